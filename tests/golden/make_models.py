@@ -21,8 +21,9 @@ import shutil
 import sys
 import torch
 from safetensors.torch import save_file
-from transformers import (GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
-                          SmolLM3Config, SmolLM3ForCausalLM, Qwen2Config,
+from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GraniteConfig, GraniteForCausalLM,
+                          LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Olmo3Config,
+                          Olmo3ForCausalLM, Phi3Config, Phi3ForCausalLM, SmolLM3Config, SmolLM3ForCausalLM, Qwen2Config,
                           Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -30,6 +31,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 torch.set_num_threads(1)
 COMMON = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, vocab_size=40, max_position_embeddings=128,
               attn_implementation="eager")
+NO_TOKENS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+TYPES = ["sliding_attention", "full_attention"]
 MODELS = {
     "qwen2-tied": (Qwen2ForCausalLM, Qwen2Config(num_attention_heads=2, num_key_value_heads=1, rope_theta=1e6, rms_norm_eps=1e-6,
                                                  tie_word_embeddings=True, **COMMON)),
@@ -51,12 +54,35 @@ MODELS = {
                        rope_theta=1e4, rope_scaling=dict(rope_type="linear", factor=2.0), **COMMON)),
     "granite": (GraniteForCausalLM, GraniteConfig(num_attention_heads=2, num_key_value_heads=1, embedding_multiplier=12.0,
                 residual_multiplier=0.22, logits_scaling=8.0, attention_multiplier=0.1, tie_word_embeddings=True,
-                bos_token_id=None, eos_token_id=None, pad_token_id=None, **COMMON)),
+                **NO_TOKENS, **COMMON)),
     "llama-biased": (LlamaForCausalLM, LlamaConfig(num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=False,
                      attention_bias=True, mlp_bias=True, rope_theta=1e4, **COMMON)),
     # the first layer does not rotate
     "smollm3": (SmolLM3ForCausalLM, SmolLM3Config(num_attention_heads=2, num_key_value_heads=1, no_rope_layers=[0, 1],
-                bos_token_id=None, eos_token_id=None, pad_token_id=None, **COMMON)),
+                **NO_TOKENS, **COMMON)),
+    "olmo2": (Olmo2ForCausalLM, Olmo2Config(num_attention_heads=4, num_key_value_heads=2, head_dim=16, rms_norm_eps=1e-6,
+              rope_theta=1e4, tie_word_embeddings=False, attention_bias=True, **NO_TOKENS, **COMMON)),
+    # the layers with a window turn at frequencies of their own
+    "olmo3": (Olmo3ForCausalLM, Olmo3Config(num_attention_heads=2, num_key_value_heads=1, sliding_window=5, layer_types=TYPES,
+              rope_parameters=dict(full_attention=dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=32),
+                                   sliding_attention=dict(rope_type="default", rope_theta=3e4)),
+              tie_word_embeddings=False, **NO_TOKENS, **COMMON)),
+    "phi3": (Phi3ForCausalLM, Phi3Config(num_attention_heads=2, num_key_value_heads=1, sliding_window=33, rope_theta=1e4,
+             tie_word_embeddings=False, **NO_TOKENS, **COMMON)),
+    "phi3-long": (Phi3ForCausalLM, Phi3Config(num_attention_heads=2, num_key_value_heads=2, rope_theta=1e4, tie_word_embeddings=True,
+                  original_max_position_embeddings=64, partial_rotary_factor=0.75, rope_scaling=dict(
+                      rope_type="longrope", short_factor=[1 + 0.1 * k for k in range(6)], long_factor=[2.0 + k for k in range(6)]),
+                  **NO_TOKENS, **COMMON)),
+    "gemma2": (Gemma2ForCausalLM, Gemma2Config(num_attention_heads=2, num_key_value_heads=1, head_dim=32, query_pre_attn_scalar=24,
+               sliding_window=5, attn_logit_softcapping=2.0, final_logit_softcapping=3.0, **NO_TOKENS, **COMMON)),
+    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(num_attention_heads=2, num_key_value_heads=1, head_dim=16, query_pre_attn_scalar=24,
+               sliding_window=5, layer_types=TYPES, rope_parameters=dict(
+                   full_attention=dict(rope_type="linear", rope_theta=1e6, factor=2.0),
+                   sliding_attention=dict(rope_type="default", rope_theta=1e4)), **NO_TOKENS, **COMMON)),
+    "mistral-window": (MistralForCausalLM, MistralConfig(num_attention_heads=2, num_key_value_heads=1, sliding_window=5, rope_theta=1e4,
+                       **COMMON)),
+    "qwen2-window": (Qwen2ForCausalLM, Qwen2Config(num_attention_heads=2, num_key_value_heads=1, use_sliding_window=True, sliding_window=7,
+                     max_window_layers=1, rope_theta=1e4, tie_word_embeddings=True, **COMMON)),
 }
 ROPES = {
     "default": dict(rope_type="default"),
@@ -70,16 +96,21 @@ ROPES = {
     "yarn, both mscales": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=0.5),
     "yarn, one mscale": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, mscale=0.7),
     "yarn, factor 1": dict(rope_type="yarn", factor=1.0, original_max_position_embeddings=256),
+    "longrope": dict(rope_type="longrope", short_factor=[1 + 0.1 * k for k in range(32)], long_factor=[2.0 + k for k in range(32)],
+                     original_max_position_embeddings=64),
+    "longrope, attention factor": dict(rope_type="longrope", short_factor=[1 + 0.1 * k for k in range(32)], attention_factor=1.2,
+                                       long_factor=[2.0 + k for k in range(32)], original_max_position_embeddings=128),
     "llama3": dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
 }
 
 
 def randomise(model, gen):
     """Weights large enough that every part matters: norms and biases too."""
+    is_one = 0 if model.config.model_type.startswith("gemma") else 1    # Gemma's norms add 1 to their weights
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() == 1 and "norm" in name:
-                p.copy_(1 + 0.2 * torch.randn(p.shape, generator=gen))
+                p.copy_(is_one + 0.2 * torch.randn(p.shape, generator=gen))
             else:
                 p.copy_(torch.randn(p.shape, generator=gen) * (0.3 if p.dim() == 1 else 1.0 / math.sqrt(p.shape[-1])))
 
@@ -224,13 +255,16 @@ def rope(out):
         for theta in (1e4, 1e6):
             shape = dict(hidden_size=128, num_attention_heads=2, num_hidden_layers=1, intermediate_size=32, vocab_size=40,
                          max_position_embeddings=256)
-            config = LlamaConfig(rope_theta=theta, rope_scaling=dict(scaling), **shape)
             kind = scaling["rope_type"]
+            cls = Phi3Config if kind == "longrope" else LlamaConfig
+            original = dict(original_max_position_embeddings=scaling["original_max_position_embeddings"]) if kind == "longrope" else {}
+            tokens = NO_TOKENS if kind == "longrope" else {}
+            config = cls(rope_theta=theta, rope_scaling=dict(scaling), **shape, **original, **tokens)
             if kind == "default":
                 freq, factor = LlamaForCausalLM(config).model.rotary_emb.inv_freq, 1.0
             else:
                 freq, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
-            cases.append(dict(name=name, config=dict(model_type="llama", rms_norm_eps=1e-6, rope_theta=theta, rope_scaling=scaling, **shape),
+            cases.append(dict(name=name, config=dict(model_type=config.model_type, rms_norm_eps=1e-6, rope_theta=theta, rope_scaling=scaling, **shape),
                               inv_freq=freq.tolist(), attention_factor=factor))
     with open(out, "w", encoding="ascii") as f:
         f.write("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")

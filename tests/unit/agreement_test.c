@@ -60,6 +60,49 @@ static const struct model_config shapes[] = {
      .o_bias = true,
      .mlp_bias = true,
      .initializer_range = 0.3},
+    // Gemma's and Phi-3's: the first layer has a window and frequencies of its own
+    {.family = FAMILY_GEMMA2,
+     .n_layer = 2,
+     .d_model = 64,
+     .n_head = 2,
+     .n_kv_head = 1,
+     .d_head = 96,
+     .d_ff = 100,
+     .vocab = 288,
+     .max_pos = 512,
+     .rms_eps = 1e-6,
+     .rope = {.theta = 1e4, .partial = 0.75},
+     .has_rope_local = true,
+     .rope_local = {.theta = 1e6, .partial = 0.75},
+     .norm_place = NORM_AROUND,
+     .norm_form = NORM_GEMMA,
+     .act = ACT_GELU_TANH,
+     .qk_norm = true,
+     .window = 37,
+     .slides = {1},
+     .attn_cap = 5,
+     .logit_cap = 9,
+     .query_scalar = 24,
+     .embed_root = true,
+     .tied = true,
+     .initializer_range = 0.3},
+    // OLMo's
+    {.family = FAMILY_OLMO2,
+     .n_layer = 2,
+     .d_model = 96,
+     .n_head = 3,
+     .n_kv_head = 3,
+     .d_head = 32,
+     .d_ff = 100,
+     .vocab = 288,
+     .max_pos = 512,
+     .rms_eps = 1e-6,
+     .rope.theta = 1e4,
+     .norm_place = NORM_AFTER,
+     .norm_form = NORM_OLMO,
+     .qk_norm = true,
+     .qk_norm_wide = true,
+     .initializer_range = 0.3},
 };
 // clang-format on
 
@@ -204,6 +247,8 @@ static void decoding_and_training_agree_to_the_bit(UNUSED void **state)
     static const char *const paths[] = { NULL, "avx512", "avx2", "scalar" };
     static const int all[] = { 0, 1, 2, 3 }, some[] = { 3, 1 }, one[] = { 2 };
     for (size_t c = 0; c < ARRAY_SIZE(shapes) * 2; c++) {
+        if (strncmp(device_name(), "cuda", 4) == 0 && shapes[c / 2].window)
+            continue;    // see device.attn_bounds
         float want[SEQS][NEW], got[SEQS][NEW];
         struct text t;
         struct engine e;

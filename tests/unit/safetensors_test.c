@@ -119,17 +119,26 @@ static void sixteen_bit_floats_convert_exactly(UNUSED void **state)
     }
 }
 
+static bool same_rope(const struct rope *p, const struct rope *q)
+{
+    return p->type == q->type && p->theta == q->theta && p->partial == q->partial && p->factor == q->factor
+           && p->original_max_pos == q->original_max_pos && p->low_freq_factor == q->low_freq_factor
+           && p->high_freq_factor == q->high_freq_factor && p->beta_fast == q->beta_fast && p->beta_slow == q->beta_slow
+           && p->n_ext == q->n_ext && memcmp(p->short_ext, q->short_ext, sizeof p->short_ext) == 0
+           && memcmp(p->long_ext, q->long_ext, sizeof p->long_ext) == 0;
+}
+
 static bool same_config(const struct model_config *x, const struct model_config *y)
 {
-    const struct rope *p = &x->rope, *q = &y->rope;
-    bool rope = p->type == q->type && p->theta == q->theta && p->factor == q->factor && p->original_max_pos == q->original_max_pos
-                && p->low_freq_factor == q->low_freq_factor && p->high_freq_factor == q->high_freq_factor && p->beta_fast == q->beta_fast
-                && p->beta_slow == q->beta_slow;
+    bool rope = same_rope(&x->rope, &y->rope) && x->has_rope_local == y->has_rope_local && same_rope(&x->rope_local, &y->rope_local);
     return rope && x->family == y->family && x->n_layer == y->n_layer && x->d_model == y->d_model && x->n_head == y->n_head
            && x->n_kv_head == y->n_kv_head && x->d_head == y->d_head && x->d_ff == y->d_ff && x->vocab == y->vocab
-           && x->max_pos == y->max_pos && x->rms_eps == y->rms_eps && x->tied == y->tied && x->qkv_bias == y->qkv_bias
-           && x->o_bias == y->o_bias && x->mlp_bias == y->mlp_bias && x->qk_norm == y->qk_norm && x->window == y->window
-           && memcmp(x->no_rope, y->no_rope, sizeof x->no_rope) == 0 && x->has_multipliers == y->has_multipliers
+           && x->max_pos == y->max_pos && x->max_pos_said == y->max_pos_said && x->norm_place == y->norm_place
+           && x->norm_form == y->norm_form && x->act == y->act && x->fused_names == y->fused_names && x->qk_norm_wide == y->qk_norm_wide
+           && memcmp(x->slides, y->slides, sizeof x->slides) == 0 && x->attn_cap == y->attn_cap && x->logit_cap == y->logit_cap
+           && x->query_scalar == y->query_scalar && x->embed_root == y->embed_root && x->rms_eps == y->rms_eps && x->tied == y->tied
+           && x->qkv_bias == y->qkv_bias && x->o_bias == y->o_bias && x->mlp_bias == y->mlp_bias && x->qk_norm == y->qk_norm
+           && x->window == y->window && memcmp(x->no_rope, y->no_rope, sizeof x->no_rope) == 0 && x->has_multipliers == y->has_multipliers
            && memcmp(&x->multiplier, &y->multiplier, sizeof x->multiplier) == 0 && x->bos == y->bos && x->n_eos == y->n_eos
            && x->eos[0] == y->eos[0];
 }
@@ -137,8 +146,9 @@ static bool same_config(const struct model_config *x, const struct model_config 
 /* Every family, in both types: the weights' bytes, and all that config.json says. */
 static void a_saved_model_loads_and_is_the_same(UNUSED void **state)
 {
-    static const char *const names[] = { "qwen2-tied",     "qwen3-untied", "llama-scaled", "qwen2-yarn",
-                                         "mistral-linear", "granite",      "smollm3",      "llama-biased" };
+    static const char *const names[] = { "qwen2-tied", "qwen3-untied", "llama-scaled",   "qwen2-yarn",  "mistral-linear", "granite",
+                                         "smollm3",    "llama-biased", "olmo2",          "olmo3",       "phi3",           "phi3-long",
+                                         "gemma2",     "gemma3",       "mistral-window", "qwen2-window" };
     for (size_t k = 0; k < 2 * ARRAY_SIZE(names); k++) {
         struct error err = { 0 };
         enum dtype type = k % 2 ? DT_BF16 : DT_F32;
@@ -188,16 +198,62 @@ static void traits_follow_the_family(UNUSED void **state)
     assert_true(c.qkv_bias && c.o_bias && !c.mlp_bias);
     assert_true(config_parse(&c, "{\"model_type\":\"qwen2\",\"attention_bias\":true," SIZES "}", "config.json", &err));
     assert_true(c.qkv_bias && !c.o_bias);
+#define SLIDE                                                                                                                                   \
+    "[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\",\"full_attention\"," \
+    "\"full_attention\"]"
+    assert_true(config_parse(&c, "{\"model_type\":\"mistral\",\"layer_types\":" SLIDE "," SIZES "}", "config.json", &err));
+    assert_true(c.window == 4096 && c.slides[0] == 2);    // the list goes before the family's rule
+    assert_true(config_parse(&c, "{\"model_type\":\"mistral\",\"sliding_window\":9," SIZES "}", "config.json", &err));
+    assert_true(c.window == 9 && c.slides[0] == 0xff);
+    assert_true(config_parse(&c, "{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"max_window_layers\":5," SIZES "}", "c", &err));
+    assert_true(c.window == 4096 && c.slides[0] == 0xe0);
+    assert_true(config_parse(&c, "{\"model_type\":\"qwen2\",\"sliding_window\":9,\"max_window_layers\":5," SIZES "}", "c", &err));
+    assert_true(c.window == 0 && c.slides[0] == 0);
+    assert_true(config_parse(&c, "{\"model_type\":\"smollm3\",\"use_sliding_window\":true,\"sliding_window\":7," SIZES "}", "c", &err));
+    assert_true(c.window == 7 && c.slides[0] == 0x88);
+    assert_true(config_parse(&c, "{\"model_type\":\"gemma2\",\"final_logit_softcapping\":null," SIZES "}", "config.json", &err));
+    assert_true(c.tied && c.d_head == 256 && c.n_kv_head == 4 && c.attn_cap == 50 && c.logit_cap == 0 && c.query_scalar == 256
+                && c.window == 4096 && c.slides[0] == 0x55 && c.act == ACT_GELU_TANH && c.norm_place == NORM_AROUND && !c.has_rope_local);
+    assert_true(
+        config_parse(&c, "{\"model_type\":\"gemma3_text\",\"attn_logit_softcapping\":50,\"hidden_act\":\"gelu\"," SIZES "}", "c", &err));
+    assert_true(c.attn_cap == 0 && c.slides[0] == 0xdf && c.rope.theta == 1e6 && c.has_rope_local && c.rope_local.theta == 1e4);
+    assert_true(config_parse(&c,
+                             "{\"model_type\":\"gemma3_text\",\"sliding_window_pattern\":2,\"rope_local_base_freq\":5000,"
+                             "\"rope_theta\":7000,\"rope_scaling\":{\"type\":\"linear\",\"factor\":8}," SIZES "}",
+                             "c", &err));
+    assert_true(c.slides[0] == 0x55 && c.rope.theta == 7000 && c.rope.type == ROPE_LINEAR && c.rope_local.theta == 5000
+                && c.rope_local.type == ROPE_DEFAULT);
+    assert_true(config_parse(&c, "{\"model_type\":\"olmo3\",\"rope_theta\":7000," SIZES "}", "config.json", &err));
+    assert_true(c.slides[0] == 0x77 && c.rope.theta == 7000 && c.rope_local.theta == 5e5 && c.qk_norm_wide);
+    assert_true(config_parse(&c,
+                             "{\"model_type\":\"phi3\",\"original_max_position_embeddings\":1024,\"rope_scaling\":{\"type\":\"su\","
+                             "\"long_factor\":[1,1,1,1,1,1,1,1],\"short_factor\":[1,1,1,1,1,1,1,2]}," SIZES "}",
+                             "c", &err));
+    assert_true(c.fused_names && c.window == 0 && c.rope.type == ROPE_LONG && c.rope.short_ext[7] == 2 && c.rope.factor == 4
+                && c.max_pos == 1024 && c.max_pos_said == 4096);
     static const struct {
         const char *text, *want;
     } cases[] = {
-        { "{\"model_type\":\"mistral\",\"sliding_window\":4095," SIZES "}", "'sliding_window' is 4095, less than 'max_position" },
-        { "{\"model_type\":\"mistral\",\"layer_types\":[\"sliding_attention\"]," SIZES "}", "'layer_types' has an entry 0" },
+        { "{\"model_type\":\"mistral\",\"layer_types\":[\"sliding_attention\"]," SIZES "}", "'layer_types' is not a list of 8 kinds" },
+        { "{\"model_type\":\"gemma2\",\"layer_types\":[\"chunked_attention\",1,1,1,1,1,1,1]," SIZES "}", "'layer_types' has an entry 0" },
+        { "{\"model_type\":\"olmo3\",\"sliding_window\":null,\"layer_types\":" SLIDE "," SIZES "}", "there is no 'sliding_window'" },
+        { "{\"model_type\":\"gemma2\",\"hidden_activation\":\"gelu\"," SIZES "}", "'hidden_activation' is gelu; silu and gelu_py" },
+        { "{\"model_type\":\"gemma2\",\"attn_logit_softcapping\":\"x\"," SIZES "}", "'attn_logit_softcapping' is not a number" },
+        { "{\"model_type\":\"gemma3_text\",\"use_bidirectional_attention\":true," SIZES "}", "'use_bidirectional_attention' is true" },
+        { "{\"model_type\":\"phi3\",\"partial_rotary_factor\":0.2," SIZES "}", "turns 3 of 'head_dim' 16" },
+        { "{\"model_type\":\"llama\",\"partial_rotary_factor\":0.5," SIZES "}", "'partial_rotary_factor' is 0.5; heads of this family" },
+        { "{\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}," SIZES "}", "known are default and longrope" },
+        { "{\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1]}," SIZES "}",
+          "'rope_scaling.short_factor' is not a list of 8" },
+        { "{\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,1,1,1,1,1,1,0]}," SIZES "}",
+          "'rope_scaling.short_factor' has an entry 7" },
+        { "{\"model_type\":\"llama\",\"rope_parameters\":{\"full_attention\":{}}," SIZES "}", "do not differ between layers" },
         { "{\"model_type\":\"granite\",\"residual_multiplier\":0," SIZES "}", "'residual_multiplier' is 0" },
         { "{\"model_type\":\"llama\",\"mlp_bias\":1," SIZES "}", "'mlp_bias' is not true or false" },
         { "{\"model_type\":\"smollm3\",\"no_rope_layers\":[1,1]," SIZES "}", "'no_rope_layers' is not a list of 8 numbers" },
         { "{\"model_type\":\"smollm3\",\"no_rope_layers\":[1,1,1,2,1,1,1,1]," SIZES "}", "'no_rope_layers' has an entry 3" },
-        { "{\"model_type\":\"gemma2\"," SIZES "}", "'gemma2'; known are qwen2, qwen3, llama, mistral, granite and smollm3" },
+        { "{\"model_type\":\"gemma\"," SIZES "}",
+          "'gemma'; known are qwen2, qwen3, llama, mistral, granite, smollm3, olmo2, olmo3, phi3, gemma2 and gemma3_text" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
         if (config_parse(&c, cases[i].text, "config.json", &err) || !strstr(err.text, cases[i].want))
@@ -221,6 +277,36 @@ static void head_sizes_are_checked_at_load(UNUSED void **state)
             fail_msg("\"%s\" does not say \"%s\"", err.text, want);
     }
     device_free(dev);
+}
+
+/* What a device's attention lacks is refused before any weight is read, by the key that asks for it. */
+static void windows_and_caps_are_checked_at_load(UNUSED void **state)
+{
+    static const struct {
+        int64_t window, max_pos;
+        double cap;
+        const char *want;
+    } cases[] = {
+        { 0, 1024, 50, "'attn_logit_softcapping' is 50; soft caps of attention are not supported on cpu:0" },
+        { 9, 1024, 0, "'sliding_window' is 9, less than 'max_position_embeddings' 1024; sliding windows are not supported on cpu:0" },
+        { 9, 9, 0, NULL },
+    };
+    struct error err = { 0 };
+    for (size_t i = 0; i < ARRAY_SIZE(cases) * 2; i++) {
+        struct device *dev = device_new("cpu:0", 1, &err);
+        struct model_config c = *config_shape("starter", &err);
+        dev->attn_bounds = i % 2;
+        c.window = cases[i / 2].window;
+        c.slides[0] = 1;
+        c.max_pos = cases[i / 2].max_pos;
+        c.attn_cap = cases[i / 2].cap;
+        struct model *m = model_new_random(&c, 1, dev, DT_F32, &err);
+        bool refused = cases[i / 2].want && !dev->attn_bounds;
+        if (refused != !m || (refused && !strstr(err.text, cases[i / 2].want)))
+            fail_msg("case %zu: \"%s\" does not say \"%s\"", i, m ? "(accepted)" : err.text, refused ? cases[i / 2].want : "");
+        model_free(m);
+        device_free(dev);
+    }
 }
 
 /* Half of a model's tensors in fp16, half in bf16, in two files with an index, as large models come. */
@@ -332,7 +418,8 @@ static void configs_say_which_key_is_wrong(UNUSED void **state)
         { "{" BASE ",\"partial_rotary_factor\":0.75}", "'partial_rotary_factor' is 0.75" },
         { "{" BASE ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}}", "'rope_parameters.partial_rotary_factor'" },
         { "{" BASE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", "'rope_scaling.low_freq_factor' is missing" },
-        { "{" BASE ",\"use_sliding_window\":true}", "sliding" },
+        { "{" BASE ",\"use_sliding_window\":true}", NULL },
+        { "{" BASE ",\"use_sliding_window\":true,\"max_window_layers\":-1}", "'max_window_layers' is -1" },
         { "{" BASE ",\"vocab_size\":7}", "not valid JSON" },    // given twice
         { "{" BASE, "not valid JSON" },
         { "[]", "not a JSON object" },
@@ -387,6 +474,7 @@ int main(void)
         cmocka_unit_test(configs_say_which_key_is_wrong),
         cmocka_unit_test(traits_follow_the_family),
         cmocka_unit_test(head_sizes_are_checked_at_load),
+        cmocka_unit_test(windows_and_caps_are_checked_at_load),
         cmocka_unit_test(shapes_have_the_published_sizes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -12,30 +12,95 @@
 
 #define CONFIG_BYTES_MAX (4u << 20)
 
+/* Which layers have a window when sliding_window is given and layer_types is not. */
+enum windows {
+    WINDOWS_NONE,      // the class does not read the key
+    WINDOWS_ALL,       // every layer
+    WINDOWS_REPEAT,    // all but every full_every-th
+    WINDOWS_UPPER,     // with use_sliding_window: from layer max_window_layers on (Qwen)
+    WINDOWS_STILL,     // with use_sliding_window: those that do not rotate (SmolLM3)
+};
+/* The families: what their classes in transformers read and do. */
 static const struct family {
     const char *model_type;    // config.json's "model_type"
     const char *architecture;
     bool qkv_bias;          // always, and the class reads no "attention_bias"
     bool attention_bias;    // the class reads that key: biases of q, k, v and of the output
     bool mlp_bias;          // the class reads that key
-    bool qk_norm;
+    bool qk_norm, qk_norm_wide;
+    enum norm_place norm_place;
+    enum norm_form norm_form;
+    bool fused_names;
+    bool embed_root;
+    bool query_scalar;      // the class reads query_pre_attn_scalar, 256 when it is missing
+    const char *act_key;    // where the class reads its activation; NULL: hidden_act
+    enum gate_act act;      // when it is missing
     // transformers' defaults, for keys that are missing
-    double rope_theta;
+    struct rope_family rope;
     int64_t d_head;       // 0: hidden_size / num_attention_heads
     int64_t n_kv_head;    // 0: num_attention_heads
     bool tied;
-    int64_t window;           // sliding_window; 0: the family has none, or use_sliding_window switches it on
+    enum windows windows;
+    int64_t window;    // sliding_window; 0: none
+    int64_t full_every;
+    double attn_cap, logit_cap;    // attn_logit_softcapping and final_logit_softcapping
+    bool reads_attn_cap;           // ... of which Gemma 3 has both, and applies the second
+    bool reads_logit_cap;
     int64_t no_rope_every;    // every so many layers one is not rotated; 0: the family has no such layers
     bool multipliers;         // the family has them; 1 each
+    bool named_tokens;        // the class has bos, eos and pad tokens of the published vocabulary
 } families[] = {
-    [FAMILY_QWEN2] = { "qwen2", "Qwen2ForCausalLM", .rope_theta = 10000, .qkv_bias = true },
-    [FAMILY_QWEN3] = { "qwen3", "Qwen3ForCausalLM", .rope_theta = 10000, .qk_norm = true, .d_head = 128, .attention_bias = true },
-    [FAMILY_LLAMA] = { "llama", "LlamaForCausalLM", .rope_theta = 10000, .attention_bias = true, .mlp_bias = true },
-    [FAMILY_MISTRAL] = { "mistral", "MistralForCausalLM", .rope_theta = 10000, .n_kv_head = 8, .window = 4096 },
-    [FAMILY_GRANITE] = { "granite", "GraniteForCausalLM", .rope_theta = 10000, .multipliers = true, .attention_bias = true,
+    [FAMILY_QWEN2] = { "qwen2", "Qwen2ForCausalLM", .rope.theta = 10000, .qkv_bias = true, .windows = WINDOWS_UPPER, .window = 4096 },
+    [FAMILY_QWEN3] = { "qwen3", "Qwen3ForCausalLM", .rope.theta = 10000, .qk_norm = true, .d_head = 128, .attention_bias = true,
+                       .windows = WINDOWS_UPPER, .window = 4096 },
+    [FAMILY_LLAMA] = { "llama", "LlamaForCausalLM", .rope.theta = 10000, .attention_bias = true, .mlp_bias = true },
+    [FAMILY_MISTRAL] = { "mistral", "MistralForCausalLM", .rope.theta = 10000, .n_kv_head = 8, .windows = WINDOWS_ALL, .window = 4096 },
+    [FAMILY_GRANITE] = { "granite", "GraniteForCausalLM", .rope.theta = 10000, .multipliers = true, .attention_bias = true,
                          .mlp_bias = true },
-    [FAMILY_SMOLLM3] = { "smollm3", "SmolLM3ForCausalLM", .rope_theta = 2e6, .n_kv_head = 4, .tied = true, .no_rope_every = 4,
-                         .attention_bias = true, .mlp_bias = true },
+    [FAMILY_SMOLLM3] = { "smollm3", "SmolLM3ForCausalLM", .rope.theta = 2e6, .n_kv_head = 4, .tied = true, .no_rope_every = 4,
+                         .attention_bias = true, .mlp_bias = true, .windows = WINDOWS_STILL, .named_tokens = true },
+    [FAMILY_OLMO2] = { "olmo2", "Olmo2ForCausalLM", .rope.theta = 10000, .qk_norm = true, .qk_norm_wide = true, .attention_bias = true,
+                       .norm_place = NORM_AFTER, .norm_form = NORM_OLMO, .named_tokens = true },
+    [FAMILY_OLMO3] = { "olmo3", "Olmo3ForCausalLM", .rope = { .theta = 5e5, .local_theta = 5e5 }, .qk_norm = true, .qk_norm_wide = true,
+                       .attention_bias = true, .norm_place = NORM_AFTER, .norm_form = NORM_OLMO, .windows = WINDOWS_REPEAT, .window = 4096,
+                       .full_every = 4, .named_tokens = true },
+    [FAMILY_PHI3] = { "phi3", "Phi3ForCausalLM", .rope = { .theta = 10000, .partial = true, .longrope = true, .original_max_pos = 4096 },
+                      .fused_names = true, .windows = WINDOWS_ALL, .named_tokens = true },
+    [FAMILY_GEMMA2] = { "gemma2",
+                        "Gemma2ForCausalLM",
+                        .rope = { .theta = 10000 },
+                        .n_kv_head = 4,
+                        .d_head = 256,
+                        .tied = true,
+                        .attention_bias = true,
+                        .norm_place = NORM_AROUND,
+                        .norm_form = NORM_GEMMA,
+                        .embed_root = true,
+                        .query_scalar = true,
+                        .act_key = "hidden_activation",
+                        .act = ACT_GELU_TANH,
+                        .windows = WINDOWS_REPEAT,
+                        .window = 4096,
+                        .full_every = 2,
+                        .attn_cap = 50,
+                        .logit_cap = 30,
+                        .reads_attn_cap = true,
+                        .reads_logit_cap = true,
+                        .named_tokens = true },
+    [FAMILY_GEMMA3] = { "gemma3_text", "Gemma3ForCausalLM",
+                        .rope = { .theta = 1e6, .local_theta = 10000, .local_key = "rope_local_base_freq" }, .n_kv_head = 4, .d_head = 256,
+                        .tied = true, .attention_bias = true, .qk_norm = true, .norm_place = NORM_AROUND, .norm_form = NORM_GEMMA,
+                        .embed_root = true, .query_scalar = true, .act_key = "hidden_activation", .act = ACT_GELU_TANH,
+                        .windows = WINDOWS_REPEAT, .window = 4096, .full_every = 6, .reads_logit_cap = true, .named_tokens = true },
+};
+
+static const struct activation {
+    const char *name;
+    enum gate_act act;
+} activations[] = {
+    { "silu", ACT_SILU },
+    { "gelu_pytorch_tanh", ACT_GELU_TANH },
+    { "gelu_new", ACT_GELU_TANH },
 };
 
 static bool family_get(const struct fields *r, enum model_family *out, struct error *err)
@@ -80,15 +145,32 @@ static bool eos_get(const struct fields *r, struct model_config *c, struct error
     return true;
 }
 
+static const char *act_key(const struct family *f)
+{
+    return f->act_key ? f->act_key : "hidden_act";
+}
+
+static bool act_read(const struct fields *r, const struct family *f, struct model_config *c, struct error *err)
+{
+    const json_t *v = json_object_get(r->obj, act_key(f));
+    c->act = f->act;
+    if (!v || json_is_null(v))
+        return true;
+    for (size_t i = 0; json_is_string(v) && i < ARRAY_SIZE(activations); i++)
+        if (strcmp(json_string_value(v), activations[i].name) == 0) {
+            c->act = activations[i].act;
+            return true;
+        }
+    return error_set(err, ERR_UNSUPPORTED, "'%s': '%s' is %s; silu and gelu_pytorch_tanh are supported", r->path, act_key(f),
+                     json_is_string(v) ? json_string_value(v) : "not a string");
+}
+
 static bool unsupported_refuse(const struct fields *r, struct error *err)
 {
-    const json_t *act = json_object_get(r->obj, "hidden_act");
-    if (act && (!json_is_string(act) || strcmp(json_string_value(act), "silu") != 0))
-        return error_set(err, ERR_UNSUPPORTED, "'%s': 'hidden_act' is not silu", r->path);
-    if (json_is_true(json_object_get(r->obj, "use_sliding_window")))
-        return error_set(err, ERR_UNSUPPORTED, "'%s': 'use_sliding_window' is true; sliding windows are not supported", r->path);
     if (field_given(r, "quantization_config"))
         return error_set(err, ERR_UNSUPPORTED, "'%s': 'quantization_config': quantised weights are not supported", r->path);
+    if (json_is_true(json_object_get(r->obj, "use_bidirectional_attention")))
+        return error_set(err, ERR_UNSUPPORTED, "'%s': 'use_bidirectional_attention' is true; this is no model that generates", r->path);
     return true;
 }
 
@@ -115,27 +197,92 @@ static bool multipliers_read(const struct fields *r, const struct family *f, str
     return true;
 }
 
-/* Attention sees all earlier keys, so a window may not be shorter than the sequences. */
-static bool window_read(const struct fields *r, const struct family *f, struct model_config *c, struct error *err)
+/* Does layer l have a window, by the family's rule? from: max_window_layers; every: the layers between two without one, plus 1. */
+static bool window_rule(const struct family *f, const struct model_config *c, int64_t l, int64_t from, int64_t every)
+{
+    switch (f->windows) {
+    case WINDOWS_NONE: return false;
+    case WINDOWS_ALL: return true;
+    case WINDOWS_REPEAT: return (l + 1) % every != 0;
+    case WINDOWS_UPPER: return l >= from;
+    case WINDOWS_STILL: return !config_rotates(c, l);
+    }
+    return false;
+}
+
+/* The list of layer_types, which goes before every rule. */
+static bool layer_types_read(const struct fields *r, struct model_config *c, struct error *err)
 {
     const json_t *list = json_object_get(r->obj, "layer_types");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *one = json_array_get(list, i);
-        if (!json_is_string(one) || strcmp(json_string_value(one), "full_attention") != 0)
+    if (!json_is_array(list) || (int64_t)json_array_size(list) != c->n_layer)
+        return error_set(err, ERR_DATA, "'%s': 'layer_types' is not a list of %" PRId64 " kinds, one per layer", r->path, c->n_layer);
+    for (int64_t l = 0; l < c->n_layer; l++) {
+        const json_t *one = json_array_get(list, (size_t)l);
+        const char *kind = json_is_string(one) ? json_string_value(one) : "";
+        bool slides = strcmp(kind, "sliding_attention") == 0;
+        if (!slides && strcmp(kind, "full_attention") != 0)
             return error_set(err, ERR_UNSUPPORTED,
-                             "'%s': 'layer_types' has an entry %zu that is not 'full_attention', the only kind supported", r->path, i);
+                             "'%s': 'layer_types' has an entry %" PRId64 " that is neither 'full_attention' nor 'sliding_attention'",
+                             r->path, l);
+        c->slides[l / 64] |= (uint64_t)slides << (l % 64);
     }
-    if (!f->window)
+    return true;
+}
+
+/* The window and the layers that have it; after no_rope_read. */
+static bool window_read(const struct fields *r, const struct family *f, struct model_config *c, struct error *err)
+{
+    bool by_switch = f->windows == WINDOWS_UPPER || f->windows == WINDOWS_STILL;
+    bool on = !by_switch || json_is_true(json_object_get(r->obj, "use_sliding_window"));
+    int64_t from = 28, every = f->full_every;    // Qwen's default
+    static const char *const patterns[] = { "sliding_window_pattern", "_sliding_window_pattern" };
+    if (f->windows == WINDOWS_NONE)
         return true;
-    bool missing = !json_object_get(r->obj, "sliding_window");
-    c->window = missing ? f->window : 0;
+    c->window = json_object_get(r->obj, "sliding_window") ? 0 : f->window;
     if (field_given(r, "sliding_window") && !field_int(r, "sliding_window", 1, 1 << 28, &c->window, err))
         return false;
-    if (c->window && c->window < c->max_pos)
-        return error_set(err, ERR_UNSUPPORTED,
-                         "'%s': 'sliding_window' is %" PRId64 "%s, less than 'max_position_embeddings' %" PRId64
-                         "; sliding windows are not supported (lower the latter to it to use sequences within one window)",
-                         r->path, c->window, missing ? " when it is missing" : "", c->max_pos);
+    if (field_given(r, "max_window_layers") && !field_int(r, "max_window_layers", 0, 1 << 20, &from, err))
+        return false;
+    for (size_t i = 0; f->windows == WINDOWS_REPEAT && i < ARRAY_SIZE(patterns); i++)
+        if (field_given(r, patterns[i]) && !field_int(r, patterns[i], 1, CONFIG_LAYERS_MAX, &every, err))
+            return false;
+    if (!on)
+        c->window = 0;
+    if (field_given(r, "layer_types") && !layer_types_read(r, c, err))
+        return false;
+    for (int64_t l = 0; l < c->n_layer && !field_given(r, "layer_types"); l++)
+        if (c->window && window_rule(f, c, l, from, every))
+            c->slides[l / 64] |= (uint64_t)1 << (l % 64);
+    bool any = false;
+    for (size_t i = 0; i < ARRAY_SIZE(c->slides); i++)
+        any = any || c->slides[i];
+    if (any && !c->window)
+        return error_set(err, ERR_DATA, "'%s': 'layer_types' has sliding_attention, but there is no 'sliding_window'", r->path);
+    if (!any)
+        c->window = 0;
+    return true;
+}
+
+/* Gemma's numbers: soft caps, the scale of scores, the root that multiplies the embedding. */
+static bool gemma_read(const struct fields *r, const struct family *f, struct model_config *c, struct error *err)
+{
+    const struct {
+        const char *key;
+        double absent, *out;
+        bool reads;
+    } reals[] = {
+        { "attn_logit_softcapping", f->attn_cap, &c->attn_cap, f->reads_attn_cap },
+        { "final_logit_softcapping", f->logit_cap, &c->logit_cap, f->reads_logit_cap },
+        { "query_pre_attn_scalar", 256, &c->query_scalar, f->query_scalar },
+    };
+    c->embed_root = f->embed_root;
+    for (size_t i = 0; i < ARRAY_SIZE(reals); i++) {
+        if (!reals[i].reads)
+            continue;
+        *reals[i].out = json_object_get(r->obj, reals[i].key) ? 0 : reals[i].absent;    // null: none
+        if (field_given(r, reals[i].key) && !field_real(r, reals[i].key, 1e-3, 1e9, reals[i].out, err))
+            return false;
+    }
     return true;
 }
 
@@ -166,6 +313,11 @@ static bool object_read(struct model_config *c, const struct fields *r, struct e
     if (!family_get(r, &c->family, err) || !unsupported_refuse(r, err))
         return false;
     const struct family *f = &families[c->family];
+    c->norm_place = f->norm_place;
+    c->norm_form = f->norm_form;
+    c->fused_names = f->fused_names;
+    if (!act_read(r, f, c, err))
+        return false;
     if (!field_int(r, "num_hidden_layers", 1, CONFIG_LAYERS_MAX, &c->n_layer, err)
         || !field_int(r, "hidden_size", 1, 1 << 20, &c->d_model, err) || !field_int(r, "num_attention_heads", 1, 1 << 12, &c->n_head, err)
         || !field_int(r, "intermediate_size", 1, 1 << 22, &c->d_ff, err) || !field_int(r, "vocab_size", 1, 1 << 22, &c->vocab, err)
@@ -195,13 +347,18 @@ static bool object_read(struct model_config *c, const struct fields *r, struct e
     c->max_pos = 32768;
     if (field_given(r, "max_position_embeddings") && !field_int(r, "max_position_embeddings", 1, 1 << 28, &c->max_pos, err))
         return false;
-    if (!rope_read(&c->rope, r, f->rope_theta, c->max_pos, err) || !window_read(r, f, c, err) || !no_rope_read(r, f, c, err)
-        || !multipliers_read(r, f, c, err))
+    c->has_rope_local = f->rope.local_theta > 0;
+    if (!rope_read(&c->rope, &c->rope_local, r, &f->rope, c->max_pos, c->d_head, err) || !no_rope_read(r, f, c, err)
+        || !window_read(r, f, c, err) || !multipliers_read(r, f, c, err) || !gemma_read(r, f, c, err))
         return false;
+    int64_t said = c->max_pos;
+    c->max_pos = rope_max_pos(&c->rope, said);
+    c->max_pos_said = said > c->max_pos ? said : 0;
     c->tied = f->tied;
     if (field_given(r, "tie_word_embeddings") && !field_bool(r, "tie_word_embeddings", &c->tied, err))
         return false;
     c->qk_norm = f->qk_norm;
+    c->qk_norm_wide = f->qk_norm_wide;
     if (f->attention_bias && field_given(r, "attention_bias") && !field_bool(r, "attention_bias", &c->o_bias, err))
         return false;
     if (f->mlp_bias && field_given(r, "mlp_bias") && !field_bool(r, "mlp_bias", &c->mlp_bias, err))
@@ -269,27 +426,63 @@ out:
     return ok;
 }
 
+/* sliding_window, and the kind of each layer where that is not what a missing list means. */
+static bool window_write(const struct model_config *c, const struct family *f, json_t *j)
+{
+    if (f->windows == WINDOWS_NONE)
+        return true;
+    bool ok = json_object_set_new(j, "sliding_window", c->window ? json_integer(c->window) : json_null()) == 0;
+    if (f->windows == WINDOWS_UPPER || f->windows == WINDOWS_STILL)
+        ok = ok && json_object_set_new(j, "use_sliding_window", json_boolean(c->window > 0)) == 0;
+    bool listed = f->windows != WINDOWS_ALL && (c->window || f->windows == WINDOWS_REPEAT);
+    for (int64_t l = 0; l < c->n_layer && c->window; l++)
+        listed = listed || !config_slides(c, l);
+    if (!listed)
+        return ok;
+    json_t *list = json_array();
+    for (int64_t l = 0; l < c->n_layer; l++)
+        ok = ok && json_array_append_new(list, json_string(config_slides(c, l) ? "sliding_attention" : "full_attention")) == 0;
+    return json_object_set_new(j, "layer_types", list) == 0 && ok;
+}
+
+static json_t *cap_json(double cap)
+{
+    return cap > 0 ? json_real(cap) : json_null();
+}
+
 /* Set the keys that only some families have. */
 static bool traits_write(const struct model_config *c, json_t *j)
 {
+    // the classes of these have tokens of the published vocabulary for those that are not given
+    static const char *const tokens[] = { "bos_token_id", "eos_token_id", "pad_token_id" };
     const struct family *f = &families[c->family];
-    bool ok = true;
-    if (f->window)    // a missing key would mean the family's
-        ok = json_object_set_new(j, "sliding_window", c->window ? json_integer(c->window) : json_null()) == 0;
+    bool ok = window_write(c, f, j);
     for (size_t i = 0; f->multipliers && i < ARRAY_SIZE(multipliers); i++)
         ok = ok && json_object_set_new(j, multipliers[i].key, json_real(*(const double *)((const char *)c + multipliers[i].at))) == 0;
     if (f->mlp_bias)
         ok = ok && json_object_set_new(j, "mlp_bias", json_boolean(c->mlp_bias)) == 0;
+    if (f->reads_attn_cap)
+        ok = ok && json_object_set_new(j, "attn_logit_softcapping", cap_json(c->attn_cap)) == 0;
+    if (f->reads_logit_cap)
+        ok = ok && json_object_set_new(j, "final_logit_softcapping", cap_json(c->logit_cap)) == 0;
+    if (f->query_scalar)
+        ok = ok && json_object_set_new(j, "query_pre_attn_scalar", json_real(c->query_scalar)) == 0;
+    for (size_t i = 0; i < ARRAY_SIZE(tokens) && f->named_tokens; i++)
+        ok = ok && json_object_set_new(j, tokens[i], json_null()) == 0;
     if (!f->no_rope_every)
         return ok;
     json_t *list = json_array();
     for (int64_t l = 0; l < c->n_layer; l++)
         ok = ok && json_array_append_new(list, json_integer(config_rotates(c, l))) == 0;
-    // SmolLM3's classes have tokens of the published vocabulary for those that are not given
-    static const char *const tokens[] = { "bos_token_id", "eos_token_id", "pad_token_id" };
-    for (size_t i = 0; i < ARRAY_SIZE(tokens); i++)
-        ok = ok && json_object_set_new(j, tokens[i], json_null()) == 0;
     return json_object_set_new(j, "no_rope_layers", list) == 0 && ok;
+}
+
+static const char *act_name(enum gate_act act)
+{
+    size_t i = 0;
+    while (activations[i].act != act)
+        i++;
+    return activations[i].name;
 }
 
 bool config_save(const struct model_config *c, const char *dir, const char *dtype, struct error *err)
@@ -302,11 +495,12 @@ bool config_save(const struct model_config *c, const char *dir, const char *dtyp
                           f->architecture, "model_type", f->model_type, "num_hidden_layers", (json_int_t)c->n_layer, "hidden_size",
                           (json_int_t)c->d_model, "num_attention_heads", (json_int_t)c->n_head, "num_key_value_heads",
                           (json_int_t)c->n_kv_head, "head_dim", (json_int_t)c->d_head, "intermediate_size", (json_int_t)c->d_ff,
-                          "vocab_size", (json_int_t)c->vocab, "max_position_embeddings", (json_int_t)c->max_pos, "rms_norm_eps", c->rms_eps,
-                          "tie_word_embeddings", (int)c->tied, "attention_bias", (int)c->o_bias, "hidden_act", "silu", "attention_dropout",
-                          0.0, "torch_dtype", dtype, "use_cache", 1, "initializer_range", c->initializer_range);
+                          "vocab_size", (json_int_t)c->vocab, "max_position_embeddings",
+                          (json_int_t)(c->max_pos_said ? c->max_pos_said : c->max_pos), "rms_norm_eps", c->rms_eps, "tie_word_embeddings",
+                          (int)c->tied, "attention_bias", (int)c->o_bias, act_key(f), act_name(c->act), "attention_dropout", 0.0,
+                          "torch_dtype", dtype, "use_cache", 1, "initializer_range", c->initializer_range);
     bool built = j != NULL;
-    built = built && rope_write(&c->rope, j) && traits_write(c, j);
+    built = built && rope_write(&c->rope, &c->rope_local, &f->rope, j) && traits_write(c, j);
     if (c->bos >= 0)
         built = built && json_object_set_new(j, "bos_token_id", json_integer(c->bos)) == 0;
     if (c->n_eos == 1)
@@ -436,7 +630,8 @@ const struct model_config *config_shape(const char *name, struct error *err)
 int64_t config_n_param(const struct model_config *c)
 {
     int64_t q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
-    int64_t layer = 2 * c->d_model + c->d_model * (q + 2 * kv) + q * c->d_model + 3 * c->d_model * c->d_ff;
+    int64_t norms = c->norm_place == NORM_AROUND ? 4 : 2;
+    int64_t layer = norms * c->d_model + c->d_model * (q + 2 * kv) + q * c->d_model + 3 * c->d_model * c->d_ff;
     if (c->qkv_bias)
         layer += q + 2 * kv;
     if (c->o_bias)
@@ -444,6 +639,6 @@ int64_t config_n_param(const struct model_config *c)
     if (c->mlp_bias)
         layer += 2 * c->d_ff + c->d_model;
     if (c->qk_norm)
-        layer += 2 * c->d_head;
+        layer += c->qk_norm_wide ? q + kv : 2 * c->d_head;
     return c->n_layer * layer + c->d_model + c->vocab * c->d_model * (c->tied ? 1 : 2);
 }

@@ -4,6 +4,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "kernels/ops.h"
 #include "protocol/base/error.h"
 #include "workers/engine/model/rope.h"
 
@@ -14,6 +15,17 @@ enum model_family {
     FAMILY_MISTRAL,
     FAMILY_GRANITE,
     FAMILY_SMOLLM3,
+    FAMILY_OLMO2,
+    FAMILY_OLMO3,
+    FAMILY_PHI3,
+    FAMILY_GEMMA2,
+    FAMILY_GEMMA3,
+};
+/* Where the norms of the two halves of a block, attention and MLP, are: x += half(norm(x)), or as said. */
+enum norm_place {
+    NORM_BEFORE,
+    NORM_AFTER,     // x += norm(half(x)) (OLMo)
+    NORM_AROUND,    // x += norm'(half(norm(x))) (Gemma)
 };
 #define CONFIG_EOS_MAX 8
 #define CONFIG_LAYERS_MAX 1024
@@ -21,21 +33,33 @@ enum model_family {
 struct model_config {
     enum model_family family;
     int64_t n_layer;
-    int64_t d_model;      // hidden_size
-    int64_t n_head;       // query heads
-    int64_t n_kv_head;    // divides n_head
-    int64_t d_head;       // head_dim; n_head * d_head need not be d_model (Qwen3)
-    int64_t d_ff;         // intermediate_size
-    int64_t vocab;        // rows of the embedding; may be more than the tokenizer's ids
-    int64_t max_pos;      // max_position_embeddings
+    int64_t d_model;         // hidden_size
+    int64_t n_head;          // query heads
+    int64_t n_kv_head;       // divides n_head
+    int64_t d_head;          // head_dim; n_head * d_head need not be d_model (Qwen3)
+    int64_t d_ff;            // intermediate_size
+    int64_t vocab;           // rows of the embedding; may be more than the tokenizer's ids
+    int64_t max_pos;         // longest sequence: max_position_embeddings, or fewer, see rope_max_pos
+    int64_t max_pos_said;    // max_position_embeddings where it is more; 0: max_pos
     double rms_eps;
     struct rope rope;
+    bool has_rope_local;    // layers with a window have frequencies of their own:
+    struct rope rope_local;
+    enum norm_place norm_place;
+    enum norm_form norm_form;    // of all norms
+    enum gate_act act;
+    bool fused_names;                            // the files hold qkv_proj and gate_up_proj, not their parts (Phi-3)
     bool tied;                                   // the head is the embedding
     bool qkv_bias;                               // Qwen2: yes; else attention_bias
     bool o_bias;                                 // attention_bias
     bool mlp_bias;                               // of gate, up and down
     bool qk_norm;                                // RMSNorm of every query and key head before RoPE (Qwen3)
-    int64_t window;                              // sliding_window, at least max_pos, hence without effect; 0: none
+    bool qk_norm_wide;                           // ... instead of all query heads together, and all key heads (OLMo)
+    int64_t window;                              // sliding_window: keys that a query sees in the layers below; 0: none
+    uint64_t slides[CONFIG_LAYERS_MAX / 64];     // bit l: layer l has the window
+    double attn_cap, logit_cap;                  // soft caps of scores and of logits (Gemma 2); 0: none
+    double query_scalar;                         // scores are divided by its root instead of d_head's (Gemma); 0: d_head's
+    bool embed_root;                             // the embedding is multiplied by the root of d_model, rounded to dtype (Gemma)
     uint64_t no_rope[CONFIG_LAYERS_MAX / 64];    // bit l: q and k of layer l are not rotated (SmolLM3)
     bool has_multipliers;                        // Granite: the four below; the others have 1, 1, 1 / sqrt(d_head) and 1
     struct {
@@ -51,8 +75,7 @@ struct model_config {
 };
 
 /* Parse dir/config.json (and the end tokens of dir/generation_config.json if it exists). ERR_DATA names file and key:
- * missing, of the wrong type, out of range, or of a kind that is not supported (sliding windows, other rope scalings,
- * activations). */
+ * missing, of the wrong type, out of range, or of a kind that is not supported (other rope scalings, activations). */
 MUST_USE bool config_load(struct model_config *c, const char *dir, struct error *err);
 /* The same from text; path is only used in messages. */
 MUST_USE bool config_parse(struct model_config *c, const char *text, const char *path, struct error *err);
@@ -64,6 +87,11 @@ const struct model_config *config_shape(const char *name, struct error *err);
 static inline bool config_rotates(const struct model_config *c, int64_t l)
 {
     return !(c->no_rope[l / 64] >> (l % 64) & 1);
+}
+/* Do queries of layer l see a window only? */
+static inline bool config_slides(const struct model_config *c, int64_t l)
+{
+    return c->window && c->slides[l / 64] >> (l % 64) & 1;
 }
 /* All parameters, the tied head counted once. */
 int64_t config_n_param(const struct model_config *c);

@@ -60,46 +60,75 @@ static int64_t part_put(struct table *t, int64_t rows, int64_t cols, const char 
     return tensor_put(t, rows, cols, name, layer);
 }
 
+/* A matrix or bias of rows[0] + rows[1] + ... rows: one tensor each, or one named `fused` where the files have that. */
+static int64_t parts_put(struct table *t, const int64_t *rows, int n, int64_t cols, const char *const *names, const char *fused,
+                         int64_t layer)
+{
+    int64_t sum = 0, at = 0;
+    for (int i = 0; i < n; i++)
+        sum += rows[i];
+    if (t->m->c.fused_names)
+        return part_put(t, sum, cols, fused, layer);
+    for (int i = 0; i < n; i++) {
+        int64_t own = i == 0 ? part_put(t, rows[i], cols, names[i], layer) : tensor_put(t, rows[i], cols, names[i], layer);
+        at = i == 0 ? own : at;
+    }
+    return at;
+}
+
+/* The names of a layer's norms: before and after each half. "post_attention_layernorm" is a different one for each place. */
+static const struct {
+    const char *ln1, *post1, *ln2, *post2;
+} norm_names[] = {
+    [NORM_BEFORE] = { "input_layernorm.weight", NULL, "post_attention_layernorm.weight", NULL },
+    [NORM_AFTER] = { NULL, "post_attention_layernorm.weight", NULL, "post_feedforward_layernorm.weight" },
+    [NORM_AROUND] = { "input_layernorm.weight", "post_attention_layernorm.weight", "pre_feedforward_layernorm.weight",
+                      "post_feedforward_layernorm.weight" },
+};
+static int64_t norm_put(struct table *t, const char *name, int64_t l)
+{
+    return name ? part_put(t, t->m->c.d_model, 0, name, l) : AT_NONE;
+}
+
 static void layer_put(struct table *t, int64_t l)
 {
+    static const char *const qkv_names[] = { "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight" };
+    static const char *const qkv_biases[] = { "self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias" };
+    static const char *const gate_up_names[] = { "mlp.gate_proj.weight", "mlp.up_proj.weight" };
+    static const char *const gate_up_biases[] = { "mlp.gate_proj.bias", "mlp.up_proj.bias" };
     const struct model_config *c = &t->m->c;
     struct layer_at *at = &t->m->at[l];
     int64_t d = c->d_model, q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
+    const int64_t qkv_rows[] = { q, kv, kv }, gate_up_rows[] = { c->d_ff, c->d_ff };
     *at = (struct layer_at){
         .qkv_bias = AT_NONE, .q_norm = AT_NONE, .k_norm = AT_NONE, .o_bias = AT_NONE, .gate_up_bias = AT_NONE, .down_bias = AT_NONE
     };
-    at->ln1 = part_put(t, d, 0, "input_layernorm.weight", l);
-    at->qkv = part_put(t, q, d, "self_attn.q_proj.weight", l);
-    tensor_put(t, kv, d, "self_attn.k_proj.weight", l);
-    tensor_put(t, kv, d, "self_attn.v_proj.weight", l);
-    if (c->qkv_bias) {
-        at->qkv_bias = part_put(t, q, 0, "self_attn.q_proj.bias", l);
-        tensor_put(t, kv, 0, "self_attn.k_proj.bias", l);
-        tensor_put(t, kv, 0, "self_attn.v_proj.bias", l);
-    }
+    at->ln1 = norm_put(t, norm_names[c->norm_place].ln1, l);
+    at->qkv = parts_put(t, qkv_rows, 3, d, qkv_names, "self_attn.qkv_proj.weight", l);
+    if (c->qkv_bias)
+        at->qkv_bias = parts_put(t, qkv_rows, 3, 0, qkv_biases, "self_attn.qkv_proj.bias", l);
     if (c->qk_norm) {
-        at->q_norm = part_put(t, c->d_head, 0, "self_attn.q_norm.weight", l);
-        at->k_norm = part_put(t, c->d_head, 0, "self_attn.k_norm.weight", l);
+        at->q_norm = part_put(t, c->qk_norm_wide ? q : c->d_head, 0, "self_attn.q_norm.weight", l);
+        at->k_norm = part_put(t, c->qk_norm_wide ? kv : c->d_head, 0, "self_attn.k_norm.weight", l);
     }
     at->o = part_put(t, d, q, "self_attn.o_proj.weight", l);
     if (c->o_bias)
         at->o_bias = part_put(t, d, 0, "self_attn.o_proj.bias", l);
-    at->ln2 = part_put(t, d, 0, "post_attention_layernorm.weight", l);
-    at->gate_up = part_put(t, c->d_ff, d, "mlp.gate_proj.weight", l);
-    tensor_put(t, c->d_ff, d, "mlp.up_proj.weight", l);
-    if (c->mlp_bias) {
-        at->gate_up_bias = part_put(t, c->d_ff, 0, "mlp.gate_proj.bias", l);
-        tensor_put(t, c->d_ff, 0, "mlp.up_proj.bias", l);
-    }
+    at->post1 = norm_put(t, norm_names[c->norm_place].post1, l);
+    at->ln2 = norm_put(t, norm_names[c->norm_place].ln2, l);
+    at->gate_up = parts_put(t, gate_up_rows, 2, d, gate_up_names, "mlp.gate_up_proj.weight", l);
+    if (c->mlp_bias)
+        at->gate_up_bias = parts_put(t, gate_up_rows, 2, 0, gate_up_biases, "mlp.gate_up_proj.bias", l);
     at->down = part_put(t, d, c->d_ff, "mlp.down_proj.weight", l);
     if (c->mlp_bias)
         at->down_bias = part_put(t, d, 0, "mlp.down_proj.bias", l);
+    at->post2 = norm_put(t, norm_names[c->norm_place].post2, l);
 }
 
 static bool table_make(struct model *m, struct error *err)
 {
     const struct model_config *c = &m->c;
-    struct table t = { .m = m, .cap = 18 * c->n_layer + 3 };
+    struct table t = { .m = m, .cap = 20 * c->n_layer + 3 };
     m->tensor = calloc((size_t)t.cap, sizeof *m->tensor);
     m->at = calloc((size_t)c->n_layer, sizeof *m->at);
     m->layer = calloc((size_t)c->n_layer, sizeof *m->layer);
@@ -219,10 +248,28 @@ static bool heads_check(const struct model_config *c, const struct device *dev, 
     return error_set(err, ERR_UNSUPPORTED, "'head_dim' is %" PRId64 "; on a GPU 16, 32, 64, 96, 128 and 256 are supported", c->d_head);
 }
 
+/* Does the device have what this model asks of it? A window that no sequence exceeds asks nothing. */
+static bool device_check(const struct model_config *c, const struct device *dev, struct error *err)
+{
+    if (!heads_check(c, dev, err))
+        return false;
+    if (!dev->attn_bounds && c->attn_cap > 0)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "'attn_logit_softcapping' is %g; soft caps of attention are not supported on %s, but on a CPU", c->attn_cap,
+                         dev->name);
+    if (!dev->attn_bounds && c->window && c->window < c->max_pos)
+        return error_set(
+            err, ERR_UNSUPPORTED,
+            "'sliding_window' is %" PRId64 ", less than 'max_position_embeddings' %" PRId64
+            "; sliding windows are not supported on %s, but on a CPU (lower the latter to the window to use sequences within one)",
+            c->window, c->max_pos, dev->name);
+    return true;
+}
+
 /* A model with its table and zeroed arena, but no handles. */
 static struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
 {
-    if (!heads_check(c, dev, err))
+    if (!device_check(c, dev, err))
         return NULL;
     struct model *m = calloc(1, sizeof *m);
     if (!m) {
@@ -381,11 +428,11 @@ static float normal_draw(uint64_t key, uint64_t i)
     return (float)((double)(sum - 6 * 0xffff) / 65536.0);
 }
 
-/* Standard deviation of a tensor's first values; 0 for biases, -1 for norms (which are all ones). */
+/* Standard deviation of a tensor's first values; 0 for biases, -1 for norms (which are all ones, or where 1 is added zeros). */
 static double init_std(const struct model_config *c, const struct tensor *t)
 {
     if (t->n_dim == 1)
-        return strstr(t->name, "norm") ? -1 : 0;
+        return strstr(t->name, "norm") && c->norm_form != NORM_GEMMA ? -1 : 0;
     if (strstr(t->name, "embed_tokens") || strstr(t->name, "lm_head"))
         return c->initializer_range;
     double std = 1 / sqrt((double)t->dim[1]);

@@ -4,9 +4,10 @@
 
 #define AT_NONE (-1)
 /* Offsets (elements) of a layer's parts in the arena and in flat buffers; AT_NONE: the family has none. A fused part
- * starts where its first tensor does. */
+ * starts where its first tensor does; a tensor that the files hold fused is one. */
 struct layer_at {
     int64_t ln1, qkv, qkv_bias, q_norm, k_norm, o, o_bias, ln2, gate_up, gate_up_bias, down, down_bias;
+    int64_t post1, post2;    // norms of what the halves add
 };
 struct layer_w {
     struct weight *qkv, *o, *gate_up, *down;    // handles of the device, owned by the model

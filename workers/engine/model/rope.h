@@ -10,26 +10,48 @@ enum rope_type {
     ROPE_DYNAMIC,
     ROPE_YARN,
     ROPE_LLAMA3,
+    ROPE_LONG,
 };
+#define ROPE_PAIRS_MAX 128
 /* What a scaling adds to the base frequencies; which of these mean something depends on the type. */
 struct rope {
-    double theta;    // base of the frequencies
+    double theta;      // base of the frequencies
+    double partial;    // part of each head's dimensions that turns, the first ones; 0: all (Phi-4-mini: 0.75)
     enum rope_type type;
     double factor;
     double low_freq_factor, high_freq_factor;    // llama3
     double beta_fast, beta_slow;                 // yarn: turns within original_max_pos where the blend ends and begins
-    double attention_factor;                     // yarn: of cos and sin; NAN: follows from the rest
+    double attention_factor;                     // yarn and longrope: of cos and sin; NAN: follows from the rest
     double mscale, mscale_all_dim;               // yarn: NAN when not given
     bool no_truncate;                            // yarn: the blend's bounds are not whole pairs
-    int64_t original_max_pos;                    // llama3 and yarn: positions before the scaling
+    int64_t original_max_pos;                    // llama3, yarn and longrope: positions before the scaling
+    int64_t n_ext;                               // longrope: numbers in each of the next two, half of what turns
+    double short_ext[ROPE_PAIRS_MAX];            // frequencies are divided by these in sequences of up to original_max_pos
+    double long_ext[ROPE_PAIRS_MAX];             // ... in longer ones, which are not supported; kept to be written again
 };
 
-/* Read rope_theta and rope_scaling (or rope_parameters, as transformers 5 writes it) of a config.json; theta is the
- * family's default, max_pos its max_position_embeddings. False: a key is wrong, or the type is not one of these. */
-MUST_USE bool rope_read(struct rope *r, const struct fields *top, double theta, int64_t max_pos, struct error *err);
-/* Set both in a config.json that is being made; false: no memory. */
-MUST_USE bool rope_write(const struct rope *r, json_t *config);
-/* Write the inverse frequencies of heads d wide, (d / 2) doubles, and return the factor of cos and sin (transformers 5,
- * modeling_rope_utils.py; yarn: arXiv 2309.00071). For dynamic these hold up to max_position_embeddings and no further:
- * the reference changes them with the longest sequence seen, after which a token's log-prob would depend on others. */
+/* What a family expects to read. */
+struct rope_family {
+    double theta;                // of a missing rope_theta
+    bool partial;                // it has partial_rotary_factor
+    bool longrope;               // it has this type, also under the names su and yarn (Phi-3), and no other
+    int64_t original_max_pos;    // of a missing original_max_position_embeddings; 0: max_position_embeddings
+    double local_theta;          // of layers with a window, which have frequencies of their own, without a scaling; 0: no difference
+    const char *local_key;       // where config.json has it, or NULL
+};
+/* Read rope_theta and rope_scaling (or rope_parameters, as transformers 5 writes it) of a config.json; max_pos is its
+ * max_position_embeddings, d_head the heads' width. local: of layers with a window, if the family has it. False: a key is wrong, or
+ * the type is not one of these. */
+MUST_USE bool rope_read(struct rope *r, struct rope *local, const struct fields *top, const struct rope_family *f, int64_t max_pos,
+                        int64_t d_head, struct error *err);
+/* Set these in a config.json that is being made; false: no memory. */
+MUST_USE bool rope_write(const struct rope *r, const struct rope *local, const struct rope_family *f, json_t *config);
+/* How many of a head's dimensions turn. */
+int64_t rope_dims(const struct rope *r, int64_t d_head);
+/* Longest sequence that the frequencies hold for, of max_pos. The reference changes those of dynamic with the longest sequence seen,
+ * and those of longrope with each sequence's length; then a token's log-prob would depend on others, and the pages of a prompt could
+ * not be kept. So there are none longer than those whose frequencies are the first ones. */
+int64_t rope_max_pos(const struct rope *r, int64_t max_pos);
+/* Write the inverse frequencies where d dimensions turn, (d / 2) doubles, and return the factor of cos and sin (transformers 5,
+ * modeling_rope_utils.py; yarn: arXiv 2309.00071; longrope: arXiv 2402.13753). */
 double rope_inv_freq(const struct rope *r, int64_t d, double *inv_freq);

@@ -5,12 +5,15 @@
  *   res1 = x + mlp output of the layer before      h = norm(res1)     qkv = rope(Wqkv h + b)    ao = attention(qkv)
  *   res2 = res1 + Wo ao                            h = norm(res2)     gu = [Wg h | Wu h]        out = Wd (silu(g) u)
  *
+ * That is a block of norm_place NORM_BEFORE. With NORM_AROUND what a half adds is Norm(Wo ao) and Norm(Wd ...), with NORM_AFTER h is
+ * the stream itself, without a norm.
+ *
  * Granite's multipliers cost next to nothing. The residual stream is kept divided by residual_multiplier: then nothing that
  * is added needs it, the embedding is multiplied by embedding_multiplier / residual_multiplier, and the norms that read the
  * stream have eps / residual_multiplier^2. attention_multiplier is in the tables of cos and sin, half of it on each side of
  * q k. The last norm's output is divided by logits_scaling, rather than the much larger logits.
  *
- * Training keeps res1, qkv, ao, res2, gu and the norms' statistics of every layer; the norms' outputs and the SwiGLU
+ * Training keeps res1, qkv, ao, res2, gu, what norms after the halves read, and the norms' statistics of every layer; the norms' outputs and the SwiGLU
  * product are computed again in the backward pass, from the same inputs by the same operation, hence the same bits.
  * With recompute_block only res1 is kept and the rest of a block is run again. Without training all layers share one
  * set.
@@ -40,7 +43,10 @@ struct acts {
     float *lse;      // (max_tok, n_head)
     void *res2;      // (max_tok, d) residual stream between the two halves
     float *rstd2;
-    void *gu;    // (max_tok, 2 ff)
+    void *gu;               // (max_tok, 2 ff)
+    void *half1, *half2;    // (max_tok, d) what the halves give to the norms after them; NULL: there are none, or not kept
+    float *rstd_post1, *rstd_post2;
+    float *rstd_q, *rstd_k;    // (max_tok) of norms over all heads; NULL: there are none
 };
 /* The rows that predict something, packed: the input of the head. Device arrays (max_tok). */
 struct head_rows {
@@ -51,10 +57,11 @@ struct model_run {
     struct model *m;    // borrowed
     struct run_limits lim;
     int64_t head_max;                // rows of logits at a time
-    float *cos, *sin;                // (max_seq_tok, d_head / 2) each
-    float *cos_still, *sin_still;    // (d_head / 2) each, angle 0: of layers that do not rotate
+    float *cos, *sin;                // (max_seq_tok, rope_dims / 2) each
+    float *cos_local, *sin_local;    // the same, of layers with a window, when config.has_rope_local
+    float *cos_still, *sin_still;    // (rope_dims / 2) each, angle 0: of layers that do not rotate
     int32_t *pos_still;              // (max_tok) zeros
-    char *tables;                    // those five, one piece of device memory
+    char *tables;                    // those seven, one piece of device memory
     char *mem;                       // everything below, one piece of device memory; owned unless it is lim.mem
     int32_t *token, *pos, *slot;     // (max_tok)
     int32_t *seq;                    // (max_seq + 1)
@@ -110,6 +117,16 @@ static void layout_acts(struct walk *w, struct acts *a, const struct model_confi
     a->res2 = lim->train ? take(w, n * c->d_model, e) : a->res1;
     a->rstd2 = take(w, n, 4);
     a->gu = take(w, n * 2 * c->d_ff, e);
+    if (lim->train && c->norm_place != NORM_BEFORE) {
+        a->half1 = take(w, n * c->d_model, e);
+        a->half2 = take(w, n * c->d_model, e);
+        a->rstd_post1 = take(w, n, 4);
+        a->rstd_post2 = take(w, n, 4);
+    }
+    if (lim->train && c->qk_norm_wide) {
+        a->rstd_q = take(w, n, 4);
+        a->rstd_k = take(w, n, 4);
+    }
 }
 
 static int64_t head_rows_max(const struct model *m, const struct run_limits *lim)
@@ -198,13 +215,15 @@ size_t model_run_bytes(const struct model *m, const struct run_limits *limits)
     return layout(&r, m, limits, NULL);
 }
 
-/* Bytes of the tables: cos, sin, and where they are for layers that do not rotate. */
+/* Bytes of the tables: cos, sin, and what they are for layers with other frequencies or none. */
 static size_t rope_layout(struct model_run *r, const struct model_config *c, const struct run_limits *lim, char *base)
 {
     struct walk w = { .base = base };
-    int64_t half = c->d_head / 2, n = lim->max_seq_tok * half;
+    int64_t half = rope_dims(&c->rope, c->d_head) / 2, n = lim->max_seq_tok * half, n_local = c->has_rope_local ? n : 0;
     r->cos = take(&w, n, 4);
     r->sin = take(&w, n, 4);
+    r->cos_local = take(&w, n_local, 4);
+    r->sin_local = take(&w, n_local, 4);
     r->cos_still = take(&w, half, 4);
     r->sin_still = take(&w, half, 4);
     r->pos_still = take(&w, lim->max_tok, 4);
@@ -221,6 +240,8 @@ static struct turn turn_of(const struct model_run *r, int64_t l, const int32_t *
 {
     if (!config_rotates(&r->m->c, l))
         return (struct turn){ r->cos_still, r->sin_still, r->pos_still, 1 };
+    if (r->m->c.has_rope_local && config_slides(&r->m->c, l))
+        return (struct turn){ r->cos_local, r->sin_local, pos, r->lim.max_seq_tok };
     return (struct turn){ r->cos, r->sin, pos, r->lim.max_seq_tok };
 }
 
@@ -229,8 +250,12 @@ static float stream_eps(const struct model_config *c)
 {
     return (float)(c->has_multipliers ? c->rms_eps / (c->multiplier.residual * c->multiplier.residual) : c->rms_eps);
 }
-static double embed_scale(const struct model_config *c)
+static double embed_scale(const struct model *m)
 {
+    const struct model_config *c = &m->c;
+    float root = sqrtf((float)c->d_model);
+    if (c->embed_root)
+        return m->dtype == DT_BF16 ? bf16_to_f32(bf16_from_f32(root)) : root;
     return c->has_multipliers ? c->multiplier.embedding / c->multiplier.residual : 1;
 }
 static double head_scale(const struct model_config *c)
@@ -246,37 +271,59 @@ static bool rows_scale(struct model_run *r, void *x, int64_t n, double scale, st
            || OP(m->dev, err, cast, .y = x, .x = x, .n = n * m->c.d_model, .scale = (float)scale, .y_dtype = m->dtype, .x_dtype = m->dtype);
 }
 
+/* What cos and sin are multiplied by, on each side of q k, when scores are not divided by the root of d_head: attention does that. */
+static double score_scale(const struct model_config *c)
+{
+    double root = sqrt((double)c->d_head);
+    if (c->query_scalar > 0)
+        return c->query_scalar == (double)c->d_head ? 1 : sqrt(root / sqrt(c->query_scalar));
+    return c->has_multipliers ? sqrt(c->multiplier.attention * root) : 1;
+}
+
 /* cos and sin as transformers computes them: frequency, angle and result each rounded to fp32. */
-static bool rope_tables(struct model_run *r, struct error *err)
+static bool rope_table(struct model_run *r, const struct rope *rope, float *cos_at, float *sin_at, struct error *err)
 {
     bool ok = false;
     const struct model_config *c = &r->m->c;
-    int64_t half = c->d_head / 2, n = r->lim.max_seq_tok * half;
+    int64_t rot = rope_dims(rope, c->d_head), half = rot / 2, n = r->lim.max_seq_tok * half;
     double *freq = malloc((size_t)half * sizeof *freq);
     float *t = malloc((size_t)n * 2 * sizeof *t);
     if (!freq || !t) {
         error_set(err, ERR_NO_MEMORY, "no memory for RoPE tables of %" PRId64 " positions", r->lim.max_seq_tok);
         goto out;
     }
-    double both = c->has_multipliers ? sqrt(c->multiplier.attention * sqrt((double)c->d_head)) : 1;    // attention divides by the root
-    double scale = rope_inv_freq(&c->rope, c->d_head, freq) * both;
+    double scale = rope_inv_freq(rope, rot, freq) * score_scale(c);
     for (int64_t p = 0; p < r->lim.max_seq_tok; p++)
         for (int64_t i = 0; i < half; i++) {
             float angle = (float)p * (float)freq[i];
             t[p * half + i] = (float)(cos((double)angle) * scale);
             t[n + p * half + i] = (float)(sin((double)angle) * scale);
         }
-    TRY(mem_copy(r->m->dev, r->cos, t, (size_t)n * 4, COPY_H2D, err));
-    TRY(mem_copy(r->m->dev, r->sin, t + n, (size_t)n * 4, COPY_H2D, err));
-    for (int64_t i = 0; i < half; i++)
-        t[i] = (float)both;
-    TRY(mem_copy(r->m->dev, r->cos_still, t, (size_t)half * 4, COPY_H2D, err));
-    TRY(OP(r->m->dev, err, mem_fill, .y = r->sin_still, .size_bytes = (size_t)half * 4));
-    TRY(OP(r->m->dev, err, mem_fill, .y = r->pos_still, .size_bytes = (size_t)r->lim.max_tok * 4));
+    TRY(mem_copy(r->m->dev, cos_at, t, (size_t)n * 4, COPY_H2D, err));
+    TRY(mem_copy(r->m->dev, sin_at, t + n, (size_t)n * 4, COPY_H2D, err));
     ok = true;
 out:
     free(freq);
     free(t);
+    return ok;
+}
+
+static bool rope_tables(struct model_run *r, struct error *err)
+{
+    bool ok = false;
+    const struct model_config *c = &r->m->c;
+    int64_t half = rope_dims(&c->rope, c->d_head) / 2;
+    float still[ROPE_PAIRS_MAX * 4];
+    BUG_IF(half > (int64_t)ARRAY_SIZE(still), "heads of %" PRId64, c->d_head);
+    for (int64_t i = 0; i < half; i++)
+        still[i] = (float)score_scale(c);
+    TRY(rope_table(r, &c->rope, r->cos, r->sin, err));
+    TRY(!c->has_rope_local || rope_table(r, &c->rope_local, r->cos_local, r->sin_local, err));
+    TRY(mem_copy(r->m->dev, r->cos_still, still, (size_t)half * 4, COPY_H2D, err));
+    TRY(OP(r->m->dev, err, mem_fill, .y = r->sin_still, .size_bytes = (size_t)half * 4));
+    TRY(OP(r->m->dev, err, mem_fill, .y = r->pos_still, .size_bytes = (size_t)r->lim.max_tok * 4));
+    ok = true;
+out:
     return ok;
 }
 
@@ -379,20 +426,86 @@ struct pass {
     int64_t max_q;                        // with past: most queries of a sequence
 };
 
+static struct attn_bounds bounds_of(const struct model *m, int64_t l)
+{
+    return (struct attn_bounds){ .window = config_slides(&m->c, l) ? m->c.window : 0, .cap = (float)m->c.attn_cap };
+}
+
 static bool attention(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err)
 {
     struct model *m = r->m;
     struct attn_heads heads = model_heads(m);
+    struct attn_bounds bounds = bounds_of(m, l);
     if (p->past)
         return OP(m->dev, err, attn_paged, .out = a->ao, .qkv = a->qkv, .kv = kv_layer(p->kv, l), .page = p->past->page,
                   .kv_len = p->past->kv_len, .q_seq = r->seq, .n = p->n, .n_seq = r->n_seq, .max_page = p->past->max_page,
-                  .max_q = p->max_q, .max_kv = p->past->max_kv, .heads = heads, .dtype = m->dtype);
+                  .max_q = p->max_q, .max_kv = p->past->max_kv, .heads = heads, .bounds = bounds, .dtype = m->dtype);
     if (!p->decode)
         return OP(m->dev, err, attn_fwd, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq, .seq_host = r->cu, .n = p->n,
-                  .n_seq = r->n_seq, .heads = heads, .dtype = m->dtype);
+                  .n_seq = r->n_seq, .heads = heads, .bounds = bounds, .dtype = m->dtype);
     const struct decode_batch *d = p->decode;
     return OP(m->dev, err, attn_paged, .out = a->ao, .qkv = a->qkv, .kv = kv_layer(p->kv, l), .page = d->page, .kv_len = d->kv_len,
-              .n = p->n, .n_seq = d->n, .max_page = d->max_page, .max_q = 1, .max_kv = d->max_kv, .heads = heads, .dtype = m->dtype);
+              .n = p->n, .n_seq = d->n, .max_page = d->max_page, .max_q = 1, .max_kv = d->max_kv, .heads = heads, .bounds = bounds,
+              .dtype = m->dtype);
+}
+
+/* The stream after an addition (none: add NULL), and its norm in r->h where the family has one there. */
+static bool stream_add(struct model_run *r, void *sum, const void *x, const void *add, int64_t ln, float *rstd, int64_t n,
+                       struct error *err)
+{
+    const struct model *m = r->m;
+    if (ln != AT_NONE)
+        return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .sum = sum, .x = x, .add = add, .w = model_at(m, ln), .rstd = rstd, .n = n,
+                  .d = m->c.d_model, .eps = stream_eps(&m->c), .form = m->c.norm_form, .dtype = m->dtype);
+    return !add || OP(m->dev, err, add_fwd, .y = sum, .a = x, .b = add, .n = n * m->c.d_model, .dtype = m->dtype);
+}
+
+/* What a half block reads, given the stream. */
+static const void *half_input(const struct model_run *r, int64_t ln, const void *stream)
+{
+    return ln == AT_NONE ? stream : r->h;
+}
+
+/* The norm after a half block, from what it gave into r->out. */
+static bool half_norm(struct model_run *r, const void *half, int64_t post, float *rstd, int64_t n, struct error *err)
+{
+    const struct model *m = r->m;
+    return post == AT_NONE
+           || OP(m->dev, err, rmsnorm_fwd, .y = r->out, .x = half, .w = model_at(m, post), .rstd = rstd, .n = n, .d = m->c.d_model,
+                 .eps = (float)m->c.rms_eps, .form = m->c.norm_form, .dtype = m->dtype);
+}
+
+/* The columns of a tensor of projections that a norm over all heads covers: the queries' first, then the keys'. */
+struct wide_norm {
+    int64_t first, d, w;    // columns, and the norm's place in the arena
+};
+static void wide_norms(const struct model *m, int64_t l, struct wide_norm out[2])
+{
+    int64_t q = m->c.n_head * m->c.d_head;
+    out[0] = (struct wide_norm){ 0, q, m->at[l].q_norm };
+    out[1] = (struct wide_norm){ q, m->c.n_kv_head * m->c.d_head, m->at[l].k_norm };
+}
+
+/* Norms over all query heads and all key heads, from a->qkv_in into a->qkv (OLMo). */
+static bool qk_norm_wide(struct model_run *r, const struct acts *a, int64_t l, int64_t n, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    int64_t ld = (m->c.n_head + 2 * m->c.n_kv_head) * m->c.d_head;
+    size_t e = dtype_size(m->dtype);
+    float *rstd[] = { a->rstd_q, a->rstd_k };
+    struct wide_norm norm[2];
+    wide_norms(m, l, norm);
+    if (a->qkv != a->qkv_in)
+        TRY(mem_copy(m->dev, a->qkv, a->qkv_in, (size_t)(n * ld) * e, COPY_D2D, err));
+    for (int k = 0; k < 2; k++) {
+        char *part = (char *)a->qkv + (size_t)norm[k].first * e;
+        TRY(OP(m->dev, err, rmsnorm_fwd, .y = part, .x = part, .w = model_at(m, norm[k].w), .rstd = rstd[k], .n = n, .d = norm[k].d,
+               .ld = ld, .eps = (float)m->c.rms_eps, .form = m->c.norm_form, .dtype = m->dtype));
+    }
+    ok = true;
+out:
+    return ok;
 }
 
 /* A product of a layer: its matrix, its bias and its place in flat buffers. */
@@ -433,19 +546,23 @@ static bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, cons
     const struct model_config *c = &m->c;
     const struct layer_at *at = &m->at[l];
     enum dtype t = m->dtype;
-    float eps = stream_eps(c);
+    const void *head_q = c->qk_norm_wide ? NULL : model_at(m, at->q_norm), *head_k = c->qk_norm_wide ? NULL : model_at(m, at->k_norm);
+    void *half1 = a->half1 ? a->half1 : r->out, *half2 = a->half2 ? a->half2 : r->out;
     struct turn turn = turn_of(r, l, p->pos);
-    TRY(product_fwd(r, l, PRODUCT_QKV, a->qkv_in, r->h, p->n, err));
-    TRY(OP(dev, err, rope_fwd, .out = a->qkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos,
-           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot,
-           .n = p->n, .n_pos = turn.n_pos, .heads = model_heads(m), .eps = (float)c->rms_eps, .dtype = t));
+    TRY(product_fwd(r, l, PRODUCT_QKV, a->qkv_in, half_input(r, at->ln1, a->res1), p->n, err));
+    TRY(!c->qk_norm_wide || qk_norm_wide(r, a, l, p->n, err));
+    TRY(OP(dev, err, rope_fwd, .out = a->qkv, .qkv = c->qk_norm_wide ? a->qkv : a->qkv_in, .cos = turn.cos, .sin = turn.sin,
+           .pos = turn.pos, .q_norm = head_q, .k_norm = head_k, .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot, .n = p->n,
+           .n_pos = turn.n_pos, .heads = model_heads(m), .rot = (int)rope_dims(&c->rope, c->d_head), .eps = (float)c->rms_eps,
+           .form = c->norm_form, .dtype = t));
     TRY(attention(r, a, l, p, err));
-    TRY(product_fwd(r, l, PRODUCT_O, r->out, a->ao, p->n, err));
-    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res2, .x = a->res1, .add = r->out, .w = model_at(m, at->ln2), .rstd = a->rstd2,
-           .n = p->n, .d = c->d_model, .eps = eps, .dtype = t));
-    TRY(product_fwd(r, l, PRODUCT_GATE_UP, a->gu, r->h, p->n, err));
-    TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = p->n, .f = c->d_ff, .dtype = t));
-    TRY(product_fwd(r, l, PRODUCT_DOWN, r->out, r->act, p->n, err));
+    TRY(product_fwd(r, l, PRODUCT_O, half1, a->ao, p->n, err));
+    TRY(half_norm(r, half1, at->post1, a->rstd_post1, p->n, err));
+    TRY(stream_add(r, a->res2, a->res1, r->out, at->ln2, a->rstd2, p->n, err));
+    TRY(product_fwd(r, l, PRODUCT_GATE_UP, a->gu, half_input(r, at->ln2, a->res2), p->n, err));
+    TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = p->n, .f = c->d_ff, .act = c->act, .dtype = t));
+    TRY(product_fwd(r, l, PRODUCT_DOWN, half2, r->act, p->n, err));
+    TRY(half_norm(r, half2, at->post2, a->rstd_post2, p->n, err));
     ok = true;
 out:
     return ok;
@@ -464,24 +581,23 @@ static bool forward(struct model_run *r, const struct pass *p, struct error *err
     struct model *m = r->m;
     const struct model_config *c = &m->c;
     int64_t d = c->d_model;
-    float eps = stream_eps(c);
     r->logits_n = 0;
     TRY(model_bind(m, 0, err) && model_ahead(m, 1, err) && model_ahead(m, c->n_layer > 1 ? 2 : -1, err));
     TRY(OP(m->dev, err, rows_gather, .y = r->layer[0].res1, .table = model_at(m, m->embed_at), .row = p->token, .n = p->n,
            .n_row = c->vocab, .d = d, .dtype = m->dtype));
-    TRY(rows_scale(r, r->layer[0].res1, p->n, embed_scale(c), err));
+    TRY(rows_scale(r, r->layer[0].res1, p->n, embed_scale(m), err));
     TRY(model_ahead(m, head_piece(m), err));
     for (int64_t l = 0; l < c->n_layer; l++) {
         const struct acts *a = &r->layer[l];
         TRY(model_bind(m, 1 + (int)l, err));
-        TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->h, .sum = a->res1, .x = l ? r->layer[l - 1].res2 : a->res1, .add = l ? r->out : NULL,
-               .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1, .n = p->n, .d = d, .eps = eps, .dtype = m->dtype));
+        TRY(stream_add(r, a->res1, l ? r->layer[l - 1].res2 : a->res1, l ? r->out : NULL, m->at[l].ln1, a->rstd1, p->n, err));
         TRY(block_fwd(r, a, l, p, err));
         TRY(l + 2 >= c->n_layer || model_ahead(m, 3 + (int)l, err));    // into the place of this one
         TRY(idle(r, err));
     }
     TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->hf, .sum = r->resf, .x = r->layer[c->n_layer - 1].res2, .add = r->out,
-           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = p->n, .d = d, .eps = eps, .dtype = m->dtype));
+           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = p->n, .d = d, .eps = stream_eps(c), .form = c->norm_form,
+           .dtype = m->dtype));
     TRY(rows_scale(r, r->hf, p->n, head_scale(c), err));
     ok = true;
 out:
@@ -500,11 +616,14 @@ static bool batch_upload(struct model_run *r, const struct model_batch *b, struc
         if (len < 1 || len > r->lim.max_seq_tok)
             return error_set(err, ERR_SHAPE, "sequence %" PRId64 " has %" PRId64 " tokens; from 1 to %" PRId64 " are possible", s, len,
                              r->lim.max_seq_tok);
-        if ((r->m->c.rope.type == ROPE_DYNAMIC || r->m->c.window) && len > r->m->c.max_pos)    // see rope_inv_freq and window
+        bool windowed = r->m->c.window && !r->m->dev->attn_bounds, long_rope = r->m->c.rope.type == ROPE_LONG;
+        if ((windowed || long_rope || r->m->c.rope.type == ROPE_DYNAMIC) && len > r->m->c.max_pos)    // see rope_max_pos and device_check
             return error_set(err, ERR_UNSUPPORTED,
-                             "sequence %" PRId64 " has %" PRId64 " tokens; with %s at most 'max_position_embeddings' %" PRId64
-                             " are supported",
-                             s, len, r->m->c.window ? "a sliding window" : "dynamic RoPE", r->m->c.max_pos);
+                             "sequence %" PRId64 " has %" PRId64 " tokens; with %s at most '%s' %" PRId64 " are supported", s, len,
+                             windowed    ? "a sliding window"
+                             : long_rope ? "longrope"
+                                         : "dynamic RoPE",
+                             long_rope ? "original_max_position_embeddings" : "max_position_embeddings", r->m->c.max_pos);
         for (int64_t i = 0; i < len; i++)
             r->host_i[b->cu_tok[s] + i] = (int32_t)i;
     }
@@ -522,8 +641,10 @@ static bool batch_upload(struct model_run *r, const struct model_batch *b, struc
 
 static bool head_fwd(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err)
 {
-    return model_bind(r->m, head_piece(r->m), err)
-           && OP(r->m->dev, err, linear_fwd, .y = logits, .x = x, .w = model_head_weight(r->m), .n = n, .y_dtype = DT_F32);
+    struct model *m = r->m;
+    return model_bind(m, head_piece(m), err)
+           && OP(m->dev, err, linear_fwd, .y = logits, .x = x, .w = model_head_weight(m), .n = n, .y_dtype = DT_F32)
+           && (!(m->c.logit_cap > 0) || OP(m->dev, err, softcap, .x = logits, .n = n * m->c.vocab, .cap = (float)m->c.logit_cap));
 }
 
 /* Positions, page tables and lengths of a prefill that begins after what the pages hold. */
@@ -840,7 +961,8 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
             k = same_temperature(r, loss->temperature, row0 + i, n - i);
             TRY(OP(m->dev, err, logprob_bwd, .dlogits = (char *)r->dlogits + (size_t)(i * vocab) * e, .logits = r->logits + i * vocab,
                    .lse = h->lse + row0 + i, .coef = h->coef + row0 + i, .id = h->target + row0 + i, .n = k, .vocab = vocab,
-                   .n_live = m->n_live, .temperature = loss->temperature[r->row_index[row0 + i]], .dtype = m->dtype));
+                   .n_live = m->n_live, .temperature = loss->temperature[r->row_index[row0 + i]], .cap = (float)m->c.logit_cap,
+                   .dtype = m->dtype));
         }
         TRY(OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = r->dlogits, .w = model_head_weight(m), .n = n));
         TRY(frozen
@@ -855,10 +977,10 @@ out:
     return ok;
 }
 
-/* Backward of product_fwd: dx is the gradient by its input x, dy that by its output; of the matrix and the bias into grad, or of the
+/* Backward of product_fwd: dx is the gradient by its input x (or what it is added to), dy that by its output; of the matrix and the bias into grad, or of the
  * adapter where the base is frozen. */
 static bool product_bwd(struct model_run *r, int64_t l, enum product which, const struct place *grad, void *dx, const void *dy,
-                        const void *x, struct error *err)
+                        const void *x, bool accumulate, struct error *err)
 {
     const struct model *m = r->m;
     struct linear p = linear_of(m, l, which);
@@ -866,8 +988,54 @@ static bool product_bwd(struct model_run *r, int64_t l, enum product which, cons
         && !OP(m->dev, err, linear_bwd_w, .dw = place_of(grad, p.at), .dbias = place_or_null(m, grad, p.bias_at), .dy = dy, .x = x,
                .n = r->n_tok, .n_out = p.n_out, .n_in = p.n_in, .dtype = m->dtype, .set = grad->set))
         return false;
-    return OP(m->dev, err, linear_bwd_x, .dx = dx, .dy = dy, .w = p.w, .n = r->n_tok)
+    return OP(m->dev, err, linear_bwd_x, .dx = dx, .dy = dy, .w = p.w, .n = r->n_tok, .accumulate = accumulate)
            && lora_bwd(m, l, which, &r->lora, grad->at, dx, dy, x, r->n_tok, err);
+}
+
+/* The gradient by a->qkv_in in r->dqkv, from that by what the norms gave. */
+static bool qk_norm_wide_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
+{
+    struct model *m = r->m;
+    int64_t ld = (m->c.n_head + 2 * m->c.n_kv_head) * m->c.d_head;
+    size_t e = dtype_size(m->dtype);
+    float *rstd[] = { a->rstd_q, a->rstd_k };
+    struct wide_norm norm[2];
+    wide_norms(m, l, norm);
+    for (int k = 0; k < 2; k++) {
+        char *part = (char *)r->dqkv + (size_t)norm[k].first * e;
+        if (!OP(m->dev, err, rmsnorm_bwd, .dx = part, .dw = place_or_null(m, grad, norm[k].w), .dy = part,
+                .x = (char *)a->qkv_in + (size_t)norm[k].first * e, .w = model_at(m, norm[k].w), .rstd = rstd[k], .n = r->n_tok,
+                .d = norm[k].d, .ld = ld, .form = m->c.norm_form, .dtype = m->dtype))
+            return false;
+    }
+    return true;
+}
+
+/* The gradient by what a half block gave, of dres, that by the stream: through the norm after it, in r->dh, or dres itself. */
+static bool half_bwd(struct model_run *r, const void *half, int64_t post, const float *rstd, const struct place *grad, const void **out,
+                     struct error *err)
+{
+    const struct model *m = r->m;
+    *out = post == AT_NONE ? r->dres : r->dh;
+    return post == AT_NONE
+           || OP(m->dev, err, rmsnorm_bwd, .dx = r->dh, .dw = place_or_null(m, grad, post), .dy = r->dres, .x = half,
+                 .w = model_at(m, post), .rstd = rstd, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form, .dtype = m->dtype);
+}
+
+/* A half's first product, and the norm before it if there is one: dres, the gradient by what the half is added to, becomes that by the
+ * stream x, which the half reads. dy is the gradient by the product's output. */
+static bool half_input_bwd(struct model_run *r, int64_t l, enum product which, int64_t ln, const void *x, const float *rstd, const void *dy,
+                           const struct place *grad, struct error *err)
+{
+    const struct model *m = r->m;
+    int64_t n = r->n_tok, d = m->c.d_model;
+    if (ln == AT_NONE)
+        return product_bwd(r, l, which, grad, r->dres, dy, x, true, err);
+    return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .x = x, .w = model_at(m, ln), .n = n, .d = d, .eps = stream_eps(&m->c),
+              .form = m->c.norm_form, .dtype = m->dtype)
+           && product_bwd(r, l, which, grad, r->dh, dy, r->h, false, err)
+           && OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, grad, ln), .dy = r->dh, .dadd = r->dres, .x = x,
+                 .w = model_at(m, ln), .rstd = rstd, .n = n, .d = d, .form = m->c.norm_form, .dtype = m->dtype);
 }
 
 /* Second half of a block: dres is the gradient by its output and becomes the gradient by res2. */
@@ -879,14 +1047,12 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const 
     const struct layer_at *at = &m->at[l];
     int64_t n = r->n_tok, d = m->c.d_model, f = m->c.d_ff;
     enum dtype t = m->dtype;
-    TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .dtype = t));
-    TRY(product_bwd(r, l, PRODUCT_DOWN, grad, r->dact, r->dres, r->act, err));
-    TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .dtype = t));
-    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res2, .w = model_at(m, at->ln2), .n = n, .d = d, .eps = stream_eps(&m->c),
-           .dtype = t));
-    TRY(product_bwd(r, l, PRODUCT_GATE_UP, grad, r->dh, a->gu, r->h, err));
-    TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, grad, at->ln2), .dy = r->dh, .dadd = r->dres, .x = a->res2,
-           .w = model_at(m, at->ln2), .rstd = a->rstd2, .n = n, .d = d, .dtype = t));
+    const void *dy;
+    TRY(half_bwd(r, a->half2, at->post2, a->rstd_post2, grad, &dy, err));
+    TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .act = m->c.act, .dtype = t));
+    TRY(product_bwd(r, l, PRODUCT_DOWN, grad, r->dact, dy, r->act, false, err));
+    TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .act = m->c.act, .dtype = t));
+    TRY(half_input_bwd(r, l, PRODUCT_GATE_UP, at->ln2, a->res2, a->rstd2, a->gu, grad, err));
     ok = true;
 out:
     return ok;
@@ -902,18 +1068,18 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
     int64_t n = r->n_tok, d = m->c.d_model;
     enum dtype t = m->dtype;
     struct turn turn = turn_of(r, l, r->pos);
-    TRY(product_bwd(r, l, PRODUCT_O, grad, r->dao, r->dres, a->ao, err));
+    bool wide = m->c.qk_norm_wide;
+    const void *dy, *head_q = wide ? NULL : model_at(m, at->q_norm), *head_k = wide ? NULL : model_at(m, at->k_norm);
+    TRY(half_bwd(r, a->half1, at->post1, a->rstd_post1, grad, &dy, err));
+    TRY(product_bwd(r, l, PRODUCT_O, grad, r->dao, dy, a->ao, false, err));
     TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq,
-           .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .dtype = t));
-    TRY(OP(dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos,
-           .q_norm = model_at(m, at->q_norm), .k_norm = model_at(m, at->k_norm), .dq_norm = place_or_null(m, grad, at->q_norm),
-           .dk_norm = place_or_null(m, grad, at->k_norm), .n = n, .n_pos = turn.n_pos, .heads = model_heads(m), .eps = (float)m->c.rms_eps,
-           .dtype = t));
-    TRY(OP(dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, at->ln1), .n = n, .d = d, .eps = stream_eps(&m->c),
-           .dtype = t));
-    TRY(product_bwd(r, l, PRODUCT_QKV, grad, r->dh, r->dqkv, r->h, err));
-    TRY(OP(dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, grad, at->ln1), .dy = r->dh, .dadd = r->dres, .x = a->res1,
-           .w = model_at(m, at->ln1), .rstd = a->rstd1, .n = n, .d = d, .dtype = t));
+           .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .bounds = bounds_of(m, l), .dtype = t));
+    TRY(OP(dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos, .q_norm = head_q,
+           .k_norm = head_k, .dq_norm = head_q ? place_or_null(m, grad, at->q_norm) : NULL,
+           .dk_norm = head_k ? place_or_null(m, grad, at->k_norm) : NULL, .n = n, .n_pos = turn.n_pos, .heads = model_heads(m),
+           .rot = (int)rope_dims(&m->c.rope, m->c.d_head), .eps = (float)m->c.rms_eps, .form = m->c.norm_form, .dtype = t));
+    TRY(!wide || qk_norm_wide_bwd(r, a, l, grad, err));
+    TRY(half_input_bwd(r, l, PRODUCT_QKV, at->ln1, a->res1, a->rstd1, r->dqkv, grad, err));
     ok = true;
 out:
     return ok;
@@ -924,9 +1090,7 @@ static bool block_again(struct model_run *r, const struct acts *a, int64_t l, st
 {
     struct model *m = r->m;
     struct pass p = { .n = r->n_tok, .token = r->token, .pos = r->pos };
-    return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .x = a->res1, .w = model_at(m, m->at[l].ln1), .rstd = a->rstd1, .n = p.n,
-              .d = m->c.d_model, .eps = stream_eps(&m->c), .dtype = m->dtype)
-           && block_fwd(r, a, l, &p, err);
+    return stream_add(r, a->res1, a->res1, NULL, m->at[l].ln1, a->rstd1, p.n, err) && block_fwd(r, a, l, &p, err);
 }
 
 /* The embedding's part: dres is the gradient by the residual stream at its beginning. */
@@ -937,7 +1101,7 @@ static bool embedding_bwd(struct model_run *r, const struct model_grad *grad, st
     struct place to;
     bool tied = m->head_at == m->embed_at;
     int64_t first, n = model_piece(m, 0, &first);
-    TRY(rows_scale(r, r->dres, r->n_tok, embed_scale(&m->c), err));
+    TRY(rows_scale(r, r->dres, r->n_tok, embed_scale(m), err));
     TRY(place_begin(m, grad, 0, &to, err) && place_clear(m, &to, tied ? m->c.vocab * m->c.d_model : 0, n, err));
     TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : place_of(&to, m->embed_at), .dy = r->dres, .row = r->token, .n = r->n_tok,
            .n_row = m->c.vocab, .d = m->c.d_model, .dtype = m->dtype));
@@ -978,7 +1142,7 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
     TRY(rows_scale(r, r->dh, r->n_tok, head_scale(&m->c), err));
     TRY(place_begin(m, grad, piece_of_layer(m, m->c.n_layer - 1), &to, err) && layer_clear(m, &to, m->c.n_layer - 1, err));
     TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, &to, m->norm_at), .dy = r->dh, .x = r->resf,
-           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .dtype = m->dtype));
+           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form, .dtype = m->dtype));
     for (int64_t l = m->c.n_layer - 1; l >= 0; l--) {
         TRY(model_bind(m, 1 + (int)l, err));
         if (r->lim.recompute_block)
