@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 for path in sys.argv[2:]:
-    model, info = AutoModelForCausalLM.from_pretrained(path, dtype="auto", output_loading_info=True)
+    model, info = AutoModelForCausalLM.from_pretrained(path, dtype="auto", output_loading_info=True,
+                                                       attn_implementation="eager")    # others leave out soft caps
     if any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")):
         sys.exit(f"{path}: {info}")
     dtype = model.dtype
@@ -23,7 +24,8 @@ for path in sys.argv[2:]:
         print(f"{path}: no tokenizer ({type(e).__name__})")
         n_id = model.config.vocab_size
     gen = torch.Generator().manual_seed(1)
-    seqs = [torch.randint(0, n_id, (n,), generator=gen).tolist() for n in (2, 17, 120)]
+    longest = getattr(model.config, "original_max_position_embeddings", None) or 120
+    seqs = [torch.randint(0, n_id, (n,), generator=gen).tolist() for n in (2, 17, min(120, longest))]
     lines = "".join(json.dumps({"ids": s, "prompt_len": 1, "temperature": 1.0}) + "\n" for s in seqs)
     out = subprocess.run([sys.argv[1], "logprobs", "--model", path], input=lines, text=True, capture_output=True)
     if out.returncode:

@@ -273,7 +273,6 @@ static bool gemma_read(const struct fields *r, const struct family *f, struct mo
     } reals[] = {
         { "attn_logit_softcapping", f->attn_cap, &c->attn_cap, f->reads_attn_cap },
         { "final_logit_softcapping", f->logit_cap, &c->logit_cap, f->reads_logit_cap },
-        { "query_pre_attn_scalar", 256, &c->query_scalar, f->query_scalar },
     };
     c->embed_root = f->embed_root;
     for (size_t i = 0; i < ARRAY_SIZE(reals); i++) {
@@ -283,7 +282,9 @@ static bool gemma_read(const struct fields *r, const struct family *f, struct mo
         if (field_given(r, reals[i].key) && !field_real(r, reals[i].key, 1e-3, 1e9, reals[i].out, err))
             return false;
     }
-    return true;
+    c->query_scalar = f->query_scalar ? 256 : 0;
+    return !f->query_scalar || !field_given(r, "query_pre_attn_scalar")
+           || field_int(r, "query_pre_attn_scalar", 1, 1 << 20, &c->query_scalar, err);
 }
 
 /* no_rope_layers: 1 where a layer rotates, 0 where it does not. Without it every no_rope_layer_interval-th does not. */
@@ -466,7 +467,7 @@ static bool traits_write(const struct model_config *c, json_t *j)
     if (f->reads_logit_cap)
         ok = ok && json_object_set_new(j, "final_logit_softcapping", cap_json(c->logit_cap)) == 0;
     if (f->query_scalar)
-        ok = ok && json_object_set_new(j, "query_pre_attn_scalar", json_real(c->query_scalar)) == 0;
+        ok = ok && json_object_set_new(j, "query_pre_attn_scalar", json_integer(c->query_scalar)) == 0;
     for (size_t i = 0; i < ARRAY_SIZE(tokens) && f->named_tokens; i++)
         ok = ok && json_object_set_new(j, tokens[i], json_null()) == 0;
     if (!f->no_rope_every)

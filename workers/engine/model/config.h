@@ -58,7 +58,7 @@ struct model_config {
     int64_t window;                              // sliding_window: keys that a query sees in the layers below; 0: none
     uint64_t slides[CONFIG_LAYERS_MAX / 64];     // bit l: layer l has the window
     double attn_cap, logit_cap;                  // soft caps of scores and of logits (Gemma 2); 0: none
-    double query_scalar;                         // scores are divided by its root instead of d_head's (Gemma); 0: d_head's
+    int64_t query_scalar;                        // scores are divided by its root instead of d_head's (Gemma); 0: d_head's
     bool embed_root;                             // the embedding is multiplied by the root of d_model, rounded to dtype (Gemma)
     uint64_t no_rope[CONFIG_LAYERS_MAX / 64];    // bit l: q and k of layer l are not rotated (SmolLM3)
     bool has_multipliers;                        // Granite: the four below; the others have 1, 1, 1 / sqrt(d_head) and 1

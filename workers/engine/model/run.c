@@ -276,7 +276,7 @@ static double score_scale(const struct model_config *c)
 {
     double root = sqrt((double)c->d_head);
     if (c->query_scalar > 0)
-        return c->query_scalar == (double)c->d_head ? 1 : sqrt(root / sqrt(c->query_scalar));
+        return c->query_scalar == c->d_head ? 1 : sqrt(root / sqrt((double)c->query_scalar));
     return c->has_multipliers ? sqrt(c->multiplier.attention * root) : 1;
 }
 
@@ -1045,7 +1045,7 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const 
     struct model *m = r->m;
     struct device *dev = m->dev;
     const struct layer_at *at = &m->at[l];
-    int64_t n = r->n_tok, d = m->c.d_model, f = m->c.d_ff;
+    int64_t n = r->n_tok, f = m->c.d_ff;
     enum dtype t = m->dtype;
     const void *dy;
     TRY(half_bwd(r, a->half2, at->post2, a->rstd_post2, grad, &dy, err));
@@ -1065,7 +1065,7 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
     struct model *m = r->m;
     struct device *dev = m->dev;
     const struct layer_at *at = &m->at[l];
-    int64_t n = r->n_tok, d = m->c.d_model;
+    int64_t n = r->n_tok;
     enum dtype t = m->dtype;
     struct turn turn = turn_of(r, l, r->pos);
     bool wide = m->c.qk_norm_wide;
