@@ -97,6 +97,44 @@ static double distance(const float *a, const float *b, int64_t n)
     return s > 0 ? sqrt(d / s) : sqrt(d);
 }
 
+/* Memory for a gradient that is asked for piece by piece. */
+struct pieces {
+    const struct model *m;
+    float *flat;    // (n_flat) where each piece has its place, and had anything before
+    int64_t end;    // of the pieces so far, from the last to the first
+};
+static float *piece_begin(void *ctx, int p, UNUSED struct error *err)
+{
+    struct pieces *x = ctx;
+    int64_t first, n = model_piece(x->m, p, &first);
+    assert_int_equal(first + n, x->end);
+    x->end = first;
+    return x->flat + first;
+}
+static bool piece_end(UNUSED void *ctx, UNUSED int p, UNUSED struct error *err)
+{
+    return true;
+}
+
+/* The same gradient, not added to zeros but set piece by piece: the same bits. */
+static void pieces_are_the_flat_gradient(struct golden *g, struct model_run *r, const struct model_batch *b, const struct token_loss *loss,
+                                         const float *want, const char *name)
+{
+    struct error err = { 0 };
+    size_t size = (size_t)model_n_flat(g->m) * 4;
+    float *got = malloc(size);
+    struct pieces x = { g->m, mem_new(g->dev, size, "gradient", &err), model_n_flat(g->m) };
+    struct model_grad to = { .piece_begin = piece_begin, .piece_end = piece_end, .ctx = &x };
+    if (!OP(g->dev, &err, mem_fill, .y = x.flat, .size_bytes = size, .byte = 0xff) || !model_forward_train(r, b, &err)
+        || !model_backward(r, loss, &to, &err) || !mem_copy(g->dev, got, x.flat, size, COPY_D2H, &err) || !device_sync(g->dev, &err))
+        fail_msg("%s: %s", name, err.text);
+    assert_int_equal(x.end, 0);
+    if (memcmp(got, want, size) != 0)
+        fail_msg("%s: the gradient in pieces is not the whole one's bits", name);
+    free(got);
+    mem_free(g->dev, x.flat);
+}
+
 static void logits_and_gradients_are_pytorchs(UNUSED void **state)
 {
     for (size_t k = 0; k < ARRAY_SIZE(names) * ARRAY_SIZE(devices) * 2; k++) {
@@ -139,6 +177,7 @@ static void logits_and_gradients_are_pytorchs(UNUSED void **state)
             if (!(d < tol) && sqrt(norm) > 1e-5)
                 fail_msg("%s on %s: gradient of %s differs by %g of its norm %g", name, device, t->name, d, sqrt(norm));
         }
+        pieces_are_the_flat_gradient(&g, r, &b, &loss, grad, name);
         free(logits);
         free(want);
         free(grad);

@@ -103,6 +103,8 @@ static void layer_put(struct table *t, int64_t l)
     *at = (struct layer_at){
         .qkv_bias = AT_NONE, .q_norm = AT_NONE, .k_norm = AT_NONE, .o_bias = AT_NONE, .gate_up_bias = AT_NONE, .down_bias = AT_NONE
     };
+    part_begin(t);
+    at->first = t->at;
     at->ln1 = norm_put(t, norm_names[c->norm_place].ln1, l);
     at->qkv = parts_put(t, qkv_rows, 3, d, qkv_names, "self_attn.qkv_proj.weight", l);
     if (c->qkv_bias)
@@ -605,8 +607,8 @@ int64_t model_piece(const struct model *m, int p, int64_t *first)
         *first = m->lora->layer[p].first;
         return (p + 1 < m->c.n_layer ? m->lora->layer[p + 1].first : m->lora->n_flat) - *first;
     }
-    int64_t end = p < m->c.n_layer ? m->at[p].ln1 : p == m->c.n_layer && m->head_at != m->embed_at ? m->head_at : m->n_flat;
-    *first = p == 0 ? 0 : p <= m->c.n_layer ? m->at[p - 1].ln1 : m->head_at;
+    int64_t end = p < m->c.n_layer ? m->at[p].first : p == m->c.n_layer && m->head_at != m->embed_at ? m->head_at : m->n_flat;
+    *first = p == 0 ? 0 : p <= m->c.n_layer ? m->at[p - 1].first : m->head_at;
     return end - *first;
 }
 

@@ -6,6 +6,7 @@
 /* Offsets (elements) of a layer's parts in the arena and in flat buffers; AT_NONE: the family has none. A fused part
  * starts where its first tensor does; a tensor that the files hold fused is one. */
 struct layer_at {
+    int64_t first;    // of the layer's parts
     int64_t ln1, qkv, qkv_bias, q_norm, k_norm, o, o_bias, ln2, gate_up, gate_up_bias, down, down_bias;
     int64_t post1, post2;    // norms of what the halves add
 };
