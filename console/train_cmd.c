@@ -252,7 +252,7 @@ static void plan_print(const struct train *t)
     printf("optimizer step: %" PRId64 " prompts (train_batch_size %" PRId64 " x %" PRId64 " trainers), %" PRId64
            " of them per rollout step\n",
            p->prompts_per_train_batch, t->config.train_batch_size, p->dp, p->k);
-    printf("length:         %" PRId64 " optimizer steps\n", t->config.max_steps > 0 ? t->config.max_steps : p->total_steps);
+    printf("length:         %" PRId64 " optimizer steps\n", run_steps(t));
     if (t->config.free_running)
         printf("free-running:   not repeatable; a group's first token is at most %" PRId64 " optimizer steps old when trained on\n",
                p->max_age_steps);
@@ -263,6 +263,7 @@ static void plan_print(const struct train *t)
                p->max_age_steps);
     memory_print(t);
     trainers_print(t);
+    train_estimate_print(t);
     const struct run_config *c = &t->config;
     const char *own = strcmp(c->placement, "apart") == 0 ? ""
                       : c->n_behind == 0                 ? "shared by sampler and trainer on each device"

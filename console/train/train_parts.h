@@ -48,6 +48,18 @@ MUST_USE bool room_check(const struct train *t, struct error *err);
 /* Model, data, reward, devices and sizes; on success config holds what run.yaml will, and n_row and plan are known. */
 MUST_USE bool train_check(struct train *t, struct error *err);
 
+/* ---- train_estimate.c ---- */
+struct step_estimate {    // seconds of an optimizer step when every prompt and response is as long as allowed
+    double generate_s, train_s;
+};
+/* Probe the first of the run's devices (step_probe.h), which nothing may use meanwhile. After train_check. */
+MUST_USE bool train_estimate(const struct train *t, struct step_estimate *e, struct error *err);
+void train_estimate_print(const struct train *t);    // a line on stdout
+static inline int64_t run_steps(const struct train *t)
+{
+    return t->config.max_steps > 0 ? t->config.max_steps : t->plan.total_steps;
+}
+
 /* ---- train_take.c ---- */
 /* Take the lock of the run to resume. If the run is still going (a keeper has revived it, or it never ended), attach to it instead
  * and send it the given settings; before: the values of run.yaml. Waits, with a limit, for what is left of a run that has ended. */

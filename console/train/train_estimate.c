@@ -1,0 +1,56 @@
+/* How long a step takes, for --dry-run: from a probe of the first device. */
+#include <stdio.h>
+#include <string.h>
+#include "console/train/train_parts.h"
+#include "kernels/ops.h"
+#include "workers/engine/model/config.h"
+#include "workers/engine/plan/step_probe.h"
+
+#define PROBE_S 3.0
+
+bool train_estimate(const struct train *t, struct step_estimate *e, struct error *err)
+{
+    const struct run_config *c = &t->config;
+    const struct run_plan *p = &t->plan;
+    struct model_config shape;
+    struct step_cost cost;
+    char first[64];
+    snprintf(first, sizeof first, "%.*s", (int)MIN(strcspn(c->devices, ","), sizeof first - 1), c->devices);
+    struct device *dev = config_load(&shape, c->model, err) ? device_new(first, (int)c->threads, err) : NULL;
+    if (!dev)
+        return false;
+    int64_t held = MIN(c->inference_microbatch_size, c->inference_batch_size), longest = c->max_prompt_tokens + c->max_new_tokens;
+    struct step_load load = { .n_seq = held * c->num_generations,
+                              .group = c->num_generations,
+                              .n_prompt_tok = c->max_prompt_tokens,
+                              .n_new_tok = c->max_new_tokens,
+                              .token_budget = run_config_micro_tok(c),
+                              .recompute_block = c->recompute_full };
+    bool half = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && dev->kind == DEVICE_CUDA);
+    bool ok = step_probe(&cost, &shape, dev, half ? DT_BF16 : DT_F32, &load, PROBE_S, err);
+    device_free(dev);
+    if (!ok)
+        return false;
+    double waves = (double)((c->inference_batch_size + held - 1) / held), per_rollout = (double)p->k;
+    double prompts = (double)c->inference_batch_size, trained = (double)(c->train_batch_size * c->num_generations);
+    e->generate_s = (waves * (double)c->max_new_tokens * cost.decode_s + prompts * (double)c->max_prompt_tokens * cost.prefill_s)
+                    / per_rollout;
+    e->train_s = trained * (double)longest * cost.train_s;
+    return true;
+}
+
+void train_estimate_print(const struct train *t)
+{
+    struct step_estimate e;
+    struct error err;
+    const struct run_config *c = &t->config;
+    if (!train_estimate(t, &e, &err)) {
+        printf("time:           not measured: %s\n", err.text);
+        return;
+    }
+    bool turns = strcmp(c->placement, "apart") != 0 && c->n_behind == 0;
+    double step_s = turns ? e.generate_s + e.train_s : MAX(e.generate_s, e.train_s), all_s = step_s * (double)run_steps(t);
+    printf("time:           at most about %.3g s a step (generating %.3g s, training %.3g s), %.3g %s in all: a probe of the first\n"
+           "                device, as if every prompt and response were as long as allowed\n",
+           step_s, e.generate_s, e.train_s, all_s < 5400 ? all_s / 60 : all_s / 3600, all_s < 5400 ? "minutes" : "hours");
+}

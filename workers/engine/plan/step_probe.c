@@ -1,0 +1,205 @@
+#include "workers/engine/plan/step_probe.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include "protocol/base/clock.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/sampler/generator.h"
+
+#define DECODE_STEPS 8       // timed ones of a round
+#define ROUNDS_MAX 8         // the fastest counts: what is slower was disturbed
+#define PASS_TOK 64          // of the first pass, which says how many the timed ones can have
+#define PASS_SHARE 0.25      // of the time for a model that one pass may take
+#define PROMPT_TOK_CPU 64    // on a processor attention is a small share, and long prompts take long
+
+static double seconds_since(int64_t start_ns)
+{
+    return (double)(clock_ns() - start_ns) * 1e-9;
+}
+
+/* Generate DECODE_STEPS tokens for n_seq samples; *decode_s: of one step, *prefill_s: of a prompt's token. */
+static bool round_run(struct generator *g, const struct step_load *load, int64_t n_seq, int64_t n_prompt, double *decode_s,
+                      double *prefill_s, struct error *err)
+{
+    struct generator_stats before, after;
+    int32_t *prompt = malloc((size_t)n_prompt * sizeof *prompt);
+    uint64_t *seed = calloc((size_t)load->group, sizeof *seed);
+    bool ok = false;
+    if (!prompt || !seed) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a prompt");
+        goto out;
+    }
+    generator_stats(g, &before);
+    for (int64_t i = 0; i < n_seq; i += load->group) {
+        struct generator_item item = { .item = i,
+                                       .prompt = prompt,
+                                       .n_prompt = n_prompt,
+                                       .n_sample = (int32_t)MIN(load->group, n_seq - i),
+                                       .seed = seed,
+                                       .sampling = SAMPLING_DEFAULT };
+        item.sampling.max_new_tok = DECODE_STEPS + 1;    // the first token comes with the prompt
+        for (int64_t k = 0; k < n_prompt; k++)
+            prompt[k] = (int32_t)((i * 31 + k * 7) % 97);
+        TRY(generator_submit(g, &item, err));
+    }
+    while (!generator_idle(g))
+        TRY(generator_step(g, err));
+    generator_stats(g, &after);
+    for (struct group *group; (group = generator_poll(g));)
+        group_free(group);
+    *decode_s = (after.decode_s - before.decode_s) / DECODE_STEPS;
+    *prefill_s = (after.prefill_s - before.prefill_s) / (double)((n_seq + load->group - 1) / load->group * n_prompt);
+    ok = true;
+out:
+    free(prompt);
+    free(seed);
+    return ok;
+}
+
+static bool sampling_probe(struct model *m, const struct step_load *load, double limit_s, struct step_cost *cost, struct error *err)
+{
+    bool cpu = model_device(m)->kind == DEVICE_CPU;
+    int64_t longest = model_config(m)->max_pos - DECODE_STEPS - 1, mean = load->n_prompt_tok + load->n_new_tok / 2;
+    int64_t n_prompt = MAX(MIN(cpu ? MIN(mean, PROMPT_TOK_CPU) : mean, longest), 1), start_ns = clock_ns();
+    struct generator_config config = {
+        .model = m, .max_seq = load->n_seq, .max_item = load->n_seq, .max_seq_tok = n_prompt + DECODE_STEPS + 1
+    };
+    struct generator *g = generator_new(&config, err);
+    bool ok = g != NULL;
+    for (int i = -2; ok && i < ROUNDS_MAX && (i < 1 || seconds_since(start_ns) < limit_s); i++) {
+        double decode_s, prefill_s;
+        ok = round_run(g, load, load->n_seq, n_prompt, &decode_s, &prefill_s, err);
+        if (ok && i >= 0) {    // before that, graphs are recorded
+            cost->decode_s = MIN(cost->decode_s, decode_s);
+            cost->prefill_s = MIN(cost->prefill_s, prefill_s);
+        }
+    }
+    generator_free(g);
+    return ok;
+}
+
+struct pass {
+    struct model_run *run;
+    struct model *m;
+    int64_t n_tok, seq_tok;
+    int32_t *token, *cu, *target;
+    float *temperature, *weight;    // temperature: 1 everywhere, weight: also the advantage and the coefficient
+    float *logp, *grad;             // grad (device; model_n_flat)
+};
+
+static void pass_release(struct pass *p)
+{
+    struct device *dev = model_device(p->m);
+    model_run_free(p->run);
+    mem_free(dev, p->grad);
+    free(p->token);
+    free(p->cu);
+    free(p->target);
+    free(p->temperature);
+    free(p->weight);
+    free(p->logp);
+}
+
+static bool pass_init(struct pass *p, const struct step_load *load, int64_t n_tok, struct error *err)
+{
+    size_t n = (size_t)n_tok;
+    p->n_tok = n_tok;
+    p->seq_tok = MIN(n_tok, MIN(load->n_prompt_tok + load->n_new_tok, model_config(p->m)->max_pos));
+    struct run_limits limits = { .max_tok = n_tok,
+                                 .max_seq = (n_tok + p->seq_tok - 1) / p->seq_tok,
+                                 .max_seq_tok = p->seq_tok,
+                                 .train = true,
+                                 .recompute_block = load->recompute_block };
+    p->token = malloc(n * 4);
+    p->target = malloc(n * 4);
+    p->cu = malloc((size_t)(limits.max_seq + 1) * 4);
+    p->temperature = malloc(n * 4);
+    p->weight = malloc(n * 4);
+    p->logp = calloc(n, 4);
+    if (!p->token || !p->target || !p->cu || !p->temperature || !p->weight || !p->logp)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a pass of %" PRId64 " tokens", n_tok);
+    for (int64_t i = 0; i < n_tok; i++) {
+        p->token[i] = (int32_t)(i % 97);
+        p->target[i] = (i + 1) % p->seq_tok && i + 1 < n_tok ? (int32_t)((i + 1) % 97) : -1;
+        p->temperature[i] = 1;
+        p->weight[i] = 1e-3F;
+    }
+    for (int64_t s = 0; s <= limits.max_seq; s++)
+        p->cu[s] = (int32_t)MIN(s * p->seq_tok, n_tok);
+    size_t bytes = (size_t)model_n_flat(p->m) * sizeof(float);
+    return (p->run = model_run_new(p->m, &limits, err)) && (p->grad = mem_new(model_device(p->m), bytes, "the probe's gradient", err))
+           && OP(model_device(p->m), err, mem_fill, .y = p->grad, .size_bytes = bytes, .byte = 0);
+}
+
+static bool pass_run(struct pass *p, double *took_s, struct error *err)
+{
+    struct device *dev = model_device(p->m);
+    struct model_batch batch = { .n_seq = (p->n_tok + p->seq_tok - 1) / p->seq_tok, .n_tok = p->n_tok, .token = p->token, .cu_tok = p->cu };
+    struct token_loss loss = {
+        .target = p->target, .temperature = p->temperature, .coef = p->weight, .weight = p->weight, .logp = p->logp
+    };
+    struct model_grad grad = { .flat = p->grad };
+    int64_t start_ns = clock_ns();
+    if (!model_forward_train(p->run, &batch, err) || !model_backward(p->run, &loss, &grad, err) || !device_sync(dev, err))
+        return false;
+    *took_s = seconds_since(start_ns);
+    return true;
+}
+
+/* Seconds of a token, forward and backward, in passes of n_tok tokens. */
+static bool passes_time(struct model *m, const struct step_load *load, int64_t n_tok, double limit_s, double *tok_s, struct error *err)
+{
+    struct pass p = { .m = m };
+    int64_t start_ns = clock_ns();
+    bool ok = pass_init(&p, load, n_tok, err);
+    for (int i = -1; ok && i < ROUNDS_MAX && (i < 1 || seconds_since(start_ns) < limit_s); i++) {
+        double took_s;
+        ok = pass_run(&p, &took_s, err);
+        if (ok && i >= 0)
+            *tok_s = MIN(*tok_s, took_s / (double)n_tok);
+    }
+    pass_release(&p);
+    return ok;
+}
+
+static bool training_probe(struct model *m, const struct step_load *load, double limit_s, struct step_cost *cost, struct error *err)
+{
+    double first = INFINITY;
+    if (!passes_time(m, load, MIN(PASS_TOK, load->token_budget), 0, &first, err))
+        return false;
+    int64_t fits = (int64_t)MIN(limit_s * PASS_SHARE / MAX(first, 1e-9), (double)load->token_budget);
+    return passes_time(m, load, MAX(fits, MIN(PASS_TOK, load->token_budget)), limit_s, &cost->train_s, err);
+}
+
+static bool model_probe(const struct model_config *c, struct device *dev, enum dtype dtype, const struct step_load *load, double limit_s,
+                        struct step_cost *cost, struct error *err)
+{
+    struct model *m = model_new_empty(c, dev, dtype, err);
+    *cost = (struct step_cost){ INFINITY, INFINITY, INFINITY };
+    bool ok = m && sampling_probe(m, load, limit_s / 2, cost, err) && training_probe(m, load, limit_s / 2, cost, err);
+    model_free(m);
+    return ok;
+}
+
+/* What all layers take: that of two layers, and of the others the difference between two and one. */
+static double all_layers(double one, double two, int64_t n_layer)
+{
+    return two + MAX(two - one, 0) * (double)(n_layer - 2);
+}
+
+bool step_probe(struct step_cost *out, const struct model_config *c, struct device *dev, enum dtype dtype, const struct step_load *load,
+                double limit_s, struct error *err)
+{
+    struct model_config small = *c;
+    struct step_cost one, two;
+    small.n_layer = 1;
+    if (!model_probe(&small, dev, dtype, load, limit_s / 2, &one, err))
+        return false;
+    small.n_layer = 2;
+    if (!model_probe(&small, dev, dtype, load, limit_s / 2, &two, err))
+        return false;
+    *out = (struct step_cost){ .decode_s = all_layers(one.decode_s, two.decode_s, c->n_layer),
+                               .prefill_s = all_layers(one.prefill_s, two.prefill_s, c->n_layer),
+                               .train_s = all_layers(one.train_s, two.train_s, c->n_layer) };
+    return true;
+}

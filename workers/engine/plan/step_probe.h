@@ -1,0 +1,27 @@
+/* step_probe.h - how long a step will take on a device, measured before the run with the sampler and the trainer's own passes
+ *
+ * Models of one and of two layers, with the shapes of the real one and weights of 0, run for about a second each. The difference is
+ * the cost of a layer; what remains (embedding, head, sampling) is counted once. So nothing of the real model is loaded. */
+#pragma once
+#include <stdint.h>
+#include "kernels/ops.h"
+#include "protocol/base/error.h"
+#include "workers/engine/model/config.h"
+
+struct step_load {           // of one device
+    int64_t n_seq;           // samples decoded at once
+    int64_t group;           // of them share a prompt
+    int64_t n_prompt_tok;    // tokens of a prompt
+    int64_t n_new_tok;       // of a response
+    int64_t token_budget;    // of a forward and backward pass
+    bool recompute_block;
+};
+struct step_cost {
+    double decode_s;     // one more token for each of n_seq samples, at the mean length of a response
+    double prefill_s;    // per token of a prompt
+    double train_s;      // per token, forward and backward
+};
+/* Measure on a device that nothing else uses. Takes about limit_s seconds, more when a single pass takes longer. ERR_NO_MEMORY: two
+ * layers and the head do not fit. */
+MUST_USE bool step_probe(struct step_cost *out, const struct model_config *c, struct device *dev, enum dtype dtype,
+                         const struct step_load *load, double limit_s, struct error *err);
