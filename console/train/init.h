@@ -1,0 +1,43 @@
+/* init.h - a run file from a model, a data set, devices and hours: what 'rollcall init' finds out, chooses and writes */
+#pragma once
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/error.h"
+#include "protocol/run/run_config.h"
+#include "workers/engine/model/config.h"
+
+struct init {
+    char model[RUN_TEXT_MAX], dataset[RUN_TEXT_MAX], eval[RUN_TEXT_MAX];    // as the run file has them; eval "": none
+    char devices[256];
+    double hours;
+    int64_t max_new_tok;    // 0: what suits the model
+    /* found */
+    char model_dir[PATH_MAX];
+    struct model_config shape;
+    int64_t n_row, n_prompt_tok;    // n_prompt_tok: room for 99.5 % of the prompts, as a multiple of 64
+    const char *reward;             // reward_type
+    int n_device;
+    bool cuda;
+    size_t mem;    // bytes of the smallest device that are free
+    /* chosen */
+    int64_t prompts, token_budget;    // prompts: per device and step
+    double learning_rate;
+    bool offload;
+    double step_s;        // at most, as estimated
+    int64_t max_steps;    // that fit into the hours
+};
+/* Find the model (in the cache, or a directory) and read its shape. ERR_NOT_FOUND: it is not here. */
+MUST_USE bool init_model(struct init *i, const char *name, struct error *err);
+/* Read the data set, choose the reward from its columns, measure its prompts with the model's tokenizer, and take the data set's split
+ * 'test' for evaluation if it is here. After init_model. */
+MUST_USE bool init_data(struct init *i, const char *name, struct error *err);
+/* "auto" (all GPUs, else the processor) or a list. */
+MUST_USE bool init_devices(struct init *i, const char *list, struct error *err);
+/* Choose the rest. ERR_NO_MEMORY gives the sizes when the model cannot train on these devices. After the three above. */
+MUST_USE bool init_settle(struct init *i, struct error *err);
+/* Check the run file at path as 'train --dry-run' does, measure a step, and set step_s and max_steps. */
+MUST_USE bool init_measure(struct init *i, const char *path, struct error *err);
+/* The run file. */
+void init_text(const struct init *i, struct buf *out);

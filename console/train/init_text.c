@@ -1,0 +1,68 @@
+/* The run file that 'rollcall init' writes: settings with the reason for each. */
+#include <inttypes.h>
+#include "console/train/init.h"
+
+/* A YAML scalar in double quotes. */
+static void quoted(struct buf *out, const char *text)
+{
+    buf_char(out, '"');
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\')
+            buf_char(out, '\\');
+        buf_char(out, *text);
+    }
+    buf_char(out, '"');
+}
+
+static void setting(struct buf *out, const char *name, const char *value)
+{
+    buf_fmt(out, "%s: ", name);
+    quoted(out, value);
+    buf_char(out, '\n');
+}
+
+void init_text(const struct init *i, struct buf *out)
+{
+    int64_t often = MAX(i->max_steps / 10, 1);
+    buf_str(out,
+            "# Written by 'rollcall init'. Every key is a setting of 'rollcall settings'; flags of 'rollcall train' take precedence.\n\n");
+    setting(out, "model", i->model);
+    setting(out, "dataset", i->dataset);
+    buf_fmt(out, "reward_type: %s    # %s; see examples/RUNNING.md for others\n", i->reward,
+            i->reward[0] == 'b' ? "the answer in \\boxed{} is compared with the data's" : "the program must pass the data's tests");
+    if (i->eval[0]) {
+        buf_str(out, "eval_dataset: { test: { path: ");
+        quoted(out, i->eval);
+        buf_str(out, ", limit: 200, temperature: 0 } }\n");
+    } else {
+        buf_str(out, "# eval_dataset: { held_out: { path: FILE, temperature: 0 } }    # prompts that are not trained on\n");
+    }
+    buf_fmt(out, "%seval_interval: %" PRId64 "    # steps; ten evaluations in all\n\n", i->eval[0] ? "" : "# ", often);
+
+    setting(out, "devices", i->devices);
+    if (i->n_device > 1)
+        buf_fmt(out, "num_trainers: %d      # every device trains ...\nnum_inferencer: %d    # ... and samples, by turns\n", i->n_device,
+                i->n_device);
+    if (i->offload)
+        buf_str(out, "offload_optimizer: true    # masters and moments do not fit on the GPU\n");
+    buf_fmt(out,
+            "inference_batch_size: %" PRId64 "         # prompts of a step, per device\n"
+            "inference_microbatch_size: %" PRId64 "    # of them at once\n"
+            "train_batch_size: %" PRId64 "             # the same, so that every step is on-policy\n"
+            "num_generations: 8              # responses to each prompt, compared with each other\n"
+            "token_budget: %" PRId64 "              # tokens of a forward and backward pass; less needs less memory\n"
+            "max_prompt_tokens: %" PRId64 "          # 99.5 %% of the prompts are shorter\n"
+            "max_new_tokens: %" PRId64 "             # watch 'cut' on the Overview: if many responses are cut, raise it\n\n",
+            i->prompts, i->prompts, i->prompts, i->token_budget, i->n_prompt_tok, i->max_new_tok);
+
+    buf_fmt(out,
+            "algo: GRPO\n"
+            "kl_coeff: 0              # no reference model: less memory, and most recipes do without\n"
+            "learning_rate: %g    # watch KL and entropy: halve it when they run away, double it when nothing moves\n"
+            "lr_schedule: constant\n"
+            "warmup_steps: 5\n",
+            i->learning_rate);
+    buf_fmt(out, "max_steps: %" PRId64 "    # a step takes at most about %.3g s, and %g hours were given\n", i->max_steps, i->step_s,
+            i->hours);
+    buf_fmt(out, "save_interval: %" PRId64 "\n", often);
+}
