@@ -1,4 +1,5 @@
-/* rollcall serve: a model over HTTP, in the shapes that OpenAI's, vLLM's and SGLang's clients speak */
+/* rollcall serve: a model over HTTP, in the shapes that OpenAI's, vLLM's and SGLang's clients speak, and scored groups over HTTP, as
+ * Atropos' environments and trainers speak; each on a port of its own */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -18,19 +19,23 @@
 #include "workers/engine/load/tool_model.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/text/tokenizer.h"
+#include "workers/serve/atropos.h"
+#include "workers/serve/atropos_routes.h"
 #include "workers/serve/policy.h"
-#include "workers/serve/web.h"
 #include "workers/serve/routes.h"
+#include "workers/serve/web.h"
 
 #define MODEL_LEN_MOST 32768    // default limit, since every sequence's memory is reserved as a whole
 #define PEM_BYTES_MAX 65536
-#define ABORT_MS 5000    // to send what is left after all jobs were ended
+#define GZIP_FROM 1000       // bytes of an answer from which it is compressed for clients that like that, as in Atropos
+#define GZIP_TO (4 << 20)    // ... and to which, since compressing holds up the other clients
+#define ABORT_MS 5000        // to send what is left after all jobs were ended
 
 struct serve_options {
     struct tool_model tool;
-    const char *listen, *name, *token_file, *cert_file, *key_file;
-    bool no_token;
-    int64_t batch, max_len, queue, connections, body_mib, request_s, drain_s;
+    const char *listen, *atropos_listen, *state_dir, *name, *token_file, *cert_file, *key_file;
+    bool no_token, lifo, no_reset;
+    int64_t batch, max_len, queue, connections, body_mib, request_s, drain_s, groups_mib, env_expire_s;
     double kv_gib;
     char token[BEARER_MAX];
     struct buf cert, key;
@@ -42,14 +47,37 @@ static bool in_range(const char *name, int64_t value, int64_t low, int64_t high,
            || error_set(err, ERR_USAGE, "--%s is %" PRId64 "; it must be between %" PRId64 " and %" PRId64, name, value, low, high);
 }
 
+static bool listen_check(const struct serve_options *o, const char *option, const char *address, struct error *err)
+{
+    if (!strchr(address, ':'))
+        return error_set(err, ERR_USAGE, "--%s is '%s'; it must be HOST:PORT, e.g. 127.0.0.1:9001", option, address);
+    // a server that listens beyond this host answers, and takes orders from, anyone who reaches it
+    bool loopback = strncmp(address, "127.", 4) == 0 || strncmp(address, "localhost:", 10) == 0 || strncmp(address, "[::1]:", 6) == 0;
+    return loopback || o->token_file || o->no_token
+           || error_set(err, ERR_USAGE,
+                        "--%s %s is reached from other hosts: give --token-file FILE, or --no-token if all of them may use it", option,
+                        address);
+}
+
+static bool doors_check(const struct serve_options *o, struct error *err)
+{
+    if (!o->listen && !o->atropos_listen)
+        return error_set(err, ERR_USAGE, "--listen is needed: HOST:PORT, e.g. 127.0.0.1:9001 (or --atropos-listen for scored groups)");
+    if (!o->listen && o->tool.name)
+        return error_set(err, ERR_USAGE, "--model is served at --listen HOST:PORT, which is missing");
+    if (!o->atropos_listen && (o->state_dir || o->lifo || o->no_reset))
+        return error_set(err, ERR_USAGE, "--state, --lifo and --no-reset belong to --atropos-listen, which is missing");
+    return (!o->listen || listen_check(o, "listen", o->listen, err))
+           && (!o->atropos_listen || listen_check(o, "atropos-listen", o->atropos_listen, err));
+}
+
 static bool options_check(struct serve_options *o, struct error *err)
 {
-    if (!o->listen || !strchr(o->listen, ':'))
-        return error_set(err, ERR_USAGE, "--listen is needed: HOST:PORT, e.g. 127.0.0.1:9001");
-    if (!in_range("batch", o->batch, 1, 65536, err) || !in_range("max-model-len", o->max_len, 0, 1 << 24, err)
+    if (!doors_check(o, err) || !in_range("batch", o->batch, 1, 65536, err) || !in_range("max-model-len", o->max_len, 0, 1 << 24, err)
         || !in_range("queue", o->queue, 1, 1 << 20, err) || !in_range("connections", o->connections, 1, 16384, err)
         || !in_range("body-mib", o->body_mib, 1, 1024, err) || !in_range("request-s", o->request_s, 1, 3600, err)
-        || !in_range("drain-s", o->drain_s, 0, 86400, err))
+        || !in_range("drain-s", o->drain_s, 0, 86400, err) || !in_range("groups-mib", o->groups_mib, 1, 1 << 20, err)
+        || !in_range("env-expire-s", o->env_expire_s, 0, 86400, err))
         return false;
     if (!(o->kv_gib >= 0) || o->kv_gib > 16384)
         return error_set(err, ERR_USAGE, "--kv-gib is %g; it must be between 0 and 16384", o->kv_gib);
@@ -61,18 +89,6 @@ static bool options_check(struct serve_options *o, struct error *err)
         && (!file_read_text(&o->cert, o->cert_file, PEM_BYTES_MAX, err) || !file_read_text(&o->key, o->key_file, PEM_BYTES_MAX, err)))
         return false;
     return true;
-}
-
-/* A server that listens beyond this host answers, and loads weights for, anyone who reaches it: allow that only with a
- * token or an explicit option. */
-static bool listen_check(const struct serve_options *o, struct error *err)
-{
-    const char *host = o->listen;
-    bool loopback = strncmp(host, "127.", 4) == 0 || strncmp(host, "localhost:", 10) == 0 || strncmp(host, "[::1]:", 6) == 0;
-    return loopback || o->token_file || o->no_token
-           || error_set(err, ERR_USAGE,
-                        "--listen %s is reached from other hosts: give --token-file FILE, or --no-token if all of them may use it",
-                        o->listen);
 }
 
 /* The last part of the directory's path, unless a name was given. */
@@ -88,53 +104,146 @@ static void name_pick(char *out, size_t size, const struct serve_options *o)
     snprintf(out, size, "%s", o->name ? o->name : is_path && slash && slash[1] ? slash + 1 : dir);
 }
 
-/* Stop gracefully: requests under way are finished within the limit, the rest are cut short with what they have. */
-static void drain(struct web *web, struct policy *policy, int64_t limit_s)
+/* What is served: a model, scored groups, or both. */
+struct doors {
+    struct serve model;
+    char name[256];    // of the model
+    int64_t max_len;
+    struct web *model_web;    // NULL: no model
+    struct atropos_door groups;
+    struct web *groups_web;    // NULL: no groups
+};
+
+/* Serve at an address; c has what belongs to the routes. Prints nothing. NULL: see err. */
+static struct web *door_open(const struct serve_options *o, const char *address, struct web_config *c, uint16_t *port, struct error *err)
 {
-    web_close(web);
-    if (!policy_close(policy, limit_s * 1000)) {
-        log_warn("requests were still under way after %" PRId64 " s, and are cut short", limit_s);
-        policy_abort_all(policy);
-        policy_close(policy, ABORT_MS);
+    c->listen_fd = tcp_listen(address, err);
+    if (c->listen_fd < 0)
+        return NULL;
+    *port = tcp_port(c->listen_fd);
+    c->token = o->token_file ? o->token : NULL;
+    c->cert_pem = o->cert_file ? buf_text(&o->cert) : NULL;
+    c->key_pem = o->key_file ? buf_text(&o->key) : NULL;
+    c->max_connections = o->connections;
+    c->max_body_bytes = (size_t)o->body_mib << 20;
+    c->max_bodies_bytes = (size_t)o->body_mib << 23;    // eight of them
+    c->head_ms = o->request_s * 1000;
+    c->body_ms = 4 * o->request_s * 1000;
+    c->idle_ms = 75000;
+    return web_new(c, err);
+}
+
+/* "http://HOST:PORT" */
+static void url_print(char *out, size_t size, const struct serve_options *o, const char *address, uint16_t port)
+{
+    snprintf(out, size, "%s://%.*s:%u", o->cert_file ? "https" : "http", (int)(strrchr(address, ':') - address), address, port);
+}
+
+static bool model_open(struct doors *d, struct serve_options *o, struct error *err)
+{
+    struct serve *s = &d->model;
+    const struct model_config *mc = model_config(o->tool.model);
+    uint16_t port;
+    char url[300];
+    d->max_len = o->max_len > 0 ? o->max_len : MIN(mc->max_pos, MODEL_LEN_MOST);
+    name_pick(d->name, sizeof d->name, o);
+    s->dir = o->tool.dir;
+    s->started_s = clock_wall_s();
+    s->eos = tokenizer_eos(o->tool.tokenizer, &s->n_eos);
+    if (s->n_eos == 0) {
+        s->eos = mc->eos;
+        s->n_eos = mc->n_eos;
     }
-    if (!web_wait(web, ABORT_MS))
+    s->text = (struct ask_text){ .encoder = o->tool.encoder,
+                                 .tokenizer = o->tool.tokenizer,
+                                 .template = o->tool.template,
+                                 .max_seq_tok = d->max_len,
+                                 .n_id = model_n_live(o->tool.model) };
+    s->reply = (struct reply_context){ .model = d->name, .tokenizer = o->tool.tokenizer };
+    struct policy_config config = { .model = o->tool.model,
+                                    .tokenizer = o->tool.tokenizer,
+                                    .max_seq = o->batch,
+                                    .max_seq_tok = d->max_len,
+                                    .max_queue = o->queue,
+                                    .kv_bytes = (size_t)(o->kv_gib * 1024 * 1024 * 1024),
+                                    .eos = s->eos,
+                                    .n_eos = s->n_eos };
+    if (getrandom(&s->run, sizeof s->run, 0) != (ssize_t)sizeof s->run)
+        return error_errno(err, "the system gives no random numbers");
+    if (!(s->policy = policy_new(&config, err)))
+        return false;
+    struct web_config web_config = {
+        .route = serve_routes, .n_route = n_serve_routes, .ctx = s, .print = serve_print, .stream = serve_stream, .leave = serve_leave
+    };
+    if (!(d->model_web = door_open(o, o->listen, &web_config, &port, err)))
+        return false;
+    url_print(url, sizeof url, o, o->listen, port);
+    printf("serving '%s' at %s, context %" PRId64 " tokens\n", d->name, url, d->max_len);
+    return true;
+}
+
+static bool groups_open(struct doors *d, const struct serve_options *o, struct error *err)
+{
+    struct atropos_config config = {
+        .dir = o->state_dir, .max_bytes = (size_t)o->groups_mib << 20, .env_expire_ms = o->env_expire_s * 1000, .lifo = o->lifo
+    };
+    struct web_config web_config = { .route = atropos_routes,
+                                     .n_route = n_atropos_routes,
+                                     .ctx = &d->groups,
+                                     .sent = atropos_route_sent,
+                                     .fail = atropos_route_fail,
+                                     .bad_gzip = "Invalid gzip payload",    // the words of Atropos
+                                     .gzip_from = GZIP_FROM,
+                                     .gzip_to = GZIP_TO };
+    uint16_t port;
+    char url[300];
+    d->groups.no_reset = o->no_reset;
+    if (!(d->groups.state = atropos_new(&config, err)) || !(d->groups_web = door_open(o, o->atropos_listen, &web_config, &port, err)))
+        return false;
+    url_print(url, sizeof url, o, o->atropos_listen, port);
+    if (o->state_dir)
+        printf("taking scored groups at %s, kept in '%s', %" PRId64 " waiting\n", url, o->state_dir, atropos_queued(d->groups.state));
+    else
+        printf("taking scored groups at %s, kept in memory\n", url);
+    return true;
+}
+
+/* Stop gracefully: requests under way are finished within the limit, the rest are cut short with what they have. */
+static void drain(struct doors *d, int64_t limit_s)
+{
+    if (d->groups_web)
+        web_close(d->groups_web);
+    if (d->model_web) {
+        web_close(d->model_web);
+        if (!policy_close(d->model.policy, limit_s * 1000)) {
+            log_warn("requests were still under way after %" PRId64 " s, and are cut short", limit_s);
+            policy_abort_all(d->model.policy);
+            policy_close(d->model.policy, ABORT_MS);
+        }
+    }
+    if ((d->model_web && !web_wait(d->model_web, ABORT_MS)) || (d->groups_web && !web_wait(d->groups_web, ABORT_MS)))
         log_warn("some clients have not taken their answers");
+}
+
+static void doors_release(struct doors *d)
+{
+    if (d->model_web)
+        web_close(d->model_web);
+    if (d->model.policy)
+        policy_abort_all(d->model.policy);
+    web_free(d->model_web);
+    policy_free(d->model.policy);
+    web_free(d->groups_web);
+    atropos_free(d->groups.state);
 }
 
 static bool serve_run(struct serve_options *o, struct error *err)
 {
-    struct serve s = { .dir = o->tool.dir, .started_s = clock_wall_s() };
-    struct encoder *encoder = o->tool.encoder;
-    const struct model_config *mc = model_config(o->tool.model);
-    struct web *web = NULL;
+    struct doors d = { .max_len = 0 };
     struct signalfd_siginfo got;
-    char name[256];
-    int stop_fd = -1, listen_fd;
+    int stop_fd = -1;
     bool ok = false;
     sigset_t stop;
-    int64_t max_len = o->max_len > 0 ? o->max_len : MIN(mc->max_pos, MODEL_LEN_MOST);
-    name_pick(name, sizeof name, o);
-    s.eos = tokenizer_eos(o->tool.tokenizer, &s.n_eos);
-    if (s.n_eos == 0) {
-        s.eos = mc->eos;
-        s.n_eos = mc->n_eos;
-    }
-    s.text = (struct ask_text){ .encoder = encoder,
-                                .tokenizer = o->tool.tokenizer,
-                                .template = o->tool.template,
-                                .max_seq_tok = max_len,
-                                .n_id = model_n_live(o->tool.model) };
-    s.reply = (struct reply_context){ .model = name, .tokenizer = o->tool.tokenizer };
-    struct policy_config config = { .model = o->tool.model,
-                                    .tokenizer = o->tool.tokenizer,
-                                    .max_seq = o->batch,
-                                    .max_seq_tok = max_len,
-                                    .max_queue = o->queue,
-                                    .kv_bytes = (size_t)(o->kv_gib * 1024 * 1024 * 1024),
-                                    .eos = s.eos,
-                                    .n_eos = s.n_eos };
-    if (getrandom(&s.run, sizeof s.run, 0) != (ssize_t)sizeof s.run)
-        return error_errno(err, "the system gives no random numbers");
     sigemptyset(&stop);
     sigaddset(&stop, SIGTERM);
     sigaddset(&stop, SIGINT);
@@ -142,56 +251,33 @@ static bool serve_run(struct serve_options *o, struct error *err)
     stop_fd = signalfd(-1, &stop, SFD_CLOEXEC);
     if (stop_fd < 0)
         return error_errno(err, "signals cannot be received");
-    TRY((listen_fd = tcp_listen(o->listen, err)) >= 0);
-    if (!(s.policy = policy_new(&config, err))) {
-        close(listen_fd);
-        goto out;
-    }
-    uint16_t port = tcp_port(listen_fd);
-    struct web_config web_config = { .listen_fd = listen_fd,
-                                     .route = serve_routes,
-                                     .n_route = n_serve_routes,
-                                     .ctx = &s,
-                                     .token = o->token_file ? o->token : NULL,
-                                     .cert_pem = o->cert_file ? buf_text(&o->cert) : NULL,
-                                     .key_pem = o->key_file ? buf_text(&o->key) : NULL,
-                                     .max_connections = o->connections,
-                                     .max_body_bytes = (size_t)o->body_mib << 20,
-                                     .max_bodies_bytes = (size_t)o->body_mib << 23,    // eight of them
-                                     .head_ms = o->request_s * 1000,
-                                     .body_ms = 4 * o->request_s * 1000,
-                                     .idle_ms = 75000,
-                                     .print = serve_print,
-                                     .stream = serve_stream,
-                                     .leave = serve_leave };
-    TRY((web = web_new(&web_config, err)) != NULL);
-    printf("serving '%s' at %s://%.*s:%u, context %" PRId64 " tokens\n", name, o->cert_file ? "https" : "http",
-           (int)(strrchr(o->listen, ':') - o->listen), o->listen, port, max_len);
+    TRY(!o->atropos_listen || groups_open(&d, o, err));
+    TRY(!o->listen || model_open(&d, o, err));
     if (fflush(stdout) != 0) {
         error_errno(err, "cannot write the output");
         goto out;
     }
     while (read(stop_fd, &got, sizeof got) < 0 && errno == EINTR)
         ;
-    drain(web, s.policy, o->drain_s);
+    drain(&d, o->drain_s);
     ok = true;
 out:
-    if (!ok && web)
-        web_close(web);
-    if (s.policy)
-        policy_abort_all(s.policy);
-    web_free(web);
-    policy_free(s.policy);
-    if (stop_fd >= 0)
-        close(stop_fd);
+    doors_release(&d);
+    close(stop_fd);
     return ok;
 }
 
 static bool serve_cmd(int argc, char **argv, struct error *err)
 {
-    struct serve_options o = {
-        .tool = TOOL_MODEL_DEFAULT, .batch = 256, .queue = 4096, .connections = 512, .body_mib = 16, .request_s = 15, .drain_s = 30
-    };
+    struct serve_options o = { .tool = TOOL_MODEL_DEFAULT,
+                               .batch = 256,
+                               .queue = 4096,
+                               .connections = 512,
+                               .body_mib = 16,
+                               .request_s = 15,
+                               .drain_s = 30,
+                               .groups_mib = 1024,
+                               .env_expire_s = 120 };
     // clang-format off
     struct cli_option options[] = {
         TOOL_MODEL_OPTIONS(&o.tool),
@@ -205,6 +291,12 @@ static bool serve_cmd(int argc, char **argv, struct error *err)
         {"body-mib", NULL, CLI_I64, &o.body_mib, "N", "longest body of a request, also after gzip (default 16)"},
         {"request-s", NULL, CLI_I64, &o.request_s, "S", "a client must send a request's header within this, and its body within four times it (default 15)"},
         {"drain-s", NULL, CLI_I64, &o.drain_s, "S", "after SIGTERM, finish requests for so long (default 30)"},
+        {"atropos-listen", NULL, CLI_STR, &o.atropos_listen, "HOST:PORT", "where to take scored groups as Atropos' API server does, e.g. 127.0.0.1:8000"},
+        {"state", NULL, CLI_STR, &o.state_dir, "DIR", "keep groups and registrations there, so that a restart loses nothing"},
+        {"groups-mib", NULL, CLI_I64, &o.groups_mib, "N", "memory for groups that wait; more are answered with 503 (default 1024)"},
+        {"env-expire-s", NULL, CLI_I64, &o.env_expire_s, "S", "an environment silent for so long has no share of a batch; 0: it keeps it (default 120)"},
+        {"lifo", NULL, CLI_FLAG, &o.lifo, NULL, "hand out the newest batch first, as Atropos does"},
+        {"no-reset", NULL, CLI_FLAG, &o.no_reset, NULL, "refuse /reset_data, so that a viewer cannot empty the queue"},
         {"token-file", NULL, CLI_STR, &o.token_file, "FILE", "clients must send the bearer token in this file"},
         {"no-token", NULL, CLI_FLAG, &o.no_token, NULL, "listen beyond this host without a token"},
         {"tls-cert", NULL, CLI_STR, &o.cert_file, "FILE", "serve HTTPS with this certificate (PEM)"},
@@ -218,17 +310,19 @@ static bool serve_cmd(int argc, char **argv, struct error *err)
         .about = "Serves a model over HTTP: OpenAI's completions and chat, /generate as vLLM and SGLang have it, and token in, "
                  "token out. Log-probs are those that training computes, to the bit. Example:\n"
                  "  rollcall serve --model build/starter --listen 127.0.0.1:9001\n"
-                 "  curl -s http://127.0.0.1:9001/v1/completions -d '{\"prompt\": \"12+30=\", \"max_tokens\": 20}'"
+                 "  curl -s http://127.0.0.1:9001/v1/completions -d '{\"prompt\": \"12+30=\", \"max_tokens\": 20}'\n"
+                 "Takes scored groups from environments that were written for Atropos, for any trainer of its protocol:\n"
+                 "  rollcall serve --atropos-listen 127.0.0.1:8000 --state groups"
     };
     bool ok = false;
     if (!cli_parse(&cli, argc, argv, err))
         return false;
     if (cli.help_wanted)
         return true;
-    TRY(options_check(&o, err) && listen_check(&o, err));
+    TRY(options_check(&o, err));
     if (o.token_file || o.key_file)
         secret_process();
-    TRY(tool_model_load(&o.tool, true, err));
+    TRY(!o.listen || tool_model_load(&o.tool, true, err));
     TRY(serve_run(&o, err));
     ok = true;
 out:
@@ -238,5 +332,6 @@ out:
     return ok;
 }
 
-const struct subcommand serve_subcommand = { "serve", serve_cmd,
-                                             "serve a model over HTTP, as OpenAI's, vLLM's and SGLang's clients expect" };
+const struct subcommand serve_subcommand = {
+    "serve", serve_cmd, "serve a model over HTTP as OpenAI's, vLLM's and SGLang's clients expect, or take groups as Atropos does"
+};

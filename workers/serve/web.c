@@ -60,8 +60,9 @@ struct exchange {
     char why[256];
     struct serve_job *job;    // one reference
     bool stream, suspended;
-    bool is_last;      // close the connection after the answer
-    struct buf out;    // what a stream still has to send, from out_at on
+    bool is_last;       // close the connection after the answer
+    int64_t receipt;    // of the answer; 0: none
+    struct buf out;     // what a stream still has to send, from out_at on
     size_t out_at;
     bool stream_over;
 };
@@ -404,8 +405,8 @@ static void body_inflate(struct exchange *x)
     }
     inflateEnd(&z);
     if (rv != Z_STREAM_END) {
-        refuse(x, rv == Z_OK ? 413 : 400,
-               rv == Z_OK ? "the inflated body is longer than this server takes" : "the body is not what its Content-Encoding says");
+        const char *bad = x->http->config.bad_gzip ? x->http->config.bad_gzip : "the body is not what its Content-Encoding says";
+        refuse(x, rv == Z_OK ? 413 : 400, rv == Z_OK ? "the inflated body is longer than this server takes" : bad);
         buf_release(&plain);
         return;
     }
@@ -420,21 +421,53 @@ static void body_inflate(struct exchange *x)
 static void body_decode(struct exchange *x)
 {
     const char *coding = header_of(x, "Content-Encoding");
-    if (x->refused || !coding || strcasecmp(coding, "identity") == 0)
+    if (x->refused || !coding || strcasecmp(coding, "identity") == 0 || x->body.len == 0)
         return;
-    if (strcasecmp(coding, "gzip") == 0 || strcasecmp(coding, "deflate") == 0)
+    if (strcasestr(coding, "gzip") || strcasecmp(coding, "deflate") == 0)
         body_inflate(x);
     else
         refuse(x, 415, "the body's Content-Encoding is not gzip, deflate or identity");
 }
 
 /* ---- answers */
+/* Does the client take gzip? A weight of 0 says no (RFC 9110, 12.5.3). */
+static bool accepts_gzip(const struct exchange *x)
+{
+    const char *accepted = header_of(x, "Accept-Encoding"), *at = accepted ? strcasestr(accepted, "gzip") : NULL;
+    if (!at)
+        return false;
+    at += strlen("gzip");
+    at += strspn(at, " \t");
+    return *at != ';' || !strcasestr(at, "q=0") || strtod(strcasestr(at, "q=") + 2, NULL) > 0;
+}
+
+/* Compress an answer in place, quickly; without memory, or when it does not get shorter, it stays as it is. Returns whether it did. */
+static bool answer_deflate(struct buf *body)
+{
+    z_stream z = { .next_in = (Bytef *)body->data, .avail_in = (uInt)body->len };
+    struct buf small = { .max = body->len };
+    if (deflateInit2(&z, Z_BEST_SPEED, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+        return false;
+    z.next_out = (Bytef *)buf_reserve(&small, body->len - 1);
+    z.avail_out = (uInt)(body->len - 1);
+    bool ok = z.next_out && deflate(&z, Z_FINISH) == Z_STREAM_END;
+    small.len = z.total_out;
+    deflateEnd(&z);
+    buf_release(ok ? body : &small);
+    if (ok)
+        *body = small;
+    return ok;
+}
+
 static enum MHD_Result answer_send(struct exchange *x, struct web_answer *a)
 {
     enum MHD_ResponseMemoryMode mode = a->body.data ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT;
+    const struct web_config *c = &x->http->config;
     struct MHD_Response *r = NULL;
     enum MHD_Result rv = MHD_NO;
     char number[16];
+    bool is_small = c->gzip_from > 0 && !a->body.failed && a->body.len >= c->gzip_from && a->body.len <= c->gzip_to && accepts_gzip(x)
+                    && answer_deflate(&a->body);
     if (!a->body.failed)
         r = MHD_create_response_from_buffer(a->body.len, a->body.data ? a->body.data : (void *)(uintptr_t) "", mode);
     if (!r) {
@@ -445,6 +478,10 @@ static enum MHD_Result answer_send(struct exchange *x, struct web_answer *a)
     snprintf(number, sizeof number, "%d", a->retry_after_s);
     if (a->retry_after_s > 0)
         MHD_add_response_header(r, "Retry-After", number);
+    if (is_small)
+        MHD_add_response_header(r, "Content-Encoding", "gzip");
+    if (c->gzip_from > 0)
+        MHD_add_response_header(r, "Vary", "Accept-Encoding");
     if (a->status == 401)
         MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     if (x->job)
@@ -459,7 +496,8 @@ static enum MHD_Result answer_send(struct exchange *x, struct web_answer *a)
 static enum MHD_Result refusal_send(struct exchange *x)
 {
     struct web_answer a = { 0 };
-    web_fail(&a, x->refused, x->why);
+    void (*fail)(struct web_answer *, int, const char *) = x->http->config.fail;
+    (fail ? fail : web_fail)(&a, x->refused, x->why);
     return answer_send(x, &a);
 }
 
@@ -540,6 +578,7 @@ static enum MHD_Result exchange_run(struct exchange *x, const char *method, cons
         return refusal_send(x);
     struct web_request q = { .method = method, .path = path, .body = buf_text(&x->body), .len = x->body.len, .connection = x->connection };
     x->route->run(h->config.ctx, &q, &a);
+    x->receipt = a.receipt;
     atomic_fetch_sub(&h->bodies_bytes, x->body.len);
     buf_release(&x->body);
     if (!a.job)
@@ -585,7 +624,7 @@ static enum MHD_Result exchange_came(void *cls, struct MHD_Connection *connectio
 }
 
 /* MHD_RequestCompletedCallback */
-static void exchange_over(void *cls, UNUSED struct MHD_Connection *connection, void **context, UNUSED enum MHD_RequestTerminationCode code)
+static void exchange_over(void *cls, UNUSED struct MHD_Connection *connection, void **context, enum MHD_RequestTerminationCode code)
 {
     struct web *h = cls;
     struct exchange *x = *context;
@@ -606,6 +645,8 @@ static void exchange_over(void *cls, UNUSED struct MHD_Connection *connection, v
             h->config.leave(h->config.ctx, x->job);
         serve_job_drop(x->job);
     }
+    if (x->receipt != 0)
+        h->config.sent(h->config.ctx, x->receipt, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     atomic_fetch_sub(&h->bodies_bytes, x->body.len);
     buf_release(&x->body);
     buf_release(&x->out);

@@ -33,6 +33,7 @@ struct web_answer {
     int retry_after_s;        // 0: no such header
     struct serve_job *job;    // the answer is this job's; the reference passes to the server. NULL: the answer is in body
     bool stream;              // ... sent as a stream
+    int64_t receipt;          // not 0: web_config.sent is told of this number
 };
 struct web_route {
     const char *method, *path;
@@ -54,6 +55,11 @@ struct web_config {
     void (*print)(void *ctx, struct serve_job *j, struct web_answer *a);    // writes the answer of a job that is done; lock held
     bool (*stream)(void *ctx, struct serve_job *j, struct buf *out);        // writes what is new; lock held; true: that was all
     void (*leave)(void *ctx, struct serve_job *j);                          // called when the job's client has gone
+    /* The answer with this receipt has been sent (arrived: as far as this host can know), or its client went away. NULL: not used. */
+    void (*sent)(void *ctx, int64_t receipt, bool arrived);
+    void (*fail)(struct web_answer *a, int status, const char *message);    // writes a refusal. NULL: web_fail
+    const char *bad_gzip;         // the refusal of a body that is not gzip; NULL: our own sentence
+    size_t gzip_from, gzip_to;    // answers of so many bytes are compressed for clients that accept it; 0: none
 };
 /* Begin to serve. NULL: see err; listen_fd is closed. Strings are borrowed until web_free. */
 struct web *web_new(const struct web_config *config, struct error *err);

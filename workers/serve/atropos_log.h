@@ -1,0 +1,47 @@
+/* atropos_log.h - what the server of scored groups has acknowledged, on disk
+ *
+ * A folder of segments, NUMBER.log, of records with checksums: groups as they were posted, and notes (JSON) of every other change
+ * of state. A record is on the disk before the request is answered. Reading the records in order gives the state again. A segment
+ * begins with the whole small state, which names the groups that still wait; so older segments are needed only for the texts of
+ * those groups, and are deleted when none is left. A segment with few of them is copied away. The folder therefore takes at most
+ * about four times the waiting groups, and two segments. What follows the first broken record of a segment was never acknowledged.
+ *
+ * One process at a time (a lock), one thread. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/error.h"
+#include "workers/serve/atropos_data.h"
+
+enum atropos_record {
+    RECORD_STATE = 1,    // the whole small state, as JSON; the first of a segment
+    RECORD_GROUPS,       // groups that wait, copied from an older segment
+    RECORD_POST,         // groups as they were posted
+    RECORD_NOTE,         // another change, as JSON
+};
+/* Who rebuilds the state. False stops the reading; err says why. */
+struct atropos_reader {
+    bool (*state)(void *ctx, const char *json, size_t len, struct error *err);
+    bool (*wants)(void *ctx, int64_t id);                                        // does the state name this group?
+    bool (*group)(void *ctx, struct scored *g, struct error *err);               // takes g
+    bool (*ready)(void *ctx, struct error *err);                                 // all groups that the state names have been read
+    bool (*post)(void *ctx, struct scored **g, int64_t n, struct error *err);    // takes the groups
+    bool (*note)(void *ctx, const char *json, size_t len, struct error *err);
+};
+struct atropos_log;
+/* Open a folder (made when missing), and read what it holds. Until atropos_log_turn nothing can be added. NULL: see err;
+ * ERR_EXISTS: another server uses it. */
+struct atropos_log *atropos_log_open(const char *dir, const struct atropos_reader *r, void *ctx, struct error *err);
+void atropos_log_close(struct atropos_log *l);    // NULL is fine
+/* Begin a new segment with this state; live: all groups that wait. On failure the old segment is still the newest. */
+MUST_USE bool atropos_log_turn(struct atropos_log *l, const struct buf *state, struct scored *const *live, int64_t n_live,
+                               struct error *err);
+bool atropos_log_is_long(const struct atropos_log *l);    // is it time for that?
+/* Add posted groups, on the disk on return, and set their place. On failure nothing has been added. */
+MUST_USE bool atropos_log_post(struct atropos_log *l, struct scored *const *g, int64_t n, struct error *err);
+/* Add a note. sync: on the disk on return; otherwise a power cut may lose it, a kill does not. */
+MUST_USE bool atropos_log_note(struct atropos_log *l, const struct buf *json, bool sync, struct error *err);
+/* This group waits no longer. */
+void atropos_log_left(struct atropos_log *l, const struct scored *g);
