@@ -395,7 +395,8 @@ static bool segment_read(struct atropos_log *l, struct segment *s, bool newest, 
         goto out;
     }
     if (newest && p < end)
-        log_warn("'%s': %" PRId64 " bytes at the end were never acknowledged, and are left out", path, (int64_t)(end - p));
+        log_warn("'%s': the last %" PRId64 " bytes are not whole records, and are left out; a kill leaves such an end", path,
+                 (int64_t)(end - p));
     ok = ready || r->ready(ctx, err);
 out:
     file_map_close(&map);

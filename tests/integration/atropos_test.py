@@ -1,0 +1,348 @@
+"""rollcall serve --atropos-listen: what environments and trainers of Atropos send, with the standard library alone.
+
+tags: limit=300
+"""
+import concurrent.futures
+import contextlib
+import gzip
+import http.client
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", os.path.join(ROOT, "build/release/rollcall")))
+LIMIT = 120    # seconds until a wait is given up
+FIELDS = ["tokens", "masks", "scores", "advantages", "ref_logprobs", "messages", "generation_params", "inference_logprobs", "overrides",
+          "group_overrides", "images", "env_id", "distill_token_ids", "distill_logprobs"]
+TRAINER = dict(wandb_group="g", wandb_project="p", batch_size=8, max_token_len=512, checkpoint_dir="/tmp/c", save_checkpoint_interval=10,
+               starting_step=3, num_steps=100)
+
+
+class Door:
+    """rollcall serve --atropos-listen on a free port of 127.0.0.1."""
+
+    def __init__(self, *more, state=None):
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([ROLLCALL, "serve", "--atropos-listen", "127.0.0.1:0", *(["--state", state] if state else []), *more],
+                                        stdout=subprocess.PIPE, stderr=self.log, text=True)
+        self.line = self.process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", self.line)
+        if not found:
+            self.process.wait(LIMIT)
+            said = self.line + self.errors()
+            self.process.stdout.close()
+            self.log.close()
+            raise AssertionError("no ready line: " + said)
+        self.port = int(found[1])
+        self.keep = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
+
+    def errors(self):
+        with open(f"/proc/self/fd/{self.log.fileno()}") as f:
+            return f.read()
+
+    def ask(self, method, path, body=None, headers=(), raw=None):
+        """Status, headers and body of a request on the connection that is kept, as JSON where it is that."""
+        data = raw if body is None else json.dumps(body)
+        self.keep.request(method, path, data, {"Content-Type": "application/json", **dict(headers)})
+        r = self.keep.getresponse()
+        text = r.read()
+        if r.headers.get("Content-Encoding") == "gzip":
+            text = gzip.decompress(text)
+        with contextlib.suppress(ValueError):
+            return r.status, r.headers, json.loads(text)
+        return r.status, r.headers, text.decode()
+
+    def get(self, path, body=None):
+        return self.ask("GET", path, body)[2]
+
+    def post(self, path, **body):
+        status, _, answer = self.ask("POST", path, body)
+        assert status == 200, (status, answer)
+        return answer
+
+    def numbers(self):
+        """The next batch, by its groups' first tokens; None: there is none."""
+        batch = self.get("/batch")["batch"]
+        return batch and [g["tokens"][0][0] for g in batch]
+
+    def train(self, **changed):
+        """A trainer comes and asks for its first batch, so that environments may register."""
+        self.post("/register", **{**TRAINER, **changed})
+        return self.get("/batch")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def close(self):
+        self.keep.close()
+        if self.process.poll() is None:
+            self.kill()
+        self.process.stdout.close()
+        self.log.close()
+
+
+def group(number, n=4, **more):
+    return {"tokens": [[number, 5, 6]] * n, "masks": [[-100, 5, 6]] * n, "scores": [i / 2 for i in range(n)], **more}
+
+
+class Api(unittest.TestCase):
+    def setUp(self):
+        self.door = Door()
+        self.addCleanup(self.door.close)
+
+    def test_a_trainer_and_an_environment_meet(self):
+        d = self.door
+        self.assertEqual(d.get("/"), {"message": "AtroposLib API"})
+        self.assertEqual(d.get("/info"), {"batch_size": -1, "max_token_len": -1})
+        self.assertEqual(d.get("/wandb_info"), {"group": None, "project": None})
+        self.assertEqual(d.get("/status"), {"current_step": 0, "queue_size": 0})
+        error = d.get("/batch")
+        self.assertEqual((error["status"], error["batch"]), ("error", []))
+        env = dict(max_token_length=512, desired_name="gsm", weight=1.0, group_size=4)
+        self.assertEqual(d.post("/register-env", **env), {"status": "wait for trainer to start"})
+        self.assertIsInstance(d.post("/register", **TRAINER)["uuid"], int)
+        self.assertEqual(d.post("/register-env", **env), {"status": "wait for trainer to start"})
+        self.assertEqual(d.get("/batch"), {"batch": None})
+        self.assertEqual(d.post("/register-env", **env), {"status": "success", "env_id": 0, "wandb_name": "gsm_0", "checkpoint_dir": "/tmp/c",
+                                                          "starting_step": 3, "checkpoint_interval": 10, "num_steps": 100})
+        self.assertEqual(d.post("/register-env", **env)["wandb_name"], "gsm_1")
+        d.post("/register", **{**TRAINER, "batch_size": 2})    # changes nothing
+        self.assertEqual(d.get("/info"), {"batch_size": 8, "max_token_len": 512})
+        self.assertEqual(d.get("/wandb_info"), {"group": "g", "project": "p"})
+        self.assertEqual(d.post("/scored_data", **group(1, env_id=0)), {"status": "received"})
+        self.assertEqual(d.get("/status-env", {"env_id": 0}), {"current_step": 3, "queue_size": 1, "unallocated_fraction": 1.0,
+                                                               "self_queue_size": 1, "max_group_size": 4, "env_weight": 0.5})
+        self.assertEqual(d.post("/disconnect-env", env_id=1), {"status": "success"})
+        self.assertEqual(d.get("/status-env", {"env_id": 0})["env_weight"], 1.0)
+        self.assertEqual(d.post("/disconnect-env", env_id=9)["status"], "failure")
+        self.assertEqual(d.ask("GET", "/status-env", {"env_id": 9})[0], 404)
+        self.assertEqual(d.ask("POST", "/scored_data_list", [group(2, env_id=0), group(3, n=2, env_id=0)])[2],
+                         {"status": "received", "groups_processed": 2, "buffered": 1, "last_buffer_size": 2})
+        self.assertEqual(d.post("/scored_data", **group(4, n=2, env_id=0)), {"status": "buffered", "buffer_size": 0})
+        self.assertEqual(d.get("/status"), {"current_step": 3, "queue_size": 4})
+        self.assertEqual(d.get("/latest_example")["tokens"][0][0], 4)
+        self.assertEqual([d.numbers(), d.numbers(), d.numbers()], [[1, 2], None, None])
+        self.assertEqual(d.get("/status"), {"current_step": 4, "queue_size": 2})
+        status, headers, text = d.ask("GET", "/reset_data")
+        self.assertEqual((status, headers.get_content_type(), text), (200, "text/plain", "Reset successful"))
+        self.assertEqual(d.get("/info")["batch_size"], -1)
+        self.assertEqual(d.get("/status"), {"current_step": 0, "queue_size": 0})
+
+    def test_all_fields_come_back_as_they_were_posted(self):
+        sent = group(7, n=2, advantages=[[0.0, -1.5, 2], [1, 2, 3e-5]], ref_logprobs=None, inference_logprobs=[[1.0, -0.25, -1e-7]] * 2,
+                     messages=[[{"role": "user", "content": "é \U0001f600 \"\\", "reward": None}], []], generation_params={"temperature": 0.7},
+                     overrides=[{"set_advantage_to_zero": True}, {}], group_overrides={"group_size": 2}, images=["data:,", [None]],
+                     distill_token_ids=[[[1, 2]], []], distill_logprobs=[[[-0.5, -1]], []], unknown={"x": [1]})
+        d = self.door
+        d.train(batch_size=2)
+        d.post("/scored_data", **sent)
+        self.assertEqual(d.get("/view?n=2"), {"groups": [d.get("/latest_example")]})    # takes nothing
+        status, headers, answer = d.ask("GET", "/batch")
+        self.assertEqual(headers.get_content_type(), "application/json")
+        got, = answer["batch"]
+        self.assertEqual(list(got), FIELDS)
+        del sent["unknown"]
+        self.assertEqual(got, {**dict.fromkeys(FIELDS), **sent})
+
+    def test_bodies_and_answers_may_be_compressed(self):
+        d = self.door
+        d.train(batch_size=16)
+        body = json.dumps({**group(1, n=16), "tokens": [list(range(16384))] * 16}).encode()
+        self.assertGreater(len(body), 1 << 20)
+        for coding in ("gzip", "GZIP"):
+            self.assertEqual(d.ask("POST", "/scored_data", raw=gzip.compress(body, 1), headers={"Content-Encoding": coding})[2],
+                             {"status": "received"})
+        for wrong in (b"no gzip", gzip.compress(body)[:-9]):
+            status, headers, text = d.ask("POST", "/scored_data", raw=wrong, headers={"Content-Encoding": "gzip"})
+            self.assertEqual((status, headers.get_content_type(), text), (400, "text/plain", "Invalid gzip payload"))
+        self.assertEqual(d.ask("GET", "/info", raw=b"", headers={"Content-Encoding": "gzip", "Content-Length": "0"})[0], 200)
+        one = d.ask("GET", "/batch", headers={"Accept-Encoding": "gzip"})
+        two = d.ask("GET", "/batch", headers={"Accept-Encoding": "identity"})
+        self.assertEqual([r[1].get("Content-Encoding") for r in (one, two)], ["gzip", None])
+        self.assertEqual(one[2], two[2])
+        self.assertIsNone(d.ask("GET", "/info", headers={"Accept-Encoding": "gzip"})[1].get("Content-Encoding"))    # too short to pay
+
+    def test_what_is_wrong_is_named_and_what_pydantic_takes_is_taken(self):
+        d = self.door
+        cases = [("/scored_data", {**group(1), "tokens": [[1.5]]}, ["body", "tokens"]),
+                 ("/scored_data", {"tokens": [[1]], "scores": [1]}, ["body", "masks"]),
+                 ("/scored_data", {**group(1), "scores": [float("nan")]}, ["body", "scores"]),
+                 ("/scored_data", {**group(1), "messages": [[{"role": "user"}]]}, ["body", "messages"]),
+                 ("/scored_data_list", [group(1), {**group(1), "overrides": [1]}], ["body", 1, "overrides"]),
+                 ("/scored_data_list", group(1), ["body"]),
+                 ("/register", {**TRAINER, "batch_size": None}, ["body", "batch_size"]),
+                 ("/register", {k: v for k, v in TRAINER.items() if k != "num_steps"}, ["body", "num_steps"]),
+                 ("/register-env", dict(max_token_length=1, desired_name=None, weight=1, group_size=1), ["body", "desired_name"]),
+                 ("/disconnect-env", {}, ["body", "env_id"])]
+        for path, body, place in cases:
+            status, _, answer = d.ask("POST", path, body)
+            self.assertEqual((status, answer["detail"][0]["loc"]), (422, place), (path, answer))
+            self.assertEqual(set(answer["detail"][0]), {"type", "loc", "msg", "input"})
+        self.assertEqual(d.ask("POST", "/scored_data", raw="{not json")[0], 422)
+        self.assertEqual(d.ask("GET", "/status-env")[0], 422)
+        self.assertEqual(d.ask("GET", "/nothing")[0], 404)
+        self.assertEqual(d.ask("GET", "/scored_data")[0], 405)
+        d.post("/register", **{**TRAINER, "batch_size": "1", "max_token_len": 512.0, "starting_step": False})
+        self.assertEqual(d.get("/status")["current_step"], 0)
+        d.post("/scored_data", tokens=[[1.0, "7", True]], masks=[[]], scores=["0.5"], env_id="3")
+        got, = d.get("/batch")["batch"]
+        self.assertEqual((got["tokens"], got["scores"], got["env_id"]), ([[1, 7, 1]], [0.5], 3))
+
+    def test_groups_of_mixed_sizes_and_shares_make_batches(self):
+        d = self.door
+        d.train()
+        for number, n in enumerate([2, 4, 2, 4]):
+            d.post("/scored_data", **group(number, n=n))
+        self.assertEqual(d.numbers(), [1, 0, 2])
+        env = dict(max_token_length=512, weight=1, group_size=4)
+        d.post("/register-env", desired_name="share", min_batch_allocation=0.5, **env)
+        d.post("/register-env", desired_name="rest", **env)
+        for number in (10, 11):
+            d.post("/scored_data", **group(number, env_id=1))
+        self.assertIsNone(d.numbers())    # the other one has nothing yet
+        self.assertEqual(d.get("/status-env", {"env_id": 1})["unallocated_fraction"], 0.5)
+        d.post("/scored_data", **group(12, env_id=0))
+        self.assertEqual(d.numbers(), [12, 10])
+
+    def test_a_browser_and_a_viewer_cannot_empty_the_queue(self):
+        with contextlib.closing(Door("--no-reset")) as d:
+            d.train(batch_size=4)
+            d.post("/scored_data", **group(1))
+            status, _, answer = d.ask("GET", "/reset_data")
+            self.assertEqual(status, 403)
+            self.assertIn("/view", answer["detail"])
+            self.assertEqual(d.ask("GET", "/reset_data", headers={"Origin": "http://evil.example"})[0], 403)
+            self.assertEqual(d.numbers(), [1])
+
+
+class Strength(unittest.TestCase):
+    def folder(self):
+        t = tempfile.TemporaryDirectory(prefix="rc-atropos-")
+        self.addCleanup(t.cleanup)
+        return t.name
+
+    def test_nothing_acknowledged_is_lost_by_kills(self):
+        """Environments post while the server is killed again and again: every acknowledged group comes out, in order, once."""
+        state, posted, fetched = self.folder(), [], []
+        n, door = 0, Door(state=state)
+        door.train(batch_size=4)
+        env = door.post("/register-env", desired_name="e", max_token_length=512, weight=1, group_size=4)["env_id"]
+        for life in range(4):
+            for _ in range(5):
+                n += 1
+                door.post("/scored_data", **group(n, env_id=env))
+                posted.append(n)
+            door.post("/scored_data", **group(1000 + life, n=1, env_id=env))    # the fourth fills its group
+            fetched += door.numbers()
+            self.assertEqual(len(fetched), life + 1)
+            door.kill()
+            door.close()
+            door = Door(state=state)
+            self.assertEqual(door.get("/status")["current_step"], 3 + len(fetched))
+            self.assertEqual(door.get("/info"), {"batch_size": 4, "max_token_len": 512})
+            self.assertEqual(door.get("/status-env", {"env_id": env})["self_queue_size"], len(posted) - len(fetched) + (life == 3))
+        with self.assertRaisesRegex(AssertionError, "another server uses"):
+            Door(state=state)
+        while batch := door.numbers():
+            fetched += batch
+        self.assertEqual(fetched, posted + [1000, 1001, 1002, 1003])
+        door.process.send_signal(signal.SIGTERM)
+        self.assertEqual(door.process.wait(LIMIT), 0)
+        door.close()
+
+    def test_a_batch_whose_trainer_goes_away_comes_again(self):
+        with contextlib.closing(Door()) as d:
+            d.train(batch_size=4)
+            d.post("/scored_data", **{**group(1), "images": "x" * (8 << 20)})
+            with socket.socket() as s:
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                s.connect(("127.0.0.1", d.port))
+                s.sendall(b"GET /batch HTTP/1.1\r\nHost: x\r\n\r\n")
+                s.recv(100)
+                self.assertIsNone(d.numbers())    # it is under way
+            end = time.monotonic() + LIMIT
+            while (got := d.numbers()) is None and time.monotonic() < end:
+                time.sleep(0.02)
+            self.assertEqual(got, [1])
+
+    def test_a_flood_is_answered_with_503_and_takes_no_more_memory(self):
+        with contextlib.closing(Door("--groups-mib", "32")) as d:
+            d.train(batch_size=4)
+            body = json.dumps({**group(1), "images": "x" * (1 << 20)})
+
+            def flood(_):
+                c = http.client.HTTPConnection("127.0.0.1", d.port, timeout=LIMIT)
+                with contextlib.closing(c):
+                    codes = []
+                    for _ in range(40):
+                        c.request("POST", "/scored_data", body)
+                        r = c.getresponse()
+                        codes.append((r.status, r.headers.get("Retry-After"), r.read()))
+                    return codes
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                codes = sum(pool.map(flood, range(4)), [])
+            taken = sum(c[0] == 200 for c in codes)
+            self.assertEqual({c[:2] for c in codes}, {(200, None), (503, "1")})
+            self.assertIn(b"wait for the trainer", next(c[2] for c in codes if c[0] == 503))
+            self.assertIn(taken, range(28, 33))
+            with open(f"/proc/{d.process.pid}/status") as f:
+                peak_mib = int(re.search(r"VmHWM:\s+(\d+)", f.read())[1]) / 1024
+            self.assertLess(peak_mib, 32 + 60)    # the groups, requests being read, and the program
+            self.assertEqual(d.numbers(), [1])
+            self.assertEqual(d.ask("POST", "/scored_data", raw=body)[0], 200)
+
+    def test_a_full_disk_takes_nothing_and_loses_nothing(self):
+        state = self.folder()
+        door = Door(state=state)
+        self.addCleanup(door.close)
+        door.train(batch_size=4)
+        door.post("/scored_data", **group(1))
+        resource.prlimit(door.process.pid, resource.RLIMIT_FSIZE, (20000, 20000))
+        status, _, answer = door.ask("POST", "/scored_data", {**group(2), "images": "x" * 40000})
+        self.assertEqual(status, 503)
+        self.assertIn("cannot be written", answer["detail"])
+        door.post("/scored_data", **group(3))    # a small one fits
+        door.kill()
+        again = Door(state=state)
+        self.addCleanup(again.close)
+        self.assertEqual([again.numbers(), again.numbers(), again.numbers()], [[1], [3], None])
+
+    def test_a_killed_environment_does_not_hold_up_batches(self):
+        with contextlib.closing(Door("--env-expire-s", "1")) as d:
+            d.train(batch_size=4)
+            d.post("/register-env", desired_name="dead", max_token_length=512, weight=1, group_size=4, min_batch_allocation=0.5)
+            d.post("/scored_data", **group(1))
+            d.post("/scored_data", **group(2, env_id=7))
+            end = time.monotonic() + LIMIT
+            while (got := d.numbers()) is None and time.monotonic() < end:
+                time.sleep(0.05)
+            self.assertIn(got, ([1], [2]))
+
+    def test_hostile_requests_are_refused(self):
+        with tempfile.NamedTemporaryFile("w") as token:
+            token.write("secret")
+            token.flush()
+            with contextlib.closing(Door("--body-mib", "1", "--token-file", token.name)) as d:
+                self.assertEqual(d.ask("GET", "/status")[0], 401)
+                key = {"Authorization": "Bearer secret"}
+                self.assertEqual(d.ask("GET", "/status", headers=key)[0], 200)
+                self.assertEqual(d.ask("POST", "/scored_data", raw=gzip.compress(b" " * (64 << 20)),
+                                       headers={**key, "Content-Encoding": "gzip"})[0], 413)
+                self.assertEqual(d.ask("POST", "/scored_data", raw=b"[" * 1000000, headers=key)[0], 422)
+                self.assertEqual(d.ask("POST", "/scored_data", raw=b'{"images":' + b"[" * 900000, headers=key)[0], 422)
+        said = subprocess.run([ROLLCALL, "serve", "--atropos-listen", "0.0.0.0:0"], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(said.returncode, 2)
+        self.assertIn("--atropos-listen 0.0.0.0:0 is reached from other hosts", said.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,609 @@
+/* The server of scored groups without its HTTP: which groups make a batch, what is taken as a group, and what outlives a kill.
+ * The vectors for batches were computed with the Python functions of atroposlib 0.4 (api/utils.py). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <dirent.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "protocol/base/file.h"
+#include "workers/serve/atropos.h"
+#include "workers/serve/atropos_pack.h"
+
+static struct error err;
+
+/* "4,4" as numbers. */
+static int64_t numbers(const char *text, int64_t *out)
+{
+    int64_t n = 0;
+    for (char *end; *text; text = *end == ',' ? end + 1 : end)
+        out[n++] = strtoll(text, &end, 10);
+    return n;
+}
+
+static void assert_taken(int64_t n, const int64_t *got, const char *want_text)
+{
+    int64_t want[16], n_want = numbers(want_text, want);
+    assert_int_equal(n, n_want);
+    for (int64_t i = 0; i < n; i++)
+        assert_int_equal(got[i], want[i]);
+}
+
+static void batches_have_exactly_their_size_in_packs_of_the_largest_group(UNUSED void **state)
+{
+    static const struct {
+        const char *sizes;
+        int64_t want;
+        const char *taken, *then;
+    } cases[] = {
+        { "4,4,4,4", 8, "0,1", "2,3" },
+        { "2,4,2,4", 8, "1,0,2", "" },
+        { "3,8,3,8", 16, "1,3", "" },
+        { "8,8", 12, "", "" },
+        { "8", 4, "", "" },
+        { "1,1,1,4,1", 8, "3,0,1,2,4", "" },
+        { "1,1,1,1,4", 4, "0,1,2,3", "4" },
+        { "2,2,2", 4, "0,1", "" },
+        { "2,2,8", 4, "", "" },
+        { "2,2,2,2,8", 8, "0,1,2,3", "4" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        int64_t size[16], n = numbers(cases[i].sizes, size), out[16], left[16], n_left = 0, then[16], n_then;
+        struct pack_item item[16];
+        bool taken[16] = { false };
+        for (int64_t k = 0; k < n; k++)
+            item[k] = (struct pack_item){ size[k], -1 };
+        int64_t n_out = pack_batch(item, n, cases[i].want, NULL, 0, out);
+        assert_taken(n_out, out, cases[i].taken);
+        for (int64_t k = 0; k < n_out; k++)
+            taken[out[k]] = true;
+        for (int64_t k = 0; k < n; k++)
+            if (!taken[k])
+                left[n_left++] = k;
+        for (int64_t k = 0; k < n_left; k++)
+            item[k] = (struct pack_item){ size[left[k]], -1 };
+        n_then = n_out > 0 ? pack_batch(item, n_left, cases[i].want, NULL, 0, then) : 0;
+        for (int64_t k = 0; k < n_then; k++)
+            then[k] = left[then[k]];
+        assert_taken(n_then, then, cases[i].then);
+    }
+    struct pack_item last = { 4, -1 };
+    int64_t out[1];
+    assert_int_equal(pack_batch(&last, 1, 4, NULL, 0, out), 1);
+    assert_int_equal(pack_batch(&last, 1, 0, NULL, 0, out), 0);
+    assert_int_equal(pack_batch(NULL, 0, 4, NULL, 0, out), 0);
+}
+
+static void shares_of_environments_are_kept(UNUSED void **state)
+{
+    static const struct {
+        const char *envs, *sizes;
+        struct pack_share share[2];
+        int64_t n_share;
+        const char *taken;
+    } cases[] = {
+        { "1,1,0,0", "4,4,4,4", { { 0, .5 } }, 1, "2,0" },
+        { "1,1", "4,4", { { 0, .5 } }, 1, "" },
+        { "0,0,1,1", "4,4,4,4", { { 0, .75 }, { 1, .75 } }, 2, "0,2" },
+        { "-1,0,0", "4,4,4", { { 0, .5 } }, 1, "1,2" },
+        { "1,1", "4,4", { { 0, .1 } }, 1, "0,1" },
+        { "1,1,0", "4,4,4", { { 0, .3 } }, 1, "2,0" },
+        { "0,1,0,1", "2,2,4,4", { { 0, .25 } }, 1, "2,3" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        int64_t env[8], size[8], out[8], n = numbers(cases[i].envs, env);
+        struct pack_item item[8];
+        assert_int_equal(numbers(cases[i].sizes, size), n);
+        for (int64_t k = 0; k < n; k++)
+            item[k] = (struct pack_item){ size[k], env[k] };
+        assert_taken(pack_batch(item, n, 8, cases[i].share, cases[i].n_share, out), out, cases[i].taken);
+    }
+}
+
+static void small_groups_are_added_up_exactly(UNUSED void **state)
+{
+    static const struct {
+        const char *sizes;
+        int64_t target;
+        const char *taken;
+    } cases[] = {
+        { "1,2,1", 4, "0,1,2" }, { "3,1,4", 5, "1,2" }, { "2,4", 3, "" },          { "2,2,4", 4, "0,1" },
+        { "3,3,2", 8, "0,1,2" }, { "5,2,3", 5, "0" },   { "2,3,5,1", 6, "0,1,3" }, { "2,2", 0, "" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        int64_t size[8], out[8], n = numbers(cases[i].sizes, size);
+        assert_taken(pack_sum(size, n, cases[i].target, out), out, cases[i].taken);
+    }
+}
+
+/* ---- what is taken as a group */
+static struct scored *read_one(const char *text, struct scored_fault *fault)
+{
+    struct scored *g = NULL;
+    return scored_read(text, strlen(text), &g, fault) ? g : NULL;
+}
+
+static void numbers_are_coerced_as_pydantic_does(UNUSED void **state)
+{
+    static const struct {
+        const char *tokens, *scores, *want_tokens, *want_scores;
+    } cases[] = {
+        { "[[1.0,\"7\",true,-3]]", "[\"0.5\",true,1]", "[[1,7,1,-3]]", "[0.5,1,1]" },
+        { "[ [ 1 , 2 ] , [] ]", "[]", "[[1,2],[]]", "[]" },
+        { "[[1e3,\" 8 \",\"2.0\",false]]", "[-1.1920928955078125e-07,1E2,0.0]", "[[1000,8,2,0]]", "[-1.1920928955078125e-07,1E2,0.0]" },
+        { "[[123456789012345678901234567890]]", "[1]", "[[123456789012345678901234567890]]", "[1]" },
+        { "[[0,1,2,3,4,5,6,7,8,9,10,11,12]]", "[0.25,-0.25,3,4,5,6,7]", "[[0,1,2,3,4,5,6,7,8,9,10,11,12]]", "[0.25,-0.25,3,4,5,6,7]" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char text[1024], want[1024];
+        struct scored_fault fault;
+        snprintf(text, sizeof text, "{\"tokens\":%s,\"masks\":[[-100]],\"scores\":%s}", cases[i].tokens, cases[i].scores);
+        struct scored *g = read_one(text, &fault);
+        if (!g)
+            fail_msg("%s: %s", text, fault.msg);
+        snprintf(want, sizeof want,
+                 "{\"tokens\":%s,\"masks\":[[-100]],\"scores\":%s,\"advantages\":null,\"ref_logprobs\":null,\"messages\":null,"
+                 "\"generation_params\":null,\"inference_logprobs\":null,\"overrides\":null,\"group_overrides\":null,\"images\":null,"
+                 "\"env_id\":null,\"distill_token_ids\":null,\"distill_logprobs\":null}",
+                 cases[i].want_tokens, cases[i].want_scores);
+        assert_string_equal(g->text, want);
+        assert_int_equal(g->len, strlen(want));
+        scored_drop(g);
+    }
+}
+
+static void what_is_no_group_is_named(UNUSED void **state)
+{
+    static const struct {
+        const char *fields, *loc, *type, *why;
+    } cases[] = {
+        { "\"tokens\":[[1.5]]", "[\"body\",\"tokens\"]", "int_from_float", "a token is whole" },
+        { "\"tokens\":[[\"x\"]]", "[\"body\",\"tokens\"]", "int_parsing", "text that is no number" },
+        { "\"tokens\":[[null]]", "[\"body\",\"tokens\"]", "int_type", "null is no token" },
+        { "\"tokens\":[1]", "[\"body\",\"tokens\"]", "list_type", "a list of lists" },
+        { "\"tokens\":[]", "[\"body\",\"tokens\"]", "too_short", "it would wait for ever" },
+        { "\"tokens\":null", "[\"body\",\"tokens\"]", "list_type", "it is needed" },
+        { "\"tokens\":[[01]]", "[\"body\"", "json_invalid", "no JSON number" },
+        { "\"tokens\":[[1,]]", "[\"body\",\"tokens\"]", "int_type", "nothing after the comma" },
+        { "\"tokens\":[[1 2]]", "[\"body\",\"tokens\"]", "json_invalid", "no comma" },
+        { "\"scores\":[null]", "[\"body\",\"scores\"]", "float_type", "a score is known" },
+        { "\"scores\":[NaN]", "[\"body\",\"scores\"]", "finite_number", "no trainer could read it back" },
+        { "\"scores\":[-Infinity]", "[\"body\",\"scores\"]", "finite_number", "the same" },
+        { "\"scores\":[1e999]", "[\"body\",\"scores\"]", "finite_number", "it is infinite in double precision" },
+        { "\"scores\":[\"nan\"]", "[\"body\",\"scores\"]", "float_parsing", "nor as text" },
+        { "\"advantages\":[1]", "[\"body\",\"advantages\"]", "list_type", "a list of lists" },
+        { "\"overrides\":{}", "[\"body\",\"overrides\"]", "list_type", "a list of objects" },
+        { "\"overrides\":[1]", "[\"body\",\"overrides\"]", "dict_type", "a list of objects" },
+        { "\"group_overrides\":[]", "[\"body\",\"group_overrides\"]", "dict_type", "an object" },
+        { "\"messages\":[[{\"role\":\"user\"}]]", "[\"body\",\"messages\"]", "value_error", "no content" },
+        { "\"messages\":[{}]", "[\"body\",\"messages\"]", "list_type", "turns are lists" },
+        { "\"env_id\":\"a\"", "[\"body\",\"env_id\"]", "int_parsing", "it is a number" },
+        { "\"images\":[1,}", "[\"body\",\"images\"]", "json_invalid", "broken inside" },
+        { "\"images\":NaN", "[\"body\",\"images\"]", "json_invalid", "no JSON" },
+        { "\"more\":[}", "[\"body\"]", "json_invalid", "unknown fields must be JSON as well" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char text[1024];
+        struct scored_fault fault = { .type = "none" };
+        snprintf(text, sizeof text, "{\"tokens\":[[1]],\"masks\":[[1]],\"scores\":[1],%s}", cases[i].fields);
+        if (read_one(text, &fault))
+            fail_msg("%s was taken", text);
+        if (strcmp(cases[i].type, fault.type) != 0 && !(strcmp(cases[i].fields, "\"tokens\":[[01]]") == 0))
+            fail_msg("%s: %s, not %s (%s)", text, fault.type, cases[i].type, cases[i].why);
+        assert_memory_equal(fault.loc, cases[i].loc, strlen(cases[i].loc));
+    }
+    static const char *const broken[] = { "",
+                                          "{",
+                                          "[",
+                                          "{}",
+                                          "{\"tokens\":[[1]],\"masks\":[[1]]}",
+                                          "{\"tokens\"",
+                                          "{\"tokens\":[[1]],}",
+                                          "{\"tokens\":[[1]],\"masks\":[[1]],\"scores\":[1]} x",
+                                          "{\"tokens\" [[1]]}",
+                                          "7",
+                                          "{,}" };
+    for (size_t i = 0; i < ARRAY_SIZE(broken); i++) {
+        struct scored_fault fault;
+        assert_null(read_one(broken[i], &fault));
+    }
+}
+
+static void a_group_comes_back_as_it_was_posted(UNUSED void **state)
+{
+    static const char text[] =
+        "{\"scores\":[1,0.5],\"unknown\":{\"a\":[1,\"]\"]},\"masks\":[[-100,5],[-100,6]],\"tokens\":[[4,5],[4,6]],"
+        "\"messages\":[[{\"role\":\"dog\",\"content\":[{\"type\":\"text\",\"text\":\"a \\\"b\\\\\"}],\"reward\":null}],[]],\"env_id\":\"3\","
+        "\"images\":[\"data:,x\",null,{\"deep\":[[[]]]}],\"generation_params\":{\"temperature\":0.7},\"overrides\":[{},"
+        "{\"set_advantage_to_zero\":true}],\"group_overrides\":{\"group_size\":2},\"inference_logprobs\":[[1.0,-0.25],[1.0,-1e-05]],"
+        "\"advantages\":[],\"distill_token_ids\":[[[1,2],[3]],[]],\"distill_logprobs\":[[[-0.5,-1],[0]],[]],\"\\u0074okens\":[[7,5],[4,6]]}";
+    struct scored_fault fault;
+    struct scored *g = read_one(text, &fault);
+    assert_non_null(g);
+    assert_int_equal(g->n_seq, 2);
+    assert_int_equal(g->env_id, 3);
+    json_t *got = json_loads(g->text, 0, NULL), *want = json_loads(text, 0, NULL);
+    assert_non_null(got);
+    json_object_del(want, "unknown");
+    json_object_set_new(want, "ref_logprobs", json_null());
+    json_object_set_new(want, "env_id", json_integer(3));
+    assert_true(json_equal(got, want));    // jansson, too, takes the later of two equal keys
+    json_decref(got);
+    json_decref(want);
+    scored_drop(g);
+    struct scored *list[2];
+    int64_t n;
+    assert_true(scored_read_list("[ ]", 3, list, 2, &n, &fault) && n == 0);
+    static const char two[] = "[{\"tokens\":[[1]],\"masks\":[],\"scores\":[]} , {\"tokens\":[[1],[2]],\"masks\":[],\"scores\":[]}]";
+    assert_true(scored_read_list(two, sizeof two - 1, list, 2, &n, &fault) && n == 2 && list[1]->n_seq == 2);
+    scored_drop(list[0]);
+    scored_drop(list[1]);
+    assert_false(scored_read_list(two, sizeof two - 1, list, 1, &n, &fault));
+    static const char second[] = "[{\"tokens\":[[1]],\"masks\":[],\"scores\":[]},{\"tokens\":[[1]],\"masks\":[],\"scores\":0}]";
+    assert_false(scored_read_list(second, sizeof second - 1, list, 2, &n, &fault));
+    assert_string_equal(fault.loc, "[\"body\",1,\"scores\"]");
+}
+
+/* ---- the state */
+static char folder[] = "/tmp/rc-atropos-XXXXXX";
+static int64_t fake_ms;
+
+static int64_t fake_now(void)
+{
+    return fake_ms;
+}
+
+static int folder_setup(UNUSED void **state)
+{
+    strcpy(strrchr(folder, '-'), "-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int folder_teardown(UNUSED void **state)
+{
+    return dir_remove(folder, &err) ? 0 : -1;
+}
+
+static struct atropos *start(const char *dir)
+{
+    struct atropos_config config = { .dir = dir, .max_bytes = (size_t)256 << 20, .env_expire_ms = 1000, .now_ms = fake_now };
+    struct atropos *a = atropos_new(&config, &err);
+    if (!a)
+        fail_msg("%s", err.text);
+    return a;
+}
+
+/* Freeing writes nothing, so the folder has only what was acknowledged, as after a kill. */
+static struct atropos *restart(struct atropos *a)
+{
+    atropos_free(a);
+    return start(folder);
+}
+
+static void trainer_comes(struct atropos *a, int64_t batch_size)
+{
+    struct atropos_trainer t = { .batch_size = batch_size, .max_token_len = 512, .num_steps = 10, .group = "g" };
+    struct atropos_batch b;
+    assert_true(atropos_register(a, &t, false, &err));
+    assert_true(atropos_batch(a, &b, &err));
+    atropos_sent(a, b.number, false);    // given back
+}
+
+static int64_t env_comes(struct atropos *a, const char *name, int64_t group_size, double share)
+{
+    struct atropos_env e = { .max_token_len = 512, .group_size = group_size, .weight = 1, .has_share = share >= 0, .share = share };
+    int64_t id = -1;
+    snprintf(e.desired_name, sizeof e.desired_name, "%s", name);
+    assert_true(atropos_env_add(a, &e, &id, &err));
+    return id;
+}
+
+/* Post a group of n_seq sequences that says number; pad: more bytes. */
+static bool post(struct atropos *a, int64_t env_id, int64_t n_seq, int64_t number, size_t pad, struct atropos_posted *p)
+{
+    struct buf text = BUF_INIT;
+    struct scored_fault fault;
+    struct scored *g;
+    buf_str(&text, "{\"tokens\":[");
+    for (int64_t i = 0; i < n_seq; i++)
+        buf_fmt(&text, "%s[%d]", i ? "," : "", (int)number);
+    buf_str(&text, "],\"masks\":[],\"scores\":[]");
+    if (env_id >= 0)
+        buf_fmt(&text, ",\"env_id\":%d", (int)env_id);
+    if (pad > 0) {
+        buf_str(&text, ",\"images\":\"");
+        memset(buf_reserve(&text, pad), 'x', pad);
+        text.len += pad;
+        buf_char(&text, '"');
+    }
+    buf_char(&text, '}');
+    assert_true(scored_read(buf_text(&text), text.len, &g, &fault));
+    buf_release(&text);
+    return atropos_post(a, &g, 1, p, &err);
+}
+
+static void must_post(struct atropos *a, int64_t env_id, int64_t n_seq, int64_t number)
+{
+    struct atropos_posted p;
+    if (!post(a, env_id, n_seq, number, 0, &p))
+        fail_msg("%s", err.text);
+}
+
+static int64_t number_of(const struct scored *g)
+{
+    return strtoll(strstr(g->text, "[[") + 2, NULL, 10);
+}
+
+/* The numbers of the next batch are these; it arrives. */
+static void assert_batch(struct atropos *a, const char *want_text, bool arrives)
+{
+    int64_t want[16], n = numbers(want_text, want);
+    struct atropos_batch b;
+    assert_true(atropos_batch(a, &b, &err));
+    assert_int_equal(b.n, n);
+    for (int64_t i = 0; i < n; i++)
+        assert_int_equal(number_of(b.group[i]), want[i]);
+    if (n > 0 && arrives)
+        atropos_sent(a, b.number, true);
+}
+
+static void everything_acknowledged_outlives_a_kill(UNUSED void **state)
+{
+    struct atropos *a = start(folder);
+    must_post(a, -1, 4, 1);    // before any trainer
+    a = restart(a);
+    assert_int_equal(atropos_queued(a), 1);
+    assert_null(atropos_trainer(a));
+    trainer_comes(a, 8);
+    int64_t id = env_comes(a, "gsm", 4, -1);
+    assert_int_equal(env_comes(a, "gsm", 4, 0.5), id + 1);
+    must_post(a, id, 2, 2);    // waits in the buffer
+    a = restart(a);
+    assert_true(atropos_is_started(a));
+    assert_string_equal(atropos_trainer(a)->group, "g");
+    assert_string_equal(atropos_env(a, id + 1)->name, "gsm_1");
+    assert_true(atropos_env(a, id + 1)->has_share);
+    assert_true(atropos_env_leave(a, id + 1, &err));
+    must_post(a, id, 2, 3);    // fills the group size: both go to the queue
+    assert_int_equal(atropos_queued(a), 3);
+    a = restart(a);
+    assert_int_equal(atropos_queued(a), 3);
+    assert_batch(a, "1,2,3", false);    // killed while it is sent: comes again
+    assert_int_equal(atropos_step(a), 1);
+    a = restart(a);
+    assert_int_equal(atropos_queued(a), 0);
+    assert_int_equal(atropos_step(a), 1);
+    assert_batch(a, "1,2,3", true);
+    a = restart(a);
+    assert_batch(a, "", true);
+    assert_false(atropos_env(a, id + 1)->connected);
+    must_post(a, id, 4, 4);
+    assert_true(atropos_reset(a, &err));
+    a = restart(a);
+    assert_null(atropos_trainer(a));
+    assert_null(atropos_env(a, 0));
+    assert_int_equal(atropos_queued(a), 0);
+    atropos_free(a);
+}
+
+static void newest_segment(char path[512])
+{
+    struct dirent **e;
+    int n = scandir(folder, &e, NULL, alphasort), found = -1;
+    for (int i = 0; i < n; i++)
+        if (strstr(e[i]->d_name, ".log"))
+            found = i;
+    assert_true(found >= 0);
+    snprintf(path, 512, "%s/%s", folder, e[found]->d_name);
+    for (int i = 0; i < n; i++)
+        free(e[i]);
+    free(e);
+}
+
+static void a_record_that_was_cut_off_was_never_acknowledged(UNUSED void **state)
+{
+    struct buf whole = BUF_INIT;
+    struct atropos *a = start(folder);
+    struct stat before, after;
+    char path[512];
+    trainer_comes(a, 8);
+    must_post(a, -1, 4, 1);
+    newest_segment(path);
+    assert_int_equal(stat(path, &before), 0);
+    must_post(a, -1, 4, 2);
+    atropos_free(a);
+    assert_int_equal(stat(path, &after), 0);
+    assert_true(file_read(&whole, path, 1 << 20, &err));
+    for (off_t size = before.st_size; size <= after.st_size; size += 31) {
+        assert_true(dir_remove(folder, &err) && dir_make(folder, 0700, &err));
+        assert_true(file_write(path, whole.data, (size_t)size, &err));
+        a = start(folder);
+        assert_int_equal(atropos_queued(a), size < after.st_size ? 1 : 2);
+        must_post(a, -1, 4, 3);
+        a = restart(a);    // what is left of the broken record stands in nobody's way
+        assert_batch(a, size < after.st_size ? "1,3" : "1,2", true);
+        atropos_free(a);
+    }
+    whole.data[before.st_size - 4] ^= 1;    // a damaged byte: only what comes before it counts
+    assert_true(dir_remove(folder, &err) && dir_make(folder, 0700, &err) && file_write(path, whole.data, whole.len, &err));
+    a = start(folder);
+    assert_int_equal(atropos_queued(a), 0);
+    atropos_free(a);
+    assert_true(dir_remove(folder, &err) && dir_make(folder, 0700, &err) && file_write(path, "nonsense", 8, &err));
+    struct atropos_config config = { .dir = folder, .max_bytes = 1 << 20 };
+    assert_null(atropos_new(&config, &err));
+    assert_non_null(strstr(err.text, "damaged"));
+    buf_release(&whole);
+}
+
+static int64_t folder_bytes(void)
+{
+    struct dirent **e;
+    int64_t bytes = 0;
+    for (int i = 0, n = scandir(folder, &e, NULL, NULL); i < n || (free(e), false); free(e[i++])) {
+        char path[512];
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%s", folder, e[i]->d_name);
+        if (e[i]->d_name[0] != '.' && stat(path, &st) == 0)
+            bytes += st.st_size;
+    }
+    return bytes;
+}
+
+static void the_folder_does_not_grow_with_what_was_fetched(UNUSED void **state)
+{
+    enum { BIG = 6 << 20 };
+    struct atropos *a = start(folder);
+    struct atropos_posted p;
+    trainer_comes(a, 4);
+    int64_t id = env_comes(a, "e", 4, -1);
+    must_post(a, id, 2, 77);              // stays in the buffer to the end
+    for (int64_t i = 0; i < 24; i++) {    // 144 MiB go through
+        if (!post(a, -1, 4, i, BIG, &p))
+            fail_msg("%s", err.text);
+        char want[16];
+        snprintf(want, sizeof want, "%d", (int)i);
+        assert_batch(a, want, true);
+        if (i % 8 == 7)
+            a = restart(a);
+    }
+    assert_in_range(folder_bytes(), 0, 140 << 20);
+    must_post(a, id, 2, 78);
+    a = restart(a);
+    assert_in_range(folder_bytes(), 0, 8 << 20);
+    assert_batch(a, "77,78", true);
+    atropos_free(a);
+}
+
+static void memory_is_bounded(UNUSED void **state)
+{
+    struct atropos_config config = { .max_bytes = 10000 };
+    struct atropos *a = atropos_new(&config, &err);
+    struct atropos_posted p;
+    int64_t n = 0;
+    trainer_comes(a, 4);
+    while (n < 100 && post(a, -1, 4, n, 0, &p))
+        n++;
+    assert_in_range(n, 10, 99);
+    assert_int_equal(err.code, ERR_FULL);
+    assert_non_null(strstr(err.text, "wait for the trainer"));
+    assert_batch(a, "0", true);
+    assert_true(post(a, -1, 4, n, 0, &p));    // one left, one fits
+    assert_false(post(a, -1, 4, n, 0, &p));
+    atropos_free(a);
+    config.max_bytes = 1 << 20;
+    a = atropos_new(&config, &err);
+    trainer_comes(a, 4);
+    int64_t id = env_comes(a, "odd", 4, -1);
+    for (n = 0; n < 1000 && post(a, id, 3, n, 0, &p); n++)    // threes never add up to four
+        assert_int_equal(p.buffer_seqs, 3 * (n + 1));
+    assert_int_equal(n, ATROPOS_BUFFER_MAX);
+    assert_int_equal(err.code, ERR_FULL);
+    assert_non_null(strstr(err.text, "do not add up"));
+    must_post(a, id, 4, 1);    // whole groups of it still come through
+    atropos_free(a);
+}
+
+static void a_silent_environment_does_not_hold_up_batches(UNUSED void **state)
+{
+    struct atropos_env_status s;
+    struct atropos *a = start(NULL);
+    fake_ms = 5000;
+    trainer_comes(a, 8);
+    int64_t dead = env_comes(a, "dead", 4, 0.5), lives = env_comes(a, "lives", 4, -1);
+    must_post(a, lives, 4, 1);
+    must_post(a, lives, 4, 2);
+    assert_batch(a, "", true);    // half of it belongs to the other one
+    fake_ms += 999;
+    assert_true(atropos_env_status(a, lives, &s, &err));
+    assert_true(s.unallocated_fraction == 0.5 && s.env_weight == 0.5);
+    assert_batch(a, "", true);
+    fake_ms += 1;
+    assert_true(atropos_env_status(a, lives, &s, &err));
+    assert_true(s.unallocated_fraction == 1 && s.env_weight == 1);
+    assert_batch(a, "1,2", true);
+    assert_true(atropos_env_status(a, dead, &s, &err));    // it was only slow
+    assert_true(s.unallocated_fraction == 0.5 && s.env_weight == 0.5);
+    atropos_free(a);
+}
+
+static void status_counts_as_atropos_does(UNUSED void **state)
+{
+    struct atropos_env_status s;
+    struct atropos *a = start(NULL);
+    trainer_comes(a, 16);
+    int64_t mine = env_comes(a, "a", 4, -1), other = env_comes(a, "b", 2, 0.25);
+    must_post(a, mine, 4, 1);
+    for (int i = 0; i < 5; i++)
+        must_post(a, other, 2, 2);    // 10 sequences in packs of 4 are 12, less its share of 4
+    must_post(a, -1, 3, 3);           // 3 are 4
+    assert_true(atropos_env_status(a, mine, &s, &err));
+    assert_int_equal(s.max_group_size, 4);
+    assert_int_equal(s.self_queue_size, 1);
+    assert_int_equal(s.queue_size, (4 + 8 + 4) / 4);
+    assert_true(s.unallocated_fraction == 0.75 && s.env_weight == 0.5);
+    assert_false(atropos_env_status(a, 7, &s, &err));
+    atropos_free(a);
+    a = start(NULL);
+    trainer_comes(a, 16);
+    struct atropos_env e = { .max_token_len = 512, .group_size = 4, .weight = -1, .desired_name = "ignored" };
+    assert_true(atropos_env_add(a, &e, &mine, &err));    // the sum of weights is 0
+    assert_true(atropos_env_status(a, mine, &s, &err) && s.env_weight == 1);
+    atropos_free(a);
+}
+
+static void the_newest_batch_comes_first_where_that_is_asked_for(UNUSED void **state)
+{
+    struct atropos_config config = { .max_bytes = 1 << 20, .lifo = true };
+    struct atropos *a = atropos_new(&config, &err);
+    trainer_comes(a, 4);
+    for (int64_t i = 0; i < 3; i++)
+        must_post(a, -1, 4, i);
+    assert_batch(a, "2", true);
+    assert_int_equal(atropos_step(a), 3);    // all were formed
+    assert_batch(a, "1", true);
+    assert_batch(a, "0", true);
+    atropos_free(a);
+}
+
+static void a_second_trainer_changes_nothing_unless_it_takes_over(UNUSED void **state)
+{
+    struct atropos *a = start(NULL);
+    struct atropos_trainer t = { .batch_size = 2, .group = "second" };
+    trainer_comes(a, 8);
+    must_post(a, -1, 2, 1);
+    assert_true(atropos_register(a, &t, false, &err));
+    assert_int_equal(atropos_trainer(a)->batch_size, 8);
+    assert_true(atropos_register(a, &t, true, &err));
+    assert_string_equal(atropos_trainer(a)->group, "second");
+    assert_batch(a, "1", true);
+    atropos_free(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batches_have_exactly_their_size_in_packs_of_the_largest_group),
+        cmocka_unit_test(shares_of_environments_are_kept),
+        cmocka_unit_test(small_groups_are_added_up_exactly),
+        cmocka_unit_test(numbers_are_coerced_as_pydantic_does),
+        cmocka_unit_test(what_is_no_group_is_named),
+        cmocka_unit_test(a_group_comes_back_as_it_was_posted),
+        cmocka_unit_test_setup_teardown(everything_acknowledged_outlives_a_kill, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(a_record_that_was_cut_off_was_never_acknowledged, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(the_folder_does_not_grow_with_what_was_fetched, folder_setup, folder_teardown),
+        cmocka_unit_test(memory_is_bounded),
+        cmocka_unit_test(a_silent_environment_does_not_hold_up_batches),
+        cmocka_unit_test(status_counts_as_atropos_does),
+        cmocka_unit_test(the_newest_batch_comes_first_where_that_is_asked_for),
+        cmocka_unit_test(a_second_trainer_changes_nothing_unless_it_takes_over),
+    };
+    setenv("RC_LOG", "error", 1);    // each end that was cut off would be logged
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
