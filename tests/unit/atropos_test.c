@@ -164,10 +164,10 @@ static void what_is_no_group_is_named(UNUSED void **state)
         const char *fields, *loc, *type, *why;
     } cases[] = {
         { "\"tokens\":[[1.5]]", "[\"body\",\"tokens\"]", "int_from_float", "a token is whole" },
-        { "\"tokens\":[[\"x\"]]", "[\"body\",\"tokens\"]", "int_parsing", "text that is no number" },
-        { "\"tokens\":[[null]]", "[\"body\",\"tokens\"]", "int_type", "null is no token" },
+        { "\"tokens\":[[\"x\"]]", "[\"body\",\"tokens\"]", "int_parsing", "text that is not a number" },
+        { "\"tokens\":[[null]]", "[\"body\",\"tokens\"]", "int_type", "null is not a token" },
         { "\"tokens\":[1]", "[\"body\",\"tokens\"]", "list_type", "a list of lists" },
-        { "\"tokens\":[]", "[\"body\",\"tokens\"]", "too_short", "it would wait for ever" },
+        { "\"tokens\":[]", "[\"body\",\"tokens\"]", "too_short", "it would wait forever" },
         { "\"tokens\":null", "[\"body\",\"tokens\"]", "list_type", "it is needed" },
         { "\"tokens\":[[01]]", "[\"body\"", "json_invalid", "no JSON number" },
         { "\"tokens\":[[1,]]", "[\"body\",\"tokens\"]", "int_type", "nothing after the comma" },

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "protocol/base/json_text.h"
 
-#define NUMBER_MAX 400     // digits of one number; longer ones are no token and no log-prob
+#define NUMBER_MAX 400     // digits of one number; longer ones are neither tokens nor log-probs
 #define NAME_MAX_LEN 64    // of a field's name; longer ones are unknown fields
 
 enum value_kind {

@@ -33,7 +33,7 @@ struct web_answer {
     int retry_after_s;        // 0: no such header
     struct serve_job *job;    // the answer is this job's; the reference passes to the server. NULL: the answer is in body
     bool stream;              // ... sent as a stream
-    int64_t receipt;          // not 0: web_config.sent is told of this number
+    int64_t receipt;          // not 0: web_config.sent is called with this number
 };
 struct web_route {
     const char *method, *path;
