@@ -124,6 +124,7 @@ struct run_limits {
     int64_t max_seq_tok;     // longest sequence, prompt and completion
     bool train;              // keep what the backward pass needs
     bool recompute_block;    // with train: keep only each block's input and run the block's forward again
+    bool by_piece;           // with train: gradients are requested piece by piece (model_grad without flat); less memory
     int64_t head_rows;       // rows of logits computed at once in scoring and training; 0: what suits the device
     void *mem;               // (device) of model_run_bytes to work in, borrowed; others may use it between calls (forward, head
                              // and backward of a training step count as one call). NULL: its own

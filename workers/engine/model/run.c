@@ -135,11 +135,11 @@ static int64_t head_rows_max(const struct model *m, const struct run_limits *lim
     return MIN(want, MAX(lim->max_tok, 1));
 }
 
-/* Is the head's gradient computed in parts, which must be summed before they are added to the gradient? In the tied
- * case the embedding's is one of them. */
+/* Does the head's gradient, computed in parts, need memory to be summed in before it is added to the gradient? In the tied case the
+ * embedding's is one of the parts; else a piece that is set serves itself. */
 static bool head_in_parts(const struct model *m, const struct run_limits *lim)
 {
-    return lim->train && !m->lora && (m->head_at == m->embed_at || head_rows_max(m, lim) < lim->max_tok);
+    return lim->train && !m->lora && (m->head_at == m->embed_at || (head_rows_max(m, lim) < lim->max_tok && !lim->by_piece));
 }
 
 static void layout_lora(struct walk *w, struct lora_scratch *s, const struct model *m, const struct run_limits *lim)
@@ -946,9 +946,10 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
     int64_t d = m->c.d_model, vocab = m->c.vocab;
     size_t e = dtype_size(m->dtype);
     bool frozen = m->lora != NULL, own = !frozen && m->head_at != m->embed_at;    // own: a piece of the gradient
-    bool parts = !frozen && (!own || n_head > r->head_max);
     TRY(!own || place_begin(m, g, model_n_piece(m) - 1, &grad, err));
-    TRY(!own || place_clear(m, &grad, n_head == 0 ? m->head_at : m->head_at + vocab * d, m->n_flat, err));
+    bool parts = !frozen && (!own || n_head > r->head_max), here = parts && own && grad.set;    // summed up in the piece itself
+    TRY(!own || place_clear(m, &grad, n_head == 0 || here ? m->head_at : m->head_at + vocab * d, m->n_flat, err));
+    parts = parts && !here;
     if (parts)
         TRY(OP(m->dev, err, mem_fill, .y = r->dhead, .size_bytes = (size_t)(vocab * d) * 4));
     TRY(OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * e));
@@ -967,7 +968,7 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
         TRY(OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = r->dlogits, .w = model_head_weight(m), .n = n));
         TRY(frozen
             || OP(m->dev, err, linear_bwd_w, .dw = parts ? r->dhead : place_of(&grad, m->head_at), .dy = r->dlogits, .x = r->hrow, .n = n,
-                  .n_out = vocab, .n_in = d, .dtype = m->dtype, .set = !parts && grad.set));
+                  .n_out = vocab, .n_in = d, .dtype = m->dtype, .set = !parts && !here && grad.set));
         TRY(OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = h->row + row0, .n = n, .n_row = r->n_tok, .d = d,
                .dtype = m->dtype));
     }
@@ -1117,7 +1118,7 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
     struct model *m = r->m;
     struct place to;
     int64_t n_head, n_kept = r->logits_n, row0_kept = r->logits_row0;
-    BUG_IF(!r->lim.train, "this run was not made for training");
+    BUG_IF(!r->lim.train || (r->lim.by_piece && grad->flat), "this run was not made for such training");
     TRY(head_select(r, loss->target, &n_head, err));
     r->logits_n = n_kept == n_head ? n_kept : 0;    // model_head left all of them: no need to compute them again
     r->logits_row0 = row0_kept;

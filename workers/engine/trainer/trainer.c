@@ -14,6 +14,7 @@ static void limits_make(struct run_limits *l, const struct trainer_settings *s)
                               .max_seq_tok = s->token_budget_max,
                               .train = true,
                               .recompute_block = s->recompute_block,
+                              .by_piece = s->n_rank > 1,
                               .mem = s->scratch };
 }
 
