@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The same whole runs on one, two and four GPUs (as many as there are): how long a step takes, and the sha256 of the weights they end
-with, which must be one and the same.
+"""The same whole runs on one, two and four GPUs (as many as there are), on the most also with zero_stage 3: how long a step takes, and
+the sha256 of the weights they end with, which must be one and the same.
 
     tests/gpu/ranks.py [--work DIR] [--steps 3] [CASE...]      cases: 0.5B 1.5B (default: both); starter, on CPUs, to try this script
 
@@ -39,8 +39,10 @@ def main():
         c = MORE.get(name) or CASES[name]
         kind, most = ("cpu", 4) if name == "starter" else ("cuda", n_gpu())
         first = None
-        for n in [n for n in (1, 2, 4, 8) if n <= most]:
-            path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(n)), a.work, f"ranks-{name}-{n}-{os.getpid()}", a.steps)
+        counts = [n for n in (1, 2, 4, 8) if n <= most]
+        for n, zero in [(n, "auto") for n in counts] + [(n, "3") for n in counts[-1:] if n > 1]:
+            path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(n)), a.work, f"ranks-{name}-{n}-{zero}-{os.getpid()}", a.steps,
+                                      ["--zero_stage", zero])
             got = medians(step, ("generate_s", "train_s", "ranks_s", "publish_s", "step_s"))
             got["sha256"] = sha256(os.path.join(path, "checkpoints", f"step-{a.steps:06d}", "model.safetensors"))
             got["sampler_trainer_diff"] = max(m["train/sampler_trainer_diff"] for m in step)
@@ -50,12 +52,13 @@ def main():
             got["step_of_n"] = round(first["step_s"] / got["step_s"] / n, 4)
             same = got["sha256"] == first["sha256"] and got["sampler_trainer_diff"] == 0
             differ |= not same
-            print(json.dumps(dict(bench="ranks", case=name, ranks=n, prompts=c["prompts"], group=c["group"], new=c["new"], **got, check=same)), flush=True)
-            table.append(f"{name:8}{n:2} x  step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  train {got['train_s']:8.3f}"
+            print(json.dumps(dict(bench="ranks", case=name, ranks=n, zero_stage=zero, prompts=c["prompts"], group=c["group"], new=c["new"], **got, check=same)), flush=True)
+            table.append(f"{name:8}{n:2} x  zero {zero:4}  step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  train {got['train_s']:8.3f}"
                          f"  waited {got['ranks_s'] or 0:7.3f}  train / (N x one) {got['train_of_n']:.3f}  {got['sha256'][:16]}"
                          f"  {'same bytes' if same else 'OTHER BYTES'}")
     print("\n".join(table))
     sys.exit(differ)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -128,11 +128,7 @@ for group in "$@"; do
         done
         ;;
     ranks)
-        all=$(nvidia-smi -L | awk '{ printf "%scuda:%d", NR > 1 ? "," : "", NR - 1 }')
-        for zero in 1 2; do
-            note "7B on $all, zero_stage $zero" "$bin/rollcall" bench ranks --shape Qwen2.5-7B --devices "$all" --zero $zero --seq 2048 \
-                --tokens $((32768 * $(nvidia-smi -L | wc -l))) --micro 8192
-        done
+        ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "steps at each zero_stage" $python tests/gpu/zero.py ${ZERO_CASES:-}
         ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "the same runs on one, two and four GPUs" $python tests/gpu/ranks.py ${RANKS_CASES:-}
         ;;
     publish)

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Training steps of real shapes, shared by all GPUs at each zero_stage, against one GPU: tokens/s, what of a step was spent waiting,
+memory, and the hash of the weights after the last step, which must be one and the same for a shape.
+
+    tests/gpu/zero.py [CASE...]      cases: 0.5B 1.5B 7B 7B-large 14B (default: all); starter, on CPUs, to try this script
+
+One JSON line for each measurement, then a table. A case without a line for one GPU has no room there. Exits 1 when bytes differ or a
+measurement fails. ROLLCALL names the program.
+"""
+import argparse, json, os, subprocess, sys
+from step import ROLLCALL
+from ranks import n_gpu
+
+CASES = {    # tokens are those of a step of two GPUs, and of one; devices: how many, and at which zero_stage
+    "0.5B": dict(shape="Qwen2.5-0.5B", seq=512, tokens=65536, micro=8192, rounds=8, layouts=((1, 0), (0, 1), (0, 2), (0, 3))),
+    "1.5B": dict(shape="Qwen2.5-1.5B", seq=1024, tokens=131072, micro=16384, rounds=3, layouts=((1, 0), (0, 2), (0, 3))),
+    "7B": dict(shape="Qwen2.5-7B", seq=2048, tokens=16384, micro=2048, rounds=3, layouts=((1, 0), (0, 2), (0, 3))),
+    "7B-large": dict(shape="Qwen2.5-7B", seq=2048, tokens=65536, micro=8192, rounds=2, layouts=((0, 2), (0, 3))),
+    "14B": dict(shape="Qwen2.5-14B", seq=2048, tokens=32768, micro=4096, rounds=2, layouts=((0, 3),), more=["--recompute-full"]),
+    "starter": dict(shape="starter", seq=64, tokens=2048, micro=256, rounds=2, layouts=((1, 0), (0, 1), (0, 2), (0, 3))),
+}
+
+
+def measure(c, devices, zero):
+    p = subprocess.run([ROLLCALL, "bench", "ranks", "--shape", c["shape"], "--devices", devices, "--zero", str(zero), "--seq", str(c["seq"]),
+                        "--tokens", str(c["tokens"]), "--micro", str(c["micro"]), "--rounds", str(c["rounds"]), *c.get("more", [])],
+                       capture_output=True, text=True)
+    return json.loads(p.stdout.splitlines()[-1]) if p.returncode == 0 else dict(check=False, why=p.stderr.strip()[-400:])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("case", nargs="*")
+    a = parser.parse_args()
+    table, failed = [], False
+    for name in a.case or [name for name in CASES if name != "starter"]:
+        c = CASES[name]
+        kind, most = ("cpu", 2) if name == "starter" else ("cuda", n_gpu())
+        alone = first = None
+        for n, zero in c["layouts"]:
+            n = n or most
+            r = measure(c, ",".join(f"{kind}:{i}" for i in range(n)), zero)
+            r["case"] = name
+            if "hash" in r:
+                first = first or r
+                alone = r if n == 1 else alone
+                r["check"] = r["check"] and r["hash"] == first["hash"]
+                of_n = f"{r['tok_per_s'] / alone['tok_per_s'] / n:6.3f}" if alone else "     -"
+                table.append(f"{name:9}{n:2} x  zero {zero}  {r['tok_per_s']:8.0f} tok/s  / (N x one) {of_n}  waited {100 * r['exposed']:5.2f} %  sent"
+                             f" {r['sent_gb']:7.2f} GB  memory {r['memory_gb']:7.2f} / planned {r['planned_gb']:7.2f} GB  {r['hash']}"
+                             f"  {'same bytes' if r['check'] else 'OTHER BYTES'}")
+            else:
+                table.append(f"{name:9}{n:2} x  zero {zero}  FAILED: {r['why']}")
+            failed |= not r["check"]
+            print(json.dumps(r), flush=True)
+    print("\n".join(table))
+    sys.exit(failed)
+
+
+main()
