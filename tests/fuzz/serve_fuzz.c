@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "workers/serve/ask.h"
-#include "workers/serve/tool_calls.h"
+#include "workers/engine/template/tool_calls.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -34,7 +34,7 @@ MAY = {
 }
 # The layers inside the engine.
 ENGINE_MAY = {
-    "text": (), "hub": (), "data": ("hub",), "reward": (), "template": ("text",), "model": (), "publish": ("model",),
+    "text": (), "hub": (), "data": ("hub",), "reward": ("template",), "template": ("text",), "model": (), "publish": ("model",),
     "sampler": ("model", "text", "template", "reward"), "trainer": ("model", "text", "template", "data"),
     "plan": ("model", "sampler", "trainer"), "load": ("hub", "model", "text", "template"),
 }

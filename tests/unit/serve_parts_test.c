@@ -10,7 +10,7 @@
 #include "workers/engine/template/template.h"
 #include "workers/serve/ask.h"
 #include "workers/serve/stop_text.h"
-#include "workers/serve/tool_calls.h"
+#include "workers/engine/template/tool_calls.h"
 
 static struct error err;
 static struct tokenizer *tokenizer;

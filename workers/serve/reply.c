@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "protocol/base/json_text.h"
-#include "workers/serve/tool_calls.h"
+#include "workers/engine/template/tool_calls.h"
 
 static void text_print(struct buf *out, const char *s, size_t len)
 {

@@ -1,4 +1,4 @@
-#include "workers/serve/tool_calls.h"
+#include "workers/engine/template/tool_calls.h"
 #include <ctype.h>
 #include <stdint.h>
 #include <stdlib.h>
