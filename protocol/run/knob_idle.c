@@ -4,20 +4,6 @@
 #include <string.h>
 #include "protocol/run/knobs.h"
 
-/* Does the kind of one of the reward's parts begin with this? "0.8*code + 0.2*program:./len.py" has code and program:. */
-static bool reward_has(const struct run_config *c, const char *kind)
-{
-    for (const char *part = c->reward_type; part; part = strstr(part, " + ") ? strstr(part, " + ") + 3 : NULL) {
-        char *after;
-        (void)strtod(part, &after);
-        const char *at = after + strspn(after, " ");    // a weight may go before: 0.5 * code
-        at += *at == '*' ? 1 + strspn(at + 1, " ") : 0;
-        if (strncmp(at, kind, strlen(kind)) == 0)
-            return true;
-    }
-    return false;
-}
-
 /* Does every device's name begin with this? False while the devices are still to be chosen. */
 static bool devices_all(const struct run_config *c, const char *kind)
 {
@@ -107,6 +93,14 @@ static bool no_code(const struct run_config *c)
 {
     return !reward_has(c, "code");
 }
+static bool no_environment(const struct run_config *c)
+{
+    return !c->environment[0];
+}
+static bool other_reward(const struct run_config *c)
+{
+    return no_environment(c) || !reward_has(c, "environment");
+}
 static bool no_wait(const struct run_config *c)
 {
     return !reward_has(c, "code") && !reward_has(c, "program:");
@@ -186,6 +180,11 @@ static const struct idle_rule {
     { "only_reward_good_outputs", no_verifier, VERIFY_WHY },
     { "math_symbolic", no_verifier, VERIFY_WHY },
     { "max_length_verifier_max_length", no_verifier, VERIFY_WHY },
+    { "environment_reward", other_reward, "no part of 'reward_type' is environment" },
+    { "environment_processes", no_environment, "there is no 'environment'" },
+    { "environment_timeout_s", no_environment, "there is no 'environment'" },
+    { "max_turns", no_environment, "there is no 'environment', so a sample has one turn" },
+    { "max_turn_tokens", no_environment, "there is no 'environment', so a sample has one turn; 'max_new_tokens' bounds it" },
     { "eval_interval", no_eval, EVAL_WHY },
     { "eval_temperature", no_eval, EVAL_WHY },
     { "eval_save_dir", no_eval, EVAL_WHY },

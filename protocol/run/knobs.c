@@ -115,7 +115,7 @@ const struct knob knobs[] = {
     { "lora_target_modules", NULL, NULL, "adapter", KNOB_TEXT, "", AT(lora_target_modules), .def = "all-linear", .help = "modules with an adapter, in every layer: a list of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, or all-linear" },
     { "lora_adapter", NULL, NULL, "adapter", KNOB_PATH, "", AT(lora_adapter), .def = "", .help = "start from this adapter, a directory as PEFT writes it, with its rank, alpha and modules, instead of a new one" },
 
-    { "reward_type", NULL, "rt", "reward", KNOB_TEXT, "", AT(reward_type), .def = "think_answer_tags", .help = "think_answer_tags, boxed, math, code, code_share, program:CMD, verify (the verifiers that each row names in 'dataset'), verify:NAME (one for all rows), or a weighted list '0.8*boxed + 0.2*program:CMD'" },
+    { "reward_type", NULL, "rt", "reward", KNOB_TEXT, "", AT(reward_type), .def = "think_answer_tags", .help = "think_answer_tags, boxed, math, code, code_share, program:CMD, environment, verify (the verifiers that each row names in 'dataset'), verify:NAME (one for all rows), or a weighted list '0.8*boxed + 0.2*program:CMD'" },
     { "verification_reward", NULL, NULL, "reward", KNOB_F64, "", 0, 1e6, .above_min = true, AT(verification_reward), .def = "10", .help = "reward of a verifier's score of 1" },
     { "remap_verifier", NULL, NULL, "reward", KNOB_TEXT, "", AT(remap_verifier), .def = "", .help = "OLD=NEW: rows that name the verifier OLD are verified by NEW" },
     { "format_reward", NULL, NULL, "reward", KNOB_F64, "", 0, 1e6, AT(format_reward), .def = "0", .help = "reward of the format '... </think> <answer>...</answer>', without which verifiers give nothing; 0: the format does not matter" },
@@ -128,6 +128,13 @@ const struct knob knobs[] = {
     { "code_verifier_api_url", NULL, "cv", "reward", KNOB_TEXT, "", AT(code_verifier_api_url), .def = "", .help = "external verifier for code; unset: the local sandbox" },
     { "reward_timeout_s", NULL, NULL, "reward", KNOB_F64, "s", 0, 3600, .above_min = true, AT(reward_timeout_s), .def = "10", .help = "time limit for a reward program or an external verifier, and for one test of a code reward" },
     { "scorer_threads", NULL, NULL, "reward", KNOB_I64, "", 0, 256, AT(scorer_threads), .def = "0", .help = "scoring threads; 0: as many as cores" },
+
+    { "environment", NULL, NULL, "environment", KNOB_TEXT, "", AT(environment), .def = "", .help = "program:CMD answers the model's turns, with JSON lines over a pipe (examples/environments/README.md); unset: one turn" },
+    { "environment_reward", NULL, NULL, "environment", KNOB_TEXT, "", .choices = "last|sum", AT(environment_reward), .def = "sum", .help = "a sample's reward of 'reward_type' environment: its last turn's reward, or the sum of all" },
+    { "environment_processes", NULL, NULL, "environment", KNOB_I64, "", 0, 256, AT(environment_processes), .def = "0", .help = "copies of the environment's program; 0: as many as scoring threads" },
+    { "environment_timeout_s", NULL, NULL, "environment", KNOB_F64, "s", 0, 3600, .above_min = true, AT(environment_timeout_s), .def = "10", .help = "time limit for an answer of the environment" },
+    { "max_turns", NULL, NULL, "environment", KNOB_I64, "turn", 1, 1000, AT(max_turns), .def = "8", .help = "turns of the model in a sample, at most" },
+    { "max_turn_tokens", NULL, NULL, "environment", KNOB_I64, "token", 0, 1e6, AT(max_turn_tokens), .def = "0", .help = "tokens of one turn, at most; 0: what max_new_tokens leaves, which bounds a sample's turns and all that is said between them" },
 
     { "eval_interval", NULL, "ei", "evaluation and saving", KNOB_I64, "step", -1, BIG, AT(eval_interval), .def = "-1", .applies = APPLY_NOW, .help = "optimizer steps between evaluations; 0 or less: none" },
     { "eval_temperature", NULL, NULL, "evaluation and saving", KNOB_F64, "", 0, 100, AT(eval_temperature), .def = "0.6", .applies = APPLY_NOW, .help = "for evaluation sets that set none; 0: greedy" },

@@ -253,6 +253,19 @@ bool run_config_print(const struct run_config *c, struct buf *out, struct error 
 
 /* ---- rules ---- */
 
+bool reward_has(const struct run_config *c, const char *kind)
+{
+    for (const char *part = c->reward_type; part; part = strstr(part, " + ") ? strstr(part, " + ") + 3 : NULL) {
+        char *after;
+        (void)strtod(part, &after);
+        const char *at = after + strspn(after, " ");    // a weight may go before: 0.5 * code
+        at += *at == '*' ? 1 + strspn(at + 1, " ") : 0;
+        if (strncmp(at, kind, strlen(kind)) == 0)
+            return true;
+    }
+    return false;
+}
+
 static bool from_default(const struct run_config *c, const char *name)
 {
     struct error err;
@@ -398,9 +411,23 @@ static bool adapter_check(const struct run_config *c, struct error *err)
     return true;
 }
 
+/* A run with an environment takes its rewards, unless another reward is asked for. */
+static bool environment_check(struct run_config *c, struct error *err)
+{
+    static const char program[] = "program:";
+    size_t len = sizeof program - 1;
+    if (c->environment[0] && (strncmp(c->environment, program, len) != 0 || !c->environment[len + strspn(c->environment + len, " ")]))
+        return error_set(err, ERR_USAGE, "'environment' is '%s'; it is 'program:' and the command to run", c->environment);
+    if (c->environment[0] && from_default(c, "reward_type"))
+        snprintf(c->reward_type, sizeof c->reward_type, "environment");
+    if (!c->environment[0] && reward_has(c, "environment"))
+        return error_set(err, ERR_USAGE, "'reward_type' is '%s', but the run has no 'environment' that gives a reward", c->reward_type);
+    return true;
+}
+
 static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
 {
-    if (!name_check(c->name, err) || !adapter_check(c, err))
+    if (!name_check(c->name, err) || !adapter_check(c, err) || !environment_check(c, err))
         return false;
     static const struct {
         const char *name;

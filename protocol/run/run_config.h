@@ -115,6 +115,12 @@ struct run_config {
     char remap_verifier[128];
     double reward_timeout_s;    // time limit of a reward program or the external verifier
     int64_t scorer_threads;
+    /* environment */
+    char environment[RUN_TEXT_MAX];    // "": none; program:CMD
+    char environment_reward[16];       // last | sum
+    int64_t environment_processes;     // 0: as many as scoring threads
+    double environment_timeout_s;
+    int64_t max_turns, max_turn_tokens;    // of a sample; tokens of one turn, 0: no limit of its own
     /* evaluation, saving, logging: intervals in optimizer steps */
     int64_t eval_interval;    // <= 0: off
     double eval_temperature;
@@ -163,6 +169,8 @@ int64_t run_config_micro_tok(const struct run_config *c);
 int64_t run_config_micro_tok_max(const struct run_config *c);
 /* Sampling temperature of a rollout step (from 0): from temperature to temperature_end in equal parts, over temperature_steps. */
 double run_config_temperature(const struct run_config *c, int64_t rollout_step);
+/* Does the kind of one of the reward's parts begin with this? "0.8*code + 0.2*program:./len.py" has code and program:. */
+bool reward_has(const struct run_config *c, const char *kind);
 /* The groups that count. */
 struct batch_filter run_config_filter(const struct run_config *c);
 /* The struct as YAML, every setting, absolute paths: the run directory's run.yaml. */

@@ -37,6 +37,7 @@ enum msg_type {
     MSG_DONE,
     /* to the scorer */
     MSG_SCORE,
+    MSG_TURN,
     /* from another node to the head's gate */
     MSG_JOIN,
     MSG_NODE,

@@ -77,6 +77,36 @@ static void every_form_of_a_row_becomes_ids(UNUSED void **state)
     }
 }
 
+static void what_is_said_between_turns_is_written_as_the_template_does(UNUSED void **state)
+{
+    static const char source[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }};~{% endfor %}"
+                                 "{% if add_generation_prompt %}[assistant]{% endif %}";
+    static const struct {
+        bool chat;
+        const char *role, *last, *want, *why;
+    } cases[] = {
+        { true, "user", ";", "~[user]up;~[assistant]", "the end token was drawn: it is not written again" },
+        { true, "tool", "", ";~[tool]up;~[assistant]", "the turn was cut: its end is written" },
+        { true, "tool", "$", ";~[tool]up;~[assistant]", "it ended with another token than the template's" },
+        { false, "user", ";", "up", "the prompt was a text, and so is this" },
+    };
+    struct template *ending = template_new(source, strlen(source), "test", &err);
+    assert_non_null(ending);
+    struct prompt_maker p = { .encoder = encoder, .template = ending, .system_prompt = "S" };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct token_list ids = { 0 };
+        char text[64] = "";
+        if (!prompt_turn_add(&p, cases[i].chat, cases[i].role, "up", 2, cases[i].last, strlen(cases[i].last), &ids, &err))
+            fail_msg("%s: %s", cases[i].why, err.text);
+        for (int64_t k = 0; k < ids.n; k++)
+            text[k] = (char)ids.id[k];
+        if (strcmp(text, cases[i].want) != 0)
+            fail_msg("%s: '%s'", cases[i].why, text);
+        token_list_release(&ids);
+    }
+    template_free(ending);
+}
+
 static void a_long_prompt_is_refused_dropped_or_keeps_its_end(UNUSED void **state)
 {
     static const struct {
@@ -141,6 +171,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form_of_a_row_becomes_ids),
+        cmocka_unit_test(what_is_said_between_turns_is_written_as_the_template_does),
         cmocka_unit_test(a_long_prompt_is_refused_dropped_or_keeps_its_end),
         cmocka_unit_test(a_row_that_is_not_a_prompt_is_an_error_that_names_the_field),
         cmocka_unit_test(the_policies_for_long_prompts_have_names),

@@ -218,6 +218,35 @@ static void a_runs_name_is_one_line_and_a_folders_name(UNUSED void **state)
     buf_release(&notes);
 }
 
+static void an_environment_gives_the_reward_unless_another_is_asked_for(UNUSED void **state)
+{
+    static const struct {
+        const char *environment, *reward, *want, *says;
+    } cases[] = {
+        { "program:./play", NULL, "environment", NULL },
+        { "program:./play", "boxed", "boxed", NULL },
+        { "program:./play", "0.5*boxed + 0.5*environment", "0.5*boxed + 0.5*environment", NULL },
+        { "", NULL, "think_answer_tags", NULL },
+        { "./play", NULL, NULL, "'environment' is './play'; it is 'program:' and the command to run" },
+        { "program: ", NULL, NULL, "it is 'program:' and the command to run" },
+        { "", "environment", NULL, "the run has no 'environment' that gives a reward" },
+    };
+    struct buf notes = BUF_INIT;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct run_config c;
+        struct error err = { 0 };
+        run_config_init(&c);
+        assert_true(run_config_set(&c, "environment", cases[i].environment, FROM_FILE, NULL, &err));
+        assert_true(!cases[i].reward || run_config_set(&c, "reward_type", cases[i].reward, FROM_FILE, NULL, &err));
+        bool ok = run_config_finish(&c, &notes, &err);
+        if (ok != !cases[i].says || (!ok && !strstr(err.text, cases[i].says)))
+            fail_msg("case %zu: %s", i, ok ? "taken" : err.text);
+        if (ok)
+            assert_string_equal(c.reward_type, cases[i].want);
+    }
+    buf_release(&notes);
+}
+
 static void the_dapo_preset_fills_what_nobody_set(UNUSED void **state)
 {
     struct run_config c;
@@ -443,6 +472,11 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
         { "offload_optimizer", "true", { { "devices", "cuda:0" } } },
         { "code_verifier_api_url", "http://h", { { "reward_type", "0.5*boxed + 0.5 * code" } } },
         { "reward_timeout_s", "3", { { "reward_type", "program:./x" } } },
+        { "max_turns", "3", { { "environment", "program:./x" } } },
+        { "max_turn_tokens", "3", { { "environment", "program:./x" } } },
+        { "environment_processes", "3", { { "environment", "program:./x" } } },
+        { "environment_timeout_s", "3", { { "environment", "program:./x" } } },
+        { "environment_reward", "last", { { "environment", "program:./x" }, { "reward_type", "0.5*boxed + 0.5*environment" } } },
         { "eval_interval", "3", { { "eval_dataset", "{\"a\": \"b\"}" } } },
         { "eval_temperature", "1", { { "eval_dataset", "{\"a\": \"b\"}" } } },
         { "eval_save_dir", "/tmp", { { "eval_dataset", "{\"a\": \"b\"}" } } },
@@ -520,6 +554,7 @@ int main(void)
         cmocka_unit_test(a_runs_name_is_one_line_and_a_folders_name),
         cmocka_unit_test(presets_are_their_origins),
         cmocka_unit_test(the_temperature_goes_to_its_end_and_stays),
+        cmocka_unit_test(an_environment_gives_the_reward_unless_another_is_asked_for),
         cmocka_unit_test(the_dapo_preset_fills_what_nobody_set),
         cmocka_unit_test(sizes_that_cannot_work_are_refused_and_colossalchats_examples_clamped),
         cmocka_unit_test(a_plan_counts_steps_and_ages_as_documented),

@@ -119,6 +119,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
     case MSG_FETCH:
     case MSG_DONE:
     case MSG_SCORE:
+    case MSG_TURN:
     case MSG_JOIN:
     case MSG_NODE:
     case MSG_FILE:

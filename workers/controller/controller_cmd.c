@@ -40,6 +40,7 @@ static void request_dispatch(struct controller *c, struct net_event *ev)
     case MSG_PUBLISH: event_told(c, ev->request, &in); break;
     case MSG_HEARTBEAT:
     case MSG_SCORE:
+    case MSG_TURN:
     case MSG_JOIN:
     case MSG_NODE:
     case MSG_FILE:

@@ -91,6 +91,7 @@ static void request_of_node(struct gate *g, struct net_event *ev)
     case MSG_HEARTBEAT:
     case MSG_FETCH:
     case MSG_SCORE:
+    case MSG_TURN:
     case MSG_GONE:
     case MSG_TYPE_COUNT:
         error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the gate", msg_specs[in.type].name);

@@ -154,6 +154,7 @@ static void request_came(struct uplink *u, struct net_event *ev)
     case MSG_HEARTBEAT:
     case MSG_FETCH:
     case MSG_SCORE:
+    case MSG_TURN:
     case MSG_JOIN:
     case MSG_NODE:
     case MSG_FILE:

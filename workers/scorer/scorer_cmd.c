@@ -1,4 +1,4 @@
-/* scorer_cmd.c - the scorer process: score requests of the workers in, scores out
+/* scorer_cmd.c - the scorer process: score requests of the workers in, scores out; turns in, what the environment says out
  *
  * The loop thread only moves requests into the queue and finished jobs out of it, so that it can always report its state; the
  * threads of queue.c do the work, which may be slow, crash a program or wait for a verifier. A request is answered when all its
@@ -14,17 +14,20 @@
 #include "protocol/base/log.h"
 #include "protocol/run/run_config.h"
 #include "workers/process/process.h"
+#include "workers/engine/reward/environment_pool.h"
 #include "workers/engine/reward/queue.h"
 
 #define N_OPEN 1024          // requests held open at once
 #define MAX_DEPTH 65536      // samples waiting
 #define SAMPLES_MAX 4096     // samples in one request
+#define TEXTS_MAX 4096       // a model's turns in one request
 #define STOP_WAIT_MS 3000    // time for the threads to finish their current sample
 
 struct scorer {
     struct process process;
     struct server *server;
     struct score_queue *queue;
+    struct environment_pool *pool;    // NULL: the run has no environment
     int n_part;                       // parts of the reward, for the answers
     struct verify_options options;    // the queue's threads read it
 };
@@ -44,6 +47,15 @@ static void gauges_add(void *ctx, struct msg_out *m)
     msg_f64(m, "scorer/latency_ms", stats.latency_ms);
     msg_f64(m, "scorer/latency_max_ms", stats.latency_max_ms);
     msg_f64(m, "scorer/busy_s", stats.busy_s);
+    if (!s->pool)
+        return;
+    struct environment_stats turns;
+    environment_pool_stats(s->pool, &turns);
+    msg_i64(m, "environment/waiting", turns.waiting);
+    msg_i64(m, "environment/turns", turns.n_turn);
+    msg_i64(m, "environment/timeouts", turns.n_timeout);
+    msg_i64(m, "environment/errors", turns.n_error);
+    msg_f64(m, "environment/latency_ms", turns.latency_ms);
 }
 
 static void on_wake(void *ctx)
@@ -101,10 +113,80 @@ static struct score_job *job_read(const struct mval *root, struct error *err)
             .finish = mval_i64(mval_get(sample, "finish"), 0) == 1 ? FINISH_LENGTH : FINISH_STOP,
             .max_new_tok = max_new_tok,
             .tool_ok = mval_bool(mval_get(sample, "tool_ok"), false),
+            .has_environment = mval_get(sample, "reward") != NULL,
+            .environment_reward = mval_f64(mval_get(sample, "reward"), 0),
+            .environment_acc = (float)mval_f64(mval_get(sample, "ans_acc"), 0),
         };
         text += len + 1;
     }
     return job;
+}
+
+/* A field's text, owned. NULL: it is not there, or no memory. */
+static char *text_copy(const struct mval *v)
+{
+    size_t len;
+    const char *text = mval_str(v, &len);
+    return text ? strndup(text, len) : NULL;
+}
+
+/* Make a turn's job, copied out of the message. NULL: see err. */
+static struct turn_job *turn_read(const struct mval *root, struct error *err)
+{
+    const struct mval *texts = mval_get(root, "texts");
+    int64_t n = mval_n(texts);
+    if (n > TEXTS_MAX) {
+        error_set(err, ERR_DATA, "a conversation of %" PRId64 " turns; at most %d are accepted", n, TEXTS_MAX);
+        return NULL;
+    }
+    struct turn_job *job = turn_job_new(n);
+    bool ok = job && (job->row = text_copy(mval_get(root, "row")));
+    for (int64_t i = 0; ok && i < n; i++)
+        ok = (job->text[i] = text_copy(mval_at(texts, i)));
+    if (!ok) {
+        error_set(err, ERR_DATA, "no memory for a turn, or one of its texts is missing");
+        turn_job_free(job);
+        return NULL;
+    }
+    job->turn.item = mval_i64(mval_get(root, "item"), 0);
+    job->turn.sample = mval_i64(mval_get(root, "sample"), 0);
+    job->turn.seed = mval_i64(mval_get(root, "seed"), 0);
+    job->turn.row = job->row;
+    job->turn.text = (const char *const *)job->text;
+    return job;
+}
+
+static void turn_take(struct scorer *s, struct net_event *ev, const struct mval *root)
+{
+    struct error err = { 0 };
+    struct turn_job *job = NULL;
+    if (!s->pool)
+        error_set(&err, ERR_USAGE, "the run has no environment");
+    else
+        job = turn_read(root, &err);
+    if (job)
+        job->ctx = ev->request;
+    if (!job || !environment_pool_put(s->pool, job, &err)) {
+        request_refuse(ev->request, &err);
+        turn_job_free(job);
+    }
+}
+
+static void turn_answer(struct scorer *s, struct turn_job *job)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    msg_begin(&m, MSG_OK);
+    msg_i64(&m, "score", job->answer.state);
+    msg_str(&m, "reason", job->answer.reason);
+    msg_str(&m, "answer", job->answer.json);
+    if (msg_finish(&m, &err))
+        request_answer(job->ctx, &m);
+    else
+        request_refuse(job->ctx, &err);
+    msg_release(&m);
+    s->process.progress += 1;
+    turn_job_free(job);
 }
 
 static void request_take(struct scorer *s, struct net_event *ev)
@@ -116,6 +198,11 @@ static void request_take(struct scorer *s, struct net_event *ev)
         return;
     }
     struct score_job *job = NULL;
+    if (in.type == MSG_TURN) {
+        turn_take(s, ev, in.root);
+        msg_in_release(&in);
+        return;
+    }
     if (in.type != MSG_SCORE)
         error_set(&err, ERR_USAGE, "the scorer does not answer '%s'", msg_specs[in.type].name);
     else
@@ -186,14 +273,23 @@ static bool scorer_loop(struct scorer *s, struct error *err)
         }
         for (struct score_job *job; (job = queue_done(s->queue));)
             job_answer(s, job);
-        if (queue_has_failed(s->queue, err))
+        for (struct turn_job *job; s->pool && (job = environment_pool_done(s->pool));)
+            turn_answer(s, job);
+        if (queue_has_failed(s->queue, err) || (s->pool && environment_pool_failed(s->pool, err)))
             return false;
         struct score_stats stats;
+        struct environment_stats turns = { 0 };
         queue_stats(s->queue, &stats);
-        if (!queue_is_ready(s->queue))
+        if (s->pool)
+            environment_pool_stats(s->pool, &turns);
+        if (s->pool && !environment_pool_ready(s->pool))
+            process_phase(&s->process, "starting", "the environment's start");
+        else if (!queue_is_ready(s->queue))
             process_phase(&s->process, "starting", "the reward's set-up");
         else if (stats.depth > 0)
             process_phase(&s->process, "scoring", "");
+        else if (turns.waiting > 0)
+            process_phase(&s->process, "playing", "");
         else
             process_phase(&s->process, "waiting", "completions to score");
     }
@@ -225,6 +321,11 @@ static bool scorer_cmd(int argc, char **argv, struct error *err)
     s->queue = queue_new(&config, n_thread, MAX_DEPTH, on_wake, s, err);
     if (!s->queue)
         goto out;
+    if (c->environment[0]) {
+        int n = (int)(c->environment_processes > 0 ? c->environment_processes : n_thread);
+        if (!(s->pool = environment_pool_new(c->environment + strlen("program:"), c->environment_timeout_s, n, on_wake, s, err)))
+            goto out;
+    }
     s->process.gauges = gauges_add;
     s->process.ctx = s;
     s->server = server_new(s->process.transport, name, N_OPEN, err);
@@ -235,6 +336,10 @@ out:
     if (s && s->queue && !queue_free(s->queue, STOP_WAIT_MS)) {
         clean = false;    // a thread is busy with a sample; its sandboxes and programs end with this process
         log_warn("ending while completions are being scored");
+    }
+    if (s && clean && s->pool && !environment_pool_free(s->pool, STOP_WAIT_MS)) {
+        clean = false;
+        log_warn("ending while the environment is asked");
     }
     if (s && clean) {
         if (s->process.transport)

@@ -14,8 +14,8 @@
 #include "protocol/base/hold.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/publish/publication.h"
-#include "workers/engine/sampler/generator.h"
 #include "workers/worker/engine_state.h"
+#include "workers/worker/episodes.h"
 #include "workers/worker/evaluation.h"
 #include "workers/worker/items.h"
 #include "workers/worker/loading.h"
@@ -76,6 +76,16 @@ void engine_scored(struct engine *e, struct report *r)
     pthread_mutex_lock(&e->lock);
     r->next = e->scored;
     e->scored = r;
+    pthread_cond_signal(&e->some);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void engine_answered(struct engine *e, struct report *r)
+{
+    pthread_mutex_lock(&e->lock);
+    r->next = NULL;
+    *e->turned_last = r;
+    e->turned_last = &r->next;
     pthread_cond_signal(&e->some);
     pthread_mutex_unlock(&e->lock);
 }
@@ -165,11 +175,6 @@ void engine_done(struct engine *e, const struct task *t, struct report *r, const
 
 /* ---- the thread ---- */
 
-static bool sampler_busy(const struct engine *e)
-{
-    return e->generator && !generator_idle(e->generator);
-}
-
 /* Is nothing waiting and nothing running? */
 static void idle_show(struct engine *e)
 {
@@ -187,14 +192,14 @@ static void idle_show(struct engine *e)
         e->wake(e->wake_ctx);
 }
 
-/* Wait for the next task; NULL: a checkpoint has been written, or the sampler is busy and no task is waiting. */
+/* Wait for the next task; NULL: a checkpoint has been written, or the sampler has something to do and no task is waiting. */
 static struct task *task_wait(struct engine *e)
 {
     bool busy = sampler_busy(e);
-    if (!busy)
+    if (!busy && sampler_empty(e))
         idle_show(e);
     pthread_mutex_lock(&e->lock);
-    while (!e->task_first && !busy && !e->written)
+    while (!e->task_first && !busy && !e->written && !e->turned_first)
         pthread_cond_wait(&e->some, &e->lock);
     e->written = false;
     struct task *t = e->task_first;
@@ -262,7 +267,7 @@ static void *engine_main(void *arg)
         }
         if (t)
             task_run(e, t);
-        else if (sampler_busy(e))
+        else if (!sampler_empty(e))
             sampler_run(e);
         saving_look(e, false);
     }
@@ -294,6 +299,7 @@ struct engine *engine_new(const struct run_config *config, const char *run_dir, 
     e->wake_ctx = ctx;
     e->task_last = &e->task_first;
     e->report_last = &e->report_first;
+    e->turned_last = &e->turned_first;
     e->step = e->version = e->look.step = e->look.version = -1;
     e->look.publish_ms = NAN;
     e->look.items_max = config->inference_microbatch_size;
@@ -316,6 +322,10 @@ static void queues_release(struct engine *e)
         report_free(r);
     while ((r = e->scored)) {
         e->scored = r->next;
+        report_free(r);
+    }
+    while ((r = e->turned_first)) {
+        e->turned_first = r->next;
         report_free(r);
     }
     while (e->task_first) {

@@ -19,6 +19,7 @@
 struct checkpoint_writer;
 struct collective;
 struct device;
+struct episodes;
 struct generator;
 struct model;
 struct publication;
@@ -55,12 +56,13 @@ struct engine {
     struct task *quit;    // made at the start, so that ending needs no memory; in the queue once engine_free has begun
 
     /* shared with the loop */
-    pthread_mutex_t lock;    // guards: tasks, reports, scored, written, look
-    pthread_cond_t some;     // signals a task, a scored group, or written
+    pthread_mutex_t lock;    // guards: tasks, reports, scored, turned, written, look
+    pthread_cond_t some;     // signals a task, a scored group, an answered turn, or written
     struct task *task_first, **task_last;
     struct report *report_first, **report_last;
     struct report *scored;
-    bool written;    // the checkpoint writer has finished one; saving_look gets the result
+    struct report *turned_first, **turned_last;    // turns that have been answered
+    bool written;                                  // the checkpoint writer has finished one; saving_look gets the result
     struct engine_look look;
 
     /* used only by the engine's thread */
@@ -73,6 +75,7 @@ struct engine {
     struct model *trained;    // what the trainer changes: model; with zero_stage 3, where a whole model is needed here, a second
                               // one of which it keeps its shards, and model gets the new weights after each step
     struct generator *generator;
+    struct episodes *episodes;    // with the generator, of a run with an environment; else NULL
     struct trainer *trainer;
     struct memory_plan plan;
     void *region;                   // (plan.region) used in turn by trainer and sampler; NULL: each has its own

@@ -13,6 +13,7 @@
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/sampler/eval.h"
 #include "workers/engine/sampler/generator.h"
+#include "workers/worker/episodes.h"
 #include "workers/worker/items.h"
 #include "workers/worker/saving.h"
 
@@ -151,7 +152,7 @@ static bool prompts_submit(struct engine *e, struct evaluation *x, struct error 
 static bool groups_send(struct engine *e, struct evaluation *x, struct error *err)
 {
     struct group *g;
-    while ((g = generator_poll(e->generator))) {
+    while ((g = sampler_poll(e))) {
         struct report *r = group_report(e, g, x->data, g->prompt_row, err);
         if (!r)
             return false;
@@ -170,8 +171,8 @@ static bool set_evaluate(struct engine *e, const struct task *t, struct evaluati
 {
     if (!evaluation_open(e, t, x, err))
         return false;
-    while (x->next < x->n_prompt || !generator_idle(e->generator)) {
-        if (!prompts_submit(e, x, err) || !generator_step(e->generator, err))
+    while (x->next < x->n_prompt || !sampler_empty(e)) {
+        if (!prompts_submit(e, x, err) || !sampler_wait(e, EVAL_WAIT_MS, err) || !sampler_step(e, err))
             return false;
         items_look(e);
         if (!groups_send(e, x, err) || !scores_collect(e, x, false, err))

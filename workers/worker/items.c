@@ -10,6 +10,7 @@
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
+#include "workers/worker/episodes.h"
 
 /* ---- shared with evaluations ---- */
 
@@ -38,6 +39,10 @@ void sampling_make(const struct engine *e, const struct run_config *c, double te
 
 bool prompt_submit(struct engine *e, const struct prompt_order *o, const struct sampling *s, bool *dropped, struct error *err)
 {
+    if (e->episodes) {
+        *dropped = false;
+        return episodes_submit(e, o, s, err);
+    }
     bool ok = false;
     struct token_list ids = { 0 };
     uint64_t *seed = calloc((size_t)o->n_sample, sizeof *seed);
@@ -70,19 +75,30 @@ out:
     return ok;
 }
 
-/* The texts of r's group: the prompt, and each completion without its end token. False: no memory. */
+/* The texts of r's group: the prompt, and each completion without its end token, all of it and its last turn. False: no memory. */
 static bool texts_make(struct report *r, const struct tokenizer *tokenizer)
 {
     const struct group *g = r->group;
     struct buf text = BUF_INIT;
     r->text = calloc((size_t)g->n_sample, sizeof *r->text);
-    bool ok = r->text && tokenizer_decode(tokenizer, g->prompt, g->n_prompt, false, &text) && (r->prompt_text = strdup(buf_text(&text)));
+    r->last = calloc((size_t)g->n_sample, sizeof *r->last);
+    bool ok = r->text && r->last && tokenizer_decode(tokenizer, g->prompt, g->n_prompt, false, &text)
+              && (r->prompt_text = strdup(buf_text(&text)));
     for (int32_t i = 0; ok && i < g->n_sample; i++) {
         const struct sample *s = &g->sample[i];
         const int32_t *id = g->token + s->first_tok;
         bool ended = s->n_tok > 0 && tokenizer_is_eos(tokenizer, id[s->n_tok - 1]);
         buf_clear(&text);
+        int64_t last = s->n_tok;    // where the last turn begins
+        while (last > 0 && g->mask[s->first_tok + last - 1])
+            last--;
         ok = tokenizer_decode(tokenizer, id, s->n_tok - ended, true, &text) && (r->text[i] = strdup(buf_text(&text)));
+        if (ok && last == 0) {
+            r->last[i] = r->text[i];
+        } else if (ok) {
+            buf_clear(&text);
+            ok = tokenizer_decode(tokenizer, id + last, s->n_tok - last - ended, true, &text) && (r->last[i] = strdup(buf_text(&text)));
+        }
     }
     buf_release(&text);
     return ok;
@@ -131,6 +147,7 @@ void items_drop(struct engine *e)
 {
     if (e->generator)
         generator_clear(e->generator);
+    episodes_clear(e->episodes);
 }
 
 /* ---- the tasks ---- */
@@ -169,12 +186,13 @@ bool items_step(struct engine *e, struct error *err)
     struct group *g;
     int64_t before = clock_ns();
     engine_phase(e, "generating");
-    if (!generator_step(e->generator, err))
+    if (!sampler_step(e, err))
         return false;
     e->work.generate_s += (double)(clock_ns() - before) / 1e9;
     items_look(e);
-    while ((g = generator_poll(e->generator))) {
-        e->work.n_tok += g->n_tok;
+    while ((g = sampler_poll(e))) {
+        for (int32_t i = 0; i < g->n_sample; i++)
+            e->work.n_tok += sample_n_own(g, i);
         // full length was asked for: counted as cut off, they would have no reward and training nothing to do
         for (int32_t i = 0; full_length(&e->config) && i < g->n_sample; i++)
             g->sample[i].finish = FINISH_STOP;

@@ -17,6 +17,7 @@
 #include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/worker/episodes.h"
 #include "workers/worker/profile.h"
 #include "workers/worker/publishing.h"
 #include "workers/worker/saving.h"
@@ -229,13 +230,17 @@ static struct trainer_settings trainer_settings_make(const struct engine *e)
 static struct generator_config generator_config_make(const struct engine *e, int64_t version)
 {
     const struct run_config *c = &e->config;
+    bool turns = c->environment[0] != 0;    // after the first turn each sample is an item of its own, which goes on where it was
     return (struct generator_config){
         .model = e->sampler ? e->sampler : e->model,
         .tokenizer = e->prompts.tokenizer,
         .max_seq = c->inference_microbatch_size * c->num_generations,
-        .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64),
+        .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64) * (turns ? c->num_generations : 1),
         .max_seq_tok = c->max_prompt_tokens + c->max_new_tokens,
         .version = version,
+        .prefix_cache = turns,
+        .watch = turns ? episodes_watch : NULL,
+        .watch_ctx = e->episodes,
     };
 }
 
@@ -318,6 +323,8 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
         || !models_load(e, err))
         return false;
     struct trainer_settings settings = trainer_settings_make(e);
+    if (e->config.environment[0] && !(e->episodes = episodes_new(err)))
+        return false;
     struct generator_config g = generator_config_make(e, t->step);
     /* before the trainer takes the weights' address: they may move to memory that all trainers can reach */
     if (!publishing_prepare(e, err) || !trainers_meet(e, t, err) || !zero_agree(e, &settings, &g, err)
@@ -348,6 +355,8 @@ void loading_undo(struct engine *e)
 {
     trainers_leave(e);
     generator_free(e->generator);
+    episodes_free(e->episodes);
+    e->episodes = NULL;
     trainer_free(e->trainer);
     model_free(e->sampler);
     model_free(e->ref);

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "workers/engine/reward/environment_pool.h"
 #include "workers/engine/reward/reward.h"
 
 struct task *task_new(enum task_kind kind, struct error *err)
@@ -54,8 +55,13 @@ void report_free(struct report *r)
 {
     if (!r)
         return;
+    for (int32_t i = 0; r->last && r->group && i < r->group->n_sample; i++)
+        if (r->last[i] != r->text[i])
+            free(r->last[i]);
     for (int32_t i = 0; r->text && r->group && i < r->group->n_sample; i++)
         free(r->text[i]);
+    turn_job_free(r->turn);
+    free(r->last);
     free(r->text);
     free(r->row);
     free(r->out);

@@ -34,9 +34,11 @@ void task_free(struct task *t);    // with its groups; NULL is fine
 
 enum report_kind {
     REPORT_GROUP,    // a finished group that needs scores
+    REPORT_TURN,     // a turn that the environment must answer
     REPORT_DONE,     // a task has ended (save: its checkpoint is on disk)
 };
 struct reward_output;    // workers/engine/reward/reward.h
+struct turn_job;         // workers/engine/reward/environment_pool.h
 struct report {
     struct report *next;
     enum report_kind kind;
@@ -45,9 +47,14 @@ struct report {
     int64_t made;           // the incarnation that made the weights it was sampled with
     char *row;              // the dataset's line as JSON, for the scorer
     char *prompt_text;
-    char **text;                  // (group->n_sample) decoded completions
+    char **text;                  // (group->n_sample) decoded completions, with what an environment said
+    char **last;                  // (group->n_sample) what the reward judges: the model's last turn; borrowed from text where
+                                  // that is all of it
     bool eval;                    // goes back to the engine when scored (engine_scored)
     struct reward_output *out;    // of eval: (group->n_sample) the scorer's answers; owned
+    /* REPORT_TURN: goes back to the engine when answered (engine_answered) */
+    struct turn_job *turn;    // owned
+    int64_t serial;           // of the item, among the engine's own
     /* REPORT_DONE */
     enum task_kind task_kind;
     int64_t task, incarnation, step, round;

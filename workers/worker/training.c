@@ -92,6 +92,8 @@ bool training_run(struct engine *e, struct task *t, struct report *r, struct err
     r->round = e->round;
     if (!step_check(e, t, err))
         return false;
+    if (e->region && e->generator)
+        generator_cache_clear(e->generator);    // the trainer writes over its pages
     trainer_hyper_of(&h, &t->config, t->step, t->max_steps);
     if (e->config.control_shuffle_rewards)
         scores_shuffle(t->group, t->n_group, (uint64_t)e->config.seed * 1000003u + (uint64_t)t->step);

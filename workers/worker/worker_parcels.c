@@ -1,4 +1,5 @@
-/* worker_parcels.c - reliable delivery: groups to the scorer and then to the controller, reports to the controller
+/* worker_parcels.c - reliable delivery: groups to the scorer and then to the controller, turns to the scorer, reports to the
+ * controller
  *
  * A parcel is resent until it has been answered. A group is the same parcel on both ways. */
 #include <inttypes.h>
@@ -10,6 +11,7 @@
 #include "protocol/base/log.h"
 #include "protocol/run/prompt_lines.h"
 #include "protocol/run/group_msg.h"
+#include "workers/engine/reward/environment_pool.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/worker/worker_parts.h"
 
@@ -17,7 +19,8 @@
 #define SCORE_LIMIT_MS 120000
 #define SCORE_TRIES 6    // after that the samples are left out
 #define GROUP_LIMIT_MS 20000
-#define OPEN_MAX 48    // groups at once, to scorer and to controller
+#define OPEN_MAX 48          // groups at once, to scorer and to controller
+#define TURN_OPEN_MAX 256    // turns at once
 
 static struct parcel *parcel_add(struct worker_process *w, enum parcel_kind kind)
 {
@@ -46,7 +49,7 @@ static void parcel_free(struct worker_process *w, struct parcel *p)
     free(p);
 }
 
-static void parcel_score_make(struct parcel *p)
+static void parcel_score_make(struct parcel *p, bool environment)
 {
     const struct report *r = p->report;
     msg_begin(&p->msg, MSG_SCORE);
@@ -57,11 +60,29 @@ static void parcel_score_make(struct parcel *p)
     msg_list(&p->msg, "samples");
     for (int32_t i = 0; i < r->group->n_sample; i++) {
         msg_map(&p->msg, NULL);
-        msg_str(&p->msg, "text", r->text[i]);
+        msg_str(&p->msg, "text", r->last[i]);
         msg_i64(&p->msg, "n_tok", r->group->sample[i].n_tok);
         msg_i64(&p->msg, "finish", r->group->sample[i].finish);
+        if (environment) {
+            msg_f64(&p->msg, "reward", r->group->sample[i].reward);
+            msg_f64(&p->msg, "ans_acc", (double)r->group->sample[i].ans_acc);
+        }
         msg_end(&p->msg);
     }
+    msg_end(&p->msg);
+}
+
+static void parcel_turn_make(struct parcel *p)
+{
+    const struct turn *t = &p->report->turn->turn;
+    msg_begin(&p->msg, MSG_TURN);
+    msg_i64(&p->msg, "item", t->item);
+    msg_i64(&p->msg, "sample", t->sample);
+    msg_i64(&p->msg, "seed", t->seed);
+    msg_str(&p->msg, "row", t->row);
+    msg_list(&p->msg, "texts");
+    for (int64_t i = 0; i < t->n_text; i++)
+        msg_str(&p->msg, NULL, t->text[i]);
     msg_end(&p->msg);
 }
 
@@ -74,20 +95,37 @@ static void parcel_group_make(struct parcel *p, int64_t incarnation)
     group_write(&p->msg, r->group, r->prompt_text, (const char *const *)r->text);
 }
 
+/* Where a parcel goes, for how long at most, and how many of its kind are on the way. */
+static struct peer *parcel_way(struct worker_process *w, const struct parcel *p, int **n_open, int64_t *limit_ms, int *most)
+{
+    switch (p->kind) {
+    case PARCEL_SCORE: *n_open = &w->n_score_open, *limit_ms = SCORE_LIMIT_MS, *most = OPEN_MAX; return w->scorer;
+    case PARCEL_TURN:
+        *n_open = &w->n_turn_open, *most = TURN_OPEN_MAX;
+        *limit_ms = SCORE_LIMIT_MS + 2 * (int64_t)(w->config.environment_timeout_s * 1000);
+        return w->scorer;
+    case PARCEL_GROUP:
+    case PARCEL_DONE: break;
+    }
+    *n_open = &w->n_group_open, *limit_ms = GROUP_LIMIT_MS, *most = OPEN_MAX;
+    return w->controller;
+}
+
 void parcels_send(struct worker_process *w)
 {
     struct error err;
-    int64_t now = clock_ms();
+    int64_t now = clock_ms(), limit_ms;
+    int *n_open, most;
     for (struct parcel *p = w->parcels; p; p = p->next) {
         if (p->open || now < p->again_ms)
             continue;
-        bool score = p->kind == PARCEL_SCORE;
-        if (score ? w->n_score_open >= OPEN_MAX : w->n_group_open >= OPEN_MAX)
+        struct peer *to = parcel_way(w, p, &n_open, &limit_ms, &most);
+        if (*n_open >= most)
             continue;
-        if (peer_ask(score ? w->scorer : w->controller, &p->msg, score ? SCORE_LIMIT_MS : GROUP_LIMIT_MS, p->tag, &err)) {
+        if (peer_ask(to, &p->msg, limit_ms, p->tag, &err)) {
             p->open = true;
             p->n_try++;
-            *(score ? &w->n_score_open : &w->n_group_open) += 1;
+            ++*n_open;
         } else {
             p->again_ms = now + REPEAT_MS;
         }
@@ -127,9 +165,17 @@ static void scores_take(struct parcel *p, const struct mval *results)
     for (int32_t i = 0; i < g->n_sample; i++) {
         const struct mval *o = mval_at(results, i), *parts = mval_get(o, "parts");
         struct sample *s = &g->sample[i];
+        struct reward_output *out = p->report->out ? &p->report->out[i] : NULL;
         char rule[96], pred[64];
-        if (p->report->out)
-            output_read(&p->report->out[i], o);
+        if (out)
+            output_read(out, o);
+        if (s->score != SCORE_NONE) {    // the environment has left it out
+            if (out)
+                snprintf(out->rule, sizeof out->rule, "%s", s->reason);
+            if (out)
+                out->score = s->score;
+            continue;
+        }
         s->score = score_read(o);
         s->reward = s->score == SCORE_OK ? mval_f64(mval_get(o, "reward"), 0) : 0;
         s->format_acc = s->score == SCORE_OK ? (float)mval_f64(mval_get(o, "format_acc"), 0) : 0;
@@ -180,6 +226,53 @@ static void score_failed(struct worker_process *w, struct parcel *p, const struc
     group_scored(w, p);
 }
 
+/* Give an answered turn back to the engine. */
+static void turn_done(struct worker_process *w, struct parcel *p)
+{
+    struct report *r = p->report;
+    p->report = NULL;
+    parcel_free(w, p);
+    w->process.progress++;
+    engine_answered(w->engine, r);
+}
+
+static void turn_failed(struct worker_process *w, struct parcel *p, const struct error *why)
+{
+    struct turn_answer *a = &p->report->turn->answer;
+    if (p->n_try < SCORE_TRIES) {
+        p->again_ms = clock_ms() + REPEAT_MS;
+        return;
+    }
+    a->state = why->code == ERR_TIMEOUT ? SCORE_TIMEOUT : SCORE_ERROR;
+    snprintf(a->reason, sizeof a->reason, "scorer: %.36s", why->text);
+    turn_done(w, p);
+}
+
+static void turn_answered(struct worker_process *w, struct parcel *p, const struct net_event *ev)
+{
+    struct msg_in in;
+    struct error err;
+    struct turn_answer *a = &p->report->turn->answer;
+    size_t len;
+    w->n_turn_open--;
+    if (ev->failed) {
+        turn_failed(w, p, &ev->err);
+        return;
+    }
+    if (!msg_read_answer(&in, MSG_TURN, ev->data, ev->len, &err)) {
+        turn_failed(w, p, &err);
+        return;
+    }
+    const char *json = mval_str(mval_get(in.root, "answer"), &len);
+    a->state = score_read(in.root);
+    mval_text(in.root, "reason", a->reason, sizeof a->reason);
+    a->json = json ? strndup(json, len) : NULL;
+    if (!a->json && a->state == SCORE_OK)
+        a->state = SCORE_ERROR;
+    msg_in_release(&in);
+    turn_done(w, p);
+}
+
 void parcel_answered(struct worker_process *w, struct net_event *ev)
 {
     struct parcel *p = w->parcels;
@@ -190,6 +283,10 @@ void parcel_answered(struct worker_process *w, struct net_event *ev)
     if (!p)
         return;
     p->open = false;
+    if (p->kind == PARCEL_TURN) {
+        turn_answered(w, p, ev);
+        return;
+    }
     if (p->kind == PARCEL_SCORE) {
         w->n_score_open--;
         if (ev->failed) {
@@ -293,12 +390,16 @@ void reports_take(struct worker_process *w)
             report_free(r);
             continue;
         }
-        struct parcel *p = parcel_add(w, PARCEL_SCORE);
+        bool turn = r->kind == REPORT_TURN;
+        struct parcel *p = parcel_add(w, turn ? PARCEL_TURN : PARCEL_SCORE);
         p->report = r;
-        parcel_score_make(p);
+        if (turn)
+            parcel_turn_make(p);
+        else
+            parcel_score_make(p, w->config.environment[0]);
         if (!msg_finish(&p->msg, &err)) {
             p->n_try = SCORE_TRIES;
-            score_failed(w, p, &err);
+            (turn ? turn_failed : score_failed)(w, p, &err);
         }
     }
 }

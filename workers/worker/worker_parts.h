@@ -10,6 +10,7 @@
 
 enum parcel_kind {
     PARCEL_SCORE,
+    PARCEL_TURN,
     PARCEL_GROUP,
     PARCEL_DONE,
 };
@@ -17,7 +18,7 @@ struct parcel {    // something that must arrive
     struct parcel *next;
     enum parcel_kind kind;
     uint64_t tag;
-    struct report *report;    // score, group
+    struct report *report;    // score, turn, group
     struct msg_out msg;
     bool open;
     int n_try;
@@ -39,7 +40,7 @@ struct worker_process {
     int64_t *fetch_item;    // (fetching->n_group) the groups still missing, from n_fetched on
     int64_t n_fetched, fetch_ms;
     struct parcel *parcels;
-    int n_score_open, n_group_open;
+    int n_score_open, n_turn_open, n_group_open;
     uint64_t next_tag;
 };
 enum {

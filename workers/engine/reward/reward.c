@@ -10,8 +10,8 @@
 #include "workers/engine/reward/verify/verify.h"
 
 static const struct reward_kind *const kinds[] = {
-    &reward_kind_boxed,      &reward_kind_think,   &reward_kind_math,   &reward_kind_code,
-    &reward_kind_code_share, &reward_kind_program, &reward_kind_verify, &reward_kind_verify_named,
+    &reward_kind_boxed,   &reward_kind_think,  &reward_kind_math,         &reward_kind_code,        &reward_kind_code_share,
+    &reward_kind_program, &reward_kind_verify, &reward_kind_verify_named, &reward_kind_environment,
 };
 
 struct part {

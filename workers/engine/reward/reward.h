@@ -34,9 +34,12 @@ struct reward_input {
     bool has_length;      // finish is known, and n_tok unless it is -1: length rules apply
     int64_t n_tok;
     enum finish_reason finish;
-    int64_t max_new_tok;    // limit it was sampled with; 0: reward_config's
-    bool tool_ok;           // a tool was called, and no call failed or ran out of time
-    int64_t group;          // neighbours with the same number are responses to one prompt
+    int64_t max_new_tok;          // limit it was sampled with; 0: reward_config's
+    bool tool_ok;                 // a tool was called, and no call failed or ran out of time
+    bool has_environment;         // an environment has judged it:
+    double environment_reward;    // the rewards of its turns, put together
+    float environment_acc;        // 0 or 1
+    int64_t group;                // neighbours with the same number are responses to one prompt
 };
 struct reward_output {
     enum score_state score;    // SCORE_OK, or why it is left out (rule says it in words)
@@ -66,13 +69,13 @@ struct verify_options {
     ((struct verify_options){ .verification_reward = 10, .math_symbolic = true, .max_length_verifier_max_length = 32768 })
 /* What a run says about its reward; borrowed by reward_new until it returns. */
 struct reward_config {
-    const char *type;                       // "boxed", "think_answer_tags", "math", "code", "program:CMD", or a weighted list
-                                            // "0.8*boxed + 0.2*program:./len.py"
-    int64_t max_new_tok;                    // for the length rules
-    bool soft_over_length_punishment;       // DAPO eq. 13, with
-    int64_t cache_len;                      // its L_cache in tokens; 0: the smaller of 1024 and max_new_tok / 4
-    bool eval;                              // evaluation: an answer counts without a valid format too
-    const char *code_verifier_api_url;      // NULL: the local sandbox
+    const char *type;                     // "boxed", "think_answer_tags", "math", "code", "program:CMD", "environment", or a weighted list
+                                          // "0.8*boxed + 0.2*program:./len.py"
+    int64_t max_new_tok;                  // for the length rules
+    bool soft_over_length_punishment;     // DAPO eq. 13, with
+    int64_t cache_len;                    // its L_cache in tokens; 0: the smaller of 1024 and max_new_tok / 4
+    bool eval;                            // evaluation: an answer counts without a valid format too
+    const char *code_verifier_api_url;    // NULL: the local sandbox
     const struct verify_options *verify;    // NULL: VERIFY_OPTIONS_DEFAULT; borrowed until reward_new returns
     double program_timeout_s;               // for an answer of the user's reward program, or one test of a code reward; 0: 10
 };

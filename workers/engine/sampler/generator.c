@@ -171,7 +171,6 @@ size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_se
 
 static bool cache_init(struct generator *g, struct error *err)
 {
-    BUG_IF(g->config.kv_mem, "cached pages in memory that others use");
     if (!prefix_cache_init(&g->cache, &g->pages, err))
         return false;
     g->cache_token = calloc((size_t)g->config.max_seq_tok, sizeof *g->cache_token);

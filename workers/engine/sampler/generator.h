@@ -54,7 +54,8 @@ struct generator_config {
         BEHIND_ALWAYS,
     } behind;                  // auto: yes on a device that works asynchronously
     int64_t version;           // version of the weights now in model
-    bool prefix_cache;         // later prompts reuse pages that earlier ones have left; kv_mem must then be NULL
+    bool prefix_cache;         // later prompts reuse pages that earlier ones have left; generator_cache_clear before others use
+                               // kv_mem
     generator_watch *watch;    // NULL: no watcher
     void *watch_ctx;
 };

@@ -30,10 +30,12 @@ static bool ids_add(struct token_list *out, const json_t *list, struct error *er
     return true;
 }
 
-static bool chat_add(struct prompt_maker *p, const json_t *messages, struct token_list *out, struct error *err)
+static bool chat_add(struct prompt_maker *p, const json_t *messages, const json_t *tools, struct token_list *out, struct error *err)
 {
     struct buf text = BUF_INIT;
-    struct chat_options options = { .system = p->system_prompt, .add_generation_prompt = true };
+    struct chat_options options = { .system = p->system_prompt,
+                                    .add_generation_prompt = true,
+                                    .tools = json_is_array(tools) ? tools : NULL };
     if (!p->template)
         return error_set(err, ERR_DATA, "'messages' needs a chat template, and the model directory has none");
     bool ok = template_chat(p->template, messages, &options, &text, err)
@@ -47,7 +49,7 @@ static bool row_add(struct prompt_maker *p, const json_t *row, struct token_list
     const json_t *messages = json_object_get(row, "messages"), *prompt = json_object_get(row, "prompt");
     const json_t *ids = json_object_get(row, "prompt_ids");
     if (messages)
-        return chat_add(p, messages, out, err);
+        return chat_add(p, messages, json_object_get(row, "tools"), out, err);
     if (json_is_string(prompt))
         return encoder_encode(p->encoder, json_string_value(prompt), json_string_length(prompt), 0, out, err);
     if (prompt)
@@ -87,4 +89,37 @@ bool prompt_make(struct prompt_maker *p, const json_t *row, struct token_list *o
         return true;
     }
     BUG_IF(true, "long_prompt is %d", (int)p->long_prompt);
+}
+
+#define TURN_MARK "\x02turn\x03"    // stands for the model's turn in the template's text
+
+bool prompt_turn_add(struct prompt_maker *p, bool chat, const char *role, const char *text, size_t len, const void *last, size_t n_last,
+                     struct token_list *out, struct error *err)
+{
+    if (!chat || !p->template)
+        return encoder_encode(p->encoder, text, len, 0, out, err);
+    bool ok = false;
+    struct buf all = BUF_INIT;
+    struct chat_options options = { .add_generation_prompt = true };
+    json_t *said = json_stringn(text, len);
+    if (!said)
+        return error_set(err, ERR_DATA, "what the environment said is not UTF-8");
+    json_t *messages = json_pack("[{s:s, s:s}, {s:s, s:s}, {s:s, s:o}]", "role", "user", "content", "?", "role", "assistant", "content",
+                                 TURN_MARK, "role", role, "content", said);
+    TRY(messages || error_set(err, ERR_NO_MEMORY, "no memory for a message of %zu bytes", len));
+    TRY(template_chat(p->template, messages, &options, &all, err));
+    const char *mark = strstr(buf_text(&all), TURN_MARK);    // the first: what was said comes after it
+    if (!mark) {
+        error_set(err, ERR_UNSUPPORTED, "the chat template does not write an assistant's turn");
+        goto out;
+    }
+    const char *from = mark + strlen(TURN_MARK), *end = all.data + all.len;
+    if (n_last > 0 && (size_t)(end - from) >= n_last && memcmp(from, last, n_last) == 0)
+        from += n_last;
+    TRY(encoder_encode(p->encoder, from, (size_t)(end - from), 0, out, err));
+    ok = true;
+out:
+    json_decref(messages);
+    buf_release(&all);
+    return ok;
 }

@@ -1,0 +1,136 @@
+"""tags: limit=900
+
+Samples of several turns with an environment: exactly what was drawn and said is trained on, whoever is killed meanwhile."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import unittest
+from run_tools import ROLLCALL, Run, RunCase, Task
+
+STEPS = 6
+# Says back a number that depends on the seed and on all that the model has said; the first answer depends on the seed alone.
+PLAY = '''import json, sys
+games = {}
+for line in sys.stdin:
+    q = json.loads(line)
+    game = games.setdefault(q["episode"], [0, 0])
+    answer = {}
+    if q["op"] == "reset":
+        game[:] = [q["seed"] % 97, 0]
+        answer = {"observation": f"start {game[0]}"}
+    elif q["op"] == "step":
+        game[:] = [(game[0] * 31 + sum(map(ord, q["text"]))) % 1000, game[1] + 1]
+        good = sum(ord(c) % 2 for c in q["text"]) / max(len(q["text"]), 1)
+        answer = {"observation": f"seen {game[0]}", "role": "tool", "reward": good, "done": game[0] % 5 == 0}
+    if q["op"] == "end":
+        del games[q["episode"]]
+    print(json.dumps({"id": q["id"], **answer}), flush=True)
+'''
+
+
+class Environments(RunCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        with open(cls.task.path("play.py"), "w") as f:
+            f.write(PLAY)
+        cls.settings = dict(reward_type="environment", environment=f"program:exec {sys.executable} {cls.task.path('play.py')}",
+                            environment_processes=2, max_turns=4, max_turn_tokens=8, max_new_tokens=110, save_interval=1)
+
+    def whole(self, disturb=None, **settings):
+        """A run to its end: its weights and its ledger."""
+        run = self.start("--max-steps", str(STEPS), **{**self.settings, **settings})
+        if disturb:
+            disturb(run)
+        code, last = run.wait()
+        self.assertEqual((code, last.get("event")), (0, "finished"), run.logs())
+        return run, (run.weights(STEPS), run.ledger())
+
+    def tool(self, *args, lines=()):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        p = subprocess.run([ROLLCALL, *args], input=text, capture_output=True, text=True, timeout=240)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        return [json.loads(line) for line in p.stdout.splitlines()]
+
+    def plays(self):
+        """The ids of the environment's processes."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/cmdline") as f:
+                    words = f.read().split("\0")
+            except OSError:
+                continue
+            if words[:2] == [sys.executable, self.task.path("play.py")]:
+                found.append(int(pid))
+        return found
+
+    def test_what_was_drawn_and_said_is_kept_and_computed_again_to_the_bit(self):
+        run, _ = self.whole()
+        rows = self.tool("rollouts", run.dir, "--ids")
+        self.assertEqual(len(rows), STEPS * 8 * 4)
+        turns, cut = set(), 0
+        for r in rows:
+            self.assertEqual(len(r["mask"]), len(r["ids"]))
+            self.assertIn("user\nstart ", r["prompt"])
+            self.assertTrue(all(lp == 0 for lp, m in zip(r["logprobs"], r["mask"]) if not m))
+            self.assertTrue(all(lp < 0 for lp, m in zip(r["logprobs"], r["mask"]) if m))
+            # each stretch of zeros is one answer: what the template writes after a turn, around "seen N"
+            stretches = "".join(map(str, r["mask"])).replace("1", " ").split()
+            turns.add(len(stretches) + 1)
+            if 0 not in r["ids"]:    # a text ends at the byte 0
+                self.assertEqual(r["text"].count("tool\nseen "), len(stretches))
+            self.assertTrue(r["scored"], r)
+            self.assertLessEqual(len(r["ids"]), 110)
+            if r["finish_reason"] == "length":
+                cut += 1
+                self.assertEqual(r["reward"], 0)
+        self.assertEqual(turns | {1, 2, 3, 4}, {1, 2, 3, 4})
+        self.assertGreater(len(turns), 2)
+        checked = 0
+        for version in range(STEPS):
+            model = self.task.path("model") if version == 0 else os.path.join(run.dir, "checkpoints", "step-%06d" % version)
+            if not os.path.isdir(model):
+                continue
+            mine = [r for r in rows if r["version"] == version]
+            ask = [{"ids": r["prompt_ids"] + r["ids"], "prompt_len": len(r["prompt_ids"]), "temperature": r["temperature"]} for r in mine]
+            for r, got in zip(mine, self.tool("logprobs", "--model", model, lines=ask)):
+                self.assertEqual([lp if m else 0 for lp, m in zip(got["logprobs"], r["mask"])], r["logprobs"])
+            checked += 1
+        self.assertGreaterEqual(checked, 2)
+        steps = run.told("step")
+        self.assertEqual({s["metrics"]["train/sampler_trainer_diff"] for s in steps}, {0})
+
+    def test_any_process_may_be_killed(self):
+        for settings in (dict(), dict(n_behind=1)):
+            _, want = self.whole(**settings)
+
+            def kill(run):
+                for step, who in ((1, "play"), (2, "scorer"), (3, "worker cpu:0"), (4, "play")):
+                    run.wait_step(step)
+                    for pid in self.plays() if who == "play" else [run.processes()[who]]:
+                        os.kill(pid, signal.SIGKILL)
+            _, got = self.whole(kill, **settings)
+            self.assertEqual(got, want)
+
+    def test_one_copy_or_several_and_any_batch_give_the_same_bytes(self):
+        _, want = self.whole()
+        _, got = self.whole(environment_processes=1, inference_microbatch_size=2, scorer_threads=2)
+        self.assertEqual(got, want)
+
+    def test_an_environment_that_fails_leaves_its_samples_out(self):
+        with open(self.task.path("poor.py"), "w") as f:
+            f.write(PLAY.replace("    if q[\"op\"] == \"end\":", "    if q['op'] == 'step' and q['sample' if 'sample' in q else 'id'] % 4 == 1:\n"
+                                 "        answer = {'error': 'no such tool'}\n    if q['op'] == 'end':"))
+        run, _ = self.whole(environment=f"program:exec {sys.executable} {self.task.path('poor.py')}")
+        rows = self.tool("rollouts", run.dir)
+        out = [r for r in rows if not r["scored"]]
+        self.assertGreater(len(out), 0)
+        self.assertEqual({r["reason"] for r in out}, {"environment: no such tool"})
+        self.assertGreater(len(rows), len(out))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,30 @@
+/* episodes.h - samples of several turns: the model's, and between them what the environment says
+ *
+ * Between the engine's tasks and the generator; without an environment its functions are the generator's. A sample whose turn has
+ * ended leaves the generator's batch and waits for its environment, while the others go on. With the answer it comes back as an
+ * item whose prompt is everything so far, and the prefix cache has that prompt's pages.
+ *
+ * The group that comes out holds exactly the ids that were drawn and, with mask 0, the ids of what was said between them. It
+ * depends on the weights, the seeds and the environment's answers only, not on when they come. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "workers/engine/sampler/generator.h"
+#include "workers/worker/engine_state.h"
+
+struct prompt_order;    // items.h
+struct episodes *episodes_new(struct error *err);
+void episodes_free(struct episodes *s);     // NULL is fine
+void episodes_clear(struct episodes *s);    // drop everything inside; answers still to come are ignored. NULL is fine
+/* The generator's watcher; ctx is the struct episodes. */
+bool episodes_watch(void *ctx, const struct drawn *d);
+/* Begin an item: ask the environment how. ERR_FULL: later, there are too many inside. */
+MUST_USE bool episodes_submit(struct engine *e, const struct prompt_order *o, const struct sampling *s, struct error *err);
+
+/* One round: what the environment has answered, a step of the generator, the turns that ended. */
+MUST_USE bool sampler_step(struct engine *e, struct error *err);
+struct group *sampler_poll(struct engine *e);    // the next finished group, for group_free; NULL: none
+bool sampler_busy(const struct engine *e);       // can the generator go on?
+bool sampler_empty(const struct engine *e);      // nothing inside, nothing asked (finished groups may wait in sampler_poll)
+/* Wait until sampler_step has something to do, or everything has ended. ERR_TIMEOUT: the environment has said nothing for wait_ms. */
+MUST_USE bool sampler_wait(struct engine *e, int64_t wait_ms, struct error *err);
