@@ -8,7 +8,7 @@ import select
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Task
+from run_tools import LIMIT, ROLLCALL, ROOT, Task
 
 
 class Init(unittest.TestCase):
@@ -38,6 +38,17 @@ class Init(unittest.TestCase):
                                "--threads", "1", "--runs-dir", self.task.path("runs")], capture_output=True, text=True, timeout=LIMIT)
         last = json.loads(done.stdout.splitlines()[-1])
         self.assertEqual(last.get("step"), 1, done.stdout + done.stderr)
+
+    def test_the_run_files_of_the_examples_hold_together(self):
+        folder = os.path.join(ROOT, "examples/runs")
+        for name in sorted(os.listdir(folder)):
+            with self.subTest(file=name), open(os.path.join(folder, name)) as f:
+                n = f.read().count("cuda:")    # the model, the data and the devices are others here; the rest is checked as it is
+                done = subprocess.run([ROLLCALL, "train", f.name, "--dry-run", "-m", self.task.path("model"), "-d", self.task.path("train.jsonl"),
+                                       "--eval-dataset", "", "--devices", ",".join(f"cpu:{i}" for i in range(n)), "--max-prompt-tokens", "64",
+                                       "--max-new-tokens", "64", "--offload-optimizer", "false"], capture_output=True, text=True, timeout=LIMIT)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertNotIn("warning", done.stderr)
 
     def test_what_is_wrong_is_said_and_nothing_is_written(self):
         before = sorted(os.listdir(self.task.dir))

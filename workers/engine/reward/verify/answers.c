@@ -169,7 +169,7 @@ static void length_score(struct verify_host *h, const struct verify_input *in, b
     double wanted, most = h->options.max_length_verifier_max_length;
     char why[96];
     if (!length_read(h, in->truth, &wanted) || in->n_tok < 0) {
-        verify_fail(out, SCORE_ERROR, in->n_tok < 0 ? "the length in tokens is not known" : "the ground truth is no number");
+        verify_fail(out, SCORE_ERROR, in->n_tok < 0 ? "the length in tokens is not known" : "the ground truth is not a number");
         return;
     }
     double over = (double)in->n_tok - wanted;
