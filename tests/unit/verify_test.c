@@ -61,6 +61,13 @@ static void answers_are_scored_as_open_instruct_scores_them(UNUSED void **state)
     assert_int_equal(n_wrong, 0);
 }
 
+static void instructions_are_followed_as_open_instruct_sees_it(UNUSED void **state)
+{
+    int64_t n_wrong = 0;
+    assert_true(golden_check("ifeval.jsonl", &n_wrong) > 2000);
+    assert_int_equal(n_wrong, 0);
+}
+
 static struct reward_output score(const struct reward_config *config, const char *row, const char *response, enum finish_reason finish)
 {
     struct error err = { 0 };
@@ -146,6 +153,19 @@ static void a_row_that_cannot_be_verified_is_left_out_and_refused_at_the_start(U
         { "{\"dataset\":\"gsm8k\",\"ground_truth\":[\"1\",\"2\"]}", "verifier 'gsm8k': the ground truth must be a number" },
         { "{\"dataset\":[\"gsm8k\",\"math\"],\"ground_truth\":[\"1\"]}", "'dataset' names 2 verifiers, and 'ground_truth' has 1" },
         { "{\"dataset\":\"max_length\",\"ground_truth\":\"long\"}", "must be a number of tokens" },
+        { "{\"dataset\":\"ifeval\",\"ground_truth\":\"[{'instruction_id': ['keywords:nothing'], 'kwargs': [None]}]\"}",
+          "'keywords:nothing' is no instruction" },
+        { "{\"dataset\":\"ifeval\",\"ground_truth\":\"[{'instruction_id': ['keywords:word_once'], 'kwargs': [None]}]\"}",
+          "'keyword' of 'keywords:word_once' must be a text" },
+        { "{\"dataset\":\"ifeval\",\"ground_truth\":\"[{'instruction_id': ['keywords:frequency'], 'kwargs': [{'keyword': 'a', 'frequency': 1, 'relation': 'at most'}]}]\"}",
+          "'relation' of 'keywords:frequency' must be 'at least' or 'less than'" },
+        { "{\"dataset\":\"ifeval\",\"ground_truth\":\"[{'instruction_id': ['keywords:word_once'], 'kwargs': [{'keyword': 'a('}]}]\"}",
+          "'a(' is not a regular expression" },
+        { "{\"dataset\":\"ifeval\",\"ground_truth\":\"plain\"}", "must have lists 'instruction_id'" },
+        { "{\"dataset\":\"ifeval_old\",\"ground_truth\":\"{\\\"func_name\\\": \\\"exec\\\"}\"}",
+          "must name one of the 25 functions in 'func_name', not exec" },
+        { "{\"dataset\":\"ifeval_old\",\"ground_truth\":\"{\\\"func_name\\\": \\\"validate_end\\\"}\"}",
+          "'end_phrase' of 'validate_end' must be a text" },
         { "{\"dataset\":7,\"ground_truth\":\"1\"}", "'dataset' is missing" },
         { "{\"dataset\":[7],\"ground_truth\":[\"1\"]}", "'dataset' must be the name of a verifier" },
     };
@@ -283,6 +303,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_scored_as_open_instruct_scores_them),
+        cmocka_unit_test(instructions_are_followed_as_open_instruct_sees_it),
         cmocka_unit_test(math_is_also_compared_as_mathematics),
         cmocka_unit_test(a_row_names_its_verifiers),
         cmocka_unit_test(a_row_that_cannot_be_verified_is_left_out_and_refused_at_the_start),

@@ -12,6 +12,8 @@ static const struct verifier verifiers[] = {
     { "gsm8k", "a number", NULL, verify_gsm8k },
     { "math", "a LaTeX answer", NULL, verify_math },
     { "strict_math", "a LaTeX answer", NULL, verify_strict_math },
+    { "ifeval", "instructions with their arguments", verify_ifeval_check, verify_ifeval },
+    { "ifeval_old", "a function with its arguments", verify_ifeval_old_check, verify_ifeval_old },
     { "flan", "a text", NULL, verify_flan },
     { "string_matcher", "a text", NULL, verify_string_matcher },
     { "string_f1", "a text or a list of texts", verify_labels_check, verify_string_f1 },

@@ -74,6 +74,11 @@ void verify_passthrough(struct verify_host *h, const struct verify_input *in, st
 bool verify_length_check(struct verify_host *h, const json_t *truth, struct error *err);
 bool verify_labels_check(struct verify_host *h, const json_t *truth, struct error *err);
 bool verify_any_check(struct verify_host *h, const json_t *truth, struct error *err);
+/* ifeval.c */
+bool verify_ifeval_check(struct verify_host *h, const json_t *truth, struct error *err);
+void verify_ifeval(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
+bool verify_ifeval_old_check(struct verify_host *h, const json_t *truth, struct error *err);
+void verify_ifeval_old(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
 /* minerva.c */
 void verify_math(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
 void verify_strict_math(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
