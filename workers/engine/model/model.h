@@ -125,6 +125,7 @@ struct run_limits {
     bool train;              // keep what the backward pass needs
     bool recompute_block;    // with train: keep only each block's input and run the block's forward again
     bool by_piece;           // with train: gradients are requested piece by piece (model_grad without flat); less memory
+    int64_t lora_rank;       // highest rank of an adapter that a model bound later may have (model_run_bind)
     int64_t head_rows;       // rows of logits computed at once in scoring and training; 0: what suits the device
     void *mem;               // (device) of model_run_bytes to work in, borrowed; others may use it between calls (forward, head
                              // and backward of a training step count as one call). NULL: its own
@@ -136,7 +137,7 @@ void model_run_free(struct model_run *r);    // NULL is fine
 size_t model_run_bytes(const struct model *m, const struct run_limits *limits);
 /* Between layers, and while it waits for the device, a run calls idle(ctx), so that other work can go on; NULL: none. */
 void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *err), void *ctx);
-/* Use another model of the same shape from now on (two copies of the weights, a frozen reference). */
+/* Use another model of the same shape from now on (two copies of the weights, a frozen reference, another adapter). */
 void model_run_bind(struct model_run *r, struct model *m);
 
 /* Sequences laid end to end; host memory, borrowed for the call. */

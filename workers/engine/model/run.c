@@ -142,11 +142,17 @@ static bool head_in_parts(const struct model *m, const struct run_limits *lim)
     return lim->train && !m->lora && (m->head_at == m->embed_at || (head_rows_max(m, lim) < lim->max_tok && !lim->by_piece));
 }
 
+/* The highest rank of an adapter that a run has room for; 0: it has none for any. */
+static int64_t adapter_rank(const struct model *m, const struct run_limits *lim)
+{
+    return MAX(lim->lora_rank, m->lora ? m->lora->c.rank : 0);
+}
+
 static void layout_lora(struct walk *w, struct lora_scratch *s, const struct model *m, const struct run_limits *lim)
 {
     const struct model_config *c = &m->c;
     size_t e = dtype_size(m->dtype);
-    int64_t low = LORA_PART_MAX * m->lora->c.rank, qkv = (c->n_head + 2 * c->n_kv_head) * c->d_head;
+    int64_t low = LORA_PART_MAX * adapter_rank(m, lim), qkv = (c->n_head + 2 * c->n_kv_head) * c->d_head;
     s->rows = MIN(LORA_ROWS, lim->max_tok);
     s->low = take(w, lim->max_tok * low, e);
     s->dlow = lim->train ? take(w, lim->max_tok * low, e) : NULL;
@@ -183,7 +189,7 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     r->resf = take(&w, n * c->d_model, e);
     r->hf = take(&w, n * c->d_model, e);
     r->rstdf = take(&w, n, 4);
-    if (m->lora)
+    if (adapter_rank(m, lim) > 0)
         layout_lora(&w, &r->lora, m, lim);
     struct head_rows *h = &r->head;
     int32_t **ints[] = { &h->row, &h->target };
@@ -342,6 +348,7 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
     }
     r->m = m;
     r->lim = *lim;
+    r->lim.lora_rank = adapter_rank(m, lim);
     r->head_max = head_rows_max(m, lim);
     size_t n = (size_t)lim->max_tok;
     r->layer = calloc((size_t)m->c.n_layer, sizeof *r->layer);
@@ -411,6 +418,7 @@ static bool run_sync(struct model_run *r, struct error *err)
 void model_run_bind(struct model_run *r, struct model *m)
 {
     BUG_IF(m->n_flat != r->m->n_flat || m->dtype != r->m->dtype || m->dev != r->m->dev, "models of different shapes");
+    BUG_IF(adapter_rank(m, &(struct run_limits){ 0 }) > r->lim.lora_rank, "an adapter of a higher rank than the run has room for");
     r->m = m;
 }
 

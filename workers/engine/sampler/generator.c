@@ -150,7 +150,8 @@ static struct run_limits run_limits_of(const struct generator_config *c)
     int64_t prefill = c->prefill_tok > 0 ? c->prefill_tok : prefill_tok_default(dev), n_seq = max_seq_of(dev, c->max_seq);
     return (struct run_limits){ .max_tok = MAX(MAX(prefill, c->max_seq_tok), n_seq),
                                 .max_seq = MAX(n_seq, PREFILL_SEQ_MAX),
-                                .max_seq_tok = c->max_seq_tok };
+                                .max_seq_tok = c->max_seq_tok,
+                                .lora_rank = c->lora_rank };
 }
 
 size_t generator_bytes(const struct generator_config *config)
@@ -241,13 +242,20 @@ out:
     return g;
 }
 
+/* Forget the recorded steps. */
+static void graphs_drop(struct generator *g)
+{
+    for (int i = 0; i < g->n_graph; i++)
+        graph_free(g->dev, g->graph[i].graph);
+    g->n_graph = 0;
+}
+
 void generator_free(struct generator *g)
 {
     if (!g)
         return;
     generator_clear(g);
-    for (int i = 0; i < g->n_graph; i++)
-        graph_free(g->dev, g->graph[i].graph);
+    graphs_drop(g);
     for (int f = 0; f < 2; f++) {
         mark_free(g->dev, g->flight[f].landed);
         free(g->flight[f].now);
@@ -470,6 +478,17 @@ bool generator_version_set(struct generator *g, int64_t version, struct error *e
                          "weights of version %" PRId64 " cannot replace version %" PRId64 " while %" PRId64 " items are being "
                          "generated",
                          version, g->version, g->running.n);
+    generator_version_update(g, version);
+    return true;
+}
+
+bool generator_model_set(struct generator *g, struct model *m, int64_t version, struct error *err)
+{
+    if (!device_sync(g->dev, err))    // a recorded step may still run, with the former model's memory
+        return false;
+    graphs_drop(g);
+    model_run_bind(g->run, m);
+    g->config.model = m;
     generator_version_update(g, version);
     return true;
 }

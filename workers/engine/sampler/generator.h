@@ -54,6 +54,7 @@ struct generator_config {
         BEHIND_ALWAYS,
     } behind;                  // auto: yes on a device that works asynchronously
     int64_t version;           // version of the weights now in model
+    int64_t lora_rank;         // highest rank of an adapter of generator_model_set's models
     bool prefix_cache;         // later prompts reuse pages that earlier ones have left; generator_cache_clear before others use
                                // kv_mem
     generator_watch *watch;    // NULL: no watcher
@@ -105,6 +106,10 @@ MUST_USE bool generator_version_set(struct generator *g, int64_t version, struct
 /* The same while items are being generated (free-running): they continue with the new weights and the keys and values of the old
  * ones, and group.newer says which tokens the new weights drew. */
 void generator_version_update(struct generator *g, int64_t version);
+
+/* Continue with another model from now on, m, of the same base (lora.h) and with an adapter of at most lora_rank or none. It is borrowed
+ * as config.model, which is no longer used; what runs goes on with it, as after generator_version_update. */
+MUST_USE bool generator_model_set(struct generator *g, struct model *m, int64_t version, struct error *err);
 
 struct generator_stats {
     int64_t n_step;                 // rounds that did something
