@@ -375,6 +375,89 @@ class Orders(unittest.TestCase):
         self.assertEqual(versions, {0})
         c.close()
 
+    def adapter(self, name, **shape):
+        return tiny_model.write_adapter(os.path.join(self.dir.name, name), self.model, **shape)
+
+    def test_an_adapter_is_loaded_and_unloaded_and_its_logprobs_are_the_trainers(self):
+        one, two = self.adapter("one", seed=1), self.adapter("two", seed=2, rank=7)
+        before, version = self.greedy()
+        empty = {"lora_available": True, "active_adapter_path": None, "active_adapter_name": None, "active_adapter_id": None,
+                 "load_count": 0, "available_adapters": []}
+        self.assertEqual(self.server.ask("GET", "/lora/status")[2], empty)
+        r = self.server.post("/lora/load", adapter_path=one)
+        self.assertEqual({k: r[k] for k in ("status", "adapter_path", "adapter_name", "adapter_id", "load_count", "weight_version")},
+                         {"status": "ok", "adapter_path": one, "adapter_name": "adapter_1", "adapter_id": 1, "load_count": 1,
+                          "weight_version": 1})
+        self.assertEqual(r["adapter_config"], {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "o_proj"], "base_model": self.model})
+        r = self.server.post("/v1/completions", prompt="abc", temperature=0.8, max_tokens=20, ignore_eos=True, logprobs=0, seed=3,
+                             return_token_ids=True, model="adapter_1")
+        c, line = r["choices"][0], json.dumps({"ids": [97, 98, 99] + r["choices"][0]["token_ids"], "prompt_len": 3, "temperature": 0.8})
+        want = subprocess.run([ROLLCALL, "logprobs", "--model", one, "--threads", "1"], input=line + "\n", capture_output=True, text=True,
+                              check=True, timeout=LIMIT).stdout
+        self.assertEqual([bits(x) for x in c["logprobs"]["token_logprobs"]], [bits(x) for x in json.loads(want)["logprobs"]])
+        with_one, version = self.greedy()
+        self.assertEqual(version, 1)
+        self.server.post("/v1/load_lora_adapter", lora_name="second", lora_path=two)
+        with_two, version = self.greedy()
+        self.assertEqual((version, len({tuple(x) for x in (before, with_one, with_two)})), (2, 3))
+        self.assertEqual([m["id"] for m in self.server.ask("GET", "/v1/models")[2]["data"]], ["model", "second"])
+        status = self.server.ask("GET", "/lora/status")[2]
+        self.assertEqual((status["active_adapter_name"], status["active_adapter_id"], status["load_count"]), ("second", 2, 2))
+        r = self.server.post("/lora/unload")
+        self.assertEqual((r["previous_adapter"], r["previous_name"]), (two, "second"))
+        self.assertEqual(self.greedy(), (before, 3))
+        self.assertEqual(self.server.post("/update_weights", path=one, version=9)["weight_version"], 9)    # a checkpoint of such a run
+        self.assertEqual(self.greedy(), (with_one, 9))
+
+    def test_an_adapter_that_cannot_be_loaded_changes_nothing(self):
+        one, broken, other = self.adapter("good"), self.adapter("broken"), self.adapter("deeper", layers=3)
+        high = self.adapter("high", rank=65)
+        with open(os.path.join(broken, "adapter_model.safetensors"), "r+b") as f:
+            f.truncate(3000)
+        self.server.post("/v1/load_lora_adapter", lora_name="good", lora_path=one)
+        before = self.greedy()
+        cases = [("/lora/load", {}, 400, "adapter_path"), ("/lora/load", {"adapter_path": "/nonexistent"}, 404, "adapter_config.json"),
+                 ("/lora/load", {"adapter_path": self.model}, 404, "adapter_config.json"),
+                 ("/lora/load", {"adapter_path": one, "adapter_name": "model"}, 400, "own name"),
+                 ("/lora/load", {"adapter_path": one, "adapter_name": 3}, 400, "name"),
+                 ("/lora/load", {"adapter_path": other}, 400, "does not belong to an adapter"),
+                 ("/lora/load", {"adapter_path": high}, 400, "--max-lora-rank"),
+                 ("/lora/load", {"adapter_path": broken}, 400, ""),
+                 ("/v1/load_lora_adapter", {"lora_path": one}, 400, "lora_name"),
+                 ("/v1/load_lora_adapter", {"lora_path": one, "lora_name": "good"}, 400, "load_inplace"),
+                 ("/v1/unload_lora_adapter", {"lora_name": "bad"}, 404, "'bad'"), ("/v1/unload_lora_adapter", {}, 400, "lora_name"),
+                 ("/v1/completions", {"prompt": "a", "model": "bad"}, 404, "bad")]
+        for path, body, status, word in cases:
+            got, _, answer = self.server.ask("POST", path, body)
+            self.assertEqual(got, status, (path, body, answer))
+            self.assertIn(word, answer["error"]["message"], (path, body))
+        self.assertEqual(self.greedy(), before)
+        self.server.post("/v1/load_lora_adapter", lora_name="good", lora_path=one, load_inplace=True)
+        self.assertEqual(self.greedy(), (before[0], before[1] + 1))
+
+    def test_requests_under_way_finish_on_the_adapter_they_began_with(self):
+        one, two = self.adapter("first", seed=1), self.adapter("next", seed=2)
+        self.server.post("/lora/load", adapter_path=one)
+        ask = dict(prompt="a", max_tokens=900, temperature=0, ignore_eos=True, return_token_ids=True)
+        alone = self.server.post("/v1/completions", **ask)["choices"][0]["token_ids"]
+        c, r, first = self.long()
+        under_way = self.pool.submit(self.server.post, "/v1/completions", **ask)
+        wait_for("both are inside", lambda: self.server.inside() == 2)
+        self.server.post("/v1/completions", prompt="b", max_tokens=1)    # in order of arrival: both have begun
+        self.assertEqual(self.server.post("/lora/load", adapter_path=two)["weight_version"], 2)
+        lines = [first] + r.read().split(b"\n")    # it had ended before
+        self.assertEqual({json.loads(x[6:])["weight_version"] for x in lines if x.startswith(b"data: {")}, {1})
+        self.assertEqual(under_way.result(LIMIT)["choices"][0]["token_ids"], alone)
+        self.assertNotEqual(self.server.post("/v1/completions", **ask)["choices"][0]["token_ids"], alone)
+        c.close()
+
+    def test_a_server_without_room_for_adapters_says_so(self):
+        server = Server(self.model, "--max-lora-rank", "0")
+        self.addCleanup(server.close)
+        self.assertEqual(server.ask("GET", "/lora/status")[2]["lora_available"], False)
+        status, _, answer = server.ask("POST", "/lora/load", {"adapter_path": self.adapter("none")})
+        self.assertEqual((status, "--max-lora-rank" in answer["error"]["message"]), (400, True), answer)
+
     def test_kept_work_goes_on_with_new_weights_and_says_which_tokens(self):
         ask = dict(input_ids=[97], return_logprob=True, sampling_params={"max_new_tokens": 8000, "ignore_eos": True})
         answer = self.pool.submit(self.server.post, "/generate", **ask)

@@ -43,6 +43,38 @@ def write_tokenizer(path):
                    "chat_template": TEMPLATE, "model_max_length": 512}, f)
 
 
+def write_tensors(path, shapes, spread, rng):
+    """A safetensors file of random tensors in fp32; those of spread 0 are all 1."""
+    header, data, at = {"__metadata__": {"format": "pt"}}, [], 0
+    for name in sorted(shapes):
+        n = 1
+        for k in shapes[name]:
+            n *= k
+        values = [rng.gauss(0, spread(name)) for _ in range(n)] if spread(name) else [1.0] * n
+        data.append(struct.pack("<%df" % n, *values))
+        header[name] = {"dtype": "F32", "shape": shapes[name], "data_offsets": [at, at + 4 * n]}
+        at += 4 * n
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def write_adapter(path, base, seed=1, rank=4, d=64, layers=2, scale=0.2):
+    """An adapter as PEFT writes it, for q_proj and o_proj of a model that `write` has made with these sizes."""
+    os.makedirs(path, exist_ok=True)
+    shapes = {}
+    for i in range(layers):
+        for module in ("q_proj", "o_proj"):
+            p = "base_model.model.model.layers.%d.self_attn.%s." % (i, module)
+            shapes.update({p + "lora_A.weight": [rank, d], p + "lora_B.weight": [d, rank]})
+    write_tensors(os.path.join(path, "adapter_model.safetensors"), shapes, lambda name: scale, random.Random(seed))
+    with open(os.path.join(path, "adapter_config.json"), "w") as f:
+        json.dump({"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": rank, "lora_alpha": 2 * rank,
+                   "lora_dropout": 0.05, "bias": "none", "target_modules": ["q_proj", "o_proj"]}, f)
+    return path
+
+
 def write(path, seed=1, d=64, layers=2, heads=4, kv_heads=2, ff=64, scale=0.3, max_pos=512):
     """Write the directory; scale is the spread of the weights: large enough that answers end in different places."""
     os.makedirs(path, exist_ok=True)
@@ -57,22 +89,7 @@ def write(path, seed=1, d=64, layers=2, heads=4, kv_heads=2, ff=64, scale=0.3, m
             p + "self_attn.v_proj.weight": [kv_heads * hd, d], p + "self_attn.v_proj.bias": [kv_heads * hd],
             p + "self_attn.o_proj.weight": [d, heads * hd], p + "mlp.gate_proj.weight": [ff, d],
             p + "mlp.up_proj.weight": [ff, d], p + "mlp.down_proj.weight": [d, ff]})
-    header, data, at = {"__metadata__": {"format": "pt"}}, [], 0
-    for name in sorted(shapes):
-        n = 1
-        for k in shapes[name]:
-            n *= k
-        if name.endswith("norm.weight"):
-            values = [1.0] * n
-        else:
-            values = [rng.gauss(0, scale) for _ in range(n)]
-        data.append(struct.pack("<%df" % n, *values))
-        header[name] = {"dtype": "F32", "shape": shapes[name], "data_offsets": [at, at + 4 * n]}
-        at += 4 * n
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(os.path.join(path, "model.safetensors"), "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + b"".join(data))
+    write_tensors(os.path.join(path, "model.safetensors"), shapes, lambda name: 0 if name.endswith("norm.weight") else scale, rng)
     config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": d, "intermediate_size": ff,
               "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
               "max_position_embeddings": max_pos, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "vocab_size": vocab,

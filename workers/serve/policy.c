@@ -35,7 +35,7 @@ struct policy {
     struct ask_text text;
     pthread_t thread;
     bool has_thread;
-    pthread_mutex_t lock;         // guards: the next ten
+    pthread_mutex_t lock;         // guards: the next ten, adapter.look
     pthread_cond_t news, done;    // for the loop; for policy_close
     struct job_list incoming;
     struct policy_state state;
@@ -43,7 +43,8 @@ struct policy {
     bool left;    // the client of some job has gone
     // used only by the loop
     struct job_list active;
-    struct serve_job *update;      // waits for the generator to be idle
+    struct serve_job *update;      // new weights or another adapter: waits for the generator to be idle
+    struct adapter adapter;        // its look is read by others: written under lock
     struct serve_job *draining;    // a JOB_PAUSE that waits for the same
     bool paused;
     struct slot *slot;    // (n_slot)
@@ -269,7 +270,7 @@ static void paused_set(struct policy *e, bool paused)
 }
 
 /* Load the directory's weights next to the ones in use, then copy them over: on failure nothing has changed. */
-static bool weights_load(struct policy *e, const struct serve_job *j, struct error *err)
+static bool weights_load(struct policy *e, const struct serve_job *j, int64_t version, struct error *err)
 {
     struct device *dev = model_device(e->config.model);
     struct model *fresh = model_load(j->dir, dev, model_dtype(e->config.model), err);
@@ -277,7 +278,32 @@ static bool weights_load(struct policy *e, const struct serve_job *j, struct err
         return false;
     bool ok = model_weights_copy(e->config.model, fresh, err) && device_sync(dev, err);
     model_free(fresh);
+    if (ok)
+        generator_version_update(e->generator, version);
     return ok;
+}
+
+/* Compute with the job's adapter, or with none, from now on; on failure nothing has changed. */
+static bool adapter_change(struct policy *e, struct serve_job *j, int64_t version, struct error *err)
+{
+    struct adapter was = e->adapter, is = { .look.n_load = was.look.n_load };
+    bool load = j->kind == JOB_ADAPTER_LOAD;
+    if (load && !adapter_open(&is, e->config.model, j->dir, j->adapter->name, e->config.max_lora_rank, err))
+        return false;
+    if (!load && j->adapter->name[0] && strcmp(j->adapter->name, was.look.name) != 0)
+        return error_set(err, ERR_NOT_FOUND, "no adapter '%.200s' is loaded", j->adapter->name);
+    if (!generator_model_set(e->generator, is.model ? is.model : e->config.model, version, err)) {
+        adapter_close(&is);
+        return false;
+    }
+    pthread_mutex_lock(&e->lock);
+    e->adapter = is;
+    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_lock(&j->lock);
+    *j->adapter = load ? is.look : was.look;
+    pthread_mutex_unlock(&j->lock);
+    adapter_close(&was);
+    return true;
 }
 
 static void update_run(struct policy *e)
@@ -286,13 +312,16 @@ static void update_run(struct policy *e)
     struct error err;
     int64_t start = clock_ns(), version = j->version >= 0 ? j->version : e->state.version + 1;
     e->update = NULL;
-    bool ok = weights_load(e, j, &err);
+    bool ok = j->kind == JOB_UPDATE ? weights_load(e, j, version, &err) : adapter_change(e, j, version, &err);
     if (ok) {
-        generator_version_update(e->generator, version);
         pthread_mutex_lock(&e->lock);
         e->state.version = version;
         pthread_mutex_unlock(&e->lock);
-        log_info("weights have been replaced dir=%s version=%" PRId64 " took_s=%.2f", j->dir, version, (double)(clock_ns() - start) * 1e-9);
+        log_info("%s dir=%s version=%" PRId64 " took_s=%.2f",
+                 j->kind == JOB_UPDATE         ? "weights have been replaced"
+                 : j->kind == JOB_ADAPTER_LOAD ? "an adapter has been loaded"
+                                               : "the adapter has been unloaded",
+                 j->dir, version, (double)(clock_ns() - start) * 1e-9);
     } else {
         log_warn("weights could not be replaced: %s", err.text);
     }
@@ -332,6 +361,8 @@ static void job_begin(struct policy *e, struct serve_job *j)
         job_end(e, j, NULL);
         return;
     case JOB_UPDATE:
+    case JOB_ADAPTER_LOAD:
+    case JOB_ADAPTER_UNLOAD:
         if (e->update) {
             error_set(&err, ERR_REFUSED, "another update of the weights is waiting already");
             job_end(e, j, &err);
@@ -457,6 +488,7 @@ struct policy *policy_new(const struct policy_config *config, struct error *err)
                                   .max_item = e->n_slot,
                                   .max_seq_tok = config->max_seq_tok,
                                   .kv_bytes = config->kv_bytes,
+                                  .lora_rank = config->max_lora_rank,
                                   .prefix_cache = true,
                                   .watch = token_came,
                                   .watch_ctx = e };
@@ -493,6 +525,7 @@ void policy_free(struct policy *e)
     if (e->has_thread)
         pthread_join(e->thread, NULL);
     generator_free(e->generator);
+    adapter_close(&e->adapter);
     pthread_cond_destroy(&e->news);
     pthread_cond_destroy(&e->done);
     pthread_mutex_destroy(&e->lock);
@@ -556,4 +589,12 @@ void policy_state(struct policy *e, struct policy_state *out)
     pthread_mutex_lock(&e->lock);
     *out = e->state;
     pthread_mutex_unlock(&e->lock);
+}
+
+bool policy_adapter(struct policy *e, struct adapter_look *out)
+{
+    pthread_mutex_lock(&e->lock);
+    *out = e->adapter.look;
+    pthread_mutex_unlock(&e->lock);
+    return e->config.max_lora_rank > 0;
 }

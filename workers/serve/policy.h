@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
+#include "workers/serve/adapter.h"
 #include "workers/serve/ask.h"
 #include "workers/serve/serve_job.h"
 
@@ -19,6 +20,7 @@ struct policy_config {
     int64_t max_seq;                      // samples decoded at once
     int64_t max_seq_tok;                  // prompt and completion
     int64_t max_queue;                    // prompts inside, waiting and running
+    int64_t max_lora_rank;                // of adapters that are loaded later; 0: none can be
     size_t kv_bytes;                      // as in struct generator_config
     const int32_t *eos;                   // (n_eos) end tokens; borrowed
     int n_eos;
@@ -44,3 +46,5 @@ struct policy_state {
     struct error err;
 };
 void policy_state(struct policy *e, struct policy_state *out);
+/* The adapter that new requests are computed with. False: adapters cannot be loaded here. */
+bool policy_adapter(struct policy *e, struct adapter_look *out);

@@ -6,6 +6,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
 #include "workers/serve/policy.h"
+#include "workers/serve/routes_parts.h"
 #include "workers/serve/serve_job.h"
 
 /* ---- shared by several routes */
@@ -24,13 +25,12 @@ static int status_of(const struct error *err)
     }
 }
 
-static void fail(struct web_answer *a, const struct error *err)
+void serve_fail(struct web_answer *a, const struct error *err)
 {
     web_fail(a, status_of(err), err->text);
 }
 
-/* The body as JSON; NULL: a says what is wrong. An empty body counts as an empty object where that is enough. */
-static json_t *body_read(const struct web_request *q, bool may_be_empty, struct web_answer *a)
+json_t *serve_body_read(const struct web_request *q, bool may_be_empty, struct web_answer *a)
 {
     json_error_t at;
     char why[400];
@@ -53,7 +53,7 @@ static void job_start(struct serve *s, struct serve_job *j, bool stream, struct 
 {
     struct error err;
     if (!policy_submit(s->policy, j, &err)) {
-        fail(a, &err);
+        serve_fail(a, &err);
         serve_job_drop(j);
         return;
     }
@@ -72,8 +72,12 @@ static bool ask_fits(const struct serve *s, const struct ask *ask, struct error 
     return true;
 }
 
+/* The model's name or, while an adapter is loaded, the adapter's: it applies to all requests, whichever they name. */
 static bool model_check(const struct serve *s, const struct ask *ask, struct error *err)
 {
+    struct adapter_look now;
+    if (ask->model && strcmp(ask->model, s->reply.model) != 0 && policy_adapter(s->policy, &now) && strcmp(ask->model, now.name) == 0)
+        return true;
     return !ask->model || strcmp(ask->model, s->reply.model) == 0
            || error_set(err, ERR_NOT_FOUND, "the model '%.200s' is not served here; '%.200s' is", ask->model, s->reply.model);
 }
@@ -87,7 +91,7 @@ static void generate(struct serve *s, enum ask_form form, const struct web_reque
     struct ask ask = { .n = 0 };
     struct serve_job *j = NULL;
     bool ok = false, stream = false;
-    json_t *body = body_read(q, false, a);
+    json_t *body = serve_body_read(q, false, a);
     if (!body)
         return;
     if (form == ASK_VLLM && (json_object_get(body, "text") || json_object_get(body, "input_ids")))
@@ -108,7 +112,7 @@ out:
         job_start(s, j, stream, a);
     } else {
         serve_job_drop(j);
-        fail(a, &err);
+        serve_fail(a, &err);
     }
 }
 
@@ -147,7 +151,7 @@ static void tokenize_post(void *ctx, const struct web_request *q, struct web_ans
     struct error err;
     struct ask ask = { .n = 0 };
     bool ok = false;
-    json_t *body = body_read(q, false, a);
+    json_t *body = serve_body_read(q, false, a);
     if (!body)
         return;
     const json_t *strs = json_object_get(body, "return_token_strs");
@@ -175,7 +179,7 @@ out:
     json_decref(body);
     ask_release(&ask);
     if (!ok)
-        fail(a, &err);
+        serve_fail(a, &err);
 }
 
 static void detokenize_post(void *ctx, const struct web_request *q, struct web_answer *a)
@@ -184,7 +188,7 @@ static void detokenize_post(void *ctx, const struct web_request *q, struct web_a
     struct error err;
     struct token_list ids = { .n = 0 };
     struct buf text = BUF_INIT;
-    json_t *body = body_read(q, false, a);
+    json_t *body = serve_body_read(q, false, a);
     if (!body)
         return;
     const json_t *tokens = json_object_get(body, "tokens");
@@ -205,7 +209,7 @@ static void detokenize_post(void *ctx, const struct web_request *q, struct web_a
         json_text_print(&a->body, buf_text(&text), text.len, JSON_TEXT_UTF8);
         buf_char(&a->body, '}');
     } else {
-        fail(a, &err);
+        serve_fail(a, &err);
     }
     buf_release(&text);
     token_list_release(&ids);
@@ -235,14 +239,25 @@ static void health_generate_get(void *ctx, UNUSED const struct web_request *q, s
 static void models_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
 {
     struct serve *s = ctx;
+    struct adapter_look now;
     struct policy_state state;
     policy_state(s->policy, &state);
     buf_str(&a->body, "{\"object\":\"list\",\"data\":[{\"id\":");
     json_text_print(&a->body, s->reply.model, strlen(s->reply.model), JSON_TEXT_UTF8);
     buf_fmt(&a->body, ",\"object\":\"model\",\"created\":%.0f,\"owned_by\":\"rollcall\",\"root\":", floor(s->started_s));
     json_text_print(&a->body, s->dir, strlen(s->dir), JSON_TEXT_UTF8);
-    buf_fmt(&a->body, ",\"parent\":null,\"max_model_len\":%" PRId64 ",\"weight_version\":%" PRId64 ",\"permission\":[]}]}",
+    buf_fmt(&a->body, ",\"parent\":null,\"max_model_len\":%" PRId64 ",\"weight_version\":%" PRId64 ",\"permission\":[]}",
             s->text.max_seq_tok, state.version);
+    if (policy_adapter(s->policy, &now) && now.name[0]) {
+        buf_str(&a->body, ",{\"id\":");
+        json_text_print(&a->body, now.name, strlen(now.name), JSON_TEXT_UTF8);
+        buf_fmt(&a->body, ",\"object\":\"model\",\"created\":%.0f,\"owned_by\":\"rollcall\",\"root\":", floor(s->started_s));
+        json_text_print(&a->body, now.dir, strlen(now.dir), JSON_TEXT_UTF8);
+        buf_str(&a->body, ",\"parent\":");
+        json_text_print(&a->body, s->reply.model, strlen(s->reply.model), JSON_TEXT_UTF8);
+        buf_str(&a->body, ",\"permission\":[]}");
+    }
+    buf_str(&a->body, "]}");
 }
 
 /* SGLang's; clients read the version here. */
@@ -270,7 +285,7 @@ static void is_sleeping_get(UNUSED void *ctx, UNUSED const struct web_request *q
 }
 
 /* ---- orders */
-static void order(struct serve *s, struct serve_job *j, struct web_answer *a)
+void serve_order(struct serve *s, struct serve_job *j, struct web_answer *a)
 {
     snprintf(j->id, sizeof j->id, "order-%08" PRIx64 "-%" PRIu64, s->run & 0xffffffffu, ++s->n_request);
     job_start(s, j, false, a);
@@ -288,11 +303,11 @@ static void pause_with(struct serve *s, const char *mode, struct web_answer *a)
         if (strcmp(modes[i].name, mode) == 0) {
             struct serve_job *j = serve_job_new(JOB_PAUSE, &err);
             if (!j) {
-                fail(a, &err);
+                serve_fail(a, &err);
                 return;
             }
             j->pause = modes[i].mode;
-            order(s, j, a);
+            serve_order(s, j, a);
             return;
         }
     web_fail(a, 400, "'mode' must be abort, wait or keep (in_place)");
@@ -306,7 +321,7 @@ static void pause_post(void *ctx, const struct web_request *q, struct web_answer
 
 static void pause_generation_post(void *ctx, const struct web_request *q, struct web_answer *a)
 {
-    json_t *body = body_read(q, true, a);
+    json_t *body = serve_body_read(q, true, a);
     const char *mode = json_string_value(json_object_get(body, "mode"));
     if (body)
         pause_with(ctx, mode ? mode : "abort", a);
@@ -318,9 +333,9 @@ static void plain_order(struct serve *s, enum job_kind kind, struct web_answer *
     struct error err;
     struct serve_job *j = serve_job_new(kind, &err);
     if (j)
-        order(s, j, a);
+        serve_order(s, j, a);
     else
-        fail(a, &err);
+        serve_fail(a, &err);
 }
 
 static void resume_post(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
@@ -338,7 +353,7 @@ static void update_post(void *ctx, const struct web_request *q, struct web_answe
 {
     static const char *const names[] = { "path", "model_path", "weights_path" };
     struct error err;
-    json_t *body = body_read(q, false, a);
+    json_t *body = serve_body_read(q, false, a);
     const char *dir = NULL;
     if (!body)
         return;
@@ -357,12 +372,12 @@ static void update_post(void *ctx, const struct web_request *q, struct web_answe
         web_fail(a, 400, "'path' is no directory of this machine");
     else if (bad_version)
         web_fail(a, 400, "'version' must be a whole number from 0 on");
-    else if (!(j = serve_job_new(JOB_UPDATE, &err)))
-        fail(a, &err);
+    else if (!(j = lora_dir_is(dir) ? adapter_load_job(dir, "", version, &err) : serve_job_new(JOB_UPDATE, &err)))
+        serve_fail(a, &err);
     if (j) {
         snprintf(j->dir, sizeof j->dir, "%s", dir);
         j->version = version;
-        order(ctx, j, a);
+        serve_order(ctx, j, a);
     }
     json_decref(body);
 }
@@ -381,9 +396,11 @@ void serve_print(void *ctx, struct serve_job *j, struct web_answer *a)
 {
     struct serve *s = ctx;
     if (j->failed)
-        fail(a, &j->err);
+        serve_fail(a, &j->err);
     else if (j->kind == JOB_GENERATE)
         reply_print(&a->body, &s->reply, j);
+    else if (j->kind == JOB_ADAPTER_LOAD || j->kind == JOB_ADAPTER_UNLOAD)
+        adapter_job_print(j, a);
     else
         order_print(j, a);
 }
@@ -422,6 +439,13 @@ const struct web_route serve_routes[] = {
     { "POST", "/continue_generation",      resume_post },
     { "POST", "/reset_prefix_cache",       forget_post },
     { "POST", "/flush_cache",              forget_post },
+    { "GET",  "/lora/status",              adapter_status_get },
+    { "POST", "/lora/load",                adapter_load_post },
+    { "POST", "/lora/unload",              adapter_unload_post },
+    { "POST", "/v1/load_lora_adapter",     adapter_load_named_post },
+    { "POST", "/v1/unload_lora_adapter",   adapter_unload_named_post },
+    { "POST", "/load_lora_adapter",        adapter_load_named_post },
+    { "POST", "/unload_lora_adapter",      adapter_unload_named_post },
     { "POST", "/update_weights",           update_post },
     { "POST", "/update_weights_from_disk", update_post },
 };

@@ -17,6 +17,7 @@
 #include "protocol/base/subcommand.h"
 #include "protocol/base/tcp.h"
 #include "workers/engine/load/tool_model.h"
+#include "workers/engine/model/lora_config.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/text/tokenizer.h"
 #include "workers/serve/atropos.h"
@@ -35,7 +36,7 @@ struct serve_options {
     struct tool_model tool;
     const char *listen, *atropos_listen, *state_dir, *name, *token_file, *cert_file, *key_file;
     bool no_token, lifo, no_reset;
-    int64_t batch, max_len, queue, connections, body_mib, request_s, drain_s, groups_mib, env_expire_s;
+    int64_t max_lora_rank, batch, max_len, queue, connections, body_mib, request_s, drain_s, groups_mib, env_expire_s;
     double kv_gib;
     char token[BEARER_MAX];
     struct buf cert, key;
@@ -74,10 +75,10 @@ static bool doors_check(const struct serve_options *o, struct error *err)
 static bool options_check(struct serve_options *o, struct error *err)
 {
     if (!doors_check(o, err) || !in_range("batch", o->batch, 1, 65536, err) || !in_range("max-model-len", o->max_len, 0, 1 << 24, err)
-        || !in_range("queue", o->queue, 1, 1 << 20, err) || !in_range("connections", o->connections, 1, 16384, err)
-        || !in_range("body-mib", o->body_mib, 1, 1024, err) || !in_range("request-s", o->request_s, 1, 3600, err)
-        || !in_range("drain-s", o->drain_s, 0, 86400, err) || !in_range("groups-mib", o->groups_mib, 1, 1 << 20, err)
-        || !in_range("env-expire-s", o->env_expire_s, 0, 86400, err))
+        || !in_range("max-lora-rank", o->max_lora_rank, 0, LORA_RANK_MAX, err) || !in_range("queue", o->queue, 1, 1 << 20, err)
+        || !in_range("connections", o->connections, 1, 16384, err) || !in_range("body-mib", o->body_mib, 1, 1024, err)
+        || !in_range("request-s", o->request_s, 1, 3600, err) || !in_range("drain-s", o->drain_s, 0, 86400, err)
+        || !in_range("groups-mib", o->groups_mib, 1, 1 << 20, err) || !in_range("env-expire-s", o->env_expire_s, 0, 86400, err))
         return false;
     if (!(o->kv_gib >= 0) || o->kv_gib > 16384)
         return error_set(err, ERR_USAGE, "--kv-gib is %g; it must be between 0 and 16384", o->kv_gib);
@@ -165,6 +166,7 @@ static bool model_open(struct doors *d, struct serve_options *o, struct error *e
                                     .max_seq = o->batch,
                                     .max_seq_tok = d->max_len,
                                     .max_queue = o->queue,
+                                    .max_lora_rank = o->max_lora_rank,
                                     .kv_bytes = (size_t)(o->kv_gib * 1024 * 1024 * 1024),
                                     .eos = s->eos,
                                     .n_eos = s->n_eos };
@@ -270,6 +272,7 @@ out:
 static bool serve_cmd(int argc, char **argv, struct error *err)
 {
     struct serve_options o = { .tool = TOOL_MODEL_DEFAULT,
+                               .max_lora_rank = 64,
                                .batch = 256,
                                .queue = 4096,
                                .connections = 512,
@@ -286,6 +289,7 @@ static bool serve_cmd(int argc, char **argv, struct error *err)
         {"max-model-len", NULL, CLI_I64, &o.max_len, "N", "longest prompt and completion (default: the model's, at most 32768)"},
         {"batch", NULL, CLI_I64, &o.batch, "N", "samples decoded at once (default 256, on a CPU 32 per thread)"},
         {"kv-gib", NULL, CLI_F64, &o.kv_gib, "GIB", "memory for keys and values (default: enough, at most half of what is free)"},
+        {"max-lora-rank", NULL, CLI_I64, &o.max_lora_rank, "R", "room for adapters of up to this rank, loaded while serving; 0: none (default 64)"},
         {"queue", NULL, CLI_I64, &o.queue, "N", "prompts inside, waiting ones too; more are answered with 503 (default 4096)"},
         {"connections", NULL, CLI_I64, &o.connections, "N", "open at once (default 512)"},
         {"body-mib", NULL, CLI_I64, &o.body_mib, "N", "longest body of a request, also after gzip (default 16)"},

@@ -37,6 +37,12 @@ bool serve_job_ask(struct serve_job *j, struct ask *a, const struct tokenizer *t
     return true;
 }
 
+bool serve_job_adapter(struct serve_job *j, struct error *err)
+{
+    j->adapter = calloc(1, sizeof *j->adapter);
+    return j->adapter || error_set(err, ERR_NO_MEMORY, "no memory for a request");
+}
+
 void serve_job_hold(struct serve_job *j)
 {
     atomic_fetch_add(&j->n_ref, 1);
@@ -55,6 +61,7 @@ void serve_job_drop(struct serve_job *j)
         stop_text_release(&c->text);
     }
     free(j->choice);
+    free(j->adapter);
     ask_release(&j->ask);
     pthread_mutex_destroy(&j->lock);
     free(j);

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
+#include "workers/serve/adapter.h"
 #include "workers/serve/ask.h"
 #include "workers/serve/stop_text.h"
 
@@ -17,8 +18,10 @@ enum job_kind {
     JOB_GENERATE,
     JOB_PAUSE,
     JOB_RESUME,
-    JOB_UPDATE,    // new weights from a directory
-    JOB_FORGET,    // empty the prefix cache
+    JOB_UPDATE,            // new weights from a directory
+    JOB_FORGET,            // empty the prefix cache
+    JOB_ADAPTER_LOAD,      // the adapter in a directory
+    JOB_ADAPTER_UNLOAD,    // no adapter
 };
 enum pause_mode {
     PAUSE_ABORT,    // work under way ends now, with what it has
@@ -58,8 +61,10 @@ struct serve_job {
     double created_s;         // since 1970
     int64_t n_choice;         // prompts x samples, a prompt's samples together
     enum pause_mode pause;    // JOB_PAUSE
-    char dir[4096];           // JOB_UPDATE
-    int64_t version;          // JOB_UPDATE: of the new weights; -1: the current one plus 1
+    char dir[4096];           // JOB_UPDATE, JOB_ADAPTER_LOAD
+    int64_t version;          // JOB_UPDATE, JOB_ADAPTER_LOAD: of the new weights; -1: the current one plus 1
+    /* JOB_ADAPTER_*, owned: the wanted name, or "". When the job is done: the adapter that was loaded or unloaded. */
+    struct adapter_look *adapter;
     atomic_bool gone;         // its client has gone
     pthread_mutex_t lock;     // guards: everything below except the policy's fields
     struct choice *choice;    // (n_choice) owned
@@ -80,6 +85,7 @@ struct serve_job {
 struct serve_job *serve_job_new(enum job_kind kind, struct error *err);
 /* Take the encoded ask (a holds nothing then) and make room for its samples. */
 MUST_USE bool serve_job_ask(struct serve_job *j, struct ask *a, const struct tokenizer *tokenizer, struct error *err);
+MUST_USE bool serve_job_adapter(struct serve_job *j, struct error *err);    // make room for its adapter
 void serve_job_hold(struct serve_job *j);
 void serve_job_drop(struct serve_job *j);    // NULL is fine
 /* Append a token to a choice. *stopped: its text now holds a stop string. Lock held. False: no memory. */

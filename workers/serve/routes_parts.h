@@ -1,0 +1,21 @@
+/* routes_parts.h - what routes.c and adapter_routes.c share; for nobody else */
+#pragma once
+#include <jansson.h>
+#include "workers/serve/routes.h"
+
+/* ---- routes.c */
+/* The body as JSON; NULL: a says what is wrong. An empty body counts as an empty object where that is enough. */
+json_t *serve_body_read(const struct web_request *q, bool may_be_empty, struct web_answer *a);
+void serve_fail(struct web_answer *a, const struct error *err);
+/* Hand an order to the policy; a is its answer from here on. Takes j. */
+void serve_order(struct serve *s, struct serve_job *j, struct web_answer *a);
+
+/* ---- adapter_routes.c: routes of Atropos' example server, and of vLLM and SGLang, which give a name */
+void adapter_status_get(void *ctx, const struct web_request *q, struct web_answer *a);
+void adapter_load_post(void *ctx, const struct web_request *q, struct web_answer *a);
+void adapter_unload_post(void *ctx, const struct web_request *q, struct web_answer *a);
+void adapter_load_named_post(void *ctx, const struct web_request *q, struct web_answer *a);
+void adapter_unload_named_post(void *ctx, const struct web_request *q, struct web_answer *a);
+/* A job that loads the adapter in dir under this name ("": adapter_N), as weights of this version (-1: the next). NULL: see err. */
+struct serve_job *adapter_load_job(const char *dir, const char *name, int64_t version, struct error *err);
+void adapter_job_print(const struct serve_job *j, struct web_answer *a);
