@@ -185,6 +185,19 @@ static void devices_print(const struct mval *node, const char *before)
     }
 }
 
+/* Those that hold. */
+static void alarms_print(const struct mval *list)
+{
+    char name[64], state[16], text[480], remedy[240];
+    for (int64_t i = 0; i < mval_n(list); i++) {
+        const struct mval *v = mval_at(list, i);
+        if (strcmp(mval_text(v, "state", state, sizeof state), "firing") == 0 || strcmp(state, "acknowledged") == 0)
+            printf("alarm %s, %s%s since step %" PRId64 ": %s; %s\n", mval_text(v, "name", name, sizeof name),
+                   mval_bool(mval_get(v, "critical"), false) ? "critical, " : "", state, mval_i64(mval_get(v, "step"), 0),
+                   mval_text(v, "text", text, sizeof text), mval_text(v, "remedy", remedy, sizeof remedy));
+    }
+}
+
 static void status_print(const struct msg_in *in)
 {
     char name[64], state[32], reason[256], depth[32], alert[480];
@@ -203,6 +216,7 @@ static void status_print(const struct msg_in *in)
     printf("\n");
     if (mval_text(root, "alert", alert, sizeof alert)[0])
         printf("alert: %s\n", alert);
+    alarms_print(mval_get(root, "alarms"));
     if (mval_get(metrics_map, "metrics/reward"))
         printf("reward %.4f, length %.1f tok\n", mval_f64(mval_get(metrics_map, "metrics/reward"), NAN),
                mval_f64(mval_get(metrics_map, "metrics/response_length"), NAN));

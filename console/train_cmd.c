@@ -103,6 +103,18 @@ bool knob_given(const struct train *t, const char *name)
     return t->value[knob_find(name, &err) - knobs] != NULL;
 }
 
+/* The run's alarm book: its own, or that of alarms.yaml next to the run file or in the config folder. */
+static bool alarms_read(struct train *t, struct error *err)
+{
+    char path[PATH_MAX];
+    alarm_book_init(&t->alarms);
+    if (t->resume && !path_join(path, sizeof path, t->run_dir, "alarms.yaml"))
+        return error_set(err, ERR_USAGE, "the run's path is too long");
+    if (!t->resume)
+        alarm_book_find(t->run_file ? t->run_file : "", path, sizeof path);
+    return !path[0] || !path_exists(path) || alarm_book_read(&t->alarms, path, err);
+}
+
 /* before: run.yaml's settings, when a run is resumed. */
 static bool settings_read(struct train *t, struct run_config *before, struct error *err)
 {
@@ -117,6 +129,8 @@ static bool settings_read(struct train *t, struct run_config *before, struct err
     } else if (t->run_file && !run_config_read(&t->config, t->run_file, err)) {
         return false;
     }
+    if (!alarms_read(t, err))
+        return false;
     *before = t->config;
     for (int i = 0; i < n_knobs; i++)
         if (t->value[i] && !run_config_set(&t->config, knobs[i].name, t->value[i], FROM_FLAG, NULL, err))

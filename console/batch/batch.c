@@ -324,7 +324,8 @@ static json_t *event_json(const struct batch_event *e)
 {
     json_t *detail = e->detail[0] ? json_loads(e->detail, 0, NULL) : NULL, *json = NULL;
     bool knob = strcmp(e->kind, "command") == 0 && json_is_array(json_object_get(detail, "changes"));
-    if (knob || strcmp(e->kind, "command") == 0 || strcmp(e->kind, "alert") == 0 || strcmp(e->kind, "return") == 0)
+    if (knob || strcmp(e->kind, "command") == 0 || strcmp(e->kind, "alert") == 0 || strcmp(e->kind, "alarm") == 0
+        || strcmp(e->kind, "return") == 0)
         json = json_pack("{s:s, s:I, s:o, s:o}", "event", knob ? "knob" : e->kind, "step", (json_int_t)e->step, "who",
                          json_text_new(e->who), "text", json_text_new(e->text));
     else if (strcmp(e->kind, "checkpoint") == 0)
@@ -356,6 +357,7 @@ void batch_event(struct batch *b, const struct batch_event *e)
     bool own = !e->who[0] || strcmp(e->who, "controller") == 0 || strcmp(e->who, "agent") == 0;
     snprintf(line, sizeof(line), "%11s %s%.480s%s%.60s", "",
              alert                           ? "ALERT: "
+             : strcmp(e->kind, "alarm") == 0 ? "alarm: "
              : checkpoint                    ? "checkpoint: "
              : strcmp(e->kind, "state") == 0 ? "state: "
                                              : "",

@@ -156,7 +156,7 @@ static void doctor_tell(struct watch *w, const struct model *m, int64_t now_ns)
 }
 
 /* Kinds of events that can be waited for. */
-static const char *const until_kinds[] = { "alert", "checkpoint", "command", "eval", "knob", "return", "state" };
+static const char *const until_kinds[] = { "alarm", "alert", "checkpoint", "command", "eval", "knob", "return", "state" };
 
 static bool until_step(const char *until, int64_t *step)
 {
@@ -171,7 +171,8 @@ bool watch_until_check(const char *until, struct error *err)
             return true;
     return until_step(until, &step)
            || error_set(err, ERR_USAGE,
-                        "--until does not know '%.40s'; it is step=N, alert, checkpoint, command, eval, knob, return or state", until);
+                        "--until does not know '%.40s'; it is step=N, alarm, alert, checkpoint, command, eval, knob, return or state",
+                        until);
 }
 
 bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *config, const struct watch_options *options,

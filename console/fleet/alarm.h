@@ -1,12 +1,13 @@
-/* alarm.h - what practitioners watch for, as a table of rules over the run's metrics; pure
+/* alarm.h - all that is wrong with a run at this moment, as a console sees it; pure
  *
- * Thresholds taken from other projects' docs and threads are cited next to the rule. */
+ * The run's own alarms (protocol/run/alarm_book.h) are judged by its controller; what only somebody outside can see is added here: an
+ * agent that does not answer, a process that is slow, stuck or silent, a run that has failed. */
 #pragma once
 #include "console/fleet/model.h"
 struct alarm {
     bool crit;             // else a warning
-    char text[160];        // what is wrong, with the value
+    char text[240];        // what is wrong, with the value
     const char *remedy;    // what to try first; static, or the model's
 };
-/* Fill out with at most max current alarms, worst first; returns how many. */
+/* Fill out with at most max current alarms, worst first; returns how many there are. */
 int alarms_check(const struct model *m, int64_t now_ns, struct alarm *out, int max);

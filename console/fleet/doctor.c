@@ -110,11 +110,15 @@ static const struct bound_rule rules[] = {
 static bool broken_say(const struct model *m, int64_t now_ns, struct diagnosis *d)
 {
     struct alarm alarm;
-    if (alarms_check(m, now_ns, &alarm, 1) == 0)
+    int n = alarms_check(m, now_ns, &alarm, 1);
+    if (n == 0)
         return false;
     d->kind = alarm.crit ? DIAGNOSIS_CRIT : DIAGNOSIS_WARN;
     d->name = "alarm";
-    snprintf(d->text, sizeof d->text, "%s", alarm.text);
+    if (n > 1)
+        snprintf(d->text, sizeof d->text, "%s (+%d more: 8)", alarm.text, n - 1);
+    else
+        snprintf(d->text, sizeof d->text, "%s", alarm.text);
     snprintf(d->remedy, sizeof d->remedy, "%s", alarm.remedy);
     return true;
 }

@@ -14,7 +14,7 @@ enum diagnosis_kind {
 };
 struct diagnosis {
     enum diagnosis_kind kind;
-    char text[200];      // the diagnosis, with its figures
+    char text[280];      // the diagnosis, with its figures
     char remedy[320];    // what to do; "": nothing
     const char *knob;    // the setting to look at first, or NULL
     const char *name;    // "generation", "training", "alarm" ...; static. Its figures change, this does not; NULL with DIAGNOSIS_NONE

@@ -51,10 +51,11 @@ struct model *model_new(struct error *err)
         m->proc = calloc(MODEL_PROCS, sizeof(*m->proc));
         m->event = calloc(MODEL_EVENTS, sizeof(*m->event));
         m->log = calloc(MODEL_LOG, sizeof(*m->log));
+        m->alarm = calloc(ALARM_RULES, sizeof(*m->alarm));
         m->saved = calloc(MODEL_SAVED, sizeof(*m->saved));
         m->knob = calloc((size_t)n_knobs, sizeof(*m->knob));
     }
-    if (!m || !m->extra || !m->proc || !m->event || !m->log || !m->saved || !m->knob) {
+    if (!m || !m->extra || !m->proc || !m->event || !m->log || !m->saved || !m->alarm || !m->knob) {
         fleet_model_free(m);
         error_set(err, ERR_NO_MEMORY, "no memory for the console's model of the run");
         return NULL;
@@ -92,6 +93,7 @@ void fleet_model_free(struct model *m)
     free(m->event);
     free(m->log);
     free(m->saved);
+    free(m->alarm);
     free(m->knob);
     free(m);
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "console/fleet/series.h"
 #include "protocol/base/error.h"
+#include "protocol/run/alarm_book.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/metrics.h"
 #include "protocol/run/run_state.h"
@@ -91,6 +92,15 @@ struct saved_view {    // a checkpoint that the run can go back to
     double time_s;    // when it was written, since 1970; 0: unknown
     char why[96], path[256];
     char changes[256];    // those of knobs made since; a rollback undoes them
+};
+struct alarm_view {    // a rule of the run's alarm book
+    char name[48], metric[64], remedy[200], actions[64];
+    char text[240];    // what is wrong; "": it is quiet
+    bool critical;
+    enum alarm_state state;
+    enum alarm_when when;
+    double limit;
+    int64_t steps, step;    // that it must hold; since when it does
 };
 struct eval_view {
     char set[48];
@@ -181,7 +191,9 @@ struct model {
     int64_t n_event;                                // in total
     struct log_view *log;                           // (MODEL_LOG) ring; owned
     int64_t n_log;                                  // in total
-    struct saved_view *saved;                       // (MODEL_SAVED) newest first; owned
+    struct alarm_view *alarm;                       // (ALARM_RULES) those that hold first; owned
+    int n_alarm;
+    struct saved_view *saved;    // (MODEL_SAVED) newest first; owned
     int n_saved;
     int64_t before_change;                          // step of the newest checkpoint from before the last change of knobs; -1: none
     struct knob_value *knob;                        // (n_knobs); owned

@@ -151,6 +151,42 @@ static void processes_read(struct model *m, const struct mval *list, int64_t now
         news_process(m, mval_at(list, i), true, now_ns);
 }
 
+static void alarm_read(struct alarm_view *a, const struct mval *v)
+{
+    char word[24];
+    *a = (struct alarm_view){ .critical = mval_bool(mval_get(v, "critical"), false),
+                              .limit = mval_f64(mval_get(v, "limit"), NAN),
+                              .steps = mval_i64(mval_get(v, "steps"), 1),
+                              .step = mval_i64(mval_get(v, "step"), 0) };
+    mval_text(v, "name", a->name, sizeof(a->name));
+    mval_text(v, "metric", a->metric, sizeof(a->metric));
+    mval_text(v, "text", a->text, sizeof(a->text));
+    mval_text(v, "remedy", a->remedy, sizeof(a->remedy));
+    mval_text(v, "actions", a->actions, sizeof(a->actions));
+    a->state = alarm_state_find(word, strlen(mval_text(v, "state", word, sizeof(word))));
+    a->when = alarm_when_find(mval_text(v, "when", word, sizeof(word)));
+}
+
+/* Firing before acknowledged, quiet and muted; among these the critical ones. */
+static int alarm_rank(const struct alarm_view *a)
+{
+    static const int rank[] = { [ALARM_FIRING] = 0, [ALARM_ACKNOWLEDGED] = 2, [ALARM_QUIET] = 4, [ALARM_MUTED] = 6 };
+    return rank[a->state] + !a->critical;
+}
+
+static void alarms_read(struct model *m, const struct mval *list)
+{
+    m->n_alarm = 0;
+    for (int64_t i = 0; i < mval_n(list) && m->n_alarm < ALARM_RULES; i++) {
+        struct alarm_view a;
+        alarm_read(&a, mval_at(list, i));
+        int at = m->n_alarm++;
+        for (; at > 0 && alarm_rank(&m->alarm[at - 1]) > alarm_rank(&a); at--)
+            m->alarm[at] = m->alarm[at - 1];
+        m->alarm[at] = a;
+    }
+}
+
 void news_status(struct model *m, const struct mval *v, int64_t now_ns)
 {
     char word[24], failure[256];
@@ -175,6 +211,7 @@ void news_status(struct model *m, const struct mval *v, int64_t now_ns)
     m->step_s = mval_f64(mval_get(v, "step_s"), NAN);
     m->left_s = mval_f64(mval_get(v, "left_s"), NAN);
     m->checkpoint = mval_i64(mval_get(v, "checkpoint"), -1);
+    alarms_read(m, mval_get(v, "alarms"));
     mval_text(v, "undo", m->undo, sizeof(m->undo));
     m->n_buffer = 0;
     gauges_read(m->buffer, &m->n_buffer, MODEL_GAUGES, mval_get(v, "buffer"));

@@ -198,6 +198,22 @@ static void answers_due(struct simulate *s, struct model *m, int64_t now_ns)
     }
 }
 
+/* The default book, all quiet. */
+static void book_tell(struct model *m)
+{
+    struct alarm_book book;
+    alarm_book_init(&book);
+    for (m->n_alarm = 0; m->n_alarm < book.n; m->n_alarm++) {
+        const struct alarm_rule *r = &book.rule[m->n_alarm];
+        struct alarm_view *v = &m->alarm[m->n_alarm];
+        *v = (struct alarm_view){ .critical = r->critical, .when = r->when, .limit = r->limit, .steps = r->steps };
+        snprintf(v->name, sizeof(v->name), "%s", r->name);
+        snprintf(v->metric, sizeof(v->metric), "%s", r->metric);
+        snprintf(v->remedy, sizeof(v->remedy), "%s", r->remedy);
+        alarm_actions_text(r->actions, v->actions);
+    }
+}
+
 /* The last three checkpoints, the first one, and the beginning. */
 static void saved_tell(const struct simulate *s, struct model *m)
 {
@@ -323,6 +339,7 @@ struct feed *simulate_new(const struct simulate_options *options, struct model *
             event_tell(s, m, "command", "you@here, console", "learning_rate: 6e-4 -> 4e-4 from step 101 on", true, options->done - i);
     }
     model_eval(m, "sampled", 0, 500, 0.24);
+    book_tell(m);
     simulate_pump(&s->feed, m, now_ns);
     return &s->feed;
 }

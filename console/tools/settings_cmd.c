@@ -2,15 +2,13 @@
 #include <stdio.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
+#include "protocol/run/alarm_book.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/metrics.h"
 #include "protocol/run/telemetry.h"
 
-static bool table_print(const char *command, const char *about, void (*print)(struct buf *), int argc, char **argv, struct error *err)
+static bool printed(void (*print)(struct buf *), struct error *err)
 {
-    struct cli cli = { command, about, NULL, NULL, 0 };
-    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
-        return cli.help_wanted;
     struct buf out = BUF_INIT;
     print(&out);
     bool ok = !out.failed || error_set(err, ERR_NO_MEMORY, "no memory for the table");
@@ -19,10 +17,34 @@ static bool table_print(const char *command, const char *about, void (*print)(st
     return ok;
 }
 
+static bool table_print(const char *command, const char *about, void (*print)(struct buf *), int argc, char **argv, struct error *err)
+{
+    struct cli cli = { command, about, NULL, NULL, 0 };
+    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
+        return cli.help_wanted;
+    return printed(print, err);
+}
+
+static void book_print(struct buf *out)
+{
+    struct alarm_book book;
+    alarm_book_init(&book);
+    alarm_book_print(&book, out);
+}
+
 static bool settings_cmd(int argc, char **argv, struct error *err)
 {
-    return table_print("rollcall settings", "Prints every setting of a run: flag, default, bounds, when a change takes effect.",
-                       knobs_print_docs, argc, argv, err);
+    bool alarms = false;
+    struct cli_option options[] = {
+        { "alarms", NULL, CLI_FLAG, &alarms, NULL, "the alarm book instead, as the file alarms.yaml" },
+    };
+    struct cli cli = { .command = "rollcall settings",
+                       .about = "Prints every setting of a run: flag, default, bounds, when a change takes effect.",
+                       .options = options,
+                       .n_options = ARRAY_SIZE(options) };
+    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
+        return cli.help_wanted;
+    return printed(alarms ? book_print : knobs_print_docs, err);
 }
 
 static void metrics_all_print(struct buf *out)

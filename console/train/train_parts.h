@@ -6,11 +6,13 @@
 #include <jansson.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
+#include "protocol/run/alarm_book.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/run_config.h"
 
 struct train {
     struct run_config config;
+    struct alarm_book alarms;
     struct run_plan plan;
     int64_t n_row;
     const char *run_file, *resume, *runs_dir, *format, *value[KNOB_MAX];

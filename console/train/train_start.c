@@ -106,6 +106,10 @@ static bool dir_fill(struct train *t, struct error *err)
     TRY(t->flags.len == 0 || resume_flags_write(t->run_dir, &t->flags, err));
     TRY(run_config_print(&t->config, &yaml, err));
     TRY(path_join(path, sizeof path, t->run_dir, "run.yaml") && file_write(path, yaml.data, yaml.len, err));
+    buf_clear(&yaml);
+    alarm_book_print(&t->alarms, &yaml);
+    TRY(!yaml.failed || error_set(err, ERR_NO_MEMORY, "no memory for the alarm book"));
+    TRY(path_join(path, sizeof path, t->run_dir, "alarms.yaml") && file_write(path, yaml.data, yaml.len, err));
     ok = true;
 out:
     buf_release(&yaml);

@@ -18,7 +18,7 @@
 
 static const struct pane_type *const pane_types[N_PANE] = {
     [PANE_OVERVIEW] = &pane_overview, [PANE_WORKERS] = &pane_workers, [PANE_ROLLOUTS] = &pane_rollouts, [PANE_KNOBS] = &pane_knobs,
-    [PANE_LOG] = &pane_log,           [PANE_EVENTS] = &pane_events,   [PANE_SAVED] = &pane_saved,
+    [PANE_LOG] = &pane_log,           [PANE_EVENTS] = &pane_events,   [PANE_SAVED] = &pane_saved,       [PANE_ALARMS] = &pane_alarms,
 };
 
 const char *pane_name(enum pane_id id)
@@ -454,7 +454,8 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
     case REQ_PANE_4:
     case REQ_PANE_5:
     case REQ_PANE_6:
-    case REQ_PANE_7: app_show(a, (enum pane_id)(req - REQ_PANE_1)); break;
+    case REQ_PANE_7:
+    case REQ_PANE_8: app_show(a, (enum pane_id)(req - REQ_PANE_1)); break;
     case REQ_PANE_NEXT:
     case REQ_PANE_PREV: app_show(a, (enum pane_id)((a->shown + (req == REQ_PANE_NEXT ? 1 : N_PANE - 1)) % N_PANE)); break;
     case REQ_UP: list_move(a, -1); break;
@@ -469,6 +470,7 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
     case REQ_EVAL: app_command(a, "eval", now_ns); break;
     case REQ_STOP: stop_ask(a); break;
     case REQ_REVERT: revert_ask(a, now_ns); break;
+    case REQ_ACK: app_command(a, "ack all", now_ns); break;
     case REQ_REWIND:
         if (!rollback_ask_to(a, "change"))
             app_flash(a, ROLE_WARN, now_ns, "no checkpoint is known from before a change of knobs");
@@ -550,6 +552,17 @@ void app_paste(struct app *a, const char *text, int64_t size_bytes, int64_t now_
         app_flash(a, ROLE_WARN, now_ns, "pasted text (%" PRId64 " bytes) was dropped; press : or / first to paste into a line", size_bytes);
 }
 
+/* Alarms that have begun since the console was opened, and want the bell. */
+static void alarms_ring(struct app *a)
+{
+    const struct event_view *e = model_event_at(a->model, 0);
+    int64_t newest = e ? e->id : 0;
+    for (int64_t i = 0; a->heard > 0 && (e = model_event_at(a->model, i)) != NULL && e->id > a->heard; i++)
+        if (strcmp(e->kind, "alarm") == 0 && strstr(e->detail, "\"firing\"") && strstr(e->detail, "bell"))
+            a->wish |= WISH_BELL;
+    a->heard = MAX(newest, a->heard);
+}
+
 void app_news(struct app *a, int64_t now_ns)
 {
     const struct model *m = a->model;
@@ -561,6 +574,7 @@ void app_news(struct app *a, int64_t now_ns)
         bool refused = c->state == COMMAND_REFUSED && strncmp(c->answer, "refused: ", 9) != 0;
         app_flash(a, c->state == COMMAND_DONE ? ROLE_OK : ROLE_CRIT, now_ns, "%s%s: %s", refused ? "refused: " : "", c->text, c->answer);
     }
+    alarms_ring(a);
     pane_fix(app_pane(a), a);
 }
 

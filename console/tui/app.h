@@ -22,6 +22,7 @@ enum wish {    // bits: what the loop has to do after a key
     WISH_THEME = 8,
     WISH_MOUSE = 16,
     WISH_SAVE_SCREEN = 32,
+    WISH_BELL = 64,
 };
 enum prompt_kind {
     PROMPT_NONE,
@@ -69,6 +70,7 @@ struct app {
     char flash[320];    // the newest message
     enum role flash_role;
     int64_t flash_ns;    // when
+    int64_t heard;       // the newest event that was looked at; 0: none yet
     int64_t answered;    // commands whose answer has been shown
 };
 

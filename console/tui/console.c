@@ -79,6 +79,8 @@ static void wishes_do(struct loop *l, int64_t now_ns)
     }
     if (wish & WISH_SAVE_SCREEN)
         screen_save(l, now_ns);
+    if (wish & WISH_BELL)
+        terminal_bell(l->screen.term);
     if (wish & WISH_REDRAW)
         terminal_redraw(l->screen.term);
     if (wish & WISH_SUSPEND)

@@ -105,14 +105,14 @@ static void bar_draw(const struct app *a, struct cells *c, struct rect r, int64_
 /* Panes that are not shown have only their number. */
 static bool tab_is_short(const struct app *a, int i)
 {
-    bool noted = a->frozen || !a->mouse || a->pane[a->shown]->filter[0];    // the note beside the tabs needs room
-    return a->shown != (enum pane_id)i && a->w < (noted ? 110 : 80);
+    bool noted = a->frozen || !a->mouse || a->pane[a->shown]->filter[0] || layout_make(a->w, a->h).says.h == 0;    // a note beside the tabs
+    return a->shown != (enum pane_id)i && a->w < (noted ? 140 : 80);
 }
 
 int tab_width(const struct app *a, int i)
 {
     int gap = a->w >= 90;
-    return gap + (tab_is_short(a, i) ? 3 : 4 + (int)strlen(pane_name((enum pane_id)i)));
+    return gap + (tab_is_short(a, i) ? 3 : (a->w >= 90 ? 4 : 3) + (int)strlen(pane_name((enum pane_id)i)));
 }
 
 static enum role diagnosis_role(enum diagnosis_kind kind)
@@ -142,8 +142,11 @@ static void tabs_draw(const struct app *a, struct cells *c, struct rect r, bool 
     int x = r.x + 1;
     for (int i = 0; i < N_PANE; i++) {
         bool here = a->shown == (enum pane_id)i;
-        int n = cells_fmt(c, x, r.y, r.x + r.w - x, here ? ROLE_TITLE : ROLE_DIM, tab_is_short(a, i) ? " %d " : " %d %s ", i + 1,
-                          pane_name((enum pane_id)i));
+        int n = cells_fmt(c, x, r.y, r.x + r.w - x, here ? ROLE_TITLE : ROLE_DIM,
+                          tab_is_short(a, i) ? " %d "
+                          : a->w >= 90       ? " %d %s "
+                                             : "%d %s ",
+                          i + 1, pane_name((enum pane_id)i));
         if (here)
             cells_attr(c, (struct rect){ x, r.y, n, 1 }, ATTR_REVERSE);
         x += tab_width(a, i);

@@ -18,6 +18,7 @@ const struct key_row key_table[] = {
     { REQ_PANE_5,     { '5' },                              ON_ALL, "5", NULL, 0, "everywhere", "log of every process" },
     { REQ_PANE_6,     { '6' },                              ON_ALL, "6", NULL, 0, "everywhere", "events: what happened and who did it" },
     { REQ_PANE_7,     { '7' },                              ON_ALL, "7", NULL, 0, "everywhere", "checkpoints: what is kept, and going back" },
+    { REQ_PANE_8,     { '8' },                              ON_ALL, "8", NULL, 0, "everywhere", "alarms: what the run is watched for" },
     { REQ_DOCTOR,     { 'd' },                              ON_ALL, "d", NULL, 0, "everywhere", "what bounds or breaks the run, in full, and the setting to look at" },
     { REQ_FREEZE,     { ' ' },                              ON_ALL, "Space", NULL, 0, "everywhere", "freeze the screen; training continues" },
     { REQ_MOUSE,      { 'm' },                              ON_ALL, "m", NULL, 0, "everywhere", "mouse on or off (off: the terminal selects text)" },
@@ -31,6 +32,7 @@ const struct key_row key_table[] = {
     { REQ_STOP,       { 'S' },                              ON_ALL, "S", "stop", 40, "the run", "finish the step, save, end the run (asks first)" },
     { REQ_REVERT,     { 'u' },                              ON_ALL, "u", NULL, 0, "the run", "take back the last change of knobs, then the one before (asks first)" },
     { REQ_REWIND,     { 'U' },                              ON_ALL, "U", NULL, 0, "the run", "go back to before the last change of knobs (asks first)" },
+    { REQ_ACK,        { 'A' },                              ON_ALL, "A", NULL, 0, "the run", "acknowledge all alarms that fire; on the alarms, the selected one" },
     { REQ_UP,         { KEY_ARROW_UP, 'k' },                ON_ALL, "Up k", NULL, 0, "moving", "up" },
     { REQ_DOWN,       { KEY_ARROW_DOWN, 'j' },              ON_ALL, "Down j", NULL, 0, "moving", "down" },
     { REQ_LEFT,       { KEY_ARROW_LEFT, 'h' },              ON_ALL, "Left h", NULL, 0, "moving", "left; in a chart: earlier" },
@@ -55,6 +57,7 @@ const struct key_row key_table[] = {
     { REQ_RESTART,    { 'K' },                              ON(PANE_WORKERS), "K", "restart", 15, "panes", "workers: kill the process; its parent restarts it (asks first)" },
     { REQ_ROLLBACK,   { 'b' },                              ON(PANE_SAVED), "b", "go back", 15, "panes", "checkpoints: go back to this one (asks first)" },
     { REQ_PIN,        { 'P' },                              ON(PANE_SAVED), "P", "pin", 16, "panes", "checkpoints: keep this one, or no longer" },
+    { REQ_MUTE,       { 'M' },                              ON(PANE_ALARMS), "M", "mute", 16, "panes", "alarms: do not look at this one, or look again" },
     { REQ_QUARANTINE, { 'x' },                              ON(PANE_ROLLOUTS), "x", NULL, 0, "panes", "rollouts: stop issuing this prompt (asks first)" },
 };
 // clang-format on

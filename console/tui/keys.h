@@ -42,6 +42,7 @@ enum pane_id {
     PANE_LOG,
     PANE_EVENTS,
     PANE_SAVED,
+    PANE_ALARMS,
     N_PANE,
 };
 #define ON(pane) (1u << (pane))
@@ -63,6 +64,7 @@ enum request {
     REQ_PANE_5,
     REQ_PANE_6,
     REQ_PANE_7,
+    REQ_PANE_8,
     REQ_PANE_NEXT,
     REQ_PANE_PREV,
     REQ_UP,
@@ -86,6 +88,8 @@ enum request {
     REQ_ROLLBACK,
     REQ_REWIND,
     REQ_PIN,
+    REQ_ACK,
+    REQ_MUTE,
     REQ_QUARANTINE,
     /* ... up to here */
     REQ_ZOOM_IN,

@@ -62,13 +62,28 @@ static struct chart chart_of(const struct overview *o, const struct app *a, cons
         c.from = 0;
         if (m->n_step > 0 && isnan(series_at(s, 0)) && series_query(s, 0, 1).n == 0)
             c.from = s->n > 1 ? 1 : 0;    // steps are counted from 1: no empty column for step 0
-        c.to = c.from + chart_width_steps(n - c.from, m->max_steps > 0 ? m->max_steps + 1 - c.from : 0);
+        c.to = MAX(n, c.from + 1);
     } else {
         c.to = o->open && o->cursor >= 0 ? MIN(MAX(o->cursor + o->chart_steps / 2, o->chart_steps), n) : n;
         c.to = MAX(c.to, o->chart_steps);
         c.from = c.to - o->chart_steps;
     }
     return c;
+}
+
+/* The bounds within which no alarm of this metric holds, as far as they are fixed. */
+static void band_find(const struct model *m, int metric, struct chart *c)
+{
+    c->low = c->high = NAN;
+    for (int i = 0; i < m->n_alarm; i++) {
+        const struct alarm_view *v = &m->alarm[i];
+        if (v->state == ALARM_MUTED || strcmp(v->metric, metrics[metric].name) != 0)
+            continue;
+        if (v->when == ALARM_BELOW)
+            c->low = v->limit;
+        if (v->when == ALARM_ABOVE)
+            c->high = v->limit;
+    }
 }
 
 /* How the mean of the last tenth of the run compares with that of the tenth before. */
@@ -97,6 +112,7 @@ static void chart_box_draw(const struct overview *o, const struct app *a, struct
         c->cursor_y = r.y;
     }
     struct chart chart = chart_of(o, a, s, mark, n_mark);
+    band_find(a->model, metric, &chart);
     chart_draw(c, in, &chart);
 }
 
@@ -200,17 +216,20 @@ static void newest_rollout_draw(const struct app *a, struct cells *c, struct rec
 static void side_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
     struct alarm alarm[8];
-    int n = alarms_check(a->model, now_ns, alarm, ARRAY_SIZE(alarm));
+    int all = alarms_check(a->model, now_ns, alarm, ARRAY_SIZE(alarm)), n = MIN(all, (int)ARRAY_SIZE(alarm));
     struct rect in = cells_box(c, r, n > 0 ? "alarms" : "newest rollout", n > 0 && alarm[0].crit ? ROLE_CRIT : ROLE_BORDER, ROLE_TITLE);
     int y = in.y;
     if (a->model->n_eval > 0 && y < in.y + in.h)
         evals_draw(a, c, (struct rect){ in.x + 1, y++, in.w - 2, 1 });
-    for (int i = 0; i < n && y < in.y + in.h; i++) {
+    int room = in.y + in.h - y, shown = all > room ? MAX(room - 1, 0) : n;
+    for (int i = 0; i < shown && y < in.y + in.h; i++) {
         cells_put(c, in.x + 1, y, 0x26a0, alarm[i].crit ? ROLE_CRIT : ROLE_WARN);
         cells_text(c, in.x + 3, y++, in.w - 4, alarm[i].text, alarm[i].crit ? ROLE_CRIT : ROLE_WARN);
-        if (y < in.y + in.h && in.h > n)
+        if (y < in.y + in.h && room >= 2 * all)
             cells_fmt(c, in.x + 3, y++, in.w - 4, ROLE_DIM, "\u2192 %s", alarm[i].remedy);
     }
+    if (shown < all && y < in.y + in.h)
+        cells_fmt(c, in.x + 3, y++, in.w - 4, ROLE_DIM, "+%d more: 8 lists them", all - shown);
     if (y < in.y + in.h)
         newest_rollout_draw(a, c, (struct rect){ in.x, y, in.w, in.y + in.h - y });
 }
@@ -252,6 +271,16 @@ static const struct event_view *change_at(const struct model *m, int64_t step)
     return NULL;
 }
 
+/* The first alarm that began within CARD_STEPS after a change at step; NULL: none did. */
+static const struct event_view *alarm_after(const struct model *m, int64_t step)
+{
+    const struct event_view *e, *first = NULL;
+    for (int64_t i = 0; (e = model_event_at(m, i)) != NULL; i++)
+        if (strcmp(e->kind, "alarm") == 0 && e->step > step && e->step <= step + CARD_STEPS && strstr(e->detail, "\"firing\""))
+            first = e;    // they come newest first
+    return first;
+}
+
 /* Who changed what at the cursor, and the metric's mean over the steps before and after it. */
 static void change_card_draw(const struct overview *o, const struct app *a, struct cells *c, struct rect in, int id)
 {
@@ -263,6 +292,9 @@ static void change_card_draw(const struct overview *o, const struct app *a, stru
     struct series_span was = series_query(&m->metric[id], MAX(o->cursor - CARD_STEPS, 0), o->cursor);
     struct series_span is = series_query(&m->metric[id], o->cursor + 1, o->cursor + 1 + CARD_STEPS);
     cells_fmt(c, in.x, in.y + 2, in.w, ROLE_CHANGED, "%s%s%s", e->text, e->who[0] ? " \u00b7 " : "", e->who);
+    const struct event_view *alarm = alarm_after(m, o->cursor);
+    if (alarm)
+        cells_fmt(c, in.x, in.y + 3, in.w, ROLE_WARN, "\u26a0 %" PRId64 " steps later: %s", alarm->step - o->cursor, alarm->text);
     cells_fill(c, (struct rect){ in.x, in.y + 1, in.w, 1 }, ' ', ROLE_TEXT);
     cells_fmt(c, in.x, in.y + 1, in.w, ROLE_FOCUS, "step %" PRId64 ": %s   %d steps before: %s, after: %s", o->cursor,
               value_format(here, series_at(&m->metric[id], o->cursor)), CARD_STEPS, value_format(before, was.mean),
@@ -292,6 +324,7 @@ static void full_draw(const struct overview *o, const struct app *a, struct cell
         return;
     }
     struct chart chart = chart_of(o, a, &m->metric[id], mark, n_mark);
+    band_find(m, id, &chart);
     chart.cursor = o->cursor;
     snprintf(title, sizeof(title), "%s", metrics[id].name);
     struct rect in = cells_box(c, (struct rect){ r.x, r.y, r.w - list_w, r.h }, title, ROLE_FOCUS, ROLE_TITLE);
@@ -308,7 +341,7 @@ static void full_draw(const struct overview *o, const struct app *a, struct cell
     }
     if (in.h >= 8)
         change_card_draw(o, a, c, in, id);
-    int head = in.h >= 8 ? 3 : 1;
+    int head = in.h >= 8 ? 4 : 1;
     chart_draw(c, (struct rect){ in.x, in.y + head, in.w, in.h - head }, &chart);
     if (list_w == 0)
         return;

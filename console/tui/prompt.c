@@ -126,6 +126,10 @@ static void complete(struct app *a, int64_t now_ns)
         }
         if (verb[0] == 'r')
             candidate_add(&c, prefix, "change");
+    } else if (strcmp(verb, "ack") == 0 || strcmp(verb, "mute") == 0 || strcmp(verb, "unmute") == 0) {
+        candidate_add(&c, prefix, "all");
+        for (int i = 0; i < a->model->n_alarm; i++)
+            candidate_add(&c, prefix, a->model->alarm[i].name);
     } else if (strcmp(verb, "restart") == 0) {
         for (int i = 0; i < a->model->n_proc; i++)
             candidate_add(&c, prefix, a->model->proc[i].name);

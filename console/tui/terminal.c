@@ -48,7 +48,7 @@ struct terminal {
     bool is_started, is_done;
     struct error start_err;    // code ERR_NONE: it started
     struct cells frame;        // newest frame
-    bool has_frame, want_redraw, want_suspend, want_stop, want_look;
+    bool has_frame, want_redraw, want_suspend, want_stop, want_look, want_bell;
     int want_mouse;    // -1: no change
     struct theme theme;
     struct key_event key[KEYS_MAX];
@@ -356,7 +356,7 @@ static bool start_here(struct terminal *t, struct error *err)
 
 /* The mailbox's contents, taken out under the lock. */
 struct orders {
-    bool frame, redraw, suspend, stop, look;
+    bool frame, redraw, suspend, stop, look, rings;
     int mouse;
     struct theme theme;
 };
@@ -364,8 +364,8 @@ struct orders {
 static struct orders orders_take(struct terminal *t)
 {
     pthread_mutex_lock(&t->lock);
-    struct orders o = { t->has_frame, t->want_redraw, t->want_suspend, t->want_stop, t->want_look, t->want_mouse, t->theme };
-    t->has_frame = t->want_redraw = t->want_suspend = t->want_look = false;
+    struct orders o = { t->has_frame, t->want_redraw, t->want_suspend, t->want_stop, t->want_look, t->want_bell, t->want_mouse, t->theme };
+    t->has_frame = t->want_redraw = t->want_suspend = t->want_look = t->want_bell = false;
     t->want_mouse = -1;
     pthread_mutex_unlock(&t->lock);
     return o;
@@ -424,6 +424,8 @@ static void *terminal_thread(void *arg)
         struct orders o = orders_take(t);
         if (o.stop)
             break;
+        if (o.rings)
+            beep();
         if (o.suspend) {
             suspend_here(t);
             o.redraw = true;
@@ -677,6 +679,14 @@ void terminal_redraw(struct terminal *t)
 {
     pthread_mutex_lock(&t->lock);
     t->want_redraw = true;
+    pthread_mutex_unlock(&t->lock);
+    order(t);
+}
+
+void terminal_bell(struct terminal *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->want_bell = true;
     pthread_mutex_unlock(&t->lock);
     order(t);
 }

@@ -33,5 +33,6 @@ void terminal_size(int *w, int *h);    // the kernel's current size
 void terminal_frame(struct terminal *t, struct cells *frame);
 void terminal_redraw(struct terminal *t);     // redraw from scratch at the next frame
 void terminal_suspend(struct terminal *t);    // give the terminal back, stop this process group, come back
+void terminal_bell(struct terminal *t);       // ring or flash, as the terminal does
 void terminal_mouse(struct terminal *t, bool on);
 void terminal_theme(struct terminal *t, const struct theme *theme);

@@ -98,16 +98,6 @@ void chart_range(double min, double max, double *lo, double *hi)
     *hi = ceil(max / tick) * tick;
 }
 
-int64_t chart_width_steps(int64_t n, int64_t max_steps)
-{
-    int64_t w = 16;
-    while (w < n)
-        w = w + (w + 2) / 3;
-    if (max_steps >= n && 5 * w >= 4 * max_steps)    // the end is near: show all of it
-        w = max_steps;
-    return w;
-}
-
 /* The contents of a dot column, in dots from the bottom; lo > hi: nothing. */
 struct column {
     int band_lo, band_hi;    // single values
@@ -246,6 +236,16 @@ static void marks_draw(struct cells *out, struct rect area, const struct plot *p
     }
 }
 
+/* A dotted line at the value of an alarm's bound, behind what is drawn after it. */
+static void bound_draw(struct cells *out, struct rect area, const struct plot *p, double bound, int per_y)
+{
+    if (isnan(bound) || bound < p->lo || bound > p->hi)
+        return;
+    int y = area.y + area.h - 1 - dot_of(p, bound) / per_y;
+    for (int x = area.x; x < area.x + area.w; x++)
+        cells_put(out, x, y, 0x2508, ROLE_WARN);
+}
+
 void chart_draw(struct cells *out, struct rect r, const struct chart *c)
 {
     if (r.w < 1 || r.h < 1)
@@ -267,6 +267,8 @@ void chart_draw(struct cells *out, struct rect r, const struct chart *c)
     p.rows = area.h * per_y;
     p.smooth = MAX((MIN(to, c->series->n) - from) / SMOOTH, 1);
     chart_range(span.min, span.max, &p.lo, &p.hi);
+    bound_draw(out, area, &p, c->low, per_y);
+    bound_draw(out, area, &p, c->high, per_y);
     marks_draw(out, area, &p, c, -1);
     plot_draw(out, area, &p, c->glyphs);
     if (labels) {

@@ -15,7 +15,8 @@ struct chart {
     int64_t from, to;               // steps shown: from <= step < to
     const int64_t *mark;            // (n_mark) steps with a change, drawn as a line and a sign on the axis
     int n_mark;
-    int64_t cursor;    // step under the time cursor; -1: none
+    int64_t cursor;      // step under the time cursor; -1: none
+    double low, high;    // bounds beyond which an alarm begins, drawn where they are in range; NAN: none
     enum chart_glyphs glyphs;
 };
 /* The values of a range of steps as a line (a mean over 1/24 of the range) over the single values, with axes when there is
@@ -23,9 +24,6 @@ struct chart {
 void chart_draw(struct cells *out, struct rect r, const struct chart *c);
 /* The value range of a chart: the smallest round range that contains [min, max]. */
 void chart_range(double min, double max, double *lo, double *hi);
-/* Steps to show when n are known and max_steps (0: unknown) are expected: grows by thirds, so that the chart rarely changes its
- * scale and is rarely less than two thirds full. */
-int64_t chart_width_steps(int64_t n, int64_t max_steps);
 /* A bar that is `share` full (NAN: unknown, all empty), in row r.y. */
 void gauge_draw(struct cells *out, struct rect r, double share, enum chart_glyphs glyphs);
 

@@ -290,14 +290,25 @@ bool journal_steps_read(struct journal *j, int64_t after_seq, journal_step_fn *f
     return pages_read(j, Q_STEP_READ, after_seq, NULL, step_tell, &t, err);
 }
 
-bool journal_last_step(struct journal *j, int64_t *step, struct error *err)
+/* The one number that a query finds; 0: none. */
+static bool number_query(struct journal *j, enum statement q, int64_t *out, struct error *err)
 {
-    sqlite3_stmt *s = query(j, Q_STEP_LAST, err);
+    sqlite3_stmt *s = query(j, q, err);
     if (!s)
         return false;
     int code = sqlite3_step(s);
-    *step = code == SQLITE_ROW ? sqlite3_column_int64(s, 0) : 0;
+    *out = code == SQLITE_ROW ? sqlite3_column_int64(s, 0) : 0;
     return query_done(j, s, code, err);
+}
+
+bool journal_last_step(struct journal *j, int64_t *step, struct error *err)
+{
+    return number_query(j, Q_STEP_LAST, step, err);
+}
+
+bool journal_last_seq(struct journal *j, int64_t *seq, struct error *err)
+{
+    return number_query(j, Q_STEP_LAST_SEQ, seq, err);
 }
 
 bool journal_seq_begin(struct journal *j, int64_t first, struct error *err)

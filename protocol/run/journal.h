@@ -69,6 +69,9 @@ MUST_USE bool journal_steps_read(struct journal *j, int64_t after_seq, journal_s
 /* The last step that is not superseded, or, when there is none yet, the step from which the newest incarnation continues. 0: none. */
 MUST_USE bool journal_last_step(struct journal *j, int64_t *step, struct error *err);
 
+/* The number of the newest step row, superseded or not; 0: there is none. */
+MUST_USE bool journal_last_seq(struct journal *j, int64_t *seq, struct error *err);
+
 /* In a new journal: number its steps and events from first on. A rebuilt journal continues above the numbers of the lost one, so
  * that readers that tail the run by seq miss nothing. */
 MUST_USE bool journal_seq_begin(struct journal *j, int64_t first, struct error *err);

@@ -1,7 +1,6 @@
 #include "protocol/run/run_config.h"
 #include <inttypes.h>
 #include <jansson.h>
-#include <libfyaml.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,6 +13,7 @@
 #include "protocol/base/utf8.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/preset.h"
+#include "protocol/run/yaml_file.h"
 
 #define RUN_FILE_MAX ((size_t)1 << 20)
 
@@ -82,26 +82,6 @@ static json_t *yaml_to_json(struct fy_node *node, int depth)
     return NULL;
 }
 
-/* The text of a scalar; NULL and why when it holds a NUL (written as an escape), since the rest would be lost. */
-static const char *scalar_text(struct fy_node *node, struct error *why)
-{
-    const char *text = fy_node_get_scalar0(node);
-    size_t len = 0;
-    fy_node_get_scalar(node, &len);
-    if (text && strlen(text) == len)
-        return text;
-    if (text || len)
-        error_set(why, ERR_USAGE, "a text holds a NUL; remove it");
-    return text || len ? NULL : "";
-}
-
-static int node_line(struct fy_node *node)
-{
-    struct fy_token *t = fy_node_get_scalar_token(node);
-    const struct fy_mark *m = t ? fy_token_start_mark(t) : NULL;
-    return m ? m->line + 1 : 0;
-}
-
 static bool mapping_read(struct run_config *c, struct fy_node *map, const char *path, const char *dir, bool nested, bool seen[KNOB_MAX],
                          struct error *err);
 
@@ -110,7 +90,7 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
 {
     struct fy_node *key = fy_node_pair_key(pair), *value = fy_node_pair_value(pair);
     const char *name = key ? fy_node_get_scalar0(key) : NULL;
-    int line = key ? node_line(key) : 0;
+    int line = key ? yaml_line(key) : 0;
     struct error why = { 0 };
     if (!name)
         return error_set(err, ERR_USAGE, "%s: a key is not plain text", path);
@@ -127,7 +107,7 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
         const char *null = knob_types[k->type].null;
         ok = run_config_set(c, k->name, null ? null : k->def, FROM_FILE, dir, &why);
     } else if (fy_node_is_scalar(value)) {
-        const char *text = fy_node_is_alias(value) ? "" : scalar_text(value, &why);
+        const char *text = fy_node_is_alias(value) ? "" : yaml_text(value, &why);
         ok = fy_node_is_alias(value) ? error_set(&why, ERR_USAGE, "YAML aliases are not used in run files")
                                      : text && run_config_set(c, k->name, text, FROM_FILE, dir, &why);
     } else if (knob_types[k->type].yaml_nested) {
@@ -152,80 +132,20 @@ static bool mapping_read(struct run_config *c, struct fy_node *map, const char *
     return true;
 }
 
-/* The first error that libfyaml found, with its line. */
-static bool yaml_refused(struct fy_diag *diag, const char *path, struct error *err)
-{
-    void *it = NULL;
-    struct fy_diag_error *e = fy_diag_errors_iterate(diag, &it);
-    if (!e)
-        return error_set(err, ERR_USAGE, "%s: not a YAML document", path);
-    return error_set(err, ERR_USAGE, "%s:%d: %s", path, e->line > 0 ? e->line : 1, e->msg);
-}
-
-static int document_line(struct fy_document *doc)
-{
-    const struct fy_mark *m = fy_document_state_start_mark(fy_document_get_document_state(doc));
-    return m ? m->line + 1 : 0;
-}
-
 bool run_config_read(struct run_config *c, const char *path, struct error *err)
 {
-    struct buf text = BUF_INIT;
-    struct fy_diag_cfg diag_cfg;
-    struct fy_diag *diag = NULL;
-    struct fy_parser *parser = NULL;
-    struct fy_document *doc = NULL, *second = NULL;
+    struct yaml_file y;
     bool ok = false, seen[KNOB_MAX] = { false };
     char dir[PATH_MAX], full[PATH_MAX];
-    if (!file_read_text(&text, path, RUN_FILE_MAX, err)) {
-        err->code = ERR_USAGE;
-        goto out;
-    }
+    TRY(yaml_open(&y, path, RUN_FILE_MAX, "a run file", "'setting: value' lines", err));
     if (!realpath(path, full)) {
         error_errno(err, "cannot resolve '%s'", path);
         goto out;
     }
     snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(full, '/') - full), full);
-    fy_diag_cfg_default(&diag_cfg);
-    diag_cfg.fp = NULL;
-    diag = fy_diag_create(&diag_cfg);
-    if (!diag) {
-        error_set(err, ERR_NO_MEMORY, "no memory to read '%s'", path);
-        goto out;
-    }
-    fy_diag_set_collect_errors(diag, true);
-    struct fy_parse_cfg cfg = { .flags = FYPCF_DEFAULT_DOC & ~FYPCF_RESOLVE_DOCUMENT, .diag = diag };
-    parser = fy_parser_create(&cfg);
-    if (!parser || fy_parser_set_string(parser, buf_text(&text), text.len) != 0) {
-        error_set(err, ERR_NO_MEMORY, "no memory to read '%s'", path);
-        goto out;
-    }
-    doc = fy_parse_load_document(parser);
-    second = doc ? fy_parse_load_document(parser) : NULL;    // NULL also for an error after the first document: that is an error
-    if (fy_parser_get_stream_error(parser)) {
-        yaml_refused(diag, path, err);
-        goto out;
-    }
-    if (second) {
-        error_set(err, ERR_USAGE, "%s:%d: a second document begins; a run file is one, so remove the '---' or '...' before it", path,
-                  document_line(second));
-        goto out;
-    }
-    struct fy_node *root = doc ? fy_document_root(doc) : NULL;    // an empty file has none
-    if (root && !fy_node_is_null(root)) {
-        if (!fy_node_is_mapping(root)) {
-            error_set(err, ERR_USAGE, "%s:1: a run file is 'setting: value' lines", path);
-            goto out;
-        }
-        TRY(mapping_read(c, root, path, dir, false, seen, err));
-    }
-    ok = true;
+    ok = !y.root || mapping_read(c, y.root, path, dir, false, seen, err);
 out:
-    fy_parse_document_destroy(parser, second);
-    fy_parse_document_destroy(parser, doc);
-    fy_parser_destroy(parser);
-    fy_diag_destroy(diag);
-    buf_release(&text);
+    yaml_close(&y);
     return ok;
 }
 

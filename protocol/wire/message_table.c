@@ -49,6 +49,8 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "left_s", KIND_F64, true, "estimated seconds to the end" },
                { "knobs", KIND_MAP, true, "every setting by name: number, boolean or text" },
                { "undo", KIND_STR, true, "what the command revert would do, in words; empty: nothing" },
+               { "alarms", KIND_LIST, true, "the run's alarm book: {name, state, critical, metric, when, limit, steps, text, remedy, actions, step}; state is quiet, "
+                                            "firing, acknowledged or muted, when as in alarms.yaml, step since when it holds" },
                { "buffer", KIND_MAP, true, "items: issued, generating, returned, waiting, filtered, stale (free-running), trained, items (opened)" },
                { "metrics", KIND_MAP, true, "of the last step, by name" },
                { "eval", KIND_MAP, true, "last evaluation: SET -> {step, n, mean}" },
@@ -222,6 +224,9 @@ const struct command_spec command_specs[] = {
       "go back to a checkpoint: later steps and changes of knobs are undone", 300, true },
     { "pin", "step", ARG_LINE, "", "a checkpoint's step; 'rollcall ctl checkpoints' lists them", "keep a checkpoint, whatever keep_checkpoints says", 30, false },
     { "unpin", "step", ARG_LINE, "", "a checkpoint's step", "let a pinned checkpoint be removed like others", 30, false },
+    { "ack", "alarm", ARG_TEXT, "", "an alarm's name, or 'all'; 'rollcall ctl status' lists those that fire", "acknowledge an alarm: it is not shown until it begins again", 30, false },
+    { "mute", "alarm", ARG_TEXT, "", "an alarm's name, or 'all'", "do not look at an alarm any more", 30, false },
+    { "unmute", "alarm", ARG_TEXT, "", "an alarm's name, or 'all'", "look at a muted alarm again", 30, false },
     { "quarantine", "line", ARG_LINE, "", "the number of a line of the data's file, from 1", "stop issuing the prompt on this line of the data's file, from 1", 30, true },
 };
 // clang-format on

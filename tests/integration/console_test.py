@@ -312,7 +312,7 @@ class Console(RunCase):
             ([self.task.path("model")], "is not a run: it has no run.yaml", 1),
             ([os.path.dirname(self.task.run_file())], "holds no journal", 1),
             (["--format", "xml"], "text or jsonl", 2),
-            (["--until", "doomsday"], "--until does not know 'doomsday'; it is step=N, alert", 2),
+            (["--until", "doomsday"], "--until does not know 'doomsday'; it is step=N, alarm, alert", 2),
             (["--fields", "metrics/rewards"], "--fields: there is no metric 'metrics/rewards'", 2),
             (["--color", "pink"], "--color does not know 'pink'", 2),
         ):

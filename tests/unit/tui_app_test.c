@@ -331,7 +331,7 @@ static void a_pasted_text_is_never_a_key(UNUSED void **state)
     static const char prose[] = "Sorry, the server pauses.\ny:stop\ry\n";
     struct stage s;
     stage_make(&s, &usual, 120, 24);
-    for (const char *pane = "1234567"; *pane; pane++) {
+    for (const char *pane = "12345678"; *pane; pane++) {
         press(&s, (uint32_t)*pane);
         app_paste(&s.app, prose, 2048, s.now);
         assert_string_equal(s.app.flash, "pasted text (2048 bytes) was dropped; press : or / first to paste into a line");
@@ -362,6 +362,14 @@ static void a_change_says_who_made_it_and_what_came_of_it(UNUSED void **state)
     press(&s, 'N');    // the newest change: the story has one of the learning rate
     assert_true(shows(&s, "learning_rate: 6e-4 -> 4e-4"));
     assert_true(shows(&s, "20 steps before: "));
+    struct event_view alarm = { .id = 1000, .step = s.m->event[(s.m->n_event - 1) % MODEL_EVENTS].step, .kind = "alarm" };
+    for (int64_t i = 0; model_event_at(s.m, i); i++)
+        if (model_event_at(s.m, i)->changed)
+            alarm.step = model_event_at(s.m, i)->step + 3;
+    snprintf(alarm.text, sizeof alarm.text, "entropy jumped to 2");
+    snprintf(alarm.detail, sizeof alarm.detail, "{\"state\":\"firing\"}");
+    model_event(s.m, &alarm);
+    assert_true(shows(&s, "3 steps later: entropy jumped to 2"));    // an alarm that followed the change
     press(&s, 'n');
     assert_non_null(strstr(s.app.flash, "no change of a knob lies further on"));
     stage_release(&s);
@@ -394,7 +402,7 @@ static void what_bounds_the_run_is_said_on_every_pane_at_every_size(UNUSED void 
     struct stage s;
     stage_make(&s, &usual, 60, 15);
     pass(&s, 2);
-    for (const char *pane = "123456"; *pane; pane++) {
+    for (const char *pane = "12345678"; *pane; pane++) {
         press(&s, (uint32_t)*pane);
         assert_true(shows(&s, "generation bounds the run: "));
     }
@@ -612,63 +620,108 @@ static void silence_of_an_agent_is_noticed_by_the_console_itself(UNUSED void **s
     stage_release(&s);
 }
 
-static void alarms_say_what_is_wrong_and_what_to_try(UNUSED void **state)
+/* An alarm of the book that holds since step 140. */
+static void alarm_set(struct model *m, const char *name, enum alarm_state state, const char *text)
 {
-    struct error err;
-    struct model *m = model_new(&err);
-    struct alarm a[8];
-    assert_non_null(m);
-    m->state = RUN_RUNNING;
-    for (int i = 1; i <= 3; i++) {
-        assert_int_equal(alarms_check(m, T0, a, 8), 0);
-        model_step_begin(m, i);
-        model_metric(m, i, metrics[M_REWARD].name, 0);
-        model_metric(m, i, metrics[M_SAMPLER_TRAINER_DIFF].name, 0);
-    }
-    assert_int_equal(alarms_check(m, T0, a, 8), 1);    // three steps of exactly 0
-    assert_non_null(strstr(a[0].text, "reward exactly 0"));
-    model_metric(m, 3, metrics[M_NO_SPREAD].name, 0.95);    // one step is not enough for this one
-    assert_int_equal(alarms_check(m, T0, a, 8), 1);
-    model_metric(m, 3, metrics[M_SAMPLER_TRAINER_DIFF].name, 0.5);
-    assert_int_equal(alarms_check(m, T0, a, 8), 2);
-    assert_int_equal(alarms_check(m, T0, a, 1), 1);    // never more than there is room for
-    snprintf(m->alert, sizeof m->alert, "the last 512 samples were all left out");
-    snprintf(m->alert_remedy, sizeof m->alert_remedy, "look at logs/scorer.log");
-    assert_int_equal(alarms_check(m, T0, a, 8), 3);    // what the controller says comes before what the steps show
-    assert_true(a[0].crit);
-    assert_string_equal(a[0].text, m->alert);
-    assert_string_equal(a[0].remedy, m->alert_remedy);
-    m->state = RUN_FINISHED;
-    assert_int_equal(alarms_check(m, T0, a, 8), 0);
-    fleet_model_free(m);
+    for (int i = 0; i < m->n_alarm; i++)
+        if (strcmp(m->alarm[i].name, name) == 0) {
+            m->alarm[i].state = state;
+            m->alarm[i].step = 140;
+            snprintf(m->alarm[i].text, sizeof m->alarm[i].text, "%s", text);
+        }
 }
 
-static void a_counter_that_rose_is_an_alarm_until_a_step_without(UNUSED void **state)
+static void alarms_say_what_is_wrong_and_what_to_try(UNUSED void **state)
 {
-    static const struct {
-        double timeouts, errors;
-        const char *want;
-    } steps[] = {
-        { 3, 0, "verifier time-outs, 3 so far" },    // the first step, too: counters begin at 0
-        { 3, 0, NULL },
-        { 3, 1, "verifier errors, 1 so far" },
-        { 123456, 1, "verifier time-outs, 123456 so far" },
-        { NAN, NAN, NULL },    // not known is not risen
-    };
-    struct error err;
-    struct model *m = model_new(&err);
+    struct stage s;
     struct alarm a[8];
-    assert_non_null(m);
-    m->state = RUN_RUNNING;
-    for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
-        model_step_begin(m, (int64_t)i + 1);
-        model_metric(m, (int64_t)i + 1, metrics[M_SCORE_TIMEOUTS].name, steps[i].timeouts);
-        model_metric(m, (int64_t)i + 1, metrics[M_SCORE_ERRORS].name, steps[i].errors);
-        assert_int_equal(alarms_check(m, T0, a, 8), steps[i].want ? 1 : 0);
-        if (steps[i].want)
-            assert_string_equal(a[0].text, steps[i].want);
+    stage_make(&s, &usual, 80, 24);
+    pass(&s, 1);
+    assert_int_equal(alarms_check(s.m, s.now, a, 8), 0);
+    alarm_set(s.m, "truncated", ALARM_FIRING, "12 % of the responses are cut, 3 steps after max_new_tokens 512 -> 64");
+    assert_int_equal(alarms_check(s.m, s.now, a, 8), 1);
+    assert_string_equal(a[0].remedy, "raise max_new_tokens");
+    assert_true(shows(&s, "12 % of the responses are cut"));
+    alarm_set(s.m, "reward_zero", ALARM_FIRING, "reward exactly 0 for 3 steps");
+    alarm_set(s.m, "entropy_collapse", ALARM_ACKNOWLEDGED, "entropy collapsed to 0.001");    // seen: not shouted any more
+    alarm_set(s.m, "kl_jump", ALARM_MUTED, "");
+    assert_int_equal(alarms_check(s.m, s.now, a, 8), 2);
+    assert_true(a[0].crit);    // the worst first
+    assert_string_equal(a[0].text, "reward exactly 0 for 3 steps");
+    assert_int_equal(alarms_check(s.m, s.now, a, 1), 2);    // all are counted, and the worst of them has the room
+    assert_true(a[0].crit);
+    assert_true(shows(&s, "reward exactly 0 for 3 steps (+1 more: 8)"));
+    snprintf(s.m->alert, sizeof s.m->alert, "the last 512 samples were all left out");
+    snprintf(s.m->alert_remedy, sizeof s.m->alert_remedy, "look at logs/scorer.log");
+    assert_int_equal(alarms_check(s.m, s.now, a, 8), 3);    // what the controller says comes before what the steps show
+    assert_string_equal(a[0].text, s.m->alert);
+    assert_string_equal(a[0].remedy, s.m->alert_remedy);
+    s.m->state = RUN_FINISHED;
+    assert_int_equal(alarms_check(s.m, s.now, a, 8), 0);
+    stage_release(&s);
+}
+
+static void more_alarms_than_there_is_room_for_are_counted(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    pass(&s, 1);
+    for (int i = 0; i < s.m->n_alarm; i++)
+        alarm_set(s.m, s.m->alarm[i].name, ALARM_FIRING, "it holds");
+    char more[48];
+    bool found = false;
+    for (int n = 1; n < s.m->n_alarm && !found; n++) {
+        snprintf(more, sizeof more, "+%d more: 8 lists them", n);
+        found = shows(&s, more);
     }
-    fleet_model_free(m);
+    assert_true(found);
+    stage_release(&s);
+}
+
+static void an_alarm_is_acknowledged_and_muted_by_keys(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    pass(&s, 1);
+    alarm_set(s.m, "sampler_trainer_diff", ALARM_FIRING, "sampler and trainer disagree by 0.5 nat");
+    press(&s, 'A');
+    assert_string_equal(s.m->command[0].text, "ack all");
+    press(&s, '8');
+    static const char *const wanted[] = { "firing",           "sampler_trainer_diff", "140",   "above 0",
+                                          "above 3 x median", "below 0.0050, 3 st",   "rises", "quiet",
+                                          "since step 140:" };
+    for (size_t i = 0; i < ARRAY_SIZE(wanted); i++)
+        if (!shows(&s, wanted[i]))
+            fail_msg("'%s' is not on the screen:\n%s", wanted[i], screen(&s));
+    press(&s, 'A');
+    assert_string_equal(s.m->command[1].text, "ack sampler_trainer_diff");
+    press(&s, 'j');
+    press(&s, 'M');
+    assert_string_equal(s.m->command[2].text, "mute reward_zero");
+    type(&s, ":unmute tr\t\r");
+    assert_string_equal(s.m->command[3].text, "unmute truncated ");
+    stage_release(&s);
+}
+
+static void an_alarm_that_wants_it_rings_once(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    pass(&s, 1);
+    struct event_view e = { .id = 1000, .step = 150, .kind = "alarm", .text = "reward exactly 0 for 3 steps" };
+    snprintf(e.detail, sizeof e.detail, "{\"alarm\":\"reward_zero\",\"state\":\"firing\",\"actions\":\"bell\"}");
+    model_event(s.m, &e);
+    app_news(&s.app, s.now);
+    assert_int_equal(s.app.wish & WISH_BELL, WISH_BELL);
+    s.app.wish = 0;
+    app_news(&s.app, s.now);
+    assert_int_equal(s.app.wish, 0);
+    e.id++;
+    snprintf(e.detail, sizeof e.detail, "{\"alarm\":\"reward_zero\",\"state\":\"quiet\",\"actions\":\"bell\"}");
+    model_event(s.m, &e);
+    app_news(&s.app, s.now);
+    assert_int_equal(s.app.wish, 0);
+    stage_release(&s);
 }
 
 static void esc_undoes_one_layer_at_a_time(UNUSED void **state)
@@ -854,7 +907,9 @@ int main(void)
         cmocka_unit_test(a_click_on_a_tab_goes_there_at_any_width),
         cmocka_unit_test(silence_of_an_agent_is_noticed_by_the_console_itself),
         cmocka_unit_test(alarms_say_what_is_wrong_and_what_to_try),
-        cmocka_unit_test(a_counter_that_rose_is_an_alarm_until_a_step_without),
+        cmocka_unit_test(more_alarms_than_there_is_room_for_are_counted),
+        cmocka_unit_test(an_alarm_is_acknowledged_and_muted_by_keys),
+        cmocka_unit_test(an_alarm_that_wants_it_rings_once),
         cmocka_unit_test(esc_undoes_one_layer_at_a_time),
         cmocka_unit_test(what_one_pane_has_opened_filtered_or_chosen_changes_no_other),
         cmocka_unit_test(a_chosen_rollout_stays_while_new_ones_come),

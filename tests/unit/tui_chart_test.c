@@ -64,12 +64,13 @@ static void what_cannot_be_kept_changes_nothing(UNUSED void **state)
 }
 
 /* Draw into 8 x 4 cells without axes and return the rows, "/" between them. */
-static const char *drawn(char *out, size_t size, struct series *s, int64_t from, int64_t to, enum chart_glyphs glyphs)
+static const char *drawn_below(char *out, size_t size, struct series *s, int64_t from, int64_t to, enum chart_glyphs glyphs, double high)
 {
     struct cells c = { 0 };
     struct error err;
     assert_true(cells_resize(&c, 8, 4, &err));
-    chart_draw(&c, (struct rect){ 0, 0, 8, 4 }, &(struct chart){ .series = s, .from = from, .to = to, .cursor = -1, .glyphs = glyphs });
+    chart_draw(&c, (struct rect){ 0, 0, 8, 4 },
+               &(struct chart){ .series = s, .from = from, .to = to, .cursor = -1, .low = NAN, .high = high, .glyphs = glyphs });
     out[0] = 0;
     for (int y = 0; y < 4; y++) {
         char row[128];
@@ -78,6 +79,11 @@ static const char *drawn(char *out, size_t size, struct series *s, int64_t from,
     }
     cells_release(&c);
     return out;
+}
+
+static const char *drawn(char *out, size_t size, struct series *s, int64_t from, int64_t to, enum chart_glyphs glyphs)
+{
+    return drawn_below(out, size, s, from, to, glyphs, NAN);
 }
 
 static void a_rising_line_rises_in_every_kind_of_glyph(UNUSED void **state)
@@ -92,6 +98,19 @@ static void a_rising_line_rises_in_every_kind_of_glyph(UNUSED void **state)
     assert_non_null(strstr(out, "\u2840") ? strstr(out, "\u2840") : strstr(out, "\u28c0"));
     drawn(out, sizeof(out), &s, 0, 8, GLYPHS_BLOCK);
     assert_non_null(strstr(out, "\u2588"));
+    series_release(&s);
+}
+
+static void the_bound_of_an_alarm_is_a_line_where_it_is_in_range(UNUSED void **state)
+{
+    struct series s;
+    char out[512];
+    series_init(&s);
+    for (int i = 0; i < 8; i++)
+        assert_true(series_set(&s, i, i));    // axis 0..8, rows of 2
+    const char *bound = "\u2508\u2508\u2508\u2508";
+    assert_non_null(strstr(drawn_below(out, sizeof(out), &s, 0, 8, GLYPHS_ASCII, 5.5), bound));
+    assert_null(strstr(drawn_below(out, sizeof(out), &s, 0, 8, GLYPHS_ASCII, 9), "\u2508"));
     series_release(&s);
 }
 
@@ -142,6 +161,8 @@ static void charts_of_any_size_stay_inside(UNUSED void **state)
                                             .mark = marks,
                                             .n_mark = 4,
                                             .cursor = 60,
+                                            .low = 0,
+                                            .high = 1e9,
                                             .glyphs = (enum chart_glyphs)g });
                 for (int y = 0; y < 16; y++)
                     for (int x = 0; x < 44; x++)
@@ -161,11 +182,6 @@ static void axes_are_round_and_hold_the_values(UNUSED void **state)
         assert_float_equal(lo, cases[i][2], 1e-9);
         assert_float_equal(hi, cases[i][3], 1e-9);
     }
-    for (int64_t n = 1; n < 100000; n += 7) {
-        int64_t w = chart_width_steps(n, 0);
-        assert_true(w >= n && (w <= 16 || 3 * n >= 2 * w));
-    }
-    assert_int_equal(chart_width_steps(90, 100), 100);
 }
 
 static void numbers_fit_six_columns(UNUSED void **state)
@@ -199,6 +215,7 @@ int main(void)
         cmocka_unit_test(a_rising_line_rises_in_every_kind_of_glyph),
         cmocka_unit_test(no_data_stays_blank_and_is_not_zero),
         cmocka_unit_test(a_single_spike_among_ten_thousand_steps_is_seen),
+        cmocka_unit_test(the_bound_of_an_alarm_is_a_line_where_it_is_in_range),
         cmocka_unit_test(charts_of_any_size_stay_inside),
         cmocka_unit_test(axes_are_round_and_hold_the_values),
         cmocka_unit_test(numbers_fit_six_columns),

@@ -283,12 +283,28 @@ void changes_since(const struct changes *k, int64_t step, struct buf *out)
                     k->change[i].value, k->change[i].made);
 }
 
-int64_t changes_made_last(const struct changes *k)
+/* The last change that holds; -1: none. */
+static int64_t last_holding(const struct changes *k)
 {
     int64_t i = k->n - 1;
     while (i >= 0 && k->change[i].voided)
         i--;
+    return i;
+}
+
+int64_t changes_made_last(const struct changes *k)
+{
+    int64_t i = last_holding(k);
     return i >= 0 ? k->change[i].made : -1;
+}
+
+void changes_last_say(const struct changes *k, struct buf *out)
+{
+    int64_t last = last_holding(k), i = last;
+    while (i > 0 && k->change[i - 1].group == k->change[last].group)
+        i--;
+    for (; last >= 0 && i <= last; i++)
+        buf_fmt(out, "%s%s %s -> %s", out->len ? "; " : "", k->change[i].knob->name, k->change[i].before, k->change[i].value);
 }
 
 /* A group that a voided one took back is on the stack again. */

@@ -56,4 +56,5 @@ void changes_undo_say(const struct changes *k, struct buf *out);    // what that
 MUST_USE bool changes_void(struct controller *c, int64_t step, struct effect *effect, struct error *err);
 /* Those changes in words, "learning_rate 0.001 -> 1 (step 100)" and so on; "": there are none. */
 void changes_since(const struct changes *k, int64_t step, struct buf *out);
+void changes_last_say(const struct changes *k, struct buf *out);    // the last command's that holds, in the same words
 int64_t changes_made_last(const struct changes *k);    // steps the run had made when the last one that holds was asked for; -1: none

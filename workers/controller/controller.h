@@ -16,6 +16,7 @@
  *   checkpoints    checkpoints.c   which there are, which is wanted; rollback.c: going back to one when an operator wants it
  *   evals          evals.c         the same for evaluations
  *   metrics        step_metrics.c  the numbers of a step; counts.c, waste.c: of the whole run
+ *   alarms         alarms.c        what the run is watched for, and what follows
  *   questions      status.c, history.c, data_lines.c
  *   the loop       controller_cmd.c
  *
@@ -44,6 +45,7 @@
 #include "protocol/run/rollout_file.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_state.h"
+#include "workers/controller/alarms.h"
 #include "workers/controller/answers.h"
 #include "workers/controller/changes.h"
 #include "workers/controller/checkpoints.h"
@@ -107,6 +109,7 @@ struct controller {
     struct step_metrics metrics;
     struct counts counts;
     struct recent recent;
+    struct alarms alarms;
 };
 
 /* ---- opening.c ---- */

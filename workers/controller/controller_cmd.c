@@ -86,6 +86,7 @@ static bool turn(struct controller *c, int64_t pause_ms)
     storage_note(c);
     run_tick(c);
     again = workers_tick(c) || again;
+    rollback_tick(c);
     orders_tick(c);
     storage_tick(c);
     again = again || answers_wait(c);

@@ -139,6 +139,8 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     c->max_steps = c->now.max_steps;
     if (!rollouts_open(c, rollout_bytes, err) || !storage_open(c, err) || !incarnation_load(c, err) || !identity_note(c, err))
         return false;
+    if (!alarms_open(c, err))
+        return false;
     orders_restore(c);
     return (c->n_row == 0 || ledger_prepare(c, c->n_row, err)) && resumed_apply(c, err);
 }

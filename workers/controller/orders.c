@@ -53,6 +53,14 @@ void orders_restore(struct controller *c)
     buf_release(&text);
 }
 
+void orders_pause(struct controller *c, enum pause_depth depth)
+{
+    if (c->orders.pause != PAUSE_NONE)
+        return;
+    c->orders.pause = depth;
+    orders_keep(c);
+}
+
 /* ---- set, revert, quarantine: they take effect at once ---- */
 
 /* The first optimizer step that can still be another: one that is under way keeps its settings. */
@@ -213,6 +221,9 @@ static const struct order_row {
     { "rollback", rollback_begin, rollback_reached },
     { "pin", pin_begin, NULL },
     { "unpin", unpin_begin, NULL },
+    { "ack", ack_begin, NULL },
+    { "mute", mute_begin, NULL },
+    { "unmute", unmute_begin, NULL },
 };
 
 static const struct order_row *row_find(const char *name)

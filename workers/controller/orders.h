@@ -28,15 +28,18 @@ struct order {    // a command that waits
     int64_t limit_ms;
 };
 struct orders {
-    enum pause_depth pause;    // wanted
-    bool stop;                 // wanted
-    int64_t rollback;          // step to go back to; -1: none is wanted
+    enum pause_depth pause;     // wanted
+    bool stop;                  // wanted
+    int64_t rollback;           // step to go back to; -1: none is wanted
+    char rollback_who[128];     // who wants it
+    char rollback_told[256];    // what the last one has undone
     struct order pending[ORDERS_MAX];
     int n;
 };
 void command_came(struct controller *c, struct request *r, const struct msg_in *in);
-void orders_restore(struct controller *c);    // what pause or stop was wanted before this controller began
-void orders_tick(struct controller *c);       // a pause that is reached; commands that have taken effect, or are late
+void orders_pause(struct controller *c, enum pause_depth depth);    // the run itself wants to be paused
+void orders_restore(struct controller *c);                          // what pause or stop was wanted before this controller began
+void orders_tick(struct controller *c);                             // a pause that is reached; commands that have taken effect, or are late
 int64_t orders_due(const struct controller *c);
 void orders_end(struct controller *c);                   // the run is over: answers all commands that still wait
 const char *orders_first(const struct controller *c);    // the name of a command that waits; NULL: none does

@@ -58,6 +58,7 @@ bool controller_return(struct controller *c, int64_t step, struct error *err)
     if (!incarnation_begin(c, step, err))
         return false;
     step_metrics_restart(&c->metrics);
+    alarms_back(c);
     event_add_facts(c, "return", "controller", text,
                     json_pack("{s:I, s:I}", "step", (json_int_t)step, "incarnation", (json_int_t)c->incarnation));
     if (c->state == RUN_STOPPING && !c->orders.stop) {    // the last steps are to be made again

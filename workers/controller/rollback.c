@@ -67,7 +67,7 @@ static bool target_parse(const struct controller *c, const struct mval *args, in
                      "there is no checkpoint of step %" PRId64 "; the nearest before it: rollcall ctl rollback %" PRId64, *out, near);
 }
 
-bool rollback_begin(struct controller *c, UNUSED struct order *o, const struct mval *args, UNUSED struct effect *effect, struct error *err)
+bool rollback_begin(struct controller *c, struct order *o, const struct mval *args, UNUSED struct effect *effect, struct error *err)
 {
     int64_t step;
     if (!c->ledger || c->state == RUN_STARTING)
@@ -79,6 +79,7 @@ bool rollback_begin(struct controller *c, UNUSED struct order *o, const struct m
     if (!target_parse(c, args, &step, err))
         return false;
     c->orders.rollback = step;
+    snprintf(c->orders.rollback_who, sizeof c->orders.rollback_who, "%s", o->who);
     return true;
 }
 
@@ -100,6 +101,7 @@ static bool rollback_make(struct controller *c, int64_t step, const char *who, s
     TRY(evals_load(&c->evals, c->journal, err) && length_set(c, err) && ledger_advance(c, err));
     TRY(c->config.num_trainers == 1 || rounds_begin(c, err));
     step_metrics_restart(&c->metrics);
+    alarms_back(c);
     snprintf(text, sizeof text, "back from step %" PRId64 " to %" PRId64 "%s", from, step,
              n_aside ? "; later checkpoints are moved aside" : "");
     event_add_facts(c, "return", who, text, json_pack("{s:I, s:I}", "step", (json_int_t)step, "incarnation", (json_int_t)c->incarnation));
@@ -113,20 +115,35 @@ out:
     return ok;
 }
 
-bool rollback_reached(struct controller *c, const struct order *o, char *text, size_t size)
+bool rollback_want(struct controller *c, bool before_change, const char *who)
+{
+    int64_t step = target_before(c, before_change ? changes_made_last(&c->changes) : c->step - 1);
+    if (step < 0 || c->orders.rollback >= 0 || c->orders.stop)
+        return false;
+    c->orders.rollback = step;
+    snprintf(c->orders.rollback_who, sizeof c->orders.rollback_who, "%s", who);
+    return true;
+}
+
+void rollback_tick(struct controller *c)
 {
     struct error err;
     struct buf undone = { .max = UNDOES_MAX };
     int64_t step = c->orders.rollback;
-    if (c->checkpoints.saving >= 0)    // its writer would place it among those that are moved aside
-        return false;
+    if (step < 0 || c->checkpoints.saving >= 0 || run_is_over(c))    // a writer would place it among those that are moved aside
+        return;
     undoes_say(c, step, &undone);
-    c->orders.rollback = -1;
-    if (!rollback_make(c, step, o->who, &err))
-        run_fail(c, "cannot go back to step %" PRId64 ": %s", step, err.text);
-    snprintf(text, size, "back at step %" PRId64 "; undone: %.200s", step, buf_text(&undone));
+    snprintf(c->orders.rollback_told, sizeof c->orders.rollback_told, "back at step %" PRId64 "; undone: %.200s", step, buf_text(&undone));
     buf_release(&undone);
-    return !run_is_over(c);
+    c->orders.rollback = -1;
+    if (!rollback_make(c, step, c->orders.rollback_who, &err))
+        run_fail(c, "cannot go back to step %" PRId64 ": %s", step, err.text);
+}
+
+bool rollback_reached(struct controller *c, UNUSED const struct order *o, char *text, size_t size)
+{
+    snprintf(text, size, "%s", c->orders.rollback_told);
+    return c->orders.rollback < 0 && !run_is_over(c);
 }
 
 /* ---- pins ---- */

@@ -150,6 +150,14 @@ void step_metrics_host(struct step_metrics *s, double mem_bytes)
     s->host_mem_bytes = mem_bytes;
 }
 
+double step_metric(const struct step_metrics *s, const char *name)
+{
+    for (int i = 0; i < s->n; i++)
+        if (strcmp(s->name[i], name) == 0)
+            return s->value[i].value;
+    return NAN;
+}
+
 void step_metrics_write(const struct step_metrics *s, struct msg_out *m)
 {
     msg_map(m, "metrics");

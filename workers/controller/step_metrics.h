@@ -29,4 +29,5 @@ void step_metrics_restart(struct step_metrics *s);                              
 void step_metrics_group(struct step_metrics *s, const struct group_summary *group);      // a group has come
 void step_metrics_host(struct step_metrics *s, double mem_bytes);                        // a sample has come
 void step_metrics_make(struct controller *c, int64_t batch, const struct mval *told);    // the step of batch is done
+double step_metric(const struct step_metrics *s, const char *name);                      // of the last step; NAN: it has none
 void step_metrics_write(const struct step_metrics *s, struct msg_out *m);                // the map metrics

@@ -193,7 +193,7 @@ static bool row_write(struct offline *o, const struct wandb_row *row, struct err
         number_item_add(o, row->metric[i].name, row->metric[i].value);
     if (!row_end(o, row->n, err))
         return false;
-    if (row->event && strcmp(row->event->kind, "alert") == 0) {
+    if (row->event && wandb_event_alerts(row->event)) {
         buf_clear(&o->message);
         pb_bytes(&o->message, 1, row->event->text, MIN(strlen(row->event->text), (size_t)63));
         pb_text(&o->message, 2, row->event->text);

@@ -117,7 +117,7 @@ static bool row_take(void *arg, const struct wandb_row *row)
         json_text_print(&o->lines, buf_text(&o->line), o->line.len, JSON_TEXT_UTF8);
     }
     wandb_summary_add(o->summary, row);
-    if (row->event && strcmp(row->event->kind, "alert") == 0 && o->n_alert < (int)ARRAY_SIZE(o->alert))
+    if (row->event && wandb_event_alerts(row->event) && o->n_alert < (int)ARRAY_SIZE(o->alert))
         snprintf(o->alert[o->n_alert++], sizeof o->alert[0], "%s", row->event->text);
     return true;
 }

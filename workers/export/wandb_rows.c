@@ -93,14 +93,28 @@ static bool eval_take(void *arg, const struct journal_eval *e)
     return true;
 }
 
+bool wandb_event_alerts(const struct journal_event *e)
+{
+    if (strcmp(e->kind, "alert") == 0)
+        return true;
+    json_t *facts = strcmp(e->kind, "alarm") == 0 ? json_loads(e->detail, 0, NULL) : NULL;
+    const char *state = json_string_value(json_object_get(facts, "state")),
+               *severity = json_string_value(json_object_get(facts, "severity"));
+    bool alerts = state && severity && strcmp(state, "firing") == 0 && strcmp(severity, "critical") == 0;
+    json_decref(facts);
+    return alerts;
+}
+
 static bool event_take(void *arg, const struct journal_event *e)
 {
     struct reading *r = arg;
-    bool alert = strcmp(e->kind, "alert") == 0, tell = alert || strcmp(e->kind, "command") == 0;
     json_t *facts = json_loads(e->detail, 0, NULL);
+    const char *state = json_string_value(json_object_get(facts, "state"));
+    bool alert = strcmp(e->kind, "alert") == 0, alarm = strcmp(e->kind, "alarm") == 0 && state && strcmp(state, "firing") == 0;
+    bool tell = alert || alarm || strcmp(e->kind, "command") == 0;
     bool change = json_is_array(json_object_get(facts, "changes"));
     json_decref(facts);
-    struct journal_metric marker = { alert ? "run/alert" : change ? "run/changed" : "run/command", 1 };
+    struct journal_metric marker = { alert ? "run/alert" : alarm ? "run/alarm" : change ? "run/changed" : "run/command", 1 };
     if (tell && !row_hand(r, e->step, e->wall_s, &marker, 1, e))
         return false;
     r->cursor->event_seq = e->seq;
