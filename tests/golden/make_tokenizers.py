@@ -6,7 +6,7 @@ English prose from Rust's HTML documentation when it is there, else Python's own
 
   make_tokenizers.py train DIR [--vocab N]     the tokenizers of KINDS into DIR/NAME.json
   make_tokenizers.py compare DIR [--n N]       N random and tricky strings a tokenizer through both; lists differences
-  make_tokenizers.py fixture                   tests/golden/tokenizer/: nine small tokenizers with cases (kept in git)
+  make_tokenizers.py fixture                   tests/golden/tokenizer/: small tokenizers with cases (kept in git)
   make_tokenizers.py normal                    characters the library normalises otherwise than Unicode 14 does (unicode.c)
   make_tokenizers.py bench DIR                 MB/s of processor time: tokenizers, tiktoken and rollcall in one run, on DIR/corpus.txt
 """
@@ -89,8 +89,45 @@ KINDS = {
 }
 
 
+def train_text(kind, texts, vocab):
+    unigram = kind.get("unigram", False)
+    tok = Tokenizer(models.Unigram() if unigram else models.BPE(unk_token="<unk>"))
+    tok.pre_tokenizer = metaspace("always", True)
+    first = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] * kind.get("fallback", False)
+    some = [t[:20000] for t in texts][:200]
+    if unigram:
+        trainer = trainers.UnigramTrainer(vocab_size=vocab, special_tokens=first, unk_token="<unk>", show_progress=False)
+    else:
+        trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=first, show_progress=False, limit_alphabet=300)
+    tok.train_from_iterator(some, trainer)
+    tok.normalizer, tok.decoder = kind["normalizer"](), kind["decoder"]
+    if kind["pre"]():
+        tok.pre_tokenizer = kind["pre"]()
+    spec = json.loads(tok.to_str())
+    if not kind["pre"]():
+        spec["pre_tokenizer"] = None
+    spec["added_tokens"] = [t for t in spec["added_tokens"] if not t["content"].startswith("<0x")]
+    spec["model"]["byte_fallback"] = kind.get("fallback", False)
+    if not unigram:
+        spec["model"]["fuse_unk"] = kind.get("fuse_unk", kind.get("fallback", False))
+    tok = Tokenizer.from_str(json.dumps(spec))
+    tok.add_tokens(kind["added"])
+    tok.add_special_tokens([t for t in kind["added"] if t.special])
+    if "bos" in kind:
+        bos = kind["bos"]
+        tok.post_processor = processors.TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A {bos} $B",
+                                                           special_tokens=[(bos, tok.token_to_id(bos))])
+    spec = json.loads(tok.to_str())
+    if not unigram and kind.get("fallback"):    # the older spelling of merges
+        spec["model"]["merges"] = [" ".join(m) for m in spec["model"]["merges"]]
+    spec["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0} if "bos" in kind else None
+    return spec
+
+
 def train(name, texts, vocab):
     kind = KINDS[name]
+    if "decoder" in kind:
+        return train_text(kind, texts, vocab)
     tok = Tokenizer(models.BPE())
     if kind["normalizer"]:
         tok.normalizer = kind["normalizer"]
@@ -113,6 +150,39 @@ def train(name, texts, vocab):
     return spec
 
 
+MARK = "\u2581"
+LLAMA_DECODER = [decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+PLAIN = [special("<unk>"), special("<s>"), special("</s>")]
+
+
+def metaspace(scheme, split):
+    return pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme=scheme, split=split)
+
+
+# Tokens are text here. fallback: bytes have tokens; pieces: what it is trained on, when the pre-tokenizer cuts nothing.
+TEXT_KINDS = {
+    # Llama 2, Mistral 7B and Phi-3 as they are published, the last with tokens that take the space after them
+    "llama2": dict(normalizer=lambda: normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)]), pre=lambda: None,
+                   decoder=decoders.Sequence(LLAMA_DECODER + [decoders.Strip(" ", 1, 0)]), fallback=True, bos="<s>",
+                   added=PLAIN + [special("<|end|>", rstrip=True), special("<n>", normalized=True, special=False)]),
+    "llama2-new": dict(normalizer=lambda: None, pre=lambda: metaspace("first", False),
+                       decoder=decoders.Sequence(LLAMA_DECODER + [decoders.Strip(" ", 1, 0)]), fallback=True, bos="<s>", added=PLAIN),
+    "gemma": dict(normalizer=lambda: normalizers.Replace(" ", MARK), pre=lambda: pre_tokenizers.Split(" ", "merged_with_previous"),
+                  decoder=decoders.Sequence(LLAMA_DECODER), fallback=True, bos="<s>", added=PLAIN + [special("<start_of_turn>")]),
+    "marked": dict(normalizer=lambda: normalizers.NFC(), pre=lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.Punctuation(), metaspace("always", True)]), decoder=decoders.Metaspace(replacement=MARK, prepend_scheme="always"),
+        added=PLAIN),
+    "fused": dict(normalizer=lambda: None, pre=lambda: metaspace("never", True), fuse_unk=True, added=PLAIN,
+                  decoder=decoders.Metaspace(replacement=MARK, prepend_scheme="never")),
+    "unigram": dict(unigram=True, normalizer=lambda: normalizers.NFKC(), pre=lambda: metaspace("first", True), fallback=True, added=PLAIN,
+                    decoder=decoders.Sequence(LLAMA_DECODER + [decoders.Strip(" ", 1, 0)])),
+    "unigram-t5": dict(unigram=True, normalizer=lambda: None, pre=lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), metaspace("always", True)]), decoder=decoders.Metaspace(replacement=MARK, prepend_scheme="always"),
+        added=PLAIN),
+}
+
+
+KINDS.update(TEXT_KINDS)
 ALPHABETS = None
 
 
@@ -138,7 +208,7 @@ def strings(n, seed, added, texts):
     """Random and tricky strings: pieces of several alphabets, real text, added tokens, long runs."""
     r, alpha = random.Random(seed), alphabets()
     words = ("don't", "I'LL", "we'Ve", "'ſ", "  ", "\n\n", " \n ", "\r\n", "é", "e\u0301", "ﬁ", "Å", "각", "각", "1234", "½", "你好", "👩‍👩‍👧",
-             "word", "words", "a word.", "wordſ", "_word_", "\u00a0", "\u3000", "Ġ", "Ċ", "\ufffd", "\x00", "a\u0315\u0300\u05ae\u0062")
+             "word", "words", "a word.", "wordſ", "_word_", "\u00a0", "\u3000", "Ġ", "Ċ", "\ufffd", "\u2581", "\u2581\u2581", "<0x41>", "<0xE2>", " \u2581 ", "\x00", "a\u0315\u0300\u05ae\u0062")
     for _ in range(n):
         parts = []
         for _ in range(r.randint(1, 6)):
@@ -171,6 +241,7 @@ def rollcall(args, rows):
 
 def compare(path, name, n, seed, texts):
     tok = Tokenizer.from_file(path)
+    tok.no_truncation()    # rollcall never cuts a prompt
     added = [t.content for t in KINDS[name]["added"]]
     bad = done = 0
     while done < n:
@@ -252,16 +323,17 @@ def normal():
     print(", ".join(f"{a:X}-{b:X}" for a, b in odd))
 
 
-def fixture():
+def fixture(names):
     folder = os.path.join(HERE, "tokenizer")
     os.makedirs(folder, exist_ok=True)
     texts = corpus(1 << 20)
-    for name in KINDS:
+    for name in names:
         spec = train(name, texts, 600)
         path = os.path.join(folder, name + ".json")
         with open(path, "w", encoding="utf-8") as f:
             json.dump(spec, f, ensure_ascii=True, separators=(",", ":"))
         tok = Tokenizer.from_file(path)
+        tok.no_truncation()
         added = [t.content for t in KINDS[name]["added"]]
         with open(os.path.join(folder, name + ".jsonl"), "w") as f:
             for t in strings(120, 7, added, texts):
@@ -290,7 +362,7 @@ def main():
         texts = corpus(2 << 20)
         sys.exit(1 if sum(compare(os.path.join(a.dir, n + ".json"), n, a.n, a.seed, texts) for n in names) else 0)
     elif a.what == "fixture":
-        fixture()
+        fixture(names)
     elif a.what == "normal":
         normal()
     else:

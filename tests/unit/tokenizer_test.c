@@ -13,7 +13,8 @@
 #include "workers/engine/text/pretok.h"
 #include "workers/engine/text/tokenizer.h"
 
-static const char *const kinds[] = { "qwen2", "llama3", "gpt2", "smollm", "odd", "words", "marks", "marks2", "classes" };
+static const char *const kinds[] = { "qwen2",   "llama3", "gpt2",       "smollm", "odd",    "words", "marks",   "marks2",
+                                     "classes", "llama2", "llama2-new", "gemma",  "marked", "fused", "unigram", "unigram-t5" };
 
 static struct tokenizer *fixture_load(const char *kind)
 {
@@ -127,8 +128,8 @@ static void handwritten_matchers_cut_where_pcre2_cuts(UNUSED void **state)
             for (int n = rand_r(&seed) % 20 + 1; n > 0; n--)
                 strncat(text, some[(size_t)rand_r(&seed) % ARRAY_SIZE(some)], sizeof text - strlen(text) - 1);
             struct pieces a = { .n = 0 }, b = { .n = 0 };
-            assert_true(pretok_walk(&by_hand, (const uint8_t *)text, strlen(text), &s, piece_note, &a, &err));
-            assert_true(pretok_walk(&by_regex, (const uint8_t *)text, strlen(text), &s, piece_note, &b, &err));
+            assert_true(pretok_walk(&by_hand, (const uint8_t *)text, strlen(text), true, &s, piece_note, &a, &err));
+            assert_true(pretok_walk(&by_regex, (const uint8_t *)text, strlen(text), true, &s, piece_note, &b, &err));
             if (a.n != b.n || memcmp(a.len, b.len, (size_t)a.n * sizeof a.len[0]) != 0)
                 fail_msg("%s cuts '%s' otherwise", kinds[k], text);
         }
@@ -191,6 +192,8 @@ static void a_long_run_of_unordered_marks_is_sorted_in_time(UNUSED void **state)
 #define MODEL "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}"
 #define REST "\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":{\"type\":\"ByteLevel\"},"
 
+#define TEXT "\"decoder\":{\"type\":\"Fuse\"},"
+
 static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state)
 {
     // clang-format off
@@ -203,7 +206,28 @@ static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state
         {"{" REST MODEL "}{}", "t.json:1: there is more after the end"},
         {"", "t.json:1: the text ends where '{' is expected"},
         {"{\n\n\"a\":[1,}", "t.json:3: a value is expected"},
-        {"{" REST "\"model\":{\"type\":\"Unigram\"}}", "Unigram"},
+        {"{" REST "\"model\":{\"type\":\"WordPiece\"}}", "the model is 'WordPiece'"},
+        {"{" REST "\"model\":{\"type\":\"Unigram\"}}", "no 'model' with 'vocab'"},
+        {"{" TEXT "\"model\":{\"unk_id\":0,\"vocab\":[[\"a\",-1],[\"\",0.0],[\"b\",-2.5]]}}", NULL},
+        {"{" REST "\"model\":{\"vocab\":[[\"a\",-1]]}}", "Unigram with a ByteLevel pre_tokenizer"},
+        {"{" TEXT "\"padding\":{\"strategy\":1},\"truncation\":{" MODEL "}", "t.json:1"},
+        {"{" TEXT "\"model\":{\"unk_id\":3,\"vocab\":[[\"a\",-1],[\"b\",-2.5]]}}", "the unknown token is not in the vocabulary"},
+        {"{" TEXT "\"model\":{\"vocab\":[[\"a\",-1],\n[\"b\",\"x\"]]}}", "t.json:2: the score of 'b' is not a number"},
+        {"{" TEXT "\"model\":{\"vocab\":[[\"a\",-1],[\"a\",-2]]}}", "already exists with another id"},
+        {"{" TEXT "\"model\":{\"vocab\":[[\"a\"]]}}", "','"},
+        {"{" TEXT MODEL "}", NULL},
+        {"{" TEXT "\"model\":{\"byte_fallback\":true,\"vocab\":{\"a\":0},\"merges\":[]}}", "lacks the byte <0x00>"},
+        {"{" TEXT "\"model\":{\"unk_token\":\"<unk>\",\"vocab\":{\"a\":0},\"merges\":[]}}", "the unknown token is not in"},
+        {"{" TEXT "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a+\"},\"content\":\"a\"}," MODEL "}",
+         "'Replace' of a regular expression"},
+        {"{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}," MODEL "}",
+         "the decoder 'Strip' is not supported, or not in its place"},
+        {"{\"decoder\":{\"type\":\"WordPiece\"}," MODEL "}", "the decoder 'WordPiece'"},
+        {"{\"decoder\":null," MODEL "}", "the decoder 'null'"},
+        {"{" TEXT "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"last\"}," MODEL "}",
+         "'prepend_scheme' that is not known"},
+        {"{" TEXT "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"add_prefix_space\":false}," MODEL "}",
+         "'prepend_scheme' that is not known"},
         {"{" REST "\"model\":{\"vocab\":{\"a\":0},\n\"merges\":[\"a b\"]}}",
          "t.json:2: merge 0: its second part is not in the vocabulary"},
         {"{" REST "\"model\":{\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", "id 0 is given twice"},
@@ -216,7 +240,7 @@ static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state
          "as another one"},
         {"{" REST "\"normalizer\":{\"type\":\"Precompiled\"}," MODEL "}", "normalizer 'Precompiled'"},
         {"{\"pre_tokenizer\":{\"type\":\"Metaspace\"},\"decoder\":{\"type\":\"ByteLevel\"}," MODEL "}",
-         "pre_tokenizer 'Metaspace'"},
+         "Metaspace in pre_tokenizer has no 'replacement'"},
         {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"},\"behavior\":\"Isolated\"},"
          "\"decoder\":{\"type\":\"ByteLevel\"}," MODEL "}",
          "the pattern '(' is wrong"},

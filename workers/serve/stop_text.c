@@ -14,6 +14,7 @@ void stop_text_init(struct stop_text *t, const struct tokenizer *tokenizer, bool
 void stop_text_release(struct stop_text *t)
 {
     buf_release(&t->text);
+    decoder_release(&t->decoder);
 }
 
 /* Bytes at the end of the text that are the beginning of a stop string. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/macros.h"
+#include "workers/engine/text/unicode.h"
 
 #define SMALL 48    // symbols up to which rescanning all ranks beats a heap (measured on English and code)
 #define NO_RANK UINT32_MAX
@@ -57,7 +58,8 @@ bool bpe_init(struct bpe *b, int32_t n_id, int32_t n_token, uint32_t n_merge, st
         return error_set(err, ERR_NO_MEMORY, "no memory for a vocabulary of %d tokens", n_token);
     memset(b->merge, 0xFF, ((size_t)b->merge_mask + 1) * sizeof b->merge[0]);
     for (int i = 0; i < 256; i++)
-        b->byte_id[i] = -1;
+        b->byte_id[i] = b->fallback[i] = -1;
+    b->unk = -1;
     return true;
 }
 
@@ -274,10 +276,44 @@ static int64_t merge_large(const struct bpe *b, int32_t *sym, int64_t n, struct 
     return left;
 }
 
-static int64_t piece_merge(const struct bpe *b, const uint8_t *piece, size_t len, int32_t *out, struct bpe_scratch *s)
+int64_t bpe_unknown(const struct bpe *b, const uint8_t *text, size_t len, int32_t *out)
+{
+    bool bytes = b->byte_fallback;
+    for (size_t i = 0; bytes && i < len; i++)
+        bytes = b->fallback[text[i]] >= 0;
+    for (size_t i = 0; bytes && i < len; i++)
+        out[i] = b->fallback[text[i]];
+    if (bytes)
+        return (int64_t)len;
+    out[0] = b->unk;
+    return b->unk < 0 ? -1 : 1;
+}
+
+/* The symbols of a piece of text before merging. */
+static int64_t characters(const struct bpe *b, const uint8_t *piece, size_t len, int32_t *out)
 {
     int64_t n = 0;
-    for (size_t i = 0; i < len; i++)
+    int size;
+    bool was_unk = false;
+    for (size_t at = 0; at < len; at += (size_t)size) {
+        utf8_at(piece + at, &size);
+        int32_t id = size == 1 ? b->byte_id[piece[at]] : bpe_find(b, piece + at, (size_t)size, false);
+        int64_t made = 1;
+        if (id >= 0)
+            out[n] = id;
+        else
+            made = MAX(bpe_unknown(b, piece + at, (size_t)size, out + n), 0);
+        bool unk = id < 0 && made == 1 && out[n] == b->unk;
+        n += unk && was_unk && b->fuse_unk ? 0 : made;
+        was_unk = unk;
+    }
+    return n;
+}
+
+static int64_t piece_merge(const struct bpe *b, const uint8_t *piece, size_t len, int32_t *out, struct bpe_scratch *s)
+{
+    int64_t n = b->text ? characters(b, piece, len, out) : 0;
+    for (size_t i = 0; i < len && !b->text; i++)
         if (b->byte_id[piece[i]] >= 0)    // a byte the vocabulary lacks is dropped, as tokenizers does without unk
             out[n++] = b->byte_id[piece[i]];
     if (n < 2)

@@ -1,8 +1,9 @@
-/* bpe.h - byte-level byte pair encoding: tokens as byte strings, merges by rank
+/* bpe.h - byte pair encoding: tokens as byte strings, merges by rank
  *
  * Filled by the tokenizer's loader, then read by any number of threads, each with its own struct bpe_scratch. Tokens
  * are kept as raw bytes (the printable alphabet of byte-level files is undone at load), so nothing is mapped at run
- * time. Merging follows Hugging Face tokenizers: the adjacent pair of lowest rank, leftmost first, until none is left.
+ * time. Merging follows Hugging Face tokenizers: the adjacent pair of lowest rank, leftmost first, until none is left. A piece
+ * begins as its bytes, or, where tokens are text, as its characters, and as bytes those of them that are no tokens.
  * */
 #pragma once
 #include <stdbool.h>
@@ -42,6 +43,11 @@ struct bpe {
     int32_t byte_id[256];      // token of a single byte, -1: none
     uint64_t seed;             // of the hashes: a hostile file cannot aim for collisions
     bool ignore_merges;        // a piece that is a token needs no merging (Llama-3)
+    bool text;                 // tokens are text, not bytes: a piece begins as characters
+    bool byte_fallback;        // a character that is no token begins as its bytes' tokens (fallback)
+    int32_t fallback[256];     // token spelt <0x00> ... <0xFF>; -1: none
+    int32_t unk;               // token of a character that has no other; -1: it is dropped
+    bool fuse_unk;             // one for neighbouring ones
 };
 struct bpe_scratch {
     void *mem;    // working memory of the longest piece so far
@@ -63,4 +69,7 @@ uint64_t bpe_hash(const void *bytes, size_t len, uint64_t seed);
 int32_t bpe_find_hashed(const struct bpe *b, const void *bytes, size_t len, uint64_t hash);
 /* Encode one piece of at most INT32_MAX bytes into out (room for len ids). Returns the ids written, -1: no memory. */
 int64_t bpe_encode(const struct bpe *b, const uint8_t *piece, size_t len, uint64_t hash, int32_t *out, struct bpe_scratch *s);
+/* The tokens of characters that are none, where tokens are text: their bytes' if each has one, or the unknown one. Returns the ids
+ * written into out (room for len), -1: there is no unknown token. */
+int64_t bpe_unknown(const struct bpe *b, const uint8_t *text, size_t len, int32_t *out);
 void bpe_scratch_release(struct bpe_scratch *s);

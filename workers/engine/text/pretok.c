@@ -3,6 +3,7 @@
 #include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
+#include "workers/engine/text/normalizer.h"
 #include "workers/engine/text/regex_spell.h"
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -14,6 +15,7 @@ enum stage_kind {
     STAGE_DIGITS,         // numbers apart, one by one or in runs
     STAGE_PUNCTUATION,    // each character of punctuation is a match
     STAGE_SPACES,         // each White_Space character is a match
+    STAGE_METASPACE,      // spaces become a mark, which also begins a text that does not begin with it
     STAGE_WORDS,          // each run of \w, and each run of neither \w nor White_Space, is a match
 };
 enum behavior {
@@ -30,6 +32,14 @@ struct pretok_stage {
     enum behavior behavior;
     bool invert;
     bool individual_digits;
+    // of Metaspace
+    struct buf mark;
+    enum prepend {
+        PREPEND_NEVER,
+        PREPEND_FIRST,    // where the whole text begins
+        PREPEND_ALWAYS,
+    } prepend;
+    bool split;    // each mark begins a piece
 };
 
 /* ---- handwritten matchers of the published patterns, steps a to g ---- */
@@ -291,6 +301,27 @@ static bool split_read(struct pretok *p, const json_t *spec, bool use_pcre2, str
            && pattern_add(p, regex ? regex : text, !regex, behavior, flag_get(spec, "invert", false), use_pcre2, err);
 }
 
+/* Metaspace. prepend_scheme is newer than add_prefix_space. */
+static bool metaspace_read(struct pretok *p, const json_t *spec, struct error *err)
+{
+    static const char *const schemes[] = { [PREPEND_NEVER] = "never", [PREPEND_FIRST] = "first", [PREPEND_ALWAYS] = "always" };
+    const char *mark = json_string_value(json_object_get(spec, "replacement"));
+    const char *scheme = json_string_value(json_object_get(spec, "prepend_scheme"));
+    bool prefix = flag_get(spec, "add_prefix_space", true), known = !scheme;
+    struct pretok_stage *st = stage_add(p, err);
+    if (!st)
+        return false;
+    *st = (struct pretok_stage){ .kind = STAGE_METASPACE, .prepend = PREPEND_ALWAYS, .split = flag_get(spec, "split", true) };
+    for (size_t i = 0; scheme && i < ARRAY_SIZE(schemes); i++)
+        if (strcmp(scheme, schemes[i]) == 0) {
+            st->prepend = (enum prepend)i;
+            known = true;
+        }
+    if (!mark || !mark[0] || !known || (!prefix && st->prepend != PREPEND_NEVER))
+        return error_set(err, ERR_DATA, "a Metaspace in pre_tokenizer has no 'replacement', or a 'prepend_scheme' that is not known");
+    return buf_str(&st->mark, mark) || error_set(err, ERR_NO_MEMORY, "no memory for a pre-tokenizer");
+}
+
 /* Read one pre_tokenizer, or the members of a Sequence. byte_level: whether a ByteLevel has been seen, which must be
  * last. */
 static bool stage_read(struct pretok *p, const json_t *spec, int depth, bool *byte_level, bool use_pcre2, struct error *err)
@@ -308,6 +339,8 @@ static bool stage_read(struct pretok *p, const json_t *spec, int depth, bool *by
         json_array_foreach(list, i, one) if (!stage_read(p, one, depth + 1, byte_level, use_pcre2, err)) return false;
         return true;
     }
+    if (strcmp(type, "Metaspace") == 0)
+        return metaspace_read(p, spec, err);
     if (strcmp(type, "Split") == 0)
         return split_read(p, spec, use_pcre2, err);
     if (strcmp(type, "Punctuation") == 0 || strcmp(type, "Whitespace") == 0 || strcmp(type, "WhitespaceSplit") == 0) {
@@ -340,21 +373,18 @@ static bool stage_read(struct pretok *p, const json_t *spec, int depth, bool *by
 bool pretok_init(struct pretok *p, const json_t *spec, const struct unicode *u, bool use_pcre2, struct error *err)
 {
     *p = (struct pretok){ .unicode = u };
-    bool byte_level = false;
     p->stage = calloc(PRETOK_STAGES_MAX, sizeof p->stage[0]);
     if (!p->stage)
         return error_set(err, ERR_NO_MEMORY, "no memory for a pre-tokenizer");
-    if (!stage_read(p, spec, 0, &byte_level, use_pcre2, err))
-        return false;
-    if (!byte_level)
-        return error_set(err, ERR_UNSUPPORTED, "pre_tokenizer has no ByteLevel; only byte-level BPE is supported");
-    return true;
+    return !spec || json_is_null(spec) || stage_read(p, spec, 0, &p->byte_level, use_pcre2, err);
 }
 
 void pretok_release(struct pretok *p)
 {
-    for (int i = 0; i < p->n_stage; i++)
+    for (int i = 0; i < p->n_stage; i++) {
         pcre2_code_free(p->stage[i].code);
+        buf_release(&p->stage[i].mark);
+    }
     free(p->stage);
     *p = (struct pretok){ 0 };
 }
@@ -372,6 +402,7 @@ struct walk {
     pretok_take *take;
     void *arg;
     struct error *err;
+    const uint8_t *begin;    // of the whole text; NULL: the text walked over begins later
 };
 struct span {
     size_t from, to;
@@ -538,6 +569,28 @@ static bool digits_walk(const struct walk *w, int stage, const uint8_t *text, si
     return true;
 }
 
+static bool metaspace_walk(const struct walk *w, int stage, const uint8_t *text, size_t len)
+{
+    const struct pretok_stage *st = &w->p->stage[stage];
+    struct buf marked = BUF_INIT, space = { .data = " ", .len = 1 };
+    bool at_mark = len >= st->mark.len && memcmp(text, st->mark.data, st->mark.len) == 0;
+    bool prepend = st->prepend == PREPEND_ALWAYS || (st->prepend == PREPEND_FIRST && text == w->begin);
+    bool ok = (!prepend || at_mark || text[0] == ' ' || buf_add(&marked, st->mark.data, st->mark.len))
+              && normal_replace(&marked, text, len, &space, &st->mark);
+    ok = ok || error_set(w->err, ERR_NO_MEMORY, "no memory for a text of %zu bytes", len);
+    const uint8_t *p = (const uint8_t *)marked.data, *end = p + marked.len;
+    while (ok && p < end) {
+        const uint8_t *next = st->split && (size_t)(end - p) > st->mark.len
+                                  ? memmem(p + 1, (size_t)(end - p) - 1, st->mark.data, st->mark.len)
+                                  : NULL;
+        next = next ? next : end;
+        ok = stage_walk(w, stage + 1, p, (size_t)(next - p));
+        p = next;
+    }
+    buf_release(&marked);
+    return ok;
+}
+
 static bool stage_walk(const struct walk *w, int stage, const uint8_t *text, size_t len)
 {
     if (len == 0)
@@ -553,6 +606,8 @@ static bool stage_walk(const struct walk *w, int stage, const uint8_t *text, siz
     if (stage == w->p->n_stage)
         return w->take(w->arg, text, len);
     const struct pretok_stage *st = &w->p->stage[stage];
+    if (st->kind == STAGE_METASPACE)
+        return metaspace_walk(w, stage, text, len);
     if (st->kind == STAGE_DIGITS)
         return digits_walk(w, stage, text, len);
     if (st->kind != STAGE_NEXT)
@@ -566,10 +621,10 @@ static bool stage_walk(const struct walk *w, int stage, const uint8_t *text, siz
     return true;
 }
 
-bool pretok_walk(const struct pretok *p, const uint8_t *text, size_t len, struct pretok_scratch *s, pretok_take *take, void *arg,
-                 struct error *err)
+bool pretok_walk(const struct pretok *p, const uint8_t *text, size_t len, bool first, struct pretok_scratch *s, pretok_take *take,
+                 void *arg, struct error *err)
 {
-    struct walk w = { p, s, take, arg, err };
+    struct walk w = { p, s, take, arg, err, first ? text : NULL };
     return stage_walk(&w, 0, text, len);
 }
 

@@ -17,6 +17,7 @@ struct pretok_stage;
 struct pretok {
     struct pretok_stage *stage;    // (n_stage) owned
     int n_stage;
+    bool byte_level;                  // it ends with ByteLevel: tokens are bytes, not text
     bool add_prefix_space;            // ByteLevel puts a space before a piece that begins with none,
     int prefix_stage;                 // before this stage
     const struct unicode *unicode;    // borrowed
@@ -33,9 +34,9 @@ typedef bool pretok_take(void *arg, const uint8_t *piece, size_t len);
  * the general path even for published patterns (for tests and measurements). */
 MUST_USE bool pretok_init(struct pretok *p, const json_t *spec, const struct unicode *u, bool use_pcre2, struct error *err);
 void pretok_release(struct pretok *p);
-/* Call take for each piece of text (valid UTF-8) in order. */
-MUST_USE bool pretok_walk(const struct pretok *p, const uint8_t *text, size_t len, struct pretok_scratch *s, pretok_take *take, void *arg,
-                          struct error *err);
+/* Call take for each piece of text (valid UTF-8) in order. first: it is where the whole text begins. */
+MUST_USE bool pretok_walk(const struct pretok *p, const uint8_t *text, size_t len, bool first, struct pretok_scratch *s, pretok_take *take,
+                          void *arg, struct error *err);
 void pretok_scratch_release(struct pretok_scratch *s);
 /* For a chain of one stage whose pieces do not depend on their neighbours: the function that returns the length of the piece at
  * p, for the caller's own loop. NULL for any other chain. */

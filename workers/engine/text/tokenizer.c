@@ -25,8 +25,10 @@ struct encoder {
     struct word *word;    // (WORDS), NULL without the cache
     struct bpe_scratch bpe;
     struct pretok_scratch pretok;
-    struct buf normal;    // the normalised gap
+    struct buf normal[2];    // the normalised gap
     // of the current call
+    const uint8_t *text;
+    const uint8_t *begin;    // where the text begins, normalised; NULL: the gap is a later one
     struct token_list *out;
     struct error *err;
 };
@@ -80,7 +82,8 @@ void encoder_free(struct encoder *e)
     free(e->word);
     bpe_scratch_release(&e->bpe);
     pretok_scratch_release(&e->pretok);
-    buf_release(&e->normal);
+    buf_release(&e->normal[0]);
+    buf_release(&e->normal[1]);
     free(e);
 }
 
@@ -103,9 +106,22 @@ static inline void words_load(const uint8_t *p, size_t len, const uint8_t *end, 
     *hi = w[1];
 }
 
+/* The model's ids of a piece into out, room for len. Negative: it has failed. */
+static int64_t model_encode(struct encoder *e, const uint8_t *p, size_t len, uint64_t hash, int32_t *out)
+{
+    if (e->t->is_unigram)
+        return unigram_encode(&e->t->unigram, &e->t->bpe, p, len, out, &e->bpe);
+    return bpe_encode(&e->t->bpe, p, len, hash, out, &e->bpe);
+}
+
 static bool piece_fail(struct encoder *e, size_t len)
 {
     return error_set(e->err, ERR_NO_MEMORY, "no memory to encode a piece of %zu bytes", len);
+}
+
+static bool encode_fail(struct encoder *e, int64_t n, size_t len)
+{
+    return n == -1 ? piece_fail(e, len) : error_set(e->err, ERR_DATA, "a character is no token, and the vocabulary has no unknown one");
 }
 
 /* Encode one piece. Bytes up to end may be read. */
@@ -118,9 +134,9 @@ static inline bool piece_add(struct encoder *e, const uint8_t *p, size_t len, co
     if (len > WORD_LEN_MAX) {
         if (len > PIECE_MAX)
             return error_set(e->err, ERR_DATA, "a word of %zu bytes is longer than the %zu that can be encoded", len, PIECE_MAX);
-        int64_t n = bpe_encode(b, p, len, bpe_hash(p, len, b->seed), out->id + out->n, &e->bpe);
+        int64_t n = model_encode(e, p, len, bpe_hash(p, len, b->seed), out->id + out->n);
         if (n < 0)
-            return piece_fail(e, len);
+            return encode_fail(e, n, len);
         out->n += n;
         return true;
     }
@@ -137,9 +153,9 @@ static inline bool piece_add(struct encoder *e, const uint8_t *p, size_t len, co
             return true;
         }
     }
-    int64_t n = bpe_encode(b, p, len, hash, out->id + out->n, &e->bpe);
+    int64_t n = model_encode(e, p, len, hash, out->id + out->n);
     if (n < 0)
-        return piece_fail(e, len);
+        return encode_fail(e, n, len);
     if (w && n <= WORD_IDS_MAX) {
         *w = (struct word){ .lo = lo, .hi = hi, .n = (int32_t)n };
         memcpy(w->id, out->id + out->n, (size_t)n * sizeof w->id[0]);
@@ -153,11 +169,11 @@ static bool piece_take(void *arg, const uint8_t *piece, size_t len)
     return piece_add(arg, piece, len, piece + len);
 }
 
-static bool gap_encode(struct encoder *e, const uint8_t *p, size_t len)
+static bool gap_encode(struct encoder *e, const uint8_t *p, size_t len, bool first)
 {
     pretok_next *next = e->t->next;
     if (!next)
-        return pretok_walk(&e->t->pretok, p, len, &e->pretok, piece_take, e, e->err);
+        return pretok_walk(&e->t->pretok, p, len, first, &e->pretok, piece_take, e, e->err);
     for (const uint8_t *end = p + len; p < end;) {
         size_t n = next(&e->t->unicode, p, end);
         if (!piece_add(e, p, n, end))
@@ -185,23 +201,19 @@ static bool added_walk(struct encoder *e, const struct added_set *set, const uin
 
 static bool normal_gap(struct encoder *e, const uint8_t *p, size_t len, UNUSED unsigned flags)
 {
-    return gap_encode(e, p, len);
+    return gap_encode(e, p, len, p == e->begin);
 }
 
 static bool raw_gap(struct encoder *e, const uint8_t *p, size_t len, unsigned flags)
 {
-    if (e->t->form != FORM_NONE) {
-        bool ascii, may_change;
-        utf8_valid_len(p, len, &ascii, &may_change);
-        if (e->t->form == FORM_NFC ? may_change : !ascii) {
-            buf_clear(&e->normal);
-            e->normal.max = TEXT_MAX * 4;
-            if (!unicode_normalize(&e->t->unicode, e->t->form, p, len, &e->normal, e->err))
-                return false;
-            p = (const uint8_t *)buf_text(&e->normal);
-            len = e->normal.len;
-        }
+    bool first = p == e->text;
+    for (int i = 0; i < 2; i++) {
+        buf_clear(&e->normal[i]);
+        e->normal[i].max = TEXT_MAX * 4;
     }
+    if (!normalizer_apply(&e->t->normalizer, &e->t->unicode, &p, &len, e->normal, e->err))
+        return false;
+    e->begin = first ? p : NULL;
     return added_walk(e, &e->t->added_normal, p, len, flags, normal_gap);
 }
 
@@ -216,6 +228,7 @@ bool encoder_encode(struct encoder *e, const char *text, size_t len, unsigned fl
     int64_t was = out->n;
     e->out = out;
     e->err = err;
+    e->text = (const uint8_t *)text;
     bool ok = !(flags & ENCODE_ADD_SPECIAL) || token_list_add(out, t->before.id, t->before.n) || piece_fail(e, len);
     ok = ok && added_walk(e, &t->added_raw, (const uint8_t *)text, len, flags, raw_gap);
     ok = ok && (!(flags & ENCODE_ADD_SPECIAL) || token_list_add(out, t->after.id, t->after.n) || piece_fail(e, len));
@@ -236,6 +249,15 @@ const uint8_t *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *le
 
 bool tokenizer_decode(const struct tokenizer *t, const int32_t *id, int64_t n, bool skip_special, struct buf *out)
 {
+    if (t->bpe.text) {
+        struct decoder d = { .tokenizer = t, .skip_special = skip_special };
+        bool ok = true;
+        for (int64_t i = 0; ok && i < n; i++)
+            ok = decoder_push(&d, id[i], out);
+        ok = ok && decoder_end(&d, out);
+        decoder_release(&d);
+        return ok;
+    }
     // First the bytes as they are; only when they are not UTF-8, once more through the stream that repairs them.
     size_t was = out->len, len = 0, total = 0;
     for (int64_t i = 0; i < n; i++)
@@ -268,12 +290,17 @@ bool decoder_push(struct decoder *d, int32_t id, struct buf *out)
     const uint8_t *bytes = tokenizer_bytes(d->tokenizer, id, &len);
     if (!bytes || (d->skip_special && d->tokenizer->spelling[id].special))
         return true;
-    return utf8_stream_push(&d->stream, bytes, len, out);
+    return d->tokenizer->bpe.text ? text_decoder_push(d, id, out) : utf8_stream_push(&d->stream, bytes, len, out);
 }
 
 bool decoder_end(struct decoder *d, struct buf *out)
 {
-    return utf8_stream_end(&d->stream, out);
+    return d->tokenizer->bpe.text ? text_decoder_end(d, out) : utf8_stream_end(&d->stream, out);
+}
+
+void decoder_release(struct decoder *d)
+{
+    buf_release(&d->run);
 }
 
 /* ---- what is known about tokens ---- */
@@ -317,7 +344,7 @@ bool tokenizer_find(const struct tokenizer *t, const char *text, int32_t *id)
     bool raw = false;
     int32_t found = -1;
     if (utf8_valid_len((const uint8_t *)text, strlen(text), NULL, NULL) == strlen(text)
-        && spelling_to_bytes(text, strlen(text), &bytes, &raw))
+        && (t->bpe.text ? buf_str(&bytes, text) : spelling_to_bytes(text, strlen(text), &bytes, &raw)))
         found = bpe_find(&t->bpe, buf_text(&bytes), bytes.len, raw);
     buf_release(&bytes);
     if (found >= 0)

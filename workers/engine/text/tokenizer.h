@@ -1,7 +1,8 @@
-/* tokenizer.h - text to token ids and back, exactly as Hugging Face tokenizers does for byte-level BPE
+/* tokenizer.h - text to token ids and back, exactly as Hugging Face tokenizers does
  *
  * A struct tokenizer is made from a tokenizer.json, or from the model directory that holds it, and then only read: any
  * number of threads share it. Encoding needs one struct encoder per thread (scratch and word cache), decoding nothing.
+ * Models: byte-level BPE, BPE over characters with or without byte fallback, Unigram.
  * Intended differences from the library: truncation and padding written in the file are ignored (a prompt is never cut
  * silently), and a file whose ids disagree with themselves is refused. */
 #pragma once
@@ -60,9 +61,14 @@ MUST_USE bool tokenizer_decode(const struct tokenizer *t, const int32_t *id, int
 struct decoder {
     const struct tokenizer *tokenizer;    // borrowed
     bool skip_special;
-    struct utf8_stream stream;    // zero to start
+    struct utf8_stream stream;    // zero to start, as all that follows
+    // where tokens are text:
+    struct buf run;    // byte tokens that may yet become characters; decoder_end gives it back
+    bool begun;        // a token has been decoded
+    int stripped;      // spaces taken off the beginning
 };
 MUST_USE bool decoder_push(struct decoder *d, int32_t id, struct buf *out);    // append the text that is now complete
 MUST_USE bool decoder_end(struct decoder *d, struct buf *out);                 // append what is left, then start over
+void decoder_release(struct decoder *d);                                       // without an end
 /* The bytes a token stands for (not always UTF-8), borrowed; NULL: no such id. */
 const uint8_t *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *len);

@@ -1,12 +1,15 @@
 #include <inttypes.h>
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
+#include "protocol/base/log.h"
 #include "workers/engine/text/json_scan.h"
 #include "workers/engine/text/tokenizer_parts.h"
 
@@ -61,13 +64,33 @@ struct load {
     struct json_scan vocab, merges;    // where they begin; text NULL: absent
     int64_t n_vocab, n_merges, max_id;
     json_t *added, *normalizer, *pre_tokenizer, *post_processor, *decoder;    // owned
-    bool ignore_merges, unk;
+    bool ignore_merges, unk, byte_fallback, fuse_unk, unigram;
+    json_int_t unk_id;    // of Unigram; -1: none
+    struct buf unk_token;
     struct buf a, b, key;    // scratch
 };
+
+/* A Unigram vocabulary: ids are places in the list. */
+static bool pieces_count(struct load *l, struct json_scan *s, struct error *err)
+{
+    bool first = true, ok;
+    l->unigram = true;
+    while (json_scan_item(s, &first, &ok, err)) {
+        if (!json_scan_skip(s, err))
+            return false;
+        if (++l->n_vocab > BPE_IDS_MAX)
+            return json_scan_fail(s, err, "more than %d tokens", BPE_IDS_MAX);
+    }
+    l->max_id = MAX(l->max_id, l->n_vocab - 1);
+    return ok;
+}
 
 static bool vocab_count(struct load *l, struct json_scan *s, struct error *err)
 {
     bool first = true, ok;
+    struct json_scan ahead = *s;
+    if (json_scan_next(&ahead, '['))
+        return pieces_count(l, s, err);
     while (json_scan_member(s, &first, &l->key, &ok, err)) {
         int64_t id;
         if (!json_scan_int(s, &id, err))
@@ -92,7 +115,7 @@ static bool merges_count(struct load *l, struct json_scan *s, struct error *err)
     return ok;
 }
 
-/* Settings of the model that change what is encoded and that no published byte-level tokenizer uses. */
+/* Settings of the model. Those that are refused change what is encoded, and no published tokenizer of a language model has them. */
 static bool model_setting(struct load *l, struct json_scan *s, const char *key, struct error *err)
 {
     json_t *v = json_scan_value(s, err);
@@ -100,16 +123,20 @@ static bool model_setting(struct load *l, struct json_scan *s, const char *key, 
         return false;
     bool on = json_is_true(v) || (json_is_string(v) && json_string_length(v) > 0) || (json_is_number(v) && json_number_value(v) != 0),
          ok = true;
-    if (strcmp(key, "type") == 0 && (!json_is_string(v) || strcmp(json_string_value(v), "BPE") != 0))
-        ok = error_set(err, ERR_UNSUPPORTED, "%s: the model is '%s'; only byte-level BPE is supported", l->name,
-                       json_is_string(v) ? json_string_value(v) : "not named");
+    const char *text = json_is_string(v) ? json_string_value(v) : "not named";
+    if (strcmp(key, "type") == 0 && strcmp(text, "BPE") != 0 && strcmp(text, "Unigram") != 0)
+        ok = error_set(err, ERR_UNSUPPORTED, "%s: the model is '%s'; BPE and Unigram are supported", l->name, text);
     else if (strcmp(key, "ignore_merges") == 0)
         l->ignore_merges = on;
+    else if (strcmp(key, "byte_fallback") == 0)
+        l->byte_fallback = on;
+    else if (strcmp(key, "fuse_unk") == 0)
+        l->fuse_unk = on;
+    else if (strcmp(key, "unk_id") == 0)
+        l->unk_id = json_is_integer(v) ? json_integer_value(v) : -1;
     else if (strcmp(key, "unk_token") == 0)
-        l->unk = on;
-    else if (on
-             && (strcmp(key, "dropout") == 0 || strcmp(key, "continuing_subword_prefix") == 0 || strcmp(key, "end_of_word_suffix") == 0
-                 || strcmp(key, "byte_fallback") == 0))
+        ok = !(l->unk = on) || buf_str(&l->unk_token, json_string_value(v)) || error_set(err, ERR_NO_MEMORY, "no memory for a token");
+    else if (on && (strcmp(key, "dropout") == 0 || strcmp(key, "continuing_subword_prefix") == 0 || strcmp(key, "end_of_word_suffix") == 0))
         ok = error_set(err, ERR_UNSUPPORTED, "%s: the model's '%s' is not supported", l->name, key);
     json_decref(v);
     return ok;
@@ -136,6 +163,18 @@ static bool model_scan(struct load *l, struct json_scan *s, struct error *err)
     }
     buf_release(&key);
     return ok;
+}
+
+/* Pass a section that changes nothing here, and say so when it asks for something. */
+static bool ignored_say(const struct load *l, struct json_scan *s, const char *key, struct error *err)
+{
+    json_t *v = json_scan_value(s, err);
+    if (!v)
+        return false;
+    if (!json_is_null(v))
+        log_info("%s: '%s' is ignored; a prompt is never cut or filled up", l->name, key);
+    json_decref(v);
+    return true;
 }
 
 static bool file_scan(struct load *l, const char *text, size_t len, struct error *err)
@@ -165,6 +204,8 @@ static bool file_scan(struct load *l, const char *text, size_t len, struct error
             ok = (*to = json_scan_value(&s, err)) != NULL;
         else if (strcmp(k, "model") == 0)
             model = true, ok = model_scan(l, &s, err);
+        else if (strcmp(k, "truncation") == 0 || strcmp(k, "padding") == 0)
+            ok = ignored_say(l, &s, k, err);
         else
             ok = json_scan_skip(&s, err);
         if (!ok)
@@ -172,8 +213,46 @@ static bool file_scan(struct load *l, const char *text, size_t len, struct error
     }
     buf_release(&key);
     ok = ok && json_scan_end(&s, err);
-    if (ok && (!model || !l->vocab.text || !l->merges.text))
+    if (ok && (!model || !l->vocab.text || (!l->merges.text && !l->unigram)))
         ok = error_set(err, ERR_DATA, "%s: no 'model' with 'vocab' and 'merges'; is this a tokenizer.json?", l->name);
+    return ok;
+}
+
+/* A token's bytes from its spelling in the file: itself where tokens are text. */
+static bool spell(const struct load *l, const char *text, size_t len, struct buf *out, bool *raw)
+{
+    *raw = false;
+    return l->t->bpe.text ? buf_add(out, text, len) : spelling_to_bytes(text, len, out, raw);
+}
+
+/* The pieces of Unigram and their scores. */
+static bool pieces_read(struct load *l, struct error *err)
+{
+    struct json_scan *s = &l->vocab;
+    struct unigram *u = &l->t->unigram;
+    bool first = true, ok;
+    double least = INFINITY;
+    if (!(u->score = calloc((size_t)l->t->n_id + 1, sizeof *u->score)))
+        return error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " scores", l->n_vocab);
+    for (int32_t id = 0; json_scan_item(s, &first, &ok, err); id++) {
+        struct error why;
+        if (!json_scan_expect(s, '[', err) || !json_scan_string(s, &l->key, err) || !json_scan_expect(s, ',', err))
+            return false;
+        json_t *score = json_scan_value(s, err);
+        bool number = json_is_number(score);
+        if (number)
+            u->score[id] = json_number_value(score);
+        json_decref(score);
+        if (!number || !json_scan_expect(s, ']', err))
+            return number ? false : json_scan_fail(s, err, "the score of '%.80s' is not a number", buf_text(&l->key));
+        least = fmin(least, u->score[id]);
+        if (l->key.len == 0)
+            continue;    // a piece that no text has
+        if (!bpe_token_add(&l->t->bpe, id, buf_text(&l->key), l->key.len, false, &why))
+            return json_scan_fail(s, err, "in the vocabulary, '%.80s': %s", buf_text(&l->key), why.text);
+        u->longest = MAX(u->longest, l->key.len);
+    }
+    u->unknown = least - 10;
     return ok;
 }
 
@@ -181,6 +260,8 @@ static bool vocab_read(struct load *l, struct error *err)
 {
     struct json_scan *s = &l->vocab;
     bool first = true, ok;
+    if (l->unigram)
+        return pieces_read(l, err);
     while (json_scan_member(s, &first, &l->key, &ok, err)) {
         int64_t id;
         struct error why;
@@ -188,7 +269,7 @@ static bool vocab_read(struct load *l, struct error *err)
         if (!json_scan_int(s, &id, err))
             return false;
         buf_clear(&l->a);
-        if (!spelling_to_bytes(buf_text(&l->key), l->key.len, &l->a, &raw))
+        if (!spell(l, buf_text(&l->key), l->key.len, &l->a, &raw))
             return json_scan_fail(s, err, "a token is too long");
         if (!bpe_token_add(&l->t->bpe, (int32_t)id, buf_text(&l->a), l->a.len, raw, &why))
             return json_scan_fail(s, err, "in the vocabulary, '%.80s': %s", buf_text(&l->key), why.text);
@@ -204,7 +285,7 @@ static bool merge_parts(struct load *l, struct json_scan *s, size_t *split, bool
         for (int i = 0; i < 2; i++) {
             if ((i == 1 && !json_scan_expect(s, ',', err)) || !json_scan_string(s, &l->key, err))
                 return false;
-            if (!spelling_to_bytes(buf_text(&l->key), l->key.len, &l->a, &raw[i]))
+            if (!spell(l, buf_text(&l->key), l->key.len, &l->a, &raw[i]))
                 return json_scan_fail(s, err, "a merge is too long");
             if (i == 0)
                 *split = l->a.len;
@@ -217,10 +298,10 @@ static bool merge_parts(struct load *l, struct json_scan *s, size_t *split, bool
     size_t at = space ? (size_t)(space - text) : 0;
     if (!space || memchr(space + 1, ' ', l->key.len - at - 1))
         return json_scan_fail(s, err, "the merge '%.80s' is not two parts with a space between", text);
-    if (!spelling_to_bytes(text, at, &l->a, &raw[0]))
+    if (!spell(l, text, at, &l->a, &raw[0]))
         return json_scan_fail(s, err, "a merge is too long");
     *split = l->a.len;
-    return spelling_to_bytes(space + 1, l->key.len - at - 1, &l->a, &raw[1]) || json_scan_fail(s, err, "a merge is too long");
+    return spell(l, space + 1, l->key.len - at - 1, &l->a, &raw[1]) || json_scan_fail(s, err, "a merge is too long");
 }
 
 static bool merges_read(struct load *l, struct error *err)
@@ -229,6 +310,8 @@ static bool merges_read(struct load *l, struct error *err)
     struct bpe *b = &l->t->bpe;
     bool first = true, ok;
     uint32_t rank = 0;
+    if (l->unigram)
+        return true;
     while (json_scan_item(s, &first, &ok, err)) {
         size_t split = 0;
         bool raw[2];
@@ -260,39 +343,6 @@ static bool merges_read(struct load *l, struct error *err)
 }
 
 /* ---- the parts around the model ---- */
-
-static bool normalizer_read(struct load *l, const json_t *spec, int depth, struct error *err)
-{
-    static const struct {
-        const char *type;
-        enum normal_form form;
-    } forms[] = {
-        { "NFC", FORM_NFC },
-        { "NFD", FORM_NFD },
-        { "NFKC", FORM_NFKC },
-        { "NFKD", FORM_NFKD },
-    };
-    if (!spec || json_is_null(spec))
-        return true;
-    const char *type = json_string_value(json_object_get(spec, "type"));
-    const json_t *list = json_object_get(spec, "normalizers"), *one;
-    size_t i;
-    if (type && strcmp(type, "Sequence") == 0 && json_is_array(list) && depth < 4) {
-        json_array_foreach(list, i, one) if (!normalizer_read(l, one, depth + 1, err)) return false;
-        return true;
-    }
-    // one after the other they are one: K when any is, composed or not as the last one says (UAX 15, section 1.1)
-    for (i = 0; type && i < ARRAY_SIZE(forms); i++)
-        if (strcmp(type, forms[i].type) == 0) {
-            bool was_k = l->t->form == FORM_NFKC || l->t->form == FORM_NFKD;
-            l->t->form = !was_k                      ? forms[i].form
-                         : forms[i].form == FORM_NFC ? FORM_NFKC
-                         : forms[i].form == FORM_NFD ? FORM_NFKD
-                                                     : forms[i].form;
-            return true;
-        }
-    return error_set(err, ERR_UNSUPPORTED, "%s: the normalizer '%s' is not supported", l->name, type ? type : "without a type");
-}
 
 static bool added_read(struct load *l, struct error *err)
 {
@@ -348,9 +398,13 @@ static bool added_place(struct load *l, struct error *err)
     }
     for (int i = 0; i < t->n_added; i++) {
         struct added_token *a = &t->added[i];
-        struct buf pattern = BUF_INIT;
-        bool made = unicode_normalize(&t->unicode, a->normalized ? t->form : FORM_NONE, (const uint8_t *)a->content, a->len, &pattern, err)
-                    && buf_add(&pattern, "", 0);
+        struct buf pattern = BUF_INIT, work[2] = { BUF_INIT, BUF_INIT };
+        const uint8_t *text = (const uint8_t *)a->content;
+        size_t len = a->len;
+        bool made = !a->normalized || normalizer_apply(&t->normalizer, &t->unicode, &text, &len, work, err);
+        made = made && (buf_add(&pattern, text, len) || error_set(err, ERR_NO_MEMORY, "no memory for added tokens"));
+        buf_release(&work[0]);
+        buf_release(&work[1]);
         a->pattern = pattern.data;
         a->pattern_len = pattern.len;
         if (!made)
@@ -358,7 +412,7 @@ static bool added_place(struct load *l, struct error *err)
         bool raw;
         buf_clear(&l->a);
         at[i] = t->added_bytes.len;    // decoding gives the normalised form, as in the library
-        if (!spelling_to_bytes(a->pattern, a->pattern_len, &t->added_bytes, &raw) || !spelling_to_bytes(a->content, a->len, &l->a, &raw)) {
+        if (!spell(l, a->pattern, a->pattern_len, &t->added_bytes, &raw) || !spell(l, a->content, a->len, &l->a, &raw)) {
             error_set(err, ERR_NO_MEMORY, "no memory for added tokens");
             goto out;
         }
@@ -376,7 +430,9 @@ static bool added_place(struct load *l, struct error *err)
             error_set(err, ERR_DATA, "%s: the added token '%.80s' has id %d, as another one", l->name, a->content, a->id);
             goto out;
         }
-        *sp = (struct spelling){ (const uint8_t *)t->added_bytes.data + at[i], (uint32_t)(end - at[i]), a->special };
+        *sp = (struct spelling){ .bytes = (const uint8_t *)t->added_bytes.data + at[i],
+                                 .len = (uint32_t)(end - at[i]),
+                                 .special = a->special };
     }
     ok = true;
 out:
@@ -433,6 +489,8 @@ static bool post_processor_read(struct load *l, const json_t *spec, int depth, s
 
 static bool decoder_check(struct load *l, struct error *err)
 {
+    if (l->t->bpe.text)
+        return decode_rules_read(&l->t->rules, l->decoder, l->name, err);
     const char *type = json_string_value(json_object_get(l->decoder, "type"));
     if (type && strcmp(type, "ByteLevel") == 0)
         return true;
@@ -440,8 +498,57 @@ static bool decoder_check(struct load *l, struct error *err)
                      type ? type : "null");
 }
 
+/* The tokens of bytes and of the unknown, where tokens are text. */
+static bool fallback_find(struct load *l, struct error *err)
+{
+    struct bpe *b = &l->t->bpe;
+    char spelt[8];
+    b->byte_fallback = l->byte_fallback;
+    b->fuse_unk = l->fuse_unk;
+    for (int i = 0; i < 256 && l->byte_fallback; i++) {
+        snprintf(spelt, sizeof spelt, "<0x%02X>", i);
+        b->fallback[i] = bpe_find(b, spelt, strlen(spelt), false);
+        if (b->fallback[i] < 0)
+            return error_set(err, ERR_UNSUPPORTED, "%s: 'byte_fallback' is on, and the vocabulary lacks the byte %s", l->name, spelt);
+    }
+    if (l->unigram)
+        b->unk = l->unk_id >= 0 && l->unk_id < l->n_vocab ? (int32_t)l->unk_id : -1;
+    else if (l->unk)
+        b->unk = bpe_find(b, buf_text(&l->unk_token), l->unk_token.len, false);
+    return b->unk >= 0 || !(l->unigram ? l->unk_id >= 0 : l->unk)
+           || error_set(err, ERR_DATA, "%s: the unknown token is not in the vocabulary", l->name);
+}
+
+/* What each token decodes to, where tokens are text. */
+static bool texts_make(struct load *l, struct error *err)
+{
+    struct tokenizer *t = l->t;
+    size_t *at = calloc((size_t)t->n_id + 1, sizeof *at);
+    bool ok = at != NULL;
+    for (int32_t i = 0; ok && i < t->n_id; i++) {
+        struct spelling *s = &t->spelling[i];
+        int byte = s->bytes && t->rules.bytes ? byte_spelt((const char *)s->bytes, s->len, true) : -1;
+        at[i] = t->text.len;
+        s->own = s->bytes;
+        s->own_len = s->len;
+        s->byte = byte >= 0;
+        ok = byte >= 0                           ? buf_char(&t->text, (char)byte)
+             : s->bytes && t->rules.from.len > 0 ? normal_replace(&t->text, s->bytes, s->len, &t->rules.from, &t->rules.to)
+                                                 : buf_add(&t->text, s->bytes ? s->bytes : (const uint8_t *)"", s->bytes ? s->len : 0);
+    }
+    for (int32_t i = 0; ok && i < t->n_id; i++)
+        if (t->spelling[i].bytes) {
+            t->spelling[i].bytes = (const uint8_t *)buf_text(&t->text) + at[i];
+            t->spelling[i].len = (uint32_t)((i + 1 < t->n_id ? at[i + 1] : t->text.len) - at[i]);
+        }
+    free(at);
+    return ok || error_set(err, ERR_NO_MEMORY, "no memory for a vocabulary of %d ids", t->n_id);
+}
+
 static bool bytes_check(struct load *l, struct error *err)
 {
+    if (l->t->bpe.text)
+        return fallback_find(l, err);
     for (int i = 0; l->unk && i < 256; i++)
         if (l->t->bpe.byte_id[i] < 0)
             return error_set(err, ERR_UNSUPPORTED, "%s: the vocabulary lacks the byte 0x%02x and has an unk_token instead", l->name, i);
@@ -450,7 +557,7 @@ static bool bytes_check(struct load *l, struct error *err)
 
 struct tokenizer *tokenizer_parse(const char *json, size_t len, const char *name, struct error *err)
 {
-    struct load l = { .name = name, .max_id = -1, .a.max = 1 << 20, .b.max = 1 << 20, .key.max = 1 << 20 };
+    struct load l = { .name = name, .max_id = -1, .unk_id = -1, .a.max = 1 << 20, .b.max = 1 << 20, .key.max = 1 << 20 };
     struct tokenizer *t = l.t = calloc(1, sizeof *t);
     bool ok = false;
     if (!t) {
@@ -459,14 +566,20 @@ struct tokenizer *tokenizer_parse(const char *json, size_t len, const char *name
     }
     TRY(file_scan(&l, json, len, err));
     TRY(unicode_init(&t->unicode, err));
-    TRY(normalizer_read(&l, l.normalizer, 0, err));
-    TRY(decoder_check(&l, err));
+    TRY(normalizer_read(&t->normalizer, l.normalizer, name, err));
     TRY(pretok_init(&t->pretok, l.pre_tokenizer, &t->unicode, false, err) || error_wrap(err, "%s", name));
     t->next = pretok_fast(&t->pretok);
+    t->bpe.text = !t->pretok.byte_level;
+    if (l.unigram && !t->bpe.text) {
+        error_set(err, ERR_UNSUPPORTED, "%s: Unigram with a ByteLevel pre_tokenizer is not supported", name);
+        goto out;
+    }
+    TRY(decoder_check(&l, err));
     TRY(added_read(&l, err));
     t->n_id = (int32_t)l.max_id + 1;
     t->bpe.seed = (uint64_t)clock_ns() * 0x9E3779B97F4A7C15u ^ (uintptr_t)t;
     t->bpe.ignore_merges = l.ignore_merges;
+    t->is_unigram = l.unigram;
     TRY(bpe_init(&t->bpe, t->n_id, (int32_t)MIN(l.n_vocab, (int64_t)BPE_IDS_MAX), (uint32_t)l.n_merges, err));
     TRY(vocab_read(&l, err));
     TRY(merges_read(&l, err));
@@ -478,8 +591,9 @@ struct tokenizer *tokenizer_parse(const char *json, size_t len, const char *name
     }
     for (int32_t i = 0; i < t->n_id; i++)
         if (t->bpe.token[i].len)
-            t->spelling[i] = (struct spelling){ (const uint8_t *)t->bpe.bytes + t->bpe.token[i].at, t->bpe.token[i].len, false };
+            t->spelling[i] = (struct spelling){ .bytes = (const uint8_t *)t->bpe.bytes + t->bpe.token[i].at, .len = t->bpe.token[i].len };
     TRY(added_place(&l, err));
+    TRY(!t->bpe.text || texts_make(&l, err));
     TRY(added_set_init(&t->added_raw, t->added, t->n_added, false, err));
     TRY(added_set_init(&t->added_normal, t->added, t->n_added, true, err));
     TRY(post_processor_read(&l, l.post_processor, 0, err));
@@ -493,6 +607,7 @@ out:
     buf_release(&l.a);
     buf_release(&l.b);
     buf_release(&l.key);
+    buf_release(&l.unk_token);
     if (ok)
         return t;
     tokenizer_free(t);
@@ -512,6 +627,11 @@ void tokenizer_free(struct tokenizer *t)
     added_set_release(&t->added_normal);
     buf_release(&t->added_bytes);
     free(t->spelling);
+    free(t->unigram.score);
+    buf_release(&t->text);
+    buf_release(&t->rules.from);
+    buf_release(&t->rules.to);
+    normalizer_release(&t->normalizer);
     token_list_release(&t->before);
     token_list_release(&t->after);
     token_list_release(&t->eos);
