@@ -200,7 +200,7 @@ static void alarms_print(const struct mval *list)
 
 static void status_print(const struct msg_in *in)
 {
-    char name[64], state[32], reason[256], depth[32], alert[480];
+    char name[64], state[32], reason[256], depth[32], alert[480], remedy[320];
     const struct mval *root = in->root, *list = mval_get(root, "processes"), *metrics_map = mval_get(root, "metrics");
     mval_text(root, "name", name, sizeof name);
     mval_text(root, "state", state, sizeof state);
@@ -216,6 +216,10 @@ static void status_print(const struct msg_in *in)
     printf("\n");
     if (mval_text(root, "alert", alert, sizeof alert)[0])
         printf("alert: %s\n", alert);
+    const struct mval *doctor = mval_get(root, "doctor");
+    if (doctor)
+        printf("doctor: %s%s%s\n", mval_text(doctor, "text", alert, sizeof alert),
+               mval_text(doctor, "remedy", remedy, sizeof remedy)[0] ? ": " : "", remedy);
     alarms_print(mval_get(root, "alarms"));
     if (mval_get(metrics_map, "metrics/reward"))
         printf("reward %.4f, length %.1f tok\n", mval_f64(mval_get(metrics_map, "metrics/reward"), NAN),

@@ -34,6 +34,7 @@ struct batch {
     struct eval_row eval[SETS_MAX];
     int n_eval;
     int write_errno;    // 0: everything written so far
+    char bound[280];    // what has bound the run; "": not known
 };
 
 /* The columns of the text form, in order; a metric that a run does not have is shown as '-'. */
@@ -377,6 +378,11 @@ void batch_note(struct batch *b, const char *text)
     line_write(b, line);
 }
 
+void batch_bound(struct batch *b, const char *text)
+{
+    snprintf(b->bound, sizeof(b->bound), "%s", text);
+}
+
 void batch_doctor(struct batch *b, int64_t step, const char *kind, const char *text, const char *remedy)
 {
     if (b->config.format == BATCH_TEXT) {
@@ -401,6 +407,8 @@ static void closing_table_write(struct batch *b, const char *outcome, const char
     snprintf(line, sizeof(line), "%s%s%s after step %" PRId64 " in %s%s%.300s", b->run, b->run[0] ? " " : "", outcome, b->step, took,
              reason && reason[0] ? ": " : "", reason ? reason : "");
     line_write(b, line);
+    if (b->bound[0])
+        line_write(b, b->bound);
     if (b->n_eval == 0)
         return;
     snprintf(line, sizeof(line), "\n%-20s %9s %9s %9s %8s %9s", "evaluation", "start %", "end %", "change", "problems", "seconds");
@@ -424,6 +432,8 @@ static void closing_json_write(struct batch *b, const char *outcome, const char 
     }
     json_t *json = json_pack("{s:s, s:I, s:o, s:s}", "event", outcome, "step", (json_int_t)b->step, "eval", evals, "reason",
                              reason ? reason : "");
+    if (b->bound[0])
+        json_object_set_new(json, "doctor", json_text_new(b->bound));
     json_write(b, json);
     json_decref(json);
 }

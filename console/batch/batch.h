@@ -52,6 +52,8 @@ void batch_event(struct batch *b, const struct batch_event *e);
 /* Something that an operator should read but is not an event of the run ("the link is lost"); text only, jsonl leaves it out. */
 void batch_note(struct batch *b, const char *text);
 /* What bounds or breaks the run (console/fleet/doctor.h), when that has changed: a line, or an event doctor. kind: bound, warn, crit. */
+/* What has bound the run, for the closing lines; "": nothing is known. */
+void batch_bound(struct batch *b, const char *text);
 void batch_doctor(struct batch *b, int64_t step, const char *kind, const char *text, const char *remedy);
 bool batch_broken(const struct batch *b);    // the output could not be written; nothing more will be
 /* Print the end and turn the run's state into the command's result. A state that is not final is printed as `left`: the run

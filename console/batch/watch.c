@@ -28,7 +28,7 @@ struct watch {
     bool reached;
     const char *says;    // name of the diagnosis told last; NULL: none
     int64_t says_ns;     // when it was told
-    char said[200];      // its text
+    char said[280];      // its text
 };
 
 static void step_tell(struct watch *w, const struct model *m, int64_t step)
@@ -141,7 +141,6 @@ static void news_tell(struct watch *w, const struct model *m)
 /* What bounds the run, when it is another thing than before; what is wrong, at once. */
 static void doctor_tell(struct watch *w, const struct model *m, int64_t now_ns)
 {
-    static const char *const kinds[] = { [DIAGNOSIS_BOUND] = "bound", [DIAGNOSIS_WARN] = "warn", [DIAGNOSIS_CRIT] = "crit" };
     struct diagnosis d = doctor_say(m, now_ns);
     if (!w->met || d.kind == DIAGNOSIS_NONE || d.name == NULL)
         return;
@@ -149,7 +148,7 @@ static void doctor_tell(struct watch *w, const struct model *m, int64_t now_ns)
     bool news = d.kind == DIAGNOSIS_BOUND ? other && !soon : other || !same_words(d.text, w->said);
     if (!news)
         return;
-    batch_doctor(w->batch, m->step, kinds[d.kind], d.text, d.remedy);
+    batch_doctor(w->batch, m->step, diagnosis_kind_name(d.kind), d.text, d.remedy);
     w->says = d.name;
     w->says_ns = now_ns;
     memcpy(w->said, d.text, sizeof(w->said));
@@ -216,6 +215,8 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
         if (signalled || batch_broken(w.batch) || m->ended || w.reached || (options->once && w.met))
             break;
     }
+    struct diagnosis last = doctor_summary(m);
+    batch_bound(w.batch, last.text);
     const char *left = w.reached ? "what was waited for has come; the run goes on" : "the run continues";
     if (options->until && !w.reached && run_state_is_over(m->state) && !signalled)
         ok = error_set(err, ERR_NOT_FOUND, "the run is over, and '%.40s' has not come", options->until);

@@ -187,6 +187,17 @@ static void alarms_read(struct model *m, const struct mval *list)
     }
 }
 
+static void doctor_read(struct diagnosis *d, const struct mval *v)
+{
+    char word[32];
+    *d = (struct diagnosis){ .kind = diagnosis_kind_find(mval_text(v, "kind", word, sizeof(word))) };
+    mval_text(v, "text", d->text, sizeof(d->text));
+    mval_text(v, "remedy", d->remedy, sizeof(d->remedy));
+    diagnosis_name(d, mval_text(v, "name", word, sizeof(word)));
+    if (!d->name)
+        d->kind = DIAGNOSIS_NONE;
+}
+
 void news_status(struct model *m, const struct mval *v, int64_t now_ns)
 {
     char word[24], failure[256];
@@ -212,6 +223,7 @@ void news_status(struct model *m, const struct mval *v, int64_t now_ns)
     m->left_s = mval_f64(mval_get(v, "left_s"), NAN);
     m->checkpoint = mval_i64(mval_get(v, "checkpoint"), -1);
     alarms_read(m, mval_get(v, "alarms"));
+    doctor_read(&m->says, mval_get(v, "doctor"));
     mval_text(v, "undo", m->undo, sizeof(m->undo));
     m->n_buffer = 0;
     gauges_read(m->buffer, &m->n_buffer, MODEL_GAUGES, mval_get(v, "buffer"));

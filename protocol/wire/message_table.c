@@ -51,6 +51,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "undo", KIND_STR, true, "what the command revert would do, in words; empty: nothing" },
                { "alarms", KIND_LIST, true, "the run's alarm book: {name, state, critical, metric, when, limit, steps, text, remedy, actions, step}; state is quiet, "
                                             "firing, acknowledged or muted, when as in alarms.yaml, step since when it holds" },
+               { "doctor", KIND_MAP, true, "{kind, name, text, remedy}: what bounds or breaks the run, in one sentence; kind is bound, warn or crit" },
                { "buffer", KIND_MAP, true, "items: issued, generating, returned, waiting, filtered, stale (free-running), trained, items (opened)" },
                { "metrics", KIND_MAP, true, "of the last step, by name" },
                { "eval", KIND_MAP, true, "last evaluation: SET -> {step, n, mean}" },

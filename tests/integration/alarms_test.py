@@ -83,6 +83,20 @@ truncated: {{on: false}}
         self.until("it is paused", lambda: self.status(run)["state"] == "paused", run)
         self.assertEqual(len(self.events(run, "return")), 1)
 
+    def test_what_bounds_the_run_is_said_in_status_events_and_at_its_end(self):
+        self.book("\n".join(f"{name}: {{on: false}}" for name in ("no_spread", "step_slow", "publish_slow", "rollout_slow", "kl_jump", "grad_norm_jump")))
+        run = self.start("--max-steps", "60", kl_coeff=0)
+        run.wait_step(20)
+        doctor = self.status(run).get("doctor")
+        if doctor:    # else the run has ended meanwhile
+            self.assertIn(doctor["kind"], ("bound", "warn", "crit"))
+            self.assertTrue(doctor["text"])
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        said = self.events(run, "doctor")
+        self.assertTrue(said)
+        self.assertEqual(said[0][1]["kind"], "bound")
+        self.assertIn(" %", run.output()[-1]["doctor"])
+
     def test_a_book_that_is_wrong_is_refused_before_anything_is_made(self):
         self.book("truncated:\n  above: lots\n")
         done = subprocess.run([ROLLCALL, "train", "--batch", self.task.run_file(), "--runs-dir", self.task.path("runs"), "--name", "wrong"],

@@ -143,6 +143,7 @@ class Wandb(unittest.TestCase):
         self.run_.change("learning_rate", "1e-06", "1e-05")
         self.run_.event("command", "paused: step")
         self.run_.event("alert", "KL is high")
+        self.run_.event("doctor", "training bounds the run: 70 % of a step of 2 s")
         self.run_.event("state", "over, whatever the words", state="finished")
         p = self.start()
         out, err = p.communicate(timeout=120)
@@ -159,6 +160,7 @@ class Wandb(unittest.TestCase):
         self.assertEqual([r["eval/greedy"] for r in run.history() if "eval/greedy" in r], [0.25])
         self.assertEqual([(a["title"], a["severity"]) for a in run.alerts], [("KL is high", "WARN")])
         self.assertEqual([len([r for r in run.history() if name in r]) for name in ("run/changed", "run/command", "run/alert")], [1, 1, 1])
+        self.assertEqual([r["run/doctor"] for r in run.history() if "run/doctor" in r], ["training bounds the run: 70 % of a step of 2 s"])
         self.assertEqual(run.config["learning_rate"], {"value": 1e-5})
         self.assertEqual(run.summary()["train/loss"], 1 / 50)
         self.assertEqual(self.server.n_packed, 0)    # not offered

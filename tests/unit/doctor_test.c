@@ -35,6 +35,8 @@ static void the_largest_share_of_a_step_is_named(UNUSED void **state)
         { .9, .0, .9, .0, 0, 0, 0, 0, 100, 80, "training bounds the run: 90 %", "token_budget" },                    // devices apart
         { .9, .0, .5, .0, 0, .4, 0, 0, 100, 80, "generation bounds the run: 90 %", "inference_microbatch_size" },    // and idle
         { .3, .5, .2, .0, 0, 0, 0, 0, 100, 80, "scoring: groups wait for their scores for 50 % of a step", "n_behind" },
+        { .3, .5, .2, NAN, 0, 0, 0, 0, 100, 80, "scoring: groups wait for their scores for 50 % of a step",
+          "n_behind" },    // nothing to publish
         { .3, .0, .3, .3, 0, 0, 0, 0, 100, 80, "publishing the weights takes 30 %", "weights" },
         { .3, .0, .6, .0, .3, 0, 0, 0, 100, 80, "trainers wait for each other for 30 %", "token_budget" },
         { .3, .0, .4, .0, 0, 0, .3, 0, 100, 80, "checkpoints hold training up for 30 %", "save_interval" },

@@ -25,7 +25,9 @@ static void past_add(struct alarm_now *a, double value)
 
 static bool past_step(void *arg, const struct journal_step *s)
 {
-    struct alarms *all = arg;
+    struct controller *c = arg;
+    struct alarms *all = &c->alarms;
+    doctor_past(&c->doctor, s);    // the same steps
     for (int i = 0; i < all->book.n; i++) {
         double value = NAN;
         for (int k = 0; k < s->n; k++)
@@ -39,11 +41,12 @@ static bool past_step(void *arg, const struct journal_step *s)
 static bool past_load(struct controller *c, struct error *err)
 {
     int64_t last;
+    c->doctor.n = c->doctor.at = 0;
     for (int i = 0; i < c->alarms.book.n; i++)
         c->alarms.now[i].n = 0;
     /* superseded rows have numbers too, so some more are read than are held */
     return journal_last_seq(c->journal, &last, err)
-           && journal_steps_read(c->journal, MAX(last - 8 * ALARM_HELD, (int64_t)0), past_step, &c->alarms, err);
+           && journal_steps_read(c->journal, MAX(last - 8 * ALARM_HELD, (int64_t)0), past_step, c, err);
 }
 
 /* ---- the journal ---- */

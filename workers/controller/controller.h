@@ -17,6 +17,7 @@
  *   evals          evals.c         the same for evaluations
  *   metrics        step_metrics.c  the numbers of a step; counts.c, waste.c: of the whole run
  *   alarms         alarms.c        what the run is watched for, and what follows
+ *   doctor         doctor.c        what bounds or breaks the run, in one sentence
  *   questions      status.c, history.c, data_lines.c
  *   the loop       controller_cmd.c
  *
@@ -50,6 +51,7 @@
 #include "workers/controller/changes.h"
 #include "workers/controller/checkpoints.h"
 #include "workers/controller/counts.h"
+#include "workers/controller/doctor.h"
 #include "workers/controller/evals.h"
 #include "workers/controller/events.h"
 #include "workers/controller/ledger.h"
@@ -110,6 +112,7 @@ struct controller {
     struct counts counts;
     struct recent recent;
     struct alarms alarms;
+    struct doctor doctor;
 };
 
 /* ---- opening.c ---- */

@@ -68,6 +68,7 @@ static bool step_done(struct controller *c, const struct mval *told, int64_t ste
         return false;
     publish(c, "step", step_body);
     alarms_step(c);
+    doctor_step(c);
     if (c->now.save_interval > 0 && step % c->now.save_interval == 0) {
         char why[64];
         snprintf(why, sizeof why, "every %" PRId64 " steps", c->now.save_interval);

@@ -102,6 +102,7 @@ void detail_write(void *ctx, struct msg_out *m)
         msg_str(m, "alert", waste_text(&c->counts.waste, alert, sizeof alert));
     }
     alarms_write(c, m);
+    doctor_write(c, m);
     msg_str(m, "pause_depth", pause_depth_name(c->orders.pause));
     msg_i64(m, "step", c->step);
     msg_i64(m, "max_steps", c->max_steps);

@@ -191,6 +191,12 @@ static bool row_write(struct offline *o, const struct wandb_row *row, struct err
     row_begin(o, row->n, row->step, row->wall_s);
     for (int i = 0; i < row->n_metric; i++)
         number_item_add(o, row->metric[i].name, row->metric[i].value);
+    const char *says = wandb_event_says(row->event);
+    if (says) {
+        buf_clear(&o->value);
+        json_text_print(&o->value, says, strlen(says), JSON_TEXT_UTF8);
+        item_add(o, 1, "run/doctor", buf_text(&o->value));
+    }
     if (!row_end(o, row->n, err))
         return false;
     if (row->event && wandb_event_alerts(row->event)) {

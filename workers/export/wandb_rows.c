@@ -23,7 +23,17 @@ void wandb_line_print(struct buf *out, const struct wandb_row *row, double start
         buf_char(out, ':');
         json_number_print(out, row->metric[i].value);
     }
+    const char *says = wandb_event_says(row->event);
+    if (says) {
+        buf_str(out, ",\"run/doctor\":");
+        json_text_print(out, says, strlen(says), JSON_TEXT_UTF8);
+    }
     buf_char(out, '}');
+}
+
+const char *wandb_event_says(const struct journal_event *e)
+{
+    return e && strcmp(e->kind, "doctor") == 0 ? e->text : NULL;
 }
 
 /* ---- rows: steps first, then evaluations, then the operators' actions ---- */
@@ -111,11 +121,12 @@ static bool event_take(void *arg, const struct journal_event *e)
     json_t *facts = json_loads(e->detail, 0, NULL);
     const char *state = json_string_value(json_object_get(facts, "state"));
     bool alert = strcmp(e->kind, "alert") == 0, alarm = strcmp(e->kind, "alarm") == 0 && state && strcmp(state, "firing") == 0;
-    bool tell = alert || alarm || strcmp(e->kind, "command") == 0;
+    bool doctor = strcmp(e->kind, "doctor") == 0;    // its text is its value
+    bool tell = alert || alarm || doctor || strcmp(e->kind, "command") == 0;
     bool change = json_is_array(json_object_get(facts, "changes"));
     json_decref(facts);
     struct journal_metric marker = { alert ? "run/alert" : alarm ? "run/alarm" : change ? "run/changed" : "run/command", 1 };
-    if (tell && !row_hand(r, e->step, e->wall_s, &marker, 1, e))
+    if (tell && !row_hand(r, e->step, e->wall_s, &marker, !doctor, e))
         return false;
     r->cursor->event_seq = e->seq;
     return true;
