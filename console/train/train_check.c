@@ -13,6 +13,7 @@
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/reward/environment.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/data/files.h"
@@ -112,6 +113,36 @@ static bool set_check(struct train *t, const char *identity, char *path, size_t 
     return ok;
 }
 
+/* Does the environment begin an episode with the first row? A program that cannot would leave every sample out. */
+static bool environment_try(const struct train *t, const struct dataset_columns *columns, struct error *err)
+{
+    const struct run_config *c = &t->config;
+    struct turn_answer a = { .state = SCORE_NONE };
+    char *row = NULL;
+    json_t *first = NULL;
+    struct dataset *d = NULL;
+    struct environment *e = NULL;
+    bool ok = false;
+    if (!c->environment[0])
+        return true;
+    TRY(d = dataset_open(c->dataset, columns, err));
+    TRY((first = dataset_row(d, 0, err)));
+    TRY((row = json_dumps(first, JSON_COMPACT)) || error_set(err, ERR_NO_MEMORY, "no memory for a row"));
+    TRY(e = environment_new(c->environment + strlen("program:"), c->environment_timeout_s, err));
+    environment_turn(e, &(struct turn){ .row = row }, &a);
+    ok = a.state == SCORE_OK
+         || error_set(err, ERR_DATA,
+                      "'environment' does not begin with the first row of '%s': %s; what it wrote on standard error is above", c->dataset,
+                      a.reason);
+out:
+    environment_free(e);
+    free(a.json);
+    free(row);
+    json_decref(first);
+    dataset_free(d);
+    return ok;
+}
+
 /* Put the pinned path of an evaluation set into the settings. */
 static bool eval_path_set(struct run_config *c, const struct eval_set *set, struct error *err)
 {
@@ -145,6 +176,7 @@ static bool data_check(struct train *t, struct error *err)
                          "file: a file of JSON lines, CSV or Parquet, a folder, or ORG/NAME of the hub");
     TRY(reward = reward_make(t, err));
     TRY(set_check(t, "dataset", c->dataset, sizeof c->dataset, &columns, reward, &t->n_row, err));
+    TRY(environment_try(t, &columns, err));
     for (int i = 0; i < n; i++) {
         const struct dataset_columns own = { set[i].prompt_column, set[i].answer_column, set[i].prompt_template };
         snprintf(name, sizeof name, "eval_dataset %s", set[i].name);

@@ -120,9 +120,29 @@ class Environments(RunCase):
         _, got = self.whole(environment_processes=1, inference_microbatch_size=2, scorer_threads=2)
         self.assertEqual(got, want)
 
+    def test_an_environment_that_cannot_begin_stops_the_run_before_it_is_made(self):
+        for command, words in (("exit 3", "it ended"), ("while read line; do echo '{\"id\":1,\"error\":\"no board\"}'; done", "no board")):
+            run = self.start(**{**self.settings, "environment": f"program:{command}"})
+            self.assertEqual(run.process.wait(60), 1)
+            self.assertIn(words, run.logs())
+            self.assertIn("'environment' does not begin with the first row", run.logs())
+            self.assertFalse(os.path.exists(run.dir))
+
+    def test_a_reward_program_may_weigh_what_the_environment_gave(self):
+        with open(self.task.path("rank.py"), "w") as f:
+            f.write("import json, sys\nfor line in sys.stdin:\n    q = json.loads(line)\n"
+                    "    if 'responses' not in q:\n        a = {'scope': 'group'}\n    else:\n"
+                    "        all = [r['environment']['reward'] for r in q['responses']]\n"
+                    "        a = {'rewards': [sum(x > y for y in all) for x in all]}\n"
+                    "    print(json.dumps({'id': q['id'], **a}), flush=True)\n")
+        run, _ = self.whole(reward_type=f"program:exec {sys.executable} {self.task.path('rank.py')}", max_new_tokens=200)
+        rows = self.tool("rollouts", run.dir)
+        self.assertEqual({r["reward"] for r in rows} | {0, 1, 2, 3}, {0, 1, 2, 3})
+        self.assertEqual(max(r["reward"] for r in rows), 3)
+
     def test_an_environment_that_fails_leaves_its_samples_out(self):
         with open(self.task.path("poor.py"), "w") as f:
-            f.write(PLAY.replace("    if q[\"op\"] == \"end\":", "    if q['op'] == 'step' and q['sample' if 'sample' in q else 'id'] % 4 == 1:\n"
+            f.write(PLAY.replace("    if q[\"op\"] == \"end\":", "    if q['op'] == 'step' and q['id'] % 4 == 1:\n"
                                  "        answer = {'error': 'no such tool'}\n    if q['op'] == 'end':"))
         run, _ = self.whole(environment=f"program:exec {sys.executable} {self.task.path('poor.py')}")
         rows = self.tool("rollouts", run.dir)

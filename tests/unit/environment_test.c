@@ -121,7 +121,7 @@ static void another_conversation_begins_with_a_reset(void **state)
     expect_asked(*state, "reset\nstep a\nstep b\n");
     expect(e, 7, abx, 2, "ax");
     expect_asked(*state, "reset\nstep a\nstep x\n");
-    expect(e, 7, abx, 0, "go");    // sampled anew
+    expect(e, 7, abx, 0, "go");    // sampled again
     expect_asked(*state, "reset\n");
     environment_free(e);
 }

@@ -291,6 +291,28 @@ static void a_restarted_program_is_asked_about_groups_at_once(void **state)
     reward_free(r);
 }
 
+static void what_the_environment_gave_is_part_of_the_question(void **state)
+{
+    const struct folder *f = *state;
+    struct reward *r = group_reward(f, "echo \"{\\\"id\\\":$id,\\\"rewards\\\":[1,2]}\"", 60);
+    struct reward_input in[2] = {
+        { .response = "a", .response_len = 1, .has_environment = true, .environment_reward = 4.5, .environment_acc = 1 },
+        { .response = "b", .response_len = 1, .has_environment = true },
+    };
+    struct reward_output out[2];
+    reward_score(r, in, out, 2);
+    assert_true(out[0].reward == 1 && out[1].reward == 2);
+    reward_free(r);
+    struct buf b = BUF_INIT;
+    struct error err = { 0 };
+    char path[128];
+    snprintf(path, sizeof path, "%s/asked", f->path);
+    assert_true(file_read(&b, path, 10000, &err));
+    assert_non_null(strstr(buf_text(&b), "\"responses\":[{\"response\":\"a\",\"environment\":{\"reward\":4.5,\"ans_acc\":1}},"
+                                         "{\"response\":\"b\",\"environment\":{\"reward\":0,\"ans_acc\":0}}]"));
+    buf_release(&b);
+}
+
 static void responses_of_other_prompts_are_asked_about_apart(void **state)
 {
     struct reward *r = group_reward(
@@ -327,6 +349,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_program_that_asks_for_groups_gets_all_responses_at_once, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(an_answer_that_does_not_fit_the_group_leaves_it_out, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_restarted_program_is_asked_about_groups_at_once, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(what_the_environment_gave_is_part_of_the_question, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(responses_of_other_prompts_are_asked_about_apart, folder_make, folder_remove),
         cmocka_unit_test(a_program_needs_a_command),
     };

@@ -4,7 +4,7 @@
  *     out  {"id": 7, "reward": 0.5, "format_acc": 1, "ans_acc": 0, "rule": "a word on why"}
  *     or   {"id": 7, "error": "why there is no score"}
  *     or   {"id": 7, "scope": "group"}
- * n_tok and finish are absent when unknown; an answer needs only id and reward; true and false count as 1 and 0. An
+ * n_tok and finish are absent when unknown; a run with an environment adds "environment": {"reward": 4.5, "ans_acc": 1}; an answer needs only id and reward; true and false count as 1 and 0. An
  * error, or no answer within the time limit, leaves the sample out of the group.
  *
  * The last answer, given to the very first question, asks for all responses of a prompt at once. From then on:
@@ -50,6 +50,8 @@ static bool response_add(struct buf *b, const struct reward_input *in)
         buf_fmt(b, ",\"n_tok\":%" PRId64, in->n_tok);
     if (in->has_length)
         buf_fmt(b, ",\"finish\":\"%s\"", in->finish == FINISH_LENGTH ? "length" : "stop");
+    if (in->has_environment)
+        buf_fmt(b, ",\"environment\":{\"reward\":%.17g,\"ans_acc\":%d}", in->environment_reward, in->environment_acc > 0);
     return !b->failed;
 }
 
