@@ -91,7 +91,7 @@ static bool given_adapter(const struct run_config *c)
 }
 static bool no_code(const struct run_config *c)
 {
-    return !reward_has(c, "code");
+    return !reward_has(c, "code") && !reward_has(c, "verify");
 }
 static bool no_environment(const struct run_config *c)
 {
@@ -185,6 +185,9 @@ static const struct idle_rule {
     { "environment_timeout_s", no_environment, "there is no 'environment'" },
     { "max_turns", no_environment, "there is no 'environment', so a sample has one turn" },
     { "max_turn_tokens", no_environment, "there is no 'environment', so a sample has one turn; 'max_new_tokens' bounds it" },
+    { "code_max_execution_time", no_verifier, VERIFY_WHY },
+    { "code_pass_rate_reward_threshold", no_verifier, VERIFY_WHY },
+    { "code_apply_perf_penalty", no_verifier, VERIFY_WHY },
     { "eval_interval", no_eval, EVAL_WHY },
     { "eval_temperature", no_eval, EVAL_WHY },
     { "eval_save_dir", no_eval, EVAL_WHY },

@@ -111,6 +111,8 @@ struct run_config {
     char reward_type[256];
     char code_verifier_api_url[RUN_TEXT_MAX];
     double verification_reward, format_reward, non_stop_penalty_value, max_length_verifier_max_length;    // struct verify_options
+    double code_max_execution_time, code_pass_rate_reward_threshold;
+    bool code_apply_perf_penalty;
     bool additive_format_reward, non_stop_penalty, only_reward_good_outputs, math_symbolic;
     char remap_verifier[128];
     double reward_timeout_s;    // time limit of a reward program or the external verifier

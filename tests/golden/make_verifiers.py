@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes verifiers/answers.jsonl and verifiers/ifeval.jsonl: what open-instruct's own verifiers score, for responses and ground truths chosen to meet each step of
+"""Makes verifiers/answers.jsonl, ifeval.jsonl and code.jsonl: what open-instruct's own verifiers score, for responses and ground truths chosen to meet each step of
 their rules. One case per line: {"verifier", "response", "truth", "n_tok", "score"}.
 
     git clone https://github.com/allenai/open-instruct; git -C open-instruct checkout e6c3044
@@ -251,7 +251,66 @@ def ifeval_main(root):
                                  ensure_ascii=False) + "\n")
 
 
+PROGRAMS = [
+    ("def add(a, b):\n    return a + b", ["assert add(1, 2) == 3", "assert add('a', 'b') == 'ab'", "assert add(0.1, 0.2) == 0.3", "assert abs(add(0.1, 0.2) - 0.3) < 1e-9",
+     "assert add([1], [2]) == [1, 2]", "assert add((1,), (2,)) == (1, 2)", "assert add((1,), (2,)) == [1, 2]", "assert add(float('inf'), 1) == float('inf')", "assert add(1, 1)", "assert not add(1, -1)",
+     "assert add(b=2, a=1) == 3", "assert add(*[1, 2]) == 3", "assert all(add(i, 1) == i + 1 for i in range(50))", "assert add(1, 2) == 4", "assert add(1) == 1", "x = add(2, 2)\ny = add(x, x)\nassert y == 8",
+     "try:\n    add(1, 'a')\n    assert False\nexcept TypeError:\n    pass", "assert add(10**30, 1) == 10**30 + 1", "assert add(True, 1) == 2", "assert sub(1, 2) == -1", "assert add(1, 2 == 3"]),
+    ("class Solution:\n    def twice(self, x):\n        return 2 * x\n\nclass Stack:\n    def __init__(self):\n        self.items = []\n    def push(self, x):\n        self.items.append(x)\n    def pop(self):\n        return self.items.pop()\n    def __len__(self):\n        return len(self.items)",
+     ["assert Solution().twice(4) == 8", "s = Stack()\ns.push(1)\ns.push(2)\nassert s.pop() == 2 and len(s) == 1", "s = Stack()\ns.push([1, {'a': (2, None)}])\nassert s.items == [[1, {'a': (2, None)}]]",
+      "try:\n    Stack().pop()\n    assert False\nexcept IndexError:\n    pass", "assert Solution().twice('ab') == 'abab'", "assert Solution().thrice(1) == 3", "a, b = Stack(), Stack()\nassert a != b", "a = Stack()\nassert a == a"]),
+    ("from collections import Counter, defaultdict\nimport math\nLIMIT = 5\ndef count(s):\n    return Counter(s)\ndef group(xs):\n    d = defaultdict(list)\n    for x in xs:\n        d[x % 2].append(x)\n    return d\ndef gen(n):\n    yield from range(n)\ndef sort_in(a):\n    a.sort()\ndef fill(d):\n    d['x'] = 1\ndef uniq(xs):\n    return set(xs)\ndef nothing():\n    pass\ndef bad(x):\n    raise ValueError('no ' + str(x))",
+     ["assert count('aab') == {'a': 2, 'b': 1}", "assert group([1, 2, 3]) == {1: [1, 3], 0: [2]}", "assert list(gen(3)) == [0, 1, 2]", "a = [3, 1, 2]\nsort_in(a)\nassert a == [1, 2, 3]", "d = {}\nfill(d)\nassert d == {'x': 1}",
+      "assert uniq([1, 1, 2]) == {1, 2}", "assert sorted(uniq('hello')) == ['e', 'h', 'l', 'o']", "assert nothing() is None", "assert LIMIT == 5", "assert math.sqrt(4) == 2", "try:\n    bad(3)\n    assert False\nexcept ValueError as e:\n    assert str(e) == 'no 3'",
+      "assert sum(gen(4)) == 6", "assert count('abc')['z'] == 0", "assert len(uniq(range(10))) == 9", "bad(1)"]),
+    ("def f(n):\n    return 1 if n < 2 else n * f(n - 1)\nif __name__ == '__main__':\n    raise SystemExit(1)", ["assert f(5) == 120", "assert f(20) == 2432902008176640000", "assert [f(i) for i in range(5)] == [1, 1, 2, 6, 24]", "assert f(5) == 121"]),
+    ("def f(x):\n    return x\nprint('noise')\nraise RuntimeError('at import')", ["assert f(1) == 1"]),
+    ("def f(x:\n    return x", ["assert f(1) == 1"]),
+    ("x = input()", ["assert True"]),
+    ("def loop():\n    while True:\n        pass", ["assert True"]),
+]
+READERS = [
+    ("n = int(input())\nprint(n + 1)", [("1\n", "2\n"), ("1", "2"), ("41\n", "42"), ("x\n", "1"), ("1\n", "3\n"), ("-1\n", "0\n"), ("", "1"), ("5\n", " 6 \n"), ("5\n", "6\n\n"), (" 7 \n", "8")]),
+    ("import sys\nfor line in sys.stdin:\n    print(line.strip()[::-1])", [("ab\ncd\n", "ba\ndc\n"), ("ab\n", "ba"), ("ab\ncd", "ba\ndc"), ("", ""), ("ab\ncd\n", "ba dc"), ("x y\n", "y x\n"), ("é\n", "é\n"), ("ab\n", "ab\n")]),
+    ("a, b = map(int, input().split())\nprint(a / b)", [("6 3\n", "2.0\n"), ("1 3\n", "0.3333333333333333\n"), ("1 0\n", "0\n"), ("1 2\n", "0.5"), ("1 2 3\n", "0.5")]),
+    ("print('Hello')\nprint('World')", [("", "Hello\nWorld\n"), ("", "Hello\nWorld"), ("", "Hello World"), ("", "hello\nworld\n"), ("", "Hello\n"), ("", "Hello\nWorld\n!\n"), ("ignored\n", "Hello\nWorld\n")]),
+    ("def solve(xs):\n    return sorted(xs)\nprint(*solve([int(x) for x in input().split()]))", [("3 1 2\n", "1 2 3\n"), ("1\n", "1\n"), ("10 9 -1\n", "-1 9 10"), ("3 1 2\n", "3 2 1"), ("\n", "")]),
+    ("import sys\ndata = sys.stdin.read().split()\nprint(len(data))\nsys.exit(0)", [("a b c\n", "3"), ("", "0"), ("a\nb\n", "2\n"), ("a\nb\n", "3\n")]),
+    ("print(1)\nraise ValueError", [("", "1")]),
+    ("print(2 ** 100)", [("", "1267650600228229401496703205376"), ("", "1267650600228229401496703205377")]),
+    ("print(1, 2, sep='\\n')", [("", "1\n2"), ("", "12")]),
+    ("print('a' * 1000)", [("", "a" * 1000), ("", "a" * 999)]),
+    ("if __name__ == '__main__':\n    print(input())", [("main\n", "main\n"), ("x\n", "main\n"), ("  spaced  \n", "spaced"), ("\u00fc\n", "\u00fc")]),
+    ("x = [1, 2", [("", "1")]),
+]
+
+
+def code_main():
+    """What a plain Python does with each test: the program, then the assertion; or the program's output, line by line without white
+    space at the ends, as upstream's grade_stdio compares."""
+    import subprocess
+    def python(source, given):
+        try:
+            done = subprocess.run([sys.executable, "-c", source], input=given, capture_output=True, text=True, timeout=1)
+        except subprocess.TimeoutExpired:
+            return None
+        return done.stdout if done.returncode == 0 else None
+    with open(os.path.join(HERE, "verifiers", "code.jsonl"), "w", encoding="utf-8") as out:
+        def case(verifier, program, test, right):
+            out.write(json.dumps({"verifier": verifier, "response": "So:\n```python\n" + program + "\n```\n", "truth": [test], "n_tok": -1, "score": float(right)}) + "\n")
+        for program, tests in PROGRAMS:
+            for test in tests:
+                source = f"n = {{'__builtins__': __builtins__}}\nexec({program!r}, n)\nexec({test!r}, n)"
+                case("code", program, test, python(source, "") is not None)
+        for program, tests in READERS:
+            for given, wanted in tests:
+                got = python(program, given)
+                lines = [[line.strip() for line in s.strip().split("\n")] for s in (got or "", wanted)]
+                case("code_stdio", program, {"input": given, "output": wanted}, got is not None and lines[0] == lines[1])
+
+
 def main():
+    code_main()
     verifiers, kept = upstream(sys.argv[1]), {}
     for name, response, truth, n_tok in cases():
         try:

@@ -14,7 +14,9 @@
 #include "workers/engine/reward/verify/verify.h"
 
 /* As training has it upstream: equal as text is equal. */
-static const struct verify_options text_only = { .verification_reward = 10, .max_length_verifier_max_length = 32768 };
+static const struct verify_options text_only = { .verification_reward = 10,
+                                                 .max_length_verifier_max_length = 32768,
+                                                 .code_max_execution_time = 5 };
 
 static struct verify_result verify_one(struct verify_host *h, const char *name, const char *response, int64_t n_tok, const json_t *truth)
 {
@@ -66,6 +68,90 @@ static void instructions_are_followed_as_open_instruct_sees_it(UNUSED void **sta
     int64_t n_wrong = 0;
     assert_true(golden_check("ifeval.jsonl", &n_wrong) > 2000);
     assert_int_equal(n_wrong, 0);
+}
+
+static void programs_pass_the_tests_that_python_says_they_pass(UNUSED void **state)
+{
+    int64_t n_wrong = 0;
+    assert_true(golden_check("code.jsonl", &n_wrong) >= 100);
+    assert_int_equal(n_wrong, 0);
+}
+
+/* Each would earn the reward if the program could see its test, its output, or decide what equals what. */
+static void programs_that_cheat_earn_nothing(UNUSED void **state)
+{
+    static const struct {
+        const char *program, *test, *why;
+    } cases[] = {
+        { "class E:\n    def __eq__(self, o):\n        return True\ndef f(x):\n    return E()", "assert f(1) == 2",
+          "an object that equals everything" },
+        { "class E(int):\n    def __eq__(self, o):\n        return True\ndef f(x):\n    return E(1)", "assert f(1) == 2",
+          "a number that does" },
+        { "class E(list):\n    def __eq__(self, o):\n        return True\ndef f(x):\n    return [E()]", "assert f(1) == [2]",
+          "one inside a list" },
+        { "import sys\nprint('passed')\nsys.exit(0)", "assert f(1) == 2", "says it passed, and ends" },
+        { "import os\nfor fd in range(64):\n    try:\n        os.write(fd, b'passed')\n    except OSError:\n        pass\nos._exit(0)",
+          "assert f(1) == 2", "writes to everything" },
+        { "import os\ndef f(x):\n    for fd in range(64):\n        try:\n            t = os.pread(fd, 999, 0).decode()\n            return eval(t.split('==')[1])\n        except Exception:\n            pass",
+          "assert f(1) == 2", "reads every descriptor for its test" },
+        { "import sys\ndef f(x):\n    k = sys._getframe()\n    while k:\n        for c in k.f_code.co_consts:\n            if type(c) is int and 7900 < c < 8000:\n                return c\n        k = k.f_back",
+          "assert f(1) == 7919", "looks at its callers" },
+        { "import gc\ndef f(x):\n    for o in gc.get_objects():\n        if isinstance(o, str) and 'assert f' in o:\n            return 2\n    return 0",
+          "assert f(1) == 2", "searches the memory" },
+        { "import builtins\nbuiltins.AssertionError = Exception\ndef f(x):\n    raise SystemExit(0)", "assert f(1) == 2",
+          "ends inside a call" },
+        { "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)", "assert True", "kills its caller" },
+    };
+    struct verify_host h;
+    struct error err;
+    assert_true(verify_host_init(&h, &(struct verify_options){ .code_max_execution_time = 5 }, &err));
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        json_t *truth = json_pack("[s]", cases[i].test);
+        struct verify_result res = verify_one(&h, "code", cases[i].program, -1, truth);
+        print_message("%s: %s\n", cases[i].why, res.why);
+        assert_int_equal(res.state, SCORE_OK);
+        assert_float_equal(res.score, 0, 0);
+        json_decref(truth);
+    }
+    verify_host_release(&h);
+}
+
+/* share 2/3; with the penalty each passed test counts for the time it left. */
+static void thresholds_and_penalties_apply_to_the_share_of_tests(UNUSED void **state)
+{
+    static const struct {
+        double threshold;
+        bool penalty;
+        double low, high;
+    } cases[] = {
+        { 0, false, 2.0 / 3, 2.0 / 3 },
+        { 0.5, false, 2.0 / 3, 2.0 / 3 },
+        { 0.7, false, 0, 0 },
+        { 0, true, 0.5, 2.0 / 3 - 1e-9 },
+        { 0.7, true, 0, 0 },
+    };
+    struct verify_host quick;
+    assert_true(verify_host_init(&quick, &(struct verify_options){ .code_max_execution_time = 1 }, &(struct error){ 0 }));
+    json_t *loop = json_pack("[s]", "f()");
+    struct verify_result late = verify_one(&quick, "code", "def f():\n    while True:\n        pass", -1, loop);
+    assert_float_equal(late.score, 0, 0);
+    assert_string_equal(late.why, "0 of 1 tests pass; time-out; no ``` block");
+    verify_host_release(&quick);
+    json_decref(loop);
+    json_t *truth = json_pack("[s, s, s]", "assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 4");
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct verify_host h;
+        struct error err;
+        struct verify_options o = { .code_max_execution_time = 30,
+                                    .code_pass_rate_reward_threshold = cases[i].threshold,
+                                    .code_apply_perf_penalty = cases[i].penalty };
+        assert_true(verify_host_init(&h, &o, &err));
+        struct verify_result res = verify_one(&h, "code", "def f(x):\n    return x", -1, truth);
+        print_message("%g: %s\n", res.score, res.why);
+        assert_true(res.score >= cases[i].low - 1e-12 && res.score <= cases[i].high + 1e-12);
+        verify_host_release(&h);
+    }
+    json_decref(truth);
 }
 
 static struct reward_output score(const struct reward_config *config, const char *row, const char *response, enum finish_reason finish)
@@ -304,6 +390,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_scored_as_open_instruct_scores_them),
         cmocka_unit_test(instructions_are_followed_as_open_instruct_sees_it),
+        cmocka_unit_test(programs_pass_the_tests_that_python_says_they_pass),
+        cmocka_unit_test(programs_that_cheat_earn_nothing),
+        cmocka_unit_test(thresholds_and_penalties_apply_to_the_share_of_tests),
         cmocka_unit_test(math_is_also_compared_as_mathematics),
         cmocka_unit_test(a_row_names_its_verifiers),
         cmocka_unit_test(a_row_that_cannot_be_verified_is_left_out_and_refused_at_the_start),

@@ -15,11 +15,10 @@
 #include "protocol/base/log.h"
 #include "workers/engine/reward/kind.h"
 #include "workers/engine/reward/remote.h"
+#include "workers/engine/reward/runner.h"
 #include "workers/engine/reward/sandbox/sandbox.h"
 #include "workers/engine/reward/tests.h"
 
-#define LOAD_MAX 8      // each spare killed together with its zygote uses one
-#define AGAIN_MAX 4     // one kill may use two: the sandbox that ran, and a spare loaded before the kill reached it
 #define TOTAL_S 60.0    // of all tests of one program; PRIME gives 6 s, ColossalChat 600 s
 
 struct code {
@@ -27,15 +26,6 @@ struct code {
     struct sandbox_host *host;    // NULL: remote
     struct remote *remote;        // NULL: host
 };
-/* What is known about a program once its tests have run. */
-struct code_result {
-    enum case_status status;      // of the first test that did not pass; CASE_OK: all did
-    int64_t first;                // its number
-    int64_t n_pass;               // tests passed (up to the first failure unless a share is wanted)
-    struct test_results tests;    // each test that was run
-    struct error err;             // of CASE_SANDBOX
-};
-
 static bool open_any(void **self, const struct reward_config *config, bool share, struct error *err)
 {
     struct code *c = calloc(1, sizeof *c);
@@ -75,91 +65,6 @@ static void code_close(void *self)
     free(c);
 }
 
-/* Take a sandbox and load the program. *s is NULL after a failure. */
-static enum case_status program_load(struct code *c, struct sandbox **s, const char *code, size_t len, const char *function,
-                                     struct error *err)
-{
-    enum case_status status = CASE_SANDBOX;
-    for (int attempt = 0; attempt < LOAD_MAX && status == CASE_SANDBOX; attempt++) {    // spares may have died
-        *s = sandbox_take(c->host, err);
-        if (!*s)
-            return CASE_SANDBOX;
-        status = sandbox_load(*s, code, len, function, err);
-        if (status != CASE_OK) {
-            sandbox_free(*s);
-            *s = NULL;
-        }
-    }
-    return status;
-}
-
-static enum test_code code_of(enum case_status status)
-{
-    switch (status) {
-    case CASE_OK: return TEST_PASSED;
-    case CASE_ANSWER: return TEST_WRONG;
-    case CASE_COMPILE:
-    case CASE_MISSING: return TEST_NO_PROGRAM;
-    case CASE_TIMEOUT:
-    case CASE_MEMORY:
-    case CASE_OUTPUT:
-    case CASE_CRASH:
-    case CASE_SANDBOX: break;
-    }
-    return TEST_FAILED;
-}
-
-/* Run the tests in order in one sandbox; after a test that kills it, the next tests get a new one. */
-static void tests_run(struct code *c, const struct tests *t, const char *code, size_t len, struct code_result *r, struct buf *first_out)
-{
-    struct sandbox *s = NULL;
-    struct buf out = BUF_INIT;
-    int64_t end = clock_ms() + (int64_t)(TOTAL_S * 1000);
-    int n_again = 0;
-    *r = (struct code_result){ .status = CASE_OK };
-    for (int64_t i = 0; i < t->n; i++) {
-        enum case_status status = CASE_OK;
-        bool ok = false;
-        double left = (double)(end - clock_ms()) / 1000;
-        if (left <= 0)
-            status = CASE_TIMEOUT;
-        if (status == CASE_OK && !s)
-            status = program_load(c, &s, code, len, t->function, &r->err);
-        if (status == CASE_OK)
-            status = sandbox_run(s, t->test[i].input, t->test[i].input_len, left, &out, &r->err);
-        if (status == CASE_SANDBOX && s && n_again < AGAIN_MAX) {    // killed, but not by the program: run the same test once more
-            n_again++;
-            sandbox_free(s);
-            s = NULL;
-            i--;
-            continue;
-        }
-        if (status == CASE_OK && !test_compare(t, i, buf_text(&out), out.len, &ok, &r->err))
-            status = CASE_SANDBOX;
-        if (status == CASE_OK && !ok)
-            status = CASE_ANSWER;
-        r->n_pass += status == CASE_OK;
-        if (status != CASE_SANDBOX)    // otherwise nothing is known about the test
-            test_results_add(&r->tests, code_of(status));
-        if (status != CASE_OK && r->status == CASE_OK) {
-            r->status = status;
-            r->first = i;
-            if (status == CASE_ANSWER)
-                buf_add(first_out, buf_text(&out), MIN(out.len, 256));
-        }
-        if (status == CASE_SANDBOX)
-            r->status = status;    // nothing is known about this test, so the share is unknown too
-        if (status == CASE_SANDBOX || status == CASE_COMPILE || status == CASE_MISSING || (status != CASE_OK && !c->share) || left <= 0)
-            break;
-        if (s && sandbox_is_dead(s)) {
-            sandbox_free(s);
-            s = NULL;
-        }
-    }
-    sandbox_free(s);
-    buf_release(&out);
-}
-
 /* Cut for a log: no control characters, whole UTF-8. */
 static void text_cut(char *to, size_t size, const char *from, size_t len)
 {
@@ -177,7 +82,7 @@ static void program_score(struct code *c, const struct reward_config *config, co
     const char *code;
     size_t len;
     struct buf first_out = BUF_INIT;
-    struct code_result r = { .status = CASE_MISSING };
+    struct runner_result r = { .status = CASE_MISSING };
     bool fence = program_find(in->response, in->response_len, &code, &len), blank = true;
     for (size_t i = 0; i < len; i++)
         blank = blank && isspace((unsigned char)code[i]);
@@ -187,7 +92,7 @@ static void program_score(struct code *c, const struct reward_config *config, co
     else if (c->remote)
         r.status = remote_run(c->remote, in, t->n, &r.n_pass, &r.first, &r.tests, &r.err) ? CASE_OK : CASE_SANDBOX;
     else
-        tests_run(c, t, code, len, &r, &first_out);
+        runner_run(c->host, t, code, len, &(struct runner_options){ .all = c->share, .whole_s = TOTAL_S }, &r, &first_out);
     out->tests = r.tests;
     if (c->remote && r.status == CASE_OK && r.n_pass < t->n)
         r.status = CASE_ANSWER;

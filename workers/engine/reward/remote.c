@@ -13,7 +13,10 @@
 #define ATTEMPTS 3
 #define WHOLE_MAX_S 600.0    // longest wait for one program, the upstream service's own limit
 
+#define HOSTS_MAX 16
 struct remote {
+    char *urls, *url[HOSTS_MAX];    // owned, cut at the commas; url points into urls
+    int n_url, next;                // next: the one that is asked next
     CURL *curl;
     struct curl_slist *headers;
     double test_timeout_s;
@@ -29,6 +32,27 @@ static void curl_start(void)
 static size_t on_data(char *data, size_t size, size_t n, void *ctx)
 {
     return buf_add(ctx, data, size * n) ? size * n : 0;
+}
+
+/* Cut the list of addresses at its commas. */
+static bool urls_read(struct remote *r, const char *list, struct error *err)
+{
+    r->urls = strdup(list);
+    if (!r->urls)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the code verifier's client");
+    char *rest = r->urls;
+    for (char *one; (one = strsep(&rest, ","));) {
+        one += strspn(one, " ");
+        one[strcspn(one, " ")] = 0;
+        if (!*one)
+            continue;
+        if (r->n_url == HOSTS_MAX)
+            return error_set(err, ERR_USAGE, "'code_verifier_api_url' has more than %d addresses", HOSTS_MAX);
+        r->url[r->n_url++] = one;
+    }
+    if (r->n_url > 0)    // threads begin at different ones
+        r->next = (int)((uintptr_t)r / 64 % (uintptr_t)r->n_url);
+    return r->n_url > 0 || error_set(err, ERR_USAGE, "'code_verifier_api_url' has no address");
 }
 
 struct remote *remote_new(const char *url, double test_timeout_s, struct error *err)
@@ -49,11 +73,12 @@ struct remote *remote_new(const char *url, double test_timeout_s, struct error *
     curl_easy_setopt(r->curl, CURLOPT_WRITEDATA, &r->answer);
     curl_easy_setopt(r->curl, CURLOPT_CONNECTTIMEOUT, 10L);
     http_only(r->curl, true);
-    if (curl_easy_setopt(r->curl, CURLOPT_URL, url) != CURLE_OK)
-        goto fail;
+    if (!urls_read(r, url, err))
+        goto out;
     return r;
 fail:
     error_set(err, ERR_NO_MEMORY, "no memory for the code verifier's client");
+out:
     remote_free(r);
     return NULL;
 }
@@ -65,6 +90,7 @@ void remote_free(struct remote *r)
     curl_easy_cleanup(r->curl);
     curl_slist_free_all(r->headers);
     buf_release(&r->answer);
+    free(r->urls);
     free(r);
 }
 
@@ -115,32 +141,82 @@ static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass,
                         buf_text(&r->answer));
 }
 
+/* POST text to each host in turn, ATTEMPTS times in all or once to each, until one answers with status 200. A host that cannot be
+ * reached or fails is passed over; 4xx other than 429 are the request's own fault. route: appended to the address; NULL: none. */
+static bool ask(struct remote *r, const char *route, const char *text, double wait_s, struct error *err)
+{
+    char url[2048];
+    curl_easy_setopt(r->curl, CURLOPT_POSTFIELDS, text);
+    curl_easy_setopt(r->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(text));
+    curl_easy_setopt(r->curl, CURLOPT_TIMEOUT_MS, (long)(wait_s * 1000));
+    for (int attempt = 0; attempt < MAX(ATTEMPTS, r->n_url); attempt++) {
+        const char *host = r->url[r->next];
+        r->next = (r->next + 1) % r->n_url;
+        if (attempt > 0)
+            usleep(200000u << MIN(attempt, 4));
+        buf_clear(&r->answer);
+        long status = 0;
+        snprintf(url, sizeof url, "%s%s", host, route ? route : "");
+        CURLcode rc = curl_easy_setopt(r->curl, CURLOPT_URL, url);
+        rc = rc == CURLE_OK ? curl_easy_perform(r->curl) : rc;
+        curl_easy_getinfo(r->curl, CURLINFO_RESPONSE_CODE, &status);
+        if (rc == CURLE_OK && status == 200)
+            return true;
+        if (rc != CURLE_OK)
+            error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_IO, "the code verifier '%s': %s", host,
+                      curl_easy_strerror(rc));
+        else
+            error_set(err, ERR_IO, "the code verifier '%s' answered with status %ld: %.200s", host, status, buf_text(&r->answer));
+        if (status >= 400 && status < 500 && status != 429)
+            return false;
+    }
+    return false;
+}
+
 bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test, int64_t *n_pass, int64_t *first,
                 struct test_results *tests, struct error *err)
 {
-    bool ok = false;
     char *text = request_text(r, in);
     if (!text)
         return error_set(err, ERR_NO_MEMORY, "no memory for a request to the code verifier, or a response that is not UTF-8");
-    double wait_s = MIN(WHOLE_MAX_S, r->test_timeout_s * (double)n_test + 30);
-    curl_easy_setopt(r->curl, CURLOPT_POSTFIELDS, text);
-    curl_easy_setopt(r->curl, CURLOPT_TIMEOUT_MS, (long)(wait_s * 1000));
-    for (int attempt = 0; attempt < ATTEMPTS && !ok; attempt++) {
-        if (attempt > 0)
-            usleep(200000u << attempt);
-        buf_clear(&r->answer);
-        long status = 0;
-        CURLcode rc = curl_easy_perform(r->curl);
-        curl_easy_getinfo(r->curl, CURLINFO_RESPONSE_CODE, &status);
-        if (rc != CURLE_OK)
-            error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_IO, "the code verifier: %s", curl_easy_strerror(rc));
-        else if (status != 200)
-            error_set(err, ERR_IO, "the code verifier answered with status %ld: %.200s", status, buf_text(&r->answer));
-        else if (answer_read(r, n_test, n_pass, first, tests, err))
-            ok = true;
-        else
-            break;    // asking again would give the same answer
-    }
+    bool ok = ask(r, NULL, text, MIN(WHOLE_MAX_S, r->test_timeout_s * (double)n_test + 30), err)
+              && answer_read(r, n_test, n_pass, first, tests, err);
     free(text);
     return ok;
+}
+
+/* The route of open-instruct's service, unless the address has one. */
+static const char *route_of(const struct remote *r, bool stdio)
+{
+    const char *url = r->url[r->next], *path = strstr(url, "://");
+    path = path ? strchr(path + 3, '/') : NULL;
+    return path && path[1] ? NULL : stdio ? "/test_program_stdio" + (path != NULL) : "/test_program" + (path != NULL);
+}
+
+bool remote_tests(struct remote *r, bool stdio, const char *code, size_t len, const json_t *tests, int64_t n_test, double *runtime_s,
+                  struct error *err)
+{
+    double limit_s = r->test_timeout_s;
+    json_t *body = json_pack("{s:o, s:o, s:f}", "program", json_stringn(code, len), "tests", json_deep_copy(tests), "max_execution_time",
+                             limit_s);
+    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    json_decref(body);
+    if (!text)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a request to the code verifier, or a program that is not UTF-8");
+    bool ok = ask(r, route_of(r, stdio), text, MAX(30, MIN(300, limit_s * 10)), err);    // open-instruct's time limit of a request
+    free(text);
+    if (!ok)
+        return false;
+    json_t *answer = json_loadb(buf_text(&r->answer), r->answer.len, 0, NULL), *results = json_object_get(answer, "results");
+    const json_t *times = json_object_get(answer, "runtimes");
+    ok = (int64_t)json_array_size(results) == n_test && json_array_size(times) == json_array_size(results);
+    for (int64_t i = 0; ok && i < n_test; i++) {
+        bool pass = json_number_value(json_array_get(results, (size_t)i)) == 1 || json_is_true(json_array_get(results, (size_t)i));
+        double s = json_number_value(json_array_get(times, (size_t)i));
+        runtime_s[i] = pass ? MAX(s, 0) : -1;
+    }
+    json_decref(answer);
+    return ok
+           || error_set(err, ERR_DATA, "the code verifier's answer has no 'results' and 'runtimes' for %" PRId64 " tests: %.200s", n_test,
+                        buf_text(&r->answer));
 }

@@ -41,6 +41,10 @@ struct reward_config reward_config_of(const struct run_config *c, struct verify_
         .non_stop_penalty_value = c->non_stop_penalty_value,
         .only_reward_good_outputs = c->only_reward_good_outputs,
         .math_symbolic = c->math_symbolic,
+        .code_api_url = c->code_verifier_api_url[0] ? c->code_verifier_api_url : NULL,
+        .code_max_execution_time = c->code_max_execution_time,
+        .code_pass_rate_reward_threshold = c->code_pass_rate_reward_threshold,
+        .code_apply_perf_penalty = c->code_apply_perf_penalty,
         .max_length_verifier_max_length = c->max_length_verifier_max_length,
     };
     return (struct reward_config){

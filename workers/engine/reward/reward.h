@@ -61,12 +61,17 @@ struct verify_options {
     bool additive_format_reward;    // added to the verifiers' reward; else a response without the format gets none of it
     bool non_stop_penalty;          // a response that did not end by itself gets non_stop_penalty_value, whatever it says
     double non_stop_penalty_value;
-    bool only_reward_good_outputs;            // only responses with a tool call, and without a failed one, get the verifiers' reward
-    bool math_symbolic;                       // math and strict_math: equal as mathematics is equal
-    double max_length_verifier_max_length;    // tokens over which the score of max_length falls by 1
+    bool only_reward_good_outputs;             // only responses with a tool call, and without a failed one, get the verifiers' reward
+    bool math_symbolic;                        // math and strict_math: equal as mathematics is equal
+    const char *code_api_url;                  // services for code and code_stdio, as in code_verifier_api_url; NULL: sandboxes
+    double code_max_execution_time;            // seconds of one test
+    double code_pass_rate_reward_threshold;    // a smaller share of passed tests counts as 0
+    bool code_apply_perf_penalty;              // a passed test counts for the share of its time that it left
+    double max_length_verifier_max_length;     // tokens over which the score of max_length falls by 1
 };
 #define VERIFY_OPTIONS_DEFAULT                                                                                                             \
-    ((struct verify_options){ .verification_reward = 10, .math_symbolic = true, .max_length_verifier_max_length = 32768 })
+    ((struct verify_options){                                                                                                              \
+        .verification_reward = 10, .math_symbolic = true, .max_length_verifier_max_length = 32768, .code_max_execution_time = 1 })
 /* What a run says about its reward; borrowed by reward_new until it returns. */
 struct reward_config {
     const char *type;                     // "boxed", "think_answer_tags", "math", "code", "program:CMD", "environment", or a weighted list

@@ -75,7 +75,6 @@ static bool verify_open(void **self, const struct reward_config *config, const c
         goto out;
     }
     TRY(remap_read(v, options.remap_verifier, err));
-    options.remap_verifier = NULL;    // borrowed until we return
     TRY(verify_host_init(&v->host, &options, err));
     *self = v;
     ok = true;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "workers/engine/reward/remote.h"
+#include "workers/engine/reward/sandbox/sandbox.h"
 
 // clang-format off
 static const struct verifier verifiers[] = {
@@ -22,6 +24,8 @@ static const struct verifier verifiers[] = {
     { "re_search_f1", "a text or a list of texts, also as JSON", verify_labels_check, verify_re_search_f1 },
     { "max_length", "a number of tokens", verify_length_check, verify_max_length },
     { "up_to_max_length", "a number of tokens", verify_length_check, verify_up_to_max_length },
+    { "code", "a list of assertions", verify_code_check, verify_code },
+    { "code_stdio", "a list of {input, output}", verify_code_stdio_check, verify_code_stdio },
     { "passthrough", "anything", verify_any_check, verify_passthrough },
 };
 // clang-format on
@@ -44,6 +48,11 @@ bool verify_host_init(struct verify_host *h, const struct verify_options *option
 {
     struct math_config exact = MATH_CONFIG_DEFAULT;
     *h = (struct verify_host){ .options = *options };
+    h->options.remap_verifier = NULL;    // borrowed until we return
+    h->code_api_url = options->code_api_url ? strdup(options->code_api_url) : NULL;
+    h->options.code_api_url = h->code_api_url;
+    if (options->code_api_url && !h->code_api_url)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a verifier");
     h->regexes = regexes_new(err);
     h->math = h->regexes ? math_new(&exact, err) : NULL;
     if (!h->math)
@@ -55,6 +64,9 @@ void verify_host_release(struct verify_host *h)
 {
     regexes_free(h->regexes);
     math_free(h->math);
+    sandbox_host_free(h->sandboxes);
+    remote_free(h->remote);
+    free(h->code_api_url);
     pool_release(&h->pool);
     *h = (struct verify_host){ 0 };
 }

@@ -15,10 +15,13 @@
 #include "workers/engine/reward/verify/text.h"
 
 struct verify_host {
-    struct verify_options options;    // its strings belong to the host's owner
-    struct regexes *regexes;          // owned
-    struct math *math;                // owned
-    struct pool pool;                 // of the call that runs
+    struct verify_options options;     // its strings belong to the host's owner
+    struct regexes *regexes;           // owned
+    struct math *math;                 // owned
+    struct sandbox_host *sandboxes;    // owned; NULL until a program is run
+    struct remote *remote;             // owned; the same for a service
+    char *code_api_url;                // owned; options point to it
+    struct pool pool;                  // of the call that runs
 };
 struct verify_input {
     struct span text;       // the response, valid UTF-8
@@ -79,6 +82,11 @@ bool verify_ifeval_check(struct verify_host *h, const json_t *truth, struct erro
 void verify_ifeval(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
 bool verify_ifeval_old_check(struct verify_host *h, const json_t *truth, struct error *err);
 void verify_ifeval_old(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
+/* code.c */
+bool verify_code_check(struct verify_host *h, const json_t *truth, struct error *err);
+void verify_code(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
+bool verify_code_stdio_check(struct verify_host *h, const json_t *truth, struct error *err);
+void verify_code_stdio(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
 /* minerva.c */
 void verify_math(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
 void verify_strict_math(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
