@@ -9,11 +9,13 @@
 #include <unistd.h>
 #include "console/batch/batch.h"
 #include "console/train/train_parts.h"
+#include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/lora.h"
+#include "workers/engine/plan/run_room.h"
 
 SUBCOMMAND_DECLARE(console)
 
@@ -254,6 +256,38 @@ static void trainers_print(const struct train *t)
             weight * n / mib);
 }
 
+/* What the first trainer's device has room for; fails as the worker there would. */
+static bool room_print(const struct train *t, struct error *err)
+{
+    const struct run_config *c = &t->config;
+    char first[64], role[64];
+    struct run_part part;
+    struct run_room room;
+    struct error ignored;
+    snprintf(first, sizeof first, "%.*s", (int)MIN(strcspn(c->devices, ","), sizeof first - 1), c->devices);
+    if (c->lora_rank > 0 || !run_config_part(c, first, &part, &ignored))
+        return true;
+    struct device *dev = device_new(first, (int)c->threads, err);
+    bool ok = dev && run_room_plan(&room, c, &part, dev, err);
+    device_free(dev);
+    if (!ok)
+        return false;
+    const struct memory_plan *p = &room.plan;
+    if (!room.fits)
+        return error_set(err, ERR_NO_MEMORY, "%s has %.1f GB free, and %s needs %.1f GB of it; %s", first, (double)room.have * 1e-9,
+                         run_part_text(&part, role, sizeof role), (double)(p->total + p->reserve) * 1e-9, room.nearest);
+    printf("room:           %s (%s): %.3g of %.3g GB: weights %.3g, gradient %.3g, masters and moments %.3g, sampler %.3g,\n"
+           "                activations %.3g, keys and values %.3g%s\n",
+           first, run_part_text(&part, role, sizeof role), (double)p->total * 1e-9, (double)room.have * 1e-9, (double)p->weights * 1e-9,
+           (double)p->gradient * 1e-9, (double)p->state * 1e-9, (double)p->sampler * 1e-9, (double)p->activation * 1e-9,
+           (double)p->kv * 1e-9, p->turns ? " (these two by turns)" : "");
+    if (c->num_trainers > 1 && run_config_zero(c) < 0 && p->zero_stage > 1)
+        printf("                zero_stage %d (auto: %d has no room)\n", p->zero_stage, p->zero_stage - 1);
+    else if (c->num_trainers > 1)
+        printf("                zero_stage %d%s\n", p->zero_stage, run_config_zero(c) < 0 ? " (auto)" : "");
+    return true;
+}
+
 static void plan_print(const struct train *t)
 {
     const struct run_plan *p = &t->plan;
@@ -322,6 +356,7 @@ static bool train_cmd(int argc, char **argv, struct error *err)
     fprintf(stderr, "%s", buf_text(&notes));
     if (t->dry_run) {
         plan_print(t);
+        TRY(room_print(t, err));
         ok = true;
         goto out;
     }

@@ -11,6 +11,7 @@
 #include "workers/engine/data/identity.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/plan/run_room.h"
 #include "workers/engine/publish/publication.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
@@ -22,7 +23,6 @@
 #include "workers/worker/publishing.h"
 #include "workers/worker/saving.h"
 
-#define ZERO_MAX 3
 #define RANKS_WAIT_MS 1800000    // for another trainer, which may still load or finish its samples
 
 /* ---- checks before anything is on the device ---- */
@@ -212,36 +212,13 @@ static bool memory_share(struct engine *e, struct trainer_settings *settings, st
 
 /* ---- trainer and sampler ---- */
 
-static struct trainer_settings trainer_settings_make(const struct engine *e)
-{
-    const struct run_config *c = &e->config;
-    struct trainer_settings s = TRAINER_SETTINGS_DEFAULT;
-    s.token_budget_max = run_config_micro_tok_max(c);
-    s.adam_beta1 = c->adam_beta1;
-    s.adam_beta2 = c->adam_beta2;
-    s.adam_eps = c->adam_eps;
-    s.recompute_block = c->recompute_full;
-    s.n_rank = (int)c->num_trainers;
-    s.rank = (int)MAX(e->rank, 0);
-    s.offload = c->offload_optimizer && !e->dev->host_memory;
-    return s;
-}
-
 static struct generator_config generator_config_make(const struct engine *e, int64_t version)
 {
-    const struct run_config *c = &e->config;
-    bool turns = c->environment[0] != 0;    // after the first turn each sample is an item of its own, which goes on where it was
-    return (struct generator_config){
-        .model = e->sampler ? e->sampler : e->model,
-        .tokenizer = e->prompts.tokenizer,
-        .max_seq = c->inference_microbatch_size * c->num_generations,
-        .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64) * (turns ? c->num_generations : 1),
-        .max_seq_tok = c->max_prompt_tokens + c->max_new_tokens,
-        .version = version,
-        .prefix_cache = turns,
-        .watch = turns ? episodes_watch : NULL,
-        .watch_ctx = e->episodes,
-    };
+    struct generator_config g = run_generator_config(&e->config);
+    g.model = e->sampler ? e->sampler : e->model;
+    g.tokenizer = e->prompts.tokenizer;
+    g.version = version;
+    return g;
 }
 
 /* The trainer, in the checkpoint's state when there is one. */
@@ -322,7 +299,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
     if (!device_open(e, err) || !prompts_load(&e->prompts, &e->config, row_ticked, e, err) || !identity_check(e, err)
         || !models_load(e, err))
         return false;
-    struct trainer_settings settings = trainer_settings_make(e);
+    struct trainer_settings settings = run_trainer_settings(&e->config, e->rank, e->dev);
     if (e->config.environment[0] && !(e->episodes = episodes_new(err)))
         return false;
     struct generator_config g = generator_config_make(e, t->step);

@@ -116,7 +116,7 @@ bool model_keep(struct model *m, const struct model_cut *cut, struct error *err)
 
 size_t model_held_bytes(const struct model *m)
 {
-    size_t whole = m->base ? 0 : (size_t)m->n_flat * dtype_size(m->dtype);
+    size_t whole = m->base ? 0 : (size_t)m->n_flat * dtype_size(m->dtype);    // a view's are the base's
     return m->kept ? m->kept->shard_bytes + model_kept_bytes(m, 0) : whole + (m->lora ? model_weight_bytes(m) : 0);
 }
 

@@ -348,6 +348,17 @@ struct model *model_shape_new(const struct model_config *c, struct error *err)
     return NULL;
 }
 
+struct model *model_new_shape(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
+{
+    struct model *m = model_shape_new(c, err);
+    if (!m)
+        return NULL;
+    m->dev = dev;
+    m->dtype = dtype;
+    m->n_live = c->vocab;
+    return m;
+}
+
 bool model_files_check(const char *dir, struct model_config *c, struct error *err)
 {
     struct model *m = NULL;

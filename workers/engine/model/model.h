@@ -34,6 +34,8 @@ MUST_USE bool model_files_check(const char *dir, struct model_config *c, struct 
 struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err);
 /* A model of this shape with all weights 0, to receive published ones. */
 struct model *model_new_empty(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
+/* A model of this shape without weights or handles, for questions about sizes and for model_free. */
+struct model *model_new_shape(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
 /* A model of the same shape with all weights 0 (for a second copy, or to receive published ones). With an adapter: the same base,
  * which must outlive it, with an adapter of its own. */
 struct model *model_new_like(const struct model *m, struct error *err);

@@ -1,5 +1,7 @@
 #include "workers/engine/plan/memory_plan.h"
+#include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include "kernels/ops.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
@@ -8,6 +10,7 @@
 /* Scratch of operations grows on first use: partial sums of split products, attention's backward pass; 0.6 GB on an H200 for
  * 16k tokens of 1.5B. */
 #define RESERVE_CUDA ((size_t)2 << 30)
+#define ATTEMPTS_MAX 24
 
 /* What is left of `have` after `take`; 0 when it is too little. */
 static size_t left(size_t have, size_t take)
@@ -25,15 +28,11 @@ void memory_plan_text(const struct memory_plan *p, char *out, size_t size)
              (double)p->total * 1e-9);
 }
 
-bool memory_plan_make(struct memory_plan *p, const struct model *m, const struct plan_weights *w, struct trainer_settings *s, bool turns,
-                      const struct generator_config *g, struct error *err)
+bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, const struct plan_weights *w, struct trainer_settings *s,
+                    bool turns, const struct generator_config *g)
 {
-    struct device *dev = model_device(m);
     struct trainer_memory t = { 0 };
-    size_t free_bytes, total_bytes;
-    bool cuda = dev->kind == DEVICE_CUDA;
-    if (!mem_info(dev, &free_bytes, &total_bytes, err))
-        return false;
+    bool cuda = model_device(m)->kind == DEVICE_CUDA;
     *p = (struct memory_plan){
         .weights = w->besides, .sampler = generator_bytes(g), .reserve = cuda ? RESERVE_CUDA : 0, .turns = turns && s
     };
@@ -44,9 +43,9 @@ bool memory_plan_make(struct memory_plan *p, const struct model *m, const struct
         trainer_memory(m, s, &t);    // with offload: only the stage is on the device
         p->weights += t.weight + (trainer_keeps_shards(m, s) && w->whole ? model_weight_bytes(m) : 0);
     }
-    size_t room = left(free_bytes + w->loaded, p->weights + p->reserve + p->sampler + t.gradient + t.state);
+    size_t room = left(have, p->weights + p->reserve + p->sampler + t.gradient + t.state);
     // a GPU is ours alone, of a machine's memory half is enough
-    size_t kv_room = !cuda ? free_bytes / 2 : p->turns ? room : left(room, t.activation);
+    size_t kv_room = !cuda ? left(have, w->loaded) / 2 : p->turns ? room : left(room, t.activation);
     p->activation = t.activation;
     p->kv = MIN(kv_full, kv_room);
     if (p->turns)    // what activations need anyway
@@ -60,12 +59,97 @@ bool memory_plan_make(struct memory_plan *p, const struct model *m, const struct
     p->state = t.state;
     p->host = t.host;
     p->total = p->weights + p->gradient + p->state + p->sampler + p->region;
-    if (p->kv >= page && (!cuda || p->region <= room))
+    return p->kv >= page && (!cuda || p->region <= room);
+}
+
+/* A layout that is tried where the wanted one has no room. */
+struct attempt {
+    struct trainer_settings s;
+    char text[128];
+};
+
+/* Add to the attempt's text, as a list. */
+static void attempt_say(struct attempt *a, const char *fmt, int64_t n)
+{
+    size_t at = strlen(a->text);
+    at += (size_t)snprintf(a->text + at, sizeof a->text - at, "%s", at ? " and " : "");
+    snprintf(a->text + at, sizeof a->text - at, fmt, n);
+}
+
+/* Settings that need less, the nearest first: the gradient and weights in shards, block inputs only, smaller micro-batches, state in host
+ * memory, more trainers. Each builds on those before it, but for host memory, which is for the whole state. Returns how many. */
+static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_settings *wanted, const struct generator_config *g)
+{
+    struct attempt a = { .s = *wanted };
+    int n = 0;
+    bool many = wanted->n_rank > 1 && !wanted->offload;
+    if (many && wanted->zero_stage < 3) {
+        while (++a.s.zero_stage < 3) {
+            out[n] = a;
+            attempt_say(&out[n++], "zero_stage %" PRId64, a.s.zero_stage);
+        }
+        attempt_say(&a, "zero_stage %" PRId64, 3);    // and what follows
+        out[n++] = a;
+    }
+    if (!wanted->recompute_block) {
+        a.s.recompute_block = true;
+        attempt_say(&a, "recompute_full", 0);
+        out[n++] = a;
+    }
+    while (a.s.token_budget_max / 2 >= g->max_seq_tok && n < ATTEMPTS_MAX - 7) {    // the longest sample must fit
+        a.s.token_budget_max /= 2;
+        out[n] = a;
+        attempt_say(&out[n++], "a token_budget of %" PRId64, a.s.token_budget_max);
+    }
+    if (wanted->n_rank == 1 && !wanted->offload) {
+        out[n] = a;
+        out[n].s.offload = true;
+        attempt_say(&out[n++], "offload_optimizer", 0);
+    }
+    for (int least = 0; least <= 1; least++)    // with the same micro-batches, else with the smallest
+        for (int ranks = MAX(2, 2 * wanted->n_rank); ranks <= 8; ranks *= 2) {
+            struct attempt more = { .s = least ? a.s : *wanted };
+            more.s.offload = false;
+            more.s.n_rank = ranks;
+            more.s.rank = 0;
+            more.s.zero_stage = 3;
+            attempt_say(&more, "num_trainers %" PRId64, ranks);
+            attempt_say(&more, "zero_stage %" PRId64, 3);
+            if (least && !wanted->recompute_block)
+                attempt_say(&more, "recompute_full", 0);
+            if (least && a.s.token_budget_max < wanted->token_budget_max)
+                attempt_say(&more, "a token_budget of %" PRId64, a.s.token_budget_max);
+            out[n++] = more;
+        }
+    return n;
+}
+
+void memory_plan_nearest(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
+                         const struct generator_config *g, char *out, size_t size)
+{
+    struct attempt all[ATTEMPTS_MAX];
+    struct memory_plan p;
+    int n = s ? attempts_make(all, s, g) : 0;
+    snprintf(out, size, "%s", s ? "no layout of up to 8 such devices has room for it" : "fewer samples at a time need less");
+    for (int i = 0; i < n; i++)
+        if (memory_plan_in(&p, have, m, w, &all[i].s, turns, g)) {
+            snprintf(out, size, "it would fit with %s", all[i].text);
+            return;
+        }
+}
+
+bool memory_plan_make(struct memory_plan *p, const struct model *m, const struct plan_weights *w, struct trainer_settings *s, bool turns,
+                      const struct generator_config *g, struct error *err)
+{
+    struct device *dev = model_device(m);
+    size_t free_bytes, total_bytes;
+    char text[512], other[160];
+    if (!mem_info(dev, &free_bytes, &total_bytes, err))
+        return false;
+    size_t have = free_bytes + w->loaded;
+    if (memory_plan_in(p, have, m, w, s, turns, g))
         return true;
-    char text[512];
     memory_plan_text(p, text, sizeof text);
-    return error_set(err, ERR_NO_MEMORY,
-                     "%s has %.3f GB for a run, too little for: %s; a smaller token_budget, recompute_full "
-                     "or offload_optimizer need less",
-                     dev->name, (double)(free_bytes + w->loaded) * 1e-9, text);
+    memory_plan_nearest(have, m, w, s, turns, g, other, sizeof other);
+    return error_set(err, ERR_NO_MEMORY, "%s has %.3f GB for a run, too little for: %s; %s", dev->name, (double)have * 1e-9, text, other);
 }

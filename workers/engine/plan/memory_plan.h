@@ -29,8 +29,15 @@ struct plan_weights {
     size_t besides;    // of copies that stay beside the model that is trained, or all where none is: reference, sampler, publication
     bool whole;        // with zero_stage 3 a whole copy stays beside the trained shards: who samples, evaluates or publishes needs it
 };
+/* Plan for m's shape on its device, of which `have` bytes can be used, those of w.loaded among them. False: they are too few. Sets
+ * s->state_bytes; s NULL when it does not train here. */
+MUST_USE bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, const struct plan_weights *w,
+                             struct trainer_settings *s, bool turns, const struct generator_config *g);
+/* What does not fit: which settings nearest to those would, as a clause. */
+void memory_plan_nearest(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
+                         const struct generator_config *g, char *out, size_t size);
 /* Plan for m's shape; s: of the trainer, NULL when it does not train here. Sets s->state_bytes. ERR_NO_MEMORY names every part when
- * they do not fit. */
+ * they do not fit, and what would. */
 MUST_USE bool memory_plan_make(struct memory_plan *p, const struct model *m, const struct plan_weights *w, struct trainer_settings *s,
                                bool turns, const struct generator_config *g, struct error *err);
 /* The parts in one line of text. */

@@ -1,0 +1,135 @@
+/* What the memory plan gives to the parts of a run, and what it proposes where there is no room. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+#include "kernels/ops.h"
+#include "workers/engine/model/config.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/plan/memory_plan.h"
+#include "workers/engine/sampler/generator.h"
+#include "workers/engine/trainer/trainer.h"
+
+#define H200 ((size_t)150000000000)
+
+/* A device that is planned like a GPU; nothing is allocated on it. */
+static struct device *gpu_new(void)
+{
+    struct error err = { 0 };
+    struct device *dev = device_new("cpu:0", 1, &err);
+    if (!dev)
+        fail_msg("%s", err.text);
+    dev->kind = DEVICE_CUDA;
+    dev->host_memory = false;
+    dev->head_rows = (int64_t)400 << 20;
+    return dev;
+}
+
+static struct model *shape_new(struct device *dev, const char *name)
+{
+    struct error err = { 0 };
+    const struct model_config *c = config_shape(name, &err);
+    struct model *m = c ? model_new_shape(c, dev, DT_BF16, &err) : NULL;
+    if (!m)
+        fail_msg("%s", err.text);
+    return m;
+}
+
+static struct trainer_settings settings_of(int n_rank, int zero, int64_t budget, bool recompute)
+{
+    struct trainer_settings s = TRAINER_SETTINGS_DEFAULT;
+    s.n_rank = n_rank;
+    s.zero_stage = zero;
+    s.token_budget_max = budget;
+    s.recompute_block = recompute;
+    return s;
+}
+
+/* Bytes per parameter of what does not depend on the batch, as section 3 of ZeRO (arXiv 1910.02054) counts them but with an fp32 gradient:
+ * 2 + 4 + 12, and its shares; the plan has two layers' gradients, what comes of others and pieces in use on top. */
+static void each_stage_keeps_its_share(UNUSED void **state)
+{
+    static const double weight[] = { 2, 2, 2, 1 }, gradient[] = { 4 + 2, 4 + 2, 2, 2 }, moments[] = { 12, 6, 6, 6 };    // of 2 ranks
+    struct device *dev = gpu_new();
+    struct model *m = shape_new(dev, "Qwen2.5-14B");
+    double n = (double)model_n_flat(m), layer = 275.3e6, embed = 778.6e6;    // 48 layers; 152,064 x 5,120
+    for (int z = 0; z <= 3; z++) {
+        struct trainer_settings s = settings_of(2, z, 4096, true);
+        struct trainer_memory t;
+        double two = z == 3 ? embed : 2 * embed;    // places for gradients: the embedding takes both, or one of two
+        double more = z < 2 ? two / 2 : two + two / 2, used = z == 3 ? 2 * layer + embed : 0;
+        trainer_memory(m, &s, &t);
+        assert_float_equal((double)t.weight, weight[z] * n + 2 * used, 0.002 * n);
+        assert_float_equal((double)t.gradient, gradient[z] * n + 4 * more, 0.01 * n);
+        assert_float_equal((double)t.state, moments[z] * n, 0.002 * n);
+    }
+    model_free(m);
+    device_free(dev);
+}
+
+static void a_whole_copy_beside_shards_is_counted(UNUSED void **state)
+{
+    struct device *dev = gpu_new();
+    struct model *m = shape_new(dev, "Qwen2.5-1.5B");
+    struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
+    struct memory_plan with, without;
+    for (int z = 2; z <= 3; z++) {
+        struct trainer_settings s = settings_of(2, z, 4096, false);
+        struct plan_weights w = { .whole = true }, none = { 0 };
+        assert_true(memory_plan_in(&with, H200, m, &w, &s, true, &g) && memory_plan_in(&without, H200, m, &none, &s, true, &g));
+        assert_true(with.weights - without.weights == (z == 3 ? model_weight_bytes(m) : 0));
+        assert_true(with.zero_stage == z && with.total <= H200);
+    }
+    model_free(m);
+    device_free(dev);
+}
+
+static void what_has_no_room_names_the_nearest_that_has(UNUSED void **state)
+{
+    static const struct {
+        const char *shape;
+        struct trainer_settings s;
+        struct plan_weights w;
+        size_t have;
+        const char *nearest;
+    } cases[] = {
+        { "Qwen2.5-7B", { .n_rank = 2, .zero_stage = 0, .token_budget_max = 8192 }, { 0 }, H200, "zero_stage 1" },
+        { "Qwen2.5-7B", { .n_rank = 2, .zero_stage = 1, .token_budget_max = 8192 }, { 0 }, H200 / 10 * 9, "zero_stage 2" },
+        { "Qwen2.5-14B", { .n_rank = 2, .zero_stage = 2, .token_budget_max = 4096 }, { 0 }, H200, "zero_stage 3 and recompute_full" },
+        { "Qwen2.5-14B",
+          { .n_rank = 2, .zero_stage = 3, .token_budget_max = 4096, .recompute_block = true },
+          { .whole = true },
+          H200,
+          "num_trainers 4 and zero_stage 3" },
+        { "Qwen2.5-14B", { .n_rank = 1, .token_budget_max = 4096 }, { 0 }, H200, "recompute_full and offload_optimizer" },
+        { "Qwen2.5-14B", { .n_rank = 2, .zero_stage = 3, .token_budget_max = 4096 }, { 0 }, H200 / 5, "no layout of up to 8" },
+        { "Qwen2.5-0.5B", { .n_rank = 1, .token_budget_max = 262144, .recompute_block = true }, { 0 }, H200 / 6, "with a token_budget of" },
+    };
+    struct device *dev = gpu_new();
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct model *m = shape_new(dev, cases[i].shape);
+        struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 2048 };
+        struct trainer_settings s = cases[i].s;
+        struct memory_plan p;
+        char text[160];
+        if (memory_plan_in(&p, cases[i].have, m, &cases[i].w, &s, true, &g))
+            fail_msg("case %zu fits", i);
+        memory_plan_nearest(cases[i].have, m, &cases[i].w, &s, true, &g, text, sizeof text);
+        if (!strstr(text, cases[i].nearest))
+            fail_msg("case %zu: '%s' does not say '%s'", i, text, cases[i].nearest);
+        model_free(m);
+    }
+    device_free(dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_stage_keeps_its_share),
+        cmocka_unit_test(a_whole_copy_beside_shards_is_counted),
+        cmocka_unit_test(what_has_no_room_names_the_nearest_that_has),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,68 @@
+#include "workers/engine/plan/run_room.h"
+#include <string.h>
+#include "kernels/ops.h"
+#include "workers/engine/model/model.h"
+
+struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t rank, const struct device *dev)
+{
+    struct trainer_settings s = TRAINER_SETTINGS_DEFAULT;
+    s.token_budget_max = run_config_micro_tok_max(c);
+    s.adam_beta1 = c->adam_beta1;
+    s.adam_beta2 = c->adam_beta2;
+    s.adam_eps = c->adam_eps;
+    s.recompute_block = c->recompute_full;
+    s.n_rank = (int)c->num_trainers;
+    s.rank = (int)MAX(rank, 0);
+    s.offload = c->offload_optimizer && !dev->host_memory;
+    return s;
+}
+
+struct generator_config run_generator_config(const struct run_config *c)
+{
+    return (struct generator_config){
+        .max_seq = c->inference_microbatch_size * c->num_generations,
+        .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64),
+        .max_seq_tok = c->max_prompt_tokens + c->max_new_tokens,
+    };
+}
+
+/* The copies of the weights that the part keeps beside those that are trained. */
+static struct plan_weights weights_of(const struct run_config *c, const struct run_part *part, const struct model *m)
+{
+    bool trains = part->rank >= 0, produces = part->producer >= 0, sampler = trains && produces && c->n_behind > 0;
+    struct plan_weights w = { .whole = part->rank == 0 || (produces && !sampler) };
+    int64_t copies = (trains ? c->beta > 0 : 1) + sampler;
+    if (part->rank == 0 && run_config_travels(c) && !c->node_only && strcmp(c->weights, "files") != 0)
+        copies += MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 1));    // what is published
+    w.besides = (size_t)copies * model_weight_bytes(m);
+    return w;
+}
+
+bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev, struct error *err)
+{
+    struct model_config shape;
+    size_t total_bytes;
+    bool half = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && dev->kind == DEVICE_CUDA);
+    *out = (struct run_room){ 0 };
+    if (c->lora_rank > 0)
+        return error_set(err, ERR_UNSUPPORTED, "memory is not planned ahead for an adapter");
+    if (!config_load(&shape, c->model, err) || !mem_info(dev, &out->have, &total_bytes, err))
+        return false;
+    struct model *m = model_new_shape(&shape, dev, half ? DT_BF16 : DT_F32, err);
+    if (!m)
+        return false;
+    bool trains = part->rank >= 0, turns = c->n_behind == 0 || part->producer < 0;
+    struct plan_weights w = weights_of(c, part, m);
+    struct trainer_settings s = run_trainer_settings(c, part->rank, dev);
+    struct generator_config g = run_generator_config(c);
+    g.model = m;
+    int set = run_config_zero(c);
+    s.zero_stage = c->num_trainers == 1 || (set < 0 && s.offload) ? 0 : set < 0 ? 1 : set;
+    while (!(out->fits = memory_plan_in(&out->plan, out->have, m, &w, trains ? &s : NULL, turns, &g)) && set < 0 && s.n_rank > 1
+           && !s.offload && s.zero_stage < ZERO_MAX)
+        s.zero_stage++;
+    if (!out->fits)
+        memory_plan_nearest(out->have, m, &w, trains ? &s : NULL, turns, &g, out->nearest, sizeof out->nearest);
+    model_free(m);
+    return true;
+}

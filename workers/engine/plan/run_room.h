@@ -1,0 +1,31 @@
+/* run_room.h - what a run's settings ask of a device, before anything is loaded
+ *
+ * The worker makes its trainer's and its sampler's settings here, and so does `train --dry-run`, which plans the memory of a device
+ * with them (memory_plan.h) from the model's config.json alone. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "protocol/base/error.h"
+#include "protocol/run/run_config.h"
+#include "workers/engine/plan/memory_plan.h"
+#include "workers/engine/sampler/generator.h"
+#include "workers/engine/trainer/trainer.h"
+
+#define ZERO_MAX 3
+
+/* Of the trainer of this rank on dev; zero_stage is 0 as yet. */
+struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t rank, const struct device *dev);
+/* Of the sampler, but for its model, tokenizer, memory and version. */
+struct generator_config run_generator_config(const struct run_config *c);
+
+struct run_room {
+    struct memory_plan plan;    // with the zero_stage that is set, or with auto the lowest from 1 on that has room
+    size_t have;                // bytes free on the device
+    bool fits;
+    char nearest[160];    // where it does not: a clause about what would
+};
+/* Plan what part of a run (trainer, producer or both) takes of dev, on which nothing of it is yet. A run that trains an adapter is not
+ * planned: ERR_UNSUPPORTED. */
+MUST_USE bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev,
+                            struct error *err);
