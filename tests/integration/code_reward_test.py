@@ -161,5 +161,28 @@ class Remote(unittest.TestCase):
         self.assertIsNone(answers[0]["reward"])
 
 
+
+class Sandbox(unittest.TestCase):
+    """rollcall sandbox: programs as JSON lines."""
+
+    def ask(self, *rows, want=0):
+        done = subprocess.run([ROLLCALL, "sandbox", "--time", "2"], input="".join(json.dumps(r) + "\n" for r in rows), capture_output=True,
+                              text=True, timeout=240)
+        self.assertEqual(done.returncode, want, done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+    def test_each_program_is_answered_with_its_output_or_why_there_is_none(self):
+        cases = [({"code": "print(6 * 7)"}, "ok", "42\n"), ({"code": "print(input()[::-1])", "input": "abc"}, "ok", "cba\n"),
+                 ({"code": "while True: pass"}, "time-out", ""), ({"code": "1 / 0"}, "crash", ""), ({"code": "x ="}, "compile error", ""),
+                 ({"code": "print(open('/etc/passwd').read())"}, "crash", ""), ({"code": ""}, "ok", "")]
+        got, _ = self.ask(*(row for row, _, _ in cases))
+        self.assertEqual(got, [{"status": status, "output": output} for _, status, output in cases])
+
+    def test_a_line_without_a_program_is_named(self):
+        got, said = self.ask({"code": "print(1)"}, {"cod": "print(2)"}, want=1)
+        self.assertEqual(got, [{"status": "ok", "output": "1\n"}])
+        self.assertIn("standard input:2: there is no string 'code'", said)
+
+
 if __name__ == "__main__":
     unittest.main()

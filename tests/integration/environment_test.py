@@ -1,13 +1,15 @@
 """tags: limit=900
 
 Samples of several turns with an environment: exactly what was drawn and said is trained on, whoever is killed meanwhile."""
+import http.server
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import unittest
-from run_tools import ROLLCALL, Run, RunCase, Task
+from run_tools import ROLLCALL, ROOT, RunCase
 
 STEPS = 6
 # Says back a number that depends on the seed and on all that the model has said; the first answer depends on the seed alone.
@@ -150,6 +152,67 @@ class Environments(RunCase):
         self.assertGreater(len(out), 0)
         self.assertEqual({r["reason"] for r in out}, {"environment: no such tool"})
         self.assertGreater(len(rows), len(out))
+
+
+class Examples(unittest.TestCase):
+    """The programs of examples/environments, asked as a run asks them."""
+
+    def play(self, program, row, *texts, args=()):
+        """The answers to a reset and these turns."""
+        lines = [{"id": 1, "op": "reset", "episode": "5.0", "item": 5, "sample": 0, "seed": 77, "row": row}]
+        for i, turn in enumerate(texts):
+            text, calls = turn if isinstance(turn, tuple) else (turn, [])
+            lines.append({"id": i + 2, "op": "step", "episode": "5.0", "text": text, "content": text, "tool_calls": calls})
+        p = subprocess.run([sys.executable, os.path.join(ROOT, "examples/environments", program), *args], capture_output=True, text=True,
+                           input="".join(json.dumps(line) + "\n" for line in lines), timeout=120)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        answers = [json.loads(line) for line in p.stdout.splitlines()]
+        self.assertEqual([a["id"] for a in answers], [line["id"] for line in lines])
+        return answers
+
+    def test_the_game_says_higher_and_lower_and_pays_for_few_guesses(self):
+        said = [self.play("guess.py", {"most": 9}, f"I say {n}")[1] for n in range(1, 10)]
+        number = 1 + next(i for i, a in enumerate(said) if a.get("done"))
+        self.assertEqual([a.get("observation") for a in said], ["higher"] * (number - 1) + [None] + ["lower"] * (9 - number))
+        last = self.play("guess.py", {"most": 9}, str(number % 9 + 1), str(number))[2]
+        self.assertEqual((last["reward"], last["done"], last["ans_acc"]), (9, True, 1))
+        self.assertEqual(self.play("guess.py", {}, "none")[1]["done"], True)
+
+    def test_the_calculator_pays_for_answers_that_came_from_it(self):
+        row = {"expression": "12+30"}
+        for text, reward, right in (("\\boxed{42}", 0, 0), ("\\boxed{41}", 0, 0)):    # not asked
+            a = self.play("calculator.py", row, text)[1]
+            self.assertEqual((a["reward"], a["ans_acc"], a["done"]), (reward, right, True))
+        called = self.play("calculator.py", row, "12+30=99", "\\boxed{42}")
+        self.assertEqual((called[1]["observation"], called[1]["reward"], called[2]["reward"], called[2]["ans_acc"]), ("42", 2, 10, 1))
+        call = ("", [{"name": "calculator", "arguments": {"expression": "2*(3+4)"}}])
+        self.assertEqual(self.play("calculator.py", row, call)[1]["observation"], "14")
+        for bad in ("__import__('os')", "9**9", "1+", "x"):
+            self.assertNotIn("done", self.play("calculator.py", row, bad)[1])
+
+    def test_tools_run_programs_and_search(self):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"found " + self.path.encode() + b"." * 5000)
+
+            def log_message(self, *args):
+                pass
+        server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        python = ("", [{"name": "python", "arguments": {"code": "print(6 * 7)"}}, {"name": "python", "arguments": {"code": "1 / 0"}}])
+        search = ("", [{"name": "search", "arguments": {"query": "a b"}}])
+        answers = self.play("tools.py", {}, python, search, ("", [{"name": "rm", "arguments": {}}]), "so it is 42",
+                            args=["--rollcall", ROLLCALL, "--search", f"http://127.0.0.1:{server.server_port}/?q={{}}"])
+        self.assertEqual([t["function"]["name"] for t in answers[0]["tools"]], ["python", "search"])
+        self.assertEqual((answers[1]["observation"], answers[1]["role"]), ("42\n\nerror: crash", "tool"))
+        self.assertTrue(answers[2]["observation"].startswith("found /?q=a%20b"))
+        self.assertEqual(len(answers[2]["observation"]), 2000)
+        self.assertEqual(answers[3]["observation"], "error: there is no tool 'rm'")
+        self.assertTrue(answers[4]["done"])
 
 
 if __name__ == "__main__":
