@@ -52,6 +52,7 @@ const struct metric metrics[METRIC_N] = {
     [M_CHECKPOINT_STALL_S] = { "time/checkpoint_stall_s", "save stall", "s", CHART_NONE, BY_WORKER, "time training paused for the last checkpoint" },
     [M_CHECKPOINT_WRITE_S] = { "time/checkpoint_write_s", "save write", "s", CHART_NONE, BY_WORKER, "time to write and hash the last checkpoint in the background" },
     [M_BUFFER_DEPTH] = { "rollout/buffer_depth", "buffer", "group", CHART_NONE, BY_CONTROLLER, "groups waiting to be trained on" },
+    [M_SOLVED_PROMPTS] = { "rollout/solved_prompts", "solved", "", CHART_NONE, BY_CONTROLLER, "prompts that are not sampled again (no_resampling_pass_rate)" },
     [M_LONG_PROMPTS] = { "rollout/long_prompts", "long prompts", "", CHART_NONE, BY_WORKER, "prompts dropped or cut for their length so far" },
     [M_SCORE_QUEUE] = { "score/queue", "score queue", "", CHART_NONE, BY_CONTROLLER, "mean number of responses that waited for their scores since the last step" },
     [M_SCORE_LATENCY_MS] = { "score/latency_ms", "score latency", "ms", CHART_NONE, BY_CONTROLLER, "mean time the verifier worked on each response received since the last step" },

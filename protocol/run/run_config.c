@@ -365,6 +365,10 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
     }
     if (c->free_running && strcmp(c->placement, "apart") != 0)
         return error_set(err, ERR_USAGE, "'free_running' needs 'placement' apart: producers that never wait need their own devices");
+    if (c->free_running && c->no_resampling_pass_rate > 0)
+        return error_set(
+            err, ERR_USAGE,
+            "'no_resampling_pass_rate' works with rollout steps in order, which 'free_running' gives up; leave one of them out");
     if (c->free_running && c->n_behind > 0)
         return error_set(err, ERR_USAGE, "'n_behind' (%" PRId64 ") has no meaning with 'free_running'; 'max_staleness' is its bound",
                          c->n_behind);

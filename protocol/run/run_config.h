@@ -84,6 +84,7 @@ struct run_config {
     char rho_clamp_level[16], rho_mask_level[16];
     double filter_range[2];    // NAN: no filter
     bool filter_no_spread;
+    double no_resampling_pass_rate;    // 0: off
     bool dynamic_batching;
     bool filter_truncated_response;
     bool soft_over_length_punishment;

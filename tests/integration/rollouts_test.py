@@ -91,6 +91,37 @@ class Rollouts(unittest.TestCase):
         self.assertEqual(lines, self.tool("rollouts", os.path.join(away, "groups.zst"), "--log", "--every", "3"))
         self.assertFalse(os.path.exists(os.path.join(run.dir, "rollouts", "log.jsonl")))
 
+    def test_solved_prompts_come_once_and_a_kill_changes_nothing(self):
+        with open(self.task.path("thirds.py"), "w") as f:
+            f.write("import json, sys\nfor line in sys.stdin:\n    q = json.loads(line)\n    right = int(q['row']['gt_answer']) % 3 == 0\n"
+                    "    print(json.dumps({'id': q['id'], 'reward': len(q['response']) % 5, 'format_acc': 1, 'ans_acc': right}), flush=True)\n")
+        file = self.task.run_file(no_resampling_pass_rate=1, n_behind=1, save_interval=4, reward_type=f"program:python3 {self.task.path('thirds.py')}")
+        runs = []
+        for name in ("calm", "shaken"):
+            run = Run(self.task, name, file, ["--max-steps", "20"])
+            self.addCleanup(run.kill)
+            if name == "shaken":
+                run.wait_step(11)    # in the second pass over 64 prompts
+                run.kill()
+                run = Run(self.task, name, resume=True)
+                self.addCleanup(run.kill)
+            code, last = run.wait()
+            self.assertEqual((code, last.get("event")), (0, "finished"), run.logs())
+            items = {}
+            for r in self.tool("rollouts", run.dir):
+                items.setdefault(r["item"], (r["row"], r["ans_acc"]))
+            counts = [r["metrics"].get("rollout/solved_prompts") for r in self.tool("export", "jsonl", run.dir)]
+            runs.append((items, [n for n in counts if n is not None]))
+        self.assertEqual(*runs)
+        items, counts = runs[0]
+        often = {}
+        for row, right in items.values():
+            often.setdefault((row, right), []).append(row)
+        solved = {row: len(n) for (row, right), n in often.items() if right}
+        self.assertEqual(set(solved.values()), {1})
+        self.assertEqual(len(solved), counts[-1])
+        self.assertGreater(max(len(n) for (_, right), n in often.items() if not right), 2)    # the others fill their places
+
     def test_a_missing_or_foreign_file_is_one_sentence(self):
         self.assertIn("none", self.tool("rollouts", self.task.path("none"), want=1))
         self.assertIn("run.yaml", self.tool("rollouts", os.path.join(self.run_.dir, "run.yaml"), want=1))

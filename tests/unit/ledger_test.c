@@ -11,12 +11,19 @@
 struct log {    // the journal's part: the last thing said about each item
     struct ledger_item item[4096];
     int64_t n;
+    bool solved[10];    // rows
 };
 
 static void changed(void *ctx, const struct ledger_item *i)
 {
     struct log *log = ctx;
     log->item[i->item] = *i;
+}
+
+static void solved(void *ctx, int64_t row)
+{
+    struct log *log = ctx;
+    log->solved[row] = true;
 }
 
 static void opened(struct log *log, const struct ledger *l, int64_t first, int64_t n)
@@ -42,6 +49,8 @@ static struct group_summary summary_of(int64_t item)
 }
 
 static const struct ledger_cut rules_all = { .batch_size = 4, .filter = { NAN, NAN, false } };
+static const struct ledger_cut rules_solved = { .batch_size = 4, .filter = { NAN, NAN, false }, .pass_rate = 0.9, .solved = solved };
+static int64_t row_of[4096];    // of each item of the last play
 static const struct ledger_cut rules_filter = { .batch_size = 3, .dynamic = true, .filter = { 0.01, 0.99, false } };
 
 /* Play a run in which groups return and steps are trained in an order drawn from noise, with lost workers and returns to
@@ -58,7 +67,7 @@ static int64_t play(int64_t n_behind, const struct ledger_cut *cut, unsigned noi
         while (ledger_open(l, 8, &first)) {
             opened(log, l, first, 8);
             for (int64_t i = first; i < first + 8; i++)
-                version_of[i] = ledger_find(l, i)->version;
+                version_of[i] = ledger_find(l, i)->version, row_of[i] = ledger_find(l, i)->row;
         }
         int64_t wanted = ledger_version_wanted(l);
         if (wanted >= 0 && wanted != sampler && wanted == step && ledger_version_done(l, sampler))
@@ -104,6 +113,9 @@ static int64_t play(int64_t n_behind, const struct ledger_cut *cut, unsigned noi
                 assert_true(ledger_restore_item(l, &back, &err));
             }
             ledger_restore_state(l, &state);
+            for (int64_t row = 0; row < 10; row++)
+                if (log->solved[row])
+                    (void)ledger_forbid(l, row);
         }
         if (kills && rand() % 90 == 0 && ledger_can_return(l, saved)) {    // the trainer dies: back to what was saved
             ledger_return_to(l, saved, changed, log);
@@ -118,22 +130,55 @@ static int64_t play(int64_t n_behind, const struct ledger_cut *cut, unsigned noi
 
 static void batches_do_not_depend_on_arrival_or_kills(UNUSED void **state)
 {
-    static int64_t want[64][8], got[64][8], version_want[4096], version_got[4096];
+    static int64_t want[64][8], got[64][8], version_want[4096], version_got[4096], row_want[4096];
     static const struct {
         int64_t n_behind;
         const struct ledger_cut *cut;
     } cases[] = {
-        { 0, &rules_all }, { 1, &rules_all }, { 2, &rules_all }, { 0, &rules_filter }, { 1, &rules_filter },
+        { 0, &rules_all },    { 1, &rules_all },    { 2, &rules_all },    { 0, &rules_filter },
+        { 1, &rules_filter }, { 0, &rules_solved }, { 2, &rules_solved },
     };
     for (size_t c = 0; c < ARRAY_SIZE(cases); c++) {
         assert_int_equal(play(cases[c].n_behind, cases[c].cut, 1, false, want, version_want), 40);
+        memcpy(row_want, row_of, sizeof row_want);
         for (unsigned noise = 2; noise < 12; noise++) {
             assert_int_equal(play(cases[c].n_behind, cases[c].cut, noise, true, got, version_got), 40);
             assert_memory_equal(want, got, 40 * sizeof want[0]);
-            for (int64_t i = 0; i <= want[39][2]; i++)
+            for (int64_t i = 0; i <= want[39][2]; i++) {
                 assert_int_equal(version_want[i], version_got[i]);
+                assert_int_equal(row_want[i], row_of[i]);
+            }
         }
     }
+}
+
+static void solved_prompts_are_not_opened_again(UNUSED void **state)
+{
+    struct ledger *l = ledger_make(0);
+    struct log *log = calloc(1, sizeof *log);
+    int64_t first, n_solved = 0;
+    assert_true(ledger_open(l, 8, &first));
+    for (int64_t i = 0; i < 8; i++) {
+        struct group_summary s = summary_of(i);
+        const struct ledger_item *leased = ledger_lease(l, 0, 1);
+        assert_int_equal(ledger_return(l, leased->item, 0, &s), LEDGER_NEW);
+    }
+    ledger_cut(l, &rules_solved, changed, log);
+    for (int64_t i = 0; i < 8; i++) {
+        bool all = summary_of(i).ans_sum >= 4;
+        n_solved += all;
+        assert_int_equal(log->solved[ledger_find(l, i)->row], all);
+    }
+    assert_int_equal(n_solved, 2);
+    assert_true(ledger_open(l, 8, &first));
+    for (int64_t i = 8; i < 16; i++)
+        assert_false(log->solved[ledger_find(l, i)->row]);
+    ledger_allow_all(l);
+    for (int64_t row = 0; row < 9; row++)
+        assert_true(ledger_forbid(l, row));
+    assert_false(ledger_forbid(l, 9));    // the last one
+    free(log);
+    ledger_free(l);
 }
 
 static void without_a_filter_batches_are_the_items_in_order_and_ages_keep_their_bound(UNUSED void **state)
@@ -591,6 +636,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_do_not_depend_on_arrival_or_kills),
+        cmocka_unit_test(solved_prompts_are_not_opened_again),
         cmocka_unit_test(without_a_filter_batches_are_the_items_in_order_and_ages_keep_their_bound),
         cmocka_unit_test(an_episode_shows_every_prompt_once_and_the_next_in_another_order),
         cmocka_unit_test(a_group_of_other_weights_or_of_no_item_is_not_taken),

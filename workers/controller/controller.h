@@ -64,6 +64,7 @@
 #include "workers/controller/rollout_log.h"
 #include "workers/controller/rounds.h"
 #include "workers/controller/schedule.h"
+#include "workers/controller/solved.h"
 #include "workers/controller/step_metrics.h"
 #include "workers/controller/storage.h"
 #include "workers/controller/workers.h"
@@ -98,6 +99,7 @@ struct controller {
     int64_t n_row;            // usable prompts; 0: no worker has loaded the data yet
     struct ledger *ledger;    // NULL until then
     struct data_lines lines;
+    struct solved solved;
     int64_t rebuild_step, rebuild_item;    // where a journal that was made again begins (journal_rebuild.h); 0: it never was
 
     struct workers workers;

@@ -66,6 +66,11 @@ bool ledger_forbid(struct ledger *l, int64_t row)
     return prompt_order_forbid(l->order, row);
 }
 
+void ledger_allow_all(struct ledger *l)
+{
+    prompt_order_allow_all(l->order);
+}
+
 static struct ledger_item *at(const struct ledger *l, int64_t item)
 {
     return item >= l->first && item < l->first + l->n ? &l->item[item - l->first] : NULL;
@@ -370,11 +375,18 @@ static bool group_counts(const struct ledger_cut *cut, const struct group_summar
     return !cut->dynamic || batch_filter_passes(&cut->filter, s);
 }
 
+static bool group_solves(const struct ledger_cut *cut, const struct group_summary *s)
+{
+    return cut->pass_rate > 0 && s->n_scored > 0 && s->ans_sum >= cut->pass_rate * (double)s->n_scored;
+}
+
 int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
 {
     int64_t s = l->state.n_cut, in_pool = 0, made = 0;
     for (int64_t k = 0; k < l->n_live; k++) {
         struct ledger_item *i = live(l, k);
+        if (i->rollout_step == s && i->fate == LEDGER_RETURNED && group_solves(cut, &i->summary) && ledger_forbid(l, i->row))
+            cut->solved(ctx, i->row);
         if (i->rollout_step == s && i->fate == LEDGER_RETURNED && !group_counts(cut, &i->summary)) {
             item_end(l, i, LEDGER_FILTERED);
             changed(ctx, i);

@@ -89,8 +89,9 @@ int64_t ledger_reissue(struct ledger *l, int64_t *oldest, void (*changed)(void *
 bool ledger_open(struct ledger *l, int64_t n, int64_t *first_item);
 /* The prompt of an item: position item % n_row of the episode's order. */
 int64_t ledger_row(const struct ledger *l, int64_t item);
-/* Items opened from now on take the next row of the order in place of this one. False: it is forbidden already, or the last. */
+/* Items opened from now on take another row of the order in place of this one. False: it is forbidden already, or the last. */
 bool ledger_forbid(struct ledger *l, int64_t row);
+void ledger_allow_all(struct ledger *l);
 /* The next issued item of exactly this version, now leased to worker; NULL: none. */
 const struct ledger_item *ledger_lease(struct ledger *l, int64_t version, int worker);
 /* The same, of one rollout step (whose items share their settings). */
@@ -115,6 +116,8 @@ struct ledger_cut {
     int64_t batch_size;    // groups of a train batch
     bool dynamic;          // only groups that pass the filter count; else all do
     struct batch_filter filter;
+    double pass_rate;    // a prompt that a group of the step has solved at least so often is forbidden from now on; 0: none is
+    void (*solved)(void *ctx, int64_t row);    // called for each
 };
 /* Cut the next rollout step; changed is called for each item whose fate or batch it has fixed. Returns batches made. */
 int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);

@@ -151,6 +151,7 @@ void controller_close(struct controller *c)
     answers_release(&c->answers);
     recent_release(&c->recent);
     lines_release(&c->lines);
+    solved_release(&c->solved);
     if (c->in_transaction)
         journal_rollback(c->journal);
     storage_close(c);

@@ -1,5 +1,8 @@
 #include "workers/controller/prompt_order.h"
 #include <stdlib.h>
+#include <string.h>
+
+#define DRAWS_MAX 64
 
 struct prompt_order {
     int64_t seed, n_row;
@@ -67,10 +70,19 @@ int64_t prompt_order_row(const struct prompt_order *o, int64_t item)
 
 int64_t prompt_order_open(const struct prompt_order *o, int64_t item)
 {
-    int64_t base = item - item % o->n_row, row = prompt_order_row(o, item);
-    for (int64_t k = 1; o->forbidden[row]; k++)
-        row = prompt_order_row(o, base + (item - base + k) % o->n_row);
+    int64_t base = item - item % o->n_row, row = prompt_order_row(o, item), place = item - base;
+    uint64_t x = (uint64_t)o->seed ^ (uint64_t)item * 0x9fb21c651e98df25u;
+    for (int64_t k = 0; o->forbidden[row]; k++) {    // where few are left, draws rarely find one: then the next
+        place = k < DRAWS_MAX ? (int64_t)(splitmix(&x) % (uint64_t)o->n_row) : (place + 1) % o->n_row;
+        row = prompt_order_row(o, base + place);
+    }
     return row;
+}
+
+void prompt_order_allow_all(struct prompt_order *o)
+{
+    memset(o->forbidden, 0, (size_t)o->n_row * sizeof *o->forbidden);
+    o->n_forbidden = 0;
 }
 
 bool prompt_order_forbid(struct prompt_order *o, int64_t row)

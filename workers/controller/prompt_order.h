@@ -11,7 +11,9 @@ struct prompt_order *prompt_order_new(int64_t seed, int64_t n_row, bool shuffle)
 void prompt_order_free(struct prompt_order *o);    // NULL is fine
 /* The row of an item's place. */
 int64_t prompt_order_row(const struct prompt_order *o, int64_t item);
-/* The row that an item gets when it is opened: that of its place, or of the next place of its episode whose row is allowed. */
+/* The row that an item gets when it is opened: that of its place, or, when that is forbidden, of a place of its episode that seed and
+ * item choose, so that the others are repeated evenly. */
 int64_t prompt_order_open(const struct prompt_order *o, int64_t item);
 /* Give row to no item that is opened from now on. False: there is no such row, it is forbidden already, or it is the last one left. */
 bool prompt_order_forbid(struct prompt_order *o, int64_t row);
+void prompt_order_allow_all(struct prompt_order *o);

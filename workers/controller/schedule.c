@@ -93,6 +93,15 @@ static bool state_read(const struct buf *text, struct ledger_state *out, int64_t
     return ok || error_set(err, ERR_DATA, "the journal's ledger cannot be read");
 }
 
+/* The rows that no item gets any more: in quarantine, or solved. */
+static bool forbidden_load(struct controller *c, struct ledger *l, struct error *err)
+{
+    struct ledger_state s;
+    ledger_state(l, &s);
+    ledger_allow_all(l);
+    return quarantine_load(c, l, err) && (c->config.no_resampling_pass_rate == 0 || solved_load(c, l, s.n_cut, err));
+}
+
 /* The ledger as the journal has it. all: with every item the run has had, else with those that it held. NULL: see r->err. */
 static struct ledger *ledger_load(struct controller *c, int64_t n_row, bool all, struct restore *r)
 {
@@ -122,7 +131,7 @@ static struct ledger *ledger_load(struct controller *c, int64_t n_row, bool all,
     } else if (c->rebuild_step > 0) {
         ledger_begin_at(l, c->rebuild_step, c->rebuild_item / open_n(c, &c->now), c->rebuild_item);
     }
-    TRY(quarantine_load(c, l, r->err));
+    TRY(forbidden_load(c, l, r->err));
     ok = true;
 out:
     buf_release(&text);
@@ -256,6 +265,14 @@ static bool open_next(struct controller *c, struct run_config *at, struct put *p
 }
 
 /* Cut the oldest open rollout step, if it is all there; free-running: form the batch that the trainer waits for. */
+static void row_solved(void *ctx, int64_t row)
+{
+    struct put *p = ctx;
+    struct ledger_state s;
+    ledger_state(p->c->ledger, &s);
+    p->ok = p->ok && solved_add(p->c, s.n_cut, row, p->err);
+}
+
 static bool cut_next(struct controller *c, struct run_config *at, struct put *p)
 {
     struct ledger_state s;
@@ -263,12 +280,16 @@ static bool cut_next(struct controller *c, struct run_config *at, struct put *p)
     config_at(c, s.n_batch, s.n_cut, at);
     struct ledger_cut cut = { .batch_size = at->train_batch_size * c->config.num_trainers,
                               .dynamic = at->dynamic_batching,
-                              .filter = run_config_filter(at) };
+                              .filter = run_config_filter(at),
+                              .pass_rate = c->config.no_resampling_pass_rate,
+                              .solved = row_solved };
     if (c->config.free_running)
         return s.n_batch == c->step && s.n_batch < c->max_steps && ledger_form(c->ledger, &cut, item_put, p);
     if (!ledger_can_cut(c->ledger))
         return false;
+    int64_t n_solved = c->solved.n;
     ledger_cut(c->ledger, &cut, item_put, p);
+    p->ok = p->ok && (c->solved.n == n_solved || solved_save(c, p->err));
     return true;
 }
 
@@ -311,7 +332,7 @@ bool ledger_undo(struct controller *c, int64_t step, struct error *err)
     if (!ledger_holds(c->ledger, step) && !ledger_reload(c, err))
         return false;
     ledger_rewind(c->ledger, step, item_put, &p);
-    return p.ok && state_save(c, err);
+    return p.ok && forbidden_load(c, c->ledger, err) && state_save(c, err);
 }
 
 bool groups_lost(struct controller *c, int64_t n, const struct error *why, struct error *err)
