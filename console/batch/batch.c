@@ -346,6 +346,8 @@ static json_t *event_json(const struct batch_event *e)
 
 void batch_event(struct batch *b, const struct batch_event *e)
 {
+    if (strcmp(e->kind, "doctor") == 0)
+        batch_bound(b, e->text);
     json_t *json = event_json(e);
     if (!json)
         return;

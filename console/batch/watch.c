@@ -216,7 +216,8 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
             break;
     }
     struct diagnosis last = doctor_summary(m);
-    batch_bound(w.batch, last.text);
+    if (last.text[0])
+        batch_bound(w.batch, last.text);
     const char *left = w.reached ? "what was waited for has come; the run goes on" : "the run continues";
     if (options->until && !w.reached && run_state_is_over(m->state) && !signalled)
         ok = error_set(err, ERR_NOT_FOUND, "the run is over, and '%.40s' has not come", options->until);

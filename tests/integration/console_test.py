@@ -42,7 +42,7 @@ class Console(RunCase):
         self.assertEqual(console.wait(LIMIT), 3, console.stderr.read())
         lines = [json.loads(line) for line in out.splitlines()]
         self.assertEqual(lines[-1]["event"], "stopped")
-        self.assertEqual({line["event"] for line in lines[:-1]} - {"step", "doctor"}, {"state", "checkpoint", "command"})
+        self.assertEqual({line["event"] for line in lines[:-1]} - {"step", "doctor", "alarm"}, {"state", "checkpoint", "command"})
         self.assertIn("stopping", [line.get("state") for line in lines])
         steps = [line for line in lines if line["event"] == "step"]
         self.assertEqual([1] + [line["step"] for line in steps], run.steps())

@@ -88,6 +88,14 @@ static struct diagnosis judge(const struct controller *c)
     return d;
 }
 
+static void tell(struct controller *c, const struct diagnosis *d)
+{
+    c->doctor.told = d->name;
+    c->doctor.told_step = c->step;
+    event_add_facts(c, "doctor", "controller", d->text,
+                    json_pack("{s:s, s:s, s:s}", "kind", diagnosis_kind_name(d->kind), "name", d->name, "remedy", d->remedy));
+}
+
 void doctor_step(struct controller *c)
 {
     struct doctor *k = &c->doctor;
@@ -96,10 +104,14 @@ void doctor_step(struct controller *c)
     if (k->n < STEPS_LEAST || !doctor_bound(recent, k, &d)
         || (k->told && (strcmp(k->told, d.name) == 0 || c->step - k->told_step < DOCTOR_STEPS)))
         return;
-    k->told = d.name;
-    k->told_step = c->step;
-    event_add_facts(c, "doctor", "controller", d.text,
-                    json_pack("{s:s, s:s, s:s}", "kind", diagnosis_kind_name(d.kind), "name", d.name, "remedy", d.remedy));
+    tell(c, &d);
+}
+
+void doctor_end(struct controller *c)
+{
+    struct diagnosis d = { .kind = DIAGNOSIS_NONE };
+    if (c->doctor.n > 0 && doctor_bound(recent, &c->doctor, &d))
+        tell(c, &d);
 }
 
 void doctor_write(const struct controller *c, struct msg_out *m)

@@ -18,6 +18,8 @@ void state_set(struct controller *c, enum run_state state, const char *who, cons
     if (c->state == state)
         return;
     char line[1200];
+    if (run_state_is_over(state))
+        doctor_end(c);
     snprintf(line, sizeof line, "%s%s%s", run_state_name(state), text[0] ? ": " : "", text);
     c->state = state;
     if (text != c->reason)    // a reason that stays must not be printed onto itself
