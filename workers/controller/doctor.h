@@ -17,5 +17,5 @@ struct doctor {
 };
 void doctor_past(struct doctor *d, const struct journal_step *s);    // a step from the journal, or the one just made
 void doctor_step(struct controller *c);                              // a step is done
-void doctor_end(struct controller *c);     // the run is about to be over: its last words
+void doctor_end(struct controller *c);                               // the run is about to be over: its last words
 void doctor_write(const struct controller *c, struct msg_out *m);    // the map doctor, as status has it
