@@ -24,6 +24,7 @@
 #include "protocol/wire/run_door.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "protocol/run/journal.h"
+#include "protocol/run/control_lock.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/spawn.h"
 
@@ -32,7 +33,7 @@
 
 struct ctl {
     const char *run, *runs_dir, *depth;
-    bool json, verify, yes;
+    bool json, verify, yes, force;
     double limit_s;
     char run_dir[PATH_MAX];
     bool read_only;
@@ -216,6 +217,10 @@ static void status_print(const struct msg_in *in)
     printf("\n");
     if (mval_text(root, "alert", alert, sizeof alert)[0])
         printf("alert: %s\n", alert);
+    struct control_lock lock;
+    control_lock_read(&lock, mval_get(root, "lock"));
+    if (lock.holder[0])
+        printf("lock: %s has the control, since %.0f s\n", lock.holder, fmax(clock_wall_s() - lock.since_s, 0));
     const struct mval *doctor = mval_get(root, "doctor");
     if (doctor)
         printf("doctor: %s%s%s\n", mval_text(doctor, "text", alert, sizeof alert),
@@ -397,13 +402,16 @@ static bool command_send(struct ctl *c, const struct command *command, struct er
     snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, id[0], id[1]);
     if (c->id)
         snprintf(text, sizeof text, "%s", c->id);
-    snprintf(who, sizeof who, "%.64s@%s, ctl", pw ? pw->pw_name : "?", host);
+    const char *tty = ttyname(STDIN_FILENO);
+    snprintf(who, sizeof who, "%.40s@%.50s, ctl%s%.20s", pw ? pw->pw_name : "?", host, tty ? " on " : "",
+             tty && strncmp(tty, "/dev/", 5) == 0 ? tty + 5 : "");
     double limit_s = c->limit_s > 0 ? c->limit_s : spec->limit_s;
     msg_begin(&m, MSG_COMMAND);
     msg_str(&m, "id", text);
     msg_str(&m, "command", spec->name);
     msg_str(&m, "who", who);
     msg_f64(&m, "limit_s", limit_s);
+    msg_bool(&m, "force", c->force);
     command_args_write(command, &m);
     bool ok = msg_finish(&m, err) && agent_ask(c, MSG_COMMAND, &m, (int64_t)(1000 * limit_s) + 10000, &in, &ev, err);
     msg_release(&m);
@@ -516,6 +524,7 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
           "use the socket that only shows the run; always on for users other than its owner" },
         { "yes", "y", CLI_FLAG, &c.yes, NULL,
           "commands: do not ask for confirmation (asked on a terminal, for commands with consequences)" },
+        { "force", NULL, CLI_FLAG, &c.force, NULL, "commands: in spite of another operator's lock" },
         { "limit", NULL, CLI_F64, &c.limit_s, "SECONDS", "give up after this long and name the process that is late" },
     };
     struct buf about = BUF_INIT;

@@ -439,7 +439,10 @@ struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int6
     snprintf(l->run_dir, sizeof(l->run_dir), "%s", run_dir);
     struct passwd *user = getpwuid(getuid());
     gethostname(host, sizeof(host) - 1);
-    snprintf(l->who, sizeof(l->who), "%.40s@%.50s, console", user ? user->pw_name : "someone", host);
+    const char *tty = ttyname(STDIN_FILENO);
+    snprintf(l->who, sizeof(l->who), "%.40s@%.40s, console%s%.20s", user ? user->pw_name : "someone", host, tty ? " on " : "",
+             tty && strncmp(tty, "/dev/", 5) == 0 ? tty + 5 : "");
+    snprintf(m->me, sizeof(m->me), "%s", l->who);
     if (getrandom(&l->random, sizeof(l->random), 0) < 0)
         l->random = (uint64_t)now_ns;
     l->next_tag = TAG_COMMAND;

@@ -8,6 +8,7 @@
 #include "console/fleet/series.h"
 #include "protocol/base/error.h"
 #include "protocol/run/alarm_book.h"
+#include "protocol/run/control_lock.h"
 #include "protocol/run/doctor.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/metrics.h"
@@ -165,6 +166,8 @@ struct model {
     char reason[256], pause_depth[16];
     bool ended;                            // it is over, and everything available has arrived
     char alert[160], alert_remedy[320];    // what needs the operator's attention, and what to do; "": nothing
+    struct control_lock lock;              // who has the control of the run
+    char me[128];                          // who this console is to the run; "": nobody
     struct diagnosis says;                 // what the controller says of the run
     int64_t step, max_steps;               // max_steps 0: unknown
     int64_t rollout_step, incarnation;

@@ -223,6 +223,7 @@ void news_status(struct model *m, const struct mval *v, int64_t now_ns)
     m->left_s = mval_f64(mval_get(v, "left_s"), NAN);
     m->checkpoint = mval_i64(mval_get(v, "checkpoint"), -1);
     alarms_read(m, mval_get(v, "alarms"));
+    control_lock_read(&m->lock, mval_get(v, "lock"));
     doctor_read(&m->says, mval_get(v, "doctor"));
     mval_text(v, "undo", m->undo, sizeof(m->undo));
     m->n_buffer = 0;

@@ -298,6 +298,11 @@ static bool simulate_command(struct feed *f, struct model *m, const struct comma
     } else if (strcmp(c->name, "stop") == 0) {
         s->stopping = true;
         s->paused = false;
+    } else if (strcmp(c->name, "lock") == 0) {
+        snprintf(m->lock.holder, sizeof(m->lock.holder), "you@here, console");
+        m->lock.since_s = clock_wall_s();
+    } else if (strcmp(c->name, "unlock") == 0) {
+        m->lock.holder[0] = 0;
     } else if (strcmp(c->name, "set") == 0) {
         const struct knob *k = knob_find(c->arg[0].key, err);
         snprintf(s->undo, sizeof(s->undo), "%s %s -> %s", c->arg[0].key, c->arg[0].value, k ? m->knob[k - knobs].text : "");
@@ -325,6 +330,7 @@ struct feed *simulate_new(const struct simulate_options *options, struct model *
     s->random = options->seed;
     s->start_ns = now_ns;
     snprintf(m->name, sizeof(m->name), "simulated");
+    snprintf(m->me, sizeof(m->me), "you@here, console");
     model_link(m, LINK_LIVE, "", now_ns);
     for (int i = 0; i < n_knobs; i++)
         model_knob(m, knobs[i].name, knobs[i].def && knobs[i].def[0] ? knobs[i].def : "-", now_ns);

@@ -163,6 +163,7 @@ static bool signals_look(struct watch *w, struct error *err)
         msg_str(&m, "command", "stop");
         msg_str(&m, "who", stop_cause());
         msg_f64(&m, "limit_s", STOP_LIMIT_S);
+        msg_bool(&m, "force", true);    // whoever started the run may end it, whoever has its control
         bool ok = msg_finish(&m, err) && peer_ask(w->agent, &m, STOP_LIMIT_S * 1000, 1, err);
         msg_release(&m);
         w->stop_open = w->stop_sent = ok;

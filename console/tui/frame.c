@@ -46,6 +46,27 @@ static const struct state_row *state_word(const struct app *a, int64_t now_ns, c
     return row;
 }
 
+/* What this console may do, and who else has the control: columns used. */
+static int badges_draw(const struct app *a, struct cells *c, int x, int y, int room, enum role role, double wall_s)
+{
+    const struct control_lock *l = &a->model->lock;
+    int used = 0;
+    char text[96], age[16];
+    if (app_looks_only(a)) {
+        int n = cells_text(c, x, y, room, " READ-ONLY ", role);
+        cells_attr(c, (struct rect){ x, y, n, 1 }, ATTR_REVERSE | ATTR_BOLD);
+        used = n + 1;
+    }
+    if (!l->holder[0])
+        return used;
+    const char *who = strcmp(l->holder, a->model->me) == 0 ? "you" : l->holder;
+    int short_w = (int)MIN(strcspn(who, "@"), (size_t)12);
+    snprintf(text, sizeof(text), " LOCK %.*s %s ", room >= 90 ? 60 : short_w, who, duration_format(age, wall_s - l->since_s));
+    int n = cells_text(c, x + used, y, room - used, text, role);
+    cells_attr(c, (struct rect){ x + used, y, n, 1 }, ATTR_REVERSE);
+    return used + n + 1;
+}
+
 static void bar_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns, double wall_s)
 {
     const struct model *m = a->model;
@@ -71,6 +92,7 @@ static void bar_draw(const struct app *a, struct cells *c, struct rect r, int64_
     cells_put(c, state_at, r.y, row->sign, role);
     cells_attr(c, (struct rect){ name_at, r.y, x - name_at, 1 }, ATTR_BOLD);
     x += 2;
+    x += badges_draw(a, c, x, r.y, end - x, role, wall_s);
     if (m->told_ns == 0) {
         cells_text(c, x, r.y, end - x, m->link_text, role);
         return;
@@ -228,8 +250,6 @@ static void footer_draw(const struct app *a, struct cells *c, struct rect r)
     }
     int reserve = 8;    // "? help "
     int x = r.x + 1;
-    if (app_looks_only(a))
-        x += cells_text(c, x, r.y, MAX(r.w - reserve, 0), "read-only", ROLE_DIM) + 2;
     for (int i = 0; i < n; i++) {
         char keys[16];
         snprintf(keys, sizeof(keys), "%.*s", (int)strcspn(row[i]->keys + 1, " ") + 1, row[i]->keys);

@@ -78,6 +78,28 @@ class Commands(RunCase):
         os.kill(run.processes()["controller"], 9)    # ids outlive the controller
         self.assertEqual(self.ok(run, "set", "learning_rate=0.003", "--id", "mine-1"), first)
 
+    def test_who_has_taken_the_control_is_the_only_one_obeyed_until_it_is_forced(self):
+        run = self.start()
+        code, out, said = run.ctl_on_terminal("", "lock")    # of its terminal; ours has none
+        self.assertEqual(code, 0, said)
+        holder = self.status(run)["lock"]["holder"]
+        self.assertIn(", ctl on pts/", holder)
+        for words in (("set", "learning_rate=0.002"), ("restart", "scorer"), ("unlock",), ("lock",), ("pause",)):
+            refused = run.ctl(*words)
+            self.assertEqual(refused.returncode, 1, words)
+            self.assertIn(f"refused: {holder} has had control of the run for ", refused.stderr)
+            self.assertIn(f"rollcall ctl --force {words[0]}", refused.stderr)    # what would work
+        self.assertIn(f"lock: {holder} has the control", self.ok(run, "status"))
+        os.kill(run.processes()["controller"], 9)    # it outlives the controller
+        self.until("the controller is back", lambda: "lock" in self.status(run), run)
+        self.assertEqual(run.ctl("set", "learning_rate=0.002").returncode, 1)
+        self.ok(run, "--force", "set", "learning_rate=0.002")
+        self.assertTrue([text for _, text in self.commands(run) if text == f"'set' in spite of the control that {holder} has"])
+        self.assertIn(f"taken from {holder}", self.ok(run, "lock", "force"))
+        self.ok(run, "unlock")
+        self.assertNotIn("lock", self.status(run))
+        self.assertEqual(run.ctl("unlock").returncode, 1)
+
     def test_a_drained_run_holds_nothing_and_is_saved(self):
         run = self.start(n_behind=1, save_interval=0)
         self.ok(run, "pause", "--depth", "drain")

@@ -522,15 +522,16 @@ static void an_onlooker_is_offered_nothing_else_and_refused_at_once(UNUSED void 
     static const char *const typed[] = { ":stop\r", ":set temperature=0.9\r", ":pause\r", ":quarantine 3\r", ":restart scorer\r" };
     struct stage s;
     stage_make(&s, &usual, 160, 24);
-    for (char pane = '1'; pane <= '6'; pane++) {
+    for (char pane = '1'; pane <= '8'; pane++) {
         press(&s, (uint32_t)pane);
         s.feed->read_only = false;
         assert_non_null(strstr(footer(&s), "pause"));
-        assert_null(strstr(footer(&s), "read-only"));
+        assert_false(shows(&s, " READ-ONLY "));
         s.feed->read_only = true;
+        assert_true(shows(&s, " READ-ONLY "));
         for (size_t i = 0; i < ARRAY_SIZE(acts); i++)
             assert_null(strstr(footer(&s), acts[i]));
-        for (const char *const *word = (const char *[]){ "read-only", "command", "quit", "help", NULL }; *word; word++)
+        for (const char *const *word = (const char *[]){ "command", "quit", "help", NULL }; *word; word++)
             assert_non_null(strstr(footer(&s), *word));
         for (int i = 0; i < n_key_rows; i++) {
             if (!request_acts(key_table[i].request) || key_request(key_table[i].key[0], s.app.shown) != key_table[i].request)
@@ -553,6 +554,29 @@ static void an_onlooker_is_offered_nothing_else_and_refused_at_once(UNUSED void 
     assert_string_equal(s.app.prompt.text, "pane ");    // the run's 'pause' is not offered
     type(&s, "log\r");
     assert_int_equal(s.app.shown, PANE_LOG);
+    stage_release(&s);
+}
+
+static void who_has_the_control_is_in_the_top_line(UNUSED void **state)
+{
+    static const int sizes[][2] = { { 60, 15 }, { 80, 24 }, { 200, 60 } };
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    pass(&s, 1);
+    assert_false(shows(&s, "LOCK"));
+    type(&s, ":lock\r");
+    assert_true(shows(&s, " LOCK you "));
+    snprintf(s.m->lock.holder, sizeof s.m->lock.holder, "maria@head, console on pts/3");
+    s.m->lock.since_s = 1700000000 - 125;    // the screen's clock says 1700000000
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        app_resize(&s.app, sizes[i][0], sizes[i][1]);
+        const char *found = strstr(screen(&s), " LOCK maria");
+        assert_true(found && found < strchr(screen(&s), '\n'));
+        assert_true(shows(&s, " 2:05 "));
+    }
+    assert_true(shows(&s, "maria@head, console on pts/3"));    // in full where there is room
+    type(&s, ":unlock\r");
+    assert_false(shows(&s, "LOCK"));
     stage_release(&s);
 }
 
@@ -902,6 +926,7 @@ int main(void)
         cmocka_unit_test(commands_are_checked_before_they_are_sent),
         cmocka_unit_test(colon_q_quits_and_a_mistyped_command_gets_the_nearest),
         cmocka_unit_test(an_onlooker_is_offered_nothing_else_and_refused_at_once),
+        cmocka_unit_test(who_has_the_control_is_in_the_top_line),
         cmocka_unit_test(completion_finds_commands_and_knobs),
         cmocka_unit_test(a_stuck_worker_is_named_everywhere_within_five_seconds),
         cmocka_unit_test(a_click_on_a_tab_goes_there_at_any_width),

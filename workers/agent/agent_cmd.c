@@ -93,6 +93,10 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
         break;
     case MSG_COMMAND: {
         bool of_node = command_of_node(a, &in);
+        if (!command_allowed(a, &in, of_node, &err)) {
+            request_refuse(ev->request, &err);
+            break;
+        }
         if (of_node && !a->gate) {
             error_set(&err, ERR_REFUSED, "this run does not accept nodes; see the setting 'listen'");
             request_refuse(ev->request, &err);
@@ -200,6 +204,7 @@ static bool end_tick(struct agent *a)
         msg_str(&m, "id", "agent-signal");
         msg_str(&m, "command", "stop");
         msg_str(&m, "who", "a signal to the agent");
+        msg_bool(&m, "force", true);
         if (msg_finish(&m, &err) && !peer_ask(a->controller, &m, 600000, UINT64_MAX, &err))
             log_warn("%s", err.text);
         msg_release(&m);

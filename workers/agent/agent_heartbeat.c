@@ -110,6 +110,7 @@ static void detail_take(struct agent *a, const struct mval *detail, int64_t now,
     buf_add(&a->detail, data, len);
     a->detail_ms = now;
     knobs_watch_take(&a->config, mval_get(detail, "knobs"));    // they may have changed since
+    control_lock_read(&a->lock, mval_get(detail, "lock"));
     mval_text(detail, "state", state, sizeof state);
     if (!a->over && run_state_is_over(run_state_find(state))) {
         log_info("the run is over: %s", state);

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include "protocol/run/control_lock.h"
 #include "protocol/run/run_config.h"
 #include "protocol/wire/transport.h"
 #include "workers/host/node_watch.h"
@@ -73,9 +74,10 @@ struct agent {
     struct restart restart[RESTART_MAX];
     int n_restart;    // in total; the newest is at (n_restart - 1) % RESTART_MAX
     struct note note[NOTE_MAX];
-    int64_t turned_ms;    // when the loop last turned
-    int64_t kept_ms;      // when the last sample went to the journal; 0: none yet
-    struct buf detail;    // the controller's last heartbeat
+    int64_t turned_ms;           // when the loop last turned
+    int64_t kept_ms;             // when the last sample went to the journal; 0: none yet
+    struct buf detail;           // the controller's last heartbeat
+    struct control_lock lock;    // as it said then
     int64_t detail_ms, ended_ms, stop_ms, sampled_ms;
     bool over;
     bool waits_told;    // the log has said that the end waits for last answers
@@ -119,6 +121,8 @@ void pending_ask(struct agent *a, struct pending *x);
 void pending_answered(struct agent *a, struct net_event *ev);
 void pendings_tick(struct agent *a);
 int64_t pendings_due(const struct agent *a);
+/* May this command be carried out, as far as the run's lock goes? The controller judges what it carries out itself. */
+bool command_allowed(const struct agent *a, const struct msg_in *in, bool of_node, struct error *err);
 bool restart_asked(struct agent *a, struct request *r, const struct msg_in *in);    // false: it is a different command
 
 /* ---- agent_keeper.c ---- */

@@ -182,6 +182,16 @@ static const struct restart *restart_do(struct agent *a, const struct msg_in *in
     return r;
 }
 
+bool command_allowed(const struct agent *a, const struct msg_in *in, bool of_node, struct error *err)
+{
+    char command[32], who[128];
+    mval_text(in->root, "command", command, sizeof command);
+    if (!of_node && strcmp(command, "restart") != 0)
+        return true;
+    return control_lock_lets(&a->lock, mval_text(in->root, "who", who, sizeof who), command, mval_bool(mval_get(in->root, "force"), false),
+                             clock_wall_s(), err);
+}
+
 bool restart_asked(struct agent *a, struct request *r, const struct msg_in *in)
 {
     char command[32];

@@ -20,6 +20,8 @@ const char *pause_depth_name(enum pause_depth depth)
     return depth_names[depth];
 }
 
+static void lock_restore(struct controller *c);
+
 /* ---- pause and stop survive the controller: one file in the folder of sockets, which is emptied when a run is started ---- */
 
 static void orders_keep(const struct controller *c)
@@ -51,6 +53,7 @@ void orders_restore(struct controller *c)
             snprintf(c->reason, sizeof c->reason, "stopped by an operator");
     }
     buf_release(&text);
+    lock_restore(c);
 }
 
 void orders_pause(struct controller *c, enum pause_depth depth)
@@ -59,6 +62,79 @@ void orders_pause(struct controller *c, enum pause_depth depth)
         return;
     c->orders.pause = depth;
     orders_keep(c);
+}
+
+/* ---- the lock, which survives the controller in the same folder ---- */
+
+static void lock_keep(const struct controller *c)
+{
+    char path[4200], text[256];
+    struct error err;
+    snprintf(path, sizeof path, "%s/sock/lock", c->process.run_dir);
+    if (!c->orders.lock.holder[0]) {
+        unlink(path);
+        return;
+    }
+    int n = snprintf(text, sizeof text, "%.0f %s", c->orders.lock.since_s, c->orders.lock.holder);
+    if (!file_write(path, text, (size_t)n, &err))
+        log_warn("%s", err.text);
+}
+
+static void lock_restore(struct controller *c)
+{
+    char path[4200];
+    struct error err;
+    struct buf text = BUF_INIT;
+    struct control_lock *l = &c->orders.lock;
+    snprintf(path, sizeof path, "%s/sock/lock", c->process.run_dir);
+    if (path_exists(path) && file_read(&text, path, 256, &err) && sscanf(buf_text(&text), "%lf %127[^\n]", &l->since_s, l->holder) != 2)
+        *l = (struct control_lock){ 0 };
+    buf_release(&text);
+}
+
+static bool lock_begin(struct controller *c, struct order *o, const struct mval *args, struct effect *effect, struct error *err)
+{
+    char how[16];
+    struct control_lock *l = &c->orders.lock;
+    bool other = l->holder[0] && strcmp(l->holder, o->who) != 0;
+    if (other && !o->force && strcmp(mval_text(args, "how", how, sizeof how), "force") != 0)
+        return control_lock_lets(l, o->who, "lock", false, clock_wall_s(), err);
+    buf_fmt(&effect->text, "%s has the control of the run", o->who);
+    if (other)
+        buf_fmt(&effect->text, ", taken from %s", l->holder);
+    if (!l->holder[0] || other)
+        l->since_s = clock_wall_s();
+    snprintf(l->holder, sizeof l->holder, "%s", o->who);
+    lock_keep(c);
+    return true;
+}
+
+static bool unlock_begin(struct controller *c, UNUSED struct order *o, UNUSED const struct mval *args, struct effect *effect,
+                         struct error *err)
+{
+    struct control_lock *l = &c->orders.lock;
+    if (!l->holder[0])
+        return error_set(err, ERR_REFUSED, "nobody has taken the control of the run");
+    buf_fmt(&effect->text, "%s gives the control of the run back", l->holder);
+    *l = (struct control_lock){ 0 };
+    lock_keep(c);
+    return true;
+}
+
+/* Does the lock let this command through? What overrides it is in the audit trail. */
+static bool lock_lets(struct controller *c, const struct order *o, const char *name, struct error *err)
+{
+    char text[320];
+    const struct control_lock *l = &c->orders.lock;
+    if (strcmp(name, "lock") == 0)    // it says itself whom it is taken from
+        return true;
+    if (!control_lock_lets(l, o->who, name, o->force, clock_wall_s(), err))
+        return false;
+    if (o->force && l->holder[0] && strcmp(l->holder, o->who) != 0) {
+        snprintf(text, sizeof text, "'%s' in spite of the control that %s has", name, l->holder);
+        event_add(c, "command", o->who, text, "");
+    }
+    return true;
 }
 
 /* ---- set, revert, quarantine: they take effect at once ---- */
@@ -221,6 +297,8 @@ static const struct order_row {
     { "rollback", rollback_begin, rollback_reached },
     { "pin", pin_begin, NULL },
     { "unpin", unpin_begin, NULL },
+    { "lock", lock_begin, NULL },
+    { "unlock", unlock_begin, NULL },
     { "ack", ack_begin, NULL },
     { "mute", mute_begin, NULL },
     { "unmute", unmute_begin, NULL },
@@ -242,6 +320,8 @@ static bool order_begin(struct controller *c, struct order *o, const char *name,
         return error_set(err, ERR_REFUSED, "the run has ended (%s)", run_state_name(c->state));
     if (!o->row)
         return error_set(err, ERR_UNSUPPORTED, "'%s' is carried out by the agent", name);
+    if (!lock_lets(c, o, name, err))
+        return false;
     bool ok = o->row->begin(c, o, args, &effect, err);
     if (ok && o->row->reached) {
         orders_keep(c);
@@ -286,6 +366,7 @@ void command_came(struct controller *c, struct request *r, const struct msg_in *
         return;
     }
     o.row = row_find(name);
+    o.force = mval_bool(mval_get(in->root, "force"), false);
     o.limit_ms = clock_ms() + (int64_t)(1000 * mval_f64(mval_get(in->root, "limit_s"), spec->limit_s));
     if (!order_begin(c, &o, name, mval_get(in->root, "args"), &err))
         outcome_failed(c, r, o.id, o.who, &err);

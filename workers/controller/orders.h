@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "protocol/run/control_lock.h"
+
 #define ORDERS_MAX 32
 
 struct controller;
@@ -23,6 +25,7 @@ struct order {    // a command that waits
     const struct order_row *row;
     struct request *request;
     char id[128], who[128];
+    bool force;                // in spite of another's lock
     enum pause_depth depth;    // of a pause
     int64_t step;              // that the run had when it was asked
     int64_t limit_ms;
@@ -33,6 +36,7 @@ struct orders {
     int64_t rollback;           // step to go back to; -1: none is wanted
     char rollback_who[128];     // who wants it
     char rollback_told[256];    // what the last one has undone
+    struct control_lock lock;
     struct order pending[ORDERS_MAX];
     int n;
 };

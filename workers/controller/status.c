@@ -101,6 +101,12 @@ void detail_write(void *ctx, struct msg_out *m)
         char alert[WASTE_TEXT_MAX];
         msg_str(m, "alert", waste_text(&c->counts.waste, alert, sizeof alert));
     }
+    if (c->orders.lock.holder[0]) {
+        msg_map(m, "lock");
+        msg_str(m, "holder", c->orders.lock.holder);
+        msg_f64(m, "since", c->orders.lock.since_s);
+        msg_end(m);
+    }
     alarms_write(c, m);
     doctor_write(c, m);
     msg_str(m, "pause_depth", pause_depth_name(c->orders.pause));
