@@ -80,8 +80,10 @@ class Commands(RunCase):
 
     def test_who_has_taken_the_control_is_the_only_one_obeyed_until_it_is_forced(self):
         run = self.start()
-        code, out, said = run.ctl_on_terminal("", "lock")    # of its terminal; ours has none
-        self.assertEqual(code, 0, said)
+        ours, theirs = os.openpty()
+        self.addCleanup(os.close, ours)
+        self.addCleanup(os.close, theirs)
+        subprocess.run([ROLLCALL, "ctl", "--run", run.dir, "lock"], stdin=theirs, stdout=subprocess.DEVNULL, timeout=LIMIT, check=True)    # we have no terminal ourselves
         holder = self.status(run)["lock"]["holder"]
         self.assertIn(", ctl on pts/", holder)
         for words in (("set", "learning_rate=0.002"), ("restart", "scorer"), ("unlock",), ("lock",), ("pause",)):

@@ -57,6 +57,25 @@ static bool refused_late(const struct agent *a, struct request *r, const struct 
     return true;
 }
 
+/* The control has been taken or given back: it holds here too from this answer on, not from the controller's next heartbeat. */
+static void lock_learn(struct agent *a, const struct pending *x, const struct net_event *ev)
+{
+    struct msg_in in, answer;
+    struct error err;
+    char command[32];
+    if (!msg_read_request(&in, x->msg.data, x->msg.len, &err))
+        return;
+    mval_text(in.root, "command", command, sizeof command);
+    bool lock = strcmp(command, "lock") == 0;
+    if ((lock || strcmp(command, "unlock") == 0) && msg_read_answer(&answer, MSG_COMMAND, ev->data, ev->len, &err)) {
+        a->lock = (struct control_lock){ .since_s = clock_wall_s() };
+        if (lock)
+            mval_text(in.root, "who", a->lock.holder, sizeof a->lock.holder);
+        msg_in_release(&answer);
+    }
+    msg_in_release(&in);
+}
+
 /* An answer is passed back unchanged. A lost one is requested again until the limit: commands carry ids, and all other requests
  * only read. */
 void pending_answered(struct agent *a, struct net_event *ev)
@@ -80,6 +99,8 @@ void pending_answered(struct agent *a, struct net_event *ev)
         msg_in_release(&in);
     } else {
         struct msg_out m = MSG_OUT_INIT;
+        if (x->type == MSG_COMMAND)
+            lock_learn(a, x, ev);
         buf_add(&m.buf, ev->data, ev->len);
         request_answer(x->request, &m);
         msg_release(&m);
