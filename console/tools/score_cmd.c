@@ -188,7 +188,8 @@ static bool score_cmd(int argc, char **argv, struct error *err)
         { "cache-length", NULL, CLI_I64, &config.cache_len, "N",
           "how near, in tokens (0, the default: the smaller of 1024 and a quarter of N)" },
         { "code-verifier-api-url", NULL, CLI_STR, &config.code_verifier_api_url, "URL",
-          "an external verifier for code" },
+          "an external verifier for code, or several with commas between them" },
+        { "code-verifier-key-file", NULL, CLI_STR, &config.code_verifier_key_file, "FILE", "send the bearer token in this file to it" },
         { "program-timeout", NULL, CLI_F64, &config.program_timeout_s, "S", "time limit for a reward program, in seconds" },
         { "summary", NULL, CLI_FLAG, &summary, NULL, "print the mean scores to stderr at the end" },
     };
@@ -213,6 +214,10 @@ static bool score_cmd(int argc, char **argv, struct error *err)
         config.type = config.type ? config.type : run.type;
         config.max_new_tok = config.max_new_tok ? config.max_new_tok : run.max_new_tok;
     }
+    if (config.code_verifier_api_url)
+        verify.code_api_url = config.code_verifier_api_url;
+    if (config.code_verifier_key_file)
+        verify.code_key_file = config.code_verifier_key_file;
     config.verify = &verify;
     struct reward *r = reward_new(&config, err);
     free(settings);

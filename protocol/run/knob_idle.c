@@ -122,6 +122,10 @@ static bool no_penalty(const struct run_config *c)
 {
     return no_verifier(c) || !c->non_stop_penalty;
 }
+static bool no_service(const struct run_config *c)
+{
+    return !c->code_verifier_api_url[0];
+}
 static bool no_eval(const struct run_config *c)
 {
     return !c->eval_dataset[0];
@@ -188,6 +192,7 @@ static const struct idle_rule {
     { "code_max_execution_time", no_verifier, VERIFY_WHY },
     { "code_pass_rate_reward_threshold", no_verifier, VERIFY_WHY },
     { "code_apply_perf_penalty", no_verifier, VERIFY_WHY },
+    { "code_verifier_key_file", no_service, "'code_verifier_api_url' is not set" },
     { "eval_interval", no_eval, EVAL_WHY },
     { "eval_temperature", no_eval, EVAL_WHY },
     { "eval_save_dir", no_eval, EVAL_WHY },

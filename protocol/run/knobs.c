@@ -129,7 +129,8 @@ const struct knob knobs[] = {
     { "code_max_execution_time", NULL, NULL, "reward", KNOB_F64, "s", 0, 600, .above_min = true, AT(code_max_execution_time), .def = "1", .help = "the verifiers of code: time limit of one test" },
     { "code_pass_rate_reward_threshold", NULL, NULL, "reward", KNOB_F64, "", 0, 1, AT(code_pass_rate_reward_threshold), .def = "0", .help = "the verifiers of code: a smaller share of passed tests scores 0" },
     { "code_apply_perf_penalty", NULL, NULL, "reward", KNOB_BOOL, "", AT(code_apply_perf_penalty), .def = "false", .help = "the verifiers of code: a passed test counts for the share of its time limit that it left" },
-    { "code_verifier_api_url", NULL, "cv", "reward", KNOB_TEXT, "", AT(code_verifier_api_url), .def = "", .help = "external verifier for code, or several with commas between them, asked in turn; unset: the local sandbox" },
+    { "code_verifier_api_url", NULL, "cv", "reward", KNOB_TEXT, "", AT(code_verifier_api_url), .def = "", .help = "external verifier for code, or several with commas between them, asked in turn; unset: the local sandbox. 'rollcall scorer --listen' is one" },
+    { "code_verifier_key_file", NULL, NULL, "reward", KNOB_PATH, "", AT(code_verifier_key_file), .def = "", .help = "send the bearer token in this file to it" },
     { "reward_timeout_s", NULL, NULL, "reward", KNOB_F64, "s", 0, 3600, .above_min = true, AT(reward_timeout_s), .def = "10", .help = "time limit for a reward program or an external verifier, and for one test of a code reward" },
     { "scorer_threads", NULL, NULL, "reward", KNOB_I64, "", 0, 256, AT(scorer_threads), .def = "0", .help = "scoring threads; 0: as many as cores" },
 

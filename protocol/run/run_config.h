@@ -110,7 +110,7 @@ struct run_config {
     char lora_adapter[RUN_TEXT_MAX];    // PEFT's directory to begin from, or ""
     /* reward */
     char reward_type[256];
-    char code_verifier_api_url[RUN_TEXT_MAX];
+    char code_verifier_api_url[RUN_TEXT_MAX], code_verifier_key_file[RUN_TEXT_MAX];
     double verification_reward, format_reward, non_stop_penalty_value, max_length_verifier_max_length;    // struct verify_options
     double code_max_execution_time, code_pass_rate_reward_threshold;
     bool code_apply_perf_penalty;

@@ -7,6 +7,8 @@ import sys
 import tempfile
 import threading
 import unittest
+import urllib.error
+import urllib.request
 import run_tools
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -106,6 +108,84 @@ class Sandboxed(unittest.TestCase):
         self.assertEqual((answers[0]["reward"], answers[0]["ans_acc"], answers[0]["format_acc"]), (0, 1, 0))
         answers, _ = score("code", [row], "--program-timeout", "60", "--eval")
         self.assertEqual((answers[0]["reward"], answers[0]["ans_acc"], answers[0]["format_acc"]), (10, 1, 0))
+
+
+class Service(unittest.TestCase):
+    """rollcall scorer --listen, asked as the seeds' and open-instruct's trainers ask."""
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = tempfile.TemporaryDirectory()
+        cls.key = os.path.join(cls.dir.name, "key")
+        with open(cls.key, "w", encoding="utf-8") as f:
+            f.write("s3cret\n")
+        cls.server = subprocess.Popen([ROLLCALL, "scorer", "--listen", "127.0.0.1:0", "--threads", "2", "--token-file", cls.key], stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True)
+        said = cls.server.stdout.readline()
+        if "http://" not in said:
+            cls.server.wait(timeout=60)
+            why = cls.server.stderr.read().strip()
+            cls.tearDownClass()
+            raise unittest.SkipTest("the sandbox does not work on this machine: " + why)
+        cls.url = said.split(" at ")[1].split(" ")[0]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.terminate()
+        cls.server.wait(timeout=60)
+        cls.server.stdout.close()
+        cls.server.stderr.close()
+        cls.dir.cleanup()
+
+    def ask(self, path, body, token="s3cret"):
+        data = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", "Authorization": "Bearer " + token})
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as e:
+            with e:
+                return e.code, e.read().decode()
+
+    def test_both_protocols_get_their_answers(self):
+        status, answer = self.ask("/test_program", {"program": "def add(a, b): return a + b", "tests": ["assert add(1, 2) == 3", "assert add(0, 0) == 1"], "max_execution_time": 20.0})
+        self.assertEqual((status, answer["results"]), (200, [1, 0]))
+        self.assertGreaterEqual(answer["runtimes"][0], 0)
+        self.assertEqual(answer["runtimes"][1], -1)
+        status, answer = self.ask("/test_program_stdio", {"program": "print(int(input()) + 1)", "tests": json.dumps([{"input": "1\n", "output": "2\n"}, {"input": "1\n", "output": "3\n"}]),
+                                                          "max_execution_time": 20.0})
+        self.assertEqual((status, answer["results"]), (200, [1, 0]))
+        for path in ("/", "/check_correctness"):
+            status, answer = self.ask(path, {"in_outs": DOUBLE, "generation": fenced("print(2 * abs(int(input())))"), "timeout": 20, "debug": False})
+            self.assertEqual((status, answer["result"], len(answer["metadata"])), (200, [1, 1, 0], 3))
+
+    def test_what_is_wrong_is_refused_and_the_server_goes_on(self):
+        self.assertEqual(self.ask("/test_program", {"program": "x", "tests": []}, token="wrong")[0], 401)
+        for path, body, says in (("/test_program", b"not json", "JSON object"), ("/test_program", {"program": 1, "tests": ["x"]}, "'program'"), ("/test_program", {"program": "x", "tests": []}, "1 to"),
+                                 ("/test_program", {"program": "x", "tests": "eJwDAAAAAAE="}, "pickle"), ("/test_program_stdio", {"program": "x", "tests": [1]}, "'input'"),
+                                 ("/", {"in_outs": {}, "generation": "x"}, "inputs"), ("/", {"generation": 1}, "'generation'")):
+            with self.subTest(body=body):
+                status, answer = self.ask(path, body)
+                self.assertEqual(status, 422, answer)
+                self.assertIn(says, answer)
+        self.assertEqual(self.ask("/nowhere", {})[0], 404)
+        with urllib.request.urlopen(self.url + "/health", timeout=60) as answer:
+            self.assertEqual(json.load(answer), {"status": "healthy"})
+
+    def test_runs_ask_it_and_pass_over_a_host_that_is_away(self):
+        hosts = "http://127.0.0.1:9," + self.url    # nothing listens at the first
+        rows = [{"response": fenced("def f(x):\n    return x"), "dataset": "code", "ground_truth": ["assert f(1) == 1", "assert f(1) == 2"]} for _ in range(4)]
+        answers, done = score("verify", rows, "--code-verifier-api-url", hosts, "--code-verifier-key-file", self.key)
+        self.assertEqual([a["reward"] for a in answers], [5] * 4, done.stderr)
+        answers, done = score("code", [{"response": fenced("print(int(input()) * 2)"), "test_cases": DOUBLE}], "--code-verifier-api-url", hosts, "--code-verifier-key-file", self.key)
+        self.assertEqual([a["reward"] for a in answers], [10], done.stderr)
+        answers, done = score("verify", rows[:1], "--code-verifier-api-url", self.url)
+        self.assertIsNone(answers[0]["reward"])    # without the key: left out, not wrong
+        self.assertIn("401", answers[0]["rule"])
+
+    def test_it_does_not_listen_beyond_this_host_without_a_key(self):
+        done = subprocess.run([ROLLCALL, "scorer", "--listen", "0.0.0.0:0"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("give --token-file", done.stderr)
 
 
 class Own(unittest.TestCase):

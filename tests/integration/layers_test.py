@@ -19,7 +19,7 @@ MAY = {
     PROCESS: PROTOCOL,
     "workers/worker": (*PROTOCOL, KERNELS, ENGINE, PROCESS),
     "workers/controller": (*PROTOCOL, KERNELS, ENGINE, PROCESS),
-    "workers/scorer": (*PROTOCOL, ENGINE, PROCESS),
+    "workers/scorer": (*PROTOCOL, ENGINE, PROCESS, "workers/serve"),
     "workers/node": (*PROTOCOL, KERNELS, ENGINE, HOST, PROCESS),
     "workers/agent": (*PROTOCOL, HOST, PROCESS, "workers/node"),
     "workers/export": PROTOCOL,

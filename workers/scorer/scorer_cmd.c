@@ -12,10 +12,12 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/log.h"
+#include "protocol/base/secret.h"
 #include "protocol/run/run_config.h"
 #include "workers/process/process.h"
 #include "workers/engine/reward/environment_pool.h"
 #include "workers/engine/reward/queue.h"
+#include "workers/scorer/service.h"
 
 #define N_OPEN 1024          // requests held open at once
 #define MAX_DEPTH 65536      // samples waiting
@@ -298,6 +300,11 @@ static bool scorer_loop(struct scorer *s, struct error *err)
 
 static bool scorer_cmd(int argc, char **argv, struct error *err)
 {
+    bool of_a_run = false;
+    for (int i = 1; i < argc; i++)
+        of_a_run = of_a_run || strncmp(argv[i], "--run", 5) == 0;
+    if (!of_a_run)
+        return service_cmd(argc, argv, err);
     const char *run_dir = NULL, *name = NULL;
     struct run_config *c = malloc(sizeof *c);
     struct scorer *s = calloc(1, sizeof *s);
@@ -314,6 +321,8 @@ static bool scorer_cmd(int argc, char **argv, struct error *err)
     snprintf(path, sizeof path, "%s/run.yaml", run_dir);
     TRY(run_config_read(c, path, err));
     config = reward_config_of(c, &s->options);
+    if (c->code_verifier_key_file[0])
+        secret_process();
     s->n_part = parts_count(c->reward_type);
     TRY(process_init(&s->process, run_dir, name, err));
     process_pace(&s->process, c->heartbeat_s);
@@ -351,4 +360,4 @@ out:
     return ok;
 }
 
-const struct subcommand scorer_subcommand = { "scorer", scorer_cmd, NULL };
+const struct subcommand scorer_subcommand = { "scorer", scorer_cmd, "judge programs over HTTP, for runs here and elsewhere" };

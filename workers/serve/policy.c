@@ -360,6 +360,7 @@ static void job_begin(struct policy *e, struct serve_job *j)
         generator_cache_clear(e->generator);
         job_end(e, j, NULL);
         return;
+    case JOB_PROGRAM: break;    // never comes here
     case JOB_UPDATE:
     case JOB_ADAPTER_LOAD:
     case JOB_ADAPTER_UNLOAD:

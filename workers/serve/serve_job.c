@@ -63,6 +63,8 @@ void serve_job_drop(struct serve_job *j)
     free(j->choice);
     free(j->adapter);
     ask_release(&j->ask);
+    if (j->own_free)
+        j->own_free(j->own);
     pthread_mutex_destroy(&j->lock);
     free(j);
 }

@@ -22,6 +22,7 @@ enum job_kind {
     JOB_FORGET,            // empty the prefix cache
     JOB_ADAPTER_LOAD,      // the adapter in a directory
     JOB_ADAPTER_UNLOAD,    // no adapter
+    JOB_PROGRAM,           // not the policy's: workers/scorer judges a program
 };
 enum pause_mode {
     PAUSE_ABORT,    // work under way ends now, with what it has
@@ -75,7 +76,9 @@ struct serve_job {
     void (*wake)(void *arg);    // called by the policy with the lock held when there is news. NULL: no waiter
     void *wake_arg;
     atomic_int n_ref;
-    // used by the policy
+    void *own;                      // of a server that is not the policy's; freed with own_free
+    void (*own_free)(void *own);    // NULL: there is none
+    // used by the policy, or by that server
     struct serve_job *next;    // in its queue
     int64_t n_submitted;       // prompts given to the generator so far
     int64_t n_open;            // samples that have not ended

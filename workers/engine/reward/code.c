@@ -36,7 +36,7 @@ static bool open_any(void **self, const struct reward_config *config, bool share
         limits.case_s = config->program_timeout_s;
     c->share = share;
     if (config->code_verifier_api_url)
-        c->remote = remote_new(config->code_verifier_api_url, config->program_timeout_s, err);
+        c->remote = remote_new(config->code_verifier_api_url, config->code_verifier_key_file, config->program_timeout_s, err);
     else
         c->host = sandbox_host_new(&limits, err);
     if (!c->remote && !c->host) {

@@ -3,9 +3,11 @@
 #include <curl/curl.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "protocol/base/bearer.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/http.h"
 
@@ -55,7 +57,23 @@ static bool urls_read(struct remote *r, const char *list, struct error *err)
     return r->n_url > 0 || error_set(err, ERR_USAGE, "'code_verifier_api_url' has no address");
 }
 
-struct remote *remote_new(const char *url, double test_timeout_s, struct error *err)
+/* Send the key in a file with each request. */
+static bool key_add(struct remote *r, const char *path, struct error *err)
+{
+    char token[BEARER_MAX], header[BEARER_MAX + 32];
+    if (!bearer_read(token, path, err))
+        return false;
+    snprintf(header, sizeof header, "Authorization: Bearer %s", token);
+    struct curl_slist *more = curl_slist_append(r->headers, header);
+    explicit_bzero(token, sizeof token);
+    explicit_bzero(header, sizeof header);
+    if (!more)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the code verifier's client");
+    r->headers = more;
+    return curl_easy_setopt(r->curl, CURLOPT_HTTPHEADER, r->headers) == CURLE_OK || error_set(err, ERR_NO_MEMORY, "no memory for a header");
+}
+
+struct remote *remote_new(const char *url, const char *key_file, double test_timeout_s, struct error *err)
 {
     pthread_once(&curl_once, curl_start);
     struct remote *r = calloc(1, sizeof *r);
@@ -73,7 +91,7 @@ struct remote *remote_new(const char *url, double test_timeout_s, struct error *
     curl_easy_setopt(r->curl, CURLOPT_WRITEDATA, &r->answer);
     curl_easy_setopt(r->curl, CURLOPT_CONNECTTIMEOUT, 10L);
     http_only(r->curl, true);
-    if (!urls_read(r, url, err))
+    if (!urls_read(r, url, err) || (key_file && !key_add(r, key_file, err)))
         goto out;
     return r;
 fail:

@@ -22,8 +22,8 @@ struct part {
 };
 struct reward {
     struct reward_config config;
-    char *url;            // copies of what config points to
-    struct part *part;    // (n_part)
+    char *url, *key_file;    // copies of what config points to
+    struct part *part;       // (n_part)
     int n_part;
     bool weighted;                    // more than one part, or a weight other than 1: parts are reported
     struct reward_output *scratch;    // (n_scratch) one part's outputs in a combined reward
@@ -42,6 +42,7 @@ struct reward_config reward_config_of(const struct run_config *c, struct verify_
         .only_reward_good_outputs = c->only_reward_good_outputs,
         .math_symbolic = c->math_symbolic,
         .code_api_url = c->code_verifier_api_url[0] ? c->code_verifier_api_url : NULL,
+        .code_key_file = c->code_verifier_key_file[0] ? c->code_verifier_key_file : NULL,
         .code_max_execution_time = c->code_max_execution_time,
         .code_pass_rate_reward_threshold = c->code_pass_rate_reward_threshold,
         .code_apply_perf_penalty = c->code_apply_perf_penalty,
@@ -54,6 +55,7 @@ struct reward_config reward_config_of(const struct run_config *c, struct verify_
         .cache_len = c->cache_length,
         .program_timeout_s = c->reward_timeout_s,
         .code_verifier_api_url = c->code_verifier_api_url[0] ? c->code_verifier_api_url : NULL,
+        .code_verifier_key_file = c->code_verifier_key_file[0] ? c->code_verifier_key_file : NULL,
         .verify = options,
     };
 }
@@ -156,11 +158,13 @@ struct reward *reward_new(const struct reward_config *config, struct error *err)
     type = strdup(config->type);
     r->url = config->code_verifier_api_url ? strdup(config->code_verifier_api_url) : NULL;
     r->part = calloc(GROUP_PARTS_MAX, sizeof *r->part);
-    if (!type || !r->part || (config->code_verifier_api_url && !r->url)) {
+    r->key_file = config->code_verifier_key_file ? strdup(config->code_verifier_key_file) : NULL;
+    if (!type || !r->part || (config->code_verifier_api_url && !r->url) || (config->code_verifier_key_file && !r->key_file)) {
         error_set(err, ERR_NO_MEMORY, "no memory for a reward");
         goto out;
     }
     r->config.code_verifier_api_url = r->url;
+    r->config.code_verifier_key_file = r->key_file;
     r->config.type = NULL;    // borrowed until we return
     for (char *text = type, *rest; text; text = rest) {
         const char *arg;
@@ -201,6 +205,7 @@ void reward_free(struct reward *r)
     free(r->part);
     free(r->scratch);
     free(r->url);
+    free(r->key_file);
     free(r);
 }
 

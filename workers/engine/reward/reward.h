@@ -64,6 +64,7 @@ struct verify_options {
     bool only_reward_good_outputs;             // only responses with a tool call, and without a failed one, get the verifiers' reward
     bool math_symbolic;                        // math and strict_math: equal as mathematics is equal
     const char *code_api_url;                  // services for code and code_stdio, as in code_verifier_api_url; NULL: sandboxes
+    const char *code_key_file;                 // the services' bearer token is in this file; NULL: none
     double code_max_execution_time;            // seconds of one test
     double code_pass_rate_reward_threshold;    // a smaller share of passed tests counts as 0
     bool code_apply_perf_penalty;              // a passed test counts for the share of its time that it left
@@ -74,13 +75,14 @@ struct verify_options {
         .verification_reward = 10, .math_symbolic = true, .max_length_verifier_max_length = 32768, .code_max_execution_time = 1 })
 /* What a run says about its reward; borrowed by reward_new until it returns. */
 struct reward_config {
-    const char *type;                     // "boxed", "think_answer_tags", "math", "code", "program:CMD", "environment", or a weighted list
-                                          // "0.8*boxed + 0.2*program:./len.py"
-    int64_t max_new_tok;                  // for the length rules
-    bool soft_over_length_punishment;     // DAPO eq. 13, with
-    int64_t cache_len;                    // its L_cache in tokens; 0: the smaller of 1024 and max_new_tok / 4
-    bool eval;                            // evaluation: an answer counts without a valid format too
-    const char *code_verifier_api_url;    // NULL: the local sandbox
+    const char *type;                      // "boxed", "think_answer_tags", "math", "code", "program:CMD", "environment", or a weighted list
+                                           // "0.8*boxed + 0.2*program:./len.py"
+    int64_t max_new_tok;                   // for the length rules
+    bool soft_over_length_punishment;      // DAPO eq. 13, with
+    int64_t cache_len;                     // its L_cache in tokens; 0: the smaller of 1024 and max_new_tok / 4
+    bool eval;                             // evaluation: an answer counts without a valid format too
+    const char *code_verifier_api_url;     // NULL: the local sandbox
+    const char *code_verifier_key_file;    // its bearer token; NULL: none
     const struct verify_options *verify;    // NULL: VERIFY_OPTIONS_DEFAULT; borrowed until reward_new returns
     double program_timeout_s;               // for an answer of the user's reward program, or one test of a code reward; 0: 10
 };

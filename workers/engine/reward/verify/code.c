@@ -35,7 +35,9 @@ static bool runner_open(struct verify_host *h, struct error *err)
 {
     struct sandbox_limits limits = sandbox_limits_default;
     if (h->options.code_api_url)
-        return h->remote || (h->remote = remote_new(h->options.code_api_url, h->options.code_max_execution_time, err)) != NULL;
+        return h->remote
+               || (h->remote = remote_new(h->options.code_api_url, h->options.code_key_file, h->options.code_max_execution_time, err))
+                      != NULL;
     limits.case_s = MAX(ceil(h->options.code_max_execution_time), 1);
     return h->sandboxes || (h->sandboxes = sandbox_host_new(&limits, err)) != NULL;
 }

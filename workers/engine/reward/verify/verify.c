@@ -50,8 +50,10 @@ bool verify_host_init(struct verify_host *h, const struct verify_options *option
     *h = (struct verify_host){ .options = *options };
     h->options.remap_verifier = NULL;    // borrowed until we return
     h->code_api_url = options->code_api_url ? strdup(options->code_api_url) : NULL;
+    h->code_key_file = options->code_key_file ? strdup(options->code_key_file) : NULL;
     h->options.code_api_url = h->code_api_url;
-    if (options->code_api_url && !h->code_api_url)
+    h->options.code_key_file = h->code_key_file;
+    if ((options->code_api_url && !h->code_api_url) || (options->code_key_file && !h->code_key_file))
         return error_set(err, ERR_NO_MEMORY, "no memory for a verifier");
     h->regexes = regexes_new(err);
     h->math = h->regexes ? math_new(&exact, err) : NULL;
@@ -67,6 +69,7 @@ void verify_host_release(struct verify_host *h)
     sandbox_host_free(h->sandboxes);
     remote_free(h->remote);
     free(h->code_api_url);
+    free(h->code_key_file);
     pool_release(&h->pool);
     *h = (struct verify_host){ 0 };
 }

@@ -15,13 +15,13 @@
 #include "workers/engine/reward/verify/text.h"
 
 struct verify_host {
-    struct verify_options options;     // its strings belong to the host's owner
-    struct regexes *regexes;           // owned
-    struct math *math;                 // owned
-    struct sandbox_host *sandboxes;    // owned; NULL until a program is run
-    struct remote *remote;             // owned; the same for a service
-    char *code_api_url;                // owned; options point to it
-    struct pool pool;                  // of the call that runs
+    struct verify_options options;         // its strings belong to the host's owner
+    struct regexes *regexes;               // owned
+    struct math *math;                     // owned
+    struct sandbox_host *sandboxes;        // owned; NULL until a program is run
+    struct remote *remote;                 // owned; the same for a service
+    char *code_api_url, *code_key_file;    // owned; options point to them
+    struct pool pool;                      // of the call that runs
 };
 struct verify_input {
     struct span text;       // the response, valid UTF-8
