@@ -116,7 +116,9 @@ static bool write_checked(struct init *i, const struct wanted *w, struct error *
         return error_set(err, ERR_USAGE, "the path '%s' is too long", w->file);
     i->max_steps = 1;
     fprintf(stderr, "measuring a step ...\n");
-    bool ok = text_write(i, draft, err) && init_measure(i, draft, err);
+    bool again = false, ok = text_write(i, draft, err) && init_measure(i, draft, &again, err);
+    if (again)
+        ok = text_write(i, draft, err) && init_measure(i, draft, &again, err);
     unlink(draft);
     return ok && text_write(i, w->file, err);
 }

@@ -9,13 +9,9 @@
 #include <unistd.h>
 #include "console/batch/batch.h"
 #include "console/train/train_parts.h"
-#include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
-#include "workers/engine/model/config.h"
-#include "workers/engine/model/lora.h"
-#include "workers/engine/plan/run_room.h"
 
 SUBCOMMAND_DECLARE(console)
 
@@ -154,177 +150,6 @@ static bool settings_read(struct train *t, struct run_config *before, struct err
 
 /* ---- the command ---- */
 
-static void placement_print(const struct train *t)
-{
-    const struct run_config *c = &t->config;
-    int64_t n = run_config_n_device(c);
-    printf("processes:      keeper, agent, controller, scorer, %" PRId64 " worker%s\n", n, n == 1 ? "" : "s");
-    const char *title = "placement:      ";
-    for (const char *at = c->devices; *at; at += at[strcspn(at, ",")] ? strcspn(at, ",") + 1 : strcspn(at, ",")) {
-        struct error err;
-        struct run_part part;
-        char device[64], role[64];
-        snprintf(device, sizeof device, "%.*s", (int)MIN(strcspn(at, ","), (size_t)50), at);
-        if (run_config_part(c, device, &part, &err))
-            printf("%s%s: %s\n", title, device, run_part_text(&part, role, sizeof role));
-        title = "                ";
-    }
-}
-
-/* Parameters of the run's adapter, which train_check has found to be possible; 0: it trains all weights. */
-static double adapter_n_param(const struct run_config *c, const struct model_config *shape)
-{
-    struct lora_config lora = { .rank = c->lora_rank };
-    struct error err;
-    if (c->lora_rank == 0)
-        return 0;
-    bool ok = c->lora_adapter[0] ? lora_config_load(&lora, c->lora_adapter, &err)
-                                 : lora_targets_parse(&lora.targets, c->lora_target_modules, &err);
-    return ok ? (double)MAX(lora_n_param(&lora, shape, &err), (int64_t)0) : 0;
-}
-
-/* The same for an adapter: the base once, whoever samples or is the reference, and masters, moments and gradient of the adapter only. */
-static void adapter_memory_print(const struct run_config *c, const struct model_config *shape, bool half)
-{
-    double mib = 1 << 20, size = half ? 2 : 4, base = (double)config_n_param(shape), copies = 1 + (c->n_behind > 0);
-    double n = adapter_n_param(c, shape), own = n * (copies * size + (half ? 16 : 12));
-    printf("memory:         %.0f MiB: %.0f for %.1f M frozen parameters in %s, %.0f for an adapter of rank %" PRId64 " with %.1f M: %g x\n"
-           "                weights, fp32 masters, moments and gradient; activations and key-value pages come on top, taken once at the\n"
-           "                start\n",
-           (base * size + own) / mib, base * size / mib, base / 1e6, half ? "bf16" : "fp32", own / mib, c->lora_rank, n / 1e6, copies);
-}
-
-/* Memory that does not depend on the batch: weights, fp32 masters, two moments and the gradient; a reference model with a KL penalty. */
-static void memory_print(const struct train *t)
-{
-    struct model_config shape;
-    struct error err;
-    if (!config_load(&shape, t->config.model, &err))
-        return;
-    bool half = strcmp(t->config.dtype, "bf16") == 0
-                || (strcmp(t->config.dtype, "auto") == 0 && strncmp(t->config.devices, "cuda", 4) == 0);
-    double n = (double)config_n_param(&shape), weight = n * (half ? 2 : 4), mib = 1 << 20;
-    if (t->config.lora_rank > 0) {
-        adapter_memory_print(&t->config, &shape, half);
-        return;
-    }
-    double copies = 1 + (t->config.n_behind > 0) + (t->config.beta > 0);
-    printf("memory:         %.0f MiB for %.1f M parameters: %g x weights %s, fp32 masters, moments and gradient; activations and\n"
-           "                key-value pages come on top, taken once at the start\n",
-           (copies * weight + 16 * n) / mib, n / 1e6, copies, half ? "bf16" : "fp32");
-}
-
-/* What several trainers keep and send, at each zero_stage that is possible. Source of the sums: ZeRO, arXiv 1910.02054, section 5, with
- * the chain of micro-batches added up in its owner's shard (ranks.h) and two layers' weights and gradients under way. */
-static void trainers_print(const struct train *t)
-{
-    struct model_config shape;
-    struct error err;
-    const struct run_config *c = &t->config;
-    double n_rank = (double)c->num_trainers, mib = 1 << 20;
-    int most = c->lora_rank > 0 ? 2 : 3, set = MIN(run_config_zero(c), most);    // an adapter is small: each has all of it
-    if (n_rank < 2 || !config_load(&shape, c->model, &err))
-        return;
-    bool half = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && strncmp(c->devices, "cuda", 4) == 0);
-    double n = (double)config_n_param(&shape), embed = (double)(shape.vocab * shape.d_model), state = half ? 12 : 8, weight = half ? 2 : 4;
-    double layer = (n - embed * (shape.tied ? 1 : 2)) / (double)shape.n_layer, piece = MAX(embed, layer), way = (n_rank - 1) / n_rank;
-    if (c->lora_rank > 0)
-        piece = layer = (n = adapter_n_param(c, &shape)) / (double)shape.n_layer;
-    const char *title = "trainers:       ";
-    for (int z = 0; z <= most; z++) {
-        double two = z == 3 ? MAX(2 * layer, embed) : 2 * piece;    // places for gradients and what comes of others
-        double held = 4 * ((z >= 2 ? two : n) + n / n_rank + way * two) + (z == 0 ? state * n : state * n / n_rank)
-                      + weight * (z == 3 ? n / n_rank + 2 * layer + embed : n);
-        if (set >= 0 && set != z)
-            continue;
-        printf("%szero_stage %d: weights, gradient, masters and moments take %.0f MiB of each of %g trainers; it sends %.0f MiB of\n"
-               "                gradients a round of micro-batches and %.0f MiB of %s%s\n",
-               title, z, held / mib, n_rank, 4 * n * way / mib,
-               (z == 0   ? 4
-                : z == 3 ? 2 * weight
-                         : weight)
-                   * n * way / mib,
-               z == 0   ? "their sums a step"
-               : z == 3 ? "weights as often"
-                        : "new weights a step",
-               set < 0 && z == 1 ? " (auto: this, or the next one that has room)" : "");
-        title = "                ";
-    }
-    if (most == 3 && (set == 3 || set < 0))
-        printf(
-            "                (with zero_stage 3 a trainer that samples, and the first one, keep a whole copy of the weights, too: %.0f MiB)\n",
-            weight * n / mib);
-}
-
-/* What the first trainer's device has room for; fails as the worker there would. */
-static bool room_print(const struct train *t, struct error *err)
-{
-    const struct run_config *c = &t->config;
-    char first[64], role[64];
-    struct run_part part;
-    struct run_room room;
-    struct error ignored;
-    snprintf(first, sizeof first, "%.*s", (int)MIN(strcspn(c->devices, ","), sizeof first - 1), c->devices);
-    if (c->lora_rank > 0 || !run_config_part(c, first, &part, &ignored))
-        return true;
-    struct device *dev = device_new(first, (int)c->threads, err);
-    bool ok = dev && run_room_plan(&room, c, &part, dev, err);
-    device_free(dev);
-    if (!ok)
-        return false;
-    const struct memory_plan *p = &room.plan;
-    if (!room.fits)
-        return error_set(err, ERR_NO_MEMORY, "%s has %.1f GB free, and %s needs %.1f GB of it; %s", first, (double)room.have * 1e-9,
-                         run_part_text(&part, role, sizeof role), (double)(p->total + p->reserve) * 1e-9, room.nearest);
-    printf("room:           %s (%s): %.3g of %.3g GB: weights %.3g, gradient %.3g, masters and moments %.3g, sampler %.3g,\n"
-           "                activations %.3g, keys and values %.3g%s\n",
-           first, run_part_text(&part, role, sizeof role), (double)p->total * 1e-9, (double)room.have * 1e-9, (double)p->weights * 1e-9,
-           (double)p->gradient * 1e-9, (double)p->state * 1e-9, (double)p->sampler * 1e-9, (double)p->activation * 1e-9,
-           (double)p->kv * 1e-9, p->turns ? " (these two by turns)" : "");
-    if (c->num_trainers > 1 && run_config_zero(c) < 0 && p->zero_stage > 1)
-        printf("                zero_stage %d (auto: %d has no room)\n", p->zero_stage, p->zero_stage - 1);
-    else if (c->num_trainers > 1)
-        printf("                zero_stage %d%s\n", p->zero_stage, run_config_zero(c) < 0 ? " (auto)" : "");
-    return true;
-}
-
-static void plan_print(const struct train *t)
-{
-    const struct run_plan *p = &t->plan;
-    printf("run:            %s\n", t->resume ? t->run_dir : t->config.name[0] ? t->config.name : "(a free name)");
-    printf("model:          %s\n", t->config.model);
-    for (const char *at = buf_text(&t->about), *title = "data:       "; *at; at = strchr(at, '\n') + 1, title = "evaluation: ")
-        printf("%s    %.*s\n", title, (int)strcspn(at, "\n"), at);
-    placement_print(t);
-    printf("rollout step:   %" PRId64 " prompts x %" PRId64 " completions\n", p->prompts_per_rollout_step, t->config.num_generations);
-    printf("optimizer step: %" PRId64 " prompts (train_batch_size %" PRId64 " x %" PRId64 " trainers), %" PRId64
-           " of them per rollout step\n",
-           p->prompts_per_train_batch, t->config.train_batch_size, p->dp, p->k);
-    printf("length:         %" PRId64 " optimizer steps\n", run_steps(t));
-    if (t->config.free_running)
-        printf("free-running:   not repeatable; a group's first token is at most %" PRId64 " optimizer steps old when trained on\n",
-               p->max_age_steps);
-    else if (p->on_policy)
-        printf("on-policy:      strictly (n_behind 0, one optimizer step per rollout step)\n");
-    else
-        printf("on-policy:      no; a token is at most %" PRId64 " optimizer steps old when trained on (without filtering)\n",
-               p->max_age_steps);
-    memory_print(t);
-    trainers_print(t);
-    train_estimate_print(t);
-    const struct run_config *c = &t->config;
-    const char *own = strcmp(c->placement, "apart") == 0 ? ""
-                      : c->n_behind == 0                 ? "shared by sampler and trainer on each device"
-                                                         : "copied on the device for its sampler",
-               *way = strcmp(c->weights, "files") == 0      ? "by file"
-                      : strcmp(c->weights, "copy") == 0     ? "by copy"
-                      : strncmp(c->devices, "cpu:", 4) == 0 ? "through shared memory"
-                                                            : "by nccl";
-    bool far = run_config_travels(c);
-    printf("%s        %s%s%s%s\n", c->lora_rank > 0 ? "adapter:" : "weights:", own, own[0] && far ? "; " : "", far ? way : "",
-           far ? " from the first trainer to other samplers" : "");
-}
-
 static bool train_cmd(int argc, char **argv, struct error *err)
 {
     bool help = false, ok = false;
@@ -355,8 +180,7 @@ static bool train_cmd(int argc, char **argv, struct error *err)
     knobs_note_idle(&t->config, t->resume ? FROM_FLAG : FROM_FILE, &notes);    // a resumed run's run.yaml was checked when it began
     fprintf(stderr, "%s", buf_text(&notes));
     if (t->dry_run) {
-        plan_print(t);
-        TRY(room_print(t, err));
+        TRY(train_plan_print(t, err));
         ok = true;
         goto out;
     }

@@ -17,12 +17,10 @@
 #include "workers/engine/template/template.h"
 #include "workers/engine/text/tokenizer.h"
 
-#define GROUP 8                        // samples of a prompt: the setting's default
-#define PROMPTS_GPU 64                 // of a step, shared by the devices: 512 samples, as most published recipes have it
-#define PROMPTS_CPU 8                  // where a model is not tiny
-#define TINY_PARAMS 50000000           // models that learn from random weights in minutes, at other rates than the rest
-#define WORK_GPU ((size_t)10 << 30)    // activations, keys and values, scratch: what a step wants beside weights and state
-#define WORK_CPU ((size_t)1 << 30)
+#define GROUP 8                   // samples of a prompt: the setting's default
+#define PROMPTS_GPU 64            // of a step, shared by the devices: 512 samples, as most published recipes have it
+#define PROMPTS_CPU 8             // where a model is not tiny
+#define TINY_PARAMS 50000000      // models that learn from random weights in minutes, at other rates than the rest
 #define PROMPTS_MEASURED 20000    // rows whose prompts are tokenised
 #define DEVICES_MAX 64
 
@@ -172,35 +170,6 @@ bool init_devices(struct init *i, const char *list, struct error *err)
 
 /* ---- choices ---- */
 
-/* Do weights, gradient, masters and moments fit, with the last two (and with several trainers the gradient) in shards? bf16 weights
- * have 2 bytes, all else is fp32; fp32 weights are their own masters. */
-static bool memory_settle(struct init *i, struct error *err)
-{
-    double n = (double)config_n_param(&i->shape), rank = i->n_device, have = (double)i->mem - (double)(i->cuda ? WORK_GPU : WORK_CPU);
-    double weight = n * (i->cuda ? 2 : 4), grad = 4 * n / rank, state = n * (i->cuda ? 12 : 8) / rank;
-    i->offload = false;
-    if (weight + grad + state <= have)
-        return true;
-    if (i->cuda && rank == 1 && weight + grad <= have) {
-        i->offload = true;
-        return true;
-    }
-    int64_t enough = i->n_device;
-    while (enough < DEVICES_MAX && weight + (4 * n + n * (i->cuda ? 12 : 8)) / (double)enough > have)
-        enough++;
-    char more[64] = "no number of such devices is enough";
-    if (enough < DEVICES_MAX)
-        snprintf(more, sizeof more, "%" PRId64 " such devices are enough", enough);
-    char where[64] = "the device";
-    if (i->n_device > 1)
-        snprintf(where, sizeof where, "each of %d devices", i->n_device);
-    return error_set(err, ERR_NO_MEMORY,
-                     "%.3g G parameters take about %.3g GB of %s for weights, gradient and optimizer, and %.3g GB are left for them after "
-                     "%.3g GB for activations and caches; %s",
-                     n * 1e-9, (weight + grad + state) * 1e-9, where, MAX(have, 0) * 1e-9, (double)(i->cuda ? WORK_GPU : WORK_CPU) * 1e-9,
-                     more);
-}
-
 bool init_settle(struct init *i, struct error *err)
 {
     double n = (double)config_n_param(&i->shape);
@@ -216,20 +185,27 @@ bool init_settle(struct init *i, struct error *err)
     i->prompts = MIN(i->prompts, MAX(i->n_row / i->n_device, 1));
     i->token_budget = MAX(!i->cuda || n > 10e9 ? 4096 : n > 3e9 ? 8192 : 16384, i->n_prompt_tok + i->max_new_tok);
     i->learning_rate = tiny ? 4e-4 : 1e-6;
-    return memory_settle(i, err);
+    return true;
 }
 
-bool init_measure(struct init *i, const char *path, struct error *err)
+bool init_measure(struct init *i, const char *path, bool *again, struct error *err)
 {
     struct train *t = calloc(1, sizeof *t);
     struct step_estimate e;
-    bool ok = false;
+    struct run_room room;
+    bool ok = false, planned;
+    *again = false;
     if (!t)
         return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
     run_config_init(&t->config);
     TRY(run_config_read(&t->config, path, err));
     TRY(run_config_finish(&t->config, NULL, err));
     TRY(train_check(t, err));
+    if (!train_room(t, &room, &planned, err)) {
+        *again = err->code == ERR_NO_MEMORY && i->cuda && !i->offload;
+        i->offload = i->offload || *again;
+        goto out;
+    }
     TRY(train_estimate(t, &e, err));
     i->step_s = e.generate_s + e.train_s;
     i->max_steps = MAX((int64_t)(i->hours * 3600 / i->step_s), 1);

@@ -35,9 +35,10 @@ MUST_USE bool init_model(struct init *i, const char *name, struct error *err);
 MUST_USE bool init_data(struct init *i, const char *name, struct error *err);
 /* "auto" (all GPUs, else the processor) or a list. */
 MUST_USE bool init_devices(struct init *i, const char *list, struct error *err);
-/* Choose the rest. ERR_NO_MEMORY gives the sizes when the model cannot train on these devices. After the three above. */
+/* Choose the rest. After the three above. */
 MUST_USE bool init_settle(struct init *i, struct error *err);
-/* Check the run file at path as 'train --dry-run' does, measure a step, and set step_s and max_steps. */
-MUST_USE bool init_measure(struct init *i, const char *path, struct error *err);
+/* Check the run file at path as 'train --dry-run' does, plan the memory, measure a step, and set step_s and max_steps. *again, when it
+ * fails: offload_optimizer has been chosen, since the GPU has no room; write the file again, and come back. */
+MUST_USE bool init_measure(struct init *i, const char *path, bool *again, struct error *err);
 /* The run file. */
 void init_text(const struct init *i, struct buf *out);

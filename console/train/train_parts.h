@@ -9,6 +9,7 @@
 #include "protocol/run/alarm_book.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/run_config.h"
+#include "workers/engine/plan/run_room.h"
 
 struct train {
     struct run_config config;
@@ -49,6 +50,11 @@ MUST_USE bool room_check(const struct train *t, struct error *err);
 /* ---- train_check.c: before anything is created ---- */
 /* Model, data, reward, devices and sizes; on success config holds what run.yaml will, and n_row and plan are known. */
 MUST_USE bool train_check(struct train *t, struct error *err);
+
+/* ---- train_plan.c ---- */
+/* Plan the memory of the run's first device, and fail as the worker there would. *planned: false for an adapter, which is not planned. */
+MUST_USE bool train_room(const struct train *t, struct run_room *room, bool *planned, struct error *err);
+MUST_USE bool train_plan_print(const struct train *t, struct error *err);    // on stdout
 
 /* ---- train_estimate.c ---- */
 struct step_estimate {    // seconds of an optimizer step when every prompt and response is as long as allowed

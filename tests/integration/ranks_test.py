@@ -121,7 +121,7 @@ class Ranks(RunCase):
             plan = subprocess.run([ROLLCALL, "train", os.path.join(run.dir, "run.yaml"), "--dry-run"], capture_output=True, text=True)
             self.assertIn("a token is at most 5 optimizer steps old", plan.stdout)
             self.assertIn("placement:      cpu:0: trainer 0\n", plan.stdout)
-            self.assertRegex(plan.stdout, r"room: +cpu:0 \(trainer 0\): \S+ of \S+ GB: weights \S+, gradient")
+            self.assertRegex(plan.stdout, r"memory: +\S+ of \S+ GB of cpu:0: weights \S+, gradient")
             self.assertIn(" zero_stage 1 (auto)\n", plan.stdout)
             self.assertIn("                cpu:3: producer 1\n", plan.stdout)
         finally:
