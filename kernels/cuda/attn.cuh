@@ -239,3 +239,29 @@ template <int HD> __device__ static inline kv_source source_of(const fwd_args &a
 /* The forward with Hopper's instructions (attn_fwd_hopper.cu): heads of 64, 96, 128 or 256. n_row: rows of qkv. */
 bool hopper_fwd(struct cuda_device *cu, const fwd_args &f, int hd, int64_t n_row, int64_t n_seq, int64_t max_q, const char *op,
                 struct error *err);
+
+/* --- the backward's arguments ------------------------------------------------------------------------------------------ */
+struct bwd_args {
+    void *dqkv;
+    const void *dout, *out, *qkv;
+    const float *lse;
+    float *dot;    // attn_stat_bytes of scratch: D (n, n_q), or see hopper_bwd
+    const int32_t *seq;
+    int n_q, n_kv;
+};
+/* Statistics per head: each sequence begins at a multiple of 4, for copies of 16 bytes, and 64 may be read from any of its rows. */
+__host__ __device__ static inline int64_t attn_stat_start(int64_t row0, int64_t s)
+{
+    return (row0 + 3) / 4 * 4 + 4 * s;
+}
+static inline int64_t attn_stat_rows(int64_t n, int64_t n_seq)
+{
+    return attn_stat_start(n, n_seq) + 64;
+}
+static inline size_t attn_stat_bytes(int64_t n, int64_t n_seq, int n_q)
+{
+    return (size_t)(2 * n_q * attn_stat_rows(n, n_seq)) * sizeof(float);
+}
+/* The backward with Hopper's instructions (attn_bwd_hopper.cu): heads of 64, 96 or 128. a.dot becomes lse log2 e (n_q, rows) and
+ * D (n_q, rows). */
+bool hopper_bwd(struct cuda_device *cu, const bwd_args &a, int hd, int64_t n, int64_t n_seq, int64_t max_len, struct error *err);

@@ -8,15 +8,6 @@
 #include <inttypes.h>
 #include "kernels/cuda/attn.cuh"
 
-struct bwd_args {
-    void *dqkv;
-    const void *dout, *out, *qkv;
-    const float *lse;
-    float *dot;    // (n, n_q) D; scratch
-    const int32_t *seq;
-    int n_q, n_kv;
-};
-
 template <typename T> __global__ static void dot_kernel(bwd_args a, int hd, int64_t n_work)
 {
     int64_t work = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
@@ -302,6 +293,8 @@ static bool bwd_launch(struct cuda_device *cu, const bwd_args &a, const struct a
         dkdv_f32_kernel<HD><<<dim3(blocks_for(max_len, 4), n_kv, n_seq), 128, 0, cu->stream>>>(a);
         return launch_ok("attn_bwd", err);
     }
+    if (cu->hopper && (HD == 64 || HD == 96 || HD == 128))
+        return hopper_bwd(cu, a, HD, args->n, args->n_seq, max_len, err);
     if (!cuda_ok(cudaFuncSetAttribute(dkdv_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attn_bwd", err)
         || !cuda_ok(cudaFuncSetAttribute(dq_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attn_bwd", err))
         return false;
@@ -330,7 +323,7 @@ extern "C" bool attn_bwd_cuda(struct device *dev, const struct attn_bwd *args, s
                    .seq = args->seq,
                    .n_q = h.n_q,
                    .n_kv = h.n_kv };
-    a.dot = (float *)cuda_scratch(cu, (size_t)(args->n * h.n_q) * 4, "attn_bwd", err);
+    a.dot = (float *)cuda_scratch(cu, attn_stat_bytes(args->n, args->n_seq, h.n_q), "attn_bwd", err);
     if (!a.dot)
         return false;
     switch (h.hd) {

@@ -80,22 +80,6 @@ __device__ static inline void keys_fetch(uint8_t *to, const hopper_args &a, cons
             box_load(to + box * S::KV_BOX + i * S::PIECE, &a.kv, col + box * BOX_COLS, row, b);
     }
 }
-/* Exchange 4 x 4 words among the four lanes of a row: word i of lane j becomes word j of lane i. */
-__device__ static inline void quad_transpose(uint32_t (&u)[4])
-{
-    int lane = threadIdx.x;
-#pragma unroll
-    for (int bit = 1; bit <= 2; bit *= 2)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (!(i & bit)) {
-                uint32_t sent = lane & bit ? u[i] : u[i + bit], got = __shfl_xor_sync(0xffffffffu, sent, bit);
-                if (lane & bit)
-                    u[i] = got;
-                else
-                    u[i + bit] = got;
-            }
-}
 #endif
 
 template <int HD> __global__ void __launch_bounds__(shape<HD>::THREADS, 1) attn_hopper_kernel(const __grid_constant__ hopper_args a)
@@ -263,10 +247,7 @@ template <int HD> __global__ void __launch_bounds__(shape<HD>::THREADS, 1) attn_
         barrier_wait(&bar.v_full[nv % S::STAGES], nv / S::STAGES & 1);
         int n_valid = p.kv_len - (n_tile - 1) * S::KEYS;
         if (n_valid < S::KEYS) {    // what is after the sequence may be no number, and 0 times that is none either
-            uint8_t *v = vs + nv % S::STAGES * S::KV_BYTES;
-            for (int e = threadIdx.x % 128; e < (S::KEYS - n_valid) * 8 * S::BOXES; e += 128)
-                *(uint4 *)(v + e / 8 % S::BOXES * S::KV_BOX + (n_valid + e / 8 / S::BOXES) * BOX_ROW_BYTES + e % 8 * 16) = make_uint4(0, 0,
-                                                                                                                                      0, 0);
+            rows_clear<S::BOXES>(vs + nv % S::STAGES * S::KV_BYTES, n_valid, S::KEYS);
             stores_show();
             meet(NEXT + group, 128);
         }
@@ -288,16 +269,7 @@ template <int HD> __global__ void __launch_bounds__(shape<HD>::THREADS, 1) attn_
             int64_t at = (p.row0 + row) * a.f.n_q + p.head;
 #pragma unroll
             for (int x = 0; x < S::PARTS; x++)
-#pragma unroll
-                for (int j = 0; j < S::PART / 8; j += 4) {    // four blocks of 8 columns, one for each lane
-                    uint32_t u[4];
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        u[i] = pack2(o[x][4 * (j + i) + 2 * r] * inv, o[x][4 * (j + i) + 2 * r + 1] * inv);
-                    quad_transpose(u);
-                    if (row < p.n_row)
-                        *(uint4 *)((bf16 *)a.f.out + at * HD + x * S::PART + (j + lane % 4) * 8) = make_uint4(u[0], u[1], u[2], u[3]);
-                }
+                row_store<S::PART>((bf16 *)a.f.out + at * HD + x * S::PART, o[x], r, inv, row < p.n_row);
             if (a.f.lse && lane % 4 == 0 && row < p.n_row)
                 a.f.lse[at] = m[r] / sqrtf((float)HD) + logf(sum);
         }
@@ -306,8 +278,7 @@ template <int HD> __global__ void __launch_bounds__(shape<HD>::THREADS, 1) attn_
 }
 
 /* --- launching ------------------------------------------------------------------------------------------------------- */
-bool tensor_map_make(CUtensorMap *map, enum dtype t, const void *at, int64_t cols, int64_t rows, int64_t step, const char *op,
-                     struct error *err)
+bool tensor_map_make(CUtensorMap *map, const void *at, int64_t cols, int64_t rows, int64_t step, const char *op, struct error *err)
 {
     typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
                                const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
@@ -326,11 +297,10 @@ bool tensor_map_make(CUtensorMap *map, enum dtype t, const void *at, int64_t col
             return error_set(err, ERR_UNSUPPORTED, "%s: the driver has no tensor maps; RC_CUDA_PATH=ampere does without", op);
         encode = (encode_fn *)found;
     }
-    cuuint64_t size[2] = { (cuuint64_t)cols, (cuuint64_t)rows }, stride[1] = { (cuuint64_t)step * dtype_size(t) };
-    cuuint32_t box[2] = { 64, t == DT_BF16 ? 64u : 1u }, one[2] = { 1, 1 };
-    CUresult r = encode(map, t == DT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, (void *)at, size, stride,
-                        box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, t == DT_BF16 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    cuuint64_t size[2] = { (cuuint64_t)cols, (cuuint64_t)rows }, stride[1] = { (cuuint64_t)step * sizeof(bf16) };
+    cuuint32_t box[2] = { BOX_COLS, ATTN_TILE }, one[2] = { 1, 1 };
+    CUresult r = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)at, size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS
            || error_set(err, ERR_INTERNAL, "%s: no tensor map of %" PRId64 " x %" PRId64 " (CUDA's %d)", op, rows, cols, (int)r);
 }
@@ -343,9 +313,9 @@ static bool hopper_launch(struct cuda_device *cu, const fwd_args &f, int64_t n_r
     int64_t wide = (int64_t)(f.n_q + 2 * f.n_kv) * HD, n_work = (int64_t)a.n_tile * f.n_q * n_seq;
     if (n_row > INT32_MAX || n_work > INT32_MAX - 1024)
         return error_set(err, ERR_SHAPE, "%s: %" PRId64 " rows, %" PRId64 " pieces of work in one call", op, n_row, n_work);
-    if (!tensor_map_make(&a.q, DT_BF16, f.qkv, wide, n_row, wide, op, err)
-        || !(f.kv_len ? tensor_map_make(&a.kv, DT_BF16, f.kv, HD, INT32_MAX, HD, op, err)
-                      : tensor_map_make(&a.kv, DT_BF16, f.qkv, wide, n_row, wide, op, err))
+    if (!tensor_map_make(&a.q, f.qkv, wide, n_row, wide, op, err)
+        || !(f.kv_len ? tensor_map_make(&a.kv, f.kv, HD, INT32_MAX, HD, op, err)
+                      : tensor_map_make(&a.kv, f.qkv, wide, n_row, wide, op, err))
         || !cuda_ok(cudaFuncSetAttribute(attn_hopper_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES), op, err))
         return false;
     unsigned grid = (unsigned)(n_work < cu->n_sm ? n_work : cu->n_sm);

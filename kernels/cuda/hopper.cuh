@@ -6,14 +6,12 @@
  * the fragments of attn.cuh side by side. */
 #pragma once
 #include <cuda.h>
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/attn.cuh"
 #define BOX_COLS 64
 #define BOX_ROW_BYTES 128
 
-/* A tensor map of rows of bf16, read in boxes of 64 x 64, or of fp32, in boxes of 64 x 1. cols: elements per row; step: elements
- * between rows. */
-bool tensor_map_make(CUtensorMap *map, enum dtype t, const void *at, int64_t cols, int64_t rows, int64_t step, const char *op,
-                     struct error *err);
+/* A tensor map of rows of bf16, read in boxes of 64 x 64. cols: elements per row; step: elements between rows. */
+bool tensor_map_make(CUtensorMap *map, const void *at, int64_t cols, int64_t rows, int64_t step, const char *op, struct error *err);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HOPPER_CODE 1
@@ -65,6 +63,13 @@ __device__ static inline void box_load(void *to, const CUtensorMap *map, int col
         "l"(map), "r"(col), "r"(row), "r"(shared_at(b))
         : "memory");
 }
+/* The same for bytes in a row; both addresses and the number are multiples of 16. */
+__device__ static inline void bytes_load(void *to, const void *from, int bytes, uint64_t *b)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_at(to)), "l"(from),
+                 "r"(bytes), "r"(shared_at(b))
+                 : "memory");
+}
 template <int N> __device__ static inline void registers_take(void)
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
@@ -75,20 +80,22 @@ template <int N> __device__ static inline void registers_give(void)
 }
 
 /* --- products -------------------------------------------------------------------------------------------------------- */
-__device__ static inline uint64_t descriptor(uint32_t at, uint32_t lead_bytes, uint32_t stride_bytes)
+/* All sizes are multiples of 16; tile is less than 2^18, so its sixteenths never reach the next field. */
+__device__ static inline uint64_t descriptor(uint32_t tile, int offset, int lead_bytes, int stride_bytes)
 {
-    return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(lead_bytes >> 4) << 16 | (uint64_t)(stride_bytes >> 4) << 32 | (uint64_t)1 << 62;
+    uint32_t low = (tile >> 4) + (uint32_t)(offset / 16 + (lead_bytes / 16 << 16)), high = (uint32_t)(stride_bytes / 16) | 1u << 30;
+    return (uint64_t)high << 32 | low;
 }
 /* 16 columns from column 16 step of 64 or more rows: the side of a product whose sum runs over columns. box_bytes: from one box of
  * 64 columns to the next. */
 __device__ static inline uint64_t by_columns(uint32_t tile, int step, int box_bytes)
 {
-    return descriptor(tile + step / 4 * box_bytes + step % 4 * 32, 16, 1024);
+    return descriptor(tile, step / 4 * box_bytes + step % 4 * 32, 16, 1024);
 }
 /* 16 rows from row 16 step: the right side of a product whose sum runs over rows. */
 __device__ static inline uint64_t by_rows(uint32_t tile, int step, int box_bytes)
 {
-    return descriptor(tile + step * 16 * BOX_ROW_BYTES, box_bytes, 1024);
+    return descriptor(tile, step * 16 * BOX_ROW_BYTES, box_bytes, 1024);
 }
 __device__ static inline void products_begin(void)
 {
@@ -151,5 +158,45 @@ template <int N, int ROWS> __device__ static inline void product_regs(float (&d)
                      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64 "}, {%64,%65,%66,%67}, %68, p, 1, 1, %70;\n}"
                      : D32(d, 0), D32(d, 32)
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more), "n"(ROWS));
+}
+
+/* --- results --------------------------------------------------------------------------------------------------------- */
+/* Exchange 4 x 4 words among the four lanes of a row: word i of lane j becomes word j of lane i. */
+__device__ static inline void quad_transpose(uint32_t (&u)[4])
+{
+    int lane = threadIdx.x;
+#pragma unroll
+    for (int bit = 1; bit <= 2; bit *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (!(i & bit)) {
+                uint32_t sent = lane & bit ? u[i] : u[i + bit], got = __shfl_xor_sync(0xffffffffu, sent, bit);
+                if (lane & bit)
+                    u[i] = got;
+                else
+                    u[i + bit] = got;
+            }
+}
+/* Store one of a lane's two rows, r, of a 64 x N result times factor as bf16 at `to`, when it is there. All four lanes of a row
+ * call; each stores 16 bytes at a time. */
+template <int N> __device__ static inline void row_store(bf16 *to, const float (&d)[N / 2], int r, float factor, bool there)
+{
+#pragma unroll
+    for (int j = 0; j < N / 8; j += 4) {    // four blocks of 8 columns, one for each lane
+        uint32_t u[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            u[i] = pack2(d[4 * (j + i) + 2 * r] * factor, d[4 * (j + i) + 2 * r + 1] * factor);
+        quad_transpose(u);
+        if (there)
+            *(uint4 *)(to + (j + (int)threadIdx.x % 4) * 8) = make_uint4(u[0], u[1], u[2], u[3]);
+    }
+}
+/* Clear rows first .. n - 1 of a tile of boxes with n rows, by the 128 threads of a warpgroup. */
+template <int BOXES> __device__ static inline void rows_clear(uint8_t *tile, int first, int n)
+{
+    for (int e = (int)threadIdx.x % 128; e < (n - first) * 8 * BOXES; e += 128)
+        *(uint4 *)(tile + e / 8 % BOXES * n * BOX_ROW_BYTES + (first + e / 8 / BOXES) * BOX_ROW_BYTES + e % 8 * 16) = make_uint4(0, 0, 0,
+                                                                                                                                 0);
 }
 #endif

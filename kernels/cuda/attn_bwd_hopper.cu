@@ -1,0 +1,438 @@
+/* attn_bwd_hopper.cu - the backward of attn_bwd.cu with wgmma and bulk copies
+ *
+ * Two kernels again, so that each sum has one owner and one order, without atomics or fp32 gradients in memory. What the
+ * products' left sides need (P and dS, transposed for dK and dV) never leaves registers: a result's fragments are the next
+ * product's left side. Blocks take pieces of work, the longest first, as in attn_fwd_hopper.cu; one thread loads. The scale of the
+ * scores is applied to dQ and dK at the end. */
+#include <inttypes.h>
+#include "kernels/cuda/attn.cuh"
+#include "kernels/cuda/hopper.cuh"
+
+/* A block of dK and dV has 64 keys per warpgroup and takes queries by 64; one of dQ has 64 queries per warpgroup. */
+template <int HD, int N_GROUP> struct bwd_shape {
+    static constexpr int GROUPS = N_GROUP, THREADS = 128 * (GROUPS + 1), OWN = 64 * GROUPS;
+    static constexpr int BOXES = (HD + BOX_COLS - 1) / BOX_COLS, PIECE = 64 * BOX_ROW_BYTES;
+    static constexpr int OWN_BOX = OWN * BOX_ROW_BYTES, OWN_BYTES = BOXES * OWN_BOX;
+    static constexpr int STAGES = 4, STEP_BYTES = BOXES * PIECE, STAT_BYTES = 64 * 4;
+    static constexpr int DKDV_BYTES = 2 * OWN_BYTES + STAGES * (2 * STEP_BYTES + 2 * STAT_BYTES) + 1024;
+    static constexpr int KEYS = HD == 64 ? 64 : 128, KEYS_BOX = KEYS * BOX_ROW_BYTES, KEYS_BYTES = BOXES * KEYS_BOX, DQ_STAGES = 2;
+    static constexpr int DQ_BYTES = 2 * OWN_BYTES + DQ_STAGES * 2 * KEYS_BYTES + 1024;
+};
+template <int HD> using dkdv_shape = bwd_shape<HD, 2>;
+template <int HD> using dq_shape = bwd_shape<HD, HD == 64 ? 3 : 2>;
+struct bwd_hopper_args {
+    bwd_args b;
+    CUtensorMap qkv, dout;
+    const float *lse, *dot;    // (n_q, stat_rows) each: lse log2 e and D
+    int64_t stat_rows;
+    int n_tile, n_seq;
+    uint32_t *turn;
+};
+/* own: first key or query of the piece; < 0: there is no more. head: of keys for dK and dV, of queries for dQ. */
+struct bwd_piece {
+    int own, head, n;
+    int64_t row0, stat0;    // first row of the sequence, in tensors and in statistics
+};
+
+/* lse log2 e and D = sum(dO O) of each row, by head. HD / 8 lanes (of as many as the next power of two) per row and head, 16
+ * bytes each. */
+template <int HD> struct stat_shape {
+    static constexpr int LANES = HD == 64 ? 8 : 16, ROWS = 128 / LANES;
+};
+template <int HD> __global__ static void stat_kernel(bwd_args a, int64_t stat_rows)
+{
+    constexpr int LANES = stat_shape<HD>::LANES;
+    int64_t row0 = a.seq[blockIdx.z], row = row0 + (int64_t)blockIdx.x * stat_shape<HD>::ROWS + threadIdx.x / LANES;
+    bool there = row < a.seq[blockIdx.z + 1];
+    int head = blockIdx.y, lane = threadIdx.x % LANES;
+    float sum = 0;
+    if (there && lane < HD / 8) {
+        int64_t at = (row * a.n_q + head) * HD + lane * 8;
+        float x[8], y[8];
+        load_v<bf16, 8>(x, (const bf16 *)a.dout + at);
+        load_v<bf16, 8>(y, (const bf16 *)a.out + at);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            sum = __fmaf_rn(x[i], y[i], sum);
+    }
+#pragma unroll
+    for (int w = LANES / 2; w > 0; w /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, w);
+    if (there && lane == 0) {
+        int64_t at = attn_stat_start(row0, blockIdx.z) + row - row0;
+        a.dot[head * stat_rows + at] = a.lse[row * a.n_q + head] * LOG2E;
+        a.dot[(a.n_q + head) * stat_rows + at] = sum;
+    }
+}
+
+#ifdef HOPPER_CODE
+struct bwd_barriers {
+    uint64_t work_full, work_empty, own_full, own_empty, full[4], empty[4];
+    bwd_piece work;
+};
+/* Take the next piece; n_head heads, `own` rows each, the last rows first or the first. */
+__device__ static inline bwd_piece bwd_next(const bwd_hopper_args &a, int n_head, int own, bool last_first)
+{
+    bwd_piece p;
+    int per_tile = n_head * a.n_seq;
+    for (;;) {
+        int i = (int)atomicAdd(&a.turn[0], 1), s = i % per_tile / n_head, tile = i / per_tile;
+        if (tile >= a.n_tile) {
+            p.own = -1;
+            return p;
+        }
+        p.own = (last_first ? a.n_tile - 1 - tile : tile) * own;
+        p.head = i % n_head;
+        p.row0 = a.b.seq[s];
+        p.n = a.b.seq[s + 1] - (int)p.row0;
+        p.stat0 = attn_stat_start(p.row0, s);
+        if (p.own < p.n)
+            return p;
+    }
+}
+__device__ static inline void bwd_end(const bwd_hopper_args &a)
+{
+    __threadfence();
+    if (atomicInc(&a.turn[1], gridDim.x - 1) == gridDim.x - 1)    // the last block leaves both counters at 0
+        a.turn[0] = 0;
+}
+template <int GROUPS> __device__ static inline void bwd_barriers_init(bwd_barriers *bar, int stages)
+{
+    if (threadIdx.x == 0) {
+        barrier_init(&bar->work_full, 1);
+        barrier_init(&bar->work_empty, GROUPS * 4);
+        barrier_init(&bar->own_full, 1);
+        barrier_init(&bar->own_empty, GROUPS * 4);
+        for (int i = 0; i < stages; i++) {
+            barrier_init(&bar->full[i], 1);
+            barrier_init(&bar->empty[i], GROUPS * 4);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+}
+/* Load rows x BOXES boxes of one head (columns from col, rows from row) into a tile of `rows` rows. */
+template <int BOXES> __device__ static inline void tile_fetch(uint8_t *to, const CUtensorMap *map, int col, int row, int rows, uint64_t *b)
+{
+    for (int box = 0; box < BOXES; box++)
+        for (int at = 0; at < rows; at += 64)
+            box_load(to + (box * rows + at) * BOX_ROW_BYTES, map, col + box * BOX_COLS, row + at, b);
+}
+/* left side of a product over columns from 8 lanes' results: 16 columns from column 16 k. */
+template <int N> __device__ static inline void left_of(uint32_t (&w)[4], const float (&x)[N], int k)
+{
+    w[0] = pack2(x[8 * k], x[8 * k + 1]);
+    w[1] = pack2(x[8 * k + 2], x[8 * k + 3]);
+    w[2] = pack2(x[8 * k + 4], x[8 * k + 5]);
+    w[3] = pack2(x[8 * k + 6], x[8 * k + 7]);
+}
+#endif
+
+template <int HD>
+__global__ void __launch_bounds__(dkdv_shape<HD>::THREADS, 1) dkdv_hopper_kernel(const __grid_constant__ bwd_hopper_args a)
+{
+#ifdef HOPPER_CODE
+    using S = dkdv_shape<HD>;
+    extern __shared__ uint8_t raw[];
+    __shared__ bwd_barriers bar;
+    uint8_t *smem = (uint8_t *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
+    uint8_t *ks = smem, *vs = ks + S::OWN_BYTES, *qs = vs + S::OWN_BYTES, *ds = qs + S::STAGES * S::STEP_BYTES;
+    float *stat = (float *)(ds + S::STAGES * S::STEP_BYTES);    // of each stage: 64 of lse, 64 of D
+    int group = (int)threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, per = a.b.n_q / a.b.n_kv;
+    bwd_barriers_init<S::GROUPS>(&bar, S::STAGES);
+    if (group < 0) {
+        registers_give<HD == 128 ? 24 : 40>();
+        if (threadIdx.x != 0)
+            return;
+        uint32_t n_work = 0, n = 0;
+        for (;; n_work++) {
+            bwd_piece p = bwd_next(a, a.b.n_kv, S::OWN, false);
+            barrier_wait(&bar.work_empty, ~n_work & 1);
+            bar.work = p;
+            barrier_arrive(&bar.work_full);
+            if (p.own < 0)
+                break;
+            barrier_wait(&bar.own_empty, ~n_work & 1);
+            barrier_expect(&bar.own_full, 2 * S::OWN_BYTES);
+            tile_fetch<S::BOXES>(ks, &a.qkv, (a.b.n_q + p.head) * HD, (int)p.row0 + p.own, S::OWN, &bar.own_full);
+            tile_fetch<S::BOXES>(vs, &a.qkv, (a.b.n_q + a.b.n_kv + p.head) * HD, (int)p.row0 + p.own, S::OWN, &bar.own_full);
+            for (int head = p.head * per; head < (p.head + 1) * per; head++)
+                for (int q0 = p.own; q0 < p.n; q0 += 64, n++) {
+                    int stage = n % S::STAGES, row = (int)p.row0 + q0;
+                    barrier_wait(&bar.empty[stage], ~(n / S::STAGES) & 1);
+                    barrier_expect(&bar.full[stage], 2 * S::STEP_BYTES + 2 * S::STAT_BYTES);
+                    tile_fetch<S::BOXES>(qs + stage * S::STEP_BYTES, &a.qkv, head * HD, row, 64, &bar.full[stage]);
+                    tile_fetch<S::BOXES>(ds + stage * S::STEP_BYTES, &a.dout, head * HD, row, 64, &bar.full[stage]);
+                    bytes_load(stat + stage * 128, a.lse + head * a.stat_rows + p.stat0 + q0, S::STAT_BYTES, &bar.full[stage]);
+                    bytes_load(stat + stage * 128 + 64, a.dot + head * a.stat_rows + p.stat0 + q0, S::STAT_BYTES, &bar.full[stage]);
+                }
+        }
+        bwd_end(a);
+        return;
+    }
+    registers_take<HD == 128 ? 240 : 232>();
+    float scale = 1.0f / sqrtf((float)HD), c = LOG2E * scale;
+    uint32_t n_work = 0, n = 0, k_at = shared_at(ks) + group * S::PIECE, v_at = shared_at(vs) + group * S::PIECE;
+    for (;; n_work++) {
+        barrier_wait(&bar.work_full, n_work & 1);
+        bwd_piece p = bar.work;
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(&bar.work_empty);
+        if (p.own < 0)
+            break;
+        float dk[HD / 2], dv[HD / 2];
+#pragma unroll
+        for (int i = 0; i < HD / 2; i++)
+            dk[i] = dv[i] = 0;
+        barrier_wait(&bar.own_full, n_work & 1);
+        for (int head = 0; head < per; head++)
+            for (int q0 = p.own; q0 < p.n; q0 += 64, n++) {
+                int stage = n % S::STAGES, first = p.own + group * 64;
+                barrier_wait(&bar.full[stage], n / S::STAGES & 1);
+                if (q0 >= first) {    // else all queries are before the keys
+                    uint8_t *q = qs + stage * S::STEP_BYTES, *d = ds + stage * S::STEP_BYTES;
+                    float *lse = stat + stage * 128, *dot = lse + 64, s[32], dp[32];
+                    uint32_t w[4][4], q_at = shared_at(q), d_at = shared_at(d);
+                    if (p.n - q0 < 64) {    // nothing comes from what is after the sequence
+                        rows_clear<S::BOXES>(q, p.n - q0, 64);
+                        rows_clear<S::BOXES>(d, p.n - q0, 64);
+                        if ((int)threadIdx.x % 128 < 64 - (p.n - q0))
+                            lse[p.n - q0 + threadIdx.x % 128] = dot[p.n - q0 + threadIdx.x % 128] = 0;
+                        stores_show();
+                        meet(1 + group, 128);
+                    }
+                    products_begin();
+#pragma unroll
+                    for (int k = 0; k < HD / 16; k++)
+                        product<64>(s, by_columns(k_at, k, S::OWN_BOX), by_columns(q_at, k, S::PIECE), k == 0);
+                    products_commit();
+#pragma unroll
+                    for (int k = 0; k < HD / 16; k++)
+                        product<64>(dp, by_columns(v_at, k, S::OWN_BOX), by_columns(d_at, k, S::PIECE), k == 0);
+                    products_commit();
+                    products_wait<1>();
+                    pin(s);
+#pragma unroll
+                    for (int j = 0; j < 8; j++) {
+                        float2 l = *(const float2 *)&lse[j * 8 + lane % 4 * 2];
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            s[4 * j + e] = weight_of(s[4 * j + e], c, e % 2 ? l.y : l.x);
+                    }
+                    if (q0 == first)
+#pragma unroll
+                        for (int i = 0; i < 32; i++)
+                            if (warp * 16 + lane / 4 + i / 2 % 2 * 8 > i / 4 * 8 + lane % 4 * 2 + i % 2)
+                                s[i] = 0;
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+                        left_of(w[k], s, k);
+                    pin(dv);
+                    products_begin();
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+                        product_regs<HD, 1>(dv, w[k], by_rows(d_at, k, S::PIECE), false);
+                    products_commit();
+                    products_wait<1>();
+                    pin(dp);
+#pragma unroll
+                    for (int j = 0; j < 8; j++) {
+                        float2 m = *(const float2 *)&dot[j * 8 + lane % 4 * 2];
+#pragma unroll
+                        for (int e = 0; e < 4; e++)
+                            dp[4 * j + e] = s[4 * j + e] * (dp[4 * j + e] - (e % 2 ? m.y : m.x));
+                    }
+                    uint32_t x[4][4];
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+                        left_of(x[k], dp, k);
+                    pin(dk);
+                    products_begin();
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+                        product_regs<HD, 1>(dk, x[k], by_rows(q_at, k, S::PIECE), false);
+                    products_commit();
+                    products_wait<0>();
+                    pin(dv);
+                    pin(dk);
+                }
+                if (lane == 0)
+                    barrier_arrive(&bar.empty[stage]);
+            }
+        if (lane == 0)
+            barrier_arrive(&bar.own_empty);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int key = p.own + group * 64 + warp * 16 + lane / 4 + 8 * r;
+            bf16 *out = (bf16 *)a.b.dqkv + ((p.row0 + key) * (a.b.n_q + 2 * a.b.n_kv) + a.b.n_q + p.head) * HD;
+            row_store<HD>(out, dk, r, scale, key < p.n);
+            row_store<HD>(out + (int64_t)a.b.n_kv * HD, dv, r, 1, key < p.n);
+        }
+    }
+#endif
+}
+
+template <int HD> __global__ void __launch_bounds__(dq_shape<HD>::THREADS, 1) dq_hopper_kernel(const __grid_constant__ bwd_hopper_args a)
+{
+#ifdef HOPPER_CODE
+    using S = dq_shape<HD>;
+    extern __shared__ uint8_t raw[];
+    __shared__ bwd_barriers bar;
+    uint8_t *smem = (uint8_t *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
+    uint8_t *qs = smem, *ds = qs + S::OWN_BYTES, *ks = ds + S::OWN_BYTES, *vs = ks + S::DQ_STAGES * S::KEYS_BYTES;
+    int group = (int)threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, per = a.b.n_q / a.b.n_kv;
+    bwd_barriers_init<S::GROUPS>(&bar, S::DQ_STAGES);
+    if (group < 0) {
+        registers_give<S::GROUPS == 3 ? 32 : 40>();
+        if (threadIdx.x != 0)
+            return;
+        uint32_t n_work = 0, n = 0;
+        for (;; n_work++) {
+            bwd_piece p = bwd_next(a, a.b.n_q, S::OWN, true);
+            barrier_wait(&bar.work_empty, ~n_work & 1);
+            bar.work = p;
+            barrier_arrive(&bar.work_full);
+            if (p.own < 0)
+                break;
+            barrier_wait(&bar.own_empty, ~n_work & 1);
+            barrier_expect(&bar.own_full, 2 * S::OWN_BYTES);
+            tile_fetch<S::BOXES>(qs, &a.qkv, p.head * HD, (int)p.row0 + p.own, S::OWN, &bar.own_full);
+            tile_fetch<S::BOXES>(ds, &a.dout, p.head * HD, (int)p.row0 + p.own, S::OWN, &bar.own_full);
+            int stop = min(p.n, p.own + S::OWN), col = (a.b.n_q + p.head / per) * HD;
+            for (int k0 = 0; k0 < stop; k0 += S::KEYS, n++) {
+                int stage = n % S::DQ_STAGES;
+                barrier_wait(&bar.empty[stage], ~(n / S::DQ_STAGES) & 1);
+                barrier_expect(&bar.full[stage], 2 * S::KEYS_BYTES);
+                tile_fetch<S::BOXES>(ks + stage * S::KEYS_BYTES, &a.qkv, col, (int)p.row0 + k0, S::KEYS, &bar.full[stage]);
+                tile_fetch<S::BOXES>(vs + stage * S::KEYS_BYTES, &a.qkv, col + a.b.n_kv * HD, (int)p.row0 + k0, S::KEYS, &bar.full[stage]);
+            }
+        }
+        bwd_end(a);
+        return;
+    }
+    registers_take<S::GROUPS == 3 ? 160 : 232>();
+    float scale = 1.0f / sqrtf((float)HD), c = LOG2E * scale;
+    uint32_t n_work = 0, n = 0, q_at = shared_at(qs) + group * S::PIECE, d_at = shared_at(ds) + group * S::PIECE;
+    for (;; n_work++) {
+        barrier_wait(&bar.work_full, n_work & 1);
+        bwd_piece p = bar.work;
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(&bar.work_empty);
+        if (p.own < 0)
+            break;
+        int first = p.own + group * 64, row = warp * 16 + lane / 4, stop = min(p.n, p.own + S::OWN);
+        float dq[HD / 2], lse[2], dot[2];
+#pragma unroll
+        for (int i = 0; i < HD / 2; i++)
+            dq[i] = 0;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int64_t at = p.head * a.stat_rows + p.stat0 + min(first + row + 8 * r, p.n - 1);
+            lse[r] = a.lse[at];
+            dot[r] = a.dot[at];
+        }
+        barrier_wait(&bar.own_full, n_work & 1);
+        for (int k0 = 0; k0 < stop; k0 += S::KEYS, n++) {
+            int stage = n % S::DQ_STAGES;
+            barrier_wait(&bar.full[stage], n / S::DQ_STAGES & 1);
+            if (k0 <= first + 63) {    // else all keys are after the queries
+                uint8_t *k_of = ks + stage * S::KEYS_BYTES, *v_of = vs + stage * S::KEYS_BYTES;
+                uint32_t k_at = shared_at(k_of), v_at = shared_at(v_of), w[S::KEYS / 16][4];
+                float s[S::KEYS / 2], dp[S::KEYS / 2];
+                if (p.n - k0 < S::KEYS) {    // what is after the sequence may be no number
+                    rows_clear<S::BOXES>(k_of, p.n - k0, S::KEYS);
+                    rows_clear<S::BOXES>(v_of, p.n - k0, S::KEYS);
+                    stores_show();
+                    meet(1 + group, 128);
+                }
+                products_begin();
+#pragma unroll
+                for (int k = 0; k < HD / 16; k++)
+                    product<S::KEYS>(s, by_columns(q_at, k, S::OWN_BOX), by_columns(k_at, k, S::KEYS_BOX), k == 0);
+                products_commit();
+#pragma unroll
+                for (int k = 0; k < HD / 16; k++)
+                    product<S::KEYS>(dp, by_columns(d_at, k, S::OWN_BOX), by_columns(v_at, k, S::KEYS_BOX), k == 0);
+                products_commit();
+                products_wait<1>();
+                pin(s);
+#pragma unroll
+                for (int i = 0; i < S::KEYS / 2; i++)
+                    s[i] = weight_of(s[i], c, lse[i / 2 % 2]);
+                if (k0 + S::KEYS - 1 > first)
+#pragma unroll
+                    for (int i = 0; i < S::KEYS / 2; i++)
+                        if (k0 + i / 4 * 8 + lane % 4 * 2 + i % 2 > first + row + i / 2 % 2 * 8)
+                            s[i] = 0;
+                products_wait<0>();
+                pin(dp);
+#pragma unroll
+                for (int i = 0; i < S::KEYS / 2; i++)
+                    s[i] *= dp[i] - dot[i / 2 % 2];
+#pragma unroll
+                for (int k = 0; k < S::KEYS / 16; k++)
+                    left_of(w[k], s, k);
+                pin(dq);
+                products_begin();
+#pragma unroll
+                for (int k = 0; k < S::KEYS / 16; k++)
+                    product_regs<HD, 1>(dq, w[k], by_rows(k_at, k, S::KEYS_BOX), false);
+                products_commit();
+                products_wait<0>();
+                pin(dq);
+            }
+            if (lane == 0)
+                barrier_arrive(&bar.empty[stage]);
+        }
+        if (lane == 0)
+            barrier_arrive(&bar.own_empty);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int query = first + row + 8 * r;
+            bf16 *out = (bf16 *)a.b.dqkv + ((p.row0 + query) * (a.b.n_q + 2 * a.b.n_kv) + p.head) * HD;
+            row_store<HD>(out, dq, r, scale, query < p.n);
+        }
+    }
+#endif
+}
+
+/* --- launching ------------------------------------------------------------------------------------------------------- */
+template <int HD>
+static bool bwd_hopper_launch(struct cuda_device *cu, const bwd_args &b, int64_t n, int64_t n_seq, int64_t max_len, struct error *err)
+{
+    using DKDV = dkdv_shape<HD>;
+    using DQ = dq_shape<HD>;
+    const char *op = "attn_bwd";
+    int64_t wide = (int64_t)(b.n_q + 2 * b.n_kv) * HD, out_wide = (int64_t)b.n_q * HD, stat_rows = attn_stat_rows(n, n_seq);
+    int64_t dkdv_tiles = blocks_for(max_len, DKDV::OWN), dq_tiles = blocks_for(max_len, DQ::OWN);
+    int64_t dkdv_work = dkdv_tiles * b.n_kv * n_seq, dq_work = dq_tiles * b.n_q * n_seq;
+    bwd_hopper_args a = { .b = b,
+                          .lse = b.dot,
+                          .dot = b.dot + b.n_q * stat_rows,
+                          .stat_rows = stat_rows,
+                          .n_tile = (int)dkdv_tiles,
+                          .n_seq = (int)n_seq,
+                          .turn = cu->turn };
+    if (n > INT32_MAX - 1024 || dkdv_work + dq_work > INT32_MAX - 1024 || b.n_q > 65535)
+        return error_set(err, ERR_SHAPE, "%s: %" PRId64 " rows, %" PRId64 " pieces of work in one call", op, n, dkdv_work + dq_work);
+    if (!tensor_map_make(&a.qkv, b.qkv, wide, n, wide, op, err) || !tensor_map_make(&a.dout, b.dout, out_wide, n, out_wide, op, err)
+        || !cuda_ok(cudaFuncSetAttribute(dkdv_hopper_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, DKDV::DKDV_BYTES), op, err)
+        || !cuda_ok(cudaFuncSetAttribute(dq_hopper_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, DQ::DQ_BYTES), op, err))
+        return false;
+    stat_kernel<HD>
+        <<<dim3(blocks_for(max_len, stat_shape<HD>::ROWS), (unsigned)b.n_q, (unsigned)n_seq), 128, 0, cu->stream>>>(b, stat_rows);
+    dkdv_hopper_kernel<HD><<<(unsigned)(dkdv_work < cu->n_sm ? dkdv_work : cu->n_sm), DKDV::THREADS, DKDV::DKDV_BYTES, cu->stream>>>(a);
+    a.n_tile = (int)dq_tiles;
+    dq_hopper_kernel<HD><<<(unsigned)(dq_work < cu->n_sm ? dq_work : cu->n_sm), DQ::THREADS, DQ::DQ_BYTES, cu->stream>>>(a);
+    return launch_ok(op, err);
+}
+bool hopper_bwd(struct cuda_device *cu, const bwd_args &a, int hd, int64_t n, int64_t n_seq, int64_t max_len, struct error *err)
+{
+    switch (hd) {
+    case 64: return bwd_hopper_launch<64>(cu, a, n, n_seq, max_len, err);
+    case 96: return bwd_hopper_launch<96>(cu, a, n, n_seq, max_len, err);
+    }
+    return bwd_hopper_launch<128>(cu, a, n, n_seq, max_len, err);
+}
