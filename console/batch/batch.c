@@ -326,7 +326,7 @@ static json_t *event_json(const struct batch_event *e)
     json_t *detail = e->detail[0] ? json_loads(e->detail, 0, NULL) : NULL, *json = NULL;
     bool knob = strcmp(e->kind, "command") == 0 && json_is_array(json_object_get(detail, "changes"));
     if (knob || strcmp(e->kind, "command") == 0 || strcmp(e->kind, "alert") == 0 || strcmp(e->kind, "alarm") == 0
-        || strcmp(e->kind, "return") == 0)
+        || strcmp(e->kind, "process") == 0 || strcmp(e->kind, "return") == 0)
         json = json_pack("{s:s, s:I, s:o, s:o}", "event", knob ? "knob" : e->kind, "step", (json_int_t)e->step, "who",
                          json_text_new(e->who), "text", json_text_new(e->text));
     else if (strcmp(e->kind, "checkpoint") == 0)

@@ -78,6 +78,31 @@ class Commands(RunCase):
         os.kill(run.processes()["controller"], 9)    # ids outlive the controller
         self.assertEqual(self.ok(run, "set", "learning_rate=0.003", "--id", "mine-1"), first)
 
+    def test_a_pause_is_no_part_of_a_step_s_time_nor_of_the_estimate(self):
+        run = self.start("--max-steps", "100000")
+        self.ok(run, "pause", "step")
+        step, began = self.status(run)["step"], time.monotonic()
+        time.sleep(5)    # what is measured is time
+        self.ok(run, "resume")
+        paused = time.monotonic() - began
+        run.wait_step(step + 1)
+        self.until("its line", lambda: [line for line in run.told("step") if line["step"] == step + 1], run)
+        first = next(line for line in run.told("step") if line["step"] == step + 1)["metrics"]
+        self.assertLess(first["time/step_s"], paused)
+        self.assertLess(first.get("time/idle_s", 0), paused)
+
+    def test_a_death_says_who_by_what_and_that_nothing_is_lost(self):
+        run = self.start(save_interval=2)
+        self.until("a checkpoint", lambda: run.journal_number("select count(*) from checkpoint where state = 'complete'") > 0, run)
+        pid = run.processes()["worker cpu:0"]
+        os.kill(pid, 9)
+        self.until("it is said", lambda: self.query(run, "select 1 from event where kind = 'return'"), run)
+        self.until("who", lambda: self.query(run, "select 1 from event where kind = 'process'"), run)
+        text = self.query(run, "select text from event where kind = 'process'")[0][0]
+        self.assertRegex(text, rf"^'worker cpu:0' \(pid {pid}\) was killed by signal 9 \(SIGKILL\) after [0-9.]+ s and is started again; nothing is lost: ")
+        text = self.query(run, "select text from event where kind = 'return'")[0][0]
+        self.assertRegex(text, r"^back from step \d+ to \d+: worker cpu:0 holds no weights of step \d+; nothing is lost")
+
     def test_who_has_taken_the_control_is_the_only_one_obeyed_until_it_is_forced(self):
         run = self.start()
         ours, theirs = os.openpty()

@@ -101,13 +101,34 @@ static void exporter_ended(struct agent *a, struct child *c, const char *how, bo
     note_add(a, "alert", "agent", text);
 }
 
+/* Who died, by what, and what becomes of its work. */
+static void death_note(struct agent *a, const struct child *c, pid_t pid, const char *how, int64_t lived_ms)
+{
+    static const struct {
+        const char *command, *follows;
+    } rows[] = {
+        { "worker", "what it sampled is sampled again, and trainers go back to the last checkpoint" },
+        { "controller", "the new one goes on from the journal" },
+        { "scorer", "what it had is scored again" },
+    };
+    char text[512];
+    const char *follows = c->exporter ? "it goes on where its cursor stands" : "the run goes on";
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        if (c->command && strcmp(c->command, rows[i].command) == 0)
+            follows = rows[i].follows;
+    snprintf(text, sizeof text, "'%s' (pid %d) %s after %.1f s and is started again; nothing is lost: %s", c->name, (int)pid, how,
+             (double)lived_ms / 1000, follows);
+    note_add(a, "process", "agent", text);
+}
+
 static void child_died(struct agent *a, struct child *c)
 {
     int status = SIGKILL;    // not our child, so its status is unknown: treat as killed
     char how[64] = "ended", last[512], text[1024];
     if (waitpid(c->pid, &status, WNOHANG) == c->pid) {
         if (WIFSIGNALED(status))
-            snprintf(how, sizeof how, "was killed by signal %d", WTERMSIG(status));
+            snprintf(how, sizeof how, "was killed by signal %d (SIG%s)", WTERMSIG(status),
+                     sigabbrev_np(WTERMSIG(status)) ? sigabbrev_np(WTERMSIG(status)) : "?");
         else
             snprintf(how, sizeof how, "ended with status %d", WEXITSTATUS(status));
     }
@@ -127,6 +148,8 @@ static void child_died(struct agent *a, struct child *c)
     c->n_restart++;
     c->next_ms = clock_ms() + (c->n_quick > 0 ? MIN(100 << MIN(c->n_quick, 4), 2000) : 0);
     log_warn("'%s' (pid %d) %s after %.1f s", c->name, (int)pid, how, (double)lived / 1000);
+    if (c->n_quick < DEATHS_MAX)
+        death_note(a, c, pid, how, lived);
     if (c->n_quick >= DEATHS_MAX && c->exporter) {    // training goes on without it
         exporter_ended(a, c, how, true);
     } else if (c->n_quick >= DEATHS_MAX) {

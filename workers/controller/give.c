@@ -42,11 +42,12 @@ static void order_give(struct controller *c, struct worker *w, enum task_kind ki
  * unless it has tried to before and failed. */
 static void return_give(struct controller *c, struct worker *w)
 {
-    char path[4096];
+    char path[4096], cause[128];
     struct msg_out m;
+    snprintf(cause, sizeof cause, "%s holds no weights of step %" PRId64, w->name, c->step);
     if (c->rounds.open && w->given_round != c->rounds.round)
         return_target(c, path);
-    else if (!trainers_return(c, path))
+    else if (!trainers_return(c, cause, path))
         return;
     c->loading_step = c->step;
     w->given_round = c->rounds.round;

@@ -44,9 +44,9 @@ bool incarnation_begin(struct controller *c, int64_t step, struct error *err)
     return true;
 }
 
-bool controller_return(struct controller *c, int64_t step, struct error *err)
+bool controller_return(struct controller *c, int64_t step, const char *cause, struct error *err)
 {
-    char text[128];
+    char text[320];
     workers_tasks_forget(c);
     checkpoints_undone(&c->checkpoints);
     evals_end(&c->evals);
@@ -54,7 +54,9 @@ bool controller_return(struct controller *c, int64_t step, struct error *err)
         return false;
     if (step == c->step)
         return true;
-    snprintf(text, sizeof text, "back from step %" PRId64 " to %" PRId64, c->step, step);
+    snprintf(text, sizeof text,
+             "back from step %" PRId64 " to %" PRId64 ": %s; nothing is lost, those steps are made again with the same groups", c->step,
+             step, cause);
     if (!incarnation_begin(c, step, err))
         return false;
     step_metrics_restart(&c->metrics);
@@ -69,13 +71,13 @@ bool controller_return(struct controller *c, int64_t step, struct error *err)
     return true;
 }
 
-bool trainers_return(struct controller *c, char path[4096])
+bool trainers_return(struct controller *c, const char *cause, char path[4096])
 {
     struct error err;
     int64_t step = return_find(c, path);
     if (step < 0)
         run_fail(c, "no checkpoint in '%s' can be resumed from", c->checkpoints.dir);
-    else if (!controller_return(c, step, &err) || (c->config.num_trainers > 1 && !rounds_begin(c, &err)))
+    else if (!controller_return(c, step, cause, &err) || (c->config.num_trainers > 1 && !rounds_begin(c, &err)))
         run_fail(c, "cannot go back to step %" PRId64 ": %s", step, err.text);
     return !run_is_over(c);
 }

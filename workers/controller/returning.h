@@ -11,6 +11,7 @@ int64_t return_target(struct controller *c, char path[4096]);
 int64_t return_find(struct controller *c, char path[4096]);
 /* From step on a new incarnation makes the steps; the run is at step then. */
 MUST_USE bool incarnation_begin(struct controller *c, int64_t step, struct error *err);
-MUST_USE bool controller_return(struct controller *c, int64_t step, struct error *err);
+/* cause: who has lost what, for the event; steps that are made again come out the same, so nothing is lost. */
+MUST_USE bool controller_return(struct controller *c, int64_t step, const char *cause, struct error *err);
 /* All trainers go back to the newest step that can be returned to; several of them meet in a new round. False: the run has failed. */
-bool trainers_return(struct controller *c, char path[4096]);
+bool trainers_return(struct controller *c, const char *cause, char path[4096]);

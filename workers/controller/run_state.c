@@ -22,6 +22,7 @@ void state_set(struct controller *c, enum run_state state, const char *who, cons
         doctor_end(c);
     snprintf(line, sizeof line, "%s%s%s", run_state_name(state), text[0] ? ": " : "", text);
     c->state = state;
+    step_metrics_pause(&c->metrics, state == RUN_PAUSED);
     if (text != c->reason)    // a reason that stays must not be printed onto itself
         snprintf(c->reason, sizeof c->reason, "%s", text);
     event_add_facts(c, "state", who, line, run_state_facts(state, text));

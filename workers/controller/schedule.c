@@ -347,6 +347,6 @@ bool groups_lost(struct controller *c, int64_t n, const struct error *why, struc
     event_add(c, "alert", "controller", text, "");
     /* Weights older than the trainer's may be gone, and several trainers may have begun on a batch: they begin again together. */
     bool back = n_again > 0 && (c->config.num_trainers > 1 || (!c->config.free_running && oldest < c->step));
-    (void)(back && trainers_return(c, path));    // it fails the run itself
+    (void)(back && trainers_return(c, "groups are to be sampled again", path));    // it fails the run itself
     return true;
 }

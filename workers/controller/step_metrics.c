@@ -118,8 +118,12 @@ static void told_take(struct step_metrics *s, const struct mval *told)
 void step_metrics_make(struct controller *c, int64_t batch, const struct mval *told)
 {
     struct step_metrics *s = &c->metrics;
-    double step_s = (double)(clock_ms() - s->step_ms) / 1000;
+    step_metrics_pause(s, s->resting_ms > 0);
+    double paused_s = (double)s->paused_ms / 1000, step_s = (double)(clock_ms() - s->step_ms) / 1000 - paused_s;
     told_take(s, told);
+    double idle_s = step_metric(s, metrics[M_IDLE_S].name);
+    if (paused_s > 0 && !isnan(idle_s))    // a trainer does not know that it waits because of a pause
+        metric_put(s, metrics[M_IDLE_S].name, fmax(idle_s - paused_s, 0));
     batch_metrics(c, batch);
     metric_own(s, M_STEP_S, step_s);
     score_metrics(c, step_s);
@@ -135,7 +139,17 @@ void step_metrics_make(struct controller *c, int64_t batch, const struct mval *t
 void step_metrics_restart(struct step_metrics *s)
 {
     s->step_ms = clock_ms();
+    s->paused_ms = 0;
+    s->resting_ms = s->resting_ms > 0 ? s->step_ms : 0;
     memset(&s->scored, 0, sizeof s->scored);
+}
+
+void step_metrics_pause(struct step_metrics *s, bool paused)
+{
+    int64_t now = clock_ms();
+    if (s->resting_ms > 0)
+        s->paused_ms += now - s->resting_ms;
+    s->resting_ms = paused ? now : 0;
 }
 
 void step_metrics_group(struct step_metrics *s, const struct group_summary *group)

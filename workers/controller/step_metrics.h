@@ -16,6 +16,8 @@ struct step_metrics {
     char name[STEP_METRICS_MAX][96];
     int n;
     int64_t step_ms;          // when the last step was done, or the run began or returned
+    int64_t paused_ms;        // of that, the run was paused; while it is, without the time since resting_ms
+    int64_t resting_ms;       // since when it is paused; 0: it is not
     double step_s_mean;       // seconds per step; 0: none yet
     double host_mem_bytes;    // of the run's processes, as last sampled; 0: not yet
     struct {
@@ -26,6 +28,7 @@ struct step_metrics {
     } scored;                 // of the groups that came since the last step
 };
 void step_metrics_restart(struct step_metrics *s);                                       // the time of a step begins now
+void step_metrics_pause(struct step_metrics *s, bool paused);                            // the run is paused, or goes on
 void step_metrics_group(struct step_metrics *s, const struct group_summary *group);      // a group has come
 void step_metrics_host(struct step_metrics *s, double mem_bytes);                        // a sample has come
 void step_metrics_make(struct controller *c, int64_t batch, const struct mval *told);    // the step of batch is done
