@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/bench/bench.h"
+#include "console/bench/bench_adapter.h"
 #include "workers/engine/load/tool_model.h"
 #include "kernels/ops.h"
 #include "kernels/trace.h"
@@ -19,7 +20,7 @@
 struct decode_bench {
     struct tool_model tool;
     const char *shape, *profile;
-    int64_t batch, n_prompt, n_new, group, n_live, rounds;
+    int64_t batch, n_prompt, n_new, group, n_live, lora_rank, rounds;
 };
 struct decode_times {
     double prefill_s, decode_s, all_s;    // of one round
@@ -142,6 +143,7 @@ bool bench_decode(int argc, char **argv, struct error *err)
         { "new", NULL, CLI_I64, &b.n_new, "N", "new tokens per sample (default 128)" },
         { "group", NULL, CLI_I64, &b.group, "G", "samples that share a prompt (default 1)" },
         { "live", NULL, CLI_I64, &b.n_live, "N", "only ids below this may be drawn, as with a tokenizer that has no more (0: all)" },
+        { "lora-rank", NULL, CLI_I64, &b.lora_rank, "R", "with a random adapter of this rank on all modules (0: none)" },
         { "profile", NULL, CLI_STR, &b.profile, "FILE",
           "one more round with the time of each operation: a table, and the timeline to FILE" },
         { "rounds", NULL, CLI_I64, &b.rounds, "R", "measured rounds; the median is printed (default 5)" },
@@ -166,7 +168,7 @@ bool bench_decode(int argc, char **argv, struct error *err)
                          "--batch and --prompt must be at least 1, --new at least 2, --rounds 1 to 1000, --group 1 to "
                          "%d and a divisor of --batch",
                          GROUP_MAX);
-    TRY(model_make(&b, err));
+    TRY(model_make(&b, err) && bench_adapter(b.tool.model, b.lora_rank, false, err));
     if (b.n_live < 0 || b.n_live > model_config(b.tool.model)->vocab) {
         error_set(err, ERR_USAGE, "--live is %" PRId64 "; the model knows %" PRId64 " ids", b.n_live, model_config(b.tool.model)->vocab);
         goto out;

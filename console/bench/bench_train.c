@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/bench/bench.h"
+#include "console/bench/bench_adapter.h"
 #include "console/bench/bench_train.h"
 #include "kernels/trace.h"
 #include "protocol/base/cli.h"
@@ -109,7 +110,8 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     TRY(m = model_new_random(b->config, 1, dev, b->dtype, err));
     if (b->n_live)
         model_n_live_set(m, b->n_live);
-    model_weights(m, &weight_bytes);
+    TRY(bench_adapter(m, b->lora_rank, true, err));
+    weight_bytes = model_held_bytes(m);
     set.offload = b->host_share > 0;
     trainer_memory(m, &set, &need);    // with state_bytes 0: all of it in host memory, and the stage on the device
     set.state_bytes = (size_t)((1 - b->host_share) * (double)need.host) + need.state;
@@ -149,8 +151,8 @@ out:
 }
 
 /* The gradient of one GRPO step on this device (model_n_flat floats, for free()); NULL: see err. */
-static float *gradient_of(const struct model_config *c, const char *device, enum dtype dtype, const struct group *const *g, int64_t n_group,
-                          int64_t *n_flat, struct error *err)
+static float *gradient_of(const struct model_config *c, const char *device, enum dtype dtype, int64_t lora_rank,
+                          const struct group *const *g, int64_t n_group, int64_t *n_flat, struct error *err)
 {
     bool ok = false;
     float *grad = NULL;
@@ -162,7 +164,7 @@ static float *gradient_of(const struct model_config *c, const char *device, enum
     struct trainer_sums sums;
     train_hyper_make(&h);
     set.token_budget_max = CHECK_LEN * CHECK_SEQ / 2;    // two micro-batches
-    TRY(m && (t = trainer_new(m, NULL, &set, err)));
+    TRY(m && bench_adapter(m, lora_rank, true, err) && (t = trainer_new(m, NULL, &set, err)));
     *n_flat = model_n_flat(m);
     if (!(grad = malloc((size_t)*n_flat * 4))) {
         error_set(err, ERR_NO_MEMORY, "no memory for a gradient of %" PRId64 " elements", *n_flat);
@@ -195,8 +197,8 @@ static double distance(const float *a, const float *b, int64_t n)
 /* The gradient of the same step on this device and on another (cpu:0 for a GPU, ref for a CPU): their distance as a share of the
  * norm, and whether it is small enough: 1e-4 in fp32; in bf16 1e-2, or at most a quarter farther from the other's fp32 than the
  * other's bf16 is (how far that is depends on the model). */
-static bool gradient_check(const struct model_config *shape, const char *device, enum dtype dtype, double *apart, bool *same,
-                           struct error *err)
+static bool gradient_check(const struct model_config *shape, const char *device, enum dtype dtype, int64_t lora_rank, double *apart,
+                           bool *same, struct error *err)
 {
     struct model_config c = *shape;
     bool ok = false;
@@ -216,12 +218,12 @@ static bool gradient_check(const struct model_config *shape, const char *device,
     const struct group *const *in = (const struct group *const *)g;
     const char *other = strncmp(device, "cuda:", 5) == 0 ? "cpu:0" : "ref";
     float *here = NULL, *there = NULL, *exact = NULL;
-    TRY(here = gradient_of(&c, device, dtype, in, n_group, &n, err));
-    TRY(there = gradient_of(&c, other, dtype, in, n_group, &n, err));
+    TRY(here = gradient_of(&c, device, dtype, lora_rank, in, n_group, &n, err));
+    TRY(there = gradient_of(&c, other, dtype, lora_rank, in, n_group, &n, err));
     *apart = distance(here, there, n);
     *same = *apart <= (dtype == DT_F32 ? 1e-4 : 1e-2);
     if (dtype == DT_BF16 && !*same) {
-        TRY(exact = gradient_of(&c, other, DT_F32, in, n_group, &n, err));
+        TRY(exact = gradient_of(&c, other, DT_F32, lora_rank, in, n_group, &n, err));
         *same = distance(here, exact, n) <= 1.25 * distance(there, exact, n);
     }
     ok = true;
@@ -247,6 +249,7 @@ bool bench_train(int argc, char **argv, struct error *err)
         { "micro", NULL, CLI_I64, &b.token_budget, "N", "tokens of a micro-batch; 0: all at once" },
         { "host-share", NULL, CLI_F64, &b.host_share, "F", "share of masters and moments in host memory, 0 to 1 (0)" },
         { "live", NULL, CLI_I64, &b.n_live, "N", "only ids below this occur, as with a tokenizer that has no more (0: all)" },
+        { "lora-rank", NULL, CLI_I64, &b.lora_rank, "R", "train an adapter of this rank on all modules, the model frozen (0: train all)" },
         { "recompute-full", NULL, CLI_FLAG, &b.recompute_block, NULL, "keep only the blocks' inputs" },
         { "threads", NULL, CLI_I64, &n_thread, "N", "CPU threads; 0: all" },
         { "rounds", NULL, CLI_I64, &rounds, "N", "steps timed; the median counts (7)" },
@@ -275,16 +278,19 @@ bool bench_train(int argc, char **argv, struct error *err)
         return false;
     if (b.n_live < 0 || b.n_live > b.config->vocab)
         return error_set(err, ERR_USAGE, "--live is %" PRId64 "; the model knows %" PRId64 " ids", b.n_live, b.config->vocab);
-    if (!gradient_check(b.config, b.device, b.dtype, &apart, &same, err) || !train_bench_run(&b, err))
+    if (!gradient_check(b.config, b.device, b.dtype, b.lora_rank, &apart, &same, err) || !train_bench_run(&b, err))
         return false;
-    double rate = train_flops(b.config, b.n_seq, b.len) / b.step_s * 1e-12;
-    printf("{\"bench\":\"train\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"seq\":%" PRId64 ",\"tokens\":%" PRId64
-           ",\"micro\":%" PRId64 ","
+    /* frozen matrices have no gradient, a third of the products; an adapter's own products are few and not counted */
+    double frozen = b.lora_rank > 0 ? 2 * train_params(b.config) * (double)(b.n_seq * b.len) : 0;
+    double rate = (train_flops(b.config, b.n_seq, b.len) - frozen) / b.step_s * 1e-12;
+    printf("{\"bench\":\"train\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"lora_rank\":%" PRId64 ",\"seq\":%" PRId64
+           ",\"tokens\":%" PRId64 ",\"micro\":%" PRId64 ","
            "\"ms\":%.2f,\"tok_per_s\":%.0f,\"tflops\":%.3f,\"memory_gb\":%.3f,\"planned_gb\":%.3f,\"host_gb\":%.3f,\"grown_mb\":%.1f,"
            "\"gradient_distance\":%.2g,\"check\":%s",
-           shape, b.device, bf16 ? "bf16" : "fp32", b.len, (b.n_seq * b.len), (b.token_budget ? b.token_budget : b.n_seq * b.len),
-           b.step_s * 1e3, (double)(b.n_seq * b.len) / b.step_s, rate, (double)b.used_bytes * 1e-9, (double)b.planned_bytes * 1e-9,
-           (double)b.host_bytes * 1e-9, (double)b.grown_bytes * 1e-6, apart, same ? "true" : "false");
+           shape, b.device, bf16 ? "bf16" : "fp32", b.lora_rank, b.len, (b.n_seq * b.len),
+           (b.token_budget ? b.token_budget : b.n_seq * b.len), b.step_s * 1e3, (double)(b.n_seq * b.len) / b.step_s, rate,
+           (double)b.used_bytes * 1e-9, (double)b.planned_bytes * 1e-9, (double)b.host_bytes * 1e-9, (double)b.grown_bytes * 1e-6, apart,
+           same ? "true" : "false");
     if (cuda && bf16)    // a large bf16 product on an H200, random data
         printf(",\"roofline\":%.3f", rate / 790);
     printf("}\n");

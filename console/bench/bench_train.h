@@ -18,6 +18,7 @@ struct train_bench {
     int64_t n_live;          // ids that occur, as with a tokenizer that has no more; 0: all
     double host_share;       // of masters and moments in host memory, 0 to 1
     bool recompute_block;
+    int64_t lora_rank;    // of an adapter, which alone is trained; 0: all weights are
     int rounds;
     const char *profile;    // file for the timeline of the last steps, or NULL
     /* out */
