@@ -4,6 +4,8 @@
 #include "console/train/train_parts.h"
 #include "kernels/ops.h"
 #include "workers/engine/model/config.h"
+#include "workers/engine/model/lora.h"
+#include "workers/engine/plan/run_room.h"
 #include "workers/engine/plan/step_probe.h"
 
 #define PROBE_S 3.0
@@ -14,9 +16,10 @@ bool train_estimate(const struct train *t, struct step_estimate *e, struct error
     const struct run_plan *p = &t->plan;
     struct model_config shape;
     struct step_cost cost;
+    struct lora_config lora;
     char first[64];
     snprintf(first, sizeof first, "%.*s", (int)MIN(strcspn(c->devices, ","), sizeof first - 1), c->devices);
-    struct device *dev = config_load(&shape, c->model, err) ? device_new(first, (int)c->threads, err) : NULL;
+    struct device *dev = config_load(&shape, c->model, err) && run_adapter(c, &lora, err) ? device_new(first, (int)c->threads, err) : NULL;
     if (!dev)
         return false;
     int64_t held = MIN(c->inference_microbatch_size, c->inference_batch_size), longest = c->max_prompt_tokens + c->max_new_tokens;
@@ -25,7 +28,8 @@ bool train_estimate(const struct train *t, struct step_estimate *e, struct error
                               .n_prompt_tok = c->max_prompt_tokens,
                               .n_new_tok = c->max_new_tokens,
                               .token_budget = run_config_micro_tok(c),
-                              .recompute_block = c->recompute_full };
+                              .recompute_block = c->recompute_full,
+                              .lora = lora.rank > 0 ? &lora : NULL };
     bool half = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && dev->kind == DEVICE_CUDA);
     bool ok = step_probe(&cost, &shape, dev, half ? DT_BF16 : DT_F32, &load, PROBE_S, err);
     device_free(dev);

@@ -5,7 +5,6 @@
 #include "console/train/train_parts.h"
 #include "kernels/ops.h"
 #include "workers/engine/model/config.h"
-#include "workers/engine/model/lora.h"
 
 static void placement_print(const struct train *t)
 {
@@ -29,32 +28,14 @@ static bool weights_are_half(const struct run_config *c)
     return strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && strncmp(c->devices, "cuda", 4) == 0);
 }
 
-/* Parameters of the run's adapter, which train_check has found to be possible; 0: it trains all weights. */
-static double adapter_n_param(const struct run_config *c, const struct model_config *shape)
-{
-    struct lora_config lora = { .rank = c->lora_rank };
-    struct error err;
-    if (c->lora_rank == 0)
-        return 0;
-    bool ok = c->lora_adapter[0] ? lora_config_load(&lora, c->lora_adapter, &err)
-                                 : lora_targets_parse(&lora.targets, c->lora_target_modules, &err);
-    return ok ? (double)MAX(lora_n_param(&lora, shape, &err), (int64_t)0) : 0;
-}
-
-/* The same for an adapter: the base once, whoever samples or is the reference, and masters, moments and gradient of the adapter only. */
-static void adapter_memory_print(const struct run_config *c)
+/* What of a run with an adapter the plan's weights are. */
+static void adapter_print(const struct run_config *c)
 {
     struct model_config shape;
     struct error err;
-    if (!config_load(&shape, c->model, &err))
-        return;
-    bool half = weights_are_half(c);
-    double mib = 1 << 20, size = half ? 2 : 4, base = (double)config_n_param(&shape), copies = 1 + (c->n_behind > 0);
-    double n = adapter_n_param(c, &shape), own = n * (copies * size + (half ? 16 : 12));
-    printf("memory:         %.0f MiB: %.0f for %.1f M frozen parameters in %s, %.0f for an adapter of rank %" PRId64 " with %.1f M: %g x\n"
-           "                weights, fp32 masters, moments and gradient; activations and key-value pages come on top, taken once at the\n"
-           "                start\n",
-           (base * size + own) / mib, base * size / mib, base / 1e6, half ? "bf16" : "fp32", own / mib, c->lora_rank, n / 1e6, copies);
+    if (c->lora_rank > 0 && config_load(&shape, c->model, &err))
+        printf("                %.1f M frozen parameters in %s, and an adapter of rank %" PRId64 " with %.1f M\n",
+               (double)config_n_param(&shape) * 1e-6, weights_are_half(c) ? "bf16" : "fp32", c->lora_rank, run_n_trained(c, &shape) * 1e-6);
 }
 
 /* What several trainers keep and send, at each zero_stage that is possible. Source of the sums: ZeRO, arXiv 1910.02054, section 5, with
@@ -72,7 +53,7 @@ static void trainers_print(const struct train *t)
     double n = (double)config_n_param(&shape), embed = (double)(shape.vocab * shape.d_model), state = half ? 12 : 8, weight = half ? 2 : 4;
     double layer = (n - embed * (shape.tied ? 1 : 2)) / (double)shape.n_layer, piece = MAX(embed, layer), way = (n_rank - 1) / n_rank;
     if (c->lora_rank > 0)
-        piece = layer = (n = adapter_n_param(c, &shape)) / (double)shape.n_layer;
+        piece = layer = (n = run_n_trained(c, &shape)) / (double)shape.n_layer;
     const char *title = "trainers:       ";
     for (int z = 0; z <= most; z++) {
         double two = z == 3 ? MAX(2 * layer, embed) : 2 * piece;    // places for gradients and what comes of others
@@ -106,7 +87,7 @@ bool train_room(const struct train *t, struct run_room *room, bool *planned, str
     struct run_part part;
     struct error none;
     snprintf(first, sizeof first, "%.*s", (int)MIN(strcspn(c->devices, ","), sizeof first - 1), c->devices);
-    *planned = c->lora_rank == 0 && run_config_part(c, first, &part, &none);
+    *planned = run_config_part(c, first, &part, &none);
     if (!*planned)
         return true;
     struct device *dev = device_new(first, (int)c->threads, err);
@@ -126,17 +107,15 @@ static bool room_print(const struct train *t, struct error *err)
     bool planned;
     if (!train_room(t, &room, &planned, err))
         return false;
-    if (!planned) {
-        if (c->lora_rank > 0)
-            adapter_memory_print(c);
+    if (!planned)
         return true;
-    }
     const struct memory_plan *p = &room.plan;
     printf("memory:         %.3g of %.3g GB of %.*s: weights %.3g, gradient %.3g, masters and moments %.3g, sampler %.3g,\n"
            "                activations %.3g, keys and values %.3g%s\n",
            (double)p->total * 1e-9, (double)room.have * 1e-9, (int)strcspn(c->devices, ","), c->devices, (double)p->weights * 1e-9,
            (double)p->gradient * 1e-9, (double)p->state * 1e-9, (double)p->sampler * 1e-9, (double)p->activation * 1e-9,
            (double)p->kv * 1e-9, p->turns ? " (these two by turns)" : "");
+    adapter_print(c);
     if (p->host > 0)
         printf("                and %.3g GB of host memory for masters and moments\n", (double)p->host * 1e-9);
     if (c->num_trainers > 1 && run_config_zero(c) < 0 && p->zero_stage > 1)

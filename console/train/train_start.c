@@ -15,6 +15,7 @@
 #include "protocol/run/spawn.h"
 #include "workers/engine/data/identity.h"
 #include "workers/engine/model/config.h"
+#include "workers/engine/plan/run_room.h"
 
 static bool dir_take(struct train *t, struct error *err)
 {
@@ -77,7 +78,7 @@ bool room_check(const struct train *t, struct error *err)
     if (statvfs(dir, &fs) != 0)
         return error_errno(err, "cannot examine the disk of '%s'", dir);
     bool saves = t->config.save_interval > 0 || t->config.save_at_end;
-    double needed = (saves ? 12 * (double)config_n_param(&shape) : 0) + mib, left = (double)fs.f_bavail * (double)fs.f_frsize;
+    double needed = (saves ? 12 * run_n_trained(&t->config, &shape) : 0) + mib, left = (double)fs.f_bavail * (double)fs.f_frsize;
     return left >= needed
            || error_set(err, ERR_IO,
                         "no space for a run on the disk of '%s': %.1f MiB are left, and one checkpoint of this "

@@ -164,7 +164,8 @@ class Lora(RunCase):
 
     def test_a_dry_run_shows_what_an_adapter_takes(self):
         done = rollcall("train", self.task.run_file("dry.yaml", lora_rank=4), "--dry-run")
-        self.assertRegex(done.stdout, r"memory: +\S+ MiB: \S+ for \S+ M frozen parameters in fp32, \S+ for an adapter of rank 4 with \S+ M")
+        self.assertRegex(done.stdout, r"memory: +\S+ of \S+ GB of cpu:0: weights \S+, gradient \S+, masters and moments \S+,")
+        self.assertRegex(done.stdout, r"\n +\S+ M frozen parameters in fp32, and an adapter of rank 4 with \S+ M\n")
         self.assertIn("adapter:        shared by sampler and trainer", done.stdout)
 
 

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "kernels/ops.h"
 #include "workers/engine/model/config.h"
+#include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/plan/memory_plan.h"
 #include "workers/engine/sampler/generator.h"
@@ -124,12 +125,46 @@ static void what_has_no_room_names_the_nearest_that_has(UNUSED void **state)
     device_free(dev);
 }
 
+/* A 7B frozen in bf16, an adapter of rank 16 on all modules trained next to its sampler, which decodes 64 samples of up to 2048 tokens:
+ * by turns, or with a copy of the adapter for a sampler that runs ahead. Whole weights do not in three times that. */
+static void an_adapter_of_7b_trains_beside_its_sampler_in_40_gb(UNUSED void **state)
+{
+    const size_t have = (size_t)40 * 1000 * 1000 * 1000;
+    struct device *dev = gpu_new();
+    struct error err = { 0 };
+    struct lora_config c = { .rank = 16, .alpha = 32 };
+    struct model *whole = shape_new(dev, "Qwen2.5-7B"), *m = shape_new(dev, "Qwen2.5-7B");
+    assert_true(lora_targets_parse(&c.targets, "all-linear", &err) && model_lora_shape(m, &c, &err));
+    // 28 layers of rank 16: 16 (in + out) for q, k, v, o, gate, up and down
+    int64_t n = 28 * 16 * ((3584 + 3584) * 2 + (3584 + 512) * 2 + (3584 + 18944) * 3);
+    assert_int_equal(lora_n_param(&c, model_config(m), &err), n);
+    for (int ahead = 0; ahead <= 1; ahead++) {
+        struct trainer_settings s = settings_of(1, 0, 8192, true);
+        struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 2048 };
+        struct plan_weights w = { .besides = ahead ? model_weight_bytes(m) : 0 };
+        struct memory_plan p;
+        assert_true(memory_plan_in(&p, have, m, &w, &s, !ahead, &g));
+        assert_true(p.total + p.reserve <= have && p.kv == generator_kv_bytes(m, 64, 2048));    // a full batch never waits
+        assert_float_equal((double)p.weights, 2 * (double)model_n_flat(whole) + (1 + ahead) * 2.0 * (double)n, 1e6);
+        assert_float_equal((double)p.gradient, 4 * (double)n, 1e6);
+        assert_float_equal((double)p.state, 12 * (double)n, 1e6);
+    }
+    struct trainer_settings s = settings_of(1, 0, 8192, true);
+    struct generator_config g = { .model = whole, .max_seq = 64, .max_item = 64, .max_seq_tok = 2048 };
+    struct memory_plan p;
+    assert_false(memory_plan_in(&p, 3 * have, whole, &(struct plan_weights){ 0 }, &s, true, &g));
+    model_free(whole);
+    model_free(m);
+    device_free(dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_stage_keeps_its_share),
         cmocka_unit_test(a_whole_copy_beside_shards_is_counted),
         cmocka_unit_test(what_has_no_room_names_the_nearest_that_has),
+        cmocka_unit_test(an_adapter_of_7b_trains_beside_its_sampler_in_40_gb),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -96,11 +96,10 @@ static struct model *model_open(struct engine *e, enum dtype dtype, struct error
 static bool adapter_open(struct engine *e, struct error *err)
 {
     const struct run_config *c = &e->config;
-    struct lora_config lora = { .rank = c->lora_rank, .alpha = c->lora_alpha > 0 ? c->lora_alpha : 2 * (double)c->lora_rank };
+    struct lora_config lora;
     if (c->lora_adapter[0])
         return model_lora_load(e->model, c->lora_adapter, e->trains, err) && model_lora_base_set(e->model, c->model, err);
-    return lora_targets_parse(&lora.targets, c->lora_target_modules, err)
-           && model_lora_new(e->model, &lora, (uint64_t)c->seed, e->trains, err) && model_lora_base_set(e->model, c->model, err);
+    return run_adapter(c, &lora, err) && model_lora_new(e->model, &lora, (uint64_t)c->seed, e->trains, err);
 }
 
 /* The model, the reference model when the loss needs it, and the sampler's own copy when it samples while it trains. */

@@ -495,7 +495,13 @@ out:
     return ok;
 }
 
-/* ---- views */
+/* ---- shapes and views */
+bool model_lora_shape(struct model *m, const struct lora_config *c, struct error *err)
+{
+    BUG_IF(m->weights || m->lora, "a model with weights");
+    return (m->lora = table_new(m, c, err)) != NULL;
+}
+
 struct model *model_view(const struct model *base, struct error *err)
 {
     struct model *m = malloc(sizeof *m);

@@ -33,6 +33,8 @@ MUST_USE bool lora_files_check(const char *dir, const struct model_config *shape
 /* Add the adapter to the base weights, W + s B A in fp32, rounded once to the dtype, and drop it: m is then a plain model. No run may
  * exist. The base must be m's own (not of a view). */
 MUST_USE bool model_lora_merge(struct model *m, struct error *err);
+/* Give a model without weights (model_new_shape) an adapter without memory. */
+MUST_USE bool model_lora_shape(struct model *m, const struct lora_config *c, struct error *err);
 /* A model that computes with base's weights, without its adapter: a reference, or the beginning of one with another adapter
  * (model_lora_load). Its weights are base's, which must outlive it and must not be written to. NULL: see err. */
 struct model *model_view(const struct model *base, struct error *err);

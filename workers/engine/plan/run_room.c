@@ -1,7 +1,27 @@
 #include "workers/engine/plan/run_room.h"
+#include <stdio.h>
 #include <string.h>
 #include "kernels/ops.h"
+#include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
+
+bool run_adapter(const struct run_config *c, struct lora_config *lora, struct error *err)
+{
+    *lora = (struct lora_config){ .rank = c->lora_rank, .alpha = c->lora_alpha > 0 ? c->lora_alpha : 2 * (double)c->lora_rank };
+    if (c->lora_adapter[0] && !lora_config_load(lora, c->lora_adapter, err))
+        return false;
+    snprintf(lora->base, sizeof lora->base, "%s", c->model);
+    return lora->rank == 0 || c->lora_adapter[0] || lora_targets_parse(&lora->targets, c->lora_target_modules, err);
+}
+
+double run_n_trained(const struct run_config *c, const struct model_config *shape)
+{
+    struct lora_config lora;
+    struct error err;
+    if (!run_adapter(c, &lora, &err))
+        return 0;
+    return lora.rank == 0 ? (double)config_n_param(shape) : (double)MAX(lora_n_param(&lora, shape, &err), (int64_t)0);
+}
 
 struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t rank, const struct device *dev)
 {
@@ -31,10 +51,10 @@ static struct plan_weights weights_of(const struct run_config *c, const struct r
 {
     bool trains = part->rank >= 0, produces = part->producer >= 0, sampler = trains && produces && c->n_behind > 0;
     struct plan_weights w = { .whole = part->rank == 0 || (produces && !sampler) };
-    int64_t copies = (trains ? c->beta > 0 : 1) + sampler;
+    int64_t copies = (trains ? c->beta > 0 && !model_lora(m) : 1) + sampler;    // an adapter's reference is its base
     if (part->rank == 0 && run_config_travels(c) && !c->node_only && strcmp(c->weights, "files") != 0)
-        copies += MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 1));    // what is published
-    w.besides = (size_t)copies * model_weight_bytes(m);
+        copies += MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 1));                                                 // what is published
+    w.besides = (size_t)copies * model_weight_bytes(m) + (trains ? 0 : model_held_bytes(m) - model_weight_bytes(m));    // an adapter's base
     return w;
 }
 
@@ -44,13 +64,16 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
     size_t total_bytes;
     bool half = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && dev->kind == DEVICE_CUDA);
     *out = (struct run_room){ 0 };
-    if (c->lora_rank > 0)
-        return error_set(err, ERR_UNSUPPORTED, "memory is not planned ahead for an adapter");
+    struct lora_config lora;
+    if (!run_adapter(c, &lora, err))
+        return false;
     if (!config_load(&shape, c->model, err) || !mem_info(dev, &out->have, &total_bytes, err))
         return false;
     struct model *m = model_new_shape(&shape, dev, half ? DT_BF16 : DT_F32, err);
-    if (!m)
+    if (!m || (lora.rank > 0 && !model_lora_shape(m, &lora, err))) {
+        model_free(m);
         return false;
+    }
     bool trains = part->rank >= 0, turns = c->n_behind == 0 || part->producer < 0;
     struct plan_weights w = weights_of(c, part, m);
     struct trainer_settings s = run_trainer_settings(c, part->rank, dev);

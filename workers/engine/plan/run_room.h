@@ -14,6 +14,13 @@
 
 #define ZERO_MAX 3
 
+struct lora_config;
+struct model_config;
+/* The adapter that the run trains, its base set; rank 0: it trains all weights. ERR_USAGE, or as lora_config_load. */
+MUST_USE bool run_adapter(const struct run_config *c, struct lora_config *lora, struct error *err);
+/* How many parameters it trains; 0: they cannot be counted. */
+double run_n_trained(const struct run_config *c, const struct model_config *shape);
+
 /* Of the trainer of this rank on dev; zero_stage is 0 as yet. */
 struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t rank, const struct device *dev);
 /* Of the sampler, but for its model, tokenizer, memory and version. */
@@ -25,7 +32,6 @@ struct run_room {
     bool fits;
     char nearest[160];    // where it does not: a clause about what would
 };
-/* Plan what part of a run (trainer, producer or both) takes of dev, on which nothing of it is yet. A run that trains an adapter is not
- * planned: ERR_UNSUPPORTED. */
+/* Plan what part of a run (trainer, producer or both) takes of dev, on which nothing of it is yet. */
 MUST_USE bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev,
                             struct error *err);

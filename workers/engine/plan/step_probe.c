@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "protocol/base/clock.h"
+#include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
 
@@ -176,7 +177,8 @@ static bool model_probe(const struct model_config *c, struct device *dev, enum d
 {
     struct model *m = model_new_empty(c, dev, dtype, err);
     *cost = (struct step_cost){ INFINITY, INFINITY, INFINITY };
-    bool ok = m && sampling_probe(m, load, limit_s / 2, cost, err) && training_probe(m, load, limit_s / 2, cost, err);
+    bool ok = m && (!load->lora || model_lora_new(m, load->lora, 1, true, err)) && sampling_probe(m, load, limit_s / 2, cost, err)
+              && training_probe(m, load, limit_s / 2, cost, err);
     model_free(m);
     return ok;
 }

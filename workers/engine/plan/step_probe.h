@@ -8,6 +8,7 @@
 #include "protocol/base/error.h"
 #include "workers/engine/model/config.h"
 
+struct lora_config;
 struct step_load {           // of one device
     int64_t n_seq;           // samples decoded at once
     int64_t group;           // of them share a prompt
@@ -15,6 +16,7 @@ struct step_load {           // of one device
     int64_t n_new_tok;       // of a response
     int64_t token_budget;    // of a forward and backward pass
     bool recompute_block;
+    const struct lora_config *lora;    // the adapter that is trained; NULL: all weights are
 };
 struct step_cost {
     double decode_s;     // one more token for each of n_seq samples, at the mean length of a response
