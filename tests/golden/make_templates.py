@@ -4,7 +4,7 @@
 Needs the PyPI package jinja2 (3.1.6 was used). The templates in tests/golden/template are short re-creations of the published
 ones, in our own words where they hold prose.
 
-  make_templates.py compare [--n N]      N generated conversations a template, and 4 N generated expressions
+  make_templates.py compare [--n N]      N generated conversations a template, 4 N generated expressions and 4 N format strings and calls
   make_templates.py fixture              tests/golden/template/cases.jsonl (kept in git)
 """
 import argparse, datetime, glob, json, os, random, subprocess, sys, tempfile
@@ -40,6 +40,7 @@ def environment():
         return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
     env.filters["tojson"] = tojson
+    env.filters["from_json"] = env.filters["fromjson"] = json.loads    # as vLLM and llama.cpp have it
     env.globals["raise_exception"] = raise_exception
     env.globals["strftime_now"] = lambda f: NOW.strftime(f)
     return env
@@ -112,13 +113,46 @@ FILTERS = ["trim", "length", "upper", "lower", "list", "first", "last", "join(',
            "unique|list", "default('D')", "default('D', true)", "items|list", "title", "capitalize", "abs", "sum", "max", "min", "replace('a','zz')", "indent(2)",
            "indent(3, true)", "map('string')|list", "map(attribute='k')|list", "selectattr('v')|list", "selectattr('v','gt',1)|list", "rejectattr('k','equalto','x')|list",
            "select('string')|list", "reject('none')|list", "dictsort", "sort(attribute='k')", "sort(attribute='k,v')", "sort(attribute='v')", "sort(reverse=true)", "round", "round(1)", "count", "e", "safe", "tojson(sort_keys=true)",
-           "tojson(separators=(',',':'))", "tojson(ensure_ascii=true)", "map('upper')|join", "map(attribute='v', default=9)|list"]
+           "tojson(separators=(',',':'))", "format(n)", "format(n, s)", "format(a=f)", "tojson|from_json", "fromjson", "tojson(ensure_ascii=true)", "map('upper')|join", "map(attribute='v', default=9)|list"]
 TESTS = ["defined", "undefined", "none", "true", "false", "boolean", "integer", "float", "number", "string", "mapping", "sequence", "iterable", "odd", "even", "eq 1", "in l",
          "lower", "upper", "divisibleby 2", "sameas none", "not none", "not string", "ge(2)", "callable"]
 METHODS = [".strip()", ".split(',')", ".split()", ".upper()", ".items()|list", ".get('a')", ".get('q', 3)", ".keys()|list", ".values()|list", ".startswith(' ')", ".endswith(('x','\\n'))",
            ".replace(',', ';', 1)", ".a", ".b.c", "['a']", "['items']", ".items", "[0]", "[-1]", "[1:]", "[::-1]", "[:2]", "[::2]", "[-2:]", "[5:1:-2]", ".lstrip(' a')", ".rstrip('\\n')",
            ".find('b')", ".count('a')", ".rsplit(',', 1)", ".index(1)", ".append(1)", ".title()", ".splitlines()", "[n]", "['b']['c']", ".q", ".q.r", "[1:100]", "['x']", ".capitalize()",
-           ".join(words)", ".k", "[yes]", "[1.5]", ".0", ".isdigit()"]
+           ".format(n, f)", ".format(*l)", ".format(**d)", ".join(words)", ".k", "[yes]", "[1.5]", ".0", ".isdigit()"]
+# format strings; most fail in Python too, for their value's kind
+PIECES = ["{}", "{0}", "{1}", "{:>5}", "{:<6}|", "{:^7}", "{:05d}", "{:+d}", "{:.2f}", "{:,}", "{:x}", "{!r}", "{!s:>4}", "{a}", "{a:*^9}", "{{", "}}", "{0[0]}",
+          "{b[k]}", "{b.k}", "{:e}", "{:g}", "{:%}", "{:8.3f}", "{:{a}}", "é", "{:.3}", "{:_}", "{:b}", "{: d}", "x"]
+PERCENTS = ["%s", "%d", "%5s", "%-5s|", "%05d", "%.2f", "%r", "%%", "%x", "%+d", "%(a)s", "%(a)d", "%.2s", "% d", "%e", "%g", "%i", "x", "%8.3f"]
+MACROS = ["{% macro m(a, b=2) %}[{{ a }},{{ b }}{{ varargs }}]{% endmacro %}", "{% macro m(a, b=2) %}[{{ a }},{{ b }}{{ kwargs }}]{% endmacro %}",
+          "{% macro m(a, b=2) %}[{{ a }}{{ caller() }}{{ varargs|length }}{{ kwargs }}]{% endmacro %}", "{% macro m(a, b=2) %}[{{ b }}]{% endmacro %}",
+          "{% macro m(a) %}{{ caller(a, 1) }}{% endmacro %}", "{% macro m(a) %}{{ caller }}|{{ caller(a) if caller }}{% endmacro %}",
+          "{% macro m(a, b=2) %}{{ kwargs|length }}{{ kwargs.c }}{{ varargs }}{% endmacro %}"]
+CALLS = ["m(1)", "m(1, 2)", "m(1, 2, 3, 4)", "m(b=1, a=2)", "m(1, c=3)", "m(*l)", "m(*words[:2])", "m(**{'a': 1})", "m(1, *[5, 6], z=1)", "m(1, a=2)", "m(n, **{'b': f})",
+         "m(*e)", "m(s, *e, **{})", "m(*'ab', **d)", "m()"]
+
+
+def formats(r):
+    """A template of format strings, calls with stars, call blocks and filter blocks."""
+    values = ["n", "f", "s", "neg", "yes", "none_", "l", "d", "words[0]", "3", "2.5", "'é'", "big", "undef"]
+    pick = lambda: r.choice(values)
+    k = r.random()
+    if k < .35:
+        text = "".join(r.choice(PIECES) for _ in range(r.randint(1, 3)))
+        return "{{ '%s'.format(%s) }}" % (text, ", ".join([pick() for _ in range(r.randint(0, 3))] + r.choice([[], [], ["a=" + pick()], ["b={'k': 3}"]])))
+    if k < .6:
+        text = "".join(r.choice(PERCENTS) for _ in range(r.randint(1, 3)))
+        args = r.choice([pick(), f"({pick()}, {pick()})", f"({pick()},)", f"{{'a': {pick()}}}"])
+        return "{{ '%s' %% %s }}" % (text, args) if r.random() < .6 else "{{ '%s'|format(%s) }}" % (text, r.choice([pick(), pick() + ", " + pick(), "a=" + pick()]))
+    if k < .75:
+        return r.choice(MACROS) + "{{ " + r.choice(CALLS) + " }}"
+    if k < .9:
+        return r.choice(MACROS) + "{% call" + r.choice(["", "", "(x)", "(x, y=5)"]) + " " + r.choice(CALLS) + " %}b{{ x }}{{ y }}{{ n }}{% endcall %}"
+    if k < .94:
+        return "{% set z|" + r.choice(["upper", "replace('b', n|string)", "length"]) + " %}ab{% set n = 1 %}b {% endset %}{{ z }}{{ n }}"
+    return "{% filter " + r.choice(["upper", "trim|length|string", "replace('b', n|string)", "indent(2)", "upper|replace('B', 'x')", "length"]) + " %} ab\n{{ s }}{% set n = 1 %}b {% endfilter %}{{ n }}"
+
+
 OPS = ["+", "-", "*", "/", "//", "%", "**", "~", "==", "!=", "<", ">", "<=", ">=", "in", "not in", "and", "or", "is eq"]
 
 
@@ -220,7 +254,7 @@ def compare(n, seed):
         bad += c.report()
     # many expressions in one process: each line chooses its own by number
     r = random.Random(seed + 1)
-    for name, make, count in (("expressions", lambda: "{{ " + expression(r) + " }}", 4 * n), ("blocks", lambda: block(r), n)):
+    for name, make, count in (("expressions", lambda: "{{ " + expression(r) + " }}", 4 * n), ("blocks", lambda: block(r), n), ("formats", lambda: formats(r), 4 * n)):
         c = Count(name)
         for _ in range(count):
             source = make()
@@ -232,7 +266,7 @@ def compare(n, seed):
 
 
 def fixture():
-    env, r = environment(), random.Random(5)
+    env, r = environment(), random.Random(6)
     with open(os.path.join(FOLDER, "cases.jsonl"), "w") as out:
         def write(name, source, v):
             want = reference(env, source, v)
@@ -246,8 +280,8 @@ def fixture():
             for _ in range(8):
                 write(os.path.basename(path), source, conversation(r))
         out.write(json.dumps({"variables_of_sources": VARS}) + "\n")
-        for i in range(400):
-            source = "{{ " + expression(r) + " }}" if i % 2 else block(r)
+        for i in range(600):
+            source = formats(r) if i >= 400 else "{{ " + expression(r) + " }}" if i % 2 else block(r)
             got = rollcall(source, [VARS])[0]
             if "error" not in got or "not supported" not in got["error"]:
                 write(None, source, VARS)

@@ -75,15 +75,34 @@ static void target_set(struct render *r, const struct expr *target, struct value
 
 /* ---- calls ---- */
 
+/* The arguments of a call; with room for one more with a name. */
 static struct args args_eval(struct render *r, const struct expr *e, struct scope *scope)
 {
     struct args a = { .n = e->n_arg, .n_kw = e->n_kw };
-    a.v = jinja_pool_take(&r->fail, sizeof *a.v * (size_t)(a.n + 1));
-    a.kw = jinja_pool_take(&r->fail, sizeof *a.kw * (size_t)(a.n_kw + 1));
+    const struct list *more = e->star ? jinja_items(r, expr_eval(r, e->star, scope)) : NULL;
+    struct value named = e->star_kw ? expr_eval(r, e->star_kw, scope) : jinja_of(V_MISSING);
+    int64_t n_more = more ? more->n : 0, n_named = named.kind == V_DICT ? named.dict->n : 0;
+    if (named.kind != V_MISSING && named.kind != V_DICT)
+        jinja_fail_set(&r->fail, ERR_DATA, "a %s after '**'", jinja_type(&named));
+    if (n_more + n_named > 100000)
+        jinja_fail_set(&r->fail, ERR_FULL, "more than 100000 arguments");
+    a.v = jinja_pool_take(&r->fail, sizeof *a.v * (size_t)(a.n + n_more + 1));
+    a.kw = jinja_pool_take(&r->fail, sizeof *a.kw * (size_t)(a.n_kw + n_named + 1));
     for (int i = 0; i < a.n; i++)
         a.v[i] = expr_eval(r, e->arg[i], scope);
+    for (int64_t i = 0; i < n_more; i++)
+        a.v[a.n++] = more->v[i];
     for (int i = 0; i < a.n_kw; i++)
         a.kw[i] = (struct keyword){ e->kw_name[i], expr_eval(r, e->kw[i], scope) };
+    for (int64_t i = 0; i < n_named; i++) {
+        struct value k = named.dict->key[i];
+        if (k.kind != V_STR)
+            jinja_fail_set(&r->fail, ERR_DATA, "the name of an argument is a %s", jinja_type(&k));
+        for (int n = 0; n < e->n_kw; n++)
+            if (jinja_str_equal(a.kw[n].name, k.s))
+                jinja_fail_set(&r->fail, ERR_DATA, "the argument '%.*s' is given twice", (int)MIN(k.s.len, (size_t)80), k.s.p);
+        a.kw[a.n_kw++] = (struct keyword){ k.s, named.dict->value[i] };
+    }
     return a;
 }
 
@@ -115,28 +134,49 @@ void jinja_args_bind(struct render *r, const struct function *f, struct value *v
         jinja_fail_set(&r->fail, ERR_DATA, "%s: an argument it does not take", f->name);
 }
 
+/* What a macro's call gives besides its parameters: used says which of the arguments with a name are taken. As jinja2's Macro. */
+static void macro_rest_set(struct render *r, const struct stmt *def, const struct args *a, bool *used, struct scope *scope)
+{
+    struct value rest = jinja_list_new(r, V_TUPLE, 0), named = jinja_dict_new(r), caller = jinja_of(V_UNDEFINED);
+    for (int i = def->n_param; i < a->n; i++)
+        jinja_list_push(r, rest.list, a->v[i]);
+    for (int k = 0; k < a->n_kw && def->uses & USES_CALLER; k++)
+        if (jinja_str_is(a->kw[k].name, "caller")) {
+            caller = a->kw[k].value;
+            used[k] = true;
+        }
+    for (int k = 0; k < a->n_kw; k++)
+        if (!used[k])
+            jinja_dict_set(r, named.dict, jinja_str(a->kw[k].name.p, a->kw[k].name.len), a->kw[k].value);
+    if (rest.list->n > 0 && !(def->uses & USES_VARARGS))
+        jinja_fail_set(&r->fail, ERR_DATA, "macro '%.*s' takes %d arguments, not %d", (int)def->text.len, def->text.p, def->n_param, a->n);
+    if (named.dict->n > 0 && !(def->uses & USES_KWARGS))
+        jinja_fail_set(&r->fail, ERR_DATA, "macro '%.*s' has no such argument", (int)def->text.len, def->text.p);
+    if (def->uses & USES_VARARGS)
+        jinja_dict_set(r, &scope->vars, jinja_str("varargs", 7), rest);
+    if (def->uses & USES_KWARGS)
+        jinja_dict_set(r, &scope->vars, jinja_str("kwargs", 6), named);
+    if (def->uses & USES_CALLER)
+        jinja_dict_set(r, &scope->vars, jinja_str("caller", 6), caller);
+}
+
 static struct value macro_call(struct render *r, const struct macro *m, const struct args *a)
 {
     const struct stmt *def = m->def;
     struct scope *scope = scope_new(r, m->scope);
-    int used = 0;
-    if (a->n > def->n_param)
-        jinja_fail_set(&r->fail, ERR_DATA, "macro '%.*s' takes %d arguments, not %d", (int)def->text.len, def->text.p, def->n_param, a->n);
+    bool *used = jinja_pool_take(&r->fail, sizeof *used * (size_t)(a->n_kw + 1));
     for (int i = 0; i < def->n_param; i++) {
         struct value v = i < a->n ? a->v[i] : jinja_of(V_MISSING);
-        for (int k = 0; k < a->n_kw; k++)
+        for (int k = 0; k < a->n_kw && i >= a->n; k++)
             if (jinja_str_equal(a->kw[k].name, def->param[i])) {
-                if (i < a->n)
-                    jinja_fail_set(&r->fail, ERR_DATA, "an argument of macro '%.*s' is given twice", (int)def->text.len, def->text.p);
                 v = a->kw[k].value;
-                used++;
+                used[k] = true;
             }
         if (v.kind == V_MISSING)
             v = def->param_default[i] ? expr_eval(r, def->param_default[i], scope) : jinja_of(V_UNDEFINED);
         jinja_dict_set(r, &scope->vars, jinja_str(def->param[i].p, def->param[i].len), v);
     }
-    if (used < a->n_kw)
-        jinja_fail_set(&r->fail, ERR_DATA, "macro '%.*s' has no such argument", (int)def->text.len, def->text.p);
+    macro_rest_set(r, def, a, used, scope);
     struct buf *outer = r->out, *inner = jinja_temp_new(r);
     r->out = inner;
     stmts_exec(r, def->body, scope);
@@ -344,11 +384,45 @@ static void for_exec(struct render *r, const struct stmt *s, struct scope *scope
 static void set_block_exec(struct render *r, const struct stmt *s, struct scope *scope)
 {
     struct buf *outer = r->out, *inner = jinja_temp_new(r);
+    struct scope *own = scope_new(r, scope);    // of the filters too
     r->out = inner;
-    stmts_exec(r, s->body, scope_new(r, scope));
-    struct value v = s->expr ? expr_eval(r, s->expr, scope) : jinja_from_buf(r, inner);
+    stmts_exec(r, s->body, own);
+    struct value v = s->expr ? expr_eval(r, s->expr, own) : jinja_from_buf(r, inner);
     r->out = outer;
     target_set(r, s->target, v, scope);
+}
+
+/* The text that a block gives: jinja2 joins what its statements give, and only strings can be joined. */
+static struct str block_text(struct render *r, struct value v)
+{
+    if (v.kind != V_STR)
+        jinja_fail_set(&r->fail, ERR_DATA, "a block gives a %s, not text", jinja_type(&v));
+    return v.s;
+}
+
+static struct str filter_exec(struct render *r, const struct stmt *s, struct scope *scope)
+{
+    struct buf *outer = r->out, *inner = jinja_temp_new(r);
+    struct scope *own = scope_new(r, scope);
+    r->out = inner;
+    stmts_exec(r, s->body, own);
+    struct value v = expr_eval(r, s->expr, own);
+    r->out = outer;
+    return block_text(r, v);
+}
+
+static struct str call_exec(struct render *r, const struct stmt *s, struct scope *scope)
+{
+    struct value f = expr_eval(r, s->expr->a, scope);
+    struct args a = args_eval(r, s->expr, scope);
+    struct macro *m = jinja_pool_take(&r->fail, sizeof *m);
+    *m = (struct macro){ .def = s, .scope = scope };
+    for (int i = 0; i < a.n_kw; i++)
+        if (jinja_str_is(a.kw[i].name, "caller"))
+            jinja_fail_set(&r->fail, ERR_DATA, "a call block's call has a 'caller' of its own");
+    a.kw[a.n_kw++] = (struct keyword){ { "caller", 6 }, (struct value){ .kind = V_MACRO, .macro = m } };
+    r->fail.line = s->expr->line;
+    return block_text(r, jinja_call(r, f, &a));
 }
 
 static void text_out(struct render *r, struct str s)
@@ -384,6 +458,8 @@ static enum flow stmts_exec(struct render *r, const struct stmt *s, struct scope
             break;
         }
         case S_SCOPE: stmts_exec(r, s->body, scope_new(r, scope)); break;
+        case S_FILTER: text_out(r, filter_exec(r, s, scope)); break;
+        case S_CALL: text_out(r, call_exec(r, s, scope)); break;
         case S_BREAK: flow = FLOW_BREAK; break;
         case S_CONTINUE: flow = FLOW_CONTINUE; break;
         }
@@ -426,6 +502,7 @@ bool template_render(const struct template *t, const json_t *variables, double n
     }
     for (struct temp *b = r->temps; b; b = b->next)
         buf_release(&b->b);
+    json_decref(r->held);
     jinja_pool_release(&r->pool);
     buf_release(&r->text);
     free(r);

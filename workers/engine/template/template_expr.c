@@ -95,6 +95,10 @@ static struct expr *expr_primary(struct parse *p, bool with_namespace)
         { "true", V_BOOL, true },   { "True", V_BOOL, true },  { "false", V_BOOL, false },
         { "False", V_BOOL, false }, { "none", V_NONE, false }, { "None", V_NONE, false },
     };
+    static const struct {
+        const char *name;
+        unsigned use;
+    } special[] = { { "varargs", USES_VARARGS }, { "kwargs", USES_KWARGS }, { "caller", USES_CALLER } };
     struct expr *e;
     lex_deeper(p);
     if (p->now.kind == T_NAME) {
@@ -105,6 +109,9 @@ static struct expr *expr_primary(struct parse *p, bool with_namespace)
                 e->kind = E_CONST;
                 e->value = (struct value){ .kind = consts[i].kind, .b = consts[i].b };
             }
+        for (size_t i = 0; i < ARRAY_SIZE(special); i++)
+            if (jinja_str_is(e->name, special[i].name))
+                p->uses |= special[i].use;
         if (e->kind == E_NAME && with_namespace && lex_skip_op(p, ".")) {
             e->kind = E_NSREF;
             e->attr = lex_expect_name(p);
@@ -152,8 +159,16 @@ static void call_args(struct parse *p, struct expr *e)
                 break;
         }
         comma = true;
-        if (lex_is_op(p, "*") || lex_is_op(p, "**"))
-            jinja_fail_set(&p->fail, ERR_UNSUPPORTED, "'*' in the arguments of a call is not supported");
+        if (!e->star && !e->star_kw && lex_skip_op(p, "*")) {
+            e->star = jinja_expr_read(p);
+            continue;
+        }
+        if (!e->star_kw && lex_skip_op(p, "**")) {
+            e->star_kw = jinja_expr_read(p);
+            continue;
+        }
+        if (e->star_kw)
+            jinja_fail_set(&p->fail, ERR_DATA, "an argument after '**'");
         if (p->now.kind == T_NAME && lex_peek(p)->kind == T_OP && jinja_str_is(lex_peek(p)->text, "=")) {
             if (e->n_kw >= (int)ARRAY_SIZE(names))
                 jinja_fail_set(&p->fail, ERR_UNSUPPORTED, "more than %zu keyword arguments", ARRAY_SIZE(names));
@@ -161,8 +176,8 @@ static void call_args(struct parse *p, struct expr *e)
             lex_advance(p);
             values[e->n_kw] = jinja_expr_read(p);
             e->n_kw++;
-        } else if (e->n_kw) {
-            jinja_fail_set(&p->fail, ERR_DATA, "an argument without a name after one with a name");
+        } else if (e->n_kw || e->star) {
+            jinja_fail_set(&p->fail, ERR_DATA, "an argument without a name after %s", e->star ? "'*'" : "one with a name");
         } else {
             arg_push(p, e, jinja_expr_read(p));
         }

@@ -500,6 +500,35 @@ static struct value tojson_filter(struct render *r, struct value *v,
     return jinja_from_buf(r, b);
 }
 
+/* value % (the arguments), or % those with a name as a dict. */
+static struct value format_filter(struct render *r, struct value *v, const struct args *a)
+{
+    struct value text = str_value(TEXT(v[0])), args = a->n_kw ? jinja_dict_new(r) : jinja_list_new(r, V_TUPLE, a->n);
+    if (a->n && a->n_kw)
+        jinja_fail_set(&r->fail, ERR_DATA, "format: arguments with and without a name");
+    for (int i = 0; i < a->n; i++)
+        jinja_list_push(r, args.list, a->v[i]);
+    for (int i = 0; i < a->n_kw; i++)
+        jinja_dict_set(r, args.dict, str_value(a->kw[i].name), a->kw[i].value);
+    text.markup = v[0].kind == V_STR && v[0].markup;
+    return jinja_percent(r, text, args);
+}
+
+/* Not jinja2's own: vLLM and llama.cpp have it, and published templates use it. */
+static struct value from_json_filter(struct render *r, struct value *v, UNUSED const struct args *a)
+{
+    struct str s = str_arg(r, v[0]);
+    json_error_t why;
+    json_t *j = json_loadb(s.p, s.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    if (!j)
+        jinja_fail_set(&r->fail, ERR_DATA, "from_json: %s", why.text);
+    r->held = j;
+    struct value out = jinja_from_json(r, j, 0);
+    r->held = NULL;
+    json_decref(j);
+    return out;
+}
+
 static struct value round_filter(struct render *r, struct value *v, UNUSED const struct args *a)    // precision method
 {
     if (given(v[2]) && !jinja_str_is(str_arg(r, v[2]), "common"))
@@ -524,6 +553,9 @@ static const struct function filters[] = {
     { "escape", "", escape_filter, false },
     { "first", "", first_filter, false },
     { "float", "default", float_filter, false },
+    { "format", NULL, format_filter, false },
+    { "from_json", "", from_json_filter, false },
+    { "fromjson", "", from_json_filter, false },
     { "indent", "width first blank", indent_filter, false },
     { "int", "default base", int_filter, false },
     { "items", "", items_filter, false },

@@ -33,8 +33,9 @@ struct parse {
     struct token now, ahead;
     bool has_ahead;
     int depth;
-    int loops;    // enclosing for statements
-    int macro;    // inside a macro: loops outside do not count
+    int loops;        // enclosing for statements
+    unsigned uses;    // enum macro_uses, of what has been read of a macro's body
+    int macro;        // inside a macro: loops outside do not count
 };
 
 /* ---- template_lex.c ---- */

@@ -57,6 +57,11 @@ static struct value replace_method(struct render *r, struct value *v, UNUSED con
     return jinja_str_replace(r, v[0].s, str_arg(r, v[1]), str_arg(r, v[2]), whole_arg(r, v[3], -1));
 }
 
+static struct value format_method(struct render *r, struct value *v, const struct args *a)
+{
+    return jinja_format(r, v[0], a);
+}
+
 static struct value find_method(struct render *r, struct value *v, UNUSED const struct args *a)
 {
     int64_t at = jinja_str_find(v[0].s, str_arg(r, v[1]), 0);
@@ -172,6 +177,7 @@ static struct value list_count_method(struct render *r, struct value *v, UNUSED 
 }
 
 static const struct function str_methods[] = {
+    { "format", NULL, format_method, false },
     { "strip", "chars", strip_method, false },
     { "lstrip", "chars", lstrip_method, false },
     { "rstrip", "chars", rstrip_method, false },
@@ -201,7 +207,6 @@ static const struct function str_methods[] = {
     REFUSED("center"),
     REFUSED("encode"),
     REFUSED("expandtabs"),
-    REFUSED("format"),
     REFUSED("format_map"),
     REFUSED("index"),
     REFUSED("isascii"),

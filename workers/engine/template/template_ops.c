@@ -276,6 +276,8 @@ static struct value repeated(struct render *r, struct value v, int64_t times)
 
 struct value jinja_binary(struct render *r, int op, struct value a, struct value b)
 {
+    if (op == OP_MOD && a.kind == V_STR)
+        return jinja_percent(r, a, b);
     if (a.kind == V_UNDEFINED || b.kind == V_UNDEFINED)
         jinja_fail_set(&r->fail, ERR_DATA, "arithmetic with something undefined");
     if (jinja_is_number(a) && jinja_is_number(b))
@@ -301,8 +303,6 @@ struct value jinja_binary(struct render *r, int op, struct value a, struct value
         return repeated(r, a, jinja_whole(b));
     if (op == OP_MUL && a_whole && (b.kind == V_STR || b.kind == V_LIST || b.kind == V_TUPLE))
         return repeated(r, b, jinja_whole(a));
-    if (op == OP_MOD && a.kind == V_STR)
-        jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "formatting with '%%' is not supported");
     static const char *const signs[] = {
         [OP_ADD] = "+", [OP_SUB] = "-", [OP_MUL] = "*", [OP_DIV] = "/", [OP_FLOORDIV] = "//", [OP_MOD] = "%", [OP_POW] = "**"
     };

@@ -97,13 +97,11 @@ static struct stmt *set_read(struct parse *p)
     return s;
 }
 
-static struct stmt *macro_read(struct parse *p)
+/* The parameters of a macro or a call block, in brackets. */
+static void params_read(struct parse *p, struct stmt *s)
 {
-    static const char *const ends[] = { "endmacro", NULL };
-    struct stmt *s = stmt_new(p, S_MACRO);
     struct str names[32];
     struct expr *defaults[32];
-    s->text = lex_expect_name(p);
     lex_expect_op(p, "(");
     while (!lex_is_op(p, ")")) {
         if (s->n_param)
@@ -111,6 +109,8 @@ static struct stmt *macro_read(struct parse *p)
         if (s->n_param >= (int)ARRAY_SIZE(names))
             jinja_fail_set(&p->fail, ERR_UNSUPPORTED, "a macro with more than %zu parameters", ARRAY_SIZE(names));
         names[s->n_param] = lex_expect_name(p);
+        if (jinja_str_is(names[s->n_param], "caller"))
+            jinja_fail_set(&p->fail, ERR_UNSUPPORTED, "a parameter named 'caller' is not supported");
         defaults[s->n_param] = NULL;
         if (lex_skip_op(p, "="))
             defaults[s->n_param] = jinja_expr_read(p);
@@ -123,7 +123,59 @@ static struct stmt *macro_read(struct parse *p)
     s->param_default = jinja_pool_take(&p->fail, sizeof defaults[0] * (size_t)(s->n_param + 1));
     memcpy(s->param, names, sizeof names[0] * (size_t)s->n_param);
     memcpy(s->param_default, defaults, sizeof defaults[0] * (size_t)s->n_param);
+}
+
+/* A body that is run elsewhere: loops around it do not count, and what it uses is noted. */
+static void macro_body_read(struct parse *p, struct stmt *s, const char *const *ends)
+{
     int loops = p->loops;
+    unsigned uses = p->uses;
+    p->loops = 0;
+    p->uses = 0;
+    s->body = body_read(p, ends);
+    s->uses = p->uses;
+    for (int i = 0; i < s->n_param; i++)
+        s->uses &= ~(jinja_str_is(s->param[i], "varargs") ? (unsigned)USES_VARARGS : 0u)
+                   & ~(jinja_str_is(s->param[i], "kwargs") ? (unsigned)USES_KWARGS : 0u);
+    p->uses |= uses;
+    p->loops = loops;
+    lex_advance(p);
+}
+
+static struct stmt *macro_read(struct parse *p)
+{
+    static const char *const ends[] = { "endmacro", NULL };
+    struct stmt *s = stmt_new(p, S_MACRO);
+    s->text = lex_expect_name(p);
+    params_read(p, s);
+    macro_body_read(p, s, ends);
+    return s;
+}
+
+/* {% call(x) f(y) %}: f(y) with a keyword argument caller, a macro of x that gives the body. */
+static struct stmt *call_read(struct parse *p)
+{
+    static const char *const ends[] = { "endcall", NULL };
+    struct stmt *s = stmt_new(p, S_CALL);
+    s->text = (struct str){ "caller", 6 };
+    if (lex_is_op(p, "("))
+        params_read(p, s);
+    s->expr = jinja_expr_read(p);
+    if (s->expr->kind != E_CALL)
+        jinja_fail_set(&p->fail, ERR_DATA, "what 'call' names is not a call");
+    macro_body_read(p, s, ends);
+    return s;
+}
+
+/* {% filter a|b %}: the body through filters. */
+static struct stmt *filter_read(struct parse *p)
+{
+    static const char *const ends[] = { "endfilter", NULL };
+    struct stmt *s = stmt_new(p, S_FILTER);
+    int loops = p->loops;
+    do
+        s->expr = jinja_filter_read(p, s->expr);
+    while (lex_skip_op(p, "|"));
     p->loops = 0;
     s->body = body_read(p, ends);
     p->loops = loops;
@@ -165,8 +217,15 @@ static const struct {
     const char *name;
     struct stmt *(*read)(struct parse *p);
 } statements[] = {
-    { "if", if_read },       { "for", for_read },           { "set", set_read }, { "macro", macro_read }, { "generation", generation_read },
-    { "break", break_read }, { "continue", continue_read },
+    { "if", if_read },
+    { "for", for_read },
+    { "set", set_read },
+    { "macro", macro_read },
+    { "generation", generation_read },
+    { "break", break_read },
+    { "continue", continue_read },
+    { "call", call_read },
+    { "filter", filter_read },
 };
 
 static struct stmt *tag_read(struct parse *p)

@@ -127,8 +127,10 @@ struct render {
     struct buf *out;    // where text is written now
     struct buf text;    // the whole
     struct temp *temps;
+    json_t *held;    // being made a value; freed with the rendering where that fails
     int64_t steps;
     int depth;
+    const char *unprintable;    // kind of a value inside another that could not be printed, or NULL
     double now_s;
 };
 /* A function, method, filter or test. params: names in order, separated by spaces; NULL: any arguments, which call
@@ -202,6 +204,8 @@ struct value jinja_item(struct render *r, struct value v, struct value key);    
 struct value jinja_slice(struct render *r, struct value v, struct value from, struct value to, struct value by);
 struct value jinja_binary(struct render *r, int op, struct value a, struct value b);
 struct value jinja_call(struct render *r, struct value f, struct args *a);
+struct value jinja_format(struct render *r, struct value subject, const struct args *a);    // subject.format(...), a string's
+struct value jinja_percent(struct render *r, struct value subject, struct value args);      // subject % args, a string's
 void jinja_args_bind(struct render *r, const struct function *f, struct value *v, int first, const struct args *a);
 void jinja_text_escape(struct buf *b, struct str s);    // for HTML
 const struct function *jinja_function_find(const struct function *table, size_t n, struct str name);
@@ -282,6 +286,7 @@ struct expr {
     struct str *kw_name;    // (n_kw) keyword arguments
     struct expr **kw;
     int n_kw;
+    struct expr *star, *star_kw;        // *list and **dict among the arguments, or NULL
     int *ops;                           // (n_arg) of E_COMPARE
     const struct function *function;    // E_FILTER, E_TEST
 };
@@ -296,19 +301,29 @@ enum stmt_kind {
     S_SCOPE,
     S_BREAK,
     S_CONTINUE,
+    S_FILTER,    // a block of text through filters
+    S_CALL,      // a call with a block of text as its caller
+};
+/* Names that a macro has only where its body uses them. */
+enum macro_uses {
+    USES_VARARGS = 1,
+    USES_KWARGS = 2,
+    USES_CALLER = 4,
 };
 struct stmt {
     enum stmt_kind kind;
     int line;
     struct stmt *next;
-    struct str text;                // S_TEXT; name of S_MACRO
-    struct expr *expr;              // value, condition, what is iterated; filters of S_SET_BLOCK over a NULL subject
+    struct str text;                // S_TEXT; name of S_MACRO, "caller" of S_CALL
+    struct expr *expr;              // value, condition, what is iterated; filters of S_SET_BLOCK and S_FILTER over a NULL
+                                    // subject; the call of S_CALL
     struct expr *target;            // S_SET, S_FOR, S_SET_BLOCK
     struct expr *filter;            // S_FOR: its "if"
     struct stmt *body, *other;      // other: else
-    struct str *param;              // (n_param) of S_MACRO
+    struct str *param;              // (n_param) of S_MACRO and S_CALL
     struct expr **param_default;    // (n_param) NULL: none
     int n_param;
+    unsigned uses;    // of S_MACRO and S_CALL: enum macro_uses
 };
 struct template
 {

@@ -121,6 +121,8 @@ static void full_check(struct render *r, struct buf *b)
     if (b->failed || b->len > RENDER_OUTPUT_MAX) {
         if (b != r->out)
             buf_release(b);
+        if (r->unprintable)
+            jinja_fail_set(&r->fail, ERR_UNSUPPORTED, "printing a %s is not supported", r->unprintable);
         jinja_fail_set(&r->fail, ERR_FULL, "more than %zu MiB of text", RENDER_OUTPUT_MAX >> 20);
     }
 }
@@ -156,7 +158,10 @@ void jinja_repr(struct render *r, struct buf *b, struct value v, int depth)
     case V_MACRO:
     case V_FUNCTION:
     case V_METHOD:
-    case V_MISSING: b->failed = true; break;
+    case V_MISSING:
+        b->failed = true;
+        r->unprintable = jinja_type(&v);
+        break;
     }
 }
 
