@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,6 +171,7 @@ static bool score_cmd(int argc, char **argv, struct error *err)
     struct reward_config config = { .program_timeout_s = 10 }, run;
     struct verify_options verify = VERIFY_OPTIONS_DEFAULT;
     struct run_config *settings = NULL;
+    _Atomic int64_t judge_left;
     const char *input = NULL, *run_file = NULL;
     bool summary = false;
     // clang-format off
@@ -218,6 +220,10 @@ static bool score_cmd(int argc, char **argv, struct error *err)
         verify.code_api_url = config.code_verifier_api_url;
     if (config.code_verifier_key_file)
         verify.code_key_file = config.code_verifier_key_file;
+    if (settings && settings->llm_judge_budget > 0) {
+        atomic_init(&judge_left, settings->llm_judge_budget);
+        verify.llm_judge_left = &judge_left;
+    }
     config.verify = &verify;
     struct reward *r = reward_new(&config, err);
     free(settings);

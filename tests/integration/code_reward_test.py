@@ -2,6 +2,7 @@
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -262,6 +263,95 @@ class Sandbox(unittest.TestCase):
         got, said = self.ask({"code": "print(1)"}, {"cod": "print(2)"}, want=1)
         self.assertEqual(got, [{"status": "ok", "output": "1\n"}])
         self.assertIn("standard input:2: there is no string 'code'", said)
+
+
+class JudgeModel(http.server.BaseHTTPRequestHandler):
+    """A chat model whose judgement is in the text it is shown: 'says=...' is its answer, 'flaky' fails twice, 'down' always."""
+
+    def do_POST(self):
+        ask = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append((self.path, self.headers.get("Authorization"), ask))
+        text = ask["messages"][-1]["content"]
+        same = sum(a[2]["messages"] == ask["messages"] for a in self.server.asked)
+        status = 500 if "down" in text or ("flaky" in text and same < 3) else 400 if "rejected" in text else 200
+        found = re.search(r"says=(.*?)=end", text, re.S)
+        body = b"{}" if "nonsense" in text else json.dumps({"choices": [{"message": {"content": found.group(1) if found else "?"}}]}).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+class Judge(unittest.TestCase):
+    def setUp(self):
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), JudgeModel)
+        self.server.asked = []
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = "http://127.0.0.1:%d/v1" % self.server.server_address[1]
+
+    def tearDown(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+    def run_file(self, **settings):
+        file = tempfile.NamedTemporaryFile("w", suffix=".yaml")
+        self.addCleanup(file.close)
+        file.writelines(f"{k}: {json.dumps(v)}\n" for k, v in {"llm_judge_url": self.url, "llm_judge_model": "m", **settings}.items())
+        file.flush()
+        return ["--config", file.name]
+
+    def test_each_judge_has_its_scale_and_its_own_words(self):
+        cases = [    # verifier, what the judge says, the score or None for no score
+            ("general-quality", '{"REASONING": "ok", "SCORE": "7"}', 0.7), ("general-quality", '```json\n{"REASONING": "ok", "SCORE": 10}\n```', 1), ("general-quality", '{"SCORE": 99}', 1),
+            ("general-quality_ref", '{"REASONING": "a \\"b\\"", "SCORE": "3.5"}', 0.35), ("general-quality_rubric", '{"REASONING": "", "SCORE": "1"}', 1), ("general-quality_rubric", '{"SCORE": 0}', 0),
+            ("general-factuality", "<think>SCORE 0?</think>{\"REASONING\": \"same\", \"SCORE\": \"1\"}", 1), ("general-refusal", '{"REASONING": broken, "SCORE": "1"}', 1),
+            ("general-safety", '{"SCORE": "1.0"}', 1), ("general-creative_writing", "no score at all", None), ("general-web_instruct_general_verifier", "Final Decision: Yes", 1),
+            ("general-web_instruct_general_verifier", "Thus: final decision: no", 0), ("general-web_instruct_general_verifier", "maybe", None), ("general-quality", '{"SCORE": "high"}', None),
+        ]
+        rows = [{"response": "<think>x</think><answer>says=" + says + "=end</answer>", "dataset": name, "ground_truth": "the label", "messages": [{"role": "user", "content": "the question"}]}
+                for name, says, _ in cases]
+        answers, done = score("verify", rows, *self.run_file(verification_reward=1))
+        for (name, says, want), got in zip(cases, answers):
+            self.assertEqual(got["reward"], want, (name, says, got))
+        self.assertEqual(len(answers), len(cases), done.stderr)
+        path, _, ask = self.server.asked[3]
+        self.assertEqual((path, ask["model"], ask["max_tokens"], ask["temperature"]), ("/v1/chat/completions", "m", 2048, 1))
+        self.assertIn("the question", ask["messages"][0]["content"])
+        self.assertIn("the label", ask["messages"][0]["content"])
+        self.assertNotIn("<think>", ask["messages"][0]["content"])
+
+    def test_the_reward_type_names_an_address_and_a_template_its_own_prompt(self):
+        row = [{"response": 'says={"SCORE": 0.25}=end', "gt_answer": "gold"}]
+        answers, done = score("judge:" + self.url, row)
+        self.assertEqual([a["reward"] for a in answers], [2.5], done.stderr)
+        answers, done = score("verify:judge", row, *self.run_file(llm_judge_template="Q {label} A {output}"))
+        self.assertEqual([a["reward"] for a in answers], [2.5], done.stderr)
+        self.assertEqual(self.server.asked[-1][2]["messages"][0]["content"], 'Q gold A says={"SCORE": 0.25}=end')
+
+    def test_failures_leave_samples_out_after_retries_within_the_budget(self):
+        rows = [{"response": 'says={"SCORE": 1}=end ' + word, "gt_answer": "g"} for word in ("fine", "flaky", "nonsense", "rejected")]
+        answers, done = score("verify:judge", rows, *self.run_file(llm_judge_timeout=20))
+        self.assertEqual([a["reward"] for a in answers], [10, 10, None, None], done.stderr)
+        self.assertEqual(sum("flaky" in a[2]["messages"][0]["content"] for a in self.server.asked), 3)
+        self.assertEqual(sum("rejected" in a[2]["messages"][0]["content"] for a in self.server.asked), 1)
+        self.assertIn("400", answers[3]["rule"])
+        answers, done = score("verify:judge", rows[:1] * 3, *self.run_file(llm_judge_budget=2))
+        self.assertEqual([a["reward"] for a in answers], [10, 10, None], done.stderr)
+        self.assertIn("budget", answers[2]["rule"])
+        answers, done = score("judge", rows[:1])
+        self.assertIn("'llm_judge_url' is not set", answers[0]["rule"])
+
+    def test_a_rubric_is_the_weighted_mean_of_its_criteria(self):
+        def row(*rubrics):
+            truth = {"query": "q", "rubrics": [{"description": 'says={"score": %s}=end' % s, "weight": w} for s, w in rubrics]}
+            return {"response": "r", "dataset": "rubric", "ground_truth": json.dumps(truth)}
+        cases = [(row((2, 1)), 1), (row((0, 1)), 0), (row((2, 1), (0, 1)), 0.5), (row((2, 3), (0, 1)), 0.75), (row((2, 1), (2, -1)), 0), (row((0, 1), (2, -1)), -0.5), (row((1, 2), (2, 2)), 0.75),
+                 (row(("x", 1)), None)]
+        answers, done = score("verify", [c[0] for c in cases], *self.run_file(verification_reward=1))
+        self.assertEqual([a["reward"] for a in answers], [c[1] for c in cases], done.stderr)
 
 
 if __name__ == "__main__":

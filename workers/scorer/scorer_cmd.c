@@ -5,6 +5,7 @@
  * samples are scored, refused when it is malformed or the queue is full, and not answered at all when the scorer dies: then the
  * worker asks the next scorer, which scores it again. */
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ struct scorer {
     struct score_queue *queue;
     struct environment_pool *pool;    // NULL: the run has no environment
     int n_part;                       // parts of the reward, for the answers
+    _Atomic int64_t judge_left;       // requests to the judge, of 'llm_judge_budget'
     struct verify_options options;    // the queue's threads read it
 };
 
@@ -321,7 +323,9 @@ static bool scorer_cmd(int argc, char **argv, struct error *err)
     snprintf(path, sizeof path, "%s/run.yaml", run_dir);
     TRY(run_config_read(c, path, err));
     config = reward_config_of(c, &s->options);
-    if (c->code_verifier_key_file[0])
+    atomic_init(&s->judge_left, c->llm_judge_budget);
+    s->options.llm_judge_left = c->llm_judge_budget > 0 ? &s->judge_left : NULL;
+    if (c->code_verifier_key_file[0] || c->llm_judge_key_file[0])
         secret_process();
     s->n_part = parts_count(c->reward_type);
     TRY(process_init(&s->process, run_dir, name, err));

@@ -30,4 +30,4 @@ struct reward_kind {
 double reward_length_punishment(const struct reward_config *config, const struct reward_input *in);
 
 extern const struct reward_kind reward_kind_boxed, reward_kind_think, reward_kind_math, reward_kind_code, reward_kind_code_share,
-    reward_kind_program, reward_kind_environment, reward_kind_verify, reward_kind_verify_named;
+    reward_kind_program, reward_kind_environment, reward_kind_verify, reward_kind_verify_named, reward_kind_judge;

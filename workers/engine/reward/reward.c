@@ -10,8 +10,8 @@
 #include "workers/engine/reward/verify/verify.h"
 
 static const struct reward_kind *const kinds[] = {
-    &reward_kind_boxed,   &reward_kind_think,  &reward_kind_math,         &reward_kind_code,        &reward_kind_code_share,
-    &reward_kind_program, &reward_kind_verify, &reward_kind_verify_named, &reward_kind_environment,
+    &reward_kind_boxed,   &reward_kind_think,  &reward_kind_math,         &reward_kind_code,  &reward_kind_code_share,
+    &reward_kind_program, &reward_kind_verify, &reward_kind_verify_named, &reward_kind_judge, &reward_kind_environment,
 };
 
 struct part {
@@ -46,6 +46,14 @@ struct reward_config reward_config_of(const struct run_config *c, struct verify_
         .code_max_execution_time = c->code_max_execution_time,
         .code_pass_rate_reward_threshold = c->code_pass_rate_reward_threshold,
         .code_apply_perf_penalty = c->code_apply_perf_penalty,
+        .llm_judge_url = c->llm_judge_url[0] ? c->llm_judge_url : NULL,
+        .llm_judge_model = c->llm_judge_model,
+        .llm_judge_key_file = c->llm_judge_key_file[0] ? c->llm_judge_key_file : NULL,
+        .llm_judge_template = c->llm_judge_template[0] ? c->llm_judge_template : NULL,
+        .llm_judge_max_tokens = c->llm_judge_max_tokens,
+        .llm_judge_max_context_length = c->llm_judge_max_context_length,
+        .llm_judge_temperature = c->llm_judge_temperature,
+        .llm_judge_timeout = c->llm_judge_timeout,
         .max_length_verifier_max_length = c->max_length_verifier_max_length,
     };
     return (struct reward_config){

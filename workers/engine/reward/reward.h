@@ -61,18 +61,30 @@ struct verify_options {
     bool additive_format_reward;    // added to the verifiers' reward; else a response without the format gets none of it
     bool non_stop_penalty;          // a response that did not end by itself gets non_stop_penalty_value, whatever it says
     double non_stop_penalty_value;
-    bool only_reward_good_outputs;             // only responses with a tool call, and without a failed one, get the verifiers' reward
-    bool math_symbolic;                        // math and strict_math: equal as mathematics is equal
-    const char *code_api_url;                  // services for code and code_stdio, as in code_verifier_api_url; NULL: sandboxes
-    const char *code_key_file;                 // the services' bearer token is in this file; NULL: none
-    double code_max_execution_time;            // seconds of one test
-    double code_pass_rate_reward_threshold;    // a smaller share of passed tests counts as 0
-    bool code_apply_perf_penalty;              // a passed test counts for the share of its time that it left
-    double max_length_verifier_max_length;     // tokens over which the score of max_length falls by 1
+    bool only_reward_good_outputs;                  // only responses with a tool call, and without a failed one, get the verifiers' reward
+    bool math_symbolic;                             // math and strict_math: equal as mathematics is equal
+    const char *code_api_url;                       // services for code and code_stdio, as in code_verifier_api_url; NULL: sandboxes
+    const char *code_key_file;                      // the services' bearer token is in this file; NULL: none
+    double code_max_execution_time;                 // seconds of one test
+    double code_pass_rate_reward_threshold;         // a smaller share of passed tests counts as 0
+    bool code_apply_perf_penalty;                   // a passed test counts for the share of its time that it left
+    const char *llm_judge_url, *llm_judge_model;    // an OpenAI-compatible server; NULL: there is none
+    const char *llm_judge_key_file;                 // its bearer token is in this file; NULL: none
+    const char *llm_judge_template;                 // text of the verifier judge's prompt; NULL: its own
+    int64_t llm_judge_max_tokens, llm_judge_max_context_length;
+    double llm_judge_temperature, llm_judge_timeout;    // timeout: seconds
+    _Atomic int64_t *llm_judge_left;                    // requests that may still be made, shared by all threads; borrowed, NULL: no bound
+    double max_length_verifier_max_length;              // tokens over which the score of max_length falls by 1
 };
 #define VERIFY_OPTIONS_DEFAULT                                                                                                             \
-    ((struct verify_options){                                                                                                              \
-        .verification_reward = 10, .math_symbolic = true, .max_length_verifier_max_length = 32768, .code_max_execution_time = 1 })
+    ((struct verify_options){ .verification_reward = 10,                                                                                   \
+                              .math_symbolic = true,                                                                                       \
+                              .max_length_verifier_max_length = 32768,                                                                     \
+                              .code_max_execution_time = 1,                                                                                \
+                              .llm_judge_max_tokens = 2048,                                                                                \
+                              .llm_judge_max_context_length = 8192,                                                                        \
+                              .llm_judge_temperature = 1,                                                                                  \
+                              .llm_judge_timeout = 60 })
 /* What a run says about its reward; borrowed by reward_new until it returns. */
 struct reward_config {
     const char *type;                      // "boxed", "think_answer_tags", "math", "code", "program:CMD", "environment", or a weighted list

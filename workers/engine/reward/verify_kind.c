@@ -62,10 +62,12 @@ static bool unknown(const char *name, struct error *err)
     return error_set(err, ERR_DATA, "'%.60s' is no verifier; there are %s", name, known);
 }
 
-static bool verify_open(void **self, const struct reward_config *config, const char *arg, struct error *err)
+/* url: of the judge, in place of the options'; NULL: theirs. */
+static bool open_any(void **self, const struct reward_config *config, const char *arg, const char *url, struct error *err)
 {
     struct verify *v = calloc(1, sizeof *v);
     struct verify_options options = config->verify ? *config->verify : VERIFY_OPTIONS_DEFAULT;
+    options.llm_judge_url = url ? url : options.llm_judge_url;
     bool ok = false;
     if (!v)
         return error_set(err, ERR_NO_MEMORY, "no memory for a verifier");
@@ -82,6 +84,18 @@ out:
     if (!ok)
         verify_close(v);
     return ok;
+}
+
+static bool verify_open(void **self, const struct reward_config *config, const char *arg, struct error *err)
+{
+    return open_any(self, config, arg, NULL, err);
+}
+
+static bool judge_open(void **self, const struct reward_config *config, const char *arg, struct error *err)
+{
+    if (strncmp(arg, "http://", 7) != 0 && strncmp(arg, "https://", 8) != 0)
+        return error_set(err, ERR_USAGE, "'judge:%s' must name the judge's address, e.g. judge:http://127.0.0.1:8000/v1", arg);
+    return open_any(self, config, "judge", arg, err);
 }
 
 /* ---- rows ---- */
@@ -111,7 +125,7 @@ static bool pairs_read(const struct verify *v, const json_t *row, struct pair *p
         if (!v->only)
             return pair_add(v, names, one, &pair[0], err);
         pair[0] = (struct pair){ v->only, one };
-        return one || error_set(err, ERR_DATA, "'ground_truth' is missing, and 'gt_answer' too");
+        return one || v->only->check == verify_any_check || error_set(err, ERR_DATA, "'ground_truth' is missing, and 'gt_answer' too");
     }
     if (!json_is_array(names) || json_array_size(names) == 0)
         return error_set(err, ERR_DATA,
@@ -230,6 +244,14 @@ const struct reward_kind reward_kind_verify = {
 const struct reward_kind reward_kind_verify_named = {
     .name = "verify:",
     .open = verify_open,
+    .close = verify_close,
+    .row_check = verify_row_check,
+    .score = verify_score,
+    .keeps_cut = true,
+};
+const struct reward_kind reward_kind_judge = {
+    .name = "judge:",
+    .open = judge_open,
     .close = verify_close,
     .row_check = verify_row_check,
     .score = verify_score,

@@ -8,6 +8,7 @@
 #include <strings.h>
 #include "workers/engine/reward/remote.h"
 #include "workers/engine/reward/sandbox/sandbox.h"
+#include "workers/engine/reward/verify/judge.h"
 
 // clang-format off
 static const struct verifier verifiers[] = {
@@ -26,6 +27,16 @@ static const struct verifier verifiers[] = {
     { "up_to_max_length", "a number of tokens", verify_length_check, verify_up_to_max_length },
     { "code", "a list of assertions", verify_code_check, verify_code },
     { "code_stdio", "a list of {input, output}", verify_code_stdio_check, verify_code_stdio },
+    { "rubric", "an object with query and rubrics", verify_rubric_check, verify_rubric },
+    { "general-quality", "anything", verify_any_check, verify_judged },
+    { "general-quality_ref", "a reference answer", NULL, verify_judged },
+    { "general-quality_rubric", "criteria", NULL, verify_judged },
+    { "general-safety", "what is expected", verify_any_check, verify_judged },
+    { "general-factuality", "a reference answer", NULL, verify_judged },
+    { "general-creative_writing", "a reference", NULL, verify_judged },
+    { "general-refusal", "a reference answer", NULL, verify_judged },
+    { "general-web_instruct_general_verifier", "the right answer", NULL, verify_judged },
+    { "judge", "what is expected", verify_any_check, verify_judged },
     { "passthrough", "anything", verify_any_check, verify_passthrough },
 };
 // clang-format on
@@ -48,13 +59,14 @@ bool verify_host_init(struct verify_host *h, const struct verify_options *option
 {
     struct math_config exact = MATH_CONFIG_DEFAULT;
     *h = (struct verify_host){ .options = *options };
-    h->options.remap_verifier = NULL;    // borrowed until we return
-    h->code_api_url = options->code_api_url ? strdup(options->code_api_url) : NULL;
-    h->code_key_file = options->code_key_file ? strdup(options->code_key_file) : NULL;
-    h->options.code_api_url = h->code_api_url;
-    h->options.code_key_file = h->code_key_file;
-    if ((options->code_api_url && !h->code_api_url) || (options->code_key_file && !h->code_key_file))
-        return error_set(err, ERR_NO_MEMORY, "no memory for a verifier");
+    const char **texts[] = { &h->options.code_api_url,    &h->options.code_key_file,      &h->options.llm_judge_url,
+                             &h->options.llm_judge_model, &h->options.llm_judge_key_file, &h->options.llm_judge_template };
+    h->options.remap_verifier = NULL;    // borrowed until we return; the others are copied
+    for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
+        if (*texts[i] && !(*texts[i] = h->text[i] = strdup(*texts[i]))) {
+            verify_host_release(h);
+            return error_set(err, ERR_NO_MEMORY, "no memory for a verifier");
+        }
     h->regexes = regexes_new(err);
     h->math = h->regexes ? math_new(&exact, err) : NULL;
     if (!h->math)
@@ -68,8 +80,9 @@ void verify_host_release(struct verify_host *h)
     math_free(h->math);
     sandbox_host_free(h->sandboxes);
     remote_free(h->remote);
-    free(h->code_api_url);
-    free(h->code_key_file);
+    judge_free(h->judge);
+    for (size_t i = 0; i < VERIFY_TEXTS; i++)
+        free(h->text[i]);
     pool_release(&h->pool);
     *h = (struct verify_host){ 0 };
 }
@@ -93,6 +106,7 @@ void verify_run(struct verify_host *h, const struct verifier *v, const struct ve
     struct error err = { 0 };
     struct verify_input valid = *in;
     *out = (struct verify_result){ .state = SCORE_OK };
+    h->verifier = v;
     valid.text = text_valid(&h->pool, in->text);
     if (v->check ? !v->check(h, in->truth, &err) : !plain_check(v, in->truth, &err))
         verify_fail(out, SCORE_ERROR, "%s", err.text);

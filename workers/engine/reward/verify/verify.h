@@ -14,14 +14,17 @@
 #include "workers/engine/reward/verify/regex.h"
 #include "workers/engine/reward/verify/text.h"
 
+#define VERIFY_TEXTS 6
 struct verify_host {
-    struct verify_options options;         // its strings belong to the host's owner
-    struct regexes *regexes;               // owned
-    struct math *math;                     // owned
-    struct sandbox_host *sandboxes;        // owned; NULL until a program is run
-    struct remote *remote;                 // owned; the same for a service
-    char *code_api_url, *code_key_file;    // owned; options point to them
-    struct pool pool;                      // of the call that runs
+    struct verify_options options;      // its strings belong to the host's owner
+    struct regexes *regexes;            // owned
+    struct math *math;                  // owned
+    struct sandbox_host *sandboxes;     // owned; NULL until a program is run
+    struct remote *remote;              // owned; the same for a service
+    char *text[VERIFY_TEXTS];           // owned: the options' texts
+    struct judge *judge;                // owned; NULL until it is asked
+    const struct verifier *verifier;    // that runs
+    struct pool pool;                   // of the call that runs
 };
 struct verify_input {
     struct span text;       // the response, valid UTF-8
@@ -87,6 +90,10 @@ bool verify_code_check(struct verify_host *h, const json_t *truth, struct error 
 void verify_code(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
 bool verify_code_stdio_check(struct verify_host *h, const json_t *truth, struct error *err);
 void verify_code_stdio(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
+/* judged.c */
+void verify_judged(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
+bool verify_rubric_check(struct verify_host *h, const json_t *truth, struct error *err);
+void verify_rubric(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
 /* minerva.c */
 void verify_math(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
 void verify_strict_math(struct verify_host *h, const struct verify_input *in, struct verify_result *out);

@@ -1,0 +1,220 @@
+#include "workers/engine/reward/verify/judge.h"
+#include <ctype.h>
+#include <curl/curl.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/base/bearer.h"
+#include "protocol/base/http.h"
+#include "protocol/base/log.h"
+
+#define ANSWER_MAX (4u << 20)    // bytes
+#define ATTEMPTS 3
+
+struct judge {
+    CURL *curl;
+    struct curl_slist *headers;
+    char *url, *model;
+    int64_t max_tokens, seed;
+    double timeout_s;
+    _Atomic int64_t *left;    // requests that may still be made; borrowed, NULL: no bound
+    struct buf answer;
+};
+
+static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
+static void curl_start(void)
+{
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+static size_t on_data(char *data, size_t size, size_t n, void *ctx)
+{
+    return buf_add(ctx, data, size * n) ? size * n : 0;
+}
+
+static bool key_add(struct judge *j, const char *path, struct error *err)
+{
+    char token[BEARER_MAX], header[BEARER_MAX + 32];
+    if (!bearer_read(token, path, err))
+        return false;
+    snprintf(header, sizeof header, "Authorization: Bearer %s", token);
+    struct curl_slist *more = curl_slist_append(j->headers, header);
+    explicit_bzero(token, sizeof token);
+    explicit_bzero(header, sizeof header);
+    j->headers = more ? more : j->headers;
+    return more || error_set(err, ERR_NO_MEMORY, "no memory for the judge's client");
+}
+
+struct judge *judge_new(const struct verify_options *o, struct error *err)
+{
+    static const char path[] = "/chat/completions";
+    pthread_once(&curl_once, curl_start);
+    if (!o->llm_judge_url) {
+        error_set(err, ERR_USAGE, "a judge is needed: 'llm_judge_url' is not set");
+        return NULL;
+    }
+    struct judge *j = calloc(1, sizeof *j);
+    size_t len = strlen(o->llm_judge_url);
+    while (len > 0 && o->llm_judge_url[len - 1] == '/')
+        len--;
+    bool whole = len >= sizeof path - 1 && memcmp(o->llm_judge_url + len - (sizeof path - 1), path, sizeof path - 1) == 0;
+    if (!j || asprintf(&j->url, "%.*s%s", (int)len, o->llm_judge_url, whole ? "" : path) < 0
+        || !(j->model = strdup(o->llm_judge_model ? o->llm_judge_model : "")) || !(j->curl = curl_easy_init())
+        || !(j->headers = curl_slist_append(NULL, "Content-Type: application/json"))) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the judge's client");
+        goto out;
+    }
+    j->answer.max = ANSWER_MAX;
+    j->max_tokens = o->llm_judge_max_tokens;
+    j->timeout_s = o->llm_judge_timeout;
+    j->left = o->llm_judge_left;
+    if (o->llm_judge_key_file && !key_add(j, o->llm_judge_key_file, err))
+        goto out;
+    curl_easy_setopt(j->curl, CURLOPT_HTTPHEADER, j->headers);
+    curl_easy_setopt(j->curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(j->curl, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(j->curl, CURLOPT_WRITEDATA, &j->answer);
+    curl_easy_setopt(j->curl, CURLOPT_CONNECTTIMEOUT, 10L);
+    curl_easy_setopt(j->curl, CURLOPT_TIMEOUT_MS, (long)(j->timeout_s * 1000));
+    http_only(j->curl, true);
+    if (curl_easy_setopt(j->curl, CURLOPT_URL, j->url) == CURLE_OK)
+        return j;
+    error_set(err, ERR_USAGE, "'llm_judge_url' is '%s', which is no address", o->llm_judge_url);
+out:
+    judge_free(j);
+    return NULL;
+}
+
+void judge_free(struct judge *j)
+{
+    if (!j)
+        return;
+    curl_easy_cleanup(j->curl);
+    curl_slist_free_all(j->headers);
+    buf_release(&j->answer);
+    free(j->url);
+    free(j->model);
+    free(j);
+}
+
+/* One request less in the budget. */
+static bool budget_take(struct judge *j)
+{
+    if (!j->left)
+        return true;
+    int64_t left = atomic_load(j->left);
+    while (left > 0 && !atomic_compare_exchange_weak(j->left, &left, left - 1)) {
+    }
+    return left > 0;
+}
+
+/* The first choice's text without <think>...</think>. */
+static bool text_take(const struct judge *j, struct buf *answer, struct error *err)
+{
+    json_t *body = json_loadb(buf_text(&j->answer), j->answer.len, JSON_ALLOW_NUL, NULL);
+    const json_t *message = json_object_get(json_array_get(json_object_get(body, "choices"), 0), "message");
+    const json_t *content = json_object_get(message, "content");
+    bool ok = json_is_string(content);
+    if (ok) {
+        const char *at = json_string_value(content), *end = at + json_string_length(content), *open, *close;
+        buf_clear(answer);
+        while ((open = memmem(at, (size_t)(end - at), "<think>", 7)) && (close = memmem(open, (size_t)(end - open), "</think>", 8))) {
+            buf_add(answer, at, (size_t)(open - at));
+            at = close + 8;
+        }
+        buf_add(answer, at, (size_t)(end - at));
+    }
+    json_decref(body);
+    return ok || error_set(err, ERR_DATA, "the judge's answer has no text: %.200s", buf_text(&j->answer));
+}
+
+bool judge_ask(struct judge *j, const char *system, const char *user, size_t user_len, double temperature, struct buf *answer,
+               struct error *err)
+{
+    json_t *messages = json_array();
+    if (system)
+        json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "system", "content", system));
+    json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "user", "content", json_stringn(user, user_len)));
+    json_t *body = json_pack("{s:s, s:o, s:f, s:I}", "model", j->model, "messages", messages, "temperature", temperature, "max_tokens",
+                             (json_int_t)j->max_tokens);
+    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    json_decref(body);
+    if (!text)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a request to the judge, or a text that is not UTF-8");
+    bool ok = false;
+    curl_easy_setopt(j->curl, CURLOPT_POSTFIELDS, text);
+    curl_easy_setopt(j->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(text));
+    for (int attempt = 0; attempt < ATTEMPTS && !ok; attempt++) {
+        if (attempt > 0)
+            sleep(1u << (attempt - 1));
+        if (!budget_take(j)) {
+            error_set(err, ERR_FULL, "the judge's budget, 'llm_judge_budget', is used up");
+            break;
+        }
+        long status = 0;
+        buf_clear(&j->answer);
+        CURLcode rc = curl_easy_perform(j->curl);
+        curl_easy_getinfo(j->curl, CURLINFO_RESPONSE_CODE, &status);
+        if (rc == CURLE_OK && status == 200) {
+            ok = text_take(j, answer, err);
+            break;
+        }
+        if (rc != CURLE_OK)
+            error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_IO, "the judge: %s", curl_easy_strerror(rc));
+        else
+            error_set(err, ERR_IO, "the judge answered with status %ld: %.200s", status, buf_text(&j->answer));
+        if (rc == CURLE_OK && status < 500 && status != 429)
+            break;    // asking again would give the same answer
+    }
+    free(text);
+    return ok;
+}
+
+/* ---- scores ---- */
+
+static bool number_of(const json_t *v, double *out)
+{
+    char *end;
+    if (json_is_number(v)) {
+        *out = json_number_value(v);
+        return true;
+    }
+    const char *text = json_string_value(v);
+    *out = text ? strtod(text, &end) : 0;
+    return text && end != text && !end[strspn(end, " ")] && isfinite(*out);
+}
+
+json_t *judge_json_object(const char *text, size_t len)
+{
+    const char *end = memrchr(text, '}', len);
+    json_t *found = NULL;
+    for (const char *at = text; end && !found && (at = memchr(at, '{', (size_t)(end + 1 - at))); at++) {
+        size_t n = (size_t)(end + 1 - at);
+        found = json_loadb(at, n, JSON_ALLOW_NUL, NULL);
+        if (!found && n >= 4 && at[1] == '{' && end[-1] == '}')
+            found = json_loadb(at + 1, n - 2, JSON_ALLOW_NUL, NULL);
+    }
+    return found;
+}
+
+bool judge_json_score(const char *text, size_t len, double *score)
+{
+    json_t *object = judge_json_object(text, len);
+    bool ok = object && number_of(json_object_get(object, "SCORE"), score);
+    json_decref(object);
+    const char *end = text + len, *at = ok ? NULL : memmem(text, len, "\"SCORE\"", 7);
+    for (at = at ? at + 7 : end; at < end && (isspace((unsigned char)*at) || *at == ':' || *at == '"');)
+        at++;
+    if (!ok && at < end && isdigit((unsigned char)*at)) {
+        char digits[32] = "";
+        for (size_t n = 0; at < end && n + 1 < sizeof digits && (isdigit((unsigned char)*at) || *at == '.');)
+            digits[n++] = *at++;
+        *score = strtod(digits, NULL);
+        ok = true;
+    }
+    return ok;
+}
