@@ -52,7 +52,7 @@ MUST_USE bool room_check(const struct train *t, struct error *err);
 MUST_USE bool train_check(struct train *t, struct error *err);
 
 /* ---- train_plan.c ---- */
-/* Plan the memory of the run's first device, and fail as the worker there would. *planned: false for an adapter, which is not planned. */
+/* Plan the memory of the run's first device, and fail as the worker there would. *planned: false where that has no part of it. */
 MUST_USE bool train_room(const struct train *t, struct run_room *room, bool *planned, struct error *err);
 MUST_USE bool train_plan_print(const struct train *t, struct error *err);    // on stdout
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
-# kernels, attention (against cuDNN), step, serve, ranks (two or four GPUs), learn, compare, publish (two GPUs).
+# lora, kernels, attention (against cuDNN), step, serve, ranks (two or four GPUs), learn, compare, publish (two GPUs).
 # Uses .gpu (tests/gpu/pack.sh) if it exists, else build/release. Without a GPU every group is reported as skipped (exit 77),
 # never as passed.
 set -u
@@ -91,6 +91,15 @@ for group in "$@"; do
             --tokens 8192 --micro 4096 --host-share 0.1 --rounds 3
         note "train 1.5B, all of the state in host memory" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-1.5B --seq 2048 \
             --tokens 16384 --host-share 1 --rounds 3
+        ;;
+    lora)
+        OPS_DEVICE=cuda:0 note "adapters: PEFT's logits and gradients, equal bits in sampler and trainer" "$tests/lora_test"
+        for rank in 0 16; do
+            note "train 7B, adapter of rank $rank, recompute" "$bin/rollcall" bench train --device cuda:0 --shape Qwen2.5-7B --seq 2048 \
+                --tokens 8192 --micro 4096 --rounds 5 --recompute-full --lora-rank $rank
+            note "decode 7B, batch 256, adapter of rank $rank" "$bin/rollcall" bench decode --device cuda:0 --shape Qwen2.5-7B --batch 256 \
+                --prompt 128 --new 256 --rounds 3 --lora-rank $rank
+        done
         ;;
     kernels)
         for shape in Qwen2.5-0.5B Qwen2.5-1.5B Qwen2.5-7B Qwen3-0.6B; do

@@ -13,6 +13,7 @@
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
+#include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/trainer.h"
 
 static const char *const names[] = { "two", "all", "root", "scaled" };
@@ -528,6 +529,65 @@ static void copies_and_files_hold_the_adapter_alone(UNUSED void **state)
     }
 }
 
+static struct trainer *trainer_of(struct model *m)
+{
+    struct error err = { 0 };
+    struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+    set.token_budget_max = 40;
+    struct trainer *t = trainer_new(m, NULL, &set, &err);
+    if (!t)
+        fail_msg("%s", err.text);
+    return t;
+}
+
+/* A step's checkpoint brings an adapter and its state back, and is refused where all weights are trained. */
+static void a_checkpoint_of_an_adapter_restores_an_adapter(UNUSED void **state)
+{
+    for (int type = 0; type < 2; type++) {
+        struct golden g;
+        struct error err = { 0 };
+        char dir[] = "/tmp/lora-XXXXXX", path[64];
+        golden_open(&g, "all", "ref", type ? DT_BF16 : DT_F32);
+        struct model *again = base_open(g.dir, g.dev, type ? DT_BF16 : DT_F32), *whole = base_open(g.dir, g.dev, type ? DT_BF16 : DT_F32);
+        struct trainer *t = trainer_of(g.m), *other;
+        float ones[MAX_TOK];
+        for (int i = 0; i < MAX_TOK; i++)
+            ones[i] = 1;
+        struct sft_seq seq = { g.token + g.cu[2], ones, 30 };
+        struct trainer_hyper h;
+        double loss, n_tok, norm;
+        int64_t step;
+        trainer_hyper_init(&h, ALGO_GRPO);
+        h.lr = 1e-2;
+        struct checkpoint_writer *w = checkpoint_writer_new(&err);
+        struct checkpoint_info info = { .step = 1 };
+        if (!w || !mkdtemp(dir) || !trainer_sft_step(t, &seq, 1, &h, true, &loss, &n_tok, &norm, &err)
+            || !checkpoint_start(w, t, dir, &info, &err) || !checkpoint_wait(w, &err))
+            fail_msg("%s", err.text);
+        snprintf(path, sizeof path, "%s/step-000001", dir);
+        assert_true(checkpoint_verify(path, &step, &err) && step == 1 && lora_dir_is(path));
+        assert_true(model_lora_new(again, model_lora(g.m), 99, true, &err));
+        other = trainer_of(again);
+        if (!checkpoint_restore(other, path, &err))
+            fail_msg("%s", err.text);
+        assert_true(hash_of(again) == hash_of(g.m) && trainer_version(other) == 1 && trainer_adam_step(other) == 1);
+        for (int k = 0; k < 2; k++)    // and goes on alike
+            assert_true(trainer_sft_step(k ? other : t, &seq, 1, &h, true, &loss, &n_tok, &norm, &err));
+        assert_true(hash_of(again) == hash_of(g.m));
+        trainer_free(other);
+        other = trainer_of(whole);
+        assert_false(checkpoint_restore(other, path, &err));
+        assert_non_null(strstr(err.text, "is of a run that trains an adapter, and this one trains all weights"));
+        trainer_free(other);
+        trainer_free(t);
+        checkpoint_writer_free(w);
+        assert_true(dir_remove(dir, &err));
+        model_free(again);
+        model_free(whole);
+        golden_close(&g);
+    }
+}
+
 static void adapters_of_other_kinds_are_refused(UNUSED void **state)
 {
     static const struct {
@@ -622,6 +682,7 @@ int main(void)
         cmocka_unit_test(a_new_adapter_and_a_view_are_the_base),
         cmocka_unit_test(a_new_adapter_is_drawn_from_its_seed),
         cmocka_unit_test(copies_and_files_hold_the_adapter_alone),
+        cmocka_unit_test(a_checkpoint_of_an_adapter_restores_an_adapter),
         cmocka_unit_test(adapters_of_other_kinds_are_refused),
         cmocka_unit_test(adapters_of_other_models_are_refused),
         cmocka_unit_test(target_modules_are_parsed_by_name),

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
+#include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
 #include "workers/engine/trainer/checkpoint_parts.h"
@@ -190,6 +191,10 @@ bool checkpoint_restore(struct trainer *t, const char *path, struct error *err)
     struct shards *s = NULL;
     json_t *j = NULL;
     int64_t n = trainer_grad_n(t);
+    bool adapter = model_lora(trainer_model(t)) != NULL;
+    if (lora_dir_is(path) != adapter)
+        return error_set(err, ERR_USAGE, "'%s' is of a run that trains %s, and this one trains %s", path,
+                         adapter ? "all weights" : "an adapter", adapter ? "an adapter" : "all weights");
     float *flat = malloc((size_t)n * 4);
     if (!flat) {
         error_set(err, ERR_NO_MEMORY, "no memory to restore %" PRId64 " parameters", n);
