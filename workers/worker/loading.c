@@ -217,6 +217,9 @@ static struct generator_config generator_config_make(const struct engine *e, int
     g.model = e->sampler ? e->sampler : e->model;
     g.tokenizer = e->prompts.tokenizer;
     g.version = version;
+    g.prefix_cache = e->episodes != NULL;    // a sample's next turn goes on where it was
+    g.watch = e->episodes ? episodes_watch : NULL;
+    g.watch_ctx = e->episodes;
     return g;
 }
 

@@ -5,6 +5,7 @@
 #include "workers/engine/publish/publication.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/ranks.h"
+#include "workers/worker/items.h"
 
 bool publishing_prepare(struct engine *e, struct error *err)
 {
@@ -79,7 +80,7 @@ bool publish_run(struct engine *e, struct task *t, struct report *r, struct erro
     if (err->code == ERR_NOT_FOUND)    // nothing has been written
         e->version = before;
     else
-        generator_clear(e->generator);    // free-running: the items in progress cannot continue
+        items_drop(e);    // free-running: the items in progress cannot continue
     r->again = err->code == ERR_NOT_FOUND
                || (e->publication && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT || err->code == ERR_DATA));
     return false;

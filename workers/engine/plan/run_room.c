@@ -41,7 +41,8 @@ struct generator_config run_generator_config(const struct run_config *c)
 {
     return (struct generator_config){
         .max_seq = c->inference_microbatch_size * c->num_generations,
-        .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64),
+        // with an environment each sample's next turn is an item of its own
+        .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64) * (c->environment[0] ? c->num_generations : 1),
         .max_seq_tok = c->max_prompt_tokens + c->max_new_tokens,
     };
 }
