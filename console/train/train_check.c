@@ -72,7 +72,7 @@ static bool adapter_check(struct train *t, struct error *err)
         return error_set(err, ERR_USAGE, "'lora_rank' is %" PRId64 ", but the adapter '%s' has rank %" PRId64 "; leave 'lora_rank' away",
                          c->lora_rank, full, lora.rank);
     c->lora_rank = lora.rank;
-    return true;
+    return identity_adapter(t->identity, full, err);
 }
 
 /* The reward of the run; the caller frees it. */

@@ -4,6 +4,7 @@ Runs that train an adapter: what they save, that they repeat to the byte whoever
 import glob
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -146,6 +147,16 @@ class Lora(RunCase):
             self.assertEqual(json.load(f)["lora_alpha"], 12)
         before, after = (os.path.join(p, ADAPTER) for p in (path, os.path.join(run.dir, f"checkpoints/step-{STEPS:06d}")))
         self.assertEqual(header(before), header(after))
+
+    def test_the_adapter_that_a_run_started_from_must_stay_what_it_was(self):
+        path = self.task.path("began")
+        shutil.copytree(self.checkpoint(ONE), path)
+        self.finish(self.begin(dict(lora_adapter=path)))
+        run = f"run-{self.n}"
+        shutil.copy(os.path.join(self.checkpoint(ONE, 4), ADAPTER), path)
+        done = rollcall("train", "--batch", "--resume", os.path.join(self.task.path("runs"), run), "--max-steps", str(STEPS + 1))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("adapter: not what the run", done.stderr)
 
     def test_what_does_not_go_with_an_adapter_is_refused_in_a_sentence(self):
         path = self.checkpoint(ONE)

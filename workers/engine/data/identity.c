@@ -104,6 +104,15 @@ bool identity_model(json_t *out, const char *dir, struct error *err)
            && part_set(out, "chat_template", &chat, err);
 }
 
+bool identity_adapter(json_t *out, const char *dir, struct error *err)
+{
+    struct digest adapter;
+    digest_init(&adapter, true);
+    return !dir[0]
+           || (file_add(&adapter, dir, "adapter_config.json", err) && weights_add(&adapter, dir, err)
+               && part_set(out, "adapter", &adapter, err));
+}
+
 bool identity_add(json_t *out, const char *name, uint64_t hash, struct error *err)
 {
     char hex[17];
