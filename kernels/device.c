@@ -1,5 +1,6 @@
 /* device.c - opening devices by name, and what all back ends share */
 #include "kernels/ops.h"
+#include "kernels/host.h"
 #include "kernels/philox.h"
 #include <inttypes.h>
 #include <dlfcn.h>
@@ -82,6 +83,36 @@ void host_free(struct device *dev, void *p)
 {
     if (p)
         dev->op->host_free(dev, p);
+}
+
+void *host_share_new(struct device *dev, size_t size_bytes, const char *what, struct mem_handle *h, struct error *err)
+{
+    void *p = host_mem_share_new(dev, size_bytes, what, h, err);
+    if (p && dev->op->host_pin && !dev->op->host_pin(dev, p, size_bytes, what, err)) {
+        host_mem_share_free(dev, p, size_bytes, h);
+        return NULL;
+    }
+    return p;
+}
+
+void host_share_free(struct device *dev, void *p, size_t size_bytes, const struct mem_handle *h)
+{
+    if (!p)
+        return;
+    if (dev->op->host_unpin)
+        dev->op->host_unpin(dev, p);
+    host_mem_share_free(dev, p, size_bytes, h);
+}
+
+void *host_share_open(struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err)
+{
+    return host_mem_share_open(dev, h, size_bytes, err);
+}
+
+void host_share_close(struct device *dev, const void *p, size_t size_bytes)
+{
+    if (p)
+        host_mem_share_close(dev, p, size_bytes);
 }
 
 bool mem_info(struct device *dev, size_t *free_bytes, size_t *total_bytes, struct error *err)

@@ -83,12 +83,18 @@ void device_free(struct device *dev);    // memory still held on it is lost; NUL
 MUST_USE bool device_sync(struct device *dev, struct error *err);
 
 /* --- memory: not to be used inside a step ------------------------------------------------------------------------- */
+struct mem_handle;
 /* size_bytes of device memory, aligned to 256 bytes, contents undefined; NULL: err says what it was for. */
 void *mem_new(struct device *dev, size_t size_bytes, const char *what, struct error *err);
 void mem_free(struct device *dev, void *p);
 /* Host memory that the device copies from and to at full speed (pinned for cuda). */
 void *host_new(struct device *dev, size_t size_bytes, const char *what, struct error *err);
 void host_free(struct device *dev, void *p);
+/* The same that other processes of this host may open, too; freed after they have closed it. h: how to find it. */
+void *host_share_new(struct device *dev, size_t size_bytes, const char *what, struct mem_handle *h, struct error *err);
+void host_share_free(struct device *dev, void *p, size_t size_bytes, const struct mem_handle *h);
+void *host_share_open(struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err);    // plain host memory here
+void host_share_close(struct device *dev, const void *p, size_t size_bytes);
 /* Free and total device memory in bytes; for cpu and ref the machine's. */
 MUST_USE bool mem_info(struct device *dev, size_t *free_bytes, size_t *total_bytes, struct error *err);
 enum copy_dir {
@@ -592,6 +598,8 @@ struct ops {
     void (*mem_free)(struct device *, void *);
     void *(*host_new)(struct device *, size_t, const char *, struct error *);
     void (*host_free)(struct device *, void *);
+    bool (*host_pin)(struct device *, void *, size_t, const char *, struct error *);    // these two NULL: nothing to do
+    void (*host_unpin)(struct device *, void *);
     bool (*mem_info)(struct device *, size_t *, size_t *, struct error *);
     bool (*mem_copy)(struct device *, void *, const void *, size_t, enum copy_dir, struct error *);
     struct mark *(*mark_new)(struct device *, struct error *);

@@ -31,6 +31,7 @@ struct plan {
     int n_rank;
     bool bf16, recompute;
     int64_t len, tokens, micro, zero, rounds;
+    double host_share;
     char dir[64];    // where they meet
 };
 struct result {
@@ -104,6 +105,9 @@ static bool rank_run(const struct plan *p, int rank, struct result *out, struct 
     set.zero_stage = (int)p->zero;
     TRY(dev && g && mem_info(dev, &at_start, &total, err));
     TRY(m = model_new_random(p->config, 1, dev, p->bf16 ? DT_BF16 : DT_F32, err));
+    set.offload = p->host_share > 0;
+    trainer_memory(m, &set, &need);    // with state_bytes 0: all of it in host memory, and the stage on the device
+    set.state_bytes = (size_t)((1 - p->host_share) * (double)need.host) + need.state;
     TRY(t = trainer_new(m, NULL, &set, err));
     TRY(c = collective_join(&meet, err));
     TRY(ranks = ranks_new(t, c, err));
@@ -181,6 +185,8 @@ static bool plan_check(struct plan *p, const char *devices, struct error *err)
     }
     if (p->n_rank < 1 || p->rounds < 1 || p->rounds > TRAIN_ROUNDS_MAX || p->zero < 0 || p->zero > 3)
         return error_set(err, ERR_USAGE, "--devices names at least one, --rounds goes from 1 to %d, --zero from 0 to 3", TRAIN_ROUNDS_MAX);
+    if (!(p->host_share >= 0 && p->host_share <= 1))
+        return error_set(err, ERR_USAGE, "--host-share is 0 to 1");
     if (p->len < 2 || p->tokens < p->len || p->tokens > 1 << 24 || (p->micro && p->micro < p->len))
         return error_set(err, ERR_USAGE, "--seq is at least 2, --tokens and --micro at least --seq");
     bool cuda = strncmp(p->device[0], "cuda:", 5) == 0;
@@ -203,6 +209,7 @@ bool bench_ranks(int argc, char **argv, struct error *err)
         { "seq", NULL, CLI_I64, &p.len, "N", "tokens of a sequence (256)" },
         { "tokens", NULL, CLI_I64, &p.tokens, "N", "tokens of an optimizer step, of all ranks (2048)" },
         { "micro", NULL, CLI_I64, &p.micro, "N", "tokens of a micro-batch; 0: all at once (512)" },
+        { "host-share", NULL, CLI_F64, &p.host_share, "F", "share of masters and moments in host memory, 0 to 1 (0)" },
         { "recompute-full", NULL, CLI_FLAG, &p.recompute, NULL, "keep only the blocks' inputs" },
         { "rounds", NULL, CLI_I64, &p.rounds, "N", "steps timed; the medians count (3)" },
     };
@@ -225,12 +232,13 @@ bool bench_ranks(int argc, char **argv, struct error *err)
     if (!ok)
         return false;
     double rate = train_flops(p.config, p.tokens / p.len, p.len) / r.step_s * 1e-12 / p.n_rank;
-    printf("{\"bench\":\"ranks\",\"model\":\"%s\",\"devices\":\"%s\",\"zero\":%" PRId64 ",\"dtype\":\"%s\",\"seq\":%" PRId64
-           ",\"tokens\":%" PRId64 ",\"micro\":%" PRId64 ",\"steps\":%" PRId64 ",\"ms\":%.2f,\"tok_per_s\":%.0f,\"tflops_each\":%.1f,"
+    printf("{\"bench\":\"ranks\",\"model\":\"%s\",\"devices\":\"%s\",\"zero\":%" PRId64
+           ",\"host_share\":%g,\"dtype\":\"%s\",\"seq\":%" PRId64 ",\"tokens\":%" PRId64 ",\"micro\":%" PRId64 ",\"steps\":%" PRId64
+           ",\"ms\":%.2f,\"tok_per_s\":%.0f,\"tflops_each\":%.1f,"
            "\"exposed_ms\":%.2f,\"exposed\":%.4f,\"sent_gb\":%.3f,\"memory_gb\":%.3f,\"planned_gb\":%.3f,\"hash\":\"%016" PRIx64
            "\",\"check\":%s}\n",
-           p.shape, devices, p.zero, p.bf16 ? "bf16" : "fp32", p.len, p.tokens / p.len * p.len, p.micro, p.rounds + WARM, r.step_s * 1e3,
-           (double)(p.tokens / p.len * p.len) / r.step_s, rate, r.wait_s * 1e3, r.wait_s / r.step_s, r.sent_gb, r.memory_gb, r.planned_gb,
-           r.hash, same ? "true" : "false");
+           p.shape, devices, p.zero, p.host_share, p.bf16 ? "bf16" : "fp32", p.len, p.tokens / p.len * p.len, p.micro, p.rounds + WARM,
+           r.step_s * 1e3, (double)(p.tokens / p.len * p.len) / r.step_s, rate, r.wait_s * 1e3, r.wait_s / r.step_s, r.sent_gb, r.memory_gb,
+           r.planned_gb, r.hash, same ? "true" : "false");
     return true;
 }

@@ -30,7 +30,7 @@ static void offer_close(struct collective *c, struct offer *o, int n)
 {
     for (int q = 0; q < n; q++)
         if (q != c->rank && o->of[q])
-            mem_share_close(c->dev, o->of[q], o->size_bytes);
+            o->host ? host_share_close(c->dev, o->of[q], o->size_bytes) : mem_share_close(c->dev, o->of[q], o->size_bytes);
 }
 
 void collective_leave(struct collective *c)
@@ -83,18 +83,21 @@ int64_t collective_shard(int64_t n, int n_rank, int r, int64_t *first)
     return MIN(n, *first + each) - *first;
 }
 
-bool collective_offer(struct collective *c, void *mem, size_t size_bytes, const struct mem_handle *h, struct error *err)
+static bool offer_make(struct collective *c, void *mem, size_t size_bytes, const struct mem_handle *h, bool host, struct error *err)
 {
     struct mem_handle all[COLLECTIVE_RANK_MAX];
     struct error ignored;    // the other way works as well, only slower
     uint8_t can = 1, others[COLLECTIVE_RANK_MAX];
     BUG_IF(c->n_offer == COLLECTIVE_OFFER_MAX, "more than %d pieces of memory offered", COLLECTIVE_OFFER_MAX);
     struct offer *o = &c->offer[c->n_offer];
-    *o = (struct offer){ .size_bytes = size_bytes };
+    *o = (struct offer){ .size_bytes = size_bytes, .host = host };
     if (!collective_gather(c, h, sizeof *h, all, err))
         return false;
     for (int q = 0; q < c->n_rank; q++) {
-        o->of[q] = q == c->rank ? mem : !mem ? NULL : mem_share_open(c->dev, &all[q], size_bytes, &ignored);
+        o->of[q] = q == c->rank ? mem
+                   : !mem       ? NULL
+                   : host       ? host_share_open(c->dev, &all[q], size_bytes, &ignored)
+                                : mem_share_open(c->dev, &all[q], size_bytes, &ignored);
         can = can && o->of[q];
     }
     bool ok = collective_gather(c, &can, 1, others, err);
@@ -105,6 +108,16 @@ bool collective_offer(struct collective *c, void *mem, size_t size_bytes, const 
     else
         offer_close(c, o, c->n_rank);
     return ok;
+}
+
+bool collective_offer(struct collective *c, void *mem, size_t size_bytes, const struct mem_handle *h, struct error *err)
+{
+    return offer_make(c, mem, size_bytes, h, false, err);
+}
+
+bool collective_offer_host(struct collective *c, void *mem, size_t size_bytes, const struct mem_handle *h, struct error *err)
+{
+    return offer_make(c, mem, size_bytes, h, true, err);
 }
 
 /* The offer that p lies in, and how far in; NULL: none. */

@@ -154,6 +154,22 @@ static void cuda_host_free(struct device *dev, void *p)
     cudaFreeHost(p);
 }
 
+static bool cuda_host_pin(struct device *dev, void *p, size_t size_bytes, const char *what, struct error *err)
+{
+    cudaSetDevice(dev->index);
+    if (size_bytes == 0 || cudaHostRegister(p, size_bytes, cudaHostRegisterDefault) == cudaSuccess)
+        return true;
+    (void)cudaGetLastError();
+    return error_set(err, ERR_NO_MEMORY, "no pinned memory for %s: %zu bytes", what, size_bytes);
+}
+
+static void cuda_host_unpin(struct device *dev, void *p)
+{
+    cudaStreamSynchronize(cuda_of(dev)->stream);
+    if (cudaHostUnregister(p) != cudaSuccess)
+        (void)cudaGetLastError();
+}
+
 static bool cuda_mem_info(struct device *dev, size_t *free_bytes, size_t *total_bytes, struct error *err)
 {
     cudaSetDevice(dev->index);
@@ -252,6 +268,8 @@ static struct ops ops_table(void)
     t.mem_free = cuda_mem_free;
     t.host_new = cuda_host_new;
     t.host_free = cuda_host_free;
+    t.host_pin = cuda_host_pin;
+    t.host_unpin = cuda_host_unpin;
     t.mem_info = cuda_mem_info;
     t.mem_copy = cuda_mem_copy;
     t.mark_new = cuda_mark_new;

@@ -38,7 +38,7 @@ const struct knob knobs[] = {
     { "num_inferencer", NULL, "i", "workers", KNOB_I64, "", 1, 64, AT(num_inferencer), .def = "1", .help = "producers of rollouts" },
     { "tensor_parallel_size", NULL, "tp", "workers", KNOB_I64, "", 1, 64, AT(tensor_parallel_size), .def = "1", .help = "only 1: each device holds the whole model" },
     { "pipeline_parallel_size", NULL, "pp", "workers", KNOB_I64, "", 1, 64, AT(pipeline_parallel_size), .def = "1", .help = "only 1, as tensor_parallel_size" },
-    { "zero_stage", NULL, "zero", "workers", KNOB_TEXT, "", .choices = "auto|0|1|2|3", AT(zero_stage), .def = "auto", .help = "what each of several trainers keeps of its own shards only (ZeRO): 0: nothing, 1: masters and moments, 2: gradients too, 3: weights too; auto: 1, or the next one that has room (0 with offload_optimizer). The weights are the same bytes" },
+    { "zero_stage", NULL, "zero", "workers", KNOB_TEXT, "", .choices = "auto|0|1|2|3", AT(zero_stage), .def = "auto", .help = "what each of several trainers keeps of its own shards only (ZeRO): 0: nothing, 1: masters and moments, 2: gradients too, 3: weights too; auto: 1, or the next one that has room. The weights are the same bytes" },
     { "producer_tensor_parallel_size", NULL, "ptp", "workers", KNOB_I64, "", 1, 64, AT(producer_tensor_parallel_size), .def = "1", .help = "only 1, as tensor_parallel_size" },
     { "ray_dir", NULL, NULL, "workers", KNOB_TEXT, "", AT(ray_dir), .def = "", NO_EFFECT("there is no Ray; 'rollcall train' starts the processes itself") },
     { "master_address", NULL, NULL, "workers", KNOB_TEXT, "", AT(master_address), .def = "", NO_EFFECT("processes on one host meet in the run's directory; 'listen' accepts other nodes") },
@@ -108,7 +108,7 @@ const struct knob knobs[] = {
     { "adam_eps", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, .above_min = true, AT(adam_eps), .def = "1e-8", .help = "AdamW's epsilon" },
     { "max_norm", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1e9, AT(max_norm), .def = "1.0", .applies = APPLY_NEXT_STEP, .help = "clip the global gradient norm; 0: never" },
     { "recompute_full", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(recompute_full), .def = "false", .help = "recompute whole blocks in the backward pass: less memory, slower" },
-    { "offload_optimizer", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(offload_optimizer), .def = "false", .help = "keep master weights and moments in host memory as far as they do not fit on the GPU" },
+    { "offload_optimizer", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(offload_optimizer), .def = "false", .help = "keep master weights and moments in host memory as far as they do not fit on the GPU; several trainers each their shards, with zero_stage above 0" },
 
     { "lora_rank", "lora_r", NULL, "adapter", KNOB_I64, "", 0, 1024, AT(lora_rank), .def = "0", .help = "train a low-rank adapter of this rank on the frozen model (LoRA) instead of all weights; 0: all weights" },
     { "lora_alpha", NULL, NULL, "adapter", KNOB_F64, "", 0, 1e6, AT(lora_alpha), .def = "0", .help = "the adapter's products are multiplied by lora_alpha / lora_rank; 0: lora_alpha is twice the rank" },

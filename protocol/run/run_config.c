@@ -380,11 +380,6 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
                          c->cache_length, c->max_new_tokens);
     if (!rho_check(c, err))
         return false;
-    if (c->num_trainers > 1 && run_config_zero(c) > 0 && c->offload_optimizer && strncmp(c->devices, "cpu:", 4) != 0)
-        return error_set(err, ERR_USAGE,
-                         "'zero_stage' %d leaves each of %" PRId64 " trainers a share of masters and moments on its GPU, and "
-                         "'offload_optimizer' keeps all of them in host memory; one of them must go",
-                         run_config_zero(c), c->num_trainers);
     if (c->stuck_s < c->slow_s)
         return error_set(err, ERR_USAGE, "'stuck_s' (%g) must not be below 'slow_s' (%g)", c->stuck_s, c->slow_s);
     return true;

@@ -295,6 +295,27 @@ static bool gradients_in_two_places_or_both(struct collective *c, struct device 
     return steps_are_exchanged(c, dev, 2, true, err);
 }
 
+/* Memory of the host that ranks offer, whatever their devices. */
+static bool host_memory_is_read(struct collective *c, struct device *dev, struct error *err)
+{
+    struct mem_handle h;
+    int64_t n = 5000, n_rank = collective_n_rank(c);
+    uint8_t mine = 0, all[RANKS];
+    int64_t *p = host_share_new(dev, (size_t)n * sizeof *p, "a test", &h, err);
+    for (int64_t i = 0; p && i < n; i++)
+        p[i] = i * RANKS + collective_rank(c);
+    bool ok = p && collective_offer_host(c, p, (size_t)n * sizeof *p, &h, err);
+    for (int q = 0; q < n_rank && ok; q++) {
+        const int64_t *other = collective_peer(c, p + 7, q);
+        for (int64_t i = 7; i < n && ok; i++)
+            ok = (other && other[i - 7] == i * RANKS + q)
+                 || error_set(err, ERR_DATA, "element %" PRId64 " of rank %d's host memory is not what it wrote", i, q);
+    }
+    ok = ok && collective_gather(c, &mine, 1, all, err);    // nobody reads any more
+    host_share_free(dev, p, (size_t)n * sizeof *p, &h);
+    return ok;
+}
+
 static bool gradients_through_the_host(struct collective *c, struct device *dev, struct error *err)
 {
     return steps_are_exchanged(c, dev, 0, false, err);
@@ -343,7 +364,7 @@ static void pieces_are_added_in_the_order_of_micro_batches(UNUSED void **state)
 {
     static bool (*const way[])(struct collective *, struct device *, struct error *) = { flat_gradients, gradients_in_one_place,
                                                                                          gradients_in_two_places_or_both,
-                                                                                         gradients_through_the_host };
+                                                                                         host_memory_is_read, gradients_through_the_host };
     for (size_t w = 0; w < ARRAY_SIZE(way); w++)
         for (int n_rank = 2; n_rank <= RANKS; n_rank++) {
             pid_t pid[RANKS];

@@ -377,7 +377,8 @@ struct outcome {
 };
 
 /* Three steps by n_rank ranks that this process plays in turn, each with weights of its own. */
-static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, const char *model, int n_rank, int zero, int64_t budget)
+static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, const char *model, int n_rank, int zero, bool offload,
+                         int64_t budget)
 {
     struct error err = { 0 };
     struct fixture f[4];
@@ -399,6 +400,13 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         set.n_rank = n_rank;
         set.rank = r;
         set.zero_stage = zero;
+        if ((set.offload = offload)) {    // a third of masters and moments on the device
+            struct trainer_memory all;
+            trainer_memory(f[r].m, &set, &all);
+            set.state_bytes = all.state + all.host / 3;
+            trainer_memory(f[r].m, &set, &all);
+            assert_true(all.host > 0 && all.state > 0);
+        }
         if (!(t[r] = trainer_new(f[r].m, f[r].ref, &set, &err)))
             fail_msg("%s", err.text);
     }
@@ -413,6 +421,13 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         for (int m = 0; m < METRIC_N; m++)
             if (!isnan(o->metric[i][m]) && metrics[m].by != BY_TRAINER)
                 fail_msg("the trainer computes '%s', which is another's", metrics[m].name);
+        for (int k = 0; i == 0 && k < STATE_N; k++) {    // out and in again, as a checkpoint does
+            float *copy = malloc((size_t)trainer_grad_n(t[0]) * 4);
+            assert_true(copy && trainer_state_get(t[n_rank - 1], (enum trainer_state_kind)k, copy, &err));
+            for (int r = 0; r < n_rank; r++)
+                assert_true(trainer_state_set(t[r], (enum trainer_state_kind)k, copy, &err));
+            free(copy);
+        }
         static const int of_several[] = { M_TRAIN_TOK_PER_S, M_RANKS_S, M_RANKS_IDLE_S, M_RANKS_LATE, M_RANKS_SENT_GB };
         for (size_t m = 0; m < ARRAY_SIZE(of_several); m++)    // times, and what one rank does not have
             o->metric[i][of_several[m]] = NAN;
@@ -462,10 +477,10 @@ static void any_number_of_ranks_leaves_the_same_bytes(UNUSED void **state)
         int64_t budget = budgets[k / 4 % 2];
         enum algo algo = algos[k / 8];
         struct outcome one, several;
-        outcome_make(&one, algo, dtype, model, 1, 0, budget);
+        outcome_make(&one, algo, dtype, model, 1, 0, false, budget);
         for (int n_rank = 2; n_rank <= 4; n_rank++) {
             int zero = (n_rank + (int)(k + k / 4)) % 4;    // so each stage meets each model and type
-            outcome_make(&several, algo, dtype, model, n_rank, zero, budget);
+            outcome_make(&several, algo, dtype, model, n_rank, zero, (k / 8 + (size_t)n_rank) % 2, budget);
             bool same = memcmp(one.weights, several.weights, one.weight_bytes) == 0 && one.hash == several.hash;
             for (int s = 0; s < STATE_N; s++)
                 same = same && memcmp(one.state[s], several.state[s], one.weight_bytes / (dtype == DT_F32 ? 4 : 2) * 4) == 0;

@@ -135,8 +135,7 @@ static bool needs_whole(const struct engine *e)
     return e->rank == 0 || (e->produces && !e->sampler);
 }
 
-/* Plan how trainer and sampler share the device's memory (memory_plan.h). */
-static bool memory_plan(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
+static struct plan_weights plan_weights_make(const struct engine *e)
 {
     const struct model *copy[] = { e->model, e->ref, e->sampler, e->trained == e->model ? NULL : e->trained };
     struct plan_weights w = { .whole = needs_whole(e) };
@@ -150,6 +149,13 @@ static bool memory_plan(struct engine *e, struct trainer_settings *settings, str
         w.loaded += publication_bytes(e->publication);
         w.besides += publication_bytes(e->publication);
     }
+    return w;
+}
+
+/* Plan how trainer and sampler share the device's memory (memory_plan.h). */
+static bool memory_plan(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
+{
+    struct plan_weights w = plan_weights_make(e);
     return memory_plan_make(&e->plan, e->model, &w, e->trains ? settings : NULL, !e->sampler, g, err);
 }
 
@@ -164,11 +170,22 @@ static bool trained_make(struct engine *e, const struct trainer_settings *settin
     return trainer_weights_place(e->trained, settings, err);
 }
 
+/* The ZeRO stage that this trainer's memory asks for. */
+static bool zero_wanted(const struct engine *e, const struct trainer_settings *settings, const struct generator_config *g, uint8_t *zero,
+                        struct error *err)
+{
+    size_t free_bytes, total_bytes;
+    struct plan_weights w = plan_weights_make(e);
+    if (!mem_info(e->dev, &free_bytes, &total_bytes, err))
+        return false;
+    *zero = (uint8_t)memory_plan_zero(free_bytes + w.loaded, e->model, &w, settings, !e->sampler, g);
+    return true;
+}
+
 /* The ZeRO stage, that is, what each trainer keeps only its shard of: as set, or the lowest that fits on all of them. */
 static bool zero_agree(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
     bool reach;
-    struct error none;
     uint8_t all[COLLECTIVE_RANK_MAX], mine = 0;
     int set = run_config_zero(&e->config);
     if (!e->meeting) {
@@ -177,15 +194,13 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
     }
     if (!collective_reaches(e->meeting, &reach, err))
         return false;
-    if (set > 0 && (!reach || settings->offload))
-        return error_set(err, ERR_UNSUPPORTED, "'zero_stage' is %d, but %s; 0 and auto are possible", set,
-                         reach ? "'offload_optimizer' keeps masters and moments in each trainer's host memory"
-                               : "these devices cannot reach each other's memory");
-    if (set < 0 && reach && !settings->offload)
-        for (settings->zero_stage = mine = 1; mine < ZERO_MAX && !memory_plan(e, settings, g, &none);)
-            settings->zero_stage = ++mine;
+    if (set > 0 && !reach)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "'zero_stage' is %d, but these devices cannot reach each other's memory; 0 and auto are possible", set);
     if (set >= 0)
         mine = (uint8_t)set;
+    else if (reach && !zero_wanted(e, settings, g, &mine, err))
+        return false;
     if (!collective_gather(e->meeting, &mine, 1, all, err))
         return false;
     for (int q = 0; q < collective_n_rank(e->meeting); q++)
@@ -193,12 +208,30 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
     return trained_make(e, settings, err);
 }
 
+/* With shards in host memory: as much of them on each device as all have room for, so that all are laid out alike. */
+static bool state_agree(struct engine *e, struct trainer_settings *settings, struct error *err)
+{
+    uint64_t all[COLLECTIVE_RANK_MAX], mine = settings->state_bytes;
+    struct trainer_memory t;
+    if (!e->meeting || settings->zero_stage == 0 || !settings->offload)
+        return true;
+    if (!collective_gather(e->meeting, &mine, sizeof mine, all, err))
+        return false;
+    for (int q = 0; q < collective_n_rank(e->meeting); q++)
+        settings->state_bytes = MIN(settings->state_bytes, (size_t)all[q]);
+    trainer_memory(e->trained, settings, &t);
+    e->plan.total -= e->plan.state - t.state;
+    e->plan.state = t.state;
+    e->plan.host = t.host;
+    return true;
+}
+
 /* Divide up the device's memory. */
 static bool memory_share(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
     char text[512];
     struct memory_plan *p = &e->plan;
-    if (!memory_plan(e, settings, g, err))
+    if (!memory_plan(e, settings, g, err) || !state_agree(e, settings, err))
         return false;
     memory_plan_text(p, text, sizeof text);
     log_info("memory planned %s", text);

@@ -62,6 +62,17 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
     return p->kv >= page && (!cuda || p->region <= room);
 }
 
+int memory_plan_zero(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
+                     const struct generator_config *g)
+{
+    struct trainer_settings one = *s;
+    struct memory_plan p;
+    one.offload = false;    // shards first: what is on the device needs no way over the bus
+    for (one.zero_stage = 1; one.zero_stage < ZERO_MAX && !memory_plan_in(&p, have, m, w, &one, turns, g);)
+        one.zero_stage++;
+    return one.zero_stage;
+}
+
 /* A layout that is tried where the wanted one has no room. */
 struct attempt {
     struct trainer_settings s;
@@ -82,7 +93,7 @@ static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_
 {
     struct attempt a = { .s = *wanted };
     int n = 0;
-    bool many = wanted->n_rank > 1 && !wanted->offload;
+    bool many = wanted->n_rank > 1;
     if (many && wanted->zero_stage < 3) {
         while (++a.s.zero_stage < 3) {
             out[n] = a;
@@ -101,7 +112,7 @@ static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_
         out[n] = a;
         attempt_say(&out[n++], "a token_budget of %" PRId64, a.s.token_budget_max);
     }
-    if (wanted->n_rank == 1 && !wanted->offload) {
+    if (!wanted->offload) {
         out[n] = a;
         out[n].s.offload = true;
         attempt_say(&out[n++], "offload_optimizer", 0);

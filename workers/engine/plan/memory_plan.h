@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include "protocol/base/error.h"
 
+#define ZERO_MAX 3    // highest zero_stage
+
 struct model;
 struct trainer_settings;
 struct generator_config;
@@ -33,6 +35,9 @@ struct plan_weights {
  * s->state_bytes; s NULL when it does not train here. */
 MUST_USE bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, const struct plan_weights *w,
                              struct trainer_settings *s, bool turns, const struct generator_config *g);
+/* The zero_stage that auto takes for these settings of several ranks: the lowest from 1 on that has room without host memory, or 3. */
+int memory_plan_zero(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
+                     const struct generator_config *g);
 /* What does not fit: which settings nearest to those would, as a clause. */
 void memory_plan_nearest(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
                          const struct generator_config *g, char *out, size_t size);

@@ -81,10 +81,9 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
     struct generator_config g = run_generator_config(c);
     g.model = m;
     int set = run_config_zero(c);
-    s.zero_stage = c->num_trainers == 1 || (set < 0 && s.offload) ? 0 : set < 0 ? 1 : set;
-    while (!(out->fits = memory_plan_in(&out->plan, out->have, m, &w, trains ? &s : NULL, turns, &g)) && set < 0 && s.n_rank > 1
-           && !s.offload && s.zero_stage < ZERO_MAX)
-        s.zero_stage++;
+    if (c->num_trainers > 1)
+        s.zero_stage = set < 0 ? memory_plan_zero(out->have, m, &w, &s, turns, &g) : set;
+    out->fits = memory_plan_in(&out->plan, out->have, m, &w, trains ? &s : NULL, turns, &g);
     if (!out->fits)
         memory_plan_nearest(out->have, m, &w, trains ? &s : NULL, turns, &g, out->nearest, sizeof out->nearest);
     model_free(m);

@@ -12,8 +12,6 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/trainer.h"
 
-#define ZERO_MAX 3
-
 struct lora_config;
 struct model_config;
 /* The adapter that the run trains, its base set; rank 0: it trains all weights. ERR_USAGE, or as lora_config_load. */

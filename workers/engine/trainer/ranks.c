@@ -97,6 +97,8 @@ static void *peer_of(void *ctx, const void *p, int rank)
     struct trainer_parts mine = trainer_parts(k->t), other = trainer_parts(k->r->here[rank].t);
     if ((const char *)p >= (char *)mine.share && (const char *)p < (char *)mine.share + mine.share_bytes)
         return (char *)other.share + ((const char *)p - (char *)mine.share);
+    if (mine.host && (const char *)p >= (char *)mine.host && (const char *)p < (char *)mine.host + mine.host_bytes)
+        return (char *)other.host + ((const char *)p - (char *)mine.host);
     return (char *)other.weights + ((const char *)p - (char *)mine.weights);
 }
 
@@ -177,6 +179,11 @@ static bool exchange_open(struct ranks *r, struct trainer *t, struct error *err)
                              "zero_stage %d: %s cannot reach the other trainers' memory; zero_stage 0 needs no such way", trainer_zero(t),
                              trainer_device(t)->name);
     }
+    if (p.host && !collective_offer_host(r->c, p.host, p.host_bytes, p.host_handle, err))
+        return false;
+    if (p.host && !collective_peer(r->c, p.host, r->first))
+        return error_set(err, ERR_UNSUPPORTED, "%s cannot open the other trainers' host memory; without offload_optimizer it need not",
+                         trainer_device(t)->name);
     struct exchange_config f = { .c = r->c,
                                  .dev = trainer_device(t),
                                  .n_piece = p.n_piece,

@@ -33,7 +33,8 @@ struct trainer_settings {
     double adam_beta1, adam_beta2, adam_eps;
     bool recompute_block;    // keep only block inputs and run each block's forward again: less memory, a third more work
     bool offload;            // masters and moments in host memory, but for what state_bytes have room for; the same bits
-    size_t state_bytes;      // with offload: device memory for masters, moments and the stage the others pass through
+    size_t state_bytes;      // with offload: device memory for masters, moments and the stage the others pass through; the same
+                             // on all ranks that keep their shards only
     void *scratch;           // (device) for activations, of trainer_memory's size, borrowed: others use it between steps. NULL:
                              // its own
     int n_rank, rank;        // ranks that share a step (ranks.h), and which one this is; n_rank 0: 1
@@ -134,6 +135,9 @@ struct trainer_parts {
     void *share;               // what the others may touch: stage, norm_part, with zero_stage 0 grad, else masters and moments
     size_t share_bytes;        // the same on all ranks
     const struct mem_handle *share_handle;
+    void *host;    // the same in host memory (host_share_new): masters and moments of this rank's shards that are there; or NULL
+    size_t host_bytes;
+    const struct mem_handle *host_handle;
 };
 struct trainer_parts trainer_parts(const struct trainer *t);
 int trainer_zero(const struct trainer *t);    // zero_stage; 0 when alone

@@ -32,13 +32,14 @@ struct trainer {
     int64_t *piece_mem;
     float *grad;             // device: (n_flat), or with zero_stage 2 (n_slot, slot_n)
     struct model_grad to;    // where backward passes add
-    struct mem_handle share_handle;
+    struct mem_handle share_handle, host_handle;
     struct trainer_reach reach;    // all NULL: there is none
     bool own_only;                 // masters and moments of this rank's shards only
     int64_t n_state;               // elements whose masters and moments are kept here: n_flat, or the largest sum of shards
     int64_t n_dev;                 // of them on the device
     float *state[STATE_N];         // (n_dev) device; the master is the weights themselves, (n_flat), in fp32
-    float *host_state[STATE_N];    // (n_state - n_dev) host_new; no master in fp32
+    float *host_state[STATE_N];    // (n_state - n_dev) host_new, or of own shards parts of p.host; no master in fp32
+    bool stage_used;               // by an AdamW that may be under way
     void *stage;                   // (stage_bytes) device; NULL without host state
     size_t stage_bytes;
     bool own_master;

@@ -5,7 +5,7 @@
  * pieces, and updates them in a run for each piece. With zero_stage 3 the weights themselves are such shards, laid out as the masters.
  *
  * Of what is kept here the first n_dev elements lie on the device, the others in pinned host memory, from where AdamW streams them
- * (adamw_host). All of them on the device unless offload is set.
+ * (adamw_host). All of them on the device unless offload is set. Of own shards they lie in host memory that the other ranks can read.
  *
  * The gradient's norm is a sum over blocks of SUMSQ_BLOCK elements that are counted from the beginning of their piece, so it does not
  * depend on who has which shard. */
@@ -156,8 +156,6 @@ bool pieces_make(struct trainer *t, struct error *err)
     t->own_only = own_only(&t->set);
     t->n_state = trainer_n_state(t->m, &t->set);
     t->n_dev = trainer_state_dev(t->m, &t->set, &t->stage_bytes);
-    if (t->own_only && t->n_dev < t->n_state)
-        return error_set(err, ERR_UNSUPPORTED, "zero_stage %d cannot keep masters and moments in host memory", t->set.zero_stage);
     return true;
 }
 
@@ -170,16 +168,19 @@ static void share_walk(struct trainer *t, char *base)
     const struct {
         void **to;
         size_t size_bytes;
+        bool none;    // not here at all
     } part[] = {
         { (void **)&p->stage, (size_t)stage_n(t->m, &t->set) * 4 },
         { (void **)&p->norm_part, (size_t)t->n_sumsq * sizeof *p->norm_part },
-        { (void **)&t->grad, t->own_only ? 0 : (size_t)t->n_flat * 4 },
-        { (void **)&t->state[STATE_MASTER], t->own_only && t->own_master ? (size_t)t->n_dev * 4 : 0 },
-        { (void **)&t->state[STATE_MOMENT1], t->own_only ? (size_t)t->n_dev * 4 : 0 },
-        { (void **)&t->state[STATE_MOMENT2], t->own_only ? (size_t)t->n_dev * 4 : 0 },
+        { (void **)&t->grad, (size_t)t->n_flat * 4, t->own_only },
+        { (void **)&t->state[STATE_MASTER], (size_t)t->n_dev * 4, !t->own_only || !t->own_master },
+        { (void **)&t->state[STATE_MOMENT1], (size_t)t->n_dev * 4, !t->own_only },
+        { (void **)&t->state[STATE_MOMENT2], (size_t)t->n_dev * 4, !t->own_only },
     };
     for (size_t i = 0; i < ARRAY_SIZE(part); i++) {
-        if (base && part[i].size_bytes)
+        if (part[i].none)
+            continue;
+        if (base)
             *part[i].to = base + at;
         at += (part[i].size_bytes + 255) / 256 * 256;
     }
@@ -252,21 +253,54 @@ static int64_t run_n_dev(const struct trainer *t, const struct run *r)
     return MAX(MIN(r->n, t->n_dev - r->at), 0);
 }
 
-/* Copy elements of the weights to the host as fp32, or zeros, through the stage. */
+/* Copy elements of a run's weights to the host as fp32, or zeros, through the stage. */
+static bool host_run_init(struct trainer *t, enum trainer_state_kind kind, const struct run *r, struct error *err)
+{
+    int64_t most = (int64_t)(t->stage_bytes / 4);
+    for (int64_t at = run_n_dev(t, r); at < r->n; at += most) {
+        int64_t k = MIN(most, r->n - at);
+        bool ok = kind == STATE_MASTER ? OP(t->dev, err, cast, .y = t->stage, .x = weights_at(t, r, at), .n = k, .scale = 1,
+                                            .y_dtype = DT_F32, .x_dtype = model_dtype(t->m))
+                                       : OP(t->dev, err, mem_fill, .y = t->stage, .size_bytes = (size_t)k * 4);
+        if (!ok || !mem_copy(t->dev, t->host_state[kind] + (r->at + at - t->n_dev), t->stage, (size_t)k * 4, COPY_D2H, err))
+            return false;
+    }
+    return true;
+}
+
 static bool host_state_init(struct trainer *t, enum trainer_state_kind kind, struct error *err)
 {
-    int64_t n = t->n_state - t->n_dev, most = (int64_t)(t->stage_bytes / 4);
-    for (int64_t at = 0; at < n; at += most) {
-        int64_t k = MIN(most, n - at);
-        struct run whole = run_of(t, 0);    // with shards nothing is in host memory
-        const char *from = weights_at(t, &whole, t->n_dev + at);
-        bool ok = kind == STATE_MASTER
-                      ? OP(t->dev, err, cast, .y = t->stage, .x = from, .n = k, .scale = 1, .y_dtype = DT_F32, .x_dtype = model_dtype(t->m))
-                      : OP(t->dev, err, mem_fill, .y = t->stage, .size_bytes = (size_t)k * 4);
-        if (!ok || !mem_copy(t->dev, t->host_state[kind] + at, t->stage, (size_t)k * 4, COPY_D2H, err))
+    for (int i = 0; i < trainer_n_run(t); i++) {
+        struct run r = run_of(t, i);
+        if (!host_run_init(t, kind, &r, err))
             return false;
     }
     return device_sync(t->dev, err);
+}
+
+/* Memory for what is kept in the host's, which other ranks open where it is of own shards only. */
+static bool host_state_new(struct trainer *t, const char *const what[STATE_N], struct error *err)
+{
+    struct trainer_parts *p = &t->p;
+    size_t each = (size_t)(t->n_state - t->n_dev) * 4;
+    float *at = NULL;
+    if (each == 0)
+        return true;
+    if (!(t->stage = mem_new(t->dev, t->stage_bytes, "the stage of the optimizer's state", err)))
+        return false;
+    if (t->own_only) {
+        p->host_bytes = STATE_N * each;
+        if (!(at = p->host = host_share_new(t->dev, p->host_bytes, "shards of masters and moments", &t->host_handle, err)))
+            return false;
+        p->host_handle = &t->host_handle;
+    }
+    for (int k = 0; k < STATE_N; k++)
+        if (k != STATE_MASTER || t->own_master) {
+            t->host_state[k] = t->own_only ? at + k * (t->n_state - t->n_dev) : host_new(t->dev, each, what[k], err);
+            if (!t->host_state[k])
+                return false;
+        }
+    return true;
 }
 
 /* Masters from the weights, moments 0, on the device. */
@@ -287,9 +321,7 @@ bool state_new(struct trainer *t, struct error *err)
 {
     static const char *const what[STATE_N] = { "fp32 masters", "first moments", "second moments" };
     bool ok = false;
-    size_t host_bytes = (size_t)(t->n_state - t->n_dev) * 4;
-    if (host_bytes)
-        TRY((t->stage = mem_new(t->dev, t->stage_bytes, "the stage of the optimizer's state", err)) != NULL);
+    TRY(host_state_new(t, what, err));
     for (int k = 0; k < STATE_N; k++) {
         if (k == STATE_MASTER && !t->own_master) {
             t->state[k] = (float *)(void *)weights_at(t, &(struct run){ 0 }, 0);
@@ -297,10 +329,7 @@ bool state_new(struct trainer *t, struct error *err)
         }
         TRY(t->state[k] || (t->state[k] = mem_new(t->dev, (size_t)t->n_dev * 4, what[k], err)) != NULL);
         TRY(dev_state_init(t, (enum trainer_state_kind)k, err));
-        if (host_bytes) {
-            TRY((t->host_state[k] = host_new(t->dev, host_bytes, what[k], err)) != NULL);
-            TRY(host_state_init(t, (enum trainer_state_kind)k, err));
-        }
+        TRY(!t->host_state[k] || host_state_init(t, (enum trainer_state_kind)k, err));
     }
     ok = true;
 out:
@@ -320,8 +349,10 @@ void update_release(struct trainer *t)
     for (int k = 0; k < STATE_N; k++) {
         if (!t->own_only && (k != STATE_MASTER || t->own_master))
             mem_free(t->dev, t->state[k]);
-        host_free(t->dev, t->host_state[k]);
+        if (!p->host)
+            host_free(t->dev, t->host_state[k]);
     }
+    host_share_free(t->dev, p->host, p->host_bytes, &t->host_handle);
     if (p->share)
         mem_share_free(t->dev, p->share, p->share_bytes, &t->share_handle);
     free(t->piece_mem);
@@ -440,9 +471,10 @@ bool trainer_run_apply(struct trainer *t, const struct trainer_hyper *h, int run
     for (int64_t at = n_dev; at < r.n; at += n) {    // first, so that its last copies overlap with the part on the device
         n = decay_stretch(t, h, r.flat + at, r.n - at, &decay);
         struct adamw step = adamw_of(t, h, &r, at, n, decay);
-        if ((at > n_dev && !device_sync(t->dev, err))    // the stage is in use
+        if ((t->stage_used && !device_sync(t->dev, err))
             || !OP(t->dev, err, adamw_host, .step = step, .stage = t->stage, .stage_bytes = t->stage_bytes))
             return false;
+        t->stage_used = true;
     }
     for (int64_t at = 0; at < n_dev; at += n) {
         n = decay_stretch(t, h, r.flat + at, n_dev - at, &decay);
@@ -457,6 +489,7 @@ bool trainer_apply_end(struct trainer *t, struct error *err)
 {
     if (!model_weights_changed(t->m, err) || !device_sync(t->dev, err))
         return false;
+    t->stage_used = false;
     t->adam_step++;
     t->version++;
     return true;
@@ -472,8 +505,29 @@ bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *gra
 }
 
 /* ---- state */
-/* Shards of all ranks, of e bytes an element, from where they are; mine: this rank's. */
-static bool shards_gather(const struct trainer *t, const void *mine, size_t e, void *out, struct error *err)
+/* Memory that every rank has for its shards, laid out alike: the first n_dev elements on the device, the others in the host's. */
+struct shards_at {
+    const void *dev, *host;    // this rank's
+    int64_t n_dev;
+    size_t e;    // bytes an element
+};
+
+/* Copy n elements of another rank's shards, from element `at` of them on, to out. */
+static bool shard_copy(const struct trainer *t, const struct shards_at *s, int rank, int64_t at, int64_t n, char *out, struct error *err)
+{
+    int64_t here = MAX(MIN(n, s->n_dev - at), (int64_t)0);
+    if (here > 0
+        && !mem_copy(t->dev, out, (const char *)t->reach.peer(t->reach.ctx, s->dev, rank) + (size_t)at * s->e, (size_t)here * s->e,
+                     COPY_D2H, err))
+        return false;
+    if (here < n)
+        memcpy(out + (size_t)here * s->e, (const char *)t->reach.peer(t->reach.ctx, s->host, rank) + (size_t)(at + here - s->n_dev) * s->e,
+               (size_t)(n - here) * s->e);
+    return true;
+}
+
+/* Shards of all ranks, from where they are. */
+static bool shards_gather(const struct trainer *t, const struct shards_at *s, void *out, struct error *err)
 {
     const struct trainer_parts *p = &t->p;
     bool ok = true;
@@ -481,14 +535,12 @@ static bool shards_gather(const struct trainer *t, const void *mine, size_t e, v
         return error_set(err, ERR_CLOSED, "the trainers have parted, and each has its shard only");
     if (!t->reach.begin(t->reach.ctx, err))
         return false;
-    for (int q = 0; q < t->set.n_rank && ok; q++) {
-        const char *from = t->reach.peer(t->reach.ctx, mine, q);
-        for (int i = 0; i < p->n_piece && ok; i++) {
-            int64_t first, n = collective_shard(p->piece_n[i], t->set.n_rank, q, &first);
-            ok = mem_copy(t->dev, (char *)out + (size_t)(p->piece_at[i] + first) * e, from, (size_t)n * e, COPY_D2H, err);
-            from += (size_t)n * e;
+    for (int q = 0; q < t->set.n_rank && ok; q++)
+        for (int64_t i = 0, at = 0, n; i < p->n_piece && ok; at += n, i++) {
+            int64_t first;
+            n = collective_shard(p->piece_n[i], t->set.n_rank, q, &first);
+            ok = shard_copy(t, s, q, at, n, (char *)out + (size_t)(p->piece_at[i] + first) * s->e, err);
         }
-    }
     ok = ok && device_sync(t->dev, err);
     t->reach.end(t->reach.ctx);
     return ok;
@@ -498,7 +550,7 @@ bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, fl
 {
     bool whole = kind == STATE_MASTER && !t->own_master;    // a master in fp32 is the weights
     if (t->p.weights || (t->own_only && !whole))
-        return shards_gather(t, t->state[kind], 4, out, err);
+        return shards_gather(t, &(struct shards_at){ t->state[kind], t->host_state[kind], whole ? t->n_state : t->n_dev, 4 }, out, err);
     int64_t n = whole ? t->n_flat : t->n_dev;
     if (!mem_copy(t->dev, out, t->state[kind], (size_t)n * 4, COPY_D2H, err) || !device_sync(t->dev, err))
         return false;
@@ -511,7 +563,7 @@ bool trainer_weights_get(const struct trainer *t, void *out, struct error *err)
 {
     size_t bytes, e = dtype_size(model_dtype(t->m));
     if (t->p.weights)
-        return shards_gather(t, t->p.weights, e, out, err);
+        return shards_gather(t, &(struct shards_at){ t->p.weights, NULL, t->n_state, e }, out, err);
     const void *weights = model_weights(t->m, &bytes);
     return mem_copy(t->dev, out, weights, bytes, COPY_D2H, err) && device_sync(t->dev, err);
 }
