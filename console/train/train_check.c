@@ -170,17 +170,19 @@ static bool data_check(struct train *t, struct error *err)
     int n = run_config_eval_sets(c, set, err);
     if (n < 0)
         return false;
-    if (c->source[knob_find("dataset", &none) - knobs] == FROM_DEFAULT && !path_exists(c->dataset))
+    bool own = !run_config_posted(c);    // else the training prompts are the environments'
+    if (own && c->source[knob_find("dataset", &none) - knobs] == FROM_DEFAULT && !path_exists(c->dataset))
         return error_set(err, ERR_USAGE,
                          "no dataset is given, and there is no 'data.jsonl' here; give one with --dataset, or as 'dataset' in the run "
                          "file: a file of JSON lines, CSV or Parquet, a folder, or ORG/NAME of the hub");
     TRY(reward = reward_make(t, err));
-    TRY(set_check(t, "dataset", c->dataset, sizeof c->dataset, &columns, reward, &t->n_row, err));
+    t->n_row = 1;
+    TRY(!own || set_check(t, "dataset", c->dataset, sizeof c->dataset, &columns, reward, &t->n_row, err));
     TRY(environment_try(t, &columns, err));
     for (int i = 0; i < n; i++) {
-        const struct dataset_columns own = { set[i].prompt_column, set[i].answer_column, set[i].prompt_template };
+        const struct dataset_columns its = { set[i].prompt_column, set[i].answer_column, set[i].prompt_template };
         snprintf(name, sizeof name, "eval_dataset %s", set[i].name);
-        if (!set_check(t, name, set[i].path, sizeof set[i].path, &own, reward, &n_row, err)) {
+        if (!set_check(t, name, set[i].path, sizeof set[i].path, &its, reward, &n_row, err)) {
             error_wrap(err, "evaluation set '%s'", set[i].name);
             goto out;
         }

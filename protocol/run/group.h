@@ -31,6 +31,8 @@ struct sample {
     float format_acc;                // 0 or 1
     float ans_acc;                   // 0 or 1
     double part[GROUP_PARTS_MAX];    // rewards by part, in the order of the run's reward table; NAN where not given
+    float temperature;               // it was drawn at; 0: the group's
+    bool adv_zero;                   // its advantage is 0, though its reward counts in the group's mean and spread
     char reason[48];                 // short rule or failure, e.g. "boxed: equal", "code: time-out"
 };
 struct group {
@@ -51,9 +53,11 @@ struct group {
     float *logp;              // (n_tok) log-prob when sampled, natural log, at the sampling temperature; 0 where mask is 0
     int32_t *newer;           // (n_tok) how many optimizer steps newer the weights that drew it are; 0 except in free-running
     uint8_t *mask;            // (n_tok) 1: sampled, and in the loss; 0: given by an environment, only read by what follows
-    double gen_s;             // seconds from prefill to last token
-    double score_s;           // seconds from requesting its scores to getting them
-    double verify_s;          // total seconds that verifiers worked on its samples
+    float *adv;               // (n_tok) advantages that came with the group, in place of those from rewards; only when has_adv
+    bool has_adv;
+    double gen_s;       // seconds from prefill to last token
+    double score_s;     // seconds from requesting its scores to getting them
+    double verify_s;    // total seconds that verifiers worked on its samples
 };
 /* Tokens of sample i that were sampled: those whose mask is 1. */
 int64_t sample_n_own(const struct group *g, int32_t i);

@@ -27,6 +27,8 @@ void group_write(struct msg_out *m, const struct group *g, const char *prompt_te
         msg_bin(m, "newer", g->newer, (size_t)g->n_tok * sizeof *g->newer);
     if (given)
         msg_bin(m, "mask", g->mask, (size_t)g->n_tok);
+    if (g->has_adv)
+        msg_bin(m, "adv", g->adv, (size_t)g->n_tok * sizeof *g->adv);
     msg_list(m, "samples");
     for (int32_t i = 0; i < g->n_sample; i++) {
         const struct sample *s = &g->sample[i];
@@ -40,6 +42,10 @@ void group_write(struct msg_out *m, const struct group *g, const char *prompt_te
         msg_f64(m, "ans_acc", (double)s->ans_acc);
         msg_bin(m, "parts", s->part, sizeof s->part);
         msg_str(m, "reason", s->reason);
+        if (s->temperature > 0)
+            msg_f64(m, "temperature", (double)s->temperature);
+        if (s->adv_zero)
+            msg_bool(m, "adv_zero", true);
         if (text)
             msg_str(m, "text", text[i]);
         msg_end(m);
@@ -128,7 +134,9 @@ struct group *group_read(const struct mval *map, struct error *err)
     const void *newer = updated ? array_field(map, "newer", sizeof(int32_t), sum.n_tok, NULL, err) : NULL;
     bool given = mval_get(map, "mask") != NULL;
     const uint8_t *mask = given ? array_field(map, "mask", 1, sum.n_tok, NULL, err) : NULL;
-    if (!prompt || !token || !logp || (updated && !newer) || (given && !mask))
+    bool has_adv = mval_get(map, "adv") != NULL;
+    const void *adv = has_adv ? array_field(map, "adv", sizeof(float), sum.n_tok, NULL, err) : NULL;
+    if (!prompt || !token || !logp || (updated && !newer) || (given && !mask) || (has_adv && !adv))
         return NULL;
     struct group *g = group_new(n_prompt, (int32_t)sum.n_sample, sum.n_tok, err);
     if (!g)
@@ -149,6 +157,9 @@ struct group *group_read(const struct mval *map, struct error *err)
     memcpy(g->logp, logp, (size_t)sum.n_tok * sizeof(float));
     if (updated)
         memcpy(g->newer, newer, (size_t)sum.n_tok * sizeof(int32_t));
+    g->has_adv = has_adv;
+    if (has_adv)
+        memcpy(g->adv, adv, (size_t)sum.n_tok * sizeof(float));
     for (int64_t i = 0; given && i < sum.n_tok; i++)
         g->mask[i] = mask[i] != 0;
     for (int64_t i = 0; i < sum.n_sample; i++) {
@@ -171,6 +182,8 @@ struct group *group_read(const struct mval *map, struct error *err)
         p = mval_bin(mval_get(s, "parts"), &len);
         if (p && len == sizeof o->part)
             memcpy(o->part, p, len);
+        o->temperature = (float)mval_f64(mval_get(s, "temperature"), 0);
+        o->adv_zero = mval_bool(mval_get(s, "adv_zero"), false);
         mval_text(s, "reason", o->reason, sizeof o->reason);
     }
     return g;

@@ -314,6 +314,49 @@ static void json_bounds(UNUSED const struct knob *k, struct buf *out)
     buf_str(out, "a JSON object");
 }
 
+/* Make the files that an object names absolute. */
+static bool object_files(const struct knob *k, json_t *root, const char *base_dir, struct error *err)
+{
+    const char *name;
+    json_t *v;
+    json_object_foreach(root, name, v)
+    {
+        char full[PATH_MAX];
+        size_t len = strlen(name), end = strlen("_file");
+        if (len < end || strcmp(name + len - end, "_file") != 0 || !json_is_string(v) || !json_string_length(v))
+            continue;
+        if (!path_join(full, sizeof full, base_dir, json_string_value(v)))
+            return error_set(err, ERR_USAGE, "'%s': the path of '%s' is too long", k->name, name);
+        json_string_set(v, full);
+    }
+    return true;
+}
+
+static bool object_read(const struct knob *k, void *at, const char *text, const char *base_dir, struct error *err)
+{
+    char cwd[PATH_MAX];
+    json_error_t why = { .text = "" };
+    json_t *root = text[0] ? json_loads(text, JSON_REJECT_DUPLICATES, &why) : NULL;
+    char *out = NULL;
+    bool ok = true;
+    if (!base_dir)
+        base_dir = getcwd(cwd, sizeof cwd) ? cwd : ".";
+    if (text[0] && !json_is_object(root))
+        ok = error_set(err, ERR_USAGE, "'%s' is '%.100s'; it must be a JSON object%s%s", k->name, text, root ? "" : ": ",
+                       root ? "" : why.text);
+    else if (root)
+        ok = object_files(k, root, base_dir, err);
+    if (ok && root) {
+        out = json_dumps(root, JSON_COMPACT);
+        ok = (out && strlen(out) < k->size) || error_set(err, ERR_USAGE, "'%s' is longer than %zu bytes", k->name, k->size - 1);
+    }
+    if (ok)
+        snprintf(at, k->size, "%s", out ? out : "");
+    free(out);
+    json_decref(root);
+    return ok;
+}
+
 const struct knob_type_row knob_types[KNOB_TYPE_N] = {
     [KNOB_BOOL] = { bool_read, bool_print, bool_bounds, bool_send, .null = "", .json_bare = true, .yaml_bare = true },
     [KNOB_I64] = { i64_read, i64_print, number_bounds, i64_send, .json_bare = true, .yaml_bare = true },
@@ -321,5 +364,6 @@ const struct knob_type_row knob_types[KNOB_TYPE_N] = {
     [KNOB_TEXT] = { text_read, text_print, text_bounds, text_send, .null = "" },
     [KNOB_PATH] = { path_read, text_print, path_bounds, text_send, .null = "" },
     [KNOB_RANGE] = { range_read, range_print, range_bounds, range_send, .null = "none", .yaml_bare = true, .yaml_nested = true },
+    [KNOB_OBJECT] = { object_read, text_print, json_bounds, text_send, .null = "", .yaml_nested = true },
     [KNOB_JSON] = { json_read, text_print, json_bounds, text_send, .null = "", .yaml_nested = true },
 };

@@ -16,7 +16,8 @@ enum knob_type {
     KNOB_TEXT,
     KNOB_PATH,
     KNOB_RANGE,
-    KNOB_JSON,
+    KNOB_JSON,      // evaluation sets
+    KNOB_OBJECT,    // any JSON object of texts and truth values; a "..._file" is a path
     KNOB_TYPE_N,
 };
 struct knob_type_row {

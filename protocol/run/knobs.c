@@ -150,6 +150,8 @@ const struct knob knobs[] = {
     { "max_turns", NULL, NULL, "environment", KNOB_I64, "turn", 1, 1000, AT(max_turns), .def = "8", .help = "turns of the model in a sample, at most" },
     { "max_turn_tokens", NULL, NULL, "environment", KNOB_I64, "token", 0, 1e6, AT(max_turn_tokens), .def = "0", .help = "tokens of one turn, at most; 0: what max_new_tokens leaves, which bounds a sample's turns and all that is said between them" },
 
+    { "environments", NULL, NULL, "environment", KNOB_OBJECT, "", AT(environments), .def = "", .help = "{\"listen\": \"HOST:PORT\"}: train on the groups that environments of Atropos post there, instead of sampling; also \"token_file\" (needed beyond this host), or \"no_token\": true. Needs 'max_steps'" },
+
     { "eval_interval", NULL, "ei", "evaluation and saving", KNOB_I64, "step", -1, BIG, AT(eval_interval), .def = "-1", .applies = APPLY_NOW, .help = "optimizer steps between evaluations; 0 or less: none" },
     { "eval_temperature", NULL, NULL, "evaluation and saving", KNOB_F64, "", 0, 100, AT(eval_temperature), .def = "0.6", .applies = APPLY_NOW, .help = "for evaluation sets that set none; 0: greedy" },
     { "eval_at_end", NULL, NULL, "evaluation and saving", KNOB_BOOL, "", AT(eval_at_end), .def = "true", .applies = APPLY_NOW, .help = "evaluate when the run ends" },

@@ -345,6 +345,29 @@ static bool environment_check(struct run_config *c, struct error *err)
     return true;
 }
 
+/* A run that trains on what environments post samples nothing itself: batches form in order of arrival, of samples of any weights, and
+ * the run file's number of steps is the only end. */
+static bool posted_default(struct run_config *c, struct error *err)
+{
+    struct environments unused;
+    if (!run_config_posted(c))
+        return true;
+    if (!run_config_environments(c, &unused, err))
+        return false;
+    if (c->environment[0])
+        return error_set(err, ERR_USAGE,
+                         "'environment' and 'environments' do not go together: the one answers what this run samples, and "
+                         "with the other it samples nothing");
+    if (c->listen[0])
+        return error_set(err, ERR_USAGE,
+                         "'listen' and 'environments' do not go together: other nodes sample, and this run samples nothing");
+    if (c->max_steps == 0)
+        return error_set(err, ERR_USAGE, "'environments' needs 'max_steps', since what is posted has no end");
+    return run_config_set(c, "free_running", "true", FROM_PRESET, NULL, err)
+           && run_config_set(c, "placement", "apart", FROM_PRESET, NULL, err)
+           && run_config_set(c, "num_inferencer", "1", FROM_PRESET, NULL, err);
+}
+
 static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
 {
     if (!name_check(c->name, err) || !adapter_check(c, err) || !environment_check(c, err))
@@ -388,8 +411,8 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
 bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err)
 {
     struct eval_set sets[EVAL_SET_MAX];
-    return preset_apply(c, err) && rho_default(c, notes, err) && sizes_check(c, notes, err) && meaning_check(c, notes, err)
-           && run_config_eval_sets(c, sets, err) >= 0;
+    return preset_apply(c, err) && posted_default(c, err) && rho_default(c, notes, err) && sizes_check(c, notes, err)
+           && meaning_check(c, notes, err) && run_config_eval_sets(c, sets, err) >= 0;
 }
 
 bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row, struct error *err)
@@ -464,6 +487,8 @@ int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SE
 
 int64_t run_config_n_device(const struct run_config *c)
 {
+    if (run_config_posted(c))
+        return c->num_trainers;
     return strcmp(c->placement, "apart") == 0 ? c->num_trainers + c->num_inferencer : MAX(c->num_trainers, c->num_inferencer);
 }
 
@@ -499,7 +524,40 @@ int run_config_zero(const struct run_config *c)
     return strcmp(c->zero_stage, "auto") == 0 ? -1 : c->zero_stage[0] - '0';    // its choices are auto and digits
 }
 
+/* A truth value; YAML's arrives as a word. */
+static bool is_true(const json_t *v)
+{
+    return json_is_true(v) || (json_is_string(v) && strcmp(json_string_value(v), "true") == 0);
+}
+
+bool run_config_environments(const struct run_config *c, struct environments *e, struct error *err)
+{
+    const char *name;
+    json_t *o = json_loads(c->environments, 0, NULL), *v;
+    const char *listen = json_string_value(json_object_get(o, "listen")), *token_file = json_string_value(json_object_get(o, "token_file"));
+    bool ok = true;
+    json_object_foreach(o, name, v) if (strcmp(name, "listen") != 0 && strcmp(name, "token_file") != 0 && strcmp(name, "no_token") != 0)
+        ok = error_set(err, ERR_USAGE, "'environments' has '%.60s'; it takes listen, token_file and no_token", name);
+    if (ok && (!listen || !strchr(listen, ':') || strlen(listen) >= sizeof e->listen))
+        ok = error_set(err, ERR_USAGE, "'environments' needs listen: HOST:PORT, e.g. {listen: 127.0.0.1:8000}");
+    if (ok && token_file && strlen(token_file) >= sizeof e->token_file)
+        ok = error_set(err, ERR_USAGE, "'environments': the path of token_file is too long");
+    bool here = ok && (strncmp(listen, "127.", 4) == 0 || strncmp(listen, "localhost:", 10) == 0 || strncmp(listen, "[::1]:", 6) == 0);
+    if (ok && !here && !token_file && !is_true(json_object_get(o, "no_token")))
+        ok = error_set(err, ERR_USAGE,
+                       "'environments': %.100s is reached from other hosts: give a token_file, or no_token: true if all of them may post",
+                       listen);
+    if (ok) {
+        snprintf(e->listen, sizeof e->listen, "%s", listen);
+        snprintf(e->token_file, sizeof e->token_file, "%s", token_file ? token_file : "");
+    }
+    json_decref(o);
+    return ok;
+}
+
 bool run_config_travels(const struct run_config *c)
 {
+    if (run_config_posted(c))
+        return false;
     return strcmp(c->placement, "apart") == 0 || c->num_inferencer > c->num_trainers || (c->n_behind > 0 && c->num_inferencer > 1);
 }

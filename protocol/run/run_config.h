@@ -127,6 +127,7 @@ struct run_config {
     int64_t environment_processes;     // 0: as many as scoring threads
     double environment_timeout_s;
     int64_t max_turns, max_turn_tokens;    // of a sample; tokens of one turn, 0: no limit of its own
+    char environments[RUN_JSON_MAX];       // "": none; JSON object {"listen", "token_file", "no_token"}
     /* evaluation, saving, logging: intervals in optimizer steps */
     int64_t eval_interval;    // <= 0: off
     double eval_temperature;
@@ -213,6 +214,16 @@ const char *run_part_text(const struct run_part *part, char *out, size_t size);
 /* Must weights be transferred between devices? Not when every producer samples with the current weights of the trainer on its own
  * device. */
 bool run_config_travels(const struct run_config *c);
+/* Does the run train on what environments post (environments), and sample nothing itself? */
+static inline bool run_config_posted(const struct run_config *c)
+{
+    return c->environments[0] != 0;
+}
+/* How the run listens for environments, as 'environments' says; e holds copies. */
+struct environments {
+    char listen[280], token_file[RUN_TEXT_MAX];    // token_file "": no token is needed
+};
+MUST_USE bool run_config_environments(const struct run_config *c, struct environments *e, struct error *err);
 int run_config_zero(const struct run_config *c);    // zero_stage as a number; -1: auto
 
 /* One evaluation set as eval_dataset names it. */

@@ -132,7 +132,9 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "logp", KIND_BIN, false, "float32, as token" },
                { "newer", KIND_BIN, true, "int32, as token: how many optimizer steps newer than version the weights that drew it are; absent: all 0" },
                { "mask", KIND_BIN, true, "bytes, as token: 1 drawn and in the loss, 0 given by an environment and only read; absent: all 1" },
-               { "samples", KIND_LIST, false, "{n_tok, seed, finish, score, reward, format_acc, ans_acc, parts, reason, text}" },
+               { "adv", KIND_BIN, true, "float32, as token: advantages in place of those from rewards" },
+               { "samples", KIND_LIST, false, "{n_tok, seed, finish, score, reward, format_acc, ans_acc, parts, reason, text, temperature (absent: the group's), "
+                                              "adv_zero (its advantage is 0)}" },
                { "prompt_text", KIND_STR, true, "" },
                { "gen_s", KIND_F64, true, "seconds" }, { "score_s", KIND_F64, true, "seconds from requesting scores to getting them" },
                { "verify_s", KIND_F64, true, "total seconds that the verifiers worked" },),

@@ -23,7 +23,7 @@ MAY = {
     "workers/node": (*PROTOCOL, KERNELS, ENGINE, HOST, PROCESS),
     "workers/agent": (*PROTOCOL, HOST, PROCESS, "workers/node"),
     "workers/export": PROTOCOL,
-    "workers/serve": (*PROTOCOL, KERNELS, ENGINE),
+    "workers/serve": (*PROTOCOL, KERNELS, ENGINE, PROCESS),
     "console/fleet": PROTOCOL,
     "console/tui": (*PROTOCOL, "console/fleet"),
     "console/batch": (*PROTOCOL, "console/fleet"),

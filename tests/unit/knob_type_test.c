@@ -20,11 +20,12 @@ static const char *const samples[KNOB_TYPE_N][3] = {
     [KNOB_TEXT] = { "linear", "cosine", "square" },
     [KNOB_PATH] = { "/a/b", "", NULL },
     [KNOB_RANGE] = { "[0.01, 0.99]", "none", "[0.9, 0.1]" },
+    [KNOB_OBJECT] = { "{\"listen\":\"127.0.0.1:8000\"}", "", "[1]" },
     [KNOB_JSON] = { "{\"a\":{\"path\":\"/x\"}}", "", "[1]" },
 };
 static const char *const of_type[KNOB_TYPE_N] = {
     [KNOB_BOOL] = "shuffle",  [KNOB_I64] = "num_episodes",   [KNOB_F64] = "learning_rate", [KNOB_TEXT] = "lr_schedule",
-    [KNOB_PATH] = "save_dir", [KNOB_RANGE] = "filter_range", [KNOB_JSON] = "eval_dataset",
+    [KNOB_PATH] = "save_dir", [KNOB_RANGE] = "filter_range", [KNOB_JSON] = "eval_dataset", [KNOB_OBJECT] = "environments",
 };
 
 static void a_value_reads_back_from_its_text_and_a_refused_one_changes_nothing(UNUSED void **state)

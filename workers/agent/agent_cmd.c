@@ -249,6 +249,8 @@ static void children_make(struct agent *a)
         child_add(a, "controller", "controller");
     if (a->config.listen[0])
         child_add(a, "gate", "gate");
+    if (run_config_posted(&a->config) && !a->is_node)
+        child_add(a, "environments", "environments");
     child_add(a, "scorer", "scorer");
     const char *at = strcmp(a->config.devices, "auto") == 0 ? "cpu:0" : a->config.devices;
     for (; *at; at += at[strcspn(at, ",")] ? strcspn(at, ",") + 1 : strcspn(at, ",")) {

@@ -64,6 +64,8 @@ bool weights_shared_with(const struct controller *c, const struct worker *w, int
 
 bool weights_shared(const struct controller *c, int64_t version)
 {
+    if (run_config_posted(&c->config))
+        return true;    // nobody samples, so nobody has to get them
     return (!weights_by_memory(c) || weights_in_memory(c, version)) && (!weights_need_file(c) || weights_in_file(c, version));
 }
 

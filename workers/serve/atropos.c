@@ -636,6 +636,97 @@ bool atropos_batch(struct atropos *a, struct atropos_batch *out, struct error *e
     return true;
 }
 
+/* ---- a run's items */
+bool atropos_begin(struct atropos *a, const struct atropos_trainer *t, struct error *err)
+{
+    if (!atropos_register(a, t, true, err))
+        return false;
+    if (!a->started && !change_note(a, json_pack("{s:s}", "change", "start"), true, err))
+        return false;
+    a->started = true;
+    return true;
+}
+
+void atropos_step_set(struct atropos *a, int64_t step)
+{
+    a->step = step;
+}
+
+/* The group at this place of the queue belongs to the item, whose batch has room for it. */
+static void take_apply(struct atropos *a, struct batch *b, int64_t index, int64_t item)
+{
+    list_push(&b->group, a->queue.at[index]);
+    list_remove(&a->queue, &index, 1);
+    b->number = item;
+    batch_push(a, b);
+}
+
+bool atropos_take(struct atropos *a, int64_t item, const struct scored **g, struct error *err)
+{
+    struct batch *b = batch_find(a, item);
+    *g = NULL;
+    if (!b && a->queue.n == 0)
+        return true;
+    if (!b) {
+        b = calloc(1, sizeof *b);
+        if (!b || !list_reserve(&b->group, 1, err)
+            || !change_note(
+                a, json_pack("{s:s, s:I, s:I}", "change", "take", "number", (json_int_t)item, "group", (json_int_t)a->queue.at[0]->id),
+                true, err)) {
+            if (!b)
+                error_set(err, ERR_NO_MEMORY, "no memory for item %" PRId64, item);
+            else
+                free(b->group.at);
+            free(b);
+            return false;
+        }
+        take_apply(a, b, 0, item);
+    }
+    a->n_out += !b->out;
+    b->out = true;
+    *g = b->group.n ? b->group.at[0] : NULL;
+    return true;
+}
+
+static void give_back_apply(struct atropos *a, struct batch *b)
+{
+    memmove(a->queue.at + b->group.n, a->queue.at, (size_t)a->queue.n * sizeof *a->queue.at);
+    memcpy(a->queue.at, b->group.at, (size_t)b->group.n * sizeof *a->queue.at);
+    a->queue.n += b->group.n;
+    a->n_out -= b->out;
+    batch_unlink(a, b);
+    free(b->group.at);
+    free(b);
+}
+
+bool atropos_give_back(struct atropos *a, int64_t item, struct error *err)
+{
+    struct batch *b = batch_find(a, item);
+    if (!b)
+        return true;
+    if (!list_reserve(&a->queue, b->group.n, err)
+        || !change_note(a, json_pack("{s:s, s:I}", "change", "give_back", "number", (json_int_t)item), true, err))
+        return false;
+    give_back_apply(a, b);
+    return true;
+}
+
+int64_t atropos_taken(const struct atropos *a, int64_t *out, int64_t max)
+{
+    int64_t n = 0;
+    for (const struct batch *b = a->first; b && n < max; b = b->next)
+        out[n++] = b->number;
+    return n;
+}
+
+int64_t atropos_n_env(const struct atropos *a)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < a->n_env; i++)
+        n += env_counts(a, &a->env[i]->e);
+    return n;
+}
+
 static void sent_apply(struct atropos *a, struct batch *b)
 {
     batch_unlink(a, b);
@@ -853,6 +944,25 @@ static bool batch_read(struct atropos *a, const json_t *ids, struct error *err)
     return ok || error_set(err, ERR_NO_MEMORY, "no memory for the batches of '%s'", a->config.dir);
 }
 
+static bool take_read(struct atropos *a, int64_t item, int64_t id, struct error *err)
+{
+    struct batch *b = calloc(1, sizeof *b);
+    int64_t at = 0;
+    while (at < a->queue.n && a->queue.at[at]->id != id)
+        at++;
+    if (!b || !list_reserve(&b->group, 1, err)) {
+        free(b);
+        return error_set(err, ERR_NO_MEMORY, "no memory for the items of '%s'", a->config.dir);
+    }
+    if (at < a->queue.n) {
+        take_apply(a, b, at, item);
+    } else {    // the disk lost it
+        free(b->group.at);
+        free(b);
+    }
+    return true;
+}
+
 static bool env_read(struct atropos *a, const json_t *o, struct error *err)
 {
     struct env *x = calloc(1, sizeof *x);
@@ -875,7 +985,7 @@ static bool note_read(void *ctx, const char *json, size_t len, struct error *err
         return false;
     const char *change = text_of(o, "change");
     struct env *x = env_find(a, int_of(o, "env_id"));
-    struct batch *b = batch_find(a, int_of(o, "number"));
+    struct batch *b = batch_find(a, json_is_integer(json_object_get(o, "number")) ? int_of(o, "number") : -1);
     if (strcmp(change, "register") == 0) {
         trainer_load(&t, json_object_get(o, "trainer"));
         trainer_apply(a, &t);
@@ -889,6 +999,12 @@ static bool note_read(void *ctx, const char *json, size_t len, struct error *err
         x->e.group_size = int_of(o, "size");
     } else if (strcmp(change, "batch") == 0) {
         ok = batch_read(a, json_object_get(o, "groups"), err);
+    } else if (strcmp(change, "take") == 0) {
+        ok = take_read(a, int_of(o, "number"), int_of(o, "group"), err);
+    } else if (strcmp(change, "give_back") == 0 && b) {
+        ok = list_reserve(&a->queue, b->group.n, err);
+        if (ok)
+            give_back_apply(a, b);
     } else if (strcmp(change, "sent") == 0 && b) {
         sent_apply(a, b);
     } else if (strcmp(change, "reset") == 0) {

@@ -78,6 +78,17 @@ MUST_USE bool atropos_post(struct atropos *a, struct scored **g, int64_t n, stru
 MUST_USE bool atropos_batch(struct atropos *a, struct atropos_batch *b, struct error *err);
 /* The batch's answer has been sent (arrived), or its client has gone. A number that is no longer known is fine. */
 void atropos_sent(struct atropos *a, int64_t number, bool arrived);
+/* For a run, whose items take the place of batches. Begin: the run is the trainer, and has started. */
+MUST_USE bool atropos_begin(struct atropos *a, const struct atropos_trainer *t, struct error *err);
+void atropos_step_set(struct atropos *a, int64_t step);    // the run's optimizer steps
+/* The oldest group of the queue belongs to this item from now on, until atropos_sent (with the item as its number) or
+ * atropos_give_back, also over a restart; the same item gets the same group. *g is borrowed until then; NULL: the queue is empty. */
+MUST_USE bool atropos_take(struct atropos *a, int64_t item, const struct scored **g, struct error *err);
+/* The group goes back to the beginning of the queue. */
+MUST_USE bool atropos_give_back(struct atropos *a, int64_t item, struct error *err);
+/* Items that have a group, ascending by when they took it, into out (max). Returns how many. */
+int64_t atropos_taken(const struct atropos *a, int64_t *out, int64_t max);
+int64_t atropos_n_env(const struct atropos *a);                  // environments that take part
 int64_t atropos_queued(const struct atropos *a);                 // groups in the queue
 const struct scored *atropos_latest(const struct atropos *a);    // the last one queued; NULL: none
 /* Up to max groups of the queue, oldest first, borrowed until the next call of anything; nothing changes. Returns how many. */

@@ -583,12 +583,12 @@ out:
     return ok;
 }
 
-struct scored *scored_new(int64_t id, int64_t n_seq, int64_t env_id, const char *text, size_t len)
+struct scored *scored_new(const struct scored *like, const char *text, size_t len)
 {
     struct scored *g = malloc(sizeof *g + len + 1);
     if (!g)
         return NULL;
-    *g = (struct scored){ .n_ref = 1, .id = id, .n_seq = n_seq, .env_id = env_id, .len = len };
+    *g = (struct scored){ .n_ref = 1, .id = like->id, .n_seq = like->n_seq, .env_id = like->env_id, .version = like->version, .len = len };
     memcpy(g->text, text, len);
     g->text[len] = 0;
     return g;

@@ -17,10 +17,11 @@
 
 struct scored {
     int n_ref;
-    int64_t id;        // from 1, by arrival; 0: not accepted yet
-    int64_t n_seq;     // sequences
-    int64_t env_id;    // of the environment; -1: it gave none
-    int64_t place;     // where the log keeps it (atropos_log.h)
+    int64_t id;         // from 1, by arrival; 0: not accepted yet
+    int64_t n_seq;      // sequences
+    int64_t env_id;     // of the environment; -1: it gave none
+    int64_t version;    // in a run: optimizer steps of the weights that drew it, or of those at its arrival
+    int64_t place;      // where the log keeps it (atropos_log.h)
     size_t len;
     char text[];    // (len) the object, NUL-terminated
 };
@@ -35,8 +36,8 @@ struct scored_fault {
  * False: see fault; nothing is returned. */
 MUST_USE bool scored_read(const char *text, size_t len, struct scored **group, struct scored_fault *fault);
 MUST_USE bool scored_read_list(const char *text, size_t len, struct scored **group, int64_t max, int64_t *n, struct scored_fault *fault);
-/* A group from its stored text. NULL: no memory. */
-struct scored *scored_new(int64_t id, int64_t n_seq, int64_t env_id, const char *text, size_t len);
+/* A group from its stored text, with the id, size, environment and version of like. NULL: no memory. */
+struct scored *scored_new(const struct scored *like, const char *text, size_t len);
 void scored_hold(struct scored *g);
 void scored_drop(struct scored *g);    // NULL is fine
 /* Memory that a group takes, with what a queue needs for it. */

@@ -20,12 +20,12 @@
 #define PIECES 1000                          // of one writev; at most IOV_MAX
 
 struct record_head {
-    char magic[4];                  // "rcA1"
+    char magic[4];                  // "rcA2"
     uint32_t kind, n_group, crc;    // crc: of kind, n_group, len and what follows
     uint64_t len;                   // of what follows
 };
 struct group_head {
-    int64_t id, n_seq, env_id;
+    int64_t id, n_seq, env_id, version;
     uint64_t len;    // of its text, which follows
 };
 struct segment {
@@ -95,7 +95,7 @@ static bool pieces_write(int fd, struct iovec *v, int64_t n, struct error *err)
 /* Append one record of groups to fd, whose size is *size. */
 static bool groups_write(int fd, int64_t *size, enum atropos_record kind, struct scored *const *g, int64_t n, struct error *err)
 {
-    struct record_head h = { .magic = "rcA1", .kind = kind, .n_group = (uint32_t)n };
+    struct record_head h = { .magic = "rcA2", .kind = kind, .n_group = (uint32_t)n };
     struct group_head *head = calloc((size_t)n, sizeof *head);
     struct iovec *v = calloc((size_t)(2 * n + 1), sizeof *v);
     bool ok = false;
@@ -105,7 +105,7 @@ static bool groups_write(int fd, int64_t *size, enum atropos_record kind, struct
     }
     v[0] = (struct iovec){ &h, sizeof h };
     for (int64_t i = 0; i < n; i++) {
-        head[i] = (struct group_head){ g[i]->id, g[i]->n_seq, g[i]->env_id, g[i]->len };
+        head[i] = (struct group_head){ g[i]->id, g[i]->n_seq, g[i]->env_id, g[i]->version, g[i]->len };
         v[2 * i + 1] = (struct iovec){ &head[i], sizeof head[i] };
         v[2 * i + 2] = (struct iovec){ g[i]->text, g[i]->len };
         h.len += sizeof head[i] + g[i]->len;
@@ -124,7 +124,7 @@ out:
 
 static bool text_write(int fd, int64_t *size, enum atropos_record kind, const struct buf *text, struct error *err)
 {
-    struct record_head h = { .magic = "rcA1", .kind = kind, .len = text->len };
+    struct record_head h = { .magic = "rcA2", .kind = kind, .len = text->len };
     struct iovec v[] = { { &h, sizeof h }, { text->data, text->len } };
     h.crc = (uint32_t)crc32(head_crc(&h), (const Bytef *)text->data, (uInt)text->len);
     if (!pieces_write(fd, v, 2, err))
@@ -303,7 +303,7 @@ static const struct record_head *record_at(const uint8_t *p, const uint8_t *end,
     if ((size_t)(end - p) < sizeof *h)
         return NULL;
     memcpy(h, p, sizeof *h);
-    if (memcmp(h->magic, "rcA1", 4) != 0 || h->len > (uint64_t)(end - p) - sizeof *h || h->len > UINT_MAX)
+    if (memcmp(h->magic, "rcA2", 4) != 0 || h->len > (uint64_t)(end - p) - sizeof *h || h->len > UINT_MAX)
         return NULL;
     uint32_t crc = head_crc(h);
     for (uint64_t at = 0; at < h->len; at += 1 << 30)
@@ -325,7 +325,8 @@ static bool groups_read(struct atropos_log *l, struct segment *s, const struct r
         if (g.len > (uint64_t)(end - p))
             break;
         if (all || r->wants(ctx, g.id)) {
-            struct scored *made = scored_new(g.id, g.n_seq, g.env_id, (const char *)p, g.len);
+            struct scored like = { .id = g.id, .n_seq = g.n_seq, .env_id = g.env_id, .version = g.version };
+            struct scored *made = scored_new(&like, (const char *)p, g.len);
             if (!made)
                 return error_set(err, ERR_NO_MEMORY, "no memory for the groups in '%s'", l->dir);
             made->place = s->number;

@@ -127,9 +127,23 @@ static void root_get(UNUSED void *ctx, UNUSED const struct web_request *q, struc
     buf_str(&a->body, "{\"message\":\"AtroposLib API\"}");
 }
 
+/* In a run, the run is the only trainer. */
+static bool run_refuses(const struct atropos_door *d, struct web_answer *a)
+{
+    char why[300];
+    if (!d->run)
+        return false;
+    snprintf(why, sizeof why, "the run '%.128s' trains on the groups that are posted here; GET /view shows some without taking them",
+             d->run);
+    atropos_route_fail(a, 403, why);
+    return true;
+}
+
 static void register_post(void *ctx, const struct web_request *q, struct web_answer *a)
 {
     struct atropos_door *d = ctx;
+    if (run_refuses(d, a))
+        return;
     struct atropos_trainer t = { .batch_size = 0 };
     struct form f = form_read(q);
     struct error err;
@@ -198,6 +212,8 @@ static void batch_get(void *ctx, UNUSED const struct web_request *q, struct web_
     struct atropos_door *d = ctx;
     struct atropos_batch b;
     struct error err;
+    if (run_refuses(d, a))
+        return;
     if (!atropos_trainer(d->state)) {
         buf_str(&a->body, "{\"status\":\"error\",\"message\":\"Trainer not registered. Call /register first.\",\"batch\":[]}");
         return;
@@ -231,7 +247,9 @@ static void reset_get(void *ctx, UNUSED const struct web_request *q, struct web_
 {
     struct atropos_door *d = ctx;
     struct error err;
-    if (d->no_reset) {
+    if (run_refuses(d, a)) {
+        return;
+    } else if (d->no_reset) {
         atropos_route_fail(a, 403, "this server does not forget what it has; GET /view shows groups without taking them");
     } else if (!atropos_reset(d->state, &err)) {
         fail(a, &err);
@@ -316,12 +334,37 @@ static void status_env_get(void *ctx, const struct web_request *q, struct web_an
 }
 
 /* ---- groups */
+/* Can the run train on all of them? False: a says why not. */
+static bool groups_check(struct atropos_door *d, struct scored **g, int64_t n, struct web_answer *a)
+{
+    struct scored_fault fault = { .type = "value_error" };
+    struct error err;
+    int64_t i = 0;
+    while (i < n && (!d->check || d->check(d->ctx, g[i], &err)))
+        i++;
+    if (i == n)
+        return true;
+    snprintf(fault.loc, sizeof fault.loc, n > 1 ? "[\"body\",%" PRId64 "]" : "[\"body\"]", i);
+    snprintf(fault.msg, sizeof fault.msg, "%.230s", err.text);
+    a->status = 422;
+    scored_fault_print(&a->body, &fault);
+    return false;
+}
+
+/* Takes the references. */
 static bool groups_post(struct atropos_door *d, struct scored **g, int64_t n, struct atropos_posted *p, struct web_answer *a)
 {
     struct error err;
+    if (!groups_check(d, g, n, a)) {
+        for (int64_t i = 0; i < n; i++)
+            scored_drop(g[i]);
+        return false;
+    }
     bool ok = atropos_post(d->state, g, n, p, &err);
     if (!ok)
         fail(a, &err);
+    else if (d->posted)
+        d->posted(d->ctx);
     return ok;
 }
 

@@ -10,6 +10,11 @@
 struct atropos_door {
     struct atropos *state;
     bool no_reset;    // refuse /reset_data
+    /* in a run, which takes the groups itself */
+    const char *run;    // its name; NULL: outside of one
+    void *ctx;
+    bool (*check)(void *ctx, struct scored *g, struct error *err);    // can it train on g? Sets g->version
+    void (*posted)(void *ctx);                                        // called when groups have come
 };
 extern const struct web_route atropos_routes[];
 extern const size_t n_atropos_routes;

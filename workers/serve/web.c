@@ -83,6 +83,18 @@ struct web {
     atomic_size_t bodies_bytes;
 };
 
+static void ctx_lock(struct web *h)
+{
+    if (h->config.lock)
+        pthread_mutex_lock(h->config.lock);
+}
+
+static void ctx_unlock(struct web *h)
+{
+    if (h->config.lock)
+        pthread_mutex_unlock(h->config.lock);
+}
+
 void web_fail(struct web_answer *a, int status, const char *message)
 {
     a->status = status;
@@ -577,7 +589,9 @@ static enum MHD_Result exchange_run(struct exchange *x, const char *method, cons
     if (x->refused)
         return refusal_send(x);
     struct web_request q = { .method = method, .path = path, .body = buf_text(&x->body), .len = x->body.len, .connection = x->connection };
+    ctx_lock(h);
     x->route->run(h->config.ctx, &q, &a);
+    ctx_unlock(h);
     x->receipt = a.receipt;
     atomic_fetch_sub(&h->bodies_bytes, x->body.len);
     buf_release(&x->body);
@@ -645,8 +659,11 @@ static void exchange_over(void *cls, UNUSED struct MHD_Connection *connection, v
             h->config.leave(h->config.ctx, x->job);
         serve_job_drop(x->job);
     }
-    if (x->receipt != 0)
+    if (x->receipt != 0) {
+        ctx_lock(h);
         h->config.sent(h->config.ctx, x->receipt, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+        ctx_unlock(h);
+    }
     atomic_fetch_sub(&h->bodies_bytes, x->body.len);
     buf_release(&x->body);
     buf_release(&x->out);

@@ -9,6 +9,7 @@
  * accepts connections and watches for exceeded time limits and clients that go away. A route answers at once or with a job,
  * whose answer is sent when it is done, or as a stream. */
 #pragma once
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -44,6 +45,7 @@ struct web_config {
     int listen_fd;                    // already listening; closed by web_free
     const struct web_route *route;    // (n_route)
     size_t n_route;
+    pthread_mutex_t *lock;             // held while a route's function or sent is called, for what others use too; NULL: none
     void *ctx;                         // for all the functions here
     const char *token;                 // clients must send it; NULL: none
     const char *cert_pem, *key_pem;    // TLS; NULL: plain

@@ -101,7 +101,7 @@ void engine_files(struct engine *e, struct buf *out)
 {
     struct engine_look look;
     engine_look(e, &look);
-    int n = look.n_row > 0 ? dataset_n_file(e->prompts.data) : 0;
+    int n = look.n_row > 0 && e->prompts.data ? dataset_n_file(e->prompts.data) : 0;
     for (int i = 0; i < n && n > 1; i++)
         buf_fmt(out, "%" PRId64 " %s\n", dataset_file_line(e->prompts.data, i), dataset_file(e->prompts.data, i));
 }
@@ -111,7 +111,7 @@ int64_t engine_lines(struct engine *e, int64_t (*pair)[2], int64_t max)
     int64_t n = 0, next = 0;
     struct engine_look look;
     engine_look(e, &look);
-    if (look.n_row == 0)
+    if (look.n_row == 0 || !e->prompts.data)
         return -1;
     for (int64_t i = 0; i < look.n_row; i++, next++) {    // once n_row is visible, the prompts no longer change
         int64_t line = dataset_line(e->prompts.data, e->prompts.usable[i]);

@@ -55,7 +55,7 @@ static bool identity_check(const struct engine *e, struct error *err)
     bool ok = identity_read(e->run_dir, &was, err)
               && (!was
                   || (identity_model(is, e->config.model, err) && identity_adapter(is, e->config.lora_adapter, err)
-                      && identity_add(is, "dataset", dataset_hash(e->prompts.data), err)));
+                      && (!e->prompts.data || identity_add(is, "dataset", dataset_hash(e->prompts.data), err))));
     if (ok && was && identity_changed(was, is, changed, sizeof changed))
         ok = error_set(err, ERR_DATA,
                        "%s: changed while the run goes on (dataset '%.200s', model '%.200s'); put back what it was and go on with "

@@ -79,8 +79,12 @@ bool prompts_load(struct prompts *p, const struct run_config *c, void (*tick)(vo
     TRY(p->tokenizer = tokenizer_load(c->model, err));
     TRY(p->encoder = encoder_new(p->tokenizer, true, err));
     TRY(template_find(c->model, &p->template, err));
-    TRY(p->data = dataset_open(c->dataset, &columns, err));
     maker_init(p, c);
+    if (run_config_posted(c)) {    // all prompts are posted; the schedule counts them as one
+        p->n_row = 1;
+        return true;
+    }
+    TRY(p->data = dataset_open(c->dataset, &columns, err));
     TRY(usable_find(p, c, tick, ctx, err));
     ok = true;
 out:

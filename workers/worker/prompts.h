@@ -14,7 +14,7 @@ struct prompts {    // all owned
     struct tokenizer *tokenizer;
     struct encoder *encoder;
     struct template *template;
-    struct dataset *data;
+    struct dataset *data;    // NULL when the run trains on what environments post; then n_row is 1, and usable NULL
     struct prompt_maker maker;
     int64_t *usable;    // (n_row) rows of data whose prompts are at most max_prompt_tokens long
     int64_t n_row;      // 0: not loaded

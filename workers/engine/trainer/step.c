@@ -16,9 +16,10 @@
 #include "workers/engine/trainer/trainer_impl.h"
 
 /* ---- packing */
-static float train_temperature(const struct group *g)
+static float train_temperature(const struct item *it)
 {
-    return g->temperature > 0 ? g->temperature : 1;    // greedy samples are recorded at temperature 1
+    float t = it->s->temperature > 0 ? it->s->temperature : it->g->temperature;
+    return t > 0 ? t : 1;    // greedy samples are recorded at temperature 1
 }
 
 /* Rows a sample takes in a micro-batch. */
@@ -56,7 +57,7 @@ static int64_t micro_item(struct micro *mb, const struct item *it)
 {
     const int32_t *tok = it->g->token + it->s->first_tok;
     int64_t n = it->s->n_tok;
-    int64_t row = micro_seq(mb, it->g->prompt, it->g->n_prompt, tok, n - 1, train_temperature(it->g)) + it->g->n_prompt - 1;
+    int64_t row = micro_seq(mb, it->g->prompt, it->g->n_prompt, tok, n - 1, train_temperature(it)) + it->g->n_prompt - 1;
     for (int64_t k = 0; k < n; k++) {
         mb->target[row + k] = it->mask[k] ? tok[k] : -1;
         mb->old[row + k] = it->mask[k] ? it->g->logp[it->s->first_tok + k] : 0;
@@ -108,7 +109,11 @@ static bool items_make(struct trainer *t, const struct trainer_hyper *h, struct 
         const struct group *g = t->groups[i];
         advantage_group(t->adv, h->advantages, g);
         for (int32_t k = 0; k < g->n_sample; k++) {
-            struct item it = { .g = g, .s = &g->sample[k], .adv = t->adv[k], .in_loss = sample_in_loss(g, k, h), .ref_at = t->n_ref };
+            struct item it = { .g = g,
+                               .s = &g->sample[k],
+                               .adv = g->sample[k].adv_zero ? 0 : t->adv[k],
+                               .in_loss = sample_in_loss(g, k, h),
+                               .ref_at = t->n_ref };
             if (!group_holds(g, it.s))
                 return error_set(err, ERR_DATA, "a sample of item %" PRId64 " points outside of its group's tokens", g->item);
             it.mask = g->mask + it.s->first_tok;
@@ -144,6 +149,23 @@ static double ppb_advantage(const struct trainer *t, const struct item *it, int6
     return it->adv - h->beta * (exp(d) - d - 1);    // k3
 }
 
+/* Is any of the advantages that came with it not 0? */
+static bool adv_any(const struct item *it)
+{
+    for (int64_t k = 0; k < it->s->n_tok; k++)
+        if (it->mask[k] && it->g->adv[it->s->first_tok + k] != 0)
+            return !it->s->adv_zero;
+    return false;
+}
+
+/* The advantage of its token k in the loss: the one that came with the group as it is, or the one made of rewards. */
+static double token_advantage(const struct trainer *t, const struct item *it, int64_t k, const struct trainer_hyper *h)
+{
+    if (it->g->has_adv)
+        return it->s->adv_zero ? 0 : (double)it->g->adv[it->s->first_tok + k];
+    return advantage_normalise(h->advantages == ADV_BATCH ? ppb_advantage(t, it, k, h) : it->adv, h, &t->norm);
+}
+
 /* Does any token of it have a gradient? Before the reference has run this is known all the same: with a penalty every token
  * of the loss has one. */
 static bool item_active(const struct trainer *t, const struct item *it, const struct trainer_hyper *h)
@@ -152,7 +174,7 @@ static bool item_active(const struct trainer *t, const struct item *it, const st
         return t->set.run_all;
     if (h->beta > 0 || t->set.run_all)
         return true;
-    return advantage_normalise(it->adv, h, &t->norm) != 0;
+    return it->g->has_adv ? adv_any(it) : advantage_normalise(it->adv, h, &t->norm) != 0;
 }
 
 /* Counts of the batch, and the token sums of ADV_BATCH as far as they need no reference. */
@@ -281,13 +303,12 @@ void trainer_norm_more(struct trainer *t, const struct trainer_norm *part)
 static void item_pack(struct trainer *t, const struct item *it, const struct trainer_hyper *h)
 {
     struct micro *mb = &t->mb;
-    bool batch = h->advantages == ADV_BATCH;
     int64_t row = micro_item(mb, it);
     float weight = it->in_loss ? (float)token_weight(h, &t->norm, it->n_own) : 0;
     for (int64_t k = 0; k < it->s->n_tok; k++) {
         if (!it->mask[k])
             continue;    // no target: micro_seq's zeros
-        mb->adv[row + k] = (float)advantage_normalise(batch ? ppb_advantage(t, it, k, h) : it->adv, h, &t->norm);
+        mb->adv[row + k] = (float)token_advantage(t, it, k, h);
         mb->weight[row + k] = weight;
         mb->ref[row + k] = h->beta > 0 ? t->ref_logp[it->ref_at + k] : 0;
     }
