@@ -10,7 +10,8 @@ static void placement_print(const struct train *t)
 {
     const struct run_config *c = &t->config;
     int64_t n = run_config_n_device(c);
-    printf("processes:      keeper, agent, controller, scorer, %" PRId64 " worker%s\n", n, n == 1 ? "" : "s");
+    printf("processes:      keeper, agent, controller, %sscorer, %" PRId64 " worker%s\n", run_config_posted(c) ? "environments, " : "", n,
+           n == 1 ? "" : "s");
     const char *title = "placement:      ";
     for (const char *at = c->devices; *at; at += at[strcspn(at, ",")] ? strcspn(at, ",") + 1 : strcspn(at, ",")) {
         struct error err;
@@ -133,7 +134,14 @@ bool train_plan_print(const struct train *t, struct error *err)
     for (const char *at = buf_text(&t->about), *title = "data:       "; *at; at = strchr(at, '\n') + 1, title = "evaluation: ")
         printf("%s    %.*s\n", title, (int)strcspn(at, "\n"), at);
     placement_print(t);
-    printf("rollout step:   %" PRId64 " prompts x %" PRId64 " completions\n", p->prompts_per_rollout_step, t->config.num_generations);
+    struct environments e;
+    struct error none;
+    bool posted = run_config_posted(&t->config) && run_config_environments(&t->config, &e, &none);
+    if (posted)
+        printf("environments:   post at %s, groups of any size that fit into %" PRId64 " tokens a sequence\n", e.listen,
+               t->config.max_prompt_tokens + t->config.max_new_tokens);
+    else
+        printf("rollout step:   %" PRId64 " prompts x %" PRId64 " completions\n", p->prompts_per_rollout_step, t->config.num_generations);
     printf("optimizer step: %" PRId64 " prompts (train_batch_size %" PRId64 " x %" PRId64 " trainers), %" PRId64
            " of them per rollout step\n",
            p->prompts_per_train_batch, t->config.train_batch_size, p->dp, p->k);
@@ -159,6 +167,8 @@ bool train_plan_print(const struct train *t, struct error *err)
                       : strncmp(c->devices, "cpu:", 4) == 0 ? "through shared memory"
                                                             : "by nccl";
     bool far = run_config_travels(c);
+    if (posted)
+        return;    // nothing is sampled here
     printf("%s        %s%s%s%s\n", c->lora_rank > 0 ? "adapter:" : "weights:", own, own[0] && far ? "; " : "", far ? way : "",
            far ? " from the first trainer to other samplers" : "");
     return true;

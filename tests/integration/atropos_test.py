@@ -1,6 +1,6 @@
 """rollcall serve --atropos-listen: what environments and trainers of Atropos send, with the standard library alone.
 
-tags: limit=300
+tags: limit=600
 """
 import concurrent.futures
 import contextlib
@@ -12,10 +12,16 @@ import re
 import resource
 import signal
 import socket
+import sqlite3
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import run_tools
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", os.path.join(ROOT, "build/release/rollcall")))
@@ -342,6 +348,146 @@ class Strength(unittest.TestCase):
         said = subprocess.run([ROLLCALL, "serve", "--atropos-listen", "0.0.0.0:0"], capture_output=True, text=True, timeout=LIMIT)
         self.assertEqual(said.returncode, 2)
         self.assertIn("--atropos-listen 0.0.0.0:0 is reached from other hosts", said.stderr)
+
+
+def free_port():
+    with contextlib.closing(socket.socket()) as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Environment:
+    """A thread that posts groups to a run, as fast as they are taken, and remembers those that were acknowledged. The mean score of
+    group n is n, by which the run's journal knows it; the later a sample, the better its score, and the more often it says GOOD."""
+    PROMPT, GOOD, BAD = [5, 6, 7], 11, 12
+
+    def __init__(self, port):
+        self.port, self.n, self.acknowledged, self.refused, self.stop = port, 0, [], [], False
+        self.thread = threading.Thread(target=self.work)
+        self.thread.start()
+
+    def ask(self, method, path, body=None):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
+        with contextlib.closing(c):
+            c.request(method, path, None if body is None else json.dumps(body))
+            r = c.getresponse()
+            return r.status, json.loads(r.read())
+
+    def group(self, number, **more):
+        tokens = [self.PROMPT + [self.GOOD if i >= 2 else self.BAD, 9, self.GOOD if i >= 2 else self.BAD] for i in range(4)]
+        masks = [[-100] * 4 + [-100, t[5]] if i == 0 else [-100] * 3 + [t[3], -100, t[5]] for i, t in enumerate(tokens)]    # 9: the environment's
+        return {"tokens": tokens, "masks": masks, "scores": [number - 1, number - 1, number + 1, number + 1],
+                "inference_logprobs": [[-3.0 if m != -100 else 1.0 for m in ms] for ms in masks], **more}
+
+    def work(self):
+        while not self.stop:
+            number = self.n + 1
+            try:
+                status, answer = self.ask("POST", "/scored_data", self.group(number))
+            except (OSError, http.client.HTTPException):    # the door is being restarted; whether it took the group is not known
+                time.sleep(0.05)
+                self.n += 1
+                continue
+            self.n += 1
+            if status == 200:
+                self.acknowledged.append(number)
+            elif status != 503:
+                self.refused.append((number, answer))
+            time.sleep(0.002)
+
+    def close(self):
+        self.stop = True
+        self.thread.join()
+
+
+class InARun(run_tools.RunCase):
+    def begin(self, *extra, **settings):
+        port = free_port()
+        run = self.start(*extra, environments={"listen": f"127.0.0.1:{port}"}, num_inferencer=1, max_staleness=64, **settings)
+        env = Environment(port)
+        self.addCleanup(env.close)
+        return run, env
+
+    def items(self, run):
+        """The mean rewards of the items that have come back, by item."""
+        with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True, timeout=LIMIT) as db:
+            return [round(r[0]) for r in db.execute("select reward_mean from item where fate > 1 order by item")]
+
+    def left(self, run):
+        """The mean scores of the groups that the run has not taken: its folder of them is one that a server reads."""
+        with contextlib.closing(Door(state=os.path.join(run.dir, "environments"))) as door:
+            groups = []
+            while batch := door.get("/batch")["batch"]:
+                groups += batch
+            groups += door.get("/view?n=64")["groups"]
+            return [sum(g["scores"]) / len(g["scores"]) for g in groups]
+
+    def logprobs(self, model):
+        lines = "".join(json.dumps({"ids": [5, 6, 7, t], "prompt_len": 3}) + "\n" for t in (Environment.GOOD, Environment.BAD))
+        out = subprocess.run([ROLLCALL, "logprobs", "--model", model, "--threads", "1"], input=lines, capture_output=True, text=True, check=True,
+                             timeout=LIMIT).stdout
+        return [json.loads(line)["logprobs"][0] for line in out.splitlines()]
+
+    def test_each_acknowledged_group_is_trained_on_once_whatever_is_killed(self):
+        run, env = self.begin("--max-steps", "24", save_interval=4)
+        for step, name in [(2, "environments"), (5, "controller"), (8, "environments"), (11, "worker cpu:0"), (14, "environments"),
+                           (16, "agent"), (18, "environments")]:
+            run.wait_step(step)
+            with contextlib.suppress(ProcessLookupError, KeyError):
+                os.kill(run.processes()[name], signal.SIGKILL)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        env.close()
+        self.assertEqual((run.step(), env.refused), (24, []))
+        came = self.items(run)
+        self.assertEqual(len(came), len(set(came)), "a group came twice")
+        self.assertGreaterEqual(len(came), 24 * 8)
+        left = self.left(run)
+        self.assertEqual(len(left), len(set(left)))
+        self.assertLessEqual(len(set(left) & set(came)), 16, "what was taken stays behind")    # the run's end came before its answer
+        self.assertEqual(set(env.acknowledged) - set(came) - set(left), set(), "acknowledged groups are lost")
+        good, bad = self.logprobs(self.task.path("model"))
+        good_after, bad_after = self.logprobs(os.path.join(run.dir, "checkpoints/step-000024"))
+        self.assertGreater(good_after - bad_after, good - bad + 1)    # it has learned what was rewarded
+
+    def test_only_what_the_run_can_train_on_is_taken(self):
+        run, env = self.begin()
+        run.wait_step(1)
+        for change, words in [({"inference_logprobs": None}, "'inference_logprobs' has 0 entries"),
+                              ({"masks": [[1]] * 4}, "6 tokens, 1 masks"),
+                              ({"tokens": [[5, 6, 7, 100000, 9, 11]] * 4}, "the token 100000"),
+                              ({"tokens": [[i, 6, 7, 11, 9, 11] for i in range(4)]}, "begin with different tokens"),
+                              ({"inference_logprobs": [[1.0] * 6] * 4}, "the log-prob 1"),
+                              ({f: [[5] * 200] * 4 for f in ("tokens", "masks", "inference_logprobs")}, "200 tokens")]:
+            status, answer = env.ask("POST", "/scored_data", env.group(1, **change))
+            self.assertEqual(status, 422)
+            self.assertIn(words, answer["detail"][0]["msg"])
+        for method, path, body in [("GET", "/reset_data", None), ("GET", "/batch", None), ("POST", "/register", TRAINER)]:
+            status, answer = env.ask(method, path, body)
+            self.assertEqual(status, 403)
+            self.assertIn("trains on the groups", answer["detail"])
+        self.assertEqual(env.ask("GET", "/info"), (200, {"batch_size": 32, "max_token_len": 76}))
+        self.assertEqual(env.ask("POST", "/register-env", dict(max_token_length=76, desired_name="e", weight=1, group_size=4))[1]["env_id"], 0)
+        self.until("the step is told", lambda: env.ask("GET", "/status-env", {"env_id": 0})[1]["current_step"] >= 1, run)
+        seen = {p["name"]: p for p in self.status(run)["processes"]}
+        self.assertIn("environments", seen)
+        self.ok(run, "stop")
+        self.assertEqual(run.wait()[0], 3)    # stopped by an operator
+
+    def test_settings_that_do_not_go_together_are_refused(self):
+        for settings, words in [({"environments": {"listen": "8000"}}, "needs listen: HOST:PORT"),
+                                ({"environments": {"listen": "0.0.0.0:8000"}}, "reached from other hosts"),
+                                ({"environments": {"listen": "127.0.0.1:8000", "port": 1}}, "has 'port'"),
+                                ({"environments": {"listen": "127.0.0.1:8000"}}, "needs 'max_steps'"),
+                                ({"environments": "127.0.0.1:8000"}, "must be a JSON object"),
+                                ({"environments": {"listen": "127.0.0.1:8000"}, "environment": "program:true", "max_steps": 1}, "do not go together")]:
+            said = subprocess.run([ROLLCALL, "train", self.task.run_file("bad.yaml", **settings), "--dry-run"], capture_output=True, text=True,
+                                  timeout=LIMIT)
+            self.assertEqual(said.returncode, 2, said.stderr)
+            self.assertIn(words, said.stderr)
+        ok = subprocess.run([ROLLCALL, "train", self.task.run_file("ok.yaml", environments={"listen": "127.0.0.1:8000"}, max_steps=9), "--dry-run"],
+                            capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(ok.returncode, 0, ok.stderr)
+        self.assertIn("environments:   post at 127.0.0.1:8000", ok.stdout)
 
 
 if __name__ == "__main__":

@@ -203,7 +203,7 @@ class Run:
                     words = f.read().decode(errors="replace").split("\0")
             except OSError:
                 continue
-            if self.dir in words and "--name" in words and words[1] in ("agent", "controller", "worker", "scorer", "gate", "uplink"):
+            if self.dir in words and "--name" in words and words[1] in ("agent", "controller", "worker", "scorer", "gate", "uplink", "environments"):
                 out[words[words.index("--name") + 1]] = int(pid)
         return out
 

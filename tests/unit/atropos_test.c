@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "workers/serve/atropos.h"
+#include "workers/serve/atropos_group.h"
 #include "workers/serve/atropos_pack.h"
 
 static struct error err;
@@ -586,6 +587,97 @@ static void a_second_trainer_changes_nothing_unless_it_takes_over(UNUSED void **
     atropos_free(a);
 }
 
+static void an_item_keeps_its_group_over_a_kill(UNUSED void **state)
+{
+    struct atropos *a = start(folder);
+    struct atropos_trainer t = { .batch_size = 8, .num_steps = 10 };
+    const struct scored *g;
+    int64_t taken[4];
+    assert_true(atropos_begin(a, &t, &err) && atropos_is_started(a));
+    for (int64_t i = 1; i <= 4; i++)
+        must_post(a, -1, 2, i);
+    assert_true(atropos_take(a, 70, &g, &err) && number_of(g) == 1);
+    assert_true(atropos_take(a, 71, &g, &err) && number_of(g) == 2);
+    assert_true(atropos_take(a, 70, &g, &err) && number_of(g) == 1);    // asked again
+    a = restart(a);
+    assert_true(atropos_begin(a, &t, &err));
+    assert_int_equal(atropos_taken(a, taken, 4), 2);
+    assert_true(taken[0] == 70 && taken[1] == 71 && atropos_queued(a) == 2);
+    assert_true(atropos_take(a, 71, &g, &err) && number_of(g) == 2);
+    atropos_sent(a, 71, true);
+    assert_true(atropos_give_back(a, 70, &err) && atropos_give_back(a, 70, &err));
+    a = restart(a);
+    assert_int_equal(atropos_taken(a, taken, 4), 0);
+    static const int64_t left[] = { 1, 3, 4 };    // the one given back is the first again
+    for (int64_t i = 0; i < 3; i++)
+        assert_true(atropos_take(a, 80 + i, &g, &err) && number_of(g) == left[i]);
+    assert_true(atropos_take(a, 90, &g, &err) && !g);
+    atropos_free(a);
+}
+
+static struct group *made_of(const char *more, const char *tokens, const char *masks, const char *logprobs)
+{
+    static const struct posted_rules rules = { .max_seq_tok = 6, .n_id = 100 };
+    struct scored_fault fault;
+    char text[1024];
+    snprintf(text, sizeof text, "{\"tokens\":%s,\"masks\":%s,\"scores\":[1,0],\"inference_logprobs\":%s%s}", tokens, masks, logprobs, more);
+    struct scored *posted = read_one(text, &fault);
+    assert_non_null(posted);
+    posted->version = posted_version(posted, 9);
+    struct group *g = posted_group(posted, &rules, 42, &err);
+    scored_drop(posted);
+    return g;
+}
+
+static void a_posted_group_becomes_what_the_run_trains_on(UNUSED void **state)
+{
+    static const char tokens[] = "[[1,2,3,4,5],[1,2,7,8]]", masks[] = "[[-100,-100,3,-100,5],[-100,-100,-100,8]]",
+                      logprobs[] = "[[1.0,1.0,-0.5,1.0,-2],[1,1,1,-0.25]]";
+    struct group *g = made_of(",\"generation_params\":{\"temperature\":0.7,\"weight_version\":3},\"group_overrides\":{\"temperature\":2},"
+                              "\"overrides\":[{},{\"temperature\":0.5,\"set_advantage_to_zero\":true}],\"advantages\":[[0,0,3,0,-1],[0.5]]",
+                              tokens, masks, logprobs);
+    static const int32_t token[] = { 3, 4, 5, 7, 8 };
+    static const uint8_t mask[] = { 1, 0, 1, 0, 1 };
+    static const float logp[] = { -0.5f, 0, -2, 0, -0.25f }, adv[] = { 3, 0, -1, 0, 0.5f };
+    assert_non_null(g);
+    assert_true(g->item == 42 && g->weight_version == 3 && g->n_sample == 2 && g->n_prompt == 2 && g->prompt[0] == 1 && g->prompt[1] == 2);
+    assert_int_equal(g->n_tok, 5);
+    assert_memory_equal(g->token, token, sizeof token);
+    assert_memory_equal(g->mask, mask, sizeof mask);
+    assert_memory_equal(g->logp, logp, sizeof logp);
+    assert_true(g->has_adv);
+    assert_memory_equal(g->adv, adv, sizeof adv);
+    assert_true(g->temperature == 0.7f && g->sample[0].temperature == 0 && g->sample[1].temperature == 0.5f);
+    assert_true(g->sample[0].reward == 1 && g->sample[1].reward == 0 && !g->sample[0].adv_zero && g->sample[1].adv_zero);
+    group_free(g);
+    g = made_of(",\"advantages\":[],\"group_overrides\":{\"temperature\":2,\"weight_version\":20}", tokens, masks, logprobs);
+    assert_non_null(g);
+    assert_true(!g->has_adv && g->temperature == 2 && g->weight_version == 9);    // no weights are newer than the run's
+    group_free(g);
+    /* the first token cannot be predicted; each sequence needs one after the prompt */
+    g = made_of("", "[[1,2],[1,2]]", "[[1,2],[-100,-100]]", "[[-1,-1],[1,1]]");
+    assert_non_null(g);
+    assert_true(g->n_prompt == 1 && g->n_tok == 2 && sample_n_own(g, 0) == 1 && sample_n_own(g, 1) == 0);
+    group_free(g);
+    static const struct {
+        const char *tokens, *masks, *logprobs, *words;
+    } refused[] = {
+        { "[[1,2,3],[4,2,3]]", "[[1,2,3],[4,2,3]]", "[[-1,-1,-1],[-1,-1,-1]]", "begin with different tokens" },
+        { "[[1],[1]]", "[[1],[1]]", "[[-1],[-1]]", "has 1 tokens" },
+        { "[[1,2,3,4,5,6,7],[1,2]]", "[[1],[1]]", "[[-1],[-1]]", "has 7 tokens; the run trains on 2 to 6" },
+        { "[[1,2],[1,100]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1]]", "the token 100" },
+        { "[[1,2],[1,2]]", "[[1,2],[1]]", "[[-1,-1],[-1,-1]]", "1 masks" },
+        { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,1.0]]", "the log-prob 1" },
+        { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1]]", "'inference_logprobs' has 1 entries" },
+        { "[[1,2]]", "[[1,2]]", "[[-1,-1]]", "'scores' has 2 entries" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
+        assert_null(made_of("", refused[i].tokens, refused[i].masks, refused[i].logprobs));
+        if (!strstr(err.text, refused[i].words))
+            fail_msg("%s", err.text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -598,6 +690,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(everything_acknowledged_outlives_a_kill, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(a_record_that_was_cut_off_was_never_acknowledged, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(the_folder_does_not_grow_with_what_was_fetched, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(an_item_keeps_its_group_over_a_kill, folder_setup, folder_teardown),
+        cmocka_unit_test(a_posted_group_becomes_what_the_run_trains_on),
         cmocka_unit_test(memory_is_bounded),
         cmocka_unit_test(a_silent_environment_does_not_hold_up_batches),
         cmocka_unit_test(status_counts_as_atropos_does),

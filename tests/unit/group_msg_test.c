@@ -21,7 +21,9 @@ static struct group *group_make(void)
         g->logp[i] = -0.1f * (float)(i + 1);
         g->newer[i] = i > 2;
         g->mask[i] = i != 3;
+        g->adv[i] = 0.5f * (float)i;
     }
+    g->has_adv = true;
     g->sample[0] = (struct sample){ .first_tok = 0,
                                     .n_tok = 2,
                                     .seed = UINT64_MAX,
@@ -31,7 +33,9 @@ static struct group *group_make(void)
                                     .format_acc = 1,
                                     .ans_acc = 1,
                                     .reason = "boxed: equal" };
-    g->sample[1] = (struct sample){ .first_tok = 2, .n_tok = 3, .finish = FINISH_LENGTH, .score = SCORE_TIMEOUT };
+    g->sample[1] = (struct sample){
+        .first_tok = 2, .n_tok = 3, .finish = FINISH_LENGTH, .score = SCORE_TIMEOUT, .temperature = 0.25f, .adv_zero = true
+    };
     g->score_s = 0.75, g->verify_s = 1.5;
     return g;
 }
@@ -63,6 +67,10 @@ static void what_was_sent_is_what_comes(UNUSED void **state)
     assert_memory_equal(back->logp, g->logp, 5 * sizeof *g->logp);
     assert_memory_equal(back->newer, g->newer, 5 * sizeof *g->newer);
     assert_memory_equal(back->mask, g->mask, 5);
+    assert_true(back->has_adv);
+    assert_memory_equal(back->adv, g->adv, 5 * sizeof *g->adv);
+    assert_true(back->sample[0].temperature == 0 && back->sample[1].temperature == 0.25f);
+    assert_true(!back->sample[0].adv_zero && back->sample[1].adv_zero);
     assert_int_equal(sample_n_own(back, 0), 2);
     assert_int_equal(sample_n_own(back, 1), 2);
     assert_memory_equal(&back->temperature, &g->temperature, sizeof g->temperature);

@@ -367,6 +367,54 @@ static void tokens_between_given_ones_learn_alone(UNUSED void **state)
         free(g[part]);
 }
 
+/* The advantages that rewards give, as if they had come with the groups. */
+static void advantages_give(struct fixture *f)
+{
+    double adv[SAMPLES];
+    for (int i = 0; i < GROUPS; i++) {
+        struct group *g = f->g[i];
+        advantage_group(adv, f->h.advantages, g);
+        g->has_adv = true;
+        for (int k = 0; k < SAMPLES; k++) {
+            for (int64_t q = 0; q < g->sample[k].n_tok; q++)
+                g->adv[g->sample[k].first_tok + q] = (float)adv[k];
+            g->sample[k].reward = 7;    // is not looked at
+        }
+    }
+}
+
+static void what_came_with_a_group_takes_the_place_of_what_its_rewards_give(UNUSED void **state)
+{
+    enum { REWARDS, ADVANTAGES, ONE_ZERO, ONE_GIVEN_ZERO, OF_GROUP, OF_SAMPLES, CASES };
+    float *g[CASES];
+    int64_t n = 0;
+    for (int c = 0; c < CASES; c++) {
+        struct fixture f;
+        fixture_open(&f, ALGO_GRPO, DEVICE, DT_F32);
+        if (c == ADVANTAGES || c == ONE_GIVEN_ZERO)
+            advantages_give(&f);
+        if (c == ONE_ZERO)
+            f.g[1]->sample[2].adv_zero = true;
+        for (int64_t q = 0; c == ONE_GIVEN_ZERO && q < f.g[1]->sample[2].n_tok; q++)
+            f.g[1]->adv[f.g[1]->sample[2].first_tok + q] = 0;
+        for (int i = 0; c >= OF_GROUP && i < GROUPS; i++) {
+            f.g[i]->temperature = c == OF_GROUP ? 0.5f : 2;
+            for (int k = 0; c == OF_SAMPLES && k < SAMPLES; k++)
+                f.g[i]->sample[k].temperature = 0.5f;
+        }
+        g[c] = gradient(&f, 4096);
+        n = model_n_flat(f.m);
+        fixture_close(&f);
+    }
+    assert_memory_equal(g[REWARDS], g[ADVANTAGES], (size_t)n * 4);
+    assert_memory_equal(g[ONE_ZERO], g[ONE_GIVEN_ZERO], (size_t)n * 4);
+    assert_true(memcmp(g[REWARDS], g[ONE_ZERO], (size_t)n * 4) != 0);
+    assert_memory_equal(g[OF_GROUP], g[OF_SAMPLES], (size_t)n * 4);
+    assert_true(memcmp(g[REWARDS], g[OF_GROUP], (size_t)n * 4) != 0);
+    for (int c = 0; c < CASES; c++)
+        free(g[c]);
+}
+
 /* What some steps by so many ranks leave behind; all of it must be the same bytes for any number. */
 struct outcome {
     size_t weight_bytes;
@@ -799,6 +847,7 @@ int main(void)
         cmocka_unit_test(the_gradient_does_not_depend_on_the_cut),
         cmocka_unit_test(what_an_environment_said_is_read_and_not_learnt),
         cmocka_unit_test(tokens_between_given_ones_learn_alone),
+        cmocka_unit_test(what_came_with_a_group_takes_the_place_of_what_its_rewards_give),
         cmocka_unit_test(any_number_of_ranks_leaves_the_same_bytes),
         cmocka_unit_test(a_batch_is_cut_in_order_and_as_evenly_as_can_be),
         cmocka_unit_test(log_probs_are_the_same_bits_in_any_packing),

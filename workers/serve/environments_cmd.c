@@ -97,7 +97,8 @@ static void groups_posted(void *ctx)
 static void lease_drop(struct door *d, struct lease *l)
 {
     msg_release(&l->msg);
-    *l = d->lease[--d->n_lease];
+    d->n_lease--;
+    memmove(l, l + 1, (size_t)(d->lease + d->n_lease - l) * sizeof *l);    // in order, as groups are given to them
 }
 
 static void lease_add(struct door *d, int64_t item)
@@ -146,10 +147,13 @@ static void leases_tick(struct door *d)
 {
     struct error err;
     int64_t now = clock_ms();
+    bool none = false;
     for (int i = 0; i < d->n_lease; i++) {
         struct lease *l = &d->lease[i];
-        if (!l->has_group && !lease_fill(d, l))
-            break;    // they are served in order
+        if (!l->has_group && (none || !lease_fill(d, l))) {
+            none = true;    // the oldest group is the oldest item's
+            continue;
+        }
         if (l->open || now < l->again_ms)
             continue;
         l->open = peer_ask(d->controller, &l->msg, GROUP_LIMIT_MS, l->tag, &err);
