@@ -168,7 +168,7 @@ bool train_plan_print(const struct train *t, struct error *err)
                                                             : "by nccl";
     bool far = run_config_travels(c);
     if (posted)
-        return;    // nothing is sampled here
+        return true;    // nothing is sampled here
     printf("%s        %s%s%s%s\n", c->lora_rank > 0 ? "adapter:" : "weights:", own, own[0] && far ? "; " : "", far ? way : "",
            far ? " from the first trainer to other samplers" : "");
     return true;
