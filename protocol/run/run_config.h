@@ -12,7 +12,7 @@
 
 #define RUN_TEXT_MAX 1024    // bytes of one text setting, with its NUL
 #define RUN_JSON_MAX 4096
-#define KNOB_MAX 160            // most rows in the knob table
+#define KNOB_MAX 192            // most rows in the knob table
 #define TRAIN_BATCH_MAX 4096    // most prompts in an optimizer step, over all trainers
 
 enum knob_source {
