@@ -61,7 +61,7 @@ static const struct {
     { "masked", M_RHO_MASKED, ALARM_ABOVE, 0.1, 3, false, "{} of the tokens are left out as too far from the present weights", "lower n_behind or learning_rate" },
     { "kl_jump", M_KL, ALARM_TIMES_MEDIAN, 10, 1, false, "KL jumped to {}", "lower learning_rate, raise kl_coeff" },
     { "grad_norm_jump", M_GRAD_NORM, ALARM_TIMES_MEDIAN, 5, 1, false, "gradient norm jumped to {}", "lower learning_rate; look at the rollouts" },
-    { "step_slow", M_STEP_S, ALARM_TIMES_MEDIAN, 2.5, 1, false, "the last step took {} s", "see who waits for whom (2)" },
+    { "step_slow", M_STEP_S, ALARM_TIMES_MEDIAN, 2.5, 3, false, "steps take {} s", "see who waits for whom (2)" },
     { "publish_slow", M_PUBLISH_S, ALARM_TIMES_MEDIAN, 3, 3, false, "handing over the weights takes {} s", "see the network, and the setting weights" },
     { "rollout_slow", M_ROLLOUT_TOK_PER_S, ALARM_BELOW_MEDIAN, 0.5, 3, false, "sampling has fallen to {} tokens per second", "see devices and throttling (2)" },
 };
@@ -157,7 +157,7 @@ static bool when_take(struct alarm_rule *r, enum alarm_when when, const char *te
     bool rises;
     if (when == ALARM_RISES ? !bool_take(&rises, text, why) || !rises : !parse_f64(text, &r->limit) || !isfinite(r->limit))
         return why->text[0] ? false
-                            : error_set(why, ERR_USAGE, when == ALARM_RISES ? "must be true" : "is '%.40s', which is no number", text);
+                            : error_set(why, ERR_USAGE, when == ALARM_RISES ? "must be true" : "is '%.40s', which is not a number", text);
     r->when = when;
     return true;
 }
@@ -229,7 +229,7 @@ static bool rule_read(struct alarm_book *b, struct fy_node *key, struct fy_node 
     if (!r->metric[0] || !has_when)
         return error_set(err, ERR_USAGE, "%s:%d: alarm '%s' needs a metric and a condition, such as above: 0.2", path, line, name);
     if (!metric_is_known(r->metric))
-        return error_set(err, ERR_USAGE, "%s:%d: alarm '%s' watches '%s', which is no metric; 'rollcall metrics' lists them", path, line,
+        return error_set(err, ERR_USAGE, "%s:%d: alarm '%s' watches '%s', which is not a metric; 'rollcall metrics' lists them", path, line,
                          name, r->metric);
     return true;
 }

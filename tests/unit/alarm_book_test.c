@@ -117,7 +117,7 @@ static void a_file_that_is_wrong_is_refused_with_its_line(UNUSED void **state)
     static const struct {
         const char *text, *says;
     } cases[] = {
-        { "truncated:\n  above: lots\n", ":2: 'above' of alarm 'truncated' is 'lots', which is no number" },
+        { "truncated:\n  above: lots\n", ":2: 'above' of alarm 'truncated' is 'lots', which is not a number" },
         { "truncated:\n  abve: 1\n", ":2: 'abve' of alarm 'truncated' is not known" },
         { "truncated:\n  steps: 0\n", "it must be 1 to 16" },
         { "truncated:\n  severity: bad\n", "it must be critical or warning" },
@@ -125,8 +125,8 @@ static void a_file_that_is_wrong_is_refused_with_its_line(UNUSED void **state)
         { "truncated: 3\n", ":1: 'truncated' is not a name with the fields of an alarm" },
         { "mine:\n  above: 1\n", ":1: alarm 'mine' needs a metric and a condition" },
         { "mine:\n  metric: train/kl\n", "needs a metric and a condition" },
-        { "mine:\n  metric: train/kk\n  above: 1\n", "watches 'train/kk', which is no metric" },
-        { "mine:\n  metric: train/kl\n  above: .inf\n", "no number" },
+        { "mine:\n  metric: train/kk\n  above: 1\n", "watches 'train/kk', which is not a metric" },
+        { "mine:\n  metric: train/kl\n  above: .inf\n", "not a number" },
         { "a: {b\n", ":" },
         { "- a\n", "an alarm book is" },
     };

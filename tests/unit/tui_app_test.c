@@ -321,7 +321,7 @@ static void going_back_says_what_it_undoes_and_is_asked_about(UNUSED void **stat
     press(&s, 'P');
     assert_string_equal(s.m->command[2].text, "pin 140");
     press(&s, '1');
-    press(&s, 'b');    // no key of other panes
+    press(&s, 'b');    // it means nothing on other panes
     assert_int_equal(s.m->n_command, 3);
     stage_release(&s);
 }

@@ -156,7 +156,7 @@ static bool after_say(const struct controller *c, struct buf *out)
     bool near = made >= 0 && c->step - made <= ALARM_AFTER;
     if (near) {
         changes_last_say(&c->changes, &change);
-        buf_fmt(out, ", %" PRId64 " steps after %s", c->step - made, buf_text(&change));
+        buf_fmt(out, ", %" PRId64 " step%s after %s", c->step - made, c->step - made == 1 ? "" : "s", buf_text(&change));
     }
     buf_release(&change);
     return near;
@@ -194,7 +194,8 @@ static void begins(struct controller *c, const struct alarm_rule *r, struct alar
 static void ends(struct controller *c, const struct alarm_rule *r, struct alarm_now *a)
 {
     char text[128];
-    snprintf(text, sizeof text, "%s is over after %" PRId64 " steps", r->name, c->step - a->step);
+    int64_t n = c->step - a->step;
+    snprintf(text, sizeof text, "%s is over after %" PRId64 " step%s", r->name, n, n == 1 ? "" : "s");
     *a->text = 0;
     a->state = ALARM_QUIET;
     event_add_facts(c, "alarm", "controller", text, facts_of(r, ALARM_QUIET, NAN));

@@ -84,9 +84,9 @@ static bool turn(struct controller *c, int64_t pause_ms)
         net_event_release(&ev);
     }
     storage_note(c);
+    rollback_tick(c);    // before the run ends: it may be what its last checkpoint was waited for
     run_tick(c);
     again = workers_tick(c) || again;
-    rollback_tick(c);
     orders_tick(c);
     storage_tick(c);
     again = again || answers_wait(c);
