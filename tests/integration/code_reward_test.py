@@ -200,6 +200,15 @@ class Own(unittest.TestCase):
                 answers, done = score("program:cd '%s' && %s" % (REWARDS, command), [row], "--program-timeout", "60")
                 self.assertEqual((answers[0]["reward"], answers[0]["ans_acc"]), (reward, right), done.stderr)
 
+    def test_responses_of_one_group_are_compared(self):
+        rows = [{"response": "aaa", "group": 1}, {"response": "a", "group": 1}, {"response": "aa", "group": 1}, {"response": "b" * 9},
+                {"response": "cc", "group": 2}, {"response": "c", "group": 2}]
+        answers, done = score("program:cd '%s' && python3 shortest.py" % REWARDS, rows, "--program-timeout", "60")
+        self.assertEqual([a["reward"] for a in answers], [0, 10, 5, 0, 0, 10], done.stderr)
+        many = [{"response": "x" * (i + 1), "group": i // 100} for i in range(300)]    # groups longer than a batch
+        answers, done = score("program:cd '%s' && python3 shortest.py" % REWARDS, many, "--program-timeout", "60")
+        self.assertEqual([a["reward"] for a in answers[::99][:1] + answers[99:101] + answers[299:]], [10, 0, 10, 0], done.stderr)
+
 
 class Verifier(http.server.BaseHTTPRequestHandler):
     """Passes programs that contain 'right', answers nonsense for 'nonsense', and 500 the first two times for 'flaky', always

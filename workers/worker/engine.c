@@ -195,12 +195,16 @@ static void idle_show(struct engine *e)
 /* Wait for the next task; NULL: a checkpoint has been written, or the sampler has something to do and no task is waiting. */
 static struct task *task_wait(struct engine *e)
 {
-    bool busy = sampler_busy(e);
-    if (!busy && sampler_empty(e))
+    bool busy = sampler_busy(e), asked = !busy && !sampler_empty(e);
+    if (!busy && !asked)
         idle_show(e);
+    if (asked)
+        engine_waits_for(e, "the environment");
     pthread_mutex_lock(&e->lock);
     while (!e->task_first && !busy && !e->written && !e->turned_first)
         pthread_cond_wait(&e->some, &e->lock);
+    if (asked)
+        e->look.waits_for[0] = 0;
     e->written = false;
     struct task *t = e->task_first;
     if (t) {
