@@ -48,6 +48,27 @@ static struct trainer_settings settings_of(int n_rank, int zero, int64_t budget,
     return s;
 }
 
+static void auto_takes_the_lowest_stage_that_has_room(UNUSED void **state)
+{
+    static const struct {
+        int64_t gib;
+        bool whole;
+        int zero;
+    } cases[] = { { 140, false, 1 }, { 125, false, 2 }, { 90, false, 3 }, { 20, false, 3 }, { 20, true, 2 } };    // 7B on two devices
+    struct device *dev = gpu_new();
+    struct model *m = shape_new(dev, "Qwen2.5-7B");
+    struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct trainer_settings s = settings_of(2, 0, 8192, false);
+        struct plan_weights w = { .whole = cases[i].whole };
+        int zero = memory_plan_zero((size_t)cases[i].gib << 30, m, &w, &s, true, &g);
+        if (zero != cases[i].zero)
+            fail_msg("%d GiB: zero_stage %d, not %d", (int)cases[i].gib, zero, cases[i].zero);
+    }
+    model_free(m);
+    device_free(dev);
+}
+
 /* Bytes per parameter of what does not depend on the batch, as section 3 of ZeRO (arXiv 1910.02054) counts them but with an fp32 gradient:
  * 2 + 4 + 12, and its shares; the plan has two layers' gradients, what comes of others and pieces in use on top. */
 static void each_stage_keeps_its_share(UNUSED void **state)
@@ -167,6 +188,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_stage_keeps_its_share),
+        cmocka_unit_test(auto_takes_the_lowest_stage_that_has_room),
         cmocka_unit_test(a_whole_copy_beside_shards_is_counted),
         cmocka_unit_test(what_has_no_room_names_the_nearest_that_has),
         cmocka_unit_test(an_adapter_of_7b_trains_beside_its_sampler_in_40_gb),

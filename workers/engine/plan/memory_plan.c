@@ -67,10 +67,17 @@ int memory_plan_zero(size_t have, const struct model *m, const struct plan_weigh
 {
     struct trainer_settings one = *s;
     struct memory_plan p;
+    size_t least = SIZE_MAX;
+    int best = 1;
     one.offload = false;    // shards first: what is on the device needs no way over the bus
-    for (one.zero_stage = 1; one.zero_stage < ZERO_MAX && !memory_plan_in(&p, have, m, w, &one, turns, g);)
-        one.zero_stage++;
-    return one.zero_stage;
+    for (one.zero_stage = 1; one.zero_stage <= ZERO_MAX; one.zero_stage++) {
+        if (memory_plan_in(&p, have, m, w, &one, turns, g))
+            return one.zero_stage;
+        if (p.total < least)
+            best = one.zero_stage;
+        least = MIN(least, p.total);
+    }
+    return best;
 }
 
 /* A layout that is tried where the wanted one has no room. */

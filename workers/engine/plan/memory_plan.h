@@ -35,7 +35,8 @@ struct plan_weights {
  * s->state_bytes; s NULL when it does not train here. */
 MUST_USE bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, const struct plan_weights *w,
                              struct trainer_settings *s, bool turns, const struct generator_config *g);
-/* The zero_stage that auto takes for these settings of several ranks: the lowest from 1 on that has room without host memory, or 3. */
+/* The zero_stage that auto takes for these settings of several ranks: the lowest from 1 on that has room without host memory, or the
+ * one that needs least: beside a whole copy, shards of the weights are more, not less. */
 int memory_plan_zero(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
                      const struct generator_config *g);
 /* What does not fit: which settings nearest to those would, as a clause. */
