@@ -2,7 +2,7 @@
 """The same whole runs on one, two and four GPUs (as many as there are), on the most also with zero_stage 3: how long a step takes, and
 the sha256 of the weights they end with, which must be one and the same.
 
-    tests/gpu/ranks.py [--work DIR] [--steps 3] [CASE...]      cases: 0.5B 1.5B (default: both); starter, on CPUs, to try this script
+    tests/gpu/ranks.py [--work DIR] [--steps 3] [--counts 1,4] [CASE...]      cases: 0.5B 1.5B (default: both); starter, on CPUs, to try this script
 
 One JSON line for each run, then a table. Exits 1 when two layouts end in other bytes. ROLLCALL names the program.
 """
@@ -31,6 +31,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", default="/tmp/rollcall-ranks")
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--counts", help="numbers of GPUs to try (default: 1, 2, 4 and 8, as far as there are)")
     parser.add_argument("case", nargs="*")
     a = parser.parse_args()
     os.makedirs(a.work, exist_ok=True)
@@ -39,7 +40,7 @@ def main():
         c = MORE.get(name) or CASES[name]
         kind, most = ("cpu", 4) if name == "starter" else ("cuda", n_gpu())
         first = None
-        counts = [n for n in (1, 2, 4, 8) if n <= most]
+        counts = [int(n) for n in a.counts.split(",")] if a.counts else [n for n in (1, 2, 4, 8) if n <= most]
         for n, zero in [(n, "auto") for n in counts] + [(n, "3") for n in counts[-1:] if n > 1]:
             path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(n)), a.work, f"ranks-{name}-{n}-{zero}-{os.getpid()}", a.steps,
                                       ["--zero_stage", zero])
