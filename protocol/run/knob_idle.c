@@ -134,6 +134,10 @@ static bool no_metrics(const struct run_config *c)
 {
     return !c->metrics_listen[0];
 }
+static bool no_webhook(const struct run_config *c)
+{
+    return !c->alert_webhook_file[0];
+}
 static bool no_wandb(const struct run_config *c)
 {
     return strcmp(c->wandb, "off") == 0;
@@ -214,6 +218,7 @@ static const struct idle_rule {
     { "wandb_completions", no_wandb, WANDB_WHY },
     { "wandb_console", no_wandb, WANDB_WHY },
     { "wandb_host", no_wandb, WANDB_WHY },
+    { "alert_webhook_format", no_webhook, "'alert_webhook_file' is not set, so nothing is sent" },
     { "metrics_token_file", no_metrics, "'metrics_listen' is not set, so nothing is served" },
 };
 

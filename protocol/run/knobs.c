@@ -170,6 +170,7 @@ const struct knob knobs[] = {
     { "restart_stuck_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 1e6, AT(restart_stuck_s), .def = "0", .applies = APPLY_NOW, .help = "restart a process that has been stuck for this long; 0: never" },
     { "waste_alert", NULL, NULL, "watching", KNOB_I64, "sample", 0, BIG, AT(waste_alert), .def = "512", .applies = APPLY_NOW, .help = "raise an alert when this many samples in a row were left out by the verifier or were in groups outside filter_range; 0: never" },
     { "waste_limit", NULL, NULL, "watching", KNOB_I64, "sample", 0, BIG, AT(waste_limit), .def = "8192", .applies = APPLY_NOW, .help = "fail the run at this many; 0: never. A run that ends without having learned from any sample fails anyway" },
+    { "disk_alert_gib", NULL, NULL, "watching", KNOB_F64, "GiB", 0, 1e9, AT(disk_alert_gib), .def = "2", .help = "raise an alert when the disk of the run, its checkpoints or its rollouts has less than this free; 0: never" },
     { "heartbeat_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 5, .above_min = true, AT(heartbeat_s), .def = "0.5", .help = "seconds between a process's heartbeats" },
     { "telemetry_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 86400, .above_min = true, AT(telemetry_s), .def = "15", .help = "seconds between the samples of host and GPUs in the journal" },
 
@@ -183,6 +184,8 @@ const struct knob knobs[] = {
     { "wandb_completions", NULL, NULL, "exporters", KNOB_BOOL, "", AT(wandb_completions), .def = "false", .help = "also send tables of sampled completions, every rollout_log_interval steps" },
     { "wandb_console", NULL, NULL, "exporters", KNOB_BOOL, "", AT(wandb_console), .def = "false", .help = "also send the controller's log" },
     { "wandb_host", NULL, NULL, "exporters", KNOB_BOOL, "", AT(wandb_host), .def = "false", .help = "also send host and GPU figures" },
+    { "alert_webhook_file", NULL, NULL, "exporters", KNOB_PATH, "", AT(alert_webhook_file), .def = "", .help = "send alerts, critical alarms and the run's end to the webhook whose address is in this file (it is a secret): Slack's, or any that takes JSON" },
+    { "alert_webhook_format", NULL, NULL, "exporters", KNOB_TEXT, "", .choices = "auto|slack|json", AT(alert_webhook_format), .def = "auto", .help = "of the message; auto: slack for an address of hooks.slack.com, else json: {run, events: [{kind, step, time, text}]}" },
     { "tensorboard", NULL, NULL, "exporters", KNOB_BOOL, "", AT(tensorboard), .def = "false", .help = "write TensorBoard event files into RUN/export/tensorboard" },
     { "metrics_listen", NULL, NULL, "exporters", KNOB_TEXT, "", AT(metrics_listen), .def = "", .help = "serve OpenMetrics at HOST:PORT; unset: not served" },
     { "metrics_token_file", NULL, NULL, "exporters", KNOB_PATH, "", AT(metrics_token_file), .def = "", .help = "file with the bearer token that a scrape must bring" },

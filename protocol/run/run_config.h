@@ -12,7 +12,7 @@
 
 #define RUN_TEXT_MAX 1024    // bytes of one text setting, with its NUL
 #define RUN_JSON_MAX 4096
-#define KNOB_MAX 192            // most rows in the knob table
+#define KNOB_MAX 224            // most rows in the knob table
 #define TRAIN_BATCH_MAX 4096    // most prompts in an optimizer step, over all trainers
 
 enum knob_source {
@@ -142,6 +142,7 @@ struct run_config {
     double slow_s, stuck_s;              // a phase without progress for this long is called slow, stuck
     double restart_stuck_s;              // 0: never restart by rule
     int64_t waste_alert, waste_limit;    // samples in a row that were wasted before an alert, before the run fails; 0: never
+    double disk_alert_gib;               // free space below which an alert is raised; 0: never
     double heartbeat_s;
     double telemetry_s;    // between two samples in the journal
     /* exporters */
@@ -149,6 +150,7 @@ struct run_config {
     char wandb_entity[128], wandb_base_url[RUN_TEXT_MAX], wandb_group[128], wandb_tags[256], wandb_notes[RUN_TEXT_MAX];
     char wandb_ca[RUN_TEXT_MAX];
     bool wandb_completions, wandb_console, wandb_host;
+    char alert_webhook_file[RUN_TEXT_MAX], alert_webhook_format[16];
     bool tensorboard;
     char metrics_listen[64];    // "" : off; host:port
     char metrics_token_file[RUN_TEXT_MAX];

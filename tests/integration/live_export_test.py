@@ -2,7 +2,7 @@
 
 tags: limit=300
 """
-import glob, hashlib, json, os, re, signal, struct, subprocess, sys, tempfile, threading, time, unittest, unittest.mock
+import glob, hashlib, http.server, json, os, re, signal, struct, subprocess, sys, tempfile, threading, time, unittest, unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -217,6 +217,51 @@ class LiveExport(unittest.TestCase):
         end.set()
         os.kill(exporter, signal.SIGCONT)
         self.until(lambda: not self.lives(exporter))
+
+    def test_alerts_and_the_end_reach_webhooks_once_and_their_address_stays_secret(self):
+        class Hook(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with self.server.lock:
+                    self.server.tries += 1
+                    fails = self.server.tries == 1    # the first message is asked for again
+                    if not fails:
+                        self.server.came.append((self.path, body))
+                self.send_response(500 if fails else 200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *args):
+                pass
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+        server.came, server.tries, server.lock = [], 0, threading.Lock()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        task = Task()
+        self.addCleanup(task.close)
+        for form in ("json", "slack"):
+            with self.subTest(form):
+                server.came.clear()
+                server.tries = 0
+                file = task.path("hook-" + form + ".url")
+                with open(file, "w", encoding="utf-8") as f:
+                    f.write("http://127.0.0.1:%d/s3cret/path\n" % server.server_address[1])
+                run = Run(task, "hook-" + form, task.run_file(alert_webhook_file=file, alert_webhook_format=form, disk_alert_gib=1e8, max_steps=2))    # no disk is so large
+                self.addCleanup(run.kill)
+                code, last = run.wait()
+                self.assertEqual((code, last["event"]), (0, "finished"), run.logs())
+                self.assertTrue(all(path == "/s3cret/path" for path, _ in server.came))
+                if form == "json":
+                    self.assertTrue(all(body["run"] == "hook-json" for _, body in server.came))
+                    events = [e for _, body in server.came for e in body["events"]]
+                    lines = [e["kind"] + ": " + e["text"] for e in events]
+                    self.assertEqual(events[-1]["step"], 2)
+                else:
+                    lines = [line for _, body in server.came for line in body["text"].split("\n") if not line.startswith("rollcall hook-slack")]
+                self.assertEqual(sum("GiB free" in line for line in lines), 1, lines)
+                self.assertEqual(sum("finished" in line for line in lines), 1, lines)
+                self.assertNotIn("s3cret", run.logs())
 
     def test_a_dead_server_does_not_stop_the_run(self):
         task = Task()

@@ -230,6 +230,7 @@ static void exporters_make(struct agent *a)
     } kinds[] = {
         { strcmp(a->config.wandb, "off") != 0, "export wandb" },
         { a->config.tensorboard, "export tensorboard" },
+        { a->config.alert_webhook_file[0] != 0, "export webhook" },
         { a->config.metrics_listen[0] != 0, "export openmetrics" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {

@@ -8,7 +8,9 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
+#include <sys/statvfs.h>
 #include "protocol/base/clock.h"
 #include "workers/controller/controller.h"
 #include "workers/controller/groups.h"
@@ -28,10 +30,11 @@ struct storage {
     struct controller *c;
     /* the loop's own */
     struct unsynced *first, **last;
-    int64_t looked_ms;     // at the journal's log
-    int64_t told_bytes;    // how long that was when an alert said so; 0: none did
-    bool fold_told;        // that it cannot be folded
-    int reader_pid;        // that read it at the last look; 0: nobody did
+    int64_t looked_ms;       // at the journal's log
+    int64_t told_bytes;      // how long that was when an alert said so; 0: none did
+    bool fold_told;          // that it cannot be folded
+    double disk_told_gib;    // free when an alert said so; 0: none did
+    int reader_pid;          // that read it at the last look; 0: nobody did
 };
 struct unsynced {
     struct unsynced *next;
@@ -48,6 +51,33 @@ int64_t storage_due(const struct controller *c)
     return run_is_over(c) ? INT64_MAX : c->storage->looked_ms + LOOK_MS;
 }
 
+/* Free space below the setting begins an alert, and again at each halving; it is quiet again a tenth above. A disk that is full fails the
+ * run where it writes (ERR_IO), so this is the warning before. */
+static void disk_look(struct controller *c)
+{
+    struct storage *s = c->storage;
+    const char *const places[] = { c->process.run_dir, c->config.save_dir, c->config.rollout_save_dir };
+    double least = INFINITY, limit = c->config.disk_alert_gib;
+    const char *where = "";
+    char text[640];
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+        struct statvfs fs;
+        double free_gib = places[i][0] && statvfs(places[i], &fs) == 0 ? (double)fs.f_bavail * (double)fs.f_frsize / (1 << 30) : INFINITY;
+        if (free_gib < least) {
+            least = free_gib;
+            where = places[i];
+        }
+    }
+    if (!(limit > 0) || least > limit * 1.1)
+        s->disk_told_gib = 0;
+    if (!(least < limit) || (s->disk_told_gib > 0 && least > s->disk_told_gib / 2))
+        return;
+    s->disk_told_gib = least;
+    snprintf(text, sizeof text, "the disk of '%.400s' has %.3g GiB free; make room, or set save_interval, keep_checkpoints or save_dir",
+             where, least);
+    event_add(c, "alert", "controller", text, "");
+}
+
 void storage_tick(struct controller *c)
 {
     struct journal_wal wal;
@@ -57,6 +87,7 @@ void storage_tick(struct controller *c)
     if (now < storage_due(c))
         return;
     c->storage->looked_ms = now;
+    disk_look(c);
     bool folds = journal_folds(c->journal, &err);
     if (!folds && !c->storage->fold_told)
         event_add(c, "alert", "controller", err.text, "");

@@ -9,13 +9,14 @@
 
 struct export_request {
     const char *run_dir;
-    bool follow;               // continue while the run is going
-    const char *series;        // comma-separated names, NULL: all
-    bool nodes;                // csv, jsonl: samples of hosts and GPUs instead of the steps' metrics
-    const char *out_path;      // file to write; NULL: standard output
-    const char *listen;        // openmetrics: HOST:PORT
-    const char *token_file;    // openmetrics: bearer token, or NULL
-    bool offline;              // wandb: write a directory for wandb sync instead of sending
+    bool follow;                                  // continue while the run is going
+    const char *series;                           // comma-separated names, NULL: all
+    bool nodes;                                   // csv, jsonl: samples of hosts and GPUs instead of the steps' metrics
+    const char *out_path;                         // file to write; NULL: standard output
+    const char *listen;                           // openmetrics: HOST:PORT
+    const char *token_file;                       // openmetrics: bearer token, or NULL
+    const char *webhook_file, *webhook_format;    // webhook: the address is in this file; slack, json or auto
+    bool offline;                                 // wandb: write a directory for wandb sync instead of sending
 };
 struct export_kind {
     const char *name;
@@ -28,6 +29,7 @@ extern const int n_export_kinds;
 bool export_csv(const struct export_request *r, struct error *err);
 bool export_jsonl(const struct export_request *r, struct error *err);
 bool export_tensorboard(const struct export_request *r, struct error *err);
+bool export_webhook(const struct export_request *r, struct error *err);
 bool export_openmetrics(const struct export_request *r, struct error *err);
 bool export_wandb(const struct export_request *r, struct error *err);    // online or offline, as requested
 bool export_wandb_online(const struct export_request *r, struct error *err);

@@ -19,6 +19,8 @@ static bool export_cmd(int argc, char **argv, struct error *err)
         { "out", "o", CLI_STR, &r.out_path, "PATH", "write here instead of the usual place; an existing file is not overwritten" },
         { "offline", NULL, CLI_FLAG, &r.offline, NULL, "wandb: write a directory that 'wandb sync' uploads" },
         { "listen", NULL, CLI_STR, &r.listen, "HOST:PORT", "openmetrics: address to serve at" },
+        { "webhook-file", NULL, CLI_STR, &r.webhook_file, "FILE", "webhook: its first line is the address" },
+        { "webhook-format", NULL, CLI_STR, &r.webhook_format, "FORMAT", "webhook: slack, json, or auto (default): by the address" },
         { "token-file", NULL, CLI_STR, &r.token_file, "FILE", "openmetrics: require this bearer token" },
     };
     struct buf about = BUF_INIT;

@@ -58,6 +58,8 @@ static bool exporter_cmd(int argc, char **argv, struct error *err)
         return false;
     journal_await(r.run_dir);
     r.offline = strcmp(config.wandb, "offline") == 0;
+    r.webhook_file = config.alert_webhook_file[0] ? config.alert_webhook_file : NULL;
+    r.webhook_format = config.alert_webhook_format;
     r.listen = config.metrics_listen;
     r.token_file = config.metrics_token_file[0] ? config.metrics_token_file : NULL;
     for (int i = 0; i < n_export_kinds; i++)

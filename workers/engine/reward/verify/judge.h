@@ -16,7 +16,7 @@ void judge_free(struct judge *j);
 /* Ask; answer gets the text of the first choice, without <think> blocks. system may be NULL. ERR_FULL: the budget is used up. */
 MUST_USE bool judge_ask(struct judge *j, const char *system, const char *user, size_t user_len, double temperature, struct buf *answer,
                         struct error *err);
-/* The score in an answer of the form {"REASONING": ..., "SCORE": ...}, in a ``` block or not; where that is no JSON, the number
+/* The score in an answer of the form {"REASONING": ..., "SCORE": ...}, in a ``` block or not; where that is not JSON, the number
  * after "SCORE". False: there is none. */
 bool judge_json_score(const char *text, size_t len, double *score);
 /* The last JSON object in a text, with doubled braces made single where nothing else is one. A new reference, or NULL. */
