@@ -162,7 +162,7 @@ class Lora(RunCase):
         path = self.checkpoint(ONE)
         cases = [(dict(lora_rank=4, lora_dropout=0.05), "'lora_dropout' is 0.05; only 0 works"),
                  (dict(lora_rank=4, listen="127.0.0.1:0"), "'listen' and 'lora_rank' do not go together"),
-                 (dict(lora_rank=4, lora_target_modules="q_proj,lm_head"), "'lm_head' is no target module"),
+                 (dict(lora_rank=4, lora_target_modules="q_proj,lm_head"), "'lm_head' is not a target module"),
                  (dict(lora_rank=2000), "lora_rank"),
                  (dict(lora_adapter=self.task.path("none")), "cannot find the adapter"),
                  (dict(lora_adapter=self.task.path("model")), "adapter_config.json"),

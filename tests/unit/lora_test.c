@@ -654,8 +654,8 @@ static void target_modules_are_parsed_by_name(UNUSED void **state)
         { "all-linear", 0x7f, NULL },
         { "q_proj,v_proj", 1u << LORA_Q | 1u << LORA_V, NULL },
         { " q_proj  mlp.down_proj,", 1u << LORA_Q | 1u << LORA_DOWN, NULL },
-        { "proj", 0, "'proj' is no target module" },
-        { "q_proj,lm_head", 0, "'lm_head' is no target module" },
+        { "proj", 0, "'proj' is not a target module" },
+        { "q_proj,lm_head", 0, "'lm_head' is not a target module" },
         { "", 0, "is empty" },
         { " , ", 0, "is empty" },
     };

@@ -14,7 +14,7 @@ static void text_print(struct buf *out, const char *s)
     json_text_print(out, s, strlen(s), JSON_TEXT_UTF8);
 }
 
-/* A text of the body under one of two names; "": it is not there. NULL: it is no text, or longer than max - 1 bytes. */
+/* A text of the body under one of two names; "": it is not there. NULL: it is not a text, or longer than max - 1 bytes. */
 static const char *text_of(const json_t *body, const char *name, const char *other, size_t max)
 {
     const json_t *v = json_object_get(body, name) ? json_object_get(body, name) : json_object_get(body, other);

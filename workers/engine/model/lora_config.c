@@ -78,7 +78,7 @@ bool lora_targets_parse(unsigned *targets, const char *text, struct error *err)
     for (char *name = strtok_r(copy, SEPARATORS, &rest); name; name = strtok_r(NULL, SEPARATORS, &rest))
         if (!target_add(&found, name))
             return error_set(err, ERR_USAGE,
-                             "'%s' is no target module; there are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj, or "
+                             "'%s' is not a target module; there are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj, or "
                              "all-linear for all of them",
                              name);
     if (!found)
