@@ -353,6 +353,68 @@ static void shards_put(const char *from, const char *dir, const char *second)
     buf_release(&config);
 }
 
+/* The files of a model of images and text: the text part under either prefix, and parts for images, which are left out. */
+static void the_text_part_of_a_model_of_images_loads(UNUSED void **state)
+{
+    static const char *const prefixes[] = { "language_model.model.", "model.language_model." };
+    struct error err = { 0 };
+    char from[600], dir[512], path[700], name[64][128];
+    uint64_t want, got;
+    struct device *dev = device_new("ref", 1, &err);
+    snprintf(from, sizeof from, "%s/golden/models/gemma3", TEST_DATA_DIR);
+    struct model *plain = model_load(from, dev, DT_F32, &err);
+    assert_true(plain && model_weights_hash(plain, &want, &err));
+    for (size_t p = 0; p < ARRAY_SIZE(prefixes) * 2; p++) {
+        bool unknown = p % 2;    // a tensor that belongs to neither part
+        struct buf config = BUF_INIT, whole = BUF_INIT;
+        struct st_out out[65];
+        float image[2] = { 1, 2 };
+        snprintf(path, sizeof path, "%s/model.safetensors", from);
+        struct shards *s = shards_open_file(path, &err);
+        int64_t n = s ? shards_n(s) : 0;
+        assert_true(n > 0 && n <= 64);
+        for (int64_t i = 0; i < n; i++) {
+            const struct st_tensor *t = shards_at(s, i);
+            assert_true(strncmp(t->name, "model.", 6) == 0);
+            snprintf(name[i], sizeof name[i], "%s%s", prefixes[p / 2], t->name + 6);
+            out[i] = (struct st_out){ name[i], ST_F32, t->n_dim, { t->dim[0], t->dim[1] }, t->data };
+        }
+        out[n] = (struct st_out){ unknown ? "audio_tower.weight"
+                                  : p / 2 ? "model.vision_tower.weight"
+                                          : "vision_tower.weight",
+                                  ST_F32,
+                                  1,
+                                  { 2 },
+                                  image };
+        snprintf(dir, sizeof dir, "%s/wrapped-%zu", root, p);
+        snprintf(path, sizeof path, "%s/config.json", from);
+        assert_true(dir_make(dir, 0755, &err) && file_read(&config, path, 1 << 20, &err));
+        buf_fmt(&whole, "{\"model_type\":\"gemma3\",\"eos_token_id\":[1,6],\"vision_config\":{},\"text_config\":%s}", buf_text(&config));
+        snprintf(path, sizeof path, "%s/config.json", dir);
+        assert_true(file_write(path, whole.data, whole.len, &err));
+        snprintf(path, sizeof path, "%s/model.safetensors", dir);
+        assert_true(st_write(path, out, n + 1, &err));
+        struct model *m = model_load(dir, dev, DT_F32, &err);
+        if (unknown != !m || (unknown && !strstr(err.text, "'audio_tower.weight' does not belong")))
+            fail_msg("%zu: %s", p, m ? "loaded" : err.text);
+        if (m)
+            assert_true(model_weights_hash(m, &got, &err) && got == want && model_config(m)->n_eos == 2 && model_config(m)->eos[1] == 6);
+        model_free(m);
+        shards_close(s);
+        buf_release(&config);
+        buf_release(&whole);
+    }
+    struct model_config c;
+    assert_true(config_parse(&c,
+                             "{\"model_type\":\"gemma3\",\"text_config\":{\"model_type\":\"gemma3_text\",\"hidden_size\":2560,"
+                             "\"intermediate_size\":10240,\"num_hidden_layers\":34,\"sliding_window\":1024}}",
+                             "c", &err));
+    assert_true(c.n_head == 8 && c.n_kv_head == 4 && c.d_head == 256 && c.vocab == 262208 && c.rms_eps == 1e-6 && c.max_pos == 131072);
+    assert_false(config_parse(&c, "{\"model_type\":\"gemma3\"}", "config.json", &err));
+    model_free(plain);
+    device_free(dev);
+}
+
 static void sharded_models_of_any_float_type_load(UNUSED void **state)
 {
     struct error err = { 0 };
@@ -466,15 +528,11 @@ static int teardown(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_files_are_refused_and_named),
-        cmocka_unit_test(every_truncation_is_refused),
-        cmocka_unit_test(sixteen_bit_floats_convert_exactly),
-        cmocka_unit_test(a_saved_model_loads_and_is_the_same),
-        cmocka_unit_test(sharded_models_of_any_float_type_load),
-        cmocka_unit_test(configs_say_which_key_is_wrong),
-        cmocka_unit_test(traits_follow_the_family),
-        cmocka_unit_test(head_sizes_are_checked_at_load),
-        cmocka_unit_test(windows_and_caps_are_checked_at_load),
+        cmocka_unit_test(hostile_files_are_refused_and_named),   cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(sixteen_bit_floats_convert_exactly),    cmocka_unit_test(a_saved_model_loads_and_is_the_same),
+        cmocka_unit_test(sharded_models_of_any_float_type_load), cmocka_unit_test(the_text_part_of_a_model_of_images_loads),
+        cmocka_unit_test(configs_say_which_key_is_wrong),        cmocka_unit_test(traits_follow_the_family),
+        cmocka_unit_test(head_sizes_are_checked_at_load),        cmocka_unit_test(windows_and_caps_are_checked_at_load),
         cmocka_unit_test(shapes_have_the_published_sizes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -35,10 +35,13 @@ static const struct family {
     bool query_scalar;      // the class reads query_pre_attn_scalar, 256 when it is missing
     const char *act_key;    // where the class reads its activation; NULL: hidden_act
     enum gate_act act;      // when it is missing
+    const char *wrapper;    // model_type of a model of images and text whose text_config describes one of these; or NULL
     // transformers' defaults, for keys that are missing
     struct rope_family rope;
-    int64_t d_head;       // 0: hidden_size / num_attention_heads
-    int64_t n_kv_head;    // 0: num_attention_heads
+    int64_t n_head, vocab, max_pos;    // 0: they may not be missing, but max_pos, which is 32768 then
+    double rms_eps;                    // 0: it may not be missing
+    int64_t d_head;                    // 0: hidden_size / num_attention_heads
+    int64_t n_kv_head;                 // 0: num_attention_heads
     bool tied;
     enum windows windows;
     int64_t window;    // sliding_window; 0: none
@@ -87,11 +90,30 @@ static const struct family {
                         .reads_attn_cap = true,
                         .reads_logit_cap = true,
                         .named_tokens = true },
-    [FAMILY_GEMMA3] = { "gemma3_text", "Gemma3ForCausalLM",
-                        .rope = { .theta = 1e6, .local_theta = 10000, .local_key = "rope_local_base_freq" }, .n_kv_head = 4, .d_head = 256,
-                        .tied = true, .attention_bias = true, .qk_norm = true, .norm_place = NORM_AROUND, .norm_form = NORM_GEMMA,
-                        .embed_root = true, .query_scalar = true, .act_key = "hidden_activation", .act = ACT_GELU_TANH,
-                        .windows = WINDOWS_REPEAT, .window = 4096, .full_every = 6, .reads_logit_cap = true, .named_tokens = true },
+    [FAMILY_GEMMA3] = { "gemma3_text",
+                        "Gemma3ForCausalLM",
+                        .wrapper = "gemma3",
+                        .n_head = 8,
+                        .vocab = 262208,
+                        .max_pos = 131072,
+                        .rms_eps = 1e-6,
+                        .rope = { .theta = 1e6, .local_theta = 10000, .local_key = "rope_local_base_freq" },
+                        .n_kv_head = 4,
+                        .d_head = 256,
+                        .tied = true,
+                        .attention_bias = true,
+                        .qk_norm = true,
+                        .norm_place = NORM_AROUND,
+                        .norm_form = NORM_GEMMA,
+                        .embed_root = true,
+                        .query_scalar = true,
+                        .act_key = "hidden_activation",
+                        .act = ACT_GELU_TANH,
+                        .windows = WINDOWS_REPEAT,
+                        .window = 4096,
+                        .full_every = 6,
+                        .reads_logit_cap = true,
+                        .named_tokens = true },
 };
 
 static const struct activation {
@@ -309,6 +331,12 @@ static bool no_rope_read(const struct fields *r, const struct family *f, struct 
     return true;
 }
 
+/* Is this key to be read? Not when it is missing and the family has a default. */
+static bool must(const struct fields *r, const char *key, bool has_default)
+{
+    return !has_default || json_object_get(r->obj, key);
+}
+
 static bool object_read(struct model_config *c, const struct fields *r, struct error *err)
 {
     if (!family_get(r, &c->family, err) || !unsupported_refuse(r, err))
@@ -319,10 +347,14 @@ static bool object_read(struct model_config *c, const struct fields *r, struct e
     c->fused_names = f->fused_names;
     if (!act_read(r, f, c, err))
         return false;
+    c->n_head = f->n_head;
+    c->vocab = f->vocab;
+    c->rms_eps = f->rms_eps;
     if (!field_int(r, "num_hidden_layers", 1, CONFIG_LAYERS_MAX, &c->n_layer, err)
-        || !field_int(r, "hidden_size", 1, 1 << 20, &c->d_model, err) || !field_int(r, "num_attention_heads", 1, 1 << 12, &c->n_head, err)
-        || !field_int(r, "intermediate_size", 1, 1 << 22, &c->d_ff, err) || !field_int(r, "vocab_size", 1, 1 << 22, &c->vocab, err)
-        || !field_real(r, "rms_norm_eps", 0, 1, &c->rms_eps, err))
+        || !field_int(r, "hidden_size", 1, 1 << 20, &c->d_model, err) || !field_int(r, "intermediate_size", 1, 1 << 22, &c->d_ff, err)
+        || (must(r, "num_attention_heads", f->n_head > 0) && !field_int(r, "num_attention_heads", 1, 1 << 12, &c->n_head, err))
+        || (must(r, "vocab_size", f->vocab > 0) && !field_int(r, "vocab_size", 1, 1 << 22, &c->vocab, err))
+        || (must(r, "rms_norm_eps", f->rms_eps > 0) && !field_real(r, "rms_norm_eps", 0, 1, &c->rms_eps, err)))
         return false;
     c->n_kv_head = f->n_kv_head && !json_object_get(r->obj, "num_key_value_heads") ? f->n_kv_head : c->n_head;
     if (field_given(r, "num_key_value_heads") && !field_int(r, "num_key_value_heads", 1, 1 << 12, &c->n_kv_head, err))
@@ -345,7 +377,7 @@ static bool object_read(struct model_config *c, const struct fields *r, struct e
     }
     if (c->d_head % 2)
         return error_set(err, ERR_DATA, "'%s': 'head_dim' %" PRId64 " is odd; RoPE turns pairs", r->path, c->d_head);
-    c->max_pos = 32768;
+    c->max_pos = f->max_pos ? f->max_pos : 32768;
     if (field_given(r, "max_position_embeddings") && !field_int(r, "max_position_embeddings", 1, 1 << 28, &c->max_pos, err))
         return false;
     c->has_rope_local = f->rope.local_theta > 0;
@@ -389,14 +421,25 @@ static json_t *text_parse(const char *text, const char *path, struct error *err)
     return root;
 }
 
+static bool is_wrapper(const json_t *root)
+{
+    const char *type = json_string_value(json_object_get(root, "model_type"));
+    for (size_t i = 0; type && i < ARRAY_SIZE(families); i++)
+        if (families[i].wrapper && strcmp(type, families[i].wrapper) == 0)
+            return true;
+    return false;
+}
+
 bool config_parse(struct model_config *c, const char *text, const char *path, struct error *err)
 {
     *c = (struct model_config){ 0 };
     json_t *root = text_parse(text, path, err);
     if (!root)
         return false;
-    struct fields r = { root, path, "" };
-    bool ok = object_read(c, &r, err);
+    struct fields r = { root, path, "" }, inner = { json_object_get(root, "text_config"), path, "text_config." };
+    bool wrapped = is_wrapper(root) && json_is_object(inner.obj);
+    bool ok = wrapped ? object_read(c, &inner, err) && eos_get(&r, c, err) : object_read(c, &r, err);
+    c->wrapped = wrapped;
     json_decref(root);
     return ok;
 }

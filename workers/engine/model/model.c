@@ -301,8 +301,40 @@ static bool tensor_set(struct model *m, const struct tensor *t, const void *valu
     return mem_copy(m->dev, m->weights + (size_t)t->offset * e, values, (size_t)t->n_elem * e, COPY_H2D, err);
 }
 
+/* Where the text part of a model of images and text begins in the files, and what follows it. transformers 5 puts the prefix after
+ * "model.", older versions before it. */
+static const char *text_name(const struct model *m, const char *name, char *out, size_t size)
+{
+    static const char before[] = "language_model.", after[] = "model.language_model.";
+    if (m->c.wrapped && strncmp(name, before, sizeof before - 1) == 0)
+        return name + sizeof before - 1;
+    if (!m->c.wrapped || strncmp(name, after, sizeof after - 1) != 0)
+        return name;
+    snprintf(out, size, "model.%s", name + sizeof after - 1);
+    return out;
+}
+
+/* The file's tensor of one of the model's; NULL: there is none. */
+static const struct st_tensor *file_tensor(const struct model *m, const struct shards *s, const char *name)
+{
+    char path[160];
+    const struct st_tensor *t = shards_find(s, name);
+    if (t || !m->c.wrapped)
+        return t;
+    snprintf(path, sizeof path, "language_model.%s", name);
+    if ((t = shards_find(s, path)) || strncmp(name, "model.", 6) != 0)
+        return t;
+    snprintf(path, sizeof path, "model.language_model.%s", name + 6);
+    return shards_find(s, path);
+}
+
 static bool name_is_extra(const struct model *m, const char *name)
 {
+    static const char *const images[] = { "vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                                          "model.multi_modal_projector." };
+    for (size_t i = 0; m->c.wrapped && i < ARRAY_SIZE(images); i++)
+        if (strncmp(name, images[i], strlen(images[i])) == 0)
+            return true;
     // old files hold RoPE's frequencies; files of tied models may hold a second copy of the head
     const char *tail = strrchr(name, '.');
     return (tail && strcmp(tail, ".inv_freq") == 0) || (m->c.tied && strcmp(name, "lm_head.weight") == 0);
@@ -313,7 +345,7 @@ static bool tensors_check(const struct model *m, const struct shards *s, const c
 {
     for (int64_t i = 0; i < m->n_tensor; i++) {
         const struct tensor *t = &m->tensor[i];
-        const struct st_tensor *f = shards_find(s, t->name);
+        const struct st_tensor *f = file_tensor(m, s, t->name);
         if (!f)
             return error_set(err, ERR_DATA, "'%s': tensor '%s' is missing", dir, t->name);
         if (f->dtype == ST_OTHER || f->n_dim != t->n_dim || f->dim[0] != t->dim[0] || (t->n_dim == 2 && f->dim[1] != t->dim[1]))
@@ -323,7 +355,8 @@ static bool tensors_check(const struct model *m, const struct shards *s, const c
                 f->dim[0], f->n_dim > 1 ? ", " : "", (f->n_dim > 1 ? f->dim[1] : 0));
     }
     for (int64_t i = 0; i < shards_n(s); i++) {
-        const char *name = shards_at(s, i)->name;
+        char text[160];
+        const char *name = text_name(m, shards_at(s, i)->name, text, sizeof text);
         bool known = name_is_extra(m, name);
         for (int64_t k = 0; !known && k < m->n_tensor; k++)
             known = strcmp(m->tensor[k].name, name) == 0;
@@ -387,7 +420,7 @@ static bool tensors_load(struct model *m, const struct shards *s, struct error *
         goto out;
     }
     for (int64_t i = 0; i < m->n_tensor; i++) {
-        const struct st_tensor *f = shards_find(s, m->tensor[i].name);
+        const struct st_tensor *f = file_tensor(m, s, m->tensor[i].name);
         if (m->dtype == DT_F32)
             st_to_f32(stage, f);
         else
