@@ -192,7 +192,7 @@ class Console(RunCase):
                     "keys:n", "keys:x", "wait:Quarantine this prompt?", "keys:y", "wait:quarantine", "wait:is issued no more", "keys:x",
                     "wait:Quarantine this prompt?", "keys:y", "wait:is in quarantine already")
         with contextlib.closing(sqlite3.connect(os.path.join(run.dir, "journal.db"))) as db:
-            text, = db.execute("select text from event where who like '%, console' and text like '%is issued no more'").fetchone()
+            text, = db.execute("select text from event where who like '%, console%' and text like '%is issued no more'").fetchone()
             line = int(re.search(r"line (\d+) is issued no more", text).group(1))
             issued = [row for row, in db.execute("select prompt_row from item order by item")]
             self.assertIn(line - 1, issued)    # one that the screen can have shown
@@ -206,7 +206,7 @@ class Console(RunCase):
     def test_a_screen_that_may_only_look_offers_and_does_nothing_else(self):
         run = self.start()
         run.wait_step(1)
-        self.screen(run, "wait:RUNNING", "wait:read-only", "keys:S", "wait:this console is read-only", "keys:4\\r", "wait:this console is read-only", options=["--read-only"])
+        self.screen(run, "wait:RUNNING", "wait:READ-ONLY", "keys:S", "wait:this console is read-only", "keys:4\\r", "wait:this console is read-only", options=["--read-only"])
         self.assertEqual(self.status(run)["state"], "running")
 
     def test_a_reward_that_hangs_and_one_that_fails_are_alarms(self):
