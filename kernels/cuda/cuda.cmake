@@ -24,6 +24,9 @@ if(RC_HAVE_CUDA)
                         C_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON CUDA_RUNTIME_LIBRARY Static
                         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
   target_compile_options(rollcall_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>)
+  if(RC_CUDA_ARCH MATCHES "90a")    # else the kernels with Hopper's own instructions are empty
+    target_compile_definitions(rollcall_cuda PRIVATE RC_CUDA_HOPPER=1)
+  endif()
   target_link_libraries(rollcall_cuda PRIVATE ${CUBLASLT_LIB} ${CMAKE_DL_LIBS} Threads::Threads)
   install(TARGETS rollcall_cuda LIBRARY DESTINATION lib/rollcall)    # ../lib/rollcall of the executable: kernels/device.c
   get_filename_component(RC_CUBLASLT_DIR ${CUBLASLT_LIB} DIRECTORY)

@@ -4,6 +4,11 @@
 #include <stdlib.h>
 #define WORKSPACE_BYTES ((size_t)64 << 20)
 #define TURN_BYTES 256
+#ifdef RC_CUDA_HOPPER    // machine code for sm_90a is built
+#define HOPPER_BUILT true
+#else
+#define HOPPER_BUILT false
+#endif
 
 struct graph {
     cudaGraphExec_t exec;
@@ -301,6 +306,21 @@ static struct ops ops_table(void)
     return t;
 }
 
+/* Obey RC_CUDA_PATH. hopper: in, whether card and build have Hopper's instructions; out, whether to use them. */
+static bool path_choose(bool *hopper, int index, const char *card, struct error *err)
+{
+    const char *want = getenv("RC_CUDA_PATH");
+    if (!want || !*want)
+        return true;
+    if (strcmp(want, "ampere") != 0 && strcmp(want, "hopper") != 0)
+        return error_set(err, ERR_USAGE, "RC_CUDA_PATH is '%s'; it may be hopper or ampere", want);
+    if (strcmp(want, "hopper") == 0 && !*hopper)
+        return error_set(err, ERR_UNSUPPORTED, "RC_CUDA_PATH is 'hopper', for which %s (cuda:%d is a %s)",
+                         HOPPER_BUILT ? "a GPU of compute capability 9 is needed" : "this build has no code", index, card);
+    *hopper = strcmp(want, "hopper") == 0;
+    return true;
+}
+
 extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int index, struct error *err)
 {
     static const struct ops table = ops_table();
@@ -314,15 +334,9 @@ extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int
     if (!cuda_ok(cudaSetDevice(index), "opening the device", err)
         || !cuda_ok(cudaGetDeviceProperties(&prop, index), "opening the device", err))
         return NULL;
-    const char *path = getenv("RC_CUDA_PATH");
-    if (path && *path && strcmp(path, "ampere") != 0 && strcmp(path, "hopper") != 0) {
-        error_set(err, ERR_USAGE, "RC_CUDA_PATH is '%s'; it may be hopper or ampere", path);
+    bool hopper = HOPPER_BUILT && prop.major == 9;
+    if (!path_choose(&hopper, index, prop.name, err))
         return NULL;
-    }
-    if (path && strcmp(path, "hopper") == 0 && prop.major != 9) {
-        error_set(err, ERR_UNSUPPORTED, "RC_CUDA_PATH is 'hopper', which cuda:%d, a %s, does not support", index, prop.name);
-        return NULL;
-    }
     struct cuda_device *cu = (struct cuda_device *)calloc(1, sizeof *cu);
     if (!cu) {
         error_set(err, ERR_NO_MEMORY, "no memory for a device");
@@ -336,7 +350,7 @@ extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int
     cu->base.head_rows = (int64_t)400 << 20;    // 2,760 rows of 151,936 logits: 1.6 GiB in fp32
     cu->base.can_capture = true;
     cu->n_sm = prop.multiProcessorCount;
-    cu->hopper = prop.major == 9 && !(path && *path && strcmp(path, "ampere") == 0);
+    cu->hopper = hopper;
     snprintf(cu->base.name, sizeof cu->base.name, "cuda:%d", index);
     snprintf(cu->base.what, sizeof cu->base.what, "%.50s, %d multiprocessors, %zu GiB", prop.name, prop.multiProcessorCount,
              (size_t)(prop.totalGlobalMem >> 30));

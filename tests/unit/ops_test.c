@@ -1128,6 +1128,10 @@ static void both_matrix_instructions_give_attention_the_same_bits(UNUSED void **
     struct device *dev[2] = { NULL };
     if (strncmp(name, "cuda", 4) != 0)
         skip();    // a CPU has neither
+    struct error err;
+    setenv("RC_CUDA_PATH", "volta", 1);
+    assert_null(device_new(name, 0, &err));
+    assert_non_null(strstr(err.text, "'volta'; it may be hopper or ampere"));
     setenv("RC_CUDA_PATH", "ampere", 1);
     assert_non_null(dev[0] = device_of(name, NULL, 0));
     setenv("RC_CUDA_PATH", "hopper", 1);
