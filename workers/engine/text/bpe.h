@@ -44,7 +44,7 @@ struct bpe {
     uint64_t seed;             // of the hashes: a hostile file cannot aim for collisions
     bool ignore_merges;        // a piece that is a token needs no merging (Llama-3)
     bool text;                 // tokens are text, not bytes: a piece begins as characters
-    bool byte_fallback;        // a character that is no token begins as its bytes' tokens (fallback)
+    bool byte_fallback;        // a character that is not a token begins as its bytes' tokens (fallback)
     int32_t fallback[256];     // token spelt <0x00> ... <0xFF>; -1: none
     int32_t unk;               // token of a character that has no other; -1: it is dropped
     bool fuse_unk;             // one for neighbouring ones

@@ -121,7 +121,7 @@ static bool piece_fail(struct encoder *e, size_t len)
 
 static bool encode_fail(struct encoder *e, int64_t n, size_t len)
 {
-    return n == -1 ? piece_fail(e, len) : error_set(e->err, ERR_DATA, "a character is no token, and the vocabulary has no unknown one");
+    return n == -1 ? piece_fail(e, len) : error_set(e->err, ERR_DATA, "a character is not a token, and the vocabulary has no unknown one");
 }
 
 /* Encode one piece. Bytes up to end may be read. */

@@ -7,7 +7,7 @@ struct place {
     double score;
     int64_t from;    // where its last token begins; -1: not reached
     int64_t next;    // of the places on the best way to the end: the next one
-    int32_t id;      // of its last token; -1: a character that is no token
+    int32_t id;      // of its last token; -1: a character that is not a token
 };
 
 static bool scratch_grow(struct bpe_scratch *s, size_t need)

@@ -9,9 +9,9 @@
 
 struct unigram {
     double *score;     // (bpe.n_id) owned
-    double unknown;    // score of a character that is no token
+    double unknown;    // score of a character that is not a token
     size_t longest;    // bytes of the longest token
 };
-/* Encode one piece (valid UTF-8) into out, room for len ids. Returns the ids written, -1: no memory, -2: a character is no token and
+/* Encode one piece (valid UTF-8) into out, room for len ids. Returns the ids written, -1: no memory, -2: a character is not a token and
  * there is no unknown token. */
 int64_t unigram_encode(const struct unigram *u, const struct bpe *b, const uint8_t *piece, size_t len, int32_t *out, struct bpe_scratch *s);
