@@ -215,6 +215,7 @@ static bool score_cmd(int argc, char **argv, struct error *err)
         run = reward_config_of(settings, &verify);
         config.type = config.type ? config.type : run.type;
         config.max_new_tok = config.max_new_tok ? config.max_new_tok : run.max_new_tok;
+        config.response_format_tags = run.response_format_tags;
     }
     if (config.code_verifier_api_url)
         verify.code_api_url = config.code_verifier_api_url;

@@ -122,6 +122,10 @@ static bool no_penalty(const struct run_config *c)
 {
     return no_verifier(c) || !c->non_stop_penalty;
 }
+static bool no_tags(const struct run_config *c)
+{
+    return !reward_has(c, "think_answer_tags");
+}
 static bool no_service(const struct run_config *c)
 {
     return !c->code_verifier_api_url[0];
@@ -179,6 +183,7 @@ static const struct idle_rule {
     { "lora_target_modules", given_adapter, "'lora_rank' is 0, or 'lora_adapter' has its own" },
     { "code_verifier_api_url", no_code, "no part of 'reward_type' is code or code_share" },
     { "reward_timeout_s", no_wait, "no part of 'reward_type' is code, code_share or a program" },
+    { "response_format_tags", no_tags, "no part of 'reward_type' is think_answer_tags" },
     { "verification_reward", no_verifier, VERIFY_WHY },
     { "remap_verifier", no_verifier, VERIFY_WHY },
     { "format_reward", no_verifier, VERIFY_WHY },

@@ -117,6 +117,7 @@ const struct knob knobs[] = {
     { "lora_adapter", NULL, NULL, "adapter", KNOB_PATH, "", AT(lora_adapter), .def = "", .help = "start from this adapter, a directory as PEFT writes it, with its rank, alpha and modules, instead of a new one" },
 
     { "reward_type", NULL, "rt", "reward", KNOB_TEXT, "", AT(reward_type), .def = "think_answer_tags", .help = "think_answer_tags, boxed, math, code, code_share, program:CMD, environment, verify (the verifiers that each row names in 'dataset'), verify:NAME (one for all rows), or a weighted list '0.8*boxed + 0.2*program:CMD'" },
+    { "response_format_tags", NULL, NULL, "reward", KNOB_OBJECT, "", AT(response_format_tags), .def = "", .help = "tags of think_answer_tags: {\"think_start\": {\"text\": \"<think>\", \"num_occur\": 1}, \"think_end\": …, \"answer_start\": …, \"answer_end\": …}; a response ends with answer_end" },
     { "verification_reward", NULL, NULL, "reward", KNOB_F64, "", 0, 1e6, .above_min = true, AT(verification_reward), .def = "10", .help = "reward of a verifier's score of 1" },
     { "remap_verifier", NULL, NULL, "reward", KNOB_TEXT, "", AT(remap_verifier), .def = "", .help = "OLD=NEW: rows that name the verifier OLD are verified by NEW" },
     { "format_reward", NULL, NULL, "reward", KNOB_F64, "", 0, 1e6, AT(format_reward), .def = "0", .help = "reward of the format '... </think> <answer>...</answer>', without which verifiers give nothing; 0: the format does not matter" },

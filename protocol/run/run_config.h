@@ -118,7 +118,7 @@ struct run_config {
     double code_max_execution_time, code_pass_rate_reward_threshold;
     bool code_apply_perf_penalty;
     bool additive_format_reward, non_stop_penalty, only_reward_good_outputs, math_symbolic;
-    char remap_verifier[128];
+    char remap_verifier[128], response_format_tags[RUN_TEXT_MAX];
     double reward_timeout_s;    // time limit of a reward program or the external verifier
     int64_t scorer_threads;
     /* environment */

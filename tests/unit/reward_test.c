@@ -61,6 +61,35 @@ static void the_score_table_is_colossalchats(UNUSED void **state)
     }
 }
 
+static void the_tags_of_a_response_can_be_others(UNUSED void **state)
+{
+    static const char tags[] = "{\"think_start\":{\"text\":\"[T]\",\"num_occur\":1},\"think_end\":{\"text\":\"[/T]\",\"num_occur\":2},"
+                               "\"answer_start\":{\"text\":\"[A]\"}}";
+    static const struct { const char *response; double reward; int format; const char *why; } cases[] = {
+        { "[T] a [/T] b [/T] [A] 42 </answer>", 10, 1, "all tags, one of them twice, one by default" },
+        { "[T] a [/T] [A] 42 </answer>", 0, 0, "one tag too few" },
+        { "[T] a [/T] b [/T] c [/T] [A] 42 </answer>", 0, 0, "one too many" },
+        { "[/T] [T] a [/T] [A] 42 </answer>", 0, 0, "wrong order" },
+        { "[T] a [/T] b [/T] [A] 42 </answer>.", 0, 0, "something after the end" },
+        { "<think> a </think><answer> 42 </answer>", 0, 0, "the default's tags" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct reward_config config = { .type = "think_answer_tags", .max_new_tok = 100, .response_format_tags = tags };
+        struct reward_output o = score(&config, cases[i].response, "42", 10, FINISH_STOP);
+        print_message("%s\n", cases[i].why);
+        assert_float_equal(o.reward, cases[i].reward, 0);
+        assert_int_equal((int)o.format_acc, cases[i].format);
+    }
+    static const char *const wrong[] = { "[]", "{\"think\":{\"text\":\"x\"}}", "{\"think_end\":{\"num_occur\":1}}", "{\"think_end\":{\"text\":\"\"}}",
+                                         "{\"think_end\":{\"text\":\"x\",\"num_occur\":0}}" };
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        struct error err = { 0 };
+        assert_null(reward_new(&(struct reward_config){ .type = "think_answer_tags", .response_format_tags = wrong[i] }, &err));
+        assert_int_equal(err.code, ERR_USAGE);
+        assert_non_null(strstr(err.text, "response_format_tags"));
+    }
+}
+
 static void evaluation_needs_no_valid_format(UNUSED void **state)
 {
     struct reward_config config = { .type = "think_answer_tags", .eval = true };
@@ -190,6 +219,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_score_table_is_colossalchats),
+        cmocka_unit_test(the_tags_of_a_response_can_be_others),
         cmocka_unit_test(evaluation_needs_no_valid_format),
         cmocka_unit_test(length_rules_follow_the_vectors),
         cmocka_unit_test(a_missing_gt_answer_leaves_the_sample_out),

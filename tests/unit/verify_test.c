@@ -233,14 +233,14 @@ static void a_row_that_cannot_be_verified_is_left_out_and_refused_at_the_start(U
     static const struct {
         const char *row, *says;
     } cases[] = {
-        { "{\"dataset\":\"gsm9k\",\"ground_truth\":\"42\"}", "'gsm9k' is no verifier; there are gsm8k, math" },
+        { "{\"dataset\":\"gsm9k\",\"ground_truth\":\"42\"}", "'gsm9k' is not a verifier; there are gsm8k, math" },
         { "{\"ground_truth\":\"42\"}", "'dataset' is missing" },
         { "{\"dataset\":\"gsm8k\"}", "'ground_truth' is missing" },
         { "{\"dataset\":\"gsm8k\",\"ground_truth\":[\"1\",\"2\"]}", "verifier 'gsm8k': the ground truth must be a number" },
         { "{\"dataset\":[\"gsm8k\",\"math\"],\"ground_truth\":[\"1\"]}", "'dataset' names 2 verifiers, and 'ground_truth' has 1" },
         { "{\"dataset\":\"max_length\",\"ground_truth\":\"long\"}", "must be a number of tokens" },
         { "{\"dataset\":\"ifeval\",\"ground_truth\":\"[{'instruction_id': ['keywords:nothing'], 'kwargs': [None]}]\"}",
-          "'keywords:nothing' is no instruction" },
+          "'keywords:nothing' is not an instruction" },
         { "{\"dataset\":\"ifeval\",\"ground_truth\":\"[{'instruction_id': ['keywords:word_once'], 'kwargs': [None]}]\"}",
           "'keyword' of 'keywords:word_once' must be a text" },
         { "{\"dataset\":\"ifeval\",\"ground_truth\":\"[{'instruction_id': ['keywords:frequency'], 'kwargs': [{'keyword': 'a', 'frequency': 1, 'relation': 'at most'}]}]\"}",
@@ -333,9 +333,9 @@ static void settings_that_make_no_sense_are_refused(UNUSED void **state)
     static const struct {
         const char *type, *remap, *says;
     } cases[] = {
-        { "verify:gsm9k", NULL, "'gsm9k' is no verifier" }, { "verify", "math", "it must be OLD=NEW" },
-        { "verify", "=math", "it must be OLD=NEW" },        { "verify", "a=b=c", "it must be OLD=NEW" },
-        { "verify", "a=b", "'b', which is no verifier" },
+        { "verify:gsm9k", NULL, "'gsm9k' is not a verifier" }, { "verify", "math", "it must be OLD=NEW" },
+        { "verify", "=math", "it must be OLD=NEW" },           { "verify", "a=b=c", "it must be OLD=NEW" },
+        { "verify", "a=b", "'b', which is not a verifier" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct verify_options o = VERIFY_OPTIONS_DEFAULT;

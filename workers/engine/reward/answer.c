@@ -1,4 +1,5 @@
 #include "workers/engine/reward/answer.h"
+#include <jansson.h>
 #include <stdint.h>
 #include <string.h>
 #include "protocol/base/macros.h"
@@ -51,31 +52,66 @@ static const char *find(const char *text, const char *end, const char *what)
     return text < end ? memmem(text, (size_t)(end - text), what, strlen(what)) : NULL;
 }
 
-bool answer_tagged(const char *text, size_t len, struct span *out)
+const struct answer_tags answer_tags_default = { { "<think>", "</think>", "<answer>", "</answer>" }, { 1, 1, 1, 1 } };
+
+bool answer_tags_read(struct answer_tags *t, const char *json, struct error *err)
 {
-    const char *p = text, *end = text + len;
+    static const char *const names[ANSWER_TAGS] = { "think_start", "think_end", "answer_start", "answer_end" };
+    json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, NULL), *tag;
+    const char *name;
+    bool ok = json_is_object(root) || error_set(err, ERR_USAGE, "'response_format_tags' must be an object of tags");
+    *t = answer_tags_default;
+    json_object_foreach(root, name, tag)
+    {
+        size_t i = 0;
+        while (i < ANSWER_TAGS && strcmp(names[i], name) != 0)
+            i++;
+        const json_t *text = json_object_get(tag, "text"), *n = json_object_get(tag, "num_occur");
+        size_t len = json_string_length(text);
+        if (ok && i == ANSWER_TAGS)
+            ok = error_set(err, ERR_USAGE,
+                           "'response_format_tags' has '%.40s'; there are think_start, think_end, answer_start and answer_end", name);
+        else if (ok && (len == 0 || len >= sizeof t->text[0] || strlen(json_string_value(text)) != len))
+            ok = error_set(err, ERR_USAGE, "'text' of '%s' in 'response_format_tags' must be a text of 1 to %zu bytes", name,
+                           sizeof t->text[0] - 1);
+        else if (ok && n && (!json_is_integer(n) || json_integer_value(n) < 1))
+            ok = error_set(err, ERR_USAGE, "'num_occur' of '%s' in 'response_format_tags' must be a number from 1", name);
+        if (!ok)
+            break;
+        strcpy(t->text[i], json_string_value(text));
+        t->n[i] = n ? json_integer_value(n) : 1;
+    }
+    json_decref(root);
+    return ok;
+}
+
+bool answer_tagged(const char *text, size_t len, const struct answer_tags *tags, struct span *out)
+{
+    const char *p = text, *end = text + len, *open = tags->text[2], *close = tags->text[3];
     bool found = false;
     for (;;) {    // as the regular expression <answer>(.*?)</answer> finds them: left to right, not overlapping
-        const char *from = find(p, end, "<answer>");
-        const char *to = from ? find(from + strlen("<answer>"), end, "</answer>") : NULL;
+        const char *from = find(p, end, open);
+        const char *to = from ? find(from + strlen(open), end, close) : NULL;
         if (!to)
             return found;
-        from += strlen("<answer>");
+        from += strlen(open);
         *out = span_trim((struct span){ from, (size_t)(to - from) });
         found = true;
-        p = to + strlen("</answer>");
+        p = to + strlen(close);
     }
 }
 
-bool answer_tags_valid(const char *text, size_t len)
+bool answer_tags_valid(const char *text, size_t len, const struct answer_tags *tags)
 {
-    static const char *const tags[] = { "<think>", "</think>", "<answer>", "</answer>" };
     const char *end = text + len, *last = text;
-    for (size_t i = 0; i < ARRAY_SIZE(tags); i++) {
-        const char *at = find(text, end, tags[i]);
-        if (!at || find(at + strlen(tags[i]), end, tags[i]) || at < last)
+    for (size_t i = 0; i < ANSWER_TAGS; i++) {
+        const char *first = find(text, end, tags->text[i]), *at = first;
+        int64_t n = 0;
+        for (; at && n <= tags->n[i]; n++)
+            at = find(at + strlen(tags->text[i]), end, tags->text[i]);
+        if (!first || n != tags->n[i] || first < last)
             return false;
-        last = at;
+        last = first;
     }
-    return last + strlen("</answer>") == end;
+    return last + strlen(tags->text[ANSWER_TAGS - 1]) == end;
 }

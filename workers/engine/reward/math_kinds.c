@@ -63,12 +63,13 @@ static void one_score(struct math *m, enum answer_form form, const struct reward
         return;
     }
     text_copy(out->gold, sizeof out->gold, gold, gold_len);
+    const struct answer_tags *tags = config->tags ? config->tags : &answer_tags_default;
     bool found = true, format = true;
     switch (form) {
     case FORM_BOXED: format = found = answer_boxed(in->response, in->response_len, &pred); break;
     case FORM_TAGS:
-        found = answer_tagged(in->response, in->response_len, &pred);
-        format = found && answer_tags_valid(in->response, in->response_len);
+        found = answer_tagged(in->response, in->response_len, tags, &pred);
+        format = found && answer_tags_valid(in->response, in->response_len, tags);
         break;
     case FORM_WHOLE: math_response(m, in->response, in->response_len, gold, gold_len, &res); break;
     }

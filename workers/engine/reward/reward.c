@@ -6,6 +6,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/cli.h"
 #include "protocol/run/run_config.h"
+#include "workers/engine/reward/answer.h"
 #include "workers/engine/reward/kind.h"
 #include "workers/engine/reward/verify/verify.h"
 
@@ -22,6 +23,7 @@ struct part {
 };
 struct reward {
     struct reward_config config;
+    struct answer_tags tags;
     char *url, *key_file;    // copies of what config points to
     struct part *part;       // (n_part)
     int n_part;
@@ -64,6 +66,7 @@ struct reward_config reward_config_of(const struct run_config *c, struct verify_
         .program_timeout_s = c->reward_timeout_s,
         .code_verifier_api_url = c->code_verifier_api_url[0] ? c->code_verifier_api_url : NULL,
         .code_verifier_key_file = c->code_verifier_key_file[0] ? c->code_verifier_key_file : NULL,
+        .response_format_tags = c->response_format_tags[0] ? c->response_format_tags : NULL,
         .verify = options,
     };
 }
@@ -163,6 +166,10 @@ struct reward *reward_new(const struct reward_config *config, struct error *err)
         error_set(err, ERR_USAGE, "a reward type of 1 to %d bytes is needed", TYPE_MAX);
         goto out;
     }
+    if (config->response_format_tags && !answer_tags_read(&r->tags, config->response_format_tags, err))
+        goto out;
+    r->config.tags = config->response_format_tags ? &r->tags : NULL;
+    r->config.response_format_tags = NULL;
     type = strdup(config->type);
     r->url = config->code_verifier_api_url ? strdup(config->code_verifier_api_url) : NULL;
     r->part = calloc(GROUP_PARTS_MAX, sizeof *r->part);

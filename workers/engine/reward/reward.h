@@ -10,6 +10,7 @@
 #include "protocol/base/error.h"
 #include "protocol/run/group.h"
 
+struct answer_tags;
 enum verdict {
     VERDICT_DIFFERENT,
     VERDICT_EQUAL,
@@ -95,6 +96,8 @@ struct reward_config {
     bool eval;                             // evaluation: an answer counts without a valid format too
     const char *code_verifier_api_url;     // NULL: the local sandbox
     const char *code_verifier_key_file;    // its bearer token; NULL: none
+    const char *response_format_tags;      // of think_answer_tags, as answer_tags_read takes them; NULL: the default
+    const struct answer_tags *tags;        // reward_new's own
     const struct verify_options *verify;    // NULL: VERIFY_OPTIONS_DEFAULT; borrowed until reward_new returns
     double program_timeout_s;               // for an answer of the user's reward program, or one test of a code reward; 0: 10
 };

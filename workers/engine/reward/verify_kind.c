@@ -49,7 +49,7 @@ static bool remap_read(struct verify *v, const char *text, struct error *err)
     *equal = 0;
     v->old_name = v->remap;
     v->new_name = equal + 1;
-    return verify_find(v->new_name) || error_set(err, ERR_USAGE, "'remap_verifier' names '%s', which is no verifier", v->new_name);
+    return verify_find(v->new_name) || error_set(err, ERR_USAGE, "'remap_verifier' names '%s', which is not a verifier", v->new_name);
 }
 
 static bool unknown(const char *name, struct error *err)
@@ -59,7 +59,7 @@ static bool unknown(const char *name, struct error *err)
     char known[512] = "";
     for (size_t i = 0, used = 0; i < n && used < sizeof known; i++)
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", table[i].name);
-    return error_set(err, ERR_DATA, "'%.60s' is no verifier; there are %s", name, known);
+    return error_set(err, ERR_DATA, "'%.60s' is not a verifier; there are %s", name, known);
 }
 
 /* url: of the judge, in place of the options'; NULL: theirs. */

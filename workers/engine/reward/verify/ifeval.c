@@ -113,7 +113,7 @@ bool verify_ifeval_check(struct verify_host *h, const json_t *truth, struct erro
     {
         const struct instruction *one = json_is_string(id) ? find(ifeval_instructions, ifeval_n_instruction, json_string_value(id)) : NULL;
         if (!one) {
-            error_set(err, ERR_DATA, "'%.60s' is no instruction of IFEval", json_is_string(id) ? json_string_value(id) : "?");
+            error_set(err, ERR_DATA, "'%.60s' is not an instruction of IFEval", json_is_string(id) ? json_string_value(id) : "?");
             goto out;
         }
         TRY(ifeval_args_check(one, json_array_get(args, i), err));

@@ -83,7 +83,7 @@ struct judge *judge_new(const struct verify_options *o, struct error *err)
     http_only(j->curl, true);
     if (curl_easy_setopt(j->curl, CURLOPT_URL, j->url) == CURLE_OK)
         return j;
-    error_set(err, ERR_USAGE, "'llm_judge_url' is '%s', which is no address", o->llm_judge_url);
+    error_set(err, ERR_USAGE, "'llm_judge_url' is '%s', which is not an address", o->llm_judge_url);
 out:
     judge_free(j);
     return NULL;
