@@ -5,10 +5,35 @@
 #include <stdlib.h>
 #include <string.h>
 #include "workers/serve/atropos_data.h"
+#include "workers/serve/atropos_group.h"
 
 #define LIST_MAX 8
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* What a run takes of it keeps to the run's bounds. */
+static void run_try(const struct scored *posted)
+{
+    static const struct posted_rules rules = { .max_seq_tok = 50, .n_id = 500 };
+    struct error err;
+    struct group *g = posted_group(posted, &rules, 1, &err);
+    if (posted_version(posted, 7) < 0 || posted_version(posted, 7) > 7)
+        abort();
+    if (!g)
+        return;
+    int64_t at = 0;
+    if (g->n_sample != posted->n_seq || g->n_prompt < 1)
+        abort();
+    for (int32_t i = 0; i < g->n_sample; at += g->sample[i++].n_tok)
+        if (g->sample[i].first_tok != at || g->sample[i].n_tok < 1 || g->n_prompt + g->sample[i].n_tok > rules.max_seq_tok)
+            abort();
+    if (at != g->n_tok)
+        abort();
+    for (int64_t k = 0; k < g->n_tok; k++)
+        if (g->token[k] < 0 || g->token[k] >= rules.n_id || !(g->logp[k] <= 1))
+            abort();
+    group_free(g);
+}
 
 static void group_check(struct scored *g)
 {
@@ -27,6 +52,7 @@ static void group_check(struct scored *g)
     if (!v && json_error_code(&why) != json_error_numeric_overflow)    // ids may be longer than jansson's
         abort();
     json_decref(v);
+    run_try(g);
     scored_drop(g);
 }
 
