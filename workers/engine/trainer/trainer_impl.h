@@ -75,6 +75,15 @@ size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *
 MUST_USE bool state_new(struct trainer *t, struct error *err);
 MUST_USE bool grad_new(struct trainer *t, struct error *err);
 void update_release(struct trainer *t);
+/* A run of the update: n elements of the flat order from `flat`, whose state is kept from `at`. */
+struct update_run {
+    int64_t flat, n, at;
+    const float *grad;
+};
+struct update_run update_run_of(const struct trainer *t, int i);
+int64_t update_run_n_dev(const struct trainer *t, const struct update_run *r);    // of its elements, how many are kept on the device
+char *update_weights_at(const struct trainer *t, const struct update_run *r, int64_t from);    // the weights from its element `from` on
+int64_t update_grad_n(const struct model *m, const struct trainer_settings *s);    // of this rank's gradient: all, or so many places
 
 /* step.c: packed sequences, as every kind of step runs them. */
 void micro_clear(struct micro *mb);

@@ -12,7 +12,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include "kernels/collective/collective.h"
 #include "kernels/collective/exchange.h"
 #include "workers/engine/model/lora.h"
@@ -65,8 +64,7 @@ static int64_t slot_n(const struct model *m, const struct trainer_settings *s)
     return most;
 }
 
-/* Elements of this rank's gradient: all, or so many places. */
-static int64_t grad_n(const struct model *m, const struct trainer_settings *s)
+int64_t update_grad_n(const struct model *m, const struct trainer_settings *s)
 {
     return several(s) && s->zero_stage >= 2 ? exchange_slots_n(piece_max(m), slot_n(m, s), GRAD_SLOTS) : model_n_flat(m);
 }
@@ -78,7 +76,7 @@ static int64_t stage_n(const struct model *m, const struct trainer_settings *s)
 
 size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *s)
 {
-    int64_t n = grad_n(m, s);
+    int64_t n = update_grad_n(m, s);
     if (several(s))
         n += own_max(m, s->n_rank) + stage_n(m, s);
     return (size_t)n * 4;
@@ -200,7 +198,7 @@ bool grad_new(struct trainer *t, struct error *err)
         return false;
     share_walk(t, p->share);
     p->share_handle = &t->share_handle;
-    if (t->own_only && !(t->grad = mem_new(t->dev, (size_t)grad_n(t->m, &t->set) * 4, "gradient", err)))
+    if (t->own_only && !(t->grad = mem_new(t->dev, (size_t)update_grad_n(t->m, &t->set) * 4, "gradient", err)))
         return false;
     p->grad = t->grad;
     p->n_slot = t->set.zero_stage >= 2 ? GRAD_SLOTS : 0;
@@ -210,20 +208,16 @@ bool grad_new(struct trainer *t, struct error *err)
 
 bool trainer_grad_clear(struct trainer *t, struct error *err)
 {
-    return OP(t->dev, err, mem_fill, .y = t->grad, .size_bytes = (size_t)grad_n(t->m, &t->set) * 4);
+    return OP(t->dev, err, mem_fill, .y = t->grad, .size_bytes = (size_t)update_grad_n(t->m, &t->set) * 4);
 }
 
-/* A run of the update: n elements of the flat order from `flat`, whose state is kept from `at`. */
-struct run {
-    int64_t flat, n, at;
-    const float *grad;
-};
-static struct run run_of(const struct trainer *t, int i)
+struct update_run update_run_of(const struct trainer *t, int i)
 {
     const struct trainer_parts *p = &t->p;
     if (!t->own_only)
-        return (struct run){ .n = t->n_flat, .grad = t->grad };
-    return (struct run){ .flat = p->piece_at[i] + p->own_first[i], .n = p->own_n[i], .at = p->own_at[i], .grad = p->sum + p->own_at[i] };
+        return (struct update_run){ .n = t->n_flat, .grad = t->grad };
+    return (
+        struct update_run){ .flat = p->piece_at[i] + p->own_first[i], .n = p->own_n[i], .at = p->own_at[i], .grad = p->sum + p->own_at[i] };
 }
 
 int trainer_n_run(const struct trainer *t)
@@ -231,8 +225,7 @@ int trainer_n_run(const struct trainer *t)
     return t->own_only ? t->p.n_piece : 1;
 }
 
-/* The weights of run r from its element `from` on. */
-static char *weights_at(const struct trainer *t, const struct run *r, int64_t from)
+char *update_weights_at(const struct trainer *t, const struct update_run *r, int64_t from)
 {
     size_t bytes, e = dtype_size(model_dtype(t->m));
     if (t->p.weights)
@@ -242,24 +235,23 @@ static char *weights_at(const struct trainer *t, const struct run *r, int64_t fr
 
 void *trainer_run_weights(const struct trainer *t, int run, size_t *size_bytes)
 {
-    struct run r = run_of(t, run);
+    struct update_run r = update_run_of(t, run);
     *size_bytes = (size_t)r.n * dtype_size(model_dtype(t->m));
-    return weights_at(t, &r, 0);
+    return update_weights_at(t, &r, 0);
 }
 
-/* Of a run's elements, how many are kept on the device. */
-static int64_t run_n_dev(const struct trainer *t, const struct run *r)
+int64_t update_run_n_dev(const struct trainer *t, const struct update_run *r)
 {
     return MAX(MIN(r->n, t->n_dev - r->at), 0);
 }
 
 /* Copy elements of a run's weights to the host as fp32, or zeros, through the stage. */
-static bool host_run_init(struct trainer *t, enum trainer_state_kind kind, const struct run *r, struct error *err)
+static bool host_run_init(struct trainer *t, enum trainer_state_kind kind, const struct update_run *r, struct error *err)
 {
     int64_t most = (int64_t)(t->stage_bytes / 4);
-    for (int64_t at = run_n_dev(t, r); at < r->n; at += most) {
+    for (int64_t at = update_run_n_dev(t, r); at < r->n; at += most) {
         int64_t k = MIN(most, r->n - at);
-        bool ok = kind == STATE_MASTER ? OP(t->dev, err, cast, .y = t->stage, .x = weights_at(t, r, at), .n = k, .scale = 1,
+        bool ok = kind == STATE_MASTER ? OP(t->dev, err, cast, .y = t->stage, .x = update_weights_at(t, r, at), .n = k, .scale = 1,
                                             .y_dtype = DT_F32, .x_dtype = model_dtype(t->m))
                                        : OP(t->dev, err, mem_fill, .y = t->stage, .size_bytes = (size_t)k * 4);
         if (!ok || !mem_copy(t->dev, t->host_state[kind] + (r->at + at - t->n_dev), t->stage, (size_t)k * 4, COPY_D2H, err))
@@ -271,7 +263,7 @@ static bool host_run_init(struct trainer *t, enum trainer_state_kind kind, const
 static bool host_state_init(struct trainer *t, enum trainer_state_kind kind, struct error *err)
 {
     for (int i = 0; i < trainer_n_run(t); i++) {
-        struct run r = run_of(t, i);
+        struct update_run r = update_run_of(t, i);
         if (!host_run_init(t, kind, &r, err))
             return false;
     }
@@ -309,8 +301,8 @@ static bool dev_state_init(struct trainer *t, enum trainer_state_kind kind, stru
     if (kind != STATE_MASTER)
         return OP(t->dev, err, mem_fill, .y = t->state[kind], .size_bytes = (size_t)t->n_dev * 4);
     for (int i = 0; i < trainer_n_run(t); i++) {
-        struct run r = run_of(t, i);
-        if (!OP(t->dev, err, cast, .y = t->state[kind] + r.at, .x = weights_at(t, &r, 0), .n = run_n_dev(t, &r), .scale = 1,
+        struct update_run r = update_run_of(t, i);
+        if (!OP(t->dev, err, cast, .y = t->state[kind] + r.at, .x = update_weights_at(t, &r, 0), .n = update_run_n_dev(t, &r), .scale = 1,
                 .y_dtype = DT_F32, .x_dtype = model_dtype(t->m)))
             return false;
     }
@@ -324,7 +316,7 @@ bool state_new(struct trainer *t, struct error *err)
     TRY(host_state_new(t, what, err));
     for (int k = 0; k < STATE_N; k++) {
         if (k == STATE_MASTER && !t->own_master) {
-            t->state[k] = (float *)(void *)weights_at(t, &(struct run){ 0 }, 0);
+            t->state[k] = (float *)(void *)update_weights_at(t, &(struct update_run){ 0 }, 0);
             continue;
         }
         TRY(t->state[k] || (t->state[k] = mem_new(t->dev, (size_t)t->n_dev * 4, what[k], err)) != NULL);
@@ -439,12 +431,12 @@ static int64_t decay_stretch(const struct trainer *t, const struct trainer_hyper
 }
 
 /* AdamW of n elements of run r from its element `from` on, all of them on the device or all in host memory. */
-static struct adamw adamw_of(const struct trainer *t, const struct trainer_hyper *h, const struct run *r, int64_t from, int64_t n,
+static struct adamw adamw_of(const struct trainer *t, const struct trainer_hyper *h, const struct update_run *r, int64_t from, int64_t n,
                              double decay)
 {
     int64_t at = r->at + from, far = at - t->n_dev;
     bool here = at < t->n_dev;
-    char *weights = weights_at(t, r, from);
+    char *weights = update_weights_at(t, r, from);
     return (struct adamw){ .weight = weights,
                            .master = !t->own_master ? (here ? (float *)(void *)weights : NULL)
                                      : here         ? t->state[STATE_MASTER] + at
@@ -465,8 +457,8 @@ static struct adamw adamw_of(const struct trainer *t, const struct trainer_hyper
 
 bool trainer_run_apply(struct trainer *t, const struct trainer_hyper *h, int run, struct error *err)
 {
-    struct run r = run_of(t, run);
-    int64_t n_dev = run_n_dev(t, &r), n;
+    struct update_run r = update_run_of(t, run);
+    int64_t n_dev = update_run_n_dev(t, &r), n;
     double decay;
     for (int64_t at = n_dev; at < r.n; at += n) {    // first, so that its last copies overlap with the part on the device
         n = decay_stretch(t, h, r.flat + at, r.n - at, &decay);
@@ -502,138 +494,4 @@ bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *gra
         if (!OP(t->dev, err, sumsq, .part = p->norm_part + p->part_at[i], .x = t->grad + p->piece_at[i], .n = p->piece_n[i]))
             return false;
     return trainer_norm_all(t, h, grad_norm, err) && trainer_run_apply(t, h, 0, err) && trainer_apply_end(t, err);
-}
-
-/* ---- state */
-/* Memory that every rank has for its shards, laid out alike: the first n_dev elements on the device, the others in the host's. */
-struct shards_at {
-    const void *dev, *host;    // this rank's
-    int64_t n_dev;
-    size_t e;    // bytes an element
-};
-
-/* Copy n elements of another rank's shards, from element `at` of them on, to out. */
-static bool shard_copy(const struct trainer *t, const struct shards_at *s, int rank, int64_t at, int64_t n, char *out, struct error *err)
-{
-    int64_t here = MAX(MIN(n, s->n_dev - at), (int64_t)0);
-    if (here > 0
-        && !mem_copy(t->dev, out, (const char *)t->reach.peer(t->reach.ctx, s->dev, rank) + (size_t)at * s->e, (size_t)here * s->e,
-                     COPY_D2H, err))
-        return false;
-    if (here < n)
-        memcpy(out + (size_t)here * s->e, (const char *)t->reach.peer(t->reach.ctx, s->host, rank) + (size_t)(at + here - s->n_dev) * s->e,
-               (size_t)(n - here) * s->e);
-    return true;
-}
-
-/* Shards of all ranks, from where they are. */
-static bool shards_gather(const struct trainer *t, const struct shards_at *s, void *out, struct error *err)
-{
-    const struct trainer_parts *p = &t->p;
-    bool ok = true;
-    if (!t->reach.peer)
-        return error_set(err, ERR_CLOSED, "the trainers have parted, and each has its shard only");
-    if (!t->reach.begin(t->reach.ctx, err))
-        return false;
-    for (int q = 0; q < t->set.n_rank && ok; q++)
-        for (int64_t i = 0, at = 0, n; i < p->n_piece && ok; at += n, i++) {
-            int64_t first;
-            n = collective_shard(p->piece_n[i], t->set.n_rank, q, &first);
-            ok = shard_copy(t, s, q, at, n, (char *)out + (size_t)(p->piece_at[i] + first) * s->e, err);
-        }
-    ok = ok && device_sync(t->dev, err);
-    t->reach.end(t->reach.ctx);
-    return ok;
-}
-
-bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
-{
-    bool whole = kind == STATE_MASTER && !t->own_master;    // a master in fp32 is the weights
-    if (t->p.weights || (t->own_only && !whole))
-        return shards_gather(t, &(struct shards_at){ t->state[kind], t->host_state[kind], whole ? t->n_state : t->n_dev, 4 }, out, err);
-    int64_t n = whole ? t->n_flat : t->n_dev;
-    if (!mem_copy(t->dev, out, t->state[kind], (size_t)n * 4, COPY_D2H, err) || !device_sync(t->dev, err))
-        return false;
-    if (n < t->n_flat)
-        memcpy(out + n, t->host_state[kind], (size_t)(t->n_flat - n) * 4);
-    return true;
-}
-
-bool trainer_weights_get(const struct trainer *t, void *out, struct error *err)
-{
-    size_t bytes, e = dtype_size(model_dtype(t->m));
-    if (t->p.weights)
-        return shards_gather(t, &(struct shards_at){ t->p.weights, NULL, t->n_state, e }, out, err);
-    const void *weights = model_weights(t->m, &bytes);
-    return mem_copy(t->dev, out, weights, bytes, COPY_D2H, err) && device_sync(t->dev, err);
-}
-
-/* The weights of run r from masters on the host, through the gradient's memory. */
-static bool weights_set(struct trainer *t, const float *in, const struct run *r, struct error *err)
-{
-    int64_t most = grad_n(t->m, &t->set);
-    for (int64_t at = 0; at < r->n; at += most) {
-        int64_t n = MIN(most, r->n - at);
-        if (!mem_copy(t->dev, t->grad, in + r->flat + at, (size_t)n * 4, COPY_H2D, err)
-            || !OP(t->dev, err, cast, .y = weights_at(t, r, at), .x = t->grad, .n = n, .scale = 1, .y_dtype = model_dtype(t->m),
-                   .x_dtype = DT_F32))
-            return false;
-    }
-    return true;
-}
-
-/* All weights that this rank keeps. */
-static bool weights_set_all(struct trainer *t, const float *in, struct error *err)
-{
-    struct run whole = { .n = t->n_flat };
-    if (!t->p.weights)
-        return weights_set(t, in, &whole, err);
-    for (int i = 0; i < trainer_n_run(t); i++) {
-        struct run r = run_of(t, i);
-        if (!weights_set(t, in, &r, err))
-            return false;
-    }
-    return true;
-}
-
-bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err)
-{
-    bool ok = false;
-    TRY(device_sync(t->dev, err));
-    for (int i = 0; i < trainer_n_run(t) && (kind != STATE_MASTER || t->own_master); i++) {
-        struct run r = run_of(t, i);
-        int64_t n = run_n_dev(t, &r);
-        TRY(mem_copy(t->dev, t->state[kind] + r.at, in + r.flat, (size_t)n * 4, COPY_H2D, err));
-        if (n < r.n)
-            memcpy(t->host_state[kind] + (r.at + n - t->n_dev), in + r.flat + n, (size_t)(r.n - n) * 4);
-    }
-    if (kind == STATE_MASTER)
-        TRY(weights_set_all(t, in, err) && model_weights_changed(t->m, err));
-    ok = device_sync(t->dev, err);
-out:
-    return ok;
-}
-
-int64_t trainer_adam_step(const struct trainer *t)
-{
-    return t->adam_step;
-}
-
-void trainer_adam_step_set(struct trainer *t, int64_t n)
-{
-    t->adam_step = n;
-}
-
-bool trainer_adam_reset(struct trainer *t, struct error *err)
-{
-    t->adam_step = 0;
-    if (!device_sync(t->dev, err))
-        return false;
-    for (int k = STATE_MOMENT1; k <= STATE_MOMENT2; k++) {
-        if (!OP(t->dev, err, mem_fill, .y = t->state[k], .size_bytes = (size_t)t->n_dev * 4))
-            return false;
-        if (t->host_state[k])
-            memset(t->host_state[k], 0, (size_t)(t->n_state - t->n_dev) * 4);
-    }
-    return true;
 }
