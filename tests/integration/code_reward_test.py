@@ -274,6 +274,40 @@ class Sandbox(unittest.TestCase):
         self.assertIn("standard input:2: there is no string 'code'", said)
 
 
+class InARun(unittest.TestCase):
+    def test_a_run_verifies_each_row_as_it_asks(self):
+        task = run_tools.Task()
+        self.addCleanup(task.close)
+        with open(task.path("train.jsonl"), encoding="utf-8") as f:
+            rows = [json.loads(line) for line in f]
+        for i, row in enumerate(rows):
+            row.update({"dataset": ["gsm8k", "up_to_max_length"], "ground_truth": [row.pop("gt_answer"), "1000"]} if i % 2 else {"dataset": "max_length", "ground_truth": "1"})
+        with open(task.path("train.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(r) + "\n" for r in rows)
+        run = run_tools.Run(task, "verify", task.run_file(reward_type="verify", verification_reward=1, max_steps=2))
+        self.addCleanup(run.kill)
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (0, "finished"), run.logs())
+        out = subprocess.run([ROLLCALL, "rollouts", run.dir], capture_output=True, timeout=run_tools.LIMIT, check=True).stdout
+        samples = [json.loads(line) for line in out.splitlines()]
+        self.assertGreater(len(samples), 8)
+        for s in samples:    # short responses: nearly 1 from max_length, 1 from up_to_max_length and perhaps 1 more from gsm8k
+            if s["reason"].startswith("max_length"):
+                self.assertTrue(0.9 < s["reward"] <= 1, s)
+            else:
+                self.assertTrue(s["reason"].startswith("gsm8k"), s)
+                self.assertIn(s["reward"], (1, 2), s)
+        self.assertEqual({s["reason"].split()[0].strip(":") for s in samples}, {"max_length", "gsm8k"})
+
+    def test_a_row_that_cannot_be_verified_stops_the_run_at_its_start(self):
+        task = run_tools.Task()
+        self.addCleanup(task.close)
+        done = subprocess.run([ROLLCALL, "train", task.run_file(reward_type="verify", max_steps=1), "--dry-run"], capture_output=True, text=True, timeout=run_tools.LIMIT)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("'dataset' is missing", done.stderr)
+        self.assertIn("train.jsonl:1", done.stderr)
+
+
 class JudgeModel(http.server.BaseHTTPRequestHandler):
     """A chat model whose judgement is in the text it is shown: 'says=...' is its answer, 'flaky' fails twice, 'down' always."""
 
