@@ -10,6 +10,7 @@
 #include <string.h>
 #include "protocol/base/macros.h"
 #include "workers/engine/reward/reward.h"
+#include "workers/engine/reward/verify/judge.h"
 #include "workers/engine/reward/verify/literal.h"
 #include "workers/engine/reward/verify/verify.h"
 
@@ -347,6 +348,44 @@ static void settings_that_make_no_sense_are_refused(UNUSED void **state)
     }
 }
 
+/* Numbers, fences, doubled braces and broken JSON as judges write them. */
+static void a_judges_score_is_found_in_what_it_writes(UNUSED void **state)
+{
+    static const struct {
+        const char *text;
+        double want;
+    } cases[] = {
+        { "{\"SCORE\": 7}", 7 },
+        { "{\"REASONING\": \"good\", \"SCORE\": \"7\"}", 7 },
+        { "{\"REASONING\": \"good\", \"SCORE\": \" 7.5 \"}", 7.5 },
+        { "```json\n{\"SCORE\": 1}\n```", 1 },
+        { "```\n{\"SCORE\": \"0\"}\n```", 0 },
+        { "Here it is: {\"SCORE\": 3} as asked.", 3 },
+        { "{{\"SCORE\": 2}}", 2 },
+        { "{\"REASONING\": \"a {brace}\", \"SCORE\": 4}", 4 },
+        { "{\"REASONING\": \"line\nbreak\", \"SCORE\": \"5\"}", 5 },
+        { "{\"REASONING\": unquoted, \"SCORE\": 6}", 6 },
+        { "\"SCORE\" : \"8.25\"", 8.25 },
+        { "{\"SCORE\": -1}", -1 },
+        { "{\"score\": 7}", NAN },
+        { "{\"SCORE\": \"high\"}", NAN },
+        { "{\"SCORE\": null}", NAN },
+        { "{\"SCORE\": \"\"}", NAN },
+        { "SCORE 7", NAN },
+        { "", NAN },
+        { "}{", NAN },
+        { "{\"SCORE\": \"inf\"}", NAN },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        double score = 0;
+        bool found = judge_json_score(cases[i].text, strlen(cases[i].text), &score);
+        print_message("%s\n", cases[i].text);
+        assert_int_equal(found, !isnan(cases[i].want));
+        if (found)
+            assert_float_equal(score, cases[i].want, 0);
+    }
+}
+
 static void a_python_literal_is_read_as_python_reads_it(UNUSED void **state)
 {
     static const struct {
@@ -398,6 +437,7 @@ int main(void)
         cmocka_unit_test(a_row_that_cannot_be_verified_is_left_out_and_refused_at_the_start),
         cmocka_unit_test(format_and_penalties_combine_with_the_verifiers),
         cmocka_unit_test(settings_that_make_no_sense_are_refused),
+        cmocka_unit_test(a_judges_score_is_found_in_what_it_writes),
         cmocka_unit_test(a_python_literal_is_read_as_python_reads_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
