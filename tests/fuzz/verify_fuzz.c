@@ -34,8 +34,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     struct verify_input in = { span_of((const char *)end + 1, (size_t)(data + size - end - 1)), (int64_t)size, truth, NULL };
     struct verify_result a, b;
-    verify_run(&h, &table[data[0] % n], &in, &a);
-    verify_run(&h, &table[data[0] % n], &in, &b);
+    const struct verifier *v = &table[data[0] % n];
+    if (strncmp(v->name, "code", 4) == 0) {    // running a program takes a sandbox; only its tests are read
+        struct error ignored;
+        (void)!verify_check(&h, v, truth, &ignored);
+        json_decref(truth);
+        return 0;
+    }
+    verify_run(&h, v, &in, &a);
+    verify_run(&h, v, &in, &b);
     if (!isfinite(a.score) || a.score > 1 || a.state != b.state || a.score != b.score || strcmp(a.why, b.why) != 0)
         abort();
     json_decref(truth);

@@ -208,7 +208,8 @@ static const char *route_of(const struct remote *r, bool stdio)
 {
     const char *url = r->url[r->next], *path = strstr(url, "://");
     path = path ? strchr(path + 3, '/') : NULL;
-    return path && path[1] ? NULL : stdio ? "/test_program_stdio" + (path != NULL) : "/test_program" + (path != NULL);
+    const char *route = stdio ? "/test_program_stdio" : "/test_program";
+    return path && path[1] ? NULL : path ? &route[1] : route;    // the address may end with a slash
 }
 
 bool remote_tests(struct remote *r, bool stdio, const char *code, size_t len, const json_t *tests, int64_t n_test, double *runtime_s,
