@@ -1,17 +1,12 @@
 /* The run file that 'rollcall init' writes: settings with the reason for each. */
 #include <inttypes.h>
+#include <string.h>
 #include "console/train/init.h"
+#include "protocol/base/json_text.h"
 
-/* A YAML scalar in double quotes. */
 static void quoted(struct buf *out, const char *text)
 {
-    buf_char(out, '"');
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\')
-            buf_char(out, '\\');
-        buf_char(out, *text);
-    }
-    buf_char(out, '"');
+    json_text_print(out, text, strlen(text), JSON_TEXT_UTF8);    // a JSON string is a YAML string too
 }
 
 static void setting(struct buf *out, const char *name, const char *value)

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/metrics.h"
 #include "protocol/run/yaml_file.h"
 
@@ -247,12 +248,29 @@ bool alarm_book_read(struct alarm_book *b, const char *path, struct error *err)
 
 /* ---- printing ---- */
 
-static void quoted(struct buf *out, const char *field, const char *text)
+static void quoted(struct buf *out, const char *text)
 {
-    buf_fmt(out, "  %s: \"", field);
-    for (; *text; text++)
-        buf_fmt(out, *text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
-    buf_str(out, "\"\n");
+    json_text_print(out, text, strlen(text), JSON_TEXT_UTF8);    // a JSON string is a YAML string too
+}
+
+static void field_print(struct buf *out, const char *field, const char *text)
+{
+    buf_fmt(out, "  %s: ", field);
+    quoted(out, text);
+    buf_char(out, '\n');
+}
+
+/* The name of an alarm or a metric: bare, where YAML takes it so. */
+static void name_print(struct buf *out, const char *name)
+{
+    size_t n = 0;
+    while ((name[n] >= 'a' && name[n] <= 'z') || (name[n] >= 'A' && name[n] <= 'Z')
+           || (n > 0 && ((name[n] >= '0' && name[n] <= '9') || (name[n] && strchr("_/.-", name[n])))))
+        n++;
+    if (name[n])
+        quoted(out, name);
+    else
+        buf_str(out, name);
 }
 
 void alarm_book_print(const struct alarm_book *b, struct buf *out)
@@ -266,17 +284,20 @@ void alarm_book_print(const struct alarm_book *b, struct buf *out)
         "# checkpoint, and the run pauses). command: run by a shell, with ROLLCALL_ALARM, ROLLCALL_TEXT, ROLLCALL_STEP, ROLLCALL_RUN.\n");
     for (int i = 0; i < b->n; i++) {
         const struct alarm_rule *r = &b->rule[i];
-        buf_fmt(out, "%s:\n  metric: %s\n", r->name, r->metric);
+        name_print(out, r->name);
+        buf_str(out, ":\n  metric: ");
+        name_print(out, r->metric);
+        buf_char(out, '\n');
         if (r->when == ALARM_RISES)
             buf_str(out, "  rises: true\n");
         else
             buf_fmt(out, "  %s: %.9g\n", when_names[r->when], r->limit);
         buf_fmt(out, "  steps: %d\n  severity: %s\n", (int)r->steps, r->critical ? "critical" : "warning");
-        quoted(out, "text", r->text);
-        quoted(out, "remedy", r->remedy);
+        field_print(out, "text", r->text);
+        field_print(out, "remedy", r->remedy);
         buf_fmt(out, "  actions: [%s]\n", alarm_actions_text(r->actions, list));
         if (r->command[0])
-            quoted(out, "command", r->command);
+            field_print(out, "command", r->command);
         if (!r->on)
             buf_str(out, "  on: false\n");
     }
@@ -337,12 +358,6 @@ void alarm_say(const struct alarm_rule *r, double value, char *out, size_t size)
         snprintf(out, size, "%.*s%s%s", (int)(at - r->text), r->text, number, at + 2);
     else
         snprintf(out, size, "%s", r->text);
-}
-
-void alarm_band(const struct alarm_rule *r, double *low, double *high)
-{
-    *low = r->when == ALARM_BELOW ? r->limit : NAN;
-    *high = r->when == ALARM_ABOVE ? r->limit : NAN;
 }
 
 /* ---- names ---- */

@@ -63,8 +63,6 @@ void alarm_book_find(const char *run_file, char *path, size_t size);
 bool alarm_holds(const struct alarm_rule *r, const double *value, int n);
 /* What is wrong, with the value. */
 void alarm_say(const struct alarm_rule *r, double value, char *out, size_t size);
-/* The values within which the metric is well, where the rule has fixed ones; NAN: no such bound. */
-void alarm_band(const struct alarm_rule *r, double *low, double *high);
 const char *alarm_state_name(enum alarm_state s);
 enum alarm_state alarm_state_find(const char *name, size_t len);    // ALARM_QUIET for others
 const char *alarm_when_name(enum alarm_when w);

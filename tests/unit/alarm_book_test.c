@@ -102,10 +102,13 @@ static void a_book_that_is_printed_reads_back_the_same(UNUSED void **state)
 {
     struct buf text = BUF_INIT, again = BUF_INIT;
     assert_string_equal(read_text("mine:\n  metric: reward/style\n  below: -1.5\n  text: \"a \\\"quoted\\\" {}\"\n  command: \"x \\\\ y\"\n"
+                                  "\"a: # {b}\":\n  metric: \"eval/my set: #1/mean\"\n  below: 0\n  command: |\n    one\n    two\tthree\n"
                                   "truncated: {on: false}\n"),
                         "");
     alarm_book_print(&book, &text);
     assert_string_equal(read_text(buf_text(&text)), "");
+    assert_string_equal(rule("a: # {b}")->metric, "eval/my set: #1/mean");
+    assert_string_equal(rule("a: # {b}")->command, "one\ntwo\tthree\n");
     alarm_book_print(&book, &again);
     assert_string_equal(buf_text(&again), buf_text(&text));
     buf_release(&text);

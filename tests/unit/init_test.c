@@ -60,10 +60,10 @@ static void paths_are_quoted(UNUSED void **state)
     struct init i = made("starter", 2, true);
     struct buf out = BUF_INIT;
     assert_true(init_settle(&i, &err));
-    strcpy(i.model, "a \"b\" \\c: #d");
+    strcpy(i.model, "a \"b\" \\c: #d\n");
     strcpy(i.devices, "cuda:0,cuda:1");
     init_text(&i, &out);
-    assert_non_null(strstr(buf_text(&out), "\nmodel: \"a \\\"b\\\" \\\\c: #d\"\n"));
+    assert_non_null(strstr(buf_text(&out), "\nmodel: \"a \\\"b\\\" \\\\c: #d\\n\"\n"));
     assert_non_null(strstr(buf_text(&out), "\nnum_inferencer: 2 "));
     buf_release(&out);
 }
