@@ -1,0 +1,311 @@
+/* run_backward.c - the backward pass, by hand: the head's, the blocks' and the embedding's
+ *
+ * It adds to each element of the gradient once: a gradient computed in several parts (the head's weight by chunks of rows, with
+ * the embedding's where they are tied) is summed up in dhead first. Of a model with an adapter only the adapter's gradient is
+ * computed: none of matrices, norms, biases, embedding and head, and the pass ends below the first layer. */
+#include "workers/engine/model/lora_impl.h"
+#include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/run_impl.h"
+
+static bool policy_coef(struct model_run *r, const struct token_loss *loss, int64_t row0, int64_t n, struct error *err)
+{
+    struct head_rows *h = &r->head;
+    if (loss->coef)
+        return true;
+    return OP(r->m->dev, err, policy_loss, .coef = h->coef + row0, .loss = h->loss + row0, .logp = h->logp + row0,
+              .logp_old = h->old + row0, .logp_ref = loss->logp_ref ? h->ref + row0 : NULL, .adv = h->adv + row0,
+              .log_ratio = loss->log_ratio ? h->log_ratio + row0 : NULL, .rho = loss->rho ? h->rho + row0 : NULL,
+              .weight = h->weight + row0, .n = n, .clip = loss->clip, .kl = loss->kl, .clip_low = loss->clip_low,
+              .clip_high = loss->clip_high, .beta = loss->beta);
+}
+
+/* Where the gradient of the current piece goes. */
+struct place {
+    bool set;     // it may hold anything and is overwritten; otherwise it is added to
+    float *at;    // address of element `first` of the flat order
+    int64_t first;
+    int piece;
+};
+static float *place_of(const struct place *p, int64_t at)
+{
+    return p->at + (at - p->first);
+}
+/* Where the gradient of a norm or a bias goes; NULL where the model has no such part, or it is frozen. */
+static float *place_or_null(const struct model *m, const struct place *p, int64_t at)
+{
+    return at == AT_NONE || m->lora ? NULL : place_of(p, at);
+}
+
+/* The piece that layer l's gradient belongs to. */
+static int piece_of_layer(const struct model *m, int64_t l)
+{
+    return (int)l + (m->lora ? 0 : 1);
+}
+
+static bool place_begin(const struct model *m, const struct model_grad *g, int piece, struct place *out, struct error *err)
+{
+    model_piece(m, piece, &out->first);
+    out->piece = piece;
+    out->set = !g->flat;
+    out->at = g->flat ? g->flat + out->first : g->piece_begin(g->ctx, piece, err);
+    return out->at != NULL;
+}
+
+static bool place_end(const struct model_grad *g, const struct place *p, struct error *err)
+{
+    return g->flat || g->piece_end(g->ctx, p->piece, err);
+}
+
+/* Clear the part of an overwritten place that the backward pass adds to, from one element of the flat order to another. */
+static bool place_clear(const struct model *m, const struct place *p, int64_t from, int64_t to, struct error *err)
+{
+    return !p->set || from == to || OP(m->dev, err, mem_fill, .y = place_of(p, from), .size_bytes = (size_t)(to - from) * 4);
+}
+
+/* The same for a layer: everything except its matrices, or the whole adapter. */
+static bool layer_clear(const struct model *m, const struct place *p, int64_t l, struct error *err)
+{
+    const struct layer_at *at = &m->at[l];
+    int64_t d = m->c.d_model, q = m->c.n_head * m->c.d_head, kv = m->c.n_kv_head * m->c.d_head, first, n = model_piece(m, p->piece, &first);
+    if (m->lora)
+        return place_clear(m, p, first, first + n, err);
+    return place_clear(m, p, first, at->qkv, err) && place_clear(m, p, at->qkv + (q + 2 * kv) * d, at->o, err)
+           && place_clear(m, p, at->o + d * q, at->gate_up, err) && place_clear(m, p, at->gate_up + 2 * m->c.d_ff * d, at->down, err)
+           && place_clear(m, p, at->down + d * m->c.d_ff, first + n, err);
+}
+
+/* Add dhead to the gradient of the head's weight. */
+static bool dhead_add(struct model_run *r, const struct place *grad, struct error *err)
+{
+    const struct model *m = r->m;
+    int64_t n = m->c.vocab * m->c.d_model;
+    if (grad->set)
+        return mem_copy(m->dev, place_of(grad, m->head_at), r->dhead, (size_t)n * 4, COPY_D2D, err);
+    return OP(m->dev, err, axpy, .y = place_of(grad, m->head_at), .x = r->dhead, .n = n, .scale = 1);
+}
+
+/* The head's part of the backward pass: the gradient by the last norm's output goes into dh, that by the head's weight into
+ * grad; a tied head's goes into dhead, to which the embedding's is added later; a frozen head has none. */
+static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t n_head, const struct model_grad *g, struct error *err)
+{
+    bool ok = false;
+    struct place grad = { 0 };
+    struct model *m = r->m;
+    struct head_rows *h = &r->head;
+    int64_t d = m->c.d_model, vocab = m->c.vocab;
+    size_t e = dtype_size(m->dtype);
+    bool frozen = m->lora != NULL, own = !frozen && m->head_at != m->embed_at;    // own: a piece of the gradient
+    TRY(!own || place_begin(m, g, model_n_piece(m) - 1, &grad, err));
+    bool parts = !frozen && (!own || n_head > r->head_max), here = parts && own && grad.set;    // summed up in the piece itself
+    TRY(!own || place_clear(m, &grad, n_head == 0 || here ? m->head_at : m->head_at + vocab * d, m->n_flat, err));
+    parts = parts && !here;
+    if (parts)
+        TRY(OP(m->dev, err, mem_fill, .y = r->dhead, .size_bytes = (size_t)(vocab * d) * 4));
+    TRY(OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * e));
+    for (int64_t row0 = 0; row0 < n_head; row0 += r->head_max) {
+        int64_t n = MIN(r->head_max, n_head - row0);
+        TRY(head_chunk(r, row0, n, loss->temperature, err));
+        r->logits_n = 0;    // in fp32 the gradient overwrites them
+        TRY(policy_coef(r, loss, row0, n, err));
+        for (int64_t i = 0, k; i < n; i += k) {
+            k = same_temperature(r, loss->temperature, row0 + i, n - i);
+            TRY(OP(m->dev, err, logprob_bwd, .dlogits = (char *)r->dlogits + (size_t)(i * vocab) * e, .logits = r->logits + i * vocab,
+                   .lse = h->lse + row0 + i, .coef = h->coef + row0 + i, .id = h->target + row0 + i, .n = k, .vocab = vocab,
+                   .n_live = m->n_live, .temperature = loss->temperature[r->row_index[row0 + i]], .cap = (float)m->c.logit_cap,
+                   .dtype = m->dtype));
+        }
+        TRY(OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = r->dlogits, .w = model_head_weight(m), .n = n));
+        TRY(frozen
+            || OP(m->dev, err, linear_bwd_w, .dw = parts ? r->dhead : place_of(&grad, m->head_at), .dy = r->dlogits, .x = r->hrow, .n = n,
+                  .n_out = vocab, .n_in = d, .dtype = m->dtype, .set = !parts && !here && grad.set));
+        TRY(OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = h->row + row0, .n = n, .n_row = r->n_tok, .d = d,
+               .dtype = m->dtype));
+    }
+    TRY(!parts || !own || dhead_add(r, &grad, err));
+    ok = !own || place_end(g, &grad, err);
+out:
+    return ok;
+}
+
+/* Backward of product_fwd: dx is the gradient by its input x (or what it is added to), dy that by its output; of the matrix and the bias into grad, or of the
+ * adapter where the base is frozen. */
+static bool product_bwd(struct model_run *r, int64_t l, enum product which, const struct place *grad, void *dx, const void *dy,
+                        const void *x, bool accumulate, struct error *err)
+{
+    const struct model *m = r->m;
+    struct linear p = linear_of(m, l, which);
+    if (!m->lora
+        && !OP(m->dev, err, linear_bwd_w, .dw = place_of(grad, p.at), .dbias = place_or_null(m, grad, p.bias_at), .dy = dy, .x = x,
+               .n = r->n_tok, .n_out = p.n_out, .n_in = p.n_in, .dtype = m->dtype, .set = grad->set))
+        return false;
+    return OP(m->dev, err, linear_bwd_x, .dx = dx, .dy = dy, .w = p.w, .n = r->n_tok, .accumulate = accumulate)
+           && lora_bwd(m, l, which, &r->lora, grad->at, dx, dy, x, r->n_tok, err);
+}
+
+/* The gradient by a->qkv_in in r->dqkv, from that by what the norms gave. */
+static bool qk_norm_wide_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
+{
+    struct model *m = r->m;
+    int64_t ld = (m->c.n_head + 2 * m->c.n_kv_head) * m->c.d_head;
+    size_t e = dtype_size(m->dtype);
+    float *rstd[] = { a->rstd_q, a->rstd_k };
+    struct wide_norm norm[2];
+    wide_norms(m, l, norm);
+    for (int k = 0; k < 2; k++) {
+        char *part = (char *)r->dqkv + (size_t)norm[k].first * e;
+        if (!OP(m->dev, err, rmsnorm_bwd, .dx = part, .dw = place_or_null(m, grad, norm[k].w), .dy = part,
+                .x = (char *)a->qkv_in + (size_t)norm[k].first * e, .w = model_at(m, norm[k].w), .rstd = rstd[k], .n = r->n_tok,
+                .d = norm[k].d, .ld = ld, .form = m->c.norm_form, .dtype = m->dtype))
+            return false;
+    }
+    return true;
+}
+
+/* The gradient by what a half block gave, of dres, that by the stream: through the norm after it, in r->dh, or dres itself. */
+static bool half_bwd(struct model_run *r, const void *half, int64_t post, const float *rstd, const struct place *grad, const void **out,
+                     struct error *err)
+{
+    const struct model *m = r->m;
+    *out = post == AT_NONE ? r->dres : r->dh;
+    return post == AT_NONE
+           || OP(m->dev, err, rmsnorm_bwd, .dx = r->dh, .dw = place_or_null(m, grad, post), .dy = r->dres, .x = half,
+                 .w = model_at(m, post), .rstd = rstd, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form, .dtype = m->dtype);
+}
+
+/* A half's first product, and the norm before it if there is one: dres, the gradient by what the half is added to, becomes that by the
+ * stream x, which the half reads. dy is the gradient by the product's output. */
+static bool half_input_bwd(struct model_run *r, int64_t l, enum product which, int64_t ln, const void *x, const float *rstd, const void *dy,
+                           const struct place *grad, struct error *err)
+{
+    const struct model *m = r->m;
+    int64_t n = r->n_tok, d = m->c.d_model;
+    if (ln == AT_NONE)
+        return product_bwd(r, l, which, grad, r->dres, dy, x, true, err);
+    return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .x = x, .w = model_at(m, ln), .n = n, .d = d, .eps = stream_eps(&m->c),
+              .form = m->c.norm_form, .dtype = m->dtype)
+           && product_bwd(r, l, which, grad, r->dh, dy, r->h, false, err)
+           && OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, grad, ln), .dy = r->dh, .dadd = r->dres, .x = x,
+                 .w = model_at(m, ln), .rstd = rstd, .n = n, .d = d, .form = m->c.norm_form, .dtype = m->dtype);
+}
+
+/* Second half of a block: dres is the gradient by its output and becomes the gradient by res2. */
+static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct device *dev = m->dev;
+    const struct layer_at *at = &m->at[l];
+    int64_t n = r->n_tok, f = m->c.d_ff;
+    enum dtype t = m->dtype;
+    const void *dy;
+    TRY(half_bwd(r, a->half2, at->post2, a->rstd_post2, grad, &dy, err));
+    TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .act = m->c.act, .dtype = t));
+    TRY(product_bwd(r, l, PRODUCT_DOWN, grad, r->dact, dy, r->act, false, err));
+    TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .act = m->c.act, .dtype = t));
+    TRY(half_input_bwd(r, l, PRODUCT_GATE_UP, at->ln2, a->res2, a->rstd2, a->gu, grad, err));
+    ok = true;
+out:
+    return ok;
+}
+
+/* First half: dres is the gradient by res2 and becomes the gradient by res1. */
+static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct device *dev = m->dev;
+    const struct layer_at *at = &m->at[l];
+    int64_t n = r->n_tok;
+    enum dtype t = m->dtype;
+    struct rotation turn = rotation_of(r, l, r->pos);
+    bool wide = m->c.qk_norm_wide;
+    const void *dy, *head_q = wide ? NULL : model_at(m, at->q_norm), *head_k = wide ? NULL : model_at(m, at->k_norm);
+    TRY(half_bwd(r, a->half1, at->post1, a->rstd_post1, grad, &dy, err));
+    TRY(product_bwd(r, l, PRODUCT_O, grad, r->dao, dy, a->ao, false, err));
+    TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq,
+           .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .bounds = bounds_of(m, l), .dtype = t));
+    TRY(OP(dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos, .q_norm = head_q,
+           .k_norm = head_k, .dq_norm = head_q ? place_or_null(m, grad, at->q_norm) : NULL,
+           .dk_norm = head_k ? place_or_null(m, grad, at->k_norm) : NULL, .n = n, .n_pos = turn.n_pos, .heads = model_heads(m),
+           .rot = (int)rope_dims(&m->c.rope, m->c.d_head), .eps = (float)m->c.rms_eps, .form = m->c.norm_form, .dtype = t));
+    TRY(!wide || qk_norm_wide_bwd(r, a, l, grad, err));
+    TRY(half_input_bwd(r, l, PRODUCT_QKV, at->ln1, a->res1, a->rstd1, r->dqkv, grad, err));
+    ok = true;
+out:
+    return ok;
+}
+
+/* Run a block's forward again from its input, into the shared activations. */
+static bool block_again(struct model_run *r, const struct acts *a, int64_t l, struct error *err)
+{
+    struct model *m = r->m;
+    struct pass p = { .n = r->n_tok, .token = r->token, .pos = r->pos };
+    return stream_add(r, a->res1, a->res1, NULL, m->at[l].ln1, a->rstd1, p.n, err) && block_fwd(r, a, l, &p, err);
+}
+
+/* The embedding's part: dres is the gradient by the residual stream at its beginning. */
+static bool embedding_bwd(struct model_run *r, const struct model_grad *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct place to;
+    bool tied = m->head_at == m->embed_at;
+    int64_t first, n = model_piece(m, 0, &first);
+    TRY(rows_scale(r, r->dres, r->n_tok, embed_scale(m), err));
+    TRY(place_begin(m, grad, 0, &to, err) && place_clear(m, &to, tied ? m->c.vocab * m->c.d_model : 0, n, err));
+    TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : place_of(&to, m->embed_at), .dy = r->dres, .row = r->token, .n = r->n_tok,
+           .n_row = m->c.vocab, .d = m->c.d_model, .dtype = m->dtype));
+    TRY(!tied || dhead_add(r, &to, err));
+    ok = place_end(grad, &to, err);
+out:
+    return ok;
+}
+
+bool model_backward(struct model_run *r, const struct token_loss *loss, const struct model_grad *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct place to;
+    int64_t n_head, n_kept = r->logits_n, row0_kept = r->logits_row0;
+    BUG_IF(!r->lim.train || (r->lim.by_piece && grad->flat), "this run was not made for such training");
+    TRY(head_select(r, loss->target, &n_head, err));
+    r->logits_n = n_kept == n_head ? n_kept : 0;    // model_head left all of them: no need to compute them again
+    r->logits_row0 = row0_kept;
+    const struct {
+        float *dst;
+        const float *src;
+    } up[] = {
+        { r->head.coef, loss->coef },
+        { r->head.adv, loss->coef ? NULL : loss->adv },
+        { r->head.weight, loss->coef ? NULL : loss->weight },
+        { r->head.old, loss->coef ? NULL : loss->logp_old },
+        { r->head.ref, loss->coef ? NULL : loss->logp_ref },
+        { r->head.log_ratio, loss->coef ? NULL : loss->log_ratio },
+        { r->head.rho, loss->coef ? NULL : loss->rho },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(up); i++)
+        if (up[i].src)
+            TRY(head_upload(r, up[i].dst, up[i].src, n_head, err));
+    TRY(model_bind(m, head_piece(m), err) && head_bwd(r, loss, n_head, grad, err));
+    TRY(model_ahead(m, 0, err));    // for the next forward pass
+    TRY(model_bind(m, (int)m->c.n_layer, err));
+    TRY(rows_scale(r, r->dh, r->n_tok, head_scale(&m->c), err));
+    TRY(place_begin(m, grad, piece_of_layer(m, m->c.n_layer - 1), &to, err) && layer_clear(m, &to, m->c.n_layer - 1, err));
+    TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, &to, m->norm_at), .dy = r->dh, .x = r->resf,
+           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form, .dtype = m->dtype));
+    for (int64_t l = m->c.n_layer - 1; l >= 0; l--) {
+        TRY(model_bind(m, 1 + (int)l, err));
+        if (r->lim.recompute_block)
+            TRY(block_again(r, &r->layer[l], l, err));
+        TRY(l == m->c.n_layer - 1 || (place_begin(m, grad, piece_of_layer(m, l), &to, err) && layer_clear(m, &to, l, err)));
+        TRY(mlp_bwd(r, &r->layer[l], l, &to, err));
+        TRY(attn_half_bwd(r, &r->layer[l], l, &to, err));
+        TRY(l < 2 || model_ahead(m, (int)l - 1, err));
+        TRY(place_end(grad, &to, err) && run_idle(r, err));
+    }
+    TRY(m->lora || embedding_bwd(r, grad, err));
+    TRY(head_download(r, n_head, loss->logp, loss->entropy, loss->coef ? NULL : loss->loss, err));
+    ok = true;
+out:
+    return ok;
+}

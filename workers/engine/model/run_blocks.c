@@ -1,0 +1,189 @@
+/* run_blocks.c - the forward pass through the layers, up to the last norm */
+#include <math.h>
+#include "workers/engine/model/kv.h"
+#include "workers/engine/model/lora_impl.h"
+#include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/run_impl.h"
+
+float stream_eps(const struct model_config *c)
+{
+    return (float)(c->has_multipliers ? c->rms_eps / (c->multiplier.residual * c->multiplier.residual) : c->rms_eps);
+}
+double embed_scale(const struct model *m)
+{
+    const struct model_config *c = &m->c;
+    float root = sqrtf((float)c->d_model);
+    if (c->embed_root)
+        return m->dtype == DT_BF16 ? bf16_to_f32(bf16_from_f32(root)) : root;
+    return c->has_multipliers ? c->multiplier.embedding / c->multiplier.residual : 1;
+}
+double head_scale(const struct model_config *c)
+{
+    return c->has_multipliers ? 1 / c->multiplier.logits : 1;
+}
+
+bool rows_scale(struct model_run *r, void *x, int64_t n, double scale, struct error *err)
+{
+    const struct model *m = r->m;
+    return scale == 1
+           || OP(m->dev, err, cast, .y = x, .x = x, .n = n * m->c.d_model, .scale = (float)scale, .y_dtype = m->dtype, .x_dtype = m->dtype);
+}
+
+struct attn_bounds bounds_of(const struct model *m, int64_t l)
+{
+    return (struct attn_bounds){ .window = config_slides(&m->c, l) ? m->c.window : 0, .cap = (float)m->c.attn_cap };
+}
+
+static bool attention(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err)
+{
+    struct model *m = r->m;
+    struct attn_heads heads = model_heads(m);
+    struct attn_bounds bounds = bounds_of(m, l);
+    if (p->past)
+        return OP(m->dev, err, attn_paged, .out = a->ao, .qkv = a->qkv, .kv = kv_layer(p->kv, l), .page = p->past->page,
+                  .kv_len = p->past->kv_len, .q_seq = r->seq, .n = p->n, .n_seq = r->n_seq, .max_page = p->past->max_page,
+                  .max_q = p->max_q, .max_kv = p->past->max_kv, .heads = heads, .bounds = bounds, .dtype = m->dtype);
+    if (!p->decode)
+        return OP(m->dev, err, attn_fwd, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq, .seq_host = r->cu, .n = p->n,
+                  .n_seq = r->n_seq, .heads = heads, .bounds = bounds, .dtype = m->dtype);
+    const struct decode_batch *d = p->decode;
+    return OP(m->dev, err, attn_paged, .out = a->ao, .qkv = a->qkv, .kv = kv_layer(p->kv, l), .page = d->page, .kv_len = d->kv_len,
+              .n = p->n, .n_seq = d->n, .max_page = d->max_page, .max_q = 1, .max_kv = d->max_kv, .heads = heads, .bounds = bounds,
+              .dtype = m->dtype);
+}
+
+bool stream_add(struct model_run *r, void *sum, const void *x, const void *add, int64_t ln, float *rstd, int64_t n, struct error *err)
+{
+    const struct model *m = r->m;
+    if (ln != AT_NONE)
+        return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .sum = sum, .x = x, .add = add, .w = model_at(m, ln), .rstd = rstd, .n = n,
+                  .d = m->c.d_model, .eps = stream_eps(&m->c), .form = m->c.norm_form, .dtype = m->dtype);
+    return !add || OP(m->dev, err, add_fwd, .y = sum, .a = x, .b = add, .n = n * m->c.d_model, .dtype = m->dtype);
+}
+
+/* What a half block reads, given the stream. */
+static const void *half_input(const struct model_run *r, int64_t ln, const void *stream)
+{
+    return ln == AT_NONE ? stream : r->h;
+}
+
+/* The norm after a half block, from what it gave into r->out. */
+static bool half_norm(struct model_run *r, const void *half, int64_t post, float *rstd, int64_t n, struct error *err)
+{
+    const struct model *m = r->m;
+    return post == AT_NONE
+           || OP(m->dev, err, rmsnorm_fwd, .y = r->out, .x = half, .w = model_at(m, post), .rstd = rstd, .n = n, .d = m->c.d_model,
+                 .eps = (float)m->c.rms_eps, .form = m->c.norm_form, .dtype = m->dtype);
+}
+
+void wide_norms(const struct model *m, int64_t l, struct wide_norm out[2])
+{
+    int64_t q = m->c.n_head * m->c.d_head;
+    out[0] = (struct wide_norm){ 0, q, m->at[l].q_norm };
+    out[1] = (struct wide_norm){ q, m->c.n_kv_head * m->c.d_head, m->at[l].k_norm };
+}
+
+/* Norms over all query heads and all key heads, from a->qkv_in into a->qkv (OLMo). */
+static bool qk_norm_wide(struct model_run *r, const struct acts *a, int64_t l, int64_t n, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    int64_t ld = (m->c.n_head + 2 * m->c.n_kv_head) * m->c.d_head;
+    size_t e = dtype_size(m->dtype);
+    float *rstd[] = { a->rstd_q, a->rstd_k };
+    struct wide_norm norm[2];
+    wide_norms(m, l, norm);
+    if (a->qkv != a->qkv_in)
+        TRY(mem_copy(m->dev, a->qkv, a->qkv_in, (size_t)(n * ld) * e, COPY_D2D, err));
+    for (int k = 0; k < 2; k++) {
+        char *part = (char *)a->qkv + (size_t)norm[k].first * e;
+        TRY(OP(m->dev, err, rmsnorm_fwd, .y = part, .x = part, .w = model_at(m, norm[k].w), .rstd = rstd[k], .n = n, .d = norm[k].d,
+               .ld = ld, .eps = (float)m->c.rms_eps, .form = m->c.norm_form, .dtype = m->dtype));
+    }
+    ok = true;
+out:
+    return ok;
+}
+
+struct linear linear_of(const struct model *m, int64_t l, enum product which)
+{
+    const struct layer_at *at = &m->at[l];
+    const struct layer_w *w = model_layer(m, l);
+    int64_t d = m->c.d_model, q = m->c.n_head * m->c.d_head, qkv = q + 2 * m->c.n_kv_head * m->c.d_head;
+    switch (which) {
+    case PRODUCT_QKV: return (struct linear){ w->qkv, at->qkv, at->qkv_bias, qkv, d };
+    case PRODUCT_O: return (struct linear){ w->o, at->o, at->o_bias, d, q };
+    case PRODUCT_GATE_UP: return (struct linear){ w->gate_up, at->gate_up, at->gate_up_bias, 2 * m->c.d_ff, d };
+    case PRODUCT_DOWN: return (struct linear){ w->down, at->down, at->down_bias, d, m->c.d_ff };
+    case PRODUCT_N: break;
+    }
+    return (struct linear){ 0 };
+}
+
+/* y = W x + b, and the adapter's share: n rows. */
+static bool product_fwd(struct model_run *r, int64_t l, enum product which, void *y, const void *x, int64_t n, struct error *err)
+{
+    const struct model *m = r->m;
+    struct linear p = linear_of(m, l, which);
+    return OP(m->dev, err, linear_fwd, .y = y, .x = x, .w = p.w, .bias = model_at(m, p.bias_at), .n = n, .y_dtype = m->dtype)
+           && lora_fwd(m, l, which, &r->lora, y, x, n, err);
+}
+
+bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct device *dev = m->dev;
+    const struct model_config *c = &m->c;
+    const struct layer_at *at = &m->at[l];
+    enum dtype t = m->dtype;
+    const void *head_q = c->qk_norm_wide ? NULL : model_at(m, at->q_norm), *head_k = c->qk_norm_wide ? NULL : model_at(m, at->k_norm);
+    void *half1 = a->half1 ? a->half1 : r->out, *half2 = a->half2 ? a->half2 : r->out;
+    struct rotation turn = rotation_of(r, l, p->pos);
+    TRY(product_fwd(r, l, PRODUCT_QKV, a->qkv_in, half_input(r, at->ln1, a->res1), p->n, err));
+    TRY(!c->qk_norm_wide || qk_norm_wide(r, a, l, p->n, err));
+    TRY(OP(dev, err, rope_fwd, .out = a->qkv, .qkv = c->qk_norm_wide ? a->qkv : a->qkv_in, .cos = turn.cos, .sin = turn.sin,
+           .pos = turn.pos, .q_norm = head_q, .k_norm = head_k, .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot, .n = p->n,
+           .n_pos = turn.n_pos, .heads = model_heads(m), .rot = (int)rope_dims(&c->rope, c->d_head), .eps = (float)c->rms_eps,
+           .form = c->norm_form, .dtype = t));
+    TRY(attention(r, a, l, p, err));
+    TRY(product_fwd(r, l, PRODUCT_O, half1, a->ao, p->n, err));
+    TRY(half_norm(r, half1, at->post1, a->rstd_post1, p->n, err));
+    TRY(stream_add(r, a->res2, a->res1, r->out, at->ln2, a->rstd2, p->n, err));
+    TRY(product_fwd(r, l, PRODUCT_GATE_UP, a->gu, half_input(r, at->ln2, a->res2), p->n, err));
+    TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = p->n, .f = c->d_ff, .act = c->act, .dtype = t));
+    TRY(product_fwd(r, l, PRODUCT_DOWN, half2, r->act, p->n, err));
+    TRY(half_norm(r, half2, at->post2, a->rstd_post2, p->n, err));
+    ok = true;
+out:
+    return ok;
+}
+
+bool run_forward(struct model_run *r, const struct pass *p, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    const struct model_config *c = &m->c;
+    int64_t d = c->d_model;
+    r->logits_n = 0;
+    TRY(model_bind(m, 0, err) && model_ahead(m, 1, err) && model_ahead(m, c->n_layer > 1 ? 2 : -1, err));
+    TRY(OP(m->dev, err, rows_gather, .y = r->layer[0].res1, .table = model_at(m, m->embed_at), .row = p->token, .n = p->n,
+           .n_row = c->vocab, .d = d, .dtype = m->dtype));
+    TRY(rows_scale(r, r->layer[0].res1, p->n, embed_scale(m), err));
+    TRY(model_ahead(m, head_piece(m), err));
+    for (int64_t l = 0; l < c->n_layer; l++) {
+        const struct acts *a = &r->layer[l];
+        TRY(model_bind(m, 1 + (int)l, err));
+        TRY(stream_add(r, a->res1, l ? r->layer[l - 1].res2 : a->res1, l ? r->out : NULL, m->at[l].ln1, a->rstd1, p->n, err));
+        TRY(block_fwd(r, a, l, p, err));
+        TRY(l + 2 >= c->n_layer || model_ahead(m, 3 + (int)l, err));    // into the place of this one
+        TRY(run_idle(r, err));
+    }
+    TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->hf, .sum = r->resf, .x = r->layer[c->n_layer - 1].res2, .add = r->out,
+           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = p->n, .d = d, .eps = stream_eps(c), .form = c->norm_form,
+           .dtype = m->dtype));
+    TRY(rows_scale(r, r->hf, p->n, head_scale(c), err));
+    ok = true;
+out:
+    return ok;
+}

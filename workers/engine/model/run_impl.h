@@ -1,0 +1,135 @@
+/* run_impl.h - shared by the files of a model_run (run.c says what they compute): its memory, and the steps of one pass that
+ * another calls. Pointers are the device's unless a comment says host; n is a number of rows. */
+#pragma once
+#include "workers/engine/model/lora_impl.h"
+#include "workers/engine/model/model.h"
+
+/* Activations that one layer keeps; device. */
+struct acts {
+    void *res1;      // (max_tok, d) residual stream before the block
+    float *rstd1;    // (max_tok) of its norm
+    void *qkv_in;    // (max_tok, qkv) before q/k norm and RoPE; the same memory as qkv when it is not needed
+    void *qkv;       // (max_tok, qkv)
+    void *ao;        // (max_tok, q) attention output
+    float *lse;      // (max_tok, n_head)
+    void *res2;      // (max_tok, d) residual stream between the two halves
+    float *rstd2;
+    void *gu;               // (max_tok, 2 ff)
+    void *half1, *half2;    // (max_tok, d) what the halves give to the norms after them; NULL: there are none, or not kept
+    float *rstd_post1, *rstd_post2;
+    float *rstd_q, *rstd_k;    // (max_tok) of norms over all heads; NULL: there are none
+};
+/* The rows that predict something, packed: the input of the head. Device arrays (max_tok). */
+struct head_rows {
+    int32_t *row, *target;
+    float *coef, *adv, *weight, *old, *ref, *log_ratio, *rho, *logp, *entropy, *lse, *loss;
+};
+struct model_run {
+    struct model *m;    // borrowed
+    struct run_limits lim;
+    int64_t head_max;                // rows of logits at a time
+    float *cos, *sin;                // (max_seq_tok, rope_dims / 2) each
+    float *cos_local, *sin_local;    // the same, of layers with a window, when config.has_rope_local
+    float *cos_still, *sin_still;    // (rope_dims / 2) each, angle 0: of layers that do not rotate
+    int32_t *pos_still;              // (max_tok) zeros
+    char *tables;                    // those seven, one piece of device memory
+    char *mem;                       // everything below, one piece of device memory; owned unless it is lim.mem
+    int32_t *token, *pos, *slot;     // (max_tok)
+    int32_t *seq;                    // (max_seq + 1)
+    struct acts *layer;              // (n_layer) host array
+    void *h;                         // (max_tok, d)
+    void *out;                       // (max_tok, d) to be added to the residual stream next
+    void *act;                       // (max_tok, ff)
+    void *resf, *hf;                 // (max_tok, d) last residual stream and its norm
+    float *rstdf;
+    void *dres, *dh;            // (max_tok, d) gradients by residual stream and norm output
+    void *dao, *dqkv, *dact;    // (max_tok, q / qkv / ff)
+    struct head_rows head;
+    void *hrow, *dhrow;    // (head_max, d)
+    float *logits;         // (head_max, vocab)
+    void *dlogits;         // (head_max, vocab) of dtype; logits themselves in fp32
+    struct lora_scratch lora;
+    float *dhead;    // (vocab, d) gradient of the head's weight, where it is computed in several parts; or NULL
+    // host side of the current call
+    int32_t *host_i;                               // (2 max_tok)
+    float *host_f;                                 // (4 max_tok)
+    int64_t *row_index;                            // (max_tok) index of each head row
+    int32_t *cu;                                   // (max_seq + 1) sequence bounds of the last forward
+    int64_t n_tok, n_seq;                          // of the last forward
+    int64_t logits_row0, logits_n;                 // head rows whose logits are in the buffer; n 0: none
+    bool (*idle)(void *ctx, struct error *err);    // or NULL
+    void *idle_ctx;
+    struct mark *done;    // end of the call's launched work; with idle
+};
+/* What differs between the uses of the forward pass. */
+struct pass {
+    int64_t n;                     // rows
+    const int32_t *token, *pos;    // (n) device
+    struct kv_pool *kv;            // keys and values are written here at slot; NULL: nowhere
+    const int32_t *slot;
+    const struct decode_batch *decode;    // attention over pages; NULL: over the packed sequences r->seq
+    const struct decode_batch *past;      // ... over pages, the queries those of r->seq; of it kv_len, page and their sizes
+    int64_t max_q;                        // with past: most queries of a sequence
+};
+
+/* ---- run.c */
+/* Run the caller's other work, if there is any. */
+MUST_USE bool run_idle(struct model_run *r, struct error *err);
+/* Like device_sync, and run the caller's other work meanwhile. */
+MUST_USE bool run_sync(struct model_run *r, struct error *err);
+
+/* ---- run_rope.c */
+/* What a layer's rotation takes: tables, a row for each position, and positions. */
+struct rotation {
+    const float *cos, *sin;
+    const int32_t *pos;
+    int64_t n_pos;
+};
+/* Of layer l at positions pos; layers that do not rotate take r's zeros instead. */
+struct rotation rotation_of(const struct model_run *r, int64_t l, const int32_t *pos);
+/* Fill the tables whose memory r has. */
+MUST_USE bool rope_tables(struct model_run *r, struct error *err);
+
+/* ---- run_blocks.c */
+/* eps of the norms that read the residual stream, and the factors of the embedding and of the last norm's output. */
+float stream_eps(const struct model_config *c);
+double embed_scale(const struct model *m);
+double head_scale(const struct model_config *c);
+/* Multiply n rows of the model's width. */
+MUST_USE bool rows_scale(struct model_run *r, void *x, int64_t n, double scale, struct error *err);
+/* The window and the cap of scores of layer l's attention. */
+struct attn_bounds bounds_of(const struct model *m, int64_t l);
+/* The stream after an addition (none: add NULL), and its norm in r->h where the family has one there. */
+MUST_USE bool stream_add(struct model_run *r, void *sum, const void *x, const void *add, int64_t ln, float *rstd, int64_t n,
+                         struct error *err);
+/* The columns of a tensor of projections that a norm over all heads covers: the queries' first, then the keys'. */
+struct wide_norm {
+    int64_t first, d, w;    // columns, and the norm's place in the arena
+};
+void wide_norms(const struct model *m, int64_t l, struct wide_norm out[2]);
+/* A product of a layer: its matrix, its bias and its place in flat buffers. */
+struct linear {
+    struct weight *w;
+    int64_t at, bias_at, n_out, n_in;
+};
+struct linear linear_of(const struct model *m, int64_t l, enum product which);
+/* One block from a->res1 on (its sum is done); leaves in r->out the next addend of the residual stream. */
+MUST_USE bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err);
+/* The whole stack up to the last norm, r->hf. */
+MUST_USE bool run_forward(struct model_run *r, const struct pass *p, struct error *err);
+
+/* ---- run_head.c */
+/* The piece that holds the head's weight. */
+int head_piece(const struct model *m);
+/* The logits (n, vocab) of x (n, d), rows of the last norm's output. */
+MUST_USE bool head_fwd(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err);
+/* Gather the rows with a target: fills row_index and the device's row and target. target is (r->n_tok) of the host, -1: none. */
+MUST_USE bool head_select(struct model_run *r, const int32_t *target, int64_t *n_head, struct error *err);
+/* Copy src[row_index[k]] (host) for all n head rows to the device. */
+MUST_USE bool head_upload(struct model_run *r, float *dst, const float *src, int64_t n, struct error *err);
+/* How many head rows from row0 on, at most max, share a temperature; temperature is (r->n_tok) of the host. */
+int64_t same_temperature(const struct model_run *r, const float *temperature, int64_t row0, int64_t max);
+/* Logits of head rows [row0, row0 + n) into the buffer, unless they are there, and their statistics. */
+MUST_USE bool head_chunk(struct model_run *r, int64_t row0, int64_t n, const float *temperature, struct error *err);
+/* Bring logp, entropy and loss of n head rows back to the host, each to its row of (r->n_tok), the others 0; NULL: not wanted. */
+MUST_USE bool head_download(struct model_run *r, int64_t n, float *logp, float *entropy, float *loss, struct error *err);
