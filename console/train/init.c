@@ -207,7 +207,7 @@ bool init_measure(struct init *i, const char *path, bool *again, struct error *e
         goto out;
     }
     TRY(train_estimate(t, &e, err));
-    i->step_s = e.generate_s + e.train_s;
+    i->step_s = e.step_s;
     i->max_steps = MAX((int64_t)(i->hours * 3600 / i->step_s), 1);
     ok = true;
 out:

@@ -30,8 +30,7 @@ bool train_estimate(const struct train *t, struct step_estimate *e, struct error
                               .token_budget = run_config_micro_tok(c),
                               .recompute_block = c->recompute_full,
                               .lora = lora.rank > 0 ? &lora : NULL };
-    bool half = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && dev->kind == DEVICE_CUDA);
-    bool ok = step_probe(&cost, &shape, dev, half ? DT_BF16 : DT_F32, &load, PROBE_S, err);
+    bool ok = step_probe(&cost, &shape, dev, run_dtype(c, dev->kind), &load, PROBE_S, err);
     device_free(dev);
     if (!ok)
         return false;
@@ -40,6 +39,8 @@ bool train_estimate(const struct train *t, struct step_estimate *e, struct error
     e->generate_s = (waves * (double)c->max_new_tokens * cost.decode_s + prompts * (double)c->max_prompt_tokens * cost.prefill_s)
                     / per_rollout;
     e->train_s = trained * (double)longest * cost.train_s;
+    bool turns = strcmp(c->placement, "apart") != 0 && c->n_behind == 0;
+    e->step_s = turns ? e->generate_s + e->train_s : MAX(e->generate_s, e->train_s);
     return true;
 }
 
@@ -47,14 +48,12 @@ void train_estimate_print(const struct train *t)
 {
     struct step_estimate e;
     struct error err;
-    const struct run_config *c = &t->config;
     if (!train_estimate(t, &e, &err)) {
         printf("time:           not measured: %s\n", err.text);
         return;
     }
-    bool turns = strcmp(c->placement, "apart") != 0 && c->n_behind == 0;
-    double step_s = turns ? e.generate_s + e.train_s : MAX(e.generate_s, e.train_s), all_s = step_s * (double)run_steps(t);
+    double all_s = e.step_s * (double)run_steps(t);
     printf("time:           at most about %.3g s a step (generating %.3g s, training %.3g s), %.3g %s in all: a probe of the first\n"
            "                device, as if every prompt and response were as long as allowed\n",
-           step_s, e.generate_s, e.train_s, all_s < 5400 ? all_s / 60 : all_s / 3600, all_s < 5400 ? "minutes" : "hours");
+           e.step_s, e.generate_s, e.train_s, all_s < 5400 ? all_s / 60 : all_s / 3600, all_s < 5400 ? "minutes" : "hours");
 }

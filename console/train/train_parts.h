@@ -59,6 +59,7 @@ MUST_USE bool train_plan_print(const struct train *t, struct error *err);    // 
 /* ---- train_estimate.c ---- */
 struct step_estimate {    // seconds of an optimizer step when every prompt and response is as long as allowed
     double generate_s, train_s;
+    double step_s;    // of both, which are by turns or at once
 };
 /* Probe the first of the run's devices (step_probe.h), which nothing may use meanwhile. After train_check. */
 MUST_USE bool train_estimate(const struct train *t, struct step_estimate *e, struct error *err);

@@ -26,7 +26,7 @@ static void placement_print(const struct train *t)
 
 static bool weights_are_half(const struct run_config *c)
 {
-    return strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && strncmp(c->devices, "cuda", 4) == 0);
+    return run_dtype(c, strncmp(c->devices, "cuda", 4) == 0 ? DEVICE_CUDA : DEVICE_CPU) == DT_BF16;
 }
 
 /* What of a run with an adapter the plan's weights are. */

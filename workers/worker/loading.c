@@ -109,8 +109,7 @@ static bool models_load(struct engine *e, struct error *err)
 {
     const struct run_config *c = &e->config;
     int64_t n_id = tokenizer_n_id(e->prompts.tokenizer);
-    bool bf16 = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && e->dev->kind == DEVICE_CUDA);
-    enum dtype dtype = bf16 ? DT_BF16 : DT_F32;
+    enum dtype dtype = run_dtype(c, e->dev->kind);
     if (!(e->model = model_open(e, dtype, err)) || !tokenizer_fits(e->prompts.tokenizer, model_config(e->model)->vocab, c->model, err))
         return false;
     model_n_live_set(e->model, n_id);

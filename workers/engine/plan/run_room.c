@@ -1,9 +1,13 @@
 #include "workers/engine/plan/run_room.h"
 #include <stdio.h>
 #include <string.h>
-#include "kernels/ops.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
+
+enum dtype run_dtype(const struct run_config *c, enum device_kind kind)
+{
+    return strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && kind == DEVICE_CUDA) ? DT_BF16 : DT_F32;
+}
 
 bool run_adapter(const struct run_config *c, struct lora_config *lora, struct error *err)
 {
@@ -63,14 +67,13 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
 {
     struct model_config shape;
     size_t total_bytes;
-    bool half = strcmp(c->dtype, "bf16") == 0 || (strcmp(c->dtype, "auto") == 0 && dev->kind == DEVICE_CUDA);
     *out = (struct run_room){ 0 };
     struct lora_config lora;
     if (!run_adapter(c, &lora, err))
         return false;
     if (!config_load(&shape, c->model, err) || !mem_info(dev, &out->have, &total_bytes, err))
         return false;
-    struct model *m = model_new_shape(&shape, dev, half ? DT_BF16 : DT_F32, err);
+    struct model *m = model_new_shape(&shape, dev, run_dtype(c, dev->kind), err);
     if (!m || (lora.rank > 0 && !model_lora_shape(m, &lora, err))) {
         model_free(m);
         return false;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "kernels/ops.h"
 #include "protocol/base/error.h"
 #include "protocol/run/run_config.h"
 #include "workers/engine/plan/memory_plan.h"
@@ -14,6 +15,8 @@
 
 struct lora_config;
 struct model_config;
+/* Of weights and activations on such a device: what 'dtype' says, with auto bf16 on GPUs. */
+enum dtype run_dtype(const struct run_config *c, enum device_kind kind);
 /* The adapter that the run trains, its base set; rank 0: it trains all weights. ERR_USAGE, or as lora_config_load. */
 MUST_USE bool run_adapter(const struct run_config *c, struct lora_config *lora, struct error *err);
 /* How many parameters it trains; 0: they cannot be counted. */
