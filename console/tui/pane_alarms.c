@@ -49,10 +49,13 @@ static enum role state_role(const struct alarm_view *v)
 /* "above 0.2, 3 steps in a row". */
 static void condition_say(const struct alarm_view *v, char *out, size_t size)
 {
+    static const char *const words[ALARM_WHEN_N + 1] = {
+        [ALARM_ABOVE] = "above",        [ALARM_BELOW] = "below", [ALARM_EQUALS] = "exactly", [ALARM_TIMES_MEDIAN] = "above",
+        [ALARM_BELOW_MEDIAN] = "below", [ALARM_RISES] = "rises", [ALARM_WHEN_N] = "?",
+    };
     char limit[24] = "", value[16];
     if (v->when != ALARM_RISES)
         snprintf(limit, sizeof(limit), " %s", value_format(value, v->limit));
-    static const char *const words[] = { "above", "below", "exactly", "above", "below", "rises", "?" };
     bool median = v->when == ALARM_TIMES_MEDIAN || v->when == ALARM_BELOW_MEDIAN;
     snprintf(out, size, "%s%s%s", words[v->when], limit, median ? " x median" : "");
     if (v->steps > 1) {

@@ -264,7 +264,6 @@ static bool open_next(struct controller *c, struct run_config *at, struct put *p
     return true;
 }
 
-/* Cut the oldest open rollout step, if it is all there; free-running: form the batch that the trainer waits for. */
 static void row_solved(void *ctx, int64_t row)
 {
     struct put *p = ctx;
@@ -273,6 +272,7 @@ static void row_solved(void *ctx, int64_t row)
     p->ok = p->ok && solved_add(p->c, s.n_cut, row, p->err);
 }
 
+/* Cut the oldest open rollout step, if it is all there; free-running: form the batch that the trainer waits for. */
 static bool cut_next(struct controller *c, struct run_config *at, struct put *p)
 {
     struct ledger_state s;

@@ -19,7 +19,7 @@ struct step_load {           // of one device
     const struct lora_config *lora;    // the adapter that is trained; NULL: all weights are
 };
 struct step_cost {
-    double decode_s;     // one more token for each of n_seq samples, at the mean length of a response
+    double decode_s;     // one more token for each of n_seq samples, at the mean length of a response; on a processor after short prompts
     double prefill_s;    // per token of a prompt
     double train_s;      // per token, forward and backward
 };
