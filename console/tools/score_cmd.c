@@ -23,8 +23,8 @@ static const char *const verdict_name[] = {
     [VERDICT_CANNOT_TELL] = "cannot_tell",
 };
 
-/* Fill `in` from the line; the row owns the text. A line is a group of its own, unless it has a number as its "group". max_new_tok: a response of this length counts as cut unless it says how it ended;
- * 0: none. */
+/* Fill `in` from the line; the row owns the text. A line is a group of its own, unless it has a number as its "group". max_new_tok: a
+ * response of this length counts as cut unless it says how it ended; 0: none. */
 static bool input_read(const char *path, int64_t line, const char *text, size_t len, int64_t max_new_tok, struct reward_input *in,
                        json_t **row, struct error *err)
 {
@@ -177,8 +177,8 @@ static bool score_cmd(int argc, char **argv, struct error *err)
     // clang-format off
     struct cli_option options[] = {
         { "reward-type", "rt", CLI_STR, &config.type, "TYPE",
-          "boxed, think_answer_tags, math, code, program:CMD, verify (what each line names in dataset, with its ground_truth), verify:NAME, or "
-          "'0.8*boxed + 0.2*program:CMD'" },
+          "boxed, think_answer_tags, math, code, code_share, program:CMD, verify (what each line names in dataset, with its ground_truth), "
+          "verify:NAME, judge:URL, or '0.8*boxed + 0.2*program:CMD'" },
         { "input", "i", CLI_STR, &input, "FILE", "JSON lines with response and gt_answer (and the number of their group, for a reward that compares them); - reads standard input" },
         { "config", "c", CLI_STR, &run_file, "FILE", "a run file: its reward settings apply (verification_reward, format_reward, ...), and its reward_type without --reward-type" },
         { "eval", NULL, CLI_FLAG, &config.eval, NULL,
@@ -192,7 +192,7 @@ static bool score_cmd(int argc, char **argv, struct error *err)
         { "code-verifier-api-url", NULL, CLI_STR, &config.code_verifier_api_url, "URL",
           "an external verifier for code, or several with commas between them" },
         { "code-verifier-key-file", NULL, CLI_STR, &config.code_verifier_key_file, "FILE", "send the bearer token in this file to it" },
-        { "program-timeout", NULL, CLI_F64, &config.program_timeout_s, "S", "time limit for a reward program, in seconds" },
+        { "program-timeout", NULL, CLI_F64, &config.program_timeout_s, "S", "time limit for a reward program's answer or one test of code, in seconds" },
         { "summary", NULL, CLI_FLAG, &summary, NULL, "print the mean scores to stderr at the end" },
     };
     // clang-format on

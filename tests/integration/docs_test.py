@@ -53,6 +53,14 @@ class Docs(unittest.TestCase):
             wrong += [f"{doc}: rollcall {w}" for w in re.findall(r"(?m)(?:^|`)rollcall ([a-z][a-z-]*)", code) if w not in known]
         self.assertEqual(wrong, [])
 
+    def test_the_table_of_verifiers_has_each_verifier(self):
+        refused = subprocess.run([ROLLCALL, "score", "-rt", "verify:none", "-i", "/dev/null"], capture_output=True, text=True, check=False)
+        known = refused.stderr.strip().partition("there are ")[2].split(", ")
+        self.assertIn("gsm8k", known)
+        table = re.search(r"(?s)\| verifier \|.*?\n\n", read("examples/rewards/README.md"))[0]
+        told = re.findall(r"`([^`]+)`", " ".join(row.split("|")[1] for row in table.splitlines()[2:] if row))
+        self.assertEqual(sorted("general" + name if name.startswith("-") else name for name in told), sorted(known))
+
     def test_nothing_points_outside_of_the_repository(self):
         files = subprocess.run(["git", "grep", "-nE", r"seeds/0|facts/|\bDESIGN\b|\bSTYLE\b", "--", ".", ":!LICENSE", ":!tests/integration/docs_test.py"],
                                cwd=ROOT, text=True, capture_output=True)
