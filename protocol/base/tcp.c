@@ -47,6 +47,15 @@ int tcp_listen(const char *address, struct error *err)
     return fd;
 }
 
+bool tcp_is_loopback(const char *address)
+{
+    static const char *const starts[] = { "127.", "localhost:", "[::1]:" };
+    for (size_t i = 0; i < ARRAY_SIZE(starts); i++)
+        if (strncmp(address, starts[i], strlen(starts[i])) == 0)
+            return true;
+    return false;
+}
+
 uint16_t tcp_port(int fd)
 {
     struct sockaddr_storage a = { 0 };

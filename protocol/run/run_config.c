@@ -10,6 +10,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
+#include "protocol/base/tcp.h"
 #include "protocol/base/utf8.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/preset.h"
@@ -542,8 +543,7 @@ bool run_config_environments(const struct run_config *c, struct environments *e,
         ok = error_set(err, ERR_USAGE, "'environments' needs listen: HOST:PORT, e.g. {listen: 127.0.0.1:8000}");
     if (ok && token_file && strlen(token_file) >= sizeof e->token_file)
         ok = error_set(err, ERR_USAGE, "'environments': the path of token_file is too long");
-    bool here = ok && (strncmp(listen, "127.", 4) == 0 || strncmp(listen, "localhost:", 10) == 0 || strncmp(listen, "[::1]:", 6) == 0);
-    if (ok && !here && !token_file && !is_true(json_object_get(o, "no_token")))
+    if (ok && !tcp_is_loopback(listen) && !token_file && !is_true(json_object_get(o, "no_token")))
         ok = error_set(err, ERR_USAGE,
                        "'environments': %.100s is reached from other hosts: give a token_file, or no_token: true if all of them may post",
                        listen);

@@ -292,8 +292,7 @@ static bool options_check(struct service *s, struct error *err)
 {
     if (!s->listen || !strchr(s->listen, ':'))
         return error_set(err, ERR_USAGE, "--listen is needed: HOST:PORT, e.g. 127.0.0.1:1234");
-    bool here = strncmp(s->listen, "127.", 4) == 0 || strncmp(s->listen, "localhost:", 10) == 0 || strncmp(s->listen, "[::1]:", 6) == 0;
-    if (!here && !s->token_file && !s->no_token)
+    if (!tcp_is_loopback(s->listen) && !s->token_file && !s->no_token)
         return error_set(err, ERR_USAGE,
                          "--listen %s is reached from other hosts: give --token-file FILE, or --no-token if all of them may use it",
                          s->listen);

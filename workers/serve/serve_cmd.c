@@ -53,8 +53,7 @@ static bool listen_check(const struct serve_options *o, const char *option, cons
     if (!strchr(address, ':'))
         return error_set(err, ERR_USAGE, "--%s is '%s'; it must be HOST:PORT, e.g. 127.0.0.1:9001", option, address);
     // a server that listens beyond this host answers, and takes orders from, anyone who reaches it
-    bool loopback = strncmp(address, "127.", 4) == 0 || strncmp(address, "localhost:", 10) == 0 || strncmp(address, "[::1]:", 6) == 0;
-    return loopback || o->token_file || o->no_token
+    return tcp_is_loopback(address) || o->token_file || o->no_token
            || error_set(err, ERR_USAGE,
                         "--%s %s is reached from other hosts: give --token-file FILE, or --no-token if all of them may use it", option,
                         address);
