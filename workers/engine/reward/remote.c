@@ -1,17 +1,12 @@
 #include "workers/engine/reward/remote.h"
 #include <inttypes.h>
-#include <curl/curl.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "protocol/base/bearer.h"
-#include "protocol/base/buf.h"
-#include "protocol/base/http.h"
+#include "workers/engine/reward/client.h"
 
-#define ANSWER_MAX (4u << 20)    // bytes of an answer
 #define ATTEMPTS 3
 #define WHOLE_MAX_S 600.0    // longest wait for one program, the upstream service's own limit
 
@@ -19,22 +14,9 @@
 struct remote {
     char *urls, *url[HOSTS_MAX];    // owned, cut at the commas; url points into urls
     int n_url, next;                // next: the one that is asked next
-    CURL *curl;
-    struct curl_slist *headers;
     double test_timeout_s;
-    struct buf answer;
+    struct client client;
 };
-
-static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
-static void curl_start(void)
-{
-    curl_global_init(CURL_GLOBAL_DEFAULT);
-}
-
-static size_t on_data(char *data, size_t size, size_t n, void *ctx)
-{
-    return buf_add(ctx, data, size * n) ? size * n : 0;
-}
 
 /* Cut the list of addresses at its commas. */
 static bool urls_read(struct remote *r, const char *list, struct error *err)
@@ -57,46 +39,16 @@ static bool urls_read(struct remote *r, const char *list, struct error *err)
     return r->n_url > 0 || error_set(err, ERR_USAGE, "'code_verifier_api_url' has no address");
 }
 
-/* Send the key in a file with each request. */
-static bool key_add(struct remote *r, const char *path, struct error *err)
-{
-    char token[BEARER_MAX], header[BEARER_MAX + 32];
-    if (!bearer_read(token, path, err))
-        return false;
-    snprintf(header, sizeof header, "Authorization: Bearer %s", token);
-    struct curl_slist *more = curl_slist_append(r->headers, header);
-    explicit_bzero(token, sizeof token);
-    explicit_bzero(header, sizeof header);
-    if (!more)
-        return error_set(err, ERR_NO_MEMORY, "no memory for the code verifier's client");
-    r->headers = more;
-    return curl_easy_setopt(r->curl, CURLOPT_HTTPHEADER, r->headers) == CURLE_OK || error_set(err, ERR_NO_MEMORY, "no memory for a header");
-}
-
 struct remote *remote_new(const char *url, const char *key_file, double test_timeout_s, struct error *err)
 {
-    pthread_once(&curl_once, curl_start);
     struct remote *r = calloc(1, sizeof *r);
-    if (!r)
-        goto fail;
-    r->answer.max = ANSWER_MAX;
+    if (!r) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the code verifier's client");
+        return NULL;
+    }
     r->test_timeout_s = test_timeout_s > 0 ? test_timeout_s : 10;
-    r->curl = curl_easy_init();
-    r->headers = curl_slist_append(NULL, "Content-Type: application/json");
-    if (!r->curl || !r->headers)
-        goto fail;
-    curl_easy_setopt(r->curl, CURLOPT_HTTPHEADER, r->headers);
-    curl_easy_setopt(r->curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(r->curl, CURLOPT_WRITEFUNCTION, on_data);
-    curl_easy_setopt(r->curl, CURLOPT_WRITEDATA, &r->answer);
-    curl_easy_setopt(r->curl, CURLOPT_CONNECTTIMEOUT, 10L);
-    http_only(r->curl, true);
-    if (!urls_read(r, url, err) || (key_file && !key_add(r, key_file, err)))
-        goto out;
-    return r;
-fail:
-    error_set(err, ERR_NO_MEMORY, "no memory for the code verifier's client");
-out:
+    if (urls_read(r, url, err) && client_init(&r->client, "the code verifier", key_file, err))
+        return r;
     remote_free(r);
     return NULL;
 }
@@ -105,9 +57,7 @@ void remote_free(struct remote *r)
 {
     if (!r)
         return;
-    curl_easy_cleanup(r->curl);
-    curl_slist_free_all(r->headers);
-    buf_release(&r->answer);
+    client_release(&r->client);
     free(r->urls);
     free(r);
 }
@@ -136,7 +86,8 @@ static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass,
 {
     json_error_t je;
     size_t i;
-    json_t *one, *answer = json_loadb(buf_text(&r->answer), r->answer.len, 0, &je), *result = json_object_get(answer, "result");
+    json_t *one, *answer = json_loadb(buf_text(&r->client.answer), r->client.answer.len, 0, &je),
+                 *result = json_object_get(answer, "result");
     int64_t n = (int64_t)json_array_size(result);
     bool ok = json_is_array(result) && n > 0 && n <= n_test;
     *n_pass = 0;
@@ -156,35 +107,24 @@ static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass,
     json_decref(answer);
     return ok
            || error_set(err, ERR_DATA, "the code verifier's answer has no 'result' for %" PRId64 " tests: %.200s", n_test,
-                        buf_text(&r->answer));
+                        buf_text(&r->client.answer));
 }
 
 /* POST text to each host in turn, ATTEMPTS times in all or once to each, until one answers with status 200. A host that cannot be
  * reached or fails is passed over; 4xx other than 429 are the request's own fault. route: appended to the address; NULL: none. */
 static bool ask(struct remote *r, const char *route, const char *text, double wait_s, struct error *err)
 {
-    char url[2048];
-    curl_easy_setopt(r->curl, CURLOPT_POSTFIELDS, text);
-    curl_easy_setopt(r->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(text));
-    curl_easy_setopt(r->curl, CURLOPT_TIMEOUT_MS, (long)(wait_s * 1000));
+    char url[2048], what[2048];
     for (int attempt = 0; attempt < MAX(ATTEMPTS, r->n_url); attempt++) {
         const char *host = r->url[r->next];
+        long status;
         r->next = (r->next + 1) % r->n_url;
         if (attempt > 0)
             usleep(200000u << MIN(attempt, 4));
-        buf_clear(&r->answer);
-        long status = 0;
         snprintf(url, sizeof url, "%s%s", host, route ? route : "");
-        CURLcode rc = curl_easy_setopt(r->curl, CURLOPT_URL, url);
-        rc = rc == CURLE_OK ? curl_easy_perform(r->curl) : rc;
-        curl_easy_getinfo(r->curl, CURLINFO_RESPONSE_CODE, &status);
-        if (rc == CURLE_OK && status == 200)
+        snprintf(what, sizeof what, "the code verifier '%s'", host);
+        if (client_post(&r->client, what, url, text, wait_s, &status, err))
             return true;
-        if (rc != CURLE_OK)
-            error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_IO, "the code verifier '%s': %s", host,
-                      curl_easy_strerror(rc));
-        else
-            error_set(err, ERR_IO, "the code verifier '%s' answered with status %ld: %.200s", host, status, buf_text(&r->answer));
         if (status >= 400 && status < 500 && status != 429)
             return false;
     }
@@ -226,7 +166,7 @@ bool remote_tests(struct remote *r, bool stdio, const char *code, size_t len, co
     free(text);
     if (!ok)
         return false;
-    json_t *answer = json_loadb(buf_text(&r->answer), r->answer.len, 0, NULL), *results = json_object_get(answer, "results");
+    json_t *answer = json_loadb(buf_text(&r->client.answer), r->client.answer.len, 0, NULL), *results = json_object_get(answer, "results");
     const json_t *times = json_object_get(answer, "runtimes");
     ok = (int64_t)json_array_size(results) == n_test && json_array_size(times) == json_array_size(results);
     for (int64_t i = 0; ok && i < n_test; i++) {
@@ -237,5 +177,5 @@ bool remote_tests(struct remote *r, bool stdio, const char *code, size_t len, co
     json_decref(answer);
     return ok
            || error_set(err, ERR_DATA, "the code verifier's answer has no 'results' and 'runtimes' for %" PRId64 " tests: %.200s", n_test,
-                        buf_text(&r->answer));
+                        buf_text(&r->client.answer));
 }

@@ -9,7 +9,8 @@
 #include "protocol/base/error.h"
 #include "workers/engine/reward/reward.h"
 struct remote;
-/* key_file: its first line is sent as a bearer token; NULL: none. url: one address, or several with commas between them, which are asked in turn. test_timeout_s: time the verifier is asked to allow per test; 0: 10. Does not connect yet. */
+/* url: one address, or several with commas between them, which are asked in turn. key_file: its first line is sent as a bearer token;
+ * NULL: none. test_timeout_s: time the verifier is asked to allow per test; 0: 10. Does not connect yet. */
 struct remote *remote_new(const char *url, const char *key_file, double test_timeout_s, struct error *err);
 void remote_free(struct remote *r);
 /* Have a program judged by open-instruct's service: POST of {program, tests, max_execution_time} to /test_program or

@@ -1,58 +1,26 @@
 #include "workers/engine/reward/verify/judge.h"
 #include <ctype.h>
-#include <curl/curl.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "protocol/base/bearer.h"
-#include "protocol/base/http.h"
-#include "protocol/base/log.h"
+#include "workers/engine/reward/client.h"
 
-#define ANSWER_MAX (4u << 20)    // bytes
 #define ATTEMPTS 3
 
 struct judge {
-    CURL *curl;
-    struct curl_slist *headers;
+    struct client client;
     char *url, *model;
-    int64_t max_tokens, seed;
+    int64_t max_tokens;
     double timeout_s;
     _Atomic int64_t *left;    // requests that may still be made; borrowed, NULL: no bound
-    struct buf answer;
 };
-
-static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
-static void curl_start(void)
-{
-    curl_global_init(CURL_GLOBAL_DEFAULT);
-}
-
-static size_t on_data(char *data, size_t size, size_t n, void *ctx)
-{
-    return buf_add(ctx, data, size * n) ? size * n : 0;
-}
-
-static bool key_add(struct judge *j, const char *path, struct error *err)
-{
-    char token[BEARER_MAX], header[BEARER_MAX + 32];
-    if (!bearer_read(token, path, err))
-        return false;
-    snprintf(header, sizeof header, "Authorization: Bearer %s", token);
-    struct curl_slist *more = curl_slist_append(j->headers, header);
-    explicit_bzero(token, sizeof token);
-    explicit_bzero(header, sizeof header);
-    j->headers = more ? more : j->headers;
-    return more || error_set(err, ERR_NO_MEMORY, "no memory for the judge's client");
-}
 
 struct judge *judge_new(const struct verify_options *o, struct error *err)
 {
     static const char path[] = "/chat/completions";
-    pthread_once(&curl_once, curl_start);
     if (!o->llm_judge_url) {
         error_set(err, ERR_USAGE, "a judge is needed: 'llm_judge_url' is not set");
         return NULL;
@@ -63,27 +31,15 @@ struct judge *judge_new(const struct verify_options *o, struct error *err)
         len--;
     bool whole = len >= sizeof path - 1 && memcmp(o->llm_judge_url + len - (sizeof path - 1), path, sizeof path - 1) == 0;
     if (!j || asprintf(&j->url, "%.*s%s", (int)len, o->llm_judge_url, whole ? "" : path) < 0
-        || !(j->model = strdup(o->llm_judge_model ? o->llm_judge_model : "")) || !(j->curl = curl_easy_init())
-        || !(j->headers = curl_slist_append(NULL, "Content-Type: application/json"))) {
+        || !(j->model = strdup(o->llm_judge_model ? o->llm_judge_model : ""))) {
         error_set(err, ERR_NO_MEMORY, "no memory for the judge's client");
         goto out;
     }
-    j->answer.max = ANSWER_MAX;
     j->max_tokens = o->llm_judge_max_tokens;
     j->timeout_s = o->llm_judge_timeout;
     j->left = o->llm_judge_left;
-    if (o->llm_judge_key_file && !key_add(j, o->llm_judge_key_file, err))
-        goto out;
-    curl_easy_setopt(j->curl, CURLOPT_HTTPHEADER, j->headers);
-    curl_easy_setopt(j->curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(j->curl, CURLOPT_WRITEFUNCTION, on_data);
-    curl_easy_setopt(j->curl, CURLOPT_WRITEDATA, &j->answer);
-    curl_easy_setopt(j->curl, CURLOPT_CONNECTTIMEOUT, 10L);
-    curl_easy_setopt(j->curl, CURLOPT_TIMEOUT_MS, (long)(j->timeout_s * 1000));
-    http_only(j->curl, true);
-    if (curl_easy_setopt(j->curl, CURLOPT_URL, j->url) == CURLE_OK)
+    if (client_init(&j->client, "the judge", o->llm_judge_key_file, err))
         return j;
-    error_set(err, ERR_USAGE, "'llm_judge_url' is '%s', which is not an address", o->llm_judge_url);
 out:
     judge_free(j);
     return NULL;
@@ -93,9 +49,7 @@ void judge_free(struct judge *j)
 {
     if (!j)
         return;
-    curl_easy_cleanup(j->curl);
-    curl_slist_free_all(j->headers);
-    buf_release(&j->answer);
+    client_release(&j->client);
     free(j->url);
     free(j->model);
     free(j);
@@ -113,9 +67,9 @@ static bool budget_take(struct judge *j)
 }
 
 /* The first choice's text without <think>...</think>. */
-static bool text_take(const struct judge *j, struct buf *answer, struct error *err)
+static bool text_take(const struct buf *body_text, struct buf *answer, struct error *err)
 {
-    json_t *body = json_loadb(buf_text(&j->answer), j->answer.len, JSON_ALLOW_NUL, NULL);
+    json_t *body = json_loadb(buf_text(body_text), body_text->len, JSON_ALLOW_NUL, NULL);
     const json_t *message = json_object_get(json_array_get(json_object_get(body, "choices"), 0), "message");
     const json_t *content = json_object_get(message, "content");
     bool ok = json_is_string(content);
@@ -129,7 +83,7 @@ static bool text_take(const struct judge *j, struct buf *answer, struct error *e
         buf_add(answer, at, (size_t)(end - at));
     }
     json_decref(body);
-    return ok || error_set(err, ERR_DATA, "the judge's answer has no text: %.200s", buf_text(&j->answer));
+    return ok || error_set(err, ERR_DATA, "the judge's answer has no text: %.200s", buf_text(body_text));
 }
 
 bool judge_ask(struct judge *j, const char *system, const char *user, size_t user_len, double temperature, struct buf *answer,
@@ -146,8 +100,6 @@ bool judge_ask(struct judge *j, const char *system, const char *user, size_t use
     if (!text)
         return error_set(err, ERR_NO_MEMORY, "no memory for a request to the judge, or a text that is not UTF-8");
     bool ok = false;
-    curl_easy_setopt(j->curl, CURLOPT_POSTFIELDS, text);
-    curl_easy_setopt(j->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(text));
     for (int attempt = 0; attempt < ATTEMPTS && !ok; attempt++) {
         if (attempt > 0)
             sleep(1u << (attempt - 1));
@@ -155,19 +107,12 @@ bool judge_ask(struct judge *j, const char *system, const char *user, size_t use
             error_set(err, ERR_FULL, "the judge's budget, 'llm_judge_budget', is used up");
             break;
         }
-        long status = 0;
-        buf_clear(&j->answer);
-        CURLcode rc = curl_easy_perform(j->curl);
-        curl_easy_getinfo(j->curl, CURLINFO_RESPONSE_CODE, &status);
-        if (rc == CURLE_OK && status == 200) {
-            ok = text_take(j, answer, err);
+        long status;
+        if (client_post(&j->client, "the judge", j->url, text, j->timeout_s, &status, err)) {
+            ok = text_take(&j->client.answer, answer, err);
             break;
         }
-        if (rc != CURLE_OK)
-            error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_IO, "the judge: %s", curl_easy_strerror(rc));
-        else
-            error_set(err, ERR_IO, "the judge answered with status %ld: %.200s", status, buf_text(&j->answer));
-        if (rc == CURLE_OK && status < 500 && status != 429)
+        if (status > 0 && status < 500 && status != 429)
             break;    // asking again would give the same answer
     }
     free(text);

@@ -1,0 +1,78 @@
+#include "workers/engine/reward/client.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include "protocol/base/bearer.h"
+#include "protocol/base/http.h"
+
+#define ANSWER_MAX (4u << 20)    // bytes of an answer
+
+static pthread_once_t curl_once = PTHREAD_ONCE_INIT;    // before libcurl 7.84 two threads must not do this at once
+static void curl_start(void)
+{
+    curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+static size_t on_data(char *data, size_t size, size_t n, void *ctx)
+{
+    return buf_add(ctx, data, size * n) ? size * n : 0;
+}
+
+static bool header_add(struct client *c, const char *line)
+{
+    struct curl_slist *more = curl_slist_append(c->headers, line);
+    c->headers = more ? more : c->headers;
+    return more != NULL;
+}
+
+bool client_init(struct client *c, const char *what, const char *key_file, struct error *err)
+{
+    char token[BEARER_MAX], header[BEARER_MAX + 32];
+    pthread_once(&curl_once, curl_start);
+    *c = (struct client){ .curl = curl_easy_init(), .answer = { .max = ANSWER_MAX } };
+    bool ok = c->curl && header_add(c, "Content-Type: application/json");
+    if (ok && key_file) {
+        if (!bearer_read(token, key_file, err)) {
+            client_release(c);
+            return false;
+        }
+        snprintf(header, sizeof header, "Authorization: Bearer %s", token);
+        ok = header_add(c, header);
+        explicit_bzero(token, sizeof token);
+        explicit_bzero(header, sizeof header);
+    }
+    if (!ok) {
+        client_release(c);
+        return error_set(err, ERR_NO_MEMORY, "no memory for the client of %s", what);
+    }
+    curl_easy_setopt(c->curl, CURLOPT_HTTPHEADER, c->headers);
+    curl_easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, &c->answer);
+    curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT, 10L);
+    http_only(c->curl, true);
+    return true;
+}
+
+void client_release(struct client *c)
+{
+    curl_easy_cleanup(c->curl);
+    curl_slist_free_all(c->headers);
+    buf_release(&c->answer);
+    *c = (struct client){ 0 };
+}
+
+bool client_post(struct client *c, const char *what, const char *url, const char *text, double limit_s, long *status, struct error *err)
+{
+    curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, text);
+    curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(text));
+    curl_easy_setopt(c->curl, CURLOPT_TIMEOUT_MS, (long)(limit_s * 1000));
+    buf_clear(&c->answer);
+    *status = 0;
+    CURLcode rc = curl_easy_setopt(c->curl, CURLOPT_URL, url);
+    rc = rc == CURLE_OK ? curl_easy_perform(c->curl) : rc;
+    if (rc != CURLE_OK)
+        return error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_IO, "%s: %s", what, curl_easy_strerror(rc));
+    curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, status);
+    return *status == 200 || error_set(err, ERR_IO, "%s answered with status %ld: %.200s", what, *status, buf_text(&c->answer));
+}
