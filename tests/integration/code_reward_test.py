@@ -173,7 +173,7 @@ class Service(unittest.TestCase):
             self.assertEqual(json.load(answer), {"status": "healthy"})
 
     def test_runs_ask_it_and_pass_over_a_host_that_is_away(self):
-        hosts = "http://127.0.0.1:9," + self.url    # nothing listens at the first
+        hosts = "http://127.0.0.1:9/," + self.url    # nothing listens at the first, whose address ends otherwise
         rows = [{"response": fenced("def f(x):\n    return x"), "dataset": "code", "ground_truth": ["assert f(1) == 1", "assert f(1) == 2"]} for _ in range(4)]
         answers, done = score("verify", rows, "--code-verifier-api-url", hosts, "--code-verifier-key-file", self.key)
         self.assertEqual([a["reward"] for a in answers], [5] * 4, done.stderr)

@@ -110,8 +110,20 @@ static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass,
                         buf_text(&r->client.answer));
 }
 
+/* Where a request to host goes: its path, or route when it has none; NULL: host as it is. */
+static void url_make(char *url, size_t size, const char *host, const char *route)
+{
+    const char *path = strstr(host, "://");
+    path = path ? strchr(path + 3, '/') : NULL;
+    if (!route || (path && path[1]))
+        route = "";
+    else if (path)
+        route++;    // the address ends with a slash
+    snprintf(url, size, "%s%s", host, route);
+}
+
 /* POST text to each host in turn, ATTEMPTS times in all or once to each, until one answers with status 200. A host that cannot be
- * reached or fails is passed over; 4xx other than 429 are the request's own fault. route: appended to the address; NULL: none. */
+ * reached or fails is passed over; 4xx other than 429 are the request's own fault. route: see url_make. */
 static bool ask(struct remote *r, const char *route, const char *text, double wait_s, struct error *err)
 {
     char url[2048], what[2048];
@@ -121,7 +133,7 @@ static bool ask(struct remote *r, const char *route, const char *text, double wa
         r->next = (r->next + 1) % r->n_url;
         if (attempt > 0)
             usleep(200000u << MIN(attempt, 4));
-        snprintf(url, sizeof url, "%s%s", host, route ? route : "");
+        url_make(url, sizeof url, host, route);
         snprintf(what, sizeof what, "the code verifier '%s'", host);
         if (client_post(&r->client, what, url, text, wait_s, &status, err))
             return true;
@@ -143,15 +155,6 @@ bool remote_run(struct remote *r, const struct reward_input *in, int64_t n_test,
     return ok;
 }
 
-/* The route of open-instruct's service, unless the address has one. */
-static const char *route_of(const struct remote *r, bool stdio)
-{
-    const char *url = r->url[r->next], *path = strstr(url, "://");
-    path = path ? strchr(path + 3, '/') : NULL;
-    const char *route = stdio ? "/test_program_stdio" : "/test_program";
-    return path && path[1] ? NULL : path ? &route[1] : route;    // the address may end with a slash
-}
-
 bool remote_tests(struct remote *r, bool stdio, const char *code, size_t len, const json_t *tests, int64_t n_test, double *runtime_s,
                   struct error *err)
 {
@@ -162,7 +165,8 @@ bool remote_tests(struct remote *r, bool stdio, const char *code, size_t len, co
     json_decref(body);
     if (!text)
         return error_set(err, ERR_NO_MEMORY, "no memory for a request to the code verifier, or a program that is not UTF-8");
-    bool ok = ask(r, route_of(r, stdio), text, MAX(30, MIN(300, limit_s * 10)), err);    // open-instruct's time limit of a request
+    double whole_s = MAX(30, MIN(300, limit_s * 10));    // open-instruct's time limit of a request
+    bool ok = ask(r, stdio ? "/test_program_stdio" : "/test_program", text, whole_s, err);
     free(text);
     if (!ok)
         return false;
