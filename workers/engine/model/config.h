@@ -1,4 +1,4 @@
-/* config.h - what a model's config.json says; the table of families is in config.c
+/* config.h - what a model's config.json says; the table of families is in config.c, that of named shapes in config_shapes.c
  *
  * Read once when a model is loaded, written next to saved weights. Plain data; any thread. */
 #pragma once

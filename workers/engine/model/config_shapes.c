@@ -1,0 +1,104 @@
+/* config_shapes.c - shapes by name: published models, and the small ones of examples and benchmarks */
+#include <stdio.h>
+#include <string.h>
+#include "workers/engine/model/config.h"
+
+#define QWEN2(layers, d, heads, kv, ff, rows, is_tied)                                                                                     \
+    {                                                                                                                                      \
+        .family = FAMILY_QWEN2, .n_layer = layers, .d_model = d, .n_head = heads, .n_kv_head = kv, .d_head = (d) / (heads), .d_ff = ff,    \
+        .vocab = rows, .max_pos = 32768, .rms_eps = 1e-6, .rope.theta = 1e6, .tied = is_tied, .qkv_bias = true, .bos = -1,                 \
+        .eos = { 151645, 151643 }, .n_eos = 2, .initializer_range = 0.02                                                                   \
+    }
+#define QWEN3(layers, d, heads, kv, ff, is_tied)                                                                                           \
+    {                                                                                                                                      \
+        .family = FAMILY_QWEN3, .n_layer = layers, .d_model = d, .n_head = heads, .n_kv_head = kv, .d_head = 128, .d_ff = ff,              \
+        .vocab = 151936, .max_pos = 40960, .rms_eps = 1e-6, .rope.theta = 1e6, .tied = is_tied, .qk_norm = true, .bos = -1,                \
+        .eos = { 151645, 151643 }, .n_eos = 2, .initializer_range = 0.02                                                                   \
+    }
+/* Hugging Face config.json of each; parameter totals agree with the published sizes. */
+// clang-format off
+static const struct shape {
+    const char *name;
+    struct model_config c;
+} shapes[] = {
+    {"Qwen2.5-0.5B", QWEN2(24, 896, 14, 2, 4864, 151936, true)},
+    {"Qwen2.5-1.5B", QWEN2(28, 1536, 12, 2, 8960, 151936, true)},
+    {"Qwen2.5-3B", QWEN2(36, 2048, 16, 2, 11008, 151936, true)},
+    {"Qwen2.5-7B", QWEN2(28, 3584, 28, 4, 18944, 152064, false)},
+    {"Qwen2.5-14B", QWEN2(48, 5120, 40, 8, 13824, 152064, false)},
+    {"Qwen3-0.6B", QWEN3(28, 1024, 16, 8, 3072, true)},
+    {"Qwen3-1.7B", QWEN3(28, 2048, 16, 8, 6144, true)},
+    {"Qwen3-4B", QWEN3(36, 2560, 32, 8, 9728, true)},
+    {"Qwen3-8B", QWEN3(36, 4096, 32, 8, 12288, false)},
+    {"Llama-3.1-8B",
+     {.family = FAMILY_LLAMA,
+      .n_layer = 32,
+      .d_model = 4096,
+      .n_head = 32,
+      .n_kv_head = 8,
+      .d_head = 128,
+      .d_ff = 14336,
+      .vocab = 128256,
+      .max_pos = 131072,
+      .rms_eps = 1e-5,
+      .rope.theta = 500000,
+      .rope.type = ROPE_LLAMA3,
+      .rope.factor = 8,
+      .rope.low_freq_factor = 1,
+      .rope.high_freq_factor = 4,
+      .rope.original_max_pos = 8192,
+      .bos = 128000,
+      .eos = {128001, 128008, 128009},
+      .n_eos = 3,
+      .initializer_range = 0.02}},
+    // the arithmetic starter of examples/: 0.6 M parameters
+    {"starter",
+     {.family = FAMILY_QWEN2,
+      .n_layer = 3,
+      .d_model = 128,
+      .n_head = 4,
+      .n_kv_head = 2,
+      .d_head = 32,
+      .d_ff = 384,
+      .vocab = 320,
+      .max_pos = 1024,
+      .rms_eps = 1e-6,
+      .rope.theta = 10000,
+      .tied = true,
+      .qkv_bias = true,
+      .bos = -1,
+      .n_eos = 0,
+      .initializer_range = 0.02}},
+    // 2 M parameters, for `rollcall bench cpu`
+    {"bench-2M",
+     {.family = FAMILY_QWEN2,
+      .n_layer = 4,
+      .d_model = 192,
+      .n_head = 6,
+      .n_kv_head = 2,
+      .d_head = 32,
+      .d_ff = 512,
+      .vocab = 2048,
+      .max_pos = 1024,
+      .rms_eps = 1e-6,
+      .rope.theta = 10000,
+      .tied = true,
+      .qkv_bias = true,
+      .bos = -1,
+      .n_eos = 0,
+      .initializer_range = 0.02}},
+};
+// clang-format on
+
+const struct model_config *config_shape(const char *name, struct error *err)
+{
+    char list[512] = "";
+    for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
+        if (strcmp(shapes[i].name, name) == 0)
+            return &shapes[i].c;
+        size_t len = strlen(list);
+        snprintf(list + len, sizeof list - len, "%s%s", i ? ", " : "", shapes[i].name);
+    }
+    error_set(err, ERR_USAGE, "unknown shape '%s'; known are %s", name, list);
+    return NULL;
+}
