@@ -10,7 +10,6 @@
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/safetensors.h"
 
-#define ALIGN_ELEM 128    // parts start on 256 bytes in bf16 too, as the base's do
 #define PREFIX "base_model.model."
 
 /* Which modules make which product, in the order of its columns. */
@@ -25,11 +24,6 @@ static const struct {
 };
 
 /* ---- the table */
-static int64_t aligned(int64_t n)
-{
-    return (n + ALIGN_ELEM - 1) / ALIGN_ELEM * ALIGN_ELEM;
-}
-
 static int64_t tensor_put(struct lora *lo, int64_t rows, int64_t cols, int64_t layer, enum lora_module module, const char *side)
 {
     struct tensor *t = &lo->tensor[lo->n_tensor++];
@@ -56,7 +50,7 @@ static bool product_put(const struct model *m, struct lora *lo, int64_t layer, e
     struct lora_product *p = &lo->layer[layer].product[which];
     const struct tensor *of[LORA_PART_MAX];
     int first = (int)product_modules[which].first, n = product_modules[which].n;
-    p->at = lo->n_flat = aligned(lo->n_flat);
+    p->at = lo->n_flat = part_aligned(lo->n_flat);
     for (int i = 0; i < n; i++) {
         if (!(of[i] = base_tensor(m, layer, (enum lora_module)(first + i), err)))
             return false;
@@ -65,7 +59,7 @@ static bool product_put(const struct model *m, struct lora *lo, int64_t layer, e
     }
     for (int i = 0; i < n; i++) {
         if (lo->c.targets >> (first + i) & 1) {
-            lo->n_flat = aligned(lo->n_flat);
+            lo->n_flat = part_aligned(lo->n_flat);
             struct lora_part *b = &p->part[p->n_part++];
             *b = (struct lora_part){ .out_at = p->n_out, .n_out = of[i]->dim[0] };
             b->at = tensor_put(lo, of[i]->dim[0], lo->c.rank, layer, (enum lora_module)(first + i), "B");
@@ -98,14 +92,14 @@ static struct lora *table_new(const struct model *m, const struct lora_config *c
     lo->c = *c;
     lo->scale = (float)lora_config_scale(c);
     for (int64_t l = 0; l < m->c.n_layer; l++) {
-        lo->layer[l].first = lo->n_flat = aligned(lo->n_flat);
+        lo->layer[l].first = lo->n_flat = part_aligned(lo->n_flat);
         for (int p = 0; p < PRODUCT_N; p++)
             if (!product_put(m, lo, l, (enum product)p, err)) {
                 struct_free(lo);
                 return NULL;
             }
     }
-    lo->n_flat = aligned(lo->n_flat);
+    lo->n_flat = part_aligned(lo->n_flat);
     return lo;
 }
 

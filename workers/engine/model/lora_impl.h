@@ -60,7 +60,7 @@ MUST_USE bool lora_fwd(const struct model *m, int64_t layer, enum product p, con
 MUST_USE bool lora_bwd(const struct model *m, int64_t layer, enum product p, const struct lora_scratch *s, float *grad, void *dx,
                        const void *dy, const void *x, int64_t n, struct error *err);
 
-/* What model.c does for a model with an adapter. */
+/* What model.c and model_files.c do for a model with an adapter. */
 MUST_USE bool lora_like(struct model *m, const struct lora *of, struct error *err);    // one of the same shape, all 0
 void lora_free(struct model *m);
 MUST_USE bool lora_handles_new(struct model *m, struct error *err);

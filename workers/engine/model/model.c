@@ -1,23 +1,14 @@
-/* model.c - the weights of a model: the table of tensors, and everything that iterates over it */
+/* model.c - the weights of a model: the table of tensors, the memory and the handles
+ *
+ * model_files.c loads and saves them, model_random.c draws them, bound.c keeps shards instead, lora.c puts an adapter on them. */
 #include "workers/engine/model/model.h"
 #include <inttypes.h>
-#include <errno.h>
-#include <jansson.h>
-#include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-#include "protocol/base/file.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model_impl.h"
-#include "workers/engine/model/safetensors.h"
-
-#define ALIGN_ELEM 128    // parts start on 256 bytes in bf16 too: vector loads, cuBLASLt's alignment
-#define DRAW_THREADS 64
-#define SHARD_BYTES (5ull << 30)    // as transformers' save_pretrained
 
 /* ---- the table */
 struct table {
@@ -51,7 +42,7 @@ static int64_t tensor_put(struct table *t, int64_t rows, int64_t cols, const cha
 /* Start a part: the tensors added from here to the next part are neighbours. */
 static void part_begin(struct table *t)
 {
-    t->at = (t->at + ALIGN_ELEM - 1) / ALIGN_ELEM * ALIGN_ELEM;
+    t->at = part_aligned(t->at);
 }
 
 static int64_t part_put(struct table *t, int64_t rows, int64_t cols, const char *name, int64_t layer)
@@ -190,7 +181,7 @@ bool layer_handles_refresh(struct model *m, const struct layer_w *w, struct erro
            && weight_refresh(m->dev, w->down, err);
 }
 
-static bool handles_new(struct model *m, struct error *err)
+bool model_handles_new(struct model *m, struct error *err)
 {
     for (int64_t l = 0; l < m->c.n_layer; l++)
         if (!layer_handles_new(m, &m->layer[l], m->weights, 0, &m->at[l], err))
@@ -206,7 +197,7 @@ bool model_want_bwd(struct model *m, struct error *err)
     BUG_IF(m->base, "the base of a view that is trained must have been made for it");
     handles_free(m);
     m->for_bwd = true;
-    return handles_new(m, err) && (!m->lora || !m->lora->weights || lora_handles_new(m, err));
+    return model_handles_new(m, err) && (!m->lora || !m->lora->weights || lora_handles_new(m, err));
 }
 
 void weights_free(struct model *m)
@@ -268,105 +259,6 @@ static bool device_check(const struct model_config *c, const struct device *dev,
     return true;
 }
 
-/* A model with its table and zeroed arena, but no handles. */
-static struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
-{
-    if (!device_check(c, dev, err))
-        return NULL;
-    struct model *m = calloc(1, sizeof *m);
-    if (!m) {
-        error_set(err, ERR_NO_MEMORY, "no memory for a model");
-        return NULL;
-    }
-    m->c = *c;
-    m->dev = dev;
-    m->dtype = dtype;
-    m->n_live = c->vocab;
-    size_t size;
-    if (!table_make(m, err))
-        goto fail;
-    size = (size_t)m->n_flat * dtype_size(dtype);
-    if (!(m->weights = mem_new(dev, size, "weights", err)) || !OP(dev, err, mem_fill, .y = m->weights, .size_bytes = size, .byte = 0))
-        goto fail;
-    return m;
-fail:
-    model_free(m);
-    return NULL;
-}
-
-/* Put host values of one tensor into the arena. */
-static bool tensor_set(struct model *m, const struct tensor *t, const void *values, struct error *err)
-{
-    size_t e = dtype_size(m->dtype);
-    return mem_copy(m->dev, m->weights + (size_t)t->offset * e, values, (size_t)t->n_elem * e, COPY_H2D, err);
-}
-
-/* Where the text part of a model of images and text begins in the files, and what follows it. transformers 5 puts the prefix after
- * "model.", older versions before it. */
-static const char *text_name(const struct model *m, const char *name, char *out, size_t size)
-{
-    static const char before[] = "language_model.", after[] = "model.language_model.";
-    if (m->c.wrapped && strncmp(name, before, sizeof before - 1) == 0)
-        return name + sizeof before - 1;
-    if (!m->c.wrapped || strncmp(name, after, sizeof after - 1) != 0)
-        return name;
-    snprintf(out, size, "model.%s", name + sizeof after - 1);
-    return out;
-}
-
-/* The file's tensor of one of the model's; NULL: there is none. */
-static const struct st_tensor *file_tensor(const struct model *m, const struct shards *s, const char *name)
-{
-    char path[160];
-    const struct st_tensor *t = shards_find(s, name);
-    if (t || !m->c.wrapped)
-        return t;
-    snprintf(path, sizeof path, "language_model.%s", name);
-    if ((t = shards_find(s, path)) || strncmp(name, "model.", 6) != 0)
-        return t;
-    snprintf(path, sizeof path, "model.language_model.%s", name + 6);
-    return shards_find(s, path);
-}
-
-static bool name_is_extra(const struct model *m, const char *name)
-{
-    static const char *const images[] = { "vision_tower.", "multi_modal_projector.", "model.vision_tower.",
-                                          "model.multi_modal_projector." };
-    for (size_t i = 0; m->c.wrapped && i < ARRAY_SIZE(images); i++)
-        if (strncmp(name, images[i], strlen(images[i])) == 0)
-            return true;
-    // old files hold RoPE's frequencies; files of tied models may hold a second copy of the head
-    const char *tail = strrchr(name, '.');
-    return (tail && strcmp(tail, ".inv_freq") == 0) || (m->c.tied && strcmp(name, "lm_head.weight") == 0);
-}
-
-/* Do the files have every tensor with its shape, and none that the model does not have? Only headers are read. */
-static bool tensors_check(const struct model *m, const struct shards *s, const char *dir, struct error *err)
-{
-    for (int64_t i = 0; i < m->n_tensor; i++) {
-        const struct tensor *t = &m->tensor[i];
-        const struct st_tensor *f = file_tensor(m, s, t->name);
-        if (!f)
-            return error_set(err, ERR_DATA, "'%s': tensor '%s' is missing", dir, t->name);
-        if (f->dtype == ST_OTHER || f->n_dim != t->n_dim || f->dim[0] != t->dim[0] || (t->n_dim == 2 && f->dim[1] != t->dim[1]))
-            return error_set(
-                err, ERR_DATA, "'%s': tensor '%s' must be float of (%" PRId64 "%s%.0" PRId64 "), it is %s of (%" PRId64 "%s%.0" PRId64 ")",
-                f->file, t->name, t->dim[0], t->n_dim == 2 ? ", " : "", t->dim[1], f->dtype == ST_OTHER ? "another type" : "float",
-                f->dim[0], f->n_dim > 1 ? ", " : "", (f->n_dim > 1 ? f->dim[1] : 0));
-    }
-    for (int64_t i = 0; i < shards_n(s); i++) {
-        char text[160];
-        const char *name = text_name(m, shards_at(s, i)->name, text, sizeof text);
-        bool known = name_is_extra(m, name);
-        for (int64_t k = 0; !known && k < m->n_tensor; k++)
-            known = strcmp(m->tensor[k].name, name) == 0;
-        if (!known)
-            return error_set(err, ERR_DATA, "'%s': tensor '%s' does not belong to a model of this config.json", shards_at(s, i)->file,
-                             name);
-    }
-    return true;
-}
-
 struct model *model_shape_new(const struct model_config *c, struct error *err)
 {
     struct model *m = calloc(1, sizeof *m);
@@ -392,178 +284,29 @@ struct model *model_new_shape(const struct model_config *c, struct device *dev, 
     return m;
 }
 
-bool model_files_check(const char *dir, struct model_config *c, struct error *err)
+struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
 {
-    struct model *m = NULL;
-    struct shards *s = NULL;
-    bool ok = false;
-    TRY(config_load(c, dir, err));
-    TRY(s = shards_open(dir, err));
-    TRY(m = model_shape_new(c, err));
-    TRY(tensors_check(m, s, dir, err));
-    ok = true;
-out:
-    model_free(m);
-    shards_close(s);
-    return ok;
-}
-
-static bool tensors_load(struct model *m, const struct shards *s, struct error *err)
-{
-    bool ok = false;
-    int64_t most = 0;
-    for (int64_t i = 0; i < m->n_tensor; i++)
-        most = MAX(most, m->tensor[i].n_elem);
-    void *stage = malloc((size_t)most * dtype_size(m->dtype));
-    if (!stage) {
-        error_set(err, ERR_NO_MEMORY, "no memory to load a tensor of %" PRId64 " elements", most);
-        goto out;
-    }
-    for (int64_t i = 0; i < m->n_tensor; i++) {
-        const struct st_tensor *f = file_tensor(m, s, m->tensor[i].name);
-        if (m->dtype == DT_F32)
-            st_to_f32(stage, f);
-        else
-            st_to_bf16(stage, f);
-        TRY(tensor_set(m, &m->tensor[i], stage, err));
-    }
-    ok = true;
-out:
-    free(stage);
-    return ok;
-}
-
-struct model *model_load(const char *dir, struct device *dev, enum dtype dtype, struct error *err)
-{
-    struct model *m = NULL;
-    struct shards *s = NULL;
-    struct model_config c;
-    bool ok = false;
-    TRY(config_load(&c, dir, err));
-    TRY(s = shards_open(dir, err));
-    TRY(m = model_alloc(&c, dev, dtype, err));
-    TRY(tensors_check(m, s, dir, err));
-    TRY(tensors_load(m, s, err));
-    TRY(handles_new(m, err));
-    ok = true;
-out:
-    shards_close(s);
-    if (!ok) {
-        model_free(m);
-        m = NULL;
-    }
-    return m;
-}
-
-static uint64_t mix64(uint64_t x)    // splitmix64's finaliser, Steele et al. 2014
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-/* Close to normal(0, 1): the sum of twelve uniform numbers less its mean (Irwin-Hall). Only exact integer arithmetic,
- * so that a seed gives the same bytes with any C library. */
-static float normal_draw(uint64_t key, uint64_t i)
-{
-    int64_t sum = 0;
-    for (uint64_t k = 0; k < 3; k++) {
-        uint64_t h = mix64(key + (3 * i + k + 1) * 0x9e3779b97f4a7c15u);
-        sum += (int64_t)((h & 0xffff) + (h >> 16 & 0xffff) + (h >> 32 & 0xffff) + (h >> 48));
-    }
-    return (float)((double)(sum - 6 * 0xffff) / 65536.0);
-}
-
-/* Standard deviation of a tensor's first values; 0 for biases, -1 for norms (which are all ones, or where 1 is added zeros). */
-static double init_std(const struct model_config *c, const struct tensor *t)
-{
-    if (t->n_dim == 1)
-        return strstr(t->name, "norm") && c->norm_form != NORM_GEMMA ? -1 : 0;
-    if (strstr(t->name, "embed_tokens") || strstr(t->name, "lm_head"))
-        return c->initializer_range;
-    double std = 1 / sqrt((double)t->dim[1]);
-    bool residual = strstr(t->name, "o_proj") || strstr(t->name, "down_proj");
-    return residual ? std / sqrt(2.0 * (double)c->n_layer) : std;    // GPT-2's scaling of residual outputs
-}
-
-/* A thread's share of a tensor being drawn. */
-struct draw {
-    void *out;    // (n_elem) of dtype
-    enum dtype dtype;
-    uint64_t key;
-    double std;    // as init_std
-    int64_t first, last;
-};
-static void *draw_run(void *arg)
-{
-    const struct draw *d = arg;
-    for (int64_t k = d->first; k < d->last; k++) {
-        float v = d->std < 0 ? 1.0f : d->std == 0 ? 0.0f : (float)(d->std * (double)normal_draw(d->key, (uint64_t)k));
-        if (d->dtype == DT_F32)
-            ((float *)d->out)[k] = v;
-        else
-            ((uint16_t *)d->out)[k] = bf16_from_f32(v);
-    }
-    return NULL;
-}
-
-/* Draw n elements with as many threads as there are processors: 7 G of them take 16 cores 5 s. A thread that cannot be
- * started leaves its share to the caller. */
-static void tensor_draw(struct draw all, int64_t n)
-{
-    struct draw part[DRAW_THREADS];
-    pthread_t thread[DRAW_THREADS];
-    bool started[DRAW_THREADS] = { false };
-    int64_t n_part = MIN(MIN(MAX(sysconf(_SC_NPROCESSORS_ONLN), 1), DRAW_THREADS), n / 100000 + 1);
-    for (int64_t i = 0; i < n_part; i++) {
-        part[i] = all;
-        part[i].first = n * i / n_part;
-        part[i].last = n * (i + 1) / n_part;
-        started[i] = i > 0 && pthread_create(&thread[i], NULL, draw_run, &part[i]) == 0;
-    }
-    for (int64_t i = 0; i < n_part; i++)
-        if (!started[i])
-            draw_run(&part[i]);
-    for (int64_t i = 0; i < n_part; i++)
-        if (started[i])
-            pthread_join(thread[i], NULL);
-}
-
-struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err)
-{
-    int64_t most = 0;
-    void *stage = NULL;
-    bool ok = false;
-    struct model *m = model_alloc(c, dev, dtype, err);
+    struct model *m = device_check(c, dev, err) ? model_new_shape(c, dev, dtype, err) : NULL;
     if (!m)
         return NULL;
-    for (int64_t i = 0; i < m->n_tensor; i++)
-        most = MAX(most, m->tensor[i].n_elem);
-    if (!(stage = malloc((size_t)most * dtype_size(dtype)))) {
-        error_set(err, ERR_NO_MEMORY, "no memory to draw a tensor of %" PRId64 " elements", most);
-        goto out;
-    }
-    for (int64_t i = 0; i < m->n_tensor; i++) {
-        const struct tensor *t = &m->tensor[i];
-        uint64_t key = mix64(seed + 0x9e3779b97f4a7c15u * (uint64_t)(i + 1));
-        tensor_draw((struct draw){ .out = stage, .dtype = dtype, .key = key, .std = init_std(c, t) }, t->n_elem);
-        TRY(tensor_set(m, t, stage, err));
-    }
-    TRY(handles_new(m, err));
-    ok = true;
-out:
-    free(stage);
-    if (!ok) {
+    size_t size = (size_t)m->n_flat * dtype_size(dtype);
+    if (!(m->weights = mem_new(dev, size, "weights", err)) || !OP(dev, err, mem_fill, .y = m->weights, .size_bytes = size, .byte = 0)) {
         model_free(m);
-        m = NULL;
+        return NULL;
     }
     return m;
+}
+
+bool model_tensor_set(struct model *m, const struct tensor *t, const void *values, struct error *err)
+{
+    size_t e = dtype_size(m->dtype);
+    return mem_copy(m->dev, m->weights + (size_t)t->offset * e, values, (size_t)t->n_elem * e, COPY_H2D, err);
 }
 
 struct model *model_new_empty(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
 {
     struct model *m = model_alloc(c, dev, dtype, err);
-    if (m && !handles_new(m, err)) {
+    if (m && !model_handles_new(m, err)) {
         model_free(m);
         return NULL;
     }
@@ -591,7 +334,7 @@ struct model *model_new_like(const struct model *m, struct error *err)
         return NULL;
     n->n_live = m->n_live;
     n->for_bwd = m->for_bwd;
-    if (!handles_new(n, err)) {
+    if (!model_handles_new(n, err)) {
         model_free(n);
         return NULL;
     }
@@ -676,7 +419,7 @@ const struct mem_handle *model_share(struct model *m, struct error *err)
     m->weights = to;
     m->handle = h;
     m->shared = true;
-    return handles_new(m, err) ? &m->handle : NULL;
+    return model_handles_new(m, err) ? &m->handle : NULL;
 }
 
 void *model_weights(const struct model *m, size_t *size_bytes)
@@ -728,109 +471,5 @@ bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err
     ok = true;
 out:
     mem_free(m->dev, out);
-    return ok;
-}
-
-/* ---- saving */
-static bool index_write(const struct model *m, const int64_t *shard, int64_t n_shard, const char *dir, struct error *err)
-{
-    char path[4096];
-    struct buf b = BUF_INIT;
-    uint64_t total = 0;
-    for (int64_t i = 0; i < m->n_tensor; i++)
-        total += (uint64_t)m->tensor[i].n_elem * dtype_size(m->dtype);
-    buf_fmt(&b, "{\"metadata\": {\"total_size\": %" PRIu64 "}, \"weight_map\": {\n", total);
-    for (int64_t i = 0; i < m->n_tensor; i++)
-        buf_fmt(&b, "  \"%s\": \"model-%05" PRId64 "-of-%05" PRId64 ".safetensors\"%s\n", m->tensor[i].name, shard[i] + 1, n_shard,
-                i + 1 < m->n_tensor ? "," : "");
-    buf_str(&b, "}}\n");
-    bool ok = b.failed ? error_set(err, ERR_NO_MEMORY, "no memory for the index of %" PRId64 " tensors", m->n_tensor)
-              : !path_join(path, sizeof path, dir, "model.safetensors.index.json")
-                  ? error_set(err, ERR_USAGE, "the path '%s' is too long", dir)
-                  : file_write(path, b.data, b.len, err);
-    buf_release(&b);
-    return ok;
-}
-
-bool model_save_copy(const struct model *m, const void *weights, const char *dir, struct error *err)
-{
-    if (m->lora)
-        return lora_save(m, weights, dir, err);
-    bool ok = false;
-    char path[4096];
-    size_t e = dtype_size(m->dtype);
-    struct st_out *out = calloc((size_t)m->n_tensor, sizeof *out);
-    int64_t *shard = calloc((size_t)m->n_tensor, sizeof *shard);
-    if (!out || !shard) {
-        error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", m->n_tensor);
-        goto out;
-    }
-    int64_t n_shard = 1;
-    uint64_t in_shard = 0;
-    for (int64_t i = 0; i < m->n_tensor; i++) {
-        const struct tensor *t = &m->tensor[i];
-        uint64_t size = (uint64_t)t->n_elem * e;
-        if (in_shard > 0 && in_shard + size > SHARD_BYTES) {
-            n_shard++;
-            in_shard = 0;
-        }
-        in_shard += size;
-        shard[i] = n_shard - 1;
-        out[i] = (struct st_out){ .name = t->name,
-                                  .dtype = m->dtype == DT_F32 ? ST_F32 : ST_BF16,
-                                  .n_dim = t->n_dim,
-                                  .dim = { t->dim[0], t->dim[1] },
-                                  .data = (const char *)weights + (size_t)t->offset * e };
-    }
-    for (int64_t k = 0, i = 0; k < n_shard; k++) {
-        int64_t first = i;
-        while (i < m->n_tensor && shard[i] == k)
-            i++;
-        char name[64];
-        snprintf(name, sizeof name, n_shard == 1 ? "model.safetensors" : "model-%05" PRId64 "-of-%05" PRId64 ".safetensors", k + 1,
-                 n_shard);
-        if (!path_join(path, sizeof path, dir, name)) {
-            error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
-            goto out;
-        }
-        TRY(st_write(path, out + first, i - first, err));
-    }
-    // with both layouts a reader takes the single file, so an older one must not stay next to shards
-    if (n_shard > 1) {
-        TRY(index_write(m, shard, n_shard, dir, err));
-        if (path_join(path, sizeof path, dir, "model.safetensors") && unlink(path) != 0 && errno != ENOENT) {
-            error_errno(err, "cannot remove '%s'", path);
-            goto out;
-        }
-    }
-    TRY(config_save(&m->c, dir, m->dtype == DT_F32 ? "float32" : "bfloat16", err));
-    ok = true;
-out:
-    free(out);
-    free(shard);
-    return ok;
-}
-
-struct shards *model_shards(const struct model *m, const char *dir, struct error *err)
-{
-    return m->lora ? lora_shards(dir, err) : shards_open(dir, err);
-}
-
-bool model_save(const struct model *m, const char *dir, struct error *err)
-{
-    size_t size;
-    const void *weights = model_weights(m, &size);
-    if (m->dev->host_memory)
-        return device_sync(m->dev, err) && model_save_copy(m, weights, dir, err);
-    bool ok = false;
-    void *copy = malloc(size);
-    if (!copy)
-        return error_set(err, ERR_NO_MEMORY, "no memory for a host copy of %zu bytes of weights", size);
-    TRY(mem_copy(m->dev, copy, weights, size, COPY_D2H, err));
-    TRY(device_sync(m->dev, err));
-    TRY(model_save_copy(m, copy, dir, err));
-    ok = true;
-out:
-    free(copy);
     return ok;
 }

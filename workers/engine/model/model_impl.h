@@ -62,8 +62,19 @@ static inline const void *model_at(const struct model *m, int64_t at)
 {
     return at == AT_NONE ? NULL : m->kept ? bound_at(m, at) : m->weights + (size_t)at * dtype_size(m->dtype);
 }
+/* Where a part that follows n elements of the flat order starts: on 256 bytes in bf16 too, for vector loads and cuBLASLt. */
+static inline int64_t part_aligned(int64_t n)
+{
+    return (n + 127) / 128 * 128;
+}
 /* Only a model's table of tensors, for model_free. NULL: see err. */
 struct model *model_shape_new(const struct model_config *c, struct error *err);
+/* With zeroed weights, but no handles yet: values are set first. NULL: see err. */
+struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
+/* Put host values (n_elem of the dtype) of one tensor into the weights. */
+MUST_USE bool model_tensor_set(struct model *m, const struct tensor *t, const void *values, struct error *err);
+/* Handles on whole weights, after their values are set. */
+MUST_USE bool model_handles_new(struct model *m, struct error *err);
 /* Remake the handles if they do not support backward products yet. */
 MUST_USE bool model_want_bwd(struct model *m, struct error *err);
 /* Handles on a layer's matrices, the layer laid out as at says, with element `first` of the flat order at mem. */

@@ -1,0 +1,247 @@
+/* model_files.c - a model's weights in the files of a directory: checked, loaded, saved */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/base/buf.h"
+#include "protocol/base/file.h"
+#include "workers/engine/model/lora_impl.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/safetensors.h"
+
+#define SHARD_BYTES (5ull << 30)    // as transformers' save_pretrained
+
+/* Where the text part of a model of images and text begins in the files, and what follows it. transformers 5 puts the prefix after
+ * "model.", older versions before it. */
+static const char *text_name(const struct model *m, const char *name, char *out, size_t size)
+{
+    static const char before[] = "language_model.", after[] = "model.language_model.";
+    if (m->c.wrapped && strncmp(name, before, sizeof before - 1) == 0)
+        return name + sizeof before - 1;
+    if (!m->c.wrapped || strncmp(name, after, sizeof after - 1) != 0)
+        return name;
+    snprintf(out, size, "model.%s", name + sizeof after - 1);
+    return out;
+}
+
+/* The file's tensor of one of the model's; NULL: there is none. */
+static const struct st_tensor *file_tensor(const struct model *m, const struct shards *s, const char *name)
+{
+    char path[160];
+    const struct st_tensor *t = shards_find(s, name);
+    if (t || !m->c.wrapped)
+        return t;
+    snprintf(path, sizeof path, "language_model.%s", name);
+    if ((t = shards_find(s, path)) || strncmp(name, "model.", 6) != 0)
+        return t;
+    snprintf(path, sizeof path, "model.language_model.%s", name + 6);
+    return shards_find(s, path);
+}
+
+static bool name_is_extra(const struct model *m, const char *name)
+{
+    static const char *const images[] = { "vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                                          "model.multi_modal_projector." };
+    for (size_t i = 0; m->c.wrapped && i < ARRAY_SIZE(images); i++)
+        if (strncmp(name, images[i], strlen(images[i])) == 0)
+            return true;
+    // old files hold RoPE's frequencies; files of tied models may hold a second copy of the head
+    const char *tail = strrchr(name, '.');
+    return (tail && strcmp(tail, ".inv_freq") == 0) || (m->c.tied && strcmp(name, "lm_head.weight") == 0);
+}
+
+/* Do the files have every tensor with its shape, and none that the model does not have? Only headers are read. */
+static bool tensors_check(const struct model *m, const struct shards *s, const char *dir, struct error *err)
+{
+    for (int64_t i = 0; i < m->n_tensor; i++) {
+        const struct tensor *t = &m->tensor[i];
+        const struct st_tensor *f = file_tensor(m, s, t->name);
+        if (!f)
+            return error_set(err, ERR_DATA, "'%s': tensor '%s' is missing", dir, t->name);
+        if (f->dtype == ST_OTHER || f->n_dim != t->n_dim || f->dim[0] != t->dim[0] || (t->n_dim == 2 && f->dim[1] != t->dim[1]))
+            return error_set(
+                err, ERR_DATA, "'%s': tensor '%s' must be float of (%" PRId64 "%s%.0" PRId64 "), it is %s of (%" PRId64 "%s%.0" PRId64 ")",
+                f->file, t->name, t->dim[0], t->n_dim == 2 ? ", " : "", t->dim[1], f->dtype == ST_OTHER ? "another type" : "float",
+                f->dim[0], f->n_dim > 1 ? ", " : "", (f->n_dim > 1 ? f->dim[1] : 0));
+    }
+    for (int64_t i = 0; i < shards_n(s); i++) {
+        char text[160];
+        const char *name = text_name(m, shards_at(s, i)->name, text, sizeof text);
+        bool known = name_is_extra(m, name);
+        for (int64_t k = 0; !known && k < m->n_tensor; k++)
+            known = strcmp(m->tensor[k].name, name) == 0;
+        if (!known)
+            return error_set(err, ERR_DATA, "'%s': tensor '%s' does not belong to a model of this config.json", shards_at(s, i)->file,
+                             name);
+    }
+    return true;
+}
+
+bool model_files_check(const char *dir, struct model_config *c, struct error *err)
+{
+    struct model *m = NULL;
+    struct shards *s = NULL;
+    bool ok = false;
+    TRY(config_load(c, dir, err));
+    TRY(s = shards_open(dir, err));
+    TRY(m = model_shape_new(c, err));
+    TRY(tensors_check(m, s, dir, err));
+    ok = true;
+out:
+    model_free(m);
+    shards_close(s);
+    return ok;
+}
+
+static bool tensors_load(struct model *m, const struct shards *s, struct error *err)
+{
+    bool ok = false;
+    int64_t most = 0;
+    for (int64_t i = 0; i < m->n_tensor; i++)
+        most = MAX(most, m->tensor[i].n_elem);
+    void *stage = malloc((size_t)most * dtype_size(m->dtype));
+    if (!stage) {
+        error_set(err, ERR_NO_MEMORY, "no memory to load a tensor of %" PRId64 " elements", most);
+        goto out;
+    }
+    for (int64_t i = 0; i < m->n_tensor; i++) {
+        const struct st_tensor *f = file_tensor(m, s, m->tensor[i].name);
+        if (m->dtype == DT_F32)
+            st_to_f32(stage, f);
+        else
+            st_to_bf16(stage, f);
+        TRY(model_tensor_set(m, &m->tensor[i], stage, err));
+    }
+    ok = true;
+out:
+    free(stage);
+    return ok;
+}
+
+struct model *model_load(const char *dir, struct device *dev, enum dtype dtype, struct error *err)
+{
+    struct model *m = NULL;
+    struct shards *s = NULL;
+    struct model_config c;
+    bool ok = false;
+    TRY(config_load(&c, dir, err));
+    TRY(s = shards_open(dir, err));
+    TRY(m = model_alloc(&c, dev, dtype, err));
+    TRY(tensors_check(m, s, dir, err));
+    TRY(tensors_load(m, s, err));
+    TRY(model_handles_new(m, err));
+    ok = true;
+out:
+    shards_close(s);
+    if (!ok) {
+        model_free(m);
+        m = NULL;
+    }
+    return m;
+}
+
+static bool index_write(const struct model *m, const int64_t *shard, int64_t n_shard, const char *dir, struct error *err)
+{
+    char path[4096];
+    struct buf b = BUF_INIT;
+    uint64_t total = 0;
+    for (int64_t i = 0; i < m->n_tensor; i++)
+        total += (uint64_t)m->tensor[i].n_elem * dtype_size(m->dtype);
+    buf_fmt(&b, "{\"metadata\": {\"total_size\": %" PRIu64 "}, \"weight_map\": {\n", total);
+    for (int64_t i = 0; i < m->n_tensor; i++)
+        buf_fmt(&b, "  \"%s\": \"model-%05" PRId64 "-of-%05" PRId64 ".safetensors\"%s\n", m->tensor[i].name, shard[i] + 1, n_shard,
+                i + 1 < m->n_tensor ? "," : "");
+    buf_str(&b, "}}\n");
+    bool ok = b.failed ? error_set(err, ERR_NO_MEMORY, "no memory for the index of %" PRId64 " tensors", m->n_tensor)
+              : !path_join(path, sizeof path, dir, "model.safetensors.index.json")
+                  ? error_set(err, ERR_USAGE, "the path '%s' is too long", dir)
+                  : file_write(path, b.data, b.len, err);
+    buf_release(&b);
+    return ok;
+}
+
+bool model_save_copy(const struct model *m, const void *weights, const char *dir, struct error *err)
+{
+    if (m->lora)
+        return lora_save(m, weights, dir, err);
+    bool ok = false;
+    char path[4096];
+    size_t e = dtype_size(m->dtype);
+    struct st_out *out = calloc((size_t)m->n_tensor, sizeof *out);
+    int64_t *shard = calloc((size_t)m->n_tensor, sizeof *shard);
+    if (!out || !shard) {
+        error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", m->n_tensor);
+        goto out;
+    }
+    int64_t n_shard = 1;
+    uint64_t in_shard = 0;
+    for (int64_t i = 0; i < m->n_tensor; i++) {
+        const struct tensor *t = &m->tensor[i];
+        uint64_t size = (uint64_t)t->n_elem * e;
+        if (in_shard > 0 && in_shard + size > SHARD_BYTES) {
+            n_shard++;
+            in_shard = 0;
+        }
+        in_shard += size;
+        shard[i] = n_shard - 1;
+        out[i] = (struct st_out){ .name = t->name,
+                                  .dtype = m->dtype == DT_F32 ? ST_F32 : ST_BF16,
+                                  .n_dim = t->n_dim,
+                                  .dim = { t->dim[0], t->dim[1] },
+                                  .data = (const char *)weights + (size_t)t->offset * e };
+    }
+    for (int64_t k = 0, i = 0; k < n_shard; k++) {
+        int64_t first = i;
+        while (i < m->n_tensor && shard[i] == k)
+            i++;
+        char name[64];
+        snprintf(name, sizeof name, n_shard == 1 ? "model.safetensors" : "model-%05" PRId64 "-of-%05" PRId64 ".safetensors", k + 1,
+                 n_shard);
+        if (!path_join(path, sizeof path, dir, name)) {
+            error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
+            goto out;
+        }
+        TRY(st_write(path, out + first, i - first, err));
+    }
+    // with both layouts a reader takes the single file, so an older one must not stay next to shards
+    if (n_shard > 1) {
+        TRY(index_write(m, shard, n_shard, dir, err));
+        if (path_join(path, sizeof path, dir, "model.safetensors") && unlink(path) != 0 && errno != ENOENT) {
+            error_errno(err, "cannot remove '%s'", path);
+            goto out;
+        }
+    }
+    TRY(config_save(&m->c, dir, m->dtype == DT_F32 ? "float32" : "bfloat16", err));
+    ok = true;
+out:
+    free(out);
+    free(shard);
+    return ok;
+}
+
+struct shards *model_shards(const struct model *m, const char *dir, struct error *err)
+{
+    return m->lora ? lora_shards(dir, err) : shards_open(dir, err);
+}
+
+bool model_save(const struct model *m, const char *dir, struct error *err)
+{
+    size_t size;
+    const void *weights = model_weights(m, &size);
+    if (m->dev->host_memory)
+        return device_sync(m->dev, err) && model_save_copy(m, weights, dir, err);
+    bool ok = false;
+    void *copy = malloc(size);
+    if (!copy)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a host copy of %zu bytes of weights", size);
+    TRY(mem_copy(m->dev, copy, weights, size, COPY_D2H, err));
+    TRY(device_sync(m->dev, err));
+    TRY(model_save_copy(m, copy, dir, err));
+    ok = true;
+out:
+    free(copy);
+    return ok;
+}

@@ -1,0 +1,116 @@
+/* model_random.c - weights that nobody has trained: drawn from a seed, the same bytes on every machine */
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "workers/engine/model/model.h"
+#include "workers/engine/model/model_impl.h"
+
+#define DRAW_THREADS 64
+
+static uint64_t mix64(uint64_t x)    // splitmix64's finaliser, Steele et al. 2014
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* Close to normal(0, 1): the sum of twelve uniform numbers less its mean (Irwin-Hall). Only exact integer arithmetic,
+ * so that a seed gives the same bytes with any C library. */
+static float normal_draw(uint64_t key, uint64_t i)
+{
+    int64_t sum = 0;
+    for (uint64_t k = 0; k < 3; k++) {
+        uint64_t h = mix64(key + (3 * i + k + 1) * 0x9e3779b97f4a7c15u);
+        sum += (int64_t)((h & 0xffff) + (h >> 16 & 0xffff) + (h >> 32 & 0xffff) + (h >> 48));
+    }
+    return (float)((double)(sum - 6 * 0xffff) / 65536.0);
+}
+
+/* Standard deviation of a tensor's first values; 0 for biases, -1 for norms (which are all ones, or where 1 is added zeros). */
+static double init_std(const struct model_config *c, const struct tensor *t)
+{
+    if (t->n_dim == 1)
+        return strstr(t->name, "norm") && c->norm_form != NORM_GEMMA ? -1 : 0;
+    if (strstr(t->name, "embed_tokens") || strstr(t->name, "lm_head"))
+        return c->initializer_range;
+    double std = 1 / sqrt((double)t->dim[1]);
+    bool residual = strstr(t->name, "o_proj") || strstr(t->name, "down_proj");
+    return residual ? std / sqrt(2.0 * (double)c->n_layer) : std;    // GPT-2's scaling of residual outputs
+}
+
+/* A thread's share of a tensor being drawn. */
+struct draw {
+    void *out;    // (n_elem) of dtype
+    enum dtype dtype;
+    uint64_t key;
+    double std;    // as init_std
+    int64_t first, last;
+};
+static void *draw_run(void *arg)
+{
+    const struct draw *d = arg;
+    for (int64_t k = d->first; k < d->last; k++) {
+        float v = d->std < 0 ? 1.0f : d->std == 0 ? 0.0f : (float)(d->std * (double)normal_draw(d->key, (uint64_t)k));
+        if (d->dtype == DT_F32)
+            ((float *)d->out)[k] = v;
+        else
+            ((uint16_t *)d->out)[k] = bf16_from_f32(v);
+    }
+    return NULL;
+}
+
+/* Draw n elements with as many threads as there are processors: 7 G of them take 16 cores 5 s. A thread that cannot be
+ * started leaves its share to the caller. */
+static void tensor_draw(struct draw all, int64_t n)
+{
+    struct draw part[DRAW_THREADS];
+    pthread_t thread[DRAW_THREADS];
+    bool started[DRAW_THREADS] = { false };
+    int64_t n_part = MIN(MIN(MAX(sysconf(_SC_NPROCESSORS_ONLN), 1), DRAW_THREADS), n / 100000 + 1);
+    for (int64_t i = 0; i < n_part; i++) {
+        part[i] = all;
+        part[i].first = n * i / n_part;
+        part[i].last = n * (i + 1) / n_part;
+        started[i] = i > 0 && pthread_create(&thread[i], NULL, draw_run, &part[i]) == 0;
+    }
+    for (int64_t i = 0; i < n_part; i++)
+        if (!started[i])
+            draw_run(&part[i]);
+    for (int64_t i = 0; i < n_part; i++)
+        if (started[i])
+            pthread_join(thread[i], NULL);
+}
+
+struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err)
+{
+    int64_t most = 0;
+    void *stage = NULL;
+    bool ok = false;
+    struct model *m = model_alloc(c, dev, dtype, err);
+    if (!m)
+        return NULL;
+    for (int64_t i = 0; i < m->n_tensor; i++)
+        most = MAX(most, m->tensor[i].n_elem);
+    if (!(stage = malloc((size_t)most * dtype_size(dtype)))) {
+        error_set(err, ERR_NO_MEMORY, "no memory to draw a tensor of %" PRId64 " elements", most);
+        goto out;
+    }
+    for (int64_t i = 0; i < m->n_tensor; i++) {
+        const struct tensor *t = &m->tensor[i];
+        uint64_t key = mix64(seed + 0x9e3779b97f4a7c15u * (uint64_t)(i + 1));
+        tensor_draw((struct draw){ .out = stage, .dtype = dtype, .key = key, .std = init_std(c, t) }, t->n_elem);
+        TRY(model_tensor_set(m, t, stage, err));
+    }
+    TRY(model_handles_new(m, err));
+    ok = true;
+out:
+    free(stage);
+    if (!ok) {
+        model_free(m);
+        m = NULL;
+    }
+    return m;
+}
