@@ -522,11 +522,11 @@ static struct value from_json_filter(struct render *r, struct value *v, UNUSED c
     json_t *j = json_loadb(s.p, s.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (!j)
         jinja_fail_set(&r->fail, ERR_DATA, "from_json: %s", why.text);
-    r->held = j;
-    struct value out = jinja_from_json(r, j, 0);
-    r->held = NULL;
-    json_decref(j);
-    return out;
+    if (!r->held)
+        r->held = json_array();
+    if (json_array_append_new(r->held, j) != 0)
+        jinja_fail_set(&r->fail, ERR_NO_MEMORY, "from_json: no memory");
+    return jinja_from_json(r, j, 0);
 }
 
 static struct value round_filter(struct render *r, struct value *v, UNUSED const struct args *a)    // precision method

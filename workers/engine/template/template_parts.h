@@ -127,7 +127,7 @@ struct render {
     struct buf *out;    // where text is written now
     struct buf text;    // the whole
     struct temp *temps;
-    json_t *held;    // being made a value; freed with the rendering where that fails
+    json_t *held;    // an array of what from_json has read, from which strings are borrowed; freed with the rendering
     int64_t steps;
     int depth;
     const char *unprintable;    // kind of a value inside another that could not be printed, or NULL
