@@ -59,7 +59,7 @@ class Control(RunCase):
         self.assertIn("Are you sure?", said)
         code, last = run.wait()
         self.assertEqual((code, last["event"]), (3, "stopped"), run.logs())
-        self.assertRegex(last["reason"], "^stopped by .*, ctl$")
+        self.assertRegex(last["reason"], r"^stopped by .*, ctl on pts/\d+$")
         self.assertEqual(run.processes(), {})
         self.assertTrue(run.weights(last["step"]))
         done = run.ctl("status", "--json")
