@@ -53,7 +53,7 @@ bool transport_close(struct transport *t, nng_socket socket)
         free(c);
         return true;
     }
-    log_warn("a connection could not be closed in %d ms; it is left as it is", CLOSE_MS);
+    log_debug("a connection could not be closed in %d ms; it is left as it is", CLOSE_MS);    // nothing that an operator can mend
     t->left_open = true;
     return false;
 }
