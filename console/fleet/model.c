@@ -301,12 +301,20 @@ void model_event(struct model *m, const struct event_view *e)
     model_changed(m);
 }
 
+/* Does the alarm of these facts begin, with the action "bell"? */
+static bool alarm_rings(const json_t *facts)
+{
+    const char *state = json_string_value(json_object_get(facts, "state")), *actions = json_string_value(json_object_get(facts, "actions"));
+    return state && strcmp(state, alarm_state_name(ALARM_FIRING)) == 0 && actions && strstr(actions, "bell");    // no other action has it
+}
+
 void model_event_facts(struct model *m, const struct event_view *e, const char *facts, size_t len)
 {
     struct event_view full = *e;
     json_t *o = json_loadb(facts, len, 0, NULL), *mean = json_object_get(o, "mean");
     const char *set = json_string_value(json_object_get(o, "set"));
     full.changed = json_is_array(json_object_get(o, "changes"));
+    full.rings = strcmp(e->kind, "alarm") == 0 && alarm_rings(o);
     if (len < sizeof full.detail)    // part of it is not JSON
         snprintf(full.detail, sizeof full.detail, "%.*s", (int)len, facts);
     if (strcmp(e->kind, "eval") == 0 && set && json_is_number(mean)) {

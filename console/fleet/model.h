@@ -118,6 +118,7 @@ struct event_view {
     char kind[24], who[48], text[240];
     char detail[2048];        // JSON, "" when there is none or it is longer
     bool changed;             // settings were changed
+    bool rings;               // an alarm of the run's book begins that wants the bell
     struct eval_view eval;    // an evaluation's set, step, n and mean; set "": not an evaluation
 };
 enum line_level {

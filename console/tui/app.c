@@ -558,7 +558,7 @@ static void alarms_ring(struct app *a)
     const struct event_view *e = model_event_at(a->model, 0);
     int64_t newest = e ? e->id : 0;
     for (int64_t i = 0; a->heard > 0 && (e = model_event_at(a->model, i)) != NULL && e->id > a->heard; i++)
-        if (strcmp(e->kind, "alarm") == 0 && strstr(e->detail, "\"firing\"") && strstr(e->detail, "bell"))
+        if (e->rings)
             a->wish |= WISH_BELL;
     a->heard = MAX(newest, a->heard);
 }

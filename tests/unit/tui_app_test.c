@@ -727,23 +727,26 @@ static void an_alarm_is_acknowledged_and_muted_by_keys(UNUSED void **state)
     stage_release(&s);
 }
 
+static void alarm_comes(struct stage *s, int64_t id, const char *facts)
+{
+    struct event_view e = { .id = id, .step = 150, .kind = "alarm", .text = "reward exactly 0 for 3 steps" };
+    model_event_facts(s->m, &e, facts, strlen(facts));
+    app_news(&s->app, s->now);
+}
+
 static void an_alarm_that_wants_it_rings_once(UNUSED void **state)
 {
     struct stage s;
     stage_make(&s, &usual, 80, 24);
     pass(&s, 1);
-    struct event_view e = { .id = 1000, .step = 150, .kind = "alarm", .text = "reward exactly 0 for 3 steps" };
-    snprintf(e.detail, sizeof e.detail, "{\"alarm\":\"reward_zero\",\"state\":\"firing\",\"actions\":\"bell\"}");
-    model_event(s.m, &e);
-    app_news(&s.app, s.now);
+    alarm_comes(&s, 1000, "{\"alarm\":\"bell_curve\",\"state\":\"firing\",\"remedy\":\"ring a bell\",\"actions\":\"pause\"}");
+    assert_int_equal(s.app.wish, 0);    // it only speaks of one
+    alarm_comes(&s, 1001, "{\"alarm\":\"reward_zero\",\"state\":\"firing\",\"actions\":\"bell, pause\"}");
     assert_int_equal(s.app.wish & WISH_BELL, WISH_BELL);
     s.app.wish = 0;
     app_news(&s.app, s.now);
     assert_int_equal(s.app.wish, 0);
-    e.id++;
-    snprintf(e.detail, sizeof e.detail, "{\"alarm\":\"reward_zero\",\"state\":\"quiet\",\"actions\":\"bell\"}");
-    model_event(s.m, &e);
-    app_news(&s.app, s.now);
+    alarm_comes(&s, 1002, "{\"alarm\":\"reward_zero\",\"state\":\"quiet\",\"actions\":\"bell, pause\"}");
     assert_int_equal(s.app.wish, 0);
     stage_release(&s);
 }
