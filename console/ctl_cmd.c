@@ -281,10 +281,7 @@ static bool checkpoint_print(void *arg, const struct journal_checkpoint *k)
     const struct listing *l = arg;
     const struct ctl *c = l->ctl;
     struct error err;
-    struct buf why = { .max = 256 };
-    char name[64];
-    bool found;
-    char when[32] = "", state[600];
+    char when[32] = "", state[600], why[JOURNAL_WHY];
     int64_t step;
     time_t t = (time_t)k->wall_s;
     struct tm tm;
@@ -295,17 +292,16 @@ static bool checkpoint_print(void *arg, const struct journal_checkpoint *k)
         snprintf(state, sizeof state, "removed");
     else if (c->verify && strcmp(k->state, "complete") == 0)
         snprintf(state, sizeof state, checkpoint_verify(k->path, &step, &err) ? "verified" : "broken: %.500s", err.text);
-    snprintf(name, sizeof name, "checkpoint_why/%" PRId64, k->step);
-    const char *made = journal_value_get(l->journal, name, &why, &found, &err) && found ? buf_text(&why) : "";
+    if (!journal_why_get(l->journal, k->step, why, &err))
+        why[0] = 0;    // the list is good without it
     bool pinned = checkpoint_is_pinned(k->path);
     if (c->json)
         json_print(json_pack("{s:I,s:s,s:s,s:b,s:s,s:f,s:f,s:f}", "step", (json_int_t)k->step, "path", k->path, "state", state, "pinned",
-                             pinned, "why", made, "time", k->wall_s, "stall_s", isfinite(k->stall_s) ? k->stall_s : 0, "write_s",
+                             pinned, "why", why, "time", k->wall_s, "stall_s", isfinite(k->stall_s) ? k->stall_s : 0, "write_s",
                              isfinite(k->write_s) ? k->write_s : 0));
     else
         printf("step %-8" PRId64 " %-19s %-10s %-6s %-20s stall %.3f s, write %.3f s  %s\n", k->step, when, state, pinned ? "pinned" : "",
-               made, isfinite(k->stall_s) ? k->stall_s : 0, isfinite(k->write_s) ? k->write_s : 0, k->path);
-    buf_release(&why);
+               why, isfinite(k->stall_s) ? k->stall_s : 0, isfinite(k->write_s) ? k->write_s : 0, k->path);
     return true;
 }
 

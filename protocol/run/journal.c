@@ -8,7 +8,9 @@
  *    pipe, a network) does not keep the log from being folded. A reader that keeps its snapshot anyway is named
  *    (journal_wal_look). */
 #include "protocol/run/journal.h"
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/clock.h"
@@ -583,4 +585,28 @@ bool journal_checkpoints_read(struct journal *j, journal_checkpoint_fn *fn, void
 {
     struct checkpoint_told t = { fn, arg };
     return pages_read(j, Q_CHECKPOINT_READ, 0, NULL, checkpoint_tell, &t, err);
+}
+
+static void why_name(char out[64], int64_t step)
+{
+    snprintf(out, 64, "checkpoint_why/%" PRId64, step);
+}
+
+bool journal_why_put(struct journal *j, int64_t step, const char *why, struct error *err)
+{
+    char name[64];
+    why_name(name, step);
+    return journal_value_put(j, name, why, strlen(why), err);
+}
+
+bool journal_why_get(struct journal *j, int64_t step, char why[JOURNAL_WHY], struct error *err)
+{
+    struct buf text = { .max = JOURNAL_WHY };
+    char name[64];
+    bool found;
+    why_name(name, step);
+    bool ok = journal_value_get(j, name, &text, &found, err);
+    snprintf(why, JOURNAL_WHY, "%s", ok && found ? buf_text(&text) : "");
+    buf_release(&text);
+    return ok;
 }

@@ -144,7 +144,7 @@ struct journal_eval {
 typedef bool journal_eval_fn(void *arg, const struct journal_eval *e);
 MUST_USE bool journal_evals_read(struct journal *j, journal_eval_fn *fn, void *arg, struct error *err);
 
-/* Checkpoints by step. state: "writing", "complete", "broken", "removed". */
+/* Checkpoints by step. state: "complete", "broken", "undone" (a rollback moved it aside) or "removed". */
 MUST_USE bool journal_checkpoint_put(struct journal *j, int64_t step, const char *path, const char *state, double stall_s, double write_s,
                                      struct error *err);
 struct journal_checkpoint {
@@ -154,3 +154,7 @@ struct journal_checkpoint {
 };
 typedef bool journal_checkpoint_fn(void *arg, const struct journal_checkpoint *c);
 MUST_USE bool journal_checkpoints_read(struct journal *j, journal_checkpoint_fn *fn, void *arg, struct error *err);
+/* Why the checkpoint of a step was made, in words, at most JOURNAL_WHY - 1 bytes; "": the journal does not say. */
+#define JOURNAL_WHY 96
+MUST_USE bool journal_why_put(struct journal *j, int64_t step, const char *why, struct error *err);
+MUST_USE bool journal_why_get(struct journal *j, int64_t step, char why[JOURNAL_WHY], struct error *err);

@@ -136,7 +136,7 @@ static void command_run(const struct controller *c, const struct alarm_rule *r, 
 
 static void actions_take(struct controller *c, const struct alarm_rule *r, const char *text, bool after_change)
 {
-    char who[CHECKPOINT_WHY];
+    char who[JOURNAL_WHY];
     snprintf(who, sizeof who, "alarm %s", r->name);
     if (r->command[0])
         command_run(c, r, text);

@@ -5,11 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
-#include "protocol/run/journal.h"
 #include "protocol/run/metrics.h"
 #include "protocol/wire/message.h"
 
@@ -51,23 +49,12 @@ static bool row_load(void *arg, const struct journal_checkpoint *told)
     return true;
 }
 
-/* The journal's name of the reason for a checkpoint. */
-static const char *why_name(int64_t step, char out[64])
-{
-    snprintf(out, 64, "checkpoint_why/%" PRId64, step);
-    return out;
-}
-
 bool checkpoints_load(struct checkpoints *k, struct journal *j, struct error *err)
 {
-    bool ok = journal_checkpoints_read(j, row_load, k, err), found;
+    bool ok = journal_checkpoints_read(j, row_load, k, err);
     for (int i = 0; ok && i < k->n; i++) {
-        struct buf why = { .max = CHECKPOINT_WHY };
-        char name[64];
-        ok = journal_value_get(j, why_name(k->row[i].step, name), &why, &found, err);
-        snprintf(k->row[i].why, sizeof k->row[i].why, "%s", ok && found ? buf_text(&why) : "");
+        ok = journal_why_get(j, k->row[i].step, k->row[i].why, err);
         k->to_move = k->to_move || k->row[i].undone;
-        buf_release(&why);
     }
     return ok;
 }
@@ -116,9 +103,8 @@ bool checkpoints_end(struct checkpoints *k, struct journal *j, int64_t step, boo
     k->stall_s = mval_f64(mval_get(told, metrics[M_CHECKPOINT_STALL_S].name), NAN);
     k->write_s = mval_f64(mval_get(told, metrics[M_CHECKPOINT_WRITE_S].name), NAN);
     snprintf(row->path, sizeof row->path, "%.4000s/step-%06" PRId64, k->dir, step);
-    char name[64];
     return journal_checkpoint_put(j, step, row->path, ok ? "complete" : "broken", k->stall_s, k->write_s, err)
-           && journal_value_put(j, why_name(step, name), row->why, strlen(row->why), err);
+           && journal_why_put(j, step, row->why, err);
 }
 
 bool checkpoints_undo(struct checkpoints *k, struct journal *j, int64_t step, int64_t tag, int *n, struct error *err)

@@ -5,25 +5,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
+#include "protocol/run/journal.h"
 
-struct journal;
 struct mval;
-#define CHECKPOINT_WHY 96    // bytes of the reason why one was made
 struct checkpoint_row {
     int64_t step;
     char path[4096];
     bool complete;    // else it is broken, could not be written, or is undone
     bool undone;      // a rollback has gone back beyond it; path is where it is moved to
     double wall_s;    // when it was written, since 1970
-    char why[CHECKPOINT_WHY];
+    char why[JOURNAL_WHY];
 };
 struct checkpoints {
-    char dir[4200];                                          // they go here
-    int64_t wanted, saving;                                  // optimizer step; -1: none
-    char why[CHECKPOINT_WHY], saving_why[CHECKPOINT_WHY];    // of the one that is wanted, of the one that is being written
-    bool to_move;                                            // some that are undone may still have their old place
-    double stall_s, write_s;                                 // of the last one; 0: there was none yet
-    struct checkpoint_row *row;                              // (n) owned; as they were written, the last at the end
+    char dir[4200];                                    // they go here
+    int64_t wanted, saving;                            // optimizer step; -1: none
+    char why[JOURNAL_WHY], saving_why[JOURNAL_WHY];    // of the one that is wanted, of the one that is being written
+    bool to_move;                                      // some that are undone may still have their old place
+    double stall_s, write_s;                           // of the last one; 0: there was none yet
+    struct checkpoint_row *row;                        // (n) owned; as they were written, the last at the end
     int n;
 };
 MUST_USE bool checkpoints_init(struct checkpoints *k, struct error *err);
