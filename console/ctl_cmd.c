@@ -5,7 +5,6 @@
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -384,23 +383,19 @@ static bool command_read(const struct ctl *c, struct command *out, const char **
 static bool command_send(struct ctl *c, const struct command *command, struct error *err)
 {
     uint64_t id[2];
-    char text[64], who[160], host[64] = "";
+    char text[64], who[OPERATOR_NAME];
     struct msg_out m = MSG_OUT_INIT;
     struct msg_in in;
     struct net_event ev;
     const struct command_spec *spec = command_find(command->name, err);
-    const struct passwd *pw = getpwuid(geteuid());
     if (!spec)
         return false;
     if (getrandom(id, sizeof id, 0) != sizeof id)
         return error_errno(err, "cannot get a random number");
-    gethostname(host, sizeof host - 1);
     snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, id[0], id[1]);
     if (c->id)
         snprintf(text, sizeof text, "%s", c->id);
-    const char *tty = ttyname(STDIN_FILENO);
-    snprintf(who, sizeof who, "%.40s@%.50s, ctl%s%.20s", pw ? pw->pw_name : "?", host, tty ? " on " : "",
-             tty && strncmp(tty, "/dev/", 5) == 0 ? tty + 5 : "");
+    operator_name(who, "ctl");
     double limit_s = c->limit_s > 0 ? c->limit_s : spec->limit_s;
     msg_begin(&m, MSG_COMMAND);
     msg_str(&m, "id", text);

@@ -5,7 +5,6 @@
  * costs only a second. */
 #include "console/fleet/link.h"
 #include <inttypes.h>
-#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +45,7 @@ struct open_command {
 struct link {
     struct feed feed;
     char run_dir[4096];
-    char who[128];
+    char who[OPERATOR_NAME];
     struct run_door door;
     struct subscriber *telemetry;
     struct logtail *log;
@@ -429,7 +428,7 @@ static void link_free(struct feed *f)
 
 struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int64_t now_ns, struct error *err)
 {
-    char path[4200], host[64] = "";
+    char path[4200];
     struct link *l = calloc(1, sizeof(*l));
     if (!l) {
         error_set(err, ERR_NO_MEMORY, "no memory for the connection to the run");
@@ -437,11 +436,7 @@ struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int6
     }
     l->feed = (struct feed){ .pump = link_pump, .due_ns = link_due, .command = link_command, .free = link_free };
     snprintf(l->run_dir, sizeof(l->run_dir), "%s", run_dir);
-    struct passwd *user = getpwuid(getuid());
-    gethostname(host, sizeof(host) - 1);
-    const char *tty = ttyname(STDIN_FILENO);
-    snprintf(l->who, sizeof(l->who), "%.40s@%.40s, console%s%.20s", user ? user->pw_name : "someone", host, tty ? " on " : "",
-             tty && strncmp(tty, "/dev/", 5) == 0 ? tty + 5 : "");
+    operator_name(l->who, "console");
     snprintf(m->me, sizeof(m->me), "%s", l->who);
     if (getrandom(&l->random, sizeof(l->random), 0) < 0)
         l->random = (uint64_t)now_ns;

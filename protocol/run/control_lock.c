@@ -1,8 +1,20 @@
 #include "protocol/run/control_lock.h"
 #include <math.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "protocol/wire/message.h"
+
+void operator_name(char out[OPERATOR_NAME], const char *program)
+{
+    char host[64] = "";
+    const struct passwd *user = getpwuid(geteuid());
+    const char *tty = ttyname(STDIN_FILENO);
+    gethostname(host, sizeof host - 1);
+    snprintf(out, OPERATOR_NAME, "%.40s@%.40s, %.16s%s%.20s", user ? user->pw_name : "?", host, program, tty ? " on " : "",
+             tty && strncmp(tty, "/dev/", 5) == 0 ? tty + 5 : "");
+}
 
 bool control_lock_lets(const struct control_lock *l, const char *who, const char *command, bool force, double now_s, struct error *err)
 {
