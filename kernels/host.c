@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "protocol/base/mix64.h"
 
 void *host_mem_new(UNUSED struct device *dev, size_t size_bytes, const char *what, struct error *err)
 {
@@ -143,14 +144,6 @@ bool host_mem_fill(UNUSED struct device *dev, const struct mem_fill *a, UNUSED s
     return true;
 }
 
-/* splitmix64's output function: https://prng.di.unimi.it/splitmix64.c */
-static uint64_t word_mix(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 bool host_mem_hash(UNUSED struct device *dev, const struct mem_hash *a, UNUSED struct error *err)
 {
     uint64_t sum = 0;
@@ -158,7 +151,7 @@ bool host_mem_hash(UNUSED struct device *dev, const struct mem_hash *a, UNUSED s
     for (size_t i = 0; i < n_word; i++) {
         uint64_t word = 0;
         memcpy(&word, (const char *)a->x + i * 8, MIN(8, a->size_bytes - i * 8));
-        sum += word_mix(word + ((uint64_t)a->first + i + 1) * 0x9e3779b97f4a7c15u);
+        sum += mix64(word + ((uint64_t)a->first + i + 1) * MIX64_STEP);
     }
     *a->hash = sum;
     return true;

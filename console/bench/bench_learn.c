@@ -14,6 +14,7 @@
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/mix64.h"
 #include "protocol/run/metrics.h"
 #include "workers/engine/trainer/schedule.h"
 #include "workers/engine/trainer/trainer.h"
@@ -43,14 +44,6 @@ struct learn {
     int64_t n_item;    // items so far; the number determines their random draws
     double gen_s, score_s, train_s;
 };
-
-static uint64_t draw(uint64_t *state)    // splitmix64
-{
-    uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
 
 /* Score a group's samples against its row. */
 static bool group_score(struct learn *l, struct group *g, const struct dataset *set, struct error *err)
@@ -168,7 +161,7 @@ static void rewards_shuffle(struct learn *l, struct group **g, int64_t n)
 {
     int64_t total = n * l->group_size;
     for (int64_t i = total - 1; i > 0; i--) {
-        int64_t k = (int64_t)(draw(&l->rng) % (uint64_t)(i + 1));
+        int64_t k = (int64_t)(mix64_next(&l->rng) % (uint64_t)(i + 1));
         struct sample *a = &g[i / l->group_size]->sample[i % l->group_size];
         struct sample *b = &g[k / l->group_size]->sample[k % l->group_size], swap = *a;
         a->reward = b->reward;
@@ -291,7 +284,7 @@ static bool learn_steps(struct learn *l, const struct trainer_hyper *base, struc
         struct trainer_hyper h = *base;
         h.lr = schedule_lr(&schedule, l->lr, step);
         for (int64_t i = 0; i < l->batch; i++)
-            row[i] = (int64_t)(draw(&l->rng) % (uint64_t)dataset_n_row(l->train));
+            row[i] = (int64_t)(mix64_next(&l->rng) % (uint64_t)dataset_n_row(l->train));
         TRY(rollout(l, l->train, row, l->batch, (int32_t)l->group_size, l->temperature, g, err));
         if (l->shuffle)
             rewards_shuffle(l, g, l->batch);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/mix64.h"
 
 #define SAMPLES 8
 #define PENDING_MAX 8
@@ -37,10 +38,7 @@ struct simulate {
 
 static double uniform(struct simulate *s)
 {
-    uint64_t z = (s->random += 0x9e3779b97f4a7c15u);    // splitmix64, Steele et al. 2014
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
+    return (double)(mix64_next(&s->random) >> 11) * 0x1p-53;
 }
 
 static double noise(struct simulate *s)    // roughly normal: mean 0, standard deviation 1

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
+#include "protocol/base/mix64.h"
 
 #define COMM_ID_BYTES 128
 #define COMM_RANK_MAX 64
@@ -70,11 +71,7 @@ struct comm {
 static inline uint64_t comm_hash_join(const uint64_t *hash, int n)
 {
     uint64_t sum = 0;
-    for (int k = 0; k < n; k++) {
-        uint64_t z = hash[k] + (uint64_t)(k + 1) * 0x9e3779b97f4a7c15u;    // splitmix64's finaliser
-        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-        sum += z ^ z >> 31;
-    }
+    for (int k = 0; k < n; k++)
+        sum += mix64(hash[k] + (uint64_t)(k + 1) * MIX64_STEP);
     return sum;
 }

@@ -13,6 +13,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/error.h"
 #include "protocol/base/file.h"
+#include "protocol/base/mix64.h"
 
 static void an_error_that_does_not_fit_ends_in_dots(UNUSED void **state)
 {
@@ -128,6 +129,15 @@ static void a_written_file_reads_back_and_a_limit_is_kept(UNUSED void **state)
     assert_false(path_exists(dir));
 }
 
+/* The first numbers of splitmix64 from 0, as the vectors of other implementations (Java's SplittableRandom, Rust's rand) have them. */
+static void the_mix_is_splitmix64(UNUSED void **state)
+{
+    static const uint64_t want[] = { 0xe220a8397b1dcdaf, 0x6e789e6aa1b965f4, 0x06c45d188009454f, 0xf88bb8a8724c81ec };
+    uint64_t x = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(want); i++)
+        assert_int_equal(mix64_next(&x), want[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +147,7 @@ int main(void)
         cmocka_unit_test(options_come_from_the_table_and_wrong_ones_name_the_nearest),
         cmocka_unit_test(only_a_regular_file_is_read_and_a_text_only_in_utf8),
         cmocka_unit_test(a_written_file_reads_back_and_a_limit_is_kept),
+        cmocka_unit_test(the_mix_is_splitmix64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 #include "workers/controller/prompt_order.h"
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/mix64.h"
 
 #define DRAWS_MAX 64
 
@@ -37,14 +38,6 @@ void prompt_order_free(struct prompt_order *o)
     free(o);
 }
 
-static uint64_t splitmix(uint64_t *x)    // Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014
-{
-    uint64_t z = *x += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 /* Fisher-Yates (Knuth, TAOCP 2, 3.4.2, algorithm P), keyed by seed and episode; r % k is biased by less than n_row / 2^64. */
 static void order_make(struct prompt_order *o, int64_t episode)
 {
@@ -52,7 +45,7 @@ static void order_make(struct prompt_order *o, int64_t episode)
     for (int64_t i = 0; i < o->n_row; i++)
         o->row[i] = i;
     for (int64_t i = o->n_row - 1; o->shuffle && i > 0; i--) {
-        int64_t j = (int64_t)(splitmix(&x) % (uint64_t)(i + 1));
+        int64_t j = (int64_t)(mix64_next(&x) % (uint64_t)(i + 1));
         int64_t t = o->row[i];
         o->row[i] = o->row[j];
         o->row[j] = t;
@@ -73,7 +66,7 @@ int64_t prompt_order_open(const struct prompt_order *o, int64_t item)
     int64_t base = item - item % o->n_row, row = prompt_order_row(o, item), place = item - base;
     uint64_t x = (uint64_t)o->seed ^ (uint64_t)item * 0x9fb21c651e98df25u;
     for (int64_t k = 0; o->forbidden[row]; k++) {    // where few are left, draws rarely find one: then the next
-        place = k < DRAWS_MAX ? (int64_t)(splitmix(&x) % (uint64_t)o->n_row) : (place + 1) % o->n_row;
+        place = k < DRAWS_MAX ? (int64_t)(mix64_next(&x) % (uint64_t)o->n_row) : (place + 1) % o->n_row;
         row = prompt_order_row(o, base + place);
     }
     return row;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/file.h"
+#include "protocol/base/mix64.h"
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/safetensors.h"
@@ -209,13 +210,6 @@ const struct lora_config *model_lora(const struct model *m)
 }
 
 /* ---- new */
-static uint64_t mix64(uint64_t x)    // splitmix64's finaliser, Steele et al. 2014
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 static void value_set(void *values, enum dtype dtype, int64_t i, float v)
 {
     if (dtype == DT_F32)
@@ -229,7 +223,7 @@ static void a_draw(void *values, enum dtype dtype, const struct tensor *t, uint6
 {
     double bound = 1 / sqrt((double)t->dim[1]);
     for (int64_t i = 0; i < t->n_elem; i++) {
-        uint64_t h = mix64(key + (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u) >> 40;    // 24 bits
+        uint64_t h = mix64(key + (uint64_t)(i + 1) * MIX64_STEP) >> 40;    // 24 bits
         value_set(values, dtype, t->offset + i, (float)(bound * ((double)(2 * h + 1) / 16777216.0 - 1)));
     }
 }
@@ -246,7 +240,7 @@ bool model_lora_new(struct model *m, const struct lora_config *c, uint64_t seed,
     }
     for (int64_t i = 0; i < lo->n_tensor; i++)
         if (strstr(lo->tensor[i].name, ".lora_A."))
-            a_draw(values, m->dtype, &lo->tensor[i], mix64(seed + 0x9e3779b97f4a7c15u * (uint64_t)(i + 1)));
+            a_draw(values, m->dtype, &lo->tensor[i], mix64(seed + MIX64_STEP * (uint64_t)(i + 1)));
     bool ok = adapter_set(m, lo, values, train, err);
     free(values);
     return ok;

@@ -5,17 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "protocol/base/mix64.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_impl.h"
 
 #define DRAW_THREADS 64
-
-static uint64_t mix64(uint64_t x)    // splitmix64's finaliser, Steele et al. 2014
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
 
 /* Close to normal(0, 1): the sum of twelve uniform numbers less its mean (Irwin-Hall). Only exact integer arithmetic,
  * so that a seed gives the same bytes with any C library. */
@@ -23,7 +17,7 @@ static float normal_draw(uint64_t key, uint64_t i)
 {
     int64_t sum = 0;
     for (uint64_t k = 0; k < 3; k++) {
-        uint64_t h = mix64(key + (3 * i + k + 1) * 0x9e3779b97f4a7c15u);
+        uint64_t h = mix64(key + (3 * i + k + 1) * MIX64_STEP);
         sum += (int64_t)((h & 0xffff) + (h >> 16 & 0xffff) + (h >> 32 & 0xffff) + (h >> 48));
     }
     return (float)((double)(sum - 6 * 0xffff) / 65536.0);
@@ -100,7 +94,7 @@ struct model *model_new_random(const struct model_config *c, uint64_t seed, stru
     }
     for (int64_t i = 0; i < m->n_tensor; i++) {
         const struct tensor *t = &m->tensor[i];
-        uint64_t key = mix64(seed + 0x9e3779b97f4a7c15u * (uint64_t)(i + 1));
+        uint64_t key = mix64(seed + MIX64_STEP * (uint64_t)(i + 1));
         tensor_draw((struct draw){ .out = stage, .dtype = dtype, .key = key, .std = init_std(c, t) }, t->n_elem);
         TRY(model_tensor_set(m, t, stage, err));
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
+#include "protocol/base/mix64.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
@@ -19,13 +20,6 @@
 const char *const checkpoint_state_names[STATE_N] = { "master", "moment1", "moment2" };
 
 /* ---- hashing: kernels/ops.h's mem_hash, over a file */
-static uint64_t mix64(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 bool checkpoint_file_hash(const char *path, size_t *size, uint64_t *hash, struct error *err)
 {
     struct file_map map;
@@ -35,7 +29,7 @@ bool checkpoint_file_hash(const char *path, size_t *size, uint64_t *hash, struct
     for (size_t i = 0; i * 8 < map.size_bytes; i++) {
         word = 0;
         memcpy(&word, map.data + i * 8, MIN((size_t)8, map.size_bytes - i * 8));
-        sum += mix64(word + (i + 1) * 0x9e3779b97f4a7c15u);
+        sum += mix64(word + (i + 1) * MIX64_STEP);
     }
     *size = map.size_bytes;
     *hash = sum;

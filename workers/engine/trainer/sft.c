@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/mix64.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/data/dataset.h"
@@ -201,21 +202,13 @@ int64_t sft_data_row(const struct sft_data *d, int64_t i, const int32_t **token,
 }
 
 /* ---- training */
-static uint64_t order_draw(uint64_t *state)    // splitmix64
-{
-    uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 static void order_shuffle(int64_t *order, int64_t n, uint64_t seed, int64_t epoch)
 {
     uint64_t state = seed * 0x2545f4914f6cdd1du + (uint64_t)epoch;
     for (int64_t i = 0; i < n; i++)
         order[i] = i;
     for (int64_t i = n - 1; i > 0; i--) {    // Fisher and Yates; the modulo's bias is below n / 2^64
-        int64_t k = (int64_t)(order_draw(&state) % (uint64_t)(i + 1)), swap = order[i];
+        int64_t k = (int64_t)(mix64_next(&state) % (uint64_t)(i + 1)), swap = order[i];
         order[i] = order[k];
         order[k] = swap;
     }

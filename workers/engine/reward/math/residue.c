@@ -5,6 +5,7 @@
  * functions are treated as unknowns named by their arguments' residues, so for them only equality can be proved this
  * way. */
 #include "workers/engine/reward/math/eval.h"
+#include "protocol/base/mix64.h"
 
 uint64_t mul61(uint64_t a, uint64_t b)
 {
@@ -30,10 +31,7 @@ static uint64_t pow61(uint64_t a, uint64_t e)
 
 uint64_t mix(uint64_t h, uint64_t v)    // splitmix64's finaliser
 {
-    h += v + UINT64_C(0x9e3779b97f4a7c15);
-    h = (h ^ (h >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    h = (h ^ (h >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return h ^ (h >> 31);
+    return mix64(h + v + MIX64_STEP);
 }
 
 uint64_t mix_text(uint64_t h, const char *s, int32_t len)
