@@ -127,8 +127,8 @@ out:
     return ok;
 }
 
-/* Backward of product_fwd: dx is the gradient by its input x (or what it is added to), dy that by its output; of the matrix and the bias into grad, or of the
- * adapter where the base is frozen. */
+/* Backward of product_fwd: dx is the gradient by its input x (or what it is added to), dy that by its output; of the matrix and the
+ * bias into grad, or of the adapter where the base is frozen. */
 static bool product_bwd(struct model_run *r, int64_t l, enum product which, const struct place *grad, void *dx, const void *dy,
                         const void *x, bool accumulate, struct error *err)
 {

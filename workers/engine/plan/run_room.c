@@ -57,8 +57,8 @@ static struct plan_weights weights_of(const struct run_config *c, const struct r
     bool trains = part->rank >= 0, produces = part->producer >= 0, sampler = trains && produces && c->n_behind > 0;
     struct plan_weights w = { .whole = part->rank == 0 || (produces && !sampler) };
     int64_t copies = (trains ? c->beta > 0 && !model_lora(m) : 1) + sampler;    // an adapter's reference is its base
-    if (part->rank == 0 && run_config_travels(c) && !c->node_only && strcmp(c->weights, "files") != 0)
-        copies += MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 1));                                                 // what is published
+    if (part->rank == 0 && run_config_travels(c) && !c->node_only && strcmp(c->weights, "files") != 0)    // what is published
+        copies += MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 1));
     w.besides = (size_t)copies * model_weight_bytes(m) + (trains ? 0 : model_held_bytes(m) - model_weight_bytes(m));    // an adapter's base
     return w;
 }

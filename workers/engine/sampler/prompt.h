@@ -29,7 +29,8 @@ struct prompt_maker {
 /* "refuse", "drop" or "cut_left". */
 MUST_USE bool long_prompt_parse(const char *name, enum long_prompt *out, struct error *err);
 /* The prompt's ids, appended to out (emptied first). row has `messages` (one object or a list; they go through the
- * template with a generation prompt, and with `tools` where the row has a list of them), or `prompt` (raw text, special tokens in it are recognised), or `prompt_ids`.
+ * template with a generation prompt, and with `tools` where the row has a list of them), or `prompt` (raw text, special
+ * tokens in it are recognised), or `prompt_ids`.
  * *dropped: too long under LONG_DROP; out is empty then. ERR_DATA says what is wrong with the row, without naming
  * its line. */
 MUST_USE bool prompt_make(struct prompt_maker *p, const json_t *row, struct token_list *out, bool *dropped, struct error *err);

@@ -1,4 +1,4 @@
-/* tokenizer_parts.h - the internals of a tokenizer; only for tokenizer.c and tokenizer_load.c */
+/* tokenizer_parts.h - the internals of a tokenizer; only for tokenizer.c, tokenizer_load.c and text_decode.c */
 #pragma once
 #include <jansson.h>
 #include "workers/engine/text/added.h"
@@ -43,7 +43,7 @@ struct tokenizer {
     struct token_list before, after;    // what the post-processor puts around a text
     struct token_list eos;
 };
-/* Append the text of a token where tokens are text; begun: some of the text came before. In text_decode.c, as those below. */
+/* In text_decode.c: append the text of a token where tokens are text, and of what was held back at its end. False: no memory. */
 bool text_decoder_push(struct decoder *d, int32_t id, struct buf *out);
 bool text_decoder_end(struct decoder *d, struct buf *out);
 /* Read the decoder of a tokenizer.json whose tokens are text. */

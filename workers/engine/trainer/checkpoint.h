@@ -1,6 +1,7 @@
 /* checkpoint.h - a training state on disk: a Hugging Face directory plus state/, complete or recognisably not
  *
- *   step-000120/  model.safetensors config.json (or adapter_model.safetensors adapter_config.json) tokenizer.json tokenizer_config.json ...   (loads in transformers)
+ *   step-000120/  model.safetensors config.json tokenizer.json tokenizer_config.json ...   (loads in transformers)
+ *                 of an adapter adapter_model.safetensors adapter_config.json instead of the first two (loads in PEFT)
  *     state/      trainer.safetensors (masters, moments)  state.json (step, settings)
  *     state/manifest.json: size and hash of every other file; written last
  *

@@ -102,8 +102,8 @@ static void *peer_of(void *ctx, const void *p, int rank)
     return (char *)other.weights + ((const char *)p - (char *)mine.weights);
 }
 
-/* Ask for a whole piece of the weights, of which each rank keeps its shard. Reading is as fast as writing between two cards (NOTES.md), and needs
- * no word from the other rank: shards change only while nobody computes. */
+/* Ask for a whole piece of the weights, of which each rank keeps its shard. Reading is as fast as writing between two cards
+ * (kernels/cuda/NOTES.md), and needs no word from the other rank: shards change only while nobody computes. */
 static bool weights_fetch(void *ctx, int p, void *to, struct error *err)
 {
     struct rank *k = ctx;

@@ -33,7 +33,8 @@ struct ranks *ranks_new(struct trainer *t, struct collective *c, struct error *e
 /* This process plays all n ranks: t[r] is rank r's trainer, made for n ranks; borrowed until ranks_free. */
 struct ranks *ranks_new_here(struct trainer *const *t, int n, struct error *err);
 void ranks_free(struct ranks *r);    // NULL is fine
-/* Fill a whole model (same shape, device) with the weights as they are now, after the trainers' last step: of zero_stage 3 from all ranks. */
+/* Fill a whole model (same shape, device) with the weights as they are now, after the trainers' last step: of zero_stage 3 from all
+ * ranks. */
 MUST_USE bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err);
 /* A hash of all weights; all ranks call it. */
 MUST_USE bool ranks_hash(struct ranks *r, uint64_t *hash, struct error *err);
