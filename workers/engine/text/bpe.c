@@ -237,13 +237,8 @@ static void pair_push(const struct bpe *b, const struct link *link, int32_t left
 static int64_t merge_large(const struct bpe *b, int32_t *sym, int64_t n, struct bpe_scratch *s)
 {
     size_t need = (size_t)n * (sizeof(struct link) + 3 * sizeof(struct entry));
-    if (need > s->mem_bytes) {
-        void *mem = realloc(s->mem, need);
-        if (!mem)
-            return -1;
-        s->mem = mem;
-        s->mem_bytes = need;
-    }
+    if (!bpe_scratch_room(s, need))
+        return -1;
     struct link *link = s->mem;
     struct entry *heap = (struct entry *)(link + n);
     int64_t n_heap = 0;
@@ -335,6 +330,18 @@ int64_t bpe_encode(const struct bpe *b, const uint8_t *piece, size_t len, uint64
         }
     }
     return piece_merge(b, piece, len, out, s);
+}
+
+bool bpe_scratch_room(struct bpe_scratch *s, size_t need)
+{
+    if (need <= s->mem_bytes)
+        return true;
+    void *mem = realloc(s->mem, need);
+    if (!mem)
+        return false;
+    s->mem = mem;
+    s->mem_bytes = need;
+    return true;
 }
 
 void bpe_scratch_release(struct bpe_scratch *s)

@@ -72,4 +72,6 @@ int64_t bpe_encode(const struct bpe *b, const uint8_t *piece, size_t len, uint64
 /* The tokens of characters that are none, where tokens are text: their bytes' if each has one, or the unknown one. Returns the ids
  * written into out (room for len), -1: there is no unknown token. */
 int64_t bpe_unknown(const struct bpe *b, const uint8_t *text, size_t len, int32_t *out);
+/* Room for `need` bytes in s->mem, whose contents may be lost. False: no memory. */
+MUST_USE bool bpe_scratch_room(struct bpe_scratch *s, size_t need);
 void bpe_scratch_release(struct bpe_scratch *s);

@@ -1,5 +1,4 @@
 #include "workers/engine/text/unigram.h"
-#include <stdlib.h>
 #include "workers/engine/text/unicode.h"
 
 /* The best way to a place of the piece. */
@@ -9,18 +8,6 @@ struct place {
     int64_t next;    // of the places on the best way to the end: the next one
     int32_t id;      // of its last token; -1: a character that is not a token
 };
-
-static bool scratch_grow(struct bpe_scratch *s, size_t need)
-{
-    if (need <= s->mem_bytes)
-        return true;
-    void *mem = realloc(s->mem, need);
-    if (!mem)
-        return false;
-    s->mem = mem;
-    s->mem_bytes = need;
-    return true;
-}
 
 /* Strictly better: of equal sums the first found stays, whose last token begins first. */
 static void place_offer(struct place *p, double score, int64_t from, int32_t id)
@@ -57,7 +44,7 @@ static void places_fill(const struct unigram *u, const struct bpe *b, const uint
 
 int64_t unigram_encode(const struct unigram *u, const struct bpe *b, const uint8_t *piece, size_t len, int32_t *out, struct bpe_scratch *s)
 {
-    if (!scratch_grow(s, (len + 1) * sizeof(struct place)))
+    if (!bpe_scratch_room(s, (len + 1) * sizeof(struct place)))
         return -1;
     struct place *place = s->mem;
     places_fill(u, b, piece, len, place);
