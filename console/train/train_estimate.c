@@ -9,11 +9,27 @@
 #include "workers/engine/plan/step_probe.h"
 
 #define PROBE_S 3.0
+#define FORWARD_SHARE (1.0 / 3)    // of forward and backward, which have three times the products
+
+struct step_estimate step_estimate_of(const struct run_config *c, const struct run_plan *p, const struct step_cost *cost)
+{
+    struct step_estimate e = { 0 };
+    int64_t held = MIN(c->inference_microbatch_size, c->inference_batch_size), longest = c->max_prompt_tokens + c->max_new_tokens;
+    double waves = (double)((c->inference_batch_size + held - 1) / held), prompts = (double)c->inference_batch_size;
+    double trained = (double)(c->train_batch_size * c->num_generations);
+    double passes = (double)c->update_epochs + (c->beta > 0 ? FORWARD_SHARE : 0);    // the reference runs once a batch
+    bool turns = strcmp(c->placement, "apart") != 0 && c->n_behind == 0;
+    if (!run_config_posted(c))    // else others sample
+        e.generate_s = (waves * (double)c->max_new_tokens * cost->decode_s + prompts * (double)c->max_prompt_tokens * cost->prefill_s)
+                       / (double)p->k;
+    e.train_s = passes * trained * (double)longest * cost->train_s;
+    e.step_s = turns ? e.generate_s + e.train_s : MAX(e.generate_s, e.train_s);
+    return e;
+}
 
 bool train_estimate(const struct train *t, struct step_estimate *e, struct error *err)
 {
     const struct run_config *c = &t->config;
-    const struct run_plan *p = &t->plan;
     struct model_config shape;
     struct step_cost cost;
     struct lora_config lora;
@@ -22,7 +38,7 @@ bool train_estimate(const struct train *t, struct step_estimate *e, struct error
     struct device *dev = config_load(&shape, c->model, err) && run_adapter(c, &lora, err) ? device_new(first, (int)c->threads, err) : NULL;
     if (!dev)
         return false;
-    int64_t held = MIN(c->inference_microbatch_size, c->inference_batch_size), longest = c->max_prompt_tokens + c->max_new_tokens;
+    int64_t held = MIN(c->inference_microbatch_size, c->inference_batch_size);
     struct step_load load = { .n_seq = held * c->num_generations,
                               .group = c->num_generations,
                               .n_prompt_tok = c->max_prompt_tokens,
@@ -32,16 +48,9 @@ bool train_estimate(const struct train *t, struct step_estimate *e, struct error
                               .lora = lora.rank > 0 ? &lora : NULL };
     bool ok = step_probe(&cost, &shape, dev, run_dtype(c, dev->kind), &load, PROBE_S, err);
     device_free(dev);
-    if (!ok)
-        return false;
-    double waves = (double)((c->inference_batch_size + held - 1) / held), per_rollout = (double)p->k;
-    double prompts = (double)c->inference_batch_size, trained = (double)(c->train_batch_size * c->num_generations);
-    e->generate_s = (waves * (double)c->max_new_tokens * cost.decode_s + prompts * (double)c->max_prompt_tokens * cost.prefill_s)
-                    / per_rollout;
-    e->train_s = trained * (double)longest * cost.train_s;
-    bool turns = strcmp(c->placement, "apart") != 0 && c->n_behind == 0;
-    e->step_s = turns ? e->generate_s + e->train_s : MAX(e->generate_s, e->train_s);
-    return true;
+    if (ok)
+        *e = step_estimate_of(c, &t->plan, &cost);
+    return ok;
 }
 
 void train_estimate_print(const struct train *t)
@@ -52,8 +61,11 @@ void train_estimate_print(const struct train *t)
         printf("time:           not measured: %s\n", err.text);
         return;
     }
+    char generating[48] = "";
+    if (e.generate_s > 0)
+        snprintf(generating, sizeof generating, "generating %.3g s, ", e.generate_s);
     double all_s = e.step_s * (double)run_steps(t);
-    printf("time:           at most about %.3g s a step (generating %.3g s, training %.3g s), %.3g %s in all: a probe of the first\n"
+    printf("time:           at most about %.3g s a step (%straining %.3g s), %.3g %s in all: a probe of the first\n"
            "                device, as if every prompt and response were as long as allowed\n",
-           e.step_s, e.generate_s, e.train_s, all_s < 5400 ? all_s / 60 : all_s / 3600, all_s < 5400 ? "minutes" : "hours");
+           e.step_s, generating, e.train_s, all_s < 5400 ? all_s / 60 : all_s / 3600, all_s < 5400 ? "minutes" : "hours");
 }

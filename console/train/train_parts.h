@@ -61,6 +61,9 @@ struct step_estimate {    // seconds of an optimizer step when every prompt and 
     double generate_s, train_s;
     double step_s;    // of both, which are by turns or at once
 };
+struct step_cost;
+/* From the probe's costs. */
+struct step_estimate step_estimate_of(const struct run_config *c, const struct run_plan *p, const struct step_cost *cost);
 /* Probe the first of the run's devices (step_probe.h), which nothing may use meanwhile. After train_check. */
 MUST_USE bool train_estimate(const struct train *t, struct step_estimate *e, struct error *err);
 void train_estimate_print(const struct train *t);    // a line on stdout

@@ -488,6 +488,7 @@ class InARun(run_tools.RunCase):
                             capture_output=True, text=True, timeout=LIMIT)
         self.assertEqual(ok.returncode, 0, ok.stderr)
         self.assertIn("environments:   post at 127.0.0.1:8000", ok.stdout)
+        self.assertRegex(ok.stdout, r"a step \(training [0-9.e-]+ s\)")    # others sample
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 #include "console/train/init.h"
+#include "console/train/train_parts.h"
 #include "kernels/ops.h"
 #include "workers/engine/plan/step_probe.h"
 
@@ -81,6 +82,32 @@ static void a_step_is_measured(UNUSED void **state)
     device_free(dev);
 }
 
+static void a_step_is_added_up_from_what_was_measured(UNUSED void **state)
+{
+    static struct run_config c;
+    const struct run_plan plan = { .k = 2 };
+    const struct step_cost cost = { .decode_s = 1, .prefill_s = 0.1, .train_s = 0.01 };
+    run_config_init(&c);
+    c.inference_batch_size = 8;
+    c.inference_microbatch_size = 4;
+    c.num_generations = 2;
+    c.max_prompt_tokens = 10;
+    c.max_new_tokens = 20;
+    c.train_batch_size = 4;
+    c.beta = 0;
+    struct step_estimate e = step_estimate_of(&c, &plan, &cost);
+    assert_float_equal(e.generate_s, (2 * 20 * 1 + 8 * 10 * 0.1) / 2, 1e-9);    // two waves of 20 tokens, for two steps
+    assert_float_equal(e.train_s, 4 * 2 * 30 * 0.01, 1e-9);
+    assert_float_equal(e.step_s, 24 + 2.4, 1e-9);
+    c.n_behind = 1;    // at once
+    assert_float_equal(step_estimate_of(&c, &plan, &cost).step_s, 24, 1e-9);
+    c.update_epochs = 3;
+    c.beta = 0.1;    // and a forward pass of the reference
+    assert_float_equal(step_estimate_of(&c, &plan, &cost).train_s, 3 * 2.4 + 0.8, 1e-9);
+    strcpy(c.environments, "{}");    // others sample
+    assert_float_equal(step_estimate_of(&c, &plan, &cost).step_s, 8, 1e-9);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -88,6 +115,7 @@ int main(void)
         cmocka_unit_test(responses_fit_into_the_models_positions),
         cmocka_unit_test(paths_are_quoted),
         cmocka_unit_test(a_step_is_measured),
+        cmocka_unit_test(a_step_is_added_up_from_what_was_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
