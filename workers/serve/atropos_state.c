@@ -150,7 +150,7 @@ bool change_note(struct atropos *a, json_t *note, bool sync, struct error *err)
         json_decref(note);
         return true;
     }
-    bool ok = state_keep_short(a, err) && json_text_take(&text, note, err) && atropos_log_note(a->log, &text, sync, err);
+    bool ok = json_text_take(&text, note, err) && state_keep_short(a, err) && atropos_log_note(a->log, &text, sync, err);
     buf_release(&text);
     return ok;
 }
