@@ -8,11 +8,13 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/json_text.h"
 
+#define GZIP_FROM 1000                 // bytes of an answer from which it is compressed for clients that like that, as in Atropos
+#define GZIP_TO (4 << 20)              // ... and to which, since compressing holds up the other clients
 #define VIEW_MOST 64                   // groups that a viewer sees
 #define INT_MOST 9007199254740992.0    // larger numbers are not exact in JSON's readers
 
 /* ---- answers */
-void atropos_route_fail(struct web_answer *a, int status, const char *message)
+static void route_fail(struct web_answer *a, int status, const char *message)
 {
     a->status = status;
     buf_clear(&a->body);
@@ -30,7 +32,7 @@ void atropos_route_fail(struct web_answer *a, int status, const char *message)
 
 static void fail(struct web_answer *a, const struct error *err)
 {
-    atropos_route_fail(a, err->code == ERR_NOT_FOUND ? 404 : 503, err->text);
+    route_fail(a, err->code == ERR_NOT_FOUND ? 404 : 503, err->text);
 }
 
 static void text_print(struct buf *out, const char *key, const char *value)
@@ -135,7 +137,7 @@ static bool run_refuses(const struct atropos_door *d, struct web_answer *a)
         return false;
     snprintf(why, sizeof why, "the run '%.128s' trains on the groups that are posted here; GET /view shows some without taking them",
              d->run);
-    atropos_route_fail(a, 403, why);
+    route_fail(a, 403, why);
     return true;
 }
 
@@ -232,7 +234,7 @@ static void batch_get(void *ctx, UNUSED const struct web_request *q, struct web_
     buf_char(&a->body, '}');
 }
 
-void atropos_route_sent(void *ctx, int64_t receipt, bool arrived)
+static void route_sent(void *ctx, int64_t receipt, bool arrived)
 {
     atropos_sent(((struct atropos_door *)ctx)->state, receipt, arrived);
 }
@@ -250,7 +252,7 @@ static void reset_get(void *ctx, UNUSED const struct web_request *q, struct web_
     if (run_refuses(d, a)) {
         return;
     } else if (d->no_reset) {
-        atropos_route_fail(a, 403, "this server does not forget what it has; GET /view shows groups without taking them");
+        route_fail(a, 403, "this server does not forget what it has; GET /view shows groups without taking them");
     } else if (!atropos_reset(d->state, &err)) {
         fail(a, &err);
     } else {
@@ -371,7 +373,7 @@ static bool groups_post(struct atropos_door *d, struct scored **g, int64_t n, st
 static void fault_answer(struct web_answer *a, const struct scored_fault *fault)
 {
     if (fault->no_memory) {
-        atropos_route_fail(a, 503, fault->msg);
+        route_fail(a, 503, fault->msg);
         return;
     }
     a->status = 422;
@@ -429,7 +431,7 @@ static void view_get(void *ctx, const struct web_request *q, struct web_answer *
     const char *asked = web_query(q, "n");
     int64_t n = 1;
     if (asked && (!parse_i64(asked, &n) || n < 0 || n > VIEW_MOST)) {
-        atropos_route_fail(a, 422, "?n= is a number of groups from 0 to 64");
+        route_fail(a, 422, "?n= is a number of groups from 0 to 64");
         return;
     }
     n = atropos_peek(((struct atropos_door *)ctx)->state, &g, n);
@@ -438,7 +440,7 @@ static void view_get(void *ctx, const struct web_request *q, struct web_answer *
     buf_char(&a->body, '}');
 }
 
-const struct web_route atropos_routes[] = {
+static const struct web_route routes[] = {
     { "GET", "/", root_get, .open = true },
     { "GET", "/health", root_get, .open = true },
     { "POST", "/register", register_post },
@@ -455,4 +457,15 @@ const struct web_route atropos_routes[] = {
     { "GET", "/reset_data", reset_get },
     { "GET", "/view", view_get },
 };
-const size_t n_atropos_routes = ARRAY_SIZE(atropos_routes);
+
+void atropos_routes_set(struct web_config *c, struct atropos_door *d)
+{
+    c->route = routes;
+    c->n_route = ARRAY_SIZE(routes);
+    c->ctx = d;
+    c->sent = route_sent;
+    c->fail = route_fail;
+    c->bad_gzip = "Invalid gzip payload";    // the words of Atropos
+    c->gzip_from = GZIP_FROM;
+    c->gzip_to = GZIP_TO;
+}

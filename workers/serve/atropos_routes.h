@@ -3,7 +3,6 @@
  * What environments and trainers of atroposlib 0.4 send and expect (api/server.py). Differences are in workers/serve/README.md. */
 #pragma once
 #include <stdbool.h>
-#include <stddef.h>
 #include "workers/serve/atropos.h"
 #include "workers/serve/web.h"
 
@@ -16,8 +15,6 @@ struct atropos_door {
     bool (*check)(void *ctx, struct scored *g, struct error *err);    // can it train on g? Sets g->version
     void (*posted)(void *ctx);                                        // called when groups have come
 };
-extern const struct web_route atropos_routes[];
-extern const size_t n_atropos_routes;
-/* For struct web_config; ctx is a struct atropos_door. */
-void atropos_route_sent(void *ctx, int64_t receipt, bool arrived);
-void atropos_route_fail(struct web_answer *a, int status, const char *message);
+/* Have c serve these routes with d, which must outlive the server. What belongs to the listener (address, token, bounds, lock) is
+ * left as it is. */
+void atropos_routes_set(struct web_config *c, struct atropos_door *d);

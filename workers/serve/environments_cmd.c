@@ -403,22 +403,15 @@ static bool state_open(struct door *d, struct error *err)
 
 static bool web_open(struct door *d, const struct environments *e, char token[BEARER_MAX], struct error *err)
 {
-    struct web_config config = { .route = atropos_routes,
-                                 .n_route = n_atropos_routes,
-                                 .lock = &d->lock,
-                                 .ctx = &d->routes,
+    struct web_config config = { .lock = &d->lock,
                                  .token = e->token_file[0] ? token : NULL,
                                  .max_connections = CONNECTIONS,
                                  .max_body_bytes = BODY_BYTES,
                                  .max_bodies_bytes = 8 * BODY_BYTES,
                                  .head_ms = 15000,
                                  .body_ms = 60000,
-                                 .idle_ms = 75000,
-                                 .sent = atropos_route_sent,
-                                 .fail = atropos_route_fail,
-                                 .bad_gzip = "Invalid gzip payload",
-                                 .gzip_from = 1000,
-                                 .gzip_to = 4 << 20 };
+                                 .idle_ms = 75000 };
+    atropos_routes_set(&config, &d->routes);
     if (e->token_file[0]) {
         secret_process();
         if (!bearer_read(token, e->token_file, err))

@@ -28,9 +28,7 @@
 
 #define MODEL_LEN_MOST 32768    // default limit, since every sequence's memory is reserved as a whole
 #define PEM_BYTES_MAX 65536
-#define GZIP_FROM 1000       // bytes of an answer from which it is compressed for clients that like that, as in Atropos
-#define GZIP_TO (4 << 20)    // ... and to which, since compressing holds up the other clients
-#define ABORT_MS 5000        // to send what is left after all jobs were ended
+#define ABORT_MS 5000    // to send what is left after all jobs were ended
 
 struct serve_options {
     struct tool_model tool;
@@ -188,17 +186,11 @@ static bool groups_open(struct doors *d, const struct serve_options *o, struct e
     struct atropos_config config = {
         .dir = o->state_dir, .max_bytes = (size_t)o->groups_mib << 20, .env_expire_ms = o->env_expire_s * 1000, .lifo = o->lifo
     };
-    struct web_config web_config = { .route = atropos_routes,
-                                     .n_route = n_atropos_routes,
-                                     .ctx = &d->groups,
-                                     .sent = atropos_route_sent,
-                                     .fail = atropos_route_fail,
-                                     .bad_gzip = "Invalid gzip payload",    // the words of Atropos
-                                     .gzip_from = GZIP_FROM,
-                                     .gzip_to = GZIP_TO };
+    struct web_config web_config = { 0 };
     uint16_t port;
     char url[300];
     d->groups.no_reset = o->no_reset;
+    atropos_routes_set(&web_config, &d->groups);
     if (!(d->groups.state = atropos_new(&config, err)) || !(d->groups_web = door_open(o, o->atropos_listen, &web_config, &port, err)))
         return false;
     url_print(url, sizeof url, o, o->atropos_listen, port);
