@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/buf.h"
 #include "protocol/base/macros.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/reward/verify/judge.h"
@@ -69,6 +70,42 @@ static void instructions_are_followed_as_open_instruct_sees_it(UNUSED void **sta
     int64_t n_wrong = 0;
     assert_true(golden_check("ifeval.jsonl", &n_wrong) > 2000);
     assert_int_equal(n_wrong, 0);
+}
+
+static void long_answers_are_verified_like_short_ones(UNUSED void **state)
+{
+    static const struct {
+        const char *instruction, *piece, *end;
+        int64_t n;
+        double want;
+        const char *why;
+    } cases[] = {
+        { "keywords:no_adjacent_consecutive", "b ", "", 100000, 1, "words that all begin alike" },
+        { "keywords:no_adjacent_consecutive", "b ", "c", 100000, 0, "the last follows in the alphabet" },
+        { "keywords:palindrome", "a", "", 100000, 1, "one long word" },
+        { "keywords:palindrome", "a", "b", 100000, 0, "its last letter differs" },
+        { "keywords:palindrome", "é€", "é", 1, 1, "characters of two and three bytes" },
+        { "keywords:palindrome", "é€", "€", 1, 0, "that differ at the ends" },
+        { "keywords:palindrome", "é€€é", "", 1, 1, "an even number of them" },
+        { "count:count_unique", "a ", "", 20000, 0, "a word that comes again" },
+    };
+    struct verify_host h;
+    struct error err;
+    assert_true(verify_host_init(&h, &text_only, &err));
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct buf text = BUF_INIT;
+        for (int64_t k = 0; k < cases[i].n; k++)
+            buf_str(&text, cases[i].piece);
+        buf_str(&text, cases[i].end);
+        json_t *truth = json_pack("{s:[s], s:[n]}", "instruction_id", cases[i].instruction, "kwargs");
+        struct verify_result res = verify_one(&h, "ifeval", buf_text(&text), -1, truth);
+        print_message("%s: %s\n", cases[i].why, res.why);
+        assert_int_equal(res.state, SCORE_OK);
+        assert_float_equal(res.score, cases[i].want, 0);
+        json_decref(truth);
+        buf_release(&text);
+    }
+    verify_host_release(&h);
 }
 
 static void programs_pass_the_tests_that_python_says_they_pass(UNUSED void **state)
@@ -429,6 +466,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_scored_as_open_instruct_scores_them),
         cmocka_unit_test(instructions_are_followed_as_open_instruct_sees_it),
+        cmocka_unit_test(long_answers_are_verified_like_short_ones),
         cmocka_unit_test(programs_pass_the_tests_that_python_says_they_pass),
         cmocka_unit_test(programs_that_cheat_earn_nothing),
         cmocka_unit_test(thresholds_and_penalties_apply_to_the_share_of_tests),

@@ -85,9 +85,9 @@ static bool letter_frequency(const struct ifeval_call *c)
 
 static bool no_consecutive(const struct ifeval_call *c)
 {
-    struct span word;
+    struct span word, text = low(c, c->text);
     int32_t before = -1;
-    for (size_t at = 0; text_word(low(c, c->text), &at, &word);) {
+    for (size_t at = 0; text_word(text, &at, &word);) {
         size_t one = 0;
         int32_t letter = text_next(word, &one);
         if (before >= 0 && letter - before == 1)
@@ -102,17 +102,27 @@ static bool exclude_harder(const struct ifeval_call *c)
     return !span_has(c->text, joined(c, " ", text_arg(c, "keyword"), " "));
 }
 
+/* Compares characters from both ends. */
+static bool is_palindrome(struct span word)
+{
+    while (word.len > 0) {
+        size_t first = 0, last = word.len - 1;
+        text_next(word, &first);
+        while (last > 0 && ((unsigned char)word.s[last] & 0xC0) == 0x80)
+            last--;
+        if (!span_equal(span_of(word.s, first), span_of(word.s + last, word.len - last)))
+            return false;
+        word = last >= first ? span_of(word.s + first, last - first) : span_of(word.s, 0);
+    }
+    return true;
+}
+
 static bool palindrome(const struct ifeval_call *c)
 {
     struct span word;
-    for (size_t at = 0; text_word(c->text, &at, &word);) {
-        int64_t n = text_n_char(word);
-        bool same = true;
-        for (int64_t i = 0; same && i < n / 2; i++)
-            same = span_equal(text_slice(word, i, i + 1), text_slice(word, n - 1 - i, n - i));
-        if (same)
+    for (size_t at = 0; text_word(c->text, &at, &word);)
+        if (is_palindrome(word))
             return true;
-    }
     return false;
 }
 

@@ -101,7 +101,7 @@ bool regex_check(struct regexes *r, const char *pattern, int flags, struct error
     return compile(r, pattern, flags, err) != NULL;
 }
 
-/* from is at a character; options: PCRE2_NOTEMPTY_ATSTART and PCRE2_ANCHORED for the search after an empty match */
+/* from is at a character; options: PCRE2's, such as PCRE2_NOTEMPTY_ATSTART and PCRE2_ANCHORED for the search after an empty match */
 static bool find(struct regexes *r, const char *pattern, int flags, uint32_t options, struct span s, size_t from, struct span *g)
 {
     struct error err = { 0 };
@@ -133,6 +133,13 @@ bool regex_find(struct regexes *r, const char *pattern, int flags, struct span s
     return find(r, pattern, flags, 0, s, from, g);
 }
 
+/* The search from byte 0 has looked at all of the text, so those that go on from it need not: a check of the rest for each match would take
+ * quadratic time. */
+static uint32_t seen(size_t at)
+{
+    return at > 0 ? PCRE2_NO_UTF_CHECK : 0;
+}
+
 /* *at is the end of the last match times two, plus one when that match was empty */
 bool regex_each(struct regexes *r, const char *pattern, int flags, struct span s, size_t *at, struct span *g)
 {
@@ -140,11 +147,11 @@ bool regex_each(struct regexes *r, const char *pattern, int flags, struct span s
     size_t from = *at / 2;
     bool found = false;
     if (*at % 2) {    // Python and PCRE2 agree: after an empty match, one that is not empty may begin at the same place
-        found = find(r, pattern, flags, PCRE2_NOTEMPTY_ATSTART | PCRE2_ANCHORED, s, from, m);
+        found = find(r, pattern, flags, PCRE2_NOTEMPTY_ATSTART | PCRE2_ANCHORED | seen(*at), s, from, m);
         if (!found && text_next(s, &from) < 0)
             return false;
     }
-    if (!found && !find(r, pattern, flags, 0, s, from, m))
+    if (!found && !find(r, pattern, flags, seen(*at), s, from, m))
         return false;
     *at = (size_t)(m[0].s + m[0].len - s.s) * 2 + (m[0].len == 0);
     return true;
@@ -163,7 +170,7 @@ bool regex_part(struct regexes *r, const char *pattern, struct span s, size_t *a
     struct span g[RE_GROUPS];
     if (*at > s.len)
         return false;
-    if (find(r, pattern, 0, PCRE2_NOTEMPTY, s, *at, g)) {
+    if (find(r, pattern, 0, PCRE2_NOTEMPTY | seen(*at), s, *at, g)) {
         *part = span_of(s.s + *at, (size_t)(g[0].s - s.s) - *at);
         *at = (size_t)(g[0].s + g[0].len - s.s);
     } else {

@@ -250,7 +250,7 @@ struct place {
 static void sentence_cut(struct regexes *r, struct pool *p, struct span text, size_t *from, size_t end, size_t next, struct spans *list)
 {
     struct span g[RE_GROUPS], rest = span_of(text.s + next, text.len - next);
-    if (regex_find(r, "^[\"')\\]}‘’“”«»]+?(?:\\s+|(?=--)|$)", RE_LINES, rest, 0, g) && g[0].s == rest.s) {
+    if (regex_find(r, "\\A[\"')\\]}‘’“”«»]+?(?:\\s+|(?=--)|$)", RE_LINES, rest, 0, g)) {
         spans_add(p, list, span_of(text.s + *from, next + text_strip(g[0]).len - *from));
         *from = next + g[0].len;
     } else {
