@@ -4,8 +4,8 @@
  *     out  {"id": 7, "reward": 0.5, "format_acc": 1, "ans_acc": 0, "rule": "a word on why"}
  *     or   {"id": 7, "error": "why there is no score"}
  *     or   {"id": 7, "scope": "group"}
- * n_tok and finish are absent when unknown; a run with an environment adds "environment": {"reward": 4.5, "ans_acc": 1}; an answer needs only id and reward; true and false count as 1 and 0. An
- * error, or no answer within the time limit, leaves the sample out of the group.
+ * n_tok and finish are absent when unknown; a run with an environment adds "environment": {"reward": 4.5, "ans_acc": 1}. An answer needs
+ * only id and reward; true and false count as 1 and 0. An error, or no answer within the time limit, leaves the sample out of the group.
  *
  * The last answer, given to the very first question, asks for all responses of a prompt at once. From then on:
  *     in   {"id": 8, "responses": [{"response": "...", "n_tok": 120, "finish": "stop"}, ...], "row": {...}}

@@ -86,10 +86,8 @@ static json_t *constraints_read(const json_t *truth, struct error *err)
                                            : NULL;
         json_decref(v);
         v = next;
-        if (!v && err->code == ERR_NONE)
-            break;
     }
-    if (v && json_is_object(v))
+    if (json_is_object(v))
         return v;
     json_decref(v);
     if (err->code == ERR_NONE)

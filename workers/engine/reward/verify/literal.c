@@ -236,16 +236,17 @@ static json_t *value_read(struct reader *r, int depth)
 
 json_t *literal_read(const char *text, size_t len, struct error *err)
 {
-    struct reader r = { text, text, text + len, err };
     struct error own = { 0 };
-    r.err = &own;
+    struct reader r = { text, text, text + len, &own };
     json_t *v = value_read(&r, 0);
     space_skip(&r);
     if (v && r.at < r.end) {
         json_decref(v);
         v = fail(&r, "something after the value");
     }
+    if (!v && own.code == ERR_NONE)
+        error_set(&own, ERR_NO_MEMORY, "no memory for a literal");
     if (!v)
-        *err = own.code != ERR_NONE ? own : (error_set(err, ERR_NO_MEMORY, "no memory for a literal"), *err);
+        *err = own;
     return v;
 }

@@ -86,7 +86,8 @@ struct span text_valid(struct pool *p, struct span s)
     return span_of(out ? out : "", n);
 }
 
-bool char_is_space(int32_t cp)
+/* str.isspace */
+static bool char_is_space(int32_t cp)
 {
     if (cp < 0x80)
         return cp == ' ' || (cp >= 9 && cp <= 13) || (cp >= 0x1C && cp <= 0x1F);

@@ -33,8 +33,7 @@ struct span text_upper(struct pool *p, struct span s);
 /* str.islower and str.isupper: at least one letter with case, and none of the other case. */
 bool text_is_lower(struct span s);
 bool text_is_upper(struct span s);
-bool char_is_space(int32_t cp);    // str.isspace
-bool char_is_word(int32_t cp);     // \w: letters, numbers and the underscore
+bool char_is_word(int32_t cp);    // \w: letters, numbers and the underscore
 /* The character at byte *at, which is moved past it; -1 at the end. */
 int32_t text_next(struct span s, size_t *at);
 int64_t text_n_char(struct span s);
