@@ -64,6 +64,22 @@ size_t utf8_valid_len(const uint8_t *p, size_t len, bool *is_ascii, bool *may_ch
     return i;
 }
 
+size_t utf8_cut(const char *text, size_t len, size_t most)
+{
+    size_t n = len < most ? len : most;
+    while (n > 0 && n < len && ((unsigned char)text[n] & 0xC0) == 0x80)
+        n--;
+    return n;
+}
+
+void utf8_copy(char *to, size_t size, const char *text, size_t len)
+{
+    size_t n = utf8_cut(text, len, size - 1);
+    if (n > 0)
+        memcpy(to, text, n);
+    to[n] = 0;
+}
+
 bool utf8_check(const char *text, size_t len, const char *path, struct error *err)
 {
     const char *nul = memchr(text, 0, len);

@@ -13,5 +13,9 @@ int utf8_look(const uint8_t *p, size_t len);
 /* How many bytes from the start are valid UTF-8 (len when all are). *is_ascii says whether those are all below 0x80,
  * *may_change whether any stands for a character from U+0300 up: below, NFC changes nothing. Both may be NULL. */
 size_t utf8_valid_len(const uint8_t *p, size_t len, bool *is_ascii, bool *may_change);
+/* How many bytes of text fit into most without a character that is cut in two; text is UTF-8. */
+size_t utf8_cut(const char *text, size_t len, size_t most);
+/* Copy as many whole characters of text as fit into to's size bytes with a NUL after them; size is at least 1. */
+void utf8_copy(char *to, size_t size, const char *text, size_t len);
 /* Is text UTF-8 without a NUL? If not, err is ERR_DATA and names path, line and byte. */
 MUST_USE bool utf8_check(const char *text, size_t len, const char *path, struct error *err);

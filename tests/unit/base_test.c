@@ -13,7 +13,9 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/error.h"
 #include "protocol/base/file.h"
+#include "protocol/base/macros.h"
 #include "protocol/base/mix64.h"
+#include "protocol/base/utf8.h"
 
 static void an_error_that_does_not_fit_ends_in_dots(UNUSED void **state)
 {
@@ -111,6 +113,33 @@ static void only_a_regular_file_is_read_and_a_text_only_in_utf8(UNUSED void **st
     rmdir(dir);
 }
 
+static void a_text_is_cut_between_characters(UNUSED void **state)
+{
+    static const struct {
+        const char *text;
+        size_t size;
+        const char *want, *why;
+    } cases[] = {
+        { "abc", 4, "abc", "it fits" },
+        { "abcd", 4, "abc", "one byte each" },
+        { "a\xE2\x82\xAC", 5, "a\xE2\x82\xAC", "a last character that fits" },
+        { "a\xE2\x82\xAC", 4, "a", "without its last byte" },
+        { "a\xE2\x82\xAC", 3, "a", "without its last two" },
+        { "ab\xF0\x9F\x98\x80z", 6, "ab", "four bytes, three of which fit" },
+        { "\xE2\x82\xAC", 2, "", "none fits" },
+        { "", 1, "", "nothing to copy" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char to[8];
+        memset(to, 'x', sizeof to);
+        print_message("%s\n", cases[i].why);
+        utf8_copy(to, cases[i].size, cases[i].text, strlen(cases[i].text));
+        assert_string_equal(to, cases[i].want);
+        for (size_t k = cases[i].size; k < sizeof to; k++)
+            assert_int_equal(to[k], 'x');
+    }
+}
+
 static void a_written_file_reads_back_and_a_limit_is_kept(UNUSED void **state)
 {
     struct error err = { 0 };
@@ -146,6 +175,7 @@ int main(void)
         cmocka_unit_test(numbers_are_read_whole_or_not_at_all),
         cmocka_unit_test(options_come_from_the_table_and_wrong_ones_name_the_nearest),
         cmocka_unit_test(only_a_regular_file_is_read_and_a_text_only_in_utf8),
+        cmocka_unit_test(a_text_is_cut_between_characters),
         cmocka_unit_test(a_written_file_reads_back_and_a_limit_is_kept),
         cmocka_unit_test(the_mix_is_splitmix64),
     };

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
+#include "protocol/base/utf8.h"
 #include "protocol/wire/message.h"
 #include "protocol/run/group_msg.h"
 #include "workers/export/wandb.h"
@@ -73,9 +74,7 @@ static void text_add(struct buf *out, const struct mval *v)
 {
     size_t len = 0;
     const char *text = mval_str(v, &len);
-    size_t keep = text ? MIN(len, (size_t)TABLE_TEXT_BYTES) : 0;
-    while (keep > 0 && keep < len && ((unsigned char)text[keep] & 0xc0) == 0x80)
-        keep--;
+    size_t keep = text ? utf8_cut(text, len, TABLE_TEXT_BYTES) : 0;
     if (keep < len) {
         char cut[TABLE_TEXT_BYTES + 4];
         int n = snprintf(cut, sizeof cut, "%.*s", (int)keep, text);

@@ -16,6 +16,7 @@
 #include "protocol/base/http.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
+#include "protocol/base/utf8.h"
 #include "protocol/run/run_state.h"
 #include "workers/export/export.h"
 #include "workers/export/rows.h"
@@ -52,11 +53,7 @@ static bool event_take(void *arg, const struct journal_event *e)
     if (!wandb_event_alerts(e) && !is_end(e))
         return true;
     char text[TEXT_MAX + 1];
-    size_t n = strnlen(e->text, TEXT_MAX);
-    while (n > 0 && n == TEXT_MAX && ((unsigned char)e->text[n] & 0xC0) == 0x80)
-        n--;
-    memcpy(text, e->text, n);
-    text[n] = 0;
+    utf8_copy(text, sizeof text, e->text, strlen(e->text));
     json_t *one = json_pack("{s:s, s:I, s:f, s:o}", "kind", e->kind, "step", (json_int_t)e->step, "time", e->wall_s, "text",
                             json_text_new(text));
     return one && json_array_append_new(w->events, one) == 0;

@@ -13,6 +13,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/base/utf8.h"
 #include "workers/engine/reward/kind.h"
 #include "workers/engine/reward/remote.h"
 #include "workers/engine/reward/runner.h"
@@ -68,12 +69,9 @@ static void code_close(void *self)
 /* Cut for a log: no control characters, whole UTF-8. */
 static void text_cut(char *to, size_t size, const char *from, size_t len)
 {
-    size_t n = MIN(len, size - 1);
-    while (n < len && n > 0 && (from[n] & 0xc0) == 0x80)
-        n--;
-    for (size_t i = 0; i < n; i++)
-        to[i] = (unsigned char)from[i] < 32 ? ' ' : from[i];
-    to[n] = 0;
+    utf8_copy(to, size, from, len);
+    for (size_t i = 0, n = utf8_cut(from, len, size - 1); i < n; i++)
+        to[i] = (unsigned char)to[i] < 32 ? ' ' : to[i];
 }
 
 static void program_score(struct code *c, const struct reward_config *config, const struct reward_input *in, struct reward_output *out,

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/utf8.h"
 #include "workers/engine/reward/answer.h"
 #include "workers/engine/reward/kind.h"
 #include "workers/engine/reward/math/math.h"
@@ -21,15 +22,6 @@ enum answer_form {
     FORM_TAGS,
     FORM_WHOLE,
 };
-
-static void text_copy(char *to, size_t size, const char *s, size_t len)
-{
-    size_t n = MIN(len, size - 1);
-    while (n > 0 && n < len && ((unsigned char)s[n] & 0xc0) == 0x80)
-        n--;    // not in the middle of a UTF-8 character
-    memcpy(to, s, n);
-    to[n] = 0;
-}
 
 /* The row's gt_answer as text; a number is formatted into buf. NULL: there is none. */
 static const char *gold_text(const json_t *row, size_t *len, char *buf, size_t size)
@@ -62,7 +54,7 @@ static void one_score(struct math *m, enum answer_form form, const struct reward
         snprintf(out->rule, sizeof out->rule, "no gt_answer");
         return;
     }
-    text_copy(out->gold, sizeof out->gold, gold, gold_len);
+    utf8_copy(out->gold, sizeof out->gold, gold, gold_len);
     const struct answer_tags *tags = config->tags ? config->tags : &answer_tags_default;
     bool found = true, format = true;
     switch (form) {

@@ -2,6 +2,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/utf8.h"
 #include "workers/engine/reward/math/node.h"
 
 #define TEXT_KEY_MAX 2048    // bytes of a text that is compared as text
@@ -39,15 +40,6 @@ void math_free(struct math *m)
         free(m->mem);
     free(m);
     flint_cleanup();    // this thread's cached numbers and constants; no check holds on to any of them
-}
-
-static void text_cut(char out[256], struct span s)
-{
-    size_t n = MIN(s.len, 255u);
-    while (n > 0 && n < s.len && ((unsigned char)s.s[n] & 0xc0) == 0x80)
-        n--;
-    memcpy(out, s.s, n);
-    out[n] = 0;
 }
 
 static bool is_digit(char c)
@@ -279,8 +271,8 @@ static void trees_decide(struct math *m, struct node *gold, struct node *pred, b
 
 static void bare_decide(struct math *m, struct span p, bool p_plain, struct span g, bool g_plain, struct math_result *out)
 {
-    text_cut(out->pred, p);
-    text_cut(out->gold, g);
+    utf8_copy(out->pred, sizeof out->pred, p.s, p.len);
+    utf8_copy(out->gold, sizeof out->gold, g.s, g.len);
     out->verdict = VERDICT_DIFFERENT;
     out->rule = "text";
     if (p.len == g.len && p.len > 0 && memcmp(p.s, g.s, p.len) == 0) {
@@ -337,8 +329,8 @@ static bool choice_decide(struct math *m, struct span p, struct span g, struct m
         if (out->verdict != VERDICT_EQUAL)
             bare_decide(m, pc ? pv : p, false, pc ? g : gv, false, out);
     }
-    text_cut(out->pred, p);
-    text_cut(out->gold, g);
+    utf8_copy(out->pred, sizeof out->pred, p.s, p.len);
+    utf8_copy(out->gold, sizeof out->gold, g.s, g.len);
     return true;
 }
 
@@ -373,8 +365,8 @@ void math_response(struct math *m, const char *response, size_t response_len, co
         struct span whole = span_trim((struct span){ gold, gold_len });
         struct span all = span_trim((struct span){ response, response_len });
         bool same = keys_same(whole, all) || keys_same(whole, unwrap(p.s));
-        text_cut(out->pred, p.s);
-        text_cut(out->gold, whole);
+        utf8_copy(out->pred, sizeof out->pred, p.s.s, p.s.len);
+        utf8_copy(out->gold, sizeof out->gold, whole.s, whole.len);
         out->verdict = same ? VERDICT_EQUAL : VERDICT_CANNOT_TELL;
         out->pred_parsed = same;
         out->rule = same ? "text" : "gt_answer is prose around its formula";

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/utf8.h"
 #include "workers/engine/reward/verify/judge.h"
 #include "workers/engine/reward/verify/literal.h"
 #include "workers/engine/reward/verify/verify.h"
@@ -103,9 +104,7 @@ static void add_cut(struct buf *out, struct span s, size_t max)
         buf_add(out, s.s, s.len);
         return;
     }
-    size_t head = max / 2, tail = s.len - max / 2;
-    while (head > 0 && ((unsigned char)s.s[head] & 0xC0) == 0x80)
-        head--;
+    size_t head = utf8_cut(s.s, s.len, max / 2), tail = s.len - max / 2;
     while (tail < s.len && ((unsigned char)s.s[tail] & 0xC0) == 0x80)
         tail++;
     buf_add(out, s.s, head);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "protocol/base/utf8.h"
 #include "workers/engine/reward/remote.h"
 #include "workers/engine/reward/sandbox/sandbox.h"
 #include "workers/engine/reward/verify/judge.h"
@@ -145,21 +146,11 @@ struct span verify_truth(struct verify_host *h, const json_t *truth)
     return copy;
 }
 
-/* Cut for a log: whole characters. */
-static void text_cut(char *to, size_t size, struct span s)
-{
-    size_t n = MIN(s.len, size - 1);
-    while (n > 0 && n < s.len && ((unsigned char)s.s[n] & 0xC0) == 0x80)
-        n--;
-    memcpy(to, n ? s.s : "", n);
-    to[n] = 0;
-}
-
 void verify_say(struct verify_result *out, const char *why, struct span pred, struct span gold)
 {
     snprintf(out->why, sizeof out->why, "%s", why);
-    text_cut(out->pred, sizeof out->pred, pred);
-    text_cut(out->gold, sizeof out->gold, gold);
+    utf8_copy(out->pred, sizeof out->pred, pred.s, pred.len);
+    utf8_copy(out->gold, sizeof out->gold, gold.s, gold.len);
 }
 
 void verify_fail(struct verify_result *out, enum score_state state, const char *fmt, ...)
