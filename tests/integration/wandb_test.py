@@ -143,6 +143,7 @@ class Wandb(unittest.TestCase):
         self.run_.change("learning_rate", "1e-06", "1e-05")
         self.run_.event("command", "paused: step")
         self.run_.event("alert", "KL is high")
+        self.run_.event("alert", "é" * 300)    # the title's bytes and the text's end inside a character
         self.run_.event("doctor", "training bounds the run: 70 % of a step of 2 s")
         self.run_.event("state", "over, whatever the words", state="finished")
         p = self.start()
@@ -158,8 +159,9 @@ class Wandb(unittest.TestCase):
         self.assertEqual(run.upserts[0]["tags"], ["a", "b"])
         self.assertEqual(run.upserts[0]["displayName"], "my-run")
         self.assertEqual([r["eval/greedy"] for r in run.history() if "eval/greedy" in r], [0.25])
-        self.assertEqual([(a["title"], a["severity"]) for a in run.alerts], [("KL is high", "WARN")])
-        self.assertEqual([len([r for r in run.history() if name in r]) for name in ("run/changed", "run/command", "run/alert")], [1, 1, 1])
+        self.assertEqual([(a["title"], a["text"], a["severity"]) for a in run.alerts],
+                         [("KL is high", "KL is high", "WARN"), ("é" * 31, "é" * 255, "WARN")])
+        self.assertEqual([len([r for r in run.history() if name in r]) for name in ("run/changed", "run/command", "run/alert")], [1, 1, 2])
         self.assertEqual([r["run/doctor"] for r in run.history() if "run/doctor" in r], ["training bounds the run: 70 % of a step of 2 s"])
         self.assertEqual(run.config["learning_rate"], {"value": 1e-5})
         self.assertEqual(run.summary()["train/loss"], 1 / 50)
@@ -600,6 +602,7 @@ class Wandb(unittest.TestCase):
 
     def test_an_offline_directory_holds_records_in_whole_chunks(self):
         self.run_.steps(1, 3000)
+        self.run_.event("alert", "é" * 300)
         self.run_.event("state", "over, whatever the words", state="finished")
         p = self.start("--offline")
         out, err = p.communicate(timeout=120)
@@ -611,9 +614,11 @@ class Wandb(unittest.TestCase):
         kinds = [r[1][0] for r in records]
         self.assertEqual([r[0] for r in records], list(range(1, len(records) + 1)))
         self.assertEqual((kinds[0], kinds[1], kinds[-1]), (21, 17, 18))    # header, run, …, exit
-        self.assertEqual(kinds.count(2), 3000)
+        self.assertEqual((kinds.count(2), kinds.count(10)), (3001, 1))    # the steps, and the row of an alert
         rows = []
         for num, (kind, body) in records:
+            if kind == 10:
+                self.assertEqual([v.decode() for k, v in fields(body)[:2]], ["é" * 31, "é" * 300])
             if kind == 2:
                 items = [fields(v) for k, v in fields(body) if k == 1]
                 rows.append({dict(i)[1].decode(): json.loads(dict(i)[16]) for i in items})

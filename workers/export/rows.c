@@ -1,5 +1,6 @@
 #include "workers/export/rows.h"
 #include <inttypes.h>
+#include <jansson.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
@@ -144,6 +145,18 @@ static bool state_see(void *arg, const struct journal_event *e)
         s = run_state_find(e->text);    // written before events had facts
     *(int *)arg = run_state_exit_code(s);
     return true;
+}
+
+bool event_alerts(const struct journal_event *e)
+{
+    if (strcmp(e->kind, "alert") == 0)
+        return true;
+    json_t *facts = strcmp(e->kind, "alarm") == 0 ? json_loads(e->detail, 0, NULL) : NULL;
+    const char *state = json_string_value(json_object_get(facts, "state")),
+               *severity = json_string_value(json_object_get(facts, "severity"));
+    bool alerts = state && severity && strcmp(state, "firing") == 0 && strcmp(severity, "critical") == 0;
+    json_decref(facts);
+    return alerts;
 }
 
 int run_exit_code(struct journal *j)

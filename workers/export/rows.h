@@ -26,6 +26,8 @@ MUST_USE bool cursor_write(const struct cursor *c, const char *run_dir, const ch
  * fn returns false, reading stops and that row does not count as handed out. */
 MUST_USE bool rows_read(struct journal *j, struct cursor *c, journal_step_fn *fn, void *arg, struct error *err);
 
+/* Are people sent a message about this event? About alerts, and critical alarms when they begin. */
+bool event_alerts(const struct journal_event *e);
 /* How the run ended, from the newest state in its journal: exit code 0 finished, 3 stopped, 1 failed; -1 while it has not ended. */
 int run_exit_code(struct journal *j);
 /* Is the run still going? That is: its lock is held, and its journal has no end. */

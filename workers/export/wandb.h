@@ -60,8 +60,8 @@ struct wandb_row {
 };
 /* Called for each new row; false stops before the row is counted. */
 typedef bool wandb_row_fn(void *arg, const struct wandb_row *row);
+#define ALERT_TITLE_MAX 63                                      // bytes
 const char *wandb_event_says(const struct journal_event *e);    // the value of run/doctor in the row of this event; NULL: it has none
-bool wandb_event_alerts(const struct journal_event *e);         // is it one that wandb sends people a message about?
 MUST_USE bool wandb_rows_read(struct journal *j, struct wandb_cursor *c, wandb_row_fn *fn, void *arg, struct error *err);
 /* One history line as the file stream expects it: JSON extended with bare NaN and Infinity. */
 void wandb_line_print(struct buf *out, const struct wandb_row *row, double start_s);

@@ -11,6 +11,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/base/utf8.h"
 #include "workers/export/rows.h"
 #include "workers/export/wandb.h"
 
@@ -299,12 +300,9 @@ bool wandb_upsert(struct wandb_client *c, const char *config, bool first, struct
 
 bool wandb_alert_send(struct wandb_client *c, const char *text, struct error *err)
 {
-    char title[64];
+    char title[ALERT_TITLE_MAX + 1];
     json_t *data = NULL;
-    size_t n = MIN(strlen(text), sizeof title - 1);
-    while (n > 0 && n < strlen(text) && ((unsigned char)text[n] & 0xc0) == 0x80)    // not in the middle of a character
-        n--;
-    snprintf(title, sizeof title, "%.*s", (int)n, text);
+    utf8_copy(title, sizeof title, text, strlen(text));
     json_t *v = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:i}", "entityName", c->setup->entity, "projectName", c->setup->project, "runName",
                           c->setup->run_id, "title", title, "text", text, "severity", "WARN", "waitDuration", 60000);
     bool ok = v ? graphql(c, "NotifyScriptableRunAlert", alert_query, v, &data, err)

@@ -14,6 +14,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
+#include "protocol/base/utf8.h"
 #include "protocol/run/knobs.h"
 #include "workers/export/rows.h"
 #include "workers/export/wandb.h"
@@ -199,9 +200,9 @@ static bool row_write(struct offline *o, const struct wandb_row *row, struct err
     }
     if (!row_end(o, row->n, err))
         return false;
-    if (row->event && wandb_event_alerts(row->event)) {
+    if (row->event && event_alerts(row->event)) {
         buf_clear(&o->message);
-        pb_bytes(&o->message, 1, row->event->text, MIN(strlen(row->event->text), (size_t)63));
+        pb_bytes(&o->message, 1, row->event->text, utf8_cut(row->event->text, strlen(row->event->text), ALERT_TITLE_MAX));
         pb_text(&o->message, 2, row->event->text);
         pb_text(&o->message, 3, "WARN");
         pb_int(&o->message, 4, 60000);

@@ -17,6 +17,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
+#include "protocol/base/utf8.h"
 #include "workers/export/rows.h"
 #include "workers/export/wandb.h"
 
@@ -117,8 +118,8 @@ static bool row_take(void *arg, const struct wandb_row *row)
         json_text_print(&o->lines, buf_text(&o->line), o->line.len, JSON_TEXT_UTF8);
     }
     wandb_summary_add(o->summary, row);
-    if (row->event && wandb_event_alerts(row->event) && o->n_alert < (int)ARRAY_SIZE(o->alert))
-        snprintf(o->alert[o->n_alert++], sizeof o->alert[0], "%s", row->event->text);
+    if (row->event && event_alerts(row->event) && o->n_alert < (int)ARRAY_SIZE(o->alert))
+        utf8_copy(o->alert[o->n_alert++], sizeof o->alert[0], row->event->text, strlen(row->event->text));
     return true;
 }
 

@@ -103,18 +103,6 @@ static bool eval_take(void *arg, const struct journal_eval *e)
     return true;
 }
 
-bool wandb_event_alerts(const struct journal_event *e)
-{
-    if (strcmp(e->kind, "alert") == 0)
-        return true;
-    json_t *facts = strcmp(e->kind, "alarm") == 0 ? json_loads(e->detail, 0, NULL) : NULL;
-    const char *state = json_string_value(json_object_get(facts, "state")),
-               *severity = json_string_value(json_object_get(facts, "severity"));
-    bool alerts = state && severity && strcmp(state, "firing") == 0 && strcmp(severity, "critical") == 0;
-    json_decref(facts);
-    return alerts;
-}
-
 static bool event_take(void *arg, const struct journal_event *e)
 {
     struct reading *r = arg;

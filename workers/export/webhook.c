@@ -20,7 +20,6 @@
 #include "protocol/run/run_state.h"
 #include "workers/export/export.h"
 #include "workers/export/rows.h"
-#include "workers/export/wandb.h"
 
 #define EVENTS_MAX 32    // of one message; the rest go with the next
 #define TEXT_MAX 1000    // bytes of an event's text
@@ -50,7 +49,7 @@ static bool event_take(void *arg, const struct journal_event *e)
     if (json_array_size(w->events) == EVENTS_MAX)
         return false;
     w->seq = e->seq;
-    if (!wandb_event_alerts(e) && !is_end(e))
+    if (!event_alerts(e) && !is_end(e))
         return true;
     char text[TEXT_MAX + 1];
     utf8_copy(text, sizeof text, e->text, strlen(e->text));
