@@ -113,6 +113,8 @@ static void tool_calls_are_found_in_both_forms(UNUSED void **state)
         { "{\"name\": \"f\", \"parameters\": {\"x\": 1}}", "", "f({\"x\": 1})", "Llama" },
         { "<|python_tag|>{\"name\":\"f\",\"parameters\":{}}; {\"name\":\"g\",\"parameters\":{}}", "", "f({})g({})", "two, after the tag" },
         { "{\"name\": \"f\", \"parameters\": {}} and more", "{\"name\": \"f\", \"parameters\": {}} and more", "", "Llama calls are the whole text" },
+        { "{\"name\": \"f\", \"parameters\": {}}.", "{\"name\": \"f\", \"parameters\": {}}.", "", "a single character after them is text too" },
+        { "{\"name\": \"f\", \"parameters\": {}};", "{\"name\": \"f\", \"parameters\": {}};", "", "nothing after the last ';'" },
         { "{\"name\": 5}", "{\"name\": 5}", "", "a name that is no string" },
     };
     // clang-format on

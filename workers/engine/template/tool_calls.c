@@ -83,14 +83,17 @@ static bool llama_find(struct tool_calls *out, const char *text, size_t len)
     size_t at = blanks(text, len), used = 0;
     if (len - at >= sizeof python_tag - 1 && memcmp(text + at, python_tag, sizeof python_tag - 1) == 0)
         at += sizeof python_tag - 1;
-    do {
+    for (;;) {
         at += blanks(text + at, len - at);
         if (at == len || text[at] != '{' || !call_add(out, text + at, len - at, &used))
             return false;
         at += used;
         at += blanks(text + at, len - at);
-    } while (at < len && text[at++] == ';');
-    return at == len;
+        if (at == len)
+            return true;
+        if (text[at++] != ';')
+            return false;
+    }
 }
 
 /* Trim blanks from both ends of the content. */
