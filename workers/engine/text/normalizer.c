@@ -92,7 +92,7 @@ static bool step_is_idle(const struct normal_step *s, const uint8_t *p, size_t l
 bool normalizer_apply(const struct normalizer *n, const struct unicode *u, const uint8_t **p, size_t *len, struct buf work[2],
                       struct error *err)
 {
-    for (int i = 0; i<n->n && * len> 0; i++) {
+    for (int i = 0; i < n->n && *len != 0; i++) {
         const struct normal_step *s = &n->step[i];
         if (step_is_idle(s, *p, *len))
             continue;
