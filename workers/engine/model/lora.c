@@ -110,12 +110,10 @@ static void handles_free(struct model *m)
     for (int64_t l = 0; l < m->c.n_layer; l++)
         for (int k = 0; k < PRODUCT_N; k++) {
             struct lora_product *p = &m->lora->layer[l].product[k];
-            if (p->a)
-                weight_free(m->dev, p->a);
+            weight_free(m->dev, p->a);
             p->a = NULL;
             for (int i = 0; i < p->n_part; i++) {
-                if (p->part[i].b)
-                    weight_free(m->dev, p->part[i].b);
+                weight_free(m->dev, p->part[i].b);
                 p->part[i].b = NULL;
             }
         }
@@ -157,11 +155,6 @@ bool lora_changed(struct model *m, struct error *err)
 }
 
 /* ---- life */
-static size_t lora_bytes(const struct model *m)
-{
-    return (size_t)m->lora->n_flat * dtype_size(m->dtype);
-}
-
 void lora_free(struct model *m)
 {
     struct lora *lo = m->lora;
@@ -169,7 +162,7 @@ void lora_free(struct model *m)
         return;
     handles_free(m);
     if (lo->weights && lo->shared)
-        mem_share_free(m->dev, lo->weights, lora_bytes(m), &lo->handle);
+        mem_share_free(m->dev, lo->weights, model_weight_bytes(m), &lo->handle);
     else if (lo->weights)
         mem_free(m->dev, lo->weights);
     struct_free(lo);
@@ -181,7 +174,7 @@ static bool adapter_set(struct model *m, struct lora *lo, const void *values, bo
 {
     BUG_IF(m->lora, "the model has an adapter already");
     m->lora = lo;
-    size_t size = lora_bytes(m);
+    size_t size = model_weight_bytes(m);
     bool ok = (!train || model_want_bwd(m, err)) && (lo->weights = mem_new(m->dev, size, "the adapter", err))
               && (values ? mem_copy(m->dev, lo->weights, values, size, COPY_H2D, err)
                          : OP(m->dev, err, mem_fill, .y = lo->weights, .size_bytes = size))
@@ -373,20 +366,14 @@ bool lora_save(const struct model *m, const void *weights, const char *dir, stru
 const struct mem_handle *lora_share(struct model *m, struct error *err)
 {
     struct lora *lo = m->lora;
-    struct mem_handle h;
     if (lo->shared)
         return &lo->handle;
-    char *to = mem_share_new(m->dev, lora_bytes(m), "the adapter", &h, err);
+    char *to = model_shared_copy(m, "the adapter", &lo->handle, err);
     if (!to)
         return NULL;
-    if (!mem_copy(m->dev, to, lo->weights, lora_bytes(m), COPY_D2D, err) || !device_sync(m->dev, err)) {
-        mem_share_free(m->dev, to, lora_bytes(m), &h);
-        return NULL;
-    }
     handles_free(m);
     mem_free(m->dev, lo->weights);
     lo->weights = to;
-    lo->handle = h;
     lo->shared = true;
     return lora_handles_new(m, err) ? &lo->handle : NULL;
 }

@@ -399,25 +399,30 @@ int64_t model_piece(const struct model *m, int p, int64_t *first)
     return end - *first;
 }
 
+char *model_shared_copy(const struct model *m, const char *what, struct mem_handle *h, struct error *err)
+{
+    size_t size;
+    const void *from = model_weights(m, &size);
+    char *to = mem_share_new(m->dev, size, what, h, err);
+    if (to && (!mem_copy(m->dev, to, from, size, COPY_D2D, err) || !device_sync(m->dev, err))) {
+        mem_share_free(m->dev, to, size, h);
+        return NULL;
+    }
+    return to;
+}
+
 const struct mem_handle *model_share(struct model *m, struct error *err)
 {
-    struct mem_handle h;
-    size_t size = (size_t)m->n_flat * dtype_size(m->dtype);
     if (m->lora)
         return lora_share(m, err);
     if (m->shared)
         return &m->handle;
-    char *to = mem_share_new(m->dev, size, "weights", &h, err);
+    char *to = model_shared_copy(m, "weights", &m->handle, err);
     if (!to)
         return NULL;
-    if (!mem_copy(m->dev, to, m->weights, size, COPY_D2D, err) || !device_sync(m->dev, err)) {
-        mem_share_free(m->dev, to, size, &h);
-        return NULL;
-    }
     handles_free(m);
     mem_free(m->dev, m->weights);
     m->weights = to;
-    m->handle = h;
     m->shared = true;
     return model_handles_new(m, err) ? &m->handle : NULL;
 }

@@ -73,6 +73,8 @@ struct model *model_shape_new(const struct model_config *c, struct error *err);
 struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
 /* Put host values (n_elem of the dtype) of one tensor into the weights. */
 MUST_USE bool model_tensor_set(struct model *m, const struct tensor *t, const void *values, struct error *err);
+/* A copy of what is trained (model_weights), in memory that other processes may open. NULL: see err. */
+char *model_shared_copy(const struct model *m, const char *what, struct mem_handle *h, struct error *err);
 /* Handles on whole weights, after their values are set. */
 MUST_USE bool model_handles_new(struct model *m, struct error *err);
 /* Remake the handles if they do not support backward products yet. */
