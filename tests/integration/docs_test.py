@@ -44,6 +44,11 @@ class Docs(unittest.TestCase):
                         wrong.append(f"{doc}: `{word}`")
         self.assertEqual(wrong, [])
 
+    def test_every_link_and_picture_is_there(self):
+        wrong = [f"{doc}: {to}" for doc in documents() for to in re.findall(r"\]\(([^)#\s]+)", read(doc))
+                 if "://" not in to and not os.path.exists(os.path.join(ROOT, os.path.dirname(doc), to))]
+        self.assertEqual(wrong, [])
+
     def test_every_subcommand_that_a_document_names_is_there(self):
         told = subprocess.run([ROLLCALL, "--help"], capture_output=True, text=True, check=True).stdout
         known = set(re.findall(r"(?m)^  ([a-z][a-z-]*)", told)) | {"COMMAND"}
