@@ -108,7 +108,7 @@ static bool no_wait(const struct run_config *c)
 /* A single reward that is not a verifier. */
 static bool no_verifier(const struct run_config *c)
 {
-    static const char *const other[] = { "think_answer_tags", "boxed", "math", "code", "code_share" };
+    static const char *const other[] = { "think_answer_tags", "boxed", "math", "code", "code_share", "environment" };
     for (size_t i = 0; i < ARRAY_SIZE(other); i++)
         if (strcmp(c->reward_type, other[i]) == 0)
             return true;

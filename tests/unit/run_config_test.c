@@ -446,6 +446,19 @@ static void what_needs_more_memory_than_the_run_started_with_waits_for_a_resume(
     buf_release(&notes);
 }
 
+static void settings_of_verifiers_have_no_effect_on_an_environments_reward(UNUSED void **state)
+{
+    struct buf notes = BUF_INIT;
+    struct run_config c;
+    struct error err;
+    run_config_init(&c);
+    assert_true(run_config_set(&c, "reward_type", "environment", FROM_FILE, NULL, &err));
+    assert_true(run_config_set(&c, "verification_reward", "5", FROM_FLAG, NULL, &err));
+    knobs_note_idle(&c, FROM_FLAG, &notes);
+    assert_non_null(strstr(buf_text(&notes), "note: 'verification_reward' has no effect: "));
+    buf_release(&notes);
+}
+
 /* Each rule of knob_idle.c: a setting that has no effect, and the others that give it one. */
 static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **state)
 {
@@ -472,6 +485,32 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
         { "offload_optimizer", "true", { { "devices", "cuda:0" } } },
         { "code_verifier_api_url", "http://h", { { "reward_type", "0.5*boxed + 0.5 * code" } } },
         { "reward_timeout_s", "3", { { "reward_type", "program:./x" } } },
+        { "verification_reward", "5", { { "reward_type", "verify" } } },
+        { "remap_verifier", "a=b", { { "reward_type", "verify" } } },
+        { "format_reward", "1", { { "reward_type", "verify" } } },
+        { "non_stop_penalty", "true", { { "reward_type", "verify" } } },
+        { "only_reward_good_outputs", "true", { { "reward_type", "verify" } } },
+        { "math_symbolic", "false", { { "reward_type", "verify" } } },
+        { "max_length_verifier_max_length", "9", { { "reward_type", "verify" } } },
+        { "llm_judge_url", "http://h/v1", { { "reward_type", "verify" } } },
+        { "llm_judge_model", "m", { { "reward_type", "verify" } } },
+        { "llm_judge_key_file", "/k", { { "reward_type", "verify" } } },
+        { "llm_judge_template", "{input}{output}{label}", { { "reward_type", "verify" } } },
+        { "llm_judge_max_tokens", "9", { { "reward_type", "verify" } } },
+        { "llm_judge_max_context_length", "4096", { { "reward_type", "verify" } } },
+        { "llm_judge_temperature", "0.5", { { "reward_type", "verify" } } },
+        { "llm_judge_timeout", "3", { { "reward_type", "verify" } } },
+        { "llm_judge_budget", "3", { { "reward_type", "verify" } } },
+        { "code_max_execution_time", "3", { { "reward_type", "verify" } } },
+        { "code_pass_rate_reward_threshold", "0.5", { { "reward_type", "verify" } } },
+        { "code_apply_perf_penalty", "true", { { "reward_type", "verify" } } },
+        { "additive_format_reward", "true", { { "reward_type", "verify" }, { "format_reward", "1" } } },
+        { "non_stop_penalty_value", "-1", { { "reward_type", "verify" }, { "non_stop_penalty", "true" } } },
+        { "response_format_tags", "{\"think_start\": {\"text\": \"<t>\", \"num_occur\": 1}}", { { "reward_type", "think_answer_tags" } } },
+        { "code_verifier_key_file", "/k", { { "code_verifier_api_url", "http://h" } } },
+        { "lora_alpha", "8", { { "lora_rank", "4" } } }, { "lora_target_modules", "q_proj", { { "lora_rank", "4" } } },
+        { "lora_dropout", "0.1", { { "lora_rank", "4" } } },
+        { "alert_webhook_format", "json", { { "alert_webhook_file", "/w" } } },
         { "max_turns", "3", { { "environment", "program:./x" } } },
         { "max_turn_tokens", "3", { { "environment", "program:./x" } } },
         { "environment_processes", "3", { { "environment", "program:./x" } } },
@@ -561,6 +600,7 @@ int main(void)
         cmocka_unit_test(a_proposal_is_taken_whole_or_not_at_all),
         cmocka_unit_test(what_needs_more_memory_than_the_run_started_with_waits_for_a_resume),
         cmocka_unit_test(a_setting_without_effect_is_noted_with_what_to_use),
+        cmocka_unit_test(settings_of_verifiers_have_no_effect_on_an_environments_reward),
         cmocka_unit_test(every_metric_has_a_name_and_a_meaning),
         cmocka_unit_test(workers_compute_nothing_that_the_controller_does),
     };
