@@ -277,10 +277,11 @@ void msg_print_docs(struct buf *out)
     buf_str(out, "## Messages\n");
     for (int i = 0; i < MSG_TYPE_COUNT; i++) {
         const struct msg_spec *s = &msg_specs[i];
+        const char *end = s->help[strlen(s->help) - 1] == '?' ? "" : ".";
         if (s->from[0])
-            buf_fmt(out, "\n### `%s`: %s → %s\n%s.\n", s->name, s->from, s->to, s->help);
+            buf_fmt(out, "\n### `%s`: %s → %s\n%s%s\n", s->name, s->from, s->to, s->help, end);
         else
-            buf_fmt(out, "\n### `%s`\n%s.\n", s->name, s->help);
+            buf_fmt(out, "\n### `%s`\n%s%s\n", s->name, s->help, end);
         fields_print(out, "field", s->request);
         fields_print(out, "answer", s->answer);
     }
