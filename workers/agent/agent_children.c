@@ -58,7 +58,8 @@ void child_kill(const struct child *c)
         syscall(SYS_pidfd_send_signal, c->pidfd, SIGKILL, NULL, 0);
 }
 
-void agent_fail(struct agent *a, const char *text)
+/* Give up on the run. */
+static void agent_fail(struct agent *a, const char *text)
 {
     struct error err;
     log_error("%s", text);
@@ -101,7 +102,7 @@ static void exporter_ended(struct agent *a, struct child *c, const char *how, bo
     note_add(a, "alert", "agent", text);
 }
 
-/* Who died, by what, and what becomes of its work. */
+/* Note which process died, of what, and what becomes of its work. */
 static void death_note(struct agent *a, const struct child *c, pid_t pid, const char *how, int64_t lived_ms)
 {
     static const struct {

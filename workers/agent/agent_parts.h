@@ -91,8 +91,7 @@ void child_watch(struct child *c, pid_t pid);                                   
 void child_kill(const struct child *c);
 void children_tick(struct agent *a);
 int64_t children_due(const struct agent *a);    // these three: when the tick must be called next; INT64_MAX: not before something comes
-void agent_fail(struct agent *a, const char *text);    // give up on the run
-int pidfd_of(pid_t pid);                               // -1: it is not alive
+int pidfd_of(pid_t pid);                        // -1: it is not alive
 
 /* ---- agent_heartbeat.c: what processes report about themselves, and which are slow or stuck ---- */
 double silence_s(const struct agent *a);                                    // a silence this long matters

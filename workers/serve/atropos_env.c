@@ -1,4 +1,4 @@
-/* atropos_env.c - the environments that post groups: who takes part, and what each is told about the queue */
+/* atropos_env.c - the environments that post groups: which ones take part, and what each is told about the queue */
 #include "workers/serve/atropos_parts.h"
 #include <inttypes.h>
 #include <math.h>

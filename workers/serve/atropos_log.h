@@ -21,7 +21,7 @@ enum atropos_record {
     RECORD_POST,         // groups as they were posted
     RECORD_NOTE,         // another change, as JSON
 };
-/* Who rebuilds the state. False stops the reading; err says why. */
+/* Functions that rebuild the state from the records, in their order. False stops the reading; err says why. */
 struct atropos_reader {
     bool (*state)(void *ctx, const char *json, size_t len, struct error *err);
     bool (*wants)(void *ctx, int64_t id);                                        // does the state name this group?
