@@ -113,6 +113,15 @@ bool atropos_register(struct atropos *a, const struct atropos_trainer *t, bool t
     return true;
 }
 
+/* The trainer asks for its first batch: environments may register from now on. */
+static bool trainer_start(struct atropos *a, struct error *err)
+{
+    if (!a->started && !change_note(a, json_pack("{s:s}", "change", "start"), true, err))
+        return false;
+    a->started = true;
+    return true;
+}
+
 const struct atropos_trainer *atropos_trainer(const struct atropos *a)
 {
     return a->registered ? &a->trainer : NULL;
@@ -296,11 +305,8 @@ bool atropos_batch(struct atropos *a, struct atropos_batch *out, struct error *e
 {
     bool formed = a->registered && a->n_out < ATROPOS_OUT_MAX && !batch_next(a);
     *out = (struct atropos_batch){ 0 };
-    if (a->registered && !a->started) {
-        if (!change_note(a, json_pack("{s:s}", "change", "start"), true, err))
-            return false;
-        a->started = true;
-    }
+    if (a->registered && !trainer_start(a, err))
+        return false;
     while (formed)
         if (!batch_form(a, &formed, err))
             return false;
@@ -318,12 +324,7 @@ bool atropos_batch(struct atropos *a, struct atropos_batch *out, struct error *e
 /* ---- a run's items */
 bool atropos_begin(struct atropos *a, const struct atropos_trainer *t, struct error *err)
 {
-    if (!atropos_register(a, t, true, err))
-        return false;
-    if (!a->started && !change_note(a, json_pack("{s:s}", "change", "start"), true, err))
-        return false;
-    a->started = true;
-    return true;
+    return atropos_register(a, t, true, err) && trainer_start(a, err);
 }
 
 void atropos_step_set(struct atropos *a, int64_t step)
