@@ -101,12 +101,12 @@ static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_
     struct attempt a = { .s = *wanted };
     int n = 0;
     bool many = wanted->n_rank > 1;
-    if (many && wanted->zero_stage < 3) {
-        while (++a.s.zero_stage < 3) {
+    if (many && wanted->zero_stage < ZERO_MAX) {
+        while (++a.s.zero_stage < ZERO_MAX) {
             out[n] = a;
             attempt_say(&out[n++], "zero_stage %" PRId64, a.s.zero_stage);
         }
-        attempt_say(&a, "zero_stage %" PRId64, 3);    // and what follows
+        attempt_say(&a, "zero_stage %" PRId64, ZERO_MAX);    // and what follows
         out[n++] = a;
     }
     if (!wanted->recompute_block) {
@@ -130,9 +130,9 @@ static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_
             more.s.offload = false;
             more.s.n_rank = ranks;
             more.s.rank = 0;
-            more.s.zero_stage = 3;
+            more.s.zero_stage = ZERO_MAX;
             attempt_say(&more, "num_trainers %" PRId64, ranks);
-            attempt_say(&more, "zero_stage %" PRId64, 3);
+            attempt_say(&more, "zero_stage %" PRId64, ZERO_MAX);
             if (least && !wanted->recompute_block)
                 attempt_say(&more, "recompute_full", 0);
             if (least && a.s.token_budget_max < wanted->token_budget_max)
