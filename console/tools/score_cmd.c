@@ -168,7 +168,7 @@ out:
 
 static bool score_cmd(int argc, char **argv, struct error *err)
 {
-    struct reward_config config = { .program_timeout_s = 10 }, run;
+    struct reward_config config = { 0 }, run;
     struct verify_options verify = VERIFY_OPTIONS_DEFAULT;
     struct run_config *settings = NULL;
     _Atomic int64_t judge_left;
@@ -216,6 +216,11 @@ static bool score_cmd(int argc, char **argv, struct error *err)
         config.type = config.type ? config.type : run.type;
         config.max_new_tok = config.max_new_tok ? config.max_new_tok : run.max_new_tok;
         config.response_format_tags = run.response_format_tags;
+        config.soft_over_length_punishment = config.soft_over_length_punishment || run.soft_over_length_punishment;
+        config.cache_len = config.cache_len ? config.cache_len : run.cache_len;
+        config.code_verifier_api_url = config.code_verifier_api_url ? config.code_verifier_api_url : run.code_verifier_api_url;
+        config.code_verifier_key_file = config.code_verifier_key_file ? config.code_verifier_key_file : run.code_verifier_key_file;
+        config.program_timeout_s = config.program_timeout_s > 0 ? config.program_timeout_s : run.program_timeout_s;
     }
     if (config.code_verifier_api_url)
         verify.code_api_url = config.code_verifier_api_url;
@@ -225,6 +230,7 @@ static bool score_cmd(int argc, char **argv, struct error *err)
         atomic_init(&judge_left, settings->llm_judge_budget);
         verify.llm_judge_left = &judge_left;
     }
+    config.program_timeout_s = config.program_timeout_s > 0 ? config.program_timeout_s : 10;
     config.verify = &verify;
     struct reward *r = reward_new(&config, err);
     free(settings);

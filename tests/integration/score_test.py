@@ -57,6 +57,21 @@ class Score(unittest.TestCase):
         _, out, _ = score([{**row, **known} for known, _ in cases], "--reward-type", "boxed", "--max-new-tokens", "3584")
         self.assertEqual([o["reward"] for o in out], [10, 10, 10, 0, 10, 0, 10, 0])    # no punishment, but cut is cut
 
+    def test_a_run_files_reward_settings_apply(self):
+        cases = [    # the run file, a line, the reward type, the reward, the rule
+            ("max_new_tokens: 3584\nsoft_over_length_punishment: true\ncache_length: 896\n",
+             {"response": "\\boxed{1}", "gt_answer": "1", "n_tok": 3136}, "boxed", 5, "text"),
+            ("reward_timeout_s: 0.2\n", {"response": "x"}, "program:sleep 2; echo '{\"id\": 1, \"reward\": 3}'", None, "program: time-out"),
+            ("code_verifier_api_url: http://127.0.0.1:9\n",    # nothing listens there
+             {"response": "```python\nprint(1)\n```", "test_cases": {"inputs": [""], "outputs": ["1"]}}, "code", None, "code: verifier error")]
+        for settings, line, kind, reward, rule in cases:
+            with self.subTest(settings=settings), tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
+                f.write(settings)
+                f.flush()
+                _, out, err = score([line], "--config", f.name, "--reward-type", kind)
+                self.assertEqual([o["reward"] for o in out], [reward], err)
+                self.assertIn(rule, out[0]["rule"])
+
     def test_math_compares_the_whole_response(self):
         _, out, _ = score([{"response": "We get $x = 7$, so the answer is $14$.", "gt_answer": "14"}], "--reward-type", "math")
         self.assertEqual((out[0]["verdict"], out[0]["pred"]), ("equal", "14"))
