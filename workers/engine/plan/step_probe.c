@@ -7,9 +7,10 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
 
-#define DECODE_STEPS 8       // timed ones of a round
-#define ROUNDS_MAX 8         // the fastest counts: what is slower was disturbed
-#define PASS_TOK 64          // of the first pass, which says how many the timed ones can have
+#define DECODE_STEPS 8    // timed ones of a round
+#define ROUNDS_MIN 3      // the fastest of the timed ones counts: what is slower was disturbed
+#define ROUNDS_MAX 8
+#define PASS_TOK 128         // of the first pass, which says how many the timed ones can have
 #define PASS_SHARE 0.25      // of the time for a model that one pass may take
 #define PROMPT_TOK_CPU 64    // on a processor attention is a small share, and long prompts take long
 
@@ -67,7 +68,7 @@ static bool sampling_probe(struct model *m, const struct step_load *load, double
     };
     struct generator *g = generator_new(&config, err);
     bool ok = g != NULL;
-    for (int i = -2; ok && i < ROUNDS_MAX && (i < 1 || seconds_since(start_ns) < limit_s); i++) {
+    for (int i = -2; ok && i < ROUNDS_MAX && (i < ROUNDS_MIN || seconds_since(start_ns) < limit_s); i++) {
         double decode_s, prefill_s;
         ok = round_run(g, load, load->n_seq, n_prompt, &decode_s, &prefill_s, err);
         if (ok && i >= 0) {    // before that, graphs are recorded
@@ -147,17 +148,18 @@ static bool pass_run(struct pass *p, double *took_s, struct error *err)
     return true;
 }
 
-/* Seconds of a token, forward and backward, in passes of n_tok tokens. */
-static bool passes_time(struct model *m, const struct step_load *load, int64_t n_tok, double limit_s, double *tok_s, struct error *err)
+/* Seconds of a pass of n_tok tokens, forward and backward. */
+static bool pass_time(struct model *m, const struct step_load *load, int64_t n_tok, double limit_s, double *took_s, struct error *err)
 {
     struct pass p = { .m = m };
     int64_t start_ns = clock_ns();
     bool ok = pass_init(&p, load, n_tok, err);
-    for (int i = -1; ok && i < ROUNDS_MAX && (i < 1 || seconds_since(start_ns) < limit_s); i++) {
-        double took_s;
-        ok = pass_run(&p, &took_s, err);
+    *took_s = INFINITY;
+    for (int i = -1; ok && i < ROUNDS_MAX && (i < ROUNDS_MIN || seconds_since(start_ns) < limit_s); i++) {
+        double one_s;
+        ok = pass_run(&p, &one_s, err);
         if (ok && i >= 0)
-            *tok_s = MIN(*tok_s, took_s / (double)n_tok);
+            *took_s = MIN(*took_s, one_s);
     }
     pass_release(&p);
     return ok;
@@ -165,11 +167,15 @@ static bool passes_time(struct model *m, const struct step_load *load, int64_t n
 
 static bool training_probe(struct model *m, const struct step_load *load, double limit_s, struct step_cost *cost, struct error *err)
 {
-    double first = INFINITY;
-    if (!passes_time(m, load, MIN(PASS_TOK, load->token_budget), 0, &first, err))
+    int64_t budget = load->token_budget, n = MIN(PASS_TOK, budget);
+    double took_s;
+    if (!pass_time(m, load, n, 0, &took_s, err))
         return false;
-    int64_t fits = (int64_t)MIN(limit_s * PASS_SHARE / MAX(first, 1e-9), (double)load->token_budget);
-    return passes_time(m, load, MAX(fits, MIN(PASS_TOK, load->token_budget)), limit_s, &cost->train_s, err);
+    int64_t fits = (int64_t)MIN(limit_s * PASS_SHARE / MAX(took_s / (double)n, 1e-9), (double)budget);
+    if (fits > n && !pass_time(m, load, n = fits, limit_s, &took_s, err))
+        return false;
+    cost->train_s = took_s / (double)n;
+    return true;
 }
 
 static bool model_probe(const struct model_config *c, struct device *dev, enum dtype dtype, const struct step_load *load, double limit_s,
@@ -183,10 +189,12 @@ static bool model_probe(const struct model_config *c, struct device *dev, enum d
     return ok;
 }
 
-/* What all layers take: that of two layers, and of the others the difference between two and one. */
-static double all_layers(double one, double two, int64_t n_layer)
+/* What all layers take: that of two layers, and of the others the difference between two and one. On a busy machine the difference of
+ * two times is mostly noise, so it is kept near what the weights say: weights: those of the model over those of two layers. */
+static double all_layers(double one, double two, int64_t n_layer, double weights)
 {
-    return two + MAX(two - one, 0) * (double)(n_layer - 2);
+    double by_weights = two * weights;
+    return MIN(MAX(two + (two - one) * (double)(n_layer - 2), by_weights / 2), 2 * by_weights);
 }
 
 bool step_probe(struct step_cost *out, const struct model_config *c, struct device *dev, enum dtype dtype, const struct step_load *load,
@@ -200,8 +208,9 @@ bool step_probe(struct step_cost *out, const struct model_config *c, struct devi
     small.n_layer = 2;
     if (!model_probe(&small, dev, dtype, load, limit_s / 2, &two, err))
         return false;
-    *out = (struct step_cost){ .decode_s = all_layers(one.decode_s, two.decode_s, c->n_layer),
-                               .prefill_s = all_layers(one.prefill_s, two.prefill_s, c->n_layer),
-                               .train_s = all_layers(one.train_s, two.train_s, c->n_layer) };
+    double weights = (double)config_n_param(c) / (double)config_n_param(&small);
+    *out = (struct step_cost){ .decode_s = all_layers(one.decode_s, two.decode_s, c->n_layer, weights),
+                               .prefill_s = all_layers(one.prefill_s, two.prefill_s, c->n_layer, weights),
+                               .train_s = all_layers(one.train_s, two.train_s, c->n_layer, weights) };
     return true;
 }
