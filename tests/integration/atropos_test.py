@@ -237,8 +237,13 @@ class Strength(unittest.TestCase):
         return t.name
 
     def test_nothing_acknowledged_is_lost_by_kills(self):
-        """Environments post while the server is killed again and again: every acknowledged group comes out, in order, once."""
+        """Environments post while the server is killed again and again: every acknowledged group comes out, in order, once; only the
+        batch that was given last may come again, since a server that is killed at that moment cannot know that it has arrived."""
         state, posted, fetched = self.folder(), [], []
+
+        def fetch():
+            batch = door.numbers()
+            return door.numbers() if batch and batch == fetched[-len(batch):] else batch
         n, door = 0, Door(state=state)
         door.train(batch_size=4)
         env = door.post("/register-env", desired_name="e", max_token_length=512, weight=1, group_size=4)["env_id"]
@@ -248,7 +253,7 @@ class Strength(unittest.TestCase):
                 door.post("/scored_data", **group(n, env_id=env))
                 posted.append(n)
             door.post("/scored_data", **group(1000 + life, n=1, env_id=env))    # the fourth fills its group
-            fetched += door.numbers()
+            fetched += fetch()
             self.assertEqual(len(fetched), life + 1)
             door.kill()
             door.close()
@@ -258,7 +263,7 @@ class Strength(unittest.TestCase):
             self.assertEqual(door.get("/status-env", {"env_id": env})["self_queue_size"], len(posted) - len(fetched) + (life == 3))
         with self.assertRaisesRegex(AssertionError, "another server uses"):
             Door(state=state)
-        while batch := door.numbers():
+        while batch := fetch():
             fetched += batch
         self.assertEqual(fetched, posted + [1000, 1001, 1002, 1003])
         door.process.send_signal(signal.SIGTERM)
