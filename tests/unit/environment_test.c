@@ -13,27 +13,8 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "tests/unit/folder.h"
 #include "workers/engine/reward/environment_pool.h"
-
-struct folder {
-    char path[64];
-};
-static int folder_make(void **state)
-{
-    struct folder *f = calloc(1, sizeof *f);
-    snprintf(f->path, sizeof f->path, "/tmp/environment_test_XXXXXX");
-    *state = f;
-    return mkdtemp(f->path) ? 0 : -1;
-}
-
-static int folder_remove(void **state)
-{
-    struct error err;
-    struct folder *f = *state;
-    bool ok = dir_remove(f->path, &err);
-    free(f);
-    return ok ? 0 : -1;
-}
 
 /* A program that keeps what it was told since the reset and says it back. Each question is noted in the file asked as its op and
  * text; `more` is run before a step is answered, and may use $text and $id. */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "protocol/base/file.h"
+#include "tests/unit/golden_model.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
@@ -18,18 +19,7 @@
 
 static const char *const names[] = { "two", "all", "root", "scaled" };
 static const char *const devices[] = { "ref", "cpu:0" };
-#define MAX_TOK 64
 #define VOCAB_MAX 64
-
-struct golden {
-    char dir[1024];    // of the adapter
-    struct device *dev;
-    struct model *m;    // with the adapter
-    struct shards *g;
-    int32_t token[MAX_TOK], cu[8], target[MAX_TOK];
-    float coef[MAX_TOK], temperature[MAX_TOK];
-    int64_t n_tok, n_seq;
-};
 
 static const char *device_of(size_t k)
 {
@@ -37,35 +27,15 @@ static const char *device_of(size_t k)
     return k && other ? other : devices[k];
 }
 
-static const struct st_tensor *find(const struct shards *s, const char *name)
-{
-    const struct st_tensor *t = shards_find(s, name);
-    if (!t)
-        fail_msg("the fixture has no '%s'", name);
-    return t;
-}
-
-static int64_t ints(const struct shards *s, const char *name, int32_t *out)
-{
-    float f[MAX_TOK];
-    const struct st_tensor *t = find(s, name);
-    assert_true(t->n_elem <= MAX_TOK);
-    st_to_f32(f, t);
-    for (int64_t i = 0; i < t->n_elem; i++)
-        out[i] = (int32_t)f[i];
-    return t->n_elem;
-}
-
 /* The base of an adapter's fixture, without it. */
 static struct model *base_open(const char *dir, struct device *dev, enum dtype dtype)
 {
     struct error err = { 0 };
     struct lora_config c;
-    const char *data = getenv("TEST_DATA_DIR");
     char path[6000];
     if (!lora_config_load(&c, dir, &err))
         fail_msg("%s", err.text);
-    snprintf(path, sizeof path, "%s/golden/models/%s", data ? data : TEST_DATA_DIR, c.base);
+    snprintf(path, sizeof path, "%s/golden/models/%s", data_dir(), c.base);
     struct model *m = model_load(path, dev, dtype, &err);
     if (!m)
         fail_msg("%s", err.text);
@@ -75,36 +45,14 @@ static struct model *base_open(const char *dir, struct device *dev, enum dtype d
 static void golden_open(struct golden *g, const char *name, const char *device, enum dtype dtype)
 {
     struct error err = { 0 };
-    char path[1100];
-    const char *data = getenv("TEST_DATA_DIR");
     *g = (struct golden){ 0 };
-    snprintf(g->dir, sizeof g->dir, "%s/golden/lora/%s", data ? data : TEST_DATA_DIR, name);
-    snprintf(path, sizeof path, "%s/golden.safetensors", g->dir);
+    snprintf(g->dir, sizeof g->dir, "%s/golden/lora/%s", data_dir(), name);
     if (!(g->dev = device_new(device, 2, &err)))
         fail_msg("%s", err.text);
     g->m = base_open(g->dir, g->dev, dtype);
-    if (!model_lora_load(g->m, g->dir, true, &err) || !(g->g = shards_open_file(path, &err)))
+    if (!model_lora_load(g->m, g->dir, true, &err))
         fail_msg("%s", err.text);
-    g->n_tok = ints(g->g, "token", g->token);
-    g->n_seq = ints(g->g, "cu_tok", g->cu) - 1;
-    st_to_f32(g->coef, find(g->g, "coef"));
-    for (int64_t s = 0; s < g->n_seq; s++)
-        for (int64_t i = g->cu[s]; i < g->cu[s + 1]; i++) {
-            g->target[i] = i + 1 < g->cu[s + 1] ? g->token[i + 1] : -1;
-            g->temperature[i] = 1;
-        }
-}
-
-static void golden_close(struct golden *g)
-{
-    model_free(g->m);
-    shards_close(g->g);
-    device_free(g->dev);
-}
-
-static struct model_batch batch(const struct golden *g)
-{
-    return (struct model_batch){ .n_seq = g->n_seq, .n_tok = g->n_tok, .token = g->token, .cu_tok = g->cu };
+    golden_read(g);
 }
 
 static struct token_loss loss_of(const struct golden *g, float *logp)
@@ -125,17 +73,6 @@ static struct model_run *run_new(struct model *m, bool recompute)
     if (!r)
         fail_msg("%s", err.text);
     return r;
-}
-
-/* ||a - b|| / ||b|| */
-static double distance(const float *a, const float *b, int64_t n)
-{
-    double d = 0, s = 0;
-    for (int64_t i = 0; i < n; i++) {
-        d += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        s += (double)b[i] * (double)b[i];
-    }
-    return s > 0 ? sqrt(d / s) : sqrt(d);
 }
 
 /* Forward and backward of the fixture's batch into grad (host; model_n_flat); logits may be NULL. */
@@ -185,48 +122,12 @@ static void logits_and_gradients_are_pefts(UNUSED void **state)
     }
 }
 
-/* Sum of coef logp with the adapter moved by step along dir. */
-static double loss_at(struct golden *g, struct model_run *r, const float *at, const double *dir, double step)
-{
-    struct error err = { 0 };
-    size_t bytes;
-    float *w = model_weights(g->m, &bytes), logp[MAX_TOK];
-    double sum = 0;
-    for (int64_t i = 0; i < model_n_flat(g->m); i++)
-        w[i] = (float)((double)at[i] + step * dir[i]);
-    struct model_batch b = batch(g);
-    if (!model_weights_changed(g->m, &err) || !model_score(r, &b, g->target, g->temperature, logp, NULL, &err))
-        fail_msg("%s", err.text);
-    for (int64_t i = 0; i < g->n_tok; i++)
-        sum += (double)g->coef[i] * (double)logp[i];
-    return sum;
-}
-
 static void the_gradient_is_the_slope_of_the_loss(UNUSED void **state)
 {
     for (size_t k = 0; k < ARRAY_SIZE(names); k++) {
         struct golden g;
         golden_open(&g, names[k], "ref", DT_F32);
-        struct model_run *r = run_new(g.m, false);
-        size_t bytes;
-        int64_t n = model_n_flat(g.m);
-        float *grad = calloc((size_t)n, 4), *at = malloc((size_t)n * 4);
-        double *dir = malloc((size_t)n * sizeof *dir), norm = 0;
-        memcpy(at, model_weights(g.m, &bytes), (size_t)n * 4);
-        passes(&g, r, NULL, grad);
-        for (int64_t i = 0; i < n; i++)
-            norm += (double)grad[i] * (double)grad[i];
-        norm = sqrt(norm);
-        for (int64_t i = 0; i < n; i++)    // uphill, so that every tensor has its share
-            dir[i] = (double)grad[i] / norm;
-        // a central difference of steps h errs by h^2; log-probs in fp32 add about 1e-5 / h
-        double h = 3e-3, slope = (loss_at(&g, r, at, dir, h) - loss_at(&g, r, at, dir, -h)) / (2 * h);
-        if (!(fabs(slope - norm) < 2e-3 * norm))
-            fail_msg("%s: the loss rises by %.8g, its gradient says %.8g", names[k], slope, norm);
-        free(grad);
-        free(at);
-        free(dir);
-        model_run_free(r);
+        slope_check(&g, names[k]);
         golden_close(&g);
     }
 }

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "protocol/base/file.h"
+#include "tests/unit/golden_model.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
@@ -19,82 +20,14 @@ static const char *const names[] = { "qwen2-tied",   "qwen2-untied", "qwen3-tied
                                      "llama-biased", "olmo2",        "olmo3",          "phi3",         "phi3-long",
                                      "gemma2",       "gemma3",       "mistral-window", "qwen2-window" };
 static const char *const devices[] = { "ref", "cpu:0" };
-#define MAX_TOK 64
-
-struct golden {
-    struct device *dev;
-    struct model *m;
-    struct shards *g;
-    int32_t token[MAX_TOK], cu[8], target[MAX_TOK];
-    float coef[MAX_TOK], temperature[MAX_TOK];
-    int64_t n_tok, n_seq;
-};
-
-static const char *data_dir(void)
-{
-    const char *data = getenv("TEST_DATA_DIR");    // set where the program does not run where it was built
-    return data ? data : TEST_DATA_DIR;
-}
-
-static const struct st_tensor *find(const struct shards *s, const char *name)
-{
-    const struct st_tensor *t = shards_find(s, name);
-    if (!t)
-        fail_msg("the fixture has no '%s'", name);
-    return t;
-}
-
-static int64_t ints(const struct shards *s, const char *name, int32_t *out)
-{
-    float f[4096];
-    const struct st_tensor *t = find(s, name);
-    assert_true(t->n_elem <= 4096);
-    st_to_f32(f, t);
-    for (int64_t i = 0; i < t->n_elem; i++)
-        out[i] = (int32_t)f[i];
-    return t->n_elem;
-}
-
 static void golden_open(struct golden *g, const char *name, const char *device, enum dtype dtype)
 {
     struct error err = { 0 };
-    char dir[1024], path[1100];
-    snprintf(dir, sizeof dir, "%s/golden/models/%s", data_dir(), name);
-    snprintf(path, sizeof path, "%s/golden.safetensors", dir);
     *g = (struct golden){ 0 };
-    if (!(g->dev = device_new(device, 2, &err)) || !(g->m = model_load(dir, g->dev, dtype, &err)) || !(g->g = shards_open_file(path, &err)))
+    snprintf(g->dir, sizeof g->dir, "%s/golden/models/%s", data_dir(), name);
+    if (!(g->dev = device_new(device, 2, &err)) || !(g->m = model_load(g->dir, g->dev, dtype, &err)))
         fail_msg("%s", err.text);
-    g->n_tok = ints(g->g, "token", g->token);
-    g->n_seq = ints(g->g, "cu_tok", g->cu) - 1;
-    st_to_f32(g->coef, find(g->g, "coef"));
-    for (int64_t s = 0; s < g->n_seq; s++)
-        for (int64_t i = g->cu[s]; i < g->cu[s + 1]; i++) {
-            g->target[i] = i + 1 < g->cu[s + 1] ? g->token[i + 1] : -1;
-            g->temperature[i] = 1;
-        }
-}
-
-static void golden_close(struct golden *g)
-{
-    model_free(g->m);
-    shards_close(g->g);
-    device_free(g->dev);
-}
-
-static struct model_batch batch(const struct golden *g)
-{
-    return (struct model_batch){ .n_seq = g->n_seq, .n_tok = g->n_tok, .token = g->token, .cu_tok = g->cu };
-}
-
-/* ||a - b|| / ||b|| */
-static double distance(const float *a, const float *b, int64_t n)
-{
-    double d = 0, s = 0;
-    for (int64_t i = 0; i < n; i++) {
-        d += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        s += (double)b[i] * (double)b[i];
-    }
-    return s > 0 ? sqrt(d / s) : sqrt(d);
+    golden_read(g);
 }
 
 /* Memory for a gradient that is asked for piece by piece. */
@@ -187,53 +120,12 @@ static void logits_and_gradients_are_pytorchs(UNUSED void **state)
     }
 }
 
-/* Sum of coef logp with the weights moved by step along dir. */
-static double loss_at(struct golden *g, struct model_run *r, const float *at, const double *dir, double step)
-{
-    struct error err = { 0 };
-    size_t bytes;
-    float *w = model_weights(g->m, &bytes), logp[MAX_TOK];
-    double sum = 0;
-    for (int64_t i = 0; i < model_n_flat(g->m); i++)
-        w[i] = (float)((double)at[i] + step * dir[i]);
-    struct model_batch b = batch(g);
-    if (!model_weights_changed(g->m, &err) || !model_score(r, &b, g->target, g->temperature, logp, NULL, &err))
-        fail_msg("%s", err.text);
-    for (int64_t i = 0; i < g->n_tok; i++)
-        sum += (double)g->coef[i] * (double)logp[i];
-    return sum;
-}
-
 static void the_gradient_is_the_slope_of_the_loss(UNUSED void **state)
 {
     for (size_t k = 0; k < ARRAY_SIZE(names); k++) {
         struct golden g;
-        struct error err = { 0 };
         golden_open(&g, names[k], "ref", DT_F32);
-        struct run_limits lim = { .max_tok = MAX_TOK, .max_seq = 8, .max_seq_tok = MAX_TOK, .train = true };
-        struct model_run *r = model_run_new(g.m, &lim, &err);
-        size_t bytes;
-        int64_t n = model_n_flat(g.m);
-        float *grad = calloc((size_t)n, 4), *at = malloc((size_t)n * 4), logp[MAX_TOK];
-        double *dir = malloc((size_t)n * sizeof *dir), norm = 0;
-        memcpy(at, model_weights(g.m, &bytes), (size_t)n * 4);
-        struct model_batch b = batch(&g);
-        struct token_loss loss = { .target = g.target, .temperature = g.temperature, .coef = g.coef, .logp = logp };
-        if (!r || !model_forward_train(r, &b, &err) || !model_backward(r, &loss, &(struct model_grad){ .flat = grad }, &err))
-            fail_msg("%s", err.text);
-        for (int64_t i = 0; i < n; i++)
-            norm += (double)grad[i] * (double)grad[i];
-        norm = sqrt(norm);
-        for (int64_t i = 0; i < n; i++)    // uphill, so that every tensor has its share
-            dir[i] = (double)grad[i] / norm;
-        // a central difference of steps h errs by h^2; log-probs in fp32 add about 1e-5 / h
-        double h = 3e-3, slope = (loss_at(&g, r, at, dir, h) - loss_at(&g, r, at, dir, -h)) / (2 * h);
-        if (!(fabs(slope - norm) < 2e-3 * norm))
-            fail_msg("%s: the loss rises by %.8g, its gradient says %.8g", names[k], slope, norm);
-        free(grad);
-        free(at);
-        free(dir);
-        model_run_free(r);
+        slope_check(&g, names[k]);
         golden_close(&g);
     }
 }

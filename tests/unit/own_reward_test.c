@@ -10,27 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "tests/unit/folder.h"
 #include "workers/engine/reward/reward.h"
-
-struct folder {
-    char path[64];
-};
-static int folder_make(void **state)
-{
-    struct folder *f = calloc(1, sizeof *f);
-    snprintf(f->path, sizeof f->path, "/tmp/own_reward_test_XXXXXX");
-    *state = f;
-    return mkdtemp(f->path) ? 0 : -1;
-}
-
-static int folder_remove(void **state)
-{
-    struct error err;
-    struct folder *f = *state;
-    bool ok = dir_remove(f->path, &err);
-    free(f);
-    return ok ? 0 : -1;
-}
 
 /* A reward whose program is this shell script. */
 static struct reward *script_reward(const struct folder *f, const char *text, double timeout_s)
