@@ -107,8 +107,8 @@ MUST_USE bool generator_version_set(struct generator *g, int64_t version, struct
  * ones, and group.newer says which tokens the new weights drew. */
 void generator_version_update(struct generator *g, int64_t version);
 
-/* Continue with another model from now on, m, of the same base (lora.h) and with an adapter of at most lora_rank or none. It is borrowed
- * as config.model, which is no longer used; what runs goes on with it, as after generator_version_update. */
+/* Continue with another model from now on: m, of the same base (lora.h), with an adapter of at most lora_rank or none. m is borrowed
+ * in place of config.model. What runs goes on with m, as after generator_version_update. */
 MUST_USE bool generator_model_set(struct generator *g, struct model *m, int64_t version, struct error *err);
 
 struct generator_stats {
