@@ -1,4 +1,5 @@
 #include "protocol/base/tcp.h"
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -49,11 +50,15 @@ int tcp_listen(const char *address, struct error *err)
 
 bool tcp_is_loopback(const char *address)
 {
-    static const char *const starts[] = { "127.", "localhost:", "[::1]:" };
-    for (size_t i = 0; i < ARRAY_SIZE(starts); i++)
-        if (strncmp(address, starts[i], strlen(starts[i])) == 0)
-            return true;
-    return false;
+    char host[32];
+    struct in_addr number;
+    size_t n = strcspn(address, ":");
+    if (strncmp(address, "[::1]", 5) == 0)
+        return address[5] == 0 || address[5] == ':';
+    if (n >= sizeof host)
+        return false;
+    snprintf(host, sizeof host, "%.*s", (int)n, address);
+    return strcmp(host, "localhost") == 0 || (inet_pton(AF_INET, host, &number) == 1 && ntohl(number.s_addr) >> 24 == 127);
 }
 
 uint16_t tcp_port(int fd)

@@ -10,7 +10,8 @@
  * descriptor that does not block and does not outlive exec, the caller's to close. -1: see err (ERR_USAGE: it is no address; ERR_EXISTS:
  * another process listens there). */
 MUST_USE int tcp_listen(const char *address, struct error *err);
-/* Does address name this host's own loopback: 127.x, localhost or [::1]? What listens anywhere else is reached from other hosts. */
+/* Does address, HOST or HOST:PORT, name this host's own loopback: 127.a.b.c, localhost or [::1]? What listens anywhere else is reached
+ * from other hosts. */
 bool tcp_is_loopback(const char *address);
 /* The port that a socket is bound to; 0: not known. */
 uint16_t tcp_port(int fd);

@@ -197,6 +197,12 @@ class PullTest(unittest.TestCase):
         self.check(self.pull("org/model", HF_TOKEN=TOKEN).stdout.strip())
         self.assertEqual({auth for kind, _, auth, _ in self.hub.log if kind == "hub"}, {"Bearer " + TOKEN})
         self.assertEqual({auth for kind, _, auth, _ in self.hub.log if kind == "store"}, {None})
+        self.hub.log.clear()
+        shutil.rmtree(self.repo)
+        elsewhere = f"http://localhost@127.0.0.1:{self.hub.hub.server_port}"    # the host is what comes after @
+        self.pull("org/model", ok=False, HF_TOKEN=TOKEN, HF_ENDPOINT=elsewhere)
+        self.assertTrue(self.hub.log)
+        self.assertNotIn("Bearer " + TOKEN, {auth for _, _, auth, _ in self.hub.log})
 
     def test_cut_answers_and_busy_servers_are_asked_again_for_the_rest(self):
         self.hub.cut, self.hub.fail = 2, 1

@@ -16,6 +16,7 @@
 #include "protocol/base/macros.h"
 #include "protocol/base/mix64.h"
 #include "protocol/base/utf8.h"
+#include "protocol/base/tcp.h"
 
 static void an_error_that_does_not_fit_ends_in_dots(UNUSED void **state)
 {
@@ -167,6 +168,19 @@ static void the_mix_is_splitmix64(UNUSED void **state)
         assert_int_equal(mix64_next(&x), want[i]);
 }
 
+static void only_this_machine_is_loopback(UNUSED void **state)
+{
+    static const char *const own[] = { "127.0.0.1", "127.0.0.1:80", "127.9.8.7:1", "localhost", "localhost:9001", "[::1]", "[::1]:80" };
+    static const char *const others[] = { "",          ":80",           "*:80",     "0.0.0.0:80",        "128.0.0.1:80",    "[::]:80",
+                                          "[::1].x:8", "localhost.x:8", "127.x:80", "127.0.0.1.x.com:8", "localhostile:80", "example.com" };
+    for (size_t i = 0; i < ARRAY_SIZE(own); i++)
+        if (!tcp_is_loopback(own[i]))
+            fail_msg("'%s' is taken for another host", own[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+        if (tcp_is_loopback(others[i]))
+            fail_msg("'%s' is taken for this host", others[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,6 +191,7 @@ int main(void)
         cmocka_unit_test(only_a_regular_file_is_read_and_a_text_only_in_utf8),
         cmocka_unit_test(a_text_is_cut_between_characters),
         cmocka_unit_test(a_written_file_reads_back_and_a_limit_is_kept),
+        cmocka_unit_test(only_this_machine_is_loopback),
         cmocka_unit_test(the_mix_is_splitmix64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

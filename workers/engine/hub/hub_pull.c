@@ -18,6 +18,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/digest.h"
 #include "protocol/base/http.h"
+#include "protocol/base/tcp.h"
 #include "workers/engine/hub/hub.h"
 #include "workers/engine/hub/hub_data.h"
 
@@ -91,13 +92,16 @@ static bool file_name_ok(const char *name)
 
 /* ---- requests ---- */
 
+/* Does a plain address lead to this machine? */
 static bool is_loopback(const char *endpoint)
 {
-    static const char *const starts[] = { "http://127.", "http://localhost", "http://[::1]" };
-    for (size_t i = 0; i < ARRAY_SIZE(starts); i++)
-        if (strncmp(endpoint, starts[i], strlen(starts[i])) == 0)
-            return true;
-    return false;
+    const char *at = endpoint + strlen("http://");
+    char host[280];
+    size_t n = strcspn(at, "/?#");
+    if (n >= sizeof host || memchr(at, '@', n))    // what comes before @ is a user's name, not a host
+        return false;
+    snprintf(host, sizeof host, "%.*s", (int)n, at);
+    return tcp_is_loopback(host);
 }
 
 static bool token_find(char *out, size_t size)
