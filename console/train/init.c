@@ -17,7 +17,6 @@
 #include "workers/engine/template/template.h"
 #include "workers/engine/text/tokenizer.h"
 
-#define GROUP 8                   // samples of a prompt: the setting's default
 #define PROMPTS_GPU 64            // of a step, shared by the devices: 512 samples, as most published recipes have it
 #define PROMPTS_CPU 8             // where a model is not tiny
 #define TINY_PARAMS 50000000      // models that learn from random weights in minutes, at other rates than the rest

@@ -1,15 +1,20 @@
 /* What the memory plan gives to the parts of a run, and what it proposes where there is no room. */
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 #include "kernels/ops.h"
+#include "protocol/run/run_config.h"
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/plan/memory_plan.h"
+#include "workers/engine/plan/run_room.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/trainer.h"
 
@@ -184,6 +189,48 @@ static void an_adapter_of_7b_trains_beside_its_sampler_in_40_gb(UNUSED void **st
     device_free(dev);
 }
 
+/* What their first lines say. */
+static void the_examples_fit_the_gpus_they_name(UNUSED void **state)
+{
+    static const struct {
+        const char *file, *shape;
+        int64_t gb;
+    } cases[] = {
+        { "gsm8k-0.5b", "Qwen2.5-0.5B", 24 },   { "gsm8k-1.5b", "Qwen2.5-1.5B", 48 },  { "gsm8k-7b", "Qwen2.5-7B", 141 },
+        { "gsm8k-7b-2gpu", "Qwen2.5-7B", 141 }, { "gsm8k-7b-lora", "Qwen2.5-7B", 40 },
+    };
+    struct run_config *c = malloc(sizeof *c);
+    for (size_t k = 0; k < ARRAY_SIZE(cases); k++) {
+        struct error err = { 0 };
+        char path[512], says[64], line[256] = "";
+        snprintf(path, sizeof path, "%s/../examples/runs/%s.yaml", TEST_DATA_DIR, cases[k].file);
+        FILE *f = fopen(path, "r");
+        snprintf(says, sizeof says, "of %" PRId64 " GB", cases[k].gb);
+        assert_true(f && fgets(line, sizeof line, f) && strstr(line, says));
+        fclose(f);
+        run_config_init(c);
+        if (!run_config_read(c, path, &err) || !run_config_finish(c, NULL, &err))
+            fail_msg("%s: %s", cases[k].file, err.text);
+        struct device *dev = gpu_new();
+        struct model *m = shape_new(dev, cases[k].shape);
+        struct lora_config lora = { .rank = c->lora_rank, .alpha = 2 * (double)c->lora_rank };
+        assert_true(c->lora_rank == 0
+                    || (lora_targets_parse(&lora.targets, c->lora_target_modules, &err) && model_lora_shape(m, &lora, &err)));
+        struct trainer_settings s = run_trainer_settings(c, 0, dev);
+        struct generator_config g = run_generator_config(c);
+        struct plan_weights w = { .whole = true };
+        struct memory_plan p;
+        g.model = m;
+        const size_t have = (size_t)cases[k].gb * 1000 * 1000 * 1000;
+        s.zero_stage = c->num_trainers > 1 ? memory_plan_zero(have, m, &w, &s, true, &g) : 0;
+        if (!memory_plan_in(&p, have, m, &w, &s, true, &g))
+            fail_msg("%s has no room in %" PRId64 " GB", cases[k].file, cases[k].gb);
+        model_free(m);
+        device_free(dev);
+    }
+    free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -192,6 +239,7 @@ int main(void)
         cmocka_unit_test(a_whole_copy_beside_shards_is_counted),
         cmocka_unit_test(what_has_no_room_names_the_nearest_that_has),
         cmocka_unit_test(an_adapter_of_7b_trains_beside_its_sampler_in_40_gb),
+        cmocka_unit_test(the_examples_fit_the_gpus_they_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
