@@ -93,6 +93,9 @@ void app_command(struct app *a, const char *line, int64_t now_ns);
 /* Ask before a command: yes sends `command`. */
 void app_confirm(struct app *a, bool danger, const char *title, const char *line1, const char *line2, const char *command);
 
+/* Show a metric's chart in full, if it has values; closing it goes back to the overview. */
+void metrics_open(struct app *a, enum metric_id metric);
+
 /* Ask before going back to a checkpoint, saying what that undoes. */
 void rollback_ask(struct app *a, const struct saved_view *to);
 /* The same for a command's argument: a step, or "change". False: it is not among the checkpoints that are known. */

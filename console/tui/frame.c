@@ -128,13 +128,13 @@ static void bar_draw(const struct app *a, struct cells *c, struct rect r, int64_
 static bool tab_is_short(const struct app *a, int i)
 {
     bool noted = a->frozen || !a->mouse || a->pane[a->shown]->filter[0] || layout_make(a->w, a->h).says.h == 0;    // a note beside the tabs
-    return a->shown != (enum pane_id)i && a->w < (noted ? 140 : 80);
+    return a->shown != (enum pane_id)i && a->w < (noted ? 175 : 130);
 }
 
 int tab_width(const struct app *a, int i)
 {
     int gap = a->w >= 90;
-    return gap + (tab_is_short(a, i) ? 3 : (a->w >= 90 ? 4 : 3) + (int)strlen(pane_name((enum pane_id)i)));
+    return gap + (tab_is_short(a, i) ? (a->w >= 60 ? 3 : 2) : (a->w >= 90 ? 4 : 3) + (int)strlen(pane_name((enum pane_id)i)));
 }
 
 static enum role diagnosis_role(enum diagnosis_kind kind)
@@ -165,10 +165,10 @@ static void tabs_draw(const struct app *a, struct cells *c, struct rect r, bool 
     for (int i = 0; i < N_PANE; i++) {
         bool here = a->shown == (enum pane_id)i;
         int n = cells_fmt(c, x, r.y, r.x + r.w - x, here ? ROLE_TITLE : ROLE_DIM,
-                          tab_is_short(a, i) ? " %d "
-                          : a->w >= 90       ? " %d %s "
-                                             : "%d %s ",
-                          i + 1, pane_name((enum pane_id)i));
+                          tab_is_short(a, i) ? (a->w >= 60 ? " %c " : "%c ")
+                          : a->w >= 90       ? " %c %s "
+                                             : "%c %s ",
+                          pane_key((enum pane_id)i), pane_name((enum pane_id)i));
         if (here)
             cells_attr(c, (struct rect){ x, r.y, n, 1 }, ATTR_REVERSE);
         x += tab_width(a, i);

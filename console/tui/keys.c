@@ -2,6 +2,8 @@
 #include "console/tui/keys.h"
 #include "protocol/base/macros.h"
 
+#define CHARTS (ON(PANE_OVERVIEW) | ON(PANE_METRICS))    // panes with charts of metrics
+
 // clang-format off
 const struct key_row key_table[] = {
     { REQ_HELP,       { '?', KEY_F1_ },                     ON_ALL, "? F1", "help", 90, "everywhere", "this page" },
@@ -19,6 +21,7 @@ const struct key_row key_table[] = {
     { REQ_PANE_6,     { '6' },                              ON_ALL, "6", NULL, 0, "everywhere", "events: what happened and who did it" },
     { REQ_PANE_7,     { '7' },                              ON_ALL, "7", NULL, 0, "everywhere", "checkpoints: what is kept, and going back" },
     { REQ_PANE_8,     { '8' },                              ON_ALL, "8", NULL, 0, "everywhere", "alarms: what the run is watched for" },
+    { REQ_PANE_9,     { '9' },                              ON_ALL, "9", NULL, 0, "everywhere", "metrics: all of them, and charts with several" },
     { REQ_DOCTOR,     { 'd' },                              ON_ALL, "d", NULL, 0, "everywhere", "what bounds or breaks the run, in full, and the setting to look at" },
     { REQ_FREEZE,     { ' ' },                              ON_ALL, "Space", NULL, 0, "everywhere", "freeze the screen; training continues" },
     { REQ_MOUSE,      { 'm' },                              ON_ALL, "m", NULL, 0, "everywhere", "mouse on or off (off: the terminal selects text)" },
@@ -42,16 +45,21 @@ const struct key_row key_table[] = {
     { REQ_TOP,        { 'g', KEY_TO_HOME },                 ON_ALL, "g Home", NULL, 0, "moving", "first" },
     { REQ_BOTTOM,     { 'G', KEY_TO_END },                  ON_ALL, "G End", NULL, 0, "moving", "last" },
     { REQ_EDIT,       { KEY_RETURN, '\n', 'e' },            ON(PANE_KNOBS), "Enter", "change", 1, "panes", "knobs: change the value" },
-    { REQ_ENTER,      { KEY_RETURN, '\n' },                 ON(PANE_OVERVIEW) | ON(PANE_ROLLOUTS), "Enter", "open", 5, "panes", "overview: the chart in full; rollouts: the text in full" },
-    { REQ_ZOOM_IN,    { '+', '=' },                         ON(PANE_OVERVIEW), "+ -", "zoom", 10, "panes", "charts: fewer steps" },
-    { REQ_ZOOM_OUT,   { '-' },                              ON(PANE_OVERVIEW), "-", NULL, 0, "panes", "charts: more steps" },
-    { REQ_ZOOM_RESET, { '0' },                              ON(PANE_OVERVIEW), "0", NULL, 0, "panes", "charts: the whole run, live" },
+    { REQ_ENTER,      { KEY_RETURN, '\n' },                 ON(PANE_OVERVIEW) | ON(PANE_ROLLOUTS) | ON(PANE_METRICS), "Enter", "open", 5, "panes", "overview, metrics: the chart in full; rollouts: the text in full" },
+    { REQ_ZOOM_IN,    { '+', '=' },                         CHARTS, "+ -", "zoom", 10, "panes", "charts: fewer steps" },
+    { REQ_ZOOM_OUT,   { '-' },                              CHARTS, "-", NULL, 0, "panes", "charts: more steps" },
+    { REQ_ZOOM_RESET, { '0' },                              CHARTS, "0", NULL, 0, "panes", "charts: the whole run, live" },
+    { REQ_PAN_BACK,   { '[' },                              ON(PANE_METRICS), "[ ]", "pan", 16, "panes", "metrics: half a chart earlier" },
+    { REQ_PAN_ON,     { ']' },                              ON(PANE_METRICS), "]", NULL, 0, "panes", "metrics: half a chart later" },
+    { REQ_OVERLAY,    { 'o' },                              ON(PANE_METRICS), "o", "mark", 6, "panes", "metrics: keep this one in the chart while others are chosen, or no longer" },
+    { REQ_LOG,        { 'y' },                              ON(PANE_METRICS), "y", "log", 14, "panes", "metrics: logarithmic or linear scale" },
+    { REQ_SMOOTH,     { 's' },                              ON(PANE_METRICS), "s", "smooth", 15, "panes", "metrics: the line is a mean of more steps; after 250 the usual one again" },
     { REQ_ALL_KNOBS,  { 'a' },                              ON(PANE_KNOBS), "a", "all", 2, "panes", "knobs: those that can change now, or all settings" },
     { REQ_FILTER,     { '/' },                              ON_ALL, "/", "filter", 12, "everywhere", "show only what contains this text (!text: what does not); overview: metrics" },
     { REQ_MATCH_NEXT, { 'n' },                              ON(PANE_ROLLOUTS), "n N", "sample", 13, "panes", "rollouts: next sample of the group" },
     { REQ_MATCH_PREV, { 'N' },                              ON(PANE_ROLLOUTS), "N", NULL, 0, "panes", "rollouts: previous sample of the group" },
-    { REQ_MATCH_NEXT, { 'n' },                              ON(PANE_OVERVIEW), "n N", NULL, 0, "panes", "a chart in full: the next change of a knob, and the metric around it" },
-    { REQ_MATCH_PREV, { 'N' },                              ON(PANE_OVERVIEW), "N", NULL, 0, "panes", "a chart in full: the change before" },
+    { REQ_MATCH_NEXT, { 'n' },                              ON(PANE_METRICS), "n N", "change", 13, "panes", "metrics: the next change of a knob, and the metric around it" },
+    { REQ_MATCH_PREV, { 'N' },                              ON(PANE_METRICS), "N", NULL, 0, "panes", "metrics: the change before" },
     { REQ_FOLLOW,     { 'f' },                              ON(PANE_LOG) | ON(PANE_ROLLOUTS), "f", "follow", 11, "panes", "log and rollouts: stay at the newest" },
     { REQ_LEVEL,      { 'L' },                              ON(PANE_LOG), "L", "level", 14, "panes", "log: all, info, warnings, errors" },
     { REQ_RESTART,    { 'K' },                              ON(PANE_WORKERS), "K", "restart", 15, "panes", "workers: kill the process; its parent restarts it (asks first)" },
@@ -62,6 +70,14 @@ const struct key_row key_table[] = {
 };
 // clang-format on
 const int n_key_rows = ARRAY_SIZE(key_table);
+
+char pane_key(enum pane_id id)
+{
+    for (int i = 0; i < n_key_rows; i++)
+        if (key_table[i].request == (enum request)(REQ_PANE_1 + (int)id))
+            return (char)key_table[i].key[0];
+    return '?';
+}
 
 bool request_acts(enum request r)
 {

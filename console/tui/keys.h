@@ -43,6 +43,7 @@ enum pane_id {
     PANE_EVENTS,
     PANE_SAVED,
     PANE_ALARMS,
+    PANE_METRICS,
     N_PANE,
 };
 #define ON(pane) (1u << (pane))
@@ -65,6 +66,7 @@ enum request {
     REQ_PANE_6,
     REQ_PANE_7,
     REQ_PANE_8,
+    REQ_PANE_9,
     REQ_PANE_NEXT,
     REQ_PANE_PREV,
     REQ_UP,
@@ -95,6 +97,11 @@ enum request {
     REQ_ZOOM_IN,
     REQ_ZOOM_OUT,
     REQ_ZOOM_RESET,
+    REQ_PAN_BACK,
+    REQ_PAN_ON,
+    REQ_LOG,
+    REQ_SMOOTH,
+    REQ_OVERLAY,
     REQ_ALL_KNOBS,
     REQ_FOLLOW,
     REQ_LEVEL,
@@ -118,6 +125,7 @@ struct key_row {
 };
 extern const struct key_row key_table[];
 extern const int n_key_rows;
+char pane_key(enum pane_id id);       // the one that shows it
 bool request_acts(enum request r);    // does it change the run?
 /* What a key means on a pane. */
 enum request key_request(uint32_t key, enum pane_id pane);

@@ -1,10 +1,11 @@
-/* pane_overview.c - the run on one screen: charts, processes, newest rollout, alarms; one chart in full */
+/* pane_overview.c - the run on one screen: charts, processes, newest rollout, alarms */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "console/fleet/alarm.h"
 #include "console/tui/app.h"
+#include "console/tui/chart_view.h"
 
 /* The charts in order, each with its substitute while it has no data (without a reference model there is no KL: then the difference
  * between sampler and trainer, which should be 0). */
@@ -21,69 +22,16 @@ static const struct chart_row {
     { M_LOSS, M_ADVANTAGES },
     { M_STEP_S, M_GENERATE_S },
 };
-#define MARKS_MAX 32
-#define CARD_STEPS 20    // before and after a change
 
 struct overview {
     struct pane pane;
-    bool open;              // one chart in full
-    int chart;              // which chart; when open: row of the metric list
-    int64_t chart_steps;    // steps shown; 0: the whole run
-    int64_t cursor;         // open: step under the time cursor; -1: none
+    int chart;    // the chosen one
+    struct chart_view view;
 };
 
 static bool has_data(const struct model *m, int metric)
 {
     return m->metric[metric].n > 0 && !isnan(m->metric[metric].last);
-}
-
-static bool is_change(const struct event_view *e)
-{
-    return strcmp(e->kind, "return") == 0 || e->changed;
-}
-
-/* Steps at which knobs were changed or the run went back to a checkpoint. */
-static int marks_find(const struct model *m, int64_t *mark)
-{
-    int n = 0;
-    const struct event_view *e;
-    for (int64_t i = 0; n < MARKS_MAX && (e = model_event_at(m, i)) != NULL; i++)
-        if (e->step > 0 && is_change(e))
-            mark[n++] = e->step;
-    return n;
-}
-
-static struct chart chart_of(const struct overview *o, const struct app *a, const struct series *s, const int64_t *mark, int n_mark)
-{
-    const struct model *m = a->model;
-    struct chart c = { .series = s, .mark = mark, .n_mark = n_mark, .cursor = -1, .glyphs = a->glyphs };
-    int64_t n = MAX(m->n_step, 1);
-    if (o->chart_steps == 0) {
-        c.from = 0;
-        if (m->n_step > 0 && isnan(series_at(s, 0)) && series_query(s, 0, 1).n == 0)
-            c.from = s->n > 1 ? 1 : 0;    // steps are counted from 1: no empty column for step 0
-        c.to = MAX(n, c.from + 1);
-    } else {
-        c.to = o->open && o->cursor >= 0 ? MIN(MAX(o->cursor + o->chart_steps / 2, o->chart_steps), n) : n;
-        c.to = MAX(c.to, o->chart_steps);
-        c.from = c.to - o->chart_steps;
-    }
-    return c;
-}
-
-/* The bounds within which no alarm of this metric holds, as far as they are fixed. */
-static void band_find(const struct model *m, int metric, struct chart *c)
-{
-    c->low = c->high = NAN;
-    for (int i = 0; i < m->n_alarm; i++) {
-        const struct alarm_view *v = &m->alarm[i];
-        if (v->state == ALARM_MUTED || strcmp(v->metric, metrics[metric].name) != 0)
-            continue;
-        if (v->when == ALARM_BELOW)
-            c->low = v->limit;
-        if (v->when == ALARM_ABOVE)
-            c->high = v->limit;
-    }
 }
 
 /* How the mean of the last tenth of the run compares with that of the tenth before. */
@@ -111,8 +59,10 @@ static void chart_box_draw(const struct overview *o, const struct app *a, struct
         c->cursor_x = r.x + 3;
         c->cursor_y = r.y;
     }
-    struct chart chart = chart_of(o, a, s, mark, n_mark);
-    band_find(a->model, metric, &chart);
+    struct chart chart = chart_view_of(&o->view, s, a->model->n_step, a->glyphs);
+    chart.mark = mark;
+    chart.n_mark = n_mark;
+    band_find(a->model, metrics[metric].name, &chart);
     chart_draw(c, in, &chart);
 }
 
@@ -234,8 +184,6 @@ static void side_draw(const struct app *a, struct cells *c, struct rect r, int64
         newest_rollout_draw(a, c, (struct rect){ in.x, y, in.w, in.y + in.h - y });
 }
 
-/* ---- one chart in full, with the list of all metrics ---- */
-
 /* Does this metric pass the filter, by its name or its label? */
 static bool metric_shown(const struct overview *o, int id)
 {
@@ -251,116 +199,6 @@ static int metric_row(const struct overview *o, const struct model *m, int i)
         if (has_data(m, id) && metric_shown(o, id) && i-- == 0)
             return id;
     return -1;
-}
-
-static int metric_rows(const struct overview *o, const struct model *m)
-{
-    int n = 0;
-    while (metric_row(o, m, n) >= 0)
-        n++;
-    return n;
-}
-
-/* The newest change at this step: an event of a knob or of a return to a checkpoint; NULL: there is none. */
-static const struct event_view *change_at(const struct model *m, int64_t step)
-{
-    const struct event_view *e;
-    for (int64_t i = 0; (e = model_event_at(m, i)) != NULL; i++)
-        if (e->step == step && is_change(e))
-            return e;
-    return NULL;
-}
-
-/* The first alarm that began within CARD_STEPS after a change at step; NULL: none did. */
-static const struct event_view *alarm_after(const struct model *m, int64_t step)
-{
-    const struct event_view *e, *first = NULL;
-    for (int64_t i = 0; (e = model_event_at(m, i)) != NULL; i++)
-        if (strcmp(e->kind, "alarm") == 0 && e->step > step && e->step <= step + CARD_STEPS && strstr(e->detail, "\"firing\""))
-            first = e;    // they come newest first
-    return first;
-}
-
-/* Who changed what at the cursor, and the metric's mean over the steps before and after it. */
-static void change_card_draw(const struct overview *o, const struct app *a, struct cells *c, struct rect in, int id)
-{
-    const struct model *m = a->model;
-    const struct event_view *e = o->cursor >= 0 ? change_at(m, o->cursor) : NULL;
-    char here[16], before[16], after[16];
-    if (!e)
-        return;
-    struct series_span was = series_query(&m->metric[id], MAX(o->cursor - CARD_STEPS, 0), o->cursor);
-    struct series_span is = series_query(&m->metric[id], o->cursor + 1, o->cursor + 1 + CARD_STEPS);
-    cells_fmt(c, in.x, in.y + 2, in.w, ROLE_CHANGED, "%s%s%s", e->text, e->who[0] ? " \u00b7 " : "", e->who);
-    const struct event_view *alarm = alarm_after(m, o->cursor);
-    if (alarm)
-        cells_fmt(c, in.x, in.y + 3, in.w, ROLE_WARN, "\u26a0 %" PRId64 " steps later: %s", alarm->step - o->cursor, alarm->text);
-    cells_fill(c, (struct rect){ in.x, in.y + 1, in.w, 1 }, ' ', ROLE_TEXT);
-    cells_fmt(c, in.x, in.y + 1, in.w, ROLE_FOCUS, "step %" PRId64 ": %s   %d steps before: %s, after: %s", o->cursor,
-              value_format(here, series_at(&m->metric[id], o->cursor)), CARD_STEPS, value_format(before, was.mean),
-              value_format(after, is.n > 0 ? is.mean : NAN));
-}
-
-/* The step of the next change after the cursor, or of the one before it; -1: there is none. */
-static int64_t change_next(const struct overview *o, const struct model *m, bool forward)
-{
-    int64_t mark[MARKS_MAX], best = -1, from = o->cursor >= 0 ? o->cursor : forward ? -1 : m->n_step;
-    int n = marks_find(m, mark);
-    for (int i = 0; i < n; i++)
-        if (forward ? mark[i] > from && (best < 0 || mark[i] < best) : mark[i] < from && mark[i] > best)
-            best = mark[i];
-    return best;
-}
-
-static void full_draw(const struct overview *o, const struct app *a, struct cells *c, struct rect r)
-{
-    const struct model *m = a->model;
-    int64_t mark[MARKS_MAX];
-    int n_mark = marks_find(m, mark), list_w = r.w >= 70 ? 28 : 0, rows = metric_rows(o, m);
-    int at = MIN(o->chart, rows - 1), id = metric_row(o, m, MAX(at, 0));
-    char title[160], value[16];
-    if (id < 0) {
-        cells_text(c, r.x + 2, r.y + 1, r.w - 4, o->pane.filter[0] ? "no metric contains the filter's text" : "no data yet", ROLE_DIM);
-        return;
-    }
-    struct chart chart = chart_of(o, a, &m->metric[id], mark, n_mark);
-    band_find(m, id, &chart);
-    chart.cursor = o->cursor;
-    snprintf(title, sizeof(title), "%s", metrics[id].name);
-    struct rect in = cells_box(c, (struct rect){ r.x, r.y, r.w - list_w, r.h }, title, ROLE_FOCUS, ROLE_TITLE);
-    cells_text(c, in.x, in.y, in.w, metrics[id].help, ROLE_DIM);
-    struct series_span span = series_query(&m->metric[id], chart.from, chart.to);
-    char mean[16], min[16], max[16];
-    if (in.h >= 8) {
-        if (o->cursor >= 0)
-            cells_fmt(c, in.x, in.y + 1, in.w, ROLE_FOCUS, "step %" PRId64 ": %s %s   (Left/Right move, 0 closes)", o->cursor,
-                      value_format(value, series_at(&m->metric[id], o->cursor)), metrics[id].unit);
-        else
-            cells_fmt(c, in.x, in.y + 1, in.w, ROLE_TEXT, "now %s %s   mean %s   min %s   max %s", value_format(value, m->metric[id].last),
-                      metrics[id].unit, value_format(mean, span.mean), value_format(min, span.min), value_format(max, span.max));
-    }
-    if (in.h >= 8)
-        change_card_draw(o, a, c, in, id);
-    int head = in.h >= 8 ? 4 : 1;
-    chart_draw(c, (struct rect){ in.x, in.y + head, in.w, in.h - head }, &chart);
-    if (list_w == 0)
-        return;
-    struct rect list = cells_box(c, (struct rect){ r.x + r.w - list_w, r.y, list_w, r.h }, o->cursor >= 0 ? "at the cursor" : "now",
-                                 ROLE_BORDER, ROLE_TITLE);
-    int64_t top = list_top(0, at, rows, list.h);
-    for (int i = 0; i < list.h; i++) {
-        int row = metric_row(o, m, (int)top + i);
-        if (row < 0)
-            break;
-        double v = o->cursor >= 0 ? series_at(&m->metric[row], o->cursor) : m->metric[row].last;
-        cells_text(c, list.x + 1, list.y + i, list.w - 11, metrics[row].label, ROLE_TEXT);
-        cells_text_right(c, list.x + list.w - 9, list.y + i, 8, value_format(value, v), ROLE_TEXT);
-        if (top + i == at) {
-            cells_select(c, (struct rect){ list.x, list.y + i, list.w, 1 });
-            c->cursor_x = list.x + 1;
-            c->cursor_y = list.y + i;
-        }
-    }
 }
 
 /* The metrics of the small charts: the usual ones, or with a filter the first that pass it. */
@@ -381,10 +219,6 @@ static int charts_known(const struct overview *o, const struct model *m, int *me
 static void overview_draw(const struct pane *p, const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
     const struct overview *o = (const struct overview *)p;
-    if (o->open) {
-        full_draw(o, a, c, r);
-        return;
-    }
     const struct model *m = a->model;
     struct overview_layout l = layout_overview(r, m->n_proc);
     int64_t mark[MARKS_MAX];
@@ -399,14 +233,7 @@ static void overview_draw(const struct pane *p, const struct app *a, struct cell
         side_draw(a, c, l.side, now_ns);
 }
 
-static void zoom(struct overview *o, const struct model *m, bool in)
-{
-    int64_t n = MAX(m->n_step, 8), now = o->chart_steps ? o->chart_steps : n;
-    int64_t next = in ? now * 2 / 3 : now * 3 / 2;
-    o->chart_steps = next >= n ? 0 : MAX(next, 8);
-}
-
-static bool overview_act(struct pane *p, struct app *a, enum request req, int64_t now_ns)
+static bool overview_act(struct pane *p, struct app *a, enum request req, UNUSED int64_t now_ns)
 {
     struct overview *o = (struct overview *)p;
     const struct model *m = a->model;
@@ -414,69 +241,26 @@ static bool overview_act(struct pane *p, struct app *a, enum request req, int64_
     int metric[LAYOUT_CHARTS], n = MIN(charts_known(o, m, metric), l.n_chart), across = 1;
     while (across < l.n_chart && l.chart[across].y == l.chart[0].y)
         across++;
-    int rows = metric_rows(o, m);
-    if (!o->open)
-        o->chart = MAX(MIN(o->chart, n - 1), 0);
+    o->chart = MAX(MIN(o->chart, n - 1), 0);
     switch (req) {
-    case REQ_ZOOM_IN: zoom(o, m, true); return true;
-    case REQ_ZOOM_OUT: zoom(o, m, false); return true;
-    case REQ_ZOOM_RESET:
-        o->chart_steps = 0;
-        o->cursor = -1;
-        return true;
+    case REQ_ZOOM_IN:
+    case REQ_ZOOM_OUT:
+    case REQ_ZOOM_RESET: return chart_view_act(&o->view, req, m->n_step);
     case REQ_ENTER:
-        if (!o->open && o->chart < n)
-            for (int i = 0; i < rows; i++)
-                if (metric_row(o, m, i) == metric[o->chart]) {
-                    o->chart = i;
-                    o->open = true;
-                    return true;
-                }
-        if (o->open)
-            o->chart = 0;
-        o->open = false;
+        if (o->chart < n)
+            metrics_open(a, (enum metric_id)metric[o->chart]);
         return true;
     case REQ_LEFT:
-    case REQ_RIGHT:
-        if (o->open) {
-            int64_t from = o->cursor < 0 ? m->n_step : o->cursor, by = MAX((o->chart_steps ? o->chart_steps : m->n_step) / 60, 1);
-            o->cursor = MAX(MIN(from + (req == REQ_LEFT ? -by : by), m->n_step - 1), 0);
-            return true;
-        }
-        o->chart = MAX(MIN(o->chart + (req == REQ_LEFT ? -1 : 1), n - 1), 0);
-        return true;
-    case REQ_MATCH_NEXT:
-    case REQ_MATCH_PREV: {
-        int64_t step = o->open ? change_next(o, m, req == REQ_MATCH_NEXT) : -1;
-        if (step >= 0)
-            o->cursor = step;
-        else
-            app_flash(a, ROLE_DIM, now_ns, o->open ? "no change of a knob lies further on" : "open a chart with Enter first");
-        return true;
-    }
-    case REQ_UP:
-    case REQ_DOWN:
-        o->chart = o->open ? MAX(MIN(o->chart + (req == REQ_UP ? -1 : 1), rows - 1), 0)
-                           : o->chart
-                                 + (req == REQ_UP           ? (o->chart >= across ? -across : 0)
-                                    : o->chart + across < n ? across
-                                                            : 0);
-        return true;
+    case REQ_RIGHT: o->chart = MAX(MIN(o->chart + (req == REQ_LEFT ? -1 : 1), n - 1), 0); return true;
+    case REQ_UP: o->chart -= o->chart >= across ? across : 0; return true;
+    case REQ_DOWN: o->chart += o->chart + across < n ? across : 0; return true;
     default: return false;
     }
 }
 
-static bool overview_close(struct pane *p)
-{
-    struct overview *o = (struct overview *)p;
-    bool was_open = o->open;
-    o->open = false;
-    return was_open;
-}
-
 static void overview_init(struct pane *p)
 {
-    ((struct overview *)p)->cursor = -1;
+    ((struct overview *)p)->view = CHART_VIEW_INIT;
 }
 
 const struct pane_type pane_overview = {
@@ -485,5 +269,4 @@ const struct pane_type pane_overview = {
     .init = overview_init,
     .draw = overview_draw,
     .act = overview_act,
-    .close = overview_close,
 };

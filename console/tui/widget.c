@@ -7,6 +7,7 @@
 
 #define LABEL_W 6    // columns of the numbers beside a chart
 #define SMOOTH 24    // the line is a mean over 1/24 of the range shown
+#define LETTER_EVERY 18
 
 const char *value_format(char out[16], double v)
 {
@@ -107,13 +108,21 @@ struct plot {    // how steps and values are mapped to dots
     const struct series *s;
     int64_t from, to;
     int columns, rows;    // dots
-    double lo, hi;
-    int64_t smooth;    // steps
+    double lo, hi;        // of the axis; with log_scale: their logarithms
+    int64_t smooth;       // steps
+    bool log_scale;
 };
+
+/* A value's place on the axis; NAN: a logarithm does not exist. */
+static double axis_value(bool log_scale, double v)
+{
+    return !log_scale ? v : v > 0 ? log10(v) : NAN;
+}
 
 static int dot_of(const struct plot *p, double v)
 {
-    double t = (v - p->lo) / (p->hi - p->lo);
+    double at = axis_value(p->log_scale, v);
+    double t = isnan(at) ? 0 : (at - p->lo) / (p->hi - p->lo);
     return (int)(fmin(fmax(t, 0), 1) * (p->rows - 1) + 0.5);
 }
 
@@ -145,12 +154,12 @@ static struct column column_at(const struct plot *p, int i, int *before)
     double per = (double)(p->to - p->from) / p->columns;
     int64_t a = p->from + (int64_t)floor(i * per), b = p->from + (int64_t)floor((i + 1) * per);
     struct series_span span = series_query(p->s, a, b > a ? b : a);
-    if (span.n > 0) {
+    if (span.n > 0 && !isnan(axis_value(p->log_scale, span.max))) {
         c.band_lo = dot_of(p, span.min);
         c.band_hi = dot_of(p, span.max);
     }
     double v = line_at(p, i);
-    if (isnan(v)) {
+    if (isnan(axis_value(p->log_scale, v))) {
         *before = -1;
         return c;
     }
@@ -169,16 +178,17 @@ static bool in_span(int lo, int hi, int y)
     return y >= lo && y <= hi;
 }
 
+static const uint8_t braille_bit[4][2] = { { 0x40, 0x80 }, { 0x04, 0x20 }, { 0x02, 0x10 }, { 0x01, 0x08 } };    // from below
+
 static void cell_draw_braille(struct cells *out, int x, int y, const struct column col[2], int bottom)
 {
-    static const uint8_t bit[4][2] = { { 0x40, 0x80 }, { 0x04, 0x20 }, { 0x02, 0x10 }, { 0x01, 0x08 } };    // from below
     unsigned line = 0, band = 0;
     for (int dx = 0; dx < 2; dx++)
         for (int dy = 0; dy < 4; dy++) {
             if (in_span(col[dx].line_lo, col[dx].line_hi, bottom + dy))
-                line |= bit[dy][dx];
+                line |= braille_bit[dy][dx];
             if (in_span(col[dx].band_lo, col[dx].band_hi, bottom + dy))
-                band |= bit[dy][dx];
+                band |= braille_bit[dy][dx];
         }
     if (line)
         cells_put(out, x, y, 0x2800 + line, ROLE_CHART);
@@ -216,6 +226,34 @@ static void plot_draw(struct cells *out, struct rect r, const struct plot *p, en
     }
 }
 
+/* One of several lines: without the single values, joined with what is in the cells, and with its letter at every LETTER_EVERY'th column
+ * from `first` on. */
+static void line_draw(struct cells *out, struct rect r, const struct plot *p, enum chart_glyphs glyphs, const struct chart_line *line,
+                      int first)
+{
+    int before = -1;
+    for (int x = 0; x < r.w; x++) {
+        struct column col[2] = { column_at(p, glyphs == GLYPHS_BRAILLE ? 2 * x : x, &before), { 1, 0, 1, 0 } };
+        if (glyphs == GLYPHS_BRAILLE)
+            col[1] = column_at(p, 2 * x + 1, &before);
+        int per_y = glyphs == GLYPHS_BRAILLE ? 4 : glyphs == GLYPHS_BLOCK ? 8 : 1;
+        bool letter = glyphs != GLYPHS_BRAILLE || x % LETTER_EVERY == first;
+        for (int y = 0; y < r.h; y++) {
+            int row = r.y + r.h - 1 - y;
+            const struct cell *old = &out->cell[row * out->w + r.x + x];
+            unsigned bits = 0;
+            for (int dx = 0; dx < 2; dx++)
+                for (int dy = 0; dy < per_y; dy++)
+                    if (in_span(col[dx].line_lo, col[dx].line_hi, per_y * y + dy))
+                        bits |= glyphs == GLYPHS_BRAILLE ? braille_bit[dy][dx] : 1;
+            if (bits && letter)
+                cells_put(out, r.x + x, row, (unsigned char)line->letter, line->role);
+            else if (bits)
+                cells_put(out, r.x + x, row, old->ch >= 0x2800 && old->ch < 0x2900 ? old->ch | bits : 0x2800 + bits, line->role);
+        }
+    }
+}
+
 static int column_of(const struct plot *p, int w, int64_t step)
 {
     return (int)((double)(step - p->from) / (double)(p->to - p->from) * w);
@@ -239,11 +277,97 @@ static void marks_draw(struct cells *out, struct rect area, const struct plot *p
 /* A dotted line at the value of an alarm's bound, behind what is drawn after it. */
 static void bound_draw(struct cells *out, struct rect area, const struct plot *p, double bound, int per_y)
 {
-    if (isnan(bound) || bound < p->lo || bound > p->hi)
+    double at = axis_value(p->log_scale, bound);
+    if (isnan(at) || at < p->lo || at > p->hi)
         return;
     int y = area.y + area.h - 1 - dot_of(p, bound) / per_y;
     for (int x = area.x; x < area.x + area.w; x++)
         cells_put(out, x, y, 0x2508, ROLE_WARN);
+}
+
+/* The smallest positive value of a range, as far as its columns tell; NAN: there is none. */
+static double least_positive(const struct series *s, int64_t from, int64_t to)
+{
+    double least = NAN;
+    for (int i = 0; i < 256; i++) {
+        int64_t a = from + (to - from) * i / 256, b = MAX(from + (to - from) * (i + 1) / 256, a + 1);
+        struct series_span span = series_query(s, a, b);
+        double v = span.min > 0 ? span.min : span.max;
+        if (span.n > 0 && v > 0)
+            least = fmin(least, v);
+    }
+    return least;
+}
+
+/* The axis that holds the values of s: in p. False: there is nothing to show. */
+static bool plot_fit(struct plot *p, struct series_span span)
+{
+    if (span.n == 0)
+        return false;
+    if (!p->log_scale) {
+        chart_range(span.min, span.max, &p->lo, &p->hi);
+        return true;
+    }
+    if (!(span.max > 0))
+        return false;
+    p->lo = floor(log10(span.min));
+    p->hi = MAX(ceil(log10(span.max)), p->lo + 1);
+    return true;
+}
+
+static struct series_span span_of(const struct series *s, int64_t from, int64_t to, bool log_scale)
+{
+    struct series_span span = series_query(s, from, to);
+    if (log_scale && span.n > 0 && !(span.min > 0))
+        span.min = least_positive(s, from, to);
+    return span;
+}
+
+static struct series_span span_join(struct series_span a, struct series_span b)
+{
+    return (struct series_span){ fmin(a.min, b.min), fmax(a.max, b.max), NAN, a.n + b.n };
+}
+
+/* What stands below the axis for a step of the series. */
+static void tick_text(const struct chart *c, int64_t step, char out[32])
+{
+    char time[16];
+    if (c->tick_s > 0)
+        snprintf(out, 32, "%s", duration_format(time, (double)step * c->tick_s));
+    else
+        snprintf(out, 32, "%" PRId64, step);
+}
+
+static void axes_draw(struct cells *out, struct rect r, struct rect area, const struct plot *p, const struct chart *c, bool below)
+{
+    static const struct {
+        double share;
+        int least_h;
+    } labels[] = { { 1, 0 }, { 0, 0 }, { 0.5, 5 } };
+    char text[32], number[16];
+    for (size_t i = 0; i < ARRAY_SIZE(labels); i++) {
+        double v = p->lo + labels[i].share * (p->hi - p->lo);
+        int y = labels[i].share > 0.9 ? area.y : labels[i].share < 0.1 ? area.y + area.h - 1 : area.y + area.h / 2;
+        if (area.h >= labels[i].least_h)
+            cells_text_right(out, r.x, y, LABEL_W, value_format(number, p->log_scale ? pow(10, v) : v), ROLE_AXIS);
+    }
+    for (int y = 0; y < area.h; y++)
+        cells_put(out, area.x - 1, area.y + y, 0x2502, ROLE_AXIS);
+    if (!below)
+        return;
+    int y = r.y + r.h - 1;
+    tick_text(c, p->from, text);
+    cells_text(out, area.x, y, area.w, text, ROLE_AXIS);
+    tick_text(c, p->to - 1, text);
+    cells_text_right(out, area.x, y, area.w, text, ROLE_AXIS);
+    for (int i = 0; i < c->n_mark; i++)
+        if (c->mark[i] >= p->from && c->mark[i] < p->to)
+            cells_put(out, area.x + column_of(p, area.w, c->mark[i]), y, 0x25b2, ROLE_MARK);
+    if (c->cursor >= p->from && c->cursor < p->to) {
+        tick_text(c, c->cursor, text);
+        int x = column_of(p, area.w, c->cursor), n = (int)strlen(text);
+        cells_text(out, area.x + MAX(0, MIN(x, area.w - n)), y, n, text, ROLE_FOCUS);
+    }
 }
 
 void chart_draw(struct cells *out, struct rect r, const struct chart *c)
@@ -253,46 +377,52 @@ void chart_draw(struct cells *out, struct rect r, const struct chart *c)
     int64_t from = MAX(c->from, 0), to = MAX(c->to, from + 1);
     struct series_span span = { NAN, NAN, NAN, 0 };
     if (c->series)
-        span = series_query(c->series, from, to);
+        span = span_of(c->series, from, to, c->log_scale);
+    for (int i = 0; i < c->n_line; i++)
+        if (!c->line[i].own_scale)
+            span = span_join(span, span_of(c->line[i].series, from, to, c->log_scale));
     bool labels = r.w >= 16 && r.h >= 3, axis = labels && r.h >= 4;
     struct rect area = { r.x + (labels ? LABEL_W + 1 : 0), r.y, r.w - (labels ? LABEL_W + 1 : 0), r.h - (axis ? 1 : 0) };
-    char text[32], number[16];
-    if (span.n == 0) {
-        cells_text(out, r.x + MAX(0, (r.w - 11) / 2), r.y + r.h / 2, r.w, "no data yet", ROLE_DIM);
+    struct plot p = { .s = c->series, .from = from, .to = to, .log_scale = c->log_scale };
+    if (!plot_fit(&p, span)) {
+        const char *why = span.n > 0 ? "no value above 0" : "no data yet";
+        cells_text(out, r.x + MAX(0, (r.w - (int)strlen(why)) / 2), r.y + r.h / 2, r.w, why, ROLE_DIM);
         return;
     }
-    struct plot p = { .s = c->series, .from = from, .to = to };
     int per_x = c->glyphs == GLYPHS_BRAILLE ? 2 : 1, per_y = c->glyphs == GLYPHS_BRAILLE ? 4 : c->glyphs == GLYPHS_BLOCK ? 8 : 1;
     p.columns = area.w * per_x;
     p.rows = area.h * per_y;
-    p.smooth = MAX((MIN(to, c->series->n) - from) / SMOOTH, 1);
-    chart_range(span.min, span.max, &p.lo, &p.hi);
+    p.smooth = c->smooth > 0 ? c->smooth : MAX((MIN(to, c->series->n) - from) / SMOOTH, 1);
     bound_draw(out, area, &p, c->low, per_y);
     bound_draw(out, area, &p, c->high, per_y);
     marks_draw(out, area, &p, c, -1);
-    plot_draw(out, area, &p, c->glyphs);
-    if (labels) {
-        cells_text_right(out, r.x, area.y, LABEL_W, value_format(number, p.hi), ROLE_AXIS);
-        cells_text_right(out, r.x, area.y + area.h - 1, LABEL_W, value_format(number, p.lo), ROLE_AXIS);
-        if (area.h >= 5)
-            cells_text_right(out, r.x, area.y + area.h / 2, LABEL_W, value_format(number, (p.lo + p.hi) / 2), ROLE_AXIS);
-        for (int y = 0; y < area.h; y++)
-            cells_put(out, area.x - 1, area.y + y, 0x2502, ROLE_AXIS);
+    if (c->n_line == 0)
+        plot_draw(out, area, &p, c->glyphs);
+    for (int i = c->n_line; i >= 0 && c->n_line > 0; i--) {    // the chart's own series last, on top
+        struct chart_line own = { .series = c->series, .letter = 'a', .role = ROLE_SERIES1 };
+        const struct chart_line *line = i ? &c->line[i - 1] : &own;
+        struct plot q = p;
+        q.s = line->series;
+        if (!line->own_scale || plot_fit(&q, span_of(q.s, from, to, q.log_scale)))
+            line_draw(out, area, &q, c->glyphs, line, (3 + 5 * i) % LETTER_EVERY);
     }
-    if (axis) {
-        int y = r.y + r.h - 1;
-        snprintf(text, sizeof(text), "%" PRId64, from);
-        cells_text(out, area.x, y, area.w, text, ROLE_AXIS);
-        snprintf(text, sizeof(text), "%" PRId64, (to - 1));
-        cells_text_right(out, area.x, y, area.w, text, ROLE_AXIS);
-        for (int i = 0; i < c->n_mark; i++)
-            if (c->mark[i] >= from && c->mark[i] < to)
-                cells_put(out, area.x + column_of(&p, area.w, c->mark[i]), y, 0x25b2, ROLE_MARK);
-        if (c->cursor >= from && c->cursor < to) {
-            snprintf(text, sizeof(text), "%" PRId64, c->cursor);
-            int x = column_of(&p, area.w, c->cursor), n = (int)strlen(text);
-            cells_text(out, area.x + MAX(0, MIN(x, area.w - n)), y, n, text, ROLE_FOCUS);
-        }
+    if (labels)
+        axes_draw(out, r, area, &p, c, axis);
+}
+
+void spark_draw(struct cells *out, struct rect r, const struct series *s, int64_t from, int64_t to, enum chart_glyphs glyphs)
+{
+    struct series_span all = series_query(s, from, to);
+    for (int x = 0; x < r.w && to > from; x++) {
+        int64_t a = from + (to - from) * x / r.w, b = MAX(from + (to - from) * (x + 1) / r.w, a + 1);
+        struct series_span span = series_query(s, a, b);
+        double share = all.max > all.min ? (span.mean - all.min) / (all.max - all.min) : 0.5;
+        if (span.n == 0)    // no data must not look like zero
+            cells_put(out, r.x + x, r.y, ' ', ROLE_TEXT);
+        else if (glyphs == GLYPHS_ASCII)
+            cells_put(out, r.x + x, r.y, '0' + (uint32_t)(fmin(fmax(share, 0), 1) * 9 + 0.5), ROLE_CHART);
+        else
+            cells_put(out, r.x + x, r.y, 0x2581 + (uint32_t)(fmin(fmax(share, 0), 1) * 7 + 0.5), ROLE_CHART);
     }
 }
 

@@ -134,7 +134,7 @@ static void every_pane_is_drawn_at_every_size(UNUSED void **state)
                 for (int extra = 0; extra < 4; extra++) {
                     app_resize(&s.app, 80, 24);
                     app_show(&s.app, (enum pane_id)pane);
-                    if (extra == 1 && (pane == PANE_OVERVIEW || pane == PANE_ROLLOUTS))
+                    if (extra == 1 && (pane == PANE_OVERVIEW || pane == PANE_ROLLOUTS || pane == PANE_METRICS))
                         press(&s, KEY_RETURN);    // a chart, a group in full
                     app_resize(&s.app, widths[i], heights[k]);
                     s.app.help = extra == 2;
@@ -331,7 +331,7 @@ static void a_pasted_text_is_never_a_key(UNUSED void **state)
     static const char prose[] = "Sorry, the server pauses.\ny:stop\ry\n";
     struct stage s;
     stage_make(&s, &usual, 120, 24);
-    for (const char *pane = "12345678"; *pane; pane++) {
+    for (const char *pane = "123456789"; *pane; pane++) {
         press(&s, (uint32_t)*pane);
         app_paste(&s.app, prose, 2048, s.now);
         assert_string_equal(s.app.flash, "pasted text (2048 bytes) was dropped; press : or / first to paste into a line");
@@ -356,8 +356,6 @@ static void a_change_says_who_made_it_and_what_came_of_it(UNUSED void **state)
     struct stage s;
     stage_make(&s, &usual, 150, 40);
     pass(&s, 2);
-    press(&s, 'n');
-    assert_non_null(strstr(s.app.flash, "open a chart"));
     press(&s, KEY_RETURN);
     press(&s, 'N');    // the newest change: the story has one of the learning rate
     assert_true(shows(&s, "learning_rate: 6e-4 -> 4e-4"));
@@ -397,12 +395,83 @@ static void the_overview_is_searched_by_metric(UNUSED void **state)
     stage_release(&s);
 }
 
+static const char *row_with(struct stage *s, const char *what)
+{
+    static char row[1000];
+    const char *text = screen(s), *at = strstr(text, what);
+    if (!at)
+        fail_msg("'%s' is not on the screen:\n%s", what, text);
+    while (at > text && at[-1] != '\n')
+        at--;
+    snprintf(row, sizeof(row), "%.*s", (int)strcspn(at, "\n"), at);
+    return row;
+}
+
+static void every_metric_is_listed_and_several_share_a_chart(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 120, 36);
+    model_metric(s.m, s.m->n_step - 1, "reward/boxed", 0.25);    // one of the run's own
+    press(&s, '9');
+    for (int id = 0; id < METRIC_N; id++)
+        if (s.m->metric[id].n > 0) {
+            type(&s, "/");
+            press(&s, KEY_CTRL('u'));
+            type(&s, metrics[id].name);
+            press(&s, KEY_RETURN);
+            row_with(&s, metrics[id].label);
+        }
+    type(&s, "/");
+    press(&s, KEY_CTRL('u'));
+    type(&s, "boxed\r");
+    row_with(&s, "reward/boxed");
+    press(&s, KEY_ESCAPE);
+    type(&s, "/response_length\ro");    // marked: it stays in the chart of the next one
+    press(&s, KEY_ESCAPE);
+    type(&s, "/grad_norm\r");
+    assert_non_null(strstr(row_with(&s, "b metrics/response_length"), "own scale: "));
+    assert_true(shows(&s, "a train/grad_norm"));
+    press(&s, 'y');
+    row_with(&s, "logarithmic");
+    press(&s, 's');
+    row_with(&s, "single values, logarithmic");
+    press(&s, KEY_ESCAPE);
+    type(&s, "/response_length\ro");
+    assert_false(shows(&s, "a metrics/response_length"));    // alone again
+    assert_int_equal(s.m->n_command, 0);
+    stage_release(&s);
+}
+
+static void a_chart_is_zoomed_panned_and_scrubbed_over_the_whole_history(UNUSED void **state)
+{
+    struct stage s;
+    char at[64];
+    stage_make(&s, &usual, 100, 30);
+    type(&s, "9/metrics/reward\r+++");    // 150 steps, then 100, 66, 44
+    assert_true(shows(&s, "107"));        // 151 - 44
+    press(&s, '[');
+    assert_true(shows(&s, "85") && shows(&s, "128"));    // 22 steps earlier
+    for (int i = 0; i < 10; i++)
+        press(&s, '[');
+    for (int i = 0; i < 300; i++)
+        press(&s, KEY_ARROW_LEFT);
+    assert_true(shows(&s, "step 0: - "));    // before the first step nothing is known
+    for (int64_t step = 1; step <= 150; step++) {
+        press(&s, KEY_ARROW_RIGHT);
+        snprintf(at, sizeof(at), "step %" PRId64 ": ", step);
+        assert_true(shows(&s, at));
+    }
+    press(&s, '0');
+    assert_true(shows(&s, "now "));
+    stage_release(&s);
+}
+
 static void what_bounds_the_run_is_said_on_every_pane_at_every_size(UNUSED void **state)
 {
     struct stage s;
     stage_make(&s, &usual, 60, 15);
     pass(&s, 2);
-    for (const char *pane = "12345678"; *pane; pane++) {
+    for (const char *pane = "123456789"; *pane; pane++) {
         press(&s, (uint32_t)*pane);
         assert_true(shows(&s, "generation bounds the run: "));
     }
@@ -623,7 +692,7 @@ static void a_click_on_a_tab_goes_there_at_any_width(UNUSED void **state)
             int x = -1;    // where the pane's number stands in the row of tabs
             screen(&s);
             for (int k = 0; k < s.cells.w && x < 0; k++)
-                if (s.cells.cell[s.cells.w + k].ch == (uint32_t)('1' + pane))
+                if (s.cells.cell[s.cells.w + k].ch == (uint32_t)pane_key((enum pane_id)pane))
                     x = k;
             app_key(&s.app, &(struct key_event){ .key = KEY_CLICK, .x = x, .y = 1 }, s.now);
             assert_int_equal(s.app.shown, pane);
@@ -920,6 +989,8 @@ int main(void)
         cmocka_unit_test(pausing_is_asked_shouted_and_undone),
         cmocka_unit_test(costly_commands_are_confirmed_even_when_typed),
         cmocka_unit_test(a_number_that_jumps_is_asked_about),
+        cmocka_unit_test(every_metric_is_listed_and_several_share_a_chart),
+        cmocka_unit_test(a_chart_is_zoomed_panned_and_scrubbed_over_the_whole_history),
         cmocka_unit_test(what_bounds_the_run_is_said_on_every_pane_at_every_size),
         cmocka_unit_test(going_back_says_what_it_undoes_and_is_asked_about),
         cmocka_unit_test(a_pasted_text_is_never_a_key),

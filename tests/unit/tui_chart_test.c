@@ -114,6 +114,115 @@ static void the_bound_of_an_alarm_is_a_line_where_it_is_in_range(UNUSED void **s
     series_release(&s);
 }
 
+static void on_a_logarithmic_scale_factors_are_equal_heights(UNUSED void **state)
+{
+    struct series s;
+    struct cells c = { 0 };
+    struct error err;
+    char row[128];
+    series_init(&s);
+    for (int i = 0; i < 8; i++)
+        assert_true(series_set(&s, i, i == 7 ? 0 : pow(10, i / 2)));    // 1 1 10 10 100 100 1000 and 0, which has no logarithm
+    assert_true(cells_resize(&c, 8, 4, &err));
+    struct chart chart = {
+        .series = &s, .to = 8, .cursor = -1, .low = NAN, .high = 100, .log_scale = true, .smooth = 1, .glyphs = GLYPHS_ASCII
+    };
+    chart_draw(&c, (struct rect){ 0, 0, 8, 4 }, &chart);
+    static const char *const want[] = { "      *", NULL, "  **", "**" };
+    for (int y = 0; y < 4; y++) {
+        cells_row(&c, y, row, sizeof(row));
+        if (want[y])
+            assert_string_equal(row, want[y]);
+        else    // the alarm's bound, where the line does not cover it
+            assert_string_equal(row, "\u2508\u2508\u2508\u2508**\u2508\u2508");
+    }
+    cells_clear(&c);
+    series_cut(&s, 0);
+    assert_true(series_set(&s, 0, -1));
+    assert_true(cells_resize(&c, 20, 4, &err));
+    chart_draw(&c, (struct rect){ 0, 0, 20, 4 }, &chart);
+    cells_row(&c, 2, row, sizeof(row));
+    assert_string_equal(row, "  no value above 0");
+    cells_release(&c);
+    series_release(&s);
+}
+
+static void lines_of_one_chart_are_told_apart_without_colour(UNUSED void **state)
+{
+    struct series s, t;
+    struct cells c = { 0 };
+    struct error err;
+    char row[512];
+    series_init(&s);
+    series_init(&t);
+    for (int i = 0; i < 40; i++) {
+        assert_true(series_set(&s, i, i));
+        assert_true(series_set(&t, i, 1000 - 10 * i));    // it falls, on another scale
+    }
+    assert_true(cells_resize(&c, 80, 8, &err));
+    struct chart_line line = { .series = &t, .own_scale = true, .letter = 'b', .role = ROLE_SERIES2 };
+    struct chart chart = { .series = &s, .to = 40, .cursor = -1, .low = NAN, .high = NAN, .line = &line, .n_line = 1, .smooth = 1 };
+    for (int glyphs = GLYPHS_BRAILLE; glyphs <= GLYPHS_ASCII; glyphs++) {
+        int n_a = 0, n_b = 0, first_b = -1, last_b = -1;
+        chart.glyphs = (enum chart_glyphs)glyphs;
+        cells_clear(&c);
+        chart_draw(&c, (struct rect){ 0, 0, 80, 8 }, &chart);
+        for (int i = 0; i < c.w * c.h; i++) {
+            n_a += c.cell[i].ch == 'a' && c.cell[i].role == ROLE_SERIES1;
+            if (c.cell[i].ch != 'b')
+                continue;
+            n_b++;
+            first_b = first_b < 0 ? i : first_b;
+            last_b = i;
+        }
+        assert_true(n_a >= 3 && n_b >= 3);
+        assert_true(first_b % c.w < last_b % c.w);    // from the upper left to the lower right: it has the whole height
+        cells_row(&c, 0, row, sizeof(row));
+        assert_memory_equal(row, "    40", 6);    // the axis is the first one's
+    }
+    cells_release(&c);
+    series_release(&s);
+    series_release(&t);
+}
+
+static void an_axis_of_times_shows_times(UNUSED void **state)
+{
+    struct series s;
+    struct cells c = { 0 };
+    struct error err;
+    char row[256];
+    series_init(&s);
+    for (int i = 0; i < 721; i++)
+        assert_true(series_set(&s, i, i % 5));
+    assert_true(cells_resize(&c, 40, 6, &err));
+    struct chart chart = { .series = &s, .to = 721, .cursor = -1, .low = NAN, .high = NAN, .tick_s = 10 };
+    chart_draw(&c, (struct rect){ 0, 0, 40, 6 }, &chart);
+    cells_row(&c, 5, row, sizeof(row));
+    assert_string_equal(row, "       0.0s                      2:00:00");
+    cells_release(&c);
+    series_release(&s);
+}
+
+static void a_spark_line_is_a_mean_per_cell_and_blank_where_nothing_is_known(UNUSED void **state)
+{
+    struct series s;
+    struct cells c = { 0 };
+    struct error err;
+    char row[64];
+    series_init(&s);
+    for (int i = 0; i < 8; i++)
+        assert_true(series_set(&s, i, i == 4 || i == 5 ? NAN : i));
+    assert_true(cells_resize(&c, 4, 1, &err));
+    spark_draw(&c, (struct rect){ 0, 0, 4, 1 }, &s, 0, 8, GLYPHS_ASCII);    // means 0.5, 2.5, none, 6.5 of 0..7
+    cells_row(&c, 0, row, sizeof(row));
+    assert_string_equal(row, "13 8");
+    spark_draw(&c, (struct rect){ 0, 0, 4, 1 }, &s, 0, 8, GLYPHS_BRAILLE);
+    cells_row(&c, 0, row, sizeof(row));
+    assert_string_equal(row, "\u2582\u2584 \u2588");
+    cells_release(&c);
+    series_release(&s);
+}
+
 static void no_data_stays_blank_and_is_not_zero(UNUSED void **state)
 {
     struct series s;
@@ -213,6 +322,10 @@ int main(void)
         cmocka_unit_test(a_query_equals_looking_at_every_value),
         cmocka_unit_test(what_cannot_be_kept_changes_nothing),
         cmocka_unit_test(a_rising_line_rises_in_every_kind_of_glyph),
+        cmocka_unit_test(on_a_logarithmic_scale_factors_are_equal_heights),
+        cmocka_unit_test(lines_of_one_chart_are_told_apart_without_colour),
+        cmocka_unit_test(an_axis_of_times_shows_times),
+        cmocka_unit_test(a_spark_line_is_a_mean_per_cell_and_blank_where_nothing_is_known),
         cmocka_unit_test(no_data_stays_blank_and_is_not_zero),
         cmocka_unit_test(a_single_spike_among_ten_thousand_steps_is_seen),
         cmocka_unit_test(the_bound_of_an_alarm_is_a_line_where_it_is_in_range),
