@@ -431,6 +431,14 @@ struct axpy {
     int64_t n;
     float scale;
 };
+/* y = (1 - share) y + share x, in fp32 and rounded once; share 1 copies: a reference that follows the policy. */
+struct blend {
+    void *y;          // (n) dtype
+    const void *x;    // (n) dtype
+    int64_t n;
+    float share;
+    enum dtype dtype;
+};
 /* Set every byte to `byte`. */
 struct mem_fill {
     void *y;
@@ -587,7 +595,7 @@ struct mem_hash {
 #define OPS_TABLE(X) \
     X(rows_gather) X(rows_scatter) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(linear_fwd) X(linear_bwd_x) \
     X(linear_bwd_w) X(rope_fwd) X(rope_bwd) X(kv_copy) X(attn_fwd) X(attn_bwd) X(attn_paged) X(swiglu_fwd) X(swiglu_bwd) \
-    X(add_fwd) X(cast) X(softcap) X(axpy) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(sum_parts) X(clip_coef) \
+    X(add_fwd) X(cast) X(softcap) X(axpy) X(blend) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(sum_parts) X(clip_coef) \
     X(adamw) X(adamw_host) X(mem_hash)
 // clang-format on
 /* A back end: its life cycle and one function per operation. */

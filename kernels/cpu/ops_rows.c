@@ -230,6 +230,16 @@ bool cast_cpu(struct device *dev, const struct cast *a, UNUSED struct error *err
     return true;
 }
 
+static void blend_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->blend(args, i0, i1);
+}
+bool blend_cpu(struct device *dev, const struct blend *a, UNUSED struct error *err)
+{
+    cpu_ranges(cpu_of(dev), blend_range, a, a->n, 8192);
+    return true;
+}
+
 static void softcap_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
 {
     path->softcap(args, i0, i1);

@@ -81,6 +81,7 @@ struct cpu_path {
     void (*swiglu_bwd)(const struct swiglu_bwd *a, int64_t i0, int64_t i1);
     void (*add)(const struct add_fwd *a, int64_t i0, int64_t i1);
     void (*cast)(const struct cast *a, int64_t i0, int64_t i1);
+    void (*blend)(const struct blend *a, int64_t i0, int64_t i1);
     void (*softcap)(const struct softcap *a, int64_t i0, int64_t i1);
     void (*axpy)(const struct axpy *a, int64_t i0, int64_t i1);
     /* y (n) = sum of rows i0 .. i1 - 1 of x, in order from 0, or += that sum with accumulate */

@@ -248,6 +248,14 @@ static void path_cast(const struct cast *a, int64_t i0, int64_t i1)
         v_put(a->y, i, n, a->y_dtype, v_mul(v_get(a->x, i, n, a->x_dtype), scale));
     }
 }
+static void path_blend(const struct blend *a, int64_t i0, int64_t i1)
+{
+    v16 share = v_set1(a->share), keep = v_set1(1 - a->share);
+    for (int64_t i = i0; i < i1; i += 16) {
+        int n = (int)MIN(16, i1 - i);
+        v_put(a->y, i, n, a->dtype, v_fma(share, v_get(a->x, i, n, a->dtype), v_mul(keep, v_get(a->y, i, n, a->dtype))));
+    }
+}
 static void path_softcap(const struct softcap *a, int64_t i0, int64_t i1)
 {
     v16 cap = v_set1(a->cap);

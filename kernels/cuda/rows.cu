@@ -596,6 +596,21 @@ extern "C" bool cast_cuda(struct device *dev, const struct cast *a, struct error
 {
     return a->n == 0 || BY_TYPE(a->x_dtype, cast_run, cuda_of(dev), a, err);
 }
+template <typename T> __global__ static void blend_kernel(T *y, const T *x, int64_t n, float keep, float share)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] = from_float<T>(__fmaf_rn(share, to_float(x[i]), keep * to_float(y[i])));
+}
+template <typename T> static bool blend_run(struct cuda_device *cu, const struct blend *a, struct error *err)
+{
+    blend_kernel<<<blocks_for(a->n, 256), 256, 0, cu->stream>>>((T *)a->y, (const T *)a->x, a->n, 1 - a->share, a->share);
+    return launch_ok("blend", err);
+}
+extern "C" bool blend_cuda(struct device *dev, const struct blend *a, struct error *err)
+{
+    return a->n == 0 || BY_TYPE(a->dtype, blend_run, cuda_of(dev), a, err);
+}
 __global__ static void softcap_kernel(float *x, int64_t n, float cap)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;

@@ -183,6 +183,14 @@ bool cast_ref(UNUSED struct device *dev, const struct cast *a, UNUSED struct err
     return true;
 }
 
+bool blend_ref(UNUSED struct device *dev, const struct blend *a, UNUSED struct error *err)
+{
+    double keep = (double)(1 - a->share);
+    for (int64_t i = 0; i < a->n; i++)
+        elem_put(a->y, i, a->dtype, keep * elem_get(a->y, i, a->dtype) + (double)a->share * elem_get(a->x, i, a->dtype));
+    return true;
+}
+
 bool softcap_ref(UNUSED struct device *dev, const struct softcap *a, UNUSED struct error *err)
 {
     for (int64_t i = 0; i < a->n; i++)

@@ -57,6 +57,14 @@ static bool no_kl_form(const struct run_config *c)
 {
     return !(c->beta > 0) || !not_batch(c);
 }
+static bool no_reference(const struct run_config *c)
+{
+    return !(c->beta > 0);
+}
+static bool reference_stays(const struct run_config *c)
+{
+    return no_reference(c) || c->ref_update_steps == 0;
+}
 static bool no_clamp(const struct run_config *c)
 {
     return isnan(c->rho_clamp[1]);
@@ -171,6 +179,8 @@ static const struct idle_rule {
     { "ppb_as_upstream", not_batch, "it is for 'advantages' batch, as 'algo' REINFORCE_PPB sets them" },
     { "loss_constant", not_constant, "it is for 'loss_variation' constant" },
     { "kl_estimator", no_kl_form, "there is no penalty in the loss: 'kl_coeff' is 0, or 'advantages' batch has it in them, as k3" },
+    { "ref_update_steps", no_reference, "'kl_coeff' is 0, so there is no reference model" },
+    { "ref_update_alpha", reference_stays, "the reference stays: 'kl_coeff' or 'ref_update_steps' is 0" },
     { "rho_clamp_level", no_clamp, "'rho_clamp' is none" },
     { "rho_mask_level", no_mask, "'rho_mask' is none" },
     { "temperature_steps", temperature_stays, "'temperature_end' is 0: the temperature stays" },

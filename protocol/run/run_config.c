@@ -324,6 +324,9 @@ static bool adapter_check(const struct run_config *c, struct error *err)
 {
     if (c->lora_rank == 0 && !c->lora_adapter[0])
         return true;
+    if (c->ref_update_steps > 0 && c->beta > 0)
+        return error_set(err, ERR_USAGE, "'ref_update_steps' and '%s' do not go together: an adapter's reference is its frozen base model",
+                         c->lora_adapter[0] ? "lora_adapter" : "lora_rank");
     if (c->listen[0])
         return error_set(err, ERR_USAGE,
                          "'listen' and '%s' do not go together: other nodes get their weights from the trainer, and of a run with an "

@@ -89,6 +89,8 @@ CASES = {
     "mask-geometric": dict(mask=("geometric", 0.9, 1.1)),
     "updates": dict(updates=(2, 2)),    # epochs, mini-batches
     "mask-tv": dict(mask=("tv", 0.0, 0.15)),
+    "polyak": dict(beta=0.5, moves=(2, 0.6)),    # the reference: every so many steps, by so much
+    "copied": dict(beta=0.5, moves=(3, 1.0)),
 }
 
 
@@ -166,7 +168,8 @@ def main():
         opt = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
         t["loss." + name], t["norm." + name] = [], []
         n_epoch, n_mini = case.get("updates", (1, 1))
-        for groups in batches:
+        every, share = case.get("moves", (STEPS, 0.0))
+        for step, groups in enumerate(batches):
             norms, losses = [], []
             for u in range(n_epoch * n_mini):
                 m, n = u % n_mini, len(groups)
@@ -176,6 +179,10 @@ def main():
                 norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
                 losses.append(float(loss))
                 opt.step()
+            if (step + 1) % every == 0:
+                with torch.no_grad():
+                    for p, q in zip(ref.parameters(), model.parameters()):
+                        p.lerp_(q, share)
             t["norm." + name].append(sum(norms) / len(norms))
             t["loss." + name].append(sum(losses) / len(losses))
     save_file({k: torch.tensor(v, dtype=torch.float32) for k, v in t.items()}, os.path.join(HERE, "rl", "losses.safetensors"))

@@ -470,6 +470,12 @@ static bool policy_loss_k3_ratio_case(struct run *r)
 {
     return policy_loss_of(r, CLIP_PPO, KL_K3_RATIO, r->size & 2);
 }
+static bool blend_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size] * width_sizes[r->size];
+    return OP(r->dev, &r->err, blend, .y = watch(r, "y", values(r, n), n, r->dtype), .x = values(r, n), .n = n,
+              .share = r->size & 1 ? 0.6f : 1, .dtype = r->dtype);
+}
 static bool sample_case(struct run *r)
 {
     int64_t n = logit_rows[r->size], vocab = vocab_sizes[r->size];
@@ -630,6 +636,7 @@ static const struct {
     { "add_fwd", add_case, 1e-7 },
     { "cast", cast_case, 0 },
     { "axpy", axpy_case, 1e-7 },
+    { "blend", blend_case, 1e-6 },
     { "logprob_fwd", logprob_fwd_case, 1e-6 },
     { "logprob_bwd", logprob_bwd_case, 5e-6 },
     { "logprob_bwd, capped", logprob_bwd_capped_case, 5e-6 },

@@ -70,6 +70,14 @@ static void groups_read(const struct shards *s, struct group **out, int64_t n)
         free(all[i]);
 }
 
+static double value_at(const uint8_t *values, size_t i, enum dtype t)
+{
+    uint32_t bits = t == DT_F32 ? ((const uint32_t *)(const void *)values)[i] : (uint32_t)((const uint16_t *)(const void *)values)[i] << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return (double)x;
+}
+
 struct fixture {
     struct device *dev;
     struct model *m, *ref;
@@ -205,6 +213,8 @@ static void every_form_of_the_loss_is_pytorchs(UNUSED void **state)
         { "mask-sequence", { { "rho_mask", "[0.5, 2]" }, { "rho_mask_level", "sequence" } } },
         { "mask-geometric", { { "rho_mask", "[0.9, 1.1]" }, { "rho_mask_level", "geometric" } } },
         { "updates", { { "update_epochs", "2" }, { "update_minibatches", "2" } } },
+        { "polyak", { { "kl_coeff", "0.5" }, { "ref_update_steps", "2" } } },
+        { "copied", { { "kl_coeff", "0.5" }, { "ref_update_steps", "3" }, { "ref_update_alpha", "1" } } },
         { "mask-tv", { { "rho_mask", "[0, 0.15]" }, { "rho_mask_level", "tv" } } },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -441,6 +451,8 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
             f[r].h.old = OLD_CURRENT;
             f[r].h.n_epoch = f[r].h.n_mini = 2;
             f[r].h.decay_matrices = true;
+            f[r].h.ref_every = 2;
+            f[r].h.ref_share = 0.6;
             f[r].h.rho_clamp = (struct rho_rule){ 0, 1.2, RHO_TOKEN };
             f[r].h.rho_mask = (struct rho_rule){ 0.8, 1.2, RHO_GEOMETRIC };
         }
@@ -539,6 +551,45 @@ static void any_number_of_ranks_leaves_the_same_bytes(UNUSED void **state)
             outcome_free(&several);
         }
         outcome_free(&one);
+    }
+}
+
+/* By hand: elements of both models before, and of the reference after a second step; it does not move in the first. */
+static void the_reference_moves_by_its_share_every_so_many_steps(UNUSED void **state)
+{
+    static const struct {
+        enum dtype dtype;
+        double share;
+    } cases[] = { { DT_F32, 0.6 }, { DT_F32, 1 }, { DT_BF16, 0.25 }, { DT_BF16, 1 } };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct fixture f;
+        struct error err = { 0 };
+        fixture_open(&f, ALGO_GRPO, DEVICE, cases[i].dtype);
+        size_t bytes = model_weight_bytes(f.m), e = dtype_size(cases[i].dtype);
+        f.h.ref_every = 2;
+        f.h.ref_share = cases[i].share;
+        struct trainer *t = trainer_open(&f, 64);
+        uint8_t *began = malloc(bytes), *policy = malloc(bytes), *ref = malloc(bytes);
+        assert_true(began && policy && ref && trainer_reference_get(t, began, &err));
+        assert_true(trainer_step(t, (const struct group *const *)f.g, GROUPS, &f.h, NULL, &err) && !trainer_reference_moved(t));
+        assert_true(trainer_reference_get(t, ref, &err));
+        assert_memory_equal(ref, began, bytes);
+        assert_true(trainer_step(t, (const struct group *const *)f.g + GROUPS, GROUPS, &f.h, NULL, &err) && trainer_reference_moved(t));
+        assert_true(trainer_reference_get(t, ref, &err) && trainer_weights_get(t, policy, &err));
+        for (size_t k = 0; k < bytes / e; k++) {
+            double keep = (1 - cases[i].share) * value_at(began, k, cases[i].dtype),
+                   take = cases[i].share * value_at(policy, k, cases[i].dtype), want = keep + take;
+            // fp32: 1 - share, a product and the sum, each within 2^-24; then one rounding to 8 bits
+            assert_true(fabs(value_at(ref, k, cases[i].dtype) - want)
+                        <= (fabs(keep) + fabs(take)) * 3 * 0x1p-24 + (e == 2 ? fabs(want) * 0x1p-8 : 0));
+        }
+        if (cases[i].share == 1)
+            assert_memory_equal(ref, policy, bytes);
+        free(began);
+        free(policy);
+        free(ref);
+        trainer_free(t);
+        fixture_close(&f);
     }
 }
 
@@ -848,6 +899,7 @@ int main(void)
         cmocka_unit_test(what_an_environment_said_is_read_and_not_learnt),
         cmocka_unit_test(tokens_between_given_ones_learn_alone),
         cmocka_unit_test(what_came_with_a_group_takes_the_place_of_what_its_rewards_give),
+        cmocka_unit_test(the_reference_moves_by_its_share_every_so_many_steps),
         cmocka_unit_test(any_number_of_ranks_leaves_the_same_bytes),
         cmocka_unit_test(a_batch_is_cut_in_order_and_as_evenly_as_can_be),
         cmocka_unit_test(log_probs_are_the_same_bits_in_any_packing),

@@ -178,6 +178,40 @@ static bool masters_from_weights(struct trainer *t, const char *path, float *fla
     return ok && trainer_state_set(t, STATE_MASTER, flat, err);
 }
 
+/* The reference that has moved, if the checkpoint has one. In the weights' type of now, which may be another than when it was saved. */
+static bool reference_restore(struct trainer *t, const char *path, struct error *err)
+{
+    bool ok = false;
+    char file[CHECKPOINT_PATH];
+    struct shards *s = NULL;
+    void *values = NULL;
+    const struct model *m = trainer_model(t);
+    enum dtype dtype = model_dtype(m);
+    if (!checkpoint_join(file, path, "state/reference.safetensors", err))
+        return false;
+    if (!path_exists(file))
+        return true;
+    TRY(s = shards_open_file(file, err));
+    const struct st_tensor *f = shards_find(s, CHECKPOINT_REFERENCE);
+    if (!f || f->dtype == ST_OTHER || f->n_elem * (int64_t)dtype_size(dtype) != (int64_t)model_weight_bytes(m)) {
+        error_set(err, ERR_DATA, "'%s' does not belong to this model", file);
+        goto out;
+    }
+    if (!(values = malloc(model_weight_bytes(m)))) {
+        error_set(err, ERR_NO_MEMORY, "no memory to restore '%s'", file);
+        goto out;
+    }
+    if (dtype == DT_F32)
+        st_to_f32(values, f);
+    else
+        st_to_bf16(values, f);
+    ok = trainer_reference_set(t, values, err);
+out:
+    free(values);
+    shards_close(s);
+    return ok;
+}
+
 bool checkpoint_restore(struct trainer *t, const char *path, struct error *err)
 {
     bool ok = false;
@@ -212,6 +246,7 @@ bool checkpoint_restore(struct trainer *t, const char *path, struct error *err)
         st_to_f32(flat, f);
         TRY(trainer_state_set(t, (enum trainer_state_kind)k, flat, err));
     }
+    TRY(reference_restore(t, path, err));
     trainer_version_set(t, json_integer_value(json_object_get(j, "step")));
     trainer_adam_step_set(t, json_integer_value(json_object_get(j, "adam_step")));
     ok = true;

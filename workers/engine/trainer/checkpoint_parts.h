@@ -6,8 +6,9 @@
 #include "protocol/base/error.h"
 #include "workers/engine/trainer/trainer.h"
 
-#define CHECKPOINT_PATH 4096    // bytes of a path
-#define CHECKPOINT_VERSION 1    // of the manifest
+#define CHECKPOINT_PATH 4096                // bytes of a path
+#define CHECKPOINT_VERSION 1                // of the manifest
+#define CHECKPOINT_REFERENCE "reference"    // the tensor in state/reference.safetensors
 
 extern const char *const checkpoint_state_names[STATE_N];    // of the tensors in state/trainer.safetensors
 /* dir/name; ERR_USAGE when it is too long. */

@@ -32,6 +32,8 @@
 struct snapshot {
     void *weights;    // (weight_bytes)
     size_t weight_bytes;
+    void *reference;    // (weight_bytes) when has_reference: it has moved
+    bool has_reference;
     float *state[STATE_N];    // (n_flat); the masters are NULL when they are the weights (fp32)
     int64_t n_flat, step, adam_step;
     const struct model *m;    // its table of tensors; borrowed
@@ -88,6 +90,19 @@ static bool state_write(const struct snapshot *s, const char *dir, struct error 
                          je.text[0] ? je.text : "no memory");
     json_t *j = json_pack("{s:I, s:I, s:o}", "step", (json_int_t)s->step, "adam_step", (json_int_t)s->adam_step, "settings", settings);
     return checkpoint_join(path, dir, "state.json", err) && json_write(j, path, err);
+}
+
+/* The reference's weights in the flat order, if it has moved. */
+static bool reference_write(const struct snapshot *s, const char *dir, struct error *err)
+{
+    char path[CHECKPOINT_PATH];
+    enum st_dtype type = model_dtype(s->m) == DT_F32 ? ST_F32 : ST_BF16;
+    struct st_out out = { .name = CHECKPOINT_REFERENCE,
+                          .dtype = type,
+                          .n_dim = 1,
+                          .dim = { (int64_t)(s->weight_bytes / st_dtype_size(type)) },
+                          .data = s->reference };
+    return !s->has_reference || (checkpoint_join(path, dir, "reference.safetensors", err) && st_write(path, &out, 1, err));
 }
 
 /* Add every file of dir (and of its state/) to the manifest. */
@@ -191,7 +206,7 @@ static bool snapshot_write(const struct snapshot *s, char path[CHECKPOINT_PATH],
     TRY(model_save_copy(s->m, s->weights, tmp, err));
     if (s->has_tokenizer)
         TRY(model_dir_copy_tokenizer(s->tokenizer_dir, tmp, err));
-    TRY(state_write(s, state, err));
+    TRY(state_write(s, state, err) && reference_write(s, state, err));
     TRY(manifest_collect(files, tmp, "", err) && manifest_collect(files, state, "state/", err));
     TRY(json_write(
         json_pack("{s:i, s:I, s:s, s:O}", "version", CHECKPOINT_VERSION, "step", (json_int_t)s->step, "run", s->run, "files", files),
@@ -287,6 +302,7 @@ void checkpoint_writer_free(struct checkpoint_writer *w)
     pthread_mutex_destroy(&w->lock);
     pthread_cond_destroy(&w->changed);
     free(w->snap.weights);
+    free(w->snap.reference);
     for (int k = 0; k < STATE_N; k++)
         free(w->snap.state[k]);
     free(w->snap.settings);
@@ -316,11 +332,14 @@ static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct e
     if (s->weights && s->weight_bytes == bytes && s->n_flat == n)
         return true;
     // what the kernel promises it need not keep: taking too much would kill us, not fail
-    size_t wanted = bytes + (size_t)n * 4 * (model_dtype(m) == DT_F32 ? 2 : 3), have = memory_available();
+    size_t wanted = bytes + (size_t)n * 4 * (model_dtype(m) == DT_F32 ? 2 : 3) + (trainer_reference_moved(t) ? bytes : 0),
+           have = memory_available();
     if (wanted > have)
         return error_set(err, ERR_NO_MEMORY, "a snapshot of %" PRId64 " parameters takes %.1f GB of host memory, and %.1f GB are left", n,
                          (double)wanted * 1e-9, (double)have * 1e-9);
     free(s->weights);
+    free(s->reference);
+    s->reference = NULL;
     s->weights = malloc(bytes);
     s->weight_bytes = bytes;
     s->n_flat = n;
@@ -337,6 +356,17 @@ static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct e
         return true;
     s->n_flat = 0;
     return error_set(err, ERR_NO_MEMORY, "no host memory for a snapshot of %" PRId64 " parameters", n);
+}
+
+/* A copy of the reference, once it has moved. */
+static bool snapshot_reference(struct snapshot *s, const struct trainer *t, struct error *err)
+{
+    s->has_reference = trainer_reference_moved(t);
+    if (!s->has_reference)
+        return true;
+    if (!s->reference && !(s->reference = malloc(s->weight_bytes)))
+        return error_set(err, ERR_NO_MEMORY, "no host memory for a snapshot of the reference, %zu bytes", s->weight_bytes);
+    return trainer_reference_get(t, s->reference, err);
 }
 
 static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir, const struct checkpoint_info *info, struct error *err)
@@ -356,7 +386,7 @@ static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir
     s->settings = info->settings ? strdup(info->settings) : NULL;
     if (info->settings && !s->settings)
         return error_set(err, ERR_NO_MEMORY, "no memory for the settings in '%s'", dir);
-    if (!trainer_weights_get(t, s->weights, err))
+    if (!trainer_weights_get(t, s->weights, err) || !snapshot_reference(s, t, err))
         return false;
     for (int k = 0; k < STATE_N; k++)
         if (s->state[k] && !trainer_state_get(t, (enum trainer_state_kind)k, s->state[k], err))

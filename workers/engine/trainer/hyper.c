@@ -45,6 +45,8 @@ void trainer_hyper_of(struct trainer_hyper *h, const struct run_config *c, int64
         .clip_low = c->clip_eps_low,
         .clip_high = c->clip_eps_high,
         .beta = c->beta,
+        .ref_every = c->ref_update_steps,
+        .ref_share = c->ref_update_alpha,
         .skip_threshold = c->skip_threshold,
         .has_filter = !isnan(c->filter_range[0]) && !isnan(c->filter_range[1]),
         .filter_low = c->filter_range[0],

@@ -76,6 +76,8 @@ struct trainer_hyper {
     double max_norm;               // global L2 clip; 0: no clip
     double clip_low, clip_high;    // ratio is clipped to [1 - clip_low, 1 + clip_high]
     double beta;                   // KL coefficient; above 0 needs a reference model
+    int64_t ref_every;             // steps after which the reference moves towards the policy; 0: it stays
+    double ref_share;              // by so much of the way
     double skip_threshold;         // leave a sample out of the loss when one of its ratios is above; 0: never
     bool has_filter;               // leave groups out of the loss unless filter_low < mean accuracy < filter_high
     double filter_low, filter_high;

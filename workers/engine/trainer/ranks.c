@@ -534,7 +534,12 @@ static bool step_make(struct ranks *r, const struct group *const *groups, int64_
     sum->n_skipped /= (double)n_epoch;
     for (int i = 0; i < r->n_here; i++)
         trainer_update_set(r->here[i].t, version + 1, 0);
-    return weights_compare(r, err);
+    if (!weights_compare(r, err))
+        return false;
+    for (int i = 0; i < r->n_here; i++)
+        if (!trainer_reference_step(r->here[i].t, h, err))
+            return false;
+    return true;
 }
 
 /* What a rank has waited and sent in a step. */

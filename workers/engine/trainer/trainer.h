@@ -86,7 +86,7 @@ bool trainer_keeps_shards(const struct model *m, const struct trainer_settings *
 /* What trainer_new does to the model's weights first, by the zero_stage: move or cut them. For a caller that takes other memory in
  * between. */
 MUST_USE bool trainer_weights_place(struct model *m, const struct trainer_settings *s, struct error *err);
-/* Borrows model (whose weights it changes) and ref (NULL: none; then beta must stay 0) until trainer_free; takes all
+/* Borrows model (whose weights it changes) and ref (NULL: none; then beta must stay 0; changed with ref_every) until trainer_free; takes all
  * memory: masters, moments, gradient, activations. trainer_memory tells how much beforehand. With zero_stage 1 and 2 the weights move
  * to memory that other ranks may write (model_share); with 3 the model keeps this rank's shards only (model_keep), and without the others
  * it cannot run. */
@@ -182,6 +182,16 @@ struct sft_seq {
 };
 MUST_USE bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_seq, const struct trainer_hyper *h, bool apply,
                                double *loss, double *n_loss_tok, double *grad_norm, struct error *err);
+
+/* The end of a step under h, for which the trainer's version is set: every ref_every steps the reference becomes (1 - ref_share) times
+ * itself and ref_share times the policy, in the weights' type (fp32 inside, rounded once). open-instruct's ref_policy_update_freq and
+ * alpha; with ref_share 1 it is TRL's sync of the reference. All ranks call it; without a reference nothing happens. */
+MUST_USE bool trainer_reference_step(struct trainer *t, const struct trainer_hyper *h, struct error *err);
+/* Is the reference no longer what it was loaded as? Then a checkpoint keeps it, as host memory of model_weight_bytes. Setting it without
+ * a reference does nothing. */
+bool trainer_reference_moved(const struct trainer *t);
+MUST_USE bool trainer_reference_get(const struct trainer *t, void *out, struct error *err);
+MUST_USE bool trainer_reference_set(struct trainer *t, const void *in, struct error *err);
 
 /* State for checkpoints (checkpoint.h): the fp32 masters and both moments, each trainer_grad_n floats in tensor-table
  * order whatever the ranks and the stage, and how many Adam updates they have seen (its bias correction counts them). */

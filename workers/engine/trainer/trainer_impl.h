@@ -1,6 +1,7 @@
 /* trainer_impl.h - what trainer.c and step.c share; for nobody else */
 #pragma once
 #include "kernels/ops.h"
+#include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/trainer/trainer.h"
 
@@ -23,6 +24,7 @@ struct micro {
 };
 struct trainer {
     struct model *m, *ref;    // borrowed
+    bool ref_moved;           // ref is no longer what it was loaded as
     struct trainer_settings set;
     struct device *dev;
     struct model_run *run;

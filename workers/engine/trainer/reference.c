@@ -1,0 +1,69 @@
+/* reference.c - a reference model that follows the policy, and its way to checkpoints and back */
+#include <inttypes.h>
+#include <string.h>
+#include "kernels/collective/collective.h"
+#include "workers/engine/trainer/trainer_impl.h"
+
+static bool blend_at(struct trainer *t, int64_t flat, const void *x, int64_t n, double share, struct error *err)
+{
+    size_t bytes, e = dtype_size(model_dtype(t->ref));
+    char *y = model_weights(t->ref, &bytes);
+    return OP(t->dev, err, blend, .y = y + (size_t)flat * e, .x = x, .n = n, .share = (float)share, .dtype = model_dtype(t->ref));
+}
+
+/* From the shards of all ranks, each where it lies: none of them changes before all ranks have made the next gradient. */
+static bool blend_shards(struct trainer *t, double share, struct error *err)
+{
+    const struct trainer_parts *p = &t->p;
+    size_t e = dtype_size(model_dtype(t->m));
+    bool ok = true;
+    if (!t->reach.peer)
+        return error_set(err, ERR_CLOSED, "the trainers have parted, and each has its shard only");
+    if (!t->reach.begin(t->reach.ctx, err))
+        return false;
+    for (int q = 0; q < t->set.n_rank && ok; q++) {
+        const char *theirs = q == t->set.rank ? p->weights : t->reach.peer(t->reach.ctx, p->weights, q);
+        for (int64_t i = 0, at = 0, n; i < p->n_piece && ok; at += n, i++) {
+            int64_t first;
+            n = collective_shard(p->piece_n[i], t->set.n_rank, q, &first);
+            ok = blend_at(t, p->piece_at[i] + first, theirs + (size_t)at * e, n, share, err);
+        }
+    }
+    ok = ok && device_sync(t->dev, err);
+    t->reach.end(t->reach.ctx);
+    return ok;
+}
+
+bool trainer_reference_step(struct trainer *t, const struct trainer_hyper *h, struct error *err)
+{
+    size_t bytes;
+    if (!t->ref || h->ref_every < 1 || t->version % h->ref_every != 0)
+        return true;
+    BUG_IF(model_lora(t->m), "an adapter's reference is its base, and stays");
+    t->ref_moved = true;
+    return (t->p.weights ? blend_shards(t, h->ref_share, err) : blend_at(t, 0, model_weights(t->m, &bytes), t->n_flat, h->ref_share, err))
+           && model_weights_changed(t->ref, err) && device_sync(t->dev, err);
+}
+
+bool trainer_reference_moved(const struct trainer *t)
+{
+    return t->ref_moved;
+}
+
+bool trainer_reference_get(const struct trainer *t, void *out, struct error *err)
+{
+    size_t bytes;
+    const void *weights = model_weights(t->ref, &bytes);
+    return mem_copy(t->dev, out, weights, bytes, COPY_D2H, err) && device_sync(t->dev, err);
+}
+
+bool trainer_reference_set(struct trainer *t, const void *in, struct error *err)
+{
+    size_t bytes;
+    if (!t->ref)
+        return true;
+    void *weights = model_weights(t->ref, &bytes);
+    t->ref_moved = true;
+    return mem_copy(t->dev, weights, in, bytes, COPY_H2D, err) && device_sync(t->dev, err) && model_weights_changed(t->ref, err)
+           && device_sync(t->dev, err);
+}
