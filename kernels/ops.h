@@ -70,7 +70,6 @@ struct device {
     int kv_page_tok;        // tokens in a KV page (a multiple of 32); the back end decides the layout inside a page
     int64_t head_rows;      // rows of logits worth processing at a time, times vocab: rows = head_rows / vocab, at least 1
     bool can_capture;       // graph_begin and its family work (cuda)
-    bool attn_bounds;       // attention takes windows and soft caps
     bool host_memory;       // the host may read this device's pointers after device_sync (ref, cpu)
     struct trace *trace;    // of trace.h, or NULL
 };
@@ -331,7 +330,7 @@ struct kv_copy {
     enum dtype dtype;
 };
 
-/* What some models do to the scores of attention. device.attn_bounds says whether the back end can. */
+/* What some models do to the scores of attention. */
 struct attn_bounds {
     int64_t window;    // a query sees this many keys, the one of its own position the last; 0: all before it
     float cap;         // a score s becomes cap tanh(s / cap); 0: it stays. Gemma 2, arXiv 2408.00118, section 2

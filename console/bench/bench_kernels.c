@@ -79,6 +79,7 @@ out:
 struct attn {
     struct device *dev;
     struct attn_heads heads;
+    struct attn_bounds bounds;
     enum dtype dtype;
     int64_t n_seq, len, n, wide, max_page;
     char *qkv, *out, *dout, *dqkv, *kv, *q_last;    // device; q_last (n_seq, wide): the last row of each sequence
@@ -108,11 +109,11 @@ static void *filled(struct attn *a, int64_t n, const void *values, int64_t n_val
     return p;
 }
 
-static bool attn_init(struct attn *a, const char *device, struct attn_heads heads, enum dtype t, int64_t n_seq, int64_t len,
-                      const void *values, int64_t n_value, struct error *err)
+static bool attn_init(struct attn *a, const char *device, struct attn_heads heads, struct attn_bounds bounds, enum dtype t, int64_t n_seq,
+                      int64_t len, const void *values, int64_t n_value, struct error *err)
 {
     bool ok = false;
-    *a = (struct attn){ .heads = heads, .dtype = t, .n_seq = n_seq, .len = len, .n = n_seq * len };
+    *a = (struct attn){ .heads = heads, .bounds = bounds, .dtype = t, .n_seq = n_seq, .len = len, .n = n_seq * len };
     TRY(a->dev = device_new(device, 0, err));
     int64_t per = a->dev->kv_page_tok, q = (int64_t)heads.n_q * heads.hd;
     size_t e = dtype_size(t);
@@ -200,12 +201,12 @@ static bool attn_run(struct attn *a, enum attn_kind kind, struct error *err)
 {
     if (kind == ATTN_FWD)
         return OP(a->dev, err, attn_fwd, .out = a->out, .lse = a->lse, .qkv = a->qkv, .seq = a->seq, .seq_host = a->seq_host, .n = a->n,
-                  .n_seq = a->n_seq, .heads = a->heads, .dtype = a->dtype);
+                  .n_seq = a->n_seq, .heads = a->heads, .bounds = a->bounds, .dtype = a->dtype);
     if (kind == ATTN_BWD)
         return OP(a->dev, err, attn_bwd, .dqkv = a->dqkv, .dout = a->dout, .out = a->out, .lse = a->lse, .qkv = a->qkv, .seq = a->seq,
-                  .seq_host = a->seq_host, .n = a->n, .n_seq = a->n_seq, .heads = a->heads, .dtype = a->dtype);
+                  .seq_host = a->seq_host, .n = a->n, .n_seq = a->n_seq, .heads = a->heads, .bounds = a->bounds, .dtype = a->dtype);
     return OP(a->dev, err, attn_paged, .out = a->dqkv, .qkv = a->q_last, .kv = a->kv, .page = a->page, .kv_len = a->kv_len, .n = a->n_seq,
-              .n_seq = a->n_seq, .max_page = a->max_page, .max_q = 1, .heads = a->heads, .dtype = a->dtype);
+              .n_seq = a->n_seq, .max_page = a->max_page, .max_q = 1, .heads = a->heads, .bounds = a->bounds, .dtype = a->dtype);
 }
 
 /* The outputs of a call, as floats on the host, for free(); poisoned before the call. */
@@ -230,12 +231,12 @@ static float *attn_result(struct attn *a, enum attn_kind kind, int64_t *n, struc
 }
 
 /* The same small problem on this device and on ref: |difference| / |result| of each kind. */
-static bool attn_check(const char *device, struct attn_heads heads, enum dtype t, const void *values, int64_t n_value, double *apart,
-                       struct error *err)
+static bool attn_check(const char *device, struct attn_heads heads, struct attn_bounds bounds, enum dtype t, const void *values,
+                       int64_t n_value, double *apart, struct error *err)
 {
     struct attn here = { 0 }, ref = { 0 };
-    bool ok = attn_init(&here, device, heads, t, 3, 197, values, n_value, err)
-              && attn_init(&ref, "ref", heads, t, 3, 197, values, n_value, err) && attn_fill_pages(&here, err)
+    bool ok = attn_init(&here, device, heads, bounds, t, 3, 197, values, n_value, err)
+              && attn_init(&ref, "ref", heads, bounds, t, 3, 197, values, n_value, err) && attn_fill_pages(&here, err)
               && attn_fill_pages(&ref, err);
     for (enum attn_kind k = ATTN_FWD; ok && k < ATTN_N; k++) {
         int64_t n;
@@ -294,7 +295,8 @@ static void *random_values(enum dtype t, int64_t n)
 bool bench_attention(int argc, char **argv, struct error *err)
 {
     const char *device = "cpu:0", *shape = "starter", *dtype_name = "auto";
-    int64_t seq = 256, n_seq = 8, batch = 32, context = 256, calls = 5;
+    int64_t seq = 256, n_seq = 8, batch = 32, context = 256, calls = 5, window = 0;
+    double cap = 0;
     struct cli_option options[] = {
         { "shape", NULL, CLI_STR, &shape, "NAME", "heads of this model, e.g. Qwen2.5-1.5B (starter)" },
         { "device", NULL, CLI_STR, &device, "NAME", "cpu:0, cuda:0 ... (cpu:0)" },
@@ -304,6 +306,8 @@ bool bench_attention(int argc, char **argv, struct error *err)
         { "batch", NULL, CLI_I64, &batch, "B", "sequences of a decode step (32)" },
         { "context", NULL, CLI_I64, &context, "N", "tokens each of them has (256)" },
         { "calls", NULL, CLI_I64, &calls, "N", "calls per timing; the median of nine counts (5)" },
+        { "window", NULL, CLI_I64, &window, "N", "keys that a query sees (0: all before it)" },
+        { "cap", NULL, CLI_F64, &cap, "X", "soft cap of the scores (0: none)" },
     };
     struct cli cli = { .command = "rollcall bench attention",
                        .options = options,
@@ -317,6 +321,8 @@ bool bench_attention(int argc, char **argv, struct error *err)
         || calls > 10000)
         return error_set(err, ERR_USAGE, "--seq times --n-seq is at most %d, --batch times --context %d, all of them at least 1", 1 << 24,
                          1 << 26);
+    if (window < 0 || !(cap >= 0))
+        return error_set(err, ERR_USAGE, "--window is %" PRId64 " and --cap %g; neither may be below 0", window, cap);
     bool bf16 = strcmp(dtype_name, "bfloat16") == 0 || (strncmp(device, "cuda:", 5) == 0 && strcmp(dtype_name, "auto") == 0);
     if (!bf16 && strcmp(dtype_name, "auto") != 0 && strcmp(dtype_name, "float32") != 0)
         return error_set(err, ERR_USAGE, "--dtype is '%s'; it may be auto, float32 or bfloat16", dtype_name);
@@ -325,20 +331,22 @@ bool bench_attention(int argc, char **argv, struct error *err)
         return false;
     enum dtype t = bf16 ? DT_BF16 : DT_F32;
     struct attn_heads heads = { (int)c->n_head, (int)c->n_kv_head, (int)c->d_head };
-    int64_t n_value = 1000003;
+    struct attn_bounds bounds = { .window = window, .cap = (float)cap };
+    int64_t n_value = 1000003, wide = window > 0 ? MIN(window, seq) : seq, seen = window > 0 ? MIN(window, context) : context;
     void *values = random_values(t, n_value);
     double apart[ATTN_N], s;
     if (!values)
         return error_set(err, ERR_NO_MEMORY, "no memory for a measurement");
-    TRY(attn_check(device, heads, t, values, n_value, apart, err));
-    TRY(attn_init(&packed, device, heads, t, n_seq, seq, values, n_value, err));
-    TRY(attn_init(&decode, device, heads, t, batch, context, values, n_value, err));
+    TRY(attn_check(device, heads, bounds, t, values, n_value, apart, err));
+    TRY(attn_init(&packed, device, heads, bounds, t, n_seq, seq, values, n_value, err));
+    TRY(attn_init(&decode, device, heads, bounds, t, batch, context, values, n_value, err));
     TRY(attn_fill_pages(&decode, err));
     for (enum attn_kind k = ATTN_FWD; k < ATTN_N; k++) {
         TRY(attn_time(k == ATTN_DECODE ? &decode : &packed, k, calls, &s, err));
-        // two products forward and five backward over half the square; decode reads every key and value once
-        double flops = (k == ATTN_BWD ? 5 : 2) * (double)n_seq * (double)seq * (double)(seq + 1) * (double)(c->n_head * c->d_head);
-        double bytes = 2.0 * (double)(batch * context * c->n_kv_head * c->d_head) * (double)dtype_size(t);
+        // two products forward and five backward over the keys that are seen; decode reads each of them and its value once
+        double pairs = (double)wide * (double)(wide + 1) / 2 + (double)(seq - wide) * (double)wide;
+        double flops = (k == ATTN_BWD ? 5 : 2) * (double)n_seq * 2 * pairs * (double)(c->n_head * c->d_head);
+        double bytes = 2.0 * (double)(batch * seen * c->n_kv_head * c->d_head) * (double)dtype_size(t);
         printf("{\"bench\":\"attention\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"what\":\"%s\",\"n_seq\":%" PRId64
                ",\"len\":%" PRId64 ","
                "\"ms\":%.4f",

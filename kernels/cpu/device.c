@@ -134,7 +134,6 @@ struct device *device_new_cpu(int index, int n_thread, struct error *err)
                                  .n_thread = n_thread,
                                  .kv_page_tok = PANEL,
                                  .head_rows = 1 << 19,
-                                 .attn_bounds = true,
                                  .host_memory = true };
     snprintf(cpu->base.name, sizeof cpu->base.name, "cpu:%d", index);
     snprintf(cpu->base.what, sizeof cpu->base.what, "%.60s, %s, %d thread%s", name, path->name, n_thread, n_thread > 1 ? "s" : "");

@@ -3,7 +3,8 @@
  * One order everywhere, whatever instruction multiplies: tiles of KEYS keys ascending. In a tile, scores by ascending steps of 16
  * over the head; a row's maximum moves only when the tile's is more than 2^HEADROOM times as heavy (then everything summed so far
  * is scaled once); weights in fp32 are added in the tree of tile_sum and, rounded to bf16, multiply the values by ascending steps
- * of 16 keys. A masked key has weight 0 and changes nothing. mma.sync.m16n8k16 and wgmma.m64nNk16 give a step of 16 the same
+ * of 16 keys. A masked key has weight 0 and changes nothing, so tiles that no row of a block sees, before a window or after its
+ * rows, are left out. Scores are capped before they are masked, by one formula in all. mma.sync.m16n8k16 and wgmma.m64nNk16 give a step of 16 the same
  * bits on Hopper (the tests of both forms compare them), so prefill and training may use either while decode uses the first.
  *
  * In a result of 16 x 8 (PTX ISA, "Matrix Fragments for mma.m16n8k16") lane l holds rows l / 4 and l / 4 + 8 at columns
@@ -127,14 +128,91 @@ __device__ static inline float weight_of(float s, float c, float mc)
 {
     return exp2_fast(__fmaf_rn(s, c, -mc));
 }
-/* Move a row's maximum m for a tile whose own is top; returns m c, and in alpha the factor for what was summed before. */
-__device__ static inline float maximum_move(float *m, float *alpha, float top, float c)
+/* Move a row's maximum m for a tile whose own is top; returns m c, and in alpha the factor for what was summed before. BOUNDS: the
+ * row may have seen no key yet; then all weights of this tile are 0. */
+template <bool BOUNDS> __device__ static inline float maximum_move(float *m, float *alpha, float top, float c)
 {
     float next = fmaxf(*m, top);
     bool moves = (next - *m) * c > HEADROOM;
     *alpha = moves ? exp2_fast((*m - next) * c) : 1.0f;
     *m = moves ? next : *m;
-    return *m * c;
+    return BOUNDS && *m == -INFINITY ? 0 : *m * c;
+}
+
+/* --- windows and soft caps: struct attn_bounds. Kernels without them are instantiations of their own ------------------ */
+struct score_bounds {
+    int window;    // NO_WINDOW: none
+    float cap;     // 0: none
+    float in;      // with a cap: 2 log2 e scale / cap
+};
+#define NO_WINDOW (1 << 30)
+static inline score_bounds bounds_make(struct attn_bounds b, int hd)
+{
+    score_bounds s;
+    s.window = b.window > 0 && b.window < NO_WINDOW ? (int)b.window : NO_WINDOW;
+    s.cap = b.cap > 0 ? b.cap : 0;
+    s.in = b.cap > 0 ? 2.0f * LOG2E / (sqrtf((float)hd) * b.cap) : 0;
+    return s;
+}
+/* Do queries of sequences of up to max_len tokens see less, or other scores, for these bounds? */
+static inline bool bounds_matter(const score_bounds &b, int64_t max_len)
+{
+    return b.cap > 0 || b.window < max_len;
+}
+/* The first key that the query at position pos sees. */
+__device__ static inline int first_key(const score_bounds &b, int pos)
+{
+    return max(0, pos + 1 - b.window);
+}
+/* 1 / (1 + e^(2 x)) of a raw score s, x = s scale / cap. tanh(x) = 1 - 2 r, and its derivative 4 r (1 - r). The error of the capped
+ * score is some 1e-7 of the cap. */
+__device__ static inline float cap_ratio(const score_bounds &b, float s)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + exp2_fast(s * b.in)));
+    return r;
+}
+__device__ static inline float cap_value(const score_bounds &b, float r)
+{
+    return __fmaf_rn(-2.0f * b.cap, r, b.cap);
+}
+__device__ static inline float cap_slope(float r)
+{
+    return 4.0f * r * (1.0f - r);
+}
+/* Factor of the exponent: raw scores have to be scaled, capped ones are. */
+template <int HD, bool BOUNDS> __device__ static inline float exponent_factor(const score_bounds &b)
+{
+    return BOUNDS && b.cap > 0 ? LOG2E : LOG2E / sqrtf((float)HD);
+}
+/* lse of a row from its maximum and sum. */
+template <int HD, bool BOUNDS> __device__ static inline float lse_from(const score_bounds &b, float m, float sum)
+{
+    return (BOUNDS && b.cap > 0 ? m : m / sqrtf((float)HD)) + logf(sum);
+}
+template <int N> __device__ static inline void scores_cap(float (&s)[N], const score_bounds &b)
+{
+    if (b.cap > 0)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            s[i] = cap_value(b, cap_ratio(b, s[i]));
+}
+/* The exponent's first part of a score in the backward, and the slope of its cap. */
+template <bool BOUNDS> __device__ static inline float score_of(float s, const score_bounds &b, float *slope)
+{
+    *slope = 1;
+    if (!BOUNDS || !(b.cap > 0))
+        return s;
+    float r = cap_ratio(b, s);
+    *slope = cap_slope(r);
+    return cap_value(b, r);
+}
+/* The same of a scaled score, exactly: for fp32. */
+__device__ static inline float score_exact(float z, const score_bounds &b, float *slope)
+{
+    float t = b.cap > 0 ? tanhf(z / b.cap) : 0;
+    *slope = 1 - t * t;
+    return b.cap > 0 ? b.cap * t : z;
 }
 /* Sum of a row's weights in one lane, of a quarter of a tile's keys: pair[j] is the sum of two neighbours in 8 keys. */
 template <int N> __device__ static inline float quarter_sum(const float *pair)
@@ -159,7 +237,7 @@ __device__ static inline float row_max(float x)
 }
 /* Scores of one tile, two rows per lane (s[4 j + 2 r + i]: row r, key 8 j + i of this lane), become weights; m, l: maximum and
  * this lane's sum of weights of each row; alpha: factors for the values summed before. */
-template <int KEYS>
+template <int KEYS, bool BOUNDS>
 __device__ static inline void tile_weights(float (&s)[KEYS / 2], float (&m)[2], float (&l)[2], float (&alpha)[2], float c)
 {
     constexpr int N = KEYS / 8;
@@ -169,7 +247,7 @@ __device__ static inline void tile_weights(float (&s)[KEYS / 2], float (&m)[2], 
 #pragma unroll
         for (int j = 1; j < N; j++)
             top = fmaxf(top, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-        float mc = maximum_move(&m[r], &alpha[r], row_max(top), c), pair[N];
+        float mc = maximum_move<BOUNDS>(&m[r], &alpha[r], row_max(top), c), pair[N];
 #pragma unroll
         for (int j = 0; j < N; j++) {
             s[4 * j + 2 * r] = weight_of(s[4 * j + 2 * r], c, mc);
@@ -181,13 +259,16 @@ __device__ static inline void tile_weights(float (&s)[KEYS / 2], float (&m)[2], 
                                   quarter_sum<N / 4>(pair + 3 * N / 4)));
     }
 }
-/* Keys after a row's position get no weight; key0: this lane's first key of the tile. */
-template <int KEYS> __device__ static inline void tile_mask(float (&s)[KEYS / 2], int key0, const int (&pos)[2])
+/* Keys after a row's position, or before its window, get no weight; key0: this lane's first key of the tile. */
+template <int KEYS, bool BOUNDS>
+__device__ static inline void tile_mask(float (&s)[KEYS / 2], int key0, const int (&pos)[2], const score_bounds &b)
 {
 #pragma unroll
-    for (int i = 0; i < KEYS / 2; i++)
-        if (key0 + i / 4 * 8 + i % 2 > pos[i / 2 % 2])
+    for (int i = 0; i < KEYS / 2; i++) {
+        int key = key0 + i / 4 * 8 + i % 2, at = pos[i / 2 % 2];
+        if (key > at || (BOUNDS && key <= at - b.window))
             s[i] = -INFINITY;
+    }
 }
 
 /* --- the forward's arguments, and what a block has of them ------------------------------------------------------------ */
@@ -200,6 +281,7 @@ struct fwd_args {
     const int32_t *page;
     int64_t max_page;
     int n_q, n_kv;
+    score_bounds bounds;
 };
 
 /* The sequence of this block: false when it has no row here. */
@@ -236,9 +318,10 @@ template <int HD> __device__ static inline kv_source source_of(const fwd_args &a
     return src;
 }
 
-/* The forward with Hopper's instructions (attn_fwd_hopper.cu): heads of 64, 96, 128 or 256. n_row: rows of qkv. */
-bool hopper_fwd(struct cuda_device *cu, const fwd_args &f, int hd, int64_t n_row, int64_t n_seq, int64_t max_q, const char *op,
-                struct error *err);
+/* The forward with Hopper's instructions (attn_fwd_hopper.cu): heads of 64, 96, 128 or 256. n_row: rows of qkv; bounded: f.bounds
+ * matter. */
+bool hopper_fwd(struct cuda_device *cu, const fwd_args &f, bool bounded, int hd, int64_t n_row, int64_t n_seq, int64_t max_q,
+                const char *op, struct error *err);
 
 /* --- the backward's arguments ------------------------------------------------------------------------------------------ */
 struct bwd_args {
@@ -248,6 +331,7 @@ struct bwd_args {
     float *dot;    // attn_stat_bytes of scratch: D (n, n_q), or see hopper_bwd
     const int32_t *seq;
     int n_q, n_kv;
+    score_bounds bounds;
 };
 /* Statistics per head: each sequence begins at a multiple of 4, for copies of 16 bytes, and 64 may be read from any of its rows. */
 __host__ __device__ static inline int64_t attn_stat_start(int64_t row0, int64_t s)
@@ -264,4 +348,5 @@ static inline size_t attn_stat_bytes(int64_t n, int64_t n_seq, int n_q)
 }
 /* The backward with Hopper's instructions (attn_bwd_hopper.cu): heads of 64, 96 or 128. a.dot becomes lse log2 e (n_q, rows) and
  * D (n_q, rows). */
-bool hopper_bwd(struct cuda_device *cu, const bwd_args &a, int hd, int64_t n, int64_t n_seq, int64_t max_len, struct error *err);
+bool hopper_bwd(struct cuda_device *cu, const bwd_args &a, bool bounded, int hd, int64_t n, int64_t n_seq, int64_t max_len,
+                struct error *err);

@@ -1,7 +1,7 @@
 /* attn_bwd.cu - backward of causal attention over packed rows, without atomics
  *
  *   P = e^(S scale - lse);  dV = P^T dO;  dP = dO V^T;  dS = P (dP - D) scale, D = sum(dO O);  dQ = dS K;  dK = dS^T Q
- * (arXiv 2205.14135, algorithm 4). Two kernels instead of one, so that each sum has one owner: dK and dV belong to the block of a
+ * (arXiv 2205.14135, algorithm 4). With a soft cap S scale becomes cap tanh(S scale / cap), and dS is times its slope. Two kernels instead of one, so that each sum has one owner: dK and dV belong to the block of a
  * tile of keys, which loops over the heads of the group and all later queries; dQ belongs to the block of a tile of queries. Seven
  * products instead of five, no gradient in fp32 in memory, the same bits each run. A warp owns 16 rows of the result; all operands
  * come from shared memory. */
@@ -38,7 +38,7 @@ __device__ static inline bwd_view view_of(const bwd_args &a, int hd, int block)
 }
 
 /* dK, dV: this warp's 16 keys are rows, queries columns, 32 at a time. */
-template <int HD> __global__ void __launch_bounds__(128) dkdv_kernel(bwd_args a)
+template <int HD, bool BOUNDS> __global__ void __launch_bounds__(128) dkdv_kernel(bwd_args a)
 {
     extern __shared__ __align__(16) bf16 smem[];
     constexpr int LD = tile<HD>::LD, STEPS = tile<HD>::STEPS, COLS = tile<HD>::COLS;
@@ -51,11 +51,12 @@ template <int HD> __global__ void __launch_bounds__(128) dkdv_kernel(bwd_args a)
     const bf16 *rows = (const bf16 *)a.qkv + v.row0 * v.step;
     tile_load<HD>(ks, rows + v.first * v.step + (int64_t)(a.n_q + kv_head) * HD, v.step, v.n - v.first);
     tile_load<HD>(vs, rows + v.first * v.step + (int64_t)(a.n_q + a.n_kv + kv_head) * HD, v.step, v.n - v.first);
-    float dk[COLS][4] = {}, dv[COLS][4] = {}, scale = 1.0f / sqrtf((float)HD), c = LOG2E * scale;
+    float dk[COLS][4] = {}, dv[COLS][4] = {}, scale = 1.0f / sqrtf((float)HD), c = BOUNDS && a.bounds.cap > 0 ? LOG2E : LOG2E * scale;
     int key0 = v.first + warp * 16 + lane / 4;    // this lane's keys: key0 and key0 + 8
+    int stop = BOUNDS ? min(v.n, v.first + 63 + a.bounds.window) : v.n;
     for (int g = 0; g < group; g++) {
         int head = kv_head * group + g;
-        for (int q0 = v.first; q0 < v.n; q0 += 64) {
+        for (int q0 = v.first; q0 < stop; q0 += 64) {
             __syncthreads();
             tile_load<HD>(qs, rows + q0 * v.step + (int64_t)head * HD, v.step, v.n - q0);
             tile_load<HD>(ds, (const bf16 *)a.dout + (v.row0 + q0) * v.out_step + (int64_t)head * HD, v.out_step, v.n - q0);
@@ -91,9 +92,13 @@ template <int HD> __global__ void __launch_bounds__(128) dkdv_kernel(bwd_args a)
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
                         int col = half * 32 + j * 8 + lane % 4 * 2 + e % 2, query = q0 + col, key = key0 + e / 2 * 8;
-                        float w = key <= query ? exp2_fast(__fmaf_rn(p[j][e], c, -lse_of[col])) : 0;
+                        bool seen = key <= query && (!BOUNDS || key > query - a.bounds.window);
+                        float slope, z = score_of<BOUNDS>(p[j][e], a.bounds, &slope);
+                        float w = seen ? exp2_fast(__fmaf_rn(z, c, -lse_of[col])) : 0;
                         p[j][e] = w;
                         dp[j][e] = w * (dp[j][e] - dot_of[col]) * scale;
+                        if (BOUNDS)
+                            dp[j][e] *= slope;
                     }
 #pragma unroll
                 for (int k = 0; k < 2; k++) {
@@ -128,7 +133,7 @@ template <int HD> __global__ void __launch_bounds__(128) dkdv_kernel(bwd_args a)
 }
 
 /* dQ: this warp's 16 queries are rows, keys columns, 32 at a time. */
-template <int HD> __global__ void __launch_bounds__(128) dq_kernel(bwd_args a)
+template <int HD, bool BOUNDS> __global__ void __launch_bounds__(128) dq_kernel(bwd_args a)
 {
     extern __shared__ __align__(16) bf16 smem[];
     constexpr int LD = tile<HD>::LD, STEPS = tile<HD>::STEPS, COLS = tile<HD>::COLS;
@@ -140,7 +145,7 @@ template <int HD> __global__ void __launch_bounds__(128) dq_kernel(bwd_args a)
     const bf16 *rows = (const bf16 *)a.qkv + v.row0 * v.step;
     tile_load<HD>(qs, rows + v.first * v.step + (int64_t)head * HD, v.step, v.n - v.first);
     tile_load<HD>(ds, (const bf16 *)a.dout + (v.row0 + v.first) * v.out_step + (int64_t)head * HD, v.out_step, v.n - v.first);
-    float dq[COLS][4] = {}, lse[2], dot[2], scale = 1.0f / sqrtf((float)HD), c = LOG2E * scale;
+    float dq[COLS][4] = {}, lse[2], dot[2], scale = 1.0f / sqrtf((float)HD), c = BOUNDS && a.bounds.cap > 0 ? LOG2E : LOG2E * scale;
     int query0 = v.first + warp * 16 + lane / 4;
     for (int r = 0; r < 2; r++) {
         bool there = query0 + 8 * r < v.n;
@@ -148,7 +153,7 @@ template <int HD> __global__ void __launch_bounds__(128) dq_kernel(bwd_args a)
         lse[r] = there ? a.lse[at] * LOG2E : INFINITY;
         dot[r] = there ? a.dot[at] : 0;
     }
-    for (int k0 = 0; k0 <= v.first; k0 += 64) {
+    for (int k0 = BOUNDS ? first_key(a.bounds, v.first) / 64 * 64 : 0; k0 <= v.first; k0 += 64) {
         __syncthreads();
         tile_load<HD>(ks, rows + k0 * v.step + (int64_t)(a.n_q + kv_head) * HD, v.step, v.n - k0);
         tile_load<HD>(vs, rows + k0 * v.step + (int64_t)(a.n_q + a.n_kv + kv_head) * HD, v.step, v.n - k0);
@@ -178,8 +183,12 @@ template <int HD> __global__ void __launch_bounds__(128) dq_kernel(bwd_args a)
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     int key = k0 + half * 32 + j * 8 + lane % 4 * 2 + e % 2, query = query0 + e / 2 * 8;
-                    float w = key <= query ? exp2_fast(__fmaf_rn(p[j][e], c, -lse[e / 2])) : 0;
+                    bool seen = key <= query && (!BOUNDS || key > query - a.bounds.window);
+                    float slope, z = score_of<BOUNDS>(p[j][e], a.bounds, &slope);
+                    float w = seen ? exp2_fast(__fmaf_rn(z, c, -lse[e / 2])) : 0;
                     dp[j][e] = w * (dp[j][e] - dot[e / 2]) * scale;
+                    if (BOUNDS)
+                        dp[j][e] *= slope;
                 }
 #pragma unroll
             for (int k = 0; k < 2; k++) {
@@ -217,15 +226,17 @@ template <int HD> __global__ static void dq_f32_kernel(bwd_args a)
     const float *dout = (const float *)a.dout + (v.row0 + row) * v.out_step + head * HD;
     int64_t at = (v.row0 + row) * a.n_q + head;
     float dq[OWN] = {}, scale = 1.0f / sqrtf((float)HD);
-    for (int k0 = 0; k0 <= row; k0 += 32) {
+    int first = first_key(a.bounds, row);
+    for (int k0 = first / 32 * 32; k0 <= row; k0 += 32) {
         int key = min(k0 + lane, row), width = min(32, row + 1 - k0);
         const float *k = rows + key * v.step + (a.n_q + kv_head) * HD, *val = k + a.n_kv * HD;
-        float s = 0, dp = 0;
+        float s = 0, dp = 0, slope;
         for (int j = 0; j < HD; j++) {
             s = __fmaf_rn(q[j], k[j], s);
             dp = __fmaf_rn(dout[j], val[j], dp);
         }
-        float ds = expf(s * scale - a.lse[at]) * (dp - a.dot[at]) * scale;
+        float p = expf(score_exact(s * scale, a.bounds, &slope) - a.lse[at]);
+        float ds = k0 + lane >= first ? p * (dp - a.dot[at]) * scale * slope : 0;
         for (int j = 0; j < width; j++) {
             float w = __shfl_sync(0xffffffffu, ds, j);
 #pragma unroll
@@ -248,18 +259,19 @@ template <int HD> __global__ static void dkdv_f32_kernel(bwd_args a)
         return;
     const float *rows = (const float *)a.qkv + v.row0 * v.step, *k = rows + key * v.step + (a.n_q + kv_head) * HD, *val = k + a.n_kv * HD;
     float dk[OWN] = {}, dv[OWN] = {}, scale = 1.0f / sqrtf((float)HD);
+    int stop = min(v.n, key + a.bounds.window);
     for (int g = 0; g < group; g++) {
         int head = kv_head * group + g;
-        for (int q0 = key; q0 < v.n; q0 += 32) {
-            int row = min(q0 + lane, v.n - 1), width = min(32, v.n - q0);
+        for (int q0 = key; q0 < stop; q0 += 32) {
+            int row = min(q0 + lane, stop - 1), width = min(32, stop - q0);
             const float *q = rows + row * v.step + head * HD, *dout = (const float *)a.dout + (v.row0 + row) * v.out_step + head * HD;
             int64_t at = (v.row0 + row) * a.n_q + head;
-            float s = 0, dp = 0;
+            float s = 0, dp = 0, slope;
             for (int j = 0; j < HD; j++) {
                 s = __fmaf_rn(q[j], k[j], s);
                 dp = __fmaf_rn(dout[j], val[j], dp);
             }
-            float p = expf(s * scale - a.lse[at]), ds = p * (dp - a.dot[at]) * scale;
+            float p = expf(score_exact(s * scale, a.bounds, &slope) - a.lse[at]), ds = p * (dp - a.dot[at]) * scale * slope;
             for (int j = 0; j < width; j++) {
                 float wp = __shfl_sync(0xffffffffu, p, j), ws = __shfl_sync(0xffffffffu, ds, j);
 #pragma unroll
@@ -281,7 +293,7 @@ template <int HD> __global__ static void dkdv_f32_kernel(bwd_args a)
 }
 
 /* --- launching ------------------------------------------------------------------------------------------------------- */
-template <int HD>
+template <int HD, bool BOUNDS>
 static bool bwd_launch(struct cuda_device *cu, const bwd_args &a, const struct attn_bwd *args, int64_t max_len, struct error *err)
 {
     constexpr int bytes = 4 * tile<HD>::BYTES;
@@ -294,14 +306,28 @@ static bool bwd_launch(struct cuda_device *cu, const bwd_args &a, const struct a
         return launch_ok("attn_bwd", err);
     }
     if (cu->hopper && (HD == 64 || HD == 96 || HD == 128))
-        return hopper_bwd(cu, a, HD, args->n, args->n_seq, max_len, err);
-    if (!cuda_ok(cudaFuncSetAttribute(dkdv_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attn_bwd", err)
-        || !cuda_ok(cudaFuncSetAttribute(dq_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attn_bwd", err))
+        return hopper_bwd(cu, a, BOUNDS, HD, args->n, args->n_seq, max_len, err);
+    auto *dkdv = dkdv_kernel<HD, BOUNDS>, *dq = dq_kernel<HD, BOUNDS>;
+    if (!cuda_ok(cudaFuncSetAttribute(dkdv, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attn_bwd", err)
+        || !cuda_ok(cudaFuncSetAttribute(dq, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attn_bwd", err))
         return false;
     dot_kernel<bf16><<<blocks_for(n_work, 4), 128, 0, cu->stream>>>(a, HD, n_work);
-    dkdv_kernel<HD><<<dim3(blocks_for(max_len, 64), n_kv, n_seq), 128, bytes, cu->stream>>>(a);
-    dq_kernel<HD><<<dim3(blocks_for(max_len, 64), n_q, n_seq), 128, bytes, cu->stream>>>(a);
+    dkdv<<<dim3(blocks_for(max_len, 64), n_kv, n_seq), 128, bytes, cu->stream>>>(a);
+    dq<<<dim3(blocks_for(max_len, 64), n_q, n_seq), 128, bytes, cu->stream>>>(a);
     return launch_ok("attn_bwd", err);
+}
+template <bool BOUNDS>
+static bool bwd_by_size(struct cuda_device *cu, const bwd_args &a, const struct attn_bwd *args, int64_t max_len, struct error *err)
+{
+    switch (args->heads.hd) {
+    case 16: return bwd_launch<16, BOUNDS>(cu, a, args, max_len, err);
+    case 32: return bwd_launch<32, BOUNDS>(cu, a, args, max_len, err);
+    case 64: return bwd_launch<64, BOUNDS>(cu, a, args, max_len, err);
+    case 96: return bwd_launch<96, BOUNDS>(cu, a, args, max_len, err);
+    case 128: return bwd_launch<128, BOUNDS>(cu, a, args, max_len, err);
+    case 256: return bwd_launch<256, BOUNDS>(cu, a, args, max_len, err);
+    }
+    return error_set(err, ERR_SHAPE, "attn_bwd: heads of size %d; 16, 32, 64, 96, 128 and 256 are possible", args->heads.hd);
 }
 extern "C" bool attn_bwd_cuda(struct device *dev, const struct attn_bwd *args, struct error *err)
 {
@@ -322,17 +348,10 @@ extern "C" bool attn_bwd_cuda(struct device *dev, const struct attn_bwd *args, s
                    .dot = NULL,
                    .seq = args->seq,
                    .n_q = h.n_q,
-                   .n_kv = h.n_kv };
+                   .n_kv = h.n_kv,
+                   .bounds = bounds_make(args->bounds, h.hd) };
     a.dot = (float *)cuda_scratch(cu, attn_stat_bytes(args->n, args->n_seq, h.n_q), "attn_bwd", err);
     if (!a.dot)
         return false;
-    switch (h.hd) {
-    case 16: return bwd_launch<16>(cu, a, args, max_len, err);
-    case 32: return bwd_launch<32>(cu, a, args, max_len, err);
-    case 64: return bwd_launch<64>(cu, a, args, max_len, err);
-    case 96: return bwd_launch<96>(cu, a, args, max_len, err);
-    case 128: return bwd_launch<128>(cu, a, args, max_len, err);
-    case 256: return bwd_launch<256>(cu, a, args, max_len, err);
-    }
-    return error_set(err, ERR_SHAPE, "attn_bwd: heads of size %d; 16, 32, 64, 96, 128 and 256 are possible", h.hd);
+    return bounds_matter(a.bounds, max_len) ? bwd_by_size<true>(cu, a, args, max_len, err) : bwd_by_size<false>(cu, a, args, max_len, err);
 }

@@ -126,9 +126,30 @@ template <int N> __device__ static inline void left_of(uint32_t (&w)[4], const f
     w[2] = pack2(x[8 * k + 4], x[8 * k + 5]);
     w[3] = pack2(x[8 * k + 6], x[8 * k + 7]);
 }
+/* After the last query that sees a key of the piece. */
+template <bool BOUNDS> __device__ static inline int query_end(const bwd_hopper_args &a, const bwd_piece &p, int own)
+{
+    return BOUNDS ? min(p.n, p.own + own - 1 + a.b.bounds.window) : p.n;
+}
+/* Of 16 queries from column 16 k: clear the weights that are masked, pack them as a left side, and multiply them by the slopes of the
+ * caps. key, query: of this lane's first row and of column 0. */
+__device__ static inline void weights_finish(uint32_t (&w)[4], float (&s)[32], const float (&slope)[8], int k, int key, int query,
+                                             const score_bounds &b)
+{
+#pragma unroll
+    for (int i = 8 * k; i < 8 * k + 8; i++) {
+        int ahead = query + i / 4 * 8 + i % 2 - (key + i / 2 % 2 * 8);
+        if (ahead < 0 || ahead >= b.window)
+            s[i] = 0;
+    }
+    left_of(w, s, k);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        s[8 * k + i] *= slope[i];
+}
 #endif
 
-template <int HD>
+template <int HD, bool BOUNDS>
 __global__ void __launch_bounds__(dkdv_shape<HD>::THREADS, 1) dkdv_hopper_kernel(const __grid_constant__ bwd_hopper_args a)
 {
 #ifdef HOPPER_CODE
@@ -156,8 +177,9 @@ __global__ void __launch_bounds__(dkdv_shape<HD>::THREADS, 1) dkdv_hopper_kernel
             barrier_expect(&bar.own_full, 2 * S::OWN_BYTES);
             tile_fetch<S::BOXES>(ks, &a.qkv, (a.b.n_q + p.head) * HD, (int)p.row0 + p.own, S::OWN, &bar.own_full);
             tile_fetch<S::BOXES>(vs, &a.qkv, (a.b.n_q + a.b.n_kv + p.head) * HD, (int)p.row0 + p.own, S::OWN, &bar.own_full);
+            int stop = query_end<BOUNDS>(a, p, S::OWN);
             for (int head = p.head * per; head < (p.head + 1) * per; head++)
-                for (int q0 = p.own; q0 < p.n; q0 += 64, n++) {
+                for (int q0 = p.own; q0 < stop; q0 += 64, n++) {
                     int stage = n % S::STAGES, row = (int)p.row0 + q0;
                     barrier_wait(&bar.empty[stage], ~(n / S::STAGES) & 1);
                     barrier_expect(&bar.full[stage], 2 * S::STEP_BYTES + 2 * S::STAT_BYTES);
@@ -171,7 +193,7 @@ __global__ void __launch_bounds__(dkdv_shape<HD>::THREADS, 1) dkdv_hopper_kernel
         return;
     }
     registers_take<HD == 128 ? 240 : 232>();
-    float scale = 1.0f / sqrtf((float)HD), c = LOG2E * scale;
+    float scale = 1.0f / sqrtf((float)HD), c = BOUNDS && a.b.bounds.cap > 0 ? LOG2E : LOG2E * scale;
     uint32_t n_work = 0, n = 0, k_at = shared_at(ks) + group * S::PIECE, v_at = shared_at(vs) + group * S::PIECE;
     for (;; n_work++) {
         barrier_wait(&bar.work_full, n_work & 1);
@@ -186,13 +208,15 @@ __global__ void __launch_bounds__(dkdv_shape<HD>::THREADS, 1) dkdv_hopper_kernel
         for (int i = 0; i < HD / 2; i++)
             dk[i] = dv[i] = 0;
         barrier_wait(&bar.own_full, n_work & 1);
+        int stop = query_end<BOUNDS>(a, p, S::OWN);
         for (int head = 0; head < per; head++)
-            for (int q0 = p.own; q0 < p.n; q0 += 64, n++) {
+            for (int q0 = p.own; q0 < stop; q0 += 64, n++) {
                 int stage = n % S::STAGES, first = p.own + group * 64;
                 barrier_wait(&bar.full[stage], n / S::STAGES & 1);
-                if (q0 >= first) {    // else all queries are before the keys
+                // else all queries are before the keys, or see none of them any more
+                if (q0 >= first && (!BOUNDS || q0 < first + 63 + a.b.bounds.window)) {
                     uint8_t *q = qs + stage * S::STEP_BYTES, *d = ds + stage * S::STEP_BYTES;
-                    float *lse = stat + stage * 128, *dot = lse + 64, s[32], dp[32];
+                    float *lse = stat + stage * 128, *dot = lse + 64, s[32], dp[32], slope[8];
                     uint32_t w[4][4], q_at = shared_at(q), d_at = shared_at(d);
                     if (p.n - q0 < 64) {    // nothing comes from what is after the sequence
                         rows_clear<S::BOXES>(q, p.n - q0, 64);
@@ -217,17 +241,22 @@ __global__ void __launch_bounds__(dkdv_shape<HD>::THREADS, 1) dkdv_hopper_kernel
                     for (int j = 0; j < 8; j++) {
                         float2 l = *(const float2 *)&lse[j * 8 + lane % 4 * 2];
 #pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            s[4 * j + e] = weight_of(s[4 * j + e], c, e % 2 ? l.y : l.x);
+                        for (int e = 0; e < 4; e++) {
+                            float z = score_of<BOUNDS>(s[4 * j + e], a.b.bounds, &slope[BOUNDS ? j % 2 * 4 + e : 0]);
+                            s[4 * j + e] = weight_of(z, c, e % 2 ? l.y : l.x);
+                        }
+                        if (BOUNDS && j % 2)    // weights for dV now, weights times slopes for dS from here on
+                            weights_finish(w[j / 2], s, slope, j / 2, first + warp * 16 + lane / 4, q0 + lane % 4 * 2, a.b.bounds);
                     }
-                    if (q0 == first)
+                    if (!BOUNDS && q0 == first)
 #pragma unroll
                         for (int i = 0; i < 32; i++)
                             if (warp * 16 + lane / 4 + i / 2 % 2 * 8 > i / 4 * 8 + lane % 4 * 2 + i % 2)
                                 s[i] = 0;
+                    if (!BOUNDS)
 #pragma unroll
-                    for (int k = 0; k < 4; k++)
-                        left_of(w[k], s, k);
+                        for (int k = 0; k < 4; k++)
+                            left_of(w[k], s, k);
                     pin(dv);
                     products_begin();
 #pragma unroll
@@ -273,7 +302,8 @@ __global__ void __launch_bounds__(dkdv_shape<HD>::THREADS, 1) dkdv_hopper_kernel
 #endif
 }
 
-template <int HD> __global__ void __launch_bounds__(dq_shape<HD>::THREADS, 1) dq_hopper_kernel(const __grid_constant__ bwd_hopper_args a)
+template <int HD, bool BOUNDS>
+__global__ void __launch_bounds__(dq_shape<HD>::THREADS, 1) dq_hopper_kernel(const __grid_constant__ bwd_hopper_args a)
 {
 #ifdef HOPPER_CODE
     using S = dq_shape<HD>;
@@ -300,7 +330,7 @@ template <int HD> __global__ void __launch_bounds__(dq_shape<HD>::THREADS, 1) dq
             tile_fetch<S::BOXES>(qs, &a.qkv, p.head * HD, (int)p.row0 + p.own, S::OWN, &bar.own_full);
             tile_fetch<S::BOXES>(ds, &a.dout, p.head * HD, (int)p.row0 + p.own, S::OWN, &bar.own_full);
             int stop = min(p.n, p.own + S::OWN), col = (a.b.n_q + p.head / per) * HD;
-            for (int k0 = 0; k0 < stop; k0 += S::KEYS, n++) {
+            for (int k0 = BOUNDS ? first_key(a.b.bounds, p.own) / S::KEYS * S::KEYS : 0; k0 < stop; k0 += S::KEYS, n++) {
                 int stage = n % S::DQ_STAGES;
                 barrier_wait(&bar.empty[stage], ~(n / S::DQ_STAGES) & 1);
                 barrier_expect(&bar.full[stage], 2 * S::KEYS_BYTES);
@@ -312,7 +342,7 @@ template <int HD> __global__ void __launch_bounds__(dq_shape<HD>::THREADS, 1) dq
         return;
     }
     registers_take<S::GROUPS == 3 ? 160 : 232>();
-    float scale = 1.0f / sqrtf((float)HD), c = LOG2E * scale;
+    float scale = 1.0f / sqrtf((float)HD), c = BOUNDS && a.b.bounds.cap > 0 ? LOG2E : LOG2E * scale;
     uint32_t n_work = 0, n = 0, q_at = shared_at(qs) + group * S::PIECE, d_at = shared_at(ds) + group * S::PIECE;
     for (;; n_work++) {
         barrier_wait(&bar.work_full, n_work & 1);
@@ -334,10 +364,11 @@ template <int HD> __global__ void __launch_bounds__(dq_shape<HD>::THREADS, 1) dq
             dot[r] = a.dot[at];
         }
         barrier_wait(&bar.own_full, n_work & 1);
-        for (int k0 = 0; k0 < stop; k0 += S::KEYS, n++) {
+        for (int k0 = BOUNDS ? first_key(a.b.bounds, p.own) / S::KEYS * S::KEYS : 0; k0 < stop; k0 += S::KEYS, n++) {
             int stage = n % S::DQ_STAGES;
             barrier_wait(&bar.full[stage], n / S::DQ_STAGES & 1);
-            if (k0 <= first + 63) {    // else all keys are after the queries
+            // else all keys are after the queries, or before their windows
+            if (k0 <= first + 63 && (!BOUNDS || k0 + S::KEYS > first_key(a.b.bounds, first))) {
                 uint8_t *k_of = ks + stage * S::KEYS_BYTES, *v_of = vs + stage * S::KEYS_BYTES;
                 uint32_t k_at = shared_at(k_of), v_at = shared_at(v_of), w[S::KEYS / 16][4];
                 float s[S::KEYS / 2], dp[S::KEYS / 2];
@@ -359,9 +390,14 @@ template <int HD> __global__ void __launch_bounds__(dq_shape<HD>::THREADS, 1) dq
                 products_wait<1>();
                 pin(s);
 #pragma unroll
-                for (int i = 0; i < S::KEYS / 2; i++)
-                    s[i] = weight_of(s[i], c, lse[i / 2 % 2]);
-                if (k0 + S::KEYS - 1 > first)
+                for (int i = 0; i < S::KEYS / 2; i++) {
+                    float slope, z = score_of<BOUNDS>(s[i], a.b.bounds, &slope);
+                    s[i] = weight_of(z, c, lse[i / 2 % 2]);
+                    int behind = first + row + i / 2 % 2 * 8 - (k0 + i / 4 * 8 + lane % 4 * 2 + i % 2);
+                    if (BOUNDS)
+                        s[i] = behind < 0 || behind >= a.b.bounds.window ? 0 : s[i] * slope;
+                }
+                if (!BOUNDS && k0 + S::KEYS - 1 > first)
 #pragma unroll
                     for (int i = 0; i < S::KEYS / 2; i++)
                         if (k0 + i / 4 * 8 + lane % 4 * 2 + i % 2 > first + row + i / 2 % 2 * 8)
@@ -399,12 +435,14 @@ template <int HD> __global__ void __launch_bounds__(dq_shape<HD>::THREADS, 1) dq
 }
 
 /* --- launching ------------------------------------------------------------------------------------------------------- */
-template <int HD>
+template <int HD, bool BOUNDS>
 static bool bwd_hopper_launch(struct cuda_device *cu, const bwd_args &b, int64_t n, int64_t n_seq, int64_t max_len, struct error *err)
 {
     using DKDV = dkdv_shape<HD>;
     using DQ = dq_shape<HD>;
     const char *op = "attn_bwd";
+    auto *dkdv = dkdv_hopper_kernel<HD, BOUNDS>;
+    auto *dq = dq_hopper_kernel<HD, BOUNDS>;
     int64_t wide = (int64_t)(b.n_q + 2 * b.n_kv) * HD, out_wide = (int64_t)b.n_q * HD, stat_rows = attn_stat_rows(n, n_seq);
     int64_t dkdv_tiles = blocks_for(max_len, DKDV::OWN), dq_tiles = blocks_for(max_len, DQ::OWN);
     int64_t dkdv_work = dkdv_tiles * b.n_kv * n_seq, dq_work = dq_tiles * b.n_q * n_seq;
@@ -418,21 +456,29 @@ static bool bwd_hopper_launch(struct cuda_device *cu, const bwd_args &b, int64_t
     if (n > INT32_MAX - 1024 || dkdv_work + dq_work > INT32_MAX - 1024 || b.n_q > 65535)
         return error_set(err, ERR_SHAPE, "%s: %" PRId64 " rows, %" PRId64 " pieces of work in one call", op, n, dkdv_work + dq_work);
     if (!tensor_map_make(&a.qkv, b.qkv, wide, n, wide, op, err) || !tensor_map_make(&a.dout, b.dout, out_wide, n, out_wide, op, err)
-        || !cuda_ok(cudaFuncSetAttribute(dkdv_hopper_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, DKDV::DKDV_BYTES), op, err)
-        || !cuda_ok(cudaFuncSetAttribute(dq_hopper_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, DQ::DQ_BYTES), op, err))
+        || !cuda_ok(cudaFuncSetAttribute(dkdv, cudaFuncAttributeMaxDynamicSharedMemorySize, DKDV::DKDV_BYTES), op, err)
+        || !cuda_ok(cudaFuncSetAttribute(dq, cudaFuncAttributeMaxDynamicSharedMemorySize, DQ::DQ_BYTES), op, err))
         return false;
     stat_kernel<HD>
         <<<dim3(blocks_for(max_len, stat_shape<HD>::ROWS), (unsigned)b.n_q, (unsigned)n_seq), 128, 0, cu->stream>>>(b, stat_rows);
-    dkdv_hopper_kernel<HD><<<(unsigned)(dkdv_work < cu->n_sm ? dkdv_work : cu->n_sm), DKDV::THREADS, DKDV::DKDV_BYTES, cu->stream>>>(a);
+    dkdv<<<(unsigned)(dkdv_work < cu->n_sm ? dkdv_work : cu->n_sm), DKDV::THREADS, DKDV::DKDV_BYTES, cu->stream>>>(a);
     a.n_tile = (int)dq_tiles;
-    dq_hopper_kernel<HD><<<(unsigned)(dq_work < cu->n_sm ? dq_work : cu->n_sm), DQ::THREADS, DQ::DQ_BYTES, cu->stream>>>(a);
+    dq<<<(unsigned)(dq_work < cu->n_sm ? dq_work : cu->n_sm), DQ::THREADS, DQ::DQ_BYTES, cu->stream>>>(a);
     return launch_ok(op, err);
 }
-bool hopper_bwd(struct cuda_device *cu, const bwd_args &a, int hd, int64_t n, int64_t n_seq, int64_t max_len, struct error *err)
+template <bool BOUNDS>
+static bool bwd_hopper_by_size(struct cuda_device *cu, const bwd_args &a, int hd, int64_t n, int64_t n_seq, int64_t max_len,
+                               struct error *err)
 {
     switch (hd) {
-    case 64: return bwd_hopper_launch<64>(cu, a, n, n_seq, max_len, err);
-    case 96: return bwd_hopper_launch<96>(cu, a, n, n_seq, max_len, err);
+    case 64: return bwd_hopper_launch<64, BOUNDS>(cu, a, n, n_seq, max_len, err);
+    case 96: return bwd_hopper_launch<96, BOUNDS>(cu, a, n, n_seq, max_len, err);
     }
-    return bwd_hopper_launch<128>(cu, a, n, n_seq, max_len, err);
+    return bwd_hopper_launch<128, BOUNDS>(cu, a, n, n_seq, max_len, err);
+}
+bool hopper_bwd(struct cuda_device *cu, const bwd_args &a, bool bounded, int hd, int64_t n, int64_t n_seq, int64_t max_len,
+                struct error *err)
+{
+    return bounded ? bwd_hopper_by_size<true>(cu, a, hd, n, n_seq, max_len, err)
+                   : bwd_hopper_by_size<false>(cu, a, hd, n, n_seq, max_len, err);
 }

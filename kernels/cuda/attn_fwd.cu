@@ -9,7 +9,7 @@
 
 /* One block of 64 queries of a head, each warp 16 of them against all tiles. The keys of the next tile are loaded while this one's
  * values are multiplied, and the values while its scores are. */
-template <int HD> __global__ void __launch_bounds__(128) attn_fwd_kernel(fwd_args a)
+template <int HD, bool BOUNDS> __global__ void __launch_bounds__(128) attn_fwd_kernel(fwd_args a)
 {
     extern __shared__ __align__(16) bf16 smem[];
     constexpr int LD = tile<HD>::LD, STEPS = tile<HD>::STEPS, COLS = tile<HD>::COLS, KEYS = tile<HD>::KEYS;
@@ -24,9 +24,10 @@ template <int HD> __global__ void __launch_bounds__(128) attn_fwd_kernel(fwd_arg
     int64_t q_step = (int64_t)(a.n_q + 2 * a.n_kv) * HD;
     const bf16 *q = (const bf16 *)a.qkv + view.row0 * q_step + (int64_t)head * HD;
     int n_row = min(64, view.n_row - q0), first_pos = view.kv_len - view.n_row + q0, n_tile = (first_pos + n_row - 1) / KEYS + 1;
+    int t0 = BOUNDS ? first_key(a.bounds, first_pos) / KEYS : 0;
     tile_load<HD>(qs, q + q0 * q_step, q_step, n_row);
     copy_commit();
-    keys_load<HD>(ks, src.k, src, 0, view.kv_len);
+    keys_load<HD>(ks, src.k, src, t0, view.kv_len);
     copy_commit();
     copy_wait<1>();
     __syncthreads();
@@ -35,15 +36,15 @@ template <int HD> __global__ void __launch_bounds__(128) attn_fwd_kernel(fwd_arg
     for (int k = 0; k < STEPS && !Q_STAYS; k++)
         left_load<HD>(qf[k], qs, warp * 16, k);
     __syncthreads();
-    keys_load<HD>(vs, src.v, src, 0, view.kv_len);
+    keys_load<HD>(vs, src.v, src, t0, view.kv_len);
     copy_commit();
-    float o[COLS][4] = {}, l[2] = {}, m[2] = { -INFINITY, -INFINITY }, c = LOG2E / sqrtf((float)HD);
+    float o[COLS][4] = {}, l[2] = {}, m[2] = { -INFINITY, -INFINITY }, c = exponent_factor<HD, BOUNDS>(a.bounds);
     int pos[2];    // of this lane's two rows; rows after the end see all keys and are not stored
     pos[0] = first_pos + warp * 16 + lane / 4;
     pos[1] = pos[0] + 8;
     for (int r = 0; r < 2; r++)
         pos[r] = min(pos[r], view.kv_len - 1);
-    for (int t = 0; t < n_tile; t++) {
+    for (int t = t0; t < n_tile; t++) {
         copy_wait<1>();
         __syncthreads();
         float p[KEYS / 2], alpha[2];
@@ -66,8 +67,10 @@ template <int HD> __global__ void __launch_bounds__(128) attn_fwd_kernel(fwd_arg
         if (t + 1 < n_tile)
             keys_load<HD>(ks, src.k, src, t + 1, view.kv_len);
         copy_commit();
-        tile_mask<KEYS>(p, t * KEYS + lane % 4 * 2, pos);
-        tile_weights<KEYS>(p, m, l, alpha, c);
+        if (BOUNDS)
+            scores_cap(p, a.bounds);
+        tile_mask<KEYS, BOUNDS>(p, t * KEYS + lane % 4 * 2, pos, a.bounds);
+        tile_weights<KEYS, BOUNDS>(p, m, l, alpha, c);
 #pragma unroll
         for (int j = 0; j < COLS; j++)
 #pragma unroll
@@ -104,13 +107,13 @@ template <int HD> __global__ void __launch_bounds__(128) attn_fwd_kernel(fwd_arg
         for (int j = 0; j < COLS; j++)
             *(uint32_t *)((bf16 *)a.out + at * HD + j * 8 + lane % 4 * 2) = pack2(o[j][2 * r] * inv, o[j][2 * r + 1] * inv);
         if (a.lse && lane % 4 == 0)
-            a.lse[at] = m[r] / sqrtf((float)HD) + logf(sum);
+            a.lse[at] = lse_from<HD, BOUNDS>(a.bounds, m[r], sum);
     }
 }
 
 /* One query per sequence: the rows of the tile are the heads of the group (at most 16). Each warp has a quarter of a tile's keys,
  * then a share of the head's columns. */
-template <int HD> __global__ void __launch_bounds__(128) attn_decode_kernel(fwd_args a)
+template <int HD, bool BOUNDS> __global__ void __launch_bounds__(128) attn_decode_kernel(fwd_args a)
 {
     extern __shared__ __align__(16) bf16 smem[];
     constexpr int LD = tile<HD>::LD, STEPS = tile<HD>::STEPS, COLS = tile<HD>::COLS, OWN = (COLS + 7) / 8, KEYS = tile<HD>::KEYS,
@@ -124,10 +127,10 @@ template <int HD> __global__ void __launch_bounds__(128) attn_decode_kernel(fwd_
     kv_source src = source_of<HD>(a, view, s, kv_head);
     bf16 *ks = smem, *vs = smem + KEYS * LD;
     const bf16 *q = (const bf16 *)a.qkv + view.row0 * (int64_t)(a.n_q + 2 * a.n_kv) * HD + (int64_t)kv_head * group * HD;
-    int n_tile = (view.kv_len - 1) / KEYS + 1;
+    int n_tile = (view.kv_len - 1) / KEYS + 1, first = BOUNDS ? first_key(a.bounds, view.kv_len - 1) : 0, t0 = first / KEYS;
     tile_load<HD>(vs, q, HD, group);
     copy_commit();
-    keys_load<HD>(ks, src.k, src, 0, view.kv_len);
+    keys_load<HD>(ks, src.k, src, t0, view.kv_len);
     copy_commit();
     copy_wait<1>();
     __syncthreads();
@@ -136,10 +139,10 @@ template <int HD> __global__ void __launch_bounds__(128) attn_decode_kernel(fwd_
     for (int k = 0; k < STEPS; k++)
         left_load<HD>(qf[k], vs, 0, k);
     __syncthreads();
-    keys_load<HD>(vs, src.v, src, 0, view.kv_len);
+    keys_load<HD>(vs, src.v, src, t0, view.kv_len);
     copy_commit();
-    float o[2 * OWN][4] = {}, l[2] = {}, m[2] = { -INFINITY, -INFINITY }, c = LOG2E / sqrtf((float)HD);
-    for (int t = 0; t < n_tile; t++) {
+    float o[2 * OWN][4] = {}, l[2] = {}, m[2] = { -INFINITY, -INFINITY }, c = exponent_factor<HD, BOUNDS>(a.bounds);
+    for (int t = t0; t < n_tile; t++) {
         copy_wait<1>();
         __syncthreads();
         float p[N][4] = {}, top[2] = { -INFINITY, -INFINITY };
@@ -153,14 +156,17 @@ template <int HD> __global__ void __launch_bounds__(128) attn_decode_kernel(fwd_
                 mma(p[j + 1], qf[k], b[2], b[3]);
             }
 #pragma unroll
-        for (int j = 0; j < N; j++)
+        for (int j = 0; j < N; j++) {
+            if (BOUNDS)
+                scores_cap(p[j], a.bounds);
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int key = t * KEYS + warp * (KEYS / 4) + j * 8 + lane % 4 * 2 + e % 2;
-                if (key >= view.kv_len)
+                if (key >= view.kv_len || (BOUNDS && key < first))
                     p[j][e] = -INFINITY;
                 top[e / 2] = fmaxf(top[e / 2], p[j][e]);
             }
+        }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             top[r] = row_max(top[r]);
@@ -176,7 +182,7 @@ template <int HD> __global__ void __launch_bounds__(128) attn_decode_kernel(fwd_
         for (int r = 0; r < 2; r++) {
             int row = lane / 4 + 8 * r;
             float next = fmaxf(fmaxf(top_of[0][row], top_of[1][row]), fmaxf(top_of[2][row], top_of[3][row]));
-            float mc = maximum_move(&m[r], &alpha[r], next, c), pair[N];
+            float mc = maximum_move<BOUNDS>(&m[r], &alpha[r], next, c), pair[N];
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 float w0 = weight_of(p[j][2 * r], c, mc), w1 = weight_of(p[j][2 * r + 1], c, mc);
@@ -247,9 +253,9 @@ template <int HD> __global__ static void attn_fwd_f32_kernel(fwd_args a)
     for (int j = lane; j < HD; j += 32)
         q_of[warp][j] = q[j];
     __syncwarp();
-    int n_key = view.kv_len - view.n_row + row + 1;
+    int n_key = view.kv_len - view.n_row + row + 1, first = first_key(a.bounds, n_key - 1);
     float o[OWN] = {}, l = 0, m = -INFINITY, scale = 1.0f / sqrtf((float)HD);
-    for (int t = 0; t < n_key; t += 32) {
+    for (int t = first / 32 * 32; t < n_key; t += 32) {
         int key = min(t + lane, n_key - 1), width = min(32, n_key - t);
         const float *k = (const float *)a.qkv + (view.row0 + key) * step + (int64_t)(a.n_q + kv_head) * HD;
         int64_t v_step = step;
@@ -260,10 +266,10 @@ template <int HD> __global__ static void attn_fwd_f32_kernel(fwd_args a)
             v = page + ((int64_t)(a.n_kv + kv_head) * ATTN_TILE + t % ATTN_TILE) * HD;
             v_step = HD;
         }
-        float z = 0;
+        float z = 0, slope;
         for (int j = 0; j < HD; j++)
             z = __fmaf_rn(q_of[warp][j], k[j], z);
-        z = lane < width ? z * scale : -INFINITY;
+        z = lane < width && t + lane >= first ? score_exact(z * scale, a.bounds, &slope) : -INFINITY;
         float next = fmaxf(m, warp_max(z)), alpha = expf(m - next), p = expf(z - next);
         m = next;
         l = l * alpha + warp_sum(p);
@@ -298,7 +304,7 @@ static bool attn_sizes_ok(const char *op, struct attn_heads h, int64_t n_seq, st
                          op, h.n_q, h.n_kv, h.hd, n_seq);
     return true;
 }
-template <int HD>
+template <int HD, bool BOUNDS>
 static bool fwd_launch(struct cuda_device *cu, const fwd_args &a, enum dtype t, int64_t n_row, int64_t n_seq, int64_t max_q, const char *op,
                        struct error *err)
 {
@@ -308,29 +314,39 @@ static bool fwd_launch(struct cuda_device *cu, const fwd_args &a, enum dtype t, 
         return launch_ok(op, err);
     }
     if (max_q == 1 && a.n_q / a.n_kv <= 16 && !a.lse) {
-        if (!cuda_ok(cudaFuncSetAttribute(attn_decode_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), op, err))
+        auto *kernel = attn_decode_kernel<HD, BOUNDS>;
+        if (!cuda_ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), op, err))
             return false;
-        attn_decode_kernel<HD><<<dim3((unsigned)a.n_kv, (unsigned)n_seq), 128, bytes, cu->stream>>>(a);
+        kernel<<<dim3((unsigned)a.n_kv, (unsigned)n_seq), 128, bytes, cu->stream>>>(a);
         return launch_ok(op, err);
     }
     if (cu->hopper && HD >= 64)
-        return hopper_fwd(cu, a, HD, n_row, n_seq, max_q, op, err);
-    if (!cuda_ok(cudaFuncSetAttribute(attn_fwd_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, fwd_bytes), op, err))
+        return hopper_fwd(cu, a, BOUNDS, HD, n_row, n_seq, max_q, op, err);
+    auto *kernel = attn_fwd_kernel<HD, BOUNDS>;
+    if (!cuda_ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, fwd_bytes), op, err))
         return false;
-    attn_fwd_kernel<HD><<<dim3(blocks_for(max_q, 64), (unsigned)a.n_q, (unsigned)n_seq), 128, fwd_bytes, cu->stream>>>(a);
+    kernel<<<dim3(blocks_for(max_q, 64), (unsigned)a.n_q, (unsigned)n_seq), 128, fwd_bytes, cu->stream>>>(a);
     return launch_ok(op, err);
 }
-static bool fwd_run(struct cuda_device *cu, const fwd_args &a, int hd, enum dtype t, int64_t n_row, int64_t n_seq, int64_t max_q,
-                    const char *op, struct error *err)
+template <bool BOUNDS>
+static bool fwd_by_size(struct cuda_device *cu, const fwd_args &a, int hd, enum dtype t, int64_t n_row, int64_t n_seq, int64_t max_q,
+                        const char *op, struct error *err)
 {
     switch (hd) {
-    case 16: return fwd_launch<16>(cu, a, t, n_row, n_seq, max_q, op, err);
-    case 32: return fwd_launch<32>(cu, a, t, n_row, n_seq, max_q, op, err);
-    case 64: return fwd_launch<64>(cu, a, t, n_row, n_seq, max_q, op, err);
-    case 96: return fwd_launch<96>(cu, a, t, n_row, n_seq, max_q, op, err);
-    case 128: return fwd_launch<128>(cu, a, t, n_row, n_seq, max_q, op, err);
+    case 16: return fwd_launch<16, BOUNDS>(cu, a, t, n_row, n_seq, max_q, op, err);
+    case 32: return fwd_launch<32, BOUNDS>(cu, a, t, n_row, n_seq, max_q, op, err);
+    case 64: return fwd_launch<64, BOUNDS>(cu, a, t, n_row, n_seq, max_q, op, err);
+    case 96: return fwd_launch<96, BOUNDS>(cu, a, t, n_row, n_seq, max_q, op, err);
+    case 128: return fwd_launch<128, BOUNDS>(cu, a, t, n_row, n_seq, max_q, op, err);
     }
-    return fwd_launch<256>(cu, a, t, n_row, n_seq, max_q, op, err);
+    return fwd_launch<256, BOUNDS>(cu, a, t, n_row, n_seq, max_q, op, err);
+}
+/* max_len: an upper bound on the keys of a sequence, also in later runs of what is being recorded. */
+static bool fwd_run(struct cuda_device *cu, const fwd_args &a, int hd, enum dtype t, int64_t n_row, int64_t n_seq, int64_t max_q,
+                    int64_t max_len, const char *op, struct error *err)
+{
+    return bounds_matter(a.bounds, max_len) ? fwd_by_size<true>(cu, a, hd, t, n_row, n_seq, max_q, op, err)
+                                            : fwd_by_size<false>(cu, a, hd, t, n_row, n_seq, max_q, op, err);
 }
 extern "C" bool attn_fwd_cuda(struct device *dev, const struct attn_fwd *a, struct error *err)
 {
@@ -350,8 +366,9 @@ extern "C" bool attn_fwd_cuda(struct device *dev, const struct attn_fwd *a, stru
                    .page = NULL,
                    .max_page = 0,
                    .n_q = a->heads.n_q,
-                   .n_kv = a->heads.n_kv };
-    return fwd_run(cuda_of(dev), f, a->heads.hd, a->dtype, a->n, a->n_seq, max_q, "attn_fwd", err);
+                   .n_kv = a->heads.n_kv,
+                   .bounds = bounds_make(a->bounds, a->heads.hd) };
+    return fwd_run(cuda_of(dev), f, a->heads.hd, a->dtype, a->n, a->n_seq, max_q, max_q, "attn_fwd", err);
 }
 extern "C" bool attn_paged_cuda(struct device *dev, const struct attn_paged *a, struct error *err)
 {
@@ -371,6 +388,7 @@ extern "C" bool attn_paged_cuda(struct device *dev, const struct attn_paged *a, 
                    .page = a->page,
                    .max_page = a->max_page,
                    .n_q = a->heads.n_q,
-                   .n_kv = a->heads.n_kv };
-    return fwd_run(cuda_of(dev), f, a->heads.hd, a->dtype, a->n, a->n_seq, max_q, "attn_paged", err);
+                   .n_kv = a->heads.n_kv,
+                   .bounds = bounds_make(a->bounds, a->heads.hd) };
+    return fwd_run(cuda_of(dev), f, a->heads.hd, a->dtype, a->n, a->n_seq, max_q, a->max_page * CUDA_PAGE_TOK, "attn_paged", err);
 }

@@ -54,8 +54,12 @@ template <int HD> __device__ static inline piece work_next(const hopper_args &a,
             return p;
     }
 }
-/* Tiles of keys that the queries of a piece see. */
-template <int HD> __device__ static inline int tiles_of(const piece &p)
+/* Tiles of keys that the queries of a piece see: the first, and the one after the last. */
+template <int HD, bool BOUNDS> __device__ static inline int tile_first(const hopper_args &a, const piece &p)
+{
+    return BOUNDS ? first_key(a.f.bounds, p.kv_len - p.n_row + p.q0) / shape<HD>::KEYS : 0;
+}
+template <int HD> __device__ static inline int tile_end(const piece &p)
 {
     int n_row = min(shape<HD>::ROWS, p.n_row - p.q0), first_pos = p.kv_len - p.n_row + p.q0;
     return (first_pos + n_row - 1) / shape<HD>::KEYS + 1;
@@ -82,7 +86,8 @@ __device__ static inline void keys_fetch(uint8_t *to, const hopper_args &a, cons
 }
 #endif
 
-template <int HD> __global__ void __launch_bounds__(shape<HD>::THREADS, 1) attn_hopper_kernel(const __grid_constant__ hopper_args a)
+template <int HD, bool BOUNDS>
+__global__ void __launch_bounds__(shape<HD>::THREADS, 1) attn_hopper_kernel(const __grid_constant__ hopper_args a)
 {
 #ifdef HOPPER_CODE
     using S = shape<HD>;
@@ -124,14 +129,14 @@ template <int HD> __global__ void __launch_bounds__(shape<HD>::THREADS, 1) attn_
                 for (int g = 0; g < S::GROUPS; g++)
                     box_load(qs + box * S::Q_BOX + g * S::PIECE, &a.q, p.head * HD + box * BOX_COLS, (int)p.row0 + p.q0 + g * 64,
                              &bar.q_full);
-            int n_tile = tiles_of<HD>(p);
-            for (int t = 0; t <= n_tile; t++) {
+            int t0 = tile_first<HD, BOUNDS>(a, p), n_tile = tile_end<HD>(p);
+            for (int t = t0; t <= n_tile; t++) {
                 if (t < n_tile) {
                     barrier_wait(&bar.k_empty[nk % S::STAGES], ~(nk / S::STAGES) & 1);
                     keys_fetch<HD>(ks + nk % S::STAGES * S::KV_BYTES, a, p, seq, t, 0, &bar.k_full[nk % S::STAGES]);
                     nk++;
                 }
-                if (t > 0) {
+                if (t > t0) {
                     barrier_wait(&bar.v_empty[nv % S::STAGES], ~(nv / S::STAGES) & 1);
                     keys_fetch<HD>(vs + nv % S::STAGES * S::KV_BYTES, a, p, seq, t - 1, 1, &bar.v_full[nv % S::STAGES]);
                     nv++;
@@ -148,7 +153,7 @@ template <int HD> __global__ void __launch_bounds__(shape<HD>::THREADS, 1) attn_
     int after = group + 1 == S::GROUPS ? 0 : group + 1;
     if (group == S::GROUPS - 1)
         meet_pass(MINE + 0, 256);    // the first group begins
-    float c = LOG2E / sqrtf((float)HD);
+    float c = exponent_factor<HD, BOUNDS>(a.f.bounds);
     uint32_t n_work = 0, nk = 0, nv = 0;
     for (;; n_work++) {
         barrier_wait(&bar.work_full, n_work & 1);
@@ -158,7 +163,7 @@ template <int HD> __global__ void __launch_bounds__(shape<HD>::THREADS, 1) attn_
             barrier_arrive(&bar.work_empty);
         if (p.q0 < 0)
             break;
-        int first = p.kv_len - p.n_row + p.q0 + group * 64, n_tile = tiles_of<HD>(p), pos[2];
+        int first = p.kv_len - p.n_row + p.q0 + group * 64, t0 = tile_first<HD, BOUNDS>(a, p), n_tile = tile_end<HD>(p), pos[2];
         pos[0] = min(first + warp * 16 + lane / 4, p.kv_len - 1);    // rows after the end see all keys and are not stored
         pos[1] = min(first + warp * 16 + lane / 4 + 8, p.kv_len - 1);
         float o[S::PARTS][S::PART / 2], s[S::KEYS / 2], l[2] = {}, m[2] = { -INFINITY, -INFINITY }, alpha[2];
@@ -188,9 +193,12 @@ template <int HD> __global__ void __launch_bounds__(shape<HD>::THREADS, 1) attn_
             products_commit();
         };
         auto weights = [&](int t) {
-            if ((t + 1) * S::KEYS - 1 > min(first, p.kv_len - 1))
-                tile_mask<S::KEYS>(s, t * S::KEYS + lane % 4 * 2, pos);
-            tile_weights<S::KEYS>(s, m, l, alpha, c);
+            if (BOUNDS)
+                scores_cap(s, a.f.bounds);
+            if ((t + 1) * S::KEYS - 1 > min(first, p.kv_len - 1)
+                || (BOUNDS && t * S::KEYS < first_key(a.f.bounds, min(first + 63, p.kv_len - 1))))
+                tile_mask<S::KEYS, BOUNDS>(s, t * S::KEYS + lane % 4 * 2, pos, a.f.bounds);
+            tile_weights<S::KEYS, BOUNDS>(s, m, l, alpha, c);
         };
         auto weights_pack = [&]() {
 #pragma unroll
@@ -208,9 +216,9 @@ template <int HD> __global__ void __launch_bounds__(shape<HD>::THREADS, 1) attn_
         if (lane == 0)
             barrier_arrive(&bar.k_empty[nk % S::STAGES]);
         nk++;
-        weights(0);
+        weights(t0);
         weights_pack();
-        for (int t = 1; t < n_tile; t++) {
+        for (int t = t0 + 1; t < n_tile; t++) {
             barrier_wait(&bar.k_full[nk % S::STAGES], nk / S::STAGES & 1);
             meet(MINE + group, 256);
             pin(s);
@@ -271,7 +279,7 @@ template <int HD> __global__ void __launch_bounds__(shape<HD>::THREADS, 1) attn_
             for (int x = 0; x < S::PARTS; x++)
                 row_store<S::PART>((bf16 *)a.f.out + at * HD + x * S::PART, o[x], r, inv, row < p.n_row);
             if (a.f.lse && lane % 4 == 0 && row < p.n_row)
-                a.f.lse[at] = m[r] / sqrtf((float)HD) + logf(sum);
+                a.f.lse[at] = lse_from<HD, BOUNDS>(a.f.bounds, m[r], sum);
         }
     }
 #endif
@@ -304,11 +312,12 @@ bool tensor_map_make(CUtensorMap *map, const void *at, int64_t cols, int64_t row
     return r == CUDA_SUCCESS
            || error_set(err, ERR_INTERNAL, "%s: no tensor map of %" PRId64 " x %" PRId64 " (CUDA's %d)", op, rows, cols, (int)r);
 }
-template <int HD>
+template <int HD, bool BOUNDS>
 static bool hopper_launch(struct cuda_device *cu, const fwd_args &f, int64_t n_row, int64_t n_seq, int64_t max_q, const char *op,
                           struct error *err)
 {
     using S = shape<HD>;
+    auto *kernel = attn_hopper_kernel<HD, BOUNDS>;
     hopper_args a = { .f = f, .n_tile = (int)blocks_for(max_q, S::ROWS), .n_seq = (int)n_seq, .turn = cu->turn };
     int64_t wide = (int64_t)(f.n_q + 2 * f.n_kv) * HD, n_work = (int64_t)a.n_tile * f.n_q * n_seq;
     if (n_row > INT32_MAX || n_work > INT32_MAX - 1024)
@@ -316,19 +325,26 @@ static bool hopper_launch(struct cuda_device *cu, const fwd_args &f, int64_t n_r
     if (!tensor_map_make(&a.q, f.qkv, wide, n_row, wide, op, err)
         || !(f.kv_len ? tensor_map_make(&a.kv, f.kv, HD, INT32_MAX, HD, op, err)
                       : tensor_map_make(&a.kv, f.qkv, wide, n_row, wide, op, err))
-        || !cuda_ok(cudaFuncSetAttribute(attn_hopper_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES), op, err))
+        || !cuda_ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES), op, err))
         return false;
     unsigned grid = (unsigned)(n_work < cu->n_sm ? n_work : cu->n_sm);
-    attn_hopper_kernel<HD><<<grid, S::THREADS, S::BYTES, cu->stream>>>(a);
+    kernel<<<grid, S::THREADS, S::BYTES, cu->stream>>>(a);
     return launch_ok(op, err);
 }
-bool hopper_fwd(struct cuda_device *cu, const fwd_args &f, int hd, int64_t n_row, int64_t n_seq, int64_t max_q, const char *op,
-                struct error *err)
+template <bool BOUNDS>
+static bool hopper_by_size(struct cuda_device *cu, const fwd_args &f, int hd, int64_t n_row, int64_t n_seq, int64_t max_q, const char *op,
+                           struct error *err)
 {
     switch (hd) {
-    case 64: return hopper_launch<64>(cu, f, n_row, n_seq, max_q, op, err);
-    case 96: return hopper_launch<96>(cu, f, n_row, n_seq, max_q, op, err);
-    case 128: return hopper_launch<128>(cu, f, n_row, n_seq, max_q, op, err);
+    case 64: return hopper_launch<64, BOUNDS>(cu, f, n_row, n_seq, max_q, op, err);
+    case 96: return hopper_launch<96, BOUNDS>(cu, f, n_row, n_seq, max_q, op, err);
+    case 128: return hopper_launch<128, BOUNDS>(cu, f, n_row, n_seq, max_q, op, err);
     }
-    return hopper_launch<256>(cu, f, n_row, n_seq, max_q, op, err);
+    return hopper_launch<256, BOUNDS>(cu, f, n_row, n_seq, max_q, op, err);
+}
+bool hopper_fwd(struct cuda_device *cu, const fwd_args &f, bool bounded, int hd, int64_t n_row, int64_t n_seq, int64_t max_q,
+                const char *op, struct error *err)
+{
+    return bounded ? hopper_by_size<true>(cu, f, hd, n_row, n_seq, max_q, op, err)
+                   : hopper_by_size<false>(cu, f, hd, n_row, n_seq, max_q, op, err);
 }

@@ -64,7 +64,6 @@ struct device *device_new_ref(struct error *err)
                             .what = "reference, double accumulators",
                             .kv_page_tok = HOST_PAGE_TOK,
                             .head_rows = 1 << 20,
-                            .attn_bounds = true,
                             .host_memory = true };
     return dev;
 }

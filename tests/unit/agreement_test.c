@@ -247,8 +247,6 @@ static void decoding_and_training_agree_to_the_bit(UNUSED void **state)
     static const char *const paths[] = { NULL, "avx512", "avx2", "scalar" };
     static const int all[] = { 0, 1, 2, 3 }, some[] = { 3, 1 }, one[] = { 2 };
     for (size_t c = 0; c < ARRAY_SIZE(shapes) * 2; c++) {
-        if (strncmp(device_name(), "cuda", 4) == 0 && shapes[c / 2].window)
-            continue;    // see device.attn_bounds
         float want[SEQS][NEW], got[SEQS][NEW];
         struct text t;
         struct engine e;

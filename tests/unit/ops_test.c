@@ -313,19 +313,21 @@ static bool rope_bwd_other_case(struct run *r)
     r->other = true;
     return rope_case(r, true);
 }
-/* Windows within a tile, over several, and on its edge; without a cap in one size. */
+/* Windows of one key, across tiles, none, and of a whole tile; without a cap in one size. */
 static struct attn_bounds bounds_of(const struct run *r)
 {
-    static const int64_t windows[N_SIZE] = { 1, 4, 0, 32 };
+    static const int64_t windows[N_SIZE] = { 1, 70, 0, 128 };
     return r->other ? (struct attn_bounds){ .window = windows[r->size], .cap = r->size == 1 ? 0 : 1.5f } : (struct attn_bounds){ 0 };
 }
 static const int32_t seq_sizes[N_SIZE][6] = { { 0, 1 }, { 0, 5, 5, 38 }, { 0, 100, 101, 133, 200 }, { 0, 61, 150 } };
 static const int n_seq_sizes[N_SIZE] = { 1, 3, 4, 2 };
+static const int32_t long_seq[] = { 0, 1, 131, 331 };    // so long that whole tiles are before a window
+static const int n_long_seq = 3;
 static const struct attn_heads wide_sizes[N_SIZE] = { { 3, 1, 96 }, { 2, 2, 96 }, { 4, 2, 256 }, { 2, 1, 256 } };
 static bool attn_fwd_with(struct run *r, struct attn_heads h)
 {
-    const int32_t *seq = seq_sizes[r->size];
-    int n_seq = n_seq_sizes[r->size];
+    const int32_t *seq = r->other ? long_seq : seq_sizes[r->size];
+    int n_seq = r->other ? n_long_seq : n_seq_sizes[r->size];
     int64_t n = seq[n_seq];
     return OP(r->dev, &r->err, attn_fwd, .qkv = values(r, n * (h.n_q + 2 * h.n_kv) * h.hd), .n = n, .n_seq = n_seq,
               .seq = put(r, seq, (size_t)(n_seq + 1) * 4), .seq_host = seq, .heads = h, .bounds = bounds_of(r), .dtype = r->dtype,
@@ -341,8 +343,8 @@ static bool attn_fwd_wide_case(struct run *r)
 }
 static bool attn_bwd_with(struct run *r, struct attn_heads h)
 {
-    const int32_t *seq = seq_sizes[r->size];
-    int n_seq = n_seq_sizes[r->size];
+    const int32_t *seq = r->other ? long_seq : seq_sizes[r->size];
+    int n_seq = r->other ? n_long_seq : n_seq_sizes[r->size];
     int64_t n = seq[n_seq], wide = (h.n_q + 2 * h.n_kv) * h.hd;
     void *qkv = values(r, n * wide), *dout = values(r, n * h.n_q * h.hd), *out = mem_take(r, (size_t)(n * h.n_q * h.hd) * 4);
     float *lse = mem_take(r, (size_t)(n * h.n_q) * 4);
@@ -369,6 +371,16 @@ static bool attn_bwd_other_case(struct run *r)
 static bool attn_bwd_wide_case(struct run *r)
 {
     return attn_bwd_with(r, wide_sizes[r->size]);
+}
+static bool attn_fwd_wide_other_case(struct run *r)
+{
+    r->other = true;
+    return attn_fwd_wide_case(r);
+}
+static bool attn_bwd_wide_other_case(struct run *r)
+{
+    r->other = true;
+    return attn_bwd_wide_case(r);
 }
 static bool swiglu_fwd_case(struct run *r)
 {
@@ -602,8 +614,7 @@ static bool paged_other_case(struct run *r)
 static const struct {
     const char *name;
     case_fn *fn;
-    double tol;     // fp32, by the norm; bf16 outputs may differ by roundings at 2^-9 each
-    bool bounds;    // left out where device.attn_bounds is not set
+    double tol;    // fp32, by the norm; bf16 outputs may differ by roundings at 2^-9 each
 } cases[] = {
     { "rows_gather", gather_case, 0 },
     { "rows_scatter", scatter_case, 0 },
@@ -625,9 +636,11 @@ static const struct {
     { "attn_bwd", attn_bwd_case, 5e-6 },
     { "attn_bwd of 96 and 256", attn_bwd_wide_case, 5e-6 },
     { "attn_paged", paged_case, 2e-6 },
-    { "attn_fwd, bounds", attn_fwd_other_case, 2e-6, .bounds = true },
-    { "attn_bwd, bounds", attn_bwd_other_case, 5e-6, .bounds = true },
-    { "attn_paged, bounds", paged_other_case, 2e-6, .bounds = true },
+    { "attn_fwd, bounds", attn_fwd_other_case, 2e-6 },
+    { "attn_fwd of 96 and 256, bounds", attn_fwd_wide_other_case, 2e-6 },
+    { "attn_bwd of 96 and 256, bounds", attn_bwd_wide_other_case, 5e-6 },
+    { "attn_bwd, bounds", attn_bwd_other_case, 5e-6 },
+    { "attn_paged, bounds", paged_other_case, 2e-6 },
     { "swiglu_fwd", swiglu_fwd_case, 1e-6 },
     { "swiglu_bwd", swiglu_bwd_case, 1e-6 },
     { "swiglu_fwd, gelu", geglu_fwd_case, 1e-6 },
@@ -676,8 +689,6 @@ static void each_operation_agrees_with_ref(UNUSED void **state)
         for (int size = 0; size < N_SIZE; size++)
             for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
                 struct run want, got;
-                if (cases[c].bounds && !dev->attn_bounds)
-                    continue;
                 run_case(&want, cases[c].fn, ref, t, size);
                 run_case(&got, cases[c].fn, dev, t, size);
                 for (int i = 0; i < want.n_out; i++) {
@@ -1061,9 +1072,9 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
         MAX_LEN = 260,    // into a third tile
     };
     int n_size = (int)ARRAY_SIZE(all_sizes);
-    for (int k = 0; k < n_size * (dev->attn_bounds ? 2 : 1); k++)
+    for (int k = 0; k < n_size * 2; k++)
         for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
-            struct run r = { .dev = dev, .rng = 5, .dtype = t, .size = k % N_SIZE, .other = k >= n_size };
+            struct run r = { .dev = dev, .rng = 5, .dtype = t, .size = (k + 1) % N_SIZE, .other = k >= n_size };
             struct attn_heads h = all_sizes[k % n_size];
             struct attn_bounds bounds = bounds_of(&r);
             size_t row_in = (size_t)((h.n_q + 2 * h.n_kv) * h.hd) * dtype_size(t), row_out = (size_t)(h.n_q * h.hd) * dtype_size(t);
@@ -1122,7 +1133,7 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
     device_free(dev);
 }
 
-/* Sequences of many lengths, with the products by mma.sync and by wgmma. */
+/* Sequences of many lengths, with the products by mma.sync and by wgmma; all keys, a window, and one with a cap. */
 static void both_matrix_instructions_give_attention_the_same_bits(UNUSED void **state)
 {
     const char *name = getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", *set = getenv("RC_CUDA_PATH");
@@ -1143,8 +1154,10 @@ static void both_matrix_instructions_give_attention_the_same_bits(UNUSED void **
     assert_non_null(dev[0] = device_of(name, NULL, 0));
     setenv("RC_CUDA_PATH", "hopper", 1);
     dev[1] = device_of(name, NULL, 0);
-    for (size_t size = 0; dev[1] && size < ARRAY_SIZE(all_sizes); size++) {
-        struct attn_heads h = all_sizes[size];
+    static const struct attn_bounds each[] = { { 0 }, { .window = 200 }, { .window = 37, .cap = 3 } };
+    for (size_t k = 0; dev[1] && k < ARRAY_SIZE(all_sizes) * ARRAY_SIZE(each); k++) {
+        struct attn_heads h = all_sizes[k / ARRAY_SIZE(each)];
+        struct attn_bounds bounds = each[k % ARRAY_SIZE(each)];
         size_t n_out = (size_t)N * (size_t)(h.n_q * h.hd), n_lse = (size_t)N * (size_t)h.n_q;
         char *out[2];
         for (int d = 0; d < 2; d++) {
@@ -1152,14 +1165,14 @@ static void both_matrix_instructions_give_attention_the_same_bits(UNUSED void **
             void *qkv = values_of(&r, N * (h.n_q + 2 * h.n_kv) * h.hd, DT_BF16, 0, 2), *y = mem_take(&r, n_out * 2);
             float *lse = mem_take(&r, n_lse * 4);
             assert_true(OP(dev[d], &r.err, attn_fwd, .qkv = qkv, .n = N, .n_seq = N_SEQ, .seq = put(&r, seq, sizeof seq), .seq_host = seq,
-                           .heads = h, .dtype = DT_BF16, .out = y, .lse = lse));
+                           .heads = h, .bounds = bounds, .dtype = DT_BF16, .out = y, .lse = lse));
             out[d] = malloc(n_out * 2 + n_lse * 4);
             get(&r, out[d], y, n_out * 2);
             get(&r, out[d] + n_out * 2, lse, n_lse * 4);
             run_release(&r);
         }
         if (memcmp(out[0], out[1], n_out * 2 + n_lse * 4) != 0)
-            fail_msg("heads of %d: mma.sync and wgmma give different bits", h.hd);
+            fail_msg("heads of %d, window %" PRId64 ": mma.sync and wgmma give different bits", h.hd, bounds.window);
         free(out[0]);
         free(out[1]);
     }
@@ -1630,7 +1643,7 @@ static void bad_sizes_are_refused_with_a_sentence(UNUSED void **state)
     device_free(dev);
 }
 
-/* With the word "short": only what is quick enough for compute-sanitizer. */
+/* With the word "short": only what is quick enough for compute-sanitizer; with a pattern: the tests of these names. */
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "short") == 0) {
@@ -1644,6 +1657,8 @@ int main(int argc, char **argv)
         };
         return cmocka_run_group_tests(few, NULL, NULL);
     }
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_gives_the_known_answers),
         cmocka_unit_test(backwards_of_ref_are_the_slopes_of_its_forwards),

@@ -279,36 +279,6 @@ static void head_sizes_are_checked_at_load(UNUSED void **state)
     device_free(dev);
 }
 
-/* What a device's attention lacks is refused before any weight is read, by the key that asks for it. */
-static void windows_and_caps_are_checked_at_load(UNUSED void **state)
-{
-    static const struct {
-        int64_t window, max_pos;
-        double cap;
-        const char *want;
-    } cases[] = {
-        { 0, 1024, 50, "'attn_logit_softcapping' is 50; soft caps of attention are not supported on cpu:0" },
-        { 9, 1024, 0, "'sliding_window' is 9, less than 'max_position_embeddings' 1024; sliding windows are not supported on cpu:0" },
-        { 9, 9, 0, NULL },
-    };
-    struct error err = { 0 };
-    for (size_t i = 0; i < ARRAY_SIZE(cases) * 2; i++) {
-        struct device *dev = device_new("cpu:0", 1, &err);
-        struct model_config c = *config_shape("starter", &err);
-        dev->attn_bounds = i % 2;
-        c.window = cases[i / 2].window;
-        c.slides[0] = 1;
-        c.max_pos = cases[i / 2].max_pos;
-        c.attn_cap = cases[i / 2].cap;
-        struct model *m = model_new_random(&c, 1, dev, DT_F32, &err);
-        bool refused = cases[i / 2].want && !dev->attn_bounds;
-        if (refused != !m || (refused && !strstr(err.text, cases[i / 2].want)))
-            fail_msg("case %zu: \"%s\" does not say \"%s\"", i, m ? "(accepted)" : err.text, refused ? cases[i / 2].want : "");
-        model_free(m);
-        device_free(dev);
-    }
-}
-
 /* Half of a model's tensors in fp16, half in bf16, in two files with an index, as large models come. */
 static void shards_put(const char *from, const char *dir, const char *second)
 {
@@ -528,11 +498,15 @@ static int teardown(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_files_are_refused_and_named),   cmocka_unit_test(every_truncation_is_refused),
-        cmocka_unit_test(sixteen_bit_floats_convert_exactly),    cmocka_unit_test(a_saved_model_loads_and_is_the_same),
-        cmocka_unit_test(sharded_models_of_any_float_type_load), cmocka_unit_test(the_text_part_of_a_model_of_images_loads),
-        cmocka_unit_test(configs_say_which_key_is_wrong),        cmocka_unit_test(traits_follow_the_family),
-        cmocka_unit_test(head_sizes_are_checked_at_load),        cmocka_unit_test(windows_and_caps_are_checked_at_load),
+        cmocka_unit_test(hostile_files_are_refused_and_named),
+        cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(sixteen_bit_floats_convert_exactly),
+        cmocka_unit_test(a_saved_model_loads_and_is_the_same),
+        cmocka_unit_test(sharded_models_of_any_float_type_load),
+        cmocka_unit_test(the_text_part_of_a_model_of_images_loads),
+        cmocka_unit_test(head_sizes_are_checked_at_load),
+        cmocka_unit_test(configs_say_which_key_is_wrong),
+        cmocka_unit_test(traits_follow_the_family),
         cmocka_unit_test(shapes_have_the_published_sizes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

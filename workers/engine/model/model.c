@@ -241,24 +241,6 @@ static bool heads_check(const struct model_config *c, const struct device *dev, 
     return error_set(err, ERR_UNSUPPORTED, "'head_dim' is %" PRId64 "; on a GPU 16, 32, 64, 96, 128 and 256 are supported", c->d_head);
 }
 
-/* Does the device have what this model asks of it? A window that no sequence exceeds asks nothing. */
-static bool device_check(const struct model_config *c, const struct device *dev, struct error *err)
-{
-    if (!heads_check(c, dev, err))
-        return false;
-    if (!dev->attn_bounds && c->attn_cap > 0)
-        return error_set(err, ERR_UNSUPPORTED,
-                         "'attn_logit_softcapping' is %g; soft caps of attention are not supported on %s, but on a CPU", c->attn_cap,
-                         dev->name);
-    if (!dev->attn_bounds && c->window && c->window < c->max_pos)
-        return error_set(
-            err, ERR_UNSUPPORTED,
-            "'sliding_window' is %" PRId64 ", less than 'max_position_embeddings' %" PRId64
-            "; sliding windows are not supported on %s, but on a CPU (lower the latter to the window to use sequences within one)",
-            c->window, c->max_pos, dev->name);
-    return true;
-}
-
 struct model *model_shape_new(const struct model_config *c, struct error *err)
 {
     struct model *m = calloc(1, sizeof *m);
@@ -286,7 +268,7 @@ struct model *model_new_shape(const struct model_config *c, struct device *dev, 
 
 struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
 {
-    struct model *m = device_check(c, dev, err) ? model_new_shape(c, dev, dtype, err) : NULL;
+    struct model *m = heads_check(c, dev, err) ? model_new_shape(c, dev, dtype, err) : NULL;
     if (!m)
         return NULL;
     size_t size = (size_t)m->n_flat * dtype_size(dtype);
