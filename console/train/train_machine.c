@@ -97,12 +97,15 @@ static bool ports_check(const struct train *t, struct error *err)
 {
     const struct run_config *c = &t->config;
     char address[280];
+    struct environments e;
     if (c->listen[0] && !node_address(c->listen, "listen", address, err))
         return false;
     if (t->resume && process_find(t->run_dir, "agent") > 0)    // it is alive, and the ports in use are its own
         return true;
     return (!c->listen[0] || port_check("listen", c->listen, err))
-           && (!c->metrics_listen[0] || port_check("metrics_listen", c->metrics_listen, err));
+           && (!c->metrics_listen[0] || port_check("metrics_listen", c->metrics_listen, err))
+           && (!c->serve[0] || port_check("serve", c->serve, err))
+           && (!run_config_posted(c) || (run_config_environments(c, &e, err) && port_check("environments", e.listen, err)));
 }
 
 bool machine_check(const struct train *t, struct error *err)

@@ -146,6 +146,10 @@ static bool no_metrics(const struct run_config *c)
 {
     return !c->metrics_listen[0];
 }
+static bool no_serve(const struct run_config *c)
+{
+    return !c->serve[0];
+}
 static bool no_webhook(const struct run_config *c)
 {
     return !c->alert_webhook_file[0];
@@ -161,6 +165,7 @@ static bool no_project(const struct run_config *c)
 
 #define EVAL_WHY "there is no evaluation set; 'eval_dataset' names them"
 #define VERIFY_WHY "'reward_type' has no verifier: verify, verify:NAME"
+#define SERVE_WHY "'serve' is not set, so the policy is not served"
 #define WANDB_WHY "'wandb' is off; 'wandb' online or offline uses it"
 
 static const struct idle_rule {
@@ -234,6 +239,8 @@ static const struct idle_rule {
     { "wandb_console", no_wandb, WANDB_WHY },
     { "wandb_host", no_wandb, WANDB_WHY },
     { "alert_webhook_format", no_webhook, "'alert_webhook_file' is not set, so nothing is sent" },
+    { "serve_token_file", no_serve, SERVE_WHY },
+    { "serve_samples", no_serve, SERVE_WHY },
     { "metrics_token_file", no_metrics, "'metrics_listen' is not set, so nothing is served" },
 };
 

@@ -154,6 +154,9 @@ const struct knob knobs[] = {
     { "max_turn_tokens", NULL, NULL, "environment", KNOB_I64, "token", 0, 1e6, AT(max_turn_tokens), .def = "0", .help = "tokens of one turn, at most; 0: what max_new_tokens leaves, which bounds a sample's turns and all that is said between them" },
 
     { "environments", NULL, NULL, "environment", KNOB_OBJECT, "", AT(environments), .def = "", .help = "{\"listen\": \"HOST:PORT\"}: train on the groups that environments of Atropos post there, instead of sampling; also \"token_file\" (needed beyond this host), or \"no_token\": true. Needs 'max_steps'" },
+    { "serve", NULL, NULL, "serving", KNOB_TEXT, "", AT(serve), .def = "", .help = "answer requests at HOST:PORT with the weights as they are being trained, as 'rollcall serve' does (workers/serve/README.md); unset: not" },
+    { "serve_token_file", NULL, NULL, "serving", KNOB_PATH, "", AT(serve_token_file), .def = "", .help = "file with the bearer token that requests must bring; needed beyond this host" },
+    { "serve_samples", NULL, NULL, "serving", KNOB_I64, "sample", 0, 4096, AT(serve_samples), .def = "0", .help = "samples of requests that are drawn at once, beside the run's; 0: 16, or as many as there is room for in a run with 'environments'" },
 
     { "eval_interval", NULL, "ei", "evaluation and saving", KNOB_I64, "step", -1, BIG, AT(eval_interval), .def = "-1", .applies = APPLY_NOW, .help = "optimizer steps between evaluations; 0 or less: none" },
     { "eval_temperature", NULL, NULL, "evaluation and saving", KNOB_F64, "", 0, 100, AT(eval_temperature), .def = "0.6", .applies = APPLY_NOW, .help = "for evaluation sets that set none; 0: greedy" },

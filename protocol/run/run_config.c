@@ -372,9 +372,20 @@ static bool posted_default(struct run_config *c, struct error *err)
            && run_config_set(c, "num_inferencer", "1", FROM_PRESET, NULL, err);
 }
 
+/* Who can reach the policy must be allowed to use it. */
+static bool serve_check(const struct run_config *c, struct error *err)
+{
+    if (!c->serve[0])
+        return true;
+    if (!strchr(c->serve, ':'))
+        return error_set(err, ERR_USAGE, "'serve' is '%.100s'; it must be HOST:PORT, e.g. 127.0.0.1:9001", c->serve);
+    return tcp_is_loopback(c->serve) || c->serve_token_file[0]
+           || error_set(err, ERR_USAGE, "'serve': %.100s is reached from other hosts: give a 'serve_token_file'", c->serve);
+}
+
 static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
 {
-    if (!name_check(c->name, err) || !adapter_check(c, err) || !environment_check(c, err))
+    if (!name_check(c->name, err) || !adapter_check(c, err) || !environment_check(c, err) || !serve_check(c, err))
         return false;
     static const struct {
         const char *name;
@@ -556,6 +567,14 @@ bool run_config_environments(const struct run_config *c, struct environments *e,
     }
     json_decref(o);
     return ok;
+}
+
+int64_t run_config_serve_samples(const struct run_config *c)
+{
+    int64_t room = c->inference_microbatch_size * c->num_generations;
+    if (run_config_posted(c))
+        return c->serve_samples > 0 ? MIN(c->serve_samples, room) : room;
+    return c->serve_samples > 0 ? c->serve_samples : 16;
 }
 
 bool run_config_travels(const struct run_config *c)

@@ -130,6 +130,9 @@ struct run_config {
     double environment_timeout_s;
     int64_t max_turns, max_turn_tokens;    // of a sample; tokens of one turn, 0: no limit of its own
     char environments[RUN_JSON_MAX];       // "": none; JSON object {"listen", "token_file", "no_token"}
+    char serve[280];                       // "": not served; HOST:PORT
+    char serve_token_file[RUN_TEXT_MAX];
+    int64_t serve_samples;    // 0: run_config_serve_samples chooses
     /* evaluation, saving, logging: intervals in optimizer steps */
     int64_t eval_interval;    // <= 0: off
     double eval_temperature;
@@ -228,6 +231,8 @@ struct environments {
     char listen[280], token_file[RUN_TEXT_MAX];    // token_file "": no token is needed
 };
 MUST_USE bool run_config_environments(const struct run_config *c, struct environments *e, struct error *err);
+/* Samples of visitors ('serve') that are drawn at once; in a run that samples nothing itself as many as it has room for. */
+int64_t run_config_serve_samples(const struct run_config *c);
 int run_config_zero(const struct run_config *c);    // zero_stage as a number; -1: auto
 
 /* One evaluation set as eval_dataset names it. */

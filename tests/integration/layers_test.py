@@ -17,7 +17,7 @@ MAY = {
     ENGINE: (*PROTOCOL, KERNELS),
     HOST: PROTOCOL,
     PROCESS: PROTOCOL,
-    "workers/worker": (*PROTOCOL, KERNELS, ENGINE, PROCESS),
+    "workers/worker": (*PROTOCOL, KERNELS, ENGINE, PROCESS, "workers/serve"),
     "workers/controller": (*PROTOCOL, KERNELS, ENGINE, PROCESS),
     "workers/scorer": (*PROTOCOL, ENGINE, PROCESS, "workers/serve"),
     "workers/node": (*PROTOCOL, KERNELS, ENGINE, HOST, PROCESS),

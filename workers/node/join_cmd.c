@@ -368,15 +368,14 @@ static bool settings_write(struct join *j, struct error *err)
     run_config_init(c);
     TRY(path_join(path, sizeof path, j->run_dir, "head.yaml") && file_write(path, j->settings.data, j->settings.len, err));
     TRY(run_config_read(c, path, err));
-    const struct {
-        const char *name;
-        const char *value;
-    } own[] = {
+    // clang-format off
+    const struct { const char *name, *value; } own[] = {
         { "listen", "" },
         { "view_group", "" },
         { "wandb", "off" },
         { "tensorboard", "false" },
         { "metrics_listen", "" },
+        { "serve", "" },
         { "eval_dataset", "" },
         { "checkpoint_path", "" },
         { "save_dir", "" },
@@ -386,6 +385,7 @@ static bool settings_write(struct join *j, struct error *err)
         { "placement", "shared" },
         { "num_trainers", "1" },
     };
+    // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(own); i++)
         TRY(run_config_set(c, own[i].name, own[i].value, FROM_FLAG, NULL, err));
     char number[32], where[PATH_MAX];

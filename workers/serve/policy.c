@@ -1,10 +1,12 @@
 /* policy.c - one loop: take jobs, feed the generator, step, hand out the tokens
  *
  * Invariants:
- *  1. Only the loop's thread touches model, generator, slots and the lists below `lock`. It never waits while it holds a lock.
+ *  1. Only the loop's thread (in a run: the sampler's) touches model, generator, slots and the lists below `lock`. It never waits while
+ *     it holds a lock.
  *  2. A job is in `incoming` (policy_submit), then in `active` until it is done (job_end). n_prompt counts the prompts of both.
- *  3. A slot is one prompt inside the generator; its number is the item's prompt_row. The items of a job start in order, and
- *     jobs start in order of arrival.
+ *  3. A slot is one item inside the generator: samples of one prompt, next to each other; its number is told by the item's prompt_row
+ *     (slot_row), which is below 0. The samples of a job start in order, and jobs start in order of arrival. Of an active job, the open
+ *     samples from next_choice on are not in the generator, and those before it are.
  *  4. While an update waits, nothing new goes into the generator; it is applied when the generator is idle, or at once while the
  *     policy is paused. */
 #include "workers/serve/policy.h"
@@ -20,10 +22,11 @@
 #include "workers/engine/sampler/generator.h"
 
 #define LOGP_LEAST (-9999.0f)    // means minus infinity, as in vLLM, since JSON has none
+#define OWN_PER_GUEST 4          // tokens that a run draws for each one of its guests' prompts
 
 struct slot {
     struct serve_job *job;    // NULL: free
-    int64_t prompt;           // index in the job
+    int64_t first;            // the item's first sample, as an index of the job's choices
     int64_t n_open;           // samples that have not ended
 };
 struct job_list {
@@ -31,7 +34,7 @@ struct job_list {
 };
 struct policy {
     struct policy_config config;
-    struct generator *generator;
+    struct generator *generator;    // in a run borrowed; NULL: none at present
     struct ask_text text;
     pthread_t thread;
     bool has_thread;
@@ -49,9 +52,19 @@ struct policy {
     bool paused;
     struct slot *slot;    // (n_slot)
     int64_t n_slot;
+    int64_t n_inside;              // open samples inside the generator
     struct serve_job **touched;    // (max_touched) jobs with news in this step
     int64_t n_touched, max_touched;
+    /* in a run */
+    int64_t n_drawn, seen_tok;    // tokens of guests in this step; all tokens the generator had drawn before it
+    int64_t allowance;            // tokens of guests' prompts that may be run now, while the run has items inside
 };
+
+/* The prompt_row by which the generator knows a slot; it is its own inverse. */
+static int64_t slot_row(int64_t slot)
+{
+    return -1 - slot;
+}
 
 static void list_push(struct job_list *l, struct serve_job *j)
 {
@@ -97,14 +110,20 @@ static void job_end(struct policy *e, struct serve_job *j, const struct error *e
     serve_job_drop(j);
 }
 
+static void slot_empty(struct policy *e, int64_t i)
+{
+    struct slot *s = &e->slot[i];
+    generator_drop(e->generator, slot_row(i));
+    e->n_inside -= s->n_open;
+    s->job = NULL;
+}
+
 /* Take a job's prompts out of the generator; its open samples end as aborted. */
 static void job_abort(struct policy *e, struct serve_job *j)
 {
     for (int64_t i = 0; i < e->n_slot; i++)
-        if (e->slot[i].job == j) {
-            generator_drop(e->generator, i);
-            e->slot[i].job = NULL;
-        }
+        if (e->slot[i].job == j)
+            slot_empty(e, i);
     pthread_mutex_lock(&j->lock);
     for (int64_t i = 0; i < j->n_choice; i++) {
         struct choice *c = &j->choice[i];
@@ -123,7 +142,6 @@ static void active_clear(struct policy *e, const struct error *err)
         job_abort(e, j);
         job_end(e, j, err);
     }
-    generator_clear(e->generator);
 }
 
 /* ---- tokens */
@@ -148,18 +166,18 @@ static void top_find(struct top_token *top, int64_t n_top, const float *logits, 
     }
 }
 
-/* generator_watch: append a token to its choice. */
-static bool token_came(void *ctx, const struct drawn *d)
+bool policy_watch(struct policy *e, const struct drawn *d)
 {
-    struct policy *e = ctx;
-    struct slot *s = &e->slot[d->prompt_row];
+    struct slot *s = &e->slot[slot_row(d->prompt_row)];
     struct serve_job *j = s->job;
     bool stopped = false, ok, ends;
+    e->n_drawn++;
     if (!j || atomic_load(&j->gone))
         return true;
     pthread_mutex_lock(&j->lock);
-    struct choice *c = &j->choice[s->prompt * j->ask.n + d->sample];
-    c->n_cached = d->n_cached;
+    struct choice *c = &j->choice[s->first + d->sample];
+    if (c->n_tok == 0)
+        c->n_cached = d->n_cached;
     c->stop_token = d->is_stop ? d->id : -1;
     ok = choice_add(j, c, d->id, d->logp, d->version, &stopped);
     if (ok && j->ask.n_top > 0 && d->logits)
@@ -171,6 +189,7 @@ static bool token_came(void *ctx, const struct drawn *d)
         if (!stopped && !stop_text_end(&c->text))
             c->end = CHOICE_ABORT;
         j->n_open--;
+        e->n_inside--;
         if (--s->n_open == 0)
             s->job = NULL;
     }
@@ -181,6 +200,12 @@ static bool token_came(void *ctx, const struct drawn *d)
         j->touched = true;
     }
     return ends;
+}
+
+/* generator_watch: append a token to its choice. */
+static bool token_came(void *ctx, const struct drawn *d)
+{
+    return policy_watch(ctx, d);
 }
 
 /* Wake the waiters of jobs with news; jobs whose samples have all ended are done. */
@@ -211,34 +236,78 @@ static int64_t slot_find(const struct policy *e)
     return -1;
 }
 
-/* Give the job's next prompt to the generator. ERR_FULL: later. */
-static bool prompt_submit(struct policy *e, struct serve_job *j, struct error *err)
+/* The job's next samples for the generator, from next_choice on: those of one prompt that have no token yet, or one that was lifted out
+ * with some. 0: all open ones are inside. */
+static int64_t samples_next(const struct policy *e, struct serve_job *j)
 {
-    const struct ask_prompt *p = &j->ask.prompt[j->n_submitted];
-    int64_t at = slot_find(e);
+    int64_t n = 0, n_most = MIN(j->ask.n, e->config.max_seq);
+    while (j->next_choice < j->n_choice && j->choice[j->next_choice].end != CHOICE_OPEN)
+        j->next_choice++;
+    for (int64_t i = j->next_choice; i < j->n_choice && n < n_most && i / j->ask.n == j->next_choice / j->ask.n; i++, n++) {
+        if (j->choice[i].end != CHOICE_OPEN)
+            break;
+        if (j->choice[i].n_tok > 0)
+            return MAX(n, (int64_t)1);
+    }
+    return n;
+}
+
+/* May so many samples more, of a prompt of so many tokens, join now? */
+static bool samples_may(const struct policy *e, int64_t n_sample, int64_t n_prompt)
+{
+    bool guest = !e->config.model;
+    return !guest
+           || (e->n_inside + n_sample <= e->config.max_seq
+               && (generator_own_idle(e->generator) || OWN_PER_GUEST * n_prompt <= e->allowance));
+}
+
+/* Everything so far of the job's next sample: its prompt, and what it has drawn. */
+static bool sequence_make(const struct serve_job *j, struct token_list *out, struct error *err)
+{
+    const struct choice *c = &j->choice[j->next_choice];
+    const struct token_list *prompt = &j->ask.prompt[j->next_choice / j->ask.n].token;
+    return (token_list_add(out, prompt->id, prompt->n) && token_list_add(out, c->token, c->n_tok))
+           || error_set(err, ERR_NO_MEMORY, "no memory for a prompt of %" PRId64 " tokens", prompt->n + c->n_tok);
+}
+
+/* Give the job's next n samples to the generator. ERR_FULL: later. */
+static bool samples_submit(struct policy *e, struct serve_job *j, int64_t n, struct error *err)
+{
+    const struct choice *c = &j->choice[j->next_choice];
+    int64_t prompt = j->next_choice / j->ask.n, at = slot_find(e), n_prompt = j->ask.prompt[prompt].token.n;
+    struct token_list sequence = { .n = 0 };
     uint64_t seed = j->ask.seed;
-    if (at < 0)
-        return error_set(err, ERR_FULL, "all slots are taken");
-    uint64_t *seeds = malloc((size_t)j->ask.n * sizeof *seeds);
+    if (at < 0 || !samples_may(e, n, n_prompt + c->n_tok))
+        return error_set(err, ERR_FULL, "there is no room at present");
+    uint64_t *seeds = malloc((size_t)n * sizeof *seeds);
     if (!seeds)
-        return error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " seeds", j->ask.n);
-    bool ok = j->ask.has_seed || getrandom(&seed, sizeof seed, 0) == (ssize_t)sizeof seed
-              || error_errno(err, "the system gives no random numbers");
-    for (int64_t i = 0; i < j->ask.n; i++)
+        return error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " seeds", n);
+    bool ok = (j->ask.has_seed || getrandom(&seed, sizeof seed, 0) == (ssize_t)sizeof seed
+               || error_errno(err, "the system gives no random numbers"))
+              && sequence_make(j, &sequence, err);
+    for (int64_t i = 0; i < n; i++)
         seeds[i] = seed;    // prompt and sample number make the draws differ
-    struct generator_item item = { .item = j->n_submitted,
-                                   .prompt_row = at,
-                                   .prompt = p->token.id,
-                                   .n_prompt = p->token.n,
-                                   .n_sample = (int32_t)j->ask.n,
+    struct generator_item item = { .item = prompt,
+                                   .prompt_row = slot_row(at),
+                                   .prompt = sequence.id,
+                                   .n_prompt = sequence.n,
+                                   .n_sample = (int32_t)n,
+                                   .first_sample = (int32_t)(j->next_choice % j->ask.n),
                                    .seed = seeds,
                                    .cache_salt = j->ask.cache_salt,
-                                   .keep_logits = j->ask.n_top > 0 };
-    ok = ok && ask_sampling(&j->ask, p->token.n, &e->text, e->config.eos, e->config.n_eos, &item.sampling, err)
-         && generator_submit(e->generator, &item, err);
+                                   .keep_logits = j->ask.n_top > 0,
+                                   .guest = true };
+    ok = ok && ask_sampling(&j->ask, n_prompt, &e->text, e->config.eos, e->config.n_eos, &item.sampling, err);
+    item.sampling.max_new_tok -= c->n_tok;
+    ok = ok && generator_submit(e->generator, &item, err);
+    if (ok) {
+        e->slot[at] = (struct slot){ .job = j, .first = j->next_choice, .n_open = n };
+        e->n_inside += n;
+        e->allowance -= generator_own_idle(e->generator) ? 0 : OWN_PER_GUEST * sequence.n;
+        j->next_choice += n;
+    }
     free(seeds);
-    if (ok)
-        e->slot[at] = (struct slot){ .job = j, .prompt = j->n_submitted++, .n_open = j->ask.n };
+    token_list_release(&sequence);
     return ok;
 }
 
@@ -248,8 +317,8 @@ static void prompts_feed(struct policy *e)
         struct error err;
         next = j->next;
         bool ok = true;
-        while (ok && j->n_submitted < j->ask.n_prompt)
-            ok = prompt_submit(e, j, &err);
+        for (int64_t n; ok && (n = samples_next(e, j)) > 0;)
+            ok = samples_submit(e, j, n, &err);
         if (!ok && err.code == ERR_FULL)
             return;
         if (!ok) {
@@ -332,6 +401,11 @@ static void update_run(struct policy *e)
 static void job_begin(struct policy *e, struct serve_job *j)
 {
     struct error err;
+    if (!e->config.model && j->kind != JOB_GENERATE) {
+        error_set(&err, ERR_REFUSED, "the weights belong to a run");
+        job_end(e, j, &err);
+        return;
+    }
     switch (j->kind) {
     case JOB_GENERATE: list_push(&e->active, j); return;
     case JOB_PAUSE:
@@ -375,18 +449,28 @@ static void job_begin(struct policy *e, struct serve_job *j)
 }
 
 /* ---- the loop */
-/* Wait until there is something to do, and take new jobs. False: the thread must end. */
-static bool news_take(struct policy *e, struct job_list *jobs, bool *left, bool *aborted)
+/* What other threads have left since the last time. */
+struct news {
+    struct job_list jobs;
+    bool left, aborted;
+};
+
+/* Lock held. */
+static void news_move(struct policy *e, struct news *out)
+{
+    *out = (struct news){ .jobs = e->incoming, .left = e->left, .aborted = e->abort };
+    e->incoming = (struct job_list){ NULL, NULL };
+    e->left = e->abort = false;
+}
+
+/* Wait until there is something to do, and take it. False: the thread must end. */
+static bool news_wait(struct policy *e, struct news *out)
 {
     pthread_mutex_lock(&e->lock);
     bool idle = generator_idle(e->generator) && !e->active.first;
     while (!e->stop && !e->incoming.first && !e->left && !e->abort && !e->update && !e->draining && (idle || e->paused))
         pthread_cond_wait(&e->news, &e->lock);
-    *jobs = e->incoming;
-    *left = e->left;
-    *aborted = e->abort;
-    e->incoming = (struct job_list){ NULL, NULL };
-    e->left = e->abort = false;
+    news_move(e, out);
     bool stop = e->stop;
     pthread_mutex_unlock(&e->lock);
     return !stop;
@@ -404,42 +488,66 @@ static void left_end(struct policy *e)
     }
 }
 
-/* One step of the generator, and its consequences. */
+/* Begin the new jobs, and end those that are not wanted any more. */
+static void news_apply(struct policy *e, struct news *news)
+{
+    for (struct serve_job *j; (j = news->jobs.first);) {
+        list_remove(&news->jobs, j);
+        job_begin(e, j);
+    }
+    if (news->left)
+        left_end(e);
+    if (news->aborted)
+        active_clear(e, NULL);
+}
+
+/* What a step of the generator means: err when it failed. */
+static void step_told(struct policy *e, int64_t n_drawn, const struct error *err)
+{
+    news_tell(e);
+    pthread_mutex_lock(&e->lock);
+    e->state.n_decode_tok += n_drawn;
+    e->state.failed = err;
+    if (err)
+        e->state.err = *err;
+    pthread_mutex_unlock(&e->lock);
+    if (!err)
+        return;
+    log_error("a step failed, and all requests with it: %s", err->text);
+    active_clear(e, err);
+}
+
 static void step_run(struct policy *e)
 {
     struct error err;
-    struct generator_stats stats;
+    e->n_drawn = 0;
     bool ok = generator_step(e->generator, &err);
-    for (struct group *g; (g = generator_poll(e->generator));)
-        group_free(g);    // its tokens came one by one
-    news_tell(e);
-    generator_stats(e->generator, &stats);
-    pthread_mutex_lock(&e->lock);
-    e->state.n_decode_tok = stats.n_decode_tok;
-    e->state.failed = !ok;
-    if (!ok)
-        e->state.err = err;
-    pthread_mutex_unlock(&e->lock);
-    if (ok)
-        return;
-    log_error("a step failed, and all requests with it: %s", err.text);
-    active_clear(e, &err);
+    step_told(e, e->n_drawn, ok ? NULL : &err);
+}
+
+/* End all jobs: those under way with what they have. */
+static void jobs_end(struct policy *e, struct job_list *more)
+{
+    struct error stopping;
+    error_set(&stopping, ERR_CLOSED, "the server is stopping");
+    active_clear(e, NULL);
+    if (e->update)
+        list_push(more, e->update);
+    if (e->draining)
+        list_push(more, e->draining);
+    e->update = e->draining = NULL;
+    for (struct serve_job *j; (j = more->first);) {
+        list_remove(more, j);
+        job_end(e, j, &stopping);
+    }
 }
 
 static void *policy_main(void *arg)
 {
     struct policy *e = arg;
-    struct job_list jobs;
-    bool left, aborted;
-    while (news_take(e, &jobs, &left, &aborted)) {
-        for (struct serve_job *j; (j = jobs.first);) {
-            list_remove(&jobs, j);
-            job_begin(e, j);
-        }
-        if (left)
-            left_end(e);
-        if (aborted)
-            active_clear(e, NULL);
+    struct news news;
+    while (news_wait(e, &news)) {
+        news_apply(e, &news);
         if (e->update && (e->paused || generator_idle(e->generator)))
             update_run(e);
         if (e->draining && generator_idle(e->generator)) {
@@ -453,18 +561,89 @@ static void *policy_main(void *arg)
             prompts_feed(e);
         step_run(e);
     }
-    struct error stopping;
-    error_set(&stopping, ERR_CLOSED, "the server is stopping");
-    active_clear(e, NULL);
-    if (e->update)
-        list_push(&jobs, e->update);
-    if (e->draining)
-        list_push(&jobs, e->draining);
-    for (struct serve_job *j; (j = jobs.first);) {
-        list_remove(&jobs, j);
-        job_end(e, j, &stopping);
-    }
+    jobs_end(e, &news.jobs);
     return NULL;
+}
+
+/* ---- in a run */
+void policy_attach(struct policy *e, struct generator *g)
+{
+    struct generator_stats stats;
+    generator_stats(g, &stats);
+    e->generator = g;
+    e->seen_tok = stats.n_decode_tok;
+    pthread_mutex_lock(&e->lock);
+    e->state.failed = false;
+    pthread_mutex_unlock(&e->lock);
+}
+
+void policy_lift(struct policy *e)
+{
+    for (struct serve_job *j = e->active.first; j; j = j->next)
+        j->next_choice = 0;
+    for (int64_t i = 0; i < e->n_slot; i++)
+        if (e->slot[i].job)
+            slot_empty(e, i);
+}
+
+void policy_detach(struct policy *e)
+{
+    policy_lift(e);
+    e->generator = NULL;
+    pthread_mutex_lock(&e->lock);
+    e->state.failed = true;
+    error_set(&e->state.err, ERR_CLOSED, "the run is loading its weights");
+    pthread_mutex_unlock(&e->lock);
+}
+
+bool policy_wants(struct policy *e)
+{
+    bool wants = false;
+    for (struct serve_job *j = e->active.first; j && !wants; j = j->next)
+        wants = samples_next(e, j) > 0;
+    pthread_mutex_lock(&e->lock);
+    wants = wants || e->incoming.first || e->left || e->abort;
+    pthread_mutex_unlock(&e->lock);
+    return wants;
+}
+
+void policy_version_set(struct policy *e, int64_t version)
+{
+    pthread_mutex_lock(&e->lock);
+    e->state.version = version;
+    pthread_mutex_unlock(&e->lock);
+}
+
+void policy_feed(struct policy *e)
+{
+    struct news news;
+    pthread_mutex_lock(&e->lock);
+    news_move(e, &news);
+    pthread_mutex_unlock(&e->lock);
+    news_apply(e, &news);
+    prompts_feed(e);
+    e->n_drawn = 0;
+}
+
+void policy_stepped(struct policy *e, const struct error *why)
+{
+    struct generator_stats stats;
+    generator_stats(e->generator, &stats);
+    int64_t n_own = stats.n_decode_tok - e->seen_tok - e->n_drawn;
+    e->seen_tok = stats.n_decode_tok;
+    // what is not used is kept up to one longest prompt, so that a burst cannot follow a pause
+    e->allowance = MIN(e->allowance + MAX(n_own, (int64_t)0), OWN_PER_GUEST * e->config.max_seq_tok);
+    step_told(e, e->n_drawn, why);
+}
+
+void policy_end(struct policy *e)
+{
+    struct news news;
+    pthread_mutex_lock(&e->lock);
+    e->closed = true;
+    news_move(e, &news);
+    pthread_mutex_unlock(&e->lock);
+    jobs_end(e, &news.jobs);
 }
 
 /* ---- for other threads */
@@ -477,11 +656,14 @@ struct policy *policy_new(const struct policy_config *config, struct error *err)
         return NULL;
     }
     e->config = *config;
-    e->text = (struct ask_text){ .tokenizer = config->tokenizer, .max_seq_tok = config->max_seq_tok, .n_id = model_n_live(config->model) };
+    bool in_run = !config->model;
+    e->text = (struct ask_text){ .tokenizer = config->tokenizer,
+                                 .max_seq_tok = config->max_seq_tok,
+                                 .n_id = in_run ? config->n_id : model_n_live(config->model) };
     pthread_mutex_init(&e->lock, NULL);
     clock_cond_init(&e->news);
     clock_cond_init(&e->done);
-    e->n_slot = MAX(64, 2 * config->max_seq);    // room for a full batch to wait while one runs
+    e->n_slot = in_run ? config->max_seq : MAX(64, 2 * config->max_seq);    // room for a full batch to wait while one runs
     e->max_touched = e->n_slot;
     struct generator_config g = { .model = config->model,
                                   .tokenizer = config->tokenizer,
@@ -493,15 +675,17 @@ struct policy *policy_new(const struct policy_config *config, struct error *err)
                                   .prefix_cache = true,
                                   .watch = token_came,
                                   .watch_ctx = e };
-    TRY((e->generator = generator_new(&g, err)) != NULL);
+    TRY(in_run || (e->generator = generator_new(&g, err)) != NULL);
     e->slot = calloc((size_t)e->n_slot, sizeof *e->slot);
     e->touched = calloc((size_t)e->max_touched, sizeof(struct serve_job *));
     if (!e->slot || !e->touched) {
         error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " requests", e->n_slot);
         goto out;
     }
-    int rv = pthread_create(&e->thread, NULL, policy_main, e);
-    e->has_thread = rv == 0;
+    if (in_run)
+        policy_detach(e);
+    int rv = in_run ? 0 : pthread_create(&e->thread, NULL, policy_main, e);
+    e->has_thread = !in_run && rv == 0;
     if (rv != 0) {
         error_set(err, ERR_IO, "the policy's thread cannot be started: %s", strerror(rv));
         goto out;
@@ -525,7 +709,8 @@ void policy_free(struct policy *e)
     pthread_mutex_unlock(&e->lock);
     if (e->has_thread)
         pthread_join(e->thread, NULL);
-    generator_free(e->generator);
+    if (e->config.model)
+        generator_free(e->generator);
     adapter_close(&e->adapter);
     pthread_cond_destroy(&e->news);
     pthread_cond_destroy(&e->done);
@@ -533,6 +718,15 @@ void policy_free(struct policy *e)
     free(e->slot);
     free(e->touched);
     free(e);
+}
+
+/* Unlock; there is something new for the loop. */
+static void unlock_and_wake(struct policy *e)
+{
+    pthread_cond_signal(&e->news);
+    pthread_mutex_unlock(&e->lock);
+    if (e->config.wake)
+        e->config.wake(e->config.wake_ctx);
 }
 
 bool policy_submit(struct policy *e, struct serve_job *j, struct error *err)
@@ -549,9 +743,8 @@ bool policy_submit(struct policy *e, struct serve_job *j, struct error *err)
         serve_job_hold(j);
         e->state.n_prompt += n_prompt;
         list_push(&e->incoming, j);
-        pthread_cond_signal(&e->news);
     }
-    pthread_mutex_unlock(&e->lock);
+    unlock_and_wake(e);
     return ok;
 }
 
@@ -560,8 +753,7 @@ void policy_leave(struct policy *e, struct serve_job *j)
     atomic_store(&j->gone, true);
     pthread_mutex_lock(&e->lock);
     e->left = true;
-    pthread_cond_signal(&e->news);
-    pthread_mutex_unlock(&e->lock);
+    unlock_and_wake(e);
 }
 
 bool policy_close(struct policy *e, int64_t limit_ms)
@@ -581,8 +773,7 @@ void policy_abort_all(struct policy *e)
 {
     pthread_mutex_lock(&e->lock);
     e->abort = true;
-    pthread_cond_signal(&e->news);
-    pthread_mutex_unlock(&e->lock);
+    unlock_and_wake(e);
 }
 
 void policy_state(struct policy *e, struct policy_state *out)

@@ -80,7 +80,7 @@ struct serve_job {
     void (*own_free)(void *own);    // NULL: there is none
     // used by the policy, or by that server
     struct serve_job *next;    // in its queue
-    int64_t n_submitted;       // prompts given to the generator so far
+    int64_t next_choice;       // open samples from this one on are not in the generator
     int64_t n_open;            // samples that have not ended
     bool touched;              // has news in this step
 };

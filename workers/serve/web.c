@@ -367,6 +367,8 @@ static void exchange_begin(struct exchange *x, const char *method, const char *p
         x->refused = 0;    // clients without the token do not learn which paths exist
         refuse(x, 401, "this server needs 'Authorization: Bearer TOKEN'");
     }
+    if (c->no_orders && x->route && x->route->order)
+        refuse(x, 403, c->no_orders);
     if (f.length)
         length = strtoll(f.length, NULL, 10);
     if (length < 0 || (size_t)length > c->max_body_bytes) {

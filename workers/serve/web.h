@@ -39,7 +39,8 @@ struct web_answer {
 struct web_route {
     const char *method, *path;
     void (*run)(void *ctx, const struct web_request *q, struct web_answer *a);
-    bool open;    // needs no token
+    bool open;     // needs no token
+    bool order;    // changes what the server does for others
 };
 struct web_config {
     int listen_fd;                    // already listening; closed by web_free
@@ -48,6 +49,7 @@ struct web_config {
     pthread_mutex_t *lock;             // held while a route's function or sent is called, for what others use too; NULL: none
     void *ctx;                         // for all the functions here
     const char *token;                 // clients must send it; NULL: none
+    const char *no_orders;             // orders are refused (403) with this sentence; NULL: they are not
     const char *cert_pem, *key_pem;    // TLS; NULL: plain
     int64_t max_connections;
     size_t max_body_bytes;       // of one request

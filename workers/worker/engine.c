@@ -12,6 +12,7 @@
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/hold.h"
+#include "protocol/base/log.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/publish/publication.h"
 #include "workers/worker/engine_state.h"
@@ -23,6 +24,7 @@
 #include "workers/worker/publishing.h"
 #include "workers/worker/saving.h"
 #include "workers/worker/training.h"
+#include "workers/worker/visitors.h"
 
 /* What the engine does for each kind of task. */
 static const struct {
@@ -30,12 +32,13 @@ static const struct {
     bool (*run)(struct engine *e, struct task *t, struct report *r, struct error *err);
     void (*failed)(struct engine *e);    // cleans up after a failed run; NULL: nothing to do
     bool takes;                          // a successful run takes the task: it ends later, or nothing is reported
+    bool lifts;                          // changes the weights, or uses the sampler's memory: visitors leave the sampler before
 } kinds[N_TASK_KIND] = {
     [TASK_LOAD] = { "loading", loading_run, .failed = loading_undo },
     [TASK_ITEMS] = { NULL, items_run, .failed = items_drop, .takes = true },
-    [TASK_TRAIN] = { "training", training_run, .failed = trainers_leave },    // so that the others do not wait for this one
+    [TASK_TRAIN] = { "training", training_run, .failed = trainers_leave, .lifts = true },    // so that the others do not wait for this one
     [TASK_SHARE] = { "publishing", share_run },
-    [TASK_PUBLISH] = { "publishing", publish_run },
+    [TASK_PUBLISH] = { "publishing", publish_run, .lifts = true },
     [TASK_SAVE] = { "saving", saving_run, .takes = true },
     [TASK_EVAL] = { "evaluating", evaluation_run, .failed = items_drop },
     [TASK_CANCEL] = { NULL, cancel_run, .takes = true },
@@ -179,7 +182,7 @@ void engine_done(struct engine *e, const struct task *t, struct report *r, const
 static void idle_show(struct engine *e)
 {
     pthread_mutex_lock(&e->lock);
-    bool idle = !e->task_first;
+    bool idle = !e->task_first, news = idle && !e->look.idle;
     if (idle) {
         e->look.idle = true;
         e->look.sampling = false;
@@ -188,24 +191,25 @@ static void idle_show(struct engine *e)
         snprintf(e->look.phase, sizeof e->look.phase, "waiting");
     }
     pthread_mutex_unlock(&e->lock);
-    if (idle)
+    if (news)
         e->wake(e->wake_ctx);
 }
 
-/* Wait for the next task; NULL: a checkpoint has been written, or the sampler has something to do and no task is waiting. */
+/* Wait for the next task; NULL: a checkpoint has been written, or the sampler or a visitor has something to do and no task is
+ * waiting. */
 static struct task *task_wait(struct engine *e)
 {
-    bool busy = sampler_busy(e), asked = !busy && !sampler_empty(e);
-    if (!busy && !asked)
+    bool busy = sampler_busy(e) || visitors_want(e), empty = sampler_empty(e), asked = !busy && !empty;
+    if (empty)
         idle_show(e);
     if (asked)
         engine_waits_for(e, "the environment");
     pthread_mutex_lock(&e->lock);
-    while (!e->task_first && !busy && !e->written && !e->turned_first)
+    while (!e->task_first && !busy && !e->written && !e->turned_first && !e->visited)
         pthread_cond_wait(&e->some, &e->lock);
     if (asked)
         e->look.waits_for[0] = 0;
-    e->written = false;
+    e->written = e->visited = false;
     struct task *t = e->task_first;
     if (t) {
         e->task_first = t->next;
@@ -237,6 +241,8 @@ static void task_run(struct engine *e, struct task *t)
     BUG_IF(!kinds[kind].run, "task %d is not the engine's", (int)kind);
     if (kinds[kind].phase)
         engine_phase(e, kinds[kind].phase);
+    if (kinds[kind].lifts)
+        visitors_lift(e);
     bool ok = kinds[kind].run(e, t, r, &err);
     if (ok && kinds[kind].takes) {
         report_free(r);
@@ -245,6 +251,7 @@ static void task_run(struct engine *e, struct task *t)
     if (!ok && kinds[kind].failed)
         kinds[kind].failed(e);
     versions_show(e);
+    visitors_look(e);
     engine_done(e, t, r, ok ? NULL : &err);
     task_free(t);
     e->idle_ms = clock_ms();
@@ -260,6 +267,14 @@ static void sampler_run(struct engine *e)
     engine_done(e, e->items_task, report_new(e->items_task), &err);
 }
 
+/* The run has nothing to sample: a round for its visitors, who have been told if it fails. */
+static void visitors_run(struct engine *e)
+{
+    struct error err;
+    if (e->generator && !sampler_step(e, &err))
+        log_warn("a step of visitors failed: %s", err.text);
+}
+
 static void *engine_main(void *arg)
 {
     struct engine *e = arg;
@@ -273,6 +288,8 @@ static void *engine_main(void *arg)
             task_run(e, t);
         else if (!sampler_empty(e))
             sampler_run(e);
+        else
+            visitors_run(e);
         saving_look(e, false);
     }
 }
@@ -299,6 +316,7 @@ struct engine *engine_new(const struct run_config *config, const char *run_dir, 
     e->trains = part.rank >= 0;
     e->produces = part.producer >= 0;
     e->rank = part.rank;
+    e->producer = part.producer;
     e->wake = wake;
     e->wake_ctx = ctx;
     e->task_last = &e->task_first;
@@ -348,6 +366,7 @@ void engine_free(struct engine *e)
     saving_end(e);
     task_free(e->items_task);
     profile_write(e);
+    visitors_free(e);
     loading_undo(e);
     queues_release(e);
     prompts_release(&e->prompts);

@@ -25,6 +25,7 @@ struct model;
 struct publication;
 struct ranks;
 struct trainer;
+struct visitors;
 
 /* A checkpoint that is written while the engine goes on (saving.c). */
 struct saving {
@@ -49,20 +50,22 @@ struct engine {
     char run_dir[4096], device_name[32], run_id[RUN_ID_BYTES];
     int n_thread;
     bool trains, produces;
-    int64_t rank;    // among the trainers; -1: it does not train
+    int64_t rank;        // among the trainers; -1: it does not train
+    int64_t producer;    // among the producers; -1: it does not sample
     void (*wake)(void *ctx);
     void *wake_ctx;
     pthread_t thread;
     struct task *quit;    // made at the start, so that ending needs no memory; in the queue once engine_free has begun
 
     /* shared with the loop */
-    pthread_mutex_t lock;    // guards: tasks, reports, scored, turned, written, look
-    pthread_cond_t some;     // signals a task, a scored group, an answered turn, or written
+    pthread_mutex_t lock;    // guards: tasks, reports, scored, turned, written, visited, look
+    pthread_cond_t some;     // signals a task, a scored group, an answered turn, written, or visited
     struct task *task_first, **task_last;
     struct report *report_first, **report_last;
     struct report *scored;
     struct report *turned_first, **turned_last;    // turns that have been answered
     bool written;                                  // the checkpoint writer has finished one; saving_look gets the result
+    bool visited;                                  // visitors.c has something new
     struct engine_look look;
 
     /* used only by the engine's thread */
@@ -76,6 +79,7 @@ struct engine {
                               // one of which it keeps its shards, and model gets the new weights after each step
     struct generator *generator;
     struct episodes *episodes;    // with the generator, of a run with an environment; else NULL
+    struct visitors *visitors;    // kept from the first load on; NULL: this worker does not serve
     struct trainer *trainer;
     struct memory_plan plan;
     void *region;                   // (plan.region) used in turn by trainer and sampler; NULL: each has its own

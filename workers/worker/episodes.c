@@ -19,6 +19,7 @@
 #include "workers/engine/sampler/prompt.h"
 #include "workers/engine/text/tokenizer.h"
 #include "workers/worker/items.h"
+#include "workers/worker/visitors.h"
 
 #define SAMPLE_BITS 20
 #define ITEM_MAX 4096    // inside at once
@@ -516,12 +517,21 @@ static bool items_finish(struct engine *e, struct error *err)
 
 /* ---- the sampler, with or without an environment ---- */
 
+/* A step of the generator, with its visitors. */
+static bool generator_round(struct engine *e, struct error *err)
+{
+    visitors_feed(e);
+    bool ok = generator_step(e->generator, err);
+    visitors_stepped(e, ok ? NULL : err);
+    return ok;
+}
+
 bool sampler_step(struct engine *e, struct error *err)
 {
     if (!e->episodes)
-        return generator_step(e->generator, err);
+        return generator_round(e, err);
     answers_take(e);
-    if (!ready_submit(e, err) || !generator_step(e->generator, err))
+    if (!ready_submit(e, err) || !generator_round(e, err))
         return false;
     for (struct group *g; (g = generator_poll(e->generator));)
         group_free(g);
@@ -551,19 +561,19 @@ bool sampler_busy(const struct engine *e)
 
 bool sampler_empty(const struct engine *e)
 {
-    return !sampler_busy(e) && (!e->episodes || e->episodes->n_item == 0);
+    return (!e->generator || generator_own_idle(e->generator)) && (!e->episodes || e->episodes->n_item == 0);
 }
 
 bool sampler_wait(struct engine *e, int64_t wait_ms, struct error *err)
 {
-    if (sampler_busy(e) || sampler_empty(e))
+    if (sampler_busy(e) || sampler_empty(e) || visitors_want(e))
         return true;
     struct timespec end = clock_after(wait_ms);
     bool late = false;
     pthread_mutex_lock(&e->lock);
-    while (!e->turned_first && !late)
+    while (!e->turned_first && !e->visited && !late)
         late = pthread_cond_timedwait(&e->some, &e->lock, &end) != 0;
-    late = !e->turned_first;
+    late = late && !e->turned_first;
     pthread_mutex_unlock(&e->lock);
     return !late || error_set(err, ERR_TIMEOUT, "the environment has not answered for %g s", (double)wait_ms / 1000);
 }

@@ -11,6 +11,7 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
 #include "workers/worker/episodes.h"
+#include "workers/worker/visitors.h"
 
 /* ---- shared with evaluations ---- */
 
@@ -145,6 +146,7 @@ void items_look(struct engine *e)
 
 void items_drop(struct engine *e)
 {
+    visitors_lift(e);
     if (e->generator)
         generator_clear(e->generator);
     episodes_clear(e->episodes);

@@ -22,6 +22,7 @@
 #include "workers/worker/profile.h"
 #include "workers/worker/publishing.h"
 #include "workers/worker/saving.h"
+#include "workers/worker/visitors.h"
 
 #define RANKS_WAIT_MS 1800000    // for another trainer, which may still load or finish its samples
 
@@ -245,15 +246,22 @@ static bool memory_share(struct engine *e, struct trainer_settings *settings, st
 
 /* ---- trainer and sampler ---- */
 
-static struct generator_config generator_config_make(const struct engine *e, int64_t version)
+/* generator_watch: to whom the token belongs. */
+static bool token_came(void *ctx, const struct drawn *d)
+{
+    struct engine *e = ctx;
+    return d->prompt_row < 0 ? visitors_watch(e, d) : e->episodes && episodes_watch(e->episodes, d);
+}
+
+static struct generator_config generator_config_make(struct engine *e, int64_t version)
 {
     struct generator_config g = run_generator_config(&e->config);
     g.model = e->sampler ? e->sampler : e->model;
     g.tokenizer = e->prompts.tokenizer;
     g.version = version;
-    g.prefix_cache = e->episodes != NULL;    // a sample's next turn goes on where it was
-    g.watch = e->episodes ? episodes_watch : NULL;
-    g.watch_ctx = e->episodes;
+    g.prefix_cache = e->episodes || e->visitors;    // a sample's next turn goes on where it was
+    g.watch = e->episodes || e->visitors ? token_came : NULL;
+    g.watch_ctx = e;
     return g;
 }
 
@@ -336,7 +344,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
         || !models_load(e, err))
         return false;
     struct trainer_settings settings = run_trainer_settings(&e->config, e->rank, e->dev);
-    if (e->config.environment[0] && !(e->episodes = episodes_new(err)))
+    if ((e->config.environment[0] && !(e->episodes = episodes_new(err))) || !visitors_prepare(e, err))
         return false;
     struct generator_config g = generator_config_make(e, t->step);
     /* before the trainer takes the weights' address: they may move to memory that all trainers can reach */
@@ -353,7 +361,11 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
     e->version = e->trains ? t->step : -1;    // a worker that only samples has no version until it receives one
     e->made = t->made;
     e->idle_ms = clock_ms();
-    return ranks_open(e, err);
+    if (!ranks_open(e, err))
+        return false;
+    if (e->generator)
+        visitors_attach(e);
+    return true;
 }
 
 bool loading_run(struct engine *e, struct task *t, struct report *r, struct error *err)
@@ -367,6 +379,7 @@ bool loading_run(struct engine *e, struct task *t, struct report *r, struct erro
 void loading_undo(struct engine *e)
 {
     trainers_leave(e);
+    visitors_detach(e);
     generator_free(e->generator);
     episodes_free(e->episodes);
     e->episodes = NULL;

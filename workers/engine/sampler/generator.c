@@ -352,6 +352,7 @@ bool generator_submit(struct generator *g, const struct generator_item *item, st
     e->spec.prompt = prompt;
     e->version = g->version;
     entries_push(&g->waiting, e);
+    g->n_guest += item->guest;
     return true;
 }
 
@@ -363,14 +364,15 @@ void entry_pages_drop(struct generator *g, struct entry *e)
     e->held = false;
 }
 
-bool entry_finish(struct generator *g, struct entry *e, struct error *err)
+/* The group of an entry whose samples have all ended. NULL: see err. */
+static struct group *entry_group(const struct entry *e, struct error *err)
 {
     int64_t n_tok = 0;
     for (int32_t i = 0; i < e->spec.n_sample; i++)
         n_tok += e->ended[i].n_tok;
     struct group *out = group_new(e->spec.n_prompt, e->spec.n_sample, n_tok, err);
     if (!out)
-        return false;
+        return NULL;
     const struct generator_item *spec = &e->spec;
     out->item = spec->item;
     out->prompt_row = spec->prompt_row;
@@ -393,9 +395,18 @@ bool entry_finish(struct generator *g, struct entry *e, struct error *err)
         memcpy(out->newer + at, d->newer, (size_t)d->n_tok * sizeof *out->newer);
         at += d->n_tok;
     }
-    // max_item bounds waiting + running + finished, so there is room
-    g->finished[(g->finished_first + g->finished_n++) % g->finished_cap] = out;
-    g->stats.n_group++;
+    return out;
+}
+
+bool entry_finish(struct generator *g, struct entry *e, struct error *err)
+{
+    struct group *out = e->spec.guest ? NULL : entry_group(e, err);
+    if (!out && !e->spec.guest)
+        return false;
+    if (out)    // max_item bounds waiting + running + finished, so there is room
+        g->finished[(g->finished_first + g->finished_n++) % g->finished_cap] = out;
+    g->stats.n_group += out != NULL;
+    g->n_guest -= e->spec.guest;
     entries_remove(&g->running, e);
     entry_free(e);
     return true;
@@ -416,6 +427,11 @@ bool generator_idle(const struct generator *g)
     return g->waiting.n == 0 && g->running.n == 0;
 }
 
+bool generator_own_idle(const struct generator *g)
+{
+    return g->waiting.n + g->running.n == g->n_guest;
+}
+
 /* ---- leaving early ---- */
 static void entry_drop(struct generator *g, struct entry_list *l, struct entry *e)
 {
@@ -425,6 +441,7 @@ static void entry_drop(struct generator *g, struct entry_list *l, struct entry *
     entry_pages_drop(g, e);
     if (g->partial == e)
         g->partial = NULL;
+    g->n_guest -= e->spec.guest;
     entries_remove(l, e);
     entry_free(e);
 }

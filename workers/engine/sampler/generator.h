@@ -73,6 +73,7 @@ struct generator_item {
     struct sampling sampling;
     uint64_t cache_salt;    // prompts of different salts share no cached pages
     bool keep_logits;       // watch gets the logits; while such an item runs, the host is not a step behind
+    bool guest;             // somebody else's in the owner's batch: all its tokens go to watch, and no group is made of it
 };
 struct generator;
 
@@ -92,7 +93,8 @@ size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_se
 MUST_USE bool generator_step(struct generator *g, struct error *err);
 /* The next finished group, in the order of finishing; returns it for group_free, NULL: none. */
 struct group *generator_poll(struct generator *g);
-bool generator_idle(const struct generator *g);    // nothing waiting, nothing running (finished groups may wait in poll)
+bool generator_idle(const struct generator *g);        // nothing waiting, nothing running (finished groups may wait in poll)
+bool generator_own_idle(const struct generator *g);    // ... except for guests
 /* Drop everything inside, including finished groups. Returns how many items were dropped. */
 int64_t generator_clear(struct generator *g);
 /* Drop the items of this prompt_row in whatever state; finished ones may still come from generator_poll. Returns how many. */

@@ -77,6 +77,7 @@ struct generator {
     int64_t vocab, max_page;      // max_page: pages of the longest sequence
     struct entry_list waiting;
     struct entry_list running;    // started, in order of start
+    int64_t n_guest;              // of these two lists
     struct entry *partial;        // the started entry with samples to admit, or NULL
     struct group **finished;      // ring of finished_cap
     int64_t finished_first, finished_n, finished_cap;
@@ -123,7 +124,7 @@ void entries_remove(struct entry_list *l, struct entry *e);
 /* The pages that a sample needs in addition to the full ones of its prompt, and those that starting the item takes. */
 int64_t item_sample_pages(const struct generator *g, const struct generator_item *spec);
 int64_t item_start_pages(const struct generator *g, const struct generator_item *spec);
-/* All samples of e have ended: put its group into the ring of finished ones and free e. */
+/* All samples of e have ended: put its group into the ring of finished ones, unless it is a guest, and free e. */
 bool entry_finish(struct generator *g, struct entry *e, struct error *err);
 void entry_pages_drop(struct generator *g, struct entry *e);    // the prompt's, when e holds them
 /* Point the pieces of a step's message into its host side of now; one block, so that one copy carries it. Returns its size. */

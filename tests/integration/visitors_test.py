@@ -1,0 +1,185 @@
+"""Runs with `serve`: anyone may ask the policy while it is trained, and the run's bytes are those of a run without visitors.
+
+tags: limit=900
+"""
+import contextlib
+import http.client
+import json
+import os
+import random
+import socket
+import sqlite3
+import sys
+import threading
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import run_tools
+from atropos_test import Environment, free_port
+
+LIMIT = run_tools.LIMIT
+
+
+class Client:
+    """Asks a run's policy over HTTP."""
+
+    def __init__(self, port):
+        self.port = port
+
+    def ask(self, method, path, body=None, limit=LIMIT):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=limit)) as c:
+            c.request(method, path, body if body is None or isinstance(body, bytes) else json.dumps(body))
+            r = c.getresponse()
+            text = r.read()
+            try:
+                return r.status, json.loads(text)
+            except ValueError:
+                return r.status, text.decode()
+
+    def ready(self):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self.ask("GET", "/health", limit=5)[0] == 200
+        return False
+
+
+class Visitor(threading.Thread):
+    """Asks in all shapes, one request after the other, until the run has ended; strangers also misbehave."""
+
+    def __init__(self, port, seed, strange):
+        super().__init__()
+        self.client, self.random, self.strange = Client(port), random.Random(seed), strange
+        self.answers, self.wrong, self.over = [], [], False
+        self.start()
+
+    def request(self):
+        n, ids = self.random.choice([1, 1, 3]), [self.random.randrange(3, 90) for _ in range(self.random.randrange(1, 40))]
+        length = self.random.choice([1, 5, 30])
+        return self.random.choice([
+            ("/v1/chat/completions", dict(messages=[{"role": "user", "content": "3+4="}], n=n, max_tokens=length, logprobs=True)),
+            ("/v1/completions", dict(prompt=ids, n=n, max_tokens=length, logprobs=2, ignore_eos=True)),
+            ("/generate", dict(prompt={"prompt_token_ids": ids}, n=n, max_tokens=length, logprobs=0)),
+            ("/generate", dict(input_ids=ids, sampling_params=dict(max_new_tokens=length, n=n, ignore_eos=True), return_logprob=True)),
+            ("/inference/v1/generate", dict(token_ids=ids, sampling_params=dict(max_tokens=length, logprobs=1)))])
+
+    def misbehave(self):
+        path, body = self.request()
+        data = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+        pieces = [head + data, head + data[:-3], head[:20], head + data[:-1] + b"]", b"\0" * 4000,
+                  (head + data).replace(b'"n"', b'"m"').replace(b'"max_tokens": 5', b'"max_tokens": -5')]
+        with socket.create_connection(("127.0.0.1", self.client.port), timeout=LIMIT) as s:
+            s.sendall(self.random.choice(pieces))    # and away, without reading
+
+    def run(self):
+        while not self.over:
+            try:
+                if self.strange and self.random.random() < 0.7:
+                    self.misbehave()
+                    continue
+                path, body = self.request()
+                status, answer = self.client.ask("POST", path, body)
+                if status == 503:    # the stranger has taken all places for a moment
+                    time.sleep(0.01)
+                    continue
+                (self.answers if status == 200 else self.wrong).append(answer)
+            except (OSError, http.client.HTTPException):    # not there yet, or not any more
+                time.sleep(0.01)
+
+    def close(self):
+        self.over = True
+        self.join()
+
+
+def versions_of(answer):
+    one = answer[0] if isinstance(answer, list) else answer
+    return [s["version"] for s in one["meta_info"]["weight_versions"]] if "meta_info" in one else [one["weight_version"]]
+
+
+class Visitors(run_tools.RunCase):
+    def run_with(self, visited, **settings):
+        """The run's weights and ledger, and its visitors."""
+        port = free_port()
+        more = dict(serve=f"127.0.0.1:{port}", serve_samples=4) if visited else {}
+        run = self.start("--max-steps", "40", save_interval=10, **settings, **more)
+        visitors = [Visitor(port, i, strange=i == 2) for i in range(3)] if visited else []
+        for v in visitors:
+            self.addCleanup(v.close)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        for v in visitors:
+            v.close()
+        return [run.weights(s) for s in (10, 40)], run.ledger(), visitors, run
+
+    def test_visitors_see_the_version_rise_and_change_no_byte(self):
+        for settings in [dict(), dict(n_behind=1), dict(placement="apart", num_inferencer=1, n_behind=1)]:
+            with self.subTest(**settings):
+                weights, ledger, _, _ = self.run_with(False, **settings)
+                same, ledger_too, visitors, run = self.run_with(True, **settings)
+                self.assertEqual((same, ledger_too), (weights, ledger), run.logs())
+                self.assertEqual([w for v in visitors for w in v.wrong], [], run.logs())
+                for v in visitors[:2]:
+                    seen = [max(map(int, versions_of(a))) for a in v.answers]
+                    self.assertGreaterEqual(len(set(seen)), 4, f"{seen}\n{run.logs()}")
+                    self.assertEqual(seen, sorted(seen), "a version fell")
+
+    def test_a_run_of_a_killed_worker_serves_again_and_takes_no_orders(self):
+        port = free_port()
+        client = Client(port)
+        run = self.start(serve=f"127.0.0.1:{port}")
+        self.until("the run serves", client.ready, run)
+        card = client.ask("GET", "/v1/models")[1]["data"][0]
+        self.assertEqual((card["id"], card["max_model_len"]), ("run-%d" % self.n, 76))
+        for path in ("/pause", "/resume", "/flush_cache", "/update_weights", "/lora/load", "/v1/load_lora_adapter"):
+            status, answer = client.ask("POST", path, {"path": "/"})
+            self.assertEqual(status, 403)
+            self.assertIn("belong to the run", answer["error"]["message"])
+        self.assertEqual(client.ask("POST", "/v1/completions", {"prompt": [5] * 76})[0], 400)
+        run.wait_step(2)
+        os.kill(run.processes()["worker cpu:0"], 9)
+        self.until("it serves again", lambda: client.ready() and client.ask("GET", "/v1/models")[1]["data"][0]["weight_version"] >= 2, run)
+        self.ok(run, "pause")
+        self.until("it is paused", lambda: self.status(run)["state"] == "paused", run)
+        self.assertEqual(client.ask("POST", "/v1/completions", {"prompt": "1+1=", "max_tokens": 3})[0], 200)    # visitors are served meanwhile
+
+    def test_a_sample_over_several_steps_says_which_weights_drew_what(self):
+        port = free_port()
+        client = Client(port)
+        run = self.start(serve=f"127.0.0.1:{port}", max_new_tokens=400, num_generations=2, inference_batch_size=2, train_batch_size=2,
+                         inference_microbatch_size=2, train_minibatch_size=2, save_interval=1000)
+        self.until("the run serves", client.ready, run)
+        mixed = None
+        end = time.monotonic() + LIMIT
+        while not mixed and time.monotonic() < end:
+            one = client.ask("POST", "/generate", dict(input_ids=[5, 6, 7], sampling_params=dict(max_new_tokens=400, ignore_eos=True),
+                                                       return_logprob=True))[1]["meta_info"]
+            mixed = one if len(one["weight_versions"]) > 1 else None
+        self.assertIsNotNone(mixed, run.logs())
+        self.assertEqual(len(mixed["output_token_logprobs"]), 400)
+        spans = mixed["weight_versions"]
+        self.assertEqual((spans[0]["start"], spans[-1]["end"]), (0, 400))
+        for a, b in zip(spans, spans[1:]):
+            self.assertEqual(a["end"], b["start"])
+            self.assertLess(int(a["version"]), int(b["version"]))
+
+    def test_environments_draw_from_the_run_that_they_post_to(self):
+        door, port = free_port(), free_port()
+        run = self.start("--max-steps", "12", environments={"listen": f"127.0.0.1:{door}"}, num_inferencer=1, serve=f"127.0.0.1:{port}")
+        visitor, env = Visitor(port, 1, strange=False), Environment(door)
+        self.addCleanup(visitor.close)
+        self.addCleanup(env.close)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        self.assertGreater(len({max(map(int, versions_of(a))) for a in visitor.answers}), 1, run.logs())
+        self.assertEqual(visitor.wrong, [])
+
+    def test_settings_that_cannot_be_served_are_refused(self):
+        taken = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(taken.close)
+        for settings, words in [(dict(serve="9001"), "must be HOST:PORT"), (dict(serve="0.0.0.0:9001"), "serve_token_file"),
+                                (dict(serve=f"127.0.0.1:{taken.getsockname()[1]}"), "is in use by another process")]:
+            run = self.start(**settings)
+            self.assertNotEqual(run.wait()[0], 0)
+            self.assertIn(words, run.logs())
+
+
+if __name__ == "__main__":
+    unittest.main()

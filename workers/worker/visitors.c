@@ -1,0 +1,226 @@
+#include "workers/worker/visitors.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <unistd.h>
+#include "protocol/base/bearer.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/log.h"
+#include "protocol/base/secret.h"
+#include "protocol/base/tcp.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/text/tokenizer.h"
+#include "workers/serve/policy.h"
+#include "workers/serve/routes.h"
+#include "workers/serve/web.h"
+
+#define CONNECTIONS 128
+#define QUEUE 256                       // prompts inside, waiting ones too; more are answered with 503
+#define BODY_BYTES ((size_t)4 << 20)    // of one request
+#define BODIES_BYTES ((size_t)16 << 20)
+#define AGAIN_MS 10000    // before the address is tried again
+#define ANSWERS_MS 500    // for the last answers to be sent, when the worker ends
+
+struct visitors {
+    struct serve serve;
+    struct encoder *encoder;    // of the thread that reads requests; owned
+    struct policy *policy;      // owned
+    struct web *web;            // owned; NULL: it does not listen yet
+    int64_t again_ms;
+    int32_t *eos;               // (serve.n_eos) owned
+    char name[RUN_TEXT_MAX];    // of the run, which is the model's for clients
+    char token[BEARER_MAX];
+    char no_orders[256];
+};
+
+/* Nothing computes for it any more. */
+static void free_parts(struct visitors *v)
+{
+    web_free(v->web);
+    policy_free(v->policy);
+    encoder_free(v->encoder);
+    free(v->eos);
+    free(v);
+}
+
+static void come(void *ctx)
+{
+    struct engine *e = ctx;
+    pthread_mutex_lock(&e->lock);
+    e->visited = true;
+    pthread_cond_signal(&e->some);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Does this worker serve? */
+static bool serves(const struct engine *e)
+{
+    return e->config.serve[0] && (run_config_posted(&e->config) ? e->rank == 0 : e->producer == 0);
+}
+
+/* The end tokens, and what requests need of tokenizer and template: as a server of the model alone has it. */
+static bool text_make(const struct engine *e, struct visitors *v, struct error *err)
+{
+    const struct model_config *mc = model_config(e->model);
+    struct serve *s = &v->serve;
+    const int32_t *eos = tokenizer_eos(e->prompts.tokenizer, &s->n_eos);
+    if (s->n_eos == 0) {
+        eos = mc->eos;
+        s->n_eos = mc->n_eos;
+    }
+    v->eos = calloc((size_t)MAX(s->n_eos, 1), sizeof *v->eos);    // kept when the model is loaded again
+    if (!v->eos)
+        return error_set(err, ERR_NO_MEMORY, "no memory for end tokens");
+    for (int i = 0; i < s->n_eos; i++)
+        v->eos[i] = eos[i];
+    s->eos = v->eos;
+    s->text = (struct ask_text){ .encoder = v->encoder,
+                                 .tokenizer = e->prompts.tokenizer,
+                                 .template = e->prompts.template,
+                                 .max_seq_tok = e->config.max_prompt_tokens + e->config.max_new_tokens,
+                                 .n_id = model_n_live(e->model) };
+    return true;
+}
+
+bool visitors_prepare(struct engine *e, struct error *err)
+{
+    bool ok = false;
+    struct visitors *v = NULL;
+    if (e->visitors || !serves(e))
+        return true;
+    if (!(v = calloc(1, sizeof *v)))
+        return error_set(err, ERR_NO_MEMORY, "no memory for the server of '%s'", e->config.serve);
+    struct serve *s = &v->serve;
+    snprintf(v->name, sizeof v->name, "%s", e->config.name);
+    snprintf(v->no_orders, sizeof v->no_orders, "the weights belong to the run '%s', which trains them; it takes no orders here", v->name);
+    s->dir = e->config.model;
+    s->started_s = clock_wall_s();
+    s->reply = (struct reply_context){ .model = v->name, .tokenizer = e->prompts.tokenizer };
+    TRY(v->encoder = encoder_new(e->prompts.tokenizer, true, err));
+    TRY(text_make(e, v, err));
+    TRY(getrandom(&s->run, sizeof s->run, 0) == (ssize_t)sizeof s->run || error_errno(err, "the system gives no random numbers"));
+    struct policy_config config = { .n_id = s->text.n_id,
+                                    .wake = come,
+                                    .wake_ctx = e,
+                                    .tokenizer = e->prompts.tokenizer,
+                                    .max_seq = run_config_serve_samples(&e->config),
+                                    .max_seq_tok = s->text.max_seq_tok,
+                                    .max_queue = QUEUE,
+                                    .eos = s->eos,
+                                    .n_eos = s->n_eos };
+    TRY(v->policy = s->policy = policy_new(&config, err));
+    if (e->config.serve_token_file[0]) {
+        secret_process();
+        TRY(bearer_read(v->token, e->config.serve_token_file, err));
+    }
+    e->visitors = v;
+    ok = true;
+out:
+    if (!ok)
+        free_parts(v);
+    return ok;
+}
+
+/* Listen, unless it does already. */
+static void door_open(struct engine *e)
+{
+    struct visitors *v = e->visitors;
+    struct error err;
+    struct web_config c = { .route = serve_routes,
+                            .n_route = n_serve_routes,
+                            .ctx = &v->serve,
+                            .print = serve_print,
+                            .stream = serve_stream,
+                            .leave = serve_leave,
+                            .token = v->token[0] ? v->token : NULL,
+                            .no_orders = v->no_orders,
+                            .max_connections = CONNECTIONS,
+                            .max_body_bytes = BODY_BYTES,
+                            .max_bodies_bytes = BODIES_BYTES,
+                            .head_ms = 15000,
+                            .body_ms = 60000,
+                            .idle_ms = 75000 };
+    if (v->web || clock_ms() < v->again_ms)
+        return;
+    v->again_ms = clock_ms() + AGAIN_MS;
+    if ((c.listen_fd = tcp_listen(e->config.serve, &err)) < 0 || !(v->web = web_new(&c, &err)))
+        log_warn("the policy is not served: 'serve': %s", err.text);
+    else
+        log_info("the policy is served at http://%s", e->config.serve);
+}
+
+void visitors_look(struct engine *e)
+{
+    if (!e->visitors || !e->generator)
+        return;
+    if (e->version >= 0)
+        policy_version_set(e->visitors->policy, e->version);
+    door_open(e);
+}
+
+void visitors_attach(struct engine *e)
+{
+    if (!e->visitors)
+        return;
+    policy_attach(e->visitors->policy, e->generator);
+    visitors_look(e);
+}
+
+void visitors_detach(struct engine *e)
+{
+    if (e->visitors)
+        policy_detach(e->visitors->policy);
+}
+
+void visitors_lift(struct engine *e)
+{
+    if (e->visitors)
+        policy_lift(e->visitors->policy);
+}
+
+/* May they be sampled? Not while the weights are being replaced. */
+static bool can_sample(const struct engine *e)
+{
+    return e->visitors && e->generator && e->version >= 0;
+}
+
+bool visitors_want(struct engine *e)
+{
+    return can_sample(e) && policy_wants(e->visitors->policy);
+}
+
+void visitors_feed(struct engine *e)
+{
+    if (!can_sample(e))
+        return;
+    pthread_mutex_lock(&e->lock);
+    e->visited = false;
+    pthread_mutex_unlock(&e->lock);
+    policy_feed(e->visitors->policy);
+}
+
+void visitors_stepped(struct engine *e, const struct error *why)
+{
+    if (can_sample(e))
+        policy_stepped(e->visitors->policy, why);
+}
+
+bool visitors_watch(struct engine *e, const struct drawn *d)
+{
+    return policy_watch(e->visitors->policy, d);
+}
+
+void visitors_free(struct engine *e)
+{
+    struct visitors *v = e->visitors;
+    if (!v)
+        return;
+    e->visitors = NULL;
+    if (v->web)
+        web_close(v->web);
+    policy_end(v->policy);
+    if (v->web && !web_wait(v->web, ANSWERS_MS))
+        log_info("some clients have not taken their answers");
+    free_parts(v);
+}
