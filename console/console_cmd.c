@@ -1,4 +1,4 @@
-/* console_cmd.c - rollcall console and rollcall simulate */
+/* console_cmd.c - rollcall console */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -7,7 +7,6 @@
 #include "console/batch/watch.h"
 #include "console/fleet/link.h"
 #include "console/fleet/record.h"
-#include "console/fleet/simulate.h"
 #include "console/tui/console.h"
 #include "console/tui/picker.h"
 #include "console/tui/widget.h"
@@ -16,27 +15,6 @@
 #include "protocol/base/subcommand.h"
 #include "protocol/run/run_find.h"
 #include "protocol/run/run_lock.h"
-
-/* Values of the options that choose one of a few words. */
-static bool word_find(const char *option, const char *word, const char *const *words, int n, int *out, struct error *err)
-{
-    for (int i = 0; i < n; i++)
-        if (strcmp(words[i], word) == 0) {
-            *out = i;
-            return true;
-        }
-    return error_set(err, ERR_USAGE, "--%s does not know '%.40s'", option, word);
-}
-
-static bool screen_options(struct console_options *o, const char *color, const char *glyphs, bool ascii, struct error *err)
-{
-    static const char *const depths[] = { [DEPTH_NONE] = "never", [DEPTH_8] = "8", [DEPTH_256] = "256", [DEPTH_TRUE] = "true" };
-    static const char *const kinds[] = { [GLYPHS_BRAILLE] = "braille", [GLYPHS_BLOCK] = "block", [GLYPHS_ASCII] = "ascii" };
-    o->terminal.color = -1;
-    o->glyphs = ascii ? (int)GLYPHS_ASCII : -1;
-    return (strcmp(color, "auto") == 0 || word_find("color", color, depths, 4, &o->terminal.color, err))
-           && (strcmp(glyphs, "auto") == 0 || word_find("glyphs", glyphs, kinds, 3, &o->glyphs, err));
-}
 
 /* What remains on the terminal after the screen has closed: the run's state and its results. */
 static void farewell_print(const struct model *m, const char *run_dir)
@@ -128,7 +106,7 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     char run_dir[4096], picked[4096];
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
-    if (!screen_options(&o, color, glyphs, ascii, err) || !batch_format_parse(format, &batch.format, err))
+    if (!console_look_parse(&o, color, glyphs, ascii, err) || !batch_format_parse(format, &batch.format, err))
         return false;
     if ((batch.fields && !batch_fields_check(batch.fields, err)) || (watch.until && !watch_until_check(watch.until, err)))
         return false;
@@ -156,59 +134,4 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     return run_watch(run_dir, read_only, &o, is_batch ? &batch : NULL, &watch, err);
 }
 
-static bool simulate_cmd(int argc, char **argv, struct error *err)
-{
-    struct simulate_options s = { .steps = 400, .done = 150, .step_s = 1, .workers = 2, .seed = 1 };
-    struct console_options o = { .terminal = { .mouse = true, .escape_ms = 25 } };
-    const char *color = "auto", *glyphs = "auto";
-    bool ascii = false, no_mouse = false;
-    int64_t seed = 1;
-    struct cli_option options[] = {
-        { "steps", NULL, CLI_I64, &s.steps, "N", "optimizer steps of the made-up run" },
-        { "done", NULL, CLI_I64, &s.done, "N", "how many of them are done at the start" },
-        { "step-seconds", NULL, CLI_F64, &s.step_s, "S", "seconds per step" },
-        { "workers", NULL, CLI_I64, &s.workers, "N", "devices" },
-        { "stall-after", NULL, CLI_I64, &s.stall_after_s, "S", "the last worker hangs after S seconds" },
-        { "seed", NULL, CLI_I64, &seed, "N", "another story" },
-        { "theme", NULL, CLI_STR, &o.theme, "NAME|FILE", "colours: dark, light or a theme file" },
-        { "color", NULL, CLI_STR, &color, "WHEN", "auto, never, 8, 256 or true" },
-        { "glyphs", NULL, CLI_STR, &glyphs, "KIND", "characters for charts: braille, block or ascii; auto" },
-        { "ascii", NULL, CLI_FLAG, &ascii, NULL, "draw with ASCII only" },
-        { "no-mouse", NULL, CLI_FLAG, &no_mouse, NULL, "leave the mouse to the terminal" },
-    };
-    struct cli cli = { .command = "rollcall simulate",
-                       .about = "Shows the console on a made-up run: every number is invented.",
-                       .options = options,
-                       .n_options = ARRAY_SIZE(options) };
-    if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
-        return cli.help_wanted;
-    if (!screen_options(&o, color, glyphs, ascii, err))
-        return false;
-    const struct {
-        const char *option;
-        double value, min, max;
-    } bounds[] = {
-        { "steps", (double)s.steps, 1, 1000000 },           { "done", (double)s.done, 0, (double)s.steps },
-        { "step-seconds", s.step_s, 0.01, 3600 },           { "workers", (double)s.workers, 1, 200 },
-        { "stall-after", (double)s.stall_after_s, 0, 1e9 },
-    };
-    for (size_t i = 0; i < ARRAY_SIZE(bounds); i++)
-        if (!(bounds[i].value >= bounds[i].min && bounds[i].value <= bounds[i].max))
-            return error_set(err, ERR_USAGE, "--%s is %.10g; it must be %.10g to %.10g", bounds[i].option, bounds[i].value, bounds[i].min,
-                             bounds[i].max);
-    s.seed = (uint64_t)seed;
-    o.terminal.mouse = !no_mouse;
-    struct model *m = model_new(err);
-    if (!m)
-        return false;
-    struct feed *feed = simulate_new(&s, m, clock_ns(), err);
-    bool ok = feed && console_run(feed, m, &o, err);
-    if (feed)
-        feed->free(feed);
-    fleet_model_free(m);
-    return ok;
-}
-
 const struct subcommand console_subcommand = { "console", console_cmd, "show a live run and steer it" };
-
-const struct subcommand simulate_subcommand = { "simulate", simulate_cmd, "show the console on a made-up run" };

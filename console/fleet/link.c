@@ -20,6 +20,8 @@
 #include "protocol/wire/run_door.h"
 
 #define STATUS_NS ((int64_t)1000 * 1000000)
+#define NODES_A_TIME 64                       // in an answer to a status
+#define FLEET_NS ((int64_t)2000 * 1000000)    // in which a larger fleet is asked for once
 #define LOG_NS ((int64_t)500 * 1000000)
 #define ASK_MS 5000
 #define STEPS_A_TIME 5000
@@ -55,6 +57,7 @@ struct link {
     bool over, last;                    // the run is over, according to a status, so that what is requested now is the last of it
     int64_t over_ns;                    // when we learned that; 0: it is not over
     int64_t status_ns, log_ns;          // when next
+    bool whole;                         // the whole fleet has been heard of
     int64_t answered_ns;                // when the agent last answered
     struct open_command command[COMMANDS_OPEN];
     uint64_t next_tag, random;
@@ -68,13 +71,15 @@ static void ask(struct link *l, uint64_t tag, struct msg_out *m)
     msg_release(m);
 }
 
-static void status_ask(struct link *l, int64_t now_ns)
+static void status_ask(struct link *l, const struct model *model, int64_t now_ns)
 {
     struct msg_out m = MSG_OUT_INIT;
     l->status_ns = now_ns + STATUS_NS;
     if (l->open[TAG_STATUS])
         return;
     msg_begin(&m, MSG_STATUS);
+    msg_i64(&m, "from", model->sweep.next);
+    msg_i64(&m, "limit", NODES_A_TIME);
     ask(l, TAG_STATUS, &m);
 }
 
@@ -150,9 +155,18 @@ static void resumed_look(struct link *l, struct model *m)
         l->telemetry = run_door_listen(&l->door, &err);    // NULL: with the next status
 }
 
+/* A large fleet comes in pieces: the first time one after the other, later spread over FLEET_NS. */
+static void fleet_next(struct link *l, const struct model *m, int64_t now_ns)
+{
+    l->whole |= m->sweep.next == 0;
+    if (m->n_node > NODES_A_TIME)
+        l->status_ns = MIN(l->status_ns, l->whole ? now_ns + FLEET_NS * NODES_A_TIME / m->n_node : now_ns);
+}
+
 static void status_came(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
 {
     news_status(m, v, now_ns);
+    fleet_next(l, m, now_ns);
     if (m->step >= m->n_step)
         steps_ask(l, m);
     over_look(l, m, now_ns);
@@ -396,7 +410,7 @@ static void link_pump(struct feed *f, struct model *m, int64_t now_ns)
         end_take(l, m);
     if (now_ns >= l->status_ns) {
         struct error err;
-        status_ask(l, now_ns);
+        status_ask(l, m, now_ns);
         silence_judge(l, m, now_ns);
         end_judge(l, m, now_ns);
         for (int i = 0; i < COMMANDS_OPEN && m->link == LINK_LIVE; i++)
@@ -463,7 +477,7 @@ struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int6
     const char *base = strrchr(run_dir, '/');
     snprintf(m->name, sizeof(m->name), "%s", base ? base + 1 : run_dir);
     model_link(m, LINK_CONNECTING, "waiting for the run's agent", now_ns);
-    status_ask(l, now_ns);
+    status_ask(l, m, now_ns);
     return &l->feed;
 fail:
     link_free(&l->feed);

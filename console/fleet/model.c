@@ -49,13 +49,15 @@ struct model *model_new(struct error *err)
     if (m) {
         m->extra = calloc(MODEL_EXTRA, sizeof(*m->extra));
         m->proc = calloc(MODEL_PROCS, sizeof(*m->proc));
+        m->host = calloc(MODEL_HOSTS, sizeof(*m->host));    // touched only as far as they are used
+        m->device = calloc(MODEL_DEVICES, sizeof(*m->device));
         m->event = calloc(MODEL_EVENTS, sizeof(*m->event));
         m->log = calloc(MODEL_LOG, sizeof(*m->log));
         m->alarm = calloc(ALARM_RULES, sizeof(*m->alarm));
         m->saved = calloc(MODEL_SAVED, sizeof(*m->saved));
         m->knob = calloc((size_t)n_knobs, sizeof(*m->knob));
     }
-    if (!m || !m->extra || !m->proc || !m->event || !m->log || !m->saved || !m->alarm || !m->knob) {
+    if (!m || !m->extra || !m->proc || !m->host || !m->device || !m->event || !m->log || !m->saved || !m->alarm || !m->knob) {
         fleet_model_free(m);
         error_set(err, ERR_NO_MEMORY, "no memory for the console's model of the run");
         return NULL;
@@ -90,6 +92,8 @@ void fleet_model_free(struct model *m)
         free(m->log[i].text);
     free(m->extra);
     free(m->proc);
+    free(m->host);
+    free(m->device);
     free(m->event);
     free(m->log);
     free(m->saved);
@@ -128,7 +132,7 @@ void model_step_begin(struct model *m, int64_t step)
     model_changed(m);
 }
 
-static struct series *series_find(struct model *m, const char *name)
+struct series *model_series(struct model *m, const char *name)
 {
     int id = metric_find(name);
     if (id >= 0)
@@ -146,7 +150,7 @@ static struct series *series_find(struct model *m, const char *name)
 
 void model_metric(struct model *m, int64_t step, const char *name, double value)
 {
-    struct series *s = series_find(m, name);
+    struct series *s = model_series(m, name);
     if (s && !isnan(value))
         series_set(s, step, value);
 }
@@ -169,13 +173,15 @@ static int proc_order(const char *a, const char *b)
 
 struct proc *model_proc(struct model *m, const char *name)
 {
-    int at = 0;
-    for (; at < m->n_proc; at++) {
-        int order = proc_order(m->proc[at].name, name);
+    int at = 0, end = m->n_proc;
+    while (at < end) {
+        int middle = at + (end - at) / 2, order = proc_order(m->proc[middle].name, name);
         if (order == 0)
-            return &m->proc[at];
-        if (order > 0)
-            break;
+            return &m->proc[middle];
+        if (order < 0)
+            at = middle + 1;
+        else
+            end = middle;
     }
     if (m->n_proc == MODEL_PROCS || !name[0] || strlen(name) >= sizeof(m->proc[0].name))
         return NULL;
@@ -188,11 +194,18 @@ struct proc *model_proc(struct model *m, const char *name)
     return &m->proc[at];
 }
 
-void model_proc_remove(struct model *m, int i)
+void model_procs_sweep(struct model *m)
 {
-    memmove(&m->proc[i], &m->proc[i + 1], (size_t)(m->n_proc - i - 1) * sizeof(*m->proc));
-    m->n_proc--;
-    model_changed(m);
+    int kept = 0;
+    for (int i = 0; i < m->n_proc; i++)
+        if (m->proc[i].told) {
+            if (kept < i)
+                m->proc[kept] = m->proc[i];
+            m->proc[kept++].told = false;
+        }
+    if (kept < m->n_proc)
+        model_changed(m);
+    m->n_proc = kept;
 }
 
 void model_lane(struct model *m, struct proc *p, int64_t now_ns)

@@ -14,7 +14,7 @@
 #include "protocol/run/metrics.h"
 #include "protocol/run/run_state.h"
 
-#define MODEL_PROCS 256
+#define MODEL_PROCS 36864
 #define MODEL_ROLLOUTS 64
 #define MODEL_SAMPLES 64
 #define MODEL_EVENTS 1024
@@ -23,9 +23,9 @@
 #define MODEL_EVALS 16
 #define MODEL_GAUGES 12
 #define MODEL_COMMANDS 64
-#define MODEL_SAVED 257    // checkpoints, and the beginning
-#define MODEL_HOSTS 65     // the run's node and others
-#define MODEL_DEVICES 256
+#define MODEL_SAVED 257     // checkpoints, and the beginning
+#define MODEL_HOSTS 2049    // the run's node and others
+#define MODEL_DEVICES 32768
 #define LANE_SECONDS 256          // history of a process's phases, one letter per second
 #define ROLLOUT_TEXT_MAX 16384    // bytes of one prompt or completion kept
 
@@ -61,6 +61,7 @@ struct proc {
     int n_gauge;
     char lane[LANE_SECONDS];    // phase_letter of each second, ring; ' ': not known
     int64_t lane_s;             // the second (monotonic) of the last letter; 0: none yet
+    bool told;                  // by the status that is being read
 };
 struct sample_view {
     char *text;       // owned, NUL-terminated UTF-8 or not quite
@@ -156,6 +157,11 @@ struct extra_metric {
     char name[64];
     struct series series;
 };
+struct fleet_sweep {       // a large fleet comes in pieces, node by node: how far the last piece went
+    int64_t next;          // of the other nodes, to ask for
+    int host, device;      // that come next
+    int64_t n_left_out;    // so far
+};
 struct model {
     uint64_t version;
     enum link_state link;
@@ -172,14 +178,17 @@ struct model {
     struct diagnosis says;                 // what the controller says of the run
     int64_t step, max_steps;               // max_steps 0: unknown
     int64_t rollout_step, incarnation;
-    int64_t checkpoint;                    // -1: none
-    char undo[256];                        // what a revert would do; "": nothing
-    double elapsed_s, step_s, left_s;      // NAN: unknown
-    int64_t told_ns;                       // when the last status came; 0: never
-    struct host_view host[MODEL_HOSTS];    // the agent's own host first
+    int64_t checkpoint;                  // -1: none
+    char undo[256];                      // what a revert would do; "": nothing
+    double elapsed_s, step_s, left_s;    // NAN: unknown
+    int64_t told_ns;                     // when the last status came; 0: never
+    struct host_view *host;              // (MODEL_HOSTS) the agent's own host first; owned
     int n_host;
-    struct device_view device[MODEL_DEVICES];
+    struct device_view *device;    // (MODEL_DEVICES) in the order of their hosts; owned
     int n_device;
+    int64_t n_node;    // other nodes there are; more than are known while the first answers come
+    struct fleet_sweep sweep;
+    int64_t n_left_out;                   // processes, hosts and devices that had no room here
     struct gauge buffer[MODEL_GAUGES];    // items: issued, returned, ...
     int n_buffer;
     struct eval_view eval[MODEL_EVALS];
@@ -229,10 +238,12 @@ void model_step_begin(struct model *m, int64_t step);
 bool model_steps_whole(const struct model *m);
 /* Forget the steps from `step` on: the run went back to a checkpoint. */
 void model_steps_cut(struct model *m, int64_t step);
+/* The series of that metric, added if there is room; NULL: there is none. */
+struct series *model_series(struct model *m, const char *name);
 void model_metric(struct model *m, int64_t step, const char *name, double value);
 /* The process of that name, added if there is room (NULL: none). The list stays sorted by kind and name. */
 struct proc *model_proc(struct model *m, const char *name);
-void model_proc_remove(struct model *m, int i);
+void model_procs_sweep(struct model *m);    // remove those that are not told, and forget which are
 /* Call after a change of phase or verdict: extends the lane up to now. */
 void model_lane(struct model *m, struct proc *p, int64_t now_ns);
 /* What the operator is told about p: the agent's verdict, or SILENT when there has been no news of it for long. */

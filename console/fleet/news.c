@@ -24,8 +24,11 @@ void news_process(struct model *m, const struct mval *v, bool from_status, int64
 {
     char name[40], word[24];
     struct proc *p = model_proc(m, mval_text(v, "name", name, sizeof(name)));
-    if (!p)
+    if (!p) {
+        m->sweep.n_left_out += from_status;
         return;
+    }
+    p->told |= from_status;
     mval_text(v, "phase", p->phase, sizeof(p->phase));
     mval_text(v, "waits_for", p->waits_for, sizeof(p->waits_for));
     p->phase_s = mval_f64(mval_get(v, "phase_s"), p->phase_s);
@@ -111,44 +114,66 @@ static void device_read(struct device_view *d, const struct mval *v)
     d->ecc_uncorrected = mval_f64(mval_get(f, "ecc_uncorrected"), NAN);
 }
 
+/* Make room for n devices where those of the next host stand, which had `had`; returns how many there is room for. */
+static int devices_fit(struct model *m, int had, int64_t n)
+{
+    int fit = (int)MIN(n, (int64_t)(MODEL_DEVICES - (m->n_device - had))), at = m->sweep.device;
+    m->sweep.n_left_out += n - fit;
+    if (fit != had)
+        memmove(&m->device[at + fit], &m->device[at + had], (size_t)(m->n_device - at - had) * sizeof(*m->device));
+    m->n_device += fit - had;
+    return fit;
+}
+
 /* A node's host and devices; nothing changes for one whose agent has not sampled yet. */
 static void host_read(struct model *m, const struct mval *v)
 {
     const struct mval *figures = mval_get(v, "host"), *list = mval_get(v, "devices");
-    if (!figures || m->n_host == MODEL_HOSTS)
+    if (!figures)
         return;
-    struct host_view *h = &m->host[m->n_host++];
+    if (m->sweep.host == MODEL_HOSTS) {
+        m->sweep.n_left_out += 1 + mval_n(list);
+        return;
+    }
+    struct host_view *h = &m->host[m->sweep.host++];
+    if (m->sweep.host > m->n_host) {
+        m->n_host = m->sweep.host;
+        *h = (struct host_view){ .n_device = 0 };
+    }
     mval_text(v, "node", h->node, sizeof(h->node));
     h->cpu_percent = mval_f64(mval_get(figures, "cpu_percent"), NAN);
     h->mem_used_bytes = mval_f64(mval_get(figures, "mem_used_bytes"), NAN);
     h->mem_total_bytes = mval_f64(mval_get(figures, "mem_total_bytes"), NAN);
     h->disk_percent = mval_f64(mval_get(figures, "disk_percent"), NAN);
-    h->n_device = (int)MIN(mval_n(list), (int64_t)(MODEL_DEVICES - m->n_device));
+    h->n_device = devices_fit(m, h->n_device, mval_n(list));
     for (int i = 0; i < h->n_device; i++)
-        device_read(&m->device[m->n_device++], mval_at(list, i));
+        device_read(&m->device[m->sweep.device++], mval_at(list, i));
 }
 
-static void hosts_read(struct model *m, const struct mval *v)
+/* The processes, hosts and devices of a status: of all nodes, or of those from `from` on. What a whole sweep has not named is gone. */
+static void fleet_read(struct model *m, const struct mval *v, int64_t now_ns)
 {
-    const struct mval *others = mval_get(v, "nodes");
-    m->n_host = m->n_device = 0;
-    host_read(m, v);
-    for (int64_t i = 0; i < mval_n(others); i++)
-        host_read(m, mval_at(others, i));
-}
-
-static void processes_read(struct model *m, const struct mval *list, int64_t now_ns)
-{
-    for (int i = m->n_proc - 1; i >= 0; i--) {    // remove those the agent no longer has
-        bool known = false;
-        char name[40];
-        for (int64_t k = 0; k < mval_n(list) && !known; k++)
-            known = strcmp(mval_text(mval_at(list, k), "name", name, sizeof(name)), m->proc[i].name) == 0;
-        if (!known)
-            model_proc_remove(m, i);
+    const struct mval *others = mval_get(v, "nodes"), *procs = mval_get(v, "processes");
+    int64_t n = mval_n(others), from = mval_i64(mval_get(v, "from"), 0);
+    m->n_node = MAX(mval_i64(mval_get(v, "n_nodes"), n), (int64_t)0);
+    m->sweep.next = mval_i64(mval_get(v, "to"), m->n_node);
+    if (from <= 0) {
+        m->sweep = (struct fleet_sweep){ .next = m->sweep.next };
+        for (int i = 0; i < m->n_proc; i++)
+            m->proc[i].told = false;
+        host_read(m, v);
     }
-    for (int64_t i = 0; i < mval_n(list); i++)
-        news_process(m, mval_at(list, i), true, now_ns);
+    for (int64_t i = 0; i < n; i++)
+        host_read(m, mval_at(others, i));
+    for (int64_t i = 0; i < mval_n(procs); i++)
+        news_process(m, mval_at(procs, i), true, now_ns);
+    if (m->sweep.next < m->n_node && m->sweep.next > from)
+        return;
+    m->sweep.next = 0;
+    m->n_host = m->sweep.host;
+    m->n_device = m->sweep.device;
+    m->n_left_out = m->sweep.n_left_out;
+    model_procs_sweep(m);
 }
 
 static void alarm_read(struct alarm_view *a, const struct mval *v)
@@ -230,8 +255,7 @@ void news_status(struct model *m, const struct mval *v, int64_t now_ns)
     gauges_read(m->buffer, &m->n_buffer, MODEL_GAUGES, mval_get(v, "buffer"));
     knobs_read(m, mval_get(v, "knobs"), now_ns);
     evals_read(m, mval_get(v, "eval"));
-    hosts_read(m, v);
-    processes_read(m, mval_get(v, "processes"), now_ns);
+    fleet_read(m, v, now_ns);
     if (incarnation != m->incarnation && m->told_ns != 0 && m->step + 1 < m->n_step)
         model_steps_cut(m, m->step + 1);    // back at a checkpoint: later steps are repeated
     m->incarnation = incarnation;
@@ -248,13 +272,15 @@ bool news_steps(struct model *m, const struct mval *v)
     size_t n = n_bytes / sizeof(int64_t), w = (size_t)mval_n(names);
     if (!step || !wall || !value || n == 0 || time_bytes != n * 8 || value_bytes / 8 != n * w || value_bytes % 8)
         return false;
-    char(*name)[64] = calloc(MAX(w, (size_t)1), sizeof(*name));
-    for (size_t k = 0; name && k < w; k++) {
+    struct series **series = calloc(MAX(w, (size_t)1), sizeof(struct series *));
+    for (size_t k = 0; series && k < w; k++) {
+        char name[64];
         size_t len;
-        const char *s = mval_str(mval_at(names, (int64_t)k), &len);
-        snprintf(name[k], sizeof(name[k]), "%.*s", s ? (int)MIN(len, sizeof(name[k]) - 1) : 0, s ? s : "");
+        const char *word = mval_str(mval_at(names, (int64_t)k), &len);
+        snprintf(name, sizeof(name), "%.*s", word ? (int)MIN(len, sizeof(name) - 1) : 0, word ? word : "");
+        series[k] = name[0] ? model_series(m, name) : NULL;
     }
-    for (size_t i = 0; name && i < n; i++) {
+    for (size_t i = 0; series && i < n; i++) {
         int64_t at;
         double x;
         memcpy(&at, step + i * 8, 8);
@@ -263,11 +289,11 @@ bool news_steps(struct model *m, const struct mval *v)
         model_step_begin(m, at);
         for (size_t k = 0; k < w; k++) {
             memcpy(&x, value + (i * w + k) * 8, 8);
-            if (name[k][0])
-                model_metric(m, at, name[k], x);
+            if (series[k] && !isnan(x))
+                (void)series_set(series[k], at, x);
         }
     }
-    free(name);
+    free(series);
     return mval_bool(mval_get(v, "more"), false);
 }
 

@@ -22,11 +22,9 @@ void series_release(struct series *s)
 /* Steps in a node of level k. */
 static int64_t node_width(int k)
 {
-    int64_t w = SERIES_FAN;
-    while (k-- > 0)
-        w *= SERIES_FAN;
-    return w;
+    return (int64_t)SERIES_FAN << 3 * k;
 }
+_Static_assert(SERIES_FAN == 8, "node_width shifts by 3");
 
 static bool series_grow(struct series *s, int64_t need)
 {
@@ -63,33 +61,43 @@ static struct series_node leaf(float v)
     return isnan(v) ? no_value : (struct series_node){ v, v, v, 1 };
 }
 
-/* Recompute the nodes above a step from their children. */
-static void series_refresh(struct series *s, int64_t step)
+/* Recompute node `at` of level k from its children. */
+static void node_make(struct series *s, int k, int64_t at)
 {
-    for (int k = 0; k < SERIES_LEVELS; k++) {
-        int64_t at = step / node_width(k), first = at * SERIES_FAN;
-        int64_t children = k == 0 ? s->n : (s->n + node_width(k - 1) - 1) / node_width(k - 1);
-        struct series_node sum = no_value;
-        for (int64_t i = first; i < first + SERIES_FAN && i < children; i++) {
-            struct series_node child = k == 0 ? leaf(s->value[i]) : s->level[k - 1][i];
-            node_add(&sum, &child);
-        }
-        s->level[k][at] = sum;
+    int64_t first = at * SERIES_FAN, children = k == 0 ? s->n : (s->n + node_width(k - 1) - 1) / node_width(k - 1);
+    struct series_node sum = no_value;
+    for (int64_t i = first; i < first + SERIES_FAN && i < children; i++) {
+        struct series_node child = k == 0 ? leaf(s->value[i]) : s->level[k - 1][i];
+        node_add(&sum, &child);
     }
+    s->level[k][at] = sum;
+}
+
+/* Append a value. Nodes are made when their last step comes: a query uses no others, and a million steps cost a pass. */
+static void series_append(struct series *s, float value)
+{
+    s->value[s->n++] = value;
+    for (int k = 0; k < SERIES_LEVELS && s->n % node_width(k) == 0; k++)
+        node_make(s, k, s->n / node_width(k) - 1);
 }
 
 bool series_set(struct series *s, int64_t step, double value)
 {
     if (step < 0 || step >= SERIES_MAX || (step >= s->cap && !series_grow(s, step + 1)))
         return false;
-    for (; s->n <= step; s->n++)
-        s->value[s->n] = NAN;
     if (!isfinite(value) || fabs(value) > 3e38)
         value = NAN;
-    s->value[step] = (float)value;
     if (!isnan(value))
         s->last = value;
-    series_refresh(s, step);
+    while (s->n < step)
+        series_append(s, NAN);
+    if (s->n == step) {
+        series_append(s, (float)value);
+        return true;
+    }
+    s->value[step] = (float)value;
+    for (int k = 0; k < SERIES_LEVELS; k++)
+        node_make(s, k, step / node_width(k));
     return true;
 }
 
@@ -104,8 +112,6 @@ void series_cut(struct series *s, int64_t first)
         for (int64_t i = (first + w - 1) / w; i < (s->cap + w - 1) / w; i++)
             s->level[k][i] = no_value;
     }
-    if (first > 0)
-        series_refresh(s, first - 1);
     s->last = NAN;
     for (int64_t i = first - 1; i >= 0 && isnan(s->last); i--)
         s->last = (double)s->value[i];

@@ -95,7 +95,7 @@ static void step_tell(struct simulate *s, struct model *m)
     s->step++;
     model_step_begin(m, s->step);
     for (size_t i = 0; i < ARRAY_SIZE(values); i++)
-        model_metric(m, s->step, metrics[values[i].id].name, values[i].value);
+        (void)series_set(&m->metric[values[i].id], s->step, values[i].value);
 }
 
 static void rollout_tell(struct simulate *s, struct model *m)

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <string.h>
 #include "console/tui/app.h"
 #include "console/tui/screen.h"
 #include "protocol/base/buf.h"
@@ -181,6 +182,27 @@ static bool loop_run(struct loop *l, struct error *err)
             frame_draw_now(l, now);
     }
     return true;
+}
+
+/* Values of the options that choose one of a few words. */
+static bool word_find(const char *option, const char *word, const char *const *words, int n, int *out, struct error *err)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(words[i], word) == 0) {
+            *out = i;
+            return true;
+        }
+    return error_set(err, ERR_USAGE, "--%s does not know '%.40s'", option, word);
+}
+
+bool console_look_parse(struct console_options *o, const char *color, const char *glyphs, bool ascii, struct error *err)
+{
+    static const char *const depths[] = { [DEPTH_NONE] = "never", [DEPTH_8] = "8", [DEPTH_256] = "256", [DEPTH_TRUE] = "true" };
+    static const char *const kinds[] = { [GLYPHS_BRAILLE] = "braille", [GLYPHS_BLOCK] = "block", [GLYPHS_ASCII] = "ascii" };
+    o->terminal.color = -1;
+    o->glyphs = ascii ? (int)GLYPHS_ASCII : -1;
+    return (strcmp(color, "auto") == 0 || word_find("color", color, depths, 4, &o->terminal.color, err))
+           && (strcmp(glyphs, "auto") == 0 || word_find("glyphs", glyphs, kinds, 3, &o->glyphs, err));
 }
 
 bool console_run(struct feed *feed, struct model *m, const struct console_options *options, struct error *err)

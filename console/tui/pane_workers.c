@@ -4,6 +4,21 @@
 #include <stdio.h>
 #include <string.h>
 #include "console/tui/app.h"
+#include "console/tui/pane_fleet.h"
+
+#define FLEET_HOSTS 16    // with more, the fleet is shown unless the operator has chosen
+
+struct workers {
+    struct pane pane;
+    enum { SHOW_WHAT_FITS, SHOW_LIST, SHOW_FLEET } show;
+    struct fleet_view fleet;
+};
+
+static bool fleet_shown(const struct pane *pane, const struct app *a)
+{
+    const struct workers *w = (const struct workers *)pane;
+    return w->show == SHOW_WHAT_FITS ? a->model->n_host > FLEET_HOSTS : w->show == SHOW_FLEET;
+}
 
 static bool proc_shown(const struct pane *pane, const struct proc *p)
 {
@@ -12,19 +27,34 @@ static bool proc_shown(const struct pane *pane, const struct proc *p)
     return filter_matches(pane->filter, row);
 }
 
-static const struct proc *proc_row(const struct pane *pane, const struct app *a, int64_t row)
+/* The first process from number i on that passes the filter; n_proc: none does. */
+static int proc_next(const struct pane *pane, const struct app *a, int i)
 {
-    for (int i = 0; i < a->model->n_proc; i++)
-        if (proc_shown(pane, &a->model->proc[i]) && row-- == 0)
-            return &a->model->proc[i];
-    return NULL;
+    while (i < a->model->n_proc && pane->filter[0] && !proc_shown(pane, &a->model->proc[i]))
+        i++;
+    return i;
+}
+
+/* The number of the process in a row of the list. */
+static int proc_at(const struct pane *pane, const struct app *a, int64_t row)
+{
+    if (!pane->filter[0])
+        return (int)MIN(row, (int64_t)a->model->n_proc);
+    int i = proc_next(pane, a, 0);
+    while (row-- > 0 && i < a->model->n_proc)
+        i = proc_next(pane, a, i + 1);
+    return i;
 }
 
 static int64_t workers_rows(const struct pane *pane, const struct app *a)
 {
     int64_t n = 0;
-    for (int i = 0; i < a->model->n_proc; i++)
-        n += proc_shown(pane, &a->model->proc[i]);
+    if (fleet_shown(pane, a))
+        return fleet_rows(a->model, pane->filter);
+    if (!pane->filter[0])
+        return a->model->n_proc;
+    for (int i = proc_next(pane, a, 0); i < a->model->n_proc; i = proc_next(pane, a, i + 1))
+        n++;
     return n;
 }
 
@@ -232,7 +262,14 @@ static void devices_draw(const struct model *m, struct cells *c, struct rect r)
 static void workers_draw(const struct pane *pane, const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
     const struct model *m = a->model;
-    struct rect in = cells_box(c, r, "processes and devices", ROLE_FOCUS, ROLE_TITLE);
+    if (fleet_shown(pane, a)) {
+        fleet_draw(&((const struct workers *)pane)->fleet, a, c, r, pane->filter, pane->sel);
+        return;
+    }
+    char title[96] = "processes and devices";
+    if (m->n_left_out > 0)
+        snprintf(title, sizeof(title), "processes and devices (%" PRId64 " more have no room here)", m->n_left_out);
+    struct rect in = cells_box(c, r, title, ROLE_FOCUS, ROLE_TITLE);
     if (in.h < 1)
         return;
     size_t n_col = ARRAY_SIZE(columns);
@@ -252,10 +289,9 @@ static void workers_draw(const struct pane *pane, const struct app *a, struct ce
         cells_fmt(c, lane.x, lane.y, lane.w, ROLE_TITLE, "last %d s", lane.w);
     int page = workers_page(a, r), n_line = device_lines(a, r);
     int64_t top = pane->top, sel = pane->sel;
-    for (int i = 0; i < page && i + 1 < in.h; i++) {
-        const struct proc *p = proc_row(pane, a, top + i);
-        if (!p)
-            break;
+    int at = proc_at(pane, a, top);
+    for (int i = 0; i < page && i + 1 < in.h && at < m->n_proc; i++, at = proc_next(pane, a, at + 1)) {
+        const struct proc *p = &m->proc[at];
         int y = in.y + 1 + i;
         enum proc_verdict v = model_verdict(m, p, now_ns);
         double for_s = p->phase_s + (double)(now_ns - p->heard_ns) * 1e-9;
@@ -288,11 +324,47 @@ static void workers_draw(const struct pane *pane, const struct app *a, struct ce
                    ROLE_DIM);
 }
 
+/* Requests on the fleet: nodes stand side by side. */
+static bool fleet_act(struct workers *w, struct app *a, enum request req)
+{
+    struct pane *p = &w->pane;
+    int across = fleet_columns(a->model, app_body(a));
+    const char *node;
+    switch (req) {
+    case REQ_UP: p->sel = MAX(p->sel - across, p->sel % across); break;
+    case REQ_DOWN: p->sel += across; break;
+    case REQ_LEFT: p->sel--; break;
+    case REQ_RIGHT: p->sel++; break;
+    case REQ_SORT: w->fleet.sort = (enum fleet_sort)((w->fleet.sort + 1) % N_FLEET_SORT); break;
+    case REQ_VALUE: w->fleet.value = (enum fleet_value)((w->fleet.value + 1) % N_FLEET_VALUE); break;
+    case REQ_ENTER:
+        if ((node = fleet_node(&w->fleet, a->model, p->filter, p->sel)) != NULL) {
+            snprintf(p->filter, sizeof(p->filter), "%s/", node);
+            w->show = SHOW_LIST;
+            p->sel = 0;
+        }
+        break;
+    default: return req == REQ_RESTART;
+    }
+    return true;
+}
+
 static bool workers_act(struct pane *pane, struct app *a, enum request req, UNUSED int64_t now_ns)
 {
-    const struct proc *p = proc_row(pane, a, pane->sel);
-    if (req != REQ_RESTART || !p)
-        return req == REQ_RESTART;
+    struct workers *w = (struct workers *)pane;
+    bool fleet = fleet_shown(pane, a);
+    if (req == REQ_FLEET) {
+        w->show = fleet ? SHOW_LIST : SHOW_FLEET;
+        pane->filter[0] = 0;
+        pane->sel = pane->top = 0;
+        return true;
+    }
+    if (fleet)
+        return fleet_act(w, a, req);
+    int at = proc_at(pane, a, pane->sel);
+    if (req != REQ_RESTART || at >= a->model->n_proc)
+        return req == REQ_RESTART || req == REQ_ENTER || req == REQ_SORT || req == REQ_VALUE;
+    const struct proc *p = &a->model->proc[at];
     char title[96], line[160], command[INPUT_MAX];
     snprintf(title, sizeof(title), "Kill '%s'?", p->name);
     snprintf(line, sizeof(line), "Process %" PRId64 " ends at once; its parent restarts it and", p->pid);
@@ -303,7 +375,7 @@ static bool workers_act(struct pane *pane, struct app *a, enum request req, UNUS
 
 const struct pane_type pane_workers = {
     .name = "Workers",
-    .size = sizeof(struct pane),
+    .size = sizeof(struct workers),
     .draw = workers_draw,
     .act = workers_act,
     .rows = workers_rows,

@@ -53,6 +53,21 @@ class Console(RunCase):
                 want, got = told[line["step"]]["metrics/reward"], line["metrics"]["metrics/reward"]
                 self.assertAlmostEqual(got, want, delta=1e-6 * max(abs(want), 1))
 
+    def test_a_simulated_fleet_is_paused_when_all_its_agents_have_said_so(self):
+        fleet = self.task.path("fleet")
+        p = subprocess.Popen([ROLLCALL, "simulate", "--agents", "150", "--gpus", "2", "--run", fleet], stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (p.poll() is None and p.terminate(), p.wait(), p.stdout.close()))
+        self.assertIn("is live", p.stdout.readline())
+        for command, says in (("pause", "paused after"), ("resume", "running after")):
+            done = subprocess.run([ROLLCALL, "ctl", "--run", fleet, command], capture_output=True, text=True, timeout=LIMIT)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(says, done.stdout)
+            self.assertIn("150 agents have acknowledged it", done.stdout)
+        done = subprocess.run([ROLLCALL, "console", "--batch", "--once", fleet], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("fleet left after step", done.stdout)
+
     def test_an_interrupted_console_leaves_the_run_alone(self):
         run = self.start()
         run.wait_step(1)

@@ -71,11 +71,11 @@ int main(int argc, char **argv)
     double took = now_s() - start;
     printf("%dx%d: %.2f %% of a core, %.0f bytes/s", cols, rows, 100 * (cpu_s(p.pid) - cpu) / took, (double)(p.bytes_out - bytes) / took);
     enum {
-        KEYS = 60,
+        KEYS = 200,
     };
     double answer_ms[KEYS];
     for (int i = 0; i < KEYS; i++) {
-        pty_read(&p, 200, 60);
+        pty_read(&p, 100, 20);
         double sent = now_s();
         pty_type(&p, i % 2 ? "1" : "2");
         struct pollfd fd = { .fd = p.master, .events = POLLIN };
@@ -83,8 +83,8 @@ int main(int argc, char **argv)
         answer_ms[i] = 1000 * (now_s() - sent);
     }
     qsort(answer_ms, KEYS, sizeof(*answer_ms), ascending);
-    printf(", key answered in %.1f ms (median), %.1f ms (95 of 100), %.1f ms (worst of %d)\n", answer_ms[KEYS / 2],
-           answer_ms[KEYS * 95 / 100], answer_ms[KEYS - 1], KEYS);
+    printf(", key answered in %.1f ms (median), %.1f ms (99 of 100), %.1f ms (worst of %d)\n", answer_ms[KEYS / 2],
+           answer_ms[KEYS * 99 / 100], answer_ms[KEYS - 1], KEYS);
     long before = rss_kib(p.pid);
     enum {
         RESIZES = 2000,

@@ -9,8 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/fleet/alarm.h"
+#include "console/fleet/news.h"
 #include "console/fleet/simulate.h"
 #include "console/tui/app.h"
+#include "protocol/wire/message.h"
 
 #define S ((int64_t)1000000000)
 #define T0 (100 * S)
@@ -927,6 +929,117 @@ static void rings_keep_the_newest_and_forget_the_oldest(UNUSED void **state)
     fleet_model_free(m);
 }
 
+/* A status as an agent answers it: nodes from..to-1 of n, with two GPUs and a worker each. GPU 1 of node `lost` is lost. */
+static void fleet_tell(struct stage *s, int64_t from, int64_t to, int64_t n, int64_t lost)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    struct msg_in in;
+    struct error err;
+    char name[64];
+    msg_begin(&m, MSG_OK);
+    msg_str(&m, "name", "fleet");
+    msg_str(&m, "dir", "/runs/fleet");
+    msg_str(&m, "state", "running");
+    msg_i64(&m, "step", 1);
+    msg_i64(&m, "from", from);
+    msg_i64(&m, "to", to);
+    msg_i64(&m, "n_nodes", n);
+    for (int pass = 0; pass < 2; pass++) {
+        msg_list(&m, pass == 0 ? "processes" : "nodes");
+        for (int64_t i = from; i < to; i++) {
+            msg_map(&m, NULL);
+            snprintf(name, sizeof(name), pass == 0 ? "n%04" PRId64 "/worker cuda:0" : "n%04" PRId64, i);
+            msg_str(&m, pass == 0 ? "name" : "node", name);
+            msg_str(&m, "phase", "training");
+            msg_str(&m, "verdict", i == lost + 1 ? "stuck" : "ok");
+            if (pass == 1) {
+                msg_map(&m, "host");
+                msg_f64(&m, "cpu_percent", 20);
+                msg_end(&m);
+                msg_list(&m, "devices");
+                for (int64_t k = 0; k < 2; k++) {
+                    msg_map(&m, NULL);
+                    msg_str(&m, "name", k == 0 ? "gpu 0" : "gpu 1");
+                    msg_str(&m, "state", i == lost && k == 1 ? "lost" : "ok");
+                    msg_map(&m, "figures");
+                    msg_f64(&m, "util_percent", (double)(i % 10 * 10));
+                    msg_end(&m);
+                    msg_end(&m);
+                }
+                msg_end(&m);
+            }
+            msg_end(&m);
+        }
+        msg_end(&m);
+    }
+    assert_true(msg_finish(&m, &err));
+    assert_true(msg_read_answer(&in, MSG_STATUS, m.buf.data, m.buf.len, &err));
+    news_status(s->m, in.root, s->now);
+    msg_in_release(&in);
+    msg_release(&m);
+}
+
+static void a_large_fleet_comes_in_pieces_and_what_is_gone_leaves_after_a_sweep(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    for (int64_t from = 0; from < 1000; from += 64)
+        fleet_tell(&s, from, MIN(from + 64, (int64_t)1000), 1000, 700);
+    assert_int_equal(s.m->n_host, 1000);
+    assert_int_equal(s.m->n_device, 2000);
+    assert_int_equal(s.m->n_proc, 1000);
+    assert_int_equal(s.m->n_left_out, 0);
+    assert_string_equal(s.m->device[1401].state, "lost");
+    fleet_tell(&s, 0, 64, 100, 3);    // a smaller fleet: the others stay until the sweep is over
+    assert_int_equal(s.m->n_host, 1000);
+    fleet_tell(&s, 64, 100, 100, 3);
+    assert_int_equal(s.m->n_host, 100);
+    assert_int_equal(s.m->n_device, 200);
+    assert_int_equal(s.m->n_proc, 100);
+    assert_string_equal(s.m->device[7].state, "lost");
+    for (int64_t from = 0; from < 3000; from += 1000)    // more nodes than there is room for
+        fleet_tell(&s, from, from + 1000, 3000, 3);
+    assert_int_equal(s.m->n_host, MODEL_HOSTS);
+    assert_int_equal(s.m->n_left_out, 3 * (3000 - MODEL_HOSTS));    // each with its two GPUs
+    press(&s, '2');
+    assert_true(shows(&s, "2853 more have no room here"));
+    stage_release(&s);
+}
+
+static void the_fleet_shows_the_worst_node_first_and_opens_its_processes(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    for (int64_t from = 0; from < 1000; from += 100)
+        fleet_tell(&s, from, from + 100, 1000, 700);
+    press(&s, '2');
+    assert_true(shows(&s, "fleet: use of 2000 GPUs, worst first, 1000 nodes"));
+    assert_true(shows(&s, " *n0700 0X  !n0701 11 "));    // the lost GPU, then the stuck process, then by name
+    assert_true(shows(&s, " n0000 00"));
+    assert_true(shows(&s, "1 lost  1 stuck"));
+    assert_true(shows(&s, "n0700  gpu 1 lost"));
+    press(&s, 's');
+    assert_true(shows(&s, "idle first"));
+    press(&s, 's');
+    press(&s, 's');
+    press(&s, 's');
+    assert_true(shows(&s, "by name"));
+    press(&s, 's');
+    press(&s, 'v');
+    assert_true(shows(&s, "fleet: memory"));
+    press(&s, KEY_ARROW_RIGHT);
+    press(&s, KEY_RETURN);
+    assert_true(shows(&s, "n0701/worker cuda:0") || shows(&s, "n0701/worker"));
+    assert_false(shows(&s, "n0702"));
+    press(&s, 'f');
+    assert_true(shows(&s, "worst first, 1000 nodes"));
+    press(&s, '/');
+    type(&s, "stuck");
+    press(&s, KEY_RETURN);
+    assert_true(shows(&s, "1 of 1000 nodes"));
+    stage_release(&s);
+}
+
 static void devices_are_below_the_processes_and_unknown_values_are_dashes(UNUSED void **state)
 {
     struct stage s;
@@ -1014,6 +1127,8 @@ int main(void)
         cmocka_unit_test(a_chosen_rollout_stays_while_new_ones_come),
         cmocka_unit_test(hostile_text_reaches_the_screen_only_as_signs),
         cmocka_unit_test(rings_keep_the_newest_and_forget_the_oldest),
+        cmocka_unit_test(a_large_fleet_comes_in_pieces_and_what_is_gone_leaves_after_a_sweep),
+        cmocka_unit_test(the_fleet_shows_the_worst_node_first_and_opens_its_processes),
         cmocka_unit_test(devices_are_below_the_processes_and_unknown_values_are_dashes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

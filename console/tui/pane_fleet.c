@@ -1,0 +1,320 @@
+/* pane_fleet.c - see pane_fleet.h */
+#include "console/tui/pane_fleet.h"
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLOTS 4096    // of the table of nodes; a power of two above MODEL_HOSTS
+#define NAME_MAX_W 14
+#define IDLE_PERCENT 10
+
+struct node_state {
+    int host;                    // of the model's
+    int first;                   // its first device
+    int lost, errors, slowed;    // devices
+    int stuck, slow;             // processes
+    double use, heat, full;      // means and, of heat, the maximum; NAN: unknown
+    double key;                  // by which it is sorted, smallest first
+};
+struct fleet {
+    int n;
+    struct node_state node[MODEL_HOSTS];
+};
+
+static double percent(double part, double whole)
+{
+    return whole > 0 ? 100 * part / whole : NAN;
+}
+
+static void devices_count(const struct model *m, struct node_state *s)
+{
+    double use = 0, full = 0;
+    int n_use = 0, n_full = 0;
+    s->heat = NAN;
+    for (int i = 0; i < m->host[s->host].n_device; i++) {
+        const struct device_view *d = &m->device[s->first + i];
+        double p = percent(d->mem_used_bytes, d->mem_total_bytes);
+        s->lost += strcmp(d->state, "ok") != 0;
+        s->errors += d->ecc_uncorrected > 0;
+        s->slowed += d->throttle[0] != 0;
+        s->heat = fmax(s->heat, d->temp_celsius);
+        if (!isnan(d->util_percent)) {
+            use += d->util_percent;
+            n_use++;
+        }
+        if (!isnan(p)) {
+            full += p;
+            n_full++;
+        }
+    }
+    s->use = n_use ? use / n_use : NAN;
+    s->full = n_full ? full / n_full : NAN;
+}
+
+static uint32_t name_hash(const char *s, size_t len)
+{
+    uint32_t h = 2166136261u;    // FNV-1a
+    for (size_t i = 0; i < len; i++)
+        h = (h ^ (unsigned char)s[i]) * 16777619u;
+    return h;
+}
+
+/* What is wrong with the processes of each node; a process of another node is called NODE/NAME. */
+static void processes_count(const struct model *m, struct fleet *f)
+{
+    int16_t slot[SLOTS];
+    memset(slot, -1, sizeof(slot));
+    for (int i = 0; i < f->n; i++) {
+        const char *name = m->host[f->node[i].host].node;
+        uint32_t at = name_hash(name, strlen(name)) % SLOTS;
+        while (slot[at] >= 0)
+            at = (at + 1) % SLOTS;
+        slot[at] = (int16_t)i;
+    }
+    for (int i = 0; i < m->n_proc; i++) {
+        const struct proc *p = &m->proc[i];
+        const char *end = strchr(p->name, '/');
+        size_t len = end ? (size_t)(end - p->name) : 0;
+        if (p->verdict == PROC_OK || !end)
+            continue;
+        for (uint32_t at = name_hash(p->name, len) % SLOTS; slot[at] >= 0; at = (at + 1) % SLOTS) {
+            struct node_state *s = &f->node[slot[at]];
+            const char *node = m->host[s->host].node;
+            if (strlen(node) == len && memcmp(node, p->name, len) == 0) {
+                s->stuck += p->verdict != PROC_SLOW;
+                s->slow += p->verdict == PROC_SLOW;
+                break;
+            }
+        }
+    }
+}
+
+static bool node_shown(const struct model *m, const struct node_state *s, const char *filter)
+{
+    char row[128];
+    snprintf(row, sizeof(row), "%s%s%s%s%s%s", m->host[s->host].node, s->lost ? " lost" : "", s->errors ? " errors" : "",
+             s->slowed ? " slowed" : "", s->stuck ? " stuck" : "", s->slow ? " slow" : "");
+    return filter_matches(filter, row);
+}
+
+static double node_key(const struct node_state *s, enum fleet_sort sort)
+{
+    switch (sort) {
+    case FLEET_WORST: return -(1000.0 * s->lost + 300.0 * s->stuck + 100.0 * s->errors + 10.0 * s->slowed + s->slow);
+    case FLEET_IDLE: return isnan(s->use) ? 200 : round(s->use / 5);    // in coarse steps, so that nodes keep their places
+    case FLEET_HOT: return isnan(s->heat) ? 0 : -round(s->heat / 3);
+    case FLEET_FULL: return isnan(s->full) ? 0 : -round(s->full / 3);
+    case FLEET_NAME:
+    case N_FLEET_SORT: break;
+    }
+    return 0;
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const struct node_state *x = a, *y = b;
+    return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : x->host - y->host;
+}
+
+/* All nodes with their state; f is sorted, and holds those that pass the filter. */
+static void fleet_make(struct fleet *f, const struct model *m, const char *filter, enum fleet_sort sort)
+{
+    f->n = 0;
+    for (int h = 0, device = 0; h < m->n_host; device += m->host[h++].n_device) {
+        f->node[f->n] = (struct node_state){ .host = h, .first = device };
+        devices_count(m, &f->node[f->n++]);
+    }
+    processes_count(m, f);
+    int kept = 0;
+    for (int i = 0; i < f->n; i++)
+        if (node_shown(m, &f->node[i], filter)) {
+            f->node[kept] = f->node[i];
+            f->node[kept].key = node_key(&f->node[kept], sort);
+            kept++;
+        }
+    f->n = kept;
+    qsort(f->node, (size_t)f->n, sizeof(f->node[0]), by_key);
+}
+
+int64_t fleet_rows(const struct model *m, const char *filter)
+{
+    struct fleet f;
+    if (!filter[0])
+        return m->n_host;
+    fleet_make(&f, m, filter, FLEET_NAME);
+    return f.n;
+}
+
+const char *fleet_node(const struct fleet_view *v, const struct model *m, const char *filter, int64_t row)
+{
+    struct fleet f;
+    fleet_make(&f, m, filter, v->sort);
+    return row >= 0 && row < f.n ? m->host[f.node[row].host].node : NULL;
+}
+
+/* Columns of a node: its sign, name and devices. */
+static int node_width(const struct model *m, int *name_w)
+{
+    int gpus = 1;
+    *name_w = 4;
+    for (int i = 0; i < m->n_host; i++) {
+        *name_w = MAX(*name_w, MIN((int)strlen(m->host[i].node), NAME_MAX_W));
+        gpus = MAX(gpus, m->host[i].n_device);
+    }
+    return 1 + *name_w + 1 + gpus + 2;
+}
+
+int fleet_columns(const struct model *m, struct rect body)
+{
+    int name_w, w = node_width(m, &name_w);
+    return MAX((body.w - 4 + 2) / w, 1);
+}
+
+static enum role level_of(enum fleet_value what, double v)
+{
+    if (what == FLEET_HEAT)
+        return v >= 90 ? ROLE_CRIT : v >= 80 ? ROLE_WARN : ROLE_OK;
+    return v < 20 ? ROLE_DIM : v < 60 ? ROLE_SERIES1 : ROLE_OK;
+}
+
+/* A device's cell: a letter for what is wrong, else tenths of its value. */
+static uint32_t device_cell(const struct device_view *d, enum fleet_value what, enum role *role)
+{
+    double v = what == FLEET_USE      ? d->util_percent
+               : what == FLEET_MEMORY ? percent(d->mem_used_bytes, d->mem_total_bytes)
+               : what == FLEET_HEAT   ? d->temp_celsius
+                                      : percent(d->power_watts, d->power_limit_watts);
+    *role = ROLE_CRIT;
+    if (strcmp(d->state, "ok") != 0)
+        return 'X';
+    if (d->ecc_uncorrected > 0)
+        return 'E';
+    *role = ROLE_WARN;
+    if (d->throttle[0])
+        return 'T';
+    *role = isnan(v) ? ROLE_DIM : level_of(what, v);
+    return isnan(v) ? '?' : (uint32_t)('0' + (int)fmin(fmax(v / 10, 0), 9));
+}
+
+static void node_draw(const struct fleet_view *v, const struct model *m, struct cells *c, struct rect r, int name_w,
+                      const struct node_state *s)
+{
+    const struct host_view *h = &m->host[s->host];
+    bool crit = s->lost || s->stuck || s->errors, warn = s->slowed || s->slow;
+    enum role role = crit ? ROLE_CRIT : warn ? ROLE_WARN : ROLE_TEXT;
+    cells_put(c, r.x, r.y, s->stuck ? '!' : crit ? '*' : warn ? '~' : ' ', role);
+    cells_text(c, r.x + 1, r.y, MIN(name_w, r.w - 1), h->node, role);
+    for (int i = 0; i < h->n_device && 2 + name_w + i < r.w; i++) {
+        enum role of;
+        uint32_t ch = device_cell(&m->device[s->first + i], v->value, &of);
+        cells_put(c, r.x + 2 + name_w + i, r.y, ch, of);
+    }
+}
+
+static void summary_draw(const struct model *m, struct cells *c, struct rect r, const struct fleet *f)
+{
+    int idle = 0, lost = 0, errors = 0, slowed = 0, stuck = 0, busy = 0;
+    for (int i = 0; i < m->n_device; i++) {
+        busy += m->device[i].util_percent >= IDLE_PERCENT;
+        idle += m->device[i].util_percent < IDLE_PERCENT;
+    }
+    for (int i = 0; i < f->n; i++) {
+        lost += f->node[i].lost;
+        errors += f->node[i].errors;
+        slowed += f->node[i].slowed;
+        stuck += f->node[i].stuck;
+    }
+    int x = r.x, end = r.x + r.w;
+    if (m->n_left_out > 0)
+        x += cells_fmt(c, x, r.y, end - x, ROLE_CRIT, "%" PRId64 " more have no room here  ", m->n_left_out);
+    if (lost)
+        x += cells_fmt(c, x, r.y, end - x, ROLE_CRIT, "%d lost  ", lost);
+    if (stuck)
+        x += cells_fmt(c, x, r.y, end - x, ROLE_CRIT, "%d stuck  ", stuck);
+    if (errors)
+        x += cells_fmt(c, x, r.y, end - x, ROLE_CRIT, "%d with memory errors  ", errors);
+    if (slowed)
+        x += cells_fmt(c, x, r.y, end - x, ROLE_WARN, "%d slowed  ", slowed);
+    cells_fmt(c, x, r.y, end - x, ROLE_TEXT, "%d work  %d idle", busy, idle);
+}
+
+/* The selected node in words. */
+static void detail_draw(const struct model *m, struct cells *c, struct rect r, const struct node_state *s)
+{
+    const struct host_view *h = &m->host[s->host];
+    char line[400];
+    int n = snprintf(line, sizeof(line), "%s", h->node);
+    for (int i = 0; i < h->n_device && n < (int)sizeof(line) - 80; i++) {
+        const struct device_view *d = &m->device[s->first + i];
+        if (strcmp(d->state, "ok") != 0)
+            n += snprintf(line + n, sizeof(line) - (size_t)n, "  %s %s", d->name, d->state);
+        else if (d->ecc_uncorrected > 0)
+            n += snprintf(line + n, sizeof(line) - (size_t)n, "  %s %.0f memory errors", d->name, d->ecc_uncorrected);
+        else if (d->throttle[0])
+            n += snprintf(line + n, sizeof(line) - (size_t)n, "  %s slowed by %.40s", d->name, d->throttle);
+    }
+    if (s->stuck + s->slow > 0)
+        n += snprintf(line + n, sizeof(line) - (size_t)n, "  %d stuck, %d slow: Enter lists its processes", s->stuck, s->slow);
+    snprintf(line + n, sizeof(line) - (size_t)n, "  cpu %.0f %%  use %.0f %%  hottest %.0f C  memory %.0f %%", h->cpu_percent, s->use,
+             s->heat, s->full);
+    bool crit = s->lost || s->stuck || s->errors;
+    cells_text(c, r.x, r.y, r.w, line, crit ? ROLE_CRIT : s->slowed || s->slow ? ROLE_WARN : ROLE_DIM);
+}
+
+static void title_make(const struct fleet_view *v, const struct model *m, const struct fleet *f, char title[160])
+{
+    static const char *const sorts[] = { [FLEET_WORST] = "worst first",
+                                         [FLEET_IDLE] = "idle first",
+                                         [FLEET_HOT] = "hottest first",
+                                         [FLEET_FULL] = "fullest first",
+                                         [FLEET_NAME] = "by name" };
+    static const char *const values[] = { [FLEET_USE] = "use", [FLEET_MEMORY] = "memory", [FLEET_HEAT] = "heat", [FLEET_POWER] = "power" };
+    int64_t nodes = MAX(m->n_node + 1, (int64_t)m->n_host);
+    int n = snprintf(title, 160, "fleet: %s of %d GPUs, %s", values[v->value], m->n_device, sorts[v->sort]);
+    if (f->n < m->n_host)
+        snprintf(title + n, 160 - (size_t)n, ", %d of %d nodes", f->n, m->n_host);
+    else if (m->n_host + 1 < nodes)
+        snprintf(title + n, 160 - (size_t)n, ", %d of %" PRId64 " nodes so far", m->n_host, nodes - 1);
+    else
+        snprintf(title + n, 160 - (size_t)n, ", %d nodes", m->n_host);
+}
+
+void fleet_draw(const struct fleet_view *v, const struct app *a, struct cells *c, struct rect r, const char *filter, int64_t sel)
+{
+    const struct model *m = a->model;
+    struct fleet f;
+    char title[160];
+    int name_w, w = node_width(m, &name_w), columns = fleet_columns(m, r);
+    fleet_make(&f, m, filter, v->sort);
+    title_make(v, m, &f, title);
+    struct rect in = cells_box(c, r, title, ROLE_FOCUS, ROLE_TITLE);
+    if (in.h < 1)
+        return;
+    int words = in.h >= 6 ? 2 : 0, rows = MAX(in.h - 1 - words, 1), total = (f.n + columns - 1) / columns;
+    summary_draw(m, c, (struct rect){ in.x + 1, in.y, in.w - 2, 1 }, &f);
+    int first = MAX(MIN((int)(sel / columns) - rows / 2, total - rows), 0);
+    for (int i = first * columns; i < f.n && i < (first + rows) * columns; i++) {
+        struct rect at = { in.x + 1 + i % columns * w, in.y + 1 + i / columns - first, 0, 1 };
+        at.w = MIN(w - 2, in.x + in.w - at.x);
+        if (at.y >= in.y + in.h - words)
+            break;
+        node_draw(v, m, c, at, name_w, &f.node[i]);
+        if (i == sel) {
+            cells_select(c, at);
+            c->cursor_x = at.x + 1;
+            c->cursor_y = at.y;
+        }
+    }
+    if (words && sel < f.n)
+        detail_draw(m, c, (struct rect){ in.x + 1, in.y + in.h - 2, in.w - 2, 1 }, &f.node[sel]);
+    int below = f.n - MIN((first + rows) * columns, f.n);
+    if (words && below + first > 0)
+        cells_fmt(c, in.x + 1, in.y + in.h - 1, in.w - 2, ROLE_DIM,
+                  "%d nodes above, %d below  |  0-9 tenths  X lost  E memory errors  T slowed  ! stuck", first * columns, below);
+    else if (words)
+        cells_text(c, in.x + 1, in.y + in.h - 1, in.w - 2, "0-9 tenths  X lost  E memory errors  T slowed  ! stuck", ROLE_DIM);
+    if (f.n == 0 && in.h > 1)
+        cells_text(c, in.x + 1, in.y + 1, in.w - 2, m->n_host ? "none contains the filter's text" : "no node is known yet", ROLE_DIM);
+}

@@ -1,0 +1,29 @@
+/* pane_fleet.h - many nodes at a glance: a cell per GPU, grouped by node, the worst node first; drawn in the workers' pane */
+#pragma once
+#include "console/tui/app.h"
+
+enum fleet_sort {
+    FLEET_WORST,
+    FLEET_IDLE,
+    FLEET_HOT,
+    FLEET_FULL,
+    FLEET_NAME,
+    N_FLEET_SORT,
+};
+enum fleet_value {
+    FLEET_USE,
+    FLEET_MEMORY,
+    FLEET_HEAT,
+    FLEET_POWER,
+    N_FLEET_VALUE,
+};
+struct fleet_view {
+    enum fleet_sort sort;
+    enum fleet_value value;
+};
+/* Nodes that pass the filter: "lost", "slowed", "errors" and "stuck" find those with such trouble, other words those of that name. */
+int64_t fleet_rows(const struct model *m, const char *filter);
+int fleet_columns(const struct model *m, struct rect body);    // nodes side by side
+/* The name of the node that is drawn in place row; NULL: none is. */
+const char *fleet_node(const struct fleet_view *v, const struct model *m, const char *filter, int64_t row);
+void fleet_draw(const struct fleet_view *v, const struct app *a, struct cells *c, struct rect r, const char *filter, int64_t sel);
