@@ -1,6 +1,7 @@
 /* crowd.c - see crowd.h */
 #include "console/fleet/crowd.h"
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -24,8 +25,10 @@ static bool descriptors_get(int64_t agents, struct error *err)
     if (r.rlim_cur >= need)
         return true;
     if (r.rlim_max < need)
-        return error_set(err, ERR_FULL, "%lld agents need %llu open files, and the limit is %llu; raise it (ulimit -Hn) or simulate fewer",
-                         (long long)agents, (unsigned long long)need, (unsigned long long)r.rlim_max);
+        return error_set(err, ERR_FULL,
+                         "%" PRId64 " agents need %" PRIu64 " open files, and the limit is %" PRIu64
+                         "; raise it (ulimit -Hn) or simulate fewer",
+                         agents, (uint64_t)need, (uint64_t)r.rlim_max);
     r.rlim_cur = need;
     return setrlimit(RLIMIT_NOFILE, &r) == 0 || error_errno(err, "cannot raise the limit of open files");
 }
