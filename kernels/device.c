@@ -58,6 +58,17 @@ void device_free(struct device *dev)
         dev->op->device_free(dev);
 }
 
+bool device_enter(struct device *dev, struct error *err)
+{
+    return !dev->op->device_enter || dev->op->device_enter(dev, err);
+}
+
+bool device_reach(struct device *dev, struct device *other, bool *reach, struct error *err)
+{
+    *reach = dev->kind == other->kind;
+    return !*reach || !dev->op->device_reach || dev->op->device_reach(dev, other, reach, err);
+}
+
 bool device_sync(struct device *dev, struct error *err)
 {
     return dev->op->device_sync(dev, err);
@@ -204,11 +215,16 @@ void mem_share_close(struct device *dev, const void *p, size_t size_bytes)
         dev->op->mem_share_close(dev, p, size_bytes);
 }
 
-struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, bool for_bwd,
+struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, int parts, bool for_bwd,
                           struct error *err)
 {
     if (n_out < 1 || n_in < 1 || n_out > INT32_MAX || n_in > INT32_MAX) {
         error_set(err, ERR_SHAPE, "a weight of %" PRId64 " x %" PRId64, n_out, n_in);
+        return NULL;
+    }
+    if (parts < 0 || parts > SUM_PARTS_MAX || (parts & (parts - 1)) || (parts > 0 && n_in % parts)) {
+        error_set(err, ERR_SHAPE, "a sum over %" PRId64 " in %d parts; 1, 2, 4 and %d of equal length are possible", n_in, parts,
+                  SUM_PARTS_MAX);
         return NULL;
     }
     struct weight *w = calloc(1, sizeof *w);
@@ -216,7 +232,7 @@ struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype
         error_set(err, ERR_NO_MEMORY, "no memory for a weight handle");
         return NULL;
     }
-    *w = (struct weight){ .data = data, .dtype = dtype, .n_out = n_out, .n_in = n_in, .for_bwd = for_bwd };
+    *w = (struct weight){ .data = data, .dtype = dtype, .n_out = n_out, .n_in = n_in, .parts = parts, .for_bwd = for_bwd };
     if (!dev->op->weight_init(dev, w, err) || !dev->op->weight_refresh(dev, w, err)) {
         weight_free(dev, w);
         return NULL;

@@ -110,10 +110,27 @@ bool row_ids_check(const char *op, const int32_t *row, int64_t n, int64_t n_row,
 bool host_rows_gather(UNUSED struct device *dev, const struct rows_gather *a, struct error *err)
 {
     size_t row_bytes = (size_t)a->d * dtype_size(a->dtype);
-    if (!row_ids_check("rows_gather", a->row, a->n, a->n_row, err))
-        return false;
+    for (int64_t i = 0; i < a->n; i++) {
+        int64_t row = a->row[i] - a->first;
+        if (row >= 0 && row < a->n_row)
+            memcpy((char *)a->y + (size_t)i * row_bytes, (const char *)a->table + (size_t)row * row_bytes, row_bytes);
+        else if (!a->slice)
+            return error_set(err, ERR_SHAPE, "rows_gather: id %d of row %" PRId64 " is not in a table of %" PRId64, a->row[i], i, a->n_row);
+    }
+    return true;
+}
+
+bool host_rows_copy(UNUSED struct device *dev, const struct rows_copy *a, UNUSED struct error *err)
+{
     for (int64_t i = 0; i < a->n; i++)
-        memcpy((char *)a->y + (size_t)i * row_bytes, (const char *)a->table + (size_t)a->row[i] * row_bytes, row_bytes);
+        memcpy((char *)a->y + (size_t)i * a->ldy_bytes, (const char *)a->x + (size_t)i * a->ldx_bytes, a->row_bytes);
+    return true;
+}
+
+bool tree_sum_check(const struct tree_sum *a, struct error *err)
+{
+    if (a->n_x < 1 || a->n_x > SUM_PARTS_MAX || (a->n_x & (a->n_x - 1)))
+        return error_set(err, ERR_SHAPE, "tree_sum: %d parts; 1, 2, 4 and %d are possible", a->n_x, SUM_PARTS_MAX);
     return true;
 }
 

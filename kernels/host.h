@@ -26,6 +26,8 @@ bool host_lane_copy(struct device *dev, int lane, void *dst, const void *src, si
 bool host_lane_sum(struct device *dev, int lane, const struct lane_sum *s, struct error *err);
 bool host_lane_mark(struct device *dev, int lane, struct mark *m, struct error *err);
 bool host_rows_gather(struct device *dev, const struct rows_gather *a, struct error *err);
+bool host_rows_copy(struct device *dev, const struct rows_copy *a, struct error *err);
+bool tree_sum_check(const struct tree_sum *a, struct error *err);
 bool host_rows_scatter(struct device *dev, const struct rows_scatter *a, struct error *err);
 bool host_kv_copy(struct device *dev, const struct kv_copy *a, struct error *err);
 bool host_mem_fill(struct device *dev, const struct mem_fill *a, struct error *err);

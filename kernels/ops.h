@@ -78,6 +78,10 @@ struct device {
  * picks a cpu code path (an unsupported one is an error). NULL: see err. */
 struct device *device_new(const char *name, int n_thread, struct error *err);
 void device_free(struct device *dev);    // memory still held on it is lost; NULL is fine
+/* The calling thread drives dev from now on; before each change where one thread drives several. */
+MUST_USE bool device_enter(struct device *dev, struct error *err);
+/* Can dev's operations use memory of other, a device of the same process? They may, once this has said so. */
+MUST_USE bool device_reach(struct device *dev, struct device *other, bool *reach, struct error *err);
 /* Wait until all requested work is done; reports an error of an earlier asynchronous operation. */
 MUST_USE bool device_sync(struct device *dev, struct error *err);
 
@@ -157,11 +161,18 @@ struct weight {
     const void *data;    // (n_out, n_in) of dtype
     enum dtype dtype;
     int64_t n_out, n_in;
+    int parts;       // how linear_fwd sums; see weight_new
     bool for_bwd;    // linear_bwd_x will be called
     void *pack;      // the back end's own data
 };
-/* Make the handle. It packs at once, so data must already hold its values (or call weight_refresh later). NULL: see err. */
-struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, bool for_bwd,
+/* The parts of a sum that linear_fwd may be asked for. */
+#define SUM_PARTS_MAX 8
+/* Make the handle. It packs at once, so data must already hold its values (or call weight_refresh later). NULL: see err.
+ * parts: how linear_fwd sums over n_in. 0: in the back end's own order for this shape. Else n_in is cut into so many equal parts (a power
+ * of two up to SUM_PARTS_MAX), each is one chain from 0 in fp32, and they are added as tree_sum does, the bias last. Then a device that
+ * has only some neighbouring parts of the columns (half, a quarter) and gives fp32 without bias has a branch of the same tree. With
+ * parts 1, a device that has only some of the rows gives the same bits for them. */
+struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, int parts, bool for_bwd,
                           struct error *err);
 void weight_free(struct device *dev, struct weight *w);
 /* Call when data has changed (loading, optimizer step, publication): packs again, in stream order. */
@@ -187,14 +198,22 @@ void graph_free(struct device *dev, struct graph *g);
 
 /* --- the operations: each takes a struct of its own name ------------------------------------------------------------ */
 
-/* y[i] = table[row[i]]: token embedding, or selecting rows of activations. Ids outside [0, n_row) are an error on cpu and ref, and
- * give a row of zeros on cuda. */
+/* y[i] = table[row[i] - first]: token embedding, or selecting rows of activations. Rows outside [first, first + n_row) are an error on
+ * cpu and ref, and give a row of zeros on cuda; with `slice` they leave y[i] as it is, since another slice of the table has them. */
 struct rows_gather {
     void *y;               // (n, d) dtype
     const void *table;     // (n_row, d) dtype
     const int32_t *row;    // (n)
-    int64_t n, n_row, d;
+    int64_t n, first, n_row, d;
+    bool slice;
     enum dtype dtype;
+};
+/* Copy rows of bytes, also between devices that reach each other's memory: blocks of a matrix. */
+struct rows_copy {
+    void *y;
+    const void *x;
+    int64_t n;
+    size_t row_bytes, ldy_bytes, ldx_bytes;    // the latter: distances of rows
 };
 /* y[row[i]] = x[i]; each row occurs at most once, other rows are untouched. */
 struct rows_scatter {
@@ -256,6 +275,16 @@ struct linear_fwd {
     const void *bias;       // (n_out) of the weight's dtype, or NULL
     int64_t n, ldx, ldy;    // ldx, ldy 0: dense
     enum dtype y_dtype;     // DT_F32 for logits
+};
+/* y = the sum of the x as a balanced binary tree, ((x0 + x1) + (x2 + x3)) + ..., in fp32, + bias, rounded once: what weight.parts
+ * promises. x may be memory of other devices that this one reaches. */
+struct tree_sum {
+    void *y;                          // (n, d) y_dtype, rows ldy apart
+    const float *x[SUM_PARTS_MAX];    // (n_x) of (n, d), rows ldx apart; n_x: a power of two
+    const void *bias;                 // (d) dtype, or NULL
+    int n_x;
+    int64_t n, d, ldx, ldy;    // ldx, ldy 0: dense
+    enum dtype y_dtype, dtype;
 };
 /* dx = dy W, or dx += dy W with `accumulate`. */
 struct linear_bwd_x {
@@ -592,7 +621,7 @@ struct mem_hash {
 
 // clang-format off
 #define OPS_TABLE(X) \
-    X(rows_gather) X(rows_scatter) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(linear_fwd) X(linear_bwd_x) \
+    X(rows_gather) X(rows_scatter) X(rows_copy) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(linear_fwd) X(tree_sum) X(linear_bwd_x) \
     X(linear_bwd_w) X(rope_fwd) X(rope_bwd) X(kv_copy) X(attn_fwd) X(attn_bwd) X(attn_paged) X(swiglu_fwd) X(swiglu_bwd) \
     X(add_fwd) X(cast) X(softcap) X(axpy) X(blend) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(sum_parts) X(clip_coef) \
     X(adamw) X(adamw_host) X(mem_hash)
@@ -600,6 +629,8 @@ struct mem_hash {
 /* A back end: its life cycle and one function per operation. */
 struct ops {
     void (*device_free)(struct device *);
+    bool (*device_enter)(struct device *, struct error *);                             // these two NULL: nothing to do; always,
+    bool (*device_reach)(struct device *, struct device *, bool *, struct error *);    // among devices of one kind
     bool (*device_sync)(struct device *, struct error *);
     void *(*mem_new)(struct device *, size_t, const char *, struct error *);
     void (*mem_free)(struct device *, void *);

@@ -106,7 +106,7 @@ static bool product_gflops(struct device *dev, enum product kind, int64_t m, int
         data[i] = (float)(i % 89) * 0.01f - 0.4f;
     for (int64_t i = 0; i < m * n; i++)
         y[i] = (float)(i % 83) * 0.01f - 0.4f;
-    if (!(w = weight_new(dev, data, DT_F32, n, k, true, err)))
+    if (!(w = weight_new(dev, data, DT_F32, n, k, 0, true, err)))
         goto out;
     for (int r = -2; r < rounds; r++) {
         double t0 = seconds();

@@ -2,13 +2,14 @@
  *
  * A weight is kept as fp32 panels of PANEL output columns, (panel)(n_in, PANEL), made once per update; with for_bwd a second time
  * as panels of input columns, (panel)(n_out, PANEL). How a product is cut into blocks for threads and caches changes no bit, since
- * every element is one chain in order of k (gemm_body.h). */
+ * every element is one chain in order of k (gemm_body.h), or weight.parts of them and a tree. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/cpu/cpu.h"
 #define BLOCK_ROWS 96              // rows per block: 8 tiles
 #define BLOCK_BYTES (384 << 10)    // of the packed side per block: stays in the second-level cache (1 MiB on Zen 5)
+#define PARTS_PANELS 2             // panels per block of a product in parts, which are added in the second-level cache
 #define WGRAD_K 512                // tokens per block of linear_bwd_w: 64 KiB per panel, 24 KiB per tile of dy
 #define WGRAD_X_ROWS 64            // tokens of x packed by one piece
 #define WGRAD_TILES 29             // per piece, approximately
@@ -93,7 +94,32 @@ struct gemm_job {
     int64_t cols, n_cols;
     const void *a16;    // bf16 left side, converted to fp32 one block at a time
     float *a32;         // (n_thread)(rows, k)
+    int parts;          // of the sum over k; 0 and 1: all of it in one chain
+    float *part;        // (n_thread)(parts)(rows, cols)
 };
+/* One block as a sum of parts. */
+static void parts_mul(const struct gemm_job *job, const struct gemm *g, int thread)
+{
+    struct gemm part = *g;
+    int64_t each = job->rows * job->cols;
+    float *to = job->part + thread * job->parts * each;
+    struct tree_sum sum = {
+        .y = g->c, .bias = g->bias, .n_x = job->parts, .n = g->m, .d = g->n, .ldx = job->cols, .ldy = g->ldc, .y_dtype = g->c_dtype
+    };
+    part.k = g->k / job->parts;
+    part.n = (g->n + 15) / 16 * 16;
+    part.bias = NULL;
+    part.ldc = job->cols;
+    part.c_dtype = DT_F32;
+    for (int p = 0; p < job->parts; p++) {
+        part.a = g->a + p * part.k;
+        part.b = g->b + p * part.k * g->ldb;
+        part.c = to + p * each;
+        job->path->gemm(&part);
+        sum.x[p] = part.c;
+    }
+    job->path->tree_sum(&sum, 0, g->m);
+}
 static void gemm_piece(void *arg, int64_t piece, int thread)
 {
     const struct gemm_job *job = arg;
@@ -112,11 +138,15 @@ static void gemm_piece(void *arg, int64_t piece, int thread)
     g.b += j0 / PANEL * g.panel_step;
     g.bias = g.bias ? g.bias + j0 : NULL;
     g.c = (char *)g.c + (size_t)(i0 * g.ldc + j0) * dtype_size(g.c_dtype);
-    job->path->gemm(&g);
+    if (job->parts > 1)
+        parts_mul(job, &g, thread);
+    else
+        job->path->gemm(&g);
 }
-static bool gemm_run(struct cpu_device *cpu, const struct gemm *g, const void *a, enum dtype a_dtype, const char *op, struct error *err)
+static bool gemm_run(struct cpu_device *cpu, const struct gemm *g, int parts, const void *a, enum dtype a_dtype, const char *op,
+                     struct error *err)
 {
-    struct gemm_job job = { .path = cpu->path, .g = *g };
+    struct gemm_job job = { .path = cpu->path, .g = *g, .parts = parts };
     if (g->m == 0)
         return true;
     job.rows = MIN(BLOCK_ROWS, g->m);
@@ -127,13 +157,18 @@ static bool gemm_run(struct cpu_device *cpu, const struct gemm *g, const void *a
         int64_t want = (4 * cpu->base.n_thread + job.n_rows - 1) / job.n_rows, least = 2000000 / MAX(1, job.rows * g->k * PANEL) + 1;
         most = MIN(most, MAX(least, (panels(g->n) + want - 1) / want));
     }
+    most = parts > 1 ? MIN(most, PARTS_PANELS) : most;
     job.cols = most * PANEL;
     job.n_cols = (g->n + job.cols - 1) / job.cols;
+    size_t n_thread = (size_t)cpu->base.n_thread, a_bytes = a_dtype == DT_BF16 ? scratch_floats(job.rows * g->k) * n_thread : 0;
+    size_t part_bytes = parts > 1 ? scratch_floats(parts * job.rows * job.cols) * n_thread : 0;
+    char *scratch = a_bytes + part_bytes ? cpu_scratch(cpu, a_bytes + part_bytes, op, err) : NULL;
+    if (a_bytes + part_bytes && !scratch)
+        return false;
+    job.part = (float *)(scratch + a_bytes);
     if (a_dtype == DT_BF16) {
         job.a16 = a;
-        job.a32 = cpu_scratch(cpu, scratch_floats(job.rows * g->k) * (size_t)cpu->base.n_thread, op, err);
-        if (!job.a32)
-            return false;
+        job.a32 = (float *)scratch;
     } else {
         job.g.a = a;
     }
@@ -165,7 +200,7 @@ bool linear_fwd_cpu(struct device *dev, const struct linear_fwd *a, struct error
         cpu->path->rows_load(bias, a->bias, DT_BF16, w->n_out, 1, w->n_out);
         g.bias = bias;
     }
-    bool ok = gemm_run(cpu, &g, a->x, w->dtype, "linear_fwd", err);
+    bool ok = gemm_run(cpu, &g, w->parts, a->x, w->dtype, "linear_fwd", err);
     if (bias != small)
         free(bias);
     return ok;
@@ -188,7 +223,7 @@ bool linear_bwd_x_cpu(struct device *dev, const struct linear_bwd_x *a, struct e
                       .c = a->dx,
                       .ldc = a->ldx ? a->ldx : w->n_in,
                       .c_dtype = w->dtype };
-    return gemm_run(cpu_of(dev), &g, a->dy, w->dtype, "linear_bwd_x", err);
+    return gemm_run(cpu_of(dev), &g, 1, a->dy, w->dtype, "linear_bwd_x", err);
 }
 
 /* dw, in two jobs. The first packs all of x into panels, one block of WGRAD_K tokens after the other. In the second each piece owns

@@ -19,6 +19,23 @@ bool rows_scatter_cpu(struct device *dev, const struct rows_scatter *a, struct e
     return host_rows_scatter(dev, a, err);
 }
 
+bool rows_copy_cpu(struct device *dev, const struct rows_copy *a, struct error *err)
+{
+    return host_rows_copy(dev, a, err);
+}
+
+static void tree_sum_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->tree_sum(args, i0, i1);
+}
+bool tree_sum_cpu(struct device *dev, const struct tree_sum *a, struct error *err)
+{
+    if (!tree_sum_check(a, err))
+        return false;
+    cpu_ranges(cpu_of(dev), tree_sum_range, a, a->n, rows_per_piece(a->d * 4 * (a->n_x + 1)));
+    return true;
+}
+
 bool kv_copy_cpu(struct device *dev, const struct kv_copy *a, struct error *err)
 {
     return host_kv_copy(dev, a, err);

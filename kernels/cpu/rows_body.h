@@ -240,6 +240,31 @@ static void path_add(const struct add_fwd *a, int64_t i0, int64_t i1)
         v_put(a->y, i, n, a->dtype, v_add(v_get(a->a, i, n, a->dtype), v_get(a->b, i, n, a->dtype)));
     }
 }
+/* The x of row i, columns [j, j + n), as a tree; n_x is a constant where it is inlined. */
+VEC_FN v16 tree_of(const float *const *x, const int n_x, int64_t at, int n)
+{
+    v16 v[SUM_PARTS_MAX];
+    for (int p = 0; p < n_x; p++)
+        v[p] = v_loadn(x[p] + at, n);
+    for (int m = n_x / 2; m > 0; m /= 2)
+        for (int p = 0; p < m; p++)
+            v[p] = v_add(v[2 * p], v[2 * p + 1]);
+    return v[0];
+}
+static void path_tree_sum(const struct tree_sum *a, int64_t i0, int64_t i1)
+{
+    int64_t ldx = a->ldx ? a->ldx : a->d, ldy = a->ldy ? a->ldy : a->d;
+    for (int64_t i = i0; i < i1; i++)
+        for (int64_t j = 0; j < a->d; j += 16) {
+            int n = (int)MIN(16, a->d - j);
+            int64_t at = i * ldx + j;
+            v16 sum = a->n_x == 4   ? tree_of(a->x, 4, at, n)
+                      : a->n_x == 2 ? tree_of(a->x, 2, at, n)
+                      : a->n_x == 8 ? tree_of(a->x, 8, at, n)
+                                    : tree_of(a->x, 1, at, n);
+            v_put(a->y, i * ldy + j, n, a->y_dtype, a->bias ? v_add(sum, v_get(a->bias, j, n, a->dtype)) : sum);
+        }
+}
 static void path_cast(const struct cast *a, int64_t i0, int64_t i1)
 {
     v16 scale = v_set1(a->scale);

@@ -62,6 +62,24 @@ static void cuda_device_free(struct device *dev)
     free(cu);
 }
 
+static bool cuda_enter(struct device *dev, struct error *err)
+{
+    return cuda_ok(cudaSetDevice(dev->index), "choosing the device", err);
+}
+
+static bool cuda_reach(struct device *dev, struct device *other, bool *reach, struct error *err)
+{
+    int can = 0;
+    if (!cuda_ok(cudaDeviceCanAccessPeer(&can, dev->index, other->index), "looking for a peer", err) || !cuda_enter(dev, err))
+        return false;
+    *reach = can != 0;
+    cudaError_t status = can ? cudaDeviceEnablePeerAccess(other->index, 0) : cudaSuccess;
+    if (status != cudaErrorPeerAccessAlreadyEnabled)
+        return cuda_ok(status, "reaching a peer", err);
+    (void)cudaGetLastError();
+    return true;
+}
+
 static bool cuda_sync(struct device *dev, struct error *err)
 {
     struct cuda_device *cu = cuda_of(dev);
@@ -268,6 +286,8 @@ static struct ops ops_table(void)
 {
     struct ops t = {};
     t.device_free = cuda_device_free;
+    t.device_enter = cuda_enter;
+    t.device_reach = cuda_reach;
     t.device_sync = cuda_sync;
     t.mem_new = cuda_mem_new;
     t.mem_free = cuda_mem_free;

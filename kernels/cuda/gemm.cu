@@ -7,7 +7,7 @@
  * first byte by byte on random data; one that differs is dropped, and a decode step uses the fastest of the others. Backward
  * products need no such rule, only the same bits in each run: the heuristic's choice without in-place reduction, kept for each
  * power of two of rows. fp32 (tests, small models) and shapes that are not multiples of 8 use the plain kernel: one fused chain in
- * order of k. */
+ * order of k. A weight with parts has that many strided products, added as a tree. */
 #include "kernels/cuda/cuda.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,7 +29,8 @@ struct gemm_plan {
     enum product kind;
     bool bias;
     int64_t n_out, n_in;
-    int split;
+    int parts;    // the weight's
+    int split;    // of K: parts, or what suits the shape
     bool known[ROW_BUCKETS];
     cublasLtMatmulAlgo_t algo[ROW_BUCKETS];
 };
@@ -230,10 +231,14 @@ static int lt_candidates(struct cuda_device *cu, struct lt_setup *s, enum freedo
     return kept;
 }
 
-static struct gemm_plan *plan_find(struct cuda_device *cu, enum product kind, int64_t n_out, int64_t n_in, bool bias)
+static int split_of(int64_t n_out, int64_t n_in, int parts)
+{
+    return parts > 0 ? parts : k_split(n_out, n_in);
+}
+static struct gemm_plan *plan_find(struct cuda_device *cu, enum product kind, int64_t n_out, int64_t n_in, int parts, bool bias)
 {
     for (struct gemm_plan *p = cu->plan; p; p = p->next)
-        if (p->kind == kind && p->n_out == n_out && p->n_in == n_in && p->bias == bias)
+        if (p->kind == kind && p->n_out == n_out && p->n_in == n_in && p->parts == parts && p->bias == bias)
             return p;
     struct gemm_plan *p = (struct gemm_plan *)calloc(1, sizeof *p);
     if (!p)
@@ -242,7 +247,8 @@ static struct gemm_plan *plan_find(struct cuda_device *cu, enum product kind, in
     p->n_out = n_out;
     p->n_in = n_in;
     p->bias = bias;
-    p->split = kind <= PRODUCT_FWD_F32 ? k_split(n_out, n_in) : 1;
+    p->parts = parts;
+    p->split = kind <= PRODUCT_FWD_F32 ? split_of(n_out, n_in, parts) : 1;
     p->next = cu->plan;
     cu->plan = p;
     return p;
@@ -274,6 +280,76 @@ __global__ static void split_sum_kernel(Y *__restrict__ y, int64_t ldy, const fl
             sum[e] += v[e];
     }
     store_v<Y, 4>(y + i * ldy + j, sum);
+}
+
+/* y (n, d) = the x as a balanced tree, + bias: V elements a thread. Reads 4 n_x bytes and writes one y per element. */
+template <typename Y, typename B, int V> __global__ static void tree_sum_kernel(struct tree_sum a)
+{
+    int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, i = k / a.d, j = k % a.d;
+    if (i >= a.n)
+        return;
+    float x[SUM_PARTS_MAX][V], bias[V];
+#pragma unroll
+    for (int p = 0; p < SUM_PARTS_MAX; p++)
+        if (p < a.n_x)
+            load_v<float, V>(x[p], a.x[p] + i * a.ldx + j);
+#pragma unroll
+    for (int step = 1; step < SUM_PARTS_MAX; step *= 2)
+#pragma unroll
+        for (int p = 0; p < SUM_PARTS_MAX; p += 2 * step)
+            if (p + step < a.n_x)
+#pragma unroll
+                for (int e = 0; e < V; e++)
+                    x[p][e] += x[p + step][e];
+    if (a.bias) {
+        load_v<B, V>(bias, (const B *)a.bias + j);
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            x[0][e] += bias[e];
+    }
+    store_v<Y, V>((Y *)a.y + i * a.ldy + j, x[0]);
+}
+template <typename Y, typename B> static void tree_launch(cudaStream_t s, const struct tree_sum *a)
+{
+    if (a->d % 4 == 0 && a->ldx % 4 == 0 && a->ldy % 4 == 0)
+        tree_sum_kernel<Y, B, 4><<<blocks_for(a->n * a->d, 4 * 256), 256, 0, s>>>(*a);
+    else
+        tree_sum_kernel<Y, B, 1><<<blocks_for(a->n * a->d, 256), 256, 0, s>>>(*a);
+}
+extern "C" bool tree_sum_cuda(struct device *dev, const struct tree_sum *args, struct error *err)
+{
+    struct tree_sum a = *args;
+    cudaStream_t s = cuda_of(dev)->stream;
+    a.ldx = a.ldx ? a.ldx : a.d;
+    a.ldy = a.ldy ? a.ldy : a.d;
+    if (a.n_x < 1 || a.n_x > SUM_PARTS_MAX || (a.n_x & (a.n_x - 1)))
+        return error_set(err, ERR_SHAPE, "tree_sum: %d parts; 1, 2, 4 and %d are possible", a.n_x, SUM_PARTS_MAX);
+    if (a.n == 0)
+        return true;
+    if (a.y_dtype == DT_BF16)
+        tree_launch<bf16, bf16>(s, &a);
+    else if (a.dtype == DT_BF16)
+        tree_launch<float, bf16>(s, &a);
+    else
+        tree_launch<float, float>(s, &a);
+    return launch_ok("tree_sum", err);
+}
+/* The parts of a product, one after the other in memory. */
+static bool parts_sum(struct device *dev, const struct linear_fwd *a, const float *part, int64_t ldy, struct error *err)
+{
+    const struct weight *w = a->w;
+    struct tree_sum sum = {};
+    sum.y = a->y;
+    sum.bias = a->bias;
+    sum.n_x = w->parts;
+    sum.n = a->n;
+    sum.d = w->n_out;
+    sum.ldy = ldy;
+    sum.y_dtype = a->y_dtype;
+    sum.dtype = w->dtype;
+    for (int p = 0; p < w->parts; p++)
+        sum.x[p] = part + p * a->n * w->n_out;
+    return tree_sum_cuda(dev, &sum, err);
 }
 
 /* Pseudo-random bf16 in (-1, 1) for the check. */
@@ -521,13 +597,14 @@ out:
 
 static bool fits_lt(const struct weight *w)
 {
-    return w->dtype == DT_BF16 && w->n_out % 8 == 0 && w->n_in % 8 == 0;
+    return w->dtype == DT_BF16 && w->n_out % 8 == 0 && w->n_in % 8 == 0 && w->n_in / (w->parts > 0 ? w->parts : 1) % 8 == 0;
 }
 
 /* The plan for this use of a weight; chosen when the first weight of the shape is made or, for an unforeseen use, now. */
-static struct gemm_plan *plan_ready(struct cuda_device *cu, enum product kind, int64_t n_out, int64_t n_in, bool bias, struct error *err)
+static struct gemm_plan *plan_ready(struct cuda_device *cu, enum product kind, int64_t n_out, int64_t n_in, int parts, bool bias,
+                                    struct error *err)
 {
-    struct gemm_plan *p = plan_find(cu, kind, n_out, n_in, bias && k_split(n_out, n_in) == 1);
+    struct gemm_plan *p = plan_find(cu, kind, n_out, n_in, parts, bias && split_of(n_out, n_in, parts) == 1);
     if (!p) {
         error_set(err, ERR_NO_MEMORY, "no memory for a plan of products");
         return NULL;
@@ -547,7 +624,7 @@ bool cuda_weight_init(struct device *dev, struct weight *w, struct error *err)
 {
     struct cuda_device *cu = cuda_of(dev);
     cudaSetDevice(dev->index);
-    return !fits_lt(w) || plan_ready(cu, PRODUCT_FWD, w->n_out, w->n_in, false, err) != NULL;
+    return !fits_lt(w) || plan_ready(cu, PRODUCT_FWD, w->n_out, w->n_in, w->parts, false, err) != NULL;
 }
 
 void cuda_weight_release(struct device *, struct weight *)
@@ -559,6 +636,38 @@ bool cuda_weight_refresh(struct device *, struct weight *, struct error *)
     return true;    // products read the weight directly
 }
 
+/* linear_fwd in parts by the plain kernel. */
+static bool plain_parts(struct device *dev, const struct linear_fwd *a, int64_t ldx, int64_t ldy, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    const struct weight *w = a->w;
+    int64_t k = w->n_in / w->parts;
+    float *part = (float *)cuda_scratch(cu, (size_t)w->parts * (size_t)a->n * (size_t)w->n_out * 4, "linear_fwd", err);
+    if (!part)
+        return false;
+    for (int i = 0; i < w->parts; i++) {
+        size_t at = (size_t)(i * k) * dtype_size(w->dtype);
+        struct plain p = { .c = part + i * a->n * w->n_out,
+                           .c_dtype = DT_F32,
+                           .dtype = w->dtype,
+                           .ldc = w->n_out,
+                           .a = (const char *)a->x + at,
+                           .b = (const char *)w->data + at,
+                           .bias = NULL,
+                           .am = ldx,
+                           .ak = 1,
+                           .bn = w->n_in,
+                           .bk = 1,
+                           .m = a->n,
+                           .n = w->n_out,
+                           .k = k,
+                           .accumulate = false };
+        if (!plain_run(cu, &p, "linear_fwd", err))
+            return false;
+    }
+    return parts_sum(dev, a, part, ldy, err);
+}
+
 extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, struct error *err)
 {
     struct cuda_device *cu = cuda_of(dev);
@@ -566,6 +675,8 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
     int64_t ldx = a->ldx ? a->ldx : w->n_in, ldy = a->ldy ? a->ldy : w->n_out;
     if (a->n == 0)
         return true;
+    if (!fits_lt(w) && w->parts > 1)
+        return plain_parts(dev, a, ldx, ldy, err);
     if (!fits_lt(w)) {
         struct plain p = { .c = a->y,
                            .c_dtype = a->y_dtype,
@@ -586,7 +697,8 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
     }
     if (ldx % 8 || ldy % 8)
         return error_set(err, ERR_SHAPE, "linear_fwd: rows %" PRId64 " and %" PRId64 " apart; they must be multiples of 8", ldx, ldy);
-    struct gemm_plan *p = plan_ready(cu, a->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, w->n_out, w->n_in, a->bias != NULL, err);
+    struct gemm_plan *p = plan_ready(cu, a->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, w->n_out, w->n_in, w->parts, a->bias != NULL,
+                                     err);
     if (!p)
         return false;
     struct lt_call call = { .kind = p->kind,
@@ -612,8 +724,8 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
     lt_setup_make(&setup, &call);
     if (!lt_ok(lt_multiply(cu, &setup, &p->algo[row_bucket(a->n)]), "linear_fwd", err))
         return false;
-    if (!part)
-        return true;
+    if (!part || w->parts > 1)
+        return !part || parts_sum(dev, a, part, ldy, err);
     unsigned grid = blocks_for(a->n * w->n_out, 4 * 256);
     if (a->y_dtype == DT_F32)
         split_sum_kernel<float><<<grid, 256, 0, cu->stream>>>((float *)a->y, ldy, part, (const bf16 *)a->bias, a->n, w->n_out, p->split);
@@ -625,7 +737,7 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
 /* A backward product: the heuristic's best for this power of two of rows, requested once. */
 static bool bwd_run(struct cuda_device *cu, const struct lt_call *call, const char *op, struct error *err)
 {
-    struct gemm_plan *p = plan_ready(cu, call->kind, call->n_out, call->n_in, false, err);
+    struct gemm_plan *p = plan_ready(cu, call->kind, call->n_out, call->n_in, 0, false, err);
     struct lt_setup setup;
     int bucket = row_bucket(call->rows);
     if (!p)

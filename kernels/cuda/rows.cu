@@ -15,11 +15,11 @@ static bool wide_rows(int64_t d)
 
 /* --- picking rows --------------------------------------------------------------------------------------------------- */
 __global__ static void rows_gather_kernel(uint8_t *__restrict__ y, const uint8_t *__restrict__ table, const int32_t *__restrict__ row,
-                                          int64_t n_row, int64_t row_bytes, bool scatter)
+                                          int64_t first, int64_t n_row, int64_t row_bytes, bool scatter, bool slice)
 {
-    int64_t i = blockIdx.x, r = row[i];
+    int64_t i = blockIdx.x, r = row[i] - first;
     bool there = r >= 0 && r < n_row;
-    if (scatter && !there)
+    if ((scatter || slice) && !there)
         return;
     const uint8_t *from = table + (scatter ? i : there ? r : 0) * row_bytes;
     uint8_t *to = y + (scatter ? r : i) * row_bytes;
@@ -35,16 +35,26 @@ extern "C" bool rows_gather_cuda(struct device *dev, const struct rows_gather *a
 {
     if (a->n == 0)
         return true;
-    rows_gather_kernel<<<(unsigned)a->n, ROW_THREADS, 0, cuda_of(dev)->stream>>>((uint8_t *)a->y, (const uint8_t *)a->table, a->row,
-                                                                                 a->n_row, a->d * (int64_t)dtype_size(a->dtype), false);
+    rows_gather_kernel<<<(unsigned)a->n, ROW_THREADS, 0, cuda_of(dev)->stream>>>(
+        (uint8_t *)a->y, (const uint8_t *)a->table, a->row, a->first, a->n_row, a->d * (int64_t)dtype_size(a->dtype), false, a->slice);
     return launch_ok("rows_gather", err);
+}
+extern "C" bool rows_copy_cuda(struct device *dev, const struct rows_copy *a, struct error *err)
+{
+    cudaStream_t s = cuda_of(dev)->stream;
+    bool whole = a->n == 1 || (a->ldy_bytes == a->row_bytes && a->ldx_bytes == a->row_bytes);
+    if (a->n == 0)
+        return true;
+    return cuda_ok(whole ? cudaMemcpyAsync(a->y, a->x, (size_t)a->n * a->row_bytes, cudaMemcpyDefault, s)
+                         : cudaMemcpy2DAsync(a->y, a->ldy_bytes, a->x, a->ldx_bytes, a->row_bytes, (size_t)a->n, cudaMemcpyDefault, s),
+                   "rows_copy", err);
 }
 extern "C" bool rows_scatter_cuda(struct device *dev, const struct rows_scatter *a, struct error *err)
 {
     if (a->n == 0)
         return true;
-    rows_gather_kernel<<<(unsigned)a->n, ROW_THREADS, 0, cuda_of(dev)->stream>>>((uint8_t *)a->y, (const uint8_t *)a->x, a->row, a->n_row,
-                                                                                 a->d * (int64_t)dtype_size(a->dtype), true);
+    rows_gather_kernel<<<(unsigned)a->n, ROW_THREADS, 0, cuda_of(dev)->stream>>>(
+        (uint8_t *)a->y, (const uint8_t *)a->x, a->row, 0, a->n_row, a->d * (int64_t)dtype_size(a->dtype), true, false);
     return launch_ok("rows_scatter", err);
 }
 

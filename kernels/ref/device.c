@@ -22,6 +22,11 @@ bool rows_gather_ref(struct device *dev, const struct rows_gather *a, struct err
     return host_rows_gather(dev, a, err);
 }
 
+bool rows_copy_ref(struct device *dev, const struct rows_copy *a, struct error *err)
+{
+    return host_rows_copy(dev, a, err);
+}
+
 bool rows_scatter_ref(struct device *dev, const struct rows_scatter *a, struct error *err)
 {
     return host_rows_scatter(dev, a, err);

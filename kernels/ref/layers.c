@@ -89,16 +89,53 @@ bool rmsnorm_bwd_ref(UNUSED struct device *dev, const struct rmsnorm_bwd *a, UNU
     return true;
 }
 
+/* Columns [k0, k1) of a row of x times those of output o. */
+static double dot_part(const struct linear_fwd *a, int64_t ldx, int64_t i, int64_t o, int64_t k0, int64_t k1)
+{
+    const struct weight *w = a->w;
+    double sum = 0;
+    for (int64_t k = k0; k < k1; k++)
+        sum += elem_get(a->x, i * ldx + k, w->dtype) * elem_get(w->data, o * w->n_in + k, w->dtype);
+    return sum;
+}
+
+/* ((x0 + x1) + (x2 + x3)) + ..., each sum rounded to fp32; n is a power of two. */
+static float tree(const float *x, int n)
+{
+    return n == 1 ? x[0] : tree(x, n / 2) + tree(x + n / 2, n / 2);
+}
+
 bool linear_fwd_ref(UNUSED struct device *dev, const struct linear_fwd *a, UNUSED struct error *err)
 {
     const struct weight *w = a->w;
     int64_t ldx = a->ldx ? a->ldx : w->n_in, ldy = a->ldy ? a->ldy : w->n_out;
     for (int64_t i = 0; i < a->n; i++)
         for (int64_t o = 0; o < w->n_out; o++) {
-            double sum = a->bias ? elem_get(a->bias, o, w->dtype) : 0;
-            for (int64_t k = 0; k < w->n_in; k++)
-                sum += elem_get(a->x, i * ldx + k, w->dtype) * elem_get(w->data, o * w->n_in + k, w->dtype);
-            elem_put(a->y, i * ldy + o, a->y_dtype, sum);
+            double bias = a->bias ? elem_get(a->bias, o, w->dtype) : 0;
+            if (w->parts > 1) {
+                float part[SUM_PARTS_MAX];
+                int64_t k = w->n_in / w->parts;
+                for (int p = 0; p < w->parts; p++)
+                    part[p] = (float)dot_part(a, ldx, i, o, p * k, (p + 1) * k);
+                elem_put(a->y, i * ldy + o, a->y_dtype, tree(part, w->parts) + (float)bias);
+            } else {
+                elem_put(a->y, i * ldy + o, a->y_dtype, bias + dot_part(a, ldx, i, o, 0, w->n_in));
+            }
+        }
+    return true;
+}
+
+bool tree_sum_ref(UNUSED struct device *dev, const struct tree_sum *a, struct error *err)
+{
+    int64_t ldx = a->ldx ? a->ldx : a->d, ldy = a->ldy ? a->ldy : a->d;
+    if (!tree_sum_check(a, err))
+        return false;
+    for (int64_t i = 0; i < a->n; i++)
+        for (int64_t j = 0; j < a->d; j++) {
+            float x[SUM_PARTS_MAX];
+            for (int p = 0; p < a->n_x; p++)
+                x[p] = a->x[p][i * ldx + j];
+            elem_put(a->y, i * ldy + j, a->y_dtype, tree(x, a->n_x) + (a->bias ? (float)elem_get(a->bias, j, a->dtype) : 0));
         }
     return true;
 }

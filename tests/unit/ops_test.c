@@ -24,6 +24,7 @@ struct run {
     enum dtype dtype;    // of activations in this run
     int size;            // which of the case's sizes
     bool other;          // the operation's other forms: those of Gemma, Phi-3 and OLMo
+    int parts;           // of the sums of the weights
     void *mem[MAX_MEM];
     int n_mem;
     struct weight *weight[4];
@@ -121,7 +122,7 @@ static void *result(struct run *r, const char *name, int64_t n)
 static struct weight *weight_of(struct run *r, int64_t n_out, int64_t n_in)
 {
     void *data = values_of(r, n_out * n_in, r->dtype, 0, 1 / sqrt((double)n_in));
-    struct weight *w = weight_new(r->dev, data, r->dtype, n_out, n_in, true, &r->err);
+    struct weight *w = weight_new(r->dev, data, r->dtype, n_out, n_in, r->parts, true, &r->err);
     assert_non_null(w);
     return r->weight[r->n_weight++] = w;
 }
@@ -186,6 +187,28 @@ static bool gather_case(struct run *r)
     int64_t n = row_sizes[r->size], d = width_sizes[r->size];
     return OP(r->dev, &r->err, rows_gather, .table = values(r, 50 * d), .row = ints(r, n, 50), .y = result(r, "y", n * d), .n = n,
               .n_row = 50, .d = d, .dtype = r->dtype);
+}
+/* The table in three slices, the first and the last of one row. */
+static bool gather_slices_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size], d = width_sizes[r->size];
+    static const int64_t bound[] = { 0, 1, 49, 50 };
+    char *table = values(r, 50 * d), *y = result(r, "y", n * d);
+    const int32_t *row = ints(r, n, 50);
+    for (int s = 0; s < 3; s++)
+        if (!OP(r->dev, &r->err, rows_gather, .table = table + (size_t)(bound[s] * d) * dtype_size(r->dtype), .row = row, .y = y, .n = n,
+                .first = bound[s], .n_row = bound[s + 1] - bound[s], .slice = true, .d = d, .dtype = r->dtype))
+            return false;
+    return true;
+}
+/* A block out of the middle of a matrix. */
+static bool rows_copy_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size], d = width_sizes[r->size];
+    size_t e = dtype_size(r->dtype), width = (size_t)d * e, block = (size_t)(d - 12) * e;
+    char *x = values(r, n * d), *y = watch(r, "y", values(r, n * d), n * d, r->dtype);
+    return OP(r->dev, &r->err, rows_copy, .y = y + 4 * e, .x = x + 8 * e, .n = n, .row_bytes = block, .ldy_bytes = width,
+              .ldx_bytes = width);
 }
 static bool scatter_case(struct run *r)
 {
@@ -259,6 +282,28 @@ static bool linear_fwd_case(struct run *r)
     bool f32 = r->size == 2;
     return OP(r->dev, &r->err, linear_fwd, .x = values(r, n * in), .w = weight_of(r, out, in), .bias = r->size & 1 ? values(r, out) : NULL,
               .n = n, .y_dtype = f32 ? DT_F32 : r->dtype, .y = result_of(r, "y", n * out, f32 ? DT_F32 : r->dtype));
+}
+static bool linear_fwd_parts_case(struct run *r)
+{
+    static const struct {
+        int64_t n, n_out, n_in;
+        int parts;
+    } sizes[N_SIZE] = { { 1, 64, 48, 4 }, { 13, 37, 52, 2 }, { 100, 300, 128, 8 }, { 333, 196, 260, 4 } };
+    int64_t n = sizes[r->size].n, out = sizes[r->size].n_out, in = sizes[r->size].n_in;
+    bool f32 = r->size == 2;
+    r->parts = sizes[r->size].parts;
+    return OP(r->dev, &r->err, linear_fwd, .x = values(r, n * in), .w = weight_of(r, out, in), .bias = r->size & 1 ? values(r, out) : NULL,
+              .n = n, .y_dtype = f32 ? DT_F32 : r->dtype, .y = result_of(r, "y", n * out, f32 ? DT_F32 : r->dtype));
+}
+static bool tree_sum_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size], d = width_sizes[r->size];
+    struct tree_sum a = { .n_x = 1 << r->size, .n = n, .d = d, .y_dtype = r->dtype, .dtype = r->dtype };
+    for (int p = 0; p < a.n_x; p++)
+        a.x[p] = values_of(r, n * d, DT_F32, 0, 1);
+    a.bias = r->size & 1 ? values(r, d) : NULL;
+    a.y = result(r, "y", n * d);
+    return r->dev->op->tree_sum(r->dev, &a, &r->err);
 }
 static bool linear_bwd_x_case(struct run *r)
 {
@@ -617,6 +662,8 @@ static const struct {
     double tol;    // fp32, by the norm; bf16 outputs may differ by roundings at 2^-9 each
 } cases[] = {
     { "rows_gather", gather_case, 0 },
+    { "rows_gather, slices", gather_slices_case, 0 },
+    { "rows_copy", rows_copy_case, 0 },
     { "rows_scatter", scatter_case, 0 },
     { "embed_bwd", embed_bwd_case, 1e-6 },
     { "rmsnorm_fwd", rmsnorm_fwd_case, 1e-6 },
@@ -625,6 +672,8 @@ static const struct {
     { "rmsnorm_bwd, other forms", rmsnorm_bwd_other_case, 2e-6 },
     { "rmsnorm, columns", rmsnorm_columns_case, 2e-6 },
     { "linear_fwd", linear_fwd_case, 2e-6 },
+    { "linear_fwd in parts", linear_fwd_parts_case, 2e-6 },
+    { "tree_sum", tree_sum_case, 1e-7 },
     { "linear_bwd_x", linear_bwd_x_case, 2e-6 },
     { "linear_bwd_w", linear_bwd_w_case, 2e-6 },
     { "rope_fwd", rope_fwd_case, 1e-6 },
@@ -1036,7 +1085,7 @@ static void real_shapes_keep_a_rows_bits_whatever_the_batch(UNUSED void **state)
         void *small = values(&r, 1 << 16), *data = mem_take(&r, (size_t)(n_out * n_in) * 2), *x = values(&r, N * n_in);
         for (int64_t at = 0; at < n_out * n_in; at += 65521)    // a prime: rows differ
             assert_true(mem_copy(dev, (char *)data + at * 2, small, (size_t)MIN(65521, n_out * n_in - at) * 2, COPY_D2D, &r.err));
-        struct weight *w = r.weight[r.n_weight++] = weight_new(dev, data, DT_BF16, n_out, n_in, false, &r.err);
+        struct weight *w = r.weight[r.n_weight++] = weight_new(dev, data, DT_BF16, n_out, n_in, 0, false, &r.err);
         if (!w)
             fail_msg("%s", r.err.text);
         void *y = mem_take(&r, N * row_bytes), *bias = shapes[c].bias ? values(&r, n_out) : NULL;
@@ -1057,6 +1106,61 @@ static void real_shapes_keep_a_rows_bits_whatever_the_batch(UNUSED void **state)
         free(got);
         run_release(&r);
     }
+    device_free(dev);
+}
+
+/* What ranks of a tensor-parallel product do: each has some neighbouring columns of the weight and gives its branch of the tree in
+ * fp32, and tree_sum adds the branches and the bias. */
+static void products_of_column_slices_sum_to_the_same_bits(UNUSED void **state)
+{
+    static const struct {
+        int64_t n, n_out, n_in;
+        int parts;
+        bool bias;
+    } shapes[] = {
+        { 1, 64, 64, 4, false }, { 3, 72, 96, 4, true }, { 64, 136, 256, 8, true }, { 100, 200, 1024, 4, false }, { 7, 40, 32, 2, true }
+    };
+    struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
+    for (size_t c = 0; c < ARRAY_SIZE(shapes); c++)
+        for (int t = 0; t < 2; t++) {
+            struct run r = { .dev = dev, .rng = 5 + c, .dtype = t ? DT_BF16 : DT_F32, .parts = shapes[c].parts };
+            int64_t n = shapes[c].n, n_out = shapes[c].n_out, n_in = shapes[c].n_in;
+            size_t e = dtype_size(r.dtype), y_bytes = (size_t)(n * n_out) * e;
+            void *x = values(&r, n * n_in), *bias = shapes[c].bias ? values(&r, n_out) : NULL, *y = mem_take(&r, y_bytes);
+            const struct weight *w = weight_of(&r, n_out, n_in);
+            char *want = malloc(y_bytes), *got = malloc(y_bytes);
+            if (!OP(dev, &r.err, linear_fwd, .y = y, .x = x, .w = w, .bias = bias, .n = n, .y_dtype = r.dtype))
+                fail_msg("%s", r.err.text);
+            get(&r, want, y, y_bytes);
+            for (int n_rank = 2; n_rank <= shapes[c].parts; n_rank *= 2) {
+                int64_t k = n_in / n_rank;
+                struct tree_sum sum = { .y = y, .bias = bias, .n_x = n_rank, .n = n, .d = n_out, .y_dtype = r.dtype, .dtype = r.dtype };
+                struct weight *slice[SUM_PARTS_MAX];
+                for (int q = 0; q < n_rank; q++) {
+                    char *data = mem_take(&r, (size_t)(n_out * k) * e);
+                    float *part = mem_take(&r, (size_t)(n * n_out) * sizeof *part);
+                    sum.x[q] = part;
+                    if (!OP(dev, &r.err, rows_copy, .y = data, .x = (const char *)w->data + (size_t)(q * k) * e, .n = n_out,
+                            .row_bytes = (size_t)k * e, .ldy_bytes = (size_t)k * e, .ldx_bytes = (size_t)n_in * e)
+                        || !(slice[q] = weight_new(dev, data, r.dtype, n_out, k, shapes[c].parts / n_rank, false, &r.err))
+                        || !OP(dev, &r.err, linear_fwd, .y = part, .x = (char *)x + (size_t)(q * k) * e, .w = slice[q], .n = n, .ldx = n_in,
+                               .y_dtype = DT_F32))
+                        fail_msg("%s", r.err.text);
+                }
+                assert_true(OP(dev, &r.err, mem_fill, .y = y, .size_bytes = y_bytes, .byte = 0xff));
+                if (!dev->op->tree_sum(dev, &sum, &r.err))
+                    fail_msg("%s", r.err.text);
+                get(&r, got, y, y_bytes);
+                for (int q = 0; q < n_rank; q++)
+                    weight_free(dev, slice[q]);
+                if (memcmp(got, want, y_bytes) != 0)
+                    fail_msg("%" PRId64 " x %" PRId64 " in %d parts: %d slices give other bits than the whole", n_out, n_in,
+                             shapes[c].parts, n_rank);
+            }
+            free(want);
+            free(got);
+            run_release(&r);
+        }
     device_free(dev);
 }
 
@@ -1653,6 +1757,7 @@ int main(int argc, char **argv)
             cmocka_unit_test(gradients_of_real_shapes_are_added_once),
             cmocka_unit_test(a_norms_parts_do_not_depend_on_the_shards),
             cmocka_unit_test(a_row_alone_gives_the_bits_it_has_in_a_batch),
+            cmocka_unit_test(products_of_column_slices_sum_to_the_same_bits),
             cmocka_unit_test(draws_follow_the_filtered_distribution),
         };
         return cmocka_run_group_tests(few, NULL, NULL);
@@ -1668,6 +1773,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(gradients_of_real_shapes_are_added_once),
         cmocka_unit_test(a_norms_parts_do_not_depend_on_the_shards),
         cmocka_unit_test(a_row_alone_gives_the_bits_it_has_in_a_batch),
+        cmocka_unit_test(products_of_column_slices_sum_to_the_same_bits),
         cmocka_unit_test(real_shapes_keep_a_rows_bits_whatever_the_batch),
         cmocka_unit_test(attention_gives_the_same_bits_packed_alone_and_decoded),
         cmocka_unit_test(both_matrix_instructions_give_attention_the_same_bits),

@@ -92,7 +92,7 @@ static bool places_make(struct model *m, struct kept *k, struct error *err)
         if (!(b->used = mark_new(m->dev, err)) || !(b->came = mark_new(m->dev, err)))
             return false;
         if (i != PLACE_OF_ENDS ? !layer_handles_new(m, &b->layer, b->mem, m->at[0].first, &m->at[0], err)
-                               : !(b->head = weight_new(m->dev, b->mem, m->dtype, m->c.vocab, m->c.d_model, true, err)))
+                               : !(b->head = weight_new(m->dev, b->mem, m->dtype, m->c.vocab, m->c.d_model, 0, true, err)))
             return false;
     }
     return true;

@@ -121,7 +121,7 @@ static void handles_free(struct model *m)
 
 static struct weight *handle_new(struct model *m, int64_t at, int64_t n_out, int64_t n_in, struct error *err)
 {
-    return weight_new(m->dev, m->lora->weights + (size_t)at * dtype_size(m->dtype), m->dtype, n_out, n_in, m->for_bwd, err);
+    return weight_new(m->dev, m->lora->weights + (size_t)at * dtype_size(m->dtype), m->dtype, n_out, n_in, 0, m->for_bwd, err);
 }
 
 bool lora_handles_new(struct model *m, struct error *err)

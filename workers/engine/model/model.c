@@ -170,7 +170,7 @@ bool layer_handles_new(struct model *m, struct layer_w *w, const char *mem, int6
     };
     for (size_t i = 0; i < ARRAY_SIZE(part); i++)
         if (!(*part[i].w = weight_new(m->dev, mem + (size_t)(part[i].at - first) * dtype_size(m->dtype), m->dtype, part[i].n_out,
-                                      part[i].n_in, m->for_bwd, err)))
+                                      part[i].n_in, 0, m->for_bwd, err)))
             return false;
     return true;
 }
@@ -186,7 +186,7 @@ bool model_handles_new(struct model *m, struct error *err)
     for (int64_t l = 0; l < m->c.n_layer; l++)
         if (!layer_handles_new(m, &m->layer[l], m->weights, 0, &m->at[l], err))
             return false;
-    m->head = weight_new(m->dev, model_at(m, m->head_at), m->dtype, m->c.vocab, m->c.d_model, m->for_bwd, err);
+    m->head = weight_new(m->dev, model_at(m, m->head_at), m->dtype, m->c.vocab, m->c.d_model, 0, m->for_bwd, err);
     return m->head != NULL;
 }
 
