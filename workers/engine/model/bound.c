@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/team.h"
 
 #define PLACE_OF_ENDS 2    // of the embedding and the head
 
@@ -92,7 +93,7 @@ static bool places_make(struct model *m, struct kept *k, struct error *err)
         if (!(b->used = mark_new(m->dev, err)) || !(b->came = mark_new(m->dev, err)))
             return false;
         if (i != PLACE_OF_ENDS ? !layer_handles_new(m, &b->layer, b->mem, m->at[0].first, &m->at[0], err)
-                               : !(b->head = weight_new(m->dev, b->mem, m->dtype, m->c.vocab, m->c.d_model, 0, true, err)))
+                               : !(b->head = weight_new(m->dev, b->mem, m->dtype, m->c.vocab, m->c.d_model, MIN(1, m->parts), true, err)))
             return false;
     }
     return true;
@@ -117,7 +118,8 @@ bool model_keep(struct model *m, const struct model_cut *cut, struct error *err)
 size_t model_held_bytes(const struct model *m)
 {
     size_t whole = m->base ? 0 : (size_t)m->n_flat * dtype_size(m->dtype);    // a view's are the base's
-    return m->kept ? m->kept->shard_bytes + model_kept_bytes(m, 0) : whole + (m->lora ? model_weight_bytes(m) : 0);
+    size_t slice = m->team ? model_slice_bytes(m, model_n_device(m)) : 0;
+    return m->kept ? m->kept->shard_bytes + model_kept_bytes(m, 0) : whole + slice + (m->lora ? model_weight_bytes(m) : 0);
 }
 
 bool model_keeps_shards(const struct model *m)

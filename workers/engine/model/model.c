@@ -1,6 +1,7 @@
 /* model.c - the weights of a model: the table of tensors, the memory and the handles
  *
- * model_files.c loads and saves them, model_random.c draws them, bound.c keeps shards instead, lora.c puts an adapter on them. */
+ * model_files.c loads and saves them, model_random.c draws them, bound.c keeps shards instead, team.c
+ * cuts them over several devices, lora.c puts an adapter on them. */
 #include "workers/engine/model/model.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/team_impl.h"
 
 /* ---- the table */
 struct table {
@@ -147,7 +149,7 @@ void layer_handles_free(struct model *m, struct layer_w *w)
     *w = (struct layer_w){ 0 };
 }
 
-static void handles_free(struct model *m)
+void model_handles_free(struct model *m)
 {
     for (int64_t l = 0; m->layer && l < m->c.n_layer; l++)
         layer_handles_free(m, &m->layer[l]);
@@ -159,18 +161,20 @@ bool layer_handles_new(struct model *m, struct layer_w *w, const char *mem, int6
 {
     const struct model_config *c = &m->c;
     int64_t d = c->d_model, q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
+    int own = m->parts / MAX(1, m->n_slice), one = MIN(1, m->parts);    // a slice has some of the parts; outputs are whole anywhere
     const struct {
         struct weight **w;
         int64_t at, n_out, n_in;
+        int parts;
     } part[] = {
-        { &w->qkv, at->qkv, q + 2 * kv, d },
-        { &w->o, at->o, d, q },
-        { &w->gate_up, at->gate_up, 2 * c->d_ff, d },
-        { &w->down, at->down, d, c->d_ff },
+        { &w->qkv, at->qkv, q + 2 * kv, d, one },
+        { &w->o, at->o, d, q, own },
+        { &w->gate_up, at->gate_up, 2 * c->d_ff, d, one },
+        { &w->down, at->down, d, c->d_ff, own },
     };
     for (size_t i = 0; i < ARRAY_SIZE(part); i++)
         if (!(*part[i].w = weight_new(m->dev, mem + (size_t)(part[i].at - first) * dtype_size(m->dtype), m->dtype, part[i].n_out,
-                                      part[i].n_in, 0, m->for_bwd, err)))
+                                      part[i].n_in, part[i].parts, m->for_bwd, err)))
             return false;
     return true;
 }
@@ -186,8 +190,22 @@ bool model_handles_new(struct model *m, struct error *err)
     for (int64_t l = 0; l < m->c.n_layer; l++)
         if (!layer_handles_new(m, &m->layer[l], m->weights, 0, &m->at[l], err))
             return false;
-    m->head = weight_new(m->dev, model_at(m, m->head_at), m->dtype, m->c.vocab, m->c.d_model, 0, m->for_bwd, err);
+    m->head = weight_new(m->dev, model_at(m, m->head_at), m->dtype, m->c.vocab, m->c.d_model, MIN(1, m->parts), m->for_bwd, err);
     return m->head != NULL;
+}
+
+bool model_parts_set(struct model *m, int parts, struct error *err)
+{
+    BUG_IF(m->team || m->kept || m->base || m->lora, "sums in parts of a team, of shards, of a view or under an adapter");
+    if (parts == m->parts)
+        return true;
+    if (parts > 0 && !team_check(&m->c, 1, parts, err))
+        return false;
+    m->parts = parts;
+    if (!m->head)
+        return true;
+    model_handles_free(m);
+    return model_handles_new(m, err);
 }
 
 bool model_want_bwd(struct model *m, struct error *err)
@@ -195,14 +213,14 @@ bool model_want_bwd(struct model *m, struct error *err)
     if (m->for_bwd)
         return true;
     BUG_IF(m->base, "the base of a view that is trained must have been made for it");
-    handles_free(m);
+    model_handles_free(m);
     m->for_bwd = true;
     return model_handles_new(m, err) && (!m->lora || !m->lora->weights || lora_handles_new(m, err));
 }
 
 void weights_free(struct model *m)
 {
-    handles_free(m);
+    model_handles_free(m);
     if (m->weights && m->shared)
         mem_share_free(m->dev, m->weights, (size_t)m->n_flat * dtype_size(m->dtype), &m->handle);
     else if (m->weights)
@@ -215,6 +233,7 @@ void model_free(struct model *m)
 {
     if (!m)
         return;
+    team_free(m->team);
     lora_free(m);
     if (m->base) {    // the rest is the base's
         free(m);
@@ -316,6 +335,7 @@ struct model *model_new_like(const struct model *m, struct error *err)
         return NULL;
     n->n_live = m->n_live;
     n->for_bwd = m->for_bwd;
+    n->parts = m->parts;
     if (!model_handles_new(n, err)) {
         model_free(n);
         return NULL;
@@ -402,7 +422,7 @@ const struct mem_handle *model_share(struct model *m, struct error *err)
     char *to = model_shared_copy(m, "weights", &m->handle, err);
     if (!to)
         return NULL;
-    handles_free(m);
+    model_handles_free(m);
     mem_free(m->dev, m->weights);
     m->weights = to;
     m->shared = true;
@@ -429,10 +449,10 @@ bool model_weights_changed(struct model *m, struct error *err)
         bound_forget(m);
         return true;
     }
-    for (int64_t l = 0; l < m->c.n_layer; l++)
+    for (int64_t l = 0; m->head && l < m->c.n_layer; l++)
         if (!layer_handles_refresh(m, &m->layer[l], err))
             return false;
-    return weight_refresh(m->dev, m->head, err);
+    return (!m->head || weight_refresh(m->dev, m->head, err)) && (!m->team || team_refresh(m, err));
 }
 
 bool model_weights_copy(struct model *dst, const struct model *src, struct error *err)

@@ -47,6 +47,10 @@ struct device *model_device(const struct model *m);
  * and trainer alike. The config's vocab unless set. */
 int64_t model_n_live(const struct model *m);
 void model_n_live_set(struct model *m, int64_t n_live);
+/* Sum over heads (o_proj) and over columns of the MLP (down_proj) in this many parts, added as a tree (ops.h, weight_new); 0, as the
+ * model is made: in the device's own order. Other parts give other bits; sampler and trainer must have the same. Models with the same
+ * parts have the same bits on any team (team.h). Before an adapter, a team or a run is made. */
+MUST_USE bool model_parts_set(struct model *m, int parts, struct error *err);
 /* The whole weight arena (device), which is what is published; of a model with an adapter the adapter's (lora.h), and so for
  * everything below that is about weights, tensors, the flat order and its pieces. Equal weights are equal bytes. After writing into it
  * call model_weights_changed, which makes the back end repack its matrices. */

@@ -49,6 +49,9 @@ struct model {
     struct layer_w *layer;                 // (n_layer); NULL until the handles are made
     struct weight *head;
     bool for_bwd;                // the handles support linear_bwd_x
+    int parts;                   // of sums over heads and over columns of the MLP; 0: as the device likes (weight_new)
+    int n_slice;                 // of a team's slice: how many there are; 0: this is a whole model
+    struct team *team;           // that it is sampled from and scored with on (team.h), owned; NULL: none
     const struct model *base;    // of a view: whose memory and handles these are; NULL: its own
     struct lora *lora;           // the adapter (lora_impl.h), without which nothing is trained; NULL: none, all weights are
 };
@@ -77,6 +80,7 @@ MUST_USE bool model_tensor_set(struct model *m, const struct tensor *t, const vo
 char *model_shared_copy(const struct model *m, const char *what, struct mem_handle *h, struct error *err);
 /* Handles on whole weights, after their values are set. */
 MUST_USE bool model_handles_new(struct model *m, struct error *err);
+void model_handles_free(struct model *m);
 /* Remake the handles if they do not support backward products yet. */
 MUST_USE bool model_want_bwd(struct model *m, struct error *err);
 /* Handles on a layer's matrices, the layer laid out as at says, with element `first` of the flat order at mem. */

@@ -1,7 +1,8 @@
 /* run.c - the transformer itself: what it computes, the memory of a run, and its life
  *
  * run_blocks.c is the forward pass through the layers, run_rope.c its rotations, run_head.c the head, run_backward.c the backward
- * pass by hand, run_batch.c what is asked of a run: prefill, decode, scoring and training. run_impl.h is what they share.
+ * pass by hand, run_batch.c what is asked of a run: prefill, decode, scoring and training; run_team.c does the forward pass and the head on
+ * several devices. run_impl.h is what they share.
  *
  * The residual stream x gets two additions per layer, each fused into the norm that follows it:
  *
@@ -25,6 +26,7 @@
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/run_impl.h"
+#include "workers/engine/model/team_impl.h"
 
 /* ---- memory: the same walk measures and assigns it */
 struct walk {
@@ -94,6 +96,40 @@ static void layout_lora(struct walk *w, struct lora_scratch *s, const struct mod
     s->up = take(w, s->rows * MAX(MAX(qkv, 2 * c->d_ff), c->d_model), e);
 }
 
+/* Does the run work on a team? Training is each device's own. */
+static bool on_team(const struct model *m, const struct run_limits *lim)
+{
+    return m->team && !lim->train;
+}
+
+/* What the layers need; on a team the ranks' runs have it. */
+static void layout_layers(struct walk *w, struct model_run *r, const struct model *m, const struct run_limits *lim)
+{
+    const struct model_config *c = &m->c;
+    size_t e = dtype_size(m->dtype);
+    int64_t n = lim->max_tok;
+    bool own = lim->train && !lim->recompute_block;    // every layer keeps its own set
+    struct acts shared = { 0 };
+    if (!own)
+        layout_acts(w, &shared, c, lim, e, true);
+    for (int64_t l = 0; l < c->n_layer; l++) {
+        struct acts a = shared;
+        if (own)
+            layout_acts(w, &a, c, lim, e, true);
+        else if (lim->train)
+            a.res1 = take(w, n * c->d_model, e);
+        if (r->layer)
+            r->layer[l] = a;
+    }
+    r->out = take(w, n * c->d_model, e);
+    r->act = take(w, n * c->d_ff, e);
+    r->resf = take(w, n * c->d_model, e);
+    r->hf = take(w, n * c->d_model, e);
+    r->rstdf = take(w, n, 4);
+    if (adapter_rank(m, lim) > 0)
+        layout_lora(w, &r->lora, m, lim);
+}
+
 static size_t layout(struct model_run *r, const struct model *m, const struct run_limits *lim, char *base)
 {
     struct walk w = { .base = base };
@@ -105,27 +141,9 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     r->pos = take(&w, n, 4);
     r->slot = take(&w, n, 4);
     r->seq = take(&w, lim->max_seq + 1, 4);
-    bool own = lim->train && !lim->recompute_block;    // every layer keeps its own set
-    struct acts shared = { 0 };
-    if (!own)
-        layout_acts(&w, &shared, c, lim, e, true);
-    for (int64_t l = 0; l < c->n_layer; l++) {
-        struct acts a = shared;
-        if (own)
-            layout_acts(&w, &a, c, lim, e, true);
-        else if (lim->train)
-            a.res1 = take(&w, n * c->d_model, e);
-        if (r->layer)
-            r->layer[l] = a;
-    }
     r->h = take(&w, n * c->d_model, e);
-    r->out = take(&w, n * c->d_model, e);
-    r->act = take(&w, n * c->d_ff, e);
-    r->resf = take(&w, n * c->d_model, e);
-    r->hf = take(&w, n * c->d_model, e);
-    r->rstdf = take(&w, n, 4);
-    if (adapter_rank(m, lim) > 0)
-        layout_lora(&w, &r->lora, m, lim);
+    if (!on_team(m, lim))
+        layout_layers(&w, r, m, lim);
     struct head_rows *h = &r->head;
     int32_t **ints[] = { &h->row, &h->target };
     for (size_t i = 0; i < ARRAY_SIZE(ints); i++)
@@ -153,7 +171,7 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
 size_t model_run_bytes(const struct model *m, const struct run_limits *limits)
 {
     struct model_run r = { 0 };
-    return layout(&r, m, limits, NULL);
+    return layout(&r, m, limits, NULL) + (on_team(m, limits) ? team_run_bytes(m, limits) : 0);
 }
 
 /* Bytes of the tables: cos, sin, and what they are for layers with other frequencies or none. */
@@ -198,6 +216,15 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
         error_set(err, ERR_NO_MEMORY, "no memory for a run of %" PRId64 " tokens", lim->max_tok);
         goto fail;
     }
+    if (on_team(m, lim)) {
+        BUG_IF(lim->mem != NULL, "a run on a team in borrowed memory");
+        if (!(r->mem = mem_new(m->dev, layout(r, m, lim, NULL), "scratch", err)))
+            goto fail;
+        layout(r, m, lim, r->mem);
+        if (!(r->team = team_run_new(r, err)))
+            goto fail;
+        return r;
+    }
     if ((lim->train && !model_want_bwd(m, err)) || !(r->tables = mem_new(m->dev, rope_layout(r, &m->c, lim, NULL), "RoPE tables", err)))
         goto fail;
     rope_layout(r, &m->c, lim, r->tables);
@@ -217,6 +244,7 @@ void model_run_free(struct model_run *r)
 {
     if (!r)
         return;
+    team_run_free(r->team);
     mem_free(r->m->dev, r->tables);
     mark_free(r->m->dev, r->done);
     if (!r->lim.mem)
@@ -253,6 +281,7 @@ bool run_sync(struct model_run *r, struct error *err)
 
 void model_run_bind(struct model_run *r, struct model *m)
 {
+    BUG_IF(r->team && m != r->m, "another model for a run on a team");
     BUG_IF(m->n_flat != r->m->n_flat || m->dtype != r->m->dtype || m->dev != r->m->dev, "models of different shapes");
     BUG_IF(adapter_rank(m, &(struct run_limits){ 0 }) > r->lim.lora_rank, "an adapter of a higher rank than the run has room for");
     r->m = m;

@@ -4,6 +4,7 @@
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/run_impl.h"
+#include "workers/engine/model/team_impl.h"
 
 float stream_eps(const struct model_config *c)
 {
@@ -120,11 +121,19 @@ struct linear linear_of(const struct model *m, int64_t l, enum product which)
     return (struct linear){ 0 };
 }
 
+/* Does each rank of a team have a part of this product's sums? */
+static bool is_shared_sum(enum product which)
+{
+    return which == PRODUCT_O || which == PRODUCT_DOWN;
+}
+
 /* y = W x + b, and the adapter's share: n rows. */
 static bool product_fwd(struct model_run *r, int64_t l, enum product which, void *y, const void *x, int64_t n, struct error *err)
 {
     const struct model *m = r->m;
     struct linear p = linear_of(m, l, which);
+    if (r->peers && is_shared_sum(which))
+        return team_product(r, &p, y, x, n, err);
     return OP(m->dev, err, linear_fwd, .y = y, .x = x, .w = p.w, .bias = model_at(m, p.bias_at), .n = n, .y_dtype = m->dtype)
            && lora_fwd(m, l, which, &r->lora, y, x, n, err);
 }
@@ -159,6 +168,16 @@ out:
     return ok;
 }
 
+/* y (n, d_model) = the embedding of the pass's tokens. */
+static bool embed(struct model_run *r, void *y, const struct pass *p, struct error *err)
+{
+    const struct model *m = r->m;
+    if (r->peers)
+        return team_embed(r, y, p, err);
+    return OP(m->dev, err, rows_gather, .y = y, .table = model_at(m, m->embed_at), .row = p->token, .n = p->n, .n_row = m->c.vocab,
+              .d = m->c.d_model, .dtype = m->dtype);
+}
+
 bool run_forward(struct model_run *r, const struct pass *p, struct error *err)
 {
     bool ok = false;
@@ -166,9 +185,10 @@ bool run_forward(struct model_run *r, const struct pass *p, struct error *err)
     const struct model_config *c = &m->c;
     int64_t d = c->d_model;
     r->logits_n = 0;
+    if (r->team)
+        return team_forward(r, p, err);
     TRY(model_bind(m, 0, err) && model_ahead(m, 1, err) && model_ahead(m, c->n_layer > 1 ? 2 : -1, err));
-    TRY(OP(m->dev, err, rows_gather, .y = r->layer[0].res1, .table = model_at(m, m->embed_at), .row = p->token, .n = p->n,
-           .n_row = c->vocab, .d = d, .dtype = m->dtype));
+    TRY(embed(r, r->layer[0].res1, p, err));
     TRY(rows_scale(r, r->layer[0].res1, p->n, embed_scale(m), err));
     TRY(model_ahead(m, head_piece(m), err));
     for (int64_t l = 0; l < c->n_layer; l++) {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/run_impl.h"
+#include "workers/engine/model/team_impl.h"
 
 int head_piece(const struct model *m)
 {
@@ -16,7 +17,8 @@ bool head_fwd(struct model_run *r, const void *x, int64_t n, float *logits, stru
 {
     struct model *m = r->m;
     return model_bind(m, head_piece(m), err)
-           && OP(m->dev, err, linear_fwd, .y = logits, .x = x, .w = model_head_weight(m), .n = n, .y_dtype = DT_F32)
+           && (r->team ? team_logits(r, x, n, logits, err)
+                       : OP(m->dev, err, linear_fwd, .y = logits, .x = x, .w = model_head_weight(m), .n = n, .y_dtype = DT_F32))
            && (!(m->c.logit_cap > 0) || OP(m->dev, err, softcap, .x = logits, .n = n * m->c.vocab, .cap = (float)m->c.logit_cap));
 }
 

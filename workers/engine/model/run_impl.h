@@ -59,7 +59,10 @@ struct model_run {
     int64_t logits_row0, logits_n;                 // head rows whose logits are in the buffer; n 0: none
     bool (*idle)(void *ctx, struct error *err);    // or NULL
     void *idle_ctx;
-    struct mark *done;    // end of the call's launched work; with idle
+    struct mark *done;         // end of the call's launched work; with idle
+    struct team_run *team;     // it works on a team (run_team.c); NULL: on the model's device
+    struct team_run *peers;    // it is a rank's of that team; NULL: of none
+    int rank;
 };
 /* What differs between the uses of the forward pass. */
 struct pass {

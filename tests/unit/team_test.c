@@ -1,0 +1,360 @@
+/* Tensor parallelism changes no bit: log-probs of a team of 1, 2, 4 and 8 devices, sampled (prefill, decode over pages, with and
+ * without a prefix cache) and scored, are those of the trainer, which has the whole model on one device. OPS_DEVICE names another first
+ * device, such as cuda:0; the others follow it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include "protocol/run/group.h"
+#include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/team_impl.h"
+#include "workers/engine/sampler/generator.h"
+#include "workers/engine/trainer/trainer.h"
+
+#define TEMPERATURE 2.0f
+#define BASE .family = FAMILY_QWEN2, .n_layer = 2, .max_pos = 512, .rms_eps = 1e-6, .rope.theta = 1e4, .initializer_range = 0.3
+// clang-format off
+static const struct shape {
+    struct model_config c;
+    int parts, sizes[4];    // teams; 0: no more
+    const char *why;
+} shapes[] = {
+    { { BASE, .d_model = 64, .n_head = 8, .n_kv_head = 8, .d_head = 16, .d_ff = 192, .vocab = 288, .tied = true, .qkv_bias = true },
+      8, { 1, 2, 4, 8 }, "a head of keys and values, or several, for each" },
+    { { BASE, .d_model = 96, .n_head = 8, .n_kv_head = 4, .d_head = 32, .d_ff = 384, .vocab = 333 },
+      4, { 1, 2, 4 }, "an odd vocabulary, a head of its own" },
+    { { BASE, .d_model = 64, .n_head = 4, .n_kv_head = 2, .d_head = 32, .d_ff = 128, .vocab = 288, .tied = true, .fused_names = true },
+      4, { 1, 2, 4 }, "two ranks share a head of keys and values; fused tensors" },
+    { { BASE, .d_model = 64, .n_head = 4, .n_kv_head = 1, .d_head = 64, .d_ff = 200, .vocab = 100, .qk_norm = true, .qkv_bias = true, .o_bias = true,
+        .mlp_bias = true, .has_multipliers = true, .multiplier = { .embedding = 12, .residual = 0.22, .attention = 0.1, .logits = 8 } },
+      4, { 1, 2, 4 }, "all ranks share it; biases, which are added once, and norms of each head" },
+    { { BASE, .d_model = 64, .n_head = 2, .n_kv_head = 1, .d_head = 96, .d_ff = 100, .vocab = 288, .norm_place = NORM_AROUND,
+        .norm_form = NORM_GEMMA, .act = ACT_GELU_TANH, .qk_norm = true, .logit_cap = 9, .query_scalar = 24, .embed_root = true, .tied = true },
+      2, { 1, 2 }, "Gemma's norms around each half, its scale of the embedding and its cap of logits" },
+};
+// clang-format on
+
+static struct device *devices[TEAM_MAX];
+
+/* OPS_DEVICE and those after it. */
+static void devices_open(int n)
+{
+    const char *first = getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0";
+    struct error err;
+    for (int i = 0; i < n; i++) {
+        char name[32];
+        const char *colon = strchr(first, ':');
+        snprintf(name, sizeof name, "%.*s:%d", (int)(colon - first), first, atoi(colon + 1) + i);
+        if (!(devices[i] = device_new(name, 1, &err)))
+            fail_msg("%s", err.text);
+    }
+}
+
+static void devices_close(int n)
+{
+    for (int i = 0; i < n; i++)
+        device_free(devices[i]);
+}
+
+static bool on_gpus(void)
+{
+    return getenv("OPS_DEVICE") && strncmp(getenv("OPS_DEVICE"), "cuda", 4) == 0;
+}
+
+static struct model *model_make(const struct shape *s, enum dtype t, int n_device)
+{
+    struct error err;
+    struct model *m = model_new_random(&s->c, 3, devices[0], t, &err);
+    if (!m || !model_parts_set(m, s->parts, &err) || !model_team(m, devices, n_device, &err))
+        fail_msg("%s, %d devices: %s", s->why, n_device, err.text);
+    assert_int_equal(model_n_device(m), n_device);
+    return m;
+}
+
+enum {
+    PROMPT = 45,
+    NEW = 12,
+};
+/* One group of n_sample, and a second one whose prompt the cache may have in part. */
+static struct group *group_sample(struct model *m, int n_sample, bool cached)
+{
+    struct error err;
+    struct generator_config gc = {
+        .model = m, .max_seq = 64, .max_item = 2, .max_seq_tok = 128, .prefill_tok = 64, .prefix_cache = cached, .version = 1
+    };
+    struct generator *g = generator_new(&gc, &err);
+    struct group *group = NULL;
+    uint64_t seeds[64];
+    int32_t prompt[PROMPT];
+    for (int i = 0; i < 64; i++)
+        seeds[i] = 1000 + (uint64_t)i;
+    for (int i = 0; i < PROMPT; i++)
+        prompt[i] = (i * 37 + 5) % (int)model_config(m)->vocab;
+    if (!g)
+        fail_msg("%s", err.text);
+    for (int round = cached ? 0 : 1; round < 2; round++) {
+        struct generator_item item = {
+            .item = round, .prompt = prompt, .n_prompt = PROMPT, .n_sample = n_sample, .seed = seeds, .sampling = SAMPLING_DEFAULT
+        };
+        item.sampling.max_new_tok = NEW;
+        item.sampling.temperature = TEMPERATURE;
+        if (!generator_submit(g, &item, &err))
+            fail_msg("%s", err.text);
+        while (!generator_idle(g))
+            if (!generator_step(g, &err))
+                fail_msg("%s", err.text);
+        group_free(group);
+        assert_non_null(group = generator_poll(g));
+    }
+    struct generator_stats stats;
+    generator_stats(g, &stats);
+    assert_true(cached == (stats.n_cached_tok > 0));
+    generator_free(g);
+    return group;
+}
+
+/* The group's sequences, prompt and sample, end to end. */
+struct text {
+    int64_t n_seq, n_tok, len[64];
+    int32_t *token, *cu, *target;
+    float *temperature, *logp;
+};
+static void text_make(struct text *t, const struct group *g, int64_t vocab)
+{
+    size_t max = (size_t)g->n_sample * (PROMPT + NEW);
+    *t = (struct text){ .token = malloc(max * 4),
+                        .cu = calloc((size_t)g->n_sample + 1, 4),
+                        .target = malloc(max * 4),
+                        .temperature = malloc(max * 4),
+                        .logp = malloc(max * 4) };
+    for (int s = 0; s < g->n_sample; s++) {
+        for (int i = 0; i < PROMPT; i++)
+            t->token[t->n_tok++] = (i * 37 + 5) % (int)vocab;
+        for (int64_t i = 0; i < g->sample[s].n_tok; i++)
+            t->token[t->n_tok++] = g->token[g->sample[s].first_tok + i];
+        t->len[t->n_seq++] = PROMPT + g->sample[s].n_tok;
+        t->cu[t->n_seq] = (int32_t)t->n_tok;
+    }
+    for (int64_t i = 0; i < t->n_tok; i++) {
+        t->target[i] = i + 1 < t->n_tok ? t->token[i + 1] : -1;
+        t->temperature[i] = TEMPERATURE;
+    }
+    for (int64_t s = 0; s < t->n_seq; s++)
+        t->target[t->cu[s + 1] - 1] = -1;
+}
+static void text_release(struct text *t)
+{
+    free(t->token);
+    free(t->cu);
+    free(t->target);
+    free(t->temperature);
+    free(t->logp);
+}
+
+/* Log-probs of the samples' tokens, as the group has them, out of those of all rows. */
+static void logp_compare(const struct group *g, const struct text *t, int64_t row_less, const char *what)
+{
+    int64_t at = 0;
+    for (int s = 0; s < g->n_sample; s++) {
+        if (memcmp(t->logp + at + PROMPT - 1, g->logp + g->sample[s].first_tok, (size_t)g->sample[s].n_tok * 4) != 0)
+            fail_msg("%s: sample %d of %d has other log-probs than it was drawn with", what, s, g->n_sample);
+        at += t->len[s] - row_less;
+    }
+}
+
+/* One device's trainer and every team's scorer give the log-probs that one device drew. */
+static void scores_compare(const struct shape *s, enum dtype dtype, const struct group *g, int most)
+{
+    struct error err;
+    struct text t;
+    text_make(&t, g, s->c.vocab);
+    struct model *whole = model_make(s, dtype, 1);
+    struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+    set.token_budget_max = 512;
+    struct trainer *tr = trainer_new(whole, NULL, &set, &err);
+    if (!tr || !trainer_logprobs(tr, t.token, t.len, t.temperature, t.n_seq, t.logp, NULL, &err))
+        fail_msg("%s", err.text);
+    logp_compare(g, &t, 1, "trainer");
+    trainer_free(tr);
+    model_free(whole);
+    for (int k = 0; k < 4 && s->sizes[k] && s->sizes[k] <= most; k++) {
+        struct model *m = model_make(s, dtype, s->sizes[k]);
+        struct run_limits lim = { .max_tok = t.n_tok, .max_seq = t.n_seq, .max_seq_tok = 128, .head_rows = 33 };
+        struct model_run *r = model_run_new(m, &lim, &err);
+        struct model_batch b = { .n_seq = t.n_seq, .n_tok = t.n_tok, .token = t.token, .cu_tok = t.cu };
+        memset(t.logp, 0xff, (size_t)t.n_tok * 4);
+        if (!r || !model_score(r, &b, t.target, t.temperature, t.logp, NULL, &err))
+            fail_msg("%s", err.text);
+        logp_compare(g, &t, 0, "scorer");
+        model_run_free(r);
+        model_free(m);
+    }
+    text_release(&t);
+}
+
+static void a_team_of_any_size_gives_the_bits_of_one_device(UNUSED void **state)
+{
+    static const int batches[] = { 1, 3, 64 };
+    for (size_t c = 0; c < ARRAY_SIZE(shapes) * 2; c++) {
+        const struct shape *s = &shapes[c / 2];
+        enum dtype dtype = c % 2 ? DT_BF16 : DT_F32;
+        int most = 1;
+        for (int k = 0; k < 4; k++)
+            most = MAX(most, s->sizes[k]);
+        most = on_gpus() ? MIN(most, 2) : most;
+        devices_open(most);
+        for (size_t b = 0; b < ARRAY_SIZE(batches); b++) {
+            struct group *want = NULL;
+            for (int k = 0; k < 4 && s->sizes[k] && s->sizes[k] <= most; k++)
+                for (int cached = 0; cached < 2; cached++) {
+                    struct model *m = model_make(s, dtype, s->sizes[k]);
+                    struct group *got = group_sample(m, batches[b], cached);
+                    want = want ? want : got;
+                    assert_int_equal(want->n_tok, got->n_tok);
+                    if (memcmp(want->token, got->token, (size_t)want->n_tok * 4) != 0
+                        || memcmp(want->logp, got->logp, (size_t)want->n_tok * 4) != 0)
+                        fail_msg("%s: %d devices%s, %d samples: other bits than one device's", s->why, s->sizes[k],
+                                 cached ? ", prefix cache" : "", batches[b]);
+                    if (got != want)
+                        group_free(got);
+                    model_free(m);
+                }
+            double sum = 0;
+            for (int64_t i = 0; i < want->n_tok; i++)
+                sum += (double)want->logp[i];
+            assert_true(isfinite(sum) && sum / (double)want->n_tok < -0.1);    // of tokens that were not certain
+            scores_compare(s, dtype, want, most);
+            group_free(want);
+        }
+        devices_close(most);
+    }
+}
+
+static void slices_follow_new_weights(UNUSED void **state)
+{
+    struct error err;
+    const struct shape *s = &shapes[1];
+    struct group *g[2];
+    devices_open(2);
+    for (int n = 1; n <= 2; n++) {
+        struct model *m = model_make(s, DT_F32, n), *other = model_new_random(&s->c, 99, devices[0], DT_F32, &err);
+        assert_non_null(other);
+        if (!model_weights_copy(m, other, &err))
+            fail_msg("%s", err.text);
+        g[n - 1] = group_sample(m, 3, false);
+        model_free(other);
+        model_free(m);
+    }
+    assert_memory_equal(g[0]->logp, g[1]->logp, (size_t)g[0]->n_tok * 4);
+    group_free(g[0]);
+    group_free(g[1]);
+    devices_close(2);
+}
+
+struct failing {
+    struct team *team;
+    int fails;    // this rank, before the meetings
+    int met[TEAM_MAX];
+};
+static bool meet_or_fail(void *ctx, int rank, struct error *err)
+{
+    struct failing *f = ctx;
+    for (int i = 0; i < 100; i++, f->met[rank]++) {
+        if (rank == f->fails && i == 50)
+            return error_set(err, ERR_NO_MEMORY, "rank %d is out of memory", rank);
+        if (!team_meet(f->team, err))
+            return false;
+    }
+    return true;
+}
+static void a_rank_that_fails_makes_the_others_return_with_its_error(UNUSED void **state)
+{
+    struct error err = { 0 };
+    int n = on_gpus() ? 2 : 4;
+    devices_open(n);
+    struct model *m = model_make(&shapes[0], DT_F32, n);
+    for (int fails = -1; fails < n; fails++) {
+        struct failing f = { .team = m->team, .fails = fails };
+        char want[64];
+        snprintf(want, sizeof want, "rank %d is out of memory", fails);
+        assert_int_equal(team_call(m->team, meet_or_fail, &f, &err), fails < 0);
+        for (int q = 0; q < n; q++)    // one may see the failure while it leaves the last meeting
+            assert_in_range(f.met[q], fails < 0 ? 100 : 49, fails < 0 ? 100 : 50);
+        if (fails >= 0)
+            assert_string_equal(err.text, want);
+    }
+    struct group *g = group_sample(m, 3, false);    // and it goes on
+    group_free(g);
+    model_free(m);
+    devices_close(n);
+}
+
+/* Without parts one device keeps its own order, and other parts are other sums. */
+static void parts_are_part_of_the_result(UNUSED void **state)
+{
+    struct group *g[3];
+    struct shape s = shapes[0];
+    devices_open(1);
+    for (int k = 0; k < 3; k++) {
+        s.parts = (int[]){ 0, 1, 4 }[k];
+        struct model *m = model_make(&s, DT_F32, 1);
+        g[k] = group_sample(m, 3, false);
+        model_free(m);
+    }
+    if (!on_gpus())
+        assert_memory_equal(g[0]->logp, g[1]->logp, (size_t)g[0]->n_tok * 4);    // a CPU's own order is one chain
+    assert_memory_not_equal(g[0]->logp, g[2]->logp, (size_t)MIN(g[0]->n_tok, g[2]->n_tok) * 4);
+    for (int k = 0; k < 3; k++)
+        group_free(g[k]);
+    devices_close(1);
+}
+
+static void teams_that_cannot_be_are_refused_with_the_nearest(UNUSED void **state)
+{
+    static const struct {
+        int64_t n_head, n_kv_head, d_ff, vocab;
+        bool wide;
+        int parts, n;
+        const char *says;
+    } cases[] = {
+        { 14, 2, 4864, 1000, false, 4, 4,
+          "14 attention heads, 2 heads of keys and values, 4864 columns of the MLP, and sums in 4 parts cannot be "
+          "cut over 4 devices; 2 devices are possible" },
+        { 14, 2, 4864, 1000, false, 4, 3, "over 3 devices; 2 devices are possible" },
+        { 3, 3, 100, 1000, false, 4, 2, "over 2 devices; 1 device is possible" },
+        { 16, 8, 4864, 1000, false, 4, 8, "sums in 4 parts cannot be cut over 8 devices; 4 devices are possible" },
+        { 16, 8, 102, 1000, false, 4, 2, "sums over 256 columns of heads and 102 of the MLP cannot be cut in 4 equal parts" },
+        { 16, 8, 104, 9, false, 4, 4, "over 4 devices; 2 devices are possible" },
+        { 4, 4, 64, 1000, true, 4, 2,
+          "norms over all heads need all of them on one device: a tensor-parallel size of 2 is not possible, 1 is" },
+        { 16, 8, 4864, 1000, false, 8, 8, NULL },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct model_config c = { .n_head = cases[i].n_head,
+                                  .n_kv_head = cases[i].n_kv_head,
+                                  .d_head = 16,
+                                  .d_ff = cases[i].d_ff,
+                                  .vocab = cases[i].vocab,
+                                  .qk_norm_wide = cases[i].wide };
+        struct error err = { 0 };
+        bool ok = team_check(&c, cases[i].n, cases[i].parts, &err);
+        assert_int_equal(ok, cases[i].says == NULL);
+        if (cases[i].says && !strstr(err.text, cases[i].says))
+            fail_msg("'%s' does not say '%s'", err.text, cases[i].says);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_team_of_any_size_gives_the_bits_of_one_device),          cmocka_unit_test(slices_follow_new_weights),
+        cmocka_unit_test(a_rank_that_fails_makes_the_others_return_with_its_error), cmocka_unit_test(parts_are_part_of_the_result),
+        cmocka_unit_test(teams_that_cannot_be_are_refused_with_the_nearest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,182 @@
+/* run_team.c - a run on the devices of a team: who computes what, and where ranks meet
+ *
+ * All ranks have the whole residual stream and compute its norms, all alike. Per layer they meet twice, at the sums after the attention and
+ * after the MLP:
+ *
+ *   each rank   part = its product, fp32, into the one of its two buffers whose turn it is; mark `ready`
+ *   all         meet (all marks are set), and each device waits for the others' marks
+ *   each rank   y = tree of all ranks' parts + bias
+ *
+ * A buffer is written again two sums later. Its readers were done by then: they set their mark of the sum between after they had read, and
+ * every device has waited for that mark. */
+#include <stdlib.h>
+#include <string.h>
+#include "workers/engine/model/kv.h"
+#include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/team_impl.h"
+
+struct team_run {
+    struct model_run *whole;    // the run that callers have
+    struct team *team;
+    struct peer {
+        struct model_run *run;    // of the slice
+        float *part[2];           // (max_tok, d_model) device
+        struct mark *ready[2];
+        int turn;
+    } peer[TEAM_MAX];
+};
+
+static struct run_limits rank_limits(const struct run_limits *lim)
+{
+    struct run_limits l = *lim;
+    l.mem = NULL;
+    l.head_rows = 1;    // logits go to the whole run's buffer
+    return l;
+}
+
+static size_t part_bytes(const struct model *m, const struct run_limits *lim)
+{
+    return (size_t)(lim->max_tok * m->c.d_model) * sizeof(float);
+}
+
+size_t team_run_bytes(const struct model *m, const struct run_limits *lim)
+{
+    struct run_limits l = rank_limits(lim);
+    return model_run_bytes(team_rank(m->team, 0)->slice, &l) + 2 * part_bytes(m, lim);
+}
+
+static bool peer_open(void *ctx, int rank, struct error *err)
+{
+    struct team_run *t = ctx;
+    const struct team_rank *own = team_rank(t->team, rank);
+    struct peer *p = &t->peer[rank];
+    struct run_limits lim = rank_limits(&t->whole->lim);
+    if (!(p->run = model_run_new(own->slice, &lim, err)))
+        return false;
+    p->run->peers = t;
+    p->run->rank = rank;
+    for (int b = 0; b < 2; b++)
+        if (!(p->part[b] = mem_new(own->dev, part_bytes(own->slice, &lim), "parts of sums", err))
+            || !(p->ready[b] = mark_new(own->dev, err)))
+            return false;
+    return true;
+}
+
+struct team_run *team_run_new(struct model_run *r, struct error *err)
+{
+    struct team_run *t = calloc(1, sizeof *t);
+    if (!t) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a run on a team");
+        return NULL;
+    }
+    t->whole = r;
+    t->team = r->m->team;
+    if (!team_call(t->team, peer_open, t, err)) {
+        team_run_free(t);
+        return NULL;
+    }
+    r->hf = t->peer[0].run->hf;
+    return t;
+}
+
+void team_run_free(struct team_run *t)
+{
+    if (!t)
+        return;
+    for (int q = 0; q < team_size(t->team); q++) {
+        struct device *dev = team_rank(t->team, q)->dev;
+        for (int b = 0; b < 2; b++) {
+            mem_free(dev, t->peer[q].part[b]);
+            mark_free(dev, t->peer[q].ready[b]);
+        }
+        model_run_free(t->peer[q].run);
+    }
+    free(t);
+}
+
+/* ---- in a rank's run */
+bool team_embed(struct model_run *r, void *y, const struct pass *p, struct error *err)
+{
+    struct team *t = r->peers->team;
+    for (int q = 0; q < team_size(t); q++) {
+        const struct team_rank *from = team_rank(t, q);
+        const struct model *s = from->slice;
+        if (!OP(r->m->dev, err, rows_gather, .y = y, .table = model_at(s, s->embed_at), .row = p->token, .n = p->n, .first = from->first_id,
+                .n_row = s->c.vocab, .slice = true, .d = s->c.d_model, .dtype = s->dtype))
+            return false;
+    }
+    return true;
+}
+
+bool team_product(struct model_run *r, const struct linear *l, void *y, const void *x, int64_t n, struct error *err)
+{
+    struct team_run *t = r->peers;
+    struct peer *own = &t->peer[r->rank];
+    struct device *dev = r->m->dev;
+    int b = own->turn, n_rank = team_size(t->team);
+    struct tree_sum sum = {
+        .y = y, .bias = model_at(r->m, l->bias_at), .n_x = n_rank, .n = n, .d = l->n_out, .y_dtype = r->m->dtype, .dtype = r->m->dtype
+    };
+    own->turn = 1 - b;
+    if (!OP(dev, err, linear_fwd, .y = own->part[b], .x = x, .w = l->w, .n = n, .y_dtype = DT_F32) || !mark_set(dev, own->ready[b], err)
+        || !team_meet(t->team, err))
+        return false;
+    for (int q = 0; q < n_rank; q++) {
+        sum.x[q] = t->peer[q].part[b];
+        if (q != r->rank && !device_after(dev, t->peer[q].ready[b], err))
+            return false;
+    }
+    return dev->op->tree_sum(dev, &sum, err);
+}
+
+/* ---- what callers' runs do by their ranks */
+struct forward {
+    struct model_run *r;
+    const struct pass *pass;
+};
+static bool rank_forward(void *ctx, int rank, struct error *err)
+{
+    const struct forward *f = ctx;
+    struct peer *own = &f->r->team->peer[rank];
+    struct model_run *run = own->run;
+    struct pass p = *f->pass;
+    own->turn = 0;
+    run->n_tok = f->r->n_tok;
+    run->n_seq = f->r->n_seq;
+    run->seq = f->r->seq;
+    memcpy(run->cu, f->r->cu, ((size_t)f->r->n_seq + 1) * sizeof *run->cu);
+    p.kv = p.kv ? kv_of_rank(p.kv, rank) : NULL;
+    return run_forward(run, &p, err);
+}
+bool team_forward(struct model_run *r, const struct pass *p, struct error *err)
+{
+    struct forward f = { r, p };
+    return team_call(r->team->team, rank_forward, &f, err);
+}
+
+struct head_call {
+    struct model_run *r;
+    const void *x;    // (n, d) of the first device
+    int64_t n;
+    float *logits;    // (n, vocab) of the first device
+};
+static bool rank_head(void *ctx, int rank, struct error *err)
+{
+    const struct head_call *h = ctx;
+    const struct team_rank *own = team_rank(h->r->team->team, rank);
+    struct model_run *run = h->r->team->peer[rank].run;
+    const void *x = h->x;
+    size_t x_bytes = (size_t)(h->n * h->r->m->c.d_model) * dtype_size(h->r->m->dtype);
+    if (!own->dev->host_memory && rank > 0) {    // read once, not by every block of the product
+        if (!mem_copy(own->dev, run->h, x, x_bytes, COPY_D2D, err))
+            return false;
+        x = run->h;
+    }
+    return OP(own->dev, err, linear_fwd, .y = h->logits + own->first_id, .x = x, .w = own->slice->head, .n = h->n, .ldy = h->r->m->c.vocab,
+              .y_dtype = DT_F32);
+}
+bool team_logits(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err)
+{
+    struct head_call h = { r, x, n, logits };
+    return team_call(r->team->team, rank_head, &h, err);
+}

@@ -1,0 +1,355 @@
+/* team.c - the ranks of a team: their slices of the weights, and their threads
+ *
+ * A call's life: team_call clears what the last one left, raises `epoch` and wakes the threads; each does its share and lowers `busy`; the
+ * last wakes the caller. During a call `meeting` counts the ranks that have come to a meeting; the last one resets it and raises
+ * `round`. A rank that fails sets `failed` and raises `round`, so that nobody waits for it. The waits have no limit of their own: ranks
+ * are threads of this process, and each of them arrives or fails. */
+#include <inttypes.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/team_impl.h"
+
+#define SPIN_ROUNDS 1000    // some 10 us: longer than ranks of equal work are apart
+
+struct team {
+    int n;
+    struct team_rank rank[TEAM_MAX];
+    pthread_t thread[TEAM_MAX];
+    struct mark *begin;    // of the first device: what the caller asked it for before the call
+    team_fn *fn;
+    void *ctx;
+    bool stop;    // with epoch
+    atomic_uint epoch, busy, meeting, round;
+    atomic_bool failed;
+};
+
+/* ---- threads */
+static void wait_while(atomic_uint *word, unsigned seen)
+{
+    for (int i = 0; i < SPIN_ROUNDS; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != seen)
+            return;
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+    while (atomic_load_explicit(word, memory_order_acquire) == seen)
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void raise_and_wake(atomic_uint *word)
+{
+    atomic_fetch_add(word, 1);
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void share_failed(struct team *t)
+{
+    atomic_store(&t->failed, true);
+    raise_and_wake(&t->round);
+}
+
+/* One rank's share, with the order among devices around it. */
+static void share_do(struct team *t, int q)
+{
+    struct team_rank *r = &t->rank[q];
+    bool ok = (q == 0 || (device_enter(r->dev, &r->err) && device_after(r->dev, t->begin, &r->err))) && t->fn(t->ctx, q, &r->err)
+              && mark_set(r->dev, r->end, &r->err);
+    if (!ok)
+        share_failed(t);
+}
+
+static void *rank_main(void *arg)
+{
+    struct team_rank *r = arg;
+    struct team *t = r->team;
+    for (unsigned seen = 0;; seen++) {
+        wait_while(&t->epoch, seen);
+        if (t->stop)
+            return NULL;
+        share_do(t, r->index);
+        if (atomic_fetch_sub(&t->busy, 1) == 1)
+            syscall(SYS_futex, &t->busy, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    }
+}
+
+bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *err)
+{
+    if (!mark_set(t->rank[0].dev, t->begin, err))
+        return false;
+    t->fn = fn;
+    t->ctx = ctx;
+    atomic_store(&t->failed, false);
+    atomic_store(&t->meeting, 0);
+    atomic_store(&t->busy, (unsigned)t->n - 1);
+    for (int q = 0; q < t->n; q++)
+        t->rank[q].err = (struct error){ 0 };
+    raise_and_wake(&t->epoch);
+    share_do(t, 0);
+    for (unsigned left; (left = atomic_load(&t->busy)) > 0;)
+        wait_while(&t->busy, left);
+    const struct error *why = NULL;
+    for (int q = 0; q < t->n; q++)
+        if (t->rank[q].err.code && (!why || why->code == ERR_CLOSED))
+            why = &t->rank[q].err;
+    if (why) {
+        *err = *why;
+        return false;
+    }
+    for (int q = 1; q < t->n; q++)
+        if (!device_after(t->rank[0].dev, t->rank[q].end, err))
+            return false;
+    return true;
+}
+
+bool team_meet(struct team *t, struct error *err)
+{
+    unsigned seen = atomic_load(&t->round);
+    if (!atomic_load(&t->failed)) {
+        if (atomic_fetch_add(&t->meeting, 1) == (unsigned)t->n - 1) {
+            atomic_store(&t->meeting, 0);
+            raise_and_wake(&t->round);
+        } else {
+            wait_while(&t->round, seen);
+        }
+    }
+    return !atomic_load(&t->failed) || error_set(err, ERR_CLOSED, "another device of the team has failed");
+}
+
+int team_size(const struct team *t)
+{
+    return t->n;
+}
+
+struct team_rank *team_rank(struct team *t, int rank)
+{
+    return &t->rank[rank];
+}
+
+int model_n_device(const struct model *m)
+{
+    return m->team ? m->team->n : 1;
+}
+
+void team_free(struct team *t)
+{
+    if (!t)
+        return;
+    t->stop = true;
+    raise_and_wake(&t->epoch);
+    for (int q = 0; q < t->n; q++) {
+        struct team_rank *r = &t->rank[q];
+        if (r->started)
+            pthread_join(t->thread[q], NULL);
+        if (r->end)
+            mark_free(r->dev, r->end);
+        model_free(r->slice);
+    }
+    if (t->begin)
+        mark_free(t->rank[0].dev, t->begin);
+    free(t);
+}
+
+/* ---- sizes */
+/* Where rank q's rows of the vocabulary begin: multiples of 8, which matrix units like. */
+static int64_t vocab_from(int64_t vocab, int n, int q)
+{
+    int64_t each = ((vocab + n - 1) / n + 7) / 8 * 8;
+    return MIN(vocab, q * each);
+}
+
+static bool heads_split(const struct model_config *c, int n)
+{
+    return c->n_head % n == 0 && (c->n_kv_head % n == 0 || n % c->n_kv_head == 0);
+}
+
+static bool team_fits(const struct model_config *c, int n, int parts)
+{
+    return n >= 1 && n <= TEAM_MAX && (n & (n - 1)) == 0 && (parts == 0 ? n == 1 : parts % n == 0) && heads_split(c, n) && c->d_ff % n == 0
+           && vocab_from(c->vocab, n, n - 1) < c->vocab;
+}
+
+bool team_check(const struct model_config *c, int n, int parts, struct error *err)
+{
+    int best = MIN(n, TEAM_MAX);
+    if (parts > 1 && (c->n_head * c->d_head % parts || c->d_ff % parts))
+        return error_set(err, ERR_UNSUPPORTED,
+                         "sums over %" PRId64 " columns of heads and %" PRId64 " of the MLP cannot be cut in %d equal parts",
+                         c->n_head * c->d_head, c->d_ff, parts);
+    if (n == 1)
+        return true;
+    if (c->qk_norm_wide)
+        return error_set(
+            err, ERR_UNSUPPORTED,
+            "this model's norms over all heads need all of them on one device: a tensor-parallel size of %d is not possible, 1 is", n);
+    while (!team_fits(c, best, parts))
+        best--;
+    return best == n
+           || error_set(err, ERR_UNSUPPORTED,
+                        "%" PRId64 " attention heads, %" PRId64 " heads of keys and values, %" PRId64 " columns of the MLP, and sums in %d "
+                        "parts cannot be cut over %d devices; %d %s possible",
+                        c->n_head, c->n_kv_head, c->d_ff, parts, n, best, best == 1 ? "device is" : "devices are");
+}
+
+static struct model_config slice_config(const struct model_config *c, int n, int q)
+{
+    struct model_config s = *c;
+    s.n_head = c->n_head / n;
+    s.n_kv_head = MAX(1, c->n_kv_head / n);
+    s.d_ff = c->d_ff / n;
+    s.vocab = vocab_from(c->vocab, n, q + 1) - vocab_from(c->vocab, n, q);
+    return s;
+}
+
+size_t model_slice_bytes(const struct model *m, int n)
+{
+    struct error ignored;
+    struct model_config c = slice_config(&m->c, n, 0);
+    struct model *s = model_shape_new(&c, &ignored);
+    size_t size = s ? (size_t)s->n_flat * dtype_size(m->dtype) : 0;
+    model_free(s);
+    return size;
+}
+
+/* ---- weights */
+/* A rectangle of the whole weights and of a slice: `rows` of `cols` elements. */
+struct block {
+    int64_t to, to_ld, from, from_ld, rows, cols;
+};
+static bool block_copy(const struct model *m, struct team_rank *r, struct block b, struct error *err)
+{
+    size_t e = dtype_size(m->dtype);
+    return OP(r->dev, err, rows_copy, .y = r->slice->weights + (size_t)b.to * e, .x = m->weights + (size_t)b.from * e, .n = b.rows,
+              .row_bytes = (size_t)b.cols * e, .ldy_bytes = (size_t)b.to_ld * e, .ldx_bytes = (size_t)b.from_ld * e);
+}
+
+/* `rows` rows of n elements, neighbours on both sides; nothing where the family does not have the part. */
+static bool rows_take(const struct model *m, struct team_rank *r, int64_t to, int64_t from, int64_t rows, int64_t n, struct error *err)
+{
+    return to == AT_NONE || block_copy(m, r, (struct block){ to, rows * n, from, rows * n, 1, rows * n }, err);
+}
+
+/* Of a fused part [q | k | v] the rows of this rank's heads; n elements a row. Where there are more ranks than heads of keys and values,
+ * neighbours share one. */
+static bool qkv_take(const struct model *m, struct team_rank *r, int64_t to, int64_t from, int64_t n, struct error *err)
+{
+    const struct model_config *c = &m->c, *s = &r->slice->c;
+    int64_t hd = c->d_head, q0 = r->index * s->n_head, kv0 = q0 / (c->n_head / c->n_kv_head);
+    int64_t k_to = s->n_head * hd, v_to = k_to + s->n_kv_head * hd, k_from = c->n_head * hd, v_from = k_from + c->n_kv_head * hd;
+    return to == AT_NONE
+           || (rows_take(m, r, to, from + q0 * hd * n, s->n_head * hd, n, err)
+               && rows_take(m, r, to + k_to * n, from + (k_from + kv0 * hd) * n, s->n_kv_head * hd, n, err)
+               && rows_take(m, r, to + v_to * n, from + (v_from + kv0 * hd) * n, s->n_kv_head * hd, n, err));
+}
+
+/* The same of [gate | up]. */
+static bool gate_up_take(const struct model *m, struct team_rank *r, int64_t to, int64_t from, int64_t n, struct error *err)
+{
+    int64_t whole = m->c.d_ff, own = r->slice->c.d_ff;
+    return to == AT_NONE
+           || (rows_take(m, r, to, from + r->index * own * n, own, n, err)
+               && rows_take(m, r, to + own * n, from + (whole + r->index * own) * n, own, n, err));
+}
+
+static bool layer_take(const struct model *m, struct team_rank *r, int64_t l, struct error *err)
+{
+    const struct layer_at *from = &m->at[l], *to = &r->slice->at[l];
+    const struct model_config *c = &m->c, *s = &r->slice->c;
+    int64_t d = c->d_model, hd = c->d_head, q = s->n_head * hd;
+    const int64_t same[][3] = {
+        { to->ln1, from->ln1, d },        { to->ln2, from->ln2, d },
+        { to->post1, from->post1, d },    { to->post2, from->post2, d },
+        { to->q_norm, from->q_norm, hd }, { to->k_norm, from->k_norm, hd },
+        { to->o_bias, from->o_bias, d },  { to->down_bias, from->down_bias, d },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(same); i++)
+        if (!rows_take(m, r, same[i][0], same[i][1], 1, same[i][2], err))
+            return false;
+    return qkv_take(m, r, to->qkv, from->qkv, d, err) && qkv_take(m, r, to->qkv_bias, from->qkv_bias, 1, err)
+           && gate_up_take(m, r, to->gate_up, from->gate_up, d, err) && gate_up_take(m, r, to->gate_up_bias, from->gate_up_bias, 1, err)
+           && block_copy(m, r, (struct block){ to->o, q, from->o + r->index * q, c->n_head * hd, d, q }, err)
+           && block_copy(m, r, (struct block){ to->down, s->d_ff, from->down + r->index * s->d_ff, c->d_ff, d, s->d_ff }, err);
+}
+
+static bool slice_fill(void *ctx, int rank, struct error *err)
+{
+    const struct model *m = ctx;
+    struct team_rank *r = team_rank(m->team, rank);
+    struct model *s = r->slice;
+    int64_t d = m->c.d_model, first = r->first_id * d;
+    for (int64_t l = 0; l < m->c.n_layer; l++)
+        if (!layer_take(m, r, l, err))
+            return false;
+    return rows_take(m, r, s->embed_at, m->embed_at + first, s->c.vocab, d, err) && rows_take(m, r, s->norm_at, m->norm_at, 1, d, err)
+           && (m->c.tied || rows_take(m, r, s->head_at, m->head_at + first, s->c.vocab, d, err))
+           && (s->head ? model_weights_changed(s, err) : model_handles_new(s, err));
+}
+
+bool team_refresh(struct model *m, struct error *err)
+{
+    return team_call(m->team, slice_fill, m, err);
+}
+
+/* ---- creating */
+static bool rank_open(void *ctx, int rank, struct error *err)
+{
+    struct model *m = ctx;
+    struct team_rank *r = team_rank(m->team, rank);
+    int n = m->team->n;
+    struct model_config c = slice_config(&m->c, n, rank);
+    r->first_id = vocab_from(m->c.vocab, n, rank);
+    for (int q = 0; q < n; q++) {
+        struct device *other = m->team->rank[q].dev;
+        bool reach = true;
+        if (q != rank && !device_reach(r->dev, other, &reach, err))
+            return false;
+        if (!reach)
+            return error_set(err, ERR_UNSUPPORTED, "%s cannot reach the memory of %s, so they cannot share a model", r->dev->name,
+                             other->name);
+    }
+    if (!(r->slice = model_alloc(&c, r->dev, m->dtype, err)))
+        return false;
+    r->slice->parts = m->parts;
+    r->slice->n_slice = n;
+    return true;
+}
+
+/* The threads and marks. */
+static bool ranks_start(struct team *t, struct device *const *dev, struct error *err)
+{
+    for (int q = t->n - 1; q >= 0; q--) {    // so that this thread drives the first device at the end
+        struct team_rank *r = &t->rank[q];
+        *r = (struct team_rank){ .team = t, .index = q, .dev = dev[q] };
+        if (!(r->end = mark_new(r->dev, err)))
+            return false;
+        if (q > 0 && pthread_create(&t->thread[q], NULL, rank_main, r) != 0)
+            return error_set(err, ERR_IO, "cannot start the thread of device %d of %d of a team", q + 1, t->n);
+        r->started = q > 0;
+    }
+    return (t->begin = mark_new(dev[0], err)) != NULL;
+}
+
+bool model_team(struct model *m, struct device *const *dev, int n, struct error *err)
+{
+    BUG_IF(m->team || m->kept || m->base || dev[0] != m->dev, "a team of a model that has one, of shards or of a view");
+    if (n == 1)
+        return true;
+    if (m->lora)
+        return error_set(err, ERR_UNSUPPORTED, "a model with an adapter cannot be cut over %d devices; 1 device is possible", n);
+    if (!team_check(&m->c, n, m->parts, err))
+        return false;
+    struct team *t = m->team = calloc(1, sizeof *t);
+    if (!t)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a team of %d devices", n);
+    t->n = n;
+    if (!ranks_start(t, dev, err) || !team_call(t, rank_open, m, err))
+        return false;
+    if (!m->for_bwd)
+        model_handles_free(m);
+    return team_refresh(m, err);
+}

@@ -1,0 +1,24 @@
+/* team.h - one model on several devices: tensor parallelism for sampling and scoring
+ *
+ * Each device, a rank of the team, has a slice of every product: some attention heads with their keys and values, some columns of the MLP, some
+ * rows of the embedding and of the head; norms are on all. A layer's products by heads and by columns of the MLP give whole outputs of
+ * some rows of their matrix; the two that read these (o_proj, down_proj) give each rank a part of every sum, and the parts are added as one
+ * fixed tree (ops.h, weight.parts). So log-probs have the same bits on one device and on any team, when the model's sums have the same
+ * parts (model_parts_set). Scheme: Megatron-LM, arXiv 1909.08053, section 3; the tree: arXiv 2511.17826.
+ *
+ * A team is threads of one process, one for each rank and device, the caller's for the first. Nothing outlives a call but work on the
+ * devices, and a rank that fails makes the others return. */
+#pragma once
+#include "workers/engine/model/model.h"
+
+#define TEAM_MAX SUM_PARTS_MAX
+struct team;
+/* Can a model of these sizes be cut over n devices, with sums in `parts`? The error names the sizes and the next smaller team that can. */
+MUST_USE bool team_check(const struct model_config *c, int n, int parts, struct error *err);
+/* From now on m is sampled from and scored with on dev[0], which is its own, and dev[1] to dev[n - 1]; all are borrowed for its life and
+ * driven by nobody else during a call. They must reach each other's memory. m keeps its whole weights, from which model_weights_changed
+ * fills the slices; runs that train use m's own device alone. Before any other run or pool of m's. Not with an adapter. */
+MUST_USE bool model_team(struct model *m, struct device *const *dev, int n, struct error *err);
+int model_n_device(const struct model *m);    // 1 without a team
+/* Bytes of one more device's memory that its slice of the weights takes. */
+size_t model_slice_bytes(const struct model *m, int n);
