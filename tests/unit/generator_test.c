@@ -730,6 +730,176 @@ static void nothing_cached_survives_new_weights(UNUSED void **state)
     generator_free(g);
 }
 
+/* Items that go on to 80 tokens, which is more than what a generator expects that has seen only short ones. */
+static struct generator_item long_item(int i)
+{
+    struct generator_item item = item_of(i);
+    item.sampling.max_new_tok = 80;
+    item.sampling.ignore_eos = i % 2 == 0;
+    return item;
+}
+
+/* Teach g that samples are short: a group that ends after 3 tokens, several times. */
+static void short_ones_run(struct generator *g)
+{
+    for (int k = 0; k < 4; k++) {
+        struct generator_item item = item_of(0);
+        submit(g, &item);
+        while (!generator_idle(g))
+            assert_true(generator_step(g, &err));
+        group_free(generator_poll(g));
+    }
+}
+
+/* With pages for everything at once, no sample is put back. */
+static void long_reference(struct group *want[N_ITEM])
+{
+    struct generator_stats s;
+    struct generator *g = engine(36, 36 * 8, NULL);
+    memset(want, 0, N_ITEM * sizeof *want);
+    for (int i = 0; i < N_ITEM; i++) {
+        struct generator_item item = long_item(i);
+        submit(g, &item);
+    }
+    run_all(g, want);
+    generator_stats(g, &s);
+    assert_int_equal(s.n_put_back, 0);
+    assert_int_equal(s.n_again_tok, 0);
+    generator_free(g);
+}
+
+/* A generator that has long items, too few pages, and takes them for short. */
+static struct generator *crowded(int64_t max_seq, int64_t n_page)
+{
+    struct generator *g = engine(max_seq, n_page, NULL);
+    short_ones_run(g);
+    for (int i = 0; i < N_ITEM; i++) {
+        struct generator_item item = long_item(i);
+        submit(g, &item);
+    }
+    return g;
+}
+
+static void samples_that_are_put_back_go_on_to_the_same_bits(UNUSED void **state)
+{
+    static const struct {
+        int64_t max_seq, n_page;
+        bool cached;
+        const char *why;
+    } cases[] = {
+        { 36, 9, false, "hardly more than one sample of the longest prompt" },
+        { 36, 14, false, "prompts lose their pages before their last sample starts" },
+        { 36, 30, false, "several samples return in one pass" },
+        { 7, 14, false, "rows run out, too" },
+        { 36, 14, true, "what the cache still has is not run again" },
+        { 36, 30, true, "so here" },
+    };
+    struct group *want[N_ITEM];
+    long_reference(want);
+    for (size_t c = 0; c < ARRAY_SIZE(cases); c++) {
+        struct generator_stats s;
+        cached = cases[c].cached;
+        struct generator *g = crowded(cases[c].max_seq, cases[c].n_page);
+        cached = false;
+        run_same(g, want);
+        generator_stats(g, &s);
+        assert_true(s.n_put_back > 0);
+        assert_true(s.n_again_tok > 0);
+        assert_int_equal(generator_clear(g), 0);
+        pages_all_free(g);
+        generator_free(g);
+    }
+    groups_free(want);
+}
+
+static void samples_that_are_put_back_may_be_dropped(UNUSED void **state)
+{
+    struct group *want[N_ITEM];
+    long_reference(want);
+    int64_t n_dropped = 0, n_back = 1;
+    for (int64_t after = 1; after <= n_back; after++) {    // times that a sample was put back
+        struct generator_stats s = { 0 };
+        struct generator *g = crowded(36, 9);
+        for (int round = 0; s.n_put_back < after && !generator_idle(g); round++) {
+            assert_true(round < 10000);
+            assert_true(generator_step(g, &err));
+            generator_stats(g, &s);
+        }
+        struct group *got[N_ITEM] = { NULL };
+        n_back += s.n_put_back >= after;
+        n_dropped += generator_drop(g, 6) + generator_drop(g, 3) + generator_drop(g, 7);
+        run_all(g, got);
+        for (int i = 0; i < N_ITEM; i++)
+            if (got[i])
+                groups_same(got[i], want[i]);
+        groups_free(got);
+        generator_free(g);
+    }
+    assert_true(n_back > 3);
+    assert_true(n_dropped > 3);
+    groups_free(want);
+}
+
+static void samples_go_on_with_new_weights_after_they_were_put_back(UNUSED void **state)
+{
+    struct group *want[N_ITEM], *got[N_ITEM] = { NULL };
+    struct generator_stats s;
+    long_reference(want);
+    struct generator *g = crowded(36, 14);
+    for (int64_t version = 4; !generator_idle(g); version++) {
+        assert_true(version < 10000);
+        assert_true(generator_step(g, &err));
+        generator_version_update(g, version);    // the same weights by another number, so the tokens are the same
+        for (struct group *group; (group = generator_poll(g));)
+            got[group->prompt_row] = group;
+    }
+    generator_stats(g, &s);
+    assert_true(s.n_put_back > 0);
+    for (int i = 0; i < N_ITEM; i++) {
+        groups_same(got[i], want[i]);
+        for (int k = 0; k < SAMPLES; k++)
+            for (int64_t t = 2; t < got[i]->sample[k].n_tok; t++) {
+                const int32_t *newer = got[i]->newer + got[i]->sample[k].first_tok;
+                assert_true(newer[t] >= newer[t - 1] && newer[t] > newer[t - 2]);    // a round draws once, or twice where a sample starts
+            }
+    }
+    pages_all_free(g);
+    groups_free(got);
+    groups_free(want);
+    generator_free(g);
+}
+
+static void short_samples_run_together_whatever_length_they_may_have(UNUSED void **state)
+{
+    static const int short_prompt[] = { 0, 1, 2, 3, 7, 8 };
+    struct generator_stats s;
+    int64_t most = 0;
+    watched = calloc(1, sizeof *watched);
+    assert_non_null(watched);
+    struct generator *g = engine(36, 32, NULL);
+    short_ones_run(g);
+    memset(watched, 0, sizeof *watched);
+    for (size_t i = 0; i < ARRAY_SIZE(short_prompt); i++) {
+        struct generator_item item = item_of(short_prompt[i]);
+        item.sampling.max_new_tok = 220;    // 7 or 8 pages of 32 tokens
+        item.sampling.ignore_eos = true;
+        watched->end_after[short_prompt[i]] = 5;
+        submit(g, &item);
+    }
+    for (int round = 0; !generator_idle(g); round++) {
+        assert_true(round < 1000);
+        assert_true(generator_step(g, &err));
+        generator_stats(g, &s);
+        most = MAX(most, s.n_running_seq);
+        for (struct group *group; (group = generator_poll(g));)
+            group_free(group);
+    }
+    assert_true(most >= 4 * (s.n_page / 7));
+    generator_free(g);
+    free(watched);
+    watched = NULL;
+}
+
 static void weights_may_only_change_between_items(UNUSED void **state)
 {
     struct generator *g = engine(4, 0, NULL);
@@ -829,6 +999,10 @@ int main(void)
         cmocka_unit_test(prompts_that_begin_alike_run_only_what_is_new_to_the_same_bits),
         cmocka_unit_test(a_turn_finds_the_answer_of_the_one_before),
         cmocka_unit_test(nothing_cached_survives_new_weights),
+        cmocka_unit_test(samples_that_are_put_back_go_on_to_the_same_bits),
+        cmocka_unit_test(samples_that_are_put_back_may_be_dropped),
+        cmocka_unit_test(samples_go_on_with_new_weights_after_they_were_put_back),
+        cmocka_unit_test(short_samples_run_together_whatever_length_they_may_have),
         cmocka_unit_test(weights_may_only_change_between_items),
         cmocka_unit_test(running_samples_can_be_looked_at),
     };

@@ -4,18 +4,18 @@
  *  1. Items start in the order of submission. At most one started item (`partial`) has samples that are not admitted
  *     yet, and no later item starts before they are; its first row of logits waits in `saved`.
  *  2. Rows 0 .. n_run - 1 are the admitted, unfinished samples, packed; row i's pages are in table row i. The last row takes a
- *     finished row's place.
+ *     finished row's place. A sample that was put back has no row; its tokens are in its entry.
  *  3. An entry holds its prompt's pages from prefill until its last sample is admitted; each row holds all pages of its table.
  *     The prompt's full pages are shared and never written again; the unfinished last one is copied for every sample but the
- *     last, which takes it over.
- *  4. A row has pages for prompt + max_new_tok - 1 tokens (the last token's keys are never needed), so a step cannot
- *     run out.
+ *     last, which takes it over. `partial` loses its pages when they run out; its prompt is run again then.
+ *  4. Before each decode step a row has pages for all tokens up to the one that is run (rows_grow); generator_pages.c says what happens
+ *     when there are none.
  *  5. A flight is a decode step that was launched and whose tokens have not been examined. Its rows may move and leave
  *     meanwhile: flight.now gives the current row of each of its places, and row.place the reverse. With the host one
  *     step behind there is one flight between rounds, and two within a round; otherwise none and one. Rows are admitted
  *     only when there is none. A flight may still write to a page that was freed, but only before any work that is
  *     launched later.
- * An entry's life: waiting (generator_submit), started (prompts_start), perhaps partial, running, finished
+ * An entry's life: waiting (generator_submit), started (entry_start), perhaps partial, running, finished
  * (entry_finish). */
 #include "workers/engine/sampler/generator.h"
 #include <inttypes.h>
@@ -96,13 +96,14 @@ static bool rows_new(struct generator *g, struct error *err)
     g->prefill_token = calloc((size_t)g->max_tok, sizeof *g->prefill_token);
     g->prefill_cu = calloc(PREFILL_SEQ_MAX + 1, sizeof *g->prefill_cu);
     g->prefill_table = calloc((size_t)PREFILL_SEQ_MAX * (size_t)g->max_page, sizeof *g->prefill_table);
+    g->prefill_start = calloc(PREFILL_SEQ_MAX, sizeof *g->prefill_start);
     g->finished_cap = g->config.max_item;
     g->finished = calloc((size_t)g->finished_cap, sizeof(struct group *));
     g->page_of = calloc(n * (size_t)g->max_page, sizeof *g->page_of);
     g->flight[0].now = calloc(n, sizeof *g->flight[0].now);
     g->flight[1].now = calloc(n, sizeof *g->flight[1].now);
-    bool ok = g->row && g->prefill_token && g->prefill_cu && g->prefill_table && g->finished && g->page_of && g->flight[0].now
-              && g->flight[1].now;
+    bool ok = g->row && g->prefill_token && g->prefill_cu && g->prefill_table && g->prefill_start && g->finished && g->page_of
+              && g->flight[0].now && g->flight[1].now;
     for (size_t i = 0; ok && i < n; i++) {
         g->row[i].token = malloc(len * sizeof(int32_t));
         g->row[i].logp = malloc(len * sizeof(float));
@@ -175,11 +176,7 @@ static bool cache_init(struct generator *g, struct error *err)
     if (!prefix_cache_init(&g->cache, &g->pages, err))
         return false;
     g->cache_token = calloc((size_t)g->config.max_seq_tok, sizeof *g->cache_token);
-    g->prefill_start = calloc(PREFILL_SEQ_MAX, sizeof *g->prefill_start);
-    if (!g->cache_token || !g->prefill_start)
-        return error_set(err, ERR_NO_MEMORY, "no memory for a prefix cache");
-    g->prefill_past = mem_new(g->dev, (size_t)(PREFILL_SEQ_MAX * (g->max_page + 1)) * sizeof(int32_t), "pages of cached prompts", err);
-    return g->prefill_past != NULL;
+    return g->cache_token || error_set(err, ERR_NO_MEMORY, "no memory for a prefix cache");
 }
 
 struct generator *generator_new(const struct generator_config *config, struct error *err)
@@ -226,7 +223,8 @@ struct generator *generator_new(const struct generator_config *config, struct er
     struct run_limits limits = run_limits_of(config);
     TRY((g->run = model_run_new(config->model, &limits, err)) != NULL);
     TRY(rows_new(g, err));
-    size_t n = (size_t)g->config.max_seq, line = (size_t)g->vocab * sizeof(float);
+    size_t n = (size_t)g->config.max_seq, line = (size_t)g->vocab * sizeof(float), past = (size_t)(PREFILL_SEQ_MAX * (g->max_page + 1));
+    TRY((g->prefill_past = mem_new(g->dev, past * sizeof(int32_t), "pages of sequences that go on", err)) != NULL);
     TRY((g->logits = mem_new(g->dev, n * line, "logits of a decode step", err)) != NULL);
     TRY((g->prefill_logits = mem_new(g->dev, PREFILL_SEQ_MAX * line, "logits of a prefill", err)) != NULL);
     TRY((g->saved = mem_new(g->dev, line, "first logits of a group", err)) != NULL);
@@ -292,15 +290,15 @@ void generator_free(struct generator *g)
 }
 
 /* ---- items in and out ---- */
-/* Pages that a sample of e needs for itself when the prompt's full pages are shared. */
-int64_t item_sample_pages(const struct generator *g, const struct generator_item *spec)
+/* Pages that a sample of full length needs for itself when the prompt's full pages are shared. */
+static int64_t item_sample_pages(const struct generator *g, const struct generator_item *spec)
 {
     return pagedkv_pages(&g->pages, spec->n_prompt + spec->sampling.max_new_tok - 1) - spec->n_prompt / g->pages.page_tok;
 }
 
-/* Pages to start an item with one sample: the prompt's, and the sample's (a lone sample takes the prompt's last page
- * over). */
-int64_t item_start_pages(const struct generator *g, const struct generator_item *spec)
+/* Pages that an item must be able to get: the prompt's, and those of one sample of full length (a lone sample takes the prompt's last
+ * page over). */
+static int64_t item_start_pages(const struct generator *g, const struct generator_item *spec)
 {
     bool has_tail = spec->n_prompt % g->pages.page_tok != 0;
     return pagedkv_pages(&g->pages, spec->n_prompt) + item_sample_pages(g, spec) - (has_tail && spec->n_sample == 1);
@@ -439,6 +437,7 @@ static void entry_drop(struct generator *g, struct entry_list *l, struct entry *
         if (g->row[i].entry == e)
             row_remove(g, i);
     entry_pages_drop(g, e);
+    g->n_back -= e->n_back;
     if (g->partial == e)
         g->partial = NULL;
     g->n_guest -= e->spec.guest;

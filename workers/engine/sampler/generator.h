@@ -12,7 +12,9 @@
  * the device, and only then are they fetched and examined. So the end of a sample is noticed one step late, and the
  * token that step drew for it is dropped.
  *
- * An admitted sample reserves all the pages it could ever need, so no sample is ever preempted and thrown away. */
+ * A sample takes pages as it grows. When they run out, the youngest samples are put back: they lose their pages, keep their tokens and
+ * go on later, after their keys and values have been computed again. These have the same bits, so only the time differs; but where
+ * weights are replaced while items run (generator_version_update), a sample that was put back goes on with keys of the new ones alone. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -119,6 +121,8 @@ struct generator_stats {
     int64_t n_group;                // groups finished, since the start
     int64_t n_cached_tok;           // prompt tokens that the cache had, since the start
     int64_t n_running_seq;          // samples being decoded
+    int64_t n_put_back;             // times that a sample was put back because pages had run out, since the start
+    int64_t n_again_tok;            // tokens run again for that
     int64_t n_page, n_free_page;    // of the pool
     int64_t page_tok;               // tokens per page
     double prefill_s, decode_s;     // busy time, since the start

@@ -11,13 +11,14 @@
 
 #define PREFILL_SEQ_MAX 64    // prompts of one prefill; bounds the rows of logits it needs
 
-/* A sample that has ended, waiting for the rest of its group. */
+/* A sample that has ended, waiting for the rest of its group, or that was put back and goes on later (generator_pages.c). */
 struct ended {
     int64_t n_tok;
     int32_t *token;    // (n_tok) owned, with the next two after it in the same block
     float *logp;       // (n_tok)
     int32_t *newer;    // (n_tok)
     enum finish_reason finish;
+    bool is_back;
 };
 /* One item inside the generator; one block of memory with its prompt, seeds and ended samples. */
 struct entry {
@@ -25,7 +26,9 @@ struct entry {
     struct generator_item spec;    // prompt and seed point into the block
     int64_t version;               // version its prompt was run with
     int64_t start_ns;              // when its prompt was run
+    int64_t order;                 // of its start among all entries
     int32_t n_admitted, n_ended;
+    int32_t n_back;            // samples that were put back and wait
     struct ended *ended;       // (n_sample)
     int32_t *page;             // (n_page) of the prompt while held is true
     int64_t n_page, n_full;    // pages of the prompt; the full ones of them
@@ -40,7 +43,7 @@ struct row {
     int32_t *token;      // (max_seq_tok) owned by the generator
     float *logp;         // (max_seq_tok)
     int32_t *newer;      // (max_seq_tok) as in struct group
-    int64_t n_page;      // in its row of the table
+    int64_t n_page;      // in its row of the table; it takes the next when it gets there
     int32_t n_ahead;     // tokens drawn for it in flights: 0 or 1
     int32_t place[2];    // its place in each flight; -1: none
 };
@@ -69,16 +72,20 @@ struct generator {
     struct model_run *run;
     struct kv_pool *kv;
     struct pagedkv pages;
-    struct prefix_cache cache;    // entry NULL: no cache
-    int64_t epoch;                // how often the weights have changed
-    int32_t *cache_token;         // (max_seq_tok) host: a sequence on its way into the cache
-    int32_t *prefill_start;       // (PREFILL_SEQ_MAX) host: where each prompt of a prefill continues
-    int32_t *prefill_past;        // (PREFILL_SEQ_MAX (max_page + 1)) device: for model_prefill_after
-    int64_t vocab, max_page;      // max_page: pages of the longest sequence
+    struct prefix_cache cache;        // entry NULL: no cache
+    int64_t epoch;                    // how often the weights have changed
+    int32_t *cache_token;             // (max_seq_tok) host: a sequence on its way into the cache
+    int32_t *prefill_start;           // (PREFILL_SEQ_MAX) host: where each sequence of a prefill continues
+    int32_t *prefill_past;            // (PREFILL_SEQ_MAX (max_page + 1)) device: for model_prefill_after
+    int64_t next_order;               // of the next entry to start
+    int64_t n_back;                   // samples that were put back and wait
+    int64_t n_promised;               // while rows are added: pages that those there are expected to take
+    double n_tok_seen, n_end_seen;    // tokens drawn and samples ended, the latest of them
+    int64_t vocab, max_page;          // max_page: pages of the longest sequence
     struct entry_list waiting;
     struct entry_list running;    // started, in order of start
     int64_t n_guest;              // of these two lists
-    struct entry *partial;        // the started entry with samples to admit, or NULL
+    struct entry *partial;        // the started entry with samples to admit, or NULL; unless held its prompt must be run again
     struct group **finished;      // ring of finished_cap
     int64_t finished_first, finished_n, finished_cap;
     struct row *row;    // (max_seq)
@@ -104,7 +111,8 @@ struct generator {
     int64_t max_tok;          // tokens of one prefill
     float *logits;            // (max_seq, vocab) device
     float *prefill_logits;    // (PREFILL_SEQ_MAX, vocab) device
-    float *saved;             // (vocab) device: first logits of partial
+    float *saved;             // (vocab) device: first logits of partial, while it holds its pages
+    int64_t saved_version;    // of the weights they come from
     float *logits_host;       // (vocab) host copy of the logits for watch; NULL: no watcher, or the host reads the device's memory
     struct generator_stats stats;
     int64_t version;
@@ -121,15 +129,47 @@ static inline int32_t *row_table(const struct generator *g, int64_t i)
 /* ---- generator.c: items in and out ---- */
 void entries_push(struct entry_list *l, struct entry *e);
 void entries_remove(struct entry_list *l, struct entry *e);
-/* The pages that a sample needs in addition to the full ones of its prompt, and those that starting the item takes. */
-int64_t item_sample_pages(const struct generator *g, const struct generator_item *spec);
-int64_t item_start_pages(const struct generator *g, const struct generator_item *spec);
 /* All samples of e have ended: put its group into the ring of finished ones, unless it is a guest, and free e. */
 bool entry_finish(struct generator *g, struct entry *e, struct error *err);
 void entry_pages_drop(struct generator *g, struct entry *e);    // the prompt's, when e holds them
 /* Point the pieces of a step's message into its host side of now; one block, so that one copy carries it. Returns its size. */
 size_t generator_step_pieces(struct generator *g);
 
+/* ---- generator_pages.c: pages as samples use them ---- */
+/* Are n pages free, perhaps after the cache has given some up? */
+bool room_make(struct generator *g, int64_t n);
+/* Keep the full pages of row i's sequence for later prompts. The newest token's keys are not there: it was drawn, not run. */
+void row_remember(struct generator *g, int64_t i);
+/* Tokens were drawn, or a sample has ended: what sample_promise judges by. */
+void lengths_note(struct generator *g, int64_t n_tok, bool has_ended);
+/* Pages that a sample of this item is expected to take while it runs, beyond the n_held it has. */
+int64_t sample_promise(const struct generator *g, const struct generator_item *spec, int64_t n_held);
+int64_t rows_promised(const struct generator *g);    // of all rows
+/* Is there room for a sample that takes n_take pages now, and has n_held then? The first row always has room for the start. Reads
+ * n_promised. */
+bool sample_fits(struct generator *g, const struct generator_item *spec, int64_t n_take, int64_t n_held);
+/* The sample that returns first of those that were put back: its number, and its entry, or NULL. */
+struct entry *back_oldest(const struct generator *g, int32_t *sample);
+/* Copy the row's tokens into d. */
+MUST_USE bool row_keep(const struct row *r, struct ended *d, struct error *err);
+/* See that every row has the page for its next token. The youngest samples are put back where pages run out; then no flight is under
+ * way. */
+MUST_USE bool rows_grow(struct generator *g, struct error *err);
+
+/* ---- generator_start.c: samples become rows ---- */
+/* Start what has room: samples that were put back, further ones of the started item, new items; and draw their next tokens. */
+MUST_USE bool samples_start(struct generator *g, struct error *err);
+
 /* ---- generator_step.c: a round; generator_step itself ---- */
+/* How the next token of a row is sampled. */
+struct sample_row sample_of(const struct row *r);
+/* Draw n tokens from logits (n, vocab) with the first n rows of sample. */
+MUST_USE bool sample_run(struct generator *g, const float *logits, int64_t n, struct error *err);
+/* Record a flight: what was just launched draws a token for each of rows row0 .. n_run - 1, if there are any. */
+MUST_USE bool flight_start(struct generator *g, int64_t row0, int64_t n_place, int64_t version, struct error *err);
+/* Wait for both flights, append their tokens, and end the samples that are complete; the older one first. */
+MUST_USE bool flights_collect(struct generator *g, struct error *err);
+/* Send the step's inputs, with the page tables if they have changed. */
+MUST_USE bool step_send(struct generator *g, struct error *err);
 /* Take row i out and give its pages back; the last row takes its place. */
 void row_remove(struct generator *g, int64_t i);

@@ -1,4 +1,4 @@
-/* generator_step.c - one round of the generator: admit rows, run prompts, decode and sample */
+/* generator_step.c - one round of the generator: decode and sample, and what follows for the samples */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,62 +9,7 @@
 #include "workers/engine/sampler/generator_parts.h"
 #include "workers/engine/text/tokenizer.h"
 
-/* ---- the prefix cache ---- */
-/* Are n pages free, perhaps after the cache has given some up? */
-static bool room_make(struct generator *g, int64_t n)
-{
-    return n <= g->pages.n_free || (g->cache.entry && prefix_cache_make_room(&g->cache, n));
-}
-
-/* Keep the full pages of row i's sequence for later prompts. The newest token's keys are not there: it was drawn, not run. */
-static void row_remember(struct generator *g, int64_t i)
-{
-    const struct row *r = &g->row[i];
-    const struct entry *e = r->entry;
-    if (!g->cache.entry || e->epoch != g->epoch)
-        return;    // its keys may be of several weights
-    size_t n_prompt = (size_t)e->spec.n_prompt, n_own = (size_t)r->n_tok - 1;
-    memcpy(g->cache_token, e->spec.prompt, n_prompt * sizeof(int32_t));
-    memcpy(g->cache_token + n_prompt, r->token, n_own * sizeof(int32_t));
-    prefix_cache_add(&g->cache, e->spec.cache_salt, g->cache_token, (int64_t)(n_prompt + n_own), row_table(g, i));
-}
-
 /* ---- rows ---- */
-/* Admit e's next sample as the last row, with its pages; false when there is no room. A page to be copied from the
- * prompt is noted for copies_run. */
-static bool row_admit(struct generator *g, struct entry *e)
-{
-    const struct generator_item *spec = &e->spec;
-    int64_t n_own = item_sample_pages(g, spec);
-    bool has_tail = e->n_page > e->n_full, last = e->n_admitted == spec->n_sample - 1;
-    if (g->n_run == g->config.max_seq)
-        return false;
-    int32_t *table = row_table(g, g->n_run);
-    int64_t n_taken_over = has_tail && last ? 1 : 0;
-    if (!room_make(g, n_own - n_taken_over) || !pagedkv_take(&g->pages, table + e->n_full + n_taken_over, n_own - n_taken_over))
-        return false;
-    memcpy(table, e->page, (size_t)e->n_full * sizeof *table);
-    pagedkv_share(&g->pages, e->page, e->n_full);
-    if (n_taken_over) {
-        table[e->n_full] = e->page[e->n_full];
-        pagedkv_share(&g->pages, &e->page[e->n_full], 1);
-    } else if (has_tail) {
-        g->copy_dst[g->n_copy] = table[e->n_full];
-        g->copy_src[g->n_copy++] = e->page[e->n_full];
-    }
-    struct row *r = &g->row[g->n_run++];
-    r->entry = e;
-    r->sample = e->n_admitted++;
-    r->n_tok = 0;
-    r->n_ahead = 0;
-    r->place[0] = r->place[1] = -1;
-    r->n_page = e->n_full + n_own;
-    g->table_changed = true;
-    if (last)
-        entry_pages_drop(g, e);
-    return true;
-}
-
 /* Row i has moved here (now: i) or leaves (now: -1): update the flights. */
 static void row_moved(struct generator *g, int64_t i, int32_t now)
 {
@@ -120,6 +65,7 @@ static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, in
     r->token[r->n_tok] = id;
     r->newer[r->n_tok] = (int32_t)(version - r->entry->version);
     r->logp[r->n_tok++] = logp;
+    lengths_note(g, 1, false);
     bool is_stop = s->stop_string[0] && stop_string_found(g, r, s->stop_string);
     for (int32_t k = 0; !s->ignore_eos && !is_stop && k < s->n_stop_token; k++)
         is_stop = id == s->stop_token[k];
@@ -143,24 +89,16 @@ static bool row_end(struct generator *g, int64_t i, enum finish_reason finish, s
     struct row *r = &g->row[i];
     struct entry *e = r->entry;
     struct ended *d = &e->ended[r->sample];
-    size_t n = (size_t)r->n_tok;
-    d->token = malloc(n * (2 * sizeof(int32_t) + sizeof(float)));
-    if (!d->token)
-        return error_set(err, ERR_NO_MEMORY, "no memory for a sample of %zu tokens", n);
-    d->logp = (float *)(d->token + n);
-    d->newer = (int32_t *)(d->logp + n);
-    d->n_tok = r->n_tok;
+    if (!row_keep(r, d, err))
+        return false;
     d->finish = finish;
-    memcpy(d->token, r->token, n * sizeof(int32_t));
-    memcpy(d->logp, r->logp, n * sizeof(float));
-    memcpy(d->newer, r->newer, n * sizeof(int32_t));
+    lengths_note(g, 0, true);
     row_remember(g, i);
     row_remove(g, i);
     return ++e->n_ended < e->spec.n_sample || entry_finish(g, e, err);
 }
 
-/* How the next token of a row is sampled. */
-static struct sample_row sample_of(const struct row *r)
+struct sample_row sample_of(const struct row *r)
 {
     const struct generator_item *spec = &r->entry->spec;
     return (struct sample_row){
@@ -175,16 +113,14 @@ static struct sample_row sample_of(const struct row *r)
     };
 }
 
-/* Draw n tokens from logits (n, vocab) with the first n rows of sample. */
-static bool sample_run(struct generator *g, const float *logits, int64_t n, struct error *err)
+bool sample_run(struct generator *g, const float *logits, int64_t n, struct error *err)
 {
     int32_t *id = g->result.dev;
     return OP(g->dev, err, sample_fwd, .id = id, .logp = (float *)id + g->config.max_seq, .logits = logits,
               .row = mirror_dev(&g->step, g->sample), .n = n, .vocab = g->vocab, .n_live = model_n_live(g->config.model));
 }
 
-/* Record a flight: what was just launched draws a token for each of rows row0 .. n_run - 1, if there are any. */
-static bool flight_start(struct generator *g, int64_t row0, int64_t n_place, int64_t version, struct error *err)
+bool flight_start(struct generator *g, int64_t row0, int64_t n_place, int64_t version, struct error *err)
 {
     int next = 1 - g->last_flight;
     struct flight *f = &g->flight[next];
@@ -252,14 +188,12 @@ static bool flight_collect(struct generator *g, int index, struct error *err)
     return true;
 }
 
-/* Both, the older one first. */
-static bool flights_collect(struct generator *g, struct error *err)
+bool flights_collect(struct generator *g, struct error *err)
 {
     return flight_collect(g, 1 - g->last_flight, err) && flight_collect(g, g->last_flight, err);
 }
 
-/* Send the step's inputs, with the page tables if they have changed. */
-static bool step_send(struct generator *g, struct error *err)
+bool step_send(struct generator *g, struct error *err)
 {
     if (!mirror_up(g->dev, &g->step, err))
         return false;
@@ -275,113 +209,7 @@ static bool step_send(struct generator *g, struct error *err)
     return true;
 }
 
-/* Draw the first tokens of the new rows row0 .. n_run - 1; from[] says which row of table, of weights of this version, each
- * starts from. Copies the prompt pages they need. */
-static bool rows_start(struct generator *g, int64_t row0, const float *table, int64_t n_table, int64_t version, struct error *err)
-{
-    int64_t n = g->n_run - row0, n_copy = g->n_copy;
-    g->n_copy = 0;
-    if (n == 0)
-        return true;
-    for (int64_t i = 0; i < n; i++)
-        g->sample[i] = sample_of(&g->row[row0 + i]);
-    if (!step_send(g, err))
-        return false;
-    if (n_copy && !kv_pool_copy(g->kv, mirror_dev(&g->step, g->copy_dst), mirror_dev(&g->step, g->copy_src), n_copy, err))
-        return false;
-    return OP(g->dev, err, rows_gather, .y = g->logits, .table = table, .row = mirror_dev(&g->step, g->from), .n = n, .n_row = n_table,
-              .d = g->vocab, .dtype = DT_F32)
-           && sample_run(g, g->logits, n, err) && flight_start(g, row0, n, version, err) && flights_collect(g, err);
-}
-
 /* ---- a step ---- */
-/* Admit samples of the started item that had no room before. */
-static bool partial_admit(struct generator *g, struct error *err)
-{
-    int64_t row0 = g->n_run;
-    struct entry *e = g->partial;
-    while (e->n_admitted < e->spec.n_sample && row_admit(g, e))
-        g->from[g->n_run - 1 - row0] = 0;
-    if (e->n_admitted == e->spec.n_sample)
-        g->partial = NULL;
-    return rows_start(g, row0, g->saved, 1, e->version, err);
-}
-
-/* Take as many waiting items as have room, with the pages of their prompts; returns how many are in batch. */
-static int64_t batch_collect(struct generator *g, int64_t *n_tok)
-{
-    int64_t n = 0, n_row = g->n_run;
-    int64_t promised = 0;    // pages that the samples of earlier items will take
-    *n_tok = 0;
-    for (struct entry *e; (e = g->waiting.first) && n < PREFILL_SEQ_MAX && n_row < g->config.max_seq; n++) {
-        int64_t n_hit = 0;    // at least one token is run: its logits are needed
-        if (g->cache.entry)
-            n_hit = prefix_cache_take(&g->cache, e->spec.cache_salt, e->spec.prompt, e->spec.n_prompt - 1, e->page);
-        e->n_cached = n_hit * g->pages.page_tok;
-        if ((n > 0 && *n_tok + e->spec.n_prompt - e->n_cached > g->config.prefill_tok)
-            || !room_make(g, item_start_pages(g, &e->spec) - n_hit + promised)) {
-            pagedkv_drop(&g->pages, e->page, n_hit);
-            break;
-        }
-        e->epoch = g->epoch;
-        e->n_page = pagedkv_pages(&g->pages, e->spec.n_prompt);
-        e->n_full = e->spec.n_prompt / g->pages.page_tok;
-        e->held = pagedkv_take(&g->pages, e->page + n_hit, e->n_page - n_hit);
-        g->stats.n_cached_tok += e->n_cached;
-        int64_t n_sample = MIN((int64_t)e->spec.n_sample, g->config.max_seq - n_row);
-        n_row += n_sample;
-        promised += n_sample * item_sample_pages(g, &e->spec);    // at most
-        *n_tok += e->spec.n_prompt - e->n_cached;
-        g->batch[n] = e;
-        entries_remove(&g->waiting, e);
-        entries_push(&g->running, e);
-    }
-    return n;
-}
-
-/* Run the prompts of waiting items that have room, admit their samples and draw their first tokens. */
-static bool prompts_start(struct generator *g, struct error *err)
-{
-    int64_t n_tok, n = batch_collect(g, &n_tok), row0 = g->n_run, now = clock_ns();
-    if (n == 0)
-        return true;
-    int32_t at = 0;
-    bool any_cached = false;
-    for (int64_t i = 0; i < n; i++) {
-        struct entry *e = g->batch[i];
-        int64_t n_run = e->spec.n_prompt - e->n_cached;
-        e->start_ns = now;
-        g->prefill_cu[i] = at;
-        any_cached |= e->n_cached > 0;
-        if (g->cache.entry)
-            g->prefill_start[i] = (int32_t)e->n_cached;
-        memcpy(g->prefill_token + at, e->spec.prompt + e->n_cached, (size_t)n_run * sizeof *g->prefill_token);
-        memcpy(g->prefill_table + i * g->max_page, e->page, (size_t)e->n_page * sizeof *g->prefill_table);
-        at += (int32_t)n_run;
-    }
-    g->prefill_cu[n] = at;
-    struct model_batch batch = { .n_seq = n, .n_tok = n_tok, .token = g->prefill_token, .cu_tok = g->prefill_cu };
-    if (!model_prefill_after(g->run, &batch, any_cached ? g->prefill_start : NULL, g->prefill_past, g->kv, g->prefill_table, g->max_page,
-                             g->prefill_logits, err))
-        return false;
-    for (int64_t i = 0; i < n && g->cache.entry; i++)
-        prefix_cache_add(&g->cache, g->batch[i]->spec.cache_salt, g->batch[i]->spec.prompt, g->batch[i]->spec.n_prompt, g->batch[i]->page);
-    for (int64_t i = 0; i < n; i++) {
-        struct entry *e = g->batch[i];
-        while (e->n_admitted < e->spec.n_sample && row_admit(g, e))
-            g->from[g->n_run - 1 - row0] = (int32_t)i;
-        if (e->n_admitted == e->spec.n_sample)
-            continue;
-        BUG_IF(i != n - 1, "item %" PRId64 " of a prefill has samples left but is not the last", e->spec.item);
-        g->partial = e;
-        if (!mem_copy(g->dev, g->saved, g->prefill_logits + i * g->vocab, (size_t)g->vocab * sizeof(float), COPY_D2D, err))
-            return false;
-    }
-    bool ok = rows_start(g, row0, g->prefill_logits, n, g->version, err);
-    g->stats.prefill_s += (double)(clock_ns() - now) * 1e-9;
-    return ok;
-}
-
 /* Rows of the recorded step that serves n: few sizes, little waste. */
 static int64_t graph_rows(int64_t n)
 {
@@ -445,6 +273,8 @@ static bool rows_decode(struct generator *g, struct error *err)
     int32_t longest = 0;
     int64_t n_drawn = 0, n_ahead = 0;
     bool behind = g->behind;
+    if (!rows_grow(g, err))
+        return false;
     for (int64_t i = 0; i < g->n_run; i++) {
         behind = behind && !g->row[i].entry->spec.keep_logits;    // the next step would write over the logits
         if (!row_fill(g, i))
@@ -483,27 +313,10 @@ static bool rows_decode(struct generator *g, struct error *err)
            && (behind ? flight_collect(g, 1 - g->last_flight, err) : flights_collect(g, err));
 }
 
-/* Is there room for a sample of the started item, or for the first waiting one? */
-static bool admission_possible(const struct generator *g)
-{
-    if (g->n_run == g->config.max_seq)
-        return false;
-    if (g->partial)
-        return item_sample_pages(g, &g->partial->spec) - 1
-               <= g->pages.n_free + g->cache.n_entry;    // the last sample may take one page over
-    return g->waiting.n > 0 && item_start_pages(g, &g->waiting.first->spec) <= g->pages.n_free + g->cache.n_entry;
-}
-
 static bool step_run(struct generator *g, struct error *err)
 {
-    if (admission_possible(g)) {
-        if (!flights_collect(g, err))
-            return false;
-        if (g->partial && !partial_admit(g, err))
-            return false;
-        if (!g->partial && !prompts_start(g, err))
-            return false;
-    }
+    if (!samples_start(g, err))
+        return false;
     if (g->n_run == 0)
         return true;
     int64_t start = clock_ns();
