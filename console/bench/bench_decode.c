@@ -1,8 +1,10 @@
 /* bench decode: tokens per second of the engine as rollouts use it: prefill of distinct prompts, scheduler, decode,
- * sampling and recording of log-probs, end tokens ignored. Before the figure is printed the recorded log-probs are
+ * sampling and recording of log-probs, end tokens ignored. With --mean the samples end at lengths as they come in training, and it
+ * says how many run at once in so many pages of keys and values. Before the figure is printed the recorded log-probs are
  * compared with packed scoring, byte by byte. On a CPU the target is 50k tokens/s per core for a model of 0.6 M
  * parameters at batch 32. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +22,34 @@
 struct decode_bench {
     struct tool_model tool;
     const char *shape, *profile;
-    int64_t batch, n_prompt, n_new, group, n_live, lora_rank, rounds;
+    int64_t batch, n_prompt, n_new, group, n_live, lora_rank, rounds, mean, n_page, n_sample;
+    int64_t *n_left;    // (n_sample) tokens until each ends; with mean
 };
 struct decode_times {
     double prefill_s, decode_s, all_s;    // of one round
+    double n_tok, n_step;
+    double n_running;    // mean of the steps in which others waited for room; NAN: none did
+    double n_put_back, n_again_tok;
 };
+
+/* Lengths of an exponential distribution: an end is as likely after any token. */
+static void lengths_make(struct decode_bench *b)
+{
+    uint64_t x = 88172645463325252u;
+    for (int64_t i = 0; i < b->n_sample; i++) {
+        x ^= x << 13;    // xorshift, Marsaglia 2003
+        x ^= x >> 7;
+        x ^= x << 17;
+        double u = ((double)(x >> 11) + 0.5) / 9007199254740992.0;
+        b->n_left[i] = MIN((int64_t)ceil(-log(u) * (double)b->mean), b->n_new);
+    }
+}
+
+static bool sample_ends(void *ctx, const struct drawn *d)
+{
+    struct decode_bench *b = ctx;
+    return --b->n_left[d->prompt_row * b->group + d->sample] <= 0;
+}
 
 /* Prompt i has b->n_prompt ids, different from the others'. */
 static void prompt_fill(const struct decode_bench *b, int64_t i, int32_t *prompt)
@@ -34,8 +59,9 @@ static void prompt_fill(const struct decode_bench *b, int64_t i, int32_t *prompt
         prompt[k] = (int32_t)((i * 7919 + k * 37 + k * k % 101 + 11) % vocab);
 }
 
-/* A full batch of samples, each n_new tokens long; one of its groups goes to *kept when that is not NULL. */
-static bool round_run(const struct decode_bench *b, struct generator *g, int32_t *prompt, struct decode_times *t, struct group **kept,
+/* All samples from beginning to end, each n_new tokens long or as lengths_make says; one of their groups goes to *kept when that is not
+ * NULL. */
+static bool round_run(struct decode_bench *b, struct generator *g, int32_t *prompt, struct decode_times *t, struct group **kept,
                       struct error *err)
 {
     struct generator_stats before, after;
@@ -44,19 +70,35 @@ static bool round_run(const struct decode_bench *b, struct generator *g, int32_t
     uint64_t seed[GROUP_MAX];
     for (int i = 0; i < GROUP_MAX; i++)
         seed[i] = 1;
-    for (int64_t i = 0; i < b->batch / b->group; i++) {
-        struct generator_item item = {
-            .item = i, .prompt = prompt, .n_prompt = b->n_prompt, .n_sample = (int32_t)b->group, .seed = seed, .sampling = SAMPLING_DEFAULT
-        };
+    if (b->mean)
+        lengths_make(b);
+    for (int64_t i = 0; i < b->n_sample / b->group; i++) {
+        struct generator_item item = { .item = i,
+                                       .prompt_row = i,
+                                       .prompt = prompt,
+                                       .n_prompt = b->n_prompt,
+                                       .n_sample = (int32_t)b->group,
+                                       .seed = seed,
+                                       .sampling = SAMPLING_DEFAULT };
         item.sampling.max_new_tok = b->n_new;
         prompt_fill(b, i, prompt);
         if (!generator_submit(g, &item, err))
             return false;
     }
-    while (!generator_idle(g))
+    double running = 0, crowded = 0;
+    while (!generator_idle(g)) {
         if (!generator_step(g, err))
             return false;
+        generator_stats(g, &after);
+        running += after.n_waiting_seq > 0 ? (double)after.n_running_seq : 0;
+        crowded += after.n_waiting_seq > 0;
+    }
     generator_stats(g, &after);
+    t->n_running = crowded > 0 ? running / crowded : NAN;
+    t->n_tok = (double)(after.n_decode_tok - before.n_decode_tok);
+    t->n_step = b->mean ? (double)(after.n_step - before.n_step) : (double)(b->n_new - 1);
+    t->n_put_back = (double)(after.n_put_back - before.n_put_back);
+    t->n_again_tok = (double)(after.n_again_tok - before.n_again_tok);
     t->all_s = (double)(clock_ns() - start) * 1e-9;
     t->prefill_s = after.prefill_s - before.prefill_s;
     t->decode_s = after.decode_s - before.decode_s;
@@ -114,6 +156,21 @@ static double step_floor_s(const struct decode_bench *b)
     return ((double)config_n_param(c) * elem + (double)b->batch * context * kv) / 4.3e12;
 }
 
+/* How many samples ran at once, and how many there would be if each had pages for its longest length from the beginning. */
+static void crowd_text(const struct decode_bench *b, const struct generator *g, const struct decode_times *t, char *out, size_t size)
+{
+    struct generator_stats s;
+    generator_stats(g, &s);
+    int64_t shared = b->n_prompt / s.page_tok, own = (b->n_prompt + b->n_new - 2) / s.page_tok + 1 - shared;
+    int64_t reserved = MIN(s.n_page * b->group / (shared + b->group * own), b->batch);
+    out[0] = 0;
+    if (!isnan(t->n_running))
+        snprintf(out, size,
+                 ",\"new_mean\":%.0f,\"pages\":%" PRId64 ",\"running\":%.1f,\"running_if_reserved\":%" PRId64
+                 ",\"put_back\":%.0f,\"again_tok\":%.0f",
+                 t->n_tok / (double)b->n_sample, s.n_page, t->n_running, reserved, t->n_put_back, t->n_again_tok);
+}
+
 static int times_compare(const void *a, const void *b)
 {
     double x = ((const struct decode_times *)a)->all_s, y = ((const struct decode_times *)b)->all_s;
@@ -128,7 +185,9 @@ static bool model_make(struct decode_bench *b, struct error *err)
     if (!config || !(b->tool.dev = device_new(b->tool.device, (int)b->tool.n_thread, err)))
         return false;
     bool bf16 = b->tool.dev->kind == DEVICE_CUDA;
-    b->tool.model = model_new_random(config, 1, b->tool.dev, bf16 ? DT_BF16 : DT_F32, err);
+    struct model_config longer = *config;    // random weights have no positions they were not trained for
+    longer.max_pos = MAX(config->max_pos, b->n_prompt + b->n_new);
+    b->tool.model = model_new_random(&longer, 1, b->tool.dev, bf16 ? DT_BF16 : DT_F32, err);
     return b->tool.model != NULL;
 }
 
@@ -142,6 +201,9 @@ bool bench_decode(int argc, char **argv, struct error *err)
         { "prompt", NULL, CLI_I64, &b.n_prompt, "P", "prompt tokens (default 16)" },
         { "new", NULL, CLI_I64, &b.n_new, "N", "new tokens per sample (default 128)" },
         { "group", NULL, CLI_I64, &b.group, "G", "samples that share a prompt (default 1)" },
+        { "samples", NULL, CLI_I64, &b.n_sample, "S", "samples of a round, of which at most B run at once (default B)" },
+        { "mean", NULL, CLI_I64, &b.mean, "M", "samples end after M tokens on average (exponential), at most N (0: all after N)" },
+        { "pages", NULL, CLI_I64, &b.n_page, "P", "pages of keys and values that there are (0: enough for all)" },
         { "live", NULL, CLI_I64, &b.n_live, "N", "only ids below this may be drawn, as with a tokenizer that has no more (0: all)" },
         { "lora-rank", NULL, CLI_I64, &b.lora_rank, "R", "with a random adapter of this rank on all modules (0: none)" },
         { "profile", NULL, CLI_STR, &b.profile, "FILE",
@@ -162,6 +224,11 @@ bool bench_decode(int argc, char **argv, struct error *err)
         return false;
     if (cli.help_wanted)
         return true;
+    b.n_sample = b.n_sample ? b.n_sample : b.batch;
+    if (b.n_sample < b.batch || b.n_sample > 65536 || b.n_sample % MAX(b.group, 1) || b.mean < 0 || b.mean > b.n_new || b.n_page < 0
+        || b.n_page > INT32_MAX)
+        return error_set(err, ERR_USAGE,
+                         "--samples must be a multiple of --group from --batch to 65536, --mean at most --new, and --pages not negative");
     if (b.batch < 1 || b.batch > 65536 || b.n_prompt < 1 || b.n_prompt > 1 << 20 || b.n_new < 2 || b.n_new > 1 << 20 || b.rounds < 1
         || b.rounds > 1000 || b.group < 1 || b.group > GROUP_MAX || b.batch % b.group)
         return error_set(err, ERR_USAGE,
@@ -177,12 +244,19 @@ bool bench_decode(int argc, char **argv, struct error *err)
         model_n_live_set(b.tool.model, b.n_live);
     prompt = malloc((size_t)b.n_prompt * sizeof *prompt);
     times = malloc((size_t)b.rounds * sizeof *times);
-    if (!prompt || !times) {
+    b.n_left = malloc((size_t)b.n_sample * sizeof *b.n_left);
+    if (!prompt || !times || !b.n_left) {
         error_set(err, ERR_NO_MEMORY, "no memory for the measurement");
         goto out;
     }
     struct generator_config config = {
-        .model = b.tool.model, .max_seq = b.batch, .max_item = b.batch, .max_seq_tok = b.n_prompt + b.n_new
+        .model = b.tool.model,
+        .max_seq = b.batch,
+        .max_item = b.n_sample,
+        .max_seq_tok = b.n_prompt + b.n_new,
+        .kv_bytes = (size_t)b.n_page * kv_pool_page_bytes(b.tool.model),
+        .watch = b.mean ? sample_ends : NULL,
+        .watch_ctx = &b,
     };
     TRY((g = generator_new(&config, err)) != NULL);
     TRY(round_run(&b, g, prompt, &times[0], &kept, err));    // warm-up, and the tokens to check
@@ -196,18 +270,18 @@ bool bench_decode(int argc, char **argv, struct error *err)
     qsort(times, (size_t)b.rounds, sizeof *times, times_compare);
     const struct decode_times *t = &times[b.rounds / 2];
     const struct device *dev = b.tool.dev;
-    double n_new = (double)(b.batch * b.n_new), n_step = (double)(b.n_new - 1);
-    char roofline[32] = "null";
-    if (dev->kind == DEVICE_CUDA)
-        snprintf(roofline, sizeof roofline, "%.3f", step_floor_s(&b) * n_step / t->decode_s);
+    char roofline[32] = "null", crowd[256];
+    crowd_text(&b, g, t, crowd, sizeof crowd);
+    if (dev->kind == DEVICE_CUDA && !b.mean && b.n_sample == b.batch)
+        snprintf(roofline, sizeof roofline, "%.3f", step_floor_s(&b) * t->n_step / t->decode_s);
     printf("{\"bench\":\"decode\",\"model\":\"%s\",\"device\":\"%s\",\"what\":\"%s\",\"parameters\":%" PRId64 ",\"batch\":%" PRId64 ","
            "\"prompt\":%" PRId64 ",\"new\":%" PRId64 ",\"tok_per_s\":%.0f,\"ms\":%.2f,\"decode_tok_per_s\":%.0f,"
-           "\"decode_tok_per_s_core\":%.0f,\"step_us\":%.1f,\"prefill_tok_per_s\":%.0f,\"roofline\":%s,\"grown_mb\":%.1f,\"check\":%s}\n",
+           "\"decode_tok_per_s_core\":%.0f,\"step_us\":%.1f,\"prefill_tok_per_s\":%.0f,\"roofline\":%s,\"grown_mb\":%.1f,\"check\":%s%s}\n",
            b.shape ? b.shape : b.tool.name, dev->name, dev->what, config_n_param(model_config(b.tool.model)), b.batch, b.n_prompt, b.n_new,
-           n_new / t->all_s, t->all_s * 1e3, (n_new - (double)b.batch) / t->decode_s,
-           (n_new - (double)b.batch) / t->decode_s / (dev->kind == DEVICE_CPU ? dev->n_thread : 1), t->decode_s * 1e6 / n_step,
-           (double)(b.batch * b.n_prompt) / t->prefill_s, roofline,
-           free_before > free_after ? (double)(free_before - free_after) * 1e-6 : 0, same ? "true" : "false");
+           t->n_tok / t->all_s, t->all_s * 1e3, (t->n_tok - (double)b.n_sample) / t->decode_s,
+           (t->n_tok - (double)b.n_sample) / t->decode_s / (dev->kind == DEVICE_CPU ? dev->n_thread : 1), t->decode_s * 1e6 / t->n_step,
+           (double)(b.n_sample * b.n_prompt) / t->prefill_s, roofline,
+           free_before > free_after ? (double)(free_before - free_after) * 1e-6 : 0, same ? "true" : "false", crowd);
     if (b.profile) {
         struct decode_times traced;
         TRY(trace_start(b.tool.dev, 100000, err));
@@ -222,6 +296,7 @@ out:
     generator_free(g);
     free(prompt);
     free(times);
+    free(b.n_left);
     tool_model_release(&b.tool);
     return ok;
 }

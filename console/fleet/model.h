@@ -21,7 +21,7 @@
 #define MODEL_LOG 4096
 #define MODEL_EXTRA 48    // metrics that are not in the table ("reward/NAME", "eval/SET")
 #define MODEL_EVALS 16
-#define MODEL_GAUGES 12
+#define MODEL_GAUGES 16
 #define MODEL_COMMANDS 64
 #define MODEL_SAVED 257     // checkpoints, and the beginning
 #define MODEL_HOSTS 2049    // the run's node and others

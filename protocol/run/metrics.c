@@ -54,6 +54,7 @@ const struct metric metrics[METRIC_N] = {
     [M_BUFFER_DEPTH] = { "rollout/buffer_depth", "buffer", "group", CHART_NONE, BY_CONTROLLER, "groups waiting to be trained on" },
     [M_SOLVED_PROMPTS] = { "rollout/solved_prompts", "solved", "", CHART_NONE, BY_CONTROLLER, "prompts that are not sampled again (no_resampling_pass_rate)" },
     [M_LONG_PROMPTS] = { "rollout/long_prompts", "long prompts", "", CHART_NONE, BY_WORKER, "prompts dropped or cut for their length so far" },
+    [M_PUT_BACK] = { "rollout/put_back", "put back", "", CHART_NONE, BY_WORKER, "times since the last step that a sample lost its pages of keys and values because they had run out, to go on later; it only costs time" },
     [M_SCORE_QUEUE] = { "score/queue", "score queue", "", CHART_NONE, BY_CONTROLLER, "mean number of responses that waited for their scores since the last step" },
     [M_SCORE_LATENCY_MS] = { "score/latency_ms", "score latency", "ms", CHART_NONE, BY_CONTROLLER, "mean time the verifier worked on each response received since the last step" },
     [M_SCORE_TIMEOUTS] = { "score/timeouts", "score time-outs", "", CHART_NONE, BY_CONTROLLER, "responses left out so far because their verifier ran out of time" },

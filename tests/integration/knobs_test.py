@@ -193,9 +193,12 @@ class Effects(RunCase):
 
         def held():
             worker, = [p for p in self.status(run)["processes"] if p["kind"] == "worker"]
-            return worker["gauges"]["items"], worker["gauges"]["running"]
+            return worker["gauges"]["items"], worker["gauges"]
 
         self.until(run, "the worker holds many", lambda: held()[0] > 8)
+        gauges = self.until(run, "its samples hold pages", lambda: (lambda g: g if g.get("pages_used") and g["running"] else None)(held()[1]))
+        self.assertLessEqual(gauges["pages_used"], gauges["pages"])
+        self.assertEqual(gauges["put_back"], 0)    # there are pages for all
         first = self.change(run, inference_microbatch_size=2)["inference_microbatch_size"] - 1
         self.until(run, "the rollout step before is back", lambda: self.query(
             run, "select 1 from item where rollout_step = ? and fate >= 1", first))

@@ -149,6 +149,20 @@ class Serve(unittest.TestCase):
             self.assertEqual(len(case[1]), len(s))
             self.assertEqual([bits(x) for x in s], [bits(x) for x in t])
 
+    def test_samples_that_lost_their_pages_end_with_the_same_tokens(self):
+        ask = dict(prompt="12+30=", max_tokens=600, n=4, seed=3, ignore_eos=True, logprobs=0, return_token_ids=True)
+        answer = lambda server: [(c["token_ids"], [bits(x) for x in c["logprobs"]["token_logprobs"]])
+                                 for c in server.post("/v1/completions", **ask)["choices"]]
+        few = Server(STARTER, "--kv-gib", "0.002")    # of 1,400 tokens
+        self.addCleanup(few.close)
+        few.post("/v1/completions", prompt="1+1=", max_tokens=2, n=64)    # samples are short, it seems
+        self.assertEqual(answer(few), answer(self.server))
+        crowded, roomy = few.ask("GET", "/health")[2], self.server.ask("GET", "/health")[2]
+        self.assertGreater(crowded["put_back"], 0)
+        self.assertLess(crowded["pages"], roomy["pages"])
+        self.assertEqual((roomy["put_back"], crowded["running"], crowded["waiting"]), (0, 0, 0))
+        self.assertLessEqual(crowded["pages_used"], crowded["pages"])    # what the prefix cache keeps
+
     def test_likeliest_tokens_have_the_trainers_logprobs(self):
         r = self.server.post("/v1/completions", prompt="12+30=", max_tokens=4, temperature=0.7, seed=3, logprobs=20,
                              return_tokens_as_token_ids=True, return_token_ids=True)

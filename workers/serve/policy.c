@@ -488,6 +488,21 @@ static void left_end(struct policy *e)
     }
 }
 
+/* Show the generator's figures to others. */
+static void stats_note(struct policy *e)
+{
+    struct generator_stats s = { 0 };
+    if (e->generator)    // a run may have none for a while
+        generator_stats(e->generator, &s);
+    pthread_mutex_lock(&e->lock);
+    e->state.n_running = s.n_running_seq;
+    e->state.n_waiting = s.n_waiting_seq;
+    e->state.n_page = s.n_page;
+    e->state.n_page_used = s.n_page - s.n_free_page;
+    e->state.n_put_back = s.n_put_back;
+    pthread_mutex_unlock(&e->lock);
+}
+
 /* Begin the new jobs, and end those that are not wanted any more. */
 static void news_apply(struct policy *e, struct news *news)
 {
@@ -505,6 +520,7 @@ static void news_apply(struct policy *e, struct news *news)
 static void step_told(struct policy *e, int64_t n_drawn, const struct error *err)
 {
     news_tell(e);
+    stats_note(e);
     pthread_mutex_lock(&e->lock);
     e->state.n_decode_tok += n_drawn;
     e->state.failed = err;
@@ -555,8 +571,10 @@ static void *policy_main(void *arg)
             job_end(e, e->draining, NULL);
             e->draining = NULL;
         }
-        if (e->paused)
+        if (e->paused) {
+            stats_note(e);    // of what has ended or left
             continue;
+        }
         if (!e->update && !e->draining)
             prompts_feed(e);
         step_run(e);
@@ -590,6 +608,7 @@ void policy_detach(struct policy *e)
 {
     policy_lift(e);
     e->generator = NULL;
+    stats_note(e);
     pthread_mutex_lock(&e->lock);
     e->state.failed = true;
     error_set(&e->state.err, ERR_CLOSED, "the run is loading its weights");
@@ -676,6 +695,7 @@ struct policy *policy_new(const struct policy_config *config, struct error *err)
                                   .watch = token_came,
                                   .watch_ctx = e };
     TRY(in_run || (e->generator = generator_new(&g, err)) != NULL);
+    stats_note(e);
     e->slot = calloc((size_t)e->n_slot, sizeof *e->slot);
     e->touched = calloc((size_t)e->max_touched, sizeof(struct serve_job *));
     if (!e->slot || !e->touched) {

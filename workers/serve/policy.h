@@ -48,10 +48,13 @@ bool policy_close(struct policy *e, int64_t limit_ms);
 void policy_abort_all(struct policy *e);
 
 struct policy_state {
-    bool paused, failed;     // failed: the last step failed, or nothing can be sampled yet; err says why
-    int64_t version;         // of the weights
-    int64_t n_prompt;        // prompts inside
-    int64_t n_decode_tok;    // tokens drawn since the start
+    bool paused, failed;             // failed: the last step failed, or nothing can be sampled yet; err says why
+    int64_t version;                 // of the weights
+    int64_t n_prompt;                // prompts inside
+    int64_t n_decode_tok;            // tokens drawn since the start
+    int64_t n_running, n_waiting;    // samples being decoded, and those that wait for room; in a run also its own
+    int64_t n_page, n_page_used;     // of keys and values; also what the prefix cache keeps
+    int64_t n_put_back;              // times that a sample was put back because pages had run out, since the start
     struct error err;
 };
 void policy_state(struct policy *e, struct policy_state *out);

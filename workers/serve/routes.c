@@ -225,7 +225,10 @@ static void health_get(void *ctx, UNUSED const struct web_request *q, struct web
     if (state.failed)
         web_fail(a, 503, state.err.text);
     else
-        buf_fmt(&a->body, "{\"status\":\"ok\",\"prompts\":%" PRId64 ",\"weight_version\":%" PRId64 "}", state.n_prompt, state.version);
+        buf_fmt(&a->body,
+                "{\"status\":\"ok\",\"prompts\":%" PRId64 ",\"weight_version\":%" PRId64 ",\"running\":%" PRId64 ",\"waiting\":%" PRId64
+                ",\"pages_used\":%" PRId64 ",\"pages\":%" PRId64 ",\"put_back\":%" PRId64 "}",
+                state.n_prompt, state.version, state.n_running, state.n_waiting, state.n_page_used, state.n_page, state.n_put_back);
 }
 
 /* Draws one token, so that the answer proves that the engine works. */

@@ -187,7 +187,7 @@ static void idle_show(struct engine *e)
         e->look.idle = true;
         e->look.sampling = false;
         e->look.n_item = 0;
-        e->look.n_running = 0;
+        e->look.n_running = e->look.n_waiting = e->look.n_page_used = 0;
         snprintf(e->look.phase, sizeof e->look.phase, "waiting");
     }
     pthread_mutex_unlock(&e->lock);

@@ -37,7 +37,7 @@ struct saving {
 /* What the sampler has done since the last train step, for that step's metrics. */
 struct sampler_work {
     double generate_s, idle_s;
-    int64_t n_tok;
+    int64_t n_tok, n_put_back;
 };
 /* Where the sampler's rate was last measured. */
 struct sampler_mark {

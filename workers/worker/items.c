@@ -135,7 +135,12 @@ void items_look(struct engine *e)
     generator_stats(e->generator, &s);
     pthread_mutex_lock(&e->lock);
     e->look.progress += 1;
+    e->work.n_put_back += s.n_put_back - e->look.n_put_back;
     e->look.n_running = s.n_running_seq;
+    e->look.n_waiting = s.n_waiting_seq;
+    e->look.n_page = s.n_page;
+    e->look.n_page_used = s.n_page - s.n_free_page;
+    e->look.n_put_back = s.n_put_back;
     if (now - e->mark.ms >= 1000) {
         if (e->mark.ms)
             e->look.tok_per_s = (double)(s.n_decode_tok - e->mark.n_tok) * 1000 / (double)(now - e->mark.ms);

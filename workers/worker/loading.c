@@ -381,6 +381,9 @@ void loading_undo(struct engine *e)
     trainers_leave(e);
     visitors_detach(e);
     generator_free(e->generator);
+    pthread_mutex_lock(&e->lock);
+    e->look.n_put_back = 0;    // the next generator counts from there
+    pthread_mutex_unlock(&e->lock);
     episodes_free(e->episodes);
     e->episodes = NULL;
     trainer_free(e->trainer);

@@ -29,6 +29,12 @@ static void gauges_write(void *ctx, struct msg_out *m)
     msg_i64(m, "version", look.version);
     msg_i64(m, "items", look.n_item);
     msg_i64(m, "running", look.n_running);
+    if (look.n_page > 0) {
+        msg_i64(m, "waiting", look.n_waiting);
+        msg_i64(m, "pages_used", look.n_page_used);
+        msg_i64(m, "pages", look.n_page);
+        msg_i64(m, "put_back", look.n_put_back);
+    }
     msg_f64(m, "tok_per_s", look.tok_per_s);
     if (!isnan(look.publish_ms))
         msg_f64(m, "publish_ms", look.publish_ms);

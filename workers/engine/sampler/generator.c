@@ -514,6 +514,9 @@ void generator_stats(const struct generator *g, struct generator_stats *out)
 {
     *out = g->stats;
     out->n_running_seq = g->n_run;
+    out->n_waiting_seq = g->n_back + (g->partial ? g->partial->spec.n_sample - g->partial->n_admitted : 0);
+    for (const struct entry *e = g->waiting.first; e; e = e->next)
+        out->n_waiting_seq += e->spec.n_sample;
     out->n_page = g->pages.n_page;
     out->n_free_page = g->pages.n_free;
     out->page_tok = g->pages.page_tok;

@@ -121,6 +121,7 @@ struct generator_stats {
     int64_t n_group;                // groups finished, since the start
     int64_t n_cached_tok;           // prompt tokens that the cache had, since the start
     int64_t n_running_seq;          // samples being decoded
+    int64_t n_waiting_seq;          // samples that wait for room, also those that were put back
     int64_t n_put_back;             // times that a sample was put back because pages had run out, since the start
     int64_t n_again_tok;            // tokens run again for that
     int64_t n_page, n_free_page;    // of the pool
