@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "workers/engine/reward/client.h"
+#include "protocol/base/client.h"
 
 #define ATTEMPTS 3
 #define WHOLE_MAX_S 600.0    // longest wait for one program, the upstream service's own limit

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "workers/engine/reward/client.h"
+#include "protocol/base/client.h"
 
 #define ATTEMPTS 3
 

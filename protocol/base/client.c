@@ -1,5 +1,6 @@
-#include "workers/engine/reward/client.h"
+#include "protocol/base/client.h"
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include "protocol/base/bearer.h"
@@ -62,17 +63,46 @@ void client_release(struct client *c)
     *c = (struct client){ 0 };
 }
 
-bool client_post(struct client *c, const char *what, const char *url, const char *text, double limit_s, long *status, struct error *err)
+static int on_progress(void *ctx, UNUSED curl_off_t a, UNUSED curl_off_t b, UNUSED curl_off_t c, UNUSED curl_off_t d)
 {
-    curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, text);
-    curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(text));
+    return atomic_load((const atomic_bool *)ctx);
+}
+
+void client_stop_by(struct client *c, const atomic_bool *stop, long stall_s)
+{
+    curl_easy_setopt(c->curl, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(c->curl, CURLOPT_XFERINFODATA, (void *)(uintptr_t)stop);    // only read
+    curl_easy_setopt(c->curl, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(c->curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(c->curl, CURLOPT_LOW_SPEED_TIME, stall_s);
+}
+
+/* Do the request that c's handle has been set to. */
+static bool perform(struct client *c, const char *what, const char *url, double limit_s, long *status, struct error *err)
+{
     curl_easy_setopt(c->curl, CURLOPT_TIMEOUT_MS, (long)(limit_s * 1000));
     buf_clear(&c->answer);
     *status = 0;
     CURLcode rc = curl_easy_setopt(c->curl, CURLOPT_URL, url);
     rc = rc == CURLE_OK ? curl_easy_perform(c->curl) : rc;
+    if (rc == CURLE_WRITE_ERROR && c->answer.failed)
+        return error_set(err, ERR_DATA, "%s: the answer is longer than %zu bytes, or there is no memory for it", what, c->answer.max);
     if (rc != CURLE_OK)
         return error_set(err, rc == CURLE_OPERATION_TIMEDOUT ? ERR_TIMEOUT : ERR_IO, "%s: %s", what, curl_easy_strerror(rc));
     curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, status);
     return *status == 200 || error_set(err, ERR_IO, "%s answered with status %ld: %.200s", what, *status, buf_text(&c->answer));
+}
+
+bool client_post(struct client *c, const char *what, const char *url, const char *text, double limit_s, long *status, struct error *err)
+{
+    curl_easy_setopt(c->curl, CURLOPT_POST, 1L);
+    curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, text);
+    curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(text));
+    return perform(c, what, url, limit_s, status, err);
+}
+
+bool client_get(struct client *c, const char *what, const char *url, double limit_s, long *status, struct error *err)
+{
+    curl_easy_setopt(c->curl, CURLOPT_HTTPGET, 1L);
+    return perform(c, what, url, limit_s, status, err);
 }
