@@ -28,6 +28,9 @@ static char **switches_complete(int *argc, char **argv)
         if (i == 0 || strncmp(argv[i], "--", 2) != 0 || strchr(argv[i], '='))
             continue;
         const struct knob *k = knob_find(argv[i] + 2, &err);
+        const struct atropos_option *o = k ? NULL : atropos_option_find(argv[i] + 2);
+        if (o && o->is_switch && (i + 1 == *argc || (strcmp(argv[i + 1], "true") != 0 && strcmp(argv[i + 1], "false") != 0)))
+            out[n++] = "true";
         if (k && k->type == KNOB_BOOL && (i + 1 == *argc || !knob_check(k, argv[i + 1], &err)))
             out[n++] = "true";
     }
@@ -52,7 +55,7 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
         { "interval", NULL, CLI_F64, &t->interval_s, "SECONDS", "with --batch: least time between two step lines (text 1, jsonl 0)" },
         { "dry-run", NULL, CLI_FLAG, &t->dry_run, NULL, "check everything, say what would be done, and do nothing" },
     };
-    struct cli_option *options = calloc(ARRAY_SIZE(own) + 2 * KNOB_MAX, sizeof *options);
+    struct cli_option *options = calloc(ARRAY_SIZE(own) + 2 * KNOB_MAX + ATROPOS_OPTIONS_MAX + 1, sizeof *options);
     int n = ARRAY_SIZE(own);
     const char *group = "", *operand[1] = { NULL };
     char **words = switches_complete(&argc, argv);
@@ -70,6 +73,11 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
         options[n++] = (struct cli_option){ knobs[i].name, knobs[i].flag, CLI_STR, &t->value[i], NULL, knobs[i].help };
         if (knobs[i].alias)
             options[n++] = (struct cli_option){ knobs[i].alias, NULL, CLI_STR, &t->value[i], NULL, "another name for the one above" };
+    }
+    options[n++] = (struct cli_option){ NULL, NULL, CLI_HEADING, NULL, NULL, "Atropos' example trainer (also in run files)" };
+    for (int i = 0; i < n_atropos_options; i++) {
+        const struct atropos_option *o = &atropos_options[i];
+        options[n++] = (struct cli_option){ o->name, NULL, CLI_STR, &t->atropos[i], NULL, o->help ? o->help : "accepted, without effect" };
     }
     struct cli cli = { .command = "rollcall train",
                        .operands = "[RUN.yaml]",
@@ -132,6 +140,13 @@ static bool settings_read(struct train *t, struct run_config *before, struct err
     *before = t->config;
     for (int i = 0; i < n_knobs; i++)
         if (t->value[i] && !run_config_set(&t->config, knobs[i].name, t->value[i], FROM_FLAG, NULL, err))
+            return false;
+    for (int i = 0; i < n_atropos_options; i++)
+        if (t->atropos[i] && t->resume)
+            return error_set(err, ERR_USAGE, "'%s' cannot be given with --resume; give %s%s", atropos_options[i].name,
+                             atropos_options[i].sets[0] ? "--" : "the settings that it stands for",
+                             atropos_options[i].sets[0] ? atropos_options[i].sets[0] : "");
+        else if (t->atropos[i] && !atropos_option_set(&t->config, &atropos_options[i], t->atropos[i], FROM_FLAG, NULL, err))
             return false;
     if (t->resume && t->config.free_running != before->free_running)
         return error_set(err, ERR_USAGE, "'free_running' is %s in this run; its prompts are scheduled that way, and it cannot change",

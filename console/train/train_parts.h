@@ -7,6 +7,7 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
 #include "protocol/run/alarm_book.h"
+#include "protocol/run/atropos_options.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/run_config.h"
 #include "workers/engine/plan/run_room.h"
@@ -17,6 +18,7 @@ struct train {
     struct run_plan plan;
     int64_t n_row;
     const char *run_file, *resume, *runs_dir, *format, *value[KNOB_MAX];
+    const char *atropos[ATROPOS_OPTIONS_MAX];    // options of Atropos' example trainer
     bool batch, dry_run;
     double interval_s;
     char run_dir[PATH_MAX];

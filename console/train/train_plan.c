@@ -137,7 +137,10 @@ bool train_plan_print(const struct train *t, struct error *err)
     struct environments e;
     struct error none;
     bool posted = run_config_posted(&t->config) && run_config_environments(&t->config, &e, &none);
-    if (posted)
+    if (posted && e.url[0])
+        printf("environments:   batches of the Atropos API at %s, groups of any size that fit into %" PRId64 " tokens a sequence\n", e.url,
+               t->config.max_prompt_tokens + t->config.max_new_tokens);
+    else if (posted)
         printf("environments:   post at %s, groups of any size that fit into %" PRId64 " tokens a sequence\n", e.listen,
                t->config.max_prompt_tokens + t->config.max_new_tokens);
     else

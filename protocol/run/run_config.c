@@ -12,6 +12,7 @@
 #include "protocol/base/json_text.h"
 #include "protocol/base/tcp.h"
 #include "protocol/base/utf8.h"
+#include "protocol/run/atropos_options.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/preset.h"
 #include "protocol/run/yaml_file.h"
@@ -32,6 +33,8 @@ bool run_config_set(struct run_config *c, const char *name, const char *text, en
                     struct error *err)
 {
     const struct knob *k = knob_find(name, err);
+    if (k && strcmp(k->name, "dtype") == 0)    // PyTorch's names
+        text = strcmp(text, "bfloat16") == 0 ? "bf16" : strcmp(text, "float32") == 0 ? "fp32" : text;
     if (!k || !knob_types[k->type].read(k, (char *)c + k->offset, text, base_dir, err))
         return false;
     c->source[k - knobs] = (unsigned char)source;
@@ -98,6 +101,14 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
     if (!nested && strcmp(name, "grpo_config") == 0 && value && fy_node_is_mapping(value))
         return mapping_read(c, value, path, dir, true, seen, err);
     const struct knob *k = knob_find(name, &why);
+    const struct atropos_option *option = k ? NULL : atropos_option_find(name);
+    if (option) {
+        why = (struct error){ 0 };
+        const char *text = value && fy_node_is_scalar(value) && !fy_node_is_alias(value) ? yaml_text(value, &why) : NULL;
+        return (!value || fy_node_is_null(value))    // null, as its default is there
+               || (text && atropos_option_set(c, option, text, FROM_FILE, dir, &why))
+               || error_set(err, ERR_USAGE, "%s:%d: %s", path, line, why.text[0] ? why.text : "a single value is needed");
+    }
     if (!k)
         return error_set(err, ERR_USAGE, "%s:%d: %s", path, line, why.text);
     if (seen[k - knobs])
@@ -366,7 +377,7 @@ static bool posted_default(struct run_config *c, struct error *err)
         return error_set(err, ERR_USAGE,
                          "'listen' and 'environments' do not go together: other nodes sample, and this run samples nothing");
     if (c->max_steps == 0)
-        return error_set(err, ERR_USAGE, "'environments' needs 'max_steps', since what is posted has no end");
+        return error_set(err, ERR_USAGE, "'environments' needs 'max_steps' (Atropos' --training-steps), since what is posted has no end");
     return run_config_set(c, "free_running", "true", FROM_PRESET, NULL, err)
            && run_config_set(c, "placement", "apart", FROM_PRESET, NULL, err)
            && run_config_set(c, "num_inferencer", "1", FROM_PRESET, NULL, err);
@@ -426,8 +437,8 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
 bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err)
 {
     struct eval_set sets[EVAL_SET_MAX];
-    return preset_apply(c, err) && posted_default(c, err) && rho_default(c, notes, err) && sizes_check(c, notes, err)
-           && meaning_check(c, notes, err) && run_config_eval_sets(c, sets, err) >= 0;
+    return preset_apply(c, err) && atropos_options_finish(c, notes, err) && posted_default(c, err) && rho_default(c, notes, err)
+           && sizes_check(c, notes, err) && meaning_check(c, notes, err) && run_config_eval_sets(c, sets, err) >= 0;
 }
 
 bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row, struct error *err)
@@ -545,24 +556,41 @@ static bool is_true(const json_t *v)
     return json_is_true(v) || (json_is_string(v) && strcmp(json_string_value(v), "true") == 0);
 }
 
+/* Is it the address of an HTTP server, and shorter than size? */
+static bool url_check(const char *url, size_t size)
+{
+    size_t scheme = strncmp(url, "http://", 7) == 0 ? 7 : strncmp(url, "https://", 8) == 0 ? 8 : 0;
+    return scheme > 0 && url[scheme] && url[scheme] != '/' && strlen(url) < size && !strpbrk(url, " ?#\t\r\n");
+}
+
 bool run_config_environments(const struct run_config *c, struct environments *e, struct error *err)
 {
     const char *name;
     json_t *o = json_loads(c->environments, 0, NULL), *v;
-    const char *listen = json_string_value(json_object_get(o, "listen")), *token_file = json_string_value(json_object_get(o, "token_file"));
+    const char *listen = json_string_value(json_object_get(o, "listen")), *url = json_string_value(json_object_get(o, "url"));
+    const char *token_file = json_string_value(json_object_get(o, "token_file"));
     bool ok = true;
-    json_object_foreach(o, name, v) if (strcmp(name, "listen") != 0 && strcmp(name, "token_file") != 0 && strcmp(name, "no_token") != 0)
-        ok = error_set(err, ERR_USAGE, "'environments' has '%.60s'; it takes listen, token_file and no_token", name);
-    if (ok && (!listen || !strchr(listen, ':') || strlen(listen) >= sizeof e->listen))
-        ok = error_set(err, ERR_USAGE, "'environments' needs listen: HOST:PORT, e.g. {listen: 127.0.0.1:8000}");
+    json_object_foreach(o, name, v) if (strcmp(name, "listen") != 0 && strcmp(name, "url") != 0 && strcmp(name, "token_file") != 0
+                                        && strcmp(name, "no_token") != 0)
+        ok = error_set(err, ERR_USAGE, "'environments' has '%.60s'; it takes listen or url, token_file and no_token", name);
+    if (ok && listen && url)
+        ok = error_set(err, ERR_USAGE, "'environments' has both listen and url: environments post here, or to the server of that address");
+    if (ok && !url && (!listen || !strchr(listen, ':') || strlen(listen) >= sizeof e->listen))
+        ok = error_set(err, ERR_USAGE, "'environments' needs listen: HOST:PORT, e.g. {listen: 127.0.0.1:8000}, or url: http://HOST:PORT");
+    if (ok && url && !url_check(url, sizeof e->url))
+        ok = error_set(err, ERR_USAGE, "'environments': url is '%.100s'; it is http://HOST:PORT or https://HOST:PORT", url);
     if (ok && token_file && strlen(token_file) >= sizeof e->token_file)
         ok = error_set(err, ERR_USAGE, "'environments': the path of token_file is too long");
-    if (ok && !tcp_is_loopback(listen) && !token_file && !is_true(json_object_get(o, "no_token")))
+    if (ok && listen && !tcp_is_loopback(listen) && !token_file && !is_true(json_object_get(o, "no_token")))
         ok = error_set(err, ERR_USAGE,
                        "'environments': %.100s is reached from other hosts: give a token_file, or no_token: true if all of them may post",
                        listen);
     if (ok) {
-        snprintf(e->listen, sizeof e->listen, "%s", listen);
+        size_t len = url ? strlen(url) : 0;
+        while (len > 0 && url[len - 1] == '/')
+            len--;
+        snprintf(e->listen, sizeof e->listen, "%s", listen ? listen : "");
+        snprintf(e->url, sizeof e->url, "%.*s", (int)len, url ? url : "");
         snprintf(e->token_file, sizeof e->token_file, "%s", token_file ? token_file : "");
     }
     json_decref(o);

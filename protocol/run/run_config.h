@@ -129,7 +129,7 @@ struct run_config {
     int64_t environment_processes;     // 0: as many as scoring threads
     double environment_timeout_s;
     int64_t max_turns, max_turn_tokens;    // of a sample; tokens of one turn, 0: no limit of its own
-    char environments[RUN_JSON_MAX];       // "": none; JSON object {"listen", "token_file", "no_token"}
+    char environments[RUN_JSON_MAX];       // "": none; JSON object {"listen" or "url", "token_file", "no_token"}
     char serve[280];                       // "": not served; HOST:PORT
     char serve_token_file[RUN_TEXT_MAX];
     int64_t serve_samples;    // 0: run_config_serve_samples chooses
@@ -161,6 +161,12 @@ struct run_config {
     char metrics_token_file[RUN_TEXT_MAX];
     /* not a setting: set in the processes of a node, which never train (protocol/run/node.h) */
     bool node_only;
+    /* no settings: options of Atropos' example trainer until run_config_finish (atropos_options.h) */
+    struct {
+        int64_t batch_size, accumulation, seq_len;    // 0: not given
+        unsigned char source;                         // of these
+        uint64_t given;                               // a bit per row of the table of options
+    } atropos;
     /* where each value came from, by row of the knob table */
     unsigned char source[KNOB_MAX];
 };
@@ -221,14 +227,16 @@ const char *run_part_text(const struct run_part *part, char *out, size_t size);
 /* Must weights be transferred between devices? Not when every producer samples with the current weights of the trainer on its own
  * device. */
 bool run_config_travels(const struct run_config *c);
-/* Does the run train on what environments post (environments), and sample nothing itself? */
+/* Does the run train on what environments post (environments), to itself or to another server, and sample nothing itself? */
 static inline bool run_config_posted(const struct run_config *c)
 {
     return c->environments[0] != 0;
 }
-/* How the run listens for environments, as 'environments' says; e holds copies. */
+/* Where posted groups come from, as 'environments' says; e holds copies. */
 struct environments {
-    char listen[280], token_file[RUN_TEXT_MAX];    // token_file "": no token is needed
+    char listen[280];                 // HOST:PORT where environments post; "": they post elsewhere, and
+    char url[280];                    // batches are fetched from this Atropos API server, without a slash at its end
+    char token_file[RUN_TEXT_MAX];    // the bearer token that is wanted, or sent; "": none
 };
 MUST_USE bool run_config_environments(const struct run_config *c, struct environments *e, struct error *err);
 /* Samples of visitors ('serve') that are drawn at once; in a run that samples nothing itself as many as it has room for. */

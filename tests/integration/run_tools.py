@@ -38,6 +38,9 @@ done
 """
 
 
+LEFT_OUT = object()    # as a value of run_file: the setting is not in the file
+
+
 class Task:
     """A folder with model, data, reward program and run file; deleted with the object."""
 
@@ -71,7 +74,8 @@ class Task:
         path = self.path(file)
         with open(path, "w") as f:
             for k, v in base.items():
-                f.write(f"{k}: {json.dumps(v)}\n")
+                if v is not LEFT_OUT:
+                    f.write(f"{k}: {json.dumps(v)}\n")
         return path
 
     def close(self):

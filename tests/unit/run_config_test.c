@@ -446,6 +446,82 @@ static void what_needs_more_memory_than_the_run_started_with_waits_for_a_resume(
     buf_release(&notes);
 }
 
+/* As 'rollcall train' applies a run file. */
+static bool file_finish(struct run_config *c, const char *text, struct buf *notes, struct error *err)
+{
+    return yaml_try(c, text, err) && run_config_finish(c, notes, err);
+}
+
+static void options_of_atropos_trainer_become_settings(UNUSED void **state)
+{
+    struct run_config c;
+    struct error err = { 0 };
+    struct buf notes = BUF_INIT;
+    /* atropos-grpo --model-name m --training-steps 7 --batch-size 4 --gradient-accumulation-steps 8 ..., as a run file */
+    assert_true(file_finish(&c,
+                            "preset: atropos\nmodel_name: /m\ntraining-steps: 7\nbatch_size: 4\ngradient_accumulation_steps: 8\n"
+                            "seq_len: 1000\nclip_eps: 0.3\ndevice: cuda\nuse_wandb: true\nwandb_project: p\nsave_path: /s\n"
+                            "checkpoint_interval: 5\natropos_url: http://h:8000/\ndtype: bfloat16\nvllm_port: 9001\nvllm_gpu:\n",
+                            &notes, &err));
+    assert_string_equal(c.model, "/m");
+    assert_string_equal(c.save_dir, "/s");
+    assert_string_equal(c.project, "p");
+    assert_string_equal(c.wandb, "online");
+    assert_string_equal(c.devices, "auto");
+    assert_string_equal(c.dtype, "bf16");
+    assert_int_equal(c.max_steps, 7);
+    assert_int_equal(c.save_interval, 5);
+    assert_int_equal(c.train_microbatch_size, 4);
+    assert_int_equal(c.train_batch_size, 8);    // 32 sequences, of which the preset's 4 make a group
+    assert_int_equal(c.max_prompt_tokens + c.max_new_tokens, 1000);
+    assert_true(c.clip_eps_low == 0.3 && c.clip_eps_high == 0.3);
+    struct environments e;
+    assert_true(run_config_environments(&c, &e, &err));
+    assert_string_equal(e.url, "http://h:8000");
+    assert_string_equal(e.listen, "");
+    assert_non_null(strstr(buf_text(&notes), "note: 'vllm_port' has no effect"));
+    assert_null(strstr(buf_text(&notes), "vllm_gpu"));
+    /* what the run keeps is settings, and reading them again changes nothing */
+    struct buf out = BUF_INIT;
+    struct run_config again;
+    assert_true(run_config_print(&c, &out, &err));
+    assert_null(strstr(buf_text(&out), "seq_len"));
+    assert_true(file_finish(&again, buf_text(&out), NULL, &err));
+    assert_int_equal(again.train_batch_size, 8);
+    assert_int_equal(again.max_new_tokens, c.max_new_tokens);
+    buf_clear(&notes);
+    /* a setting of its own wins over what options make of it */
+    assert_true(file_finish(&c,
+                            "num_generations: 4\ntrain_batch_size: 4\ninference_batch_size: 4\nbatch_size: 2\nmax_new_tokens: 90\n"
+                            "seq_len: 100\n",
+                            &notes, &err));
+    assert_int_equal(c.train_batch_size, 4);
+    assert_int_equal(c.train_microbatch_size, 2);
+    assert_int_equal(c.max_new_tokens, 90);
+    static const struct {
+        const char *text, *why;
+    } bad[] = {
+        { "batch_size: 0\n", "'batch_size' is '0'; it is a whole number from 1" },
+        { "batch_size: [1]\n", "a single value is needed" },
+        { "batch_size: 3\ngradient_accumulation_steps: 1\n", "a batch of 3 sequences" },
+        { "seq_len: 1\n", "a sequence has a prompt and an answer" },
+        { "optimizer: adafactor\n", "'optimizer' is 'adafactor'; possible is adamw adamw_8bit : AdamW is the only" },
+        { "optimizer: adam\n", "'optimizer' is 'adam'" },
+        { "clip_eps: 2\n", "'clip_eps'" },
+        { "atropos_url: ftp://h\n", "it is http://HOST:PORT" },
+        { "atropos_url: http://h:1\n", "needs 'max_steps' (Atropos' --training-steps)" },
+        { "environments: {listen: 127.0.0.1:1, url: 'http://h:1'}\nmax_steps: 1\n", "has both listen and url" },
+        { "environments: {url: 'http:///x'}\nmax_steps: 1\n", "url is 'http:///x'" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        assert_false(file_finish(&c, bad[i].text, &notes, &err));
+        if (!strstr(err.text, bad[i].why))
+            fail_msg("%s: %s", bad[i].text, err.text);
+    }
+    buf_release(&out);
+    buf_release(&notes);
+}
+
 static void settings_of_verifiers_have_no_effect_on_an_environments_reward(UNUSED void **state)
 {
     struct buf notes = BUF_INIT;
@@ -601,6 +677,7 @@ int main(void)
         cmocka_unit_test(what_needs_more_memory_than_the_run_started_with_waits_for_a_resume),
         cmocka_unit_test(a_setting_without_effect_is_noted_with_what_to_use),
         cmocka_unit_test(settings_of_verifiers_have_no_effect_on_an_environments_reward),
+        cmocka_unit_test(options_of_atropos_trainer_become_settings),
         cmocka_unit_test(every_metric_has_a_name_and_a_meaning),
         cmocka_unit_test(workers_compute_nothing_that_the_controller_does),
     };
