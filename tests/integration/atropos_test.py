@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import gzip
 import http.client
+import http.server
 import json
 import os
 import re
@@ -35,9 +36,9 @@ TRAINER = dict(wandb_group="g", wandb_project="p", batch_size=8, max_token_len=5
 class Door:
     """rollcall serve --atropos-listen on a free port of 127.0.0.1."""
 
-    def __init__(self, *more, state=None):
+    def __init__(self, *more, state=None, port=0):
         self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([ROLLCALL, "serve", "--atropos-listen", "127.0.0.1:0", *(["--state", state] if state else []), *more],
+        self.process = subprocess.Popen([ROLLCALL, "serve", "--atropos-listen", f"127.0.0.1:{port}", *(["--state", state] if state else []), *more],
                                         stdout=subprocess.PIPE, stderr=self.log, text=True)
         self.line = self.process.stdout.readline()
         found = re.search(r"http://127\.0\.0\.1:(\d+)", self.line)
@@ -408,7 +409,9 @@ class Environment:
 RETURNED, TRAINED = 1, 4    # fates of items in the journal (protocol/run/journal.h)
 
 
-class InARun(run_tools.RunCase):
+class Runs(run_tools.RunCase):
+    """What runs that train on posted groups have in common."""
+
     def begin(self, *extra, **settings):
         port = free_port()
         run = self.start(*extra, environments={"listen": f"127.0.0.1:{port}"}, num_inferencer=1, max_staleness=64, **settings)
@@ -436,6 +439,8 @@ class InARun(run_tools.RunCase):
                              timeout=LIMIT).stdout
         return [json.loads(line)["logprobs"][0] for line in out.splitlines()]
 
+
+class InARun(Runs):
     def test_each_acknowledged_group_is_trained_on_once_whatever_is_killed(self):
         run, env = self.begin("--max-steps", "24", save_interval=4)
         for step, name in [(2, "environments"), (5, "controller"), (8, "environments"), (11, "worker cpu:0"), (14, "environments"),
@@ -485,6 +490,8 @@ class InARun(run_tools.RunCase):
         for settings, words in [({"environments": {"listen": "8000"}}, "needs listen: HOST:PORT"),
                                 ({"environments": {"listen": "0.0.0.0:8000"}}, "reached from other hosts"),
                                 ({"environments": {"listen": "127.0.0.1:8000", "port": 1}}, "has 'port'"),
+                                ({"environments": {"listen": "127.0.0.1:8000", "url": "http://h:1"}}, "both listen and url"),
+                                ({"environments": {"url": "h:1"}}, "it is http://HOST:PORT"),
                                 ({"environments": {"listen": "127.0.0.1:8000"}}, "needs 'max_steps'"),
                                 ({"environments": "127.0.0.1:8000"}, "must be a JSON object"),
                                 ({"environments": {"listen": "127.0.0.1:8000"}, "environment": "program:true", "max_steps": 1}, "do not go together")]:
@@ -497,6 +504,138 @@ class InARun(run_tools.RunCase):
         self.assertEqual(ok.returncode, 0, ok.stderr)
         self.assertIn("environments:   post at 127.0.0.1:8000", ok.stdout)
         self.assertRegex(ok.stdout, r"a step \(training [0-9.e-]+ s\)")    # others sample
+
+
+class OfAnotherServer(Runs):
+    """The run is the trainer of a server of its own: of rollcall's, or of one that does everything wrong."""
+    OPTIONS = ["--batch-size", "4", "--gradient-accumulation-steps", "8", "--clip-eps", "0.2", "--seq-len", "64"]
+
+    def setUp(self):
+        super().setUp()
+        # what the options above determine must not be in the run file
+        self.free = dict.fromkeys(["train_batch_size", "train_microbatch_size", "inference_batch_size", "inference_microbatch_size",
+                                   "max_prompt_tokens", "max_new_tokens"], run_tools.LEFT_OUT)
+
+    def begin_at(self, port, steps, **settings):
+        return self.start("--atropos-url", f"http://127.0.0.1:{port}/", "--training-steps", str(steps), *self.OPTIONS, max_staleness=64,
+                          **self.free, **settings)
+
+    def test_it_trains_on_the_batches_of_a_foreign_server_whatever_is_killed(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        door = Door(state=folder.name)
+        env = Environment(door.port)
+        self.addCleanup(env.close)
+        run = self.begin_at(door.port, 16)
+        kills = 0
+        for step, name in [(2, "environments"), (4, None), (6, "controller"), (8, "worker cpu:0"), (10, None), (12, "environments")]:
+            run.wait_step(step)
+            if name:
+                with contextlib.suppress(ProcessLookupError, KeyError):
+                    os.kill(run.processes()[name], signal.SIGKILL)
+            else:
+                door.kill()
+                port = door.port
+                door.close()
+                door = Door(state=folder.name, port=port)
+            kills += 1
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        env.close()
+        info, status = door.get("/info"), door.get("/status")
+        door.close()
+        self.assertEqual((run.step(), info["batch_size"], info["max_token_len"]), (16, 32, 64))
+        self.assertGreaterEqual(status["current_step"], 16)
+        came = self.items(run)
+        self.assertEqual(len(self.items(run, TRAINED)), 16 * 8)
+        self.assertLessEqual(len(came) - len(set(came)), 8 * 2, "a batch comes twice only when the server is killed while it sends it")
+        self.assertLessEqual(len(set(env.acknowledged) & set(range(max(came) + 1)) - set(came)), 8 * kills,
+                             "a batch is lost only when one of the two is killed between the sending and the taking")
+        good, bad = self.logprobs(self.task.path("model"))
+        good_after, bad_after = self.logprobs(os.path.join(run.dir, "checkpoints/step-000016"))
+        self.assertGreater(good_after - bad_after, good - bad + 1)
+
+    def test_a_server_that_does_everything_wrong_is_named_and_survived(self):
+        groups = [Environment.group(Environment, 10 + i) for i in range(8)]
+        bad = {**groups[0], "inference_logprobs": None}
+        script = ["refuse", "close", "forget", "garbage", {"batch": None}, {"batch": [{"tokens": [[1]]}]}, {"batch": [bad] + groups}, {"batch": groups}]
+        asked, registered = [], []
+
+        class Answers(http.server.BaseHTTPRequestHandler):
+            def log_message(self, *args):
+                pass
+
+            def reply(self, status, body):
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def do_GET(self):
+                if self.path == "/info":
+                    self.reply(200, {"batch_size": 32 if registered else -1, "max_token_len": 64})
+                    return
+                act = script[min(len(asked), len(script) - 1)]
+                asked.append(act)
+                if act == "refuse":
+                    self.reply(500, b"Internal Server Error")
+                elif act == "close":
+                    self.close_connection = True
+                elif act == "forget":
+                    registered.clear()
+                    self.reply(200, {"status": "error", "message": "Trainer not registered. Call /register first.", "batch": []})
+                else:
+                    self.reply(200, b"<html>no</html>" if act == "garbage" else act)
+
+            def do_POST(self):
+                registered.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.reply(200, {"uuid": 1 << 100})    # as Python's
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        run = self.begin_at(server.server_port, 2)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        self.assertGreaterEqual(len(asked), len(script))
+        self.assertEqual({k: registered[0][k] for k in ("batch_size", "max_token_len", "starting_step", "num_steps")},
+                         dict(batch_size=32, max_token_len=64, starting_step=0, num_steps=2))
+        with open(os.path.join(run.dir, "logs/environments.log")) as f:
+            log = f.read()
+        for words in ["/batch answered with status 500: Internal Server Error", "Server returned nothing", "the answer to GET /batch has no 'batch': <html>",
+                      "a batch cannot be read, and is lost", "1 of a batch's 9 groups cannot be trained on; the first: 'inference_logprobs'",
+                      f"the Atropos API at http://127.0.0.1:{server.server_port} answers"]:
+            self.assertIn(words, log)
+        self.assertEqual(self.items(run, TRAINED), [10 + i for i in range(8)] * 2)
+
+    def test_options_of_the_example_trainer_mean_what_they_do_there(self):
+        def try_(*extra, **settings):
+            said = subprocess.run([ROLLCALL, "train", self.task.run_file("try.yaml", **{**self.free, **settings}), "--dry-run", *extra],
+                                  capture_output=True, text=True, timeout=LIMIT)
+            return said.returncode, said.stdout + said.stderr
+        code, said = try_("--atropos-url", "http://127.0.0.1:1", "--training-steps", "3", *self.OPTIONS, "--device", "cpu", "--vllm-port", "9001",
+                          "--use-wandb", "--weight-bridge-mode", "none", "--optimizer", "adamw_8bit")
+        self.assertEqual(code, 0, said)
+        self.assertIn("batches of the Atropos API at http://127.0.0.1:1, groups of any size that fit into 64 tokens", said)
+        self.assertIn("optimizer step: 8 prompts", said)
+        self.assertIn("note: 'vllm_port' has no effect", said)
+        code, said = try_(atropos_url="http://127.0.0.1:1", training_steps=3, batch_size=2, gradient_accumulation_steps=3)
+        self.assertEqual(code, 2, said)
+        self.assertIn("a batch of 6 sequences ('batch_size' 2 x 'gradient_accumulation_steps' 3) is no multiple of the 4", said)
+        for option, value, words in [("optimizer", "adafactor", "AdamW is the only optimizer"), ("train-layer-indices", "0-3", "all layers are trained"),
+                                     ("batch-size", "many", "'batch_size' is 'many'; it is a whole number"),
+                                     ("weight-bridge-mode", "shared", "possible is none"), ("atropos-url", "8000", "it is http://HOST:PORT")]:
+            code, said = try_(f"--{option}", value)
+            self.assertEqual(code, 2, said)
+            self.assertIn(words, said)
+        example = os.path.join(ROOT, "examples/atropos.yaml")
+        said = subprocess.run([ROLLCALL, "train", example, "--model-name", self.task.path("model"), "--device", "cpu:0", "--seq-len", "400", "--dry-run"], capture_output=True,
+                              text=True, timeout=LIMIT)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertIn("optimizer step: 16 prompts", said.stdout)    # 64 sequences, of which four make a group
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "workers/serve/atropos.h"
+#include "workers/serve/atropos_client.h"
 #include "workers/serve/atropos_group.h"
 #include "workers/serve/atropos_pack.h"
 
@@ -678,6 +679,42 @@ static void a_posted_group_becomes_what_the_run_trains_on(UNUSED void **state)
     }
 }
 
+static void an_answer_to_batch_is_groups_or_nothing_yet_or_an_error(UNUSED void **state)
+{
+#define ONE "{\"tokens\":[[1,2]],\"masks\":[[-100,2]],\"scores\":[1.5]}"
+    static const struct {
+        const char *text;
+        int64_t n;
+        bool ok, registered;
+        const char *why;
+    } cases[] = {
+        { "{\"batch\":[" ONE "," ONE "]}", 2, true, true, "as Python's server prints it" },
+        { "{\"batch\":[" ONE "]}\n", 1, true, true, "with an end of line" },
+        { "{ \"batch\" : [ " ONE " ] }", 1, true, true, "printed by somebody else" },
+        { "{\"x\":1,\"batch\":[" ONE "]}", 1, true, true, "with more fields" },
+        { "{\"batch\":null}", 0, true, true, "nothing yet" },
+        { "{\"batch\":[]}", 0, true, true, "nothing in it" },
+        { "{\"status\":\"error\",\"message\":\"Trainer not registered. Call /register first.\",\"batch\":[]}", 0, true, false,
+          "restarted" },
+        { "{\"batch\":[" ONE "", 0, false, true, "cut off" },
+        { "{\"batch\":[{\"tokens\":[[1]]}]}", 0, false, true, "no group" },
+        { "{\"batch\":7}", 0, false, true, "no list" },
+        { "[]", 0, false, true, "no object" },
+        { "", 0, false, true, "empty" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct scored **g = NULL;
+        int64_t n = -1;
+        bool registered;
+        bool ok = atropos_batch_read(cases[i].text, strlen(cases[i].text), &g, &n, &registered, &err);
+        if (ok != cases[i].ok || (ok && (n != cases[i].n || registered != cases[i].registered)))
+            fail_msg("%s: %d, %d groups", cases[i].why, ok, (int)n);
+        for (int64_t k = 0; ok && k < n; k++)
+            scored_drop(g[k]);
+        free(g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -692,6 +729,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_folder_does_not_grow_with_what_was_fetched, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(an_item_keeps_its_group_over_a_kill, folder_setup, folder_teardown),
         cmocka_unit_test(a_posted_group_becomes_what_the_run_trains_on),
+        cmocka_unit_test(an_answer_to_batch_is_groups_or_nothing_yet_or_an_error),
         cmocka_unit_test(memory_is_bounded),
         cmocka_unit_test(a_silent_environment_does_not_hold_up_batches),
         cmocka_unit_test(status_counts_as_atropos_does),

@@ -1,8 +1,9 @@
 /* rollcall environments (internal): the door of a run that trains on what environments post
  *
- * To environments it is Atropos' API server (atropos_routes.h); to the controller it is a worker that produces: it asks for work,
+ * To environments it is Atropos' API server (atropos_routes.h), or the trainer of another such server that they post to
+ * (atropos_client.h): a batch fetched there is posted here. To the controller it is a worker that produces: it asks for work,
  * and each item it is given gets the oldest posted group that waits. Two threads share the posted groups under door.lock:
- * libmicrohttpd's posts and answers, this one gives groups to items.
+ * libmicrohttpd's (or the client's) posts and answers, this one gives groups to items.
  *
  * Each group is trained on once:
  * 1. A post is answered when it is in the log, RUN/environments (atropos_log.h).
@@ -28,6 +29,7 @@
 #include "workers/engine/model/config.h"
 #include "workers/process/process.h"
 #include "workers/serve/atropos.h"
+#include "workers/serve/atropos_client.h"
 #include "workers/serve/atropos_group.h"
 #include "workers/serve/atropos_routes.h"
 #include "workers/serve/web.h"
@@ -58,10 +60,13 @@ struct door {
     struct peer *controller;
     struct run_config config;
     struct posted_rules rules;
-    pthread_mutex_t lock;    // guards: routes.state, step
+    pthread_mutex_t lock;    // guards: routes.state, step, n_hungry, hindrance
     struct atropos_door routes;
-    struct web *web;
-    int64_t step;    // the run's, as last heard
+    struct web *web;                  // one of these two
+    struct atropos_client *client;    //
+    int64_t step;                     // the run's, as last heard
+    int n_hungry;                     // items without a group, for the client
+    char hindrance[160];              // what the client waits for; "": a batch
     /* used by the loop */
     struct lease lease[LEASE_MAX];
     int n_lease;
@@ -91,6 +96,60 @@ static bool group_fits(void *ctx, struct scored *g, struct error *err)
 static void groups_posted(void *ctx)
 {
     process_wake(&((struct door *)ctx)->process);
+}
+
+/* ---- called by the client's thread */
+static bool batch_wanted(void *ctx, int64_t *step)
+{
+    struct door *d = ctx;
+    pthread_mutex_lock(&d->lock);
+    *step = d->step;
+    bool wanted = d->n_hungry > 0 && atropos_queued(d->routes.state) == 0;    // more would only age here
+    pthread_mutex_unlock(&d->lock);
+    return wanted;
+}
+
+/* Drop the groups that cannot be trained on: there is nobody to tell but the operator. */
+static void groups_sift(struct door *d, struct scored **g, int64_t *n)
+{
+    struct error err, why = { 0 };
+    int64_t kept = 0, came = *n;
+    for (int64_t i = 0; i < came; i++) {
+        if (group_fits(d, g[i], &err)) {
+            g[kept++] = g[i];
+        } else {
+            why = kept == i ? err : why;    // the first
+            scored_drop(g[i]);
+        }
+    }
+    *n = kept;
+    if (kept < came)
+        log_warn("%" PRId64 " of a batch's %" PRId64 " groups cannot be trained on; the first: %s", came - kept, came, why.text);
+}
+
+static bool batch_take(void *ctx, struct scored **g, int64_t *n, struct error *err)
+{
+    struct door *d = ctx;
+    struct atropos_posted posted;
+    pthread_mutex_lock(&d->lock);
+    groups_sift(d, g, n);
+    for (int64_t i = 0; i < *n; i++)
+        scored_hold(g[i]);    // the state's references; the client's are dropped when it has them
+    bool ok = *n == 0 || atropos_post(d->routes.state, g, *n, &posted, err);
+    for (int64_t i = 0; ok && i < *n; i++)
+        scored_drop(g[i]);
+    pthread_mutex_unlock(&d->lock);
+    process_wake(&d->process);
+    return ok;
+}
+
+static void client_says(void *ctx, const char *text)
+{
+    struct door *d = ctx;
+    pthread_mutex_lock(&d->lock);
+    snprintf(d->hindrance, sizeof d->hindrance, "%s", text);
+    pthread_mutex_unlock(&d->lock);
+    process_wake(&d->process);
 }
 
 /* ---- groups for items */
@@ -148,10 +207,12 @@ static void leases_tick(struct door *d)
     struct error err;
     int64_t now = clock_ms();
     bool none = false;
+    int n_hungry = 0;
     for (int i = 0; i < d->n_lease; i++) {
         struct lease *l = &d->lease[i];
         if (!l->has_group && (none || !lease_fill(d, l))) {
             none = true;    // the oldest group is the oldest item's
+            n_hungry++;
             continue;
         }
         if (l->open || now < l->again_ms)
@@ -159,6 +220,12 @@ static void leases_tick(struct door *d)
         l->open = peer_ask(d->controller, &l->msg, GROUP_LIMIT_MS, l->tag, &err);
         l->again_ms = now + REPEAT_MS;
     }
+    pthread_mutex_lock(&d->lock);
+    bool hungrier = n_hungry > 0 && d->n_hungry == 0;
+    d->n_hungry = n_hungry;
+    pthread_mutex_unlock(&d->lock);
+    if (hungrier)
+        atropos_client_wake(d->client);
 }
 
 /* The controller has taken an item's group, or does not want it. */
@@ -333,10 +400,16 @@ static int64_t door_due(const struct door *d)
 static void door_tell(struct door *d)
 {
     bool sends = false;
+    char hindrance[sizeof d->hindrance];
+    pthread_mutex_lock(&d->lock);
+    memcpy(hindrance, d->hindrance, sizeof hindrance);
+    pthread_mutex_unlock(&d->lock);
     for (int i = 0; i < d->n_lease; i++)
         sends = sends || d->lease[i].has_group;
     if (sends)
         process_phase(&d->process, "waiting", "controller to take groups");
+    else if (d->n_lease > 0 && d->client)
+        process_phase(&d->process, "waiting", hindrance[0] ? hindrance : "the Atropos API to form a batch");
     else if (d->n_lease > 0)
         process_phase(&d->process, "waiting", "environments to post groups");
     else
@@ -423,8 +496,23 @@ static bool web_open(struct door *d, const struct environments *e, char token[BE
     return true;
 }
 
+static bool client_open(struct door *d, const struct environments *e, struct error *err)
+{
+    struct atropos_client_config config = { .url = e->url,
+                                            .token_file = e->token_file[0] ? e->token_file : NULL,
+                                            .wants = batch_wanted,
+                                            .take = batch_take,
+                                            .says = client_says,
+                                            .ctx = d };
+    trainer_of(d, &config.trainer);
+    if (e->token_file[0])
+        secret_process();
+    return (d->client = atropos_client_new(&config, err)) != NULL;
+}
+
 static void door_free(struct door *d)
 {
+    atropos_client_free(d->client);
     if (d->web)
         web_close(d->web);
     web_free(d->web);
@@ -461,7 +549,8 @@ static bool environments_cmd(int argc, char **argv, struct error *err)
     TRY(process_init(&d->process, run_dir, name, err));
     process_pace(&d->process, d->config.heartbeat_s);
     TRY(d->controller = peer_new(d->process.transport, "controller", err));
-    TRY(state_open(d, err) && web_open(d, &e, token, err));
+    TRY(state_open(d, err));
+    TRY(e.url[0] ? client_open(d, &e, err) : web_open(d, &e, token, err));
     d->process.gauges = gauges_write;
     d->process.ctx = d;
     door_loop(d);
