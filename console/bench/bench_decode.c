@@ -258,6 +258,7 @@ bool bench_decode(int argc, char **argv, struct error *err)
         .watch = b.mean ? sample_ends : NULL,
         .watch_ctx = &b,
     };
+    model_length_set(b.tool.model, config.max_seq_tok);
     TRY((g = generator_new(&config, err)) != NULL);
     TRY(round_run(&b, g, prompt, &times[0], &kept, err));    // warm-up, and the tokens to check
     TRY(group_check(&b, kept, &same, err));

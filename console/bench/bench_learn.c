@@ -193,6 +193,8 @@ static float *gradient_there(struct learn *l, enum dtype dtype, struct group *co
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     struct device *dev = device_new(l->against, 0, err);
     struct model *m = dev ? model_load(l->tool.dir, dev, dtype, err) : NULL;
+    if (m)
+        model_length_set(m, l->prompts.max_tok + l->max_new);
     struct trainer *t = NULL;
     set.token_budget_max = l->token_budget;
     if (m) {
@@ -327,6 +329,7 @@ static bool learn_open(struct learn *l, enum algo algo, struct trainer_hyper *h,
                                    .max_item = l->batch,
                                    .max_seq_tok = 256 + l->max_new };
     struct reward_config rc = { .type = "boxed", .max_new_tok = l->max_new };
+    model_length_set(l->tool.model, gc.max_seq_tok);
     l->prompts = (struct prompt_maker){ .encoder = l->tool.encoder, .template = l->tool.template, .max_tok = 256 };
     l->rng = (uint64_t)l->seed;
     return (l->train = dataset_open(l->train_path, NULL, err)) && (l->eval = dataset_open(l->eval_path, NULL, err))

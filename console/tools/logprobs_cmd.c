@@ -19,7 +19,7 @@ struct request {
 struct logprobs {
     struct tool_model tool;
     const char *input;
-    int64_t batch_tok;
+    int64_t batch_tok, max_len;
     struct request *request;    // (n_request)
     int64_t n_request;
     // one packed batch
@@ -139,6 +139,7 @@ static bool requests_run(struct logprobs *l, struct error *err)
         goto out;
     }
     struct run_limits limits = { .max_tok = l->max_tok, .max_seq = l->max_seq, .max_seq_tok = longest };
+    model_length_set(l->tool.model, MAX(longest, l->max_len));
     TRY((run = model_run_new(l->tool.model, &limits, err)) != NULL);
     for (int64_t first = 0, next; first < l->n_request; first = next) {
         struct model_batch batch;
@@ -164,6 +165,8 @@ static bool logprobs_cmd(int argc, char **argv, struct error *err)
          "input; T 1)"},
         {"batch-tokens", NULL, CLI_I64, &l.batch_tok, "N",
          "tokens in one pass (default 4096); changes the speed, never the result"},
+        {"max-model-len", NULL, CLI_I64, &l.max_len, "N",
+         "longest sequence of the run that drew them (default: of the input); longrope has other frequencies for long ones"},
     };
     // clang-format on
     struct cli cli = { .command = "rollcall logprobs",
@@ -178,6 +181,8 @@ static bool logprobs_cmd(int argc, char **argv, struct error *err)
         return true;
     if (l.batch_tok < 1 || l.batch_tok > 1 << 24)
         return error_set(err, ERR_USAGE, "--batch-tokens is %" PRId64 "; it must be between 1 and %d", l.batch_tok, 1 << 24);
+    if (l.max_len < 0)
+        return error_set(err, ERR_USAGE, "--max-model-len is %" PRId64 "; it must be at least 1, or 0 for the longest line", l.max_len);
     TRY(tool_model_load(&l.tool, false, err));
     TRY(requests_read(&l, err));
     TRY(l.n_request == 0 || requests_run(&l, err));

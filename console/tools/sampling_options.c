@@ -60,5 +60,6 @@ struct generator *sampling_options_engine(const struct sampling_options *o, cons
         .max_item = max_item,
         .max_seq_tok = MAX(2, MIN(max_pos, longest + MIN(o->max_new_tok, max_pos))),
     };
+    model_length_set(t->model, config.max_seq_tok);
     return generator_new(&config, err);
 }

@@ -145,6 +145,7 @@ static bool sft_all(const struct sft_options *o, struct stage_spec *spec, int n_
     TRY(m = model_load(o->model, dev, dtype, err));
     TRY(tokenizer_fits(tok, model_config(m)->vocab, o->model, err));
     model_n_live_set(m, tokenizer_n_id(tok));
+    model_length_set(m, max_tok);
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     set.token_budget_max = o->token_budget;
     set.adam_beta1 = o->beta1;

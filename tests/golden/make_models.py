@@ -73,6 +73,12 @@ MODELS = {
                   original_max_position_embeddings=64, partial_rotary_factor=0.75, rope_scaling=dict(
                       rope_type="longrope", short_factor=[1 + 0.1 * k for k in range(6)], long_factor=[2.0 + k for k in range(6)]),
                   **NO_TOKENS, **COMMON)),
+    # all sequences are longer than 4
+    "phi3-longer": (Phi3ForCausalLM, Phi3Config(num_attention_heads=2, num_key_value_heads=1, rope_theta=1e4, tie_word_embeddings=True,
+                    original_max_position_embeddings=4, rope_scaling=dict(
+                        rope_type="longrope", attention_factor=1.2, short_factor=[1 + 0.1 * k for k in range(8)],
+                        long_factor=[2.0 + k for k in range(8)]),
+                    **NO_TOKENS, **COMMON)),
     "gemma2": (Gemma2ForCausalLM, Gemma2Config(num_attention_heads=2, num_key_value_heads=1, head_dim=32, query_pre_attn_scalar=24,
                sliding_window=5, attn_logit_softcapping=2.0, final_logit_softcapping=3.0, **NO_TOKENS, **COMMON)),
     "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(num_attention_heads=2, num_key_value_heads=1, head_dim=16, query_pre_attn_scalar=24,

@@ -103,6 +103,20 @@ static const struct model_config shapes[] = {
      .qk_norm = true,
      .qk_norm_wide = true,
      .initializer_range = 0.3},
+    // Phi-3.5's: some sequences are longer than the original 64 positions, others are not
+    {.family = FAMILY_PHI3,
+     .n_layer = 2,
+     .d_model = 64,
+     .n_head = 2,
+     .n_kv_head = 1,
+     .d_head = 32,
+     .d_ff = 100,
+     .vocab = 288,
+     .max_pos = 512,
+     .rms_eps = 1e-5,
+     .rope = {.theta = 1e4, .partial = 0.5, .type = ROPE_LONG, .factor = 8, .attention_factor = 1.2, .original_max_pos = 64, .n_ext = 8,
+              .short_ext = {1, 1, 1, 1, 1, 1, 1, 1}, .long_ext = {2, 3, 4, 5, 6, 7, 8, 9}},
+     .initializer_range = 0.3},
 };
 // clang-format on
 
@@ -144,6 +158,7 @@ static bool engine_open(struct engine *e, const struct model_config *c, enum dty
     }
     if (!(e->m = model_new_random(c, 3, e->dev, dtype, &err)))
         fail_msg("%s", err.text);
+    model_length_set(e->m, 128);
     return true;
 }
 

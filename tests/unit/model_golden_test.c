@@ -11,14 +11,15 @@
 #include <string.h>
 #include "protocol/base/file.h"
 #include "tests/unit/golden_model.h"
+#include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
 
-static const char *const names[] = { "qwen2-tied",   "qwen2-untied", "qwen3-tied",     "qwen3-untied", "llama-scaled",
-                                     "llama-tied",   "qwen2-yarn",   "mistral-linear", "granite",      "smollm3",
-                                     "llama-biased", "olmo2",        "olmo3",          "phi3",         "phi3-long",
-                                     "gemma2",       "gemma3",       "mistral-window", "qwen2-window" };
+static const char *const names[] = { "qwen2-tied",   "qwen2-untied", "qwen3-tied",     "qwen3-untied",   "llama-scaled",
+                                     "llama-tied",   "qwen2-yarn",   "mistral-linear", "granite",        "smollm3",
+                                     "llama-biased", "olmo2",        "olmo3",          "phi3",           "phi3-long",
+                                     "phi3-longer",  "gemma2",       "gemma3",         "mistral-window", "qwen2-window" };
 static const char *const devices[] = { "ref", "cpu:0" };
 static void golden_open(struct golden *g, const char *name, const char *device, enum dtype dtype)
 {
@@ -27,6 +28,7 @@ static void golden_open(struct golden *g, const char *name, const char *device, 
     snprintf(g->dir, sizeof g->dir, "%s/golden/models/%s", data_dir(), name);
     if (!(g->dev = device_new(device, 2, &err)) || !(g->m = model_load(g->dir, g->dev, dtype, &err)))
         fail_msg("%s", err.text);
+    model_length_set(g->m, MAX_TOK);
     golden_read(g);
 }
 
@@ -206,24 +208,26 @@ static void rope_frequencies_are_transformers(UNUSED void **state)
     assert_true(dir_remove(dir, &err));
 }
 
-/* Where what the model sees would depend on the length beyond its positions, there is no sequence that long: frequencies of dynamic
- * RoPE and of longrope. Other models score it. */
+/* Where what the model sees would depend on the length beyond its positions, there is no sequence that long: with frequencies of
+ * dynamic RoPE, and with the short ones of longrope. Other models score it. */
 static void some_models_end_with_their_positions(UNUSED void **state)
 {
-    static const char *const wants[] = { NULL, "with dynamic RoPE at most 'max_position_embeddings' 8", NULL,
-                                         "with longrope at most 'original_max_position_embeddings' 8" };
+    static const char *const wants[] = { NULL, "with dynamic RoPE at most 8", NULL, "with the short frequencies of longrope at most 8",
+                                         NULL };
     for (size_t k = 0; k < ARRAY_SIZE(wants); k++) {
         struct error err = { 0 };
         struct model_config c = *config_shape("starter", &err);
         c.max_pos = 8;
-        c.rope.type = k == 1 ? ROPE_DYNAMIC : k == 3 ? ROPE_LONG : ROPE_DEFAULT;
+        c.rope.type = k == 1 ? ROPE_DYNAMIC : k >= 3 ? ROPE_LONG : ROPE_DEFAULT;
         for (int i = 0; i < ROPE_PAIRS_MAX; i++)
-            c.rope.short_ext[i] = 1;
+            c.rope.short_ext[i] = c.rope.long_ext[i] = 1;
         c.rope.factor = 2;
+        c.rope.original_max_pos = 8;
         c.window = k == 2 ? 8 : 0;    // a window ends nothing
         c.slides[0] = 1;
         struct device *dev = device_new("ref", 1, &err);
         struct model *m = model_new_random(&c, 1, dev, DT_F32, &err);
+        model_length_set(m, k == 4 ? 9 : 8);
         struct run_limits lim = { .max_tok = 16, .max_seq = 1, .max_seq_tok = 16 };
         struct model_run *r = model_run_new(m, &lim, &err);
         int32_t token[9] = { 0 }, target[9] = { 0 };
@@ -236,6 +240,13 @@ static void some_models_end_with_their_positions(UNUSED void **state)
             struct model_batch b = { .n_seq = 1, .n_tok = n, .token = token, .cu_tok = cu };
             bool ok = model_score(r, &b, target, temperature, logp, NULL, &err);
             assert_int_equal(ok, n == 8 || !wants[k]);
+            struct generator_config gc = { .model = m, .max_seq = 1, .max_item = 1, .max_seq_tok = n };
+            struct error why = { 0 };
+            struct generator *g = generator_new(&gc, &why);
+            assert_int_equal(!g, n == 9);    // none goes beyond max_position_embeddings
+            if (n == 9 && k == 3)
+                assert_non_null(strstr(why.text, "longer than the 8 that the model's frequencies hold for"));
+            generator_free(g);
         }
         if (wants[k] && !strstr(err.text, wants[k]))
             fail_msg("\"%s\" does not say \"%s\"", err.text, wants[k]);

@@ -133,12 +133,12 @@ static bool same_config(const struct model_config *x, const struct model_config 
     bool rope = same_rope(&x->rope, &y->rope) && x->has_rope_local == y->has_rope_local && same_rope(&x->rope_local, &y->rope_local);
     return rope && x->family == y->family && x->n_layer == y->n_layer && x->d_model == y->d_model && x->n_head == y->n_head
            && x->n_kv_head == y->n_kv_head && x->d_head == y->d_head && x->d_ff == y->d_ff && x->vocab == y->vocab
-           && x->max_pos == y->max_pos && x->max_pos_said == y->max_pos_said && x->norm_place == y->norm_place
-           && x->norm_form == y->norm_form && x->act == y->act && x->fused_names == y->fused_names && x->qk_norm_wide == y->qk_norm_wide
-           && memcmp(x->slides, y->slides, sizeof x->slides) == 0 && x->attn_cap == y->attn_cap && x->logit_cap == y->logit_cap
-           && x->query_scalar == y->query_scalar && x->embed_root == y->embed_root && x->rms_eps == y->rms_eps && x->tied == y->tied
-           && x->qkv_bias == y->qkv_bias && x->o_bias == y->o_bias && x->mlp_bias == y->mlp_bias && x->qk_norm == y->qk_norm
-           && x->window == y->window && memcmp(x->no_rope, y->no_rope, sizeof x->no_rope) == 0 && x->has_multipliers == y->has_multipliers
+           && x->max_pos == y->max_pos && x->norm_place == y->norm_place && x->norm_form == y->norm_form && x->act == y->act
+           && x->fused_names == y->fused_names && x->qk_norm_wide == y->qk_norm_wide && memcmp(x->slides, y->slides, sizeof x->slides) == 0
+           && x->attn_cap == y->attn_cap && x->logit_cap == y->logit_cap && x->query_scalar == y->query_scalar
+           && x->embed_root == y->embed_root && x->rms_eps == y->rms_eps && x->tied == y->tied && x->qkv_bias == y->qkv_bias
+           && x->o_bias == y->o_bias && x->mlp_bias == y->mlp_bias && x->qk_norm == y->qk_norm && x->window == y->window
+           && memcmp(x->no_rope, y->no_rope, sizeof x->no_rope) == 0 && x->has_multipliers == y->has_multipliers
            && memcmp(&x->multiplier, &y->multiplier, sizeof x->multiplier) == 0 && x->bos == y->bos && x->n_eos == y->n_eos
            && x->eos[0] == y->eos[0];
 }
@@ -230,7 +230,7 @@ static void traits_follow_the_family(UNUSED void **state)
                              "\"long_factor\":[1,1,1,1,1,1,1,1],\"short_factor\":[1,1,1,1,1,1,1,2]}," SIZES "}",
                              "c", &err));
     assert_true(c.fused_names && c.window == 0 && c.rope.type == ROPE_LONG && c.rope.short_ext[7] == 2 && c.rope.factor == 4
-                && c.max_pos == 1024 && c.max_pos_said == 4096);
+                && c.max_pos == 4096 && c.rope.original_max_pos == 1024);
     static const struct {
         const char *text, *want;
     } cases[] = {

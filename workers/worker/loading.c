@@ -114,12 +114,17 @@ static bool models_load(struct engine *e, struct error *err)
     if (!(e->model = model_open(e, dtype, err)) || !tokenizer_fits(e->prompts.tokenizer, model_config(e->model)->vocab, c->model, err))
         return false;
     model_n_live_set(e->model, n_id);
+    model_length_set(e->model, c->max_prompt_tokens + c->max_new_tokens);
+    if (model_config(e->model)->rope.is_long)
+        log_info("longrope frequencies=long max_seq_tok=%" PRId64 " original_max_position_embeddings=%" PRId64,
+                 c->max_prompt_tokens + c->max_new_tokens, model_config(e->model)->rope.original_max_pos);
     if (has_adapter(e) && !adapter_open(e, err))
         return false;
     if (e->trains && c->beta > 0) {    // the base without its adapter is the reference
         if (!(e->ref = has_adapter(e) ? model_view(e->model, err) : model_load(c->model, e->dev, dtype, err)))
             return false;
         model_n_live_set(e->ref, n_id);
+        model_length_set(e->ref, c->max_prompt_tokens + c->max_new_tokens);
     }
     if (e->trains && e->produces && c->n_behind > 0) {
         if (!(e->sampler = model_new_like(e->model, err)))

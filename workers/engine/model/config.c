@@ -384,9 +384,6 @@ static bool object_read(struct model_config *c, const struct fields *r, struct e
     if (!rope_read(&c->rope, &c->rope_local, r, &f->rope, c->max_pos, c->d_head, err) || !no_rope_read(r, f, c, err)
         || !window_read(r, f, c, err) || !multipliers_read(r, f, c, err) || !gemma_read(r, f, c, err))
         return false;
-    int64_t said = c->max_pos;
-    c->max_pos = rope_max_pos(&c->rope, said);
-    c->max_pos_said = said > c->max_pos ? said : 0;
     c->tied = f->tied;
     if (field_given(r, "tie_word_embeddings") && !field_bool(r, "tie_word_embeddings", &c->tied, err))
         return false;
@@ -539,10 +536,9 @@ bool config_save(const struct model_config *c, const char *dir, const char *dtyp
                           f->architecture, "model_type", f->model_type, "num_hidden_layers", (json_int_t)c->n_layer, "hidden_size",
                           (json_int_t)c->d_model, "num_attention_heads", (json_int_t)c->n_head, "num_key_value_heads",
                           (json_int_t)c->n_kv_head, "head_dim", (json_int_t)c->d_head, "intermediate_size", (json_int_t)c->d_ff,
-                          "vocab_size", (json_int_t)c->vocab, "max_position_embeddings",
-                          (json_int_t)(c->max_pos_said ? c->max_pos_said : c->max_pos), "rms_norm_eps", c->rms_eps, "tie_word_embeddings",
-                          (int)c->tied, "attention_bias", (int)c->o_bias, act_key(f), act_name(c->act), "attention_dropout", 0.0,
-                          "torch_dtype", dtype, "use_cache", 1, "initializer_range", c->initializer_range);
+                          "vocab_size", (json_int_t)c->vocab, "max_position_embeddings", (json_int_t)c->max_pos, "rms_norm_eps", c->rms_eps,
+                          "tie_word_embeddings", (int)c->tied, "attention_bias", (int)c->o_bias, act_key(f), act_name(c->act),
+                          "attention_dropout", 0.0, "torch_dtype", dtype, "use_cache", 1, "initializer_range", c->initializer_range);
     bool built = j != NULL;
     built = built && rope_write(&c->rope, &c->rope_local, &f->rope, j) && traits_write(c, j);
     if (c->bos >= 0)

@@ -33,14 +33,13 @@ enum norm_place {
 struct model_config {
     enum model_family family;
     int64_t n_layer;
-    int64_t d_model;         // hidden_size
-    int64_t n_head;          // query heads
-    int64_t n_kv_head;       // divides n_head
-    int64_t d_head;          // head_dim; n_head * d_head need not be d_model (Qwen3)
-    int64_t d_ff;            // intermediate_size
-    int64_t vocab;           // rows of the embedding; may be more than the tokenizer's ids
-    int64_t max_pos;         // longest sequence: max_position_embeddings, or fewer, see rope_max_pos
-    int64_t max_pos_said;    // max_position_embeddings where it is more; 0: max_pos
+    int64_t d_model;      // hidden_size
+    int64_t n_head;       // query heads
+    int64_t n_kv_head;    // divides n_head
+    int64_t d_head;       // head_dim; n_head * d_head need not be d_model (Qwen3)
+    int64_t d_ff;         // intermediate_size
+    int64_t vocab;        // rows of the embedding; may be more than the tokenizer's ids
+    int64_t max_pos;      // max_position_embeddings
     double rms_eps;
     struct rope rope;
     bool has_rope_local;    // layers with a window have frequencies of their own:

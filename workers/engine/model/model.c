@@ -343,6 +343,11 @@ struct model *model_new_like(const struct model *m, struct error *err)
     return n;
 }
 
+void model_length_set(struct model *m, int64_t n_tok)
+{
+    m->c.rope.is_long = m->c.rope.type == ROPE_LONG && n_tok > m->c.rope.original_max_pos;
+}
+
 /* ---- inspection */
 const struct model_config *model_config(const struct model *m)
 {

@@ -51,6 +51,12 @@ void model_n_live_set(struct model *m, int64_t n_live);
  * model is made: in the device's own order. Other parts give other bits; sampler and trainer must have the same. Models with the same
  * parts have the same bits on any team (team.h). Before an adapter, a team or a run is made. */
 MUST_USE bool model_parts_set(struct model *m, int parts, struct error *err);
+/* No sequence will have more than n_tok tokens, prompt and completion. longrope takes its long frequencies for all sequences if that is
+ * more than original_max_position_embeddings, else its short ones, which stand until this is called. The choice is one for sampler, trainer
+ * and reference: call it before a run, a copy or an adapter is made of the model. transformers chooses in each call by its longest
+ * sequence; then a token's log-prob would depend on what comes after it, and pages of a prompt could not be kept. vLLM chooses like
+ * this, by max_model_len. */
+void model_length_set(struct model *m, int64_t n_tok);
 /* The whole weight arena (device), which is what is published; of a model with an adapter the adapter's (lora.h), and so for
  * everything below that is about weights, tensors, the flat order and its pieces. Equal weights are equal bytes. After writing into it
  * call model_weights_changed, which makes the back end repack its matrices. */

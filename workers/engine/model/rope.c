@@ -240,9 +240,11 @@ int64_t rope_dims(const struct rope *r, int64_t d_head)
     return r->partial > 0 ? (int64_t)((double)d_head * r->partial) : d_head;
 }
 
-int64_t rope_max_pos(const struct rope *r, int64_t max_pos)
+int64_t rope_longest(const struct rope *r, int64_t max_pos)
 {
-    return r->type == ROPE_LONG && r->original_max_pos < max_pos ? r->original_max_pos : max_pos;
+    if (r->type == ROPE_LONG && !r->is_long)
+        return MIN(r->original_max_pos, max_pos);
+    return r->type == ROPE_DYNAMIC ? max_pos : INT64_MAX;
 }
 
 /* Llama 3.1's: long waves are slowed down by the factor, short ones stay, those between are blended. */
@@ -306,7 +308,7 @@ double rope_inv_freq(const struct rope *r, int64_t d, double *inv_freq)
         else if (r->type == ROPE_LLAMA3)
             inv_freq[i] = llama3(r, inv_freq[i]);
         else if (r->type == ROPE_LONG)
-            inv_freq[i] /= r->short_ext[i];
+            inv_freq[i] /= r->is_long ? r->long_ext[i] : r->short_ext[i];
     }
     if (r->type == ROPE_LONG)
         return long_attention(r);

@@ -26,8 +26,9 @@ struct rope {
     bool no_truncate;                            // yarn: the blend's bounds are not whole pairs
     int64_t original_max_pos;                    // llama3, yarn and longrope: positions before the scaling
     int64_t n_ext;                               // longrope: numbers in each of the next two, half of what turns
-    double short_ext[ROPE_PAIRS_MAX];            // frequencies are divided by these in sequences of up to original_max_pos
-    double long_ext[ROPE_PAIRS_MAX];             // ... in longer ones, which are not supported; kept to be written again
+    bool is_long;                                // longrope: long_ext is in use, see model_length_set
+    double short_ext[ROPE_PAIRS_MAX];            // frequencies are divided by these where no sequence exceeds original_max_pos
+    double long_ext[ROPE_PAIRS_MAX];             // ... and by these where one may
 };
 
 /* What a family expects to read. */
@@ -48,10 +49,9 @@ MUST_USE bool rope_read(struct rope *r, struct rope *local, const struct fields 
 MUST_USE bool rope_write(const struct rope *r, const struct rope *local, const struct rope_family *f, json_t *config);
 /* How many of a head's dimensions turn. */
 int64_t rope_dims(const struct rope *r, int64_t d_head);
-/* Longest sequence that the frequencies hold for, of max_pos. The reference changes those of dynamic with the longest sequence seen,
- * and those of longrope with each sequence's length; then a token's log-prob would depend on others, and the pages of a prompt could
- * not be kept. So there are none longer than those whose frequencies are the first ones. */
-int64_t rope_max_pos(const struct rope *r, int64_t max_pos);
+/* Longest sequence that the frequencies hold for; those of default, linear, yarn and llama3 hold for all, INT64_MAX. max_pos:
+ * max_position_embeddings. */
+int64_t rope_longest(const struct rope *r, int64_t max_pos);
 /* Write the inverse frequencies where d dimensions turn, (d / 2) doubles, and return the factor of cos and sin (transformers 5,
  * modeling_rope_utils.py; yarn: arXiv 2309.00071; longrope: arXiv 2402.13753). */
 double rope_inv_freq(const struct rope *r, int64_t d, double *inv_freq);

@@ -17,12 +17,10 @@ static bool batch_upload(struct model_run *r, const struct model_batch *b, struc
         if (len < 1 || len > r->lim.max_seq_tok)
             return error_set(err, ERR_SHAPE, "sequence %" PRId64 " has %" PRId64 " tokens; from 1 to %" PRId64 " are possible", s, len,
                              r->lim.max_seq_tok);
-        bool long_rope = r->m->c.rope.type == ROPE_LONG;
-        if ((long_rope || r->m->c.rope.type == ROPE_DYNAMIC) && len > r->m->c.max_pos)    // see rope_max_pos
-            return error_set(err, ERR_UNSUPPORTED,
-                             "sequence %" PRId64 " has %" PRId64 " tokens; with %s at most '%s' %" PRId64 " are supported", s, len,
-                             long_rope ? "longrope" : "dynamic RoPE",
-                             long_rope ? "original_max_position_embeddings" : "max_position_embeddings", r->m->c.max_pos);
+        if (len > rope_longest(&r->m->c.rope, r->m->c.max_pos))
+            return error_set(err, ERR_UNSUPPORTED, "sequence %" PRId64 " has %" PRId64 " tokens; with %s at most %" PRId64 " are supported",
+                             s, len, r->m->c.rope.type == ROPE_LONG ? "the short frequencies of longrope" : "dynamic RoPE",
+                             rope_longest(&r->m->c.rope, r->m->c.max_pos));
         for (int64_t i = 0; i < len; i++)
             r->host_i[b->cu_tok[s] + i] = (int32_t)i;
     }

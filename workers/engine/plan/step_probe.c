@@ -183,6 +183,8 @@ static bool model_probe(const struct model_config *c, struct device *dev, enum d
 {
     struct model *m = model_new_empty(c, dev, dtype, err);
     *cost = (struct step_cost){ INFINITY, INFINITY, INFINITY };
+    if (m)
+        model_length_set(m, c->max_pos);    // which frequencies does not matter here
     bool ok = m && (!load->lora || model_lora_new(m, load->lora, 1, true, err)) && sampling_probe(m, load, limit_s / 2, cost, err)
               && training_probe(m, load, limit_s / 2, cost, err);
     model_free(m);

@@ -199,6 +199,11 @@ struct generator *generator_new(const struct generator_config *config, struct er
     }
     g->config.max_seq = max_seq_of(g->dev, config->max_seq);
     g->behind = config->behind == BEHIND_ALWAYS || (config->behind == BEHIND_AUTO && !g->dev->host_memory);
+    if (config->max_seq_tok > rope_longest(&mc->rope, mc->max_pos)) {
+        error_set(err, ERR_SHAPE, "sequences of %" PRId64 " tokens are longer than the %" PRId64 " that the model's frequencies hold for",
+                  config->max_seq_tok, rope_longest(&mc->rope, mc->max_pos));
+        goto out;
+    }
     if (config->max_seq_tok > mc->max_pos) {
         error_set(err, ERR_SHAPE, "sequences of %" PRId64 " tokens are longer than the model's max_position_embeddings of %" PRId64,
                   config->max_seq_tok, mc->max_pos);
