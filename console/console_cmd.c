@@ -34,9 +34,15 @@ static void farewell_print(const struct model *m, const char *run_dir)
         printf("  it continues; come back with: rollcall console %s\n", run_dir);
 }
 
+/* A live run through its agent, another from its folder. */
+static struct feed *feed_open(const char *run_dir, bool read_only, struct model *m, struct error *err)
+{
+    return run_is_live(run_dir) ? link_new(run_dir, read_only, m, clock_ns(), err) : record_new(run_dir, m, clock_ns(), err);
+}
+
 /* Open a run on the screen or print it line by line; the console's own end is never the run's. */
-static bool run_watch(const char *run_dir, bool read_only, const struct console_options *o, const struct batch_config *batch,
-                      const struct watch_options *watch, struct error *err)
+static bool run_watch(const char *run_dir, const char *with_dir, bool read_only, const struct console_options *o,
+                      const struct batch_config *batch, const struct watch_options *watch, struct error *err)
 {
     /* the transport's threads inherit the mask: a signal must reach only the loop's signalfd, and no thread that it would kill */
     static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGCONT };
@@ -48,13 +54,21 @@ static bool run_watch(const char *run_dir, bool read_only, const struct console_
     struct model *m = model_new(err);
     if (!m)
         return false;
-    bool live = run_is_live(run_dir);
-    struct feed *feed = live ? link_new(run_dir, read_only, m, clock_ns(), err) : record_new(run_dir, m, clock_ns(), err);
-    bool ok = feed && (batch ? batch_watch(feed, m, batch, watch, err) : console_run(feed, m, o, err));
+    struct console_options look = *o;
+    bool ok = true;
+    if (with_dir) {
+        look.with_model = model_new(err);
+        ok = look.with_model && (look.with_feed = feed_open(with_dir, false, look.with_model, err)) != NULL;
+    }
+    struct feed *feed = ok ? feed_open(run_dir, read_only, m, err) : NULL;
+    ok = feed && (batch ? batch_watch(feed, m, batch, watch, err) : console_run(feed, m, &look, err));
     if (ok && !batch)
         farewell_print(m, run_dir);
     if (feed)
         feed->free(feed);
+    if (look.with_feed)
+        look.with_feed->free(look.with_feed);
+    fleet_model_free(look.with_model);
     fleet_model_free(m);
     return ok;
 }
@@ -63,7 +77,7 @@ static bool console_cmd(int argc, char **argv, struct error *err)
 {
     struct console_options o = { .terminal = { .mouse = true, .escape_ms = 25 } };
     struct batch_config batch = { .out = stdout };
-    const char *color = "auto", *glyphs = "auto", *format = "text", *run = NULL, *runs_dir = NULL, *operand[1];
+    const char *color = "auto", *glyphs = "auto", *format = "text", *run = NULL, *runs_dir = NULL, *with = NULL, *operand[1];
     double interval_s = -1;
     struct watch_options watch = { .from = -1 };
     int64_t escape_ms = 25;
@@ -75,6 +89,7 @@ static bool console_cmd(int argc, char **argv, struct error *err)
         { "runs-dir", NULL, CLI_STR, &runs_dir, "DIR", "folder in which to look for runs (runs)" },
         { "read-only", NULL, CLI_FLAG, &read_only, NULL,
           "only look; always on for users other than the run's owner (see the setting view_group)" },
+        { "with", NULL, CLI_STR, &with, "RUN", "another run in the same charts, by its steps or by time (w changes it)" },
         { NULL, NULL, CLI_HEADING, NULL, NULL, "the screen" },
         { "theme", NULL, CLI_STR, &o.theme, "NAME|FILE", "colours: dark, light or a theme file" },
         { "color", NULL, CLI_STR, &color, "WHEN", "auto, never, 8, 256 or true; NO_COLOR=1 in the environment means never" },
@@ -103,7 +118,7 @@ static bool console_cmd(int argc, char **argv, struct error *err)
         .operand = operand,
         .max_operands = 1
     };
-    char run_dir[4096], picked[4096];
+    char run_dir[4096], picked[4096], with_dir[4096];
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (!console_look_parse(&o, color, glyphs, ascii, err) || !batch_format_parse(format, &batch.format, err))
@@ -128,10 +143,14 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     }
     if (!run_find(given, runs_dir, run_dir, sizeof(run_dir), err))
         return false;
+    if (with && is_batch)
+        return error_set(err, ERR_USAGE, "--with is for the screen; --batch shows one run");
+    if (with && !run_find(with, runs_dir, with_dir, sizeof(with_dir), err))
+        return false;
     const char *base = strrchr(run_dir, '/');
     batch.run = base ? base + 1 : run_dir;
     batch.interval_s = interval_s >= 0 ? interval_s : batch.format == BATCH_TEXT ? 1 : 0;
-    return run_watch(run_dir, read_only, &o, is_batch ? &batch : NULL, &watch, err);
+    return run_watch(run_dir, with ? with_dir : NULL, read_only, &o, is_batch ? &batch : NULL, &watch, err);
 }
 
 const struct subcommand console_subcommand = { "console", console_cmd, "show a live run and steer it" };

@@ -63,8 +63,10 @@ static bool fleet_show(const char *run_dir, const struct console_options *o, con
 {
     char byte;
     struct pollfd fd = { .fd = ready_fd, .events = POLLIN };
-    if (poll(&fd, 1, READY_MS) != 1 || read(ready_fd, &byte, 1) != 1)
-        return error_set(err, ERR_CLOSED, "the simulated run has not come up");
+    if (poll(&fd, 1, READY_MS) != 1)
+        return error_set(err, ERR_TIMEOUT, "the simulated run has not come up in %d s", READY_MS / 1000);
+    if (read(ready_fd, &byte, 1) != 1)
+        return error_set(err, ERR_CLOSED, "%s", "");    // it has said why
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
         return fleet_wait(run_dir, set, err);
     struct model *m = model_new(err);

@@ -223,7 +223,8 @@ static void fleet_write(struct crowd_head *h, struct msg_out *m, int64_t from, i
 static void status_write(struct crowd_head *h, struct msg_out *m, int64_t from, int64_t limit)
 {
     const struct model *of = h->model;
-    msg_str(m, "name", of->name);
+    const char *base = strrchr(h->run_dir, '/');
+    msg_str(m, "name", base && base[1] ? base + 1 : h->run_dir);
     msg_str(m, "dir", h->run_dir);
     msg_str(m, "state", run_state_name(of->state));
     msg_str(m, "reason", of->reason);

@@ -40,6 +40,7 @@ bool app_init(struct app *a, struct model *m, struct feed *feed, int w, int h, s
 
 void app_release(struct app *a)
 {
+    compare_release(&a->compare);
     for (int i = 0; i < N_PANE; i++) {
         pane_free(a->pane[i]);
         a->pane[i] = NULL;
@@ -165,10 +166,31 @@ static bool local_knob(struct app *a, const char *rest, UNUSED int64_t now_ns)
     return true;
 }
 
+static void align(struct app *a, bool by_time, int64_t now_ns)
+{
+    if (!a->compare.model) {
+        app_flash(a, ROLE_WARN, now_ns, "there is no other run to align; rollcall console RUN --with OTHER_RUN shows two");
+        return;
+    }
+    a->compare.by_time = by_time;
+    compare_update(&a->compare, a->model);
+    app_flash(a, ROLE_DIM, now_ns, "'%s' is shown by %s", a->compare.model->name, by_time ? "the time since its first step" : "its steps");
+}
+
+static bool local_align(struct app *a, const char *rest, int64_t now_ns)
+{
+    bool time = strcmp(rest, "time") == 0;
+    if (!time && strcmp(rest, "step") != 0)
+        return false;
+    align(a, time, now_ns);
+    return true;
+}
+
 const struct local_command local_commands[] = {
     { "pane", "NAME", "go to a pane", local_pane },
     { "filter", "TEXT", "show only rows that contain TEXT", local_filter },
     { "theme", "NAME|FILE", "draw with another theme", local_theme },
+    { "align", "step|time", "show the other run (--with) by its steps, or by time", local_align },
     { "knob", "NAME", "go to a setting", local_knob },
     { "mouse", "", "mouse on or off", local_mouse },
     { "save-screen", "FILE", "write the screen's text to a file", local_save_screen },
@@ -479,6 +501,7 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
         break;
     case REQ_FREEZE: a->frozen = !a->frozen; break;
     case REQ_DOCTOR: doctor_show(a, now_ns); break;
+    case REQ_ALIGN: align(a, !a->compare.by_time, now_ns); break;
     case REQ_MOUSE: local_mouse(a, "", now_ns); break;
     case REQ_THEME:
         a->theme[0] = 0;    // switch to the other one
@@ -577,6 +600,7 @@ void app_news(struct app *a, int64_t now_ns)
         app_flash(a, c->state == COMMAND_DONE ? ROLE_OK : ROLE_CRIT, now_ns, "%s%s: %s", refused ? "refused: " : "", c->text, c->answer);
     }
     alarms_ring(a);
+    compare_update(&a->compare, m);
     pane_fix(app_pane(a), a);
 }
 

@@ -8,6 +8,7 @@
 #include "console/fleet/feed.h"
 #include "console/fleet/model.h"
 #include "console/tui/cells.h"
+#include "console/tui/compare.h"
 #include "console/tui/keys.h"
 #include "console/tui/layout.h"
 #include "console/tui/pane.h"
@@ -50,8 +51,9 @@ struct dialog {    // asks for confirmation; title "" : none is open
     } choice[DIALOG_CHOICES];
 };
 struct app {
-    struct model *model;    // borrowed
-    struct feed *feed;      // borrowed; NULL: commands are refused (tests)
+    struct model *model;       // borrowed
+    struct feed *feed;         // borrowed; NULL: commands are refused (tests)
+    struct compare compare;    // another run in the charts
     int w, h;
     struct pane *pane[N_PANE];    // owned
     enum pane_id shown;

@@ -17,8 +17,8 @@
 #define TICK_NS ((int64_t)1000 * 1000000)    // ages and the clock advance
 
 struct loop {
-    struct feed *feed;
-    struct model *model;
+    struct feed *feed, *with_feed;    // with_feed NULL: no other run
+    struct model *model, *with_model;
     struct app app;
     struct screen screen;
     uint64_t drawn_version;
@@ -121,6 +121,8 @@ static void frame_draw_now(struct loop *l, int64_t now_ns)
 static int wait_ms(const struct loop *l, int64_t now_ns)
 {
     int64_t due = MIN(l->tick_ns + TICK_NS, l->feed->due_ns(l->feed));
+    if (l->with_feed)
+        due = MIN(due, l->with_feed->due_ns(l->with_feed));
     if (l->dirty)
         due = now_ns;
     else if (l->model->version != l->drawn_version && !l->app.frozen)
@@ -150,12 +152,13 @@ static bool loop_run(struct loop *l, struct error *err)
     size_take(l);
     while (!l->quit) {
         int64_t now = clock_ns();
-        struct pollfd fds[3] = {
+        struct pollfd fds[4] = {
             { .fd = terminal_fd(l->screen.term), .events = POLLIN },
             { .fd = l->screen.signal_fd, .events = POLLIN },
             { .fd = l->feed->fd, .events = POLLIN },
+            { .fd = l->with_feed ? l->with_feed->fd : -1, .events = POLLIN },
         };
-        if (poll(fds, 3, wait_ms(l, now)) < 0 && errno != EINTR)
+        if (poll(fds, ARRAY_SIZE(fds), wait_ms(l, now)) < 0 && errno != EINTR)
             return error_errno(err, "cannot wait for keys and news");
         now = clock_ns();
         if (fds[1].revents)
@@ -163,6 +166,11 @@ static bool loop_run(struct loop *l, struct error *err)
         if (fds[2].revents || now >= l->feed->due_ns(l->feed)) {
             l->feed->pump(l->feed, l->model, now);
             app_news(&l->app, now);
+        }
+        if (l->with_feed && (fds[3].revents || now >= l->with_feed->due_ns(l->with_feed))) {
+            l->with_feed->pump(l->with_feed, l->with_model, now);
+            app_news(&l->app, now);
+            model_changed(l->model);    // the charts show it, too
         }
         struct key_event k;
         while (terminal_key(l->screen.term, &k)) {
@@ -207,13 +215,15 @@ bool console_look_parse(struct console_options *o, const char *color, const char
 
 bool console_run(struct feed *feed, struct model *m, const struct console_options *options, struct error *err)
 {
-    struct loop l = { .feed = feed, .model = m };
+    struct loop l = { .feed = feed, .model = m, .with_feed = options->with_feed, .with_model = options->with_model };
     if (!screen_open(&l.screen, options, err))
         return false;
     bool ok = app_init(&l.app, m, feed, 80, 24, err);
     if (ok) {
         l.app.glyphs = l.screen.glyphs;
         l.app.mouse = options->terminal.mouse;
+        l.app.compare.model = options->with_model;
+        compare_update(&l.app.compare, m);
         l.app.color = terminal_depth(l.screen.term) != DEPTH_NONE;
         if (l.screen.theme_note[0])
             app_flash(&l.app, ROLE_WARN, clock_ns(), "%s", l.screen.theme_note);

@@ -8,6 +8,8 @@ struct console_options {
     const char *theme;    // name or file; NULL: dark or light by $COLORFGBG
     int glyphs;           // -1: whatever locale and terminal can show; else enum chart_glyphs
     struct terminal_options terminal;
+    struct feed *with_feed;    // of another run, shown in the charts of this one; NULL: none. Both stay the caller's
+    struct model *with_model;
 };
 /* The words of --color and --glyphs, and --ascii. */
 MUST_USE bool console_look_parse(struct console_options *o, const char *color, const char *glyphs, bool ascii, struct error *err);

@@ -52,10 +52,12 @@ static int badges_draw(const struct app *a, struct cells *c, int x, int y, int r
     const struct control_lock *l = &a->model->lock;
     int used = 0;
     char text[96], age[16];
+    if (a->compare.model && room >= 60)
+        used = cells_fmt(c, x, y, room / 3, role, "with %s  ", a->compare.model->name);
     if (app_looks_only(a)) {
-        int n = cells_text(c, x, y, room, " READ-ONLY ", role);
-        cells_attr(c, (struct rect){ x, y, n, 1 }, ATTR_REVERSE | ATTR_BOLD);
-        used = n + 1;
+        int n = cells_text(c, x + used, y, room - used, " READ-ONLY ", role);
+        cells_attr(c, (struct rect){ x + used, y, n, 1 }, ATTR_REVERSE | ATTR_BOLD);
+        used += n + 1;
     }
     if (!l->holder[0])
         return used;

@@ -54,6 +54,7 @@ const struct key_row key_table[] = {
     { REQ_OVERLAY,    { 'o' },                              ON(PANE_METRICS), "o", "mark", 6, "panes", "metrics: keep this one in the chart while others are chosen, or no longer" },
     { REQ_LOG,        { 'y' },                              ON(PANE_METRICS), "y", "log", 14, "panes", "metrics: logarithmic or linear scale" },
     { REQ_SMOOTH,     { 's' },                              ON(PANE_METRICS), "s", "smooth", 15, "panes", "metrics: the line is a mean of more steps; after 250 the usual one again" },
+    { REQ_ALIGN,      { 'w' },                              CHARTS, "w", NULL, 0, "panes", "charts: show the other run (--with) by its steps, or by time" },
     { REQ_ALL_KNOBS,  { 'a' },                              ON(PANE_KNOBS), "a", "all", 2, "panes", "knobs: those that can change now, or all settings" },
     { REQ_FILTER,     { '/' },                              ON_ALL, "/", "filter", 12, "everywhere", "show only what contains this text (!text: what does not); overview: metrics" },
     { REQ_MATCH_NEXT, { 'n' },                              ON(PANE_ROLLOUTS), "n N", "sample", 13, "panes", "rollouts: next sample of the group" },

@@ -109,6 +109,7 @@ enum request {
     REQ_VALUE,
     REQ_LEVEL,
     REQ_FREEZE,
+    REQ_ALIGN,
     REQ_DOCTOR,
     REQ_MOUSE,
     REQ_THEME,

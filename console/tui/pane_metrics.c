@@ -181,8 +181,9 @@ static bool axis_shared(const struct metric_ref *a, const struct metric_ref *b)
 }
 
 /* The lines besides the chosen metric; those that do not fit its axis have a scale of their own. Returns how many. */
-static int lines_find(const struct metrics_pane *o, const struct model *m, const struct metric_ref *k, struct chart_line line[LINES_MAX])
+static int lines_find(const struct metrics_pane *o, const struct app *a, const struct metric_ref *k, struct chart_line line[LINES_MAX + 1])
 {
+    const struct model *m = a->model;
     int n = 0;
     for (int i = 0; i < o->n_marked; i++) {
         struct metric_ref other;
@@ -192,16 +193,31 @@ static int lines_find(const struct metrics_pane *o, const struct model *m, const
             .series = other.series, .own_scale = !axis_shared(k, &other), .letter = (char)('b' + i), .role = (enum role)(ROLE_SERIES2 + i)
         };
     }
-    return n;
+    return n + compare_line(&a->compare, k->name, &line[n]);
+}
+
+/* The other run's line: its name, and its value where this run's is shown. */
+static void compared_draw(const struct metrics_pane *o, const struct app *a, struct cells *c, struct rect r, const char *metric)
+{
+    char value[16];
+    int64_t step = o->view.cursor >= 0 ? o->view.cursor : a->model->n_step - 1;
+    int x = r.x + cells_fmt(c, r.x, r.y, r.w, ROLE_SERIES7, "%c %s", COMPARE_LETTER, a->compare.model->name);
+    cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_TEXT, "  %s at the same %s", value_format(value, compare_value(&a->compare, metric, step)),
+              a->compare.by_time ? "time" : "step");
 }
 
 /* One row per line: letter, name, value at the cursor or the newest, and the range of one that has its own scale. Returns the rows. */
-static int legend_draw(const struct metrics_pane *o, const struct app *a, struct cells *c, struct rect r, const struct chart *chart)
+static int legend_draw(const struct metrics_pane *o, const struct app *a, struct cells *c, struct rect r, const struct chart *chart,
+                       const char *name)
 {
     char value[16], lo[16], hi[16];
     for (int i = 0; i < chart->n_line && i < r.h; i++) {
         const struct chart_line *l = &chart->line[i];
         struct metric_ref k;
+        if (l->letter == COMPARE_LETTER) {
+            compared_draw(o, a, c, (struct rect){ r.x, r.y + i, r.w, 1 }, name);
+            continue;
+        }
         if (!metric_ref(a->model, o->marked[l->letter - 'b'], &k))
             continue;
         struct series_span span = series_query(l->series, chart->from, chart->to);
@@ -219,18 +235,18 @@ static void metric_draw(const struct metrics_pane *o, const struct app *a, struc
 {
     const struct model *m = a->model;
     struct metric_ref k;
-    struct chart_line line[LINES_MAX];
+    struct chart_line line[LINES_MAX + 1];
     char title[160], note[64], now[16], mean[16], min[16], max[16];
     int64_t mark[MARKS_MAX];
     if (!metric_row(o, m, o->pane.sel, &k)) {
         cells_text(c, r.x + 2, r.y + 1, r.w - 4, o->pane.filter[0] ? "no metric contains the filter's text" : "no data yet", ROLE_DIM);
         return;
     }
-    struct chart chart = chart_view_of(&o->view, k.series, m->n_step, a->glyphs);
+    struct chart chart = chart_view_of(&o->view, k.series, compare_steps(&a->compare, m->n_step), a->glyphs);
     chart.mark = mark;
     chart.n_mark = marks_find(m, mark);
     chart.line = line;
-    chart.n_line = lines_find(o, m, &k, line);
+    chart.n_line = lines_find(o, a, &k, line);
     band_find(m, k.name, &chart);
     chart_view_note(&o->view, note);
     snprintf(title, sizeof(title), "%s%s%s%s", chart.n_line ? "a " : "", k.name, note[0] ? ": " : "", note);
@@ -249,7 +265,7 @@ static void metric_draw(const struct metrics_pane *o, const struct app *a, struc
         cursor_draw(o, a, c, at, &k);
     head += in.h >= 5 ? at.h : 0;
     if (in.h >= 8)
-        head += legend_draw(o, a, c, (struct rect){ in.x, in.y + head, in.w, in.h / 3 }, &chart);
+        head += legend_draw(o, a, c, (struct rect){ in.x, in.y + head, in.w, in.h / 3 }, &chart, k.name);
     chart_draw(c, (struct rect){ in.x, in.y + head, in.w, in.h - head }, &chart);
 }
 
@@ -327,7 +343,7 @@ static bool metrics_act(struct pane *p, struct app *a, enum request req, int64_t
         else
             app_flash(a, ROLE_DIM, now_ns, "no change of a knob lies further on");
         return true;
-    default: return chart_view_act(&o->view, req, m->n_step);
+    default: return chart_view_act(&o->view, req, compare_steps(&a->compare, m->n_step));
     }
 }
 

@@ -59,7 +59,10 @@ static void chart_box_draw(const struct overview *o, const struct app *a, struct
         c->cursor_x = r.x + 3;
         c->cursor_y = r.y;
     }
-    struct chart chart = chart_view_of(&o->view, s, a->model->n_step, a->glyphs);
+    struct chart chart = chart_view_of(&o->view, s, compare_steps(&a->compare, a->model->n_step), a->glyphs);
+    struct chart_line other;
+    chart.line = &other;
+    chart.n_line = compare_line(&a->compare, metrics[metric].name, &other);
     chart.mark = mark;
     chart.n_mark = n_mark;
     band_find(a->model, metrics[metric].name, &chart);
@@ -245,7 +248,7 @@ static bool overview_act(struct pane *p, struct app *a, enum request req, UNUSED
     switch (req) {
     case REQ_ZOOM_IN:
     case REQ_ZOOM_OUT:
-    case REQ_ZOOM_RESET: return chart_view_act(&o->view, req, m->n_step);
+    case REQ_ZOOM_RESET: return chart_view_act(&o->view, req, compare_steps(&a->compare, m->n_step));
     case REQ_ENTER:
         if (o->chart < n)
             metrics_open(a, (enum metric_id)metric[o->chart]);

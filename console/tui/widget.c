@@ -111,7 +111,24 @@ struct plot {    // how steps and values are mapped to dots
     double lo, hi;        // of the axis; with log_scale: their logarithms
     int64_t smooth;       // steps
     bool log_scale;
+    int64_t (*step_of)(const void *arg, int64_t step);    // as in struct chart_line
+    const void *arg;
 };
+
+/* The series' step at a step of the chart. */
+static int64_t own_step(const struct plot *p, int64_t step)
+{
+    return p->step_of ? p->step_of(p->arg, step) : step;
+}
+
+/* What is known of the chart's steps a <= step < b. */
+static struct series_span plot_query(const struct plot *p, int64_t a, int64_t b)
+{
+    if (!p->step_of)
+        return series_query(p->s, a, b);
+    int64_t first = own_step(p, a);
+    return series_query(p->s, first, b > a ? MAX(own_step(p, b), first + 1) : first);
+}
 
 /* A value's place on the axis; NAN: a logarithm does not exist. */
 static double axis_value(bool log_scale, double v)
@@ -132,15 +149,15 @@ static double line_at(const struct plot *p, int i)
     double per = (double)(p->to - p->from) / p->columns;    // steps per dot column
     if (per >= 1) {
         int64_t b = p->from + (int64_t)floor((i + 1) * per), a = p->from + (int64_t)floor(i * per);
-        if (a >= p->s->n)
+        if (own_step(p, a) >= p->s->n)
             return NAN;
-        return series_query(p->s, MAX(p->from, MIN(a, b - p->smooth)), MAX(b, a + 1)).mean;
+        return plot_query(p, MAX(p->from, MIN(a, b - p->smooth)), MAX(b, a + 1)).mean;
     }
     double x = (double)p->from + (i + 0.5) * per - 0.5;
     int64_t a = MAX((int64_t)floor(x), p->from);
-    double va = series_query(p->s, MAX(p->from, a + 1 - p->smooth), a + 1).mean;
-    double vb = a + 1 < p->s->n ? series_query(p->s, MAX(p->from, a + 2 - p->smooth), a + 2).mean : NAN;
-    if (a >= p->s->n || isnan(series_at(p->s, a)) || isnan(va))
+    double va = plot_query(p, MAX(p->from, a + 1 - p->smooth), a + 1).mean;
+    double vb = own_step(p, a + 1) < p->s->n ? plot_query(p, MAX(p->from, a + 2 - p->smooth), a + 2).mean : NAN;
+    if (own_step(p, a) >= p->s->n || isnan(series_at(p->s, own_step(p, a))) || isnan(va))
         return NAN;
     double t = x - (double)a;
     if (isnan(vb) || t <= 0)
@@ -153,7 +170,7 @@ static struct column column_at(const struct plot *p, int i, int *before)
     struct column c = { 1, 0, 1, 0 };
     double per = (double)(p->to - p->from) / p->columns;
     int64_t a = p->from + (int64_t)floor(i * per), b = p->from + (int64_t)floor((i + 1) * per);
-    struct series_span span = series_query(p->s, a, b > a ? b : a);
+    struct series_span span = plot_query(p, a, b > a ? b : a);
     if (span.n > 0 && !isnan(axis_value(p->log_scale, span.max))) {
         c.band_lo = dot_of(p, span.min);
         c.band_hi = dot_of(p, span.max);
@@ -323,6 +340,14 @@ static struct series_span span_of(const struct series *s, int64_t from, int64_t 
     return span;
 }
 
+static struct series_span line_span(const struct chart_line *l, int64_t from, int64_t to, bool log_scale)
+{
+    if (!l->step_of)
+        return span_of(l->series, from, to, log_scale);
+    int64_t first = l->step_of(l->arg, from);
+    return span_of(l->series, first, MAX(l->step_of(l->arg, to), first + 1), log_scale);
+}
+
 static struct series_span span_join(struct series_span a, struct series_span b)
 {
     return (struct series_span){ fmin(a.min, b.min), fmax(a.max, b.max), NAN, a.n + b.n };
@@ -380,7 +405,7 @@ void chart_draw(struct cells *out, struct rect r, const struct chart *c)
         span = span_of(c->series, from, to, c->log_scale);
     for (int i = 0; i < c->n_line; i++)
         if (!c->line[i].own_scale)
-            span = span_join(span, span_of(c->line[i].series, from, to, c->log_scale));
+            span = span_join(span, line_span(&c->line[i], from, to, c->log_scale));
     bool labels = r.w >= 16 && r.h >= 3, axis = labels && r.h >= 4;
     struct rect area = { r.x + (labels ? LABEL_W + 1 : 0), r.y, r.w - (labels ? LABEL_W + 1 : 0), r.h - (axis ? 1 : 0) };
     struct plot p = { .s = c->series, .from = from, .to = to, .log_scale = c->log_scale };
@@ -403,7 +428,9 @@ void chart_draw(struct cells *out, struct rect r, const struct chart *c)
         const struct chart_line *line = i ? &c->line[i - 1] : &own;
         struct plot q = p;
         q.s = line->series;
-        if (!line->own_scale || plot_fit(&q, span_of(q.s, from, to, q.log_scale)))
+        q.step_of = line->step_of;
+        q.arg = line->arg;
+        if (!line->own_scale || plot_fit(&q, line_span(line, from, to, q.log_scale)))
             line_draw(out, area, &q, c->glyphs, line, (3 + 5 * i) % LETTER_EVERY);
     }
     if (labels)

@@ -15,6 +15,8 @@ struct chart_line {    // another series in the same chart: its smoothed line al
     bool own_scale;    // from its own minimum to its maximum, instead of the chart's axis
     char letter;       // written on the line now and then, so that lines are told apart without colour
     enum role role;
+    int64_t (*step_of)(const void *arg, int64_t step);    // the series' step at a step of the chart, growing with it; NULL: the same
+    const void *arg;
 };
 struct chart {
     const struct series *series;      // NULL: no data

@@ -929,6 +929,58 @@ static void rings_keep_the_newest_and_forget_the_oldest(UNUSED void **state)
     fleet_model_free(m);
 }
 
+/* n steps of `took` seconds, with a reward of step * slope. */
+static struct model *run_make(int64_t n, double took, double slope)
+{
+    struct error err;
+    struct model *m = model_new(&err);
+    assert_non_null(m);
+    snprintf(m->name, sizeof(m->name), "other");
+    for (int64_t step = 1; step <= n; step++) {
+        model_step_begin(m, step);
+        model_metric(m, step, "metrics/reward", (double)step * slope);
+        model_metric(m, step, "time/step_s", took);
+    }
+    return m;
+}
+
+static void another_run_is_in_the_charts_by_step_and_by_time(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 120, 36);
+    struct model *here = run_make(100, 1, 0.001), *there = run_make(60, 2, 0.01);
+    struct compare c = { .model = there };
+    struct chart_line line;
+    compare_update(&c, here);
+    assert_true(compare_line(&c, "metrics/reward", &line));
+    assert_null(line.step_of);
+    assert_float_equal(compare_value(&c, "metrics/reward", 40), 0.4, 1e-6);
+    c.by_time = true;    // its steps take twice as long: when this run had made 40 steps, it had made 20
+    assert_true(compare_line(&c, "metrics/reward", &line));
+    assert_int_equal(line.step_of(line.arg, 40), 20);
+    assert_float_equal(compare_value(&c, "metrics/reward", 40), 0.2, 1e-6);
+    assert_int_equal(line.step_of(line.arg, 1), 0);    // nothing was done yet
+    assert_int_equal(compare_steps(&c, 100), 100);
+    c.by_time = false;
+    assert_int_equal(compare_steps(&c, 30), 61);    // the longer of the two
+    compare_release(&c);
+
+    press(&s, 'w');
+    assert_true(shows(&s, "rollcall console RUN --with OTHER_RUN shows two"));
+    s.app.compare.model = there;
+    pass(&s, 1);
+    assert_true(shows(&s, "with other"));
+    press(&s, '9');
+    press(&s, 'g');
+    assert_true(shows(&s, "w other  "));
+    assert_true(shows(&s, " at the same step"));
+    press(&s, 'w');
+    assert_true(shows(&s, " at the same time"));
+    stage_release(&s);
+    fleet_model_free(here);
+    fleet_model_free(there);
+}
+
 /* A status as an agent answers it: nodes from..to-1 of n, with two GPUs and a worker each. GPU 1 of node `lost` is lost. */
 static void fleet_tell(struct stage *s, int64_t from, int64_t to, int64_t n, int64_t lost)
 {
@@ -1127,6 +1179,7 @@ int main(void)
         cmocka_unit_test(a_chosen_rollout_stays_while_new_ones_come),
         cmocka_unit_test(hostile_text_reaches_the_screen_only_as_signs),
         cmocka_unit_test(rings_keep_the_newest_and_forget_the_oldest),
+        cmocka_unit_test(another_run_is_in_the_charts_by_step_and_by_time),
         cmocka_unit_test(a_large_fleet_comes_in_pieces_and_what_is_gone_leaves_after_a_sweep),
         cmocka_unit_test(the_fleet_shows_the_worst_node_first_and_opens_its_processes),
         cmocka_unit_test(devices_are_below_the_processes_and_unknown_values_are_dashes),
