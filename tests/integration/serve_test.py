@@ -175,6 +175,54 @@ class Serve(unittest.TestCase):
         for top in c["logprobs"]["top_logprobs"]:
             self.assertEqual(list(top.values())[:20], sorted(list(top.values())[:20], reverse=True))
 
+    def test_a_prompts_logprobs_are_the_trainers_to_the_bit(self):
+        """Of long and short prompts in one batch, of which another request has already left pages in the cache."""
+        prompts = [[20 + (i * k) % 90 for i in range(n)] for k, n in ((3, 300), (7, 2), (5, 1), (11, 70))]
+        self.server.post("/v1/completions", prompt=prompts, max_tokens=1)
+        want = [[]] + self.trainer_logprobs([(p[:1], p[1:], 1) for p in prompts if len(p) > 1])
+        want = [want[1], want[2], [], want[3]]
+        r = self.server.post("/v1/completions", prompt=prompts, n=2, max_tokens=2, temperature=0.3, prompt_logprobs=3)
+        self.assertEqual(len(r["choices"]), 8)
+        for i, c in enumerate(r["choices"]):
+            ids, told = prompts[i // 2], c["prompt_logprobs"]
+            self.assertEqual((len(told), told[0]), (len(ids), None))
+            own = [told[at][str(ids[at])] for at in range(1, len(ids))]
+            self.assertEqual([bits(t["logprob"]) for t in own], [bits(w) for w in want[i // 2]])
+            for t, entry in zip(own, told[1:]):
+                ranks = sorted(e["rank"] for e in entry.values())
+                self.assertEqual(ranks, sorted({1, 2, 3, t["rank"]}))
+                likely = sorted(entry.values(), key=lambda e: e["rank"])
+                self.assertEqual([e["logprob"] for e in likely], sorted((e["logprob"] for e in likely), reverse=True))
+        for path, body, found in [
+                ("/inference/v1/generate", dict(token_ids=prompts[0], sampling_params=dict(max_tokens=1, prompt_logprobs=0)),
+                 lambda a: [e[str(t)]["logprob"] for e, t in zip(a["prompt_logprobs"][1:], prompts[0][1:])]),
+                ("/generate", dict(prompt=dict(prompt_token_ids=prompts[0]), max_tokens=1, prompt_logprobs=1),
+                 lambda a: [next(iter(e.values())) for e in a["prompt_logprobs"][1:]]),
+                ("/generate", dict(input_ids=prompts[0], sampling_params=dict(max_new_tokens=1), return_logprob=True, logprob_start_len=1),
+                 lambda a: [e[0] for e in a["meta_info"]["input_token_logprobs"]])]:
+            self.assertEqual([bits(t) for t in found(self.server.post(path, **body))], [bits(w) for w in want[0]], path)
+
+    def test_generate_streams_in_vllms_lines_and_sglangs_events(self):
+        ask = dict(prompt="12+30=", n=3, max_tokens=40, seed=8, logprobs=0, ignore_eos=True)
+        whole = self.server.post("/generate", **ask)
+        with contextlib.closing(self.server.connect()) as c:
+            c.request("POST", "/generate", json.dumps({**ask, "stream": True}))
+            lines = [json.loads(line) for line in c.getresponse().read().decode().splitlines()]
+        self.assertEqual(lines[-1], whole)
+        for i, text in enumerate(whole["text"]):
+            for line in lines[:-1]:
+                self.assertTrue(("12+30=" + text).startswith(line["text"][i]))
+        ask = dict(text="12+30=", sampling_params=dict(n=3, max_new_tokens=40, seed=8, ignore_eos=True), return_logprob=True)
+        whole = self.server.post("/generate", **ask)
+        events = self.server.stream("/generate", **ask)
+        for i, one in enumerate(whole):
+            own = [e for e in events if e["index"] == i]
+            for e in own:
+                self.assertEqual(e["output_ids"], one["output_ids"][:len(e["output_ids"])])
+                self.assertTrue(one["text"].startswith(e["text"]))
+            self.assertEqual([e["meta_info"]["finish_reason"] for e in own], [None] * (len(own) - 1) + [one["meta_info"]["finish_reason"]])
+            self.assertEqual(own[-1]["meta_info"]["output_token_logprobs"], one["meta_info"]["output_token_logprobs"])
+
     def test_a_seed_gives_the_same_samples_whatever_else_runs(self):
         ask = dict(prompt="5+6=", n=3, max_tokens=20, seed=11, return_token_ids=True)
         alone = self.server.post("/v1/completions", **ask)
@@ -256,6 +304,8 @@ class Serve(unittest.TestCase):
             ("/v1/completions", {"prompt": "a" * 3000}, 400, "1024"), ("/v1/completions", {"prompt": "a", "model": "gpt"}, 404, "starter"),
             ("/v1/completions", {"prompt": "a", "stream_options": {"include_usage": True}}, 400, "stream"),
             ("/v1/completions", {"prompt": "a", "presence_penalty": 1}, 400, "presence_penalty"),
+            ("/v1/completions", {"prompt": "a", "prompt_logprobs": 21}, 400, "between 0 and 20"),
+            ("/v1/completions", {"prompt": "a", "prompt_logprobs": 1, "stream": True}, 400, "not streamed"),
             ("/v1/chat/completions", {"messages": []}, 400, "'messages'"), ("/v1/chat/completions", {"messages": ["a"]}, 400, "'messages'"),
             ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "text"),
             ("/v1/completions", '{"prompt": "a", "prompt": "b"}', 400, "duplicate"), ("/nothing", {}, 404, "path"),

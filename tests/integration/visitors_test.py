@@ -57,7 +57,7 @@ class Visitor(threading.Thread):
         length = self.random.choice([1, 5, 30])
         return self.random.choice([
             ("/v1/chat/completions", dict(messages=[{"role": "user", "content": "3+4="}], n=n, max_tokens=length, logprobs=True)),
-            ("/v1/completions", dict(prompt=ids, n=n, max_tokens=length, logprobs=2, ignore_eos=True)),
+            ("/v1/completions", dict(prompt=ids, n=n, max_tokens=length, logprobs=2, prompt_logprobs=1, ignore_eos=True)),
             ("/generate", dict(prompt={"prompt_token_ids": ids}, n=n, max_tokens=length, logprobs=0)),
             ("/generate", dict(input_ids=ids, sampling_params=dict(max_new_tokens=length, n=n, ignore_eos=True), return_logprob=True)),
             ("/inference/v1/generate", dict(token_ids=ids, sampling_params=dict(max_tokens=length, logprobs=1)))])

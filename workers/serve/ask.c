@@ -100,6 +100,18 @@ static bool logprobs_read(struct ask *a, const struct field *f, const json_t *v,
     return true;
 }
 
+/* A number of likeliest tokens; false and null are off. */
+static bool prompt_logprobs_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    json_int_t n = json_integer_value(v);
+    if (json_is_false(v))
+        return true;
+    if (!json_is_integer(v) || n < 0 || n > ASK_TOP_MAX)
+        return error_set(err, ERR_DATA, "'%s' must be a number between 0 and %d", f->name, ASK_TOP_MAX);
+    a->n_read = n;
+    return true;
+}
+
 static bool seed_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
 {
     if (!json_is_integer(v))
@@ -286,7 +298,8 @@ static const struct field fields[] = {
     { "logit_bias",                    ALL,                 FIELD_CANNOT },
     { "echo",                          COMPLETION,          FIELD_CANNOT },
     { "suffix",                        COMPLETION,          FIELD_CANNOT },
-    { "prompt_logprobs",               ALL,                 FIELD_CANNOT },
+    { "prompt_logprobs",               ALL & ~SGLANG,       FIELD_OWN,  .own = prompt_logprobs_read },
+    { "logprob_start_len",             SGLANG,              FIELD_I64,  -1, INT32_MAX, AT(read_from) },
     { "continue_final_message",        CHAT,                FIELD_CANNOT },
     { "functions",                     CHAT,                FIELD_CANNOT },
     { "allowed_token_ids",             ALL,                 FIELD_CANNOT },
@@ -356,8 +369,10 @@ static bool ask_check(struct ask *a, struct error *err)
                          a->n, ASK_SAMPLES_MAX);
     if (a->n_top > 0 && !a->logprobs)
         return error_set(err, ERR_DATA, "'top_logprobs' needs 'logprobs' to be true");
-    if (a->stream && (a->form == ASK_VLLM || a->form == ASK_SGLANG))
-        return error_set(err, ERR_DATA, "'stream' is not supported here; /v1/completions streams");
+    if (a->form == ASK_SGLANG && a->logprobs && a->read_from >= 0)
+        a->n_read = a->n_top;
+    if (a->stream && a->n_read >= 0)
+        return error_set(err, ERR_DATA, "log-probs of the prompt are not streamed; leave 'stream' out");
     return true;
 }
 
@@ -366,6 +381,8 @@ bool ask_parse(struct ask *a, enum ask_form form, const json_t *body, struct err
     *a = (struct ask){ .form = form,
                        .n = 1,
                        .max_tok = -1,
+                       .n_read = -1,
+                       .read_from = -1,
                        .temperature = 1,
                        .top_p = 1,
                        .skip_special = true,
@@ -494,6 +511,7 @@ out:
 
 bool ask_encode(struct ask *a, const struct ask_text *text, struct error *err)
 {
+    int64_t n_read = 0;
     if (a->form == ASK_CHAT && !chat_encode(a, text, err))
         return false;
     for (int64_t i = 0; i < a->n_prompt; i++) {
@@ -510,6 +528,9 @@ bool ask_encode(struct ask *a, const struct ask_text *text, struct error *err)
             if (p->token.id[k] >= text->n_id)
                 return error_set(err, ERR_DATA, "prompt %" PRId64 " has token id %d; the model knows 0 to %" PRId64, i, p->token.id[k],
                                  text->n_id - 1);
+        n_read += a->n_read >= 0 ? p->token.n * (1 + a->n_read) : 0;
+        if (n_read > ASK_READ_MAX)
+            return error_set(err, ERR_DATA, "the prompts' log-probs are more than the %" PRId64 " of a request", ASK_READ_MAX);
     }
     return true;
 }

@@ -17,7 +17,8 @@
 #define ASK_SAMPLES_MAX 4096    // of all prompts of a request together
 #define ASK_STOPS_MAX 16
 #define ASK_STOP_BYTES_MAX 256
-#define ASK_TOP_MAX 20    // likeliest tokens in addition to the sampled one
+#define ASK_TOP_MAX 20                     // likeliest tokens in addition to the sampled one
+#define ASK_READ_MAX ((int64_t)1 << 22)    // log-probs of a request's prompts
 
 enum ask_form {
     ASK_COMPLETION,    // /v1/completions
@@ -57,6 +58,8 @@ struct ask {
     bool return_ids;        // ids of prompt and samples
     bool return_text;       // SGLang: token texts in log-probs
     uint64_t cache_salt;    // hash of the text; prompts of different ones share no cached work
+    int64_t n_read;         // likeliest tokens wanted in addition to each of the prompt's; -1: no log-probs of the prompt
+    int64_t read_from;      // SGLang: the first token of the prompt whose log-prob is wanted; -1: none
     bool stream, include_usage;
 };
 /* Read a request's body (an object). On failure (ERR_DATA names the field) a holds nothing. */

@@ -208,6 +208,30 @@ static bool token_came(void *ctx, const struct drawn *d)
     return policy_watch(ctx, d);
 }
 
+void policy_read_watch(struct policy *e, const struct read_token *t)
+{
+    const struct slot *s = &e->slot[slot_row(t->prompt_row)];
+    struct serve_job *j = s->job;
+    int64_t rank = 1, at = t->at - 1;
+    if (!j)
+        return;
+    for (int64_t i = 0; i < e->text.n_id; i++)
+        rank += t->logits[i] > t->logits[t->id];
+    pthread_mutex_lock(&j->lock);
+    struct prompt_logps *p = &j->read[s->first / j->ask.n];
+    p->logp[at] = t->logp;
+    p->rank[at] = (int32_t)rank;
+    if (p->top)
+        top_find(p->top + at * j->ask.n_read, j->ask.n_read, t->logits, e->text.n_id, t->id, t->logp, 1);
+    p->n = t->at;
+    pthread_mutex_unlock(&j->lock);
+}
+
+static void prompt_read(void *ctx, const struct read_token *t)
+{
+    policy_read_watch(ctx, t);
+}
+
 /* Wake the waiters of jobs with news; jobs whose samples have all ended are done. */
 static void news_tell(struct policy *e)
 {
@@ -296,6 +320,7 @@ static bool samples_submit(struct policy *e, struct serve_job *j, int64_t n, str
                                    .seed = seeds,
                                    .cache_salt = j->ask.cache_salt,
                                    .keep_logits = j->ask.n_top > 0,
+                                   .keep_prompt = j->read && j->read[prompt].n == 0 && c->n_tok == 0,
                                    .guest = true };
     ok = ok && ask_sampling(&j->ask, n_prompt, &e->text, e->config.eos, e->config.n_eos, &item.sampling, err);
     item.sampling.max_new_tok -= c->n_tok;
@@ -693,6 +718,7 @@ struct policy *policy_new(const struct policy_config *config, struct error *err)
                                   .lora_rank = config->max_lora_rank,
                                   .prefix_cache = true,
                                   .watch = token_came,
+                                  .read_watch = prompt_read,
                                   .watch_ctx = e };
     TRY(in_run || (e->generator = generator_new(&g, err)) != NULL);
     stats_note(e);

@@ -64,6 +64,7 @@ bool policy_adapter(struct policy *e, struct adapter_look *out);
 /* ---- in a run: for the thread that drives the generator */
 struct drawn;
 struct generator;
+struct read_token;
 /* Continue the requests in g, whose watcher passes tokens with a prompt_row below 0 to policy_watch, and which has room for max_seq
  * items and samples in addition to the run's. */
 void policy_attach(struct policy *e, struct generator *g);
@@ -76,6 +77,7 @@ void policy_version_set(struct policy *e, int64_t version);    // of the generat
  * items of its own inside, all prompts of guests together have at most a quarter of the tokens that the run draws. */
 void policy_feed(struct policy *e);
 bool policy_watch(struct policy *e, const struct drawn *d);
+void policy_read_watch(struct policy *e, const struct read_token *t);
 /* After a step. why: it failed, and so do all requests; NULL: it did not. */
 void policy_stepped(struct policy *e, const struct error *why);
 /* Take no more jobs, and end all with what they have. */

@@ -144,6 +144,42 @@ static void logprobs_print(struct buf *out, const struct reply_context *x, const
         chat_logprobs_print(out, x, j, c, from, to);
 }
 
+/* A prompt's: null, then for each token {"id": {"logprob", "rank", "decoded_token"}} of itself and the likeliest; plain: {"id": logprob}. */
+static void prompt_entry_print(struct buf *out, const struct reply_context *x, int32_t id, float logp, int64_t rank, bool plain)
+{
+    struct buf text = BUF_INIT;
+    if (plain) {
+        buf_fmt(out, "\"%d\":%.9g", id, (double)logp);
+        return;
+    }
+    buf_fmt(out, "\"%d\":{\"logprob\":%.9g,\"rank\":%" PRId64 ",\"decoded_token\":", id, (double)logp, rank);
+    out->failed |= !tokenizer_decode(x->tokenizer, &id, 1, false, &text);
+    text_print(out, buf_text(&text), text.len);
+    buf_char(out, '}');
+    buf_release(&text);
+}
+
+static void prompt_logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, int64_t prompt)
+{
+    const struct prompt_logps *p = &j->read[prompt];
+    const int32_t *id = j->ask.prompt[prompt].token.id;
+    bool plain = j->ask.form == ASK_VLLM;
+    buf_str(out, "[null");
+    for (int64_t i = 0; i < p->n; i++) {
+        buf_str(out, ",{");
+        prompt_entry_print(out, x, id[i + 1], p->logp[i], p->rank[i], plain);
+        for (int64_t k = 0; k < j->ask.n_read; k++) {
+            const struct top_token *t = &p->top[i * j->ask.n_read + k];
+            if (t->id != id[i + 1] && t->id >= 0) {
+                buf_char(out, ',');
+                prompt_entry_print(out, x, t->id, t->logp, k + 1, plain);
+            }
+        }
+        buf_char(out, '}');
+    }
+    buf_char(out, ']');
+}
+
 /* ---- pieces shared by several shapes */
 static void end_print(struct buf *out, const struct choice *c, bool has_calls)
 {
@@ -266,9 +302,18 @@ static void openai_print(struct buf *out, const struct reply_context *x, const s
             buf_str(out, ",\"prompt_token_ids\":");
             ids_print(out, prompt_of(j, i)->id, prompt_of(j, i)->n);
         }
+        if (j->read && j->ask.form == ASK_COMPLETION) {
+            buf_str(out, ",\"prompt_logprobs\":");
+            prompt_logprobs_print(out, x, j, i / j->ask.n);
+        }
         buf_char(out, '}');
     }
     buf_str(out, "],");
+    if (j->read && j->ask.form != ASK_COMPLETION) {
+        buf_str(out, "\"prompt_logprobs\":");
+        prompt_logprobs_print(out, x, j, 0);
+        buf_char(out, ',');
+    }
     if (j->ask.return_ids && j->ask.form == ASK_CHAT) {
         buf_str(out, "\"prompt_token_ids\":");
         ids_print(out, prompt_of(j, 0)->id, prompt_of(j, 0)->n);
@@ -280,7 +325,7 @@ static void openai_print(struct buf *out, const struct reply_context *x, const s
 
 /* ---- /generate */
 /* vLLM: lists by sample; log-probs are objects {"<id>": logp} in a list for each token, the sampled one's key first. */
-static void vllm_print(struct buf *out, const struct serve_job *j)
+static void vllm_print(struct buf *out, const struct reply_context *x, const struct serve_job *j)
 {
     buf_str(out, "{\"text\":[");
     for (int64_t i = 0; i < j->n_choice; i++) {
@@ -316,7 +361,12 @@ static void vllm_print(struct buf *out, const struct serve_job *j)
         buf_str(out, i ? "," : "");
         ids_print(out, j->choice[i].token, j->choice[i].n_tok);
     }
-    buf_fmt(out, "],\"weight_version\":%" PRId64 "}", version_of(j));
+    buf_char(out, ']');
+    for (int64_t i = 0; j->read && i < j->ask.n_prompt; i++) {
+        buf_str(out, i > 0 ? "," : j->ask.is_list ? ",\"prompt_logprobs\":[" : ",\"prompt_logprobs\":");
+        prompt_logprobs_print(out, x, j, i);
+    }
+    buf_fmt(out, j->read && j->ask.is_list ? "],\"weight_version\":%" PRId64 "}" : ",\"weight_version\":%" PRId64 "}", version_of(j));
 }
 
 /* The weights that drew each range of tokens: [{"version", "start", "end"}]. */
@@ -331,7 +381,18 @@ static void versions_print(struct buf *out, const struct choice *c)
     buf_char(out, ']');
 }
 
-/* [[logp, id, text or null], ...] of tokens and, under each, of the likeliest ones. */
+/* [logp, id, text or null] */
+static void triple_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, int32_t id, float logp)
+{
+    buf_fmt(out, "[%.9g,%d,", (double)logp, id);
+    if (j->ask.return_text)
+        token_print(out, x, j, id);
+    else
+        buf_str(out, "null");
+    buf_char(out, ']');
+}
+
+/* [[logp, id, text or null], ...] of tokens or, under each, of the likeliest ones. */
 static void sglang_logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct choice *c,
                                   bool top)
 {
@@ -340,17 +401,82 @@ static void sglang_logprobs_print(struct buf *out, const struct reply_context *x
         buf_str(out, i ? "," : "");
         buf_str(out, top ? "[" : "");
         for (int64_t k = 0; k < (top ? j->ask.n_top : 1); k++) {
-            int32_t id = top ? top_of(j, c, i)[k].id : c->token[i];
-            buf_fmt(out, "%s[%.9g,%d,", k ? "," : "", (double)(top ? top_of(j, c, i)[k].logp : c->logp[i]), id);
-            if (j->ask.return_text)
-                token_print(out, x, j, id);
-            else
-                buf_str(out, "null");
-            buf_char(out, ']');
+            buf_str(out, k ? "," : "");
+            triple_print(out, x, j, top ? top_of(j, c, i)[k].id : c->token[i], top ? top_of(j, c, i)[k].logp : c->logp[i]);
         }
         buf_str(out, top ? "]" : "");
     }
     buf_char(out, ']');
+}
+
+/* The same of the prompt's tokens from read_from on; the first of all has null in place of what is not there. */
+static void sglang_prompt_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, int64_t prompt, bool top)
+{
+    const struct prompt_logps *p = &j->read[prompt];
+    const int32_t *id = j->ask.prompt[prompt].token.id;
+    buf_char(out, '[');
+    for (int64_t i = j->ask.read_from; i <= p->n; i++) {
+        buf_str(out, i > j->ask.read_from ? "," : "");
+        if (i == 0) {
+            buf_str(out, top ? "null" : "[null,");
+            if (!top)
+                buf_fmt(out, "%d,null]", id[0]);
+            continue;
+        }
+        if (!top)
+            triple_print(out, x, j, id[i], p->logp[i - 1]);
+        for (int64_t k = 0; top && k < j->ask.n_read; k++) {
+            buf_str(out, k ? "," : "[");
+            triple_print(out, x, j, p->top[(i - 1) * j->ask.n_read + k].id, p->top[(i - 1) * j->ask.n_read + k].logp);
+        }
+        buf_str(out, top ? "]" : "");
+    }
+    buf_char(out, ']');
+}
+
+static void sglang_end_print(struct buf *out, const struct choice *c)
+{
+    if (c->end == CHOICE_OPEN) {
+        buf_str(out, "null");
+        return;
+    }
+    buf_fmt(out, "{\"type\":\"%s\"", choice_end_name(c->end));
+    if (c->end == CHOICE_LENGTH)
+        buf_fmt(out, ",\"length\":%" PRId64, c->n_tok);
+    if (c->end == CHOICE_STOP && c->text.stopped_by >= 0) {
+        buf_str(out, ",\"matched\":");
+        string_print(out, c->text.stop[c->text.stopped_by]);
+    } else if (c->end == CHOICE_STOP) {
+        buf_fmt(out, ",\"matched\":%d", c->stop_token);
+    }
+    buf_char(out, '}');
+}
+
+/* One sample, as far as it has come; `more` goes first in the object. */
+static void sglang_choice_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, int64_t i, size_t text_end,
+                                const char *more)
+{
+    const struct choice *c = &j->choice[i];
+    buf_fmt(out, "{%s\"text\":", more);
+    text_print(out, buf_text(&c->text.text), text_end);
+    buf_str(out, ",\"output_ids\":");
+    ids_print(out, c->token, c->n_tok);
+    buf_fmt(out, ",\"meta_info\":{\"id\":\"%s\",\"finish_reason\":", j->id);
+    sglang_end_print(out, c);
+    buf_fmt(out,
+            ",\"prompt_tokens\":%" PRId64 ",\"completion_tokens\":%" PRId64 ",\"cached_tokens\":%" PRId64 ",\"weight_version\":\"%" PRId64
+            "\",\"weight_versions\":",
+            prompt_of(j, i)->n, c->n_tok, c->n_cached, version_of(j));
+    versions_print(out, c);
+    for (int top = 0; top < 2 && j->ask.logprobs && (!top || j->ask.n_top > 0); top++) {
+        if (j->read) {
+            buf_str(out, top ? ",\"input_top_logprobs\":" : ",\"input_token_logprobs\":");
+            sglang_prompt_print(out, x, j, i / j->ask.n, top);
+        }
+        buf_str(out, top ? ",\"output_top_logprobs\":" : ",\"output_token_logprobs\":");
+        sglang_logprobs_print(out, x, j, c, top);
+    }
+    buf_str(out, "}}");
 }
 
 static void sglang_print(struct buf *out, const struct reply_context *x, const struct serve_job *j)
@@ -358,34 +484,8 @@ static void sglang_print(struct buf *out, const struct reply_context *x, const s
     bool list = j->n_choice > 1 || j->ask.is_list;
     buf_str(out, list ? "[" : "");
     for (int64_t i = 0; i < j->n_choice; i++) {
-        const struct choice *c = &j->choice[i];
-        buf_str(out, i ? ",{\"text\":" : "{\"text\":");
-        text_print(out, buf_text(&c->text.text), c->text.text.len);
-        buf_str(out, ",\"output_ids\":");
-        ids_print(out, c->token, c->n_tok);
-        buf_fmt(out, ",\"meta_info\":{\"id\":\"%s\",\"finish_reason\":{\"type\":\"%s\"", j->id, choice_end_name(c->end));
-        if (c->end == CHOICE_LENGTH)
-            buf_fmt(out, ",\"length\":%" PRId64, c->n_tok);
-        if (c->end == CHOICE_STOP && c->text.stopped_by >= 0) {
-            buf_str(out, ",\"matched\":");
-            string_print(out, c->text.stop[c->text.stopped_by]);
-        } else if (c->end == CHOICE_STOP) {
-            buf_fmt(out, ",\"matched\":%d", c->stop_token);
-        }
-        buf_fmt(out,
-                "},\"prompt_tokens\":%" PRId64 ",\"completion_tokens\":%" PRId64 ",\"cached_tokens\":%" PRId64
-                ",\"weight_version\":\"%" PRId64 "\",\"weight_versions\":",
-                prompt_of(j, i)->n, c->n_tok, c->n_cached, version_of(j));
-        versions_print(out, c);
-        if (j->ask.logprobs) {
-            buf_str(out, ",\"output_token_logprobs\":");
-            sglang_logprobs_print(out, x, j, c, false);
-        }
-        if (j->ask.logprobs && j->ask.n_top > 0) {
-            buf_str(out, ",\"output_top_logprobs\":");
-            sglang_logprobs_print(out, x, j, c, true);
-        }
-        buf_str(out, "}}");
+        buf_str(out, i ? "," : "");
+        sglang_choice_print(out, x, j, i, j->choice[i].text.text.len, "");
     }
     buf_str(out, list ? "]" : "");
 }
@@ -396,7 +496,7 @@ void reply_print(struct buf *out, const struct reply_context *x, const struct se
     case ASK_COMPLETION:
     case ASK_CHAT:
     case ASK_TOKENS: openai_print(out, x, j); return;
-    case ASK_VLLM: vllm_print(out, j); return;
+    case ASK_VLLM: vllm_print(out, x, j); return;
     case ASK_SGLANG: sglang_print(out, x, j); return;
     }
 }
@@ -476,16 +576,69 @@ static void choice_stream(struct buf *out, const struct reply_context *x, struct
     tool_calls_release(&calls);
 }
 
+/* vLLM's stream of /generate: a line for all samples with the text so far, after that of the prompt; the last one is the whole answer. */
+static void vllm_stream(struct buf *out, const struct reply_context *x, struct serve_job *j)
+{
+    bool news = false;
+    for (int64_t i = 0; i < j->n_choice; i++) {
+        struct choice *c = &j->choice[i];
+        news |= c->text.safe > c->sent_text;
+        c->sent_text = c->text.safe;
+    }
+    if (j->done || !news) {
+        if (j->done)
+            vllm_print(out, x, j);
+        buf_str(out, j->done ? "\n" : "");
+        return;
+    }
+    buf_str(out, "{\"text\":[");
+    for (int64_t i = 0; i < j->n_choice; i++) {
+        const struct ask_prompt *p = &j->ask.prompt[i / j->ask.n];
+        struct buf text = BUF_INIT;
+        out->failed |= !buf_add(&text, p->text ? p->text : "", p->len)
+                       || !buf_add(&text, buf_text(&j->choice[i].text.text), j->choice[i].sent_text);
+        buf_str(out, i ? "," : "");
+        text_print(out, buf_text(&text), text.len);
+        buf_release(&text);
+    }
+    buf_str(out, "]}\n");
+}
+
+/* SGLang's: an event per sample with everything so far. */
+static void sglang_stream(struct buf *out, const struct reply_context *x, struct serve_job *j)
+{
+    char more[64] = "";
+    for (int64_t i = 0; i < j->n_choice; i++) {
+        struct choice *c = &j->choice[i];
+        bool ends = c->end != CHOICE_OPEN;
+        if (c->ended || (!ends && c->n_tok == c->sent_tok))
+            continue;
+        if (j->n_choice > 1 || j->ask.is_list)
+            snprintf(more, sizeof more, "\"index\":%" PRId64 ",", i);
+        buf_str(out, "data: ");
+        sglang_choice_print(out, x, j, i, ends ? c->text.text.len : c->text.safe, more);
+        buf_str(out, "\n\n");
+        c->sent_tok = c->n_tok;
+        c->ended = ends;
+    }
+}
+
 bool reply_stream(struct buf *out, const struct reply_context *x, struct serve_job *j)
 {
-    for (int64_t i = 0; i < j->n_choice && !j->failed; i++)
-        choice_stream(out, x, j, i);
+    bool events = j->ask.form != ASK_VLLM;    // else lines
+    if (!j->failed && j->ask.form == ASK_VLLM)
+        vllm_stream(out, x, j);
+    else if (!j->failed && j->ask.form == ASK_SGLANG)
+        sglang_stream(out, x, j);
+    else
+        for (int64_t i = 0; i < j->n_choice && !j->failed; i++)
+            choice_stream(out, x, j, i);
     if (!j->done)
         return false;
     if (j->failed) {
-        buf_str(out, "data: ");
+        buf_str(out, events ? "data: " : "");
         reply_error(out, 500, j->err.text);
-        buf_str(out, "\n\n");
+        buf_str(out, events ? "\n\n" : "\n");
     } else if (j->ask.include_usage) {
         buf_str(out, "data: ");
         head_print(out, x, j, j->ask.form == ASK_CHAT ? "chat.completion.chunk" : "text_completion");
@@ -493,7 +646,7 @@ bool reply_stream(struct buf *out, const struct reply_context *x, struct serve_j
         usage_print(out, j);
         buf_str(out, "}\n\n");
     }
-    buf_str(out, "data: [DONE]\n\n");
+    buf_str(out, events ? "data: [DONE]\n\n" : "");
     return true;
 }
 

@@ -14,8 +14,8 @@ struct reply_context {
 };
 /* The whole answer of a job that is done. A failure to append sets out->failed. */
 void reply_print(struct buf *out, const struct reply_context *x, const struct serve_job *j);
-/* What is new since the last call, as server-sent events; when the job is done, "data: [DONE]" follows. Returns true when
- * nothing will follow. */
+/* What is new since the last call, as server-sent events; when the job is done, "data: [DONE]" follows. vLLM's /generate has lines of JSON
+ * instead. Returns true when nothing will follow. */
 bool reply_stream(struct buf *out, const struct reply_context *x, struct serve_job *j);
 /* An error in OpenAI's shape, for an HTTP status. */
 void reply_error(struct buf *out, int status, const char *message);

@@ -109,6 +109,7 @@ out:
     json_decref(body);
     ask_release(&ask);
     if (ok) {
+        a->type = stream && form == ASK_VLLM ? "application/x-ndjson" : NULL;
         job_start(s, j, stream, a);
     } else {
         serve_job_drop(j);

@@ -20,6 +20,21 @@ struct serve_job *serve_job_new(enum job_kind kind, struct error *err)
     return j;
 }
 
+/* Room for the log-probs of all prompts. */
+static bool prompts_room(struct serve_job *j, struct error *err)
+{
+    j->read = calloc((size_t)j->ask.n_prompt, sizeof *j->read);
+    for (int64_t i = 0; j->read && i < j->ask.n_prompt; i++) {
+        size_t n = (size_t)j->ask.prompt[i].token.n, k = (size_t)j->ask.n_read;
+        j->read[i] = (struct prompt_logps){ .logp = calloc(n, sizeof(float)),
+                                            .rank = calloc(n, sizeof(int32_t)),
+                                            .top = k ? calloc(n * k, sizeof(struct top_token)) : NULL };
+        if (!j->read[i].logp || !j->read[i].rank || (k && !j->read[i].top))
+            return error_set(err, ERR_NO_MEMORY, "no memory for the log-probs of %zu tokens", n);
+    }
+    return j->read || error_set(err, ERR_NO_MEMORY, "no memory for the prompts' log-probs");
+}
+
 bool serve_job_ask(struct serve_job *j, struct ask *a, const struct tokenizer *tokenizer, struct error *err)
 {
     int64_t n = a->n_prompt * a->n;
@@ -34,7 +49,7 @@ bool serve_job_ask(struct serve_job *j, struct ask *a, const struct tokenizer *t
         c->stop_token = -1;
         stop_text_init(&c->text, tokenizer, j->ask.skip_special, (const char *const *)j->ask.stop, j->ask.n_stop, j->ask.include_stop);
     }
-    return true;
+    return j->ask.n_read < 0 || prompts_room(j, err);
 }
 
 bool serve_job_adapter(struct serve_job *j, struct error *err)
@@ -61,6 +76,12 @@ void serve_job_drop(struct serve_job *j)
         stop_text_release(&c->text);
     }
     free(j->choice);
+    for (int64_t i = 0; j->read && i < j->ask.n_prompt; i++) {
+        free(j->read[i].logp);
+        free(j->read[i].rank);
+        free(j->read[i].top);
+    }
+    free(j->read);
     free(j->adapter);
     ask_release(&j->ask);
     if (j->own_free)

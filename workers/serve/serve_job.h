@@ -39,6 +39,13 @@ struct top_token {
     int32_t id;
     float logp;
 };
+/* The log-probs of a prompt's tokens; the first token has none. */
+struct prompt_logps {
+    int64_t n;                // tokens so far, without the first; 0 until the prompt has been run
+    float *logp;              // owned, as the next two; room for all tokens but the first
+    int32_t *rank;            // from 1: the likeliest token
+    struct top_token *top;    // (n, ask.n_read) likeliest first; NULL: not asked for
+};
 /* One sample, as far as it has been generated. */
 struct choice {
     int32_t *token;           // (n_tok) owned, as the next three; room for cap
@@ -66,11 +73,12 @@ struct serve_job {
     int64_t version;          // JOB_UPDATE, JOB_ADAPTER_LOAD: of the new weights; -1: the current one plus 1
     /* JOB_ADAPTER_*, owned: the wanted name, or "". When the job is done: the adapter that was loaded or unloaded. */
     struct adapter_look *adapter;
-    atomic_bool gone;         // its client has gone
-    pthread_mutex_t lock;     // guards: everything below except the policy's fields
-    struct choice *choice;    // (n_choice) owned
-    bool done;                // nothing more will be added
-    bool failed;              // ... because of err
+    atomic_bool gone;             // its client has gone
+    pthread_mutex_t lock;         // guards: everything below except the policy's fields
+    struct choice *choice;        // (n_choice) owned
+    struct prompt_logps *read;    // (ask.n_prompt) owned; NULL: not asked for
+    bool done;                    // nothing more will be added
+    bool failed;                  // ... because of err
     struct error err;
     int64_t done_version;       // of the weights when it was done
     void (*wake)(void *arg);    // called by the policy with the lock held when there is news. NULL: no waiter

@@ -551,12 +551,12 @@ static ssize_t stream_read(void *cls, UNUSED uint64_t pos, char *to, size_t max)
     return (ssize_t)n;
 }
 
-static enum MHD_Result stream_begin(struct exchange *x)
+static enum MHD_Result stream_begin(struct exchange *x, const char *type)
 {
     struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_PIECE, stream_read, x, NULL);
     if (!r)
         return MHD_NO;
-    MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
+    MHD_add_response_header(r, "Content-Type", type ? type : "text/event-stream; charset=utf-8");
     MHD_add_response_header(r, "Cache-Control", "no-cache");
     MHD_add_response_header(r, "X-Request-Id", x->job->id);
     enum MHD_Result rv = MHD_queue_response(x->connection, 200, r);
@@ -608,7 +608,7 @@ static enum MHD_Result exchange_run(struct exchange *x, const char *method, cons
     x->job->wake = job_news;
     x->job->wake_arg = x;
     pthread_mutex_unlock(&x->job->lock);
-    return a.stream ? stream_begin(x) : job_answer(x);
+    return a.stream ? stream_begin(x, a.type) : job_answer(x);
 }
 
 /* MHD_AccessHandlerCallback: once for the header, then for pieces of the body, then with none, and again after each resumption. */

@@ -33,7 +33,7 @@ struct web_answer {
     const char *type;         // "application/json" unless set; outlives the server
     int retry_after_s;        // 0: no such header
     struct serve_job *job;    // the answer is this job's; the reference passes to the server. NULL: the answer is in body
-    bool stream;              // ... sent as a stream
+    bool stream;              // ... sent as a stream, of server-sent events unless type is set
     int64_t receipt;          // not 0: web_config.sent is called with this number
 };
 struct web_route {

@@ -211,6 +211,12 @@ bool visitors_watch(struct engine *e, const struct drawn *d)
     return policy_watch(e->visitors->policy, d);
 }
 
+void visitors_read_watch(void *engine, const struct read_token *t)
+{
+    const struct engine *e = engine;
+    policy_read_watch(e->visitors->policy, t);
+}
+
 void visitors_free(struct engine *e)
 {
     struct visitors *v = e->visitors;

@@ -26,3 +26,4 @@ void visitors_feed(struct engine *e);      // before each step of the generator
 void visitors_stepped(struct engine *e, const struct error *why);
 /* generator_watch: a guest's token. */
 bool visitors_watch(struct engine *e, const struct drawn *d);
+void visitors_read_watch(void *engine, const struct read_token *t);    // generator_read_watch

@@ -210,6 +210,10 @@ struct token_loss {
 /* Only logp and entropy, for decisions about whole samples before their gradient. A following model_backward must have
  * the same targets and temperatures; it does not recompute the logits when they fit head_rows. */
 MUST_USE bool model_head(struct model_run *r, const struct token_loss *loss, struct error *err);
+/* After any forward, row by row: look(ctx, i, logits) with the logits (vocab) of each row i that has a target, on the host until it
+ * returns; line (host; vocab) is used where the host does not read the device's memory. loss->logp is filled in before. */
+MUST_USE bool model_head_look(struct model_run *r, const struct token_loss *loss, float *line,
+                              void (*look)(void *ctx, int64_t i, const float *logits), void *ctx, struct error *err);
 /* Where a backward pass adds the gradient (device; fp32). */
 struct model_grad {
     float *flat;    // (model_n_flat) all of it; NULL: requested piece by piece, from the last to the first

@@ -117,6 +117,32 @@ out:
     return ok;
 }
 
+bool model_head_look(struct model_run *r, const struct token_loss *loss, float *line,
+                     void (*look)(void *ctx, int64_t i, const float *logits), void *ctx, struct error *err)
+{
+    bool ok = false;
+    struct device *dev = r->m->dev;
+    int64_t vocab = r->m->c.vocab, n_head;
+    TRY(model_head(r, loss, err));
+    TRY(head_select(r, loss->target, &n_head, err));
+    for (int64_t row0 = 0; row0 < n_head; row0 += r->head_max) {
+        int64_t n = MIN(r->head_max, n_head - row0);
+        TRY(head_chunk(r, row0, n, loss->temperature, err));
+        for (int64_t k = 0; k < n; k++) {
+            const float *logits = r->logits + k * vocab;
+            if (!dev->host_memory) {
+                TRY(mem_copy(dev, line, logits, (size_t)vocab * sizeof *line, COPY_D2H, err));
+                logits = line;
+            }
+            TRY(device_sync(dev, err));
+            look(ctx, r->row_index[row0 + k], logits);
+        }
+    }
+    ok = true;
+out:
+    return ok;
+}
+
 bool model_logits(struct model_run *r, float *out, struct error *err)
 {
     bool ok = false;

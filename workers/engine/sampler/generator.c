@@ -233,6 +233,17 @@ struct generator *generator_new(const struct generator_config *config, struct er
     TRY((g->logits = mem_new(g->dev, n * line, "logits of a decode step", err)) != NULL);
     TRY((g->prefill_logits = mem_new(g->dev, PREFILL_SEQ_MAX * line, "logits of a prefill", err)) != NULL);
     TRY((g->saved = mem_new(g->dev, line, "first logits of a group", err)) != NULL);
+    if (config->read_watch) {
+        g->read_target = calloc((size_t)g->max_tok, sizeof *g->read_target);
+        g->read_logp = calloc((size_t)g->max_tok, sizeof *g->read_logp);
+        g->read_temperature = calloc((size_t)g->max_tok, sizeof *g->read_temperature);
+        if (!g->read_target || !g->read_logp || !g->read_temperature) {
+            error_set(err, ERR_NO_MEMORY, "no memory for the log-probs of a prompt of %" PRId64 " tokens", g->max_tok);
+            goto out;
+        }
+        for (int64_t i = 0; i < g->max_tok; i++)
+            g->read_temperature[i] = 1;
+    }
     if (config->watch && !g->dev->host_memory)
         TRY((g->logits_host = host_new(g->dev, line, "logits to look at", err)) != NULL);
     TRY(step_init(g, err));
@@ -274,6 +285,9 @@ void generator_free(struct generator *g)
         mem_free(g->dev, g->prefill_past);
     free(g->cache_token);
     free(g->prefill_start);
+    free(g->read_target);
+    free(g->read_logp);
+    free(g->read_temperature);
     if (g->logits_host)
         host_free(g->dev, g->logits_host);
     for (int64_t i = 0; g->row && i < g->config.max_seq; i++) {

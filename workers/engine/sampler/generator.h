@@ -40,6 +40,16 @@ struct drawn {
 /* Called for every token, in order within its sample, on the generator's thread. Returns true to end the sample with this
  * token, as a stop string does. May not call the generator. */
 typedef bool generator_watch(void *ctx, const struct drawn *d);
+/* A token of a prompt, for items with keep_prompt. */
+struct read_token {
+    int64_t prompt_row;     // of its item
+    int64_t at;             // its place in the prompt, from 1: nothing comes before the first
+    int32_t id;             // the token
+    float logp;             // at temperature 1
+    const float *logits;    // (vocab) host, of the token before it; until the call returns
+};
+/* Called for every such token, in order, on the generator's thread, before the item's first token is drawn. May not call the generator. */
+typedef void generator_read_watch(void *ctx, const struct read_token *t);
 struct generator_config {
     struct model *model;                  // borrowed as long as the generator lives
     const struct tokenizer *tokenizer;    // borrowed; only for stop strings, else NULL
@@ -54,13 +64,14 @@ struct generator_config {
         BEHIND_AUTO,
         BEHIND_NEVER,
         BEHIND_ALWAYS,
-    } behind;                  // auto: yes on a device that works asynchronously
-    int64_t version;           // version of the weights now in model
-    int64_t lora_rank;         // highest rank of an adapter of generator_model_set's models
-    bool prefix_cache;         // later prompts reuse pages that earlier ones have left; generator_cache_clear before others use
-                               // kv_mem
-    generator_watch *watch;    // NULL: no watcher
-    void *watch_ctx;
+    } behind;                            // auto: yes on a device that works asynchronously
+    int64_t version;                     // version of the weights now in model
+    int64_t lora_rank;                   // highest rank of an adapter of generator_model_set's models
+    bool prefix_cache;                   // later prompts reuse pages that earlier ones have left; generator_cache_clear before others use
+                                         // kv_mem
+    generator_watch *watch;              // NULL: no watcher
+    generator_read_watch *read_watch;    // of items with keep_prompt; NULL: there are none
+    void *watch_ctx;                     // of both
 };
 /* One prompt to be continued. */
 struct generator_item {
@@ -75,6 +86,7 @@ struct generator_item {
     struct sampling sampling;
     uint64_t cache_salt;    // prompts of different salts share no cached pages
     bool keep_logits;       // watch gets the logits; while such an item runs, the host is not a step behind
+    bool keep_prompt;       // read_watch gets the prompt's tokens; nothing of the prompt comes from the cache
     bool guest;             // somebody else's in the owner's batch: all its tokens go to watch, and no group is made of it
 };
 struct generator;

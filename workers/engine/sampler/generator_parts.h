@@ -114,6 +114,8 @@ struct generator {
     float *saved;             // (vocab) device: first logits of partial, while it holds its pages
     int64_t saved_version;    // of the weights they come from
     float *logits_host;       // (vocab) host copy of the logits for watch; NULL: no watcher, or the host reads the device's memory
+    int32_t *read_target;     // (max_tok) host, with the two below: of a prefill with prompts that are watched; NULL: no read_watch
+    float *read_logp, *read_temperature;
     struct generator_stats stats;
     int64_t version;
     struct decode_graph graph[DECODE_GRAPH_MAX];

@@ -141,7 +141,7 @@ static void batch_collect(struct generator *g, struct prefill *p, int64_t now)
     int64_t promised = g->n_promised;    // pages that the running samples and those of earlier items will take
     for (struct entry *e; (e = prompt_next(g)) && p->n < PREFILL_SEQ_MAX && n_row < g->config.max_seq;) {
         int64_t n_hit = 0;    // at least one token is run: its logits are needed
-        if (g->cache.entry)
+        if (g->cache.entry && !e->spec.keep_prompt)
             n_hit = prefix_cache_take(&g->cache, e->spec.cache_salt, e->spec.prompt, e->spec.n_prompt - 1, e->page);
         e->n_page = pagedkv_pages(&g->pages, e->spec.n_prompt);
         e->n_full = e->spec.n_prompt / page_tok;
@@ -161,6 +161,38 @@ static void batch_collect(struct generator *g, struct prefill *p, int64_t now)
     }
 }
 
+/* model_head_look: row i of the prefill has these logits. */
+static void prompt_row_look(void *ctx, int64_t i, const float *logits)
+{
+    struct generator *g = ctx;
+    int64_t s = 0;
+    while (i >= g->prefill_cu[s + 1])
+        s++;
+    const struct entry *e = g->batch[s];
+    int64_t at = i - g->prefill_cu[s] + 1;
+    struct read_token t = {
+        .prompt_row = e->spec.prompt_row, .at = at, .id = e->spec.prompt[at], .logp = g->read_logp[i], .logits = logits
+    };
+    g->config.read_watch(g->config.watch_ctx, &t);
+}
+
+/* Show the prompts that are watched, of the n that have just been run. */
+static bool prompts_show(struct generator *g, int64_t n, struct error *err)
+{
+    bool any = false;
+    for (int64_t s = 0; s < n && g->read_target; s++)
+        any |= g->batch[s]->spec.keep_prompt && g->batch[s]->spec.n_prompt > 1;
+    if (!any)
+        return true;
+    for (int64_t s = 0; s < n; s++) {
+        const struct generator_item *spec = &g->batch[s]->spec;
+        for (int64_t i = g->prefill_cu[s]; i < g->prefill_cu[s + 1]; i++)
+            g->read_target[i] = spec->keep_prompt && i + 1 < g->prefill_cu[s + 1] ? spec->prompt[i - g->prefill_cu[s] + 1] : -1;
+    }
+    struct token_loss loss = { .target = g->read_target, .temperature = g->read_temperature, .logp = g->read_logp };
+    return model_head_look(g->run, &loss, g->logits_host, prompt_row_look, g, err);
+}
+
 /* Run the prompts of items that have room, admit their samples and draw their first tokens. */
 static bool prompts_start(struct generator *g, struct error *err)
 {
@@ -169,7 +201,7 @@ static bool prompts_start(struct generator *g, struct error *err)
     batch_collect(g, &p, now);
     if (p.n == 0)
         return true;
-    if (!prefill_run(g, &p, err))
+    if (!prefill_run(g, &p, err) || !prompts_show(g, p.n, err))
         return false;
     for (int64_t i = 0; i < p.n && g->cache.entry; i++)
         prefix_cache_add(&g->cache, g->batch[i]->spec.cache_salt, g->batch[i]->spec.prompt, g->batch[i]->spec.n_prompt, g->batch[i]->page);
