@@ -194,10 +194,12 @@ static void the_examples_fit_the_gpus_they_name(UNUSED void **state)
 {
     static const struct {
         const char *file, *shape;
-        int64_t gb;
+        int64_t gb, host_gb;    // of a GPU; of the host, for all of the run's GPUs
     } cases[] = {
-        { "gsm8k-0.5b", "Qwen2.5-0.5B", 24 },   { "gsm8k-1.5b", "Qwen2.5-1.5B", 48 },  { "gsm8k-7b", "Qwen2.5-7B", 141 },
-        { "gsm8k-7b-2gpu", "Qwen2.5-7B", 141 }, { "gsm8k-7b-lora", "Qwen2.5-7B", 40 },
+        { "gsm8k-0.5b", "Qwen2.5-0.5B", 24, 0 },       { "gsm8k-1.5b", "Qwen2.5-1.5B", 48, 0 },
+        { "gsm8k-7b", "Qwen2.5-7B", 141, 40 },         { "gsm8k-7b-2gpu", "Qwen2.5-7B", 141, 0 },
+        { "gsm8k-7b-lora", "Qwen2.5-7B", 40, 0 },      { "gsm8k-14b-2gpu", "Qwen2.5-14B", 141, 160 },
+        { "gsm8k-32b-4gpu", "Qwen2.5-32B", 141, 400 },
     };
     struct run_config *c = malloc(sizeof *c);
     for (size_t k = 0; k < ARRAY_SIZE(cases); k++) {
@@ -207,6 +209,8 @@ static void the_examples_fit_the_gpus_they_name(UNUSED void **state)
         FILE *f = fopen(path, "r");
         snprintf(says, sizeof says, "of %" PRId64 " GB", cases[k].gb);
         assert_true(f && fgets(line, sizeof line, f) && strstr(line, says));
+        snprintf(says, sizeof says, "%" PRId64 " GB of host memory", cases[k].host_gb);
+        assert_true(cases[k].host_gb == 0 || strstr(line, says));
         fclose(f);
         run_config_init(c);
         if (!run_config_read(c, path, &err) || !run_config_finish(c, NULL, &err))
@@ -222,9 +226,12 @@ static void the_examples_fit_the_gpus_they_name(UNUSED void **state)
         struct memory_plan p;
         g.model = m;
         const size_t have = (size_t)cases[k].gb * 1000 * 1000 * 1000;
-        s.zero_stage = c->num_trainers > 1 ? memory_plan_zero(have, m, &w, &s, true, &g) : 0;
+        int set = run_config_zero(c);
+        s.zero_stage = c->num_trainers == 1 ? 0 : set < 0 ? memory_plan_zero(have, m, &w, &s, true, &g) : set;
         if (!memory_plan_in(&p, have, m, &w, &s, true, &g))
             fail_msg("%s has no room in %" PRId64 " GB", cases[k].file, cases[k].gb);
+        if (p.host * (size_t)c->num_trainers > (size_t)cases[k].host_gb * 1000 * 1000 * 1000)
+            fail_msg("%s has no room in %" PRId64 " GB of host memory", cases[k].file, cases[k].host_gb);
         model_free(m);
         device_free(dev);
     }

@@ -471,8 +471,9 @@ static void shapes_have_the_published_sizes(UNUSED void **state)
         const char *name;
         double billion;
     } cases[] = {
-        { "Qwen2.5-0.5B", 0.494 }, { "Qwen2.5-1.5B", 1.544 }, { "Qwen2.5-3B", 3.086 }, { "Qwen2.5-7B", 7.616 }, { "Qwen2.5-14B", 14.770 },
-        { "Qwen3-0.6B", 0.596 },   { "Qwen3-1.7B", 1.721 },   { "Qwen3-4B", 4.022 },   { "Qwen3-8B", 8.191 },   { "Llama-3.1-8B", 8.030 },
+        { "Qwen2.5-0.5B", 0.494 }, { "Qwen2.5-1.5B", 1.544 }, { "Qwen2.5-3B", 3.086 },   { "Qwen2.5-7B", 7.616 },
+        { "Qwen2.5-14B", 14.770 }, { "Qwen2.5-32B", 32.764 }, { "Qwen3-0.6B", 0.596 },   { "Qwen3-1.7B", 1.721 },
+        { "Qwen3-4B", 4.022 },     { "Qwen3-8B", 8.191 },     { "Llama-3.1-8B", 8.030 },
     };
     struct error err = { 0 };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
