@@ -13,6 +13,7 @@
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/model/team.h"
 #include "workers/engine/reward/environment.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/data/dataset.h"
@@ -206,8 +207,8 @@ static bool devices_choose(struct run_config *c, struct error *err)
         return n_given == n
                || error_set(err, ERR_USAGE,
                             "devices '%s' are %" PRId64 ", but num_trainers %" PRId64 " and num_inferencer %" PRId64
-                            " with placement '%s' need %" PRId64,
-                            c->devices, n_given, c->num_trainers, c->num_inferencer, c->placement, n);
+                            " with placement '%s' and producer_tensor_parallel_size %" PRId64 " need %" PRId64,
+                            c->devices, n_given, c->num_trainers, c->num_inferencer, c->placement, c->producer_tensor_parallel_size, n);
     struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
     size_t at = 0;
     for (int64_t i = 0; i < n && at < sizeof c->devices; i++)
@@ -254,10 +255,32 @@ static bool weights_choose(struct run_config *c, struct error *err)
     return true;
 }
 
+/* Settle the order of sums for the whole life of the run, and check that the model can be cut so. */
+static bool parts_choose(struct run_config *c, struct error *err)
+{
+    struct model_config shape;
+    c->sum_parts = MAX(run_config_sum_parts(c), 1);
+    return run_config_posted(c)
+           || (config_load(&shape, c->model, err)
+               && (team_check(&shape, (int)c->producer_tensor_parallel_size, run_config_sum_parts(c), err)
+                   || error_wrap(err, "'producer_tensor_parallel_size' %" PRId64 ", 'sum_parts' %" PRId64, c->producer_tensor_parallel_size,
+                                 c->sum_parts)));
+}
+
+static bool team_devices_check(const struct run_config *c, struct error *err)
+{
+    return c->producer_tensor_parallel_size == 1 || strncmp(c->devices, "cpu:", 4) == 0
+           || error_set(err, ERR_UNSUPPORTED,
+                        "'producer_tensor_parallel_size' is %" PRId64
+                        ", which works on CPU devices only, and devices are '%s'; 1 is possible",
+                        c->producer_tensor_parallel_size, c->devices);
+}
+
 static bool sizes_check(struct train *t, struct error *err)
 {
     const struct run_config *c = &t->config;
-    if (!devices_choose(&t->config, err) || !weights_choose(&t->config, err))
+    if (!parts_choose(&t->config, err) || !devices_choose(&t->config, err) || !team_devices_check(c, err)
+        || !weights_choose(&t->config, err))
         return false;
     if (c->view_group[0] && !run_view_group_check(c->view_group, err))
         return false;

@@ -9,7 +9,7 @@
 static void placement_print(const struct train *t)
 {
     const struct run_config *c = &t->config;
-    int64_t n = run_config_n_device(c);
+    int64_t n = run_config_n_worker(c);
     printf("processes:      keeper, agent, controller, %sscorer, %" PRId64 " worker%s\n", run_config_posted(c) ? "environments, " : "", n,
            n == 1 ? "" : "s");
     const char *title = "placement:      ";
@@ -22,6 +22,9 @@ static void placement_print(const struct train *t)
             printf("%s%s: %s\n", title, device, run_part_text(&part, role, sizeof role));
         title = "                ";
     }
+    if (run_config_sum_parts(c) > 0)
+        printf("sums:           in %d parts, as a tree: the same bits with producer_tensor_parallel_size 1 to %d\n",
+               run_config_sum_parts(c), run_config_sum_parts(c));
 }
 
 static bool weights_are_half(const struct run_config *c)

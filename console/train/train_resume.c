@@ -64,7 +64,7 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
 {
     struct run_config *c = &t->config;
     if (c->num_trainers == before->num_trainers && c->num_inferencer == before->num_inferencer
-        && strcmp(c->placement, before->placement) == 0)
+        && c->producer_tensor_parallel_size == before->producer_tensor_parallel_size && strcmp(c->placement, before->placement) == 0)
         return;
     if (!knob_given(t, "devices"))
         devices_fit(c);

@@ -36,10 +36,11 @@ const struct knob knobs[] = {
 
     { "num_trainers", NULL, "t", "workers", KNOB_I64, "", 1, 64, AT(num_trainers), .def = "1", .help = "trainers (data parallel)" },
     { "num_inferencer", NULL, "i", "workers", KNOB_I64, "", 1, 64, AT(num_inferencer), .def = "1", .help = "producers of rollouts" },
-    { "tensor_parallel_size", NULL, "tp", "workers", KNOB_I64, "", 1, 64, AT(tensor_parallel_size), .def = "1", .help = "only 1: each device holds the whole model" },
+    { "tensor_parallel_size", NULL, "tp", "workers", KNOB_I64, "", 1, 64, AT(tensor_parallel_size), .def = "1", .help = "only 1: each trainer computes with the whole model" },
     { "pipeline_parallel_size", NULL, "pp", "workers", KNOB_I64, "", 1, 64, AT(pipeline_parallel_size), .def = "1", .help = "only 1, as tensor_parallel_size" },
     { "zero_stage", NULL, "zero", "workers", KNOB_TEXT, "", .choices = "auto|0|1|2|3", AT(zero_stage), .def = "auto", .help = "what each of several trainers keeps of its own shards only (ZeRO): 0: nothing, 1: masters and moments, 2: gradients too, 3: weights too; auto: 1, or the next one that has room. The weights are the same bytes" },
-    { "producer_tensor_parallel_size", NULL, "ptp", "workers", KNOB_I64, "", 1, 64, AT(producer_tensor_parallel_size), .def = "1", .help = "only 1, as tensor_parallel_size" },
+    { "producer_tensor_parallel_size", NULL, "ptp", "workers", KNOB_I64, "", 1, 8, AT(producer_tensor_parallel_size), .def = "1", .help = "devices (1, 2, 4 or 8) that a producer samples on: each has a part of the attention heads, of the MLP and of the vocabulary. A producer's further devices are the last of 'devices'. Other nodes sample with one device each. The samples are the same bits, see sum_parts" },
+    { "sum_parts", NULL, NULL, "workers", KNOB_I64, "", 0, 8, AT(sum_parts), .def = "0", .help = "parts (1, 2, 4 or 8) in which attention's and the MLP's outputs are summed, as one fixed tree, by samplers and trainers alike. Runs with the same number give the same bits with any producer_tensor_parallel_size up to it. 1: in the device's own order; 0: 4 with tensor parallelism (8 on 8 devices), else 1" },
     { "ray_dir", NULL, NULL, "workers", KNOB_TEXT, "", AT(ray_dir), .def = "", NO_EFFECT("there is no Ray; 'rollcall train' starts the processes itself") },
     { "master_address", NULL, NULL, "workers", KNOB_TEXT, "", AT(master_address), .def = "", NO_EFFECT("processes on one host meet in the run's directory; 'listen' accepts other nodes") },
     { "master_port", NULL, NULL, "workers", KNOB_I64, "", 1, 65535, AT(master_port), .def = "29506", NO_EFFECT("processes on one host meet in the run's directory; 'listen' accepts other nodes") },

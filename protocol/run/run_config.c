@@ -394,24 +394,50 @@ static bool serve_check(const struct run_config *c, struct error *err)
            || error_set(err, ERR_USAGE, "'serve': %.100s is reached from other hosts: give a 'serve_token_file'", c->serve);
 }
 
-static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
+static bool parallel_check(const struct run_config *c, struct error *err)
 {
-    if (!name_check(c->name, err) || !adapter_check(c, err) || !environment_check(c, err) || !serve_check(c, err))
-        return false;
     static const struct {
         const char *name;
         size_t offset;
     } only_one[] = {
         { "tensor_parallel_size", offsetof(struct run_config, tensor_parallel_size) },
         { "pipeline_parallel_size", offsetof(struct run_config, pipeline_parallel_size) },
-        { "producer_tensor_parallel_size", offsetof(struct run_config, producer_tensor_parallel_size) },
     };
+    int64_t n = c->producer_tensor_parallel_size, parts = c->sum_parts;
     for (size_t i = 0; i < ARRAY_SIZE(only_one); i++) {
         int64_t v = *(const int64_t *)((const char *)c + only_one[i].offset);
         if (v != 1)
-            return error_set(err, ERR_USAGE, "'%s' is %" PRId64 ", but a model is held whole on each device here: only 1 works",
+            return error_set(err, ERR_USAGE,
+                             "'%s' is %" PRId64
+                             ", but each trainer computes with the whole model: only 1 works; 'zero_stage' shares what it "
+                             "keeps, and 'producer_tensor_parallel_size' splits what samples",
                              only_one[i].name, v);
     }
+    if (n & (n - 1))
+        return error_set(err, ERR_USAGE, "'producer_tensor_parallel_size' is %" PRId64 "; 1, 2, 4 and 8 are possible", n);
+    if (parts & (parts - 1))
+        return error_set(err, ERR_USAGE, "'sum_parts' is %" PRId64 "; 0 (chosen), 1, 2, 4 and 8 are possible", parts);
+    if (parts > 0 && parts < n)
+        return error_set(err, ERR_USAGE,
+                         "'sum_parts' is %" PRId64 ", but 'producer_tensor_parallel_size' %" PRId64
+                         " shares each sum among that many devices, "
+                         "which needs as many parts; another 'sum_parts' gives other bits",
+                         parts, n);
+    if (n > 1 && (c->lora_rank > 0 || c->lora_adapter[0]))
+        return error_set(err, ERR_USAGE,
+                         "'producer_tensor_parallel_size' is %" PRId64
+                         ", but a model with an adapter is sampled from on one device: only 1 "
+                         "works with 'lora_rank' and 'lora_adapter'",
+                         n);
+    return true;
+}
+
+static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
+{
+    if (!name_check(c->name, err) || !adapter_check(c, err) || !environment_check(c, err) || !serve_check(c, err))
+        return false;
+    if (!parallel_check(c, err))
+        return false;
     if (c->free_running && strcmp(c->placement, "apart") != 0)
         return error_set(err, ERR_USAGE, "'free_running' needs 'placement' apart: producers that never wait need their own devices");
     if (c->free_running && c->no_resampling_pass_rate > 0)
@@ -511,17 +537,22 @@ int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SE
     return ok ? n : -1;
 }
 
-int64_t run_config_n_device(const struct run_config *c)
+int64_t run_config_n_worker(const struct run_config *c)
 {
     if (run_config_posted(c))
         return c->num_trainers;
     return strcmp(c->placement, "apart") == 0 ? c->num_trainers + c->num_inferencer : MAX(c->num_trainers, c->num_inferencer);
 }
 
+int64_t run_config_n_device(const struct run_config *c)
+{
+    return run_config_n_worker(c) + (run_config_posted(c) ? 0 : c->num_inferencer * (c->producer_tensor_parallel_size - 1));
+}
+
 bool run_config_part(const struct run_config *c, const char *device, struct run_part *part, struct error *err)
 {
     size_t len = strlen(device);
-    int64_t k = 0, first = strcmp(c->placement, "apart") == 0 ? c->num_trainers : 0;
+    int64_t k = 0, first = strcmp(c->placement, "apart") == 0 ? c->num_trainers : 0, n_worker = run_config_n_worker(c);
     const char *at = c->devices;
     while (strncmp(at, device, len) != 0 || (at[len] && at[len] != ',')) {
         if (!(at = strchr(at, ',')))
@@ -531,7 +562,23 @@ bool run_config_part(const struct run_config *c, const char *device, struct run_
     }
     part->rank = k < c->num_trainers && !c->node_only ? k : -1;
     part->producer = k >= first && k < first + c->num_inferencer ? k - first : -1;
+    part->helps = k >= n_worker && c->producer_tensor_parallel_size > 1 ? (k - n_worker) / (c->producer_tensor_parallel_size - 1) : -1;
     return true;
+}
+
+void run_config_helper(const struct run_config *c, int64_t producer, int64_t k, char *out, size_t size)
+{
+    const char *at = c->devices;
+    for (int64_t i = run_config_n_worker(c) + producer * (c->producer_tensor_parallel_size - 1) + k; i > 0 && at; i--)
+        at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL;
+    BUG_IF(!at, "further device %" PRId64 " of producer %" PRId64 " is not in '%s'", k, producer, c->devices);
+    snprintf(out, size, "%.*s", (int)strcspn(at, ","), at);
+}
+
+int run_config_sum_parts(const struct run_config *c)
+{
+    int64_t n = c->producer_tensor_parallel_size, parts = c->sum_parts ? c->sum_parts : n > 1 ? MAX(n, (int64_t)4) : 1;
+    return parts > 1 ? (int)parts : 0;
 }
 
 const char *run_part_text(const struct run_part *part, char *out, size_t size)
@@ -541,6 +588,8 @@ const char *run_part_text(const struct run_part *part, char *out, size_t size)
         snprintf(trainer, sizeof trainer, "trainer %" PRId64, part->rank);
     if (part->producer >= 0)
         snprintf(producer, sizeof producer, "producer %" PRId64, part->producer);
+    if (part->helps >= 0)
+        snprintf(producer, sizeof producer, "with producer %" PRId64, part->helps);
     snprintf(out, size, "%s%s%s", trainer, trainer[0] && producer[0] ? ", " : "", producer);
     return out;
 }

@@ -48,6 +48,7 @@ struct run_config {
     /* workers */
     int64_t num_trainers, num_inferencer;
     int64_t tensor_parallel_size, pipeline_parallel_size, producer_tensor_parallel_size;
+    int64_t sum_parts;     // run_config_sum_parts
     char zero_stage[8];    // run_config_zero
     char ray_dir[RUN_TEXT_MAX], master_address[128], backend[16];
     int64_t master_port;
@@ -215,12 +216,20 @@ MUST_USE bool run_plan_make(struct run_plan *p, const struct run_config *c, int6
 int64_t run_plan_item_after(const struct run_plan *p, int64_t step);
 
 /* What each device of the run does, by its position in the list of devices: the first num_trainers train. With placement shared the
- * first num_inferencer sample; with apart, those after the trainers. */
+ * first num_inferencer sample; with apart, those after the trainers. These have a worker each. After them come, producer by producer, the
+ * further devices that a producer's worker drives, with producer_tensor_parallel_size above 1. */
 struct run_part {
     int64_t rank;        // its index among the trainers; -1: it does not train
     int64_t producer;    // its index among the producers; -1: it does not sample
+    int64_t helps;       // the producer that samples on it, too, and no worker is its own; -1: none
 };
 int64_t run_config_n_device(const struct run_config *c);    // devices that the counts and the placement need
+int64_t run_config_n_worker(const struct run_config *c);    // those with a worker
+/* The name of a producer's further device k, 0 <= k < producer_tensor_parallel_size - 1. */
+void run_config_helper(const struct run_config *c, int64_t producer, int64_t k, char *out, size_t size);
+/* The parts in which all of the run's models sum over heads and over columns of the MLP (model_parts_set): sum_parts, or what suits
+ * producer_tensor_parallel_size. 0: the device's own order. */
+int run_config_sum_parts(const struct run_config *c);
 MUST_USE bool run_config_part(const struct run_config *c, const char *device, struct run_part *part, struct error *err);
 /* "trainer 0, producer 0"; returns out. */
 const char *run_part_text(const struct run_part *part, char *out, size_t size);

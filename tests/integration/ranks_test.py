@@ -90,6 +90,34 @@ class Ranks(RunCase):
             for run in runs:
                 run.kill()
 
+    def test_producers_on_several_devices_give_the_bytes_of_producers_on_one(self):
+        """Whether they share the trainer's device or not; every sum of the run is in 4 parts."""
+        want = self.undisturbed(dict(TWO, sum_parts=4))
+        self.assertNotEqual(want, self.undisturbed(TWO))
+        for settings in (dict(TWO, producer_tensor_parallel_size=2), dict(APART, producer_tensor_parallel_size=2, num_trainers=1, train_batch_size=8,
+                                                                         train_minibatch_size=8)):
+            with self.subTest(**settings):
+                run = self.start(settings)
+                try:
+                    run.wait_step(1)
+                    plan = subprocess.run([ROLLCALL, "train", os.path.join(run.dir, "run.yaml"), "--dry-run"], capture_output=True, text=True)
+                    self.assertIn("with producer 1\n", plan.stdout, plan.stderr)
+                    self.assertIn("sums:           in 4 parts", plan.stdout)
+                    self.assertEqual(self.finish(run), want)
+                    for step, value in self.metric(run, "train/sampler_trainer_diff").items():
+                        self.assertEqual(value, 0, step)
+                finally:
+                    run.kill()
+
+    def test_a_team_that_cannot_be_is_refused_with_the_nearest_one(self):
+        for n, devices, says in ((8, "auto", "heads of keys and values, .* cannot be cut over 8 devices; 4 devices are possible"),
+                                 (2, "cpu:0", "devices 'cpu:0' are 1, but .* producer_tensor_parallel_size 2 need 2")):
+            file = self.task.run_file("team.yaml", producer_tensor_parallel_size=n, devices=devices)
+            out = subprocess.run([ROLLCALL, "train", file, "--dry-run"], capture_output=True, text=True)
+            self.assertEqual(len(out.stderr.strip().splitlines()), 1, out.stderr)
+            self.assertRegex(out.stderr, says)
+            self.assertNotEqual(out.returncode, 0)
+
     def test_the_starter_ends_in_the_same_bytes_with_any_trainers_at_any_zero_stage(self):
         starter = os.path.join(ROOT, "build/starter")
         self.assertTrue(os.path.exists(os.path.join(starter, "config.json")), "run examples/make_starter.sh first")

@@ -255,8 +255,11 @@ static void children_make(struct agent *a)
     child_add(a, "scorer", "scorer");
     const char *at = strcmp(a->config.devices, "auto") == 0 ? "cpu:0" : a->config.devices;
     for (; *at; at += at[strcspn(at, ",")] ? strcspn(at, ",") + 1 : strcspn(at, ",")) {
+        struct run_part part;
+        struct error ignored;
         snprintf(name, sizeof name, "worker %.*s", (int)MIN(strcspn(at, ","), (size_t)50), at);
-        child_add(a, "worker", name);
+        if (!run_config_part(&a->config, name + strlen("worker "), &part, &ignored) || part.helps < 0)    // else another worker drives it
+            child_add(a, "worker", name);
     }
     exporters_make(a);
 }

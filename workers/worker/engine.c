@@ -371,6 +371,8 @@ void engine_free(struct engine *e)
     queues_release(e);
     prompts_release(&e->prompts);
     publication_free(e->publication);
+    for (size_t i = 0; i < ARRAY_SIZE(e->helper); i++)
+        device_free(e->helper[i]);
     device_free(e->dev);
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->some);

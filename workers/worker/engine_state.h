@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "kernels/ops.h"
 #include "protocol/base/error.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_owner.h"
@@ -18,7 +19,6 @@
 
 struct checkpoint_writer;
 struct collective;
-struct device;
 struct episodes;
 struct generator;
 struct model;
@@ -69,7 +69,8 @@ struct engine {
     struct engine_look look;
 
     /* used only by the engine's thread */
-    struct device *dev;    // these five are kept from the first load on
+    struct device *dev;                      // these six are kept from the first load on
+    struct device *helper[SUM_PARTS_MAX];    // what the sampler works on besides dev: producer_tensor_parallel_size - 1
     struct prompts prompts;
     struct publication *publication;    // NULL: weights stay here, or travel by file
     struct saving saving;

@@ -11,6 +11,7 @@
 #include "workers/engine/data/identity.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/model/team.h"
 #include "workers/engine/plan/run_room.h"
 #include "workers/engine/publish/publication.h"
 #include "workers/engine/sampler/generator.h"
@@ -67,10 +68,18 @@ static bool identity_check(const struct engine *e, struct error *err)
     return ok;
 }
 
-static bool device_open(struct engine *e, struct error *err)
+static bool devices_open(struct engine *e, struct error *err)
 {
     size_t total;
-    return e->dev || ((e->dev = device_new(e->device_name, e->n_thread, err)) && mem_info(e->dev, &e->free_at_start, &total, err));
+    if (!e->dev && (!(e->dev = device_new(e->device_name, e->n_thread, err)) || !mem_info(e->dev, &e->free_at_start, &total, err)))
+        return false;
+    for (int64_t k = 0; e->produces && k < e->config.producer_tensor_parallel_size - 1; k++) {
+        char name[64];
+        run_config_helper(&e->config, e->producer, k, name, sizeof name);
+        if (!e->helper[k] && !(e->helper[k] = device_new(name, e->n_thread, err)))
+            return false;
+    }
+    return device_enter(e->dev, err);
 }
 
 static void row_ticked(void *ctx)
@@ -105,6 +114,20 @@ static bool adapter_open(struct engine *e, struct error *err)
     return run_adapter(c, &lora, err) && model_lora_new(e->model, &lora, (uint64_t)c->seed, e->trains, err);
 }
 
+/* Let the model that samples work on all devices that this worker drives. */
+static bool team_open(struct engine *e, struct error *err)
+{
+    struct device *dev[SUM_PARTS_MAX] = { e->dev };
+    int n = e->produces ? (int)e->config.producer_tensor_parallel_size : 1;
+    for (int q = 1; q < n; q++)
+        dev[q] = e->helper[q - 1];
+    if (!model_team(e->sampler ? e->sampler : e->model, dev, n, err))
+        return false;
+    if (n > 1)
+        log_info("producer %" PRId64 " samples on %d devices, %s to %s", e->producer, n, e->dev->name, dev[n - 1]->name);
+    return true;
+}
+
 /* The model, the reference model when the loss needs it, and the sampler's own copy when it samples while it trains. */
 static bool models_load(struct engine *e, struct error *err)
 {
@@ -118,10 +141,11 @@ static bool models_load(struct engine *e, struct error *err)
     if (model_config(e->model)->rope.is_long)
         log_info("longrope frequencies=long max_seq_tok=%" PRId64 " original_max_position_embeddings=%" PRId64,
                  c->max_prompt_tokens + c->max_new_tokens, model_config(e->model)->rope.original_max_pos);
-    if (has_adapter(e) && !adapter_open(e, err))
+    if (!model_parts_set(e->model, run_config_sum_parts(c), err) || (has_adapter(e) && !adapter_open(e, err)))
         return false;
     if (e->trains && c->beta > 0) {    // the base without its adapter is the reference
-        if (!(e->ref = has_adapter(e) ? model_view(e->model, err) : model_load(c->model, e->dev, dtype, err)))
+        if (!(e->ref = has_adapter(e) ? model_view(e->model, err) : model_load(c->model, e->dev, dtype, err))
+            || (!has_adapter(e) && !model_parts_set(e->ref, run_config_sum_parts(c), err)))
             return false;
         model_n_live_set(e->ref, n_id);
         model_length_set(e->ref, c->max_prompt_tokens + c->max_new_tokens);
@@ -131,7 +155,7 @@ static bool models_load(struct engine *e, struct error *err)
             return false;
         model_n_live_set(e->sampler, n_id);
     }
-    return true;
+    return team_open(e, err);
 }
 
 /* Does this worker need a whole model beside the shards that it trains with zero_stage 3? The first trainer evaluates and publishes. */
@@ -346,7 +370,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
     loading_undo(e);
     if (path[0] && !checkpoint_check(e, t, path, r, err))
         return false;
-    if (!device_open(e, err) || !prompts_load(&e->prompts, &e->config, row_ticked, e, err) || !identity_check(e, err)
+    if (!devices_open(e, err) || !prompts_load(&e->prompts, &e->config, row_ticked, e, err) || !identity_check(e, err)
         || !models_load(e, err))
         return false;
     struct trainer_settings settings = run_trainer_settings(&e->config, e->rank, e->dev);

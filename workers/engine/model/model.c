@@ -346,6 +346,8 @@ struct model *model_new_like(const struct model *m, struct error *err)
 void model_length_set(struct model *m, int64_t n_tok)
 {
     m->c.rope.is_long = m->c.rope.type == ROPE_LONG && n_tok > m->c.rope.original_max_pos;
+    for (int q = 0; m->team && q < team_size(m->team); q++)
+        model_length_set(team_rank(m->team, q)->slice, n_tok);
 }
 
 /* ---- inspection */

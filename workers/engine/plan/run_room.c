@@ -3,6 +3,7 @@
 #include <string.h>
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/model/team.h"
 
 enum dtype run_dtype(const struct run_config *c, enum device_kind kind)
 {
@@ -63,6 +64,8 @@ static struct plan_weights weights_of(const struct run_config *c, const struct r
     if (part->rank == 0 && run_config_travels(c) && !c->node_only && strcmp(c->weights, "files") != 0)    // what is published
         copies += MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 1));
     w.besides = (size_t)copies * model_weight_bytes(m) + (trains ? 0 : model_held_bytes(m) - model_weight_bytes(m));    // an adapter's base
+    if (produces && c->producer_tensor_parallel_size > 1)
+        w.besides += model_slice_bytes(m, (int)c->producer_tensor_parallel_size);
     return w;
 }
 
