@@ -609,6 +609,46 @@ struct adamw_host {
     void *stage;           // device memory through which the pieces pass
     size_t stage_bytes;    // some 100 MB keep a bus busy; at least 64 KiB
 };
+/* The same step with moments of one byte each and a scale per ADAM8_BLOCK elements (adam8.h), and without decay: torch's AdamW decays
+ * first, which cast does in place. The step itself takes the new moments before they are rounded. A scale of 0 makes any codes zeros. */
+struct adamw8 {
+    void *weight;                // (n) dtype, or NULL; in fp32 it may be master
+    float *master;               // (n)
+    uint8_t *m, *v;              // (n) codes
+    float *m_scale, *v_scale;    // (n / ADAM8_BLOCK, rounded up)
+    const float *grad, *coef;    // (n); (1), or NULL: 1
+    int64_t n, step;
+    float lr, beta1, beta2, eps;
+    enum dtype dtype;
+};
+/* Adafactor, arXiv 1804.04235, algorithms 4 and 5, with the defaults and in the order of torch.optim.Adafactor, for one tensor in three
+ * steps; G = grad coef, eps1 2^-23. Of a vector n_col is 1 and col NULL: its second moment is not factored.
+ *   moments  row_i += share (mean_j G_ij^2 - row_i), col_j likewise over i; share = step^beta2_decay. row_mean is that of the new row
+ *   update   grad becomes U_ij = G_ij / sqrt(max(row_i col_j / max(row_mean, eps1), eps1^2)), of a vector G_i / sqrt(max(row_i, eps1^2))
+ *   apply    master = master (1 - lr decay) - rho max(eps2, RMS(master)) / max(1, RMS(U) / d) U,   rho = min(lr, 1 / sqrt(step)),
+ *            eps2 1e-3, d 1; the sums of squares are sum_parts' */
+struct adafactor_moments {
+    float *row, *col, *row_mean;    // (n_row), (n_col), (1)
+    const float *grad, *coef;       // (n_row, n_col), (1)
+    int64_t n_row, n_col;
+    float share;
+};
+struct adafactor_update {
+    float *grad;    // (n_row, n_col)
+    const float *row, *col, *row_mean, *coef;
+    int64_t n_row, n_col;
+};
+struct adafactor_apply {
+    void *weight;                        // (n) dtype, or NULL; in fp32 it may be master
+    float *master;                       // (n)
+    const float *u;                      // (n)
+    const double *sum_master, *sum_u;    // (1) sums of squares
+    int64_t n;
+    float lr, decay, rho;
+    enum dtype dtype;
+};
+#define ADAFACTOR_EPS1 0x1p-23f
+#define ADAFACTOR_EPS2 1e-3f
 /* A 64-bit hash of memory, for comparing weights between processes and back ends (the same everywhere):
  * sum over words i of mix(word_i + (i + 1) * 0x9e3779b97f4a7c15), mix: splitmix64's; an incomplete last word is zero-filled. So the
  * sum of the hashes of parts, each with its first, is that of the whole. */
@@ -624,7 +664,7 @@ struct mem_hash {
     X(rows_gather) X(rows_scatter) X(rows_copy) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(linear_fwd) X(tree_sum) X(linear_bwd_x) \
     X(linear_bwd_w) X(rope_fwd) X(rope_bwd) X(kv_copy) X(attn_fwd) X(attn_bwd) X(attn_paged) X(swiglu_fwd) X(swiglu_bwd) \
     X(add_fwd) X(cast) X(softcap) X(axpy) X(blend) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(sum_parts) X(clip_coef) \
-    X(adamw) X(adamw_host) X(mem_hash)
+    X(adamw) X(adamw_host) X(adamw8) X(adafactor_moments) X(adafactor_update) X(adafactor_apply) X(mem_hash)
 // clang-format on
 /* A back end: its life cycle and one function per operation. */
 struct ops {

@@ -1,4 +1,4 @@
-/* optim.cu - gradient norm, clipping and AdamW, with its state on the device or streamed from host memory
+/* optim.cu - gradient norm, clipping, AdamW with its state on the device, in bytes or streamed from host memory, and Adafactor
  *
  * adamw_host: the state passes through PIPES slots of device memory, one piece each. Three streams in parallel: copies in, the
  * device's own (AdamW itself), copies out, chained by events, so that both directions of the bus and the kernel overlap:
@@ -10,6 +10,7 @@
  * Elements do not depend on each other, so the bits are the same as adamw's. 24 bytes of host memory traffic per element (16 when
  * the weight is the master): 12 of them in each direction at about 50 GB/s are 0.24 ns per element; NOTES.md has the figures. */
 #include <inttypes.h>
+#include "kernels/adam8.h"
 #include "kernels/cuda/cuda.h"
 __global__ static void sumsq_kernel(double *__restrict__ part, const float *__restrict__ x, int64_t n)
 {
@@ -88,6 +89,167 @@ extern "C" bool adamw_cuda(struct device *dev, const struct adamw *a, struct err
     if (a->step < 1)
         return error_set(err, ERR_SHAPE, "adamw: step %" PRId64 "; the first is 1", a->step);
     return a->n == 0 || BY_TYPE(a->dtype, adamw_run, cuda_of(dev), a, err);
+}
+
+/* --- moments of one byte --- */
+__device__ static const float adam8_signed[256] = { ADAM8_SIGNED }, adam8_unsigned[256] = { ADAM8_UNSIGNED };
+#define ADAM8_EACH 32    // blocks of the state that a block of threads goes over, so that its copy of the tables pays
+/* 14 bytes per element with bf16 weights, 12 of them master and gradient; a thread per element of a block of the state. */
+template <typename T> __global__ static void adamw8_kernel(struct adamw8 a, float fix1, float fix2, float c1, float c2)
+{
+    __shared__ float ts[256], tu[256], tmp[33];
+    for (int i = (int)threadIdx.x; i < 256; i += ADAM8_BLOCK) {
+        ts[i] = adam8_signed[i];
+        tu[i] = adam8_unsigned[i];
+    }
+    __syncthreads();
+    float coef = a.coef ? *a.coef : 1.0f;
+    int64_t n_block = (a.n + ADAM8_BLOCK - 1) / ADAM8_BLOCK;
+    for (int64_t b = (int64_t)blockIdx.x * ADAM8_EACH; b < min(n_block, ((int64_t)blockIdx.x + 1) * ADAM8_EACH); b++) {
+        int64_t i = b * ADAM8_BLOCK + threadIdx.x;
+        float m = 0, v = 0;
+        if (i < a.n) {
+            float g = a.grad[i] * coef;
+            m = __fmaf_rn(a.beta1, a.m_scale[b] * ts[a.m[i]], c1 * g);
+            v = __fmaf_rn(a.beta2, a.v_scale[b] * tu[a.v[i]], c2 * (g * g));
+            float x = __fmaf_rn(-a.lr, m * fix1 / (sqrtf(v * fix2) + a.eps), a.master[i]);
+            a.master[i] = x;
+            if (a.weight)
+                ((T *)a.weight)[i] = from_float<T>(x);
+        }
+        float m_most = block_max(fabsf(m), tmp), v_most = block_max(v, tmp);    // all threads have read the old scales by then
+        if (i < a.n) {
+            uint8_t vc = adam8_code(tu, v_most > 0 ? v / v_most : 0);
+            a.m[i] = adam8_code(ts, m_most > 0 ? m / m_most : 0);
+            a.v[i] = v > 0 && vc == 0 ? 1 : vc;
+        }
+        if (threadIdx.x == 0) {
+            a.m_scale[b] = m_most;
+            a.v_scale[b] = v_most;
+        }
+    }
+}
+template <typename T> static bool adamw8_run(struct cuda_device *cu, const struct adamw8 *a, struct error *err)
+{
+    adamw8_kernel<T><<<blocks_for((a->n + ADAM8_BLOCK - 1) / ADAM8_BLOCK, ADAM8_EACH), ADAM8_BLOCK, 0, cu->stream>>>(
+        *a, (float)(1 / (1 - pow(a->beta1, (double)a->step))), (float)(1 / (1 - pow(a->beta2, (double)a->step))),
+        (float)(1 - (double)a->beta1), (float)(1 - (double)a->beta2));
+    return launch_ok("adamw8", err);
+}
+extern "C" bool adamw8_cuda(struct device *dev, const struct adamw8 *a, struct error *err)
+{
+    if (a->step < 1)
+        return error_set(err, ERR_SHAPE, "adamw8: step %" PRId64 "; the first is 1", a->step);
+    return a->n == 0 || BY_TYPE(a->dtype, adamw8_run, cuda_of(dev), a, err);
+}
+
+/* --- Adafactor --- */
+/* A block of threads per row: each adds every 256th element, then block_sum. */
+__global__ static void adafactor_rows_kernel(struct adafactor_moments a)
+{
+    __shared__ float tmp[33];
+    const float *g = a.grad + (int64_t)blockIdx.x * a.n_col;
+    float sum = 0, coef = a.coef ? *a.coef : 1.0f;
+    for (int64_t j = threadIdx.x; j < a.n_col; j += 256) {
+        float x = g[j] * coef;
+        sum = __fmaf_rn(x, x, sum);
+    }
+    sum = block_sum(sum, tmp);
+    if (threadIdx.x == 0) {
+        float was = a.row[blockIdx.x];
+        a.row[blockIdx.x] = __fmaf_rn(a.share, sum / (float)a.n_col - was, was);
+    }
+}
+/* A vector: a thread per element. */
+__global__ static void adafactor_vector_kernel(struct adafactor_moments a)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.n_row)
+        return;
+    float g = a.grad[i] * (a.coef ? *a.coef : 1.0f), was = a.row[i];
+    a.row[i] = __fmaf_rn(a.share, g * g - was, was);
+}
+/* 32 columns by 8 rows of threads: each adds every 8th row of its column, and the 8 sums are added in order. */
+__global__ static void adafactor_cols_kernel(struct adafactor_moments a)
+{
+    __shared__ float part[8][32];
+    int64_t j = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    float sum = 0, coef = a.coef ? *a.coef : 1.0f;
+    for (int64_t i = threadIdx.y; i < a.n_row && j < a.n_col; i += 8) {
+        float x = a.grad[i * a.n_col + j] * coef;
+        sum = __fmaf_rn(x, x, sum);
+    }
+    part[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y == 0 && j < a.n_col) {
+        for (int k = 1; k < 8; k++)
+            sum += part[k][threadIdx.x];
+        float was = a.col[j];
+        a.col[j] = __fmaf_rn(a.share, sum / (float)a.n_row - was, was);
+    }
+}
+__global__ static void adafactor_mean_kernel(struct adafactor_moments a)
+{
+    __shared__ double s[256];
+    double own = 0;
+    for (int64_t i = threadIdx.x; i < a.n_row; i += 256)
+        own += a.row[i];
+    s[threadIdx.x] = own;
+    for (int w = 128; w > 0; w /= 2) {
+        __syncthreads();
+        if (threadIdx.x < w)
+            s[threadIdx.x] += s[threadIdx.x + w];
+    }
+    if (threadIdx.x == 0)
+        *a.row_mean = (float)(s[0] / (double)a.n_row);
+}
+extern "C" bool adafactor_moments_cuda(struct device *dev, const struct adafactor_moments *a, struct error *err)
+{
+    cudaStream_t stream = cuda_of(dev)->stream;
+    if (a->n_row < 1 || a->n_col < 1 || a->n_row > INT32_MAX)
+        return error_set(err, ERR_SHAPE, "adafactor_moments: %" PRId64 " rows of %" PRId64, a->n_row, a->n_col);
+    if (a->col) {
+        adafactor_rows_kernel<<<(unsigned)a->n_row, 256, 0, stream>>>(*a);
+        adafactor_cols_kernel<<<blocks_for(a->n_col, 32), dim3(32, 8), 0, stream>>>(*a);
+    } else {
+        adafactor_vector_kernel<<<blocks_for(a->n_row, 256), 256, 0, stream>>>(*a);
+    }
+    adafactor_mean_kernel<<<1, 256, 0, stream>>>(*a);
+    return launch_ok("adafactor_moments", err);
+}
+__global__ static void adafactor_update_kernel(struct adafactor_update a)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.n_row * a.n_col)
+        return;
+    float mean = fmaxf(*a.row_mean, ADAFACTOR_EPS1), row = a.row[i / a.n_col], var = a.col ? row * a.col[i % a.n_col] / mean : row;
+    a.grad[i] = a.grad[i] * (a.coef ? *a.coef : 1.0f) / sqrtf(fmaxf(var, ADAFACTOR_EPS1 * ADAFACTOR_EPS1));
+}
+extern "C" bool adafactor_update_cuda(struct device *dev, const struct adafactor_update *a, struct error *err)
+{
+    if (a->n_row * a->n_col > 0)
+        adafactor_update_kernel<<<blocks_for(a->n_row * a->n_col, 256), 256, 0, cuda_of(dev)->stream>>>(*a);
+    return launch_ok("adafactor_update", err);
+}
+template <typename T> __global__ static void adafactor_apply_kernel(struct adafactor_apply a, float keep)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= a.n)
+        return;
+    double alpha = fmax((double)ADAFACTOR_EPS2, sqrt(*a.sum_master / (double)a.n)) * a.rho, most = fmax(1.0, sqrt(*a.sum_u / (double)a.n));
+    float x = __fmaf_rn(-(float)(alpha / most), a.u[i], a.master[i] * keep);
+    a.master[i] = x;
+    if (a.weight)
+        ((T *)a.weight)[i] = from_float<T>(x);
+}
+template <typename T> static bool adafactor_apply_run(struct cuda_device *cu, const struct adafactor_apply *a, struct error *err)
+{
+    adafactor_apply_kernel<T><<<blocks_for(a->n, 256), 256, 0, cu->stream>>>(*a, (float)(1 - (double)a->lr * a->decay));
+    return launch_ok("adafactor_apply", err);
+}
+extern "C" bool adafactor_apply_cuda(struct device *dev, const struct adafactor_apply *a, struct error *err)
+{
+    return a->n == 0 || BY_TYPE(a->dtype, adafactor_apply_run, cuda_of(dev), a, err);
 }
 
 /* --- state in host memory -------------------------------------------------------------------------------------------- */

@@ -81,6 +81,10 @@ static bool no_decay(const struct run_config *c)
 {
     return !(c->weight_decay > 0);
 }
+static bool not_adam(const struct run_config *c)
+{
+    return strcmp(c->optimizer, "adafactor") == 0;
+}
 static bool not_wsd(const struct run_config *c)
 {
     return strcmp(c->lr_schedule, "wsd") != 0;
@@ -190,6 +194,9 @@ static const struct idle_rule {
     { "rho_mask_level", no_mask, "'rho_mask' is none" },
     { "temperature_steps", temperature_stays, "'temperature_end' is 0: the temperature stays" },
     { "weight_decay_on", no_decay, "'weight_decay' is 0" },
+    { "adam_beta1", not_adam, "'optimizer' is adafactor" },
+    { "adam_beta2", not_adam, "'optimizer' is adafactor, whose own follows the step" },
+    { "adam_eps", not_adam, "'optimizer' is adafactor" },
     { "lr_decay_share", not_wsd, "it is for 'lr_schedule' wsd" },
     { "lr_min_ratio", rate_constant, "'lr_schedule' is constant; the others use it" },
     { "offload_optimizer", on_cpus, "on CPUs the optimizer's state is in host memory anyway; for less memory there is 'recompute_full'" },

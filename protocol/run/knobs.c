@@ -99,6 +99,8 @@ const struct knob knobs[] = {
     { "ppb_as_upstream", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(ppb_as_upstream), .def = "false", .help = "REINFORCE_PPB: multiply by the standard deviation, as ColossalChat's code does, instead of dividing" },
     { "control_shuffle_rewards", NULL, NULL, "algorithm", KNOB_BOOL, "", AT(control_shuffle_rewards), .def = "false", .help = "experiment: shuffle rewards inside the batch; such a run must not learn" },
 
+    { "optimizer", NULL, NULL, "optimizer", KNOB_TEXT, "", .choices = "adamw|adamw_8bit|adafactor", AT(optimizer), .def = "adamw", .help = "adamw: two fp32 moments per parameter; adamw_8bit: two bytes (block-wise, as bitsandbytes); adafactor: a second moment by rows and columns, no first ('zero_stage' 0). '--dry-run' shows the memory" },
+    { "train_layer_indices", "train_layers_indices", NULL, "optimizer", KNOB_TEXT, "", AT(train_layer_indices), .def = "", .help = "train only these layers: 20-31, or 0-3,28 (of an adapter, its parts there); embeddings, final norm and head stay too. Unset: everything" },
     { "learning_rate", "lr", "lr", "optimizer", KNOB_F64, "", 0, 1, AT(learning_rate), .def = "1e-6", .applies = APPLY_NEXT_STEP, .help = "AdamW learning rate" },
     { "lr_schedule", NULL, NULL, "optimizer", KNOB_TEXT, "", .choices = "constant|linear|cosine|wsd", AT(lr_schedule), .def = "cosine", .applies = APPLY_NEXT_STEP, .help = "over the run's optimizer steps, after warm-up; held at its end. wsd: constant, and a cosine at the end" },
     { "lr_decay_share", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, .above_min = true, AT(lr_decay_share), .def = "0.1", .help = "share of the schedule's steps, at its end, in which wsd lets the learning rate fall" },

@@ -330,6 +330,24 @@ static bool rho_check(const struct run_config *c, struct error *err)
     return true;
 }
 
+/* What the optimizers other than AdamW do not go with. */
+static bool optimizer_check(struct run_config *c, struct buf *notes, struct error *err)
+{
+    if (strcmp(c->optimizer, "adamw") == 0)
+        return true;
+    if (c->offload_optimizer)
+        return error_set(err, ERR_USAGE, "'offload_optimizer' and 'optimizer' %s do not go together: its state stays on the device",
+                         c->optimizer);
+    if (strcmp(c->optimizer, "adafactor") != 0 || c->num_trainers == 1 || run_config_zero(c) == 0)
+        return true;
+    if (run_config_zero(c) > 0)
+        return error_set(err, ERR_USAGE,
+                         "'optimizer' adafactor needs 'zero_stage' 0: its sums go over whole tensors, and the stages above cut them");
+    if (notes)
+        buf_str(notes, "note: 'zero_stage' is 0, since 'optimizer' adafactor needs whole tensors on each trainer\n");
+    return run_config_set(c, "zero_stage", "0", FROM_PRESET, NULL, err);
+}
+
 /* What an adapter does not go with. */
 static bool adapter_check(const struct run_config *c, struct error *err)
 {
@@ -434,7 +452,8 @@ static bool parallel_check(const struct run_config *c, struct error *err)
 
 static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
 {
-    if (!name_check(c->name, err) || !adapter_check(c, err) || !environment_check(c, err) || !serve_check(c, err))
+    if (!name_check(c->name, err) || !optimizer_check(c, notes, err) || !adapter_check(c, err) || !environment_check(c, err)
+        || !serve_check(c, err))
         return false;
     if (!parallel_check(c, err))
         return false;

@@ -96,6 +96,8 @@ struct run_config {
     bool ppb_as_upstream;            // multiply by the spread instead of dividing (compatibility)
     bool control_shuffle_rewards;    // experiment: shuffle rewards between the samples of a batch; must not learn
     /* optimizer */
+    char optimizer[16];               // adamw | adamw_8bit | adafactor
+    char train_layer_indices[256];    // "": everything; else only these layers
     double learning_rate;
     char lr_schedule[16];    // constant | linear | cosine | wsd
     double lr_min_ratio;     // of learning_rate, at the end of the schedule

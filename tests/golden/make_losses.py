@@ -2,7 +2,7 @@
 """Makes rl/losses.safetensors: what PyTorch computes with each form of the policy loss, written here from the papers' formulas on whole
 samples (sums over sequences, autograd; nothing is derived by hand).
 
-    python3 -m venv V; V/bin/pip install torch transformers safetensors; V/bin/python tests/golden/make_losses.py
+    python3 -m venv V; V/bin/pip install 'torch>=2.5' transformers safetensors; V/bin/python tests/golden/make_losses.py
 
 The file holds the rollouts of STEPS optimizer steps on models/qwen2-tied (their log-probs are the first model's with noise, so later
 steps are off-policy), and for each case of CASES its losses and gradient norms, loss.NAME and norm.NAME (STEPS each; means where a step is several updates).
@@ -91,6 +91,8 @@ CASES = {
     "mask-tv": dict(mask=("tv", 0.0, 0.15)),
     "polyak": dict(beta=0.5, moves=(2, 0.6)),    # the reference: every so many steps, by so much
     "copied": dict(beta=0.5, moves=(3, 1.0)),
+    "adafactor": dict(adafactor=True),
+    "layers": dict(layers=[1]),    # the only ones that are trained
 }
 
 
@@ -165,7 +167,12 @@ def main():
         batches.append(groups)
     for name, case in CASES.items():
         model, ref = load(), load()
-        opt = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
+        for key, p in model.named_parameters():
+            p.requires_grad = "layers" not in case or any(f"layers.{k}." in key for k in case["layers"])
+        if case.get("adafactor"):
+            opt = torch.optim.Adafactor(model.parameters(), lr=3e-3, weight_decay=0.01)
+        else:
+            opt = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
         t["loss." + name], t["norm." + name] = [], []
         n_epoch, n_mini = case.get("updates", (1, 1))
         every, share = case.get("moves", (STEPS, 0.0))

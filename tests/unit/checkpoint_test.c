@@ -26,16 +26,22 @@ struct job {
 static const int32_t token[] = { 1, 5, 9, 13, 2, 7, 7, 3 };
 static const float one[] = { 1, 1, 1, 1, 1, 1, 1, 1 };
 
-static void job_open(struct job *j, enum dtype dtype)
+static void job_open_with(struct job *j, enum dtype dtype, enum optimizer optimizer)
 {
     struct error err = { 0 };
     char dir[1024];
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     set.token_budget_max = 64;
+    set.optimizer = optimizer;
     snprintf(dir, sizeof dir, "%s/golden/models/qwen3-tied", TEST_DATA_DIR);
     if (!(j->dev = device_new("ref", 1, &err)) || !(j->m = model_load(dir, j->dev, dtype, &err))
         || !(j->t = trainer_new(j->m, NULL, &set, &err)))
         fail_msg("%s", err.text);
+}
+
+static void job_open(struct job *j, enum dtype dtype)
+{
+    job_open_with(j, dtype, OPTIMIZER_ADAMW);
 }
 
 static void job_close(struct job *j)
@@ -82,18 +88,20 @@ static void save(struct checkpoint_writer *w, struct job *j, const char *dir)
 
 static void a_restored_trainer_goes_on_with_the_same_bits(UNUSED void **state)
 {
-    for (int type = 0; type < 2; type++) {
+    for (int way = 0; way < 6; way++) {
+        int type = way % 2;
+        enum optimizer optimizer = (enum optimizer)(way / 2);
         struct job a, b;
         struct error err = { 0 };
         char dir[256], path[4096];
         int64_t step;
-        snprintf(dir, sizeof dir, "%s/same-%d", root, type);
+        snprintf(dir, sizeof dir, "%s/same-%d", root, way);
         struct checkpoint_writer *w = checkpoint_writer_new(&err);
-        job_open(&a, type ? DT_BF16 : DT_F32);
+        job_open_with(&a, type ? DT_BF16 : DT_F32, optimizer);
         job_steps(&a, 3);
         save(w, &a, dir);
         job_steps(&a, 3);    // the uninterrupted run
-        job_open(&b, type ? DT_BF16 : DT_F32);
+        job_open_with(&b, type ? DT_BF16 : DT_F32, optimizer);
         if (!checkpoint_newest(dir, path, &step, &err) || !checkpoint_restore(b.t, path, &err))
             fail_msg("%s", err.text);
         assert_true(step == 3 && trainer_version(b.t) == 3);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "kernels/adam8.h"
 #include "kernels/collective/collective.h"
 #include "kernels/ops.h"
 #include "kernels/philox.h"
@@ -604,6 +605,56 @@ static bool adamw_host_case(struct run *r)
     }
     return ok;
 }
+static bool adafactor_case(struct run *r)
+{
+    int64_t n_row = row_sizes[r->size], n_col = r->size == 2 ? 1 : width_sizes[r->size], n = n_row * n_col;
+    float *grad = watch(r, "update", floats(r, n), n, DT_F32), *master = watch(r, "master", floats(r, n), n, DT_F32);
+    float *row = watch(r, "row", values_of(r, n_row, DT_F32, 5, 0.5), n_row, DT_F32);
+    float *col = n_col > 1 ? watch(r, "col", values_of(r, n_col, DT_F32, 5, 0.5), n_col, DT_F32) : NULL;
+    float *mean = result_of(r, "row_mean", 1, DT_F32), *coef = r->size & 1 ? values_of(r, 1, DT_F32, 0.5, 0) : NULL;
+    double *sum = mem_take(r, 2 * sizeof *sum), *part = mem_take(r, (size_t)(n / SUMSQ_BLOCK + 1) * sizeof *part);
+    int64_t n_part = (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK;
+    return OP(r->dev, &r->err, adafactor_moments, .row = row, .col = col, .row_mean = mean, .grad = grad, .coef = coef, .n_row = n_row,
+              .n_col = n_col, .share = 0.3f)
+           && OP(r->dev, &r->err, adafactor_update, .grad = grad, .row = row, .col = col, .row_mean = mean, .coef = coef, .n_row = n_row,
+                 .n_col = n_col)
+           && OP(r->dev, &r->err, sumsq, .part = part, .x = master, .n = n)
+           && OP(r->dev, &r->err, sum_parts, .sum = sum, .part = part, .n = n_part)
+           && OP(r->dev, &r->err, sumsq, .part = part, .x = grad, .n = n)
+           && OP(r->dev, &r->err, sum_parts, .sum = sum + 1, .part = part, .n = n_part)
+           && OP(r->dev, &r->err, adafactor_apply, .weight = result(r, "weight", n), .master = master, .u = grad, .sum_master = sum,
+                 .sum_u = sum + 1, .n = n, .lr = 1e-2f, .decay = 0.1f, .rho = 1e-2f, .dtype = r->dtype);
+}
+/* Codes may differ where a value lies between two of the table's: the moments are then apart by a step of it, at most 1/32 of the value, or
+ * of the block's largest by as much less. So masters are compared, and the scales. */
+static bool adamw8_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size] * width_sizes[r->size], n_block = (n + ADAM8_BLOCK - 1) / ADAM8_BLOCK;
+    struct adamw8 a = { .weight = result(r, "weight", n),
+                        .master = watch(r, "master", floats(r, n), n, DT_F32),
+                        .m = mem_take(r, (size_t)n),
+                        .v = mem_take(r, (size_t)n),
+                        .m_scale = watch(r, "m_scale", mem_take(r, (size_t)n_block * 4), n_block, DT_F32),
+                        .v_scale = watch(r, "v_scale", mem_take(r, (size_t)n_block * 4), n_block, DT_F32),
+                        .coef = r->size & 1 ? values_of(r, 1, DT_F32, 0.5, 0) : NULL,
+                        .n = n,
+                        .lr = 1e-2f,
+                        .beta1 = 0.9f,
+                        .beta2 = 0.95f,
+                        .eps = 1e-8f,
+                        .dtype = r->dtype };
+    if (!OP(r->dev, &r->err, mem_fill, .y = a.m_scale, .size_bytes = (size_t)n_block * 4)
+        || !OP(r->dev, &r->err, mem_fill, .y = a.v_scale, .size_bytes = (size_t)n_block * 4))
+        return false;
+    for (a.step = 1; a.step <= 3; a.step++) {    // the later ones read what the first has stored
+        a.grad = floats(r, n);
+        if (!OP(r->dev, &r->err, adamw8, .weight = a.weight, .master = a.master, .m = a.m, .v = a.v, .m_scale = a.m_scale,
+                .v_scale = a.v_scale, .grad = a.grad, .coef = a.coef, .n = a.n, .step = a.step, .lr = a.lr, .beta1 = a.beta1,
+                .beta2 = a.beta2, .eps = a.eps, .dtype = a.dtype))
+            return false;
+    }
+    return true;
+}
 static bool hash_case(struct run *r)
 {
     int64_t n = row_sizes[r->size] * width_sizes[r->size];
@@ -711,6 +762,8 @@ static const struct {
     { "sumsq and clip_coef", clip_case, 1e-6 },
     { "adamw", adamw_case, 1e-6 },
     { "adamw_host", adamw_host_case, 1e-6 },
+    { "adamw8", adamw8_case, 1e-5 },
+    { "adafactor", adafactor_case, 2e-6 },
     { "mem_hash", hash_case, 0 },
 };
 

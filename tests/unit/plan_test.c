@@ -96,6 +96,25 @@ static void each_stage_keeps_its_share(UNUSED void **state)
     device_free(dev);
 }
 
+/* Bytes per parameter beside bf16 weights: an fp32 master and two fp32 moments; two codes and their scales; next to nothing. */
+static void each_optimizer_takes_what_its_moments_take(UNUSED void **state)
+{
+    static const double bytes[] = { 4 + 8, 4 + 2 + 2 * 4.0 / 128, 4 };    // in the order of enum optimizer
+    struct device *dev = gpu_new();
+    struct model *m = shape_new(dev, "Qwen2.5-7B");
+    for (int o = 0; o < 3; o++)
+        for (int n_rank = 1; n_rank <= 2; n_rank++) {
+            struct trainer_settings s = settings_of(n_rank, o < 2 && n_rank == 2, 4096, false);
+            struct trainer_memory t;
+            s.optimizer = (enum optimizer)o;
+            trainer_memory(m, &s, &t);
+            double n = (double)model_n_flat(m) / (s.zero_stage ? 2 : 1);
+            assert_float_equal((double)t.state, bytes[o] * n, 0.002 * n);
+        }
+    model_free(m);
+    device_free(dev);
+}
+
 static void a_whole_copy_beside_shards_is_counted(UNUSED void **state)
 {
     struct device *dev = gpu_new();
@@ -243,6 +262,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_stage_keeps_its_share),
         cmocka_unit_test(auto_takes_the_lowest_stage_that_has_room),
+        cmocka_unit_test(each_optimizer_takes_what_its_moments_take),
         cmocka_unit_test(a_whole_copy_beside_shards_is_counted),
         cmocka_unit_test(what_has_no_room_names_the_nearest_that_has),
         cmocka_unit_test(an_adapter_of_7b_trains_beside_its_sampler_in_40_gb),

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "kernels/ops.h"
+#include "kernels/adam8.h"
+#include "protocol/run/knobs.h"
 #include "protocol/run/metrics.h"
 #include "workers/engine/trainer/cut.h"
 #include "workers/engine/trainer/ranks.h"
@@ -162,6 +164,15 @@ static struct trainer *trainer_open(struct fixture *f, int64_t token_budget)
     return trainer_open_as(f, token_budget, false);
 }
 
+static struct trainer *trainer_open_set(struct fixture *f, const struct trainer_settings *set)
+{
+    struct error err = { 0 };
+    struct trainer *t = trainer_new(f->m, f->ref, set, &err);
+    if (!t)
+        fail_msg("%s", err.text);
+    return t;
+}
+
 static void twenty_steps_are_pytorchs(UNUSED void **state)
 {
     for (enum algo a = ALGO_GRPO; a <= ALGO_REINFORCE_PPB; a++) {
@@ -213,6 +224,8 @@ static void every_form_of_the_loss_is_pytorchs(UNUSED void **state)
         { "mask-sequence", { { "rho_mask", "[0.5, 2]" }, { "rho_mask_level", "sequence" } } },
         { "mask-geometric", { { "rho_mask", "[0.9, 1.1]" }, { "rho_mask_level", "geometric" } } },
         { "updates", { { "update_epochs", "2" }, { "update_minibatches", "2" } } },
+        { "adafactor", { { "optimizer", "adafactor" } } },
+        { "layers", { { "train_layer_indices", "1" } } },
         { "polyak", { { "kl_coeff", "0.5" }, { "ref_update_steps", "2" } } },
         { "copied", { { "kl_coeff", "0.5" }, { "ref_update_steps", "3" }, { "ref_update_alpha", "1" } } },
         { "mask-tv", { { "rho_mask", "[0, 0.15]" }, { "rho_mask_level", "tv" } } },
@@ -236,7 +249,11 @@ static void every_form_of_the_loss_is_pytorchs(UNUSED void **state)
         f.h.lr = 3e-3;
         f.h.loss_constant = 8;    // the fixture's longest
         f.h.skip_threshold = 0;
-        struct trainer *t = trainer_open(&f, 64);
+        struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+        set.token_budget_max = 64;
+        set.optimizer = (enum optimizer)knob_choice("optimizer", c.optimizer);
+        snprintf(set.layers, sizeof set.layers, "%s", c.train_layer_indices);
+        struct trainer *t = trainer_open_set(&f, &set);
         snprintf(name, sizeof name, "loss.%s", cases[i].name);
         float *loss = array(f.s, name);
         snprintf(name, sizeof name, "norm.%s", cases[i].name);
@@ -431,12 +448,13 @@ struct outcome {
     void *weights;    // of rank 0; every other rank's were compared with them
     uint64_t hash;
     float *state[STATE_N];
+    int64_t n_state[STATE_N];
     double metric[3][METRIC_N];
 };
 
 /* Three steps by n_rank ranks that this process plays in turn, each with weights of its own. */
 static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, const char *model, int n_rank, int zero, bool offload,
-                         int64_t budget)
+                         int64_t budget, enum optimizer optimizer)
 {
     struct error err = { 0 };
     struct fixture f[4];
@@ -460,6 +478,9 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         set.n_rank = n_rank;
         set.rank = r;
         set.zero_stage = zero;
+        set.optimizer = optimizer;
+        if (algo == ALGO_RLOO)
+            strcpy(set.layers, "1-2");
         if ((set.offload = offload)) {    // a third of masters and moments on the device
             struct trainer_memory all;
             trainer_memory(f[r].m, &set, &all);
@@ -503,6 +524,7 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         model_free(whole);
     }
     for (int k = 0; k < STATE_N; k++) {
+        o->n_state[k] = trainer_state_n(t[0], (enum trainer_state_kind)k);
         o->state[k] = malloc((size_t)trainer_grad_n(t[0]) * 4);
         assert_true(trainer_state_get(t[0], (enum trainer_state_kind)k, o->state[k], &err));
     }
@@ -529,21 +551,27 @@ static void outcome_free(struct outcome *o)
 static void any_number_of_ranks_leaves_the_same_bytes(UNUSED void **state)
 {
     static const char *const models[] = { "qwen2-tied", "qwen3-untied" };
-    static const enum algo algos[] = { ALGO_GRPO, ALGO_DAPO, ALGO_REINFORCE_PPB, ALGO_GSPO };
-    static const int64_t budgets[] = { 13, 30 };    // micro-batches of one sample, and of two or three
+    static const enum algo algos[] = { ALGO_GRPO, ALGO_DAPO, ALGO_REINFORCE_PPB, ALGO_GSPO, ALGO_RLOO };
+    static const enum optimizer optimizers[] = { OPTIMIZER_ADAMW, OPTIMIZER_ADAMW_8BIT, OPTIMIZER_ADAMW, OPTIMIZER_ADAMW,
+                                                 OPTIMIZER_ADAFACTOR };    // in the order of algos
+    static const int64_t budgets[] = { 13, 30 };                           // micro-batches of one sample, and of two or three
     for (size_t k = 0; k < ARRAY_SIZE(models) * ARRAY_SIZE(algos) * ARRAY_SIZE(budgets) * 2; k++) {
         const char *model = models[k % 2];
         enum dtype dtype = k / 2 % 2 ? DT_BF16 : DT_F32;
         int64_t budget = budgets[k / 4 % 2];
         enum algo algo = algos[k / 8];
+        enum optimizer optimizer = optimizers[k / 8];
+        bool offload = optimizer == OPTIMIZER_ADAMW;
         struct outcome one, several;
-        outcome_make(&one, algo, dtype, model, 1, 0, false, budget);
+        outcome_make(&one, algo, dtype, model, 1, 0, false, budget, optimizer);
         for (int n_rank = 2; n_rank <= 4; n_rank++) {
-            int zero = (n_rank + (int)(k + k / 4)) % 4;    // so each stage meets each model and type
-            outcome_make(&several, algo, dtype, model, n_rank, zero, (k / 8 + (size_t)n_rank) % 2, budget);
+            // so each stage meets each model and type
+            int zero = optimizer == OPTIMIZER_ADAFACTOR ? 0 : (n_rank + (int)(k + k / 4)) % 4;
+            outcome_make(&several, algo, dtype, model, n_rank, zero, offload && (k / 8 + (size_t)n_rank) % 2, budget, optimizer);
             bool same = memcmp(one.weights, several.weights, one.weight_bytes) == 0 && one.hash == several.hash;
             for (int s = 0; s < STATE_N; s++)
-                same = same && memcmp(one.state[s], several.state[s], one.weight_bytes / (dtype == DT_F32 ? 4 : 2) * 4) == 0;
+                same = same && one.n_state[s] == several.n_state[s]
+                       && memcmp(one.state[s], several.state[s], (size_t)one.n_state[s] * 4) == 0;
             if (!same)
                 fail_msg("%s, %s, %s, micro-batches of %d: %d ranks leave other weights than one", model, algo_name(algo),
                          dtype == DT_F32 ? "fp32" : "bf16", (int)budget, n_rank);
@@ -590,6 +618,161 @@ static void the_reference_moves_by_its_share_every_so_many_steps(UNUSED void **s
         free(ref);
         trainer_free(t);
         fixture_close(&f);
+    }
+}
+
+static float *on_device(struct device *dev, const float *x, int64_t n)
+{
+    struct error err = { 0 };
+    float *p = mem_new(dev, (size_t)n * 4, "a test", &err);
+    bool ok = p && (x ? mem_copy(dev, p, x, (size_t)n * 4, COPY_H2D, &err) : OP(dev, &err, mem_fill, .y = p, .size_bytes = (size_t)n * 4));
+    if (!ok || !device_sync(dev, &err))
+        fail_msg("%s", err.text);
+    return p;
+}
+
+/* tests/golden/make_adam8.py: masters, and the moments as they are read back. */
+static void adamw_of_bytes_is_pytorchs(UNUSED void **state)
+{
+    enum {
+        N = 1000,
+        N_STEP = 6,
+        N_BLOCK = (N + ADAM8_BLOCK - 1) / ADAM8_BLOCK,
+    };
+    static const char *const devices[] = { "ref", "cpu:0" };
+    static const float table[2][256] = { { ADAM8_SIGNED }, { ADAM8_UNSIGNED } };
+    char path[1024];
+    struct error err = { 0 };
+    snprintf(path, sizeof path, "%s/golden/rl/adam8.safetensors", TEST_DATA_DIR);
+    struct shards *s = shards_open_file(path, &err);
+    if (!s)
+        fail_msg("%s", err.text);
+    float *start = array(s, "start"), *grad = array(s, "grad"), *master = array(s, "master");
+    float *moment[2] = { array(s, "moment1"), array(s, "moment2") };
+    for (size_t d = 0; d < ARRAY_SIZE(devices); d++) {
+        struct device *dev = device_new(devices[d], 2, &err);
+        if (!dev)
+            fail_msg("%s", err.text);
+        float *x = on_device(dev, start, N), *scale[2] = { on_device(dev, NULL, N_BLOCK), on_device(dev, NULL, N_BLOCK) };
+        uint8_t *code[2] = { (uint8_t *)on_device(dev, NULL, N), (uint8_t *)on_device(dev, NULL, N) };
+        for (int k = 0; k < N_STEP; k++) {
+            float *g = on_device(dev, grad + k * N, N), now[N];
+            if (!OP(dev, &err, cast, .y = x, .x = x, .n = N, .scale = 1 - 1e-2f * 0.1f, .y_dtype = DT_F32, .x_dtype = DT_F32)
+                || !OP(dev, &err, adamw8, .weight = x, .master = x, .m = code[0], .v = code[1], .m_scale = scale[0], .v_scale = scale[1],
+                       .grad = g, .n = N, .step = k + 1, .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .dtype = DT_F32)
+                || !mem_copy(dev, now, x, sizeof now, COPY_D2H, &err) || !device_sync(dev, &err))
+                fail_msg("%s", err.text);
+            for (int i = 0; i < N; i++)    // a step is at most some 0.1, of fp32 sums and quotients
+                if (!(fabsf(now[i] - master[k * N + i]) <= 2e-6f))
+                    fail_msg("%s, step %d: element %d is %.9g; PyTorch has %.9g", devices[d], k, i, (double)now[i],
+                             (double)master[k * N + i]);
+            for (int m = 0; m < 2; m++)
+                for (int i = 0; i < N; i++) {
+                    float read = scale[m][i / ADAM8_BLOCK] * table[m][code[m][i]], want = moment[m][k * N + i];
+                    if (!(fabsf(read - want) <= 1e-5f * fabsf(want)))
+                        fail_msg("%s, step %d: moment %d of element %d is %.9g; PyTorch has %.9g", devices[d], k, m + 1, i, (double)read,
+                                 (double)want);
+                }
+            mem_free(dev, g);
+        }
+        void *mem[] = { x, scale[0], scale[1], code[0], code[1] };
+        for (size_t i = 0; i < ARRAY_SIZE(mem); i++)
+            mem_free(dev, mem[i]);
+        device_free(dev);
+    }
+    free(start);
+    free(grad);
+    free(master);
+    free(moment[0]);
+    free(moment[1]);
+    shards_close(s);
+}
+
+/* By hand: what a block becomes, and that what is read back becomes the same again. */
+static void a_block_keeps_its_largest_value_and_small_ones_roughly(UNUSED void **state)
+{
+    static const float table[2][256] = { { ADAM8_SIGNED }, { ADAM8_UNSIGNED } };
+    static const struct {
+        float x, want;
+        int table;
+        const char *why;
+    } cases[] = {
+        { 1, 1, 0, "the largest" },
+        { -1, -1, 0, "the largest below 0" },
+        { 0, 0, 0, "nothing" },
+        { 0, 0, 1, "nothing" },
+        { 0.5f, 0.50078125f, 0, "between 0.1 and 1 there are 64: 0.1 + 28.5 * 0.9 / 64" },
+        { 0.5f, 0.497265625f, 1, "and 128 without a sign: 0.1 + 56.5 * 0.9 / 128" },
+        { 5.5e-7f, 5.5e-7f, 0, "the smallest above 0" },
+        { -5.5e-7f, 0, 0, "whose negative gave its place to -1" },
+        { 3.25e-7f, 3.25e-7f, 1, "the smallest above 0 without a sign" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        const float *t = table[cases[i].table];
+        float got = t[adam8_code(t, cases[i].x)];
+        if (!(fabsf(got - cases[i].want) <= 1e-6f * fabsf(cases[i].want)))
+            fail_msg("%s: %.9g becomes %.9g", cases[i].why, (double)cases[i].x, (double)got);
+        assert_true(t[adam8_code(t, got)] == got);
+    }
+    for (int m = 0; m < 2; m++)
+        for (int c = 0; c < 256; c++)
+            assert_true(adam8_code(table[m], table[m][c]) == c && (c == 0 || table[m][c] > table[m][c - 1]));
+}
+
+/* Layers 1 of 3 are named: nothing else moves, whatever the optimizer and its decay, and the chosen ones do. */
+static void layers_that_are_not_named_keep_their_bytes(UNUSED void **state)
+{
+    static const enum optimizer optimizers[] = { OPTIMIZER_ADAMW, OPTIMIZER_ADAMW_8BIT, OPTIMIZER_ADAFACTOR };
+    for (size_t o = 0; o < ARRAY_SIZE(optimizers); o++) {
+        struct fixture f;
+        struct error err = { 0 };
+        fixture_open(&f, ALGO_GRPO, DEVICE, DT_F32);
+        fixture_widen(&f);
+        struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+        set.token_budget_max = 64;
+        set.optimizer = optimizers[o];
+        strcpy(set.layers, "1");
+        f.h.weight_decay = 0.5;
+        struct trainer *t = trainer_open_set(&f, &set);
+        size_t bytes = model_weight_bytes(f.m);
+        float *before = malloc(bytes), *after = malloc(bytes);
+        assert_true(before && after && trainer_weights_get(t, before, &err));
+        for (int i = 0; i < 2; i++)
+            if (!trainer_step(t, (const struct group *const *)f.g + i * GROUPS, GROUPS, &f.h, NULL, &err))
+                fail_msg("%s", err.text);
+        assert_true(trainer_weights_get(t, after, &err));
+        for (int64_t i = 0; i < model_n_tensor(f.m); i++) {
+            const struct tensor *x = model_tensor(f.m, i);
+            bool same = memcmp(before + x->offset, after + x->offset, (size_t)x->n_elem * 4) == 0;
+            if (same == (strstr(x->name, "layers.1.") != NULL))
+                fail_msg("'%s' %s with optimizer %d", x->name, same ? "stays" : "moves", (int)optimizers[o]);
+        }
+        free(before);
+        free(after);
+        trainer_free(t);
+        fixture_close(&f);
+    }
+}
+
+static void a_list_of_layers_is_read_or_refused(UNUSED void **state)
+{
+    static const struct {
+        const char *text, *want;    // a letter per layer; NULL: refused
+    } cases[] = { { "", "xxxxxx" },    { "0", "x....." },
+                  { "2-4", "..xxx." }, { "0-1,5", "xx...x" },
+                  { "5,0", "x....x" }, { "6", NULL },
+                  { "3-2", NULL },     { "1,", NULL },
+                  { "a", NULL },       { "-1", NULL },
+                  { "1-", NULL },      { "1 2", NULL },
+                  { "0-1,,3", NULL },  { "99999999999999999999", NULL } };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        bool in[6];
+        struct error err = { 0 };
+        bool ok = layers_parse(cases[i].text, 6, in, &err);
+        if (ok != (cases[i].want != NULL))
+            fail_msg("'%s' is %s", cases[i].text, ok ? "taken" : err.text);
+        for (int k = 0; k < 6 && ok; k++)
+            assert_true(in[k] == (cases[i].want[k] == 'x'));
     }
 }
 
@@ -692,15 +875,6 @@ static void running_blocks_again_changes_no_bit(UNUSED void **state)
         free(g[1]);
         fixture_close(&f);
     }
-}
-
-static struct trainer *trainer_open_set(struct fixture *f, const struct trainer_settings *set)
-{
-    struct error err = { 0 };
-    struct trainer *t = trainer_new(f->m, f->ref, set, &err);
-    if (!t)
-        fail_msg("%s", err.text);
-    return t;
 }
 
 /* Three steps with the state on the device, partly and wholly in host memory; and with activations in borrowed memory
@@ -900,6 +1074,10 @@ int main(void)
         cmocka_unit_test(tokens_between_given_ones_learn_alone),
         cmocka_unit_test(what_came_with_a_group_takes_the_place_of_what_its_rewards_give),
         cmocka_unit_test(the_reference_moves_by_its_share_every_so_many_steps),
+        cmocka_unit_test(adamw_of_bytes_is_pytorchs),
+        cmocka_unit_test(a_block_keeps_its_largest_value_and_small_ones_roughly),
+        cmocka_unit_test(layers_that_are_not_named_keep_their_bytes),
+        cmocka_unit_test(a_list_of_layers_is_read_or_refused),
         cmocka_unit_test(any_number_of_ranks_leaves_the_same_bytes),
         cmocka_unit_test(a_batch_is_cut_in_order_and_as_evenly_as_can_be),
         cmocka_unit_test(log_probs_are_the_same_bits_in_any_packing),

@@ -1,6 +1,8 @@
 #include "workers/engine/plan/run_room.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include "protocol/run/knobs.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/team.h"
@@ -32,6 +34,8 @@ struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t
 {
     struct trainer_settings s = TRAINER_SETTINGS_DEFAULT;
     s.token_budget_max = run_config_micro_tok_max(c);
+    s.optimizer = (enum optimizer)knob_choice("optimizer", c->optimizer);
+    snprintf(s.layers, sizeof s.layers, "%s", c->train_layer_indices);
     s.adam_beta1 = c->adam_beta1;
     s.adam_beta2 = c->adam_beta2;
     s.adam_eps = c->adam_eps;
@@ -69,6 +73,16 @@ static struct plan_weights weights_of(const struct run_config *c, const struct r
     return w;
 }
 
+/* Are the layers that train_layer_indices names layers of the model? */
+static bool layers_check(const struct run_config *c, const struct model_config *shape, struct error *err)
+{
+    bool *in = calloc((size_t)MAX(shape->n_layer, (int64_t)1), sizeof *in);
+    bool ok = in ? layers_parse(c->train_layer_indices, shape->n_layer, in, err)
+                 : error_set(err, ERR_NO_MEMORY, "no memory for the layers");
+    free(in);
+    return ok;
+}
+
 bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev, struct error *err)
 {
     struct model_config shape;
@@ -77,7 +91,7 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
     struct lora_config lora;
     if (!run_adapter(c, &lora, err))
         return false;
-    if (!config_load(&shape, c->model, err) || !mem_info(dev, &out->have, &total_bytes, err))
+    if (!config_load(&shape, c->model, err) || !layers_check(c, &shape, err) || !mem_info(dev, &out->have, &total_bytes, err))
         return false;
     struct model *m = model_new_shape(&shape, dev, run_dtype(c, dev->kind), err);
     if (!m || (lora.rank > 0 && !model_lora_shape(m, &lora, err))) {

@@ -218,14 +218,16 @@ bool checkpoint_restore(struct trainer *t, const char *path, struct error *err)
     char file[CHECKPOINT_PATH];
     struct shards *s = NULL;
     json_t *j = NULL;
-    int64_t n = trainer_grad_n(t);
+    int64_t most = trainer_grad_n(t);    // values of one kind of state
+    for (int k = 0; k < STATE_N; k++)
+        most = MAX(most, trainer_state_n(t, (enum trainer_state_kind)k));
     bool adapter = model_lora(trainer_model(t)) != NULL;
     if (lora_dir_is(path) != adapter)
         return error_set(err, ERR_USAGE, "'%s' is of a run that trains %s, and this one trains %s", path,
                          adapter ? "all weights" : "an adapter", adapter ? "an adapter" : "all weights");
-    float *flat = malloc((size_t)n * 4);
+    float *flat = malloc((size_t)most * 4);
     if (!flat) {
-        error_set(err, ERR_NO_MEMORY, "no memory to restore %" PRId64 " parameters", n);
+        error_set(err, ERR_NO_MEMORY, "no memory to restore %" PRId64 " parameters", most);
         goto out;
     }
     TRY(checkpoint_join(file, path, "state/state.json", err));
@@ -233,14 +235,17 @@ bool checkpoint_restore(struct trainer *t, const char *path, struct error *err)
     TRY(checkpoint_join(file, path, "state/trainer.safetensors", err));
     TRY(s = shards_open_file(file, err));
     for (int k = 0; k < STATE_N; k++) {
-        const struct st_tensor *f = shards_find(s, checkpoint_state_names[k]);
+        int64_t n = trainer_state_n(t, (enum trainer_state_kind)k);
+        const struct st_tensor *f = n > 0 ? shards_find(s, checkpoint_state_names[k]) : NULL;
+        if (n == 0)
+            continue;
         if (!f && k == STATE_MASTER) {
             TRY(masters_from_weights(t, path, flat, err));
             continue;
         }
         if (!f || f->dtype != ST_F32 || f->n_elem != n) {
-            error_set(err, ERR_DATA, "'%s': '%s' does not belong to this model (%" PRId64 " parameters)", file, checkpoint_state_names[k],
-                      n);
+            error_set(err, ERR_DATA, "'%s': '%s' does not belong to this model and optimizer (%" PRId64 " values; %s)", file,
+                      checkpoint_state_names[k], n, "'optimizer' is fixed once a run has begun");
             goto out;
         }
         st_to_f32(flat, f);

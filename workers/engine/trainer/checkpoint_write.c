@@ -34,7 +34,8 @@ struct snapshot {
     size_t weight_bytes;
     void *reference;    // (weight_bytes) when has_reference: it has moved
     bool has_reference;
-    float *state[STATE_N];    // (n_flat); the masters are NULL when they are the weights (fp32)
+    float *state[STATE_N];    // (n_state); the masters are NULL when they are the weights (fp32)
+    int64_t n_state[STATE_N];
     int64_t n_flat, step, adam_step;
     const struct model *m;    // its table of tensors; borrowed
     char dir[CHECKPOINT_PATH], tokenizer_dir[CHECKPOINT_PATH], run[64];
@@ -79,7 +80,7 @@ static bool state_write(const struct snapshot *s, const char *dir, struct error 
     for (int k = 0; k < STATE_N; k++)
         if (s->state[k])
             out[n++] = (struct st_out){
-                .name = checkpoint_state_names[k], .dtype = ST_F32, .n_dim = 1, .dim = { s->n_flat }, .data = s->state[k]
+                .name = checkpoint_state_names[k], .dtype = ST_F32, .n_dim = 1, .dim = { s->n_state[k] }, .data = s->state[k]
             };
     if (!checkpoint_join(path, dir, "trainer.safetensors", err) || !st_write(path, out, n, err))
         return false;
@@ -347,9 +348,10 @@ static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct e
     for (int k = 0; k < STATE_N; k++) {
         free(s->state[k]);
         s->state[k] = NULL;
-        if (k == STATE_MASTER && model_dtype(m) == DT_F32)
+        s->n_state[k] = trainer_state_n(t, (enum trainer_state_kind)k);
+        if (s->n_state[k] == 0 || (k == STATE_MASTER && model_dtype(m) == DT_F32))
             continue;
-        s->state[k] = malloc((size_t)n * 4);
+        s->state[k] = malloc((size_t)s->n_state[k] * 4);
         ok = ok && s->state[k];
     }
     if (ok)

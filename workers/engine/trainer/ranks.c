@@ -313,11 +313,14 @@ static bool sum_spread(struct ranks *r, struct error *err)
 /* The same without a way to the others' memory. */
 static bool apart_spread(struct ranks *r, struct error *err)
 {
-    struct trainer_parts p = trainer_parts(r->here[0].t);
+    struct trainer *t = r->here[0].t;
+    struct trainer_parts p = trainer_parts(t);
+    if (!trainer_freeze(t, err) || !device_sync(trainer_device(t), err))
+        return false;
     for (int q = 0; q < p.n_piece; q++)
         if (!collective_all_gather(r->c, p.grad + p.piece_at[q], p.sum + p.own_at[q], p.piece_n[q], err))
             return false;
-    return true;
+    return trainer_norm_whole(t, err);
 }
 
 /* ---- the step */

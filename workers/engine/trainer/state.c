@@ -1,5 +1,9 @@
 /* state.c - a trainer's weights, masters and moments on their way to checkpoints and back */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include "kernels/adam8.h"
 #include "kernels/collective/collective.h"
 #include "workers/engine/trainer/trainer_impl.h"
 
@@ -7,10 +11,16 @@
 struct shards_at {
     const void *dev, *host;    // this rank's
     int64_t n_dev;
-    size_t e;    // bytes an element
+    size_t e;       // bytes of an entry
+    int64_t per;    // elements that one entry is of: 1, or ADAM8_BLOCK, at whose multiples shards begin
 };
 
-/* Copy n elements of another rank's shards, from element `at` of them on, to out. */
+static int64_t entries(const struct shards_at *s, int64_t n)
+{
+    return (n + s->per - 1) / s->per;
+}
+
+/* Copy n entries of another rank's shards, from entry `at` of them on, to out. */
 static bool shard_copy(const struct trainer *t, const struct shards_at *s, int rank, int64_t at, int64_t n, char *out, struct error *err)
 {
     int64_t here = MAX(MIN(n, s->n_dev - at), (int64_t)0);
@@ -37,18 +47,104 @@ static bool shards_gather(const struct trainer *t, const struct shards_at *s, vo
         for (int64_t i = 0, at = 0, n; i < p->n_piece && ok; at += n, i++) {
             int64_t first;
             n = collective_shard(p->piece_n[i], t->set.n_rank, q, &first);
-            ok = shard_copy(t, s, q, at, n, (char *)out + (size_t)(p->piece_at[i] + first) * s->e, err);
+            ok = shard_copy(t, s, q, at / s->per, entries(s, n), (char *)out + (size_t)((p->piece_at[i] + first) / s->per) * s->e, err);
         }
     ok = ok && device_sync(t->dev, err);
     t->reach.end(t->reach.ctx);
     return ok;
 }
 
+/* ---- moments of one byte, which leave as floats */
+static const float signed_table[256] = { ADAM8_SIGNED }, unsigned_table[256] = { ADAM8_UNSIGNED };
+
+static const float *table_of(enum trainer_state_kind kind)
+{
+    return kind == STATE_MOMENT1 ? signed_table : unsigned_table;
+}
+
+static bool bytes_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
+{
+    bool ok = false;
+    int64_t n = t->n_flat, n_scale = (n + ADAM8_BLOCK - 1) / ADAM8_BLOCK;
+    struct moment8 m = update_moment8(t, kind);
+    const float *table = table_of(kind);
+    uint8_t *code = malloc((size_t)n);
+    float *scale = malloc((size_t)n_scale * 4);
+    if (!code || !scale) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the moments of %" PRId64 " parameters", n);
+        goto out;
+    }
+    if (t->own_only)
+        TRY(shards_gather(t, &(struct shards_at){ m.code, NULL, t->n_dev, 1, 1 }, code, err)
+            && shards_gather(t, &(struct shards_at){ m.scale, NULL, t->n_dev, 4, ADAM8_BLOCK }, scale, err));
+    else
+        TRY(mem_copy(t->dev, code, m.code, (size_t)n, COPY_D2H, err) && mem_copy(t->dev, scale, m.scale, (size_t)n_scale * 4, COPY_D2H, err)
+            && device_sync(t->dev, err));
+    for (int64_t i = 0; i < n; i++)
+        out[i] = scale[i / ADAM8_BLOCK] * table[code[i]];
+    ok = true;
+out:
+    free(code);
+    free(scale);
+    return ok;
+}
+
+/* Code and scales of run r, of in (n_flat). */
+static bool bytes_set_run(struct trainer *t, enum trainer_state_kind kind, const float *in, const struct update_run *r, uint8_t *code,
+                          float *scale, struct error *err)
+{
+    struct moment8 m = update_moment8(t, kind);
+    const float *table = table_of(kind);
+    for (int64_t at = 0; at < r->n; at += ADAM8_BLOCK) {
+        const float *x = in + r->flat + at;
+        float most = 0;
+        int64_t n = MIN(r->n - at, (int64_t)ADAM8_BLOCK);
+        for (int64_t i = 0; i < n; i++)
+            most = fmaxf(most, fabsf(x[i]));
+        scale[at / ADAM8_BLOCK] = most;
+        for (int64_t i = 0; i < n; i++) {
+            uint8_t c = adam8_code(table, most > 0 ? x[i] / most : 0);
+            code[at + i] = kind == STATE_MOMENT2 && x[i] > 0 && c == 0 ? 1 : c;
+        }
+    }
+    return mem_copy(t->dev, m.code + r->at, code, (size_t)r->n, COPY_H2D, err)
+           && mem_copy(t->dev, m.scale + r->at / ADAM8_BLOCK, scale, (size_t)((r->n + ADAM8_BLOCK - 1) / ADAM8_BLOCK) * 4, COPY_H2D, err)
+           && device_sync(t->dev, err);
+}
+
+static bool bytes_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err)
+{
+    int64_t n = t->n_flat;
+    uint8_t *code = malloc((size_t)n);
+    float *scale = malloc((size_t)(n / ADAM8_BLOCK + 1) * 4);
+    bool ok = (code && scale) || error_set(err, ERR_NO_MEMORY, "no memory for the moments of %" PRId64 " parameters", n);
+    for (int i = 0; i < trainer_n_run(t) && ok; i++) {
+        struct update_run r = update_run_of(t, i);
+        ok = bytes_set_run(t, kind, in, &r, code, scale, err);
+    }
+    free(code);
+    free(scale);
+    return ok;
+}
+
+int64_t trainer_state_n(const struct trainer *t, enum trainer_state_kind kind)
+{
+    if (t->set.optimizer != OPTIMIZER_ADAFACTOR || kind == STATE_MASTER)
+        return t->n_flat;
+    return kind == STATE_MOMENT2 ? update_n_factor(t->m) : 0;
+}
+
+/* ---- all kinds */
 bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
 {
+    if (kind != STATE_MASTER && t->set.optimizer == OPTIMIZER_ADAMW_8BIT)
+        return bytes_get(t, kind, out, err);
+    if (kind != STATE_MASTER && t->set.optimizer == OPTIMIZER_ADAFACTOR)
+        return trainer_state_n(t, kind) == 0
+               || (mem_copy(t->dev, out, t->state[kind], (size_t)trainer_state_n(t, kind) * 4, COPY_D2H, err) && device_sync(t->dev, err));
     bool whole = kind == STATE_MASTER && !t->own_master;    // a master in fp32 is the weights
     if (t->p.weights || (t->own_only && !whole))
-        return shards_gather(t, &(struct shards_at){ t->state[kind], t->host_state[kind], whole ? t->n_state : t->n_dev, 4 }, out, err);
+        return shards_gather(t, &(struct shards_at){ t->state[kind], t->host_state[kind], whole ? t->n_state : t->n_dev, 4, 1 }, out, err);
     int64_t n = whole ? t->n_flat : t->n_dev;
     if (!mem_copy(t->dev, out, t->state[kind], (size_t)n * 4, COPY_D2H, err) || !device_sync(t->dev, err))
         return false;
@@ -61,7 +157,7 @@ bool trainer_weights_get(const struct trainer *t, void *out, struct error *err)
 {
     size_t bytes, e = dtype_size(model_dtype(t->m));
     if (t->p.weights)
-        return shards_gather(t, &(struct shards_at){ t->p.weights, NULL, t->n_state, e }, out, err);
+        return shards_gather(t, &(struct shards_at){ t->p.weights, NULL, t->n_state, e, 1 }, out, err);
     const void *weights = model_weights(t->m, &bytes);
     return mem_copy(t->dev, out, weights, bytes, COPY_D2H, err) && device_sync(t->dev, err);
 }
@@ -94,10 +190,35 @@ static bool weights_set_all(struct trainer *t, const float *in, struct error *er
     return true;
 }
 
+/* Moments as they are set, with 0 for what is not trained; free it. NULL: see err. */
+static float *moments_trimmed(const struct trainer *t, const float *in, struct error *err)
+{
+    float *out = malloc((size_t)t->n_flat * 4);
+    if (!out) {
+        error_set(err, ERR_NO_MEMORY, "no memory for the moments of %" PRId64 " parameters", t->n_flat);
+        return NULL;
+    }
+    memcpy(out, in, (size_t)t->n_flat * 4);
+    for (int64_t i = 0; i < model_n_tensor(t->m); i++)
+        if (t->frozen[i])
+            memset(out + model_tensor(t->m, i)->offset, 0, (size_t)model_tensor(t->m, i)->n_elem * 4);
+    return out;
+}
+
 bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err)
 {
     bool ok = false;
+    float *trimmed = NULL;
     TRY(device_sync(t->dev, err));
+    if (kind != STATE_MASTER && t->set.optimizer == OPTIMIZER_ADAFACTOR)
+        return trainer_state_n(t, kind) == 0
+               || (mem_copy(t->dev, t->state[kind], in, (size_t)trainer_state_n(t, kind) * 4, COPY_H2D, err) && device_sync(t->dev, err));
+    if (kind != STATE_MASTER && t->frozen)
+        TRY(in = trimmed = moments_trimmed(t, in, err));
+    if (kind != STATE_MASTER && t->set.optimizer == OPTIMIZER_ADAMW_8BIT) {
+        ok = bytes_set(t, kind, in, err);
+        goto out;
+    }
     for (int i = 0; i < trainer_n_run(t) && (kind != STATE_MASTER || t->own_master); i++) {
         struct update_run r = update_run_of(t, i);
         int64_t n = update_run_n_dev(t, &r);
@@ -109,6 +230,7 @@ bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const fl
         TRY(weights_set_all(t, in, err) && model_weights_changed(t->m, err));
     ok = device_sync(t->dev, err);
 out:
+    free(trimmed);
     return ok;
 }
 
@@ -128,7 +250,8 @@ bool trainer_adam_reset(struct trainer *t, struct error *err)
     if (!device_sync(t->dev, err))
         return false;
     for (int k = STATE_MOMENT1; k <= STATE_MOMENT2; k++) {
-        if (!OP(t->dev, err, mem_fill, .y = t->state[k], .size_bytes = (size_t)t->n_dev * 4))
+        size_t bytes = trainer_moments_bytes(t->m, &t->set, t->n_dev, (enum trainer_state_kind)k);
+        if (bytes > 0 && !OP(t->dev, err, mem_fill, .y = t->state[k], .size_bytes = bytes))
             return false;
         if (t->host_state[k])
             memset(t->host_state[k], 0, (size_t)(t->n_state - t->n_dev) * 4);

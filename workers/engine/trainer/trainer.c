@@ -22,12 +22,14 @@ void trainer_memory(const struct model *m, const struct trainer_settings *s, str
 {
     struct run_limits l;
     limits_make(&l, s);
-    size_t stage, each = model_dtype(m) == DT_F32 ? 8 : 12;
+    size_t stage, each = model_dtype(m) == DT_F32 ? 8 : 12, moments = 0;
     int64_t n = trainer_n_state(m, s), n_dev = trainer_state_dev(m, s, &stage);
+    for (int k = STATE_MOMENT1; k <= STATE_MOMENT2; k++)
+        moments += trainer_moments_bytes(m, s, n_dev, (enum trainer_state_kind)k);
     *out = (struct trainer_memory){ .weight = trainer_weight_bytes(m, s),
                                     .activation = model_run_bytes(m, &l),
                                     .gradient = trainer_grad_bytes(m, s),
-                                    .state = (size_t)n_dev * each + stage,
+                                    .state = (size_t)n_dev * (each - 8) + moments + stage,
                                     .host = (size_t)(n - n_dev) * each };
 }
 
@@ -54,6 +56,10 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
         error_set(err, ERR_USAGE, "a token budget of %" PRId64 " is not possible", s->token_budget_max);
         return NULL;
     }
+    if (s->optimizer != OPTIMIZER_ADAMW && s->offload) {
+        error_set(err, ERR_USAGE, "only the optimizer adamw keeps its state in host memory");
+        return NULL;
+    }
     struct trainer *t = calloc(1, sizeof *t);
     if (!t) {
         error_set(err, ERR_NO_MEMORY, "no memory for a trainer");
@@ -70,8 +76,9 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     limits_make(&limits, s);
     if (!trainer_weights_place(model, &t->set, err))    // before anything knows where the weights lie
         goto fail;
-    if (!micro_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !pieces_make(t, err) || !grad_new(t, err)
-        || !state_new(t, err) || !(t->sumsq = mem_new(t->dev, sizeof *t->sumsq, "gradient norm", err))
+    if (!micro_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !pieces_make(t, err) || !frozen_make(t, err)
+        || !grad_new(t, err) || !state_new(t, err) || !(t->sumsq = mem_new(t->dev, 3 * sizeof *t->sumsq, "gradient norm", err))
+        || !(t->row_mean = mem_new(t->dev, sizeof *t->row_mean, "mean of rows", err))
         || !(t->hash = mem_new(t->dev, sizeof *t->hash, "hash of the weights", err))
         || !(t->clip = mem_new(t->dev, 2 * sizeof *t->clip, "gradient norm", err)))
         goto fail;
@@ -87,9 +94,10 @@ void trainer_free(struct trainer *t)
         return;
     model_run_free(t->run);
     update_release(t);
-    void *mem[] = { t->sumsq, t->hash, t->clip };
+    void *mem[] = { t->sumsq, t->row_mean, t->hash, t->clip };
     for (size_t i = 0; i < ARRAY_SIZE(mem); i++)
         mem_free(t->dev, mem[i]);
+    free(t->frozen);
     free(t->mb_mem);
     free(t->item);
     free(t->order);

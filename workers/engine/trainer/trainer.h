@@ -26,11 +26,19 @@ struct model;
 struct model_grad;
 struct trainer;
 
+/* AdamW with fp32 moments; with moments of one byte (ops.h, adamw8); Adafactor without a first moment (ops.h). */
+enum optimizer {    // in the order of the choices of 'optimizer'
+    OPTIMIZER_ADAMW,
+    OPTIMIZER_ADAMW_8BIT,
+    OPTIMIZER_ADAFACTOR,
+};
 /* Fixed for the life of a trainer. */
 struct trainer_settings {
     int64_t token_budget_max;    // most packed tokens of one micro-batch; activations are sized by it. A longer sample is
                                  // an error when it arrives
+    enum optimizer optimizer;    // Adafactor keeps sums over whole tensors: it needs zero_stage 0; and only AdamW goes with offload
     double adam_beta1, adam_beta2, adam_eps;
+    char layers[256];        // "": everything is trained, else only these layers (layers_parse), without embedding, final norm and head
     bool recompute_block;    // keep only block inputs and run each block's forward again: less memory, a third more work
     bool offload;            // masters and moments in host memory, but for what state_bytes have room for; the same bits
     size_t state_bytes;      // with offload: device memory for masters, moments and the stage the others pass through; the same
@@ -162,6 +170,10 @@ MUST_USE bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, do
 /* The same in parts, for several ranks: the sums of squares of this rank's shards, to be spread; the norm of all; AdamW run by run,
  * whose new weights are to be spread where a run is not all of them; and the end. */
 MUST_USE bool trainer_norm_own(struct trainer *t, struct error *err);
+/* Where ranks do not reach each other's memory: what is not trained has no gradient (trainer_norm_own sees to that itself), before the
+ * sums are exchanged; and the sums of squares of the whole gradient, which each rank has then. */
+MUST_USE bool trainer_freeze(struct trainer *t, struct error *err);
+MUST_USE bool trainer_norm_whole(struct trainer *t, struct error *err);
 MUST_USE bool trainer_norm_all(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
 int trainer_n_run(const struct trainer *t);
 void *trainer_run_weights(const struct trainer *t, int run, size_t *size_bytes);    // what it sets
@@ -193,16 +205,21 @@ bool trainer_reference_moved(const struct trainer *t);
 MUST_USE bool trainer_reference_get(const struct trainer *t, void *out, struct error *err);
 MUST_USE bool trainer_reference_set(struct trainer *t, const void *in, struct error *err);
 
-/* State for checkpoints (checkpoint.h): the fp32 masters and both moments, each trainer_grad_n floats in tensor-table
- * order whatever the ranks and the stage, and how many Adam updates they have seen (its bias correction counts them). */
+/* Which of n layers a text like "20-31" or "0-3,28" names, into in (n); "" is all of them. Atropos' --train-layer-indices. */
+MUST_USE bool layers_parse(const char *text, int64_t n, bool *in, struct error *err);
+
+/* State for checkpoints (checkpoint.h): the fp32 masters and both moments, in tensor-table order whatever the ranks and the stage, and
+ * how many updates they have seen (Adam's bias correction counts them). 8-bit moments are given as the floats that they stand for, and
+ * set from these they are the same bytes again. Adafactor's second moment is each tensor's rows, then its columns. */
 enum trainer_state_kind {
     STATE_MASTER,
     STATE_MOMENT1,
     STATE_MOMENT2,
     STATE_N,
 };
+int64_t trainer_state_n(const struct trainer *t, enum trainer_state_kind kind);    // floats; 0: the optimizer has none
 MUST_USE bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err);
-/* Setting the masters also sets the weights. */
+/* Setting the masters also sets the weights; moments of what is not trained are taken as 0. */
 MUST_USE bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err);
 int64_t trainer_adam_step(const struct trainer *t);
 void trainer_adam_step_set(struct trainer *t, int64_t n);

@@ -39,13 +39,16 @@ struct trainer {
     bool own_only;                 // masters and moments of this rank's shards only
     int64_t n_state;               // elements whose masters and moments are kept here: n_flat, or the largest sum of shards
     int64_t n_dev;                 // of them on the device
-    float *state[STATE_N];         // (n_dev) device; the master is the weights themselves, (n_flat), in fp32
+    float *state[STATE_N];         // (n_dev) device; the master is the weights themselves, (n_flat), in fp32; else moments8, factors
+    int64_t n_factor;              // of Adafactor: floats of state[STATE_MOMENT2]
     float *host_state[STATE_N];    // (n_state - n_dev) host_new, or of own shards parts of p.host; no master in fp32
     bool stage_used;               // by an AdamW that may be under way
     void *stage;                   // (stage_bytes) device; NULL without host state
     size_t stage_bytes;
     bool own_master;
-    double *sumsq;      // (1) device: of the whole gradient
+    bool *frozen;       // (model_n_tensor) is not trained; NULL: all are
+    double *sumsq;      // (3) device: of the whole gradient; of a tensor's masters, and of its update (Adafactor)
+    float *row_mean;    // (1) device: Adafactor's
     int64_t n_sumsq;    // blocks of p.norm_part
     uint64_t *hash;     // (1) device
     float *clip;        // (2) device: norm, coefficient
@@ -74,6 +77,15 @@ size_t trainer_weight_bytes(const struct model *m, const struct trainer_settings
 int64_t trainer_n_state(const struct model *m, const struct trainer_settings *s);    // elements of state kept here
 int64_t trainer_state_dev(const struct model *m, const struct trainer_settings *s, size_t *stage_bytes);
 size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *s);
+size_t trainer_moments_bytes(const struct model *m, const struct trainer_settings *s, int64_t n_dev, enum trainer_state_kind kind);
+/* A moment of one byte: its codes, and behind them its scales. */
+struct moment8 {
+    uint8_t *code;    // (n_state)
+    float *scale;     // (n_state / ADAM8_BLOCK, rounded up)
+};
+struct moment8 update_moment8(const struct trainer *t, enum trainer_state_kind kind);
+int64_t update_n_factor(const struct model *m);
+MUST_USE bool frozen_make(struct trainer *t, struct error *err);
 MUST_USE bool state_new(struct trainer *t, struct error *err);
 MUST_USE bool grad_new(struct trainer *t, struct error *err);
 void update_release(struct trainer *t);

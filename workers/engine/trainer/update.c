@@ -9,9 +9,12 @@
  *
  * The gradient's norm is a sum over blocks of SUMSQ_BLOCK elements that are counted from the beginning of their piece, so it does not
  * depend on who has which shard. */
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+#include "kernels/adam8.h"
 #include "kernels/collective/collective.h"
 #include "kernels/collective/exchange.h"
 #include "workers/engine/model/lora.h"
@@ -29,6 +32,12 @@ static bool several(const struct trainer_settings *s)
 static bool own_only(const struct trainer_settings *s)
 {
     return several(s) && s->zero_stage >= 1;
+}
+
+/* Memory of codes of n elements: what follows begins on a line. */
+static size_t codes_bytes(int64_t n)
+{
+    return ((size_t)n + 255) / 256 * 256;
 }
 
 /* Elements of all of rank 0's shards, which are the longest. */
@@ -126,6 +135,96 @@ int64_t trainer_state_dev(const struct model *m, const struct trainer_settings *
     return (int64_t)(room & ~(size_t)1023);    // host pieces start on whole lines
 }
 
+int64_t update_n_factor(const struct model *m)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < model_n_tensor(m); i++) {
+        const struct tensor *x = model_tensor(m, i);
+        n += x->n_dim == 1 ? x->n_elem : x->dim[0] + x->dim[1];
+    }
+    return n;
+}
+
+size_t trainer_moments_bytes(const struct model *m, const struct trainer_settings *s, int64_t n_dev, enum trainer_state_kind kind)
+{
+    switch (s->optimizer) {
+    case OPTIMIZER_ADAMW: break;
+    case OPTIMIZER_ADAMW_8BIT: return codes_bytes(n_dev) + (size_t)((n_dev + ADAM8_BLOCK - 1) / ADAM8_BLOCK) * 4;
+    case OPTIMIZER_ADAFACTOR: return kind == STATE_MOMENT2 ? (size_t)update_n_factor(m) * 4 : 0;
+    }
+    return (size_t)n_dev * 4;
+}
+
+struct moment8 update_moment8(const struct trainer *t, enum trainer_state_kind kind)
+{
+    uint8_t *code = (uint8_t *)t->state[kind];
+    return (struct moment8){ code, (float *)(void *)(code + codes_bytes(t->n_dev)) };
+}
+
+bool layers_parse(const char *text, int64_t n, bool *in, struct error *err)
+{
+    memset(in, !text[0], (size_t)n * sizeof *in);
+    for (const char *at = text; *at;) {
+        char *end;
+        bool digits = isdigit((unsigned char)*at);
+        long long first = strtoll(at, &end, 10), last = first;
+        if (digits && *end == '-') {
+            at = end + 1;
+            digits = isdigit((unsigned char)*at);
+            last = strtoll(at, &end, 10);
+        }
+        if (!digits || (*end && (*end != ',' || !end[1])) || last < first)
+            return error_set(err, ERR_USAGE, "'train_layer_indices' is '%s'; it is a list of layers and ranges: 0-3,28", text);
+        if (last >= n)
+            return error_set(err, ERR_USAGE, "'train_layer_indices' is '%s', and the model's layers are 0 to %" PRId64, text, n - 1);
+        for (; first <= last; first++)
+            in[first] = true;
+        at = end + (*end == ',');
+    }
+    return true;
+}
+
+/* The layer that a tensor of this name belongs to; -1: to none. */
+static int64_t layer_of(const char *name)
+{
+    const char *at = strstr(name, "layers.");
+    return at ? strtoll(at + strlen("layers."), NULL, 10) : -1;
+}
+
+bool frozen_make(struct trainer *t, struct error *err)
+{
+    int64_t n_layer = model_config(t->m)->n_layer, n = model_n_tensor(t->m);
+    if (!t->set.layers[0])
+        return true;
+    bool *in = calloc((size_t)n_layer, sizeof *in);
+    t->frozen = calloc((size_t)n, sizeof *t->frozen);
+    bool ok = in && t->frozen ? layers_parse(t->set.layers, n_layer, in, err)
+                              : error_set(err, ERR_NO_MEMORY, "no memory for a table of %" PRId64 " tensors", n);
+    for (int64_t i = 0; i < n && ok; i++) {
+        int64_t layer = layer_of(model_tensor(t->m, i)->name);
+        t->frozen[i] = layer < 0 || layer >= n_layer || !in[layer];
+    }
+    free(in);
+    return ok;
+}
+
+bool trainer_freeze(struct trainer *t, struct error *err)
+{
+    const struct trainer_parts *p = &t->p;
+    bool shards = several(&t->set);
+    for (int64_t i = 0; t->frozen && i < model_n_tensor(t->m); i++) {
+        const struct tensor *x = model_tensor(t->m, i);
+        for (int q = 0; q < p->n_piece && t->frozen[i]; q++) {
+            int64_t first = p->piece_at[q] + p->own_first[q], from = MAX(x->offset, first),
+                    to = MIN(x->offset + x->n_elem, first + p->own_n[q]);
+            float *at = shards ? p->sum + p->own_at[q] + (from - first) : t->grad + from;
+            if (from < to && !OP(t->dev, err, mem_fill, .y = at, .size_bytes = (size_t)(to - from) * 4))
+                return false;
+        }
+    }
+    return true;
+}
+
 bool pieces_make(struct trainer *t, struct error *err)
 {
     struct trainer_parts *p = &t->p;
@@ -172,8 +271,8 @@ static void share_walk(struct trainer *t, char *base)
         { (void **)&p->norm_part, (size_t)t->n_sumsq * sizeof *p->norm_part },
         { (void **)&t->grad, (size_t)t->n_flat * 4, t->own_only },
         { (void **)&t->state[STATE_MASTER], (size_t)t->n_dev * 4, !t->own_only || !t->own_master },
-        { (void **)&t->state[STATE_MOMENT1], (size_t)t->n_dev * 4, !t->own_only },
-        { (void **)&t->state[STATE_MOMENT2], (size_t)t->n_dev * 4, !t->own_only },
+        { (void **)&t->state[STATE_MOMENT1], trainer_moments_bytes(t->m, &t->set, t->n_dev, STATE_MOMENT1), !t->own_only },
+        { (void **)&t->state[STATE_MOMENT2], trainer_moments_bytes(t->m, &t->set, t->n_dev, STATE_MOMENT2), !t->own_only },
     };
     for (size_t i = 0; i < ARRAY_SIZE(part); i++) {
         if (part[i].none)
@@ -299,7 +398,7 @@ static bool host_state_new(struct trainer *t, const char *const what[STATE_N], s
 static bool dev_state_init(struct trainer *t, enum trainer_state_kind kind, struct error *err)
 {
     if (kind != STATE_MASTER)
-        return OP(t->dev, err, mem_fill, .y = t->state[kind], .size_bytes = (size_t)t->n_dev * 4);
+        return OP(t->dev, err, mem_fill, .y = t->state[kind], .size_bytes = trainer_moments_bytes(t->m, &t->set, t->n_dev, kind));
     for (int i = 0; i < trainer_n_run(t); i++) {
         struct update_run r = update_run_of(t, i);
         if (!OP(t->dev, err, cast, .y = t->state[kind] + r.at, .x = update_weights_at(t, &r, 0), .n = update_run_n_dev(t, &r), .scale = 1,
@@ -319,7 +418,11 @@ bool state_new(struct trainer *t, struct error *err)
             t->state[k] = (float *)(void *)update_weights_at(t, &(struct update_run){ 0 }, 0);
             continue;
         }
-        TRY(t->state[k] || (t->state[k] = mem_new(t->dev, (size_t)t->n_dev * 4, what[k], err)) != NULL);
+        size_t bytes = k == STATE_MASTER ? (size_t)t->n_dev * 4
+                                         : trainer_moments_bytes(t->m, &t->set, t->n_dev, (enum trainer_state_kind)k);
+        if (bytes == 0 && t->set.optimizer == OPTIMIZER_ADAFACTOR)
+            continue;
+        TRY(t->state[k] || (t->state[k] = mem_new(t->dev, bytes, what[k], err)) != NULL);
         TRY(dev_state_init(t, (enum trainer_state_kind)k, err));
         TRY(!t->host_state[k] || host_state_init(t, (enum trainer_state_kind)k, err));
     }
@@ -387,6 +490,8 @@ void trainer_reaches(struct trainer *t, const struct trainer_reach *reach)
 bool trainer_norm_own(struct trainer *t, struct error *err)
 {
     const struct trainer_parts *p = &t->p;
+    if (!trainer_freeze(t, err))
+        return false;
     for (int i = 0; i < p->n_piece; i++)
         if (!OP(t->dev, err, sumsq, .part = p->norm_part + p->part_at[i] + p->own_first[i] / SUMSQ_BLOCK, .x = p->sum + p->own_at[i],
                 .n = p->own_n[i]))
@@ -412,14 +517,16 @@ out:
     return ok;
 }
 
-/* How many of n elements from flat on have the same weight decay, and which: with decay_matrices norms and biases have none. */
+/* How many of n elements from flat on have the same weight decay, and which: none what is not trained, nor with decay_matrices norms and
+ * biases. */
 static int64_t decay_stretch(const struct trainer *t, const struct trainer_hyper *h, int64_t flat, int64_t n, double *decay)
 {
-    const struct tensor *next = NULL;    // the norm or bias at flat, or the first after it
+    const struct tensor *next = NULL;    // one without decay at flat, or the first after it
     *decay = h->weight_decay;
-    for (int64_t i = 0; h->decay_matrices && i < model_n_tensor(t->m); i++) {
+    for (int64_t i = 0; (h->decay_matrices || t->frozen) && i < model_n_tensor(t->m); i++) {
         const struct tensor *x = model_tensor(t->m, i);
-        if (x->n_dim == 1 && x->offset + x->n_elem > flat && (!next || x->offset < next->offset))
+        bool none = (t->frozen && t->frozen[i]) || (h->decay_matrices && x->n_dim == 1);
+        if (none && x->offset + x->n_elem > flat && (!next || x->offset < next->offset))
             next = x;
     }
     if (!next)
@@ -455,11 +562,77 @@ static struct adamw adamw_of(const struct trainer *t, const struct trainer_hyper
                            .dtype = model_dtype(t->m) };
 }
 
+static float *masters_at(const struct trainer *t, const struct update_run *r, int64_t from)
+{
+    return t->own_master ? t->state[STATE_MASTER] + r->at + from : (float *)(void *)update_weights_at(t, r, from);
+}
+
+/* Decay by stretches, in place; then all of the run at once, since blocks with one scale reach over tensors. */
+static bool run_apply_8bit(struct trainer *t, const struct trainer_hyper *h, const struct update_run *r, struct error *err)
+{
+    struct moment8 m = update_moment8(t, STATE_MOMENT1), v = update_moment8(t, STATE_MOMENT2);
+    double decay;
+    for (int64_t at = 0, n; at < r->n && h->weight_decay > 0; at += n) {
+        n = decay_stretch(t, h, r->flat + at, r->n - at, &decay);
+        if (decay > 0
+            && !OP(t->dev, err, cast, .y = masters_at(t, r, at), .x = masters_at(t, r, at), .n = n, .scale = (float)(1 - h->lr * decay),
+                   .y_dtype = DT_F32, .x_dtype = DT_F32))
+            return false;
+    }
+    return r->n == 0
+           || OP(t->dev, err, adamw8, .weight = update_weights_at(t, r, 0), .master = masters_at(t, r, 0), .m = m.code + r->at,
+                 .v = v.code + r->at, .m_scale = m.scale + r->at / ADAM8_BLOCK, .v_scale = v.scale + r->at / ADAM8_BLOCK, .grad = r->grad,
+                 .coef = t->clip + 1, .n = r->n, .step = t->adam_step + 1, .lr = (float)h->lr, .beta1 = (float)t->set.adam_beta1,
+                 .beta2 = (float)t->set.adam_beta2, .eps = (float)t->set.adam_eps, .dtype = model_dtype(t->m));
+}
+
+/* The sum of squares of n elements, at sum on the device. */
+static bool sumsq_of(struct trainer *t, const float *x, int64_t n, double *sum, struct error *err)
+{
+    return OP(t->dev, err, sumsq, .part = t->p.norm_part, .x = x, .n = n)
+           && OP(t->dev, err, sum_parts, .sum = sum, .part = t->p.norm_part, .n = (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK);
+}
+
+/* One tensor, whose row sums begin at row. The gradient becomes the update, in place. */
+static bool tensor_apply_adafactor(struct trainer *t, const struct trainer_hyper *h, const struct tensor *x, bool decays, float *row,
+                                   struct error *err)
+{
+    struct update_run all = update_run_of(t, 0);
+    bool matrix = x->n_dim > 1;
+    int64_t n_row = x->dim[0], n_col = matrix ? x->dim[1] : 1;
+    float *grad = t->grad + x->offset, *master = masters_at(t, &all, x->offset), *col = matrix ? row + n_row : NULL;
+    double k = (double)(t->adam_step + 1);
+    return OP(t->dev, err, adafactor_moments, .row = row, .col = col, .row_mean = t->row_mean, .grad = grad, .coef = t->clip + 1,
+              .n_row = n_row, .n_col = n_col, .share = (float)pow(k, -0.8))
+           && OP(t->dev, err, adafactor_update, .grad = grad, .row = row, .col = col, .row_mean = t->row_mean, .coef = t->clip + 1,
+                 .n_row = n_row, .n_col = n_col)
+           && sumsq_of(t, master, x->n_elem, t->sumsq + 1, err) && sumsq_of(t, grad, x->n_elem, t->sumsq + 2, err)
+           && OP(t->dev, err, adafactor_apply, .weight = update_weights_at(t, &all, x->offset), .master = master, .u = grad,
+                 .sum_master = t->sumsq + 1, .sum_u = t->sumsq + 2, .n = x->n_elem, .lr = (float)h->lr,
+                 .decay = decays ? (float)h->weight_decay : 0, .rho = (float)fmin(h->lr, 1 / sqrt(k)), .dtype = model_dtype(t->m));
+}
+
+static bool apply_adafactor(struct trainer *t, const struct trainer_hyper *h, struct error *err)
+{
+    float *row = t->state[STATE_MOMENT2];
+    for (int64_t i = 0; i < model_n_tensor(t->m); i++) {
+        const struct tensor *x = model_tensor(t->m, i);
+        if (!(t->frozen && t->frozen[i]) && !tensor_apply_adafactor(t, h, x, x->n_dim > 1 || !h->decay_matrices, row, err))
+            return false;
+        row += x->n_dim == 1 ? x->n_elem : x->dim[0] + x->dim[1];
+    }
+    return true;
+}
+
 bool trainer_run_apply(struct trainer *t, const struct trainer_hyper *h, int run, struct error *err)
 {
     struct update_run r = update_run_of(t, run);
     int64_t n_dev = update_run_n_dev(t, &r), n;
     double decay;
+    if (t->set.optimizer == OPTIMIZER_ADAMW_8BIT)
+        return run_apply_8bit(t, h, &r, err);
+    if (t->set.optimizer == OPTIMIZER_ADAFACTOR)
+        return apply_adafactor(t, h, err);
     for (int64_t at = n_dev; at < r.n; at += n) {    // first, so that its last copies overlap with the part on the device
         n = decay_stretch(t, h, r.flat + at, r.n - at, &decay);
         struct adamw step = adamw_of(t, h, &r, at, n, decay);
@@ -487,11 +660,18 @@ bool trainer_apply_end(struct trainer *t, struct error *err)
     return true;
 }
 
-bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err)
+/* Of the whole gradient, which every rank has here. */
+bool trainer_norm_whole(struct trainer *t, struct error *err)
 {
     const struct trainer_parts *p = &t->p;
     for (int i = 0; i < p->n_piece; i++)
         if (!OP(t->dev, err, sumsq, .part = p->norm_part + p->part_at[i], .x = t->grad + p->piece_at[i], .n = p->piece_n[i]))
             return false;
-    return trainer_norm_all(t, h, grad_norm, err) && trainer_run_apply(t, h, 0, err) && trainer_apply_end(t, err);
+    return true;
+}
+
+bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err)
+{
+    return trainer_freeze(t, err) && trainer_norm_whole(t, err) && trainer_norm_all(t, h, grad_norm, err) && trainer_run_apply(t, h, 0, err)
+           && trainer_apply_end(t, err);
 }
