@@ -625,7 +625,7 @@ class OfAnotherServer(Runs):
         code, said = try_(atropos_url="http://127.0.0.1:1", training_steps=3, batch_size=2, gradient_accumulation_steps=3)
         self.assertEqual(code, 2, said)
         self.assertIn("a batch of 6 sequences ('batch_size' 2 x 'gradient_accumulation_steps' 3) is no multiple of the 4", said)
-        for option, value, words in [("optimizer", "adafactor", "AdamW is the only optimizer"), ("train-layer-indices", "0-3", "all layers are trained"),
+        for option, value, words in [("adafactor-relative-step", "true", "is torch.optim.Adafactor"), ("train-layer-indices", "3-1", "a list of layers"),
                                      ("batch-size", "many", "'batch_size' is 'many'; it is a whole number"),
                                      ("weight-bridge-mode", "shared", "possible is none"), ("atropos-url", "8000", "it is http://HOST:PORT")]:
             code, said = try_(f"--{option}", value)
