@@ -56,6 +56,7 @@ static bool run_watch(const char *run_dir, const char *with_dir, bool read_only,
         return false;
     struct console_options look = *o;
     bool ok = true;
+    look.run_dir = run_dir;
     if (with_dir) {
         look.with_model = model_new(err);
         ok = look.with_model && (look.with_feed = feed_open(with_dir, false, look.with_model, err)) != NULL;

@@ -69,15 +69,6 @@ struct model *model_new(struct error *err)
     return m;
 }
 
-static void rollout_release(struct rollout_view *r)
-{
-    free(r->prompt);
-    for (int i = 0; i < r->n_sample; i++)
-        free(r->sample[i].text);
-    free(r->sample);
-    *r = (struct rollout_view){ 0 };
-}
-
 void fleet_model_free(struct model *m)
 {
     if (!m)
@@ -87,7 +78,7 @@ void fleet_model_free(struct model *m)
     for (int i = 0; i < m->n_extra; i++)
         series_release(&m->extra[i].series);
     for (int i = 0; i < MODEL_ROLLOUTS; i++)
-        rollout_release(&m->rollout[i]);
+        rollout_view_release(&m->rollout[i]);
     for (int i = 0; m->log && i < MODEL_LOG; i++)
         free(m->log[i].text);
     free(m->extra);
@@ -272,32 +263,18 @@ static char *text_keep(const char *text, size_t len, size_t max)
     return copy;
 }
 
-struct rollout_view *model_rollout(struct model *m, int64_t item, int64_t step, const char *prompt, size_t len)
+struct rollout_view *model_rollout(struct model *m)
 {
-    char *copy = text_keep(prompt, len, ROLLOUT_TEXT_MAX);
-    struct sample_view *sample = calloc(MODEL_SAMPLES, sizeof(*sample));
-    if (!copy || !sample) {
-        free(copy);
-        free(sample);
-        return NULL;
-    }
-    struct rollout_view *r = &m->rollout[m->n_rollout++ % MODEL_ROLLOUTS];
-    rollout_release(r);
-    *r = (struct rollout_view){ .item = item, .step = step, .line = -1, .prompt = copy, .sample = sample };
     model_changed(m);
-    return r;
+    return &m->rollout[m->n_rollout++ % MODEL_ROLLOUTS];
 }
 
-void rollout_sample(struct rollout_view *r, const char *text, size_t len, double reward, int64_t n_tok, bool cut, const char *reason)
+enum advantage_form model_advantages(const struct model *m)
 {
-    if (r->n_sample == MODEL_SAMPLES)
-        return;
-    char *copy = text_keep(text, len, ROLLOUT_TEXT_MAX);
-    if (!copy)
-        return;
-    struct sample_view *s = &r->sample[r->n_sample++];
-    *s = (struct sample_view){ .text = copy, .reward = reward, .n_tok = n_tok, .cut = cut };
-    snprintf(s->reason, sizeof(s->reason), "%s", reason);
+    struct error unused;
+    const struct knob *k = knob_find("advantages", &unused);
+    int form = k ? knob_choice(k->name, m->knob[k - knobs].text) : -1;
+    return form >= 0 ? (enum advantage_form)form : ADV_DEVIATION;    // the default, as long as the run has not told
 }
 
 const struct rollout_view *model_rollout_at(const struct model *m, int64_t i)

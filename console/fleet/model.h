@@ -5,6 +5,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "console/fleet/rollout_view.h"
 #include "console/fleet/series.h"
 #include "protocol/base/error.h"
 #include "protocol/run/alarm_book.h"
@@ -16,7 +17,6 @@
 
 #define MODEL_PROCS 36864
 #define MODEL_ROLLOUTS 64
-#define MODEL_SAMPLES 64
 #define MODEL_EVENTS 1024
 #define MODEL_LOG 4096
 #define MODEL_EXTRA 48    // metrics that are not in the table ("reward/NAME", "eval/SET")
@@ -26,8 +26,7 @@
 #define MODEL_SAVED 257     // checkpoints, and the beginning
 #define MODEL_HOSTS 2049    // the run's node and others
 #define MODEL_DEVICES 32768
-#define LANE_SECONDS 256          // history of a process's phases, one letter per second
-#define ROLLOUT_TEXT_MAX 16384    // bytes of one prompt or completion kept
+#define LANE_SECONDS 256    // history of a process's phases, one letter per second
 
 enum link_state {
     LINK_CONNECTING,
@@ -63,13 +62,6 @@ struct proc {
     int64_t lane_s;             // the second (monotonic) of the last letter; 0: none yet
     bool told;                  // by the status that is being read
 };
-struct sample_view {
-    char *text;       // owned, NUL-terminated UTF-8 or not quite
-    double reward;    // NAN: left out or not scored
-    int64_t n_tok;
-    bool cut;    // finish reason length
-    char reason[64];
-};
 struct device_view {    // a GPU as the agent last sampled it; NAN: not known
     char name[16], what[64], state[16], throttle[96];
     double util_percent, mem_used_bytes, mem_total_bytes, temp_celsius, power_watts, power_limit_watts, sm_clock_mhz;
@@ -79,13 +71,6 @@ struct host_view {    // a node's; NAN: not known
     char node[64];
     double cpu_percent, mem_used_bytes, mem_total_bytes, disk_percent;
     int n_device;    // how many of the model's devices are its own; they follow those of earlier hosts
-};
-struct rollout_view {
-    int64_t item, step;
-    int64_t line;                  // line of the data's file, from 1; -1: unknown
-    char *prompt;                  // owned
-    struct sample_view *sample;    // (n_sample); owned
-    int n_sample;
 };
 struct saved_view {    // a checkpoint that the run can go back to
     int64_t step;
@@ -251,9 +236,10 @@ enum proc_verdict model_verdict(const struct model *m, const struct proc *p, int
 /* The worst process (stuck before silent before slow) and its verdict; NULL: all are well. */
 const struct proc *model_worst(const struct model *m, int64_t now_ns, enum proc_verdict *verdict);
 double proc_gauge(const struct proc *p, const char *name);    // NAN: not told
-/* Add a rollout group at the end of the ring, replacing the oldest; fill it with the two functions below. NULL: no memory. */
-struct rollout_view *model_rollout(struct model *m, int64_t item, int64_t step, const char *prompt, size_t len);
-void rollout_sample(struct rollout_view *r, const char *text, size_t len, double reward, int64_t n_tok, bool cut, const char *reason);
+/* A place at the end of the ring of rollout groups, for rollout_view_begin or rollout_view_read: it holds the oldest. */
+struct rollout_view *model_rollout(struct model *m);
+/* The rule by which this run makes advantages. */
+enum advantage_form model_advantages(const struct model *m);
 /* The i-th newest, 0 is the newest; NULL: there are fewer. */
 const struct rollout_view *model_rollout_at(const struct model *m, int64_t i);
 /* Add an event with an id above the last one's (others are already known and dropped). */

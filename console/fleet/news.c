@@ -324,28 +324,14 @@ bool news_step(struct model *m, const struct mval *v)
 
 void news_rollout(struct model *m, const struct mval *v)
 {
-    size_t len;
     int64_t item = mval_i64(mval_get(v, "item"), -1);
-    const char *prompt = mval_str(mval_get(v, "prompt_text"), &len);
     for (int64_t i = 0; i < 16; i++) {    // it may come both from telemetry and as an answer: keep it once
         const struct rollout_view *old = model_rollout_at(m, i);
         if (old && old->item == item && old->step == mval_i64(mval_get(v, "step"), -1))
             return;
     }
-    struct rollout_view *g = model_rollout(m, item, mval_i64(mval_get(v, "step"), -1), prompt ? prompt : "", prompt ? len : 0);
-    const struct mval *samples = mval_get(v, "samples");
-    if (!g)
-        return;
-    g->line = mval_i64(mval_get(v, "line"), -1);
-    for (int64_t i = 0; i < mval_n(samples); i++) {
-        const struct mval *s = mval_at(samples, i);
-        char reason[64];
-        const char *text = mval_str(mval_get(s, "text"), &len);
-        bool scored = mval_i64(mval_get(s, "score"), 1) == 1;    // SCORE_OK on the wire
-        rollout_sample(g, text ? text : "", text ? len : 0, scored ? mval_f64(mval_get(s, "reward"), NAN) : NAN,
-                       mval_i64(mval_get(s, "n_tok"), 0), mval_i64(mval_get(s, "finish"), 0) == 1,
-                       mval_text(s, "reason", reason, sizeof(reason)));
-    }
+    if (!rollout_view_read(model_rollout(m), v, model_advantages(m)))
+        m->n_rollout--;    // no memory: its place is empty
 }
 
 void news_events(struct model *m, const struct mval *v)

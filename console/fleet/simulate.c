@@ -103,8 +103,9 @@ static void rollout_tell(struct simulate *s, struct model *m)
     int a = 12 + (int)(uniform(s) * 80), b = 3 + (int)(uniform(s) * 90), right = a + b;
     char text[400];
     int n = snprintf(text, sizeof(text), "user: What is %d + %d?", a, b);
-    struct rollout_view *g = model_rollout(m, s->step * 16 + (int64_t)(uniform(s) * 16), s->step, text, (size_t)n);
-    for (int i = 0; g && i < SAMPLES; i++) {
+    struct rollout_view *g = model_rollout(m);
+    bool begun = rollout_view_begin(g, s->step * 16 + (int64_t)(uniform(s) * 16), s->step, text, (size_t)n);
+    for (int i = 0; begun && i < SAMPLES; i++) {
         bool good = uniform(s) < 0.2 + 0.75 * skill(s), boxed = uniform(s) < 0.4 + 0.6 * skill(s);
         int said = good ? right : right + 1 + (int)(uniform(s) * 9);
         int carry = (a % 10 + b % 10) / 10;

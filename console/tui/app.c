@@ -604,6 +604,11 @@ void app_news(struct app *a, int64_t now_ns)
     pane_fix(app_pane(a), a);
 }
 
+void app_archive_wants(const struct app *a)
+{
+    rollouts_want(a);
+}
+
 void app_draw(const struct app *a, struct cells *c, int64_t now_ns, double wall_s)
 {
     struct layout l = layout_make(c->w, c->h);

@@ -5,6 +5,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "console/fleet/archive.h"
 #include "console/fleet/feed.h"
 #include "console/fleet/model.h"
 #include "console/tui/cells.h"
@@ -51,9 +52,10 @@ struct dialog {    // asks for confirmation; title "" : none is open
     } choice[DIALOG_CHOICES];
 };
 struct app {
-    struct model *model;       // borrowed
-    struct feed *feed;         // borrowed; NULL: commands are refused (tests)
-    struct compare compare;    // another run in the charts
+    struct model *model;        // borrowed
+    struct feed *feed;          // borrowed; NULL: commands are refused (tests)
+    struct archive *archive;    // borrowed; NULL: the run has no folder
+    struct compare compare;     // another run in the charts
     int w, h;
     struct pane *pane[N_PANE];    // owned
     enum pane_id shown;
@@ -97,6 +99,10 @@ void app_confirm(struct app *a, bool danger, const char *title, const char *line
 
 /* Show a metric's chart in full, if it has values; closing it goes back to the overview. */
 void metrics_open(struct app *a, enum metric_id metric);
+
+/* Before the archive is pumped: what the panes want from it. */
+void app_archive_wants(const struct app *a);
+void rollouts_want(const struct app *a);    // of the rollouts pane
 
 /* Ask before going back to a checkpoint, saying what that undoes. */
 void rollback_ask(struct app *a, const struct saved_view *to);

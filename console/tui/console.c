@@ -13,12 +13,16 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 
-#define FRAME_NS ((int64_t)250 * 1000000)    // between frames that are drawn only for news
-#define TICK_NS ((int64_t)1000 * 1000000)    // ages and the clock advance
+#define FRAME_NS ((int64_t)250 * 1000000)          // between frames that are drawn only for news
+#define ARCHIVE_NS ((int64_t)6 * 1000000)          // that the archive works at a time
+#define ARCHIVE_REST_NS ((int64_t)10 * 1000000)    // between two such times, so that it takes less than half a core
+#define TICK_NS ((int64_t)1000 * 1000000)          // ages and the clock advance
 
 struct loop {
     struct feed *feed, *with_feed;    // with_feed NULL: no other run
     struct model *model, *with_model;
+    struct archive *archive;    // owned; NULL: the run has no folder
+    bool archive_busy;          // it has more to do at once
     struct app app;
     struct screen screen;
     uint64_t drawn_version;
@@ -125,6 +129,8 @@ static int wait_ms(const struct loop *l, int64_t now_ns)
         due = MIN(due, l->with_feed->due_ns(l->with_feed));
     if (l->dirty)
         due = now_ns;
+    else if (l->archive_busy)
+        due = MIN(due, now_ns + ARCHIVE_REST_NS);
     else if (l->model->version != l->drawn_version && !l->app.frozen)
         due = MIN(due, l->drawn_ns + FRAME_NS);
     int64_t ms = (due - now_ns + 999999) / 1000000;
@@ -138,6 +144,17 @@ static void tick(struct loop *l, int64_t now_ns)
     l->tick_ns = now_ns;
     if (!l->app.frozen)
         l->dirty = true;
+}
+
+/* The archive works only for the panes that show it. */
+static void archive_work(struct loop *l, int64_t now_ns)
+{
+    int64_t n_count = l->app.shown == PANE_ROLLOUTS ? 500 : 0;
+    l->archive_busy = false;
+    if (!l->archive || n_count == 0)
+        return;
+    app_archive_wants(&l->app);
+    l->archive_busy = archive_pump(l->archive, l->model, n_count, ARCHIVE_NS, now_ns);
 }
 
 static void paste_give(struct loop *l, int size_bytes, int64_t now_ns)
@@ -183,6 +200,7 @@ static bool loop_run(struct loop *l, struct error *err)
         if (terminal_gone(l->screen.term))
             return error_set(err, ERR_CLOSED, "the terminal is gone; the run continues");
         wishes_do(l, now);
+        archive_work(l, now);
         if (now - l->tick_ns >= TICK_NS)
             tick(l, now);
         bool news = l->model->version != l->drawn_version && now - l->drawn_ns >= FRAME_NS && !l->app.frozen;
@@ -220,6 +238,8 @@ bool console_run(struct feed *feed, struct model *m, const struct console_option
         return false;
     bool ok = app_init(&l.app, m, feed, 80, 24, err);
     if (ok) {
+        l.archive = options->run_dir ? archive_new(options->run_dir) : NULL;    // NULL: what was heard of must do
+        l.app.archive = l.archive;
         l.app.glyphs = l.screen.glyphs;
         l.app.mouse = options->terminal.mouse;
         l.app.compare.model = options->with_model;
@@ -229,6 +249,7 @@ bool console_run(struct feed *feed, struct model *m, const struct console_option
             app_flash(&l.app, ROLE_WARN, clock_ns(), "%s", l.screen.theme_note);
         ok = loop_run(&l, err);
         app_release(&l.app);
+        archive_free(l.archive);
     }
     screen_close(&l.screen);
     return ok;

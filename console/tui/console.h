@@ -5,8 +5,9 @@
 #include "console/fleet/feed.h"
 #include "console/tui/terminal.h"
 struct console_options {
-    const char *theme;    // name or file; NULL: dark or light by $COLORFGBG
-    int glyphs;           // -1: whatever locale and terminal can show; else enum chart_glyphs
+    const char *run_dir;    // the run's folder, to look back in; NULL: it has none
+    const char *theme;      // name or file; NULL: dark or light by $COLORFGBG
+    int glyphs;             // -1: whatever locale and terminal can show; else enum chart_glyphs
     struct terminal_options terminal;
     struct feed *with_feed;    // of another run, shown in the charts of this one; NULL: none. Both stay the caller's
     struct model *with_model;

@@ -61,6 +61,8 @@ const struct key_row key_table[] = {
     { REQ_MATCH_PREV, { 'N' },                              ON(PANE_ROLLOUTS), "N", NULL, 0, "panes", "rollouts: previous sample of the group" },
     { REQ_MATCH_NEXT, { 'n' },                              ON(PANE_METRICS), "n N", "change", 13, "panes", "metrics: the next change of a knob, and the metric around it" },
     { REQ_MATCH_PREV, { 'N' },                              ON(PANE_METRICS), "N", NULL, 0, "panes", "metrics: the change before" },
+    { REQ_TOKENS,     { 't' },                              ON(PANE_ROLLOUTS), "t", "tokens", 14, "panes", "rollouts: tokens by log-prob, then by the weights that drew them" },
+    { REQ_BESIDE,     { 'v' },                              ON(PANE_ROLLOUTS), "v", "side by side", 15, "panes", "rollouts: the group's samples side by side" },
     { REQ_FOLLOW,     { 'f' },                              ON(PANE_LOG) | ON(PANE_ROLLOUTS), "f", "follow", 11, "panes", "log and rollouts: stay at the newest" },
     { REQ_LEVEL,      { 'L' },                              ON(PANE_LOG), "L", "level", 14, "panes", "log: all, info, warnings, errors" },
     { REQ_FLEET,      { 'f' },                              ON(PANE_WORKERS), "f", "fleet", 11, "panes", "workers: all nodes at a glance, or the processes" },

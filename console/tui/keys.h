@@ -102,6 +102,8 @@ enum request {
     REQ_LOG,
     REQ_SMOOTH,
     REQ_OVERLAY,
+    REQ_TOKENS,
+    REQ_BESIDE,
     REQ_ALL_KNOBS,
     REQ_FOLLOW,
     REQ_FLEET,

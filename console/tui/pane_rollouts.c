@@ -1,37 +1,50 @@
-/* pane_rollouts.c - what the model writes: the newest groups, their prompts, every sample's text and reward
+/* pane_rollouts.c - what the model writes: groups, their prompts, every sample's text, reward and tokens
  *
- * The list shows the newest first; the text of the selected group is next to it, or alone when opened. */
+ * The list shows the newest first: all groups that the run has kept (archive.h), or where these cannot be read the newest that were
+ * heard of. The text of the selected group is next to it, or alone when opened. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "console/fleet/rollout_filter.h"
 #include "console/tui/app.h"
 #include "console/tui/text.h"
 
+enum paint {    // what the tokens of a text are coloured by
+    PAINT_NONE,
+    PAINT_LOGP,
+    PAINT_VERSION,
+    PAINT_N,
+};
 struct rollouts {
     struct pane pane;
     bool open;        // show the text alone, in full
-    int64_t group;    // absolute number of the group shown; -1: follow the newest
+    bool beside;      // open: the samples side by side
+    int64_t group;    // that is shown: its item in the archive, or else its absolute number; -1: follow the newest
     int top;          // its first text row drawn
+    int sample;       // chosen among the group's
+    enum paint paint;
+    int64_t token;    // under the cursor, with a paint
 };
 
-static bool group_shown(const struct rollouts *o, const struct rollout_view *g)
+/* ---- the list: of all groups that were kept, or of the newest that were heard of ---- */
+
+static bool has_archive(const struct app *a)
 {
-    const char *filter = o->pane.filter;
-    if (!filter[0])
-        return true;
-    bool found = filter[0] == '!' ? filter_matches(filter, g->prompt) : filter_matches(filter, g->prompt);
-    for (int i = 0; i < g->n_sample && (filter[0] == '!' ? found : !found); i++)
-        found = filter_matches(filter, g->sample[i].text);
-    return found;
+    int64_t tried, all = 0;
+    if (a->archive)
+        archive_tried(a->archive, &tried, &all);
+    return all > 0;
 }
 
-/* The group in a row of the list; *number: its absolute number. */
-static const struct rollout_view *group_row(const struct rollouts *o, const struct app *a, int64_t row, int64_t *number)
+/* The heard group in a row of the list; *number: its absolute number. */
+static const struct rollout_view *heard_row(const struct rollouts *o, const struct app *a, int64_t row, int64_t *number)
 {
+    struct rollout_filter filter;
     const struct rollout_view *g;
+    rollout_filter_parse(&filter, o->pane.filter);
     for (int64_t i = 0; (g = model_rollout_at(a->model, i)) != NULL; i++)
-        if (group_shown(o, g) && row-- == 0) {
+        if (rollout_filter_passes(&filter, g) && row-- == 0) {
             *number = a->model->n_rollout - 1 - i;
             return g;
         }
@@ -40,11 +53,24 @@ static const struct rollout_view *group_row(const struct rollouts *o, const stru
 
 static int64_t rollouts_rows(const struct rollouts *o, const struct app *a)
 {
-    const struct rollout_view *g;
-    int64_t n = 0;
-    for (int64_t i = 0; (g = model_rollout_at(a->model, i)) != NULL; i++)
-        n += group_shown(o, g);
+    int64_t n = 0, unused;
+    if (has_archive(a))
+        return archive_rows(a->archive);
+    while (heard_row(o, a, n, &unused))
+        n++;
     return n;
+}
+
+/* What identifies the group in a row; -1: there is none. */
+static int64_t row_number(const struct rollouts *o, const struct app *a, int64_t row)
+{
+    int64_t number = -1;
+    if (has_archive(a)) {
+        const struct archive_group *g = archive_row(a->archive, row);
+        return g ? g->item : -1;
+    }
+    heard_row(o, a, row, &number);
+    return number;
 }
 
 static int rollouts_page(struct rect body)
@@ -55,11 +81,23 @@ static int rollouts_page(struct rect body)
 /* The row of the group that is shown: a selected group stays selected when new ones come above it. */
 static int64_t selected_row(const struct rollouts *o, const struct app *a)
 {
-    int64_t n = rollouts_rows(o, a), number;
+    int64_t n = rollouts_rows(o, a);
+    if (o->group >= 0 && has_archive(a))
+        return MAX(MIN(archive_find(a->archive, o->group), n - 1), 0);
     for (int64_t row = 0; o->group >= 0 && row < n; row++)
-        if (group_row(o, a, row, &number) && number <= o->group)
+        if (row_number(o, a, row) <= o->group)
             return row;
     return 0;
+}
+
+/* The text of the group in a row; NULL: there is none, or it is still being read. */
+static const struct rollout_view *row_text(const struct rollouts *o, const struct app *a, int64_t row)
+{
+    int64_t number;
+    if (!has_archive(a))
+        return heard_row(o, a, row, &number);
+    const struct rollout_view *g = archive_shown(a->archive);
+    return g && g->item == row_number(o, a, row) ? g : NULL;
 }
 
 static enum role reward_role(double reward)
@@ -79,28 +117,62 @@ static double group_mean(const struct rollout_view *g, int *n)
     return *n ? sum / *n : NAN;
 }
 
-/* A row of the list: step, item, mean, then one sign per sample. */
-static void row_draw(const struct app *a, struct cells *c, struct rect r, const struct rollout_view *g)
+/* One sign per sample, and what became of the group. */
+static void signs_draw(const struct app *a, struct cells *c, struct rect r, const char *sign, int n, const char *fate)
 {
-    char value[16];
-    int n, x = r.x;
-    double mean = group_mean(g, &n);
-    x += cells_fmt(c, x, r.y, MIN(14, r.w), ROLE_DIM, "%5" PRId64 " %7" PRId64 " ", g->step, g->item);
-    x += cells_fmt(c, x, r.y, MIN(6, r.x + r.w - x), reward_role(mean), "%5s ", value_format(value, mean));
-    for (int i = 0; i < g->n_sample && x < r.x + r.w; i++, x++) {
-        double v = g->sample[i].reward;
-        uint32_t sign = isnan(v) ? '?' : v > 0.5 ? 0x25cf : v > 0 ? 0x25d0 : 0x25cb;
-        if (a->glyphs == GLYPHS_ASCII)
-            sign = isnan(v) ? '?' : v > 0.5 ? '1' : v > 0 ? '+' : '0';
-        cells_put(c, x, r.y, sign, reward_role(v));
+    int x = r.x, end = r.x + r.w;
+    for (int i = 0; i < n && sign[i] && x < end; i++, x++) {
+        static const char kinds[] = "1+0?";
+        static const uint32_t shape[] = { 0x25cf, 0x25d0, 0x25cb, '?' };
+        static const enum role role[] = { ROLE_OK, ROLE_WARN, ROLE_CRIT, ROLE_STALE };
+        size_t kind = (size_t)(strchr(kinds, sign[i]) - kinds);
+        cells_put(c, x, r.y, a->glyphs == GLYPHS_ASCII ? (uint32_t)(unsigned char)sign[i] : shape[kind], role[kind]);
     }
+    if (fate[0] && end - x > (int)strlen(fate))
+        cells_text(c, x + 1, r.y, end - x - 1, fate, ROLE_DIM);
 }
+
+static const char *fate_word(const struct archive_group *g)
+{
+    static const char *const words[] = { [ITEM_FILTERED] = "filtered", [ITEM_STALE] = "too old", [ITEM_RETURNED] = "waits" };
+    return g->fate < ARRAY_SIZE(words) && words[g->fate] ? words[g->fate] : "";
+}
+
+/* A row of the list: step, item, mean, then one sign per sample. */
+static void row_draw(const struct rollouts *o, const struct app *a, struct cells *c, struct rect r, int64_t row)
+{
+    char value[16], sign[ARCHIVE_SIGNS + 1] = "";
+    const struct archive_group *k = has_archive(a) ? archive_row(a->archive, row) : NULL;
+    int64_t number;
+    int n = 0, n_sample = 0;
+    const struct rollout_view *g = k ? NULL : heard_row(o, a, row, &number);
+    double mean = k ? (double)k->mean : g ? group_mean(g, &n) : NAN;
+    if (k && k->read) {
+        memcpy(sign, k->sign, ARCHIVE_SIGNS);
+        n_sample = k->n_sample;
+    }
+    for (int i = 0; g && i < g->n_sample && i < ARCHIVE_SIGNS; i++, n_sample++)
+        sign[i] = isnan(g->sample[i].reward) ? '?' : g->sample[i].reward > 0.5 ? '1' : g->sample[i].reward > 0 ? '+' : '0';
+    int x = r.x
+            + cells_fmt(c, r.x, r.y, MIN(14, r.w), ROLE_DIM, "%5" PRId64 " %7" PRId64 " ",
+                        k   ? MAX(k->step, k->version)
+                        : g ? g->step
+                            : 0,
+                        k   ? k->item
+                        : g ? g->item
+                            : 0);
+    x += cells_fmt(c, x, r.y, MIN(6, r.x + r.w - x), reward_role(mean), "%5s ", value_format(value, mean));
+    signs_draw(a, c, (struct rect){ x, r.y, r.x + r.w - x, 1 }, sign, n_sample, k ? fate_word(k) : "");
+}
+
+/* ---- the text ---- */
 
 struct text_view {      // counts rows, and draws the visible ones
     struct cells *c;    // NULL: only count
     struct rect r;
-    int top;    // first visible row
-    int row;    // rows so far
+    int top;          // first visible row
+    int row;          // rows so far
+    int token_row;    // where the token under the cursor is; -1: not met yet
 };
 
 static void line_out(struct text_view *v, int indent, const char *text, size_t len, enum role role)
@@ -119,24 +191,175 @@ static void wrapped_out(struct text_view *v, int indent, const char *text, enum 
     }
 }
 
-/* The whole text of a group; returns its rows. first_row[i]: where sample i begins (may be NULL). */
-static int group_draw(struct cells *c, struct rect r, const struct rollout_view *g, int top, int *first_row)
+/* How a token looks: likely ones plain, unlikely ones underlined, very unlikely ones reversed, whatever colours there are. */
+static enum role token_role(const struct sample_view *s, enum paint paint, int64_t t, unsigned *attr)
 {
-    struct text_view v = { .c = c, .r = r, .top = top };
-    char head[200], value[16];
+    *attr = 0;
+    if (s->mask && !s->mask[t]) {
+        *attr = ATTR_DIM;
+        return ROLE_DIM;    // an environment said it
+    }
+    if (paint == PAINT_VERSION) {
+        int32_t newer = s->newer ? s->newer[t] : 0;
+        *attr = newer % 2 ? ATTR_UNDERLINE : 0;
+        return newer <= 0 ? ROLE_TEXT : (enum role)(ROLE_SERIES1 + (newer - 1) % 8);
+    }
+    double p = s->logp ? exp((double)s->logp[t]) : 1;
+    *attr = p < 0.1 ? ATTR_REVERSE : p < 0.5 ? ATTR_UNDERLINE : 0;
+    return p < 0.1 ? ROLE_CRIT : p < 0.5 ? ROLE_WARN : ROLE_TEXT;
+}
+
+/* A wrapped text, token by token. cursor: the token under the cursor; -1: none of this sample. */
+static void painted_out(struct text_view *v, int indent, const struct sample_view *s, enum paint paint, int64_t cursor)
+{
+    size_t len = strlen(s->text), next = 0, token_end = s->n_tok > 0 ? s->piece[0] : 0;
+    int64_t t = 0;
+    for (size_t at = 0; at < len; at += next) {
+        size_t n = text_wrap(s->text + at, len - at, MAX(v->r.w - indent, 1), &next);
+        int y = v->row++ - v->top, x = v->r.x + indent;
+        for (size_t from = at; from < at + next;) {    // up to the next line, so that a token of its end is met too
+            while (t + 1 < s->n_tok && token_end <= from)
+                token_end += s->piece[++t];
+            size_t to = MIN(t + 1 < s->n_tok ? token_end : len, at + next), seen = MIN(to, at + n);
+            if (t == cursor && v->token_row < 0)
+                v->token_row = v->row - 1;
+            if (v->c && y >= 0 && y < v->r.h && seen > from) {
+                unsigned attr;
+                enum role role = token_role(s, paint, t, &attr);
+                int w = cells_textn(v->c, x, v->r.y + y, v->r.x + v->r.w - x, s->text + from, seen - from, role);
+                struct rect r = { x, v->r.y + y, w, 1 };
+                cells_attr(v->c, r, t == cursor ? attr | ATTR_BOLD : attr);
+                if (t == cursor) {
+                    cells_select(v->c, r);
+                    v->c->cursor_x = x;
+                    v->c->cursor_y = r.y;
+                }
+                x += w;
+            }
+            from = MAX(to, from + 1);
+        }
+    }
+}
+
+static bool has_tokens(const struct sample_view *s, enum paint paint)
+{
+    return s->n_tok > 0 && s->piece && (paint != PAINT_LOGP || s->logp);
+}
+
+/* "#2* reward 1 (0.8 + 0.2)  advantage +0.71  34 tok, cut  boxed: equal"; the star: it is what the filter looks for. */
+static void sample_head(const struct rollouts *o, const struct rollout_view *g, int i, char *out, size_t size)
+{
+    const struct sample_view *s = &g->sample[i];
+    struct rollout_filter filter;
+    char value[16];
+    rollout_filter_parse(&filter, o->pane.filter);
+    bool found = o->pane.filter[0] && rollout_filter_sample(&filter, g, i);
+    int n = snprintf(out, size, "#%d%s  reward %s", i + 1, found ? "*" : "",
+                     isnan(s->reward) ? "left out" : value_format(value, s->reward));
+    int n_part = 0;
+    for (int k = 0; k < GROUP_PARTS_MAX; k++)
+        if (!isnan(s->part[k]) && n < (int)size)
+            n += snprintf(out + n, size - (size_t)n, "%s%s", n_part++ ? " + " : " (", value_format(value, s->part[k]));
+    if (n < (int)size)
+        n += snprintf(out + n, size - (size_t)n, "%s", n_part ? ")" : "");
+    if (!isnan(s->adv) && n < (int)size)
+        n += snprintf(out + n, size - (size_t)n, "  advantage %s%s", s->adv > 0 ? "+" : "", value_format(value, s->adv));
+    if (n < (int)size)
+        snprintf(out + n, size - (size_t)n, "  %" PRId64 " tok%s%s%s", s->n_tok, s->cut ? ", cut" : "", s->reason[0] ? "  " : "",
+                 s->reason);
+}
+
+static void sample_draw(const struct rollouts *o, struct text_view *v, const struct rollout_view *g, int i, int indent)
+{
+    const struct sample_view *s = &g->sample[i];
+    char head[320];
+    sample_head(o, g, i, head, sizeof(head));
+    wrapped_out(v, 0, head, reward_role(s->reward));
+    if (o->paint != PAINT_NONE && has_tokens(s, o->paint))
+        painted_out(v, indent, s, o->paint, i == o->sample ? o->token : -1);
+    else
+        wrapped_out(v, indent, s->text, ROLE_TEXT);
+}
+
+static void gold_out(struct text_view *v, const struct rollout_view *g)
+{
+    char line[160];
+    snprintf(line, sizeof(line), "right answer: %s", g->gold);
+    if (g->gold[0])
+        wrapped_out(v, 0, line, ROLE_FOCUS);
+}
+
+/* The whole text of a group; returns its rows. first_row[i]: where sample i begins; token_row: where the token under the cursor is.
+ * Both may be NULL. */
+static int group_draw(const struct rollouts *o, struct cells *c, struct rect r, const struct rollout_view *g, int *first_row,
+                      int *token_row)
+{
+    struct text_view v = { .c = c, .r = r, .top = o->top, .token_row = -1 };
     wrapped_out(&v, 0, g->prompt, ROLE_DIM);
+    gold_out(&v, g);
     for (int i = 0; i < g->n_sample; i++) {
-        const struct sample_view *s = &g->sample[i];
         line_out(&v, 0, "", 0, ROLE_TEXT);
         if (first_row)
             first_row[i] = v.row;
-        snprintf(head, sizeof(head), "#%d  reward %s  %" PRId64 " tok%s%s%s", i + 1,
-                 isnan(s->reward) ? "left out" : value_format(value, s->reward), s->n_tok, s->cut ? ", cut" : "", s->reason[0] ? "  " : "",
-                 s->reason);
-        line_out(&v, 0, head, strlen(head), reward_role(s->reward));
-        wrapped_out(&v, 2, s->text, ROLE_TEXT);
+        sample_draw(o, &v, g, i, 2);
     }
+    if (token_row)
+        *token_row = v.token_row;
     return v.row;
+}
+
+#define BESIDE_W 34    // least columns of a sample that stands beside others
+
+/* Samples side by side, from the chosen one on; returns the rows of the longest. */
+static int beside_draw(const struct rollouts *o, struct cells *c, struct rect r, const struct rollout_view *g)
+{
+    int n = MAX(MIN(r.w / BESIDE_W, g->n_sample), 1), first = MAX(MIN(o->sample, g->n_sample - n), 0), rows = 0;
+    struct text_view head = { .c = c, .r = { r.x, r.y, r.w, MIN(2, r.h) } };
+    wrapped_out(&head, 0, g->prompt, ROLE_DIM);
+    struct text_view gold = { .c = c, .r = { r.x, r.y + MIN(head.row, 2), r.w, 1 } };
+    gold_out(&gold, g);
+    int y = r.y + MIN(head.row, 2) + gold.row;
+    for (int k = 0; k < n && first + k < g->n_sample; k++) {
+        int x = r.x + r.w * k / n, w = r.x + r.w * (k + 1) / n - x - (k + 1 < n ? 2 : 0);
+        struct text_view v = { .c = c, .r = { x, y, w, MAX(r.y + r.h - y, 0) }, .top = o->top, .token_row = -1 };
+        sample_draw(o, &v, g, first + k, 0);
+        for (int line = y; c && k + 1 < n && line < r.y + r.h; line++)
+            cells_put(c, x + w, line, 0x2502, ROLE_BORDER);
+        rows = MAX(rows, v.row + y - r.y);
+    }
+    return rows;
+}
+
+/* The number of the token under the cursor, in the last row of the text. */
+static void token_draw(const struct rollouts *o, struct cells *c, struct rect r, const struct rollout_view *g)
+{
+    const struct sample_view *s = o->sample < g->n_sample ? &g->sample[o->sample] : NULL;
+    char text[64] = "";
+    cells_fill(c, r, ' ', ROLE_TEXT);
+    if (!s || !has_tokens(s, o->paint)) {
+        cells_text(c, r.x, r.y, r.w, "this group was kept without the texts of its tokens", ROLE_WARN);
+        return;
+    }
+    int64_t t = MIN(o->token, s->n_tok - 1);
+    size_t at = 0, len = strlen(s->text);
+    for (int64_t i = 0; i < t; i++)
+        at += s->piece[i];
+    if (at < len)
+        snprintf(text, sizeof(text), " '%.*s'", (int)MIN(MIN((size_t)s->piece[t], len - at), (size_t)40), s->text + at);
+    bool wide = r.w >= 90;
+    int x = r.x
+            + cells_fmt(c, r.x, r.y, r.w, ROLE_FOCUS, "#%d %s%" PRId64 "/%" PRId64 "%s", o->sample + 1, wide ? "token " : "", t + 1,
+                        s->n_tok, text);
+    if (s->logp && !(s->mask && !s->mask[t]))
+        x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_FOCUS, "  log-prob %.3f (%.3g %%)", (double)s->logp[t],
+                       100 * exp((double)s->logp[t]));
+    if (g->version >= 0)
+        x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_FOCUS, "  weights %s%" PRId64, wide ? "of step " : "",
+                       g->version + (s->newer ? s->newer[t] : 0));
+    if (wide)
+        cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_DIM,
+                  o->paint == PAINT_LOGP ? "   (underlined: below 50 %%, reversed: below 10 %%)"
+                                         : "   (underlined: an odd number of steps newer)");
 }
 
 static struct rect text_rect(const struct rollouts *o, struct rect r)
@@ -145,45 +368,84 @@ static struct rect text_rect(const struct rollouts *o, struct rect r)
     return (struct rect){ r.x + list_w, r.y, r.w - list_w, r.h };
 }
 
+static int text_rows(const struct rollouts *o, struct cells *c, struct rect r, const struct rollout_view *g)
+{
+    return o->open && o->beside ? beside_draw(o, c, r, g) : group_draw(o, c, r, g, NULL, NULL);
+}
+
+static void list_draw(const struct rollouts *o, const struct app *a, struct cells *c, struct rect r, int64_t sel)
+{
+    int64_t n = rollouts_rows(o, a), tried = 0, all = 0;
+    char title[64];
+    bool kept = has_archive(a);
+    if (kept)
+        archive_tried(a->archive, &tried, &all);
+    if (tried < all)
+        snprintf(title, sizeof(title), "%" PRId64 " found, %d %% searched", n, (int)(100 * tried / all));
+    else
+        snprintf(title, sizeof(title), "%s%s", kept ? "groups" : "newest groups", o->group < 0 ? ", following" : "");
+    struct rect in = cells_box(c, r, title, ROLE_FOCUS, ROLE_TITLE);
+    if (in.h > 0)
+        cells_text(c, in.x, in.y, in.w, " step    item  mean samples", ROLE_TITLE);
+    int page = rollouts_page(r);
+    int64_t top = list_top(0, sel, n, page);
+    for (int i = 0; i < page && i + 1 < in.h && top + i < n; i++) {
+        struct rect row = { in.x, in.y + 1 + i, in.w, 1 };
+        row_draw(o, a, c, row, top + i);
+        if (top + i == sel) {
+            cells_select(c, row);
+            c->cursor_x = row.x;
+            c->cursor_y = row.y;
+        }
+    }
+    if (n > 0 && r.w > 24) {
+        char at[48];
+        snprintf(at, sizeof(at), " %" PRId64 "/%" PRId64 " ", sel + 1, n);
+        cells_text_right(c, r.x + 2, r.y + r.h - 1, r.w - 4, at, ROLE_DIM);
+    }
+    if (n == 0 && in.h > 1)
+        cells_text(c, in.x + 1, in.y + 1, in.w - 2, kept || a->model->n_rollout ? "none passes the filter" : "none yet", ROLE_DIM);
+}
+
+/* "item 12, sampled at step 30, trained at 31: 8 samples" */
+static void title_make(const struct rollouts *o, const struct app *a, int64_t sel, const struct rollout_view *g, char *out, size_t size)
+{
+    const struct archive_group *k = has_archive(a) ? archive_row(a->archive, sel) : NULL;
+    char trained[40] = "";
+    if (!g) {
+        snprintf(out, size, "%s", k ? "reading" : "text");
+        return;
+    }
+    if (k && k->step >= 0)
+        snprintf(trained, sizeof(trained), ", trained at %" PRId64, k->step);
+    else if (k && fate_word(k)[0])
+        snprintf(trained, sizeof(trained), ", %s", fate_word(k));
+    snprintf(out, size, "item %" PRId64 ", %s %" PRId64 "%s: %d samples%s", g->item, g->version >= 0 ? "weights of step" : "step",
+             g->version >= 0 ? g->version : g->step, trained, g->n_sample,
+             o->paint == PAINT_LOGP      ? ", by log-prob"
+             : o->paint == PAINT_VERSION ? ", by weights"
+                                         : "");
+}
+
 static void rollouts_draw(const struct pane *p, const struct app *a, struct cells *c, struct rect r, UNUSED int64_t now_ns)
 {
     const struct rollouts *o = (const struct rollouts *)p;
     struct rect text = text_rect(o, r), list = { r.x, r.y, text.x > r.x ? text.x - r.x : r.w, r.h };
-    int64_t number = 0, sel = selected_row(o, a);
-    const struct rollout_view *g = group_row(o, a, sel, &number);
-    bool show_list = !o->open, show_text = o->open || r.w >= 60;
-    if (show_list) {
-        struct rect in = cells_box(c, list, o->group < 0 ? "newest groups, following" : "newest groups", ROLE_FOCUS, ROLE_TITLE);
-        if (in.h > 0)
-            cells_text(c, in.x, in.y, in.w, " step    item  mean samples", ROLE_TITLE);
-        int page = rollouts_page(r);
-        int64_t n = rollouts_rows(o, a), top = list_top(0, sel, n, page), unused;
-        for (int i = 0; i < page && i + 1 < in.h; i++) {
-            const struct rollout_view *row = group_row(o, a, top + i, &unused);
-            if (!row)
-                break;
-            row_draw(a, c, (struct rect){ in.x, in.y + 1 + i, in.w, 1 }, row);
-            if (top + i == sel) {
-                cells_select(c, (struct rect){ in.x, in.y + 1 + i, in.w, 1 });
-                c->cursor_x = in.x;
-                c->cursor_y = in.y + 1 + i;
-            }
-        }
-        if (n == 0 && in.h > 1)
-            cells_text(c, in.x + 1, in.y + 1, in.w - 2, a->model->n_rollout ? "none contains the filter's text" : "none yet", ROLE_DIM);
-    }
-    if (!show_text)
+    int64_t sel = selected_row(o, a);
+    const struct rollout_view *g = row_text(o, a, sel);
+    if (!o->open)
+        list_draw(o, a, c, list, sel);
+    if (!o->open && r.w < 60)
         return;
-    char title[96];
-    if (g)
-        snprintf(title, sizeof(title), "item %" PRId64 ", step %" PRId64 ": %d samples", g->item, g->step, g->n_sample);
-    else
-        snprintf(title, sizeof(title), "text");
+    char title[128];
+    title_make(o, a, sel, g, title, sizeof(title));
     struct rect in = cells_box(c, text, title, o->open ? ROLE_FOCUS : ROLE_BORDER, ROLE_TITLE);
-    struct rect inner = { in.x + 1, in.y, in.w - 2, in.h };
+    struct rect inner = { in.x + 1, in.y, in.w - 2, in.h - (o->paint != PAINT_NONE) };
     if (!g || inner.w < 1 || inner.h < 1)
         return;
-    int rows = group_draw(c, inner, g, o->top, NULL);
+    int rows = text_rows(o, c, inner, g);
+    if (o->paint != PAINT_NONE)
+        token_draw(o, c, (struct rect){ inner.x, inner.y + inner.h, inner.w, 1 }, g);
     if (rows > inner.h && text.w > 24) {
         char at[32];
         snprintf(at, sizeof(at), " %d%% PgDn ", (int)(100.0 * MIN(o->top + inner.h, rows) / rows));
@@ -191,15 +453,128 @@ static void rollouts_draw(const struct pane *p, const struct app *a, struct cell
     }
 }
 
+/* ---- keys ---- */
+
+static struct rect inner_rect(const struct rollouts *o, const struct app *a)
+{
+    struct rect text = text_rect(o, app_body(a));
+    return (struct rect){ 0, 0, text.w - 4, text.h - 2 - (o->paint != PAINT_NONE) };
+}
+
+/* Scroll so that the token under the cursor is in sight. */
+static void token_follow(struct rollouts *o, const struct app *a, const struct rollout_view *g)
+{
+    struct rect r = inner_rect(o, a);
+    int row = -1;
+    if (o->beside)
+        return;
+    group_draw(o, NULL, r, g, NULL, &row);
+    if (row >= 0 && row < o->top)
+        o->top = row;
+    if (row >= 0 && row >= o->top + r.h)
+        o->top = row - r.h + 1;
+}
+
+/* Choose the next sample, or the one before. */
+static void sample_go(struct rollouts *o, const struct app *a, const struct rollout_view *g, bool forward)
+{
+    int first_row[ROLLOUT_SAMPLES] = { 0 };
+    int next = o->sample + (forward ? 1 : -1);
+    if (!o->beside && o->paint == PAINT_NONE) {    // by what is at the top of the text
+        group_draw(o, NULL, inner_rect(o, a), g, first_row, NULL);
+        next = 0;
+        while (next < g->n_sample && (forward ? first_row[next] <= o->top : first_row[next] < o->top))
+            next++;
+        next -= !forward;
+    }
+    if (next < 0)
+        o->top = 0;
+    o->sample = MAX(MIN(next, g->n_sample - 1), 0);
+    o->token = 0;
+    if (o->beside)
+        return;
+    group_draw(o, NULL, inner_rect(o, a), g, first_row, NULL);
+    if (next >= 0)
+        o->top = first_row[o->sample];
+}
+
+static void paint_next(struct rollouts *o, struct app *a, const struct rollout_view *g, int64_t now_ns)
+{
+    o->paint = (enum paint)((o->paint + 1) % PAINT_N);
+    o->sample = MIN(o->sample, g->n_sample - 1);
+    if (o->paint != PAINT_NONE && !has_tokens(&g->sample[MAX(o->sample, 0)], o->paint)) {
+        o->paint = PAINT_NONE;
+        app_flash(a, ROLE_WARN, now_ns,
+                  has_archive(a) ? "this group was kept without the texts of its tokens"
+                                 : "tokens are read from the run's folder, which cannot be read from here");
+    }
+}
+
+/* Move the cursor among the tokens of the group. */
+static void token_go(struct rollouts *o, const struct app *a, const struct rollout_view *g, bool forward)
+{
+    o->token += forward ? 1 : -1;
+    if (o->token >= g->sample[o->sample].n_tok && o->sample + 1 < g->n_sample) {
+        o->sample++;
+        o->token = 0;
+    } else if (o->token < 0 && o->sample > 0) {
+        o->sample--;
+        o->token = g->sample[o->sample].n_tok - 1;
+    }
+    o->token = MAX(MIN(o->token, g->sample[o->sample].n_tok - 1), (int64_t)0);
+    token_follow(o, a, g);
+}
+
+static void quarantine_ask(struct app *a, const struct rollout_view *g, int64_t now_ns)
+{
+    char line[160], command[INPUT_MAX];
+    if (g->line < 0) {
+        app_flash(a, ROLE_WARN, now_ns, "it is not known which line of the dataset this prompt is");
+        return;
+    }
+    snprintf(line, sizeof(line), "Line %" PRId64 " of the dataset is not issued any more in this run:", g->line);
+    snprintf(command, sizeof(command), "quarantine %" PRId64, g->line);
+    app_confirm(a, true, "Quarantine this prompt?", line, g->prompt, command);
+}
+
+/* What concerns the text of the group; false: none of that. */
+static bool text_act(struct rollouts *o, struct app *a, enum request req, const struct rollout_view *g, int64_t now_ns)
+{
+    bool painted = o->open && o->paint != PAINT_NONE && g->n_sample > 0;
+    switch (req) {
+    case REQ_LEFT:
+    case REQ_RIGHT:
+        if (!painted)
+            return false;
+        token_go(o, a, g, req == REQ_RIGHT);
+        return true;
+    case REQ_MATCH_NEXT:
+    case REQ_MATCH_PREV: sample_go(o, a, g, req == REQ_MATCH_NEXT); return true;
+    case REQ_TOKENS:
+        if (g->n_sample > 0)
+            paint_next(o, a, g, now_ns);
+        o->open = o->open || o->paint != PAINT_NONE;
+        o->group = selected_row(o, a) >= 0 ? row_number(o, a, selected_row(o, a)) : o->group;
+        return true;
+    case REQ_BESIDE:
+        o->beside = !(o->open && o->beside);
+        o->open = true;
+        o->top = 0;
+        o->group = row_number(o, a, selected_row(o, a));
+        return true;
+    case REQ_QUARANTINE: quarantine_ask(a, g, now_ns); return true;
+    default: return false;
+    }
+}
+
 static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_t now_ns)
 {
     struct rollouts *o = (struct rollouts *)p;
-    struct rect text = text_rect(o, app_body(a));
-    int64_t number = 0, sel = selected_row(o, a), n = rollouts_rows(o, a);
-    const struct rollout_view *g = group_row(o, a, sel, &number);
-    int rows = g ? group_draw(NULL, (struct rect){ 0, 0, text.w - 4, 0 }, g, 0, NULL) : 0;
-    int page = MAX(text.h - 2, 1), last = MAX(rows - page, 0), first_row[MODEL_SAMPLES];
-    int64_t next = -2;
+    int64_t sel = selected_row(o, a), n = rollouts_rows(o, a), next = -2;
+    const struct rollout_view *g = row_text(o, a, sel);
+    if (g && text_act(o, a, req, g, now_ns))
+        goto end;
+    int list_page = rollouts_page(app_body(a)), page = MAX(inner_rect(o, a).h, 1);
     switch (req) {
     case REQ_UP:
     case REQ_DOWN:
@@ -208,73 +583,65 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
         else
             next = sel + (req == REQ_UP ? -1 : 1);
         break;
-    case REQ_PAGE_UP: o->top -= page; break;
-    case REQ_PAGE_DOWN: o->top += page; break;
-    case REQ_TOP:
-        if (o->open)
-            o->top = 0;
+    case REQ_PAGE_UP:
+    case REQ_PAGE_DOWN:
+        if (!o->open && app_body(a).w < 60)    // there is no text to scroll
+            next = sel + (req == REQ_PAGE_UP ? -list_page : list_page);
         else
-            next = 0;
+            o->top += req == REQ_PAGE_UP ? -page : page;
         break;
+    case REQ_TOP:
     case REQ_BOTTOM:
         if (o->open)
-            o->top = last;
+            o->top = req == REQ_TOP ? 0 : INT32_MAX / 2;
         else
-            next = n - 1;
+            next = req == REQ_TOP ? 0 : n - 1;
         break;
     case REQ_LEFT:
     case REQ_RIGHT: next = sel + (req == REQ_LEFT ? -1 : 1); break;
-    case REQ_FOLLOW: o->group = o->group < 0 ? number : -1; return true;
+    case REQ_FOLLOW: o->group = o->group < 0 ? row_number(o, a, sel) : -1; return true;
     case REQ_ENTER:
         o->open = !o->open;
-        o->group = number;    // the text being read stays
+        o->beside = false;
+        o->paint = PAINT_NONE;
+        o->group = row_number(o, a, sel);    // the text being read stays
         return true;
+    case REQ_TOKENS:
+    case REQ_BESIDE:
     case REQ_MATCH_NEXT:
     case REQ_MATCH_PREV:
-        if (!g)
-            return true;
-        group_draw(NULL, (struct rect){ 0, 0, text.w - 4, 0 }, g, 0, first_row);
-        int to = req == REQ_MATCH_NEXT ? o->top : 0;
-        for (int i = 0; i < g->n_sample; i++) {
-            if (req == REQ_MATCH_NEXT && first_row[i] > o->top) {
-                to = first_row[i];
-                break;
-            }
-            if (req == REQ_MATCH_PREV && first_row[i] < o->top)
-                to = first_row[i];
-        }
-        o->top = to;
-        break;
-    case REQ_QUARANTINE: {
-        char line[160], command[INPUT_MAX];
-        if (!g)
-            return true;
-        if (g->line < 0) {
-            app_flash(a, ROLE_WARN, now_ns, "it is not known which line of the dataset this prompt is");
-            return true;
-        }
-        snprintf(line, sizeof(line), "Line %" PRId64 " of the dataset is not issued any more in this run:", g->line);
-        snprintf(command, sizeof(command), "quarantine %" PRId64, g->line);
-        app_confirm(a, true, "Quarantine this prompt?", line, g->prompt, command);
-        return true;
-    }
+    case REQ_QUARANTINE: return true;    // there is no group yet
     default: return false;
     }
     if (next >= -1 && n > 0) {
         next = MAX(MIN(next, n - 1), 0);
-        o->top = 0;
-        if (group_row(o, a, next, &number))
-            o->group = next == 0 && req == REQ_TOP ? -1 : number;
+        o->top = o->sample = 0;
+        o->token = 0;
+        o->group = next == 0 && req == REQ_TOP ? -1 : row_number(o, a, next);
     }
-    o->top = MAX(MIN(o->top, last), 0);
+end:
+    if ((g = row_text(o, a, selected_row(o, a))) != NULL) {
+        struct rect r = inner_rect(o, a);
+        o->sample = MAX(MIN(o->sample, g->n_sample - 1), 0);
+        o->top = MIN(o->top, MAX(text_rows(o, NULL, r, g) - r.h, 0));
+    }
+    o->top = MAX(o->top, 0);
     return true;
+}
+
+void rollouts_want(const struct app *a)
+{
+    const struct rollouts *o = (const struct rollouts *)a->pane[PANE_ROLLOUTS];
+    archive_filter(a->archive, o->pane.filter);
+    archive_want(a->archive, o->group < 0 ? -1 : row_number(o, a, selected_row(o, a)));
 }
 
 static bool rollouts_close(struct pane *p)
 {
     struct rollouts *o = (struct rollouts *)p;
     bool was_open = o->open;
-    o->open = false;
+    o->open = o->beside = false;
+    o->paint = PAINT_NONE;
     return was_open;
 }
 

@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-void group_write(struct msg_out *m, const struct group *g, const char *prompt_text, const char *const *text)
+void group_write(struct msg_out *m, const struct group *g, const struct group_texts *texts)
 {
+    const struct group_texts none = { 0 };
+    texts = texts ? texts : &none;
     msg_i64(m, "item", g->item);
     msg_i64(m, "row", g->prompt_row);
     msg_i64(m, "rollout_step", g->rollout_step);
@@ -46,13 +48,17 @@ void group_write(struct msg_out *m, const struct group *g, const char *prompt_te
             msg_f64(m, "temperature", (double)s->temperature);
         if (s->adv_zero)
             msg_bool(m, "adv_zero", true);
-        if (text)
-            msg_str(m, "text", text[i]);
+        if (texts->sample)
+            msg_str(m, "text", texts->sample[i]);
         msg_end(m);
     }
     msg_end(m);
-    if (prompt_text)
-        msg_str(m, "prompt_text", prompt_text);
+    if (texts->prompt)
+        msg_str(m, "prompt_text", texts->prompt);
+    if (texts->piece)
+        msg_bin(m, "piece", texts->piece, (size_t)g->n_tok * sizeof *texts->piece);
+    if (g->gold[0])
+        msg_str(m, "gold", g->gold);
     msg_f64(m, "gen_s", g->gen_s);
     msg_f64(m, "score_s", g->score_s);
     msg_f64(m, "verify_s", g->verify_s);
@@ -149,6 +155,7 @@ struct group *group_read(const struct mval *map, struct error *err)
     g->top_p = (float)mval_f64(mval_get(map, "top_p"), 1);
     g->top_k = (int32_t)mval_i64(mval_get(map, "top_k"), 0);
     g->max_new_tok = mval_i64(mval_get(map, "max_new_tok"), 0);
+    mval_text(map, "gold", g->gold, sizeof g->gold);
     g->gen_s = sum.gen_s;
     g->score_s = sum.score_s;
     g->verify_s = sum.verify_s;

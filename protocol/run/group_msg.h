@@ -8,8 +8,14 @@
 #include "protocol/wire/message.h"
 #include "protocol/run/group.h"
 
-/* Add the fields of 'group' for g into an open map or message. text: (n_sample) decoded completions, or NULL. */
-void group_write(struct msg_out *m, const struct group *g, const char *prompt_text, const char *const *text);
+/* What people read of a group; any of it may be NULL. Borrowed. */
+struct group_texts {
+    const char *prompt;
+    const char *const *sample;    // (n_sample) decoded completions
+    const uint16_t *piece;        // (n_tok) bytes of its sample's text that a token gave, joined in order; the end token may give none
+};
+/* Add the fields of 'group' for g into an open map or message. texts may be NULL. */
+void group_write(struct msg_out *m, const struct group *g, const struct group_texts *texts);
 /* Read a group from its message's map; every size is checked against the others. Returns it for group_free. */
 struct group *group_read(const struct mval *map, struct error *err);
 /* Prompt and completion of sample 0 as one text, as in the rollout log; missing parts are left out. For free(); NULL: no memory. */

@@ -94,7 +94,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
         FIELDS({ "events", KIND_LIST, false, "{id, time, step, kind, who, text, detail (optional): JSON}" },) },
     [MSG_ROLLOUTS] = { "rollouts", "console", "agent, controller", "the newest rollout groups as text",
         FIELDS({ "limit", KIND_I64, true, "most groups" },),
-        FIELDS({ "groups", KIND_LIST, false, "{item, step, line (of the data's file, from 1), prompt_text, samples: [{text, reward, score, n_tok, finish, reason}]}, "
+        FIELDS({ "groups", KIND_LIST, false, "{item, step, line (of the data's file, from 1), prompt_text, gold, samples: as in group}, "
                                              "newest first" },) },
     [MSG_CHECKPOINTS] = { "checkpoints", "console, ctl", "agent, controller", "the checkpoints that the run can go back to", NO_FIELDS,
         FIELDS({ "checkpoints", KIND_LIST, false, "{step, state, size_bytes, pinned, why, time, path, changes}, newest first; state is whole (every file has "
@@ -141,6 +141,8 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "samples", KIND_LIST, false, "{n_tok, seed, finish, score, reward, format_acc, ans_acc, parts, reason, text, temperature (absent: the group's), "
                                               "adv_zero (its advantage is 0)}" },
                { "prompt_text", KIND_STR, true, "" },
+               { "piece", KIND_BIN, true, "uint16, as token: bytes of its sample's text that the token gave" },
+               { "gold", KIND_STR, true, "the right answer, as the verifier read it" },
                { "gen_s", KIND_F64, true, "seconds" }, { "score_s", KIND_F64, true, "seconds from requesting scores to getting them" },
                { "verify_s", KIND_F64, true, "total seconds that the verifiers worked" },),
         NO_FIELDS },

@@ -46,7 +46,7 @@ static void group_write_whole(struct msg_out *m, const struct group *g)
     static const char *const text[] = { "a", "b" };
     msg_begin(m, MSG_GROUP);
     msg_i64(m, "incarnation", 1);
-    group_write(m, g, "prompt", text);
+    group_write(m, g, &(struct group_texts){ .prompt = "prompt", .sample = text });
     assert_true(msg_finish(m, &err));
 }
 

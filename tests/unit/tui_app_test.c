@@ -885,7 +885,8 @@ static void hostile_text_reaches_the_screen_only_as_signs(UNUSED void **state)
     static const char evil[] = "\x1b]0;owned\x07\x1b[2J\xc2\x9b"
                                "31m\xe2\x80\xae"
                                "abc\xff\x00tail";
-    struct rollout_view *g = model_rollout(s.m, 9999999, 1, evil, sizeof(evil) - 1);
+    struct rollout_view *g = model_rollout(s.m);
+    assert_true(rollout_view_begin(g, 9999999, 1, evil, sizeof(evil) - 1));
     assert_non_null(g);
     rollout_sample(g, evil, sizeof(evil) - 1, NAN, 3, true, evil);
     model_log(s.m, "x\x1b[1m", evil, sizeof(evil) - 1);
@@ -910,7 +911,7 @@ static void rings_keep_the_newest_and_forget_the_oldest(UNUSED void **state)
         int n = snprintf(line, sizeof(line), "2026-11-21T22:33:50.123 WARN  agent: line %d", i);
         model_log(m, "agent", line, (size_t)n);
         model_event(m, &(struct event_view){ .id = i + 1 });
-        assert_non_null(model_rollout(m, i, i, "p", 1));
+        assert_true(rollout_view_begin(model_rollout(m), i, i, "p", 1));
     }
     assert_string_equal(model_log_at(m, 0)->text, "line 12287");
     assert_string_equal(model_log_at(m, 0)->clock, "22:33:50");

@@ -22,6 +22,7 @@ static void group_write(const struct controller *c, const struct mval *group, st
     msg_copy(m, "step", mval_get(group, "version"));
     line_write(c, m, mval_get(group, "row"));
     msg_copy(m, "prompt_text", mval_get(group, "prompt_text"));
+    msg_copy(m, "gold", mval_get(group, "gold"));
     msg_copy(m, "samples", mval_get(group, "samples"));
 }
 

@@ -173,7 +173,7 @@ static void group_put(const struct door *d, struct lease *l, const struct group 
 {
     msg_begin(&l->msg, MSG_GROUP);
     msg_i64(&l->msg, "incarnation", d->incarnation);
-    group_write(&l->msg, g, NULL, NULL);
+    group_write(&l->msg, g, NULL);
 }
 
 /* The oldest group that waits is the item's. False: none waits. */

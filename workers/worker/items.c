@@ -76,6 +76,30 @@ out:
     return ok;
 }
 
+/* The text of sample i without its end token, into text (emptied first), and in r->piece how many bytes of it each token gave. A token
+ * inside a character gives nothing: the one that completes it has all its bytes. */
+static bool sample_text(struct report *r, int32_t i, const struct tokenizer *tokenizer, struct buf *text)
+{
+    const struct sample *s = &r->group->sample[i];
+    struct decoder d = { .tokenizer = tokenizer, .skip_special = true };
+    const int32_t *id = r->group->token + s->first_tok;
+    int64_t n = s->n_tok - (s->n_tok > 0 && tokenizer_is_eos(tokenizer, id[s->n_tok - 1]));
+    uint16_t *piece = r->piece + s->first_tok;
+    bool ok = true;
+    buf_clear(text);
+    for (int64_t t = 0; ok && t < n; t++) {
+        size_t before = text->len;
+        ok = decoder_push(&d, id[t], text);
+        piece[t] = (uint16_t)MIN(text->len - before, (size_t)UINT16_MAX);
+    }
+    size_t before = text->len;
+    ok = ok && decoder_end(&d, text);
+    if (n > 0)
+        piece[n - 1] = (uint16_t)MIN(piece[n - 1] + text->len - before, (size_t)UINT16_MAX);
+    decoder_release(&d);
+    return ok;
+}
+
 /* The texts of r's group: the prompt, and each completion without its end token, all of it and its last turn. False: no memory. */
 static bool texts_make(struct report *r, const struct tokenizer *tokenizer)
 {
@@ -83,17 +107,17 @@ static bool texts_make(struct report *r, const struct tokenizer *tokenizer)
     struct buf text = BUF_INIT;
     r->text = calloc((size_t)g->n_sample, sizeof *r->text);
     r->last = calloc((size_t)g->n_sample, sizeof *r->last);
-    bool ok = r->text && r->last && tokenizer_decode(tokenizer, g->prompt, g->n_prompt, false, &text)
+    r->piece = calloc((size_t)MAX(g->n_tok, (int64_t)1), sizeof *r->piece);
+    bool ok = r->text && r->last && r->piece && tokenizer_decode(tokenizer, g->prompt, g->n_prompt, false, &text)
               && (r->prompt_text = strdup(buf_text(&text)));
     for (int32_t i = 0; ok && i < g->n_sample; i++) {
         const struct sample *s = &g->sample[i];
         const int32_t *id = g->token + s->first_tok;
         bool ended = s->n_tok > 0 && tokenizer_is_eos(tokenizer, id[s->n_tok - 1]);
-        buf_clear(&text);
         int64_t last = s->n_tok;    // where the last turn begins
         while (last > 0 && g->mask[s->first_tok + last - 1])
             last--;
-        ok = tokenizer_decode(tokenizer, id, s->n_tok - ended, true, &text) && (r->text[i] = strdup(buf_text(&text)));
+        ok = sample_text(r, i, tokenizer, &text) && (r->text[i] = strdup(buf_text(&text)));
         if (ok && last == 0) {
             r->last[i] = r->text[i];
         } else if (ok) {

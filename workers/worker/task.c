@@ -62,6 +62,7 @@ void report_free(struct report *r)
         free(r->text[i]);
     turn_job_free(r->turn);
     free(r->last);
+    free(r->piece);
     free(r->text);
     free(r->row);
     free(r->out);

@@ -48,6 +48,7 @@ struct report {
     char *row;              // the dataset's line as JSON, for the scorer
     char *prompt_text;
     char **text;                  // (group->n_sample) decoded completions, with what an environment said
+    uint16_t *piece;              // (group->n_tok) bytes of the text that a token gave
     char **last;                  // (group->n_sample) what the reward judges: the model's last turn; borrowed from text where
                                   // that is all of it
     bool eval;                    // goes back to the engine when scored (engine_scored)

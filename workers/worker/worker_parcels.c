@@ -92,7 +92,8 @@ static void parcel_group_make(struct parcel *p, int64_t incarnation)
     msg_begin(&p->msg, MSG_GROUP);
     msg_i64(&p->msg, "incarnation", incarnation);
     msg_i64(&p->msg, "made", r->made);
-    group_write(&p->msg, r->group, r->prompt_text, (const char *const *)r->text);
+    struct group_texts texts = { .prompt = r->prompt_text, .sample = (const char *const *)r->text, .piece = r->piece };
+    group_write(&p->msg, r->group, &texts);
 }
 
 /* Where a parcel goes, for how long at most, and how many of its kind are on the way. */
@@ -184,6 +185,8 @@ static void scores_take(struct parcel *p, const struct mval *results)
             s->part[k] = k < mval_n(parts) ? mval_f64(mval_at(parts, k), NAN) : NAN;
         mval_text(o, "rule", rule, sizeof rule);
         mval_text(o, "pred", pred, sizeof pred);
+        if (!g->gold[0])
+            mval_text(o, "gold", g->gold, sizeof g->gold);
         snprintf(s->reason, sizeof s->reason, "%.30s%s%.16s", rule, pred[0] ? ": " : "", pred);
         g->verify_s += mval_f64(mval_get(o, "us"), 0) * 1e-6;
     }

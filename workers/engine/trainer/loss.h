@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include "kernels/ops.h"
 #include "protocol/base/error.h"
+#include "protocol/run/advantage.h"
 #include "protocol/run/group.h"
 #include "protocol/run/run_config.h"
 
@@ -24,14 +25,6 @@ enum algo {
     ALGO_N,
 };
 /* The choices, each in the order of its setting's choices in knobs.c. */
-enum advantage_form {     // 'advantages'; r: rewards of the group's samples that count
-    ADV_DEVIATION,        // (r - mean) / (s + 1e-4), s with n - 1: GRPO, DeepSeekMath, arXiv 2402.03300, section 4.1.2
-    ADV_POPULATION,       // (r - mean) / (s + 1e-8), s with n: open-instruct's "standard", Atropos' trainer
-    ADV_CENTERED,         // r - mean: Dr. GRPO, arXiv 2503.20783, section 3.2
-    ADV_LEAVE_ONE_OUT,    // r - mean of the other samples: RLOO, arXiv 2402.14740, eq. 8
-    ADV_BATCH,            // r - mean, then normalised over the tokens of the batch (advantage_normalise), the penalty before that:
-                          // REINFORCE++-baseline, arXiv 2501.03262, section 3.3
-};
 enum loss_variation {     // 'loss_variation': what a sample's tokens are divided by
     LOSS_SAMPLE_LEVEL,    // samples of the batch x its own tokens: DeepSeekMath, eq. 3
     LOSS_TOKEN_LEVEL,     // tokens of the batch that are in the loss: DAPO, arXiv 2503.14476, eq. 8
@@ -94,14 +87,9 @@ void trainer_hyper_init(struct trainer_hyper *h, enum algo algo);
 MUST_USE bool algo_parse(enum algo *out, const char *name, struct error *err);
 const char *algo_name(enum algo a);
 
-/* Advantage of each sample of a group into adv (n_sample), ADV_BATCH's before its normalisation. Only samples with SCORE_OK count; the
- * others get 0, and so does a group with fewer than two that count, or with equal rewards. */
-void advantage_group(double *adv, enum advantage_form form, const struct group *g);
 /* Is sample i in the loss (lambda)? Not when left out by its verifier, or empty, or truncated under mask_truncated, or
  * in a group outside the filter's range or without spread under filter_no_spread. */
 bool sample_in_loss(const struct group *g, int32_t i, const struct trainer_hyper *h);
-/* Do samples of the group differ in reward (those that count)? */
-bool group_has_spread(const struct group *g);
 /* Mean of ans_acc over the samples that count; NAN when none does. What filter ranges look at. */
 double group_accuracy(const struct group *g);
 

@@ -1,0 +1,317 @@
+/* tags: valgrind
+ * The console looks back at what a run has kept: every group is found, searched, counted, and read token by token. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "console/fleet/archive.h"
+#include "console/fleet/rollout_filter.h"
+#include "console/tui/app.h"
+#include "protocol/base/file.h"
+#include "protocol/run/group_msg.h"
+#include "protocol/run/rollout_file.h"
+#include "protocol/wire/message.h"
+
+#define S ((int64_t)1000000000)
+
+/* A run's folder as its controller leaves it. */
+struct kept {
+    char dir[64];
+    struct journal *journal;
+    struct rollout_file *file;
+    struct model *m;
+    struct archive *archive;
+    int64_t now;
+};
+
+static void kept_make(struct kept *k)
+{
+    struct error err;
+    char path[128];
+    *k = (struct kept){ .dir = "/tmp/rc_archive_XXXXXX", .now = S };
+    assert_non_null(mkdtemp(k->dir));
+    snprintf(path, sizeof path, "%s/rollouts", k->dir);
+    assert_true(dir_make(path, 0700, &err));
+    snprintf(path, sizeof path, "%s/rollouts/groups.zst", k->dir);
+    assert_non_null(k->journal = journal_open(k->dir, &err));
+    assert_non_null(k->file = rollout_file_open(path, 0, NULL, &err));
+    assert_non_null(k->m = model_new(&err));
+    assert_non_null(k->archive = archive_new(k->dir));
+}
+
+static void kept_release(struct kept *k)
+{
+    struct error err;
+    archive_free(k->archive);
+    fleet_model_free(k->m);
+    rollout_file_close(k->file);
+    journal_close(k->journal);
+    assert_true(dir_remove(k->dir, &err));
+}
+
+/* One group of item's prompt: text i is "ab i", of three tokens of 1, 0 and the other bytes, with reward[i]; the last sample is cut. */
+static void group_keep(struct kept *k, int64_t item, int64_t row, const double *reward, int n, enum item_fate fate)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    struct group *g = group_new(2, n, 3 * n, &err);
+    char text[8][16], prompt[32];
+    const char *texts[8];
+    uint16_t piece[24];
+    struct journal_item i = { .item = item,
+                              .prompt_row = row,
+                              .rollout_step = item / 2,
+                              .weight_version = item / 2,
+                              .fate = fate,
+                              .step = fate == ITEM_TRAINED ? item / 2 + 1 : -1,
+                              .reward_mean = NAN };
+    assert_non_null(g);
+    g->item = item;
+    g->prompt_row = row;
+    g->weight_version = item / 2;
+    snprintf(g->gold, sizeof g->gold, "gold %" PRId64, item);
+    snprintf(prompt, sizeof prompt, "question %" PRId64, row);
+    for (int s = 0; s < n; s++) {
+        bool scored = !isnan(reward[s]);
+        snprintf(text[s], sizeof text[s], "ab %d", s);
+        texts[s] = text[s];
+        g->sample[s] = (struct sample){ .first_tok = 3 * s,
+                                        .n_tok = 3,
+                                        .finish = s == n - 1 ? FINISH_LENGTH : FINISH_STOP,
+                                        .score = scored ? SCORE_OK : SCORE_TIMEOUT,
+                                        .reward = scored ? reward[s] : 0,
+                                        .ans_acc = scored && reward[s] > 0.5 };
+        for (int p = 0; p < GROUP_PARTS_MAX; p++)
+            g->sample[s].part[p] = p == 0 ? 0.25 : NAN;
+        snprintf(g->sample[s].reason, sizeof g->sample[s].reason, "%s", scored ? "boxed" : "time-out");
+        for (int t = 0; t < 3; t++) {
+            g->token[3 * s + t] = 100 + t;
+            g->logp[3 * s + t] = -0.5f * (float)(t + 1);
+            g->newer[3 * s + t] = t == 2;
+            piece[3 * s + t] = t == 0 ? 1 : t == 1 ? 0 : 3;
+        }
+    }
+    msg_begin(&m, MSG_GROUP);
+    msg_i64(&m, "incarnation", 1);
+    group_write(&m, g, &(struct group_texts){ .prompt = prompt, .sample = texts, .piece = piece });
+    assert_true(msg_finish(&m, &err));
+    assert_true(rollout_file_append(k->file, m.buf.data, m.buf.len, &i.file_offset, &i.file_bytes, &err));
+    assert_true(journal_begin(k->journal, &err) && journal_item_put(k->journal, &i, &err) && journal_commit(k->journal, &err));
+    msg_release(&m);
+    group_free(g);
+}
+
+/* Until nothing is left to do, in slices of one piece of work. */
+static void pump(struct kept *k)
+{
+    k->now += S;
+    for (int i = 0; archive_pump(k->archive, k->m, ARCHIVE_GROUPS, 1, k->now); i++)
+        assert_true(i < 100000);
+    k->now += S;
+    archive_pump(k->archive, k->m, ARCHIVE_GROUPS, S, k->now);
+}
+
+static const double mixed[] = { 1, 0, 1, NAN }, solved[] = { 1, 1 }, failed[] = { 0, 0 };
+
+static void every_kept_group_is_found_searched_and_read(UNUSED void **state)
+{
+    struct kept k;
+    kept_make(&k);
+    pump(&k);
+    assert_int_equal(archive_rows(k.archive), 0);
+    assert_string_equal(archive_why(k.archive), "");
+    group_keep(&k, 0, 5, mixed, 4, ITEM_TRAINED);
+    group_keep(&k, 1, 6, solved, 2, ITEM_FILTERED);
+    group_keep(&k, 2, 5, failed, 2, ITEM_RETURNED);
+    pump(&k);
+    assert_int_equal(archive_rows(k.archive), 3);
+    assert_int_equal(archive_row(k.archive, 0)->item, 2);    // newest first
+    assert_int_equal(archive_find(k.archive, 1), 1);
+    assert_memory_equal(archive_row(k.archive, 2)->sign, "101?", 5);
+    archive_want(k.archive, 0);
+    pump(&k);
+    const struct rollout_view *g = archive_shown(k.archive);
+    assert_non_null(g);
+    assert_int_equal(g->step, 1);
+    assert_string_equal(g->gold, "gold 0");
+    assert_string_equal(g->prompt, "question 5");
+    assert_int_equal(g->n_sample, 4);
+    assert_string_equal(g->sample[1].text, "ab 1");
+    assert_true(g->sample[1].part[0] == 0.25 && isnan(g->sample[1].part[1]));
+    assert_true(g->sample[3].cut && isnan(g->sample[3].reward) && isnan(g->sample[3].adv));
+    /* rewards 1 0 1: mean 2/3, deviation sqrt(1/3); GRPO's rule divides by that + 1e-4 */
+    assert_true(fabs(g->sample[0].adv - (1.0 / 3) / (sqrt(1.0 / 3) + 1e-4)) < 1e-12);
+    assert_true(fabs(g->sample[1].adv - (-2.0 / 3) / (sqrt(1.0 / 3) + 1e-4)) < 1e-12);
+    assert_int_equal(g->sample[2].piece[2], 3);
+    assert_int_equal(g->sample[2].newer[2], 1);
+    assert_true(g->sample[2].logp[1] == -1.0f);
+    static const struct {
+        const char *words;
+        int64_t item[3];    // newest first; -1: no more
+    } cases[] = {
+        { "is:mixed", { 0, -1, -1 } },    { "is:solved", { 1, -1, -1 } },       { "is:failed", { 2, -1, -1 } },
+        { "reward>0.5", { 1, 0, -1 } },   { "reward<0.5", { 2, 0, -1 } },       { "is:unscored", { 0, -1, -1 } },
+        { "reason:TIME", { 0, -1, -1 } }, { "question 6", { 1, -1, -1 } },      { "!question 6", { 2, 0, -1 } },
+        { "step:1", { 2, 0, -1 } },       { "item:1", { 1, -1, -1 } },          { "reward=1 is:whole", { 1, 0, -1 } },
+        { "is:cut ab 3", { 0, -1, -1 } }, { "is:cut reward=1", { 1, -1, -1 } }, { "nothing", { -1, -1, -1 } },
+        { "reward<x", { -1, -1, -1 } },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        archive_filter(k.archive, cases[i].words);
+        pump(&k);
+        for (int row = 0; row < 3; row++) {
+            const struct archive_group *found = archive_row(k.archive, row);
+            if ((found ? found->item : -1) != cases[i].item[row])
+                fail_msg("'%s', row %d: item %" PRId64, cases[i].words, row, found ? found->item : -1);
+        }
+    }
+    archive_filter(k.archive, "is:solved");
+    group_keep(&k, 3, 7, solved, 2, ITEM_ISSUED);    // one that comes later is searched too
+    pump(&k);
+    assert_int_equal(archive_rows(k.archive), 2);
+    assert_int_equal(archive_row(k.archive, 0)->item, 3);
+    kept_release(&k);
+}
+
+static void prompts_are_counted_over_all_their_groups(UNUSED void **state)
+{
+    struct kept k;
+    struct error err;
+    int64_t n, uncounted;
+    kept_make(&k);
+    group_keep(&k, 0, 5, failed, 2, ITEM_TRAINED);
+    group_keep(&k, 1, 2, solved, 2, ITEM_FILTERED);
+    group_keep(&k, 2, 5, mixed, 4, ITEM_RETURNED);
+    assert_true(journal_begin(k.journal, &err) && journal_value_put(k.journal, "quarantine", "9\n", 2, &err)
+                && journal_commit(k.journal, &err));
+    pump(&k);
+    const struct archive_prompt *p = archive_prompts(k.archive, &n, &uncounted);
+    assert_int_equal(uncounted, 0);
+    assert_int_equal(n, 3);
+    assert_true(p[0].row == 2 && p[0].n_group == 1 && p[0].n_filtered == 1 && p[0].solved == 2 && p[0].last == 1);
+    assert_true(p[1].row == 5 && p[1].n_group == 2 && p[1].n_sample == 6 && p[1].n_scored == 5 && p[1].solved == 2);
+    assert_true(p[1].first == 0 && fabs(p[1].last - 2.0 / 3) < 1e-6);    // the rate as float
+    assert_true(p[2].row == 9 && p[2].quarantined && p[2].n_group == 0);
+    group_keep(&k, 2, 5, solved, 2, ITEM_TRAINED);    // sampled again after a return to a checkpoint
+    k.m->incarnation++;
+    pump(&k);
+    p = archive_prompts(k.archive, &n, &uncounted);
+    assert_true(n == 3 && p[1].n_sample == 4 && p[1].last == 1);
+    kept_release(&k);
+}
+
+static void a_folder_without_a_journal_is_an_empty_archive_that_says_why(UNUSED void **state)
+{
+    struct error err;
+    struct model *m = model_new(&err);
+    struct archive *a = archive_new("/nonexistent/run");
+    archive_pump(a, m, 100, S, S);
+    assert_false(archive_pump(a, m, 100, S, S));
+    assert_int_equal(archive_rows(a), 0);
+    assert_non_null(strstr(archive_why(a), "/nonexistent/run"));
+    archive_free(a);
+    fleet_model_free(m);
+}
+
+/* ---- the pane ---- */
+
+static const char *screen(struct app *app, struct cells *c, int64_t now)
+{
+    static char text[100000];
+    struct error err;
+    size_t at = 0;
+    assert_true(cells_resize(c, app->w, app->h, &err));
+    app_draw(app, c, now, 1700000000);
+    for (int y = 0; y < c->h; y++) {
+        cells_row(c, y, text + at, sizeof(text) - at - 2);
+        at += strlen(text + at);
+        text[at++] = '\n';
+    }
+    text[at] = 0;
+    return text;
+}
+
+static void must_show(struct app *app, struct cells *c, int64_t now, const char *what)
+{
+    if (!strstr(screen(app, c, now), what))
+        fail_msg("'%s' is not on the screen:\n%s", what, screen(app, c, now));
+}
+
+static void keys(struct app *app, struct kept *k, const char *text)
+{
+    for (; *text; text++)
+        app_key(app, &(struct key_event){ .key = (unsigned char)*text }, k->now);
+    for (int i = 0; i < 2; i++) {    // what has been found changes what is wanted
+        app_archive_wants(app);
+        pump(k);
+    }
+}
+
+static void a_token_has_its_number_under_the_cursor(UNUSED void **state)
+{
+    struct kept k;
+    struct app app;
+    struct cells c = { 0 };
+    struct error err;
+    kept_make(&k);
+    for (int64_t i = 0; i < 40; i++)
+        group_keep(&k, i, i, i % 2 ? mixed : solved, i % 2 ? 4 : 2, ITEM_TRAINED);
+    k.m->told_ns = k.now;
+    assert_true(app_init(&app, k.m, NULL, 120, 30, &err));
+    app.archive = k.archive;
+    keys(&app, &k, "3");
+    must_show(&app, &c, k.now, "1/40");
+    must_show(&app, &c, k.now, "right answer: gold 39");
+    must_show(&app, &c, k.now, "#2  reward 0 (0.250)  advantage -1.15  3 tok  boxed");
+    must_show(&app, &c, k.now, "trained at 20");
+    keys(&app, &k, "t");
+    must_show(&app, &c, k.now, "#1 token 1/3 'a'  log-prob -0.500 (60.7 %)  weights of step 19");
+    keys(&app, &k, "ll");    // the second token gave no text of its own
+    must_show(&app, &c, k.now, "#1 token 3/3 'b 0'  log-prob -1.500 (22.3 %)  weights of step 20");
+    assert_true(c.cell[c.cursor_y * c.w + c.cursor_x].ch == 'b');
+    assert_true(c.cell[c.cursor_y * c.w + c.cursor_x].attr & ATTR_UNDERLINE);    // below one half, also without colour
+    keys(&app, &k, "l");                                                         // on to the next sample
+    must_show(&app, &c, k.now, "#2 token 1/3");
+    keys(&app, &k, "t");
+    must_show(&app, &c, k.now, "by weights");
+    keys(&app, &k, "tv");
+    const char *text = screen(&app, &c, k.now), *second = strstr(text, "#2  reward 0"), *third = strstr(text, "#3  reward 1");
+    assert_non_null(second);
+    assert_non_null(third);
+    assert_true(third > second && !memchr(second, '\n', (size_t)(third - second)));    // in one row
+    keys(&app, &k, "v\r");
+    keys(&app, &k, "/is:solved\r");
+    must_show(&app, &c, k.now, "1/20");
+    must_show(&app, &c, k.now, "right answer: gold 38");
+    must_show(&app, &c, k.now, "#1*  reward 1");
+    keys(&app, &k, "G");
+    must_show(&app, &c, k.now, "right answer: gold 0");
+    for (int w = 40; w <= 200; w += 40)
+        for (int h = 10; h <= 50; h += 10)
+            for (const char *view = "tvv\rtt"; *view; view++) {
+                app_resize(&app, w, h);
+                keys(&app, &k, (const char[]){ *view, 0 });
+                screen(&app, &c, k.now);
+                assert_true(c.cursor_x < w && c.cursor_y < h);
+            }
+    app_release(&app);
+    cells_release(&c);
+    kept_release(&k);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kept_group_is_found_searched_and_read),
+        cmocka_unit_test(prompts_are_counted_over_all_their_groups),
+        cmocka_unit_test(a_folder_without_a_journal_is_an_empty_archive_that_says_why),
+        cmocka_unit_test(a_token_has_its_number_under_the_cursor),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
