@@ -142,6 +142,15 @@ static bool local_save_screen(struct app *a, const char *rest, UNUSED int64_t no
     return true;
 }
 
+static bool local_export(struct app *a, const char *rest, UNUSED int64_t now_ns)
+{
+    if (!rest[0])
+        return false;
+    snprintf(a->path, sizeof(a->path), "%s", rest);
+    a->wish |= WISH_SAVE_SERIES;
+    return true;
+}
+
 static bool local_filter(struct app *a, const char *rest, UNUSED int64_t now_ns)
 {
     snprintf(app_pane(a)->filter, INPUT_MAX, "%s", rest);
@@ -193,7 +202,8 @@ const struct local_command local_commands[] = {
     { "align", "step|time", "show the other run (--with) by its steps, or by time", local_align },
     { "knob", "NAME", "go to a setting", local_knob },
     { "mouse", "", "mouse on or off", local_mouse },
-    { "save-screen", "FILE", "write the screen's text to a file", local_save_screen },
+    { "save-screen", "FILE", "write the screen to a file: as text, or as a picture (FILE.svg)", local_save_screen },
+    { "export", "FILE", "write the metrics of the open chart, or all, as CSV", local_export },
     { "help", "", "keys and commands", local_help },
     { "quit", "", "close this console; training continues", local_quit },
     { "q", "", "the same", local_quit },

@@ -15,6 +15,7 @@
 #include "console/tui/pane.h"
 #include "console/tui/widget.h"
 
+struct save_column;
 #define HISTORY_MAX 50
 
 enum wish {    // bits: what the loop has to do after a key
@@ -25,6 +26,7 @@ enum wish {    // bits: what the loop has to do after a key
     WISH_MOUSE = 16,
     WISH_SAVE_SCREEN = 32,
     WISH_BELL = 64,
+    WISH_SAVE_SERIES = 128,
 };
 enum prompt_kind {
     PROMPT_NONE,
@@ -65,7 +67,7 @@ struct app {
     bool frozen, help;
     int help_top;
     char theme[64];    // wanted, with WISH_THEME
-    char path[512];    // with WISH_SAVE_SCREEN
+    char path[512];    // with WISH_SAVE_SCREEN and WISH_SAVE_SERIES
     unsigned wish;     // enum wish bits; the loop clears them
     struct prompt prompt;
     struct dialog dialog;
@@ -99,6 +101,8 @@ void app_confirm(struct app *a, bool danger, const char *title, const char *line
 
 /* Show a metric's chart in full, if it has values; closing it goes back to the overview. */
 void metrics_open(struct app *a, enum metric_id metric);
+/* What an export from here holds: the chart's metrics and steps when the metrics are shown, else all; at most max. */
+int metrics_chosen(const struct app *a, struct save_column *column, int max, int64_t *from, int64_t *to);
 
 /* Before the archive is pumped: what the panes want from it. */
 void app_archive_wants(const struct app *a);

@@ -4,14 +4,14 @@
  * frames per second for news, at once after a key, and none when nothing has changed. */
 #include "console/tui/console.h"
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include "console/tui/app.h"
+#include "console/tui/save.h"
 #include "console/tui/screen.h"
-#include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
-#include "protocol/base/file.h"
 
 #define FRAME_NS ((int64_t)250 * 1000000)          // between frames that are drawn only for news
 #define ARCHIVE_NS ((int64_t)6 * 1000000)          // that the archive works at a time
@@ -45,28 +45,34 @@ static void theme_apply(struct loop *l, const char *name, int64_t now_ns)
 
 static void screen_save(struct loop *l, int64_t now_ns)
 {
-    struct buf text = BUF_INIT;
     struct error err = { 0 };
     struct cells c = { 0 };
-    char row[4 * CELLS_MAX_SIDE + 16];
     bool ok = cells_resize(&c, l->app.w, l->app.h, &err);
     if (ok) {
         app_draw(&l->app, &c, now_ns, clock_wall_s());
         if (l->screen.ascii)
             cells_ascii(&c);
-        for (int y = 0; y < c.h; y++) {
-            cells_row(&c, y, row, sizeof(row));
-            buf_str(&text, row);
-            buf_char(&text, '\n');
-        }
-        ok = !path_exists(l->app.path) || error_set(&err, ERR_EXISTS, "'%.200s' exists already", l->app.path);
+        ok = save_screen(&c, &l->screen.theme, l->app.path, &err);
     }
-    if (ok && file_write(l->app.path, buf_text(&text), text.len, &err))
+    if (ok)
         app_flash(&l->app, ROLE_OK, now_ns, "screen written to %s", l->app.path);
     else
         app_flash(&l->app, ROLE_CRIT, now_ns, "%s", err.text);
     cells_release(&c);
-    buf_release(&text);
+}
+
+/* The metrics of the chart that is open, of the steps it shows; elsewhere all metrics and steps. */
+static void series_save(struct loop *l, int64_t now_ns)
+{
+    struct save_column column[METRIC_N + MODEL_EXTRA];
+    struct error err;
+    int64_t from, to;
+    int n = metrics_chosen(&l->app, column, ARRAY_SIZE(column), &from, &to);
+    if (save_series(column, n, from, to, l->app.path, &err))
+        app_flash(&l->app, ROLE_OK, now_ns, "%d metrics of the steps %" PRId64 " to %" PRId64 " written to %s", n, from, to - 1,
+                  l->app.path);
+    else
+        app_flash(&l->app, ROLE_CRIT, now_ns, "%s", err.text);
 }
 
 static void wishes_do(struct loop *l, int64_t now_ns)
@@ -84,6 +90,8 @@ static void wishes_do(struct loop *l, int64_t now_ns)
     }
     if (wish & WISH_SAVE_SCREEN)
         screen_save(l, now_ns);
+    if (wish & WISH_SAVE_SERIES)
+        series_save(l, now_ns);
     if (wish & WISH_BELL)
         terminal_bell(l->screen.term);
     if (wish & WISH_REDRAW)

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "console/tui/app.h"
 #include "console/tui/chart_view.h"
+#include "console/tui/save.h"
 
 #define LINES_MAX 5        // marked metrics
 #define CARD_STEPS 20      // before and after a change
@@ -373,6 +374,36 @@ void metrics_open(struct app *a, enum metric_id metric)
             pane_fix(&o->pane, a);
             return;
         }
+}
+
+static int column_add(struct save_column *column, int n, int max, const struct metric_ref *k)
+{
+    if (n < max && k->series->n > 0)
+        column[n++] = (struct save_column){ k->name, k->series };
+    return n;
+}
+
+int metrics_chosen(const struct app *a, struct save_column *column, int max, int64_t *from, int64_t *to)
+{
+    const struct metrics_pane *o = (const struct metrics_pane *)a->pane[PANE_METRICS];
+    const struct model *m = a->model;
+    struct metric_ref k;
+    int n = 0;
+    *from = 0;
+    *to = m->n_step;
+    if (a->shown != PANE_METRICS || !metric_row(o, m, o->pane.sel, &k)) {
+        for (int number = 0; metric_ref(m, number, &k); number++)
+            n = column_add(column, n, max, &k);
+        return n;
+    }
+    n = column_add(column, n, max, &k);
+    chart_view_range(&o->view, 0, m->n_step, from, to);
+    for (int i = 0; i < o->n_marked; i++) {
+        struct metric_ref other;
+        if (o->marked[i] != k.number && metric_ref(m, o->marked[i], &other))
+            n = column_add(column, n, max, &other);
+    }
+    return n;
 }
 
 const struct pane_type pane_metrics = {

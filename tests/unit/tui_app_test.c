@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "console/fleet/alarm.h"
 #include "console/fleet/news.h"
 #include "console/fleet/simulate.h"
 #include "console/tui/app.h"
+#include "console/tui/save.h"
 #include "protocol/wire/message.h"
 
 #define S ((int64_t)1000000000)
@@ -982,6 +984,56 @@ static void another_run_is_in_the_charts_by_step_and_by_time(UNUSED void **state
     fleet_model_free(there);
 }
 
+static char *file_text(const char *path, char out[65536])
+{
+    FILE *f = fopen(path, "re");
+    assert_non_null(f);
+    out[fread(out, 1, 65535, f)] = 0;
+    fclose(f);
+    return out;
+}
+
+static void what_is_shown_can_be_written_to_files(UNUSED void **state)
+{
+    static char text[65536];
+    struct stage s;
+    struct error err;
+    struct theme theme;
+    struct save_column column[METRIC_N + MODEL_EXTRA];
+    char csv[] = "/tmp/rollcall-csv-XXXXXX", svg[64];
+    int64_t from, to;
+    int fd = mkstemp(csv);
+    assert_true(fd >= 0 && close(fd) == 0 && unlink(csv) == 0);
+    stage_make(&s, &usual, 100, 30);
+    assert_true(metrics_chosen(&s.app, column, ARRAY_SIZE(column), &from, &to) > 20);    // all of them
+    press(&s, '9');
+    press(&s, 'g');
+    press(&s, 'o');    // the first stays in the chart
+    press(&s, 'j');
+    int n = metrics_chosen(&s.app, column, ARRAY_SIZE(column), &from, &to);
+    assert_int_equal(n, 2);
+    assert_string_equal(column[1].name, "metrics/reward");
+    assert_true(save_series(column, n, 149, to, csv, &err));
+    char want[200];
+    snprintf(want, sizeof(want), "step,%s,metrics/reward\n149,%.9g,%.9g\n150,%.9g,%.9g\n", column[0].name, series_at(column[0].series, 149),
+             series_at(column[1].series, 149), series_at(column[0].series, 150), series_at(column[1].series, 150));
+    assert_string_equal(file_text(csv, text), want);
+    assert_false(save_series(column, n, 0, to, csv, &err));    // nothing is replaced
+    assert_non_null(strstr(err.text, "exists already"));
+    assert_int_equal(unlink(csv), 0);
+    theme_init(&theme);
+    screen(&s);
+    snprintf(svg, sizeof(svg), "%s.svg", csv);
+    assert_true(save_screen(&s.cells, &theme, svg, &err));
+    assert_non_null(strstr(file_text(svg, text), "<svg xmlns="));
+    assert_non_null(strstr(text, "RUNNING"));
+    assert_int_equal(unlink(svg), 0);
+    assert_true(save_screen(&s.cells, &theme, csv, &err));
+    assert_non_null(strstr(file_text(csv, text), "RUNNING"));
+    assert_int_equal(unlink(csv), 0);
+    stage_release(&s);
+}
+
 /* A status as an agent answers it: nodes from..to-1 of n, with two GPUs and a worker each. GPU 1 of node `lost` is lost. */
 static void fleet_tell(struct stage *s, int64_t from, int64_t to, int64_t n, int64_t lost)
 {
@@ -1181,6 +1233,7 @@ int main(void)
         cmocka_unit_test(hostile_text_reaches_the_screen_only_as_signs),
         cmocka_unit_test(rings_keep_the_newest_and_forget_the_oldest),
         cmocka_unit_test(another_run_is_in_the_charts_by_step_and_by_time),
+        cmocka_unit_test(what_is_shown_can_be_written_to_files),
         cmocka_unit_test(a_large_fleet_comes_in_pieces_and_what_is_gone_leaves_after_a_sweep),
         cmocka_unit_test(the_fleet_shows_the_worst_node_first_and_opens_its_processes),
         cmocka_unit_test(devices_are_below_the_processes_and_unknown_values_are_dashes),
