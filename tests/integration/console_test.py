@@ -68,6 +68,18 @@ class Console(RunCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("fleet left after step", done.stdout)
 
+    def test_random_keys_and_pastes_change_nothing_while_no_question_is_answered(self):
+        monkey = os.path.join(ROOT, "build", "release", "tests", "tui_monkey")
+        if not os.path.exists(monkey):
+            self.skipTest("libvterm or cmocka was not there when the tests were built")
+        fleet = self.task.path("monkey")
+        p = subprocess.Popen([ROLLCALL, "simulate", "--agents", "2", "--gpus", "2", "--steps", "1000000", "--step-seconds", "5", "--run", fleet],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (p.poll() is None and p.terminate(), p.wait(), p.stdout.close()))
+        self.assertIn("is live", p.stdout.readline())
+        done = subprocess.run([monkey, fleet, "1500", "3", ROLLCALL], capture_output=True, text=True, timeout=LIMIT + 100)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)    # tests/tui/monkey.sh presses 100,000
+
     def test_an_interrupted_console_leaves_the_run_alone(self):
         run = self.start()
         run.wait_step(1)
