@@ -481,8 +481,21 @@ class InARun(Runs):
         self.assertEqual(env.ask("GET", "/info"), (200, {"batch_size": 32, "max_token_len": 76}))
         self.assertEqual(env.ask("POST", "/register-env", dict(max_token_length=76, desired_name="e", weight=1, group_size=4))[1]["env_id"], 0)
         self.until("the step is told", lambda: env.ask("GET", "/status-env", {"env_id": 0})[1]["current_step"] >= 1, run)
-        seen = {p["name"]: p for p in self.status(run)["processes"]}
-        self.assertIn("environments", seen)
+        env.close()
+        gone = env.n + 3    # groups under way
+        self.assertEqual(env.ask("POST", "/scored_data", env.group(gone, env_id=0))[0], 200)
+        self.assertEqual(env.ask("POST", "/scored_data", env.group(gone, env_id=0, masks=[[1]] * 4))[0], 422)
+
+        def seen(name):
+            return next((p for p in self.status(run)["processes"] if p["name"] == name), {}).get("gauges", {})
+        self.until("the environment is seen", lambda: (seen("e_0").get("groups"), seen("e_0").get("refused")) == (1, 1), run)
+        self.assertEqual(seen("e_0")["per minute"], 1)
+        door = seen("environments")
+        self.assertEqual((door["environments"], door["refused"]), (1, 7))
+        self.assertGreater(door["groups"], 1)
+        metrics = self.status(run)["metrics"]
+        self.assertGreater(metrics["env/groups_per_min"], 1)
+        self.assertGreaterEqual(metrics["env/waiting"], 0)
         self.ok(run, "stop")
         self.assertEqual(run.wait()[0], 3)    # stopped by an operator
 

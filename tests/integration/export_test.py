@@ -212,6 +212,36 @@ class Export(unittest.TestCase):
             self.assertEqual(p.wait(60), 0)
             p.stderr.close()
 
+    def test_the_dashboards_fields_are_served_beside_it(self):
+        """Names and structure of open-instruct's /api/status (its ActorManager)."""
+        with open(os.path.join(self.run_dir, "run.yaml"), "w") as f:
+            f.write("model: /m\nnum_generations: 4\ntrain_batch_size: 8\ntrain_minibatch_size: 8\ninference_batch_size: 8\n"
+                    "inference_microbatch_size: 8\n")
+        for step in range(10, 130):    # more than the window of 100
+            self.journal.add(step, {"time/step_s": 1 if step < 30 else 2, "time/generate_s": 0.5, "rollout/tokens_total": 100.0 * step,
+                                    "rollout/buffer_depth": 3, "env/count": 1, "env/groups_per_min": 2.5, "env/waiting": 7, "env/refused": 0})
+        p = subprocess.Popen([ROLLCALL, "export", "openmetrics", self.run_dir, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True)
+        try:
+            url = p.stderr.readline().split()[-1].replace("/metrics", "/api/status")
+            with urllib.request.urlopen(url, timeout=60) as r:
+                self.assertEqual(r.headers["Content-Type"], "application/json")
+                got = json.load(r)
+        finally:
+            p.kill()
+            p.wait(60)
+            p.stderr.close()
+        self.assertTrue(got["should_stop"])    # nobody runs it
+        self.assertRegex(got["last_updated"], r"^\d{4}-\d\d-\d\dT")
+        self.assertEqual(got["queues"], {"Inference Results Queue": {"current": 3, "maxsize": 8}, "Prompt Queue": {"current": 7, "maxsize": None},
+                                         "Evaluation Queue": {"current": None, "maxsize": None}})
+        self.assertEqual(got["timing_stats"], {"avg_training_step_time": 2, "avg_batch_generation_time": 0.5, "training_step_count": 100,
+                                               "batch_generation_count": 100})
+        tokens = got["token_stats"]
+        self.assertEqual((tokens["total_decode_tokens"], tokens["sample_count"], tokens["total_prefill_tokens"]), (12900, 100, None))
+        self.assertGreater(tokens["decode_tokens_per_sec"], 0)
+        self.assertEqual((got["concurrency_per_engine"], got["total_concurrency"], got["batch_size"], got["step"]), (32, 32, 32, 129))
+        self.assertEqual(got["environments"], {"count": 1, "groups_per_min": 2.5, "waiting": 7, "age": None, "refused": 0, "full": None})
+
     def test_openmetrics_answers_among_hundreds_of_silent_and_slow_connections(self):
         self.journal.add(4, {"train/loss": 0.25})
         log = os.path.join(self.run_dir, "log")

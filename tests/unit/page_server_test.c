@@ -44,11 +44,13 @@ static void page(void *arg, const struct page_request *request, struct page_answ
     }
 }
 
+static const char *const paths[] = { "/metrics", "/api/status", NULL };
+
 static void setup(struct fixture *f, int64_t limit_ms)
 {
     struct error err = { 0 };
     *f = (struct fixture){ 0 };
-    f->server = page_server_new("127.0.0.1:0", "/metrics", limit_ms, page, f, &err);
+    f->server = page_server_new("127.0.0.1:0", paths, limit_ms, page, f, &err);
     if (!f->server)
         fail_msg("%s", err.text);
 }
@@ -275,7 +277,7 @@ static void an_address_in_use_is_named(void **state)
     char address[64];
     setup(&f, NEVER_MS);
     snprintf(address, sizeof address, "127.0.0.1:%u", page_server_port(f.server));
-    assert_null(page_server_new(address, "/", NEVER_MS, page, &f, &err));
+    assert_null(page_server_new(address, paths, NEVER_MS, page, &f, &err));
     assert_int_equal(err.code, ERR_EXISTS);
     assert_non_null(strstr(err.text, address));
     page_server_free(f.server);

@@ -98,6 +98,31 @@ static void score_metrics(struct controller *c, double step_s)
     metric_own(s, M_SCORE_ERRORS, (double)c->counts.total.n_error);
 }
 
+void step_metrics_posted(struct step_metrics *s, const struct mval *posted)
+{
+    if (!posted)
+        return;
+    s->posted.known = true;
+    s->posted.environments = mval_f64(mval_get(posted, "environments"), NAN);
+    s->posted.per_min = mval_f64(mval_get(posted, "per_min"), NAN);
+    s->posted.waiting = mval_f64(mval_get(posted, "waiting"), NAN);
+    s->posted.age = mval_f64(mval_get(posted, "age"), NAN);
+    s->posted.refused = mval_f64(mval_get(posted, "refused"), NAN);
+    s->posted.full = mval_f64(mval_get(posted, "full"), NAN);
+}
+
+static void posted_metrics(struct step_metrics *s)
+{
+    if (!s->posted.known)
+        return;
+    metric_own(s, M_ENV_COUNT, s->posted.environments);
+    metric_own(s, M_ENV_PER_MIN, s->posted.per_min);
+    metric_own(s, M_ENV_WAITING, s->posted.waiting);
+    metric_own(s, M_ENV_AGE, s->posted.age);
+    metric_own(s, M_ENV_REFUSED, s->posted.refused);
+    metric_own(s, M_ENV_FULL, s->posted.full);
+}
+
 /* What the trainer has measured; what the ledger knows of all groups, one worker cannot know. */
 static void told_take(struct step_metrics *s, const struct mval *told)
 {
@@ -127,6 +152,7 @@ void step_metrics_make(struct controller *c, int64_t batch, const struct mval *t
     batch_metrics(c, batch);
     metric_own(s, M_STEP_S, step_s);
     score_metrics(c, step_s);
+    posted_metrics(s);
     /* the first trainer measured these, and reported them when the save was done */
     metric_put(s, metrics[M_CHECKPOINT_STALL_S].name, c->checkpoints.stall_s);
     metric_put(s, metrics[M_CHECKPOINT_WRITE_S].name, c->checkpoints.write_s);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include "protocol/run/journal.h"
 
-#define STEP_METRICS_MAX 96
+#define STEP_METRICS_MAX 104
 
 struct controller;
 struct group_summary;
@@ -21,16 +21,22 @@ struct step_metrics {
     double step_s_mean;       // seconds per step; 0: none yet
     double host_mem_bytes;    // of the run's processes, as last sampled; 0: not yet
     struct {
+        bool known;
+        double environments, per_min, waiting, age, refused, full;
+    } posted;    // by environments, as last heard
+    struct {
         double wait_s;        // that groups waited for their scores
         double response_s;    // that responses did
         double verify_s;      // that verifiers worked
         int64_t n;            // responses
     } scored;                 // of the groups that came since the last step
 };
-void step_metrics_restart(struct step_metrics *s);                                       // the time of a step begins now
-void step_metrics_pause(struct step_metrics *s, bool paused);                            // the run is paused, or goes on
-void step_metrics_group(struct step_metrics *s, const struct group_summary *group);      // a group has come
-void step_metrics_host(struct step_metrics *s, double mem_bytes);                        // a sample has come
+void step_metrics_restart(struct step_metrics *s);                                     // the time of a step begins now
+void step_metrics_pause(struct step_metrics *s, bool paused);                          // the run is paused, or goes on
+void step_metrics_group(struct step_metrics *s, const struct group_summary *group);    // a group has come
+void step_metrics_posted(struct step_metrics *s,
+                         const struct mval *posted);                 // the door of environments tells (message work); NULL is fine
+void step_metrics_host(struct step_metrics *s, double mem_bytes);    // a sample has come
 void step_metrics_make(struct controller *c, int64_t batch, const struct mval *told);    // the step of batch is done
 double step_metric(const struct step_metrics *s, const char *name);                      // of the last step; NAN: it has none
 void step_metrics_write(const struct step_metrics *s, struct msg_out *m);                // the map metrics

@@ -208,6 +208,7 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
     w->held = r;
     w->held_ms = w->heard_ms = clock_ms();
     worker_hear(w, in->root);
+    step_metrics_posted(&c->metrics, mval_get(in->root, "posted"));
     if (!w->busy)
         worker_freed(c, w);
     if (!rows_hear(c, w, mval_i64(mval_get(in->root, "n_row"), 0), &err)) {

@@ -1,4 +1,4 @@
-/* OpenMetrics 1.0 text over HTTP: GET /metrics returns the newest value of every series and the newest sample of each node,
+/* OpenMetrics 1.0 text over HTTP: GET /api/status returns what status_page.h says, GET /metrics returns the newest value of every series and the newest sample of each node,
  * labelled with node and gpu. Off by default; turned on by 'rollcall export openmetrics RUN_DIR --listen 127.0.0.1:9464', or by
  * metrics_listen in the run file. With a token file, a request must have 'Authorization: Bearer TOKEN', compared in constant time.
  * */
@@ -12,17 +12,20 @@
 #include <unistd.h>
 #include "protocol/base/bearer.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/run/metrics.h"
 #include "protocol/run/telemetry.h"
 #include "workers/export/export.h"
 #include "workers/export/page_server.h"
 #include "workers/export/rows.h"
+#include "workers/export/status_page.h"
 
 #define SERIES_MAX 4096
 #define NODES_MAX 64
 #define LOOK_MS 1000    // between two looks whether the run goes on
-#define STALE_S 60      // a sample older than this, and than three times the interval between the last two, is not served
+#define STATUS_PATH "/api/status"
+#define STALE_S 60    // a sample older than this, and than three times the interval between the last two, is not served
 
 struct newest {
     char name[128];    // as in the journal
@@ -43,6 +46,8 @@ struct endpoint {
     int64_t step, sample_seq;
     char token[BEARER_MAX];    // "": none asked for
     char run_dir[PATH_MAX];
+    struct run_config config;
+    struct status_page status;
     struct buf *text;    // the answer's, while a page is printed
 };
 
@@ -59,6 +64,7 @@ static const struct {
 static bool newest_see(void *arg, const struct journal_step *row)
 {
     struct endpoint *e = arg;
+    status_page_see(&e->status, row);
     e->step = MAX(e->step, row->step);    // an evaluation's row belongs to an earlier step
     for (int i = 0; i < row->n; i++) {
         int at = 0;
@@ -197,7 +203,7 @@ static void page_print(struct endpoint *e)
     buf_str(b, "# EOF\n");
 }
 
-static void metrics_get(void *arg, const struct page_request *request, struct page_answer *a)
+static void page_get(void *arg, const struct page_request *request, struct page_answer *a)
 {
     struct endpoint *e = arg;
     struct error err = { 0 };
@@ -210,6 +216,11 @@ static void metrics_get(void *arg, const struct page_request *request, struct pa
         a->status = 500;
     } else {
         e->text = &a->body;
+        if (strcmp(request->path, STATUS_PATH) == 0) {
+            status_page_print(&e->status, &e->config, run_goes_on(e->journal, e->run_dir), clock_wall_s(), &a->body);
+            a->type = "application/json";
+            return;
+        }
         page_print(e);
         a->type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     }
@@ -219,6 +230,8 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
 {
     struct endpoint e = { .cursor = CURSOR_START };
     struct page_server *server = NULL;
+    static const char *const paths[] = { "/metrics", STATUS_PATH, NULL };
+    char path[PATH_MAX];
     bool ok = false;
     int stop_fd = -1;
     struct signalfd_siginfo got;
@@ -230,6 +243,9 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
     if (r->token_file)
         TRY(bearer_read(e.token, r->token_file, err));
     TRY(e.journal = journal_open_reader(r->run_dir, err));
+    run_config_init(&e.config);
+    status_page_init(&e.status);
+    TRY(path_join(path, sizeof path, r->run_dir, "run.yaml") && (!path_exists(path) || run_config_read(&e.config, path, err)));
     e.sample_seq = MAX(journal_last_sample(e.journal) - 4 * NODES_MAX, (int64_t)0);    // older samples are of no use here
     if (!(e.series = calloc(SERIES_MAX, sizeof *e.series)) || !(e.node = calloc(NODES_MAX, sizeof *e.node))) {
         error_set(err, ERR_NO_MEMORY, "no memory for the metrics page");
@@ -243,7 +259,7 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
         error_errno(err, "cannot wait for signals");
         goto out;
     }
-    TRY(server = page_server_new(r->listen, "/metrics", PAGE_LIMIT_MS, metrics_get, &e, err));
+    TRY(server = page_server_new(r->listen, paths, PAGE_LIMIT_MS, page_get, &e, err));
     fprintf(stderr, "serving http://%.*s:%u/metrics\n", (int)(colon - r->listen), r->listen, page_server_port(server));
     int64_t looked_ms = clock_ms();
     bool over = false;

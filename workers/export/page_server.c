@@ -47,7 +47,8 @@ struct visitor {
     size_t n_sent;        // of answer
 };
 struct page_server {
-    char address[280], path[64];
+    char address[280];
+    const char *const *path;
     int64_t limit_ms;
     page_make *make;
     void *arg;
@@ -146,10 +147,19 @@ static const char *target_path(char *target)
     return target;
 }
 
+static const char *path_find(const struct page_server *s, const char *path)
+{
+    for (const char *const *at = s->path; *at; at++)
+        if (strcmp(*at, path) == 0)
+            return *at;
+    return NULL;
+}
+
 /* Look into the request, which is whole, and fill a. head: only the head of the answer is wanted. */
 static void request_serve(struct page_server *s, struct visitor *v, struct page_answer *a, bool *head)
 {
     char method[16], target[REQUEST_MAX], version[16], rest;
+    const char *path = NULL;
     char *headers = strchr(v->request, '\n');
     *headers++ = 0;
     v->request[strcspn(v->request, "\r")] = 0;
@@ -160,13 +170,13 @@ static void request_serve(struct page_server *s, struct visitor *v, struct page_
     *head = strcmp(method, "HEAD") == 0;
     if (strncmp(version, "HTTP/1.", 7) != 0) {
         a->status = 400;
-    } else if (strcmp(target_path(target), s->path) != 0) {
+    } else if (!(path = path_find(s, target_path(target)))) {
         a->status = 404;
     } else if (!*head && strcmp(method, "GET") != 0) {
         a->status = 405;
         a->header = "Allow: GET, HEAD\r\n";
     } else {
-        struct page_request request = { .authorization = header_find(headers, "Authorization") };
+        struct page_request request = { .path = path, .authorization = header_find(headers, "Authorization") };
         s->make(s->arg, &request, a);
     }
 }
@@ -329,7 +339,8 @@ void page_server_turn(struct page_server *s, int wake_fd, int64_t wait_ms)
     visitors_tick(s);
 }
 
-struct page_server *page_server_new(const char *address, const char *path, int64_t limit_ms, page_make *make, void *arg, struct error *err)
+struct page_server *page_server_new(const char *address, const char *const *path, int64_t limit_ms, page_make *make, void *arg,
+                                    struct error *err)
 {
     struct rlimit fds;
     struct page_server *s = calloc(1, sizeof *s);
@@ -338,7 +349,7 @@ struct page_server *page_server_new(const char *address, const char *path, int64
         return NULL;
     }
     snprintf(s->address, sizeof s->address, "%s", address);
-    snprintf(s->path, sizeof s->path, "%s", path);
+    s->path = path;
     s->limit_ms = limit_ms;
     s->make = make;
     s->arg = arg;

@@ -221,6 +221,8 @@ bool atropos_post(struct atropos *a, struct scored **g, int64_t n, struct atropo
         g[i]->id = a->next_id + i;
     if (ok && n > 0 && a->log)
         ok = state_keep_short(a, err) && atropos_log_post(a->log, g, n, err);
+    for (int64_t i = 0; i < n && (ok || err->code == ERR_FULL); i++)
+        group_counted(a, g[i]->env_id, !ok);
     if (!ok) {
         for (int64_t i = 0; i < n; i++)
             scored_drop(g[i]);

@@ -44,6 +44,18 @@ struct atropos_env {
     bool connected;     // it has not said goodbye
     int64_t seen_ms;    // when it last asked or posted
 };
+/* What came from an environment, for people; counted since this process began. */
+struct atropos_look {
+    const char *name;     // borrowed until the next call of anything
+    bool counts;          // it takes part
+    int64_t n_group;      // taken
+    int64_t n_refused;    // posts that were faulty
+    int64_t n_full;       // groups for which there was no room (503)
+    int64_t n_waiting;    // groups in the queue
+    double per_min;       // groups, over the last minute
+    double age;           // of those in the queue: mean of steps since the weights that drew them; NAN: the queue is empty
+    double silent_s;      // since it last asked or posted
+};
 struct atropos_posted {
     int64_t n_buffered;     // of the groups, those that were put aside
     int64_t buffer_seqs;    // sequences in the last such group's buffer
@@ -88,6 +100,11 @@ MUST_USE bool atropos_take(struct atropos *a, int64_t item, const struct scored 
 MUST_USE bool atropos_give_back(struct atropos *a, int64_t item, struct error *err);
 /* Items that have a group, ascending by when they took it, into out (max). Returns how many. */
 int64_t atropos_taken(const struct atropos *a, int64_t *out, int64_t max);
+/* A post was faulty and not taken; env_id -1: whose is not known. */
+void atropos_refused(struct atropos *a, int64_t env_id);
+/* Every environment's, those that take part first, into out (max). Returns how many. all: everything that came, also from what is no
+ * registered environment; its name is NULL. */
+int64_t atropos_looks(const struct atropos *a, struct atropos_look *out, int64_t max, struct atropos_look *all);
 int64_t atropos_n_env(const struct atropos *a);                  // environments that take part
 int64_t atropos_queued(const struct atropos *a);                 // groups in the queue
 const struct scored *atropos_latest(const struct atropos *a);    // the last one queued; NULL: none

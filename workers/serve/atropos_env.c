@@ -150,3 +150,84 @@ int64_t atropos_n_env(const struct atropos *a)
         n += env_counts(a, &a->env[i]->e);
     return n;
 }
+
+/* ---- for people */
+#define MINUTE_MS 60000
+
+static void came_count(struct came *c, int64_t now_ms, bool full)
+{
+    int64_t minute = now_ms / MINUTE_MS;
+    if (full) {
+        c->n_full++;
+        return;
+    }
+    if (minute != c->minute) {
+        c->n_before = minute == c->minute + 1 ? c->n_now : 0;
+        c->n_now = 0;
+        c->minute = minute;
+    }
+    c->n_now++;
+    c->n_group++;
+}
+
+void group_counted(struct atropos *a, int64_t env_id, bool full)
+{
+    struct env *x = env_find(a, env_id);
+    came_count(&a->came, atropos_now(a), full);
+    if (x)
+        came_count(&x->came, atropos_now(a), full);
+}
+
+void atropos_refused(struct atropos *a, int64_t env_id)
+{
+    struct env *x = env_find(a, env_id);
+    a->came.n_refused++;
+    if (x)
+        x->came.n_refused++;
+}
+
+/* Groups of the last minute: those of this one by the clock, and of the one before as many as belong to it when they came evenly. */
+static double came_per_min(const struct came *c, int64_t now_ms)
+{
+    int64_t minute = now_ms / MINUTE_MS, now = minute == c->minute ? c->n_now : 0;
+    int64_t before = minute == c->minute ? c->n_before : minute == c->minute + 1 ? c->n_now : 0;
+    return (double)now + (double)before * (1 - (double)(now_ms % MINUTE_MS) / MINUTE_MS);
+}
+
+static void came_look(const struct came *c, int64_t now_ms, struct atropos_look *out)
+{
+    *out = (struct atropos_look){
+        .n_group = c->n_group, .n_refused = c->n_refused, .n_full = c->n_full, .per_min = came_per_min(c, now_ms), .age = NAN
+    };
+}
+
+/* Groups of an environment in the queue (NULL: of all), and their mean age. */
+static void queue_look(const struct atropos *a, const struct env *x, int64_t id, struct atropos_look *out)
+{
+    double age = 0;
+    for (int64_t i = 0; i < a->queue.n; i++)
+        if (!x || a->queue.at[i]->env_id == id) {
+            out->n_waiting++;
+            age += (double)(a->step - a->queue.at[i]->version);
+        }
+    out->age = out->n_waiting > 0 ? age / (double)out->n_waiting : NAN;
+}
+
+int64_t atropos_looks(const struct atropos *a, struct atropos_look *out, int64_t max, struct atropos_look *all)
+{
+    int64_t n = 0, now_ms = atropos_now(a);
+    came_look(&a->came, now_ms, all);
+    queue_look(a, NULL, -1, all);
+    for (int part = 1; part >= 0; part--)
+        for (int64_t i = 0; i < a->n_env && n < max; i++) {
+            const struct env *x = a->env[i];
+            if (env_counts(a, &x->e) != (part == 1))
+                continue;
+            came_look(&x->came, now_ms, &out[n]);
+            queue_look(a, x, i, &out[n]);
+            out[n].name = x->e.name;
+            out[n].counts = part == 1;
+            out[n++].silent_s = (double)(now_ms - x->e.seen_ms) / 1000;
+        }
+    return n;
+}

@@ -11,8 +11,15 @@ struct groups {
     struct scored **at;    // (n) one reference each
     int64_t n, cap;
 };
+/* Not in the log: of this process. */
+struct came {
+    int64_t n_group, n_refused, n_full;
+    int64_t minute;             // the one that `now` counts
+    int64_t n_now, n_before;    // groups in it, and in the one before
+};
 struct env {
     struct atropos_env e;
+    struct came came;
     struct groups buffer;    // groups that are smaller than its group size
 };
 struct batch {
@@ -37,6 +44,7 @@ struct atropos {
     struct batch *first, *last;    // formed and not sent yet, in order
     int64_t n_out;                 // of them being sent
     struct scored *latest;         // one reference
+    struct came came;              // from all
     size_t bytes;                  // of all groups inside
     int64_t n_group;
     // while the log is read
@@ -69,6 +77,7 @@ struct batch *batch_find(const struct atropos *a, int64_t number);    // NULL: t
 MUST_USE bool env_reserve(struct atropos *a, struct error *err);    // room for one more
 struct env *env_find(const struct atropos *a, int64_t id);          // NULL: there is none
 bool env_counts(const struct atropos *a, const struct atropos_env *e);
+void group_counted(struct atropos *a, int64_t env_id, bool full);    // a group was taken or, full, had no room
 
 /* atropos_state.c */
 /* Write a change down before it is applied; takes note (NULL: there was no memory for it). sync: as in atropos_log_note. Without a

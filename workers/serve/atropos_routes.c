@@ -346,6 +346,7 @@ static bool groups_check(struct atropos_door *d, struct scored **g, int64_t n, s
         i++;
     if (i == n)
         return true;
+    atropos_refused(d->state, g[i]->env_id);
     snprintf(fault.loc, sizeof fault.loc, n > 1 ? "[\"body\",%" PRId64 "]" : "[\"body\"]", i);
     snprintf(fault.msg, sizeof fault.msg, "%.230s", err.text);
     a->status = 422;
@@ -370,12 +371,13 @@ static bool groups_post(struct atropos_door *d, struct scored **g, int64_t n, st
     return ok;
 }
 
-static void fault_answer(struct web_answer *a, const struct scored_fault *fault)
+static void fault_answer(struct atropos_door *d, struct web_answer *a, const struct scored_fault *fault)
 {
     if (fault->no_memory) {
         route_fail(a, 503, fault->msg);
         return;
     }
+    atropos_refused(d->state, -1);
     a->status = 422;
     scored_fault_print(&a->body, fault);
 }
@@ -386,7 +388,7 @@ static void scored_post(void *ctx, const struct web_request *q, struct web_answe
     struct atropos_posted p;
     struct scored *g;
     if (!scored_read(q->body, q->len, &g, &fault)) {
-        fault_answer(a, &fault);
+        fault_answer(ctx, a, &fault);
         return;
     }
     if (!groups_post(ctx, &g, 1, &p, a))
@@ -404,7 +406,7 @@ static void scored_list_post(void *ctx, const struct web_request *q, struct web_
     struct atropos_posted p;
     int64_t n = 0;
     if (!g || !scored_read_list(q->body, q->len, g, SCORED_LIST_MAX, &n, &fault)) {
-        fault_answer(a, &fault);
+        fault_answer(ctx, a, &fault);
     } else if (groups_post(ctx, g, n, &p, a)) {
         buf_fmt(&a->body, "{\"status\":\"received\",\"groups_processed\":%" PRId64, n);
         if (p.n_buffered > 0)

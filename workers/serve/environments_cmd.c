@@ -11,6 +11,7 @@
  *    and the controller recognises the item.
  * 3. The group leaves the log when the controller has acknowledged it, so it is in the rollout file and the journal by then. */
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@
 #include "protocol/base/secret.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/tcp.h"
+#include "protocol/base/utf8.h"
 #include "protocol/run/group_msg.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_state.h"
@@ -38,6 +40,8 @@
 #define BODY_BYTES ((size_t)64 << 20)     // of one post
 #define CONNECTIONS 512
 #define ENV_EXPIRE_MS 120000
+#define ENV_SILENT_S 30    // one that has neither asked nor posted for so long is called slow
+#define ENVS_SHOWN 32
 #define WORK_LIMIT_MS 15000    // the controller holds a request for work for 2 s
 #define GROUP_LIMIT_MS 20000
 #define ASK_MS 1000       // between two requests for work while items wait for groups: a sign of life
@@ -276,6 +280,19 @@ static void work_ask(struct door *d)
     msg_bool(&m, "consumes", false);
     msg_i64(&m, "items", d->n_lease);
     msg_bool(&m, "busy", d->n_lease > 0);
+    struct atropos_look all, one;
+    pthread_mutex_lock(&d->lock);
+    atropos_looks(d->routes.state, &one, 0, &all);
+    int64_t n_env = atropos_n_env(d->routes.state);
+    pthread_mutex_unlock(&d->lock);
+    msg_map(&m, "posted");
+    msg_i64(&m, "environments", n_env);
+    msg_f64(&m, "per_min", all.per_min);
+    msg_i64(&m, "waiting", all.n_waiting);
+    msg_f64(&m, "age", all.age);
+    msg_i64(&m, "refused", all.n_refused);
+    msg_i64(&m, "full", all.n_full);
+    msg_end(&m);
     d->work_ms = clock_ms();
     if (msg_finish(&m, &err) && peer_ask(d->controller, &m, WORK_LIMIT_MS, TAG_WORK, &err))
         d->work_open = true;
@@ -433,16 +450,62 @@ static void door_loop(struct door *d)
     }
 }
 
+/* What came, as figures of an open map. */
+static void look_write(struct msg_out *m, const struct atropos_look *l)
+{
+    msg_i64(m, "groups", l->n_group);
+    msg_f64(m, "per minute", l->per_min);
+    msg_i64(m, "waiting", l->n_waiting);
+    if (!isnan(l->age))
+        msg_f64(m, "steps old", l->age);
+    msg_i64(m, "refused", l->n_refused);
+    msg_i64(m, "had no room", l->n_full);
+}
+
 static void gauges_write(void *ctx, struct msg_out *m)
 {
     struct door *d = ctx;
+    struct atropos_look all, one;
     pthread_mutex_lock(&d->lock);
-    int64_t waiting = atropos_queued(d->routes.state), n_env = atropos_n_env(d->routes.state);
+    int64_t n_env = atropos_n_env(d->routes.state);
+    atropos_looks(d->routes.state, &one, 0, &all);
     pthread_mutex_unlock(&d->lock);
     msg_i64(m, "environments", n_env);
-    msg_i64(m, "waiting", waiting);
+    look_write(m, &all);
     msg_i64(m, "items", d->n_lease);
-    msg_i64(m, "groups", d->n_group);
+    msg_i64(m, "trained on", d->n_group);
+}
+
+/* A row for each environment among the processes, though they are other people's: what the operator wants to know is the same. */
+static void environments_write(void *ctx, struct msg_out *m)
+{
+    struct door *d = ctx;
+    struct atropos_look all, one[ENVS_SHOWN];
+    char name[64];
+    msg_list(m, "processes");
+    pthread_mutex_lock(&d->lock);
+    int64_t n = atropos_looks(d->routes.state, one, ENVS_SHOWN, &all);
+    for (int64_t i = 0; i < n; i++) {
+        bool silent = one[i].silent_s > ENV_SILENT_S;
+        utf8_copy(name, sizeof name, one[i].name, strlen(one[i].name));
+        msg_map(m, NULL);
+        msg_str(m, "name", name);
+        msg_str(m, "kind", "environment");
+        msg_i64(m, "pid", 0);
+        msg_str(m, "phase", !one[i].counts ? "gone" : silent ? "silent" : "posting");
+        msg_f64(m, "phase_s", one[i].silent_s);
+        msg_f64(m, "progress", (double)one[i].n_group);
+        msg_str(m, "waits_for", "");
+        msg_str(m, "verdict", one[i].counts && silent ? "slow" : "ok");
+        msg_f64(m, "heard_s", one[i].silent_s);
+        msg_i64(m, "restarts", 0);
+        msg_map(m, "gauges");
+        look_write(m, &one[i]);
+        msg_end(m);
+        msg_end(m);
+    }
+    pthread_mutex_unlock(&d->lock);
+    msg_end(m);
 }
 
 /* ---- starting */
@@ -552,6 +615,7 @@ static bool environments_cmd(int argc, char **argv, struct error *err)
     TRY(state_open(d, err));
     TRY(e.url[0] ? client_open(d, &e, err) : web_open(d, &e, token, err));
     d->process.gauges = gauges_write;
+    d->process.nodes = environments_write;
     d->process.ctx = d;
     door_loop(d);
     ok = true;
