@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "console/fleet/rollout_view.h"
 #include "console/fleet/series.h"
+#include "protocol/run/run_config.h"
 #include "protocol/base/error.h"
 #include "protocol/run/alarm_book.h"
 #include "protocol/run/control_lock.h"
@@ -20,7 +21,7 @@
 #define MODEL_EVENTS 1024
 #define MODEL_LOG 4096
 #define MODEL_EXTRA 48    // metrics that are not in the table ("reward/NAME", "eval/SET")
-#define MODEL_EVALS 16
+#define MODEL_EVALS EVAL_ROW_MAX
 #define MODEL_GAUGES 16
 #define MODEL_COMMANDS 64
 #define MODEL_SAVED 257     // checkpoints, and the beginning

@@ -105,7 +105,8 @@ static bool ports_check(const struct train *t, struct error *err)
     return (!c->listen[0] || port_check("listen", c->listen, err))
            && (!c->metrics_listen[0] || port_check("metrics_listen", c->metrics_listen, err))
            && (!c->serve[0] || port_check("serve", c->serve, err))
-           && (!run_config_posted(c) || (run_config_environments(c, &e, err) && port_check("environments", e.listen, err)));
+           && (!run_config_posted(c)
+               || (run_config_environments(c, &e, err) && (!e.listen[0] || port_check("environments", e.listen, err))));
 }
 
 bool machine_check(const struct train *t, struct error *err)

@@ -235,6 +235,8 @@ static const struct idle_rule {
     { "code_verifier_key_file", no_service, "'code_verifier_api_url' is not set" },
     { "eval_interval", no_eval, EVAL_WHY },
     { "eval_temperature", no_eval, EVAL_WHY },
+    { "eval_top_p", no_eval, EVAL_WHY },
+    { "eval_max_new_tokens", no_eval, EVAL_WHY },
     { "eval_save_dir", no_eval, EVAL_WHY },
     { "wandb_entity", no_wandb, WANDB_WHY },
     { "wandb_base_url", no_wandb, WANDB_WHY },

@@ -26,7 +26,7 @@ const struct knob knobs[] = {
     { "threads", NULL, NULL, "run", KNOB_I64, "", 0, 1024, AT(threads), .def = "0", .help = "threads of a CPU device; 0: its share of the cores" },
 
     { "dataset", NULL, "d", "data", KNOB_PATH, "", AT(dataset), .def = "data.jsonl", .help = "training prompts: a file (JSON lines, a JSON array, CSV or Parquet), a folder, a pattern in quotes, or ORG/NAME[:CONFIG][:SPLIT] in the Hugging Face cache ('rollcall pull --dataset' gets it)" },
-    { "eval_dataset", NULL, "ed", "data", KNOB_JSON, "", AT(eval_dataset), .def = "", .help = "evaluation sets: {\"NAME\": \"FILE\"} or {\"NAME\": {\"path\":…, \"temperature\":…, \"n\":…, \"limit\":…, \"prompt_column\":…, \"answer_column\":…, \"prompt_template\":…}}; FILE as in 'dataset'" },
+    { "eval_dataset", NULL, "ed", "data", KNOB_JSON, "", AT(eval_dataset), .def = "", .help = "evaluation sets: {\"NAME\": \"FILE\"} or {\"NAME\": {\"path\":…, \"temperature\":…, \"top_p\":…, \"max_new_tokens\":…, \"n\":…, \"limit\":…, \"prompt_column\":…, \"answer_column\":…, \"prompt_template\":…}}; FILE as in 'dataset'" },
     { "prompt_column", NULL, NULL, "data", KNOB_TEXT, "", AT(prompt_column), .def = "", .help = "take the prompt from this column: a text, or messages; without it the layout is recognised ('--dry-run' says which)" },
     { "answer_column", NULL, NULL, "data", KNOB_TEXT, "", AT(answer_column), .def = "", .help = "take the answer from this column (a part of one: reward_model.ground_truth); of a text with #### in it, what comes after; without it the layout is recognised" },
     { "prompt_template", NULL, NULL, "data", KNOB_TEXT, "", AT(prompt_template), .def = "", .help = "the prompt's text, with columns in braces: \"{question}\\nThink step by step.\"; {{ and }} are braces" },
@@ -163,6 +163,8 @@ const struct knob knobs[] = {
 
     { "eval_interval", NULL, "ei", "evaluation and saving", KNOB_I64, "step", -1, BIG, AT(eval_interval), .def = "-1", .applies = APPLY_NOW, .help = "optimizer steps between evaluations; 0 or less: none" },
     { "eval_temperature", NULL, NULL, "evaluation and saving", KNOB_F64, "", 0, 100, AT(eval_temperature), .def = "0.6", .applies = APPLY_NOW, .help = "for evaluation sets that set none; 0: greedy" },
+    { "eval_top_p", NULL, NULL, "evaluation and saving", KNOB_F64, "", 0, 1, AT(eval_top_p), .def = "0", .applies = APPLY_NOW, .help = "for evaluation sets that set none; 0: top_p" },
+    { "eval_max_new_tokens", "eval_response_length", NULL, "evaluation and saving", KNOB_I64, "tok", 0, 1 << 20, AT(eval_max_new_tokens), .def = "0", .applies = APPLY_NOW, .help = "for evaluation sets that set none; 0: max_new_tokens, which is the most" },
     { "eval_at_end", NULL, NULL, "evaluation and saving", KNOB_BOOL, "", AT(eval_at_end), .def = "true", .applies = APPLY_NOW, .help = "evaluate when the run ends" },
     { "save_interval", NULL, "si", "evaluation and saving", KNOB_I64, "step", 0, BIG, AT(save_interval), .def = "100", .applies = APPLY_NOW, .help = "optimizer steps between checkpoints; 0: only at the end" },
     { "save_at_end", NULL, NULL, "evaluation and saving", KNOB_BOOL, "", AT(save_at_end), .def = "true", .applies = APPLY_NOW, .help = "save when the run ends or is stopped; false: it cannot be resumed from there (for measuring)" },

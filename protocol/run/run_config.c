@@ -525,18 +525,26 @@ int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SE
     bool ok = json_is_object(root) || error_set(err, ERR_USAGE, "'eval_dataset' must be a JSON object");
     json_object_foreach(root, name, v)
     {
-        double t = c->eval_temperature;
-        json_int_t samples = 1, limit = 0;
+        double t = c->eval_temperature, top_p = c->eval_top_p > 0 ? c->eval_top_p : c->top_p;
+        json_int_t samples = 1, limit = 0, length = c->eval_max_new_tokens > 0 ? c->eval_max_new_tokens : c->max_new_tokens;
         const char *path = NULL, *prompt = c->prompt_column, *answer = c->answer_column, *template = c->prompt_template;
         json_error_t je;
         if (ok && n == EVAL_SET_MAX)
             ok = error_set(err, ERR_USAGE, "'eval_dataset' names more than %d sets", EVAL_SET_MAX);
         if (!ok)
             break;
-        if (json_unpack_ex(v, &je, JSON_STRICT, "{s:s, s?F, s?I, s?I, s?s, s?s, s?s}", "path", &path, "temperature", &t, "n", &samples,
-                           "limit", &limit, "prompt_column", &prompt, "answer_column", &answer, "prompt_template", &template)
+        if (json_unpack_ex(v, &je, JSON_STRICT, "{s:s, s?F, s?F, s?I, s?I, s?I, s?s, s?s, s?s}", "path", &path, "temperature", &t, "top_p",
+                           &top_p, "max_new_tokens", &length, "n", &samples, "limit", &limit, "prompt_column", &prompt, "answer_column",
+                           &answer, "prompt_template", &template)
             != 0)
             ok = error_set(err, ERR_USAGE, "'eval_dataset': the set '%s': %s", name, je.text);
+        else if (length < 1 || length > c->max_new_tokens)
+            ok = error_set(err, ERR_USAGE,
+                           "'eval_dataset': answers of %" PRId64
+                           " tokens to the set '%s' need a 'max_new_tokens' of as many; it is %" PRId64,
+                           (int64_t)length, name, c->max_new_tokens);
+        else if (!(top_p > 0 && top_p <= 1))
+            ok = error_set(err, ERR_USAGE, "'eval_dataset': the set '%s' has a top_p of %g; it is above 0 and at most 1", name, top_p);
         else if (t < 0 || t > 100 || samples < 1 || samples > 1024 || limit < 0)
             ok = error_set(err, ERR_USAGE, "'eval_dataset': the set '%s' has a temperature, n or limit out of bounds", name);
         else if (strlen(name) >= sizeof out->name || strlen(path) >= sizeof out->path || strlen(prompt) >= sizeof out->prompt_column
@@ -545,7 +553,7 @@ int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SE
         if (!ok)
             break;
         struct eval_set *s = &out[n++];
-        *s = (struct eval_set){ .temperature = t, .n = samples, .limit = limit };
+        *s = (struct eval_set){ .temperature = t, .top_p = top_p, .max_new_tokens = length, .n = samples, .limit = limit };
         strcpy(s->name, name);
         strcpy(s->path, path);
         strcpy(s->prompt_column, prompt);
@@ -678,4 +686,19 @@ bool run_config_travels(const struct run_config *c)
     if (run_config_posted(c))
         return false;
     return strcmp(c->placement, "apart") == 0 || c->num_inferencer > c->num_trainers || (c->n_behind > 0 && c->num_inferencer > 1);
+}
+
+int eval_ks(int64_t n, int64_t k[EVAL_K_MAX])
+{
+    int n_k = 0;
+    for (int64_t i = 1; i <= n && n_k < EVAL_K_MAX - 1; i *= 2)
+        k[n_k++] = i;
+    if (n_k && k[n_k - 1] != n)
+        k[n_k++] = n;
+    return n_k;
+}
+
+bool eval_pass_name(char out[64], const char *set, int64_t k)
+{
+    return snprintf(out, 64, "%s/pass_at_%" PRId64, set, k) < 64;
 }

@@ -137,8 +137,9 @@ struct run_config {
     char serve_token_file[RUN_TEXT_MAX];
     int64_t serve_samples;    // 0: run_config_serve_samples chooses
     /* evaluation, saving, logging: intervals in optimizer steps */
-    int64_t eval_interval;    // <= 0: off
-    double eval_temperature;
+    int64_t eval_interval;                  // <= 0: off
+    double eval_temperature, eval_top_p;    // top_p 0: the run's
+    int64_t eval_max_new_tokens;            // 0: the run's
     bool eval_at_end, save_at_end;
     int64_t save_interval;       // 0: only at the end
     int64_t keep_checkpoints;    // complete ones kept; 0: all
@@ -258,11 +259,19 @@ int run_config_zero(const struct run_config *c);    // zero_stage as a number; -
 struct eval_set {
     char name[64];
     char path[RUN_TEXT_MAX];
-    double temperature;                                                          // 0: greedy
+    double temperature;    // 0: greedy
+    double top_p;
+    int64_t max_new_tokens;
     int64_t n;                                                                   // samples per prompt
     int64_t limit;                                                               // first so many rows; 0: all
     char prompt_column[64], answer_column[64], prompt_template[RUN_TEXT_MAX];    // its own, else the run's
 };
 #define EVAL_SET_MAX 16
+#define EVAL_ROW_MAX 64    // results of an evaluation: of each set, and of its pass@k
 /* The sets in the order they are named; returns how many, or -1 with err. */
 int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SET_MAX], struct error *err);
+#define EVAL_K_MAX 24    // values of k that are reported
+/* The values of k reported for n samples: 1, 2, 4 ... and n; returns how many (at most EVAL_K_MAX). */
+int eval_ks(int64_t n, int64_t k[EVAL_K_MAX]);
+/* The name of a set's pass@k, "SET/pass_at_4", in 64 bytes; false: it does not fit. */
+bool eval_pass_name(char out[64], const char *set, int64_t k);

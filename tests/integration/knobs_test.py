@@ -252,6 +252,16 @@ class Effects(RunCase):
         self.assertGreater(max(self.series(run, "train/kl", max(first - 3, 1), 3)), 0)
         self.assertFalse(max([v for v in self.series(run, "train/kl", first, 3) if not math.isnan(v)], default=0) > 0)
 
+    @proves("ref_update_steps", "ref_update_alpha")
+    def test_the_reference_moves_by_its_knobs(self):
+        run = self.start(learning_rate=1e-3, kl_coeff=0.1, ref_update_alpha=0.6)
+        run.wait_step(4)
+        first = self.change(run, ref_update_steps=1, ref_update_alpha=1)["ref_update_steps"]
+        self.assertGreater(min(self.series(run, "train/kl", max(first - 2, 2), 2)), 0)
+        self.assertEqual(max(self.series(run, "train/kl", first + 1, 3)), 0)    # the reference is the policy that sampled
+        first = self.change(run, ref_update_alpha=0.5)["ref_update_alpha"]
+        self.assertGreater(min(self.series(run, "train/kl", first + 1, 3)), 0)
+
     @proves("loss_variation", "filter_range", "filter_truncated_response")
     def test_what_is_in_the_loss_goes_by_its_knobs(self):
         run = self.start(max_new_tokens=40)
@@ -351,7 +361,7 @@ class Effects(RunCase):
 
     # ---- evaluation and saving
 
-    @proves("eval_interval", "eval_temperature", "eval_at_end", "save_at_end", "max_steps")
+    @proves("eval_interval", "eval_temperature", "eval_top_p", "eval_max_new_tokens", "eval_at_end", "save_at_end", "max_steps")
     def test_evaluations_and_the_end_go_by_their_knobs(self):
         run = self.start(eval_dataset=json.dumps({"small": {"path": self.task.path("train.jsonl"), "limit": 4, "n": 4}}), eval_at_end=True,
                          eval_interval=-1, eval_temperature=1)
@@ -360,19 +370,30 @@ class Effects(RunCase):
             with open(self.until(run, f"evaluation of step {step}", lambda: (lambda p: p if os.path.exists(p) else None)(
                     os.path.join(run.dir, f"eval/small_training_step_{step}.jsonl")))) as f:
                 rows = [json.loads(line) for line in f]
-            out = {}
+            out, lengths = {}, [r["response_length"] for r in rows]
             for r in rows:
                 out.setdefault(r["row"], set()).add(r["prediction"])
             self.assertEqual((len(rows), len(out)), (16, 4))
-            return out.values()
+            means = dict(self.query(run, f"select set_name, mean from eval where step={step}")) or self.until(
+                run, f"results of step {step}", lambda: dict(self.query(run, f"select set_name, mean from eval where step={step}")))
+            self.assertEqual(sorted(means), ["small", "small/pass_at_2", "small/pass_at_4"])
+            solved = {row: [r["ans_valid"] for r in rows if r["row"] == row] for row in out}
+            self.assertEqual(means["small/pass_at_4"], sum(map(any, solved.values())) / 4)
+            return out.values(), lengths
 
         self.assertEqual(self.query(run, "select * from eval"), [])
         self.change(run, eval_interval=3)
         step = -(-(run.step() + 1) // 3) * 3
-        self.assertGreater(max(map(len, answers(step))), 1)
+        different, lengths = answers(step)
+        self.assertGreater(max(map(len, different)), 1)
+        self.assertGreater(max(lengths), 3)
         self.change(run, eval_temperature=0)
         step = -(-(run.step() + 4) // 3) * 3    # one may be under way
-        self.assertEqual(max(map(len, answers(step))), 1)    # greedy: all answers to a prompt are the same
+        self.assertEqual(max(map(len, answers(step)[0])), 1)    # greedy: all answers to a prompt are the same
+        self.change(run, eval_temperature=1, eval_top_p=1e-6, eval_max_new_tokens=3)
+        step = -(-(run.step() + 4) // 3) * 3
+        different, lengths = answers(step)
+        self.assertEqual((max(map(len, different)), max(lengths)), (1, 3))    # as good as greedy
         self.assertTrue(all(s % 3 == 0 for s, in self.query(run, "select step from eval")))
         self.ok(run, "pause", "--depth", "step")
         last = run.step() + (2 if (run.step() + 2) % 3 else 1)    # no step of the interval

@@ -69,7 +69,7 @@ void evals_put(struct evals *e, const char *set, int64_t step, int64_t n, double
     int i = 0;
     while (i < e->n && strcmp(e->row[i].set, set) != 0)
         i++;
-    if (i == EVAL_SET_MAX)
+    if (i == EVAL_ROW_MAX)
         return;
     e->n = MAX(e->n, i + 1);
     e->row[i] = (struct eval_row){ .step = step, .n = n, .mean = mean };

@@ -16,7 +16,7 @@ struct eval_row {
 };
 struct evals {
     int64_t wanted, running;              // optimizer step; -1: none
-    struct eval_row row[EVAL_SET_MAX];    // (n) the last of each set
+    struct eval_row row[EVAL_ROW_MAX];    // (n) the last of each set, and of its pass@k as SET/pass_at_K
     int n;
 };
 void evals_init(struct evals *e);
@@ -32,7 +32,7 @@ void evals_interrupted(struct evals *e);    // the evaluating worker died or gav
 void evals_forgo(struct evals *e);          // none is wanted any more
 bool evals_idle(const struct evals *e);     // none is wanted, none under way
 
-/* The last result of a set; beyond EVAL_SET_MAX sets it is not remembered. */
+/* The last result of a set; beyond EVAL_ROW_MAX results it is not remembered. */
 void evals_put(struct evals *e, const char *set, int64_t step, int64_t n, double mean);
 bool evals_any(const struct evals *e);                                    // has anything ever been evaluated?
 bool evals_have(const struct evals *e, const char *set, int64_t step);    // is the last result of this set of this step?

@@ -60,8 +60,8 @@ struct once {
     /* the evaluation being collected: all sets of one step are one row */
     int64_t eval_step;
     int n_eval;
-    char name[EVAL_SET_MAX][96];
-    struct journal_metric eval[EVAL_SET_MAX];
+    char name[EVAL_ROW_MAX][96];
+    struct journal_metric eval[EVAL_ROW_MAX];
 };
 
 static bool step_once(void *arg, const struct journal_step *row)
@@ -117,7 +117,7 @@ static bool eval_once(void *arg, const struct journal_eval *e)
         return true;
     if (o->n_eval > 0 && e->step != o->eval_step && !eval_flush(o))
         return false;
-    if (o->n_eval == EVAL_SET_MAX)
+    if (o->n_eval == EVAL_ROW_MAX)
         return true;
     o->eval_step = e->step;
     snprintf(o->name[o->n_eval], sizeof o->name[0], "eval/%s", e->set);

@@ -180,6 +180,17 @@ static bool columns_of_eval(void *arg, const struct journal_eval *e)
     return true;
 }
 
+static void columns_of_set(struct columns *c, const struct eval_set *set)
+{
+    int64_t k[EVAL_K_MAX];
+    char name[64];
+    int n = eval_ks(set->n, k);
+    columns_of_eval(c, &(struct journal_eval){ .set = set->name });
+    for (int i = 0; i < n; i++)
+        if (k[i] > 1 && eval_pass_name(name, set->name, k[i]))
+            columns_of_eval(c, &(struct journal_eval){ .set = name });
+}
+
 /* The run's evaluation sets, which may not have been evaluated yet; a folder without run.yaml has none. */
 static void columns_of_sets(struct columns *c, const char *run_dir)
 {
@@ -193,7 +204,7 @@ static void columns_of_sets(struct columns *c, const char *run_dir)
     if (path_join(path, sizeof path, run_dir, "run.yaml") && path_exists(path) && run_config_read(config, path, &none)) {
         int n = run_config_eval_sets(config, set, &none);
         for (int i = 0; i < n; i++)
-            columns_of_eval(c, &(struct journal_eval){ .set = set[i].name });
+            columns_of_set(c, &set[i]);
     }
     free(config);
 }

@@ -88,6 +88,7 @@ struct engine {
     struct ranks *ranks;            // the step that they share; NULL likewise
     int64_t step, version, made;    // of the weights; made: the incarnation that made version
     int64_t round;
+    int64_t n_evaluation;       // sets whose evaluation has begun (evaluation.c)
     struct task *items_task;    // the last one, for its report
     struct sampler_work work;
     struct sampler_mark mark;

@@ -1,5 +1,6 @@
 #include "workers/worker/evaluation.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ struct evaluation {
     int64_t n_out;             // groups submitted and not tallied
     struct buf lines;          // records
     const char *run;           // id
+    int64_t serial;            // of it among all sets that this process has begun to evaluate
 };
 
 /* ---- scores ---- */
@@ -66,7 +68,7 @@ static void group_tally(struct evaluation *x, const struct report *r)
     x->n_out--;
 }
 
-/* Take the groups that have come back scored. wait: wait until one has. */
+/* Take the groups of this set that have come back scored. wait: wait until some group has. */
 static bool scores_collect(struct engine *e, struct evaluation *x, bool wait, struct error *err)
 {
     struct timespec end = clock_after(EVAL_WAIT_MS);
@@ -82,9 +84,11 @@ static bool scores_collect(struct engine *e, struct evaluation *x, bool wait, st
     while (list) {
         struct report *r = list;
         list = r->next;
-        group_tally(x, r);
+        if (r->evaluation == x->serial) {    // else it was at the scorer when an earlier evaluation failed
+            group_tally(x, r);
+            engine_progress(e, 1);
+        }
         report_free(r);
-        engine_progress(e, 1);
     }
     return true;
 }
@@ -117,6 +121,8 @@ static bool evaluation_open(struct engine *e, const struct task *t, struct evalu
     if (x->set.limit > 0)
         x->n_prompt = MIN(x->n_prompt, x->set.limit);
     sampling_make(e, &t->config, x->set.temperature, &x->sampling);
+    x->sampling.top_p = (float)x->set.top_p;
+    x->sampling.max_new_tok = x->set.max_new_tokens;
     return eval_tally_init(&x->tally, x->n_prompt, x->set.n, err);
 }
 
@@ -157,6 +163,7 @@ static bool groups_send(struct engine *e, struct evaluation *x, struct error *er
         if (!r)
             return false;
         r->eval = true;
+        r->evaluation = x->serial;
         r->out = calloc((size_t)g->n_sample, sizeof *r->out);
         if (!r->out) {
             report_free(r);
@@ -207,6 +214,24 @@ failed:
     log_warn("an evaluation's records are not kept: %s", err.text);
 }
 
+/* Its results: correct answers over scored samples, and with several samples per prompt pass@k for 2, 4, ... and all of them. most: how
+ * many results there may be by then. */
+static void results_put(struct report *r, const struct evaluation *x, int most)
+{
+    int64_t k[EVAL_K_MAX];
+    int n = eval_ks(x->set.n, k);
+    snprintf(r->evals[r->n_eval].set, sizeof r->evals[0].set, "%s", x->set.name);
+    r->evals[r->n_eval].n = x->n_prompt;
+    r->evals[r->n_eval++].mean = eval_mean(&x->tally);
+    for (int i = 0; i < n && r->n_eval < most; i++) {
+        double mean = eval_pass_at(&x->tally, k[i]);
+        if (k[i] == 1 || isnan(mean) || !eval_pass_name(r->evals[r->n_eval].set, x->set.name, k[i]))
+            continue;
+        r->evals[r->n_eval].n = x->n_prompt;
+        r->evals[r->n_eval++].mean = mean;
+    }
+}
+
 bool evaluation_run(struct engine *e, struct task *t, struct report *r, struct error *err)
 {
     struct eval_set set[EVAL_SET_MAX];
@@ -214,12 +239,10 @@ bool evaluation_run(struct engine *e, struct task *t, struct report *r, struct e
     if (n < 0)
         return false;
     for (int i = 0; i < n; i++) {
-        struct evaluation x = { .set = set[i], .first_item = EVAL_ITEM_BASE * (i + 1), .run = e->run_id };
+        struct evaluation x = { .set = set[i], .first_item = EVAL_ITEM_BASE * (i + 1), .run = e->run_id, .serial = ++e->n_evaluation };
         bool ok = set_evaluate(e, t, &x, err);
         if (ok) {
-            snprintf(r->evals[r->n_eval].set, sizeof r->evals[0].set, "%s", set[i].name);
-            r->evals[r->n_eval].n = x.n_prompt;
-            r->evals[r->n_eval++].mean = eval_mean(&x.tally);
+            results_put(r, &x, EVAL_ROW_MAX - (n - 1 - i));    // there is room for each later set's mean
             records_write(e, t, &x);
         }
         evaluation_close(&x);

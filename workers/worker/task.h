@@ -52,6 +52,7 @@ struct report {
     char **last;                  // (group->n_sample) what the reward judges: the model's last turn; borrowed from text where
                                   // that is all of it
     bool eval;                    // goes back to the engine when scored (engine_scored)
+    int64_t evaluation;           // of eval: which (evaluation.c)
     struct reward_output *out;    // of eval: (group->n_sample) the scorer's answers; owned
     /* REPORT_TURN: goes back to the engine when answered (engine_answered) */
     struct turn_job *turn;    // owned
@@ -72,7 +73,7 @@ struct report {
         char set[64];
         int64_t n;
         double mean;
-    } evals[EVAL_SET_MAX];
+    } evals[EVAL_ROW_MAX];
 };
 /* A report that t has succeeded, with t's numbers and no metric. Returns it for report_free. Aborts when out of memory,
  * since the run would wait forever for a task that is not reported. */

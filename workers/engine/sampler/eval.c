@@ -86,16 +86,6 @@ double eval_pass_at(const struct eval_tally *t, int64_t k)
     return n ? sum / (double)n : NAN;
 }
 
-int eval_ks(int64_t n, int64_t k[EVAL_K_MAX])
-{
-    int n_k = 0;
-    for (int64_t i = 1; i <= n && n_k < EVAL_K_MAX - 1; i *= 2)
-        k[n_k++] = i;
-    if (n_k && k[n_k - 1] != n)
-        k[n_k++] = n;
-    return n_k;
-}
-
 static json_t *json_number(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();

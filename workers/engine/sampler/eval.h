@@ -9,9 +9,8 @@
 #include <jansson.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
+#include "protocol/run/run_config.h"
 #include "workers/engine/reward/reward.h"
-
-#define EVAL_K_MAX 24    // values of k that are reported
 
 /* Counts of one set. A sample that the verifier left out counts in n_left_out and nowhere else. */
 struct eval_tally {
@@ -45,8 +44,6 @@ double eval_reward_mean(const struct eval_tally *t);    // NAN when none was sco
 double eval_pass_at(const struct eval_tally *t, int64_t k);
 /* pass@k of one prompt with n samples, c of them right; 0 < k <= n. */
 double pass_at_k(int64_t n, int64_t c, int64_t k);
-/* The values of k reported for n samples: 1, 2, 4 ... and n; returns how many (at most EVAL_K_MAX). */
-int eval_ks(int64_t n, int64_t k[EVAL_K_MAX]);
 /* {"n","mean","pass_at":{"1":...},"n_sample","n_scored","n_correct","n_left_out","n_truncated","format","reward","tokens"};
  * unknown values are null. n counts prompts. Returns a new reference; NULL: out of memory. */
 json_t *eval_tally_json(const struct eval_tally *t);
