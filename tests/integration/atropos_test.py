@@ -367,8 +367,9 @@ class Environment:
     group n is n, by which the run's journal knows it; the later a sample, the better its score, and the more often it says GOOD."""
     PROMPT, GOOD, BAD = [5, 6, 7], 11, 12
 
-    def __init__(self, port):
-        self.port, self.n, self.acknowledged, self.refused, self.stop = port, 0, [], [], False
+    def __init__(self, port, most_waiting=None):
+        """most_waiting: post only while fewer groups wait, so that they are of the weights of the time."""
+        self.port, self.n, self.acknowledged, self.refused, self.stop, self.most_waiting = port, 0, [], [], False, most_waiting
         self.thread = threading.Thread(target=self.work)
         self.thread.start()
 
@@ -389,6 +390,9 @@ class Environment:
         while not self.stop:
             number = self.n + 1
             try:
+                if self.most_waiting and self.ask("GET", "/status")[1]["queue_size"] >= self.most_waiting:
+                    time.sleep(0.002)
+                    continue
                 status, answer = self.ask("POST", "/scored_data", self.group(number))
             except (OSError, http.client.HTTPException):    # the door is being restarted; whether it took the group is not known
                 time.sleep(0.05)
@@ -412,10 +416,10 @@ RETURNED, TRAINED = 1, 4    # fates of items in the journal (protocol/run/journa
 class Runs(run_tools.RunCase):
     """What runs that train on posted groups have in common."""
 
-    def begin(self, *extra, **settings):
+    def begin(self, *extra, most_waiting=None, **settings):
         port = free_port()
         run = self.start(*extra, environments={"listen": f"127.0.0.1:{port}"}, num_inferencer=1, max_staleness=64, **settings)
-        env = Environment(port)
+        env = Environment(port, most_waiting)
         self.addCleanup(env.close)
         return run, env
 
@@ -461,6 +465,28 @@ class InARun(Runs):
         good, bad = self.logprobs(self.task.path("model"))
         good_after, bad_after = self.logprobs(os.path.join(run.dir, "checkpoints/step-000024"))
         self.assertGreater(good_after - bad_after, good - bad + 1)    # it has learned what was rewarded
+
+    def test_a_rollback_trains_again_on_the_groups_that_were_posted(self):
+        """They cannot be posted again, and are acknowledged. With the same settings the steps are made again to the byte."""
+        run, env = self.begin("--max-steps", "16", save_interval=4, most_waiting=2)
+        run.wait_step(9)
+        self.ok(run, "pause", "step")
+        before = run.step()
+        first = run.ledger()
+        trained = {i: step for i, _, fate, step, _ in first if fate == TRAINED}
+        weights = run.weights(8)
+        self.assertIn("back at step 4", self.ok(run, "rollback", "4"))
+        os.kill(run.processes()["environments"], signal.SIGKILL)
+        os.kill(run.processes()["controller"], signal.SIGKILL)
+        self.ok(run, "resume")
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        env.close()
+        self.assertEqual(run.step(), 16)
+        self.assertEqual({i: step for i, _, fate, step, _ in run.ledger() if fate == TRAINED and step <= before}, trained)
+        self.assertEqual(run.weights(8), weights)
+        came, left = self.items(run), self.left(run)
+        self.assertEqual(len(came), len(set(came)), "a group came twice")
+        self.assertEqual(set(env.acknowledged) - set(came) - set(left), set(), "acknowledged groups are lost")
 
     def test_only_what_the_run_can_train_on_is_taken(self):
         run, env = self.begin()

@@ -610,7 +610,8 @@ static bool item_rewind(struct ledger *l, struct ledger_item *i, int64_t step)
         i->fate = LEDGER_RETURNED;
     if (i->fate == LEDGER_RETURNED && i->batch >= l->state.n_batch)
         i->batch = -1;
-    if (i->fate == LEDGER_RETURNED && (i->lost || (l->rules.free && i->version > step)))
+    bool undone = l->rules.free && !l->rules.posted && i->version > step;    // sampled with weights that are made again
+    if (i->fate == LEDGER_RETURNED && (i->lost || undone))
         item_reissue(l, i);
     return was.fate != i->fate || was.batch != i->batch;
 }

@@ -35,6 +35,7 @@ struct ledger_rules {
     int64_t n_behind;    // rollout steps, at most LEDGER_BEHIND_MAX
     bool free;           // free-running; then n_behind is not looked at
     int64_t max_age;     // free: optimizer steps
+    bool posted;         // free: groups come from outside, and a group that came cannot be had again
 };
 enum ledger_fate {
     LEDGER_ISSUED,

@@ -114,7 +114,8 @@ static struct ledger *ledger_load(struct controller *c, int64_t n_row, bool all,
                                   .shuffle = c->config.shuffle,
                                   .n_behind = c->config.n_behind,
                                   .free = c->config.free_running,
-                                  .max_age = c->config.max_staleness };
+                                  .max_age = c->config.max_staleness,
+                                  .posted = run_config_posted(&c->config) };
     struct ledger *l = r->ledger = ledger_new(&rules, r->err);
     if (!l)
         return NULL;
