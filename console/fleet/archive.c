@@ -355,10 +355,12 @@ static struct archive_prompt *prompt_of(struct archive *a, int64_t row)
     return &a->prompt[a->n_prompt++];
 }
 
-static int prompt_compare(const void *x, const void *y)
+/* Hardest first, without a score last. */
+static int prompt_compare(const void *left, const void *right)
 {
-    const struct archive_prompt *a = x, *b = y;
-    return (a->row > b->row) - (a->row < b->row);
+    const struct archive_prompt *a = left, *b = right;
+    double x = a->n_scored ? a->solved / (double)a->n_scored : 2, y = b->n_scored ? b->solved / (double)b->n_scored : 2;
+    return x != y ? (x > y) - (x < y) : (a->row > b->row) - (a->row < b->row);
 }
 
 static void prompts_make(struct archive *a)

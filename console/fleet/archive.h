@@ -58,5 +58,5 @@ void archive_tried(const struct archive *a, int64_t *tried, int64_t *all);
 /* Have an item's group read; archive_shown returns it when it is there. -1: the newest that passes. */
 void archive_want(struct archive *a, int64_t item);
 const struct rollout_view *archive_shown(const struct archive *a);    // NULL: not read yet
-/* The prompts that have groups, or are in quarantine, in the order of the data; and how many groups their counts are still without. */
+/* The prompts that have groups, or are in quarantine, the hardest first; and how many groups their counts are still without. */
 const struct archive_prompt *archive_prompts(const struct archive *a, int64_t *n, int64_t *uncounted);

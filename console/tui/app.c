@@ -17,9 +17,9 @@
 #define DIALOG_TEXT_W 56    // columns of a dialog's text
 
 static const struct pane_type *const pane_types[N_PANE] = {
-    [PANE_OVERVIEW] = &pane_overview, [PANE_WORKERS] = &pane_workers, [PANE_ROLLOUTS] = &pane_rollouts,
-    [PANE_KNOBS] = &pane_knobs,       [PANE_LOG] = &pane_log,         [PANE_EVENTS] = &pane_events,
-    [PANE_SAVED] = &pane_saved,       [PANE_ALARMS] = &pane_alarms,   [PANE_METRICS] = &pane_metrics,
+    [PANE_OVERVIEW] = &pane_overview, [PANE_WORKERS] = &pane_workers, [PANE_ROLLOUTS] = &pane_rollouts, [PANE_KNOBS] = &pane_knobs,
+    [PANE_LOG] = &pane_log,           [PANE_EVENTS] = &pane_events,   [PANE_SAVED] = &pane_saved,       [PANE_ALARMS] = &pane_alarms,
+    [PANE_METRICS] = &pane_metrics,   [PANE_DATA] = &pane_data,       [PANE_DEVICES] = &pane_devices,
 };
 
 const char *pane_name(enum pane_id id)
@@ -489,7 +489,9 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
     case REQ_PANE_6:
     case REQ_PANE_7:
     case REQ_PANE_8:
-    case REQ_PANE_9: app_show(a, (enum pane_id)(req - REQ_PANE_1)); break;
+    case REQ_PANE_9:
+    case REQ_PANE_10:
+    case REQ_PANE_11: app_show(a, (enum pane_id)(req - REQ_PANE_1)); break;
     case REQ_PANE_NEXT:
     case REQ_PANE_PREV: app_show(a, (enum pane_id)((a->shown + (req == REQ_PANE_NEXT ? 1 : N_PANE - 1)) % N_PANE)); break;
     case REQ_UP: list_move(a, -1); break;
@@ -617,6 +619,8 @@ void app_news(struct app *a, int64_t now_ns)
 void app_archive_wants(const struct app *a)
 {
     rollouts_want(a);
+    if (a->shown == PANE_DATA)
+        archive_want(a->archive, data_wants(a));
 }
 
 void app_draw(const struct app *a, struct cells *c, int64_t now_ns, double wall_s)

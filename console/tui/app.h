@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "console/fleet/archive.h"
+#include "console/fleet/device_log.h"
 #include "console/fleet/feed.h"
 #include "console/fleet/model.h"
 #include "console/tui/cells.h"
@@ -54,10 +55,11 @@ struct dialog {    // asks for confirmation; title "" : none is open
     } choice[DIALOG_CHOICES];
 };
 struct app {
-    struct model *model;        // borrowed
-    struct feed *feed;          // borrowed; NULL: commands are refused (tests)
-    struct archive *archive;    // borrowed; NULL: the run has no folder
-    struct compare compare;     // another run in the charts
+    struct model *model;           // borrowed
+    struct feed *feed;             // borrowed; NULL: commands are refused (tests)
+    struct archive *archive;       // borrowed; NULL: the run has no folder
+    struct device_log *devices;    // borrowed; NULL as archive
+    struct compare compare;        // another run in the charts
     int w, h;
     struct pane *pane[N_PANE];    // owned
     enum pane_id shown;
@@ -107,6 +109,9 @@ int metrics_chosen(const struct app *a, struct save_column *column, int max, int
 /* Before the archive is pumped: what the panes want from it. */
 void app_archive_wants(const struct app *a);
 void rollouts_want(const struct app *a);    // of the rollouts pane
+int64_t data_wants(const struct app *a);    // of the data pane: an item to read
+/* Ask before a prompt goes into quarantine. on_line: of the data's file; -1: it is not known, which is said. prompt: its text, or "". */
+void quarantine_ask(struct app *a, int64_t on_line, const char *prompt, int64_t now_ns);
 
 /* Ask before going back to a checkpoint, saying what that undoes. */
 void rollback_ask(struct app *a, const struct saved_view *to);

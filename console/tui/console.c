@@ -21,8 +21,9 @@
 struct loop {
     struct feed *feed, *with_feed;    // with_feed NULL: no other run
     struct model *model, *with_model;
-    struct archive *archive;    // owned; NULL: the run has no folder
-    bool archive_busy;          // it has more to do at once
+    struct archive *archive;       // owned; NULL: the run has no folder
+    struct device_log *devices;    // the same
+    bool archive_busy;             // one of them has more to do at once
     struct app app;
     struct screen screen;
     uint64_t drawn_version;
@@ -154,11 +155,11 @@ static void tick(struct loop *l, int64_t now_ns)
         l->dirty = true;
 }
 
-/* The archive works only for the panes that show it. */
+/* What is read from the run's folder is read only for the panes that show it. */
 static void archive_work(struct loop *l, int64_t now_ns)
 {
-    int64_t n_count = l->app.shown == PANE_ROLLOUTS ? 500 : 0;
-    l->archive_busy = false;
+    int64_t n_count = l->app.shown == PANE_ROLLOUTS ? 500 : l->app.shown == PANE_DATA ? ARCHIVE_GROUPS : 0;
+    l->archive_busy = l->devices && l->app.shown == PANE_DEVICES && device_log_pump(l->devices, l->model, ARCHIVE_NS, now_ns);
     if (!l->archive || n_count == 0)
         return;
     app_archive_wants(&l->app);
@@ -247,7 +248,9 @@ bool console_run(struct feed *feed, struct model *m, const struct console_option
     bool ok = app_init(&l.app, m, feed, 80, 24, err);
     if (ok) {
         l.archive = options->run_dir ? archive_new(options->run_dir) : NULL;    // NULL: what was heard of must do
+        l.devices = options->run_dir ? device_log_new(options->run_dir) : NULL;
         l.app.archive = l.archive;
+        l.app.devices = l.devices;
         l.app.glyphs = l.screen.glyphs;
         l.app.mouse = options->terminal.mouse;
         l.app.compare.model = options->with_model;
@@ -258,6 +261,7 @@ bool console_run(struct feed *feed, struct model *m, const struct console_option
         ok = loop_run(&l, err);
         app_release(&l.app);
         archive_free(l.archive);
+        device_log_free(l.devices);
     }
     screen_close(&l.screen);
     return ok;

@@ -2,7 +2,8 @@
 #include "console/tui/keys.h"
 #include "protocol/base/macros.h"
 
-#define CHARTS (ON(PANE_OVERVIEW) | ON(PANE_METRICS))    // panes with charts of metrics
+#define CURVES (ON(PANE_METRICS) | ON(PANE_DEVICES))    // panes with charts that can be scaled and smoothed
+#define CHARTS (ON(PANE_OVERVIEW) | CURVES)
 
 // clang-format off
 const struct key_row key_table[] = {
@@ -22,6 +23,8 @@ const struct key_row key_table[] = {
     { REQ_PANE_7,     { '7' },                              ON_ALL, "7", NULL, 0, "everywhere", "checkpoints: what is kept, and going back" },
     { REQ_PANE_8,     { '8' },                              ON_ALL, "8", NULL, 0, "everywhere", "alarms: what the run is watched for" },
     { REQ_PANE_9,     { '9' },                              ON_ALL, "9", NULL, 0, "everywhere", "metrics: all of them, and charts with several" },
+    { REQ_PANE_10,    { 'D' },                              ON_ALL, "D", NULL, 0, "everywhere", "data: prompts by pass rate" },
+    { REQ_PANE_11,    { 'V' },                              ON_ALL, "V", NULL, 0, "everywhere", "devices: hosts and GPUs since the run began" },
     { REQ_DOCTOR,     { 'd' },                              ON_ALL, "d", NULL, 0, "everywhere", "what bounds or breaks the run, in full, and the setting to look at" },
     { REQ_FREEZE,     { ' ' },                              ON_ALL, "Space", NULL, 0, "everywhere", "freeze the screen; training continues" },
     { REQ_MOUSE,      { 'm' },                              ON_ALL, "m", NULL, 0, "everywhere", "mouse on or off (off: the terminal selects text)" },
@@ -45,15 +48,15 @@ const struct key_row key_table[] = {
     { REQ_TOP,        { 'g', KEY_TO_HOME },                 ON_ALL, "g Home", NULL, 0, "moving", "first" },
     { REQ_BOTTOM,     { 'G', KEY_TO_END },                  ON_ALL, "G End", NULL, 0, "moving", "last" },
     { REQ_EDIT,       { KEY_RETURN, '\n', 'e' },            ON(PANE_KNOBS), "Enter", "change", 1, "panes", "knobs: change the value" },
-    { REQ_ENTER,      { KEY_RETURN, '\n' },                 ON(PANE_OVERVIEW) | ON(PANE_ROLLOUTS) | ON(PANE_METRICS) | ON(PANE_WORKERS), "Enter", "open", 5, "panes", "overview, metrics: the chart in full; rollouts: the text in full; fleet: the node's processes" },
+    { REQ_ENTER,      { KEY_RETURN, '\n' },                 ON(PANE_ROLLOUTS) | ON(PANE_DATA) | CHARTS | ON(PANE_WORKERS), "Enter", "open", 5, "panes", "charts and rollouts: in full; data: the prompt's groups; fleet: the node's processes" },
     { REQ_ZOOM_IN,    { '+', '=' },                         CHARTS, "+ -", "zoom", 10, "panes", "charts: fewer steps" },
     { REQ_ZOOM_OUT,   { '-' },                              CHARTS, "-", NULL, 0, "panes", "charts: more steps" },
     { REQ_ZOOM_RESET, { '0' },                              CHARTS, "0", NULL, 0, "panes", "charts: the whole run, live" },
-    { REQ_PAN_BACK,   { '[' },                              ON(PANE_METRICS), "[ ]", "pan", 16, "panes", "metrics: half a chart earlier" },
-    { REQ_PAN_ON,     { ']' },                              ON(PANE_METRICS), "]", NULL, 0, "panes", "metrics: half a chart later" },
+    { REQ_PAN_BACK,   { '[' },                              CURVES, "[ ]", "pan", 16, "panes", "charts: half a chart earlier" },
+    { REQ_PAN_ON,     { ']' },                              CURVES, "]", NULL, 0, "panes", "charts: half a chart later" },
     { REQ_OVERLAY,    { 'o' },                              ON(PANE_METRICS), "o", "mark", 6, "panes", "metrics: keep this one in the chart while others are chosen, or no longer" },
-    { REQ_LOG,        { 'y' },                              ON(PANE_METRICS), "y", "log", 14, "panes", "metrics: logarithmic or linear scale" },
-    { REQ_SMOOTH,     { 's' },                              ON(PANE_METRICS), "s", "smooth", 15, "panes", "metrics: the line is a mean of more steps; after 250 the usual one again" },
+    { REQ_LOG,        { 'y' },                              CURVES, "y", "log", 14, "panes", "charts: logarithmic or linear scale" },
+    { REQ_SMOOTH,     { 's' },                              CURVES, "s", "smooth", 15, "panes", "charts: the line is a mean of more steps; after 250 the usual one again" },
     { REQ_ALIGN,      { 'w' },                              CHARTS, "w", NULL, 0, "panes", "charts: show the other run (--with) by its steps, or by time" },
     { REQ_ALL_KNOBS,  { 'a' },                              ON(PANE_KNOBS), "a", "all", 2, "panes", "knobs: those that can change now, or all settings" },
     { REQ_FILTER,     { '/' },                              ON_ALL, "/", "filter", 12, "everywhere", "show only what contains this text (!text: what does not); overview: metrics" },
@@ -63,6 +66,7 @@ const struct key_row key_table[] = {
     { REQ_MATCH_PREV, { 'N' },                              ON(PANE_METRICS), "N", NULL, 0, "panes", "metrics: the change before" },
     { REQ_TOKENS,     { 't' },                              ON(PANE_ROLLOUTS), "t", "tokens", 14, "panes", "rollouts: tokens by log-prob, then by the weights that drew them" },
     { REQ_BESIDE,     { 'v' },                              ON(PANE_ROLLOUTS), "v", "side by side", 15, "panes", "rollouts: the group's samples side by side" },
+    { REQ_CLASS,      { 'v' },                              ON(PANE_DATA), "v", "class", 6, "panes", "data: all, never, sometimes, always solved, filtered, quarantined" },
     { REQ_FOLLOW,     { 'f' },                              ON(PANE_LOG) | ON(PANE_ROLLOUTS), "f", "follow", 11, "panes", "log and rollouts: stay at the newest" },
     { REQ_LEVEL,      { 'L' },                              ON(PANE_LOG), "L", "level", 14, "panes", "log: all, info, warnings, errors" },
     { REQ_FLEET,      { 'f' },                              ON(PANE_WORKERS), "f", "fleet", 11, "panes", "workers: all nodes at a glance, or the processes" },
@@ -72,7 +76,7 @@ const struct key_row key_table[] = {
     { REQ_ROLLBACK,   { 'b' },                              ON(PANE_SAVED), "b", "go back", 15, "panes", "checkpoints: go back to this one (asks first)" },
     { REQ_PIN,        { 'P' },                              ON(PANE_SAVED), "P", "pin", 16, "panes", "checkpoints: keep this one, or no longer" },
     { REQ_MUTE,       { 'M' },                              ON(PANE_ALARMS), "M", "mute", 16, "panes", "alarms: do not look at this one, or look again" },
-    { REQ_QUARANTINE, { 'x' },                              ON(PANE_ROLLOUTS), "x", NULL, 0, "panes", "rollouts: stop issuing this prompt (asks first)" },
+    { REQ_QUARANTINE, { 'x' },                              ON(PANE_ROLLOUTS) | ON(PANE_DATA), "x", "quarantine", 17, "panes", "rollouts and data: stop issuing this prompt (asks first)" },
 };
 // clang-format on
 const int n_key_rows = ARRAY_SIZE(key_table);

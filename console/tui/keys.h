@@ -44,6 +44,8 @@ enum pane_id {
     PANE_SAVED,
     PANE_ALARMS,
     PANE_METRICS,
+    PANE_DATA,
+    PANE_DEVICES,
     N_PANE,
 };
 #define ON(pane) (1u << (pane))
@@ -67,6 +69,8 @@ enum request {
     REQ_PANE_7,
     REQ_PANE_8,
     REQ_PANE_9,
+    REQ_PANE_10,
+    REQ_PANE_11,
     REQ_PANE_NEXT,
     REQ_PANE_PREV,
     REQ_UP,
@@ -104,6 +108,7 @@ enum request {
     REQ_OVERLAY,
     REQ_TOKENS,
     REQ_BESIDE,
+    REQ_CLASS,
     REQ_ALL_KNOBS,
     REQ_FOLLOW,
     REQ_FLEET,

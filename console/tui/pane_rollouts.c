@@ -525,16 +525,16 @@ static void token_go(struct rollouts *o, const struct app *a, const struct rollo
     token_follow(o, a, g);
 }
 
-static void quarantine_ask(struct app *a, const struct rollout_view *g, int64_t now_ns)
+void quarantine_ask(struct app *a, int64_t on_line, const char *prompt, int64_t now_ns)
 {
     char line[160], command[INPUT_MAX];
-    if (g->line < 0) {
+    if (on_line < 0) {
         app_flash(a, ROLE_WARN, now_ns, "it is not known which line of the dataset this prompt is");
         return;
     }
-    snprintf(line, sizeof(line), "Line %" PRId64 " of the dataset is not issued any more in this run:", g->line);
-    snprintf(command, sizeof(command), "quarantine %" PRId64, g->line);
-    app_confirm(a, true, "Quarantine this prompt?", line, g->prompt, command);
+    snprintf(line, sizeof(line), "Line %" PRId64 " of the dataset is not issued any more in this run:", on_line);
+    snprintf(command, sizeof(command), "quarantine %" PRId64, on_line);
+    app_confirm(a, true, "Quarantine this prompt?", line, prompt, command);
 }
 
 /* What concerns the text of the group; false: none of that. */
@@ -562,7 +562,7 @@ static bool text_act(struct rollouts *o, struct app *a, enum request req, const 
         o->top = 0;
         o->group = row_number(o, a, selected_row(o, a));
         return true;
-    case REQ_QUARANTINE: quarantine_ask(a, g, now_ns); return true;
+    case REQ_QUARANTINE: quarantine_ask(a, g->line, g->prompt, now_ns); return true;
     default: return false;
     }
 }

@@ -62,6 +62,32 @@ static void every_size_shows_a_screen_and_resizing_follows(UNUSED void **state)
     quit(&p);
 }
 
+static void every_pane_fits_a_terminal_of_every_size(UNUSED void **state)
+{
+    static const int sizes[][2] = { { 40, 10 }, { 60, 15 }, { 80, 24 }, { 120, 36 }, { 200, 60 } };
+    static const struct {
+        char key;
+        const char *name, *shows;
+    } panes[] = {
+        { '2', "Workers", "worker cpu" }, { '3', "Rollouts", "samples" },  { '9', "Metrics", "entropy" },
+        { 'D', "Data", "no folder" },     { 'V', "Devices", "no folder" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        struct pty p;
+        simulate_start(&p, sizes[i][0], sizes[i][1], NULL, NULL, NULL);
+        must_show(&p, "? help");
+        for (size_t k = 0; k < ARRAY_SIZE(panes); k++) {
+            pty_send(&p, &panes[k].key, 1);
+            must_show(&p, panes[k].name);
+            if (panes[k].key == '9')
+                pty_send(&p, "/entropy\r", 9);
+            must_show(&p, panes[k].shows);
+            must_show(&p, "? help");    // the row of keys is whole
+        }
+        quit(&p);
+    }
+}
+
 /* Which kinds of colour the screen uses; libvterm gives 256 colours as RGB, so it is asked for the bytes instead. */
 static void colours_drawn(const char *const *env, const char *option, const char *value, bool *has_8, bool *has_256)
 {
@@ -157,7 +183,7 @@ static bool wait_recoloured(struct pty *p, VTermColor before)
 static void keys_reach_panes_prompts_and_dialogs(UNUSED void **state)
 {
     struct pty p;
-    simulate_start(&p, 100, 30, NULL, NULL, NULL);
+    simulate_start(&p, 140, 30, NULL, NULL, NULL);    // all tabs have their names
     must_show(&p, "? help");
     // clang-format off
     static const struct { const char *keys, *shows; } story[] = {
@@ -410,6 +436,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_size_shows_a_screen_and_resizing_follows),
+        cmocka_unit_test(every_pane_fits_a_terminal_of_every_size),
         cmocka_unit_test(colours_are_those_the_terminal_has_and_the_user_wants),
         cmocka_unit_test(without_utf8_everything_is_ascii),
         cmocka_unit_test(keys_reach_panes_prompts_and_dialogs),

@@ -194,15 +194,15 @@ static void prompts_are_counted_over_all_their_groups(UNUSED void **state)
     const struct archive_prompt *p = archive_prompts(k.archive, &n, &uncounted);
     assert_int_equal(uncounted, 0);
     assert_int_equal(n, 3);
-    assert_true(p[0].row == 2 && p[0].n_group == 1 && p[0].n_filtered == 1 && p[0].solved == 2 && p[0].last == 1);
-    assert_true(p[1].row == 5 && p[1].n_group == 2 && p[1].n_sample == 6 && p[1].n_scored == 5 && p[1].solved == 2);
-    assert_true(p[1].first == 0 && fabs(p[1].last - 2.0 / 3) < 1e-6);    // the rate as float
+    assert_true(p[0].row == 5 && p[0].n_group == 2 && p[0].n_sample == 6 && p[0].n_scored == 5 && p[0].solved == 2);    // hardest first
+    assert_true(p[0].first == 0 && fabs(p[0].last - 2.0 / 3) < 1e-6);                                                   // the rate as float
+    assert_true(p[1].row == 2 && p[1].n_group == 1 && p[1].n_filtered == 1 && p[1].solved == 2 && p[1].last == 1);
     assert_true(p[2].row == 9 && p[2].quarantined && p[2].n_group == 0);
     group_keep(&k, 2, 5, solved, 2, ITEM_TRAINED);    // sampled again after a return to a checkpoint
     k.m->incarnation++;
     pump(&k);
     p = archive_prompts(k.archive, &n, &uncounted);
-    assert_true(n == 3 && p[1].n_sample == 4 && p[1].last == 1);
+    assert_true(n == 3 && p[0].row == 5 && p[0].n_sample == 4 && p[0].last == 1);
     kept_release(&k);
 }
 
@@ -305,12 +305,52 @@ static void a_token_has_its_number_under_the_cursor(UNUSED void **state)
     kept_release(&k);
 }
 
+static void the_data_pane_sorts_prompts_by_how_hard_they_are(UNUSED void **state)
+{
+    struct kept k;
+    struct app app;
+    struct cells c = { 0 };
+    struct error err;
+    int64_t pair[] = { 0, 11 };    // prompt 0 stands on line 11, those after it on the lines after that
+    kept_make(&k);
+    assert_true(journal_begin(k.journal, &err) && journal_value_put(k.journal, "lines", pair, sizeof pair, &err)
+                && journal_commit(k.journal, &err));
+    group_keep(&k, 0, 0, solved, 2, ITEM_TRAINED);
+    group_keep(&k, 1, 1, failed, 2, ITEM_FILTERED);
+    group_keep(&k, 2, 2, mixed, 4, ITEM_TRAINED);
+    k.m->told_ns = k.now;
+    assert_true(app_init(&app, k.m, NULL, 120, 30, &err));
+    app.archive = k.archive;
+    keys(&app, &k, "D");
+    must_show(&app, &c, k.now, "3 prompts by pass rate; 1 filtered, 0 in quarantine");
+    must_show(&app, &c, k.now, "      12      1       2     0      0   1 filtered");
+    must_show(&app, &c, k.now, "question 1");    // the newest group of the hardest one
+    must_show(&app, &c, k.now, "right answer: gold 1");
+    keys(&app, &k, "v");
+    must_show(&app, &c, k.now, "1 never solved");
+    keys(&app, &k, "vv");
+    must_show(&app, &c, k.now, "1 always solved");
+    keys(&app, &k, "x");
+    must_show(&app, &c, k.now, "Line 11 of the dataset is not issued any more");
+    app_key(&app, &(struct key_event){ .key = KEY_ESCAPE }, k.now);
+    keys(&app, &k, "vv");
+    must_show(&app, &c, k.now, "no prompt is like that");    // in quarantine
+    keys(&app, &k, "v/line 13\r\r");
+    assert_int_equal(app.shown, PANE_ROLLOUTS);
+    must_show(&app, &c, k.now, "filter: line:13");
+    must_show(&app, &c, k.now, "right answer: gold 2");
+    app_release(&app);
+    cells_release(&c);
+    kept_release(&k);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kept_group_is_found_searched_and_read),
         cmocka_unit_test(prompts_are_counted_over_all_their_groups),
         cmocka_unit_test(a_folder_without_a_journal_is_an_empty_archive_that_says_why),
+        cmocka_unit_test(the_data_pane_sorts_prompts_by_how_hard_they_are),
         cmocka_unit_test(a_token_has_its_number_under_the_cursor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
