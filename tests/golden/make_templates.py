@@ -5,6 +5,7 @@ Needs the PyPI package jinja2 (3.1.6 was used). The templates in tests/golden/te
 ones, in our own words where they hold prose.
 
   make_templates.py compare [--n N]      N generated conversations a template, 4 N generated expressions and 4 N format strings and calls
+  make_templates.py published DIR...     N conversations for every .jinja below folders, such as a checkout of other people's templates
   make_templates.py fixture              tests/golden/template/cases.jsonl (kept in git)
 """
 import argparse, datetime, glob, json, os, random, subprocess, sys, tempfile
@@ -265,6 +266,29 @@ def compare(n, seed):
     return bad
 
 
+def published(folders, n, seed):
+    """Templates of others: what both refuse (images, a raise) is counted apart; a template that only we refuse is named."""
+    env, bad, seen, refused, renders = environment(), 0, set(), [], 0
+    for path in sorted(p for d in folders for p in glob.glob(os.path.join(d, "**", "*.jinja"), recursive=True)):
+        with open(path, newline="", encoding="utf-8") as f:
+            source = f.read()
+        if source in seen:
+            continue
+        seen.add(source)
+        r = random.Random(seed)
+        rows, c = [conversation(r) for _ in range(n)], Count(os.path.basename(path))
+        for v, got in zip(rows, rollcall(source, rows)):
+            c.add(source[:60], reference(env, source, v), got)
+        renders += c.same
+        if c.refused:
+            refused.append(f"{path}: {c.refused}")
+        if c.bad or not c.same:
+            bad += c.report()
+    print(f"{len(seen)} templates, {renders} texts the same, {bad} differ; {len(refused)} templates refused")
+    print("\n".join(refused))
+    return bad + len(refused)
+
+
 def fixture():
     env, r = environment(), random.Random(6)
     with open(os.path.join(FOLDER, "cases.jsonl"), "w") as out:
@@ -289,12 +313,15 @@ def fixture():
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("what", choices=["compare", "fixture"])
+    ap.add_argument("what", choices=["compare", "published", "fixture"])
+    ap.add_argument("folders", nargs="*")
     ap.add_argument("--n", type=int, default=500)
     ap.add_argument("--seed", type=int, default=1)
     a = ap.parse_args()
     if a.what == "fixture":
         return fixture()
+    if a.what == "published":
+        sys.exit(1 if published(a.folders, a.n, a.seed) else 0)
     sys.exit(1 if compare(a.n, a.seed) else 0)
 
 
