@@ -77,6 +77,10 @@ static bool temperature_stays(const struct run_config *c)
 {
     return !(c->temperature_end > 0);
 }
+static bool length_stays(const struct run_config *c)
+{
+    return c->max_new_tokens_start == 0;
+}
 static bool no_decay(const struct run_config *c)
 {
     return !(c->weight_decay > 0);
@@ -192,6 +196,7 @@ static const struct idle_rule {
     { "ref_update_alpha", reference_stays, "the reference stays: 'kl_coeff' or 'ref_update_steps' is 0" },
     { "rho_clamp_level", no_clamp, "'rho_clamp' is none" },
     { "rho_mask_level", no_mask, "'rho_mask' is none" },
+    { "max_new_tokens_steps", length_stays, "'max_new_tokens_start' is 0: the longest completion is the same from the start" },
     { "temperature_steps", temperature_stays, "'temperature_end' is 0: the temperature stays" },
     { "weight_decay_on", no_decay, "'weight_decay' is 0" },
     { "adam_beta1", not_adam, "'optimizer' is adafactor" },

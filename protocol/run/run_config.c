@@ -223,6 +223,14 @@ double run_config_temperature(const struct run_config *c, int64_t rollout_step)
     return t < 1 ? c->temperature + (c->temperature_end - c->temperature) * t : c->temperature_end;
 }
 
+int64_t run_config_length(const struct run_config *c, int64_t rollout_step)
+{
+    if (c->max_new_tokens_start == 0 || rollout_step >= c->max_new_tokens_steps)
+        return c->max_new_tokens;
+    int64_t start = MIN(c->max_new_tokens_start, c->max_new_tokens);
+    return start + (c->max_new_tokens - start) * rollout_step / c->max_new_tokens_steps;
+}
+
 struct batch_filter run_config_filter(const struct run_config *c)
 {
     return (struct batch_filter){ c->filter_range[0], c->filter_range[1], c->filter_no_spread };
@@ -472,6 +480,14 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
         return error_set(err, ERR_USAGE,
                          "'cache_length' (%" PRId64 ") must be below 'max_new_tokens' (%" PRId64 "); 0 takes a quarter of it",
                          c->cache_length, c->max_new_tokens);
+    if (notes && c->max_new_tokens_start > c->max_new_tokens)
+        return error_set(err, ERR_USAGE, "'max_new_tokens_start' (%" PRId64 ") is above 'max_new_tokens' (%" PRId64 "), where it is to end",
+                         c->max_new_tokens_start, c->max_new_tokens);
+    if (c->soft_over_length_punishment && c->max_new_tokens_start > 0 && c->cache_length >= c->max_new_tokens_start)
+        return error_set(err, ERR_USAGE,
+                         "'cache_length' (%" PRId64 ") must be below 'max_new_tokens_start' (%" PRId64
+                         "); 0 takes a quarter of each length",
+                         c->cache_length, c->max_new_tokens_start);
     if (!rho_check(c, err))
         return false;
     if (c->stuck_s < c->slow_s)

@@ -67,8 +67,9 @@ struct run_config {
     int64_t temperature_steps;    // rollout steps until then
     int64_t top_k;                // 0: off
     int64_t max_new_tokens;
-    char system_prompt[RUN_TEXT_MAX];    // "" : the reward type's
-    bool ignore_eos;                     // force full-length responses (profiling)
+    int64_t max_new_tokens_start, max_new_tokens_steps;    // 0: it is the same from the start; rollout steps until then
+    char system_prompt[RUN_TEXT_MAX];                      // "" : the reward type's
+    bool ignore_eos;                                       // force full-length responses (profiling)
     /* algorithm */
     char algo[24];          // preset.c has what they set
     char preset[24];        // none, or whose defaults are taken
@@ -193,6 +194,9 @@ int64_t run_config_micro_tok(const struct run_config *c);
 int64_t run_config_micro_tok_max(const struct run_config *c);
 /* Sampling temperature of a rollout step (from 0): from temperature to temperature_end in equal parts, over temperature_steps. */
 double run_config_temperature(const struct run_config *c, int64_t rollout_step);
+/* Longest completion of a rollout step (from 0), in tokens: from max_new_tokens_start to max_new_tokens in equal parts, rounded down, over
+ * max_new_tokens_steps. Short answers first, as DeepScaleR's stages of 8k, 16k and 24k, but without restarts. */
+int64_t run_config_length(const struct run_config *c, int64_t rollout_step);
 /* Does the kind of one of the reward's parts begin with this? "0.8*code + 0.2*program:./len.py" has code and program:. */
 bool reward_has(const struct run_config *c, const char *kind);
 /* The groups that count. */

@@ -65,7 +65,7 @@ class Table(unittest.TestCase):
         with open(os.path.join(ROOT, "protocol/run/run_config.c")) as f:
             text = f.read()
         for function in ("run_plan_make", "run_config_eval_sets", "run_config_n_device", "run_config_part", "run_config_micro_tok",
-                         "run_config_temperature", "run_config_zero", "run_config_environments", "run_config_serve_samples"):
+                         "run_config_temperature", "run_config_length", "run_config_zero", "run_config_environments", "run_config_serve_samples"):
             read += re.search(rf"^\w+ {function}\(.*?^}}", text, re.M | re.S).group(0)
         fields = set(re.findall(r"\b(?:(?:config|c|at|now|next)(?:->|\.))+(\w+)", read))    # the usual names of variables of struct run_config
         for name, field in rows:
@@ -290,9 +290,11 @@ class Effects(RunCase):
                 self.assertEqual(max(self.series(run, metric, max(first - 3, 1), min(3, first - 1))), 0)
                 self.assertGreater(max(self.series(run, metric, first, 4)), 0)
 
-    def test_the_temperature_is_annealed_and_each_sample_trained_at_its_own(self):
-        run = self.start(temperature=1.25, temperature_end=0.25, temperature_steps=4)
+    def test_the_temperature_is_annealed_with_each_sample_trained_at_its_own_and_lengths_grow(self):
+        run = self.start(temperature=1.25, temperature_end=0.25, temperature_steps=4, ignore_eos=True, max_new_tokens=12,
+                         max_new_tokens_start=4, max_new_tokens_steps=4)
         self.assertEqual(self.series(run, "rollout/temperature", 1, 6), [1.25, 1, 0.75, 0.5, 0.25, 0.25])
+        self.assertEqual(self.series(run, "metrics/response_length", 1, 6), [4, 6, 8, 10, 12, 12])
         # log-probs at another temperature than the sampler's would differ
         self.assertEqual(max(self.series(run, "train/sampler_trainer_diff", 1, 6)), 0)
 

@@ -334,6 +334,21 @@ static void the_temperature_goes_to_its_end_and_stays(UNUSED void **state)
     assert_true(run_config_temperature(&c, 4) == 0.4);    // to the bit
 }
 
+static void the_longest_completion_grows_to_its_end_and_stays(UNUSED void **state)
+{
+    static const int64_t want[] = { 100, 150, 200, 250, 300, 300, 300 };
+    struct run_config c;
+    run_config_init(&c);
+    c.max_new_tokens = 300;
+    assert_true(run_config_length(&c, 0) == 300 && run_config_length(&c, 1000) == 300);
+    c.max_new_tokens_start = 100;
+    c.max_new_tokens_steps = 4;
+    for (int k = 0; k < (int)ARRAY_SIZE(want); k++)
+        assert_int_equal(run_config_length(&c, k), want[k]);
+    c.max_new_tokens = 90;    // lowered while the run goes
+    assert_true(run_config_length(&c, 0) == 90 && run_config_length(&c, 3) == 90);
+}
+
 static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clamped(UNUSED void **state)
 {
     static const struct {
@@ -351,6 +366,10 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
         { { "ptp", "4", "sum_parts", "8" }, true, "" },
         { { "sum_parts", "6" }, false, "'sum_parts' is 6; 0 (chosen), 1, 2, 4 and 8 are possible" },
         { { "ptp", "2", "lora_rank", "8" }, false, "a model with an adapter is sampled from on one device" },
+        { { "max_new_tokens_start", "4000" }, false, "'max_new_tokens_start' (4000) is above 'max_new_tokens' (3584)" },
+        { { "max_new_tokens_start", "400", "soft_over_length_punishment", "true", "cache_length", "500" },
+          false,
+          "'cache_length' (500) must be below 'max_new_tokens_start' (400)" },
         { { "optimizer", "adafactor", "t", "2", "zero", "1" }, false, "'optimizer' adafactor needs 'zero_stage' 0" },
         { { "optimizer", "adafactor", "t", "2" }, true, "note: 'zero_stage' is 0" },
         { { "optimizer", "adamw_8bit", "offload_optimizer", "true" }, false, "its state stays on the device" },
@@ -568,6 +587,7 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
         { "ref_update_alpha", "0.5", { { "kl_coeff", "0.1" }, { "ref_update_steps", "3" } } },
         { "rho_clamp_level", "sequence", { { "rho_clamp", "[0, 2]" } } },
         { "rho_mask_level", "tv", { { "rho_mask", "[0, 2]" } } },
+        { "max_new_tokens_steps", "7", { { "max_new_tokens_start", "5" } } },
         { "temperature_steps", "7", { { "temperature_end", "0.5" } } },
         { "weight_decay_on", "matrices", { { "weight_decay", "0.1" } } },
         { "lr_decay_share", "0.5", { { "lr_schedule", "wsd" } } },
@@ -682,6 +702,7 @@ int main(void)
         cmocka_unit_test(a_run_file_is_read_to_its_end_or_refused_with_the_line),
         cmocka_unit_test(a_runs_name_is_one_line_and_a_folders_name),
         cmocka_unit_test(presets_are_their_origins),
+        cmocka_unit_test(the_longest_completion_grows_to_its_end_and_stays),
         cmocka_unit_test(the_temperature_goes_to_its_end_and_stays),
         cmocka_unit_test(an_environment_gives_the_reward_unless_another_is_asked_for),
         cmocka_unit_test(the_dapo_preset_fills_what_nobody_set),
