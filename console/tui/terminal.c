@@ -314,6 +314,33 @@ static void suspend_here(struct terminal *t)
     paste_marks_set(true);
 }
 
+/* Sequences that are keys whatever the terminal's description says. It knows one form of the arrows, and terminals send both (ECMA-48's
+ * CSI, and SS3 of application mode): one that is not known would be Esc and a letter, which is a command. */
+static void sequences_define(void)
+{
+    static const struct {
+        const char *bytes;
+        int code;
+    } rows[] = {
+        { "\033[200~", CODE_PASTE_BEGIN },
+        { "\033[201~", CODE_PASTE_END },
+        { "\033[A", KEY_UP },
+        { "\033OA", KEY_UP },
+        { "\033[B", KEY_DOWN },
+        { "\033OB", KEY_DOWN },
+        { "\033[C", KEY_RIGHT },
+        { "\033OC", KEY_RIGHT },
+        { "\033[D", KEY_LEFT },
+        { "\033OD", KEY_LEFT },
+        { "\033[H", KEY_HOME },
+        { "\033OH", KEY_HOME },
+        { "\033[F", KEY_END },
+        { "\033OF", KEY_END },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        define_key(rows[i].bytes, rows[i].code);
+}
+
 static bool start_here(struct terminal *t, struct error *err)
 {
     const char *term = getenv("TERM");
@@ -333,8 +360,7 @@ static bool start_here(struct terminal *t, struct error *err)
     keypad(stdscr, TRUE);
     nodelay(stdscr, TRUE);
     set_escdelay(t->options.escape_ms);
-    define_key("\033[200~", CODE_PASTE_BEGIN);
-    define_key("\033[201~", CODE_PASTE_END);
+    sequences_define();
     paste_marks_set(true);
     int has = 0;
     if (has_colors() && start_color() == OK) {

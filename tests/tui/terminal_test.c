@@ -191,8 +191,8 @@ static void keys_reach_panes_prompts_and_dialogs(UNUSED void **state)
         { "4", "learning_rate" }, { "/temp\r", "temperature" }, { "\r\x15" "0.8\r", "Change this knob?" }, { "y", "takes effect at step" },
         { "5", "controller" }, { "6", "simulated" }, { "\x1b[Z", "log" }, { "?", "Keys and commands" }, { "\x1b", "Overview" },
         { ":pause step\r", "PAUSED (step)" }, { "r", "RUNNING" }, { "S", "Stop the run?" }, { "\x03", "Overview" },
-        { "\x1b[A\x1b[B\x1b[5~\x1b[6~\x1bOP", "Keys and commands" }, { "q", "Overview" }, { "1\r", "metrics/reward" }, { "\x1b[D", "step" },
-        { "\x1b", "processes" }, { "m", "mouse off" }, { "T", NULL }, { "\x0c", "Overview" }, { " ", "FROZEN" }, { " ", "RUNNING" },
+        { "\x1b[A\x1b[B\x1b[5~\x1b[6~\x1bOP", "Keys and commands" }, { "q", "Overview" }, { "1\r", "metrics/reward" }, { "\x1b[D", "Left/Right move" },
+        { "\x1bOC\x1b", "processes" }, { "m", "mouse off" }, { "T", NULL }, { "\x0c", "Overview" }, { " ", "FROZEN" }, { " ", "RUNNING" },
         { "\x1b[<0;18;2M", "Overview" }, { "\x03", "Quit this console?" },
     };
     // clang-format on
