@@ -35,7 +35,8 @@ struct archive {
     int64_t *row;       // (n_row)
     int64_t n_row, row_cap;
     bool rows_stale;
-    int64_t want;    // item; -1: the newest; -2: none
+    int64_t until;    // last step whose groups are shown
+    int64_t want;     // item; -1: the newest; -2: none
     struct rollout_view shown;
     bool has_shown;
     int64_t shown_offset;
@@ -56,6 +57,7 @@ struct archive *archive_new(const char *run_dir)
         return NULL;
     snprintf(a->run_dir, sizeof a->run_dir, "%s", run_dir);
     a->want = -2;
+    a->until = INT64_MAX;
     a->next = -1;
     a->incarnation = -1;
     a->shown_offset = -1;
@@ -308,6 +310,13 @@ static bool count(struct archive *a, const struct model *m, int64_t n_count)
 
 /* ---- what the panes see ---- */
 
+/* Is it there after the step `until`, and does it pass the filter? */
+static bool group_shown(const struct archive *a, const struct archive_group *g)
+{
+    bool then = a->until == INT64_MAX || (g->step >= 0 && g->step <= a->until);
+    return then && g->offset >= 0 && (!a->words[0] || g->match == 1);
+}
+
 static void rows_make(struct archive *a)
 {
     a->rows_stale = false;
@@ -320,7 +329,7 @@ static void rows_make(struct archive *a)
     }
     a->n_row = 0;
     for (int64_t i = a->n - 1; i >= 0; i--)
-        if (a->group[i].offset >= 0 && (!a->words[0] || a->group[i].match == 1))
+        if (group_shown(a, &a->group[i]))
             a->row[a->n_row++] = i;
 }
 
@@ -476,6 +485,12 @@ void archive_filter(struct archive *a, const char *words)
     for (int64_t i = 0; i < a->n; i++)
         a->group[i].match = 0;
     a->untried = a->n;
+    a->rows_stale = true;
+}
+
+void archive_until(struct archive *a, int64_t step)
+{
+    a->until = step;
     a->rows_stale = true;
 }
 

@@ -53,6 +53,8 @@ const struct archive_group *archive_row(const struct archive *a, int64_t row);
 int64_t archive_find(const struct archive *a, int64_t item);
 /* Show only what passes (rollout_filter.h). */
 void archive_filter(struct archive *a, const char *words);
+/* Show only what had been trained on after a step; INT64_MAX: everything. */
+void archive_until(struct archive *a, int64_t step);
 /* How far the filter has been tried: groups tried, of those that are back. */
 void archive_tried(const struct archive *a, int64_t *tried, int64_t *all);
 /* Have an item's group read; archive_shown returns it when it is there. -1: the newest that passes. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define SILENT_S 4.0    // an agent reports its processes every second: 4 s leave room for a slow moment, 5 s are promised
 
@@ -348,11 +349,27 @@ static size_t component_len(const char *text, size_t len, const char *file)
     return n;
 }
 
+/* The time at the start of a log line, "2026-11-21T22:33:50.123Z" in UTC or without the Z in local time; NAN: there is none. */
+static double stamp_s(const char *line, size_t len)
+{
+    char text[25];
+    struct tm tm = { .tm_isdst = -1 };
+    int ms = 0;
+    if (len < 23)
+        return NAN;
+    snprintf(text, sizeof(text), "%.24s", line);
+    if (sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d.%3d", &tm.tm_year, &tm.tm_mon, &tm.tm_mday, &tm.tm_hour, &tm.tm_min, &tm.tm_sec, &ms) != 7)
+        return NAN;
+    tm.tm_year -= 1900;
+    tm.tm_mon--;
+    return (double)(text[23] == 'Z' ? timegm(&tm) : mktime(&tm)) + ms * 1e-3;
+}
+
 void model_log(struct model *m, const char *proc, const char *line, size_t len)
 {
     static const char *const levels[] = { [LINE_ERROR] = "ERROR", [LINE_WARN] = "WARN", [LINE_INFO] = "INFO", [LINE_DEBUG] = "DEBUG" };
     len = MIN(len, 2000);
-    struct log_view v = { .level = LINE_OTHER };
+    struct log_view v = { .level = LINE_OTHER, .time_s = stamp_s(line, len) };
     snprintf(v.proc, sizeof(v.proc), "%s", proc);
     size_t at = 0, start = word_next(line, len, &at), text_at = 0;
     const char *t = memchr(line + start, 'T', at - start);    // 2026-11-21T22:33:50.123Z level component sentence
@@ -377,6 +394,36 @@ void model_log(struct model *m, const char *proc, const char *line, size_t len)
     struct log_view *place = &m->log[m->n_log++ % MODEL_LOG];
     free(place->text);
     *place = v;
+    model_changed(m);
+}
+
+void model_log_copy(struct model *m, const struct log_view *l)
+{
+    struct log_view v = *l;
+    v.text = text_keep(l->text, strlen(l->text), 2000);
+    if (!v.text)
+        return;
+    struct log_view *place = &m->log[m->n_log++ % MODEL_LOG];
+    free(place->text);
+    *place = v;
+    model_changed(m);
+}
+
+void model_log_clear(struct model *m)
+{
+    for (int i = 0; i < MODEL_LOG; i++) {
+        free(m->log[i].text);
+        m->log[i] = (struct log_view){ .text = NULL };
+    }
+    m->n_log = 0;
+    model_changed(m);
+}
+
+void model_rollouts_clear(struct model *m)
+{
+    for (int i = 0; i < MODEL_ROLLOUTS; i++)
+        rollout_view_release(&m->rollout[i]);
+    m->n_rollout = 0;
     model_changed(m);
 }
 

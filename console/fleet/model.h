@@ -119,6 +119,7 @@ struct log_view {
     enum line_level level;
     char proc[32];     // whose log
     char clock[12];    // "22:33:50" as in the line
+    double time_s;     // since 1970; NAN: the line does not say
     char *text;        // owned
 };
 enum command_state {
@@ -249,7 +250,10 @@ void model_event(struct model *m, const struct event_view *e);
 void model_event_facts(struct model *m, const struct event_view *e, const char *facts, size_t len);
 const struct event_view *model_event_at(const struct model *m, int64_t i);          // i-th newest
 void model_log(struct model *m, const char *proc, const char *line, size_t len);    // add one line of a process's log file
-const struct log_view *model_log_at(const struct model *m, int64_t i);              // i-th newest
+void model_log_copy(struct model *m, const struct log_view *l);                     // the same line of another model
+void model_log_clear(struct model *m);
+void model_rollouts_clear(struct model *m);
+const struct log_view *model_log_at(const struct model *m, int64_t i);    // i-th newest
 void model_knob(struct model *m, const char *name, const char *text, int64_t now_ns);
 void model_eval(struct model *m, const char *set, int64_t step, int64_t n, double mean);
 void model_link(struct model *m, enum link_state state, const char *text, int64_t now_ns);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/fleet/news.h"
+#include "console/fleet/replay.h"
 #include "console/fleet/logtail.h"
 #include "console/fleet/run_end.h"
 #include "protocol/base/file.h"
@@ -16,7 +17,8 @@
 
 struct record {
     struct feed feed;
-    struct logtail *logs;
+    char run_dir[4096];
+    struct replay *replay;    // NULL: not wanted yet
 };
 
 /* What is read from the journal in addition to run_end_read. */
@@ -77,7 +79,7 @@ static bool event_take(void *arg, const struct journal_event *e)
     return true;
 }
 
-static bool settings_take(struct model *m, const char *run_dir, int64_t now_ns, struct error *err)
+bool record_settings(struct model *m, const char *run_dir, int64_t now_ns, struct error *err)
 {
     char path[4200];
     struct buf text = BUF_INIT;
@@ -126,7 +128,17 @@ static void rollouts_take(struct extract *x, const char *run_dir)
     buf_release(&record);
 }
 
-static bool record_read(struct model *m, const char *run_dir, int64_t now_ns, struct error *err)
+static void logs_take(struct model *m, const char *run_dir)
+{
+    struct error none;
+    char logs[4200];
+    struct logtail *t = path_join(logs, sizeof logs, run_dir, "logs") ? logtail_new(logs, &none) : NULL;
+    if (t)
+        logtail_pump(t, m);
+    logtail_free(t);
+}
+
+bool record_read(struct model *m, const char *run_dir, int64_t now_ns, struct error *err)
 {
     const char *base = strrchr(run_dir, '/');
     struct extract x = { .m = m, .now_ns = now_ns };
@@ -135,7 +147,7 @@ static bool record_read(struct model *m, const char *run_dir, int64_t now_ns, st
     bool ok = false;
     snprintf(m->name, sizeof m->name, "%s", base ? base + 1 : run_dir);
     snprintf(m->dir, sizeof m->dir, "%s", run_dir);
-    TRY(settings_take(m, run_dir, now_ns, err));
+    TRY(record_settings(m, run_dir, now_ns, err));
     TRY(run_end_read(m, run_dir, err));
     TRY((j = journal_open_reader(run_dir, err)) != NULL);
     TRY(run_last_read(j, run_dir, false, &last, err));
@@ -145,6 +157,7 @@ static bool record_read(struct model *m, const char *run_dir, int64_t now_ns, st
     TRY(journal_events_read(j, 0, NULL, event_take, &x, err));
     TRY(journal_items_read(j, 0, item_take, &x, err));
     rollouts_take(&x, run_dir);
+    logs_take(m, run_dir);
     m->elapsed_s = x.first_s > 0 ? x.last_s - x.first_s : NAN;
     m->left_s = NAN;
     m->ended = true;
@@ -172,28 +185,37 @@ static bool record_command(UNUSED struct feed *f, struct model *m, UNUSED const 
     return error_set(err, ERR_REFUSED, "refused: the run is over; 'rollcall train --resume %s' continues it", m->dir);
 }
 
+static bool record_seek(struct feed *f, struct model *m, int64_t step, int64_t now_ns)
+{
+    struct record *r = (struct record *)f;
+    struct error err;
+    if (!r->replay && !(r->replay = replay_new(r->run_dir, now_ns, &err)))
+        return false;    // no memory: it stays at its end
+    replay_show(r->replay, m, step, now_ns);
+    return step < replay_last(r->replay);
+}
+
 static void record_free(struct feed *f)
 {
     struct record *r = (struct record *)f;
-    logtail_free(r->logs);
+    replay_free(r->replay);
     free(r);
 }
 
 struct feed *record_new(const char *run_dir, struct model *m, int64_t now_ns, struct error *err)
 {
-    struct error none;
-    char logs[4200];
     struct record *r = calloc(1, sizeof *r);
     if (!r) {
         error_set(err, ERR_NO_MEMORY, "no memory to read the run");
         return NULL;
     }
-    r->feed = (struct feed){ .fd = -1, .pump = record_pump, .due_ns = record_due, .command = record_command, .free = record_free };
+    r->feed = (struct feed){
+        .fd = -1, .pump = record_pump, .due_ns = record_due, .command = record_command, .seek = record_seek, .free = record_free
+    };
+    snprintf(r->run_dir, sizeof r->run_dir, "%s", run_dir);
     if (!record_read(m, run_dir, now_ns, err)) {
         record_free(&r->feed);
         return NULL;
     }
-    if (path_join(logs, sizeof logs, run_dir, "logs") && (r->logs = logtail_new(logs, &none)))
-        logtail_pump(r->logs, m);
     return &r->feed;
 }

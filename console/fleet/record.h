@@ -3,6 +3,9 @@
  * Steps, events, evaluations, settings, the newest rollouts and the logs, read once from the run's folder. It takes no commands. */
 #pragma once
 #include "console/fleet/feed.h"
+/* For replay.h. The run's end and its logs, as record_new reads them; the settings it was started with. */
+MUST_USE bool record_read(struct model *m, const char *run_dir, int64_t now_ns, struct error *err);
+MUST_USE bool record_settings(struct model *m, const char *run_dir, int64_t now_ns, struct error *err);
 /* Read the run in run_dir into m. Fails when its journal cannot be read. A run whose journal records no end (its machine or its
  * processes were killed) is shown as failed, with what to do. */
 struct feed *record_new(const char *run_dir, struct model *m, int64_t now_ns, struct error *err);

@@ -14,6 +14,8 @@
 #include "protocol/wire/message.h"
 
 #define FLASH_NS ((int64_t)8 * 1000000000)
+#define LEAPS 20            // of a replay from its beginning to its end
+#define PLAY_S 60           // seconds that a replay takes
 #define DIALOG_TEXT_W 56    // columns of a dialog's text
 
 static const struct pane_type *const pane_types[N_PANE] = {
@@ -186,6 +188,47 @@ static void align(struct app *a, bool by_time, int64_t now_ns)
     app_flash(a, ROLE_DIM, now_ns, "'%s' is shown by %s", a->compare.model->name, by_time ? "the time since its first step" : "its steps");
 }
 
+/* Show a run that is over as it was after a step. */
+static void seek(struct app *a, int64_t step, int64_t now_ns)
+{
+    if (!a->feed || !a->feed->seek) {
+        app_flash(a, ROLE_WARN, now_ns, "only a run that is over can be shown as it was earlier");
+        return;
+    }
+    if (!a->replay)
+        a->replay_end = a->model->step;
+    step = MAX(MIN(step, a->replay_end), (int64_t)0);
+    a->replay = a->feed->seek(a->feed, a->model, step, now_ns);
+    a->playing = a->playing && a->replay;
+    if (a->archive)
+        archive_until(a->archive, a->replay ? a->model->step : INT64_MAX);
+    for (int i = 0; i < N_PANE; i++)
+        pane_fix(a->pane[i], a);
+}
+
+static bool local_at(struct app *a, const char *rest, int64_t now_ns)
+{
+    int64_t step = INT64_MAX;
+    if (strcmp(rest, "end") != 0 && (!parse_i64(rest, &step) || step < 0))
+        return false;
+    seek(a, step, now_ns);
+    return true;
+}
+
+static void play(struct app *a, int64_t now_ns)
+{
+    bool on = !a->playing;
+    if (on && !a->replay)
+        seek(a, 0, now_ns);    // from the beginning
+    a->playing = on && a->replay;
+}
+
+void app_tick(struct app *a, int64_t now_ns)
+{
+    if (a->playing && !a->frozen)
+        seek(a, a->model->step + MAX(a->replay_end / PLAY_S, (int64_t)1), now_ns);
+}
+
 static bool local_align(struct app *a, const char *rest, int64_t now_ns)
 {
     bool time = strcmp(rest, "time") == 0;
@@ -200,6 +243,7 @@ const struct local_command local_commands[] = {
     { "filter", "TEXT", "show only rows that contain TEXT", local_filter },
     { "theme", "NAME|FILE", "draw with another theme", local_theme },
     { "align", "step|time", "show the other run (--with) by its steps, or by time", local_align },
+    { "at", "STEP|end", "show a run that is over as it was after that step", local_at },
     { "knob", "NAME", "go to a setting", local_knob },
     { "mouse", "", "mouse on or off", local_mouse },
     { "save-screen", "FILE", "write the screen to a file: as text, or as a picture (FILE.svg)", local_save_screen },
@@ -513,6 +557,15 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
         break;
     case REQ_FREEZE: a->frozen = !a->frozen; break;
     case REQ_DOCTOR: doctor_show(a, now_ns); break;
+    case REQ_SEEK_BACK: seek(a, a->model->step - 1, now_ns); break;
+    case REQ_SEEK_ON: seek(a, a->model->step + 1, now_ns); break;
+    case REQ_LEAP_BACK:
+    case REQ_LEAP_ON: {
+        int64_t by = MAX((a->replay ? a->replay_end : a->model->step) / LEAPS, (int64_t)1);
+        seek(a, a->model->step + (req == REQ_LEAP_ON ? by : -by), now_ns);
+        break;
+    }
+    case REQ_PLAY: play(a, now_ns); break;
     case REQ_ALIGN: align(a, !a->compare.by_time, now_ns); break;
     case REQ_MOUSE: local_mouse(a, "", now_ns); break;
     case REQ_THEME:

@@ -67,6 +67,8 @@ struct app {
     bool color;    // false: lanes and bars use letters
     bool mouse;
     bool frozen, help;
+    bool replay, playing;    // a run that is over is shown as it was earlier; it goes on by itself
+    int64_t replay_end;      // the run's last step
     int help_top;
     char theme[64];    // wanted, with WISH_THEME
     char path[512];    // with WISH_SAVE_SCREEN and WISH_SAVE_SERIES
@@ -94,6 +96,8 @@ void app_paste(struct app *a, const char *text, int64_t size_bytes, int64_t now_
 void app_draw(const struct app *a, struct cells *c, int64_t now_ns, double wall_s);
 /* After news: keep selections valid and show answers to commands. */
 void app_news(struct app *a, int64_t now_ns);
+/* Once per second: a replay that plays goes on. */
+void app_tick(struct app *a, int64_t now_ns);
 void app_flash(struct app *a, enum role role, int64_t now_ns, const char *fmt, ...) PRINTF_LIKE(4, 5);
 bool app_looks_only(const struct app *a);    // the run accepts no commands from this console
 /* Execute a line as typed after ':'. */

@@ -150,6 +150,7 @@ static void tick(struct loop *l, int64_t now_ns)
 {
     for (int i = 0; i < l->model->n_proc; i++)
         model_lane(l->model, &l->model->proc[i], now_ns);
+    app_tick(&l->app, now_ns);
     l->tick_ns = now_ns;
     if (!l->app.frozen)
         l->dirty = true;

@@ -54,6 +54,11 @@ static int badges_draw(const struct app *a, struct cells *c, int x, int y, int r
     char text[96], age[16];
     if (a->compare.model && room >= 60)
         used = cells_fmt(c, x, y, room / 3, role, "with %s  ", a->compare.model->name);
+    if (a->replay) {
+        int n = cells_text(c, x + used, y, room - used, a->playing ? " REPLAY \u25b6 " : " REPLAY ", role);
+        cells_attr(c, (struct rect){ x + used, y, n, 1 }, ATTR_REVERSE | ATTR_BOLD);
+        used += n + 1;
+    }
     if (app_looks_only(a)) {
         int n = cells_text(c, x + used, y, room - used, " READ-ONLY ", role);
         cells_attr(c, (struct rect){ x + used, y, n, 1 }, ATTR_REVERSE | ATTR_BOLD);

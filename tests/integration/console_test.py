@@ -268,9 +268,13 @@ class Console(RunCase):
         self.assertEqual(run.wait()[0], 0)
         run.kill()
         last = run.steps()[-1]
-        self.screen(run, "wait:FINISHED", f"wait:step {last}/{last}", "wait:all have ended", "keys:3", "wait:newest groups",
+        self.screen(run, "wait:FINISHED", f"wait:step {last}/{last}", "wait:all have ended", "keys:3", "wait:groups",
                     "keys:4a/max_steps\\r", "wait:max_steps", "keys:5", "wait:controller", "keys:6", "wait:finished",
-                    "keys::pause\\r", "wait:refused: the run is over; 'rollcall train --resume")
+                    "keys::pause\\r", "wait:refused: the run is over; 'rollcall train --resume",
+                    # as it was after step 2: nothing of later steps is there; then on, to the end
+                    "keys::at 2\\r", "wait: REPLAY ", f"wait:step 2/{last}", "gone:finished", "keys:3", "wait:groups", "keys:.",
+                    f"wait:step 3/{last}", "keys:<", f"wait:step 2/{last}", "keys::at end\\r", "wait:FINISHED", "gone:REPLAY", "keys:R",
+                    "wait:REPLAY", "wait:FINISHED")
         console = self.watch(run, "--format", "jsonl")
         told = [json.loads(line) for line in console.stdout]
         self.assertEqual([t["step"] for t in told if t["event"] == "step"], list(range(1, last + 1)))

@@ -1,7 +1,8 @@
 /* screenshot.c - a real picture of a program's screen, as SVG
  *
  *   tui_screenshot OUT.svg COLSxROWS THEME STEP... -- COMMAND...
- * A step is  wait:TEXT  (until the screen shows it, at most 300 s),  keys:KEYS  (\r, \t, \e understood)  or  sleep:SECONDS.
+ * A step is  wait:TEXT  (until the screen shows it, at most 300 s),  gone:TEXT  (until it does not),
+ * keys:KEYS  (\r, \t, \e understood)  or  sleep:SECONDS.
  * The command runs in a pseudo-terminal; what libvterm understood of its output is drawn, cell by cell, with the colours it
  * sent. THEME (dark or light) is only the picture's ground, as a terminal has one. Exit 1 when a text does not come. */
 #include <stdio.h>
@@ -144,7 +145,8 @@ int main(int argc, char **argv)
     while (command < argc && strcmp(argv[command], "--") != 0)
         command++;
     if (argc < 6 || command + 1 >= argc || sscanf(argv[2], "%dx%d", &cols, &rows) != 2 || cols < 1 || rows < 1) {
-        fprintf(stderr, "usage: tui_screenshot OUT.svg COLSxROWS dark|light [wait:TEXT|keys:KEYS|sleep:SECONDS]... -- COMMAND...\n");
+        fprintf(stderr,
+                "usage: tui_screenshot OUT.svg COLSxROWS dark|light [wait:TEXT|gone:TEXT|keys:KEYS|sleep:SECONDS]... -- COMMAND...\n");
         return 2;
     }
     struct pty p;
@@ -156,6 +158,10 @@ int main(int argc, char **argv)
     for (int i = 4; i < command && ok; i++) {
         if (strncmp(argv[i], "wait:", 5) == 0 && !pty_wait(&p, argv[i] + 5, 300)) {
             fprintf(stderr, "screenshot: '%s' does not come on the screen:\n", argv[i] + 5);
+            pty_print(&p);
+            ok = false;
+        } else if (strncmp(argv[i], "gone:", 5) == 0 && !pty_wait_gone(&p, argv[i] + 5, 300)) {
+            fprintf(stderr, "screenshot: '%s' stays on the screen:\n", argv[i] + 5);
             pty_print(&p);
             ok = false;
         } else if (strncmp(argv[i], "keys:", 5) == 0) {
