@@ -86,7 +86,7 @@ static bool collect(struct init *i, const struct wanted *w, struct error *err)
     if (!settled(i, w, init_model, w->model, "Model (a directory, or ORG/NAME of the hub)", "Qwen/Qwen2.5-0.5B-Instruct", "--model", err))
         return false;
     fprintf(stderr, "  %.3g M parameters, sequences of up to %" PRId64 " tokens\n", (double)config_n_param(&i->shape) * 1e-6,
-            (int64_t)i->shape.max_pos);
+            config_longest(&i->shape));
     if (!settled(i, w, init_data, w->dataset, "Data (a file, a folder, or ORG/NAME:CONFIG:SPLIT of the hub)", "openai/gsm8k:main:train",
                  "--dataset", err))
         return false;

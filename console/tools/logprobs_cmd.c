@@ -40,8 +40,8 @@ static bool request_parse(const json_t *row, const struct model_config *mc, stru
         return error_set(err, ERR_DATA, "'temperature' is %g; it must be between 0 and 100", temperature);
     if (r->prompt_len > r->n)
         return error_set(err, ERR_DATA, "'prompt_len' is %" PRId64 ", but there are only %" PRId64 " ids", r->prompt_len, r->n);
-    if (r->n > mc->max_pos)
-        return error_set(err, ERR_DATA, "'ids' has %" PRId64 " tokens; the model takes at most %" PRId64, r->n, mc->max_pos);
+    if (r->n > config_longest(mc))
+        return error_set(err, ERR_DATA, "'ids' has %" PRId64 " tokens; the model takes at most %" PRId64, r->n, config_longest(mc));
     for (int64_t i = 0; i < r->n; i++)
         if (r->id[i] >= mc->vocab)
             return error_set(err, ERR_DATA, "'ids'[%" PRId64 "] is %d; the model knows 0 to %" PRId64, i, r->id[i], mc->vocab - 1);

@@ -25,7 +25,7 @@ bool sampling_options_check(struct sampling_options *o, struct error *err)
 
 int64_t sampling_options_max_prompt(const struct sampling_options *o, const struct model *m)
 {
-    int64_t most = model_config(m)->max_pos - 1;
+    int64_t most = config_longest(model_config(m)) - 1;
     return o->max_prompt_tok > 0 ? MIN(o->max_prompt_tok, most) : most;
 }
 
@@ -37,7 +37,7 @@ void sampling_options_for(const struct sampling_options *o, const struct tool_mo
                               .min_p = (float)o->min_p,
                               .top_k = (int32_t)o->top_k,
                               .ignore_eos = o->ignore_eos,
-                              .max_new_tok = MIN(o->max_new_tok, mc->max_pos - n_prompt) };
+                              .max_new_tok = MIN(o->max_new_tok, config_longest(mc) - n_prompt) };
     int n_eos = 0;
     const int32_t *eos = t->tokenizer ? tokenizer_eos(t->tokenizer, &n_eos) : NULL;
     for (int i = 0; i < n_eos; i++)
@@ -52,13 +52,13 @@ void sampling_options_for(const struct sampling_options *o, const struct tool_mo
 struct generator *sampling_options_engine(const struct sampling_options *o, const struct tool_model *t, int64_t longest, int64_t max_item,
                                           struct error *err)
 {
-    int64_t max_pos = model_config(t->model)->max_pos;
+    int64_t most = config_longest(model_config(t->model));
     struct generator_config config = {
         .model = t->model,
         .tokenizer = t->tokenizer,
         .max_seq = o->batch,
         .max_item = max_item,
-        .max_seq_tok = MAX(2, MIN(max_pos, longest + MIN(o->max_new_tok, max_pos))),
+        .max_seq_tok = MAX(2, MIN(most, longest + MIN(o->max_new_tok, most))),
     };
     model_length_set(t->model, config.max_seq_tok);
     return generator_new(&config, err);

@@ -173,12 +173,12 @@ bool init_settle(struct init *i, struct error *err)
 {
     double n = (double)config_n_param(&i->shape);
     bool tiny = n < TINY_PARAMS;
-    int64_t room = i->shape.max_pos - i->n_prompt_tok, wanted = i->max_new_tok > 0 ? i->max_new_tok : tiny ? 64 : 512;
+    int64_t room = config_longest(&i->shape) - i->n_prompt_tok, wanted = i->max_new_tok > 0 ? i->max_new_tok : tiny ? 64 : 512;
     if (room < 1 || (i->max_new_tok > room))
         return error_set(err, ERR_USAGE,
                          "prompts of %" PRId64 " tokens and responses of %" PRId64 " do not fit into the model's %" PRId64
                          " positions; give a smaller --max-new-tokens",
-                         i->n_prompt_tok, wanted, (int64_t)i->shape.max_pos);
+                         i->n_prompt_tok, wanted, config_longest(&i->shape));
     i->max_new_tok = MIN(wanted, room);
     i->prompts = MAX(((i->cuda || tiny ? PROMPTS_GPU : PROMPTS_CPU) + i->n_device - 1) / i->n_device, 1);
     i->prompts = MIN(i->prompts, MAX(i->n_row / i->n_device, 1));

@@ -54,11 +54,11 @@ static bool devices_check(const struct run_config *c, struct error *err)
 static bool length_check(const struct run_config *c, const struct model_config *shape, struct error *err)
 {
     int64_t longest = c->max_prompt_tokens + c->max_new_tokens;
-    return longest <= shape->max_pos
+    return longest <= config_longest(shape)
            || error_set(err, ERR_USAGE,
                         "max_prompt_tokens (%" PRId64 ") and max_new_tokens (%" PRId64 ") make sequences of %" PRId64 " tokens, and "
-                        "the model takes %" PRId64 " (its max_position_embeddings); lower one of them",
-                        c->max_prompt_tokens, c->max_new_tokens, longest, (int64_t)shape->max_pos);
+                        "the model takes %" PRId64 ", by its config.json; lower one of them",
+                        c->max_prompt_tokens, c->max_new_tokens, longest, config_longest(shape));
 }
 
 /* ---- the name ---- */

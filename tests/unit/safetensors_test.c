@@ -230,7 +230,12 @@ static void traits_follow_the_family(UNUSED void **state)
                              "\"long_factor\":[1,1,1,1,1,1,1,1],\"short_factor\":[1,1,1,1,1,1,1,2]}," SIZES "}",
                              "c", &err));
     assert_true(c.fused_names && c.window == 0 && c.rope.type == ROPE_LONG && c.rope.short_ext[7] == 2 && c.rope.factor == 4
-                && c.max_pos == 4096 && c.rope.original_max_pos == 1024);
+                && c.max_pos == 4096 && c.rope.original_max_pos == 1024 && config_longest(&c) == 4096);
+    assert_true(config_parse(&c,
+                             "{\"model_type\":\"qwen2\",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+                             "\"original_max_position_embeddings\":4096}," SIZES "}",
+                             "c", &err));
+    assert_true(c.max_pos == 4096 && config_longest(&c) == 16384);
     static const struct {
         const char *text, *want;
     } cases[] = {

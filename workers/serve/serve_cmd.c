@@ -143,7 +143,7 @@ static bool model_open(struct doors *d, struct serve_options *o, struct error *e
     const struct model_config *mc = model_config(o->tool.model);
     uint16_t port;
     char url[300];
-    int64_t usual = MIN(mc->max_pos, rope_longest(&mc->rope, mc->max_pos));    // longrope's short frequencies, unless asked for more
+    int64_t usual = MIN(config_longest(mc), rope_longest(&mc->rope, mc->max_pos));    // longrope's short frequencies, unless asked for more
     d->max_len = o->max_len > 0 ? o->max_len : MIN(usual, MODEL_LEN_MOST);
     model_length_set(o->tool.model, d->max_len);
     name_pick(d->name, sizeof d->name, o);

@@ -567,6 +567,12 @@ out:
     return ok;
 }
 
+int64_t config_longest(const struct model_config *c)
+{
+    double scaled = c->rope.type == ROPE_YARN ? (double)c->rope.original_max_pos * c->rope.factor : 0;
+    return MAX(c->max_pos, (int64_t)MIN(scaled, (double)(1 << 28)));
+}
+
 int64_t config_n_param(const struct model_config *c)
 {
     int64_t q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;

@@ -93,5 +93,8 @@ static inline bool config_slides(const struct model_config *c, int64_t l)
 {
     return c->window && c->slides[l / 64] >> (l % 64) & 1;
 }
+/* Tokens of the longest sequence that the model takes: max_position_embeddings, or with yarn the original positions times the factor if
+ * they are more (Qwen2.5's recipe for long texts adds yarn and leaves the rest; vLLM reads it like this). */
+int64_t config_longest(const struct model_config *c);
 /* All parameters, the tied head counted once. */
 int64_t config_n_param(const struct model_config *c);

@@ -61,7 +61,7 @@ out:
 static bool sampling_probe(struct model *m, const struct step_load *load, double limit_s, struct step_cost *cost, struct error *err)
 {
     bool cpu = model_device(m)->kind == DEVICE_CPU;
-    int64_t longest = model_config(m)->max_pos - DECODE_STEPS - 1, mean = load->n_prompt_tok + load->n_new_tok / 2;
+    int64_t longest = config_longest(model_config(m)) - DECODE_STEPS - 1, mean = load->n_prompt_tok + load->n_new_tok / 2;
     int64_t n_prompt = MAX(MIN(cpu ? MIN(mean, PROMPT_TOK_CPU) : mean, longest), 1), start_ns = clock_ns();
     struct generator_config config = {
         .model = m, .max_seq = load->n_seq, .max_item = load->n_seq, .max_seq_tok = n_prompt + DECODE_STEPS + 1
@@ -106,7 +106,7 @@ static bool pass_init(struct pass *p, const struct step_load *load, int64_t n_to
 {
     size_t n = (size_t)n_tok;
     p->n_tok = n_tok;
-    p->seq_tok = MIN(n_tok, MIN(load->n_prompt_tok + load->n_new_tok, model_config(p->m)->max_pos));
+    p->seq_tok = MIN(n_tok, MIN(load->n_prompt_tok + load->n_new_tok, config_longest(model_config(p->m))));
     struct run_limits limits = { .max_tok = n_tok,
                                  .max_seq = (n_tok + p->seq_tok - 1) / p->seq_tok,
                                  .max_seq_tok = p->seq_tok,
@@ -184,7 +184,7 @@ static bool model_probe(const struct model_config *c, struct device *dev, enum d
     struct model *m = model_new_empty(c, dev, dtype, err);
     *cost = (struct step_cost){ INFINITY, INFINITY, INFINITY };
     if (m)
-        model_length_set(m, c->max_pos);    // which frequencies does not matter here
+        model_length_set(m, config_longest(c));    // which frequencies does not matter here
     bool ok = m && (!load->lora || model_lora_new(m, load->lora, 1, true, err)) && sampling_probe(m, load, limit_s / 2, cost, err)
               && training_probe(m, load, limit_s / 2, cost, err);
     model_free(m);

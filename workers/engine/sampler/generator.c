@@ -204,9 +204,9 @@ struct generator *generator_new(const struct generator_config *config, struct er
                   config->max_seq_tok, rope_longest(&mc->rope, mc->max_pos));
         goto out;
     }
-    if (config->max_seq_tok > mc->max_pos) {
-        error_set(err, ERR_SHAPE, "sequences of %" PRId64 " tokens are longer than the model's max_position_embeddings of %" PRId64,
-                  config->max_seq_tok, mc->max_pos);
+    if (config->max_seq_tok > config_longest(mc)) {
+        error_set(err, ERR_SHAPE, "sequences of %" PRId64 " tokens are longer than the %" PRId64 " that the model takes",
+                  config->max_seq_tok, config_longest(mc));
         goto out;
     }
     g->vocab = mc->vocab;
