@@ -18,7 +18,8 @@ static void ask_try(enum ask_form form, const json_t *body)
     if (!ask_parse(&a, form, body, &err))
         return;
     if (a.n < 1 || a.n_prompt > ASK_PROMPTS_MAX || a.n * a.n_prompt > ASK_SAMPLES_MAX || a.n_stop > ASK_STOPS_MAX || a.n_top > ASK_TOP_MAX
-        || (form != ASK_CHAT && a.n_prompt == 0))
+        || (form != ASK_CHAT && a.n_prompt == 0) || a.n_read < -1 || a.n_read > ASK_TOP_MAX || a.read_from < -1
+        || (a.stream && a.n_read >= 0))
         abort();
     if (ask_sampling(&a, 10, &text, eos, 2, &s, &err) && (s.max_new_tok < 1 || s.max_new_tok > 990 || !sampling_check(&s, &err)))
         abort();

@@ -139,7 +139,10 @@ class Visitors(run_tools.RunCase):
         self.until("it serves again", lambda: client.ready() and client.ask("GET", "/v1/models")[1]["data"][0]["weight_version"] >= 2, run)
         self.ok(run, "pause")
         self.until("it is paused", lambda: self.status(run)["state"] == "paused", run)
-        self.assertEqual(client.ask("POST", "/v1/completions", {"prompt": "1+1=", "max_tokens": 3})[0], 200)    # visitors are served meanwhile
+        status, answer = client.ask("POST", "/v1/completions", {"prompt": "1+1=", "max_tokens": 3, "ignore_eos": True})    # visitors are served meanwhile
+        self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 3))
+        gauges = lambda: next(p for p in self.status(run)["processes"] if p["name"] == "worker cpu:0")["gauges"]
+        self.until("the console counts visitors", lambda: (gauges().get("visitors"), gauges().get("visitor_tok")) == (0, 3), run)
 
     def test_a_sample_over_several_steps_says_which_weights_drew_what(self):
         port = free_port()

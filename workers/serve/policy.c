@@ -299,6 +299,7 @@ static bool samples_submit(struct policy *e, struct serve_job *j, int64_t n, str
 {
     const struct choice *c = &j->choice[j->next_choice];
     int64_t prompt = j->next_choice / j->ask.n, at = slot_find(e), n_prompt = j->ask.prompt[prompt].token.n;
+    bool keep_prompt = j->read && j->read[prompt].n == 0 && c->n_tok == 0;
     struct token_list sequence = { .n = 0 };
     uint64_t seed = j->ask.seed;
     if (at < 0 || !samples_may(e, n, n_prompt + c->n_tok))
@@ -309,6 +310,7 @@ static bool samples_submit(struct policy *e, struct serve_job *j, int64_t n, str
     bool ok = (j->ask.has_seed || getrandom(&seed, sizeof seed, 0) == (ssize_t)sizeof seed
                || error_errno(err, "the system gives no random numbers"))
               && sequence_make(j, &sequence, err);
+    ok = ok && (!keep_prompt || serve_job_prompt_room(j, prompt, err));
     for (int64_t i = 0; i < n; i++)
         seeds[i] = seed;    // prompt and sample number make the draws differ
     struct generator_item item = { .item = prompt,
@@ -320,7 +322,7 @@ static bool samples_submit(struct policy *e, struct serve_job *j, int64_t n, str
                                    .seed = seeds,
                                    .cache_salt = j->ask.cache_salt,
                                    .keep_logits = j->ask.n_top > 0,
-                                   .keep_prompt = j->read && j->read[prompt].n == 0 && c->n_tok == 0,
+                                   .keep_prompt = keep_prompt,
                                    .guest = true };
     ok = ok && ask_sampling(&j->ask, n_prompt, &e->text, e->config.eos, e->config.n_eos, &item.sampling, err);
     item.sampling.max_new_tok -= c->n_tok;

@@ -20,19 +20,19 @@ struct serve_job *serve_job_new(enum job_kind kind, struct error *err)
     return j;
 }
 
-/* Room for the log-probs of all prompts. */
-static bool prompts_room(struct serve_job *j, struct error *err)
+bool serve_job_prompt_room(struct serve_job *j, int64_t prompt, struct error *err)
 {
-    j->read = calloc((size_t)j->ask.n_prompt, sizeof *j->read);
-    for (int64_t i = 0; j->read && i < j->ask.n_prompt; i++) {
-        size_t n = (size_t)j->ask.prompt[i].token.n, k = (size_t)j->ask.n_read;
-        j->read[i] = (struct prompt_logps){ .logp = calloc(n, sizeof(float)),
-                                            .rank = calloc(n, sizeof(int32_t)),
-                                            .top = k ? calloc(n * k, sizeof(struct top_token)) : NULL };
-        if (!j->read[i].logp || !j->read[i].rank || (k && !j->read[i].top))
-            return error_set(err, ERR_NO_MEMORY, "no memory for the log-probs of %zu tokens", n);
-    }
-    return j->read || error_set(err, ERR_NO_MEMORY, "no memory for the prompts' log-probs");
+    struct prompt_logps *p = &j->read[prompt], room = { 0 };
+    size_t n = (size_t)j->ask.prompt[prompt].token.n, k = (size_t)j->ask.n_read;
+    if (p->logp)
+        return true;
+    room.logp = calloc(n, sizeof *room.logp);
+    room.rank = calloc(n, sizeof *room.rank);
+    room.top = k ? calloc(n * k, sizeof *room.top) : NULL;
+    pthread_mutex_lock(&j->lock);
+    *p = room;    // serve_job_drop frees what there is
+    pthread_mutex_unlock(&j->lock);
+    return (p->logp && p->rank && (!k || p->top)) || error_set(err, ERR_NO_MEMORY, "no memory for the log-probs of %zu tokens", n);
 }
 
 bool serve_job_ask(struct serve_job *j, struct ask *a, const struct tokenizer *tokenizer, struct error *err)
@@ -49,7 +49,9 @@ bool serve_job_ask(struct serve_job *j, struct ask *a, const struct tokenizer *t
         c->stop_token = -1;
         stop_text_init(&c->text, tokenizer, j->ask.skip_special, (const char *const *)j->ask.stop, j->ask.n_stop, j->ask.include_stop);
     }
-    return j->ask.n_read < 0 || prompts_room(j, err);
+    if (j->ask.n_read >= 0 && !(j->read = calloc((size_t)j->ask.n_prompt, sizeof *j->read)))
+        return error_set(err, ERR_NO_MEMORY, "no memory for the prompts' log-probs");
+    return true;
 }
 
 bool serve_job_adapter(struct serve_job *j, struct error *err)

@@ -41,7 +41,7 @@ struct top_token {
 };
 /* The log-probs of a prompt's tokens; the first token has none. */
 struct prompt_logps {
-    int64_t n;                // tokens so far, without the first; 0 until the prompt has been run
+    int64_t n;                // tokens so far, without the first; 0 until the prompt has been run, and then the next are NULL
     float *logp;              // owned, as the next two; room for all tokens but the first
     int32_t *rank;            // from 1: the likeliest token
     struct top_token *top;    // (n, ask.n_read) likeliest first; NULL: not asked for
@@ -96,6 +96,8 @@ struct serve_job {
 struct serve_job *serve_job_new(enum job_kind kind, struct error *err);
 /* Take the encoded ask (a holds nothing then) and make room for its samples. */
 MUST_USE bool serve_job_ask(struct serve_job *j, struct ask *a, const struct tokenizer *tokenizer, struct error *err);
+/* Make room for the log-probs of a prompt, once; when it is about to be run, so that requests that wait hold none. */
+MUST_USE bool serve_job_prompt_room(struct serve_job *j, int64_t prompt, struct error *err);
 MUST_USE bool serve_job_adapter(struct serve_job *j, struct error *err);    // make room for its adapter
 void serve_job_hold(struct serve_job *j);
 void serve_job_drop(struct serve_job *j);    // NULL is fine

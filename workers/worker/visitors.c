@@ -202,8 +202,15 @@ void visitors_feed(struct engine *e)
 
 void visitors_stepped(struct engine *e, const struct error *why)
 {
-    if (can_sample(e))
-        policy_stepped(e->visitors->policy, why);
+    struct policy_state state;
+    if (!can_sample(e))
+        return;
+    policy_stepped(e->visitors->policy, why);
+    policy_state(e->visitors->policy, &state);
+    pthread_mutex_lock(&e->lock);
+    e->look.n_visitor = state.n_prompt;
+    e->look.visitor_tok = state.n_decode_tok;
+    pthread_mutex_unlock(&e->lock);
 }
 
 bool visitors_watch(struct engine *e, const struct drawn *d)

@@ -36,6 +36,10 @@ static void gauges_write(void *ctx, struct msg_out *m)
         msg_i64(m, "put_back", look.n_put_back);
     }
     msg_f64(m, "tok_per_s", look.tok_per_s);
+    if (w->config.serve[0]) {
+        msg_i64(m, "visitors", look.n_visitor);
+        msg_i64(m, "visitor_tok", look.visitor_tok);
+    }
     if (!isnan(look.publish_ms))
         msg_f64(m, "publish_ms", look.publish_ms);
 }
