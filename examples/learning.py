@@ -2,8 +2,11 @@
 """Prints the table of what the starter learns: start and end of each run, sampled at temperature 1 and greedily, on the held-out
 problems; for seeds 1 to 5, with a control whose rewards are shuffled inside each batch (it must not learn).
 
-    examples/learning.py [--seeds 1,2,3] [--algos GRPO,DAPO,RLOO,REINFORCE_PPB] [--no-control] [--runs-dir D] [-- MORE...]
+    examples/learning.py [--seeds 1,2,3] [--algos GRPO,DAPO,RLOO,REINFORCE_PPB] [--presets P,Q | --presets all] [--no-control]
+                         [--runs-dir D] [-- MORE...]
 
+With --presets the runs are those of the presets, instead of algorithms. The starter's sizes, lengths, learning rate and penalty of
+examples/arithmetic.yaml stay; everything else is the preset's.
 Arguments after -- go to every 'rollcall train'. Needs examples/quickstart.sh --prepare first. Exits 1 when fewer than 4 of 5
 runs (of fewer runs: not all) end at 80 % sampled and 85 % greedy, or when the control gains more than 5 points.
 """
@@ -18,6 +21,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SETS = ("sampled", "greedy")
+PRESETS = ("open_instruct", "atropos", "dr_grpo", "gspo", "cispo")
 
 
 def means(run):
@@ -33,9 +37,24 @@ def means(run):
     return {s: sorted(v) for s, v in found.items()}
 
 
-def train(rollcall, runs, name, args):
+def run_file(runs, for_preset):
+    """The starter's run file; for a preset one without the settings that are the preset's to make."""
+    path = os.path.join(ROOT, "examples", "arithmetic.yaml")
+    if not for_preset:
+        return path
+    with open(path, encoding="utf-8") as f:
+        kept = [line.replace("../", ROOT + "/") for line in f
+                if not re.match("(algo|loss_variation|weight_decay|adam_beta2|lr_schedule|lr_min_ratio):", line)]
+    path = os.path.join(runs, "preset.yaml")
+    os.makedirs(runs, exist_ok=True)
+    with open(path, "w", encoding="utf-8") as f:
+        f.writelines(kept)
+    return path
+
+
+def train(rollcall, runs, name, args, file):
     began, metrics, last = time.monotonic(), [], None
-    command = [rollcall, "train", os.path.join(ROOT, "examples", "arithmetic.yaml"), "--batch", "--format", "jsonl",
+    command = [rollcall, "train", file, "--batch", "--format", "jsonl",
                "--runs-dir", runs, "--name", name] + args
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as p:
         for line in p.stdout:
@@ -52,23 +71,25 @@ def main():
     parser = argparse.ArgumentParser(description="What the starter learns, as a table.")
     parser.add_argument("--seeds", default="1,2,3,4,5")
     parser.add_argument("--algos", default="GRPO")
+    parser.add_argument("--presets", default="")
     parser.add_argument("--no-control", action="store_true")
     parser.add_argument("--runs-dir")
     parser.add_argument("more", nargs="*")
     a = parser.parse_args()
     rollcall = os.environ.get("ROLLCALL", os.path.join(ROOT, "build", "release", "rollcall"))
     runs = a.runs_dir or tempfile.mkdtemp(prefix="rollcall-learning-")
-    jobs = [(algo, int(seed), []) for algo in a.algos.split(",") for seed in a.seeds.split(",")]
+    kind, names = ("--preset", a.presets) if a.presets else ("--algo", a.algos)
+    jobs = [(name, int(seed), []) for name in (PRESETS if names == "all" else names.split(",")) for seed in a.seeds.split(",")]
     if not a.no_control:
-        jobs.append(("GRPO", int(a.seeds.split(",")[0]), ["--control-shuffle-rewards", "true"]))
+        jobs.append((jobs[0][0], int(a.seeds.split(",")[0]), ["--control-shuffle-rewards", "true"]))
     print("| run | seed | sampled | greedy | response length | trainer s | whole s |\n|---|---|---|---|---|---|---|", flush=True)
     good, control_gain = 0, 0.0
     for algo, seed, extra in jobs:
         name = f"{algo}-{seed}{'-control' if extra else ''}"
-        args = ["--algo", algo, "--seed", str(seed)] + extra + a.more
-        if algo != "GRPO":    # only the algorithm's form differs: the presets' penalties would be another experiment
+        args = [kind, algo, "--seed", str(seed)] + extra + a.more
+        if algo != "GRPO" and kind == "--algo":    # only the algorithm's form differs: the presets' penalties would be another experiment
             args += ["--kl-coeff", "0"]
-        score, metrics, seconds = train(rollcall, runs, name, args)
+        score, metrics, seconds = train(rollcall, runs, name, args, run_file(runs, kind == "--preset"))
         first, end = {s: score[s][0][1] for s in SETS}, {s: score[s][-1][1] for s in SETS}
         lengths = [m["metrics/response_length"] for m in metrics if "metrics/response_length" in m]
         busy = sum(m.get("time/step_s", 0) for m in metrics)

@@ -16,6 +16,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/run/journal_db.h"
+#include "protocol/run/metric_names.h"
 #include "protocol/run/journal_fold.h"
 
 #define SERIES_MAX 4096    // different metric names of a run
@@ -99,6 +100,7 @@ void journal_close(struct journal *j)
         free(j->series[i]);
     free(j->series);
     free(j->metric);
+    free(j->named);
     buf_release(&j->row);
     free(j);
 }
@@ -276,13 +278,33 @@ struct step_told {
     void *arg;
 };
 
+void journal_names_set(struct journal *j, int naming)
+{
+    j->naming = naming;
+}
+
+static bool step_rename(struct journal *j, struct journal_step *step, struct error *err)
+{
+    int most = step->n + METRIC_NAMES_MORE;
+    if (most > j->cap_named) {
+        struct journal_metric *more = realloc(j->named, (size_t)most * sizeof *more);
+        if (!more)
+            return error_set(err, ERR_NO_MEMORY, "no memory to read the journal '%s'", j->path);
+        j->named = more;
+        j->cap_named = most;
+    }
+    step->n = metric_names_make((enum metric_naming)j->naming, step->step, step->metric, step->n, j->named);
+    step->metric = j->named;
+    return true;
+}
+
 static bool step_tell(struct journal *j, const struct page *p, int row, void *ctx, bool *ok, struct error *err)
 {
     const struct step_told *t = ctx;
     struct journal_step step = { cell_i64(p, row, 0), cell_i64(p, row, 1), cell_i64(p, row, 2), cell_f64(p, row, 3) };
     step.n = row_unpack(j, cell(p, row, 4), err);
     step.metric = j->metric;
-    *ok = step.n >= 0;
+    *ok = step.n >= 0 && (j->naming == NAMES_ROLLCALL || step_rename(j, &step, err));
     return *ok && t->fn(t->arg, &step);
 }
 

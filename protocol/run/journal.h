@@ -64,6 +64,8 @@ struct journal_step {
     int n;
 };
 typedef bool journal_step_fn(void *arg, const struct journal_step *row);
+/* Have journal_steps_read name metrics so (enum metric_naming of metric_names.h). */
+void journal_names_set(struct journal *j, int naming);
 /* Rows with seq > after_seq that are not superseded. */
 MUST_USE bool journal_steps_read(struct journal *j, int64_t after_seq, journal_step_fn *fn, void *arg, struct error *err);
 /* The last step that is not superseded, or, when there is none yet, the step from which the newest incarnation continues. 0: none. */

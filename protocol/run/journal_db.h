@@ -57,6 +57,9 @@ struct journal {
     struct buf row;                   // the step row being built
     struct journal_metric *metric;    // (cap_metric) the row being read
     int cap_metric;
+    int naming;                      // enum metric_naming, of the steps that are read
+    struct journal_metric *named;    // (cap_named) the row being read under other names
+    int cap_named;
     struct journal_folder *folder;    // of the writer; NULL: a reader
 };
 

@@ -199,6 +199,7 @@ const struct knob knobs[] = {
     { "wandb_host", NULL, NULL, "exporters", KNOB_BOOL, "", AT(wandb_host), .def = "false", .help = "also send host and GPU figures" },
     { "alert_webhook_file", NULL, NULL, "exporters", KNOB_PATH, "", AT(alert_webhook_file), .def = "", .help = "send alerts, critical alarms and the run's end to the webhook whose address is in this file (it is a secret): Slack's, or any that takes JSON" },
     { "alert_webhook_format", NULL, NULL, "exporters", KNOB_TEXT, "", .choices = "auto|slack|json", AT(alert_webhook_format), .def = "auto", .help = "of the message; auto: slack for an address of hooks.slack.com, else json: {run, events: [{kind, step, time, text}]}" },
+    { "metric_names", NULL, NULL, "exporters", KNOB_TEXT, "", .choices = "rollcall|open_instruct|atropos", AT(metric_names), .def = "rollcall", .help = "what exporters call metrics: names of another system where they mean the same" },
     { "tensorboard", NULL, NULL, "exporters", KNOB_BOOL, "", AT(tensorboard), .def = "false", .help = "write TensorBoard event files into RUN/export/tensorboard" },
     { "metrics_listen", NULL, NULL, "exporters", KNOB_TEXT, "", AT(metrics_listen), .def = "", .help = "serve OpenMetrics at HOST:PORT (/metrics), and the fields of open-instruct's dashboard (/api/status); unset: not served" },
     { "metrics_token_file", NULL, NULL, "exporters", KNOB_PATH, "", AT(metrics_token_file), .def = "", .help = "file with the bearer token that a scrape must bring" },

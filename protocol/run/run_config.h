@@ -162,6 +162,7 @@ struct run_config {
     bool wandb_completions, wandb_console, wandb_host;
     char alert_webhook_file[RUN_TEXT_MAX], alert_webhook_format[16];
     bool tensorboard;
+    char metric_names[16];      // rollcall | open_instruct | atropos: of what is exported
     char metrics_listen[64];    // "" : off; host:port
     char metrics_token_file[RUN_TEXT_MAX];
     /* not a setting: set in the processes of a node, which never train (protocol/run/node.h) */

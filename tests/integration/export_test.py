@@ -110,6 +110,17 @@ class Export(unittest.TestCase):
         self.assertEqual(rows[1]["metrics/reward"], "")
         self.assertEqual(float(rows[2]["late"]), 5e-324)
 
+    def test_metrics_have_the_names_that_the_run_gives_them(self):
+        losses = [json.loads(x)["metrics"]["train/loss"] for x in self.export("jsonl").splitlines()]
+        with open(os.path.join(self.run_dir, "run.yaml"), "w") as f:
+            f.write("metric_names: open_instruct\n")
+        rows = [json.loads(x)["metrics"] for x in self.export("jsonl").splitlines()]
+        self.assertEqual([r["training_step"] for r in rows], [1, 2, 3])
+        self.assertEqual([r["loss/total_avg"] for r in rows], losses)
+        self.assertTrue(all("train/loss" not in r and "metrics/reward" not in r for r in rows))
+        rows = list(csv.DictReader(self.export("csv").splitlines()))
+        self.assertEqual([float(r["loss/total_avg"]) for r in rows], losses)
+
     def test_evaluations_are_in_every_text_once(self):
         self.journal.evaluate(0, hard=0.125)
         self.journal.evaluate(2, easy=0.5, hard=0.25)

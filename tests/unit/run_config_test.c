@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "protocol/run/knobs.h"
+#include "protocol/run/metric_names.h"
 #include "protocol/run/metrics.h"
 
 /* Write text into a temporary run file and read it. */
@@ -692,6 +693,69 @@ static void every_metric_has_a_name_and_a_meaning(UNUSED void **state)
     }
 }
 
+static void metrics_have_the_names_and_the_sense_of_another_system(UNUSED void **state)
+{
+    static const struct journal_metric in[] = { { "metrics/reward", 0.25 },
+                                                { "metrics/truncated_ratio", 0.125 },
+                                                { "train/learning_rate", 1e-6 },
+                                                { "train/clip_low_ratio", 0.25 },
+                                                { "train/clip_high_ratio", 0.5 },
+                                                { "rollout/samples_total", 640 },
+                                                { "time/step_s", 3 },
+                                                { "reward/of_my_own", 7 } };
+    static const struct {
+        enum metric_naming naming;
+        struct journal_metric want[METRIC_NAMES_MORE + ARRAY_SIZE(in)];
+    } cases[] = {
+        { NAMES_OPEN_INSTRUCT,
+          { { "scores", 0.25 },
+            { "val/stop_rate", 0.875 },
+            { "lr", 1e-6 },
+            { "policy/clipfrac_avg", 0.75 },
+            { "episode", 640 },
+            { "global_step", 640 },
+            { "time/total", 3 },
+            { "reward/of_my_own", 7 },
+            { "training_step", 12 } } },
+        { NAMES_ATROPOS,
+          { { "metrics/reward", 0.25 },
+            { "metrics/truncated_ratio", 0.125 },
+            { "train/lr", 1e-6 },
+            { "grpo/clipped_fraction", 0.75 },
+            { "rollout/samples_total", 640 },
+            { "train/step_time", 3 },
+            { "reward/of_my_own", 7 } } },
+        { NAMES_ROLLCALL,
+          { { "metrics/reward", 0.25 },
+            { "metrics/truncated_ratio", 0.125 },
+            { "train/learning_rate", 1e-6 },
+            { "train/clip_low_ratio", 0.25 },
+            { "train/clip_high_ratio", 0.5 },
+            { "rollout/samples_total", 640 },
+            { "time/step_s", 3 },
+            { "reward/of_my_own", 7 } } },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct journal_metric out[ARRAY_SIZE(in) + METRIC_NAMES_MORE];
+        int n = metric_names_make(cases[i].naming, 12, in, ARRAY_SIZE(in), out);
+        for (int k = 0; k < n; k++)
+            if (!cases[i].want[k].name || strcmp(out[k].name, cases[i].want[k].name) != 0 || out[k].value != cases[i].want[k].value)
+                fail_msg("naming %zu, %d: '%s' is %g", i, k, out[k].name, out[k].value);
+        assert_true(n == (int)ARRAY_SIZE(cases[i].want) || !cases[i].want[n].name);
+    }
+    /* whatever the journal has, there is room for it */
+    struct journal_metric all[METRIC_N], out[METRIC_N + METRIC_NAMES_MORE];
+    for (int i = 0; i < METRIC_N; i++)
+        all[i] = (struct journal_metric){ metrics[i].name, i };
+    for (int naming = NAMES_ROLLCALL; naming <= NAMES_ATROPOS; naming++) {
+        int n = metric_names_make((enum metric_naming)naming, 1, all, METRIC_N, out);
+        assert_true(n <= METRIC_N + METRIC_NAMES_MORE);
+        for (int i = 0; i < n; i++)
+            for (int k = 0; k < i; k++)
+                assert_string_not_equal(out[i].name, out[k].name);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -714,6 +778,7 @@ int main(void)
         cmocka_unit_test(settings_of_verifiers_have_no_effect_on_an_environments_reward),
         cmocka_unit_test(options_of_atropos_trainer_become_settings),
         cmocka_unit_test(every_metric_has_a_name_and_a_meaning),
+        cmocka_unit_test(metrics_have_the_names_and_the_sense_of_another_system),
         cmocka_unit_test(workers_compute_nothing_that_the_controller_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

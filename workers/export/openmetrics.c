@@ -242,7 +242,7 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
         return error_set(err, ERR_USAGE, "'--listen' needs HOST:PORT, e.g. 127.0.0.1:9464 (port 0: a free one)");
     if (r->token_file)
         TRY(bearer_read(e.token, r->token_file, err));
-    TRY(e.journal = journal_open_reader(r->run_dir, err));
+    TRY(e.journal = rows_open(r->run_dir, err));
     run_config_init(&e.config);
     status_page_init(&e.status);
     TRY(path_join(path, sizeof path, r->run_dir, "run.yaml") && (!path_exists(path) || run_config_read(&e.config, path, err)));

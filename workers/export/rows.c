@@ -4,15 +4,32 @@
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/run/knobs.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_lock.h"
 #include "protocol/run/run_state.h"
+
+struct journal *rows_open(const char *run_dir, struct error *err)
+{
+    struct journal *j = journal_open_reader(run_dir, err);
+    struct run_config *c = j ? malloc(sizeof *c) : NULL;
+    struct error none;    // a folder without a run file that can be read has the names that the journal has
+    char path[PATH_MAX];
+    if (c) {
+        run_config_init(c);
+        if (path_join(path, sizeof path, run_dir, "run.yaml") && path_exists(path) && run_config_read(c, path, &none))
+            journal_names_set(j, MAX(knob_choice("metric_names", c->metric_names), 0));
+    }
+    free(c);
+    return j;
+}
 
 static bool cursor_path(char *path, const char *run_dir, const char *name, const char *file, struct error *err)
 {

@@ -18,6 +18,8 @@ struct cursor {
     int64_t eval_step;    // the last step whose evaluations were handed out; -1: none
 };
 #define CURSOR_START ((struct cursor){ .eval_step = -1 })
+/* The run's journal, for reading, with the names that the run's metric_names gives to metrics. NULL: see err. */
+struct journal *rows_open(const char *run_dir, struct error *err);
 /* RUN_DIR/export/NAME/cursor; the start when there is none. Makes the folder. */
 MUST_USE bool cursor_read(struct cursor *c, const char *run_dir, const char *name, struct error *err);
 MUST_USE bool cursor_write(const struct cursor *c, const char *run_dir, const char *name, struct error *err);

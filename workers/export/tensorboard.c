@@ -105,7 +105,7 @@ bool export_tensorboard(const struct export_request *r, struct error *err)
     struct events e = { .fd = -1, .err = err };
     char dir[PATH_MAX], path[PATH_MAX];
     bool ok = false;
-    struct journal *j = journal_open_reader(r->run_dir, err);
+    struct journal *j = rows_open(r->run_dir, err);
     if (!j)
         return false;
     TRY(cursor_read(&cursor, r->run_dir, "tensorboard", err));

@@ -233,7 +233,7 @@ static bool text_export(const struct export_request *r, bool csv, struct error *
     struct printer p = { .out = stdout, .csv = csv, .nodes = r->nodes };
     struct cursor cursor = CURSOR_START;
     bool ok = false;
-    struct journal *j = journal_open_reader(r->run_dir, err);
+    struct journal *j = rows_open(r->run_dir, err);
     if (!j)
         return false;
     if (r->out_path && !(p.out = fopen(r->out_path, "wxe"))) {    // never overwrite an existing file

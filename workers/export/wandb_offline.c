@@ -396,7 +396,7 @@ bool export_wandb_offline(const struct export_request *r, struct error *err)
     bool ok = false, placed = false;
     if (!wandb_setup_make(&setup, r->run_dir, false, err))
         return false;
-    TRY(j = journal_open_reader(r->run_dir, err));
+    TRY(j = rows_open(r->run_dir, err));
     TRY(wandb_start_find(&setup, j, err));
     o.journal = j;
     TRY(paths_make(&setup, o.dir, path, err));

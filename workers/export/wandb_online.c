@@ -411,7 +411,7 @@ bool export_wandb_online(const struct export_request *r, struct error *err)
     bool ok = false;
     if (!wandb_setup_make(&o.setup, r->run_dir, true, err))
         return false;
-    TRY(o.journal = journal_open_reader(r->run_dir, err));
+    TRY(o.journal = rows_open(r->run_dir, err));
     TRY(wandb_start_find(&o.setup, o.journal, err));
     TRY(place_read(&o, err));
     TRY(o.summary = wandb_summary_new(err));
