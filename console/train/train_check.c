@@ -195,12 +195,31 @@ out:
     return ok;
 }
 
+static bool devices_choose(struct run_config *c, struct error *err);
+
+/* With external engines: the trainers' devices as without producers, and the engines after them. */
+static bool trainers_choose(struct run_config *c, struct error *err)
+{
+    struct run_config own = *c;
+    strcpy(own.backend, "rollcall");
+    strcpy(own.placement, "shared");
+    own.num_inferencer = own.num_trainers;
+    if (!devices_choose(&own, err))
+        return false;
+    size_t at = (size_t)snprintf(c->devices, sizeof c->devices, "%s", own.devices);
+    for (int64_t i = 0; i < c->num_inferencer && at < sizeof c->devices; i++)
+        at += (size_t)snprintf(c->devices + at, sizeof c->devices - at, ",engine:%" PRId64, i);
+    return at < sizeof c->devices || error_set(err, ERR_USAGE, "a list of %" PRId64 " engines is too long", c->num_inferencer);
+}
+
 /* Turn `auto` into a list of as many devices as the counts need: GPUs when the machine has one, else CPUs. A given list must be
  * that long. */
 static bool devices_choose(struct run_config *c, struct error *err)
 {
     struct error none;
     int64_t n = run_config_n_device(c), n_given = 1;
+    if (run_config_external(c) && !strstr(c->devices, "engine:"))
+        return trainers_choose(c, err);
     for (const char *at = c->devices; (at = strchr(at, ',')); at++)
         n_given++;
     if (strcmp(c->devices, "auto") != 0)

@@ -19,7 +19,7 @@ struct step_estimate step_estimate_of(const struct run_config *c, const struct r
     double trained = (double)(c->train_batch_size * c->num_generations);
     double passes = (double)c->update_epochs + (c->beta > 0 ? FORWARD_SHARE : 0);    // the reference runs once a batch
     bool turns = strcmp(c->placement, "apart") != 0 && c->n_behind == 0;
-    if (!run_config_posted(c))    // else others sample
+    if (!run_config_posted(c) && !run_config_external(c))    // else others sample
         e.generate_s = (waves * (double)c->max_new_tokens * cost->decode_s + prompts * (double)c->max_prompt_tokens * cost->prefill_s)
                        / (double)p->k;
     e.train_s = passes * trained * (double)longest * cost->train_s;

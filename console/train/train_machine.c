@@ -40,7 +40,7 @@ static bool devices_check(const struct run_config *c, struct error *err)
         for (char *same = rest; same && *same; same = strchr(same, ',') ? strchr(same, ',') + 1 : NULL)
             if (strncmp(same, name, strlen(name)) == 0 && strchr(",", same[strlen(name)]))
                 return error_set(err, ERR_USAGE, "'devices' names '%s' twice; a device has one worker", name);
-        if (!device_try(name, err))
+        if (strncmp(name, "engine:", 7) != 0 && !device_try(name, err))
             return false;
         n_cpu += strncmp(name, "cpu:", 4) == 0;
     }

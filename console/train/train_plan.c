@@ -18,8 +18,11 @@ static void placement_print(const struct train *t)
         struct run_part part;
         char device[64], role[64];
         snprintf(device, sizeof device, "%.*s", (int)MIN(strcspn(at, ","), (size_t)50), at);
+        char url[280] = "";
+        bool outside = run_config_engine(c, device, url, sizeof url);
         if (run_config_part(c, device, &part, &err))
-            printf("%s%s: %s\n", title, device, run_part_text(&part, role, sizeof role));
+            printf("%s%s: %s%s%s%s%s\n", title, device, run_part_text(&part, role, sizeof role), outside ? ", " : "",
+                   outside ? c->backend : "", outside ? " at " : "", url);
         title = "                ";
     }
     if (run_config_sum_parts(c) > 0)
@@ -175,9 +178,11 @@ bool train_plan_print(const struct train *t, struct error *err)
                       : strncmp(c->devices, "cpu:", 4) == 0 ? "through shared memory"
                                                             : "by nccl";
     bool far = run_config_travels(c);
+    if (run_config_external(c))
+        way = "as directories, by the engines' own routes,";
     if (posted)
         return true;    // nothing is sampled here
     printf("%s        %s%s%s%s\n", c->lora_rank > 0 ? "adapter:" : "weights:", own, own[0] && far ? "; " : "", far ? way : "",
-           far ? " from the first trainer to other samplers" : "");
+           far ? run_config_external(c) ? " from the first trainer to the engines" : " from the first trainer to other samplers" : "");
     return true;
 }

@@ -310,18 +310,21 @@ static bool name_check(const char *name, struct error *err)
     return plain;
 }
 
-/* Free-running samples are of several weights at once, so their correction is on unless somebody has said otherwise. Only when a run
+/* Free-running samples are of several weights at once, and an external engine's log-probs are those of other kernels, so their correction is on unless somebody has said otherwise. Only when a run
  * starts: what follows from it is fixed then. */
 static bool rho_default(struct run_config *c, struct buf *notes, struct error *err)
 {
     if (!notes)
         return true;
-    if (c->free_running && isnan(c->rho_clamp[1]) && isnan(c->rho_mask[1]) && from_default(c, "rho_clamp") && from_default(c, "rho_mask")
-        && from_default(c, "old_logprobs")) {
+    bool external = run_config_external(c);
+    if ((c->free_running || external) && isnan(c->rho_clamp[1]) && isnan(c->rho_mask[1]) && from_default(c, "rho_clamp")
+        && from_default(c, "rho_mask") && from_default(c, "old_logprobs")) {
         if (!run_config_set(c, "rho_clamp", "[0, 2]", FROM_PRESET, NULL, err))
             return false;
-        buf_str(notes, "note: 'free_running' trains on samples of other weights, so 'rho_clamp' is [0, 2] and 'old_logprobs' is current "
-                       "(truncated importance sampling); 'rho_clamp' none leaves it to the clip\n");
+        buf_fmt(notes,
+                "note: %s, so 'rho_clamp' is [0, 2] and 'old_logprobs' is current (truncated importance sampling); 'rho_clamp' none leaves "
+                "it to the clip\n",
+                external ? "an external engine rounds otherwise than the trainer" : "'free_running' trains on samples of other weights");
     }
     /* a ratio to the sampled log-probs has in it what rho would weigh once more */
     return isnan(c->rho_clamp[1]) || !from_default(c, "old_logprobs")
@@ -384,6 +387,54 @@ static bool environment_check(struct run_config *c, struct error *err)
     if (!c->environment[0] && reward_has(c, "environment"))
         return error_set(err, ERR_USAGE, "'reward_type' is '%s', but the run has no 'environment' that gives a reward", c->reward_type);
     return true;
+}
+
+/* Is it the address of an HTTP server, and shorter than size? */
+static bool url_check(const char *url, size_t size)
+{
+    size_t scheme = strncmp(url, "http://", 7) == 0 ? 7 : strncmp(url, "https://", 8) == 0 ? 8 : 0;
+    return scheme > 0 && url[scheme] && url[scheme] != '/' && strlen(url) < size && !strpbrk(url, " ?#\t\r\n");
+}
+
+/* External engines are producers of their own: one per address, on devices of their own. */
+static bool external_default(struct run_config *c, struct error *err)
+{
+    char n[32], url[280], device[32];
+    int64_t n_engine = run_config_n_engine(c);
+    if (!run_config_external(c))
+        return !c->engine_url[0]
+               || error_set(err, ERR_USAGE, "'engine_url' is for 'backend' vllm or sglang; with rollcall the run samples by itself");
+    if (n_engine == 0)
+        return error_set(err, ERR_USAGE,
+                         "'backend' %s needs 'engine_url' http://HOST:PORT of a server that is running; leave 'backend' out to sample with "
+                         "rollcall's own engine",
+                         c->backend);
+    for (int64_t i = 0; i < n_engine; i++) {
+        snprintf(device, sizeof device, "engine:%" PRId64, i);
+        if (!run_config_engine(c, device, url, sizeof url) || !url_check(url, sizeof url))
+            return error_set(err, ERR_USAGE, "'engine_url' is '%.200s'; it is http://HOST:PORT, or several with commas between them",
+                             c->engine_url);
+    }
+    static const struct {
+        const char *name;
+        size_t offset;
+    } none[] = { { "environment", offsetof(struct run_config, environment) },
+                 { "environments", offsetof(struct run_config, environments) },
+                 { "listen", offsetof(struct run_config, listen) } };
+    for (size_t i = 0; i < ARRAY_SIZE(none); i++)
+        if (((const char *)c + none[i].offset)[0])
+            return error_set(err, ERR_USAGE, "'%s' and 'backend' %s do not go together; leave one of them out", none[i].name, c->backend);
+    snprintf(n, sizeof n, "%" PRId64, n_engine);
+    if (!from_default(c, "num_inferencer") && c->num_inferencer != n_engine)
+        return error_set(err, ERR_USAGE, "'num_inferencer' is %" PRId64 ", but 'engine_url' has %" PRId64 " addresses; each is a producer",
+                         c->num_inferencer, n_engine);
+    if (c->producer_tensor_parallel_size > 1)
+        return error_set(err, ERR_USAGE, "'producer_tensor_parallel_size' is %" PRId64 ", but external engines have devices of their own",
+                         c->producer_tensor_parallel_size);
+    if (strcmp(c->weights, "auto") != 0 && strcmp(c->weights, "files") != 0)
+        return error_set(err, ERR_USAGE, "'weights' is '%s', but external engines read them from files", c->weights);
+    return run_config_set(c, "placement", "apart", FROM_PRESET, NULL, err)
+           && run_config_set(c, "num_inferencer", n, FROM_PRESET, NULL, err);
 }
 
 /* A run that trains on what environments post samples nothing itself: batches form in order of arrival, of samples of any weights, and
@@ -498,8 +549,9 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
 bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err)
 {
     struct eval_set sets[EVAL_SET_MAX];
-    return preset_apply(c, err) && atropos_options_finish(c, notes, err) && posted_default(c, err) && rho_default(c, notes, err)
-           && sizes_check(c, notes, err) && meaning_check(c, notes, err) && run_config_eval_sets(c, sets, err) >= 0;
+    return preset_apply(c, err) && atropos_options_finish(c, notes, err) && posted_default(c, err) && external_default(c, err)
+           && rho_default(c, notes, err) && sizes_check(c, notes, err) && meaning_check(c, notes, err)
+           && run_config_eval_sets(c, sets, err) >= 0;
 }
 
 bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row, struct error *err)
@@ -648,13 +700,6 @@ static bool is_true(const json_t *v)
     return json_is_true(v) || (json_is_string(v) && strcmp(json_string_value(v), "true") == 0);
 }
 
-/* Is it the address of an HTTP server, and shorter than size? */
-static bool url_check(const char *url, size_t size)
-{
-    size_t scheme = strncmp(url, "http://", 7) == 0 ? 7 : strncmp(url, "https://", 8) == 0 ? 8 : 0;
-    return scheme > 0 && url[scheme] && url[scheme] != '/' && strlen(url) < size && !strpbrk(url, " ?#\t\r\n");
-}
-
 bool run_config_environments(const struct run_config *c, struct environments *e, struct error *err)
 {
     const char *name;
@@ -687,6 +732,29 @@ bool run_config_environments(const struct run_config *c, struct environments *e,
     }
     json_decref(o);
     return ok;
+}
+
+int64_t run_config_n_engine(const struct run_config *c)
+{
+    int64_t n = c->engine_url[0] != 0;
+    for (const char *at = c->engine_url; (at = strchr(at, ',')); at++)
+        n++;
+    return n;
+}
+
+bool run_config_engine(const struct run_config *c, const char *device, char *url, size_t size)
+{
+    int64_t k;
+    const char *at = c->engine_url;
+    if (strncmp(device, "engine:", 7) != 0 || !parse_i64(device + 7, &k) || k < 0 || k >= run_config_n_engine(c))
+        return false;
+    while (k-- > 0)
+        at = strchr(at, ',') + 1;
+    at += strspn(at, " ");
+    size_t len = strcspn(at, ",");
+    while (len > 0 && (at[len - 1] == '/' || at[len - 1] == ' '))
+        len--;
+    return snprintf(url, size, "%.*s", (int)len, at) < (int)size;
 }
 
 int64_t run_config_serve_samples(const struct run_config *c)

@@ -6,6 +6,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
 #include "protocol/run/group.h"
@@ -50,7 +51,11 @@ struct run_config {
     int64_t tensor_parallel_size, pipeline_parallel_size, producer_tensor_parallel_size;
     int64_t sum_parts;     // run_config_sum_parts
     char zero_stage[8];    // run_config_zero
-    char ray_dir[RUN_TEXT_MAX], master_address[128], backend[16];
+    char ray_dir[RUN_TEXT_MAX], master_address[128];
+    char backend[16];                              // who samples: rollcall, or the external engines
+    char engine_url[RUN_TEXT_MAX];                 // at these addresses, with commas between them; "": rollcall
+    char engine_token_file[RUN_TEXT_MAX];          // "": they need none
+    double engine_timeout_s, engine_patience_s;    // of one request; until one that does not answer fails the run
     int64_t master_port;
     char listen[280];    // "" : no other nodes; HOST:PORT
     int64_t n_behind;
@@ -249,6 +254,14 @@ static inline bool run_config_posted(const struct run_config *c)
 {
     return c->environments[0] != 0;
 }
+/* Are samples drawn by external engines (backend vllm, sglang)? Then the devices after the trainers' are called engine:0, engine:1 ... */
+static inline bool run_config_external(const struct run_config *c)
+{
+    return strcmp(c->backend, "rollcall") != 0;
+}
+int64_t run_config_n_engine(const struct run_config *c);    // addresses in engine_url
+/* The address of a device engine:K, without a slash at its end, into url. False: there is none, or it is longer. */
+MUST_USE bool run_config_engine(const struct run_config *c, const char *device, char *url, size_t size);
 /* Where posted groups come from, as 'environments' says; e holds copies. */
 struct environments {
     char listen[280];                 // HOST:PORT where environments post; "": they post elsewhere, and

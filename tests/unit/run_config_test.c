@@ -572,7 +572,8 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
 {
     // clang-format off
     static const struct { const char *name, *value, *with[3][2]; } cases[] = {
-        { "zero_stage", "2", { { "num_trainers", "2" } } }, { "ray_dir", "/tmp" }, { "master_address", "h" }, { "master_port", "1" }, { "backend", "vllm" },
+        { "zero_stage", "2", { { "num_trainers", "2" } } }, { "ray_dir", "/tmp" }, { "master_address", "h" }, { "master_port", "1" },
+        { "engine_timeout_s", "3", { { "backend", "vllm" } } }, { "engine_patience_s", "3", { { "backend", "vllm" } } }, { "engine_token_file", "/t", { { "backend", "sglang" } } },
         { "train_minibatch_size", "4" },
         { "project", "p", { { "wandb", "online" } } },
         { "num_episodes", "3", { { "max_steps", "0" } } },

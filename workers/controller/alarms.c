@@ -201,6 +201,12 @@ static void ends(struct controller *c, const struct alarm_rule *r, struct alarm_
     event_add_facts(c, "alarm", "controller", text, facts_of(r, ALARM_QUIET, NAN));
 }
 
+/* An external engine rounds otherwise than the trainer, so that they agree to the bit is not to be expected. A bound of the user's is. */
+static bool is_moot(const struct controller *c, const struct alarm_rule *r)
+{
+    return run_config_external(&c->config) && strcmp(r->metric, metrics[M_SAMPLER_TRAINER_DIFF].name) == 0 && r->limit == 0;
+}
+
 void alarms_step(struct controller *c)
 {
     struct error err;
@@ -210,7 +216,7 @@ void alarms_step(struct controller *c)
         struct alarm_now *a = &c->alarms.now[i];
         double value = step_metric(&c->metrics, r->metric);
         past_add(a, value);
-        bool holds = r->on && a->state != ALARM_MUTED && alarm_holds(r, a->past, a->n),
+        bool holds = r->on && !is_moot(c, r) && a->state != ALARM_MUTED && alarm_holds(r, a->past, a->n),
              held = a->state == ALARM_FIRING || a->state == ALARM_ACKNOWLEDGED;
         if (holds == held)
             continue;

@@ -115,6 +115,7 @@ struct controller {
     struct recent recent;
     struct alarms alarms;
     struct doctor doctor;
+    bool difference_told;    // between an external engine's log-probs and the trainer's (reports.c)
 };
 
 /* ---- opening.c ---- */

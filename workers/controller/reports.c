@@ -56,6 +56,21 @@ static void step_body(struct controller *c, struct msg_out *m)
     step_metrics_write(&c->metrics, m);
 }
 
+/* Say once, with the first step that shows it, why the sampler's log-probs are not the trainer's in this run. */
+static void difference_tell(struct controller *c)
+{
+    char text[512];
+    double diff = step_metric(&c->metrics, metrics[M_SAMPLER_TRAINER_DIFF].name);
+    if (!run_config_external(&c->config) || !(diff > 0) || c->difference_told)
+        return;
+    c->difference_told = true;
+    snprintf(text, sizeof text,
+             "train/sampler_trainer_diff is %.3g nat, as the %s engine computes log-probs with other kernels than the trainer; %s", diff,
+             c->config.backend,
+             isnan(c->now.rho_clamp[1]) ? "'rho_clamp' is none, so nothing corrects for it" : "'rho_clamp' corrects for it");
+    event_add(c, "weights", "controller", text, "");
+}
+
 static bool step_done(struct controller *c, const struct mval *told, int64_t step, struct error *err)
 {
     step_metrics_make(c, step - 1, mval_get(told, "metrics"));
@@ -67,6 +82,7 @@ static bool step_done(struct controller *c, const struct mval *told, int64_t ste
     if (c->config.free_running && !ledger_advance(c, err))
         return false;
     publish(c, "step", step_body);
+    difference_tell(c);
     alarms_step(c);
     doctor_step(c);
     if (c->now.save_interval > 0 && step % c->now.save_interval == 0) {

@@ -15,6 +15,7 @@
 #include "protocol/base/log.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/publish/publication.h"
+#include "workers/engine/sampler/external.h"
 #include "workers/worker/engine_state.h"
 #include "workers/worker/episodes.h"
 #include "workers/worker/evaluation.h"
@@ -203,7 +204,7 @@ static struct task *task_wait(struct engine *e)
     if (empty)
         idle_show(e);
     if (asked)
-        engine_waits_for(e, "the environment");
+        sampler_waits_show(e);
     pthread_mutex_lock(&e->lock);
     while (!e->task_first && !busy && !e->written && !e->turned_first && !e->visited)
         pthread_cond_wait(&e->some, &e->lock);
@@ -369,6 +370,7 @@ void engine_free(struct engine *e)
     visitors_free(e);
     loading_undo(e);
     queues_release(e);
+    external_free(e->external);
     prompts_release(&e->prompts);
     publication_free(e->publication);
     for (size_t i = 0; i < ARRAY_SIZE(e->helper); i++)

@@ -20,6 +20,7 @@
 struct checkpoint_writer;
 struct collective;
 struct episodes;
+struct external;
 struct generator;
 struct model;
 struct publication;
@@ -65,7 +66,7 @@ struct engine {
     struct report *scored;
     struct report *turned_first, **turned_last;    // turns that have been answered
     bool written;                                  // the checkpoint writer has finished one; saving_look gets the result
-    bool visited;                                  // visitors.c has something new
+    bool visited;                                  // visitors.c or an external engine has something new
     struct engine_look look;
 
     /* used only by the engine's thread */
@@ -79,6 +80,7 @@ struct engine {
     struct model *trained;    // what the trainer changes: model; with zero_stage 3, where a whole model is needed here, a second
                               // one of which it keeps its shards, and model gets the new weights after each step
     struct generator *generator;
+    struct external *external;    // in place of the generator: this worker's samples are drawn by somebody else's engine; else NULL
     struct episodes *episodes;    // with the generator, of a run with an environment; else NULL
     struct visitors *visitors;    // kept from the first load on; NULL: this worker does not serve
     struct trainer *trainer;

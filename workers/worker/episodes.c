@@ -16,6 +16,7 @@
 #include "protocol/base/clock.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/reward/environment_pool.h"
+#include "workers/engine/sampler/external.h"
 #include "workers/engine/sampler/prompt.h"
 #include "workers/engine/text/tokenizer.h"
 #include "workers/worker/items.h"
@@ -528,6 +529,8 @@ static bool generator_round(struct engine *e, struct error *err)
 
 bool sampler_step(struct engine *e, struct error *err)
 {
+    if (e->external)
+        return !external_failed(e->external, err);
     if (!e->episodes)
         return generator_round(e, err);
     answers_take(e);
@@ -545,6 +548,8 @@ bool sampler_step(struct engine *e, struct error *err)
 struct group *sampler_poll(struct engine *e)
 {
     struct episodes *all = e->episodes;
+    if (e->external)
+        return external_poll(e->external);
     if (!all)
         return generator_poll(e->generator);
     if (all->n_finished == 0)
@@ -556,11 +561,23 @@ struct group *sampler_poll(struct engine *e)
 
 bool sampler_busy(const struct engine *e)
 {
+    if (e->external)
+        return external_ready(e->external);
     return e->generator && !generator_idle(e->generator);
+}
+
+void sampler_waits_show(struct engine *e)
+{
+    char what[64] = "the environment";
+    if (e->external)
+        external_trouble(e->external, what, sizeof what);
+    engine_waits_for(e, what[0] ? what : "the external engine");
 }
 
 bool sampler_empty(const struct engine *e)
 {
+    if (e->external)
+        return external_idle(e->external);
     return (!e->generator || generator_own_idle(e->generator)) && (!e->episodes || e->episodes->n_item == 0);
 }
 

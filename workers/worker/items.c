@@ -8,6 +8,7 @@
 #include "protocol/base/clock.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/reward/reward.h"
+#include "workers/engine/sampler/external.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
 #include "workers/worker/episodes.h"
@@ -68,7 +69,7 @@ bool prompt_submit(struct engine *e, const struct prompt_order *o, const struct 
                                  .n_sample = (int32_t)o->n_sample,
                                  .seed = seed,
                                  .sampling = *s };
-    ok = generator_submit(e->generator, &it, err);
+    ok = e->external ? external_submit(e->external, &it, err) : generator_submit(e->generator, &it, err);
 out:
     json_decref(row);
     token_list_release(&ids);
@@ -154,9 +155,16 @@ struct report *group_report(struct engine *e, struct group *g, struct dataset *d
 
 void items_look(struct engine *e)
 {
-    struct generator_stats s;
+    struct generator_stats s = { 0 };
     int64_t now = clock_ms();
-    generator_stats(e->generator, &s);
+    if (e->external) {
+        struct external_stats x;
+        external_stats(e->external, &x);
+        s.n_decode_tok = x.n_tok;
+        s.n_running_seq = x.n_running;
+    } else {
+        generator_stats(e->generator, &s);
+    }
     pthread_mutex_lock(&e->lock);
     e->look.progress += 1;
     e->work.n_put_back += s.n_put_back - e->look.n_put_back;
@@ -176,6 +184,8 @@ void items_look(struct engine *e)
 void items_drop(struct engine *e)
 {
     visitors_lift(e);
+    if (e->external)
+        external_clear(e->external);
     if (e->generator)
         generator_clear(e->generator);
     episodes_clear(e->episodes);

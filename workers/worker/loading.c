@@ -14,6 +14,7 @@
 #include "workers/engine/model/team.h"
 #include "workers/engine/plan/run_room.h"
 #include "workers/engine/publish/publication.h"
+#include "workers/engine/sampler/external.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
 #include "workers/engine/trainer/checkpoint.h"
@@ -21,6 +22,7 @@
 #include "workers/engine/trainer/trainer.h"
 #include "workers/worker/episodes.h"
 #include "workers/worker/profile.h"
+#include "workers/worker/outside.h"
 #include "workers/worker/publishing.h"
 #include "workers/worker/saving.h"
 #include "workers/worker/visitors.h"
@@ -68,10 +70,17 @@ static bool identity_check(const struct engine *e, struct error *err)
     return ok;
 }
 
+/* Are this worker's samples drawn by an external engine? */
+static bool is_outside(const struct engine *e)
+{
+    return strncmp(e->device_name, "engine:", 7) == 0;
+}
+
 static bool devices_open(struct engine *e, struct error *err)
 {
     size_t total;
-    if (!e->dev && (!(e->dev = device_new(e->device_name, e->n_thread, err)) || !mem_info(e->dev, &e->free_at_start, &total, err)))
+    const char *own = is_outside(e) ? "ref" : e->device_name;    // it only holds weights
+    if (!e->dev && (!(e->dev = device_new(own, e->n_thread, err)) || !mem_info(e->dev, &e->free_at_start, &total, err)))
         return false;
     for (int64_t k = 0; e->produces && k < e->config.producer_tensor_parallel_size - 1; k++) {
         char name[64];
@@ -133,7 +142,8 @@ static bool models_load(struct engine *e, struct error *err)
 {
     const struct run_config *c = &e->config;
     int64_t n_id = tokenizer_n_id(e->prompts.tokenizer);
-    enum dtype dtype = run_dtype(c, e->dev->kind);
+    bool on_gpu = strncmp(c->devices, "cuda:", 5) == 0;
+    enum dtype dtype = run_dtype(c, !is_outside(e) ? e->dev->kind : on_gpu ? DEVICE_CUDA : DEVICE_CPU);    // as the trainers have it
     if (!(e->model = model_open(e, dtype, err)) || !tokenizer_fits(e->prompts.tokenizer, model_config(e->model)->vocab, c->model, err))
         return false;
     model_n_live_set(e->model, n_id);
@@ -373,6 +383,12 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
     if (!devices_open(e, err) || !prompts_load(&e->prompts, &e->config, row_ticked, e, err) || !identity_check(e, err)
         || !models_load(e, err))
         return false;
+    if (is_outside(e)) {
+        e->step = t->step;
+        e->version = -1;
+        e->made = t->made;
+        return outside_open(e, err);
+    }
     struct trainer_settings settings = run_trainer_settings(&e->config, e->rank, e->dev);
     if ((e->config.environment[0] && !(e->episodes = episodes_new(err))) || !visitors_prepare(e, err))
         return false;
@@ -410,6 +426,8 @@ void loading_undo(struct engine *e)
 {
     trainers_leave(e);
     visitors_detach(e);
+    if (e->external)
+        external_clear(e->external);
     generator_free(e->generator);
     pthread_mutex_lock(&e->lock);
     e->look.n_put_back = 0;    // the next generator counts from there

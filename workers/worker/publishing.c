@@ -6,6 +6,7 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/worker/items.h"
+#include "workers/worker/outside.h"
 
 bool publishing_prepare(struct engine *e, struct error *err)
 {
@@ -66,7 +67,16 @@ bool publish_run(struct engine *e, struct task *t, struct report *r, struct erro
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be published at step %" PRId64, t->version, e->step);
     int64_t before = e->version;
     r->round = e->round;    // the weights may come from all trainers
-    e->version = -1;        // while they change, the weights have no version
+    if (e->external) {
+        if (!outside_publish(e, t, err)) {
+            r->again = err->code == ERR_NOT_FOUND;
+            return false;
+        }
+        e->version = t->version;
+        e->made = t->made;
+        return true;
+    }
+    e->version = -1;    // while they change, the weights have no version
     bool ok = weights_fetch(e, t, err);
     if (ok && e->config.free_running)
         generator_version_update(e->generator, t->version);

@@ -56,7 +56,7 @@ static void come(void *ctx)
 /* Does this worker serve? */
 static bool serves(const struct engine *e)
 {
-    return e->config.serve[0] && (run_config_posted(&e->config) ? e->rank == 0 : e->producer == 0);
+    return e->config.serve[0] && (run_config_posted(&e->config) || run_config_external(&e->config) ? e->rank == 0 : e->producer == 0);
 }
 
 /* The end tokens, and what requests need of tokenizer and template: as a server of the model alone has it. */

@@ -1,0 +1,247 @@
+"""Samples drawn by an external engine ('backend' vllm or sglang). The engine is 'rollcall serve', through its vLLM and SGLang shapes, so that
+log-probs must be the trainer's to the bit; what engines do wrong is done by a server in between.
+
+tags: limit=600
+"""
+import contextlib
+import http.client
+import http.server
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import run_tools
+
+ROLLCALL, LIMIT = run_tools.ROLLCALL, run_tools.LIMIT
+
+
+class Engine:
+    """rollcall serve with a model, on a free port of 127.0.0.1, or on this one."""
+
+    def __init__(self, model, *more, port=0):
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([ROLLCALL, "serve", "--model", model, "--listen", f"127.0.0.1:{port}", "--threads", "1", *more],
+                                        stdout=subprocess.PIPE, stderr=self.log, text=True)
+        line = self.process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+        if not found:
+            self.process.wait(LIMIT)
+            raise AssertionError("no ready line: " + line + self.said())
+        self.port = int(found[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def said(self):
+        return run_tools.written(self.log)
+
+    def loads(self):
+        """The versions that it was told to read, in order."""
+        return [int(v) for v in re.findall(r"(?:replaced|loaded).* version=(\d+)", self.said())]
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.log.close()
+
+
+class Between:
+    """A server that passes requests on to an engine, except for what act(path, body) does with them: None passes, a number is answered with
+    this status, "close" hangs up, "silence" says nothing, a function changes the answer's JSON."""
+
+    def __init__(self, port, act):
+        outer = self
+        self.stop = threading.Event()
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def log_message(self, *args):
+                pass
+
+            def answer(self, body):
+                what = act(self.path, body)
+                if what == "close":
+                    self.close_connection = True
+                    return
+                if what == "silence":
+                    outer.stop.wait(LIMIT)
+                    return
+                if isinstance(what, int):
+                    status, data = what, b'{"error": "told to"}'
+                else:
+                    c = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
+                    with contextlib.closing(c):
+                        c.request(self.command, self.path, body, {"Content-Type": "application/json"})
+                        r = c.getresponse()
+                        status, data = r.status, r.read()
+                    if callable(what):
+                        data = what(json.loads(data))
+                        data = data if isinstance(data, bytes) else json.dumps(data).encode()
+                with contextlib.suppress(OSError):    # the run may be over
+                    self.send_response(status)
+                    self.send_header("Content-Type", "application/json")
+                    self.send_header("Content-Length", str(len(data)))
+                    self.end_headers()
+                    self.wfile.write(data)
+
+            def do_GET(self):
+                self.answer(None)
+
+            def do_POST(self):
+                self.answer(self.rfile.read(int(self.headers["Content-Length"])))
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def close(self):
+        self.stop.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+class ExternalEngines(run_tools.RunCase):
+    def engine(self, *more, port=0):
+        e = Engine(self.task.path("model"), *more, port=port)
+        self.addCleanup(e.close)
+        return e
+
+    def between(self, engine, act):
+        b = Between(engine.port, act)
+        self.addCleanup(b.close)
+        return b
+
+    def begin(self, url, *extra, backend="vllm", **settings):
+        return self.start("--engine-url", url, *extra, backend=backend, **settings)
+
+    def diffs(self, run):
+        """Of the steps that had a gradient."""
+        found = [line["metrics"].get("train/sampler_trainer_diff") for line in run.told("step")]
+        self.assertGreater(sum(d is not None for d in found), len(found) / 2)
+        return {d for d in found if d is not None}
+
+    def log(self, run, name="worker-engine-0"):
+        with open(os.path.join(run.dir, f"logs/{name}.log")) as f:
+            return f.read()
+
+    def test_each_step_is_sampled_by_the_engine_with_the_weights_of_that_step(self):
+        for backend in ("vllm", "sglang"):
+            with self.subTest(backend):
+                e = self.engine()
+                run = self.begin(e.url, "--max-steps", "6", backend=backend)
+                self.assertEqual(run.wait()[0], 0, run.logs())
+                self.assertEqual(e.loads(), [0, 1, 2, 3, 4, 5])
+                self.assertEqual(self.diffs(run), {0})    # the same kernels: any other weights would show
+                self.assertEqual(os.listdir(os.path.join(run.dir, "engine/0")), ["1-5"])
+                e.close()
+
+    def test_two_engines_sample_an_adapter_ahead_of_the_trainer(self):
+        engines = [self.engine("--max-lora-rank", "4") for _ in range(2)]
+        run = self.begin(",".join(e.url for e in engines), "--max-steps", "6", lora_rank=4, n_behind=1, inference_batch_size=4, inference_microbatch_size=4)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        for e in engines:
+            self.assertEqual(e.loads(), sorted(set(e.loads())))
+        self.assertGreaterEqual(set().union(*(e.loads() for e in engines)), {0, 1, 2, 3, 4})
+        self.assertEqual(self.diffs(run), {0})
+
+    def test_whatever_is_killed_the_run_goes_on_with_the_right_weights(self):
+        e = self.engine()
+        run = self.begin(e.url, "--max-steps", "14")
+        for step, name in [(2, None), (5, "worker engine:0"), (8, "worker cpu:0"), (10, "controller"), (12, None)]:
+            run.wait_step(step)
+            if name:
+                with contextlib.suppress(ProcessLookupError, KeyError):
+                    os.kill(run.processes()[name], signal.SIGKILL)
+            else:    # it comes back with the weights of step 0
+                e.close()
+                e = self.engine(port=e.port)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        self.assertEqual(run.step(), 14)
+        self.assertEqual(self.diffs(run), {0})
+
+    def test_what_an_engine_does_wrong_is_named_and_survived(self):
+        script = [500, "close", 503, "silence", lambda a: b"<html>", lambda a: {**a, "choices": a["choices"][:1]},
+                  lambda a: {**a, "choices": [{**c, "token_ids": None} for c in a["choices"]]},
+                  lambda a: {**a, "choices": [{**c, "finish_reason": "abort"} for c in a["choices"]]},
+                  lambda a: {**a, "weight_version": 77}]
+        lock = threading.Lock()
+
+        def act(path, body):
+            with lock:
+                return script.pop(0) if path == "/v1/completions" and script else None
+        b = self.between(self.engine(), act)
+        run = self.begin(b.url, "--max-steps", "2", engine_timeout_s=3)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        log = self.log(run)
+        for words in ["/v1/completions answered with status 500", "Server returned nothing", "answered with status 503", "Timeout was reached",
+                      "the answer is not JSON", "has 1 samples instead of 4", "choice 0 has no 'token_ids'", "ended with 'abort'",
+                      "has weights of version 77, not 0"]:
+            self.assertIn(words, log)
+        self.assertEqual(script, [])
+        self.assertEqual(self.diffs(run), {0})
+
+    def test_what_no_patience_mends_fails_the_run_with_a_sentence(self):
+        e = self.engine()
+        cases = [("/v1/completions", 500, "has been away for"), ("/v1/completions", 404, "answered with status 404"),
+                 ("/update_weights_from_disk", 404, "/update_weights_from_disk answered with status 404"),
+                 ("/update_weights_from_disk", lambda a: {"success": False, "message": "no space"}, "did not take the weights")]
+        for path, what, words in cases:
+            with self.subTest(words):
+                b = self.between(e, lambda p, body: what if p == path else None)
+                run = self.begin(b.url, engine_patience_s=2)
+                code, last = run.wait()
+                self.assertEqual(code, 1, run.logs())
+                self.assertIn(words, json.dumps(last))
+        dead = self.begin("http://127.0.0.1:9", engine_patience_s=1)
+        code, last = dead.wait()
+        self.assertEqual(code, 1, dead.logs())
+        self.assertIn("the engine at http://127.0.0.1:9/v1/models", json.dumps(last))
+
+    def test_other_kernels_make_a_difference_that_is_said_and_weighed(self):
+        def rounded(answer):    # as bf16 kernels would
+            for c in answer["choices"]:
+                c["logprobs"]["token_logprobs"] = [min(v + 0.01, 0) for v in c["logprobs"]["token_logprobs"]]
+            return answer
+        b = self.between(self.engine(), lambda path, body: rounded if path == "/v1/completions" else None)
+        run = self.begin(b.url, "--max-steps", "3")
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        for d in self.diffs(run):
+            self.assertAlmostEqual(d, 0.01, delta=1e-4)
+        with contextlib.closing(sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True)) as db:
+            said = [r[0] for r in db.execute("select text from event where kind = 'weights' and text like '%sampler_trainer_diff%'")]
+        self.assertEqual(len(said), 1, said)
+        self.assertRegex(said[0], r"sampler_trainer_diff is 0\.01\d* nat, as the vllm engine computes .*'rho_clamp' corrects for it")
+        self.assertEqual([line for line in run.told("alarm") if "disagree" in line["text"]], [])
+        rho = next(m["train/rho_mean"] for line in run.told("step") if "train/rho_mean" in (m := line["metrics"]))
+        self.assertAlmostEqual(rho, 0.99, delta=0.006)    # exp(-0.01), and 1 where the log-prob was 0
+
+    def test_settings_that_do_not_go_together_are_refused(self):
+        for settings, words in [({"backend": "vllm"}, "needs 'engine_url'"), ({"backend": "transformers"}, "'backend'"),
+                                ({"engine_url": "http://h:1"}, "is for 'backend' vllm or sglang"),
+                                ({"backend": "vllm", "engine_url": "h:1"}, "it is http://HOST:PORT"),
+                                ({"backend": "vllm", "engine_url": "http://h:1,"}, "it is http://HOST:PORT"),
+                                ({"backend": "sglang", "engine_url": "http://h:1", "environment": "program:true"}, "do not go together"),
+                                ({"backend": "sglang", "engine_url": "http://h:1", "num_inferencer": 2}, "has 1 addresses"),
+                                ({"backend": "vllm", "engine_url": "http://h:1", "weights": "copy"}, "read them from files")]:
+            said = subprocess.run([ROLLCALL, "train", self.task.run_file("bad.yaml", **settings), "--dry-run"], capture_output=True, text=True,
+                                  timeout=LIMIT)
+            self.assertEqual(said.returncode, 2, said.stderr)
+            self.assertIn(words, said.stderr)
+        ok = subprocess.run([ROLLCALL, "train", self.task.run_file("ok.yaml", backend="sglang", engine_url="http://h:1/,https://i:2"), "--dry-run"],
+                            capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(ok.returncode, 0, ok.stderr)
+        self.assertIn("engine:1: producer 1, sglang at https://i:2", ok.stdout)
+        self.assertIn("an external engine rounds otherwise", ok.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
