@@ -135,7 +135,13 @@ class Visitors(run_tools.RunCase):
             self.assertIn("belong to the run", answer["error"]["message"])
         self.assertEqual(client.ask("POST", "/v1/completions", {"prompt": [5] * 76})[0], 400)
         run.wait_step(2)
-        os.kill(run.processes()["worker cpu:0"], 9)
+        pid, nice = run.processes()["worker cpu:0"], []
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/stat") as f:
+                nice.append(int(f.read().rsplit(")", 1)[1].split()[16]))
+        self.assertEqual(nice.count(max(nice)), 2)    # the two threads of web.h come after the run's own
+        self.assertEqual(max(nice), min(nice) + 10)
+        os.kill(pid, 9)
         self.until("it serves again", lambda: client.ready() and client.ask("GET", "/v1/models")[1]["data"][0]["weight_version"] >= 2, run)
         self.ok(run, "pause")
         self.until("it is paused", lambda: self.status(run)["state"] == "paused", run)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "protocol/base/bearer.h"
 #include "protocol/base/clock.h"
@@ -20,6 +21,7 @@
 #define BODY_BYTES ((size_t)4 << 20)    // of one request
 #define BODIES_BYTES ((size_t)16 << 20)
 #define AGAIN_MS 10000    // before the address is tried again
+#define WEB_NICE 10
 #define ANSWERS_MS 500    // for the last answers to be sent, when the worker ends
 
 struct visitors {
@@ -122,6 +124,38 @@ out:
     return ok;
 }
 
+struct opening {
+    struct web_config config;
+    struct web *web;
+    struct error err;
+};
+
+/* The threads that serve HTTP are made by this one, and so have its priority: what strangers send is read with what the run's
+ * computation leaves of the processors. */
+static void *web_open(void *arg)
+{
+    struct opening *o = arg;
+    if (setpriority(PRIO_PROCESS, (id_t)gettid(), WEB_NICE) != 0)
+        log_debug("requests are read at the run's own priority");
+    o->web = web_new(&o->config, &o->err);
+    return NULL;
+}
+
+static struct web *web_start(const struct web_config *c, struct error *err)
+{
+    struct opening o = { .config = *c };
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, web_open, &o) != 0) {
+        close(c->listen_fd);
+        error_set(err, ERR_IO, "no thread can be started");
+        return NULL;
+    }
+    pthread_join(thread, NULL);    // web_new takes milliseconds
+    if (!o.web)
+        *err = o.err;
+    return o.web;
+}
+
 /* Listen, unless it does already. */
 static void door_open(struct engine *e)
 {
@@ -144,7 +178,7 @@ static void door_open(struct engine *e)
     if (v->web || clock_ms() < v->again_ms)
         return;
     v->again_ms = clock_ms() + AGAIN_MS;
-    if ((c.listen_fd = tcp_listen(e->config.serve, &err)) < 0 || !(v->web = web_new(&c, &err)))
+    if ((c.listen_fd = tcp_listen(e->config.serve, &err)) < 0 || !(v->web = web_start(&c, &err)))
         log_warn("the policy is not served: 'serve': %s", err.text);
     else
         log_info("the policy is served at http://%s", e->config.serve);
