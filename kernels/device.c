@@ -257,11 +257,12 @@ bool graph_begin(struct device *dev, struct error *err)
 {
     if (!dev->can_capture)
         return error_set(err, ERR_UNSUPPORTED, "%s cannot record operations", dev->name);
-    return dev->op->graph_begin(dev, err);
+    return dev->recording = dev->op->graph_begin(dev, err);
 }
 
 struct graph *graph_end(struct device *dev, struct error *err)
 {
+    dev->recording = false;
     return dev->op->graph_end(dev, err);
 }
 

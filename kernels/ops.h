@@ -70,6 +70,7 @@ struct device {
     int kv_page_tok;        // tokens in a KV page (a multiple of 32); the back end decides the layout inside a page
     int64_t head_rows;      // rows of logits worth processing at a time, times vocab: rows = head_rows / vocab, at least 1
     bool can_capture;       // graph_begin and its family work (cuda)
+    bool recording;         // between graph_begin and graph_end
     bool host_memory;       // the host may read this device's pointers after device_sync (ref, cpu)
     struct trace *trace;    // of trace.h, or NULL
 };
@@ -190,7 +191,8 @@ struct linear_cost {
 
 /* --- graphs (cuda; device.can_capture) ------------------------------------------------------------------------------ */
 struct graph;
-/* Between begin and end operations are recorded, not run; run each kind of call once before, so that its scratch exists. */
+/* Between begin and end operations are recorded, not run, and so are those of other devices that are asked, by one thread at a time, to
+ * begin after a mark that was set in between, up to one that dev waits for before the end; run each kind of call once before, so that its scratch exists. */
 MUST_USE bool graph_begin(struct device *dev, struct error *err);
 struct graph *graph_end(struct device *dev, struct error *err);
 MUST_USE bool graph_launch(struct device *dev, struct graph *g, struct error *err);

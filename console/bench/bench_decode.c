@@ -15,15 +15,19 @@
 #include "kernels/trace.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/mix64.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/model/team.h"
 #include "workers/engine/sampler/generator.h"
 
 #define GROUP_MAX 64
 struct decode_bench {
     struct tool_model tool;
     const char *shape, *profile;
-    int64_t batch, n_prompt, n_new, group, n_live, lora_rank, rounds, mean, n_page, n_sample;
-    int64_t *n_left;    // (n_sample) tokens until each ends; with mean
+    int64_t batch, n_prompt, n_new, group, n_live, lora_rank, rounds, mean, n_page, n_sample, n_device, parts;
+    struct device *helper[SUM_PARTS_MAX];    // (n_device - 1) owned
+    uint64_t hash;                           // of the first round's tokens and log-probs
+    int64_t *n_left;                         // (n_sample) tokens until each ends; with mean
 };
 struct decode_times {
     double prefill_s, decode_s, all_s;    // of one round
@@ -57,6 +61,18 @@ static void prompt_fill(const struct decode_bench *b, int64_t i, int32_t *prompt
     int64_t vocab = model_n_live(b->tool.model);
     for (int64_t k = 0; k < b->n_prompt; k++)
         prompt[k] = (int32_t)((i * 7919 + k * 37 + k * k % 101 + 11) % vocab);
+}
+
+/* Of a group's tokens and the bits of their log-probs. */
+static uint64_t group_hash(const struct group *g)
+{
+    uint64_t hash = mix64((uint64_t)g->item);
+    for (int64_t i = 0; i < g->n_tok; i++) {
+        uint32_t bits;
+        memcpy(&bits, &g->logp[i], sizeof bits);
+        hash = mix64(hash + ((uint64_t)(uint32_t)g->token[i] << 32 | bits) + MIX64_STEP);
+    }
+    return hash;
 }
 
 /* All samples from beginning to end, each n_new tokens long or as lengths_make says; one of their groups goes to *kept when that is not
@@ -103,6 +119,7 @@ static bool round_run(struct decode_bench *b, struct generator *g, int32_t *prom
     t->prefill_s = after.prefill_s - before.prefill_s;
     t->decode_s = after.decode_s - before.decode_s;
     for (struct group *group; (group = generator_poll(g));) {
+        b->hash += kept ? group_hash(group) : 0;
         if (kept && !*kept)
             *kept = group;
         else
@@ -191,9 +208,24 @@ static bool model_make(struct decode_bench *b, struct error *err)
     return b->tool.model != NULL;
 }
 
+/* Let the model work on --device and those after it. */
+static bool team_make(struct decode_bench *b, struct error *err)
+{
+    struct device *all[SUM_PARTS_MAX] = { b->tool.dev };
+    for (int64_t q = 1; q < b->n_device; q++) {
+        char name[32];
+        snprintf(name, sizeof name, "%.*s:%" PRId64, (int)strcspn(b->tool.dev->name, ":"), b->tool.dev->name, b->tool.dev->index + q);
+        if (!(all[q] = b->helper[q - 1] = device_new(name, (int)b->tool.n_thread, err)))
+            return false;
+    }
+    return device_enter(b->tool.dev, err) && model_team(b->tool.model, all, (int)b->n_device, err);
+}
+
 bool bench_decode(int argc, char **argv, struct error *err)
 {
-    struct decode_bench b = { .tool = TOOL_MODEL_DEFAULT, .batch = 32, .n_prompt = 16, .n_new = 128, .group = 1, .rounds = 5 };
+    struct decode_bench b = {
+        .tool = TOOL_MODEL_DEFAULT, .batch = 32, .n_prompt = 16, .n_new = 128, .group = 1, .rounds = 5, .n_device = 1
+    };
     struct cli_option options[] = {
         TOOL_MODEL_OPTIONS(&b.tool),
         { "shape", NULL, CLI_STR, &b.shape, "NAME", "random weights of this shape instead of --model, e.g. starter" },
@@ -206,6 +238,8 @@ bool bench_decode(int argc, char **argv, struct error *err)
         { "pages", NULL, CLI_I64, &b.n_page, "P", "pages of keys and values that there are (0: enough for all)" },
         { "live", NULL, CLI_I64, &b.n_live, "N", "only ids below this may be drawn, as with a tokenizer that has no more (0: all)" },
         { "lora-rank", NULL, CLI_I64, &b.lora_rank, "R", "with a random adapter of this rank on all modules (0: none)" },
+        { "ptp", NULL, CLI_I64, &b.n_device, "N", "work on N devices, --device and those after it, as a team (default 1)" },
+        { "sum-parts", NULL, CLI_I64, &b.parts, "S", "sums in S parts, as the setting sum_parts (default: what --ptp needs)" },
         { "profile", NULL, CLI_STR, &b.profile, "FILE",
           "one more round with the time of each operation: a table, and the timeline to FILE" },
         { "rounds", NULL, CLI_I64, &b.rounds, "R", "measured rounds; the median is printed (default 5)" },
@@ -235,7 +269,11 @@ bool bench_decode(int argc, char **argv, struct error *err)
                          "--batch and --prompt must be at least 1, --new at least 2, --rounds 1 to 1000, --group 1 to "
                          "%d and a divisor of --batch",
                          GROUP_MAX);
-    TRY(model_make(&b, err) && bench_adapter(b.tool.model, b.lora_rank, false, err));
+    if (b.n_device < 1 || b.n_device > SUM_PARTS_MAX || b.parts < 0 || b.parts > SUM_PARTS_MAX)
+        return error_set(err, ERR_USAGE, "--ptp is 1 to %d, --sum-parts at most that", SUM_PARTS_MAX);
+    b.parts = b.parts ? b.parts : b.n_device > 1 ? MAX(b.n_device, (int64_t)4) : 1;
+    TRY(model_make(&b, err) && model_parts_set(b.tool.model, b.parts > 1 ? (int)b.parts : 0, err));
+    TRY(bench_adapter(b.tool.model, b.lora_rank, false, err) && team_make(&b, err));
     if (b.n_live < 0 || b.n_live > model_config(b.tool.model)->vocab) {
         error_set(err, ERR_USAGE, "--live is %" PRId64 "; the model knows %" PRId64 " ids", b.n_live, model_config(b.tool.model)->vocab);
         goto out;
@@ -275,14 +313,17 @@ bool bench_decode(int argc, char **argv, struct error *err)
     crowd_text(&b, g, t, crowd, sizeof crowd);
     if (dev->kind == DEVICE_CUDA && !b.mean && b.n_sample == b.batch)
         snprintf(roofline, sizeof roofline, "%.3f", step_floor_s(&b) * t->n_step / t->decode_s);
-    printf("{\"bench\":\"decode\",\"model\":\"%s\",\"device\":\"%s\",\"what\":\"%s\",\"parameters\":%" PRId64 ",\"batch\":%" PRId64 ","
-           "\"prompt\":%" PRId64 ",\"new\":%" PRId64 ",\"tok_per_s\":%.0f,\"ms\":%.2f,\"decode_tok_per_s\":%.0f,"
-           "\"decode_tok_per_s_core\":%.0f,\"step_us\":%.1f,\"prefill_tok_per_s\":%.0f,\"roofline\":%s,\"grown_mb\":%.1f,\"check\":%s%s}\n",
-           b.shape ? b.shape : b.tool.name, dev->name, dev->what, config_n_param(model_config(b.tool.model)), b.batch, b.n_prompt, b.n_new,
-           t->n_tok / t->all_s, t->all_s * 1e3, (t->n_tok - (double)b.n_sample) / t->decode_s,
-           (t->n_tok - (double)b.n_sample) / t->decode_s / (dev->kind == DEVICE_CPU ? dev->n_thread : 1), t->decode_s * 1e6 / t->n_step,
-           (double)(b.n_sample * b.n_prompt) / t->prefill_s, roofline,
-           free_before > free_after ? (double)(free_before - free_after) * 1e-6 : 0, same ? "true" : "false", crowd);
+    printf(
+        "{\"bench\":\"decode\",\"model\":\"%s\",\"device\":\"%s\",\"what\":\"%s\",\"parameters\":%" PRId64 ",\"batch\":%" PRId64 ","
+        "\"prompt\":%" PRId64 ",\"new\":%" PRId64 ",\"tok_per_s\":%.0f,\"ms\":%.2f,\"decode_tok_per_s\":%.0f,"
+        "\"decode_tok_per_s_core\":%.0f,\"step_us\":%.1f,\"prefill_tok_per_s\":%.0f,\"roofline\":%s,\"grown_mb\":%.1f,\"devices\":%" PRId64
+        ",\"sum_parts\":%" PRId64 ",\"hash\":\"%016" PRIx64 "\",\"check\":%s%s}\n",
+        b.shape ? b.shape : b.tool.name, dev->name, dev->what, config_n_param(model_config(b.tool.model)), b.batch, b.n_prompt, b.n_new,
+        t->n_tok / t->all_s, t->all_s * 1e3, (t->n_tok - (double)b.n_sample) / t->decode_s,
+        (t->n_tok - (double)b.n_sample) / t->decode_s / (dev->kind == DEVICE_CPU ? dev->n_thread : 1), t->decode_s * 1e6 / t->n_step,
+        (double)(b.n_sample * b.n_prompt) / t->prefill_s, roofline,
+        free_before > free_after ? (double)(free_before - free_after) * 1e-6 : 0, b.n_device, b.parts, b.hash, same ? "true" : "false",
+        crowd);
     if (b.profile) {
         struct decode_times traced;
         TRY(trace_start(b.tool.dev, 100000, err));
@@ -298,6 +339,10 @@ out:
     free(prompt);
     free(times);
     free(b.n_left);
+    model_free(b.tool.model);    // before the devices that it works on
+    b.tool.model = NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(b.helper); i++)
+        device_free(b.helper[i]);
     tool_model_release(&b.tool);
     return ok;
 }

@@ -107,7 +107,7 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     train_hyper_make(&h);
     TRY(g = train_groups_make(b->n_live ? b->n_live : b->config->vocab, b->n_seq, b->len, &n_group, err));
     TRY(mem_info(dev, &at_start, &total, err));
-    TRY(m = model_new_random(b->config, 1, dev, b->dtype, err));
+    TRY((m = model_new_random(b->config, 1, dev, b->dtype, err)) && model_parts_set(m, b->parts > 1 ? (int)b->parts : 0, err));
     if (b->n_live)
         model_n_live_set(m, b->n_live);
     TRY(bench_adapter(m, b->lora_rank, true, err));
@@ -249,6 +249,7 @@ bool bench_train(int argc, char **argv, struct error *err)
         { "micro", NULL, CLI_I64, &b.token_budget, "N", "tokens of a micro-batch; 0: all at once" },
         { "host-share", NULL, CLI_F64, &b.host_share, "F", "share of masters and moments in host memory, 0 to 1 (0)" },
         { "live", NULL, CLI_I64, &b.n_live, "N", "only ids below this occur, as with a tokenizer that has no more (0: all)" },
+        { "sum-parts", NULL, CLI_I64, &b.parts, "S", "sums in S parts, as the setting sum_parts (1)" },
         { "lora-rank", NULL, CLI_I64, &b.lora_rank, "R", "train an adapter of this rank on all modules, the model frozen (0: train all)" },
         { "recompute-full", NULL, CLI_FLAG, &b.recompute_block, NULL, "keep only the blocks' inputs" },
         { "threads", NULL, CLI_I64, &n_thread, "N", "CPU threads; 0: all" },

@@ -16,6 +16,7 @@ struct train_bench {
     int64_t n_seq, len;      // sequences per optimizer step, tokens per sequence
     int64_t token_budget;    // tokens per micro-batch; 0: all in one
     int64_t n_live;          // ids that occur, as with a tokenizer that has no more; 0: all
+    int64_t parts;           // of sums (model_parts_set); 0 and 1: the device's own order
     double host_share;       // of masters and moments in host memory, 0 to 1
     bool recompute_block;
     int64_t lora_rank;    // of an adapter, which alone is trained; 0: all weights are

@@ -2,7 +2,8 @@
  *
  * A call's life: team_call clears what the last one left, raises `epoch` and wakes the threads; each does its share and lowers `busy`; the
  * last wakes the caller. During a call `meeting` counts the ranks that have come to a meeting; the last one resets it and raises
- * `round`. A rank that fails sets `failed` and raises `round`, so that nobody waits for it. The waits have no limit of their own: ranks
+ * `round`. While a graph is recorded, one rank at a time asks its device for work (`turn`), since what is recorded is one graph on all
+ * devices; a rank gives the turn up while it waits. A rank that fails sets `failed` and raises `round`, so that nobody waits for it. The waits have no limit of their own: ranks
  * are threads of this process, and each of them arrives or fails. */
 #include <inttypes.h>
 #include <linux/futex.h>
@@ -26,6 +27,8 @@ struct team {
     bool stop;    // with epoch
     atomic_uint epoch, busy, meeting, round;
     atomic_bool failed;
+    bool recording;          // with epoch
+    pthread_mutex_t turn;    // guards: the recording
 };
 
 /* ---- threads */
@@ -48,6 +51,18 @@ static void raise_and_wake(atomic_uint *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
+static void turn_take(struct team *t)
+{
+    if (t->recording)
+        pthread_mutex_lock(&t->turn);
+}
+
+static void turn_give(struct team *t)
+{
+    if (t->recording)
+        pthread_mutex_unlock(&t->turn);
+}
+
 static void share_failed(struct team *t)
 {
     atomic_store(&t->failed, true);
@@ -58,10 +73,12 @@ static void share_failed(struct team *t)
 static void share_do(struct team *t, int q)
 {
     struct team_rank *r = &t->rank[q];
+    turn_take(t);
     bool ok = (q == 0 || (device_enter(r->dev, &r->err) && device_after(r->dev, t->begin, &r->err))) && t->fn(t->ctx, q, &r->err)
               && mark_set(r->dev, r->end, &r->err);
     if (!ok)
         share_failed(t);
+    turn_give(t);
 }
 
 static void *rank_main(void *arg)
@@ -82,6 +99,7 @@ bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *err)
 {
     if (!mark_set(t->rank[0].dev, t->begin, err))
         return false;
+    t->recording = t->rank[0].dev->recording;
     t->fn = fn;
     t->ctx = ctx;
     atomic_store(&t->failed, false);
@@ -115,7 +133,9 @@ bool team_meet(struct team *t, struct error *err)
             atomic_store(&t->meeting, 0);
             raise_and_wake(&t->round);
         } else {
+            turn_give(t);
             wait_while(&t->round, seen);
+            turn_take(t);
         }
     }
     return !atomic_load(&t->failed) || error_set(err, ERR_CLOSED, "another device of the team has failed");
@@ -152,6 +172,7 @@ void team_free(struct team *t)
     }
     if (t->begin)
         mark_free(t->rank[0].dev, t->begin);
+    pthread_mutex_destroy(&t->turn);
     free(t);
 }
 
@@ -347,6 +368,7 @@ bool model_team(struct model *m, struct device *const *dev, int n, struct error 
     if (!t)
         return error_set(err, ERR_NO_MEMORY, "no memory for a team of %d devices", n);
     t->n = n;
+    pthread_mutex_init(&t->turn, NULL);
     if (!ranks_start(t, dev, err) || !team_call(t, rank_open, m, err))
         return false;
     if (!m->for_bwd)

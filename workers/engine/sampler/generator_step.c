@@ -5,7 +5,6 @@
 #include <string.h>
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
-#include "workers/engine/model/team.h"
 #include "workers/engine/sampler/generator_parts.h"
 #include "workers/engine/text/tokenizer.h"
 
@@ -227,7 +226,7 @@ static int64_t graph_rows(int64_t n)
 static bool step_launch(struct generator *g, const struct decode_batch *batch, struct error *err)
 {
     struct decode_graph *d = NULL;
-    bool may_record = g->dev->can_capture && !g->dev->trace && model_n_device(g->config.model) == 1;    // a recording has one device
+    bool may_record = g->dev->can_capture && !g->dev->trace;
     for (int i = 0; may_record && !d && i < g->n_graph; i++)
         if (g->graph[i].n_row == batch->n)
             d = &g->graph[i];
