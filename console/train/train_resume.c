@@ -63,8 +63,10 @@ static void size_keep(const struct train *t, const char *what, const char *name,
 void workers_change(struct train *t, const struct run_config *before, struct buf *notes)
 {
     struct run_config *c = &t->config;
+    int parts = run_config_sum_parts(c), parts_before = run_config_sum_parts(before);
     if (c->num_trainers == before->num_trainers && c->num_inferencer == before->num_inferencer
-        && c->producer_tensor_parallel_size == before->producer_tensor_parallel_size && strcmp(c->placement, before->placement) == 0)
+        && c->producer_tensor_parallel_size == before->producer_tensor_parallel_size && parts == parts_before
+        && strcmp(c->placement, before->placement) == 0)
         return;
     if (!knob_given(t, "devices"))
         devices_fit(c);
@@ -76,7 +78,13 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
                 "note: 'num_trainers' is %" PRId64 " instead of %" PRId64 ": prompt order, random numbers and optimizer state are kept, "
                 "and so is the order in which gradients are added\n",
                 c->num_trainers, before->num_trainers);
-    if (c->inference_batch_size * c->num_inferencer == before->inference_batch_size * before->num_inferencer
+    if (c->producer_tensor_parallel_size != before->producer_tensor_parallel_size)
+        buf_fmt(notes, "note: 'producer_tensor_parallel_size' is %" PRId64 " instead of %" PRId64 "\n", c->producer_tensor_parallel_size,
+                before->producer_tensor_parallel_size);
+    if (parts != parts_before)
+        buf_fmt(notes, "note: 'sum_parts' is %d instead of %d: not the same bytes as a run without this change\n", MAX(parts, 1),
+                MAX(parts_before, 1));
+    if (parts == parts_before && c->inference_batch_size * c->num_inferencer == before->inference_batch_size * before->num_inferencer
         && c->train_batch_size * c->num_trainers == before->train_batch_size * before->num_trainers)
         buf_str(notes, "note: everything is kept: the weights will have the same bytes as in a run without this change\n");
 }

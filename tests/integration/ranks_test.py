@@ -225,7 +225,9 @@ class Ranks(RunCase):
                 (one, ["-t", "4", "-i", "4", "-zero", "3"], True, "'num_trainers' is 4 instead of 1"),
                 (one, ["-i", "2"], True, "'inference_batch_size' is 4 instead of 8, so that a rollout step stays 8 prompts"),
                 (one, ["-t", "2", "-i", "2", "--placement", "apart"], True, "'num_trainers' is 2 instead of 1"),
-                (dict(APART, zero_stage=3), ["-t", "1", "-i", "1", "--placement", "shared"], True, "'num_trainers' is 1 instead of 2")):
+                (dict(APART, zero_stage=3), ["-t", "1", "-i", "1", "--placement", "shared"], True, "'num_trainers' is 1 instead of 2"),
+                (dict(one, sum_parts=4), ["-ptp", "2"], True, "'producer_tensor_parallel_size' is 2 instead of 1"),
+                (one, ["-ptp", "2", "--sum-parts", "2"], False, "'sum_parts' is 2 instead of 1: not the same bytes")):
             whole = self.undisturbed(begin)
             with self.subTest(flags=flags):
                 type(self).n += 1
