@@ -286,20 +286,10 @@ static bool parts_choose(struct run_config *c, struct error *err)
                                  c->sum_parts)));
 }
 
-static bool team_devices_check(const struct run_config *c, struct error *err)
-{
-    return c->producer_tensor_parallel_size == 1 || strncmp(c->devices, "cpu:", 4) == 0
-           || error_set(err, ERR_UNSUPPORTED,
-                        "'producer_tensor_parallel_size' is %" PRId64
-                        ", which works on CPU devices only, and devices are '%s'; 1 is possible",
-                        c->producer_tensor_parallel_size, c->devices);
-}
-
 static bool sizes_check(struct train *t, struct error *err)
 {
     const struct run_config *c = &t->config;
-    if (!parts_choose(&t->config, err) || !devices_choose(&t->config, err) || !team_devices_check(c, err)
-        || !weights_choose(&t->config, err))
+    if (!parts_choose(&t->config, err) || !devices_choose(&t->config, err) || !weights_choose(&t->config, err))
         return false;
     if (c->view_group[0] && !run_view_group_check(c->view_group, err))
         return false;

@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
-# lora, kernels, attention (against cuDNN), step, serve, ranks (two or four GPUs), learn, compare, publish (two GPUs).
+# lora, kernels, attention (against cuDNN), step, serve, ranks (two or four GPUs), teams (two or four), learn, compare, publish (two GPUs).
 # Uses .gpu (tests/gpu/pack.sh) if it exists, else build/release. Without a GPU every group is reported as skipped (exit 77),
 # never as passed.
 set -u
@@ -140,6 +140,9 @@ for group in "$@"; do
         ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "steps at each zero_stage" $python tests/gpu/zero.py ${ZERO_CASES:-}
         ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "the same runs on one, two and four GPUs" $python tests/gpu/ranks.py ${RANKS_CASES:-}
         ;;
+    teams)
+        ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "decoding and runs on one GPU and on teams" $python tests/gpu/teams.py ${TEAMS_ARGS:-}
+        ;;
     publish)
         if [ "$(nvidia-smi -L | wc -l)" -lt 2 ]; then
             table+=("skipped publish: it needs two GPUs")
@@ -168,7 +171,7 @@ for group in "$@"; do
             END { exit n != 4 || seen[0] == "differ" || seen[1] == "differ" }' "$hashes"
         ;;
     *)
-        echo "unknown group '$group': tests, sanitize, decode, train, kernels, attention, step, ranks, learn, compare, publish"
+        echo "unknown group '$group': tests, sanitize, decode, train, kernels, attention, step, ranks, teams, learn, compare, publish"
         exit 2
         ;;
     esac

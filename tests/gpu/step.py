@@ -58,11 +58,11 @@ def log_values(run, sentence):
     return found
 
 
-def whole_run(c, devices, work, label, steps, more=()):
-    """A whole run of a case on these devices ("cuda:0,cuda:1"), all of them training and sampling. Returns its directory, the metrics
-    of its steps, and how many ids its tokenizer has. The batch is the same whole batch however many devices there are."""
+def whole_run(c, devices, work, label, steps, more=(), workers=None):
+    """A whole run of a case on these devices ("cuda:0,cuda:1"), all of them, or the first `workers` of them, training and sampling.
+    Returns its directory, the metrics of its steps, and how many ids its tokenizer has. The batch is the same whole batch however many devices there are."""
     data = data_make(work)
-    n = devices.count(",") + 1
+    n = workers or devices.count(",") + 1
     if c["prompts"] % n:
         sys.exit(f"step.py: {c['prompts']} prompts cannot be dealt to {n} devices")
     model, n_live = model_make(work, c["shape"], data)

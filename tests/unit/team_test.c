@@ -77,7 +77,7 @@ static struct model *model_make(const struct shape *s, enum dtype t, int n_devic
 }
 
 enum {
-    PROMPT = 45,
+    PROMPT = 70,    // more than a page of any device, so that the cache has some
     NEW = 12,
 };
 /* One group of n_sample, and a second one whose prompt the cache may have in part. */
@@ -85,7 +85,7 @@ static struct group *group_sample(struct model *m, int n_sample, bool cached)
 {
     struct error err;
     struct generator_config gc = {
-        .model = m, .max_seq = 64, .max_item = 2, .max_seq_tok = 128, .prefill_tok = 64, .prefix_cache = cached, .version = 1
+        .model = m, .max_seq = 64, .max_item = 2, .max_seq_tok = 128, .prefill_tok = 100, .prefix_cache = cached, .version = 1
     };
     struct generator *g = generator_new(&gc, &err);
     struct group *group = NULL;

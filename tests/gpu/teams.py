@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Tensor parallelism: decoding on one GPU and on a team of them, and whole runs whose producer samples on one and on two. A hash of all
+tokens and log-probs, and the sha256 of the weights that a run ends with, must be one and the same wherever the sums have as many parts.
+
+    tests/gpu/teams.py [--work DIR] [--runs CASE,...] [--shapes NAME,...] [--batches 16,256]      on CPUs, to try this script: --runs starter --shapes starter
+
+One JSON line for each measurement, then a table. Exits 1 when bytes differ or a measurement fails. ROLLCALL names the program.
+"""
+import argparse, json, os, shutil, subprocess, sys
+from ranks import MORE, n_gpu, sha256
+from step import CASES, ROLLCALL, medians, whole_run
+
+LAYOUTS = ((1, 1), (1, 4), (2, 4), (4, 4))    # devices, parts of sums; the price of the parts is the second against the first
+
+
+def decode(shape, device, batch, n, parts):
+    p = subprocess.run([ROLLCALL, "bench", "decode", "--shape", shape, "--device", device, "--batch", str(batch), "--prompt", "128", "--new", "128",
+                        "--rounds", "3", "--threads", "1", "--ptp", str(n), "--sum-parts", str(parts)], capture_output=True, text=True)
+    return json.loads(p.stdout.splitlines()[-1]) if p.returncode == 0 else dict(check=False, why=p.stderr.strip()[-400:])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", default="/tmp/rollcall-teams")
+    parser.add_argument("--runs", default="0.5B")
+    parser.add_argument("--shapes", default="Qwen2.5-0.5B,Qwen2.5-7B")
+    parser.add_argument("--batches", default="16,256")
+    a = parser.parse_args()
+    os.makedirs(a.work, exist_ok=True)
+    table, failed = [], False
+    kind, most = ("cpu", 2) if "starter" in a.shapes + a.runs else ("cuda", n_gpu())
+    for shape in filter(None, a.shapes.split(",")):
+        for batch in map(int, a.batches.split(",")):
+            alone = same = None
+            for n, parts in LAYOUTS:
+                if n > most or (n == 4 and shape.endswith("0.5B")):    # 14 heads
+                    continue
+                r = decode(shape, f"{kind}:0", batch, n, parts)
+                if "hash" in r:
+                    alone = alone or r
+                    same = same or (r["hash"] if parts == 4 else None)
+                    r["check"] = r["check"] and (parts == 1 or r["hash"] == same)
+                    table.append(f"{shape:14}{batch:4} samples {n} x  {parts} parts  step {r['step_us']:9.1f} us  times as fast {alone['step_us'] / r['step_us']:.3f}"
+                                 f"  prefill {r['prefill_tok_per_s']:8.0f} tok/s  {r['hash']}  {'same bits' if r['check'] else 'OTHER BITS'}")
+                else:
+                    table.append(f"{shape:14}{batch:4} samples {n} x  {parts} parts  FAILED: {r['why']}")
+                failed |= not r["check"]
+                print(json.dumps(r), flush=True)
+    for name in filter(None, a.runs.split(",")):
+        c, first = MORE.get(name) or CASES[name], None
+        for n in (1, 2):
+            path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(n)), a.work, f"teams-{name}-{n}-{os.getpid()}", 3,
+                                      ["-ptp", str(n), "--sum_parts", "4"], workers=1)
+            got = medians(step, ("generate_s", "train_s", "step_s"))
+            got["sha256"] = sha256(os.path.join(path, "checkpoints", "step-000003", "model.safetensors"))
+            got["sampler_trainer_diff"] = max(m["train/sampler_trainer_diff"] for m in step)
+            shutil.rmtree(path)
+            first = first or got
+            got["check"] = got["sha256"] == first["sha256"] and got["sampler_trainer_diff"] == 0
+            failed |= not got["check"]
+            print(json.dumps(dict(bench="teams", case=name, devices=n, **got)), flush=True)
+            table.append(f"{name:14}run, -t 1 -i 1 -ptp {n}  step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  {got['sha256'][:16]}"
+                         f"  {'same bytes' if got['check'] else 'OTHER BYTES'}")
+    print("\n".join(table))
+    sys.exit(failed)
+
+
+main()
