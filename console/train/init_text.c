@@ -57,7 +57,6 @@ void init_text(const struct init *i, struct buf *out)
             "lr_schedule: constant\n"
             "warmup_steps: 5\n",
             i->learning_rate);
-    buf_fmt(out, "max_steps: %" PRId64 "    # a step takes at most about %.3g s, and %g hours were given\n", i->max_steps, i->step_s,
-            i->hours);
+    buf_fmt(out, "max_steps: %" PRId64 "    # a step takes at most about %.3g s, and %g h were given\n", i->max_steps, i->step_s, i->hours);
     buf_fmt(out, "save_interval: %" PRId64 "\n", often);
 }
