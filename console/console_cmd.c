@@ -16,6 +16,8 @@
 #include "protocol/run/run_find.h"
 #include "protocol/run/run_lock.h"
 
+#define PLAIN_INTERVAL_S 30    // between two steps that are read out
+
 /* What remains on the terminal after the screen has closed: the run's state and its results. */
 static void farewell_print(const struct model *m, const char *run_dir)
 {
@@ -99,6 +101,8 @@ static bool console_cmd(int argc, char **argv, struct error *err)
         { "no-mouse", NULL, CLI_FLAG, &no_mouse, NULL, "leave the mouse to the terminal (m changes it)" },
         { "escape-ms", NULL, CLI_I64, &escape_ms, "MS", "how long to wait for the rest of a key after Esc (25; slow links 100)" },
         { NULL, NULL, CLI_HEADING, NULL, NULL, "without a screen" },
+        { "plain", NULL, CLI_FLAG, &watch.plain, NULL,
+          "for screen readers: news as lines, and what you type (status, workers, alarms, any command; help) is answered by lines" },
         { "batch", NULL, CLI_FLAG, &is_batch, NULL, "lines instead of a screen, until the run ends" },
         { "format", NULL, CLI_STR, &format, "FORMAT", "text or jsonl" },
         { "interval", NULL, CLI_F64, &interval_s, "SECONDS", "least time between two step lines (text 1, jsonl 0: every step)" },
@@ -126,6 +130,9 @@ static bool console_cmd(int argc, char **argv, struct error *err)
         return false;
     if ((batch.fields && !batch_fields_check(batch.fields, err)) || (watch.until && !watch_until_check(watch.until, err)))
         return false;
+    if (watch.plain && batch.format != BATCH_TEXT)
+        return error_set(err, ERR_USAGE, "--plain prints sentences; it cannot be combined with --format jsonl");
+    is_batch = is_batch || watch.plain;
     if (escape_ms < 1 || escape_ms > 5000)
         return error_set(err, ERR_USAGE, "--escape-ms must be 1 to 5000");
     if (run && cli.n_operands > 0)
@@ -150,7 +157,7 @@ static bool console_cmd(int argc, char **argv, struct error *err)
         return false;
     const char *base = strrchr(run_dir, '/');
     batch.run = base ? base + 1 : run_dir;
-    batch.interval_s = interval_s >= 0 ? interval_s : batch.format == BATCH_TEXT ? 1 : 0;
+    batch.interval_s = interval_s >= 0 ? interval_s : watch.plain ? PLAIN_INTERVAL_S : batch.format == BATCH_TEXT ? 1 : 0;
     return run_watch(run_dir, with ? with_dir : NULL, read_only, &o, is_batch ? &batch : NULL, &watch, err);
 }
 

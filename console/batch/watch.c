@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
+#include "console/batch/plain.h"
 #include "console/fleet/doctor.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
@@ -184,6 +185,7 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
         w.next = options->once ? options->from : MAX(options->from, 0);
         w.since_s = 0;
     }
+    struct plain plain = { .feed = feed, .model = m, .out = config->out };
     bool ok = false, signalled = false;
     sigset_t set, before;
     sigemptyset(&set);
@@ -201,8 +203,10 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
     }
     for (;;) {
         int64_t now = clock_ns(), wait = (feed->due_ns(feed) - now + 999999) / 1000000;
-        struct pollfd fds[2] = { { .fd = signal_fd, .events = POLLIN }, { .fd = feed->fd, .events = POLLIN } };
-        if (poll(fds, 2, (int)MIN(MAX(wait, 0), 1000)) < 0 && errno != EINTR) {
+        struct pollfd fds[3] = { { .fd = signal_fd, .events = POLLIN },
+                                 { .fd = feed->fd, .events = POLLIN },
+                                 { .fd = options->plain ? STDIN_FILENO : -1, .events = POLLIN } };
+        if (poll(fds, ARRAY_SIZE(fds), (int)MIN(MAX(wait, 0), 1000)) < 0 && errno != EINTR) {
             error_errno(err, "cannot wait for news");
             goto out;
         }
@@ -212,7 +216,12 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
             feed->pump(feed, m, now);
         news_tell(&w, m);
         doctor_tell(&w, m, now);
-        if (signalled || batch_broken(w.batch) || m->ended || w.reached || (options->once && w.met))
+        if (options->plain) {
+            if (fds[2].revents && w.met)    // not before it is known how the run stands
+                plain_read(&plain, STDIN_FILENO, now);
+            plain_answers(&plain);
+        }
+        if (signalled || plain.quit || batch_broken(w.batch) || (m->ended && !options->plain) || w.reached || (options->once && w.met))
             break;
     }
     struct diagnosis last = doctor_summary(m);

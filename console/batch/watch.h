@@ -6,6 +6,7 @@
 #include "console/fleet/feed.h"
 struct watch_options {
     int64_t from;         // first step told; -1: from the newest on
+    bool plain;           // carry out what is typed on standard input, line by line (plain.h), until its end
     bool once;            // tell how the run stands now, and leave
     const char *until;    // leave when this has come: an event's kind ("eval", "checkpoint", "alert" ...) or "step=N"; NULL: never
 };

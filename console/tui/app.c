@@ -52,6 +52,7 @@ void app_release(struct app *a)
 void app_show(struct app *a, enum pane_id id)
 {
     pane_close(app_pane(a));
+    a->whole.text[0] = 0;
     a->shown = id;
     pane_fix(app_pane(a), a);
 }
@@ -623,7 +624,7 @@ void app_key(struct app *a, const struct key_event *k, int64_t now_ns)
     enum request req = key_request(k->key, a->shown);
     if (req == REQ_NONE)
         return;
-    if (help_key(a, req))
+    if (help_key(a, req) || whole_key(a, req))
         return;
     if (request_acts(req) && app_looks_only(a)) {
         refuse_to_act(a, now_ns);
@@ -682,6 +683,10 @@ void app_draw(const struct app *a, struct cells *c, int64_t now_ns, double wall_
     cells_clear(c);
     if (!l.tiny && !a->help)
         app_pane(a)->type->draw(app_pane(a), a, c, l.body, now_ns);
+    if (!l.tiny && !a->help)
+        whole_draw(a, c);
+    if (!l.tiny && !a->help)
+        palette_draw(a, c, l.body);
     frame_draw(a, c, &l, now_ns, wall_s);
     if (a->help && !l.tiny)
         help_draw(a, c);

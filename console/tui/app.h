@@ -54,6 +54,11 @@ struct dialog {    // asks for confirmation; title "" : none is open
         char command[INPUT_MAX];    // as typed after ':'; "" : only closes
     } choice[DIALOG_CHOICES];
 };
+struct whole {    // a text in full, over the pane
+    char title[96];
+    char text[6144];    // "": none is open
+    int top;            // first row shown
+};
 struct app {
     struct model *model;           // borrowed
     struct feed *feed;             // borrowed; NULL: commands are refused (tests)
@@ -75,6 +80,7 @@ struct app {
     unsigned wish;     // enum wish bits; the loop clears them
     struct prompt prompt;
     struct dialog dialog;
+    struct whole whole;
     char history[HISTORY_MAX][INPUT_MAX];
     int n_history;
     char flash[320];    // the newest message
@@ -153,6 +159,20 @@ int tab_width(const struct app *a, int i);    // columns of pane i's tab, includ
 void help_draw(const struct app *a, struct cells *c);
 void dialog_draw(const struct app *a, struct cells *c);
 int help_rows(void);
+/* whole.c: show a text in full; its keys, true when req was taken */
+void whole_open(struct app *a, const char *title, const char *text);
+bool whole_key(struct app *a, enum request req);
+void whole_draw(const struct app *a, struct cells *c);
+/* palette.c */
+struct candidate {    // a word that may be typed next
+    char word[64];    // "": this one may not
+    const char *args, *help;
+};
+/* The i-th candidate after a verb ("": for the verb itself); false: there are no more. */
+bool palette_candidate(const struct app *a, const char *verb, int i, struct candidate *out);
+/* The verb before the word at the cursor, and that word as far as it is typed; it begins at byte *from. */
+void palette_split(const struct prompt *p, char verb[32], char prefix[INPUT_MAX], int *from);
+void palette_draw(const struct app *a, struct cells *c, struct rect body);
 /* prompt.c: true when the key was taken */
 bool prompt_key(struct app *a, uint32_t key, int64_t now_ns);
 void prompt_paste(struct app *a, const char *text, int64_t size_bytes, int64_t now_ns);

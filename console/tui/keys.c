@@ -54,6 +54,7 @@ const struct key_row key_table[] = {
     { REQ_BOTTOM,     { 'G', KEY_TO_END },                  ON_ALL, "G End", NULL, 0, "moving", "last" },
     { REQ_EDIT,       { KEY_RETURN, '\n', 'e' },            ON(PANE_KNOBS), "Enter", "change", 1, "panes", "knobs: change the value" },
     { REQ_ENTER,      { KEY_RETURN, '\n' },                 ON(PANE_ROLLOUTS) | ON(PANE_DATA) | CHARTS | ON(PANE_WORKERS), "Enter", "open", 5, "panes", "charts and rollouts: in full; data: the prompt's groups; fleet: the node's processes" },
+    { REQ_ENTER,      { KEY_RETURN, '\n' },                 ON(PANE_LOG) | ON(PANE_EVENTS) | ON(PANE_SAVED) | ON(PANE_ALARMS), "Enter", "in full", 5, "panes", "log, events, checkpoints, alarms: the whole of a line that is cut" },
     { REQ_ZOOM_IN,    { '+', '=' },                         CHARTS, "+ -", "zoom", 10, "panes", "charts: fewer steps" },
     { REQ_ZOOM_OUT,   { '-' },                              CHARTS, "-", NULL, 0, "panes", "charts: more steps" },
     { REQ_ZOOM_RESET, { '0' },                              CHARTS, "0", NULL, 0, "panes", "charts: the whole run, live" },

@@ -120,6 +120,14 @@ static bool alarms_act(struct pane *p, struct app *a, enum request req, int64_t 
 {
     const struct alarm_view *v = alarm_row(p, a, p->sel);
     char command[80];
+    if (req == REQ_ENTER && v) {
+        char text[1024], condition[64];
+        condition_say(v, condition, sizeof(condition));
+        snprintf(text, sizeof(text), "%s: %s\n%s: %s\n%s%s%s\n%s%s", v->name, alarm_state_name(v->state), v->metric, condition, v->text,
+                 v->text[0] ? "\n" : "", v->remedy, v->actions[0] ? "when it begins: " : "", v->actions);
+        whole_open(a, "an alarm", text);
+        return true;
+    }
     if ((req != REQ_ACK && req != REQ_MUTE) || !v)
         return false;
     snprintf(command, sizeof(command), "%s %s", req == REQ_ACK ? "ack" : v->state == ALARM_MUTED ? "unmute" : "mute", v->name);

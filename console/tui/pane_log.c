@@ -87,6 +87,20 @@ static void log_move(struct log_pane *lp, const struct model *m, int64_t delta)
     lp->end = at >= m->n_log ? -1 : at;
 }
 
+/* The lowest line shown, in full. */
+static void line_open(const struct log_pane *lp, struct app *a)
+{
+    static const char *const names[] = { "ERROR", "WARN", "INFO", "DEBUG", "" };
+    const struct log_view *l;
+    char text[2200];
+    for (int64_t i = log_end(lp, a->model) - 1; (l = line_at(a->model, i)) != NULL; i--)
+        if (line_shown(lp, l)) {
+            snprintf(text, sizeof(text), "%s %s %s\n%s", l->clock, l->proc, names[l->level], l->text);
+            whole_open(a, "a line of the log", text);
+            return;
+        }
+}
+
 static bool log_act(struct pane *p, struct app *a, enum request req, int64_t now_ns)
 {
     struct log_pane *lp = (struct log_pane *)p;
@@ -94,6 +108,7 @@ static bool log_act(struct pane *p, struct app *a, enum request req, int64_t now
                                          "all lines" };
     int page = MAX(app_body(a).h - 2, 1);
     switch (req) {
+    case REQ_ENTER: line_open(lp, a); return true;
     case REQ_UP: log_move(lp, a->model, -1); return true;
     case REQ_DOWN: log_move(lp, a->model, 1); return true;
     case REQ_PAGE_UP: log_move(lp, a->model, -page); return true;
@@ -194,10 +209,27 @@ static void events_draw(const struct pane *p, const struct app *a, struct cells 
         cells_text(c, in.x + 1, in.y + 1, in.w - 2, a->model->n_event ? "none contains the filter's text" : "none yet", ROLE_DIM);
 }
 
+static bool events_act(struct pane *p, struct app *a, enum request req, UNUSED int64_t now_ns)
+{
+    const struct event_view *e = event_row(p, a, p->sel);
+    char text[sizeof(e->detail) + 512], clock[32];
+    if (req != REQ_ENTER || !e)
+        return req == REQ_ENTER;
+    time_t t = (time_t)e->time_s;
+    struct tm tm;
+    localtime_r(&t, &tm);
+    strftime(clock, sizeof(clock), "%Y-%m-%d %H:%M:%S", &tm);
+    snprintf(text, sizeof(text), "%s, step %" PRId64 ", %s%s%s\n%s\n%s", clock, e->step, e->kind, e->who[0] ? " by " : "", e->who, e->text,
+             e->detail);
+    whole_open(a, "an event", text);
+    return true;
+}
+
 const struct pane_type pane_events = {
     .name = "Events",
     .size = sizeof(struct pane),
     .draw = events_draw,
+    .act = events_act,
     .rows = events_rows,
     .page = events_page,
 };

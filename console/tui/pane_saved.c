@@ -108,6 +108,13 @@ static bool saved_act(struct pane *p, struct app *a, enum request req, int64_t n
 {
     const struct saved_view *s = saved_row(p, a, p->sel);
     char command[64];
+    if (req == REQ_ENTER && s) {
+        char text[1024];
+        snprintf(text, sizeof(text), "step %" PRId64 ", %s%s\nmade for: %s\n%s\n%s%s", s->step, s->state, s->pinned ? ", pinned" : "",
+                 s->why, s->path, s->changes[0] ? "changed since: " : "", s->changes);
+        whole_open(a, "a checkpoint", text);
+        return true;
+    }
     if ((req != REQ_ROLLBACK && req != REQ_PIN) || !s)
         return false;
     if (req == REQ_ROLLBACK) {

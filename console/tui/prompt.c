@@ -72,7 +72,6 @@ static void history_recall(struct app *a, int delta)
 struct completion {
     char common[INPUT_MAX];    // the prefix that all candidates share
     int n;
-    char list[320];    // the candidates, for the message line
 };
 
 static void candidate_add(struct completion *c, const char *prefix, const char *word)
@@ -85,63 +84,28 @@ static void candidate_add(struct completion *c, const char *prefix, const char *
     while (c->common[same] && c->common[same] == word[same])
         same++;
     c->common[same] = 0;
-    size_t at = strlen(c->list);
-    snprintf(c->list + at, sizeof(c->list) - at, "%s ", word);
 }
 
 /* Complete the word before the cursor: commands first, then what the command takes. */
-static void complete(struct app *a, int64_t now_ns)
+static void complete(struct app *a)
 {
     struct prompt *p = &a->prompt;
     if (p->kind != PROMPT_COMMAND)
         return;
-    int from = p->at;
-    while (from > 0 && p->text[from - 1] != ' ')
-        from--;
-    char prefix[INPUT_MAX], verb[32] = "";
-    snprintf(prefix, sizeof(prefix), "%.*s", p->at - from, p->text + from);
-    snprintf(verb, sizeof(verb), "%.*s", (int)MIN(strcspn(p->text, " "), sizeof(verb) - 1), p->text);
+    int from;
+    char prefix[INPUT_MAX], verb[32];
     struct completion c = { .n = 0 };
-    if (from == 0) {
-        for (int i = 0; i < n_command_specs && !app_looks_only(a); i++)
-            candidate_add(&c, prefix, command_specs[i].name);
-        for (int i = 0; i < n_local_commands; i++)
-            candidate_add(&c, prefix, local_commands[i].name);
-    } else if (strcmp(verb, "set") == 0) {
-        for (int i = 0; i < n_knobs; i++)
-            if (knob_is_live(&knobs[i]))
-                candidate_add(&c, prefix, knobs[i].name);
-    } else if (strcmp(verb, "pause") == 0) {
-        static const char *const depths[] = { "rollouts", "step", "drain" };
-        for (size_t i = 0; i < ARRAY_SIZE(depths); i++)
-            candidate_add(&c, prefix, depths[i]);
-    } else if (strcmp(verb, "pane") == 0) {
-        for (int i = 0; i < N_PANE; i++)
-            candidate_add(&c, prefix, pane_name((enum pane_id)i));
-    } else if (strcmp(verb, "rollback") == 0 || strcmp(verb, "pin") == 0 || strcmp(verb, "unpin") == 0) {
-        char step[24];
-        for (int i = 0; i < a->model->n_saved; i++) {
-            snprintf(step, sizeof(step), "%" PRId64, a->model->saved[i].step);
-            candidate_add(&c, prefix, step);
-        }
-        if (verb[0] == 'r')
-            candidate_add(&c, prefix, "change");
-    } else if (strcmp(verb, "ack") == 0 || strcmp(verb, "mute") == 0 || strcmp(verb, "unmute") == 0) {
-        candidate_add(&c, prefix, "all");
-        for (int i = 0; i < a->model->n_alarm; i++)
-            candidate_add(&c, prefix, a->model->alarm[i].name);
-    } else if (strcmp(verb, "restart") == 0) {
-        for (int i = 0; i < a->model->n_proc; i++)
-            candidate_add(&c, prefix, a->model->proc[i].name);
-    }
+    struct candidate k;
+    palette_split(p, verb, prefix, &from);
+    for (int i = 0; palette_candidate(a, verb, i, &k); i++)
+        if (k.word[0])
+            candidate_add(&c, prefix, k.word);
     if (c.n == 0)
         return;
     text_cut(p, from, p->at);
     text_insert(p, c.common, (int)strlen(c.common));
     if (c.n == 1)
         text_insert(p, strcmp(verb, "set") == 0 && from > 0 ? "=" : " ", 1);
-    else
-        app_flash(a, ROLE_DIM, now_ns, "%s", c.list);
 }
 
 static const char *knob_now(void *arg, const struct knob *k)
@@ -243,7 +207,7 @@ bool prompt_key(struct app *a, uint32_t key, int64_t now_ns)
         break;
     case KEY_RETURN:
     case '\n': submit(a, now_ns); break;
-    case KEY_TABULATOR: complete(a, now_ns); break;
+    case KEY_TABULATOR: complete(a); break;
     case KEY_ARROW_LEFT:
     case KEY_CTRL('b'): p->at = char_before(p, p->at); break;
     case KEY_ARROW_RIGHT:

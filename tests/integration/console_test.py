@@ -68,6 +68,37 @@ class Console(RunCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("fleet left after step", done.stdout)
 
+    def test_a_console_of_lines_answers_asks_and_commands(self):
+        fleet = self.task.path("plain")
+        p = subprocess.Popen([ROLLCALL, "simulate", "--agents", "3", "--run", fleet], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (p.poll() is None and p.terminate(), p.wait(), p.stdout.close()))
+        self.assertIn("is live", p.stdout.readline())
+        c = subprocess.Popen([ROLLCALL, "console", "--plain", fleet], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (c.poll() is None and c.kill(), c.wait(), c.stdin.close(), c.stdout.close()))
+
+        def types(line, until):
+            c.stdin.write(line + "\n")
+            c.stdin.flush()
+            said = ""
+            for told in c.stdout:
+                said += told
+                self.assertNotIn("\x1b", told)
+                if until in told:
+                    return said
+            self.fail(f"'{until}' does not come after '{line}': {said}")
+        self.assertIn("plain is running, step", types("status", "minutes are left"))
+        types("workers node-0003", "node-0003/worker cuda:7: ok")
+        types("set learning_rate=0.5", "yes or no")
+        types("no", "not sent: set learning_rate=0.5")
+        types(":pause step", "3 agents have acknowledged it")
+        types("stop", "yes or no")
+        types("yes", "stop: a simulated run")
+        types("nonsense", "'help' lists what can be typed")
+        c.stdin.write(":q\n")
+        c.stdin.flush()
+        self.assertIn("left after step", c.stdout.read())
+        self.assertEqual(c.wait(LIMIT), 0)
+
     def test_random_keys_and_pastes_change_nothing_while_no_question_is_answered(self):
         monkey = os.path.join(ROOT, "build", "release", "tests", "tui_monkey")
         if not os.path.exists(monkey):

@@ -658,7 +658,7 @@ static void completion_finds_commands_and_knobs(UNUSED void **state)
     struct stage s;
     stage_make(&s, &usual, 80, 24);
     type(&s, ":pa\t");
-    assert_non_null(strstr(s.app.flash, "pause "));    // pause and pane
+    assert_true(shows(&s, "pause") && shows(&s, "go to a pane"));    // both are listed, with their help
     type(&s, "u\t");
     assert_string_equal(s.app.prompt.text, "pause ");
     press(&s, KEY_CTRL('u'));
@@ -984,6 +984,55 @@ static void another_run_is_in_the_charts_by_step_and_by_time(UNUSED void **state
     fleet_model_free(there);
 }
 
+static void the_prompt_lists_what_may_be_typed_with_its_help(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 100, 30);
+    type(&s, ":");
+    assert_true(shows(&s, ": Tab completes"));    // more than fit
+    type(&s, "pau");
+    assert_true(shows(&s, "pause"));
+    assert_false(shows(&s, "quarantine"));
+    type(&s, "se ");
+    assert_true(shows(&s, "rollouts") && shows(&s, "drain"));
+    press(&s, KEY_CTRL('u'));
+    type(&s, "set learning_r");
+    assert_true(shows(&s, "learning_rate"));
+    press(&s, KEY_TABULATOR);
+    type(&s, "1e-4");
+    assert_false(shows(&s, "Tab completes"));    // a value is typed
+    press(&s, KEY_ESCAPE);
+    type(&s, ":rate");    // where nothing begins with it, what contains it
+    press(&s, KEY_ESCAPE);
+    assert_false(shows(&s, "Tab completes"));
+    stage_release(&s);
+}
+
+static void enter_shows_a_cut_line_in_full(UNUSED void **state)
+{
+    struct stage s;
+    char line[600] = "2026-11-21T22:33:50.123 WARN  agent: begin ";
+    stage_make(&s, &usual, 60, 20);
+    while (strlen(line) < 400)
+        strcat(line, "words ");
+    strcat(line, "the-end");
+    model_log(s.m, "agent", line, strlen(line));
+    press(&s, '5');
+    assert_false(shows(&s, "the-end"));
+    press(&s, KEY_RETURN);
+    assert_true(shows(&s, "the-end") && shows(&s, "a line of the log"));
+    press(&s, KEY_ESCAPE);
+    assert_false(shows(&s, "the-end"));
+    for (const char *pane = "678"; *pane; pane++) {
+        press(&s, (uint32_t)*pane);
+        press(&s, KEY_RETURN);
+        assert_true(shows(&s, "(Esc closes)"));
+        press(&s, KEY_RETURN);
+        assert_false(shows(&s, "(Esc closes)"));
+    }
+    stage_release(&s);
+}
+
 static char *file_text(const char *path, char out[65536])
 {
     FILE *f = fopen(path, "re");
@@ -1233,6 +1282,8 @@ int main(void)
         cmocka_unit_test(hostile_text_reaches_the_screen_only_as_signs),
         cmocka_unit_test(rings_keep_the_newest_and_forget_the_oldest),
         cmocka_unit_test(another_run_is_in_the_charts_by_step_and_by_time),
+        cmocka_unit_test(the_prompt_lists_what_may_be_typed_with_its_help),
+        cmocka_unit_test(enter_shows_a_cut_line_in_full),
         cmocka_unit_test(what_is_shown_can_be_written_to_files),
         cmocka_unit_test(a_large_fleet_comes_in_pieces_and_what_is_gone_leaves_after_a_sweep),
         cmocka_unit_test(the_fleet_shows_the_worst_node_first_and_opens_its_processes),
