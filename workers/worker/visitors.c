@@ -21,7 +21,7 @@
 #define BODY_BYTES ((size_t)4 << 20)    // of one request
 #define BODIES_BYTES ((size_t)16 << 20)
 #define AGAIN_MS 10000    // before the address is tried again
-#define WEB_NICE 10
+#define WEB_NICE 10       // more than the run's computation
 #define ANSWERS_MS 500    // for the last answers to be sent, when the worker ends
 
 struct visitors {
@@ -135,7 +135,7 @@ struct opening {
 static void *web_open(void *arg)
 {
     struct opening *o = arg;
-    if (setpriority(PRIO_PROCESS, (id_t)gettid(), WEB_NICE) != 0)
+    if (setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, 0) + WEB_NICE) != 0)    // 19 at most
         log_debug("requests are read at the run's own priority");
     o->web = web_new(&o->config, &o->err);
     return NULL;
