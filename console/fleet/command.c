@@ -58,7 +58,7 @@ static bool single_add(struct command *c, const struct command_spec *spec, const
     if (spec->arg == ARG_CHOICE && !is_choice(spec->choices, word))
         return error_set(err, ERR_USAGE, "'%s' does not know the %s '%.60s'; it is one of %s", spec->name, spec->args, word,
                          choices_say(spec->choices, all, sizeof all));
-    if (!word[0] || (spec->arg == ARG_LINE && (!parse_i64(word, &line) || line < 1)))
+    if (!word[0] || ((spec->arg == ARG_LINE || spec->arg == ARG_NUMBER) && (!parse_i64(word, &line) || line < (spec->arg == ARG_LINE))))
         return error_set(err, ERR_USAGE, "'%s' needs %s", spec->name, spec->needs);
     return arg_add(c, spec->args, key_len, word, err);
 }
@@ -169,7 +169,7 @@ void command_args_write(const struct command *c, struct msg_out *m)
     if (arg == ARG_VALUES)
         msg_map(m, spec->args);
     for (int i = 0; i < c->n_arg; i++)
-        if (arg == ARG_LINE && parse_i64(c->arg[i].value, &line))
+        if ((arg == ARG_LINE || arg == ARG_NUMBER) && parse_i64(c->arg[i].value, &line))
             msg_i64(m, c->arg[i].key, line);
         else
             msg_str(m, c->arg[i].key, c->arg[i].value);

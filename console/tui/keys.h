@@ -96,6 +96,7 @@ enum request {
     REQ_PIN,
     REQ_ACK,
     REQ_MUTE,
+    REQ_DROP,
     REQ_QUARANTINE,
     /* ... up to here */
     REQ_ZOOM_IN,

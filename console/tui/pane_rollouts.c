@@ -537,6 +537,14 @@ void quarantine_ask(struct app *a, int64_t on_line, const char *prompt, int64_t 
     app_confirm(a, true, "Quarantine this prompt?", line, prompt, command);
 }
 
+static void drop_ask(struct app *a, const struct rollout_view *g)
+{
+    char line[160], command[INPUT_MAX];
+    snprintf(line, sizeof(line), "No sample of item %" PRId64 " counts: not in the mean, not in the loss.", g->item);
+    snprintf(command, sizeof(command), "drop %" PRId64, g->item);
+    app_confirm(a, true, "Leave this group out of training?", line, g->prompt, command);
+}
+
 /* What concerns the text of the group; false: none of that. */
 static bool text_act(struct rollouts *o, struct app *a, enum request req, const struct rollout_view *g, int64_t now_ns)
 {
@@ -562,6 +570,7 @@ static bool text_act(struct rollouts *o, struct app *a, enum request req, const 
         o->top = 0;
         o->group = row_number(o, a, selected_row(o, a));
         return true;
+    case REQ_DROP: drop_ask(a, g); return true;
     case REQ_QUARANTINE: quarantine_ask(a, g->line, g->prompt, now_ns); return true;
     default: return false;
     }
@@ -610,6 +619,7 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
     case REQ_BESIDE:
     case REQ_MATCH_NEXT:
     case REQ_MATCH_PREV:
+    case REQ_DROP:
     case REQ_QUARANTINE: return true;    // there is no group yet
     default: return false;
     }

@@ -76,6 +76,7 @@ enum command_arg {    // the argument after the command's name
     ARG_CHOICE,    // one word of choices; omitted: the first of them
     ARG_TEXT,      // a text, including blanks
     ARG_LINE,      // a whole number from 1
+    ARG_NUMBER,    // a whole number from 0
     ARG_VALUES,    // NAME=VALUE, once or more: a map of texts
 };
 struct command_spec {

@@ -185,6 +185,39 @@ class Commands(RunCase):
         asked = json.loads(lines[8])["messages"][-1]["content"]
         self.assertTrue(all(asked in r["prompt"] for r in found), asked)
 
+    def test_a_dropped_group_is_trained_on_without_any_of_its_samples(self):
+        run = self.start("--num-episodes", "1000")
+        self.ok(run, "pause", "--depth", "step")
+        returned, trained = 1, 4    # fates in the journal
+        waits = f"select item, file_offset from item where fate = {returned} and reward_mean is not null order by item"
+        end = time.monotonic() + LIMIT
+        while not self.query(run, waits) and time.monotonic() < end:
+            time.sleep(0.05)
+        item, offset = self.query(run, waits)[0]
+        self.ok(run, "drop", str(item))
+        self.assertNotEqual(self.query(run, f"select file_offset from item where item = {item}"), [(offset,)])
+        self.assertEqual(self.query(run, f"select reward_mean from item where item = {item}"), [(None,)])
+        again = run.ctl("drop", str(item))
+        self.assertEqual(again.returncode, 1)
+        self.assertIn("no sample of item", again.stderr)
+        out = run.ctl("drop", "999999")
+        self.assertEqual(out.returncode, 1)
+        self.assertIn("the group of item 999999 is not among those that wait for training", out.stderr)
+        first = self.query(run, f"select item from item where fate = {trained} order by item")[0][0]
+        self.assertIn(f"the group of item {first} ", run.ctl("drop", str(first)).stderr)
+        self.ok(run, "restart", "controller")    # it reads the new record
+        self.ok(run, "resume")
+        while self.query(run, f"select fate from item where item = {item}") != [(trained,)] and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertEqual(self.query(run, f"select fate, reward_mean from item where item = {item}"), [(trained, None)])
+        done = subprocess.run([ROLLCALL, "rollouts", run.dir, "--item", str(item)], capture_output=True, text=True, timeout=LIMIT)
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        n = len(found) // 2    # as it came, and as it was dropped
+        self.assertTrue(any(r["scored"] for r in found[:n]))
+        self.assertTrue(all(not r["scored"] and r["reason"].startswith("dropped by ") for r in found[n:]))
+        self.assertEqual([r["text"] for r in found[:n]], [r["text"] for r in found[n:]])
+        self.assertTrue(any(f"item {item} is left out of training" in text for _, text in self.commands(run)))
+
     def test_where_lines_are_left_out_in_too_many_places_a_quarantine_says_so(self):
         with open(self.task.path("train.jsonl")) as f:
             row = f.readline()

@@ -323,6 +323,13 @@ enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version
     return LEDGER_NEW;
 }
 
+void ledger_amend(struct ledger *l, int64_t item, const struct group_summary *summary)
+{
+    struct ledger_item *i = at(l, item);
+    if (i && i->fate == LEDGER_RETURNED)
+        i->summary = *summary;
+}
+
 static void item_reissue(struct ledger *l, struct ledger_item *i)
 {
     i->fate = LEDGER_ISSUED;

@@ -111,6 +111,9 @@ enum ledger_return {
 };
 enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version, const struct group_summary *summary);
 
+/* The group of a returned item has been changed by an operator. */
+void ledger_amend(struct ledger *l, int64_t item, const struct group_summary *summary);
+
 /* Rule 2, for one rollout step. Is there one that can be cut? */
 bool ledger_can_cut(const struct ledger *l);
 struct ledger_cut {

@@ -7,6 +7,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "workers/controller/controller.h"
+#include "workers/controller/dropping.h"
 #include "workers/controller/outcomes.h"
 #include "workers/controller/rollback.h"
 #include "workers/controller/workers.h"
@@ -186,6 +187,18 @@ static bool quarantine_begin(struct controller *c, UNUSED struct order *o, const
     return quarantine_add(c, mval_i64(mval_get(args, "line"), -1), &effect->text, err);
 }
 
+static bool drop_order_begin(struct controller *c, struct order *o, const struct mval *args, UNUSED struct effect *effect,
+                             struct error *err)
+{
+    o->item = mval_i64(mval_get(args, "item"), -1);
+    return drop_begin(c, o->item, o->who, err);
+}
+
+static bool drop_reached(struct controller *c, const struct order *o, char *text, size_t size)
+{
+    return drop_over(c, o->item, text, size);
+}
+
 /* ---- pause and resume ---- */
 
 static bool depth_parse(const struct mval *args, enum pause_depth *out, struct error *err)
@@ -294,6 +307,7 @@ static const struct order_row {
     { "eval", eval_begin, eval_reached },
     { "stop", stop_begin, stop_reached },
     { "quarantine", quarantine_begin, NULL },
+    { "drop", drop_order_begin, drop_reached },
     { "rollback", rollback_begin, rollback_reached },
     { "pin", pin_begin, NULL },
     { "unpin", unpin_begin, NULL },

@@ -13,6 +13,7 @@
 #include <sys/statvfs.h>
 #include "protocol/base/clock.h"
 #include "workers/controller/controller.h"
+#include "workers/controller/dropping.h"
 #include "workers/controller/groups.h"
 
 #define LOOK_MS 1000
@@ -38,8 +39,8 @@ struct storage {
 };
 struct unsynced {
     struct unsynced *next;
-    struct request *request;
-    int64_t end, item;    // of the file, when its record is there
+    struct request *request;    // NULL: an operator's change of a group
+    int64_t end, item;          // of the file, when its record is there
     struct group_summary sum;
     struct buf message;
 };
@@ -174,7 +175,8 @@ void storage_close(struct controller *c)
     }
     while (s->first) {    // never acknowledged: their worker sends them to the next controller
         struct unsynced *u = queue_take(s);
-        request_drop(u->request);
+        if (u->request)
+            request_drop(u->request);
         buf_release(&u->message);
         free(u);
     }
@@ -188,8 +190,8 @@ bool storage_put(struct controller *c, struct request *r, int64_t item, const st
                  struct error *err)
 {
     struct storage *s = c->storage;
-    const struct unsynced *same = s->first;
-    while (same && same->item != item)
+    const struct unsynced *same = r ? s->first : NULL;
+    while (same && (same->item != item || !same->request))
         same = same->next;
     struct unsynced *u = calloc(1, sizeof *u);
     if (!u || !buf_add(&u->message, data, len)) {
@@ -214,6 +216,14 @@ bool storage_put(struct controller *c, struct request *r, int64_t item, const st
     return true;
 }
 
+bool storage_holds(const struct controller *c, int64_t item)
+{
+    const struct unsynced *u = c->storage->first;
+    while (u && u->item != item)
+        u = u->next;
+    return u != NULL;
+}
+
 void storage_note(struct controller *c)
 {
     struct storage *s = c->storage;
@@ -227,7 +237,10 @@ void storage_note(struct controller *c)
         struct unsynced *u = queue_take(s);
         struct msg_in in;
         struct error err;
-        if (failed.code != ERR_NONE) {
+        if (!u->request) {
+            if (failed.code == ERR_NONE)
+                drop_note(c, u->item, &u->sum);
+        } else if (failed.code != ERR_NONE) {
             refuse_later(c, u->request, &failed);
         } else if (!msg_read_request(&in, u->message.data, u->message.len, &err)) {
             refuse_later(c, u->request, &err);
