@@ -144,6 +144,34 @@ out:
     return ok;
 }
 
+/* Before a dry run says that all is well: does a reward program answer when it is asked about an empty response to the first row? An
+ * error that it answers with is an answer; it may be about that response. */
+static bool program_try(const struct train *t, const struct dataset_columns *columns, struct reward *reward, struct error *err)
+{
+    const struct run_config *c = &t->config;
+    json_t *first = NULL;
+    struct dataset *d = NULL;
+    bool ok = false;
+    if (!t->dry_run || c->environment[0] || !strstr(c->reward_type, "program:"))
+        return true;
+    TRY(d = dataset_open(c->dataset, columns, err));
+    TRY((first = dataset_row(d, 0, err)));
+    struct reward_input in = { .response = "", .row = first, .has_length = true, .finish = FINISH_STOP };
+    struct reward_output out;
+    reward_score(reward, &in, &out, 1);
+    if (out.score == SCORE_TIMEOUT)
+        fprintf(stderr, "note: the reward program did not answer within 'reward_timeout_s' when it was asked about the first row\n");
+    ok = out.score != SCORE_ERROR || strstr(out.rule, "error: ")
+         || error_set(err, ERR_DATA,
+                      "'reward_type' does not answer when it is asked about the first row of '%s': %s; what it wrote on standard error is "
+                      "above",
+                      c->dataset, out.rule);
+out:
+    json_decref(first);
+    dataset_free(d);
+    return ok;
+}
+
 /* Put the pinned path of an evaluation set into the settings. */
 static bool eval_path_set(struct run_config *c, const struct eval_set *set, struct error *err)
 {
@@ -180,6 +208,7 @@ static bool data_check(struct train *t, struct error *err)
     t->n_row = 1;
     TRY(!own || set_check(t, "dataset", c->dataset, sizeof c->dataset, &columns, reward, &t->n_row, err));
     TRY(environment_try(t, &columns, err));
+    TRY(!own || program_try(t, &columns, reward, err));
     for (int i = 0; i < n; i++) {
         const struct dataset_columns its = { set[i].prompt_column, set[i].answer_column, set[i].prompt_template };
         snprintf(name, sizeof name, "eval_dataset %s", set[i].name);

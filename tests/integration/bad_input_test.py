@@ -199,6 +199,9 @@ class BadInput(RunCase):
                     with self.subTest(args=args, more=more):
                         self.one_sentence(self.rollcall("train", file, "--batch", "--runs-dir", runs, *args, *more), code, *words)
             self.assertEqual(os.listdir(runs), ["taken"])    # nothing is made
+        broken = self.rollcall("train", file, "--dry-run", "--reward-type", "0.5*boxed + 0.5*program:false")
+        self.assertEqual(broken.returncode, 1)
+        self.assertIn("'reward_type' does not answer when it is asked about the first row of", broken.stderr)
         good = self.rollcall("train", file, "--dry-run", "-i", "2", "--devices", "cpu:0,cpu:1", "--offload-optimizer",
                              "--master_address", "head", "--weights", "nccl")
         self.assertEqual(good.returncode, 0, good.stderr)
