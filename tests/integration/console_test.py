@@ -9,6 +9,7 @@ import re
 import signal
 import sqlite3
 import subprocess
+import threading
 import time
 import unittest
 from run_tools import LIMIT, ROLLCALL, ROOT, Run, RunCase
@@ -75,6 +76,9 @@ class Console(RunCase):
         self.assertIn("is live", p.stdout.readline())
         c = subprocess.Popen([ROLLCALL, "console", "--plain", fleet], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.addCleanup(lambda: (c.poll() is None and c.kill(), c.wait(), c.stdin.close(), c.stdout.close()))
+        limit = threading.Timer(LIMIT, c.kill)    # then nothing more is said
+        limit.start()
+        self.addCleanup(limit.cancel)
 
         def types(line, until):
             c.stdin.write(line + "\n")
@@ -87,7 +91,8 @@ class Console(RunCase):
                     return said
             self.fail(f"'{until}' does not come after '{line}': {said}")
         self.assertIn("plain is running, step", types("status", "minutes are left"))
-        types("workers node-0003", "node-0003/worker cuda:7: ok")
+        while "node-0003/worker cuda:7: ok" not in types("workers node-0003\nnext", "unknown command 'next'"):
+            pass    # its agent has not reported yet
         types("set learning_rate=0.5", "yes or no")
         types("no", "not sent: set learning_rate=0.5")
         types(":pause step", "3 agents have acknowledged it")
