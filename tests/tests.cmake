@@ -57,7 +57,7 @@ endif()
 # The console on a real terminal (libvterm's), and what draws it for the README.
 find_library(VTERM_LIB vterm)
 if(RC_TESTS AND CMOCKA_LIB AND VTERM_LIB AND NOT RC_FUZZ)
-  foreach(name terminal_test screenshot meter scale monkey)
+  foreach(name terminal_test screenshot meter scale monkey golden)
     add_executable(tui_${name} ${CMAKE_CURRENT_LIST_DIR}/tui/${name}.c ${CMAKE_CURRENT_LIST_DIR}/tui/pty.c)
     target_include_directories(tui_${name} PRIVATE ${CMAKE_SOURCE_DIR})
     target_link_libraries(tui_${name} PRIVATE rc_tui ${VTERM_LIB} ${CMOCKA_LIB} util)

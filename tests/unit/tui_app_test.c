@@ -14,6 +14,7 @@
 #include "console/fleet/simulate.h"
 #include "console/tui/app.h"
 #include "console/tui/save.h"
+#include "protocol/base/mix64.h"
 #include "protocol/wire/message.h"
 
 #define S ((int64_t)1000000000)
@@ -1133,6 +1134,86 @@ static void fleet_tell(struct stage *s, int64_t from, int64_t to, int64_t n, int
     msg_release(&m);
 }
 
+/* One broken thing after the other in messages that were whole: the model stays within its bounds, and everything can be drawn. */
+static void broken_telemetry_harms_nothing(UNUSED void **state)
+{
+    struct stage s;
+    struct msg_out m = MSG_OUT_INIT;
+    struct error err;
+    uint64_t random = 11;
+    int64_t taken = 0;
+    stage_make(&s, &usual, 100, 30);
+    msg_begin(&m, MSG_OK);
+    for (int pass = 0; pass < 2; pass++) {
+        static const char *const texts[] = { "name", "dir", "state", "phase", "node", "kind", "text", "who", "prompt_text", "verdict" };
+        static const char *const numbers[] = { "step",  "max_steps", "from", "to",      "n_nodes", "item",        "id",      "time",
+                                               "limit", "mean",      "n",    "phase_s", "line",    "incarnation", "progress" };
+        static const char *const lists[] = { "processes", "nodes",       "alarms",  "groups", "samples",
+                                             "events",    "checkpoints", "devices", "names" };
+        static const char *const bytes[] = { "step", "time", "value" };
+        for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
+            msg_str(&m, texts[i], i % 2 ? "running" : "node-0001/worker cuda:0");
+        for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
+            msg_i64(&m, numbers[i], (int64_t)i - 2);
+        for (size_t i = 0; i < ARRAY_SIZE(lists); i++) {
+            msg_list(&m, lists[i]);
+            for (int k = 0; k < 2; k++) {
+                msg_map(&m, NULL);
+                msg_str(&m, "name", k ? "gpu 0" : "worker cpu:0");
+                msg_str(&m, "node", k ? "a" : "b");
+                msg_str(&m, "prompt_text", "p");
+                msg_i64(&m, "step", k);
+                msg_f64(&m, "util_percent", 50);
+                msg_map(&m, "host");
+                msg_f64(&m, "cpu_percent", 1);
+                msg_end(&m);
+                msg_list(&m, "samples");
+                msg_map(&m, NULL);
+                msg_str(&m, "text", "t");
+                msg_end(&m);
+                msg_end(&m);
+                msg_end(&m);
+            }
+            msg_end(&m);
+        }
+        static const double zeros[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+        for (size_t i = 0; i < ARRAY_SIZE(bytes); i++)
+            msg_bin(&m, bytes[i], zeros, sizeof(zeros));
+    }
+    assert_true(msg_finish(&m, &err));
+    unsigned char *broken = malloc(m.buf.len);
+    assert_non_null(broken);
+    for (int round = 0; round < 20000; round++) {
+        struct msg_in in;
+        size_t len = m.buf.len;
+        memcpy(broken, m.buf.data, len);
+        for (uint64_t k = mix64_next(&random) % 6; k > 0; k--)
+            broken[mix64_next(&random) % len] = (unsigned char)(mix64_next(&random) >> 56);
+        if (!msg_read_answer(&in, MSG_OK, broken, len, &err))
+            continue;
+        taken++;
+        news_status(s.m, in.root, s.now);
+        (void)news_steps(s.m, in.root);
+        (void)news_step(s.m, in.root);
+        news_events(s.m, in.root);
+        news_rollout(s.m, in.root);
+        news_rollouts(s.m, in.root);
+        news_checkpoints(s.m, in.root);
+        news_process(s.m, in.root, false, s.now);
+        msg_in_release(&in);
+        if (taken % 64 == 0) {
+            app_news(&s.app, s.now);
+            app_show(&s.app, (enum pane_id)(taken / 64 % N_PANE));
+            screen(&s);
+        }
+    }
+    assert_true(taken > 2000);    // most of what is broken is a message still
+    assert_true(s.m->n_proc <= MODEL_PROCS && s.m->n_host <= MODEL_HOSTS && s.m->n_device <= MODEL_DEVICES);
+    free(broken);
+    msg_release(&m);
+    stage_release(&s);
+}
+
 static void a_large_fleet_comes_in_pieces_and_what_is_gone_leaves_after_a_sweep(UNUSED void **state)
 {
     struct stage s;
@@ -1282,6 +1363,7 @@ int main(void)
         cmocka_unit_test(hostile_text_reaches_the_screen_only_as_signs),
         cmocka_unit_test(rings_keep_the_newest_and_forget_the_oldest),
         cmocka_unit_test(another_run_is_in_the_charts_by_step_and_by_time),
+        cmocka_unit_test(broken_telemetry_harms_nothing),
         cmocka_unit_test(the_prompt_lists_what_may_be_typed_with_its_help),
         cmocka_unit_test(enter_shows_a_cut_line_in_full),
         cmocka_unit_test(what_is_shown_can_be_written_to_files),
