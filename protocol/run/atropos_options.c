@@ -28,14 +28,12 @@ const struct atropos_option atropos_options[] = {
     { "clip_eps", { "clip_eps_low", "clip_eps_high" }, .help = "clip_eps_low and clip_eps_high" },
     { "use_wandb", { "wandb" }, .words = "true=online false=off", .is_switch = true, .help = "wandb online" },
     { "wandb_project", { "project" }, .help = "project" },
-    { "weight_bridge_mode", .only = " none ", .why = "environments ask their own server, which this run does not change", .help = "only none" },
     { "lora_layer_indices", .only = " all ", .why = "an adapter is in all layers", .help = "only all" },
-    { "vllm_port", .why = SERVER_WHY },
+    { "vllm_port", NUMBER(vllm_port), .help = "engine_url http://127.0.0.1:PORT; with weight_bridge_mode shared_vllm serve 127.0.0.1:PORT" },
     { "vllm_gpu", .why = SERVER_WHY },
     { "gpu_memory_utilization", .why = SERVER_WHY },
     { "vllm_gpu_memory_utilization", .why = SERVER_WHY },
     { "max_model_len", .why = SERVER_WHY },
-    { "vllm_restart_interval", .why = SERVER_WHY },
     { "vllm_config_path", .why = SERVER_WHY },
     { "trainer_rank", .why = RANK_WHY },
     { "world_size", .why = RANK_WHY },
@@ -110,7 +108,8 @@ bool atropos_option_set(struct run_config *c, const struct atropos_option *o, co
         if (!parse_i64(text, &n) || n < 1 || n > 1 << 24)
             return error_set(err, ERR_USAGE, "'%s' is '%.60s'; it is a whole number from 1 to %d", o->name, text, 1 << 24);
         *(int64_t *)((char *)c + o->number) = n;
-        c->atropos.source = (unsigned char)MAX((int)c->atropos.source, (int)source);
+        if (o->number != offsetof(struct run_config, atropos.vllm_port))
+            c->atropos.source = (unsigned char)MAX((int)c->atropos.source, (int)source);
     }
     for (size_t i = 0; i < ARRAY_SIZE(o->sets) && o->sets[i]; i++)
         if (!run_config_set(c, o->sets[i], word_for(o, text, word, sizeof word), source, base_dir, err))

@@ -75,7 +75,7 @@ static bool no_mask(const struct run_config *c)
 }
 static bool own_engine(const struct run_config *c)
 {
-    return !run_config_external(c);
+    return !c->engine_url[0];
 }
 static bool temperature_stays(const struct run_config *c)
 {
@@ -177,7 +177,7 @@ static bool no_project(const struct run_config *c)
 
 #define EVAL_WHY "there is no evaluation set; 'eval_dataset' names them"
 #define VERIFY_WHY "'reward_type' has no verifier: verify, verify:NAME"
-#define OWN_ENGINE_WHY "'backend' is rollcall, so no external engine is asked"
+#define OWN_ENGINE_WHY "there is no 'engine_url', so no external engine is asked"
 #define SERVE_WHY "'serve' is not set, so the policy is not served"
 #define WANDB_WHY "'wandb' is off; 'wandb' online or offline uses it"
 
@@ -210,6 +210,7 @@ static const struct idle_rule {
     { "lr_decay_share", not_wsd, "it is for 'lr_schedule' wsd" },
     { "lr_min_ratio", rate_constant, "'lr_schedule' is constant; the others use it" },
     { "offload_optimizer", on_cpus, "on CPUs the optimizer's state is in host memory anyway; for less memory there is 'recompute_full'" },
+    { "bridge_interval", own_engine, "there is no 'engine_url', so weights are given to nobody" },
     { "engine_token_file", own_engine, OWN_ENGINE_WHY },
     { "engine_timeout_s", own_engine, OWN_ENGINE_WHY },
     { "engine_patience_s", own_engine, OWN_ENGINE_WHY },

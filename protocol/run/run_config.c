@@ -396,25 +396,59 @@ static bool url_check(const char *url, size_t size)
     return scheme > 0 && url[scheme] && url[scheme] != '/' && strlen(url) < size && !strpbrk(url, " ?#\t\r\n");
 }
 
+static bool urls_check(const struct run_config *c, struct error *err)
+{
+    char url[280], device[32];
+    for (int64_t i = 0; i < run_config_n_engine(c); i++) {
+        snprintf(device, sizeof device, "engine:%" PRId64, i);
+        if (!run_config_engine(c, device, url, sizeof url) || !url_check(url, sizeof url))
+            return error_set(err, ERR_USAGE, "'engine_url' is '%.200s'; it is http://HOST:PORT, or several with commas between them",
+                             c->engine_url);
+    }
+    return true;
+}
+
+/* The modes of Atropos' trainer, with its defaults: a server on this host, and an adapter of rank 16 on the queries and values. */
+static bool bridge_default(struct run_config *c, struct error *err)
+{
+    char at[64];
+    bool lora = strncmp(c->weight_bridge_mode, "lora", 4) == 0, shared = strcmp(c->weight_bridge_mode, "shared_vllm") == 0;
+    snprintf(at, sizeof at, "http://127.0.0.1:%" PRId64, c->atropos.vllm_port ? c->atropos.vllm_port : 9001);
+    if (!run_config_posted(c))
+        return (!lora && !shared)
+               || error_set(err, ERR_USAGE,
+                            "'weight_bridge_mode' %s is for a run with 'environments' or --atropos-url; others sample by themselves",
+                            c->weight_bridge_mode);
+    if (shared && c->engine_url[0])
+        return error_set(err, ERR_USAGE,
+                         "'weight_bridge_mode' shared_vllm and 'engine_url' do not go together: environments ask the run itself");
+    if (shared)
+        return c->serve[0] || run_config_set(c, "serve", at + sizeof "http://" - 1, FROM_PRESET, NULL, err);
+    if (lora && c->lora_rank == 0 && !c->lora_adapter[0]
+        && (!run_config_set(c, "lora_rank", "16", FROM_PRESET, NULL, err)
+            || (from_default(c, "lora_target_modules")
+                && !run_config_set(c, "lora_target_modules", "q_proj,v_proj", FROM_PRESET, NULL, err))))
+        return false;
+    if (!c->engine_url[0] && (lora || c->atropos.vllm_port) && !run_config_set(c, "engine_url", at, FROM_PRESET, NULL, err))
+        return false;
+    return urls_check(c, err);
+}
+
 /* External engines are producers of their own: one per address, on devices of their own. */
 static bool external_default(struct run_config *c, struct error *err)
 {
-    char n[32], url[280], device[32];
+    char n[32];
     int64_t n_engine = run_config_n_engine(c);
     if (!run_config_external(c))
-        return !c->engine_url[0]
+        return !c->engine_url[0] || run_config_posted(c)
                || error_set(err, ERR_USAGE, "'engine_url' is for 'backend' vllm or sglang; with rollcall the run samples by itself");
     if (n_engine == 0)
         return error_set(err, ERR_USAGE,
                          "'backend' %s needs 'engine_url' http://HOST:PORT of a server that is running; leave 'backend' out to sample with "
                          "rollcall's own engine",
                          c->backend);
-    for (int64_t i = 0; i < n_engine; i++) {
-        snprintf(device, sizeof device, "engine:%" PRId64, i);
-        if (!run_config_engine(c, device, url, sizeof url) || !url_check(url, sizeof url))
-            return error_set(err, ERR_USAGE, "'engine_url' is '%.200s'; it is http://HOST:PORT, or several with commas between them",
-                             c->engine_url);
-    }
+    if (!urls_check(c, err))
+        return false;
     static const struct {
         const char *name;
         size_t offset;
@@ -549,8 +583,8 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
 bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err)
 {
     struct eval_set sets[EVAL_SET_MAX];
-    return preset_apply(c, err) && atropos_options_finish(c, notes, err) && posted_default(c, err) && external_default(c, err)
-           && rho_default(c, notes, err) && sizes_check(c, notes, err) && meaning_check(c, notes, err)
+    return preset_apply(c, err) && atropos_options_finish(c, notes, err) && posted_default(c, err) && bridge_default(c, err)
+           && external_default(c, err) && rho_default(c, notes, err) && sizes_check(c, notes, err) && meaning_check(c, notes, err)
            && run_config_eval_sets(c, sets, err) >= 0;
 }
 

@@ -141,7 +141,9 @@ struct run_config {
     char environments[RUN_JSON_MAX];       // "": none; JSON object {"listen" or "url", "token_file", "no_token"}
     char serve[280];                       // "": not served; HOST:PORT
     char serve_token_file[RUN_TEXT_MAX];
-    int64_t serve_samples;    // 0: run_config_serve_samples chooses
+    int64_t serve_samples;          // 0: run_config_serve_samples chooses
+    char weight_bridge_mode[16];    // how servers that environments ask get the weights: none | shared_vllm | lora_only | lora_restart
+    int64_t bridge_interval;        // optimizer steps
     /* evaluation, saving, logging: intervals in optimizer steps */
     int64_t eval_interval;                  // <= 0: off
     double eval_temperature, eval_top_p;    // top_p 0: the run's
@@ -174,9 +176,9 @@ struct run_config {
     bool node_only;
     /* no settings: options of Atropos' example trainer until run_config_finish (atropos_options.h) */
     struct {
-        int64_t batch_size, accumulation, seq_len;    // 0: not given
-        unsigned char source;                         // of these
-        uint64_t given;                               // a bit per row of the table of options
+        int64_t batch_size, accumulation, seq_len, vllm_port;    // 0: not given
+        unsigned char source;                                    // of these
+        uint64_t given;                                          // a bit per row of the table of options
     } atropos;
     /* where each value came from, by row of the knob table */
     unsigned char source[KNOB_MAX];

@@ -655,18 +655,18 @@ class OfAnotherServer(Runs):
             said = subprocess.run([ROLLCALL, "train", self.task.run_file("try.yaml", **{**self.free, **settings}), "--dry-run", *extra],
                                   capture_output=True, text=True, timeout=LIMIT)
             return said.returncode, said.stdout + said.stderr
-        code, said = try_("--atropos-url", "http://127.0.0.1:1", "--training-steps", "3", *self.OPTIONS, "--device", "cpu", "--vllm-port", "9001",
+        code, said = try_("--atropos-url", "http://127.0.0.1:1", "--training-steps", "3", *self.OPTIONS, "--device", "cpu", "--vllm-port", "9001", "--vllm-gpu", "0",
                           "--use-wandb", "--weight-bridge-mode", "none", "--optimizer", "adamw_8bit")
         self.assertEqual(code, 0, said)
         self.assertIn("batches of the Atropos API at http://127.0.0.1:1, groups of any size that fit into 64 tokens", said)
         self.assertIn("optimizer step: 8 prompts", said)
-        self.assertIn("note: 'vllm_port' has no effect", said)
+        self.assertIn("note: 'vllm_gpu' has no effect", said)
         code, said = try_(atropos_url="http://127.0.0.1:1", training_steps=3, batch_size=2, gradient_accumulation_steps=3)
         self.assertEqual(code, 2, said)
         self.assertIn("a batch of 6 sequences ('batch_size' 2 x 'gradient_accumulation_steps' 3) is no multiple of the 4", said)
         for option, value, words in [("adafactor-relative-step", "true", "is torch.optim.Adafactor"), ("train-layer-indices", "3-1", "a list of layers"),
                                      ("batch-size", "many", "'batch_size' is 'many'; it is a whole number"),
-                                     ("weight-bridge-mode", "shared", "possible is none"), ("atropos-url", "8000", "it is http://HOST:PORT")]:
+                                     ("weight-bridge-mode", "shared", "'weight_bridge_mode'"), ("atropos-url", "8000", "it is http://HOST:PORT")]:
             code, said = try_(f"--{option}", value)
             self.assertEqual(code, 2, said)
             self.assertIn(words, said)

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -241,6 +242,101 @@ class ExternalEngines(run_tools.RunCase):
         self.assertEqual(ok.returncode, 0, ok.stderr)
         self.assertIn("engine:1: producer 1, sglang at https://i:2", ok.stdout)
         self.assertIn("an external engine rounds otherwise", ok.stderr)
+
+
+
+class Drawing:
+    """A thread that is an environment of Atropos': it draws groups from an inference server and posts them to a run. Odd tokens are
+    rewarded."""
+    PROMPT = [5, 6, 7]
+
+    def __init__(self, engine_port, door_port):
+        self.engine, self.door, self.stop, self.versions = engine_port, door_port, False, []
+        self.thread = threading.Thread(target=self.work)
+        self.thread.start()
+
+    def ask(self, port, path, body):
+        c = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
+        with contextlib.closing(c):
+            c.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            r = c.getresponse()
+            return r.status, json.loads(r.read())
+
+    def work(self):
+        while not self.stop:
+            try:
+                status, a = self.ask(self.engine, "/generate", {"prompt": {"prompt_token_ids": self.PROMPT}, "n": 4, "max_tokens": 6, "logprobs": 0})
+                if status != 200:
+                    raise OSError(a)
+                logps = [[next(iter(t[0].values())) for t in sample] for sample in a["logprobs"]]
+                n = len(self.PROMPT)
+                self.ask(self.door, "/scored_data", {
+                    "tokens": [self.PROMPT + ids for ids in a["token_ids"]], "masks": [[-100] * n + ids for ids in a["token_ids"]],
+                    "scores": [sum(t % 2 for t in ids) / len(ids) for ids in a["token_ids"]],
+                    "inference_logprobs": [[1.0] * n + lp for lp in logps],
+                    "generation_params": {"temperature": 1.0, "weight_version": a["weight_version"]}})
+                self.versions.append(a["weight_version"])
+            except (OSError, http.client.HTTPException, ValueError):    # one of the two is away
+                time.sleep(0.05)
+
+    def close(self):
+        self.stop = True
+        self.thread.join()
+
+
+def free_port():
+    with contextlib.closing(socket.socket()) as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class WeightBridge(run_tools.RunCase):
+    def begin(self, mode, engine_port, *extra, **settings):
+        door = free_port()
+        run = self.start("--weight-bridge-mode", mode, "--vllm-port", str(engine_port), "--max-steps", "8", *extra,
+                         environments={"listen": f"127.0.0.1:{door}"}, max_staleness=64, **settings)
+        d = Drawing(engine_port, door)
+        self.addCleanup(d.close)
+        return run, d
+
+    def diffs(self, run):
+        return {m["train/sampler_trainer_diff"] for line in run.told("step") if "train/sampler_trainer_diff" in (m := line["metrics"])}
+
+    def test_a_server_gets_the_weights_every_few_steps_and_at_the_end(self):
+        for mode, more in [("none", []), ("lora_only", ["--max-lora-rank", "16"]), ("lora_restart", ["--max-lora-rank", "16"])]:
+            with self.subTest(mode):
+                e = Engine(self.task.path("model"), *more)
+                self.addCleanup(e.close)
+                run, d = self.begin(mode, e.port, "--vllm-restart-interval", "3")
+                self.assertEqual(run.wait()[0], 0, run.logs())
+                d.close()
+                self.assertEqual(e.loads(), [0, 3, 6, 8])
+                self.assertLessEqual({0, 3}, set(d.versions))
+                self.assertEqual(self.diffs(run), {0})    # what it draws with is what the trainer has
+                with open(os.path.join(run.dir, "run.yaml")) as f:
+                    self.assertIn("lora_rank: " + ("0" if mode == "none" else "16"), f.read())
+
+    def test_a_server_that_was_away_gets_the_next_version(self):
+        e = Engine(self.task.path("model"))
+        self.addCleanup(e.close)
+        run, d = self.begin("none", e.port)
+        run.wait_step(2)
+        e.process.kill()
+        e.process.wait()
+        again = Engine(self.task.path("model"), port=e.port)
+        self.addCleanup(again.close)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        self.assertEqual(again.loads()[-1], 8)
+        self.assertLessEqual(self.diffs(run), {0})
+
+    def test_the_run_itself_may_be_the_server_on_the_trainers_own_weights(self):
+        port = free_port()
+        run, d = self.begin("shared_vllm", port)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        d.close()
+        self.assertGreaterEqual(len(set(d.versions)), 3)
+        self.assertEqual(self.diffs(run), {0})
+        self.assertFalse(os.path.exists(os.path.join(run.dir, "engine")))
 
 
 if __name__ == "__main__":

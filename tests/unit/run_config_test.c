@@ -489,11 +489,12 @@ static void options_of_atropos_trainer_become_settings(UNUSED void **state)
     struct error err = { 0 };
     struct buf notes = BUF_INIT;
     /* atropos-grpo --model-name m --training-steps 7 --batch-size 4 --gradient-accumulation-steps 8 ..., as a run file */
-    assert_true(file_finish(&c,
-                            "preset: atropos\nmodel_name: /m\ntraining-steps: 7\nbatch_size: 4\ngradient_accumulation_steps: 8\n"
-                            "seq_len: 1000\nclip_eps: 0.3\ndevice: cuda\nuse_wandb: true\nwandb_project: p\nsave_path: /s\n"
-                            "checkpoint_interval: 5\natropos_url: http://h:8000/\ndtype: bfloat16\nvllm_port: 9001\nvllm_gpu:\n",
-                            &notes, &err));
+    assert_true(file_finish(
+        &c,
+        "preset: atropos\nmodel_name: /m\ntraining-steps: 7\nbatch_size: 4\ngradient_accumulation_steps: 8\n"
+        "seq_len: 1000\nclip_eps: 0.3\ndevice: cuda\nuse_wandb: true\nwandb_project: p\nsave_path: /s\n"
+        "checkpoint_interval: 5\natropos_url: http://h:8000/\ndtype: bfloat16\nvllm_port: 9007\nvllm_restart_interval: 2\nmax_model_len: 9\nvllm_gpu:\n",
+        &notes, &err));
     assert_string_equal(c.model, "/m");
     assert_string_equal(c.save_dir, "/s");
     assert_string_equal(c.project, "p");
@@ -510,7 +511,9 @@ static void options_of_atropos_trainer_become_settings(UNUSED void **state)
     assert_true(run_config_environments(&c, &e, &err));
     assert_string_equal(e.url, "http://h:8000");
     assert_string_equal(e.listen, "");
-    assert_non_null(strstr(buf_text(&notes), "note: 'vllm_port' has no effect"));
+    assert_string_equal(c.engine_url, "http://127.0.0.1:9007");
+    assert_int_equal(c.bridge_interval, 2);
+    assert_non_null(strstr(buf_text(&notes), "note: 'max_model_len' has no effect"));
     assert_null(strstr(buf_text(&notes), "vllm_gpu"));
     /* what the run keeps is settings, and reading them again changes nothing */
     struct buf out = BUF_INIT;
@@ -529,9 +532,23 @@ static void options_of_atropos_trainer_become_settings(UNUSED void **state)
     assert_int_equal(c.train_batch_size, 4);
     assert_int_equal(c.train_microbatch_size, 2);
     assert_int_equal(c.max_new_tokens, 90);
+    /* modes of the weight bridge */
+    assert_true(file_finish(&c, "atropos_url: http://h:1\nmax_steps: 1\nweight_bridge_mode: lora_only\n", &notes, &err));
+    assert_string_equal(c.engine_url, "http://127.0.0.1:9001");
+    assert_string_equal(c.lora_target_modules, "q_proj,v_proj");
+    assert_int_equal(c.lora_rank, 16);
+    assert_true(file_finish(&c, "atropos_url: http://h:1\nmax_steps: 1\nweight_bridge_mode: shared_vllm\nvllm_port: 9002\n", &notes, &err));
+    assert_string_equal(c.serve, "127.0.0.1:9002");
+    assert_string_equal(c.engine_url, "");
+    assert_true(file_finish(&c, "atropos_url: http://h:1\nmax_steps: 1\nweight_bridge_mode: none\n", &notes, &err));
+    assert_string_equal(c.engine_url, "");
     static const struct {
         const char *text, *why;
     } bad[] = {
+        { "weight_bridge_mode: lora_only\n", "is for a run with 'environments'" },
+        { "weight_bridge_mode: nccl\n", "'weight_bridge_mode'" },
+        { "atropos_url: http://h:1\nmax_steps: 1\nengine_url: 'h:1'\n", "it is http://HOST:PORT" },
+        { "atropos_url: http://h:1\nmax_steps: 1\nweight_bridge_mode: shared_vllm\nengine_url: 'http://h:1'\n", "ask the run itself" },
         { "batch_size: 0\n", "'batch_size' is '0'; it is a whole number from 1" },
         { "batch_size: [1]\n", "a single value is needed" },
         { "batch_size: 3\ngradient_accumulation_steps: 1\n", "a batch of 3 sequences" },
@@ -573,7 +590,8 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
     // clang-format off
     static const struct { const char *name, *value, *with[3][2]; } cases[] = {
         { "zero_stage", "2", { { "num_trainers", "2" } } }, { "ray_dir", "/tmp" }, { "master_address", "h" }, { "master_port", "1" },
-        { "engine_timeout_s", "3", { { "backend", "vllm" } } }, { "engine_patience_s", "3", { { "backend", "vllm" } } }, { "engine_token_file", "/t", { { "backend", "sglang" } } },
+        { "engine_timeout_s", "3", { { "engine_url", "http://h:1" } } }, { "engine_patience_s", "3", { { "engine_url", "http://h:1" } } },
+        { "engine_token_file", "/t", { { "engine_url", "http://h:1" } } }, { "bridge_interval", "3", { { "engine_url", "http://h:1" } } },
         { "train_minibatch_size", "4" },
         { "project", "p", { { "wandb", "online" } } },
         { "num_episodes", "3", { { "max_steps", "0" } } },

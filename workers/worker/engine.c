@@ -16,6 +16,7 @@
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/publish/publication.h"
 #include "workers/engine/sampler/external.h"
+#include "workers/worker/bridge.h"
 #include "workers/worker/engine_state.h"
 #include "workers/worker/episodes.h"
 #include "workers/worker/evaluation.h"
@@ -371,6 +372,7 @@ void engine_free(struct engine *e)
     loading_undo(e);
     queues_release(e);
     external_free(e->external);
+    bridge_free(e);
     prompts_release(&e->prompts);
     publication_free(e->publication);
     for (size_t i = 0; i < ARRAY_SIZE(e->helper); i++)

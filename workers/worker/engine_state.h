@@ -17,6 +17,7 @@
 #include "workers/worker/prompts.h"
 #include "workers/worker/task.h"
 
+struct bridge;
 struct checkpoint_writer;
 struct collective;
 struct episodes;
@@ -81,6 +82,7 @@ struct engine {
                               // one of which it keeps its shards, and model gets the new weights after each step
     struct generator *generator;
     struct external *external;    // in place of the generator: this worker's samples are drawn by somebody else's engine; else NULL
+    struct bridge *bridge;        // to inference servers of others (bridge.h); NULL: none
     struct episodes *episodes;    // with the generator, of a run with an environment; else NULL
     struct visitors *visitors;    // kept from the first load on; NULL: this worker does not serve
     struct trainer *trainer;

@@ -20,6 +20,7 @@
 #include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/worker/bridge.h"
 #include "workers/worker/episodes.h"
 #include "workers/worker/profile.h"
 #include "workers/worker/outside.h"
@@ -411,7 +412,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
         return false;
     if (e->generator)
         visitors_attach(e);
-    return true;
+    return bridge_open(e, err);
 }
 
 bool loading_run(struct engine *e, struct task *t, struct report *r, struct error *err)

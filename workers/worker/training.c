@@ -11,6 +11,7 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/worker/bridge.h"
 
 /* The control experiment: shuffle the scores among all samples of the batch, in an order fixed by seed and step. */
 static void scores_shuffle(struct group *const *group, int64_t n_group, uint64_t seed)
@@ -109,5 +110,6 @@ bool training_run(struct engine *e, struct task *t, struct report *r, struct err
     r->metric[M_TRAIN_S] = (double)(clock_ns() - before) / 1e9;
     memory_note(e);
     e->work = (struct sampler_work){ 0 };
+    bridge_step(e, t->max_steps);
     return true;
 }

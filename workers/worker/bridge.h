@@ -1,0 +1,13 @@
+/* bridge.h - the weights of a run that trains on posted groups, for the servers from which its environments draw
+ *
+ * The first trainer writes them to a directory and has each server at 'engine_url' read it: when it has loaded, every
+ * bridge_interval steps, and at the end. These are the modes none (a whole model) and lora_only, lora_restart (an adapter) of
+ * Atropos' trainer; its mode shared_vllm is the run's own server ('serve'), which computes with the trainer's weights themselves. A
+ * server that is away misses a version and is given the next one: the run goes on, and its groups are corrected for their age. On the
+ * engine's thread; where there is nothing to do the functions do nothing. */
+#pragma once
+#include "workers/worker/engine_state.h"
+
+MUST_USE bool bridge_open(struct engine *e, struct error *err);    // after a load, with what was loaded
+void bridge_step(struct engine *e, int64_t max_steps);             // after an optimizer step
+void bridge_free(struct engine *e);
