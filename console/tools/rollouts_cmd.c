@@ -45,8 +45,17 @@ static json_t *text_field(const struct mval *map, const char *name)
     return text ? json_text(text, len) : json_null();
 }
 
-static void ids_set(json_t *json, const struct group *g, const struct sample *s)
+/* map: the group's message, which also says how many bytes of text each token gave. */
+static void ids_set(json_t *json, const struct mval *map, const struct group *g, const struct sample *s)
 {
+    size_t len = 0;
+    const char *piece = mval_bin(mval_get(map, "piece"), &len);
+    json_t *pieces = piece && len == (size_t)g->n_tok * sizeof(uint16_t) ? json_array() : json_null();
+    for (int64_t i = 0; json_is_array(pieces) && i < s->n_tok; i++) {
+        uint16_t n;
+        memcpy(&n, piece + (size_t)(s->first_tok + i) * sizeof n, sizeof n);
+        json_array_append_new(pieces, json_integer(n));
+    }
     json_t *prompt = json_array(), *ids = json_array(), *logp = json_array(), *mask = json_array();
     for (int64_t i = 0; i < g->n_prompt; i++)
         json_array_append_new(prompt, json_integer(g->prompt[i]));
@@ -59,6 +68,7 @@ static void ids_set(json_t *json, const struct group *g, const struct sample *s)
     json_object_set_new(json, "ids", ids);
     json_object_set_new(json, "logprobs", logp);
     json_object_set_new(json, "mask", mask);
+    json_object_set_new(json, "text_bytes", pieces);
 }
 
 static bool sample_print(struct rollouts *r, const struct mval *map, const struct group *g, int32_t i, struct error *err)
@@ -72,6 +82,7 @@ static bool sample_print(struct rollouts *r, const struct mval *map, const struc
     json_object_set_new(json, "line", on_line > 0 ? json_integer(on_line) : json_null());
     json_object_set_new(json, "prompt", text_field(map, "prompt_text"));
     json_object_set_new(json, "text", text_field(mval_at(mval_get(map, "samples"), i), "text"));
+    json_object_set_new(json, "gold", text_field(map, "gold"));
     json_object_set_new(json, "n_tok", json_integer(s->n_tok));
     json_object_set_new(json, "finish_reason", json_string(s->finish == FINISH_STOP ? "stop" : "length"));
     json_object_set_new(json, "scored", json_boolean(scored));
@@ -80,7 +91,7 @@ static bool sample_print(struct rollouts *r, const struct mval *map, const struc
     json_object_set_new(json, "ans_acc", scored ? number((double)s->ans_acc) : json_null());
     json_object_set_new(json, "reason", json_text(s->reason, strlen(s->reason)));
     if (r->ids)
-        ids_set(json, g, s);
+        ids_set(json, map, g, s);
     char *text = json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9));
     bool ok = text && json_line_print(text, stdout);
     free(text);
@@ -193,7 +204,7 @@ static bool rollouts_cmd(int argc, char **argv, struct error *err)
         { "item", NULL, CLI_I64, &r.item, "N", "only item N" },
         { "line", NULL, CLI_I64, &r.on_line, "N", "only the prompt on line N of the dataset's file, from 1" },
         { "row", NULL, CLI_I64, &r.row, "N", "only prompt N of those that are used, from 0" },
-        { "ids", NULL, CLI_FLAG, &r.ids, NULL, "include prompt_ids, ids and logprobs" },
+        { "ids", NULL, CLI_FLAG, &r.ids, NULL, "include prompt_ids, ids, logprobs, mask, and the bytes of text that each token gave" },
         { "log", NULL, CLI_FLAG, &r.log, NULL, "{\"train_step\":N,\"rollout\":[TEXT...]}: sample 0 of each prompt" },
         { "every", NULL, CLI_I64, &r.every, "N", "with --log: optimizer steps between two lines (default 20)" },
     };

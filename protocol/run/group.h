@@ -55,7 +55,7 @@ struct group {
     uint8_t *mask;            // (n_tok) 1: sampled, and in the loss; 0: given by an environment, only read by what follows
     float *adv;               // (n_tok) advantages that came with the group, in place of those from rewards; only when has_adv
     bool has_adv;
-    char gold[128];     // the right answer as the verifier read it, cut when longer; "": it names none
+    char gold[128];     // the right answer: the row's, or what the verifier read, cut when longer; "": neither names one
     double gen_s;       // seconds from prefill to last token
     double score_s;     // seconds from requesting its scores to getting them
     double verify_s;    // total seconds that verifiers worked on its samples

@@ -143,7 +143,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                                               "adv_zero (its advantage is 0)}" },
                { "prompt_text", KIND_STR, true, "" },
                { "piece", KIND_BIN, true, "uint16, as token: bytes of its sample's text that the token gave" },
-               { "gold", KIND_STR, true, "the right answer, as the verifier read it" },
+               { "gold", KIND_STR, true, "the right answer: the row's, or as the verifier read it" },
                { "gen_s", KIND_F64, true, "seconds" }, { "score_s", KIND_F64, true, "seconds from requesting scores to getting them" },
                { "verify_s", KIND_F64, true, "total seconds that the verifiers worked" },),
         NO_FIELDS },

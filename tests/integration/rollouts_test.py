@@ -57,6 +57,18 @@ class Rollouts(unittest.TestCase):
         self.assertEqual(one, [r for r in rows if r["item"] == rows[0]["item"]])
         self.assertEqual(self.tool("rollouts", self.run_.dir, "--step", "2"), [r for r in rows if r["rollout_step"] == 2])
 
+    def test_each_token_has_its_part_of_the_text_and_each_group_its_right_answer(self):
+        with open(self.task.path("train.jsonl")) as f:
+            answers = {str(json.loads(line)["gt_answer"]) for line in f}
+        for r in self.tool("rollouts", self.run_.dir, "--ids"):
+            text, at = r["text"].encode(), 0
+            self.assertEqual(len(r["text_bytes"]), len(r["ids"]))
+            for n in r["text_bytes"]:
+                text[at:at + n].decode()    # never half a character
+                at += n
+            self.assertEqual(at, len(text), r)
+            self.assertIn(r["gold"], answers)
+
     def test_the_log_has_the_first_sample_of_each_prompt(self):
         log = self.tool("rollouts", self.run_.dir, "--log", "--every", "2")
         self.assertEqual([line["train_step"] for line in log], [0, 2])

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/utf8.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/sampler/external.h"
@@ -142,6 +143,9 @@ struct report *group_report(struct engine *e, struct group *g, struct dataset *d
     r->group = g;
     r->made = e->made;
     json_t *row = dataset_row(data, data_row, err);
+    const json_t *answer = json_object_get(row, "gt_answer");
+    if (json_is_string(answer))    // else what the verifier says it is
+        utf8_copy(g->gold, sizeof g->gold, json_string_value(answer), json_string_length(answer));
     bool ok = row
               && (((r->row = json_dumps(row, JSON_COMPACT)) && texts_make(r, e->prompts.tokenizer))
                   || error_set(err, ERR_NO_MEMORY, "no memory for the text of a group"));
