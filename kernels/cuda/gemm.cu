@@ -675,9 +675,10 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
     int64_t ldx = a->ldx ? a->ldx : w->n_in, ldy = a->ldy ? a->ldy : w->n_out;
     if (a->n == 0)
         return true;
-    if (!fits_lt(w) && w->parts > 1)
+    bool lt = fits_lt(w) && ldx % 8 == 0 && ldy % 8 == 0;    // a slice of an odd vocabulary's rows is computed as the whole is
+    if (!lt && w->parts > 1)
         return plain_parts(dev, a, ldx, ldy, err);
-    if (!fits_lt(w)) {
+    if (!lt) {
         struct plain p = { .c = a->y,
                            .c_dtype = a->y_dtype,
                            .dtype = w->dtype,
@@ -695,8 +696,6 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
                            .accumulate = false };
         return plain_run(cu, &p, "linear_fwd", err);
     }
-    if (ldx % 8 || ldy % 8)
-        return error_set(err, ERR_SHAPE, "linear_fwd: rows %" PRId64 " and %" PRId64 " apart; they must be multiples of 8", ldx, ldy);
     struct gemm_plan *p = plan_ready(cu, a->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, w->n_out, w->n_in, w->parts, a->bias != NULL,
                                      err);
     if (!p)

@@ -189,10 +189,11 @@ static bool heads_split(const struct model_config *c, int n)
     return c->n_head % n == 0 && (c->n_kv_head % n == 0 || n % c->n_kv_head == 0);
 }
 
+/* Slices of gate and up together have a multiple of 8 rows, as whole ones have: GPUs choose how to multiply by that. */
 static bool team_fits(const struct model_config *c, int n, int parts)
 {
-    return n >= 1 && n <= TEAM_MAX && (n & (n - 1)) == 0 && (parts == 0 ? n == 1 : parts % n == 0) && heads_split(c, n) && c->d_ff % n == 0
-           && vocab_from(c->vocab, n, n - 1) < c->vocab;
+    return n >= 1 && n <= TEAM_MAX && (n & (n - 1)) == 0 && (parts == 0 ? n == 1 : parts % n == 0) && heads_split(c, n)
+           && c->d_ff % (4 * n) == 0 && vocab_from(c->vocab, n, n - 1) < c->vocab;
 }
 
 bool team_check(const struct model_config *c, int n, int parts, struct error *err)
@@ -208,7 +209,7 @@ bool team_check(const struct model_config *c, int n, int parts, struct error *er
         return error_set(
             err, ERR_UNSUPPORTED,
             "this model's norms over all heads need all of them on one device: a tensor-parallel size of %d is not possible, 1 is", n);
-    while (!team_fits(c, best, parts))
+    while (best > 1 && !team_fits(c, best, parts))
         best--;
     return best == n
            || error_set(err, ERR_UNSUPPORTED,
