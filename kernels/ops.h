@@ -277,6 +277,8 @@ struct linear_fwd {
     const void *bias;       // (n_out) of the weight's dtype, or NULL
     int64_t n, ldx, ldy;    // ldx, ldy 0: dense
     enum dtype y_dtype;     // DT_F32 for logits
+    bool for_norm;          // the next operation is a rmsnorm_fwd with add = y, and nothing else reads y: a back end may leave the last
+                            // sums to that one, and not write y
 };
 /* y = the sum of the x as a balanced binary tree, ((x0 + x1) + (x2 + x3)) + ..., in fp32, + bias, rounded once: what weight.parts
  * promises. x may be memory of other devices that this one reaches. */

@@ -18,6 +18,13 @@ typedef __nv_bfloat16 bf16;
 #define CUDA_PAGE_TOK 64    // a KV page is one tile of attention
 #define CUDA_PIPES 3        // pieces of optimizer state between host and device at a time: one in, one computed, one out
 struct gemm_plan;
+/* A product that was left unfinished for the norm after it (linear_fwd.for_norm): split fp32 parts to be added in order to the bias. */
+struct unfinished {
+    const void *y;        // where it would be; NULL: none
+    const float *part;    // (split, n, d) in the scratch
+    const void *bias;     // (d), or NULL
+    int split;
+};
 struct cuda_device {
     struct device base;    // first
     cudaStream_t stream;
@@ -29,6 +36,7 @@ struct cuda_device {
     void *old[32];    // earlier, smaller pieces of scratch
     int n_old;
     bool capturing;
+    struct unfinished unfinished;
     struct gemm_plan *plan;    // chosen algorithms (gemm.cu), a list
     int n_sm;
     bool hopper;                  // use its own matrix instructions and copies: sm_90, and not RC_CUDA_PATH=ampere

@@ -673,6 +673,7 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
     struct cuda_device *cu = cuda_of(dev);
     const struct weight *w = a->w;
     int64_t ldx = a->ldx ? a->ldx : w->n_in, ldy = a->ldy ? a->ldy : w->n_out;
+    cu->unfinished.y = NULL;
     if (a->n == 0)
         return true;
     bool lt = fits_lt(w) && ldx % 8 == 0 && ldy % 8 == 0;    // a slice of an odd vocabulary's rows is computed as the whole is
@@ -725,6 +726,10 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
         return false;
     if (!part || w->parts > 1)
         return !part || parts_sum(dev, a, part, ldy, err);
+    if (a->for_norm && a->y_dtype == DT_BF16 && ldy == w->n_out) {
+        cu->unfinished = unfinished{ a->y, part, a->bias, p->split };
+        return true;
+    }
     unsigned grid = blocks_for(a->n * w->n_out, 4 * 256);
     if (a->y_dtype == DT_F32)
         split_sum_kernel<float><<<grid, 256, 0, cu->stream>>>((float *)a->y, ldy, part, (const bf16 *)a->bias, a->n, w->n_out, p->split);

@@ -2,7 +2,7 @@
  *
  * One block of HEAD_THREADS per row; element j always belongs to thread j / 4 mod HEAD_THREADS (or j mod HEAD_THREADS when rows
  * are not 16-byte multiples), so a row's sums depend on its length alone. logprob_fwd and sample_fwd share row_stat: equal
- * bits. Bound by reading the row from the second-level cache two or three times. */
+ * bits. Bound by reading the row two or three times. */
 #include <inttypes.h>
 #include "kernels/cuda/cuda.h"
 #include "kernels/philox.h"
@@ -33,12 +33,12 @@ template <typename F> __device__ static inline void row_each(const float *__rest
     for (int64_t j = threadIdx.x; j < n; j += HEAD_THREADS)
         f(j, z[j]);
 }
-__device__ static row_stat row_stat_of(const float *__restrict__ z, int64_t n, bool wide, float inv_t, float *tmp)
+/* Given the largest logit. */
+__device__ static row_stat row_stat_below(const float *__restrict__ z, int64_t n, bool wide, float inv_t, float highest, float *tmp)
 {
     row_stat r;
-    float top = -INFINITY, sum = 0, weighted = 0;
-    row_each(z, n, wide, [&](int64_t, float x) { top = fmaxf(top, x); });
-    r.top = block_max(top, tmp) * inv_t;
+    float sum = 0, weighted = 0;
+    r.top = highest * inv_t;
     row_each(z, n, wide, [&](int64_t, float x) {
         float d = x * inv_t - r.top, e = expf(d);
         sum += e;
@@ -47,6 +47,12 @@ __device__ static row_stat row_stat_of(const float *__restrict__ z, int64_t n, b
     r.sum = block_sum(sum, tmp);
     r.weighted = block_sum(weighted, tmp);
     return r;
+}
+__device__ static row_stat row_stat_of(const float *__restrict__ z, int64_t n, bool wide, float inv_t, float *tmp)
+{
+    float top = -INFINITY;
+    row_each(z, n, wide, [&](int64_t, float x) { top = fmaxf(top, x); });
+    return row_stat_below(z, n, wide, inv_t, block_max(top, tmp), tmp);
 }
 __device__ static float stat_lse(const row_stat &r)
 {
@@ -252,22 +258,114 @@ __device__ static float mass_threshold(const float *z, int64_t n, bool wide, flo
     }
     return order_float(a);
 }
-/* The draw: each warp sums a contiguous part of the row, then the part that holds the target is searched 32 ids at a time. */
+/* Ids are searched in groups of a warp's width, of which a part has at most GROUPS_MAX; longer ones one after the other. */
+#define GROUPS_MAX 1024
+struct group_mass {
+    float all, most;    // sum of the group, and the largest of its running sums at an id with any mass (else -inf)
+};
+/* What the lanes hold of a group of ids: their masses and running sums. */
+struct group_run {
+    float e, run;
+};
+__device__ static group_run group_at(const float *z, int64_t j, int64_t end, float least, float inv_t, float top)
+{
+    int lane = threadIdx.x % 32;
+    group_run g;
+    g.e = j + lane < end && !(z[j + lane] < least) ? expf(z[j + lane] * inv_t - top) : 0;
+    g.run = g.e;
+#pragma unroll
+    for (int w = 1; w < 32; w *= 2) {
+        float before = __shfl_up_sync(0xffffffffu, g.run, w);
+        if (lane >= w)
+            g.run += before;
+    }
+    return g;
+}
+/* Where a search has come to. */
+struct search {
+    int64_t last;     // the latest group with any mass; -1: none
+    float at, cum;    // the sum of masses before it, and before the next group
+    bool passed;      // it holds the id
+};
+/* Go on over n groups from id j on. */
+__device__ static search groups_pass(search s, const group_mass *mass, int n, int64_t j, float target)
+{
+    for (int k0 = 0; k0 < n && !s.passed; k0 += 16)
+#pragma unroll
+        for (int k = k0; k < k0 + 16; k++) {    // without branches: a chain of sums
+            group_mass g = k < n ? mass[k] : group_mass{ 0, -INFINITY };
+            bool here = !s.passed && g.most > -INFINITY;
+            s.last = here ? j + k * 32 : s.last;
+            s.at = here ? s.cum : s.at;
+            s.passed |= here && s.cum + g.most > target;
+            s.cum += g.all;
+        }
+    return s;
+}
+/* The first id from j0 to j1 at which the sum of masses, from cum on, passes target; the last one with any mass if none does, -1 if none
+ * has any. All warps sum the groups, the first adds the sums in order and looks into the one that passes; only it knows the result. */
+__device__ static int32_t part_search(const float *z, int64_t j0, int64_t j1, float least, float inv_t, float top, float cum, float target,
+                                      group_mass *mass)
+{
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    search s = { -1, cum, cum, false };
+    for (int64_t j = j0; j < j1; j += GROUPS_MAX * 32) {
+        int n = (int)((min(j1 - j, (int64_t)GROUPS_MAX * 32) + 31) / 32);
+        for (int k = warp; k < n; k += HEAD_WARPS) {
+            group_run g = group_at(z, j + k * 32, j1, least, inv_t, top);
+            float most = warp_max(g.e > 0 ? g.run : -INFINITY);
+            if (lane == 31)
+                mass[k] = group_mass{ g.run, most };
+        }
+        __syncthreads();
+        if (warp == 0)
+            s = groups_pass(s, mass, n, j, target);
+        __syncthreads();
+    }
+    if (warp != 0 || s.last < 0)
+        return -1;
+    group_run g = group_at(z, s.last, j1, least, inv_t, top);
+    unsigned any = __ballot_sync(0xffffffffu, g.e > 0), over = __ballot_sync(0xffffffffu, g.e > 0 && s.at + g.run > target);
+    return (int32_t)s.last + (over ? __ffs(over) - 1 : 31 - __clz(any));
+}
+/* The largest logit, and the lowest index that has it. */
+struct row_top {
+    float x;
+    int id;
+};
+__device__ static row_top row_top_of(const float *__restrict__ z, int64_t n, bool wide, float *tmp)
+{
+    row_top own = { -INFINITY, INT32_MAX };
+    row_each(z, n, wide, [&](int64_t j, float x) {    // in the order of j
+        if (x > own.x)
+            own = row_top{ x, (int)j };
+    });
+    float highest = block_max(own.x, tmp);
+    int best = __reduce_min_sync(0xffffffffu, own.x == highest ? own.id : INT32_MAX);
+    if (threadIdx.x % 32 == 0)
+        ((int *)tmp)[threadIdx.x / 32] = best;
+    __syncthreads();
+    for (int w = 0; w < HEAD_WARPS; w++)
+        best = min(best, ((int *)tmp)[w]);
+    __syncthreads();
+    return row_top{ highest, best == INT32_MAX ? 0 : best };
+}
+/* The draw: each warp sums a contiguous part of the row, then the part that holds the target is searched. Three passes over the row. */
 __global__ static void sample_kernel(struct sample_fwd a, bool wide)
 {
     __shared__ float tmp[33];
     __shared__ float part[HEAD_WARPS];
+    __shared__ group_mass mass[GROUPS_MAX];
     int64_t i = blockIdx.x, n = a.n_live;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const float *z = a.logits + i * a.ld;
     struct sample_row row = a.row[i];
-    float inv_t = row.temperature > 0 ? 1.0f / row.temperature : 1.0f, highest = -INFINITY;
-    row_stat r = row_stat_of(z, n, wide, inv_t, tmp);
-    row_each(z, n, wide, [&](int64_t, float x) { highest = fmaxf(highest, x); });
-    highest = block_max(highest, tmp);
-    int32_t id = row_argmax(z, n, wide, highest, (int *)tmp);
+    float inv_t = row.temperature > 0 ? 1.0f / row.temperature : 1.0f;
+    row_top best = row_top_of(z, n, wide, tmp);
+    row_stat r = row_stat_below(z, n, wide, inv_t, best.x, tmp);
+    int32_t id = best.id;
     if (row.temperature > 0) {
-        float least = -INFINITY;
+        float least = -INFINITY, highest = best.x;
         if (row.top_k > 0 && row.top_k < n)
             least = mass_threshold(z, n, wide, -INFINITY, highest, (float)row.top_k, true, inv_t, r.top, tmp);
         if (row.top_p < 1)
@@ -277,6 +375,7 @@ __global__ static void sample_kernel(struct sample_fwd a, bool wide)
             least = fmaxf(least, fminf(highest, highest + logf(row.min_p) / inv_t));
         int64_t step = (n + HEAD_WARPS - 1) / HEAD_WARPS, j0 = warp * step, j1 = j0 + step < n ? j0 + step : n;
         float own = 0;
+#pragma unroll 8
         for (int64_t j = j0 + lane; j < j1; j += 32)
             own += z[j] < least ? 0 : expf(z[j] * inv_t - r.top);
         own = warp_sum(own);
@@ -292,31 +391,8 @@ __global__ static void sample_kernel(struct sample_fwd a, bool wide)
             cum += part[chosen];
         while (chosen > 0 && part[chosen] == 0)    // rounding put the target after the last id with any mass
             chosen--;
-        if (warp == chosen) {
-            int32_t last = -1;
-            bool found = false;
-            for (int64_t j = j0; j < j1 && !found; j += 32) {
-                float e = j + lane < j1 && !(z[j + lane] < least) ? expf(z[j + lane] * inv_t - r.top) : 0, run = e;
-#pragma unroll
-                for (int w = 1; w < 32; w *= 2) {
-                    float before = __shfl_up_sync(0xffffffffu, run, w);
-                    if (lane >= w)
-                        run += before;
-                }
-                unsigned mass = __ballot_sync(0xffffffffu, e > 0), over = __ballot_sync(0xffffffffu, e > 0 && cum + run > target);
-                if (mass)
-                    last = (int32_t)j + 31 - __clz(mass);
-                if (over) {
-                    last = (int32_t)j + __ffs(over) - 1;
-                    found = true;
-                }
-                cum += __shfl_sync(0xffffffffu, run, 31);
-            }
-            if (lane == 0)
-                ((int *)tmp)[0] = last >= 0 ? last : id;
-        }
-        __syncthreads();
-        id = ((int *)tmp)[0];
+        int32_t drawn = part_search(z, chosen * step, min(n, (chosen + 1) * step), least, inv_t, r.top, cum, target, mass);
+        id = drawn >= 0 ? drawn : id;
     }
     if (threadIdx.x != 0)
         return;

@@ -154,52 +154,121 @@ __device__ static float norm_weight(float w, enum norm_form form)
 {
     return form == NORM_GEMMA ? 1.0f + w : w;
 }
+/* What is added to a row, from its element `at` of the batch on: rows, or a product's parts, which are summed as split_sum does. */
+template <typename T> struct norm_add {
+    const T *rows;
+    const float *part;    // NULL: rows
+    const T *bias;
+    int split;
+    int64_t n_elem;    // of a part
+};
+template <typename T, int V> __device__ static inline void add_read(float (&u)[V], const norm_add<T> &add, int64_t at, int64_t j)
+{
+    if (!add.part) {
+        load_v<T, V>(u, add.rows + at + j);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        u[k] = add.bias ? to_float(add.bias[j + k]) : 0;
+    for (int s = 0; s < add.split; s++) {
+        float p[V];
+        load_v<float, V>(p, add.part + s * add.n_elem + at + j);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            u[k] += p[k];
+    }
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        u[k] = to_float(from_float<T>(u[k]));
+}
+/* The first pass over a row: what is summed and squared, V elements from j on. */
 template <typename T, int V>
-__global__ static void rmsnorm_fwd_kernel(T *y, T *sum, const T *x, const T *add, const T *__restrict__ w, float *rstd_out, int64_t d,
+__device__ static inline float norm_read(float (&v)[V], T *sum, const T *x, const norm_add<T> &add, int64_t at, int64_t j, float square)
+{
+    load_v<T, V>(v, x + at + j);
+    if (add.rows) {
+        float u[V];
+        add_read<T, V>(u, add, at, j);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            v[k] = to_float(from_float<T>(v[k] + u[k]));
+    }
+    if (sum)
+        store_v<T, V>(sum + at + j, v);
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        square = __fmaf_rn(v[k], v[k], square);
+    return square;
+}
+template <typename T, int V>
+__device__ static inline void norm_write(T *y, float (&v)[V], const float (&w)[V], int64_t j, float rstd, enum norm_form form)
+{
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        v[k] = (form == NORM_LLAMA ? to_float(from_float<T>(v[k] * rstd)) : v[k] * rstd) * norm_weight(w[k], form);
+    store_v<T, V>(y + j, v);
+}
+/* A row of at most KEEP V elements per thread stays in registers; KEEP of 0: it is read again. */
+template <typename T, int V, int KEEP>
+__global__ static void rmsnorm_fwd_kernel(T *y, T *sum, const T *x, norm_add<T> add, const T *__restrict__ w, float *rstd_out, int64_t d,
                                           int64_t ld, float eps, enum norm_form form)
 {
     __shared__ float tmp[33];
-    int64_t at = (int64_t)blockIdx.x * ld;
-    float square = 0;
-    for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += ROW_THREADS * V) {
-        float v[V], u[V];
-        load_v<T, V>(v, x + at + j);
-        if (add) {
-            load_v<T, V>(u, add + at + j);
+    constexpr int N = KEEP > 0 ? KEEP : 1;
+    int64_t at = (int64_t)blockIdx.x * ld, step = ROW_THREADS * V;
+    float square = 0, v[N][V], u[N][V];
+    if (KEEP) {
 #pragma unroll
-            for (int k = 0; k < V; k++)
-                v[k] = to_float(from_float<T>(v[k] + u[k]));
+        for (int i = 0; i < N; i++) {
+            int64_t j = i * step + (int64_t)threadIdx.x * V;
+            if (j < d) {
+                load_v<T, V>(u[i], w + j);
+                square = norm_read<T, V>(v[i], sum, x, add, at, j, square);
+            }
         }
-        if (sum)
-            store_v<T, V>(sum + at + j, v);
-#pragma unroll
-        for (int k = 0; k < V; k++)
-            square = __fmaf_rn(v[k], v[k], square);
+    } else {
+        for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += step)
+            square = norm_read<T, V>(v[0], sum, x, add, at, j, square);
     }
     float rstd = 1.0f / sqrtf(block_sum(square, tmp) / (float)d + eps);
     if (threadIdx.x == 0 && rstd_out)
         rstd_out[blockIdx.x] = rstd;
-    const T *from = sum ? sum : x;    // each thread reads what it wrote
-    for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += ROW_THREADS * V) {
-        float v[V], u[V];
-        load_v<T, V>(v, from + at + j);
-        load_v<T, V>(u, w + j);
+    if (KEEP) {
 #pragma unroll
-        for (int k = 0; k < V; k++)
-            v[k] = (form == NORM_LLAMA ? to_float(from_float<T>(v[k] * rstd)) : v[k] * rstd) * norm_weight(u[k], form);
-        store_v<T, V>(y + at + j, v);
+        for (int i = 0; i < N; i++) {
+            int64_t j = i * step + (int64_t)threadIdx.x * V;
+            if (j < d)
+                norm_write<T, V>(y + at, v[i], u[i], j, rstd, form);
+        }
+        return;
+    }
+    const T *from = sum ? sum : x;    // each thread reads what it wrote
+    for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += step) {
+        load_v<T, V>(v[0], from + at + j);
+        load_v<T, V>(u[0], w + j);
+        norm_write<T, V>(y + at, v[0], u[0], j, rstd, form);
     }
 }
 template <typename T> static bool rmsnorm_fwd_run(struct cuda_device *cu, const struct rmsnorm_fwd *a, struct error *err)
 {
-    unsigned grid = (unsigned)a->n;
     int64_t ld = a->ld ? a->ld : a->d;
-    if (wide_rows(a->d) && wide_rows(ld))
-        rmsnorm_fwd_kernel<T, 8><<<grid, ROW_THREADS, 0, cu->stream>>>((T *)a->y, (T *)a->sum, (const T *)a->x, (const T *)a->add,
-                                                                       (const T *)a->w, a->rstd, a->d, ld, a->eps, a->form);
-    else
-        rmsnorm_fwd_kernel<T, 1><<<grid, ROW_THREADS, 0, cu->stream>>>((T *)a->y, (T *)a->sum, (const T *)a->x, (const T *)a->add,
-                                                                       (const T *)a->w, a->rstd, a->d, ld, a->eps, a->form);
+    bool wide = wide_rows(a->d) && wide_rows(ld);
+    auto *kernel = !wide                         ? rmsnorm_fwd_kernel<T, 1, 0>
+                   : a->d <= ROW_THREADS * 8     ? rmsnorm_fwd_kernel<T, 8, 1>
+                   : a->d <= ROW_THREADS * 8 * 2 ? rmsnorm_fwd_kernel<T, 8, 2>
+                   : a->d <= ROW_THREADS * 8 * 4 ? rmsnorm_fwd_kernel<T, 8, 4>
+                                                 : rmsnorm_fwd_kernel<T, 8, 0>;
+    norm_add<T> add = { .rows = (const T *)a->add };
+    if (a->add && a->add == cu->unfinished.y) {
+        add.part = cu->unfinished.part;
+        add.bias = (const T *)cu->unfinished.bias;
+        add.split = cu->unfinished.split;
+        add.n_elem = a->n * a->d;
+        cu->unfinished.y = NULL;
+    }
+    kernel<<<(unsigned)a->n, ROW_THREADS, 0, cu->stream>>>((T *)a->y, (T *)a->sum, (const T *)a->x, add, (const T *)a->w, a->rstd, a->d, ld,
+                                                           a->eps, a->form);
     return launch_ok("rmsnorm_fwd", err);
 }
 extern "C" bool rmsnorm_fwd_cuda(struct device *dev, const struct rmsnorm_fwd *a, struct error *err)

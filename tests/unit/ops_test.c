@@ -1162,6 +1162,45 @@ static void real_shapes_keep_a_rows_bits_whatever_the_batch(UNUSED void **state)
     device_free(dev);
 }
 
+static void a_norm_that_finishes_a_product_gives_the_same_bits(UNUSED void **state)
+{
+    static const struct {
+        int64_t n, n_out, n_in;
+        bool bias;
+        const char *why;
+    } products[] = {
+        { 37, 1024, 2048, true, "a GPU takes K in 2 parts" },
+        { 5, 1536, 6144, false, "in 4" },
+        { 3, 4608, 9216, false, "in 4, and rows that a norm reads twice" },
+        { 9, 64, 64, true, "whole" },
+    };
+    const char *name = getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0";
+    struct device *dev = device_of(name, NULL, 2);
+    for (size_t c = 0; c < ARRAY_SIZE(products); c++) {
+        struct run r = { .dev = dev, .rng = 21, .dtype = DT_BF16 };
+        int64_t n = products[c].n, d = products[c].n_out;
+        size_t row = (size_t)d * 2, all = (size_t)n * (2 * row + 4);
+        struct weight *w = weight_of(&r, d, products[c].n_in);
+        void *in = values(&r, n * products[c].n_in), *x = values(&r, n * d), *gain = values(&r, d);
+        void *bias = products[c].bias ? values(&r, d) : NULL, *y = mem_take(&r, (size_t)n * row);
+        char *out = mem_take(&r, all), *got[2] = { malloc(all), malloc(all) };
+        for (int left = 0; left < 2; left++) {
+            assert_true(OP(dev, &r.err, mem_fill, .y = out, .size_bytes = all, .byte = 0xff));
+            assert_true(OP(dev, &r.err, linear_fwd, .y = y, .x = in, .w = w, .bias = bias, .n = n, .y_dtype = DT_BF16, .for_norm = left));
+            assert_true(OP(dev, &r.err, rmsnorm_fwd, .y = out, .sum = out + (size_t)n * row, .x = x, .add = y, .w = gain,
+                           .rstd = (float *)(out + (size_t)n * 2 * row), .n = n, .d = d, .eps = 1e-6f, .form = NORM_LLAMA,
+                           .dtype = DT_BF16));
+            get(&r, got[left], out, all);
+        }
+        if (memcmp(got[0], got[1], all) != 0)
+            fail_msg("%" PRId64 " x %" PRId64 " (%s)", d, products[c].n_in, products[c].why);
+        free(got[0]);
+        free(got[1]);
+        run_release(&r);
+    }
+    device_free(dev);
+}
+
 /* What ranks of a tensor-parallel product do: each has some neighbouring columns of the weight and gives its branch of the tree in
  * fp32, and tree_sum adds the branches and the bias. */
 static void products_of_column_slices_sum_to_the_same_bits(UNUSED void **state)
@@ -1810,6 +1849,7 @@ int main(int argc, char **argv)
             cmocka_unit_test(gradients_of_real_shapes_are_added_once),
             cmocka_unit_test(a_norms_parts_do_not_depend_on_the_shards),
             cmocka_unit_test(a_row_alone_gives_the_bits_it_has_in_a_batch),
+            cmocka_unit_test(a_norm_that_finishes_a_product_gives_the_same_bits),
             cmocka_unit_test(products_of_column_slices_sum_to_the_same_bits),
             cmocka_unit_test(draws_follow_the_filtered_distribution),
         };

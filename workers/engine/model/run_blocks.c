@@ -127,14 +127,27 @@ static bool is_shared_sum(enum product which)
     return which == PRODUCT_O || which == PRODUCT_DOWN;
 }
 
-/* y = W x + b, and the adapter's share: n rows. */
-static bool product_fwd(struct model_run *r, int64_t l, enum product which, void *y, const void *x, int64_t n, struct error *err)
+/* Does a norm that adds it to the stream come right after this product, and nothing else read it? In training the backward pass may. */
+static bool is_for_norm(const struct model *m, int64_t l, enum product which, const struct pass *p)
+{
+    bool last = l + 1 == m->c.n_layer;
+    if (!p->decode || m->lora)
+        return false;
+    return which == PRODUCT_O ? m->at[l].post1 == AT_NONE && m->at[l].ln2 != AT_NONE
+                              : which == PRODUCT_DOWN && m->at[l].post2 == AT_NONE && (last || m->at[l + 1].ln1 != AT_NONE);
+}
+
+/* y = W x + b, and the adapter's share: a row per token of the pass. */
+static bool product_fwd(struct model_run *r, int64_t l, enum product which, void *y, const void *x, const struct pass *pass,
+                        struct error *err)
 {
     const struct model *m = r->m;
+    int64_t n = pass->n;
     struct linear p = linear_of(m, l, which);
     if (r->peers && is_shared_sum(which))
         return team_product(r, &p, y, x, n, err);
-    return OP(m->dev, err, linear_fwd, .y = y, .x = x, .w = p.w, .bias = model_at(m, p.bias_at), .n = n, .y_dtype = m->dtype)
+    return OP(m->dev, err, linear_fwd, .y = y, .x = x, .w = p.w, .bias = model_at(m, p.bias_at), .n = n, .y_dtype = m->dtype,
+              .for_norm = is_for_norm(m, l, which, pass))
            && lora_fwd(m, l, which, &r->lora, y, x, n, err);
 }
 
@@ -149,19 +162,19 @@ bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struc
     const void *head_q = c->qk_norm_wide ? NULL : model_at(m, at->q_norm), *head_k = c->qk_norm_wide ? NULL : model_at(m, at->k_norm);
     void *half1 = a->half1 ? a->half1 : r->out, *half2 = a->half2 ? a->half2 : r->out;
     struct rotation turn = rotation_of(r, l, p->pos);
-    TRY(product_fwd(r, l, PRODUCT_QKV, a->qkv_in, half_input(r, at->ln1, a->res1), p->n, err));
+    TRY(product_fwd(r, l, PRODUCT_QKV, a->qkv_in, half_input(r, at->ln1, a->res1), p, err));
     TRY(!c->qk_norm_wide || qk_norm_wide(r, a, l, p->n, err));
     TRY(OP(dev, err, rope_fwd, .out = a->qkv, .qkv = c->qk_norm_wide ? a->qkv : a->qkv_in, .cos = turn.cos, .sin = turn.sin,
            .pos = turn.pos, .q_norm = head_q, .k_norm = head_k, .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot, .n = p->n,
            .n_pos = turn.n_pos, .heads = model_heads(m), .rot = (int)rope_dims(&c->rope, c->d_head), .eps = (float)c->rms_eps,
            .form = c->norm_form, .dtype = t));
     TRY(attention(r, a, l, p, err));
-    TRY(product_fwd(r, l, PRODUCT_O, half1, a->ao, p->n, err));
+    TRY(product_fwd(r, l, PRODUCT_O, half1, a->ao, p, err));
     TRY(half_norm(r, half1, at->post1, a->rstd_post1, p->n, err));
     TRY(stream_add(r, a->res2, a->res1, r->out, at->ln2, a->rstd2, p->n, err));
-    TRY(product_fwd(r, l, PRODUCT_GATE_UP, a->gu, half_input(r, at->ln2, a->res2), p->n, err));
+    TRY(product_fwd(r, l, PRODUCT_GATE_UP, a->gu, half_input(r, at->ln2, a->res2), p, err));
     TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = p->n, .f = c->d_ff, .act = c->act, .dtype = t));
-    TRY(product_fwd(r, l, PRODUCT_DOWN, half2, r->act, p->n, err));
+    TRY(product_fwd(r, l, PRODUCT_DOWN, half2, r->act, p, err));
     TRY(half_norm(r, half2, at->post2, a->rstd_post2, p->n, err));
     ok = true;
 out:

@@ -56,7 +56,8 @@ int64_t sample_promise(const struct generator *g, const struct generator_item *s
 {
     int64_t most = pagedkv_pages(&g->pages, spec->n_prompt + spec->sampling.max_new_tok - 1);
     int64_t likely = pagedkv_pages(&g->pages, spec->n_prompt + expected_tok(g, spec) - 1);
-    return MIN(most, MAX(likely, n_held + 1)) - n_held;    // one that is longer already gets at least its next page
+    int64_t end = likely < n_held ? n_held + 1 : likely;    // one that is longer already gets its next page
+    return MIN(most, end) - n_held;
 }
 
 int64_t rows_promised(const struct generator *g)
