@@ -64,11 +64,13 @@ void train_estimate_print(const struct train *t)
     char generating[48] = "";
     if (e.generate_s > 0)
         snprintf(generating, sizeof generating, "generating %.3g s, ", e.generate_s);
-    double all_s = e.step_s * (double)run_steps(t), unit_s = all_s < 90 ? 1 : all_s < 5400 ? 60 : 3600;
+    static const struct {
+        double s;
+        const char *name;
+    } units[] = { { 1, "seconds" }, { 60, "minutes" }, { 3600, "hours" } };
+    double all_s = e.step_s * (double)run_steps(t);
+    int unit = all_s < 90 ? 0 : all_s < 90 * 60 ? 1 : 2;
     printf("time:           at most about %.3g s a step (%straining %.3g s), %.3g %s in all: a probe of the first\n"
            "                device, as if every prompt and response were as long as allowed\n",
-           e.step_s, generating, e.train_s, all_s / unit_s,
-           unit_s == 1    ? "seconds"
-           : unit_s == 60 ? "minutes"
-                          : "hours");
+           e.step_s, generating, e.train_s, all_s / units[unit].s, units[unit].name);
 }
