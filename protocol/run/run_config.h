@@ -57,7 +57,8 @@ struct run_config {
     char engine_token_file[RUN_TEXT_MAX];          // "": they need none
     double engine_timeout_s, engine_patience_s;    // of one request; until one that does not answer fails the run
     int64_t master_port;
-    char listen[280];    // "" : no other nodes; HOST:PORT
+    int64_t data_actor_buffer_size_limit, max_length, num_minibatch_during_rollout;    // ColossalChat's, without effect
+    char listen[280];                                                                  // "" : no other nodes; HOST:PORT
     int64_t n_behind;
     bool free_running;
     int64_t max_staleness;    // of a token in free-running mode, optimizer steps
@@ -148,7 +149,7 @@ struct run_config {
     int64_t eval_interval;                  // <= 0: off
     double eval_temperature, eval_top_p;    // top_p 0: the run's
     int64_t eval_max_new_tokens;            // 0: the run's
-    bool eval_at_end, save_at_end;
+    bool eval_at_end, save_at_end, save_at_episode_end;
     int64_t save_interval;       // 0: only at the end
     int64_t keep_checkpoints;    // complete ones kept; 0: all
     char save_dir[RUN_TEXT_MAX], eval_save_dir[RUN_TEXT_MAX], rollout_save_dir[RUN_TEXT_MAX];

@@ -406,6 +406,14 @@ class Effects(RunCase):
         self.assertNotIn(last, [s for s, in self.query(run, "select step from eval")])
         self.assertEqual(self.checkpoints(run), [])
 
+    def test_a_checkpoint_is_saved_when_an_episode_ends(self):
+        with open(self.task.path("few.jsonl"), "w") as out, open(self.task.path("train.jsonl")) as rows:
+            out.writelines(next(rows) for _ in range(20))    # an episode ends within the third step of 8 prompts
+        run = self.start("--max-steps", "4", dataset=self.task.path("few.jsonl"), save_interval=0, save_at_episode_end=True, save_at_end=False)
+        code, end = run.wait()
+        self.assertEqual((code, end["event"], end["step"]), (0, "finished", 4), run.logs())
+        self.assertEqual([r[0] for r in self.query(run, "select step from checkpoint")], [3])
+
     @proves("save_interval", "keep_checkpoints", "rollout_log_interval")
     def test_checkpoints_and_logs_go_by_their_knobs(self):
         run = self.start(rollout_log_interval=0)

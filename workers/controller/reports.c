@@ -73,6 +73,7 @@ static void difference_tell(struct controller *c)
 
 static bool step_done(struct controller *c, const struct mval *told, int64_t step, struct error *err)
 {
+    bool episode_ends = step_metrics_ends_episode(c, step - 1);
     step_metrics_make(c, step - 1, mval_get(told, "metrics"));
     if (!transaction(c, err) || !journal_step_add(c->journal, c->incarnation, step, clock_wall_s(), c->metrics.value, c->metrics.n, err)
         || !ledger_step_done(c, step - 1, err))
@@ -90,6 +91,8 @@ static bool step_done(struct controller *c, const struct mval *told, int64_t ste
         snprintf(why, sizeof why, "every %" PRId64 " steps", c->now.save_interval);
         checkpoints_want(&c->checkpoints, step, why);
     }
+    if (c->config.save_at_episode_end && episode_ends)
+        checkpoints_want(&c->checkpoints, step, "an episode has ended");
     if (c->now.eval_interval > 0 && step % c->now.eval_interval == 0)
         evals_want(&c->evals, step);
     return true;

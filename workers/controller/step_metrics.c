@@ -31,14 +31,14 @@ static void metric_own(struct step_metrics *s, enum metric_id id, double value)
 /* Of the groups that a batch has seen go by. */
 struct seen {
     struct group_summary sum;
-    int64_t n, same, filtered;          // groups: all; those whose samples are all worth the same; those that were left out
-    int64_t rollout_step, last_item;    // the newest; -1: there is no group
+    int64_t n, same, filtered;                      // groups: all; those whose samples are all worth the same; those that were left out
+    int64_t rollout_step, first_item, last_item;    // the newest; -1: there is no group
 };
 
 static struct seen batch_seen(const struct controller *c, int64_t batch)
 {
     const struct ledger_item *item[BATCH_MAX];
-    struct seen s = { .n = ledger_batch_seen(c->ledger, batch, item, ARRAY_SIZE(item)), .last_item = -1 };
+    struct seen s = { .n = ledger_batch_seen(c->ledger, batch, item, ARRAY_SIZE(item)), .first_item = -1, .last_item = -1 };
     for (int64_t k = 0; k < s.n; k++) {
         const struct group_summary *g = &item[k]->summary;
         s.sum.n_sample += g->n_sample;
@@ -54,9 +54,16 @@ static struct seen batch_seen(const struct controller *c, int64_t batch)
         s.same += !(g->reward_low < g->reward_high);
         s.filtered += item[k]->fate == LEDGER_FILTERED;
         s.rollout_step = MAX(s.rollout_step, item[k]->rollout_step);
+        s.first_item = s.first_item < 0 ? item[k]->item : s.first_item;
         s.last_item = item[k]->item;
     }
     return s;
+}
+
+bool step_metrics_ends_episode(struct controller *c, int64_t batch)
+{
+    struct seen seen = batch_seen(c, batch);
+    return seen.n > 0 && (seen.last_item + 1) / c->n_row > seen.first_item / c->n_row;
 }
 
 /* What the ledger knows of the groups that went by since the step before. */

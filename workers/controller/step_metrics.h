@@ -38,5 +38,6 @@ void step_metrics_posted(struct step_metrics *s,
                          const struct mval *posted);                 // the door of environments tells (message work); NULL is fine
 void step_metrics_host(struct step_metrics *s, double mem_bytes);    // a sample has come
 void step_metrics_make(struct controller *c, int64_t batch, const struct mval *told);    // the step of batch is done
+bool step_metrics_ends_episode(struct controller *c, int64_t batch);                     // does batch have a last prompt of an episode?
 double step_metric(const struct step_metrics *s, const char *name);                      // of the last step; NAN: it has none
 void step_metrics_write(const struct step_metrics *s, struct msg_out *m);                // the map metrics
