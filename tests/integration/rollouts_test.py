@@ -60,14 +60,19 @@ class Rollouts(unittest.TestCase):
     def test_each_token_has_its_part_of_the_text_and_each_group_its_right_answer(self):
         with open(self.task.path("train.jsonl")) as f:
             answers = {str(json.loads(line)["gt_answer"]) for line in f}
+        checked = 0
         for r in self.tool("rollouts", self.run_.dir, "--ids"):
             text, at = r["text"].encode(), 0
             self.assertEqual(len(r["text_bytes"]), len(r["ids"]))
+            self.assertIn(r["gold"], answers)
+            if 0 in r["ids"]:    # in this vocabulary the byte 0, where the kept text ends
+                continue
             for n in r["text_bytes"]:
                 text[at:at + n].decode()    # never half a character
                 at += n
             self.assertEqual(at, len(text), r)
-            self.assertIn(r["gold"], answers)
+            checked += 1
+        self.assertGreater(checked, 0)
 
     def test_the_log_has_the_first_sample_of_each_prompt(self):
         log = self.tool("rollouts", self.run_.dir, "--log", "--every", "2")
