@@ -1,4 +1,4 @@
-"""An environment of atroposlib, unmodified classes, trains the starter: it draws from 'rollcall serve' and posts to a run.
+"""An environment of atroposlib, unmodified classes, trains the starter: it draws from the run's own policy and posts to the run.
 
     build/peers-atropos/bin/python tests/peers/atropos_env.py
 
@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import socket
 import subprocess
 import sys
@@ -70,13 +69,10 @@ def free_port():
 def main():
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        port = free_port()
-        server = subprocess.Popen([ROLLCALL, "serve", "--model", STARTER, "--listen", "127.0.0.1:0", "--threads", "1"], stdout=subprocess.PIPE, text=True)
-        stack.callback(server.kill)
-        base = re.search(r"http://\S+:\d+", server.stdout.readline())[0]
+        port, policy = free_port(), free_port()
         log = open(os.path.join(folder, "train"), "w+")
         run = subprocess.Popen([ROLLCALL, "train", "--batch", "--format", "jsonl", "--runs-dir", folder, "--name", "run", "--model", STARTER,
-                                "--environments", json.dumps({"listen": f"127.0.0.1:{port}"}), "--max-steps", str(STEPS), "--train-batch-size", "4",
+                                "--environments", json.dumps({"listen": f"127.0.0.1:{port}"}), "--serve", f"127.0.0.1:{policy}", "--max-steps", str(STEPS), "--train-batch-size", "4",
                                 "--inference-batch-size", "4", "--num-generations", "4", "--max-staleness", "100", "--max-prompt-tokens", "100",
                                 "--max-new-tokens", "100", "--threads", "1"],
                                stdout=log, stderr=subprocess.STDOUT)
@@ -84,7 +80,7 @@ def main():
         env_log = open(os.path.join(folder, "env"), "w+")
         env = subprocess.Popen([sys.executable, os.path.abspath(__file__), "serve", "--env.rollout_server_url", f"http://127.0.0.1:{port}",
                                 "--env.wandb_name", "sums", "--env.use_wandb", "false", "--env.tokenizer_name", STARTER, "--env.group_size", "4",
-                                "--openai.base_url", base + "/v1", "--openai.server_type", "vllm", "--openai.model_name", "starter",
+                                "--openai.base_url", f"http://127.0.0.1:{policy}/v1", "--openai.server_type", "vllm", "--openai.model_name", "run",
                                 "--openai.tokenizer_name", STARTER, "--openai.api_key", "none"],
                                env=dict(os.environ, HF_HUB_OFFLINE="1", WANDB_MODE="disabled", OPENAI_API_KEY="none"), stdout=env_log, stderr=subprocess.STDOUT, cwd=folder)
         stack.callback(env.kill)

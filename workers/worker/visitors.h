@@ -3,7 +3,7 @@
  * Routes, bounds and answers are those of `rollcall serve` (workers/serve). The requests are guests in the sampler's batch: they have
  * samples of their own beside the run's (run_config_serve_samples), never delay a task, and change no token of the run. While
  * the engine trains or gets new weights they wait; afterwards they continue with the weights there are then. One worker of a run serves: the
- * first that samples, or in a run that trains on posted groups the first trainer. All functions are for the engine's thread; an
+ * first that samples, or the first trainer in a run whose samples come from elsewhere. All functions are for the engine's thread; an
  * engine that does not serve has visitors NULL, and they do nothing. */
 #pragma once
 #include <stdbool.h>
