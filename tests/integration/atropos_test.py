@@ -583,6 +583,7 @@ class OfAnotherServer(Runs):
         info, status = door.get("/info"), door.get("/status")
         door.close()
         self.assertEqual((run.step(), info["batch_size"], info["max_token_len"]), (16, 32, 64))
+        self.assertEqual([line for line in run.told("alarm") if "disagree" in line["text"]], [], "the log-probs are not the trainer's own")
         self.assertGreaterEqual(status["current_step"], 16)
         came = self.items(run)
         self.assertEqual(len(self.items(run, TRAINED)), 16 * 8)
@@ -667,7 +668,7 @@ class OfAnotherServer(Runs):
         for option, value, words in [("adafactor-relative-step", "true", "is torch.optim.Adafactor"), ("train-layer-indices", "3-1", "a list of layers"),
                                      ("batch-size", "many", "'batch_size' is 'many'; it is a whole number"),
                                      ("weight-bridge-mode", "shared", "'weight_bridge_mode'"), ("atropos-url", "8000", "it is http://HOST:PORT")]:
-            code, said = try_(f"--{option}", value)
+            code, said = try_("--seq-len", "64", f"--{option}", value)
             self.assertEqual(code, 2, said)
             self.assertIn(words, said)
         example = os.path.join(ROOT, "examples/atropos.yaml")

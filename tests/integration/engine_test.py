@@ -220,7 +220,7 @@ class ExternalEngines(run_tools.RunCase):
         with contextlib.closing(sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True)) as db:
             said = [r[0] for r in db.execute("select text from event where kind = 'weights' and text like '%sampler_trainer_diff%'")]
         self.assertEqual(len(said), 1, said)
-        self.assertRegex(said[0], r"sampler_trainer_diff is 0\.01\d* nat, as the vllm engine computes .*'rho_clamp' corrects for it")
+        self.assertRegex(said[0], r"sampler_trainer_diff is 0\.01\d* nat, as the engine of backend vllm computes .*'rho_clamp' corrects for it")
         self.assertEqual([line for line in run.told("alarm") if "disagree" in line["text"]], [])
         rho = next(m["train/rho_mean"] for line in run.told("step") if "train/rho_mean" in (m := line["metrics"]))
         self.assertAlmostEqual(rho, 0.99, delta=0.006)    # exp(-0.01), and 1 where the log-prob was 0

@@ -61,12 +61,13 @@ static void difference_tell(struct controller *c)
 {
     char text[512];
     double diff = step_metric(&c->metrics, metrics[M_SAMPLER_TRAINER_DIFF].name);
-    if (!run_config_external(&c->config) || !(diff > 0) || c->difference_told)
+    bool external = run_config_external(&c->config);
+    if ((!external && !run_config_posted(&c->config)) || !(diff > 0) || c->difference_told)
         return;
     c->difference_told = true;
     snprintf(text, sizeof text,
-             "train/sampler_trainer_diff is %.3g nat, as the %s engine computes log-probs with other kernels than the trainer; %s", diff,
-             c->config.backend,
+             "train/sampler_trainer_diff is %.3g nat, as %s%s computes log-probs with other kernels than the trainer; %s", diff,
+             external ? "the engine of backend " : "the server that environments ask", external ? c->config.backend : "",
              isnan(c->now.rho_clamp[1]) ? "'rho_clamp' is none, so nothing corrects for it" : "'rho_clamp' corrects for it");
     event_add(c, "weights", "controller", text, "");
 }
