@@ -270,8 +270,8 @@ class BadInput(RunCase):
             (late, dict(max_steps=1, reward_timeout_s=0.01), ["nothing was learned: the last 32 samples were all left out", "32 time-outs",
                                                               "raise reward_timeout_s"], True),
             (refuses, dict(max_steps=1000, waste_alert=16, waste_limit=80), ["the last 80 samples were all left out", "waste_limit is 80"], True),
-            (right, dict(filter_range=[0.1, 0.9], num_episodes=1, waste_alert=16), ["nothing was learned: all of the last 64 groups were "
-                                                                                    "filtered: 256 of 256 answers are right", "filter_range"], False),
+            (right, dict(filter_range=[0.1, 0.9], num_episodes=1, waste_alert=16), ["nothing was learned: 256 of 256 answers are right: all of "
+                                                                                    "the last 64 groups were filtered", "filter_range"], False),
         ]
         for i, (reward, settings, words, stepped) in enumerate(cases):
             with self.subTest(settings=settings):

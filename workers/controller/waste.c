@@ -26,21 +26,17 @@ void waste_add(struct waste *w, const struct group_summary *group, const struct 
         snprintf(w->reason, sizeof w->reason, "%s", reason);
 }
 
-/* All were scored, and all filtered: what the answers lack. */
+/* All were scored, and all filtered: what the answers lack. It comes first, since a narrow screen shows only the beginning. */
 static const char *filtered_text(const struct waste *w, char *out, size_t size)
 {
-    int n = snprintf(out, size, "all of the last %" PRId64 " groups were filtered: ", w->n_group);
-    if (w->n_format == 0 && w->n_right == 0)
-        snprintf(out + n, size - (size_t)n,
-                 "0 of %" PRId64 " answers have the right format; check the prompt, the chat template and reward_type: the reward finds "
-                 "nothing to score",
-                 w->n_sample);
-    else
-        snprintf(out + n, size - (size_t)n, "%" PRId64 " of %" PRId64 " answers are right; %s", w->n_right, w->n_sample,
-                 w->n_right == 0 ? "take easier prompts, raise max_new_tokens if answers are cut, or widen filter_range"
-                 : w->n_right == w->n_sample
-                     ? "take harder prompts, or widen filter_range"
-                     : "filter_range or filter_no_spread keeps none of these prompts: widen it, or take other prompts");
+    bool no_format = w->n_format == 0 && w->n_right == 0;
+    int n = no_format ? snprintf(out, size, "0 of %" PRId64 " answers have the right format", w->n_sample)
+                      : snprintf(out, size, "%" PRId64 " of %" PRId64 " answers are right", w->n_right, w->n_sample);
+    snprintf(out + n, size - (size_t)n, ": all of the last %" PRId64 " groups were filtered; %s", w->n_group,
+             no_format                   ? "check the prompt, the chat template and reward_type: the reward finds nothing to score"
+             : w->n_right == 0           ? "take easier prompts, raise max_new_tokens if answers are cut, or widen filter_range"
+             : w->n_right == w->n_sample ? "take harder prompts, or widen filter_range"
+                                         : "filter_range or filter_no_spread keeps none of these prompts: widen it, or take other prompts");
     return out;
 }
 
