@@ -34,6 +34,7 @@ enum msg_type {
     MSG_WORK,
     MSG_GROUP,
     MSG_FETCH,
+    MSG_EVALUATED,
     MSG_DONE,
     /* to the scorer */
     MSG_SCORE,

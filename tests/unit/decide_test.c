@@ -68,9 +68,25 @@ static const struct {
       "the first trainer saves when that is due",
       GIVE_SAVE },
 
-    { { TRAINER, .save_due = true, .eval_due = true, .step_due = true }, "the first trainer saves when that is due", GIVE_SAVE },
-    { { TRAINER, .eval_due = true, .step_due = true }, "the first trainer evaluates when that is due", GIVE_EVAL },
-    { { SECOND, .save_due = true, .eval_due = true }, "there is nothing to do", GIVE_NOTHING },
+#define TAKES_A_PART "who has the version that is evaluated and no items for it takes a part"
+#define TAKES_THE_VERSION "who has no items takes the version that is evaluated"
+    { { TRAINER, .save_due = true, .eval_mine = true }, "the first trainer saves when that is due", GIVE_SAVE },
+    { { TRAINER, .eval_mine = true }, TAKES_A_PART, GIVE_EVAL },
+    { { SECOND, .save_due = true, .eval_mine = true }, TAKES_A_PART, GIVE_EVAL },
+    { { SECOND, .save_due = true }, "there is nothing to do", GIVE_NOTHING },
+    { { TRAINER, .eval_mine = true, .pausing = true, .room = 3 }, TAKES_A_PART, GIVE_EVAL },
+    { { TRAINER, .eval_mine = true, .room = 3 }, "a producer with room samples what waits", GIVE_ITEMS },
+    { { TRAINER, .eval_mine = true, .free_running = true, .room = 3 }, TAKES_A_PART, GIVE_EVAL },
+    // producers evaluate with weights of their own meanwhile
+    { { TRAINER, .eval_mine = true, .step_due = true }, "a step is made when it is due, by all trainers once one has begun", GIVE_TRAIN },
+    { { SECOND, .eval_mine = true, .step_begun = true }, "a step is made when it is due, by all trainers once one has begun", GIVE_TRAIN },
+    { { WAITING(6), SAMPLES, .eval_mine = true, .next_coming = true }, TAKES_A_PART, GIVE_EVAL },
+    { { WAITING(6), SAMPLES, .eval_coming = true, .next_coming = true }, TAKES_THE_VERSION, GIVE_EVALUATED },
+    { { WAITING(6), SAMPLES, .eval_coming = true, .room = 3 }, "a producer with room samples what waits", GIVE_ITEMS },
+    { { RUN, SAMPLES, .eval_mine = true, .busy = true }, "there is nothing to do", GIVE_NOTHING },
+    { { TRAINER, .present_wanted = true, .present_fits = true, .stopping = true, .eval_waits = true, .eval_mine = true },
+      "the first trainer shares weights before it goes on",
+      GIVE_SHARE },
 
     { { WAITING(5), FIRST, .step_due = true }, "a trainer samples with its own newest weights when items want them", GIVE_PRESENT },
     { { WAITING(4), FIRST, .overlaps = true, .next_shared = true, .step_due = true },

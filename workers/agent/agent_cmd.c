@@ -121,6 +121,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
     case MSG_WORK:
     case MSG_GROUP:
     case MSG_FETCH:
+    case MSG_EVALUATED:
     case MSG_DONE:
     case MSG_SCORE:
     case MSG_TURN:

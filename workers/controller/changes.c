@@ -40,20 +40,24 @@ void config_at(const struct controller *c, int64_t step, int64_t rollout_step, s
     }
 }
 
-void knobs_write(const struct controller *c, int64_t step, int64_t rollout_step, struct msg_out *m)
+void settings_write(const struct run_config *then, struct msg_out *m)
 {
     struct buf text = BUF_INIT;
-    struct run_config *then = malloc(sizeof *then);
     msg_map(m, "knobs");
-    if (then) {
-        config_at(c, step, rollout_step, then);
-        for (int i = 0; i < n_knobs; i++)
-            if (knob_is_live(&knobs[i]) && then->source[i] == FROM_COMMAND)
-                msg_str(m, knobs[i].name, knob_text(&knobs[i], then, &text));
-    }
+    for (int i = 0; i < n_knobs; i++)
+        if (knob_is_live(&knobs[i]) && then->source[i] == FROM_COMMAND)
+            msg_str(m, knobs[i].name, knob_text(&knobs[i], then, &text));
     msg_end(m);
-    free(then);
     buf_release(&text);
+}
+
+void knobs_write(const struct controller *c, int64_t step, int64_t rollout_step, struct msg_out *m)
+{
+    struct run_config *then = malloc(sizeof *then);
+    BUG_IF(!then, "no memory for the settings of a step");
+    config_at(c, step, rollout_step, then);
+    settings_write(then, m);
+    free(then);
 }
 
 /* ---- the journal ---- */

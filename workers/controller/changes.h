@@ -41,6 +41,7 @@ MUST_USE bool changes_load(struct controller *c, struct error *err);
 /* The settings as they hold for optimizer step `step` and rollout step `rollout_step` (INT64_MAX: all changes). */
 void config_at(const struct controller *c, int64_t step, int64_t rollout_step, struct run_config *out);
 /* Those of them that differ from run.yaml, as the map knobs of a task. */
+void settings_write(const struct run_config *then, struct msg_out *m);
 void knobs_write(const struct controller *c, int64_t step, int64_t rollout_step, struct msg_out *m);
 
 /* Change n knobs together, or none: training knobs from optimizer step next_step on. c->now has them afterwards, and the run's length

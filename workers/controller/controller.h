@@ -14,7 +14,7 @@
  *   ledger         ledger.c        what becomes of every item; schedule.c: the same in the journal; prompt_order.c: which prompt it is
  *   groups         groups.c        rollout groups that come and go; storage.c: on their way to the disk; recent.c: the last ones
  *   checkpoints    checkpoints.c   which there are, which is wanted; rollback.c: going back to one when an operator wants it
- *   evals          evals.c         the same for evaluations
+ *   evals          evals.c         the same for evaluations; eval_sets.c: their answers; evaluating.c: among the other work
  *   metrics        step_metrics.c  the numbers of a step; counts.c, waste.c: of the whole run
  *   alarms         alarms.c        what the run is watched for, and what follows
  *   doctor         doctor.c        what bounds or breaks the run, in one sentence
@@ -129,4 +129,5 @@ MUST_USE bool number_put(struct controller *c, const char *name, int64_t v, stru
 void state_set(struct controller *c, enum run_state state, const char *who, const char *text);
 void run_fail(struct controller *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 bool run_is_over(const struct controller *c);
-void run_tick(struct controller *c);    // each turn of the loop: is it to stop, has it ended?
+bool evaluated_at(const struct controller *c, int64_t step);    // are the last results of all evaluation sets of this step?
+void run_tick(struct controller *c);                            // each turn of the loop: is it to stop, has it ended?

@@ -7,6 +7,7 @@
 #include "protocol/base/subcommand.h"
 #include "protocol/base/log.h"
 #include "workers/controller/controller.h"
+#include "workers/controller/evaluating.h"
 #include "workers/controller/groups.h"
 #include "workers/controller/history.h"
 #include "workers/controller/reports.h"
@@ -29,6 +30,7 @@ static void request_dispatch(struct controller *c, struct net_event *ev)
     case MSG_WORK: work_asked(c, ev->request, &in); break;
     case MSG_GROUP: group_came(c, ev->request, &in, ev->data, ev->len); break;
     case MSG_FETCH: fetch_asked(c, ev->request, &in); break;
+    case MSG_EVALUATED: evaluated_came(c, ev->request, &in); break;
     case MSG_DONE: done_came(c, ev->request, &in); break;
     case MSG_GONE: gone_told(c, ev->request, &in); break;
     case MSG_COMMAND: command_came(c, ev->request, &in); break;
@@ -85,6 +87,7 @@ static bool turn(struct controller *c, int64_t pause_ms)
     }
     storage_note(c);
     rollback_tick(c);    // before the run ends: it may be what its last checkpoint was waited for
+    evaluating_tick(c);
     run_tick(c);
     again = workers_tick(c) || again;
     orders_tick(c);

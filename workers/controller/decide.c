@@ -45,7 +45,8 @@ static bool sampler_needs_next_weights(const struct facts *f)
 
 static bool others_need_present_weights(const struct facts *f)
 {
-    return !f->busy && f->consumes && f->first && !f->stopping && f->present_wanted && !f->present_shared && f->present_fits;
+    return !f->busy && f->consumes && f->first && (!f->stopping || f->eval_waits) && f->present_wanted && !f->present_shared
+           && f->present_fits;
 }
 
 static bool checkpoint_is_due(const struct facts *f)
@@ -53,9 +54,25 @@ static bool checkpoint_is_due(const struct facts *f)
     return !f->busy && f->first && f->save_due;
 }
 
-static bool evaluation_is_due(const struct facts *f)
+static bool items_wait(const struct facts *f)
 {
-    return !f->busy && f->first && f->eval_due;
+    return f->produces && f->data_known && f->running && !f->stopping && !f->pausing && f->has_weights && !f->undone && f->room > 0;
+}
+
+static bool step_waits_for_it(const struct facts *f)
+{
+    return f->consumes && (f->step_begun || f->step_due);
+}
+
+/* Samples come first: the trainers may wait for them. Free-running, there are always more. */
+static bool evaluation_has_a_part(const struct facts *f)
+{
+    return !f->busy && f->eval_mine && !step_waits_for_it(f) && (f->free_running || !items_wait(f));
+}
+
+static bool evaluation_needs_weights(const struct facts *f)
+{
+    return !f->busy && f->eval_coming && !step_waits_for_it(f) && (f->free_running || !items_wait(f));
 }
 
 static bool trainer_samples_with_older_weights(const struct facts *f)
@@ -80,11 +97,6 @@ static bool trainer_is_awaited(const struct facts *f)
     return f->consumes && f->trainers_several && f->data_known && (f->step_begun || f->step_due);
 }
 
-static bool items_wait(const struct facts *f)
-{
-    return f->produces && f->data_known && f->running && !f->stopping && !f->pausing && f->has_weights && !f->undone && f->room > 0;
-}
-
 static bool always(UNUSED const struct facts *f)
 {
     return true;
@@ -103,10 +115,11 @@ static const struct rule {
     { "a trainer that is ahead waits until the first one has reported",   trainer_waits_for_first,            GIVE_NOTHING },
     { "a trainer that is out of step returns to where all begin again",   trainer_is_out_of_step,             GIVE_RETURN },
     { "nothing can be scheduled before the data are known",               data_are_unknown,                   GIVE_NOTHING },
-    { "a sampler without items takes the weights that waiting items want",   sampler_needs_next_weights,         GIVE_NEXT },
     { "the first trainer shares weights before it goes on",               others_need_present_weights,        GIVE_SHARE },
     { "the first trainer saves when that is due",                         checkpoint_is_due,                  GIVE_SAVE },
-    { "the first trainer evaluates when that is due",                     evaluation_is_due,                  GIVE_EVAL },
+    { "who has the version that is evaluated and no items for it takes a part", evaluation_has_a_part,        GIVE_EVAL },
+    { "who has no items takes the version that is evaluated",             evaluation_needs_weights,           GIVE_EVALUATED },
+    { "a sampler without items takes the weights that waiting items want",   sampler_needs_next_weights,         GIVE_NEXT },
     { "a trainer samples with its own newest weights when items want them", trainer_samples_with_older_weights, GIVE_PRESENT },
     { "a trainer without items of its version takes the one they want",   trainer_samples_behind_others,      GIVE_NEXT },
     { "a step is made when it is due, by all trainers once one has begun", step_is_to_be_made,                GIVE_TRAIN },

@@ -16,9 +16,10 @@ struct facts {
     bool free_running;
     bool overlaps;    // n_behind > 0: samplers have weights of their own
     bool trainers_several;
-    bool step_begun;            // one of several trainers has begun the next step, so all of them must make it
-    bool step_due;              // its batch is there, and nobody needs the weights that it changes
-    bool save_due, eval_due;    // wanted, and none is under way
+    bool step_begun;    // one of several trainers has begun the next step, so all of them must make it
+    bool step_due;      // its batch is there, and nobody needs the weights that it changes
+    bool save_due;      // a checkpoint is wanted, and none is under way
+    bool eval_waits;    // parts of an evaluation wait
     /* the worker */
     bool produces, consumes;    // it samples; it trains
     bool first;                 // trainer of rank 0
@@ -29,6 +30,8 @@ struct facts {
     bool has_weights;           // it has weights to sample with
     bool present;               // ... which are those of the present step
     bool has_items;             // items wait that are to be sampled with them
+    bool eval_mine;             // it samples with the version that parts of an evaluation wait for
+    bool eval_coming;           // it may take that version now, or it is being shared; no items of older ones are to be sampled first
     int64_t room;               // how many more items it may hold
     /* weights */
     int64_t step;           // the present version
@@ -49,8 +52,9 @@ enum give {
     GIVE_SHARE,     // make the present weights available to others
     GIVE_SAVE,
     GIVE_EVAL,
-    GIVE_PRESENT,    // sample with the present weights from now on
-    GIVE_NEXT,       // sample with version facts.next from now on
+    GIVE_EVALUATED,    // sample with the version that is evaluated from now on
+    GIVE_PRESENT,      // sample with the present weights from now on
+    GIVE_NEXT,         // sample with version facts.next from now on
     GIVE_TRAIN,
     GIVE_ITEMS,
 };

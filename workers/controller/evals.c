@@ -1,12 +1,14 @@
 #include "workers/controller/evals.h"
 #include <stdio.h>
 #include <string.h>
+#include "protocol/base/clock.h"
+#include "protocol/base/macros.h"
 #include "protocol/run/journal.h"
 #include "protocol/wire/message.h"
 
 void evals_init(struct evals *e)
 {
-    *e = (struct evals){ .wanted = -1, .running = -1 };
+    *e = (struct evals){ .wanted = -1, .running = -1, .noted = -1 };
 }
 
 static bool row_load(void *arg, const struct journal_eval *row)
@@ -17,7 +19,14 @@ static bool row_load(void *arg, const struct journal_eval *row)
 
 bool evals_load(struct evals *e, struct journal *j, struct error *err)
 {
+    e->n = 0;
     return journal_evals_read(j, row_load, e, err);
+}
+
+void evals_release(struct evals *e)
+{
+    eval_sets_free(e->sets);
+    e->sets = NULL;
 }
 
 void evals_want(struct evals *e, int64_t step)
@@ -25,43 +34,96 @@ void evals_want(struct evals *e, int64_t step)
     e->wanted = step;
 }
 
-bool evals_due(const struct evals *e)
+bool evals_idle(const struct evals *e)
 {
-    return e->wanted >= 0 && e->running < 0;
+    return e->wanted < 0 && e->running < 0;
 }
 
-void evals_begin(struct evals *e, int64_t step)
+/* The first part that waits; -1: none does. */
+static int part_waiting(const struct evals *e)
 {
-    e->running = step;
+    for (int i = 0; e->running >= 0 && i < e->n_part; i++)
+        if (e->part[i].worker == 0)
+            return i;
+    return -1;
+}
+
+int64_t evals_step(const struct evals *e)
+{
+    return e->running < 0 ? e->wanted : part_waiting(e) >= 0 ? e->running : -1;
+}
+
+bool evals_begin(struct evals *e, const struct run_config *at, int n_part, struct error *err)
+{
+    if (!(e->sets = eval_sets_new(at, n_part, err)))
+        return false;
+    memset(e->part, 0, sizeof e->part);
+    e->n_part = MIN(n_part, EVAL_PART_MAX);
+    e->running = e->wanted;
     e->wanted = -1;
+    e->id = MAX((int64_t)(clock_wall_s() * 1000), e->id + 1);    // not that of one that an earlier controller began
+    return true;
 }
 
-bool evals_running(const struct evals *e)
+int evals_part_give(struct evals *e, int worker, int64_t task)
 {
-    return e->running >= 0;
+    int i = part_waiting(e);
+    BUG_IF(i < 0, "no part of an evaluation waits");
+    e->part[i] = (struct eval_part){ .worker = worker, .task = task };
+    return i;
+}
+
+void evals_lost(struct evals *e, int worker)
+{
+    for (int i = 0; e->running >= 0 && i < e->n_part; i++)
+        if (e->part[i].worker == worker && !(e->part[i].sampled && eval_sets_has(e->sets, i)))
+            e->part[i] = (struct eval_part){ 0 };
+}
+
+bool evals_sampled(struct evals *e, int64_t task, const struct mval *told, struct error *err)
+{
+    for (int i = 0; e->running >= 0 && i < e->n_part; i++)
+        if (e->part[i].worker && e->part[i].task == task) {
+            e->part[i].sampled = true;
+            return eval_sets_told(e->sets, told, err);
+        }
+    return true;    // it was given to somebody else meanwhile
+}
+
+bool evals_came(struct evals *e, const struct mval *told, struct error *err)
+{
+    if (e->running < 0 || mval_i64(mval_get(told, "eval"), -1) != e->id)
+        return true;
+    return eval_sets_take(e->sets, told, err);
+}
+
+bool evals_complete(const struct evals *e)
+{
+    if (e->running < 0)
+        return false;
+    for (int i = 0; i < e->n_part; i++)
+        if (!e->part[i].sampled)
+            return false;
+    return eval_sets_complete(e->sets);
 }
 
 void evals_end(struct evals *e)
 {
+    evals_release(e);
     e->running = -1;
 }
 
-void evals_interrupted(struct evals *e)
+void evals_back(struct evals *e, int64_t step)
 {
-    if (e->running < 0)
-        return;
-    e->wanted = e->running;
-    e->running = -1;
+    int64_t last = MAX(e->running, e->wanted);
+    evals_end(e);
+    e->wanted = last <= step ? last : -1;
 }
 
 void evals_forgo(struct evals *e)
 {
+    evals_end(e);
     e->wanted = -1;
-}
-
-bool evals_idle(const struct evals *e)
-{
-    return e->wanted < 0 && e->running < 0;
 }
 
 void evals_put(struct evals *e, const char *set, int64_t step, int64_t n, double mean)
@@ -74,11 +136,6 @@ void evals_put(struct evals *e, const char *set, int64_t step, int64_t n, double
     e->n = MAX(e->n, i + 1);
     e->row[i] = (struct eval_row){ .step = step, .n = n, .mean = mean };
     snprintf(e->row[i].set, sizeof e->row[i].set, "%s", set);
-}
-
-bool evals_any(const struct evals *e)
-{
-    return e->n > 0;
 }
 
 bool evals_have(const struct evals *e, const char *set, int64_t step)

@@ -1,6 +1,7 @@
 #include "workers/controller/facts.h"
 #include <stdlib.h>
 #include "workers/controller/controller.h"
+#include "workers/controller/evaluating.h"
 #include "workers/controller/weights.h"
 #include "workers/controller/workers.h"
 
@@ -21,7 +22,7 @@ static int64_t items_room(const struct controller *c, const struct worker *w)
 static bool step_is_due(const struct controller *c, bool present_shared)
 {
     const struct ledger_item *one;
-    if (c->state != RUN_RUNNING || c->orders.stop || evals_running(&c->evals) || c->orders.pause == PAUSE_STEP || c->step >= c->max_steps
+    if (c->state != RUN_RUNNING || c->orders.stop || evaluating_holds_step(c) || c->orders.pause == PAUSE_STEP || c->step >= c->max_steps
         || ledger_batch(c->ledger, c->step, &one, 1) == 0)
         return false;
     return present_shared
@@ -44,11 +45,17 @@ static void schedule_gather(const struct controller *c, const struct worker *w, 
         f->present_shared = weights_shared(c, c->step);
     if (w->consumes) {
         f->step_due = step_is_due(c, f->present_shared);
-        f->present_wanted = weights_are_shared(c) && (c->config.free_running || !ledger_version_done(c->ledger, c->step));
+        f->present_wanted = (weights_are_shared(c) && (c->config.free_running || !ledger_version_done(c->ledger, c->step)))
+                            || evaluating_shares(c, c->step);
         f->present_fits = f->first && weights_fit(c, w);
     }
     if (w->produces && f->running)
         f->room = items_room(c, w);
+    if (f->eval_waits) {
+        f->eval_mine = evaluating_can(c, w);
+        bool older_first = f->running && !f->stopping && !f->pausing && f->next >= 0 && f->next < evals_step(&c->evals);
+        f->eval_coming = !f->eval_mine && !older_first && evaluating_reach(c, w);
+    }
 }
 
 void facts_gather(const struct controller *c, const struct worker *w, struct facts *f)
@@ -64,7 +71,7 @@ void facts_gather(const struct controller *c, const struct worker *w, struct fac
         .trainers_several = c->config.num_trainers > 1,
         .step_begun = c->config.num_trainers > 1 && rounds_step_begun(c),
         .save_due = checkpoints_due(&c->checkpoints),
-        .eval_due = evals_due(&c->evals),
+        .eval_waits = evals_step(&c->evals) >= 0,
         .produces = w->produces,
         .consumes = w->consumes,
         .first = w->rank == 0,

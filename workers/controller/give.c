@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include "protocol/base/log.h"
 #include "workers/controller/controller.h"
+#include "workers/controller/evaluating.h"
 #include "workers/controller/facts.h"
 #include "workers/controller/weights.h"
 #include "workers/controller/workers.h"
@@ -63,7 +64,7 @@ static void items_give(struct controller *c, struct worker *w, int64_t room)
 {
     struct msg_out m;
     const struct ledger_item *i = ledger_lease(c->ledger, w->version, worker_id(c, w));
-    int64_t s = i->rollout_step, n = 0, task = w->task;
+    int64_t s = i->rollout_step, n = 0, task = w->task_kind == TASK_ITEMS ? w->task : 0;
     task_begin(c, w, &m, TASK_ITEMS, w->step);
     if (task)    // more of the same
         w->task = task;
@@ -146,10 +147,19 @@ static void save_give(struct controller *c, struct worker *w)
 
 static void eval_give(struct controller *c, struct worker *w)
 {
+    struct error err;
     struct msg_out m;
-    evals_begin(&c->evals, c->step);
-    task_begin(c, w, &m, TASK_EVAL, c->step);
-    knobs_write(c, c->step, INT64_MAX, &m);
+    if (!evaluating_begin(c, &err)) {
+        run_fail(c, "cannot evaluate: %s", err.text);
+        return;
+    }
+    task_begin(c, w, &m, TASK_EVAL, c->evals.running);
+    msg_i64(&m, "eval", c->evals.id);
+    int part = evals_part_give(&c->evals, worker_id(c, w), w->task);
+    log_info("%s evaluates step %" PRId64 ", part %d of %d", w->name, c->evals.running, part + 1, c->evals.n_part);
+    msg_i64(&m, "part", part);
+    msg_i64(&m, "parts", c->evals.n_part);
+    settings_write(&c->evals.sets->config, &m);
     task_give(c, w, &m);
 }
 
@@ -169,6 +179,7 @@ void worker_serve(struct controller *c, struct worker *w, bool too_long)
     case GIVE_SHARE: version_give(c, w, TASK_SHARE, c->step); break;
     case GIVE_SAVE: save_give(c, w); break;
     case GIVE_EVAL: eval_give(c, w); break;
+    case GIVE_EVALUATED: version_give(c, w, TASK_PUBLISH, evals_step(&c->evals)); break;
     case GIVE_PRESENT: version_give(c, w, TASK_PUBLISH, c->step); break;
     case GIVE_NEXT: version_give(c, w, TASK_PUBLISH, f.next); break;
     case GIVE_TRAIN: train_give(c, w); break;

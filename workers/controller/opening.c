@@ -10,6 +10,7 @@
 #include "protocol/run/journal_rebuild.h"
 #include "protocol/run/run_owner.h"
 #include "workers/controller/controller.h"
+#include "workers/controller/evaluating.h"
 #include "workers/engine/data/identity.h"
 
 bool number_get(struct controller *c, const char *name, int64_t otherwise, int64_t *out, struct error *err)
@@ -104,7 +105,7 @@ static bool journal_load(struct controller *c, int64_t *rollout_bytes, struct er
            && journal_last_step(c->journal, &c->step, err) && number_get(c, "incarnation", 0, &c->incarnation, err)
            && number_get(c, "n_row", 0, &c->n_row, err) && number_get(c, "rollout_bytes", -1, rollout_bytes, err) && counts_load(c, err)
            && rounds_load(c, err) && number_get(c, REBUILD_STEP, 0, &c->rebuild_step, err)
-           && number_get(c, REBUILD_ITEM, 0, &c->rebuild_item, err);
+           && number_get(c, REBUILD_ITEM, 0, &c->rebuild_item, err) && evaluating_load(c, err);
 }
 
 /* The first controller of a run begins its first incarnation. */
@@ -162,6 +163,7 @@ void controller_close(struct controller *c)
     rollout_log_close(c->log);
     ledger_free(c->ledger);
     checkpoints_release(&c->checkpoints);
+    evals_release(&c->evals);
     changes_release(&c->changes);
     lineage_release(&c->lineage);
     resumed_free(c->resumed);

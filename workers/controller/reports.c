@@ -6,6 +6,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "workers/controller/controller.h"
+#include "workers/controller/evaluating.h"
 #include "workers/controller/reports.h"
 #include "workers/controller/weights.h"
 #include "workers/controller/workers.h"
@@ -124,42 +125,6 @@ static bool save_done(struct controller *c, const struct mval *told, const struc
     return state_save(c, err);
 }
 
-/* ---- an evaluation ---- */
-
-static bool set_done(struct controller *c, int64_t step, const char *name, const struct mval *told, struct error *err)
-{
-    char text[160];
-    int64_t n = mval_i64(mval_get(told, "n"), 0);
-    double mean = mval_f64(mval_get(told, "mean"), NAN);
-    if (!transaction(c, err) || !journal_eval_put(c->journal, c->incarnation, step, name, n, mean, "{}", err))
-        return false;
-    evals_put(&c->evals, name, step, n, mean);
-    snprintf(text, sizeof text, "%s %.4f of %" PRId64 " at step %" PRId64, name, mean, n, step);
-    json_t *o = json_pack("{s:I, s:s, s:I}", "step", (json_int_t)step, "set", name, "n", (json_int_t)n);
-    if (isfinite(mean))
-        json_object_set_new(o, "mean", json_real(mean));
-    event_add_facts(c, "eval", "controller", text, o);
-    return true;
-}
-
-static bool eval_done(struct controller *c, const struct mval *told, int64_t step, struct error *err)
-{
-    const struct mval *sets = mval_get(told, "eval");
-    evals_end(&c->evals);
-    for (int64_t k = 0; k < mval_n(sets); k++) {
-        size_t len;
-        char name[64];
-        const char *key = mval_key(sets, k, &len);
-        if (!key || len >= sizeof name)
-            continue;
-        memcpy(name, key, len);
-        name[len] = 0;
-        if (!set_done(c, step, name, mval_at(sets, k), err))
-            return false;
-    }
-    return true;
-}
-
 /* ---- a load ---- */
 
 /* A trainer's. Only what is wrong in the checkpoint itself marks it as broken: with too little memory, or another model, the run ends
@@ -198,10 +163,11 @@ static bool load_done(struct controller *c, const struct mval *told, const struc
 
 /* ---- all of them ---- */
 
-/* One trainer speaks for all, and one that has left the meeting of the others, or comes from an earlier one, for nobody. */
+/* One trainer speaks for all, but in what each does for itself; and one that has left the meeting of the others, or comes from an earlier one, for nobody. */
 static bool report_is_one_of_several(const struct controller *c, const struct report *r)
 {
-    return (r->rank > 0 && r->ok) || r->left || (r->rank >= 0 && r->round != c->rounds.round && r->kind == TASK_LOAD);
+    return (r->rank > 0 && r->ok && r->kind != TASK_EVAL) || r->left
+           || (r->rank >= 0 && r->round != c->rounds.round && r->kind == TASK_LOAD);
 }
 
 static void trainer_left(struct controller *c, const struct report *r)
@@ -242,7 +208,7 @@ static bool report_take(struct controller *c, const struct mval *told, const str
     if (r->kind == TASK_SAVE)
         return !of_now || save_done(c, told, r, err);
     if (r->kind == TASK_EVAL && r->ok)
-        return !of_now || !evals_running(&c->evals) || eval_done(c, told, r->step, err);
+        return !of_now || part_done(c, r->task, told, err);
     if (r->kind == TASK_LOAD)
         return load_done(c, told, r, err);
     if (!r->ok)

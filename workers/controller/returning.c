@@ -49,7 +49,7 @@ bool controller_return(struct controller *c, int64_t step, const char *cause, st
     char text[320];
     workers_tasks_forget(c);
     checkpoints_undone(&c->checkpoints);
-    evals_end(&c->evals);
+    evals_back(&c->evals, step);
     if (c->ledger && !ledger_back(c, step, err))
         return false;
     if (step == c->step)

@@ -93,11 +93,9 @@ static bool rollback_make(struct controller *c, int64_t step, const char *who, s
     int64_t from = c->step;
     workers_tasks_forget(c);
     checkpoints_forgo(&c->checkpoints);
-    evals_end(&c->evals);
     evals_forgo(&c->evals);
     TRY(transaction(c, err) && changes_void(c, step, &effect, err) && ledger_undo(c, step, err));
     TRY(incarnation_begin(c, step, err) && checkpoints_undo(&c->checkpoints, c->journal, step, c->incarnation, &n_aside, err));
-    evals_init(&c->evals);
     TRY(evals_load(&c->evals, c->journal, err) && length_set(c, err) && ledger_advance(c, err));
     TRY(c->config.num_trainers == 1 || rounds_begin(c, err));
     step_metrics_restart(&c->metrics);

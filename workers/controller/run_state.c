@@ -56,8 +56,7 @@ static bool data_exhausted(const struct controller *c)
     return n.exhausted && n.n_cut == n.n_open && n.issued + n.leased == 0 && ledger_batch(c->ledger, c->step, &one, 1) == 0;
 }
 
-/* Have all evaluation sets been evaluated at this step? */
-static bool evaluated_at(const struct controller *c, int64_t step)
+bool evaluated_at(const struct controller *c, int64_t step)
 {
     struct error err;
     struct eval_set set[EVAL_SET_MAX];

@@ -76,12 +76,20 @@ bool weights_coming(const struct controller *c, const struct worker *w, int64_t 
            || (weights_by_memory(c) && !worker_is_away(w) && from && from->task_kind == TASK_SHARE && from->task_step == version);
 }
 
+/* The oldest version that items or an evaluation still need; -1: none. */
+static int64_t version_needed(const struct controller *c)
+{
+    int64_t items = c->ledger ? ledger_version_wanted(c->ledger) : -1;
+    int64_t eval = c->evals.running >= 0 ? c->evals.running : c->evals.wanted;
+    return items < 0 || (eval >= 0 && eval < items) ? eval : items;
+}
+
 /* Free-running, nobody insists on an older version. */
 bool weights_fit(const struct controller *c, const struct worker *w)
 {
     if (!weights_by_memory(c) || weights_in_memory(c, c->step) || c->config.free_running)
         return true;
-    int64_t wanted = ledger_version_wanted(c->ledger), oldest = INT64_MAX;
+    int64_t wanted = version_needed(c), oldest = INT64_MAX;
     for (int i = 0; i < w->n_shared; i++)
         oldest = MIN(oldest, w->shared[i]);
     return w->n_shared < MAX(c->config.n_behind, (int64_t)1) || wanted < 0 || oldest < wanted;
@@ -102,7 +110,7 @@ static void file_remove(const struct controller *c, int64_t version)
 
 void weights_forget(const struct controller *c, int64_t step)
 {
-    int64_t wanted = c->ledger ? ledger_version_wanted(c->ledger) : -1;
+    int64_t wanted = version_needed(c);
     for (int64_t v = step - 1; v >= 0 && v >= step - FORGET_STEPS; v--)
         if (wanted < 0 || v < wanted)
             file_remove(c, v);

@@ -95,8 +95,7 @@ static void worker_lost(struct controller *c, struct worker *w)
         ledger_lease_end(c->ledger, worker_id(c, w));
     if (w->rank == 0)
         checkpoints_interrupted(&c->checkpoints);
-    if (w->task_kind == TASK_EVAL)
-        evals_interrupted(&c->evals);
+    evals_lost(&c->evals, worker_id(c, w));
     if (w->task_kind == TASK_LOAD)
         c->loading_step = -1;
     w->task = 0;
@@ -146,7 +145,7 @@ static void worker_hear(struct worker *w, const struct mval *told)
 static void worker_freed(struct controller *c, struct worker *w)
 {
     if (w->task && w->task_kind == TASK_EVAL)
-        evals_interrupted(&c->evals);
+        evals_lost(&c->evals, worker_id(c, w));
     w->task = 0;
     w->task_kind = TASK_NONE;
     if (c->ledger)
@@ -182,8 +181,8 @@ static void run_begin(struct controller *c)
         snprintf(text, sizeof text, "weights get to samplers on other devices by %s", weights_way_name(way));
         event_add(c, "weights", "controller", text, "");
     }
-    if (c->step == 0 && !evals_any(&c->evals) && c->now.eval_interval > 0)
-        evals_want(&c->evals, 0);
+    if (c->now.eval_interval > 0 && c->step % c->now.eval_interval == 0 && !evaluated_at(c, c->step))
+        evals_want(&c->evals, c->step);    // the first, or one that a controller could not see to its end
 }
 
 void work_asked(struct controller *c, struct request *r, const struct msg_in *in)

@@ -153,6 +153,7 @@ static void request_came(struct uplink *u, struct net_event *ev)
     case MSG_REFUSED:
     case MSG_HEARTBEAT:
     case MSG_FETCH:
+    case MSG_EVALUATED:
     case MSG_SCORE:
     case MSG_TURN:
     case MSG_JOIN:

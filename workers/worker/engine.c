@@ -76,15 +76,6 @@ void engine_put(struct engine *e, struct task *t)
     pthread_mutex_unlock(&e->lock);
 }
 
-void engine_scored(struct engine *e, struct report *r)
-{
-    pthread_mutex_lock(&e->lock);
-    r->next = e->scored;
-    e->scored = r;
-    pthread_cond_signal(&e->some);
-    pthread_mutex_unlock(&e->lock);
-}
-
 void engine_answered(struct engine *e, struct report *r)
 {
     pthread_mutex_lock(&e->lock);
@@ -344,10 +335,6 @@ static void queues_release(struct engine *e)
     struct report *r;
     while ((r = engine_take(e)))
         report_free(r);
-    while ((r = e->scored)) {
-        e->scored = r->next;
-        report_free(r);
-    }
     while ((r = e->turned_first)) {
         e->turned_first = r->next;
         report_free(r);

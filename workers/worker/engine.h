@@ -39,7 +39,6 @@ struct engine *engine_new(const struct run_config *config, const char *run_dir, 
 void engine_free(struct engine *e);                          // waits for the running task
 void engine_put(struct engine *e, struct task *t);           // takes t
 struct report *engine_take(struct engine *e);                // NULL: none is waiting
-void engine_scored(struct engine *e, struct report *r);      // an evaluation's group with its scores; takes r
 void engine_answered(struct engine *e, struct report *r);    // a turn with the environment's answer; takes r
 void engine_look(struct engine *e, struct engine_look *out);
 /* The lines of the usable prompts in the data's file, as pairs (prompt_lines.h). Returns their number, at most max; 0

@@ -60,11 +60,10 @@ struct engine {
     struct task *quit;    // made at the start, so that ending needs no memory; in the queue once engine_free has begun
 
     /* shared with the loop */
-    pthread_mutex_t lock;    // guards: tasks, reports, scored, turned, written, visited, look
-    pthread_cond_t some;     // signals a task, a scored group, an answered turn, written, or visited
+    pthread_mutex_t lock;    // guards: tasks, reports, turned, written, visited, look
+    pthread_cond_t some;     // signals a task, an answered turn, written, or visited
     struct task *task_first, **task_last;
     struct report *report_first, **report_last;
-    struct report *scored;
     struct report *turned_first, **turned_last;    // turns that have been answered
     bool written;                                  // the checkpoint writer has finished one; saving_look gets the result
     bool visited;                                  // visitors.c or an external engine has something new
@@ -92,7 +91,6 @@ struct engine {
     struct ranks *ranks;            // the step that they share; NULL likewise
     int64_t step, version, made;    // of the weights; made: the incarnation that made version
     int64_t round;
-    int64_t n_evaluation;       // sets whose evaluation has begun (evaluation.c)
     struct task *items_task;    // the last one, for its report
     struct sampler_work work;
     struct sampler_mark mark;

@@ -1,8 +1,9 @@
-/* evaluation.h - the task eval: the first trainer samples the evaluation sets with its weights and has them scored
+/* evaluation.h - the task eval: samples a part of the prompts of all evaluation sets
  *
- * The sets are opened each time. Each adds a mean to the report and its records to the run's eval/, or to eval_save_dir. */
+ * The sets are opened each time. Each prompt's answers go to the scorer and from there to the controller, which counts them; what is
+ * sampled for a prompt does not depend on the part it is in. */
 #pragma once
 #include "workers/worker/engine_state.h"
 
-/* Evaluate all sets of t's settings. After a failure the caller drops the sampler's items. */
+/* Sample part t->part of all sets of t's settings. After a failure the caller drops the sampler's items. */
 MUST_USE bool evaluation_run(struct engine *e, struct task *t, struct report *r, struct error *err);

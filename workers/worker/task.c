@@ -66,6 +66,9 @@ void report_free(struct report *r)
     free(r->text);
     free(r->row);
     free(r->out);
+    for (int i = 0; i < r->n_told; i++)
+        free(r->told[i].dropped);
+    free(r->told);
     free(r->prompt_text);
     group_free(r->group);
     free(r);

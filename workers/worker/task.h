@@ -19,11 +19,12 @@ struct task {
     struct task *next;
     enum task_kind kind;
     int64_t task, incarnation, step, version, rollout_step, max_steps;
-    int64_t made;                // load, share, publish: the incarnation that made the version
-    int64_t round;               // load: the round in which the trainers meet; train: set by the engine. 0: one trainer
-    char path[4096];             // load: checkpoint or ""; save: directory of checkpoints; share, publish: file
-    struct run_config config;    // the settings that apply to this task
-    struct task_item *item;      // (n_item) of items
+    int64_t made;                  // load, share, publish: the incarnation that made the version
+    int64_t round;                 // load: the round in which the trainers meet; train: set by the engine. 0: one trainer
+    int64_t eval, part, n_part;    // eval: the evaluation's id, and of each set the rows with row % n_part == part
+    char path[4096];               // load: checkpoint or ""; save: directory of checkpoints; share, publish: file
+    struct run_config config;      // the settings that apply to this task
+    struct task_item *item;        // (n_item) of items
     int64_t n_item;
     struct group **group;    // (n_group) of train, in batch order
     int64_t n_group;
@@ -37,6 +38,17 @@ enum report_kind {
     REPORT_TURN,     // a turn that the environment must answer
     REPORT_DONE,     // a task has ended (save: its checkpoint is on disk)
 };
+/* Of a prompt: the evaluation set it is of. */
+struct eval_place {
+    int64_t id;    // of the evaluation; 0: the prompt is trained on
+    int64_t n;     // prompts of the set
+    char set[64];
+};
+struct eval_told {
+    char set[64];
+    int64_t n, n_dropped;    // prompts of the set; of this part, too long to be sampled
+    int64_t *dropped;        // (n_dropped) their rows; owned
+};
 struct reward_output;    // workers/engine/reward/reward.h
 struct turn_job;         // workers/engine/reward/environment_pool.h
 struct report {
@@ -47,13 +59,12 @@ struct report {
     int64_t made;           // the incarnation that made the weights it was sampled with
     char *row;              // the dataset's line as JSON, for the scorer
     char *prompt_text;
-    char **text;                  // (group->n_sample) decoded completions, with what an environment said
-    uint16_t *piece;              // (group->n_tok) bytes of the text that a token gave
-    char **last;                  // (group->n_sample) what the reward judges: the model's last turn; borrowed from text where
-                                  // that is all of it
-    bool eval;                    // goes back to the engine when scored (engine_scored)
-    int64_t evaluation;           // of eval: which (evaluation.c)
-    struct reward_output *out;    // of eval: (group->n_sample) the scorer's answers; owned
+    char **text;        // (group->n_sample) decoded completions, with what an environment said
+    uint16_t *piece;    // (group->n_tok) bytes of the text that a token gave
+    char **last;        // (group->n_sample) what the reward judges: the model's last turn; borrowed from text where
+                        // that is all of it
+    struct eval_place eval;
+    struct reward_output *out;    // of an evaluation: (group->n_sample) the scorer's answers; owned
     /* REPORT_TURN: goes back to the engine when answered (engine_answered) */
     struct turn_job *turn;    // owned
     int64_t serial;           // of the item, among the engine's own
@@ -68,12 +79,8 @@ struct report {
     bool again;              // publish, not ok: the weights did not arrive; trying again may help
     char error[512];
     double metric[METRIC_N];    // NAN: unknown
-    int n_eval;
-    struct {
-        char set[64];
-        int64_t n;
-        double mean;
-    } evals[EVAL_ROW_MAX];
+    struct eval_told *told;     // (n_told) eval: what each set is; owned
+    int n_told;
 };
 /* A report that t has succeeded, with t's numbers and no metric. Returns it for report_free. Aborts when out of memory,
  * since the run would wait forever for a task that is not reported. */

@@ -100,7 +100,7 @@ static bool worker_cmd(int argc, char **argv, struct error *err)
     w->incarnation = -1;
     run_config_init(&w->config);
     snprintf(path, sizeof path, "%s/run.yaml", run_dir);
-    TRY(run_config_read(&w->config, path, err));
+    TRY(run_config_read(&w->config, path, err) && run_id_read(run_dir, w->run_id, err));
     w->config.node_only = node_here(run_dir);
     const char *device = strchr(name, ' ');    // "worker cpu:0"
     if (!device) {

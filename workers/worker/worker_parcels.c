@@ -7,15 +7,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <jansson.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "protocol/run/prompt_lines.h"
 #include "protocol/run/group_msg.h"
 #include "workers/engine/reward/environment_pool.h"
 #include "workers/engine/reward/reward.h"
+#include "workers/engine/sampler/eval.h"
 #include "workers/worker/worker_parts.h"
 
-#define FILES_BYTES_MAX ((size_t)1 << 20)    // of the list of the data's files; a longer one is not sent
+#define FILES_BYTES_MAX ((size_t)1 << 20)       // of the list of the data's files; a longer one is not sent
+#define RECORDS_BYTES_MAX ((size_t)32 << 20)    // of an evaluation's answers to a prompt; more are not kept
 #define SCORE_LIMIT_MS 120000
 #define SCORE_TRIES 6    // after that the samples are left out
 #define GROUP_LIMIT_MS 20000
@@ -55,7 +58,7 @@ static void parcel_score_make(struct parcel *p, bool environment)
     msg_begin(&p->msg, MSG_SCORE);
     msg_str(&p->msg, "row", r->row);
     msg_i64(&p->msg, "max_new_tokens", r->group->max_new_tok);
-    if (r->eval)
+    if (r->eval.id)
         msg_bool(&p->msg, "eval", true);
     msg_list(&p->msg, "samples");
     for (int32_t i = 0; i < r->group->n_sample; i++) {
@@ -96,6 +99,49 @@ static void parcel_group_make(struct parcel *p, int64_t incarnation)
     group_write(&p->msg, r->group, &texts);
 }
 
+/* An evaluation's answers to a prompt: what they count, and a line of its records for each. */
+static void parcel_evaluated_make(struct parcel *p, const char *run_id)
+{
+    const struct report *r = p->report;
+    struct error err;
+    struct buf lines = { .max = RECORDS_BYTES_MAX };
+    json_t *row = json_loads(r->row, 0, NULL);
+    msg_begin(&p->msg, MSG_EVALUATED);
+    msg_i64(&p->msg, "eval", r->eval.id);
+    msg_str(&p->msg, "set", r->eval.set);
+    msg_i64(&p->msg, "row", r->group->prompt_row);
+    msg_i64(&p->msg, "n", r->eval.n);
+    msg_list(&p->msg, "samples");
+    for (int32_t i = 0; i < r->group->n_sample; i++) {
+        const struct sample *s = &r->group->sample[i];
+        const struct reward_output *out = &r->out[i];
+        struct eval_record record = { .prompt = r->prompt_text,
+                                      .prediction = r->text[i],
+                                      .prediction_len = (int64_t)strlen(r->text[i]),
+                                      .row = row,
+                                      .prompt_row = r->group->prompt_row,
+                                      .sample = i,
+                                      .n_tok = s->n_tok,
+                                      .finish = s->finish,
+                                      .out = out,
+                                      .run = run_id };
+        if (!eval_record_line(&lines, &record, &err))
+            log_warn("an evaluation's record: %s", err.text);
+        msg_map(&p->msg, NULL);
+        msg_i64(&p->msg, "score", out->score);
+        msg_f64(&p->msg, "reward", out->reward);
+        msg_f64(&p->msg, "format_acc", (double)out->format_acc);
+        msg_bool(&p->msg, "correct", eval_correct(out));
+        msg_i64(&p->msg, "n_tok", s->n_tok);
+        msg_i64(&p->msg, "finish", s->finish);
+        msg_end(&p->msg);
+    }
+    msg_end(&p->msg);
+    msg_str(&p->msg, "records", lines.failed ? "" : buf_text(&lines));
+    buf_release(&lines);
+    json_decref(row);
+}
+
 /* Where a parcel goes, for how long at most, and how many of its kind are on the way. */
 static struct peer *parcel_way(struct worker_process *w, const struct parcel *p, int **n_open, int64_t *limit_ms, int *most)
 {
@@ -106,6 +152,7 @@ static struct peer *parcel_way(struct worker_process *w, const struct parcel *p,
         *limit_ms = SCORE_LIMIT_MS + 2 * (int64_t)(w->config.environment_timeout_s * 1000);
         return w->scorer;
     case PARCEL_GROUP:
+    case PARCEL_EVALUATED:
     case PARCEL_DONE: break;
     }
     *n_open = &w->n_group_open, *limit_ms = GROUP_LIMIT_MS, *most = OPEN_MAX;
@@ -193,22 +240,19 @@ static void scores_take(struct parcel *p, const struct mval *results)
     g->score_s = (double)(clock_ms() - p->began_ms) / 1000;
 }
 
-/* Pass a scored group on: to the controller, or back to the evaluation. */
+/* Pass a scored group on to the controller. */
 static void group_scored(struct worker_process *w, struct parcel *p)
 {
     struct error err;
     struct report *r = p->report;
     w->process.progress++;
-    if (r->eval) {
-        p->report = NULL;
-        parcel_free(w, p);
-        engine_scored(w->engine, r);
-        return;
-    }
-    p->kind = PARCEL_GROUP;
+    p->kind = r->eval.id ? PARCEL_EVALUATED : PARCEL_GROUP;
     p->n_try = 0;
     p->again_ms = 0;
-    parcel_group_make(p, w->incarnation);
+    if (r->eval.id)
+        parcel_evaluated_make(p, w->run_id);
+    else
+        parcel_group_make(p, w->incarnation);
     if (!msg_finish(&p->msg, &err)) {
         log_error("group %" PRId64 " cannot be sent: %s", r->group->item, err.text);
         parcel_free(w, p);
@@ -308,7 +352,8 @@ void parcel_answered(struct worker_process *w, struct net_event *ev)
         p->again_ms = clock_ms() + REPEAT_MS;
         return;
     }
-    if (msg_read_answer(&in, p->kind == PARCEL_GROUP ? MSG_GROUP : MSG_DONE, ev->data, ev->len, &err))
+    const enum msg_type type[] = { [PARCEL_GROUP] = MSG_GROUP, [PARCEL_EVALUATED] = MSG_EVALUATED, [PARCEL_DONE] = MSG_DONE };
+    if (msg_read_answer(&in, type[p->kind], ev->data, ev->len, &err))
         msg_in_release(&in);
     else
         log_info("not taken by the controller: %s", err.text);
@@ -368,12 +413,15 @@ void done_send(struct worker_process *w, const struct report *r)
         msg_f64(m, metrics[i].name, r->metric[i]);
     }
     msg_end(m);
-    if (r->n_eval > 0) {
+    if (r->task_kind == TASK_EVAL && r->ok) {
         msg_map(m, "eval");
-        for (int i = 0; i < r->n_eval; i++) {
-            msg_map(m, r->evals[i].set);
-            msg_i64(m, "n", r->evals[i].n);
-            msg_f64(m, "mean", r->evals[i].mean);
+        for (int i = 0; i < r->n_told; i++) {
+            msg_map(m, r->told[i].set);
+            msg_i64(m, "n", r->told[i].n);
+            msg_list(m, "dropped");
+            for (int64_t k = 0; k < r->told[i].n_dropped; k++)
+                msg_i64(m, NULL, r->told[i].dropped[k]);
+            msg_end(m);
             msg_end(m);
         }
         msg_end(m);

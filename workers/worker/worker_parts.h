@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/run/run_config.h"
+#include "protocol/run/run_owner.h"
 #include "workers/process/process.h"
 #include "workers/worker/engine.h"
 
@@ -12,6 +13,7 @@ enum parcel_kind {
     PARCEL_SCORE,
     PARCEL_TURN,
     PARCEL_GROUP,
+    PARCEL_EVALUATED,
     PARCEL_DONE,
 };
 struct parcel {    // something that must arrive
@@ -30,6 +32,7 @@ struct worker_process {
     struct peer *controller, *scorer;
     struct engine *engine;
     struct run_config config;
+    char run_id[RUN_ID_BYTES];
     int64_t incarnation;
     struct run_part part;
     bool work_open;
