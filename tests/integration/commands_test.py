@@ -192,8 +192,9 @@ class Commands(RunCase):
         returned, trained = 1, 4    # fates in the journal
         waits = f"select item, file_offset from item where fate = {returned} and reward_mean is not null order by item"
         end = time.monotonic() + LIMIT
-        while not self.query(run, waits) and time.monotonic() < end:
-            time.sleep(0.05)
+        while not self.query(run, waits) and time.monotonic() < end:    # none was being sampled when the pause came
+            self.ok(run, "resume")
+            self.ok(run, "pause", "--depth", "step")
         item, offset = self.query(run, waits)[0]
         self.ok(run, "drop", str(item))
         self.assertNotEqual(self.query(run, f"select file_offset from item where item = {item}"), [(offset,)])
