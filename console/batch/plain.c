@@ -189,7 +189,8 @@ static void command_send(struct plain *p, const char *line, bool sure, int64_t n
         say(p, "%s: %s", line, err.text);
 }
 
-void plain_line(struct plain *p, const char *line, int64_t now_ns)
+/* Carry out one line, without its end. */
+static void line_do(struct plain *p, const char *line, int64_t now_ns)
 {
     line += strspn(line, " :\t");
     size_t n = strcspn(line, " ");
@@ -224,12 +225,16 @@ void plain_read(struct plain *p, int fd, int64_t now_ns)
     for (ssize_t i = 0; i < n; i++) {
         if (bytes[i] != '\n') {
             if (p->len + 1 < sizeof(p->line))
-                p->line[p->len++] = bytes[i];
+                p->line[p->len] = bytes[i];
+            p->len++;
             continue;
         }
-        p->line[p->len] = 0;
+        p->line[MIN(p->len, sizeof(p->line) - 1)] = 0;
+        if (p->len < sizeof(p->line))
+            line_do(p, p->line, now_ns);
+        else
+            say(p, "refused: a line has at most %zu bytes, and this one has %zu", sizeof(p->line) - 1, p->len);
         p->len = 0;
-        plain_line(p, p->line, now_ns);
     }
 }
 

@@ -5,19 +5,19 @@
 #include <stdio.h>
 #include "console/fleet/feed.h"
 
+#define PLAIN_LINE 1024    // bytes of a typed line, with its end
+
 struct plain {
     struct feed *feed;      // borrowed
     struct model *model;    // borrowed
     FILE *out;
-    char asked[256];     // a command that waits for yes or no; "": none
-    int64_t answered;    // commands whose answers have been printed, by their time
+    char asked[PLAIN_LINE];    // a command that waits for yes or no; "": none
+    int64_t answered;          // commands whose answers have been printed, by their time
     bool quit;
-    char line[1024];    // what has been read of the next line
-    size_t len;
+    char line[PLAIN_LINE];    // what has been read of the next line
+    size_t len;               // its bytes, also those that have no room
 };
-/* Read what is waiting on fd and carry out its lines; at its end quit is set. */
+/* Read what is waiting on fd and carry out its lines; one that is too long is refused. At the end of fd quit is set. */
 void plain_read(struct plain *p, int fd, int64_t now_ns);
-/* Carry out one line, without its end. */
-void plain_line(struct plain *p, const char *line, int64_t now_ns);
 /* After news: print the answers to commands. */
 void plain_answers(struct plain *p);

@@ -1,4 +1,4 @@
-/* The order in which console --batch tells what comes to it. */
+/* The order in which console --batch tells what comes to it, and what console --plain makes of what is typed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <jansson.h>
+#include "console/batch/plain.h"
 #include "console/batch/watch.h"
 #include "protocol/base/clock.h"
 
@@ -89,10 +91,70 @@ static void an_event_is_printed_after_the_step_it_follows(UNUSED void **state)
     fleet_model_free(m);
 }
 
+struct typed {    // a feed that keeps the last command it was given
+    struct feed feed;
+    char text[2048];
+};
+
+static bool typed_command(struct feed *f, UNUSED struct model *m, UNUSED const struct command *c, const char *text, UNUSED int64_t now_ns,
+                          UNUSED struct error *err)
+{
+    struct typed *t = (struct typed *)f;
+    snprintf(t->text, sizeof t->text, "%s", text);
+    return true;
+}
+
+/* Type a text into a console of lines; what it says stays in out. */
+static void type(struct plain *p, const char *text)
+{
+    int fd[2];
+    assert_int_equal(pipe(fd), 0);
+    assert_int_equal(write(fd[1], text, strlen(text)), strlen(text));
+    close(fd[1]);
+    while (!p->quit)
+        plain_read(p, fd[0], 0);
+    p->quit = false;
+    close(fd[0]);
+}
+
+static void a_long_command_is_sent_whole_or_not_at_all(UNUSED void **state)
+{
+    struct error err;
+    struct typed typed = { .feed = { .fd = -1, .command = typed_command } };
+    struct model *m = model_new(&err);
+    char *said = NULL, line[2048] = "set learning_rate=0.5";
+    size_t len = 0;
+    struct plain p = { .feed = &typed.feed, .model = m, .out = open_memstream(&said, &len) };
+    model_knob(m, "learning_rate", "1e-6", 1);
+    while (strlen(line) < 400)    // asked about, then sent as it was typed
+        strcat(line, " learning_rate=0.5");
+    type(&p, line);
+    assert_string_equal(typed.text, "");
+    p.len = 0;
+    type(&p, strcat(line, "\n"));
+    assert_non_null(strstr(said, "yes or no"));
+    assert_string_equal(typed.text, "");
+    type(&p, "yes\n");
+    line[strcspn(line, "\n")] = 0;
+    assert_string_equal(typed.text, line);
+    typed.text[0] = 0;
+    snprintf(line, sizeof line, "%1500s\n", "pause step");    // what has room is no command
+    type(&p, line);
+    snprintf(line, sizeof line, "pause step%1500s\nresume\n", "x");
+    type(&p, line);
+    fflush(p.out);
+    assert_non_null(strstr(said, "refused: a line has at most 1023 bytes, and this one has 1510"));
+    assert_string_equal(typed.text, "resume");
+    fclose(p.out);
+    free(said);
+    fleet_model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_event_is_printed_after_the_step_it_follows),
+        cmocka_unit_test(a_long_command_is_sent_whole_or_not_at_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
