@@ -21,7 +21,9 @@ struct device_log {
     double first_s, tick_s;     // when the first sample was made, since 1970
     int64_t n_tick;
     struct device_curves *device;    // (DEVICE_LOG_MAX) n are used
-    int n, left_out;
+    int n;
+    bool full;       // a host or GPU came that has no room
+    int left_out;    // how many, by what the run says of itself
     bool more;
 };
 
@@ -71,7 +73,7 @@ static struct device_curves *device_of(struct device_log *d, const char *node, i
         return NULL;
     memmove(&d->device[at + 1], &d->device[at], (size_t)(d->n++ - at) * sizeof d->device[0]);
     struct device_curves *c = &d->device[at];
-    *c = (struct device_curves){ .gpu = gpu, .tick = -1 };
+    *c = (struct device_curves){ .gpu = gpu };
     snprintf(c->node, sizeof c->node, "%s", node);
     for (int k = 0; k < DEVICE_CURVES; k++)
         series_init(&c->curve[k]);
@@ -85,14 +87,16 @@ static void figure_take(struct device_log *d, const char *node, const struct jou
     int k = 0;
     while (field && device_curve(gpu, k) && device_curve(gpu, k) != field)
         k++;
-    struct device_curves *c = field && device_curve(gpu, k) ? device_of(d, node, gpu) : NULL;
+    if (!field || !device_curve(gpu, k))
+        return;
+    struct device_curves *c = device_of(d, node, gpu);
+    d->full |= !c;
     if (!c)
         return;
     struct series *s = &c->curve[k];
     for (int64_t t = s->n; t > 0 && t < tick && tick - s->n < GAP_TICKS - 1; t++)
         series_set(s, t, f->value);
     series_set(s, tick, f->value);
-    c->tick = tick;
 }
 
 struct samples_slice {
@@ -115,8 +119,6 @@ static bool sample_take(void *arg, const struct journal_sample *s)
     d->n_tick = MAX(d->n_tick, tick + 1);
     for (int i = 0; i < s->n; i++)
         figure_take(d, s->node, &s->figure[i], tick);
-    if (d->n == DEVICE_LOG_MAX && d->left_out == 0)
-        d->left_out = 1;    // counted below, from what the run says of itself
     return true;
 }
 
@@ -153,7 +155,7 @@ bool device_log_pump(struct device_log *d, struct model *m, int64_t budget_ns, i
         if (slice.n > 0)
             model_changed(m);
     } while (d->more && clock_ns() - begin < budget_ns);
-    if (d->left_out)
+    if (d->full)
         d->left_out = MAX(m->n_host + m->n_device - d->n, 1);
     return d->more;
 }

@@ -15,7 +15,6 @@ struct device_curves {
     char node[64];
     int gpu;                               // -1: the host itself
     struct series curve[DEVICE_CURVES];    // by device_curve
-    int64_t tick;                          // of its newest sample
 };
 struct device_log;
 /* That of the run in run_dir. NULL: no memory. */

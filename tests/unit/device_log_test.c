@@ -187,11 +187,38 @@ static void the_pane_shows_the_curves_of_what_is_chosen(void **state)
     journal_close(j);
 }
 
+static void hosts_without_room_are_counted_and_no_others(void **state)
+{
+    const struct folder *f = *state;
+    struct error err;
+    int64_t now = S;
+    char node[16];
+    struct journal *j = journal_open(f->path, &err);
+    struct model *m = model_make("10");
+    struct device_log *d = device_log_new(f->path);
+    struct journal_metric cpu = { "host/cpu_percent", 1 };
+    for (int i = 0; i <= DEVICE_LOG_MAX; i++) {
+        pump(d, m, &now);
+        assert_int_equal(device_log_left_out(d), 0);
+        snprintf(node, sizeof node, "n%03d", i);
+        assert_true(journal_begin(j, &err));
+        assert_true(journal_sample_add(j, node, 1e9 + i, &cpu, 1, &err));
+        assert_true(journal_commit(j, &err));
+    }
+    m->n_host = DEVICE_LOG_MAX + 1;
+    pump(d, m, &now);
+    assert_int_equal(device_log_left_out(d), 1);
+    device_log_free(d);
+    fleet_model_free(m);
+    journal_close(j);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(samples_become_curves_of_every_host_and_gpu, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_sample_that_is_late_leaves_no_hole_and_a_pause_does, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(hosts_without_room_are_counted_and_no_others, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(the_pane_shows_the_curves_of_what_is_chosen, folder_make, folder_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
