@@ -47,7 +47,7 @@ static void events_take(struct transport *t, struct crowd_head *head, struct cro
 
 bool crowd_serve(const struct crowd_options *o, const char *run_dir, int stop_fd, int ready_fd, struct error *err)
 {
-    char logs[4200], sock[4200];
+    char logs[4200], sock[4200], settings[4200];
     struct transport *t = NULL;
     struct crowd_head *head = NULL;
     struct crowd_nodes *nodes = NULL;
@@ -55,15 +55,14 @@ bool crowd_serve(const struct crowd_options *o, const char *run_dir, int stop_fd
     bool ok = false;
     if (!descriptors_get(o->agents, err))
         return false;
-    if (!path_join(logs, sizeof(logs), run_dir, "logs") || !path_join(sock, sizeof(sock), run_dir, "sock"))
+    if (!path_join(logs, sizeof(logs), run_dir, "logs") || !path_join(sock, sizeof(sock), run_dir, "sock")
+        || !path_join(settings, sizeof(settings), run_dir, "run.yaml"))
         return error_set(err, ERR_USAGE, "the run's path is too long");
     if ((mkdir(run_dir, 0700) != 0 && errno != EEXIST) || (mkdir(logs, 0700) != 0 && errno != EEXIST))
         return error_errno(err, "cannot make '%.300s'", logs);
-    char settings[4200];
-    if (!path_join(settings, sizeof(settings), run_dir, "run.yaml") || !file_write(settings, "# a simulated run\n", 18, err))
-        return false;
     lock = run_lock_take(run_dir, err);
-    if (lock < 0 || !(t = transport_new(sock, true, err)) || !(head = crowd_head_new(o, run_dir, t, err))
+    if (lock < 0 || (!path_exists(settings) && !file_write(settings, "# a simulated run\n", 18, err))
+        || !(t = transport_new(sock, true, err)) || !(head = crowd_head_new(o, run_dir, t, err))
         || !(nodes = crowd_nodes_new(o, t, clock_ns(), err)))
         goto out;
     for (bool told = false;;) {

@@ -69,6 +69,22 @@ class Console(RunCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("fleet left after step", done.stdout)
 
+    def test_a_simulated_run_leaves_the_folder_of_another_as_it_is(self):
+        folder = self.task.path("other")
+        os.mkdir(folder)
+        settings = os.path.join(folder, "run.yaml")
+        with open(settings, "w") as f:
+            f.write("model: mine\n")
+        command = [ROLLCALL, "simulate", "--agents", "1", "--run", folder]
+        p = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (p.poll() is None and p.terminate(), p.wait(), p.stdout.close()))
+        self.assertIn("is live", p.stdout.readline())
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn(folder, done.stderr)    # it is live
+        with open(settings) as f:
+            self.assertEqual(f.read(), "model: mine\n")
+
     def test_a_console_of_lines_answers_asks_and_commands(self):
         fleet = self.task.path("plain")
         p = subprocess.Popen([ROLLCALL, "simulate", "--agents", "3", "--run", fleet], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
