@@ -6,7 +6,6 @@
 #include <string.h>
 #include "console/fleet/rollout_filter.h"
 #include "protocol/base/clock.h"
-#include "protocol/base/file.h"
 #include "protocol/run/prompt_lines.h"
 #include "protocol/run/rollout_file.h"
 #include "protocol/wire/message.h"
@@ -171,24 +170,13 @@ static void index_forget(struct archive *a)
     a->rows_stale = a->prompts_stale = true;
 }
 
-/* Where the groups are: the setting rollout_save_dir names another folder. */
-static void path_find(struct archive *a, const struct model *m)
-{
-    struct error unused;
-    const struct knob *k = knob_find("rollout_save_dir", &unused);
-    const char *dir = k ? m->knob[k - knobs].text : "";
-    if (dir[0] == '/')
-        snprintf(a->path, sizeof a->path, "%s/groups.zst", dir);
-    else
-        snprintf(a->path, sizeof a->path, "%s/rollouts/groups.zst", a->run_dir);
-}
-
 static bool look_begin(struct archive *a, struct model *m, struct error *err)
 {
     bool found;
     if (!a->journal && !(a->journal = journal_open_reader(a->run_dir, err)))
         return false;
-    path_find(a, m);
+    if (!model_groups_path(m, a->run_dir, a->path, sizeof a->path))
+        return error_set(err, ERR_USAGE, "the path of the run's groups is too long");
     if (a->incarnation != m->incarnation)
         index_forget(a);
     a->incarnation = m->incarnation;

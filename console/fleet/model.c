@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "protocol/base/file.h"
 
 #define SILENT_S 4.0    // an agent reports its processes every second: 4 s leave room for a slow moment, 5 s are promised
 
@@ -268,6 +269,14 @@ struct rollout_view *model_rollout(struct model *m)
 {
     model_changed(m);
     return &m->rollout[m->n_rollout++ % MODEL_ROLLOUTS];
+}
+
+bool model_groups_path(const struct model *m, const char *run_dir, char *out, size_t size)
+{
+    struct error unused;
+    const struct knob *k = knob_find("rollout_save_dir", &unused);
+    const char *dir = k ? m->knob[k - knobs].text : "";
+    return dir[0] ? path_join(out, size, dir, "groups.zst") : path_join(out, size, run_dir, "rollouts/groups.zst");
 }
 
 enum advantage_form model_advantages(const struct model *m)

@@ -240,6 +240,8 @@ const struct proc *model_worst(const struct model *m, int64_t now_ns, enum proc_
 double proc_gauge(const struct proc *p, const char *name);    // NAN: not told
 /* A place at the end of the ring of rollout groups, for rollout_view_begin or rollout_view_read: it holds the oldest. */
 struct rollout_view *model_rollout(struct model *m);
+/* Where the groups of the run in run_dir are kept, as far as its settings are known; false: the path is too long. */
+MUST_USE bool model_groups_path(const struct model *m, const char *run_dir, char *out, size_t size);
 /* The rule by which this run makes advantages. */
 enum advantage_form model_advantages(const struct model *m);
 /* The i-th newest, 0 is the newest; NULL: there are fewer. */

@@ -60,22 +60,27 @@ static bool item_take(void *arg, const struct journal_item *i)
     return true;
 }
 
-/* Settings that were changed during the run, in order; and how long the run took. */
-static bool event_take(void *arg, const struct journal_event *e)
+void record_changes(struct model *m, const char *facts, int64_t now_ns)
 {
-    struct extract *x = arg;
     size_t i;
-    json_t *change, *facts = e->detail[0] ? json_loads(e->detail, 0, NULL) : NULL;
-    x->first_s = x->first_s > 0 ? x->first_s : e->wall_s;
-    x->last_s = e->wall_s;
-    json_array_foreach(json_object_get(facts, "changes"), i, change)
+    json_t *change, *all = facts[0] ? json_loads(facts, 0, NULL) : NULL;
+    json_array_foreach(json_object_get(all, "changes"), i, change)
     {
         const char *name = json_string_value(json_object_get(change, "name"));
         const char *value = json_string_value(json_object_get(change, "value"));
         if (name && value)
-            model_knob(x->m, name, value, x->now_ns);
+            model_knob(m, name, value, now_ns);
     }
-    json_decref(facts);
+    json_decref(all);
+}
+
+/* Settings that were changed during the run, in order; and how long the run took. */
+static bool event_take(void *arg, const struct journal_event *e)
+{
+    struct extract *x = arg;
+    x->first_s = x->first_s > 0 ? x->first_s : e->wall_s;
+    x->last_s = e->wall_s;
+    record_changes(x->m, e->detail, x->now_ns);
     return true;
 }
 
@@ -105,27 +110,30 @@ out:
     return ok;
 }
 
-/* The newest groups, oldest first. A damaged or missing one is left out: 'rollcall doctor' reports it, not this screen. */
-static void rollouts_take(struct extract *x, const char *run_dir)
+void record_group(struct model *m, const char *path, int64_t offset, int64_t bytes, int64_t step)
 {
-    char path[4200];
-    struct error err;
+    struct error ignored;
+    struct msg_in group;
     struct buf record = BUF_INIT;
-    if (!path_join(path, sizeof path, run_dir, "rollouts/groups.zst"))
-        return;
-    for (int64_t i = MAX(x->n_group - MODEL_ROLLOUTS, 0); i < x->n_group; i++) {
-        struct msg_in group;
-        buf_clear(&record);
-        if (!rollout_file_read(path, x->group[i % MODEL_ROLLOUTS].offset, x->group[i % MODEL_ROLLOUTS].bytes, &record, &err)
-            || !msg_read_request(&group, record.data, record.len, &err))
-            continue;
-        int64_t n = x->m->n_rollout;
-        news_rollout(x->m, group.root);
-        if (x->m->n_rollout > n)    // a record does not say which step its group was trained in
-            x->m->rollout[n % MODEL_ROLLOUTS].step = x->group[i % MODEL_ROLLOUTS].step;
+    if (rollout_file_read(path, offset, bytes, &record, &ignored) && msg_read_request(&group, record.data, record.len, &ignored)) {
+        int64_t n = m->n_rollout;
+        news_rollout(m, group.root);
+        if (m->n_rollout > n)
+            m->rollout[n % MODEL_ROLLOUTS].step = step;
         msg_in_release(&group);
     }
     buf_release(&record);
+}
+
+/* The newest groups, oldest first. */
+static void rollouts_take(struct extract *x, const char *run_dir)
+{
+    char path[4200];
+    if (!model_groups_path(x->m, run_dir, path, sizeof path))
+        return;
+    for (int64_t i = MAX(x->n_group - MODEL_ROLLOUTS, 0); i < x->n_group; i++)
+        record_group(x->m, path, x->group[i % MODEL_ROLLOUTS].offset, x->group[i % MODEL_ROLLOUTS].bytes,
+                     x->group[i % MODEL_ROLLOUTS].step);
 }
 
 static void logs_take(struct model *m, const char *run_dir)

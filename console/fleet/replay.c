@@ -1,17 +1,11 @@
 /* replay.c - see replay.h */
 #include "console/fleet/replay.h"
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "console/fleet/logtail.h"
-#include "console/fleet/news.h"
 #include "console/fleet/record.h"
-#include "protocol/base/file.h"
 #include "protocol/run/journal.h"
-#include "protocol/run/rollout_file.h"
-#include "protocol/wire/message.h"
 
 #define GROUPS_SHOWN 24    // the newest at a step
 
@@ -132,20 +126,6 @@ static void series_show(const struct replay *r, struct model *m, int64_t step)
     }
 }
 
-static void changes_apply(struct model *m, const struct event_view *e, int64_t now_ns)
-{
-    size_t i;
-    json_t *change, *facts = e->changed ? json_loads(e->detail, 0, NULL) : NULL;
-    json_array_foreach(json_object_get(facts, "changes"), i, change)
-    {
-        const char *name = json_string_value(json_object_get(change, "name"));
-        const char *value = json_string_value(json_object_get(change, "value"));
-        if (name && value)
-            model_knob(m, name, value, now_ns);
-    }
-    json_decref(facts);
-}
-
 /* Events, and what follows from them: evaluations and settings. */
 static void events_show(const struct replay *r, struct model *m, int64_t step, double until_s, int64_t now_ns)
 {
@@ -162,8 +142,8 @@ static void events_show(const struct replay *r, struct model *m, int64_t step, d
         if (e->step > step || e->time_s >= until_s)
             continue;
         model_event(m, e);
-        if (settled)
-            changes_apply(m, e, now_ns);
+        if (settled && e->changed)
+            record_changes(m, e->detail, now_ns);
         if (e->eval.set[0])
             model_eval(m, e->eval.set, e->eval.step, e->eval.n, e->eval.mean);
     }
@@ -187,28 +167,15 @@ static void log_show(const struct replay *r, struct model *m, double until_s)
 static void groups_show(const struct replay *r, struct model *m, int64_t step)
 {
     char path[4200];
-    struct buf record = BUF_INIT;
-    struct error ignored;
     int64_t at[GROUPS_SHOWN], n = 0;
     model_rollouts_clear(m);
-    if (!path_join(path, sizeof(path), r->run_dir, "rollouts/groups.zst"))
+    if (!model_groups_path(r->full, r->run_dir, path, sizeof(path)))
         return;
     for (int64_t i = r->n_group - 1; i >= 0 && n < GROUPS_SHOWN; i--)
         if (r->group[i].step <= step)
             at[n++] = i;
-    while (n-- > 0) {
-        const struct stored_group *g = &r->group[at[n]];
-        struct msg_in in;
-        buf_clear(&record);
-        if (!rollout_file_read(path, g->offset, g->bytes, &record, &ignored) || !msg_read_request(&in, record.data, record.len, &ignored))
-            continue;    // a damaged one is left out: 'rollcall doctor' reports it
-        int64_t had = m->n_rollout;
-        news_rollout(m, in.root);
-        if (m->n_rollout > had)
-            m->rollout[had % MODEL_ROLLOUTS].step = g->step;
-        msg_in_release(&in);
-    }
-    buf_release(&record);
+    while (n-- > 0)
+        record_group(m, path, r->group[at[n]].offset, r->group[at[n]].bytes, r->group[at[n]].step);
 }
 
 static void saved_show(const struct replay *r, struct model *m, int64_t step)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/fleet/archive.h"
+#include "console/fleet/record.h"
 #include "console/fleet/rollout_filter.h"
 #include "console/tui/app.h"
 #include "protocol/base/file.h"
@@ -219,6 +220,57 @@ static void a_folder_without_a_journal_is_an_empty_archive_that_says_why(UNUSED 
     fleet_model_free(m);
 }
 
+/* What the folder of a run that is over shows, with these settings: item 0 after step 1, items 0 and 2 at the end. */
+static void kept_groups_check(struct kept *k, const char *settings)
+{
+    struct error err;
+    char path[128];
+    struct model *m = model_new(&err);
+    snprintf(path, sizeof path, "%s/run.yaml", k->dir);
+    assert_true(file_write(path, settings, strlen(settings), &err));
+    struct feed *feed = record_new(k->dir, m, S, &err);
+    assert_non_null(feed);
+    for (int64_t step = 2; step >= 1; step--) {
+        const struct rollout_view *g = model_rollout_at(m, 0);
+        assert_non_null(g);
+        assert_int_equal(g->item, 2 * (step - 1));
+        assert_int_equal(g->step, step);
+        assert_int_equal(m->n_rollout, step);
+        assert_string_equal(g->sample[1].text, "ab 1");
+        assert_true(feed->seek(feed, m, 1, S));
+    }
+    struct archive *a = archive_new(k->dir);
+    archive_want(a, -1);
+    for (int i = 0; archive_pump(a, m, ARCHIVE_GROUPS, S, (i + 1) * S) || i < 2; i++)
+        assert_true(i < 1000);
+    assert_non_null(archive_shown(a));
+    assert_int_equal(archive_shown(a)->item, 2);
+    archive_free(a);
+    feed->free(feed);
+    fleet_model_free(m);
+}
+
+static void groups_are_found_where_the_settings_keep_them(UNUSED void **state)
+{
+    struct error err;
+    struct kept k;
+    char from[128], to[128], settings[160];
+    kept_make(&k);
+    group_keep(&k, 0, 5, solved, 2, ITEM_TRAINED);
+    group_keep(&k, 2, 6, solved, 2, ITEM_TRAINED);
+    assert_true(journal_begin(k.journal, &err));
+    for (int64_t s = 1; s <= 2; s++)
+        assert_true(journal_step_add(k.journal, 1, s, 1000.0 * (double)s, &(struct journal_metric){ metrics[M_REWARD].name, 1 }, 1, &err));
+    assert_true(journal_commit(k.journal, &err));
+    kept_groups_check(&k, "# as it is\n");
+    snprintf(from, sizeof from, "%s/rollouts", k.dir);
+    snprintf(to, sizeof to, "%s/elsewhere", k.dir);
+    assert_int_equal(rename(from, to), 0);
+    snprintf(settings, sizeof settings, "rollout_save_dir: %s\n", to);
+    kept_groups_check(&k, settings);
+    kept_release(&k);
+}
+
 /* ---- the pane ---- */
 
 static const char *screen(struct app *app, struct cells *c, int64_t now)
@@ -350,6 +402,7 @@ int main(void)
         cmocka_unit_test(every_kept_group_is_found_searched_and_read),
         cmocka_unit_test(prompts_are_counted_over_all_their_groups),
         cmocka_unit_test(a_folder_without_a_journal_is_an_empty_archive_that_says_why),
+        cmocka_unit_test(groups_are_found_where_the_settings_keep_them),
         cmocka_unit_test(the_data_pane_sorts_prompts_by_how_hard_they_are),
         cmocka_unit_test(a_token_has_its_number_under_the_cursor),
     };
