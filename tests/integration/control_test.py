@@ -235,7 +235,7 @@ class Control(RunCase):
         self.assertEqual(run.processes(), before)
         set_by = sqlite3.connect(os.path.join(run.dir, "journal.db"))
         self.addCleanup(set_by.close)
-        self.assertEqual(set_by.execute("select who from event where text like '%learning_rate%3e-05%'").fetchall(), [("train --resume",)])
+        self.assertEqual(set_by.execute("select who from event where kind = 'command' and text like '%learning_rate%3e-05%'").fetchall(), [("train --resume",)])
         other = subprocess.run([ROLLCALL, "train", "--batch", "--resume", run.dir, "--seed", "77"], capture_output=True, text=True, timeout=LIMIT)
         self.assertEqual(other.returncode, 1, other.stderr)
         self.assertIn("'seed'", other.stderr)

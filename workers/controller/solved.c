@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/log.h"
 #include "workers/controller/controller.h"
 
 static void chunk_name(char out[32], int64_t chunk)
@@ -42,6 +43,30 @@ bool solved_save(struct controller *c, struct error *err)
     char name[32];
     chunk_name(name, c->solved.chunk);
     return transaction(c, err) && journal_value_put(c->journal, name, c->solved.added.data, c->solved.added.len, err);
+}
+
+static int64_t later_than(const struct buf *text, int64_t last)
+{
+    int64_t n = 0;
+    for (const char *at = buf_text(text), *end; (end = strchr(at, '\n')); at = end + 1)
+        n += strtoll(at, NULL, 10) > last;
+    return n;
+}
+
+int64_t solved_until(struct controller *c, int64_t last)
+{
+    const struct solved *s = &c->solved;
+    struct error err;
+    struct buf text = BUF_INIT;
+    int64_t later = later_than(&s->added, last);
+    bool found, ok = true;
+    for (int64_t k = MAX(last, (int64_t)0) / SOLVED_STEPS; ok && k < s->chunk; k++)
+        if ((ok = chunk_read(c, k, &text, &found, &err)))
+            later += later_than(&text, last);
+    if (!ok)
+        log_warn("%s", err.text);
+    buf_release(&text);
+    return ok ? s->n - later : -1;
 }
 
 /* Forbid the rows of a chunk, and keep in out those of steps before n_cut. */
