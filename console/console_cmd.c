@@ -110,7 +110,7 @@ static bool console_cmd(int argc, char **argv, struct error *err)
         { "fields", NULL, CLI_STR, &batch.fields, "NAME,...", "only these metrics ('rollcall metrics'), such as metrics/reward,train/kl" },
         { "once", NULL, CLI_FLAG, &watch.once, NULL, "tell how the run stands now, and end" },
         { "until", NULL, CLI_STR, &watch.until, "EVENT",
-          "end with exit 0 when it comes: step=N, alert, checkpoint, command, eval, knob, return, state" },
+          "end with exit 0 when it comes: step=N, alarm, alert, checkpoint, command, eval, knob, return, state" },
     };
     struct cli cli = {
         .command = "rollcall console",
