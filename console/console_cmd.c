@@ -9,6 +9,7 @@
 #include "console/fleet/record.h"
 #include "console/tui/console.h"
 #include "console/tui/picker.h"
+#include "console/tui/screen.h"
 #include "console/tui/widget.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
@@ -46,13 +47,8 @@ static struct feed *feed_open(const char *run_dir, bool read_only, struct model 
 static bool run_watch(const char *run_dir, const char *with_dir, bool read_only, const struct console_options *o,
                       const struct batch_config *batch, const struct watch_options *watch, struct error *err)
 {
-    /* the transport's threads inherit the mask: a signal must reach only the loop's signalfd, and no thread that it would kill */
-    static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGCONT };
     sigset_t set;
-    sigemptyset(&set);
-    for (size_t i = 0; i < ARRAY_SIZE(signals); i++)
-        sigaddset(&set, signals[i]);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    screen_signals_block(&set, NULL);    // before the transport has threads
     struct model *m = model_new(err);
     if (!m)
         return false;

@@ -11,6 +11,7 @@
 #include "console/fleet/link.h"
 #include "console/fleet/simulate.h"
 #include "console/tui/console.h"
+#include "console/tui/screen.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
@@ -24,15 +25,6 @@ static bool feed_show(struct feed *feed, struct model *m, const struct console_o
     if (feed)
         feed->free(feed);
     return ok;
-}
-
-static void signals_block(sigset_t *set)
-{
-    static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGCONT };
-    sigemptyset(set);
-    for (size_t i = 0; i < ARRAY_SIZE(signals); i++)
-        sigaddset(set, signals[i]);
-    pthread_sigmask(SIG_BLOCK, set, NULL);
 }
 
 /* Without a screen: until a signal comes. */
@@ -85,7 +77,7 @@ static bool fleet_run(const struct crowd_options *fleet, const char *given, cons
     bool ok = false;
     if (!run_dir)
         return error_errno(err, "cannot make a folder like '%s'", made);
-    signals_block(&set);
+    screen_signals_block(&set, NULL);
     pid_t pid = pipe(stop) == 0 && pipe(ready) == 0 ? fork() : -1;
     if (pid == 0)
         _exit(fleet_serve(fleet, run_dir, stop, ready) ? 0 : 1);

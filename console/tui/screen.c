@@ -23,18 +23,23 @@ static enum chart_glyphs glyphs_default(void)
     return term && strcmp(term, "linux") == 0 ? GLYPHS_BLOCK : GLYPHS_BRAILLE;    // the kernel's font has no braille
 }
 
-bool screen_open(struct screen *s, const struct console_options *options, struct error *err)
+void screen_signals_block(sigset_t *set, sigset_t *before)
 {
     static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH, SIGCONT };
+    sigemptyset(set);
+    for (size_t i = 0; i < ARRAY_SIZE(signals); i++)
+        sigaddset(set, signals[i]);
+    pthread_sigmask(SIG_BLOCK, set, before);
+}
+
+bool screen_open(struct screen *s, const struct console_options *options, struct error *err)
+{
     struct error theme_err = { 0 };
     sigset_t set;
     bool ok = false;
     *s = (struct screen){ .signal_fd = -1 };
     setlocale(LC_CTYPE, "");
-    sigemptyset(&set);
-    for (size_t i = 0; i < ARRAY_SIZE(signals); i++)
-        sigaddset(&set, signals[i]);
-    pthread_sigmask(SIG_BLOCK, &set, &s->before);
+    screen_signals_block(&set, &s->before);
     s->glyphs = options->glyphs >= 0 ? (enum chart_glyphs)options->glyphs : glyphs_default();
     s->ascii = s->glyphs == GLYPHS_ASCII;
     if (!theme_load(&s->theme, options->theme ? options->theme : theme_default(), &theme_err)) {
