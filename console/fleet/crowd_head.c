@@ -378,21 +378,32 @@ static struct reporter *reporter_find(struct crowd_head *h, const struct msg_in 
     return &h->reporter[i - 1];
 }
 
+/* Begin a message to all consoles; publish sends it. */
+static void begin(struct msg_out *m, const char *topic)
+{
+    msg_begin(m, MSG_PUBLISH);
+    msg_str(m, "topic", topic);
+    msg_map(m, "body");
+}
+
+static void publish(struct crowd_head *h, const char *topic, struct msg_out *m)
+{
+    struct error err;
+    msg_end(m);
+    if (msg_finish(m, &err))
+        publisher_send(h->telemetry, topic, m->buf.data, m->buf.len);
+    msg_release(m);
+}
+
 /* Publish it to the consoles, as an agent does. */
 static void beat_publish(struct crowd_head *h, const struct msg_in *in)
 {
     static const char *const keys[] = { "name", "phase", "phase_s", "progress", "waits_for" };
     struct msg_out m = MSG_OUT_INIT;
-    struct error err;
-    msg_begin(&m, MSG_PUBLISH);
-    msg_str(&m, "topic", "process");
-    msg_map(&m, "body");
+    begin(&m, "process");
     for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
         msg_copy(&m, keys[i], mval_get(in->root, keys[i]));
-    msg_end(&m);
-    if (msg_finish(&m, &err))
-        publisher_send(h->telemetry, "process", m.buf.data, m.buf.len);
-    msg_release(&m);
+    publish(h, "process", &m);
 }
 
 static void beat_came(struct crowd_head *h, struct net_event *ev, const struct msg_in *in)
@@ -475,22 +486,6 @@ void crowd_head_asked(struct crowd_head *h, struct net_event *ev, int64_t now_ns
 }
 
 /* ---- the run goes on ---- */
-
-static void publish(struct crowd_head *h, const char *topic, struct msg_out *m)
-{
-    struct error err;
-    msg_end(m);
-    if (msg_finish(m, &err))
-        publisher_send(h->telemetry, topic, m->buf.data, m->buf.len);
-    msg_release(m);
-}
-
-static void begin(struct msg_out *m, const char *topic)
-{
-    msg_begin(m, MSG_PUBLISH);
-    msg_str(m, "topic", topic);
-    msg_map(m, "body");
-}
 
 static void news_publish(struct crowd_head *h)
 {

@@ -41,11 +41,6 @@ const char *crowd_node_name(char out[32], int64_t i)
     return out;
 }
 
-const char *crowd_phase(double share)
-{
-    return share < 0.45 ? "generating" : share < 0.52 ? "scoring" : share < 0.93 ? "training" : "publishing";
-}
-
 /* -spread .. spread */
 static double jitter(struct node *n, double spread)
 {
@@ -213,8 +208,8 @@ void crowd_nodes_answered(struct crowd_nodes *c, const struct net_event *ev, int
 
 void crowd_nodes_tick(struct crowd_nodes *c, int64_t now_ns)
 {
-    double steps = (double)(now_ns - c->start_ns) * 1e-9 / c->options.run.step_s;
-    const char *phase = crowd_phase(steps - (double)(int64_t)steps);
+    double steps = (double)(now_ns - c->start_ns) * 1e-9 / c->options.run.step_s, began;
+    const char *phase = simulate_phase(steps - (double)(int64_t)steps, &began);
     if (strcmp(phase, c->phase) != 0) {
         c->phase = phase;
         c->phase_ns = now_ns;
@@ -238,7 +233,7 @@ struct crowd_nodes *crowd_nodes_new(const struct crowd_options *o, struct transp
     }
     c->options = *o;
     c->start_ns = c->phase_ns = now_ns;
-    c->phase = crowd_phase(0);
+    c->phase = "";
     for (; c->n < o->agents; c->n++) {
         struct node *n = &c->node[c->n];
         crowd_node_name(n->name, c->n);

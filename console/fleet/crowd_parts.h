@@ -20,5 +20,3 @@ void crowd_nodes_tick(struct crowd_nodes *n, int64_t now_ns);
 void crowd_nodes_answered(struct crowd_nodes *n, const struct net_event *ev, int64_t now_ns);
 /* The name of node i, from 0. */
 const char *crowd_node_name(char out[32], int64_t i);
-/* Where inside a step the run is, by its share of the step: a phase as workers report it. */
-const char *crowd_phase(double share);

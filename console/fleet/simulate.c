@@ -139,7 +139,7 @@ static void proc_tell(struct simulate *s, struct model *m, const char *name, con
     model_lane(m, p, now_ns);
 }
 
-static void procs_tell(struct simulate *s, struct model *m, double in_step, int64_t now_ns)
+const char *simulate_phase(double share, double *began)
 {
     static const struct {
         const char *phase;
@@ -150,10 +150,18 @@ static void procs_tell(struct simulate *s, struct model *m, double in_step, int6
         { "training", 0.93 },
         { "publishing", 1.0 },
     };
-    double t = in_step / s->options.step_s, began = 0, run_s = (double)(now_ns - s->start_ns) * 1e-9;
     size_t at = 0;
-    while (at + 1 < ARRAY_SIZE(plan) && t >= plan[at].until)
-        began = plan[at++].until;
+    *began = 0;
+    while (at + 1 < ARRAY_SIZE(plan) && share >= plan[at].until)
+        *began = plan[at++].until;
+    return plan[at].phase;
+}
+
+static void procs_tell(struct simulate *s, struct model *m, double in_step, int64_t now_ns)
+{
+    double t = in_step / s->options.step_s, began, run_s = (double)(now_ns - s->start_ns) * 1e-9;
+    const char *phase = simulate_phase(t, &began);
+    bool scores = strcmp(phase, "scoring") == 0;
     bool hold = s->paused || s->over;
     proc_tell(s, m, "controller", "controller", 4101,
               s->over     ? "waiting"
@@ -174,10 +182,9 @@ static void procs_tell(struct simulate *s, struct model *m, double in_step, int6
         else if (hold)
             proc_tell(s, m, name, "worker", 4110 + i, "waiting", in_step, "controller: work", PROC_OK, now_ns);
         else
-            proc_tell(s, m, name, "worker", 4110 + i, plan[at].phase, (t - began) * s->options.step_s, at == 1 ? "scorer" : "", PROC_OK,
-                      now_ns);
+            proc_tell(s, m, name, "worker", 4110 + i, phase, (t - began) * s->options.step_s, scores ? "scorer" : "", PROC_OK, now_ns);
     }
-    proc_tell(s, m, "scorer", "scorer", 4120, !hold && at == 1 ? "scoring" : "waiting", 0.3, at == 1 ? "" : "responses", PROC_OK, now_ns);
+    proc_tell(s, m, "scorer", "scorer", 4120, !hold && scores ? "scoring" : "waiting", 0.3, scores ? "" : "responses", PROC_OK, now_ns);
     proc_tell(s, m, "agent", "agent", 4100, "running", run_s, "", PROC_OK, now_ns);
 }
 
