@@ -253,7 +253,7 @@ static void group_count(struct archive_group *g, const struct rollout_view *v)
         g->n_cut += s->cut;
         g->solved += scored && !isnan(s->ans_acc) ? (float)s->ans_acc : 0;
         if (i < ARCHIVE_SIGNS)
-            g->sign[i] = !scored ? '?' : s->reward > 0.5 ? '1' : s->reward > 0 ? '+' : '0';
+            g->sign[i] = sample_sign(s);
     }
 }
 

@@ -23,7 +23,7 @@ struct archive_group {
     bool read;
     int16_t n_sample, n_scored, n_cut;
     float solved;                // samples with the right answer
-    char sign[ARCHIVE_SIGNS];    // of its first samples: '1' reward above 0.5, '+' above 0, '0' not, '?' unscored; 0: no more
+    char sign[ARCHIVE_SIGNS];    // sample_sign of its first samples; 0: no more
     char match;                  // the filter: 0 not tried, 1 it passes, 2 not
 };
 struct archive_prompt {    // of the data, over all its groups

@@ -63,6 +63,11 @@ void rollout_sample(struct rollout_view *r, const char *text, size_t len, double
     snprintf(s->reason, sizeof(s->reason), "%s", reason);
 }
 
+char sample_sign(const struct sample_view *s)
+{
+    return isnan(s->reward) ? '?' : s->reward > 0.5 ? '1' : s->reward > 0 ? '+' : '0';
+}
+
 /* Elements first to first + n of an array field of n_all elements; NULL: it is missing, of another size, or there is no memory. */
 static void *array_part(const struct mval *v, const char *name, size_t size, int64_t n_all, int64_t first, int64_t n)
 {

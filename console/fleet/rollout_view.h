@@ -43,6 +43,8 @@ bool rollout_view_begin(struct rollout_view *r, int64_t item, int64_t step, cons
 void rollout_view_release(struct rollout_view *r);
 /* Add a sample, of which no more is known than this. */
 void rollout_sample(struct rollout_view *r, const char *text, size_t len, double reward, int64_t n_tok, bool cut, const char *reason);
+/* What a sample's reward is at a glance: '1' above 0.5, '+' above 0, '0' not, '?' unscored. */
+char sample_sign(const struct sample_view *s);
 /* Fill r from a group's message, or from what the run sends to screens. Fields that are missing or do not fit stay unknown. False: no
  * memory, r is empty. */
 bool rollout_view_read(struct rollout_view *r, const struct mval *v, enum advantage_form form);

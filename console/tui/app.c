@@ -4,6 +4,7 @@
  * takes it. Esc closes one of these layers at a time. */
 #include "console/tui/app.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -93,6 +94,11 @@ enum role level_role(enum line_level l)
     case LINE_OTHER: break;
     }
     return ROLE_TEXT;
+}
+
+enum role reward_role(double reward)
+{
+    return isnan(reward) ? ROLE_STALE : reward > 0.5 ? ROLE_OK : reward > 0 ? ROLE_WARN : ROLE_CRIT;
 }
 
 void app_resize(struct app *a, int w, int h)

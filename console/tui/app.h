@@ -147,6 +147,7 @@ const char *pane_name(enum pane_id id);
 struct rect app_body(const struct app *a);
 enum role verdict_role(enum proc_verdict v);
 enum role level_role(enum line_level l);
+enum role reward_role(double reward);    // NAN: unscored
 /* frame.c */
 struct state_row {    // the word on the screen for a run's state
     uint32_t sign;

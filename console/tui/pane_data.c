@@ -204,11 +204,7 @@ static void group_draw(const struct data_pane *o, const struct app *a, struct ce
         cells_fmt(c, in.x + 1, y++, in.w - 2, ROLE_FOCUS, "right answer: %s", g->gold);
     for (int i = 0; i < g->n_sample && y < in.y + in.h; i++, y++) {
         const struct sample_view *s = &g->sample[i];
-        cells_fmt(c, in.x + 1, y, 6,
-                  isnan(s->reward)  ? ROLE_STALE
-                  : s->reward > 0.5 ? ROLE_OK
-                                    : ROLE_CRIT,
-                  "%5s", isnan(s->reward) ? "n/a" : value_format(value, s->reward));
+        cells_fmt(c, in.x + 1, y, 6, reward_role(s->reward), "%5s", isnan(s->reward) ? "n/a" : value_format(value, s->reward));
         cells_text(c, in.x + 7, y, in.w - 8, s->text, ROLE_TEXT);
     }
 }

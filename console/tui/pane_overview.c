@@ -107,11 +107,6 @@ static void procs_draw(const struct app *a, struct cells *c, struct rect r, int6
         cells_text(c, in.x + 1, in.y, in.w - 2, m->ended ? "all have ended" : "no process is known yet", ROLE_DIM);
 }
 
-static enum role reward_role(double reward)
-{
-    return isnan(reward) ? ROLE_STALE : reward > 0.5 ? ROLE_OK : reward > 0 ? ROLE_WARN : ROLE_CRIT;
-}
-
 /* The question, without the chat template's marks (<|im_start|>user ...): the rollouts pane shows all of it. */
 static void question_of(const char *prompt, char *out, size_t size)
 {

@@ -100,11 +100,6 @@ static const struct rollout_view *row_text(const struct rollouts *o, const struc
     return g && g->item == row_number(o, a, row) ? g : NULL;
 }
 
-static enum role reward_role(double reward)
-{
-    return isnan(reward) ? ROLE_STALE : reward > 0.5 ? ROLE_OK : reward > 0 ? ROLE_WARN : ROLE_CRIT;
-}
-
 static double group_mean(const struct rollout_view *g, int *n)
 {
     double sum = 0;
@@ -152,7 +147,7 @@ static void row_draw(const struct rollouts *o, const struct app *a, struct cells
         n_sample = k->n_sample;
     }
     for (int i = 0; g && i < g->n_sample && i < ARCHIVE_SIGNS; i++, n_sample++)
-        sign[i] = isnan(g->sample[i].reward) ? '?' : g->sample[i].reward > 0.5 ? '1' : g->sample[i].reward > 0 ? '+' : '0';
+        sign[i] = sample_sign(&g->sample[i]);
     int x = r.x
             + cells_fmt(c, r.x, r.y, MIN(14, r.w), ROLE_DIM, "%5" PRId64 " %7" PRId64 " ",
                         k   ? MAX(k->step, k->version)
