@@ -65,8 +65,9 @@ class Table(unittest.TestCase):
         with open(os.path.join(ROOT, "protocol/run/run_config.c")) as f:
             text = f.read()
         for function in ("run_plan_make", "run_config_eval_sets", "run_config_n_device", "run_config_part", "run_config_micro_tok",
-                         "run_config_temperature", "run_config_length", "run_config_zero", "run_config_environments", "run_config_serve_samples"):
-            read += re.search(rf"^\w+ {function}\(.*?^}}", text, re.M | re.S).group(0)
+                         "run_config_temperature", "run_config_length", "run_config_zero", "run_config_environments", "run_config_serve_samples",
+                         "bridge_default"):
+            read += re.search(rf"^(?:static )?\w+ {function}\(.*?^}}", text, re.M | re.S).group(0)
         fields = set(re.findall(r"\b(?:(?:config|c|at|now|next)(?:->|\.))+(\w+)", read))    # the usual names of variables of struct run_config
         for name, field in rows:
             if "NO_EFFECT(" in lines[name]:

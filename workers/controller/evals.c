@@ -8,7 +8,7 @@
 
 void evals_init(struct evals *e)
 {
-    *e = (struct evals){ .wanted = -1, .running = -1, .noted = -1 };
+    *e = (struct evals){ .running = -1, .wanted = -1, .next = -1, .noted = { -1, -1, -1 } };
 }
 
 static bool row_load(void *arg, const struct journal_eval *row)
@@ -31,7 +31,10 @@ void evals_release(struct evals *e)
 
 void evals_want(struct evals *e, int64_t step)
 {
-    e->wanted = step;
+    if (e->wanted < 0 || e->wanted == step)
+        e->wanted = step;
+    else
+        e->next = step;
 }
 
 bool evals_idle(const struct evals *e)
@@ -60,7 +63,8 @@ bool evals_begin(struct evals *e, const struct run_config *at, int n_part, struc
     memset(e->part, 0, sizeof e->part);
     e->n_part = MIN(n_part, EVAL_PART_MAX);
     e->running = e->wanted;
-    e->wanted = -1;
+    e->wanted = e->next;
+    e->next = -1;
     e->id = MAX((int64_t)(clock_wall_s() * 1000), e->id + 1);    // not that of one that an earlier controller began
     return true;
 }
@@ -115,15 +119,20 @@ void evals_end(struct evals *e)
 
 void evals_back(struct evals *e, int64_t step)
 {
-    int64_t last = MAX(e->running, e->wanted);
-    evals_end(e);
-    e->wanted = last <= step ? last : -1;
+    if (e->running > step)
+        evals_end(e);
+    if (e->next > step)
+        e->next = -1;
+    if (e->wanted > step) {
+        e->wanted = e->next;
+        e->next = -1;
+    }
 }
 
 void evals_forgo(struct evals *e)
 {
     evals_end(e);
-    e->wanted = -1;
+    e->wanted = e->next = -1;
 }
 
 void evals_put(struct evals *e, const char *set, int64_t step, int64_t n, double mean)

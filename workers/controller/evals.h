@@ -27,9 +27,9 @@ struct eval_part {
     bool sampled;    // all its answers have come, or are on their way
 };
 struct evals {
-    int64_t wanted;                          // optimizer step; -1: none
-    int64_t running;                         // the same of the one that has begun; -1: none
-    int64_t noted;                           // in the journal as the oldest of these two
+    int64_t running;                         // optimizer step of the one that has begun; -1: none
+    int64_t wanted, next;                    // the same of those that are to begin after it, in this order
+    int64_t noted[3];                        // what the journal has of these three
     int64_t id;                              // of the one that has begun
     struct eval_sets *sets;                  // its settings and results; owned, NULL: none has begun
     struct eval_part part[EVAL_PART_MAX];    // (n_part)
@@ -55,7 +55,7 @@ MUST_USE bool evals_sampled(struct evals *e, int64_t task, const struct mval *to
 MUST_USE bool evals_came(struct evals *e, const struct mval *told, struct error *err);
 bool evals_complete(const struct evals *e);    // the one that has begun has all its answers
 void evals_end(struct evals *e);               // it has ended, its results are noted
-/* The run goes on from step: what has begun is dropped. One of no later step is wanted again. */
+/* The run goes back to step: evaluations of later ones are dropped. */
 void evals_back(struct evals *e, int64_t step);
 void evals_forgo(struct evals *e);    // none is wanted any more
 

@@ -10,8 +10,10 @@
 #include "workers/controller/weights.h"
 #include "workers/controller/workers.h"
 
-#define HEARD_MS 60000             // a producer unheard for so long is not counted on
-#define EVALUATION "evaluation"    // the journal's number of the step that is to be evaluated; -1: none
+#define HEARD_MS 60000    // a producer unheard for so long is not counted on
+
+/* The journal's numbers of the steps that are being or to be evaluated; -1: none. */
+static const char *const evaluation_names[] = { "evaluation running", "evaluation wanted", "evaluation next" };
 
 /* A producer of this host with weights of its own, which no training changes. */
 static bool samples_apart(const struct worker *w)
@@ -163,13 +165,15 @@ bool part_done(struct controller *c, int64_t task, const struct mval *told, stru
 static void wish_note(struct controller *c)
 {
     struct error err;
-    int64_t oldest = c->evals.running >= 0 ? c->evals.running : c->evals.wanted;
-    if (oldest == c->evals.noted || run_is_over(c))
-        return;
-    if (transaction(c, &err) && number_put(c, EVALUATION, oldest, &err))
-        c->evals.noted = oldest;
-    else
-        run_fail(c, "cannot note an evaluation: %s", err.text);
+    const int64_t now[] = { c->evals.running, c->evals.wanted, c->evals.next };
+    for (size_t i = 0; i < ARRAY_SIZE(now) && !run_is_over(c); i++) {
+        if (now[i] == c->evals.noted[i])
+            continue;
+        if (transaction(c, &err) && number_put(c, evaluation_names[i], now[i], &err))
+            c->evals.noted[i] = now[i];
+        else
+            run_fail(c, "cannot note an evaluation: %s", err.text);
+    }
 }
 
 /* Have all workers of this host asked for work, so that this controller knows what they have? */
@@ -203,9 +207,12 @@ void evaluating_tick(struct controller *c)
 
 bool evaluating_load(struct controller *c, struct error *err)
 {
-    if (!number_get(c, EVALUATION, -1, &c->evals.noted, err))
-        return false;
-    if (c->evals.noted <= c->step)
-        evals_want(&c->evals, c->evals.noted);
+    for (size_t i = 0; i < ARRAY_SIZE(evaluation_names); i++) {
+        int64_t *step = &c->evals.noted[i];
+        if (!number_get(c, evaluation_names[i], -1, step, err))
+            return false;
+        if (*step >= 0 && *step <= c->step)
+            evals_want(&c->evals, *step);
+    }
     return true;
 }

@@ -208,7 +208,7 @@ static bool report_take(struct controller *c, const struct mval *told, const str
     if (r->kind == TASK_SAVE)
         return !of_now || save_done(c, told, r, err);
     if (r->kind == TASK_EVAL && r->ok)
-        return !of_now || part_done(c, r->task, told, err);
+        return part_done(c, r->task, told, err);    // of an earlier incarnation too: its version may not be undone
     if (r->kind == TASK_LOAD)
         return load_done(c, told, r, err);
     if (!r->ok)
