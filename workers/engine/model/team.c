@@ -358,11 +358,11 @@ static bool ranks_start(struct team *t, struct device *const *dev, struct error 
 
 bool model_team(struct model *m, struct device *const *dev, int n, struct error *err)
 {
-    BUG_IF(m->team || m->kept || m->base || dev[0] != m->dev, "a team of a model that has one, of shards or of a view");
-    if (n == 1)
+    if (n == 1)    // a view too: the sampler's of a run that trains an adapter
         return true;
     if (m->lora)
         return error_set(err, ERR_UNSUPPORTED, "a model with an adapter cannot be cut over %d devices; 1 device is possible", n);
+    BUG_IF(m->team || m->kept || m->base || dev[0] != m->dev, "a team of a model that has one, of shards or of a view");
     if (!team_check(&m->c, n, m->parts, err))
         return false;
     struct team *t = m->team = calloc(1, sizeof *t);
