@@ -356,12 +356,6 @@ class Strength(unittest.TestCase):
         self.assertIn("--atropos-listen 0.0.0.0:0 is reached from other hosts", said.stderr)
 
 
-def free_port():
-    with contextlib.closing(socket.socket()) as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Environment:
     """A thread that posts groups to a run, as fast as they are taken, and remembers those that were acknowledged. The mean score of
     group n is n, by which the run's journal knows it; the later a sample, the better its score, and the more often it says GOOD."""
@@ -417,7 +411,7 @@ class Runs(run_tools.RunCase):
     """What runs that train on posted groups have in common."""
 
     def begin(self, *extra, most_waiting=None, **settings):
-        port = free_port()
+        port = run_tools.free_port()
         run = self.start(*extra, environments={"listen": f"127.0.0.1:{port}"}, num_inferencer=1, max_staleness=64, **settings)
         env = Environment(port, most_waiting)
         self.addCleanup(env.close)

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -244,7 +243,6 @@ class ExternalEngines(run_tools.RunCase):
         self.assertIn("an external engine rounds otherwise", ok.stderr)
 
 
-
 class Drawing:
     """A thread that is an environment of Atropos': it draws groups from an inference server and posts them to a run. Odd tokens are
     rewarded."""
@@ -284,15 +282,9 @@ class Drawing:
         self.thread.join()
 
 
-def free_port():
-    with contextlib.closing(socket.socket()) as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class WeightBridge(run_tools.RunCase):
     def begin(self, mode, engine_port, *extra, **settings):
-        door = free_port()
+        door = run_tools.free_port()
         run = self.start("--weight-bridge-mode", mode, "--vllm-port", str(engine_port), "--max-steps", "8", *extra,
                          environments={"listen": f"127.0.0.1:{door}"}, max_staleness=64, **settings)
         d = Drawing(engine_port, door)
@@ -330,7 +322,7 @@ class WeightBridge(run_tools.RunCase):
         self.assertLessEqual(self.diffs(run), {0})
 
     def test_the_run_itself_may_be_the_server_on_the_trainers_own_weights(self):
-        port = free_port()
+        port = run_tools.free_port()
         run, d = self.begin("shared_vllm", port)
         self.assertEqual(run.wait()[0], 0, run.logs())
         d.close()

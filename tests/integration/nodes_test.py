@@ -14,17 +14,11 @@ import subprocess
 import tempfile
 import time
 import unittest
-from run_tools import Holds, LIMIT, ROLLCALL, ROOT, Run, RunCase, built, written
+from run_tools import Holds, LIMIT, ROLLCALL, ROOT, Run, RunCase, built, free_port, written
 
 STEPS = 12
 DRIVER = os.path.join(ROOT, "build", "release", "tests", "tui_screenshot")    # a terminal: waits for texts, presses keys
 HEAD = NODE = "worker cpu:0"    # both sides use this name
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def gate_log(run):

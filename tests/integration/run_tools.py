@@ -7,6 +7,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -114,6 +115,13 @@ class Holds:
 
     def release(self, process, point, pid):
         os.unlink(os.path.join(self.dir, f"{process}@{point}.{pid}"))
+
+
+def free_port():
+    """A port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 def written(file):

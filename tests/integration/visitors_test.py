@@ -8,7 +8,6 @@ import json
 import os
 import random
 import socket
-import sqlite3
 import sys
 import threading
 import time
@@ -16,7 +15,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import run_tools
-from atropos_test import Environment, free_port
+from atropos_test import Environment
 
 LIMIT = run_tools.LIMIT
 
@@ -99,7 +98,7 @@ def versions_of(answer):
 class Visitors(run_tools.RunCase):
     def run_with(self, visited, **settings):
         """The run's weights and ledger, and its visitors."""
-        port = free_port()
+        port = run_tools.free_port()
         more = dict(serve=f"127.0.0.1:{port}", serve_samples=4) if visited else {}
         run = self.start("--max-steps", "40", save_interval=10, **settings, **more)
         visitors = [Visitor(port, i, strange=i == 2) for i in range(3)] if visited else []
@@ -124,7 +123,7 @@ class Visitors(run_tools.RunCase):
                     self.assertEqual(seen, sorted(seen), "a version fell")
 
     def test_a_run_of_a_killed_worker_serves_again_and_takes_no_orders(self):
-        port = free_port()
+        port = run_tools.free_port()
         client = Client(port)
         run = self.start(serve=f"127.0.0.1:{port}")
         self.until("the run serves", client.ready, run)
@@ -152,7 +151,7 @@ class Visitors(run_tools.RunCase):
         self.until("the console counts visitors", lambda: (gauges().get("visitors"), gauges().get("visitor_tok")) == (0, 3), run)
 
     def test_a_sample_over_several_steps_says_which_weights_drew_what(self):
-        port = free_port()
+        port = run_tools.free_port()
         client = Client(port)
         run = self.start(serve=f"127.0.0.1:{port}", max_new_tokens=400, num_generations=2, inference_batch_size=2, train_batch_size=2,
                          inference_microbatch_size=2, train_minibatch_size=2, save_interval=1000)
@@ -172,7 +171,7 @@ class Visitors(run_tools.RunCase):
             self.assertLess(int(a["version"]), int(b["version"]))
 
     def test_environments_draw_from_the_run_that_they_post_to(self):
-        door, port = free_port(), free_port()
+        door, port = run_tools.free_port(), run_tools.free_port()
         run = self.start("--max-steps", "12", environments={"listen": f"127.0.0.1:{door}"}, num_inferencer=1, serve=f"127.0.0.1:{port}")
         visitor, env = Visitor(port, 1, strange=False), Environment(door)
         self.addCleanup(visitor.close)
