@@ -180,7 +180,6 @@ def expression(r, depth=0):
 def block(r, depth=0):
     """A template of tags and text with all kinds of white space around them."""
     ws = lambda: r.choice(["", " ", "\n", "  \n", "\n  ", " x ", "\n\n", "\t"])
-    o = lambda: r.choice(["", "", "-", "+"]) if True else ""
     oo, oc = (lambda: r.choice(["", "", "-", "+"])), (lambda: r.choice(["", "", "-", "+"]))
     out = []
     for _ in range(r.randint(1, 4)):
