@@ -145,7 +145,6 @@ static bool item_take(void *arg, const struct journal_item *i)
     bool record = g->offset != i->file_offset;
     s->changed |= record || g->fate != i->fate;
     g->row = i->prompt_row;
-    g->rollout_step = i->rollout_step;
     g->version = i->weight_version;
     g->fate = i->fate;
     g->step = i->fate == ITEM_TRAINED ? i->step : -1;
@@ -243,14 +242,13 @@ static void group_count(struct archive_group *g, const struct rollout_view *v)
 {
     g->read = true;
     g->n_sample = (int16_t)v->n_sample;
-    g->n_scored = g->n_cut = 0;
+    g->n_scored = 0;
     g->solved = 0;
     memset(g->sign, 0, sizeof g->sign);
     for (int i = 0; i < v->n_sample; i++) {
         const struct sample_view *s = &v->sample[i];
         bool scored = !isnan(s->reward);
         g->n_scored += scored;
-        g->n_cut += s->cut;
         g->solved += scored && !isnan(s->ans_acc) ? (float)s->ans_acc : 0;
         if (i < ARCHIVE_SIGNS)
             g->sign[i] = sample_sign(s);

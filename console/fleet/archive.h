@@ -14,14 +14,14 @@
 #define ARCHIVE_SIGNS 16
 
 struct archive_group {
-    int64_t item, row, rollout_step, version;
+    int64_t item, row, version;
     int64_t step;             // optimizer step that trained on it; -1: none did
     int64_t offset, bytes;    // of its record; -1: it is not back yet
     enum item_fate fate;
     float mean;    // of its rewards; NAN: unknown
     /* what its record says, once it has been read: */
     bool read;
-    int16_t n_sample, n_scored, n_cut;
+    int16_t n_sample, n_scored;
     float solved;                // samples with the right answer
     char sign[ARCHIVE_SIGNS];    // sample_sign of its first samples; 0: no more
     char match;                  // the filter: 0 not tried, 1 it passes, 2 not

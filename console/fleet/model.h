@@ -164,7 +164,7 @@ struct model {
     char me[128];                          // who this console is to the run; "": nobody
     struct diagnosis says;                 // what the controller says of the run
     int64_t step, max_steps;               // max_steps 0: unknown
-    int64_t rollout_step, incarnation;
+    int64_t incarnation;
     int64_t checkpoint;                  // -1: none
     char undo[256];                      // what a revert would do; "": nothing
     double elapsed_s, step_s, left_s;    // NAN: unknown

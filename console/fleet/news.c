@@ -242,7 +242,6 @@ void news_status(struct model *m, const struct mval *v, int64_t now_ns)
     snprintf(m->alert_remedy, sizeof(m->alert_remedy), "%s", end ? end + 2 : "");
     m->step = mval_i64(mval_get(v, "step"), 0);
     m->max_steps = mval_i64(mval_get(v, "max_steps"), 0);
-    m->rollout_step = mval_i64(mval_get(v, "rollout_step"), 0);
     m->elapsed_s = mval_f64(mval_get(v, "elapsed_s"), NAN);
     m->step_s = mval_f64(mval_get(v, "step_s"), NAN);
     m->left_s = mval_f64(mval_get(v, "left_s"), NAN);

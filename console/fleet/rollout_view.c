@@ -45,9 +45,7 @@ bool rollout_view_begin(struct rollout_view *r, int64_t item, int64_t step, cons
         free(sample);
         return false;
     }
-    *r = (struct rollout_view){
-        .item = item, .step = step, .version = -1, .rollout_step = -1, .line = -1, .prompt = copy, .sample = sample
-    };
+    *r = (struct rollout_view){ .item = item, .step = step, .version = -1, .line = -1, .prompt = copy, .sample = sample };
     return true;
 }
 
@@ -57,7 +55,7 @@ void rollout_sample(struct rollout_view *r, const char *text, size_t len, double
     if (!copy)
         return;
     struct sample_view *s = &r->sample[r->n_sample++];
-    *s = (struct sample_view){ .text = copy, .reward = reward, .adv = NAN, .ans_acc = NAN, .format_acc = NAN, .n_tok = n_tok, .cut = cut };
+    *s = (struct sample_view){ .text = copy, .reward = reward, .adv = NAN, .ans_acc = NAN, .n_tok = n_tok, .cut = cut };
     for (int k = 0; k < GROUP_PARTS_MAX; k++)
         s->part[k] = NAN;
     snprintf(s->reason, sizeof(s->reason), "%s", reason);
@@ -118,7 +116,6 @@ bool rollout_view_read(struct rollout_view *r, const struct mval *v, enum advant
         return false;
     r->line = mval_i64(mval_get(v, "line"), -1);
     r->version = mval_i64(mval_get(v, "version"), -1);
-    r->rollout_step = mval_i64(mval_get(v, "rollout_step"), -1);
     mval_text(v, "gold", r->gold, sizeof(r->gold));
     bool tokens = mval_bin(mval_get(v, "token"), &token_bytes) != NULL;
     for (int64_t i = 0; i < mval_n(samples); i++) {
@@ -137,7 +134,6 @@ bool rollout_view_read(struct rollout_view *r, const struct mval *v, enum advant
         if (parts && len == sizeof(o->part))
             memcpy(o->part, parts, len);
         o->ans_acc = scored ? mval_f64(mval_get(s, "ans_acc"), NAN) : NAN;
-        o->format_acc = scored ? mval_f64(mval_get(s, "format_acc"), NAN) : NAN;
         if (tokens)
             tokens_read(o, v, (int64_t)(token_bytes / sizeof(int32_t)), first);
         first += MAX(n_tok, (int64_t)0);

@@ -16,7 +16,7 @@ struct sample_view {
     char *text;                      // owned, NUL-terminated UTF-8 or not quite
     double reward;                   // NAN: left out or not scored
     double adv;                      // advantage; NAN: unknown
-    double ans_acc, format_acc;      // NAN: unknown
+    double ans_acc;                  // NAN: unknown
     double part[GROUP_PARTS_MAX];    // of the reward; NAN where not given
     int64_t n_tok;
     bool cut;    // finish reason length
@@ -31,7 +31,6 @@ struct sample_view {
 struct rollout_view {
     int64_t item, step;
     int64_t version;               // optimizer steps of the weights that sampled it; -1: unknown
-    int64_t rollout_step;          // -1: unknown
     int64_t line;                  // line of the data's file, from 1; -1: unknown
     char *prompt;                  // owned
     char gold[128];                // the right answer; "": unknown
