@@ -183,10 +183,15 @@ static bool look_begin(struct archive *a, struct model *m, struct error *err)
     a->unsettled = -1;
     if (a->lines.len == 0 && !journal_value_get(a->journal, "lines", &a->lines, &found, err))
         return false;
-    size_t had = a->quarantine.len;
-    buf_clear(&a->quarantine);
-    bool ok = journal_value_get(a->journal, "quarantine", &a->quarantine, &found, err);
-    a->prompts_stale |= a->quarantine.len != had;
+    struct buf now = BUF_INIT;
+    bool ok = journal_value_get(a->journal, "quarantine", &now, &found, err);
+    if (ok && strcmp(buf_text(&now), buf_text(&a->quarantine)) != 0) {
+        struct buf before = a->quarantine;
+        a->quarantine = now;
+        now = before;
+        a->prompts_stale = true;
+    }
+    buf_release(&now);
     return ok;
 }
 

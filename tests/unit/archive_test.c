@@ -199,11 +199,16 @@ static void prompts_are_counted_over_all_their_groups(UNUSED void **state)
     assert_true(p[0].first == 0 && fabs(p[0].last - 2.0 / 3) < 1e-6);                                                   // the rate as float
     assert_true(p[1].row == 2 && p[1].n_group == 1 && p[1].n_filtered == 1 && p[1].solved == 2 && p[1].last == 1);
     assert_true(p[2].row == 9 && p[2].quarantined && p[2].n_group == 0);
-    group_keep(&k, 2, 5, solved, 2, ITEM_TRAINED);    // sampled again after a return to a checkpoint
+    assert_true(journal_begin(k.journal, &err) && journal_value_put(k.journal, "quarantine", "2\n", 2, &err)
+                && journal_commit(k.journal, &err));
+    pump(&k);
+    p = archive_prompts(k.archive, &n, &uncounted);
+    assert_true(n == 2 && p[1].row == 2 && p[1].quarantined);    // another prompt is in quarantine
+    group_keep(&k, 2, 5, solved, 2, ITEM_TRAINED);               // sampled again after a return to a checkpoint
     k.m->incarnation++;
     pump(&k);
     p = archive_prompts(k.archive, &n, &uncounted);
-    assert_true(n == 3 && p[0].row == 5 && p[0].n_sample == 4 && p[0].last == 1);
+    assert_true(n == 2 && p[0].row == 5 && p[0].n_sample == 4 && p[0].last == 1);
     kept_release(&k);
 }
 
