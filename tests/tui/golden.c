@@ -25,7 +25,7 @@ static const struct {
 } sizes[] = { { 40, 10 }, { 60, 15 }, { 80, 24 }, { 120, 36 }, { 200, 60 } };
 static const char *const depth_names[] = { "never", "8", "256" };
 static const enum color_depth depths[] = { DEPTH_NONE, DEPTH_8, DEPTH_256 };
-/* Those whose rows are not the tables of settings and keys, which change often. */
+/* All but the settings and the log, which change often, and what is read from the folder of a run: a simulated one has none. */
 static const enum pane_id panes[] = { PANE_OVERVIEW, PANE_WORKERS, PANE_ROLLOUTS, PANE_EVENTS, PANE_SAVED, PANE_ALARMS, PANE_METRICS };
 
 /* ---- the program on the terminal: draws a pane, and the next one when a byte comes ---- */

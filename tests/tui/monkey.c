@@ -26,8 +26,8 @@ static unsigned below(unsigned n)
     return (unsigned)(mix64_next(&rng) >> 33) % n;
 }
 
-/* One key or a few that belong together; never 'y', and never an answer to the question for a pause. Returns how many were pressed. */
-static int keys_make(char *out, size_t size)
+/* One key or a few that belong together; never 'y', and never an answer to the question for a pause. */
+static void keys_make(char *out, size_t size)
 {
     static const char *const whole[] = {
         "\x1b[A",
@@ -94,7 +94,6 @@ static int keys_make(char *out, size_t size)
         out[0] = c;
         out[1] = 0;
     }
-    return 1;
 }
 
 static bool known(struct feed *feed, struct model *m)
@@ -168,8 +167,8 @@ int main(int argc, char **argv)
     while (pressed < keys && !p.ended) {
         char burst[4096];
         size_t n = 0;
-        for (int i = 0; i < 6 && n + 128 < sizeof(burst); i++) {
-            pressed += keys_make(burst + n, sizeof(burst) - n);
+        for (int i = 0; i < 6 && n + 128 < sizeof(burst); i++, pressed++) {
+            keys_make(burst + n, sizeof(burst) - n);
             n += strlen(burst + n);
         }
         pty_type(&p, burst);
