@@ -1,4 +1,7 @@
-/* What a console takes from a run: each answer and publication, in any order, into a model that is then drawn. */
+/* What a console takes from a run: each answer and publication, in any order, into a model that is then drawn.
+ *
+ * An input is a byte that says what it is taken for, a byte for the pane, and a message. corpus/news has one message of each kind:
+ * without them the first 2 million inputs hold none that is an answer at all. A new protocol version needs new ones. */
 #include <stddef.h>
 #include <stdint.h>
 #include "console/fleet/news.h"
