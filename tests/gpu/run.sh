@@ -171,7 +171,7 @@ for group in "$@"; do
             END { exit n != 4 || seen[0] == "differ" || seen[1] == "differ" }' "$hashes"
         ;;
     *)
-        echo "unknown group '$group': tests, sanitize, decode, train, kernels, attention, step, ranks, teams, learn, compare, publish"
+        echo "unknown group '$group': tests, sanitize, decode, train, lora, kernels, attention, step, serve, ranks, teams, learn, compare, publish"
         exit 2
         ;;
     esac
