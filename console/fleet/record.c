@@ -198,7 +198,7 @@ static bool record_seek(struct feed *f, struct model *m, int64_t step, int64_t n
     struct record *r = (struct record *)f;
     struct error err;
     if (!r->replay && !(r->replay = replay_new(r->run_dir, now_ns, &err)))
-        return false;    // no memory: it stays at its end
+        return false;    // it stays at its end
     replay_show(r->replay, m, step, now_ns);
     return step < replay_last(r->replay);
 }

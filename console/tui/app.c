@@ -207,6 +207,8 @@ static void seek(struct app *a, int64_t step, int64_t now_ns)
     step = MAX(MIN(step, a->replay_end), (int64_t)0);
     a->replay = a->feed->seek(a->feed, a->model, step, now_ns);
     a->playing = a->playing && a->replay;
+    if (!a->replay && step < a->replay_end)
+        app_flash(a, ROLE_CRIT, now_ns, "the run cannot be shown as it was: there is no memory, or its folder cannot be read any more");
     if (a->archive)
         archive_until(a->archive, a->replay ? a->model->step : INT64_MAX);
     for (int i = 0; i < N_PANE; i++)

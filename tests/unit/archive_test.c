@@ -276,6 +276,40 @@ static void groups_are_found_where_the_settings_keep_them(UNUSED void **state)
     kept_release(&k);
 }
 
+static void a_replay_that_cannot_be_read_says_so(UNUSED void **state)
+{
+    struct error err;
+    struct kept k;
+    struct app app;
+    char settings[128], journal[128], away[128];
+    kept_make(&k);
+    snprintf(settings, sizeof settings, "%s/run.yaml", k.dir);
+    snprintf(journal, sizeof journal, "%s/journal.db", k.dir);
+    snprintf(away, sizeof away, "%s/away.db", k.dir);
+    assert_true(journal_begin(k.journal, &err));
+    for (int64_t s = 1; s <= 3; s++)
+        assert_true(journal_step_add(k.journal, 1, s, 1000.0 * (double)s, &(struct journal_metric){ metrics[M_REWARD].name, 1 }, 1, &err));
+    assert_true(journal_commit(k.journal, &err));
+    assert_true(file_write(settings, "# as it is\n", 11, &err));
+    struct feed *feed = record_new(k.dir, k.m, S, &err);
+    assert_non_null(feed);
+    assert_true(app_init(&app, k.m, feed, 80, 24, &err));
+    assert_int_equal(rename(journal, away), 0);
+    app_key(&app, &(struct key_event){ .key = ',' }, S);
+    assert_non_null(strstr(app.flash, "cannot be shown as it was"));
+    assert_false(app.replay);
+    assert_int_equal(k.m->step, 3);
+    assert_int_equal(rename(away, journal), 0);
+    app.flash[0] = 0;
+    app_key(&app, &(struct key_event){ .key = ',' }, S);
+    assert_string_equal(app.flash, "");
+    assert_true(app.replay);
+    assert_int_equal(k.m->step, 2);
+    app_release(&app);
+    feed->free(feed);
+    kept_release(&k);
+}
+
 /* ---- the pane ---- */
 
 static const char *screen(struct app *app, struct cells *c, int64_t now)
@@ -408,6 +442,7 @@ int main(void)
         cmocka_unit_test(prompts_are_counted_over_all_their_groups),
         cmocka_unit_test(a_folder_without_a_journal_is_an_empty_archive_that_says_why),
         cmocka_unit_test(groups_are_found_where_the_settings_keep_them),
+        cmocka_unit_test(a_replay_that_cannot_be_read_says_so),
         cmocka_unit_test(the_data_pane_sorts_prompts_by_how_hard_they_are),
         cmocka_unit_test(a_token_has_its_number_under_the_cursor),
     };
