@@ -37,7 +37,7 @@ static bool first_alone(const struct controller *c)
 
 bool evaluating_can(const struct controller *c, const struct worker *w)
 {
-    if (w->rank != 0 && (!w->produces || first_alone(c)))
+    if (w->rank != 0 && (!w->produces || worker_is_away(w) || first_alone(c)))    // a node has no evaluation sets
         return false;
     return w->version == evals_step(&c->evals) && !version_undone(c, w) && (!w->consumes || trainer_in_step(c, w));
 }
@@ -73,7 +73,7 @@ static int parts_of(const struct controller *c)
     int n = 0;
     for (int i = 0; i < c->workers.n && !first_alone(c); i++) {
         const struct worker *w = &c->workers.worker[i];
-        n += w->start && (w->produces || w->rank == 0) && clock_ms() - w->heard_ms < HEARD_MS;
+        n += w->start && !worker_is_away(w) && (w->produces || w->rank == 0) && clock_ms() - w->heard_ms < HEARD_MS;
     }
     return n <= 1 ? 1 : 2 * n;
 }
@@ -146,9 +146,7 @@ static bool end_note(struct controller *c, struct error *err)
 void evaluated_came(struct controller *c, struct request *r, const struct msg_in *in)
 {
     struct error err;
-    if (!evals_came(&c->evals, in->root, &err)) {
-        refuse_later(c, r, &err);
-    } else if (!end_note(c, &err)) {
+    if (!evals_came(&c->evals, in->root, &err) || !end_note(c, &err)) {    // they do not come again, and it would wait for them
         run_fail(c, "cannot note an evaluation: %s", err.text);
         refuse_later(c, r, &err);
     } else {

@@ -76,7 +76,6 @@ static void request_of_node(struct gate *g, struct net_event *ev)
             request_refuse(ev->request, &err);
         break;
     case MSG_GROUP:
-    case MSG_EVALUATED:
     case MSG_PUBLISH: pass_on(g, ev, &in, g->controller, GROUP_LIMIT_MS, ""); break;
     case MSG_STATUS:
     case MSG_STEPS:
@@ -91,6 +90,7 @@ static void request_of_node(struct gate *g, struct net_event *ev)
     case MSG_REFUSED:
     case MSG_HEARTBEAT:
     case MSG_FETCH:
+    case MSG_EVALUATED:    // nodes do not evaluate
     case MSG_SCORE:
     case MSG_TURN:
     case MSG_GONE:
