@@ -59,6 +59,8 @@ static struct eval_results *results_find(struct eval_sets *s, const char *name, 
     struct eval_results *r = &s->set[i];
     if (r->known)
         return r;
+    if (!eval_tally_init(&r->tally, n, r->set.n, err))
+        return NULL;
     r->come = calloc((size_t)n + 1, sizeof *r->come);
     r->record = calloc((size_t)n + 1, sizeof *r->record);
     if (!r->come || !r->record) {
@@ -66,11 +68,10 @@ static struct eval_results *results_find(struct eval_sets *s, const char *name, 
         free(r->record);
         r->come = NULL;
         r->record = NULL;
+        eval_tally_release(&r->tally);
         error_set(err, ERR_NO_MEMORY, "no memory to evaluate %" PRId64 " prompts", n);
         return NULL;
     }
-    if (!eval_tally_init(&r->tally, n, r->set.n, err))
-        return NULL;
     r->known = true;
     return r;
 }

@@ -58,10 +58,11 @@ int64_t evals_step(const struct evals *e)
 
 bool evals_begin(struct evals *e, const struct run_config *at, int n_part, struct error *err)
 {
+    BUG_IF(n_part < 1 || n_part > EVAL_PART_MAX, "an evaluation in %d parts", n_part);
     if (!(e->sets = eval_sets_new(at, n_part, err)))
         return false;
     memset(e->part, 0, sizeof e->part);
-    e->n_part = MIN(n_part, EVAL_PART_MAX);
+    e->n_part = n_part;
     e->running = e->wanted;
     e->wanted = e->next;
     e->next = -1;
