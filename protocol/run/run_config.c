@@ -310,8 +310,8 @@ static bool name_check(const char *name, struct error *err)
     return plain;
 }
 
-/* Free-running samples are of several weights at once, and an external engine's log-probs are those of other kernels, so their correction is on unless somebody has said otherwise. Only when a run
- * starts: what follows from it is fixed then. */
+/* Free-running samples are of several weights at once, and an external engine's log-probs are those of other kernels, so their correction
+ * is on unless somebody has said otherwise. Only when a run starts: what follows from it is fixed then. */
 static bool rho_default(struct run_config *c, struct buf *notes, struct error *err)
 {
     if (!notes)
