@@ -110,9 +110,14 @@ class Evaluations(RunCase):
         runs = []
         for disturb in (None, kill("worker cpu:1", "controller"), kill("worker cpu:0", "scorer")):
             runs.append(self.run_one(disturb, env=dict(RC_TEST_HOLD=holds.dir), **dict(APART, n_behind=1)))
-            self.check(runs[-1])
             runs[-1].kill()
-        self.assertEqual({run.weights(STEPS) for run in runs}, {runs[0].weights(STEPS)})
+        self.check(runs[0])
+        for run in runs:
+            self.assertEqual(run.weights(STEPS), runs[0].weights(STEPS))
+            for name in ("greedy", "drawn"):
+                for step in range(0, STEPS + 1, 2):
+                    file = f"eval/{name}_training_step_{step}.jsonl"
+                    self.assertEqual(*(self.records(os.path.join(r.dir, file)) for r in (run, runs[0])), file)
 
     def test_training_goes_on_while_producers_evaluate(self):
         holds = Holds(self.task.path("holds-2"))
