@@ -83,6 +83,13 @@ static void knobs_read(struct model *m, const struct mval *map, int64_t now_ns)
     }
 }
 
+/* Seconds since 1970 of a row; what no calendar has is 0. */
+static double time_read(const struct mval *row)
+{
+    double t = mval_f64(mval_get(row, "time"), 0);
+    return t >= 0 && t < 1e11 ? t : 0;
+}
+
 static void evals_read(struct model *m, const struct mval *map)
 {
     for (int64_t i = 0; i < mval_n(map); i++) {
@@ -339,7 +346,7 @@ void news_events(struct model *m, const struct mval *v)
     for (int64_t i = 0; i < mval_n(list); i++) {
         const struct mval *row = mval_at(list, i);
         struct event_view e = { .id = mval_i64(mval_get(row, "id"), 0),
-                                .time_s = mval_f64(mval_get(row, "time"), 0),
+                                .time_s = time_read(row),
                                 .step = mval_i64(mval_get(row, "step"), -1) };
         mval_text(row, "kind", e.kind, sizeof(e.kind));
         mval_text(row, "who", e.who, sizeof(e.who));
@@ -368,7 +375,7 @@ void news_checkpoints(struct model *m, const struct mval *v)
         *s = (struct saved_view){ .step = mval_i64(mval_get(row, "step"), 0),
                                   .size_bytes = mval_i64(mval_get(row, "size_bytes"), -1),
                                   .pinned = mval_bool(mval_get(row, "pinned"), false),
-                                  .time_s = mval_f64(mval_get(row, "time"), 0) };
+                                  .time_s = time_read(row) };
         mval_text(row, "state", s->state, sizeof(s->state));
         mval_text(row, "why", s->why, sizeof(s->why));
         mval_text(row, "path", s->path, sizeof(s->path));
