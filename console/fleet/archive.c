@@ -133,7 +133,7 @@ static bool item_take(void *arg, const struct journal_item *i)
     if (s->n++ == ITEMS_AT_ONCE)
         return false;
     a->next = i->item + 1;
-    if (a->unsettled < 0 && i->fate != ITEM_TRAINED && i->fate != ITEM_FILTERED && i->fate != ITEM_STALE)
+    if (a->unsettled < 0 && i->fate != ITEM_TRAINED && i->fate != ITEM_FILTERED && i->fate != ITEM_STALE && i->fate != ITEM_STOPPED)
         a->unsettled = i->item;
     if (at == a->n || a->group[at].item != i->item) {
         if (at < a->n || !group_room(a))    // the journal has items in order; older ones do not come later

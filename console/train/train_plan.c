@@ -151,6 +151,9 @@ bool train_plan_print(const struct train *t, struct error *err)
                t->config.max_prompt_tokens + t->config.max_new_tokens);
     else
         printf("rollout step:   %" PRId64 " prompts x %" PRId64 " completions\n", p->prompts_per_rollout_step, t->config.num_generations);
+    if (p->prompts_opened > p->prompts_per_rollout_step)
+        printf("over-sampling:  %" PRId64 " prompts are sampled, and the %" PRId64 " with the shortest answers count\n", p->prompts_opened,
+               p->prompts_per_rollout_step);
     if (t->config.serve[0])
         printf("served:         at %s, %" PRId64 " samples of requests at once\n", t->config.serve, run_config_serve_samples(&t->config));
     printf("optimizer step: %" PRId64 " prompts (train_batch_size %" PRId64 " x %" PRId64 " trainers), %" PRId64

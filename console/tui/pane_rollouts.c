@@ -129,7 +129,9 @@ static void signs_draw(const struct app *a, struct cells *c, struct rect r, cons
 
 static const char *fate_word(const struct archive_group *g)
 {
-    static const char *const words[] = { [ITEM_FILTERED] = "filtered", [ITEM_STALE] = "too old", [ITEM_RETURNED] = "waits" };
+    static const char *const words[] = {
+        [ITEM_FILTERED] = "filtered", [ITEM_STALE] = "too old", [ITEM_STOPPED] = "too late", [ITEM_RETURNED] = "waits"
+    };
     return g->fate < ARRAY_SIZE(words) && words[g->fate] ? words[g->fate] : "";
 }
 

@@ -85,6 +85,7 @@ enum item_fate {
     ITEM_FILTERED,
     ITEM_STALE,
     ITEM_TRAINED,
+    ITEM_STOPPED,    // its rollout step had enough shorter groups (over_sample_rate)
 };
 struct journal_item {
     int64_t item, prompt_row, rollout_step, weight_version;

@@ -74,6 +74,7 @@ const struct knob knobs[] = {
     { "max_new_tokens", NULL, "mnt", "sampling", KNOB_I64, "tok", 1, 1 << 20, AT(max_new_tokens), .def = "3584", .applies = APPLY_NEXT_ROLLOUT, .help = "longest completion; cannot be raised above its initial value during the run" },
     { "max_new_tokens_start", NULL, NULL, "sampling", KNOB_I64, "tok", 0, 1 << 20, AT(max_new_tokens_start), .def = "0", .help = "begin with completions of at most this many tokens, and let them grow to max_new_tokens over max_new_tokens_steps (a curriculum of lengths). 0: max_new_tokens from the start" },
     { "max_new_tokens_steps", NULL, NULL, "sampling", KNOB_I64, "rollout step", 1, BIG, AT(max_new_tokens_steps), .def = "100", .help = "rollout steps until max_new_tokens is reached" },
+    { "over_sample_rate", NULL, NULL, "sampling", KNOB_F64, "", 0, 8, AT(over_sample_rate), .def = "0", .help = "sample this share of prompts more than a rollout step needs, take the groups whose longest sample is shortest, and stop the others as soon as they are longer. It favours short answers; the stopped prompts come again in the next episode. 0: none" },
     { "system_prompt", NULL, "s", "sampling", KNOB_TEXT, "", AT(system_prompt), .def = "", .help = "system prompt; unset: the reward type's own; 'none': no system prompt" },
     { "ignore_eos", NULL, NULL, "sampling", KNOB_BOOL, "", AT(ignore_eos), .def = "false", .help = "never stop before max_new_tokens, and do not count that as cut (for profiling)" },
 

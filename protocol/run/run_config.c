@@ -552,6 +552,10 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
         return false;
     if (c->free_running && strcmp(c->placement, "apart") != 0)
         return error_set(err, ERR_USAGE, "'free_running' needs 'placement' apart: producers that never wait need their own devices");
+    if (c->free_running && c->over_sample_rate > 0)
+        return error_set(err, ERR_USAGE,
+                         "'over_sample_rate' and 'free_running' do not go together: free-running takes the groups that are complete first "
+                         "anyway, and trains on the others later");
     if (c->free_running && c->no_resampling_pass_rate > 0)
         return error_set(
             err, ERR_USAGE,
@@ -592,16 +596,17 @@ bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row
 {
     *p = (struct run_plan){ .producers = c->num_inferencer, .dp = c->num_trainers };
     p->prompts_per_rollout_step = c->inference_batch_size * p->producers;
+    p->prompts_opened = run_config_opened(c);
     p->prompts_per_train_batch = c->train_batch_size * p->dp;
     p->k = p->prompts_per_rollout_step / p->prompts_per_train_batch;
     if (n_row < 1)
         return error_set(err, ERR_DATA, "'%s' holds no usable line", c->dataset);
-    if (n_row < p->prompts_per_rollout_step && c->max_steps == 0)
+    if (n_row < p->prompts_opened && c->max_steps == 0)
         return error_set(err, ERR_USAGE,
                          "'%s' has %" PRId64 " usable lines, fewer than the %" PRId64 " prompts of a rollout step; lower "
                          "'inference_batch_size' or set 'max_steps'",
-                         c->dataset, n_row, p->prompts_per_rollout_step);
-    p->rollout_steps_per_episode = MAX((int64_t)1, n_row / p->prompts_per_rollout_step);
+                         c->dataset, n_row, p->prompts_opened);
+    p->rollout_steps_per_episode = MAX((int64_t)1, n_row / p->prompts_opened);
     /* not computed from k, which is 0 while old and new sizes are briefly in force together */
     p->total_steps = c->max_steps
                          ? c->max_steps
@@ -614,7 +619,13 @@ bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row
 int64_t run_plan_item_after(const struct run_plan *p, int64_t step)
 {
     int64_t n = step * p->prompts_per_train_batch, whole = p->prompts_per_rollout_step;
-    return (n + whole - 1) / whole * whole;
+    return (n + whole - 1) / whole * p->prompts_opened;
+}
+
+int64_t run_config_opened(const struct run_config *c)
+{
+    int64_t n = c->inference_batch_size * c->num_inferencer;
+    return n + (int64_t)ceil((double)n * c->over_sample_rate - 1e-9);    // a tenth of 10 is 1, though 0.1 is a little more
 }
 
 int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SET_MAX], struct error *err)

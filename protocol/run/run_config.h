@@ -95,6 +95,7 @@ struct run_config {
     double filter_range[2];    // NAN: no filter
     bool filter_no_spread;
     double no_resampling_pass_rate;    // 0: off
+    double over_sample_rate;           // 0: off
     bool dynamic_batching;
     bool filter_truncated_response;
     bool soft_over_length_punishment;
@@ -217,6 +218,7 @@ MUST_USE bool run_config_print(const struct run_config *c, struct buf *out, stru
 struct run_plan {
     int64_t producers, dp;
     int64_t prompts_per_rollout_step;     // inference_batch_size x producers
+    int64_t prompts_opened;               // that it samples: more, with over_sample_rate
     int64_t prompts_per_train_batch;      // train_batch_size x dp
     int64_t k;                            // optimizer steps of a rollout step, without filtering
     int64_t rollout_steps_per_episode;    // whole rollout steps in the dataset (at least 1)
@@ -230,6 +232,9 @@ MUST_USE bool run_plan_make(struct run_plan *p, const struct run_config *c, int6
 /* The first item that no batch up to optimizer step `step` has taken, if the sizes of p were in force from the beginning and no
  * group was filtered out; rounded up to whole rollout steps. With filtering, more items than that had been taken. */
 int64_t run_plan_item_after(const struct run_plan *p, int64_t step);
+
+/* Prompts that a rollout step samples: inference_batch_size x producers, and over_sample_rate of that more. */
+int64_t run_config_opened(const struct run_config *c);
 
 /* What each device of the run does, by its position in the list of devices: the first num_trainers train. With placement shared the
  * first num_inferencer sample; with apart, those after the trainers. These have a worker each. After them come, producer by producer, the

@@ -33,6 +33,7 @@ enum msg_type {
     /* worker to controller */
     MSG_WORK,
     MSG_GROUP,
+    MSG_STOPPED,
     MSG_FETCH,
     MSG_EVALUATED,
     MSG_DONE,

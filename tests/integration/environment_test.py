@@ -106,7 +106,7 @@ class Environments(RunCase):
         self.assertEqual({s["metrics"]["train/sampler_trainer_diff"] for s in steps}, {0})
 
     def test_any_process_may_be_killed(self):
-        for settings in (dict(), dict(n_behind=1)):
+        for settings in (dict(), dict(n_behind=1), dict(over_sample_rate=0.5, inference_microbatch_size=4)):
             _, want = self.whole(**settings)
 
             def kill(run):

@@ -139,6 +139,35 @@ class Rollouts(unittest.TestCase):
         self.assertEqual(len(solved), counts[-1])
         self.assertGreater(max(len(n) for (_, right), n in often.items() if not right), 2)    # the others fill their places
 
+    def test_of_more_prompts_than_needed_the_shortest_count_whoever_samples_and_whoever_dies(self):
+        base = dict(over_sample_rate=0.5, max_new_tokens=200, num_generations=2, save_interval=4, n_behind=1)
+        alone = dict(inference_microbatch_size=4)
+        two = dict(num_inferencer=2, placement="apart", inference_batch_size=4, inference_microbatch_size=4)
+        ends, stopped = [], 0
+        for name, settings in (("one", alone), ("killed", alone), ("two", two)):
+            run = Run(self.task, "over-" + name, self.task.run_file(**(base | settings)), ["--max-steps", "8"])
+            self.addCleanup(run.kill)
+            if name == "killed":
+                run.wait_step(5)
+                run.kill()
+                run = Run(self.task, "over-killed", resume=True)
+                self.addCleanup(run.kill)
+            code, last = run.wait()
+            self.assertEqual((code, last.get("event")), (0, "finished"), run.logs())
+            steps = [r["metrics"] for r in self.tool("export", "jsonl", run.dir)]
+            ends.append((run.weights(8), run.ledger(), [(m["metrics/reward"], m["metrics/response_length"]) for m in steps]))
+            stopped += run.journal_number("select count(*) from item where fate = 5 and file_offset < 0")
+            lengths = {}
+            for r in self.tool("rollouts", run.dir, "--ids"):
+                lengths[r["item"]] = max(lengths.get(r["item"], 0), len(r["ids"]))
+            trained = {item for item, *_ in run.ledger()}
+            for first in range(0, 8 * 12, 12):    # of 12 prompts a step 8 count
+                back = sorted((n, item) for item, n in lengths.items() if first <= item < first + 12)
+                self.assertEqual({item for _, item in back[:8]}, trained & set(range(first, first + 12)))
+        self.assertEqual(ends[0], ends[1])
+        self.assertEqual(ends[0], ends[2])
+        self.assertGreater(stopped, 0)    # in the middle of their samples
+
     def test_a_missing_or_foreign_file_is_one_sentence(self):
         self.assertIn("none", self.tool("rollouts", self.task.path("none"), want=1))
         self.assertIn("run.yaml", self.tool("rollouts", os.path.join(self.run_.dir, "run.yaml"), want=1))

@@ -632,6 +632,98 @@ static void what_gave_nothing_is_let_go_and_the_run_can_still_return(UNUSED void
     ledger_free(l);
 }
 
+/* Of 8 items 5 count: those with the shortest of these lengths, and of the three with 7 tokens the first two. */
+static const int64_t lengths[8] = { 9, 3, 1, 7, 7, 2, 8, 7 };
+static const int64_t shortest[5] = { 1, 2, 3, 4, 5 };
+
+static struct group_summary summary_with(int64_t item, int64_t n_tok)
+{
+    struct group_summary s = summary_of(item);
+    s.n_tok_max = n_tok;
+    s.file_offset = item;
+    s.file_bytes = 1;
+    return s;
+}
+
+/* Let the items of the second rollout step come in an order drawn from noise; one that is certain not to count may be stopped instead.
+ * Now and then the controller dies, and at the end an operator goes back to before the cut. Returns how many were stopped while they
+ * were out. */
+static int64_t tail_play(unsigned noise)
+{
+    struct log *log = calloc(1, sizeof *log);
+    struct ledger *l = ledger_make(1);
+    struct ledger_cut cut = { .batch_size = 5, .n_need = 5, .filter = { NAN, NAN, false } };
+    const struct ledger_item *in[8];
+    struct ledger_counts n;
+    int64_t first, n_stopped = 0, order[8];
+    srand(noise);
+    for (int64_t k = 0; k < 2; k++) {
+        assert_true(ledger_open(l, 8, &first));
+        opened(log, l, first, 8);
+    }
+    for (int64_t k = 0; k < 16; k++) {
+        struct group_summary s = summary_with(k, 1);
+        assert_non_null(ledger_lease(l, 0, 1));
+        if (k < 8) {
+            assert_int_equal(ledger_return(l, k, 0, &s), LEDGER_NEW);
+            changed(log, ledger_find(l, k));
+            continue;
+        }
+        int64_t at = rand() % (k - 7);
+        order[k - 8] = order[at];
+        order[at] = k;
+    }
+    assert_int_equal(ledger_cut(l, &cut, changed, log), 1);
+    for (int64_t k = 0; k < 8; k++) {
+        int64_t item = order[k], tail = ledger_tail(l, 1, 5);
+        struct group_summary s = summary_with(item, lengths[item - 8]);
+        assert_false(ledger_can_cut(l));
+        assert_int_equal(tail >= 0, k - n_stopped >= 5);
+        if (tail >= 0 && s.n_tok_max > tail && rand() % 2) {
+            ledger_stop(l, item);
+            n_stopped++;
+            assert_int_equal(ledger_return(l, item, 0, &s), LEDGER_KNOWN);    // another worker had it as well
+        } else {
+            assert_int_equal(ledger_return(l, item, 0, &s), LEDGER_NEW);
+        }
+        changed(log, ledger_find(l, item));
+    }
+    if (rand() % 2) {
+        struct ledger_state state;
+        struct error err = { 0 };
+        ledger_state(l, &state);
+        ledger_free(l);
+        l = ledger_make(1);
+        for (int64_t k = 0; k < log->n; k++)
+            assert_true(ledger_restore_item(l, &log->item[k], &err));
+        ledger_restore_state(l, &state);
+    }
+    for (int round = 0; round < 2; round++) {    // the second after the rollback
+        assert_true(ledger_can_cut(l));
+        assert_int_equal(ledger_cut(l, &cut, changed, log), 1);
+        assert_int_equal(ledger_batch(l, 1, in, 8), 5);
+        for (int64_t k = 0; k < 5; k++)
+            assert_int_equal(in[k]->item, 8 + shortest[k]);
+        assert_int_equal(ledger_batch_seen(l, 1, in, 8), 5);    // metrics do not depend on what came too late
+        ledger_counts(l, 8, &n);
+        assert_int_equal(n.stopped, 6);
+        while (ledger_open(l, 8, &first))
+            ;
+        ledger_rewind(l, 1, changed, log);
+    }
+    ledger_free(l);
+    free(log);
+    return n_stopped;
+}
+
+static void of_more_items_than_needed_the_shortest_count_whatever_comes_first(UNUSED void **state)
+{
+    int64_t n_stopped = 0;
+    for (unsigned noise = 0; noise < 200; noise++)
+        n_stopped += tail_play(noise);
+    assert_true(n_stopped > 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -649,6 +741,7 @@ int main(void)
         cmocka_unit_test(a_lost_group_is_sampled_again_for_its_batch_and_only_if_it_is_still_needed),
         cmocka_unit_test(the_work_of_a_step_does_not_grow_with_the_groups_that_were_filtered),
         cmocka_unit_test(the_work_of_a_step_does_not_grow_with_the_steps_that_were_trained),
+        cmocka_unit_test(of_more_items_than_needed_the_shortest_count_whatever_comes_first),
         cmocka_unit_test(what_gave_nothing_is_let_go_and_the_run_can_still_return),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -415,7 +415,7 @@ static void a_plan_counts_steps_and_ages_as_documented(UNUSED void **state)
     c.inference_batch_size = 64, c.train_batch_size = 32, c.n_behind = 1, c.num_episodes = 3;
     assert_true(run_plan_make(&p, &c, 200, &err));
     assert_true(p.k == 2 && p.rollout_steps_per_episode == 3 && p.total_steps == 18 && p.max_age_steps == 3 && !p.on_policy);
-    p.prompts_per_rollout_step = 12;
+    p.prompts_per_rollout_step = p.prompts_opened = 12;
     p.prompts_per_train_batch = 8;
     assert_int_equal(run_plan_item_after(&p, 3), 24);
     assert_int_equal(run_plan_item_after(&p, 4), 36);    // the rest of a rollout step is not continued

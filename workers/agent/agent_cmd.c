@@ -120,6 +120,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
         break;
     case MSG_WORK:
     case MSG_GROUP:
+    case MSG_STOPPED:
     case MSG_FETCH:
     case MSG_EVALUATED:
     case MSG_DONE:

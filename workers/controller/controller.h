@@ -67,6 +67,7 @@
 #include "workers/controller/solved.h"
 #include "workers/controller/step_metrics.h"
 #include "workers/controller/storage.h"
+#include "workers/controller/tails.h"
 #include "workers/controller/workers.h"
 #include "workers/process/process.h"
 

@@ -29,6 +29,7 @@ static void request_dispatch(struct controller *c, struct net_event *ev)
     switch (in.type) {
     case MSG_WORK: work_asked(c, ev->request, &in); break;
     case MSG_GROUP: group_came(c, ev->request, &in, ev->data, ev->len); break;
+    case MSG_STOPPED: tails_stopped(c, ev->request, &in); break;
     case MSG_FETCH: fetch_asked(c, ev->request, &in); break;
     case MSG_EVALUATED: evaluated_came(c, ev->request, &in); break;
     case MSG_DONE: done_came(c, ev->request, &in); break;

@@ -30,8 +30,7 @@ static void waste_look(struct controller *c, const struct group_summary *group, 
     }
 }
 
-/* Is this group known, or wanted? False: neither, and r is refused. */
-static bool group_is_ours(struct controller *c, struct request *r, const struct msg_in *in, bool *known)
+bool group_is_ours(struct controller *c, struct request *r, const struct msg_in *in, bool *known)
 {
     struct error err;
     int64_t item = mval_i64(mval_get(in->root, "item"), -1), version = mval_i64(mval_get(in->root, "version"), -1);
@@ -58,6 +57,13 @@ void group_came(struct controller *c, struct request *r, const struct msg_in *in
     }
     if (!group_summary_read(in->root, &sum, &err)) {
         refuse_later(c, r, &err);
+        return;
+    }
+    const struct ledger_item *i = ledger_find(c->ledger, mval_i64(mval_get(in->root, "item"), -1));
+    if (!run_is_over(c) && tails_passed(c, i, sum.n_tok_max)) {    // it has come too late
+        if (!tails_stop(c, i, sum.n_tok, &err))
+            run_fail(c, "cannot note that item %" PRId64 " was stopped: %s", i->item, err.text);
+        ok_later(c, r);
         return;
     }
     if (run_is_over(c) || !storage_put(c, r, mval_i64(mval_get(in->root, "item"), -1), &sum, data, len, &err)) {

@@ -20,6 +20,7 @@ struct ledger {
     int64_t first, n, cap;
     int64_t *live;    // (n_live) numbers of the items whose fate is at most LEDGER_RETURNED, ascending
     int64_t n_live;
+    struct ledger_item **back;         // (cap) scratch of backs_sort
     int64_t n_ended[LEDGER_FATE_N];    // held items that are not live, by fate
     int64_t passed, passed_n;          // ledger_batch_seen of batch passed_n and later ones needs no item before passed
     int64_t lead;                      // items before it gave nothing
@@ -52,6 +53,7 @@ void ledger_free(struct ledger *l)
         return;
     free(l->item);
     free(l->live);
+    free(l->back);
     prompt_order_free(l->order);
     free(l);
 }
@@ -112,7 +114,7 @@ static bool is_out(const struct ledger_item *i)
 /* Did it come to nothing? */
 static bool is_gone(const struct ledger_item *i)
 {
-    return i->fate == LEDGER_FILTERED || i->fate == LEDGER_STALE;
+    return i->fate == LEDGER_FILTERED || i->fate == LEDGER_STALE || i->fate == LEDGER_STOPPED;
 }
 
 /* Room for one more item, at the end; it is not live yet. */
@@ -124,7 +126,9 @@ static struct ledger_item *item_add(struct ledger *l)
         l->item = p ? p : l->item;
         int64_t *q = p ? realloc(l->live, (size_t)cap * sizeof *q) : NULL;
         l->live = q ? q : l->live;
-        if (!p || !q)
+        struct ledger_item **back = q ? realloc(l->back, (size_t)cap * sizeof *back) : NULL;
+        l->back = back ? back : l->back;
+        if (!p || !q || !back)
             return NULL;
         l->cap = cap;
     }
@@ -323,6 +327,55 @@ enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version
     return LEDGER_NEW;
 }
 
+/* Would group a have been complete after b? */
+static bool is_later(const struct ledger_item *a, const struct ledger_item *b)
+{
+    if (a->summary.n_tok_max != b->summary.n_tok_max)
+        return a->summary.n_tok_max > b->summary.n_tok_max;
+    return a->item > b->item;
+}
+
+static int by_completion(const void *a, const void *b)
+{
+    return is_later(*(struct ledger_item *const *)a, *(struct ledger_item *const *)b) ? 1 : -1;
+}
+
+/* The groups of a rollout step that are back into l->back, in the order in which they would have been complete; how many. */
+static int64_t backs_sort(const struct ledger *l, int64_t rollout_step)
+{
+    int64_t n = 0;
+    for (int64_t k = 0; k < l->n_live; k++) {
+        struct ledger_item *i = live(l, k);
+        if (i->rollout_step == rollout_step && i->fate == LEDGER_RETURNED)
+            l->back[n++] = i;
+    }
+    if (n > 0)
+        qsort(l->back, (size_t)n, sizeof *l->back, by_completion);
+    return n;
+}
+
+int64_t ledger_tail(const struct ledger *l, int64_t rollout_step, int64_t n_need)
+{
+    return backs_sort(l, rollout_step) >= n_need ? l->back[n_need - 1]->summary.n_tok_max : -1;
+}
+
+void ledger_stop(struct ledger *l, int64_t item)
+{
+    struct ledger_item *i = at(l, item);
+    if (!i || !is_out(i))
+        return;
+    i->summary = (struct group_summary){ 0 };
+    item_end(l, i, LEDGER_STOPPED);
+    live_drop(l);
+}
+
+void ledger_again(struct ledger *l, int64_t item)
+{
+    struct ledger_item *i = at(l, item);
+    if (i && i->fate == LEDGER_LEASED)
+        i->fate = LEDGER_ISSUED;
+}
+
 void ledger_amend(struct ledger *l, int64_t item, const struct group_summary *summary)
 {
     struct ledger_item *i = at(l, item);
@@ -387,9 +440,22 @@ static bool group_solves(const struct ledger_cut *cut, const struct group_summar
     return cut->pass_rate > 0 && s->n_scored > 0 && s->ans_sum >= cut->pass_rate * (double)s->n_scored;
 }
 
+/* Groups of rollout step s beyond its n_need first do not count. */
+static void tail_end(struct ledger *l, int64_t s, int64_t n_need, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
+{
+    int64_t n = backs_sort(l, s);
+    for (int64_t k = n_need; k < n; k++) {
+        item_end(l, l->back[k], LEDGER_STOPPED);
+        changed(ctx, l->back[k]);
+    }
+    live_drop(l);
+}
+
 int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx)
 {
     int64_t s = l->state.n_cut, in_pool = 0, made = 0;
+    if (cut->n_need > 0)
+        tail_end(l, s, cut->n_need, changed, ctx);
     for (int64_t k = 0; k < l->n_live; k++) {
         struct ledger_item *i = live(l, k);
         if (i->rollout_step == s && i->fate == LEDGER_RETURNED && group_solves(cut, &i->summary) && ledger_forbid(l, i->row))
@@ -613,7 +679,8 @@ static bool item_rewind(struct ledger *l, struct ledger_item *i, int64_t step)
     if (i->fate == LEDGER_LEASED)
         i->fate = LEDGER_ISSUED;
     bool uncut = i->rollout_step >= l->state.n_cut && !l->rules.free;
-    if ((i->fate == LEDGER_TRAINED && i->batch >= step) || (i->fate == LEDGER_FILTERED && uncut && !i->lost))
+    if ((i->fate == LEDGER_TRAINED && i->batch >= step) || (i->fate == LEDGER_FILTERED && uncut && !i->lost)
+        || (i->fate == LEDGER_STOPPED && uncut && !i->lost && i->summary.file_bytes > 0))
         i->fate = LEDGER_RETURNED;
     if (i->fate == LEDGER_RETURNED && i->batch >= l->state.n_batch)
         i->batch = -1;
@@ -672,6 +739,7 @@ void ledger_counts(const struct ledger *l, int64_t n_per_step, struct ledger_cou
                                    .n_item = l->state.n_item,
                                    .filtered = l->n_ended[LEDGER_FILTERED],
                                    .stale = l->n_ended[LEDGER_STALE],
+                                   .stopped = l->n_ended[LEDGER_STOPPED],
                                    .trained = l->n_ended[LEDGER_TRAINED],
                                    .exhausted = n_per_step > l->rules.n_item_max - l->state.n_item };
     for (int64_t k = 0; k < l->n_live; k++) {

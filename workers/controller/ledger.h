@@ -14,6 +14,11 @@
  *    knobs changed meanwhile: they are off-policy, with the log-probs they were drawn with). An operator's rollback also takes back
  *    what came of later weights (ledger_rewind).
  *
+ * With over_sample_rate a rollout step has more items than it needs. Those that count are the groups whose longest sample is shortest
+ * (of equal ones the first item): the first n to be complete if all samples of the step were drawn at once, a token per tick. So the
+ * choice follows from the groups' contents too. It also says early what cannot count: once n groups are back, the n-th shortest of them
+ * is the tail (ledger_tail), and an item with a longer sample is stopped. The rollout step is cut when every item is back or stopped.
+ *
  * Free-running is another schedule for the same items, which gives up that order. n items at a time are opened, as long as no more than
  * max_age n (at least 2 n) are on their way, wait or are being trained on. An item is sampled with whatever weights the worker has; its
  * group says which. The next batch is formed when the trainer is free, from the groups in the order in which they arrived. A group
@@ -43,6 +48,7 @@ enum ledger_fate {
     LEDGER_RETURNED,
     LEDGER_FILTERED,
     LEDGER_STALE,
+    LEDGER_STOPPED,    // its rollout step had enough shorter groups; without file_bytes it was never whole
     LEDGER_TRAINED,
     LEDGER_FATE_N,
 };
@@ -111,6 +117,13 @@ enum ledger_return {
 };
 enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version, const struct group_summary *summary);
 
+/* The longest sample of the group that is n_need-th to be complete in this rollout step (above), tokens; -1: fewer are back. */
+int64_t ledger_tail(const struct ledger *l, int64_t rollout_step, int64_t n_need);
+/* An item that is out has a sample of more tokens than ledger_tail: it is stopped. */
+void ledger_stop(struct ledger *l, int64_t item);
+/* An item that is out is issued again. */
+void ledger_again(struct ledger *l, int64_t item);
+
 /* The group of a returned item has been changed by an operator. */
 void ledger_amend(struct ledger *l, int64_t item, const struct group_summary *summary);
 
@@ -118,6 +131,7 @@ void ledger_amend(struct ledger *l, int64_t item, const struct group_summary *su
 bool ledger_can_cut(const struct ledger *l);
 struct ledger_cut {
     int64_t batch_size;    // groups of a train batch
+    int64_t n_need;        // groups of a rollout step that can count; 0: all
     bool dynamic;          // only groups that pass the filter count; else all do
     struct batch_filter filter;
     double pass_rate;    // a prompt that a group of the step has solved at least so often is forbidden from now on; 0: none is
@@ -156,13 +170,13 @@ int64_t ledger_version_wanted(const struct ledger *l);
 const struct ledger_item *ledger_find(const struct ledger *l, int64_t item);    // NULL: forgotten or not opened
 
 struct ledger_counts {
-    int64_t issued, leased, returned, filtered, stale, trained;    // items still held, by fate
-    int64_t pool;                                                  // returned, cut, and in no batch yet
-    int64_t unbatched;                                             // issued, leased or returned, and in no batch yet
-    int64_t n_batch;                                               // batches cut
-    int64_t n_cut, n_open;                                         // rollout steps
-    int64_t n_item;                                                // items opened in the whole run
-    bool exhausted;                                                // no further rollout step can be opened, ever
+    int64_t issued, leased, returned, filtered, stale, stopped, trained;    // items still held, by fate
+    int64_t pool;                                                           // returned, cut, and in no batch yet
+    int64_t unbatched;                                                      // issued, leased or returned, and in no batch yet
+    int64_t n_batch;                                                        // batches cut
+    int64_t n_cut, n_open;                                                  // rollout steps
+    int64_t n_item;                                                         // items opened in the whole run
+    bool exhausted;                                                         // no further rollout step can be opened, ever
 };
 void ledger_counts(const struct ledger *l, int64_t n_per_step, struct ledger_counts *out);
 /* How many items all calls so far have looked at, which is what their time goes into: for tests of that. */

@@ -195,8 +195,14 @@ bool rollout_log_turn(struct rollout_log *l, const struct ledger *ledger, const 
         l->item++;
         return true;
     }
-    if (i->fate == LEDGER_ISSUED || i->fate == LEDGER_LEASED)
+    struct ledger_state state;
+    ledger_state(ledger, &state);
+    if (i->fate == LEDGER_ISSUED || i->fate == LEDGER_LEASED || i->rollout_step >= state.n_cut)    // only the cut says which count
         return false;
+    if (i->fate == LEDGER_STOPPED) {
+        l->item++;
+        return true;
+    }
     l->rollout_step = i->rollout_step;
     l->version = i->version;
     if (!text_add(l, i, groups_path, &err)) {

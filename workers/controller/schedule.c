@@ -54,11 +54,10 @@ static bool item_restore(void *arg, const struct journal_item *row)
     struct restore *r = arg;
     if (row->item >= r->n_item)    // opened before a rollback, and not again yet
         return true;
-    static const enum ledger_fate fates[] = { [ITEM_ISSUED] = LEDGER_ISSUED,
-                                              [ITEM_RETURNED] = LEDGER_RETURNED,
-                                              [ITEM_FILTERED] = LEDGER_FILTERED,
-                                              [ITEM_STALE] = LEDGER_STALE,
-                                              [ITEM_TRAINED] = LEDGER_TRAINED };
+    static const enum ledger_fate fates[] = {
+        [ITEM_ISSUED] = LEDGER_ISSUED, [ITEM_RETURNED] = LEDGER_RETURNED, [ITEM_FILTERED] = LEDGER_FILTERED,
+        [ITEM_STALE] = LEDGER_STALE,   [ITEM_STOPPED] = LEDGER_STOPPED,   [ITEM_TRAINED] = LEDGER_TRAINED
+    };
     struct ledger_item item = { .item = row->item,
                                 .row = row->prompt_row,
                                 .rollout_step = row->rollout_step,
@@ -69,7 +68,8 @@ static bool item_restore(void *arg, const struct journal_item *row)
         return false;
     }
     item.fate = fates[row->fate];
-    r->ok = (item.fate == LEDGER_ISSUED || summary_restore(r, row, &item)) && ledger_restore_item(r->ledger, &item, r->err);
+    bool no_group = item.fate == LEDGER_ISSUED || (item.fate == LEDGER_STOPPED && row->file_offset < 0);
+    r->ok = (no_group || summary_restore(r, row, &item)) && ledger_restore_item(r->ledger, &item, r->err);
     return r->ok;
 }
 
@@ -169,7 +169,7 @@ bool ledger_reload(struct controller *c, struct error *err)
 
 int64_t open_n(const struct controller *c, const struct run_config *at)
 {
-    return c->config.free_running ? at->train_batch_size * c->config.num_trainers : at->inference_batch_size * c->config.num_inferencer;
+    return c->config.free_running ? at->train_batch_size * c->config.num_trainers : run_config_opened(at);
 }
 
 bool length_set(struct controller *c, struct error *err)
@@ -185,11 +185,14 @@ bool length_set(struct controller *c, struct error *err)
     }
     if (!run_plan_make(&plan, &c->config, c->n_row, err))
         return false;
-    int64_t n_item = c->config.num_episodes * plan.rollout_steps_per_episode * plan.prompts_per_rollout_step;
+    int64_t n_item = c->config.num_episodes * plan.rollout_steps_per_episode * plan.prompts_opened;
     ledger_item_max_set(c->ledger, n_item);
     ledger_counts(c->ledger, 1, &n);
     /* as many as the data still give in batches of today's size; the data decide, filtered groups make it fewer */
-    c->max_steps = n.n_batch + (MAX(n_item - n.n_item, (int64_t)0) + n.unbatched) / (c->now.train_batch_size * c->config.num_trainers);
+    int64_t n_left = MAX(n_item - n.n_item, (int64_t)0) + n.unbatched;
+    if (tails_need(c, &c->now) > 0)    // of each rollout step that is left only a part counts
+        n_left = n_left / plan.prompts_opened * plan.prompts_per_rollout_step + n_left % plan.prompts_opened;
+    c->max_steps = n.n_batch + n_left / (c->now.train_batch_size * c->config.num_trainers);
     return true;
 }
 
@@ -225,7 +228,8 @@ static void item_put(void *ctx, const struct ledger_item *i)
     struct put *p = ctx;
     static const enum item_fate fates[] = {
         [LEDGER_ISSUED] = ITEM_ISSUED,     [LEDGER_LEASED] = ITEM_ISSUED, [LEDGER_RETURNED] = ITEM_RETURNED,
-        [LEDGER_FILTERED] = ITEM_FILTERED, [LEDGER_STALE] = ITEM_STALE,   [LEDGER_TRAINED] = ITEM_TRAINED
+        [LEDGER_FILTERED] = ITEM_FILTERED, [LEDGER_STALE] = ITEM_STALE,   [LEDGER_STOPPED] = ITEM_STOPPED,
+        [LEDGER_TRAINED] = ITEM_TRAINED
     };
     struct journal_item row = {
         .item = i->item,
@@ -238,6 +242,8 @@ static void item_put(void *ctx, const struct ledger_item *i)
         .file_offset = i->summary.file_bytes > 0 ? i->summary.file_offset : -1,
         .file_bytes = i->summary.file_bytes > 0 ? i->summary.file_bytes : -1,
     };
+    if (i->fate == LEDGER_STOPPED && i->summary.file_bytes > 0)
+        step_metrics_stopped(&p->c->metrics, i->summary.n_tok);
     p->ok = p->ok && transaction(p->c, p->err) && journal_item_put(p->c->journal, &row, p->err);
 }
 
@@ -280,6 +286,7 @@ static bool cut_next(struct controller *c, struct run_config *at, struct put *p)
     ledger_state(c->ledger, &s);
     config_at(c, s.n_batch, s.n_cut, at);
     struct ledger_cut cut = { .batch_size = at->train_batch_size * c->config.num_trainers,
+                              .n_need = tails_need(c, at),
                               .dynamic = at->dynamic_batching,
                               .filter = run_config_filter(at),
                               .pass_rate = c->config.no_resampling_pass_rate,

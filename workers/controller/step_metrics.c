@@ -161,6 +161,10 @@ void step_metrics_make(struct controller *c, int64_t batch, const struct mval *t
     metric_own(s, M_STEP_S, step_s);
     score_metrics(c, step_s);
     posted_metrics(s);
+    if (c->config.over_sample_rate > 0) {
+        metric_own(s, M_STOPPED_GROUPS, (double)s->stopped.n);
+        metric_own(s, M_STOPPED_TOKENS, (double)s->stopped.n_tok);
+    }
     /* the first trainer measured these, and reported them when the save was done */
     metric_put(s, metrics[M_CHECKPOINT_STALL_S].name, c->checkpoints.stall_s);
     metric_put(s, metrics[M_CHECKPOINT_WRITE_S].name, c->checkpoints.write_s);
@@ -176,6 +180,7 @@ void step_metrics_restart(struct step_metrics *s)
     s->paused_ms = 0;
     s->resting_ms = s->resting_ms > 0 ? s->step_ms : 0;
     memset(&s->scored, 0, sizeof s->scored);
+    memset(&s->stopped, 0, sizeof s->stopped);
 }
 
 void step_metrics_pause(struct step_metrics *s, bool paused)
@@ -192,6 +197,12 @@ void step_metrics_group(struct step_metrics *s, const struct group_summary *grou
     s->scored.response_s += group->score_s * (double)group->n_sample;
     s->scored.verify_s += group->verify_s;
     s->scored.n += group->n_sample;
+}
+
+void step_metrics_stopped(struct step_metrics *s, int64_t n_tok)
+{
+    s->stopped.n++;
+    s->stopped.n_tok += n_tok;
 }
 
 void step_metrics_host(struct step_metrics *s, double mem_bytes)

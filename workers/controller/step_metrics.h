@@ -21,6 +21,9 @@ struct step_metrics {
     double step_s_mean;       // seconds per step; 0: none yet
     double host_mem_bytes;    // of the run's processes, as last sampled; 0: not yet
     struct {
+        int64_t n, n_tok;    // groups, and tokens drawn for them
+    } stopped;               // by over_sample_rate since the last step
+    struct {
         bool known;
         double environments, per_min, waiting, age, refused, full;
     } posted;    // by environments, as last heard
@@ -36,6 +39,7 @@ void step_metrics_pause(struct step_metrics *s, bool paused);                   
 void step_metrics_group(struct step_metrics *s, const struct group_summary *group);    // a group has come
 void step_metrics_posted(struct step_metrics *s,
                          const struct mval *posted);                 // the door of environments tells (message work); NULL is fine
+void step_metrics_stopped(struct step_metrics *s, int64_t n_tok);    // a group that does not count, of which n_tok tokens were drawn
 void step_metrics_host(struct step_metrics *s, double mem_bytes);    // a sample has come
 void step_metrics_make(struct controller *c, int64_t batch, const struct mval *told);    // the step of batch is done
 bool step_metrics_ends_episode(struct controller *c, int64_t batch);                     // does batch have a last prompt of an episode?

@@ -76,6 +76,7 @@ static void request_of_node(struct gate *g, struct net_event *ev)
             request_refuse(ev->request, &err);
         break;
     case MSG_GROUP:
+    case MSG_STOPPED:
     case MSG_PUBLISH: pass_on(g, ev, &in, g->controller, GROUP_LIMIT_MS, ""); break;
     case MSG_STATUS:
     case MSG_STEPS:

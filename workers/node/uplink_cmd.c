@@ -133,7 +133,8 @@ static void request_came(struct uplink *u, struct net_event *ev)
     u->process.progress++;
     switch (in.type) {
     case MSG_WORK: work_asked(u, ev, &in); break;
-    case MSG_GROUP: pass_on(u, ev, &in, false, GROUP_LIMIT_MS); break;
+    case MSG_GROUP:
+    case MSG_STOPPED: pass_on(u, ev, &in, false, GROUP_LIMIT_MS); break;
     case MSG_DONE:
         if (mval_bool(mval_get(in.root, "ok"), false) || mval_bool(mval_get(in.root, "again"), false))
             pass_on(u, ev, &in, true, GROUP_LIMIT_MS);

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/hold.h"
@@ -83,6 +84,14 @@ void engine_answered(struct engine *e, struct report *r)
     *e->turned_last = r;
     e->turned_last = &r->next;
     pthread_cond_signal(&e->some);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void engine_tails(struct engine *e, const struct tail *tail, int n)
+{
+    pthread_mutex_lock(&e->lock);
+    e->n_tail = MIN(n, TAIL_MAX);
+    memcpy(e->tail, tail, (size_t)e->n_tail * sizeof *tail);
     pthread_mutex_unlock(&e->lock);
 }
 

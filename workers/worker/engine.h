@@ -40,6 +40,8 @@ void engine_free(struct engine *e);                          // waits for the ru
 void engine_put(struct engine *e, struct task *t);           // takes t
 struct report *engine_take(struct engine *e);                // NULL: none is waiting
 void engine_answered(struct engine *e, struct report *r);    // a turn with the environment's answer; takes r
+/* The tails of all open rollout steps are these now. */
+void engine_tails(struct engine *e, const struct tail *tail, int n);
 void engine_look(struct engine *e, struct engine_look *out);
 /* The lines of the usable prompts in the data's file, as pairs (prompt_lines.h). Returns their number, at most max; 0
  * when there are more, -1 before the first load. */

@@ -60,13 +60,15 @@ struct engine {
     struct task *quit;    // made at the start, so that ending needs no memory; in the queue once engine_free has begun
 
     /* shared with the loop */
-    pthread_mutex_t lock;    // guards: tasks, reports, turned, written, visited, look
+    pthread_mutex_t lock;    // guards: tasks, reports, turned, tail, written, visited, look
     pthread_cond_t some;     // signals a task, an answered turn, written, or visited
     struct task *task_first, **task_last;
     struct report *report_first, **report_last;
     struct report *turned_first, **turned_last;    // turns that have been answered
     bool written;                                  // the checkpoint writer has finished one; saving_look gets the result
-    bool visited;                                  // visitors.c or an external engine has something new
+    struct tail tail[TAIL_MAX];                    // (n_tail) where items are to be stopped
+    int n_tail;
+    bool visited;    // visitors.c or an external engine has something new
     struct engine_look look;
 
     /* used only by the engine's thread */

@@ -559,6 +559,42 @@ struct group *sampler_poll(struct engine *e)
     return g;
 }
 
+/* Drop an item with all its samples; answers still to come are ignored. */
+static void episode_drop(struct engine *e, struct episode_item *it)
+{
+    struct episode_item **at = &e->episodes->item;
+    while (*at != it)
+        at = &(*at)->next;
+    *at = it->next;
+    e->episodes->n_item--;
+    for (int32_t i = 0; i < it->n_sample; i++)
+        generator_drop(e->generator, it->serial << SAMPLE_BITS | i);
+    item_free(it);
+}
+
+static bool episode_stop(struct engine *e, int64_t rollout_step, int64_t n_tok, struct stopped_item *out)
+{
+    for (struct episode_item *it = e->episodes->item; it; it = it->next) {
+        *out = (struct stopped_item){ .item = it->item, .version = it->version >= 0 ? it->version : e->version };
+        for (int32_t i = 0; i < it->n_sample; i++) {
+            out->n_tok = MAX(out->n_tok, it->sample[i].n_tok);
+            out->n_drawn += it->sample[i].n_tok;
+        }
+        if (it->rollout_step == rollout_step && out->n_tok > n_tok) {
+            episode_drop(e, it);
+            return true;
+        }
+    }
+    return false;
+}
+
+bool sampler_stop(struct engine *e, int64_t rollout_step, int64_t n_tok, struct stopped_item *out)
+{
+    if (e->episodes)
+        return episode_stop(e, rollout_step, n_tok, out);
+    return e->generator && generator_stop(e->generator, rollout_step, n_tok, out);
+}
+
 bool sampler_busy(const struct engine *e)
 {
     if (e->external)

@@ -26,6 +26,8 @@ MUST_USE bool sampler_step(struct engine *e, struct error *err);
 struct group *sampler_poll(struct engine *e);    // the next finished group, for group_free; NULL: none
 bool sampler_busy(const struct engine *e);       // can the generator go on?
 bool sampler_empty(const struct engine *e);      // nothing of the run inside, nothing asked (finished groups may wait in sampler_poll)
+/* As generator_stop, of what samples for the run; an external engine's requests are not stopped. */
+bool sampler_stop(struct engine *e, int64_t rollout_step, int64_t n_tok, struct stopped_item *out);
 /* Show for what samples outside of the generator are waited for. */
 void sampler_waits_show(struct engine *e);
 /* Wait until sampler_step has something to do, or everything has ended. ERR_TIMEOUT: the environment has said nothing for wait_ms. */

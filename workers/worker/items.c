@@ -227,6 +227,29 @@ bool items_run(struct engine *e, struct task *t, struct report *r, struct error 
     return true;
 }
 
+/* Stop items that cannot count any more. */
+static bool tails_mind(struct engine *e, struct error *err)
+{
+    struct stopped_item one;
+    struct tail tail[TAIL_MAX];
+    pthread_mutex_lock(&e->lock);
+    int n = e->n_tail;
+    memcpy(tail, e->tail, sizeof tail);
+    pthread_mutex_unlock(&e->lock);
+    for (int i = 0; i < n; i++)
+        while (sampler_stop(e, tail[i].rollout_step, tail[i].n_tok, &one)) {
+            struct report *r = calloc(1, sizeof *r);
+            if (!r)
+                return error_set(err, ERR_NO_MEMORY, "no memory for the report of item %" PRId64, one.item);
+            *r = (struct report){ .kind = REPORT_STOPPED, .made = e->made, .stopped = one };
+            engine_report(e, r);
+            pthread_mutex_lock(&e->lock);
+            e->look.n_item--;
+            pthread_mutex_unlock(&e->lock);
+        }
+    return true;
+}
+
 bool items_step(struct engine *e, struct error *err)
 {
     struct group *g;
@@ -250,7 +273,7 @@ bool items_step(struct engine *e, struct error *err)
         e->look.n_item--;
         pthread_mutex_unlock(&e->lock);
     }
-    return true;
+    return tails_mind(e, err);
 }
 
 bool cancel_run(struct engine *e, struct task *t, struct report *r, struct error *err)

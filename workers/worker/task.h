@@ -10,6 +10,7 @@
 #include "protocol/run/metrics.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_state.h"
+#include "workers/engine/sampler/generator.h"
 
 struct task_item {
     int64_t item, row;
@@ -34,9 +35,10 @@ struct task *task_new(enum task_kind kind, struct error *err);
 void task_free(struct task *t);    // with its groups; NULL is fine
 
 enum report_kind {
-    REPORT_GROUP,    // a finished group that needs scores
-    REPORT_TURN,     // a turn that the environment must answer
-    REPORT_DONE,     // a task has ended (save: its checkpoint is on disk)
+    REPORT_GROUP,      // a finished group that needs scores
+    REPORT_TURN,       // a turn that the environment must answer
+    REPORT_STOPPED,    // an item that was stopped: its rollout step has enough shorter groups
+    REPORT_DONE,       // a task has ended (save: its checkpoint is on disk)
 };
 /* Of a prompt: the evaluation set it is of. */
 struct eval_place {
@@ -49,6 +51,11 @@ struct eval_told {
     int64_t n, n_dropped;    // prompts of the set; of this part, too long to be sampled
     int64_t *dropped;        // (n_dropped) their rows; owned
 };
+/* Of a rollout step with enough groups: items with a sample of more than n_tok tokens are stopped. */
+struct tail {
+    int64_t rollout_step, n_tok;
+};
+#define TAIL_MAX 16      // rollout steps that may be open at once, at least
 struct reward_output;    // workers/engine/reward/reward.h
 struct turn_job;         // workers/engine/reward/environment_pool.h
 struct report {
@@ -65,6 +72,8 @@ struct report {
                         // that is all of it
     struct eval_place eval;
     struct reward_output *out;    // of an evaluation: (group->n_sample) the scorer's answers; owned
+    /* REPORT_STOPPED: with made and version */
+    struct stopped_item stopped;
     /* REPORT_TURN: goes back to the engine when answered (engine_answered) */
     struct turn_job *turn;    // owned
     int64_t serial;           // of the item, among the engine's own

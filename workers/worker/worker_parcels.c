@@ -89,6 +89,17 @@ static void parcel_turn_make(struct parcel *p)
     msg_end(&p->msg);
 }
 
+static void parcel_stopped_make(struct parcel *p)
+{
+    const struct report *r = p->report;
+    msg_begin(&p->msg, MSG_STOPPED);
+    msg_i64(&p->msg, "item", r->stopped.item);
+    msg_i64(&p->msg, "version", r->stopped.version);
+    msg_i64(&p->msg, "made", r->made);
+    msg_i64(&p->msg, "n_tok", r->stopped.n_tok);
+    msg_i64(&p->msg, "drawn", r->stopped.n_drawn);
+}
+
 static void parcel_group_make(struct parcel *p, int64_t incarnation)
 {
     const struct report *r = p->report;
@@ -152,6 +163,7 @@ static struct peer *parcel_way(struct worker_process *w, const struct parcel *p,
         *limit_ms = SCORE_LIMIT_MS + 2 * (int64_t)(w->config.environment_timeout_s * 1000);
         return w->scorer;
     case PARCEL_GROUP:
+    case PARCEL_STOPPED:
     case PARCEL_EVALUATED:
     case PARCEL_DONE: break;
     }
@@ -352,7 +364,9 @@ void parcel_answered(struct worker_process *w, struct net_event *ev)
         p->again_ms = clock_ms() + REPEAT_MS;
         return;
     }
-    const enum msg_type type[] = { [PARCEL_GROUP] = MSG_GROUP, [PARCEL_EVALUATED] = MSG_EVALUATED, [PARCEL_DONE] = MSG_DONE };
+    const enum msg_type type[] = {
+        [PARCEL_GROUP] = MSG_GROUP, [PARCEL_STOPPED] = MSG_STOPPED, [PARCEL_EVALUATED] = MSG_EVALUATED, [PARCEL_DONE] = MSG_DONE
+    };
     if (msg_read_answer(&in, type[p->kind], ev->data, ev->len, &err))
         msg_in_release(&in);
     else
@@ -439,6 +453,13 @@ void reports_take(struct worker_process *w)
                 log_at(r->left || r->again ? LOG_WARN : LOG_ERROR, "%s: %s", task_kind_name(r->task_kind), r->error);
             done_send(w, r);
             report_free(r);
+            continue;
+        }
+        if (r->kind == REPORT_STOPPED) {
+            struct parcel *stopped = parcel_add(w, PARCEL_STOPPED);
+            stopped->report = r;
+            parcel_stopped_make(stopped);
+            BUG_IF(!msg_finish(&stopped->msg, &err), "a report does not fit: %s", err.text);
             continue;
         }
         bool turn = r->kind == REPORT_TURN;

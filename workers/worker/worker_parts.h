@@ -13,6 +13,7 @@ enum parcel_kind {
     PARCEL_SCORE,
     PARCEL_TURN,
     PARCEL_GROUP,
+    PARCEL_STOPPED,
     PARCEL_EVALUATED,
     PARCEL_DONE,
 };

@@ -12,7 +12,7 @@
 #define WORK_LIMIT_MS 15000    // the controller holds a request for work for 2 s
 #define BUSY_ASK_MS 1000       // while it samples; also serves as a sign of life
 #define FULL_ASK_MS 10         // while it samples, and has room for a quarter more
-#define FREE_ASK_MS 50         // the same, free-running: new weights may arrive in between
+#define FREE_ASK_MS 50         // the same where news may come in between: free-running new weights, with over_sample_rate tails
 #define REST_MS 1000           // at the end of a run: a controller killed then ends the run once more, and needs the worker for that
 
 static void work_ask(struct worker_process *w, const struct engine_look *look, bool busy)
@@ -105,6 +105,16 @@ static bool task_read(struct worker_process *w, struct task *t, const struct msg
            && ((t->kind != TASK_ITEMS && t->kind != TASK_TRAIN) || task_items_read(w, t, mval_get(in->root, "items"), err));
 }
 
+static void tails_read(struct worker_process *w, const struct mval *list)
+{
+    struct tail tail[TAIL_MAX];
+    int n = (int)MIN(mval_n(list) / 2, (int64_t)TAIL_MAX);
+    for (int i = 0; i < n; i++)
+        tail[i] = (struct tail){ mval_i64(mval_at(list, 2 * i), -1), mval_i64(mval_at(list, 2 * i + 1), INT64_MAX) };
+    if (w->config.over_sample_rate > 0)
+        engine_tails(w->engine, tail, n);
+}
+
 static void work_came(struct worker_process *w, const struct msg_in *in)
 {
     struct error err;
@@ -114,6 +124,7 @@ static void work_came(struct worker_process *w, const struct msg_in *in)
         log_error("cannot do '%s': unknown kind of work", word);
         return;
     }
+    tails_read(w, mval_get(in->root, "tails"));
     if (kind == TASK_NONE)
         return;
     if (kind == TASK_STOP) {
@@ -211,7 +222,7 @@ static int64_t ask_pause_ms(const struct worker_process *w, const struct engine_
     if (look->sampling && look->n_item * 4 <= look->items_max * 3)
         return FULL_ASK_MS;
     if (look->sampling || (look->idle && w->n_score_open > 0))
-        return w->config.free_running ? FREE_ASK_MS : BUSY_ASK_MS;
+        return w->config.free_running || w->config.over_sample_rate > 0 ? FREE_ASK_MS : BUSY_ASK_MS;
     return -1;
 }
 

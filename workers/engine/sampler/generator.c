@@ -492,6 +492,36 @@ int64_t generator_drop(struct generator *g, int64_t prompt_row)
     return n;
 }
 
+/* What an entry's samples have drawn so far. */
+static struct stopped_item entry_drawn(const struct generator *g, const struct entry *e)
+{
+    struct stopped_item d = { .item = e->spec.item, .version = e->version };
+    for (int32_t i = 0; i < e->spec.n_sample; i++) {
+        d.n_tok = MAX(d.n_tok, e->ended[i].n_tok);
+        d.n_drawn += e->ended[i].n_tok;
+    }
+    for (int64_t i = 0; i < g->n_run; i++)
+        if (g->row[i].entry == e) {
+            d.n_tok = MAX(d.n_tok, g->row[i].n_tok);
+            d.n_drawn += g->row[i].n_tok;
+        }
+    return d;
+}
+
+bool generator_stop(struct generator *g, int64_t rollout_step, int64_t n_tok, struct stopped_item *out)
+{
+    for (struct entry *e = g->running.first; e; e = e->next) {
+        if (e->spec.guest || e->spec.rollout_step != rollout_step)
+            continue;
+        *out = entry_drawn(g, e);
+        if (out->n_tok > n_tok) {
+            entry_drop(g, &g->running, e);
+            return true;
+        }
+    }
+    return false;
+}
+
 void generator_cache_clear(struct generator *g)
 {
     prefix_cache_clear(&g->cache);
