@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 #include "protocol/run/group.h"
+#include "workers/engine/model/lora.h"
 #include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/slice.h"
 #include "workers/engine/model/team_impl.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/trainer.h"
@@ -256,6 +258,134 @@ static void slices_follow_new_weights(UNUSED void **state)
     devices_close(2);
 }
 
+/* A team of s that has slices only, of the weights of src. */
+static struct model *sliced_make(const struct shape *s, const struct model *src, int n)
+{
+    struct error err;
+    struct model *m = model_new_shape(&s->c, devices[0], model_dtype(src), &err);
+    if (!m || !model_parts_set(m, s->parts, &err) || !model_team(m, devices, n, &err) || !model_weights_copy(m, src, &err)
+        || !device_sync(devices[0], &err))
+        fail_msg("%s, %d devices: %s", s->why, n, err.text);
+    return m;
+}
+
+static void slices_compare(const struct model *a, const struct model *b, int n, const char *what)
+{
+    struct error err;
+    for (int q = 0; q < n; q++) {
+        uint64_t x, y;
+        assert_true(device_enter(devices[q], &err) && model_weights_hash(team_slice(a, q), &x, &err)
+                    && model_weights_hash(team_slice(b, q), &y, &err) && device_enter(devices[0], &err));
+        if (x != y)
+            fail_msg("%s: slice %d of %d differs", what, q, n);
+    }
+}
+
+/* The first device then has no more than the others. */
+static void a_team_without_whole_weights_gives_the_same_bits(UNUSED void **state)
+{
+    for (size_t c = 0; c < ARRAY_SIZE(shapes); c++) {
+        const struct shape *s = &shapes[c];
+        for (int k = 0; k < 4 && s->sizes[k]; k++) {
+            int n = s->sizes[k];
+            if (n == 1 || (on_gpus() && n > 2))
+                continue;
+            devices_open(n);
+            struct model *whole = model_make(s, DT_BF16, n), *sliced = sliced_make(s, whole, n);
+            assert_true(model_is_sliced(sliced) && !model_is_sliced(whole));
+            assert_int_equal(model_held_bytes(sliced), model_slice_bytes(sliced, n));
+            assert_int_equal(model_held_bytes(whole), model_weight_bytes(whole) + model_slice_bytes(whole, n));
+            slices_compare(whole, sliced, n, s->why);
+            struct group *a = group_sample(whole, 3, false), *b = group_sample(sliced, 3, false);
+            assert_int_equal(a->n_tok, b->n_tok);
+            assert_memory_equal(a->logp, b->logp, (size_t)a->n_tok * 4);
+            group_free(a);
+            group_free(b);
+            model_free(sliced);
+            model_free(whole);
+            devices_close(n);
+        }
+    }
+}
+
+/* Every element of every tensor is some rank's, once or, where ranks share heads or have all of a tensor, in equal blocks. */
+static void slices_hold_every_element(UNUSED void **state)
+{
+    struct error err;
+    devices_open(1);
+    for (size_t c = 0; c < ARRAY_SIZE(shapes); c++)
+        for (int k = 0; k < 4 && shapes[c].sizes[k]; k++) {
+            int n = shapes[c].sizes[k];
+            struct model *m = model_new_shape(&shapes[c].c, devices[0], DT_F32, &err);
+            uint8_t *seen = calloc((size_t)model_n_flat(m), 1);
+            int64_t n_elem = 0, n_seen = 0;
+            for (int q = 0; q < n; q++) {
+                struct model_config own = slice_config(&shapes[c].c, n, q);
+                struct model *slice = model_new_shape(&own, devices[0], DT_F32, &err);
+                struct slice_block block[SLICE_BLOCK_MAX];
+                assert_int_equal(model_n_tensor(slice), model_n_tensor(m));
+                for (int64_t t = 0; t < model_n_tensor(m); t++) {
+                    const struct tensor *x = model_tensor(m, t), *y = model_tensor(slice, t);
+                    int64_t held = 0;
+                    int n_block = slice_blocks(m, slice, t, n, q, block);
+                    for (int b = 0; b < n_block; b++) {
+                        assert_int_equal(block[b].to, y->offset + held);
+                        held += block[b].n_row * block[b].n_col;
+                        assert_true(block[b].row >= 0 && block[b].row + block[b].n_row <= x->dim[0]
+                                    && block[b].col + block[b].n_col <= block[b].ld);
+                        for (int64_t r = 0; r < block[b].n_row; r++)
+                            memset(seen + block[b].from + r * block[b].ld, 1, (size_t)block[b].n_col);
+                    }
+                    assert_int_equal(held, y->n_elem);
+                }
+                model_free(slice);
+            }
+            for (int64_t t = 0; t < model_n_tensor(m); t++)
+                n_elem += model_tensor(m, t)->n_elem;
+            for (int64_t i = 0; i < model_n_flat(m); i++)
+                n_seen += seen[i];
+            assert_int_equal(n_seen, n_elem);
+            free(seen);
+            model_free(m);
+        }
+    devices_close(1);
+}
+
+static bool shard_piece(void *ctx, int p, void *to, struct error *err)
+{
+    const struct model *m = ctx;
+    const struct mem_handle *h;
+    size_t bytes;
+    int64_t first, n = model_piece(m, p, &first);
+    const char *from = model_kept(m, &bytes, &h);
+    return lane_copy(model_device(m), 0, to, from + (size_t)first * dtype_size(model_dtype(m)), (size_t)n * dtype_size(model_dtype(m)),
+                     err);
+}
+
+/* As with zero_stage 3: whole pieces come one at a time. */
+static void slices_are_filled_from_shards(UNUSED void **state)
+{
+    struct error err;
+    const struct shape *s = &shapes[2];
+    devices_open(2);
+    struct model *whole = model_make(s, DT_BF16, 2), *kept = model_new_random(&s->c, 3, devices[0], DT_BF16, &err);
+    int64_t n[8], at[8], none[8] = { 0 };
+    int n_piece = model_n_piece(kept);
+    assert_in_range(n_piece, 1, 8);
+    for (int p = 0; p < n_piece; p++)
+        n[p] = model_piece(kept, p, &at[p]);
+    struct model_cut cut = { .n = n, .first = none, .at = at, .n_kept = model_n_flat(kept) };
+    if (!model_keep(kept, &cut, &err))
+        fail_msg("%s", err.text);
+    model_fetches(kept, &(struct model_fetch){ shard_piece, 0, kept });
+    struct model *sliced = sliced_make(s, kept, 2);
+    slices_compare(whole, sliced, 2, "from shards");
+    model_free(sliced);
+    model_free(kept);
+    model_free(whole);
+    devices_close(2);
+}
+
 struct failing {
     struct team *team;
     int fails;    // this rank, before the meetings
@@ -287,6 +417,9 @@ static void a_rank_that_fails_makes_the_others_return_with_its_error(UNUSED void
             assert_in_range(f.met[q], fails < 0 ? 100 : 49, fails < 0 ? 100 : 50);
         if (fails >= 0)
             assert_string_equal(err.text, want);
+        for (int q = 0; q < n && fails >= 0; q++)
+            if (q != fails && team_rank(m->team, q)->err.code)
+                assert_string_equal(team_rank(m->team, q)->err.text, "another device of the team has failed");
     }
     struct group *g = group_sample(m, 3, false);    // and it goes on
     group_free(g);
@@ -350,12 +483,48 @@ static void teams_that_cannot_be_are_refused_with_the_nearest(UNUSED void **stat
     }
 }
 
+static bool reaches_nobody(UNUSED struct device *dev, UNUSED struct device *other, bool *reach, UNUSED struct error *err)
+{
+    *reach = false;
+    return true;
+}
+
+static void a_team_that_cannot_be_made_says_why(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct lora_config lora = { .rank = 4, .alpha = 8 };
+    const struct shape *s = &shapes[0];
+    devices_open(2);
+    struct model *m = model_new_random(&s->c, 3, devices[0], DT_F32, &err);
+    assert_true(m && lora_targets_parse(&lora.targets, "q_proj", &err) && model_lora_new(m, &lora, 1, false, &err));
+    assert_false(model_team(m, devices, 2, &err));
+    assert_string_equal(err.text, "a model with an adapter cannot be cut over 2 devices; 1 device is possible");
+    model_free(m);
+    struct ops alone = *devices[1]->op;
+    const struct ops *op = devices[1]->op;
+    alone.device_reach = reaches_nobody;
+    devices[1]->op = &alone;
+    m = model_new_random(&s->c, 3, devices[0], DT_F32, &err);
+    assert_true(m && model_parts_set(m, s->parts, &err));
+    assert_false(model_team(m, devices, 2, &err));
+    assert_non_null(strstr(err.text, "cannot reach the memory of"));
+    model_free(m);
+    devices[1]->op = op;
+    devices_close(2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_team_of_any_size_gives_the_bits_of_one_device),          cmocka_unit_test(slices_follow_new_weights),
-        cmocka_unit_test(a_rank_that_fails_makes_the_others_return_with_its_error), cmocka_unit_test(parts_are_part_of_the_result),
+        cmocka_unit_test(a_team_of_any_size_gives_the_bits_of_one_device),
+        cmocka_unit_test(slices_follow_new_weights),
+        cmocka_unit_test(a_rank_that_fails_makes_the_others_return_with_its_error),
+        cmocka_unit_test(parts_are_part_of_the_result),
         cmocka_unit_test(teams_that_cannot_be_are_refused_with_the_nearest),
+        cmocka_unit_test(a_team_without_whole_weights_gives_the_same_bits),
+        cmocka_unit_test(slices_hold_every_element),
+        cmocka_unit_test(slices_are_filled_from_shards),
+        cmocka_unit_test(a_team_that_cannot_be_made_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

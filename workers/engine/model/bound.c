@@ -117,7 +117,8 @@ bool model_keep(struct model *m, const struct model_cut *cut, struct error *err)
 
 size_t model_held_bytes(const struct model *m)
 {
-    size_t whole = m->base ? 0 : (size_t)m->n_flat * dtype_size(m->dtype);    // a view's are the base's
+    bool sliced = model_is_sliced(m);
+    size_t whole = m->base || sliced ? 0 : (size_t)m->n_flat * dtype_size(m->dtype);    // a view's are the base's
     size_t slice = m->team ? model_slice_bytes(m, model_n_device(m)) : 0;
     return m->kept ? m->kept->shard_bytes + model_kept_bytes(m, 0) : whole + slice + (m->lora ? model_weight_bytes(m) : 0);
 }

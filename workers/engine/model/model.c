@@ -343,6 +343,17 @@ struct model *model_new_like(const struct model *m, struct error *err)
     return n;
 }
 
+struct model *model_shape_like(const struct model *m, struct error *err)
+{
+    BUG_IF(m->lora || m->base, "the shape of an adapter or a view");
+    struct model *n = model_new_shape(&m->c, m->dev, m->dtype, err);
+    if (!n)
+        return NULL;
+    n->n_live = m->n_live;
+    n->parts = m->parts;
+    return n;
+}
+
 void model_length_set(struct model *m, int64_t n_tok)
 {
     m->c.rope.is_long = m->c.rope.type == ROPE_LONG && n_tok > m->c.rope.original_max_pos;
@@ -438,7 +449,7 @@ const struct mem_handle *model_share(struct model *m, struct error *err)
 
 void *model_weights(const struct model *m, size_t *size_bytes)
 {
-    BUG_IF(m->kept, "the whole of weights in shards");
+    BUG_IF(m->kept || !(m->lora || m->weights), "the whole of weights in shards or slices");
     *size_bytes = model_weight_bytes(m);
     return m->lora ? m->lora->weights : m->weights;
 }
@@ -459,13 +470,15 @@ bool model_weights_changed(struct model *m, struct error *err)
     for (int64_t l = 0; m->head && l < m->c.n_layer; l++)
         if (!layer_handles_refresh(m, &m->layer[l], err))
             return false;
-    return (!m->head || weight_refresh(m->dev, m->head, err)) && (!m->team || team_refresh(m, err));
+    return (!m->head || weight_refresh(m->dev, m->head, err)) && (!m->team || (m->weights ? team_fill(m, m, err) : team_changed(m, err)));
 }
 
 bool model_weights_copy(struct model *dst, const struct model *src, struct error *err)
 {
     if (model_n_flat(dst) != model_n_flat(src) || !dst->lora != !src->lora || dst->dtype != src->dtype || dst->dev != src->dev)
         return error_set(err, ERR_SHAPE, "weights can only be copied between models of one shape, type and device");
+    if (!dst->lora && !dst->weights)
+        return team_fill(dst, src, err);
     size_t size;
     const void *from = model_weights(src, &size);
     return mem_copy(dst->dev, model_weights(dst, &size), from, size, COPY_D2D, err) && model_weights_changed(dst, err);

@@ -34,8 +34,11 @@ MUST_USE bool model_files_check(const char *dir, struct model_config *c, struct 
 struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err);
 /* A model of this shape with all weights 0, to receive published ones. */
 struct model *model_new_empty(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
-/* A model of this shape without weights or handles, for questions about sizes and for model_free. */
+/* A model of this shape without weights or handles, for questions about sizes, for a team whose devices have slices of the weights only
+ * (team.h), and for model_free. */
 struct model *model_new_shape(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
+/* The same of m's shape, ids and sums, for a team (team.h) that takes m's weights. Not of a model with an adapter. */
+struct model *model_shape_like(const struct model *m, struct error *err);
 /* A model of the same shape with all weights 0 (for a second copy, or to receive published ones). With an adapter: the same base,
  * which must outlive it, with an adapter of its own. */
 struct model *model_new_like(const struct model *m, struct error *err);
@@ -63,7 +66,7 @@ void model_length_set(struct model *m, int64_t n_tok);
 void *model_weights(const struct model *m, size_t *size_bytes);
 size_t model_weight_bytes(const struct model *m);    // of all of them, also where only shards are kept
 MUST_USE bool model_weights_changed(struct model *m, struct error *err);
-/* Copy src's weights (same shape and dtype, same device). */
+/* Copy src's weights (same shape and dtype, same device; whole, or in shards for a team that has slices only). */
 MUST_USE bool model_weights_copy(struct model *dst, const struct model *src, struct error *err);
 /* A 64-bit hash of the weights, to compare copies; waits for the device. */
 MUST_USE bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err);

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/slice.h"
 #include "workers/engine/model/team_impl.h"
 
 #define SPIN_ROUNDS 1000    // some 10 us: longer than ranks of equal work are apart
@@ -156,6 +157,16 @@ int model_n_device(const struct model *m)
     return m->team ? m->team->n : 1;
 }
 
+bool model_is_sliced(const struct model *m)
+{
+    return m->team && !m->weights;
+}
+
+struct model *team_slice(const struct model *m, int q)
+{
+    return m->team->rank[q].slice;
+}
+
 void team_free(struct team *t)
 {
     if (!t)
@@ -177,13 +188,6 @@ void team_free(struct team *t)
 }
 
 /* ---- sizes */
-/* Where rank q's rows of the vocabulary begin: multiples of 8, which matrix units like. */
-static int64_t vocab_from(int64_t vocab, int n, int q)
-{
-    int64_t each = ((vocab + n - 1) / n + 7) / 8 * 8;
-    return MIN(vocab, q * each);
-}
-
 static bool heads_split(const struct model_config *c, int n)
 {
     return c->n_head % n == 0 && (c->n_kv_head % n == 0 || n % c->n_kv_head == 0);
@@ -193,7 +197,7 @@ static bool heads_split(const struct model_config *c, int n)
 static bool team_fits(const struct model_config *c, int n, int parts)
 {
     return n >= 1 && n <= TEAM_MAX && (n & (n - 1)) == 0 && (parts == 0 ? n == 1 : parts % n == 0) && heads_split(c, n)
-           && c->d_ff % (4 * n) == 0 && vocab_from(c->vocab, n, n - 1) < c->vocab;
+           && c->d_ff % (4 * n) == 0 && slice_vocab_from(c->vocab, n, n - 1) < c->vocab;
 }
 
 bool team_check(const struct model_config *c, int n, int parts, struct error *err)
@@ -218,16 +222,6 @@ bool team_check(const struct model_config *c, int n, int parts, struct error *er
                         c->n_head, c->n_kv_head, c->d_ff, parts, n, best, best == 1 ? "device is" : "devices are");
 }
 
-static struct model_config slice_config(const struct model_config *c, int n, int q)
-{
-    struct model_config s = *c;
-    s.n_head = c->n_head / n;
-    s.n_kv_head = MAX(1, c->n_kv_head / n);
-    s.d_ff = c->d_ff / n;
-    s.vocab = vocab_from(c->vocab, n, q + 1) - vocab_from(c->vocab, n, q);
-    return s;
-}
-
 size_t model_slice_bytes(const struct model *m, int n)
 {
     struct error ignored;
@@ -239,82 +233,59 @@ size_t model_slice_bytes(const struct model *m, int n)
 }
 
 /* ---- weights */
-/* A rectangle of the whole weights and of a slice: `rows` of `cols` elements. */
-struct block {
-    int64_t to, to_ld, from, from_ld, rows, cols;
+/* Fill a rank's block of tensor t from the whole one, at `from` in memory that the rank's device reaches. */
+static bool block_copy(struct team_rank *r, const struct slice_block *b, const char *from, struct error *err)
+{
+    size_t e = dtype_size(r->slice->dtype), row = (size_t)b->n_col * e;
+    bool one = b->n_col == b->ld;    // neighbours on both sides
+    return OP(r->dev, err, rows_copy, .y = r->slice->weights + (size_t)b->to * e, .x = from + (size_t)(b->row * b->ld + b->col) * e,
+              .n = one ? 1 : b->n_row, .row_bytes = one ? (size_t)b->n_row * row : row, .ldy_bytes = one ? (size_t)b->n_row * row : row,
+              .ldx_bytes = one ? (size_t)b->n_row * row : (size_t)b->ld * e);
+}
+
+/* Tensors [first, end) of src, whose values are in its device's memory. */
+struct filling {
+    struct model *m;
+    const struct model *src;
+    int64_t first, end;
 };
-static bool block_copy(const struct model *m, struct team_rank *r, struct block b, struct error *err)
+static bool tensors_fill(void *ctx, int rank, struct error *err)
 {
-    size_t e = dtype_size(m->dtype);
-    return OP(r->dev, err, rows_copy, .y = r->slice->weights + (size_t)b.to * e, .x = m->weights + (size_t)b.from * e, .n = b.rows,
-              .row_bytes = (size_t)b.cols * e, .ldy_bytes = (size_t)b.to_ld * e, .ldx_bytes = (size_t)b.from_ld * e);
+    const struct filling *f = ctx;
+    struct team_rank *r = team_rank(f->m->team, rank);
+    struct slice_block block[SLICE_BLOCK_MAX];
+    for (int64_t t = f->first; t < f->end; t++) {
+        int n = slice_blocks(f->m, r->slice, t, f->m->team->n, rank, block);
+        for (int b = 0; b < n; b++)
+            if (!block_copy(r, &block[b], model_at(f->src, f->src->tensor[t].offset), err))
+                return false;
+    }
+    return true;
 }
 
-/* `rows` rows of n elements, neighbours on both sides; nothing where the family does not have the part. */
-static bool rows_take(const struct model *m, struct team_rank *r, int64_t to, int64_t from, int64_t rows, int64_t n, struct error *err)
+static bool slice_changed(void *ctx, int rank, struct error *err)
 {
-    return to == AT_NONE || block_copy(m, r, (struct block){ to, rows * n, from, rows * n, 1, rows * n }, err);
+    struct model *s = team_rank(((struct model *)ctx)->team, rank)->slice;
+    return s->head ? model_weights_changed(s, err) : model_handles_new(s, err);
 }
 
-/* Of a fused part [q | k | v] the rows of this rank's heads; n elements a row. Where there are more ranks than heads of keys and values,
- * neighbours share one. */
-static bool qkv_take(const struct model *m, struct team_rank *r, int64_t to, int64_t from, int64_t n, struct error *err)
+bool team_fill(struct model *m, const struct model *src, struct error *err)
 {
-    const struct model_config *c = &m->c, *s = &r->slice->c;
-    int64_t hd = c->d_head, q0 = r->index * s->n_head, kv0 = q0 / (c->n_head / c->n_kv_head);
-    int64_t k_to = s->n_head * hd, v_to = k_to + s->n_kv_head * hd, k_from = c->n_head * hd, v_from = k_from + c->n_kv_head * hd;
-    return to == AT_NONE
-           || (rows_take(m, r, to, from + q0 * hd * n, s->n_head * hd, n, err)
-               && rows_take(m, r, to + k_to * n, from + (k_from + kv0 * hd) * n, s->n_kv_head * hd, n, err)
-               && rows_take(m, r, to + v_to * n, from + (v_from + kv0 * hd) * n, s->n_kv_head * hd, n, err));
-}
-
-/* The same of [gate | up]. */
-static bool gate_up_take(const struct model *m, struct team_rank *r, int64_t to, int64_t from, int64_t n, struct error *err)
-{
-    int64_t whole = m->c.d_ff, own = r->slice->c.d_ff;
-    return to == AT_NONE
-           || (rows_take(m, r, to, from + r->index * own * n, own, n, err)
-               && rows_take(m, r, to + own * n, from + (whole + r->index * own) * n, own, n, err));
-}
-
-static bool layer_take(const struct model *m, struct team_rank *r, int64_t l, struct error *err)
-{
-    const struct layer_at *from = &m->at[l], *to = &r->slice->at[l];
-    const struct model_config *c = &m->c, *s = &r->slice->c;
-    int64_t d = c->d_model, hd = c->d_head, q = s->n_head * hd;
-    const int64_t same[][3] = {
-        { to->ln1, from->ln1, d },        { to->ln2, from->ln2, d },
-        { to->post1, from->post1, d },    { to->post2, from->post2, d },
-        { to->q_norm, from->q_norm, hd }, { to->k_norm, from->k_norm, hd },
-        { to->o_bias, from->o_bias, d },  { to->down_bias, from->down_bias, d },
-    };
-    for (size_t i = 0; i < ARRAY_SIZE(same); i++)
-        if (!rows_take(m, r, same[i][0], same[i][1], 1, same[i][2], err))
+    struct filling f = { .m = m, .src = src };
+    for (int p = 0; p < model_n_piece(src); p++) {    // kept weights are whole a piece at a time
+        int64_t first, end = model_piece(src, p, &first);
+        end += first;
+        for (f.first = f.end; f.end < src->n_tensor && src->tensor[f.end].offset < end;)
+            f.end++;
+        if (!model_bind((struct model *)src, p, err) || !team_call(m->team, tensors_fill, &f, err))
             return false;
-    return qkv_take(m, r, to->qkv, from->qkv, d, err) && qkv_take(m, r, to->qkv_bias, from->qkv_bias, 1, err)
-           && gate_up_take(m, r, to->gate_up, from->gate_up, d, err) && gate_up_take(m, r, to->gate_up_bias, from->gate_up_bias, 1, err)
-           && block_copy(m, r, (struct block){ to->o, q, from->o + r->index * q, c->n_head * hd, d, q }, err)
-           && block_copy(m, r, (struct block){ to->down, s->d_ff, from->down + r->index * s->d_ff, c->d_ff, d, s->d_ff }, err);
+    }
+    return team_changed(m, err);
 }
 
-static bool slice_fill(void *ctx, int rank, struct error *err)
+bool team_changed(struct model *m, struct error *err)
 {
-    const struct model *m = ctx;
-    struct team_rank *r = team_rank(m->team, rank);
-    struct model *s = r->slice;
-    int64_t d = m->c.d_model, first = r->first_id * d;
-    for (int64_t l = 0; l < m->c.n_layer; l++)
-        if (!layer_take(m, r, l, err))
-            return false;
-    return rows_take(m, r, s->embed_at, m->embed_at + first, s->c.vocab, d, err) && rows_take(m, r, s->norm_at, m->norm_at, 1, d, err)
-           && (m->c.tied || rows_take(m, r, s->head_at, m->head_at + first, s->c.vocab, d, err))
-           && (s->head ? model_weights_changed(s, err) : model_handles_new(s, err));
-}
-
-bool team_refresh(struct model *m, struct error *err)
-{
-    return team_call(m->team, slice_fill, m, err);
+    return team_call(m->team, slice_changed, m, err);
 }
 
 /* ---- creating */
@@ -324,7 +295,7 @@ static bool rank_open(void *ctx, int rank, struct error *err)
     struct team_rank *r = team_rank(m->team, rank);
     int n = m->team->n;
     struct model_config c = slice_config(&m->c, n, rank);
-    r->first_id = vocab_from(m->c.vocab, n, rank);
+    r->first_id = slice_vocab_from(m->c.vocab, n, rank);
     for (int q = 0; q < n; q++) {
         struct device *other = m->team->rank[q].dev;
         bool reach = true;
@@ -374,5 +345,5 @@ bool model_team(struct model *m, struct device *const *dev, int n, struct error 
         return false;
     if (!m->for_bwd)
         model_handles_free(m);
-    return team_refresh(m, err);
+    return m->weights ? team_fill(m, m, err) : team_changed(m, err);
 }

@@ -16,9 +16,15 @@ struct team;
 /* Can a model of these sizes be cut over n devices, with sums in `parts`? The error names the sizes and the next smaller team that can. */
 MUST_USE bool team_check(const struct model_config *c, int n, int parts, struct error *err);
 /* From now on m is sampled from and scored with on dev[0], which is its own, and dev[1] to dev[n - 1]; all are borrowed for its life and
- * driven by nobody else during a call. They must reach each other's memory. m keeps its whole weights, from which model_weights_changed
- * fills the slices; runs that train use m's own device alone. Before any other run or pool of m's. Not with an adapter. */
+ * driven by nobody else during a call. They must reach each other's memory. An m that has its whole
+ * weights keeps them, and model_weights_changed fills the slices from them; runs that train use m's own device alone. One that has none
+ * (model_new_shape, model_shape_like) is from then on slices only, 0 at first: model_weights_copy fills them, or who writes into them
+ * (team_slice) and calls model_weights_changed. Before any other run or pool of m's. Not with an adapter. After a failure m can only be
+ * freed. */
 MUST_USE bool model_team(struct model *m, struct device *const *dev, int n, struct error *err);
-int model_n_device(const struct model *m);    // 1 without a team
+int model_n_device(const struct model *m);      // 1 without a team
+bool model_is_sliced(const struct model *m);    // slices are all that it has
+/* Rank q's slice: a model of its sizes on its device (slice.h says what it has of each tensor). Owned by the team. */
+struct model *team_slice(const struct model *m, int q);
 /* Bytes of one more device's memory that its slice of the weights takes. */
 size_t model_slice_bytes(const struct model *m, int n);

@@ -22,7 +22,9 @@ MUST_USE bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *er
 MUST_USE bool team_meet(struct team *t, struct error *err);
 int team_size(const struct team *t);
 struct team_rank *team_rank(struct team *t, int rank);
-MUST_USE bool team_refresh(struct model *m, struct error *err);    // slices = m's weights
+/* Slices = src's weights (m's own, or those of a model of m's shape on m's device, whole or in shards); and new handles on them. */
+MUST_USE bool team_fill(struct model *m, const struct model *src, struct error *err);
+MUST_USE bool team_changed(struct model *m, struct error *err);    // slices have changed: their handles
 void team_free(struct team *t);
 
 /* ---- run_team.c: a run on a team. The run that callers have keeps inputs and logits on the first device; each rank has a run of its own
