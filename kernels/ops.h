@@ -225,12 +225,14 @@ struct rows_scatter {
     int64_t n, n_row, d;
     enum dtype dtype;
 };
-/* dtable[r] += sum of dy[i] over the i with row[i] == r, in order of i: gradient of the embedding. */
+/* dtable[r - first] += sum of dy[i] over the i with row[i] == r, in order of i: gradient of the embedding. Rows outside [first, first +
+ * n_row) are an error on cpu and ref, and nothing on cuda; with `slice` they are another slice's everywhere. */
 struct embed_bwd {
     float *dtable;         // (n_row, d) +=
     const void *dy;        // (n, d) dtype
     const int32_t *row;    // (n)
-    int64_t n, n_row, d;
+    int64_t n, first, n_row, d;
+    bool slice;
     enum dtype dtype;
 };
 
@@ -290,15 +292,18 @@ struct tree_sum {
     int64_t n, d, ldx, ldy;    // ldx, ldy 0: dense
     enum dtype y_dtype, dtype;
 };
-/* dx = dy W, or dx += dy W with `accumulate`. */
+/* dx = dy W, or dx += dy W with `accumulate`; or of some rows of W and as many columns of dy a part of that sum. The bits of an element
+ * depend on no other columns of W when the weight was made with parts. */
 struct linear_bwd_x {
-    void *dx;                  // (n, n_in) of the weight's dtype
-    const void *dy;            // (n, n_out) of the weight's dtype
+    void *dx;                  // (n, n_in) of the weight's dtype, or fp32 with `f32`
+    const void *dy;            // (n, n_out) of the weight's dtype, or (n, n_k)
     const struct weight *w;    // made with for_bwd
     int64_t n, ldx, lddy;      // row distance of dx and of dy; 0: dense
-    bool accumulate;
+    int64_t first, n_k;        // only rows [first, first + n_k) of W, dy's columns being theirs; n_k 0: all rows
+    bool accumulate, f32;
 };
-/* dw += dy^T x, or dw = dy^T x with `set`; dbias += sum of dy over rows. */
+/* dw += dy^T x, or dw = dy^T x with `set`; dbias += sum of dy over rows. With `any_cut` an element's bits do not depend on n_out and n_in,
+ * so that a device that has some rows or columns of dw gives the same ones. */
 struct linear_bwd_w {
     float *dw;                            // (n_out, n_in) +=, dense
     float *dbias;                         // (n_out) +=, or NULL
@@ -306,7 +311,7 @@ struct linear_bwd_w {
     const void *x;                        // (n, n_in) dtype
     int64_t n, n_out, n_in, lddy, ldx;    // row distances; 0: dense
     enum dtype dtype;
-    bool set;
+    bool set, any_cut;
 };
 
 /* Heads of one projection row are [q: n_q heads | k: n_kv | v: n_kv], each hd wide. */

@@ -212,17 +212,18 @@ bool linear_bwd_x_cpu(struct device *dev, const struct linear_bwd_x *a, struct e
     const struct weight_pack *pack = w->pack;
     if (!w->for_bwd)
         return error_set(err, ERR_SHAPE, "linear_bwd_x: the weight was not made for it");
+    int64_t n_k = a->n_k ? a->n_k : w->n_out;
     struct gemm g = { .m = a->n,
                       .n = w->n_in,
-                      .k = w->n_out,
-                      .lda = a->lddy ? a->lddy : w->n_out,
-                      .b = pack->bwd,
+                      .k = n_k,
+                      .lda = a->lddy ? a->lddy : n_k,
+                      .b = pack->bwd + a->first * PANEL,
                       .ldb = PANEL,
                       .panel_step = PANEL * w->n_out,
                       .add = a->accumulate,
                       .c = a->dx,
                       .ldc = a->ldx ? a->ldx : w->n_in,
-                      .c_dtype = w->dtype };
+                      .c_dtype = a->f32 ? DT_F32 : w->dtype };
     return gemm_run(cpu_of(dev), &g, 1, a->dy, w->dtype, "linear_bwd_x", err);
 }
 

@@ -99,7 +99,9 @@ static void embed_columns(const struct cpu_path *path, const void *args, int64_t
     float sum[EMBED_COLS];
     for (int64_t k = 0; k < job->n_id; k++) {
         int32_t i = job->first[k];
-        float *out = a->dtable + a->row[i] * a->d + i0;
+        float *out = a->dtable + (a->row[i] - a->first) * a->d + i0;
+        if (a->row[i] < a->first || a->row[i] >= a->first + a->n_row)
+            continue;    // another slice's
         if (job->next[i] == EMBED_NONE) {
             path->rows_sum(out, dy + (size_t)i * row_bytes, a->dtype, a->d, i1 - i0, 0, 1, true);
             continue;
@@ -115,7 +117,7 @@ bool embed_bwd_cpu(struct device *dev, const struct embed_bwd *a, struct error *
     struct cpu_device *cpu = cpu_of(dev);
     if (a->n == 0)
         return true;
-    if (!row_ids_check("embed_bwd", a->row, a->n, a->n_row, err))
+    if (!a->slice && !row_ids_check("embed_bwd", a->row, a->n, a->n_row, err))
         return false;
     size_t n = (size_t)a->n, n_slot = 1;
     while (n_slot <= n)

@@ -6,7 +6,7 @@
  * Algorithms are chosen once for each (shape, rows rounded up to a power of two) when a weight is made: each is compared with the
  * first byte by byte on random data; one that differs is dropped, and a decode step uses the fastest of the others. Backward
  * products need no such rule, only the same bits in each run: the heuristic's choice without in-place reduction, kept for each
- * power of two of rows. fp32 (tests, small models) and shapes that are not multiples of 8 use the plain kernel: one fused chain in
+ * power of two of rows; where devices have slices of the weights, an algorithm that keeps the order, too. fp32 (tests, small models) and shapes that are not multiples of 8 use the plain kernel: one fused chain in
  * order of k. A weight with parts has that many strided products, added as a tree. */
 #include "kernels/cuda/cuda.h"
 #include <inttypes.h>
@@ -22,6 +22,7 @@ enum product {
     PRODUCT_FWD,
     PRODUCT_FWD_F32,
     PRODUCT_BWD_X,
+    PRODUCT_BWD_X_F32,
     PRODUCT_BWD_W,
 };
 struct gemm_plan {
@@ -136,6 +137,7 @@ struct lt_call {
     const void *x2;    // dy, for PRODUCT_BWD_W
     int64_t ldx, ldy;
     bool accumulate;
+    bool any_cut;    // of a backward product: one order of summation, whatever n_out and n_in are
 };
 struct lt_setup {
     cublasLtMatmulDescOpaque_t op;
@@ -174,10 +176,11 @@ static void lt_setup_make(struct lt_setup *s, const struct lt_call *c)
         s->pa = c->weight;
         s->pb = c->x;
         s->pd = c->y;
-    } else if (c->kind == PRODUCT_BWD_X) {    // dx^T (n_in, rows) = W (n_in, n_out) dy^T (n_out, rows); x is dy, y is dx
+    } else if (c->kind == PRODUCT_BWD_X
+               || c->kind == PRODUCT_BWD_X_F32) {    // dx^T (n_in, rows) = W (n_in, n_out) dy^T (n_out, rows); x is dy, y is dx
         layout_init(&s->a, CUDA_R_16BF, c->n_in, c->n_out, c->n_in, 1, 0);
         layout_init(&s->b, CUDA_R_16BF, c->n_out, c->rows, c->ldx, 1, 0);
-        layout_init(&s->d, CUDA_R_16BF, c->n_in, c->rows, c->ldy, 1, 0);
+        layout_init(&s->d, c->kind == PRODUCT_BWD_X_F32 ? CUDA_R_32F : CUDA_R_16BF, c->n_in, c->rows, c->ldy, 1, 0);
         s->pa = c->weight;
         s->pb = c->x;
         s->pd = c->y;
@@ -741,7 +744,7 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
 /* A backward product: the heuristic's best for this power of two of rows, requested once. */
 static bool bwd_run(struct cuda_device *cu, const struct lt_call *call, const char *op, struct error *err)
 {
-    struct gemm_plan *p = plan_ready(cu, call->kind, call->n_out, call->n_in, 0, false, err);
+    struct gemm_plan *p = plan_ready(cu, call->kind, call->n_out, call->n_in, call->any_cut, false, err);
     struct lt_setup setup;
     int bucket = row_bucket(call->rows);
     if (!p)
@@ -753,7 +756,7 @@ static bool bwd_run(struct cuda_device *cu, const struct lt_call *call, const ch
         cublasLtMatmulAlgo_t found[CANDIDATES];
         full.rows = (int64_t)1 << bucket;
         lt_setup_make(&ask, &full);
-        if (lt_candidates(cu, &ask, FREE_ORDER, found) == 0)
+        if (lt_candidates(cu, &ask, call->any_cut ? FREE_NOT : FREE_ORDER, found) == 0)
             return error_set(err, ERR_UNSUPPORTED, "%s: cuBLASLt has no algorithm for %" PRId64 " x %" PRId64, op, call->n_out, call->n_in);
         p->algo[bucket] = found[0];
         p->known[bucket] = true;
@@ -765,16 +768,17 @@ extern "C" bool linear_bwd_x_cuda(struct device *dev, const struct linear_bwd_x 
 {
     struct cuda_device *cu = cuda_of(dev);
     const struct weight *w = a->w;
-    int64_t ldx = a->ldx ? a->ldx : w->n_in, lddy = a->lddy ? a->lddy : w->n_out;
+    int64_t n_k = a->n_k ? a->n_k : w->n_out, ldx = a->ldx ? a->ldx : w->n_in, lddy = a->lddy ? a->lddy : n_k;
+    const char *data = (const char *)w->data + (size_t)(a->first * w->n_in) * dtype_size(w->dtype);
     if (a->n == 0)
         return true;
-    if (!fits_lt(w) || ldx % 8 || lddy % 8) {
+    if ((a->n_k == 0 && !fits_lt(w)) || w->dtype == DT_F32 || w->n_in % 8 || n_k % 8 || a->first % 8 || ldx % 8 || lddy % 8) {
         struct plain p = { .c = a->dx,
-                           .c_dtype = w->dtype,
+                           .c_dtype = a->f32 ? DT_F32 : w->dtype,
                            .dtype = w->dtype,
                            .ldc = ldx,
                            .a = a->dy,
-                           .b = w->data,
+                           .b = data,
                            .bias = NULL,
                            .am = lddy,
                            .ak = 1,
@@ -782,23 +786,24 @@ extern "C" bool linear_bwd_x_cuda(struct device *dev, const struct linear_bwd_x 
                            .bk = w->n_in,
                            .m = a->n,
                            .n = w->n_in,
-                           .k = w->n_out,
+                           .k = n_k,
                            .accumulate = a->accumulate };
         return plain_run(cu, &p, "linear_bwd_x", err);
     }
-    struct lt_call call = { .kind = PRODUCT_BWD_X,
+    struct lt_call call = { .kind = a->f32 ? PRODUCT_BWD_X_F32 : PRODUCT_BWD_X,
                             .rows = a->n,
-                            .n_out = w->n_out,
+                            .n_out = n_k,
                             .n_in = w->n_in,
                             .split = 1,
-                            .weight = w->data,
+                            .weight = data,
                             .x = a->dy,
                             .bias = NULL,
                             .y = a->dx,
                             .x2 = NULL,
                             .ldx = lddy,
                             .ldy = ldx,
-                            .accumulate = a->accumulate };
+                            .accumulate = a->accumulate,
+                            .any_cut = w->parts > 0 };
     return bwd_run(cu, &call, "linear_bwd_x", err);
 }
 
@@ -841,7 +846,8 @@ extern "C" bool linear_bwd_w_cuda(struct device *dev, const struct linear_bwd_w 
                             .x2 = a->dy,
                             .ldx = ldx,
                             .ldy = lddy,
-                            .accumulate = !a->set };
+                            .accumulate = !a->set,
+                            .any_cut = a->any_cut };
     return bwd_run(cu, &call, "linear_bwd_w", err);
 }
 

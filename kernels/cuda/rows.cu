@@ -65,12 +65,12 @@ extern "C" bool rows_scatter_cuda(struct device *dev, const struct rows_scatter 
 #define EMBED_COLS (ROW_THREADS * EMBED_EACH)
 template <typename T>
 __global__ static void embed_bwd_kernel(float *__restrict__ dtable, const T *__restrict__ dy, const int32_t *__restrict__ row, int64_t n,
-                                        int64_t n_row, int64_t d)
+                                        int64_t first, int64_t n_row, int64_t d)
 {
     __shared__ int32_t match[ROW_THREADS];
     int64_t i = blockIdx.x;
     int32_t id = row[i];
-    if (id < 0 || id >= n_row)
+    if (id < first || id >= first + n_row)
         return;
     int seen = 0;
     for (int64_t j = threadIdx.x; j < i; j += ROW_THREADS)
@@ -78,7 +78,7 @@ __global__ static void embed_bwd_kernel(float *__restrict__ dtable, const T *__r
     if (__syncthreads_or(seen))
         return;
     int64_t c0 = (int64_t)blockIdx.y * EMBED_COLS + threadIdx.x;
-    float *out = dtable + (int64_t)id * d, sum[EMBED_EACH] = {};
+    float *out = dtable + (id - first) * d, sum[EMBED_EACH] = {};
     for (int64_t j0 = i; j0 < n; j0 += ROW_THREADS) {
         int64_t j = j0 + threadIdx.x;
         match[threadIdx.x] = j < n && row[j] == id;
@@ -99,8 +99,8 @@ __global__ static void embed_bwd_kernel(float *__restrict__ dtable, const T *__r
 }
 template <typename T> static bool embed_bwd_run(struct cuda_device *cu, const struct embed_bwd *a, struct error *err)
 {
-    embed_bwd_kernel<T><<<dim3((unsigned)a->n, blocks_for(a->d, EMBED_COLS)), ROW_THREADS, 0, cu->stream>>>(a->dtable, (const T *)a->dy,
-                                                                                                            a->row, a->n, a->n_row, a->d);
+    embed_bwd_kernel<T><<<dim3((unsigned)a->n, blocks_for(a->d, EMBED_COLS)), ROW_THREADS, 0, cu->stream>>>(
+        a->dtable, (const T *)a->dy, a->row, a->n, a->first, a->n_row, a->d);
     return launch_ok("embed_bwd", err);
 }
 extern "C" bool embed_bwd_cuda(struct device *dev, const struct embed_bwd *a, struct error *err)

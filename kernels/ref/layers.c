@@ -13,17 +13,17 @@ static bool id_seen(const int32_t *row, int64_t i)
 
 bool embed_bwd_ref(UNUSED struct device *dev, const struct embed_bwd *a, struct error *err)
 {
-    if (!row_ids_check("embed_bwd", a->row, a->n, a->n_row, err))
+    if (!a->slice && !row_ids_check("embed_bwd", a->row, a->n, a->n_row, err))
         return false;
     for (int64_t i = 0; i < a->n; i++) {
-        if (id_seen(a->row, i))
+        if (id_seen(a->row, i) || a->row[i] < a->first || a->row[i] >= a->first + a->n_row)
             continue;
         for (int64_t j = 0; j < a->d; j++) {
             double sum = 0;
             for (int64_t k = i; k < a->n; k++)
                 if (a->row[k] == a->row[i])
                     sum += elem_get(a->dy, k * a->d + j, a->dtype);
-            a->dtable[a->row[i] * a->d + j] += (float)sum;
+            a->dtable[(a->row[i] - a->first) * a->d + j] += (float)sum;
         }
     }
     return true;
@@ -143,15 +143,16 @@ bool tree_sum_ref(UNUSED struct device *dev, const struct tree_sum *a, struct er
 bool linear_bwd_x_ref(UNUSED struct device *dev, const struct linear_bwd_x *a, struct error *err)
 {
     const struct weight *w = a->w;
-    int64_t ldx = a->ldx ? a->ldx : w->n_in, lddy = a->lddy ? a->lddy : w->n_out;
+    int64_t n_k = a->n_k ? a->n_k : w->n_out, ldx = a->ldx ? a->ldx : w->n_in, lddy = a->lddy ? a->lddy : n_k;
+    enum dtype t = a->f32 ? DT_F32 : w->dtype;
     if (!w->for_bwd)
         return error_set(err, ERR_SHAPE, "linear_bwd_x: the weight was not made for it");
     for (int64_t i = 0; i < a->n; i++)
         for (int64_t k = 0; k < w->n_in; k++) {
             double sum = 0;
-            for (int64_t o = 0; o < w->n_out; o++)
-                sum += elem_get(a->dy, i * lddy + o, w->dtype) * elem_get(w->data, o * w->n_in + k, w->dtype);
-            elem_put(a->dx, i * ldx + k, w->dtype, a->accumulate ? elem_get(a->dx, i * ldx + k, w->dtype) + (float)sum : sum);
+            for (int64_t o = 0; o < n_k; o++)
+                sum += elem_get(a->dy, i * lddy + o, w->dtype) * elem_get(w->data, (a->first + o) * w->n_in + k, w->dtype);
+            elem_put(a->dx, i * ldx + k, t, a->accumulate ? elem_get(a->dx, i * ldx + k, t) + (float)sum : sum);
         }
     return true;
 }

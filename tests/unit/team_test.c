@@ -1,6 +1,6 @@
 /* Tensor parallelism changes no bit: log-probs of a team of 1, 2, 4 and 8 devices, sampled (prefill, decode over pages, with and
- * without a prefix cache) and scored, are those of the trainer, which has the whole model on one device. OPS_DEVICE names another first
- * device, such as cuda:0; the others follow it. */
+ * without a prefix cache) and scored, are those of the trainer, which has the whole model on one device; and a model that is cut over a
+ * team is trained to the bytes of a whole one. OPS_DEVICE names another first device, such as cuda:0; the others follow it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "protocol/run/group.h"
+#include "protocol/run/metrics.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/slice.h"
@@ -462,7 +463,7 @@ static void teams_that_cannot_be_are_refused_with_the_nearest(UNUSED void **stat
         { 3, 3, 100, 1000, false, 4, 2, "over 2 devices; 1 device is possible" },
         { 16, 8, 4864, 1000, false, 4, 8, "sums in 4 parts cannot be cut over 8 devices; 4 devices are possible" },
         { 16, 8, 102, 1000, false, 4, 2, "sums over 256 columns of heads and 102 of the MLP cannot be cut in 4 equal parts" },
-        { 16, 8, 104, 9, false, 4, 4, "over 4 devices; 2 devices are possible" },
+        { 16, 8, 104, 33, false, 4, 4, "over 4 devices; 2 devices are possible" },
         { 4, 4, 66, 1000, false, 2, 2, "66 columns of the MLP, and sums in 2 parts cannot be cut over 2 devices; 1 device is possible" },
         { 4, 4, 64, 1000, true, 4, 2,
           "norms over all heads need all of them on one device: a tensor-parallel size of 2 is not possible, 1 is" },
@@ -513,6 +514,211 @@ static void a_team_that_cannot_be_made_says_why(UNUSED void **state)
     devices_close(2);
 }
 
+/* ---- training */
+// clang-format off
+static const struct shape trained[] = {
+    { { BASE, .d_model = 64, .n_head = 8, .n_kv_head = 8, .d_head = 16, .d_ff = 192, .vocab = 288, .tied = true, .qkv_bias = true },
+      8, { 1, 2, 4, 8 }, "a tied head, biases of queries" },
+    { { BASE, .d_model = 96, .n_head = 8, .n_kv_head = 4, .d_head = 32, .d_ff = 384, .vocab = 333 },
+      4, { 1, 2, 4 }, "an odd vocabulary, a head of its own" },
+    { { BASE, .d_model = 64, .n_head = 4, .n_kv_head = 2, .d_head = 32, .d_ff = 128, .vocab = 288, .tied = true, .fused_names = true },
+      4, { 1, 2 }, "more parts than devices; fused tensors" },
+    { { BASE, .d_model = 64, .n_head = 4, .n_kv_head = 2, .d_head = 64, .d_ff = 256, .vocab = 104, .qkv_bias = true, .o_bias = true,
+        .mlp_bias = true, .has_multipliers = true, .norm_place = NORM_AFTER,
+        .multiplier = { .embedding = 12, .residual = 0.22, .attention = 0.1, .logits = 8 } },
+      2, { 1, 2 }, "all biases; norms after the halves, whose products add to the stream's gradient" },
+    { { BASE, .d_model = 64, .n_head = 2, .n_kv_head = 2, .d_head = 96, .d_ff = 144, .vocab = 288, .norm_place = NORM_AROUND,
+        .norm_form = NORM_GEMMA, .act = ACT_GELU_TANH, .logit_cap = 9, .query_scalar = 24, .embed_root = true, .tied = true },
+      2, { 1, 2 }, "Gemma's norms around each half, its scale of the embedding and its cap of logits" },
+};
+// clang-format on
+
+enum {
+    TRAIN_GROUPS = 3,
+    TRAIN_SAMPLES = 4,
+    TRAIN_STEPS = 3,
+};
+/* Groups of samples of unlike lengths and rewards. */
+static struct group *group_invent(int item, int64_t vocab)
+{
+    struct error err;
+    int64_t n_tok = 0;
+    for (int k = 0; k < TRAIN_SAMPLES; k++)
+        n_tok += 5 + 3 * k + item;
+    struct group *g = group_new(6 + item, TRAIN_SAMPLES, n_tok, &err);
+    assert_non_null(g);
+    g->item = item;
+    g->temperature = 1;
+    g->max_new_tok = 32;
+    for (int64_t i = 0; i < g->n_prompt; i++)
+        g->prompt[i] = (int32_t)((i * 31 + item * 7) % vocab);
+    for (int64_t i = 0; i < n_tok; i++) {
+        g->token[i] = (int32_t)((i * 53 + item * 11 + 3) % vocab);
+        g->logp[i] = -5 - (float)(i % 7) / 4;
+    }
+    for (int64_t k = 0, first = 0; k < TRAIN_SAMPLES; first += g->sample[k].n_tok, k++)
+        g->sample[k] = (struct sample){
+            .first_tok = first, .n_tok = 5 + 3 * k + item, .score = SCORE_OK, .reward = (double)((k * 3 + item) % 4), .finish = FINISH_STOP
+        };
+    return g;
+}
+
+struct outcome {
+    float *grad, *state[STATE_N];    // (n) of the first step; at the end
+    void *weights, *reference;
+    uint64_t hash;
+    double loss, norm;
+    int64_t n;
+    size_t weight_bytes;
+};
+static void outcome_free(struct outcome *o)
+{
+    free(o->grad);
+    free(o->weights);
+    free(o->reference);
+    for (int k = 0; k < STATE_N; k++)
+        free(o->state[k]);
+}
+
+/* The model, in slices where several devices train it. */
+static struct model *trained_new(const struct shape *s, enum dtype t, int parts, int n_device, uint64_t seed)
+{
+    struct error err;
+    struct model *m = model_new_random(&s->c, seed, devices[0], t, &err), *cut = NULL;
+    if (!m || !model_parts_set(m, parts, &err) || (n_device > 1 && !(cut = model_sliced_new(m, devices, n_device, &err))))
+        fail_msg("%s, %d devices: %s", s->why, n_device, err.text);
+    if (!cut)
+        return m;
+    model_free(m);
+    assert_true(model_is_sliced(cut));
+    return cut;
+}
+
+/* Some steps with a reference that follows, through checkpoints' state and back after the first. */
+static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t, int parts, int n_device, bool recompute)
+{
+    struct error err = { 0 };
+    struct group *g[TRAIN_STEPS * TRAIN_GROUPS];
+    struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+    struct trainer_hyper h;
+    struct model *m = trained_new(s, t, parts, n_device, 3), *ref = trained_new(s, t, parts, n_device, 4);
+    int64_t head_rows = devices[0]->head_rows;
+    trainer_hyper_init(&h, ALGO_GRPO);
+    h.lr = 1e-2;
+    h.beta = 0.05;
+    h.weight_decay = 0.1;
+    h.decay_matrices = true;
+    h.max_norm = 0.5;
+    h.ref_every = 2;
+    h.ref_share = 0.5;
+    h.has_filter = false;
+    set.token_budget_max = 64;    // several micro-batches
+    set.recompute_block = recompute;
+    set.n_team = n_device;
+    strcpy(set.layers, recompute ? "1" : "");
+    devices[0]->head_rows = 9 * s->c.vocab;    // several chunks of the head's rows
+    for (int i = 0; i < TRAIN_STEPS * TRAIN_GROUPS; i++)
+        g[i] = group_invent(i, s->c.vocab);
+    struct trainer *tr = trainer_new(m, ref, &set, &err);
+    if (!tr)
+        fail_msg("%s, %d devices: %s", s->why, n_device, err.text);
+    *o = (struct outcome){ .n = trainer_grad_n(tr), .weight_bytes = model_weight_bytes(m) };
+    o->grad = malloc((size_t)o->n * 4);
+    for (int i = 0; i < TRAIN_STEPS; i++) {
+        double metric[METRIC_N];
+        if (!trainer_step(tr, (const struct group *const *)g + i * TRAIN_GROUPS, TRAIN_GROUPS, &h, metric, &err))
+            fail_msg("%s, %d devices: %s", s->why, n_device, err.text);
+        o->loss = metric[M_LOSS];
+        o->norm = metric[M_GRAD_NORM];
+        if (i == 0)
+            assert_true(trainer_grad_get(tr, o->grad, &err));
+        for (int k = 0; i == 0 && k < STATE_N; k++) {
+            float *copy = malloc((size_t)o->n * 4);
+            assert_true(copy && trainer_state_get(tr, (enum trainer_state_kind)k, copy, &err)
+                        && trainer_state_set(tr, (enum trainer_state_kind)k, copy, &err));
+            free(copy);
+        }
+    }
+    for (int k = 0; k < STATE_N; k++) {
+        o->state[k] = malloc((size_t)o->n * 4);
+        assert_true(trainer_state_get(tr, (enum trainer_state_kind)k, o->state[k], &err));
+    }
+    o->weights = malloc(o->weight_bytes);
+    o->reference = malloc(o->weight_bytes);
+    assert_true(trainer_weights_get(tr, o->weights, &err) && trainer_hash(tr, &o->hash, &err));
+    assert_true(trainer_reference_moved(tr) && trainer_reference_get(tr, o->reference, &err)
+                && trainer_reference_set(tr, o->reference, &err));
+    struct model *whole = model_new_empty(model_config(m), devices[0], t, &err);    // as a sampler gets them
+    void *got = malloc(o->weight_bytes);
+    size_t bytes;
+    assert_true(whole && model_weights_copy(whole, m, &err));
+    assert_true(mem_copy(devices[0], got, model_weights(whole, &bytes), o->weight_bytes, COPY_D2H, &err) && device_sync(devices[0], &err));
+    assert_memory_equal(got, o->weights, o->weight_bytes);
+    free(got);
+    model_free(whole);
+    trainer_free(tr);
+    model_free(m);
+    model_free(ref);
+    for (int i = 0; i < TRAIN_STEPS * TRAIN_GROUPS; i++)
+        group_free(g[i]);
+    devices[0]->head_rows = head_rows;
+}
+
+static void outcomes_compare(const struct outcome *want, const struct outcome *got, const char *why, int n_device)
+{
+    if (memcmp(want->grad, got->grad, (size_t)want->n * 4) != 0)
+        fail_msg("%s: %d devices have another gradient", why, n_device);
+    for (int k = 0; k < STATE_N; k++)
+        if (memcmp(want->state[k], got->state[k], (size_t)want->n * 4) != 0)
+            fail_msg("%s: %d devices leave another state %d", why, n_device, k);
+    if (memcmp(want->weights, got->weights, want->weight_bytes) != 0 || want->hash != got->hash)
+        fail_msg("%s: %d devices leave other weights", why, n_device);
+    if (memcmp(want->reference, got->reference, want->weight_bytes) != 0)
+        fail_msg("%s: %d devices leave another reference", why, n_device);
+    if (memcmp(&want->loss, &got->loss, sizeof want->loss) != 0 || memcmp(&want->norm, &got->norm, sizeof want->norm) != 0)
+        fail_msg("%s: loss and norm are %.17g and %.17g on %d devices, %.17g and %.17g on one", why, got->loss, got->norm, n_device,
+                 want->loss, want->norm);
+}
+
+/* Sums in parts are the sums: the gradient is that of the device's own order, within rounding. */
+static void gradient_compare(const struct outcome *a, const struct outcome *b, enum dtype t, const char *why)
+{
+    double diff = 0, size = 0,
+           most = t == DT_F32 ? 1e-4 : 5e-2;    // roundings of 2^-24 and of 2^-9, a thousandfold where no norm holds the stream
+    for (int64_t i = 0; i < a->n; i++) {
+        diff += pow((double)a->grad[i] - (double)b->grad[i], 2);
+        size += pow((double)b->grad[i], 2);
+    }
+    if (!(size > 0) || !(sqrt(diff / size) < most))
+        fail_msg("%s: the gradient in parts differs by %.3g of its norm", why, sqrt(diff / size));
+}
+
+static void a_team_of_any_size_trains_to_the_bytes_of_one_device(UNUSED void **state)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(trained) * 4; i++) {
+        const struct shape *s = &trained[i / 4];
+        enum dtype t = i % 2 ? DT_BF16 : DT_F32;
+        bool recompute = i / 2 % 2;
+        struct outcome one, own;
+        int most = 1;
+        while (most < 4 && s->sizes[most] > 0)
+            most++;
+        devices_open(s->sizes[most - 1]);
+        outcome_make(&one, s, t, s->parts, 1, recompute);
+        outcome_make(&own, s, t, 0, 1, recompute);
+        gradient_compare(&one, &own, t, s->why);
+        outcome_free(&own);
+        for (int k = 1; k < most; k++) {
+            struct outcome o;
+            outcome_make(&o, s, t, s->parts, s->sizes[k], recompute);
+            outcomes_compare(&one, &o, s->why, s->sizes[k]);
+            outcome_free(&o);
+        }
+        outcome_free(&one);
+        devices_close(s->sizes[most - 1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -525,6 +731,7 @@ int main(void)
         cmocka_unit_test(slices_hold_every_element),
         cmocka_unit_test(slices_are_filled_from_shards),
         cmocka_unit_test(a_team_that_cannot_be_made_says_why),
+        cmocka_unit_test(a_team_of_any_size_trains_to_the_bytes_of_one_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

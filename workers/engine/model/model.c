@@ -479,6 +479,8 @@ bool model_weights_copy(struct model *dst, const struct model *src, struct error
         return error_set(err, ERR_SHAPE, "weights can only be copied between models of one shape, type and device");
     if (!dst->lora && !dst->weights)
         return team_fill(dst, src, err);
+    if (model_is_sliced(src))
+        return team_take((struct model *)src, dst, err);
     size_t size;
     const void *from = model_weights(src, &size);
     return mem_copy(dst->dev, model_weights(dst, &size), from, size, COPY_D2D, err) && model_weights_changed(dst, err);

@@ -66,7 +66,7 @@ void model_length_set(struct model *m, int64_t n_tok);
 void *model_weights(const struct model *m, size_t *size_bytes);
 size_t model_weight_bytes(const struct model *m);    // of all of them, also where only shards are kept
 MUST_USE bool model_weights_changed(struct model *m, struct error *err);
-/* Copy src's weights (same shape and dtype, same device; whole, or in shards for a team that has slices only). */
+/* Copy src's weights (same shape and dtype, same device; whole, or in shards for a team that has slices only; or from one). */
 MUST_USE bool model_weights_copy(struct model *dst, const struct model *src, struct error *err);
 /* A 64-bit hash of the weights, to compare copies; waits for the device. */
 MUST_USE bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err);
@@ -219,7 +219,8 @@ MUST_USE bool model_head_look(struct model_run *r, const struct token_loss *loss
                               void (*look)(void *ctx, int64_t i, const float *logits), void *ctx, struct error *err);
 /* Where a backward pass adds the gradient (device; fp32). */
 struct model_grad {
-    float *flat;    // (model_n_flat) all of it; NULL: requested piece by piece, from the last to the first
+    float *flat;            // (model_n_flat) all of it; NULL: requested piece by piece, from the last to the first
+    float *const *slice;    // (model_n_device) instead, where the model is in slices: of each its own, on its device
     float *(*piece_begin)(void *ctx, int p, struct error *err);    // memory for piece p, whatever it holds; NULL: see err
     bool (*piece_end)(void *ctx, int p, struct error *err);        // all its work has been launched
     void *ctx;

@@ -48,10 +48,13 @@ struct model {
     int64_t embed_at, norm_at, head_at;    // head_at is embed_at when tied
     struct layer_w *layer;                 // (n_layer); NULL until the handles are made
     struct weight *head;
-    bool for_bwd;                // the handles support linear_bwd_x
-    int parts;                   // of sums over heads and over columns of the MLP; 0: as the device likes (weight_new)
-    int n_slice;                 // of a team's slice: how many there are; 0: this is a whole model
-    struct team *team;           // that it is sampled from and scored with on (team.h), owned; NULL: none
+    bool for_bwd;                       // the handles support linear_bwd_x
+    int parts;                          // of sums over heads and over columns of the MLP; 0: as the device likes (weight_new)
+    int n_slice;                        // of a team's slice: how many there are; 0: this is a whole model
+    int64_t vocab_first, vocab_part;    // of a slice: its first id, and rows of a part of the whole vocabulary (model_vocab_part)
+    bool odd_vocab;                     // of a slice: the whole vocabulary is not a multiple of 8
+    int n_sliced;                       // of a shape, for questions about sizes: devices that it would have slices on; else 0
+    struct team *team;           // that it works on (team.h), owned; NULL: none
     const struct model *base;    // of a view: whose memory and handles these are; NULL: its own
     struct lora *lora;           // the adapter (lora_impl.h), without which nothing is trained; NULL: none, all weights are
 };
@@ -72,6 +75,8 @@ static inline int64_t part_aligned(int64_t n)
 }
 /* Only a model's table of tensors, for model_free. NULL: see err. */
 struct model *model_shape_new(const struct model_config *c, struct error *err);
+/* Rows of a part of the vocabulary, the sums over which are cut like those over heads. */
+int64_t model_vocab_part(const struct model *m);
 /* With zeroed weights, but no handles yet: values are set first. NULL: see err. */
 struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
 /* Put host values (n_elem of the dtype) of one tensor into the weights. */

@@ -66,7 +66,7 @@ static void layout_acts(struct walk *w, struct acts *a, const struct model_confi
     }
 }
 
-static int64_t head_rows_max(const struct model *m, const struct run_limits *lim)
+int64_t run_head_rows(const struct model *m, const struct run_limits *lim)
 {
     int64_t want = lim->head_rows ? lim->head_rows : MAX(m->dev->head_rows / m->c.vocab, 1);
     return MIN(want, MAX(lim->max_tok, 1));
@@ -76,7 +76,7 @@ static int64_t head_rows_max(const struct model *m, const struct run_limits *lim
  * embedding's is one of the parts; else a piece that is set serves itself. */
 static bool head_in_parts(const struct model *m, const struct run_limits *lim)
 {
-    return lim->train && !m->lora && (m->head_at == m->embed_at || (head_rows_max(m, lim) < lim->max_tok && !lim->by_piece));
+    return lim->train && !m->lora && (m->head_at == m->embed_at || (run_head_rows(m, lim) < lim->max_tok && !lim->by_piece));
 }
 
 /* The highest rank of an adapter that a run has room for; 0: it has none for any. */
@@ -96,10 +96,26 @@ static void layout_lora(struct walk *w, struct lora_scratch *s, const struct mod
     s->up = take(w, s->rows * MAX(MAX(qkv, 2 * c->d_ff), c->d_model), e);
 }
 
-/* Does the run work on a team? Training is each device's own. */
+/* Does the run work on a team? A model with whole weights is trained on its own device. */
 static bool on_team(const struct model *m, const struct run_limits *lim)
 {
-    return m->team && !lim->train;
+    return model_is_sliced(m) || (m->team && !lim->train);
+}
+
+/* What the backward pass needs of the layers and of the head's products; on a team the ranks' runs have it. */
+static void layout_bwd(struct walk *w, struct model_run *r, const struct model *m, const struct run_limits *lim)
+{
+    const struct model_config *c = &m->c;
+    size_t e = dtype_size(m->dtype);
+    int64_t n = lim->max_tok, q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
+    r->dres = take(w, n * c->d_model, e);
+    r->dh = take(w, n * c->d_model, e);
+    r->dao = take(w, n * q, e);
+    r->dqkv = take(w, n * qkv, e);
+    r->dact = take(w, n * c->d_ff, e);
+    r->dhrow = take(w, run_head_rows(m, lim) * c->d_model, e);
+    r->dhead = head_in_parts(m, lim) ? take(w, c->vocab * c->d_model, 4) : NULL;
+    r->leaf = m->parts > 1 && sums_own(m) > 1 ? take(w, sums_own(m) * n * c->d_model, 4) : NULL;
 }
 
 /* What the layers need; on a team the ranks' runs have it. */
@@ -135,8 +151,8 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     struct walk w = { .base = base };
     const struct model_config *c = &m->c;
     size_t e = dtype_size(m->dtype);
-    int64_t n = lim->max_tok, q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
-    int64_t head_max = head_rows_max(m, lim);
+    int64_t n = lim->max_tok, head_max = run_head_rows(m, lim);
+    bool copies = m->n_slice && lim->train;    // of the gradient by the logits, which the first device computes
     r->token = take(&w, n, 4);
     r->pos = take(&w, n, 4);
     r->slot = take(&w, n, 4);
@@ -154,16 +170,11 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     for (size_t i = 0; i < ARRAY_SIZE(floats); i++)
         *floats[i] = take(&w, n, 4);
     r->hrow = take(&w, head_max * c->d_model, e);
-    r->logits = take(&w, head_max * c->vocab, 4);
+    r->logits = take(&w, head_max * (c->vocab + (copies ? 1 : 0)), copies ? e : 4);
     if (lim->train) {
-        r->dres = take(&w, n * c->d_model, e);
-        r->dh = take(&w, n * c->d_model, e);
-        r->dao = take(&w, n * q, e);
-        r->dqkv = take(&w, n * qkv, e);
-        r->dact = take(&w, n * c->d_ff, e);
-        r->dhrow = take(&w, head_max * c->d_model, e);
-        r->dlogits = m->dtype == DT_F32 ? r->logits : take(&w, head_max * c->vocab, e);
-        r->dhead = head_in_parts(m, lim) ? take(&w, c->vocab * c->d_model, 4) : NULL;
+        r->dlogits = m->dtype == DT_F32 || copies ? r->logits : take(&w, head_max * c->vocab, e);
+        if (!on_team(m, lim))
+            layout_bwd(&w, r, m, lim);
     }
     return w.used;
 }
@@ -205,7 +216,7 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
     r->m = m;
     r->lim = *lim;
     r->lim.lora_rank = adapter_rank(m, lim);
-    r->head_max = head_rows_max(m, lim);
+    r->head_max = run_head_rows(m, lim);
     size_t n = (size_t)lim->max_tok;
     r->layer = calloc((size_t)m->c.n_layer, sizeof *r->layer);
     r->host_i = malloc(n * 2 * sizeof *r->host_i);
@@ -281,8 +292,9 @@ bool run_sync(struct model_run *r, struct error *err)
 
 void model_run_bind(struct model_run *r, struct model *m)
 {
-    BUG_IF(r->team && m != r->m, "another model for a run on a team");
     BUG_IF(m->n_flat != r->m->n_flat || m->dtype != r->m->dtype || m->dev != r->m->dev, "models of different shapes");
     BUG_IF(adapter_rank(m, &(struct run_limits){ 0 }) > r->lim.lora_rank, "an adapter of a higher rank than the run has room for");
     r->m = m;
+    if (r->team)
+        team_bind(r, m);
 }

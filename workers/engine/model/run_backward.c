@@ -6,6 +6,7 @@
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/run_impl.h"
+#include "workers/engine/model/team_impl.h"
 
 static bool policy_coef(struct model_run *r, const struct token_loss *loss, int64_t row0, int64_t n, struct error *err)
 {
@@ -19,13 +20,6 @@ static bool policy_coef(struct model_run *r, const struct token_loss *loss, int6
               .clip_high = loss->clip_high, .beta = loss->beta);
 }
 
-/* Where the gradient of the current piece goes. */
-struct place {
-    bool set;     // it may hold anything and is overwritten; otherwise it is added to
-    float *at;    // address of element `first` of the flat order
-    int64_t first;
-    int piece;
-};
 static float *place_of(const struct place *p, int64_t at)
 {
     return p->at + (at - p->first);
@@ -84,26 +78,63 @@ static bool dhead_add(struct model_run *r, const struct place *grad, struct erro
     return OP(m->dev, err, axpy, .y = place_of(grad, m->head_at), .x = r->dhead, .n = n, .scale = 1);
 }
 
+bool head_bwd_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct head_grad *h = &r->head_grad;
+    int64_t d = m->c.d_model, n = m->c.vocab * d;
+    *h = (struct head_grad){ .frozen = m->lora != NULL };
+    h->own = !h->frozen && m->head_at != m->embed_at;
+    TRY(!h->own || place_begin(m, g, model_n_piece(m) - 1, &h->to, err));
+    h->parts = !h->frozen && (!h->own || n_head > r->head_max);
+    h->here = h->parts && h->own && h->to.set;
+    TRY(!h->own || place_clear(m, &h->to, n_head == 0 || h->here ? m->head_at : m->head_at + n, m->n_flat, err));
+    h->parts = h->parts && !h->here;
+    if (h->parts)
+        TRY(OP(m->dev, err, mem_fill, .y = r->dhead, .size_bytes = (size_t)n * 4));
+    TRY(OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * dtype_size(m->dtype)));
+    ok = true;
+out:
+    return ok;
+}
+
+bool head_bwd_rows(struct model_run *r, const struct head_part *c, struct error *err)
+{
+    const struct model *m = r->m;
+    const struct head_grad *h = &r->head_grad;
+    int64_t d = m->c.d_model;
+    if (m->parts > 1
+            ? !head_sum(r, r->dhrow, c->dlogits, c->n, c->ld, err)
+            : !OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = c->dlogits, .w = model_head_weight(m), .n = c->n, .lddy = c->ld))
+        return false;
+    if (!h->frozen
+        && !OP(m->dev, err, linear_bwd_w, .dw = h->parts ? r->dhead : place_of(&h->to, m->head_at), .dy = c->dlogits, .x = c->x, .n = c->n,
+               .n_out = m->c.vocab, .n_in = d, .lddy = c->ld, .dtype = m->dtype, .set = !h->parts && !h->here && h->to.set,
+               .any_cut = m->parts > 0))
+        return false;
+    return OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = c->row, .n = c->n, .n_row = r->n_tok, .d = d, .dtype = m->dtype);
+}
+
+bool head_bwd_end(struct model_run *r, const struct model_grad *g, struct error *err)
+{
+    const struct head_grad *h = &r->head_grad;
+    return !h->own || ((!h->parts || dhead_add(r, &h->to, err)) && place_end(g, &h->to, err));
+}
+
 /* The head's part of the backward pass: the gradient by the last norm's output goes into dh, that by the head's weight into
  * grad; a tied head's goes into dhead, to which the embedding's is added later; a frozen head has none. */
 static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t n_head, const struct model_grad *g, struct error *err)
 {
     bool ok = false;
-    struct place grad = { 0 };
     struct model *m = r->m;
     struct head_rows *h = &r->head;
-    int64_t d = m->c.d_model, vocab = m->c.vocab;
+    int64_t vocab = m->c.vocab;
     size_t e = dtype_size(m->dtype);
-    bool frozen = m->lora != NULL, own = !frozen && m->head_at != m->embed_at;    // own: a piece of the gradient
-    TRY(!own || place_begin(m, g, model_n_piece(m) - 1, &grad, err));
-    bool parts = !frozen && (!own || n_head > r->head_max), here = parts && own && grad.set;    // summed up in the piece itself
-    TRY(!own || place_clear(m, &grad, n_head == 0 || here ? m->head_at : m->head_at + vocab * d, m->n_flat, err));
-    parts = parts && !here;
-    if (parts)
-        TRY(OP(m->dev, err, mem_fill, .y = r->dhead, .size_bytes = (size_t)(vocab * d) * 4));
-    TRY(OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * e));
+    TRY(r->team ? team_head_begin(r, n_head, g, err) : head_bwd_begin(r, n_head, g, err));
     for (int64_t row0 = 0; row0 < n_head; row0 += r->head_max) {
         int64_t n = MIN(r->head_max, n_head - row0);
+        struct head_part c = { .dlogits = r->dlogits, .x = r->hrow, .row = h->row + row0, .n = n, .ld = vocab };
         TRY(head_chunk(r, row0, n, loss->temperature, err));
         r->logits_n = 0;    // in fp32 the gradient overwrites them
         TRY(policy_coef(r, loss, row0, n, err));
@@ -114,15 +145,9 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
                    .n_live = m->n_live, .temperature = loss->temperature[r->row_index[row0 + i]], .cap = (float)m->c.logit_cap,
                    .dtype = m->dtype));
         }
-        TRY(OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = r->dlogits, .w = model_head_weight(m), .n = n));
-        TRY(frozen
-            || OP(m->dev, err, linear_bwd_w, .dw = parts ? r->dhead : place_of(&grad, m->head_at), .dy = r->dlogits, .x = r->hrow, .n = n,
-                  .n_out = vocab, .n_in = d, .dtype = m->dtype, .set = !parts && !here && grad.set));
-        TRY(OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = h->row + row0, .n = n, .n_row = r->n_tok, .d = d,
-               .dtype = m->dtype));
+        TRY(r->team ? team_head_rows(r, &c, err) : head_bwd_rows(r, &c, err));
     }
-    TRY(!parts || !own || dhead_add(r, &grad, err));
-    ok = !own || place_end(g, &grad, err);
+    ok = r->team ? team_head_end(r, g, err) : head_bwd_end(r, g, err);
 out:
     return ok;
 }
@@ -136,9 +161,10 @@ static bool product_bwd(struct model_run *r, int64_t l, enum product which, cons
     struct linear p = linear_of(m, l, which);
     if (!m->lora
         && !OP(m->dev, err, linear_bwd_w, .dw = place_of(grad, p.at), .dbias = place_or_null(m, grad, p.bias_at), .dy = dy, .x = x,
-               .n = r->n_tok, .n_out = p.n_out, .n_in = p.n_in, .dtype = m->dtype, .set = grad->set))
+               .n = r->n_tok, .n_out = p.n_out, .n_in = p.n_in, .dtype = m->dtype, .set = grad->set, .any_cut = m->parts > 0))
         return false;
-    return OP(m->dev, err, linear_bwd_x, .dx = dx, .dy = dy, .w = p.w, .n = r->n_tok, .accumulate = accumulate)
+    return (sums_in_parts(m, which) ? product_sum(r, l, which, dx, dy, accumulate, err)
+                                    : OP(m->dev, err, linear_bwd_x, .dx = dx, .dy = dy, .w = p.w, .n = r->n_tok, .accumulate = accumulate))
            && lora_bwd(m, l, which, &r->lora, grad->at, dx, dy, x, r->n_tok, err);
 }
 
@@ -254,9 +280,34 @@ static bool embedding_bwd(struct model_run *r, const struct model_grad *grad, st
     TRY(rows_scale(r, r->dres, r->n_tok, embed_scale(m), err));
     TRY(place_begin(m, grad, 0, &to, err) && place_clear(m, &to, tied ? m->c.vocab * m->c.d_model : 0, n, err));
     TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : place_of(&to, m->embed_at), .dy = r->dres, .row = r->token, .n = r->n_tok,
-           .n_row = m->c.vocab, .d = m->c.d_model, .dtype = m->dtype));
+           .first = m->vocab_first, .n_row = m->c.vocab, .slice = m->n_slice > 0, .d = m->c.d_model, .dtype = m->dtype));
     TRY(!tied || dhead_add(r, &to, err));
     ok = place_end(grad, &to, err);
+out:
+    return ok;
+}
+
+bool layers_bwd(struct model_run *r, const struct model_grad *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct place to;
+    TRY(model_bind(m, (int)m->c.n_layer, err));
+    TRY(rows_scale(r, r->dh, r->n_tok, head_scale(&m->c), err));
+    TRY(place_begin(m, grad, piece_of_layer(m, m->c.n_layer - 1), &to, err) && layer_clear(m, &to, m->c.n_layer - 1, err));
+    TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, &to, m->norm_at), .dy = r->dh, .x = r->resf,
+           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form, .dtype = m->dtype));
+    for (int64_t l = m->c.n_layer - 1; l >= 0; l--) {
+        TRY(model_bind(m, 1 + (int)l, err));
+        if (r->lim.recompute_block)
+            TRY(block_again(r, &r->layer[l], l, err));
+        TRY(l == m->c.n_layer - 1 || (place_begin(m, grad, piece_of_layer(m, l), &to, err) && layer_clear(m, &to, l, err)));
+        TRY(mlp_bwd(r, &r->layer[l], l, &to, err));
+        TRY(attn_half_bwd(r, &r->layer[l], l, &to, err));
+        TRY(l < 2 || model_ahead(m, (int)l - 1, err));
+        TRY(place_end(grad, &to, err) && run_idle(r, err));
+    }
+    ok = m->lora || embedding_bwd(r, grad, err);
 out:
     return ok;
 }
@@ -265,7 +316,6 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
 {
     bool ok = false;
     struct model *m = r->m;
-    struct place to;
     int64_t n_head, n_kept = r->logits_n, row0_kept = r->logits_row0;
     BUG_IF(!r->lim.train || (r->lim.by_piece && grad->flat), "this run was not made for such training");
     TRY(head_select(r, loss->target, &n_head, err));
@@ -288,22 +338,7 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
             TRY(head_upload(r, up[i].dst, up[i].src, n_head, err));
     TRY(model_bind(m, head_piece(m), err) && head_bwd(r, loss, n_head, grad, err));
     TRY(model_ahead(m, 0, err));    // for the next forward pass
-    TRY(model_bind(m, (int)m->c.n_layer, err));
-    TRY(rows_scale(r, r->dh, r->n_tok, head_scale(&m->c), err));
-    TRY(place_begin(m, grad, piece_of_layer(m, m->c.n_layer - 1), &to, err) && layer_clear(m, &to, m->c.n_layer - 1, err));
-    TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, &to, m->norm_at), .dy = r->dh, .x = r->resf,
-           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form, .dtype = m->dtype));
-    for (int64_t l = m->c.n_layer - 1; l >= 0; l--) {
-        TRY(model_bind(m, 1 + (int)l, err));
-        if (r->lim.recompute_block)
-            TRY(block_again(r, &r->layer[l], l, err));
-        TRY(l == m->c.n_layer - 1 || (place_begin(m, grad, piece_of_layer(m, l), &to, err) && layer_clear(m, &to, l, err)));
-        TRY(mlp_bwd(r, &r->layer[l], l, &to, err));
-        TRY(attn_half_bwd(r, &r->layer[l], l, &to, err));
-        TRY(l < 2 || model_ahead(m, (int)l - 1, err));
-        TRY(place_end(grad, &to, err) && run_idle(r, err));
-    }
-    TRY(m->lora || embedding_bwd(r, grad, err));
+    TRY(r->team ? team_layers_bwd(r, grad, err) : layers_bwd(r, grad, err));
     TRY(head_download(r, n_head, loss->logp, loss->entropy, loss->coef ? NULL : loss->loss, err));
     ok = true;
 out:

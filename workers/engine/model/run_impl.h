@@ -4,6 +4,19 @@
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model.h"
 
+/* Where the gradient of the current piece goes. */
+struct place {
+    bool set;     // it may hold anything and is overwritten; otherwise it is added to
+    float *at;    // address of element `first` of the flat order
+    int64_t first;
+    int piece;
+};
+/* Where the gradient of the head's weight goes, from one chunk of rows to the next. */
+struct head_grad {
+    struct place to;
+    bool frozen, own;    // there is none; it is a piece of its own
+    bool parts, here;    // it is summed up chunk by chunk: in dhead, or in its piece itself
+};
 /* Activations that one layer keeps; device. */
 struct acts {
     void *res1;      // (max_tok, d) residual stream before the block
@@ -50,6 +63,8 @@ struct model_run {
     void *dlogits;         // (head_max, vocab) of dtype; logits themselves in fp32
     struct lora_scratch lora;
     float *dhead;    // (vocab, d) gradient of the head's weight, where it is computed in several parts; or NULL
+    float *leaf;     // (own parts of a sum)(max_tok, d) of a backward sum in parts; or NULL
+    struct head_grad head_grad;
     // host side of the current call
     int32_t *host_i;                               // (2 max_tok)
     float *host_f;                                 // (4 max_tok)
@@ -76,6 +91,7 @@ struct pass {
 };
 
 /* ---- run.c */
+int64_t run_head_rows(const struct model *m, const struct run_limits *lim);    // rows of logits at a time
 /* Run the caller's other work, if there is any. */
 MUST_USE bool run_idle(struct model_run *r, struct error *err);
 /* Like device_sync, and run the caller's other work meanwhile. */
@@ -120,6 +136,44 @@ struct linear linear_of(const struct model *m, int64_t l, enum product which);
 MUST_USE bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err);
 /* The whole stack up to the last norm, r->hf. */
 MUST_USE bool run_forward(struct model_run *r, const struct pass *p, struct error *err);
+
+/* ---- run_sums.c */
+/* dx (n, d) = dy W, or += with `accumulate`, as a sum over rows of W in the model's parts: of each of n_seg groups of rows of W a part has
+ * `each` rows, part p those from at + p each on, as far as `end`. */
+struct row_sum {
+    void *dx;
+    const void *dy;
+    const struct weight *w;
+    int64_t n, lddy;    // 0: dense
+    int n_seg;
+    struct {
+        int64_t at, each, end;
+    } seg[3];
+    bool accumulate;
+};
+/* Are backward sums of this model cut in parts? Else the device adds in its own order. */
+static inline bool sums_in_parts(const struct model *m, enum product which)
+{
+    return m->parts > 1 && (which == PRODUCT_QKV || which == PRODUCT_GATE_UP);
+}
+int sums_own(const struct model *m);    // parts that a model's device has
+MUST_USE bool row_sum(struct model_run *r, const struct row_sum *s, struct error *err);
+/* The sum of a layer's product, and of the head. */
+MUST_USE bool product_sum(struct model_run *r, int64_t l, enum product which, void *dx, const void *dy, bool accumulate, struct error *err);
+MUST_USE bool head_sum(struct model_run *r, void *dx, const void *dlogits, int64_t n, int64_t ld, struct error *err);
+
+/* ---- run_backward.c: what each rank of a team does of a backward pass */
+/* The head's weight: begin; n rows of dlogits (n, vocab; ld apart), made of x (n, d), that belong to rows `row` (n) of the stream; end. */
+struct head_part {
+    const void *dlogits, *x;
+    const int32_t *row;
+    int64_t n, ld;
+};
+MUST_USE bool head_bwd_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err);
+MUST_USE bool head_bwd_rows(struct model_run *r, const struct head_part *c, struct error *err);
+MUST_USE bool head_bwd_end(struct model_run *r, const struct model_grad *g, struct error *err);
+/* From the gradient by the last norm's output, in dh, to the embedding. */
+MUST_USE bool layers_bwd(struct model_run *r, const struct model_grad *g, struct error *err);
 
 /* ---- run_head.c */
 /* The piece that holds the head's weight. */

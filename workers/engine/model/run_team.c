@@ -26,11 +26,11 @@ struct team_run {
     } peer[TEAM_MAX];
 };
 
-static struct run_limits rank_limits(const struct run_limits *lim)
+static struct run_limits rank_limits(const struct model *m, const struct run_limits *lim)
 {
     struct run_limits l = *lim;
     l.mem = NULL;
-    l.head_rows = 1;    // logits go to the whole run's buffer
+    l.head_rows = lim->train ? run_head_rows(m, lim) : 1;    // logits go to the whole run's buffer
     return l;
 }
 
@@ -41,8 +41,12 @@ static size_t part_bytes(const struct model *m, const struct run_limits *lim)
 
 size_t team_run_bytes(const struct model *m, const struct run_limits *lim)
 {
-    struct run_limits l = rank_limits(lim);
-    return model_run_bytes(team_rank(m->team, 0)->slice, &l) + 2 * part_bytes(m, lim);
+    struct run_limits l = rank_limits(m, lim);
+    struct error ignored;
+    struct model *slice = model_slice_shape(m, model_n_device(m), &ignored);
+    size_t bytes = slice ? model_run_bytes(slice, &l) : 0;
+    model_free(slice);
+    return bytes + 2 * part_bytes(m, lim);
 }
 
 static bool peer_open(void *ctx, int rank, struct error *err)
@@ -50,7 +54,7 @@ static bool peer_open(void *ctx, int rank, struct error *err)
     struct team_run *t = ctx;
     const struct team_rank *own = team_rank(t->team, rank);
     struct peer *p = &t->peer[rank];
-    struct run_limits lim = rank_limits(&t->whole->lim);
+    struct run_limits lim = rank_limits(t->whole->m, &t->whole->lim);
     if (!(p->run = model_run_new(own->slice, &lim, err)))
         return false;
     p->run->peers = t;
@@ -99,27 +103,31 @@ bool team_embed(struct model_run *r, void *y, const struct pass *p, struct error
 {
     struct team *t = r->peers->team;
     for (int q = 0; q < team_size(t); q++) {
-        const struct team_rank *from = team_rank(t, q);
-        const struct model *s = from->slice;
-        if (!OP(r->m->dev, err, rows_gather, .y = y, .table = model_at(s, s->embed_at), .row = p->token, .n = p->n, .first = from->first_id,
+        const struct model *s = r->peers->peer[q].run->m;
+        if (!OP(r->m->dev, err, rows_gather, .y = y, .table = model_at(s, s->embed_at), .row = p->token, .n = p->n, .first = s->vocab_first,
                 .n_row = s->c.vocab, .slice = true, .d = s->c.d_model, .dtype = s->dtype))
             return false;
     }
     return true;
 }
 
-bool team_product(struct model_run *r, const struct linear *l, void *y, const void *x, int64_t n, struct error *err)
+float *team_part(struct model_run *r)
+{
+    const struct peer *own = &r->peers->peer[r->rank];
+    return own->part[own->turn];
+}
+
+bool team_sum(struct model_run *r, void *y, const void *bias, int64_t n, struct error *err)
 {
     struct team_run *t = r->peers;
     struct peer *own = &t->peer[r->rank];
     struct device *dev = r->m->dev;
     int b = own->turn, n_rank = team_size(t->team);
     struct tree_sum sum = {
-        .y = y, .bias = model_at(r->m, l->bias_at), .n_x = n_rank, .n = n, .d = l->n_out, .y_dtype = r->m->dtype, .dtype = r->m->dtype
+        .y = y, .bias = bias, .n_x = n_rank, .n = n, .d = r->m->c.d_model, .y_dtype = r->m->dtype, .dtype = r->m->dtype
     };
     own->turn = 1 - b;
-    if (!OP(dev, err, linear_fwd, .y = own->part[b], .x = x, .w = l->w, .n = n, .y_dtype = DT_F32) || !mark_set(dev, own->ready[b], err)
-        || !team_meet(t->team, err))
+    if (!mark_set(dev, own->ready[b], err) || !team_meet(t->team, err))
         return false;
     for (int q = 0; q < n_rank; q++) {
         sum.x[q] = t->peer[q].part[b];
@@ -127,6 +135,12 @@ bool team_product(struct model_run *r, const struct linear *l, void *y, const vo
             return false;
     }
     return dev->op->tree_sum(dev, &sum, err);
+}
+
+bool team_product(struct model_run *r, const struct linear *l, void *y, const void *x, int64_t n, struct error *err)
+{
+    return OP(r->m->dev, err, linear_fwd, .y = team_part(r), .x = x, .w = l->w, .n = n, .y_dtype = DT_F32)
+           && team_sum(r, y, model_at(r->m, l->bias_at), n, err);
 }
 
 /* ---- what callers' runs do by their ranks */
@@ -143,6 +157,8 @@ static bool rank_forward(void *ctx, int rank, struct error *err)
     own->turn = 0;
     run->n_tok = f->r->n_tok;
     run->n_seq = f->r->n_seq;
+    run->token = f->r->token;    // in the first device's memory
+    run->pos = f->r->pos;
     run->seq = f->r->seq;
     memcpy(run->cu, f->r->cu, ((size_t)f->r->n_seq + 1) * sizeof *run->cu);
     p.kv = p.kv ? kv_of_rank(p.kv, rank) : NULL;
@@ -172,11 +188,98 @@ static bool rank_head(void *ctx, int rank, struct error *err)
             return false;
         x = run->h;
     }
-    return OP(own->dev, err, linear_fwd, .y = h->logits + own->first_id, .x = x, .w = own->slice->head, .n = h->n, .ldy = h->r->m->c.vocab,
-              .y_dtype = DT_F32);
+    return OP(own->dev, err, linear_fwd, .y = h->logits + run->m->vocab_first, .x = x, .w = run->m->head, .n = h->n,
+              .ldy = h->r->m->c.vocab, .y_dtype = DT_F32);
 }
 bool team_logits(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err)
 {
     struct head_call h = { r, x, n, logits };
     return team_call(r->team->team, rank_head, &h, err);
+}
+
+void team_bind(struct model_run *r, struct model *m)
+{
+    for (int q = 0; q < team_size(r->team->team); q++)
+        model_run_bind(r->team->peer[q].run, team_slice(m, q));
+}
+
+/* ---- the backward pass */
+struct backward {
+    struct model_run *r;
+    const struct model_grad *g;
+    int64_t n_head;
+    const struct head_part *rows;    // of the first device
+};
+static struct model_grad rank_grad(const struct backward *b, int rank)
+{
+    return (struct model_grad){ .flat = b->g->slice[rank] };
+}
+
+static bool rank_head_begin(void *ctx, int rank, struct error *err)
+{
+    const struct backward *b = ctx;
+    struct model_grad g = rank_grad(b, rank);
+    struct peer *own = &b->r->team->peer[rank];
+    own->turn = 0;
+    return head_bwd_begin(own->run, b->n_head, &g, err);
+}
+bool team_head_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err)
+{
+    struct backward b = { .r = r, .g = g, .n_head = n_head };
+    return team_call(r->team->team, rank_head_begin, &b, err);
+}
+
+/* A rank's columns of the gradient by the logits, and the rows they belong to. Where the whole vocabulary is not a multiple of 8, which
+ * decides how GPUs multiply, the distance of the rows must not be one either. */
+static bool rank_head_rows(void *ctx, int rank, struct error *err)
+{
+    const struct backward *b = ctx;
+    struct model_run *run = b->r->team->peer[rank].run;
+    const struct model *s = run->m;
+    struct head_part c = *b->rows;
+    size_t e = dtype_size(s->dtype), row_bytes = (size_t)s->c.d_model * e;
+    c.dlogits = (const char *)c.dlogits + (size_t)s->vocab_first * e;
+    b->r->team->peer[rank].turn = 0;
+    if (!s->dev->host_memory && rank > 0) {
+        int64_t ld = s->c.vocab + (s->odd_vocab && s->c.vocab % 8 == 0 ? 1 : 0);
+        if (!OP(s->dev, err, rows_copy, .y = run->dlogits, .x = c.dlogits, .n = c.n, .row_bytes = (size_t)s->c.vocab * e,
+                .ldy_bytes = (size_t)ld * e, .ldx_bytes = (size_t)c.ld * e)
+            || !mem_copy(s->dev, run->hrow, c.x, (size_t)c.n * row_bytes, COPY_D2D, err))
+            return false;
+        c.dlogits = run->dlogits;
+        c.x = run->hrow;
+        c.ld = ld;
+    }
+    return head_bwd_rows(run, &c, err);
+}
+bool team_head_rows(struct model_run *r, const struct head_part *c, struct error *err)
+{
+    struct backward b = { .r = r, .rows = c };
+    return team_call(r->team->team, rank_head_rows, &b, err);
+}
+
+static bool rank_head_end(void *ctx, int rank, struct error *err)
+{
+    const struct backward *b = ctx;
+    struct model_grad g = rank_grad(b, rank);
+    return head_bwd_end(b->r->team->peer[rank].run, &g, err);
+}
+bool team_head_end(struct model_run *r, const struct model_grad *g, struct error *err)
+{
+    struct backward b = { .r = r, .g = g };
+    return team_call(r->team->team, rank_head_end, &b, err);
+}
+
+static bool rank_layers_bwd(void *ctx, int rank, struct error *err)
+{
+    const struct backward *b = ctx;
+    struct model_grad g = rank_grad(b, rank);
+    struct peer *own = &b->r->team->peer[rank];
+    own->turn = 0;
+    return layers_bwd(own->run, &g, err);
+}
+bool team_layers_bwd(struct model_run *r, const struct model_grad *g, struct error *err)
+{
+    struct backward b = { .r = r, .g = g };
+    return team_call(r->team->team, rank_layers_bwd, &b, err);
 }

@@ -2,11 +2,14 @@
 #include <string.h>
 #include "workers/engine/model/model_impl.h"
 
-/* Multiples of 8, which matrix units like. */
+int64_t slice_vocab_each(int64_t vocab, int n)
+{
+    return ((vocab + SUM_PARTS_MAX - 1) / SUM_PARTS_MAX + 7) / 8 * 8 * (SUM_PARTS_MAX / n);
+}
+
 int64_t slice_vocab_from(int64_t vocab, int n, int q)
 {
-    int64_t each = ((vocab + n - 1) / n + 7) / 8 * 8;
-    return MIN(vocab, q * each);
+    return MIN(vocab, q * slice_vocab_each(vocab, n));
 }
 
 struct model_config slice_config(const struct model_config *c, int n, int q)

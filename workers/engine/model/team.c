@@ -154,12 +154,17 @@ struct team_rank *team_rank(struct team *t, int rank)
 
 int model_n_device(const struct model *m)
 {
-    return m->team ? m->team->n : 1;
+    return m->team ? m->team->n : MAX(m->n_sliced, 1);
 }
 
 bool model_is_sliced(const struct model *m)
 {
-    return m->team && !m->weights;
+    return m->n_sliced > 0 || (m->team && !m->weights);
+}
+
+bool model_team_call(struct model *m, bool (*fn)(void *ctx, int rank, struct error *err), void *ctx, struct error *err)
+{
+    return team_call(m->team, fn, ctx, err);
 }
 
 struct model *team_slice(const struct model *m, int q)
@@ -200,13 +205,19 @@ static bool team_fits(const struct model_config *c, int n, int parts)
            && c->d_ff % (4 * n) == 0 && slice_vocab_from(c->vocab, n, n - 1) < c->vocab;
 }
 
+static bool parts_fit(const struct model_config *c, int parts, struct error *err)
+{
+    return parts <= 1 || (c->n_head * c->d_head % parts == 0 && c->d_ff % parts == 0)
+           || error_set(err, ERR_UNSUPPORTED,
+                        "sums over %" PRId64 " columns of heads and %" PRId64 " of the MLP cannot be cut in %d equal parts",
+                        c->n_head * c->d_head, c->d_ff, parts);
+}
+
 bool team_check(const struct model_config *c, int n, int parts, struct error *err)
 {
     int best = MIN(n, TEAM_MAX);
-    if (parts > 1 && (c->n_head * c->d_head % parts || c->d_ff % parts))
-        return error_set(err, ERR_UNSUPPORTED,
-                         "sums over %" PRId64 " columns of heads and %" PRId64 " of the MLP cannot be cut in %d equal parts",
-                         c->n_head * c->d_head, c->d_ff, parts);
+    if (!parts_fit(c, parts, err))
+        return false;
     if (n == 1)
         return true;
     if (c->qk_norm_wide)
@@ -222,6 +233,50 @@ bool team_check(const struct model_config *c, int n, int parts, struct error *er
                         c->n_head, c->n_kv_head, c->d_ff, parts, n, best, best == 1 ? "device is" : "devices are");
 }
 
+/* Training cuts sums over the outputs of products, too. */
+static bool team_trains(const struct model_config *c, int n, int parts)
+{
+    return team_fits(c, n, parts) && c->n_kv_head % n == 0 && c->n_head * c->d_head % (8 * parts) == 0
+           && c->n_kv_head * c->d_head % (8 * parts) == 0 && c->d_ff % (8 * parts) == 0;
+}
+
+bool team_train_check(const struct model_config *c, int n, int parts, struct error *err)
+{
+    int best = MIN(n, TEAM_MAX);
+    if (!parts_fit(c, parts, err))
+        return false;
+    if (n == 1)
+        return true;
+    if (c->qk_norm)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "this model's norms of queries and keys have one weight for all heads, whose gradient is a sum over all of them: it "
+                         "cannot be trained on %d devices as a team; 1 device is possible",
+                         n);
+    while (best > 1 && !team_trains(c, best, parts))
+        best--;
+    return best == n
+           || error_set(err, ERR_UNSUPPORTED,
+                        "%" PRId64 " attention heads, %" PRId64 " heads of keys and values, each of %" PRId64 ", %" PRId64
+                        " columns of the MLP, and sums in %d parts of a multiple of 8 columns cannot be cut over %d devices to be trained; %d "
+                        "%s possible",
+                        c->n_head, c->n_kv_head, c->d_head, c->d_ff, parts, n, best, best == 1 ? "device is" : "devices are");
+}
+
+void slice_mark(struct model *s, const struct model *m, int n, int q)
+{
+    s->parts = m->parts;
+    s->n_slice = n;
+    s->vocab_first = slice_vocab_from(m->c.vocab, n, q);
+    s->vocab_part = slice_vocab_each(m->c.vocab, MAX(m->parts, 1));
+    s->odd_vocab = m->c.vocab % 8 != 0;
+    s->for_bwd = m->for_bwd && model_is_sliced(m);
+}
+
+int64_t model_vocab_part(const struct model *m)
+{
+    return m->n_slice ? m->vocab_part : slice_vocab_each(m->c.vocab, MAX(m->parts, 1));
+}
+
 size_t model_slice_bytes(const struct model *m, int n)
 {
     struct error ignored;
@@ -230,6 +285,23 @@ size_t model_slice_bytes(const struct model *m, int n)
     size_t size = s ? (size_t)s->n_flat * dtype_size(m->dtype) : 0;
     model_free(s);
     return size;
+}
+
+struct model *model_slice_shape(const struct model *m, int n, struct error *err)
+{
+    struct model_config c = slice_config(&m->c, n, 0);
+    struct model *s = model_new_shape(&c, m->dev, m->dtype, err);
+    if (s)
+        slice_mark(s, m, n, 0);
+    return s;
+}
+
+struct model *model_sliced_shape(const struct model *m, int n, struct error *err)
+{
+    struct model *s = model_shape_like(m, err);
+    if (s)
+        s->n_sliced = n;
+    return s;
 }
 
 /* ---- weights */
@@ -288,6 +360,38 @@ bool team_changed(struct model *m, struct error *err)
     return team_call(m->team, slice_changed, m, err);
 }
 
+/* Copy a rank's blocks to whole weights; those that all ranks have alike only from the first. */
+struct taking {
+    struct model *m, *into;
+};
+static bool slice_take(void *ctx, int rank, struct error *err)
+{
+    const struct taking *k = ctx;
+    const struct team_rank *r = team_rank(k->m->team, rank);
+    struct slice_block block[SLICE_BLOCK_MAX];
+    size_t e = dtype_size(r->slice->dtype);
+    for (int64_t t = 0; t < k->m->n_tensor; t++) {
+        int n = slice_blocks(k->m, r->slice, t, k->m->team->n, rank, block);
+        for (int i = 0; i < n; i++) {
+            const struct slice_block *b = &block[i];
+            size_t row = (size_t)b->n_col * e;
+            bool one = b->n_col == b->ld, all = b->n_row * b->n_col == k->m->tensor[t].n_elem;
+            if ((!all || rank == 0)
+                && !OP(r->dev, err, rows_copy, .y = k->into->weights + (size_t)b->from * e, .x = r->slice->weights + (size_t)b->to * e,
+                       .n = one ? 1 : b->n_row, .row_bytes = one ? (size_t)b->n_row * row : row, .ldx_bytes = row,
+                       .ldy_bytes = (size_t)b->ld * e))
+                return false;
+        }
+    }
+    return true;
+}
+
+bool team_take(struct model *m, struct model *into, struct error *err)
+{
+    struct taking k = { m, into };
+    return team_call(m->team, slice_take, &k, err) && model_weights_changed(into, err);
+}
+
 /* ---- creating */
 static bool rank_open(void *ctx, int rank, struct error *err)
 {
@@ -295,7 +399,6 @@ static bool rank_open(void *ctx, int rank, struct error *err)
     struct team_rank *r = team_rank(m->team, rank);
     int n = m->team->n;
     struct model_config c = slice_config(&m->c, n, rank);
-    r->first_id = slice_vocab_from(m->c.vocab, n, rank);
     for (int q = 0; q < n; q++) {
         struct device *other = m->team->rank[q].dev;
         bool reach = true;
@@ -307,8 +410,7 @@ static bool rank_open(void *ctx, int rank, struct error *err)
     }
     if (!(r->slice = model_alloc(&c, r->dev, m->dtype, err)))
         return false;
-    r->slice->parts = m->parts;
-    r->slice->n_slice = n;
+    slice_mark(r->slice, m, n, rank);
     return true;
 }
 
@@ -346,4 +448,16 @@ bool model_team(struct model *m, struct device *const *dev, int n, struct error 
     if (!m->for_bwd)
         model_handles_free(m);
     return m->weights ? team_fill(m, m, err) : team_changed(m, err);
+}
+
+struct model *model_sliced_new(struct model *m, struct device *const *dev, int n, struct error *err)
+{
+    struct model *s = team_train_check(&m->c, n, m->parts, err) ? model_shape_like(m, err) : NULL;
+    if (!s)
+        return NULL;
+    s->for_bwd = true;
+    if (model_team(s, dev, n, err) && model_weights_copy(s, m, err))
+        return s;
+    model_free(s);
+    return NULL;
 }

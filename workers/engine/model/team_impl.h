@@ -8,7 +8,6 @@ struct team_rank {
     int index;
     struct device *dev;     // borrowed
     struct model *slice;    // a model of the slice's sizes, on dev
-    int64_t first_id;       // of its rows of the embedding and of the head
     struct mark *end;       // of what it was asked for in the last call
     struct error err;       // of its part of the call
     bool started;           // it has a thread
@@ -25,6 +24,10 @@ struct team_rank *team_rank(struct team *t, int rank);
 /* Slices = src's weights (m's own, or those of a model of m's shape on m's device, whole or in shards); and new handles on them. */
 MUST_USE bool team_fill(struct model *m, const struct model *src, struct error *err);
 MUST_USE bool team_changed(struct model *m, struct error *err);    // slices have changed: their handles
+/* into's whole weights = m's slices, into a model of m's shape on m's device. */
+MUST_USE bool team_take(struct model *m, struct model *into, struct error *err);
+/* What a slice of m has besides its sizes. */
+void slice_mark(struct model *slice, const struct model *m, int n, int q);
 void team_free(struct team *t);
 
 /* ---- run_team.c: a run on a team. The run that callers have keeps inputs and logits on the first device; each rank has a run of its own
@@ -35,6 +38,15 @@ void team_run_free(struct team_run *t);
 size_t team_run_bytes(const struct model *m, const struct run_limits *lim);    // of the first device
 MUST_USE bool team_forward(struct model_run *r, const struct pass *p, struct error *err);
 MUST_USE bool team_logits(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err);
+void team_bind(struct model_run *r, struct model *m);
+/* The steps of a backward pass (run_impl.h), by all ranks. */
+MUST_USE bool team_head_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err);
+MUST_USE bool team_head_rows(struct model_run *r, const struct head_part *c, struct error *err);
+MUST_USE bool team_head_end(struct model_run *r, const struct model_grad *g, struct error *err);
+MUST_USE bool team_layers_bwd(struct model_run *r, const struct model_grad *g, struct error *err);
 /* In a rank's run: the rows of the embedding, from all slices; and y (n, d_model) = the sum of all ranks' products of x, and the bias. */
 MUST_USE bool team_embed(struct model_run *rank, void *y, const struct pass *p, struct error *err);
+/* In a rank's run: memory for its part of the next sum (n, d_model) fp32; and y = the sum of all ranks' parts, and the bias (or NULL). */
+float *team_part(struct model_run *rank);
+MUST_USE bool team_sum(struct model_run *rank, void *y, const void *bias, int64_t n, struct error *err);
 MUST_USE bool team_product(struct model_run *rank, const struct linear *l, void *y, const void *x, int64_t n, struct error *err);

@@ -41,6 +41,8 @@ bool trainer_reference_step(struct trainer *t, const struct trainer_hyper *h, st
         return true;
     BUG_IF(model_lora(t->m), "an adapter's reference is its base, and stays");
     t->ref_moved = true;
+    if (t->n_slice)
+        return slices_blend(t, h->ref_share, err) && device_sync(t->dev, err);
     return (t->p.weights ? blend_shards(t, h->ref_share, err) : blend_at(t, 0, model_weights(t->m, &bytes), t->n_flat, h->ref_share, err))
            && model_weights_changed(t->ref, err) && device_sync(t->dev, err);
 }
@@ -53,6 +55,8 @@ bool trainer_reference_moved(const struct trainer *t)
 bool trainer_reference_get(const struct trainer *t, void *out, struct error *err)
 {
     size_t bytes;
+    if (t->n_slice)
+        return slices_weights_get(t->ref, out, err);
     const void *weights = model_weights(t->ref, &bytes);
     return mem_copy(t->dev, out, weights, bytes, COPY_D2H, err) && device_sync(t->dev, err);
 }
@@ -62,8 +66,10 @@ bool trainer_reference_set(struct trainer *t, const void *in, struct error *err)
     size_t bytes;
     if (!t->ref)
         return true;
-    void *weights = model_weights(t->ref, &bytes);
     t->ref_moved = true;
+    if (t->n_slice)
+        return slices_weights_set(t->ref, in, err);
+    void *weights = model_weights(t->ref, &bytes);
     return mem_copy(t->dev, weights, in, bytes, COPY_H2D, err) && device_sync(t->dev, err) && model_weights_changed(t->ref, err)
            && device_sync(t->dev, err);
 }

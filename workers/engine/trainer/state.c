@@ -137,6 +137,8 @@ int64_t trainer_state_n(const struct trainer *t, enum trainer_state_kind kind)
 /* ---- all kinds */
 bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
 {
+    if (t->n_slice)
+        return slices_state_get(t, kind, out, err);
     if (kind != STATE_MASTER && t->set.optimizer == OPTIMIZER_ADAMW_8BIT)
         return bytes_get(t, kind, out, err);
     if (kind != STATE_MASTER && t->set.optimizer == OPTIMIZER_ADAFACTOR)
@@ -156,6 +158,8 @@ bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, fl
 bool trainer_weights_get(const struct trainer *t, void *out, struct error *err)
 {
     size_t bytes, e = dtype_size(model_dtype(t->m));
+    if (t->n_slice)
+        return slices_weights_get(t->m, out, err);
     if (t->p.weights)
         return shards_gather(t, &(struct shards_at){ t->p.weights, NULL, t->n_state, e, 1 }, out, err);
     const void *weights = model_weights(t->m, &bytes);
@@ -209,6 +213,8 @@ bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const fl
 {
     bool ok = false;
     float *trimmed = NULL;
+    if (t->n_slice)
+        return slices_state_set(t, kind, in, err);
     TRY(device_sync(t->dev, err));
     if (kind != STATE_MASTER && t->set.optimizer == OPTIMIZER_ADAFACTOR)
         return trainer_state_n(t, kind) == 0
@@ -246,6 +252,8 @@ void trainer_adam_step_set(struct trainer *t, int64_t n)
 
 bool trainer_adam_reset(struct trainer *t, struct error *err)
 {
+    if (t->n_slice)
+        return slices_adam_reset(t, err);
     t->adam_step = 0;
     if (!device_sync(t->dev, err))
         return false;

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer_impl.h"
 
 /* ---- life */
@@ -18,10 +19,31 @@ static void limits_make(struct run_limits *l, const struct trainer_settings *s)
                               .mem = s->scratch };
 }
 
+/* Of the first of a team's devices, which has most to hold. */
+static void memory_of_team(const struct model *m, const struct trainer_settings *s, const struct run_limits *l, struct trainer_memory *out)
+{
+    struct error ignored;
+    struct model *cut = model_sliced_shape(m, s->n_team, &ignored), *slice = model_slice_shape(m, s->n_team, &ignored);
+    *out = (struct trainer_memory){ 0 };
+    if (cut && slice) {
+        size_t n = (size_t)model_n_flat(slice);
+        *out = (struct trainer_memory){ .weight = model_held_bytes(cut),
+                                        .activation = model_run_bytes(cut, l),
+                                        .gradient = (n + (size_t)slices_stage_n(m)) * 4,
+                                        .state = n * (model_dtype(m) == DT_F32 ? 8 : 12) };
+    }
+    model_free(slice);
+    model_free(cut);
+}
+
 void trainer_memory(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out)
 {
     struct run_limits l;
     limits_make(&l, s);
+    if (s->n_team > 1) {
+        memory_of_team(m, s, &l, out);
+        return;
+    }
     size_t stage, each = model_dtype(m) == DT_F32 ? 8 : 12, moments = 0;
     int64_t n = trainer_n_state(m, s), n_dev = trainer_state_dev(m, s, &stage);
     for (int k = STATE_MOMENT1; k <= STATE_MOMENT2; k++)
@@ -77,7 +99,8 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     if (!trainer_weights_place(model, &t->set, err))    // before anything knows where the weights lie
         goto fail;
     if (!micro_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !pieces_make(t, err) || !frozen_make(t, err)
-        || !grad_new(t, err) || !state_new(t, err) || !(t->sumsq = mem_new(t->dev, 3 * sizeof *t->sumsq, "gradient norm", err))
+        || (model_is_sliced(model) ? !slices_new(t, err) : !grad_new(t, err) || !state_new(t, err))
+        || !(t->sumsq = mem_new(t->dev, 3 * sizeof *t->sumsq, "gradient norm", err))
         || !(t->row_mean = mem_new(t->dev, sizeof *t->row_mean, "mean of rows", err))
         || !(t->hash = mem_new(t->dev, sizeof *t->hash, "hash of the weights", err))
         || !(t->clip = mem_new(t->dev, 2 * sizeof *t->clip, "gradient norm", err)))
@@ -93,6 +116,7 @@ void trainer_free(struct trainer *t)
     if (!t)
         return;
     model_run_free(t->run);
+    slices_free(t);
     update_release(t);
     void *mem[] = { t->sumsq, t->row_mean, t->hash, t->clip };
     for (size_t i = 0; i < ARRAY_SIZE(mem); i++)
@@ -228,6 +252,8 @@ bool trainer_hash(const struct trainer *t, uint64_t *hash, struct error *err)
 {
     const struct trainer_parts *p = &t->p;
     size_t bytes, e = dtype_size(model_dtype(t->m));
+    if (t->n_slice)
+        return slices_hash(t, hash, err);
     if (!p->weights) {
         void *weights = model_weights(t->m, &bytes);
         return hash_of(t, weights, bytes, 0, hash, err);

@@ -46,12 +46,17 @@ struct trainer {
     void *stage;                   // (stage_bytes) device; NULL without host state
     size_t stage_bytes;
     bool own_master;
-    bool *frozen;       // (model_n_tensor) is not trained; NULL: all are
-    double *sumsq;      // (3) device: of the whole gradient; of a tensor's masters, and of its update (Adafactor)
-    float *row_mean;    // (1) device: Adafactor's
-    int64_t n_sumsq;    // blocks of p.norm_part
-    uint64_t *hash;     // (1) device
-    float *clip;        // (2) device: norm, coefficient
+    /* where the model is cut over a team (slices.c): instead of own gradient, masters and moments */
+    int n_slice;                             // devices; 0: it is whole
+    struct trainer *slice[SUM_PARTS_MAX];    // a trainer of each slice, which makes no steps of its own
+    float *slice_grad[SUM_PARTS_MAX];        // theirs
+    void *slice_stage[SUM_PARTS_MAX];        // (slices_stage_n floats) on their devices: pieces of the flat order
+    bool *frozen;                            // (model_n_tensor) is not trained; NULL: all are
+    double *sumsq;                           // (3) device: of the whole gradient; of a tensor's masters, and of its update (Adafactor)
+    float *row_mean;                         // (1) device: Adafactor's
+    int64_t n_sumsq;                         // blocks of p.norm_part
+    uint64_t *hash;                          // (1) device
+    float *clip;                             // (2) device: norm, coefficient
     struct micro mb;
     void *mb_mem;
     /* the batch of the step that is under way */
@@ -98,6 +103,22 @@ struct update_run update_run_of(const struct trainer *t, int i);
 int64_t update_run_n_dev(const struct trainer *t, const struct update_run *r);    // of its elements, how many are kept on the device
 char *update_weights_at(const struct trainer *t, const struct update_run *r, int64_t from);    // the weights from its element `from` on
 int64_t update_grad_n(const struct model *m, const struct trainer_settings *s);    // of this rank's gradient: all, or so many places
+
+/* slices.c: the same of a model that is cut over a team. */
+MUST_USE bool slices_new(struct trainer *t, struct error *err);
+void slices_free(struct trainer *t);
+int64_t slices_stage_n(const struct model *m);
+MUST_USE bool slices_grad_clear(struct trainer *t, struct error *err);
+MUST_USE bool slices_grad_get(const struct trainer *t, float *out, struct error *err);
+MUST_USE bool slices_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
+MUST_USE bool slices_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err);
+MUST_USE bool slices_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err);
+MUST_USE bool slices_adam_reset(struct trainer *t, struct error *err);
+MUST_USE bool slices_hash(const struct trainer *t, uint64_t *hash, struct error *err);
+/* Weights of t's model or of its reference, out to and in from host memory of model_weight_bytes. */
+MUST_USE bool slices_weights_get(struct model *m, void *out, struct error *err);
+MUST_USE bool slices_weights_set(struct model *m, const void *in, struct error *err);
+MUST_USE bool slices_blend(struct trainer *t, double share, struct error *err);
 
 /* step.c: packed sequences, as every kind of step runs them. */
 void micro_clear(struct micro *mb);

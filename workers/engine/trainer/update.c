@@ -307,6 +307,8 @@ bool grad_new(struct trainer *t, struct error *err)
 
 bool trainer_grad_clear(struct trainer *t, struct error *err)
 {
+    if (t->n_slice)
+        return slices_grad_clear(t, err);
     return OP(t->dev, err, mem_fill, .y = t->grad, .size_bytes = (size_t)update_grad_n(t->m, &t->set) * 4);
 }
 
@@ -462,6 +464,8 @@ int64_t trainer_grad_n(const struct trainer *t)
 bool trainer_grad_get(const struct trainer *t, float *out, struct error *err)
 {
     BUG_IF(t->p.n_slot, "the flat gradient of a rank that keeps its shards only");
+    if (t->n_slice)
+        return slices_grad_get(t, out, err);
     return mem_copy(t->dev, out, t->grad, (size_t)t->n_flat * 4, COPY_D2H, err) && device_sync(t->dev, err);
 }
 
@@ -672,6 +676,8 @@ bool trainer_norm_whole(struct trainer *t, struct error *err)
 
 bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err)
 {
+    if (t->n_slice)
+        return slices_apply(t, h, grad_norm, err);
     return trainer_freeze(t, err) && trainer_norm_whole(t, err) && trainer_norm_all(t, h, grad_norm, err) && trainer_run_apply(t, h, 0, err)
            && trainer_apply_end(t, err);
 }

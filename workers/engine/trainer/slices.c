@@ -1,0 +1,348 @@
+/* slices.c - a trainer whose model is cut over the devices of a team (model_sliced_new)
+ *
+ * Each slice has a trainer of its own, for what lies on its device: the gradient, masters and moments of the slice's weights, in the order of
+ * the slice's table of tensors. AdamW knows only elements, so the slices' new weights are the bytes of the whole's. What does not only know
+ * elements goes by the whole flat order, pieces of which are put together on one device or another: the gradient's norm, whose sums are of
+ * blocks of that order, the hash, and what checkpoints hold. Parts that all slices have alike are updated alike, and the first one's
+ * counts. */
+#include <stdlib.h>
+#include <string.h>
+#include "workers/engine/model/slice.h"
+#include "workers/engine/model/team.h"
+#include "workers/engine/trainer/trainer_impl.h"
+
+#define STAGE_N ((int64_t)1 << 23)    // elements that are put together at a time: copies of 32 MiB run a link at full speed
+
+int64_t slices_stage_n(const struct model *m)
+{
+    int64_t n = model_n_flat(m);
+    return MIN(STAGE_N, (n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK * SUMSQ_BLOCK);
+}
+
+/* ---- life */
+static bool slice_open(void *ctx, int rank, struct error *err)
+{
+    struct trainer *t = ctx, *s = calloc(1, sizeof *s);
+    if (!s)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a trainer");
+    t->slice[rank] = s;
+    s->m = team_slice(t->m, rank);
+    s->set = t->set;
+    s->set.n_team = 0;
+    s->dev = model_device(s->m);
+    s->n_flat = model_n_flat(s->m);
+    s->own_master = t->own_master;
+    if (!pieces_make(s, err) || !frozen_make(s, err) || !grad_new(s, err) || !state_new(s, err)
+        || !(s->clip = mem_new(s->dev, 2 * sizeof *s->clip, "gradient norm", err))
+        || !(t->slice_stage[rank] = mem_new(s->dev, (size_t)slices_stage_n(t->m) * 4, "pieces of the flat order", err)))
+        return false;
+    t->slice_grad[rank] = s->grad;
+    return true;
+}
+
+bool slices_new(struct trainer *t, struct error *err)
+{
+    if (t->set.n_rank > 1 || t->set.optimizer != OPTIMIZER_ADAMW || t->set.offload)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "a model that is cut over %d devices is trained by one rank, with AdamW and its state on the devices",
+                         model_n_device(t->m));
+    BUG_IF(t->set.scratch || (t->ref && !model_is_sliced(t->ref)), "borrowed scratch or a whole reference with a model that is cut");
+    t->n_slice = model_n_device(t->m);
+    t->to.slice = t->slice_grad;
+    return (t->p.norm_part = mem_new(t->dev, (size_t)t->n_sumsq * sizeof *t->p.norm_part, "gradient norm", err)) != NULL
+           && model_team_call(t->m, slice_open, t, err);
+}
+
+void slices_free(struct trainer *t)
+{
+    for (int q = 0; q < t->n_slice; q++) {
+        struct trainer *s = t->slice[q];
+        if (!s)
+            continue;
+        mem_free(s->dev, t->slice_stage[q]);
+        mem_free(s->dev, s->clip);
+        update_release(s);
+        free(s->frozen);
+        free(s);
+    }
+}
+
+/* ---- pieces of the whole flat order on one device */
+struct gather {
+    const struct trainer *t;
+    const char *of[SUM_PARTS_MAX];    // what is gathered: every slice's flat buffer
+    size_t e;                         // bytes of an element
+    struct device *dev;               // that puts it together,
+    char *to;                         // here:
+    int64_t from, end;                // these elements
+    int rank;                         // whose blocks are visited
+};
+
+/* `rows` rows of a block from row i on, of each the columns [c0, c1). */
+static bool rows_put(const struct gather *g, const struct slice_block *b, int64_t i, int64_t rows, int64_t c0, int64_t c1,
+                     struct error *err)
+{
+    int64_t slice = b->to + i * b->n_col + c0, whole = b->from + i * b->ld + c0 - g->from;
+    return rows <= 0 || c0 >= c1
+           || OP(g->dev, err, rows_copy, .y = g->to + (size_t)whole * g->e, .x = g->of[g->rank] + (size_t)slice * g->e, .n = rows,
+                 .row_bytes = (size_t)(c1 - c0) * g->e, .ldy_bytes = (size_t)b->ld * g->e, .ldx_bytes = (size_t)b->n_col * g->e);
+}
+
+/* What a block has of the elements wanted: a part of a row, whole rows, a part of a row. */
+static bool block_put(const struct gather *g, struct slice_block b, struct error *err)
+{
+    if (b.n_col == b.ld)    // neighbours on both sides
+        b = (struct slice_block){ .n_row = 1, .n_col = b.n_row * b.n_col, .ld = b.n_row * b.n_col, .from = b.from, .to = b.to };
+    int64_t first = g->from > b.from ? (g->from - b.from) / b.ld : 0,
+            last = g->end > b.from ? MIN(b.n_row, (g->end - b.from + b.ld - 1) / b.ld) : 0;
+    if (first >= last)
+        return true;
+    int64_t at = b.from + first * b.ld;
+    if (at < g->from) {
+        if (!rows_put(g, &b, first, 1, g->from - at, MIN(b.n_col, g->end - at), err))
+            return false;
+        first++;
+    }
+    at = b.from + (last - 1) * b.ld;
+    if (first < last && at + b.n_col > g->end) {
+        if (!rows_put(g, &b, last - 1, 1, 0, g->end - at, err))
+            return false;
+        last--;
+    }
+    return rows_put(g, &b, first, last - first, 0, b.n_col, err);
+}
+
+/* Does this rank's block of a tensor count: is it the first to have it? */
+static bool block_counts(const struct tensor *x, const struct slice_block *b, int rank)
+{
+    return rank == 0 || b->n_row * b->n_col < x->n_elem;
+}
+
+/* Put elements [from, end) together; gaps hold 0. */
+static bool gather_run(struct gather *g, struct error *err)
+{
+    const struct model *m = g->t->m;
+    struct slice_block block[SLICE_BLOCK_MAX];
+    if (!OP(g->dev, err, mem_fill, .y = g->to, .size_bytes = (size_t)(g->end - g->from) * g->e))
+        return false;
+    for (int64_t i = 0; i < model_n_tensor(m); i++) {
+        const struct tensor *x = model_tensor(m, i);
+        if (x->offset >= g->end || x->offset + x->n_elem <= g->from)
+            continue;
+        for (g->rank = 0; g->rank < g->t->n_slice; g->rank++) {
+            int n = slice_blocks(m, team_slice(m, g->rank), i, g->t->n_slice, g->rank, block);
+            for (int k = 0; k < n; k++)
+                if (block_counts(x, &block[k], g->rank) && !block_put(g, block[k], err))
+                    return false;
+        }
+    }
+    return true;
+}
+
+/* ---- the update */
+static bool slice_grad_clear(void *ctx, int rank, struct error *err)
+{
+    struct trainer *t = ctx;
+    return trainer_grad_clear(t->slice[rank], err);
+}
+bool slices_grad_clear(struct trainer *t, struct error *err)
+{
+    return model_team_call(t->m, slice_grad_clear, t, err);
+}
+
+static bool slice_freeze(void *ctx, int rank, struct error *err)
+{
+    struct trainer *t = ctx;
+    return trainer_freeze(t->slice[rank], err);
+}
+
+/* Sums of squares of the gradient's blocks in the whole flat order; the devices take its pieces in turn. */
+static bool slice_norm(void *ctx, int rank, struct error *err)
+{
+    struct trainer *t = ctx;
+    const struct trainer_parts *p = &t->p;
+    struct gather g = { .t = t, .e = 4, .dev = t->slice[rank]->dev, .to = t->slice_stage[rank] };
+    int64_t stage = slices_stage_n(t->m), k = 0;
+    for (int q = 0; q < t->n_slice; q++)
+        g.of[q] = (const char *)t->slice_grad[q];
+    for (int i = 0; i < p->n_piece; i++)
+        for (int64_t at = 0; at < p->piece_n[i]; at += stage, k++) {
+            g.from = p->piece_at[i] + at;
+            g.end = p->piece_at[i] + MIN(p->piece_n[i], at + stage);
+            if (k % t->n_slice == rank
+                && (!gather_run(&g, err)
+                    || !OP(g.dev, err, sumsq, .part = p->norm_part + p->part_at[i] + at / SUMSQ_BLOCK, .x = (float *)(void *)g.to,
+                           .n = g.end - g.from)))
+                return false;
+        }
+    return true;
+}
+
+struct apply {
+    struct trainer *t;
+    const struct trainer_hyper *h;
+};
+static bool slice_apply(void *ctx, int rank, struct error *err)
+{
+    const struct apply *a = ctx;
+    struct trainer *s = a->t->slice[rank];
+    s->adam_step = a->t->adam_step;
+    return mem_copy(s->dev, s->clip, a->t->clip, 2 * sizeof *s->clip, COPY_D2D, err) && trainer_run_apply(s, a->h, 0, err)
+           && model_weights_changed(s->m, err);
+}
+
+bool slices_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err)
+{
+    struct apply a = { t, h };
+    if (!model_team_call(t->m, slice_freeze, t, err) || !model_team_call(t->m, slice_norm, t, err)
+        || !trainer_norm_all(t, h, grad_norm, err) || !model_team_call(t->m, slice_apply, &a, err) || !device_sync(t->dev, err))
+        return false;
+    t->adam_step++;
+    t->version++;
+    return true;
+}
+
+/* ---- what checkpoints hold */
+/* A slice's flat buffer in host memory, and the whole's. */
+struct host_flat {
+    const struct trainer *t;
+    struct model *m;
+    enum trainer_state_kind kind;
+    char *whole, *slice;
+    size_t e;
+    bool in;    // from the whole to the slice
+    int rank;
+};
+static void blocks_move(const struct host_flat *f)
+{
+    struct slice_block block[SLICE_BLOCK_MAX];
+    for (int64_t t = 0; t < model_n_tensor(f->m); t++) {
+        int n = slice_blocks(f->m, team_slice(f->m, f->rank), t, model_n_device(f->m), f->rank, block);
+        for (int k = 0; k < n; k++)
+            for (int64_t i = 0; i < block[k].n_row; i++) {
+                char *slice = f->slice + (size_t)(block[k].to + i * block[k].n_col) * f->e,
+                     *whole = f->whole + (size_t)(block[k].from + i * block[k].ld) * f->e;
+                memcpy(f->in ? slice : whole, f->in ? whole : slice, (size_t)block[k].n_col * f->e);
+            }
+    }
+}
+
+typedef bool host_move(const struct host_flat *f, struct error *err);
+
+/* Move what `move` moves between a slice and its host buffer, and that to or from the whole's; one slice after the other, since each
+ * needs memory of its size. */
+static bool host_flat_run(const struct host_flat *all, host_move *move, struct error *err)
+{
+    bool ok = true;
+    if (!all->in)
+        memset(all->whole, 0, (size_t)model_n_flat(all->m) * all->e);
+    for (int q = 0; q < model_n_device(all->m) && ok; q++) {
+        struct host_flat f = *all;
+        f.rank = q;
+        ok = (f.slice = calloc((size_t)model_n_flat(team_slice(f.m, q)), f.e)) != NULL
+             || error_set(err, ERR_NO_MEMORY, "no memory for the slice of device %d of a team", q);
+        if (ok && f.in)
+            blocks_move(&f);
+        ok = ok && move(&f, err);
+        if (ok && !f.in)
+            blocks_move(&f);
+        free(f.slice);
+    }
+    struct error ignored;
+    return device_enter(model_device(all->m), ok ? err : &ignored) && ok;
+}
+
+static bool grad_move(const struct host_flat *f, struct error *err)
+{
+    const struct trainer *s = f->t->slice[f->rank];
+    return device_enter(s->dev, err) && trainer_grad_get(s, (float *)(void *)f->slice, err);
+}
+bool slices_grad_get(const struct trainer *t, float *out, struct error *err)
+{
+    return host_flat_run(&(struct host_flat){ .t = t, .m = t->m, .whole = (char *)out, .e = 4 }, grad_move, err);
+}
+
+static bool state_move(const struct host_flat *f, struct error *err)
+{
+    struct trainer *s = f->t->slice[f->rank];
+    float *at = (float *)(void *)f->slice;
+    return device_enter(s->dev, err) && (f->in ? trainer_state_set(s, f->kind, at, err) : trainer_state_get(s, f->kind, at, err));
+}
+bool slices_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err)
+{
+    return host_flat_run(&(struct host_flat){ .t = t, .m = t->m, .kind = kind, .whole = (char *)out, .e = 4 }, state_move, err);
+}
+bool slices_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err)
+{
+    return host_flat_run(&(struct host_flat){ .t = t, .m = t->m, .kind = kind, .whole = (char *)in, .e = 4, .in = true }, state_move, err);
+}
+
+static bool weights_move(const struct host_flat *f, struct error *err)
+{
+    struct model *s = team_slice(f->m, f->rank);
+    struct device *dev = model_device(s);
+    size_t bytes;
+    char *weights = model_weights(s, &bytes);
+    return device_enter(dev, err)
+           && mem_copy(dev, f->in ? weights : f->slice, f->in ? f->slice : weights, bytes, f->in ? COPY_H2D : COPY_D2H, err)
+           && (!f->in || model_weights_changed(s, err)) && device_sync(dev, err);
+}
+bool slices_weights_get(struct model *m, void *out, struct error *err)
+{
+    return host_flat_run(&(struct host_flat){ .m = m, .whole = out, .e = dtype_size(model_dtype(m)) }, weights_move, err);
+}
+bool slices_weights_set(struct model *m, const void *in, struct error *err)
+{
+    return host_flat_run(&(struct host_flat){ .m = m, .whole = (char *)in, .e = dtype_size(model_dtype(m)), .in = true }, weights_move,
+                         err);
+}
+
+static bool slice_reset(void *ctx, int rank, struct error *err)
+{
+    struct trainer *t = ctx;
+    return trainer_adam_reset(t->slice[rank], err);
+}
+bool slices_adam_reset(struct trainer *t, struct error *err)
+{
+    t->adam_step = 0;
+    return model_team_call(t->m, slice_reset, t, err);
+}
+
+bool slices_hash(const struct trainer *t, uint64_t *hash, struct error *err)
+{
+    struct gather g = { .t = t, .e = dtype_size(model_dtype(t->m)), .dev = t->dev, .to = t->slice_stage[0] };
+    size_t bytes;
+    *hash = 0;
+    for (int q = 0; q < t->n_slice; q++)
+        g.of[q] = model_weights(team_slice(t->m, q), &bytes);
+    for (int64_t n = model_n_flat(t->m), stage = slices_stage_n(t->m); g.from < n; g.from += stage) {
+        uint64_t part;
+        g.end = MIN(n, g.from + stage);
+        if (!gather_run(&g, err)
+            || !OP(t->dev, err, mem_hash, .hash = t->hash, .x = g.to, .size_bytes = (size_t)(g.end - g.from) * g.e,
+                   .first = g.from * (int64_t)g.e / 8)
+            || !mem_copy(t->dev, &part, t->hash, sizeof part, COPY_D2H, err) || !device_sync(t->dev, err))
+            return false;
+        *hash += part;
+    }
+    return true;
+}
+
+/* ---- the reference */
+struct blending {
+    struct trainer *t;
+    double share;
+};
+static bool slice_blend(void *ctx, int rank, struct error *err)
+{
+    const struct blending *b = ctx;
+    struct model *y = team_slice(b->t->ref, rank), *x = team_slice(b->t->m, rank);
+    size_t bytes;
+    return OP(model_device(y), err, blend, .y = model_weights(y, &bytes), .x = model_weights(x, &bytes), .n = model_n_flat(y),
+              .share = (float)b->share, .dtype = model_dtype(y))
+           && model_weights_changed(y, err);
+}
+bool slices_blend(struct trainer *t, double share, struct error *err)
+{
+    return model_team_call(t->m, slice_blend, &(struct blending){ t, share }, err);
+}
