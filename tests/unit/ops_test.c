@@ -228,6 +228,20 @@ static bool embed_bwd_case(struct run *r)
     return OP(r->dev, &r->err, embed_bwd, .dy = values(r, n * d), .row = ints(r, n, 20), .n = n, .n_row = 20, .d = d, .dtype = r->dtype,
               .dtable = watch(r, "dtable", floats(r, 20 * d), 20 * d, DT_F32));
 }
+/* The table in three slices, the first and the last of one row. */
+static bool embed_bwd_slices_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size], d = width_sizes[r->size];
+    static const int64_t bound[] = { 0, 1, 19, 20 };
+    const void *dy = values(r, n * d);
+    const int32_t *row = ints(r, n, 20);
+    float *table = watch(r, "dtable", floats(r, 20 * d), 20 * d, DT_F32);
+    for (int s = 0; s < 3; s++)
+        if (!OP(r->dev, &r->err, embed_bwd, .dy = dy, .row = row, .n = n, .first = bound[s], .n_row = bound[s + 1] - bound[s],
+                .slice = true, .d = d, .dtype = r->dtype, .dtable = table + bound[s] * d))
+            return false;
+    return true;
+}
 static bool rmsnorm_fwd_case(struct run *r)
 {
     int64_t n = row_sizes[r->size], d = width_sizes[r->size];
@@ -312,6 +326,18 @@ static bool linear_bwd_x_case(struct run *r)
     bool accumulate = r->size == 3;
     return OP(r->dev, &r->err, linear_bwd_x, .dy = values(r, n * out), .w = weight_of(r, out, in), .n = n, .accumulate = accumulate,
               .dx = accumulate ? watch(r, "dx", values(r, n * in), n * in, r->dtype) : result(r, "dx", n * in));
+}
+/* Some rows of the weight, once to fp32 and once more onto it; they begin and end on multiples of 8 or not. */
+static bool linear_bwd_x_rows_case(struct run *r)
+{
+    int64_t n = linear_sizes[r->size].n, out = linear_sizes[r->size].n_out, in = linear_sizes[r->size].n_in;
+    int64_t first = out / 4, n_k = out / 2;
+    const struct weight *w = weight_of(r, out, in);
+    const char *dy = (const char *)values(r, n * out) + (size_t)first * dtype_size(r->dtype);
+    float *dx = watch(r, "dx", values_of(r, n * in, DT_F32, 0, 1), n * in, DT_F32);
+    return OP(r->dev, &r->err, linear_bwd_x, .dx = dx, .dy = dy, .w = w, .n = n, .lddy = out, .first = first, .n_k = n_k, .f32 = true)
+           && OP(r->dev, &r->err, linear_bwd_x, .dx = dx, .dy = dy, .w = w, .n = n, .lddy = out, .first = first, .n_k = n_k / 2,
+                 .accumulate = true, .f32 = true);
 }
 static bool linear_bwd_w_case(struct run *r)
 {
@@ -717,6 +743,7 @@ static const struct {
     { "rows_copy", rows_copy_case, 0 },
     { "rows_scatter", scatter_case, 0 },
     { "embed_bwd", embed_bwd_case, 1e-6 },
+    { "embed_bwd, slices", embed_bwd_slices_case, 1e-6 },
     { "rmsnorm_fwd", rmsnorm_fwd_case, 1e-6 },
     { "rmsnorm_bwd", rmsnorm_bwd_case, 2e-6 },
     { "rmsnorm_fwd, other forms", rmsnorm_fwd_other_case, 1e-6 },
@@ -726,6 +753,7 @@ static const struct {
     { "linear_fwd in parts", linear_fwd_parts_case, 2e-6 },
     { "tree_sum", tree_sum_case, 1e-7 },
     { "linear_bwd_x", linear_bwd_x_case, 2e-6 },
+    { "linear_bwd_x of some rows", linear_bwd_x_rows_case, 2e-6 },
     { "linear_bwd_w", linear_bwd_w_case, 2e-6 },
     { "rope_fwd", rope_fwd_case, 1e-6 },
     { "rope_bwd", rope_bwd_case, 2e-6 },

@@ -514,6 +514,37 @@ static void a_team_that_cannot_be_made_says_why(UNUSED void **state)
     devices_close(2);
 }
 
+static void teams_that_cannot_train_are_refused_with_the_nearest(UNUSED void **state)
+{
+    static const struct {
+        int64_t n_head, n_kv_head, d_ff;
+        bool qk_norm;
+        int parts, n;
+        const char *says;
+    } cases[] = {
+        { 14, 2, 4864, false, 4, 2, NULL },
+        { 16, 8, 4864, true, 0, 1, NULL },
+        { 16, 2, 4864, false, 4, 4, "2 heads of keys and values" },    // which sampling shares
+        { 16, 2, 4864, false, 4, 4, "over 4 devices to be trained; 2 devices are possible" },
+        { 16, 4, 4880, false, 4, 4, "4880 columns of the MLP, and sums in 4 parts of a multiple of 8 columns cannot be cut" },
+        { 16, 4, 4880, false, 4, 4, "1 device is possible" },
+        { 16, 8, 4864, true, 4, 2, "it cannot be trained on 2 devices as a team; 1 device is possible" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct model_config c = { .n_head = cases[i].n_head,
+                                  .n_kv_head = cases[i].n_kv_head,
+                                  .d_head = 64,
+                                  .d_ff = cases[i].d_ff,
+                                  .vocab = 1000,
+                                  .qk_norm = cases[i].qk_norm };
+        struct error err = { 0 };
+        bool ok = team_train_check(&c, cases[i].n, cases[i].parts, &err);
+        assert_int_equal(ok, cases[i].says == NULL);
+        if (cases[i].says && !strstr(err.text, cases[i].says))
+            fail_msg("'%s' does not say '%s'", err.text, cases[i].says);
+    }
+}
+
 /* ---- training */
 // clang-format off
 static const struct shape trained[] = {
@@ -731,6 +762,7 @@ int main(void)
         cmocka_unit_test(slices_hold_every_element),
         cmocka_unit_test(slices_are_filled_from_shards),
         cmocka_unit_test(a_team_that_cannot_be_made_says_why),
+        cmocka_unit_test(teams_that_cannot_train_are_refused_with_the_nearest),
         cmocka_unit_test(a_team_of_any_size_trains_to_the_bytes_of_one_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

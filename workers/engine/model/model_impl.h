@@ -54,9 +54,9 @@ struct model {
     int64_t vocab_first, vocab_part;    // of a slice: its first id, and rows of a part of the whole vocabulary (model_vocab_part)
     bool odd_vocab;                     // of a slice: the whole vocabulary is not a multiple of 8
     int n_sliced;                       // of a shape, for questions about sizes: devices that it would have slices on; else 0
-    struct team *team;           // that it works on (team.h), owned; NULL: none
-    const struct model *base;    // of a view: whose memory and handles these are; NULL: its own
-    struct lora *lora;           // the adapter (lora_impl.h), without which nothing is trained; NULL: none, all weights are
+    struct team *team;                  // that it works on (team.h), owned; NULL: none
+    const struct model *base;           // of a view: whose memory and handles these are; NULL: its own
+    struct lora *lora;                  // the adapter (lora_impl.h), without which nothing is trained; NULL: none, all weights are
 };
 static inline struct attn_heads model_heads(const struct model *m)
 {

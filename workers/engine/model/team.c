@@ -248,18 +248,20 @@ bool team_train_check(const struct model_config *c, int n, int parts, struct err
     if (n == 1)
         return true;
     if (c->qk_norm)
-        return error_set(err, ERR_UNSUPPORTED,
-                         "this model's norms of queries and keys have one weight for all heads, whose gradient is a sum over all of them: it "
-                         "cannot be trained on %d devices as a team; 1 device is possible",
-                         n);
+        return error_set(
+            err, ERR_UNSUPPORTED,
+            "this model's norms of queries and keys have one weight for all heads, whose gradient is a sum over all of them: it "
+            "cannot be trained on %d devices as a team; 1 device is possible",
+            n);
     while (best > 1 && !team_trains(c, best, parts))
         best--;
     return best == n
-           || error_set(err, ERR_UNSUPPORTED,
-                        "%" PRId64 " attention heads, %" PRId64 " heads of keys and values, each of %" PRId64 ", %" PRId64
-                        " columns of the MLP, and sums in %d parts of a multiple of 8 columns cannot be cut over %d devices to be trained; %d "
-                        "%s possible",
-                        c->n_head, c->n_kv_head, c->d_head, c->d_ff, parts, n, best, best == 1 ? "device is" : "devices are");
+           || error_set(
+               err, ERR_UNSUPPORTED,
+               "%" PRId64 " attention heads, %" PRId64 " heads of keys and values, each of %" PRId64 ", %" PRId64
+               " columns of the MLP, and sums in %d parts of a multiple of 8 columns cannot be cut over %d devices to be trained; %d "
+               "%s possible",
+               c->n_head, c->n_kv_head, c->d_head, c->d_ff, parts, n, best, best == 1 ? "device is" : "devices are");
 }
 
 void slice_mark(struct model *s, const struct model *m, int n, int q)
