@@ -162,6 +162,16 @@ bool mark_done(struct device *dev, struct mark *m, bool *done, struct error *err
     return dev->op->mark_done(dev, m, done, err);
 }
 
+struct mark *mark_new_timed(struct device *dev, struct error *err)
+{
+    return dev->op->mark_new_timed(dev, err);
+}
+
+bool marks_apart(struct device *dev, struct mark *from, struct mark *to, double *s, struct error *err)
+{
+    return dev->op->marks_apart(dev, from, to, s, err);
+}
+
 bool lane_copy(struct device *dev, int lane, void *dst, const void *src, size_t size_bytes, struct error *err)
 {
     return size_bytes == 0 || dev->op->lane_copy(dev, lane, dst, src, size_bytes, err);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "protocol/base/clock.h"
 #include "protocol/base/mix64.h"
 
 void *host_mem_new(UNUSED struct device *dev, size_t size_bytes, const char *what, struct error *err)
@@ -43,7 +44,7 @@ bool host_sync(UNUSED struct device *dev, UNUSED struct error *err)
 }
 
 struct mark {
-    int unused;
+    int64_t set_ns;    // clock_ns
 };
 struct mark *host_mark_new(UNUSED struct device *dev, struct error *err)
 {
@@ -58,7 +59,18 @@ void host_mark_free(UNUSED struct device *dev, struct mark *m)
     free(m);
 }
 
-bool host_mark_set(UNUSED struct device *dev, UNUSED struct mark *m, UNUSED struct error *err)
+bool host_mark_set(UNUSED struct device *dev, struct mark *m, UNUSED struct error *err)
+{
+    m->set_ns = clock_ns();
+    return true;
+}
+
+bool host_mark_passed(UNUSED struct device *dev, UNUSED struct mark *m, UNUSED struct error *err)
+{
+    return true;
+}
+
+bool host_lane_passed(UNUSED struct device *dev, UNUSED int lane, UNUSED struct mark *m, UNUSED struct error *err)
 {
     return true;
 }
@@ -66,6 +78,12 @@ bool host_mark_set(UNUSED struct device *dev, UNUSED struct mark *m, UNUSED stru
 bool host_mark_done(UNUSED struct device *dev, UNUSED struct mark *m, bool *done, UNUSED struct error *err)
 {
     return *done = true;
+}
+
+bool host_marks_apart(UNUSED struct device *dev, struct mark *from, struct mark *to, double *s, UNUSED struct error *err)
+{
+    *s = (double)(to->set_ns - from->set_ns) * 1e-9;
+    return true;
 }
 
 bool host_lane_copy(UNUSED struct device *dev, UNUSED int lane, void *dst, const void *src, size_t size_bytes, UNUSED struct error *err)
@@ -94,9 +112,9 @@ bool host_lane_sum(UNUSED struct device *dev, UNUSED int lane, const struct lane
     return true;
 }
 
-bool host_lane_mark(UNUSED struct device *dev, UNUSED int lane, UNUSED struct mark *m, UNUSED struct error *err)
+bool host_lane_mark(struct device *dev, UNUSED int lane, struct mark *m, struct error *err)
 {
-    return true;
+    return host_mark_set(dev, m, err);
 }
 
 bool row_ids_check(const char *op, const int32_t *row, int64_t n, int64_t n_row, struct error *err)

@@ -20,8 +20,11 @@ extern const struct comm_ops host_comm_ops;    // collective/host.c
 bool host_sync(struct device *dev, struct error *err);
 struct mark *host_mark_new(struct device *dev, struct error *err);
 void host_mark_free(struct device *dev, struct mark *m);
-bool host_mark_set(struct device *dev, struct mark *m, struct error *err);    // and wait: all work is done when a call returns
+bool host_mark_set(struct device *dev, struct mark *m, struct error *err);
+bool host_mark_passed(struct device *dev, struct mark *m, struct error *err);    // at once: all work is done when a call returns
+bool host_lane_passed(struct device *dev, int lane, struct mark *m, struct error *err);
 bool host_mark_done(struct device *dev, struct mark *m, bool *done, struct error *err);
+bool host_marks_apart(struct device *dev, struct mark *from, struct mark *to, double *s, struct error *err);
 bool host_lane_copy(struct device *dev, int lane, void *dst, const void *src, size_t size_bytes, struct error *err);
 bool host_lane_sum(struct device *dev, int lane, const struct lane_sum *s, struct error *err);
 bool host_lane_mark(struct device *dev, int lane, struct mark *m, struct error *err);
@@ -36,10 +39,11 @@ bool host_mem_hash(struct device *dev, const struct mem_hash *a, struct error *e
 #define HOST_OPS                                                                                                                           \
     .device_sync = host_sync, .mem_new = host_mem_new, .mem_free = host_mem_free, .host_new = host_mem_new, .host_free = host_mem_free,    \
     .mem_info = host_mem_info, .mem_copy = host_mem_copy, .mark_new = host_mark_new, .mark_free = host_mark_free,                          \
-    .mark_set = host_mark_set, .mark_wait = host_mark_set, .mark_done = host_mark_done, .lane_copy = host_lane_copy,                       \
-    .lane_sum = host_lane_sum, .lane_mark = host_lane_mark, .lanes_sync = host_sync, .lane_after = host_lane_mark,                         \
-    .device_after = host_mark_set, .mem_share_new = host_mem_share_new, .mem_share_free = host_mem_share_free,                             \
-    .mem_share_open = host_mem_share_open, .mem_share_close = host_mem_share_close, .comm = &host_comm_ops
+    .mark_set = host_mark_set, .mark_wait = host_mark_passed, .mark_done = host_mark_done, .mark_new_timed = host_mark_new,                \
+    .marks_apart = host_marks_apart, .lane_copy = host_lane_copy, .lane_sum = host_lane_sum, .lane_mark = host_lane_mark,                  \
+    .lanes_sync = host_sync, .lane_after = host_lane_passed, .device_after = host_mark_passed, .mem_share_new = host_mem_share_new,        \
+    .mem_share_free = host_mem_share_free, .mem_share_open = host_mem_share_open, .mem_share_close = host_mem_share_close,                 \
+    .comm = &host_comm_ops
 
 /* Here all state is in host memory, so adamw_host is the ordinary step. */
 static inline struct adamw host_adamw(const struct adamw_host *a)

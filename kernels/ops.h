@@ -120,6 +120,9 @@ MUST_USE bool mark_wait(struct device *dev, struct mark *m, struct error *err); 
 
 /* Is what was asked for before it done? Does not wait. */
 MUST_USE bool mark_done(struct device *dev, struct mark *m, bool *done, struct error *err);
+/* A mark that notes when the device was past it, and the seconds between two such marks that are done. */
+struct mark *mark_new_timed(struct device *dev, struct error *err);
+MUST_USE bool marks_apart(struct device *dev, struct mark *from, struct mark *to, double *s, struct error *err);
 
 /* --- lanes: work beside the device's own ---------------------------------------------------------------------------- */
 /* A lane keeps its own order and knows neither the other lanes nor the device's stream: who needs an order between them waits for
@@ -694,6 +697,8 @@ struct ops {
     bool (*mark_set)(struct device *, struct mark *, struct error *);
     bool (*mark_wait)(struct device *, struct mark *, struct error *);
     bool (*mark_done)(struct device *, struct mark *, bool *, struct error *);
+    struct mark *(*mark_new_timed)(struct device *, struct error *);
+    bool (*marks_apart)(struct device *, struct mark *, struct mark *, double *, struct error *);
     bool (*lane_copy)(struct device *, int, void *, const void *, size_t, struct error *);
     bool (*lane_sum)(struct device *, int, const struct lane_sum *, struct error *);
     bool (*lane_mark)(struct device *, int, struct mark *, struct error *);

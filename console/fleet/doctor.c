@@ -4,11 +4,10 @@
 #include <string.h>
 #include "console/fleet/alarm.h"
 
-static double recent(const void *arg, enum metric_id id)
+static double value_back(const void *arg, enum metric_id id, int back)
 {
     const struct model *m = arg;
-    int64_t n = m->metric[id].n;
-    return n == 0 ? NAN : series_query(&m->metric[id], MAX(n - DOCTOR_STEPS, 0), n).mean;
+    return series_at(&m->metric[id], m->metric[M_STEP_S].n - 1 - back);    // the newest step that is whole
 }
 
 static bool broken_say(const struct model *m, int64_t now_ns, struct diagnosis *d)
@@ -57,7 +56,7 @@ static void beginning_say(const struct model *m, int64_t now_ns, struct diagnosi
 struct diagnosis doctor_summary(const struct model *m)
 {
     struct diagnosis d = { .kind = DIAGNOSIS_NONE };
-    (void)doctor_bound(recent, m, &d);
+    (void)doctor_bound(&(struct doctor_source){ .value = value_back, .arg = m }, &d);
     return d;
 }
 

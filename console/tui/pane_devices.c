@@ -7,6 +7,7 @@
 #include <string.h>
 #include "console/tui/app.h"
 #include "console/tui/chart_view.h"
+#include "console/tui/ranks_view.h"
 
 #define LIST_LEAST_W 72    // columns from which list and curves are side by side
 #define CURVE_H 7          // least rows of a curve, with its border
@@ -65,7 +66,7 @@ static const char *figure_format(char out[32], const struct telemetry_field *f, 
 static void list_draw(const struct devices_pane *o, const struct app *a, struct cells *c, struct rect r)
 {
     int64_t n = devices_rows(&o->pane, a), n_tick = a->devices ? device_log_ticks(a->devices) : 0, from, to;
-    char title[64], name[96], value[16];
+    char title[64], name[96], value[16], layout[96];
     const struct device_curves *d;
     snprintf(title, sizeof(title), "hosts and GPUs: use%s", o->view.cursor >= 0 ? " at the cursor" : "");
     struct rect in = cells_box(c, r, title, o->open ? ROLE_BORDER : ROLE_FOCUS, ROLE_TITLE);
@@ -88,6 +89,8 @@ static void list_draw(const struct devices_pane *o, const struct app *a, struct 
     }
     if (a->devices && device_log_left_out(a->devices) > 0 && r.w > 30)
         cells_fmt(c, r.x + 2, r.y + r.h - 1, r.w - 4, ROLE_WARN, " +%d without curves: 2 shows all ", device_log_left_out(a->devices));
+    else if (ranks_rows(a->model) > 0 && r.w > 30 && r.h > 2)
+        cells_fmt(c, r.x + 2, r.y + r.h - 1, r.w - 4, ROLE_DIM, " %s ", ranks_layout(a->model, layout, sizeof(layout)));
     if (n > 0 || in.h < 1)
         return;
     const char *why = a->devices ? device_log_why(a->devices) : "the run has no folder to read them from";

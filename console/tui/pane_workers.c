@@ -5,6 +5,7 @@
 #include <string.h>
 #include "console/tui/app.h"
 #include "console/tui/pane_fleet.h"
+#include "console/tui/ranks_view.h"
 
 #define FLEET_HOSTS 16    // with more, the fleet is shown unless the operator has chosen
 
@@ -58,17 +59,22 @@ static int64_t workers_rows(const struct pane *pane, const struct app *a)
     return n;
 }
 
-/* Lines for hosts and devices at the bottom of the pane; the processes keep the greater part. */
+/* Lines at the bottom of the pane: of what trainers exchange, and of hosts and devices; the processes keep the greater part. */
+static int exchange_lines(const struct app *a, struct rect body)
+{
+    return body.h >= 18 ? ranks_rows(a->model) : 0;
+}
+
 static int device_lines(const struct app *a, struct rect body)
 {
     int wanted = a->model->n_device + a->model->n_host;
-    return MIN(wanted, MAX(body.h - 12, 0) / 2);
+    return MIN(wanted, MAX(body.h - 12 - exchange_lines(a, body), 0) / 2);
 }
 
 static int workers_page(const struct app *a, struct rect body)
 {
     /* border, heading; the detail of the selected one */
-    return MAX(body.h - 3 - (body.h >= 14 ? 3 : 0) - device_lines(a, body), 1);
+    return MAX(body.h - 3 - (body.h >= 14 ? 3 : 0) - exchange_lines(a, body) - device_lines(a, body), 1);
 }
 
 /* Columns of the table, left to right; those that do not fit are left out from the end. */
@@ -311,7 +317,9 @@ static void workers_draw(const struct pane *pane, const struct app *a, struct ce
                 detail_draw(c, (struct rect){ in.x + 1, in.y + in.h - 2, in.w - 2, 1 }, p, v, now_ns);
         }
     }
-    devices_draw(m, c, (struct rect){ in.x + 1, in.y + in.h - n_line - (r.h >= 14 ? 3 : 0), in.w - 2, n_line });
+    int n_exchange = exchange_lines(a, r), y_low = in.y + in.h - n_exchange - (r.h >= 14 ? 3 : 0);
+    devices_draw(m, c, (struct rect){ in.x + 1, y_low - n_line, in.w - 2, n_line });
+    ranks_draw(m, c, (struct rect){ in.x + 1, y_low, in.w - 2, n_exchange });
     if (r.h >= 14)
         items_draw(m, c, (struct rect){ in.x + 1, in.y + in.h - 3, in.w - 2, 1 });
     if (r.h >= 14)

@@ -60,6 +60,14 @@ void collective_call_off(const char *dir, const char *name)
     unlink(path);
 }
 
+const char *collective_name(const struct collective *c, int rank, char *out, size_t size)
+{
+    if (c->name)
+        return c->name(c->ctx, rank, out, size);
+    snprintf(out, size, "rank %d", rank);
+    return out;
+}
+
 int collective_rank(const struct collective *c)
 {
     return c->rank;
@@ -74,6 +82,11 @@ bool collective_gather(struct collective *c, const void *mine, size_t size_bytes
 {
     BUG_IF(size_bytes > COLLECTIVE_GATHER_MAX, "%zu bytes to be gathered", size_bytes);
     return c->kind->gather(c, mine, size_bytes, all, err);
+}
+
+int collective_last(const struct collective *c)
+{
+    return c->last;
 }
 
 int64_t collective_shard(int64_t n, int n_rank, int r, int64_t *first)

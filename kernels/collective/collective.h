@@ -30,6 +30,8 @@ struct collective_config {
     int64_t join_ms, wait_ms;    // time limits: until all have joined, and for each wait after that
     /* Called on the rank's thread with the awaited rank when a wait has lasted a moment, and with -1 when it is over; or NULL. */
     void (*waits)(void *ctx, int rank);
+    /* What errors call a rank, written to out and returned; NULL: "rank 1". */
+    const char *(*name_of)(void *ctx, int rank, char *out, size_t size);
     void *ctx;
 };
 struct collective;
@@ -41,11 +43,14 @@ void collective_call_off(const char *dir, const char *name);
 struct collective *collective_join(const struct collective_config *config, struct error *err);
 /* Leave; ranks that wait for us, now or later, get ERR_CLOSED. NULL is fine. */
 void collective_leave(struct collective *c);
+const char *collective_name(const struct collective *c, int rank, char *out, size_t size);    // for messages; returns out
 int collective_rank(const struct collective *c);
 int collective_n_rank(const struct collective *c);
 
 /* all (n_rank x size_bytes, host) = every rank's mine (size_bytes, host; at most COLLECTIVE_GATHER_MAX), in rank order. */
 MUST_USE bool collective_gather(struct collective *c, const void *mine, size_t size_bytes, void *all, struct error *err);
+/* The rank that came last to it. */
+int collective_last(const struct collective *c);
 /* Rank r's shard of n elements: begins at *first; returns its length. Shards begin at multiples of SUMSQ_BLOCK (ops.h); rank 0's
  * is the longest, and the last ones may be empty. */
 int64_t collective_shard(int64_t n, int n_rank, int r, int64_t *first);
@@ -71,7 +76,7 @@ MUST_USE bool collective_all_gather(struct collective *c, float *x, const float 
 
 /* Counters that every rank has, all ranks read, and only rise (modulo 2^32); what one rank wrote before it set a counter is seen by who
  * reads the counter. */
-#define COLLECTIVE_COUNT_N 2
+#define COLLECTIVE_COUNT_N 3
 void collective_count_set(struct collective *c, int which, uint32_t value);
 uint32_t collective_count(const struct collective *c, int rank, int which);
 /* A wait that looks again and again, for a rank or a device. */
@@ -104,6 +109,9 @@ struct collective {
     const struct collective_kind *kind;
     int rank, n_rank;
     struct device *dev;
+    const char *(*name)(void *ctx, int rank, char *out, size_t size);    // as in the config, with its ctx
+    void *ctx;
+    int last;    // the rank that came last to the last gather
     struct offer {
         size_t size_bytes;
         bool host;                        // host_share_open's memory, else mem_share_open's

@@ -9,7 +9,8 @@
  *     places.
  *  2. It may be taken when all ranks that give it have pushed it. The shard of this rank's own is added from where it was computed.
  *  3. Its place may be computed into again when it is pushed and taken here.
- *  4. The counters that the others see are pushed and taken; each is set after what it counts is done on the device. */
+ *  4. The counters that the others see are ready, pushed and taken; each is set after what it counts is done on the device. Nobody
+ *     goes on by ready: it tells a wait for a rank that computes from one for what is on its way. */
 #include "kernels/collective/exchange.h"
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,10 +18,12 @@
 #include <time.h>
 #include "kernels/collective/collective.h"
 #include "kernels/ops.h"
+#include "kernels/stopwatch.h"
 #include "protocol/base/clock.h"
 
 #define COUNT_PUSHED 0
 #define COUNT_TAKEN 1
+#define COUNT_READY 2
 #define TAKES 4         // sums asked for at a time
 #define WAIT_MS 50      // between looks at whether the others live, where nothing of our own is under way
 #define POLL_NS 5000    // between looks at a device
@@ -36,13 +39,15 @@ struct exchange {
     int64_t base, n_micro, total;    // of the step: its first give, its micro-batches, the give after its last
     int64_t round;                   // of this rank
     int64_t given, ready, pushing, pushed, taking, taken;
-    int64_t done_pushed[COLLECTIVE_RANK_MAX], done_taken[COLLECTIVE_RANK_MAX];    // of the others, as last seen
+    int64_t done[COLLECTIVE_COUNT_N][COLLECTIVE_RANK_MAX];    // the others' counters, as last seen
     int n_mark;
     struct mark **computed;                              // (n_mark) of own gives in turn
     struct mark *copied[EXCHANGE_STAGES][PUSH_LANES];    // of pushes
     struct mark *added[TAKES];
-    struct exchange_stats stats;
+    struct exchange_stats stats;    // as far as no stopwatch has it
+    struct stopwatch *push_watch[PUSH_LANES], *send_watch[PUSH_LANES], *sum_watch, *fetch_watch, *stall_watch;
 };
+_Static_assert(EXCHANGE_RANK_MAX == COLLECTIVE_RANK_MAX, "as many ranks as meet");
 
 int64_t exchange_stage_n(int64_t piece_max, int64_t slot_n, int n_rank)
 {
@@ -69,6 +74,27 @@ static bool marks_new(struct exchange *x, struct error *err)
     return ok;
 }
 
+static bool watches_new(struct exchange *x, struct error *err)
+{
+    for (int i = 0; i < PUSH_LANES; i++)
+        if (!(x->push_watch[i] = stopwatch_new(x->f.dev, 1 + i, err)) || !(x->send_watch[i] = stopwatch_new(x->f.dev, 1 + i, err)))
+            return false;
+    return (x->sum_watch = stopwatch_new(x->f.dev, LANE_OF_SUMS, err))
+           && (x->fetch_watch = stopwatch_new(x->f.dev, EXCHANGE_FREE_LANE, err))
+           && (x->stall_watch = stopwatch_new(x->f.dev, STOPWATCH_DEVICE, err));
+}
+
+static void watches_free(struct exchange *x)
+{
+    for (int i = 0; i < PUSH_LANES; i++) {
+        stopwatch_free(x->push_watch[i]);
+        stopwatch_free(x->send_watch[i]);
+    }
+    stopwatch_free(x->sum_watch);
+    stopwatch_free(x->fetch_watch);
+    stopwatch_free(x->stall_watch);
+}
+
 /* Does the piece take all places? */
 static bool is_wide(const struct exchange *x, int piece)
 {
@@ -92,7 +118,7 @@ struct exchange *exchange_new(const struct exchange_config *config, struct error
         if (!is_wide(x, p))
             x->shard_max = MAX(x->shard_max, collective_shard(config->piece_n[p], x->n_rank, 0, &first));
     x->n_mark = config->n_slot ? config->n_slot : config->n_piece;
-    if (marks_new(x, err))
+    if (marks_new(x, err) && watches_new(x, err))
         return x;
     exchange_free(x);
     return NULL;
@@ -109,6 +135,7 @@ void exchange_free(struct exchange *x)
         mark_free(x->f.dev, x->copied[i / PUSH_LANES][i % PUSH_LANES]);
     for (int i = 0; i < TAKES; i++)
         mark_free(x->f.dev, x->added[i]);
+    watches_free(x);
     free(x->computed);
     free(x);
 }
@@ -158,22 +185,35 @@ static int lane_to(const struct exchange *x, int rank)
 /* Another rank's counter as of now; a shared one has 32 bits. */
 static int64_t look(struct exchange *x, int rank, int which)
 {
-    int64_t *last = which == COUNT_PUSHED ? &x->done_pushed[rank] : &x->done_taken[rank];
+    int64_t *last = &x->done[which][rank];
     return *last += (int64_t)(collective_count(x->f.c, rank, which) - (uint32_t)*last);
 }
 
 /* ---- carrying on */
+/* Begin or end to measure on the lanes that lead to other ranks. */
+static bool watches_set(const struct exchange *x, struct stopwatch *const *w, bool begins, struct error *err)
+{
+    for (int i = 0; i < MIN(PUSH_LANES, x->n_rank - 1); i++)
+        if (!(begins ? stopwatch_begin(w[i], err) : stopwatch_end(w[i], err)))
+            return false;
+    return true;
+}
+
 static bool push(struct exchange *x, int64_t give, struct error *err)
 {
     int64_t first;
     const float *from = slot_of(x, give);
+    if (!watches_set(x, x->push_watch, true, err))
+        return false;
     for (int i = 1; i < x->n_rank; i++) {
         int r = (x->rank + i) % x->n_rank;    // not all to the same one at a time
         int64_t n = collective_shard(x->f.piece_n[piece_of(x, give)], x->n_rank, r, &first);
         if (!lane_copy(x->f.dev, lane_to(x, r), stage_of(x, r, x->rank, give), from + first, (size_t)n * 4, err))
             return false;
-        x->stats.sent_bytes += n * 4;
+        x->stats.reduce_bytes += n * 4;
     }
+    if (!watches_set(x, x->push_watch, false, err))
+        return false;
     for (int i = 0; i < PUSH_LANES; i++)
         if (!lane_mark(x->f.dev, 1 + i, x->copied[give % EXCHANGE_STAGES][i], err))
             return false;
@@ -189,7 +229,8 @@ static bool take(struct exchange *x, int64_t give, struct error *err)
                           .n = collective_shard(x->f.piece_n[p], x->n_rank, x->rank, &first) };
     for (int q = 0; q < s.n_x; q++)
         s.x[q] = q == x->rank ? slot_of(x, give) + first : stage_of(x, x->rank, q, give);
-    return lane_sum(x->f.dev, LANE_OF_SUMS, &s, err) && lane_mark(x->f.dev, LANE_OF_SUMS, x->added[give % TAKES], err);
+    return stopwatch_begin(x->sum_watch, err) && lane_sum(x->f.dev, LANE_OF_SUMS, &s, err) && stopwatch_end(x->sum_watch, err)
+           && lane_mark(x->f.dev, LANE_OF_SUMS, x->added[give % TAKES], err);
 }
 
 static bool stage_is_free(struct exchange *x, int64_t give)
@@ -227,7 +268,7 @@ static bool carry_on(struct exchange *x, bool *moved, struct error *err)
         TRY(mark_done(x->f.dev, x->computed[x->ready % x->n_mark], &done, err));
         if (!done)
             break;
-        x->ready++;
+        collective_count_set(x->f.c, COUNT_READY, (uint32_t)++x->ready);
     }
     while (x->pushed < x->pushing) {
         TRY(marks_done(x, x->copied[x->pushed % EXCHANGE_STAGES], PUSH_LANES, &done, err));
@@ -251,48 +292,58 @@ out:
     return ok;
 }
 
-/* Who keeps this rank from going on: *which of its counters; -1: our own device. */
-static int late_find(struct exchange *x, int *which)
+/* What keeps this rank from going on. */
+struct late {
+    int rank, which;    // whose counter must rise; -1: our own device
+    int64_t give;       // whose sum is waited for, here or there
+};
+static struct late late_find(struct exchange *x)
 {
-    if (x->taking < x->total && x->taking == x->taken) {
-        *which = COUNT_PUSHED;
+    if (x->taking < x->total && x->taking == x->taken)
         for (int q = 0, n = n_given(x, x->taking); q < n; q++)
             if (q != x->rank && look(x, q, COUNT_PUSHED) <= x->taking)
-                return q;
-    }
+                return (struct late){ q, COUNT_PUSHED, x->taking };
     if (x->pushing < x->ready && x->pushing == x->pushed) {
-        *which = COUNT_TAKEN;
+        int64_t before = before_in_place(x, x->pushing, EXCHANGE_STAGES);
         for (int r = 0; r < x->n_rank; r++)
-            if (r != x->rank && look(x, r, COUNT_TAKEN) <= before_in_place(x, x->pushing, EXCHANGE_STAGES))
-                return r;
+            if (r != x->rank && look(x, r, COUNT_TAKEN) <= before)
+                return (struct late){ r, COUNT_TAKEN, before };
     }
-    return -1;
+    return (struct late){ -1, COUNT_PUSHED, x->total };
+}
+
+/* The device stood still for so long: since a rank has not computed its part of the sum, or else for what is on its way. */
+static void wait_note(struct exchange *x, const struct late *l, double s)
+{
+    for (int q = 0, n = l->rank < 0 ? 0 : n_given(x, l->give); q < n; q++)
+        if (q != x->rank && look(x, q, COUNT_READY) <= l->give) {
+            x->stats.late_s[q] += s;
+            return;
+        }
+    x->stats.exposed_s += s;
 }
 
 /* Carry on, and when nothing goes on wait for a moment. It counts as waiting once the device has done all that it was given. */
-static bool wait_some(struct exchange *x, struct collective_wait *w, struct error *err)
+static bool wait_on(struct exchange *x, struct collective_wait *w, struct error *err)
 {
-    bool moved;
-    int which = 0, late = late_find(x, &which);
-    uint32_t seen = late < 0 ? 0 : collective_count(x->f.c, late, which);
+    bool moved, ok, idle = x->ready == x->given;
+    struct late late = late_find(x);
+    uint32_t seen = late.rank < 0 ? 0 : collective_count(x->f.c, late.rank, late.which);
     if (!carry_on(x, &moved, err))
         return false;
     if (moved) {
         collective_wait_end(x->f.c, w);
         return true;
     }
-    if (x->f.dev->host_memory)    // nothing of our own is ever under way
-        return collective_wait(x->f.c, w, late, which, seen, WAIT_MS, err);
-    nanosleep(&(struct timespec){ .tv_nsec = POLL_NS }, NULL);
-    return collective_wait(x->f.c, w, late, which, seen, 0, err);
-}
-
-static bool wait_on(struct exchange *x, struct collective_wait *w, struct error *err)
-{
-    bool idle = x->ready == x->given;
     int64_t began = clock_ns();
-    bool ok = wait_some(x, w, err);
-    x->stats.wait_ns += idle ? clock_ns() - began : 0;
+    if (x->f.dev->host_memory) {    // nothing of our own is ever under way
+        ok = collective_wait(x->f.c, w, late.rank, late.which, seen, WAIT_MS, err);
+    } else {
+        nanosleep(&(struct timespec){ .tv_nsec = POLL_NS }, NULL);
+        ok = collective_wait(x->f.c, w, late.rank, late.which, seen, 0, err);
+    }
+    if (idle)
+        wait_note(x, &late, (double)(clock_ns() - began) * 1e-9);
     return ok;
 }
 
@@ -310,7 +361,6 @@ bool exchange_reaches(const struct exchange *x)
 /* ---- a step */
 bool exchange_begin(struct exchange *x, int64_t n_micro, struct error *err)
 {
-    x->stats = (struct exchange_stats){ 0 };
     x->n_micro = n_micro;
     x->round = 0;
     x->total = x->base + (n_micro + x->n_rank - 1) / x->n_rank * x->f.n_piece;
@@ -345,12 +395,26 @@ bool exchange_give(struct exchange *x, UNUSED int piece, struct error *err)
 /* Without a way to the others' memory: the round's sums, through the host's. */
 static bool round_add(struct exchange *x, struct error *err)
 {
-    int64_t began = clock_ns();
+    uint8_t mine = 0, all[COLLECTIVE_RANK_MAX];
+    int64_t first;
     int n = (int)MIN(x->n_micro - x->round * x->n_rank, x->n_rank);
-    bool ok = true;
-    for (int p = x->f.n_piece - 1; p >= 0 && ok; p--)
+    bool ok = device_sync(x->f.dev, err) && exchange_meet(x, &mine, 1, all, err);
+    int64_t began = clock_ns();
+    for (int p = x->f.n_piece - 1; p >= 0 && ok; p--) {
         ok = collective_reduce(x->f.c, x->f.sum + x->f.sum_at[p], x->f.slot + x->f.slot_at[p], x->f.piece_n[p], n, err);
-    x->stats.wait_ns += clock_ns() - began;
+        if (x->rank < n)
+            x->stats.reduce_bytes += 4 * (x->f.piece_n[p] - collective_shard(x->f.piece_n[p], x->n_rank, x->rank, &first));
+    }
+    x->stats.reduce_s += (double)(clock_ns() - began) * 1e-9;
+    return ok;
+}
+
+bool exchange_collect(struct exchange *x, int piece, float *to, struct error *err)
+{
+    int64_t first, began = clock_ns(), n = x->f.piece_n[piece];
+    bool ok = collective_all_gather(x->f.c, to, x->f.sum + x->f.sum_at[piece], n, err);
+    x->stats.gather_s += (double)(clock_ns() - began) * 1e-9;
+    x->stats.gather_bytes += 4 * (x->n_rank - 1) * collective_shard(n, x->n_rank, x->rank, &first);
     return ok;
 }
 
@@ -373,6 +437,7 @@ bool exchange_end(struct exchange *x, struct error *err)
     if (!ok)
         return false;
     x->base = x->given = x->ready = x->pushing = x->pushed = x->total;    // who had nothing to give in the last round has passed it too
+    collective_count_set(x->f.c, COUNT_READY, (uint32_t)x->ready);
     collective_count_set(x->f.c, COUNT_PUSHED, (uint32_t)x->pushed);
     return true;
 }
@@ -387,13 +452,15 @@ void exchange_stop(struct exchange *x)
 bool exchange_send(struct exchange *x, const void *p, size_t size_bytes, struct error *err)
 {
     BUG_IF(!x->touching, "sent outside of a step");
+    if (!watches_set(x, x->send_watch, true, err))
+        return false;
     for (int i = 1; i < x->n_rank; i++) {
         int r = (x->rank + i) % x->n_rank;
         if (!lane_copy(x->f.dev, lane_to(x, r), collective_peer(x->f.c, p, r), p, size_bytes, err))
             return false;
-        x->stats.sent_bytes += (int64_t)size_bytes;
+        x->stats.gather_bytes += (int64_t)size_bytes;
     }
-    return true;
+    return watches_set(x, x->send_watch, false, err);
 }
 
 bool exchange_sent(struct exchange *x, struct error *err)
@@ -401,11 +468,63 @@ bool exchange_sent(struct exchange *x, struct error *err)
     uint8_t mine = 0, all[COLLECTIVE_RANK_MAX];
     int64_t began = clock_ns();
     bool ok = lanes_sync(x->f.dev, err) && collective_gather(x->f.c, &mine, 1, all, err);
-    x->stats.wait_ns += clock_ns() - began;
+    x->stats.exposed_s += (double)(clock_ns() - began) * 1e-9;
     return ok;
 }
 
-struct exchange_stats exchange_stats(const struct exchange *x)
+/* ---- what it costs */
+bool exchange_fetch_begin(struct exchange *x, struct error *err)
 {
-    return x->stats;
+    return stopwatch_begin(x->fetch_watch, err);
+}
+
+bool exchange_fetch_end(struct exchange *x, int64_t n_bytes, struct error *err)
+{
+    x->stats.gather_bytes += n_bytes;
+    return stopwatch_end(x->fetch_watch, err);
+}
+
+bool exchange_stall(struct exchange *x, bool begins, struct error *err)
+{
+    return begins ? stopwatch_begin(x->stall_watch, err) : stopwatch_end(x->stall_watch, err);
+}
+
+bool exchange_meet(struct exchange *x, const void *mine, size_t size_bytes, void *all, struct error *err)
+{
+    int64_t began = clock_ns();
+    bool ok = collective_gather(x->f.c, mine, size_bytes, all, err);
+    if (ok && collective_last(x->f.c) != x->rank)
+        x->stats.late_s[collective_last(x->f.c)] += (double)(clock_ns() - began) * 1e-9;
+    return ok;
+}
+
+/* Of the lanes that lead to other ranks, the one that took longest. */
+static bool watches_take(const struct exchange *x, struct stopwatch *const *w, double *s, struct error *err)
+{
+    double of_lane;
+    *s = 0;
+    for (int i = 0; i < MIN(PUSH_LANES, x->n_rank - 1); i++) {
+        if (!stopwatch_take(w[i], &of_lane, err))
+            return false;
+        *s = MAX(*s, of_lane);
+    }
+    return true;
+}
+
+bool exchange_stats_take(struct exchange *x, struct exchange_stats *stats, struct error *err)
+{
+    double push_s, send_s, sum_s, fetch_s, stall_s;
+    if (!watches_take(x, x->push_watch, &push_s, err) || !watches_take(x, x->send_watch, &send_s, err)
+        || !stopwatch_take(x->sum_watch, &sum_s, err) || !stopwatch_take(x->fetch_watch, &fetch_s, err)
+        || !stopwatch_take(x->stall_watch, &stall_s, err))
+        return false;
+    *stats = x->stats;
+    stats->reduce_s += push_s + sum_s;
+    stats->gather_s += send_s + fetch_s;
+    /* copies that the caller's thread makes itself hide behind nothing */
+    stats->exposed_s += x->f.dev->host_memory || x->apart ? stats->reduce_s + stats->gather_s : stall_s;
+    for (int q = 0; q < x->n_rank; q++)
+        stats->late_sum_s += stats->late_s[q];
+    x->stats = (struct exchange_stats){ 0 };
+    return true;
 }

@@ -22,6 +22,7 @@
 struct collective;
 struct device;
 struct exchange;
+#define EXCHANGE_RANK_MAX 64
 #define EXCHANGE_STAGES 2       // places of the stage, taken in turn
 #define EXCHANGE_FREE_LANE 4    // a lane that it does not use
 struct exchange_config {
@@ -66,9 +67,24 @@ MUST_USE bool exchange_send(struct exchange *x, const void *p, size_t size_bytes
 /* Until what every rank has sent is there on every rank. */
 MUST_USE bool exchange_sent(struct exchange *x, struct error *err);
 
-/* Of the step so far. */
+/* Without a way to the others' memory: to (device, the whole piece) = the shards of its sum, of all ranks. */
+MUST_USE bool exchange_collect(struct exchange *x, int piece, float *to, struct error *err);
+/* Copies of others' memory to this rank on EXCHANGE_FREE_LANE, for which its owner has no part to play: what is asked for between
+ * these two counts as gathered. n_bytes: of others. */
+MUST_USE bool exchange_fetch_begin(struct exchange *x, struct error *err);
+MUST_USE bool exchange_fetch_end(struct exchange *x, int64_t n_bytes, struct error *err);
+/* Around what makes the device wait for such a copy. */
+MUST_USE bool exchange_stall(struct exchange *x, bool begins, struct error *err);
+/* Wait for all ranks, which give mine and get all as of collective_gather; the time counts as lost to the one that comes last. */
+MUST_USE bool exchange_meet(struct exchange *x, const void *mine, size_t size_bytes, void *all, struct error *err);
+
+/* What the exchange has cost this rank. Times of copies and sums are the device's own, each as if nothing else went on. */
 struct exchange_stats {
-    int64_t wait_ns;       // the caller waited for places, sums or what was sent, while the device had nothing left to do
-    int64_t sent_bytes;    // to other ranks
+    double reduce_s;                                 // gradients to their owners, and the owner's sums of them
+    double gather_s;                                 // what owners send to all, or all fetch from them: sums, weights
+    int64_t reduce_bytes, gather_bytes;              // sent to other ranks, or fetched from them
+    double exposed_s;                                // the device stood still for such a copy or sum
+    double late_s[EXCHANGE_RANK_MAX], late_sum_s;    // it stood still since this rank had not computed its part yet; the sum
 };
-struct exchange_stats exchange_stats(const struct exchange *x);
+/* Since the last such call; waits until all that is measured is done. */
+MUST_USE bool exchange_stats_take(struct exchange *x, struct exchange_stats *stats, struct error *err);

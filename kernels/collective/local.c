@@ -36,6 +36,7 @@ struct member {
     _Atomic int32_t pid;                           // valid from arrived 1 on
     _Atomic uint32_t touches;                      // is reading the others' memory now; a futex
     _Atomic uint32_t count[COLLECTIVE_COUNT_N];    // each a futex
+    _Atomic int64_t at_ns[2];                      // when it reached a barrier (clock_ns), by turns
 };
 struct meeting {                // the mapped file: this, then small, slot, sum
     _Atomic uint32_t n_rank;    // 0: nobody has joined yet
@@ -57,7 +58,6 @@ struct local {
     int pidfd[COLLECTIVE_RANK_MAX];
     int64_t wait_ms;
     void (*waits)(void *ctx, int rank);
-    void *ctx;
 };
 
 static size_t part_bytes(size_t n)
@@ -119,6 +119,7 @@ static bool called_off(const struct local *l)
 static bool wait_one(struct local *l, int q, uint32_t seq, int64_t end_ms, int *told, struct error *err)
 {
     int64_t began = clock_ms();
+    char name[64];
     while (behind(l, q, seq)) {
         uint32_t value = atomic_load(&l->m->member[q].arrived);
         if ((int32_t)(value - seq) >= 0)
@@ -127,14 +128,15 @@ static bool wait_one(struct local *l, int q, uint32_t seq, int64_t end_ms, int *
             return error_set(err, ERR_CLOSED, "another rank has left");
         int dead = dead_find(l, seq);
         if (dead >= 0)
-            return error_set(err, ERR_CLOSED, "rank %d has died", dead);
+            return error_set(err, ERR_CLOSED, "%s has died", collective_name(&l->base, dead, name, sizeof name));
         if (l->fd >= 0 && seq == 1 && called_off(l))
             return error_set(err, ERR_CLOSED, "the meeting of the ranks was called off");
         int64_t now = clock_ms();
         if (now >= end_ms)
-            return error_set(err, ERR_TIMEOUT, "rank %d has not arrived within %" PRId64 " s", q, (end_ms - began + 999) / 1000);
+            return error_set(err, ERR_TIMEOUT, "%s has not arrived within %" PRId64 " s", collective_name(&l->base, q, name, sizeof name),
+                             (end_ms - began + 999) / 1000);
         if (l->waits && *told != q && now - began >= TELL_MS)
-            l->waits(l->ctx, *told = q);
+            l->waits(l->base.ctx, *told = q);
         futex_wait(&l->m->member[q].arrived, value, MIN(end_ms - now, (int64_t)TICK_MS));
     }
     return true;
@@ -147,12 +149,16 @@ static bool barrier(struct local *l, int64_t limit_ms, struct error *err)
     bool ok = true;
     uint32_t seq = ++l->seq;
     int64_t end = clock_ms() + limit_ms;
+    atomic_store(&l->m->member[l->base.rank].at_ns[seq % 2], clock_ns());
     atomic_store(&l->m->member[l->base.rank].arrived, seq);
     futex_wake(&l->m->member[l->base.rank].arrived);
     for (int q = 0; q < l->base.n_rank && ok; q++)
         ok = wait_one(l, q, seq, end, &told, err);
     if (told >= 0)
-        l->waits(l->ctx, -1);
+        l->waits(l->base.ctx, -1);
+    for (int q = 0; q < l->base.n_rank && ok; q++)    // nobody is two barriers further before this rank reaches the next
+        if (q == 0 || atomic_load(&l->m->member[q].at_ns[seq % 2]) > atomic_load(&l->m->member[l->base.last].at_ns[seq % 2]))
+            l->base.last = q;
     if (!ok)
         over_set(l);
     return ok;
@@ -181,6 +187,7 @@ static uint32_t local_count(const struct collective *c, int rank, int which)
 static bool local_wait(struct collective *c, struct collective_wait *w, int rank, int which, uint32_t seen, int64_t ms, struct error *err)
 {
     struct local *l = (struct local *)c;
+    char name[64];
     int64_t now = clock_ms();
     w->began_ms = w->began_ms ? w->began_ms : now;
     if (atomic_load(&l->m->over))
@@ -188,12 +195,13 @@ static bool local_wait(struct collective *c, struct collective_wait *w, int rank
     if (rank < 0)
         return true;
     if (member_dead(l, rank) && local_count(c, rank, which) == seen)    // it may have come that far before it died
-        return error_set(err, ERR_CLOSED, "rank %d has died", rank);
+        return error_set(err, ERR_CLOSED, "%s has died", collective_name(c, rank, name, sizeof name));
     if (now - w->began_ms >= l->wait_ms)
-        return error_set(err, ERR_TIMEOUT, "rank %d has not come in %" PRId64 " s", rank, (l->wait_ms + 999) / 1000);
+        return error_set(err, ERR_TIMEOUT, "%s has not come in %" PRId64 " s", collective_name(c, rank, name, sizeof name),
+                         (l->wait_ms + 999) / 1000);
     if (l->waits && w->told != rank + 1 && now - w->began_ms >= TELL_MS) {
         w->told = rank + 1;
-        l->waits(l->ctx, rank);
+        l->waits(l->base.ctx, rank);
     }
     if (ms > 0)
         futex_wait(&l->m->member[rank].count[which], seen, MIN(ms, (int64_t)TICK_MS));
@@ -204,7 +212,7 @@ static void local_wait_end(struct collective *c, struct collective_wait *w)
 {
     struct local *l = (struct local *)c;
     if (w->told)
-        l->waits(l->ctx, -1);
+        l->waits(l->base.ctx, -1);
     *w = (struct collective_wait){ 0 };
 }
 
@@ -270,14 +278,18 @@ static struct collective *local_join(const struct collective_config *config, str
         error_set(err, ERR_NO_MEMORY, "no memory for the exchange between ranks");
         return NULL;
     }
-    l->base = (struct collective){ .kind = &collective_local, .rank = config->rank, .n_rank = config->n_rank, .dev = config->dev };
+    l->base = (struct collective){ .kind = &collective_local,
+                                   .rank = config->rank,
+                                   .n_rank = config->n_rank,
+                                   .dev = config->dev,
+                                   .name = config->name_of,
+                                   .ctx = config->ctx };
     l->dev = config->dev;
     l->fd = -1;
     for (int q = 0; q < COLLECTIVE_RANK_MAX; q++)
         l->pidfd[q] = -1;
     l->wait_ms = config->wait_ms;
     l->waits = config->waits;
-    l->ctx = config->ctx;
     snprintf(l->path, sizeof l->path, "%s/%s", config->dir, config->name);
     TRY(file_take(l, err));
     if (!atomic_compare_exchange_strong(&l->m->n_rank, &n, (uint32_t)config->n_rank) && n != (uint32_t)config->n_rank) {

@@ -87,17 +87,36 @@ static bool cuda_sync(struct device *dev, struct error *err)
            && (!cu->out || cuda_ok(cudaStreamSynchronize(cu->out), "waiting for the optimizer's state", err));
 }
 
-static struct mark *cuda_mark_new(struct device *dev, struct error *err)
+static struct mark *mark_make(struct device *dev, unsigned flags, struct error *err)
 {
     struct mark *m = (struct mark *)calloc(1, sizeof *m);
     cudaSetDevice(dev->index);
     if (!m) {
         error_set(err, ERR_NO_MEMORY, "no memory for a mark");
-    } else if (!cuda_ok(cudaEventCreateWithFlags(&m->event, cudaEventDisableTiming), "mark_new", err)) {
+    } else if (!cuda_ok(cudaEventCreateWithFlags(&m->event, flags), "mark_new", err)) {
         free(m);
         m = NULL;
     }
     return m;
+}
+
+static struct mark *cuda_mark_new(struct device *dev, struct error *err)
+{
+    return mark_make(dev, cudaEventDisableTiming, err);
+}
+
+static struct mark *cuda_mark_new_timed(struct device *dev, struct error *err)
+{
+    return mark_make(dev, cudaEventDefault, err);
+}
+
+static bool cuda_marks_apart(struct device *, struct mark *from, struct mark *to, double *s, struct error *err)
+{
+    float ms = 0;
+    if (!cuda_ok(cudaEventElapsedTime(&ms, from->event, to->event), "looking at the device", err))
+        return false;
+    *s = (double)ms * 1e-3;
+    return true;
 }
 
 static void cuda_mark_free(struct device *, struct mark *m)
@@ -302,6 +321,8 @@ static struct ops ops_table(void)
     t.mark_set = cuda_mark_set;
     t.mark_wait = cuda_mark_wait;
     t.mark_done = cuda_mark_done;
+    t.mark_new_timed = cuda_mark_new_timed;
+    t.marks_apart = cuda_marks_apart;
     t.lane_copy = cuda_lane_copy;
     t.lane_sum = cuda_lane_sum;
     t.lane_mark = cuda_lane_mark;

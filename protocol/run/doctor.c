@@ -2,35 +2,61 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "protocol/run/run_config.h"
 
 /* The inputs of the rules, computed once. Shares are of a step's wall time; NAN: not known. */
 struct facts {
-    double step_s, generate, score, train, publish, ranks, idle, stall;
+    double step_s, generate, score, train, publish, ranks, exposed, idle, stall;
+    int late;                  // the trainer that the others waited for in all of the last steps; -1: not always the same
     double filtered;           // share of groups
     double longest, median;    // response lengths
     bool at_once;              // generation and training overlap, on devices of their own
 };
 
-/* Of a step; what a run does not measure takes no time in it. */
-static double share(doctor_mean_fn *mean, const void *arg, enum metric_id id, double step_s)
+/* Over the last DOCTOR_STEPS steps, those that have it; NAN: none has. */
+static double mean(const struct doctor_source *from, enum metric_id id)
 {
-    double v = mean(arg, id);
+    double sum = 0, v;
+    int n = 0;
+    for (int back = 0; back < DOCTOR_STEPS; back++)
+        if (!isnan(v = from->value(from->arg, id, back))) {
+            sum += v;
+            n++;
+        }
+    return n ? sum / n : NAN;
+}
+
+/* Of a step; what a run does not measure takes no time in it. */
+static double share(const struct doctor_source *from, enum metric_id id, double step_s)
+{
+    double v = mean(from, id);
     return isnan(v) ? 0 : v / step_s;
 }
 
-static struct facts facts_make(doctor_mean_fn *mean, const void *arg)
+static int late_find(const struct doctor_source *from)
 {
-    struct facts f = { .step_s = mean(arg, M_STEP_S) };
-    f.generate = share(mean, arg, M_GENERATE_S, f.step_s);
-    f.score = share(mean, arg, M_SCORE_S, f.step_s);
-    f.train = share(mean, arg, M_TRAIN_S, f.step_s);
-    f.publish = share(mean, arg, M_PUBLISH_S, f.step_s);
-    f.ranks = share(mean, arg, M_RANKS_S, f.step_s);
-    f.idle = share(mean, arg, M_IDLE_S, f.step_s);
-    f.stall = share(mean, arg, M_CHECKPOINT_STALL_S, f.step_s);
-    f.filtered = mean(arg, M_FILTERED);
-    f.longest = mean(arg, M_LENGTH_MAX);
-    f.median = mean(arg, M_LENGTH_P50);
+    double first = from->value(from->arg, M_RANKS_LATE, 0);
+    int n = 0;
+    for (int back = 0; back < DOCTOR_STEPS && !isnan(from->value(from->arg, M_STEP_S, back)); back++, n++)
+        if (!(from->value(from->arg, M_RANKS_LATE, back) == first))    // NAN is not the same
+            return -1;
+    return n >= DOCTOR_LATE_STEPS ? (int)first : -1;
+}
+
+static struct facts facts_make(const struct doctor_source *from)
+{
+    struct facts f = { .step_s = mean(from, M_STEP_S), .late = late_find(from) };
+    f.generate = share(from, M_GENERATE_S, f.step_s);
+    f.score = share(from, M_SCORE_S, f.step_s);
+    f.train = share(from, M_TRAIN_S, f.step_s);
+    f.publish = share(from, M_PUBLISH_S, f.step_s);
+    f.ranks = share(from, M_RANKS_IDLE_S, f.step_s);
+    f.exposed = share(from, M_RANKS_EXPOSED_S, f.step_s);
+    f.idle = share(from, M_IDLE_S, f.step_s);
+    f.stall = share(from, M_CHECKPOINT_STALL_S, f.step_s);
+    f.filtered = mean(from, M_FILTERED);
+    f.longest = mean(from, M_LENGTH_MAX);
+    f.median = mean(from, M_LENGTH_P50);
     f.at_once = f.generate + f.train > 1.15;
     return f;
 }
@@ -50,9 +76,19 @@ static bool mostly_filtered(const struct facts *f)
     return f->filtered > 0.5;
 }
 
+static bool one_is_late(const struct facts *f)
+{
+    return f->ranks > 0.2 && f->late >= 0;
+}
+
 static bool ranks_wait(const struct facts *f)
 {
     return f->ranks > 0.2;
+}
+
+static bool sending_waits(const struct facts *f)
+{
+    return f->exposed > 0.2;
 }
 
 static bool scoring_waits(const struct facts *f)
@@ -89,8 +125,12 @@ static bool training_bounds(const struct facts *f)
 static const struct bound_rule rules[] = {
     { "filtering", mostly_filtered, offsetof(struct facts, filtered), "filtering: %.0f %% of the groups give no gradient; a step takes %s",
       "prompts that are sometimes solved: harder or easier ones, or a wider filter_range", "filter_range" },
+    { "late trainer", one_is_late, offsetof(struct facts, ranks), "the other trainers wait for %.0f %% of a step of %s, and always for ",
+      "look at its device: clocks, temperature, other programs on it; or share the work out in smaller parts: a smaller token_budget", "token_budget" },
     { "ranks", ranks_wait, offsetof(struct facts, ranks), "trainers wait for each other for %.0f %% of a step of %s",
       "fewer trainers, or more micro-batches for each: a smaller token_budget", "token_budget" },
+    { "sending", sending_waits, offsetof(struct facts, exposed), "gradients and weights are on their way for %.0f %% of a step of %s, which no computing hides",
+      "a larger token_budget, or a larger train_batch_size: fewer rounds", "token_budget" },
     { "scoring", scoring_waits, offsetof(struct facts, score), "scoring: groups wait for their scores for %.0f %% of a step of %s",
       "a quicker verifier, more scorer threads, or n_behind above 0", "n_behind" },
     { "publishing", publishing_waits, offsetof(struct facts, publish), "publishing the weights takes %.0f %% of a step of %s",
@@ -111,9 +151,9 @@ static const char *const kind_names[] = {
     [DIAGNOSIS_NONE] = "", [DIAGNOSIS_BOUND] = "bound", [DIAGNOSIS_WARN] = "warn", [DIAGNOSIS_CRIT] = "crit"
 };
 
-bool doctor_bound(doctor_mean_fn *mean, const void *arg, struct diagnosis *d)
+bool doctor_bound(const struct doctor_source *from, struct diagnosis *d)
 {
-    struct facts f = facts_make(mean, arg);
+    struct facts f = facts_make(from);
     for (size_t i = 0; i < ARRAY_SIZE(rules) && f.step_s > 0; i++) {
         if (!rules[i].applies(&f))
             continue;
@@ -121,6 +161,11 @@ bool doctor_bound(doctor_mean_fn *mean, const void *arg, struct diagnosis *d)
         snprintf(step, sizeof step, f.step_s < 10 ? "%.2g s" : "%.0f s", f.step_s);
         d->kind = DIAGNOSIS_BOUND;
         snprintf(d->text, sizeof d->text, rules[i].text, 100 * fmin(*(const double *)((const char *)&f + rules[i].share), 1), step);
+        if (rules[i].applies == one_is_late) {
+            char name[64];
+            size_t n = strlen(d->text);
+            snprintf(d->text + n, sizeof d->text - n, "%s", run_config_trainer(from->config, f.late, name, sizeof name));
+        }
         snprintf(d->remedy, sizeof d->remedy, "%s", rules[i].remedy);
         d->knob = rules[i].knob;
         d->name = rules[i].name;

@@ -7,6 +7,9 @@
 #include "protocol/run/metrics.h"
 
 #define DOCTOR_STEPS 16
+#define DOCTOR_LATE_STEPS 4    // from how many steps on one trainer is the one that is always late
+
+struct run_config;
 
 enum diagnosis_kind {
     DIAGNOSIS_NONE,     // nothing can be said yet, or the run has recorded its own end
@@ -21,10 +24,14 @@ struct diagnosis {
     const char *knob;    // the setting to look at first, or NULL
     const char *name;    // "generation", "training", "alarm" ...; static. Its figures change, this does not; NULL with DIAGNOSIS_NONE
 };
-/* A metric's mean over the last DOCTOR_STEPS steps; NAN: it has none. */
-typedef double doctor_mean_fn(const void *arg, enum metric_id id);
+/* What the rules ask for; arg is the caller's. */
+struct doctor_source {
+    double (*value)(const void *arg, enum metric_id id, int back);    // of the step `back` steps before the last one; NAN: it has none
+    const struct run_config *config;                                  // to name trainers by their devices; NULL: by their numbers
+    const void *arg;
+};
 /* What takes most of a step. False: nothing can be said yet. */
-bool doctor_bound(doctor_mean_fn *mean, const void *arg, struct diagnosis *d);
+bool doctor_bound(const struct doctor_source *from, struct diagnosis *d);
 /* Before the first step: groups that are back, filtered among them, and being sampled. False: there are none. */
 bool doctor_groups(double back, double filtered, double sampled, struct diagnosis *d);
 void doctor_paused(struct diagnosis *d);

@@ -734,6 +734,20 @@ const char *run_part_text(const struct run_part *part, char *out, size_t size)
     return out;
 }
 
+const char *run_config_trainer(const struct run_config *c, int64_t rank, char *out, size_t size)
+{
+    snprintf(out, size, "trainer %" PRId64, rank);
+    for (const char *at = c ? c->devices : ""; *at; at += at[strcspn(at, ",")] ? strcspn(at, ",") + 1 : strcspn(at, ",")) {
+        struct error err;
+        struct run_part part;
+        char device[64];
+        snprintf(device, sizeof device, "%.*s", (int)MIN(strcspn(at, ","), sizeof device - 1), at);
+        if (run_config_part(c, device, &part, &err) && part.rank == rank)
+            snprintf(out, size, "trainer %" PRId64 " (%s)", rank, device);
+    }
+    return out;
+}
+
 int run_config_zero(const struct run_config *c)
 {
     return strcmp(c->zero_stage, "auto") == 0 ? -1 : c->zero_stage[0] - '0';    // its choices are auto and digits

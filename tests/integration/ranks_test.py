@@ -258,8 +258,22 @@ class Ranks(RunCase):
                 status = run.ctl("status").stdout.splitlines()
                 line = next((text for text in status if text.startswith("worker cpu:0")), "")
             self.assertIn("trainer 1", line)
+            self.assertIn("trainer 1 (cpu:1)", line)
             os.kill(pid, signal.SIGCONT)
             run.wait_step(run.step() + 2)    # and goes on
+            told = {name: self.metric(run, name) for name in
+                    ("train/ranks", "train/zero_stage", "train/late_rank", "time/late_rank_s", "time/ranks_exposed_s",
+                     "time/ranks_idle_s", "time/ranks_idle_s/0", "time/ranks_idle_s/1", "perf/ranks_reduce_gb",
+                     "perf/ranks_gather_gb", "perf/ranks_sent_gb")}
+            self.assertEqual((set(told["train/ranks"].values()), set(told["train/zero_stage"].values())), ({2}, {1}))
+            # a wait is reported after 0.1 s: for its part of the sum, or for what it sends
+            late = [s for step, s in told["time/late_rank_s"].items() if told["train/late_rank"].get(step) == 1]
+            self.assertGreater(max(late + list(told["time/ranks_exposed_s"].values())), 0.09, told)
+            for step in told["train/ranks"]:    # the run goes on; all metrics were read after this one
+                self.assertEqual(told["time/ranks_idle_s"][step], max(told[f"time/ranks_idle_s/{q}"][step] for q in (0, 1)))
+                sent = told["perf/ranks_reduce_gb"][step] + told["perf/ranks_gather_gb"][step]
+                self.assertAlmostEqual(told["perf/ranks_sent_gb"][step], sent, places=12)
+                self.assertGreater(told["perf/ranks_gather_gb"][step], 0)
         finally:
             run.kill()
 

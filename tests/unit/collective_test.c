@@ -259,6 +259,28 @@ static bool sum_is_spread(struct exchange *x, struct giver *g, struct error *err
     return true;
 }
 
+/* Of a step: what this rank's micro-batches and its shards of the sum come to. */
+static bool bytes_are_counted(struct exchange *x, const struct giver *g, int64_t n_micro, bool spread, struct error *err)
+{
+    int rank = collective_rank(g->f.c), n_rank = collective_n_rank(g->f.c);
+    int64_t n_own_micro = (n_micro - rank + n_rank - 1) / n_rank, reduced = 0, gathered = 0;
+    struct exchange_stats s;
+    for (int p = 0; p < PIECES; p++) {
+        reduced += 4 * n_own_micro * (piece_n[p] - g->own_n[p]);
+        gathered += spread ? 4 * (n_rank - 1) * g->own_n[p] : 0;
+    }
+    if (!exchange_stats_take(x, &s, err))
+        return false;
+    if (s.reduce_bytes != reduced || s.gather_bytes != gathered)
+        return error_set(err, ERR_DATA, "%" PRId64 " and %" PRId64 " bytes were counted, not %" PRId64 " and %" PRId64, s.reduce_bytes,
+                         s.gather_bytes, reduced, gathered);
+    if ((reduced > 0 && !(s.reduce_s > 0)) || (gathered > 0 && !(s.gather_s > 0)) || s.exposed_s < s.reduce_s + s.gather_s)
+        return error_set(err, ERR_DATA, "%g and %g s on their way, %g s of it exposed", s.reduce_s, s.gather_s, s.exposed_s);
+    if (!exchange_stats_take(x, &s, err) || s.reduce_bytes || s.reduce_s > 0 || s.exposed_s > 0)
+        return error_set(err, ERR_DATA, "a step's cost is told twice");
+    return true;
+}
+
 static bool steps_are_exchanged(struct collective *c, struct device *dev, int n_slot, bool offered, struct error *err)
 {
     static const int64_t micros[] = { 7, 1, 0, 6, 2 };
@@ -269,7 +291,7 @@ static bool steps_are_exchanged(struct collective *c, struct device *dev, int n_
     for (size_t s = 0; ok && s < ARRAY_SIZE(micros); s++) {
         memset(g.f.sum, 0, (size_t)g.n_sum * 4);
         ok = step_is_given(x, &g, micros[s], (int)s, err) && sum_is_the_chain(&g, micros[s], (int)s, err)
-             && (!offered || sum_is_spread(x, &g, err));
+             && (!offered || sum_is_spread(x, &g, err)) && bytes_are_counted(x, &g, micros[s], offered, err);
         exchange_stop(x);
     }
     exchange_free(x);
@@ -456,6 +478,68 @@ static void a_rank_that_does_not_give_is_named(UNUSED void **state)
     waitpid(pid, &status, 0);
     giver_close(&g);
     device_free(dev);
+    assert_no_name_is_left();
+}
+
+static int told_pipe[2];
+
+static void waits_tell(UNUSED void *ctx, int rank)
+{
+    if (rank == 1 && write(told_pipe[1], "x", 1) != 1)
+        abort();
+}
+
+/* Gives its part, and comes to a meeting, when the other one has said that it waits. */
+static bool gives_late(struct collective *c, struct device *dev, struct error *err)
+{
+    char go;
+    uint8_t mine = 0, all[2];
+    struct giver g;
+    struct exchange *x = giver_open(&g, c, dev, 0, true, err) ? exchange_new(&g.f, err) : NULL;
+    bool ok = x && read(told_pipe[0], &go, 1) == 1 && step_is_given(x, &g, 2, 0, err) && read(told_pipe[0], &go, 1) == 1
+              && exchange_meet(x, &mine, 1, all, err);
+    exchange_free(x);
+    collective_leave(c);
+    giver_close(&g);
+    device_free(dev);
+    _exit(ok ? 0 : 1);
+}
+
+static void time_spent_waiting_is_that_of_the_rank_that_is_late(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct giver g;
+    struct exchange_stats s;
+    uint8_t mine = 0, all[2];
+    struct device *dev = device_new("ref", 1, &err);
+    assert_int_equal(pipe(told_pipe), 0);
+    call("late by");
+    pid_t pid = rank_start("late by", 1, 2, LIMIT_MS, gives_late);
+    struct collective_config config = { .kind = "local",
+                                        .dir = dir,
+                                        .name = "late by",
+                                        .rank = 0,
+                                        .n_rank = 2,
+                                        .dev = dev,
+                                        .join_ms = LIMIT_MS,
+                                        .wait_ms = LIMIT_MS,
+                                        .waits = waits_tell };
+    struct collective *c = collective_join(&config, &err);
+    struct exchange *x = c && giver_open(&g, c, dev, 0, true, &err) ? exchange_new(&g.f, &err) : NULL;
+    if (!x || !step_is_given(x, &g, 2, 0, &err) || !exchange_stats_take(x, &s, &err))
+        fail_msg("%s", err.text);
+    assert_true(s.late_s[1] > 0.05);    // a wait is reported after 0.1 s
+    assert_true(s.late_s[0] == 0 && s.late_sum_s == s.late_s[1]);
+    if (!exchange_meet(x, &mine, 1, all, &err) || !exchange_stats_take(x, &s, &err))
+        fail_msg("%s", err.text);
+    assert_true(s.late_s[1] > 0.05 && s.late_sum_s == s.late_s[1]);
+    exchange_free(x);
+    collective_leave(c);
+    ranks_end(&pid, 1);
+    giver_close(&g);
+    device_free(dev);
+    close(told_pipe[0]);
+    close(told_pipe[1]);
     assert_no_name_is_left();
 }
 
@@ -698,6 +782,7 @@ int main(void)
         cmocka_unit_test(pieces_are_added_in_the_order_of_micro_batches),
         cmocka_unit_test(the_others_leave_an_exchange_when_a_rank_dies),
         cmocka_unit_test(a_rank_that_does_not_give_is_named),
+        cmocka_unit_test(time_spent_waiting_is_that_of_the_rank_that_is_late),
         cmocka_unit_test(the_others_leave_when_a_rank_dies_or_leaves),
         cmocka_unit_test(a_rank_leaves_when_nobody_reads_its_memory_any_more),
         cmocka_unit_test(a_rank_that_does_not_come_is_named_after_a_limited_wait),

@@ -51,7 +51,7 @@ static void the_largest_share_of_a_step_is_named(UNUSED void **state)
                 { M_SCORE_S, 2 * cases[i].score },
                 { M_TRAIN_S, 2 * cases[i].train },
                 { M_PUBLISH_S, 2 * cases[i].publish },
-                { M_RANKS_S, 2 * cases[i].ranks },
+                { M_RANKS_IDLE_S, 2 * cases[i].ranks },
                 { M_IDLE_S, 2 * cases[i].idle },
                 { M_CHECKPOINT_STALL_S, 2 * cases[i].stall },
                 { M_FILTERED, cases[i].filtered },
@@ -65,6 +65,42 @@ static void the_largest_share_of_a_step_is_named(UNUSED void **state)
         struct diagnosis d = doctor_say(m, NOW);
         if (d.kind != DIAGNOSIS_BOUND || !strstr(d.text, cases[i].text) || !d.remedy[0] || strcmp(d.knob, cases[i].knob) != 0)
             fail_msg("case %zu: %s (%s)", i, d.text, d.knob ? d.knob : "");
+        fleet_model_free(m);
+    }
+}
+
+static void a_trainer_that_is_always_late_is_named(UNUSED void **state)
+{
+    static const struct {
+        double late[6], idle_s, exposed_s;    // of steps of 2 s
+        const char *text;
+        const char *why;
+    } cases[] = {
+        { { 1, 1, 1, 1, 1, 1 }, 0.6, 0, "the other trainers wait for 30 % of a step of 2 s, and always for trainer 1", "the same in all" },
+        { { 0, 0, 0, 0, 0, 0 },
+          0.6,
+          0,
+          "the other trainers wait for 30 % of a step of 2 s, and always for trainer 0",
+          "the first one itself" },
+        { { 1, 1, 2, 1, 1, 1 }, 0.6, 0, "trainers wait for each other for 30 %", "another one once" },
+        { { 1, 1, NAN, 1, 1, 1 }, 0.6, 0, "trainers wait for each other for 30 %", "a step in which nobody was waited for" },
+        { { 1, 1, 1, 1, 1, 1 }, 0.2, 0, "training bounds the run", "always late, but little" },
+        { { 1, 1, 1, 1, 1, 1 }, 0.2, 0.6, "gradients and weights are on their way for 30 % of a step of 2 s", "not late, but far" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct model *m = running(6);
+        for (int64_t step = 1; step <= 6; step++) {
+            model_step_begin(m, step);
+            model_metric(m, step, "time/step_s", 2);
+            model_metric(m, step, "time/train_s", 1.8);
+            model_metric(m, step, "time/ranks_idle_s", cases[i].idle_s);
+            model_metric(m, step, "time/ranks_exposed_s", cases[i].exposed_s);
+            if (!isnan(cases[i].late[step - 1]))
+                model_metric(m, step, "train/late_rank", cases[i].late[step - 1]);
+        }
+        struct diagnosis d = doctor_say(m, NOW);
+        if (!strstr(d.text, cases[i].text))
+            fail_msg("%s: %s", cases[i].why, d.text);
         fleet_model_free(m);
     }
 }
@@ -108,6 +144,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_largest_share_of_a_step_is_named),
+        cmocka_unit_test(a_trainer_that_is_always_late_is_named),
         cmocka_unit_test(before_the_first_step_it_says_what_that_waits_for),
         cmocka_unit_test(what_is_broken_comes_before_what_is_slow),
     };

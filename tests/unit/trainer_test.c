@@ -509,7 +509,7 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
                 assert_true(trainer_state_set(t[r], (enum trainer_state_kind)k, copy, &err));
             free(copy);
         }
-        static const int of_several[] = { M_TRAIN_TOK_PER_S, M_RANKS_S, M_RANKS_IDLE_S, M_RANKS_LATE, M_RANKS_SENT_GB };
+        static const int of_several[] = { M_TRAIN_TOK_PER_S, M_RANKS_N, M_ZERO_STAGE };
         for (size_t m = 0; m < ARRAY_SIZE(of_several); m++)    // times, and what one rank does not have
             o->metric[i][of_several[m]] = NAN;
     }

@@ -1325,6 +1325,51 @@ static void devices_are_below_the_processes_and_unknown_values_are_dashes(UNUSED
     stage_release(&s);
 }
 
+static void what_trainers_exchange_and_who_is_late_is_below_the_processes(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 120, 40);
+    press(&s, '2');
+    assert_false(shows(&s, "zero_stage"));
+    const struct {
+        const char *name;
+        double value;
+    } told[] = { { "train/ranks", 2 },
+                 { "train/zero_stage", 2 },
+                 { "time/ranks_idle_s", 0.5 },
+                 { "time/ranks_idle_s/0", 0.5 },
+                 { "time/ranks_idle_s/1", 0.125 },
+                 { "time/ranks_exposed_s", 0.25 },
+                 { "train/late_rank", 1 },
+                 { "time/late_rank_s", 0.5 },
+                 { "time/ranks_reduce_s", 0.0625 },
+                 { "perf/ranks_reduce_gb", 2 },
+                 { "time/ranks_gather_s", 0.03125 },
+                 { "perf/ranks_gather_gb", 1 },
+                 { "time/step_s", 2 } };
+    model_step_begin(s.m, 151);
+    for (size_t i = 0; i < ARRAY_SIZE(told); i++)
+        model_metric(s.m, 151, told[i].name, told[i].value);
+    model_knob(s.m, "producer_tensor_parallel_size", "4", s.now);
+    struct proc *p = model_proc(s.m, "worker cpu:1");
+    assert_non_null(p);
+    snprintf(p->plays, sizeof(p->plays), "trainer 1, producer 1");
+    assert_true(shows(&s, "2 trainers, zero_stage 2, producers on 4 devices each  reduce 1.9 GiB in 0.0625 s, gather 954 MiB in 0.0312 s"));
+    assert_true(shows(&s, "exposed 12.5 % of a step  idle, s: 0.500 0.125  late: trainer 1 (worker cpu:1) by 0.500 s"));
+    for (int h = 1; h <= 50; h++) {    // the processes keep their place at every height
+        app_resize(&s.app, 120, h);
+        if (h >= 12)
+            assert_true(shows(&s, "controller"));
+    }
+    app_resize(&s.app, 120, 40);
+    model_step_begin(s.m, 152);    // a step in which nobody waited has no late one
+    model_metric(s.m, 152, "train/ranks", 2);
+    assert_false(shows(&s, "late: "));
+    app_show(&s.app, PANE_DEVICES);
+    assert_true(shows(&s, "2 trainers, zero_stage 2"));
+    stage_release(&s);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -1370,6 +1415,7 @@ int main(void)
         cmocka_unit_test(a_large_fleet_comes_in_pieces_and_what_is_gone_leaves_after_a_sweep),
         cmocka_unit_test(the_fleet_shows_the_worst_node_first_and_opens_its_processes),
         cmocka_unit_test(devices_are_below_the_processes_and_unknown_values_are_dashes),
+        cmocka_unit_test(what_trainers_exchange_and_who_is_late_is_below_the_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

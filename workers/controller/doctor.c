@@ -19,17 +19,15 @@ void doctor_past(struct doctor *d, const struct journal_step *s)
     d->n = MIN(d->n + 1, DOCTOR_STEPS);
 }
 
-static double recent(const void *arg, enum metric_id id)
+static double value_back(const void *arg, enum metric_id id, int back)
 {
     const struct doctor *d = arg;
-    double sum = 0;
-    int n = 0;
-    for (int i = 0; i < d->n; i++)
-        if (!isnan(d->past[id][i])) {
-            sum += d->past[id][i];
-            n++;
-        }
-    return n ? sum / n : NAN;
+    return back < d->n ? d->past[id][(d->at + 2 * DOCTOR_STEPS - 1 - back) % DOCTOR_STEPS] : NAN;
+}
+
+static bool bound_judge(const struct controller *c, struct diagnosis *d)
+{
+    return doctor_bound(&(struct doctor_source){ .value = value_back, .config = &c->config, .arg = &c->doctor }, d);
 }
 
 /* The worst alarm that fires. */
@@ -80,7 +78,7 @@ static struct diagnosis judge(const struct controller *c)
     if (c->state == RUN_PAUSED) {
         doctor_paused(&d);
     } else if (c->step > 0) {
-        (void)doctor_bound(recent, &c->doctor, &d);
+        (void)bound_judge(c, &d);
     } else if (c->ledger) {
         ledger_counts(c->ledger, 1, &n);
         (void)doctor_groups((double)(n.returned + n.filtered), (double)n.filtered, (double)n.leased, &d);
@@ -101,8 +99,7 @@ void doctor_step(struct controller *c)
     struct doctor *k = &c->doctor;
     struct diagnosis d = { .kind = DIAGNOSIS_NONE };
     doctor_past(k, &(struct journal_step){ .metric = c->metrics.value, .n = c->metrics.n });
-    if (k->n < STEPS_LEAST || !doctor_bound(recent, k, &d)
-        || (k->told && (strcmp(k->told, d.name) == 0 || c->step - k->told_step < DOCTOR_STEPS)))
+    if (k->n < STEPS_LEAST || !bound_judge(c, &d) || (k->told && (strcmp(k->told, d.name) == 0 || c->step - k->told_step < DOCTOR_STEPS)))
         return;
     tell(c, &d);
 }
@@ -110,7 +107,7 @@ void doctor_step(struct controller *c)
 void doctor_end(struct controller *c)
 {
     struct diagnosis d = { .kind = DIAGNOSIS_NONE };
-    if (c->doctor.n > 0 && doctor_bound(recent, &c->doctor, &d))
+    if (c->doctor.n > 0 && bound_judge(c, &d))
         tell(c, &d);
 }
 

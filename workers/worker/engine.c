@@ -325,7 +325,7 @@ struct engine *engine_new(const struct run_config *config, const char *run_dir, 
     e->report_last = &e->report_first;
     e->turned_last = &e->turned_first;
     e->step = e->version = e->look.step = e->look.version = -1;
-    e->look.publish_ms = NAN;
+    e->look.publish_ms = e->look.ranks_idle_s = e->look.ranks_exposed_s = NAN;
     e->look.items_max = config->inference_microbatch_size;
     snprintf(e->look.phase, sizeof e->look.phase, "starting");
     pthread_mutex_init(&e->lock, NULL);

@@ -29,7 +29,8 @@ struct engine_look {
     double tok_per_s;                   // decoded, over the last second or so
     int64_t shared[OUTLET_SLOT_MAX];    // (n_shared) versions that it keeps available to others
     int n_shared;
-    double publish_ms;    // time to send or receive the last version; NAN: none
+    double ranks_idle_s, ranks_exposed_s;    // of the last step with other trainers, as in struct ranks_cost; NAN: none yet
+    double publish_ms;                       // time to send or receive the last version; NAN: none
 };
 struct engine;
 /* config is copied; device, such as "cpu:0", is one of the config's. The engine's thread calls wake(ctx) when a report is

@@ -333,10 +333,14 @@ static bool ranks_open(struct engine *e, struct error *err)
 
 static void trainer_waits(void *ctx, int rank)
 {
+    struct engine *e = ctx;
     char what[64] = "";
-    if (rank >= 0)
-        snprintf(what, sizeof what, "trainer %d", rank);
-    engine_waits_for(ctx, what);
+    engine_waits_for(e, rank >= 0 ? run_config_trainer(&e->config, rank, what, sizeof what) : what);
+}
+
+static const char *trainer_name(void *ctx, int rank, char *out, size_t size)
+{
+    return run_config_trainer(&((struct engine *)ctx)->config, rank, out, size);
 }
 
 /* Meet the other trainers, if there are any. The controller names the meeting (ranks_name). */
@@ -356,6 +360,7 @@ static bool trainers_meet(struct engine *e, const struct task *t, struct error *
                                    .join_ms = RANKS_WAIT_MS,
                                    .wait_ms = RANKS_WAIT_MS,
                                    .waits = trainer_waits,
+                                   .name_of = trainer_name,
                                    .ctx = e };
     if (!(e->meeting = collective_join(&c, err)))
         return false;

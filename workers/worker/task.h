@@ -55,9 +55,10 @@ struct eval_told {
 struct tail {
     int64_t rollout_step, n_tok;
 };
-#define TAIL_MAX 16      // rollout steps that may be open at once, at least
-struct reward_output;    // workers/engine/reward/reward.h
-struct turn_job;         // workers/engine/reward/environment_pool.h
+#define TAIL_MAX 16        // rollout steps that may be open at once, at least
+struct reward_output;      // workers/engine/reward/reward.h
+struct turn_job;           // workers/engine/reward/environment_pool.h
+#define REPORT_RANKS 16    // of more trainers, the others' idle time is not told by trainer
 struct report {
     struct report *next;
     enum report_kind kind;
@@ -82,10 +83,12 @@ struct report {
     int64_t task, incarnation, step, round;
     int64_t version;    // publish: which one
     bool ok;
-    enum error_code code;    // why it failed; ERR_NONE when ok
-    bool left;               // not ok because another trainer is gone
-    bool broken;             // load, not ok: the checkpoint is broken
-    bool again;              // publish, not ok: the weights did not arrive; trying again may help
+    enum error_code code;                // why it failed; ERR_NONE when ok
+    double rank_idle_s[REPORT_RANKS];    // (n_rank) train, of several trainers: of each, as of M_RANKS_IDLE_S
+    int n_rank;
+    bool left;      // not ok because another trainer is gone
+    bool broken;    // load, not ok: the checkpoint is broken
+    bool again;     // publish, not ok: the weights did not arrive; trying again may help
     char error[512];
     double metric[METRIC_N];    // NAN: unknown
     struct eval_told *told;     // (n_told) eval: what each set is; owned

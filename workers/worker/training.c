@@ -86,6 +86,22 @@ static void worker_metrics_make(const struct engine *e, const struct task *t, do
     metric[M_PUBLISH_S] = publication_ms(e->publication) / 1000;    // of the previous version
 }
 
+/* How this trainer and the others have stood still. */
+static void ranks_note(struct engine *e, struct report *r)
+{
+    const struct ranks_cost *cost;
+    int n = e->ranks ? ranks_costs(e->ranks, &cost) : 0;
+    r->n_rank = MIN(n, REPORT_RANKS);
+    for (int q = 0; q < r->n_rank; q++)
+        r->rank_idle_s[q] = cost[q].idle_s;
+    if (n == 0)
+        return;
+    pthread_mutex_lock(&e->lock);
+    e->look.ranks_idle_s = cost[e->rank].idle_s;
+    e->look.ranks_exposed_s = cost[e->rank].exposed_s;
+    pthread_mutex_unlock(&e->lock);
+}
+
 bool training_run(struct engine *e, struct task *t, struct report *r, struct error *err)
 {
     struct trainer_hyper h;
@@ -103,6 +119,7 @@ bool training_run(struct engine *e, struct task *t, struct report *r, struct err
     if (e->ranks ? !ranks_step(e->ranks, group, t->n_group, &h, r->metric, err)
                  : !trainer_step(e->trainer, group, t->n_group, &h, r->metric, err))
         return false;
+    ranks_note(e, r);
     hold_point("trained");
     if (!step_taken(e, t, err))
         return false;

@@ -42,6 +42,10 @@ static void gauges_write(void *ctx, struct msg_out *m)
     }
     if (!isnan(look.publish_ms))
         msg_f64(m, "publish_ms", look.publish_ms);
+    if (!isnan(look.ranks_idle_s)) {
+        msg_f64(m, "ranks_idle_s", look.ranks_idle_s);
+        msg_f64(m, "ranks_exposed_s", look.ranks_exposed_s);
+    }
 }
 
 static void phase_tell(struct worker_process *w, const struct engine_look *look)

@@ -426,6 +426,11 @@ void done_send(struct worker_process *w, const struct report *r)
         BUG_IF(metrics[i].by == BY_CONTROLLER, "'%s' is the controller's to compute", metrics[i].name);
         msg_f64(m, metrics[i].name, r->metric[i]);
     }
+    for (int q = 0; q < r->n_rank; q++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s/%d", metrics[M_RANKS_IDLE_S].name, q);
+        msg_f64(m, name, r->rank_idle_s[q]);
+    }
     msg_end(m);
     if (r->task_kind == TASK_EVAL && r->ok) {
         msg_map(m, "eval");

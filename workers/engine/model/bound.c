@@ -177,8 +177,9 @@ bool model_bind(struct model *m, int p, struct error *err)
     if (!b->coming)
         return true;
     b->coming = false;
-    return device_after(m->dev, b->came, err) && (!b->head || weight_refresh(m->dev, b->head, err))
-           && (b->head || layer_handles_refresh(m, &b->layer, err));
+    const struct model_fetch *f = &m->kept->fetch;
+    return (!f->stall || f->stall(f->ctx, true, err)) && device_after(m->dev, b->came, err) && (!f->stall || f->stall(f->ctx, false, err))
+           && (!b->head || weight_refresh(m->dev, b->head, err)) && (b->head || layer_handles_refresh(m, &b->layer, err));
 }
 
 const void *bound_at(const struct model *m, int64_t at)

@@ -115,6 +115,7 @@ struct model_fetch {
     bool (*piece)(void *ctx, int p, void *to, struct error *err);
     int lane;
     void *ctx;
+    bool (*stall)(void *ctx, bool begins, struct error *err);    // called before and after the device is made to wait for a piece; or NULL
 };
 void model_fetches(struct model *m, const struct model_fetch *fetch);
 /* Move the weights into memory that other processes of this host may open, of model_weights's size; h stays the

@@ -18,7 +18,6 @@ struct rank {
     struct ranks *r;
     struct trainer *t;
     int64_t n_given;              // pieces of gradients, all ranks here: how far the places have been used in turn
-    int64_t fetched_bytes;        // of weights from other ranks, in the step under way
     struct trainer_sums *part;    // (n_part) of its micro-batches, one a round
 };
 struct ranks {
@@ -28,8 +27,8 @@ struct ranks {
     struct exchange *x;            // of gradients; NULL likewise
     struct rank here[RANK_MAX];    // (n_here)
     int64_t n_part;
-    int64_t exchange_ns;      // of the step under way, spent on waiting for the others
-    struct mark **updated;    // (runs of the update)
+    struct mark **updated;               // (runs of the update)
+    struct ranks_cost cost[RANK_MAX];    // (n_rank) of the last step
 };
 
 void ranks_name(int64_t round, char *out, size_t size)
@@ -110,6 +109,9 @@ static bool weights_fetch(void *ctx, int p, void *to, struct error *err)
     struct trainer_parts parts = trainer_parts(k->t);
     size_t e = dtype_size(model_dtype(trainer_model(k->t)));
     int n_rank = k->r->n_rank, rank = (int)(k - k->r->here) + k->r->first;
+    int64_t n_fetched = 0;
+    if (k->r->x && !exchange_fetch_begin(k->r->x, err))
+        return false;
     for (int i = 0; i < n_rank; i++) {
         int q = (rank + i) % n_rank;    // not all from the same one at a time
         int64_t first, at = 0, n = collective_shard(parts.piece_n[p], n_rank, q, &first), unused;
@@ -118,9 +120,16 @@ static bool weights_fetch(void *ctx, int p, void *to, struct error *err)
         const char *from = peer_of(k, parts.weights, q);
         if (!lane_copy(trainer_device(k->t), EXCHANGE_FREE_LANE, (char *)to + (size_t)first * e, from + (size_t)at * e, (size_t)n * e, err))
             return false;
-        k->fetched_bytes += q == rank ? 0 : n * (int64_t)e;
+        n_fetched += q == rank ? 0 : n * (int64_t)e;
     }
-    return true;
+    return !k->r->x || exchange_fetch_end(k->r->x, n_fetched, err);
+}
+
+/* Around what makes the device wait for a piece. */
+static bool weights_stall(void *ctx, bool begins, struct error *err)
+{
+    const struct rank *k = ctx;
+    return !k->r->x || exchange_stall(k->r->x, begins, err);
 }
 
 static bool reach_begin(void *ctx, struct error *err)
@@ -145,7 +154,7 @@ static bool rank_add(struct ranks *r, struct trainer *t, struct error *err)
         return true;
     trainer_grad_goes(t, &to, r->x ? carry_on : NULL);
     if (trainer_parts(t).weights)
-        model_fetches(trainer_model(t), &(struct model_fetch){ weights_fetch, EXCHANGE_FREE_LANE, k });
+        model_fetches(trainer_model(t), &(struct model_fetch){ weights_fetch, EXCHANGE_FREE_LANE, k, weights_stall });
     trainer_reaches(t, &(struct trainer_reach){ reach_begin, reach_end, peer_of, k });
     if (r->updated)
         return true;
@@ -244,8 +253,8 @@ void ranks_free(struct ranks *r)
 /* all (n_rank x size_bytes) = what the ranks here (mine: n_here x size_bytes) and elsewhere give, in rank order. */
 static bool gather(struct ranks *r, const void *mine, size_t size_bytes, void *all, struct error *err)
 {
-    if (r->c)
-        return collective_gather(r->c, mine, size_bytes, all, err);
+    if (r->x)
+        return exchange_meet(r->x, mine, size_bytes, all, err);
     memcpy(all, mine, (size_t)r->n_here * size_bytes);
     return true;
 }
@@ -318,7 +327,7 @@ static bool apart_spread(struct ranks *r, struct error *err)
     if (!trainer_freeze(t, err) || !device_sync(trainer_device(t), err))
         return false;
     for (int q = 0; q < p.n_piece; q++)
-        if (!collective_all_gather(r->c, p.grad + p.piece_at[q], p.sum + p.own_at[q], p.piece_n[q], err))
+        if (!exchange_collect(r->x, q, p.grad + p.piece_at[q], err))
             return false;
     return trainer_norm_whole(t, err);
 }
@@ -393,7 +402,6 @@ static bool sums_merge(struct ranks *r, int64_t n, struct trainer_sums *sum, str
 static bool gradient_make(struct ranks *r, const struct trainer_hyper *h, struct trainer_sums *sum, struct error *err)
 {
     int64_t n = trainer_n_micro(r->here[0].t);
-    r->exchange_ns = 0;
     if (!reference_run(r, h, err))
         return false;
     for (int i = 0; i < r->n_here; i++) {
@@ -406,12 +414,7 @@ static bool gradient_make(struct ranks *r, const struct trainer_hyper *h, struct
     }
     if (r->x && !exchange_begin(r->x, n, err))
         return false;
-    if (!rounds_run(r, h, n, err) || (r->x && !exchange_end(r->x, err)))
-        return false;
-    int64_t begun = clock_ns();
-    bool ok = sums_merge(r, n, sum, err);
-    r->exchange_ns += clock_ns() - begun;
-    return ok;
+    return rounds_run(r, h, n, err) && (!r->x || exchange_end(r->x, err)) && sums_merge(r, n, sum, err);
 }
 
 /* Clip and AdamW: each rank its shards, whose new weights are spread while it goes on with the next, or stay there; or each everything. */
@@ -520,8 +523,6 @@ static bool step_make(struct ranks *r, const struct group *const *groups, int64_
             n_epoch = MAX(h->n_epoch, (int64_t)1);
     *sum = (struct trainer_sums){ 0 };
     *grad_norm = 0;
-    for (int i = 0; i < r->n_here; i++)
-        r->here[i].fetched_bytes = 0;
     for (int64_t u = 0; u < n_epoch * n_mini; u++) {
         int64_t m = u % n_mini, from = n_group * m / n_mini, to = n_group * (m + 1) / n_mini;
         struct trainer_sums part = { 0 };
@@ -545,36 +546,86 @@ static bool step_make(struct ranks *r, const struct group *const *groups, int64_
     return true;
 }
 
-/* What a rank has waited and sent in a step. */
-struct rank_cost {
-    double wait_s, sent_gb;
+/* What every rank tells the others of its step. */
+struct told_cost {
+    double reduce_s, gather_s, reduce_gb, gather_gb;
+    struct ranks_cost own;
+    float late_s[RANK_MAX];    // that it waited for this rank to compute
 };
 
-/* How the ranks have waited for each other: on every rank the same, but for its own. */
+/* The rank that the others have waited for longest, and how long one of them did; -1: nobody waited. */
+static int late_find(const struct told_cost *all, int n_rank, double *late_s)
+{
+    int late = -1;
+    double most = 0;
+    for (int q = 0; q < n_rank; q++) {
+        double sum = 0, longest = 0;
+        for (int r = 0; r < n_rank; r++) {
+            sum += (double)all[r].late_s[q];
+            longest = MAX(longest, (double)all[r].late_s[q]);
+        }
+        if (sum > most) {
+            most = sum;
+            late = q;
+            *late_s = longest;
+        }
+    }
+    return late;
+}
+
+/* How the ranks have waited for each other, and what they sent: on every rank the same, but for its own. */
 static bool costs_note(struct ranks *r, double *metric, struct error *err)
 {
-    struct exchange_stats s = r->x ? exchange_stats(r->x) : (struct exchange_stats){ 0 };
-    struct rank_cost own[RANK_MAX] = { { 0 } }, all[RANK_MAX];
-    int most = 0, least = 0;
-    own[0] = (struct rank_cost){ (double)(r->exchange_ns + s.wait_ns) * 1e-9, (double)(s.sent_bytes + r->here[0].fetched_bytes) * 1e-9 };
-    if (!gather(r, own, sizeof own[0], all, err))
+    struct exchange_stats s;
+    struct told_cost own = { 0 }, all[RANK_MAX];
+    double late_s = 0, idle_s = 0, exposed_s = 0;
+    _Static_assert(sizeof own <= COLLECTIVE_GATHER_MAX, "it is gathered at once");
+    if (!exchange_stats_take(r->x, &s, err))
         return false;
-    for (int q = 1; q < r->n_rank; q++) {
-        most = all[q].wait_s > all[most].wait_s ? q : most;
-        least = all[q].wait_s < all[least].wait_s ? q : least;
+    own.reduce_s = s.reduce_s;
+    own.gather_s = s.gather_s;
+    own.reduce_gb = (double)s.reduce_bytes * 1e-9;
+    own.gather_gb = (double)s.gather_bytes * 1e-9;
+    own.own = (struct ranks_cost){ .idle_s = s.late_sum_s, .exposed_s = s.exposed_s };
+    for (int q = 0; q < r->n_rank; q++)
+        own.late_s[q] = (float)s.late_s[q];
+    if (!gather(r, &own, sizeof own, all, err))
+        return false;
+    for (int q = 0; q < r->n_rank; q++) {
+        r->cost[q] = all[q].own;
+        idle_s = MAX(idle_s, all[q].own.idle_s);
+        exposed_s = MAX(exposed_s, all[q].own.exposed_s);
     }
-    metric[M_RANKS_S] = own[0].wait_s;
-    metric[M_RANKS_IDLE_S] = all[most].wait_s;
-    metric[M_RANKS_LATE] = least;
-    metric[M_RANKS_SENT_GB] = own[0].sent_gb;
+    int late = late_find(all, r->n_rank, &late_s);
+    metric[M_RANKS_S] = own.own.idle_s + own.own.exposed_s;
+    metric[M_RANKS_IDLE_S] = idle_s;
+    metric[M_RANKS_EXPOSED_S] = exposed_s;
+    if (late >= 0) {
+        metric[M_RANKS_LATE] = late;
+        metric[M_RANKS_LATE_S] = late_s;
+    }
+    metric[M_RANKS_REDUCE_S] = own.reduce_s;
+    metric[M_RANKS_GATHER_S] = own.gather_s;
+    metric[M_RANKS_REDUCE_GB] = own.reduce_gb;
+    metric[M_RANKS_GATHER_GB] = own.gather_gb;
+    metric[M_RANKS_SENT_GB] = own.reduce_gb + own.gather_gb;
     return true;
+}
+
+int ranks_costs(const struct ranks *r, const struct ranks_cost **cost)
+{
+    *cost = r->cost;
+    return r->n_rank;
 }
 
 bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h, double *metric,
                 struct error *err)
 {
     struct trainer_sums sum;
+    struct exchange_stats before;    // what fetched weights for a sampler is no part of the step
     double grad_norm = 0;
+    if (r->x && !exchange_stats_take(r->x, &before, err))
+        return false;
     int64_t t0 = clock_ns();
     bool ok = step_make(r, groups, n_group, h, &sum, &grad_norm, err);
     if (r->x)
@@ -584,7 +635,11 @@ bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_gr
         trainer_metrics_make(metric, &sum, groups, n_group, h);
         metric[M_GRAD_NORM] = grad_norm;
         metric[M_TRAIN_TOK_PER_S] = sum.n_packed_tok / s;
-        ok = r->n_rank == 1 || costs_note(r, metric, err);
+        if (r->n_rank > 1) {
+            metric[M_RANKS_N] = r->n_rank;
+            metric[M_ZERO_STAGE] = trainer_zero(r->here[0].t);
+        }
+        ok = !r->x || costs_note(r, metric, err);
     }
     return ok;
 }

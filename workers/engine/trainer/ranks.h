@@ -43,3 +43,9 @@ MUST_USE bool ranks_hash(struct ranks *r, uint64_t *hash, struct error *err);
  * another rank's are ERR_INTERNAL. */
 MUST_USE bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h, double *metric,
                          struct error *err);
+/* What the last step of ranks_step, with metrics, has cost each rank. */
+struct ranks_cost {
+    double idle_s;       // it stood still for ranks that had not computed their part
+    double exposed_s;    // and for gradients and weights on their way
+};
+int ranks_costs(const struct ranks *r, const struct ranks_cost **cost);    // returns how many; of one rank's process there are none: 0 s
