@@ -20,9 +20,10 @@
 #define DIALOG_TEXT_W 56    // columns of a dialog's text
 
 static const struct pane_type *const pane_types[N_PANE] = {
-    [PANE_OVERVIEW] = &pane_overview, [PANE_WORKERS] = &pane_workers, [PANE_ROLLOUTS] = &pane_rollouts, [PANE_KNOBS] = &pane_knobs,
-    [PANE_LOG] = &pane_log,           [PANE_EVENTS] = &pane_events,   [PANE_SAVED] = &pane_saved,       [PANE_ALARMS] = &pane_alarms,
-    [PANE_METRICS] = &pane_metrics,   [PANE_DATA] = &pane_data,       [PANE_DEVICES] = &pane_devices,
+    [PANE_OVERVIEW] = &pane_overview, [PANE_WORKERS] = &pane_workers, [PANE_ROLLOUTS] = &pane_rollouts,
+    [PANE_KNOBS] = &pane_knobs,       [PANE_LOG] = &pane_log,         [PANE_EVENTS] = &pane_events,
+    [PANE_SAVED] = &pane_saved,       [PANE_ALARMS] = &pane_alarms,   [PANE_METRICS] = &pane_metrics,
+    [PANE_DATA] = &pane_data,         [PANE_DEVICES] = &pane_devices, [PANE_ENVIRONMENTS] = &pane_environments,
 };
 
 const char *pane_name(enum pane_id id)
@@ -544,7 +545,8 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
     case REQ_PANE_8:
     case REQ_PANE_9:
     case REQ_PANE_10:
-    case REQ_PANE_11: app_show(a, (enum pane_id)(req - REQ_PANE_1)); break;
+    case REQ_PANE_11:
+    case REQ_PANE_12: app_show(a, (enum pane_id)(req - REQ_PANE_1)); break;
     case REQ_PANE_NEXT:
     case REQ_PANE_PREV: app_show(a, (enum pane_id)((a->shown + (req == REQ_PANE_NEXT ? 1 : N_PANE - 1)) % N_PANE)); break;
     case REQ_UP: list_move(a, -1); break;

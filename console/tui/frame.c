@@ -135,7 +135,7 @@ static void bar_draw(const struct app *a, struct cells *c, struct rect r, int64_
 static bool tab_is_short(const struct app *a, int i)
 {
     bool noted = a->frozen || !a->mouse || a->pane[a->shown]->filter[0] || layout_make(a->w, a->h).says.h == 0;    // a note beside the tabs
-    return a->shown != (enum pane_id)i && a->w < (noted ? 175 : 130);
+    return a->shown != (enum pane_id)i && a->w < (noted ? 195 : 150);
 }
 
 int tab_width(const struct app *a, int i)

@@ -46,6 +46,7 @@ enum pane_id {
     PANE_METRICS,
     PANE_DATA,
     PANE_DEVICES,
+    PANE_ENVIRONMENTS,
     N_PANE,
 };
 #define ON(pane) (1u << (pane))
@@ -71,6 +72,7 @@ enum request {
     REQ_PANE_9,
     REQ_PANE_10,
     REQ_PANE_11,
+    REQ_PANE_12,
     REQ_PANE_NEXT,
     REQ_PANE_PREV,
     REQ_UP,

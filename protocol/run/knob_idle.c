@@ -214,6 +214,7 @@ static const struct idle_rule {
     { "engine_token_file", own_engine, OWN_ENGINE_WHY },
     { "engine_timeout_s", own_engine, OWN_ENGINE_WHY },
     { "engine_patience_s", own_engine, OWN_ENGINE_WHY },
+    { "engine_helper", own_engine, OWN_ENGINE_WHY },
     { "lora_dropout", no_adapter, "'lora_rank' is 0: all weights are trained" },
     { "lora_alpha", given_adapter, "'lora_rank' is 0, or 'lora_adapter' has its own" },
     { "lora_target_modules", given_adapter, "'lora_rank' is 0, or 'lora_adapter' has its own" },

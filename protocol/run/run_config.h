@@ -55,6 +55,7 @@ struct run_config {
     char backend[16];                              // who samples: rollcall, or the external engines
     char engine_url[RUN_TEXT_MAX];                 // at these addresses, with commas between them; "": rollcall
     char engine_token_file[RUN_TEXT_MAX];          // "": they need none
+    char engine_helper[RUN_TEXT_MAX];              // gives them the weights; "": they read them themselves
     double engine_timeout_s, engine_patience_s;    // of one request; until one that does not answer fails the run
     int64_t master_port;
     int64_t data_actor_buffer_size_limit, max_length, num_minibatch_during_rollout;    // ColossalChat's, without effect

@@ -24,6 +24,23 @@ import run_tools
 ROLLCALL, LIMIT = run_tools.ROLLCALL, run_tools.LIMIT
 
 
+HELPER = '''import json, os, sys, urllib.request
+for line in sys.stdin:
+    q = json.loads(line)
+    first = not os.path.exists(sys.argv[1])
+    with open(sys.argv[1], "a") as f:
+        print(q["version"], file=f)
+    try:
+        if first:
+            raise ValueError("not yet")
+        body = json.dumps({"model_path": q["dir"], "weight_version": str(q["version"])}).encode()
+        urllib.request.urlopen(urllib.request.Request(q["url"] + "/update_weights_from_disk", body)).read()
+        print(json.dumps({"id": q["id"], "ok": True}), flush=True)
+    except (OSError, ValueError) as e:
+        print(json.dumps({"id": q["id"], "error": str(e)}), flush=True)
+'''
+
+
 class Engine:
     """rollcall serve with a model, on a free port of 127.0.0.1, or on this one."""
 
@@ -143,6 +160,24 @@ class ExternalEngines(run_tools.RunCase):
                 self.assertEqual(self.diffs(run), {0})    # the same kernels: any other weights would show
                 self.assertEqual(os.listdir(os.path.join(run.dir, "engine/0")), ["1-5"])
                 e.close()
+
+    def test_a_program_of_the_operators_may_give_the_weights(self):
+        helper = os.path.join(self.task.dir, "helper.py")
+        with open(helper, "w") as f:
+            f.write(HELPER)
+        e = self.engine()
+        run = self.begin(e.url, "--max-steps", "6", "--engine-helper", f"{sys.executable} {helper} {self.task.path('given')}")
+        run.wait_step(3)
+        e.close()    # it comes back with the weights of step 0
+        e = self.engine(port=e.port)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        self.assertEqual(self.diffs(run), {0})
+        with open(self.task.path("given")) as f:
+            given = [int(line) for line in f]
+        self.assertLessEqual({0, 1, 2, 3, 4, 5}, set(given))
+        self.assertEqual(given[:2], [0, 0])    # the first answer was an error, and was asked for again
+        self.assertIn("did not give the weights to the engine at", log := self.log(run))
+        self.assertIn("not yet", log)
 
     def test_two_engines_sample_an_adapter_ahead_of_the_trainer(self):
         engines = [self.engine("--max-lora-rank", "4") for _ in range(2)]
@@ -320,6 +355,21 @@ class WeightBridge(run_tools.RunCase):
         self.assertEqual(run.wait()[0], 0, run.logs())
         self.assertEqual(again.loads()[-1], 8)
         self.assertLessEqual(self.diffs(run), {0})
+
+    def test_a_server_that_is_away_holds_up_no_step(self):
+        e, port = Engine(self.task.path("model")), run_tools.free_port()
+        self.addCleanup(e.close)
+        run, d = self.begin("none", e.port, engine_url=f"{e.url},http://127.0.0.1:{port}")
+        run.wait_step(5)
+        late = Engine(self.task.path("model"), port=port)
+        self.addCleanup(late.close)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        with open(os.path.join(run.dir, "logs/worker-cpu-0.log")) as f:
+            waits = [float(s) for s in re.findall(r"1 of 2 servers have the weights .*took_s=([\d.]+)", f.read())]
+        self.assertGreaterEqual(len(waits), 5)
+        self.assertLess(sum(waits), 20)    # what it was waited for at a single step
+        self.assertEqual(late.loads()[-1], 8)
+        self.assertEqual(e.loads(), list(range(9)))
 
     def test_the_run_itself_may_be_the_server_on_the_trainers_own_weights(self):
         port = run_tools.free_port()

@@ -4,6 +4,7 @@
  * The screens are drawn by this program itself on a terminal of libvterm's, of a simulated run whose clock stands still. A file holds
  * each pane's text as 256 colours show it, and for each depth a digest of all cells with their colours and attributes. */
 #include <inttypes.h>
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,9 +27,47 @@ static const struct {
 static const char *const depth_names[] = { "never", "8", "256" };
 static const enum color_depth depths[] = { DEPTH_NONE, DEPTH_8, DEPTH_256 };
 /* All but the settings and the log, which change often, and what is read from the folder of a run: a simulated one has none. */
-static const enum pane_id panes[] = { PANE_OVERVIEW, PANE_WORKERS, PANE_ROLLOUTS, PANE_EVENTS, PANE_SAVED, PANE_ALARMS, PANE_METRICS };
+static const enum pane_id panes[] = { PANE_OVERVIEW, PANE_WORKERS, PANE_ROLLOUTS, PANE_EVENTS,
+                                      PANE_SAVED,    PANE_ALARMS,  PANE_METRICS,  PANE_ENVIRONMENTS };
 
 /* ---- the program on the terminal: draws a pane, and the next one when a byte comes ---- */
+
+/* Two environments that post, and one that has gone; the door that takes their groups. The simulated run has none. */
+static void environments_add(struct model *m)
+{
+    static const struct {
+        const char *name, *kind, *phase;
+        double phase_s, figure[6];
+    } rows[] = {
+        { "environments", "environments", "waiting", 2, { 1234, 37, 12, 1.5, 3, 8 } },
+        { "gsm8k_0", "environment", "posting", 0.8, { 1100, 36, 12, 1.5, 0, 8 } },
+        { "tool_use_with_a_long_name_0", "environment", "silent", 65, { 130, 1, 0, NAN, 3, 0 } },
+        { "gsm8k_1", "environment", "gone", 4000, { 4, 0, 0, NAN, 0, 0 } },
+    };
+    static const char *const names[] = { "groups", "per minute", "waiting", "steps old", "refused", "had no room" };
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+        struct proc *p = model_proc(m, rows[i].name);
+        snprintf(p->kind, sizeof(p->kind), "%s", rows[i].kind);
+        snprintf(p->phase, sizeof(p->phase), "%s", rows[i].phase);
+        p->phase_s = rows[i].phase_s;
+        p->heard_ns = NOW_NS;
+        p->verdict = strcmp(p->phase, "silent") == 0 ? PROC_SLOW : PROC_OK;
+        for (size_t k = 0; k < ARRAY_SIZE(names); k++) {
+            struct gauge *g = &p->gauge[p->n_gauge++];
+            snprintf(g->name, sizeof(g->name), "%s", names[k]);
+            g->value = rows[i].figure[k];
+        }
+    }
+    struct proc *door = model_proc(m, "environments");
+    door->gauge[door->n_gauge++] = (struct gauge){ "environments", 2 };
+    snprintf(door->waits_for, sizeof(door->waits_for), "environments to post groups");
+    for (int64_t step = 0; step < m->n_step; step++) {
+        model_metric(m, step, "env/groups_per_min", 30 + (double)(step % 20));
+        model_metric(m, step, "env/waiting", (double)(step % 7));
+        model_metric(m, step, "env/age", 1.5);
+        model_metric(m, step, "env/refused", (double)(step / 50));
+    }
+}
 
 static int screens_show(enum color_depth depth)
 {
@@ -53,6 +92,8 @@ static int screens_show(enum color_depth depth)
     a.color = depth != DEPTH_NONE;
     for (size_t i = 0; i < ARRAY_SIZE(panes); i++) {
         struct key_event k;
+        if (panes[i] == PANE_ENVIRONMENTS)
+            environments_add(m);
         app_show(&a, panes[i]);
         app_flash(&a, ROLE_OK, NOW_NS, "screen %zu", i);
         if (!cells_resize(&s.cells, w, h, &err))

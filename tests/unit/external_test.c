@@ -32,10 +32,10 @@ static struct generator_item item_make(void)
     return it;
 }
 
-static json_t *request_parse(enum external_kind kind, const struct generator_item *it, const char *model, bool adapter)
+static json_t *request_parse(enum external_kind kind, const struct generator_item *it, const char *model, bool adapter, int64_t n_dead)
 {
     struct buf out = BUF_INIT;
-    external_request(&out, kind, it, model, adapter);
+    external_request(&out, kind, it, model, adapter, 100, 100 + n_dead);
     json_t *root = json_loads(buf_text(&out), 0, NULL);
     assert_non_null(root);
     buf_release(&out);
@@ -45,7 +45,7 @@ static json_t *request_parse(enum external_kind kind, const struct generator_ite
 static void requests_say_everything_that_an_engine_would_have_a_default_for(UNUSED void **state)
 {
     struct generator_item it = item_make();
-    json_t *o = request_parse(EXTERNAL_VLLM, &it, "a \"model\"", false);
+    json_t *o = request_parse(EXTERNAL_VLLM, &it, "a \"model\"", false, 0);
     assert_string_equal(json_string_value(json_object_get(o, "model")), "a \"model\"");
     assert_int_equal(json_integer_value(json_array_get(json_object_get(o, "prompt"), 2)), 7);
     assert_int_equal(json_integer_value(json_object_get(o, "n")), 2);
@@ -59,13 +59,13 @@ static void requests_say_everything_that_an_engine_would_have_a_default_for(UNUS
     json_t *seed_before = json_incref(json_object_get(o, "seed"));
     json_decref(o);
     it.item = 4;    // the same prompt in another item draws other samples
-    o = request_parse(EXTERNAL_VLLM, &it, "m", false);
+    o = request_parse(EXTERNAL_VLLM, &it, "m", false, 0);
     assert_int_not_equal(json_integer_value(seed_before), json_integer_value(json_object_get(o, "seed")));
     assert_in_range(json_integer_value(json_object_get(o, "seed")), 0, INT32_MAX);
     json_decref(seed_before);
     json_decref(o);
     it.sampling.ignore_eos = true;
-    o = request_parse(EXTERNAL_SGLANG, &it, "adapter-1", true);
+    o = request_parse(EXTERNAL_SGLANG, &it, "adapter-1", true, 0);
     json_t *s = json_object_get(o, "sampling_params");
     assert_int_equal(json_integer_value(json_array_get(json_object_get(o, "input_ids"), 0)), 5);
     assert_string_equal(json_string_value(json_object_get(o, "lora_path")), "adapter-1");
@@ -74,6 +74,21 @@ static void requests_say_everything_that_an_engine_would_have_a_default_for(UNUS
     assert_null(json_object_get(s, "stop_token_ids"));
     assert_true(json_is_true(json_object_get(s, "ignore_eos")));
     json_decref(o);
+}
+
+/* A vocabulary is padded to a round number of rows, and an engine that draws one of them has drawn no token. */
+static void ids_that_stand_for_no_token_are_not_to_be_drawn(UNUSED void **state)
+{
+    static const enum external_kind kinds[] = { EXTERNAL_VLLM, EXTERNAL_SGLANG };
+    struct generator_item it = item_make();
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+        for (int n_dead = 0; n_dead <= 3; n_dead += 3) {
+            json_t *o = request_parse(kinds[i], &it, "m", false, n_dead), *s = json_object_get(o, "sampling_params");
+            json_t *bias = json_object_get(kinds[i] == EXTERNAL_SGLANG ? s : o, "logit_bias");
+            assert_int_equal(json_object_size(bias), n_dead);
+            assert_true(n_dead == 0 || (json_integer_value(json_object_get(bias, "100")) == -100 && json_object_get(bias, "102")));
+            json_decref(o);
+        }
 }
 
 #define VLLM_ONE                                                                                                                           \
@@ -169,6 +184,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_say_everything_that_an_engine_would_have_a_default_for),
+        cmocka_unit_test(ids_that_stand_for_no_token_are_not_to_be_drawn),
         cmocka_unit_test(an_answer_becomes_the_group_that_was_drawn),
         cmocka_unit_test(what_is_no_such_answer_is_named),
     };

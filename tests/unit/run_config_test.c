@@ -591,6 +591,7 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
     static const struct { const char *name, *value, *with[3][2]; } cases[] = {
         { "zero_stage", "2", { { "num_trainers", "2" } } }, { "ray_dir", "/tmp" }, { "master_address", "h" }, { "master_port", "1" },
         { "engine_timeout_s", "3", { { "engine_url", "http://h:1" } } }, { "engine_patience_s", "3", { { "engine_url", "http://h:1" } } },
+        { "engine_helper", "cat", { { "engine_url", "http://h:1" } } },
         { "engine_token_file", "/t", { { "engine_url", "http://h:1" } } }, { "bridge_interval", "3", { { "engine_url", "http://h:1" } } },
         { "train_minibatch_size", "4" },
         { "project", "p", { { "wandb", "online" } } },

@@ -1,5 +1,7 @@
 #include "workers/worker/bridge.h"
+#include <dirent.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,17 +13,41 @@
 #include "workers/engine/sampler/external.h"
 #include "workers/engine/text/tokenizer.h"
 
-#define PATIENCE_S 20.0    // for one server, while the trainer waits
+#define PATIENCE_S 20.0    // for one version at one server; a trainer waits no longer
 
+/* A server, and the thread that has it read versions. It always takes the newest, so one that was away misses those between. */
+struct bridge_server {
+    struct bridge *bridge;
+    struct external *external;    // owned
+    pthread_t thread;
+    bool running;    // thread has been started
+    /* under bridge.lock */
+    int64_t wanted, has;    // version; -1: none
+    int64_t dir;            // number of the directory that is being read; -1: none
+    bool late;              // it did not get a version in time, so trainers do not wait for it until it has one again
+};
 struct bridge {
-    struct external **server;    // (n_server) owned
+    struct bridge_server *server;    // (n_server) owned
     int n_server;
-    char dir[4200];    // of the last version; "": none
+    bool adapter;
+    char base[4160];
+    pthread_mutex_t lock;       // guards: all that follows, and what is said above
+    pthread_cond_t some;        // a version is wanted, or was read, or failed; or stop
+    int64_t version, number;    // the newest version, and the number of its directory; -1: none
+    bool stop;
 };
 
+/* Something is new with a server. When it is trouble, trainers wait no longer: it is asked again without them. */
 static void woken(void *ctx)
 {
-    (void)ctx;    // nobody waits for samples
+    struct bridge_server *s = ctx;
+    char trouble[400] = "";
+    if (s->external)
+        external_trouble(s->external, trouble, sizeof trouble);
+    pthread_mutex_lock(&s->bridge->lock);
+    s->late = s->late || trouble[0];
+    pthread_cond_broadcast(&s->bridge->some);
+    pthread_mutex_unlock(&s->bridge->lock);
 }
 
 static void dir_of(const struct engine *e, char *out, size_t size)
@@ -29,97 +55,209 @@ static void dir_of(const struct engine *e, char *out, size_t size)
     snprintf(out, size, "%s/engine/bridge", e->run_dir);
 }
 
-/* Have every server read the present weights. */
-static void push(struct engine *e)
+static void version_dir(const struct bridge *b, int64_t number, int64_t version, char *out, size_t size)
+{
+    snprintf(out, size, "%s/%" PRId64 "-%" PRId64, b->base, number, version);
+}
+
+/* ---- a server's thread */
+static void *server_main(void *arg)
+{
+    struct bridge_server *s = arg;
+    struct bridge *b = s->bridge;
+    struct error err;
+    char dir[4300];
+    pthread_mutex_lock(&b->lock);
+    while (!b->stop) {
+        if (s->wanted < 0) {
+            pthread_cond_wait(&b->some, &b->lock);    // without a limit: versions and the end are signalled
+            continue;
+        }
+        int64_t version = b->version, before = clock_ms();
+        s->dir = b->number;
+        s->wanted = -1;
+        version_dir(b, b->number, version, dir, sizeof dir);
+        pthread_mutex_unlock(&b->lock);
+        bool ok = external_weights_set(s->external, dir, b->adapter, version, &err);
+        if (ok)
+            log_info("a server has the weights of step %" PRId64 " took_s=%.2f", version, (double)(clock_ms() - before) / 1000);
+        else
+            log_warn("a server has not got the weights of step %" PRId64 ": %s", version, err.text);
+        pthread_mutex_lock(&b->lock);
+        s->has = ok ? version : s->has;
+        s->late = !ok;
+        s->dir = -1;
+        pthread_cond_broadcast(&b->some);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return NULL;
+}
+
+/* ---- a version */
+/* Is the directory that has this name being read, or the newest? With the lock. */
+static bool dir_is_used(const struct bridge *b, int64_t number)
+{
+    bool used = number == b->number;
+    for (int i = 0; i < b->n_server; i++)
+        used = used || b->server[i].dir == number;
+    return used;
+}
+
+/* Remove the directories that nobody reads any more. */
+static void dirs_sweep(struct bridge *b)
+{
+    struct error err;
+    char path[4400];
+    DIR *d = opendir(b->base);
+    for (struct dirent *f; d && (f = readdir(d));) {
+        char *end;
+        int64_t number = strtoll(f->d_name, &end, 10);
+        if (end == f->d_name)
+            continue;
+        pthread_mutex_lock(&b->lock);
+        bool used = dir_is_used(b, number);
+        pthread_mutex_unlock(&b->lock);
+        snprintf(path, sizeof path, "%s/%s", b->base, f->d_name);
+        if (!used && !dir_remove(path, &err))
+            log_warn("%s", err.text);
+    }
+    if (d)
+        closedir(d);
+}
+
+/* Wait until every server has read the newest version or has failed to; only with last for those, too, that are late already. */
+static void servers_wait(struct bridge *b, bool last)
+{
+    struct timespec end = clock_after((int64_t)(PATIENCE_S * 1000));
+    pthread_mutex_lock(&b->lock);
+    for (;;) {
+        bool busy = false;
+        for (int i = 0; i < b->n_server; i++)
+            busy = busy || ((last || !b->server[i].late) && (b->server[i].wanted >= 0 || b->server[i].dir >= 0));
+        if (!busy || pthread_cond_timedwait(&b->some, &b->lock, &end) != 0)
+            break;
+    }
+    for (int i = 0; i < b->n_server; i++)
+        b->server[i].late = b->server[i].late || b->server[i].wanted >= 0 || b->server[i].dir >= 0;
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* Have every server read the present weights; last: no others follow. */
+static void push(struct engine *e, bool last)
 {
     struct bridge *b = e->bridge;
-    char dir[4200];
+    char dir[4300];
     struct error err;
     int n_has = 0;
-    int64_t before = clock_ms();
-    bool adapter = e->config.lora_rank > 0 || e->config.lora_adapter[0];
-    dir_of(e, dir, sizeof dir - 48);
-    size_t at = strlen(dir);
-    snprintf(dir + at, sizeof dir - at, "/%" PRId64 "-%" PRId64, e->made, e->step);
-    if (!dir_make(dir, 0755, &err) || (!adapter && !model_dir_copy_tokenizer(e->config.model, dir, &err))
+    int64_t before = clock_ms(), number = b->number + 1;
+    version_dir(b, number, e->step, dir, sizeof dir);
+    if (!dir_make(dir, 0755, &err) || (!b->adapter && !model_dir_copy_tokenizer(e->config.model, dir, &err))
         || !model_save(e->model, dir, &err)) {
         log_warn("the weights of step %" PRId64 " are not given to other servers: %s", e->step, err.text);
         return;
     }
+    pthread_mutex_lock(&b->lock);
+    b->number = number;
+    b->version = e->step;
+    for (int i = 0; i < b->n_server; i++)
+        b->server[i].wanted = e->step;
+    pthread_cond_broadcast(&b->some);
+    pthread_mutex_unlock(&b->lock);
     engine_waits_for(e, "inference servers to read weights");
-    for (int i = 0; i < b->n_server; i++) {
-        if (external_weights_set(b->server[i], dir, adapter, e->step, &err))
-            n_has++;
-        else
-            log_warn("a server has not got the weights of step %" PRId64 ": %s", e->step, err.text);
-    }
+    servers_wait(b, last);
     engine_waits_for(e, "");
+    pthread_mutex_lock(&b->lock);
+    for (int i = 0; i < b->n_server; i++)
+        n_has += b->server[i].has == e->step;
+    pthread_mutex_unlock(&b->lock);
     log_info("%d of %d servers have the weights of step %" PRId64 " took_s=%.2f", n_has, b->n_server, e->step,
              (double)(clock_ms() - before) / 1000);
-    if (b->dir[0] && strcmp(b->dir, dir) != 0 && !dir_remove(b->dir, &err))
-        log_warn("%s", err.text);
-    snprintf(b->dir, sizeof b->dir, "%s", dir);
+    dirs_sweep(b);
 }
 
 static bool servers_open(struct engine *e, struct bridge *b, struct error *err)
 {
     const struct run_config *c = &e->config;
     int64_t n = run_config_n_engine(c);
-    if (!(b->server = calloc((size_t)n, sizeof(struct external *))))
+    if (!(b->server = calloc((size_t)n, sizeof *b->server)))
         return error_set(err, ERR_NO_MEMORY, "no memory for the servers' clients");
     for (int64_t i = 0; i < n; i++) {
+        struct bridge_server *s = &b->server[i];
         char url[280], name[32];
         struct external_config config = { .kind = EXTERNAL_VLLM,
                                           .url = url,
                                           .token_file = c->engine_token_file[0] ? c->engine_token_file : NULL,
+                                          .helper = c->engine_helper[0] ? c->engine_helper : NULL,
                                           .request_s = c->engine_timeout_s,
                                           .patience_s = PATIENCE_S,
                                           .n_request = 1,
                                           .n_id = tokenizer_n_id(e->prompts.tokenizer),
-                                          .wake = woken };
+                                          .n_vocab = model_config(e->model)->vocab,
+                                          .wake = woken,
+                                          .ctx = s };
         snprintf(name, sizeof name, "engine:%" PRId64, i);
         if (!run_config_engine(c, name, url, sizeof url))
             return error_set(err, ERR_USAGE, "'engine_url' has no address %" PRId64, i);
-        if (!(b->server[i] = external_new(&config, err)))
+        *s = (struct bridge_server){ .bridge = b, .wanted = -1, .has = -1, .dir = -1 };
+        if (!(s->external = external_new(&config, err)))
             return false;
         b->n_server++;
+        if (pthread_create(&s->thread, NULL, server_main, s) != 0)
+            return error_set(err, ERR_IO, "cannot start a thread of the weight bridge");
+        s->running = true;
     }
     return true;
 }
 
 bool bridge_open(struct engine *e, struct error *err)
 {
-    char dir[4200];
     if (e->rank != 0 || !run_config_posted(&e->config) || !e->config.engine_url[0])
         return true;
     if (!e->bridge) {
-        dir_of(e, dir, sizeof dir);
-        if (path_exists(dir) && !dir_remove(dir, err))    // an earlier life's
-            return false;
-        if (!(e->bridge = calloc(1, sizeof *e->bridge)))
+        struct bridge *b = calloc(1, sizeof *b);
+        if (!b)
             return error_set(err, ERR_NO_MEMORY, "no memory for the weight bridge");
-        if (!servers_open(e, e->bridge, err)) {
+        b->adapter = e->config.lora_rank > 0 || e->config.lora_adapter[0];
+        b->version = b->number = -1;
+        pthread_mutex_init(&b->lock, NULL);
+        clock_cond_init(&b->some);
+        dir_of(e, b->base, sizeof b->base);
+        e->bridge = b;
+        if ((path_exists(b->base) && !dir_remove(b->base, err))    // an earlier life's
+            || !servers_open(e, b, err)) {
             bridge_free(e);
             return false;
         }
     }
-    push(e);
+    push(e, false);
     return true;
 }
 
 void bridge_step(struct engine *e, int64_t max_steps)
 {
     if (e->bridge && (e->step % e->config.bridge_interval == 0 || e->step >= max_steps))
-        push(e);
+        push(e, e->step >= max_steps);
 }
 
 void bridge_free(struct engine *e)
 {
-    if (!e->bridge)
+    struct bridge *b = e->bridge;
+    if (!b)
         return;
-    for (int i = 0; i < e->bridge->n_server; i++)
-        external_free(e->bridge->server[i]);
-    free(e->bridge->server);
-    free(e->bridge);
+    pthread_mutex_lock(&b->lock);
+    b->stop = true;
+    pthread_cond_broadcast(&b->some);
+    pthread_mutex_unlock(&b->lock);
+    for (int i = 0; i < b->n_server; i++)
+        external_stop(b->server[i].external);    // all at once, so that they end together
+    for (int i = 0; i < b->n_server; i++) {
+        if (b->server[i].running)
+            pthread_join(b->server[i].thread, NULL);
+        external_free(b->server[i].external);
+    }
+    pthread_mutex_destroy(&b->lock);
+    pthread_cond_destroy(&b->some);
+    free(b->server);
+    free(b);
     e->bridge = NULL;
 }

@@ -35,10 +35,12 @@ bool outside_open(struct engine *e, struct error *err)
     char url[280], dir[4200];
     struct external_config config = { .url = url,
                                       .token_file = c->engine_token_file[0] ? c->engine_token_file : NULL,
+                                      .helper = c->engine_helper[0] ? c->engine_helper : NULL,
                                       .request_s = c->engine_timeout_s,
                                       .patience_s = c->engine_patience_s,
                                       .n_request = (int)MIN(c->inference_microbatch_size, (int64_t)REQUESTS_MAX),
                                       .n_id = tokenizer_n_id(e->prompts.tokenizer),
+                                      .n_vocab = model_config(e->model)->vocab,
                                       .wake = wake,
                                       .ctx = e };
     if (!external_kind_parse(c->backend, &config.kind) || !run_config_engine(c, e->device_name, url, sizeof url))

@@ -22,6 +22,7 @@ struct line_program {
     const char *what;
     char *command;
     double timeout_s;
+    const atomic_bool *stop;       // questions are given up when it is true; borrowed, or NULL
     pid_t watcher;                 // leader of the process group; 0: not running
     pid_t pid;                     // of the shell that runs the command; 0: not running
     int leash;                     // the other end is the watcher's input, which only ever sees our end close
@@ -155,6 +156,8 @@ static bool line_exchange(struct line_program *p, size_t *sent, int64_t end, siz
         int64_t left = end - clock_ms();
         if (left <= 0)
             return error_set(err, ERR_TIMEOUT, "no answer within %g s", p->timeout_s);
+        if (p->stop && atomic_load(p->stop))
+            return error_set(err, ERR_CLOSED, "this process ends");
         struct pollfd fds[2] = { { .fd = p->from, .events = POLLIN }, { .fd = *sent < p->request.len ? p->to : -1, .events = POLLOUT } };
         if (poll(fds, 2, (int)MIN(left, 1000)) < 0 && errno != EINTR)
             return error_errno(err, "cannot wait for the %s", p->what);
@@ -261,6 +264,11 @@ bool line_program_ask(struct line_program *p, json_t **answer, struct error *err
         return true;
     line_program_stop(p, err->code == ERR_CLOSED ? END_MS : 0);
     return false;
+}
+
+void line_program_stop_by(struct line_program *p, const atomic_bool *stop)
+{
+    p->stop = stop;
 }
 
 bool line_program_runs(const struct line_program *p)

@@ -15,6 +15,7 @@
  *
  * One thread at a time. */
 #pragma once
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <jansson.h>
@@ -28,6 +29,8 @@ struct line_program;
  * Returns it for line_program_free; NULL: see err. */
 struct line_program *line_program_new(const char *what, const char *command, double timeout_s, struct error *err);
 void line_program_free(struct line_program *p);    // asks it to end, and kills it after a second; NULL is fine
+/* Give up a question within a second after *stop has become true (borrowed as long as p lives). */
+void line_program_stop_by(struct line_program *p, const atomic_bool *stop);
 /* A new question: the line so far, '{"id":7'. Add ',"key":value' as JSON; the closing brace is line_program_ask's. */
 struct buf *line_program_question(struct line_program *p);
 /* Ask the question, once; the program is started first when it is not running. On success *answer is the caller's. On

@@ -10,6 +10,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
+#include "workers/engine/reward/line_program.h"
 
 #define TRIES 5         // of an item whose answer is none
 #define PAUSE_MS 250    // before the second try, doubled each time
@@ -33,14 +34,16 @@ struct external {
     pthread_t *thread;    // (n_thread)
     int n_thread;
     atomic_bool stop;
-    pthread_mutex_t order;    // held while the engine reads weights, so that it does once; taken before lock
-    pthread_mutex_t lock;     // guards: all that follows
-    pthread_cond_t some;      // signals a waiting job, or stop
+    pthread_mutex_t order;          // held while the engine reads weights, so that it does once; taken before lock. guards: helper
+    struct line_program *helper;    // NULL: none
+    pthread_mutex_t lock;           // guards: all that follows
+    pthread_cond_t some;            // signals a waiting job, or stop
     struct job *waiting, **waiting_last, *done, **done_last;
-    int64_t n_job, n_open;    // inside; with a thread
-    int64_t epoch;            // raised by external_clear: what was asked for before is dropped
+    int64_t n_job;    // inside
+    int64_t epoch;    // raised by external_clear: what was asked for before is dropped
     struct external_stats stats;
-    bool synced;                                                       // the engine has read dir
+    bool synced, own;                                                  // the engine has read dir; it is rollcall's
+    int64_t n_lost;                                                    // how often it may have lost what it had read
     char dir[4096], name[MODEL_NAME_MAX], old_name[MODEL_NAME_MAX];    // old_name: the adapter before, to be unloaded
     bool adapter;
     int64_t version;    // of dir; -1: none
@@ -148,6 +151,7 @@ void external_clear(struct external *x)
     pthread_mutex_lock(&x->lock);
     lists_drop(x);
     x->failed = false;
+    x->away_ms = 0;
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -199,7 +203,10 @@ static void ill(struct external *x, const struct error *why, bool away)
     snprintf(x->trouble, sizeof x->trouble, "%s", why->text);
     if (!away)
         return;
-    x->synced = x->synced && why->code == ERR_FULL;
+    if (why->code != ERR_FULL) {
+        x->synced = false;
+        x->n_lost++;
+    }
     x->away_ms = x->away_ms ? x->away_ms : now;
     if ((double)(now - x->away_ms) / 1000 > x->config.patience_s && !x->failed) {
         x->failed = true;
@@ -256,16 +263,46 @@ static bool order_post(struct external *x, struct client *c, const char *path, j
     return ok;
 }
 
+/* Have the helper give the model in dir to the engine. A helper that reports an error is started again: what it shared with the engine
+ * may be half done. With order. */
+static bool helper_send(struct external *x, const char *dir, int64_t version, struct error *err)
+{
+    json_t *answer;
+    struct buf *q = line_program_question(x->helper);
+    buf_str(q, ",\"url\":");
+    json_text_print(q, x->url, strlen(x->url), JSON_TEXT_UTF8);
+    buf_str(q, ",\"dir\":");
+    json_text_print(q, dir, strlen(dir), JSON_TEXT_UTF8);
+    if (x->config.token_file) {
+        buf_str(q, ",\"token_file\":");
+        json_text_print(q, x->config.token_file, strlen(x->config.token_file), JSON_TEXT_UTF8);
+    }
+    buf_fmt(q, ",\"version\":%" PRId64, version);
+    if (!line_program_ask(x->helper, &answer, err))
+        return error_wrap(err, "'engine_helper', for the engine at %s", x->url);
+    const char *why = json_string_value(json_object_get(answer, "error"));
+    bool ok = json_is_true(json_object_get(answer, "ok")) && !why;
+    if (!ok) {
+        error_set(err, ERR_IO, "'engine_helper' did not give the weights to the engine at %s: %.300s", x->url,
+                  why ? why : "its answer has neither \"ok\": true nor \"error\"");
+        line_program_stop(x->helper, 0);
+    }
+    json_decref(answer);
+    return ok;
+}
+
 static bool model_send(struct external *x, struct client *c, const char *dir, int64_t version, bool own, struct error *err)
 {
     char text[32];
     snprintf(text, sizeof text, "%" PRId64, version);
+    if (x->helper)
+        return helper_send(x, dir, version, err);
     if (own || x->config.kind == EXTERNAL_SGLANG)
         return order_post(x, c, "/update_weights_from_disk",
                           json_pack("{s:s, s:s, s:b}", "model_path", dir, "weight_version", text, "flush_cache", 1), err);
     /* vLLM has no route of its own for a directory; with VLLM_SERVER_DEV_MODE=1 its workers' methods can be called */
     return order_post(x, c, "/collective_rpc", json_pack("{s:s, s:{s:s}}", "method", "reload_weights", "kwargs", "weights_path", dir), err)
-           && order_post(x, c, "/reset_prefix_cache", json_object(), err);
+           && order_post(x, c, "/reset_prefix_cache?reset_running_requests=true", json_object(), err);
 }
 
 /* An adapter gets a name of its own for each version, since an engine may keep what it has by name. */
@@ -292,7 +329,7 @@ static bool sync_weights(struct external *x, struct client *c, struct error *err
     pthread_mutex_lock(&x->order);
     pthread_mutex_lock(&x->lock);
     bool ok = x->synced, adapter = x->adapter, any = x->version >= 0;
-    int64_t version = x->version;
+    int64_t version = x->version, n_lost = x->n_lost;
     snprintf(dir, sizeof dir, "%s", x->dir);
     snprintf(old, sizeof old, "%s", x->old_name);
     pthread_mutex_unlock(&x->lock);
@@ -300,8 +337,11 @@ static bool sync_weights(struct external *x, struct client *c, struct error *err
         ok = name_get(x, c, name, &own, err)
              && (!any || (adapter && !own ? adapter_send(x, c, dir, version, old, name, err) : model_send(x, c, dir, version, own, err)));
         pthread_mutex_lock(&x->lock);
-        if (ok) {
+        if (ok && n_lost != x->n_lost) {    // what another thread saw: it may have been started again since it read them
+            ok = error_set(err, ERR_IO, "the engine at %s went away while it was given weights", x->url);
+        } else if (ok) {
             x->synced = true;
+            x->own = own;
             snprintf(x->name, sizeof x->name, "%s", name);
             snprintf(x->old_name, sizeof x->old_name, "%s", adapter && !own ? name : "");
             log_info("the engine at %s has the weights of version %" PRId64, x->url, version);
@@ -313,7 +353,7 @@ static bool sync_weights(struct external *x, struct client *c, struct error *err
 }
 
 /* ---- a thread */
-/* The first waiting job that is due; NULL: stop. It counts as open. */
+/* The first waiting job that is due; NULL: stop. */
 static struct job *job_take(struct external *x, int64_t *epoch)
 {
     struct job *j = NULL;
@@ -338,10 +378,8 @@ static struct job *job_take(struct external *x, int64_t *epoch)
         }
     }
     *epoch = x->epoch;
-    if (j) {
-        x->n_open++;
+    if (j)
         x->stats.n_running += j->item.n_sample;
-    }
     pthread_mutex_unlock(&x->lock);
     return j;
 }
@@ -350,7 +388,7 @@ static struct job *job_take(struct external *x, int64_t *epoch)
 static bool job_ask(struct external *x, struct client *c, struct job *j, bool *away, struct error *err)
 {
     long status = 0;
-    int64_t answered = -1, began;
+    int64_t answered = -1, began, n_vocab;
     char name[MODEL_NAME_MAX];
     bool adapter;
     struct buf text = { .max = (size_t)64 << 20 };
@@ -361,10 +399,11 @@ static bool job_ask(struct external *x, struct client *c, struct job *j, bool *a
     pthread_mutex_lock(&x->lock);
     began = x->version;
     adapter = x->adapter;
+    n_vocab = x->own ? 0 : x->config.n_vocab;    // rollcall's draws no such id anyway
     snprintf(name, sizeof name, "%s", x->name);
     pthread_mutex_unlock(&x->lock);
     j->began_ns = clock_ns();
-    external_request(&text, x->config.kind, &j->item, name, adapter);
+    external_request(&text, x->config.kind, &j->item, name, adapter, x->config.n_id, n_vocab);
     bool ok = text.failed ? error_set(err, ERR_NO_MEMORY, "no memory for a request")
                           : post(x, c, external_path(x->config.kind), buf_text(&text), x->config.request_s, &status, err);
     buf_release(&text);
@@ -397,7 +436,6 @@ static bool job_ask(struct external *x, struct client *c, struct job *j, bool *a
 static void job_end(struct external *x, struct job *j, bool ok, bool away, int64_t epoch, const struct error *why)
 {
     pthread_mutex_lock(&x->lock);
-    x->n_open--;
     x->stats.n_running -= j->item.n_sample;
     if (ok)
         well(x);
@@ -437,20 +475,16 @@ static void *external_main(void *arg)
     struct client c;
     struct error err;
     int64_t epoch;
-    if (!client_init(&c, "an engine", x->config.token_file, &err)) {
-        pthread_mutex_lock(&x->lock);
-        x->failed = true;
-        x->why = err;
-        pthread_mutex_unlock(&x->lock);
-        x->config.wake(x->config.ctx);
-        return NULL;
-    }
-    client_make_ready(x, &c);
+    bool ready = false;
     for (struct job *j; (j = job_take(x, &epoch));) {
-        bool away = false, ok = job_ask(x, &c, j, &away, &err);
+        bool away = false;
+        if (!ready && (ready = client_init(&c, "an engine", x->config.token_file, &err)))
+            client_make_ready(x, &c);
+        bool ok = ready && job_ask(x, &c, j, &away, &err);
         job_end(x, j, ok, away, epoch, &err);
     }
-    client_release(&c);
+    if (ready)
+        client_release(&c);
     return NULL;
 }
 
@@ -513,6 +547,13 @@ struct external *external_new(const struct external_config *config, struct error
     pthread_mutex_init(&x->order, NULL);
     pthread_mutex_init(&x->lock, NULL);
     clock_cond_init(&x->some);
+    if (config->helper) {
+        if (!(x->helper = line_program_new("engine's helper", config->helper, CONTROL_S, err))) {
+            external_free(x);
+            return NULL;
+        }
+        line_program_stop_by(x->helper, &x->stop);
+    }
     for (; x->n_thread < config->n_request; x->n_thread++)
         if (pthread_create(&x->thread[x->n_thread], NULL, external_main, x) != 0) {
             error_set(err, ERR_IO, "cannot start thread %d of an engine's client", x->n_thread);
@@ -522,17 +563,23 @@ struct external *external_new(const struct external_config *config, struct error
     return x;
 }
 
-void external_free(struct external *x)
+void external_stop(struct external *x)
 {
-    if (!x)
-        return;
     atomic_store(&x->stop, true);
     pthread_mutex_lock(&x->lock);
     pthread_cond_broadcast(&x->some);
     pthread_mutex_unlock(&x->lock);
+}
+
+void external_free(struct external *x)
+{
+    if (!x)
+        return;
+    external_stop(x);
     for (int i = 0; i < x->n_thread; i++)
         pthread_join(x->thread[i], NULL);
     lists_drop(x);
+    line_program_free(x->helper);
     pthread_mutex_destroy(&x->order);
     pthread_mutex_destroy(&x->lock);
     pthread_cond_destroy(&x->some);

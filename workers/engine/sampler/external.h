@@ -4,8 +4,9 @@
  * 1. An engine that is away (cannot be reached, answers 5xx, or nothing within request_s) is asked again, with growing pauses, until
  *    it has been away for patience_s. Then the sampler has failed, with a sentence.
  * 2. An answer that is none (wrong shape, 4xx) is asked for again TRIES times; then the sampler has failed.
- * 3. Weights are a directory that the engine is told to read. After it was away, it may have been started again: so it is told again
- *    before the next request. An answer that says it was drawn by other weights is dropped, and the same is done.
+ * 3. Weights are a directory that the engine is told to read, or that a program of the operator's gives to it (helper): the engine need
+ *    not see this host's files then. After it was away, it may have been started again: so it is told again before the next request.
+ *    An answer that says it was drawn by other weights is dropped, and the same is done.
  *
  * Functions are called by one thread, its owner's. wake(ctx) is called by the others when external_ready may have become true, or
  * external_trouble has changed. */
@@ -18,15 +19,17 @@ struct external_config {
     enum external_kind kind;
     const char *url;           // http://HOST:PORT without a slash at its end; borrowed, as token_file
     const char *token_file;    // whose first line is sent as a bearer token; NULL: none
+    const char *helper;        // a command (line_program.h) that gives the engine a model's weights; NULL: the engine reads them itself
     double request_s, patience_s;
-    int n_request;    // at once
-    int64_t n_id;     // the model's ids are below
+    int n_request;            // at once
+    int64_t n_id, n_vocab;    // ids of tokens are below n_id; rows of the model's table of tokens
     void (*wake)(void *ctx);
     void *ctx;
 };
 struct external;
 struct external *external_new(const struct external_config *config, struct error *err);
-void external_free(struct external *x);    // requests in progress are given up; NULL is fine
+void external_stop(struct external *x);    // give up what is in progress, for good; any thread
+void external_free(struct external *x);    // stops it first; NULL is fine
 /* Have the engine read dir, a model's directory or (adapter) an adapter's, which stays until the next call has returned. Waits until
  * it has, at most patience_s. Requests that are under way go on with what they began with, and those that begin afterwards carry this
  * version. On failure the engine is told again before the next request. */

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include "protocol/base/json_text.h"
 
+#define DEAD_IDS_MAX 4096    // more are no padding of the vocabulary
 #define LOGP_MOST 1e-3       // an engine's rounding above 0
 #define LOGP_LEAST (-1e3)    // below this it stands for "not known": vLLM has -9999, SGLang the least float
 
@@ -52,7 +53,19 @@ static void sampling_print(struct buf *out, const struct generator_item *it)
     }
 }
 
-void external_request(struct buf *out, enum external_kind kind, const struct generator_item *it, const char *model, bool adapter)
+/* Both allow -100 at most, which leaves such an id e^-100 of what it had. */
+static void dead_ids_print(struct buf *out, int64_t n_id, int64_t n_vocab)
+{
+    if (n_vocab <= n_id || n_vocab - n_id > DEAD_IDS_MAX)
+        return;
+    buf_str(out, "\"logit_bias\":{");
+    for (int64_t id = n_id; id < n_vocab; id++)
+        buf_fmt(out, id > n_id ? ",\"%" PRId64 "\":-100" : "\"%" PRId64 "\":-100", id);
+    buf_str(out, "},");
+}
+
+void external_request(struct buf *out, enum external_kind kind, const struct generator_item *it, const char *model, bool adapter,
+                      int64_t n_id, int64_t n_vocab)
 {
     /* one seed per request, of which an engine makes one for each sample */
     uint64_t seed = (it->seed[0] * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)it->item * UINT64_C(0xbf58476d1ce4e5b9)) >> 33;
@@ -65,6 +78,7 @@ void external_request(struct buf *out, enum external_kind kind, const struct gen
         buf_fmt(out, ",\"max_tokens\":%" PRId64 ",\"seed\":%" PRIu64 ",\"logprobs\":0,\"return_token_ids\":true,", it->sampling.max_new_tok,
                 seed);
         buf_str(out, "\"include_stop_str_in_output\":true,\"stream\":false,");
+        dead_ids_print(out, n_id, n_vocab);
         sampling_print(out, it);
         buf_str(out, "}");
     } else {
@@ -76,6 +90,7 @@ void external_request(struct buf *out, enum external_kind kind, const struct gen
             buf_str(out, ",");
         }
         buf_fmt(out, "\"sampling_params\":{\"max_new_tokens\":%" PRId64 ",\"no_stop_trim\":true,", it->sampling.max_new_tok);
+        dead_ids_print(out, n_id, n_vocab);
         sampling_print(out, it);
         buf_str(out, "}}");
     }
