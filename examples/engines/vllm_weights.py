@@ -126,7 +126,7 @@ def main():
     args.add_argument("--port", type=int, default=0, help="of the store; 0: any")
     args.add_argument("--bucket-mib", type=int, default=256, help="sent at once (%(default)s)")
     options = args.parse_args()
-    out, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr    # what libraries print is no answer
+    out, sys.stdout = os.fdopen(os.dup(1), "w"), sys.stderr    # what libraries print must not look like an answer
     os.dup2(2, 1)
     import torch
     import vllm
