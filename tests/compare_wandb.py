@@ -47,7 +47,9 @@ def send(make):
 
 def ours(tmp, env, *args):
     run = scope["FakeRun"](tmp)
-    run.steps(1, N)
+    for s in range(1, N + 1):
+        run.steps(s, s)
+        run.histograms({"metrics/reward_hist": [s * k for k in range(1, 9)]})
     run.event("state", "finished")
     return subprocess.run([a.rollcall, "export", "wandb", tmp, *args], env=env, check=True, capture_output=True, text=True).stdout
 
@@ -62,10 +64,11 @@ def theirs(tmp, env):
 import wandb
 run = wandb.init(project="proj", name="my-run", settings=wandb.Settings(x_disable_stats=True))
 run.define_metric("trainer/step")
-for name in ("train/loss", "metrics/reward"):
+for name in ("train/loss", "metrics/reward", "metrics/reward_hist"):
     run.define_metric(name, step_metric="trainer/step")
 for s in range(1, {N} + 1):
-    run.log({{"trainer/step": s, "train/loss": 1 / s, "metrics/reward": float(s)}})
+    run.log({{"trainer/step": s, "train/loss": 1 / s, "metrics/reward": float(s),
+             "metrics/reward_hist": wandb.Histogram([s * k for k in range(1, 9)], num_bins=32)}})
 run.finish()
 """
     subprocess.run([sys.executable, "-c", script], env=env, check=True)

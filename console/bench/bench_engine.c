@@ -302,7 +302,7 @@ bool bench_cpu(int argc, char **argv, struct error *err)
         double flops = train_flops(&c, 8, 256), took = train.step_s;
         printf("{\"bench\":\"cpu_train\",\"model\":\"%s\",\"params\":%.0f,\"batch\":\"8x256\",\"dtype\":\"%s\",\"threads\":%d,\"ms\":%.2f,"
                "\"tok_per_s\":%.0f,\"gflops\":%.1f",
-               s->name, train_params(&c), bf16 ? "bf16" : "fp32", (int)n_thread, took * 1e3, n_tok / took, flops / took * 1e-9);
+               s->name, (double)config_n_product(&c), bf16 ? "bf16" : "fp32", (int)n_thread, took * 1e3, n_tok / took, flops / took * 1e-9);
         if (blas.sgemm)
             printf(",\"openblas_gflops\":%.1f,\"openblas_core\":\"%s\",\"ratio\":%.3f", theirs, blas.core, flops / took * 1e-9 / theirs);
         printf("}\n");
@@ -317,7 +317,7 @@ bool bench_cpu(int argc, char **argv, struct error *err)
             return false;
         printf("{\"bench\":\"cpu_decode\",\"model\":\"%s\",\"params\":%.0f,\"batch\":%d,\"dtype\":\"%s\",\"threads\":1,\"tok_per_s\":%.0f,"
                "\"of_50k\":%.2f}\n",
-               decode.name, train_params(&decode_config), batch, bf16 ? "bf16" : "fp32", rate, rate / 50000);
+               decode.name, (double)config_n_product(&decode_config), batch, bf16 ? "bf16" : "fp32", rate, rate / 50000);
         fflush(stdout);
     }
     return true;

@@ -19,15 +19,9 @@
 #define CHECK_SEQ 4
 #define CHECK_LEN 128
 
-double train_params(const struct model_config *c)
-{
-    double qkv = (double)((c->n_head + 2 * c->n_kv_head) * c->d_head * c->d_model), o = (double)(c->n_head * c->d_head * c->d_model);
-    return (double)c->n_layer * (qkv + o + 3.0 * (double)(c->d_model * c->d_ff)) + (double)(c->vocab * c->d_model);
-}
-
 double train_flops(const struct model_config *c, int64_t n_seq, int64_t len)
 {
-    return (6 * train_params(c) + 6.0 * (double)(c->n_layer * c->n_head * c->d_head * len)) * (double)(n_seq * len);
+    return 3 * config_flops(c, (double)len / 2) * (double)(n_seq * len);
 }
 
 static int double_compare(const void *a, const void *b)
@@ -282,7 +276,7 @@ bool bench_train(int argc, char **argv, struct error *err)
     if (!gradient_check(b.config, b.device, b.dtype, b.lora_rank, &apart, &same, err) || !train_bench_run(&b, err))
         return false;
     /* frozen matrices have no gradient, a third of the products; an adapter's own products are few and not counted */
-    double frozen = b.lora_rank > 0 ? 2 * train_params(b.config) * (double)(b.n_seq * b.len) : 0;
+    double frozen = b.lora_rank > 0 ? 2 * (double)(config_n_product(b.config) * b.n_seq * b.len) : 0;
     double rate = (train_flops(b.config, b.n_seq, b.len) - frozen) / b.step_s * 1e-12;
     printf("{\"bench\":\"train\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"lora_rank\":%" PRId64 ",\"seq\":%" PRId64
            ",\"tokens\":%" PRId64 ",\"micro\":%" PRId64 ","

@@ -37,7 +37,5 @@ struct trainer_hyper;
 struct group **train_groups_make(int64_t vocab, int64_t n_seq, int64_t len, int64_t *n_group, struct error *err);
 void train_groups_free(struct group **g, int64_t n);
 void train_hyper_make(struct trainer_hyper *h);
-/* Weights that take part in products: everything except norms and biases; a tied table counts once, as the head. */
-double train_params(const struct model_config *c);
 /* Floating-point operations of a step: 6 per weight and token, plus causal attention's. */
 double train_flops(const struct model_config *c, int64_t n_seq, int64_t len);

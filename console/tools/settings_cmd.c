@@ -4,8 +4,10 @@
 #include "protocol/base/subcommand.h"
 #include "protocol/run/alarm_book.h"
 #include "protocol/run/knobs.h"
+#include "protocol/run/histogram.h"
 #include "protocol/run/metrics.h"
 #include "protocol/run/telemetry.h"
+#include "workers/engine/plan/peaks.h"
 
 static bool printed(void (*print)(struct buf *), struct error *err)
 {
@@ -50,6 +52,10 @@ static bool settings_cmd(int argc, char **argv, struct error *err)
 static void metrics_all_print(struct buf *out)
 {
     metrics_print_docs(out);
+    buf_str(out, "\nHow samples are spread, for wandb and TensorBoard:\n\n");
+    histograms_print_docs(out);
+    buf_str(out, "\nPeaks of cards, of which perf/train_mfu, perf/rollout_mfu and perf/rollout_mbu are shares:\n\n");
+    peaks_print_docs(out);
     buf_str(out, "\nSampled on each node every telemetry_s seconds:\n\n");
     telemetry_print_docs(out);
 }

@@ -244,6 +244,47 @@ bool journal_step_add(struct journal *j, int64_t incarnation, int64_t step, doub
     return query_run(j, s, err);
 }
 
+/* A reader may open a journal from a version without this table. */
+static bool table_there(struct journal *j, const char *name)
+{
+    sqlite3_stmt *s = NULL;
+    bool there = sqlite3_prepare_v2(j->db, "SELECT 1 FROM sqlite_master WHERE name=?", -1, &s, NULL) == SQLITE_OK
+                 && sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC) == SQLITE_OK && sqlite3_step(s) == SQLITE_ROW;
+    sqlite3_finalize(s);
+    return there;
+}
+
+bool journal_histograms_add(struct journal *j, const void *data, size_t len, struct error *err)
+{
+    sqlite3_stmt *s = query(j, Q_HISTOGRAM_ADD, err);
+    if (!s)
+        return false;
+    sqlite3_bind_blob(s, 1, data, (int)len, SQLITE_STATIC);
+    return query_run(j, s, err);
+}
+
+int journal_histograms_read(struct journal *j, int64_t seq, struct journal_histogram out[HISTOGRAM_N], struct error *err)
+{
+    struct histogram h[HISTOGRAM_N] = { 0 };
+    if (!j->stmt[Q_HISTOGRAM_GET] && !table_there(j, "histogram"))
+        return 0;
+    sqlite3_stmt *s = query(j, Q_HISTOGRAM_GET, err);
+    if (!s)
+        return -1;
+    sqlite3_bind_int64(s, 1, seq);
+    int code = sqlite3_step(s), n = 0;
+    bool ok = code != SQLITE_ROW || histograms_unpack(h, sqlite3_column_blob(s, 0), (size_t)sqlite3_column_bytes(s, 0), err);
+    if (!query_done(j, s, code, err) || !ok)
+        return -1;
+    for (int i = 0; i < HISTOGRAM_N; i++) {
+        const struct histogram_spec *spec = &histograms[i];
+        bool theirs = j->naming == NAMES_OPEN_INSTRUCT && spec->open_instruct;
+        if (h[i].n > 0)
+            out[n++] = (struct journal_histogram){ theirs ? spec->open_instruct : spec->name, h[i] };
+    }
+    return n;
+}
+
 /* Unpack a row's blob into j->metric; returns how many, or -1 with err. */
 static int row_unpack(struct journal *j, sqlite3_value *cell, struct error *err)
 {
@@ -362,14 +403,9 @@ bool journal_sample_add(struct journal *j, const char *node, double wall_s, cons
     return query_run(j, s, err);
 }
 
-/* A reader may open a journal from a version without samples. */
 static bool samples_there(struct journal *j)
 {
-    sqlite3_stmt *s = NULL;
-    bool there = sqlite3_prepare_v2(j->db, "SELECT 1 FROM sqlite_master WHERE name='sample'", -1, &s, NULL) == SQLITE_OK
-                 && sqlite3_step(s) == SQLITE_ROW;
-    sqlite3_finalize(s);
-    return there;
+    return table_there(j, "sample");
 }
 
 struct sample_told {

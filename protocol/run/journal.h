@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
+#include "protocol/run/histogram.h"
 
 struct journal;
 /* Can run_dir hold a journal? Not when its path is too long for SQLite; the message gives the limit. */
@@ -56,6 +57,15 @@ struct journal_metric {
 };
 MUST_USE bool journal_step_add(struct journal *j, int64_t incarnation, int64_t step, double wall_s, const struct journal_metric *metric,
                                int n, struct error *err);
+/* The histograms of the step that was added last, packed (histogram.h). */
+MUST_USE bool journal_histograms_add(struct journal *j, const void *data, size_t len, struct error *err);
+/* Those of the step with this seq that are not empty, under the names of journal_names_set. Returns how many; -1: see err. An older
+ * journal has none. */
+struct journal_histogram {
+    const char *name;
+    struct histogram h;
+};
+int journal_histograms_read(struct journal *j, int64_t seq, struct journal_histogram out[HISTOGRAM_N], struct error *err);
 /* Called for each step row in order of seq; metric is borrowed during the call. Returning false ends the reading. */
 struct journal_step {
     int64_t seq, incarnation, step;

@@ -31,6 +31,8 @@ enum statement {    // the text of each is in journal_db.c
     Q_VALUE_PUT,
     Q_VALUE_GET,
     Q_EVAL_PUT,
+    Q_HISTOGRAM_ADD,
+    Q_HISTOGRAM_GET,
     Q_SAMPLE_ADD,
     Q_SAMPLE_READ,
     Q_SAMPLE_LAST,

@@ -196,6 +196,8 @@ const struct knob knobs[] = {
     { "waste_alert", NULL, NULL, "watching", KNOB_I64, "sample", 0, BIG, AT(waste_alert), .def = "512", .applies = APPLY_NOW, .help = "raise an alert when this many samples in a row were left out by the verifier or were in groups outside filter_range; 0: never" },
     { "waste_limit", NULL, NULL, "watching", KNOB_I64, "sample", 0, BIG, AT(waste_limit), .def = "8192", .applies = APPLY_NOW, .help = "fail the run at this many; 0: never. A run that ends without having learned from any sample fails anyway" },
     { "disk_alert_gib", NULL, NULL, "watching", KNOB_F64, "GiB", 0, 1e9, AT(disk_alert_gib), .def = "2", .help = "raise an alert when the disk of the run, its checkpoints or its rollouts has less than this free; 0: never" },
+    { "peak_tflops", NULL, NULL, "watching", KNOB_F64, "1e12/s", 0, 1e6, AT(peak_tflops), .def = "0", .help = "floating-point operations a second that a device can do at most, for perf/train_mfu and perf/rollout_mfu; 0: as 'rollcall metrics' has it for the card (bf16), else not known" },
+    { "peak_gb_per_s", NULL, NULL, "watching", KNOB_F64, "GB/s", 0, 1e6, AT(peak_gb_per_s), .def = "0", .help = "the same of its memory, for perf/rollout_mbu" },
     { "heartbeat_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 5, .above_min = true, AT(heartbeat_s), .def = "0.5", .help = "seconds between a process's heartbeats" },
     { "telemetry_s", NULL, NULL, "watching", KNOB_F64, "s", 0, 86400, .above_min = true, AT(telemetry_s), .def = "15", .help = "seconds between the samples of host and GPUs in the journal" },
 

@@ -6,7 +6,7 @@ enum change {
     SAME,
     REST,      // 1 - it
     ADDED,     // to the others of this name
-    COPIED,    // and under its next name, too
+    COPIED,    // and as the next row says, too
 };
 struct name_row {
     enum metric_id id;
@@ -16,14 +16,25 @@ struct name_row {
 // clang-format off
 static const struct name_row open_instruct[] = {
     { M_REWARD, "scores", SAME },
-    { M_ANS_ACC, "objective/verifiable_correct_rate", SAME },
+    { M_ANS_ACC, "objective/verifiable_correct_rate", COPIED },
+    { M_ANS_ACC, "unsolved_batch_size_ratio", REST },
     { M_RESPONSE_LENGTH, "val/sequence_lengths", SAME },
     { M_LENGTH_MAX, "val/sequence_lengths_max", SAME },
+    { M_LENGTH_MIN, "val/sequence_lengths_min", SAME },
+    { M_LENGTH_RIGHT, "val/sequence_lengths_solved", SAME },
+    { M_LENGTH_WRONG, "val/sequence_lengths_unsolved", SAME },
+    { M_GROUPS, "batch/total_prompts", SAME },
+    { M_SOLVE_RATE, "batch/percent_solved_mean", SAME },
+    { M_FILTERED_GROUPS, "batch/filtered_prompts", SAME },
+    { M_FILTERED_ALL_RIGHT, "batch/filtered_prompts_solved", SAME },
+    { M_FILTERED_NONE_RIGHT, "batch/filtered_prompts_zero", SAME },
     { M_TRUNCATED, "val/stop_rate", REST },
     { M_FILTERED, "real_batch_size_ratio", REST },
     { M_LOSS, "loss/total_avg", SAME },
     { M_KL, "objective/kl2_avg", SAME },                    // its estimator 2 is k3
     { M_ADVANTAGES, "val/advantages_mean", SAME },
+    { M_ADVANTAGE_MIN, "val/advantages_min", SAME },
+    { M_ADVANTAGE_MAX, "val/advantages_max", SAME },
     { M_LEARNING_RATE, "lr", SAME },
     { M_GRAD_NORM, "optim/grad_norm", SAME },
     { M_ENTROPY, "policy/entropy_avg", SAME },
@@ -38,6 +49,9 @@ static const struct name_row open_instruct[] = {
     { M_SOLVED_PROMPTS, "batch/no_resampled_prompts", SAME },
     { M_ROLLOUT_TOK_PER_S, "val/actor_tokens_per_second", SAME },
     { M_TRAIN_TOK_PER_S, "learner_tokens_per_second_step", SAME },
+    { M_ROLLOUT_MFU, "actor_mfu", SAME },
+    { M_ROLLOUT_MBU, "actor_mbu", SAME },
+    { M_TRAIN_MFU, "learner_mfu", SAME },
     { M_STEP_S, "time/total", SAME },
     { M_TRAIN_S, "time/training", SAME },
     { M_CHECKPOINT_STALL_S, "time/saving", SAME },
@@ -99,7 +113,7 @@ int metric_names_make(enum metric_naming naming, int64_t step, const struct jour
         else
             out[n_out++] = (struct journal_metric){ row->name, row->change == REST ? 1 - in[i].value : in[i].value };
         if (row->change == COPIED)
-            out[n_out++] = (struct journal_metric){ row[1].name, in[i].value };
+            out[n_out++] = (struct journal_metric){ row[1].name, row[1].change == REST ? 1 - in[i].value : in[i].value };
     }
     if (naming == NAMES_OPEN_INSTRUCT)
         out[n_out++] = (struct journal_metric){ "training_step", (double)step };

@@ -11,7 +11,7 @@ enum metric_naming {    // in the order of the choices of 'metric_names'
     NAMES_OPEN_INSTRUCT,
     NAMES_ATROPOS,
 };
-#define METRIC_NAMES_MORE 2    // metrics that a naming adds
+#define METRIC_NAMES_MORE 3    // metrics that a naming adds
 /* The metrics of optimizer step `step` under these names into out (n + METRIC_NAMES_MORE); returns how many. Values differ where the other
  * system counts the other way (val/stop_rate is 1 - metrics/truncated_ratio), and two become one where it has one (clipped tokens). */
 int metric_names_make(enum metric_naming naming, int64_t step, const struct journal_metric *in, int n, struct journal_metric *out);

@@ -95,8 +95,9 @@ struct run_config {
     char rho_clamp_level[16], rho_mask_level[16];
     double filter_range[2];    // NAN: no filter
     bool filter_no_spread;
-    double no_resampling_pass_rate;    // 0: off
-    double over_sample_rate;           // 0: off
+    double no_resampling_pass_rate;       // 0: off
+    double over_sample_rate;              // 0: off
+    double peak_tflops, peak_gb_per_s;    // of a device; 0: by workers/engine/plan/peaks.h
     bool dynamic_batching;
     bool filter_truncated_response;
     bool soft_over_length_punishment;

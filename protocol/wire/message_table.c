@@ -178,6 +178,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                                           "is not on the line after its predecessor's; empty: too many" },
                { "files", KIND_STR, true, "load, of several files: for each a line, the number of its first line among those of all, a blank, its path" },
                { "metrics", KIND_MAP, true, "train: numbers by name (protocol/run/metrics.h)" },
+               { "histograms", KIND_BIN, true, "train: as protocol/run/histogram.h packs them" },
                { "eval", KIND_MAP, true, "eval: SET -> {n: prompts of the set, dropped: rows of this part that are too long}" },),
         NO_FIELDS },
     [MSG_SCORE] = { "score", "worker", "scorer", "score the completions of one prompt with the run's reward",

@@ -4,6 +4,7 @@ tags: asan
 """
 import contextlib, csv, json, math, os, re, resource, signal, socket, sqlite3, struct, subprocess, sys, tempfile, time, unittest
 import urllib.error, urllib.request
+import histograms
 from protobuf_read import fields
 
 ROLLCALL = os.environ.get("ROLLCALL", "build/release/rollcall")
@@ -174,6 +175,23 @@ class Export(unittest.TestCase):
         self.assertEqual(rows[1]["metrics"], {"train/loss": 0.2})
         rows = [json.loads(x) for x in self.export("jsonl", "--series", "metrics/reward").splitlines()]
         self.assertEqual(rows[2]["metrics"], {"metrics/reward": 3})
+
+    def test_tensorboard_has_the_histograms_of_each_step(self):
+        values = {"metrics/reward_hist": [0.0, 1.0, 1.0, 0.25], "metrics/response_length_hist": [7.0, 7.0]}
+        histograms.add(self.journal.db, values)
+        self.export("tensorboard")
+        last = events(os.path.join(self.run_dir, "export/tensorboard/events.out.tfevents.rollcall"))[-1]
+        found = {}
+        for _, value in fields(dict(last)[5]):
+            parts = dict(fields(value))
+            if 5 in parts:
+                found[parts[1].decode()] = dict(fields(parts[5]))
+        self.assertEqual(set(found), set(values))
+        for name, v in values.items():
+            counts, edges = histograms.spread(v)
+            h = {k: struct.unpack(f"<{len(x) // 8}d", x) for k, x in found[name].items()}
+            self.assertEqual([h[k][0] for k in range(1, 6)], [min(v), max(v), len(v), sum(v), sum(x * x for x in v)])
+            self.assertEqual((h[6], h[7]), (tuple(edges[1:]), tuple(counts)))
 
     def test_tensorboard_sends_no_step_twice(self):
         path = os.path.join(self.run_dir, "export/tensorboard/events.out.tfevents.rollcall")

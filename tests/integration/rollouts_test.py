@@ -1,8 +1,10 @@
 """What a run has sampled can be printed, and its checkpoints give every kept log-prob again, to the bit."""
 import json
 import os
+import sqlite3
 import subprocess
 import unittest
+import histograms
 from run_tools import ROLLCALL, Run, Task
 
 STEPS = 4
@@ -12,7 +14,7 @@ class Rollouts(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.task = Task()
-        cls.run_ = Run(cls.task, "r", cls.task.run_file(save_interval=1, temperature=0.9, rollout_log_interval=2), ["--max-steps", str(STEPS)])
+        cls.run_ = Run(cls.task, "r", cls.task.run_file(save_interval=1, temperature=0.9, rollout_log_interval=2, peak_tflops=1, peak_gb_per_s=10), ["--max-steps", str(STEPS)])
         code, last = cls.run_.wait()
         assert (code, last.get("event")) == (0, "finished"), cls.run_.logs()
 
@@ -167,6 +169,54 @@ class Rollouts(unittest.TestCase):
         self.assertEqual(ends[0], ends[1])
         self.assertEqual(ends[0], ends[2])
         self.assertGreater(stopped, 0)    # in the middle of their samples
+
+    def test_shares_of_solved_groups_and_of_the_devices_peaks_are_those_of_the_samples(self):
+        groups = {}
+        for r in self.tool("rollouts", self.run_.dir, "--ids"):
+            groups.setdefault(r["rollout_step"], {}).setdefault(r["item"], []).append((r["ans_acc"], len(r["prompt_ids"]), len(r["ids"])))
+        with open(self.task.path("model/config.json")) as f:
+            c = json.load(f)
+        d, heads, kv = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
+        wide = d // heads
+        product = c["num_hidden_layers"] * d * (2 * d + 2 * kv * wide + 3 * c["intermediate_size"]) + c["vocab_size"] * d
+        trained = 0
+        for r in self.tool("export", "jsonl", self.run_.dir):
+            m, step = r["metrics"], groups[r["step"] - 1]
+            rates = [sum(right for right, *_ in g) / len(g) for g in step.values()]
+            self.assertEqual((m["metrics/groups"], m["metrics/filtered_groups"]), (8, 0))
+            self.assertAlmostEqual(m["metrics/solve_rate"], sum(rates) / 8)
+            self.assertEqual((m["metrics/all_right_ratio"], m["metrics/none_right_ratio"]), (rates.count(1) / 8, rates.count(0) / 8))
+            samples = [s for g in step.values() for s in g]
+            for side, right in (("right", 1), ("wrong", 0)):
+                of = [n for good, _, n in samples if good == right]
+                self.assertAlmostEqual(m.get(f"metrics/response_length_{side}", 0), sum(of) / len(of) if of else 0)
+            self.assertEqual(m["metrics/response_length_min"], min(n for *_, n in samples))
+            lengths = [p + n for _, p, n in samples]
+            seen = sum(n * n for n in lengths) / sum(lengths) / 2
+            flops = 3 * (2 * product + 4 * c["num_hidden_layers"] * heads * wide * seen)
+            self.assertAlmostEqual(m["perf/train_mfu"] * 1e12, m["perf/train_tok_per_s"] * flops, delta=1e-9 * flops * m["perf/train_tok_per_s"])
+            trained += m["perf/train_mfu"] > 0    # a step whose rewards are all the same runs nothing
+            self.assertTrue(0 < m["perf/rollout_mfu"] < 1 and 0 < m["perf/rollout_mbu"] < 10)
+        self.assertGreater(trained, 0)
+
+    def test_the_journal_has_the_histograms_of_each_step(self):
+        lengths, rewards = {}, {}
+        for r in self.tool("rollouts", self.run_.dir, "--ids"):
+            lengths.setdefault(r["rollout_step"], []).append(len(r["ids"]))
+            rewards.setdefault(r["rollout_step"], []).append(r["reward"])
+        with sqlite3.connect(f"file:{os.path.join(self.run_.dir, 'journal.db')}?mode=ro", uri=True) as db:
+            rows = db.execute("select step, data from histogram join step on histogram.seq = step.seq order by step").fetchall()
+        self.assertEqual([step for step, _ in rows], list(range(1, STEPS + 1)))
+        for step, data in rows:
+            have = histograms.unpack(data)
+            for name, values in (("metrics/response_length_hist", lengths), ("metrics/reward_hist", rewards)):
+                v = values[step - 1]
+                self.assertEqual(have[name][:3], (len(v), min(v), max(v)))
+                self.assertEqual(have[name][3], histograms.spread(v)[0])
+            self.assertEqual(have["metrics/solve_rate_hist"][0], 8)
+            right, wrong = (have.get(f"metrics/response_length_{side}_hist", (0,))[0] for side in ("right", "wrong"))
+            self.assertEqual(right + wrong, 32)
+            self.assertEqual(have["train/advantages_hist"][0], 32)
 
     def test_a_missing_or_foreign_file_is_one_sentence(self):
         self.assertIn("none", self.tool("rollouts", self.task.path("none"), want=1))

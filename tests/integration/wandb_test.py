@@ -6,6 +6,7 @@ import glob, json, math, mmap, os, pty, re, resource, signal, sqlite3, struct, s
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from run_tools import built
+import histograms
 from fake_wandb import FakeWandb
 from protobuf_read import fields
 
@@ -60,6 +61,9 @@ class FakeRun:
                             (incarnation, step, time.time(), blob))
         self.last = last
         self.db.commit()
+
+    def histograms(self, values_of):
+        histograms.add(self.db, values_of)
 
     def rollback(self, to):
         self.db.execute("UPDATE step SET superseded=1 WHERE step>?", (to,))
@@ -139,6 +143,7 @@ class Wandb(unittest.TestCase):
 
     def test_a_finished_run_is_sent_whole(self):
         self.run_.steps(1, 50)
+        self.run_.histograms({"metrics/reward_hist": [1, 2, 2, 9]})    # of step 50
         self.run_.eval(0, "greedy", 0.25)
         self.run_.change("learning_rate", "1e-06", "1e-05")
         self.run_.event("command", "paused: step")
@@ -156,6 +161,11 @@ class Wandb(unittest.TestCase):
         self.assertIn("t", run.config["_wandb"]["value"])
         axes = {m["1"]: m.get("5") for m in run.config["_wandb"]["value"]["m"]}
         self.assertEqual(axes["train/loss"], 1)
+        self.assertEqual(axes["metrics/reward_hist"], 1)
+        counts, edges = histograms.spread([1, 2, 2, 9])
+        shape = {"_type": "histogram", "values": counts, "bins": edges}    # wandb.Histogram's own form, tests/compare_wandb.py
+        self.assertEqual([(r["trainer/step"], r["metrics/reward_hist"]) for r in run.history() if "metrics/reward_hist" in r], [(50, shape)])
+        self.assertEqual(run.summary()["metrics/reward_hist"], shape)
         self.assertEqual(run.upserts[0]["tags"], ["a", "b"])
         self.assertEqual(run.upserts[0]["displayName"], "my-run")
         self.assertEqual([r["eval/greedy"] for r in run.history() if "eval/greedy" in r], [0.25])

@@ -438,6 +438,67 @@ static void a_group_says_how_it_was_made(UNUSED void **state)
     generator_free(g);
 }
 
+static void what_the_model_was_run_for_is_counted(UNUSED void **state)
+{
+    struct generator *g = engine(8, 0, NULL);
+    struct group *out[N_ITEM] = { NULL };
+    struct generator_item item = item_of(1);    // 5 prompt tokens
+    struct generator_stats s;
+    item.n_sample = 2;
+    item.sampling.max_new_tok = 4;
+    item.sampling.ignore_eos = true;
+    submit(g, &item);
+    run_all(g, out);
+    generator_stats(g, &s);
+    /* the first token comes from the prompt's own run, the last one is never run: 3 decode steps of 2 rows, which see 6, 7 and 8 tokens */
+    assert_int_equal(s.n_decode, 3);
+    assert_int_equal(s.n_kv_tok, 2 * (6 + 7 + 8));
+    assert_int_equal(s.n_run_tok, 5 + 2 * 3);
+    assert_int_equal(s.n_seen_tok, 1 + 2 + 3 + 4 + 5 + 2 * (6 + 7 + 8));
+    groups_free(out);
+    generator_free(g);
+}
+
+static void a_sample_that_is_too_long_stops_its_item_alone(UNUSED void **state)
+{
+    struct group *want[N_ITEM], *out[N_ITEM] = { NULL };
+    struct generator *g = engine(4, 0, NULL);    // fewer rows than samples: some wait
+    struct stopped_item stopped[N_ITEM];
+    int n = 0;
+    reference(want);
+    for (int i = 0; i < N_ITEM; i++) {
+        struct generator_item item = item_of(i);
+        item.rollout_step = i % 2;
+        submit(g, &item);
+    }
+    for (int round = 0; !generator_idle(g); round++) {
+        assert_true(round < 10000);
+        assert_true(generator_step(g, &err));
+        while (generator_stop(g, 1, 12, &stopped[n])) {
+            assert_true(stopped[n].n_tok == 13 && stopped[n].n_drawn >= 13 && stopped[n].version == 3);
+            n++;
+        }
+        for (struct group *group; (group = generator_poll(g));)
+            out[group->item - 100] = group;
+    }
+    pages_all_free(g);
+    for (int i = 0; i < N_ITEM; i++) {
+        bool too_long = false, is_stopped = false;
+        for (int k = 0; k < SAMPLES; k++)
+            too_long = too_long || (i % 2 && want[i]->sample[k].n_tok > 12);
+        for (int k = 0; k < n; k++)
+            is_stopped = is_stopped || stopped[k].item == 100 + i;
+        if (is_stopped)
+            assert_true(too_long && !out[i]);
+        else
+            groups_same(out[i], want[i]);
+    }
+    assert_true(n > 0);
+    groups_free(want);
+    groups_free(out);
+    generator_free(g);
+}
+
 static void an_end_token_at_the_limit_is_a_stop_and_ignored_ones_go_on(UNUSED void **state)
 {
     struct generator *g = engine(8, 0, NULL);
@@ -996,6 +1057,8 @@ int main(void)
         cmocka_unit_test(recorded_log_probs_are_those_of_scoring_and_training_to_the_bit),
         cmocka_unit_test(greedy_samples_are_all_the_same),
         cmocka_unit_test(a_group_says_how_it_was_made),
+        cmocka_unit_test(what_the_model_was_run_for_is_counted),
+        cmocka_unit_test(a_sample_that_is_too_long_stops_its_item_alone),
         cmocka_unit_test(an_end_token_at_the_limit_is_a_stop_and_ignored_ones_go_on),
         cmocka_unit_test(samples_of_a_prompt_may_be_split_over_items),
         cmocka_unit_test(what_can_never_run_is_refused_with_its_sizes),

@@ -716,6 +716,7 @@ static void every_metric_has_a_name_and_a_meaning(UNUSED void **state)
 static void metrics_have_the_names_and_the_sense_of_another_system(UNUSED void **state)
 {
     static const struct journal_metric in[] = { { "metrics/reward", 0.25 },
+                                                { "metrics/ans_acc", 0.75 },
                                                 { "metrics/truncated_ratio", 0.125 },
                                                 { "train/learning_rate", 1e-6 },
                                                 { "train/clip_low_ratio", 0.25 },
@@ -729,6 +730,8 @@ static void metrics_have_the_names_and_the_sense_of_another_system(UNUSED void *
     } cases[] = {
         { NAMES_OPEN_INSTRUCT,
           { { "scores", 0.25 },
+            { "objective/verifiable_correct_rate", 0.75 },
+            { "unsolved_batch_size_ratio", 0.25 },
             { "val/stop_rate", 0.875 },
             { "lr", 1e-6 },
             { "policy/clipfrac_avg", 0.75 },
@@ -739,6 +742,7 @@ static void metrics_have_the_names_and_the_sense_of_another_system(UNUSED void *
             { "training_step", 12 } } },
         { NAMES_ATROPOS,
           { { "metrics/reward", 0.25 },
+            { "metrics/ans_acc", 0.75 },
             { "metrics/truncated_ratio", 0.125 },
             { "train/lr", 1e-6 },
             { "grpo/clipped_fraction", 0.75 },
@@ -747,6 +751,7 @@ static void metrics_have_the_names_and_the_sense_of_another_system(UNUSED void *
             { "reward/of_my_own", 7 } } },
         { NAMES_ROLLCALL,
           { { "metrics/reward", 0.25 },
+            { "metrics/ans_acc", 0.75 },
             { "metrics/truncated_ratio", 0.125 },
             { "train/learning_rate", 1e-6 },
             { "train/clip_low_ratio", 0.25 },

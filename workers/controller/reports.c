@@ -73,12 +73,21 @@ static void difference_tell(struct controller *c)
     event_add(c, "weights", "controller", text, "");
 }
 
+/* The histograms of the step that was just noted. */
+static bool histograms_take(struct controller *c, const struct mval *told, struct error *err)
+{
+    size_t len = 0;
+    struct histogram h[HISTOGRAM_N];
+    const void *data = mval_bin(mval_get(told, "histograms"), &len);
+    return !data || (histograms_unpack(h, data, len, err) && journal_histograms_add(c->journal, data, len, err));
+}
+
 static bool step_done(struct controller *c, const struct mval *told, int64_t step, struct error *err)
 {
     bool episode_ends = step_metrics_ends_episode(c, step - 1);
     step_metrics_make(c, step - 1, mval_get(told, "metrics"));
     if (!transaction(c, err) || !journal_step_add(c->journal, c->incarnation, step, clock_wall_s(), c->metrics.value, c->metrics.n, err)
-        || !ledger_step_done(c, step - 1, err))
+        || !histograms_take(c, told, err) || !ledger_step_done(c, step - 1, err))
         return false;
     c->step = step;
     weights_forget(c, c->config.free_running ? step - 1 : step);    // free-running, somebody may be taking the last ones

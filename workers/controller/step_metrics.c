@@ -31,7 +31,10 @@ static void metric_own(struct step_metrics *s, enum metric_id id, double value)
 /* Of the groups that a batch has seen go by. */
 struct seen {
     struct group_summary sum;
-    int64_t n, same, filtered;                      // groups: all; those whose samples are all worth the same; those that were left out
+    int64_t n, same, filtered;    // groups: all; those whose samples are all worth the same; those that were left out
+    int64_t judged, right, wrong, filtered_right,
+        filtered_wrong;                             // with a scored sample; of these all right, none right; of the filtered
+    double solve_rate;                              // sum over the judged ones
     int64_t rollout_step, first_item, last_item;    // the newest; -1: there is no group
 };
 
@@ -53,6 +56,15 @@ static struct seen batch_seen(const struct controller *c, int64_t batch)
         s.sum.ans_sum += g->ans_sum;
         s.same += !(g->reward_low < g->reward_high);
         s.filtered += item[k]->fate == LEDGER_FILTERED;
+        if (g->n_scored > 0) {
+            bool all = g->ans_sum >= (double)g->n_scored, none = g->ans_sum <= 0, filtered = item[k]->fate == LEDGER_FILTERED;
+            s.judged++;
+            s.solve_rate += g->ans_sum / (double)g->n_scored;
+            s.right += all;
+            s.wrong += none;
+            s.filtered_right += all && filtered;
+            s.filtered_wrong += none && filtered;
+        }
         s.rollout_step = MAX(s.rollout_step, item[k]->rollout_step);
         s.first_item = s.first_item < 0 ? item[k]->item : s.first_item;
         s.last_item = item[k]->item;
@@ -74,6 +86,7 @@ static void batch_metrics(struct controller *c, int64_t batch)
     const struct group_summary *sum = &seen.sum;
     struct ledger_counts counts;
     double groups = seen.n > 0 ? (double)seen.n : NAN, samples = sum->n_sample > 0 ? (double)sum->n_sample : NAN;
+    double judged = seen.judged > 0 ? (double)seen.judged : NAN;
     double scored = sum->n_scored > 0 ? (double)sum->n_scored : NAN, mean = sum->reward_sum / scored;
     metric_own(s, M_REWARD, mean);
     metric_own(s, M_REWARD_STD, sqrt(fmax(sum->reward_sum2 / scored - mean * mean, 0)));
@@ -85,6 +98,13 @@ static void batch_metrics(struct controller *c, int64_t batch)
     metric_own(s, M_LEFT_OUT, (double)sum->n_left_out / samples);
     metric_own(s, M_NO_SPREAD, (double)seen.same / groups);
     metric_own(s, M_FILTERED, (double)seen.filtered / groups);
+    metric_own(s, M_GROUPS, (double)seen.n);
+    metric_own(s, M_SOLVE_RATE, seen.solve_rate / judged);
+    metric_own(s, M_ALL_RIGHT, (double)seen.right / judged);
+    metric_own(s, M_NONE_RIGHT, (double)seen.wrong / judged);
+    metric_own(s, M_FILTERED_GROUPS, (double)seen.filtered);
+    metric_own(s, M_FILTERED_ALL_RIGHT, (double)seen.filtered_right);
+    metric_own(s, M_FILTERED_NONE_RIGHT, (double)seen.filtered_wrong);
     ledger_counts(c->ledger, 1, &counts);
     metric_own(s, M_BUFFER_DEPTH, (double)counts.returned);
     int64_t n_solved = c->config.no_resampling_pass_rate > 0 && seen.n > 0 ? solved_until(c, seen.rollout_step) : -1;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include "protocol/run/journal.h"
 
-#define STEP_METRICS_MAX 136
+#define STEP_METRICS_MAX 160
 
 struct controller;
 struct group_summary;

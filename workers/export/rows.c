@@ -118,7 +118,7 @@ static bool eval_flush(struct once *o)
     struct error ignored;
     if (!journal_events_read(o->journal, 0, "eval", eval_time_see, &t, &ignored))
         log_debug("no time for an evaluation: %s", ignored.text);
-    struct journal_step row = { .seq = o->cursor->seq, .step = o->eval_step, .wall_s = t.wall_s, .metric = o->eval, .n = o->n_eval };
+    struct journal_step row = { .seq = 0, .step = o->eval_step, .wall_s = t.wall_s, .metric = o->eval, .n = o->n_eval };
     o->n_eval = 0;
     o->stopped = !o->fn(o->arg, &row);
     if (!o->stopped)

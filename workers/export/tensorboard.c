@@ -1,7 +1,9 @@
 /* TensorBoard event files: TFRecord frames (length, masked CRC-32C of it, bytes, masked CRC-32C of them) around protobuf
  * Events. Fields used, from tensorflow's event.proto and summary.proto:
  *   Event   1 wall_time (double)  2 step (int64)  3 file_version (string)  5 summary
- *   Summary 1 value { 1 tag (string)  2 simple_value (float) }
+ *   Summary 1 value { 1 tag (string)  2 simple_value (float)  5 histo }
+ *   HistogramProto 1 min  2 max  3 num  4 sum  5 sum_squares (double)  6 bucket_limit  7 bucket (packed double): bucket i is what is
+ *   below bucket_limit i and not in an earlier one
  * The cursor remembers how many bytes were complete: after a kill the file is cut back to there, so no step appears twice. */
 #include <fcntl.h>
 #include <limits.h>
@@ -72,10 +74,37 @@ static bool record_write(int fd, const struct buf *event, struct buf *frame, str
 
 struct events {
     int fd;
-    struct buf event, summary, value, frame;
+    struct journal *journal;
+    struct buf event, summary, value, histo, frame;
     struct error *err;
     bool failed;
 };
+
+static void field_double(struct buf *b, int number, double v)
+{
+    varint(b, (uint64_t)number << 3 | 1);
+    buf_add(b, &v, 8);
+}
+
+static void histogram_add(struct events *e, const struct journal_histogram *named)
+{
+    const struct histogram *h = &named->h;
+    const double stat[] = { h->min, h->max, (double)h->n, h->sum, h->sum2 };
+    double limit[HISTOGRAM_BINS], bucket[HISTOGRAM_BINS];
+    for (int k = 0; k < HISTOGRAM_BINS; k++) {
+        limit[k] = histogram_edge(h, k + 1);
+        bucket[k] = h->count[k];
+    }
+    buf_clear(&e->histo);
+    for (int k = 0; k < 5; k++)
+        field_double(&e->histo, k + 1, stat[k]);
+    field_bytes(&e->histo, 6, limit, sizeof limit);
+    field_bytes(&e->histo, 7, bucket, sizeof bucket);
+    buf_clear(&e->value);
+    field_bytes(&e->value, 1, named->name, strlen(named->name));
+    field_bytes(&e->value, 5, buf_text(&e->histo), e->histo.len);
+    field_bytes(&e->summary, 1, buf_text(&e->value), e->value.len);
+}
 
 static bool step_write(void *arg, const struct journal_step *row)
 {
@@ -94,6 +123,14 @@ static bool step_write(void *arg, const struct journal_step *row)
         buf_add(&e->value, &v, 4);
         field_bytes(&e->summary, 1, buf_text(&e->value), e->value.len);
     }
+    struct journal_histogram h[HISTOGRAM_N];
+    int n_histogram = row->seq > 0 ? journal_histograms_read(e->journal, row->seq, h, e->err) : 0;
+    for (int i = 0; i < n_histogram; i++)
+        histogram_add(e, &h[i]);
+    if (n_histogram < 0) {
+        e->failed = true;
+        return false;
+    }
     field_bytes(&e->event, 5, buf_text(&e->summary), e->summary.len);
     e->failed = !record_write(e->fd, &e->event, &e->frame, e->err);
     return !e->failed;
@@ -108,6 +145,7 @@ bool export_tensorboard(const struct export_request *r, struct error *err)
     struct journal *j = rows_open(r->run_dir, err);
     if (!j)
         return false;
+    e.journal = j;
     TRY(cursor_read(&cursor, r->run_dir, "tensorboard", err));
     TRY(r->out_path ? path_join(dir, sizeof dir, r->out_path, "") : path_join(dir, sizeof dir, r->run_dir, "export/tensorboard"));
     TRY(dir_make(dir, 0755, err));
@@ -145,6 +183,7 @@ out:
     buf_release(&e.event);
     buf_release(&e.summary);
     buf_release(&e.value);
+    buf_release(&e.histo);
     buf_release(&e.frame);
     journal_close(j);
     return ok;

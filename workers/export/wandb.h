@@ -56,6 +56,8 @@ struct wandb_row {
     double wall_s;
     const struct journal_metric *metric;    // borrowed during the call
     int n_metric;
+    const struct journal_histogram *histogram;    // (n_histogram) borrowed during the call
+    int n_histogram;
     const struct journal_event *event;    // an alert or knob change to report as well, or NULL
 };
 /* Called for each new row; false stops before the row is counted. */
@@ -63,6 +65,7 @@ typedef bool wandb_row_fn(void *arg, const struct wandb_row *row);
 #define ALERT_TITLE_MAX 63                                      // bytes
 const char *wandb_event_says(const struct journal_event *e);    // the value of run/doctor in the row of this event; NULL: it has none
 MUST_USE bool wandb_rows_read(struct journal *j, struct wandb_cursor *c, wandb_row_fn *fn, void *arg, struct error *err);
+void wandb_histogram_print(struct buf *out, const struct histogram *h);    // as wandb.Histogram writes itself
 /* One history line as the file stream expects it: JSON extended with bare NaN and Infinity. */
 void wandb_line_print(struct buf *out, const struct wandb_row *row, double start_s);
 
@@ -75,8 +78,11 @@ void wandb_summary_reach(struct wandb_summary *s, int64_t n);    // the last row
 void wandb_summary_print(const struct wandb_summary *s, struct buf *out, double start_s, double now_s);
 /* Go through the summary's values; for the offline file. */
 int wandb_summary_n(const struct wandb_summary *s);
+int wandb_summary_names(const struct wandb_summary *s);    // with those of histograms
 const char *wandb_summary_name(const struct wandb_summary *s, int i);
 double wandb_summary_value(const struct wandb_summary *s, int i);
+const struct journal_histogram *wandb_summary_histogram(const struct wandb_summary *s,
+                                                        int i);    // the i-th, in the order they came; NULL: no more
 void wandb_summary_last(const struct wandb_summary *s, int64_t *n, int64_t *step, double *wall_s);    // of the last row
 
 /* --- rollout tables and console text, each only when the run's settings ask for it --- */

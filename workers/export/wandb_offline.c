@@ -37,7 +37,8 @@ struct offline {
     struct wandb_file *file;
     struct wandb_setup *setup;
     struct wandb_summary *summary;
-    int n_defined;    // names in the summary that have a metric record
+    int n_defined;              // names in the summary that have a metric record
+    int n_defined_histogram;    // ... and of its histograms
     struct buf message, item, value;
     struct journal *journal;
     char dir[PATH_MAX];
@@ -189,9 +190,18 @@ static bool row_write(struct offline *o, const struct wandb_row *row, struct err
     for (; o->n_defined < wandb_summary_n(o->summary); o->n_defined++)
         if (!metric_write(o, wandb_summary_name(o->summary, o->n_defined), false, err))
             return false;
+    const struct journal_histogram *h;
+    for (; (h = wandb_summary_histogram(o->summary, o->n_defined_histogram)); o->n_defined_histogram++)
+        if (!metric_write(o, h->name, false, err))
+            return false;
     row_begin(o, row->n, row->step, row->wall_s);
     for (int i = 0; i < row->n_metric; i++)
         number_item_add(o, row->metric[i].name, row->metric[i].value);
+    for (int i = 0; i < row->n_histogram; i++) {
+        buf_clear(&o->value);
+        wandb_histogram_print(&o->value, &row->histogram[i].h);
+        item_add(o, 1, row->histogram[i].name, buf_text(&o->value));
+    }
     const char *says = wandb_event_says(row->event);
     if (says) {
         buf_clear(&o->value);
@@ -344,6 +354,12 @@ static bool end_write(struct offline *o, int exit_code, struct error *err)
     buf_clear(&o->message);
     for (int i = 0; i < wandb_summary_n(o->summary); i++)
         number_item_add(o, wandb_summary_name(o->summary, i), wandb_summary_value(o->summary, i));
+    const struct journal_histogram *h;
+    for (int i = 0; (h = wandb_summary_histogram(o->summary, i)); i++) {
+        buf_clear(&o->value);
+        wandb_histogram_print(&o->value, &h->h);
+        item_add(o, 1, h->name, buf_text(&o->value));
+    }
     int64_t n, step;
     double wall_s;
     char runtime[64];

@@ -319,12 +319,12 @@ static bool config_send(struct online *o, bool first, struct error *err)
     bool changed;
     if (!wandb_config_refresh(&o->setup, o->journal, &changed, err))
         return false;
-    if (!first && !changed && o->n_config_names == wandb_summary_n(o->summary))
+    if (!first && !changed && o->n_config_names == wandb_summary_names(o->summary))
         return true;
     buf_clear(&o->config);
     if (!wandb_config_print(&o->config, &o->setup, o->summary, err) || !wandb_upsert(&o->client, buf_text(&o->config), first, err))
         return false;
-    o->n_config_names = wandb_summary_n(o->summary);
+    o->n_config_names = wandb_summary_names(o->summary);
     return true;
 }
 

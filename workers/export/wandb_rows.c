@@ -23,12 +23,31 @@ void wandb_line_print(struct buf *out, const struct wandb_row *row, double start
         buf_char(out, ':');
         json_number_print(out, row->metric[i].value);
     }
+    for (int i = 0; i < row->n_histogram; i++) {
+        buf_char(out, ',');
+        json_text_print(out, row->histogram[i].name, strlen(row->histogram[i].name), JSON_TEXT_UTF8);
+        buf_char(out, ':');
+        wandb_histogram_print(out, &row->histogram[i].h);
+    }
     const char *says = wandb_event_says(row->event);
     if (says) {
         buf_str(out, ",\"run/doctor\":");
         json_text_print(out, says, strlen(says), JSON_TEXT_UTF8);
     }
     buf_char(out, '}');
+}
+
+void wandb_histogram_print(struct buf *out, const struct histogram *h)
+{
+    buf_str(out, "{\"_type\":\"histogram\",\"values\":[");
+    for (int k = 0; k < HISTOGRAM_BINS; k++)
+        buf_fmt(out, "%s%" PRIu32, k ? "," : "", h->count[k]);
+    buf_str(out, "],\"bins\":[");
+    for (int k = 0; k <= HISTOGRAM_BINS; k++) {
+        buf_str(out, k ? "," : "");
+        json_number_print(out, histogram_edge(h, k));
+    }
+    buf_str(out, "]}");
 }
 
 const char *wandb_event_says(const struct journal_event *e)
@@ -42,7 +61,9 @@ struct reading {
     struct wandb_cursor *cursor;
     wandb_row_fn *fn;
     void *arg;
-    bool stopped;
+    struct journal *journal;
+    struct error *err;
+    bool stopped, failed;
     /* the evaluation being collected: all sets of one step are one row */
     int64_t eval_step;
     int n_eval;
@@ -51,10 +72,10 @@ struct reading {
     double wall_s;
 };
 
-static bool row_hand(struct reading *r, int64_t step, double wall_s, const struct journal_metric *m, int n,
-                     const struct journal_event *event)
+static bool row_hand(struct reading *r, const struct wandb_row *what)
 {
-    struct wandb_row row = { r->cursor->n_row, step, wall_s, m, n, event };
+    struct wandb_row row = *what;
+    row.n = r->cursor->n_row;
     if (!r->fn(r->arg, &row)) {
         r->stopped = true;
         return false;
@@ -67,7 +88,13 @@ static bool step_take(void *arg, const struct journal_step *row)
 {
     struct reading *r = arg;
     if (row->step > r->cursor->step) {
-        if (!row_hand(r, row->step, row->wall_s, row->metric, row->n, NULL))
+        struct journal_histogram h[HISTOGRAM_N];
+        int n_histogram = journal_histograms_read(r->journal, row->seq, h, r->err);
+        r->failed = n_histogram < 0;
+        struct wandb_row one = {
+            .step = row->step, .wall_s = row->wall_s, .metric = row->metric, .n_metric = row->n, .histogram = h, .n_histogram = n_histogram
+        };
+        if (r->failed || !row_hand(r, &one))
             return false;
         r->cursor->step = row->step;
     }
@@ -80,7 +107,8 @@ static bool eval_flush(struct reading *r)
 {
     if (r->n_eval == 0)
         return true;
-    if (!row_hand(r, r->eval_step, r->wall_s, r->eval, r->n_eval, NULL))
+    struct wandb_row one = { .step = r->eval_step, .wall_s = r->wall_s, .metric = r->eval, .n_metric = r->n_eval };
+    if (!row_hand(r, &one))
         return false;
     r->cursor->eval_step = r->eval_step;
     r->n_eval = 0;
@@ -114,7 +142,8 @@ static bool event_take(void *arg, const struct journal_event *e)
     bool change = json_is_array(json_object_get(facts, "changes"));
     json_decref(facts);
     struct journal_metric marker = { alert ? "run/alert" : alarm ? "run/alarm" : change ? "run/changed" : "run/command", 1 };
-    if (tell && !row_hand(r, e->step, e->wall_s, &marker, !doctor, e))
+    struct wandb_row one = { .step = e->step, .wall_s = e->wall_s, .metric = &marker, .n_metric = !doctor, .event = e };
+    if (tell && !row_hand(r, &one))
         return false;
     r->cursor->event_seq = e->seq;
     return true;
@@ -122,8 +151,8 @@ static bool event_take(void *arg, const struct journal_event *e)
 
 bool wandb_rows_read(struct journal *j, struct wandb_cursor *c, wandb_row_fn *fn, void *arg, struct error *err)
 {
-    struct reading r = { .cursor = c, .fn = fn, .arg = arg };
-    if (!journal_steps_read(j, c->step_seq, step_take, &r, err))
+    struct reading r = { .cursor = c, .fn = fn, .arg = arg, .journal = j, .err = err };
+    if (!journal_steps_read(j, c->step_seq, step_take, &r, err) || r.failed)
         return false;
     if (!r.stopped && (!journal_evals_read(j, eval_take, &r, err) || (!r.stopped && !eval_flush(&r) && !r.stopped)))
         return false;
@@ -138,6 +167,8 @@ struct wandb_summary {
         double value;
     } row[SUMMARY_MAX];
     int n;
+    struct journal_histogram histogram[HISTOGRAM_N];    // (n_histogram)
+    int n_histogram;
     int64_t n_row, step;
     double wall_s;
 };
@@ -176,6 +207,13 @@ void wandb_summary_add(struct wandb_summary *s, const struct wandb_row *row)
     int guess = 0;
     for (int i = 0; i < row->n_metric; i++)
         summary_put(s, &guess, row->metric[i].name, row->metric[i].value);
+    for (int i = 0; i < row->n_histogram; i++) {
+        int at = 0;
+        while (at < s->n_histogram && strcmp(s->histogram[at].name, row->histogram[i].name) != 0)
+            at++;
+        s->n_histogram = MAX(s->n_histogram, at + 1);
+        s->histogram[at] = row->histogram[i];
+    }
     s->n_row = row->n;
     s->step = row->step;
     s->wall_s = row->wall_s;
@@ -195,6 +233,12 @@ void wandb_summary_print(const struct wandb_summary *s, struct buf *out, double 
         json_number_print(out, s->row[i].value);
         buf_char(out, ',');
     }
+    for (int i = 0; i < s->n_histogram; i++) {
+        json_text_print(out, s->histogram[i].name, strlen(s->histogram[i].name), JSON_TEXT_UTF8);
+        buf_char(out, ':');
+        wandb_histogram_print(out, &s->histogram[i].h);
+        buf_char(out, ',');
+    }
     buf_fmt(out,
             "\"trainer/step\":%" PRId64 ",\"_step\":%" PRId64 ",\"_timestamp\":%.6f,\"_runtime\":%" PRId64
             ",\"_wandb\":{\"runtime\":%" PRId64 "}}",
@@ -206,6 +250,11 @@ int wandb_summary_n(const struct wandb_summary *s)
     return s->n;
 }
 
+int wandb_summary_names(const struct wandb_summary *s)
+{
+    return s->n + s->n_histogram;
+}
+
 const char *wandb_summary_name(const struct wandb_summary *s, int i)
 {
     return s->row[i].name;
@@ -214,6 +263,11 @@ const char *wandb_summary_name(const struct wandb_summary *s, int i)
 double wandb_summary_value(const struct wandb_summary *s, int i)
 {
     return s->row[i].value;
+}
+
+const struct journal_histogram *wandb_summary_histogram(const struct wandb_summary *s, int i)
+{
+    return i < s->n_histogram ? &s->histogram[i] : NULL;
 }
 
 void wandb_summary_last(const struct wandb_summary *s, int64_t *n, int64_t *step, double *wall_s)
@@ -270,9 +324,10 @@ bool wandb_config_print(struct buf *out, const struct wandb_setup *s, const stru
     /* t marks a run as really started (the resume query asks for it); m: trainer/step is the x-axis of all charts */
     buf_str(out,
             "\"_wandb\":{\"value\":{\"t\":{\"5\":\"rollcall\",\"13\":\"linux-x86_64\"},\"m\":[{\"1\":\"trainer/step\",\"6\":[3],\"7\":[]}");
-    for (int i = 0; i < names->n; i++) {
+    for (int i = 0; i < names->n + names->n_histogram; i++) {
+        const char *name = i < names->n ? names->row[i].name : names->histogram[i - names->n].name;
         buf_str(out, ",{\"1\":");
-        json_text_print(out, names->row[i].name, strlen(names->row[i].name), JSON_TEXT_UTF8);
+        json_text_print(out, name, strlen(name), JSON_TEXT_UTF8);
         buf_str(out, ",\"5\":1,\"6\":[1,3],\"7\":[]}");
     }
     buf_str(out, "]}}}");

@@ -13,6 +13,7 @@
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_owner.h"
 #include "workers/engine/plan/memory_plan.h"
+#include "workers/engine/sampler/generator.h"
 #include "workers/worker/engine.h"
 #include "workers/worker/prompts.h"
 #include "workers/worker/task.h"
@@ -40,6 +41,7 @@ struct saving {
 struct sampler_work {
     double generate_s, idle_s;
     int64_t n_tok, n_put_back;
+    int64_t n_decode, n_kv_tok, n_run_tok, n_seen_tok;    // as in struct generator_stats
 };
 /* Where the sampler's rate was last measured. */
 struct sampler_mark {
@@ -96,7 +98,8 @@ struct engine {
     struct task *items_task;    // the last one, for its report
     struct sampler_work work;
     struct sampler_mark mark;
-    int64_t idle_ms;    // when the last task ended
+    struct generator_stats seen;    // of the generator, when it was last looked at
+    int64_t idle_ms;                // when the last task ended
 };
 
 /* The engine enters a phase: shown to the operator, and a point where a test can hold it (hold.h). */

@@ -172,6 +172,13 @@ void items_look(struct engine *e)
     pthread_mutex_lock(&e->lock);
     e->look.progress += 1;
     e->work.n_put_back += s.n_put_back - e->look.n_put_back;
+    if (s.n_decode < e->seen.n_decode || s.n_run_tok < e->seen.n_run_tok)    // another generator
+        e->seen = (struct generator_stats){ 0 };
+    e->work.n_decode += s.n_decode - e->seen.n_decode;
+    e->work.n_kv_tok += s.n_kv_tok - e->seen.n_kv_tok;
+    e->work.n_run_tok += s.n_run_tok - e->seen.n_run_tok;
+    e->work.n_seen_tok += s.n_seen_tok - e->seen.n_seen_tok;
+    e->seen = s;
     e->look.n_running = s.n_running_seq;
     e->look.n_waiting = s.n_waiting_seq;
     e->look.n_page = s.n_page;

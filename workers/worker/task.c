@@ -66,6 +66,7 @@ void report_free(struct report *r)
     free(r->text);
     free(r->row);
     free(r->out);
+    free(r->histogram);
     for (int i = 0; i < r->n_told; i++)
         free(r->told[i].dropped);
     free(r->told);

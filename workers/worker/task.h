@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include "protocol/base/error.h"
 #include "protocol/run/group.h"
+#include "protocol/run/histogram.h"
 #include "protocol/run/metrics.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_state.h"
@@ -90,8 +91,9 @@ struct report {
     bool broken;    // load, not ok: the checkpoint is broken
     bool again;     // publish, not ok: the weights did not arrive; trying again may help
     char error[512];
-    double metric[METRIC_N];    // NAN: unknown
-    struct eval_told *told;     // (n_told) eval: what each set is; owned
+    double metric[METRIC_N];        // NAN: unknown
+    struct histogram *histogram;    // (HISTOGRAM_N) train, of the first trainer: owned; NULL: none
+    struct eval_told *told;         // (n_told) eval: what each set is; owned
     int n_told;
 };
 /* A report that t has succeeded, with t's numbers and no metric. Returns it for report_free. Aborts when out of memory,

@@ -12,6 +12,7 @@
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/worker/bridge.h"
+#include "workers/worker/utilisation.h"
 
 /* The control experiment: shuffle the scores among all samples of the batch, in an order fixed by seed and step. */
 static void scores_shuffle(struct group *const *group, int64_t n_group, uint64_t seed)
@@ -124,7 +125,12 @@ bool training_run(struct engine *e, struct task *t, struct report *r, struct err
     if (!step_taken(e, t, err))
         return false;
     worker_metrics_make(e, t, r->metric);
+    if (e->rank == 0
+        && (!(r->histogram = calloc(HISTOGRAM_N, sizeof *r->histogram))
+            || !trainer_histograms_make(r->histogram, group, t->n_group, &h, err)))
+        log_warn("a step has no histograms: out of memory");
     r->metric[M_TRAIN_S] = (double)(clock_ns() - before) / 1e9;
+    utilisation_make(e, group, t->n_group, r->metric);
     memory_note(e);
     e->work = (struct sampler_work){ 0 };
     bridge_step(e, t->max_steps);

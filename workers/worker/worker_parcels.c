@@ -432,6 +432,13 @@ void done_send(struct worker_process *w, const struct report *r)
         msg_f64(m, name, r->rank_idle_s[q]);
     }
     msg_end(m);
+    if (r->histogram) {
+        struct buf packed = BUF_INIT;
+        histograms_pack(&packed, r->histogram);
+        if (!packed.failed)
+            msg_bin(m, "histograms", buf_text(&packed), packed.len);
+        buf_release(&packed);
+    }
     if (r->task_kind == TASK_EVAL && r->ok) {
         msg_map(m, "eval");
         for (int i = 0; i < r->n_told; i++) {

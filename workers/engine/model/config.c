@@ -588,3 +588,19 @@ int64_t config_n_param(const struct model_config *c)
         layer += c->qk_norm_wide ? q + kv : 2 * c->d_head;
     return c->n_layer * layer + c->d_model + c->vocab * c->d_model * (c->tied ? 1 : 2);
 }
+
+int64_t config_n_product(const struct model_config *c)
+{
+    int64_t q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
+    return c->n_layer * c->d_model * (2 * q + 2 * kv + 3 * c->d_ff) + c->vocab * c->d_model;
+}
+
+int64_t config_n_kv(const struct model_config *c)
+{
+    return 2 * c->n_layer * c->n_kv_head * c->d_head;
+}
+
+double config_flops(const struct model_config *c, double n_seen)
+{
+    return 2 * (double)config_n_product(c) + 4 * (double)(c->n_layer * c->n_head * c->d_head) * n_seen;
+}

@@ -98,3 +98,9 @@ static inline bool config_slides(const struct model_config *c, int64_t l)
 int64_t config_longest(const struct model_config *c);
 /* All parameters, the tied head counted once. */
 int64_t config_n_param(const struct model_config *c);
+/* Weights that take part in products: everything except norms and biases; a tied table counts once, as the head. */
+int64_t config_n_product(const struct model_config *c);
+int64_t config_n_kv(const struct model_config *c);    // numbers that a token's keys and values have in all layers
+/* Floating-point operations of a forward pass by token that sees n_seen tokens, itself included: 2 per weight, and attention's
+ * two products. Windows are not taken into account. A backward pass takes twice as many (Kaplan et al., arXiv 2001.08361, appendix A). */
+double config_flops(const struct model_config *c, double n_seen);

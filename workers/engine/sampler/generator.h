@@ -136,6 +136,10 @@ MUST_USE bool generator_model_set(struct generator *g, struct model *m, int64_t 
 
 struct generator_stats {
     int64_t n_step;                 // rounds that did something
+    int64_t n_decode;               // decode steps launched, since the start, as the four below
+    int64_t n_kv_tok;               // tokens whose keys and values they read, row by row
+    int64_t n_run_tok;              // tokens run through the model, in prompts and in decode steps
+    int64_t n_seen_tok;             // tokens that each of those saw, itself included, together
     int64_t n_decode_tok;           // tokens sampled, since the start
     int64_t n_group;                // groups finished, since the start
     int64_t n_cached_tok;           // prompt tokens that the cache had, since the start

@@ -88,6 +88,9 @@ static void prefill_add(struct generator *g, struct prefill *p, const struct gen
     g->prefill_cu[p->n] = (int32_t)p->n_tok;
     g->prefill_start[p->n++] = (int32_t)n_known;
     p->n_tok = to - g->prefill_token;
+    int64_t n_all = spec->n_prompt + n_own;
+    g->stats.n_run_tok += n_all - n_known;
+    g->stats.n_seen_tok += (n_all * (n_all + 1) - n_known * (n_known + 1)) / 2;
     p->any_known |= n_known > 0;
 }
 

@@ -270,7 +270,7 @@ static bool row_fill(struct generator *g, int64_t i)
 static bool rows_decode(struct generator *g, struct error *err)
 {
     int32_t longest = 0;
-    int64_t n_drawn = 0, n_ahead = 0;
+    int64_t n_drawn = 0, n_ahead = 0, n_kv = 0;
     bool behind = g->behind;
     if (!rows_grow(g, err))
         return false;
@@ -279,11 +279,16 @@ static bool rows_decode(struct generator *g, struct error *err)
         if (!row_fill(g, i))
             continue;
         n_drawn++;
+        n_kv += g->kv_len[i];
         n_ahead += g->row[i].n_ahead;
         longest = MAX(longest, g->kv_len[i]);
     }
     if (n_drawn == 0)
         return flights_collect(g, err);
+    g->stats.n_decode++;
+    g->stats.n_kv_tok += n_kv;
+    g->stats.n_run_tok += n_drawn;
+    g->stats.n_seen_tok += n_kv;
     BUG_IF(n_ahead != 0 && n_ahead != n_drawn, "%" PRId64 " of %" PRId64 " rows are in flight", n_ahead, n_drawn);
     int64_t n_row = g->dev->can_capture ? MIN(graph_rows(g->n_run), g->config.max_seq) : g->n_run;
     for (int64_t i = g->n_run; i < n_row; i++) {

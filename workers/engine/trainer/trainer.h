@@ -19,6 +19,7 @@
 #include "protocol/base/error.h"
 #include "workers/engine/trainer/loss.h"
 #include "protocol/run/group.h"
+#include "protocol/run/histogram.h"
 
 struct device;
 struct mem_handle;
@@ -81,6 +82,11 @@ void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *par
  * but M_GRAD_NORM and times, and nothing else. Without a token run, what is a mean over tokens becomes NAN. */
 void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups, int64_t n_group,
                           const struct trainer_hyper *h);
+
+/* How the samples of these groups are spread, into h (HISTOGRAM_N): what histogram.h's table names. A sample is right when its ans_acc is
+ * above a half. False: no memory. */
+MUST_USE bool trainer_histograms_make(struct histogram *h, const struct group *const *groups, int64_t n_group,
+                                      const struct trainer_hyper *hyper, struct error *err);
 
 /* What a trainer takes, in bytes. */
 struct trainer_memory {

@@ -1,4 +1,5 @@
 /* trainer_metrics.c - a step's numbers, from what its micro-batches add up and from the groups themselves */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include "protocol/run/metrics.h"
@@ -40,24 +41,39 @@ static double percentile(const int64_t *sorted, int64_t n, double p)
     return (double)sorted[MIN(MAX(k, 0), n - 1)];
 }
 
+static bool is_right(const struct sample *s)
+{
+    return s->score == SCORE_OK && s->ans_acc > 0.5f;
+}
+
 static void length_metrics(double *metric, const struct group *const *groups, int64_t n_group, int64_t n_sample)
 {
     int64_t *len = malloc((size_t)MAX(n_sample, 1) * sizeof *len), n = 0;
+    double right = 0, wrong = 0, n_right = 0, n_wrong = 0;
     for (int64_t i = 0; len && i < n_group; i++)
-        for (int32_t k = 0; k < groups[i]->n_sample; k++)
-            len[n++] = groups[i]->sample[k].n_tok;
+        for (int32_t k = 0; k < groups[i]->n_sample; k++) {
+            const struct sample *s = &groups[i]->sample[k];
+            len[n++] = s->n_tok;
+            if (s->score != SCORE_OK)
+                continue;
+            *(is_right(s) ? &right : &wrong) += (double)s->n_tok;
+            *(is_right(s) ? &n_right : &n_wrong) += 1;
+        }
     if (n > 0)
         qsort(len, (size_t)n, sizeof *len, i64_compare);
     metric[M_LENGTH_P10] = n ? percentile(len, n, 0.1) : NAN;
     metric[M_LENGTH_P50] = n ? percentile(len, n, 0.5) : NAN;
     metric[M_LENGTH_P90] = n ? percentile(len, n, 0.9) : NAN;
+    metric[M_LENGTH_MIN] = n ? (double)len[0] : NAN;
+    metric[M_LENGTH_RIGHT] = right / n_right;    // 0 / 0 is the NAN of "unknown"
+    metric[M_LENGTH_WRONG] = wrong / n_wrong;
     free(len);
 }
 
 void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups, int64_t n_group,
                           const struct trainer_hyper *h)
 {
-    double n = 0, n_all = 0, full = 0, used = 0, adv_sum = 0;
+    double n = 0, n_all = 0, full = 0, used = 0, adv_sum = 0, adv_min = NAN, adv_max = NAN;
     for (int64_t i = 0; i < n_group; i++) {
         const struct group *g = groups[i];
         double *adv = malloc((size_t)MAX(g->n_sample, 1) * sizeof *adv);
@@ -72,10 +88,14 @@ void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const
                 continue;
             n++;
             adv_sum += adv ? adv[k] : NAN;
+            adv_min = fmin(adv_min, adv ? adv[k] : NAN);    // the number, where the other is NAN
+            adv_max = fmax(adv_max, adv ? adv[k] : NAN);
         }
         free(adv);
     }
     metric[M_ADVANTAGES] = adv_sum / n;    // 0 / 0 is the NAN of "unknown"
+    metric[M_ADVANTAGE_MIN] = adv_min;
+    metric[M_ADVANTAGE_MAX] = adv_max;
     metric[M_OVERLENGTH] = full / n_all;
     metric[M_SAMPLE_UTILIZATION] = (used - sums->n_skipped) / n_all;
     metric[M_SKIPPED] = sums->n_skipped / n_all;
@@ -96,4 +116,40 @@ void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const
     metric[M_SAMPLER_TRAINER_DIFF] = sums->n_tok > 0 ? sums->logp_diff_max : NAN;
     metric[M_AGE_MEAN] = sums->age / sums->n_sample;
     metric[M_AGE_MAX] = sums->n_sample > 0 ? sums->age_max : NAN;
+}
+
+bool trainer_histograms_make(struct histogram *h, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *hyper,
+                             struct error *err)
+{
+    int64_t n_most = n_group, n[HISTOGRAM_N] = { 0 }, n_adv = 0;
+    for (int64_t i = 0; i < n_group; i++) {
+        n_most += groups[i]->n_sample;
+        n_adv = MAX(n_adv, groups[i]->n_sample);
+    }
+    double *all = malloc((size_t)(HISTOGRAM_N * n_most + n_adv + 1) * sizeof *all), *adv = all + HISTOGRAM_N * n_most;
+    if (!all)
+        return error_set(err, ERR_NO_MEMORY, "no memory for histograms of %" PRId64 " samples", n_most);
+    for (int64_t i = 0; i < n_group; i++) {
+        const struct group *g = groups[i];
+        int64_t n_scored = 0, n_right = 0;
+        advantage_group(adv, hyper->advantages, g);
+        for (int32_t k = 0; k < g->n_sample; k++) {
+            const struct sample *s = &g->sample[k];
+            enum histogram_id side = is_right(s) ? HISTOGRAM_LENGTH_RIGHT : HISTOGRAM_LENGTH_WRONG;
+            all[HISTOGRAM_LENGTH * n_most + n[HISTOGRAM_LENGTH]++] = (double)s->n_tok;
+            if (s->score != SCORE_OK)
+                continue;
+            n_scored++;
+            n_right += is_right(s);
+            all[side * n_most + n[side]++] = (double)s->n_tok;
+            all[HISTOGRAM_REWARD * n_most + n[HISTOGRAM_REWARD]++] = s->reward;
+            all[HISTOGRAM_ADVANTAGES * n_most + n[HISTOGRAM_ADVANTAGES]++] = adv[k];
+        }
+        if (n_scored > 0)
+            all[HISTOGRAM_SOLVE_RATE * n_most + n[HISTOGRAM_SOLVE_RATE]++] = (double)n_right / (double)n_scored;
+    }
+    for (int i = 0; i < HISTOGRAM_N; i++)
+        histogram_make(&h[i], all + i * n_most, n[i]);
+    free(all);
+    return true;
 }

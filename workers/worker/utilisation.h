@@ -1,0 +1,12 @@
+/* utilisation.h - what share of its devices' peak a worker has used (MFU and bandwidth), for a step's metrics
+ *
+ * Counted are the operations that the model needs, not those that were done: what is computed again in a backward pass, or for a prompt
+ * that was put back, is no use. Owned by the engine's thread. */
+#pragma once
+#include <stdint.h>
+
+struct engine;
+struct group;
+/* The shares of the step just made and of the sampling before it, into metric (METRIC_N): NAN where a peak is not known (peaks.h has none,
+ * the weights are not bf16, and no setting gives one), or nothing was sampled here. metric[M_TRAIN_TOK_PER_S] is there already. */
+void utilisation_make(const struct engine *e, const struct group *const *groups, int64_t n_group, double *metric);
