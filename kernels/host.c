@@ -186,7 +186,8 @@ bool host_mem_hash(UNUSED struct device *dev, const struct mem_hash *a, UNUSED s
     for (size_t i = 0; i < n_word; i++) {
         uint64_t word = 0;
         memcpy(&word, (const char *)a->x + i * 8, MIN(8, a->size_bytes - i * 8));
-        sum += mix64(word + ((uint64_t)a->first + i + 1) * MIX64_STEP);
+        uint64_t n = a->row_words > 0 ? i / (uint64_t)a->row_words * (uint64_t)a->ld_words + i % (uint64_t)a->row_words : i;
+        sum += mix64(word + ((uint64_t)a->first + n + 1) * MIX64_STEP);
     }
     *a->hash = sum;
     return true;

@@ -663,12 +663,13 @@ struct adafactor_apply {
 #define ADAFACTOR_EPS2 1e-3f
 /* A 64-bit hash of memory, for comparing weights between processes and back ends (the same everywhere):
  * sum over words i of mix(word_i + (i + 1) * 0x9e3779b97f4a7c15), mix: splitmix64's; an incomplete last word is zero-filled. So the
- * sum of the hashes of parts, each with its first, is that of the whole. */
+ * sum of the hashes of parts, each with its first, is that of the whole, also of parts that are some of a matrix's columns. */
 struct mem_hash {
     uint64_t *hash;    // (1)
     const void *x;
     size_t size_bytes;
-    int64_t first;    // number of x's first word
+    int64_t first;                  // number of x's first word
+    int64_t row_words, ld_words;    // 0: words are numbered on. Else x is rows of row_words; to the next one's first it is ld_words numbers
 };
 
 // clang-format off

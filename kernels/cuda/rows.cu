@@ -751,10 +751,29 @@ __global__ static void hash_kernel(unsigned long long *hash, const uint8_t *__re
     }
     atomicAdd(hash, (unsigned long long)sum);
 }
+/* The same of some columns of a matrix, which lie here row after row: a block a row, since a division a word would cost more than reading
+ * it. Rows are whole words. */
+__global__ static void hash_rows_kernel(unsigned long long *hash, const uint64_t *__restrict__ x, int64_t n_row, int64_t row_words,
+                                        int64_t ld_words, int64_t first)
+{
+    uint64_t sum = 0;
+    for (int64_t r = blockIdx.x; r < n_row; r += gridDim.x)
+        for (int64_t i = threadIdx.x; i < row_words; i += blockDim.x)
+            sum += hash_mix(x[r * row_words + i], first + r * ld_words + i);
+    atomicAdd(hash, (unsigned long long)sum);
+}
 bool cuda_hash(cudaStream_t stream, int n_block, const struct mem_hash *a, struct error *err)
 {
     if (!cuda_ok(cudaMemsetAsync(a->hash, 0, sizeof *a->hash, stream), "mem_hash", err))
         return false;
+    if (a->row_words > 0) {
+        if (a->size_bytes % (8 * (size_t)a->row_words))
+            return error_set(err, ERR_SHAPE, "mem_hash: %zu bytes are not rows of %" PRId64 " words", a->size_bytes, a->row_words);
+        hash_rows_kernel<<<(unsigned)n_block * 2, 256, 0, stream>>>((unsigned long long *)a->hash, (const uint64_t *)a->x,
+                                                                    (int64_t)(a->size_bytes / 8) / a->row_words, a->row_words, a->ld_words,
+                                                                    a->first);
+        return launch_ok("mem_hash", err);
+    }
     hash_kernel<<<(unsigned)n_block, 512, 0, stream>>>((unsigned long long *)a->hash, (const uint8_t *)a->x, (int64_t)a->size_bytes,
                                                        a->first);
     return launch_ok("mem_hash", err);

@@ -1849,6 +1849,41 @@ static void the_hash_of_many_bytes_is_refs(UNUSED void **state)
     device_free(ref);
 }
 
+/* A matrix's hash is the sum of those of its columns, cut anywhere on a word, and of its rows. */
+static void the_hash_of_columns_adds_up_to_the_whole(UNUSED void **state)
+{
+    enum {
+        ROWS = 300,
+        WORDS = 37,
+    };
+    struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 1);
+    struct run r = { .dev = dev };
+    uint64_t *x = malloc(ROWS * WORDS * 8), *part = malloc(ROWS * WORDS * 8), *on_dev = mem_take(&r, sizeof *on_dev), want = 1;
+    for (size_t i = 0; i < ROWS * WORDS; i++)
+        x[i] = (i + 1) * 0x2545f4914f6cdd1du;
+    assert_true(OP(dev, &r.err, mem_hash, .hash = on_dev, .x = put(&r, x, ROWS * WORDS * 8), .size_bytes = ROWS * WORDS * 8));
+    get(&r, &want, on_dev, sizeof want);
+    for (int cut = 1; cut < WORDS; cut += 9) {
+        uint64_t sum = 0;
+        for (int side = 0; side < 2; side++)
+            for (int half = 0; half < 2; half++) {
+                uint64_t hash = 3;
+                int first = side ? cut : 0, n = side ? WORDS - cut : cut, row = half ? 111 : 0, n_row = half ? ROWS - 111 : 111;
+                for (int i = 0; i < n_row; i++)
+                    memcpy(part + i * n, x + (row + i) * WORDS + first, (size_t)n * 8);
+                assert_true(OP(dev, &r.err, mem_hash, .hash = on_dev, .x = put(&r, part, (size_t)(n_row * n) * 8),
+                               .size_bytes = (size_t)(n_row * n) * 8, .first = row * WORDS + first, .row_words = n, .ld_words = WORDS));
+                get(&r, &hash, on_dev, sizeof hash);
+                sum += hash;
+            }
+        assert_true(sum == want);
+    }
+    free(part);
+    free(x);
+    run_release(&r);
+    device_free(dev);
+}
+
 static void bad_sizes_are_refused_with_a_sentence(UNUSED void **state)
 {
     struct error err;
@@ -1903,6 +1938,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_policy_loss_has_its_derivative),
         cmocka_unit_test(tokens_beyond_the_clip_range_get_no_gradient),
         cmocka_unit_test(the_hash_of_many_bytes_is_refs),
+        cmocka_unit_test(the_hash_of_columns_adds_up_to_the_whole),
         cmocka_unit_test(bad_sizes_are_refused_with_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
