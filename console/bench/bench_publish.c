@@ -1,8 +1,9 @@
 /* bench_publish.c - how long new weights take from the trainer's device to a producer's, compared with a bare broadcast
  *
- * Two processes, as in a run: this one has the outlet and the first device, a forked one the inlet and the second. Each round is a
- * new version. ms: from the start of outlet_share until the producer, which waits for the version, has it in its weights and both
- * hashes agree (snapshot on the trainer's device, transfer, two hashes). staged_ms and take_ms: the same for a producer that is
+ * Two processes, as in a run: this one has the outlet and the first device, a forked one the inlet and the others; on several it has
+ * slices. Each round is a new version. ms: from the start of outlet_share until the producer, which waits for the version, has it in its
+ * weights and the hashes of all tensors agree (snapshot on the trainer's device, transfer, two hashes). With --slots 0 there is no snapshot,
+ * and ms ends when the version has been withdrawn. held_bytes: what the producer's first device has for weights and their publication. staged_ms and take_ms: the same for a producer that is
  * sampling meanwhile, until the version is complete in its staging buffer; then the copy into its weights between two steps.
  * raw_ms: one broadcast of the same number of bytes, nothing else. Clocks: both processes read one monotonic clock. Medians. */
 #include <inttypes.h>
@@ -16,7 +17,7 @@
 #include "console/bench/bench.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
-#include "workers/engine/model/config.h"
+#include "workers/engine/model/model.h"
 #include "workers/engine/publish/inlet.h"
 #include "workers/engine/publish/outlet.h"
 
@@ -40,12 +41,19 @@ struct reply {
     bool ok;
     int64_t begun_ns, ended_ns;
     uint64_t hash;
+    size_t held_bytes;
     char text[256];
 };
 struct side {    // one of the two processes
-    struct device *dev;
-    void *weights;
+    const struct model_config *shape;
+    struct device *dev, *more[PLACE_MAX];    // more: the first is dev
+    int n_device;
+    struct model *model;
+    struct bundle bundle;
+    struct places places;
+    void *weights;    // of the first device
     size_t size_bytes;
+    const struct mem_handle *handle;
     struct comm *raw;
     int fd;    // the other one
 };
@@ -82,27 +90,52 @@ static bool raw_broadcast(struct side *s, struct error *err)
     return comm_broadcast(s->raw, &b, err) && comm_wait(s->raw, err);
 }
 
+/* The hash of all tensors, in one number. */
 static bool weights_hash(struct side *s, uint64_t *hash, struct error *err)
 {
-    uint64_t *out = mem_new(s->dev, sizeof *out, "a hash", err);
-    bool ok = out && OP(s->dev, err, mem_hash, .hash = out, .x = s->weights, .size_bytes = s->size_bytes)
-              && mem_copy(s->dev, hash, out, sizeof *hash, COPY_D2H, err) && device_sync(s->dev, err);
-    mem_free(s->dev, out);
+    uint64_t *all = calloc((size_t)s->bundle.n, sizeof *all);
+    struct hasher *h = hasher_new(&s->bundle, &s->dev, 1, err);
+    bool ok = h && all && bundle_hash(h, s->weights, all, err);
+    if (ok)
+        *hash = bundle_hash_join(all, s->bundle.n);
+    hasher_free(h);
+    free(all);
     return ok;
 }
 
-static bool side_open(struct side *s, const char *device, struct error *err)
+/* Open the devices, and the model on them. shares: others are to open its memory. */
+static bool side_open(struct side *s, const char *devices, bool shares, struct error *err)
 {
-    s->dev = device_new(device, 1, err);
-    return s->dev && (s->weights = mem_new(s->dev, s->size_bytes, "weights", err));
+    char name[32];
+    for (const char *at = devices; *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ',')) {
+        snprintf(name, sizeof name, "%.*s", (int)MIN(strcspn(at, ","), sizeof name - 1), at);
+        if (s->n_device == PLACE_MAX)
+            return error_set(err, ERR_USAGE, "--devices names more than %d for the producer", PLACE_MAX);
+        if (!(s->more[s->n_device] = device_new(name, 1, err)))
+            return false;
+        s->n_device++;
+    }
+    s->dev = s->more[0];
+    if (!device_enter(s->dev, err))
+        return false;
+    s->model = s->n_device > 1 ? model_new_shape(s->shape, s->dev, DT_BF16, err) : model_new_empty(s->shape, s->dev, DT_BF16, err);
+    if (!s->model || !model_parts_set(s->model, s->n_device, err) || !model_team(s->model, s->more, s->n_device, err)
+        || (shares && !(s->handle = model_share(s->model, err))) || !bundle_of_model(&s->bundle, s->model, err)
+        || !places_of_model(&s->places, s->model, err))
+        return false;
+    s->weights = s->places.at[0].mem;
+    s->size_bytes = s->bundle.size_bytes;
+    return true;
 }
 
 static void side_close(struct side *s)
 {
     comm_free(s->raw);
-    if (s->dev)
-        mem_free(s->dev, s->weights);
-    device_free(s->dev);
+    places_release(&s->places);
+    bundle_release(&s->bundle);
+    model_free(s->model);
+    for (int i = s->n_device - 1; i >= 0; i--)
+        device_free(s->more[i]);
 }
 
 /* ---- the producer's process ---- */
@@ -111,24 +144,26 @@ static bool order_do(struct side *s, struct inlet *in, const struct order_msg *m
 {
     r->begun_ns = clock_ns();
     switch (m->order) {
-    case ORDER_TAKE: return inlet_take(in, s->weights, m->version, WAIT_MS, &r->hash, err);
+    case ORDER_TAKE: return inlet_take(in, &s->places, m->version, WAIT_MS, &r->hash, err);
     case ORDER_JOIN: return (s->raw = comm_new(s->dev, &m->id, 2, 1, err)) && comm_wait(s->raw, err);
     case ORDER_RAW: return raw_broadcast(s, err);
-    case ORDER_HASH: return weights_hash(s, &r->hash, err);
+    case ORDER_HASH: return s->n_device > 1 || weights_hash(s, &r->hash, err);    // of slices inlet_take has said it
     case ORDER_END: break;
     }
     return true;
 }
 
-static void producer_main(struct side *s, const char *device, const char *dir, enum weights_way way)
+static void producer_main(struct side *s, const char *devices, const char *dir, enum weights_way way, bool staged)
 {
     struct error err = { 0 };
     struct order_msg m;
-    struct inlet_config c = { .dir = dir, .name = device, .way = way, .size_bytes = s->size_bytes };
-    struct reply r = { .ok = side_open(s, device, &err) };
-    c.dev = s->dev;
+    struct reply r = { .ok = side_open(s, devices, false, &err) };
+    struct inlet_config c = {
+        .dev = s->more, .n_device = s->n_device, .dir = dir, .name = devices, .way = way, .staged = staged, .bundle = &s->bundle
+    };
     struct inlet *in = r.ok ? inlet_new(&c, &err) : NULL;
     r.ok = in != NULL;
+    r.held_bytes = in ? model_held_bytes(s->model) + inlet_bytes(in) : 0;
     snprintf(r.text, sizeof r.text, "%.255s", in ? "" : err.text);
     while (send(s->fd, &r, sizeof r, MSG_NOSIGNAL) == (ssize_t)sizeof r && in && recv(s->fd, &m, sizeof m, 0) == (ssize_t)sizeof m
            && m.order != ORDER_END) {
@@ -201,10 +236,11 @@ static bool hashes_equal(uint64_t a, uint64_t b, int64_t version, struct error *
 }
 
 struct result {
+    size_t held_bytes;    // of the producer's first device
     double direct[ROUNDS_MAX], staged[ROUNDS_MAX], take[ROUNDS_MAX], raw[ROUNDS_MAX];
 };
 
-static bool rounds_run(struct side *s, struct outlet *o, enum weights_way way, int rounds, struct result *out, struct error *err)
+static bool rounds_run(struct side *s, struct outlet *o, bool stages, int rounds, struct result *out, struct error *err)
 {
     struct outlet_look look;
     struct reply r;
@@ -215,17 +251,17 @@ static bool rounds_run(struct side *s, struct outlet *o, enum weights_way way, i
             || !outlet_wait(o, 1, -1, &look, err))
             return false;
         int64_t begun = clock_ns();
-        if (!outlet_share(o, s->weights, version, err) || !reply_wait(s, &r, err) || !outlet_wait(o, 0, version, &look, err)
-            || !hashes_equal(look.hash, r.hash, version, err))
+        if (!outlet_share(o, s->weights, s->handle, version, err) || !reply_wait(s, &r, err) || !outlet_withdraw(o, err)
+            || !outlet_wait(o, 0, version, &look, err) || !hashes_equal(look.hash, r.hash, version, err))
             return false;
         if (k >= 0)
             out->direct[k] = (double)(r.ended_ns - begun) / 1e6;
     }
-    for (int k = -1; way == WAY_NCCL && k < rounds; k++) {    // meanwhile it does something else
+    for (int k = -1; stages && k < rounds; k++) {    // meanwhile it does something else
         version++;
-        if (!weights_change(s, version, err) || !outlet_share(o, s->weights, version, err) || !outlet_wait(o, 0, version, &look, err)
-            || !order_give(s, (struct order_msg){ .order = ORDER_TAKE, .version = version }, err) || !reply_wait(s, &r, err)
-            || !hashes_equal(look.hash, r.hash, version, err))
+        if (!weights_change(s, version, err) || !outlet_share(o, s->weights, s->handle, version, err)
+            || !outlet_wait(o, 0, version, &look, err) || !order_give(s, (struct order_msg){ .order = ORDER_TAKE, .version = version }, err)
+            || !reply_wait(s, &r, err) || !hashes_equal(look.hash, r.hash, version, err))
             return false;
         if (k >= 0) {
             out->staged[k] = look.ms;
@@ -234,7 +270,7 @@ static bool rounds_run(struct side *s, struct outlet *o, enum weights_way way, i
     }
     uint64_t own;
     return weights_hash(s, &own, err) && order_give(s, (struct order_msg){ .order = ORDER_HASH }, err) && reply_wait(s, &r, err)
-           && hashes_equal(own, r.hash, version, err);
+           && (r.hash == 0 || hashes_equal(own, r.hash, version, err));
 }
 
 static bool raw_run(struct side *s, int rounds, struct result *out, struct error *err)
@@ -257,22 +293,23 @@ static bool raw_run(struct side *s, int rounds, struct result *out, struct error
     return true;
 }
 
-static bool trainer_run(struct side *s, const char *device, const char *dir, enum weights_way way, size_t bucket_bytes, int rounds,
-                        struct result *out, struct error *err)
+static bool trainer_run(struct side *s, const char *device, const char *dir, enum weights_way way, size_t bucket_bytes, int n_slot,
+                        int rounds, bool alone, struct result *out, struct error *err)
 {
     bool ok = false;
     struct reply r;
     struct error none;
     struct outlet *o = NULL;
-    TRY(side_open(s, device, err) && weights_fill(s, err) && reply_wait(s, &r, err));
+    TRY(side_open(s, device, n_slot == 0, err) && weights_fill(s, err) && reply_wait(s, &r, err));
+    out->held_bytes = r.held_bytes;
     struct outlet_config c = {
-        .dev = s->dev, .dir = dir, .way = way, .size_bytes = s->size_bytes, .bucket_bytes = bucket_bytes, .n_slot = 1
+        .dev = s->dev, .dir = dir, .way = way, .bundle = &s->bundle, .bucket_bytes = bucket_bytes, .n_slot = n_slot
     };
     TRY(o = outlet_new(&c, err));
-    TRY(rounds_run(s, o, way, rounds, out, err));
+    TRY(rounds_run(s, o, way == WAY_NCCL && alone && n_slot > 0, rounds, out, err));
     for (int k = 0; k < rounds; k++)
         out->raw[k] = NAN;
-    if (comm_available(s->dev, &none))
+    if (alone && comm_available(s->dev, &none))
         TRY(raw_run(s, rounds, out, err));
     (void)order_give(s, (struct order_msg){ .order = ORDER_END }, &none);
     ok = true;
@@ -281,26 +318,28 @@ out:
     return ok;
 }
 
-/* The two devices of "cuda:0,cuda:1". */
-static bool devices_split(const char *text, char first[32], char second[32], struct error *err)
+/* "cuda:0,cuda:1" is the trainer's, and the rest. */
+static const char *devices_split(const char *text, char first[32], struct error *err)
 {
     const char *comma = strchr(text, ',');
-    if (!comma || comma == text || comma - text > 31 || !comma[1] || strlen(comma + 1) > 31 || strchr(comma + 1, ','))
-        return error_set(err, ERR_USAGE, "--devices is '%s'; it names two, e.g. cuda:0,cuda:1", text);
+    if (!comma || comma == text || comma - text > 31 || !comma[1] || text[strlen(text) - 1] == ',') {
+        error_set(err, ERR_USAGE, "--devices is '%s'; it names the trainer's and the producer's, e.g. cuda:0,cuda:1", text);
+        return NULL;
+    }
     snprintf(first, 32, "%.*s", (int)(comma - text), text);
-    snprintf(second, 32, "%s", comma + 1);
-    return true;
+    return comma + 1;
 }
 
 bool bench_publish(int argc, char **argv, struct error *err)
 {
     const char *shape = "starter", *devices = "cpu:0,cpu:1", *way_name = "nccl";
-    int64_t rounds = 9, bucket_mib = 0;
+    int64_t rounds = 9, bucket_mib = 0, n_slot = 1;
     enum weights_way way;
-    char first[32], second[32], dir[] = "/tmp/rollcall-publish-XXXXXX";
+    char first[32], dir[] = "/tmp/rollcall-publish-XXXXXX";
     struct cli_option options[] = {
         { "shape", NULL, CLI_STR, &shape, "NAME", "use as many bytes as this shape's weights in bf16, e.g. Qwen2.5-1.5B (starter)" },
-        { "devices", NULL, CLI_STR, &devices, "TWO", "the trainer's and the producer's (cpu:0,cpu:1)" },
+        { "devices", NULL, CLI_STR, &devices, "LIST", "the trainer's and the producer's; more: slices on each (cpu:0,cpu:1)" },
+        { "slots", NULL, CLI_I64, &n_slot, "N", "versions kept beside the weights; 0: the weights themselves are shared (1)" },
         { "way", NULL, CLI_STR, &way_name, "NAME", "nccl or copy (nccl; between CPUs both go through shared memory)" },
         { "bucket", NULL, CLI_I64, &bucket_mib, "MIB", "bucket size of a broadcast; 0: as in a run" },
         { "rounds", NULL, CLI_I64, &rounds, "N", "publications timed; the median counts (9)" },
@@ -311,30 +350,35 @@ bool bench_publish(int argc, char **argv, struct error *err)
                        .about = "Sends weights from one device to another as in a run, compared with a bare broadcast.\n" };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
+    if (n_slot < 0 || n_slot > OUTLET_SLOT_MAX)
+        return error_set(err, ERR_USAGE, "--slots must be 0 to %d", OUTLET_SLOT_MAX);
     if (rounds < 1 || rounds > ROUNDS_MAX || bucket_mib < 0 || bucket_mib > 1 << 20)
         return error_set(err, ERR_USAGE, "--rounds must be 1 to %d, --bucket 0 to %d", ROUNDS_MAX, 1 << 20);
     if (!weights_way_parse(way_name, &way) || way == WAY_FILES)
         return error_set(err, ERR_USAGE, "--way is '%s'; it may be nccl or copy", way_name);
     const struct model_config *c = config_shape(shape, err);
     int pair[2];
-    if (!c || !devices_split(devices, first, second, err))
+    const char *rest = c ? devices_split(devices, first, err) : NULL;
+    if (!rest)
         return false;
     if (!mkdtemp(dir) || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         return error_errno(err, "cannot prepare two processes");
-    struct side side = { .size_bytes = (size_t)config_n_param(c) * 2 };
+    struct side side = { .shape = c };
     pid_t pid = fork();    // before any device is opened
     if (pid < 0)
         return error_errno(err, "cannot start the producer's process");
     side.fd = pair[pid == 0];
     close(pair[pid != 0]);
     if (pid == 0) {
-        producer_main(&side, second, dir, way);
+        producer_main(&side, rest, dir, way, n_slot > 0);
         _exit(0);
     }
-    struct result result;
+    struct result result = { 0 };
     char path[64];
-    bool ok = trainer_run(&side, first, dir, way, (size_t)bucket_mib << 20, (int)rounds, &result, err);
+    bool alone = !strchr(rest, ',') && strcmp(rest, first) != 0;    // one producer's device, and another one
+    bool ok = trainer_run(&side, first, dir, way, (size_t)bucket_mib << 20, (int)n_slot, (int)rounds, alone, &result, err);
     close(side.fd);
+    double bytes = (double)side.size_bytes;
     side_close(&side);
     waitpid(pid, NULL, 0);
     snprintf(path, sizeof path, "%s/weights", dir);
@@ -342,12 +386,13 @@ bool bench_publish(int argc, char **argv, struct error *err)
     rmdir(dir);
     if (!ok)
         return false;
-    double ms = median(result.direct, (int)rounds), raw = median(result.raw, (int)rounds), bytes = (double)side.size_bytes;
-    printf("{\"bench\":\"publish\",\"model\":\"%s\",\"way\":\"%s\",\"devices\":\"%s\",\"bytes\":%.0f,\"ms\":%.3f,\"gb_per_s\":%.1f", shape,
-           way_name, devices, bytes, ms, bytes / ms * 1e-6);
+    double ms = median(result.direct, (int)rounds), raw = median(result.raw, (int)rounds);
+    printf("{\"bench\":\"publish\",\"model\":\"%s\",\"way\":\"%s\",\"devices\":\"%s\",\"slots\":%" PRId64
+           ",\"bytes\":%.0f,\"held_bytes\":%zu,\"ms\":%.3f,\"gb_per_s\":%.1f",
+           shape, way_name, devices, n_slot, bytes, result.held_bytes, ms, bytes / ms * 1e-6);
     if (!isnan(raw))
         printf(",\"raw_ms\":%.3f,\"raw_gb_per_s\":%.1f,\"roofline\":%.3f", raw, bytes / raw * 1e-6, raw / ms);
-    if (way == WAY_NCCL)
+    if (way == WAY_NCCL && alone && n_slot > 0)
         printf(",\"staged_ms\":%.3f,\"take_ms\":%.3f", median(result.staged, (int)rounds), median(result.take, (int)rounds));
     printf(",\"check\":\"hashes equal\"}\n");
     return true;

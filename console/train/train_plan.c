@@ -114,19 +114,35 @@ bool train_room(const struct train *t, struct run_room *room, bool *planned, str
                             room->nearest));
 }
 
-static bool room_print(const struct train *t, struct error *err)
+/* What the weights that travel take, beside those of the trainer. */
+static void publication_print(const struct train *t, const struct run_publication *p)
+{
+    int n_kept = run_versions_kept(&t->config);
+    if (p->held == 0)
+        return;
+    if (n_kept > 0)
+        printf("                the first trainer keeps %d of the last versions for them (%.1f MB)", n_kept, (double)p->kept * 1e-6);
+    else
+        printf("                out of the first trainer's own weights (no further copy)");
+    printf(", and each of a producer's devices has %.1f MB%s", (double)p->held * 1e-6,
+           t->config.producer_tensor_parallel_size > 1 ? ", its slices" : "");
+    if (p->staged > 0)
+        printf("\n                and %.1f MB for a version that comes while it samples", (double)p->staged * 1e-6);
+    printf("\n");
+}
+
+static bool room_print(const struct train *t, struct run_room *room, struct error *err)
 {
     const struct run_config *c = &t->config;
-    struct run_room room;
     bool planned;
-    if (!train_room(t, &room, &planned, err))
+    if (!train_room(t, room, &planned, err))
         return false;
     if (!planned)
         return true;
-    const struct memory_plan *p = &room.plan;
+    const struct memory_plan *p = &room->plan;
     printf("memory:         %.3g of %.3g GB of %.*s: weights %.3g, gradient %.3g, masters and moments %.3g, sampler %.3g,\n"
            "                activations %.3g, keys and values %.3g%s\n",
-           (double)p->total * 1e-9, (double)room.have * 1e-9, (int)strcspn(c->devices, ","), c->devices, (double)p->weights * 1e-9,
+           (double)p->total * 1e-9, (double)room->have * 1e-9, (int)strcspn(c->devices, ","), c->devices, (double)p->weights * 1e-9,
            (double)p->gradient * 1e-9, (double)p->state * 1e-9, (double)p->sampler * 1e-9, (double)p->activation * 1e-9,
            (double)p->kv * 1e-9, p->turns ? " (these two by turns)" : "");
     adapter_print(c);
@@ -175,7 +191,8 @@ bool train_plan_print(const struct train *t, struct error *err)
     else
         printf("on-policy:      no; a token is at most %" PRId64 " optimizer steps old when trained on (without filtering)\n",
                p->max_age_steps);
-    if (!room_print(t, err))
+    struct run_room room = { 0 };
+    if (!room_print(t, &room, err))
         return false;
     trainers_print(t);
     train_estimate_print(t);
@@ -194,5 +211,6 @@ bool train_plan_print(const struct train *t, struct error *err)
         return true;    // nothing is sampled here
     printf("%s        %s%s%s%s\n", c->lora_rank > 0 ? "adapter:" : "weights:", own, own[0] && far ? "; " : "", far ? way : "",
            far ? run_config_external(c) ? " from the first trainer to the engines" : " from the first trainer to other samplers" : "");
+    publication_print(t, &room.publication);
     return true;
 }

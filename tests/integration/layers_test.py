@@ -36,7 +36,7 @@ MAY = {
 ENGINE_MAY = {
     "text": (), "hub": (), "data": ("hub",), "reward": ("template",), "template": ("text",), "model": (), "publish": ("model",),
     "sampler": ("model", "text", "template", "reward"), "trainer": ("model", "text", "template", "data"),
-    "plan": ("model", "sampler", "trainer"), "load": ("hub", "model", "text", "template"),
+    "plan": ("model", "sampler", "trainer", "publish"), "load": ("hub", "model", "text", "template"),
 }
 # System headers and the one place they may be included from.
 ONLY = {

@@ -91,11 +91,13 @@ class Ranks(RunCase):
                 run.kill()
 
     def test_producers_on_several_devices_give_the_bytes_of_producers_on_one(self):
-        """Whether they share the trainer's device or not; every sum of the run is in 4 parts."""
-        want = self.undisturbed(dict(TWO, sum_parts=4))
-        self.assertNotEqual(want, self.undisturbed(TWO))
+        """Whether they share the trainer's device or not, have slices of its whole weights or of the trainers' shards; every sum of the
+        run is in 4 parts."""
+        self.assertNotEqual(self.undisturbed(dict(TWO, sum_parts=4)), self.undisturbed(TWO))
         for settings in (dict(TWO, producer_tensor_parallel_size=2), dict(APART, producer_tensor_parallel_size=2, num_trainers=1, train_batch_size=8,
-                                                                         train_minibatch_size=8)):
+                                                                         train_minibatch_size=8),
+                         dict(TWO, producer_tensor_parallel_size=2, n_behind=1, zero_stage=3, weights="copy")):
+            want = self.undisturbed(dict(TWO, sum_parts=4, n_behind=settings.get("n_behind", 0)))
             with self.subTest(**settings):
                 run = self.start(settings)
                 try:
@@ -103,6 +105,9 @@ class Ranks(RunCase):
                     plan = subprocess.run([ROLLCALL, "train", os.path.join(run.dir, "run.yaml"), "--dry-run"], capture_output=True, text=True)
                     self.assertIn("with producer 1\n", plan.stdout, plan.stderr)
                     self.assertIn("sums:           in 4 parts", plan.stdout)
+                    if "weights" in settings:
+                        self.assertRegex(plan.stdout, r"keeps 1 of the last versions for them \(([\d.]+) MB\), and each of a producer's "
+                                         r"devices has [\d.]+ MB, its slices\n")
                     self.assertEqual(self.finish(run), want)
                     for step, value in self.metric(run, "train/sampler_trainer_diff").items():
                         self.assertEqual(value, 0, step)

@@ -2,6 +2,7 @@
  * the GPUs that PUBLISH_DEVICES names, one per process: cuda:0,cuda:1.
  * tags: asan limit=120 */
 #include <fcntl.h>
+#include <inttypes.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -18,11 +19,13 @@
 #include "workers/engine/publish/outlet.h"
 
 #define SIZE ((size_t)9 << 20 | 1234)    // several buckets and pieces, and a rest
+#define TENSORS 5000                     // their hashes take more than one packet
 #define LIMIT_MS 60000
 
 static char dir[64] = "/tmp/publish-XXXXXX";
 static char device[3][32] = { "ref", "ref", "ref" };    // the trainer's and the producers'
 static int n_producer = 2;
+static bool lean;    // the trainer shares its weights themselves, and producers stage nothing
 
 /* What version v's byte i is. */
 static uint8_t byte_of(int64_t v, size_t i)
@@ -69,17 +72,21 @@ struct answer {
     int64_t version;
     int code;      // enum error_code
     bool right;    // the bytes are the version's
+    char text[200];
 };
 
-/* publish_test --producer WAY NAME DEVICE DIR, which reads versions from descriptor 3 and writes answers to 4. */
+/* publish_test --producer WAY NAME DEVICE DIR staged|lean, which reads versions from descriptor 3 and writes answers to 4. */
 static int producer_main(char **argv)
 {
     struct error err = { 0 };
     int64_t v;
     enum weights_way way;
+    struct bundle bundle;
+    struct places places;
     struct device *dev = device_new(argv[4], 1, &err);
-    void *w = dev ? mem_new(dev, SIZE, "weights", &err) : NULL;
-    struct inlet_config c = { .dev = dev, .dir = argv[5], .name = argv[3], .size_bytes = SIZE };
+    void *w = dev && bundle_of_size(&bundle, SIZE, TENSORS, &err) ? mem_new(dev, SIZE, "weights", &err) : NULL;
+    struct inlet_config c = { .dev = &dev, .n_device = 1, .dir = argv[5], .name = argv[3], .staged = *argv[6] == 's', .bundle = &bundle };
+    places_of_whole(&places, dev, w, &bundle);
     struct inlet *in = w && weights_way_parse(argv[2], &way) && (c.way = way, true) ? inlet_new(&c, &err) : NULL;
     if (!in)
         fprintf(stderr, "%s\n", err.text);
@@ -87,8 +94,9 @@ static int producer_main(char **argv)
         uint64_t hash;
         struct answer a = { .version = v };
         weights_poison(dev, w);
-        a.code = inlet_take(in, w, v, LIMIT_MS, &hash, &err) ? ERR_NONE : (int)err.code;
+        a.code = inlet_take(in, &places, v, LIMIT_MS, &hash, &err) ? ERR_NONE : (int)err.code;
         a.right = weights_are(dev, w, v);
+        snprintf(a.text, sizeof a.text, "%s", a.code ? err.text : "");
         if (write(4, &a, sizeof a) != (ssize_t)sizeof a)
             break;
     }
@@ -108,7 +116,8 @@ static struct producer producer_start(enum weights_way way, int index, const cha
     pid_t pid = fork();
     if (pid == 0) {
         int in = fcntl(to[0], F_DUPFD, 16), out = fcntl(from[1], F_DUPFD, 16);
-        char *argv[] = { "publish_test", "--producer", (char *)weights_way_name(way), (char *)name, device[1 + index], dir, NULL };
+        char *argv[] = { "publish_test",    "--producer", (char *)weights_way_name(way), (char *)name,
+                         device[1 + index], dir,          lean ? "lean" : "staged",      NULL };
         if (dup2(in, 3) == 3 && dup2(out, 4) == 4 && close(in) == 0 && close(out) == 0)
             execv("/proc/self/exe", argv);
         _exit(1);
@@ -123,13 +132,20 @@ static void ask(const struct producer *p, int64_t version)
     assert_int_equal(write(p->to, &version, sizeof version), sizeof version);
 }
 
-static void expect(const struct producer *p, int64_t version, int code)
+static void expect_text(const struct producer *p, int64_t version, int code, const char *text)
 {
     struct answer a;
     assert_int_equal(read(p->from, &a, sizeof a), sizeof a);
     assert_int_equal(a.version, version);
     assert_int_equal(a.code, code);
     assert_true(a.right || code != ERR_NONE);
+    if (!strstr(a.text, text))
+        fail_msg("'%s' does not say '%s'", a.text, text);
+}
+
+static void expect(const struct producer *p, int64_t version, int code)
+{
+    expect_text(p, version, code, "");
 }
 
 static void producer_end(struct producer *p, int signal_no)
@@ -148,7 +164,9 @@ static void producer_end(struct producer *p, int signal_no)
 
 struct trainer_side {
     struct device *dev;
+    struct bundle bundle;
     void *w;
+    struct mem_handle handle;
     struct outlet *o;
 };
 
@@ -157,10 +175,10 @@ static void trainer_open(struct trainer_side *t, enum weights_way way, int n_slo
     struct error err = { 0 };
     t->dev = device_new(device[0], 1, &err);
     assert_non_null(t->dev);
-    t->w = mem_new(t->dev, SIZE, "weights", &err);
-    assert_non_null(t->w);
+    t->w = mem_share_new(t->dev, SIZE, "weights", &t->handle, &err);
+    assert_true(t->w && bundle_of_size(&t->bundle, SIZE, TENSORS, &err));
     struct outlet_config c = {
-        .dev = t->dev, .dir = dir, .way = way, .size_bytes = SIZE, .bucket_bytes = 1 << 20, .n_slot = n_slot, .limit_ms = limit_ms
+        .dev = t->dev, .dir = dir, .way = way, .bundle = &t->bundle, .bucket_bytes = 1 << 20, .n_slot = n_slot, .limit_ms = limit_ms
     };
     t->o = outlet_new(&c, &err);
     if (!t->o)
@@ -171,7 +189,7 @@ static void share(struct trainer_side *t, int64_t v)
 {
     struct error err = { 0 };
     weights_fill(t->dev, t->w, v);
-    if (!outlet_share(t->o, t->w, v, &err))
+    if (!outlet_share(t->o, t->w, &t->handle, v, &err))
         fail_msg("%s", err.text);
     weights_poison(t->dev, t->w);    // the trainer goes on at once
 }
@@ -179,7 +197,8 @@ static void share(struct trainer_side *t, int64_t v)
 static void trainer_close(struct trainer_side *t)
 {
     outlet_free(t->o);
-    mem_free(t->dev, t->w);
+    mem_share_free(t->dev, t->w, SIZE, &t->handle);
+    bundle_release(&t->bundle);
     device_free(t->dev);
 }
 
@@ -246,9 +265,11 @@ static void older_versions_stay_while_there_are_slots(void **state)
         expect(&p, v, ERR_NONE);
     }
     struct error err = { 0 };
-    assert_true(outlet_copy(t.o, t.w, 1, &err));
+    struct places places;
+    places_of_whole(&places, t.dev, t.w, &t.bundle);
+    assert_true(outlet_copy(t.o, &places, 1, &err));
     assert_true(weights_are(t.dev, t.w, 1));
-    assert_false(outlet_copy(t.o, t.w, 0, &err));
+    assert_false(outlet_copy(t.o, &places, 0, &err));
     producer_end(&p, 0);
     trainer_close(&t);
 }
@@ -382,25 +403,142 @@ static void what_has_arrived_is_copied_before_the_next_comes(void **state)
     trainer_close(&t);
 }
 
+/* ---- without slots: the trainer's weights themselves are shared, until they are withdrawn */
+
+static void withdraw(struct trainer_side *t)
+{
+    struct error err = { 0 };
+    if (!outlet_withdraw(t->o, &err))
+        fail_msg("%s", err.text);
+}
+
+static void share_in_place(struct trainer_side *t, int64_t v)
+{
+    struct error err = { 0 };
+    withdraw(t);
+    weights_poison(t->dev, t->w);    // who reads now would see it
+    weights_fill(t->dev, t->w, v);
+    if (!outlet_share(t->o, t->w, &t->handle, v, &err))
+        fail_msg("%s", err.text);
+}
+
+static void what_is_shared_in_place_arrives_and_is_withdrawn(void **state)
+{
+    enum weights_way way = (enum weights_way)(intptr_t)*state;
+    struct producer p[2];
+    struct trainer_side t;
+    int64_t kept[OUTLET_SLOT_MAX];
+    lean = true;
+    trainer_open(&t, way, 0, LIMIT_MS);
+    for (int k = 0; k < n_producer; k++)
+        p[k] = producer_start(way, k, k ? "two" : "one");
+    for (int64_t v = 1; v < 6; v++) {
+        if (v % 2)
+            share_in_place(&t, v);
+        for (int k = 0; k < n_producer; k++)
+            ask(&p[k], v);
+        if (v % 2 == 0) {    // it is wanted before
+            members_wait(&t, n_producer, n_producer);
+            share_in_place(&t, v);
+        }
+        for (int k = 0; k < n_producer; k++)
+            expect(&p[k], v, ERR_NONE);
+    }
+    ask(&p[0], 5);    // alone, as after its weights were lost: nobody else takes part
+    expect(&p[0], 5, ERR_NONE);
+    withdraw(&t);
+    assert_int_equal(outlet_versions(t.o, kept), 0);
+    ask(&p[0], 5);
+    members_wait(&t, n_producer, 1);
+    share_in_place(&t, 6);
+    expect(&p[0], 5, ERR_NOT_FOUND);
+    for (int k = 0; k < n_producer; k++)
+        producer_end(&p[k], 0);
+    trainer_close(&t);
+    lean = false;
+}
+
+/* In the middle of a copy or a broadcast: the others get the version, the trainer goes on, and nobody holds a mixture. */
+static void whoever_is_killed_in_the_middle_of_what_is_shared_in_place(void **state)
+{
+    enum weights_way way = (enum weights_way)(intptr_t)*state;
+    bool other = n_producer > 1;
+    lean = true;
+    struct producer one = other ? producer_start(way, 0, "one") : (struct producer){ 0 }, two = producer_start(way, n_producer - 1, "two");
+    struct trainer_side t;
+    trainer_open(&t, way, 0, LIMIT_MS);
+    members_wait(&t, n_producer, 0);
+    for (int64_t v = 1; v < 4; v++) {
+        if (other)
+            ask(&one, v);
+        ask(&two, v);
+        members_wait(&t, n_producer, n_producer);
+        kill(two.pid, SIGSTOP);    // it takes part, and does not end
+        pid_t killer = fork();
+        if (killer == 0) {
+            usleep(100000);    // whenever it comes: the result is the same
+            kill(two.pid, SIGKILL);
+            _exit(0);
+        }
+        share_in_place(&t, v);
+        if (other)
+            expect(&one, v, ERR_NONE);
+        waitpid(killer, NULL, 0);
+        producer_end(&two, SIGKILL);
+        two = producer_start(way, n_producer - 1, "two again");
+        ask(&two, v);
+        expect(&two, v, ERR_NONE);
+        withdraw(&t);
+    }
+    ask(&two, 9);
+    members_wait(&t, n_producer, 1);
+    trainer_close(&t);    // as a killed one's descriptors are closed
+    expect(&two, 9, ERR_CLOSED);
+    if (other)
+        producer_end(&one, 0);
+    producer_end(&two, 0);
+    lean = false;
+}
+
+/* Until a slot is offered. */
+static void slot_await(int fd, struct wire *w)
+{
+    static uint64_t hash[WIRE_HASH_MAX];
+    int64_t end = clock_ms() + LIMIT_MS, n = 0;
+    int got = 0;
+    while (got >= 0 && clock_ms() < end) {
+        got = wire_receive(fd, w, hash);
+        if (got > 0 && w->kind == WIRE_SLOT)
+            break;
+        if (got > 0) {
+            assert_int_equal(w->kind, WIRE_HASHES);
+            assert_int_equal(w->first, n);
+            n += w->n;
+        } else {
+            usleep(1000);
+        }
+    }
+    assert_int_equal(w->kind, WIRE_SLOT);
+    assert_int_equal(n, TENSORS);
+}
+
 /* A producer of the test's own, at the socket. */
 static void a_slot_that_is_read_is_not_written(UNUSED void **state)
 {
     struct trainer_side t;
     struct error err = { 0 };
-    struct wire w = { .kind = WIRE_HELLO, .size_bytes = SIZE, .name = "a slow one" };
-    int64_t end = clock_ms() + LIMIT_MS;
+    struct wire w = { .kind = WIRE_HELLO, .size_bytes = SIZE, .n = TENSORS, .name = "a slow one" };
     trainer_open(&t, WAY_COPY, 1, 50);
     share(&t, 1);
     int fd = wire_connect(dir);
     assert_true(fd >= 0);
     assert_true(wire_send(fd, w));
     assert_true(wire_send(fd, (struct wire){ .kind = WIRE_WANT, .version = 1 }));
-    while (wire_receive(fd, &w) == 0 && clock_ms() < end)
-        usleep(1000);
-    assert_int_equal(w.kind, WIRE_SLOT);
-    assert_false(outlet_share(t.o, t.w, 2, &err));
+    slot_await(fd, &w);
+    assert_false(w.once);
+    assert_false(outlet_share(t.o, t.w, NULL, 2, &err));
     assert_int_equal(err.code, ERR_TIMEOUT);
-    assert_non_null(strstr(err.text, "a slow one"));
+    assert_non_null(strstr(err.text, "a slow one has been taking version 1 for 0 s"));
     if (t.dev->host_memory) {    // a GPU's memory is not opened by the process that made it
         const void *seen = mem_share_open(t.dev, &w.handle, SIZE, &err);
         assert_non_null(seen);
@@ -408,8 +546,8 @@ static void a_slot_that_is_read_is_not_written(UNUSED void **state)
         mem_share_close(t.dev, seen, SIZE);
     }
     assert_true(wire_send(fd, (struct wire){ .kind = WIRE_TOOK, .version = 1 }));
-    end = clock_ms() + LIMIT_MS;
-    while (!outlet_share(t.o, t.w, 2, &err) && clock_ms() < end)
+    int64_t end = clock_ms() + LIMIT_MS;
+    while (!outlet_share(t.o, t.w, NULL, 2, &err) && clock_ms() < end)
         assert_int_equal(err.code, ERR_TIMEOUT);    // until TOOK has been read
     int64_t kept[OUTLET_SLOT_MAX];
     assert_int_equal(outlet_versions(t.o, kept), 1);
@@ -418,34 +556,72 @@ static void a_slot_that_is_read_is_not_written(UNUSED void **state)
     trainer_close(&t);
 }
 
-/* An outlet of the test's own: its hash is not that of its bytes. */
-static void a_version_with_another_hash_is_not_taken(UNUSED void **state)
+static void weights_that_are_read_are_not_changed(UNUSED void **state)
+{
+    struct trainer_side t;
+    struct error err = { 0 };
+    struct wire w = { .kind = WIRE_HELLO, .size_bytes = SIZE, .n = TENSORS, .name = "a slow one" };
+    int64_t end = clock_ms() + LIMIT_MS;
+    trainer_open(&t, WAY_COPY, 0, 50);
+    share_in_place(&t, 1);
+    int fd = wire_connect(dir);
+    assert_true(wire_send(fd, w) && wire_send(fd, (struct wire){ .kind = WIRE_WANT, .version = 1 }));
+    slot_await(fd, &w);
+    assert_true(w.once);
+    assert_false(outlet_withdraw(t.o, &err));
+    assert_string_equal(err.text, "a slow one has been taking version 1 for 0 s");
+    close(fd);    // as when it is killed
+    while (!outlet_withdraw(t.o, &err) && clock_ms() < end)
+        ;
+    assert_true(clock_ms() < end);
+    trainer_close(&t);
+}
+
+/* An outlet of the test's own: one tensor's hash is not that of its bytes. */
+static void a_tensor_with_another_hash_is_named(UNUSED void **state)
 {
     struct error err = { 0 };
     struct producer p = producer_start(WAY_COPY, 0, "one");
-    struct device *dev = device_new(device[0], 1, &err);
+    struct trainer_side t;
     struct wire w = { 0 };
-    struct mem_handle h;
-    void *mem = mem_share_new(dev, SIZE, "weights", &h, &err);
+    uint64_t hash[TENSORS], packet[WIRE_HASH_MAX];
+    trainer_open(&t, WAY_COPY, 0, LIMIT_MS);
+    outlet_free(t.o);    // its place is taken
+    t.o = NULL;
+    struct hasher *h = hasher_new(&t.bundle, &t.dev, 1, &err);
     int listener = wire_listen(dir, &err), fd = -1;
     int64_t end = clock_ms() + LIMIT_MS;
-    assert_true(mem && listener >= 0);
-    weights_fill(dev, mem, 3);
+    assert_true(h && listener >= 0);
+    weights_fill(t.dev, t.w, 3);
+    assert_true(bundle_hash(h, t.w, hash, &err));
     while (fd < 0 && clock_ms() < end) {
         fd = accept(listener, NULL, NULL);
         usleep(1000);
     }
     assert_true(fd >= 0);
-    ask(&p, 3);
-    while (w.kind != WIRE_WANT && clock_ms() < end)
-        (void)wire_receive(fd, &w);
-    assert_true(wire_send(fd, (struct wire){ .kind = WIRE_SLOT, .version = 3, .hash = 42, .handle = h }));
-    expect(&p, 3, ERR_DATA);
+    for (int wrong = -1; wrong < TENSORS; wrong += 4500) {
+        char text[64] = "";
+        uint64_t keep = wrong < 0 ? 0 : hash[wrong];
+        ask(&p, 3);
+        w.kind = WIRE_HELLO;
+        while (w.kind != WIRE_WANT && clock_ms() < end)
+            if (wire_receive(fd, &w, packet) <= 0)
+                usleep(1000);
+        if (wrong >= 0) {
+            hash[wrong] ^= 42;
+            snprintf(text, sizeof text, "'tensor.%d' of version 3 has arrived with hash %016" PRIx64, wrong, keep);
+        }
+        assert_true(wire_send_hashes(fd, hash, TENSORS));
+        assert_true(wire_send(fd, (struct wire){ .kind = WIRE_SLOT, .version = 3, .handle = t.handle, .once = true }));
+        expect_text(&p, 3, wrong < 0 ? ERR_NONE : ERR_DATA, text);
+        if (wrong >= 0)
+            hash[wrong] = keep;
+    }
     producer_end(&p, 0);
     close(fd);
     close(listener);
-    mem_share_free(dev, mem, SIZE, &h);
-    device_free(dev);
+    hasher_free(h);
+    trainer_close(&t);
 }
 
 static void nonsense_at_the_socket_is_sent_away(UNUSED void **state)
@@ -456,13 +632,13 @@ static void nonsense_at_the_socket_is_sent_away(UNUSED void **state)
     trainer_open(&t, WAY_COPY, 1, LIMIT_MS);
     int fd = wire_connect(dir), got = 0;
     assert_int_equal(write(fd, "hello", 5), 5);
-    while ((got = wire_receive(fd, &w)) == 0 && clock_ms() < end)
+    while ((got = wire_receive(fd, &w, NULL)) == 0 && clock_ms() < end)
         usleep(1000);
     assert_int_equal(got, -1);
     close(fd);
     fd = wire_connect(dir);    // of another model
     assert_true(wire_send(fd, (struct wire){ .kind = WIRE_HELLO, .size_bytes = SIZE + 1, .name = "another" }));
-    while ((got = wire_receive(fd, &w)) == 0 && clock_ms() < end)
+    while ((got = wire_receive(fd, &w, NULL)) == 0 && clock_ms() < end)
         usleep(1000);
     assert_int_equal(got, -1);
     close(fd);
@@ -471,7 +647,7 @@ static void nonsense_at_the_socket_is_sent_away(UNUSED void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc == 6 && strcmp(argv[1], "--producer") == 0)
+    if (argc == 7 && strcmp(argv[1], "--producer") == 0)
         return producer_main(argv);
     const char *devices = getenv("PUBLISH_DEVICES");
     if (devices) {
@@ -491,7 +667,10 @@ int main(int argc, char **argv)
         BOTH(a_repeated_step_is_another_version),
         BOTH(what_has_arrived_is_copied_before_the_next_comes),
         cmocka_unit_test(a_slot_that_is_read_is_not_written),
-        cmocka_unit_test(a_version_with_another_hash_is_not_taken),
+        BOTH(what_is_shared_in_place_arrives_and_is_withdrawn),
+        BOTH(whoever_is_killed_in_the_middle_of_what_is_shared_in_place),
+        cmocka_unit_test(weights_that_are_read_are_not_changed),
+        cmocka_unit_test(a_tensor_with_another_hash_is_named),
         cmocka_unit_test(nonsense_at_the_socket_is_sent_away),
     };
     char command[96];

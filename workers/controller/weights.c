@@ -76,6 +76,11 @@ bool weights_coming(const struct controller *c, const struct worker *w, int64_t 
            || (weights_by_memory(c) && !worker_is_away(w) && from && from->task_kind == TASK_SHARE && from->task_step == version);
 }
 
+bool weights_outlive_step(const struct controller *c)
+{
+    return !weights_by_memory(c) || c->config.n_behind > 0 || c->config.free_running;
+}
+
 /* The oldest version that items or an evaluation still need; -1: none. */
 static int64_t version_needed(const struct controller *c)
 {

@@ -15,6 +15,8 @@ bool weights_shared(const struct controller *c, int64_t version);    // can ever
 bool weights_shared_with(const struct controller *c, const struct worker *w, int64_t version);    // can w?
 /* The same, or it is being shared now: a sampler that takes it out of memory may wait for it already. */
 bool weights_coming(const struct controller *c, const struct worker *w, int64_t version);
+/* Can a sampler still take a version that was shared when the trainer has gone on from it? */
+bool weights_outlive_step(const struct controller *c);
 /* Is there room for the first trainer w to share the present version: a free place, or one of a version that nobody will want? */
 bool weights_fit(const struct controller *c, const struct worker *w);
 bool weights_own_present(const struct controller *c);    // does the first trainer sample with a copy of the present weights?

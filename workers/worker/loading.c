@@ -105,13 +105,17 @@ static bool has_adapter(const struct engine *e)
 }
 
 /* The model: loaded where it is trained; elsewhere empty, since a worker that only samples receives its weights and need not
- * have the files. What a sampler receives of a run with an adapter is the adapter, so it loads the base. */
+ * have the files; on several devices it has slices only (team_open). What a sampler receives of a run with an adapter is the adapter, so
+ * it loads the base. */
 static struct model *model_open(struct engine *e, enum dtype dtype, struct error *err)
 {
     struct model_config shape;
     if (e->trains || has_adapter(e))
         return model_load(e->config.model, e->dev, dtype, err);
-    return config_load(&shape, e->config.model, err) ? model_new_empty(&shape, e->dev, dtype, err) : NULL;
+    if (!config_load(&shape, e->config.model, err))
+        return NULL;
+    return e->produces && e->config.producer_tensor_parallel_size > 1 ? model_new_shape(&shape, e->dev, dtype, err)
+                                                                      : model_new_empty(&shape, e->dev, dtype, err);
 }
 
 /* The adapter of e->model, which a sampler overwrites with the trainer's: new, or the one to start from. */
@@ -162,7 +166,8 @@ static bool models_load(struct engine *e, struct error *err)
         model_length_set(e->ref, c->max_prompt_tokens + c->max_new_tokens);
     }
     if (e->trains && e->produces && c->n_behind > 0) {
-        if (!(e->sampler = model_new_like(e->model, err)))
+        e->sampler = c->producer_tensor_parallel_size > 1 ? model_shape_like(e->model, err) : model_new_like(e->model, err);
+        if (!e->sampler)
             return false;
         model_n_live_set(e->sampler, n_id);
     }
@@ -430,6 +435,9 @@ bool loading_run(struct engine *e, struct task *t, struct report *r, struct erro
 
 void loading_undo(struct engine *e)
 {
+    struct error why;
+    if (!publication_withdraw(e->publication, &why))    // its hashes will tell that it has read something else
+        log_warn("weights are unloaded while they are read: %s", why.text);
     trainers_leave(e);
     visitors_detach(e);
     if (e->external)

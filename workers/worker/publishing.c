@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include "workers/engine/model/model.h"
+#include "workers/engine/plan/run_room.h"
 #include "workers/engine/publish/publication.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/ranks.h"
@@ -14,17 +15,19 @@ bool publishing_prepare(struct engine *e, struct error *err)
     char name[64];
     enum weights_way way;
     publication_forget(e->publication);
-    if (e->publication || !run_config_travels(c) || c->node_only || (e->rank != 0 && !e->produces) || !weights_way_parse(c->weights, &way)
+    if (e->publication)
+        return publication_model(e->publication, e->model, err);
+    if (!run_config_travels(c) || c->node_only || (e->rank != 0 && !e->produces) || !weights_way_parse(c->weights, &way)
         || way == WAY_FILES)    // it stays auto where there is nothing to choose
         return true;
     snprintf(name, sizeof name, "worker %s", e->device_name);
-    struct publication_config p = { .model = e->model,
+    struct publication_config p = { .model = e->rank != 0 && e->sampler ? e->sampler : e->model,
                                     .run_dir = e->run_dir,
                                     .name = name,
                                     .way = way,
                                     .gives = e->rank == 0,
-                                    .n_slot = (int)MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 1)) };
-    return (e->publication = publication_new(&p, err)) != NULL;
+                                    .n_slot = run_versions_kept(c) };
+    return (e->publication = publication_new(&p, err)) && publication_model(e->publication, e->model, err);
 }
 
 bool share_run(struct engine *e, struct task *t, struct report *r, struct error *err)
@@ -56,7 +59,7 @@ static bool weights_fetch(struct engine *e, const struct task *t, struct error *
     engine_waits_for(e, own ? "" : "the trainer's weights");
     bool ok = own              ? own_weights_copy(e, into, err)
               : e->publication ? publication_take(e->publication, into, t->made, t->version, err)
-                               : weights_file_read(into, t->path, err);
+                               : weights_file_read(into, t->path, t->version, err);
     engine_waits_for(e, "");
     return ok;
 }

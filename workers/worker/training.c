@@ -109,7 +109,7 @@ bool training_run(struct engine *e, struct task *t, struct report *r, struct err
     int64_t before = clock_ns();
     e->work.idle_s += (double)(clock_ms() - e->idle_ms) / 1000;
     r->round = e->round;
-    if (!step_check(e, t, err))
+    if (!step_check(e, t, err) || !publication_withdraw(e->publication, err))
         return false;
     if (e->region && e->generator)
         generator_cache_clear(e->generator);    // the trainer writes over its pages

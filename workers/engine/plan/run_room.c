@@ -6,6 +6,7 @@
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/team.h"
+#include "workers/engine/publish/publication.h"
 
 enum dtype run_dtype(const struct run_config *c, enum device_kind kind)
 {
@@ -59,17 +60,37 @@ struct generator_config run_generator_config(const struct run_config *c)
     };
 }
 
-/* The copies of the weights that the part keeps beside those that are trained. */
+int run_versions_kept(const struct run_config *c)
+{
+    return (int)MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 0));
+}
+
+static struct run_publication publication_of(const struct run_config *c, const struct model *m)
+{
+    enum weights_way way;
+    int n_device = (int)c->producer_tensor_parallel_size, n_kept = run_versions_kept(c);
+    size_t size = model_weight_bytes(m);
+    if (!run_config_travels(c) || c->node_only || !weights_way_parse(c->weights, &way) || way == WAY_FILES)
+        return (struct run_publication){ 0 };
+    return (struct run_publication){ .kept = publication_room(size, way, true, n_kept, 1),
+                                     .held = n_device > 1 ? model_slice_bytes(m, n_device) : size,
+                                     .staged = publication_room(size, way, false, n_kept, n_device) };
+}
+
+/* What of the weights the part keeps beside those that are trained. Who only samples on several devices has slices and no whole. */
 static struct plan_weights weights_of(const struct run_config *c, const struct run_part *part, const struct model *m)
 {
     bool trains = part->rank >= 0, produces = part->producer >= 0, sampler = trains && produces && c->n_behind > 0;
+    int n_device = produces ? (int)c->producer_tensor_parallel_size : 1;
+    size_t size = model_weight_bytes(m), sampled = n_device > 1 ? model_slice_bytes(m, n_device) : size;
     struct plan_weights w = { .whole = part->rank == 0 || (produces && !sampler) };
-    int64_t copies = (trains ? c->beta > 0 && !model_lora(m) : 1) + sampler;    // an adapter's reference is its base
-    if (part->rank == 0 && run_config_travels(c) && !c->node_only && strcmp(c->weights, "files") != 0)    // what is published
-        copies += MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 1));
-    w.besides = (size_t)copies * model_weight_bytes(m) + (trains ? 0 : model_held_bytes(m) - model_weight_bytes(m));    // an adapter's base
-    if (produces && c->producer_tensor_parallel_size > 1)
-        w.besides += model_slice_bytes(m, (int)c->producer_tensor_parallel_size);
+    if (trains)
+        w.besides = (c->beta > 0 && !model_lora(m) ? size : 0)
+                    + (sampler || n_device > 1 ? sampled : 0);    // an adapter's reference is its base
+    else
+        w.besides = sampled + model_held_bytes(m) - size;    // an adapter's base
+    struct run_publication p = publication_of(c, m);
+    w.besides += part->rank == 0 ? p.kept : produces ? p.staged : 0;
     return w;
 }
 
@@ -100,6 +121,7 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
     }
     bool trains = part->rank >= 0, turns = c->n_behind == 0 || part->producer < 0;
     struct plan_weights w = weights_of(c, part, m);
+    out->publication = publication_of(c, m);
     struct trainer_settings s = run_trainer_settings(c, part->rank, dev);
     struct generator_config g = run_generator_config(c);
     g.model = m;

@@ -24,12 +24,21 @@ double run_n_trained(const struct run_config *c, const struct model_config *shap
 
 /* Of the trainer of this rank on dev; zero_stage is 0 as yet. */
 struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t rank, const struct device *dev);
+/* Versions of the weights that the first trainer keeps for other samplers beside its own; 0: they have what they need before it goes on. */
+int run_versions_kept(const struct run_config *c);
 /* Of the sampler, but for its model, tokenizer, memory and version. */
 struct generator_config run_generator_config(const struct run_config *c);
 
+/* What weights that travel through memory take, in bytes; 0 where they do not. */
+struct run_publication {
+    size_t kept;      // of the first trainer's device, beside its weights: versions for other samplers
+    size_t held;      // of each of a producer's devices: its weights, or its slice of them
+    size_t staged;    // of its first device: a version that comes while it samples
+};
 struct run_room {
-    struct memory_plan plan;    // with the zero_stage that is set, or with auto the lowest from 1 on that has room
-    size_t have;                // bytes free on the device
+    struct run_publication publication;    // whoever the part is
+    struct memory_plan plan;               // with the zero_stage that is set, or with auto the lowest from 1 on that has room
+    size_t have;                           // bytes free on the device
     bool fits;
     char nearest[160];    // where it does not: a clause about what would
 };

@@ -2,8 +2,9 @@
  * to the device's thread by the state of its want:
  *   asked -> staged     it is in the staging buffer: copy it            (way nccl, received before it was wanted)
  *   asked -> direct -> done   it is received straight into the weights    (way nccl, wanted before it was sent)
- *   asked -> slot       copy it from the outlet's memory, then say so   (way copy)
- * and failed, with the reason, from anywhere. A broadcast counts when what has arrived and the outlet's SENT have one hash. */
+ *   asked -> slot       copy it from the outlet's memory, then say so   (way copy, slices, or too long alone)
+ * and failed, with the reason, from anywhere. The tensors' hashes come before what they belong to (SLOT, SENT); the device's thread
+ * compares them with what is in the weights at the end. */
 #include "workers/engine/publish/inlet.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -20,7 +21,7 @@
 #define CONNECT_MS 100           // between two looks for an outlet
 #define GROUP_LIMIT_MS 150000    // longer than the outlet's own limit, so that the outlet gives up first and says so
 #define SPIN_MS 200
-#define MAPPED_MAX 16
+#define MAPPED_MAX 16      // of each device
 #define ANNOUNCED_MAX 4    // the outlet begins one broadcast when its end of the last is over: 2
 
 enum want {
@@ -41,19 +42,23 @@ enum group {
 };
 struct announced {    // a broadcast that the outlet has announced
     int64_t version;
-    bool sent;       // ... and that has left it, with this hash; small ones have before we begin
+    bool sent;       // ... and that has left it, with these hashes; small ones have before we begin
     bool dropped;    // the outlet has forgotten it since: it counts no more
-    uint64_t hash, bucket_bytes;
+    uint64_t bucket_bytes;
+    uint64_t *hash;    // (bundle.n) owned
 };
 struct mapped {
     struct mem_handle handle;
-    const void *mem;
+    void *mem;
 };
 struct inlet {
     struct inlet_config config;
+    struct device *dev[PLACE_MAX];
     char dir[4096], name[64];
-    void *staging;     // (size_bytes) device; way nccl
-    uint64_t *hash;    // (1) device
+    bool copies;      // it takes no part in broadcasts
+    void *staging;    // (bundle.size_bytes) device; NULL: config.staged is false, or it copies
+    struct hasher *hasher;
+    uint64_t *hashes;    // memory of all hashes below; owned
     int wake_fd;
     pthread_t thread;
     bool thread_runs;
@@ -65,12 +70,13 @@ struct inlet {
     int64_t want_version;
     void *want_dst;
     bool want_cancelled;    // the device's thread has waited long enough
-    uint64_t want_hash;
+    uint64_t *want_hash;    // (bundle.n)
     struct mem_handle slot;
+    bool slot_once;
     struct error want_err;
-    int64_t staged;    // -1: nothing
-    uint64_t staged_hash;
-    bool copying;    // the device's thread copies out of staging
+    int64_t staged;           // -1: nothing
+    uint64_t *staged_hash;    // (bundle.n)
+    bool copying;             // the device's thread copies out of staging
     bool quit;
     /* the thread's own */
     struct comm *comm;
@@ -78,9 +84,11 @@ struct inlet {
     int64_t group_ms;
     struct announced announced[ANNOUNCED_MAX];    // (n_announced) oldest first; [0] is received when the group is receiving
     int n_announced;
-    bool direct;    // into the weights themselves
-    /* the device's thread's own: slots of this connection */
-    struct mapped mapped[MAPPED_MAX];
+    bool direct;         // into the weights themselves
+    uint64_t *come;      // (bundle.n) what has come for the next SLOT or SENT
+    uint64_t *packet;    // (WIRE_HASH_MAX)
+    /* the device's thread's own: slots of this connection, as each device sees them */
+    struct mapped mapped[PLACE_MAX][MAPPED_MAX];
     int n_mapped;
     int64_t mapped_connection;
 };
@@ -92,11 +100,17 @@ static void wake(struct inlet *in)
     (void)n;
 }
 
-/* With the lock. */
-static void want_end(struct inlet *in, enum want state, uint64_t hash)
+static size_t hash_bytes(const struct inlet *in)
+{
+    return (size_t)in->config.bundle->n * sizeof(uint64_t);
+}
+
+/* With the lock. hash: of the version's tensors. */
+static void want_end(struct inlet *in, enum want state, const uint64_t *hash)
 {
     in->want = state;
-    in->want_hash = hash;
+    if (hash)
+        memcpy(in->want_hash, hash, hash_bytes(in));
     pthread_cond_broadcast(&in->changed);
 }
 
@@ -105,12 +119,12 @@ static void want_fail(struct inlet *in, enum error_code code, const char *why)
     if (in->want != WANT_ASKED && in->want != WANT_DIRECT)
         return;
     error_set(&in->want_err, code, "%s", why);
-    want_end(in, WANT_FAILED, 0);
+    want_end(in, WANT_FAILED, NULL);
 }
 
 static void say(struct inlet *in, struct wire w)
 {
-    w.size_bytes = in->config.size_bytes;
+    w.size_bytes = in->config.bundle->size_bytes;
     if (in->fd >= 0)
         (void)wire_send(in->fd, w);    // a dead peer is noticed when reading
 }
@@ -156,7 +170,7 @@ static void group_join(struct inlet *in, const struct wire *w)
     if (was_direct && in->want == WANT_DIRECT)    // cut off in the middle: it is sent again
         in->want = WANT_ASKED;
     pthread_mutex_unlock(&in->lock);
-    in->comm = comm_new(in->config.dev, &w->id, w->n_rank, w->rank, &err);
+    in->comm = comm_new(in->dev[0], &w->id, w->n_rank, w->rank, &err);
     if (!in->comm) {    // the outlet may have given this group up before we could join it: another one is built with us
         connection_close(in, err.text, true);
         return;
@@ -165,15 +179,21 @@ static void group_join(struct inlet *in, const struct wire *w)
     in->group_ms = clock_ms();
 }
 
-/* Begin to receive what was announced, once the staging buffer is free. */
+/* Begin to receive what was announced, once it is wanted or the staging buffer is free. */
 static void receive_begin(struct inlet *in)
 {
     struct error err = { 0 };
-    struct comm_broadcast b = { .size_bytes = in->config.size_bytes, .bucket_bytes = in->announced[0].bucket_bytes };
+    struct comm_broadcast b = {
+        .size_bytes = in->config.bundle->size_bytes, .bucket_bytes = in->announced[0].bucket_bytes, .unchecked = true    // tensors are
+    };
     pthread_mutex_lock(&in->lock);
     in->direct = in->want == WANT_ASKED && in->want_version == in->announced[0].version;
-    if (!in->direct && (in->copying || in->want == WANT_STAGED)) {    // the latter: it has been told to copy, and has not begun
+    // staged: it has been told to copy, and has not begun
+    if (!in->direct && (!in->staging || in->copying || in->want == WANT_STAGED)) {
+        bool never = !in->staging && in->announced[0].dropped;
         pthread_mutex_unlock(&in->lock);
+        if (never)
+            connection_close(in, "a broadcast comes too late, and there is no room for it", true);
         return;
     }
     if (in->direct)
@@ -191,31 +211,25 @@ static void receive_begin(struct inlet *in)
 /* It has arrived and the outlet has said what it sent. */
 static void receive_end(struct inlet *in)
 {
-    uint64_t hash = comm_hash(in->comm);
-    const struct announced a = in->announced[0];
-    bool counts = !a.dropped, right = counts && a.hash == hash;
+    struct announced a = in->announced[0];
     pthread_mutex_lock(&in->lock);
-    if (counts && !right) {
-        char text[160];
-        snprintf(text, sizeof text, "version %" PRId64 " arrived with hash %016" PRIx64 " and was sent with %016" PRIx64,
-                 version_step(a.version), hash, a.hash);
-        log_error("weights: %s", text);
-        want_fail(in, ERR_DATA, text);
-    } else if (!counts && in->direct) {
+    if (a.dropped && in->direct) {
         want_fail(in, ERR_CLOSED, "the trainer has gone back to an earlier step");
-    } else if (right && in->direct) {
-        want_end(in, WANT_DONE, hash);
-    } else if (right) {
+    } else if (in->direct) {
+        want_end(in, WANT_DONE, a.hash);
+    } else if (!a.dropped) {
         in->staged = a.version;
-        in->staged_hash = hash;
+        memcpy(in->staged_hash, a.hash, hash_bytes(in));
         if (in->want == WANT_ASKED && in->want_version == a.version)
-            want_end(in, WANT_STAGED, hash);
+            want_end(in, WANT_STAGED, a.hash);
     }
-    say(in, (struct wire){ .kind = WIRE_TOOK, .version = right ? a.version : -1 });
+    say(in, (struct wire){ .kind = WIRE_TOOK, .version = a.dropped ? -1 : a.version });
     pthread_mutex_unlock(&in->lock);
     in->group = GROUP_READY;
     in->direct = false;
-    memmove(in->announced, in->announced + 1, (size_t)--in->n_announced * sizeof a);
+    memmove(in->announced, in->announced + 1, (ANNOUNCED_MAX - 1) * sizeof a);
+    in->announced[ANNOUNCED_MAX - 1] = (struct announced){ .hash = a.hash };
+    in->n_announced--;
 }
 
 static void group_tick(struct inlet *in)
@@ -260,13 +274,21 @@ static void message_came(struct inlet *in, const struct wire *w)
     case WIRE_SEND:
         if (in->n_announced == ANNOUNCED_MAX)
             break;
-        in->announced[in->n_announced++] = (struct announced){ .version = w->version, .bucket_bytes = w->bucket_bytes };
+        in->announced[in->n_announced] = (struct announced){ .version = w->version,
+                                                             .bucket_bytes = w->bucket_bytes,
+                                                             .hash = in->announced[in->n_announced].hash };
+        in->n_announced++;
+        return;
+    case WIRE_HASHES:
+        if (w->first + w->n > in->config.bundle->n)
+            break;
+        memcpy(in->come + w->first, in->packet, (size_t)w->n * sizeof *in->come);
         return;
     case WIRE_SENT:
         for (int i = 0; i < in->n_announced; i++)
             if (!in->announced[i].sent) {
                 in->announced[i].sent = true;
-                in->announced[i].hash = w->hash;
+                memcpy(in->announced[i].hash, in->come, hash_bytes(in));
                 return;
             }
         break;
@@ -280,7 +302,8 @@ static void message_came(struct inlet *in, const struct wire *w)
                 in->announced[i].dropped = true;
         } else if (in->want == WANT_ASKED && in->want_version == w->version && w->kind == WIRE_SLOT) {
             in->slot = w->handle;
-            want_end(in, WANT_SLOT, w->hash);
+            in->slot_once = w->once;
+            want_end(in, WANT_SLOT, in->come);
         } else if (w->kind == WIRE_SLOT) {
             say(in, (struct wire){ .kind = WIRE_TOOK, .version = -1 });    // not wanted any more
         } else if (in->want_version == w->version) {
@@ -302,7 +325,7 @@ static void connect_try(struct inlet *in)
     if (fd < 0)
         return;
     pthread_mutex_lock(&in->lock);
-    struct wire hello = { .kind = WIRE_HELLO };
+    struct wire hello = { .kind = WIRE_HELLO, .n = in->config.bundle->n, .copies = in->copies };
     snprintf(hello.name, sizeof hello.name, "%s", in->name);
     in->fd = fd;
     in->connection++;
@@ -329,7 +352,7 @@ static void events_take(struct inlet *in)
     if (n <= 0 || !fd[1].revents)
         return;
     int got = 0;
-    while (in->fd >= 0 && (got = wire_receive(in->fd, &w)) > 0)
+    while (in->fd >= 0 && (got = wire_receive(in->fd, &w, in->packet)) > 0)
         message_came(in, &w);
     if (got < 0 && in->fd >= 0)
         connection_end(in, "the trainer's process is gone");
@@ -338,6 +361,7 @@ static void events_take(struct inlet *in)
 static void *inlet_main(void *arg)
 {
     struct inlet *in = arg;
+    connect_try(in);
     for (;;) {
         pthread_mutex_lock(&in->lock);
         bool quit = in->quit;
@@ -353,6 +377,22 @@ static void *inlet_main(void *arg)
 
 /* ---- the device's thread ---- */
 
+/* Places for the hashes of all versions that may be told of at a time. */
+static bool hashes_new(struct inlet *in, struct error *err)
+{
+    uint64_t **all[] = { &in->want_hash, &in->staged_hash, &in->come };
+    size_t n = (size_t)in->config.bundle->n;
+    uint64_t *at = in->hashes = calloc(n * (ARRAY_SIZE(all) + ANNOUNCED_MAX) + WIRE_HASH_MAX, sizeof *at);
+    if (!at)
+        return error_set(err, ERR_NO_MEMORY, "no memory for hashes");
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++, at += n)
+        *all[i] = at;
+    for (int i = 0; i < ANNOUNCED_MAX; i++, at += n)
+        in->announced[i].hash = at;
+    in->packet = at;
+    return true;
+}
+
 struct inlet *inlet_new(const struct inlet_config *config, struct error *err)
 {
     bool ok = false;
@@ -361,22 +401,23 @@ struct inlet *inlet_new(const struct inlet_config *config, struct error *err)
         error_set(err, ERR_NO_MEMORY, "no memory for an inlet");
         return NULL;
     }
-    pthread_condattr_t attr;
+    BUG_IF(config->n_device < 1 || config->n_device > PLACE_MAX, "an inlet of %d devices", config->n_device);
     in->config = *config;
+    memcpy(in->dev, config->dev, (size_t)config->n_device * sizeof(struct device *));
+    in->config.dev = in->dev;
+    in->copies = config->way == WAY_COPY || config->n_device > 1;
     snprintf(in->dir, sizeof in->dir, "%s", config->dir);
     snprintf(in->name, sizeof in->name, "%s", config->name);
     in->fd = in->wake_fd = -1;
     in->staged = -1;
     pthread_mutex_init(&in->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&in->changed, &attr);
-    pthread_condattr_destroy(&attr);
-    if (config->way == WAY_NCCL) {
-        TRY(comm_available(config->dev, err));
-        TRY(in->staging = mem_new(config->dev, config->size_bytes, "published weights", err));
+    clock_cond_init(&in->changed);
+    TRY(hashes_new(in, err));
+    if (!in->copies) {
+        TRY(comm_available(in->dev[0], err));
+        TRY(!config->staged || (in->staging = mem_new(in->dev[0], config->bundle->size_bytes, "published weights", err)));
     }
-    TRY(in->hash = mem_new(config->dev, sizeof *in->hash, "a hash", err));
+    TRY(in->hasher = hasher_new(config->bundle, in->dev, config->n_device, err));
     if ((in->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || pthread_create(&in->thread, NULL, inlet_main, in) != 0) {
         error_errno(err, "cannot start the thread that receives weights");
         goto out;
@@ -390,10 +431,19 @@ out:
     return in;
 }
 
+size_t inlet_bytes(const struct inlet *in)
+{
+    return in->staging ? in->config.bundle->size_bytes : 0;
+}
+
 static void unmap_all(struct inlet *in)
 {
-    for (int i = 0; i < in->n_mapped; i++)
-        mem_share_close(in->config.dev, in->mapped[i].mem, in->config.size_bytes);
+    struct error ignored;
+    for (int q = in->config.n_device - 1; q >= 0; q--)
+        for (int i = 0; i < in->n_mapped; i++)
+            if (in->mapped[q][i].mem && device_enter(in->dev[q], &ignored))
+                mem_share_close(in->dev[q], in->mapped[q][i].mem, in->config.bundle->size_bytes);
+    memset(in->mapped, 0, sizeof in->mapped);
     in->n_mapped = 0;
 }
 
@@ -411,41 +461,41 @@ void inlet_free(struct inlet *in)
     unmap_all(in);
     if (in->wake_fd >= 0)
         close(in->wake_fd);
-    mem_free(in->config.dev, in->staging);
-    mem_free(in->config.dev, in->hash);
+    mem_free(in->dev[0], in->staging);
+    hasher_free(in->hasher);
+    free(in->hashes);
     pthread_mutex_destroy(&in->lock);
     pthread_cond_destroy(&in->changed);
     free(in);
 }
 
-/* The outlet's slot as this process reads it; opened once per connection. */
-static const void *slot_map(struct inlet *in, const struct mem_handle *h, int64_t connection, struct error *err)
+/* The outlet's slot as this process's devices read it; opened once per connection. Leaves src as places_fill wants it. */
+static bool slot_map(struct inlet *in, const struct mem_handle *h, int64_t connection, const void **src, struct error *err)
 {
     if (in->mapped_connection != connection || in->n_mapped == MAPPED_MAX)
         unmap_all(in);
     in->mapped_connection = connection;
-    for (int i = 0; i < in->n_mapped; i++)
-        if (memcmp(&in->mapped[i].handle, h, sizeof *h) == 0)
-            return in->mapped[i].mem;
-    const void *mem = mem_share_open(in->config.dev, h, in->config.size_bytes, err);
-    if (mem)
-        in->mapped[in->n_mapped++] = (struct mapped){ *h, mem };
-    return mem;
+    int i = 0;
+    while (i < in->n_mapped && memcmp(&in->mapped[0][i].handle, h, sizeof *h) != 0)
+        i++;
+    in->n_mapped = MAX(in->n_mapped, i + 1);
+    for (int q = in->config.n_device - 1; q >= 0; q--) {
+        struct mapped *m = &in->mapped[q][i];
+        m->handle = *h;
+        if (!m->mem && (!device_enter(in->dev[q], err) || !(m->mem = mem_share_open(in->dev[q], h, in->config.bundle->size_bytes, err))))
+            return false;
+        src[q] = m->mem;
+    }
+    return true;
 }
 
-static bool slot_copy(struct inlet *in, const struct mem_handle *h, int64_t connection, void *weights, int64_t version, uint64_t want,
-                      struct error *err)
+static bool slot_copy(struct inlet *in, int64_t connection, const struct places *places, struct error *err)
 {
-    struct device *dev = in->config.dev;
-    uint64_t hash = 0;
-    const void *mem = slot_map(in, h, connection, err);
-    if (!mem || !mem_copy(dev, weights, mem, in->config.size_bytes, COPY_D2D, err)
-        || !OP(dev, err, mem_hash, .hash = in->hash, .x = weights, .size_bytes = in->config.size_bytes)
-        || !mem_copy(dev, &hash, in->hash, sizeof hash, COPY_D2H, err) || !device_sync(dev, err))
-        return false;
-    return hash == want
-           || error_set(err, ERR_DATA, "version %" PRId64 " was copied with hash %016" PRIx64 " and shared with %016" PRIx64,
-                        version_step(version), hash, want);
+    const void *src[PLACE_MAX];
+    bool ok = slot_map(in, &in->slot, connection, src, err) && places_fill(in->config.bundle, places, src, err) && places_sync(places, err);
+    if (in->slot_once || !ok)
+        unmap_all(in);
+    return ok;
 }
 
 /* With the lock: wait until the want has an answer. False: the limit is over, and nothing writes to its memory any more. */
@@ -471,10 +521,10 @@ static bool want_wait(struct inlet *in, int64_t limit_ms)
     return in->want != WANT_ASKED;
 }
 
-bool inlet_take(struct inlet *in, void *weights, int64_t version, int64_t limit_ms, uint64_t *hash, struct error *err)
+bool inlet_take(struct inlet *in, const struct places *places, int64_t version, int64_t limit_ms, uint64_t *hash, struct error *err)
 {
-    struct device *dev = in->config.dev;
-    if (!device_sync(dev, err))    // nothing reads the weights from here on
+    struct device *dev = in->dev[0];
+    if (!places_sync(places, err))    // nothing reads the weights from here on
         return false;
     pthread_mutex_lock(&in->lock);
     if (in->staged == version) {
@@ -482,7 +532,7 @@ bool inlet_take(struct inlet *in, void *weights, int64_t version, int64_t limit_
     } else {
         in->want = WANT_ASKED;
         in->want_version = version;
-        in->want_dst = weights;
+        in->want_dst = places->at[0].mem;
         say(in, (struct wire){ .kind = WIRE_WANT, .version = version });
     }
     bool ok = want_wait(in, limit_ms)
@@ -492,7 +542,6 @@ bool inlet_take(struct inlet *in, void *weights, int64_t version, int64_t limit_
     int64_t connection = in->connection;
     in->want = WANT_NOTHING;
     in->copying = state == WANT_STAGED;
-    *hash = in->want_hash;
     if (state == WANT_FAILED) {
         *err = in->want_err;
         ok = false;
@@ -501,15 +550,19 @@ bool inlet_take(struct inlet *in, void *weights, int64_t version, int64_t limit_
     if (!ok)
         return false;
     if (state == WANT_STAGED)
-        ok = mem_copy(dev, weights, in->staging, in->config.size_bytes, COPY_D2D, err) && device_sync(dev, err);
+        ok = mem_copy(dev, places->at[0].mem, in->staging, in->config.bundle->size_bytes, COPY_D2D, err) && device_sync(dev, err);
     else if (state == WANT_SLOT)
-        ok = slot_copy(in, &in->slot, connection, weights, version, *hash, err);
+        ok = slot_copy(in, connection, places, err);
+    bool right = ok && bundle_check(in->hasher, places, in->want_hash, version_step(version), err);
+    *hash = bundle_hash_join(in->want_hash, in->config.bundle->n);
     pthread_mutex_lock(&in->lock);
     in->copying = false;
+    if (state == WANT_STAGED && !right && in->staged == version)
+        in->staged = -1;    // it is to be sent again
     if (state == WANT_SLOT && in->connection == connection)
-        say(in, (struct wire){ .kind = WIRE_TOOK, .version = ok ? version : -1 });
+        say(in, (struct wire){ .kind = WIRE_TOOK, .version = right ? version : -1 });
     pthread_mutex_unlock(&in->lock);
     if (state == WANT_STAGED)
         wake(in);    // the next broadcast may be waiting for the staging buffer
-    return ok;
+    return right;
 }

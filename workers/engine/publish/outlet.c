@@ -7,7 +7,10 @@
  * is over; a producer that comes is let in before the next sending. Confirming: all is sent, but not every member has said that it
  * has it, and nobody's group is taken from under it.
  * A share that finds producers connected is given to the thread, which copies bucket by bucket while it sends. When that fails, or
- * no producer is connected, the device's thread makes the copy itself. */
+ * no producer is connected, the device's thread makes the copy itself. It hashes the tensors meanwhile; nobody is told that a version has
+ * been sent, or where it is, before that is done.
+ * Without slots (in_place) there is one slot, whose memory is the trainer's weights: sharing only hashes them, and a reader is waited for
+ * when the version is withdrawn. */
 #include "workers/engine/publish/outlet.h"
 #include <inttypes.h>
 #include <pthread.h>
@@ -69,28 +72,36 @@ struct outlet *outlet_new(const struct outlet_config *config, struct error *err)
 {
     bool ok = false;
     struct outlet *o = calloc(1, sizeof *o);
-    if (!o || config->n_slot < 1 || config->n_slot > OUTLET_SLOT_MAX) {
-        error_set(err, o ? ERR_SHAPE : ERR_NO_MEMORY, "an outlet of %d slots; it has 1 to %d", config->n_slot, OUTLET_SLOT_MAX);
+    if (!o || config->n_slot < 0 || config->n_slot > OUTLET_SLOT_MAX) {
+        error_set(err, o ? ERR_SHAPE : ERR_NO_MEMORY, "an outlet of %d slots; it has 0 to %d", config->n_slot, OUTLET_SLOT_MAX);
         free(o);
         return NULL;
     }
+    size_t size = config->bundle->size_bytes;
     o->config = *config;
+    o->in_place = config->n_slot == 0;
+    o->config.n_slot = MAX(config->n_slot, 1);
     snprintf(o->dir, sizeof o->dir, "%s", config->dir);
     o->config.dir = o->dir;
     if (o->config.bucket_bytes == 0)
         o->config.bucket_bytes = MAX(config->dev->kind == DEVICE_CUDA ? BUCKET_CUDA : BUCKET_HOST,
-                                     (config->size_bytes / COMM_BUCKET_MAX + 256) / 256 * 256);
+                                     (size / COMM_BUCKET_MAX + 256) / 256 * 256);
     o->listen_fd = o->wake_fd = -1;
     o->look.version = -1;
     for (int i = 0; i < MEMBER_MAX; i++)
         o->member[i] = (struct member){ .fd = -1 };
     pthread_mutex_init(&o->lock, NULL);
     clock_cond_init(&o->changed);
-    for (int i = 0; i < config->n_slot; i++) {
-        o->slot[i].version = -1;
-        TRY(o->slot[i].mem = mem_share_new(config->dev, config->size_bytes, "weights to be published", &o->slot[i].handle, err));
+    for (int i = 0; i < o->config.n_slot; i++) {
+        struct slot *s = &o->slot[i];
+        s->version = -1;
+        if (!(s->hash = calloc((size_t)config->bundle->n, sizeof *s->hash))) {
+            error_set(err, ERR_NO_MEMORY, "no memory for hashes");
+            goto out;
+        }
+        TRY(o->in_place || (s->mem = mem_share_new(config->dev, size, "weights to be published", &s->handle, err)));
     }
-    TRY(o->hash = mem_new(config->dev, sizeof *o->hash, "a hash", err));
+    TRY(o->hasher = hasher_new(config->bundle, &config->dev, 1, err));
     if (config->way == WAY_NCCL)
         TRY(comm_available(config->dev, err));
     TRY((o->listen_fd = wire_listen(config->dir, err)) >= 0);
@@ -125,38 +136,45 @@ void outlet_free(struct outlet *o)
         close(o->listen_fd);
     if (o->wake_fd >= 0)
         close(o->wake_fd);
-    mem_free(o->config.dev, o->hash);
-    for (int i = 0; i < o->config.n_slot; i++)
-        mem_share_free(o->config.dev, o->slot[i].mem, o->config.size_bytes, &o->slot[i].handle);
+    hasher_free(o->hasher);
+    for (int i = 0; i < o->config.n_slot; i++) {
+        if (!o->in_place)
+            mem_share_free(o->config.dev, o->slot[i].mem, o->config.bundle->size_bytes, &o->slot[i].handle);
+        free(o->slot[i].hash);
+    }
     pthread_mutex_destroy(&o->lock);
     pthread_cond_destroy(&o->changed);
     free(o);
 }
 
-/* Wait, with the lock, until nobody reads the slot. */
-static bool slot_wait(struct outlet *o, int slot, struct error *err)
+/* Wait, with the lock, until nobody reads the slot, which has or had this version. */
+static bool slot_wait(struct outlet *o, const struct slot *s, int64_t version, struct error *err)
 {
     struct timespec end = clock_after(2 * outlet_limit_ms(o));    // a group that cannot be built is given up before
-    while (o->slot[slot].n_reader > 0)
-        if (pthread_cond_timedwait(&o->changed, &o->lock, &end) != 0 && o->slot[slot].n_reader > 0) {
+    while (s->n_reader > 0)
+        if (pthread_cond_timedwait(&o->changed, &o->lock, &end) != 0 && s->n_reader > 0) {
             const char *who = "the group of producers";
             for (int i = 0; i < MEMBER_MAX; i++)
-                if (o->member[i].fd >= 0 && o->member[i].reading == slot)
+                if (o->member[i].fd >= 0 && o->member[i].reading == s - o->slot)
                     who = o->member[i].name;
-            return error_set(err, ERR_TIMEOUT, "%s has been taking version %" PRId64 " for %" PRId64 " s", who,
-                             version_step(o->slot[slot].version), 2 * outlet_limit_ms(o) / 1000);
+            return error_set(err, ERR_TIMEOUT, "%s has been taking version %" PRId64 " for %" PRId64 " s", who, version_step(version),
+                             2 * outlet_limit_ms(o) / 1000);
         }
     return true;
 }
 
-/* With the lock: the outlet's thread copies and sends. True: the slot is full and the weights may change. */
-static bool share_send(struct outlet *o, int slot, const void *weights, int64_t version)
+/* With the lock: the outlet's thread begins to copy and to send. */
+static void share_send_begin(struct outlet *o, int slot, const void *weights, int64_t version)
 {
     o->share = SHARE_ASKED;
     o->share_slot = slot;
     o->share_version = version;
     o->share_src = weights;
-    wake(o);
+}
+
+/* With the lock. True: the slot is full and the weights may change. */
+static bool share_send_end(struct outlet *o)
+{
     while (o->share == SHARE_ASKED || o->share == SHARE_RUNS)    // ends: each of the thread's own waits has a limit
         pthread_cond_wait(&o->changed, &o->lock);
     bool copied = o->share == SHARE_COPIED;
@@ -164,10 +182,25 @@ static bool share_send(struct outlet *o, int slot, const void *weights, int64_t 
     return copied;
 }
 
-bool outlet_share(struct outlet *o, const void *weights, int64_t version, struct error *err)
+/* Fill a slot that has no version, and hash it. */
+static bool slot_fill(struct outlet *o, struct slot *s, const void *weights, bool sends, struct error *err)
 {
-    bool ok, copied = false, some = false;
-    uint64_t hash = 0;
+    struct device *dev = o->config.dev;
+    bool copied = false, ok = bundle_hash(o->hasher, weights, s->hash, err);
+    pthread_mutex_lock(&o->lock);
+    s->hashed = true;    // should it have failed, what is sent with these numbers is not taken
+    wake(o);
+    if (sends)
+        copied = share_send_end(o);
+    pthread_mutex_unlock(&o->lock);
+    if (!ok || copied || o->in_place)
+        return ok;
+    return mem_copy(dev, s->mem, weights, o->config.bundle->size_bytes, COPY_D2D, err) && device_sync(dev, err);
+}
+
+bool outlet_share(struct outlet *o, void *weights, const struct mem_handle *h, int64_t version, struct error *err)
+{
+    bool some = false;
     if (!device_sync(o->config.dev, err))
         return false;
     pthread_mutex_lock(&o->lock);
@@ -175,43 +208,57 @@ bool outlet_share(struct outlet *o, const void *weights, int64_t version, struct
         pthread_mutex_unlock(&o->lock);
         return true;
     }
-    int slot = slot_oldest(o);
-    ok = slot_wait(o, slot, err);
+    struct slot *s = &o->slot[slot_oldest(o)];
+    bool ok = slot_wait(o, s, s->version, err);
     if (ok) {
-        o->slot[slot].version = -1;
+        s->version = -1;
+        s->hashed = false;
+        if (o->in_place) {
+            s->mem = weights;
+            s->handle = *h;
+        }
         o->shared_ns = clock_ns();
-        for (int i = 0; i < MEMBER_MAX; i++)
-            some = some || (o->member[i].fd >= 0 && o->member[i].name[0]);
-        copied = o->config.way == WAY_NCCL && some && share_send(o, slot, weights, version);
+        for (int i = 0; i < MEMBER_MAX && !o->in_place; i++)
+            some = some || member_is_sent(o, &o->member[i]);
+        if (some)
+            share_send_begin(o, (int)(s - o->slot), weights, version);
     }
     pthread_mutex_unlock(&o->lock);
-    struct device *dev = o->config.dev;
-    void *mem = o->slot[slot].mem;
-    ok = ok && (copied || mem_copy(dev, mem, weights, o->config.size_bytes, COPY_D2D, err));
-    if (ok && o->config.way == WAY_COPY)
-        ok = OP(dev, err, mem_hash, .hash = o->hash, .x = mem, .size_bytes = o->config.size_bytes)
-             && mem_copy(dev, &hash, o->hash, sizeof hash, COPY_D2H, err);
-    ok = ok && (copied || device_sync(dev, err));
-    if (!ok || copied)
-        return ok;
+    wake(o);
+    if (!ok || !slot_fill(o, s, weights, some, err))
+        return false;
     pthread_mutex_lock(&o->lock);
-    o->slot[slot].version = version;
-    o->slot[slot].hash = hash;
-    if (o->config.way == WAY_COPY)
-        o->look.hash = hash;
+    s->version = version;
+    o->look.hash = bundle_hash_join(s->hash, o->config.bundle->n);
     pthread_mutex_unlock(&o->lock);
     wake(o);
     return true;
 }
 
-bool outlet_copy(struct outlet *o, void *dst, int64_t version, struct error *err)
+bool outlet_withdraw(struct outlet *o, struct error *err)
 {
+    if (!o->in_place)
+        return true;
+    struct slot *s = &o->slot[0];
+    pthread_mutex_lock(&o->lock);
+    int64_t version = s->version;
+    s->version = -1;    // nobody begins to read it
+    bool ok = slot_wait(o, s, version, err);
+    pthread_mutex_unlock(&o->lock);
+    return ok;
+}
+
+bool outlet_copy(struct outlet *o, const struct places *places, int64_t version, struct error *err)
+{
+    const void *src[PLACE_MAX];
     pthread_mutex_lock(&o->lock);
     int slot = outlet_slot_find(o, version);
     pthread_mutex_unlock(&o->lock);
     if (slot < 0)
         return error_set(err, ERR_NOT_FOUND, "version %" PRId64 " is not kept any more", version_step(version));
-    return mem_copy(o->config.dev, dst, o->slot[slot].mem, o->config.size_bytes, COPY_D2D, err);
+    for (int q = 0; q < PLACE_MAX; q++)
+        src[q] = o->slot[slot].mem;    // only this thread writes it
+    return places_sync(places, err) && places_fill(o->config.bundle, places, src, err) && places_sync(places, err);
 }
 
 int outlet_versions(struct outlet *o, int64_t version[OUTLET_SLOT_MAX])

@@ -1,31 +1,38 @@
-/* outlet.h - the trainer's side of publication (wire.h): keeps shared versions in slots and hands them to producers
+/* outlet.h - the trainer's side of publication (wire.h): keeps shared versions and hands them to producers
  *
  * Made and called by the thread that drives the device; the outlet's own thread serves the producers. outlet_new takes all device
- * memory. */
+ * memory: n_slot versions, and a hash per tensor. */
 #pragma once
+#include "workers/engine/publish/bundle.h"
 #include "workers/engine/publish/wire.h"
 
 #define OUTLET_SLOT_MAX 9
 struct outlet_config {
-    struct device *dev;      // borrowed as long as the outlet lives
-    const char *dir;         // for the socket: the run's sock/
-    enum weights_way way;    // WAY_COPY or WAY_NCCL
-    size_t size_bytes;       // of the weights
-    size_t bucket_bytes;     // of a broadcast; 0: what suits the device
-    int n_slot;              // versions kept at a time
-    int64_t limit_ms;        // of each wait for producers; 0: 60 s
+    struct device *dev;             // borrowed as long as the outlet lives
+    const char *dir;                // for the socket: the run's sock/
+    enum weights_way way;           // WAY_COPY or WAY_NCCL
+    const struct bundle *bundle;    // what a version is; borrowed as long as the outlet lives
+    size_t bucket_bytes;            // of a broadcast; 0: what suits the device
+    int n_slot;                     // versions kept at a time; 0: the weights themselves are shared
+    int64_t limit_ms;               // of each wait for producers; 0: 60 s
 };
 struct outlet;
 struct outlet *outlet_new(const struct outlet_config *config, struct error *err);
 void outlet_free(struct outlet *o);    // NULL is fine
 /* Put version into a slot, in place of the smallest there, and see to it that producers get it; does nothing when it is already
- * there. Returns when weights (device) may change again. ERR_TIMEOUT names the producer that still reads the slot. */
-MUST_USE bool outlet_share(struct outlet *o, const void *weights, int64_t version, struct error *err);
-/* Copy version to dst (device), in stream order: for a sampler on this very device. ERR_NOT_FOUND: it is in no slot. */
-MUST_USE bool outlet_copy(struct outlet *o, void *dst, int64_t version, struct error *err);
+ * there. Returns when weights (device) may change again; without slots they must not before outlet_withdraw has returned, and h is what
+ * others open them with (else it may be NULL). ERR_TIMEOUT names the producer that still reads the slot. */
+MUST_USE bool outlet_share(struct outlet *o, void *weights, const struct mem_handle *h, int64_t version, struct error *err);
+/* Without slots: nobody gets what is shared any more, or reads the weights. ERR_TIMEOUT names the producer that still does. With slots
+ * it does nothing. */
+MUST_USE bool outlet_withdraw(struct outlet *o, struct error *err);
+/* Fill places, on this very device and others of this process that reach it, with version; the devices are idle on return. ERR_NOT_FOUND:
+ * it is in no slot, and nothing has been written. */
+MUST_USE bool outlet_copy(struct outlet *o, const struct places *places, int64_t version, struct error *err);
 /* The versions in slots; returns how many. Any thread. */
 int outlet_versions(struct outlet *o, int64_t version[OUTLET_SLOT_MAX]);
-/* The weights go back to an earlier step: the contents of slots and of producers' staging buffers are no longer valid. */
+/* The weights go back to an earlier step: the contents of slots and of producers' staging buffers are no longer valid. Without slots
+ * outlet_withdraw comes first. */
 void outlet_forget(struct outlet *o);
 /* Producers connected now, and hash and milliseconds of the last version that all of them had received or copied. Any thread. */
 struct outlet_look {

@@ -34,7 +34,7 @@ static void group_fail(struct outlet *o, const char *why)
     o->n_failed = 0;
     pthread_mutex_lock(&o->lock);
     for (int i = 0; i < MEMBER_MAX; i++)
-        if (o->member[i].fd >= 0)
+        if (member_is_sent(o, &o->member[i]))
             outlet_member_close(o, &o->member[i], "is sent away: no group could be built with it");
     pthread_mutex_unlock(&o->lock);
 }
@@ -52,7 +52,7 @@ static void group_build(struct outlet *o)
     }
     pthread_mutex_lock(&o->lock);
     for (int i = 0; i < MEMBER_MAX; i++)
-        if (o->member[i].fd >= 0 && o->member[i].name[0])
+        if (member_is_sent(o, &o->member[i]))
             o->member[i].rank = n++;
     for (int i = 0; i < MEMBER_MAX; i++)
         if (o->member[i].rank)
@@ -73,7 +73,9 @@ static void group_build(struct outlet *o)
 static void send_begin(struct outlet *o, int slot)
 {
     struct error err = { 0 };
-    struct comm_broadcast b = { .size_bytes = o->config.size_bytes, .bucket_bytes = o->config.bucket_bytes };
+    struct comm_broadcast b = {
+        .size_bytes = o->config.bundle->size_bytes, .bucket_bytes = o->config.bucket_bytes, .unchecked = true    // tensors are
+    };
     pthread_mutex_lock(&o->lock);
     outlet_drop_tell(o);
     if (slot < 0) {
@@ -105,15 +107,14 @@ static void send_begin(struct outlet *o, int slot)
 
 static void send_end(struct outlet *o)
 {
-    uint64_t hash = comm_hash(o->comm);
+    const struct slot *s = &o->slot[o->send_slot];
     o->group = GROUP_CONFIRMING;
     pthread_mutex_lock(&o->lock);
     o->slot[o->send_slot].n_reader--;
     outlet_drop_tell(o);
     for (int i = 0; i < MEMBER_MAX; i++)
         if (o->member[i].rank)
-            outlet_say(o, &o->member[i], (struct wire){ .kind = WIRE_SENT, .version = o->send_version, .hash = hash });
-    o->look.hash = hash;
+            outlet_say_hashed(o, &o->member[i], s, (struct wire){ .kind = WIRE_SENT, .version = o->send_version });
     pthread_cond_broadcast(&o->changed);
     pthread_mutex_unlock(&o->lock);
 }
@@ -142,7 +143,7 @@ void outlet_group_tick(struct outlet *o)
     if (o->group == GROUP_READY)
         return;
     pthread_mutex_lock(&o->lock);
-    bool copies = o->share == SHARE_RUNS;
+    bool copies = o->share == SHARE_RUNS, hashed = o->slot[o->send_slot].hashed;
     pthread_mutex_unlock(&o->lock);
     enum comm_state s = o->group != GROUP_CONFIRMING ? comm_poll(o->comm, &err) : all_confirmed(o) ? COMM_READY : COMM_BUSY;
     if (copies && s != COMM_FAILED && comm_copied(o->comm)) {
@@ -157,9 +158,9 @@ void outlet_group_tick(struct outlet *o)
     } else if (s == COMM_READY && o->group == GROUP_BUILDING) {
         o->group = GROUP_READY;
         log_info("weights: the group is ready after %" PRId64 " ms", clock_ms() - o->group_ms);
-    } else if (s == COMM_READY && o->group == GROUP_SENDING) {
+    } else if (s == COMM_READY && o->group == GROUP_SENDING && hashed) {
         send_end(o);
-    } else if (s == COMM_READY) {
+    } else if (s == COMM_READY && o->group == GROUP_CONFIRMING) {
         o->group = GROUP_READY;
         o->n_failed = 0;
     } else if (clock_ms() - o->group_ms > o->group_limit_ms) {
@@ -174,15 +175,16 @@ void outlet_group_tick(struct outlet *o)
 static int send_choose(struct outlet *o)
 {
     int choice = -2;
-    bool some = false;
+    bool some = false, all = true;
     pthread_mutex_lock(&o->lock);
     int64_t last = outlet_newest(o);
     for (int i = 0; i < MEMBER_MAX; i++) {
         struct member *m = &o->member[i];
-        if (m->fd < 0 || !m->name[0])
+        if (!member_is_sent(o, m))
             continue;
         some = true;
         int slot = outlet_slot_find(o, m->want);
+        all = all && slot >= 0;
         if (slot >= 0) {
             choice = slot;
         } else if (m->want >= 0 && m->want < last) {
@@ -193,6 +195,8 @@ static int send_choose(struct outlet *o)
             choice = outlet_slot_find(o, last);
         }
     }
+    if (o->in_place && !all)
+        choice = -2;    // who does not want it now has no memory for it
     if (o->share == SHARE_ASKED) {
         choice = some ? -1 : -2;
         if (!some) {

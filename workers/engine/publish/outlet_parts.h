@@ -9,20 +9,23 @@
 #define MEMBER_MAX (COMM_RANK_MAX - 1)
 
 struct slot {
-    void *mem;
+    void *mem;    // owned; without slots the trainer's weights
     struct mem_handle handle;
     int64_t version;    // -1: none
-    uint64_t hash;      // way copy: of the whole
+    uint64_t *hash;     // (bundle.n) of its tensors,
+    bool hashed;        // once that is true
     int n_reader;
 };
 struct member {
-    int fd;           // -1: free
-    char name[64];    // "" : has not said it yet
-    int64_t want;     // -1: nothing
-    int64_t sent;     // newest version that it has been sent; -1: none
-    int reading;      // the slot it copies from; -1: none
-    int rank;         // in the group; 0: in none
-    bool confirms;    // it has not said yet that it has what was sent
+    int fd;             // -1: free
+    char name[64];      // "" : has not said it yet
+    int64_t want;       // -1: nothing
+    int64_t sent;       // newest version that it has been sent; -1: none
+    int reading;        // the slot it copies from; -1: none
+    int rank;           // in the group; 0: in none
+    bool copies;        // it takes no part in broadcasts
+    bool confirms;      // it has not said yet that it has what was sent
+    int64_t want_ms;    // since when it wants
 };
 enum outlet_group {
     GROUP_NONE,
@@ -42,7 +45,8 @@ struct outlet {
     struct outlet_config config;
     char dir[4096];
     int listen_fd, wake_fd;
-    uint64_t *hash;    // (1) device
+    bool in_place;    // one slot, whose memory is the weights
+    struct hasher *hasher;
     pthread_t thread;
     bool thread_runs;
     pthread_mutex_t lock;    // guards: slot, member, share*, look, drop, quit
@@ -73,6 +77,10 @@ int64_t outlet_newest(const struct outlet *o);
 
 /* ---- outlet_serve.c: the outlet's thread, and the producers that talk to it ---- */
 void *outlet_main(void *arg);
+/* With the lock: does it take part in broadcasts? */
+bool member_is_sent(const struct outlet *o, const struct member *m);
+/* With the lock: send it what the version in a slot is told by: its hashes, then w. */
+void outlet_say_hashed(struct outlet *o, struct member *m, const struct slot *s, struct wire w);
 /* With the lock: send a member away, and send it a message; one that does not take it is sent away. */
 void outlet_member_close(struct outlet *o, struct member *m, const char *why);
 void outlet_say(struct outlet *o, struct member *m, struct wire w);

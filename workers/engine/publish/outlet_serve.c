@@ -8,7 +8,8 @@
 #include "protocol/base/log.h"
 #include "workers/engine/publish/outlet_parts.h"
 
-#define SPIN_MS 200    // a broadcast is looked after without sleeping for so long
+#define SPIN_MS 200     // a broadcast is looked after without sleeping for so long
+#define ALONE_MS 500    // longer than producers that have all waited for this step's weights are apart
 
 /* ---- members (under the lock) ---- */
 
@@ -46,9 +47,22 @@ void outlet_member_close(struct outlet *o, struct member *m, const char *why)
 
 void outlet_say(struct outlet *o, struct member *m, struct wire w)
 {
-    w.size_bytes = o->config.size_bytes;
+    w.size_bytes = o->config.bundle->size_bytes;
     if (!wire_send(m->fd, w))
         outlet_member_close(o, m, "does not listen any more");
+}
+
+void outlet_say_hashed(struct outlet *o, struct member *m, const struct slot *s, struct wire w)
+{
+    if (wire_send_hashes(m->fd, s->hash, o->config.bundle->n))
+        outlet_say(o, m, w);
+    else
+        outlet_member_close(o, m, "does not listen any more");
+}
+
+bool member_is_sent(const struct outlet *o, const struct member *m)
+{
+    return m->fd >= 0 && m->name[0] && !m->copies && o->config.way == WAY_NCCL;
 }
 
 void outlet_drop_tell(struct outlet *o)
@@ -75,6 +89,7 @@ static void accept_all(struct outlet *o)
             close(fd);
             continue;
         }
+        wire_make_room(fd);
         o->member[i] = (struct member){ .fd = fd, .want = -1, .sent = -1, .reading = -1 };
     }
 }
@@ -83,18 +98,21 @@ static void member_read(struct outlet *o, struct member *m)
 {
     struct wire w;
     int got = 0;
-    while (m->fd >= 0 && (got = wire_receive(m->fd, &w)) > 0) {
-        if (w.kind == WIRE_HELLO && w.size_bytes != o->config.size_bytes) {
-            log_error("weights: '%s' has %" PRIu64 " bytes of weights, the trainer %zu", w.name, w.size_bytes, o->config.size_bytes);
+    while (m->fd >= 0 && (got = wire_receive(m->fd, &w, NULL)) > 0) {
+        if (w.kind == WIRE_HELLO && (w.size_bytes != o->config.bundle->size_bytes || w.n != o->config.bundle->n)) {
+            log_error("weights: '%s' has %" PRIu64 " bytes of weights in %" PRId64 " tensors, the trainer %zu in %" PRId64, w.name,
+                      w.size_bytes, w.n, o->config.bundle->size_bytes, o->config.bundle->n);
             got = -1;
             break;
         }
         if (w.kind == WIRE_HELLO) {
             memcpy(m->name, w.name, sizeof m->name);
-            o->stale = true;
+            m->copies = w.copies;
+            o->stale = o->stale || !m->copies;
             log_info("weights: %s is there", m->name);
         } else if (w.kind == WIRE_WANT) {
             m->want = w.version;
+            m->want_ms = clock_ms();
         } else if (w.kind == WIRE_TOOK) {
             reading_end(o, m);
             if (w.version >= 0)
@@ -141,8 +159,17 @@ static void events_take(struct outlet *o, bool at_work)
 
 /* ---- the thread ---- */
 
-static void serve_copies(struct outlet *o)
+/* Give this member the version it wants to copy? Without staging it may have waited too long for others to take part in a broadcast. */
+static bool member_copies_now(const struct outlet *o, const struct member *m)
 {
+    return !member_is_sent(o, m)
+           || (o->in_place && clock_ms() - m->want_ms >= ALONE_MS && o->group != GROUP_SENDING && o->group != GROUP_CONFIRMING);
+}
+
+/* True: somebody waits for others. */
+static bool serve_copies(struct outlet *o)
+{
+    bool waits = false;
     pthread_mutex_lock(&o->lock);
     for (int i = 0; i < MEMBER_MAX; i++) {
         struct member *m = &o->member[i];
@@ -150,18 +177,21 @@ static void serve_copies(struct outlet *o)
             continue;
         int slot = outlet_slot_find(o, m->want);
         int64_t want = m->want;
-        if (slot >= 0) {
+        if (!member_copies_now(o, m)) {
+            waits = waits || slot >= 0;
+        } else if (slot >= 0 && o->slot[slot].hashed) {
             struct slot *s = &o->slot[slot];
             m->reading = slot;
             s->n_reader++;
             m->want = -1;
-            outlet_say(o, m, (struct wire){ .kind = WIRE_SLOT, .version = want, .hash = s->hash, .handle = s->handle });
-        } else if (want < outlet_newest(o)) {
+            outlet_say_hashed(o, m, s, (struct wire){ .kind = WIRE_SLOT, .version = want, .handle = s->handle, .once = o->in_place });
+        } else if (slot < 0 && want < outlet_newest(o)) {
             m->want = -1;
             outlet_say(o, m, (struct wire){ .kind = WIRE_GONE, .version = want });
         }
     }
     pthread_mutex_unlock(&o->lock);
+    return waits;
 }
 
 void *outlet_main(void *arg)
@@ -173,12 +203,10 @@ void *outlet_main(void *arg)
         pthread_mutex_unlock(&o->lock);
         if (quit)
             break;
-        bool at_work = false;
+        bool at_work = serve_copies(o);
         if (o->config.way == WAY_NCCL) {
             outlet_group_tick(o);
-            at_work = outlet_group_serve(o);
-        } else {
-            serve_copies(o);
+            at_work = outlet_group_serve(o) || at_work;
         }
         events_take(o, at_work);
     }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
@@ -12,39 +13,47 @@
 #define TAKE_LIMIT_MS 60000    // then the controller decides again
 
 struct publication {
-    size_t bytes;             // of the device
+    struct bundle bundle;
+    bool in_place;            // it gives what the model has
     struct outlet *outlet;    // of the side that gives; else NULL
     struct inlet *inlet;      // who takes; else NULL
+    size_t room;
     double took_ms;
 };
+
+size_t publication_room(size_t size_bytes, enum weights_way way, bool gives, int n_slot, int n_device)
+{
+    return gives ? size_bytes * (size_t)n_slot : way == WAY_NCCL && n_device == 1 && n_slot > 0 ? size_bytes : 0;
+}
 
 struct publication *publication_new(const struct publication_config *config, struct error *err)
 {
     char dir[4200];
     struct publication *p = calloc(1, sizeof *p);
-    if (!p) {
-        error_set(err, ERR_NO_MEMORY, "no memory for the publication of weights");
+    if (!p || !bundle_of_model(&p->bundle, config->model, err)) {
+        if (!p)
+            error_set(err, ERR_NO_MEMORY, "no memory for the publication of weights");
+        free(p);
         return NULL;
     }
-    struct device *dev = model_device(config->model);
-    size_t size = model_weight_bytes(config->model);
+    struct device *dev[PLACE_MAX] = { model_device(config->model) };
+    int n = model_is_sliced(config->model) ? model_n_device(config->model) : 1;
+    for (int q = 0; n > 1 && q < n; q++)
+        dev[q] = model_device(team_slice(config->model, q));
     p->took_ms = NAN;
+    p->in_place = config->n_slot == 0;
+    p->room = publication_room(p->bundle.size_bytes, config->way, config->gives, config->n_slot, n);
     snprintf(dir, sizeof dir, "%s/sock", config->run_dir);
-    struct outlet_config out = { .dev = dev, .dir = dir, .way = config->way, .size_bytes = size, .n_slot = config->n_slot };
-    struct inlet_config in = { .dev = dev, .dir = dir, .name = config->name, .way = config->way, .size_bytes = size };
-    bool ok;
-    if (config->gives) {
-        ok = (p->outlet = outlet_new(&out, err)) != NULL;
-        p->bytes = size * (size_t)config->n_slot;
-    } else {
-        ok = (p->inlet = inlet_new(&in, err)) != NULL;
-        p->bytes = config->way == WAY_NCCL ? size : 0;
-    }
-    if (ok) {
-        log_info("weights %s by %s", config->gives ? "go to other workers" : "come from the first trainer", weights_way_name(config->way));
+    struct outlet_config out = { .dev = dev[0], .dir = dir, .way = config->way, .bundle = &p->bundle, .n_slot = config->n_slot };
+    struct inlet_config in = {
+        .dev = dev, .n_device = n, .dir = dir, .name = config->name, .way = config->way, .staged = config->n_slot > 0, .bundle = &p->bundle
+    };
+    if (config->gives ? (p->outlet = outlet_new(&out, err)) != NULL : (p->inlet = inlet_new(&in, err)) != NULL) {
+        log_info("weights %s by %s", config->gives ? "go to other workers" : "come from the first trainer",
+                 weights_way_name(n > 1 ? WAY_COPY : config->way));
         return p;
     }
-    free(p);
+    publication_free(p);
     return NULL;
 }
 
@@ -54,12 +63,13 @@ void publication_free(struct publication *p)
         return;
     outlet_free(p->outlet);
     inlet_free(p->inlet);
+    bundle_release(&p->bundle);
     free(p);
 }
 
 size_t publication_bytes(const struct publication *p)
 {
-    return p->bytes;
+    return p->room;
 }
 
 void weights_file_path(const char *run_dir, int64_t made, int64_t version, char *out, size_t size)
@@ -67,62 +77,142 @@ void weights_file_path(const char *run_dir, int64_t made, int64_t version, char 
     snprintf(out, size, "%s/sock/weights-%" PRId64 "-%" PRId64, run_dir, made, version);
 }
 
+/* A file is the version's bytes, then a hash per tensor, then this. */
+struct file_end {
+    uint64_t n_tensor, size_bytes, magic;
+};
+#define FILE_MAGIC 0x3173746867696577u    // "weights1"
+
+static bool bytes_write(FILE *f, struct device *dev, const char *weights, size_t size, void *stage, struct error *err)
+{
+    for (size_t at = 0; at < size; at += BUNDLE_STAGE) {
+        size_t n = MIN(BUNDLE_STAGE, size - at);
+        if (!mem_copy(dev, stage, weights + at, n, COPY_D2H, err) || !device_sync(dev, err))
+            return false;
+        if (fwrite(stage, 1, n, f) != n)
+            return error_errno(err, "write");
+    }
+    return true;
+}
+
 bool weights_file_write(const struct model *m, const char *path, struct error *err)
 {
+    bool ok = false;
     size_t size;
     char temp[4200];
+    FILE *f = NULL;
+    struct bundle b = { 0 };
     struct device *dev = model_device(m);
-    void *weights = model_weights(m, &size), *copy = malloc(size);
-    bool ok = copy || error_set(err, ERR_NO_MEMORY, "no memory for a copy of %zu bytes of weights", size);
+    struct hasher *h = NULL;
+    uint64_t *hash = NULL;
+    void *weights = model_weights(m, &size), *stage = malloc(MIN(BUNDLE_STAGE, size));
     snprintf(temp, sizeof temp, "%s.new", path);
-    ok = ok && mem_copy(dev, copy, weights, size, COPY_D2H, err) && device_sync(dev, err);
-    FILE *f = ok ? fopen(temp, "we") : NULL;
-    if (ok && !f)
-        ok = error_errno(err, "cannot write '%s'", temp);
-    if (f) {
-        ok = fwrite(copy, 1, size, f) == size;
-        ok = fclose(f) == 0 && ok && rename(temp, path) == 0;
-        if (!ok)
-            error_errno(err, "cannot write '%s'", path);
+    TRY(bundle_of_model(&b, m, err));
+    TRY(h = hasher_new(&b, &dev, 1, err));
+    if (!stage || !(hash = calloc((size_t)b.n, sizeof *hash))) {
+        error_set(err, ERR_NO_MEMORY, "no memory to write weights");
+        goto out;
     }
-    free(copy);
+    TRY(bundle_hash(h, weights, hash, err));
+    struct file_end end = { (uint64_t)b.n, size, FILE_MAGIC };
+    if (!(f = fopen(temp, "we"))) {
+        error_errno(err, "cannot write '%s'", temp);
+        goto out;
+    }
+    ok = bytes_write(f, dev, weights, size, stage, err) && fwrite(hash, sizeof *hash, (size_t)b.n, f) == (size_t)b.n
+         && fwrite(&end, sizeof end, 1, f) == 1;
+    ok = fclose(f) == 0 && ok && rename(temp, path) == 0;
+    if (!ok)
+        error_errno(err, "cannot write '%s'", path);
+out:
+    free(hash);
+    free(stage);
+    hasher_free(h);
+    bundle_release(&b);
     return ok;
 }
 
-bool weights_file_read(struct model *m, const char *path, struct error *err)
+/* The devices that p is on. */
+static struct hasher *places_hasher(const struct bundle *b, const struct places *p, struct error *err)
 {
-    size_t size;
+    struct device *dev[PLACE_MAX];
+    for (int q = 0; q < p->n; q++)
+        dev[q] = p->at[q].dev;
+    return hasher_new(b, dev, p->n, err);
+}
+
+bool weights_file_read(struct model *m, const char *path, int64_t version, struct error *err)
+{
+    bool ok = false;
     struct file_map map;
-    void *weights = model_weights(m, &size);
+    struct file_end end = { 0 };
+    struct bundle b = { 0 };
+    struct places places = { 0 };
+    struct hasher *h = NULL;
+    uint64_t *hash = NULL;
     if (!file_map_open(&map, path, err))
         return path_exists(path) ? false : error_set(err, ERR_NOT_FOUND, "'%s' is shared no longer", path);
-    bool ok = map.size_bytes == size || error_set(err, ERR_DATA, "'%s' has %zu bytes, the weights %zu", path, map.size_bytes, size);
-    ok = ok && mem_copy(model_device(m), weights, map.data, size, COPY_H2D, err) && device_sync(model_device(m), err)
-         && model_weights_changed(m, err);
+    TRY(bundle_of_model(&b, m, err) && places_of_model(&places, m, err) && (h = places_hasher(&b, &places, err)));
+    size_t hash_bytes = (size_t)b.n * sizeof *hash, want = b.size_bytes + hash_bytes + sizeof end;
+    if (map.size_bytes >= sizeof end)
+        memcpy(&end, (const char *)map.data + map.size_bytes - sizeof end, sizeof end);
+    if (map.size_bytes != want || end.magic != FILE_MAGIC || end.n_tensor != (uint64_t)b.n || end.size_bytes != b.size_bytes) {
+        error_set(err, ERR_DATA, "'%s' has %zu bytes and is not %zu of weights with the hashes of %" PRId64 " tensors", path,
+                  map.size_bytes, b.size_bytes, b.n);
+        goto out;
+    }
+    if (!(hash = malloc(hash_bytes))) {
+        error_set(err, ERR_NO_MEMORY, "no memory for hashes");
+        goto out;
+    }
+    memcpy(hash, (const char *)map.data + b.size_bytes, hash_bytes);
+    TRY(places_sync(&places, err) && places_fill_from_host(&b, &places, map.data, err));
+    if (!bundle_check(h, &places, hash, version, err)) {
+        error_wrap(err, "'%s'", path);
+        goto out;
+    }
+    ok = model_weights_changed(m, err);
+out:
+    free(hash);
+    hasher_free(h);
+    places_release(&places);
+    bundle_release(&b);
     file_map_close(&map);
     return ok;
 }
 
-bool publication_share(struct publication *p, const struct model *m, int64_t made, int64_t version, struct error *err)
+bool publication_model(struct publication *p, struct model *m, struct error *err)
+{
+    return !p->outlet || !p->in_place || model_share(m, err);
+}
+
+bool publication_share(struct publication *p, struct model *m, int64_t made, int64_t version, struct error *err)
 {
     size_t size;
-    return outlet_share(p->outlet, model_weights(m, &size), version_key(made, version), err);
+    const struct mem_handle *h = p->in_place ? model_share(m, err) : NULL;
+    return (!p->in_place || h) && outlet_share(p->outlet, model_weights(m, &size), h, version_key(made, version), err);
+}
+
+bool publication_withdraw(struct publication *p, struct error *err)
+{
+    return !p || !p->outlet || outlet_withdraw(p->outlet, err);
 }
 
 bool publication_take(struct publication *p, struct model *m, int64_t made, int64_t version, struct error *err)
 {
-    size_t size;
-    int64_t key = version_key(made, version);
+    int64_t key = version_key(made, version), before = clock_ns();
     uint64_t hash = 0;
-    void *weights = model_weights(m, &size);
-    int64_t before = clock_ns();
-    if (!(p->outlet ? outlet_copy(p->outlet, weights, key, err) : inlet_take(p->inlet, weights, key, TAKE_LIMIT_MS, &hash, err))
-        || !model_weights_changed(m, err))
+    struct places places;
+    if (!places_of_model(&places, m, err))
+        return false;
+    bool ok = p->outlet ? outlet_copy(p->outlet, &places, key, err) : inlet_take(p->inlet, &places, key, TAKE_LIMIT_MS, &hash, err);
+    places_release(&places);
+    if (!ok || !model_weights_changed(m, err))
         return false;
     p->took_ms = (double)(clock_ns() - before) / 1e6;
     if (p->inlet)
         log_info("weights of version %" PRId64 " are here, equal on both sides hash=%016" PRIx64 " ms=%.3f gb_per_s=%.1f", version, hash,
-                 p->took_ms, (double)size / p->took_ms * 1e-6);
+                 p->took_ms, (double)p->bundle.size_bytes / p->took_ms * 1e-6);
     return true;
 }
 

@@ -4,10 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#define WIRE_MAGIC 0x72637731u    // "rcw1": both sides are the same executable
+#define WIRE_MAGIC 0x72637732u    // "rcw2": both sides are the same executable
 #define SOCKET_NAME "weights"
 
 static const char *const way_names[] = { [WAY_FILES] = "files", [WAY_COPY] = "copy", [WAY_NCCL] = "nccl" };
@@ -76,12 +77,35 @@ bool wire_send(int fd, struct wire m)
     return send(fd, &m, sizeof m, MSG_NOSIGNAL) == (ssize_t)sizeof m;
 }
 
-int wire_receive(int fd, struct wire *m)
+bool wire_send_hashes(int fd, const uint64_t *hash, int64_t n)
 {
-    ssize_t n = recv(fd, m, sizeof *m, 0);
+    for (int64_t first = 0; first < n; first += WIRE_HASH_MAX) {
+        struct wire m = { .magic = WIRE_MAGIC, .kind = WIRE_HASHES, .first = first, .n = MIN(n - first, (int64_t)WIRE_HASH_MAX) };
+        struct iovec part[2] = { { &m, sizeof m }, { (void *)(hash + first), (size_t)m.n * sizeof *hash } };
+        struct msghdr all = { .msg_iov = part, .msg_iovlen = 2 };
+        if (sendmsg(fd, &all, MSG_NOSIGNAL) != (ssize_t)(part[0].iov_len + part[1].iov_len))
+            return false;
+    }
+    return true;
+}
+
+void wire_make_room(int fd)
+{
+    int size = 4 << 20;    // the kernel gives what it allows
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+}
+
+int wire_receive(int fd, struct wire *m, uint64_t *hash)
+{
+    struct iovec part[2] = { { m, sizeof *m }, { hash, hash ? WIRE_HASH_MAX * sizeof *hash : 0 } };
+    struct msghdr all = { .msg_iov = part, .msg_iovlen = hash ? 2 : 1 };
+    ssize_t n = recvmsg(fd, &all, 0);
     if (n < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
-    if (n != (ssize_t)sizeof *m || m->magic != WIRE_MAGIC)
+    if (n < (ssize_t)sizeof *m || m->magic != WIRE_MAGIC || (all.msg_flags & MSG_TRUNC))
+        return -1;
+    bool hashes = m->kind == WIRE_HASHES && m->n >= 1 && m->n <= WIRE_HASH_MAX && m->first >= 0;
+    if ((m->kind == WIRE_HASHES) != hashes || n != (ssize_t)(sizeof *m + (hashes ? (size_t)m->n * sizeof *hash : 0)))
         return -1;
     if (m->kind == WIRE_HELLO)
         m->name[sizeof m->name - 1] = 0;

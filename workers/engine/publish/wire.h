@@ -3,18 +3,23 @@
  * The trainer's side is an outlet, a producer's an inlet; each has its own thread that talks over a Unix socket in the run's sock/
  * (SOCK_SEQPACKET, one struct wire per packet; a process that dies closes it at once). Versions are keys (version_key).
  *
- * 1. Sharing version v copies the trainer's weights into one of the outlet's slots, which keep it while the trainer continues.
- * 2. A producer takes v between steps: it wants v, and gets the slot to copy from (way copy: mem_share of ops.h), or the
- *    broadcast it came with (way nccl: comm.h), received into a staging buffer ahead of time, or straight into the weights
- *    when the producer waits for it already. Addresses of weights never change: CUDA graphs hold them.
- * 3. Both sides hash what was sent and what has arrived; a version whose hashes differ is not taken.
+ * 1. Sharing version v copies the trainer's weights into one of the outlet's slots, which keep it while the trainer continues. Where
+ *    the trainer waits for everybody anyway (n_behind 0), there is no slot and no copy: what is shared are the weights themselves, and
+ *    the trainer withdraws v before it changes them.
+ * 2. A producer takes v between steps: it wants v, and gets the memory to copy from (way copy, and whoever samples on several devices:
+ *    mem_share of ops.h), of which each device reads what it holds, or the broadcast it came with (way nccl: comm.h), received into
+ *    a staging buffer ahead of time, or straight into the weights when the producer waits for it already. Without slots there is no
+ *    staging either: a broadcast begins when all want it, and who waits for the others too long is given the memory to copy from.
+ *    Addresses of weights never change: CUDA graphs hold them.
+ * 3. Both sides hash each tensor of what was shared and of what has arrived; a version with a tensor whose hashes differ is not taken.
  * 4. When a member dies the group is aborted, and built again from who is there when something has to be sent. When the outlet
  *    goes, inlets forget what they have staged and come back to the next one.
  *
- *   inlet -> outlet   HELLO name | WANT version | TOOK version (the slot is not read any more; the broadcast has arrived; -1: it
- *                     was wrong or is not wanted any more)
- *   outlet -> inlet   SLOT version hash handle | JOIN id rank n_rank | SEND version bucket (a broadcast begins) |
- *                     SENT version hash | GONE version (it will not come) | DROP (forget what is staged) */
+ *   inlet -> outlet   HELLO name copies | WANT version | TOOK version (the slot is not read any more; the broadcast has arrived; -1: it
+ *                     failed or is not wanted any more)
+ *   outlet -> inlet   HASHES first n (of what the next SLOT or SENT is about; after it n numbers) | SLOT version handle once |
+ *                     JOIN id rank n_rank | SEND version bucket (a broadcast begins) | SENT version |
+ *                     GONE version (it will not come) | DROP (forget what is staged) */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,6 +50,7 @@ enum wire_kind {
     WIRE_HELLO,
     WIRE_WANT,
     WIRE_TOOK,
+    WIRE_HASHES,
     WIRE_SLOT,
     WIRE_JOIN,
     WIRE_SEND,
@@ -57,7 +63,10 @@ struct wire {
     enum wire_kind kind;
     int32_t rank, n_rank;
     int64_t version;
-    uint64_t hash, size_bytes, bucket_bytes;
+    uint64_t size_bytes, bucket_bytes;
+    int64_t first, n;    // HASHES: which
+    bool copies;         // HELLO: it takes no part in broadcasts
+    bool once;           // SLOT: its memory may be gone after TOOK, so it is to be closed before
     union {
         char name[64];
         struct mem_handle handle;
@@ -70,5 +79,9 @@ int wire_listen(const char *dir, struct error *err);
 int wire_connect(const char *dir);
 /* Never waits. False: the other side is gone, or does not read. */
 bool wire_send(int fd, struct wire m);
-/* 1: m is filled, 0: nothing has arrived, -1: the other side is gone or sent nonsense. */
-int wire_receive(int fd, struct wire *m);
+bool wire_send_hashes(int fd, const uint64_t *hash, int64_t n);
+void wire_make_room(int fd);    // for hashes of many tensors that wait to be read
+/* 1: m is filled, and after HASHES hash (WIRE_HASH_MAX) too, 0: nothing has arrived, -1: the other side is gone or sent nonsense. hash
+ * may be NULL for a side that is sent none. */
+#define WIRE_HASH_MAX 4096
+int wire_receive(int fd, struct wire *m, uint64_t *hash);

@@ -9,6 +9,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/run/metrics.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer.h"
 
 #define RANK_MAX COLLECTIVE_RANK_MAX
@@ -493,14 +494,18 @@ bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err)
     bool ok = true;
     if (!p.weights)
         return model_weights_copy(into, m, err);
-    char *to = model_weights(into, &bytes);
+    bool sliced = model_is_sliced(into);
+    char *to = sliced ? NULL : model_weights(into, &bytes);
     if (!device_sync(trainer_device(k->t), err) || !reach_begin(k, err))    // nobody reads the old ones any more
         return false;
-    for (int i = 0; i < p.n_piece && ok; i++)
+    if (sliced)    // from pieces that are whole for a moment
+        ok = model_weights_copy(into, m, err);
+    for (int i = 0; i < p.n_piece && ok && !sliced; i++)
         ok = weights_fetch(k, i, to + (size_t)p.piece_at[i] * e, err);
     ok = ok && lanes_sync(trainer_device(k->t), err);
+    ok = ok && (!sliced || device_sync(trainer_device(k->t), err));
     reach_end(k);
-    return ok && model_weights_changed(into, err);
+    return ok && (sliced || model_weights_changed(into, err));
 }
 
 /* One update from these groups: a gradient of theirs alone, and new weights. */

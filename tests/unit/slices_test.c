@@ -1,0 +1,394 @@
+/* Versions of the weights from one layout to another: from whole weights, in memory or in a file, to a model on one device and to teams of
+ * 2 and 4, to the bit; what is damaged is named; and nobody has more memory for it than the plan says. OPS_DEVICE names another first
+ * device of the takers', such as cuda:0, GIVER_DEVICE the giver's.
+ * tags: asan */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "protocol/run/run_config.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/model/slice.h"
+#include "workers/engine/plan/run_room.h"
+#include "workers/engine/publish/publication.h"
+
+#define BASE .family = FAMILY_QWEN2, .n_layer = 3, .max_pos = 512, .rms_eps = 1e-6, .rope.theta = 1e4, .initializer_range = 0.3
+#define MODE_DIR 0700
+// clang-format off
+static const struct shape {
+    struct model_config c;
+    const char *why;
+} shapes[] = {
+    { { BASE, .d_model = 96, .n_head = 8, .n_kv_head = 4, .d_head = 32, .d_ff = 384, .vocab = 333 }, "an odd vocabulary" },
+    { { BASE, .d_model = 64, .n_head = 4, .n_kv_head = 2, .d_head = 32, .d_ff = 128, .vocab = 288, .tied = true, .fused_names = true },
+      "fused tensors, and two of four share a head of keys and values" },
+    { { BASE, .d_model = 64, .n_head = 4, .n_kv_head = 1, .d_head = 64, .d_ff = 208, .vocab = 100, .qk_norm = true, .qkv_bias = true, .o_bias = true,
+        .mlp_bias = true }, "biases, norms of each head, and one head of keys and values" },
+};
+// clang-format on
+#define PARTS 4
+
+static char run_dir[64] = "/tmp/slices-XXXXXX";
+static struct device *taker[4], *giver;
+
+/* ---- memory that a device has given, counted at its operations */
+static struct counted {
+    struct ops op;
+    const struct ops *real;
+    struct device *dev;
+    size_t now, most;
+    struct {
+        void *p;
+        size_t size;
+    } given[256];
+} counted[2];
+
+static struct counted *count_of(const struct device *dev)
+{
+    return dev == counted[0].dev ? &counted[0] : &counted[1];
+}
+
+static void *count_give(struct counted *c, void *p, size_t size)
+{
+    size_t i = 0;
+    while (i < ARRAY_SIZE(c->given) && c->given[i].p)
+        i++;
+    assert_true(i < ARRAY_SIZE(c->given));
+    c->given[i].p = p;
+    c->given[i].size = p ? size : 0;
+    c->now += c->given[i].size;
+    c->most = MAX(c->most, c->now);
+    return p;
+}
+
+static void count_back(struct counted *c, const void *p)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(c->given); i++)
+        if (c->given[i].p == p) {
+            c->now -= c->given[i].size;
+            c->given[i].p = NULL;
+            return;
+        }
+}
+
+static void *counted_new(struct device *dev, size_t size, const char *what, struct error *err)
+{
+    return count_give(count_of(dev), count_of(dev)->real->mem_new(dev, size, what, err), size);
+}
+
+static void counted_free(struct device *dev, void *p)
+{
+    count_back(count_of(dev), p);
+    count_of(dev)->real->mem_free(dev, p);
+}
+
+static void *counted_share_new(struct device *dev, size_t size, const char *what, struct mem_handle *h, struct error *err)
+{
+    return count_give(count_of(dev), count_of(dev)->real->mem_share_new(dev, size, what, h, err), size);
+}
+
+static void counted_share_free(struct device *dev, void *p, size_t size, const struct mem_handle *h)
+{
+    count_back(count_of(dev), p);
+    count_of(dev)->real->mem_share_free(dev, p, size, h);
+}
+
+static void count_begin(struct counted *c, struct device *dev)
+{
+    *c = (struct counted){ .op = *dev->op, .real = dev->op, .dev = dev };
+    c->op.mem_new = counted_new;
+    c->op.mem_free = counted_free;
+    c->op.mem_share_new = counted_share_new;
+    c->op.mem_share_free = counted_share_free;
+    dev->op = &c->op;
+}
+
+static void count_end(struct counted *c)
+{
+    assert_int_equal(c->now, 0);    // all has been given back
+    c->dev->op = c->real;
+}
+
+/* ---- models */
+static void devices_open(void)
+{
+    const char *first = getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", *other = getenv("GIVER_DEVICE");
+    const char *colon = strchr(first, ':');
+    struct error err;
+    for (int i = 0; i < 4; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%.*s:%d", (int)(colon - first), first, atoi(colon + 1) + i);
+        if (!(taker[i] = device_new(name, 1, &err)))
+            fail_msg("%s", err.text);
+    }
+    giver = device_new(other ? other : "cpu:4", 1, &err);
+    assert_non_null(giver);
+}
+
+static void devices_close(void)
+{
+    for (int i = 0; i < 4; i++)
+        device_free(taker[i]);
+    device_free(giver);
+}
+
+static struct model *whole_make(const struct shape *s, uint64_t seed, struct device *dev)
+{
+    struct error err;
+    struct model *m = model_new_random(&s->c, seed, dev, DT_BF16, &err);
+    if (!m || !model_parts_set(m, PARTS, &err))
+        fail_msg("%s: %s", s->why, err.text);
+    return m;
+}
+
+/* To take versions, on n devices. */
+static struct model *taking_make(const struct shape *s, int n)
+{
+    struct error err;
+    struct model *m = n > 1 ? model_new_shape(&s->c, taker[0], DT_BF16, &err) : model_new_empty(&s->c, taker[0], DT_BF16, &err);
+    if (!m || !model_parts_set(m, PARTS, &err) || !model_team(m, taker, n, &err))
+        fail_msg("%s, %d devices: %s", s->why, n, err.text);
+    return m;
+}
+
+/* m has the weights that whole_make draws from seed, cut as team_fill cuts them. */
+static void weights_compare(const struct shape *s, const struct model *m, uint64_t seed, const char *what)
+{
+    struct error err;
+    int n = model_n_device(m);
+    struct model *want = whole_make(s, seed, taker[0]), *cut = taking_make(s, n);
+    assert_true(model_weights_copy(cut, want, &err));
+    for (int q = n - 1; q >= 0; q--) {
+        uint64_t a, b;
+        const struct model *x = n > 1 ? team_slice(m, q) : m, *y = n > 1 ? team_slice(cut, q) : cut;
+        assert_true(device_enter(model_device(x), &err) && model_weights_hash(x, &a, &err) && model_weights_hash(y, &b, &err));
+        if (a != b)
+            fail_msg("%s: %s, part %d of %d", s->why, what, q, n);
+    }
+    model_free(cut);
+    model_free(want);
+}
+
+struct pair {    // who gives and who takes; on CPUs both may be of one process
+    struct publication *gives, *takes;
+    struct model *from, *to;
+};
+static void pair_open(struct pair *p, const struct shape *s, enum weights_way way, int n_slot, int n_device)
+{
+    struct error err;
+    p->from = whole_make(s, 0, giver);
+    p->to = taking_make(s, n_device);
+    struct publication_config g = { .model = p->from, .run_dir = run_dir, .name = "giver", .way = way, .gives = true, .n_slot = n_slot };
+    struct publication_config t = { .model = p->to, .run_dir = run_dir, .name = "taker", .way = way, .n_slot = n_slot };
+    if (!(p->gives = publication_new(&g, &err)) || !publication_model(p->gives, p->from, &err) || !(p->takes = publication_new(&t, &err)))
+        fail_msg("%s", err.text);
+}
+
+static void pair_close(struct pair *p)
+{
+    publication_free(p->takes);
+    publication_free(p->gives);
+    model_free(p->to);
+    model_free(p->from);
+}
+
+/* The giver's weights become those of this seed, which are shared under it as the version. */
+static void version_make(struct pair *p, const struct shape *s, int64_t version)
+{
+    struct error err;
+    struct model *other = whole_make(s, (uint64_t)version, giver);
+    if (!publication_withdraw(p->gives, &err) || !model_weights_copy(p->from, other, &err)
+        || !publication_share(p->gives, p->from, 1, version, &err))
+        fail_msg("%s", err.text);
+    model_free(other);
+}
+
+static void every_layout_takes_every_version(UNUSED void **state)
+{
+    struct error err;
+    for (size_t i = 0; i < ARRAY_SIZE(shapes); i++)
+        for (int n = 1; n <= 4; n *= 2)
+            for (int n_slot = 0; n_slot < 3; n_slot += 2)
+                for (int way = WAY_COPY; way <= WAY_NCCL; way++) {
+                    struct pair p;
+                    char what[64];
+                    pair_open(&p, &shapes[i], (enum weights_way)way, n_slot, n);
+                    for (int64_t v = 1; v < 4; v++) {
+                        version_make(&p, &shapes[i], v);
+                        if (!publication_take(p.takes, p.to, 1, v, &err))
+                            fail_msg("%s", err.text);
+                        snprintf(what, sizeof what, "%s, %d slots, version %d", weights_way_name((enum weights_way)way), n_slot, (int)v);
+                        weights_compare(&shapes[i], p.to, (uint64_t)v, what);
+                    }
+                    if (n_slot > 0) {    // an older one, and what is not kept
+                        assert_true(publication_take(p.takes, p.to, 1, 2, &err));
+                        weights_compare(&shapes[i], p.to, 2, "an older version");
+                    }
+                    assert_false(publication_take(p.takes, p.to, 1, 1, &err));
+                    assert_int_equal(err.code, ERR_NOT_FOUND);
+                    weights_compare(&shapes[i], p.to, n_slot > 0 ? 2 : 3, "after a version that is not there");
+                    pair_close(&p);
+                }
+}
+
+/* A trainer that samples on several devices itself, behind its own steps. */
+static void a_giver_takes_older_versions_into_its_own_slices(UNUSED void **state)
+{
+    struct error err;
+    struct pair p;
+    const struct shape *s = &shapes[0];
+    struct device *dev[2] = { giver, taker[1] };
+    pair_open(&p, s, WAY_COPY, 2, 1);
+    struct model *own = model_shape_like(p.from, &err);
+    assert_true(own && model_team(own, dev, 2, &err));
+    version_make(&p, s, 1);
+    version_make(&p, s, 2);
+    for (int64_t v = 1; v < 3; v++) {
+        struct model *want = whole_make(s, (uint64_t)v, giver), *cut = model_shape_like(want, &err);
+        assert_true(publication_take(p.gives, own, 1, v, &err));
+        assert_true(cut && model_team(cut, dev, 2, &err) && model_weights_copy(cut, want, &err));
+        for (int q = 1; q >= 0; q--) {
+            uint64_t a, b;
+            assert_true(device_enter(dev[q], &err) && model_weights_hash(team_slice(own, q), &a, &err)
+                        && model_weights_hash(team_slice(cut, q), &b, &err));
+            assert_true(a == b);
+        }
+        model_free(cut);
+        model_free(want);
+    }
+    model_free(own);
+    pair_close(&p);
+}
+
+static void files_are_read_into_every_layout_and_damage_is_named(UNUSED void **state)
+{
+    struct error err = { 0 };
+    char path[128];
+    snprintf(path, sizeof path, "%s/weights", run_dir);
+    for (size_t i = 0; i < ARRAY_SIZE(shapes); i++) {
+        const struct shape *s = &shapes[i];
+        struct model *from = whole_make(s, 5, giver);
+        for (int n = 1; n <= 4; n *= 2) {
+            struct model *to = taking_make(s, n);
+            assert_true(weights_file_write(from, path, &err));
+            if (!weights_file_read(to, path, 7, &err))
+                fail_msg("%s", err.text);
+            weights_compare(s, to, 5, "from a file");
+            for (int64_t t = 0; t < model_n_tensor(from); t += 5) {    // a bit of its last element
+                const struct tensor *x = model_tensor(from, t);
+                char text[160];
+                FILE *f = fopen(path, "r+");
+                long at = (long)((x->offset + x->n_elem) * 2 - 1);
+                assert_true(f && fseek(f, at, SEEK_SET) == 0);
+                int byte = fgetc(f);
+                assert_true(fseek(f, at, SEEK_SET) == 0 && fputc(byte ^ 4, f) != EOF && fclose(f) == 0);
+                assert_false(weights_file_read(to, path, 7, &err));
+                assert_int_equal(err.code, ERR_DATA);
+                snprintf(text, sizeof text, "'%s' of version 7 has arrived with hash", x->name);
+                if (!strstr(err.text, text) || !strstr(err.text, path))
+                    fail_msg("%s", err.text);
+                assert_true(weights_file_write(from, path, &err));
+            }
+            struct stat st;
+            assert_true(stat(path, &st) == 0 && truncate(path, st.st_size - 8) == 0);
+            assert_false(weights_file_read(to, path, 7, &err));
+            assert_int_equal(err.code, ERR_DATA);
+            assert_true(truncate(path, 3) == 0);
+            assert_false(weights_file_read(to, path, 7, &err));
+            assert_true(unlink(path) == 0);
+            assert_false(weights_file_read(to, path, 7, &err));
+            assert_int_equal(err.code, ERR_NOT_FOUND);
+            model_free(to);
+        }
+        model_free(from);
+    }
+}
+
+/* ---- memory */
+#define HASHES_MAX ((size_t)16 << 10)    // three words for each of these models' tensors
+static void config_make(struct run_config *c, const char *model, const char *way, int n_behind, int n_device)
+{
+    run_config_init(c);
+    snprintf(c->model, sizeof c->model, "%s", model);
+    snprintf(c->weights, sizeof c->weights, "%s", way);
+    snprintf(c->placement, sizeof c->placement, "apart");
+    snprintf(c->dtype, sizeof c->dtype, "bf16");
+    c->beta = 0;
+    c->num_trainers = c->num_inferencer = 1;
+    c->producer_tensor_parallel_size = n_device;
+    c->n_behind = n_behind;
+}
+
+/* From the first version on: what loads has been freed. */
+static void nobody_has_more_memory_than_the_plan_says(UNUSED void **state)
+{
+    struct error err;
+    char model[128];
+    const struct shape big = {
+        { BASE, .d_model = 256, .n_head = 8, .n_kv_head = 4, .d_head = 32, .d_ff = 1024, .vocab = 4096, .qkv_bias = true }, "some MB"
+    };
+    struct run_config *c = malloc(sizeof *c);
+    snprintf(model, sizeof model, "%s/model", run_dir);
+    assert_int_equal(mkdir(model, MODE_DIR), 0);
+    struct model *saved = whole_make(&big, 1, giver);
+    size_t size = model_weight_bytes(saved);
+    assert_true(size > 50 * HASHES_MAX && model_save(saved, model, &err));
+    model_free(saved);
+    for (int n = 1; n <= 4; n *= 2)
+        for (int n_behind = 0; n_behind < 3; n_behind += 2)
+            for (int way = WAY_COPY; way <= WAY_NCCL; way++) {
+                struct run_room gives, takes;
+                struct pair p;
+                config_make(c, model, weights_way_name((enum weights_way)way), n_behind, n);
+                if (!run_room_plan(&gives, c, &(struct run_part){ .rank = 0, .producer = -1, .helps = -1 }, giver, &err)
+                    || !run_room_plan(&takes, c, &(struct run_part){ .rank = -1, .producer = 0, .helps = -1 }, taker[0], &err))
+                    fail_msg("%s", err.text);
+                count_begin(&counted[0], giver);
+                count_begin(&counted[1], taker[0]);
+                pair_open(&p, &big, (enum weights_way)way, run_versions_kept(c), n);
+                counted[0].most = counted[0].now;    // not what moved when it was loaded
+                for (int64_t v = 1; v < 4; v++) {
+                    if (!publication_withdraw(p.gives, &err) || !publication_share(p.gives, p.from, 1, v, &err)
+                        || !publication_take(p.takes, p.to, 1, v, &err))
+                        fail_msg("%s", err.text);
+                }
+                size_t slots = size * (size_t)n_behind, staged = way == WAY_NCCL && n == 1 && n_behind > 0 ? size : 0;
+                size_t held = n > 1 ? model_slice_bytes(p.to, n) : size;
+                assert_true(gives.publication.kept == slots && takes.publication.held == held && takes.publication.staged == staged);
+                assert_int_equal(gives.plan.weights, size + slots);
+                assert_int_equal(takes.plan.weights, held + staged);
+                assert_in_range(counted[0].most, gives.plan.weights, gives.plan.weights + HASHES_MAX);
+                assert_in_range(counted[1].most, takes.plan.weights, takes.plan.weights + HASHES_MAX);
+                pair_close(&p);
+                count_end(&counted[1]);
+                count_end(&counted[0]);
+            }
+    free(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_layout_takes_every_version),
+        cmocka_unit_test(a_giver_takes_older_versions_into_its_own_slices),
+        cmocka_unit_test(files_are_read_into_every_layout_and_damage_is_named),
+        cmocka_unit_test(nobody_has_more_memory_than_the_plan_says),
+    };
+    char path[128];
+    if (!mkdtemp(run_dir))
+        return 1;
+    snprintf(path, sizeof path, "%s/sock", run_dir);
+    if (mkdir(path, MODE_DIR) != 0)
+        return 1;
+    devices_open();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    devices_close();
+    snprintf(path, sizeof path, "rm -r '%s'", run_dir);
+    return system(path) != 0 || failed ? 1 : 0;
+}
