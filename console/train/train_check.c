@@ -235,9 +235,14 @@ static bool trainers_choose(struct run_config *c, struct error *err)
     own.num_inferencer = own.num_trainers;
     if (!devices_choose(&own, err))
         return false;
-    size_t at = (size_t)snprintf(c->devices, sizeof c->devices, "%s", own.devices);
+    const char *further = own.devices;    // those without a worker come last
+    for (int64_t i = 0; i < c->num_trainers && *further; i++)
+        further += strcspn(further, ",") + (i + 1 < c->num_trainers);
+    size_t at = (size_t)snprintf(c->devices, sizeof c->devices, "%.*s", (int)(further - own.devices), own.devices);
     for (int64_t i = 0; i < c->num_inferencer && at < sizeof c->devices; i++)
         at += (size_t)snprintf(c->devices + at, sizeof c->devices - at, ",engine:%" PRId64, i);
+    if (at < sizeof c->devices)
+        at += (size_t)snprintf(c->devices + at, sizeof c->devices - at, "%s", further);
     return at < sizeof c->devices || error_set(err, ERR_USAGE, "a list of %" PRId64 " engines is too long", c->num_inferencer);
 }
 
@@ -255,8 +260,10 @@ static bool devices_choose(struct run_config *c, struct error *err)
         return n_given == n
                || error_set(err, ERR_USAGE,
                             "devices '%s' are %" PRId64 ", but num_trainers %" PRId64 " and num_inferencer %" PRId64
-                            " with placement '%s' and producer_tensor_parallel_size %" PRId64 " need %" PRId64,
-                            c->devices, n_given, c->num_trainers, c->num_inferencer, c->placement, c->producer_tensor_parallel_size, n);
+                            " with placement '%s', tensor_parallel_size %" PRId64 " and producer_tensor_parallel_size %" PRId64
+                            " need %" PRId64,
+                            c->devices, n_given, c->num_trainers, c->num_inferencer, c->placement, c->tensor_parallel_size,
+                            c->producer_tensor_parallel_size, n);
     struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
     size_t at = 0;
     for (int64_t i = 0; i < n && at < sizeof c->devices; i++)
@@ -308,11 +315,13 @@ static bool parts_choose(struct run_config *c, struct error *err)
 {
     struct model_config shape;
     c->sum_parts = MAX(run_config_sum_parts(c), 1);
-    return run_config_posted(c)
-           || (config_load(&shape, c->model, err)
-               && (team_check(&shape, (int)c->producer_tensor_parallel_size, run_config_sum_parts(c), err)
-                   || error_wrap(err, "'producer_tensor_parallel_size' %" PRId64 ", 'sum_parts' %" PRId64, c->producer_tensor_parallel_size,
-                                 c->sum_parts)));
+    int parts = run_config_sum_parts(c);
+    return config_load(&shape, c->model, err)
+           && (run_config_posted(c) || team_check(&shape, (int)c->producer_tensor_parallel_size, parts, err)
+               || error_wrap(err, "'producer_tensor_parallel_size' %" PRId64 ", 'sum_parts' %" PRId64, c->producer_tensor_parallel_size,
+                             c->sum_parts))
+           && (team_train_check(&shape, (int)c->tensor_parallel_size, parts, err)
+               || error_wrap(err, "'tensor_parallel_size' %" PRId64 ", 'sum_parts' %" PRId64, c->tensor_parallel_size, c->sum_parts));
 }
 
 static bool sizes_check(struct train *t, struct error *err)

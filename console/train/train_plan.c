@@ -33,8 +33,14 @@ static void placement_print(const struct train *t)
         putchar('\n');
     }
     if (run_config_sum_parts(c) > 0)
-        printf("sums:           in %d parts, as a tree: the same bits with producer_tensor_parallel_size 1 to %d\n",
-               run_config_sum_parts(c), run_config_sum_parts(c));
+        printf(
+            "sums:           in %d parts, as a tree: the same bits with tensor_parallel_size and producer_tensor_parallel_size 1 to %d\n",
+            run_config_sum_parts(c), run_config_sum_parts(c));
+    if (c->tensor_parallel_size > 1)
+        printf("trainer:        on %" PRId64
+               " devices, each with its part of the weights, gradient, masters and moments; the first also keeps\n"
+               "                the whole weights, to publish\n",
+               c->tensor_parallel_size);
 }
 
 static bool weights_are_half(const struct run_config *c)

@@ -505,35 +505,63 @@ static bool serve_check(const struct run_config *c, struct error *err)
            || error_set(err, ERR_USAGE, "'serve': %.100s is reached from other hosts: give a 'serve_token_file'", c->serve);
 }
 
+/* What does not go with a trainer on several devices. */
+static bool team_of_trainer_check(const struct run_config *c, struct error *err)
+{
+    int64_t n = c->tensor_parallel_size;
+    if (c->num_trainers > 1)
+        return error_set(err, ERR_USAGE,
+                         "'tensor_parallel_size' %" PRId64 " and 'num_trainers' %" PRId64 " ask for %" PRId64
+                         " devices that train; a trainer on several devices is alone: 'num_trainers' 1 is possible with it, or "
+                         "'tensor_parallel_size' 1 with %" PRId64 " trainers",
+                         n, c->num_trainers, n * c->num_trainers, c->num_trainers);
+    if (c->lora_rank > 0 || c->lora_adapter[0])
+        return error_set(err, ERR_USAGE,
+                         "'tensor_parallel_size' is %" PRId64
+                         ", but an adapter is trained on one device: only 1 works with 'lora_rank' and 'lora_adapter'",
+                         n);
+    if (strcmp(c->optimizer, "adamw") != 0)
+        return error_set(err, ERR_USAGE,
+                         "'tensor_parallel_size' is %" PRId64
+                         ", but the 'optimizer' %s adds up over more than one device has: adamw is possible, or 'tensor_parallel_size' 1",
+                         n, c->optimizer);
+    return !c->offload_optimizer
+           || error_set(err, ERR_USAGE,
+                        "'tensor_parallel_size' is %" PRId64
+                        ", and its devices keep the optimizer's state themselves: leave 'offload_optimizer' out, or set "
+                        "'tensor_parallel_size' to 1",
+                        n);
+}
+
 static bool parallel_check(const struct run_config *c, struct error *err)
 {
-    static const struct {
+    const struct {
         const char *name;
-        size_t offset;
-    } only_one[] = {
-        { "tensor_parallel_size", offsetof(struct run_config, tensor_parallel_size) },
-        { "pipeline_parallel_size", offsetof(struct run_config, pipeline_parallel_size) },
+        int64_t n;
+    } size[] = {
+        { "tensor_parallel_size", c->tensor_parallel_size },
+        { "producer_tensor_parallel_size", c->producer_tensor_parallel_size },
     };
     int64_t n = c->producer_tensor_parallel_size, parts = c->sum_parts;
-    for (size_t i = 0; i < ARRAY_SIZE(only_one); i++) {
-        int64_t v = *(const int64_t *)((const char *)c + only_one[i].offset);
-        if (v != 1)
-            return error_set(err, ERR_USAGE,
-                             "'%s' is %" PRId64
-                             ", but each trainer computes with the whole model: only 1 works; 'zero_stage' shares what it "
-                             "keeps, and 'producer_tensor_parallel_size' splits what samples",
-                             only_one[i].name, v);
-    }
-    if (n & (n - 1))
-        return error_set(err, ERR_USAGE, "'producer_tensor_parallel_size' is %" PRId64 "; 1, 2, 4 and 8 are possible", n);
+    if (c->pipeline_parallel_size != 1)
+        return error_set(err, ERR_USAGE,
+                         "'pipeline_parallel_size' is %" PRId64
+                         ", but each trainer computes all layers: only 1 works; 'tensor_parallel_size' cuts each layer, and "
+                         "'zero_stage' shares what trainers keep",
+                         c->pipeline_parallel_size);
     if (parts & (parts - 1))
         return error_set(err, ERR_USAGE, "'sum_parts' is %" PRId64 "; 0 (chosen), 1, 2, 4 and 8 are possible", parts);
-    if (parts > 0 && parts < n)
-        return error_set(err, ERR_USAGE,
-                         "'sum_parts' is %" PRId64 ", but 'producer_tensor_parallel_size' %" PRId64
-                         " shares each sum among that many devices, "
-                         "which needs as many parts; another 'sum_parts' gives other bits",
-                         parts, n);
+    for (size_t i = 0; i < ARRAY_SIZE(size); i++) {
+        if (size[i].n & (size[i].n - 1))
+            return error_set(err, ERR_USAGE, "'%s' is %" PRId64 "; 1, 2, 4 and 8 are possible", size[i].name, size[i].n);
+        if (parts > 0 && parts < size[i].n)
+            return error_set(err, ERR_USAGE,
+                             "'sum_parts' is %" PRId64 ", but '%s' %" PRId64 " shares each sum among that many devices, "
+                             "which needs as many parts; another 'sum_parts' gives other bits",
+                             parts, size[i].name, size[i].n);
+    }
+    if (c->tensor_parallel_size > 1 && !team_of_trainer_check(c, err))
+        return false;
     if (n > 1 && (c->lora_rank > 0 || c->lora_adapter[0]))
         return error_set(err, ERR_USAGE,
                          "'producer_tensor_parallel_size' is %" PRId64
@@ -684,9 +712,22 @@ int64_t run_config_n_worker(const struct run_config *c)
     return strcmp(c->placement, "apart") == 0 ? c->num_trainers + c->num_inferencer : MAX(c->num_trainers, c->num_inferencer);
 }
 
+/* Further devices of all producers. */
+static int64_t producers_further(const struct run_config *c)
+{
+    return run_config_posted(c) ? 0 : c->num_inferencer * (c->producer_tensor_parallel_size - 1);
+}
+
+/* Of the trainer's further devices, how many are its own producer's, too: the first ones. */
+static int64_t trainer_shared(const struct run_config *c)
+{
+    bool samples = !run_config_posted(c) && strcmp(c->placement, "apart") != 0;
+    return samples ? MIN(c->tensor_parallel_size, c->producer_tensor_parallel_size) - 1 : 0;
+}
+
 int64_t run_config_n_device(const struct run_config *c)
 {
-    return run_config_n_worker(c) + (run_config_posted(c) ? 0 : c->num_inferencer * (c->producer_tensor_parallel_size - 1));
+    return run_config_n_worker(c) + producers_further(c) + c->tensor_parallel_size - 1 - trainer_shared(c);
 }
 
 bool run_config_part(const struct run_config *c, const char *device, struct run_part *part, struct error *err)
@@ -702,22 +743,39 @@ bool run_config_part(const struct run_config *c, const char *device, struct run_
     }
     part->rank = k < c->num_trainers && !c->node_only ? k : -1;
     part->producer = k >= first && k < first + c->num_inferencer ? k - first : -1;
-    part->helps = k >= n_worker && c->producer_tensor_parallel_size > 1 ? (k - n_worker) / (c->producer_tensor_parallel_size - 1) : -1;
+    int64_t further = k - n_worker;
+    bool of_producer = further >= 0 && further < producers_further(c);
+    part->helps = of_producer ? further / (c->producer_tensor_parallel_size - 1) : -1;
+    part->helps_trainer = further >= 0 && (!of_producer || further < trainer_shared(c)) ? 0 : -1;
     return true;
+}
+
+/* Word i of the list of devices. */
+static void device_name(const struct run_config *c, int64_t i, char *out, size_t size)
+{
+    const char *at = c->devices;
+    for (int64_t k = 0; k < i && at; k++)
+        at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL;
+    BUG_IF(!at, "device %" PRId64 " is not in '%s'", i, c->devices);
+    snprintf(out, size, "%.*s", (int)strcspn(at, ","), at);
 }
 
 void run_config_helper(const struct run_config *c, int64_t producer, int64_t k, char *out, size_t size)
 {
-    const char *at = c->devices;
-    for (int64_t i = run_config_n_worker(c) + producer * (c->producer_tensor_parallel_size - 1) + k; i > 0 && at; i--)
-        at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL;
-    BUG_IF(!at, "further device %" PRId64 " of producer %" PRId64 " is not in '%s'", k, producer, c->devices);
-    snprintf(out, size, "%.*s", (int)strcspn(at, ","), at);
+    device_name(c, run_config_n_worker(c) + producer * (c->producer_tensor_parallel_size - 1) + k, out, size);
+}
+
+void run_config_trainer_helper(const struct run_config *c, int64_t k, char *out, size_t size)
+{
+    int64_t shared = trainer_shared(c), at = k < shared ? k : producers_further(c) + k - shared;
+    device_name(c, run_config_n_worker(c) + at, out, size);
 }
 
 int run_config_sum_parts(const struct run_config *c)
 {
-    int64_t n = c->producer_tensor_parallel_size, parts = c->sum_parts ? c->sum_parts : n > 1 ? MAX(n, (int64_t)4) : 1;
+    int64_t n = MAX(c->tensor_parallel_size, c->producer_tensor_parallel_size), parts = c->sum_parts ? c->sum_parts
+                                                                                        : n > 1      ? MAX(n, (int64_t)4)
+                                                                                                     : 1;
     return parts > 1 ? (int)parts : 0;
 }
 
@@ -730,6 +788,8 @@ const char *run_part_text(const struct run_part *part, char *out, size_t size)
         snprintf(producer, sizeof producer, "producer %" PRId64, part->producer);
     if (part->helps >= 0)
         snprintf(producer, sizeof producer, "with producer %" PRId64, part->helps);
+    if (part->helps_trainer >= 0)
+        snprintf(trainer, sizeof trainer, "with trainer %" PRId64, part->helps_trainer);
     snprintf(out, size, "%s%s%s", trainer, trainer[0] && producer[0] ? ", " : "", producer);
     return out;
 }

@@ -240,18 +240,26 @@ int64_t run_config_opened(const struct run_config *c);
 
 /* What each device of the run does, by its position in the list of devices: the first num_trainers train. With placement shared the
  * first num_inferencer sample; with apart, those after the trainers. These have a worker each. After them come, producer by producer, the
- * further devices that a producer's worker drives, with producer_tensor_parallel_size above 1. */
+ * further devices that a producer's worker drives, with producer_tensor_parallel_size above 1; and at last those of the trainer, with
+ * tensor_parallel_size above 1. A trainer that samples takes its producer's first. */
 struct run_part {
-    int64_t rank;        // its index among the trainers; -1: it does not train
-    int64_t producer;    // its index among the producers; -1: it does not sample
-    int64_t helps;       // the producer that samples on it, too, and no worker is its own; -1: none
+    int64_t rank;             // its index among the trainers; -1: it does not train
+    int64_t producer;         // its index among the producers; -1: it does not sample
+    int64_t helps;            // the producer that samples on it, too, and no worker is its own; -1: none
+    int64_t helps_trainer;    // the same of a trainer
 };
+static inline bool run_part_has_worker(const struct run_part *part)
+{
+    return part->helps < 0 && part->helps_trainer < 0;
+}
 int64_t run_config_n_device(const struct run_config *c);    // devices that the counts and the placement need
 int64_t run_config_n_worker(const struct run_config *c);    // those with a worker
 /* The name of a producer's further device k, 0 <= k < producer_tensor_parallel_size - 1. */
 void run_config_helper(const struct run_config *c, int64_t producer, int64_t k, char *out, size_t size);
+/* The same of the trainer, 0 <= k < tensor_parallel_size - 1. */
+void run_config_trainer_helper(const struct run_config *c, int64_t k, char *out, size_t size);
 /* The parts in which all of the run's models sum over heads and over columns of the MLP (model_parts_set): sum_parts, or what suits
- * producer_tensor_parallel_size. 0: the device's own order. */
+ * tensor_parallel_size and producer_tensor_parallel_size. 0: the device's own order. */
 int run_config_sum_parts(const struct run_config *c);
 MUST_USE bool run_config_part(const struct run_config *c, const char *device, struct run_part *part, struct error *err);
 /* "trainer 0, producer 0"; returns out. */

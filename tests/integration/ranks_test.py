@@ -114,10 +114,38 @@ class Ranks(RunCase):
                 finally:
                     run.kill()
 
+    def test_a_trainer_on_several_devices_gives_the_bytes_of_one_whoever_is_killed(self):
+        """Whatever the producers have, with a reference, and from and to a checkpoint of one device."""
+        one = dict(ONE, num_inferencer=1, inference_batch_size=8, inference_microbatch_size=8, sum_parts=4)
+        behind = dict(one, n_behind=1, kl_coeff=0.05, ref_update_steps=3)
+        cells = [(dict(one, tensor_parallel_size=2), one, "with trainer 0\n", None),
+                 (dict(one, tensor_parallel_size=2, producer_tensor_parallel_size=2), one, "with trainer 0, with producer 0\n", "worker cpu:0"),
+                 (dict(behind, tensor_parallel_size=2, placement="apart"), behind, "with trainer 0\n", "worker cpu:0")]
+        for settings, alone, says, name in cells:
+            with self.subTest(killed=name, **settings):
+                want = self.undisturbed(alone)
+                run = self.start(settings)
+                try:
+                    run.wait_step(1)
+                    plan = subprocess.run([ROLLCALL, "train", os.path.join(run.dir, "run.yaml"), "--dry-run"], capture_output=True, text=True)
+                    self.assertIn(says, plan.stdout, plan.stderr)
+                    self.assertIn("trainer:        on 2 devices", plan.stdout)
+                    pid = run.processes().get(name)
+                    if pid:    # otherwise it was too late
+                        os.kill(pid, signal.SIGKILL)
+                    self.assertEqual(self.finish(run), want)
+                    for step, value in self.metric(run, "train/sampler_trainer_diff").items():
+                        self.assertTrue(value == 0 or settings.get("n_behind"), step)    # samples of older weights differ
+                finally:
+                    run.kill()
+
     def test_a_team_that_cannot_be_is_refused_with_the_nearest_one(self):
-        for n, devices, says in ((8, "auto", "heads of keys and values, .* cannot be cut over 8 devices; 4 devices are possible"),
-                                 (2, "cpu:0", "devices 'cpu:0' are 1, but .* producer_tensor_parallel_size 2 need 2")):
-            file = self.task.run_file("team.yaml", producer_tensor_parallel_size=n, devices=devices)
+        p, t = "producer_tensor_parallel_size", "tensor_parallel_size"
+        for name, n, devices, says in ((p, 8, "auto", "heads of keys and values, .* cannot be cut over 8 devices; 4 devices are possible"),
+                                       (p, 2, "cpu:0", "devices 'cpu:0' are 1, but .* producer_tensor_parallel_size 2 need 2"),
+                                       (t, 4, "auto", "heads of keys and values, .* over 4 devices to be trained; 2 devices are possible"),
+                                       (t, 2, "cpu:0", "devices 'cpu:0' are 1, but .* tensor_parallel_size 2 .* need 2")):
+            file = self.task.run_file("team.yaml", devices=devices, **{name: n})
             out = subprocess.run([ROLLCALL, "train", file, "--dry-run"], capture_output=True, text=True)
             self.assertEqual(len(out.stderr.strip().splitlines()), 1, out.stderr)
             self.assertRegex(out.stderr, says)
@@ -126,11 +154,12 @@ class Ranks(RunCase):
     def test_the_starter_ends_in_the_same_bytes_with_any_trainers_at_any_zero_stage(self):
         starter = os.path.join(ROOT, "build/starter")
         self.assertTrue(os.path.exists(os.path.join(starter, "config.json")), "run examples/make_starter.sh first")
-        layouts = [(1, 0)] + [(t, zero) for t in (2, 4) for zero in range(4)]
-        want = None
-        for t, zero in layouts:
-            with self.subTest(trainers=t, zero_stage=zero):
+        layouts = [(1, 0, 1, 1)] + [(t, zero, 1, 1) for t in (2, 4) for zero in range(4)] + [(1, 0, tp, 4) for tp in (1, 2)]
+        want = {}
+        for t, zero, tp, parts in layouts:
+            with self.subTest(trainers=t, zero_stage=zero, tensor_parallel_size=tp, sum_parts=parts):
                 run = super().start("--max-steps", "2", model=starter, num_trainers=t, num_inferencer=t, zero_stage=zero,
+                                    tensor_parallel_size=tp, sum_parts=parts,
                                     inference_batch_size=8 // t, inference_microbatch_size=8 // t, train_batch_size=8 // t,
                                     train_minibatch_size=8 // t, save_interval=2, token_budget=128)
                 try:
@@ -138,8 +167,7 @@ class Ranks(RunCase):
                     code, last = run.wait()
                     self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", 2), run.logs())
                     got = run.weights(2)
-                    want = want or got
-                    self.assertEqual(got, want)
+                    self.assertEqual(got, want.setdefault(parts, got))
                 finally:
                     run.kill()
 
@@ -232,6 +260,8 @@ class Ranks(RunCase):
                 (one, ["-t", "2", "-i", "2", "--placement", "apart"], True, "'num_trainers' is 2 instead of 1"),
                 (dict(APART, zero_stage=3), ["-t", "1", "-i", "1", "--placement", "shared"], True, "'num_trainers' is 1 instead of 2"),
                 (dict(one, sum_parts=4), ["-ptp", "2"], True, "'producer_tensor_parallel_size' is 2 instead of 1"),
+                (dict(one, sum_parts=4), ["-tp", "2"], True, "'tensor_parallel_size' is 2 instead of 1"),
+                (dict(one, tensor_parallel_size=2), ["-tp", "1", "--sum-parts", "4"], True, "'tensor_parallel_size' is 1 instead of 2"),
                 (one, ["-ptp", "2", "--sum-parts", "2"], False, "'sum_parts' is 2 instead of 1: not the same bytes")):
             whole = self.undisturbed(begin)
             with self.subTest(flags=flags):

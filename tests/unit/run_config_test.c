@@ -350,6 +350,53 @@ static void the_longest_completion_grows_to_its_end_and_stays(UNUSED void **stat
     assert_true(run_config_length(&c, 0) == 90 && run_config_length(&c, 3) == 90);
 }
 
+/* The device of each part of a run, and back. */
+static void devices_are_shared_out_among_workers_and_their_teams(UNUSED void **state)
+{
+    static const struct {
+        const char *placement, *devices;
+        int64_t n_trainer, n_producer, tp, ptp;
+        const char *parts;    // of each device
+    } cases[] = {
+        { "shared", "a,b", 1, 1, 2, 1, "trainer 0, producer 0; with trainer 0" },
+        { "shared", "a,b", 1, 1, 2, 2, "trainer 0, producer 0; with trainer 0, with producer 0" },
+        { "shared", "a,b,c,d", 1, 1, 4, 2, "trainer 0, producer 0; with trainer 0, with producer 0; with trainer 0; with trainer 0" },
+        { "shared", "a,b,c,d", 1, 1, 2, 4, "trainer 0, producer 0; with trainer 0, with producer 0; with producer 0; with producer 0" },
+        { "shared", "a,b,c,d", 1, 2, 2, 2, "trainer 0, producer 0; producer 1; with trainer 0, with producer 0; with producer 1" },
+        { "shared", "a,b,c,d", 2, 2, 1, 2, "trainer 0, producer 0; trainer 1, producer 1; with producer 0; with producer 1" },
+        { "apart", "a,b,c", 1, 1, 2, 1, "trainer 0; producer 0; with trainer 0" },
+        { "apart", "a,b,c,d", 1, 1, 2, 2, "trainer 0; producer 0; with producer 0; with trainer 0" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct run_config c;
+        struct error err = { 0 };
+        char text[256] = "", role[64], name[8];
+        run_config_init(&c);
+        strcpy(c.placement, cases[i].placement);
+        strcpy(c.devices, cases[i].devices);
+        c.num_trainers = cases[i].n_trainer;
+        c.num_inferencer = cases[i].n_producer;
+        c.tensor_parallel_size = cases[i].tp;
+        c.producer_tensor_parallel_size = cases[i].ptp;
+        int64_t n = run_config_n_device(&c);
+        assert_int_equal(n, (strlen(cases[i].devices) + 1) / 2);
+        for (int64_t k = 0; k < n; k++) {
+            struct run_part part;
+            snprintf(name, sizeof name, "%c", cases[i].devices[2 * k]);
+            assert_true(run_config_part(&c, name, &part, &err));
+            assert_int_equal(run_part_has_worker(&part), k < run_config_n_worker(&c));
+            size_t at = strlen(text);
+            snprintf(text + at, sizeof text - at, "%s%s", k ? "; " : "", run_part_text(&part, role, sizeof role));
+        }
+        assert_string_equal(text, cases[i].parts);
+        for (int64_t k = 0; k < c.tensor_parallel_size - 1; k++) {
+            struct run_part part;
+            run_config_trainer_helper(&c, k, name, sizeof name);
+            assert_true(run_config_part(&c, name, &part, &err) && part.helps_trainer == 0);
+        }
+    }
+}
+
 static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clamped(UNUSED void **state)
 {
     static const struct {
@@ -360,7 +407,17 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
         { { "ibs", "10", "imbs", "4" }, false, "must be a multiple of 'inference_microbatch_size' (4)" },
         { { "ibs", "64", "tbs", "24" }, false, "is no multiple of the 24 of an optimizer step" },
         { { "tbs", "8", "tMbs", "3" }, false, "must be a multiple of 'train_minibatch_size' (3)" },
-        { { "tp", "2" }, false, "'tensor_parallel_size' is 2, but each trainer computes with the whole model: only 1 works" },
+        { { "pp", "2" }, false, "'pipeline_parallel_size' is 2, but each trainer computes all layers: only 1 works" },
+        { { "tp", "2" }, true, "" },
+        { { "tp", "6" }, false, "'tensor_parallel_size' is 6; 1, 2, 4 and 8 are possible" },
+        { { "tp", "4", "sum_parts", "2" }, false, "'sum_parts' is 2, but 'tensor_parallel_size' 4 shares each sum" },
+        { { "tp", "2", "t", "2" },
+          false,
+          "'tensor_parallel_size' 2 and 'num_trainers' 2 ask for 4 devices that train; a trainer on several devices is alone" },
+        { { "tp", "2", "lora_rank", "8" }, false, "an adapter is trained on one device" },
+        { { "tp", "2", "optimizer", "adafactor" }, false, "the 'optimizer' adafactor adds up over more than one device has" },
+        { { "tp", "2", "optimizer", "adamw_8bit" }, false, "adamw is possible, or 'tensor_parallel_size' 1" },
+        { { "tp", "2", "offload_optimizer", "true" }, false, "its devices keep the optimizer's state themselves" },
         { { "ptp", "2" }, true, "" },
         { { "ptp", "3" }, false, "'producer_tensor_parallel_size' is 3; 1, 2, 4 and 8 are possible" },
         { { "ptp", "4", "sum_parts", "2" }, false, "'sum_parts' is 2, but 'producer_tensor_parallel_size' 4 shares each sum" },
@@ -796,6 +853,7 @@ int main(void)
         cmocka_unit_test(an_environment_gives_the_reward_unless_another_is_asked_for),
         cmocka_unit_test(the_dapo_preset_fills_what_nobody_set),
         cmocka_unit_test(sizes_that_cannot_work_are_refused_and_colossalchats_examples_clamped),
+        cmocka_unit_test(devices_are_shared_out_among_workers_and_their_teams),
         cmocka_unit_test(a_plan_counts_steps_and_ages_as_documented),
         cmocka_unit_test(a_proposal_is_taken_whole_or_not_at_all),
         cmocka_unit_test(what_needs_more_memory_than_the_run_started_with_waits_for_a_resume),

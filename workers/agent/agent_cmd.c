@@ -260,7 +260,8 @@ static void children_make(struct agent *a)
         struct run_part part;
         struct error ignored;
         snprintf(name, sizeof name, "worker %.*s", (int)MIN(strcspn(at, ","), (size_t)50), at);
-        if (!run_config_part(&a->config, name + strlen("worker "), &part, &ignored) || part.helps < 0)    // else another worker drives it
+        if (!run_config_part(&a->config, name + strlen("worker "), &part, &ignored)
+            || run_part_has_worker(&part))    // else another worker drives it
             child_add(a, "worker", name);
     }
     exporters_make(a);

@@ -384,6 +384,7 @@ static bool settings_write(struct join *j, struct error *err)
         { "devices", j->device_list },
         { "placement", "shared" },
         { "num_trainers", "1" },
+        { "tensor_parallel_size", "1" },
         { "producer_tensor_parallel_size", "1" },
     };
     // clang-format on

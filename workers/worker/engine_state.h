@@ -75,7 +75,7 @@ struct engine {
 
     /* used only by the engine's thread */
     struct device *dev;                      // these six are kept from the first load on
-    struct device *helper[SUM_PARTS_MAX];    // what the sampler works on besides dev: producer_tensor_parallel_size - 1
+    struct device *helper[SUM_PARTS_MAX];    // what the sampler and the trainer work on besides dev, each the first ones
     struct prompts prompts;
     struct publication *publication;    // NULL: weights stay here, or travel by file
     struct saving saving;

@@ -83,9 +83,14 @@ static bool devices_open(struct engine *e, struct error *err)
     const char *own = is_outside(e) ? "ref" : e->device_name;    // it only holds weights
     if (!e->dev && (!(e->dev = device_new(own, e->n_thread, err)) || !mem_info(e->dev, &e->free_at_start, &total, err)))
         return false;
-    for (int64_t k = 0; e->produces && k < e->config.producer_tensor_parallel_size - 1; k++) {
+    int64_t n_sampler = e->produces ? e->config.producer_tensor_parallel_size - 1 : 0,
+            n_trainer = e->trains ? e->config.tensor_parallel_size - 1 : 0;
+    for (int64_t k = 0; k < MAX(n_sampler, n_trainer); k++) {
         char name[64];
-        run_config_helper(&e->config, e->producer, k, name, sizeof name);
+        if (k < n_sampler)
+            run_config_helper(&e->config, e->producer, k, name, sizeof name);
+        else
+            run_config_trainer_helper(&e->config, k, name, sizeof name);
         if (!e->helper[k] && !(e->helper[k] = device_new(name, e->n_thread, err)))
             return false;
     }
@@ -128,13 +133,27 @@ static bool adapter_open(struct engine *e, struct error *err)
     return run_adapter(c, &lora, err) && model_lora_new(e->model, &lora, (uint64_t)c->seed, e->trains, err);
 }
 
-/* Let the model that samples work on all devices that this worker drives. */
+static void team_devices(const struct engine *e, struct device *dev[SUM_PARTS_MAX])
+{
+    dev[0] = e->dev;
+    for (int q = 1; q < SUM_PARTS_MAX; q++)
+        dev[q] = e->helper[q - 1];
+}
+
+/* *out = m in slices on the trainer's devices. */
+static bool slices_open(struct engine *e, struct model *m, struct model **out, struct error *err)
+{
+    struct device *dev[SUM_PARTS_MAX];
+    team_devices(e, dev);
+    return (*out = model_sliced_new(m, dev, (int)e->config.tensor_parallel_size, err)) != NULL;
+}
+
+/* Let the model that samples work on all devices that its producer has. */
 static bool team_open(struct engine *e, struct error *err)
 {
-    struct device *dev[SUM_PARTS_MAX] = { e->dev };
+    struct device *dev[SUM_PARTS_MAX];
     int n = e->produces ? (int)e->config.producer_tensor_parallel_size : 1;
-    for (int q = 1; q < n; q++)
-        dev[q] = e->helper[q - 1];
+    team_devices(e, dev);
     if (!model_team(e->sampler ? e->sampler : e->model, dev, n, err))
         return false;
     if (n > 1)
@@ -164,6 +183,13 @@ static bool models_load(struct engine *e, struct error *err)
             return false;
         model_n_live_set(e->ref, n_id);
         model_length_set(e->ref, c->max_prompt_tokens + c->max_new_tokens);
+        if (c->tensor_parallel_size > 1) {
+            struct model *whole = e->ref;
+            bool ok = slices_open(e, whole, &e->ref, err);
+            model_free(whole);
+            if (!ok)
+                return false;
+        }
     }
     if (e->trains && e->produces && c->n_behind > 0) {
         e->sampler = c->producer_tensor_parallel_size > 1 ? model_shape_like(e->model, err) : model_new_like(e->model, err);
@@ -233,6 +259,8 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
     bool reach;
     uint8_t all[COLLECTIVE_RANK_MAX], mine = 0;
     int set = run_config_zero(&e->config);
+    if (!e->meeting && e->trains && e->config.tensor_parallel_size > 1)
+        return slices_open(e, e->model, &e->trained, err);
     if (!e->meeting) {
         e->trained = e->model;
         return true;
@@ -329,7 +357,9 @@ static bool trainer_open(struct engine *e, const struct trainer_settings *settin
 static bool ranks_open(struct engine *e, struct error *err)
 {
     if (!e->meeting)
-        return !e->trains || !e->sampler || model_weights_copy(e->sampler, e->model, err);
+        return !e->trains
+               || ((e->trained == e->model || model_weights_copy(e->model, e->trained, err))
+                   && (!e->sampler || model_weights_copy(e->sampler, e->model, err)));
     if (!(e->ranks = ranks_new(e->trainer, e->meeting, err)))
         return false;
     return (e->trained == e->model || ranks_weights_get(e->ranks, e->model, err))

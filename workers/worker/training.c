@@ -7,6 +7,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
+#include "workers/engine/model/model.h"
 #include "workers/engine/publish/publication.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/ranks.h"
@@ -67,7 +68,7 @@ static bool step_check(const struct engine *e, const struct task *t, struct erro
 static bool step_taken(struct engine *e, const struct task *t, struct error *err)
 {
     e->step = trainer_version(e->trainer);
-    if (e->trained != e->model && !ranks_weights_get(e->ranks, e->model, err))
+    if (e->trained != e->model && !(e->ranks ? ranks_weights_get(e->ranks, e->model, err) : model_weights_copy(e->model, e->trained, err)))
         return false;
     if (e->sampler)
         return true;

@@ -34,14 +34,14 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
     struct trainer_memory t = { 0 };
     bool cuda = model_device(m)->kind == DEVICE_CUDA;
     *p = (struct memory_plan){
-        .weights = w->besides, .sampler = generator_bytes(g), .reserve = cuda ? RESERVE_CUDA : 0, .turns = turns && s
+        .weights = w->besides, .sampler = generator_bytes(g), .reserve = cuda ? RESERVE_CUDA : 0, .turns = turns && s && s->n_team <= 1
     };
     p->zero_stage = s && s->n_rank > 1 ? s->zero_stage : 0;
     size_t kv_full = generator_kv_bytes(m, g->max_seq, g->max_seq_tok), page = kv_pool_page_bytes(m);
     if (s) {
         s->state_bytes = 0;
         trainer_memory(m, s, &t);    // with offload: only the stage is on the device
-        p->weights += t.weight + (trainer_keeps_shards(m, s) && w->whole ? model_weight_bytes(m) : 0);
+        p->weights += t.weight + ((trainer_keeps_shards(m, s) || s->n_team > 1) && w->whole ? model_weight_bytes(m) : 0);
     }
     size_t room = left(have, p->weights + p->reserve + p->sampler + t.gradient + t.state);
     // a GPU is ours alone, of a machine's memory half is enough

@@ -44,6 +44,7 @@ struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t
     s.n_rank = (int)c->num_trainers;
     s.rank = (int)MAX(rank, 0);
     s.offload = c->offload_optimizer && !dev->host_memory;
+    s.n_team = c->tensor_parallel_size > 1 ? (int)c->tensor_parallel_size : 0;
     return s;
 }
 
@@ -84,8 +85,10 @@ static struct plan_weights weights_of(const struct run_config *c, const struct r
     int n_device = produces ? (int)c->producer_tensor_parallel_size : 1;
     size_t size = model_weight_bytes(m), sampled = n_device > 1 ? model_slice_bytes(m, n_device) : size;
     struct plan_weights w = { .whole = part->rank == 0 || (produces && !sampler) };
+    int n_team = (int)c->tensor_parallel_size;
+    size_t reference = n_team > 1 ? model_slice_bytes(m, n_team) : size;    // as the weights that are trained
     if (trains)
-        w.besides = (c->beta > 0 && !model_lora(m) ? size : 0)
+        w.besides = (c->beta > 0 && !model_lora(m) ? reference : 0)
                     + (sampler || n_device > 1 ? sampled : 0);    // an adapter's reference is its base
     else
         w.besides = sampled + model_held_bytes(m) - size;    // an adapter's base
@@ -115,7 +118,7 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
     if (!config_load(&shape, c->model, err) || !layers_check(c, &shape, err) || !mem_info(dev, &out->have, &total_bytes, err))
         return false;
     struct model *m = model_new_shape(&shape, dev, run_dtype(c, dev->kind), err);
-    if (!m || (lora.rank > 0 && !model_lora_shape(m, &lora, err))) {
+    if (!m || !model_parts_set(m, run_config_sum_parts(c), err) || (lora.rank > 0 && !model_lora_shape(m, &lora, err))) {
         model_free(m);
         return false;
     }
