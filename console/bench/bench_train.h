@@ -20,10 +20,12 @@ struct train_bench {
     double host_share;       // of masters and moments in host memory, 0 to 1
     bool recompute_block;
     int64_t lora_rank;    // of an adapter, which alone is trained; 0: all weights are
+    int64_t n_team;       // devices that the model is cut over, the named one and those after it; 0: 1
     int rounds;
     const char *profile;    // file for the timeline of the last steps, or NULL
     /* out */
     double step_s;                       // median
+    uint64_t hash;                       // of the weights at the end
     size_t planned_bytes, used_bytes;    // device memory: from the tables of tensors, and as reported by the device
     size_t host_bytes;                   // pinned
     size_t grown_bytes;                  // device memory taken after the first step

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Tensor parallelism: decoding on one GPU and on a team of them, and whole runs whose producer samples on one and on two. A hash of all
-tokens and log-probs, and the sha256 of the weights that a run ends with, must be one and the same wherever the sums have as many parts.
+"""Tensor parallelism: decoding and optimizer steps on one GPU and on a team of them, and whole runs whose trainer and producer work on
+one and on two. A hash of all tokens and log-probs, one of the weights after some steps, and the sha256 of the weights that a run ends with
+must be one and the same wherever the sums have as many parts.
 
-    tests/gpu/teams.py [--work DIR] [--runs CASE,...] [--shapes NAME,...] [--batches 16,256]      on CPUs, to try this script: --runs starter --shapes starter
+    tests/gpu/teams.py [--work DIR] [--runs CASE,...] [--shapes NAME,...] [--batches 16,256] [--train NAME:TOKENS:MICRO,...]
+    on CPUs, to try this script: --runs starter --shapes starter --train starter:2048:1024
 
 One JSON line for each measurement, then a table. Exits 1 when bytes differ or a measurement fails. ROLLCALL names the program.
 """
@@ -19,12 +21,19 @@ def decode(shape, device, batch, n, parts):
     return json.loads(p.stdout.splitlines()[-1]) if p.returncode == 0 else dict(check=False, why=p.stderr.strip()[-400:])
 
 
+def train(shape, device, tokens, micro, n, parts):
+    p = subprocess.run([ROLLCALL, "bench", "train", "--shape", shape, "--device", device, "--seq", "1024", "--tokens", tokens, "--micro", micro,
+                        "--rounds", "3", "--threads", "1", "--tp", str(n), "--sum-parts", str(parts)], capture_output=True, text=True)
+    return json.loads(p.stdout.splitlines()[-1]) if p.returncode == 0 else dict(check=False, why=p.stderr.strip()[-400:])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", default="/tmp/rollcall-teams")
     parser.add_argument("--runs", default="0.5B")
     parser.add_argument("--shapes", default="Qwen2.5-0.5B,Qwen2.5-7B")
     parser.add_argument("--batches", default="16,256")
+    parser.add_argument("--train", default="Qwen2.5-0.5B:16384:8192,Qwen2.5-7B:8192:2048")
     a = parser.parse_args()
     os.makedirs(a.work, exist_ok=True)
     table, failed = [], False
@@ -46,11 +55,28 @@ def main():
                     table.append(f"{shape:14}{batch:4} samples {n} x  {parts} parts  FAILED: {r['why']}")
                 failed |= not r["check"]
                 print(json.dumps(r), flush=True)
+    for case in filter(None, a.train.split(",")):
+        shape, tokens, micro = case.split(":")
+        alone = same = None
+        for n, parts in LAYOUTS:
+            if n > most or (n == 4 and shape.endswith("0.5B")):    # 2 heads of keys and values
+                continue
+            r = train(shape, f"{kind}:0", tokens, micro, n, parts)
+            if "hash" in r:
+                alone = alone or r
+                same = same or (r["hash"] if parts == 4 else None)
+                r["check"] = r["check"] and (parts == 1 or r["hash"] == same)
+                table.append(f"{shape:14}{tokens:>6} tokens in {micro:>5}  {n} x  {parts} parts  {r['tok_per_s']:8} tok/s  times as fast"
+                             f" {alone['ms'] / r['ms']:.3f}  {r['memory_gb']:7.2f} of {r['planned_gb']:7.2f} GB  {r['hash']}  {'same bits' if r['check'] else 'OTHER BITS'}")
+            else:
+                table.append(f"{shape:14}{tokens:>6} tokens  {n} x  {parts} parts  FAILED: {r['why']}")
+            failed |= not r["check"]
+            print(json.dumps(r), flush=True)
     for name in filter(None, a.runs.split(",")):
         c, first = MORE.get(name) or CASES[name], None
-        for n in (1, 2):
-            path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(n)), a.work, f"teams-{name}-{n}-{os.getpid()}", 3,
-                                      ["-ptp", str(n), "--sum_parts", "4"], workers=1)
+        for n, m in ((1, 1), (1, 2), (2, 1), (2, 2)):    # of the trainer, of the producer
+            path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(max(n, m))), a.work, f"teams-{name}-{n}-{m}-{os.getpid()}", 3,
+                                      ["-tp", str(n), "-ptp", str(m), "--sum_parts", "4"], workers=1)
             got = medians(step, ("generate_s", "train_s", "step_s"))
             got["sha256"] = sha256(os.path.join(path, "checkpoints", "step-000003", "model.safetensors"))
             got["sampler_trainer_diff"] = max(m["train/sampler_trainer_diff"] for m in step)
@@ -58,8 +84,8 @@ def main():
             first = first or got
             got["check"] = got["sha256"] == first["sha256"] and got["sampler_trainer_diff"] == 0
             failed |= not got["check"]
-            print(json.dumps(dict(bench="teams", case=name, devices=n, **got)), flush=True)
-            table.append(f"{name:14}run, -t 1 -i 1 -ptp {n}  step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  {got['sha256'][:16]}"
+            print(json.dumps(dict(bench="teams", case=name, trainer_devices=n, producer_devices=m, **got)), flush=True)
+            table.append(f"{name:14}run, -t 1 -i 1 -tp {n} -ptp {m}  step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  train {got['train_s']:8.3f}  {got['sha256'][:16]}"
                          f"  {'same bytes' if got['check'] else 'OTHER BYTES'}")
     print("\n".join(table))
     sys.exit(failed)

@@ -734,6 +734,7 @@ static void a_team_of_any_size_trains_to_the_bytes_of_one_device(UNUSED void **s
         int most = 1;
         while (most < 4 && s->sizes[most] > 0)
             most++;
+        most = on_gpus() ? MIN(most, 2) : most;
         devices_open(s->sizes[most - 1]);
         outcome_make(&one, s, t, s->parts, 1, recompute);
         outcome_make(&own, s, t, 0, 1, recompute);
