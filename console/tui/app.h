@@ -105,11 +105,30 @@ void app_news(struct app *a, int64_t now_ns);
 /* Once per second: a replay that plays goes on. */
 void app_tick(struct app *a, int64_t now_ns);
 void app_flash(struct app *a, enum role role, int64_t now_ns, const char *fmt, ...) PRINTF_LIKE(4, 5);
-bool app_looks_only(const struct app *a);    // the run accepts no commands from this console
+
+/* ---- actions.c: commands, of the console and of the run ---- */
+bool app_looks_only(const struct app *a);                 // the run accepts no commands from this console
+void app_refuse_to_act(struct app *a, int64_t now_ns);    // say so
 /* Execute a line as typed after ':'. */
 void app_command(struct app *a, const char *line, int64_t now_ns);
+void app_align(struct app *a, bool by_time, int64_t now_ns);    // the other run in the charts
+/* Show a run that is over as it was after a step, or let that go on by itself from there. */
+void app_seek(struct app *a, int64_t step, int64_t now_ns);
+void app_play(struct app *a, int64_t now_ns);
+
+/* ---- questions.c: dialogs ---- */
 /* Ask before a command: yes sends `command`. */
 void app_confirm(struct app *a, bool danger, const char *title, const char *line1, const char *line2, const char *command);
+void pause_ask(struct app *a);
+void stop_ask(struct app *a);
+void revert_ask(struct app *a, int64_t now_ns);
+/* Ask before going back to a checkpoint, saying what that undoes. */
+void rollback_ask(struct app *a, const struct saved_view *to);
+/* The same for a command's argument: a step, or "change". False: it is not among the checkpoints that are known. */
+bool rollback_ask_to(struct app *a, const char *to);
+void doctor_show(struct app *a, int64_t now_ns);    // what bounds or breaks the run, and the remedy
+/* Answer the open dialog; true: the key was taken. */
+bool dialog_key(struct app *a, uint32_t key, int64_t now_ns);
 
 /* Show a metric's chart in full, if it has values; closing it goes back to the overview. */
 void metrics_open(struct app *a, enum metric_id metric);
@@ -122,11 +141,6 @@ void rollouts_want(const struct app *a);    // of the rollouts pane
 int64_t data_wants(const struct app *a);    // of the data pane: an item to read
 /* Ask before a prompt goes into quarantine. on_line: of the data's file; -1: it is not known, which is said. prompt: its text, or "". */
 void quarantine_ask(struct app *a, int64_t on_line, const char *prompt, int64_t now_ns);
-
-/* Ask before going back to a checkpoint, saying what that undoes. */
-void rollback_ask(struct app *a, const struct saved_view *to);
-/* The same for a command's argument: a step, or "change". False: it is not among the checkpoints that are known. */
-bool rollback_ask_to(struct app *a, const char *to);
 
 /* A command of the console itself; all others are sent to the run. */
 struct local_command {

@@ -8,23 +8,13 @@
 #include <string.h>
 #include "console/fleet/rollout_filter.h"
 #include "console/tui/app.h"
-#include "console/tui/text.h"
+#include "console/tui/microscope.h"
 
-enum paint {    // what the tokens of a text are coloured by
-    PAINT_NONE,
-    PAINT_LOGP,
-    PAINT_VERSION,
-    PAINT_N,
-};
 struct rollouts {
     struct pane pane;
     bool open;        // show the text alone, in full
-    bool beside;      // open: the samples side by side
     int64_t group;    // that is shown: its item in the archive, or else its absolute number; -1: follow the newest
-    int top;          // its first text row drawn
-    int sample;       // chosen among the group's
-    enum paint paint;
-    int64_t token;    // under the cursor, with a paint
+    struct microscope text;
 };
 
 /* ---- the list: of all groups that were kept, or of the newest that were heard of ---- */
@@ -162,212 +152,10 @@ static void row_draw(const struct rollouts *o, const struct app *a, struct cells
     signs_draw(a, c, (struct rect){ x, r.y, r.x + r.w - x, 1 }, sign, n_sample, k ? fate_word(k) : "");
 }
 
-/* ---- the text ---- */
-
-struct text_view {      // counts rows, and draws the visible ones
-    struct cells *c;    // NULL: only count
-    struct rect r;
-    int top;          // first visible row
-    int row;          // rows so far
-    int token_row;    // where the token under the cursor is; -1: not met yet
-};
-
-static void line_out(struct text_view *v, int indent, const char *text, size_t len, enum role role)
-{
-    int y = v->row++ - v->top;
-    if (v->c && y >= 0 && y < v->r.h)
-        cells_textn(v->c, v->r.x + indent, v->r.y + y, v->r.w - indent, text, len, role);
-}
-
-static void wrapped_out(struct text_view *v, int indent, const char *text, enum role role)
-{
-    size_t len = strlen(text), next = 0;
-    for (size_t at = 0; at < len; at += next) {
-        size_t n = text_wrap(text + at, len - at, MAX(v->r.w - indent, 1), &next);
-        line_out(v, indent, text + at, n, role);
-    }
-}
-
-/* How a token looks: likely ones plain, unlikely ones underlined, very unlikely ones reversed, whatever colours there are. */
-static enum role token_role(const struct sample_view *s, enum paint paint, int64_t t, unsigned *attr)
-{
-    *attr = 0;
-    if (s->mask && !s->mask[t]) {
-        *attr = ATTR_DIM;
-        return ROLE_DIM;    // an environment said it
-    }
-    if (paint == PAINT_VERSION) {
-        int32_t newer = s->newer ? s->newer[t] : 0;
-        *attr = newer % 2 ? ATTR_UNDERLINE : 0;
-        return newer <= 0 ? ROLE_TEXT : (enum role)(ROLE_SERIES1 + (newer - 1) % 8);
-    }
-    double p = s->logp ? exp((double)s->logp[t]) : 1;
-    *attr = p < 0.1 ? ATTR_REVERSE : p < 0.5 ? ATTR_UNDERLINE : 0;
-    return p < 0.1 ? ROLE_CRIT : p < 0.5 ? ROLE_WARN : ROLE_TEXT;
-}
-
-/* A wrapped text, token by token. cursor: the token under the cursor; -1: none of this sample. */
-static void painted_out(struct text_view *v, int indent, const struct sample_view *s, enum paint paint, int64_t cursor)
-{
-    size_t len = strlen(s->text), next = 0, token_end = s->n_tok > 0 ? s->piece[0] : 0;
-    int64_t t = 0;
-    for (size_t at = 0; at < len; at += next) {
-        size_t n = text_wrap(s->text + at, len - at, MAX(v->r.w - indent, 1), &next);
-        int y = v->row++ - v->top, x = v->r.x + indent;
-        for (size_t from = at; from < at + next;) {    // up to the next line, so that a token of its end is met too
-            while (t + 1 < s->n_tok && token_end <= from)
-                token_end += s->piece[++t];
-            size_t to = MIN(t + 1 < s->n_tok ? token_end : len, at + next), seen = MIN(to, at + n);
-            if (t == cursor && v->token_row < 0)
-                v->token_row = v->row - 1;
-            if (v->c && y >= 0 && y < v->r.h && seen > from) {
-                unsigned attr;
-                enum role role = token_role(s, paint, t, &attr);
-                int w = cells_textn(v->c, x, v->r.y + y, v->r.x + v->r.w - x, s->text + from, seen - from, role);
-                struct rect r = { x, v->r.y + y, w, 1 };
-                cells_attr(v->c, r, t == cursor ? attr | ATTR_BOLD : attr);
-                if (t == cursor) {
-                    cells_select(v->c, r);
-                    v->c->cursor_x = x;
-                    v->c->cursor_y = r.y;
-                }
-                x += w;
-            }
-            from = MAX(to, from + 1);
-        }
-    }
-}
-
-static bool has_tokens(const struct sample_view *s, enum paint paint)
-{
-    return s->n_tok > 0 && s->piece && (paint != PAINT_LOGP || s->logp);
-}
-
-/* "#2* reward 1 (0.8 + 0.2)  advantage +0.71  34 tok, cut  boxed: equal"; the star: it is what the filter looks for. */
-static void sample_head(const struct rollouts *o, const struct rollout_view *g, int i, char *out, size_t size)
-{
-    const struct sample_view *s = &g->sample[i];
-    struct rollout_filter filter;
-    char value[16];
-    rollout_filter_parse(&filter, o->pane.filter);
-    bool found = o->pane.filter[0] && rollout_filter_sample(&filter, g, i);
-    int n = snprintf(out, size, "#%d%s  reward %s", i + 1, found ? "*" : "",
-                     isnan(s->reward) ? "left out" : value_format(value, s->reward));
-    int n_part = 0;
-    for (int k = 0; k < GROUP_PARTS_MAX; k++)
-        if (!isnan(s->part[k]) && n < (int)size)
-            n += snprintf(out + n, size - (size_t)n, "%s%s", n_part++ ? " + " : " (", value_format(value, s->part[k]));
-    if (n < (int)size)
-        n += snprintf(out + n, size - (size_t)n, "%s", n_part ? ")" : "");
-    if (!isnan(s->adv) && n < (int)size)
-        n += snprintf(out + n, size - (size_t)n, "  advantage %s%s", s->adv > 0 ? "+" : "", value_format(value, s->adv));
-    if (n < (int)size)
-        snprintf(out + n, size - (size_t)n, "  %" PRId64 " tok%s%s%s", s->n_tok, s->cut ? ", cut" : "", s->reason[0] ? "  " : "",
-                 s->reason);
-}
-
-static void sample_draw(const struct rollouts *o, struct text_view *v, const struct rollout_view *g, int i, int indent)
-{
-    const struct sample_view *s = &g->sample[i];
-    char head[320];
-    sample_head(o, g, i, head, sizeof(head));
-    wrapped_out(v, 0, head, reward_role(s->reward));
-    if (o->paint != PAINT_NONE && has_tokens(s, o->paint))
-        painted_out(v, indent, s, o->paint, i == o->sample ? o->token : -1);
-    else
-        wrapped_out(v, indent, s->text, ROLE_TEXT);
-}
-
-static void gold_out(struct text_view *v, const struct rollout_view *g)
-{
-    char line[160];
-    snprintf(line, sizeof(line), "right answer: %s", g->gold);
-    if (g->gold[0])
-        wrapped_out(v, 0, line, ROLE_FOCUS);
-}
-
-/* The whole text of a group; returns its rows. first_row[i]: where sample i begins; token_row: where the token under the cursor is.
- * Both may be NULL. */
-static int group_draw(const struct rollouts *o, struct cells *c, struct rect r, const struct rollout_view *g, int *first_row,
-                      int *token_row)
-{
-    struct text_view v = { .c = c, .r = r, .top = o->top, .token_row = -1 };
-    wrapped_out(&v, 0, g->prompt, ROLE_DIM);
-    gold_out(&v, g);
-    for (int i = 0; i < g->n_sample; i++) {
-        line_out(&v, 0, "", 0, ROLE_TEXT);
-        if (first_row)
-            first_row[i] = v.row;
-        sample_draw(o, &v, g, i, 2);
-    }
-    if (token_row)
-        *token_row = v.token_row;
-    return v.row;
-}
-
-#define BESIDE_W 34    // least columns of a sample that stands beside others
-
-/* Samples side by side, from the chosen one on; returns the rows of the longest. */
-static int beside_draw(const struct rollouts *o, struct cells *c, struct rect r, const struct rollout_view *g)
-{
-    int n = MAX(MIN(r.w / BESIDE_W, g->n_sample), 1), first = MAX(MIN(o->sample, g->n_sample - n), 0), rows = 0;
-    struct text_view head = { .c = c, .r = { r.x, r.y, r.w, MIN(2, r.h) } };
-    wrapped_out(&head, 0, g->prompt, ROLE_DIM);
-    struct text_view gold = { .c = c, .r = { r.x, r.y + MIN(head.row, 2), r.w, 1 } };
-    gold_out(&gold, g);
-    int y = r.y + MIN(head.row, 2) + gold.row;
-    for (int k = 0; k < n && first + k < g->n_sample; k++) {
-        int x = r.x + r.w * k / n, w = r.x + r.w * (k + 1) / n - x - (k + 1 < n ? 2 : 0);
-        struct text_view v = { .c = c, .r = { x, y, w, MAX(r.y + r.h - y, 0) }, .top = o->top, .token_row = -1 };
-        sample_draw(o, &v, g, first + k, 0);
-        for (int line = y; c && k + 1 < n && line < r.y + r.h; line++)
-            cells_put(c, x + w, line, 0x2502, ROLE_BORDER);
-        rows = MAX(rows, v.row + y - r.y);
-    }
-    return rows;
-}
-
-/* The number of the token under the cursor, in the last row of the text. */
-static void token_draw(const struct rollouts *o, struct cells *c, struct rect r, const struct rollout_view *g)
-{
-    const struct sample_view *s = o->sample < g->n_sample ? &g->sample[o->sample] : NULL;
-    char text[64] = "";
-    cells_fill(c, r, ' ', ROLE_TEXT);
-    if (!s || !has_tokens(s, o->paint)) {
-        cells_text(c, r.x, r.y, r.w, "this group was kept without the texts of its tokens", ROLE_WARN);
-        return;
-    }
-    int64_t t = MIN(o->token, s->n_tok - 1);
-    size_t at = 0, len = strlen(s->text);
-    for (int64_t i = 0; i < t; i++)
-        at += s->piece[i];
-    if (at < len)
-        snprintf(text, sizeof(text), " '%.*s'", (int)MIN(MIN((size_t)s->piece[t], len - at), (size_t)40), s->text + at);
-    bool wide = r.w >= 90;
-    int x = r.x
-            + cells_fmt(c, r.x, r.y, r.w, ROLE_FOCUS, "#%d %s%" PRId64 "/%" PRId64 "%s", o->sample + 1, wide ? "token " : "", t + 1,
-                        s->n_tok, text);
-    if (s->logp && !(s->mask && !s->mask[t]))
-        x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_FOCUS, "  log-prob %.3f (%.3g %%)", (double)s->logp[t],
-                       100 * exp((double)s->logp[t]));
-    if (g->version >= 0)
-        x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_FOCUS, "  weights %s%" PRId64, wide ? "of step " : "",
-                       g->version + (s->newer ? s->newer[t] : 0));
-    if (wide)
-        cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_DIM,
-                  o->paint == PAINT_LOGP ? "   (underlined: below 50 %%, reversed: below 10 %%)"
-                                         : "   (underlined: an odd number of steps newer)");
-}
-
 static struct rect text_rect(const struct rollouts *o, struct rect r)
 {
     int list_w = o->open || r.w < 60 ? 0 : MIN(MAX(r.w / 3, 30), 46);
     return (struct rect){ r.x + list_w, r.y, r.w - list_w, r.h };
-}
-
-static int text_rows(const struct rollouts *o, struct cells *c, struct rect r, const struct rollout_view *g)
-{
-    return o->open && o->beside ? beside_draw(o, c, r, g) : group_draw(o, c, r, g, NULL, NULL);
 }
 
 static void list_draw(const struct rollouts *o, const struct app *a, struct cells *c, struct rect r, int64_t sel)
@@ -419,9 +207,9 @@ static void title_make(const struct rollouts *o, const struct app *a, int64_t se
         snprintf(trained, sizeof(trained), ", %s", fate_word(k));
     snprintf(out, size, "item %" PRId64 ", %s %" PRId64 "%s: %d samples%s", g->item, g->version >= 0 ? "weights of step" : "step",
              g->version >= 0 ? g->version : g->step, trained, g->n_sample,
-             o->paint == PAINT_LOGP      ? ", by log-prob"
-             : o->paint == PAINT_VERSION ? ", by weights"
-                                         : "");
+             o->text.paint == PAINT_LOGP      ? ", by log-prob"
+             : o->text.paint == PAINT_VERSION ? ", by weights"
+                                              : "");
 }
 
 static void rollouts_draw(const struct pane *p, const struct app *a, struct cells *c, struct rect r, UNUSED int64_t now_ns)
@@ -437,15 +225,15 @@ static void rollouts_draw(const struct pane *p, const struct app *a, struct cell
     char title[128];
     title_make(o, a, sel, g, title, sizeof(title));
     struct rect in = cells_box(c, text, title, o->open ? ROLE_FOCUS : ROLE_BORDER, ROLE_TITLE);
-    struct rect inner = { in.x + 1, in.y, in.w - 2, in.h - (o->paint != PAINT_NONE) };
+    struct rect inner = { in.x + 1, in.y, in.w - 2, in.h - (o->text.paint != PAINT_NONE) };
     if (!g || inner.w < 1 || inner.h < 1)
         return;
-    int rows = text_rows(o, c, inner, g);
-    if (o->paint != PAINT_NONE)
-        token_draw(o, c, (struct rect){ inner.x, inner.y + inner.h, inner.w, 1 }, g);
+    int rows = microscope_draw(&o->text, c, inner, g);
+    if (o->text.paint != PAINT_NONE)
+        microscope_token_draw(&o->text, c, (struct rect){ inner.x, inner.y + inner.h, inner.w, 1 }, g);
     if (rows > inner.h && text.w > 24) {
         char at[32];
-        snprintf(at, sizeof(at), " %d%% PgDn ", (int)(100.0 * MIN(o->top + inner.h, rows) / rows));
+        snprintf(at, sizeof(at), " %d%% PgDn ", (int)(100.0 * MIN(o->text.top + inner.h, rows) / rows));
         cells_text_right(c, text.x + 2, text.y + text.h - 1, text.w - 4, at, ROLE_DIM);
     }
 }
@@ -455,71 +243,19 @@ static void rollouts_draw(const struct pane *p, const struct app *a, struct cell
 static struct rect inner_rect(const struct rollouts *o, const struct app *a)
 {
     struct rect text = text_rect(o, app_body(a));
-    return (struct rect){ 0, 0, text.w - 4, text.h - 2 - (o->paint != PAINT_NONE) };
-}
-
-/* Scroll so that the token under the cursor is in sight. */
-static void token_follow(struct rollouts *o, const struct app *a, const struct rollout_view *g)
-{
-    struct rect r = inner_rect(o, a);
-    int row = -1;
-    if (o->beside)
-        return;
-    group_draw(o, NULL, r, g, NULL, &row);
-    if (row >= 0 && row < o->top)
-        o->top = row;
-    if (row >= 0 && row >= o->top + r.h)
-        o->top = row - r.h + 1;
-}
-
-/* Choose the next sample, or the one before. */
-static void sample_go(struct rollouts *o, const struct app *a, const struct rollout_view *g, bool forward)
-{
-    int first_row[ROLLOUT_SAMPLES] = { 0 };
-    int next = o->sample + (forward ? 1 : -1);
-    if (!o->beside && o->paint == PAINT_NONE) {    // by what is at the top of the text
-        group_draw(o, NULL, inner_rect(o, a), g, first_row, NULL);
-        next = 0;
-        while (next < g->n_sample && (forward ? first_row[next] <= o->top : first_row[next] < o->top))
-            next++;
-        next -= !forward;
-    }
-    if (next < 0)
-        o->top = 0;
-    o->sample = MAX(MIN(next, g->n_sample - 1), 0);
-    o->token = 0;
-    if (o->beside)
-        return;
-    group_draw(o, NULL, inner_rect(o, a), g, first_row, NULL);
-    if (next >= 0)
-        o->top = first_row[o->sample];
+    return (struct rect){ 0, 0, text.w - 4, text.h - 2 - (o->text.paint != PAINT_NONE) };
 }
 
 static void paint_next(struct rollouts *o, struct app *a, const struct rollout_view *g, int64_t now_ns)
 {
-    o->paint = (enum paint)((o->paint + 1) % PAINT_N);
-    o->sample = MIN(o->sample, g->n_sample - 1);
-    if (o->paint != PAINT_NONE && !has_tokens(&g->sample[MAX(o->sample, 0)], o->paint)) {
-        o->paint = PAINT_NONE;
+    o->text.paint = (enum paint)((o->text.paint + 1) % PAINT_N);
+    o->text.sample = MIN(o->text.sample, g->n_sample - 1);
+    if (o->text.paint != PAINT_NONE && !microscope_has_tokens(&g->sample[MAX(o->text.sample, 0)], o->text.paint)) {
+        o->text.paint = PAINT_NONE;
         app_flash(a, ROLE_WARN, now_ns,
                   has_archive(a) ? "this group was kept without the texts of its tokens"
                                  : "tokens are read from the run's folder, which cannot be read from here");
     }
-}
-
-/* Move the cursor among the tokens of the group. */
-static void token_go(struct rollouts *o, const struct app *a, const struct rollout_view *g, bool forward)
-{
-    o->token += forward ? 1 : -1;
-    if (o->token >= g->sample[o->sample].n_tok && o->sample + 1 < g->n_sample) {
-        o->sample++;
-        o->token = 0;
-    } else if (o->token < 0 && o->sample > 0) {
-        o->sample--;
-        o->token = g->sample[o->sample].n_tok - 1;
-    }
-    o->token = MAX(MIN(o->token, g->sample[o->sample].n_tok - 1), (int64_t)0);
-    token_follow(o, a, g);
 }
 
 void quarantine_ask(struct app *a, int64_t on_line, const char *prompt, int64_t now_ns)
@@ -545,26 +281,26 @@ static void drop_ask(struct app *a, const struct rollout_view *g)
 /* What concerns the text of the group; false: none of that. */
 static bool text_act(struct rollouts *o, struct app *a, enum request req, const struct rollout_view *g, int64_t now_ns)
 {
-    bool painted = o->open && o->paint != PAINT_NONE && g->n_sample > 0;
+    bool painted = o->open && o->text.paint != PAINT_NONE && g->n_sample > 0;
     switch (req) {
     case REQ_LEFT:
     case REQ_RIGHT:
         if (!painted)
             return false;
-        token_go(o, a, g, req == REQ_RIGHT);
+        microscope_token_go(&o->text, inner_rect(o, a), g, req == REQ_RIGHT);
         return true;
     case REQ_MATCH_NEXT:
-    case REQ_MATCH_PREV: sample_go(o, a, g, req == REQ_MATCH_NEXT); return true;
+    case REQ_MATCH_PREV: microscope_sample_go(&o->text, inner_rect(o, a), g, req == REQ_MATCH_NEXT); return true;
     case REQ_TOKENS:
         if (g->n_sample > 0)
             paint_next(o, a, g, now_ns);
-        o->open = o->open || o->paint != PAINT_NONE;
+        o->open = o->open || o->text.paint != PAINT_NONE;
         o->group = selected_row(o, a) >= 0 ? row_number(o, a, selected_row(o, a)) : o->group;
         return true;
     case REQ_BESIDE:
-        o->beside = !(o->open && o->beside);
+        o->text.beside = !(o->open && o->text.beside);
         o->open = true;
-        o->top = 0;
+        o->text.top = 0;
         o->group = row_number(o, a, selected_row(o, a));
         return true;
     case REQ_DROP: drop_ask(a, g); return true;
@@ -585,7 +321,7 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
     case REQ_UP:
     case REQ_DOWN:
         if (o->open)
-            o->top += req == REQ_UP ? -1 : 1;
+            o->text.top += req == REQ_UP ? -1 : 1;
         else
             next = sel + (req == REQ_UP ? -1 : 1);
         break;
@@ -594,12 +330,12 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
         if (!o->open && app_body(a).w < 60)    // there is no text to scroll
             next = sel + (req == REQ_PAGE_UP ? -list_page : list_page);
         else
-            o->top += req == REQ_PAGE_UP ? -page : page;
+            o->text.top += req == REQ_PAGE_UP ? -page : page;
         break;
     case REQ_TOP:
     case REQ_BOTTOM:
         if (o->open)
-            o->top = req == REQ_TOP ? 0 : INT32_MAX / 2;
+            o->text.top = req == REQ_TOP ? 0 : INT32_MAX / 2;
         else
             next = req == REQ_TOP ? 0 : n - 1;
         break;
@@ -608,8 +344,8 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
     case REQ_FOLLOW: o->group = o->group < 0 ? row_number(o, a, sel) : -1; return true;
     case REQ_ENTER:
         o->open = !o->open;
-        o->beside = false;
-        o->paint = PAINT_NONE;
+        o->text.beside = false;
+        o->text.paint = PAINT_NONE;
         o->group = row_number(o, a, sel);    // the text being read stays
         return true;
     case REQ_TOKENS:
@@ -622,17 +358,17 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
     }
     if (next >= -1 && n > 0) {
         next = MAX(MIN(next, n - 1), 0);
-        o->top = o->sample = 0;
-        o->token = 0;
+        o->text.top = o->text.sample = 0;
+        o->text.token = 0;
         o->group = next == 0 && req == REQ_TOP ? -1 : row_number(o, a, next);
     }
 end:
     if ((g = row_text(o, a, selected_row(o, a))) != NULL) {
         struct rect r = inner_rect(o, a);
-        o->sample = MAX(MIN(o->sample, g->n_sample - 1), 0);
-        o->top = MIN(o->top, MAX(text_rows(o, NULL, r, g) - r.h, 0));
+        o->text.sample = MAX(MIN(o->text.sample, g->n_sample - 1), 0);
+        o->text.top = MIN(o->text.top, MAX(microscope_draw(&o->text, NULL, r, g) - r.h, 0));
     }
-    o->top = MAX(o->top, 0);
+    o->text.top = MAX(o->text.top, 0);
     return true;
 }
 
@@ -647,14 +383,16 @@ static bool rollouts_close(struct pane *p)
 {
     struct rollouts *o = (struct rollouts *)p;
     bool was_open = o->open;
-    o->open = o->beside = false;
-    o->paint = PAINT_NONE;
+    o->open = o->text.beside = false;
+    o->text.paint = PAINT_NONE;
     return was_open;
 }
 
 static void rollouts_init(struct pane *p)
 {
-    ((struct rollouts *)p)->group = -1;
+    struct rollouts *o = (struct rollouts *)p;
+    o->group = -1;
+    o->text.filter = p->filter;
 }
 
 const struct pane_type pane_rollouts = {
