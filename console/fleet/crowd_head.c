@@ -9,6 +9,7 @@
 #include <string.h>
 #include "console/fleet/crowd_parts.h"
 #include "protocol/base/clock.h"
+#include "protocol/wire/run_door.h"
 
 #define AGENT_WAITS 64
 #define HOLD_NS ((int64_t)2000000000)
@@ -29,8 +30,8 @@ struct open_change {            // a pause or resume that waits for the agents
 struct crowd_head {
     struct crowd_options options;
     const char *run_dir;
-    struct server *agent, *gate;
-    struct publisher *telemetry;
+    struct server *agent, *gate, *view;
+    struct publisher *telemetry, *view_telemetry;
     struct model *model;
     struct feed *feed;
     struct open_change change;
@@ -390,8 +391,10 @@ static void publish(struct crowd_head *h, const char *topic, struct msg_out *m)
 {
     struct error err;
     msg_end(m);
-    if (msg_finish(m, &err))
+    if (msg_finish(m, &err)) {
         publisher_send(h->telemetry, topic, m->buf.data, m->buf.len);
+        publisher_send(h->view_telemetry, topic, m->buf.data, m->buf.len);
+    }
     msg_release(m);
 }
 
@@ -474,14 +477,19 @@ void crowd_head_asked(struct crowd_head *h, struct net_event *ev, int64_t now_ns
         request_refuse(ev->request, &err);
         return;
     }
-    if (in.type == MSG_HEARTBEAT)
+    bool looks = request_server(ev->request) == h->view;
+    if (looks && (in.type == MSG_HEARTBEAT || in.type == MSG_WORK || in.type == MSG_COMMAND)) {
+        error_set(&err, ERR_REFUSED, "a read-only view cannot change the run; only its owner can, without --read-only");
+        request_refuse(ev->request, &err);
+    } else if (in.type == MSG_HEARTBEAT) {
         beat_came(h, ev, &in);
-    else if (in.type == MSG_WORK)
+    } else if (in.type == MSG_WORK) {
         work_came(h, ev, &in, now_ns);
-    else if (in.type == MSG_COMMAND)
+    } else if (in.type == MSG_COMMAND) {
         command_came(h, ev->request, &in, now_ns);
-    else
+    } else {
         question_answer(h, ev->request, &in);
+    }
     msg_in_release(&in);
 }
 
@@ -550,7 +558,8 @@ struct crowd_head *crowd_head_new(const struct crowd_options *o, const char *run
     if (!(h->model = model_new(err)) || !(h->feed = simulate_new(&run, h->model, clock_ns(), err))
         || !(h->agent = server_new(t, "agent", AGENT_WAITS, err))
         || !(h->gate = server_new(t, CROWD_GATE, 2 * (int)o->agents + AGENT_WAITS, err))
-        || !(h->telemetry = publisher_new(t, "telemetry", err))) {
+        || !(h->telemetry = publisher_new(t, "telemetry", err)) || !run_view_make(t, run_dir, "", err)
+        || !(h->view = server_new(t, "view", AGENT_WAITS, err)) || !(h->view_telemetry = publisher_new(t, "view-telemetry", err))) {
         crowd_head_free(h);
         return NULL;
     }
@@ -572,6 +581,8 @@ void crowd_head_free(struct crowd_head *h)
     if (h->change.request)
         request_drop(h->change.request);
     publisher_free(h->telemetry);
+    publisher_free(h->view_telemetry);
+    server_free(h->view);
     server_free(h->gate);
     server_free(h->agent);
     if (h->feed)

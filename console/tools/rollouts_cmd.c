@@ -1,5 +1,6 @@
 /* rollcall rollouts: print the rollouts that a run has stored, as JSON lines or as ColossalChat's rollout log */
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #include "protocol/run/rollout_file.h"
 #include "protocol/run/journal.h"
 #include "protocol/run/prompt_lines.h"
+#include "protocol/run/run_config.h"
 
 /* Sample 0 of a prompt, for the log. */
 struct log_text {
@@ -173,12 +175,23 @@ static bool log_print(struct rollouts *r, struct error *err)
     return ok;
 }
 
-/* The file that name refers to: itself, or the one in a run's directory. */
+/* The file that name refers to: itself, or that of a run, by the run's directory. */
 static bool file_find(struct rollouts *r, const char *name, struct error *err)
 {
-    bool fits = path_is_dir(name) ? path_join(r->path, sizeof r->path, name, "rollouts/groups.zst")
-                                  : (size_t)snprintf(r->path, sizeof r->path, "%s", name) < sizeof r->path;
-    return fits || error_set(err, ERR_USAGE, "the path '%.100s...' is too long", name);
+    char settings[PATH_MAX];
+    if (!path_is_dir(name))
+        return (size_t)snprintf(r->path, sizeof r->path, "%s", name) < sizeof r->path
+               || error_set(err, ERR_USAGE, "the path '%.100s...' is too long", name);
+    struct run_config *c = malloc(sizeof *c);
+    if (!c)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the run's settings");
+    run_config_init(c);
+    bool fits = path_join(settings, sizeof settings, name, "run.yaml");
+    bool ok = !fits || !path_exists(settings) || run_config_read(c, settings, err);    // without them: where a run has its rollouts
+    if (ok && !(fits && run_config_groups_path(c, name, r->path, sizeof r->path)))
+        ok = error_set(err, ERR_USAGE, "the path '%.100s...' is too long", name);
+    free(c);
+    return ok;
 }
 
 /* Where the prompts stand is in the journal of the run, if that is what was named. */

@@ -64,8 +64,7 @@ static bool journal_fits(const struct train *t, const struct journal_seen *s, st
     struct stat st;
     if (!folder_find(t, folder, err))
         return false;
-    if (!(t->config.rollout_save_dir[0] ? path_join(path, sizeof path, t->config.rollout_save_dir, "groups.zst")
-                                        : path_join(path, sizeof path, t->run_dir, "rollouts/groups.zst")))
+    if (!run_config_groups_path(&t->config, t->run_dir, path, sizeof path))
         return error_set(err, ERR_USAGE, "the path of the run '%s' is too long", t->run_dir);
     if (!run_id_read(t->run_dir, id, err) || !checkpoint_last(folder, id, &newest, err))
         return false;

@@ -884,6 +884,12 @@ int64_t run_config_serve_samples(const struct run_config *c)
     return c->serve_samples > 0 ? c->serve_samples : 16;
 }
 
+bool run_config_groups_path(const struct run_config *c, const char *run_dir, char *out, size_t size)
+{
+    return c->rollout_save_dir[0] ? path_join(out, size, c->rollout_save_dir, "groups.zst")
+                                  : path_join(out, size, run_dir, "rollouts/groups.zst");
+}
+
 bool run_config_travels(const struct run_config *c)
 {
     if (run_config_posted(c))

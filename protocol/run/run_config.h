@@ -266,6 +266,8 @@ MUST_USE bool run_config_part(const struct run_config *c, const char *device, st
 const char *run_part_text(const struct run_part *part, char *out, size_t size);
 /* What messages call a trainer: "trainer 1 (cuda:1)", or with c NULL "trainer 1"; returns out. */
 const char *run_config_trainer(const struct run_config *c, int64_t rank, char *out, size_t size);
+/* The file of the run's rollout groups: in rollout_save_dir, or else in RUN/rollouts. False: the path is too long. */
+MUST_USE bool run_config_groups_path(const struct run_config *c, const char *run_dir, char *out, size_t size);
 /* Must weights be transferred between devices? Not when every producer samples with the current weights of the trainer on its own
  * device. */
 bool run_config_travels(const struct run_config *c);

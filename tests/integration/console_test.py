@@ -65,9 +65,10 @@ class Console(RunCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(says, done.stdout)
             self.assertIn("150 agents have acknowledged it", done.stdout)
-        done = subprocess.run([ROLLCALL, "console", "--batch", "--once", fleet], capture_output=True, text=True, timeout=LIMIT)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("fleet left after step", done.stdout)
+        for how in ((), ("--read-only",)):
+            done = subprocess.run([ROLLCALL, "console", "--batch", "--once", *how, fleet], capture_output=True, text=True, timeout=LIMIT)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("fleet left after step", done.stdout)
 
     def test_a_simulated_run_leaves_the_folder_of_another_as_it_is(self):
         folder = self.task.path("other")

@@ -108,6 +108,7 @@ class Rollouts(unittest.TestCase):
             lines = [json.loads(line) for line in f]
         self.assertEqual([line["train_step"] for line in lines], [0, 3, 6])
         self.assertEqual(lines, self.tool("rollouts", os.path.join(away, "groups.zst"), "--log", "--every", "3"))
+        self.assertEqual(lines, self.tool("rollouts", run.dir, "--log", "--every", "3"))    # found by the run's settings
         self.assertFalse(os.path.exists(os.path.join(run.dir, "rollouts", "log.jsonl")))
 
     def test_solved_prompts_come_once_and_a_kill_changes_nothing(self):

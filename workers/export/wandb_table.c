@@ -149,8 +149,8 @@ bool wandb_table_next(struct wandb_table *t, const struct wandb_setup *s, struct
     if (!found.complete && !last)
         return true;
     t->version = c->table_version = found.version;
-    snprintf(path, sizeof path, "%.2000s%s/groups.zst", config->rollout_save_dir[0] ? config->rollout_save_dir : s->run_dir,
-             config->rollout_save_dir[0] ? "" : "/rollouts");
+    if (!run_config_groups_path(config, s->run_dir, path, sizeof path))
+        return error_set(err, ERR_USAGE, "the path of the run '%s' is too long", s->run_dir);
     buf_str(&t->json, columns);
     for (int i = 0; i < found.n; i++)
         if (!record_add(t, path, found.place[i].offset, found.place[i].bytes, &record, &why))
