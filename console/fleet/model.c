@@ -13,7 +13,7 @@
 const struct phase_row phase_table[] = {
     { "generating", 'g', 0 }, { "scoring", 's', 1 }, { "training", 't', 2 }, { "publishing", 'p', 3 }, { "saving", 'c', 4 },
     { "evaluating", 'e', 5 }, { "loading", 'l', 6 }, { "starting", 'l', 6 }, { "waiting", '.', 7 },    { "idle", '.', 7 },
-    { "paused", '.', 7 },     { "holding", '.', 7 }, { "running", 'r', 2 },  { "watching", '.', 7 },   { "other", 'x', 5 },
+    { "paused", '.', 7 },     { "holding", '.', 7 }, { "running", 'r', 4 },  { "watching", '.', 7 },   { "other", 'x', 5 },
 };
 const int n_phases = ARRAY_SIZE(phase_table);
 

@@ -107,7 +107,7 @@ static bool help_key(struct app *a, enum request req)
 {
     if (!a->help)
         return false;
-    int page = MAX(a->h - 4, 1), last = MAX(help_rows() - page, 0);
+    int page = MAX(a->h - 4, 1), last = MAX(help_rows(a) - page, 0);
     switch (req) {
     case REQ_UP: a->help_top--; break;
     case REQ_DOWN: a->help_top++; break;
@@ -143,6 +143,13 @@ static void step_back(struct app *a, int64_t now_ns)
             a->flash[0] = 0;
     }
     pane_fix(p, a);
+}
+
+static void message_show(struct app *a, int64_t now_ns)
+{
+    char text[MESSAGE_MAX];
+    message_line(a, now_ns, false, text, sizeof(text));
+    whole_open(a, "the newest message", text[0] ? text : "there was none yet");
 }
 
 /* What a request means when the pane does not take it. */
@@ -194,6 +201,7 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
         break;
     case REQ_FREEZE: a->frozen = !a->frozen; break;
     case REQ_DOCTOR: doctor_show(a, now_ns); break;
+    case REQ_INFO: message_show(a, now_ns); break;
     case REQ_SEEK_BACK: app_seek(a, a->model->step - 1, now_ns); break;
     case REQ_SEEK_ON: app_seek(a, a->model->step + 1, now_ns); break;
     case REQ_LEAP_BACK:

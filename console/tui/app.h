@@ -170,10 +170,14 @@ struct state_row {    // the word on the screen for a run's state
 };
 const struct state_row *run_state_row(enum run_state state);
 void frame_draw(const struct app *a, struct cells *c, const struct layout *l, int64_t now_ns, double wall_s);
+/* The line below the pane: the newest message of the console or of the run; fresh: the console's only while it is new. */
+enum role message_line(const struct app *a, int64_t now_ns, bool fresh, char *out, size_t size);
+#define MESSAGE_MAX 1400
 int tab_width(const struct app *a, int i);    // columns of pane i's tab, including the gap after it
-void help_draw(const struct app *a, struct cells *c);
 void dialog_draw(const struct app *a, struct cells *c);
-int help_rows(void);
+/* help.c */
+void help_draw(const struct app *a, struct cells *c);
+int help_rows(const struct app *a);    // of the page, at the present width
 /* whole.c: show a text in full; its keys, true when req was taken */
 void whole_open(struct app *a, const char *title, const char *text);
 bool whole_key(struct app *a, enum request req);

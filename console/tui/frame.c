@@ -218,25 +218,46 @@ static void prompt_draw(const struct app *a, struct cells *c, struct rect r)
     c->cursor_y = r.y;
 }
 
-static void line_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
+enum role message_line(const struct app *a, int64_t now_ns, bool fresh, char *out, size_t size)
 {
     const struct model *m = a->model;
-    if (a->prompt.kind != PROMPT_NONE
-        && !(a->prompt.kind == PROMPT_KNOB && a->flash_role == ROLE_CRIT && now_ns - a->flash_ns < FLASH_NS / 4))
-        prompt_draw(a, c, r);
-    else if (a->flash[0] && now_ns - a->flash_ns < FLASH_NS)
-        cells_text(c, r.x + 1, r.y, r.w - 2, a->flash, a->flash_role);
-    else if (m->link != LINK_LIVE && m->link_text[0] && !run_over(m))
-        cells_text(c, r.x + 1, r.y, r.w - 2, m->link_text, ROLE_CRIT);
-    else if (run_over(m) && m->state != RUN_FAILED)
-        cells_fmt(c, r.x + 1, r.y, r.w - 2, ROLE_TEXT, "%s%sthe run is over: q closes this console", m->reason, m->reason[0] ? "; " : "");
-    else if (m->state == RUN_PAUSED || m->state == RUN_STOPPING || run_over(m))
-        cells_text(c, r.x + 1, r.y, r.w - 2, m->reason, m->state == RUN_FAILED ? ROLE_CRIT : ROLE_TEXT);
-    else if (m->n_event > 0) {
-        const struct event_view *e = model_event_at(m, 0);
-        bool by_operator = e->who[0] && strcmp(e->who, "controller") != 0;
-        cells_fmt(c, r.x + 1, r.y, r.w - 2, ROLE_DIM, "%s%s%s", e->text, by_operator ? " \u00b7 " : "", by_operator ? e->who : "");
+    const struct event_view *e = model_event_at(m, 0);
+    if (a->flash[0] && (!fresh || now_ns - a->flash_ns < FLASH_NS)) {
+        snprintf(out, size, "%s", a->flash);
+        return a->flash_role;
     }
+    if (m->link != LINK_LIVE && m->link_text[0] && !run_over(m)) {
+        snprintf(out, size, "%s", m->link_text);
+        return ROLE_CRIT;
+    }
+    if (run_over(m) && m->state != RUN_FAILED) {
+        snprintf(out, size, "%s%sthe run is over: q closes this console", m->reason, m->reason[0] ? "; " : "");
+        return ROLE_TEXT;
+    }
+    if (m->state == RUN_PAUSED || m->state == RUN_STOPPING || run_over(m)) {
+        snprintf(out, size, "%s", m->reason);
+        return m->state == RUN_FAILED ? ROLE_CRIT : ROLE_TEXT;
+    }
+    bool by_operator = e && e->who[0] && strcmp(e->who, "controller") != 0;
+    snprintf(out, size, "%s%s%s", e ? e->text : "", by_operator ? " \u00b7 " : "", by_operator ? e->who : "");
+    return ROLE_DIM;
+}
+
+static void line_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
+{
+    char text[MESSAGE_MAX];
+    if (a->prompt.kind != PROMPT_NONE
+        && !(a->prompt.kind == PROMPT_KNOB && a->flash_role == ROLE_CRIT && now_ns - a->flash_ns < FLASH_NS / 4)) {
+        prompt_draw(a, c, r);
+        return;
+    }
+    enum role role = message_line(a, now_ns, true, text, sizeof(text));
+    int w = r.w - 2, n = text_columns(text, strlen(text));
+    const char *more = " i: in full";
+    bool cut = n > w && w > 40;
+    cells_text(c, r.x + 1, r.y, cut ? w - (int)strlen(more) : w, text, role);
+    if (cut)
+        cells_text_right(c, r.x + 1, r.y, w, more, ROLE_KEY);
 }
 
 static void footer_draw(const struct app *a, struct cells *c, struct rect r)
@@ -244,6 +265,10 @@ static void footer_draw(const struct app *a, struct cells *c, struct rect r)
     /* the rows, best first; drawn in rank order while there is room, help always */
     const struct key_row *row[32];
     int n = 0;
+    if (a->help || a->whole.text[0]) {
+        cells_text(c, r.x + 1, r.y, r.w - 2, "Esc close  Up Down scroll  PgUp PgDn a page", ROLE_TEXT);
+        return;
+    }
     bool paused = a->model->state == RUN_PAUSED;
     for (int i = 0; i < n_key_rows && n < 32; i++) {
         const struct key_row *k = &key_table[i];
@@ -302,77 +327,6 @@ void frame_draw(const struct app *a, struct cells *c, const struct layout *l, in
     says_draw(a, c, l->says, now_ns);
     line_draw(a, c, l->line, now_ns);
     footer_draw(a, c, l->footer);
-}
-
-/* ---- help: the key table, then the commands ---- */
-
-enum help_kind {
-    HELP_BLANK,
-    HELP_HEADING,
-    HELP_ROW,
-};
-struct help_line {
-    enum help_kind kind;
-    const char *left, *args, *right;
-};
-
-/* The i-th line of the page; false past the end. Each call walks both tables again: the page is short and rarely drawn. */
-static bool help_line(int want, struct help_line *out)
-{
-    const char *group = "";
-    int at = 0;
-#define LINE(...)                                                                                                                          \
-    do {                                                                                                                                   \
-        if (at++ == want) {                                                                                                                \
-            *out = (struct help_line){ __VA_ARGS__ };                                                                                      \
-            return true;                                                                                                                   \
-        }                                                                                                                                  \
-    } while (0)
-    for (int i = 0; i < n_key_rows; i++) {
-        if (strcmp(key_table[i].group, group) != 0) {
-            if (group[0])
-                LINE(HELP_BLANK, "", "", "");
-            group = key_table[i].group;
-            LINE(HELP_HEADING, group, "", "");
-        }
-        LINE(HELP_ROW, key_table[i].keys, "", key_table[i].help);
-    }
-    LINE(HELP_BLANK, "", "", "");
-    LINE(HELP_HEADING, "commands, typed after :", "", "");
-    for (int i = 0; i < n_command_specs; i++)
-        LINE(HELP_ROW, command_specs[i].name, command_specs[i].args, command_specs[i].help);
-    for (int i = 0; i < n_local_commands; i++)
-        LINE(HELP_ROW, local_commands[i].name, local_commands[i].args, local_commands[i].help);
-#undef LINE
-    return false;
-}
-
-int help_rows(void)
-{
-    struct help_line line;
-    int n = 0;
-    while (help_line(n, &line))
-        n++;
-    return n;
-}
-
-void help_draw(const struct app *a, struct cells *c)
-{
-    struct rect r = { 0, 1, c->w, c->h - 2 };
-    cells_fill(c, r, ' ', ROLE_TEXT);
-    struct rect in = cells_box(c, r, "Keys and commands: Esc closes, arrows scroll", ROLE_FOCUS, ROLE_TITLE);
-    struct help_line line;
-    for (int y = 0; y < in.h && help_line(a->help_top + y, &line); y++) {
-        int x = in.x + 2;
-        if (line.kind == HELP_HEADING)
-            cells_text(c, x - 1, in.y + y, in.w - 2, line.left, ROLE_TITLE);
-        if (line.kind != HELP_ROW)
-            continue;
-        int n = cells_text(c, x, in.y + y, 18, line.left, ROLE_KEY);
-        if (line.args[0])
-            cells_text(c, x + n + 1, in.y + y, 18 - n, line.args, ROLE_DIM);
-        cells_text(c, x + 20, in.y + y, in.w - 22, line.right, ROLE_TEXT);
-    }
 }
 
 void dialog_draw(const struct app *a, struct cells *c)

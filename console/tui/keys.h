@@ -126,6 +126,7 @@ enum request {
     REQ_LEAP_ON,
     REQ_PLAY,
     REQ_DOCTOR,
+    REQ_INFO,
     REQ_MOUSE,
     REQ_THEME,
     REQ_REDRAW,

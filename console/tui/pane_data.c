@@ -21,12 +21,12 @@ enum prompt_class {
 static const struct {
     const char *name, *help;
 } classes[CLASS_N] = {
-    [CLASS_ALL] = { "all prompts", "that have groups" },
-    [CLASS_NEVER] = { "never solved", "no sample of any group was right" },
-    [CLASS_SOMETIMES] = { "sometimes solved", "" },
-    [CLASS_ALWAYS] = { "always solved", "every sample of every group was right" },
-    [CLASS_FILTERED] = { "filtered", "a group of theirs was left out of training" },
-    [CLASS_QUARANTINE] = { "in quarantine", "issued no more" },
+    [CLASS_ALL] = { "prompts with groups", "" },
+    [CLASS_NEVER] = { "prompts never solved", "no sample of any group was right" },
+    [CLASS_SOMETIMES] = { "prompts sometimes solved", "" },
+    [CLASS_ALWAYS] = { "prompts always solved", "every sample of every group was right" },
+    [CLASS_FILTERED] = { "prompts with a filtered group", "it was left out of training" },
+    [CLASS_QUARANTINE] = { "prompts in quarantine", "they are issued no more" },
 };
 #define BUCKETS 7    // 0, four quarters between, 1, not scored or not counted yet
 
@@ -155,7 +155,7 @@ static void prompts_draw(const struct data_pane *o, const struct app *a, struct 
 {
     int64_t n = data_rows(&o->pane, a), all, uncounted;
     char title[128], rate[16], last[16];
-    snprintf(title, sizeof(title), "%" PRId64 " %s%s%s", n, classes[o->shown].name, classes[o->shown].help[0] ? ": " : "",
+    snprintf(title, sizeof(title), "%s: %" PRId64 "%s%s", classes[o->shown].name, n, classes[o->shown].help[0] ? "; " : "",
              classes[o->shown].help);
     struct rect in = cells_box(c, r, title, ROLE_FOCUS, ROLE_TITLE);
     if (in.h > 0)

@@ -115,7 +115,27 @@ static void knobs_draw(const struct pane *p, const struct app *a, struct cells *
         cells_text(c, in.x + 1, in.y + 1, in.w - 2, "none contains the filter's text", ROLE_DIM);
 }
 
-static bool knobs_act(struct pane *p, struct app *a, enum request req, int64_t now_ns)
+/* All of a setting; what is long stands cut in its row. */
+static void knob_whole(struct app *a, int i)
+{
+    const struct knob *k = &knobs[i];
+    const struct knob_value *v = &a->model->knob[i];
+    static const char *const when[] = { [APPLY_START] = "",
+                                        [APPLY_NEXT_ROLLOUT] = "; a change takes effect with the next rollouts",
+                                        [APPLY_NEXT_STEP] = "; a change takes effect with the next optimizer step",
+                                        [APPLY_NOW] = "; a change takes effect at once" };
+    char text[4096];
+    struct buf bounds = BUF_INIT;
+    snprintf(text, sizeof(text), "%s = %s\n\n%s\n\n%s%s%s%s; default: %s\ngroup: %s\n%s%s%s%s", k->name, v->text[0] ? v->text : "(not set)",
+             k->help, k->unit, k->unit[0] ? ", " : "", knob_bounds_text(k, &bounds), knob_is_live(k) ? when[k->applies] : "",
+             k->def && k->def[0] ? k->def : "none", k->group, v->before[0] ? "before the last change: " : "", v->before,
+             v->before[0] ? "\n" : "",
+             knob_is_live(k) ? "Enter changes it." : "It is fixed since the run began, and can change at a resume.");
+    buf_release(&bounds);
+    whole_open(a, "a setting", text);
+}
+
+static bool knobs_act(struct pane *p, struct app *a, enum request req, UNUSED int64_t now_ns)
 {
     struct knob_pane *kp = (struct knob_pane *)p;
     int k = knob_row(kp, a, p->sel);
@@ -123,12 +143,12 @@ static bool knobs_act(struct pane *p, struct app *a, enum request req, int64_t n
         kp->all = !kp->all;
         return true;
     }
-    if (req != REQ_EDIT)
+    if (req != REQ_EDIT && req != REQ_INFO)
         return false;
     if (k < 0)
         return true;
-    if (!knob_is_live(&knobs[k])) {
-        app_flash(a, ROLE_WARN, now_ns, "%s is fixed since the run began: it can change at a resume", knobs[k].name);
+    if (req == REQ_INFO || !knob_is_live(&knobs[k])) {
+        knob_whole(a, k);
         return true;
     }
     prompt_open(a, PROMPT_KNOB, a->model->knob[k].text);

@@ -124,9 +124,20 @@ static void cell_text(const struct proc *p, size_t column, enum proc_verdict v, 
     }
 }
 
+/* One second of a lane, or of its legend. Colour is never the only difference: where a phase begins, its letter stands in the bar. */
+static void phase_put(const struct app *a, struct cells *c, int x, int y, char letter, bool begins, int series)
+{
+    bool block = a->color && a->glyphs != GLYPHS_ASCII, bar = block && letter != '.' && !begins;
+    uint32_t sign = bar ? 0x2588 : block && letter == '.' ? 0x00b7 : (uint32_t)letter;
+    cells_put(c, x, y, sign, (enum role)(ROLE_SERIES1 + series));
+    if (block && begins && letter != '.')
+        cells_attr(c, (struct rect){ x, y, 1, 1 }, ATTR_REVERSE);
+}
+
 static void lane_draw(const struct app *a, struct cells *c, struct rect r, const struct proc *p, int64_t now_ns)
 {
     int64_t now_s = now_ns / 1000000000;
+    char before = ' ';
     for (int x = 0; x < r.w; x++) {
         int64_t s = now_s - (r.w - 1 - x);
         bool known = p->lane_s > 0 && s <= p->lane_s && s > p->lane_s - LANE_SECONDS && s >= 0;
@@ -135,10 +146,9 @@ static void lane_draw(const struct app *a, struct cells *c, struct rect r, const
         for (int i = 0; i < n_phases; i++)
             if (phase_table[i].letter == letter)
                 series = phase_table[i].series;
-        if (letter == ' ')
-            continue;
-        bool block = a->color && a->glyphs != GLYPHS_ASCII;
-        cells_put(c, r.x + x, r.y, !block ? (uint32_t)letter : letter == '.' ? 0x00b7 : 0x2588, (enum role)(ROLE_SERIES1 + series));
+        if (letter != ' ')
+            phase_put(a, c, r.x + x, r.y, letter, letter != before, series);
+        before = letter;
     }
 }
 
@@ -148,11 +158,10 @@ static void legend_draw(const struct app *a, struct cells *c, struct rect r)
     for (int i = 0; i < n_phases && x < r.x + r.w - 4; i++) {
         if (i > 0 && phase_table[i].letter == phase_table[i - 1].letter)
             continue;
-        bool block = a->color && a->glyphs != GLYPHS_ASCII && phase_table[i].letter != '.';
         int need = (int)strlen(phase_table[i].phase) + 3;
         if (x + need > r.x + r.w)
             break;
-        cells_put(c, x, r.y, block ? 0x2588 : (uint32_t)phase_table[i].letter, (enum role)(ROLE_SERIES1 + phase_table[i].series));
+        phase_put(a, c, x, r.y, phase_table[i].letter, true, phase_table[i].series);
         x += 2 + cells_text(c, x + 2, r.y, need, phase_table[i].phase, ROLE_DIM) + 1;
     }
 }

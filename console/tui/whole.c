@@ -41,6 +41,7 @@ bool whole_key(struct app *a, enum request req)
     case REQ_BOTTOM: o->top = last; break;
     case REQ_ENTER:
     case REQ_EDIT:
+    case REQ_INFO:
     case REQ_BACK:
     case REQ_QUIT:
     case REQ_INTERRUPT: o->text[0] = 0; break;

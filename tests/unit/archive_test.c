@@ -418,9 +418,9 @@ static void the_data_pane_sorts_prompts_by_how_hard_they_are(UNUSED void **state
     must_show(&app, &c, k.now, "question 1");    // the newest group of the hardest one
     must_show(&app, &c, k.now, "right answer: gold 1");
     keys(&app, &k, "v");
-    must_show(&app, &c, k.now, "1 never solved");
+    must_show(&app, &c, k.now, "prompts never solved: 1");
     keys(&app, &k, "vv");
-    must_show(&app, &c, k.now, "1 always solved");
+    must_show(&app, &c, k.now, "prompts always solved: 1");
     keys(&app, &k, "x");
     must_show(&app, &c, k.now, "Line 11 of the dataset is not issued any more");
     app_key(&app, &(struct key_event){ .key = KEY_ESCAPE }, k.now);

@@ -1034,6 +1034,88 @@ static void enter_shows_a_cut_line_in_full(UNUSED void **state)
     stage_release(&s);
 }
 
+static void a_setting_and_a_message_that_are_cut_are_shown_in_full(UNUSED void **state)
+{
+    struct stage s;
+    char message[300] = "begin";
+    stage_make(&s, &usual, 60, 20);
+    while (strlen(message) < 200)
+        strcat(message, " words");
+    strcat(message, " the-end");
+    app_flash(&s.app, ROLE_WARN, s.now, "%s", message);
+    assert_true(shows(&s, "begin words") && !shows(&s, "the-end") && shows(&s, "i: in full"));
+    pass(&s, 20);    // it can be read after it has left its line, too
+    press(&s, 'i');
+    assert_true(shows(&s, "the newest message") && shows(&s, "the-end"));
+    press(&s, KEY_ESCAPE);
+    press(&s, '4');
+    type(&s, "/max_norm");
+    press(&s, KEY_RETURN);
+    press(&s, 'i');
+    app_resize(&s.app, 60, 30);
+    const struct knob *k = NULL;
+    struct error err;
+    assert_non_null(k = knob_find("max_norm", &err));
+    assert_true(shows(&s, "a setting (Esc closes)") && shows(&s, "max_norm = ") && shows(&s, "a change takes effect"));
+    char words[400];
+    snprintf(words, sizeof(words), "%s", k->help);
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " "))    // wrapped, but all there
+        assert_true(shows(&s, word));
+    press(&s, KEY_RETURN);
+    assert_false(shows(&s, "a setting (Esc closes)"));
+    press(&s, 'a');
+    press(&s, '/');
+    press(&s, KEY_CTRL('u'));
+    type(&s, "rollout_save_dir");
+    press(&s, KEY_RETURN);
+    press(&s, KEY_RETURN);    // Enter: there is nothing to change
+    assert_true(shows(&s, "rollout_save_dir = ") && shows(&s, "It is fixed since the run began"));
+    stage_release(&s);
+}
+
+static void the_help_page_shows_all_of_every_line_at_any_width(UNUSED void **state)
+{
+    static const int widths[] = { 40, 60, 80, 200 };
+    for (size_t i = 0; i < ARRAY_SIZE(widths); i++) {
+        struct stage s;
+        stage_make(&s, &usual, widths[i], 600);
+        press(&s, '?');
+        const char *text = screen(&s);
+        const char *cut = strstr(strstr(text, "everywhere"), "\u2026");    // the title above may be cut, and the message below
+        assert_true(!cut || cut > strstr(text, "\u2570"));
+        assert_true(help_rows(&s.app) < 598);
+        for (int k = 0; k < n_key_rows; k++) {
+            const char *last = strrchr(key_table[k].help, ' ');
+            assert_non_null(strstr(text, last ? last + 1 : key_table[k].help));
+        }
+        assert_true(strstr(footer(&s), "Esc close") && !strstr(footer(&s), "pause"));    // what does nothing here is not offered
+        stage_release(&s);
+    }
+}
+
+/* With colours on, too: each phase of a lane begins with its letter. */
+static void lanes_differ_by_more_than_colour(UNUSED void **state)
+{
+    static const struct simulate_options slow = { .steps = 400, .done = 150, .step_s = 30, .workers = 2, .seed = 1 };
+    struct stage s;
+    stage_make(&s, &slow, 120, 30);
+    for (int i = 0; i < 40; i++) {
+        pass(&s, 1);
+        for (int k = 0; k < s.m->n_proc; k++)
+            model_lane(s.m, &s.m->proc[k], s.now);
+    }
+    press(&s, '2');
+    s.app.glyphs = GLYPHS_BLOCK;
+    const char *row = row_with(&s, "worker cpu:0");
+    assert_non_null(row);
+    assert_non_null(strstr(row, "g\u2588"));
+    assert_non_null(strstr(row, "t"));
+    const char *legend = screen(&s);
+    assert_non_null(strstr(legend, "g generating"));
+    assert_non_null(strstr(legend, "t training"));
+    stage_release(&s);
+}
+
 static char *file_text(const char *path, char out[65536])
 {
     FILE *f = fopen(path, "re");
@@ -1411,6 +1493,9 @@ int main(void)
         cmocka_unit_test(broken_telemetry_harms_nothing),
         cmocka_unit_test(the_prompt_lists_what_may_be_typed_with_its_help),
         cmocka_unit_test(enter_shows_a_cut_line_in_full),
+        cmocka_unit_test(a_setting_and_a_message_that_are_cut_are_shown_in_full),
+        cmocka_unit_test(the_help_page_shows_all_of_every_line_at_any_width),
+        cmocka_unit_test(lanes_differ_by_more_than_colour),
         cmocka_unit_test(what_is_shown_can_be_written_to_files),
         cmocka_unit_test(a_large_fleet_comes_in_pieces_and_what_is_gone_leaves_after_a_sweep),
         cmocka_unit_test(the_fleet_shows_the_worst_node_first_and_opens_its_processes),
