@@ -152,9 +152,12 @@ for group in "$@"; do
         two=cuda:0,cuda:1
         for shape in Qwen2.5-1.5B Qwen2.5-7B; do
             for way in nccl copy; do
-                note "publish $shape by $way" "$bin/rollcall" bench publish --shape $shape --devices $two --way $way
-                [ $way = copy ] || note "at least 90 % of the bare broadcast" awk "BEGIN { exit !($(field roofline) >= 0.9) }"
+                for slots in 1 0; do
+                    note "publish $shape by $way, $slots versions kept" "$bin/rollcall" bench publish --shape $shape --devices $two --way $way --slots $slots
+                done
             done
+            note "publish $shape on the same card" "$bin/rollcall" bench publish --shape $shape --devices cuda:0,cuda:0 --way copy --slots 0
+            note "publish $shape in slices to both cards" "$bin/rollcall" bench publish --shape $shape --devices cuda:0,cuda:0,cuda:1 --way copy --slots 0
         done
         PUBLISH_DEVICES=$two note "weights between processes that die" "$tests/publish_test"
         PUBLISH_DEVICES=$two ROLLCALL=$rollcall note "whole runs by every way, killed too" $python tests/integration/publish_test.py

@@ -84,6 +84,36 @@ class Publish(RunCase):
                     finally:
                         run.kill()
 
+    def test_who_is_killed_in_the_middle_of_a_version_leaves_no_mixture(self):
+        """The bytes are in a producer's weights, or in those of its two devices, and it has not said so; with n_behind 0 they are read out of
+        the trainer's own weights. One of both is killed then. The sampler's log-probs are the trainer's, and the run ends in its bytes."""
+        team = dict(producer_tensor_parallel_size=2, num_inferencer=1, inference_batch_size=8)
+        want = None
+        for way, killed, settings in (("copy", PRODUCERS[0], team), ("copy", TRAINER, team), ("nccl", PRODUCERS[0], dict(team, producer_tensor_parallel_size=1)),
+                                      ("nccl", TRAINER, dict(team, producer_tensor_parallel_size=1))):
+            if GPUS and settings["producer_tensor_parallel_size"] > 1:
+                continue
+            with self.subTest(way=way, killed=killed):
+                holds = Holds(self.task.path(f"holds-{way}-{killed[-1]}"))
+                devices = DEVICES[:2 + (settings["producer_tensor_parallel_size"] > 1)]
+                run = self.start(n_behind=0, weights=way, save_interval=2, sum_parts=4, devices=",".join(devices),
+                                 env={"RC_TEST_HOLD": holds.dir}, **settings)
+                try:
+                    run.wait_step(3)
+                    holds.arm(PRODUCERS[0], "taken")
+                    producer = self.held(run, holds, PRODUCERS[0], "taken")
+                    os.kill(run.processes()[killed], signal.SIGKILL)
+                    if killed == TRAINER:
+                        holds.release(PRODUCERS[0], "taken", producer)
+                    done = self.finish(run)
+                    want = want or done
+                    self.assertEqual(done, want)
+                    for line in run.output():
+                        if line.get("event") == "step":
+                            self.assertIn(line["metrics"].get("train/sampler_trainer_diff"), (0, None), line["step"])
+                finally:
+                    run.kill()
+
     def test_weights_of_an_undone_step_are_not_sampled_with_once_a_knob_has_changed(self):
         """Nothing is saved, so that a lost trainer goes back to the start. Its producer is held in the middle of what it samples
         with the weights of step 4, which is made again meanwhile, with another learning rate."""

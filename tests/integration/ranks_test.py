@@ -96,6 +96,7 @@ class Ranks(RunCase):
         self.assertNotEqual(self.undisturbed(dict(TWO, sum_parts=4)), self.undisturbed(TWO))
         for settings in (dict(TWO, producer_tensor_parallel_size=2), dict(APART, producer_tensor_parallel_size=2, num_trainers=1, train_batch_size=8,
                                                                          train_minibatch_size=8),
+                         dict(APART, producer_tensor_parallel_size=2, zero_stage=3, weights="copy"),
                          dict(TWO, producer_tensor_parallel_size=2, n_behind=1, zero_stage=3, weights="copy")):
             want = self.undisturbed(dict(TWO, sum_parts=4, n_behind=settings.get("n_behind", 0)))
             with self.subTest(**settings):
@@ -105,7 +106,10 @@ class Ranks(RunCase):
                     plan = subprocess.run([ROLLCALL, "train", os.path.join(run.dir, "run.yaml"), "--dry-run"], capture_output=True, text=True)
                     self.assertIn("with producer 1\n", plan.stdout, plan.stderr)
                     self.assertIn("sums:           in 4 parts", plan.stdout)
-                    if "weights" in settings:
+                    if "weights" in settings and "n_behind" not in settings:
+                        self.assertRegex(plan.stdout, r"out of the first trainer's own weights \(no further copy\), and each of a producer's "
+                                         r"devices has [\d.]+ MB, its slices\n")
+                    elif "weights" in settings:
                         self.assertRegex(plan.stdout, r"keeps 1 of the last versions for them \(([\d.]+) MB\), and each of a producer's "
                                          r"devices has [\d.]+ MB, its slices\n")
                     self.assertEqual(self.finish(run), want)

@@ -237,6 +237,36 @@ static void every_layout_takes_every_version(UNUSED void **state)
                 }
 }
 
+/* What should not happen: the weights change while they are shared. Then some tensors are of one version and some of another. */
+static void a_mixture_of_versions_is_not_taken(UNUSED void **state)
+{
+    struct error err;
+    for (int n = 1; n <= 4; n *= 2) {
+        struct pair p;
+        size_t size;
+        char text[160];
+        pair_open(&p, &shapes[0], WAY_COPY, 0, n);
+        version_make(&p, &shapes[0], 1);
+        struct model *other = whole_make(&shapes[0], 2, giver);
+        const struct tensor *t = model_tensor(other, model_n_tensor(other) / 2);
+        while (t->n_dim < 2)    // norms are 1 in all versions
+            t++;
+        char *to = model_weights(p.from, &size), *from = model_weights(other, &size);
+        assert_true(mem_copy(giver, to + t->offset * 2, from + t->offset * 2, size - (size_t)t->offset * 2, COPY_D2D, &err)
+                    && device_sync(giver, &err));
+        assert_false(publication_take(p.takes, p.to, 1, 1, &err));
+        assert_int_equal(err.code, ERR_DATA);
+        snprintf(text, sizeof text, "'%s' of version 1 has arrived with hash", t->name);    // the first that differs
+        if (!strstr(err.text, text))
+            fail_msg("%s", err.text);
+        version_make(&p, &shapes[0], 3);
+        assert_true(publication_take(p.takes, p.to, 1, 3, &err));
+        weights_compare(&shapes[0], p.to, 3, "after a mixture");
+        model_free(other);
+        pair_close(&p);
+    }
+}
+
 /* A trainer that samples on several devices itself, behind its own steps. */
 static void a_giver_takes_older_versions_into_its_own_slices(UNUSED void **state)
 {
@@ -376,6 +406,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_layout_takes_every_version),
+        cmocka_unit_test(a_mixture_of_versions_is_not_taken),
         cmocka_unit_test(a_giver_takes_older_versions_into_its_own_slices),
         cmocka_unit_test(files_are_read_into_every_layout_and_damage_is_named),
         cmocka_unit_test(nobody_has_more_memory_than_the_plan_says),

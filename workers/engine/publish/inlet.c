@@ -16,6 +16,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 
 #define CONNECT_MS 100           // between two looks for an outlet
@@ -553,6 +554,7 @@ bool inlet_take(struct inlet *in, const struct places *places, int64_t version, 
         ok = mem_copy(dev, places->at[0].mem, in->staging, in->config.bundle->size_bytes, COPY_D2D, err) && device_sync(dev, err);
     else if (state == WANT_SLOT)
         ok = slot_copy(in, connection, places, err);
+    hold_point("taken");    // the bytes are here, and nobody has said so
     bool right = ok && bundle_check(in->hasher, places, in->want_hash, version_step(version), err);
     *hash = bundle_hash_join(in->want_hash, in->config.bundle->n);
     pthread_mutex_lock(&in->lock);
