@@ -441,6 +441,45 @@ int64_t journal_last_sample(struct journal *j)
     return seq;
 }
 
+/* ---- rubrics ---- */
+
+bool journal_rubric_put(struct journal *j, int64_t item, int64_t prompt_row, int64_t rollout_step, const char *data, size_t len,
+                        struct error *err)
+{
+    sqlite3_stmt *s = query(j, Q_RUBRIC_PUT, err);
+    if (!s)
+        return false;
+    sqlite3_bind_int64(s, 1, item);
+    sqlite3_bind_int64(s, 2, prompt_row);
+    sqlite3_bind_int64(s, 3, rollout_step);
+    sqlite3_bind_text(s, 4, data, (int)len, SQLITE_STATIC);
+    return query_run(j, s, err);
+}
+
+bool journal_rubric_get(struct journal *j, int64_t prompt_row, int64_t rollout_step, struct buf *out, bool *found, struct error *err)
+{
+    sqlite3_stmt *s = query(j, Q_RUBRIC_GET, err);
+    if (!s)
+        return false;
+    sqlite3_bind_int64(s, 1, prompt_row);
+    sqlite3_bind_int64(s, 2, rollout_step);
+    int code = sqlite3_step(s);
+    buf_clear(out);
+    if ((*found = code == SQLITE_ROW))
+        buf_add(out, sqlite3_column_text(s, 0), (size_t)sqlite3_column_bytes(s, 0));
+    return query_done(j, s, code, err) && (!out->failed || error_set(err, ERR_NO_MEMORY, "no memory to read the journal '%s'", j->path));
+}
+
+bool journal_rubrics_forget(struct journal *j, int64_t first_item, int64_t last_item, struct error *err)
+{
+    sqlite3_stmt *s = query(j, Q_RUBRIC_FORGET, err);
+    if (!s)
+        return false;
+    sqlite3_bind_int64(s, 1, first_item);
+    sqlite3_bind_int64(s, 2, last_item);
+    return query_run(j, s, err);
+}
+
 /* ---- items ---- */
 
 bool journal_item_put(struct journal *j, const struct journal_item *it, struct error *err)

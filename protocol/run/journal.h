@@ -109,6 +109,14 @@ typedef bool journal_item_fn(void *arg, const struct journal_item *item);
 /* Items from first on, in order. */
 MUST_USE bool journal_items_read(struct journal *j, int64_t first, journal_item_fn *fn, void *arg, struct error *err);
 
+/* What the rubric of a prompt became with the group of an item (evolving rubrics), JSON. */
+MUST_USE bool journal_rubric_put(struct journal *j, int64_t item, int64_t prompt_row, int64_t rollout_step, const char *data, size_t len,
+                                 struct error *err);
+/* The newest one of a prompt up to a rollout step, by the number of its item. */
+MUST_USE bool journal_rubric_get(struct journal *j, int64_t prompt_row, int64_t rollout_step, struct buf *out, bool *found,
+                                 struct error *err);
+MUST_USE bool journal_rubrics_forget(struct journal *j, int64_t first_item, int64_t last_item, struct error *err);    // of these items
+
 /* The audit trail: state changes, commands, knob changes, alerts, evaluations. detail is JSON or "". */
 MUST_USE bool journal_event_add(struct journal *j, int64_t incarnation, int64_t step, const char *kind, const char *who, const char *text,
                                 const char *detail, struct error *err);

@@ -12,6 +12,8 @@ static const char schema[] =
     "CREATE TABLE IF NOT EXISTS step(seq INTEGER PRIMARY KEY, incarnation INTEGER NOT NULL,"
     " step INTEGER NOT NULL, superseded INTEGER NOT NULL DEFAULT 0, wall_s REAL NOT NULL, metrics BLOB NOT NULL);"
     "CREATE TABLE IF NOT EXISTS histogram(seq INTEGER PRIMARY KEY, data BLOB NOT NULL);"    // of the step with this seq
+    "CREATE TABLE IF NOT EXISTS rubric(item INTEGER PRIMARY KEY, prompt_row INTEGER NOT NULL, rollout_step INTEGER NOT NULL, data TEXT NOT NULL);"
+    "CREATE INDEX IF NOT EXISTS rubric_row ON rubric(prompt_row, item);"
     "CREATE TABLE IF NOT EXISTS sample(seq INTEGER PRIMARY KEY, node TEXT NOT NULL, wall_s REAL NOT NULL, figures BLOB NOT NULL);"
     "CREATE TABLE IF NOT EXISTS item(item INTEGER PRIMARY KEY, prompt_row INTEGER, rollout_step INTEGER,"
     " weight_version INTEGER, fate INTEGER, step INTEGER, reward_mean REAL, file_offset INTEGER, file_bytes INTEGER);"
@@ -38,6 +40,9 @@ static const char *const queries[Q_N] = {
     [Q_INCARNATION_READ] = "SELECT id, from_step FROM incarnation ORDER BY id",
     [Q_HISTOGRAM_ADD] = "INSERT OR REPLACE INTO histogram(seq, data) SELECT max(seq), ? FROM step",
     [Q_HISTOGRAM_GET] = "SELECT data FROM histogram WHERE seq=?",
+    [Q_RUBRIC_PUT] = "INSERT OR REPLACE INTO rubric(item, prompt_row, rollout_step, data) VALUES(?,?,?,?)",
+    [Q_RUBRIC_GET] = "SELECT data FROM rubric WHERE prompt_row=? AND rollout_step<=? ORDER BY item DESC LIMIT 1",
+    [Q_RUBRIC_FORGET] = "DELETE FROM rubric WHERE item BETWEEN ? AND ?",
     [Q_SAMPLE_ADD] = "INSERT INTO sample(node, wall_s, figures) VALUES(?,?,?)",
     [Q_SAMPLE_READ] = "SELECT seq, node, wall_s, figures FROM sample WHERE seq>? ORDER BY seq",
     [Q_SAMPLE_LAST] = "SELECT max(seq) FROM sample",

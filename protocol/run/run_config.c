@@ -580,6 +580,10 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
         return false;
     if (c->free_running && strcmp(c->placement, "apart") != 0)
         return error_set(err, ERR_USAGE, "'free_running' needs 'placement' apart: producers that never wait need their own devices");
+    if (c->free_running && c->apply_evolving_rubric_reward)
+        return error_set(err, ERR_USAGE,
+                         "'apply_evolving_rubric_reward' and 'free_running' do not go together: which rubrics an item is judged by follows "
+                         "from rollout steps in order; leave one of them out");
     if (c->free_running && c->over_sample_rate > 0)
         return error_set(err, ERR_USAGE,
                          "'over_sample_rate' and 'free_running' do not go together: free-running takes the groups that are complete first "

@@ -128,6 +128,9 @@ struct run_config {
     char code_verifier_api_url[RUN_TEXT_MAX], code_verifier_key_file[RUN_TEXT_MAX];
     double verification_reward, format_reward, non_stop_penalty_value, max_length_verifier_max_length;    // struct verify_options
     char llm_judge_url[RUN_TEXT_MAX], llm_judge_model[128], llm_judge_key_file[RUN_TEXT_MAX], llm_judge_template[RUN_TEXT_MAX];
+    bool apply_evolving_rubric_reward;
+    int64_t max_active_rubrics;
+    char cache_evolving_rubric_data_dir[RUN_TEXT_MAX];    // without effect
     int64_t llm_judge_max_tokens, llm_judge_max_context_length, llm_judge_budget;
     double llm_judge_temperature, llm_judge_timeout;
     double code_max_execution_time, code_pass_rate_reward_threshold;

@@ -3,6 +3,7 @@ import http.server
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -395,6 +396,80 @@ class Judge(unittest.TestCase):
                  (row(("x", 1)), None)]
         answers, done = score("verify", [c[0] for c in cases], *self.run_file(verification_reward=1))
         self.assertEqual([a["reward"] for a in answers], [c[1] for c in cases], done.stderr)
+
+
+class RubricModel(http.server.BaseHTTPRequestHandler):
+    """A judge whose scores, and the criteria that it writes, follow from what it is shown."""
+
+    def do_POST(self):
+        ask = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        system, text = ask["messages"][0]["content"], ask["messages"][-1]["content"]
+        code = sum(text.encode())
+        writes = '"positive"' in system
+        self.server.asked.append((writes, text))
+        if writes and code % 5 == 0:
+            said = "nothing comes to mind"
+        elif writes:
+            said = json.dumps({"positive": [f"has {code % 97}", f"shows {code % 89}"], "negative": [f"lacks {code % 83}"]})
+        else:
+            said = json.dumps({"score": code % 3})
+        body = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+class EvolvingRubrics(unittest.TestCase):
+    def test_later_episodes_are_judged_by_what_the_judge_wrote_and_a_kill_changes_nothing(self):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), RubricModel)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        task = run_tools.Task()
+        self.addCleanup(task.close)
+        with open(task.path("train.jsonl"), "w") as f:
+            for i in range(16):
+                truth = {"query": f"prompt {i}", "rubrics": [{"description": "is good", "weight": 2}]}
+                f.write(json.dumps({"messages": [{"role": "user", "content": f"{i}?"}], "dataset": "rubric", "ground_truth": json.dumps(truth)}) + "\n")
+        file = task.run_file(reward_type="verify", llm_judge_url="http://127.0.0.1:%d/v1" % server.server_address[1], llm_judge_model="m", max_active_rubrics=2,
+                             apply_evolving_rubric_reward=True, n_behind=1, save_interval=4, scorer_threads=4, inference_microbatch_size=4)
+        ends = []
+        for name in ("calm", "shaken"):
+            server.asked = []
+            run = run_tools.Run(task, name, file, ["--max-steps", "8"])    # four episodes
+            self.addCleanup(run.kill)
+            if name == "shaken":
+                run.wait_step(5)
+                run.kill()
+                run = run_tools.Run(task, name, resume=True)
+                self.addCleanup(run.kill)
+            code, last = run.wait()
+            self.assertEqual((code, last.get("event")), (0, "finished"), run.logs())
+            with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True) as db:
+                rubrics = db.execute("select item, prompt_row, rollout_step, data from rubric where item < 64 order by item").fetchall()
+            steps = [json.loads(x)["metrics"] for x in subprocess.run([ROLLCALL, "export", "jsonl", run.dir], stdout=subprocess.PIPE, check=True).stdout.splitlines()]
+            ends.append((run.weights(8), rubrics, [m["metrics/reward"] for m in steps]))
+        self.assertEqual(*ends)
+        told = [json.loads(r[3]) for r in rubrics]
+        self.assertEqual([r[0] for r in rubrics], list(range(64)))
+        self.assertTrue(all(len(t["active"]) <= 2 for t in told))
+        judged = [t["judged"] for t in told]
+        self.assertEqual(set(judged[:16]), {0})    # the first episode has only the rows' own
+        self.assertGreater(max(judged[32:]), 0)
+        newest = {}
+        for (item, row, step, _), t in zip(rubrics, told):    # judged by the newest of a rollout step that was cut before its own was opened
+            before = [x for x in newest.get(row, []) if x[0] <= step - 2]
+            self.assertEqual(t["judged"], len(before[-1][1]) if before else 0, item)
+            newest.setdefault(row, []).append((step, t["active"]))
+        self.assertTrue(any(t["failed"] for t in told) and all(t["why"] for t in told if t["failed"]))
+        self.assertEqual({c["weight"] for t in told for c in t["active"]}, {1, -1} if any(c["weight"] < 0 for t in told for c in t["active"]) else {1})
+        self.assertTrue(any(m.get("evolving_rubrics/active") for m in steps) and any(m["evolving_rubrics/written"] for m in steps)
+                        and any(m["evolving_rubrics/failed"] for m in steps))
+        self.assertTrue(any("<criterion>has " in text or "<criterion>shows " in text for writes, text in server.asked if not writes))
 
 
 if __name__ == "__main__":

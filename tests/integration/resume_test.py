@@ -9,8 +9,9 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Run, Task, written
+from run_tools import LIMIT, ROLLCALL, Holds, Run, Task, written
 
 
 class Resume(unittest.TestCase):
@@ -47,6 +48,29 @@ class Resume(unittest.TestCase):
 
     def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bytes(self):
         self.compare(kl_coeff=0.05, ref_update_steps=3, ref_update_alpha=0.5)    # 10 is no multiple of 3: the reference is a kept one
+
+    def test_a_save_that_was_due_when_the_controller_died_is_made_by_the_next_one(self):
+        holds = Holds(self.task.path("holds"))
+        holds.arm("controller", "answering")
+        run = self.start("due", self.task.run_file(save_interval=4, num_episodes=3, save_at_episode_end=True), ["--max-steps", "10"], env=dict(os.environ, RC_TEST_HOLD=holds.dir))
+        due = [4, 8]    # every 4 steps; step 8 also ends the episode of 64 prompts
+        end = time.monotonic() + LIMIT
+        while due:
+            self.assertTrue(time.monotonic() < end and run.process.poll() is None, run.logs())
+            pid = holds.held("controller", "answering")
+            if pid is None:
+                time.sleep(0.002)
+                continue
+            holds.arm("controller", "answering")    # for the next time
+            if run.step() >= due[0]:    # the step is in the journal, and nobody has been told to save it
+                self.assertEqual(run.journal_number(f"select count(*) from checkpoint where step = {due.pop(0)}"), 0)
+                os.kill(pid, signal.SIGKILL)
+            holds.release("controller", "answering", pid)
+        holds.disarm("controller", "answering")
+        self.finish(run, 10)
+        with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True) as db:
+            rows = db.execute("select step, state from checkpoint order by step").fetchall()
+        self.assertEqual(rows, [(4, "complete"), (8, "complete"), (10, "complete")])
 
     def test_the_same_one_rollout_step_behind_with_a_filter_and_two_steps_a_rollout(self):
         self.compare(n_behind=1, train_batch_size=4, train_minibatch_size=4, filter_range=[0.1, 0.9], algo="DAPO")

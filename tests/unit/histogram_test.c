@@ -74,7 +74,7 @@ static void packed_histograms_are_the_same_again_and_broken_ones_are_refused(UNU
     assert_true(histograms_unpack(back, packed.data, packed.len, &err));
     assert_int_equal(back[HISTOGRAM_REWARD].n, 0);
     packed.data[0] = HISTOGRAM_REWARD;
-    memset(packed.data + 9, 0xff, 8);    // min is no number
+    memset(packed.data + 9, 0xff, 8);    // min is not finite
     assert_false(histograms_unpack(back, packed.data, packed.len, &err));
     assert_non_null(strstr(err.text, "metrics/reward_hist"));
     buf_release(&packed);

@@ -96,6 +96,8 @@ bool checkpoints_end(struct checkpoints *k, struct journal *j, int64_t step, boo
     struct checkpoint_row *row = row_of(k, step);
     if (k->saving == step)
         k->saving = -1;
+    if (k->wanted == step && ok)    // it was begun before the controller started again
+        k->wanted = -1;
     row->complete = ok;
     row->undone = false;
     row->wall_s = clock_wall_s();

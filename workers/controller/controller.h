@@ -63,6 +63,7 @@
 #include "workers/controller/returning.h"
 #include "workers/controller/rollout_log.h"
 #include "workers/controller/rounds.h"
+#include "workers/controller/rubrics.h"
 #include "workers/controller/schedule.h"
 #include "workers/controller/solved.h"
 #include "workers/controller/step_metrics.h"
@@ -131,4 +132,5 @@ void state_set(struct controller *c, enum run_state state, const char *who, cons
 void run_fail(struct controller *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 bool run_is_over(const struct controller *c);
 bool evaluated_at(const struct controller *c, int64_t step);    // are the last results of all evaluation sets of this step?
+void save_if_due(struct controller *c, bool episode_ends);      // is the last step to be saved by the settings?
 void run_tick(struct controller *c);                            // each turn of the loop: is it to stop, has it ended?

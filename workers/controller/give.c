@@ -63,6 +63,7 @@ static void return_give(struct controller *c, struct worker *w)
 
 static void items_give(struct controller *c, struct worker *w, int64_t room)
 {
+    struct error err;
     struct msg_out m;
     const struct ledger_item *i = ledger_lease(c->ledger, w->version, worker_id(c, w));
     int64_t s = i->rollout_step, n = 0, task = w->task_kind == TASK_ITEMS ? w->task : 0;
@@ -76,6 +77,8 @@ static void items_give(struct controller *c, struct worker *w, int64_t room)
         msg_map(&m, NULL);
         msg_i64(&m, "item", i->item);
         msg_i64(&m, "row", i->row);
+        if (!rubrics_write(c, i, &m, &err))
+            run_fail(c, "cannot read the rubrics of item %" PRId64 ": %s", i->item, err.text);
         msg_end(&m);
         if (++n >= room)
             break;

@@ -81,7 +81,8 @@ static bool group_take(struct controller *c, const struct msg_in *in, const stru
     int64_t item = mval_i64(mval_get(in->root, "item"), -1), version = mval_i64(mval_get(in->root, "version"), -1);
     if (ledger_return(c->ledger, item, version, sum) != LEDGER_NEW)
         return error_set(err, ERR_REFUSED, "it is known, or not of this run");
-    if (!item_write(c, ledger_find(c->ledger, item), err) || !ledger_advance(c, err))
+    const struct ledger_item *i = ledger_find(c->ledger, item);
+    if (!item_write(c, i, err) || !rubrics_take(c, i, in, err) || !ledger_advance(c, err))
         return false;
     struct batch_filter filter = run_config_filter(&c->now);
     counts_add(&c->counts, sum, &filter);

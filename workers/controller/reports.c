@@ -97,13 +97,7 @@ static bool step_done(struct controller *c, const struct mval *told, int64_t ste
     difference_tell(c);
     alarms_step(c);
     doctor_step(c);
-    if (c->now.save_interval > 0 && step % c->now.save_interval == 0) {
-        char why[64];
-        snprintf(why, sizeof why, "every %" PRId64 " steps", c->now.save_interval);
-        checkpoints_want(&c->checkpoints, step, why);
-    }
-    if (c->config.save_at_episode_end && episode_ends)
-        checkpoints_want(&c->checkpoints, step, "an episode has ended");
+    save_if_due(c, episode_ends);
     if (c->now.eval_interval > 0 && step % c->now.eval_interval == 0)
         evals_want(&c->evals, step);
     return true;

@@ -48,6 +48,16 @@ void run_fail(struct controller *c, const char *fmt, ...)
     state_set(c, RUN_FAILED, "controller", text);
 }
 
+void save_if_due(struct controller *c, bool episode_ends)
+{
+    char why[64];
+    snprintf(why, sizeof why, "every %" PRId64 " steps", c->now.save_interval);
+    if (c->now.save_interval > 0 && c->step % c->now.save_interval == 0)
+        checkpoints_want(&c->checkpoints, c->step, why);
+    if (c->config.save_at_episode_end && episode_ends)
+        checkpoints_want(&c->checkpoints, c->step, "an episode has ended");
+}
+
 static bool data_exhausted(const struct controller *c)
 {
     struct ledger_counts n;

@@ -244,6 +244,8 @@ static void item_put(void *ctx, const struct ledger_item *i)
     };
     if (i->fate == LEDGER_STOPPED && i->summary.file_bytes > 0)
         step_metrics_stopped(&p->c->metrics, i->summary.n_tok);
+    if (i->fate == LEDGER_STOPPED)    // when it came is chance, so nothing may follow from it
+        p->ok = p->ok && rubrics_forget(p->c, i->item, i->item, p->err);
     p->ok = p->ok && transaction(p->c, p->err) && journal_item_put(p->c->journal, &row, p->err);
 }
 
@@ -340,6 +342,9 @@ bool ledger_undo(struct controller *c, int64_t step, struct error *err)
     if (!ledger_holds(c->ledger, step) && !ledger_reload(c, err))
         return false;
     ledger_rewind(c->ledger, step, item_put, &p);
+    struct ledger_state s;
+    ledger_state(c->ledger, &s);
+    p.ok = p.ok && rubrics_forget(c, s.n_item, INT64_MAX, err);
     return p.ok && forbidden_load(c, c->ledger, err) && state_save(c, err);
 }
 

@@ -181,6 +181,11 @@ void step_metrics_make(struct controller *c, int64_t batch, const struct mval *t
     metric_own(s, M_STEP_S, step_s);
     score_metrics(c, step_s);
     posted_metrics(s);
+    if (c->config.apply_evolving_rubric_reward) {
+        metric_own(s, M_RUBRICS_ACTIVE, s->rubrics.n > 0 ? (double)s->rubrics.n_judged / (double)s->rubrics.n : NAN);
+        metric_own(s, M_RUBRICS_WRITTEN, (double)s->rubrics.n_written);
+        metric_own(s, M_RUBRICS_FAILED, (double)s->rubrics.n_failed);
+    }
     if (c->config.over_sample_rate > 0) {
         metric_own(s, M_STOPPED_GROUPS, (double)s->stopped.n);
         metric_own(s, M_STOPPED_TOKENS, (double)s->stopped.n_tok);
@@ -201,6 +206,7 @@ void step_metrics_restart(struct step_metrics *s)
     s->resting_ms = s->resting_ms > 0 ? s->step_ms : 0;
     memset(&s->scored, 0, sizeof s->scored);
     memset(&s->stopped, 0, sizeof s->stopped);
+    memset(&s->rubrics, 0, sizeof s->rubrics);
 }
 
 void step_metrics_pause(struct step_metrics *s, bool paused)
@@ -217,6 +223,14 @@ void step_metrics_group(struct step_metrics *s, const struct group_summary *grou
     s->scored.response_s += group->score_s * (double)group->n_sample;
     s->scored.verify_s += group->verify_s;
     s->scored.n += group->n_sample;
+}
+
+void step_metrics_rubrics(struct step_metrics *s, int64_t n_judged, int64_t n_written, bool failed)
+{
+    s->rubrics.n++;
+    s->rubrics.n_judged += n_judged;
+    s->rubrics.n_written += n_written;
+    s->rubrics.n_failed += failed;
 }
 
 void step_metrics_stopped(struct step_metrics *s, int64_t n_tok)

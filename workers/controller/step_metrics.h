@@ -24,6 +24,9 @@ struct step_metrics {
         int64_t n, n_tok;    // groups, and tokens drawn for them
     } stopped;               // by over_sample_rate since the last step
     struct {
+        int64_t n, n_judged, n_written, n_failed;    // groups, criteria they were judged by, new ones, groups for which that failed
+    } rubrics;                                       // evolving ones, since the last step
+    struct {
         bool known;
         double environments, per_min, waiting, age, refused, full;
     } posted;    // by environments, as last heard
@@ -38,7 +41,8 @@ void step_metrics_restart(struct step_metrics *s);                              
 void step_metrics_pause(struct step_metrics *s, bool paused);                          // the run is paused, or goes on
 void step_metrics_group(struct step_metrics *s, const struct group_summary *group);    // a group has come
 void step_metrics_posted(struct step_metrics *s,
-                         const struct mval *posted);                 // the door of environments tells (message work); NULL is fine
+                         const struct mval *posted);    // the door of environments tells (message work); NULL is fine
+void step_metrics_rubrics(struct step_metrics *s, int64_t n_judged, int64_t n_written, bool failed);    // of a group that came
 void step_metrics_stopped(struct step_metrics *s, int64_t n_tok);    // a group that does not count, of which n_tok tokens were drawn
 void step_metrics_host(struct step_metrics *s, double mem_bytes);    // a sample has come
 void step_metrics_make(struct controller *c, int64_t batch, const struct mval *told);    // the step of batch is done

@@ -181,6 +181,9 @@ static void run_begin(struct controller *c)
         snprintf(text, sizeof text, "weights get to samplers on other devices by %s", weights_way_name(way));
         event_add(c, "weights", "controller", text, "");
     }
+    bool made_here = c->lineage.n > 0 && c->step > c->lineage.part[0].from;    // by this run, not by one that it goes on from
+    if (made_here && !checkpoints_tried(&c->checkpoints, c->step))             // a controller may have died between the step and its saving
+        save_if_due(c, step_metrics_ends_episode(c, c->step - 1));
     if (c->now.eval_interval > 0 && c->step % c->now.eval_interval == 0 && !evaluated_at(c, c->step))
         evals_want(&c->evals, c->step);    // the first, or one that a controller could not see to its end
 }

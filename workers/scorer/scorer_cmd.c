@@ -248,6 +248,10 @@ static void job_answer(struct scorer *s, struct score_job *job)
         msg_end(&m);
     }
     msg_end(&m);
+    char *evolved = job->evolved ? json_dumps(job->evolved, JSON_COMPACT) : NULL;
+    if (evolved)
+        msg_str(&m, "rubrics", evolved);
+    free(evolved);
     if (msg_finish(&m, &err))
         request_answer(job->ctx, &m);
     else

@@ -26,6 +26,7 @@ struct external;
 struct generator;
 struct model;
 struct publication;
+struct row_rubrics;
 struct ranks;
 struct trainer;
 struct visitors;
@@ -95,7 +96,8 @@ struct engine {
     struct ranks *ranks;            // the step that they share; NULL likewise
     int64_t step, version, made;    // of the weights; made: the incarnation that made version
     int64_t round;
-    struct task *items_task;    // the last one, for its report
+    struct task *items_task;        // the last one, for its report
+    struct row_rubrics *rubrics;    // of items inside the sampler (rubrics.h)
     struct sampler_work work;
     struct sampler_mark mark;
     struct generator_stats seen;    // of the generator, when it was last looked at

@@ -13,6 +13,7 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
 #include "workers/worker/episodes.h"
+#include "workers/worker/rubrics.h"
 #include "workers/worker/visitors.h"
 
 /* ---- shared with evaluations ---- */
@@ -200,6 +201,7 @@ void items_drop(struct engine *e)
     if (e->generator)
         generator_clear(e->generator);
     episodes_clear(e->episodes);
+    rubrics_clear(e);
 }
 
 /* ---- the tasks ---- */
@@ -226,7 +228,7 @@ bool items_run(struct engine *e, struct task *t, struct report *r, struct error 
                                   .item = t->item[i].item,
                                   .rollout_step = t->rollout_step,
                                   .n_sample = t->config.num_generations };
-        if (!prompt_submit(e, &o, &s, &dropped, err))
+        if (!prompt_submit(e, &o, &s, &dropped, err) || !rubrics_note(e, &t->item[i], err))
             return false;
     }
     task_free(e->items_task);
@@ -248,6 +250,7 @@ static bool tails_mind(struct engine *e, struct error *err)
             struct report *r = calloc(1, sizeof *r);
             if (!r)
                 return error_set(err, ERR_NO_MEMORY, "no memory for the report of item %" PRId64, one.item);
+            rubrics_drop(e, one.item);
             *r = (struct report){ .kind = REPORT_STOPPED, .made = e->made, .stopped = one };
             engine_report(e, r);
             pthread_mutex_lock(&e->lock);
@@ -273,8 +276,10 @@ bool items_step(struct engine *e, struct error *err)
         for (int32_t i = 0; full_length(&e->config) && i < g->n_sample; i++)
             g->sample[i].finish = FINISH_STOP;
         struct report *r = group_report(e, g, e->prompts.data, e->prompts.usable[g->prompt_row], err);
-        if (!r)
+        if (!r || !rubrics_give(e, r, err)) {
+            report_free(r);
             return false;
+        }
         engine_report(e, r);
         pthread_mutex_lock(&e->lock);
         e->look.n_item--;

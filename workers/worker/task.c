@@ -23,6 +23,8 @@ void task_free(struct task *t)
     for (int64_t i = 0; t->group && i < t->n_group; i++)
         group_free(t->group[i]);
     free(t->group);
+    for (int64_t i = 0; t->item && i < t->n_item; i++)
+        free(t->item[i].rubrics);
     free(t->item);
     free(t);
 }
@@ -67,6 +69,7 @@ void report_free(struct report *r)
     free(r->row);
     free(r->out);
     free(r->histogram);
+    free(r->rubrics);
     for (int i = 0; i < r->n_told; i++)
         free(r->told[i].dropped);
     free(r->told);

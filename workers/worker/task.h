@@ -15,6 +15,7 @@
 
 struct task_item {
     int64_t item, row;
+    char *rubrics;    // evolving ones of its row, JSON as in message group; owned; NULL: none
 };
 /* One task; made by the loop with task_new, owned by the engine once it is put in. */
 struct task {
@@ -70,6 +71,7 @@ struct report {
     char *prompt_text;
     char **text;        // (group->n_sample) decoded completions, with what an environment said
     uint16_t *piece;    // (group->n_tok) bytes of the text that a token gave
+    char *rubrics;      // what the scorer says the row's rubric becomes, JSON; NULL: nothing
     char **last;        // (group->n_sample) what the reward judges: the model's last turn; borrowed from text where
                         // that is all of it
     struct eval_place eval;

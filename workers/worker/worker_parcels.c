@@ -107,6 +107,8 @@ static void parcel_group_make(struct parcel *p, int64_t incarnation)
     msg_i64(&p->msg, "incarnation", incarnation);
     msg_i64(&p->msg, "made", r->made);
     struct group_texts texts = { .prompt = r->prompt_text, .sample = (const char *const *)r->text, .piece = r->piece };
+    if (r->rubrics)
+        msg_str(&p->msg, "rubrics", r->rubrics);
     group_write(&p->msg, r->group, &texts);
 }
 
@@ -354,6 +356,10 @@ void parcel_answered(struct worker_process *w, struct net_event *ev)
             score_failed(w, p, &err);
         } else {
             scores_take(p, mval_get(in.root, "results"));
+            size_t len;
+            const char *rubrics = mval_str(mval_get(in.root, "rubrics"), &len);
+            if (rubrics && !p->report->rubrics)
+                p->report->rubrics = strndup(rubrics, len);
             msg_in_release(&in);
             group_scored(w, p);
         }

@@ -72,6 +72,10 @@ static bool task_items_read(struct worker_process *w, struct task *t, const stru
         for (int64_t i = 0; i < n; i++) {
             t->item[i].item = mval_i64(mval_get(mval_at(items, i), "item"), -1);
             t->item[i].row = mval_i64(mval_get(mval_at(items, i), "row"), -1);
+            size_t len;
+            const char *rubrics = mval_str(mval_get(mval_at(items, i), "rubrics"), &len);
+            if (rubrics && !(t->item[i].rubrics = strndup(rubrics, len)))
+                return error_set(err, ERR_NO_MEMORY, "no memory for the rubrics of item %" PRId64, t->item[i].item);
         }
         return true;
     }

@@ -20,6 +20,8 @@ struct reward_kind {
     void (*score)(void *self, const struct reward_config *config, const struct reward_input *in, struct reward_output *out, int64_t n);
     /* Must the responses of a prompt come in one call? NULL: no, their scores do not depend on each other. */
     bool (*wants_groups)(void *self);
+    /* As reward_evolve. NULL: nothing evolves. */
+    json_t *(*evolve)(void *self, const struct reward_input *in, const struct reward_output *out, int64_t n);
     bool keeps_cut;    // a response that was cut off may still have a reward; otherwise it is 0
 };
 // ColossalChat's score of a right answer; also the scale of the soft over-length punishment

@@ -49,6 +49,7 @@ void job_free(struct score_job *job)
     if (!job)
         return;
     json_decref(job->row);
+    json_decref(job->evolved);
     free(job->in);
     free(job->out);
     free(job->text);
@@ -73,7 +74,7 @@ static struct score_job *share_take(struct score_queue *q, int64_t *first, int64
     return job;
 }
 
-/* Count what was scored; true: the job is complete and was moved to the done list. The lock is held. */
+/* Count what was scored; true: the job is complete. The lock is held. */
 static bool share_done(struct score_queue *q, struct score_job *job, int64_t first, int64_t n, int64_t took_ns)
 {
     struct score_stats *s = &q->stats;
@@ -86,8 +87,13 @@ static bool share_done(struct score_queue *q, struct score_job *job, int64_t fir
     s->depth -= n;
     s->busy_s += (double)took_ns / 1e9;
     job->n_done += n;
-    if (job->n_done < job->n)
-        return false;
+    return job->n_done == job->n;
+}
+
+/* Move a complete job to the done list. The lock is held. */
+static void job_end(struct score_queue *q, struct score_job *job)
+{
+    struct score_stats *s = &q->stats;
     double ms = (double)(clock_ns() - job->put_ns) / 1e6;
     s->latency_ms = s->latency_ms > 0 ? 0.9 * s->latency_ms + 0.1 * ms : ms;
     s->latency_max_ms = MAX(s->latency_max_ms, ms);
@@ -96,7 +102,6 @@ static bool share_done(struct score_queue *q, struct score_job *job, int64_t fir
     else
         q->done_first = job;
     q->done_last = job;
-    return true;
 }
 
 static void *scorer_thread(void *arg)
@@ -134,12 +139,18 @@ static void *scorer_thread(void *arg)
             snprintf(job->out[i].rule, sizeof job->out[i].rule, "no reward");
         }
         pthread_mutex_lock(&q->lock);
-        q->stats.busy--;
         if (share_done(q, job, first, n, clock_ns() - start)) {
+            if (r && !job->eval) {    // the others no longer look at it
+                pthread_mutex_unlock(&q->lock);
+                job->evolved = reward_evolve(r, job->in, job->out, job->n);
+                pthread_mutex_lock(&q->lock);
+            }
+            job_end(q, job);
             pthread_mutex_unlock(&q->lock);
             q->wake(q->ctx);
             pthread_mutex_lock(&q->lock);
         }
+        q->stats.busy--;
     }
     pthread_mutex_unlock(&q->lock);
     q->wake(q->ctx);

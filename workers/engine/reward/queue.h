@@ -15,9 +15,10 @@ struct score_job {
     struct reward_input *in;      // (n) responses; the texts lie in text
     struct reward_output *out;    // (n) filled when done
     int64_t n;
-    bool eval;         // score as evaluation does: no length rules
-    char *text;        // all responses, each followed by a NUL
-    int64_t put_ns;    // when it was put, monotonic
+    bool eval;          // score as evaluation does: no length rules
+    char *text;         // all responses, each followed by a NUL
+    json_t *evolved;    // reward_evolve's, of a job that is not of an evaluation; owned; NULL: none
+    int64_t put_ns;     // when it was put, monotonic
     /* the queue's own */
     int64_t n_taken, n_done;
     struct score_job *next;

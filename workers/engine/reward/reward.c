@@ -56,6 +56,7 @@ struct reward_config reward_config_of(const struct run_config *c, struct verify_
         .llm_judge_max_context_length = c->llm_judge_max_context_length,
         .llm_judge_temperature = c->llm_judge_temperature,
         .llm_judge_timeout = c->llm_judge_timeout,
+        .max_active_rubrics = c->apply_evolving_rubric_reward ? c->max_active_rubrics : 0,
         .max_length_verifier_max_length = c->max_length_verifier_max_length,
     };
     return (struct reward_config){
@@ -259,6 +260,10 @@ static void part_add(const struct part *p, int k, const struct reward_output *pa
         o->us = us;
         if (part[i].score == SCORE_OK) {
             o->part[k] = part[i].reward;
+            if (part[i].n_criterion > 0) {
+                o->n_criterion = part[i].n_criterion;
+                memcpy(o->criterion, part[i].criterion, sizeof o->criterion);
+            }
             o->reward += p->weight * part[i].reward;
         }
     }
@@ -295,6 +300,15 @@ void reward_score(struct reward *r, const struct reward_input *in, struct reward
         part_score(r, &r->part[k], in, r->scratch, n);
         part_add(&r->part[k], k, r->scratch, out, n);
     }
+}
+
+json_t *reward_evolve(struct reward *r, const struct reward_input *in, const struct reward_output *out, int64_t n)
+{
+    json_t *told = NULL;
+    for (int i = 0; i < r->n_part && !told && n > 0; i++)
+        if (r->part[i].kind->evolve)
+            told = r->part[i].kind->evolve(r->part[i].self, in, out, n);
+    return told;
 }
 
 bool reward_row_check(const struct reward *r, const json_t *row, struct error *err)

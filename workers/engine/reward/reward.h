@@ -28,6 +28,8 @@ struct test_results {
     int16_t n;                      // 0: no test was run
     int8_t code[TESTS_KEPT_MAX];    // (n) enum test_code
 };
+#define CRITERIA_EVOLVING_MAX 16           // evolving criteria of a prompt
+#define EVOLVING_KEY "evolving_rubrics"    // where a row has them: [{"description", "weight"}]
 struct reward_input {
     const char *response;    // the completion's text, UTF-8, response_len bytes, followed by a NUL; without the end token
     size_t response_len;
@@ -51,7 +53,9 @@ struct reward_output {
     char rule[96];                   // which rule decided: "rational", "interval", "text", "code: wrong answer", ...
     char pred[256], gold[256];       // what was compared, cut when longer
     struct test_results tests;       // of code rewards
-    double us;                       // microseconds it took
+    int8_t n_criterion;              // of the row's evolving criteria, judged: their scores from 0 to 1
+    float criterion[CRITERIA_EVOLVING_MAX];
+    double us;    // microseconds it took
 };
 /* What verifiers and their combination take from a run's settings of the same names; open-instruct's names and defaults, but for
  * math_symbolic (minerva.c). Strings are borrowed until reward_new returns. */
@@ -75,6 +79,7 @@ struct verify_options {
     int64_t llm_judge_max_tokens, llm_judge_max_context_length;
     double llm_judge_temperature, llm_judge_timeout;    // timeout: seconds
     _Atomic int64_t *llm_judge_left;                    // requests that may still be made, shared by all threads; borrowed, NULL: no bound
+    int64_t max_active_rubrics;                         // evolving criteria of a prompt; 0: rubrics stay as they are
     double max_length_verifier_max_length;              // tokens over which the score of max_length falls by 1
 };
 #define VERIFY_OPTIONS_DEFAULT                                                                                                             \
@@ -114,6 +119,9 @@ void reward_free(struct reward *r);
 bool reward_wants_groups(const struct reward *r);
 /* Score n responses; rows of out are filled whatever happens. */
 void reward_score(struct reward *r, const struct reward_input *in, struct reward_output *out, int64_t n);
+/* After all n responses to a prompt have been scored: what its rubric becomes, as JSON {"active": criteria for its later responses,
+ * "judged": how many there were, "written", "failed", "why"}. A new reference; NULL: nothing evolves here. */
+json_t *reward_evolve(struct reward *r, const struct reward_input *in, const struct reward_output *out, int64_t n);
 /* Does a dataset's row hold what each part of the reward needs? ERR_DATA names the part, the field and what to do, but
  * not the line. The verifier may still fail to judge a row that passes. */
 MUST_USE bool reward_row_check(const struct reward *r, const json_t *row, struct error *err);

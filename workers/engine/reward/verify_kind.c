@@ -208,6 +208,10 @@ static void row_score(struct verify *v, const struct reward_input *in, struct re
             snprintf(out->rule, sizeof out->rule, "%s: %.*s", pair[i].verifier->name, (int)sizeof out->rule - 24, res.why);
             return;
         }
+        if (res.n_criterion > 0) {
+            out->n_criterion = (int8_t)res.n_criterion;
+            memcpy(out->criterion, res.criterion, sizeof out->criterion);
+        }
         sum += o->verification_reward * res.score;
         all = all && res.score >= 1;
         if (n == 1)
@@ -233,12 +237,31 @@ static void verify_score(void *self, UNUSED const struct reward_config *config, 
     }
 }
 
+static json_t *verify_evolve(void *self, const struct reward_input *in, const struct reward_output *out, int64_t n)
+{
+    struct verify *v = self;
+    struct pair pair[PAIRS_MAX];
+    struct error err;
+    int n_pair;
+    if (v->host.options.max_active_rubrics == 0 || !pairs_read(v, in[0].row, pair, &n_pair, &err))
+        return NULL;
+    for (int i = 0; i < n_pair; i++) {
+        json_t *truth = pair[i].verifier->score == verify_rubric ? verify_rubric_read(pair[i].truth, &err) : NULL;
+        json_t *told = truth ? verify_rubric_evolve(&v->host, truth, in, out, n) : NULL;
+        json_decref(truth);
+        if (told)
+            return told;
+    }
+    return NULL;
+}
+
 const struct reward_kind reward_kind_verify = {
     .name = "verify",
     .open = verify_open,
     .close = verify_close,
     .row_check = verify_row_check,
     .score = verify_score,
+    .evolve = verify_evolve,
     .keeps_cut = true,
 };
 const struct reward_kind reward_kind_verify_named = {
@@ -247,6 +270,7 @@ const struct reward_kind reward_kind_verify_named = {
     .close = verify_close,
     .row_check = verify_row_check,
     .score = verify_score,
+    .evolve = verify_evolve,
     .keeps_cut = true,
 };
 const struct reward_kind reward_kind_judge = {
@@ -255,5 +279,6 @@ const struct reward_kind reward_kind_judge = {
     .close = verify_close,
     .row_check = verify_row_check,
     .score = verify_score,
+    .evolve = verify_evolve,
     .keeps_cut = true,
 };

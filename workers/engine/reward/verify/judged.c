@@ -131,7 +131,7 @@ static void prompt_make(struct verify_host *h, const char *template, struct span
     }
 }
 
-static bool judge_open(struct verify_host *h, struct error *err)
+bool verify_judge_open(struct verify_host *h, struct error *err)
 {
     return h->judge || (h->judge = judge_new(&h->options, err)) != NULL;
 }
@@ -155,7 +155,7 @@ void verify_judged(struct verify_host *h, const struct verify_input *in, struct 
     bool own = strcmp(form->name, "judge") == 0 && h->options.llm_judge_template;
     struct span output = final_answer(h, in->text), label = verify_truth(h, in->truth);
     prompt_make(h, own ? h->options.llm_judge_template : form->prompt, conversation(h, in->row), output, label, &prompt);
-    if (!judge_open(h, &err)
+    if (!verify_judge_open(h, &err)
         || !judge_ask(h->judge, NULL, buf_text(&prompt), prompt.len, h->options.llm_judge_temperature, &answer, &err)) {
         judge_failed(out, &err);
         goto out;
@@ -175,8 +175,7 @@ out:
     buf_release(&answer);
 }
 
-/* A rubric's ground truth as an object; a new reference, or NULL: see err. */
-static json_t *rubric_read(const json_t *truth, struct error *err)
+json_t *verify_rubric_read(const json_t *truth, struct error *err)
 {
     json_t *v = json_is_string(truth) ? json_loadb(json_string_value(truth), json_string_length(truth), JSON_ALLOW_NUL, NULL)
                                       : json_deep_copy(truth);
@@ -190,7 +189,7 @@ static json_t *rubric_read(const json_t *truth, struct error *err)
 
 bool verify_rubric_check(UNUSED struct verify_host *h, const json_t *truth, struct error *err)
 {
-    json_t *v = rubric_read(truth, err);
+    json_t *v = verify_rubric_read(truth, err);
     json_decref(v);
     return v != NULL;
 }
@@ -202,6 +201,11 @@ static const json_t *first_text(const json_t *object, const char *a, const char 
         if (names[i] && json_string_length(json_object_get(object, names[i])) > 0)
             return json_object_get(object, names[i]);
     return NULL;
+}
+
+const json_t *verify_criterion_text(const json_t *criterion)
+{
+    return first_text(criterion, "description", "rubric_item", "Ingredient");
 }
 
 /* One criterion: 0 to 1. */
@@ -229,30 +233,34 @@ void verify_rubric(struct verify_host *h, const struct verify_input *in, struct 
     struct error err = { 0 };
     struct span g[RE_GROUPS], response = in->text;
     double sum = 0, weights = 0;
-    json_t *truth = rubric_read(in->truth, &err);
+    json_t *truth = verify_rubric_read(in->truth, &err);
     const json_t *query = first_text(truth, "query", "Question", NULL), *rubric;
     struct span question = query ? span_of(json_string_value(query), json_string_length(query)) : conversation(h, in->row);
     size_t i, n = 0;
     for (size_t at = 0; regex_each(h->regexes, "<answer>(.*?)</answer>", RE_DOT_ALL, in->text, &at, g);)
         response = text_strip(g[1]);
-    if (!truth || !judge_open(h, &err)) {
+    if (!truth || !verify_judge_open(h, &err)) {
         judge_failed(out, &err);
         goto out;
     }
-    json_array_foreach(json_object_get(truth, "rubrics"), i, rubric)
-    {
-        const json_t *text = first_text(rubric, "description", "rubric_item", "Ingredient"), *w = json_object_get(rubric, "weight");
-        double weight = json_is_number(w) ? json_number_value(w) : 1, score = 0;
-        if (!text)
-            continue;
-        if (!criterion_score(h, question, response, span_of(json_string_value(text), json_string_length(text)), &score, &err)) {
-            judge_failed(out, &err);
-            goto out;
+    const json_t *lists[] = { json_object_get(truth, "rubrics"), json_object_get(in->row, EVOLVING_KEY) };
+    for (size_t list = 0; list < ARRAY_SIZE(lists); list++)
+        json_array_foreach(lists[list], i, rubric)
+        {
+            const json_t *text = verify_criterion_text(rubric), *w = json_object_get(rubric, "weight");
+            double weight = json_is_number(w) ? json_number_value(w) : 1, score = 0;
+            if (!text || (list == 1 && out->n_criterion == CRITERIA_EVOLVING_MAX))
+                continue;
+            if (!criterion_score(h, question, response, span_of(json_string_value(text), json_string_length(text)), &score, &err)) {
+                judge_failed(out, &err);
+                goto out;
+            }
+            if (list == 1)
+                out->criterion[out->n_criterion++] = (float)score;
+            sum += score * weight;
+            weights += fabs(weight);
+            n++;
         }
-        sum += score * weight;
-        weights += fabs(weight);
-        n++;
-    }
     out->score = weights > 0 ? sum / weights : 0;
     snprintf(out->why, sizeof out->why, "%zu criteria, weighted mean %.3g", n, out->score);
 out:

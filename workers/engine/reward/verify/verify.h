@@ -39,6 +39,8 @@ struct verify_result {
     char why[96];                 // what decided, or why there is no score
     char pred[256], gold[256];    // what was compared, cut when longer
     struct test_results tests;    // of programs
+    int n_criterion;              // of the row's evolving criteria
+    float criterion[CRITERIA_EVOLVING_MAX];
 };
 struct verifier {
     const char *name;     // as in a row's 'dataset', lower case
@@ -94,6 +96,12 @@ void verify_code_stdio(struct verify_host *h, const struct verify_input *in, str
 void verify_judged(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
 bool verify_rubric_check(struct verify_host *h, const json_t *truth, struct error *err);
 void verify_rubric(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
+json_t *verify_rubric_read(const json_t *truth, struct error *err);    // as an object; a new reference, or NULL
+const json_t *verify_criterion_text(const json_t *criterion);          // NULL: it has none
+MUST_USE bool verify_judge_open(struct verify_host *h, struct error *err);
+/* evolve.c: what the rubric of a prompt becomes after its n responses were scored; as reward_evolve */
+json_t *verify_rubric_evolve(struct verify_host *h, const json_t *truth, const struct reward_input *in, const struct reward_output *out,
+                             int64_t n);
 /* minerva.c */
 void verify_math(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
 void verify_strict_math(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
