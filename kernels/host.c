@@ -117,6 +117,12 @@ bool host_lane_mark(struct device *dev, UNUSED int lane, struct mark *m, struct 
     return host_mark_set(dev, m, err);
 }
 
+bool norm_parts_check(struct attn_heads heads, int parts, struct error *err)
+{
+    return (heads.n_q % parts == 0 && heads.n_kv % parts == 0)
+           || error_set(err, ERR_SHAPE, "rope_bwd: %d heads of queries and %d of keys in %d parts", heads.n_q, heads.n_kv, parts);
+}
+
 bool row_ids_check(const char *op, const int32_t *row, int64_t n, int64_t n_row, struct error *err)
 {
     for (int64_t i = 0; i < n; i++)

@@ -58,6 +58,7 @@ bool attn_heads_check(const char *op, struct attn_heads h, struct error *err);
 bool attn_seq_check(const char *op, const int32_t *seq, int64_t n_seq, int64_t n, struct error *err);
 bool attn_paged_check(const struct attn_paged *a, int page_tok, struct error *err);
 bool rope_check(const char *op, const int32_t *pos, int64_t n, int64_t n_pos, struct attn_heads h, int rot, struct error *err);
+bool norm_parts_check(struct attn_heads heads, int parts, struct error *err);
 bool row_ids_check(const char *op, const int32_t *row, int64_t n, int64_t n_row, struct error *err);
 bool logits_check(const char *op, int64_t n, int64_t vocab, int64_t n_live, int64_t ld, struct error *err);
 

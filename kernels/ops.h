@@ -354,9 +354,10 @@ struct rope_bwd {
     const float *cos, *sin;
     const int32_t *pos;
     const void *q_norm, *k_norm;    // (hd) dtype or NULL
-    float *dq_norm, *dk_norm;       // (hd) +=
+    float *dq_norm, *dk_norm;       // (parts, hd) +=: each part of the heads, which are neighbours, has its own sum
     int64_t n, n_pos;
     struct attn_heads heads;
+    int parts;    // of the query heads and of the key heads, which they divide; 0: 1
     int rot;
     float eps;
     enum norm_form form;

@@ -184,28 +184,29 @@ bool rope_fwd_cpu(struct device *dev, const struct rope_fwd *a, struct error *er
 struct rope_bwd_job {
     const struct cpu_path *path;
     const struct rope_bwd *a;
-    float *part;    // (pieces)(2, hd)
+    float *part;     // (pieces)(2, parts, hd)
+    int64_t wide;    // parts hd
 };
 static void rope_bwd_piece(void *arg, int64_t piece, UNUSED int thread)
 {
     const struct rope_bwd_job *job = arg;
-    job->path->rope_bwd(job->a, piece * SUM_ROWS, MIN(job->a->n, (piece + 1) * SUM_ROWS), job->part + piece * 2 * job->a->heads.hd);
+    job->path->rope_bwd(job->a, piece * SUM_ROWS, MIN(job->a->n, (piece + 1) * SUM_ROWS), job->part + piece * 2 * job->wide);
 }
 bool rope_bwd_cpu(struct device *dev, const struct rope_bwd *a, struct error *err)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    int64_t n_piece = (a->n + SUM_ROWS - 1) / SUM_ROWS, hd = a->heads.hd;
-    if (!rope_check("rope_bwd", a->pos, a->n, a->n_pos, a->heads, a->rot, err))
+    int64_t n_piece = (a->n + SUM_ROWS - 1) / SUM_ROWS, wide = MAX(a->parts, 1) * a->heads.hd;
+    if (!rope_check("rope_bwd", a->pos, a->n, a->n_pos, a->heads, a->rot, err) || !norm_parts_check(a->heads, MAX(a->parts, 1), err))
         return false;
-    struct rope_bwd_job job = { .path = cpu->path, .a = a };
-    job.part = cpu_scratch(cpu, scratch_floats(2 * hd * n_piece), "rope_bwd", err);
+    struct rope_bwd_job job = { .path = cpu->path, .a = a, .wide = wide };
+    job.part = cpu_scratch(cpu, scratch_floats(2 * wide * n_piece), "rope_bwd", err);
     if (!job.part && n_piece)
         return false;
     pool_run(cpu->pool, rope_bwd_piece, &job, n_piece);
     if (a->q_norm && a->dq_norm)
-        cpu->path->rows_sum(a->dq_norm, job.part, DT_F32, 2 * hd, hd, 0, n_piece, true);
+        cpu->path->rows_sum(a->dq_norm, job.part, DT_F32, 2 * wide, wide, 0, n_piece, true);
     if (a->k_norm && a->dk_norm)
-        cpu->path->rows_sum(a->dk_norm, job.part + hd, DT_F32, 2 * hd, hd, 0, n_piece, true);
+        cpu->path->rows_sum(a->dk_norm, job.part + wide, DT_F32, 2 * wide, wide, 0, n_piece, true);
     return true;
 }
 

@@ -77,7 +77,7 @@ struct cpu_path {
     void (*rmsnorm_fwd)(const struct rmsnorm_fwd *a, int64_t i0, int64_t i1);
     void (*rmsnorm_bwd)(const struct rmsnorm_bwd *a, int64_t i0, int64_t i1, float *dw);    // dw (d): written
     void (*rope_fwd)(const struct rope_fwd *a, int64_t i0, int64_t i1);
-    void (*rope_bwd)(const struct rope_bwd *a, int64_t i0, int64_t i1, float *dnorm);    // (2, hd): written
+    void (*rope_bwd)(const struct rope_bwd *a, int64_t i0, int64_t i1, float *dnorm);    // (2, parts, hd): written
     void (*swiglu_fwd)(const struct swiglu_fwd *a, int64_t i0, int64_t i1);
     void (*swiglu_bwd)(const struct swiglu_bwd *a, int64_t i0, int64_t i1);
     void (*add)(const struct add_fwd *a, int64_t i0, int64_t i1);

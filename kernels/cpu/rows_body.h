@@ -147,13 +147,14 @@ static void path_rope_fwd(const struct rope_fwd *a, int64_t i0, int64_t i1)
 VEC_FN void rope_bwd_rows(const struct rope_bwd *a, int64_t i0, int64_t i1, float *dnorm, const enum dtype t)
 {
     int hd = a->heads.hd, rot = a->rot ? a->rot : hd, half = rot / 2, n_q = a->heads.n_q, n_kv = a->heads.n_kv, n_head = n_q + 2 * n_kv;
+    int parts = MAX(a->parts, 1), each_q = MAX(n_q / parts, 1), each_k = MAX(n_kv / parts, 1);
     float g[256];
-    memset(dnorm, 0, 2 * (size_t)hd * sizeof *dnorm);
+    memset(dnorm, 0, 2 * (size_t)(parts * hd) * sizeof *dnorm);
     for (int64_t i = i0; i < i1; i++) {
         const float *cosine = a->cos + (int64_t)a->pos[i] * half, *sine = a->sin + (int64_t)a->pos[i] * half;
         for (int h = 0; h < n_q + n_kv; h++) {
             const void *norm = h < n_q ? a->q_norm : a->k_norm;
-            float *dw = dnorm + (h < n_q ? 0 : hd);
+            float *dw = dnorm + (h < n_q ? h / each_q : parts + (h - n_q) / each_k) * hd;
             int64_t at = (i * n_head + h) * hd;
             for (int j = 0; j < half; j += 16) {
                 int n = MIN(16, half - j);

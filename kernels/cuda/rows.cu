@@ -510,25 +510,28 @@ template <typename T> __global__ static void rope_bwd_kernel(struct rope_bwd a, 
         d[p.hi] = from_float<T>(ghi[k]);
     }
 }
-/* part[b][which][j] for the rows of block b: sums over rows, and the query (which 0) or key heads of each, in order. */
-__global__ static void rope_dnorm_kernel(float *__restrict__ part, const float *__restrict__ dnorm, int64_t n, int n_q, int n_kv, int hd)
+/* part[b][p][j] for the rows of block b: sums over rows, and of each those of its query heads (p below parts) or key heads that are part
+ * p's, in order. */
+__global__ static void rope_dnorm_kernel(float *__restrict__ part, const float *__restrict__ dnorm, int64_t n, int n_q, int n_kv, int parts,
+                                         int hd)
 {
-    int j = threadIdx.x, which = blockIdx.y, first = which ? n_q : 0, count = which ? n_kv : n_q;
+    int j = threadIdx.x, p = blockIdx.y, count = (p < parts ? n_q : n_kv) / parts;
+    int first = p < parts ? p * count : n_q + (p - parts) * count;
     int64_t i0 = (int64_t)blockIdx.x * SUM_ROWS;
     float sum = 0;
     for (int64_t i = i0; i < min(n, i0 + SUM_ROWS); i++)
         for (int h = first; h < first + count; h++)
             sum += dnorm[(i * (n_q + n_kv) + h) * hd + j];
-    part[((int64_t)blockIdx.x * 2 + which) * hd + j] = sum;
+    part[((int64_t)blockIdx.x * 2 * parts + p) * hd + j] = sum;
 }
 template <typename T> static bool rope_bwd_run(struct cuda_device *cu, const struct rope_bwd *a, struct error *err)
 {
-    int n_q = a->heads.n_q, n_kv = a->heads.n_kv, hd = a->heads.hd;
+    int n_q = a->heads.n_q, n_kv = a->heads.n_kv, hd = a->heads.hd, parts = a->parts > 0 ? a->parts : 1, wide = parts * hd;
     int64_t n_work = a->n * (n_q + n_kv);
     float *dnorm = NULL, *part = NULL;
     unsigned n_part = blocks_for(a->n, SUM_ROWS);
     if (a->q_norm || a->k_norm) {
-        dnorm = (float *)cuda_scratch(cu, ((size_t)n_work + 2 * n_part) * (size_t)hd * 4, "rope_bwd", err);
+        dnorm = (float *)cuda_scratch(cu, ((size_t)n_work * (size_t)hd + 2 * (size_t)n_part * (size_t)wide) * 4, "rope_bwd", err);
         if (!dnorm)
             return false;
         part = dnorm + n_work * hd;
@@ -537,11 +540,11 @@ template <typename T> static bool rope_bwd_run(struct cuda_device *cu, const str
     b.rot = a->rot ? a->rot : hd;
     rope_bwd_kernel<T><<<blocks_for(n_work, 4), 128, 0, cu->stream>>>(b, dnorm, n_work);
     if (dnorm) {
-        rope_dnorm_kernel<<<dim3(n_part, 2), hd, 0, cu->stream>>>(part, dnorm, a->n, n_q, n_kv, hd);
+        rope_dnorm_kernel<<<dim3(n_part, 2 * parts), hd, 0, cu->stream>>>(part, dnorm, a->n, n_q, n_kv, parts, hd);
         if (a->q_norm && a->dq_norm)
-            parts_sum_kernel<<<blocks_for(hd, 32), 32, 0, cu->stream>>>(a->dq_norm, part, n_part, 2 * hd, hd);
+            parts_sum_kernel<<<blocks_for(wide, 32), 32, 0, cu->stream>>>(a->dq_norm, part, n_part, 2 * wide, wide);
         if (a->k_norm && a->dk_norm)
-            parts_sum_kernel<<<blocks_for(hd, 32), 32, 0, cu->stream>>>(a->dk_norm, part + hd, n_part, 2 * hd, hd);
+            parts_sum_kernel<<<blocks_for(wide, 32), 32, 0, cu->stream>>>(a->dk_norm, part + wide, n_part, 2 * wide, wide);
     }
     return launch_ok("rope_bwd", err);
 }
@@ -549,6 +552,8 @@ extern "C" bool rope_bwd_cuda(struct device *dev, const struct rope_bwd *a, stru
 {
     if ((a->q_norm == NULL) != (a->k_norm == NULL))
         return error_set(err, ERR_SHAPE, "rope_bwd: a norm for queries or keys alone is not supported");
+    if (a->parts > 1 && (a->heads.n_q % a->parts || a->heads.n_kv % a->parts))
+        return error_set(err, ERR_SHAPE, "rope_bwd: %d heads of queries and %d of keys in %d parts", a->heads.n_q, a->heads.n_kv, a->parts);
     return heads_ok("rope_bwd", a->heads, err) && (a->n == 0 || BY_TYPE(a->dtype, rope_bwd_run, cuda_of(dev), a, err));
 }
 

@@ -73,10 +73,11 @@ bool rope_bwd_ref(UNUSED struct device *dev, const struct rope_bwd *a, struct er
 {
     struct attn_heads h = a->heads;
     int n_head = h.n_q + 2 * h.n_kv, rot = a->rot ? a->rot : h.hd, one = a->form == NORM_GEMMA;
-    double *dnorm = calloc(2 * (size_t)h.hd, sizeof *dnorm);    // sums for q, then for k
+    int parts = MAX(a->parts, 1), each_q = MAX(h.n_q / parts, 1), each_k = MAX(h.n_kv / parts, 1);
+    double *dnorm = calloc(2 * (size_t)(parts * h.hd), sizeof *dnorm);    // sums for q, then for k
     if (!dnorm)
         return error_set(err, ERR_NO_MEMORY, "rope_bwd: no memory for sums");
-    if (!rope_check("rope_bwd", a->pos, a->n, a->n_pos, h, a->rot, err)) {
+    if (!rope_check("rope_bwd", a->pos, a->n, a->n_pos, h, a->rot, err) || !norm_parts_check(h, parts, err)) {
         free(dnorm);
         return false;
     }
@@ -85,7 +86,7 @@ bool rope_bwd_ref(UNUSED struct device *dev, const struct rope_bwd *a, struct er
         for (int head = 0; head < h.n_q + h.n_kv; head++) {
             int64_t at = (i * n_head + head) * h.hd;
             const void *norm = head < h.n_q ? a->q_norm : a->k_norm;
-            double g[256], dot = 0, *dw = dnorm + (head < h.n_q ? 0 : h.hd);
+            double g[256], dot = 0, *dw = dnorm + (head < h.n_q ? head / each_q : parts + (head - h.n_q) / each_k) * h.hd;
             for (int j = 0; j < h.hd / 2; j++) {
                 struct pair p = pair_of(j, h.hd, rot);
                 double lo = elem_get(a->dqkv, at + p.lo, a->dtype), hi = elem_get(a->dqkv, at + p.hi, a->dtype);
@@ -103,11 +104,11 @@ bool rope_bwd_ref(UNUSED struct device *dev, const struct rope_bwd *a, struct er
                 elem_put(a->dqkv, at + j, a->dtype, norm ? rstd * (g[j] - elem_get(a->qkv, at + j, a->dtype) * rstd * dot / h.hd) : g[j]);
         }
     }
-    for (int j = 0; j < h.hd; j++) {
+    for (int j = 0; j < parts * h.hd; j++) {
         if (a->q_norm && a->dq_norm)
             a->dq_norm[j] += (float)dnorm[j];
         if (a->k_norm && a->dk_norm)
-            a->dk_norm[j] += (float)dnorm[h.hd + j];
+            a->dk_norm[j] += (float)dnorm[parts * h.hd + j];
     }
     free(dnorm);
     return true;

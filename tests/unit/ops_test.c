@@ -367,6 +367,18 @@ static bool rope_case(struct run *r, bool bwd)
               .dqkv = watch(r, "dqkv", values(r, n * wide), n * wide, r->dtype),
               .dq_norm = watch(r, "dq_norm", floats(r, h.hd), h.hd, DT_F32), .dk_norm = watch(r, "dk_norm", floats(r, h.hd), h.hd, DT_F32));
 }
+/* Gradients of the norms by parts of the heads. */
+static bool rope_bwd_parts_case(struct run *r)
+{
+    struct attn_heads h = { 8, 4, head_sizes[r->size].hd };
+    int parts = 1 << r->size % 3;
+    int64_t n = row_sizes[r->size], wide = (h.n_q + 2 * h.n_kv) * h.hd;
+    return OP(r->dev, &r->err, rope_bwd, .qkv = values(r, n * wide), .cos = floats(r, N_POS * h.hd / 2), .sin = floats(r, N_POS * h.hd / 2),
+              .pos = ints(r, n, N_POS), .q_norm = values(r, h.hd), .k_norm = values(r, h.hd), .n = n, .n_pos = N_POS, .heads = h,
+              .parts = parts, .eps = 1e-6f, .dtype = r->dtype, .dqkv = watch(r, "dqkv", values(r, n * wide), n * wide, r->dtype),
+              .dq_norm = watch(r, "dq_norm", floats(r, parts * h.hd), parts * h.hd, DT_F32),
+              .dk_norm = watch(r, "dk_norm", floats(r, parts * h.hd), parts * h.hd, DT_F32));
+}
 static bool rope_fwd_case(struct run *r)
 {
     return rope_case(r, false);
@@ -757,6 +769,7 @@ static const struct {
     { "linear_bwd_w", linear_bwd_w_case, 2e-6 },
     { "rope_fwd", rope_fwd_case, 1e-6 },
     { "rope_bwd", rope_bwd_case, 2e-6 },
+    { "rope_bwd in parts", rope_bwd_parts_case, 2e-6 },
     { "rope_fwd, other forms", rope_fwd_other_case, 1e-6 },
     { "rope_bwd, other forms", rope_bwd_other_case, 2e-6 },
     { "attn_fwd", attn_fwd_case, 2e-6 },

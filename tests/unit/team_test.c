@@ -528,7 +528,8 @@ static void teams_that_cannot_train_are_refused_with_the_nearest(UNUSED void **s
         { 16, 2, 4864, false, 4, 4, "over 4 devices to be trained; 2 devices are possible" },
         { 16, 4, 4880, false, 4, 4, "4880 columns of the MLP, and sums in 4 parts of a multiple of 8 columns cannot be cut" },
         { 16, 4, 4880, false, 4, 4, "1 device is possible" },
-        { 16, 8, 4864, true, 4, 2, "it cannot be trained on 2 devices as a team; 1 device is possible" },
+        { 16, 8, 4864, true, 4, 2, NULL },
+        { 16, 2, 4864, true, 4, 2, "16 attention heads and 2 heads of keys and values, which 4 parts of sums cut through" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct model_config c = { .n_head = cases[i].n_head,
@@ -561,6 +562,8 @@ static const struct shape trained[] = {
     { { BASE, .d_model = 64, .n_head = 2, .n_kv_head = 2, .d_head = 96, .d_ff = 144, .vocab = 288, .norm_place = NORM_AROUND,
         .norm_form = NORM_GEMMA, .act = ACT_GELU_TANH, .logit_cap = 9, .query_scalar = 24, .embed_root = true, .tied = true },
       2, { 1, 2 }, "Gemma's norms around each half, its scale of the embedding and its cap of logits" },
+    { { BASE, .d_model = 64, .n_head = 8, .n_kv_head = 4, .d_head = 32, .d_ff = 160, .vocab = 288, .qk_norm = true, .norm_form = NORM_GEMMA },
+      4, { 1, 2, 4 }, "a norm of each head" },
 };
 // clang-format on
 

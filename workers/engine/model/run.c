@@ -115,6 +115,7 @@ static void layout_bwd(struct walk *w, struct model_run *r, const struct model *
     r->dact = take(w, n * c->d_ff, e);
     r->dhrow = take(w, run_head_rows(m, lim) * c->d_model, e);
     r->dhead = head_in_parts(m, lim) ? take(w, c->vocab * c->d_model, 4) : NULL;
+    r->dnorm = norm_parts(m) ? take(w, 2 * (norm_parts(m) + 1) * c->d_head, 4) : NULL;
     r->leaf = m->parts > 1 && sums_own(m) > 1 ? take(w, sums_own(m) * n * c->d_model, 4) : NULL;
 }
 

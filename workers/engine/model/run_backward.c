@@ -234,6 +234,26 @@ out:
     return ok;
 }
 
+/* Rotation and the norms of each head: dqkv becomes the gradient by a->qkv_in. */
+static bool rotation_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
+{
+    struct model *m = r->m;
+    const struct layer_at *at = &m->at[l];
+    struct rotation turn = rotation_of(r, l, r->pos);
+    bool head_norms = m->c.qk_norm && !m->c.qk_norm_wide;
+    int parts = norm_parts(m);
+    int64_t hd = m->c.d_head;
+    float *dq = head_norms ? place_or_null(m, grad, at->q_norm) : NULL, *dk = head_norms ? place_or_null(m, grad, at->k_norm) : NULL;
+    if (parts && !OP(m->dev, err, mem_fill, .y = r->dnorm, .size_bytes = (size_t)(2 * parts * hd) * sizeof *r->dnorm))
+        return false;
+    return OP(m->dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos,
+              .q_norm = head_norms ? model_at(m, at->q_norm) : NULL, .k_norm = head_norms ? model_at(m, at->k_norm) : NULL,
+              .dq_norm = parts ? r->dnorm : dq, .dk_norm = parts ? r->dnorm + parts * hd : dk, .n = r->n_tok, .n_pos = turn.n_pos,
+              .heads = model_heads(m), .parts = parts, .rot = (int)rope_dims(&m->c.rope, hd), .eps = (float)m->c.rms_eps,
+              .form = m->c.norm_form, .dtype = m->dtype)
+           && (!parts || norm_sum(r, dq, dk, err));
+}
+
 /* First half: dres is the gradient by res2 and becomes the gradient by res1. */
 static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
 {
@@ -243,18 +263,13 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
     const struct layer_at *at = &m->at[l];
     int64_t n = r->n_tok;
     enum dtype t = m->dtype;
-    struct rotation turn = rotation_of(r, l, r->pos);
-    bool wide = m->c.qk_norm_wide;
-    const void *dy, *head_q = wide ? NULL : model_at(m, at->q_norm), *head_k = wide ? NULL : model_at(m, at->k_norm);
+    const void *dy;
     TRY(half_bwd(r, a->half1, at->post1, a->rstd_post1, grad, &dy, err));
     TRY(product_bwd(r, l, PRODUCT_O, grad, r->dao, dy, a->ao, false, err));
     TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq,
            .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .bounds = bounds_of(m, l), .dtype = t));
-    TRY(OP(dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos, .q_norm = head_q,
-           .k_norm = head_k, .dq_norm = head_q ? place_or_null(m, grad, at->q_norm) : NULL,
-           .dk_norm = head_k ? place_or_null(m, grad, at->k_norm) : NULL, .n = n, .n_pos = turn.n_pos, .heads = model_heads(m),
-           .rot = (int)rope_dims(&m->c.rope, m->c.d_head), .eps = (float)m->c.rms_eps, .form = m->c.norm_form, .dtype = t));
-    TRY(!wide || qk_norm_wide_bwd(r, a, l, grad, err));
+    TRY(rotation_bwd(r, a, l, grad, err));
+    TRY(!m->c.qk_norm_wide || qk_norm_wide_bwd(r, a, l, grad, err));
     TRY(half_input_bwd(r, l, PRODUCT_QKV, at->ln1, a->res1, a->rstd1, r->dqkv, grad, err));
     ok = true;
 out:

@@ -64,6 +64,7 @@ struct model_run {
     struct lora_scratch lora;
     float *dhead;    // (vocab, d) gradient of the head's weight, where it is computed in several parts; or NULL
     float *leaf;     // (own parts of a sum)(max_tok, d) of a backward sum in parts; or NULL
+    float *dnorm;    // (own parts + 1)(2)(d_head) of norms of queries and keys, likewise
     struct head_grad head_grad;
     // host side of the current call
     int32_t *host_i;                               // (2 max_tok)
@@ -160,6 +161,10 @@ int sums_own(const struct model *m);    // parts that a model's device has
 MUST_USE bool row_sum(struct model_run *r, const struct row_sum *s, struct error *err);
 /* The sum of a layer's product, and of the head. */
 MUST_USE bool product_sum(struct model_run *r, int64_t l, enum product which, void *dx, const void *dy, bool accumulate, struct error *err);
+/* The parts of a device in which the gradient of the norm of each head is summed; 0: in the device's own order, or there is none. */
+int norm_parts(const struct model *m);
+/* Add the sum of r->dnorm's parts, (2, norm_parts, d_head), to dq and dk (d_head each; NULL: not wanted). */
+MUST_USE bool norm_sum(struct model_run *r, float *dq, float *dk, struct error *err);
 MUST_USE bool head_sum(struct model_run *r, void *dx, const void *dlogits, int64_t n, int64_t ld, struct error *err);
 
 /* ---- run_backward.c: what each rank of a team does of a backward pass */

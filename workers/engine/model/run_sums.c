@@ -3,7 +3,8 @@
  * A model with parts S adds over the rows of qkv, of gate and up and of the head's weight as it does over columns of the other two: S
  * sums in fp32, each of one part's rows, then the tree (ops.h, tree_sum), rounded once. A part is an S-th of the queries' rows, then of the
  * keys' and of the values'; or of gate and of up; or of the vocabulary. Each of these is one chain from 0, and they are added in this
- * order. A device of a team has some neighbouring parts, that is a branch of the tree. */
+ * order. A device of a team has some neighbouring parts, that is a branch of the tree. The gradient of a norm of each head, whose weight all
+ * heads share, is a sum over heads and is cut likewise, where parts are of whole heads. */
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/run_impl.h"
 #include "workers/engine/model/team_impl.h"
@@ -51,9 +52,36 @@ bool row_sum(struct model_run *r, const struct row_sum *s, struct error *err)
 {
     const struct model *m = r->m;
     void *y = s->accumulate ? r->dh : s->dx;    // nothing reads dh where a sum is added to what is there
-    if (r->peers ? !branch_make(r, s, team_part(r), DT_F32, err) || !team_sum(r, y, NULL, s->n, err) : !branch_make(r, s, y, m->dtype, err))
+    struct tree_sum all = { .y = y, .n = s->n, .d = m->c.d_model, .y_dtype = m->dtype, .dtype = m->dtype };
+    if (r->peers ? !branch_make(r, s, team_part(r), DT_F32, err) || !team_sum(r, &all, err) : !branch_make(r, s, y, m->dtype, err))
         return false;
     return !s->accumulate || OP(m->dev, err, add_fwd, .y = s->dx, .a = s->dx, .b = y, .n = s->n * m->c.d_model, .dtype = m->dtype);
+}
+
+int norm_parts(const struct model *m)
+{
+    bool fit = m->parts > 1 && m->c.n_head % sums_own(m) == 0 && m->c.n_kv_head % sums_own(m) == 0;
+    return m->c.qk_norm && !m->c.qk_norm_wide && fit ? sums_own(m) : 0;
+}
+
+bool norm_sum(struct model_run *r, float *dq, float *dk, struct error *err)
+{
+    const struct model *m = r->m;
+    struct device *dev = m->dev;
+    int own = norm_parts(m);
+    int64_t hd = m->c.d_head;
+    float *sum = r->dnorm + 2 * own * hd, *to[] = { dq, dk };
+    struct tree_sum
+        tree = { .y = r->peers ? team_part(r) : sum, .n_x = own, .n = 2, .d = hd, .ldx = own * hd, .y_dtype = DT_F32, .dtype = m->dtype },
+        all = { .y = sum, .n = 2, .d = hd, .y_dtype = DT_F32, .dtype = m->dtype };
+    for (int p = 0; p < own; p++)
+        tree.x[p] = r->dnorm + p * hd;
+    if (!dev->op->tree_sum(dev, &tree, err) || (r->peers && !team_sum(r, &all, err)))
+        return false;
+    for (int k = 0; k < 2; k++)
+        if (to[k] && !OP(dev, err, axpy, .y = to[k], .x = sum + k * hd, .n = hd, .scale = 1))
+            return false;
+    return true;
 }
 
 bool product_sum(struct model_run *r, int64_t l, enum product which, void *dx, const void *dy, bool accumulate, struct error *err)

@@ -36,7 +36,7 @@ static struct run_limits rank_limits(const struct model *m, const struct run_lim
 
 static size_t part_bytes(const struct model *m, const struct run_limits *lim)
 {
-    return (size_t)(lim->max_tok * m->c.d_model) * sizeof(float);
+    return (size_t)MAX(lim->max_tok * m->c.d_model, 2 * m->c.d_head) * sizeof(float);
 }
 
 size_t team_run_bytes(const struct model *m, const struct run_limits *lim)
@@ -117,15 +117,14 @@ float *team_part(struct model_run *r)
     return own->part[own->turn];
 }
 
-bool team_sum(struct model_run *r, void *y, const void *bias, int64_t n, struct error *err)
+bool team_sum(struct model_run *r, const struct tree_sum *of, struct error *err)
 {
     struct team_run *t = r->peers;
     struct peer *own = &t->peer[r->rank];
     struct device *dev = r->m->dev;
     int b = own->turn, n_rank = team_size(t->team);
-    struct tree_sum sum = {
-        .y = y, .bias = bias, .n_x = n_rank, .n = n, .d = r->m->c.d_model, .y_dtype = r->m->dtype, .dtype = r->m->dtype
-    };
+    struct tree_sum sum = *of;
+    sum.n_x = n_rank;
     own->turn = 1 - b;
     if (!mark_set(dev, own->ready[b], err) || !team_meet(t->team, err))
         return false;
@@ -140,7 +139,11 @@ bool team_sum(struct model_run *r, void *y, const void *bias, int64_t n, struct 
 bool team_product(struct model_run *r, const struct linear *l, void *y, const void *x, int64_t n, struct error *err)
 {
     return OP(r->m->dev, err, linear_fwd, .y = team_part(r), .x = x, .w = l->w, .n = n, .y_dtype = DT_F32)
-           && team_sum(r, y, model_at(r->m, l->bias_at), n, err);
+           && team_sum(
+               r,
+               &(struct tree_sum){
+                   .y = y, .bias = model_at(r->m, l->bias_at), .n = n, .d = l->n_out, .y_dtype = r->m->dtype, .dtype = r->m->dtype },
+               err);
 }
 
 /* ---- what callers' runs do by their ranks */

@@ -233,11 +233,17 @@ bool team_check(const struct model_config *c, int n, int parts, struct error *er
                         c->n_head, c->n_kv_head, c->d_ff, parts, n, best, best == 1 ? "device is" : "devices are");
 }
 
+/* The weight of a norm of each head has one gradient, a sum over heads. */
+static bool norms_split(const struct model_config *c, int parts)
+{
+    return !c->qk_norm || (c->n_head % parts == 0 && c->n_kv_head % parts == 0);
+}
+
 /* Training cuts sums over the outputs of products, too. */
 static bool team_trains(const struct model_config *c, int n, int parts)
 {
     return team_fits(c, n, parts) && c->n_kv_head % n == 0 && c->n_head * c->d_head % (8 * parts) == 0
-           && c->n_kv_head * c->d_head % (8 * parts) == 0 && c->d_ff % (8 * parts) == 0;
+           && c->n_kv_head * c->d_head % (8 * parts) == 0 && c->d_ff % (8 * parts) == 0 && norms_split(c, parts);
 }
 
 bool team_train_check(const struct model_config *c, int n, int parts, struct error *err)
@@ -247,12 +253,12 @@ bool team_train_check(const struct model_config *c, int n, int parts, struct err
         return false;
     if (n == 1)
         return true;
-    if (c->qk_norm)
-        return error_set(
-            err, ERR_UNSUPPORTED,
-            "this model's norms of queries and keys have one weight for all heads, whose gradient is a sum over all of them: it "
-            "cannot be trained on %d devices as a team; 1 device is possible",
-            n);
+    if (c->qk_norm_wide || !norms_split(c, parts))
+        return error_set(err, ERR_UNSUPPORTED,
+                         "this model's norms of queries and keys add up over %" PRId64 " attention heads and %" PRId64
+                         " heads of keys and values, which %d parts of sums %s: it cannot be trained on %d devices as a team; 1 device is "
+                         "possible",
+                         c->n_head, c->n_kv_head, parts, c->qk_norm_wide ? "do not follow" : "cut through", n);
     while (best > 1 && !team_trains(c, best, parts))
         best--;
     return best == n

@@ -46,7 +46,7 @@ MUST_USE bool team_head_end(struct model_run *r, const struct model_grad *g, str
 MUST_USE bool team_layers_bwd(struct model_run *r, const struct model_grad *g, struct error *err);
 /* In a rank's run: the rows of the embedding, from all slices; and y (n, d_model) = the sum of all ranks' products of x, and the bias. */
 MUST_USE bool team_embed(struct model_run *rank, void *y, const struct pass *p, struct error *err);
-/* In a rank's run: memory for its part of the next sum (n, d_model) fp32; and y = the sum of all ranks' parts, and the bias (or NULL). */
+/* In a rank's run: memory for its part of the next sum, (max_tok, d_model) fp32; and the sum of all ranks' parts, which are its x. */
 float *team_part(struct model_run *rank);
-MUST_USE bool team_sum(struct model_run *rank, void *y, const void *bias, int64_t n, struct error *err);
+MUST_USE bool team_sum(struct model_run *rank, const struct tree_sum *of, struct error *err);
 MUST_USE bool team_product(struct model_run *rank, const struct linear *l, void *y, const void *x, int64_t n, struct error *err);
