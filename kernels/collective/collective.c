@@ -1,12 +1,13 @@
 #include "kernels/collective/collective.h"
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "kernels/collective/local.h"
+#include "kernels/collective/kinds.h"
 #include "kernels/ops.h"
 
-static const struct collective_kind *const kinds[] = { &collective_local };
+static const struct collective_kind *const kinds[] = { &collective_ipc, &collective_local, &collective_tcp, &collective_nccl };
 
 struct collective *collective_join(const struct collective_config *config, struct error *err)
 {
@@ -22,7 +23,12 @@ struct collective *collective_join(const struct collective_config *config, struc
         error_set(err, ERR_USAGE, "rank %d of %d is not possible; at most %d meet", config->rank, config->n_rank, COLLECTIVE_RANK_MAX);
         return NULL;
     }
-    return k->join(config, err);
+    struct collective *c = k->join(config, err);
+    if (c && !k->reduce && !(c->stage = mem_new(c->dev, COLLECTIVE_STAGE * sizeof(float), "the ranks' gradients on their way", err))) {
+        collective_leave(c);
+        c = NULL;
+    }
+    return c;
 }
 
 /* Close the memory offered by ranks below n. */
@@ -39,7 +45,11 @@ void collective_leave(struct collective *c)
         return;
     for (int i = 0; i < c->n_offer; i++)
         offer_close(c, &c->offer[i], c->n_rank);
+    struct device *dev = c->dev;
+    float *stage = c->stage;
     c->kind->leave(c);
+    if (stage)
+        mem_free(dev, stage);    // only now: freeing waits for what the device does, which leaving may have to end
 }
 
 bool collective_call(const char *dir, const char *name, struct error *err)
@@ -102,6 +112,8 @@ static bool offer_make(struct collective *c, void *mem, size_t size_bytes, const
     struct error ignored;    // the other way works as well, only slower
     uint8_t can = 1, others[COLLECTIVE_RANK_MAX];
     BUG_IF(c->n_offer == COLLECTIVE_OFFER_MAX, "more than %d pieces of memory offered", COLLECTIVE_OFFER_MAX);
+    if (!c->kind->shares)
+        return true;
     struct offer *o = &c->offer[c->n_offer];
     *o = (struct offer){ .size_bytes = size_bytes, .host = host };
     if (!collective_gather(c, h, sizeof *h, all, err))
@@ -159,6 +171,9 @@ bool collective_reaches(struct collective *c, bool *yes, struct error *err)
     struct mem_handle h = { 0 };
     struct error ignored;
     int before = c->n_offer;
+    *yes = false;
+    if (!c->kind->shares)
+        return true;
     void *mem = mem_share_new(c->dev, size_bytes, "a test of the way between ranks", &h, &ignored);
     uint8_t mine = 0, all[COLLECTIVE_RANK_MAX];
     bool ok = collective_offer(c, mem, size_bytes, &h, err);
@@ -210,13 +225,84 @@ void collective_wait_end(struct collective *c, struct collective_wait *w)
     c->kind->wait_end(c, w);
 }
 
+bool collective_bytes_agree(const struct collective *c, const struct collective_bytes *b, const uint64_t *all, struct error *err)
+{
+    char name[64];
+    for (int q = 0; q < c->n_rank; q++)
+        if (q != c->rank && all[q * c->n_rank + c->rank] != b->recv_bytes[q])
+            return error_set(err, ERR_DATA, "%s sends %" PRIu64 " bytes where %zu are awaited", collective_name(c, q, name, sizeof name),
+                             all[q * c->n_rank + c->rank], b->recv_bytes[q]);
+    return true;
+}
+
+bool collective_begin(struct collective *c, const struct collective_bytes *b, struct error *err)
+{
+    if (b->send_bytes[c->rank] != b->recv_bytes[c->rank])
+        return error_set(err, ERR_DATA, "a rank sends itself %zu bytes where %zu are awaited", b->send_bytes[c->rank],
+                         b->recv_bytes[c->rank]);
+    return mem_copy(c->dev, b->recv[c->rank], b->send[c->rank], b->send_bytes[c->rank], COPY_D2D, err) && c->kind->begin(c, b, err);
+}
+
+bool collective_poll(struct collective *c, int64_t ms, bool *done, struct error *err)
+{
+    return c->kind->poll(c, ms, done, err) && (!*done || device_sync(c->dev, err));
+}
+
+bool collective_all_to_all(struct collective *c, const struct collective_bytes *b, struct error *err)
+{
+    bool done = false, ok = collective_begin(c, b, err);
+    while (ok && !done)
+        ok = collective_poll(c, 1000, &done, err);
+    return ok;
+}
+
+/* A part of this rank's shard of the sum, from `at` on: everybody's part comes to the stage, and is added in rank order. */
+static bool part_reduce(struct collective *c, float *sum, const float *x, int64_t n, int64_t at, int64_t each, int n_given,
+                        struct error *err)
+{
+    struct collective_bytes b = { 0 };
+    int64_t first, own = MIN(MAX(collective_shard(n, c->n_rank, c->rank, &first) - at, 0), each);
+    struct lane_sum s = { .y = sum + at, .n_x = n_given, .n = own };
+    for (int q = 0; q < c->n_rank; q++) {
+        if (q < n_given)
+            s.x[q] = q == c->rank ? x + first + at : c->stage + q * each;
+        if (q == c->rank)
+            continue;
+        int64_t from, m = MIN(MAX(collective_shard(n, c->n_rank, q, &from) - at, 0), each);
+        b.send[q] = m > 0 ? x + from + at : NULL;
+        b.send_bytes[q] = c->rank < n_given ? (size_t)m * sizeof *x : 0;
+        b.recv[q] = c->stage + q * each;
+        b.recv_bytes[q] = q < n_given ? (size_t)own * sizeof *x : 0;
+    }
+    return collective_all_to_all(c, &b, err) && lane_sum(c->dev, 0, &s, err) && lanes_sync(c->dev, err);
+}
+
 bool collective_reduce(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err)
 {
     BUG_IF(n_given < 0 || n_given > c->n_rank, "a sum over %d of %d ranks", n_given, c->n_rank);
-    return c->kind->reduce(c, sum, x, n, n_given, err);
+    if (c->kind->reduce)
+        return c->kind->reduce(c, sum, x, n, n_given, err);
+    int64_t first, each = COLLECTIVE_STAGE / c->n_rank, most = collective_shard(n, c->n_rank, 0, &first);
+    _Static_assert(COLLECTIVE_RANK_MAX <= LANE_SUM_MAX, "a sum takes what all ranks give");
+    if (!device_sync(c->dev, err))
+        return false;
+    for (int64_t at = 0; at < most; at += each)
+        if (!part_reduce(c, sum, x, n, at, each, n_given, err))
+            return false;
+    return true;
 }
 
 bool collective_all_gather(struct collective *c, float *x, const float *sum, int64_t n, struct error *err)
 {
-    return c->kind->all_gather(c, x, sum, n, err);
+    if (c->kind->all_gather)
+        return c->kind->all_gather(c, x, sum, n, err);
+    struct collective_bytes b = { 0 };
+    int64_t first, own = collective_shard(n, c->n_rank, c->rank, &first);
+    for (int q = 0; q < c->n_rank; q++) {
+        b.send[q] = sum;
+        b.send_bytes[q] = (size_t)own * sizeof *x;
+        b.recv_bytes[q] = (size_t)collective_shard(n, c->n_rank, q, &first) * sizeof *x;
+        b.recv[q] = x + first;
+    }
+    return device_sync(c->dev, err) && collective_all_to_all(c, &b, err);
 }

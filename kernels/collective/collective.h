@@ -2,7 +2,12 @@
  *
  * A struct collective is one rank's end of a group that has met once, by name, and stays together until a member leaves or dies.
  * Then it is over for all of them: every call fails with ERR_CLOSED, and they meet again under another name. All ranks make the
- * same calls in the same order with the same sizes. One thread per rank. Kinds: "local" (ranks of one host, local.c).
+ * same calls in the same order with the same sizes. One thread per rank. Kinds:
+ *
+ *   ipc     ranks of one host; they open each other's memory where they offer it (CPUs shared memory, GPUs CUDA IPC)    local.c
+ *   local   the same, but everything goes through host memory that all map
+ *   tcp     CPUs over sockets, each pair of ranks one connection; each has proved that it knows the meeting's key          tcp.c
+ *   nccl    GPUs; NCCL moves bytes and adds nothing; all but bytes goes as in local                                      nccl_kind.c
  *
  * Promises of every kind:
  *  1. collective_reduce adds in rank order, element by element and one fp32 addition each: ((sum + x0) + x1) + ..., whatever the
@@ -22,11 +27,12 @@
 struct device;
 struct mem_handle;
 struct collective_config {
-    const char *kind;    // "local"
-    const char *dir;     // a folder of this host where the ranks meet, e.g. the run's sock/
+    const char *kind;    // a name of the table above
+    const char *dir;     // a folder where the ranks meet, e.g. the run's sock/; of this host, with tcp of all ranks' hosts
     const char *name;    // the meeting's name: used once
     int rank, n_rank;
     struct device *dev;          // whose memory is summed; borrowed as long as the collective lives
+    const char *address;         // tcp: this host's, as the other ranks reach it; NULL: 127.0.0.1, that is, all are on this host
     int64_t join_ms, wait_ms;    // time limits: until all have joined, and for each wait after that
     /* Called on the rank's thread with the awaited rank when a wait has lasted a moment, and with -1 when it is over; or NULL. */
     void (*waits)(void *ctx, int rank);
@@ -68,8 +74,22 @@ MUST_USE bool collective_reaches(struct collective *c, bool *yes, struct error *
  * is done before the end. */
 MUST_USE bool collective_touch_begin(struct collective *c, struct error *err);
 void collective_touch_end(struct collective *c);
+/* What a rank sends to each rank and gets from each, itself included; the memory is the device's, and any of it may be empty. */
+struct collective_bytes {
+    const void *send[COLLECTIVE_RANK_MAX];
+    void *recv[COLLECTIVE_RANK_MAX];
+    size_t send_bytes[COLLECTIVE_RANK_MAX], recv_bytes[COLLECTIVE_RANK_MAX];
+};
+/* All to all: begin, and look until it is done; meanwhile nothing else is asked of c, and the memory stays as it is. What is sent must
+ * have been computed (device_sync). Beginning may wait for the others. ERR_DATA: another rank sends more or less than this one awaits.
+ * b is copied. */
+MUST_USE bool collective_begin(struct collective *c, const struct collective_bytes *b, struct error *err);
+/* A moment, at most ms; 0 only looks. *done: what this rank awaited is here, and what it sent may be changed. Fails as
+ * collective_wait does; the limit counts from when something last moved. */
+MUST_USE bool collective_poll(struct collective *c, int64_t ms, bool *done, struct error *err);
+MUST_USE bool collective_all_to_all(struct collective *c, const struct collective_bytes *b, struct error *err);    // both, to the end
 /* sum (this rank's shard of n elements) = ((sum + x_0) + x_1) + ... + x_(n_given - 1), where x_q is rank q's x (n). Ranks from
- * n_given on give nothing, and their x is not read. By way of host memory, and waits for all ranks; exchange.h is faster. */
+ * n_given on give nothing, and their x is not read. Waits for all ranks; exchange.h is faster where ranks reach each other's memory. */
 MUST_USE bool collective_reduce(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err);
 /* x (n) of every rank = the shards that all ranks have in sum, end to end. */
 MUST_USE bool collective_all_gather(struct collective *c, float *x, const float *sum, int64_t n, struct error *err);
@@ -93,6 +113,7 @@ void collective_wait_end(struct collective *c, struct collective_wait *w);
 /* What a kind implements; its own struct starts with struct collective. */
 struct collective_kind {
     const char *name;
+    bool shares;    // ranks may open each other's memory
     struct collective *(*join)(const struct collective_config *config, struct error *err);
     void (*leave)(struct collective *c);                // when no rank reads this rank's memory any more, or a limit has passed
     void (*touches)(struct collective *c, bool now);    // this rank touches the others' memory from now on, or no longer
@@ -101,17 +122,24 @@ struct collective_kind {
     bool (*wait)(struct collective *c, struct collective_wait *w, int rank, int which, uint32_t seen, int64_t ms, struct error *err);
     void (*wait_end)(struct collective *c, struct collective_wait *w);
     bool (*gather)(struct collective *c, const void *mine, size_t size_bytes, void *all, struct error *err);
+    bool (*begin)(struct collective *c, const struct collective_bytes *b, struct error *err);
+    bool (*poll)(struct collective *c, int64_t ms, bool *done, struct error *err);
+    /* these two NULL: made of bytes */
     bool (*reduce)(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err);
     bool (*all_gather)(struct collective *c, float *x, const float *sum, int64_t n, struct error *err);
 };
+/* For kinds: does what the others send (all: n_rank x n_rank, by sender and receiver) suit what this rank awaits? ERR_DATA: no. */
+MUST_USE bool collective_bytes_agree(const struct collective *c, const struct collective_bytes *b, const uint64_t *all, struct error *err);
 #define COLLECTIVE_OFFER_MAX 4
+#define COLLECTIVE_STAGE ((int64_t)4 << 20)    // floats
 struct collective {
     const struct collective_kind *kind;
     int rank, n_rank;
     struct device *dev;
     const char *(*name)(void *ctx, int rank, char *out, size_t size);    // as in the config, with its ctx
     void *ctx;
-    int last;    // the rank that came last to the last gather
+    float *stage;    // (COLLECTIVE_STAGE) device, for sums of what came as bytes; NULL: the kind needs none
+    int last;        // the rank that came last to the last gather
     struct offer {
         size_t size_bytes;
         bool host;                        // host_share_open's memory, else mem_share_open's

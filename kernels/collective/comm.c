@@ -41,6 +41,13 @@ bool comm_broadcast(struct comm *c, const struct comm_broadcast *b, struct error
     return c->op->broadcast(c, b, err);
 }
 
+bool comm_exchange(struct comm *c, const struct comm_exchange *x, struct error *err)
+{
+    if (!c->op->exchange)
+        return error_set(err, ERR_UNSUPPORTED, "%s sends no bytes from all to all", c->dev->name);
+    return c->op->exchange(c, x, err);
+}
+
 bool comm_copied(struct comm *c)
 {
     return c->op->copied(c);

@@ -1,4 +1,4 @@
-/* comm.h - moving memory between the devices of several processes: broadcast in buckets
+/* comm.h - moving memory between the devices of several processes: broadcast in buckets, bytes from all to all
  *
  * A comm is one process's membership in a group of n_rank, one device per process: NCCL between GPUs (nccl.cu), shared memory
  * between CPUs of one host (host.c). Nothing here waits: calls begin an operation and comm_poll advances it, so that the caller
@@ -27,6 +27,12 @@ struct comm_broadcast {
     size_t bucket_bytes;    // a multiple of 256; the same on all ranks
     bool unchecked;         // do not compute the hash
 };
+/* For each rank what goes to it and comes from it (device; n_rank of each; borrowed until it is done); the own parts are not looked at. */
+struct comm_exchange {
+    const void *const *send;
+    void *const *recv;
+    const size_t *send_bytes, *recv_bytes;
+};
 enum comm_state {
     COMM_BUSY,
     COMM_READY,
@@ -40,11 +46,14 @@ MUST_USE bool comm_id_make(struct device *dev, struct comm_id *id, struct error 
 /* Start joining; comm_poll says when all have joined. NULL: see err. */
 struct comm *comm_new(struct device *dev, const struct comm_id *id, int n_rank, int rank, struct error *err);
 void comm_free(struct comm *c);    // aborts an operation under way; NULL is fine
-/* Make progress. COMM_READY: joined, or the broadcast is complete here (sent or received). COMM_FAILED: err says why; only
+/* Make progress. COMM_READY: joined, or the broadcast or exchange is complete here (sent and received). COMM_FAILED: err says why; only
  * comm_free may follow. */
 enum comm_state comm_poll(struct comm *c, struct error *err);
 /* Start a broadcast from rank 0; c must be ready. All ranks call it for the same number of bytes. */
 MUST_USE bool comm_broadcast(struct comm *c, const struct comm_broadcast *b, struct error *err);
+/* Start to send to all and to receive from all; c must be ready, and what is sent computed. All ranks call it; what one sends is as long
+ * as what the other awaits. ERR_UNSUPPORTED between CPUs. */
+MUST_USE bool comm_exchange(struct comm *c, const struct comm_exchange *x, struct error *err);
 bool comm_copied(struct comm *c);    // rank 0: src is no longer read (all of it is in buf)
 /* Hash of buf after the broadcast, equal on all ranks that hold the same bytes: over buckets k the sum of
  * mix(hash_k + (k + 1) * 0x9e3779b97f4a7c15), hash_k as computed by mem_hash in ops.h. */
@@ -59,6 +68,7 @@ struct comm_ops {
     enum comm_state (*poll)(struct comm *, struct error *);
     bool (*broadcast)(struct comm *, const struct comm_broadcast *, struct error *);
     bool (*copied)(struct comm *);
+    bool (*exchange)(struct comm *, const struct comm_exchange *, struct error *);    // NULL: not offered
 };
 /* The first member of every back end's comm. */
 struct comm {

@@ -1,4 +1,4 @@
-/* local.c - ranks of one host that share a mapped file
+/* local.c - ranks of one host that share a mapped file: the kinds ipc, whose ranks may also open memory that others offer, and local
  *
  * 1. The file is the meeting's name while the ranks join; rank 0 removes it when every rank has mapped it. After that the kernel
  *    frees its pages with the last member, however it ends: kill -9 leaves nothing behind.
@@ -6,8 +6,10 @@
  * 3. Between two barriers a rank writes only its own part of the memory, and reads only what was written before the last barrier.
  * 4. Large arrays are processed in chunks, so the memory does not grow with them and stays in the processors' caches: every rank
  *    copies in a piece of each rank's shard, then adds up its own piece in rank order.
+ *    Bytes from all to all go the same way, in rounds: a rank fills its slot when all have taken what it held in the round before, and
+ *    takes from the others' slots what they have filled; two counters say how far it is, so that a rank may look without waiting.
  * 5. `over` never becomes false again. A rank sets it when it leaves, when a wait fails or when it finds another rank dead. */
-#include "kernels/collective/local.h"
+#include "kernels/collective/kinds.h"
 #include <inttypes.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,12 +33,15 @@
 #define TELL_MS 100                 // a wait this long is reported to the operator
 #define TOUCH_MS 5000               // to wait for a rank that touches our memory when we leave; it takes milliseconds
 
+/* Counters besides those of collective_count_set: rounds of bytes. */
+#define COUNT_FILLED COLLECTIVE_COUNT_N
+#define COUNT_TAKEN (COLLECTIVE_COUNT_N + 1)
 struct member {
     _Alignas(64) _Atomic uint32_t arrived;
-    _Atomic int32_t pid;                           // valid from arrived 1 on
-    _Atomic uint32_t touches;                      // is reading the others' memory now; a futex
-    _Atomic uint32_t count[COLLECTIVE_COUNT_N];    // each a futex
-    _Atomic int64_t at_ns[2];                      // when it reached a barrier (clock_ns), by turns
+    _Atomic int32_t pid;                               // valid from arrived 1 on
+    _Atomic uint32_t touches;                          // is reading the others' memory now; a futex
+    _Atomic uint32_t count[COLLECTIVE_COUNT_N + 2];    // each a futex
+    _Atomic int64_t at_ns[2];                          // when it reached a barrier (clock_ns), by turns
 };
 struct meeting {                // the mapped file: this, then small, slot, sum
     _Atomic uint32_t n_rank;    // 0: nobody has joined yet
@@ -58,6 +63,13 @@ struct local {
     int pidfd[COLLECTIVE_RANK_MAX];
     int64_t wait_ms;
     void (*waits)(void *ctx, int rank);
+    struct {    // bytes on their way
+        struct collective_bytes b;
+        uint32_t round, end;    // the round under way, and that after the last; every rank counts alike
+        uint32_t first;         // of this time's
+        bool filled;            // the round's slot
+        struct collective_wait w;
+    } move;
 };
 
 static size_t part_bytes(size_t n)
@@ -278,7 +290,7 @@ static struct collective *local_join(const struct collective_config *config, str
         error_set(err, ERR_NO_MEMORY, "no memory for the exchange between ranks");
         return NULL;
     }
-    l->base = (struct collective){ .kind = &collective_local,
+    l->base = (struct collective){ .kind = strcmp(config->kind, collective_ipc.name) == 0 ? &collective_ipc : &collective_local,
                                    .rank = config->rank,
                                    .n_rank = config->n_rank,
                                    .dev = config->dev,
@@ -325,6 +337,118 @@ static bool local_gather(struct collective *c, const void *mine, size_t size_byt
     return true;
 }
 
+/* ---- bytes */
+/* Bytes that a rank's slot holds for each rank. */
+static size_t room(const struct local *l)
+{
+    return (size_t)(CHUNK / l->base.n_rank) * sizeof(float);
+}
+
+/* What of n bytes goes in a round; *from: where it begins. */
+static size_t part_of(const struct local *l, size_t n, size_t *from)
+{
+    *from = (size_t)(l->move.round - l->move.first) * room(l);
+    return *from < n ? MIN(n - *from, room(l)) : 0;
+}
+
+static char *slot_at(const struct local *l, int from, int to)
+{
+    return (char *)(l->slot + from * CHUNK) + (size_t)to * room(l);
+}
+
+static bool local_begin(struct collective *c, const struct collective_bytes *b, struct error *err)
+{
+    struct local *l = (struct local *)c;
+    uint64_t mine[COLLECTIVE_RANK_MAX], all[COLLECTIVE_RANK_MAX * COLLECTIVE_RANK_MAX], most = 0;
+    for (int q = 0; q < c->n_rank; q++)
+        mine[q] = q == c->rank ? 0 : b->send_bytes[q];    // the own part is there already
+    if (!collective_gather(c, mine, (size_t)c->n_rank * sizeof mine[0], all, err))
+        return false;
+    for (int q = 0; q < c->n_rank * c->n_rank; q++)
+        most = MAX(most, all[q]);
+    l->move.b = *b;
+    l->move.first = l->move.round;
+    l->move.end = l->move.round + (uint32_t)((most + room(l) - 1) / room(l));
+    l->move.filled = false;
+    if (collective_bytes_agree(c, b, all, err))
+        return true;
+    over_set(l);
+    return false;
+}
+
+static bool slot_fill(struct local *l, struct error *err)
+{
+    for (int q = 0; q < l->base.n_rank; q++) {
+        size_t from, n = part_of(l, l->move.b.send_bytes[q], &from);
+        if (q != l->base.rank && n > 0
+            && !mem_copy(l->dev, slot_at(l, l->base.rank, q), (const char *)l->move.b.send[q] + from, n, COPY_D2H, err))
+            return false;
+    }
+    return device_sync(l->dev, err);
+}
+
+static bool slots_take(struct local *l, struct error *err)
+{
+    for (int q = 0; q < l->base.n_rank; q++) {
+        size_t from, n = part_of(l, l->move.b.recv_bytes[q], &from);
+        if (q != l->base.rank && n > 0
+            && !mem_copy(l->dev, (char *)l->move.b.recv[q] + from, slot_at(l, q, l->base.rank), n, COPY_H2D, err))
+            return false;
+    }
+    return device_sync(l->dev, err);
+}
+
+/* A rank whose counter is below this; -1: none is. */
+static int behind_find(const struct local *l, int which, uint32_t count)
+{
+    for (int q = 0; q < l->base.n_rank; q++)
+        if (q != l->base.rank && (int32_t)(atomic_load(&l->m->member[q].count[which]) - count) < 0)
+            return q;
+    return -1;
+}
+
+/* The next thing of a round, when its time has come; else *late is the rank to wait for. */
+static bool round_go_on(struct local *l, int *late, int *which, struct error *err)
+{
+    uint32_t round = l->move.round;
+    *which = l->move.filled ? COUNT_FILLED : COUNT_TAKEN;
+    if ((*late = behind_find(l, *which, l->move.filled ? round + 1 : round)) >= 0)
+        return true;
+    if (!(l->move.filled ? slots_take(l, err) : slot_fill(l, err)))
+        return false;
+    local_count_set(&l->base, *which == COUNT_FILLED ? COUNT_TAKEN : COUNT_FILLED, round + 1);
+    l->move.round += l->move.filled;
+    l->move.filled = !l->move.filled;
+    return true;
+}
+
+static bool local_poll(struct collective *c, int64_t ms, bool *done, struct error *err)
+{
+    struct local *l = (struct local *)c;
+    int64_t end = clock_ms() + ms;
+    bool ok = true, over = false;
+    *done = false;
+    while (ok && !*done && !over) {
+        int late, which = COUNT_TAKEN;
+        if (l->move.round != l->move.end) {
+            ok = round_go_on(l, &late, &which, err);
+        } else {    // until all have taken from this rank's slot
+            late = behind_find(l, COUNT_TAKEN, l->move.end);
+            *done = late < 0;
+        }
+        if (ok && late >= 0) {
+            over = clock_ms() >= end;
+            ok = local_wait(c, &l->move.w, late, which, local_count(c, late, which), over ? 0 : TICK_MS, err);
+        } else {
+            local_wait_end(c, &l->move.w);
+        }
+    }
+    if (!ok)
+        over_set(l);
+    return ok;
+}
+
+/* ---- sums */
 /* This rank's piece of the sum, from what the ranks have put into their slots. */
 static bool piece_add(struct local *l, float *sum, int64_t m, int64_t at, int n_given, struct error *err)
 {
@@ -389,6 +513,24 @@ const struct collective_kind collective_local = {
     .wait = local_wait,
     .wait_end = local_wait_end,
     .gather = local_gather,
+    .begin = local_begin,
+    .poll = local_poll,
+    .reduce = local_reduce,
+    .all_gather = local_all_gather,
+};
+const struct collective_kind collective_ipc = {
+    .name = "ipc",
+    .shares = true,
+    .join = local_join,
+    .leave = local_leave,
+    .touches = local_touches,
+    .count_set = local_count_set,
+    .count = local_count,
+    .wait = local_wait,
+    .wait_end = local_wait_end,
+    .gather = local_gather,
+    .begin = local_begin,
+    .poll = local_poll,
     .reduce = local_reduce,
     .all_gather = local_all_gather,
 };

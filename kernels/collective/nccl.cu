@@ -36,6 +36,10 @@ struct nccl_api {
     int (*abort)(nccl_handle);
     int (*async_error)(nccl_handle, int *state);
     int (*broadcast)(const void *src, void *dst, size_t n, int type, int root, nccl_handle, cudaStream_t);
+    int (*group_start)(void);
+    int (*group_end)(void);
+    int (*send)(const void *src, size_t n, int type, int to, nccl_handle, cudaStream_t);
+    int (*recv)(void *dst, size_t n, int type, int from, nccl_handle, cudaStream_t);
     const char *(*error_string)(int);
     const char *(*last_error)(nccl_handle);
 };
@@ -46,6 +50,7 @@ enum phase {
     PHASE_JOINING,
     PHASE_IDLE,
     PHASE_SENDING,
+    PHASE_EXCHANGING,
 };
 struct nccl_comm {
     struct comm base;    // first
@@ -76,6 +81,10 @@ static const struct nccl_api *nccl_open(struct error *err)
         { "ncclCommAbort", offsetof(struct nccl_api, abort) },
         { "ncclCommGetAsyncError", offsetof(struct nccl_api, async_error) },
         { "ncclBroadcast", offsetof(struct nccl_api, broadcast) },
+        { "ncclGroupStart", offsetof(struct nccl_api, group_start) },
+        { "ncclGroupEnd", offsetof(struct nccl_api, group_end) },
+        { "ncclSend", offsetof(struct nccl_api, send) },
+        { "ncclRecv", offsetof(struct nccl_api, recv) },
         { "ncclGetErrorString", offsetof(struct nccl_api, error_string) },
         { "ncclGetLastError", offsetof(struct nccl_api, last_error) },
     };
@@ -271,18 +280,62 @@ static enum comm_state send_go_on(struct nccl_comm *c, struct error *err)
     return COMM_READY;
 }
 
+/* One group of sends and receives: NCCL makes one kernel of them. */
+static bool nccl_exchange(struct comm *base, const struct comm_exchange *x, struct error *err)
+{
+    struct nccl_comm *c = nccl_of(base);
+    if (c->phase != PHASE_IDLE)
+        return error_set(err, ERR_INTERNAL, "NCCL: an exchange was begun while something else is under way");
+    cudaSetDevice(base->dev->index);
+    int status = c->api->group_start();
+    for (int q = 0; q < base->n_rank && status == NCCL_SUCCESS; q++) {
+        if (q == base->rank)
+            continue;
+        if (x->send_bytes[q] > 0)
+            status = c->api->send(x->send[q], x->send_bytes[q], NCCL_UINT8, q, c->handle, c->net);
+        if (x->recv_bytes[q] > 0 && (status == NCCL_SUCCESS || status == NCCL_IN_PROGRESS))
+            status = c->api->recv(x->recv[q], x->recv_bytes[q], NCCL_UINT8, q, c->handle, c->net);
+        status = status == NCCL_IN_PROGRESS ? NCCL_SUCCESS : status;
+    }
+    int end = c->api->group_end();    // also after a failure
+    c->phase = PHASE_EXCHANGING;
+    c->closed = false;
+    return nccl_ok(c, status, "bytes from all to all", err) && nccl_ok(c, end, "bytes from all to all", err);
+}
+
+/* The calls are done, so the transfer is in the stream. */
+static enum comm_state exchange_go_on(struct nccl_comm *c, struct error *err)
+{
+    if (!c->closed && !cuda_ok(cudaEventRecord(c->arrived, c->net), "NCCL", err))
+        return COMM_FAILED;
+    c->closed = true;
+    cudaError_t status = cudaEventQuery(c->arrived);
+    if (status == cudaErrorNotReady)
+        return COMM_BUSY;
+    if (!cuda_ok(status, "NCCL", err))
+        return COMM_FAILED;
+    c->phase = PHASE_IDLE;
+    return COMM_READY;
+}
+
 static enum comm_state nccl_poll(struct comm *base, struct error *err)
 {
     struct nccl_comm *c = nccl_of(base);
     int state = NCCL_SUCCESS;
     cudaSetDevice(base->dev->index);
     if (!nccl_ok(c, c->api->async_error(c->handle, &state), "asking for the progress", err)
-        || !nccl_ok(c, state, c->phase == PHASE_JOINING ? "joining a group" : "broadcast", err))
+        || !nccl_ok(c, state,
+                    c->phase == PHASE_JOINING   ? "joining a group"
+                    : c->phase == PHASE_SENDING ? "broadcast"
+                                                : "bytes from all to all",
+                    err))
         return COMM_FAILED;
     if (state == NCCL_IN_PROGRESS)
         return COMM_BUSY;
     if (c->phase == PHASE_SENDING)
         return send_go_on(c, err);
+    if (c->phase == PHASE_EXCHANGING)
+        return exchange_go_on(c, err);
     c->phase = PHASE_IDLE;
     return COMM_READY;
 }
@@ -296,5 +349,5 @@ static bool nccl_copied(struct comm *base)
 }
 
 extern const struct comm_ops nccl_comm_ops = {
-    nccl_available, nccl_id_make, nccl_new, nccl_free, nccl_poll, nccl_broadcast, nccl_copied,
+    nccl_available, nccl_id_make, nccl_new, nccl_free, nccl_poll, nccl_broadcast, nccl_copied, nccl_exchange,
 };

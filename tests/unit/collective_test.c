@@ -5,7 +5,11 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <cmocka.h>
+#include <arpa/inet.h>
 #include <dirent.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,11 +22,13 @@
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/mix64.h"
 
 #define LIMIT_MS 60000    // a wait of the tests that takes longer never ends
 #define RANKS 3
 
 static char dir[256];
+static const char *kind;    // that the ranks meet by
 
 struct told {
     int n, last, worst;
@@ -39,7 +45,7 @@ static void waits_note(void *ctx, int rank)
 static struct collective *join(struct device *dev, const char *name, int rank, int n_rank, int64_t wait_ms, struct told *told,
                                struct error *err)
 {
-    struct collective_config c = { .kind = "local",
+    struct collective_config c = { .kind = kind,
                                    .dir = dir,
                                    .name = name,
                                    .rank = rank,
@@ -135,6 +141,92 @@ static bool chain_is_made(struct collective *c, struct device *dev, int64_t n, i
     mem_free(dev, x);
     mem_free(dev, sum);
     return ok;
+}
+
+/* ---- bytes from all to all */
+/* How many bytes a rank sends another in a round; the same on all ranks. */
+static size_t bytes_n(int from, int to, int round, size_t most)
+{
+    uint64_t x = mix64((uint64_t)(from * 1000003 + to * 1009 + round));
+    return x % 4 == 0 ? 0 : x % 4 == 1 ? 1 : x % 4 == 2 ? (size_t)(x >> 8) % 5000 : (size_t)(x >> 8) % most;
+}
+
+static char byte_of(int from, int to, int round, size_t i)
+{
+    return (char)(from * 31 + to * 7 + round + (int)(i * 2654435761u >> 9));
+}
+
+/* Rounds of random sizes, 0 and 1 and more than a slot among them; what lies behind what comes stays. */
+static bool bytes_come(struct collective *c, int n_round, size_t most, struct error *err)
+{
+    int rank = collective_rank(c), n_rank = collective_n_rank(c);
+    bool ok = true;
+    for (int round = 0; round < n_round && ok; round++) {
+        struct collective_bytes b = { { 0 } };
+        char *in[COLLECTIVE_RANK_MAX] = { 0 }, *out[COLLECTIVE_RANK_MAX] = { 0 };
+        for (int q = 0; q < n_rank; q++) {
+            b.send_bytes[q] = bytes_n(rank, q, round, most);
+            b.recv_bytes[q] = bytes_n(q, rank, round, most);
+            b.send[q] = out[q] = malloc(b.send_bytes[q] + 1);
+            b.recv[q] = in[q] = malloc(b.recv_bytes[q] + 8);
+            memset(in[q], 0x5a, b.recv_bytes[q] + 8);
+            for (size_t i = 0; i < b.send_bytes[q]; i++)
+                out[q][i] = byte_of(rank, q, round, i);
+        }
+        if (round % 2) {
+            ok = collective_all_to_all(c, &b, err);
+        } else {    // as one who has other things to do
+            bool done = false;
+            ok = collective_begin(c, &b, err);
+            while (ok && !done)
+                ok = collective_poll(c, 0, &done, err);
+        }
+        for (int q = 0; q < n_rank; q++) {
+            for (size_t i = 0; i < b.recv_bytes[q] + 8 && ok; i++)
+                if (in[q][i] != (i < b.recv_bytes[q] ? byte_of(q, rank, round, i) : 0x5a))
+                    ok = error_set(err, ERR_DATA, "byte %zu of %zu from rank %d in round %d is wrong", i, b.recv_bytes[q], q, round);
+            free(in[q]);
+            free(out[q]);
+        }
+    }
+    return ok;
+}
+
+static bool many_bytes_come(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    return bytes_come(c, 40, (size_t)5 << 20, err);
+}
+
+static bool one_rank_awaits_more(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    char out[4] = "abc", in[8];
+    int other = 1 - collective_rank(c);
+    struct collective_bytes b = { { 0 } };
+    b.send[other] = out;
+    b.send_bytes[other] = 4;
+    b.recv[other] = in;
+    b.recv_bytes[other] = collective_rank(c) == 0 ? 4 : 5;
+    bool ok = collective_all_to_all(c, &b, err);
+    if (collective_rank(c) == 0)    // its own bytes may have come before the other one has left
+        return ok || err->code == ERR_CLOSED;
+    return !ok && err->code == ERR_DATA && strstr(err->text, "rank 0 sends 4 bytes where 5 are awaited");
+}
+
+static void bytes_of_any_length_come_from_all_to_all(UNUSED void **state)
+{
+    for (int n_rank = 1; n_rank <= RANKS; n_rank++) {
+        pid_t pid[RANKS];
+        call("bytes");
+        for (int r = 0; r < n_rank; r++)
+            pid[r] = rank_start("bytes", r, n_rank, LIMIT_MS, many_bytes_come);
+        ranks_end(pid, n_rank);
+        assert_no_name_is_left();
+    }
+    pid_t pid[2];
+    call("bytes");
+    for (int r = 0; r < 2; r++)
+        pid[r] = rank_start("bytes", r, 2, LIMIT_MS, one_rank_awaits_more);
+    ranks_end(pid, 2);
 }
 
 /* ---- exchange.h: sums piece by piece */
@@ -398,6 +490,16 @@ static void pieces_are_added_in_the_order_of_micro_batches(UNUSED void **state)
         }
 }
 
+static void sums_of_pieces_need_no_way_to_the_others_memory(UNUSED void **state)
+{
+    pid_t pid[RANKS];
+    call("pieces");
+    for (int r = 0; r < RANKS; r++)
+        pid[r] = rank_start("pieces", r, RANKS, LIMIT_MS, gradients_through_the_host);
+    ranks_end(pid, RANKS);
+    assert_no_name_is_left();
+}
+
 /* Step after step until the others have gone. */
 static bool exchanges_until_closed(struct collective *c, struct device *dev, struct error *err)
 {
@@ -515,7 +617,7 @@ static void time_spent_waiting_is_that_of_the_rank_that_is_late(UNUSED void **st
     assert_int_equal(pipe(told_pipe), 0);
     call("late by");
     pid_t pid = rank_start("late by", 1, 2, LIMIT_MS, gives_late);
-    struct collective_config config = { .kind = "local",
+    struct collective_config config = { .kind = kind,
                                         .dir = dir,
                                         .name = "late by",
                                         .rank = 0,
@@ -549,7 +651,7 @@ static bool turn_take(struct collective *c, struct error *err)
     static float x[9000], sum[9000];
     int64_t mine = 0, all[RANKS];
     return collective_gather(c, &mine, sizeof mine, all, err) && collective_reduce(c, sum, x, ARRAY_SIZE(x), RANKS, err)
-           && collective_all_gather(c, x, sum, ARRAY_SIZE(x), err);
+           && collective_all_gather(c, x, sum, ARRAY_SIZE(x), err) && bytes_come(c, 1, 3, err);
 }
 
 static bool takes_turns_until_closed(struct collective *c, UNUSED struct device *dev, struct error *err)
@@ -599,6 +701,69 @@ static void the_others_leave_when_a_rank_dies_or_leaves(UNUSED void **state)
             assert_true(dies ? WIFSIGNALED(status) : WIFEXITED(status));
             assert_no_name_is_left();
         }
+}
+
+/* Each call of the interface, as a rank of two makes it. */
+static bool call_make(struct collective *c, int which, struct error *err)
+{
+    static float x[90000], sum[90000];
+    static char big[2][(size_t)9 << 20];    // more than the kernel keeps for a socket
+    int64_t mine = 0, all[2];
+    int other = 1 - collective_rank(c);
+    struct collective_bytes b = { { 0 } };
+    b.send[other] = big[0];
+    b.recv[other] = big[1];
+    switch (which) {
+    case 0: return collective_gather(c, &mine, sizeof mine, all, err);
+    case 1: return collective_reduce(c, sum, x, ARRAY_SIZE(x), 2, err);
+    case 2: return collective_all_gather(c, x, sum, ARRAY_SIZE(x), err);
+    case 3: b.send_bytes[other] = b.recv_bytes[other] = sizeof big[0]; return collective_all_to_all(c, &b, err);
+    default: return collective_all_to_all(c, &b, err);    // of nothing
+    }
+}
+#define CALLS 5
+
+static int stop_at, how;    // before which call, and by which signal
+
+static bool is_stopped(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    for (int i = 0; i < stop_at; i++)
+        if (!call_make(c, i, err))
+            return false;
+    kill(getpid(), how);
+    pause();
+    return false;
+}
+
+static void a_stopped_or_killed_rank_is_named_at_every_call(UNUSED void **state)
+{
+    static const int signals[] = { SIGSTOP, SIGKILL };
+    for (int k = 0; k < 2 * CALLS; k++) {
+        struct error err = { 0 };
+        struct device *dev = device_new("ref", 1, &err);
+        int status, n = 0;
+        stop_at = k / 2;
+        how = signals[k % 2];
+        call("stopped");
+        pid_t pid = rank_start("stopped", 1, 2, LIMIT_MS, is_stopped);
+        struct collective *c = join(dev, "stopped", 0, 2, how == SIGSTOP ? 400 : LIMIT_MS, NULL, &err);
+        if (!c)
+            fail_msg("%s", err.text);
+        int64_t began = clock_ms();
+        while (n < CALLS && call_make(c, n, &err))
+            n++;
+        assert_int_equal(n, stop_at);
+        assert_int_equal(err.code, how == SIGSTOP ? ERR_TIMEOUT : ERR_CLOSED);
+        assert_non_null(strstr(err.text, "rank 1 "));
+        assert_true(clock_ms() - began < LIMIT_MS / 2);
+        assert_false(call_make(c, 0, &err));    // and it stays so
+        assert_int_equal(err.code, ERR_CLOSED);
+        collective_leave(c);
+        kill(pid, SIGKILL);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        device_free(dev);
+        assert_no_name_is_left();
+    }
 }
 
 static char *page;    // that parent and ranks share
@@ -729,7 +894,7 @@ static void a_place_is_taken_once_and_all_count_the_same(UNUSED void **state)
         if (pid == 0) {
             struct device *dev = device_new("ref", 1, &err);
             struct collective_config c = {
-                .kind = "local", .dir = dir, .name = "places", .rank = 0, .n_rank = 2, .dev = dev, .join_ms = LIMIT_MS, .wait_ms = LIMIT_MS
+                .kind = kind, .dir = dir, .name = "places", .rank = 0, .n_rank = 2, .dev = dev, .join_ms = LIMIT_MS, .wait_ms = LIMIT_MS
             };
             close(link[0]);
             pid_t inner = fork();
@@ -738,7 +903,8 @@ static void a_place_is_taken_once_and_all_count_the_same(UNUSED void **state)
                 struct error none;
                 struct file_map map = { 0 };
                 snprintf(path, sizeof path, "%s/places", dir);
-                while (file_map_open(&map, path, &none) && (map.size_bytes == 0 || map.data[0] == 0 || map.data[64] == 0)) {
+                bool tcp = strcmp(kind, "tcp") == 0;    // has the file when rank 0 is there
+                while (file_map_open(&map, path, &none) && (map.size_bytes == 0 || (!tcp && (map.data[0] == 0 || map.data[64] == 0)))) {
                     file_map_close(&map);
                     usleep(1000);
                 }
@@ -775,19 +941,145 @@ static int dir_close(UNUSED void **state)
     return dir_remove(dir, &err) ? 0 : -1;
 }
 
+/* ---- tcp */
+/* Where rank 0 listens, as the meeting's file says, and its key. */
+static uint16_t port_of(const char *name, char key[65])
+{
+    char path[400], text[256] = "";
+    unsigned port = 0;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    for (int64_t end = clock_ms() + LIMIT_MS; !strchr(text, '\n') && clock_ms() < end; usleep(1000)) {
+        FILE *f = fopen(path, "r");
+        if (!f || !fgets(text, sizeof text, f))
+            text[0] = 0;
+        if (f)
+            fclose(f);
+    }
+    assert_int_equal(sscanf(text, "127.0.0.1 %u %64s", &port, key), 2);
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    return (uint16_t)port;
+}
+
+/* Connect, send so many bytes of a first message, then of a proof; *n: what came back until the other end closed. */
+static void stranger_calls(uint16_t port, size_t n_hello, const char *start, size_t n_proof, size_t *n)
+{
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    char hello[4096] = "", back[4096];
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    memcpy(hello, start, strlen(start));
+    hello[40] = 1;    // rank 1 of 2
+    hello[44] = 2;
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    (void)!send(fd, hello, n_hello, MSG_NOSIGNAL);
+    (void)!send(fd, hello, n_proof, MSG_NOSIGNAL);
+    *n = 0;
+    for (ssize_t k; (k = recv(fd, back, sizeof back, 0)) > 0;)
+        *n += (size_t)k;
+    close(fd);
+}
+
+static bool gathers_once(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    return call_make(c, 0, err);
+}
+
+static void strangers_are_sent_away_and_the_ranks_meet(UNUSED void **state)
+{
+    pid_t pid[2];
+    char key[65];
+    size_t n;
+    call("strangers");
+    pid[0] = rank_start("strangers", 0, 2, LIMIT_MS, gathers_once);
+    uint16_t port = port_of("strangers", key);
+    stranger_calls(port, 4096, "GET / HTTP/1.1\r\n\r\n", 0, &n);
+    assert_int_equal(n, 0);    // not a word to who speaks another language
+    stranger_calls(port, 52, "rcrank1", 32, &n);
+    assert_int_equal(n, 64);                       // a number to prove itself by, and no welcome
+    stranger_calls(port, 10, "rcrank1", 0, &n);    // too short: sent away after a limit
+    assert_int_equal(n, 0);
+    pid[1] = rank_start("strangers", 1, 2, LIMIT_MS, gathers_once);
+    ranks_end(pid, 2);
+    assert_no_name_is_left();
+}
+
+/* Who listens in rank 0's place must know the key, too. */
+static void a_rank_does_not_believe_a_listener_without_the_key(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct device *dev = device_new("ref", 1, &err);
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t len = sizeof at;
+    int fd = socket(AF_INET, SOCK_STREAM, 0), status;
+    char path[400];
+    assert_true(bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 1) == 0
+                && getsockname(fd, (struct sockaddr *)&at, &len) == 0);
+    call("impostor");
+    snprintf(path, sizeof path, "%s/impostor", dir);
+    FILE *f = fopen(path, "w");
+    fprintf(f, "127.0.0.1 %u %064d\n", ntohs(at.sin_port), 7);
+    fclose(f);
+    pid_t pid = fork();
+    if (pid == 0) {
+        char hello[52], answer[64] = "";
+        int c = accept(fd, NULL, NULL);
+        _exit(recv(c, hello, sizeof hello, MSG_WAITALL) == sizeof hello && send(c, answer, sizeof answer, MSG_NOSIGNAL) == sizeof answer
+                      && recv(c, hello, 1, 0) == 0
+                  ? 0
+                  : 1);
+    }
+    close(fd);
+    assert_null(join(dev, "impostor", 1, 2, LIMIT_MS, NULL, &err));
+    assert_int_equal(err.code, ERR_REFUSED);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    collective_call_off(dir, "impostor");
+    device_free(dev);
+}
+
+static void a_kind_that_is_none_or_not_for_cpus_is_refused(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct device *dev = device_new("ref", 1, &err);
+    kind = "pigeons";
+    assert_null(join(dev, "x", 0, 2, LIMIT_MS, NULL, &err));
+    assert_int_equal(err.code, ERR_USAGE);
+    kind = "nccl";
+    assert_null(join(dev, "x", 0, 2, LIMIT_MS, NULL, &err));
+    assert_int_equal(err.code, ERR_UNSUPPORTED);
+    device_free(dev);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_are_made_in_rank_order),
+#define EVERY_KIND                                                                                                                         \
+    cmocka_unit_test(sums_are_made_in_rank_order), cmocka_unit_test(bytes_of_any_length_come_from_all_to_all),                             \
+        cmocka_unit_test(sums_of_pieces_need_no_way_to_the_others_memory), cmocka_unit_test(the_others_leave_when_a_rank_dies_or_leaves),  \
+        cmocka_unit_test(a_rank_that_does_not_come_is_named_after_a_limited_wait),                                                         \
+        cmocka_unit_test(a_stopped_or_killed_rank_is_named_at_every_call),                                                                 \
+        cmocka_unit_test(a_meeting_can_be_called_off_and_is_not_joined_uncalled),                                                          \
+        cmocka_unit_test(a_place_is_taken_once_and_all_count_the_same)
+    const struct CMUnitTest ipc[] = {
+        EVERY_KIND,
         cmocka_unit_test(pieces_are_added_in_the_order_of_micro_batches),
         cmocka_unit_test(the_others_leave_an_exchange_when_a_rank_dies),
         cmocka_unit_test(a_rank_that_does_not_give_is_named),
         cmocka_unit_test(time_spent_waiting_is_that_of_the_rank_that_is_late),
-        cmocka_unit_test(the_others_leave_when_a_rank_dies_or_leaves),
         cmocka_unit_test(a_rank_leaves_when_nobody_reads_its_memory_any_more),
-        cmocka_unit_test(a_rank_that_does_not_come_is_named_after_a_limited_wait),
-        cmocka_unit_test(a_meeting_can_be_called_off_and_is_not_joined_uncalled),
-        cmocka_unit_test(a_place_is_taken_once_and_all_count_the_same),
     };
-    return cmocka_run_group_tests(tests, dir_open, dir_close);
+    const struct CMUnitTest local[] = { EVERY_KIND };
+    const struct CMUnitTest tcp[] = {
+        EVERY_KIND,
+        cmocka_unit_test(strangers_are_sent_away_and_the_ranks_meet),
+        cmocka_unit_test(a_rank_does_not_believe_a_listener_without_the_key),
+        cmocka_unit_test(a_kind_that_is_none_or_not_for_cpus_is_refused),
+    };
+    kind = "ipc";
+    int failed = cmocka_run_group_tests_name("ipc", ipc, dir_open, dir_close);
+    kind = "local";
+    failed += cmocka_run_group_tests_name("local", local, dir_open, dir_close);
+    kind = "tcp";
+    failed += cmocka_run_group_tests_name("tcp", tcp, dir_open, dir_close);
+    return failed;
 }
