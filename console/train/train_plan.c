@@ -25,12 +25,13 @@ static void placement_print(const struct train *t)
                    outside ? c->backend : "", outside ? " at " : "", url);
         title = "                ";
     }
-    if (c->num_trainers > 1 || c->producer_tensor_parallel_size > 1) {
-        printf("layout:         %" PRId64 " trainer%s, each with a part of every batch", c->num_trainers, c->num_trainers == 1 ? "" : "s");
+    if (c->num_trainers > 1 || c->tensor_parallel_size > 1 || c->producer_tensor_parallel_size > 1) {
+        printf("layout:         %" PRId64 " trainer%s on %" PRId64 " device%s each", c->num_trainers, c->num_trainers == 1 ? "" : "s",
+               c->tensor_parallel_size, c->tensor_parallel_size == 1 ? "" : "s");
         if (!run_config_posted(c))
             printf("; %" PRId64 " producer%s on %" PRId64 " device%s each", c->num_inferencer, c->num_inferencer == 1 ? "" : "s",
                    c->producer_tensor_parallel_size, c->producer_tensor_parallel_size == 1 ? "" : "s");
-        putchar('\n');
+        printf("%s%s\n", c->num_trainers > 1 ? "; exchange: " : "", c->num_trainers > 1 ? c->collective : "");
     }
     if (run_config_sum_parts(c) > 0)
         printf(

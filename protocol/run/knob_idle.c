@@ -189,6 +189,7 @@ static const struct idle_rule {
     { "project", no_project, "it names a wandb project and a folder in 'eval_save_dir', and neither is set" },
     { "num_episodes", ends_by_steps, "'max_steps' ends the run; with 'max_steps' 0 'num_episodes' decides" },
     { "weights", weights_stay, "no weights are transferred: each device samples with its own" },
+    { "collective", one_trainer, "there is one trainer, which exchanges nothing; with 'num_trainers' above 1 they do" },
     { "zero_stage", one_trainer, "there is one trainer, which keeps everything; with 'num_trainers' above 1 they share it" },
     { "threads", on_gpus, "it applies to CPU devices, and this run uses GPUs only" },
     { "max_staleness", in_logical_time, "it applies to 'free_running' only; otherwise 'n_behind' bounds the age of samples" },

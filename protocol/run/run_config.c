@@ -359,6 +359,28 @@ static bool optimizer_check(struct run_config *c, struct buf *notes, struct erro
     return run_config_set(c, "zero_stage", "0", FROM_PRESET, NULL, err);
 }
 
+/* Ways between trainers that carry bytes alone leave nobody shards of the others' memory. */
+static bool collective_check(struct run_config *c, struct buf *notes, struct error *err)
+{
+    bool cpu = strncmp(c->devices, "cpu:", 4) == 0, gpu = strncmp(c->devices, "cuda:", 5) == 0;
+    if (c->num_trainers == 1 || strcmp(run_config_collective(c), "ipc") == 0)
+        return true;
+    if (gpu && strcmp(c->collective, "tcp") == 0)
+        return error_set(err, ERR_USAGE, "'collective' tcp is for CPUs; for the GPUs of one host there are auto, ipc, local and nccl");
+    if (cpu && strcmp(c->collective, "nccl") == 0)
+        return error_set(err, ERR_USAGE, "'collective' nccl is for GPUs; for CPUs there are auto, ipc, local and tcp");
+    if (run_config_zero(c) == 0)
+        return true;
+    if (run_config_zero(c) > 0)
+        return error_set(err, ERR_USAGE,
+                         "'zero_stage' %d needs trainers that reach each other's memory, and 'collective' %s carries bytes alone: "
+                         "'zero_stage' 0 is possible with it, or 'collective' auto",
+                         run_config_zero(c), c->collective);
+    if (notes)
+        buf_fmt(notes, "note: 'zero_stage' is 0, since 'collective' %s leaves trainers no way to each other's shards\n", c->collective);
+    return run_config_set(c, "zero_stage", "0", FROM_PRESET, NULL, err);
+}
+
 /* What an adapter does not go with. */
 static bool adapter_check(const struct run_config *c, struct error *err)
 {
@@ -573,8 +595,8 @@ static bool parallel_check(const struct run_config *c, struct error *err)
 
 static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
 {
-    if (!name_check(c->name, err) || !optimizer_check(c, notes, err) || !adapter_check(c, err) || !environment_check(c, err)
-        || !serve_check(c, err))
+    if (!name_check(c->name, err) || !optimizer_check(c, notes, err) || !collective_check(c, notes, err) || !adapter_check(c, err)
+        || !environment_check(c, err) || !serve_check(c, err))
         return false;
     if (!parallel_check(c, err))
         return false;
@@ -810,6 +832,11 @@ const char *run_config_trainer(const struct run_config *c, int64_t rank, char *o
             snprintf(out, size, "trainer %" PRId64 " (%s)", rank, device);
     }
     return out;
+}
+
+const char *run_config_collective(const struct run_config *c)
+{
+    return strcmp(c->collective, "auto") == 0 ? "ipc" : c->collective;
 }
 
 int run_config_zero(const struct run_config *c)

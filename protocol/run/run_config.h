@@ -51,6 +51,7 @@ struct run_config {
     int64_t tensor_parallel_size, pipeline_parallel_size, producer_tensor_parallel_size;
     int64_t sum_parts;     // run_config_sum_parts
     char zero_stage[8];    // run_config_zero
+    char collective[8];    // run_config_collective
     char ray_dir[RUN_TEXT_MAX], master_address[128];
     char backend[16];                              // who samples: rollcall, or the external engines
     char engine_url[RUN_TEXT_MAX];                 // at these addresses, with commas between them; "": rollcall
@@ -296,7 +297,8 @@ struct environments {
 MUST_USE bool run_config_environments(const struct run_config *c, struct environments *e, struct error *err);
 /* Samples of visitors ('serve') that are drawn at once; in a run that samples nothing itself as many as it has room for. */
 int64_t run_config_serve_samples(const struct run_config *c);
-int run_config_zero(const struct run_config *c);    // zero_stage as a number; -1: auto
+int run_config_zero(const struct run_config *c);                  // zero_stage as a number; -1: auto
+const char *run_config_collective(const struct run_config *c);    // the kind of kernels/collective/collective.h
 
 /* One evaluation set as eval_dataset names it. */
 struct eval_set {

@@ -74,12 +74,14 @@ class Ranks(RunCase):
 
     def test_any_number_of_trainers_ends_in_the_same_bytes_and_sees_the_same_numbers(self):
         """Whatever each of them keeps, too."""
-        runs = [self.start(settings) for settings in (ONE, dict(FOUR, zero_stage=2), dict(TWO, zero_stage=0), dict(FOUR, zero_stage=3))]
+        runs = [self.start(settings) for settings in (ONE, dict(FOUR, zero_stage=2), dict(TWO, zero_stage=0), dict(FOUR, zero_stage=3),
+                                                 dict(FOUR, collective="tcp"))]
         try:
             want = self.undisturbed(TWO)
             self.assertEqual(self.plans(runs[1], "zero_stage"), {"2"})
             self.assertEqual(self.plans(runs[2], "zero_stage"), {"0"})
             self.assertEqual(self.plans(runs[3], "zero_stage"), {"3"})
+            self.assertEqual(self.plans(runs[4], "zero_stage"), {"0"})    # sockets leave no way to shards of others
             for run in runs:
                 self.assertEqual(self.finish(run), want)
             for name in ("train/loss", "train/grad_norm", "metrics/reward", "train/entropy", "train/advantages", "train/kl"):
@@ -158,12 +160,13 @@ class Ranks(RunCase):
     def test_the_starter_ends_in_the_same_bytes_with_any_trainers_at_any_zero_stage(self):
         starter = os.path.join(ROOT, "build/starter")
         self.assertTrue(os.path.exists(os.path.join(starter, "config.json")), "run examples/make_starter.sh first")
-        layouts = [(1, 0, 1, 1)] + [(t, zero, 1, 1) for t in (2, 4) for zero in range(4)] + [(1, 0, tp, 4) for tp in (1, 2)]
+        layouts = [(1, 0, 1, 1, "auto")] + [(t, zero, 1, 1, "auto") for t in (2, 4) for zero in range(4)]
+        layouts += [(2, 0, 1, 1, way) for way in ("tcp", "local")] + [(1, 0, tp, 4, "auto") for tp in (1, 2)]
         want = {}
-        for t, zero, tp, parts in layouts:
-            with self.subTest(trainers=t, zero_stage=zero, tensor_parallel_size=tp, sum_parts=parts):
+        for t, zero, tp, parts, way in layouts:
+            with self.subTest(trainers=t, zero_stage=zero, tensor_parallel_size=tp, sum_parts=parts, collective=way):
                 run = super().start("--max-steps", "2", model=starter, num_trainers=t, num_inferencer=t, zero_stage=zero,
-                                    tensor_parallel_size=tp, sum_parts=parts,
+                                    tensor_parallel_size=tp, sum_parts=parts, collective=way,
                                     inference_batch_size=8 // t, inference_microbatch_size=8 // t, train_batch_size=8 // t,
                                     train_minibatch_size=8 // t, save_interval=2, token_budget=128)
                 try:
@@ -188,6 +191,7 @@ class Ranks(RunCase):
             self.assertIn("placement:      cpu:0: trainer 0\n", plan.stdout)
             self.assertRegex(plan.stdout, r"memory: +\S+ of \S+ GB of cpu:0: weights \S+, gradient")
             self.assertIn(" zero_stage 1 (auto)\n", plan.stdout)
+            self.assertIn("layout:         2 trainers on 1 device each; 2 producers on 1 device each; exchange: auto\n", plan.stdout)
             self.assertIn("                cpu:3: producer 1\n", plan.stdout)
         finally:
             run.kill()
@@ -240,11 +244,11 @@ class Ranks(RunCase):
         rng = random.Random(7 if not LONG else time.time_ns())
         """Neither what it kept of the optimizer's state: the checkpoints hold all of it."""
         cells = [(dict(TWO, zero_stage=3), "worker cpu:1"), (BEHIND, "worker cpu:0"), (dict(TWO, zero_stage=2), "worker cpu:1"),
-                 (dict(BEHIND, zero_stage=3), "worker cpu:0"), (TWO, "worker cpu:0"), (dict(BEHIND, zero_stage=0), "worker cpu:1")]
-        for settings, name in cells * 10 if LONG else cells[:4]:
+                 (dict(TWO, collective="tcp"), "worker cpu:0"), (dict(BEHIND, zero_stage=3), "worker cpu:0"), (TWO, "worker cpu:0"), (dict(BEHIND, zero_stage=0), "worker cpu:1")]
+        for settings, name in cells * 10 if LONG else cells[:5]:
             step, wait_s = rng.randrange(0, STEPS - 4), rng.random() * 0.1
             with self.subTest(process=name, step=step, wait_s=wait_s):
-                want = self.undisturbed({name: value for name, value in settings.items() if name != "zero_stage"})
+                want = self.undisturbed({name: value for name, value in settings.items() if name not in ("zero_stage", "collective")})
                 run = self.start(settings)
                 try:
                     run.wait_step(step)

@@ -430,6 +430,12 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
           "'cache_length' (500) must be below 'max_new_tokens_start' (400)" },
         { { "optimizer", "adafactor", "t", "2", "zero", "1" }, false, "'optimizer' adafactor needs 'zero_stage' 0" },
         { { "optimizer", "adafactor", "t", "2" }, true, "note: 'zero_stage' is 0" },
+        { { "collective", "tcp", "t", "2" }, true, "note: 'zero_stage' is 0, since 'collective' tcp" },
+        { { "collective", "tcp", "t", "2", "zero", "0" }, true, "" },
+        { { "collective", "local", "t", "2", "zero", "3" }, false, "'zero_stage' 3 needs trainers that reach each other's memory" },
+        { { "collective", "ipc", "t", "2", "zero", "3" }, true, "" },
+        { { "collective", "nccl", "t", "2", "devices", "cpu:0,cpu:1" }, false, "'collective' nccl is for GPUs; for CPUs there are" },
+        { { "collective", "tcp", "t", "2", "devices", "cuda:0,cuda:1" }, false, "'collective' tcp is for CPUs; for the GPUs" },
         { { "optimizer", "adamw_8bit", "offload_optimizer", "true" }, false, "its state stays on the device" },
         { { "optimizer", "adamw_8bit", "t", "2", "zero", "3" }, true, "" },
         { { "ref_update_steps", "5", "lora_rank", "4" }, false, "an adapter's reference is its frozen base model" },
@@ -646,7 +652,7 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
 {
     // clang-format off
     static const struct { const char *name, *value, *with[3][2]; } cases[] = {
-        { "zero_stage", "2", { { "num_trainers", "2" } } }, { "ray_dir", "/tmp" }, { "master_address", "h" }, { "master_port", "1" },
+        { "zero_stage", "2", { { "num_trainers", "2" } } }, { "collective", "local", { { "num_trainers", "2" } } }, { "ray_dir", "/tmp" }, { "master_address", "h" }, { "master_port", "1" },
         { "engine_timeout_s", "3", { { "engine_url", "http://h:1" } } }, { "engine_patience_s", "3", { { "engine_url", "http://h:1" } } },
         { "engine_helper", "cat", { { "engine_url", "http://h:1" } } },
         { "engine_token_file", "/t", { { "engine_url", "http://h:1" } } }, { "bridge_interval", "3", { { "engine_url", "http://h:1" } } },

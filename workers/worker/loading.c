@@ -267,6 +267,9 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
     }
     if (!collective_reaches(e->meeting, &reach, err))
         return false;
+    if (!reach && strcmp(e->config.collective, "ipc") == 0)
+        return error_set(err, ERR_UNSUPPORTED,
+                         "'collective' is ipc, but these devices cannot reach each other's memory; auto and local are possible");
     if (set > 0 && !reach)
         return error_set(err, ERR_UNSUPPORTED,
                          "'zero_stage' is %d, but these devices cannot reach each other's memory; 0 and auto are possible", set);
@@ -386,7 +389,7 @@ static bool trainers_meet(struct engine *e, const struct task *t, struct error *
         return true;
     snprintf(dir, sizeof dir, "%s/sock", e->run_dir);
     ranks_name(t->round, name, sizeof name);
-    struct collective_config c = { .kind = "local",
+    struct collective_config c = { .kind = run_config_collective(&e->config),
                                    .dir = dir,
                                    .name = name,
                                    .rank = (int)e->rank,
