@@ -119,6 +119,7 @@ void app_play(struct app *a, int64_t now_ns);
 /* ---- questions.c: dialogs ---- */
 /* Ask before a command: yes sends `command`. */
 void app_confirm(struct app *a, bool danger, const char *title, const char *line1, const char *line2, const char *command);
+void app_confirm_text(struct app *a, bool danger, const char *title, const char *text, const char *command);    // text: wrapped
 void pause_ask(struct app *a);
 void stop_ask(struct app *a);
 void revert_ask(struct app *a, int64_t now_ns);

@@ -99,6 +99,7 @@ enum request {
     REQ_ACK,
     REQ_MUTE,
     REQ_DROP,
+    REQ_RESCORE,
     REQ_QUARANTINE,
     /* ... up to here */
     REQ_ZOOM_IN,

@@ -278,6 +278,23 @@ static void drop_ask(struct app *a, const struct rollout_view *g)
     app_confirm(a, true, "Leave this group out of training?", line, g->prompt, command);
 }
 
+/* Does the group wait for training, as far as the run's folder tells? */
+static bool group_waits(const struct app *a, const struct rollout_view *g)
+{
+    const struct archive_group *k = has_archive(a) ? archive_row(a->archive, archive_find(a->archive, g->item)) : NULL;
+    return !k || k->item != g->item || k->fate == ITEM_RETURNED;
+}
+
+static void rescore_ask(struct app *a, const struct rollout_view *g, bool waits)
+{
+    char text[320], command[INPUT_MAX];
+    snprintf(text, sizeof(text), "The reward as it is now judges the answers of item %" PRId64 " again. %s", g->item,
+             waits ? "The group waits for training, so its rewards are replaced."
+                   : "The group has gone into training or was left out: nothing is replaced, the new rewards are only shown.");
+    snprintf(command, sizeof(command), "rescore %" PRId64, g->item);
+    app_confirm_text(a, waits, "Score this group again?", text, command);
+}
+
 /* What concerns the text of the group; false: none of that. */
 static bool text_act(struct rollouts *o, struct app *a, enum request req, const struct rollout_view *g, int64_t now_ns)
 {
@@ -304,6 +321,7 @@ static bool text_act(struct rollouts *o, struct app *a, enum request req, const 
         o->group = row_number(o, a, selected_row(o, a));
         return true;
     case REQ_DROP: drop_ask(a, g); return true;
+    case REQ_RESCORE: rescore_ask(a, g, group_waits(a, g)); return true;
     case REQ_QUARANTINE: quarantine_ask(a, g->line, g->prompt, now_ns); return true;
     default: return false;
     }
@@ -353,6 +371,7 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
     case REQ_MATCH_NEXT:
     case REQ_MATCH_PREV:
     case REQ_DROP:
+    case REQ_RESCORE:
     case REQ_QUARANTINE: return true;    // there is no group yet
     default: return false;
     }

@@ -71,6 +71,12 @@ void revert_ask(struct app *a, int64_t now_ns)
     dialog_text(d, 0, a->model->undo);
 }
 
+void app_confirm_text(struct app *a, bool danger, const char *title, const char *text, const char *command)
+{
+    app_confirm(a, danger, title, "", "", command);
+    dialog_text(&a->dialog, 0, text);
+}
+
 void rollback_ask(struct app *a, const struct saved_view *to)
 {
     const struct model *m = a->model;

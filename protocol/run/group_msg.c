@@ -5,6 +5,33 @@
 #include <stdlib.h>
 #include <string.h>
 
+void sample_score_write(struct msg_out *m, const struct sample *s)
+{
+    msg_i64(m, "score", s->score);
+    msg_f64(m, "reward", s->reward);
+    msg_f64(m, "format_acc", (double)s->format_acc);
+    msg_f64(m, "ans_acc", (double)s->ans_acc);
+    msg_bin(m, "parts", s->part, sizeof s->part);
+    msg_str(m, "reason", s->reason);
+}
+
+void sample_score_read(struct sample *s, const struct mval *result)
+{
+    char rule[96], pred[64];
+    const struct mval *parts = mval_get(result, "parts");
+    int64_t score = mval_i64(mval_get(result, "score"), SCORE_ERROR);
+    s->score = score >= SCORE_OK && score <= SCORE_ERROR ? (enum score_state)score : SCORE_ERROR;
+    bool ok = s->score == SCORE_OK;
+    s->reward = ok ? mval_f64(mval_get(result, "reward"), 0) : 0;
+    s->format_acc = ok ? (float)mval_f64(mval_get(result, "format_acc"), 0) : 0;
+    s->ans_acc = ok ? (float)mval_f64(mval_get(result, "ans_acc"), 0) : 0;
+    for (int k = 0; k < GROUP_PARTS_MAX; k++)
+        s->part[k] = k < mval_n(parts) ? mval_f64(mval_at(parts, k), NAN) : NAN;
+    mval_text(result, "rule", rule, sizeof rule);
+    mval_text(result, "pred", pred, sizeof pred);
+    snprintf(s->reason, sizeof s->reason, "%.30s%s%.16s", rule, pred[0] ? ": " : "", pred);
+}
+
 void group_write(struct msg_out *m, const struct group *g, const struct group_texts *texts)
 {
     const struct group_texts none = { 0 };
@@ -38,12 +65,7 @@ void group_write(struct msg_out *m, const struct group *g, const struct group_te
         msg_i64(m, "n_tok", s->n_tok);
         msg_bin(m, "seed", &s->seed, sizeof s->seed);
         msg_i64(m, "finish", s->finish);
-        msg_i64(m, "score", s->score);
-        msg_f64(m, "reward", s->reward);
-        msg_f64(m, "format_acc", (double)s->format_acc);
-        msg_f64(m, "ans_acc", (double)s->ans_acc);
-        msg_bin(m, "parts", s->part, sizeof s->part);
-        msg_str(m, "reason", s->reason);
+        sample_score_write(m, s);
         if (s->temperature > 0)
             msg_f64(m, "temperature", (double)s->temperature);
         if (s->adv_zero)

@@ -20,5 +20,9 @@ void group_write(struct msg_out *m, const struct group *g, const struct group_te
 struct group *group_read(const struct mval *map, struct error *err);
 /* Prompt and completion of sample 0 as one text, as in the rollout log; missing parts are left out. For free(); NULL: no memory. */
 char *group_text(const struct mval *map, struct error *err);
+/* What the scorer says of a sample (an entry of results in the answer to 'score'), and the same as members of an entry of samples in
+ * 'group'. */
+void sample_score_read(struct sample *s, const struct mval *result);
+void sample_score_write(struct msg_out *m, const struct sample *s);
 /* Read only what the ledger keeps, with the same size checks. */
 MUST_USE bool group_summary_read(const struct mval *map, struct group_summary *out, struct error *err);

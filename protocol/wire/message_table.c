@@ -259,6 +259,7 @@ const struct command_spec command_specs[] = {
     { "mute", "alarm", ARG_TEXT, "", "an alarm's name, or 'all'", "do not look at an alarm any more", 30, false },
     { "unmute", "alarm", ARG_TEXT, "", "an alarm's name, or 'all'", "look at a muted alarm again", 30, false },
     { "quarantine", "line", ARG_LINE, "", "the number of a line of the data's file, from 1", "stop issuing the prompt on this line of the data's file, from 1", 30, true },
+    { "rescore", "item", ARG_NUMBER, "", "the number of an item, as the rollouts show it", "score a group again by the reward as it is now; while the group waits for training its rewards are replaced, else they are only shown", 180, true },
     { "drop", "item", ARG_NUMBER, "", "the number of an item, as the rollouts show it", "leave a group that waits for training out of the loss", 30, true },
 };
 // clang-format on

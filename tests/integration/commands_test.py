@@ -5,6 +5,7 @@ carried out once. Pausing, stopping and restarting have tests of their own besid
 import json
 import os
 import re
+import signal
 import sqlite3
 import subprocess
 import time
@@ -219,6 +220,55 @@ class Commands(RunCase):
         self.assertTrue(all(not r["scored"] and r["reason"].startswith("dropped by ") for r in found[n:]))
         self.assertEqual([r["text"] for r in found[:n]], [r["text"] for r in found[n:]])
         self.assertTrue(any(f"item {item} is left out of training" in text for _, text in self.commands(run)))
+
+    def test_a_group_is_scored_again_and_keeps_its_new_rewards_through_a_kill(self):
+        flag = self.task.path("mended")    # what the operator mends in the reward
+        reward = f"""program:while read -r line; do id=${{line#*'"id":'}}; good=0; [ -e {flag} ] && good=1; echo '{{"id":'${{id%%,*}}',"reward":'$good',"ans_acc":'$good'}}'; done"""
+        run = self.start(reward_type=reward, waste_limit=0, waste_alert=0)
+        self.ok(run, "pause", "--depth", "step")
+        returned, trained = 1, 4    # fates in the journal
+        waits = f"select item, file_offset from item where fate = {returned} and reward_mean is not null order by item"
+        end = time.monotonic() + LIMIT
+        while not self.query(run, waits) and time.monotonic() < end:
+            self.ok(run, "resume")
+            self.ok(run, "pause", "--depth", "step")
+        def samples(item):
+            done = subprocess.run([ROLLCALL, "rollouts", run.dir, "--item", str(item)], capture_output=True, text=True, timeout=LIMIT)
+            return [json.loads(line) for line in done.stdout.splitlines()]
+
+        def ended(item):    # a cut answer is worth nothing, whatever the program says
+            return [int(r["finish_reason"] == "stop") for r in samples(item)[:4]]
+
+        def words(rewards):
+            return f"{' '.join(map(str, rewards))}, mean {sum(rewards) / 4:.4g}"
+        item, offset = next(i for i in self.query(run, waits) if any(ended(i[0])))
+        new, mean = ended(item), f"select reward_mean from item where item = {item}"
+        self.assertIn(f"item {item} is as it was: rewards 0 0 0 0, mean 0;", self.ok(run, "rescore", str(item)))
+        self.assertEqual(self.query(run, mean), [(0,)])
+        open(flag, "w").close()
+        self.assertIn(f"item {item} has new rewards {words(new)}; before: 0 0 0 0, mean 0", self.ok(run, "rescore", str(item)))
+        self.assertEqual(self.query(run, mean), [(sum(new) / 4,)])
+        self.assertNotEqual(self.query(run, f"select file_offset from item where item = {item}"), [(offset,)])
+        old = next(i for i, in self.query(run, f"select item from item where fate = {trained} order by item") if any(ended(i)))
+        said = self.ok(run, "rescore", str(old))
+        self.assertIn(f"item {old} is not changed, only shown: rewards {words(ended(old))}; before: 0 0 0 0, mean 0", said)
+        self.assertEqual(self.query(run, f"select reward_mean from item where item = {old}"), [(0,)])
+        out = run.ctl("rescore", "999999")
+        self.assertEqual(out.returncode, 1)
+        self.assertIn("item 999999 has no group that was kept", out.stderr)
+        pid = next(p["pid"] for p in self.status(run)["processes"] if p["name"] == "controller")
+        os.kill(pid, signal.SIGKILL)
+        self.until("another controller answers", lambda: run.ctl("status", "--json").returncode == 0
+                   and next(p["pid"] for p in self.status(run)["processes"] if p["name"] == "controller") not in (0, pid), run)
+        self.assertEqual(self.query(run, mean), [(sum(new) / 4,)])
+        os.unlink(flag)    # from here on rewards are 0 again, but for this group's
+        self.ok(run, "resume")
+        self.until("the group has been trained on", lambda: self.query(run, f"select fate from item where item = {item}") == [(trained,)], run)
+        self.assertEqual(self.query(run, mean), [(sum(new) / 4,)])
+        found = samples(item)
+        self.assertEqual([r["reward"] for r in found], 4 * [0] + new)
+        self.assertEqual([r["text"] for r in found[:4]], [r["text"] for r in found[4:]])
+        self.assertTrue(any(f"item {item} has new rewards" in text for _, text in self.commands(run)))
 
     def test_where_lines_are_left_out_in_too_many_places_a_quarantine_says_so(self):
         with open(self.task.path("train.jsonl")) as f:

@@ -376,8 +376,12 @@ static void a_token_has_its_number_under_the_cursor(UNUSED void **state)
     assert_non_null(second);
     assert_non_null(third);
     assert_true(third > second && !memchr(second, '\n', (size_t)(third - second)));    // in one row
-    keys(&app, &k, "v\r");
-    keys(&app, &k, "/is:solved\r");
+    keys(&app, &k, "vs");
+    must_show(&app, &c, k.now, "Score this group again?");
+    must_show(&app, &c, k.now, "nothing is replaced");    // it has been trained on
+    assert_string_equal(app.dialog.choice[0].command, "rescore 39");
+    app_key(&app, &(struct key_event){ .key = KEY_ESCAPE }, k.now);
+    keys(&app, &k, "\r/is:solved\r");
     must_show(&app, &c, k.now, "1/20");
     must_show(&app, &c, k.now, "right answer: gold 38");
     must_show(&app, &c, k.now, "#1*  reward 1");

@@ -13,6 +13,7 @@
  *   weights        weights.c       where each version can be had
  *   ledger         ledger.c        what becomes of every item; schedule.c: the same in the journal; prompt_order.c: which prompt it is
  *   groups         groups.c        rollout groups that come and go; storage.c: on their way to the disk; recent.c: the last ones
+ *   amending       amending.c      groups that an operator changes: dropping.c, rescoring.c
  *   checkpoints    checkpoints.c   which there are, which is wanted; rollback.c: going back to one when an operator wants it
  *   evals          evals.c         the same for evaluations; eval_sets.c: their answers; evaluating.c: among the other work
  *   metrics        step_metrics.c  the numbers of a step; counts.c, waste.c: of the whole run
@@ -59,6 +60,7 @@
 #include "workers/controller/orders.h"
 #include "workers/controller/data_lines.h"
 #include "workers/controller/recent.h"
+#include "workers/controller/rescoring.h"
 #include "workers/controller/resumed.h"
 #include "workers/controller/returning.h"
 #include "workers/controller/rollout_log.h"
@@ -117,6 +119,7 @@ struct controller {
     struct recent recent;
     struct alarms alarms;
     struct doctor doctor;
+    struct rescoring rescoring;
     bool difference_told;    // between an external engine's log-probs and the trainer's (reports.c)
 };
 

@@ -84,9 +84,12 @@ static bool turn(struct controller *c, int64_t pause_ms)
         again = true;
         if (ev.kind == NET_REQUEST)
             request_dispatch(c, &ev);
+        else if (ev.kind == NET_ANSWER)
+            rescore_answered(c, &ev);
         net_event_release(&ev);
     }
     storage_note(c);
+    rescore_tick(c);
     rollback_tick(c);    // before the run ends: it may be what its last checkpoint was waited for
     evaluating_tick(c);
     run_tick(c);

@@ -148,6 +148,7 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
 
 void controller_close(struct controller *c)
 {
+    rescore_release(&c->rescoring);
     rounds_call_off(c);
     answers_release(&c->answers);
     recent_release(&c->recent);

@@ -9,6 +9,7 @@
 #include "workers/controller/controller.h"
 #include "workers/controller/dropping.h"
 #include "workers/controller/outcomes.h"
+#include "workers/controller/rescoring.h"
 #include "workers/controller/rollback.h"
 #include "workers/controller/workers.h"
 
@@ -199,6 +200,18 @@ static bool drop_reached(struct controller *c, const struct order *o, char *text
     return drop_over(c, o->item, text, size);
 }
 
+static bool rescore_order_begin(struct controller *c, struct order *o, const struct mval *args, UNUSED struct effect *effect,
+                                struct error *err)
+{
+    o->item = mval_i64(mval_get(args, "item"), -1);
+    return rescore_begin(c, o->item, err);
+}
+
+static bool rescore_reached(struct controller *c, const struct order *o, char *text, size_t size)
+{
+    return rescore_over(c, o->item, text, size);
+}
+
 /* ---- pause and resume ---- */
 
 static bool depth_parse(const struct mval *args, enum pause_depth *out, struct error *err)
@@ -308,6 +321,7 @@ static const struct order_row {
     { "stop", stop_begin, stop_reached },
     { "quarantine", quarantine_begin, NULL },
     { "drop", drop_order_begin, drop_reached },
+    { "rescore", rescore_order_begin, rescore_reached },
     { "rollback", rollback_begin, rollback_reached },
     { "pin", pin_begin, NULL },
     { "unpin", unpin_begin, NULL },
@@ -463,7 +477,7 @@ static void order_late(struct controller *c, const struct order *o)
 
 void orders_tick(struct controller *c)
 {
-    char text[256];
+    char text[512];
     if (c->state == RUN_RUNNING && !c->orders.stop && depth_is_reached(c)) {
         snprintf(text, sizeof text, "depth %s", depth_names[c->orders.pause]);
         state_set(c, RUN_PAUSED, "controller", text);

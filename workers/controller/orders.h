@@ -28,7 +28,7 @@ struct order {    // a command that waits
     bool force;                // in spite of another's lock
     enum pause_depth depth;    // of a pause
     int64_t step;              // that the run had when it was asked
-    int64_t item;              // of a drop
+    int64_t item;              // of a drop, or a new score
     int64_t limit_ms;
 };
 struct orders {

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <sys/statvfs.h>
 #include "protocol/base/clock.h"
+#include "workers/controller/amending.h"
 #include "workers/controller/controller.h"
-#include "workers/controller/dropping.h"
 #include "workers/controller/groups.h"
 
 #define LOOK_MS 1000
@@ -239,7 +239,7 @@ void storage_note(struct controller *c)
         struct error err;
         if (!u->request) {
             if (failed.code == ERR_NONE)
-                drop_note(c, u->item, &u->sum);
+                amend_note(c, u->item, &u->sum);
         } else if (failed.code != ERR_NONE) {
             refuse_later(c, u->request, &failed);
         } else if (!msg_read_request(&in, u->message.data, u->message.len, &err)) {

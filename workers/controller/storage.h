@@ -12,7 +12,7 @@ struct storage;
 MUST_USE bool storage_open(struct controller *c, struct error *err);    // once c->rollouts is open
 void storage_close(struct controller *c);
 /* Append a group to the rollout file; r is answered by group_note once it is on disk, and taken on success only. A group of an item that
- * is on its way already is not appended again. r NULL: the group of an item that has one, changed by an operator (drop_note). */
+ * is on its way already is not appended again. r NULL: the group of an item that has one, changed by an operator (amend_note). */
 MUST_USE bool storage_put(struct controller *c, struct request *r, int64_t item, const struct group_summary *sum, const void *data,
                           size_t len, struct error *err);
 bool storage_holds(const struct controller *c, int64_t item);    // is a group of the item on its way to the disk?

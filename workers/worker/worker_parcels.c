@@ -225,10 +225,9 @@ static void scores_take(struct parcel *p, const struct mval *results)
 {
     struct group *g = p->report->group;
     for (int32_t i = 0; i < g->n_sample; i++) {
-        const struct mval *o = mval_at(results, i), *parts = mval_get(o, "parts");
+        const struct mval *o = mval_at(results, i);
         struct sample *s = &g->sample[i];
         struct reward_output *out = p->report->out ? &p->report->out[i] : NULL;
-        char rule[96], pred[64];
         if (out)
             output_read(out, o);
         if (s->score != SCORE_NONE) {    // the environment has left it out
@@ -238,17 +237,9 @@ static void scores_take(struct parcel *p, const struct mval *results)
                 out->score = s->score;
             continue;
         }
-        s->score = score_read(o);
-        s->reward = s->score == SCORE_OK ? mval_f64(mval_get(o, "reward"), 0) : 0;
-        s->format_acc = s->score == SCORE_OK ? (float)mval_f64(mval_get(o, "format_acc"), 0) : 0;
-        s->ans_acc = s->score == SCORE_OK ? (float)mval_f64(mval_get(o, "ans_acc"), 0) : 0;
-        for (int k = 0; k < GROUP_PARTS_MAX; k++)
-            s->part[k] = k < mval_n(parts) ? mval_f64(mval_at(parts, k), NAN) : NAN;
-        mval_text(o, "rule", rule, sizeof rule);
-        mval_text(o, "pred", pred, sizeof pred);
+        sample_score_read(s, o);
         if (!g->gold[0])
             mval_text(o, "gold", g->gold, sizeof g->gold);
-        snprintf(s->reason, sizeof s->reason, "%.30s%s%.16s", rule, pred[0] ? ": " : "", pred);
         g->verify_s += mval_f64(mval_get(o, "us"), 0) * 1e-6;
     }
     g->score_s = (double)(clock_ms() - p->began_ms) / 1000;
