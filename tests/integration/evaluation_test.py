@@ -20,11 +20,13 @@ LAYOUTS = {
     "two that sample and train": dict(devices="cpu:0,cpu:1", num_inferencer=2, num_trainers=2, inference_batch_size=4, train_batch_size=4,
                                       train_minibatch_size=4),
     "producers apart": dict(APART),
+    "producers apart, out of the trainer's own weights": dict(APART, weights="copy"),
     "producers apart, ahead, by file": dict(APART, n_behind=1, weights="files"),
     "producers apart, ahead, by memory": dict(APART, n_behind=1, weights="copy", train_batch_size=4, train_minibatch_size=4),
     "free-running": dict(APART, free_running=True, max_staleness=2),
 }
-SHARED = {"two that sample and train", "producers apart", "producers apart, ahead, by file", "producers apart, ahead, by memory"}
+SHARED = {"two that sample and train", "producers apart", "producers apart, out of the trainer's own weights",
+          "producers apart, ahead, by file", "producers apart, ahead, by memory"}
 
 
 class Evaluations(RunCase):
@@ -107,17 +109,19 @@ class Evaluations(RunCase):
                     for w in workers:
                         holds.disarm(w, "evaluating")
             return disturb
-        runs = []
-        for disturb in (None, kill("worker cpu:1", "controller"), kill("worker cpu:0", "scorer")):
-            runs.append(self.run_one(disturb, env=dict(RC_TEST_HOLD=holds.dir), **dict(APART, n_behind=1)))
-            runs[-1].kill()
-        self.check(runs[0])
-        for run in runs:
-            self.assertEqual(run.weights(STEPS), runs[0].weights(STEPS))
-            for name in ("greedy", "drawn"):
-                for step in range(0, STEPS + 1, 2):
-                    file = f"eval/{name}_training_step_{step}.jsonl"
-                    self.assertEqual(*(self.records(os.path.join(r.dir, file)) for r in (run, runs[0])), file)
+        for settings, disturbs in ((dict(APART, n_behind=1), (None, kill("worker cpu:1", "controller"), kill("worker cpu:0", "scorer"))),
+                                   (dict(APART, weights="copy"), (None, kill("worker cpu:1", "worker cpu:2"), kill("worker cpu:0")))):
+            runs = []
+            for disturb in disturbs:
+                runs.append(self.run_one(disturb, env=dict(RC_TEST_HOLD=holds.dir), **settings))
+                runs[-1].kill()
+            self.check(runs[0])
+            for run in runs:
+                self.assertEqual(run.weights(STEPS), runs[0].weights(STEPS))
+                for name in ("greedy", "drawn"):
+                    for step in range(0, STEPS + 1, 2):
+                        file = f"eval/{name}_training_step_{step}.jsonl"
+                        self.assertEqual(*(self.records(os.path.join(r.dir, file)) for r in (run, runs[0])), file)
 
     def test_training_goes_on_while_producers_evaluate(self):
         holds = Holds(self.task.path("holds-2"))

@@ -110,7 +110,12 @@ bool training_run(struct engine *e, struct task *t, struct report *r, struct err
     int64_t before = clock_ns();
     e->work.idle_s += (double)(clock_ms() - e->idle_ms) / 1000;
     r->round = e->round;
-    if (!step_check(e, t, err) || !publication_withdraw(e->publication, err))
+    if (!step_check(e, t, err))
+        return false;
+    engine_waits_for(e, "producers to take these weights");
+    bool free_to_change = publication_withdraw(e->publication, err);
+    engine_waits_for(e, "");
+    if (!free_to_change)
         return false;
     if (e->region && e->generator)
         generator_cache_clear(e->generator);    // the trainer writes over its pages

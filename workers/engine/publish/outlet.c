@@ -57,6 +57,11 @@ int64_t outlet_newest(const struct outlet *o)
     return v;
 }
 
+bool outlet_is_gone(const struct outlet *o, int64_t version)
+{
+    return version < outlet_newest(o) || version <= o->withdrawn;
+}
+
 static int slot_oldest(const struct outlet *o)
 {
     int oldest = 0;
@@ -87,7 +92,7 @@ struct outlet *outlet_new(const struct outlet_config *config, struct error *err)
         o->config.bucket_bytes = MAX(config->dev->kind == DEVICE_CUDA ? BUCKET_CUDA : BUCKET_HOST,
                                      (size / COMM_BUCKET_MAX + 256) / 256 * 256);
     o->listen_fd = o->wake_fd = -1;
-    o->look.version = -1;
+    o->look.version = o->withdrawn = -1;
     for (int i = 0; i < MEMBER_MAX; i++)
         o->member[i] = (struct member){ .fd = -1 };
     pthread_mutex_init(&o->lock, NULL);
@@ -243,8 +248,10 @@ bool outlet_withdraw(struct outlet *o, struct error *err)
     pthread_mutex_lock(&o->lock);
     int64_t version = s->version;
     s->version = -1;    // nobody begins to read it
+    o->withdrawn = MAX(o->withdrawn, version);
     bool ok = slot_wait(o, s, version, err);
     pthread_mutex_unlock(&o->lock);
+    wake(o);    // somebody may want it still
     return ok;
 }
 
@@ -277,6 +284,7 @@ void outlet_forget(struct outlet *o)
     pthread_mutex_lock(&o->lock);
     for (int i = 0; i < o->config.n_slot; i++)
         o->slot[i].version = -1;
+    o->withdrawn = -1;
     o->drop = true;    // told before a broadcast that is under way is confirmed: what arrives does not count
     pthread_mutex_unlock(&o->lock);
     wake(o);

@@ -187,7 +187,7 @@ static int send_choose(struct outlet *o)
         all = all && slot >= 0;
         if (slot >= 0) {
             choice = slot;
-        } else if (m->want >= 0 && m->want < last) {
+        } else if (m->want >= 0 && outlet_is_gone(o, m->want)) {
             int64_t gone = m->want;
             m->want = -1;
             outlet_say(o, m, (struct wire){ .kind = WIRE_GONE, .version = gone });

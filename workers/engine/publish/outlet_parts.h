@@ -49,7 +49,7 @@ struct outlet {
     struct hasher *hasher;
     pthread_t thread;
     bool thread_runs;
-    pthread_mutex_t lock;    // guards: slot, member, share*, look, drop, quit
+    pthread_mutex_t lock;    // guards: slot, member, share*, withdrawn, look, drop, quit
     pthread_cond_t changed;
     struct slot slot[OUTLET_SLOT_MAX];
     struct member member[MEMBER_MAX];
@@ -57,6 +57,7 @@ struct outlet {
     int share_slot;
     int64_t share_version;
     const void *share_src;
+    int64_t withdrawn;    // greatest version that was; -1: none
     int64_t shared_ns;    // when the last share began
     struct outlet_look look;
     bool drop;    // members are to be told to forget
@@ -73,6 +74,8 @@ struct outlet {
 int64_t outlet_limit_ms(const struct outlet *o);
 /* With the lock: the slot that holds version, -1: none; and the newest version in a slot, -1: none. */
 int outlet_slot_find(const struct outlet *o, int64_t version);
+/* With the lock: can this version, which is in no slot, not come any more? */
+bool outlet_is_gone(const struct outlet *o, int64_t version);
 int64_t outlet_newest(const struct outlet *o);
 
 /* ---- outlet_serve.c: the outlet's thread, and the producers that talk to it ---- */

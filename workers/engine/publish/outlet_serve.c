@@ -185,7 +185,7 @@ static bool serve_copies(struct outlet *o)
             s->n_reader++;
             m->want = -1;
             outlet_say_hashed(o, m, s, (struct wire){ .kind = WIRE_SLOT, .version = want, .handle = s->handle, .once = o->in_place });
-        } else if (slot < 0 && want < outlet_newest(o)) {
+        } else if (slot < 0 && outlet_is_gone(o, want)) {
             m->want = -1;
             outlet_say(o, m, (struct wire){ .kind = WIRE_GONE, .version = want });
         }
