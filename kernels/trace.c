@@ -95,7 +95,8 @@ bool trace_stop(struct device *dev, const char *path, struct error *err)
     if (path && !f)
         ok = error_errno(err, "cannot write '%s'", path);
     if (f) {
-        fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+        double began_us = clock_wall_s() * 1e6 - (double)(clock_ns() - t->t0_ns) * 1e-3;    // where time 0 is, since 1970
+        fprintf(f, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"began_us\":%.0f},\"traceEvents\":[\n", began_us);
         for (int64_t i = 0; i < t->n_event; i++)
             fprintf(f, "{\"name\":\"%s\",\"ph\":\"X\",\"pid\":1,\"tid\":\"%s\",\"ts\":%.3f,\"dur\":%.3f}%s\n", trace_name[t->event[i].op],
                     dev->name, (double)t->event[i].start_ns * 1e-3, (double)(t->event[i].end_ns - t->event[i].start_ns) * 1e-3,

@@ -36,11 +36,20 @@ static bool model_check(struct train *t, struct error *err)
     if (strlen(full) >= sizeof t->config.model)
         return error_set(err, ERR_USAGE, "the model's path '%s' is too long", full);
     snprintf(t->config.model, sizeof t->config.model, "%s", full);
+    if (t->config.tokenizer_path[0]) {
+        char own[PATH_MAX];
+        if (!hub_find(dir, sizeof dir, t->config.tokenizer_path, NULL, err))
+            return false;
+        if (!realpath(dir, own) || strlen(own) >= sizeof t->config.tokenizer_path)
+            return error_errno(err, "cannot find the tokenizer '%s'", dir);
+        snprintf(t->config.tokenizer_path, sizeof t->config.tokenizer_path, "%s", own);
+    }
     struct tokenizer *tokenizer = NULL;
     struct template *chat = NULL;
-    bool ok = model_files_check(full, &shape, err) && (tokenizer = tokenizer_load(full, err))
-              && tokenizer_fits(tokenizer, shape.vocab, full, err) && template_find(full, &chat, err)
-              && identity_model(t->identity, full, err);
+    const char *from = run_config_tokenizer(&t->config);
+    bool ok = model_files_check(full, &shape, err) && (tokenizer = tokenizer_load(from, err))
+              && tokenizer_fits(tokenizer, shape.vocab, from, err) && template_find(from, &chat, err)
+              && identity_model(t->identity, full, from, err);
     tokenizer_free(tokenizer);
     template_free(chat);
     return ok;

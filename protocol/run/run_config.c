@@ -602,6 +602,10 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
         return false;
     if (c->free_running && strcmp(c->placement, "apart") != 0)
         return error_set(err, ERR_USAGE, "'free_running' needs 'placement' apart: producers that never wait need their own devices");
+    if (c->listen[0] && c->tokenizer_path[0])
+        return error_set(err, ERR_USAGE,
+                         "'listen' and 'tokenizer_path' do not go together: other nodes get the model's files; put the tokenizer into the "
+                         "model's directory");
     if (c->free_running && c->apply_evolving_rubric_reward)
         return error_set(err, ERR_USAGE,
                          "'apply_evolving_rubric_reward' and 'free_running' do not go together: which rubrics an item is judged by follows "
@@ -674,6 +678,11 @@ int64_t run_plan_item_after(const struct run_plan *p, int64_t step)
 {
     int64_t n = step * p->prompts_per_train_batch, whole = p->prompts_per_rollout_step;
     return (n + whole - 1) / whole * p->prompts_opened;
+}
+
+const char *run_config_tokenizer(const struct run_config *c)
+{
+    return c->tokenizer_path[0] ? c->tokenizer_path : c->model;
 }
 
 int64_t run_config_opened(const struct run_config *c)

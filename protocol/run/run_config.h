@@ -97,6 +97,8 @@ struct run_config {
     double filter_range[2];    // NAN: no filter
     bool filter_no_spread;
     double no_resampling_pass_rate;       // 0: off
+    char tokenizer_path[RUN_TEXT_MAX];    // run_config_tokenizer reads it
+    double publish_timeout_s, ranks_timeout_s, score_timeout_s;
     double over_sample_rate;              // 0: off
     double peak_tflops, peak_gb_per_s;    // of a device; 0: by workers/engine/plan/peaks.h
     bool dynamic_batching;
@@ -238,6 +240,9 @@ MUST_USE bool run_plan_make(struct run_plan *p, const struct run_config *c, int6
 /* The first item that no batch up to optimizer step `step` has taken, if the sizes of p were in force from the beginning and no
  * group was filtered out; rounded up to whole rollout steps. With filtering, more items than that had been taken. */
 int64_t run_plan_item_after(const struct run_plan *p, int64_t step);
+
+/* The directory with the run's tokenizer and chat template: tokenizer_path, else the model's. */
+const char *run_config_tokenizer(const struct run_config *c);
 
 /* Prompts that a rollout step samples: inference_batch_size x producers, and over_sample_rate of that more. */
 int64_t run_config_opened(const struct run_config *c);

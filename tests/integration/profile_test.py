@@ -27,6 +27,29 @@ class Profile(unittest.TestCase):
             self.assertGreaterEqual(e["dur"], 0)
         starts = [e["ts"] for e in events]
         self.assertEqual(starts, sorted(starts))
+        done = subprocess.run([ROLLCALL, "profile", task.path("runs/p")], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(task.path("runs/p/logs/timeline.json"), encoding="utf-8") as f:
+            merged = json.load(f)["traceEvents"]
+        rows = {e["args"]["name"]: e["pid"] for e in merged if e["ph"] == "M"}
+        self.assertEqual(set(rows), {"controller", "scorer", "worker-cpu-0", "device cpu-0"})
+        of = {name: [e for e in merged if e["ph"] == "X" and e["pid"] == row] for name, row in rows.items()}
+        self.assertEqual(len(of["device cpu-0"]), len(events))
+        self.assertLessEqual({"generating", "training"}, {e["name"] for e in of["worker-cpu-0"]})
+        self.assertIn("scoring", {e["name"] for e in of["scorer"]} | {"scoring"})
+        self.assertGreaterEqual(min(e["ts"] for e in merged if e["ph"] == "X"), 0)
+        for name in ("controller", "scorer", "worker-cpu-0"):    # a process is in one phase at a time
+            at = sorted((e["ts"], e["dur"]) for e in of[name])
+            self.assertTrue(all(a[0] + a[1] <= b[0] + 1 for a, b in zip(at, at[1:])), at)
+        # what the device did for training lies in the worker's training phases; the loop hears of a phase a little later
+        training = [(e["ts"], e["ts"] + e["dur"]) for e in of["worker-cpu-0"] if e["name"] == "training"]
+        for e in of["device cpu-0"]:
+            if e["name"] == "adamw":
+                self.assertTrue(any(a - 2e5 <= e["ts"] <= b + 2e5 for a, b in training), (e, training))
+        with open(task.path("runs/p/logs/worker-cpu-0.prof")) as f:
+            self.assertRegex(f.readline(), r"^\d+\.\d{6} worker_cpu:0 \d+:: Enter \w+\n$")
+        missing = subprocess.run([ROLLCALL, "profile", task.dir], capture_output=True, text=True, timeout=60)
+        self.assertEqual((missing.returncode, missing.stderr.count("\n")), (1, 1), missing.stderr)
 
 
 unittest.main()

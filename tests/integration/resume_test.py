@@ -49,6 +49,31 @@ class Resume(unittest.TestCase):
     def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bytes(self):
         self.compare(kl_coeff=0.05, ref_update_steps=3, ref_update_alpha=0.5)    # 10 is no multiple of 3: the reference is a kept one
 
+    def test_a_tokenizer_of_its_own_is_used_saved_and_watched(self):
+        own = self.task.path("tokenizer")
+        os.mkdir(own)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.move(os.path.join(self.task.path("model"), name), own)
+        plain = subprocess.run([ROLLCALL, "train", self.task.run_file("plain.yaml", max_steps=2), "--dry-run"], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(plain.returncode, 1)
+        self.assertIn("tokenizer", plain.stderr)
+        run = self.start("own", self.task.run_file(save_interval=1), ["--max-steps", "2", "--tokenizer-path", own])
+        self.finish(run, 2)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            with open(os.path.join(own, name), "rb") as a, open(os.path.join(run.dir, "checkpoints/step-000002", name), "rb") as b:
+                self.assertEqual(a.read(), b.read())
+        with open(os.path.join(own, "tokenizer.json"), "a") as f:
+            f.write("\n")
+        again = subprocess.run([ROLLCALL, "train", "--resume", run.dir, "--max-steps", "3", "--batch"], capture_output=True, text=True, timeout=LIMIT)
+        self.assertNotEqual(again.returncode, 0)
+        self.assertIn("tokenizer", again.stderr)
+
+    def test_a_producer_waits_for_scores_as_long_as_it_is_told_to(self):
+        run = self.start("silent", self.task.run_file(reward_type="program:exec sleep 1000", score_timeout_s=0.2, waste_limit=32), ["--max-steps", "1"])
+        code, last = run.wait()
+        self.assertEqual((code, last.get("event")), (1, "failed"), run.logs())
+        self.assertIn("has not answered in time", last["reason"])
+
     def test_a_save_that_was_due_when_the_controller_died_is_made_by_the_next_one(self):
         holds = Holds(self.task.path("holds"))
         holds.arm("controller", "answering")

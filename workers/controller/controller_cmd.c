@@ -145,6 +145,7 @@ static bool controller_cmd(int argc, char **argv, struct error *err)
     c->process.ctx = c;
     TRY(controller_open(c, run_dir, err));
     process_pace(&c->process, c->config.heartbeat_s);
+    TRY(!c->config.enable_profiling || process_profile(&c->process, err));
     TRY(c->server = server_new(c->process.transport, "controller", CONTROLLER_WAITING, err));
     log_info("run '%s' at step %" PRId64 " of %" PRId64 ", incarnation %" PRId64, run_dir, c->step, c->max_steps, c->incarnation);
     loop(c);

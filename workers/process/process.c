@@ -76,9 +76,31 @@ bool process_init(struct process *p, const char *run_dir, const char *name, stru
     return true;
 }
 
+static void word_print(FILE *f, const char *text)
+{
+    for (; *text; text++)
+        fputc(*text == ' ' ? '_' : *text, f);
+}
+
+static void profile_note(struct process *p, const char *what, const char *phase)
+{
+    if (!p->profile || !phase[0])
+        return;
+    fprintf(p->profile, "%.6f ", clock_wall_s());
+    word_print(p->profile, p->name);
+    fprintf(p->profile, " %d:: %s ", (int)getpid(), what);
+    word_print(p->profile, phase);
+    fputc('\n', p->profile);
+    fflush(p->profile);    // whole lines, also of a process that is killed
+}
+
 void process_release(struct process *p)
 {
     signal_fd = -1;
+    profile_note(p, "Exit", p->phase);
+    if (p->profile)
+        fclose(p->profile);
+    p->profile = NULL;
     transport_free(p->transport);
     p->transport = NULL;
     p->agent = NULL;
@@ -89,12 +111,28 @@ void process_pace(struct process *p, double heartbeat_s)
     p->pace_ms = MAX((int64_t)(1000 * heartbeat_s), (int64_t)10);
 }
 
+bool process_profile(struct process *p, struct error *err)
+{
+    char path[4300], file[80];
+    snprintf(file, sizeof file, "%s", p->name);
+    for (char *c = file; *c; c++)
+        *c = *c == ' ' || *c == ':' || *c == '/' ? '-' : *c;
+    snprintf(path, sizeof path, "%s/logs/%s.prof", p->run_dir, file);
+    if (!(p->profile = fopen(path, "ae")))
+        return error_errno(err, "cannot write '%s'", path);
+    profile_note(p, "Enter", p->phase);
+    return true;
+}
+
 void process_phase(struct process *p, const char *phase, const char *waits_for)
 {
     if (strcmp(p->phase, phase) == 0 && strcmp(p->waits_for, waits_for) == 0)
         return;
-    if (strcmp(p->phase, phase) != 0)
+    if (strcmp(p->phase, phase) != 0) {
         p->phase_ms = clock_ms();
+        profile_note(p, "Exit", p->phase);
+        profile_note(p, "Enter", phase);
+    }
     snprintf(p->phase, sizeof p->phase, "%s", phase);
     snprintf(p->waits_for, sizeof p->waits_for, "%s", waits_for);
     p->beat_ms = MIN(p->beat_ms, clock_ms() - p->pace_ms + 50);    // soon, but a burst of changes makes one beat

@@ -11,6 +11,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include "protocol/wire/transport.h"
 
 #define ORPHAN_S 10         // without an answer from the agent
@@ -35,12 +36,16 @@ struct process {
     int64_t pace_ms;    // between two heartbeats
     int64_t beat_ms, heard_ms, looked_ms;
     bool beat_open, stop_ordered;
+    FILE *profile;    // NULL: its phases are not recorded
 };
 /* Open the transport of run_dir/sock and handle SIGTERM and SIGINT (they order a stop). */
 MUST_USE bool process_init(struct process *p, const char *run_dir, const char *name, struct error *err);
 void process_release(struct process *p);
 /* Send a heartbeat every heartbeat_s from now on (the setting of this name); phases are still reported at once. */
 void process_pace(struct process *p, double heartbeat_s);
+/* Record when phases begin and end in RUN/logs/NAME.prof, as ColossalChat's profiler does: lines "TIME NAME PID:: Enter PHASE", Exit likewise,
+ * TIME in seconds since 1970; blanks of names and phases are underscores. A process that starts again adds to the file. */
+MUST_USE bool process_profile(struct process *p, struct error *err);
 /* Set what the process is doing; the agent is told at once when the words change. */
 void process_phase(struct process *p, const char *phase, const char *waits_for);
 /* Wait up to timeout_ms for an event that this module does not handle itself. False: none came. */

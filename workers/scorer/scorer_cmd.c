@@ -334,6 +334,7 @@ static bool scorer_cmd(int argc, char **argv, struct error *err)
     s->n_part = parts_count(c->reward_type);
     TRY(process_init(&s->process, run_dir, name, err));
     process_pace(&s->process, c->heartbeat_s);
+    TRY(!c->enable_profiling || process_profile(&s->process, err));
     int n_thread = (int)(c->scorer_threads > 0 ? c->scorer_threads : MAX(sysconf(_SC_NPROCESSORS_ONLN), 1));
     s->queue = queue_new(&config, n_thread, MAX_DEPTH, on_wake, s, err);
     if (!s->queue)

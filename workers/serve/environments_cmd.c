@@ -611,6 +611,7 @@ static bool environments_cmd(int argc, char **argv, struct error *err)
     d->routes = (struct atropos_door){ .run = d->config.name, .ctx = d, .check = group_fits, .posted = groups_posted };
     TRY(process_init(&d->process, run_dir, name, err));
     process_pace(&d->process, d->config.heartbeat_s);
+    TRY(!d->config.enable_profiling || process_profile(&d->process, err));
     TRY(d->controller = peer_new(d->process.transport, "controller", err));
     TRY(state_open(d, err));
     TRY(e.url[0] ? client_open(d, &e, err) : web_open(d, &e, token, err));

@@ -151,7 +151,7 @@ static void push(struct engine *e, bool last)
     int n_has = 0;
     int64_t before = clock_ms(), number = b->number + 1;
     version_dir(b, number, e->step, dir, sizeof dir);
-    if (!dir_make(dir, 0755, &err) || (!b->adapter && !model_dir_copy_tokenizer(e->config.model, dir, &err))
+    if (!dir_make(dir, 0755, &err) || (!b->adapter && !model_dir_copy_tokenizer(run_config_tokenizer(&e->config), dir, &err))
         || !model_save(e->model, dir, &err)) {
         log_warn("the weights of step %" PRId64 " are not given to other servers: %s", e->step, err.text);
         return;

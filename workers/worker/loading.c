@@ -28,8 +28,6 @@
 #include "workers/worker/saving.h"
 #include "workers/worker/visitors.h"
 
-#define RANKS_WAIT_MS 1800000    // for another trainer, which may still load or finish its samples
-
 /* ---- checks before anything is on the device ---- */
 
 /* Is the checkpoint complete, of the wanted step, and of this run? Another run's checkpoint may only begin a new run
@@ -59,7 +57,8 @@ static bool identity_check(const struct engine *e, struct error *err)
     json_t *was = NULL, *is = json_object();
     bool ok = identity_read(e->run_dir, &was, err)
               && (!was
-                  || (identity_model(is, e->config.model, err) && identity_adapter(is, e->config.lora_adapter, err)
+                  || (identity_model(is, e->config.model, run_config_tokenizer(&e->config), err)
+                      && identity_adapter(is, e->config.lora_adapter, err)
                       && (!e->prompts.data || identity_add(is, "dataset", dataset_hash(e->prompts.data), err))));
     if (ok && was && identity_changed(was, is, changed, sizeof changed))
         ok = error_set(err, ERR_DATA,
@@ -395,8 +394,8 @@ static bool trainers_meet(struct engine *e, const struct task *t, struct error *
                                    .rank = (int)e->rank,
                                    .n_rank = (int)e->config.num_trainers,
                                    .dev = e->dev,
-                                   .join_ms = RANKS_WAIT_MS,
-                                   .wait_ms = RANKS_WAIT_MS,
+                                   .join_ms = (int64_t)(1000 * e->config.ranks_timeout_s),
+                                   .wait_ms = (int64_t)(1000 * e->config.ranks_timeout_s),
                                    .waits = trainer_waits,
                                    .name_of = trainer_name,
                                    .ctx = e };

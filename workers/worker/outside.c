@@ -63,7 +63,7 @@ bool outside_publish(struct engine *e, const struct task *t, struct error *err)
         dir_of(e, e->made, e->version, old, sizeof old);
     engine_waits_for(e, "the trainer's weights");
     bool ok = weights_file_read(e->model, t->path, t->version, err) && dir_make(dir, 0755, err)
-              && (adapter || model_dir_copy_tokenizer(e->config.model, dir, err)) && model_save(e->model, dir, err);
+              && (adapter || model_dir_copy_tokenizer(run_config_tokenizer(&e->config), dir, err)) && model_save(e->model, dir, err);
     engine_waits_for(e, "the external engine to read weights");
     ok = ok && external_weights_set(e->external, dir, adapter, t->version, err);
     engine_waits_for(e, "");

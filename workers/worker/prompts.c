@@ -76,9 +76,9 @@ bool prompts_load(struct prompts *p, const struct run_config *c, void (*tick)(vo
     struct dataset_columns columns = { c->prompt_column, c->answer_column, c->prompt_template };
     if (p->n_row > 0)
         return true;
-    TRY(p->tokenizer = tokenizer_load(c->model, err));
+    TRY(p->tokenizer = tokenizer_load(run_config_tokenizer(c), err));
     TRY(p->encoder = encoder_new(p->tokenizer, true, err));
-    TRY(template_find(c->model, &p->template, err));
+    TRY(template_find(run_config_tokenizer(c), &p->template, err));
     maker_init(p, c);
     if (run_config_posted(c)) {    // all prompts are posted; the schedule counts them as one
         p->n_row = 1;

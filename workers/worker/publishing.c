@@ -26,6 +26,7 @@ bool publishing_prepare(struct engine *e, struct error *err)
                                     .name = name,
                                     .way = way,
                                     .gives = e->rank == 0,
+                                    .limit_ms = (int64_t)(1000 * c->publish_timeout_s),
                                     .n_slot = run_versions_kept(c) };
     return (e->publication = publication_new(&p, err)) && publication_model(e->publication, e->model, err);
 }

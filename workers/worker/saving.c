@@ -27,7 +27,7 @@ bool saving_run(struct engine *e, struct task *t, struct report *r, struct error
 {
     int64_t before = clock_ns();
     r->round = e->round;    // a snapshot also takes what the other trainers keep
-    struct checkpoint_info info = { .step = t->step, .tokenizer_dir = e->config.model, .run = e->run_id };
+    struct checkpoint_info info = { .step = t->step, .tokenizer_dir = run_config_tokenizer(&e->config), .run = e->run_id };
     if (!checkpoint_start(e->saving.writer, e->trainer, t->path, &info, err))
         return false;
     e->saving.stall_s = (double)(clock_ns() - before) / 1e9;

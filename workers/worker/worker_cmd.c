@@ -113,6 +113,7 @@ static bool worker_cmd(int argc, char **argv, struct error *err)
     }
     TRY(process_init(&w->process, run_dir, name, err));
     process_pace(&w->process, w->config.heartbeat_s);
+    TRY(!w->config.enable_profiling || process_profile(&w->process, err));
     TRY(w->controller = peer_new(w->process.transport, "controller", err));
     TRY(w->scorer = peer_new(w->process.transport, "scorer", err));
     TRY(run_config_part(&w->config, device + 1, &w->part, err));

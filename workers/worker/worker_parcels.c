@@ -19,8 +19,7 @@
 
 #define FILES_BYTES_MAX ((size_t)1 << 20)       // of the list of the data's files; a longer one is not sent
 #define RECORDS_BYTES_MAX ((size_t)32 << 20)    // of an evaluation's answers to a prompt; more are not kept
-#define SCORE_LIMIT_MS 120000
-#define SCORE_TRIES 6    // after that the samples are left out
+#define SCORE_TRIES 6                           // after that the samples are left out
 #define GROUP_LIMIT_MS 20000
 #define OPEN_MAX 48          // groups at once, to scorer and to controller
 #define TURN_OPEN_MAX 256    // turns at once
@@ -158,11 +157,12 @@ static void parcel_evaluated_make(struct parcel *p, const char *run_id)
 /* Where a parcel goes, for how long at most, and how many of its kind are on the way. */
 static struct peer *parcel_way(struct worker_process *w, const struct parcel *p, int **n_open, int64_t *limit_ms, int *most)
 {
+    int64_t score_ms = (int64_t)(1000 * w->config.score_timeout_s);
     switch (p->kind) {
-    case PARCEL_SCORE: *n_open = &w->n_score_open, *limit_ms = SCORE_LIMIT_MS, *most = OPEN_MAX; return w->scorer;
+    case PARCEL_SCORE: *n_open = &w->n_score_open, *limit_ms = score_ms, *most = OPEN_MAX; return w->scorer;
     case PARCEL_TURN:
         *n_open = &w->n_turn_open, *most = TURN_OPEN_MAX;
-        *limit_ms = SCORE_LIMIT_MS + 2 * (int64_t)(w->config.environment_timeout_s * 1000);
+        *limit_ms = score_ms + 2 * (int64_t)(w->config.environment_timeout_s * 1000);
         return w->scorer;
     case PARCEL_GROUP:
     case PARCEL_STOPPED:

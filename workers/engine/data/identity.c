@@ -88,7 +88,7 @@ static bool tokenizer_config_add(struct digest *tokenizer, struct digest *chat, 
     return true;
 }
 
-bool identity_model(json_t *out, const char *dir, struct error *err)
+bool identity_model(json_t *out, const char *dir, const char *tokenizer_dir, struct error *err)
 {
     static const char *const tokenizer_files[] = { "tokenizer.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
                                                    "merges.txt",     "generation_config.json" };
@@ -98,8 +98,8 @@ bool identity_model(json_t *out, const char *dir, struct error *err)
     digest_init(&chat, true);
     bool ok = file_add(&model, dir, "config.json", err) && weights_add(&model, dir, err);
     for (size_t i = 0; i < ARRAY_SIZE(tokenizer_files) && ok; i++)
-        ok = file_add(&tokenizer, dir, tokenizer_files[i], err);
-    return ok && file_add(&chat, dir, "chat_template.jinja", err) && tokenizer_config_add(&tokenizer, &chat, dir, err)
+        ok = file_add(&tokenizer, tokenizer_dir, tokenizer_files[i], err);
+    return ok && file_add(&chat, tokenizer_dir, "chat_template.jinja", err) && tokenizer_config_add(&tokenizer, &chat, tokenizer_dir, err)
            && part_set(out, "model", &model, err) && part_set(out, "tokenizer", &tokenizer, err)
            && part_set(out, "chat_template", &chat, err);
 }

@@ -12,7 +12,7 @@
 
 /* The parts of a model directory into out: "model" (config.json and the weights; of large files each MiB's first 4 KiB), "tokenizer" and
  * "chat_template". */
-MUST_USE bool identity_model(json_t *out, const char *dir, struct error *err);
+MUST_USE bool identity_model(json_t *out, const char *dir, const char *tokenizer_dir, struct error *err);
 /* The adapter that the run starts from, as the part "adapter"; dir "": from none, and nothing is added. */
 MUST_USE bool identity_adapter(json_t *out, const char *dir, struct error *err);
 /* Add one more part. */

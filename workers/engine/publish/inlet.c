@@ -19,8 +19,8 @@
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 
-#define CONNECT_MS 100           // between two looks for an outlet
-#define GROUP_LIMIT_MS 150000    // longer than the outlet's own limit, so that the outlet gives up first and says so
+#define CONNECT_MS 100    // between two looks for an outlet
+#define LIMIT_MS 60000    // of the outlet
 #define SPIN_MS 200
 #define MAPPED_MAX 16      // of each device
 #define ANNOUNCED_MAX 4    // the outlet begins one broadcast when its end of the last is over: 2
@@ -233,6 +233,12 @@ static void receive_end(struct inlet *in)
     in->n_announced--;
 }
 
+/* Longer than the outlet's own limit, so that the outlet gives up first and says so. */
+static int64_t group_limit_ms(const struct inlet *in)
+{
+    return (in->config.limit_ms > 0 ? in->config.limit_ms : LIMIT_MS) * 5 / 2;
+}
+
 static void group_tick(struct inlet *in)
 {
     struct error err = { 0 };
@@ -247,9 +253,9 @@ static void group_tick(struct inlet *in)
     }
     if (in->group == GROUP_JOINING || in->group == GROUP_RECEIVING) {
         enum comm_state s = comm_poll(in->comm, &err);
-        if (s == COMM_BUSY && clock_ms() - in->group_ms > GROUP_LIMIT_MS) {
+        if (s == COMM_BUSY && clock_ms() - in->group_ms > group_limit_ms(in)) {
             error_set(&err, ERR_TIMEOUT, "%s has taken %d s", in->group == GROUP_JOINING ? "joining the group" : "a broadcast",
-                      GROUP_LIMIT_MS / 1000);
+                      (int)(group_limit_ms(in) / 1000));
             s = COMM_FAILED;
         }
         if (s == COMM_FAILED) {

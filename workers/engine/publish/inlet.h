@@ -15,6 +15,7 @@ struct inlet_config {
     enum weights_way way;
     bool staged;                    // have room for a version that arrives before it is wanted; else none is sent then
     const struct bundle *bundle;    // what a version is; borrowed as long as the inlet lives
+    int64_t limit_ms;               // of the outlet; 0: 60 s
 };
 struct inlet;
 struct inlet *inlet_new(const struct inlet_config *config, struct error *err);

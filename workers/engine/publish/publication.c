@@ -10,7 +10,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/publish/inlet.h"
 
-#define TAKE_LIMIT_MS 60000    // then the controller decides again
+#define LIMIT_MS 60000    // then the controller decides again
 
 struct publication {
     struct bundle bundle;
@@ -18,6 +18,7 @@ struct publication {
     struct outlet *outlet;    // of the side that gives; else NULL
     struct inlet *inlet;      // who takes; else NULL
     size_t room;
+    int64_t limit_ms;
     double took_ms;
 };
 
@@ -41,13 +42,21 @@ struct publication *publication_new(const struct publication_config *config, str
     for (int q = 0; n > 1 && q < n; q++)
         dev[q] = model_device(team_slice(config->model, q));
     p->took_ms = NAN;
+    p->limit_ms = config->limit_ms > 0 ? config->limit_ms : LIMIT_MS;
     p->in_place = config->n_slot == 0;
     p->room = publication_room(p->bundle.size_bytes, config->way, config->gives, config->n_slot, n);
     snprintf(dir, sizeof dir, "%s/sock", config->run_dir);
-    struct outlet_config out = { .dev = dev[0], .dir = dir, .way = config->way, .bundle = &p->bundle, .n_slot = config->n_slot };
-    struct inlet_config in = {
-        .dev = dev, .n_device = n, .dir = dir, .name = config->name, .way = config->way, .staged = config->n_slot > 0, .bundle = &p->bundle
+    struct outlet_config out = {
+        .dev = dev[0], .dir = dir, .way = config->way, .bundle = &p->bundle, .n_slot = config->n_slot, .limit_ms = p->limit_ms
     };
+    struct inlet_config in = { .dev = dev,
+                               .n_device = n,
+                               .dir = dir,
+                               .name = config->name,
+                               .way = config->way,
+                               .staged = config->n_slot > 0,
+                               .bundle = &p->bundle,
+                               .limit_ms = p->limit_ms };
     if (config->gives ? (p->outlet = outlet_new(&out, err)) != NULL : (p->inlet = inlet_new(&in, err)) != NULL) {
         log_info("weights %s by %s", config->gives ? "go to other workers" : "come from the first trainer",
                  weights_way_name(n > 1 ? WAY_COPY : config->way));
@@ -205,7 +214,7 @@ bool publication_take(struct publication *p, struct model *m, int64_t made, int6
     struct places places;
     if (!places_of_model(&places, m, err))
         return false;
-    bool ok = p->outlet ? outlet_copy(p->outlet, &places, key, err) : inlet_take(p->inlet, &places, key, TAKE_LIMIT_MS, &hash, err);
+    bool ok = p->outlet ? outlet_copy(p->outlet, &places, key, err) : inlet_take(p->inlet, &places, key, p->limit_ms, &hash, err);
     places_release(&places);
     if (!ok || !model_weights_changed(m, err))
         return false;

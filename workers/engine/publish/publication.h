@@ -13,6 +13,7 @@ struct publication_config {
     const char *run_dir, *name;    // name: this worker, for messages
     enum weights_way way;          // WAY_COPY or WAY_NCCL
     bool gives;                    // it shares; else it takes
+    int64_t limit_ms;              // of each wait for the other side; 0: 60 s
     int n_slot;    // versions that are kept at a time; 0: they are withdrawn before the weights change, and nothing is staged
 };
 /* Bytes of the first device's memory that it takes for weights of size_bytes; n_device: that the taking model is on. */

@@ -27,7 +27,8 @@ const char *algo_name(enum algo a)
     return algo_names[a];
 }
 
-double group_accuracy(const struct group *g)
+/* Mean of ans_acc over the samples that count; NAN when none does. What filter ranges look at. */
+static double group_accuracy(const struct group *g)
 {
     double sum = 0;
     int32_t n = 0;

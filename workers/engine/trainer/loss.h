@@ -90,8 +90,6 @@ const char *algo_name(enum algo a);
 /* Is sample i in the loss (lambda)? Not when left out by its verifier, or empty, or truncated under mask_truncated, or
  * in a group outside the filter's range or without spread under filter_no_spread. */
 bool sample_in_loss(const struct group *g, int32_t i, const struct trainer_hyper *h);
-/* Mean of ans_acc over the samples that count; NAN when none does. What filter ranges look at. */
-double group_accuracy(const struct group *g);
 
 /* What the ranks add up before anyone computes a gradient: all doubles, so that it may travel as an array. */
 struct trainer_norm {
