@@ -145,6 +145,12 @@ class Ranks(RunCase):
                 finally:
                     run.kill()
 
+    def test_external_engines_come_before_the_trainers_further_devices(self):
+        file = self.task.run_file("engine.yaml", backend="vllm", engine_url="http://127.0.0.1:9", tensor_parallel_size=2)
+        plan = subprocess.run([ROLLCALL, "train", file, "--dry-run"], capture_output=True, text=True)
+        for line in ("cpu:0: trainer 0\n", "engine:0: producer 0, vllm", "cpu:1: with trainer 0\n"):
+            self.assertIn(line, plan.stdout, plan.stderr)
+
     def test_a_team_that_cannot_be_is_refused_with_the_nearest_one(self):
         p, t = "producer_tensor_parallel_size", "tensor_parallel_size"
         for name, n, devices, says in ((p, 8, "auto", "heads of keys and values, .* cannot be cut over 8 devices; 4 devices are possible"),

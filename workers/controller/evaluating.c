@@ -180,7 +180,7 @@ static bool all_are_known(const struct controller *c)
     int64_t n = 0;
     for (int i = 0; i < c->workers.n; i++)
         n += c->workers.worker[i].start && !worker_is_away(&c->workers.worker[i]);
-    return n >= run_config_n_device(&c->config) || clock_ms() - c->started_ms > HEARD_MS;
+    return n >= run_config_n_worker(&c->config) || clock_ms() - c->started_ms > HEARD_MS;
 }
 
 static void lost_look(struct controller *c)
