@@ -27,6 +27,7 @@ void rollout_view_release(struct rollout_view *r)
         free(s->text);
         free(s->token);
         free(s->logp);
+        free(s->entropy);
         free(s->newer);
         free(s->mask);
         free(s->piece);
@@ -85,6 +86,7 @@ static void tokens_read(struct sample_view *s, const struct mval *v, int64_t n_a
         return;
     s->token = array_part(v, "token", sizeof(*s->token), n_all, first, s->n_tok);
     s->logp = array_part(v, "logp", sizeof(*s->logp), n_all, first, s->n_tok);
+    s->entropy = array_part(v, "entropy", sizeof(*s->entropy), n_all, first, s->n_tok);
     s->newer = array_part(v, "newer", sizeof(*s->newer), n_all, first, s->n_tok);
     s->mask = array_part(v, "mask", sizeof(*s->mask), n_all, first, s->n_tok);
     s->piece = array_part(v, "piece", sizeof(*s->piece), n_all, first, s->n_tok);

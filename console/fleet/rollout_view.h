@@ -24,6 +24,7 @@ struct sample_view {
     /* by token, owned; NULL: not known. Those of an older run lack piece. */
     int32_t *token;     // (n_tok)
     float *logp;        // (n_tok) natural log, when it was drawn
+    float *entropy;     // (n_tok) nat, that it was drawn at; NULL also where the run does not keep it
     int32_t *newer;     // (n_tok) optimizer steps that the weights which drew it are newer than the group's version; NULL: all 0
     uint8_t *mask;      // (n_tok) 0: given by an environment; NULL: all 1
     uint16_t *piece;    // (n_tok) bytes of text that it gave

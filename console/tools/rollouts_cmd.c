@@ -58,17 +58,22 @@ static void ids_set(json_t *json, const struct mval *map, const struct group *g,
         memcpy(&n, piece + (size_t)(s->first_tok + i) * sizeof n, sizeof n);
         json_array_append_new(pieces, json_integer(n));
     }
+    json_t *entropy = g->has_entropy ? json_array() : NULL;
     json_t *prompt = json_array(), *ids = json_array(), *logp = json_array(), *mask = json_array();
     for (int64_t i = 0; i < g->n_prompt; i++)
         json_array_append_new(prompt, json_integer(g->prompt[i]));
     for (int64_t i = 0; i < s->n_tok; i++) {
         json_array_append_new(ids, json_integer(g->token[s->first_tok + i]));
         json_array_append_new(logp, number((double)g->logp[s->first_tok + i]));
+        if (entropy)
+            json_array_append_new(entropy, number((double)g->entropy[s->first_tok + i]));
         json_array_append_new(mask, json_integer(g->mask[s->first_tok + i]));
     }
     json_object_set_new(json, "prompt_ids", prompt);
     json_object_set_new(json, "ids", ids);
     json_object_set_new(json, "logprobs", logp);
+    if (entropy)
+        json_object_set_new(json, "entropies", entropy);
     json_object_set_new(json, "mask", mask);
     json_object_set_new(json, "text_bytes", pieces);
 }
@@ -217,7 +222,8 @@ static bool rollouts_cmd(int argc, char **argv, struct error *err)
         { "item", NULL, CLI_I64, &r.item, "N", "only item N" },
         { "line", NULL, CLI_I64, &r.on_line, "N", "only the prompt on line N of the dataset's file, from 1" },
         { "row", NULL, CLI_I64, &r.row, "N", "only prompt N of those that are used, from 0" },
-        { "ids", NULL, CLI_FLAG, &r.ids, NULL, "include prompt_ids, ids, logprobs, mask, and the bytes of text that each token gave" },
+        { "ids", NULL, CLI_FLAG, &r.ids, NULL,
+          "include prompt_ids, ids, logprobs, entropies (rollout_entropy), mask, and the bytes of text that each token gave" },
         { "log", NULL, CLI_FLAG, &r.log, NULL, "{\"train_step\":N,\"rollout\":[TEXT...]}: sample 0 of each prompt" },
         { "every", NULL, CLI_I64, &r.every, "N", "with --log: optimizer steps between two lines (default 20)" },
     };

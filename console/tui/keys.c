@@ -73,7 +73,7 @@ const struct key_row key_table[] = {
     { REQ_MATCH_PREV, { 'N' },                              ON(PANE_ROLLOUTS), "N", NULL, 0, "panes", "rollouts: previous sample of the group" },
     { REQ_MATCH_NEXT, { 'n' },                              ON(PANE_METRICS), "n N", "change", 13, "panes", "metrics: the next change of a knob, and the metric around it" },
     { REQ_MATCH_PREV, { 'N' },                              ON(PANE_METRICS), "N", NULL, 0, "panes", "metrics: the change before" },
-    { REQ_TOKENS,     { 't' },                              ON(PANE_ROLLOUTS), "t", "tokens", 14, "panes", "rollouts: tokens by log-prob, then by the weights that drew them" },
+    { REQ_TOKENS,     { 't' },                              ON(PANE_ROLLOUTS), "t", "tokens", 14, "panes", "rollouts: tokens by log-prob, by entropy (rollout_entropy), then by the weights that drew them" },
     { REQ_BESIDE,     { 'v' },                              ON(PANE_ROLLOUTS), "v", "side by side", 15, "panes", "rollouts: the group's samples side by side" },
     { REQ_CLASS,      { 'v' },                              ON(PANE_DATA), "v", "class", 6, "panes", "data: all, never, sometimes, always solved, filtered, quarantined" },
     { REQ_FOLLOW,     { 'f' },                              ON(PANE_LOG) | ON(PANE_ROLLOUTS), "f", "follow", 11, "panes", "log and rollouts: stay at the newest" },

@@ -44,6 +44,11 @@ static enum role token_role(const struct sample_view *s, enum paint paint, int64
         *attr = newer % 2 ? ATTR_UNDERLINE : 0;
         return newer <= 0 ? ROLE_TEXT : (enum role)(ROLE_SERIES1 + (newer - 1) % 8);
     }
+    if (paint == PAINT_ENTROPY) {
+        double nat = s->entropy ? (double)s->entropy[t] : 0;
+        *attr = nat < 0.1 ? ATTR_DIM : nat < 0.5 ? 0 : nat < 1.5 ? ATTR_UNDERLINE : ATTR_REVERSE;
+        return nat < 0.1 ? ROLE_DIM : nat < 0.5 ? ROLE_TEXT : nat < 1.5 ? ROLE_WARN : ROLE_CRIT;
+    }
     double p = s->logp ? exp((double)s->logp[t]) : 1;
     *attr = p < 0.1 ? ATTR_REVERSE : p < 0.5 ? ATTR_UNDERLINE : 0;
     return p < 0.1 ? ROLE_CRIT : p < 0.5 ? ROLE_WARN : ROLE_TEXT;
@@ -83,7 +88,7 @@ static void painted_out(struct text_view *v, int indent, const struct sample_vie
 
 bool microscope_has_tokens(const struct sample_view *s, enum paint paint)
 {
-    return s->n_tok > 0 && s->piece && (paint != PAINT_LOGP || s->logp);
+    return s->n_tok > 0 && s->piece && (paint != PAINT_LOGP || s->logp) && (paint != PAINT_ENTROPY || s->entropy);
 }
 
 /* "#2* reward 1 (0.8 + 0.2)  advantage +0.71  34 tok, cut  boxed: equal"; the star: it is what the filter looks for. */
@@ -193,13 +198,16 @@ void microscope_token_draw(const struct microscope *o, struct cells *c, struct r
     if (s->logp && !(s->mask && !s->mask[t]))
         x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_FOCUS, "  log-prob %.3f (%.3g %%)", (double)s->logp[t],
                        100 * exp((double)s->logp[t]));
+    if (s->entropy && !(s->mask && !s->mask[t]))
+        x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_FOCUS, "  entropy %.3f", (double)s->entropy[t]);
     if (g->version >= 0)
         x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_FOCUS, "  weights %s%" PRId64, wide ? "of step " : "",
                        g->version + (s->newer ? s->newer[t] : 0));
-    if (wide)
-        cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_DIM,
-                  o->paint == PAINT_LOGP ? "   (underlined: below 50 %%, reversed: below 10 %%)"
-                                         : "   (underlined: an odd number of steps newer)");
+    static const char *const scale[PAINT_N] = { [PAINT_LOGP] = "   (underlined: below 50 %, reversed: below 10 %)",
+                                                [PAINT_ENTROPY] = "   (dim: below 0.1 nat, underlined: from 0.5, reversed: from 1.5)",
+                                                [PAINT_VERSION] = "   (underlined: an odd number of steps newer)" };
+    if (wide && scale[o->paint])
+        cells_text(c, x, r.y, r.x + r.w - x, scale[o->paint], ROLE_DIM);
 }
 
 int microscope_draw(const struct microscope *o, struct cells *c, struct rect r, const struct rollout_view *g)

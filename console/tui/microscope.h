@@ -10,6 +10,7 @@
 enum paint {    // what the tokens of a text are coloured by
     PAINT_NONE,
     PAINT_LOGP,
+    PAINT_ENTROPY,
     PAINT_VERSION,
     PAINT_N,
 };

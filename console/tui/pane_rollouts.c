@@ -208,6 +208,7 @@ static void title_make(const struct rollouts *o, const struct app *a, int64_t se
     snprintf(out, size, "item %" PRId64 ", %s %" PRId64 "%s: %d samples%s", g->item, g->version >= 0 ? "weights of step" : "step",
              g->version >= 0 ? g->version : g->step, trained, g->n_sample,
              o->text.paint == PAINT_LOGP      ? ", by log-prob"
+             : o->text.paint == PAINT_ENTROPY ? ", by entropy"
              : o->text.paint == PAINT_VERSION ? ", by weights"
                                               : "");
 }
@@ -246,16 +247,18 @@ static struct rect inner_rect(const struct rollouts *o, const struct app *a)
     return (struct rect){ 0, 0, text.w - 4, text.h - 2 - (o->text.paint != PAINT_NONE) };
 }
 
+/* The next paint that this group has the numbers for. */
 static void paint_next(struct rollouts *o, struct app *a, const struct rollout_view *g, int64_t now_ns)
 {
-    o->text.paint = (enum paint)((o->text.paint + 1) % PAINT_N);
-    o->text.sample = MIN(o->text.sample, g->n_sample - 1);
-    if (o->text.paint != PAINT_NONE && !microscope_has_tokens(&g->sample[MAX(o->text.sample, 0)], o->text.paint)) {
-        o->text.paint = PAINT_NONE;
+    bool plain = o->text.paint == PAINT_NONE;
+    o->text.sample = MAX(MIN(o->text.sample, g->n_sample - 1), 0);
+    do
+        o->text.paint = (enum paint)((o->text.paint + 1) % PAINT_N);
+    while (o->text.paint != PAINT_NONE && !microscope_has_tokens(&g->sample[o->text.sample], o->text.paint));
+    if (plain && o->text.paint == PAINT_NONE)
         app_flash(a, ROLE_WARN, now_ns,
                   has_archive(a) ? "this group was kept without the texts of its tokens"
                                  : "tokens are read from the run's folder, which cannot be read from here");
-    }
 }
 
 void quarantine_ask(struct app *a, int64_t on_line, const char *prompt, int64_t now_ns)

@@ -12,7 +12,7 @@ struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struc
         return NULL;
     }
     size_t samples = (size_t)n_sample * sizeof(struct sample);
-    size_t size = sizeof(struct group) + samples + (size_t)n_prompt * 4 + (size_t)n_tok * 17;
+    size_t size = sizeof(struct group) + samples + (size_t)n_prompt * 4 + (size_t)n_tok * 21;
     struct group *g = calloc(1, size);
     if (!g) {
         error_set(err, ERR_NO_MEMORY, "no memory for a rollout group of %zu bytes", size);
@@ -25,7 +25,8 @@ struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struc
     g->prompt = (int32_t *)(g->sample + n_sample);
     g->token = g->prompt + n_prompt;
     g->logp = (float *)(g->token + n_tok);
-    g->newer = (int32_t *)(g->logp + n_tok);
+    g->entropy = g->logp + n_tok;
+    g->newer = (int32_t *)(g->entropy + n_tok);
     g->adv = (float *)(g->newer + n_tok);
     g->mask = (uint8_t *)(g->adv + n_tok);
     memset(g->mask, 1, (size_t)n_tok);

@@ -51,10 +51,12 @@ struct group {
     int64_t n_tok;            // tokens of all samples
     int32_t *token;           // (n_tok) sample after sample
     float *logp;              // (n_tok) log-prob when sampled, natural log, at the sampling temperature; 0 where mask is 0
+    float *entropy;           // (n_tok) of the distribution it was drawn from, nat, at the sampling temperature; only when has_entropy
     int32_t *newer;           // (n_tok) how many optimizer steps newer the weights that drew it are; 0 except in free-running
     uint8_t *mask;            // (n_tok) 1: sampled, and in the loss; 0: given by an environment, only read by what follows
     float *adv;               // (n_tok) advantages that came with the group, in place of those from rewards; only when has_adv
     bool has_adv;
+    bool has_entropy;
     char gold[128];     // the right answer: the row's, or what the verifier read, cut when longer; "": neither names one
     double gen_s;       // seconds from prefill to last token
     double score_s;     // seconds from requesting its scores to getting them

@@ -56,6 +56,8 @@ void group_write(struct msg_out *m, const struct group *g, const struct group_te
         msg_bin(m, "newer", g->newer, (size_t)g->n_tok * sizeof *g->newer);
     if (given)
         msg_bin(m, "mask", g->mask, (size_t)g->n_tok);
+    if (g->has_entropy)
+        msg_bin(m, "entropy", g->entropy, (size_t)g->n_tok * sizeof *g->entropy);
     if (g->has_adv)
         msg_bin(m, "adv", g->adv, (size_t)g->n_tok * sizeof *g->adv);
     msg_list(m, "samples");
@@ -160,11 +162,13 @@ struct group *group_read(const struct mval *map, struct error *err)
     const void *logp = array_field(map, "logp", sizeof(float), sum.n_tok, NULL, err);
     bool updated = mval_get(map, "newer") != NULL;
     const void *newer = updated ? array_field(map, "newer", sizeof(int32_t), sum.n_tok, NULL, err) : NULL;
+    bool has_entropy = mval_get(map, "entropy") != NULL;
+    const void *entropy = has_entropy ? array_field(map, "entropy", sizeof(float), sum.n_tok, NULL, err) : NULL;
     bool given = mval_get(map, "mask") != NULL;
     const uint8_t *mask = given ? array_field(map, "mask", 1, sum.n_tok, NULL, err) : NULL;
     bool has_adv = mval_get(map, "adv") != NULL;
     const void *adv = has_adv ? array_field(map, "adv", sizeof(float), sum.n_tok, NULL, err) : NULL;
-    if (!prompt || !token || !logp || (updated && !newer) || (given && !mask) || (has_adv && !adv))
+    if (!prompt || !token || !logp || (updated && !newer) || (has_entropy && !entropy) || (given && !mask) || (has_adv && !adv))
         return NULL;
     struct group *g = group_new(n_prompt, (int32_t)sum.n_sample, sum.n_tok, err);
     if (!g)
@@ -186,6 +190,9 @@ struct group *group_read(const struct mval *map, struct error *err)
     memcpy(g->logp, logp, (size_t)sum.n_tok * sizeof(float));
     if (updated)
         memcpy(g->newer, newer, (size_t)sum.n_tok * sizeof(int32_t));
+    g->has_entropy = has_entropy;
+    if (has_entropy)
+        memcpy(g->entropy, entropy, (size_t)sum.n_tok * sizeof(float));
     g->has_adv = has_adv;
     if (has_adv)
         memcpy(g->adv, adv, (size_t)sum.n_tok * sizeof(float));

@@ -193,6 +193,7 @@ const struct knob knobs[] = {
     { "keep_checkpoints", NULL, NULL, "evaluation and saving", KNOB_I64, "", 0, 1e6, AT(keep_checkpoints), .def = "3", .applies = APPLY_NOW, .help = "complete checkpoints kept; 0: all" },
     { "save_dir", NULL, "sd", "evaluation and saving", KNOB_PATH, "", AT(save_dir), .def = "", .help = "folder for checkpoints; unset: RUN/checkpoints" },
     { "eval_save_dir", NULL, "esd", "evaluation and saving", KNOB_PATH, "", AT(eval_save_dir), .def = "", .help = "folder for evaluation files; unset: RUN/eval" },
+    { "rollout_entropy", NULL, NULL, "evaluation and saving", KNOB_BOOL, "", AT(rollout_entropy), .def = "false", .help = "keep the entropy that each token was drawn at with the rollouts: the console colours tokens by it (not from an engine elsewhere)" },
     { "rollout_save_dir", NULL, "rsd", "evaluation and saving", KNOB_PATH, "", AT(rollout_save_dir), .def = "", .help = "folder for rollouts; unset: RUN/rollouts" },
     { "rollout_log_interval", NULL, NULL, "evaluation and saving", KNOB_I64, "step", 0, BIG, AT(rollout_log_interval), .def = "20", .applies = APPLY_NOW, .help = "optimizer steps between readable rollout logs; 0: none" },
     { "enable_profiling", NULL, NULL, "evaluation and saving", KNOB_BOOL, "", AT(enable_profiling), .def = "false", .help = "record each process's phases in logs/NAME.prof and each device's operations in logs/profile-DEVICE.json ('rollcall profile' puts them together for Chrome's trace viewer or Perfetto); forces full-length responses" },

@@ -159,6 +159,7 @@ struct run_config {
     double eval_temperature, eval_top_p;    // top_p 0: the run's
     int64_t eval_max_new_tokens;            // 0: the run's
     bool eval_at_end, save_at_end, save_at_episode_end;
+    bool rollout_entropy;
     int64_t save_interval;       // 0: only at the end
     int64_t keep_checkpoints;    // complete ones kept; 0: all
     char save_dir[RUN_TEXT_MAX], eval_save_dir[RUN_TEXT_MAX], rollout_save_dir[RUN_TEXT_MAX];

@@ -141,6 +141,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "logp", KIND_BIN, false, "float32, as token" },
                { "newer", KIND_BIN, true, "int32, as token: how many optimizer steps newer than version the weights that drew it are; absent: all 0" },
                { "mask", KIND_BIN, true, "bytes, as token: 1 drawn and in the loss, 0 given by an environment and only read; absent: all 1" },
+               { "entropy", KIND_BIN, true, "float32, as token: entropy of the distribution it was drawn from, nat; with the run's rollout_entropy" },
                { "adv", KIND_BIN, true, "float32, as token: advantages in place of those from rewards" },
                { "samples", KIND_LIST, false, "{n_tok, seed, finish, score, reward, format_acc, ans_acc, parts, reason, text, temperature (absent: the group's), "
                                               "adv_zero (its advantage is 0)}" },

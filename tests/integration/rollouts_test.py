@@ -1,5 +1,6 @@
 """What a run has sampled can be printed, and its checkpoints give every kept log-prob again, to the bit."""
 import json
+import math
 import os
 import sqlite3
 import subprocess
@@ -14,7 +15,7 @@ class Rollouts(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.task = Task()
-        cls.run_ = Run(cls.task, "r", cls.task.run_file(save_interval=1, temperature=0.9, rollout_log_interval=2, peak_tflops=1, peak_gb_per_s=10), ["--max-steps", str(STEPS)])
+        cls.run_ = Run(cls.task, "r", cls.task.run_file(save_interval=1, temperature=0.9, rollout_log_interval=2, rollout_entropy=True, peak_tflops=1, peak_gb_per_s=10), ["--max-steps", str(STEPS)])
         code, last = cls.run_.wait()
         assert (code, last.get("event")) == (0, "finished"), cls.run_.logs()
 
@@ -47,6 +48,21 @@ class Rollouts(unittest.TestCase):
             got = [r["logprobs"] for r in self.tool("logprobs", "--model", model, lines=ask)]
             self.assertEqual(got, [r["logprobs"] for r in mine], version)
         self.assertGreaterEqual(checked, 2)    # the model it started from, and step 1
+
+    def test_each_token_has_the_entropy_that_the_trainer_finds_too(self):
+        rows = self.tool("rollouts", self.run_.dir, "--ids")
+        out = self.task.path("entropy.jsonl")
+        subprocess.run([ROLLCALL, "export", "jsonl", self.run_.dir, "--series", "train/entropy", "--out", out], check=True, capture_output=True)
+        with open(out) as f:
+            told = {line["step"]: line["metrics"]["train/entropy"] for line in map(json.loads, f) if "train/entropy" in line["metrics"]}
+        self.assertGreaterEqual(len(told), 2)    # a step whose rewards were all equal trains on nothing
+        for r in rows:
+            self.assertEqual(len(r["entropies"]), len(r["ids"]))
+            self.assertTrue(all(0 <= e <= math.log(300) for e in r["entropies"]), r)    # the model's vocabulary is smaller
+        for step, entropy in told.items():    # on policy: the batch is the rollout step's; a mean over samples of their means
+            rewards = {item: {r["reward"] for r in rows if r["item"] == item} for item in {r["item"] for r in rows}}
+            mine = [sum(r["entropies"]) / len(r["entropies"]) for r in rows if r["version"] == step - 1 and len(rewards[r["item"]]) > 1]
+            self.assertAlmostEqual(entropy, sum(mine) / len(mine), delta=1e-5 * entropy, msg=step)    # fp32 both ways
 
     def test_each_sample_has_its_text_reward_and_end(self):
         rows = self.tool("rollouts", self.run_.dir)

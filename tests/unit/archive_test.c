@@ -95,6 +95,8 @@ static void group_keep(struct kept *k, int64_t item, int64_t row, const double *
             g->token[3 * s + t] = 100 + t;
             g->logp[3 * s + t] = -0.5f * (float)(t + 1);
             g->newer[3 * s + t] = t == 2;
+            g->entropy[3 * s + t] = 0.8f * (float)t;
+            g->has_entropy = true;
             piece[3 * s + t] = t == 0 ? 1 : t == 1 ? 0 : 3;
         }
     }
@@ -362,14 +364,17 @@ static void a_token_has_its_number_under_the_cursor(UNUSED void **state)
     must_show(&app, &c, k.now, "#2  reward 0 (0.250)  advantage -1.15  3 tok  boxed");
     must_show(&app, &c, k.now, "trained at 20");
     keys(&app, &k, "t");
-    must_show(&app, &c, k.now, "#1 token 1/3 'a'  log-prob -0.500 (60.7 %)  weights of step 19");
+    must_show(&app, &c, k.now, "#1 token 1/3 'a'  log-prob -0.500 (60.7 %)  entropy 0.000  weights of step 19");
     keys(&app, &k, "ll");    // the second token gave no text of its own
-    must_show(&app, &c, k.now, "#1 token 3/3 'b 0'  log-prob -1.500 (22.3 %)  weights of step 20");
+    must_show(&app, &c, k.now, "#1 token 3/3 'b 0'  log-prob -1.500 (22.3 %)  entropy 1.600  weights of step 20");
     assert_true(c.cell[c.cursor_y * c.w + c.cursor_x].ch == 'b');
     assert_true(c.cell[c.cursor_y * c.w + c.cursor_x].attr & ATTR_UNDERLINE);    // below one half, also without colour
     keys(&app, &k, "l");                                                         // on to the next sample
     must_show(&app, &c, k.now, "#2 token 1/3");
-    keys(&app, &k, "t");
+    keys(&app, &k, "tll");
+    must_show(&app, &c, k.now, "by entropy");
+    assert_true(c.cell[c.cursor_y * c.w + c.cursor_x].attr & ATTR_REVERSE);    // 1.6 nat
+    keys(&app, &k, "hht");
     must_show(&app, &c, k.now, "by weights");
     keys(&app, &k, "tv");
     const char *text = screen(&app, &c, k.now), *second = strstr(text, "#2  reward 0"), *third = strstr(text, "#3  reward 1");

@@ -35,7 +35,7 @@ struct episode {    // a sample
     enum episode_state state;
     int64_t n_tok, turn_at;    // tokens after the prompt; where its present turn begins
     int32_t *token;            // (max_new_tok) owned, as the three below
-    float *logp;
+    float *logp, *entropy;
     int32_t *newer;
     uint8_t *mask;
     bool ended, is_stop;    // the turn has, and by an end token
@@ -78,6 +78,7 @@ static void item_free(struct episode_item *it)
         free(s->text);
         free(s->token);
         free(s->logp);
+        free(s->entropy);
         free(s->newer);
         free(s->mask);
     }
@@ -136,6 +137,7 @@ bool episodes_watch(void *ctx, const struct drawn *d)
         it->version = d->version;
     s->token[s->n_tok] = d->id;
     s->logp[s->n_tok] = d->logp;
+    s->entropy[s->n_tok] = d->entropy;
     s->newer[s->n_tok] = (int32_t)(d->version - it->version);
     s->mask[s->n_tok++] = 1;
     s->ended = d->is_last;
@@ -188,9 +190,10 @@ static bool samples_new(struct episode_item *it)
         s->acc = NAN;
         s->token = malloc(n * sizeof *s->token);
         s->logp = malloc(n * sizeof *s->logp);
+        s->entropy = malloc(n * sizeof *s->entropy);
         s->newer = malloc(n * sizeof *s->newer);
         s->mask = malloc(n);
-        ok = s->token && s->logp && s->newer && s->mask;
+        ok = s->token && s->logp && s->entropy && s->newer && s->mask;
     }
     return ok;
 }
@@ -305,7 +308,7 @@ static bool said_add(struct engine *e, const struct episode_item *it, struct epi
     ok = ok && s->n_tok + ids.n < it->sampling.max_new_tok;
     for (int64_t k = 0; ok && k < ids.n; k++) {
         s->token[s->n_tok] = ids.id[k];
-        s->logp[s->n_tok] = 0;
+        s->logp[s->n_tok] = s->entropy[s->n_tok] = 0;
         s->newer[s->n_tok] = 0;
         s->mask[s->n_tok++] = 0;
     }
@@ -455,6 +458,7 @@ static struct group *group_make(const struct engine *e, const struct episode_ite
     struct group *g = group_new(it->prompt.n, it->n_sample, n_tok, err);
     if (!g)
         return NULL;
+    g->has_entropy = e->config.rollout_entropy;
     g->item = it->item;
     g->prompt_row = it->prompt_row;
     g->rollout_step = it->rollout_step;
@@ -481,6 +485,7 @@ static struct group *group_make(const struct engine *e, const struct episode_ite
             g->sample[i].part[k] = NAN;
         memcpy(g->token + at, s->token, (size_t)s->n_tok * sizeof *g->token);
         memcpy(g->logp + at, s->logp, (size_t)s->n_tok * sizeof *g->logp);
+        memcpy(g->entropy + at, s->entropy, (size_t)s->n_tok * sizeof *g->entropy);
         memcpy(g->newer + at, s->newer, (size_t)s->n_tok * sizeof *g->newer);
         memcpy(g->mask + at, s->mask, (size_t)s->n_tok);
         at += s->n_tok;

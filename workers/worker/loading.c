@@ -334,6 +334,7 @@ static struct generator_config generator_config_make(struct engine *e, int64_t v
     g.model = e->sampler ? e->sampler : e->model;
     g.tokenizer = e->prompts.tokenizer;
     g.version = version;
+    g.entropy = e->config.rollout_entropy;
     g.prefix_cache = e->episodes || e->visitors;    // a sample's next turn goes on where it was
     g.watch = e->episodes || e->visitors ? token_came : NULL;
     g.read_watch = e->visitors ? visitors_read_watch : NULL;

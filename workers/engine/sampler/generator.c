@@ -80,7 +80,7 @@ static bool step_init(struct generator *g, struct error *err)
     bool two = g->behind;
     if (!mirror_init(g->dev, &g->step, generator_step_pieces(g), two, "a decode step's inputs", err)
         || !mirror_init(g->dev, &g->table, n * (size_t)g->max_page * sizeof(int32_t), two, "page tables", err)
-        || !mirror_init(g->dev, &g->result, 2 * n * sizeof(int32_t), two, "sampled tokens", err))
+        || !mirror_init(g->dev, &g->result, (g->config.entropy ? 3 : 2) * n * sizeof(int32_t), two, "sampled tokens", err))
         return false;
     generator_step_pieces(g);
     for (int f = 0; f < 2; f++)
@@ -107,8 +107,9 @@ static bool rows_new(struct generator *g, struct error *err)
     for (size_t i = 0; ok && i < n; i++) {
         g->row[i].token = malloc(len * sizeof(int32_t));
         g->row[i].logp = malloc(len * sizeof(float));
+        g->row[i].entropy = malloc(len * sizeof(float));
         g->row[i].newer = malloc(len * sizeof(int32_t));
-        ok = g->row[i].token && g->row[i].logp && g->row[i].newer;
+        ok = g->row[i].token && g->row[i].logp && g->row[i].entropy && g->row[i].newer;
         g->row[i].place[0] = g->row[i].place[1] = -1;
     }
     return ok || error_set(err, ERR_NO_MEMORY, "no memory for %zu samples of %zu tokens", n, len);
@@ -293,6 +294,7 @@ void generator_free(struct generator *g)
     for (int64_t i = 0; g->row && i < g->config.max_seq; i++) {
         free(g->row[i].token);
         free(g->row[i].logp);
+        free(g->row[i].entropy);
         free(g->row[i].newer);
     }
     free(g->row);
@@ -382,7 +384,7 @@ void entry_pages_drop(struct generator *g, struct entry *e)
 }
 
 /* The group of an entry whose samples have all ended. NULL: see err. */
-static struct group *entry_group(const struct entry *e, struct error *err)
+static struct group *entry_group(const struct generator *g, const struct entry *e, struct error *err)
 {
     int64_t n_tok = 0;
     for (int32_t i = 0; i < e->spec.n_sample; i++)
@@ -399,6 +401,7 @@ static struct group *entry_group(const struct entry *e, struct error *err)
     out->top_p = spec->sampling.top_p;
     out->top_k = spec->sampling.top_k;
     out->max_new_tok = spec->sampling.max_new_tok;
+    out->has_entropy = g->config.entropy;
     out->gen_s = (double)(clock_ns() - e->start_ns) * 1e-9;
     memcpy(out->prompt, spec->prompt, (size_t)spec->n_prompt * sizeof *out->prompt);
     int64_t at = 0;
@@ -409,6 +412,7 @@ static struct group *entry_group(const struct entry *e, struct error *err)
             out->sample[i].part[k] = NAN;
         memcpy(out->token + at, d->token, (size_t)d->n_tok * sizeof *out->token);
         memcpy(out->logp + at, d->logp, (size_t)d->n_tok * sizeof *out->logp);
+        memcpy(out->entropy + at, d->entropy, (size_t)d->n_tok * sizeof *out->entropy);
         memcpy(out->newer + at, d->newer, (size_t)d->n_tok * sizeof *out->newer);
         at += d->n_tok;
     }
@@ -417,7 +421,7 @@ static struct group *entry_group(const struct entry *e, struct error *err)
 
 bool entry_finish(struct generator *g, struct entry *e, struct error *err)
 {
-    struct group *out = e->spec.guest ? NULL : entry_group(e, err);
+    struct group *out = e->spec.guest ? NULL : entry_group(g, e, err);
     if (!out && !e->spec.guest)
         return false;
     if (out)    // max_item bounds waiting + running + finished, so there is room

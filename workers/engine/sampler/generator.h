@@ -31,6 +31,7 @@ struct drawn {
     int32_t sample;         // index in its item
     int32_t id;             // the token
     float logp;             // at the sampling temperature, as in struct group
+    float entropy;          // the same; 0 unless the generator keeps it
     int64_t version;        // of the weights that drew it
     bool is_last;           // the item's own settings end the sample here,
     bool is_stop;           // by an end token or stop string; else by length
@@ -65,6 +66,7 @@ struct generator_config {
         BEHIND_NEVER,
         BEHIND_ALWAYS,
     } behind;                            // auto: yes on a device that works asynchronously
+    bool entropy;                        // groups get the entropy that each token was drawn at
     int64_t version;                     // version of the weights now in model
     int64_t lora_rank;                   // highest rank of an adapter of generator_model_set's models
     bool prefix_cache;                   // later prompts reuse pages that earlier ones have left; generator_cache_clear before others use

@@ -87,14 +87,16 @@ struct entry *back_oldest(const struct generator *g, int32_t *sample)
 bool row_keep(const struct row *r, struct ended *d, struct error *err)
 {
     size_t n = (size_t)r->n_tok;
-    d->token = malloc(MAX(n, (size_t)1) * (2 * sizeof(int32_t) + sizeof(float)));
+    d->token = malloc(MAX(n, (size_t)1) * (2 * sizeof(int32_t) + 2 * sizeof(float)));
     if (!d->token)
         return error_set(err, ERR_NO_MEMORY, "no memory for a sample of %zu tokens", n);
     d->logp = (float *)(d->token + n);
-    d->newer = (int32_t *)(d->logp + n);
+    d->entropy = d->logp + n;
+    d->newer = (int32_t *)(d->entropy + n);
     d->n_tok = r->n_tok;
     memcpy(d->token, r->token, n * sizeof(int32_t));
     memcpy(d->logp, r->logp, n * sizeof(float));
+    memcpy(d->entropy, r->entropy, n * sizeof(float));
     memcpy(d->newer, r->newer, n * sizeof(int32_t));
     return true;
 }

@@ -14,8 +14,9 @@
 /* A sample that has ended, waiting for the rest of its group, or that was put back and goes on later (generator_pages.c). */
 struct ended {
     int64_t n_tok;
-    int32_t *token;    // (n_tok) owned, with the next two after it in the same block
+    int32_t *token;    // (n_tok) owned, with the next three after it in the same block
     float *logp;       // (n_tok)
+    float *entropy;    // (n_tok)
     int32_t *newer;    // (n_tok)
     enum finish_reason finish;
     bool is_back;
@@ -42,6 +43,7 @@ struct row {
     int64_t n_tok;       // sampled so far
     int32_t *token;      // (max_seq_tok) owned by the generator
     float *logp;         // (max_seq_tok)
+    float *entropy;      // (max_seq_tok) 0 unless the generator keeps it
     int32_t *newer;      // (max_seq_tok) as in struct group
     int64_t n_page;      // in its row of the table; it takes the next when it gets there
     int32_t n_ahead;     // tokens drawn for it in flights: 0 or 1
@@ -103,7 +105,7 @@ struct generator {
     int32_t *page_of;          // (max_seq, max_page) each row's pages in order
     struct mirror table;       // the same, as sent
     bool table_changed;        // since it was sent
-    struct mirror result;      // (2, max_seq): sampled ids, then their log-probs
+    struct mirror result;      // (2 or 3, max_seq): sampled ids, their log-probs, and where they are kept the entropies
     int32_t *prefill_token;    // (max_tok) host: the packed prompts of one prefill
     int32_t *prefill_cu;       // (PREFILL_SEQ_MAX + 1) host
     int32_t *prefill_table;    // (PREFILL_SEQ_MAX, max_page) host

@@ -279,6 +279,7 @@ static bool row_resume(struct generator *g, struct entry *e, int32_t sample, int
     r->n_tok = d->n_tok;
     memcpy(r->token, d->token, (size_t)d->n_tok * sizeof *r->token);
     memcpy(r->logp, d->logp, (size_t)d->n_tok * sizeof *r->logp);
+    memcpy(r->entropy, d->entropy, (size_t)d->n_tok * sizeof *r->entropy);
     memcpy(r->newer, d->newer, (size_t)d->n_tok * sizeof *r->newer);
     free(d->token);
     *d = (struct ended){ 0 };

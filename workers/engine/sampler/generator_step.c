@@ -56,13 +56,14 @@ static bool stop_string_found(const struct generator *g, const struct row *r, co
 }
 
 /* Append what was sampled for row i; true when that ends the sample; finish then says how. */
-static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, int64_t version, const float *logits,
+static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, float entropy, int64_t version, const float *logits,
                       enum finish_reason *finish)
 {
     struct row *r = &g->row[i];
     const struct sampling *s = &r->entry->spec.sampling;
     r->token[r->n_tok] = id;
     r->newer[r->n_tok] = (int32_t)(version - r->entry->version);
+    r->entropy[r->n_tok] = entropy;
     r->logp[r->n_tok++] = logp;
     lengths_note(g, 1, false);
     bool is_stop = s->stop_string[0] && stop_string_found(g, r, s->stop_string);
@@ -72,6 +73,7 @@ static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, in
                            .sample = r->sample,
                            .id = id,
                            .logp = logp,
+                           .entropy = entropy,
                            .version = version,
                            .is_last = is_stop || r->n_tok == s->max_new_tok,
                            .is_stop = is_stop,
@@ -115,8 +117,9 @@ struct sample_row sample_of(const struct row *r)
 bool sample_run(struct generator *g, const float *logits, int64_t n, struct error *err)
 {
     int32_t *id = g->result.dev;
-    return OP(g->dev, err, sample_fwd, .id = id, .logp = (float *)id + g->config.max_seq, .logits = logits,
-              .row = mirror_dev(&g->step, g->sample), .n = n, .vocab = g->vocab, .n_live = model_n_live(g->config.model));
+    float *logp = (float *)id + g->config.max_seq, *entropy = g->config.entropy ? logp + g->config.max_seq : NULL;
+    return OP(g->dev, err, sample_fwd, .id = id, .logp = logp, .entropy = entropy, .logits = logits, .row = mirror_dev(&g->step, g->sample),
+              .n = n, .vocab = g->vocab, .n_live = model_n_live(g->config.model));
 }
 
 bool flight_start(struct generator *g, int64_t row0, int64_t n_place, int64_t version, struct error *err)
@@ -164,7 +167,7 @@ static bool flight_collect(struct generator *g, int index, struct error *err)
     if (!mark_wait(g->dev, f->landed, err))
         return false;
     const int32_t *id = f->result;
-    const float *logp = (const float *)id + g->config.max_seq;
+    const float *logp = (const float *)id + g->config.max_seq, *entropy = g->config.entropy ? logp + g->config.max_seq : NULL;
     for (int64_t p = n - 1; p >= 0; p--) {
         enum finish_reason finish;
         int64_t i = f->now[p];
@@ -181,7 +184,7 @@ static bool flight_collect(struct generator *g, int index, struct error *err)
         const float *logits = NULL;
         if (g->row[i].entry->spec.keep_logits && !logits_fetch(g, p, &logits, err))
             return false;
-        if (row_token(g, i, id[p], logp[p], f->version, logits, &finish) && !row_end(g, i, finish, err))
+        if (row_token(g, i, id[p], logp[p], entropy ? entropy[p] : 0, f->version, logits, &finish) && !row_end(g, i, finish, err))
             return false;
     }
     return true;
