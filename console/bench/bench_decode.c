@@ -1,7 +1,8 @@
 /* bench decode: tokens per second of the engine as rollouts use it: prefill of distinct prompts, scheduler, decode,
  * sampling and recording of log-probs, end tokens ignored. With --mean the samples end at lengths as they come in training, and it
  * says how many run at once in so many pages of keys and values. Before the figure is printed the recorded log-probs are
- * compared with packed scoring, byte by byte. On a CPU the target is 50k tokens/s per core for a model of 0.6 M
+ * compared with packed scoring, byte by byte. With --speculate the same rounds are run without and with guesses at next tokens
+ * (generator_draft.c), as often as each pays; their tokens and log-probs must be the same. On a CPU the target is 50k tokens/s per core for a model of 0.6 M
  * parameters at batch 32. */
 #include <inttypes.h>
 #include <math.h>
@@ -27,7 +28,9 @@ struct decode_bench {
     int64_t batch, n_prompt, n_new, group, n_live, lora_rank, rounds, mean, n_page, n_sample, n_device, parts;
     struct device *helper[SUM_PARTS_MAX];    // (n_device - 1) owned
     uint64_t hash;                           // of the first round's tokens and log-probs
-    int64_t *n_left;                         // (n_sample) tokens until each ends; with mean
+    bool speculate;
+    double temperature;
+    int64_t *n_left;    // (n_sample) tokens until each ends; with mean
 };
 struct decode_times {
     double prefill_s, decode_s, all_s;    // of one round
@@ -97,6 +100,7 @@ static bool round_run(struct decode_bench *b, struct generator *g, int32_t *prom
                                        .seed = seed,
                                        .sampling = SAMPLING_DEFAULT };
         item.sampling.max_new_tok = b->n_new;
+        item.sampling.temperature = (float)b->temperature;
         prompt_fill(b, i, prompt);
         if (!generator_submit(g, &item, err))
             return false;
@@ -145,7 +149,7 @@ static bool group_check(const struct decode_bench *b, const struct group *g, boo
     memcpy(token + g->n_prompt, g->token, (size_t)n_tok * sizeof *token);
     for (int64_t i = 0; i < n; i++) {
         target[i] = i >= g->n_prompt - 1 && i + 1 < n ? token[i + 1] : -1;
-        temperature[i] = g->temperature;
+        temperature[i] = g->temperature > 0 ? g->temperature : 1;
     }
     struct run_limits limits = { .max_tok = n, .max_seq = 1, .max_seq_tok = n };
     struct model_batch batch = { .n_seq = 1, .n_tok = n, .token = token, .cu_tok = cu };
@@ -194,6 +198,53 @@ static int times_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* The rounds of a generator, after two to warm it up; the median is the one in the middle of times (rounds). The first one's groups are hashed, and one of them
+ * kept. Sorts times. */
+static bool rounds_run(struct decode_bench *b, struct generator *g, int32_t *prompt, struct decode_times *times, struct group **kept,
+                       double *grown_mb, struct error *err)
+{
+    size_t free_before, free_after, total;
+    b->hash = 0;
+    // the first draws the tokens to check, the second records what graphs the first has only warmed up
+    if (!round_run(b, g, prompt, times, kept, err) || !round_run(b, g, prompt, times, NULL, err)
+        || !mem_info(b->tool.dev, &free_before, &total, err))
+        return false;
+    for (int64_t i = 0; i < b->rounds; i++)
+        if (!round_run(b, g, prompt, &times[i], NULL, err))
+            return false;
+    if (!mem_info(b->tool.dev, &free_after, &total, err))
+        return false;
+    *grown_mb = free_before > free_after ? (double)(free_before - free_after) * 1e-6 : 0;
+    qsort(times, (size_t)b->rounds, sizeof *times, times_compare);
+    return true;
+}
+
+/* The same rounds with guesses at next tokens, into out as members of the line that is printed. times holds those without, and then those with. */
+static bool speculate_compare(struct decode_bench *b, const struct generator_config *plain, int32_t *prompt, struct decode_times *times,
+                              char *out, size_t size, struct error *err)
+{
+    bool ok = false;
+    double plain_s = times[b->rounds / 2].all_s, grown_mb;
+    uint64_t hash = b->hash;
+    struct group *kept = NULL;
+    struct generator_stats s;
+    struct generator_config config = *plain;
+    config.speculate = SPECULATE_AUTO;
+    struct generator *g = generator_new(&config, err);
+    TRY(g && rounds_run(b, g, prompt, times, &kept, &grown_mb, err));
+    generator_stats(g, &s);
+    double all = s.n_draft ? (double)s.n_draft : NAN, tok = (double)s.n_decode_tok;
+    snprintf(out, size, ",\"speculate_ratio\":%.3f,\"accepted\":%.3f,\"drafts_per_tok\":%.2f,\"speculate_same\":%s",
+             plain_s / times[b->rounds / 2].all_s, isnan(all) ? 0 : (double)s.n_accepted / all, (double)s.n_draft / tok,
+             b->hash == hash ? "true" : "false");
+    b->hash = hash;
+    ok = true;
+out:
+    group_free(kept);
+    generator_free(g);
+    return ok;
+}
+
 static bool model_make(struct decode_bench *b, struct error *err)
 {
     if (!b->shape)
@@ -224,7 +275,7 @@ static bool team_make(struct decode_bench *b, struct error *err)
 bool bench_decode(int argc, char **argv, struct error *err)
 {
     struct decode_bench b = {
-        .tool = TOOL_MODEL_DEFAULT, .batch = 32, .n_prompt = 16, .n_new = 128, .group = 1, .rounds = 5, .n_device = 1
+        .tool = TOOL_MODEL_DEFAULT, .batch = 32, .n_prompt = 16, .n_new = 128, .group = 1, .rounds = 5, .n_device = 1, .temperature = 1
     };
     struct cli_option options[] = {
         TOOL_MODEL_OPTIONS(&b.tool),
@@ -240,6 +291,9 @@ bool bench_decode(int argc, char **argv, struct error *err)
         { "lora-rank", NULL, CLI_I64, &b.lora_rank, "R", "with a random adapter of this rank on all modules (0: none)" },
         { "ptp", NULL, CLI_I64, &b.n_device, "N", "work on N devices, --device and those after it, as a team (default 1)" },
         { "sum-parts", NULL, CLI_I64, &b.parts, "S", "sums in S parts, as the setting sum_parts (default: what --ptp needs)" },
+        { "temperature", NULL, CLI_F64, &b.temperature, "T", "sampling temperature (default 1); 0 makes random weights repeat themselves" },
+        { "speculate", NULL, CLI_FLAG, &b.speculate, NULL,
+          "the same again with speculative decoding: the ratio of speeds, and the share of drafted tokens that came true" },
         { "profile", NULL, CLI_STR, &b.profile, "FILE",
           "one more round with the time of each operation: a table, and the timeline to FILE" },
         { "rounds", NULL, CLI_I64, &b.rounds, "R", "measured rounds; the median is printed (default 5)" },
@@ -293,37 +347,32 @@ bool bench_decode(int argc, char **argv, struct error *err)
         .max_item = b.n_sample,
         .max_seq_tok = b.n_prompt + b.n_new,
         .kv_bytes = (size_t)b.n_page * kv_pool_page_bytes(b.tool.model),
+        .speculate = SPECULATE_NEVER,
         .watch = b.mean ? sample_ends : NULL,
         .watch_ctx = &b,
     };
     model_length_set(b.tool.model, config.max_seq_tok);
     TRY((g = generator_new(&config, err)) != NULL);
-    TRY(round_run(&b, g, prompt, &times[0], &kept, err));    // warm-up, and the tokens to check
+    double grown_mb;
+    TRY(rounds_run(&b, g, prompt, times, &kept, &grown_mb, err));
     TRY(group_check(&b, kept, &same, err));
-    TRY(round_run(&b, g, prompt, &times[0], NULL, err));    // records what graphs the first round has only warmed up
-    size_t free_before, free_after, total;
-    TRY(mem_info(b.tool.dev, &free_before, &total, err));
-    for (int64_t i = 0; i < b.rounds; i++)
-        TRY(round_run(&b, g, prompt, &times[i], NULL, err));
-    TRY(mem_info(b.tool.dev, &free_after, &total, err));
-    qsort(times, (size_t)b.rounds, sizeof *times, times_compare);
-    const struct decode_times *t = &times[b.rounds / 2];
+    const struct decode_times middle = times[b.rounds / 2], *t = &middle;
     const struct device *dev = b.tool.dev;
-    char roofline[32] = "null", crowd[256];
+    char roofline[32] = "null", crowd[256], speculated[160] = "";
     crowd_text(&b, g, t, crowd, sizeof crowd);
+    TRY(!b.speculate || speculate_compare(&b, &config, prompt, times, speculated, sizeof speculated, err));
     if (dev->kind == DEVICE_CUDA && !b.mean && b.n_sample == b.batch)
         snprintf(roofline, sizeof roofline, "%.3f", step_floor_s(&b) * t->n_step / t->decode_s);
     printf(
         "{\"bench\":\"decode\",\"model\":\"%s\",\"device\":\"%s\",\"what\":\"%s\",\"parameters\":%" PRId64 ",\"batch\":%" PRId64 ","
         "\"prompt\":%" PRId64 ",\"new\":%" PRId64 ",\"tok_per_s\":%.0f,\"ms\":%.2f,\"decode_tok_per_s\":%.0f,"
         "\"decode_tok_per_s_core\":%.0f,\"step_us\":%.1f,\"prefill_tok_per_s\":%.0f,\"roofline\":%s,\"grown_mb\":%.1f,\"devices\":%" PRId64
-        ",\"sum_parts\":%" PRId64 ",\"hash\":\"%016" PRIx64 "\",\"check\":%s%s}\n",
+        ",\"sum_parts\":%" PRId64 ",\"hash\":\"%016" PRIx64 "\",\"check\":%s%s%s}\n",
         b.shape ? b.shape : b.tool.name, dev->name, dev->what, config_n_param(model_config(b.tool.model)), b.batch, b.n_prompt, b.n_new,
         t->n_tok / t->all_s, t->all_s * 1e3, (t->n_tok - (double)b.n_sample) / t->decode_s,
         (t->n_tok - (double)b.n_sample) / t->decode_s / (dev->kind == DEVICE_CPU ? dev->n_thread : 1), t->decode_s * 1e6 / t->n_step,
-        (double)(b.n_sample * b.n_prompt) / t->prefill_s, roofline,
-        free_before > free_after ? (double)(free_before - free_after) * 1e-6 : 0, b.n_device, b.parts, b.hash, same ? "true" : "false",
-        crowd);
+        (double)(b.n_sample * b.n_prompt) / t->prefill_s, roofline, grown_mb, b.n_device, b.parts, b.hash, same ? "true" : "false", crowd,
+        speculated);
     if (b.profile) {
         struct decode_times traced;
         TRY(trace_start(b.tool.dev, 100000, err));

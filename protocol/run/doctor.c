@@ -10,6 +10,7 @@ struct facts {
     int late;                  // the trainer that the others waited for in all of the last steps; -1: not always the same
     double filtered;           // share of groups
     double longest, median;    // response lengths
+    double tail;               // share of generating in which fewer than half of the batch ran; NAN: not known
     bool at_once;              // generation and training overlap, on devices of their own
 };
 
@@ -57,6 +58,7 @@ static struct facts facts_make(const struct doctor_source *from)
     f.filtered = mean(from, M_FILTERED);
     f.longest = mean(from, M_LENGTH_MAX);
     f.median = mean(from, M_LENGTH_P50);
+    f.tail = mean(from, M_IDLE_SHARE);
     f.at_once = f.generate + f.train > 1.15;
     return f;
 }
@@ -108,7 +110,7 @@ static bool saving_waits(const struct facts *f)
 
 static bool tail_waits(const struct facts *f)
 {
-    return f->generate > 0.5 && f->longest > 4 * f->median;
+    return f->generate > 0.5 && (isnan(f->tail) ? f->longest > 4 * f->median : f->tail > 0.3);
 }
 
 static bool generation_bounds(const struct facts *f)

@@ -77,6 +77,7 @@ struct run_config {
     int64_t max_new_tokens;
     int64_t max_new_tokens_start, max_new_tokens_steps;    // 0: it is the same from the start; rollout steps until then
     char system_prompt[RUN_TEXT_MAX];                      // "" : the reward type's
+    char speculate[8];                                     // auto | on | off
     bool ignore_eos;                                       // force full-length responses (profiling)
     /* algorithm */
     char algo[24];          // preset.c has what they set

@@ -1,4 +1,5 @@
-"""A whole run gives the same weights and the same rollouts with any number of threads and on every code path of the CPU."""
+"""A whole run gives the same weights and the same rollouts with any number of threads, on every code path of the CPU, and with and
+without speculative decoding."""
 import os
 import subprocess
 import unittest
@@ -23,7 +24,7 @@ class Invariance(unittest.TestCase):
         if path:
             os.environ["RC_CPU"] = path
         try:
-            run = Run(self.task, name, self.task.run_file(save_interval=STEPS, **settings), ["--max-steps", str(STEPS)])
+            run = Run(self.task, name, self.task.run_file(save_interval=STEPS, temperature=0.3, max_new_tokens=24, **settings), ["--max-steps", str(STEPS)])
             self.runs.append(run)
             code, last = run.wait()
         finally:
@@ -31,6 +32,7 @@ class Invariance(unittest.TestCase):
             if old is not None:
                 os.environ["RC_CPU"] = old
         self.assertEqual((code, last.get("event")), (0, "finished"), run.logs())
+        self.metrics = [line["metrics"] for line in run.output() if line.get("event") == "step"]
         out = subprocess.run([ROLLCALL, "rollouts", run.dir, "--ids"], capture_output=True, timeout=120, check=True).stdout
         return run.weights(STEPS), sorted(out.splitlines())
 
@@ -46,10 +48,16 @@ class Invariance(unittest.TestCase):
                 self.assertIn(b"RC_CPU", p.stderr)
         return found
 
-    def test_threads_and_code_paths_change_no_bit_of_a_run(self):
+    def test_threads_code_paths_and_drafts_change_no_bit_of_a_run(self):
         want = self.outcome("one", threads=1)
         self.assertEqual(len(want[1]), STEPS * 8 * 4)
         self.assertEqual(self.outcome("two", threads=2), want)
+        self.assertEqual(self.outcome("plain", threads=2, speculate="off"), want)
+        self.assertFalse(any("rollout/draft_acceptance" in m for m in self.metrics))
+        self.assertEqual(self.outcome("drafts", threads=2, speculate="on"), want)
+        drafts = [m.get("rollout/draft_acceptance") for m in self.metrics]
+        self.assertTrue(any(d and 0 < d < 1 for d in drafts), drafts)
+        self.assertTrue(all(0 <= m.get("rollout/idle_share", 0) < 1 for m in self.metrics))
         for path in self.paths():
             self.assertEqual(self.outcome(path, path, threads=2), want, path)
 

@@ -23,7 +23,8 @@ static struct model *model;
 static int32_t prompt[N_ITEM][200];
 static const int prompt_len[N_ITEM] = { 1, 5, 31, 32, 33, 64, 150, 2, 17 };
 static const uint64_t seeds[SAMPLES] = { 11, 12, 13, 1000000007 };
-static bool behind;    // of the engines made next
+static bool behind;      // of the engines made next
+static int speculate;    // likewise
 static struct watched {
     int32_t token[N_ITEM][SAMPLES][80];
     int n_tok[N_ITEM][SAMPLES];
@@ -82,6 +83,7 @@ static struct generator *engine(int64_t max_seq, int64_t n_page, const struct to
                                   .prefill_tok = 64,
                                   .version = 3,
                                   .behind = behind ? BEHIND_ALWAYS : BEHIND_NEVER,
+                                  .speculate = speculate,
                                   .prefix_cache = cached,
                                   .watch = watched ? watch_token : NULL,
                                   .watch_ctx = watched,
@@ -89,6 +91,16 @@ static struct generator *engine(int64_t max_seq, int64_t n_page, const struct to
     struct generator *g = generator_new(&c, &err);
     if (!g)
         fail_msg("%s", err.text);
+    return g;
+}
+
+/* One that draws a token per sample and round, neither more nor fewer. */
+static struct generator *plain_engine(int64_t max_seq, int64_t n_page, const struct tokenizer *tokenizer)
+{
+    int was = speculate;
+    speculate = SPECULATE_NEVER;
+    struct generator *g = engine(max_seq, n_page, tokenizer);
+    speculate = was;
     return g;
 }
 
@@ -181,7 +193,7 @@ static void reference(struct group *out[N_ITEM])
 {
     bool was = behind;
     behind = false;
-    struct generator *g = engine(1, 0, NULL);
+    struct generator *g = plain_engine(1, 0, NULL);
     behind = was;
     memset(out, 0, N_ITEM * sizeof *out);
     for (int i = 0; i < N_ITEM; i++) {
@@ -357,7 +369,7 @@ static void weights_that_come_in_flight_are_recorded_token_by_token(UNUSED void 
     submit(g, &late);
     run_all(g, before);
     generator_free(g);
-    g = engine(SAMPLES, 0, NULL);    // no room for the second item meanwhile
+    g = plain_engine(SAMPLES, 0, NULL);    // no room for the second item meanwhile
     submit(g, &item);
     submit(g, &late);
     for (int round = 0; round < 9; round++)
@@ -440,7 +452,7 @@ static void a_group_says_how_it_was_made(UNUSED void **state)
 
 static void what_the_model_was_run_for_is_counted(UNUSED void **state)
 {
-    struct generator *g = engine(8, 0, NULL);
+    struct generator *g = plain_engine(8, 0, NULL);
     struct group *out[N_ITEM] = { NULL };
     struct generator_item item = item_of(1);    // 5 prompt tokens
     struct generator_stats s;
@@ -475,7 +487,8 @@ static void a_sample_that_is_too_long_stops_its_item_alone(UNUSED void **state)
         assert_true(round < 10000);
         assert_true(generator_step(g, &err));
         while (generator_stop(g, 1, 12, &stopped[n])) {
-            assert_true(stopped[n].n_tok == 13 && stopped[n].n_drawn >= 13 && stopped[n].version == 3);
+            assert_true(stopped[n].n_tok > 12 && stopped[n].n_tok <= (speculate == SPECULATE_ALWAYS ? 28 : 13));
+            assert_true(stopped[n].n_drawn >= stopped[n].n_tok && stopped[n].version == 3);
             n++;
         }
         for (struct group *group; (group = generator_poll(g));)
@@ -816,7 +829,7 @@ static void short_ones_run(struct generator *g)
 static void long_reference(struct group *want[N_ITEM])
 {
     struct generator_stats s;
-    struct generator *g = engine(36, 36 * 8, NULL);
+    struct generator *g = plain_engine(36, 36 * 8, NULL);
     memset(want, 0, N_ITEM * sizeof *want);
     for (int i = 0; i < N_ITEM; i++) {
         struct generator_item item = long_item(i);
@@ -912,7 +925,10 @@ static void samples_go_on_with_new_weights_after_they_were_put_back(UNUSED void 
     struct group *want[N_ITEM], *got[N_ITEM] = { NULL };
     struct generator_stats s;
     long_reference(want);
+    int was = speculate;
+    speculate = SPECULATE_NEVER;
     struct generator *g = crowded(36, 14);
+    speculate = was;
     for (int64_t version = 4; !generator_idle(g); version++) {
         assert_true(version < 10000);
         assert_true(generator_step(g, &err));
@@ -934,6 +950,62 @@ static void samples_go_on_with_new_weights_after_they_were_put_back(UNUSED void 
     groups_free(got);
     groups_free(want);
     generator_free(g);
+}
+
+/* An item whose samples repeat themselves, each in its own way: it is cold, but not greedy. */
+static struct generator_item dull_item(int i)
+{
+    struct generator_item item = item_of(i);
+    item.sampling.temperature = 0.5f;
+    item.sampling.max_new_tok = 60 + 5 * i;
+    item.sampling.ignore_eos = i % 2;
+    item.keep_logits = i == 4;
+    return item;
+}
+
+static void guesses_that_come_true_or_not_change_no_bit(UNUSED void **state)
+{
+    static const struct {
+        int64_t max_seq, n_page;
+        int n_item;
+        const char *why;
+    } cases[] = {
+        { 1, 0, 3, "one sample at a time, with up to 16 rows" },
+        { 4, 0, 5, "a group at a time" },
+        { 36, 0, N_ITEM, "more than are guessed for, until some have ended" },
+        { 36, 12, N_ITEM, "pages run out, and guesses get none" },
+    };
+    struct group *want[N_ITEM] = { NULL };
+    struct generator *g = plain_engine(36, 0, NULL);
+    int was = speculate;
+    for (int i = 0; i < N_ITEM; i++) {
+        struct generator_item item = dull_item(i);
+        item.keep_logits = false;
+        submit(g, &item);
+    }
+    run_all(g, want);
+    generator_free(g);
+    speculate = SPECULATE_ALWAYS;
+    for (size_t c = 0; c < ARRAY_SIZE(cases); c++) {
+        struct group *got[N_ITEM] = { NULL };
+        struct generator_stats s;
+        g = engine(cases[c].max_seq, pages_of_32(cases[c].n_page), NULL);
+        for (int i = 0; i < cases[c].n_item; i++) {
+            struct generator_item item = dull_item(i);
+            submit(g, &item);
+        }
+        run_all(g, got);
+        for (int i = 0; i < cases[c].n_item; i++)
+            groups_same(got[i], want[i]);
+        generator_stats(g, &s);
+        assert_true(s.n_accepted > 100);
+        assert_true(s.n_draft > s.n_accepted + 50);
+        assert_true(cases[c].max_seq > 1 || s.n_step < s.n_decode_tok * 2 / 3);    // several tokens in a step
+        groups_free(got);
+        generator_free(g);
+    }
+    speculate = was;
+    groups_free(want);
 }
 
 static void short_samples_run_together_whatever_length_they_may_have(UNUSED void **state)
@@ -1071,6 +1143,7 @@ int main(void)
         cmocka_unit_test(samples_that_are_put_back_go_on_to_the_same_bits),
         cmocka_unit_test(samples_that_are_put_back_may_be_dropped),
         cmocka_unit_test(samples_go_on_with_new_weights_after_they_were_put_back),
+        cmocka_unit_test(guesses_that_come_true_or_not_change_no_bit),
         cmocka_unit_test(short_samples_run_together_whatever_length_they_may_have),
         cmocka_unit_test(weights_may_only_change_between_items),
         cmocka_unit_test(running_samples_can_be_looked_at),
@@ -1083,7 +1156,9 @@ int main(void)
     int failed = 0;
     for (int late = 0; late < 2; late++) {
         behind = late;
-        print_message("%s\n", late ? "one step behind" : "waiting for each step");
+        speculate = late ? SPECULATE_ALWAYS : SPECULATE_NEVER;
+        print_message("%s, guessing %s\n", behind ? "one step behind" : "waiting for each step",
+                      speculate == SPECULATE_ALWAYS ? "always" : "never");
         failed += cmocka_run_group_tests(on_any_device, model_setup, model_teardown);
         if (!getenv("OPS_DEVICE"))
             failed += cmocka_run_group_tests(on_a_cpu, model_setup, model_teardown);

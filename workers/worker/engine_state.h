@@ -42,7 +42,8 @@ struct saving {
 struct sampler_work {
     double generate_s, idle_s;
     int64_t n_tok, n_put_back;
-    int64_t n_decode, n_kv_tok, n_run_tok, n_seen_tok;    // as in struct generator_stats
+    double tail_s;                                                             // of generate_s: fewer than half of the batch ran
+    int64_t n_decode, n_kv_tok, n_run_tok, n_seen_tok, n_draft, n_accepted;    // as in struct generator_stats
 };
 /* Where the sampler's rate was last measured. */
 struct sampler_mark {
@@ -100,6 +101,7 @@ struct engine {
     struct row_rubrics *rubrics;    // of items inside the sampler (rubrics.h)
     struct sampler_work work;
     struct sampler_mark mark;
+    int64_t most_running;           // samples at once, since the sampler was last idle
     struct generator_stats seen;    // of the generator, when it was last looked at
     int64_t idle_ms;                // when the last task ended
 };

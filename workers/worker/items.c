@@ -179,6 +179,8 @@ void items_look(struct engine *e)
     e->work.n_kv_tok += s.n_kv_tok - e->seen.n_kv_tok;
     e->work.n_run_tok += s.n_run_tok - e->seen.n_run_tok;
     e->work.n_seen_tok += s.n_seen_tok - e->seen.n_seen_tok;
+    e->work.n_draft += s.n_draft - e->seen.n_draft;
+    e->work.n_accepted += s.n_accepted - e->seen.n_accepted;
     e->seen = s;
     e->look.n_running = s.n_running_seq;
     e->look.n_waiting = s.n_waiting_seq;
@@ -260,6 +262,15 @@ static bool tails_mind(struct engine *e, struct error *err)
     return true;
 }
 
+/* Account for s seconds of generating, before items_look has seen what runs after them. */
+static void generated(struct engine *e, double s)
+{
+    int64_t n = e->look.n_running;    // written by this thread only
+    e->most_running = n > 0 ? MAX(e->most_running, n) : 0;
+    e->work.generate_s += s;
+    e->work.tail_s += 2 * n < e->most_running ? s : 0;
+}
+
 bool items_step(struct engine *e, struct error *err)
 {
     struct group *g;
@@ -267,7 +278,7 @@ bool items_step(struct engine *e, struct error *err)
     engine_phase(e, "generating");
     if (!sampler_step(e, err))
         return false;
-    e->work.generate_s += (double)(clock_ns() - before) / 1e9;
+    generated(e, (double)(clock_ns() - before) / 1e9);
     items_look(e);
     while ((g = sampler_poll(e))) {
         for (int32_t i = 0; i < g->n_sample; i++)

@@ -84,6 +84,8 @@ static void worker_metrics_make(const struct engine *e, const struct task *t, do
     metric[M_ROLLOUT_TOK_PER_S] = e->work.generate_s > 0 ? (double)e->work.n_tok / e->work.generate_s : NAN;
     metric[M_IDLE_S] = e->work.idle_s;
     metric[M_LONG_PROMPTS] = (double)(e->prompts.maker.n_dropped + e->prompts.maker.n_cut);
+    metric[M_IDLE_SHARE] = e->work.generate_s > 0 ? e->work.tail_s / e->work.generate_s : NAN;
+    metric[M_DRAFT_ACCEPTANCE] = e->work.n_draft > 0 ? (double)e->work.n_accepted / (double)e->work.n_draft : NAN;
     metric[M_PUT_BACK] = e->generator ? (double)e->work.n_put_back : NAN;
     metric[M_PUBLISH_S] = publication_ms(e->publication) / 1000;    // of the previous version
 }

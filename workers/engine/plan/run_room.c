@@ -58,6 +58,7 @@ struct generator_config run_generator_config(const struct run_config *c)
         .max_item = MAX(2 * c->inference_microbatch_size, (int64_t)64) * (c->environment[0] ? c->num_generations : 1)
                     + (c->serve[0] ? run_config_serve_samples(c) : 0),
         .max_seq_tok = c->max_prompt_tokens + c->max_new_tokens,
+        .speculate = knob_choice("speculate", c->speculate),
     };
 }
 

@@ -64,7 +64,7 @@ static void entry_free(struct entry *e)
 size_t generator_step_pieces(struct generator *g)
 {
     int32_t **piece[] = { &g->token, &g->pos, &g->slot, &g->kv_len, &g->from, &g->copy_dst, &g->copy_src };
-    size_t n = ((size_t)g->config.max_seq + 15) / 16 * 16;    // pieces start at cache lines
+    size_t n = ((size_t)g->max_row + 15) / 16 * 16;    // pieces start at cache lines
     size_t ints = n * sizeof(int32_t);
     char *at = g->step.host;
     for (size_t i = 0; at && i < ARRAY_SIZE(piece); i++)
@@ -76,7 +76,7 @@ size_t generator_step_pieces(struct generator *g)
 
 static bool step_init(struct generator *g, struct error *err)
 {
-    size_t n = (size_t)g->config.max_seq;
+    size_t n = (size_t)g->max_row;
     bool two = g->behind;
     if (!mirror_init(g->dev, &g->step, generator_step_pieces(g), two, "a decode step's inputs", err)
         || !mirror_init(g->dev, &g->table, n * (size_t)g->max_page * sizeof(int32_t), two, "page tables", err)
@@ -122,6 +122,13 @@ static int64_t max_seq_of(const struct device *dev, int64_t wanted)
     return dev->kind == DEVICE_CPU ? MIN(wanted, 32 * (int64_t)dev->n_thread) : wanted;
 }
 
+/* Rows of a decode step: one per sample, or more where guesses are run along. */
+static int64_t max_row_of(const struct generator_config *c)
+{
+    int64_t n_seq = max_seq_of(model_device(c->model), c->max_seq);
+    return c->speculate == SPECULATE_NEVER ? n_seq : MAX(n_seq, DRAFT_ROWS);
+}
+
 /* Prompt tokens of one prefill. A CPU's caches hold the activations of a few hundred (0.6 M parameters on an EPYC
  * core with 1 MB of L2: 80k tokens/s at 128, 55k at 2048); a GPU needs thousands to be busy. */
 static int64_t prefill_tok_default(const struct device *dev)
@@ -149,7 +156,7 @@ static bool pool_size(const struct generator *g, int64_t *n_page, struct error *
 static struct run_limits run_limits_of(const struct generator_config *c)
 {
     const struct device *dev = model_device(c->model);
-    int64_t prefill = c->prefill_tok > 0 ? c->prefill_tok : prefill_tok_default(dev), n_seq = max_seq_of(dev, c->max_seq);
+    int64_t prefill = c->prefill_tok > 0 ? c->prefill_tok : prefill_tok_default(dev), n_seq = max_row_of(c);
     return (struct run_limits){ .max_tok = MAX(MAX(prefill, c->max_seq_tok), n_seq),
                                 .max_seq = MAX(n_seq, PREFILL_SEQ_MAX),
                                 .max_seq_tok = c->max_seq_tok,
@@ -159,7 +166,7 @@ static struct run_limits run_limits_of(const struct generator_config *c)
 size_t generator_bytes(const struct generator_config *config)
 {
     struct run_limits limits = run_limits_of(config);
-    int64_t n_seq = max_seq_of(model_device(config->model), config->max_seq);
+    int64_t n_seq = max_row_of(config);
     size_t line = (size_t)model_config(config->model)->vocab * sizeof(float);
     return model_run_bytes(config->model, &limits) + (size_t)(n_seq + PREFILL_SEQ_MAX + 1) * line;
 }
@@ -199,6 +206,7 @@ struct generator *generator_new(const struct generator_config *config, struct er
         goto out;
     }
     g->config.max_seq = max_seq_of(g->dev, config->max_seq);
+    g->max_row = max_row_of(config);
     g->behind = config->behind == BEHIND_ALWAYS || (config->behind == BEHIND_AUTO && !g->dev->host_memory);
     if (config->max_seq_tok > rope_longest(&mc->rope, mc->max_pos)) {
         error_set(err, ERR_SHAPE, "sequences of %" PRId64 " tokens are longer than the %" PRId64 " that the model's frequencies hold for",
@@ -229,7 +237,7 @@ struct generator *generator_new(const struct generator_config *config, struct er
     struct run_limits limits = run_limits_of(config);
     TRY((g->run = model_run_new(config->model, &limits, err)) != NULL);
     TRY(rows_new(g, err));
-    size_t n = (size_t)g->config.max_seq, line = (size_t)g->vocab * sizeof(float), past = (size_t)(PREFILL_SEQ_MAX * (g->max_page + 1));
+    size_t n = (size_t)g->max_row, line = (size_t)g->vocab * sizeof(float), past = (size_t)(PREFILL_SEQ_MAX * (g->max_page + 1));
     TRY((g->prefill_past = mem_new(g->dev, past * sizeof(int32_t), "pages of sequences that go on", err)) != NULL);
     TRY((g->logits = mem_new(g->dev, n * line, "logits of a decode step", err)) != NULL);
     TRY((g->prefill_logits = mem_new(g->dev, PREFILL_SEQ_MAX * line, "logits of a prefill", err)) != NULL);
@@ -247,7 +255,7 @@ struct generator *generator_new(const struct generator_config *config, struct er
     }
     if (config->watch && !g->dev->host_memory)
         TRY((g->logits_host = host_new(g->dev, line, "logits to look at", err)) != NULL);
-    TRY(step_init(g, err));
+    TRY(step_init(g, err) && drafts_init(g, err));
     ok = true;
 out:
     if (!ok) {
@@ -303,6 +311,7 @@ void generator_free(struct generator *g)
     free(g->prefill_table);
     free(g->finished);
     free(g->page_of);
+    drafts_release(g);
     model_run_free(g->run);
     kv_pool_free(g->kv);
     prefix_cache_release(&g->cache);

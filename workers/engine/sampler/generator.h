@@ -65,7 +65,12 @@ struct generator_config {
         BEHIND_AUTO,
         BEHIND_NEVER,
         BEHIND_ALWAYS,
-    } behind;                            // auto: yes on a device that works asynchronously
+    } behind;    // auto: yes on a device that works asynchronously
+    enum {
+        SPECULATE_AUTO,
+        SPECULATE_NEVER,
+        SPECULATE_ALWAYS,
+    } speculate;                         // run guesses at next tokens along; auto: while that is quicker
     bool entropy;                        // groups get the entropy that each token was drawn at
     int64_t version;                     // version of the weights now in model
     int64_t lora_rank;                   // highest rank of an adapter of generator_model_set's models
@@ -149,6 +154,7 @@ struct generator_stats {
     int64_t n_waiting_seq;          // samples that wait for room, also those that were put back
     int64_t n_put_back;             // times that a sample was put back because pages had run out, since the start
     int64_t n_again_tok;            // tokens run again for that
+    int64_t n_draft, n_accepted;    // guesses at next tokens that were run, and that came true, since the start
     int64_t n_page, n_free_page;    // of the pool
     int64_t page_tok;               // tokens per page
     double prefill_s, decode_s;     // busy time, since the start

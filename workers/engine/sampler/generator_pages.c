@@ -181,3 +181,14 @@ bool rows_grow(struct generator *g, struct error *err)
     g->table_changed = true;
     return true;
 }
+
+int64_t row_room(struct generator *g, int64_t i, int64_t n_tok)
+{
+    struct row *r = &g->row[i];
+    int64_t more = row_lacks(g, i, n_tok);
+    if (more > 0 && more <= g->pages.n_free / 2 && pagedkv_take(&g->pages, row_table(g, i) + r->n_page, more)) {
+        r->n_page += more;
+        g->table_changed = true;
+    }
+    return MIN(n_tok, r->n_page * g->pages.page_tok - (r->entry->spec.n_prompt + r->n_tok - 1));
+}

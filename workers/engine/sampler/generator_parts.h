@@ -4,11 +4,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "workers/engine/model/model.h"
+#include "workers/engine/sampler/draft.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/sampler/mirror.h"
 #include "workers/engine/sampler/pagedkv.h"
 #include "workers/engine/sampler/prefix_cache.h"
 
+#define DRAFT_ROWS 64         // most rows of a step with guesses
+#define DRAFT_SEQ_MAX 32      // most samples that it is tried with
 #define PREFILL_SEQ_MAX 64    // prompts of one prefill; bounds the rows of logits it needs
 
 /* A sample that has ended, waiting for the rest of its group, or that was put back and goes on later (generator_pages.c). */
@@ -48,6 +51,7 @@ struct row {
     int64_t n_page;      // in its row of the table; it takes the next when it gets there
     int32_t n_ahead;     // tokens drawn for it in flights: 0 or 1
     int32_t place[2];    // its place in each flight; -1: none
+    int64_t n_guess;     // guesses at its next tokens in this step (generator_draft.c)
 };
 struct flight {
     int64_t n;             // rows it was launched with; 0: no flight
@@ -55,6 +59,28 @@ struct flight {
     int32_t *now;          // (max_seq) which row stands at each place; -1: gone
     const void *result;    // where its tokens arrive on the host
     struct mark *landed;
+};
+/* What a step has drawn. */
+struct landed {
+    const int32_t *id;       // (max_row) host
+    const float *logp;       // (max_row) host
+    const float *entropy;    // (max_row) host; NULL: not kept
+    int64_t version;         // of the weights that drew it
+};
+/* How long steps of a size take. */
+struct step_time {
+    double s;         // 0: not known
+    int64_t round;    // the last one of this size
+};
+/* Guesses at next tokens, and what is known about whether they are worth while (generator_draft.c). */
+struct drafts {
+    struct draft_table table;                          // slot NULL: there are no guesses
+    struct draft_token *guess;                         // (min(max_seq, DRAFT_SEQ_MAX), DRAFT_MAX) of each row
+    uint8_t *level;                                    // of the same shape: how likely each is reached and true
+    double tried[DRAFT_ORDERS], kept[DRAFT_ORDERS];    // guesses that were reached, and that came true, the latest of them
+    struct step_time time[DRAFT_ROWS + 1];             // by rows
+    int64_t last_ns;                                   // when the last decode step ended; 0: something else came in between
+    int64_t wait, pause;                               // rounds until guessing is tried again; what wait began from
 };
 struct entry_list {
     struct entry *first, *last;
@@ -92,26 +118,29 @@ struct generator {
     int64_t finished_first, finished_n, finished_cap;
     struct row *row;    // (max_seq)
     int64_t n_run;
-    bool behind;    // the host looks at a step's tokens after it has launched the next
+    int64_t max_row;    // rows of a decode step, at most: max_seq, or more where guesses are run along
+    struct drafts draft;
+    bool launch_was_new;    // the last step was run unrecorded or recorded, so its time says nothing
+    bool behind;            // the host looks at a step's tokens after it has launched the next
     struct flight flight[2];
     int last_flight;                         // the one launched last
     struct mirror step;                      // a step's inputs for the device; the pieces below point into its host side
-    int32_t *token, *pos, *slot, *kv_len;    // (max_seq) as in struct decode_batch
-    int32_t *from;                           // (max_seq) the row of prefill_logits a new sample starts from, or the place in the
+    int32_t *token, *pos, *slot, *kv_len;    // (max_row) as in struct decode_batch
+    int32_t *from;                           // (max_row) the row of prefill_logits a new sample starts from, or the place in the
                                              // last flight a row's token comes from
-    int32_t *copy_dst, *copy_src;            // (max_seq) pages to copy before the step
-    struct sample_row *sample;               // (max_seq)
+    int32_t *copy_dst, *copy_src;            // (max_row) pages to copy before the step
+    struct sample_row *sample;               // (max_row)
     int64_t n_copy;
     int32_t *page_of;          // (max_seq, max_page) each row's pages in order
-    struct mirror table;       // the same, as sent
+    struct mirror table;       // (max_row, max_page) the same, as sent
     bool table_changed;        // since it was sent
-    struct mirror result;      // (2 or 3, max_seq): sampled ids, their log-probs, and where they are kept the entropies
+    struct mirror result;      // (2 or 3, max_row): sampled ids, their log-probs, and where they are kept the entropies
     int32_t *prefill_token;    // (max_tok) host: the packed prompts of one prefill
     int32_t *prefill_cu;       // (PREFILL_SEQ_MAX + 1) host
     int32_t *prefill_table;    // (PREFILL_SEQ_MAX, max_page) host
     struct entry *batch[PREFILL_SEQ_MAX];
     int64_t max_tok;          // tokens of one prefill
-    float *logits;            // (max_seq, vocab) device
+    float *logits;            // (max_row, vocab) device
     float *prefill_logits;    // (PREFILL_SEQ_MAX, vocab) device
     float *saved;             // (vocab) device: first logits of partial, while it holds its pages
     int64_t saved_version;    // of the weights they come from
@@ -160,6 +189,22 @@ MUST_USE bool row_keep(const struct row *r, struct ended *d, struct error *err);
  * way. */
 MUST_USE bool rows_grow(struct generator *g, struct error *err);
 
+/* For how many of row i's next n_tok tokens it has pages, after it has taken what it lacks if there are plenty. No flight is under way. */
+int64_t row_room(struct generator *g, int64_t i, int64_t n_tok);
+
+/* ---- generator_draft.c: guesses at next tokens ---- */
+MUST_USE bool drafts_init(struct generator *g, struct error *err);
+void drafts_release(struct generator *g);
+void drafts_learn_prompt(struct generator *g, const struct entry *e);
+void drafts_learn_token(struct generator *g, const struct row *r);    // its newest
+/* A decode step of n_row rows has ended; counts: it went like most of its kind. */
+void drafts_time_note(struct generator *g, int64_t n_row, bool counts);
+/* Is it time to guess? Then no flight may be under way when the following are called. */
+bool drafts_due(struct generator *g);
+bool drafts_make(struct generator *g);    // false: no guess is worth while
+/* A step with the guesses that were made. */
+MUST_USE bool drafts_decode(struct generator *g, struct error *err);
+
 /* ---- generator_start.c: samples become rows ---- */
 /* Start what has room: samples that were put back, further ones of the started item, new items; and draw their next tokens. */
 MUST_USE bool samples_start(struct generator *g, struct error *err);
@@ -175,5 +220,18 @@ MUST_USE bool flight_start(struct generator *g, int64_t row0, int64_t n_place, i
 MUST_USE bool flights_collect(struct generator *g, struct error *err);
 /* Send the step's inputs, with the page tables if they have changed. */
 MUST_USE bool step_send(struct generator *g, struct error *err);
+/* Rows of the recorded step that serves n: few sizes, little waste. */
+int64_t graph_rows(int64_t n);
+/* Mark rows n .. n_row - 1 of a step's inputs as not a sequence. */
+void rows_blank(struct generator *g, int64_t n, int64_t n_row);
+/* Count a decode step of n_tok rows that read n_kv tokens' keys and values. */
+void step_count(struct generator *g, int64_t n_tok, int64_t n_kv);
+/* A step of n_row rows with the inputs that were sent, the longest sequence of which has max_kv tokens. */
+struct decode_batch step_batch(const struct generator *g, int64_t n_row, int64_t max_kv);
+/* Decode and draw for batch->n rows, by the recorded step of that size where there is one. */
+MUST_USE bool step_launch(struct generator *g, const struct decode_batch *batch, struct error *err);
+struct landed landed_of(const struct generator *g, const void *result, int64_t version);    // result: a host's side of g->result
+/* Append the token at place of l to row i. Ended: that was its last, and the row is gone. */
+MUST_USE bool row_token_take(struct generator *g, int64_t i, int64_t place, const struct landed *l, bool *ended, struct error *err);
 /* Take row i out and give its pages back; the last row takes its place. */
 void row_remove(struct generator *g, int64_t i);

@@ -135,6 +135,7 @@ static void entry_start(struct generator *g, struct entry *e, int64_t n_known, i
     g->stats.n_cached_tok += n_known;
     entries_remove(&g->waiting, e);
     entries_push(&g->running, e);
+    drafts_learn_prompt(g, e);
 }
 
 /* Take as many items as have room, with the pages of their prompts, into batch and p. */
@@ -336,6 +337,7 @@ bool samples_start(struct generator *g, struct error *err)
         return true;
     if (!flights_collect(g, err))
         return false;
+    g->draft.last_ns = 0;
     g->n_promised = rows_promised(g);
     if (g->n_back > 0 && !samples_resume(g, err))
         return false;

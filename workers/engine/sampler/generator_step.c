@@ -66,6 +66,7 @@ static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, fl
     r->entropy[r->n_tok] = entropy;
     r->logp[r->n_tok++] = logp;
     lengths_note(g, 1, false);
+    drafts_learn_token(g, r);
     bool is_stop = s->stop_string[0] && stop_string_found(g, r, s->stop_string);
     for (int32_t k = 0; !s->ignore_eos && !is_stop && k < s->n_stop_token; k++)
         is_stop = id == s->stop_token[k];
@@ -117,7 +118,7 @@ struct sample_row sample_of(const struct row *r)
 bool sample_run(struct generator *g, const float *logits, int64_t n, struct error *err)
 {
     int32_t *id = g->result.dev;
-    float *logp = (float *)id + g->config.max_seq, *entropy = g->config.entropy ? logp + g->config.max_seq : NULL;
+    float *logp = (float *)id + g->max_row, *entropy = g->config.entropy ? logp + g->max_row : NULL;
     return OP(g->dev, err, sample_fwd, .id = id, .logp = logp, .entropy = entropy, .logits = logits, .row = mirror_dev(&g->step, g->sample),
               .n = n, .vocab = g->vocab, .n_live = model_n_live(g->config.model));
 }
@@ -156,6 +157,30 @@ static bool logits_fetch(struct generator *g, int64_t place, const float **out, 
     return mem_copy(g->dev, g->logits_host, row, n_bytes, COPY_D2H, err) && device_sync(g->dev, err);
 }
 
+struct landed landed_of(const struct generator *g, const void *result, int64_t version)
+{
+    const int32_t *id = result;
+    const float *logp = (const float *)id + g->max_row;
+    return (struct landed){ .id = id, .logp = logp, .entropy = g->config.entropy ? logp + g->max_row : NULL, .version = version };
+}
+
+bool row_token_take(struct generator *g, int64_t i, int64_t place, const struct landed *l, bool *ended, struct error *err)
+{
+    enum finish_reason finish;
+    const struct generator_item *spec = &g->row[i].entry->spec;
+    float logp = l->logp[place];
+    const float *logits = NULL;
+    g->stats.n_decode_tok++;
+    if (!isfinite(logp))
+        return error_set(err, ERR_DATA,
+                         "item %" PRId64 ": the log-prob of a sampled token is %g; the weights hold numbers that are not finite",
+                         spec->item, (double)logp);
+    if (spec->keep_logits && !logits_fetch(g, place, &logits, err))
+        return false;
+    *ended = row_token(g, i, l->id[place], logp, l->entropy ? l->entropy[place] : 0, l->version, logits, &finish);
+    return !*ended || row_end(g, i, finish, err);
+}
+
 /* Wait for a flight, append its tokens to their rows, and end the samples that are complete. */
 static bool flight_collect(struct generator *g, int index, struct error *err)
 {
@@ -166,25 +191,15 @@ static bool flight_collect(struct generator *g, int index, struct error *err)
     f->n = 0;
     if (!mark_wait(g->dev, f->landed, err))
         return false;
-    const int32_t *id = f->result;
-    const float *logp = (const float *)id + g->config.max_seq, *entropy = g->config.entropy ? logp + g->config.max_seq : NULL;
+    struct landed l = landed_of(g, f->result, f->version);
     for (int64_t p = n - 1; p >= 0; p--) {
-        enum finish_reason finish;
+        bool ended;
         int64_t i = f->now[p];
         if (i < 0)
             continue;
         g->row[i].place[index] = -1;
         g->row[i].n_ahead--;
-        g->stats.n_decode_tok++;
-        if (!isfinite(logp[p]))
-            return error_set(err, ERR_DATA,
-                             "item %" PRId64 ": the log-prob of a sampled token is %g; the weights hold numbers that "
-                             "are not finite",
-                             g->row[i].entry->spec.item, (double)logp[p]);
-        const float *logits = NULL;
-        if (g->row[i].entry->spec.keep_logits && !logits_fetch(g, p, &logits, err))
-            return false;
-        if (row_token(g, i, id[p], logp[p], entropy ? entropy[p] : 0, f->version, logits, &finish) && !row_end(g, i, finish, err))
+        if (!row_token_take(g, i, p, &l, &ended, err))
             return false;
     }
     return true;
@@ -212,8 +227,7 @@ bool step_send(struct generator *g, struct error *err)
 }
 
 /* ---- a step ---- */
-/* Rows of the recorded step that serves n: few sizes, little waste. */
-static int64_t graph_rows(int64_t n)
+int64_t graph_rows(int64_t n)
 {
     int64_t rows = 1;
     if (n > 8) {
@@ -225,14 +239,14 @@ static int64_t graph_rows(int64_t n)
     return rows;
 }
 
-/* Decode and draw for batch->n rows, by the recorded step of that size where there is one. */
-static bool step_launch(struct generator *g, const struct decode_batch *batch, struct error *err)
+bool step_launch(struct generator *g, const struct decode_batch *batch, struct error *err)
 {
     struct decode_graph *d = NULL;
     bool may_record = g->dev->can_capture && !g->dev->trace;
     for (int i = 0; may_record && !d && i < g->n_graph; i++)
         if (g->graph[i].n_row == batch->n)
             d = &g->graph[i];
+    g->launch_was_new = may_record && !(d && d->graph);
     if (d && d->graph)
         return graph_launch(g->dev, d->graph, err);
     if (!d && may_record && g->n_graph < DECODE_GRAPH_MAX)
@@ -247,15 +261,44 @@ static bool step_launch(struct generator *g, const struct decode_batch *batch, s
     return ok && d->graph && graph_launch(g->dev, d->graph, err);
 }
 
+void rows_blank(struct generator *g, int64_t n, int64_t n_row)
+{
+    for (int64_t i = n; i < n_row; i++) {
+        g->token[i] = g->pos[i] = g->kv_len[i] = g->from[i] = 0;
+        g->slot[i] = -1;
+        g->sample[i] = (struct sample_row){ 0 };
+    }
+}
+
+void step_count(struct generator *g, int64_t n_tok, int64_t n_kv)
+{
+    g->stats.n_decode++;
+    g->stats.n_kv_tok += n_kv;
+    g->stats.n_run_tok += n_tok;
+    g->stats.n_seen_tok += n_kv;
+}
+
+struct decode_batch step_batch(const struct generator *g, int64_t n_row, int64_t max_kv)
+{
+    return (struct decode_batch){
+        .n = n_row,
+        .token = mirror_dev(&g->step, g->token),
+        .pos = mirror_dev(&g->step, g->pos),
+        .slot = mirror_dev(&g->step, g->slot),
+        .kv_len = mirror_dev(&g->step, g->kv_len),
+        .page = g->table.dev,
+        .max_page = g->max_page,
+        .max_kv = g->dev->can_capture ? 0 : max_kv,
+    };
+}
+
 /* Row i's part of a decode step's inputs; false: it needs no further token, so it is not in the step. */
 static bool row_fill(struct generator *g, int64_t i)
 {
     const struct row *r = &g->row[i];
     int64_t page_tok = g->pages.page_tok;
     if (r->n_tok + r->n_ahead >= r->entry->spec.sampling.max_new_tok) {
-        g->token[i] = g->pos[i] = g->kv_len[i] = g->from[i] = 0;
-        g->slot[i] = -1;
-        g->sample[i] = (struct sample_row){ 0 };
+        rows_blank(g, i, i + 1);
         return false;
     }
     int64_t pos = r->entry->spec.n_prompt + r->n_tok + r->n_ahead - 1;
@@ -277,6 +320,12 @@ static bool rows_decode(struct generator *g, struct error *err)
     bool behind = g->behind;
     if (!rows_grow(g, err))
         return false;
+    if (drafts_due(g)) {
+        if (!flights_collect(g, err))
+            return false;
+        if (g->n_run == 0 || drafts_make(g))
+            return g->n_run == 0 || drafts_decode(g, err);
+    }
     for (int64_t i = 0; i < g->n_run; i++) {
         behind = behind && !g->row[i].entry->spec.keep_logits;    // the next step would write over the logits
         if (!row_fill(g, i))
@@ -288,36 +337,23 @@ static bool rows_decode(struct generator *g, struct error *err)
     }
     if (n_drawn == 0)
         return flights_collect(g, err);
-    g->stats.n_decode++;
-    g->stats.n_kv_tok += n_kv;
-    g->stats.n_run_tok += n_drawn;
-    g->stats.n_seen_tok += n_kv;
+    step_count(g, n_drawn, n_kv);
     BUG_IF(n_ahead != 0 && n_ahead != n_drawn, "%" PRId64 " of %" PRId64 " rows are in flight", n_ahead, n_drawn);
     int64_t n_row = g->dev->can_capture ? MIN(graph_rows(g->n_run), g->config.max_seq) : g->n_run;
-    for (int64_t i = g->n_run; i < n_row; i++) {
-        g->token[i] = g->pos[i] = g->kv_len[i] = g->from[i] = 0;
-        g->slot[i] = -1;
-        g->sample[i] = (struct sample_row){ 0 };
-    }
+    rows_blank(g, g->n_run, n_row);
     if (!step_send(g, err))
         return false;
-    struct decode_batch batch = {
-        .n = n_row,
-        .token = mirror_dev(&g->step, g->token),
-        .pos = mirror_dev(&g->step, g->pos),
-        .slot = mirror_dev(&g->step, g->slot),
-        .kv_len = mirror_dev(&g->step, g->kv_len),
-        .page = g->table.dev,
-        .max_page = g->max_page,
-        .max_kv = g->dev->can_capture ? 0 : longest,
-    };
+    struct decode_batch batch = step_batch(g, n_row, longest);
     // 4 bytes are 4 bytes: ids are picked as floats would be
     if (n_ahead > 0
         && !OP(g->dev, err, rows_gather, .y = mirror_dev(&g->step, g->token), .table = g->result.dev, .row = mirror_dev(&g->step, g->from),
-               .n = n_row, .n_row = g->config.max_seq, .d = 1, .dtype = DT_F32))
+               .n = n_row, .n_row = g->max_row, .d = 1, .dtype = DT_F32))
         return false;
-    return step_launch(g, &batch, err) && flight_start(g, 0, g->n_run, g->version, err)
-           && (behind ? flight_collect(g, 1 - g->last_flight, err) : flights_collect(g, err));
+    if (!step_launch(g, &batch, err) || !flight_start(g, 0, g->n_run, g->version, err)
+        || !(behind ? flight_collect(g, 1 - g->last_flight, err) : flights_collect(g, err)))
+        return false;
+    drafts_time_note(g, n_row, (n_ahead > 0 || !behind) && !g->launch_was_new);
+    return true;
 }
 
 static bool step_run(struct generator *g, struct error *err)
