@@ -146,6 +146,12 @@ class ExternalEngines(run_tools.RunCase):
         self.assertGreater(sum(d is not None for d in found), len(found) / 2)
         return {d for d in found if d is not None}
 
+    def wait_for(self, run, come):
+        end = time.monotonic() + LIMIT
+        while not come():
+            self.assertTrue(time.monotonic() < end and run.process.poll() is None, run.logs())
+            time.sleep(0.02)
+
     def log(self, run, name="worker-engine-0"):
         with open(os.path.join(run.dir, f"logs/{name}.log")) as f:
             return f.read()
@@ -187,6 +193,35 @@ class ExternalEngines(run_tools.RunCase):
             self.assertEqual(e.loads(), sorted(set(e.loads())))
         self.assertGreaterEqual(set().union(*(e.loads() for e in engines)), {0, 1, 2, 3, 4})
         self.assertEqual(self.diffs(run), {0})
+
+    def test_what_a_dead_engine_had_is_drawn_by_another_at_once(self):
+        living, dead = self.engine(), self.engine()
+        run = self.begin(f"{dead.url},{living.url}", "--max-steps", "8", inference_batch_size=4, inference_microbatch_size=4)
+        run.wait_step(2)
+        dead.close()    # for good, while it draws or gets weights
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        self.assertEqual(self.diffs(run), {0})
+
+    def test_an_engine_without_answers_loses_its_items_until_it_has_some(self):
+        deaf, drawn = threading.Event(), threading.Event()
+
+        def act(path, body):
+            if path != "/v1/completions":
+                return None
+            drawn.set()
+            return "close" if deaf.is_set() else None
+        stays, b = self.engine(), self.between(self.engine(), act)
+        run = self.begin(f"{b.url},{stays.url}", "--max-steps", "100000", inference_batch_size=4, inference_microbatch_size=4)
+        run.wait_step(2)
+        deaf.set()
+        self.wait_for(run, lambda: "its items are drawn by others" in self.log(run))
+        run.wait_step(run.step() + 1)
+        deaf.clear()
+        drawn.clear()
+        self.wait_for(run, drawn.is_set)
+        run.wait_step(run.step() + 1)
+        self.assertEqual(self.diffs(run), {0})
+        run.kill()
 
     def test_whatever_is_killed_the_run_goes_on_with_the_right_weights(self):
         e = self.engine()

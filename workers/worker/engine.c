@@ -23,6 +23,7 @@
 #include "workers/worker/evaluation.h"
 #include "workers/worker/items.h"
 #include "workers/worker/loading.h"
+#include "workers/worker/outside.h"
 #include "workers/worker/profile.h"
 #include "workers/worker/publishing.h"
 #include "workers/worker/saving.h"
@@ -183,8 +184,10 @@ void engine_done(struct engine *e, const struct task *t, struct report *r, const
 /* Is nothing waiting and nothing running? */
 static void idle_show(struct engine *e)
 {
+    bool away = e->external && external_is_away(e->external);
     pthread_mutex_lock(&e->lock);
-    bool idle = !e->task_first, news = idle && !e->look.idle;
+    bool idle = !e->task_first, news = (idle && !e->look.idle) || away != e->look.away;
+    e->look.away = away;
     if (idle) {
         e->look.idle = true;
         e->look.sampling = false;
@@ -263,6 +266,10 @@ static void task_run(struct engine *e, struct task *t)
 static void sampler_run(struct engine *e)
 {
     struct error err = { 0 };
+    if (outside_gives_up(e)) {
+        items_drop(e);
+        return;
+    }
     if (items_step(e, &err))
         return;
     items_drop(e);

@@ -17,6 +17,7 @@ struct engine_look {
     double progress;                    // pieces of work done: tokens, micro-batches, groups
     bool idle;                          // no task waits or runs
     bool sampling;                      // it is running items: more may be put in
+    bool away;                          // its external engine is not there: others are to sample
     int64_t n_item;                     // items inside the sampler
     int64_t items_max;                  // most items that the controller lets it hold, from the last items task
     int64_t step, version, n_row;       // of the weights; -1, -1 and 0 before the first load

@@ -39,6 +39,7 @@ bool outside_open(struct engine *e, struct error *err)
                                       .request_s = c->engine_timeout_s,
                                       .patience_s = c->engine_patience_s,
                                       .n_request = (int)MIN(c->inference_microbatch_size, (int64_t)REQUESTS_MAX),
+                                      .spare = run_config_n_engine(c) > 1,
                                       .n_id = tokenizer_n_id(e->prompts.tokenizer),
                                       .n_vocab = model_config(e->model)->vocab,
                                       .wake = wake,
@@ -51,6 +52,14 @@ bool outside_open(struct engine *e, struct error *err)
     if (path_exists(dir) && !dir_remove(dir, err))    // an earlier life's
         return false;
     return (e->external = external_new(&config, err)) != NULL;
+}
+
+bool outside_gives_up(struct engine *e)
+{
+    bool up = e->external && run_config_n_engine(&e->config) > 1 && external_is_away(e->external);
+    if (up)
+        log_warn("the engine is away: its items are drawn by others");
+    return up;
 }
 
 bool outside_publish(struct engine *e, const struct task *t, struct error *err)

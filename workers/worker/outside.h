@@ -8,5 +8,7 @@
 
 /* Its client, with the first load. */
 MUST_USE bool outside_open(struct engine *e, struct error *err);
+/* Has the engine gone, while the run has others? Then its items are better drawn by those. It gets more when it is back. */
+bool outside_gives_up(struct engine *e);
 /* The task publish: t's weights, into a directory and from there into the engine. Returns when the engine has them. */
 MUST_USE bool outside_publish(struct engine *e, const struct task *t, struct error *err);

@@ -57,6 +57,8 @@ static void phase_tell(struct worker_process *w, const struct engine_look *look)
         process_phase(&w->process, "scoring", "scorer");
     else if (w->parcels || w->fetching)
         process_phase(&w->process, "waiting", "controller to take or give groups");
+    else if (look->away)
+        process_phase(&w->process, "waiting", "its engine to come back");
     else
         process_phase(&w->process, "waiting", "controller to give work");
 }

@@ -26,7 +26,7 @@ static void work_ask(struct worker_process *w, const struct engine_look *look, b
     msg_i64(&m, "step", look->step);
     msg_i64(&m, "version", look->version);
     msg_i64(&m, "made", look->made);
-    msg_bool(&m, "produces", w->part.producer >= 0);
+    msg_bool(&m, "produces", w->part.producer >= 0 && !look->away);
     msg_bool(&m, "consumes", w->part.rank >= 0);
     msg_i64(&m, "rank", w->part.rank);
     msg_i64(&m, "round", look->round);

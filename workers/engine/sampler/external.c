@@ -15,6 +15,8 @@
 #define TRIES 5         // of an item whose answer is none
 #define PAUSE_MS 250    // before the second try, doubled each time
 #define PAUSE_MOST_MS 5000
+#define AWAY_MS 2000     // without an answer, and it is away
+#define PROBE_MS 1000    // between two questions whether it is back
 #define ANSWER_BYTES ((size_t)256 << 20)
 #define CONTROL_S 600.0    // a large model is read from a slow disk
 #define MODEL_NAME_MAX 256
@@ -46,8 +48,10 @@ struct external {
     int64_t n_lost;                                                    // how often it may have lost what it had read
     char dir[4096], name[MODEL_NAME_MAX], old_name[MODEL_NAME_MAX];    // old_name: the adapter before, to be unloaded
     bool adapter;
-    int64_t version;    // of dir; -1: none
-    int64_t away_ms;    // since when it has not answered; 0: it has
+    int64_t version;     // of dir; -1: none
+    int64_t away_ms;     // since when it has not answered; 0: it has
+    int64_t probe_ms;    // not to be asked before whether it is back
+    bool probing;        // a thread asks
     char trouble[400];
     bool failed;
     struct error why;
@@ -151,7 +155,6 @@ void external_clear(struct external *x)
     pthread_mutex_lock(&x->lock);
     lists_drop(x);
     x->failed = false;
-    x->away_ms = 0;
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -167,6 +170,20 @@ bool external_failed(struct external *x, struct error *err)
     }
     pthread_mutex_unlock(&x->lock);
     return failed;
+}
+
+/* With the lock. */
+static bool is_away(const struct external *x)
+{
+    return x->away_ms && clock_ms() - x->away_ms >= AWAY_MS;
+}
+
+bool external_is_away(struct external *x)
+{
+    pthread_mutex_lock(&x->lock);
+    bool away = is_away(x);
+    pthread_mutex_unlock(&x->lock);
+    return away;
 }
 
 void external_trouble(struct external *x, char *out, size_t size)
@@ -353,20 +370,30 @@ static bool sync_weights(struct external *x, struct client *c, struct error *err
 }
 
 /* ---- a thread */
-/* The first waiting job that is due; NULL: stop. */
-static struct job *job_take(struct external *x, int64_t *epoch)
+/* When it is to be asked whether it is back; INT64_MAX: not. With the lock. */
+static int64_t probe_due(const struct external *x)
+{
+    return x->away_ms && x->n_job == 0 && !x->probing && x->version >= 0 ? x->probe_ms : INT64_MAX;
+}
+
+/* Wait for something to do: *j is the first waiting job that is due, or NULL: ask whether the engine is back. False: stop. */
+static bool job_take(struct external *x, struct job **job, int64_t *epoch)
 {
     struct job *j = NULL;
+    bool probe = false;
     pthread_mutex_lock(&x->lock);
-    while (!atomic_load(&x->stop) && !j) {
-        int64_t now = clock_ms(), due = INT64_MAX;
+    while (!atomic_load(&x->stop) && !j && !probe) {
+        int64_t now = clock_ms(), due = probe_due(x);
         struct job **at = &x->waiting;
         while (*at && (*at)->due_ms > now) {
             due = MIN(due, (*at)->due_ms);
             at = &(*at)->next;
         }
         j = x->failed ? NULL : *at;
-        if (j) {
+        probe = !j && !x->failed && probe_due(x) <= now;
+        if (probe) {
+            x->probing = true;
+        } else if (j) {
             *at = j->next;
             if (!*at)
                 x->waiting_last = at;
@@ -381,7 +408,8 @@ static struct job *job_take(struct external *x, int64_t *epoch)
     if (j)
         x->stats.n_running += j->item.n_sample;
     pthread_mutex_unlock(&x->lock);
-    return j;
+    *job = j;
+    return j || probe;
 }
 
 /* Ask for j's samples. away: the failure is the engine's, and will pass when it is back. */
@@ -463,6 +491,23 @@ static void job_end(struct external *x, struct job *j, bool ok, bool away, int64
     x->config.wake(x->config.ctx);
 }
 
+/* Ask whether it is back, and give it its weights then. */
+static void probe_run(struct external *x, struct client *c)
+{
+    struct error err;
+    bool ok = sync_weights(x, c, &err);
+    pthread_mutex_lock(&x->lock);
+    if (ok)
+        well(x);
+    else
+        ill(x, &err, err.code != ERR_REFUSED);
+    x->probing = false;
+    x->probe_ms = clock_ms() + PROBE_MS;
+    pthread_cond_broadcast(&x->some);    // the others wait until this time
+    pthread_mutex_unlock(&x->lock);
+    x->config.wake(x->config.ctx);
+}
+
 static void client_make_ready(struct external *x, struct client *c)
 {
     c->answer.max = ANSWER_BYTES;
@@ -476,10 +521,14 @@ static void *external_main(void *arg)
     struct error err;
     int64_t epoch;
     bool ready = false;
-    for (struct job *j; (j = job_take(x, &epoch));) {
+    for (struct job *j; job_take(x, &j, &epoch);) {
         bool away = false;
         if (!ready && (ready = client_init(&c, "an engine", x->config.token_file, &err)))
             client_make_ready(x, &c);
+        if (!j && ready)
+            probe_run(x, &c);
+        if (!j)
+            continue;
         bool ok = ready && job_ask(x, &c, j, &away, &err);
         job_end(x, j, ok, away, epoch, &err);
     }
@@ -510,9 +559,12 @@ bool external_weights_set(struct external *x, const char *dir, bool adapter, int
     int n_refused = 0;
     for (int64_t pause_ms = PAUSE_MS; !(ok = sync_weights(x, &c, err)); pause_ms = MIN(2 * pause_ms, (int64_t)PAUSE_MOST_MS)) {
         pthread_mutex_lock(&x->lock);
-        ill(x, err, false);
+        ill(x, err, x->config.spare && err->code != ERR_REFUSED);
+        ok = x->config.spare && is_away(x);
         pthread_mutex_unlock(&x->lock);
         x->config.wake(x->config.ctx);
+        if (ok)
+            break;
         n_refused += err->code == ERR_REFUSED;
         if (atomic_load(&x->stop) || n_refused == TRIES || (double)(clock_ms() + pause_ms - began) / 1000 > x->config.patience_s)
             break;
@@ -523,8 +575,9 @@ bool external_weights_set(struct external *x, const char *dir, bool adapter, int
     }
     client_release(&c);
     pthread_mutex_lock(&x->lock);
-    if (ok)
+    if (ok && x->synced)
         well(x);
+    pthread_cond_broadcast(&x->some);    // when it is away, a thread looks after it
     pthread_mutex_unlock(&x->lock);
     x->config.wake(x->config.ctx);
     return ok;

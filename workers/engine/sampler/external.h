@@ -3,6 +3,7 @@
  * It takes items as a generator does, and gives groups. Threads of its own send the requests, one item each. What they have met:
  * 1. An engine that is away (cannot be reached, answers 5xx, or nothing within request_s) is asked again, with growing pauses, until
  *    it has been away for patience_s. Then the sampler has failed, with a sentence.
+ *    Meanwhile external_is_away says so, for an owner that can have its items drawn elsewhere.
  * 2. An answer that is none (wrong shape, 4xx) is asked for again TRIES times; then the sampler has failed.
  * 3. Weights are a directory that the engine is told to read, or that a program of the operator's gives to it (helper): the engine need
  *    not see this host's files then. After it was away, it may have been started again: so it is told again before the next request.
@@ -22,6 +23,7 @@ struct external_config {
     const char *helper;        // a command (line_program.h) that gives the engine a model's weights; NULL: the engine reads them itself
     double request_s, patience_s;
     int n_request;            // at once
+    bool spare;               // others draw, too: nobody waits for weights to reach an engine that is away
     int64_t n_id, n_vocab;    // ids of tokens are below n_id; rows of the model's table of tokens
     void (*wake)(void *ctx);
     void *ctx;
@@ -31,7 +33,7 @@ struct external *external_new(const struct external_config *config, struct error
 void external_stop(struct external *x);    // give up what is in progress, for good; any thread
 void external_free(struct external *x);    // stops it first; NULL is fine
 /* Have the engine read dir, a model's directory or (adapter) an adapter's, which stays until the next call has returned. Waits until
- * it has, at most patience_s. Requests that are under way go on with what they began with, and those that begin afterwards carry this
+ * it has, at most patience_s; a spare one that is away gets them when it is back. Requests that are under way go on with what they began with, and those that begin afterwards carry this
  * version. On failure the engine is told again before the next request. */
 MUST_USE bool external_weights_set(struct external *x, const char *dir, bool adapter, int64_t version, struct error *err);
 /* Queue an item; copied. */
@@ -42,6 +44,8 @@ bool external_ready(struct external *x);    // external_poll has a group, or the
 bool external_idle(struct external *x);     // nothing inside
 /* Has it failed? Everything inside is dropped then, and it may be used again. */
 bool external_failed(struct external *x, struct error *err);
+/* Has it not answered for a while? Once nothing is inside it is asked now and then whether it is back, and given its weights. */
+bool external_is_away(struct external *x);
 void external_clear(struct external *x);                              // drop everything inside
 void external_trouble(struct external *x, char *out, size_t size);    // what is wrong now; "": nothing
 struct external_stats {
