@@ -168,7 +168,8 @@ bool train_plan_print(const struct train *t, struct error *err)
     printf("run:            %s\n", t->resume ? t->run_dir : t->config.name[0] ? t->config.name : "(a free name)");
     printf("model:          %s\n", t->config.model);
     for (const char *at = buf_text(&t->about), *title = "data:       "; *at; at = strchr(at, '\n') + 1, title = "evaluation: ")
-        printf("%s    %.*s\n", title, (int)strcspn(at, "\n"), at);
+        if (*at != '\n')    // posted groups are the data
+            printf("%s    %.*s\n", title, (int)strcspn(at, "\n"), at);
     placement_print(t);
     struct environments e;
     struct error none;

@@ -265,6 +265,8 @@ static const struct idle_rule {
     { "wandb_host", no_wandb, WANDB_WHY },
     { "alert_webhook_format", no_webhook, "'alert_webhook_file' is not set, so nothing is sent" },
     { "serve_token_file", no_serve, SERVE_WHY },
+    { "serve_tls_cert", no_serve, SERVE_WHY },
+    { "serve_tls_key", no_serve, SERVE_WHY },
     { "serve_samples", no_serve, SERVE_WHY },
     { "metrics_token_file", no_metrics, "'metrics_listen' is not set, so nothing is served" },
 };

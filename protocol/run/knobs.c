@@ -181,6 +181,8 @@ const struct knob knobs[] = {
     { "bridge_interval", "vllm_restart_interval", NULL, "environment", KNOB_I64, "step", 1, BIG, AT(bridge_interval), .def = "1", .help = "optimizer steps between two of those versions" },
     { "serve", NULL, NULL, "serving", KNOB_TEXT, "", AT(serve), .def = "", .help = "answer requests at HOST:PORT with the weights as they are being trained, as 'rollcall serve' does (workers/serve/README.md); unset: not" },
     { "serve_token_file", NULL, NULL, "serving", KNOB_PATH, "", AT(serve_token_file), .def = "", .help = "file with the bearer token that requests must bring; needed beyond this host" },
+    { "serve_tls_cert", NULL, NULL, "serving", KNOB_PATH, "", AT(serve_tls_cert), .def = "", .help = "serve HTTPS with the certificate in this file (PEM)" },
+    { "serve_tls_key", NULL, NULL, "serving", KNOB_PATH, "", AT(serve_tls_key), .def = "", .help = "and its key (PEM)" },
     { "serve_samples", NULL, NULL, "serving", KNOB_I64, "sample", 0, 4096, AT(serve_samples), .def = "0", .help = "samples of requests that are drawn at once, beside the run's; 0: 16, or as many as there is room for in a run with 'environments'" },
 
     { "eval_interval", NULL, "ei", "evaluation and saving", KNOB_I64, "step", -1, BIG, AT(eval_interval), .def = "-1", .applies = APPLY_NOW, .help = "optimizer steps between evaluations; 0 or less: none" },

@@ -523,6 +523,8 @@ static bool serve_check(const struct run_config *c, struct error *err)
         return true;
     if (!strchr(c->serve, ':'))
         return error_set(err, ERR_USAGE, "'serve' is '%.100s'; it must be HOST:PORT, e.g. 127.0.0.1:9001", c->serve);
+    if (!c->serve_tls_cert[0] != !c->serve_tls_key[0])
+        return error_set(err, ERR_USAGE, "'serve_tls_cert' and 'serve_tls_key' are needed both, or neither");
     return tcp_is_loopback(c->serve) || c->serve_token_file[0]
            || error_set(err, ERR_USAGE, "'serve': %.100s is reached from other hosts: give a 'serve_token_file'", c->serve);
 }

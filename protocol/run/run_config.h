@@ -152,7 +152,8 @@ struct run_config {
     char environments[RUN_JSON_MAX];       // "": none; JSON object {"listen" or "url", "token_file", "no_token"}
     char serve[280];                       // "": not served; HOST:PORT
     char serve_token_file[RUN_TEXT_MAX];
-    int64_t serve_samples;          // 0: run_config_serve_samples chooses
+    char serve_tls_cert[RUN_TEXT_MAX], serve_tls_key[RUN_TEXT_MAX];    // files; "": plain HTTP
+    int64_t serve_samples;                                             // 0: run_config_serve_samples chooses
     char weight_bridge_mode[16];    // how servers that environments ask get the weights: none | shared_vllm | lora_only | lora_restart
     int64_t bridge_interval;        // optimizer steps
     /* evaluation, saving, logging: intervals in optimizer steps */

@@ -175,6 +175,28 @@ class Serve(unittest.TestCase):
         for top in c["logprobs"]["top_logprobs"]:
             self.assertEqual(list(top.values())[:20], sorted(list(top.values())[:20], reverse=True))
 
+    def test_an_echo_has_the_prompt_before_the_sample(self):
+        ask = dict(prompt="12+30=", max_tokens=4, temperature=1.0, seed=3, logprobs=2, return_token_ids=True, ignore_eos=True)
+        plain, echo = (self.server.post("/v1/completions", echo=e, prompt_logprobs=2, **ask)["choices"][0] for e in (False, True))
+        ids, n = plain["prompt_token_ids"], len(plain["prompt_token_ids"])
+        self.assertEqual(echo["text"], "12+30=" + plain["text"])
+        self.assertEqual(echo["token_ids"], plain["token_ids"])
+        told, was = echo["logprobs"], plain["logprobs"]
+        for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            self.assertEqual(len(told[key]), n + 4, key)
+        self.assertEqual(told["tokens"][n:], was["tokens"])
+        self.assertEqual(told["token_logprobs"][n:], was["token_logprobs"])
+        self.assertEqual(told["top_logprobs"][n:], was["top_logprobs"])
+        want = [None] + [p[str(i)]["logprob"] for p, i in zip(plain["prompt_logprobs"][1:], ids[1:])]
+        self.assertEqual(told["token_logprobs"][:n], want)
+        self.assertIsNone(told["top_logprobs"][0])
+        self.assertTrue(all(len(top) >= 2 for top in told["top_logprobs"][1:]))
+        self.assertEqual([told["text_offset"][i] for i in (0, n)], [0, len("12+30=")])
+        by_ids = self.server.post("/v1/completions", echo=True, **{**ask, "prompt": ids, "logprobs": None})["choices"][0]
+        self.assertEqual((by_ids["text"], by_ids["logprobs"]), (echo["text"], None))
+        self.assertNotIn("prompt_logprobs", self.server.post("/v1/completions", echo=True, **ask)["choices"][0])
+        self.assertEqual(self.server.ask("POST", "/v1/completions", dict(ask, echo=True, stream=True))[0], 400)
+
     def test_a_prompts_logprobs_are_the_trainers_to_the_bit(self):
         """Of long and short prompts in one batch, of which another request has already left pages in the cache."""
         prompts = [[20 + (i * k) % 90 for i in range(n)] for k, n in ((3, 300), (7, 2), (5, 1), (11, 70))]

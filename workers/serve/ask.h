@@ -61,6 +61,8 @@ struct ask {
     int64_t n_read;         // likeliest tokens wanted in addition to each of the prompt's; -1: no log-probs of the prompt
     int64_t read_from;      // SGLang: the first token of the prompt whose log-prob is wanted; -1: none
     bool stream, include_usage;
+    bool echo;         // completions: the prompt comes before the text, and its log-probs before those of the sample
+    bool tell_read;    // the prompt's log-probs have a field of their own
 };
 /* Read a request's body (an object). On failure (ERR_DATA names the field) a holds nothing. */
 MUST_USE bool ask_parse(struct ask *a, enum ask_form form, const json_t *body, struct error *err);

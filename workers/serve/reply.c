@@ -90,8 +90,61 @@ static int64_t token_chars(const struct reply_context *x, int32_t id)
     return n;
 }
 
+/* A token in a completion's lists: one of the sample's, or with 'echo' of the prompt before it, at -n to -1. */
+struct listed {
+    int32_t id;
+    double logp;                    // NAN: it has none, as a prompt's first
+    const struct top_token *top;    // (n_top) some of a prompt's may have id -1: there were no more
+    int64_t n_top;
+};
+static struct listed listed_at(const struct serve_job *j, const struct choice *c, int64_t i)
+{
+    if (i >= 0)
+        return (struct listed){ c->token[i], (double)c->logp[i], j->ask.n_top > 0 ? top_of(j, c, i) : NULL, j->ask.n_top };
+    int64_t prompt = (c - j->choice) / j->ask.n, at = j->ask.prompt[prompt].token.n + i;
+    const struct prompt_logps *p = &j->read[prompt];
+    struct listed l = { .id = j->ask.prompt[prompt].token.id[at], .logp = NAN };
+    if (at == 0 || at > p->n)
+        return l;
+    l.logp = (double)p->logp[at - 1];
+    l.n_top = MIN(j->ask.n_top, j->ask.n_read);
+    l.top = l.n_top > 0 ? &p->top[(at - 1) * j->ask.n_read] : NULL;
+    return l;
+}
+
+static void number_print(struct buf *out, double v)
+{
+    if (isnan(v))
+        buf_str(out, "null");
+    else
+        buf_fmt(out, "%.9g", v);
+}
+
+/* {"text": logp, ...}: the likeliest and the token itself. */
+static void top_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct listed *l)
+{
+    bool has_own = false;
+    if (isnan(l->logp)) {
+        buf_str(out, "null");
+        return;
+    }
+    buf_char(out, '{');
+    for (int64_t k = 0; k < l->n_top && l->top[k].id >= 0; k++) {
+        has_own |= l->top[k].id == l->id;
+        buf_str(out, k > 0 ? "," : "");
+        token_print(out, x, j, l->top[k].id);
+        buf_fmt(out, ":%.9g", (double)l->top[k].logp);
+    }
+    if (!has_own) {
+        buf_str(out, l->n_top > 0 && l->top[0].id >= 0 ? "," : "");
+        token_print(out, x, j, l->id);
+        buf_fmt(out, ":%.9g", l->logp);
+    }
+    buf_char(out, '}');
+}
+
 /* completions: parallel lists. The likeliest tokens and the sampled one are keys of an object; a text that two tokens
- * share appears twice, since the ids tell them apart. */
+ * share appears twice, since the ids tell them apart. from: below 0 with 'echo', see listed_at. */
 static void completion_logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct choice *c,
                                       int64_t from, int64_t to)
 {
@@ -99,36 +152,24 @@ static void completion_logprobs_print(struct buf *out, const struct reply_contex
     buf_str(out, "{\"tokens\":[");
     for (int64_t i = from; i < to; i++) {
         buf_str(out, i > from ? "," : "");
-        token_print(out, x, j, c->token[i]);
+        token_print(out, x, j, listed_at(j, c, i).id);
     }
     buf_str(out, "],\"token_logprobs\":[");
-    for (int64_t i = from; i < to; i++)
-        buf_fmt(out, i > from ? ",%.9g" : "%.9g", (double)c->logp[i]);
-    buf_str(out, "],\"top_logprobs\":");
-    if (j->ask.n_top == 0)
-        buf_str(out, "null");
-    for (int64_t i = from; i < to && j->ask.n_top > 0; i++) {
-        bool has_sampled = false;
-        buf_str(out, i > from ? ",{" : "[{");
-        for (int64_t k = 0; k < j->ask.n_top; k++) {
-            const struct top_token *t = &top_of(j, c, i)[k];
-            has_sampled |= t->id == c->token[i];
-            buf_str(out, k > 0 ? "," : "");
-            token_print(out, x, j, t->id);
-            buf_fmt(out, ":%.9g", (double)t->logp);
-        }
-        if (!has_sampled) {
-            buf_char(out, ',');
-            token_print(out, x, j, c->token[i]);
-            buf_fmt(out, ":%.9g", (double)c->logp[i]);
-        }
-        buf_char(out, '}');
+    for (int64_t i = from; i < to; i++) {
+        buf_str(out, i > from ? "," : "");
+        number_print(out, listed_at(j, c, i).logp);
     }
-    buf_str(out, j->ask.n_top > 0 ? (to > from ? "],\"text_offset\":[" : "[],\"text_offset\":[") : ",\"text_offset\":[");
-    for (int64_t i = 0; i < to; i++) {
+    buf_str(out, j->ask.n_top == 0 ? "],\"top_logprobs\":null" : "],\"top_logprobs\":[");
+    for (int64_t i = from; i < to && j->ask.n_top > 0; i++) {
+        struct listed l = listed_at(j, c, i);
+        buf_str(out, i > from ? "," : "");
+        top_print(out, x, j, &l);
+    }
+    buf_str(out, j->ask.n_top == 0 ? ",\"text_offset\":[" : "],\"text_offset\":[");
+    for (int64_t i = MIN(from, 0); i < to; i++) {
         if (i >= from)
             buf_fmt(out, i > from ? ",%" PRId64 : "%" PRId64, offset);
-        offset += token_chars(x, c->token[i]);
+        offset += token_chars(x, listed_at(j, c, i).id);
     }
     buf_str(out, "]}");
 }
@@ -275,6 +316,22 @@ static void message_print(struct buf *out, const struct serve_job *j, const stru
     tool_calls_release(&calls);
 }
 
+/* A sample's text, with 'echo' after the prompt's: as it was given, or its ids in words. */
+static void completion_text_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct choice *c,
+                                  int64_t prompt)
+{
+    const struct ask_prompt *p = &j->ask.prompt[prompt];
+    struct buf text = BUF_INIT;
+    if (j->ask.echo && p->text)
+        buf_add(&text, p->text, p->len);
+    else if (j->ask.echo)
+        out->failed |= !tokenizer_decode(x->tokenizer, p->token.id, p->token.n, j->ask.skip_special, &text);
+    buf_add(&text, buf_text(&c->text.text), c->text.text.len);
+    out->failed |= text.failed;
+    text_print(out, buf_text(&text), text.len);
+    buf_release(&text);
+}
+
 static void openai_print(struct buf *out, const struct reply_context *x, const struct serve_job *j)
 {
     head_print(out, x, j, j->ask.form == ASK_CHAT ? "chat.completion" : "text_completion");
@@ -287,11 +344,11 @@ static void openai_print(struct buf *out, const struct reply_context *x, const s
             message_print(out, j, c, i, &has_calls);
         } else if (j->ask.form == ASK_COMPLETION) {
             buf_str(out, "\"text\":");
-            text_print(out, buf_text(&c->text.text), c->text.text.len);
+            completion_text_print(out, x, j, c, i / j->ask.n);
             buf_char(out, ',');
         }
         buf_str(out, "\"logprobs\":");
-        logprobs_print(out, x, j, c, 0, c->n_tok);
+        logprobs_print(out, x, j, c, j->ask.echo ? -prompt_of(j, i)->n : 0, c->n_tok);
         buf_char(out, ',');
         end_print(out, c, has_calls);
         if (j->ask.return_ids || j->ask.form == ASK_TOKENS) {
@@ -302,7 +359,7 @@ static void openai_print(struct buf *out, const struct reply_context *x, const s
             buf_str(out, ",\"prompt_token_ids\":");
             ids_print(out, prompt_of(j, i)->id, prompt_of(j, i)->n);
         }
-        if (j->read && j->ask.form == ASK_COMPLETION) {
+        if (j->read && j->ask.tell_read && j->ask.form == ASK_COMPLETION) {
             buf_str(out, ",\"prompt_logprobs\":");
             prompt_logprobs_print(out, x, j, i / j->ask.n);
         }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "protocol/base/bearer.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/base/secret.h"
 #include "protocol/base/tcp.h"
@@ -24,6 +25,8 @@
 #define WEB_NICE 10       // more than the run's computation
 #define ANSWERS_MS 500    // for the last answers to be sent, when the worker ends
 
+#define PEM_BYTES_MAX 65536    // of a certificate, or a key
+
 struct visitors {
     struct serve serve;
     struct encoder *encoder;    // of the thread that reads requests; owned
@@ -33,6 +36,7 @@ struct visitors {
     int32_t *eos;               // (serve.n_eos) owned
     char name[RUN_TEXT_MAX];    // of the run, which is the model's for clients
     char token[BEARER_MAX];
+    struct buf cert, key;    // PEM; empty: plain HTTP
     char no_orders[256];
 };
 
@@ -43,6 +47,8 @@ static void free_parts(struct visitors *v)
     policy_free(v->policy);
     encoder_free(v->encoder);
     free(v->eos);
+    buf_release(&v->cert);
+    buf_release(&v->key);
     free(v);
 }
 
@@ -116,6 +122,11 @@ bool visitors_prepare(struct engine *e, struct error *err)
         secret_process();
         TRY(bearer_read(v->token, e->config.serve_token_file, err));
     }
+    if (e->config.serve_tls_cert[0]) {
+        secret_process();
+        TRY(file_read_text(&v->cert, e->config.serve_tls_cert, PEM_BYTES_MAX, err)
+            && file_read_text(&v->key, e->config.serve_tls_key, PEM_BYTES_MAX, err));
+    }
     e->visitors = v;
     ok = true;
 out:
@@ -168,6 +179,8 @@ static void door_open(struct engine *e)
                             .stream = serve_stream,
                             .leave = serve_leave,
                             .token = v->token[0] ? v->token : NULL,
+                            .cert_pem = e->config.serve_tls_cert[0] ? buf_text(&v->cert) : NULL,
+                            .key_pem = e->config.serve_tls_cert[0] ? buf_text(&v->key) : NULL,
                             .no_orders = v->no_orders,
                             .max_connections = CONNECTIONS,
                             .max_body_bytes = BODY_BYTES,
@@ -181,7 +194,7 @@ static void door_open(struct engine *e)
     if ((c.listen_fd = tcp_listen(e->config.serve, &err)) < 0 || !(v->web = web_start(&c, &err)))
         log_warn("the policy is not served: 'serve': %s", err.text);
     else
-        log_info("the policy is served at http://%s", e->config.serve);
+        log_info("the policy is served at %s://%s", e->config.serve_tls_cert[0] ? "https" : "http", e->config.serve);
 }
 
 void visitors_look(struct engine *e)
