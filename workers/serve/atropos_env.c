@@ -208,7 +208,7 @@ static void queue_look(const struct atropos *a, const struct env *x, int64_t id,
     for (int64_t i = 0; i < a->queue.n; i++)
         if (!x || a->queue.at[i]->env_id == id) {
             out->n_waiting++;
-            age += (double)(a->step - a->queue.at[i]->version);
+            age += (double)MAX(a->step - a->queue.at[i]->version, (int64_t)0);    // a run may have gone back since
         }
     out->age = out->n_waiting > 0 ? age / (double)out->n_waiting : NAN;
 }

@@ -96,6 +96,14 @@ void engine_tails(struct engine *e, const struct tail *tail, int n)
     pthread_mutex_unlock(&e->lock);
 }
 
+void engine_backlog(struct engine *e, int64_t n)
+{
+    pthread_mutex_lock(&e->lock);
+    e->n_backlog = n;
+    pthread_cond_signal(&e->some);
+    pthread_mutex_unlock(&e->lock);
+}
+
 void engine_look(struct engine *e, struct engine_look *out)
 {
     pthread_mutex_lock(&e->lock);

@@ -72,7 +72,8 @@ struct engine {
     bool written;                                  // the checkpoint writer has finished one; saving_look gets the result
     struct tail tail[TAIL_MAX];                    // (n_tail) where items are to be stopped
     int n_tail;
-    bool visited;    // visitors.c or an external engine has something new
+    int64_t n_backlog;    // groups of an evaluation that wait for their scores
+    bool visited;         // visitors.c or an external engine has something new
     struct engine_look look;
 
     /* used only by the engine's thread */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
+#include "protocol/base/clock.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/data/identity.h"
 #include "workers/engine/reward/reward.h"
@@ -14,6 +15,8 @@
 
 #define EVAL_ITEM_BASE ((int64_t)1 << 40)    // evaluations number their items from here, out of the range of training items
 #define EVAL_WAIT_MS 600000                  // for an answer of the environment
+#define EVAL_BACKLOG_MAX 1024                // groups that wait for their scores; then it samples no more
+#define EVAL_LOOK_MS 1000                    // checkpoints are looked after meanwhile
 
 /* A part of one set of an evaluation. */
 struct evaluation {
@@ -101,11 +104,38 @@ static bool groups_send(struct engine *e, struct evaluation *x, struct error *er
     return true;
 }
 
+/* Wait until the scorer has room: its answers come to the worker's loop, which says how many are missing. Without a limit of its own:
+ * the loop gives up on a group after its tries. */
+static void scorer_wait(struct engine *e)
+{
+    bool waits = true, told = false;
+    while (waits) {
+        int64_t n = 0;
+        struct timespec end = clock_after(EVAL_LOOK_MS);
+        pthread_mutex_lock(&e->lock);
+        for (const struct report *r = e->report_first; r; r = r->next)
+            n += r->eval.id != 0;
+        waits = n + e->n_backlog >= EVAL_BACKLOG_MAX;
+        if (waits && told)
+            pthread_cond_timedwait(&e->some, &e->lock, &end);
+        pthread_mutex_unlock(&e->lock);
+        if (!waits)
+            break;
+        if (!told)
+            engine_waits_for(e, "the scorer");
+        told = true;
+        saving_look(e, false);
+    }
+    if (told)
+        engine_waits_for(e, "");
+}
+
 static bool set_sample(struct engine *e, const struct task *t, struct evaluation *x, struct error *err)
 {
     if (!evaluation_open(e, t, x, err))
         return false;
     while (x->next < x->place.n || !sampler_empty(e)) {
+        scorer_wait(e);
         if (!prompts_submit(e, x, err) || !sampler_wait(e, EVAL_WAIT_MS, err) || !sampler_step(e, err))
             return false;
         items_look(e);

@@ -69,6 +69,7 @@ static void worker_turn(struct worker_process *w)
     w->turned_ms = clock_ms();
     reports_take(w);
     parcels_send(w);
+    backlog_show(w);
     engine_look(w->engine, &look);
     phase_tell(w, &look);
     tasks_tick(w, &look);

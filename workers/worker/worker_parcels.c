@@ -274,6 +274,10 @@ static void score_failed(struct worker_process *w, struct parcel *p, const struc
     for (int32_t i = 0; i < p->report->group->n_sample; i++) {
         p->report->group->sample[i].score = why->code == ERR_TIMEOUT ? SCORE_TIMEOUT : SCORE_ERROR;
         snprintf(p->report->group->sample[i].reason, sizeof p->report->group->sample[i].reason, "scorer: %.36s", why->text);
+        if (p->report->out) {    // an evaluation's record says it, too
+            p->report->out[i].score = p->report->group->sample[i].score;
+            snprintf(p->report->out[i].rule, sizeof p->report->out[i].rule, "%s", p->report->group->sample[i].reason);
+        }
     }
     group_scored(w, p);
 }
@@ -450,6 +454,14 @@ void done_send(struct worker_process *w, const struct report *r)
         msg_end(m);
     }
     BUG_IF(!msg_finish(m, &err), "a report does not fit: %s", err.text);
+}
+
+void backlog_show(struct worker_process *w)
+{
+    int64_t n = 0;
+    for (const struct parcel *p = w->parcels; p; p = p->next)
+        n += p->kind == PARCEL_SCORE && p->report->eval.id != 0;
+    engine_backlog(w->engine, n);
 }
 
 void reports_take(struct worker_process *w)

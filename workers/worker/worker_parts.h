@@ -59,6 +59,7 @@ void parcel_answered(struct worker_process *w, struct net_event *ev);
 int64_t parcels_due(const struct worker_process *w);    // when parcels_send must be called next; INT64_MAX: after an answer
 void parcels_release(struct worker_process *w);
 void reports_take(struct worker_process *w);                              // from the engine
+void backlog_show(struct worker_process *w);                              // to the engine: how much of an evaluation the scorer still has
 void done_send(struct worker_process *w, const struct report *report);    // to the controller: a task has ended
 
 /* ---- worker_tasks.c: tasks from the controller ---- */
