@@ -115,6 +115,31 @@ static void each_optimizer_takes_what_its_moments_take(UNUSED void **state)
     device_free(dev);
 }
 
+/* 2 bytes of weights, 4 of gradient and 12 of state for each parameter of a slice; and the whole weights, to publish. */
+static void each_device_of_a_team_keeps_its_share(UNUSED void **state)
+{
+    struct device *dev = gpu_new();
+    struct model *m = shape_new(dev, "Qwen2.5-7B");
+    struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
+    for (int n_team = 2; n_team <= 4; n_team *= 2) {
+        struct trainer_settings s = settings_of(1, 0, 4096, false);
+        struct plan_weights w = { .whole = true };
+        struct trainer_memory t;
+        struct memory_plan p;
+        s.n_team = n_team;
+        trainer_memory(m, &s, &t);
+        double n = (double)model_n_flat(m) / n_team;
+        assert_float_equal((double)t.weight, 2 * n, 0.002 * n);
+        assert_float_equal((double)t.gradient, 4 * n + 33554432, 0.004 * n);    // and the stage of 8 Mi elements
+        assert_float_equal((double)t.state, 12 * n, 0.012 * n);
+        assert_true(memory_plan_in(&p, H200, m, &w, &s, true, &g));
+        assert_int_equal(p.weights, t.weight + model_weight_bytes(m));
+        assert_false(p.turns);
+    }
+    model_free(m);
+    device_free(dev);
+}
+
 static void a_whole_copy_beside_shards_is_counted(UNUSED void **state)
 {
     struct device *dev = gpu_new();
@@ -155,6 +180,12 @@ static void what_has_no_room_names_the_nearest_that_has(UNUSED void **state)
           H200 / 30 * 17,
           "num_trainers 8 and zero_stage 3" },
         { "Qwen2.5-14B", { .n_rank = 1, .token_budget_max = 4096 }, { 0 }, H200, "recompute_full and offload_optimizer" },
+        { "Qwen2.5-14B",
+          { .n_rank = 1, .n_team = 2, .token_budget_max = 4096, .recompute_block = true },
+          { .whole = true },
+          H200,
+          "it would fit with tensor_parallel_size 4" },
+        { "Qwen2.5-0.5B", { .n_rank = 1, .n_team = 2, .token_budget_max = 4096 }, { .whole = true }, H200 / 50, "no layout of up to 8" },
         { "Qwen2.5-14B", { .n_rank = 2, .zero_stage = 3, .token_budget_max = 4096 }, { 0 }, H200 / 5, "no layout of up to 8" },
         { "Qwen2.5-0.5B", { .n_rank = 1, .token_budget_max = 262144, .recompute_block = true }, { 0 }, H200 / 6, "with a token_budget of" },
     };
@@ -265,6 +296,7 @@ int main(void)
         cmocka_unit_test(each_optimizer_takes_what_its_moments_take),
         cmocka_unit_test(a_whole_copy_beside_shards_is_counted),
         cmocka_unit_test(what_has_no_room_names_the_nearest_that_has),
+        cmocka_unit_test(each_device_of_a_team_keeps_its_share),
         cmocka_unit_test(an_adapter_of_7b_trains_beside_its_sampler_in_40_gb),
         cmocka_unit_test(the_examples_fit_the_gpus_they_name),
     };

@@ -5,6 +5,7 @@
 #include "kernels/ops.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/model/team.h"
 #include "workers/engine/sampler/generator.h"
 
 /* Scratch of operations grows on first use: partial sums of split products, attention's backward pass; 0.6 GB on an H200 for
@@ -94,9 +95,31 @@ static void attempt_say(struct attempt *a, const char *fmt, int64_t n)
     snprintf(a->text + at, sizeof a->text - at, fmt, n);
 }
 
+/* Of a trainer on a team only more devices, as far as the model can be cut over them. */
+static int teams_make(struct attempt *out, const struct attempt *least, const struct trainer_settings *wanted, const struct model *m)
+{
+    int n = 0;
+    for (int k = 0; k <= 1; k++)    // with the same micro-batches, else with the smallest
+        for (int devices = 2 * wanted->n_team; devices <= TEAM_MAX; devices *= 2) {
+            struct attempt more = { .s = k ? least->s : *wanted };
+            struct error ignored;
+            if (!team_train_check(model_config(m), devices, MAX(devices, 4), &ignored))
+                continue;
+            more.s.n_team = devices;
+            attempt_say(&more, "tensor_parallel_size %" PRId64, devices);
+            if (k && least->text[0]) {
+                size_t at = strlen(more.text);
+                snprintf(more.text + at, sizeof more.text - at, " and %s", least->text);
+            }
+            out[n++] = more;
+        }
+    return n;
+}
+
 /* Settings that need less, the nearest first: the gradient and weights in shards, block inputs only, smaller micro-batches, state in host
  * memory, more trainers. Each builds on those before it, but for host memory, which is for the whole state. Returns how many. */
-static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_settings *wanted, const struct generator_config *g)
+static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_settings *wanted, const struct model *m,
+                         const struct generator_config *g)
 {
     struct attempt a = { .s = *wanted };
     int n = 0;
@@ -119,6 +142,8 @@ static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_
         out[n] = a;
         attempt_say(&out[n++], "a token_budget of %" PRId64, a.s.token_budget_max);
     }
+    if (wanted->n_team > 1)
+        return n + teams_make(out + n, &a, wanted, m);
     if (!wanted->offload) {
         out[n] = a;
         out[n].s.offload = true;
@@ -147,7 +172,7 @@ void memory_plan_nearest(size_t have, const struct model *m, const struct plan_w
 {
     struct attempt all[ATTEMPTS_MAX];
     struct memory_plan p;
-    int n = s ? attempts_make(all, s, g) : 0;
+    int n = s ? attempts_make(all, s, m, g) : 0;
     snprintf(out, size, "%s", s ? "no layout of up to 8 such devices has room for it" : "fewer samples at a time need less");
     for (int i = 0; i < n; i++)
         if (memory_plan_in(&p, have, m, w, &all[i].s, turns, g)) {
