@@ -1,5 +1,5 @@
 /* bench_ranks.c - optimizer steps that several devices share, a process each, as the trainers of a run do: how long they take, how
- * much of that a rank waited for the others, and the hash of the weights after the last one
+ * much of that a rank stood still for the others or for what was on its way, and the hash of the weights after the last one
  *
  * With one device it is the measure for the others: the same batch leaves the same hash on any number of them, whatever each keeps.
  * Random weights, random sequences of one length. The first steps are not timed. Times are medians, of the first rank. */
@@ -25,7 +25,7 @@
 #define WAIT_MS 600000    // for another rank: it may be drawing its weights
 
 struct plan {
-    const char *shape, *dtype;
+    const char *shape, *dtype, *collective;
     const struct model_config *config;
     char device[RANKS_MAX][32];
     int n_rank;
@@ -36,7 +36,7 @@ struct plan {
 };
 struct result {
     bool ok;
-    double step_s, wait_s, sent_gb;
+    double step_s, exposed_s, idle_s, reduce_s, gather_s, sent_gb;
     double memory_gb, planned_gb;    // of the rank that uses most
     uint64_t hash;
     char text[256];
@@ -58,7 +58,9 @@ static double median(double *x, int64_t n)
 static bool steps_run(const struct plan *p, struct ranks *ranks, const struct group *const *g, int64_t n_group, struct result *out,
                       struct error *err)
 {
-    double step[TRAIN_ROUNDS_MAX], wait[TRAIN_ROUNDS_MAX], metric[METRIC_N];
+    static const enum metric_id told[] = { M_RANKS_EXPOSED_S, M_RANKS_IDLE_S, M_RANKS_REDUCE_S, M_RANKS_GATHER_S };
+    double *const at[] = { &out->exposed_s, &out->idle_s, &out->reduce_s, &out->gather_s };
+    double step[TRAIN_ROUNDS_MAX], of_step[ARRAY_SIZE(told)][TRAIN_ROUNDS_MAX], metric[METRIC_N];
     struct trainer_hyper h;
     train_hyper_make(&h);
     for (int64_t r = -WARM; r < p->rounds; r++) {
@@ -68,11 +70,13 @@ static bool steps_run(const struct plan *p, struct ranks *ranks, const struct gr
         if (r < 0)
             continue;
         step[r] = (double)(clock_ns() - t0) * 1e-9;
-        wait[r] = p->n_rank > 1 ? metric[M_RANKS_S] : 0;
+        for (size_t k = 0; k < ARRAY_SIZE(told); k++)
+            of_step[k][r] = p->n_rank > 1 ? metric[told[k]] : 0;
         out->sent_gb = p->n_rank > 1 ? metric[M_RANKS_SENT_GB] : 0;
     }
     out->step_s = median(step, p->rounds);
-    out->wait_s = median(wait, p->rounds);
+    for (size_t k = 0; k < ARRAY_SIZE(told); k++)
+        *at[k] = median(of_step[k], p->rounds);
     return true;
 }
 
@@ -89,7 +93,7 @@ static bool rank_run(const struct plan *p, int rank, struct result *out, struct 
     struct trainer *t = NULL;
     struct collective *c = NULL;
     struct ranks *ranks = NULL;
-    struct collective_config meet = { .kind = "local",
+    struct collective_config meet = { .kind = p->collective,
                                       .dir = p->dir,
                                       .name = "ranks",
                                       .rank = rank,
@@ -199,13 +203,16 @@ static bool plan_check(struct plan *p, const char *devices, struct error *err)
 bool bench_ranks(int argc, char **argv, struct error *err)
 {
     const char *devices = "cpu:0,cpu:1";
-    struct plan p = { .shape = "starter", .dtype = "auto", .len = 256, .tokens = 2048, .micro = 512, .zero = 1, .rounds = 3 };
+    struct plan p = {
+        .shape = "starter", .dtype = "auto", .collective = "ipc", .len = 256, .tokens = 2048, .micro = 512, .zero = 1, .rounds = 3
+    };
     struct cli_option options[] = {
         { "shape", NULL, CLI_STR, &p.shape, "NAME", "random weights of this shape, e.g. Qwen2.5-0.5B (starter)" },
         { "devices", NULL, CLI_STR, &devices, "NAMES", "one rank on each (cpu:0,cpu:1)" },
         { "dtype", NULL, CLI_STR, &p.dtype, "TYPE", "float32, bfloat16 or auto: float32 on a CPU, bfloat16 on a GPU" },
         { "zero", NULL, CLI_I64, &p.zero, "N",
           "what a rank keeps of its shards only: 0 nothing, 1 masters and moments, 2 gradients too, 3 weights too (1)" },
+        { "collective", NULL, CLI_STR, &p.collective, "KIND", "how they exchange: ipc, local, tcp or nccl (ipc)" },
         { "seq", NULL, CLI_I64, &p.len, "N", "tokens of a sequence (256)" },
         { "tokens", NULL, CLI_I64, &p.tokens, "N", "tokens of an optimizer step, of all ranks (2048)" },
         { "micro", NULL, CLI_I64, &p.micro, "N", "tokens of a micro-batch; 0: all at once (512)" },
@@ -232,13 +239,13 @@ bool bench_ranks(int argc, char **argv, struct error *err)
     if (!ok)
         return false;
     double rate = train_flops(p.config, p.tokens / p.len, p.len) / r.step_s * 1e-12 / p.n_rank;
-    printf("{\"bench\":\"ranks\",\"model\":\"%s\",\"devices\":\"%s\",\"zero\":%" PRId64
-           ",\"host_share\":%g,\"dtype\":\"%s\",\"seq\":%" PRId64 ",\"tokens\":%" PRId64 ",\"micro\":%" PRId64 ",\"steps\":%" PRId64
-           ",\"ms\":%.2f,\"tok_per_s\":%.0f,\"tflops_each\":%.1f,"
-           "\"exposed_ms\":%.2f,\"exposed\":%.4f,\"sent_gb\":%.3f,\"memory_gb\":%.3f,\"planned_gb\":%.3f,\"hash\":\"%016" PRIx64
-           "\",\"check\":%s}\n",
-           p.shape, devices, p.zero, p.host_share, p.bf16 ? "bf16" : "fp32", p.len, p.tokens / p.len * p.len, p.micro, p.rounds + WARM,
-           r.step_s * 1e3, (double)(p.tokens / p.len * p.len) / r.step_s, rate, r.wait_s * 1e3, r.wait_s / r.step_s, r.sent_gb, r.memory_gb,
-           r.planned_gb, r.hash, same ? "true" : "false");
+    printf(
+        "{\"bench\":\"ranks\",\"model\":\"%s\",\"devices\":\"%s\",\"zero\":%" PRId64 ",\"host_share\":%g,\"dtype\":\"%s\",\"seq\":%" PRId64
+        ",\"tokens\":%" PRId64 ",\"micro\":%" PRId64 ",\"steps\":%" PRId64 ",\"ms\":%.2f,\"tok_per_s\":%.0f,\"tflops_each\":%.1f,"
+        "\"collective\":\"%s\",\"exposed_ms\":%.2f,\"exposed\":%.4f,\"idle_ms\":%.2f,\"reduce_ms\":%.2f,\"gather_ms\":%.2f,\"sent_gb\":%.3f,\"memory_gb\":%.3f,\"planned_gb\":%.3f,\"hash\":\"%016" PRIx64
+        "\",\"check\":%s}\n",
+        p.shape, devices, p.zero, p.host_share, p.bf16 ? "bf16" : "fp32", p.len, p.tokens / p.len * p.len, p.micro, p.rounds + WARM,
+        r.step_s * 1e3, (double)(p.tokens / p.len * p.len) / r.step_s, rate, p.collective, r.exposed_s * 1e3, r.exposed_s / r.step_s,
+        r.idle_s * 1e3, r.reduce_s * 1e3, r.gather_s * 1e3, r.sent_gb, r.memory_gb, r.planned_gb, r.hash, same ? "true" : "false");
     return true;
 }

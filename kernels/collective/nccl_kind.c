@@ -15,7 +15,7 @@
 struct nccl_ranks {
     struct collective base;
     struct collective *local;
-    struct comm *comm;
+    struct comm *comm;    // NULL: this rank is alone
     int64_t wait_ms;
     struct collective_wait wait;    // for a transfer
 };
@@ -99,13 +99,13 @@ static bool nccl_begin(struct collective *c, const struct collective_bytes *b, s
     for (int q = 0; q < c->n_rank; q++)
         mine[q] = b->send_bytes[q];
     return collective_gather(n->local, mine, (size_t)c->n_rank * sizeof mine[0], all, err) && collective_bytes_agree(c, b, all, err)
-           && comm_exchange(n->comm, &x, err);
+           && (!n->comm || comm_exchange(n->comm, &x, err));
 }
 
 static bool nccl_poll(struct collective *c, int64_t ms, bool *done, struct error *err)
 {
-    *done = false;
-    return comm_wait(of(c), ms, done, err);
+    *done = !of(c)->comm;
+    return *done || comm_wait(of(c), ms, done, err);
 }
 
 static void nccl_leave(struct collective *c)
@@ -135,9 +135,11 @@ static struct collective *nccl_join(const struct collective_config *config, stru
                                    .ctx = config->ctx };
     n->wait_ms = config->wait_ms;
     local.kind = "local";
-    bool ok = (n->local = collective_join(&local, err)) && (config->rank > 0 || comm_id_make(config->dev, &mine, err))
-              && collective_gather(n->local, &mine, sizeof mine, all, err)
-              && (n->comm = comm_new(config->dev, &all[0], config->n_rank, config->rank, err));
+    bool ok = (n->local = collective_join(&local, err)) != NULL;
+    if (ok && config->n_rank == 1)
+        return &n->base;
+    ok = ok && (config->rank > 0 || comm_id_make(config->dev, &mine, err)) && collective_gather(n->local, &mine, sizeof mine, all, err)
+         && (n->comm = comm_new(config->dev, &all[0], config->n_rank, config->rank, err));
     while (ok && !done)
         ok = comm_wait(n, 100, &done, err);
     if (ok)

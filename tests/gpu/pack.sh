@@ -8,7 +8,7 @@ dir=${1:-.gpu} build=build/release
 rm -rf "$dir"
 mkdir -p "$dir/lib"
 cp "$build/rollcall" "$build/librollcall_cuda.so" "$dir/"
-for name in ops_test team_test agreement_test model_golden_test lora_test generator_test model_dump publish_test; do
+for name in ops_test collective_test team_test agreement_test model_golden_test lora_test generator_test model_dump publish_test; do
     [ ! -x "$build/tests/$name" ] || cp "$build/tests/$name" "$dir/"
 done
 find "$dir" -maxdepth 1 -type f ! -name '*.so' -exec strip {} +

@@ -137,6 +137,14 @@ for group in "$@"; do
         done
         ;;
     ranks)
+        nccl_find
+        cards=$(nvidia-smi -L | wc -l)
+        if [ "$cards" -lt 2 ]; then
+            table+=("skipped bytes between ranks: they need two GPUs")
+        else
+            RC_TEST_DEVICES=$(seq -s, -f 'cuda:%g' 0 $((cards > 3 ? 2 : cards - 1))) \
+                note "bytes and sums between ranks, by host memory and by NCCL" "$tests/collective_test"
+        fi
         ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "steps at each zero_stage" $python tests/gpu/zero.py ${ZERO_CASES:-}
         ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "the same runs on one, two and four GPUs" $python tests/gpu/ranks.py ${RANKS_CASES:-}
         ;;

@@ -12,17 +12,18 @@ from step import ROLLCALL
 from ranks import n_gpu
 
 CASES = {    # tokens are those of a step of two GPUs, and of one; devices: how many, and at which zero_stage
-    "0.5B": dict(shape="Qwen2.5-0.5B", seq=512, tokens=65536, micro=8192, rounds=8, layouts=((1, 0), (0, 1), (0, 2), (0, 3))),
+    "0.5B": dict(shape="Qwen2.5-0.5B", seq=512, tokens=65536, micro=8192, rounds=8,
+                 layouts=((1, 0), (0, 1), (0, 2), (0, 3), (0, 0), (0, 0, "local"), (0, 0, "nccl"))),
     "1.5B": dict(shape="Qwen2.5-1.5B", seq=1024, tokens=131072, micro=16384, rounds=3, layouts=((1, 0), (0, 2), (0, 3))),
     "7B": dict(shape="Qwen2.5-7B", seq=2048, tokens=16384, micro=2048, rounds=3, layouts=((1, 0), (0, 2), (0, 3))),
     "7B-large": dict(shape="Qwen2.5-7B", seq=2048, tokens=65536, micro=8192, rounds=2, layouts=((0, 2), (0, 3))),
     "14B": dict(shape="Qwen2.5-14B", seq=2048, tokens=32768, micro=4096, rounds=2, layouts=((0, 3),), more=["--recompute-full"]),
-    "starter": dict(shape="starter", seq=64, tokens=2048, micro=256, rounds=2, layouts=((1, 0), (0, 1), (0, 2), (0, 3))),
+    "starter": dict(shape="starter", seq=64, tokens=2048, micro=256, rounds=2, layouts=((1, 0), (0, 1), (0, 2), (0, 3), (0, 0, "local"), (0, 0, "tcp"))),
 }
 
 
-def measure(c, devices, zero):
-    p = subprocess.run([ROLLCALL, "bench", "ranks", "--shape", c["shape"], "--devices", devices, "--zero", str(zero), "--seq", str(c["seq"]),
+def measure(c, devices, zero, way):
+    p = subprocess.run([ROLLCALL, "bench", "ranks", "--shape", c["shape"], "--devices", devices, "--zero", str(zero), "--collective", way, "--seq", str(c["seq"]),
                         "--tokens", str(c["tokens"]), "--micro", str(c["micro"]), "--rounds", str(c["rounds"]), *c.get("more", [])],
                        capture_output=True, text=True)
     return json.loads(p.stdout.splitlines()[-1]) if p.returncode == 0 else dict(check=False, why=p.stderr.strip()[-400:])
@@ -37,20 +38,21 @@ def main():
         c = CASES[name]
         kind, most = ("cpu", 2) if name == "starter" else ("cuda", n_gpu())
         alone = first = None
-        for n, zero in c["layouts"]:
-            n = n or most
-            r = measure(c, ",".join(f"{kind}:{i}" for i in range(n)), zero)
+        for n, zero, *way in c["layouts"]:
+            n, way = n or most, way[0] if way else "ipc"
+            r = measure(c, ",".join(f"{kind}:{i}" for i in range(n)), zero, way)
             r["case"] = name
             if "hash" in r:
                 first = first or r
                 alone = r if n == 1 else alone
                 r["check"] = r["check"] and r["hash"] == first["hash"]
                 of_n = f"{r['tok_per_s'] / alone['tok_per_s'] / n:6.3f}" if alone else "     -"
-                table.append(f"{name:9}{n:2} x  zero {zero}  {r['tok_per_s']:8.0f} tok/s  / (N x one) {of_n}  waited {100 * r['exposed']:5.2f} %  sent"
+                table.append(f"{name:9}{n:2} x  zero {zero}  {way:5}  {r['tok_per_s']:8.0f} tok/s  / (N x one) {of_n}  exposed {100 * r['exposed']:5.2f} %"
+                             f"  idle {r['idle_ms']:7.2f} ms  reduce {r['reduce_ms']:7.2f}  gather {r['gather_ms']:7.2f}  sent"
                              f" {r['sent_gb']:7.2f} GB  memory {r['memory_gb']:7.2f} / planned {r['planned_gb']:7.2f} GB  {r['hash']}"
                              f"  {'same bytes' if r['check'] else 'OTHER BYTES'}")
             else:
-                table.append(f"{name:9}{n:2} x  zero {zero}  FAILED: {r['why']}")
+                table.append(f"{name:9}{n:2} x  zero {zero}  {way:5}  FAILED: {r['why']}")
             failed |= not r["check"]
             print(json.dumps(r), flush=True)
     print("\n".join(table))

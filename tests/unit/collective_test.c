@@ -30,6 +30,36 @@
 static char dir[256];
 static const char *kind;    // that the ranks meet by
 
+/* RC_TEST_DEVICES=cuda:0,cuda:1,...: the ranks' devices; else all are "ref". */
+static struct device *rank_device(int rank, struct error *err)
+{
+    char name[32] = "ref";
+    const char *at = getenv("RC_TEST_DEVICES");
+    for (int r = 0; at && *at && r <= rank; r++, at += strcspn(at, ","), at += *at == ',')
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
+    return device_new(name, 1, err);
+}
+
+/* How many ranks meet at most: one on each of those devices. */
+static int ranks_most(void)
+{
+    const char *at = getenv("RC_TEST_DEVICES");
+    int n = 1;
+    for (const char *p = at; p && (p = strchr(p, ',')) != NULL; p++)
+        n++;
+    return at ? MIN(n, RANKS) : RANKS;
+}
+
+static bool put(struct device *dev, void *to, const void *from, size_t n, struct error *err)
+{
+    return mem_copy(dev, to, from, n, COPY_H2D, err) && device_sync(dev, err);
+}
+
+static bool get(struct device *dev, void *to, const void *from, size_t n, struct error *err)
+{
+    return mem_copy(dev, to, from, n, COPY_D2H, err) && device_sync(dev, err);
+}
+
 struct told {
     int n, last, worst;
 };
@@ -66,7 +96,7 @@ static pid_t rank_start(const char *name, int rank, int n_rank, int64_t wait_ms,
     if (pid != 0)
         return pid;
     struct error err = { 0 };
-    struct device *dev = device_new("ref", 1, &err);
+    struct device *dev = rank_device(rank, &err);
     struct collective *c = dev ? join(dev, name, rank, n_rank, wait_ms, NULL, &err) : NULL;
     bool ok = c && body(c, dev, &err);
     if (!ok)
@@ -117,16 +147,19 @@ static bool chain_is_made(struct collective *c, struct device *dev, int64_t n, i
 {
     int rank = collective_rank(c), n_rank = collective_n_rank(c);
     int64_t first, m = collective_shard(n, n_rank, rank, &first);
-    float *x = mem_new(dev, (size_t)n * 4, "a test", err), *sum = x ? mem_new(dev, (size_t)n * 4, "a test", err) : NULL;
-    bool ok = sum != NULL;
+    size_t size = (size_t)n * 4;
+    float *x_dev = mem_new(dev, size, "a test", err), *sum_dev = x_dev ? mem_new(dev, size, "a test", err) : NULL;
+    float *x = malloc(size + 4), *sum = malloc(size + 4);
+    bool ok = sum_dev && x && sum;
     for (int64_t i = 0; ok && i < n; i++)
         sum[i] = i < m ? value(3, first + i, 7) : NAN;
+    ok = ok && put(dev, sum_dev, sum, size, err);
     for (int given = n_rank; ok && given >= 0; given--) {    // one more each time that gives nothing
         for (int64_t i = 0; i < n; i++)
             x[i] = rank < given ? value(rank, i, round + given) : NAN;
-        ok = collective_reduce(c, sum, x, n, given, err);
+        ok = put(dev, x_dev, x, size, err) && collective_reduce(c, sum_dev, x_dev, n, given, err);
     }
-    ok = ok && collective_all_gather(c, x, sum, n, err);
+    ok = ok && collective_all_gather(c, x_dev, sum_dev, n, err) && get(dev, x, x_dev, size, err) && get(dev, sum, sum_dev, size, err);
     for (int64_t i = 0; ok && i < n; i++) {
         float want = value(3, i, 7);
         for (int given = n_rank; given >= 0; given--)
@@ -138,8 +171,10 @@ static bool chain_is_made(struct collective *c, struct device *dev, int64_t n, i
         if (i >= m && ok && !isnan(sum[i]))
             ok = error_set(err, ERR_DATA, "element %" PRId64 " behind a shard of %" PRId64 " was written", i, m);
     }
-    mem_free(dev, x);
-    mem_free(dev, sum);
+    mem_free(dev, x_dev);
+    mem_free(dev, sum_dev);
+    free(x);
+    free(sum);
     return ok;
 }
 
@@ -163,31 +198,37 @@ static bool bytes_come(struct collective *c, int n_round, size_t most, struct er
     bool ok = true;
     for (int round = 0; round < n_round && ok; round++) {
         struct collective_bytes b = { { 0 } };
-        char *in[COLLECTIVE_RANK_MAX] = { 0 }, *out[COLLECTIVE_RANK_MAX] = { 0 };
-        for (int q = 0; q < n_rank; q++) {
+        char *in[COLLECTIVE_RANK_MAX] = { 0 }, *out = malloc(most + 5000);
+        for (int q = 0; q < n_rank && ok; q++) {
             b.send_bytes[q] = bytes_n(rank, q, round, most);
             b.recv_bytes[q] = bytes_n(q, rank, round, most);
-            b.send[q] = out[q] = malloc(b.send_bytes[q] + 1);
-            b.recv[q] = in[q] = malloc(b.recv_bytes[q] + 8);
+            b.send[q] = mem_new(c->dev, b.send_bytes[q] + 1, "a test", err);
+            b.recv[q] = mem_new(c->dev, b.recv_bytes[q] + 8, "a test", err);
+            in[q] = malloc(b.recv_bytes[q] + 8);
             memset(in[q], 0x5a, b.recv_bytes[q] + 8);
             for (size_t i = 0; i < b.send_bytes[q]; i++)
-                out[q][i] = byte_of(rank, q, round, i);
+                out[i] = byte_of(rank, q, round, i);
+            ok = b.send[q] && b.recv[q] && put(c->dev, b.recv[q], in[q], b.recv_bytes[q] + 8, err)
+                 && put(c->dev, (void *)b.send[q], out, b.send_bytes[q], err);
         }
-        if (round % 2) {
+        if (ok && round % 2) {
             ok = collective_all_to_all(c, &b, err);
-        } else {    // as one who has other things to do
+        } else if (ok) {    // as one who has other things to do
             bool done = false;
             ok = collective_begin(c, &b, err);
             while (ok && !done)
                 ok = collective_poll(c, 0, &done, err);
         }
         for (int q = 0; q < n_rank; q++) {
-            for (size_t i = 0; i < b.recv_bytes[q] + 8 && ok; i++)
+            ok = ok && get(c->dev, in[q], b.recv[q], b.recv_bytes[q] + 8, err);
+            for (size_t i = 0; ok && i < b.recv_bytes[q] + 8; i++)
                 if (in[q][i] != (i < b.recv_bytes[q] ? byte_of(q, rank, round, i) : 0x5a))
                     ok = error_set(err, ERR_DATA, "byte %zu of %zu from rank %d in round %d is wrong", i, b.recv_bytes[q], q, round);
             free(in[q]);
-            free(out[q]);
+            mem_free(c->dev, (void *)b.send[q]);
+            mem_free(c->dev, b.recv[q]);
         }
+        free(out);
     }
     return ok;
 }
@@ -214,7 +255,7 @@ static bool one_rank_awaits_more(struct collective *c, UNUSED struct device *dev
 
 static void bytes_of_any_length_come_from_all_to_all(UNUSED void **state)
 {
-    for (int n_rank = 1; n_rank <= RANKS; n_rank++) {
+    for (int n_rank = 1; n_rank <= ranks_most(); n_rank++) {
         pid_t pid[RANKS];
         call("bytes");
         for (int r = 0; r < n_rank; r++)
@@ -464,7 +505,7 @@ static bool sums_and_more(struct collective *c, struct device *dev, struct error
 
 static void sums_are_made_in_rank_order(UNUSED void **state)
 {
-    for (int n_rank = 1; n_rank <= RANKS; n_rank++) {
+    for (int n_rank = 1; n_rank <= ranks_most(); n_rank++) {
         pid_t pid[RANKS];
         call("sums");
         for (int r = 0; r < n_rank; r++)
@@ -706,18 +747,22 @@ static void the_others_leave_when_a_rank_dies_or_leaves(UNUSED void **state)
 /* Each call of the interface, as a rank of two makes it. */
 static bool call_make(struct collective *c, int which, struct error *err)
 {
-    static float x[90000], sum[90000];
-    static char big[2][(size_t)9 << 20];    // more than the kernel keeps for a socket
+    const size_t big = (size_t)9 << 20;    // more than the kernel keeps for a socket
+    const int64_t n = 90000;
+    static char *mem;    // for a process's life, however the call ends
     int64_t mine = 0, all[2];
     int other = 1 - collective_rank(c);
     struct collective_bytes b = { { 0 } };
-    b.send[other] = big[0];
-    b.recv[other] = big[1];
+    if (!mem && !(mem = mem_new(c->dev, 2 * big, "a test", err)))
+        return false;
+    float *x = (float *)(void *)mem, *sum = (float *)(void *)(mem + big);
+    b.send[other] = mem;
+    b.recv[other] = mem + big;
     switch (which) {
     case 0: return collective_gather(c, &mine, sizeof mine, all, err);
-    case 1: return collective_reduce(c, sum, x, ARRAY_SIZE(x), 2, err);
-    case 2: return collective_all_gather(c, x, sum, ARRAY_SIZE(x), err);
-    case 3: b.send_bytes[other] = b.recv_bytes[other] = sizeof big[0]; return collective_all_to_all(c, &b, err);
+    case 1: return collective_reduce(c, sum, x, n, 2, err);
+    case 2: return collective_all_gather(c, x, sum, n, err);
+    case 3: b.send_bytes[other] = b.recv_bytes[other] = big; return collective_all_to_all(c, &b, err);
     default: return collective_all_to_all(c, &b, err);    // of nothing
     }
 }
@@ -735,33 +780,75 @@ static bool is_stopped(struct collective *c, UNUSED struct device *dev, struct e
     return false;
 }
 
+/* As rank 0 of two; in a process of its own, since a GPU's does not survive a fork. */
+static bool the_other_is_named(struct error *err)
+{
+    int n = 0;
+    pid_t pid = rank_start("stopped", 1, 2, LIMIT_MS, is_stopped);
+    struct device *dev = rank_device(0, err);
+    struct collective *c = dev ? join(dev, "stopped", 0, 2, how == SIGSTOP ? 400 : LIMIT_MS, NULL, err) : NULL;
+    int64_t began = clock_ms();
+    while (c && n < CALLS && call_make(c, n, err))
+        n++;
+    bool ok = n == stop_at && err->code == (how == SIGSTOP ? ERR_TIMEOUT : ERR_CLOSED) && strstr(err->text, "rank 1 ")
+              && clock_ms() - began < LIMIT_MS / 2;
+    if (!ok)
+        return error_wrap(err, "call %d of %d, after %" PRId64 " ms", n, stop_at, clock_ms() - began);
+    ok = !call_make(c, 0, err) && err->code == ERR_CLOSED;    // and it stays so
+    collective_leave(c);
+    device_free(dev);
+    kill(pid, SIGKILL);
+    return waitpid(pid, &n, 0) == pid && ok;
+}
+
 static void a_stopped_or_killed_rank_is_named_at_every_call(UNUSED void **state)
 {
     static const int signals[] = { SIGSTOP, SIGKILL };
     for (int k = 0; k < 2 * CALLS; k++) {
-        struct error err = { 0 };
-        struct device *dev = device_new("ref", 1, &err);
-        int status, n = 0;
         stop_at = k / 2;
         how = signals[k % 2];
         call("stopped");
-        pid_t pid = rank_start("stopped", 1, 2, LIMIT_MS, is_stopped);
-        struct collective *c = join(dev, "stopped", 0, 2, how == SIGSTOP ? 400 : LIMIT_MS, NULL, &err);
-        if (!c)
-            fail_msg("%s", err.text);
+        pid_t pid = fork();
+        if (pid == 0) {
+            struct error err = { 0 };
+            bool ok = the_other_is_named(&err);
+            if (!ok)
+                fprintf(stderr, "%s\n", err.text);
+            _exit(ok ? 0 : 1);
+        }
+        ranks_end(&pid, 1);
+        assert_no_name_is_left();
+    }
+}
+
+static bool sends_until_closed(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    int n = 0;
+    while (call_make(c, 3, err))
+        if (collective_rank(c) == 1 && ++n == 3 && write(told_pipe[1], "x", 1) != 1)
+            return false;
+    return err->code == ERR_CLOSED;
+}
+
+static void a_rank_that_dies_while_bytes_are_on_their_way_ends_it_for_the_other(UNUSED void **state)
+{
+    for (int i = 0; i < 3; i++) {
+        pid_t pid[2];
+        char go;
+        int status;
+        assert_int_equal(pipe(told_pipe), 0);
+        call("midst");
+        for (int r = 0; r < 2; r++)
+            pid[r] = rank_start("midst", r, 2, LIMIT_MS, sends_until_closed);
+        close(told_pipe[1]);
+        assert_int_equal(read(told_pipe[0], &go, 1), 1);
+        usleep((useconds_t)(i * 1700));    // another moment each time
         int64_t began = clock_ms();
-        while (n < CALLS && call_make(c, n, &err))
-            n++;
-        assert_int_equal(n, stop_at);
-        assert_int_equal(err.code, how == SIGSTOP ? ERR_TIMEOUT : ERR_CLOSED);
-        assert_non_null(strstr(err.text, "rank 1 "));
+        kill(pid[1], SIGKILL);
+        assert_int_equal(waitpid(pid[1], &status, 0), pid[1]);
+        ranks_end(pid, 1);
         assert_true(clock_ms() - began < LIMIT_MS / 2);
-        assert_false(call_make(c, 0, &err));    // and it stays so
-        assert_int_equal(err.code, ERR_CLOSED);
-        collective_leave(c);
-        kill(pid, SIGKILL);
-        assert_int_equal(waitpid(pid, &status, 0), pid);
-        device_free(dev);
+        close(told_pipe[0]);
         assert_no_name_is_left();
     }
 }
@@ -1058,6 +1145,7 @@ int main(void)
         cmocka_unit_test(sums_of_pieces_need_no_way_to_the_others_memory), cmocka_unit_test(the_others_leave_when_a_rank_dies_or_leaves),  \
         cmocka_unit_test(a_rank_that_does_not_come_is_named_after_a_limited_wait),                                                         \
         cmocka_unit_test(a_stopped_or_killed_rank_is_named_at_every_call),                                                                 \
+        cmocka_unit_test(a_rank_that_dies_while_bytes_are_on_their_way_ends_it_for_the_other),                                             \
         cmocka_unit_test(a_meeting_can_be_called_off_and_is_not_joined_uncalled),                                                          \
         cmocka_unit_test(a_place_is_taken_once_and_all_count_the_same)
     const struct CMUnitTest ipc[] = {
@@ -1075,6 +1163,18 @@ int main(void)
         cmocka_unit_test(a_rank_does_not_believe_a_listener_without_the_key),
         cmocka_unit_test(a_kind_that_is_none_or_not_for_cpus_is_refused),
     };
+    const struct CMUnitTest gpus[] = {
+        cmocka_unit_test(sums_are_made_in_rank_order),
+        cmocka_unit_test(bytes_of_any_length_come_from_all_to_all),
+        cmocka_unit_test(a_stopped_or_killed_rank_is_named_at_every_call),
+        cmocka_unit_test(a_rank_that_dies_while_bytes_are_on_their_way_ends_it_for_the_other),
+    };
+    if (getenv("RC_TEST_DEVICES")) {
+        kind = "local";
+        int on_gpus = cmocka_run_group_tests_name("local, GPUs", gpus, dir_open, dir_close);
+        kind = "nccl";
+        return on_gpus + cmocka_run_group_tests_name("nccl", gpus, dir_open, dir_close);
+    }
     kind = "ipc";
     int failed = cmocka_run_group_tests_name("ipc", ipc, dir_open, dir_close);
     kind = "local";
