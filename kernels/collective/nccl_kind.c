@@ -133,15 +133,18 @@ static struct collective *nccl_join(const struct collective_config *config, stru
                                    .dev = config->dev,
                                    .name = config->name_of,
                                    .ctx = config->ctx };
-    n->wait_ms = config->wait_ms;
+    n->wait_ms = config->join_ms;    // until NCCL has joined, too
     local.kind = "local";
     bool ok = (n->local = collective_join(&local, err)) != NULL;
-    if (ok && config->n_rank == 1)
+    if (ok && config->n_rank == 1) {
+        n->wait_ms = config->wait_ms;
         return &n->base;
+    }
     ok = ok && (config->rank > 0 || comm_id_make(config->dev, &mine, err)) && collective_gather(n->local, &mine, sizeof mine, all, err)
          && (n->comm = comm_new(config->dev, &all[0], config->n_rank, config->rank, err));
     while (ok && !done)
         ok = comm_wait(n, 100, &done, err);
+    n->wait_ms = config->wait_ms;
     if (ok)
         return &n->base;
     nccl_leave(&n->base);

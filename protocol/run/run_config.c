@@ -98,7 +98,7 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
     struct error why = { 0 };
     if (!name)
         return error_set(err, ERR_USAGE, "%s: a key is not plain text", path);
-    if (!nested && strcmp(name, "grpo_config") == 0 && value && fy_node_is_mapping(value))
+    if (!nested && (strcmp(name, "grpo_config") == 0 || strcmp(name, "plugin_config") == 0) && value && fy_node_is_mapping(value))
         return mapping_read(c, value, path, dir, true, seen, err);
     const struct knob *k = knob_find(name, &why);
     const struct atropos_option *option = k ? NULL : atropos_option_find(name);
@@ -557,6 +557,22 @@ static bool team_of_trainer_check(const struct run_config *c, struct error *err)
                         n);
 }
 
+/* More stages than one do not work; on as many devices, what does? */
+static bool stages_refuse(const struct run_config *c, struct error *err)
+{
+    int64_t pp = c->pipeline_parallel_size, tp = c->tensor_parallel_size * pp;
+    char nearest[96];
+    if (c->num_trainers == 1 && tp <= 8 && (tp & (tp - 1)) == 0)
+        snprintf(nearest, sizeof nearest, "'tensor_parallel_size' %" PRId64, tp);
+    else
+        snprintf(nearest, sizeof nearest, "'num_trainers' %" PRId64 " with 'zero_stage' 3%s", MIN(c->num_trainers * tp, 64),
+                 c->tensor_parallel_size > 1 ? " and 'tensor_parallel_size' 1" : "");
+    return error_set(err, ERR_USAGE,
+                     "'pipeline_parallel_size' is %" PRId64
+                     ", but each trainer computes all layers: only 1 works; the nearest layout that does is %s",
+                     pp, nearest);
+}
+
 static bool parallel_check(const struct run_config *c, struct error *err)
 {
     const struct {
@@ -568,11 +584,17 @@ static bool parallel_check(const struct run_config *c, struct error *err)
     };
     int64_t n = c->producer_tensor_parallel_size, parts = c->sum_parts;
     if (c->pipeline_parallel_size != 1)
+        return stages_refuse(c, err);
+    if (c->sequence_parallel_size != 1)
         return error_set(err, ERR_USAGE,
-                         "'pipeline_parallel_size' is %" PRId64
-                         ", but each trainer computes all layers: only 1 works; 'tensor_parallel_size' cuts each layer, and "
-                         "'zero_stage' shares what trainers keep",
-                         c->pipeline_parallel_size);
+                         "'sequence_parallel_size' is %" PRId64
+                         ", but a sequence is computed whole: only 1 works; 'recompute_full' and a smaller 'token_budget' leave room for "
+                         "long ones",
+                         c->sequence_parallel_size);
+    if (c->enable_sequence_parallelism)
+        return error_set(err, ERR_USAGE,
+                         "'enable_sequence_parallelism' is true, but a trainer's devices have whole norms and residuals of every token: "
+                         "only false works");
     if (parts & (parts - 1))
         return error_set(err, ERR_USAGE, "'sum_parts' is %" PRId64 "; 0 (chosen), 1, 2, 4 and 8 are possible", parts);
     for (size_t i = 0; i < ARRAY_SIZE(size); i++) {

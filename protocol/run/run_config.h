@@ -49,7 +49,9 @@ struct run_config {
     /* workers */
     int64_t num_trainers, num_inferencer;
     int64_t tensor_parallel_size, pipeline_parallel_size, producer_tensor_parallel_size;
-    int64_t sum_parts;     // run_config_sum_parts
+    int64_t sum_parts;    // run_config_sum_parts
+    int64_t sequence_parallel_size;
+    bool enable_sequence_parallelism;
     char zero_stage[8];    // run_config_zero
     char collective[8];    // run_config_collective
     char ray_dir[RUN_TEXT_MAX], master_address[128];
@@ -67,6 +69,7 @@ struct run_config {
     /* batch sizes, in prompts except for the micro-batches (samples) */
     int64_t inference_batch_size, inference_microbatch_size;
     int64_t train_batch_size, train_minibatch_size, train_microbatch_size;
+    int64_t microbatch_size;
     int64_t token_budget;    // tokens of a packed micro-batch; 0: from the micro-batch size
     /* sampling */
     int64_t num_generations;

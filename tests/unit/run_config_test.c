@@ -68,6 +68,9 @@ static void colossalchats_flags_have_their_names_and_defaults(UNUSED void **stat
         { "tmbs", "train_microbatch_size", "2" },
         { "tp", "tensor_parallel_size", "1" },
         { "pp", "pipeline_parallel_size", "1" },
+        { NULL, "sp_size", "1" },
+        { NULL, "enable_sequence_parallelism", "false" },
+        { NULL, "microbatch_size", "0" },
         { "zero", "zero_stage", NULL },
         { NULL, "ray_dir", "" },
         { NULL, "master_address", "" },
@@ -114,9 +117,13 @@ static void a_run_file_is_read_and_what_is_printed_reads_back_the_same(UNUSED vo
                          "learning_rate: 4e-4\n"
                          "system_prompt: \"line one\\n\\\"two\\\"\"\n"
                          "eval_dataset:\n  sampled: {path: eval.jsonl, temperature: 1.0, limit: 500}\n  greedy: eval.jsonl\n"
-                         "grpo_config:\n  beta: 0\n  filter_range: [0.01, 0.99]\n",
+                         "grpo_config:\n  beta: 0\n  filter_range: [0.01, 0.99]\n"
+                         "plugin_config: {tp_size: 4, pp_size: 2, sp_size: 1, enable_sequence_parallelism: false, microbatch_size: 1, "
+                         "zero_stage: 1, max_norm: 0.5}\n",
                          &err));
     assert_true(c.learning_rate == 4e-4 && c.beta == 0 && c.filter_range[1] == 0.99);
+    assert_true(c.tensor_parallel_size == 4 && c.pipeline_parallel_size == 2 && c.max_norm == 0.5);
+    assert_string_equal(c.zero_stage, "1");
     struct eval_set sets[EVAL_SET_MAX];
     assert_int_equal(run_config_eval_sets(&c, sets, &err), 2);
     assert_string_equal(sets[0].name, "sampled");
@@ -407,7 +414,17 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
         { { "ibs", "10", "imbs", "4" }, false, "must be a multiple of 'inference_microbatch_size' (4)" },
         { { "ibs", "64", "tbs", "24" }, false, "is no multiple of the 24 of an optimizer step" },
         { { "tbs", "8", "tMbs", "3" }, false, "must be a multiple of 'train_minibatch_size' (3)" },
-        { { "pp", "2" }, false, "'pipeline_parallel_size' is 2, but each trainer computes all layers: only 1 works" },
+        { { "pp", "2" },
+          false,
+          "'pipeline_parallel_size' is 2, but each trainer computes all layers: only 1 works; the nearest layout "
+          "that does is 'tensor_parallel_size' 2" },
+        { { "pp", "2", "tp", "4" }, false, "the nearest layout that does is 'tensor_parallel_size' 8" },
+        { { "pp", "2", "tp", "8" }, false, "is 'num_trainers' 16 with 'zero_stage' 3 and 'tensor_parallel_size' 1" },
+        { { "pp", "3" }, false, "is 'num_trainers' 3 with 'zero_stage' 3" },
+        { { "pp", "2", "t", "2" }, false, "is 'num_trainers' 4 with 'zero_stage' 3" },
+        { { "sequence_parallel_size", "2" }, false, "'sequence_parallel_size' is 2, but a sequence is computed whole: only 1 works" },
+        { { "sequence_parallel_size", "1", "enable_sequence_parallelism", "false", "microbatch_size", "1" }, true, "" },
+        { { "enable_sequence_parallelism", "true" }, false, "only false works" },
         { { "tp", "2" }, true, "" },
         { { "tp", "6" }, false, "'tensor_parallel_size' is 6; 1, 2, 4 and 8 are possible" },
         { { "tp", "4", "sum_parts", "2" }, false, "'sum_parts' is 2, but 'tensor_parallel_size' 4 shares each sum" },
@@ -652,7 +669,7 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
 {
     // clang-format off
     static const struct { const char *name, *value, *with[3][2]; } cases[] = {
-        { "zero_stage", "2", { { "num_trainers", "2" } } }, { "collective", "local", { { "num_trainers", "2" } } }, { "ray_dir", "/tmp" }, { "master_address", "h" }, { "master_port", "1" },
+        { "zero_stage", "2", { { "num_trainers", "2" } } }, { "collective", "local", { { "num_trainers", "2" } } }, { "ray_dir", "/tmp" }, { "microbatch_size", "1" }, { "master_address", "h" }, { "master_port", "1" },
         { "engine_timeout_s", "3", { { "engine_url", "http://h:1" } } }, { "engine_patience_s", "3", { { "engine_url", "http://h:1" } } },
         { "engine_helper", "cat", { { "engine_url", "http://h:1" } } },
         { "engine_token_file", "/t", { { "engine_url", "http://h:1" } } }, { "bridge_interval", "3", { { "engine_url", "http://h:1" } } },
