@@ -9,6 +9,7 @@
 #include "workers/engine/plan/step_probe.h"
 
 #define PROBE_S 3.0
+#define SPREAD_LEAST 0.1           // rounds may agree by chance; extrapolating from two layers to all is not better than this
 #define FORWARD_SHARE (1.0 / 3)    // of forward and backward, which have three times the products
 
 struct step_estimate step_estimate_of(const struct run_config *c, const struct run_plan *p, const struct step_cost *cost)
@@ -23,6 +24,7 @@ struct step_estimate step_estimate_of(const struct run_config *c, const struct r
         e.generate_s = (waves * (double)c->max_new_tokens * cost->decode_s + prompts * (double)c->max_prompt_tokens * cost->prefill_s)
                        / (double)p->k;
     e.train_s = passes * trained * (double)longest * cost->train_s;
+    e.spread = cost->spread;
     e.step_s = turns ? e.generate_s + e.train_s : MAX(e.generate_s, e.train_s);
     return e;
 }
@@ -71,6 +73,12 @@ void train_estimate_print(const struct train *t)
     double all_s = e.step_s * (double)run_steps(t);
     int unit = all_s < 90 ? 0 : all_s < 90 * 60 ? 1 : 2;
     printf("time:           at most about %.3g s a step (%straining %.3g s), %.3g %s in all: a probe of the first\n"
-           "                device, as if every prompt and response were as long as allowed\n",
+           "                device, as if every prompt and response were as long as allowed; ",
            e.step_s, generating, e.train_s, all_s / units[unit].s, units[unit].name);
+    if (e.spread > 1)
+        printf("a guess: the probe's\n                rounds differ more than twofold, so something else uses the device\n");
+    else if (e.spread > 0)
+        printf("uncertain by %.0f %%,\n                as the rounds of the probe were\n", 100 * MAX(e.spread, SPREAD_LEAST));
+    else
+        printf("there was time for\n                one round only, so it may be half or twice as much\n");
 }

@@ -62,6 +62,7 @@ MUST_USE bool train_plan_print(const struct train *t, struct error *err);    // 
 struct step_estimate {    // seconds of an optimizer step when every prompt and response is as long as allowed
     double generate_s, train_s;
     double step_s;    // of both, which are by turns or at once
+    double spread;    // as in struct step_cost
 };
 struct step_cost;
 /* From the probe's costs. */

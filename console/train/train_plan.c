@@ -59,32 +59,32 @@ static void adapter_print(const struct run_config *c)
                (double)config_n_param(&shape) * 1e-6, weights_are_half(c) ? "bf16" : "fp32", c->lora_rank, run_n_trained(c, &shape) * 1e-6);
 }
 
-/* What several trainers keep and send, at each zero_stage that is possible. Source of the sums: ZeRO, arXiv 1910.02054, section 5, with
- * the chain of micro-batches added up in its owner's shard (ranks.h) and two layers' weights and gradients under way. */
+/* What several trainers keep, as the memory plan has it, and send, at each zero_stage that is possible. Source of what is sent: ZeRO,
+ * arXiv 1910.02054, section 7, with the chain of micro-batches added up in its owner's shard (ranks.h). */
 static void trainers_print(const struct train *t)
 {
+    struct trainer_memory need[ZERO_MAX + 1];
     struct model_config shape;
     struct error err;
     const struct run_config *c = &t->config;
+    char first[64];
+    int most, set = run_config_zero(c);
+    size_t whole_bytes;
     double n_rank = (double)c->num_trainers, mib = 1 << 20;
-    int most = c->lora_rank > 0 ? 2 : 3, set = MIN(run_config_zero(c), most);    // an adapter is small: each has all of it
-    if (n_rank < 2 || !config_load(&shape, c->model, &err))
+    snprintf(first, sizeof first, "%.*s", (int)MIN(strcspn(c->devices, ","), sizeof first - 1), c->devices);
+    struct device *dev = n_rank >= 2 && config_load(&shape, c->model, &err) ? device_new(first, (int)c->threads, &err) : NULL;
+    bool ok = dev && run_trainer_room(need, &most, &whole_bytes, c, dev, &err);
+    device_free(dev);
+    if (!ok)
         return;
-    bool half = weights_are_half(c);
-    double n = (double)config_n_param(&shape), embed = (double)(shape.vocab * shape.d_model), state = half ? 12 : 8, weight = half ? 2 : 4;
-    double layer = (n - embed * (shape.tied ? 1 : 2)) / (double)shape.n_layer, piece = MAX(embed, layer), way = (n_rank - 1) / n_rank;
-    if (c->lora_rank > 0)
-        piece = layer = (n = run_n_trained(c, &shape)) / (double)shape.n_layer;
+    double n = run_n_trained(c, &shape), weight = weights_are_half(c) ? 2 : 4, way = (n_rank - 1) / n_rank;
     const char *title = "trainers:       ";
     for (int z = 0; z <= most; z++) {
-        double two = z == 3 ? MAX(2 * layer, embed) : 2 * piece;    // places for gradients and what comes of others
-        double held = 4 * ((z >= 2 ? two : n) + n / n_rank + way * two) + (z == 0 ? state * n : state * n / n_rank)
-                      + weight * (z == 3 ? n / n_rank + 2 * layer + embed : n);
-        if (set >= 0 && set != z)
+        if (set >= 0 && MIN(set, most) != z)
             continue;
-        printf("%szero_stage %d: weights, gradient, masters and moments take %.0f MiB of each of %g trainers; it sends %.0f MiB of\n"
-               "                gradients a round of micro-batches and %.0f MiB of %s%s\n",
-               title, z, held / mib, n_rank, 4 * n * way / mib,
+        printf("%szero_stage %d: weights, gradient, masters and moments take %.4g MiB of each of %g trainers; it sends %.4g MiB of\n"
+               "                gradients a round of micro-batches and %.4g MiB of %s%s\n",
+               title, z, (double)(need[z].weight + need[z].gradient + need[z].state) / mib, n_rank, 4 * n * way / mib,
                (z == 0   ? 4
                 : z == 3 ? 2 * weight
                          : weight)
@@ -96,9 +96,9 @@ static void trainers_print(const struct train *t)
         title = "                ";
     }
     if (most == 3 && (set == 3 || set < 0))
-        printf(
-            "                (with zero_stage 3 a trainer that samples, and the first one, keep a whole copy of the weights, too: %.0f MiB)\n",
-            weight * n / mib);
+        printf("                (with zero_stage 3 a trainer that samples, and the first one, keep a whole copy of the weights, too: %.4g "
+               "MiB)\n",
+               (double)whole_bytes / mib);
 }
 
 bool train_room(const struct train *t, struct run_room *room, bool *planned, struct error *err)

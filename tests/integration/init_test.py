@@ -34,6 +34,7 @@ class Init(unittest.TestCase):
         dry = subprocess.run([ROLLCALL, "train", run_file, "--dry-run"], capture_output=True, text=True, timeout=LIMIT)
         self.assertEqual(dry.returncode, 0, dry.stderr)
         self.assertRegex(dry.stdout, r"time: +at most about [0-9.e-]+ s a step \(generating [0-9.e-]+ s, training [0-9.e-]+ s\)")
+        self.assertRegex(dry.stdout, r"as long as allowed; (uncertain by \d+ %|a guess: the probe's\s+rounds differ more than twofold|there was time for\s+one round only)")
         done = subprocess.run([ROLLCALL, "train", run_file, "--batch", "--format", "jsonl", "--max-steps", "1", "--waste-alert", "0",
                                "--threads", "1", "--runs-dir", self.task.path("runs")], capture_output=True, text=True, timeout=LIMIT)
         last = json.loads(done.stdout.splitlines()[-1])

@@ -72,6 +72,19 @@ class Ranks(RunCase):
         self.assertEqual(first, self.whole(TWO))
         self.assertEqual(first, self.undisturbed(APART))
 
+    def test_a_dry_run_says_of_trainers_what_the_memory_plan_says(self):
+        for zero in range(4):
+            file = self.task.run_file(f"dry-{zero}.yaml", **APART, zero_stage=str(zero), devices="cpu:0,cpu:1,cpu:2,cpu:3", max_steps=4)
+            done = subprocess.run([ROLLCALL, "train", file, "--dry-run"], capture_output=True, text=True, timeout=LIMIT)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            parts = [float(x) for x in re.search(r"weights (\S+), gradient (\S+), masters and moments (\S+),", done.stdout).groups()]
+            said = re.findall(r"zero_stage (\d): weights, gradient, masters and moments take (\S+) MiB of each of 2 trainers", done.stdout)
+            self.assertEqual([int(z) for z, _ in said], [zero])
+            whole = re.search(r"keep a whole copy of the weights, too: (\S+)\s+MiB", done.stdout)
+            self.assertEqual(whole is not None, zero == 3)
+            each = float(said[0][1]) + (float(whole.group(1)) if whole else 0)    # the first trainer, whose plan it is, publishes from a copy
+            self.assertAlmostEqual(each, sum(parts) * 1e9 / 2**20, delta=0.006 * each)    # of three digits
+
     def test_any_number_of_trainers_ends_in_the_same_bytes_and_sees_the_same_numbers(self):
         """Whatever each of them keeps, too."""
         runs = [self.start(settings) for settings in (ONE, dict(FOUR, zero_stage=2), dict(TWO, zero_stage=0), dict(FOUR, zero_stage=3),

@@ -108,18 +108,44 @@ static bool layers_check(const struct run_config *c, const struct model_config *
     return ok;
 }
 
-bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev, struct error *err)
+/* The run's model on dev without its weights, for sums. NULL: see err. */
+static struct model *shape_of(const struct run_config *c, struct device *dev, struct error *err)
 {
     struct model_config shape;
+    struct lora_config lora;
+    if (!run_adapter(c, &lora, err) || !config_load(&shape, c->model, err) || !layers_check(c, &shape, err))
+        return NULL;
+    struct model *m = model_new_shape(&shape, dev, run_dtype(c, dev->kind), err);
+    if (m && model_parts_set(m, run_config_sum_parts(c), err) && (lora.rank == 0 || model_lora_shape(m, &lora, err)))
+        return m;
+    model_free(m);
+    return NULL;
+}
+
+bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t *whole_bytes, const struct run_config *c,
+                      struct device *dev, struct error *err)
+{
+    struct model *m = shape_of(c, dev, err);
+    if (!m)
+        return false;
+    *most = model_lora(m) ? 2 : ZERO_MAX;    // an adapter is small: each has all of it
+    *whole_bytes = model_weight_bytes(m);
+    for (int z = 0; z <= *most; z++) {
+        struct trainer_settings s = run_trainer_settings(c, 0, dev);
+        s.offload = false;
+        s.zero_stage = z;
+        trainer_memory(m, &s, &out[z]);
+    }
+    model_free(m);
+    return true;
+}
+
+bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev, struct error *err)
+{
     size_t total_bytes;
     *out = (struct run_room){ 0 };
-    struct lora_config lora;
-    if (!run_adapter(c, &lora, err))
-        return false;
-    if (!config_load(&shape, c->model, err) || !layers_check(c, &shape, err) || !mem_info(dev, &out->have, &total_bytes, err))
-        return false;
-    struct model *m = model_new_shape(&shape, dev, run_dtype(c, dev->kind), err);
-    if (!m || !model_parts_set(m, run_config_sum_parts(c), err) || (lora.rank > 0 && !model_lora_shape(m, &lora, err))) {
+    struct model *m = shape_of(c, dev, err);
+    if (!m || !mem_info(dev, &out->have, &total_bytes, err)) {
         model_free(m);
         return false;
     }

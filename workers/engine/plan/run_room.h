@@ -42,6 +42,10 @@ struct run_room {
     bool fits;
     char nearest[160];    // where it does not: a clause about what would
 };
+/* What a trainer of the run takes on a device like dev at each zero_stage that is possible, into out[0] to out[*most]; activations and host
+ * memory aside, for nothing is offloaded here. *whole_bytes: a whole copy of the weights. */
+MUST_USE bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t *whole_bytes, const struct run_config *c,
+                               struct device *dev, struct error *err);
 /* Plan what part of a run (trainer, producer or both) takes of dev, on which nothing of it is yet. */
 MUST_USE bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev,
                             struct error *err);

@@ -7,20 +7,47 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
 
-#define DECODE_STEPS 8    // timed ones of a round
-#define ROUNDS_MIN 3      // the fastest of the timed ones counts: what is slower was disturbed
-#define ROUNDS_MAX 8
-#define PASS_TOK 128         // of the first pass, which says how many the timed ones can have
+#define DECODE_STEPS 8       // timed ones of a round
+#define FIRST_STEPS 2        // of the first round, which says whether there is time for others
+#define ROUNDS_MAX 8         // the fastest of the timed ones counts: what is slower was disturbed
+#define PASS_TOK 32          // of the first pass, which says how many the timed ones can have
 #define PASS_SHARE 0.25      // of the time for a model that one pass may take
-#define PROMPT_TOK_CPU 64    // on a processor attention is a small share, and long prompts take long
+#define PROMPT_TOK_CPU 64    // on a processor attention is a small share, and long prompts take long,
+#define ROWS_CPU 16          // and what takes the time are products, whose time grows with the rows
 
 static double seconds_since(int64_t start_ns)
 {
     return (double)(clock_ns() - start_ns) * 1e-9;
 }
 
-/* Generate DECODE_STEPS tokens for n_seq samples; *decode_s: of one step, *prefill_s: of a prompt's token. */
-static bool round_run(struct generator *g, const struct step_load *load, int64_t n_seq, int64_t n_prompt, double *decode_s,
+/* The rounds so far, the fastest first. */
+struct timing {
+    double s[ROUNDS_MAX];
+    int n;
+};
+
+static void timing_add(struct timing *t, double s)
+{
+    int at = t->n++;
+    for (; at > 0 && t->s[at - 1] > s; at--)
+        t->s[at] = t->s[at - 1];
+    t->s[at] = s;
+}
+
+/* What of the time is left is enough for one more round like the last one. */
+static bool has_time(int64_t start_ns, double limit_s, double last_s)
+{
+    return seconds_since(start_ns) + last_s <= limit_s;
+}
+
+static void spread_note(struct step_cost *cost, const struct timing *t)
+{
+    if (t->n > 1 && t->s[0] > 0)
+        cost->spread = MAX(cost->spread, t->s[t->n / 2] / t->s[0] - 1);
+}
+
+/* Generate n_step tokens for n_seq samples; *decode_s: of one step, *prefill_s: of a prompt's token. */
+static bool round_run(struct generator *g, const struct step_load *load, int64_t n_seq, int64_t n_prompt, int n_step, double *decode_s,
                       double *prefill_s, struct error *err)
 {
     struct generator_stats before, after;
@@ -39,7 +66,7 @@ static bool round_run(struct generator *g, const struct step_load *load, int64_t
                                        .n_sample = (int32_t)MIN(load->group, n_seq - i),
                                        .seed = seed,
                                        .sampling = SAMPLING_DEFAULT };
-        item.sampling.max_new_tok = DECODE_STEPS + 1;    // the first token comes with the prompt
+        item.sampling.max_new_tok = n_step + 1;    // the first token comes with the prompt
         for (int64_t k = 0; k < n_prompt; k++)
             prompt[k] = (int32_t)((i * 31 + k * 7) % 97);
         TRY(generator_submit(g, &item, err));
@@ -49,7 +76,7 @@ static bool round_run(struct generator *g, const struct step_load *load, int64_t
     generator_stats(g, &after);
     for (struct group *group; (group = generator_poll(g));)
         group_free(group);
-    *decode_s = (after.decode_s - before.decode_s) / DECODE_STEPS;
+    *decode_s = (after.decode_s - before.decode_s) / n_step;
     *prefill_s = (after.prefill_s - before.prefill_s) / (double)((n_seq + load->group - 1) / load->group * n_prompt);
     ok = true;
 out:
@@ -63,19 +90,28 @@ static bool sampling_probe(struct model *m, const struct step_load *load, double
     bool cpu = model_device(m)->kind == DEVICE_CPU;
     int64_t longest = config_longest(model_config(m)) - DECODE_STEPS - 1, mean = load->n_prompt_tok + load->n_new_tok / 2;
     int64_t n_prompt = MAX(MIN(cpu ? MIN(mean, PROMPT_TOK_CPU) : mean, longest), 1), start_ns = clock_ns();
-    struct generator_config config = {
-        .model = m, .max_seq = load->n_seq, .max_item = load->n_seq, .max_seq_tok = n_prompt + DECODE_STEPS + 1
-    };
+    int64_t n_seq = cpu ? MIN(load->n_seq, (int64_t)ROWS_CPU) : load->n_seq;
+    struct generator_config config = { .model = m, .max_seq = n_seq, .max_item = n_seq, .max_seq_tok = n_prompt + DECODE_STEPS + 1 };
     struct generator *g = generator_new(&config, err);
     bool ok = g != NULL;
-    for (int i = -2; ok && i < ROUNDS_MAX && (i < ROUNDS_MIN || seconds_since(start_ns) < limit_s); i++) {
-        double decode_s, prefill_s;
-        ok = round_run(g, load, load->n_seq, n_prompt, &decode_s, &prefill_s, err);
-        if (ok && i >= 0) {    // before that, graphs are recorded
-            cost->decode_s = MIN(cost->decode_s, decode_s);
-            cost->prefill_s = MIN(cost->prefill_s, prefill_s);
+    struct timing decode = { 0 }, prefill = { 0 };
+    int n_warm = cpu ? 0 : 2;    // in which a GPU's graphs are recorded
+    double last_s = 0;
+    for (int i = -n_warm; ok && i < ROUNDS_MAX && (i <= 0 || has_time(start_ns, limit_s, last_s)); i++) {
+        double decode_s = 0, prefill_s = 0;
+        int64_t round_ns = clock_ns();
+        ok = round_run(g, load, n_seq, n_prompt, cpu && i == 0 ? FIRST_STEPS : DECODE_STEPS, &decode_s, &prefill_s, err);
+        last_s = seconds_since(round_ns) * (cpu && i == 0 ? (double)DECODE_STEPS / FIRST_STEPS : 1);
+        if (cpu && i == 1)    // the first one also touched the memory for the first time
+            decode = prefill = (struct timing){ 0 };
+        if (ok && i >= 0) {
+            timing_add(&decode, decode_s);
+            timing_add(&prefill, prefill_s);
         }
     }
+    cost->decode_s = decode.s[0] * (double)load->n_seq / (double)n_seq;
+    cost->prefill_s = prefill.s[0];
+    spread_note(cost, &decode);
     generator_free(g);
     return ok;
 }
@@ -148,18 +184,20 @@ static bool pass_run(struct pass *p, double *took_s, struct error *err)
     return true;
 }
 
-/* Seconds of a pass of n_tok tokens, forward and backward. */
-static bool pass_time(struct model *m, const struct step_load *load, int64_t n_tok, double limit_s, double *took_s, struct error *err)
+/* Time passes of n_tok tokens, forward and backward. */
+static bool pass_time(struct model *m, const struct step_load *load, int64_t n_tok, double limit_s, struct timing *t, struct error *err)
 {
     struct pass p = { .m = m };
     int64_t start_ns = clock_ns();
     bool ok = pass_init(&p, load, n_tok, err);
-    *took_s = INFINITY;
-    for (int i = -1; ok && i < ROUNDS_MAX && (i < ROUNDS_MIN || seconds_since(start_ns) < limit_s); i++) {
-        double one_s;
+    double one_s = 0;
+    *t = (struct timing){ 0 };
+    for (int i = 0; ok && i < ROUNDS_MAX && (i == 0 || has_time(start_ns, limit_s, one_s)); i++) {
         ok = pass_run(&p, &one_s, err);
-        if (ok && i >= 0)
-            *took_s = MIN(*took_s, one_s);
+        if (i == 1)    // the first one also touched the memory for the first time
+            *t = (struct timing){ 0 };
+        if (ok)
+            timing_add(t, one_s);
     }
     pass_release(&p);
     return ok;
@@ -168,13 +206,14 @@ static bool pass_time(struct model *m, const struct step_load *load, int64_t n_t
 static bool training_probe(struct model *m, const struct step_load *load, double limit_s, struct step_cost *cost, struct error *err)
 {
     int64_t budget = load->token_budget, n = MIN(PASS_TOK, budget);
-    double took_s;
-    if (!pass_time(m, load, n, 0, &took_s, err))
+    struct timing t;
+    if (!pass_time(m, load, n, limit_s * PASS_SHARE, &t, err))
         return false;
-    int64_t fits = (int64_t)MIN(limit_s * PASS_SHARE / MAX(took_s / (double)n, 1e-9), (double)budget);
-    if (fits > n && !pass_time(m, load, n = fits, limit_s, &took_s, err))
+    int64_t fits = (int64_t)MIN(limit_s * PASS_SHARE / MAX(t.s[0] / (double)n, 1e-9), (double)budget);
+    if (fits > n && !pass_time(m, load, n = fits, limit_s, &t, err))
         return false;
-    cost->train_s = took_s / (double)n;
+    cost->train_s = t.s[0] / (double)n;
+    spread_note(cost, &t);
     return true;
 }
 
@@ -182,7 +221,7 @@ static bool model_probe(const struct model_config *c, struct device *dev, enum d
                         struct step_cost *cost, struct error *err)
 {
     struct model *m = model_new_empty(c, dev, dtype, err);
-    *cost = (struct step_cost){ INFINITY, INFINITY, INFINITY };
+    *cost = (struct step_cost){ 0 };
     if (m)
         model_length_set(m, config_longest(c));    // which frequencies does not matter here
     bool ok = m && (!load->lora || model_lora_new(m, load->lora, 1, true, err)) && sampling_probe(m, load, limit_s / 2, cost, err)
@@ -204,15 +243,21 @@ bool step_probe(struct step_cost *out, const struct model_config *c, struct devi
 {
     struct model_config small = *c;
     struct step_cost one, two;
+    bool cpu = dev->kind == DEVICE_CPU;
+    small.n_layer = 2;
+    if (!model_probe(&small, dev, dtype, load, cpu ? limit_s : limit_s / 2, &two, err))
+        return false;
+    double weights = (double)config_n_product(c) / (double)config_n_product(&small);
+    if (cpu) {    // time goes by products there, so the weights in them say more than a difference of two times
+        *out = (struct step_cost){ two.decode_s * weights, two.prefill_s * weights, two.train_s * weights, two.spread };
+        return true;
+    }
     small.n_layer = 1;
     if (!model_probe(&small, dev, dtype, load, limit_s / 2, &one, err))
         return false;
-    small.n_layer = 2;
-    if (!model_probe(&small, dev, dtype, load, limit_s / 2, &two, err))
-        return false;
-    double weights = (double)config_n_param(c) / (double)config_n_param(&small);
     *out = (struct step_cost){ .decode_s = all_layers(one.decode_s, two.decode_s, c->n_layer, weights),
                                .prefill_s = all_layers(one.prefill_s, two.prefill_s, c->n_layer, weights),
-                               .train_s = all_layers(one.train_s, two.train_s, c->n_layer, weights) };
+                               .train_s = all_layers(one.train_s, two.train_s, c->n_layer, weights),
+                               .spread = one.spread > 0 && two.spread > 0 ? MAX(one.spread, two.spread) : 0 };
     return true;
 }
