@@ -1,9 +1,9 @@
 /* rollout_filter.h - which rollout groups an operator wants to see
  *
  * A filter is words: is:cut (a sample that was cut), is:whole, is:unscored, is:solved (every sample), is:failed (none), is:mixed (rewards
- * differ), reward<0.5 (also >, =), reason:TEXT, line:N, step:N (of training, or of the weights that sampled it), item:N. What is left is text that the
- * prompt or a completion must contain; !text: that nothing of the group contains. A group passes when one of its samples meets all that
- * is asked of a sample. Pure. */
+ * differ), reward<0.5 (also >, =), reason:TEXT, line:N, step:N (of training, or of the weights that sampled it), item:N. What is left is
+ * text that the prompt or a completion must contain; !text: that nothing of the group contains. A group passes when one of its samples
+ * meets all that is asked of a sample. Pure. */
 #pragma once
 #include <stdbool.h>
 #include "console/fleet/rollout_view.h"

@@ -21,7 +21,8 @@ struct fleet_view {
     enum fleet_sort sort;
     enum fleet_value value;
 };
-/* Nodes that pass the filter: "lost", "slowed", "errors", "stuck" and "slow" find those with such trouble, other words those of that name. */
+/* Nodes that pass the filter: "lost", "slowed", "errors", "stuck" and "slow" find those with such trouble, other words those of that
+ * name. */
 int64_t fleet_rows(const struct model *m, const char *filter);
 int fleet_columns(const struct model *m, struct rect body);    // nodes side by side
 /* The name of the node that is drawn in place row; NULL: none is. */

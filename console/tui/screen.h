@@ -21,8 +21,8 @@ enum screen_news {    // bits
     SCREEN_QUIT = 1,
     SCREEN_RESIZED = 2,
 };
-/* Block the signals that a screen's loop takes: set gets them, before (NULL is fine) what was blocked until then. Call it before any other thread
- * is started: threads inherit the mask, and a signal must reach only the loop's signalfd, and no thread that it would kill. */
+/* Block the signals that a screen's loop takes: set gets them, before (NULL is fine) what was blocked until then. Call it before any
+ * other thread is started: threads inherit the mask, and a signal must reach only the loop's signalfd, and no thread that it would kill. */
 void screen_signals_block(sigset_t *set, sigset_t *before);
 /* Take over the terminal. On failure s holds nothing and the terminal is as it was. */
 MUST_USE bool screen_open(struct screen *s, const struct console_options *options, struct error *err);

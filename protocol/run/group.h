@@ -64,7 +64,8 @@ struct group {
 };
 /* Tokens of sample i that were sampled: those whose mask is 1. */
 int64_t sample_n_own(const struct group *g, int32_t i);
-/* A group with room for exactly these sizes, zeroed, first_tok not set, every token's mask 1. Returns it for group_free; NULL: out of memory. */
+/* A group with room for exactly these sizes, zeroed, first_tok not set, every token's mask 1. Returns it for group_free; NULL: out of
+ * memory. */
 struct group *group_new(int64_t n_prompt, int32_t n_sample, int64_t n_tok, struct error *err);
 void group_free(struct group *g);
 /* What the controller keeps of a returned group, for filters and the metrics of its batch. */

@@ -2,7 +2,8 @@
  *
  * The workers leave out rows whose prompts are too long, and files have blank lines, so prompts are not simply lines. A run keeps the
  * places as int64 pairs (usable prompt from 0, its line from 1), one for each prompt that does not stand on the line after its
- * predecessor's: on the wire in 'done' of a load, in the journal as the value "lines". Empty: there are too many such places. Any thread. */
+ * predecessor's: on the wire in 'done' of a load, in the journal as the value "lines". Empty: there are too many such places. Any
+ * thread. */
 #pragma once
 #include <stdint.h>
 #include "protocol/base/buf.h"

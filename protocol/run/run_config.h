@@ -1,8 +1,8 @@
 /* run_config.h - all settings of a run, as one struct
  *
- * Filled in order from the defaults (knobs.c), the rows of the algorithm and the preset (preset.c), the run file, the command line; a later source wins, and
- * each value's source is kept. The table in knobs.c drives parsing, help, the run's own run.yaml, ctl, the console and the docs. A
- * plain value: copying it is fine; it owns no memory. One thread. */
+ * Filled in order from the defaults (knobs.c), the rows of the algorithm and the preset (preset.c), the run file, the command line; a
+ * later source wins, and each value's source is kept. The table in knobs.c drives parsing, help, the run's own run.yaml, ctl, the console
+ * and the docs. A plain value: copying it is fine; it owns no memory. One thread. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

@@ -48,8 +48,8 @@ void knobs_write(const struct controller *c, int64_t step, int64_t rollout_step,
  * and schedule follow. What is not possible is refused as knobs_propose says. effect: the caller releases it, also on failure. */
 MUST_USE bool changes_make(struct controller *c, const char *const *name, const char *const *value, int n, int64_t next_step,
                            struct effect *effect, struct error *err);
-/* Take back the last command's changes that have not been taken back: undoing is a stack, so each call goes one command further. ERR_REFUSED
- * when none is left. effect as above. */
+/* Take back the last command's changes that have not been taken back: undoing is a stack, so each call goes one command further.
+ * ERR_REFUSED when none is left. effect as above. */
 MUST_USE bool changes_undo(struct controller *c, int64_t next_step, struct effect *effect, struct error *err);
 void changes_undo_say(const struct changes *k, struct buf *out);    // what that would do: "learning_rate 1 -> 0.001"; "": nothing
 /* The run goes back to optimizer step `step`: changes made since then hold no more. effect has them; the caller releases it, also on

@@ -2,8 +2,8 @@
  *
  * A connection is for one request: GET or HEAD of a page, answered with 'Connection: close'. Whoever connects may be silent, slow or
  * many, and costs little: a request has at most 8 KiB, each stage of a connection takes at most the server's limit of time, and at most
- * 32 connections, and no more than half of the files that the process may open, are there at once. When there is one more, the oldest one of
- * the address that has most of them is closed: a stranger pushes out its own, and a scrape under way, which takes milliseconds, only
+ * 32 connections, and no more than half of the files that the process may open, are there at once. When there is one more, the oldest one
+ * of the address that has most of them is closed: a stranger pushes out its own, and a scrape under way, which takes milliseconds, only
  * if it is very fast. What is sent away is counted and logged, at most once in ten seconds.
  *
  * Owned by the thread that calls page_server_turn; it has no other. */
@@ -28,8 +28,8 @@ struct page_answer {
 /* Called for each request, on the thread of page_server_turn. */
 typedef void page_make(void *arg, const struct page_request *request, struct page_answer *answer);
 
-/* Serve what make writes at each path (NULL after the last; borrowed until page_server_free) of address, HOST:PORT. limit_ms: for the request to come, and again for the answer to be taken. NULL:
- * see err (tcp_listen). arg is borrowed until page_server_free. */
+/* Serve what make writes at each path (NULL after the last; borrowed until page_server_free) of address, HOST:PORT. limit_ms: for the
+ * request to come, and again for the answer to be taken. NULL: see err (tcp_listen). arg is borrowed until page_server_free. */
 struct page_server *page_server_new(const char *address, const char *const *path, int64_t limit_ms, page_make *make, void *arg,
                                     struct error *err);
 /* The port it listens on. */

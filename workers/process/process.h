@@ -43,8 +43,8 @@ MUST_USE bool process_init(struct process *p, const char *run_dir, const char *n
 void process_release(struct process *p);
 /* Send a heartbeat every heartbeat_s from now on (the setting of this name); phases are still reported at once. */
 void process_pace(struct process *p, double heartbeat_s);
-/* Record when phases begin and end in RUN/logs/NAME.prof, as ColossalChat's profiler does: lines "TIME NAME PID:: Enter PHASE", Exit likewise,
- * TIME in seconds since 1970; blanks of names and phases are underscores. A process that starts again adds to the file. */
+/* Record when phases begin and end in RUN/logs/NAME.prof, as ColossalChat's profiler does: lines "TIME NAME PID:: Enter PHASE", Exit
+ * likewise, TIME in seconds since 1970; blanks of names and phases are underscores. A process that starts again adds to the file. */
 MUST_USE bool process_profile(struct process *p, struct error *err);
 /* Set what the process is doing; the agent is told at once when the words change. */
 void process_phase(struct process *p, const char *phase, const char *waits_for);

@@ -19,7 +19,8 @@ struct prompts {    // all owned
     int64_t *usable;    // (n_row) rows of data whose prompts are at most max_prompt_tokens long
     int64_t n_row;      // 0: not loaded
 };
-/* Load the tokenizer, the template and the data of c (borrowed until prompts_release), and find the rows that fit; nothing when that has been done. tick(ctx) is
- * called every 1000 rows. ERR_DATA names the line, or says how long the prompts are when none fits. On failure p holds nothing. */
+/* Load the tokenizer, the template and the data of c (borrowed until prompts_release), and find the rows that fit; nothing when that has
+ * been done. tick(ctx) is called every 1000 rows. ERR_DATA names the line, or says how long the prompts are when none fits. On failure p
+ * holds nothing. */
 MUST_USE bool prompts_load(struct prompts *p, const struct run_config *c, void (*tick)(void *ctx), void *ctx, struct error *err);
 void prompts_release(struct prompts *p);

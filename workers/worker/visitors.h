@@ -2,8 +2,8 @@
  *
  * Routes, bounds and answers are those of `rollcall serve` (workers/serve). The requests are guests in the sampler's batch: they have
  * samples of their own beside the run's (run_config_serve_samples), never delay a task, and change no token of the run. While
- * the engine trains or gets new weights they wait; afterwards they continue with the weights there are then. One worker of a run serves: the
- * first that samples, or the first trainer in a run whose samples come from elsewhere. All functions are for the engine's thread; an
+ * the engine trains or gets new weights they wait; afterwards they continue with the weights there are then. One worker of a run serves:
+ * the first that samples, or the first trainer in a run whose samples come from elsewhere. All functions are for the engine's thread; an
  * engine that does not serve has visitors NULL, and they do nothing. */
 #pragma once
 #include <stdbool.h>
@@ -14,8 +14,8 @@
 /* Make room for requests, before the first generator, once: if this worker is the one that serves. */
 MUST_USE bool visitors_prepare(struct engine *e, struct error *err);
 void visitors_free(struct engine *e);    // ends all requests with what they have
-/* The engine has a generator: continue requests in it, and begin to listen. An address that is in use is tried again (visitors_look), and the
- * run goes on without. */
+/* The engine has a generator: continue requests in it, and begin to listen. An address that is in use is tried again (visitors_look), and
+ * the run goes on without. */
 void visitors_attach(struct engine *e);
 void visitors_look(struct engine *e);      // after each task: the weights may have another version
 void visitors_detach(struct engine *e);    // before the generator is freed

@@ -16,9 +16,9 @@ struct slice_block {
 };
 /* The blocks of tensor t of `whole` that device q of n has, of which slice is the part (both may be tables only). Returns how many. */
 int slice_blocks(const struct model *whole, const struct model *slice, int64_t t, int n, int q, struct slice_block out[SLICE_BLOCK_MAX]);
-/* Rows of the vocabulary that each of n devices (or parts of a sum) has, a power of two up to SUM_PARTS_MAX; the last ones have what is left.
- * A multiple of 8, which matrix units like, and for half as many devices twice as many: parts of sums over the vocabulary are the same
- * rows on any team. */
+/* Rows of the vocabulary that each of n devices (or parts of a sum) has, a power of two up to SUM_PARTS_MAX; the last ones have what is
+ * left. A multiple of 8, which matrix units like, and for half as many devices twice as many: parts of sums over the vocabulary are the
+ * same rows on any team. */
 int64_t slice_vocab_each(int64_t vocab, int n);
 /* Where device q of n's rows of the vocabulary begin. */
 int64_t slice_vocab_from(int64_t vocab, int n, int q);

@@ -1,11 +1,12 @@
 /* team.h - one model on several devices: tensor parallelism for sampling, scoring and training
  *
- * Each device, a rank of the team, has a slice of every product: some attention heads with their keys and values, some columns of the MLP, some
- * rows of the embedding and of the head; norms are on all. A layer's products by heads and by columns of the MLP give whole outputs of
- * some rows of their matrix; the two that read these (o_proj, down_proj) give each rank a part of every sum, and the parts are added as one
- * fixed tree (ops.h, weight.parts). In training the sums over rows of a matrix, gradients by what those products read, are cut in the same
- * parts and added likewise (run_sums.c). So log-probs and gradients have the same bits on one device and on any team, when the model's sums have the same
- * parts (model_parts_set). Scheme: Megatron-LM, arXiv 1909.08053, section 3; the tree: arXiv 2511.17826.
+ * Each device, a rank of the team, has a slice of every product: some attention heads with their keys and values, some columns of the
+ * MLP, some rows of the embedding and of the head; norms are on all. A layer's products by heads and by columns of the MLP give whole
+ * outputs of some rows of their matrix; the two that read these (o_proj, down_proj) give each rank a part of every sum, and the parts are
+ * added as one fixed tree (ops.h, weight.parts). In training the sums over rows of a matrix, gradients by what those products read, are
+ * cut in the same parts and added likewise (run_sums.c). So log-probs and gradients have the same bits on one device and on any team,
+ * when the model's sums have the same parts (model_parts_set). Scheme: Megatron-LM, arXiv 1909.08053, section 3; the tree: arXiv
+ * 2511.17826.
  *
  * A team is threads of one process, one for each rank and device, the caller's for the first. Nothing outlives a call but work on the
  * devices, and a rank that fails makes the others return. */

@@ -25,7 +25,7 @@ const char *external_path(enum external_kind kind);
 void external_request(struct buf *out, enum external_kind kind, const struct generator_item *it, const char *model, bool adapter,
                       int64_t n_id, int64_t n_vocab);
 /* The group that an answer of len bytes is; *version: what it says of its weights, -1: nothing. Its weight_version and gen_s are
- * the caller's to set. n_id: ids are below. Returns it for group_free; NULL, ERR_DATA: it is no such answer (too few samples, no ids, a log-prob that is
- * none), and err says what is wrong. */
+ * the caller's to set. n_id: ids are below. Returns it for group_free; NULL, ERR_DATA: it is no such answer (too few samples, no ids, a
+ * log-prob that is none), and err says what is wrong. */
 struct group *external_answer(enum external_kind kind, const struct generator_item *it, int64_t n_id, const char *text, size_t len,
                               int64_t *version, struct error *err);

@@ -44,8 +44,8 @@ MUST_USE bool checkpoint_wait(struct checkpoint_writer *w, struct error *err);
 MUST_USE bool checkpoint_verify(const char *path, int64_t *step, struct error *err);
 /* The id of the run that a checkpoint belongs to, from its manifest, at most 63 bytes; "": it does not say. */
 MUST_USE bool checkpoint_owner(const char *path, char run[64], struct error *err);
-/* Set the trainer's masters, moments and version (and so the model's weights), and the reference if it had moved, from a checkpoint that has been verified. ERR_USAGE: it is
- * of all weights and the trainer's model has an adapter, or the other way round. */
+/* Set the trainer's masters, moments and version (and so the model's weights), and the reference if it had moved, from a checkpoint that
+ * has been verified. ERR_USAGE: it is of all weights and the trainer's model has an adapter, or the other way round. */
 MUST_USE bool checkpoint_restore(struct trainer *t, const char *path, struct error *err);
 /* The step of the newest checkpoint of dir that looks complete, not read; run as for checkpoint_prune. -1: none, or no such folder. */
 MUST_USE bool checkpoint_last(const char *dir, const char *run, int64_t *step, struct error *err);

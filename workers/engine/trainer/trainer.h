@@ -102,8 +102,8 @@ bool trainer_keeps_shards(const struct model *m, const struct trainer_settings *
 /* What trainer_new does to the model's weights first, by the zero_stage: move or cut them. For a caller that takes other memory in
  * between. */
 MUST_USE bool trainer_weights_place(struct model *m, const struct trainer_settings *s, struct error *err);
-/* Borrows model (whose weights it changes) and ref (NULL: none; then beta must stay 0; changed with ref_every) until trainer_free; takes all
- * memory: masters, moments, gradient, activations. trainer_memory tells how much beforehand. With zero_stage 1 and 2 the weights move
+/* Borrows model (whose weights it changes) and ref (NULL: none; then beta must stay 0; changed with ref_every) until trainer_free; takes
+ * all memory: masters, moments, gradient, activations. trainer_memory tells how much beforehand. With zero_stage 1 and 2 the weights move
  * to memory that other ranks may write (model_share); with 3 the model keeps this rank's shards only (model_keep), and without the others
  * it cannot run. */
 struct trainer *trainer_new(struct model *model, struct model *ref, const struct trainer_settings *s, struct error *err);

@@ -3,7 +3,8 @@
  * Reads what pyarrow (so also datasets), polars, DuckDB and fastparquet write; tests/golden/check_parquet.py compares. All encodings
  * except the obsolete bit-packed levels, data pages 1 and 2, compressed by nothing, snappy, gzip, zstd or LZ4, and any nesting. Values
  * without a JSON form are written as text: decimals, dates and times (ISO 8601), bytes that are not text (hexadecimal), integers above
- * 2^63 - 1; numbers that are not finite as null. One thread per reader. The work is done row by row, and memory is that of one page and one dictionary per column. */
+ * 2^63 - 1; numbers that are not finite as null. One thread per reader. The work is done row by row, and memory is that of one page and
+ * one dictionary per column. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
