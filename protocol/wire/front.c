@@ -32,7 +32,7 @@
 #define TICK_MS 250      // while a time limit is running
 #define GAP_MS 1000      // between two ticks: this process was stopped or starved
 #define LOG_MS 10000
-#define VISITS_MAX 600    // 64 nodes with up to nine connections each
+#define VISITS_MAX 4096    // 1000 nodes with up to four connections each
 #define STRANGERS_MAX 64
 #define FDS_EACH 3         // the caller's, ours to nng, nng's
 #define FDS_KEPT 64        // for everything else that the process opens

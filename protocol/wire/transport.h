@@ -57,7 +57,7 @@ void net_event_release(struct net_event *ev);
 void transport_wake(struct transport *t);
 bool transport_woken(struct transport *t);
 
-/* Answer on name; up to n_wait requests may be held open at once. */
+/* Answer on name; up to n_wait requests may be held open at once. Memory is taken for as many as are. */
 struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err);
 /* Answer at address, HOST:PORT, over TLS, only to peers that prove that they have the same token. */
 struct server *server_new_tls(struct transport *t, const char *address, const struct join_identity *id, int n_wait, struct error *err);
@@ -70,7 +70,7 @@ void request_refuse(struct request *r, const struct error *why);
 void request_drop(struct request *r);                            // no answer: the asker times out
 const struct server *request_server(const struct request *r);    // the server it came to
 
-/* A peer at the socket name; it need not exist yet, and may come and go. At most 256 requests may be open. */
+/* A peer at the socket name; it need not exist yet, and may come and go. At most 4096 requests may be open. */
 struct peer *peer_new(struct transport *t, const char *name, struct error *err);
 /* One at address, HOST:PORT, over TLS. */
 struct peer *peer_new_tls(struct transport *t, const char *address, const struct join_identity *id, struct error *err);

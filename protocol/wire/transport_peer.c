@@ -11,7 +11,7 @@
 
 #define REDIAL_MS 3000
 #define SILENT_MS 6000    // for a connection to another host, while requests on it go unanswered
-#define CALLS_MAX 256     // open at one peer
+#define CALLS_MAX 4096    // open at one peer
 
 struct call {
     struct entry entry;

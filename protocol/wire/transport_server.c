@@ -12,7 +12,8 @@
 
 #define VIEW_BYTES_MAX 8192
 #define CHECK_MS 1000
-#define SP_REQ 0x30    // SP's number for the protocol that dials ours (not all of nng's headers have it)
+#define SLOTS_FIRST 64    // requests that can be held before more room is made
+#define SP_REQ 0x30       // SP's number for the protocol that dials ours (not all of nng's headers have it)
 
 struct request {
     struct entry entry;
@@ -26,13 +27,13 @@ struct server {
     struct server *next;
     struct transport *transport;
     nng_socket socket;
-    struct listen listen;     // of a Unix socket
-    nng_tls_config *tls;      // not NULL: a listener of TLS, without a file
-    struct front *front;      // of TLS: accepts for nng
-    nng_listener listener;    // of TLS: nng's, on 127.0.0.1
-    int64_t checked_ms;       // of TLS: when connections that bypass the front were last looked for
-    int n_request;
-    struct request *request;
+    struct listen listen;        // of a Unix socket
+    nng_tls_config *tls;         // not NULL: a listener of TLS, without a file
+    struct front *front;         // of TLS: accepts for nng
+    nng_listener listener;       // of TLS: nng's, on 127.0.0.1
+    int64_t checked_ms;          // of TLS: when connections that bypass the front were last looked for
+    struct request **request;    // (n_request) owned; more are made when all are held, up to n_max
+    int n_request, n_held, n_max;
 };
 
 static void request_cb(void *arg)
@@ -103,18 +104,45 @@ static void tls_tick(struct server *s)
         log_error("%s", err.text);
 }
 
+/* Room for n requests in all. On failure there is some of it, or none. */
+static bool slots_make(struct server *s, int n, const char *name, struct error *err)
+{
+    int before = s->n_request, rv = 0;
+    struct request **grown = realloc(s->request, (size_t)n * sizeof *grown);
+    if (!grown)
+        return error_set(err, ERR_NO_MEMORY, "no memory for %d requests to '%s'", n, name);
+    s->request = grown;
+    for (; s->n_request < n && rv == 0; s->n_request += rv == 0) {
+        struct request *r = calloc(1, sizeof *r);
+        if (!r)
+            return error_set(err, ERR_NO_MEMORY, "no memory for %d requests to '%s'", n, name);
+        r->entry.kind = ENTRY_REQUEST;
+        r->server = s;
+        if ((rv = nng_ctx_open(&r->ctx, s->socket)) == 0 && (rv = nng_aio_alloc(&r->aio, request_cb, r)) != 0)
+            nng_ctx_close(r->ctx);
+        if (rv != 0) {
+            free(r);
+            continue;
+        }
+        nng_aio_set_timeout(r->aio, NNG_DURATION_INFINITE);
+        s->request[s->n_request] = r;
+    }
+    for (int i = before; i < s->n_request; i++)
+        nng_ctx_recv(s->request[i]->ctx, s->request[i]->aio);
+    return rv == 0 || net_error(err, rv, "cannot open a context for", name);
+}
+
 /* tls: NULL, or taken. */
 static struct server *server_make(struct transport *t, const char *name, nng_tls_config *tls, int n_wait, struct error *err)
 {
     int rv;
     struct server *s = calloc(1, sizeof *s);
-    struct request *requests = calloc((size_t)n_wait, sizeof *requests);
-    if (!s || !requests) {
+    if (!s) {
         error_set(err, ERR_NO_MEMORY, "no memory for a server");
         goto fail;
     }
     s->transport = t;
-    s->request = requests;
+    s->n_max = n_wait;
     s->tls = tls;
     if ((rv = nng_rep0_open(&s->socket)) != 0) {
         net_error(err, rv, "cannot open a socket for", name);
@@ -127,32 +155,16 @@ static struct server *server_make(struct transport *t, const char *name, nng_tls
         front_free(s->front);
         goto fail;
     }
-    for (; s->n_request < n_wait; s->n_request++) {
-        struct request *r = &s->request[s->n_request];
-        r->entry.kind = ENTRY_REQUEST;
-        r->server = s;
-        if ((rv = nng_ctx_open(&r->ctx, s->socket)) != 0)
-            break;
-        if ((rv = nng_aio_alloc(&r->aio, request_cb, r)) != 0) {
-            nng_ctx_close(r->ctx);
-            break;
-        }
-        nng_aio_set_timeout(r->aio, NNG_DURATION_INFINITE);
-    }
     s->next = t->servers;
     t->servers = s;
-    if (s->n_request < n_wait) {
-        net_error(err, rv, "cannot open a context for", name);
+    if (!slots_make(s, MIN(n_wait, SLOTS_FIRST), name, err)) {
         server_free(s);
         return NULL;
     }
-    for (int i = 0; i < n_wait; i++)
-        nng_ctx_recv(s->request[i].ctx, s->request[i].aio);
     return s;
 fail:
     if (tls)
         nng_tls_config_free(tls);
-    free(requests);
     free(s);
     return NULL;
 }
@@ -198,13 +210,15 @@ void server_free(struct server *s)
     if (!transport_close(t, s->socket))
         return;
     for (int i = 0; i < s->n_request; i++) {
-        nng_aio_stop(s->request[i].aio);
-        nng_aio_free(s->request[i].aio);
+        nng_aio_stop(s->request[i]->aio);
+        nng_aio_free(s->request[i]->aio);
     }
     entry_remove(&t->queue, entry_of_server, s, NULL);
-    for (int i = 0; i < s->n_request; i++)
-        if (s->request[i].msg)
-            nng_msg_free(s->request[i].msg);
+    for (int i = 0; i < s->n_request; i++) {
+        if (s->request[i]->msg)
+            nng_msg_free(s->request[i]->msg);
+        free(s->request[i]);
+    }
     front_free(s->front);
     if (s->tls)
         nng_tls_config_free(s->tls);
@@ -222,6 +236,7 @@ void request_answer(struct request *r, const struct msg_out *m)
     if (r->msg)
         nng_msg_free(r->msg);
     r->msg = NULL;
+    r->server->n_held--;
     r->sending = true;
     nng_aio_set_msg(r->aio, msg);
     nng_ctx_send(r->ctx, r->aio);
@@ -240,6 +255,7 @@ void request_drop(struct request *r)
     if (r->msg)
         nng_msg_free(r->msg);
     r->msg = NULL;
+    r->server->n_held--;
     nng_ctx_recv(r->ctx, r->aio);    // receiving again forgets who asked
 }
 
@@ -250,6 +266,10 @@ const struct server *request_server(const struct request *r)
 
 void request_event(struct request *r, struct net_event *ev)
 {
+    struct server *s = r->server;
+    struct error err;
+    if (++s->n_held == s->n_request && s->n_request < s->n_max && !slots_make(s, MIN(2 * s->n_request, s->n_max), s->listen.name, &err))
+        log_warn("%s", err.text);    // later requests wait until one of these is answered
     *ev = (struct net_event){ .kind = NET_REQUEST, .request = r, .data = nng_msg_body(r->msg), .len = nng_msg_len(r->msg) };
 }
 

@@ -245,6 +245,23 @@ class Nodes(RunCase):
             f.write(f"count 1\ngpu.0.name {name}\ngpu.0.temp 64\n")
         return {"RC_NVML_LIBRARY": built("libfake_nvml.so"), "FAKE_NVML": path}
 
+    def test_many_more_nodes_than_a_rack_holds_are_present_at_once(self):
+        n = 1000 if os.environ.get("LONG") else 150
+        port = free_port()
+        run = self.start("--listen", f"127.0.0.1:{port}", "--max-steps", "100000", slow_s=60, stuck_s=120)
+        token = os.path.join(run.dir, "sock/join")
+        self.until(run, None, "the head has a join token", lambda: os.path.exists(token))
+        crowd = subprocess.Popen([built("node_crowd"), f"127.0.0.1:{port}", token, str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (crowd.poll() is None and crowd.kill(), crowd.wait(), crowd.stdin.close(), crowd.stdout.close(), crowd.stderr.close()))
+        line = crowd.stdout.readline()
+        self.assertEqual(line, "all are in\n", line or crowd.stderr.read() + run.logs())
+        seen = lambda: sum(name.startswith("crowd-") and phase == "running" for name, phase in self.phases(run).items())
+        self.until(run, None, f"the head's agent knows all {n}", lambda: seen() == n)
+        step = run.step()
+        run.wait_step(step + 2)    # and the run goes on
+        self.assertEqual(seen(), n)
+
     def test_each_side_tells_its_own_hosts_and_gpus_and_the_head_those_of_its_nodes_too(self):
         port = free_port()
         run = self.start("--listen", f"127.0.0.1:{port}", "--max-steps", "100000", heartbeat_s=0.1, slow_s=60, stuck_s=60,

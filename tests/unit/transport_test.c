@@ -128,6 +128,36 @@ static void answers_may_come_in_another_order_and_a_refusal_carries_its_reason(v
     msg_release(&m);
 }
 
+static void a_server_makes_room_for_as_many_requests_as_are_held(void **state)
+{
+    enum { N = 1000 };
+    static struct request *held[N];
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct net_event ev;
+    struct msg_out m = MSG_OUT_INIT;
+    assert_non_null(server_new(f->a, "gate", N, &err));
+    struct peer *p = peer_new(f->b, "gate", &err);
+    status_make(&m);
+    for (int i = 0; i < N; i++)
+        assert_true(peer_ask(p, &m, LONG_MS, (uint64_t)i, &err));
+    for (int i = 0; i < N; i++) {    // all of them, before one is answered
+        assert_true(transport_wait(f->a, &ev, LONG_MS));
+        assert_int_equal(ev.kind, NET_REQUEST);
+        held[i] = ev.request;
+        net_event_release(&ev);
+    }
+    ok_make(&m);
+    for (int i = 0; i < N; i++)
+        request_answer(held[i], &m);
+    for (int i = 0; i < N; i++) {
+        assert_true(transport_wait(f->b, &ev, LONG_MS));
+        assert_false(ev.failed);
+        net_event_release(&ev);
+    }
+    msg_release(&m);
+}
+
 static void a_time_limit_is_kept_and_names_the_late_side(void **state)
 {
     struct fixture *f = *state;
@@ -362,6 +392,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_request_is_answered_even_when_it_was_made_before_the_server, setup, teardown),
         cmocka_unit_test_setup_teardown(answers_may_come_in_another_order_and_a_refusal_carries_its_reason, setup, teardown),
         cmocka_unit_test_setup_teardown(a_server_for_onlookers_takes_short_requests_only, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_server_makes_room_for_as_many_requests_as_are_held, setup, teardown),
         cmocka_unit_test_setup_teardown(a_time_limit_is_kept_and_names_the_late_side, setup, teardown),
         cmocka_unit_test_setup_teardown(a_request_to_a_server_that_goes_ends_as_closed_and_the_next_finds_its_successor, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_server_on_a_live_name_is_refused_and_a_folder_open_to_others_too, setup, teardown),

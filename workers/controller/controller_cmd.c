@@ -14,9 +14,9 @@
 #include "workers/controller/rollback.h"
 #include "workers/controller/status.h"
 
-#define CONTROLLER_WAITING 96    // requests held open at once
-#define EVENTS_AT_ONCE 256       // of a turn
-#define LOOK_MS 1000             // whether our place is still ours
+#define CONTROLLER_WAITING (2 * WORKER_MAX)    // requests held open at once, at most
+#define EVENTS_AT_ONCE 256                     // of a turn
+#define LOOK_MS 1000                           // whether our place is still ours
 
 static void request_dispatch(struct controller *c, struct net_event *ev)
 {

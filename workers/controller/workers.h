@@ -9,7 +9,7 @@
 #include "protocol/run/run_state.h"
 #include "workers/engine/publish/outlet.h"
 
-#define WORKER_MAX 64
+#define WORKER_MAX 2048
 
 struct controller;
 struct msg_in;

@@ -22,7 +22,7 @@
 #include "workers/export/status_page.h"
 
 #define SERIES_MAX 4096
-#define NODES_MAX 64
+#define NODES_MAX 1024
 #define LOOK_MS 1000    // between two looks whether the run goes on
 #define STATUS_PATH "/api/status"
 #define STALE_S 60    // a sample older than this, and than three times the interval between the last two, is not served

@@ -16,8 +16,8 @@
 #include "protocol/wire/join_token.h"
 #include "workers/node/gate_parts.h"
 
-#define N_OPEN 160             // requests from nodes held open at once
-#define WORK_LIMIT_MS 12000    // the controller holds a request for work 2 s; the worker gives up after 15
+#define N_OPEN (4 * NODES_MAX)    // requests from nodes held open at once, at most
+#define WORK_LIMIT_MS 12000       // the controller holds a request for work 2 s; the worker gives up after 15
 #define GROUP_LIMIT_MS 20000
 #define QUESTION_LIMIT_MS 10000
 #define COMMAND_LIMIT_S 86400
@@ -239,8 +239,9 @@ static bool gate_cmd(int argc, char **argv, struct error *err)
     }
     ok = true;
 out:
-    for (int i = 0; i < NODES_MAX; i++)
+    for (int i = 0; i < g->n_node; i++)
         buf_release(&g->node[i].beat);
+    free(g->node);
     for (int i = 0; i < LETTERS_MAX; i++)
         msg_release(&g->letter[i].msg);
     buf_release(&g->settings);

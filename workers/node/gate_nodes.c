@@ -2,6 +2,7 @@
 #include "workers/node/gate_parts.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
@@ -43,6 +44,24 @@ static void node_remove(struct gate *g, struct node_seen *n)
     g->node[g->n_node] = (struct node_seen){ 0 };
 }
 
+/* A place after the last. NULL: see err. */
+static struct node_seen *node_add(struct gate *g, const struct node *who, struct error *err)
+{
+    if (g->n_node == g->node_cap) {
+        int cap = MIN(MAX(2 * g->node_cap, 16), NODES_MAX);
+        struct node_seen *grown = realloc(g->node, (size_t)cap * sizeof *grown);
+        if (!grown) {
+            error_set(err, ERR_NO_MEMORY, "no memory for %d nodes", cap);
+            return NULL;
+        }
+        g->node = grown;
+        g->node_cap = cap;
+    }
+    struct node_seen *n = &g->node[g->n_node++];
+    *n = (struct node_seen){ .node = *who };
+    return n;
+}
+
 /* Find a place for a node with this name and id: its own, that of a node that is gone, or a new one. NULL: see err. */
 static struct node_seen *node_place(struct gate *g, const struct node *who, struct error *err)
 {
@@ -63,10 +82,8 @@ static struct node_seen *node_place(struct gate *g, const struct node *who, stru
         error_set(err, ERR_FULL, "%d nodes have already joined", NODES_MAX);
         return NULL;
     }
-    if (!n) {
-        n = &g->node[g->n_node++];
-        *n = (struct node_seen){ .node = *who };
-    }
+    if (!n && !(n = node_add(g, who, err)))
+        return NULL;
     snprintf(n->node.host, sizeof n->node.host, "%s", who->host);
     return n;
 }

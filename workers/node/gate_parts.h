@@ -7,8 +7,8 @@
 #include "workers/node/relay.h"
 #include "workers/process/process.h"
 
-#define NODES_MAX 64
-#define LETTERS_MAX 64
+#define NODES_MAX 1024
+#define LETTERS_MAX (NODES_MAX + 64)    // all nodes may go at once
 
 struct node_seen {
     struct node node;    // name, id, host
@@ -37,8 +37,8 @@ struct gate {
     int n_file;
     struct buf settings;
     char hash[65], device[16];
-    struct node_seen node[NODES_MAX];
-    int n_node;
+    struct node_seen *node;    // (n_node) owned, of room for node_cap; pointers to one hold until another comes or goes
+    int n_node, node_cap;
     struct letter letter[LETTERS_MAX];
     char state[32];    // the run's state, as reported by its agent
     int64_t step, status_ms;

@@ -1,34 +1,51 @@
 #include "workers/node/relay.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "protocol/base/clock.h"
 
 #define ASK_MS 10000    // until a request counts as lost and is sent again
 #define AGAIN_MS 100
 
+/* A free place; more are made when there is none. */
+static struct relay *place_find(struct relays *rs, struct error *err)
+{
+    for (int i = 0; i < rs->n; i++)
+        if (!rs->relay[i].request && !rs->relay[i].open)
+            return &rs->relay[i];
+    int n = MIN(MAX(2 * rs->n, 32), RELAYS_MAX);
+    struct relay *grown = rs->n < RELAYS_MAX ? realloc(rs->relay, (size_t)n * sizeof *grown) : NULL;
+    if (!grown) {
+        error_set(err, ERR_FULL, "%d requests are waiting already", rs->n);
+        return NULL;
+    }
+    memset(grown + rs->n, 0, (size_t)(n - rs->n) * sizeof *grown);
+    struct relay *first = &grown[rs->n];
+    rs->relay = grown;
+    rs->n = n;
+    return first;
+}
+
 bool relay_add(struct relays *rs, struct peer *to, struct request *r, enum msg_type type, const struct msg_out *msg, int64_t limit_ms,
                const char *owner, struct error *err)
 {
-    for (int i = 0; i < RELAYS_MAX; i++) {
-        struct relay *x = &rs->relay[i];
-        if (x->request || x->open)
-            continue;
-        struct buf b = x->msg.buf;    // keep its memory for the next one
-        *x = (struct relay){ .to = to, .type = type, .msg = { .buf = b }, .limit_ms = clock_ms() + limit_ms };
-        x->msg.buf.max = MSG_BYTES_MAX;
-        snprintf(x->owner, sizeof x->owner, "%s", owner);
-        buf_clear(&x->msg.buf);
-        if (!buf_add(&x->msg.buf, msg->buf.data, msg->buf.len))
-            return error_set(err, ERR_NO_MEMORY, "no memory to pass on %zu bytes", msg->buf.len);
-        x->request = r;
-        return true;
-    }
-    return error_set(err, ERR_FULL, "%d requests are waiting already", RELAYS_MAX);
+    struct relay *x = place_find(rs, err);
+    if (!x)
+        return false;
+    struct buf b = x->msg.buf;    // keep its memory for the next one
+    *x = (struct relay){ .to = to, .type = type, .msg = { .buf = b }, .limit_ms = clock_ms() + limit_ms };
+    x->msg.buf.max = MSG_BYTES_MAX;
+    snprintf(x->owner, sizeof x->owner, "%s", owner);
+    buf_clear(&x->msg.buf);
+    if (!buf_add(&x->msg.buf, msg->buf.data, msg->buf.len))
+        return error_set(err, ERR_NO_MEMORY, "no memory to pass on %zu bytes", msg->buf.len);
+    x->request = r;
+    return true;
 }
 
 struct relay *relay_answered(struct relays *rs, const struct net_event *ev)
 {
-    if (ev->tag < RELAY_TAG || ev->tag >= RELAY_TAG + RELAYS_MAX)
+    if (ev->tag < RELAY_TAG || ev->tag >= RELAY_TAG + (uint64_t)rs->n)
         return NULL;
     struct relay *x = &rs->relay[ev->tag - RELAY_TAG];
     if (ev->peer != x->to)
@@ -53,7 +70,7 @@ struct request *relay_take(struct relay *x)
 
 void relays_drop(struct relays *rs, const char *owner)
 {
-    for (int i = 0; i < RELAYS_MAX; i++)
+    for (int i = 0; i < rs->n; i++)
         if (rs->relay[i].request && strcmp(rs->relay[i].owner, owner) == 0)
             request_drop(relay_take(&rs->relay[i]));
 }
@@ -72,7 +89,7 @@ void relay_end(struct relay *x, const struct net_event *ev)
 int64_t relays_due(const struct relays *rs)
 {
     int64_t due = INT64_MAX;
-    for (int i = 0; i < RELAYS_MAX; i++)
+    for (int i = 0; i < rs->n; i++)
         if (rs->relay[i].request && !rs->relay[i].open)
             due = MIN(due, rs->relay[i].again_ms);
     return due;
@@ -82,7 +99,7 @@ void relays_tick(struct relays *rs)
 {
     struct error err;
     int64_t now = clock_ms();
-    for (int i = 0; i < RELAYS_MAX; i++) {
+    for (int i = 0; i < rs->n; i++) {
         struct relay *x = &rs->relay[i];
         if (!x->request || x->open || now < x->again_ms)
             continue;
@@ -97,6 +114,8 @@ void relays_tick(struct relays *rs)
 
 void relays_release(struct relays *rs)
 {
-    for (int i = 0; i < RELAYS_MAX; i++)
+    for (int i = 0; i < rs->n; i++)
         msg_release(&rs->relay[i].msg);
+    free(rs->relay);
+    *rs = (struct relays){ 0 };
 }

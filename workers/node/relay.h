@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include "protocol/wire/transport.h"
 
-#define RELAYS_MAX 192
+#define RELAYS_MAX 4096
 
 struct relay {
     struct request *request;    // the waiting request; NULL, and not open: this place is free
@@ -19,7 +19,8 @@ struct relay {
     char owner[64];    // the node that the request came from; "": not given
 };
 struct relays {
-    struct relay relay[RELAYS_MAX];
+    struct relay *relay;    // (n) owned; places are used again, and more are made when none is free, up to RELAYS_MAX
+    int n;
 };
 /* Pass msg (finished; its bytes are copied) on for r, for at most limit_ms; owner: see relays_drop, or "". On failure (ERR_FULL) r
  * stays the caller's. */
