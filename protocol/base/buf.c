@@ -78,3 +78,21 @@ bool buf_fmt(struct buf *b, const char *fmt, ...)
     va_end(again);
     return at != NULL;
 }
+
+bool buf_nul_replace(struct buf *b, size_t from)
+{
+    size_t n = b->len - from;
+    if (b->failed || n == 0 || !memchr(b->data + from, 0, n))
+        return !b->failed;
+    char *was = malloc(n);
+    if (!was) {
+        b->failed = true;
+        return false;
+    }
+    memcpy(was, b->data + from, n);
+    b->len = from;
+    for (size_t i = 0; i < n; i++)
+        was[i] ? buf_char(b, was[i]) : buf_str(b, "\xEF\xBF\xBD");
+    free(was);
+    return !b->failed;
+}

@@ -22,6 +22,8 @@ bool buf_char(struct buf *b, char c);
 bool buf_fmt(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Make room for len more bytes and return where they go (then add len to b->len); NULL on failure. */
 char *buf_reserve(struct buf *b, size_t len);
+/* Write U+FFFD for each byte of 0 from byte `from` on: as a C string, the text would end there. */
+bool buf_nul_replace(struct buf *b, size_t from);
 /* The text, never NULL; borrowed until the next change. */
 static inline const char *buf_text(const struct buf *b)
 {

@@ -44,6 +44,28 @@ static void a_buffer_stops_at_its_bound_and_keeps_what_it_had(UNUSED void **stat
     buf_release(&b);
 }
 
+static void bytes_of_0_are_spelt_and_nothing_else_changes(UNUSED void **state)
+{
+    struct buf b = BUF_INIT;
+    assert_true(buf_add(&b, "a\0b", 3) && buf_add(&b, "\0\0c", 3));
+    assert_true(buf_nul_replace(&b, 3));    // from there on
+    assert_int_equal(b.len, 10);
+    assert_memory_equal(buf_text(&b),
+                        "a\0b\xEF\xBF\xBD\xEF\xBF\xBD"
+                        "c",
+                        11);
+    assert_true(buf_nul_replace(&b, 0));
+    assert_string_equal(buf_text(&b), "a\xEF\xBF\xBD"
+                                      "b\xEF\xBF\xBD\xEF\xBF\xBD"
+                                      "c");
+    assert_true(buf_nul_replace(&b, b.len));
+    buf_release(&b);
+    struct buf small = { .max = 4 };
+    assert_true(buf_add(&small, "\0\0", 2));
+    assert_false(buf_nul_replace(&small, 0));    // it has no room for them
+    buf_release(&small);
+}
+
 static void numbers_are_read_whole_or_not_at_all(UNUSED void **state)
 {
     static const struct {
@@ -184,6 +206,7 @@ static void only_this_machine_is_loopback(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_of_0_are_spelt_and_nothing_else_changes),
         cmocka_unit_test(an_error_that_does_not_fit_ends_in_dots),
         cmocka_unit_test(a_buffer_stops_at_its_bound_and_keeps_what_it_had),
         cmocka_unit_test(numbers_are_read_whole_or_not_at_all),

@@ -79,7 +79,7 @@ out:
     return ok;
 }
 
-/* The text of sample i without its end token, into text (emptied first), and in r->piece how many bytes of it each token gave. A token
+/* The text of sample i without its end token and without bytes of 0, into text (emptied first), and in r->piece how many bytes of it each token gave. A token
  * inside a character gives nothing: the one that completes it has all its bytes. */
 static bool sample_text(struct report *r, int32_t i, const struct tokenizer *tokenizer, struct buf *text)
 {
@@ -92,11 +92,11 @@ static bool sample_text(struct report *r, int32_t i, const struct tokenizer *tok
     buf_clear(text);
     for (int64_t t = 0; ok && t < n; t++) {
         size_t before = text->len;
-        ok = decoder_push(&d, id[t], text);
+        ok = decoder_push(&d, id[t], text) && buf_nul_replace(text, before);
         piece[t] = (uint16_t)MIN(text->len - before, (size_t)UINT16_MAX);
     }
     size_t before = text->len;
-    ok = ok && decoder_end(&d, text);
+    ok = ok && decoder_end(&d, text) && buf_nul_replace(text, before);
     if (n > 0)
         piece[n - 1] = (uint16_t)MIN(piece[n - 1] + text->len - before, (size_t)UINT16_MAX);
     decoder_release(&d);
@@ -112,7 +112,7 @@ static bool texts_make(struct report *r, const struct tokenizer *tokenizer)
     r->last = calloc((size_t)g->n_sample, sizeof *r->last);
     r->piece = calloc((size_t)MAX(g->n_tok, (int64_t)1), sizeof *r->piece);
     bool ok = r->text && r->last && r->piece && tokenizer_decode(tokenizer, g->prompt, g->n_prompt, false, &text)
-              && (r->prompt_text = strdup(buf_text(&text)));
+              && buf_nul_replace(&text, 0) && (r->prompt_text = strdup(buf_text(&text)));
     for (int32_t i = 0; ok && i < g->n_sample; i++) {
         const struct sample *s = &g->sample[i];
         const int32_t *id = g->token + s->first_tok;
@@ -125,7 +125,8 @@ static bool texts_make(struct report *r, const struct tokenizer *tokenizer)
             r->last[i] = r->text[i];
         } else if (ok) {
             buf_clear(&text);
-            ok = tokenizer_decode(tokenizer, id + last, s->n_tok - last - ended, true, &text) && (r->last[i] = strdup(buf_text(&text)));
+            ok = tokenizer_decode(tokenizer, id + last, s->n_tok - last - ended, true, &text) && buf_nul_replace(&text, 0)
+                 && (r->last[i] = strdup(buf_text(&text)));
         }
     }
     buf_release(&text);
