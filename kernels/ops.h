@@ -284,6 +284,8 @@ struct linear_fwd {
     enum dtype y_dtype;     // DT_F32 for logits
     bool for_norm;          // the next operation is a rmsnorm_fwd with add = y, and nothing else reads y: a back end may leave the last
                             // sums to that one, and not write y
+    bool for_gate;          // the next operation is a swiglu_fwd with gu = y, and nothing else reads y: a back end may compute both at
+                            // once, and not write y
 };
 /* y = the sum of the x as a balanced binary tree, ((x0 + x1) + (x2 + x3)) + ..., in fp32, + bias, rounded once: what weight.parts
  * promises. x may be memory of other devices that this one reaches. */
@@ -346,6 +348,9 @@ struct rope_fwd {
     float eps;              // of the q/k norm
     enum norm_form form;    // of the q/k norm: NORM_GEMMA adds 1 to its weights, the others are alike
     enum dtype dtype;
+    bool
+        for_decode;    // the next operation is an attn_paged with qkv = out and one query per sequence, the last of its tokens, and nothing
+                       // else reads out: a back end may compute both at once, and not write out
 };
 /* dqkv (gradient with respect to out) becomes the gradient with respect to qkv, in place. */
 struct rope_bwd {

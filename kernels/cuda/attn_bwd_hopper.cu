@@ -455,7 +455,8 @@ static bool bwd_hopper_launch(struct cuda_device *cu, const bwd_args &b, int64_t
                           .turn = cu->turn };
     if (n > INT32_MAX - 1024 || dkdv_work + dq_work > INT32_MAX - 1024 || b.n_q > 65535)
         return error_set(err, ERR_SHAPE, "%s: %" PRId64 " rows, %" PRId64 " pieces of work in one call", op, n, dkdv_work + dq_work);
-    if (!tensor_map_make(&a.qkv, b.qkv, wide, n, wide, op, err) || !tensor_map_make(&a.dout, b.dout, out_wide, n, out_wide, op, err)
+    if (!tensor_map_make(&a.qkv, b.qkv, wide, n, wide, ATTN_TILE, op, err)
+        || !tensor_map_make(&a.dout, b.dout, out_wide, n, out_wide, ATTN_TILE, op, err)
         || !cuda_ok(cudaFuncSetAttribute(dkdv, cudaFuncAttributeMaxDynamicSharedMemorySize, DKDV::DKDV_BYTES), op, err)
         || !cuda_ok(cudaFuncSetAttribute(dq, cudaFuncAttributeMaxDynamicSharedMemorySize, DQ::DQ_BYTES), op, err))
         return false;

@@ -286,7 +286,8 @@ __global__ void __launch_bounds__(shape<HD>::THREADS, 1) attn_hopper_kernel(cons
 }
 
 /* --- launching ------------------------------------------------------------------------------------------------------- */
-bool tensor_map_make(CUtensorMap *map, const void *at, int64_t cols, int64_t rows, int64_t step, const char *op, struct error *err)
+bool tensor_map_make(CUtensorMap *map, const void *at, int64_t cols, int64_t rows, int64_t step, int box_rows, const char *op,
+                     struct error *err)
 {
     typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
                                const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
@@ -306,7 +307,7 @@ bool tensor_map_make(CUtensorMap *map, const void *at, int64_t cols, int64_t row
         encode = (encode_fn *)found;
     }
     cuuint64_t size[2] = { (cuuint64_t)cols, (cuuint64_t)rows }, stride[1] = { (cuuint64_t)step * sizeof(bf16) };
-    cuuint32_t box[2] = { BOX_COLS, ATTN_TILE }, one[2] = { 1, 1 };
+    cuuint32_t box[2] = { BOX_COLS, (cuuint32_t)box_rows }, one[2] = { 1, 1 };
     CUresult r = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)at, size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
                         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS
@@ -322,9 +323,9 @@ static bool hopper_launch(struct cuda_device *cu, const fwd_args &f, int64_t n_r
     int64_t wide = (int64_t)(f.n_q + 2 * f.n_kv) * HD, n_work = (int64_t)a.n_tile * f.n_q * n_seq;
     if (n_row > INT32_MAX || n_work > INT32_MAX - 1024)
         return error_set(err, ERR_SHAPE, "%s: %" PRId64 " rows, %" PRId64 " pieces of work in one call", op, n_row, n_work);
-    if (!tensor_map_make(&a.q, f.qkv, wide, n_row, wide, op, err)
-        || !(f.kv_len ? tensor_map_make(&a.kv, f.kv, HD, INT32_MAX, HD, op, err)
-                      : tensor_map_make(&a.kv, f.qkv, wide, n_row, wide, op, err))
+    if (!tensor_map_make(&a.q, f.qkv, wide, n_row, wide, ATTN_TILE, op, err)
+        || !(f.kv_len ? tensor_map_make(&a.kv, f.kv, HD, INT32_MAX, HD, ATTN_TILE, op, err)
+                      : tensor_map_make(&a.kv, f.qkv, wide, n_row, wide, ATTN_TILE, op, err))
         || !cuda_ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES), op, err))
         return false;
     unsigned grid = (unsigned)(n_work < cu->n_sm ? n_work : cu->n_sm);

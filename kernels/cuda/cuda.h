@@ -15,8 +15,10 @@ extern "C" {
 }
 typedef __nv_bfloat16 bf16;
 
-#define CUDA_PAGE_TOK 64    // a KV page is one tile of attention
-#define CUDA_PIPES 3        // pieces of optimizer state between host and device at a time: one in, one computed, one out
+#define CUDA_PAGE_TOK 64       // a KV page is one tile of attention
+#define DECODE_GROUP_MAX 16    // query heads per key head that decoding's attention takes at once
+#define NORM_PARTS_MAX 4       // parts of a product that a norm adds up
+#define CUDA_PIPES 3           // pieces of optimizer state between host and device at a time: one in, one computed, one out
 struct gemm_plan;
 /* A product that was left unfinished for the norm after it (linear_fwd.for_norm): split fp32 parts to be added in order to the bias. */
 struct unfinished {
@@ -37,9 +39,13 @@ struct cuda_device {
     int n_old;
     bool capturing;
     struct unfinished unfinished;
-    struct gemm_plan *plan;    // chosen algorithms (gemm.cu), a list
+    struct rope_fwd turn_left;    // left for the attn_paged that comes next (rope_fwd.for_decode); out NULL: none
+    struct linear_fwd gate;       // left for the swiglu_fwd that comes next (linear_fwd.for_gate); y NULL: none
+    cudaGraphNode_t early;        // the kernel that launch_early has recorded last, or NULL
+    struct gemm_plan *plan;       // chosen algorithms (gemm.cu), a list
     int n_sm;
     bool hopper;                  // use its own matrix instructions and copies: sm_90, and not RC_CUDA_PATH=ampere
+    bool may_early;               // kernels of a recorded step may start before the one before ends
     uint32_t *turn;               // counters of kernels that share out work; 0 between them
     cudaStream_t lane[LANE_N];    // made by their first use
     /* optimizer state in host memory (optim.cu); made by its first step */
@@ -73,6 +79,12 @@ static inline unsigned blocks_for(int64_t n, int64_t per_block)
 {
     return (unsigned)((n + per_block - 1) / per_block);
 }
+/* gemm.cu: the product that was left, and a's act(gate) up, in one. */
+bool cuda_gate_run(struct cuda_device *cu, const struct swiglu_fwd *a, struct error *err);
+/* Does a kernel that is recorded now come right after one of launch_early, and nothing else? */
+bool cuda_early(struct cuda_device *cu);
+/* Remember the kernel just launched. */
+void cuda_early_note(struct cuda_device *cu);
 #define CUDA_ROW(name) extern "C" bool name##_cuda(struct device *dev, const struct name *a, struct error *err);
 OPS_TABLE(CUDA_ROW)
 #undef CUDA_ROW
@@ -95,6 +107,27 @@ extern const struct comm_ops nccl_comm_ops;    // kernels/collective/nccl.cu
 #define BY_TYPE(t, fn, ...) ((t) == DT_BF16 ? fn<bf16>(__VA_ARGS__) : fn<float>(__VA_ARGS__))
 
 #ifdef __CUDACC__
+/* Launch a kernel of the decoding step, which calls next_start and before_wait. In a recorded step it may start while the one before it,
+ * launched by this too, still runs: what it does before before_wait (reading weights, which no kernel of a step writes) takes no time of
+ * its own. Every block must call before_wait, also one with nothing to wait for: the kernel after it relies on all before. */
+template <typename... P, typename... A>
+static bool launch_early(struct cuda_device *cu, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, const char *op,
+                         struct error *err, A... args)
+{
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t c = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    c.gridDim = grid;
+    c.blockDim = block;
+    c.dynamicSmemBytes = shared_bytes;
+    c.stream = cu->stream;
+    c.attrs = &early;
+    c.numAttrs = cuda_early(cu) ? 1 : 0;
+    bool ok = cuda_ok(cudaLaunchKernelEx(&c, kernel, P(args)...), op, err);
+    cuda_early_note(cu);
+    return ok;
+}
 __device__ static inline float to_float(float x)
 {
     return x;
@@ -173,5 +206,31 @@ __device__ static inline float block_max(float x, float *tmp)
         all = fmaxf(all, tmp[i]);
     __syncthreads();
     return all;
+}
+/* The sigmoid in act(x) = x sigmoid(u), and du / dx. */
+__device__ static inline float gate_sigmoid(float x, enum gate_act act, float *slope)
+{
+    const float in = (float)GELU_IN, cube = (float)GELU_CUBE;
+    *slope = act == ACT_SILU ? 1.0f : in * __fmaf_rn(3.0f * cube, x * x, 1.0f);
+    return 1.0f / (1.0f + expf(act == ACT_SILU ? -x : -(in * x * __fmaf_rn(cube, x * x, 1.0f))));
+}
+__device__ static inline float gate_times(float gate, float up, enum gate_act act)
+{
+    float slope, sig = gate_sigmoid(gate, act, &slope);
+    return gate * sig * up;
+}
+/* Of a kernel that was launched by launch_early: let the next such kernel start, as soon as all blocks have come here, and wait until
+ * what the kernels before this one have written is there. */
+__device__ static inline void next_start(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ static inline void before_wait(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 #endif

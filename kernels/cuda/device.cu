@@ -42,6 +42,29 @@ void *cuda_scratch(struct cuda_device *cu, size_t size_bytes, const char *op, st
     return cu->scratch;
 }
 
+/* The node that the next one recorded depends on, if that is only one, else NULL. */
+static cudaGraphNode_t stream_tail(struct cuda_device *cu)
+{
+    cudaStreamCaptureStatus status;
+    const cudaGraphNode_t *node = NULL;
+    const cudaGraphEdgeData *edge = NULL;
+    size_t n = 0;
+#if CUDART_VERSION >= 13000
+    bool known = cudaStreamGetCaptureInfo(cu->stream, &status, NULL, NULL, &node, &edge, &n) == cudaSuccess;
+#else
+    bool known = cudaStreamGetCaptureInfo_v3(cu->stream, &status, NULL, NULL, &node, &edge, &n) == cudaSuccess;
+#endif
+    return known && status == cudaStreamCaptureStatusActive && n == 1 ? node[0] : NULL;
+}
+bool cuda_early(struct cuda_device *cu)
+{
+    return cu->capturing && cu->early && stream_tail(cu) == cu->early;
+}
+void cuda_early_note(struct cuda_device *cu)
+{
+    cu->early = cu->capturing && cu->may_early ? stream_tail(cu) : NULL;
+}
+
 static void cuda_device_free(struct device *dev)
 {
     struct cuda_device *cu = cuda_of(dev);
@@ -267,6 +290,7 @@ static bool cuda_graph_begin(struct device *dev, struct error *err)
     if (!cuda_ok(cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal), "graph_begin", err))
         return false;
     cu->capturing = true;
+    cu->early = NULL;
     return true;
 }
 
@@ -392,6 +416,7 @@ extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int
     cu->base.can_capture = true;
     cu->n_sm = prop.multiProcessorCount;
     cu->hopper = hopper;
+    cu->may_early = hopper;
     snprintf(cu->base.name, sizeof cu->base.name, "cuda:%d", index);
     snprintf(cu->base.what, sizeof cu->base.what, "%.50s, %d multiprocessors, %zu GiB", prop.name, prop.multiProcessorCount,
              (size_t)(prop.totalGlobalMem >> 30));

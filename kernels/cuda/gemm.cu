@@ -4,11 +4,12 @@
  * the same order, except ids 13 and 16. For narrow deep weights the heuristic would choose those or slow ones, so such weights get
  * a fixed split of K: S strided products into fp32 partials, added in order by the next kernel. S depends only on the weight.
  * Algorithms are chosen once for each (shape, rows rounded up to a power of two) when a weight is made: each is compared with the
- * first byte by byte on random data; one that differs is dropped, and a decode step uses the fastest of the others. Backward
+ * first byte by byte on random data; one that differs is dropped, and a decode step uses the fastest of the others. The kernels of
+ * gemm_few.cu compete with them. Backward
  * products need no such rule, only the same bits in each run: the heuristic's choice without in-place reduction, kept for each
  * power of two of rows; where devices have slices of the weights, an algorithm that keeps the order, too. fp32 (tests, small models) and shapes that are not multiples of 8 use the plain kernel: one fused chain in
  * order of k. A weight with parts has that many strided products, added as a tree. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/gemm_few.cuh"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,10 @@
 #define CHECK_OUT 4096
 #define CANDIDATES 8
 #define TIMED_ROWS 512
+/* In a step a product of our own saves its neighbours time, too: they may begin early, and gate and up need no kernel after it. So up to
+ * this many rows it may take up to 1 / FEW_SHARE of the time of the best other. */
+#define FEW_SURE 64
+#define FEW_SHARE 0.8
 
 enum product {
     PRODUCT_FWD,
@@ -24,6 +29,11 @@ enum product {
     PRODUCT_BWD_X,
     PRODUCT_BWD_X_F32,
     PRODUCT_BWD_W,
+};
+/* How to run a product. */
+struct way {
+    int few;    // 1 + a form of gemm_few.cu; 0: by algo
+    cublasLtMatmulAlgo_t algo;
 };
 struct gemm_plan {
     struct gemm_plan *next;
@@ -33,7 +43,7 @@ struct gemm_plan {
     int parts;    // the weight's
     int split;    // of K: parts, or what suits the shape
     bool known[ROW_BUCKETS];
-    cublasLtMatmulAlgo_t algo[ROW_BUCKETS];
+    struct way way[ROW_BUCKETS];
 };
 
 static int row_bucket(int64_t n)
@@ -199,6 +209,32 @@ static cublasStatus_t lt_multiply(struct cuda_device *cu, struct lt_setup *s, co
     float one = 1;
     return cublasLtMatmul(cu->lt, &s->op, &one, s->pa, &s->a, s->pb, &s->b, &s->beta, s->pd, &s->d, s->pd, &s->d, algo, cu->workspace,
                           cu->workspace_bytes, cu->stream);
+}
+
+static bool lt_ok(cublasStatus_t status, const char *op, struct error *err)
+{
+    return status == CUBLAS_STATUS_SUCCESS || error_set(err, ERR_INTERNAL, "%s: cuBLASLt says %s", op, cublasLtGetStatusString(status));
+}
+static bool way_run(struct cuda_device *cu, const struct lt_call *c, const struct way *way, struct error *err)
+{
+    struct lt_setup setup;
+    if (way->few == 0) {
+        lt_setup_make(&setup, c);
+        return lt_ok(lt_multiply(cu, &setup, &way->algo), "linear_fwd", err);
+    }
+    struct few_call few = {};
+    few.weight = c->weight;
+    few.x = c->x;
+    few.bias = c->bias;
+    few.y = c->y;
+    few.rows = c->rows;
+    few.n_out = c->n_out;
+    few.n_in = c->n_in;
+    few.ldx = c->ldx;
+    few.ldy = c->ldy;
+    few.split = c->split;
+    few.f32 = c->kind == PRODUCT_FWD_F32 || c->split > 1;
+    return few_run(cu, &few, way->few - 1, err);
 }
 
 /* What an algorithm may do: only one order of summation; anything repeatable; anything. */
@@ -367,11 +403,6 @@ __global__ static void noise_kernel(bf16 *x, int64_t n, uint32_t salt)
     x[i] = __float2bfloat16_rn((float)(int32_t)(z ^ (z >> 16)) * (1.0f / 2147483648.0f));
 }
 
-static bool lt_ok(cublasStatus_t status, const char *op, struct error *err)
-{
-    return status == CUBLAS_STATUS_SUCCESS || error_set(err, ERR_INTERNAL, "%s: cuBLASLt says %s", op, cublasLtGetStatusString(status));
-}
-
 /* --- timing products ------------------------------------------------------------------------------------------------- */
 #define COLD_BYTES ((int64_t)192 << 20)    // of weights used in turn, several times the second-level cache
 #define RUNS_MAX 9
@@ -381,9 +412,9 @@ struct cost_run {
     bf16 *weights, *x, *bias;
     void *y;
     int n_copy;
-    const cublasLtMatmulAlgo_t *algo;    // NULL: linear_fwd itself
-    int split;                           // with algo: number of parts of K, into fp32 partials in y
-    int runs;                            // timed runs, at most RUNS_MAX; the median counts
+    const struct way *way;    // NULL: linear_fwd itself
+    int split;                // with a way: number of parts of K, into fp32 partials in y
+    int runs;                 // timed runs, at most RUNS_MAX; the median counts
 };
 /* Allocate memory for timing products of c's sizes with split parts, and fill it with random numbers. */
 static bool cost_open(struct cuda_device *cu, struct cost_run *r, const struct linear_cost *c, int split, struct error *err)
@@ -420,7 +451,7 @@ static bool cost_call(struct cuda_device *cu, struct cost_run *r, int k, struct 
 {
     const struct linear_cost *c = r->c;
     const bf16 *weight = r->weights + (int64_t)(k % r->n_copy) * c->n_out * c->n_in;
-    if (!r->algo) {
+    if (!r->way) {
         r->w.data = weight;
         struct linear_fwd a = {};
         a.y = r->y;
@@ -443,9 +474,7 @@ static bool cost_call(struct cuda_device *cu, struct cost_run *r, int k, struct 
                             .x2 = NULL,
                             .ldx = c->n_in,
                             .ldy = c->n_out };
-    struct lt_setup setup;
-    lt_setup_make(&setup, &call);
-    return lt_ok(lt_multiply(cu, &setup, r->algo), "linear_cost", err);
+    return way_run(cu, &call, r->way, err);
 }
 /* Median time of one call, from recorded runs over all copies of the weight. */
 static bool cost_time(struct cuda_device *cu, struct cost_run *r, double *us, struct error *err)
@@ -484,8 +513,8 @@ static bool cost_time(struct cuda_device *cu, struct cost_run *r, double *us, st
         cu->base.op->graph_free(&cu->base, g);
     return ok;
 }
-/* Of n algorithms that give the same bits, the fastest for this many rows; the first when timing is not possible. */
-static int plan_fastest(struct cuda_device *cu, const struct gemm_plan *p, int64_t rows, const cublasLtMatmulAlgo_t *algo, int n)
+/* Of n ways that give the same bits, the fastest for this many rows; the first when timing is not possible. */
+static int plan_fastest(struct cuda_device *cu, const struct gemm_plan *p, int64_t rows, const struct way *way, int n)
 {
     struct linear_cost c = { .n = rows,
                              .n_out = p->n_out,
@@ -501,9 +530,12 @@ static int plan_fastest(struct cuda_device *cu, const struct gemm_plan *p, int64
     bool ok = n > 1 && cost_open(cu, &r, &c, p->split, &ignored);
     for (int i = 0; ok && i < n; i++) {
         double us;
-        r.algo = &algo[i];
+        r.way = &way[i];
         r.runs = 3;
-        if (cost_time(cu, &r, &us, &ignored) && us < best_us) {
+        bool timed = cost_time(cu, &r, &us, &ignored);
+        if (way[i].few && rows <= FEW_SURE)
+            us *= FEW_SHARE;
+        if (timed && us < best_us) {
             best = i;
             best_us = us;
         }
@@ -524,7 +556,7 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
     size_t es = p->kind == PRODUCT_FWD_F32 || p->split > 1 ? 4 : 2, out_bytes = (size_t)p->split * CHECK_ROWS * (size_t)n_out * es;
     size_t w_bytes = (size_t)(n_out * p->n_in) * 2, x_bytes = (size_t)(CHECK_ROWS * p->n_in) * 2;
     char *mem = NULL, *want = (char *)malloc(out_bytes), *got = (char *)malloc(out_bytes);
-    cublasLtMatmulAlgo_t first;
+    struct way first;
     bool have_first = false;
     if (!want || !got) {
         error_set(err, ERR_NO_MEMORY, "no memory to check products");
@@ -546,11 +578,18 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
                                 .ldx = p->n_in,
                                 .ldy = p->n_out };
         struct lt_setup setup;
-        cublasLtMatmulAlgo_t found[CANDIDATES + 1];
+        struct error ignored;
+        struct way found[CANDIDATES + 1 + FEW_FORMS] = {};
+        cublasLtMatmulAlgo_t algo[CANDIDATES];
         lt_setup_make(&setup, &call);
-        int n = lt_candidates(cu, &setup, FREE_NOT, found), n_same = 0, n_wanted = call.rows <= TIMED_ROWS ? CANDIDATES : 1;
+        int n = lt_candidates(cu, &setup, FREE_NOT, algo), n_same = 0, n_wanted = call.rows <= TIMED_ROWS ? CANDIDATES + FEW_FORMS : 1;
+        for (int i = 0; i < n; i++)
+            found[i].algo = algo[i];
         if (have_first)
             found[n++] = first;    // the fallback: at any number of rows equal to itself
+        for (int f = 0; n > 0 && f < FEW_FORMS; f++)
+            if (few_fits(cu, call.rows, p->n_out, p->n_in, p->split) && few_form_suits(f, p->n_out, p->split, cu->n_sm))
+                found[n++].few = 1 + f;
         for (int i = 0; i < n && n_same < n_wanted; i++) {
             int64_t rows = call.rows < CHECK_ROWS ? call.rows : CHECK_ROWS;
             struct lt_call check = call;
@@ -560,10 +599,11 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
             check.weight = mem;
             check.x = mem + w_bytes;
             check.y = mem + ((w_bytes + x_bytes + 255) & ~(size_t)255);
-            lt_setup_make(&setup, &check);
             cudaMemsetAsync(check.y, 0xff, out_bytes, cu->stream);
-            if (lt_multiply(cu, &setup, &found[i]) != CUBLAS_STATUS_SUCCESS)
+            if (!way_run(cu, &check, &found[i], &ignored)) {
+                (void)cudaGetLastError();
                 continue;
+            }
             char *to = have_first ? got : want;
             if (!cuda_ok(cudaMemcpyAsync(to, check.y, out_bytes, cudaMemcpyDeviceToHost, cu->stream), "checking products", err)
                 || !cuda_ok(cudaStreamSynchronize(cu->stream), "checking products", err))
@@ -580,7 +620,7 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
             found[n_same++] = found[i];
         }
         if (n_same > 0) {
-            p->algo[bucket] = found[plan_fastest(cu, p, call.rows, found, n_same)];
+            p->way[bucket] = found[plan_fastest(cu, p, call.rows, found, n_same)];
             p->known[bucket] = true;
         } else {
             error_set(err, ERR_UNSUPPORTED,
@@ -677,6 +717,7 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
     const struct weight *w = a->w;
     int64_t ldx = a->ldx ? a->ldx : w->n_in, ldy = a->ldy ? a->ldy : w->n_out;
     cu->unfinished.y = NULL;
+    cu->gate.y = NULL;
     if (a->n == 0)
         return true;
     bool lt = fits_lt(w) && ldx % 8 == 0 && ldy % 8 == 0;    // a slice of an odd vocabulary's rows is computed as the whole is
@@ -723,13 +764,16 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
         call.y = part;
         call.ldy = w->n_out;
     }
-    struct lt_setup setup;
-    lt_setup_make(&setup, &call);
-    if (!lt_ok(lt_multiply(cu, &setup, &p->algo[row_bucket(a->n)]), "linear_fwd", err))
+    const struct way *way = &p->way[row_bucket(a->n)];
+    if (a->for_gate && way->few > 1 && !part && a->y_dtype == DT_BF16) {    // the first form is too narrow for both
+        cu->gate = *a;
+        return true;
+    }
+    if (!way_run(cu, &call, way, err))
         return false;
     if (!part || w->parts > 1)
         return !part || parts_sum(dev, a, part, ldy, err);
-    if (a->for_norm && a->y_dtype == DT_BF16 && ldy == w->n_out) {
+    if (a->for_norm && a->y_dtype == DT_BF16 && ldy == w->n_out && p->split <= NORM_PARTS_MAX) {
         cu->unfinished = unfinished{ a->y, part, a->bias, p->split };
         return true;
     }
@@ -739,6 +783,30 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
     else
         split_sum_kernel<bf16><<<grid, 256, 0, cu->stream>>>((bf16 *)a->y, ldy, part, (const bf16 *)a->bias, a->n, w->n_out, p->split);
     return launch_ok("linear_fwd", err);
+}
+
+bool cuda_gate_run(struct cuda_device *cu, const struct swiglu_fwd *a, struct error *err)
+{
+    struct linear_fwd gate = cu->gate;
+    const struct weight *w = gate.w;
+    cu->gate.y = NULL;
+    struct gemm_plan *p = plan_ready(cu, PRODUCT_FWD, w->n_out, w->n_in, w->parts, gate.bias != NULL, err);
+    if (!p)
+        return false;
+    struct few_call few = {};
+    few.weight = w->data;
+    few.x = gate.x;
+    few.bias = gate.bias;
+    few.y = a->y;
+    few.rows = gate.n;
+    few.n_out = w->n_out;
+    few.n_in = w->n_in;
+    few.ldx = gate.ldx ? gate.ldx : w->n_in;
+    few.ldy = a->f;
+    few.split = 1;
+    few.pair = true;
+    few.act = a->act;
+    return few_run(cu, &few, p->way[row_bucket(gate.n)].few - 1, err);
 }
 
 /* A backward product: the heuristic's best for this power of two of rows, requested once. */
@@ -758,10 +826,10 @@ static bool bwd_run(struct cuda_device *cu, const struct lt_call *call, const ch
         lt_setup_make(&ask, &full);
         if (lt_candidates(cu, &ask, call->any_cut ? FREE_NOT : FREE_ORDER, found) == 0)
             return error_set(err, ERR_UNSUPPORTED, "%s: cuBLASLt has no algorithm for %" PRId64 " x %" PRId64, op, call->n_out, call->n_in);
-        p->algo[bucket] = found[0];
+        p->way[bucket].algo = found[0];
         p->known[bucket] = true;
     }
-    return lt_ok(lt_multiply(cu, &setup, &p->algo[bucket]), op, err);
+    return lt_ok(lt_multiply(cu, &setup, &p->way[bucket].algo), op, err);
 }
 
 extern "C" bool linear_bwd_x_cuda(struct device *dev, const struct linear_bwd_x *a, struct error *err)
@@ -880,7 +948,8 @@ bool cuda_linear_cost(struct device *dev, struct linear_cost *c, struct error *e
         c->best_us = INFINITY;
         for (int i = 0; ok && i < n; i++) {
             double us = INFINITY;
-            r.algo = &found[i];
+            struct way way = { 0, found[i] };
+            r.way = &way;
             ok = cost_time(cu, &r, &us, err);
             c->best_us = us < c->best_us ? us : c->best_us;
         }

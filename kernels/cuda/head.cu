@@ -359,6 +359,8 @@ __global__ static void sample_kernel(struct sample_fwd a, bool wide)
     int64_t i = blockIdx.x, n = a.n_live;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const float *z = a.logits + i * a.ld;
+    next_start();
+    before_wait();
     struct sample_row row = a.row[i];
     float inv_t = row.temperature > 0 ? 1.0f / row.temperature : 1.0f;
     row_top best = row_top_of(z, n, wide, tmp);
@@ -411,6 +413,5 @@ extern "C" bool sample_fwd_cuda(struct device *dev, const struct sample_fwd *arg
     a.ld = a.ld ? a.ld : a.vocab;
     if (a.n == 0)
         return true;
-    sample_kernel<<<(unsigned)a.n, HEAD_THREADS, 0, cuda_of(dev)->stream>>>(a, a.ld % 4 == 0);
-    return launch_ok("sample_fwd", err);
+    return launch_early(cuda_of(dev), sample_kernel, (unsigned)a.n, HEAD_THREADS, 0, "sample_fwd", err, a, a.ld % 4 == 0);
 }

@@ -10,8 +10,10 @@
 #define BOX_COLS 64
 #define BOX_ROW_BYTES 128
 
-/* A tensor map of rows of bf16, read in boxes of 64 x 64. cols: elements per row; step: elements between rows. */
-bool tensor_map_make(CUtensorMap *map, const void *at, int64_t cols, int64_t rows, int64_t step, const char *op, struct error *err);
+/* A tensor map of rows of bf16, read in boxes of 64 columns and box_rows rows, at most 256. cols: elements per row; step: elements
+ * between rows. */
+bool tensor_map_make(CUtensorMap *map, const void *at, int64_t cols, int64_t rows, int64_t step, int box_rows, const char *op,
+                     struct error *err);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HOPPER_CODE 1
@@ -54,6 +56,11 @@ __device__ static inline void meet_pass(int id, int threads)
 __device__ static inline void stores_show(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/* Have a map at hand before its first use. */
+__device__ static inline void map_fetch(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 /* One box to shared memory from column col and row row of a map; completes on b. */
 __device__ static inline void box_load(void *to, const CUtensorMap *map, int col, int row, uint64_t *b)
@@ -117,27 +124,41 @@ template <int N> __device__ static inline void pin(float (&d)[N])
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-#define D8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define D32(d, i) D8(d, i), D8(d, i + 8), D8(d, i + 16), D8(d, i + 24)
-#define NAMES_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define NAMES_48 NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define D4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define D8(d, i) D4(d, i), D4(d, i + 4)
+#define D16(d, i) D8(d, i), D8(d, i + 8)
+#define D32(d, i) D16(d, i), D16(d, i + 16)
+#define NAMES_4 "%0,%1,%2,%3"
+#define NAMES_8 NAMES_4 ",%4,%5,%6,%7"
+#define NAMES_16 NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define NAMES_24 NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define NAMES_32 NAMES_24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES_40 NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define NAMES_48 NAMES_40 ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define NAMES_64 NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMES_72 NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71"
 /* d += a b, or d = a b when first; both sides in shared memory, both summed over columns. d: 64 x N. */
-template <int N> __device__ static inline void product(float (&d)[N / 2], uint64_t a, uint64_t b, bool first)
-{
-    static_assert(N == 64 || N == 128, "sizes in use");
-    int more = !first;
-    if constexpr (N == 64)
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32 "}, %32, %33, p, 1, 1, 0, 0;\n}"
-                     : D32(d, 0)
-                     : "l"(a), "l"(b), "r"(more));
-    else
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64 "}, %64, %65, p, 1, 1, 0, 0;\n}"
-                     : D32(d, 0), D32(d, 32)
-                     : "l"(a), "l"(b), "r"(more));
-}
+template <int N> __device__ static inline void product(float (&d)[N / 2], uint64_t a, uint64_t b, bool first);
+/* n columns; the operands after the result's registers are numbered a, b and p */
+#define PRODUCT(n, names, na, nb, np, ...)                                                                                                 \
+    template <> __device__ inline void product<n>(float(&d)[n / 2], uint64_t a, uint64_t b, bool first)                                    \
+    {                                                                                                                                      \
+        int more = !first;                                                                                                                 \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " np ", 0;\n"                                                                       \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, " na ", " nb ", p, 1, 1, 0, 0;\n}"             \
+                     : __VA_ARGS__                                                                                                         \
+                     : "l"(a), "l"(b), "r"(more));                                                                                         \
+    }
+PRODUCT(8, NAMES_4, "%4", "%5", "%6", D4(d, 0))
+PRODUCT(16, NAMES_8, "%8", "%9", "%10", D8(d, 0))
+PRODUCT(32, NAMES_16, "%16", "%17", "%18", D16(d, 0))
+PRODUCT(48, NAMES_24, "%24", "%25", "%26", D16(d, 0), D8(d, 16))
+PRODUCT(64, NAMES_32, "%32", "%33", "%34", D32(d, 0))
+PRODUCT(80, NAMES_40, "%40", "%41", "%42", D32(d, 0), D8(d, 32))
+PRODUCT(96, NAMES_48, "%48", "%49", "%50", D32(d, 0), D16(d, 32))
+PRODUCT(128, NAMES_64, "%64", "%65", "%66", D32(d, 0), D32(d, 32))
+PRODUCT(144, NAMES_72, "%72", "%73", "%74", D32(d, 0), D32(d, 32), D8(d, 64))
+#undef PRODUCT
 /* The same with the left side in registers. ROWS: the right side is summed over its rows. */
 template <int N, int ROWS> __device__ static inline void product_regs(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool first)
 {

@@ -3,7 +3,7 @@
  * All are bound by memory: V elements per thread (about 16 bytes) where the row length allows. A row is one block, and its sums are
  * a fixed tree that depends only on the row length; sums over rows are split every SUM_ROWS rows and added in order. */
 #include <inttypes.h>
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/rope.cuh"
 #define ROW_THREADS 128
 #define SUM_ROWS 64
 
@@ -149,11 +149,6 @@ bool cuda_rows_sum(struct cuda_device *cu, float *y, const void *x, enum dtype t
 }
 
 /* --- RMSNorm --------------------------------------------------------------------------------------------------------- */
-/* What a norm multiplies by, given its weight. */
-__device__ static float norm_weight(float w, enum norm_form form)
-{
-    return form == NORM_GEMMA ? 1.0f + w : w;
-}
 /* What is added to a row, from its element `at` of the batch on: rows, or a product's parts, which are summed as split_sum does. */
 template <typename T> struct norm_add {
     const T *rows;
@@ -171,13 +166,17 @@ template <typename T, int V> __device__ static inline void add_read(float (&u)[V
 #pragma unroll
     for (int k = 0; k < V; k++)
         u[k] = add.bias ? to_float(add.bias[j + k]) : 0;
-    for (int s = 0; s < add.split; s++) {
-        float p[V];
-        load_v<float, V>(p, add.part + s * add.n_elem + at + j);
+    float p[NORM_PARTS_MAX][V];    // all on their way before the first is added
 #pragma unroll
-        for (int k = 0; k < V; k++)
-            u[k] += p[k];
-    }
+    for (int s = 0; s < NORM_PARTS_MAX; s++)
+        if (s < add.split)
+            load_v<float, V>(p[s], add.part + s * add.n_elem + at + j);
+#pragma unroll
+    for (int s = 0; s < NORM_PARTS_MAX; s++)
+        if (s < add.split)
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                u[k] += p[s][k];
 #pragma unroll
     for (int k = 0; k < V; k++)
         u[k] = to_float(from_float<T>(u[k]));
@@ -218,6 +217,8 @@ __global__ static void rmsnorm_fwd_kernel(T *y, T *sum, const T *x, norm_add<T> 
     constexpr int N = KEEP > 0 ? KEEP : 1;
     int64_t at = (int64_t)blockIdx.x * ld, step = ROW_THREADS * V;
     float square = 0, v[N][V], u[N][V];
+    next_start();
+    before_wait();
     if (KEEP) {
 #pragma unroll
         for (int i = 0; i < N; i++) {
@@ -267,9 +268,8 @@ template <typename T> static bool rmsnorm_fwd_run(struct cuda_device *cu, const 
         add.n_elem = a->n * a->d;
         cu->unfinished.y = NULL;
     }
-    kernel<<<(unsigned)a->n, ROW_THREADS, 0, cu->stream>>>((T *)a->y, (T *)a->sum, (const T *)a->x, add, (const T *)a->w, a->rstd, a->d, ld,
-                                                           a->eps, a->form);
-    return launch_ok("rmsnorm_fwd", err);
+    return launch_early(cu, kernel, (unsigned)a->n, ROW_THREADS, 0, "rmsnorm_fwd", err, (T *)a->y, (T *)a->sum, (const T *)a->x, add,
+                        (const T *)a->w, a->rstd, a->d, ld, a->eps, a->form);
 }
 extern "C" bool rmsnorm_fwd_cuda(struct device *dev, const struct rmsnorm_fwd *a, struct error *err)
 {
@@ -352,83 +352,36 @@ extern "C" bool rmsnorm_bwd_cuda(struct device *dev, const struct rmsnorm_bwd *a
 
 /* --- rotation, q/k norm, KV write: one warp per head of a row; lane l holds elements l, l + 32, ... of each half -------- */
 #define ROPE_HALF_MAX 4    // hd up to 256
-/* The two dimensions of pair j, of hd / 2: those that turn together, or two of those that stay. */
-struct pair {
-    int lo, hi;
-    bool turns;
-};
-__device__ static pair pair_of(int j, int hd, int rot)
-{
-    int half = rot / 2;
-    return j < half ? pair{ j, half + j, true } : pair{ half + j, hd / 2 + j, false };
-}
 template <typename T> __global__ static void rope_fwd_kernel(struct rope_fwd a, int64_t n_work)
 {
     int64_t work = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    next_start();
+    before_wait();
     if (work >= n_work)
         return;
-    int n_q = a.heads.n_q, n_kv = a.heads.n_kv, hd = a.heads.hd, half = hd / 2, n_head = n_q + 2 * n_kv, lane = threadIdx.x % 32;
+    int hd = a.heads.hd, n_head = a.heads.n_q + 2 * a.heads.n_kv, h = (int)(work % n_head);
     int64_t i = work / n_head, at = work * hd;
-    int h = (int)(work % n_head);
-    const T *in = (const T *)a.qkv + at;
-    T *out = (T *)a.out + at;
-    float lo[ROPE_HALF_MAX], hi[ROPE_HALF_MAX];
-#pragma unroll
-    for (int k = 0; k < ROPE_HALF_MAX; k++) {
-        int j = lane + 32 * k;
-        pair p = pair_of(j, hd, a.rot);
-        lo[k] = j < half ? to_float(in[p.lo]) : 0;
-        hi[k] = j < half ? to_float(in[p.hi]) : 0;
-    }
-    const T *norm = (const T *)(h < n_q ? a.q_norm : h < n_q + n_kv ? a.k_norm : NULL);
-    if (norm) {
-        float square = 0;
-#pragma unroll
-        for (int k = 0; k < ROPE_HALF_MAX; k++)
-            square = __fmaf_rn(hi[k], hi[k], __fmaf_rn(lo[k], lo[k], square));
-        float rstd = 1.0f / sqrtf(warp_sum(square) / (float)hd + a.eps);
-#pragma unroll
-        for (int k = 0; k < ROPE_HALF_MAX; k++) {
-            int j = lane + 32 * k;
-            pair p = pair_of(j, hd, a.rot);
-            lo[k] = j < half ? lo[k] * rstd * norm_weight(to_float(norm[p.lo]), a.form) : 0;
-            hi[k] = j < half ? hi[k] * rstd * norm_weight(to_float(norm[p.hi]), a.form) : 0;
-        }
-    }
-    int64_t pos = a.pos[i];
-    bool turn = h < n_q + n_kv && pos >= 0 && pos < a.n_pos;
-    T *kv = NULL;
-    if (a.kv && h >= n_q && a.slot[i] >= 0) {
-        int64_t page = a.slot[i] / CUDA_PAGE_TOK, tok = a.slot[i] % CUDA_PAGE_TOK;
-        kv = (T *)a.kv + ((page * 2 * n_kv + (h - n_q)) * CUDA_PAGE_TOK + tok) * hd;    // K of all heads, then V of all heads
-    }
-#pragma unroll
-    for (int k = 0; k < ROPE_HALF_MAX; k++) {
-        int j = lane + 32 * k;
-        if (j >= half)
-            break;
-        float x = lo[k], y = hi[k];
-        pair p = pair_of(j, hd, a.rot);
-        if (turn && p.turns) {
-            float c = a.cos[pos * (a.rot / 2) + j], s = a.sin[pos * (a.rot / 2) + j];
-            x = lo[k] * c - hi[k] * s;
-            y = hi[k] * c + lo[k] * s;
-        }
-        out[p.lo] = from_float<T>(x);
-        out[p.hi] = from_float<T>(y);
-        if (kv) {
-            kv[p.lo] = from_float<T>(x);
-            kv[p.hi] = from_float<T>(y);
-        }
-    }
+    float lo[ROPE_HALF_MAX], hi[ROPE_HALF_MAX], c[ROPE_HALF_MAX], s[ROPE_HALF_MAX];
+    bool turns = head_angles(c, s, a, a.pos[i]);
+    head_load(lo, hi, (const T *)a.qkv + at, hd, a.rot);
+    head_turn<T>(lo, hi, a, h, c, s, turns);
+    head_store((T *)a.out + at, lo, hi, hd, a.rot);
+    T *kv = a.kv ? head_slot<T>(a, h, a.slot[i]) : NULL;
+    if (kv)
+        head_store(kv, lo, hi, hd, a.rot);
 }
 template <typename T> static bool rope_fwd_run(struct cuda_device *cu, const struct rope_fwd *a, struct error *err)
 {
     int64_t n_work = a->n * (a->heads.n_q + 2 * a->heads.n_kv);
     struct rope_fwd b = *a;
     b.rot = a->rot ? a->rot : a->heads.hd;
-    rope_fwd_kernel<T><<<blocks_for(n_work, 4), 128, 0, cu->stream>>>(b, n_work);
-    return launch_ok("rope_fwd", err);
+    /* with more blocks than this, attention takes so long that nothing is gained by its loads beginning early */
+    bool few = a->n * a->heads.n_kv <= 2 * cu->n_sm;
+    if (a->for_decode && few && a->dtype == DT_BF16 && a->kv && a->heads.n_q / a->heads.n_kv <= DECODE_GROUP_MAX) {
+        cu->turn_left = b;
+        return true;
+    }
+    return launch_early(cu, rope_fwd_kernel<T>, blocks_for(n_work, 4), 128, 0, "rope_fwd", err, b, n_work);
 }
 static bool heads_ok(const char *op, struct attn_heads h, struct error *err)
 {
@@ -576,17 +529,12 @@ extern "C" bool kv_copy_cuda(struct device *dev, const struct kv_copy *a, struct
 }
 
 /* --- elements -------------------------------------------------------------------------------------------------------- */
-/* The sigmoid in act(x) = x sigmoid(u), and du / dx. */
-__device__ static float gate_sigmoid(float x, enum gate_act act, float *slope)
-{
-    const float in = (float)GELU_IN, cube = (float)GELU_CUBE;
-    *slope = act == ACT_SILU ? 1.0f : in * __fmaf_rn(3.0f * cube, x * x, 1.0f);
-    return 1.0f / (1.0f + expf(act == ACT_SILU ? -x : -(in * x * __fmaf_rn(cube, x * x, 1.0f))));
-}
 template <typename T, int V>
 __global__ static void swiglu_fwd_kernel(T *__restrict__ y, const T *__restrict__ gu, int64_t n, int64_t f, enum gate_act act)
 {
     int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
+    next_start();
+    before_wait();
     if (k >= n * f)
         return;
     int64_t i = k / f, j = k % f;
@@ -595,22 +543,24 @@ __global__ static void swiglu_fwd_kernel(T *__restrict__ y, const T *__restrict_
     load_v<T, V>(u, gu + (i * 2 + 1) * f + j);
 #pragma unroll
     for (int e = 0; e < V; e++) {
-        float slope, sig = gate_sigmoid(g[e], act, &slope);
-        g[e] = g[e] * sig * u[e];
+        g[e] = gate_times(g[e], u[e], act);
     }
     store_v<T, V>(y + k, g);
 }
 template <typename T> static bool swiglu_fwd_run(struct cuda_device *cu, const struct swiglu_fwd *a, struct error *err)
 {
     if (wide_rows(a->f))
-        swiglu_fwd_kernel<T, 8><<<blocks_for(a->n * a->f / 8, 256), 256, 0, cu->stream>>>((T *)a->y, (const T *)a->gu, a->n, a->f, a->act);
-    else
-        swiglu_fwd_kernel<T, 1><<<blocks_for(a->n * a->f, 256), 256, 0, cu->stream>>>((T *)a->y, (const T *)a->gu, a->n, a->f, a->act);
-    return launch_ok("swiglu_fwd", err);
+        return launch_early(cu, swiglu_fwd_kernel<T, 8>, blocks_for(a->n * a->f / 8, 256), 256, 0, "swiglu_fwd", err, (T *)a->y,
+                            (const T *)a->gu, a->n, a->f, a->act);
+    return launch_early(cu, swiglu_fwd_kernel<T, 1>, blocks_for(a->n * a->f, 256), 256, 0, "swiglu_fwd", err, (T *)a->y, (const T *)a->gu,
+                        a->n, a->f, a->act);
 }
 extern "C" bool swiglu_fwd_cuda(struct device *dev, const struct swiglu_fwd *a, struct error *err)
 {
-    return a->n == 0 || BY_TYPE(a->dtype, swiglu_fwd_run, cuda_of(dev), a, err);
+    struct cuda_device *cu = cuda_of(dev);
+    if (cu->gate.y && cu->gate.y == a->gu)
+        return cuda_gate_run(cu, a, err);
+    return a->n == 0 || BY_TYPE(a->dtype, swiglu_fwd_run, cu, a, err);
 }
 template <typename T, int V>
 __global__ static void swiglu_bwd_kernel(T *dgu, const T *__restrict__ dy, const T *gu, int64_t n, int64_t f, enum gate_act act)

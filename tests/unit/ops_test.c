@@ -1242,6 +1242,45 @@ static void a_norm_that_finishes_a_product_gives_the_same_bits(UNUSED void **sta
     device_free(dev);
 }
 
+static void a_gate_computed_with_its_product_has_the_same_bits(UNUSED void **state)
+{
+    static const struct {
+        int64_t n, f, n_in;
+        bool bias;
+        enum gate_act act;
+        const char *why;
+    } products[] = {
+        { 1, 4864, 896, false, ACT_SILU, "one row of the smallest Qwen" },
+        { 37, 4864, 896, true, ACT_GELU_TANH, "a bias for both halves, and rows that are no multiple of 8" },
+        { 100, 4864, 896, false, ACT_SILU, "two warpgroups" },
+        { 16, 8968, 1536, false, ACT_SILU, "the last block has less than its share" },
+        { 9, 64, 64, true, ACT_SILU, "too small for blocks of both" },
+    };
+    const char *name = getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0";
+    struct device *dev = device_of(name, NULL, 2);
+    for (size_t c = 0; c < ARRAY_SIZE(products); c++) {
+        struct run r = { .dev = dev, .rng = 23, .dtype = DT_BF16 };
+        int64_t n = products[c].n, f = products[c].f;
+        size_t all = (size_t)(n * f) * 2;
+        struct weight *w = weight_of(&r, 2 * f, products[c].n_in);
+        void *in = values(&r, n * products[c].n_in), *bias = products[c].bias ? values(&r, 2 * f) : NULL;
+        void *gu = mem_take(&r, 2 * all), *y = mem_take(&r, all);
+        char *got[2] = { malloc(all), malloc(all) };
+        for (int left = 0; left < 2; left++) {
+            assert_true(OP(dev, &r.err, mem_fill, .y = y, .size_bytes = all, .byte = 0xff));
+            assert_true(OP(dev, &r.err, linear_fwd, .y = gu, .x = in, .w = w, .bias = bias, .n = n, .y_dtype = DT_BF16, .for_gate = left));
+            assert_true(OP(dev, &r.err, swiglu_fwd, .y = y, .gu = gu, .n = n, .f = f, .act = products[c].act, .dtype = DT_BF16));
+            get(&r, got[left], y, all);
+        }
+        if (memcmp(got[0], got[1], all) != 0)
+            fail_msg("%" PRId64 " x %" PRId64 " (%s)", f, products[c].n_in, products[c].why);
+        free(got[0]);
+        free(got[1]);
+        run_release(&r);
+    }
+    device_free(dev);
+}
+
 /* What ranks of a tensor-parallel product do: each has some neighbouring columns of the weight and gives its branch of the tree in
  * fp32, and tree_sum adds the branches and the bias. */
 static void products_of_column_slices_sum_to_the_same_bits(UNUSED void **state)
@@ -1353,8 +1392,9 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
                 }
                 assert_true(mem_copy(dev, dev_len, kv_len, sizeof kv_len, COPY_H2D, &r.err));
                 assert_true(mem_copy(dev, dev_slot, slot, sizeof slot, COPY_H2D, &r.err));
+                /* attention finds the new keys in the pool, or writes them itself */
                 assert_true(OP(dev, &r.err, rope_fwd, .out = batch, .qkv = batch, .cos = one, .sin = zero, .pos = dev_pos, .kv = kv,
-                               .slot = dev_slot, .n = N_SEQ, .n_pos = 1, .heads = h, .dtype = t));
+                               .slot = dev_slot, .n = N_SEQ, .n_pos = 1, .heads = h, .dtype = t, .for_decode = i % 3 != 0));
                 assert_true(OP(dev, &r.err, attn_paged, .qkv = batch, .kv = kv, .page = dev_page, .kv_len = dev_len, .n = N_SEQ,
                                .n_seq = N_SEQ, .max_page = max_page, .max_q = 1, .max_kv = i + 1, .heads = h, .bounds = bounds, .dtype = t,
                                .out = out));
@@ -1926,6 +1966,7 @@ int main(int argc, char **argv)
             cmocka_unit_test(a_norms_parts_do_not_depend_on_the_shards),
             cmocka_unit_test(a_row_alone_gives_the_bits_it_has_in_a_batch),
             cmocka_unit_test(a_norm_that_finishes_a_product_gives_the_same_bits),
+            cmocka_unit_test(a_gate_computed_with_its_product_has_the_same_bits),
             cmocka_unit_test(products_of_column_slices_sum_to_the_same_bits),
             cmocka_unit_test(draws_follow_the_filtered_distribution),
         };
@@ -1942,6 +1983,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(gradients_of_real_shapes_are_added_once),
         cmocka_unit_test(a_norms_parts_do_not_depend_on_the_shards),
         cmocka_unit_test(a_row_alone_gives_the_bits_it_has_in_a_batch),
+        cmocka_unit_test(a_norm_that_finishes_a_product_gives_the_same_bits),
+        cmocka_unit_test(a_gate_computed_with_its_product_has_the_same_bits),
         cmocka_unit_test(products_of_column_slices_sum_to_the_same_bits),
         cmocka_unit_test(real_shapes_keep_a_rows_bits_whatever_the_batch),
         cmocka_unit_test(attention_gives_the_same_bits_packed_alone_and_decoded),

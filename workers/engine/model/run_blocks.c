@@ -137,6 +137,12 @@ static bool is_for_norm(const struct model *m, int64_t l, enum product which, co
                               : which == PRODUCT_DOWN && m->at[l].post2 == AT_NONE && (last || m->at[l + 1].ln1 != AT_NONE);
 }
 
+/* Does nothing but swiglu_fwd read this product? In training the backward pass does. */
+static bool is_for_gate(const struct model *m, enum product which, const struct pass *p)
+{
+    return which == PRODUCT_GATE_UP && p->decode && !m->lora;
+}
+
 /* y = W x + b, and the adapter's share: a row per token of the pass. */
 static bool product_fwd(struct model_run *r, int64_t l, enum product which, void *y, const void *x, const struct pass *pass,
                         struct error *err)
@@ -147,7 +153,7 @@ static bool product_fwd(struct model_run *r, int64_t l, enum product which, void
     if (r->peers && is_shared_sum(which))
         return team_product(r, &p, y, x, n, err);
     return OP(m->dev, err, linear_fwd, .y = y, .x = x, .w = p.w, .bias = model_at(m, p.bias_at), .n = n, .y_dtype = m->dtype,
-              .for_norm = is_for_norm(m, l, which, pass))
+              .for_norm = is_for_norm(m, l, which, pass), .for_gate = is_for_gate(m, which, pass))
            && lora_fwd(m, l, which, &r->lora, y, x, n, err);
 }
 
@@ -167,7 +173,7 @@ bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struc
     TRY(OP(dev, err, rope_fwd, .out = a->qkv, .qkv = c->qk_norm_wide ? a->qkv : a->qkv_in, .cos = turn.cos, .sin = turn.sin,
            .pos = turn.pos, .q_norm = head_q, .k_norm = head_k, .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot, .n = p->n,
            .n_pos = turn.n_pos, .heads = model_heads(m), .rot = (int)rope_dims(&c->rope, c->d_head), .eps = (float)c->rms_eps,
-           .form = c->norm_form, .dtype = t));
+           .form = c->norm_form, .dtype = t, .for_decode = p->decode && !p->past));
     TRY(attention(r, a, l, p, err));
     TRY(product_fwd(r, l, PRODUCT_O, half1, a->ao, p, err));
     TRY(half_norm(r, half1, at->post1, a->rstd_post1, p->n, err));
