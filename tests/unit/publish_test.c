@@ -81,7 +81,7 @@ static int producer_main(char **argv)
     struct error err = { 0 };
     int64_t v;
     enum weights_way way;
-    struct bundle bundle;
+    struct bundle bundle = { 0 };
     struct places places;
     struct device *dev = device_new(argv[4], 1, &err);
     void *w = dev && bundle_of_size(&bundle, SIZE, TENSORS, &err) ? mem_new(dev, SIZE, "weights", &err) : NULL;
@@ -101,6 +101,7 @@ static int producer_main(char **argv)
             break;
     }
     inlet_free(in);
+    bundle_release(&bundle);
     if (dev)
         mem_free(dev, w);
     device_free(dev);
