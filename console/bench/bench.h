@@ -13,5 +13,6 @@ bool bench_data(int argc, char **argv, struct error *err);
 bool bench_verify(int argc, char **argv, struct error *err);
 bool bench_attention(int argc, char **argv, struct error *err);
 bool bench_train(int argc, char **argv, struct error *err);
+bool bench_start(int argc, char **argv, struct error *err);
 bool bench_ranks(int argc, char **argv, struct error *err);
 bool bench_publish(int argc, char **argv, struct error *err);

@@ -17,6 +17,7 @@ static const struct {
     { "export", bench_export, "export a fast run to wandb while the server refuses half of the requests" },
     { "gemm", bench_gemm, "matrix products: on a CPU against OpenBLAS, on a GPU what equal bits cost" },
     { "attention", bench_attention, "causal attention: packed forward and backward, decode over pages" },
+    { "start", bench_start, "seconds from nothing to the first sampled token, part by part" },
     { "train", bench_train, "training steps of any shape on any device" },
     { "ranks", bench_ranks, "training steps shared by several devices, and the hash of the weights they leave" },
     { "publish", bench_publish, "new weights from one device to another" },

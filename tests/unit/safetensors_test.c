@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "kernels/ops.h"
 #include "protocol/base/file.h"
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/model.h"
@@ -170,6 +171,55 @@ static void a_saved_model_loads_and_is_the_same(UNUSED void **state)
         model_free(n);
         device_free(dev);
     }
+}
+
+/* A tensor of more than one piece (weights_load.c), from fp32 files into both types: straight into memory that the host can write, and by
+ * way of buffers where it cannot. */
+static void large_tensors_load_piece_by_piece(UNUSED void **state)
+{
+    static const struct model_config config = {
+        .family = FAMILY_QWEN2,
+        .n_layer = 1,
+        .d_model = 64,
+        .n_head = 2,
+        .n_kv_head = 1,
+        .d_head = 32,
+        .d_ff = 64,
+        .vocab = 280001,    // two pieces and a rest
+        .max_pos = 64,
+        .rms_eps = 1e-6f,
+        .rope.theta = 1e4,
+        .tied = true,
+        .qkv_bias = true,
+        .bos = -1,
+        .initializer_range = 0.02,
+    };
+    struct error err = { 0 };
+    char dir[512];
+    struct device *dev = device_new("cpu:0", 3, &err);
+    snprintf(dir, sizeof dir, "%s/large", root);
+    struct model *m = dev ? model_new_random(&config, 9, dev, DT_F32, &err) : NULL;
+    if (!m || !dir_make(dir, 0755, &err) || !model_save(m, dir, &err))
+        fail_msg("%s", err.text);
+    size_t size, got;
+    const float *want = model_weights(m, &size);
+    for (int way = 0; way < 4; way++) {
+        enum dtype type = way & 1 ? DT_BF16 : DT_F32;
+        dev->host_memory = !(way & 2);
+        struct model *n = model_load(dir, dev, type, &err);
+        dev->host_memory = true;
+        if (!n)
+            fail_msg("%s", err.text);
+        const void *read = model_weights(n, &got);
+        assert_true(got == (type == DT_F32 ? size : size / 2));
+        if (type == DT_F32)
+            assert_memory_equal(read, want, size);
+        for (size_t i = 0; type == DT_BF16 && i < size / sizeof *want; i += 997)
+            assert_true(((const uint16_t *)read)[i] == bf16_from_f32(want[i]));
+        model_free(n);
+    }
+    model_free(m);
+    device_free(dev);
 }
 
 /* The traits that only some families have, read as transformers reads them. */
@@ -504,15 +554,11 @@ static int teardown(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_files_are_refused_and_named),
-        cmocka_unit_test(every_truncation_is_refused),
-        cmocka_unit_test(sixteen_bit_floats_convert_exactly),
-        cmocka_unit_test(a_saved_model_loads_and_is_the_same),
-        cmocka_unit_test(sharded_models_of_any_float_type_load),
-        cmocka_unit_test(the_text_part_of_a_model_of_images_loads),
-        cmocka_unit_test(head_sizes_are_checked_at_load),
-        cmocka_unit_test(configs_say_which_key_is_wrong),
-        cmocka_unit_test(traits_follow_the_family),
+        cmocka_unit_test(hostile_files_are_refused_and_named),      cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(sixteen_bit_floats_convert_exactly),       cmocka_unit_test(a_saved_model_loads_and_is_the_same),
+        cmocka_unit_test(large_tensors_load_piece_by_piece),        cmocka_unit_test(sharded_models_of_any_float_type_load),
+        cmocka_unit_test(the_text_part_of_a_model_of_images_loads), cmocka_unit_test(head_sizes_are_checked_at_load),
+        cmocka_unit_test(configs_say_which_key_is_wrong),           cmocka_unit_test(traits_follow_the_family),
         cmocka_unit_test(shapes_have_the_published_sizes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

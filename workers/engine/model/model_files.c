@@ -11,6 +11,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/safetensors.h"
+#include "workers/engine/model/weights_load.h"
 
 #define SHARD_BYTES (5ull << 30)    // as transformers' save_pretrained
 
@@ -98,26 +99,13 @@ out:
 
 static bool tensors_load(struct model *m, const struct shards *s, struct error *err)
 {
-    bool ok = false;
-    int64_t most = 0;
+    const struct st_tensor **file = calloc((size_t)m->n_tensor, sizeof *file);
+    if (!file)
+        return error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", m->n_tensor);
     for (int64_t i = 0; i < m->n_tensor; i++)
-        most = MAX(most, m->tensor[i].n_elem);
-    void *stage = malloc((size_t)most * dtype_size(m->dtype));
-    if (!stage) {
-        error_set(err, ERR_NO_MEMORY, "no memory to load a tensor of %" PRId64 " elements", most);
-        goto out;
-    }
-    for (int64_t i = 0; i < m->n_tensor; i++) {
-        const struct st_tensor *f = file_tensor(m, s, m->tensor[i].name);
-        if (m->dtype == DT_F32)
-            st_to_f32(stage, f);
-        else
-            st_to_bf16(stage, f);
-        TRY(model_tensor_set(m, &m->tensor[i], stage, err));
-    }
-    ok = true;
-out:
-    free(stage);
+        file[i] = file_tensor(m, s, m->tensor[i].name);
+    bool ok = weights_load(m, file, err);
+    free(file);
     return ok;
 }
 

@@ -315,32 +315,42 @@ static uint16_t f32_to_bf16(float f)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-void st_to_f32(float *out, const struct st_tensor *t)
+void st_part_to_f32(float *out, const struct st_tensor *t, int64_t first, int64_t n)
 {
     BUG_IF(t->dtype == ST_OTHER, "tensor '%s' has no float type", t->name);
     if (t->dtype == ST_F32) {
-        memcpy(out, t->data, t->size_bytes);
+        memcpy(out, t->data + 4 * first, 4 * (size_t)n);
         return;
     }
-    for (int64_t i = 0; i < t->n_elem; i++) {
+    for (int64_t i = 0; i < n; i++) {
         uint16_t h;
-        memcpy(&h, t->data + 2 * i, 2);
+        memcpy(&h, t->data + 2 * (first + i), 2);
         out[i] = t->dtype == ST_BF16 ? f32_of((uint32_t)h << 16) : half_to_f32(h);
     }
 }
 
-void st_to_bf16(uint16_t *out, const struct st_tensor *t)
+void st_part_to_bf16(uint16_t *out, const struct st_tensor *t, int64_t first, int64_t n)
 {
     BUG_IF(t->dtype == ST_OTHER, "tensor '%s' has no float type", t->name);
     if (t->dtype == ST_BF16) {
-        memcpy(out, t->data, t->size_bytes);
+        memcpy(out, t->data + 2 * first, 2 * (size_t)n);
         return;
     }
-    for (int64_t i = 0; i < t->n_elem; i++) {
+    for (int64_t i = 0; i < n; i++) {
         uint32_t u = 0;
-        memcpy(&u, t->data + (t->dtype == ST_F32 ? 4 : 2) * i, t->dtype == ST_F32 ? 4 : 2);
+        memcpy(&u, t->data + (t->dtype == ST_F32 ? 4 : 2) * (first + i), t->dtype == ST_F32 ? 4 : 2);
         out[i] = f32_to_bf16(t->dtype == ST_F32 ? f32_of(u) : half_to_f32((uint16_t)u));
     }
+}
+
+void st_to_f32(float *out, const struct st_tensor *t)
+{
+    st_part_to_f32(out, t, 0, t->n_elem);
+}
+
+void st_to_bf16(uint16_t *out, const struct st_tensor *t)
+{
+    st_part_to_bf16(out, t, 0, t->n_elem);
 }
 
 static bool fd_write(int fd, const void *data, size_t len, const char *path, struct error *err)
