@@ -9,6 +9,7 @@
  *
  * Plain C for both back ends on the host, and for CUDA. */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 #define ADAM8_BLOCK 128    // elements with a scale of their own: parts of the flat order begin at multiples (model_impl.h)
 // clang-format off
@@ -98,4 +99,14 @@ __host__ __device__
             high = mid;
     }
     return (uint8_t)low;
+}
+/* The same of a second moment, by the unsigned table: one that is above 0 never gets the code of 0. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline uint8_t
+    adam8_second_code(const float *table, float x, bool above)
+{
+    uint8_t code = adam8_code(table, x);
+    return above && code == 0 ? 1 : code;
 }

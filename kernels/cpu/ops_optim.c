@@ -16,8 +16,8 @@ static void block_store(uint8_t *code, float *scale, const float *x, int64_t n, 
         most = fmaxf(most, fabsf(x[i]));
     *scale = most;
     for (int64_t i = 0; i < n; i++) {
-        uint8_t c = adam8_code(table, most > 0 ? x[i] / most : 0);
-        code[i] = table == unsigned_table && x[i] > 0 && c == 0 ? 1 : c;
+        float part = most > 0 ? x[i] / most : 0;
+        code[i] = table == unsigned_table ? adam8_second_code(table, part, x[i] > 0) : adam8_code(table, part);
     }
 }
 

@@ -119,9 +119,8 @@ template <typename T> __global__ static void adamw8_kernel(struct adamw8 a, floa
         }
         float m_most = block_max(fabsf(m), tmp), v_most = block_max(v, tmp);    // all threads have read the old scales by then
         if (i < a.n) {
-            uint8_t vc = adam8_code(tu, v_most > 0 ? v / v_most : 0);
             a.m[i] = adam8_code(ts, m_most > 0 ? m / m_most : 0);
-            a.v[i] = v > 0 && vc == 0 ? 1 : vc;
+            a.v[i] = adam8_second_code(tu, v_most > 0 ? v / v_most : 0, v > 0);
         }
         if (threadIdx.x == 0) {
             a.m_scale[b] = m_most;
