@@ -134,6 +134,19 @@ class Console(RunCase):
                               timeout=LIMIT + 900)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)    # tests/tui/monkey.sh presses 100,000
 
+    def test_random_keys_and_pastes_change_nothing_of_a_run_that_trains(self):
+        monkey = os.path.join(ROOT, "build", "release", "tests", "tui_monkey")
+        if not os.path.exists(monkey):
+            self.skipTest("libvterm or cmocka was not there when the tests were built")
+        run = self.start("--max-steps", "1000000", save_interval=0)
+        run.wait_step(2)
+        done = subprocess.run([monkey, run.dir, "100000" if os.environ.get("LONG") else "600", "5", ROLLCALL], capture_output=True, text=True,
+                              timeout=LIMIT + 900)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        run.wait_step(run.step() + 1)    # it has not been held up for good
+        for done in ("%issued no more", "%left out of training", "%new rewards%", "%learning_rate%"):
+            self.assertEqual(run.journal_number(f"select count(*) from event where text like '{done}'"), 0, done)
+
     def test_an_interrupted_console_leaves_the_run_alone(self):
         run = self.start()
         run.wait_step(1)

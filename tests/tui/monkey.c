@@ -1,7 +1,7 @@
 /* monkey.c - random keys, clicks and pastes into a console of a live run, whose state must not change
  *
  *   tui_monkey RUN_DIR KEYS SEED ROLLCALL
- * The run is a simulated one (rollcall simulate --agents 2 --run RUN_DIR). No question is ever answered with yes, so no command that
+ * The run is a simulated one (rollcall simulate --agents 2 --run RUN_DIR), or one that trains. No question is ever answered with yes, so no command that
  * asks may reach the run: afterwards its state, its settings and its trail of commands are compared with those before. Exit 1 and a
  * sentence when something has changed, or when the console has ended. */
 #include <inttypes.h>
@@ -109,13 +109,21 @@ static bool known(struct feed *feed, struct model *m)
     return false;
 }
 
-/* May this command come from a key that asks nothing? */
+/* May this command come from a key that asks nothing? text: the command (a simulated run), or what it has done. */
 static bool harmless(const char *text)
 {
     static const char *const free_of_cost[] = { "resume", "checkpoint", "eval", "ack", "mute", "unmute", "pin", "unpin" };
+    static const char *const outcomes[] = { "step ", "evaluated at step ", "running from step ", "no alarm can be " };
+    static const char *const words[] = { " acknowledged", " muted", " heard again", " is pinned", " pinned" };
     size_t n = strcspn(text, " ");
     for (size_t i = 0; i < sizeof(free_of_cost) / sizeof(free_of_cost[0]); i++)
         if (strlen(free_of_cost[i]) == n && strncmp(text, free_of_cost[i], n) == 0)
+            return true;
+    for (size_t i = 0; i < sizeof(outcomes) / sizeof(outcomes[0]); i++)
+        if (strncmp(text, outcomes[i], strlen(outcomes[i])) == 0)
+            return true;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (strstr(text, words[i]))
             return true;
     return false;
 }

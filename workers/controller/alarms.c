@@ -293,7 +293,8 @@ static bool state_order(struct controller *c, const struct mval *args, const cha
     if (!known)
         return error_set(err, ERR_NOT_FOUND, "there is no alarm '%s'; 'rollcall ctl status' lists those that fire", name);
     if (n == 0)
-        return error_set(err, ERR_REFUSED, "%s%s%s cannot be %s now", all ? "no alarm" : "alarm '", all ? "" : name, all ? "" : "'", verb);
+        return all ? error_set(err, ERR_REFUSED, "no alarm can be %s now", verb)
+                   : error_set(err, ERR_REFUSED, "alarm '%s' cannot be %s now", name, verb);
     buf_fmt(&effect->text, " %s %s", n == 1 ? "is" : "are", verb);
     return states_save(c, err);
 }
