@@ -348,9 +348,8 @@ struct rope_fwd {
     float eps;              // of the q/k norm
     enum norm_form form;    // of the q/k norm: NORM_GEMMA adds 1 to its weights, the others are alike
     enum dtype dtype;
-    bool
-        for_decode;    // the next operation is an attn_paged with qkv = out and one query per sequence, the last of its tokens, and nothing
-                       // else reads out: a back end may compute both at once, and not write out
+    bool for_decode;    // the next operation is an attn_paged with qkv = out and one query per sequence, the last of its tokens, no two of
+                        // one sequence, and nothing else reads out: a back end may compute both at once, and not write out
 };
 /* dqkv (gradient with respect to out) becomes the gradient with respect to qkv, in place. */
 struct rope_bwd {

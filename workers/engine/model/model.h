@@ -182,6 +182,7 @@ struct decode_batch {
     const int32_t *page;      // (n, max_page)
     int64_t max_page;
     int64_t max_kv;    // upper bound of kv_len; 0: max_page * kv_page_tok
+    bool in_runs;      // rows may be tokens of one sequence, each of which sees the keys of those before it
 };
 /* logits (device; n, vocab): the row after each token. */
 MUST_USE bool model_decode(struct model_run *r, const struct decode_batch *b, struct kv_pool *kv, float *logits, struct error *err);

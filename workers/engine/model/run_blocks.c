@@ -173,7 +173,7 @@ bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struc
     TRY(OP(dev, err, rope_fwd, .out = a->qkv, .qkv = c->qk_norm_wide ? a->qkv : a->qkv_in, .cos = turn.cos, .sin = turn.sin,
            .pos = turn.pos, .q_norm = head_q, .k_norm = head_k, .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot, .n = p->n,
            .n_pos = turn.n_pos, .heads = model_heads(m), .rot = (int)rope_dims(&c->rope, c->d_head), .eps = (float)c->rms_eps,
-           .form = c->norm_form, .dtype = t, .for_decode = p->decode && !p->past));
+           .form = c->norm_form, .dtype = t, .for_decode = p->decode && !p->past && !p->decode->in_runs));
     TRY(attention(r, a, l, p, err));
     TRY(product_fwd(r, l, PRODUCT_O, half1, a->ao, p, err));
     TRY(half_norm(r, half1, at->post1, a->rstd_post1, p->n, err));

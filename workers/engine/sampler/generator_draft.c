@@ -280,6 +280,7 @@ bool drafts_decode(struct generator *g, struct error *err)
         return false;
     g->table_changed = true;    // other steps have a row of it per sample
     struct decode_batch batch = step_batch(g, n_row, longest);
+    batch.in_runs = true;
     if (!step_launch(g, &batch, err) || !mirror_down(g->dev, &g->result, err) || !mark_set(g->dev, g->flight[0].landed, err)
         || !mark_wait(g->dev, g->flight[0].landed, err))
         return false;

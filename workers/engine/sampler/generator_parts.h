@@ -89,9 +89,10 @@ struct entry_list {
 /* A decode step of a fixed number of rows, recorded where the device can do that: unused rows are marked as not a
  * sequence. The first step of a size runs unrecorded, so that the operations can do their one-time set-up; the second
  * is recorded. */
-#define DECODE_GRAPH_MAX 48
+#define DECODE_GRAPH_MAX 64
 struct decode_graph {
     int64_t n_row;
+    bool in_runs;           // as in struct decode_batch
     struct graph *graph;    // NULL: not recorded yet
 };
 struct generator {

@@ -244,13 +244,13 @@ bool step_launch(struct generator *g, const struct decode_batch *batch, struct e
     struct decode_graph *d = NULL;
     bool may_record = g->dev->can_capture && !g->dev->trace;
     for (int i = 0; may_record && !d && i < g->n_graph; i++)
-        if (g->graph[i].n_row == batch->n)
+        if (g->graph[i].n_row == batch->n && g->graph[i].in_runs == batch->in_runs)
             d = &g->graph[i];
     g->launch_was_new = may_record && !(d && d->graph);
     if (d && d->graph)
         return graph_launch(g->dev, d->graph, err);
     if (!d && may_record && g->n_graph < DECODE_GRAPH_MAX)
-        g->graph[g->n_graph++] = (struct decode_graph){ .n_row = batch->n };
+        g->graph[g->n_graph++] = (struct decode_graph){ .n_row = batch->n, .in_runs = batch->in_runs };
     if (d && !graph_begin(g->dev, err))
         return false;
     bool ok = model_decode(g->run, batch, g->kv, g->logits, err) && sample_run(g, g->logits, batch->n, err);
