@@ -88,7 +88,7 @@ static void procs_draw(const struct app *a, struct cells *c, struct rect r, int6
         int y = in.y + i;
         bool more = i == in.h - 1 && m->n_proc > in.h;
         if (more) {
-            cells_fmt(c, in.x + 1, y, in.w - 2, ROLE_DIM, "%d more: 2", m->n_proc - i);
+            cells_fmt(c, in.x + 1, y, in.w - 2, ROLE_DIM, "%d more: 2 lists them", m->n_proc - i);
             break;
         }
         double for_s = p->phase_s + (double)(now_ns - p->heard_ns) * 1e-9;
