@@ -198,7 +198,8 @@ static void title_make(const struct rollouts *o, const struct app *a, int64_t se
     const struct archive_group *k = has_archive(a) ? archive_row(a->archive, sel) : NULL;
     char trained[40] = "";
     if (!g) {
-        snprintf(out, size, "%s", k ? "reading" : "text");
+        bool damaged = k && k->read && k->n_sample == 0;
+        snprintf(out, size, "%s", !k ? "text" : damaged ? "the record of this group cannot be read" : "reading");
         return;
     }
     if (k && k->step >= 0)

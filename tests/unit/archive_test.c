@@ -405,6 +405,30 @@ static void a_token_has_its_number_under_the_cursor(UNUSED void **state)
     kept_release(&k);
 }
 
+static void a_group_that_cannot_be_read_says_so(UNUSED void **state)
+{
+    struct kept k;
+    struct app app;
+    struct cells c = { 0 };
+    struct error err;
+    kept_make(&k);
+    group_keep(&k, 0, 0, mixed, 4, ITEM_TRAINED);
+    struct journal_item lost = {
+        .item = 1, .fate = ITEM_TRAINED, .step = 1, .reward_mean = 0.5, .file_offset = 1 << 20, .file_bytes = 100
+    };
+    assert_true(journal_begin(k.journal, &err) && journal_item_put(k.journal, &lost, &err) && journal_commit(k.journal, &err));
+    k.m->told_ns = k.now;
+    assert_true(app_init(&app, k.m, NULL, 120, 30, &err));
+    app.archive = k.archive;
+    keys(&app, &k, "3");
+    must_show(&app, &c, k.now, "the record of this group cannot be read");
+    keys(&app, &k, "j");
+    must_show(&app, &c, k.now, "right answer: gold 0");
+    app_release(&app);
+    cells_release(&c);
+    kept_release(&k);
+}
+
 static void the_data_pane_sorts_prompts_by_how_hard_they_are(UNUSED void **state)
 {
     struct kept k;
@@ -452,6 +476,7 @@ int main(void)
         cmocka_unit_test(a_folder_without_a_journal_is_an_empty_archive_that_says_why),
         cmocka_unit_test(groups_are_found_where_the_settings_keep_them),
         cmocka_unit_test(a_replay_that_cannot_be_read_says_so),
+        cmocka_unit_test(a_group_that_cannot_be_read_says_so),
         cmocka_unit_test(the_data_pane_sorts_prompts_by_how_hard_they_are),
         cmocka_unit_test(a_token_has_its_number_under_the_cursor),
     };
