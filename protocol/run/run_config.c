@@ -86,11 +86,29 @@ static json_t *yaml_to_json(struct fy_node *node, int depth)
     return NULL;
 }
 
-static bool mapping_read(struct run_config *c, struct fy_node *map, const char *path, const char *dir, bool nested, bool seen[KNOB_MAX],
-                         struct error *err);
+static bool mapping_read(struct run_config *c, struct fy_node *map, const char *path, const char *dir, const char *within,
+                         bool seen[KNOB_MAX], struct error *err);
 
-static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const char *path, const char *dir, bool nested, bool seen[KNOB_MAX],
-                      struct error *err)
+/* Mappings of ColossalChat's that hold settings. */
+static bool is_group(const char *name)
+{
+    static const char *const groups[] = { "grpo_config", "plugin_config", "generate_config", "model_config", "tokenizer_config" };
+    for (size_t i = 0; i < ARRAY_SIZE(groups); i++)
+        if (strcmp(name, groups[i]) == 0)
+            return true;
+    return false;
+}
+
+/* The setting that a key of such a mapping means. */
+static const char *name_within(const char *group, const char *name)
+{
+    if (strcmp(name, "path") == 0 && strcmp(group, "model_config") == 0)
+        return "model";
+    return strcmp(name, "path") == 0 && strcmp(group, "tokenizer_config") == 0 ? "tokenizer_path" : name;
+}
+
+static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const char *path, const char *dir, const char *within,
+                      bool seen[KNOB_MAX], struct error *err)
 {
     struct fy_node *key = fy_node_pair_key(pair), *value = fy_node_pair_value(pair);
     const char *name = key ? fy_node_get_scalar0(key) : NULL;
@@ -98,9 +116,9 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
     struct error why = { 0 };
     if (!name)
         return error_set(err, ERR_USAGE, "%s: a key is not plain text", path);
-    if (!nested && (strcmp(name, "grpo_config") == 0 || strcmp(name, "plugin_config") == 0) && value && fy_node_is_mapping(value))
-        return mapping_read(c, value, path, dir, true, seen, err);
-    const struct knob *k = knob_find(name, &why);
+    if (!within && value && fy_node_is_mapping(value) && is_group(name))
+        return mapping_read(c, value, path, dir, name, seen, err);
+    const struct knob *k = knob_find(within ? name_within(within, name) : name, &why);
     const struct atropos_option *option = k ? NULL : atropos_option_find(name);
     if (option) {
         why = (struct error){ 0 };
@@ -134,12 +152,12 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
     return ok || error_set(err, ERR_USAGE, "%s:%d: %s", path, line, why.text);
 }
 
-static bool mapping_read(struct run_config *c, struct fy_node *map, const char *path, const char *dir, bool nested, bool seen[KNOB_MAX],
-                         struct error *err)
+static bool mapping_read(struct run_config *c, struct fy_node *map, const char *path, const char *dir, const char *within,
+                         bool seen[KNOB_MAX], struct error *err)
 {
     void *it = NULL;
     for (struct fy_node_pair *p; (p = fy_node_mapping_iterate(map, &it));)
-        if (!pair_read(c, p, path, dir, nested, seen, err))
+        if (!pair_read(c, p, path, dir, within, seen, err))
             return false;
     return true;
 }
@@ -155,7 +173,7 @@ bool run_config_read(struct run_config *c, const char *path, struct error *err)
         goto out;
     }
     snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(full, '/') - full), full);
-    ok = !y.root || mapping_read(c, y.root, path, dir, false, seen, err);
+    ok = !y.root || mapping_read(c, y.root, path, dir, NULL, seen, err);
 out:
     yaml_close(&y);
     return ok;

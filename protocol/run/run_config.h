@@ -53,6 +53,7 @@ struct run_config {
     int64_t sequence_parallel_size;
     bool enable_sequence_parallelism;
     char zero_stage[8];    // run_config_zero
+    int64_t trainer_rank, train_dataset_size;
     char collective[8];    // run_config_collective
     char ray_dir[RUN_TEXT_MAX], master_address[128];
     char backend[16];                              // who samples: rollcall, or the external engines

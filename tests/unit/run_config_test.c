@@ -136,6 +136,31 @@ static void a_run_file_is_read_and_what_is_printed_reads_back_the_same(UNUSED vo
     buf_release(&out);
 }
 
+/* The arguments of ColossalChat's GRPOConsumer, by their names. */
+static void a_colossalchat_constructor_is_a_run_file(UNUSED void **state)
+{
+    struct run_config c;
+    struct error err = { 0 };
+    bool ok = yaml_try(&c,
+                       "num_producers: 3\nnum_episodes: 2\nrank: 0\nworld_size: 4\nmaster_addr: localhost\nmaster_port: 29501\n"
+                       "train_dataset_size: 100\nmodel_config: {path: starter}\ntokenizer_config: {path: words}\n"
+                       "generate_config: {top_k: 50, top_p: 0.9, temperature: 0.7}\nminibatch_size: 1\nnum_generations: 8\n"
+                       "plugin_config: {zero_stage: 2}\ngrpo_config: {beta: 0.01}\nsave_interval: 100\nproject_name: p\nrun_name: r\n"
+                       "wandb_group_name: g\nenable_profiling: false\nn_behind: 1\n",
+                       &err);
+    if (!ok)
+        fail_msg("%s", err.text);
+    assert_true(c.num_inferencer == 3 && c.num_generations == 8 && c.top_k == 50 && c.n_behind == 1);
+    assert_string_equal(strrchr(c.model, '/') ? strrchr(c.model, '/') + 1 : c.model, "starter");
+    assert_string_equal(strrchr(c.tokenizer_path, '/') ? strrchr(c.tokenizer_path, '/') + 1 : c.tokenizer_path, "words");
+    assert_string_equal(c.name, "r");
+    assert_string_equal(c.project, "p");
+    assert_string_equal(c.wandb_group, "g");
+    assert_false(yaml_try(&c, "model: a\nmodel_config: {path: b}\n", &err));
+    assert_non_null(strstr(err.text, ":2: 'path' is there twice"));
+    assert_false(yaml_try(&c, "plugin_config: {path: b}\n", &err));
+}
+
 static void bad_run_files_get_one_sentence_with_the_line(UNUSED void **state)
 {
     static const struct {
@@ -867,6 +892,7 @@ int main(void)
         cmocka_unit_test(every_setting_has_a_default_within_its_bounds_and_a_name_of_its_own),
         cmocka_unit_test(colossalchats_flags_have_their_names_and_defaults),
         cmocka_unit_test(a_run_file_is_read_and_what_is_printed_reads_back_the_same),
+        cmocka_unit_test(a_colossalchat_constructor_is_a_run_file),
         cmocka_unit_test(bad_run_files_get_one_sentence_with_the_line),
         cmocka_unit_test(a_run_file_is_read_to_its_end_or_refused_with_the_line),
         cmocka_unit_test(a_runs_name_is_one_line_and_a_folders_name),
