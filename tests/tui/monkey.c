@@ -114,7 +114,9 @@ static bool harmless(const char *text)
 {
     static const char *const free_of_cost[] = { "resume", "checkpoint", "eval", "ack", "mute", "unmute", "pin", "unpin" };
     static const char *const outcomes[] = { "step ", "evaluated at step ", "running from step ", "no alarm can be " };
-    static const char *const words[] = { " acknowledged", " muted", " heard again", " is pinned", " pinned" };
+    static const char *const words[] = {
+        " acknowledged", " muted", " heard again", " is pinned", " pinned", " stays until it is unpinned"
+    };
     size_t n = strcspn(text, " ");
     for (size_t i = 0; i < sizeof(free_of_cost) / sizeof(free_of_cost[0]); i++)
         if (strlen(free_of_cost[i]) == n && strncmp(text, free_of_cost[i], n) == 0)
