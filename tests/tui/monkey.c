@@ -26,7 +26,8 @@ static unsigned below(unsigned n)
     return (unsigned)(mix64_next(&rng) >> 33) % n;
 }
 
-/* One key or a few that belong together; never 'y', and never an answer to the question for a pause. */
+/* One key or a few that belong together; never 'y', and never an answer to the question for a pause: that is cancelled by two escapes,
+ * since what comes next may make one key of the last. */
 static void keys_make(char *out, size_t size)
 {
     static const char *const whole[] = {
@@ -45,7 +46,7 @@ static void keys_make(char *out, size_t size)
         "\x1b",
         "\x0c",
         "\x7f",
-        "p\x1b",
+        "p\x1b\x1b",
         "S",
         "K",
         "U",
