@@ -305,7 +305,9 @@ static bool count(struct archive *a, const struct model *m, int64_t n_count)
 static bool group_shown(const struct archive *a, const struct archive_group *g)
 {
     bool then = a->until == INT64_MAX || (g->step >= 0 && g->step <= a->until);
-    return then && g->offset >= 0 && (!a->words[0] || g->match == 1);
+    if (g->offset < 0)    // nothing of it can be searched
+        return g->fate == ITEM_ISSUED && a->until == INT64_MAX && !a->words[0];
+    return then && (!a->words[0] || g->match == 1);
 }
 
 static void rows_make(struct archive *a)
@@ -403,8 +405,11 @@ static bool wanted_read(struct archive *a, const struct model *m)
 {
     if (a->want == -2 || a->n_row == 0)
         return false;
-    int64_t item = a->want >= 0 ? a->want : a->group[a->row[0]].item, at = group_from(a, item);
+    int64_t newest = archive_row(a, archive_back(a)) ? archive_row(a, archive_back(a))->item : -1;
+    int64_t item = a->want >= 0 ? a->want : newest, at = group_from(a, item);
     const struct archive_group *g = at < a->n && a->group[at].item == item ? &a->group[at] : NULL;
+    if (g && g->offset < 0)
+        return false;
     if (!g || g->offset == a->shown_offset) {
         if (g && a->has_shown)
             a->shown.step = g->step;    // it has been trained on meanwhile
@@ -452,6 +457,14 @@ int64_t archive_rows(const struct archive *a)
 const struct archive_group *archive_row(const struct archive *a, int64_t row)
 {
     return row >= 0 && row < a->n_row ? &a->group[a->row[row]] : NULL;
+}
+
+int64_t archive_back(const struct archive *a)
+{
+    int64_t row = 0;
+    while (row < a->n_row && a->group[a->row[row]].offset < 0)
+        row++;
+    return row;
 }
 
 int64_t archive_find(const struct archive *a, int64_t item)

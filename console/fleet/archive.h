@@ -46,9 +46,11 @@ bool archive_pump(struct archive *a, struct model *m, int64_t n_count, int64_t b
 
 /* Why it is empty; "": it is not, or nothing is wrong. */
 const char *archive_why(const struct archive *a);
-/* The groups that are back and pass the filter, newest first. */
+/* The groups that are back and pass the filter, newest first; without a filter also the items that are not back. */
 int64_t archive_rows(const struct archive *a);
 const struct archive_group *archive_row(const struct archive *a, int64_t row);
+/* The row of the newest group that is back; archive_rows when there is none. */
+int64_t archive_back(const struct archive *a);
 /* The row of an item, or of the next older one; archive_rows when there is none. */
 int64_t archive_find(const struct archive *a, int64_t item);
 /* Show only what passes (rollout_filter.h). */

@@ -85,7 +85,7 @@ const struct key_row key_table[] = {
     { REQ_ROLLBACK,   { 'b' },                              ON(PANE_SAVED), "b", "go back", 15, "panes", "checkpoints: go back to this one (asks first)" },
     { REQ_PIN,        { 'P' },                              ON(PANE_SAVED), "P", "pin", 16, "panes", "checkpoints: keep this one, or no longer" },
     { REQ_MUTE,       { 'M' },                              ON(PANE_ALARMS), "M", "mute", 16, "panes", "alarms: do not look at this one, or look again" },
-    { REQ_DROP,       { 'X' },                              ON(PANE_ROLLOUTS), "X", "drop", 18, "panes", "rollouts: leave this group out of the loss (asks first)" },
+    { REQ_DROP,       { 'X' },                              ON(PANE_ROLLOUTS), "X", "drop", 18, "panes", "rollouts: leave this group out of the loss, or sample it no further (asks first)" },
     { REQ_RESCORE,    { 's' },                              ON(PANE_ROLLOUTS), "s", "score again", 19, "panes", "rollouts: score this group again, by the reward as it is now (asks first)" },
     { REQ_QUARANTINE, { 'x' },                              ON(PANE_ROLLOUTS) | ON(PANE_DATA), "x", "quarantine", 17, "panes", "rollouts and data: stop issuing this prompt (asks first)" },
 };

@@ -77,7 +77,14 @@ static int64_t selected_row(const struct rollouts *o, const struct app *a)
     for (int64_t row = 0; o->group >= 0 && row < n; row++)
         if (row_number(o, a, row) <= o->group)
             return row;
-    return 0;
+    return has_archive(a) ? MIN(archive_back(a->archive), MAX(n - 1, (int64_t)0)) : 0;
+}
+
+/* The item in a row that is not back yet; -1: it is back, or there is none. */
+static int64_t row_out(const struct app *a, int64_t row)
+{
+    const struct archive_group *k = has_archive(a) ? archive_row(a->archive, row) : NULL;
+    return k && k->offset < 0 ? k->item : -1;
 }
 
 /* The text of the group in a row; NULL: there is none, or it is still being read. */
@@ -119,9 +126,11 @@ static void signs_draw(const struct app *a, struct cells *c, struct rect r, cons
 
 static const char *fate_word(const struct archive_group *g)
 {
-    static const char *const words[] = {
-        [ITEM_FILTERED] = "filtered", [ITEM_STALE] = "too old", [ITEM_STOPPED] = "too late", [ITEM_RETURNED] = "waits"
-    };
+    static const char *const words[] = { [ITEM_FILTERED] = "filtered",
+                                         [ITEM_STALE] = "too old",
+                                         [ITEM_STOPPED] = "too late",
+                                         [ITEM_RETURNED] = "waits",
+                                         [ITEM_ISSUED] = "not back" };
     return g->fate < ARRAY_SIZE(words) && words[g->fate] ? words[g->fate] : "";
 }
 
@@ -174,6 +183,8 @@ static void list_draw(const struct rollouts *o, const struct app *a, struct cell
         cells_text(c, in.x, in.y, in.w, " step    item  mean samples", ROLE_TITLE);
     int page = rollouts_page(r);
     int64_t top = list_top(0, sel, n, page);
+    if (o->group < 0)    // there may be many that are not back, above the newest that is
+        top = MAX(MIN(sel - page / 3, n - page), (int64_t)0);
     for (int i = 0; i < page && i + 1 < in.h && top + i < n; i++) {
         struct rect row = { in.x, in.y + 1 + i, in.w, 1 };
         row_draw(o, a, c, row, top + i);
@@ -197,6 +208,10 @@ static void title_make(const struct rollouts *o, const struct app *a, int64_t se
 {
     const struct archive_group *k = has_archive(a) ? archive_row(a->archive, sel) : NULL;
     char trained[40] = "";
+    if (row_out(a, sel) >= 0) {
+        snprintf(out, size, "item %" PRId64 " is not back yet; X drops it", row_out(a, sel));
+        return;
+    }
     if (!g) {
         bool damaged = k && k->read && k->n_sample == 0;
         snprintf(out, size, "%s", !k ? "text" : damaged ? "the record of this group cannot be read" : "reading");
@@ -280,6 +295,15 @@ static void drop_ask(struct app *a, const struct rollout_view *g)
     snprintf(line, sizeof(line), "No sample of item %" PRId64 " counts: not in the mean, not in the loss.", g->item);
     snprintf(command, sizeof(command), "drop %" PRId64, g->item);
     app_confirm(a, true, "Leave this group out of training?", line, g->prompt, command);
+}
+
+static void drop_out_ask(struct app *a, int64_t item)
+{
+    char text[200], command[INPUT_MAX];
+    snprintf(text, sizeof(text), "Item %" PRId64 " is not back yet. It is sampled no further, and its rollout step goes on without it.",
+             item);
+    snprintf(command, sizeof(command), "drop %" PRId64, item);
+    app_confirm_text(a, true, "Drop this item?", text, command);
 }
 
 /* Does the group wait for training, as far as the run's folder tells? */
@@ -374,9 +398,12 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
     case REQ_BESIDE:
     case REQ_MATCH_NEXT:
     case REQ_MATCH_PREV:
-    case REQ_DROP:
     case REQ_RESCORE:
     case REQ_QUARANTINE: return true;    // there is no group yet
+    case REQ_DROP:
+        if (row_out(a, sel) >= 0)
+            drop_out_ask(a, row_out(a, sel));
+        return true;
     default: return false;
     }
     if (next >= -1 && n > 0) {

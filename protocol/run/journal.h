@@ -95,7 +95,7 @@ enum item_fate {
     ITEM_FILTERED,
     ITEM_STALE,
     ITEM_TRAINED,
-    ITEM_STOPPED,    // its rollout step had enough shorter groups (over_sample_rate)
+    ITEM_STOPPED,    // its rollout step had enough shorter groups (over_sample_rate), or an operator dropped it before it was back
 };
 struct journal_item {
     int64_t item, prompt_row, rollout_step, weight_version;

@@ -127,6 +127,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "version", KIND_I64, true, "items, publish: version of the weights to sample with; -1: those it has" },
                { "made", KIND_I64, true, "load, share, publish: the incarnation that made version" },
                { "tails", KIND_LIST, true, "with over_sample_rate, of each rollout step with enough groups: its number, and tokens; items of it with a longer sample are stopped" },
+               { "dropped", KIND_LIST, true, "items that an operator has dropped: they are sampled no further" },
                { "max_steps", KIND_I64, true, "train: optimizer steps of the whole run, for the schedule" },
                { "eval", KIND_I64, true, "eval: which evaluation it belongs to" },
                { "part", KIND_I64, true, "eval: the prompts to sample of each set: row % parts == part" }, { "parts", KIND_I64, true, "" },
@@ -261,7 +262,7 @@ const struct command_spec command_specs[] = {
     { "unmute", "alarm", ARG_TEXT, "", "an alarm's name, or 'all'", "look at a muted alarm again", 30, false },
     { "quarantine", "line", ARG_LINE, "", "the number of a line of the data's file, from 1", "stop issuing the prompt on this line of the data's file, from 1", 30, true },
     { "rescore", "item", ARG_NUMBER, "", "the number of an item, as the rollouts show it", "score a group again by the reward as it is now; while the group waits for training its rewards are replaced, else they are only shown", 180, true },
-    { "drop", "item", ARG_NUMBER, "", "the number of an item, as the rollouts show it", "leave a group that waits for training out of the loss", 30, true },
+    { "drop", "item", ARG_NUMBER, "", "the number of an item, as the rollouts show it", "leave a group that waits for training out of the loss; one that is not back is sampled no further, and its rollout step goes on without it", 30, true },
 };
 // clang-format on
 const int n_command_specs = ARRAY_SIZE(command_specs);

@@ -221,6 +221,42 @@ class Commands(RunCase):
         self.assertEqual([r["text"] for r in found[:n]], [r["text"] for r in found[n:]])
         self.assertTrue(any(f"item {item} is left out of training" in text for _, text in self.commands(run)))
 
+    def test_an_item_in_flight_is_dropped_once_and_stays_so_through_a_kill(self):
+        run = self.start("--num-episodes", "1000")
+        worker = run.processes()["worker cpu:0"]
+        issued, trained, stopped = 0, 4, 5    # fates in the journal
+
+        def leased():    # held still, so that what is being sampled stays so
+            os.kill(worker, signal.SIGSTOP)
+            if self.status(run)["buffer"]["generating"] > 0:
+                return True
+            os.kill(worker, signal.SIGCONT)
+            return False
+        self.until("a worker has items", leased, run)
+        item = self.query(run, f"select min(item) from item where fate = {issued}")[0][0]
+        fate = f"select fate, file_bytes from item where item = {item}"
+        self.assertIn(f"item {item} is dropped", self.ok(run, "drop", str(item)))
+        pid = run.processes()["controller"]
+        os.kill(pid, signal.SIGKILL)
+        self.assertEqual(self.query(run, fate), [(stopped, -1)])
+        again = None
+
+        def refused():    # once another controller answers
+            nonlocal again
+            again = run.ctl("drop", str(item))
+            return f"the group of item {item} " in again.stderr
+        os.kill(worker, signal.SIGCONT)
+        self.until("a second drop is refused", refused, run)
+        self.assertEqual(again.returncode, 1)
+        step = run.step()
+        self.until("later items are trained on", lambda: self.query(run, f"select count(*) from item where item > {item} and fate = {trained}")[0][0] > 8, run)
+        self.ok(run, "set", f"max_steps={max(step, run.step()) + 3}")
+        self.assertEqual(run.wait()[0], 0)    # it ends without the group
+        self.assertEqual(self.query(run, fate), [(stopped, -1)])
+        done = subprocess.run([ROLLCALL, "rollouts", run.dir, "--item", str(item)], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(done.stdout, "")
+        self.assertEqual(len([1 for _, text in self.commands(run) if f"item {item} is dropped" in text]), 1)
+
     def test_a_group_is_scored_again_and_keeps_its_new_rewards_through_a_kill(self):
         flag = self.task.path("mended")    # what the operator mends in the reward
         reward = f"""program:while read -r line; do id=${{line#*'"id":'}}; good=0; [ -e {flag} ] && good=1; echo '{{"id":'${{id%%,*}}',"reward":'$good',"ans_acc":'$good'}}'; done"""

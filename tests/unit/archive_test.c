@@ -405,6 +405,40 @@ static void a_token_has_its_number_under_the_cursor(UNUSED void **state)
     kept_release(&k);
 }
 
+static void an_item_that_is_not_back_is_listed_and_can_be_dropped(UNUSED void **state)
+{
+    struct kept k;
+    struct app app;
+    struct cells c = { 0 };
+    struct error err;
+    kept_make(&k);
+    group_keep(&k, 0, 0, mixed, 4, ITEM_RETURNED);
+    struct journal_item out = { .item = 1, .fate = ITEM_ISSUED, .step = -1, .reward_mean = NAN, .file_offset = -1, .file_bytes = -1 };
+    assert_true(journal_begin(k.journal, &err) && journal_item_put(k.journal, &out, &err) && journal_commit(k.journal, &err));
+    k.m->told_ns = k.now;
+    assert_true(app_init(&app, k.m, NULL, 120, 30, &err));
+    app.archive = k.archive;
+    keys(&app, &k, "3");
+    must_show(&app, &c, k.now, "2/2");    // the newest that is back is followed
+    must_show(&app, &c, k.now, "right answer: gold 0");
+    must_show(&app, &c, k.now, "not back");
+    keys(&app, &k, "k");
+    must_show(&app, &c, k.now, "1/2");
+    must_show(&app, &c, k.now, "item 1 is not back yet; X drops it");
+    keys(&app, &k, "X");
+    must_show(&app, &c, k.now, "Drop this item?");
+    assert_string_equal(app.dialog.choice[0].command, "drop 1");
+    app_key(&app, &(struct key_event){ .key = KEY_ESCAPE }, k.now);
+    out.fate = ITEM_STOPPED;
+    assert_true(journal_begin(k.journal, &err) && journal_item_put(k.journal, &out, &err) && journal_commit(k.journal, &err));
+    keys(&app, &k, "");
+    must_show(&app, &c, k.now, "1/1");
+    assert_null(strstr(screen(&app, &c, k.now), "not back"));
+    app_release(&app);
+    cells_release(&c);
+    kept_release(&k);
+}
+
 static void a_group_that_cannot_be_read_says_so(UNUSED void **state)
 {
     struct kept k;
@@ -476,6 +510,7 @@ int main(void)
         cmocka_unit_test(a_folder_without_a_journal_is_an_empty_archive_that_says_why),
         cmocka_unit_test(groups_are_found_where_the_settings_keep_them),
         cmocka_unit_test(a_replay_that_cannot_be_read_says_so),
+        cmocka_unit_test(an_item_that_is_not_back_is_listed_and_can_be_dropped),
         cmocka_unit_test(a_group_that_cannot_be_read_says_so),
         cmocka_unit_test(the_data_pane_sorts_prompts_by_how_hard_they_are),
         cmocka_unit_test(a_token_has_its_number_under_the_cursor),

@@ -512,6 +512,37 @@ static void a_sample_that_is_too_long_stops_its_item_alone(UNUSED void **state)
     generator_free(g);
 }
 
+static void an_item_that_is_dropped_leaves_the_others_as_they_are(UNUSED void **state)
+{
+    struct group *want[N_ITEM], *out[N_ITEM] = { NULL };
+    struct generator *g = engine(4, 0, NULL);    // the first runs, the last waits
+    struct stopped_item dropped;
+    struct error err = { 0 };
+    reference(want);
+    for (int i = 0; i < N_ITEM; i++) {
+        struct generator_item item = item_of(i);
+        submit(g, &item);
+    }
+    assert_true(generator_step(g, &err));
+    for (int i = 0; i < N_ITEM; i += N_ITEM - 1) {
+        assert_true(generator_drop_item(g, 100 + i, &dropped));
+        assert_int_equal(dropped.item, 100 + i);
+        assert_int_equal(dropped.n_drawn > 0, i == 0);
+        assert_false(generator_drop_item(g, 100 + i, &dropped));
+    }
+    run_all(g, out);
+    for (int i = 0; i < N_ITEM; i++) {
+        if (i == 0 || i == N_ITEM - 1)
+            assert_null(out[i]);
+        else
+            groups_same(out[i], want[i]);
+    }
+    pages_all_free(g);
+    groups_free(want);
+    groups_free(out);
+    generator_free(g);
+}
+
 static void an_end_token_at_the_limit_is_a_stop_and_ignored_ones_go_on(UNUSED void **state)
 {
     struct generator *g = engine(8, 0, NULL);
@@ -1131,6 +1162,7 @@ int main(void)
         cmocka_unit_test(a_group_says_how_it_was_made),
         cmocka_unit_test(what_the_model_was_run_for_is_counted),
         cmocka_unit_test(a_sample_that_is_too_long_stops_its_item_alone),
+        cmocka_unit_test(an_item_that_is_dropped_leaves_the_others_as_they_are),
         cmocka_unit_test(an_end_token_at_the_limit_is_a_stop_and_ignored_ones_go_on),
         cmocka_unit_test(samples_of_a_prompt_may_be_split_over_items),
         cmocka_unit_test(what_can_never_run_is_refused_with_its_sizes),

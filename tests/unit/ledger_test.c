@@ -645,6 +645,51 @@ static struct group_summary summary_with(int64_t item, int64_t n_tok)
     return s;
 }
 
+/* The last item that is out, or all of them: the rollout step is cut without what was dropped, also after a restart. */
+static void a_rollout_step_is_cut_without_the_items_that_were_dropped(UNUSED void **state)
+{
+    for (int64_t n_dropped = 1; n_dropped <= 8; n_dropped += 7) {
+        struct log *log = calloc(1, sizeof *log);
+        struct ledger *l = ledger_make(0);
+        struct ledger_cut cut = { .batch_size = 4, .filter = { NAN, NAN, false } };
+        const struct ledger_item *in[8];
+        struct ledger_state s;
+        struct error err = { 0 };
+        int64_t first;
+        assert_true(ledger_open(l, 8, &first));
+        opened(log, l, first, 8);
+        for (int64_t k = 0; k < 8; k++) {
+            struct group_summary sum = summary_with(k, 1);
+            assert_false(ledger_can_cut(l));
+            assert_non_null(ledger_lease(l, 0, 1));
+            if (k >= n_dropped)
+                assert_int_equal(ledger_return(l, k, 0, &sum), LEDGER_NEW);
+            else
+                ledger_stop(l, k);
+            assert_int_equal(ledger_return(l, k, 0, &sum), LEDGER_KNOWN);    // it comes too late
+            changed(log, ledger_find(l, k));
+        }
+        ledger_state(l, &s);
+        ledger_free(l);
+        l = ledger_make(0);
+        for (int64_t k = 0; k < 8; k++)
+            assert_true(ledger_restore_item(l, &log->item[k], &err));
+        ledger_restore_state(l, &s);
+        assert_true(ledger_can_cut(l));
+        assert_int_equal(ledger_cut(l, &cut, changed, log), (8 - n_dropped) / 4);
+        assert_false(ledger_can_cut(l));
+        if (n_dropped == 1) {
+            assert_int_equal(ledger_batch(l, 0, in, 8), 4);
+            assert_int_equal(in[0]->item, 1);
+        }
+        assert_int_equal(ledger_find(l, 0)->fate, LEDGER_STOPPED);
+        assert_true(ledger_open(l, 8, &first));    // and the run goes on
+        assert_int_equal(first, 8);
+        ledger_free(l);
+        free(log);
+    }
+}
+
 /* Let the items of the second rollout step come in an order drawn from noise; one that is certain not to count may be stopped instead.
  * Now and then the controller dies, and at the end an operator goes back to before the cut. Returns how many were stopped while they
  * were out. */
@@ -741,6 +786,7 @@ int main(void)
         cmocka_unit_test(a_lost_group_is_sampled_again_for_its_batch_and_only_if_it_is_still_needed),
         cmocka_unit_test(the_work_of_a_step_does_not_grow_with_the_groups_that_were_filtered),
         cmocka_unit_test(the_work_of_a_step_does_not_grow_with_the_steps_that_were_trained),
+        cmocka_unit_test(a_rollout_step_is_cut_without_the_items_that_were_dropped),
         cmocka_unit_test(of_more_items_than_needed_the_shortest_count_whatever_comes_first),
         cmocka_unit_test(what_gave_nothing_is_let_go_and_the_run_can_still_return),
     };

@@ -53,6 +53,7 @@
 #include "workers/controller/checkpoints.h"
 #include "workers/controller/counts.h"
 #include "workers/controller/doctor.h"
+#include "workers/controller/dropping.h"
 #include "workers/controller/evals.h"
 #include "workers/controller/events.h"
 #include "workers/controller/ledger.h"
@@ -120,6 +121,7 @@ struct controller {
     struct alarms alarms;
     struct doctor doctor;
     struct rescoring rescoring;
+    struct dropping dropping;
     bool difference_told;    // between an external engine's log-probs and the trainer's (reports.c)
 };
 

@@ -19,6 +19,7 @@ static void task_begin(struct controller *c, struct worker *w, struct msg_out *m
     msg_i64(m, "incarnation", c->incarnation);
     msg_i64(m, "step", step);
     tails_write(c, m);
+    drops_write(c, m);
     if (is_task) {
         w->task = task;
         w->task_step = step;

@@ -416,18 +416,16 @@ int64_t ledger_reissue(struct ledger *l, int64_t *oldest, void (*changed)(void *
 
 bool ledger_can_cut(const struct ledger *l)
 {
-    bool any = false;
-    if (l->state.n_cut >= l->state.n_open)
+    if (l->state.n_cut >= l->state.n_open || l->n == 0 || l->item[l->n - 1].rollout_step < l->state.n_cut)
         return false;
     for (int64_t k = 0; k < l->n_live; k++) {
         const struct ledger_item *i = live(l, k);
         if (i->rollout_step > l->state.n_cut)
             continue;    // an earlier one can only be one that is sampled again
-        any = any || i->rollout_step == l->state.n_cut;
         if (is_out(i))
             return false;
     }
-    return any;
+    return true;    // also when an operator has dropped all of its items
 }
 
 static bool group_counts(const struct ledger_cut *cut, const struct group_summary *s)

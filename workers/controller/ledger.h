@@ -48,7 +48,7 @@ enum ledger_fate {
     LEDGER_RETURNED,
     LEDGER_FILTERED,
     LEDGER_STALE,
-    LEDGER_STOPPED,    // its rollout step had enough shorter groups; without file_bytes it was never whole
+    LEDGER_STOPPED,    // its rollout step had enough shorter groups, or an operator dropped it; without file_bytes it was never whole
     LEDGER_TRAINED,
     LEDGER_FATE_N,
 };
@@ -119,7 +119,8 @@ enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version
 
 /* The longest sample of the group that is n_need-th to be complete in this rollout step (above), tokens; -1: fewer are back. */
 int64_t ledger_tail(const struct ledger *l, int64_t rollout_step, int64_t n_need);
-/* An item that is out has a sample of more tokens than ledger_tail: it is stopped. */
+/* An item that is out has a sample of more tokens than ledger_tail, or an operator drops it: it is stopped. Its rollout step is cut
+ * without it. */
 void ledger_stop(struct ledger *l, int64_t item);
 /* An item that is out is issued again. */
 void ledger_again(struct ledger *l, int64_t item);

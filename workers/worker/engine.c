@@ -96,6 +96,14 @@ void engine_tails(struct engine *e, const struct tail *tail, int n)
     pthread_mutex_unlock(&e->lock);
 }
 
+void engine_dropped(struct engine *e, const int64_t *item, int n)
+{
+    pthread_mutex_lock(&e->lock);
+    e->n_dropped = MIN(n, DROPPED_TOLD_MAX);
+    memcpy(e->dropped, item, (size_t)e->n_dropped * sizeof *item);
+    pthread_mutex_unlock(&e->lock);
+}
+
 void engine_backlog(struct engine *e, int64_t n)
 {
     pthread_mutex_lock(&e->lock);

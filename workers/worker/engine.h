@@ -44,6 +44,8 @@ struct report *engine_take(struct engine *e);                // NULL: none is wa
 void engine_answered(struct engine *e, struct report *r);    // a turn with the environment's answer; takes r
 /* The tails of all open rollout steps are these now. */
 void engine_tails(struct engine *e, const struct tail *tail, int n);
+/* These (n) items were dropped by operators: they are sampled no further. */
+void engine_dropped(struct engine *e, const int64_t *item, int n);
 /* n groups of an evaluation have not been scored yet; it samples no more while they are many. */
 void engine_backlog(struct engine *e, int64_t n);
 void engine_look(struct engine *e, struct engine_look *out);

@@ -64,7 +64,7 @@ struct engine {
     struct task *quit;    // made at the start, so that ending needs no memory; in the queue once engine_free has begun
 
     /* shared with the loop */
-    pthread_mutex_t lock;    // guards: tasks, reports, turned, tail, written, visited, look
+    pthread_mutex_t lock;    // guards: tasks, reports, turned, tail, dropped, written, visited, look
     pthread_cond_t some;     // signals a task, an answered turn, written, or visited
     struct task *task_first, **task_last;
     struct report *report_first, **report_last;
@@ -72,6 +72,8 @@ struct engine {
     bool written;                                  // the checkpoint writer has finished one; saving_look gets the result
     struct tail tail[TAIL_MAX];                    // (n_tail) where items are to be stopped
     int n_tail;
+    int64_t dropped[DROPPED_TOLD_MAX];    // (n_dropped) items that are sampled no further
+    int n_dropped;
     int64_t n_backlog;    // groups of an evaluation that wait for their scores
     bool visited;         // visitors.c or an external engine has something new
     struct engine_look look;

@@ -239,6 +239,36 @@ bool items_run(struct engine *e, struct task *t, struct report *r, struct error 
     return true;
 }
 
+/* An item was stopped: say so. */
+static bool stopped_report(struct engine *e, const struct stopped_item *one, struct error *err)
+{
+    struct report *r = calloc(1, sizeof *r);
+    if (!r)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the report of item %" PRId64, one->item);
+    rubrics_drop(e, one->item);
+    *r = (struct report){ .kind = REPORT_STOPPED, .made = e->made, .stopped = *one };
+    engine_report(e, r);
+    pthread_mutex_lock(&e->lock);
+    e->look.n_item--;
+    pthread_mutex_unlock(&e->lock);
+    return true;
+}
+
+/* Stop items that an operator has dropped. An external engine's requests and episodes go on: what comes of them is not used. */
+static bool drops_mind(struct engine *e, struct error *err)
+{
+    struct stopped_item one;
+    int64_t item[DROPPED_TOLD_MAX];
+    pthread_mutex_lock(&e->lock);
+    int n = e->n_dropped;
+    memcpy(item, e->dropped, sizeof item);
+    pthread_mutex_unlock(&e->lock);
+    for (int i = 0; i < n; i++)
+        if (e->generator && !e->episodes && generator_drop_item(e->generator, item[i], &one) && !stopped_report(e, &one, err))
+            return false;
+    return true;
+}
+
 /* Stop items that cannot count any more. */
 static bool tails_mind(struct engine *e, struct error *err)
 {
@@ -249,17 +279,9 @@ static bool tails_mind(struct engine *e, struct error *err)
     memcpy(tail, e->tail, sizeof tail);
     pthread_mutex_unlock(&e->lock);
     for (int i = 0; i < n; i++)
-        while (sampler_stop(e, tail[i].rollout_step, tail[i].n_tok, &one)) {
-            struct report *r = calloc(1, sizeof *r);
-            if (!r)
-                return error_set(err, ERR_NO_MEMORY, "no memory for the report of item %" PRId64, one.item);
-            rubrics_drop(e, one.item);
-            *r = (struct report){ .kind = REPORT_STOPPED, .made = e->made, .stopped = one };
-            engine_report(e, r);
-            pthread_mutex_lock(&e->lock);
-            e->look.n_item--;
-            pthread_mutex_unlock(&e->lock);
-        }
+        while (sampler_stop(e, tail[i].rollout_step, tail[i].n_tok, &one))
+            if (!stopped_report(e, &one, err))
+                return false;
     return true;
 }
 
@@ -297,7 +319,7 @@ bool items_step(struct engine *e, struct error *err)
         e->look.n_item--;
         pthread_mutex_unlock(&e->lock);
     }
-    return tails_mind(e, err);
+    return drops_mind(e, err) && tails_mind(e, err);
 }
 
 bool cancel_run(struct engine *e, struct task *t, struct report *r, struct error *err)

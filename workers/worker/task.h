@@ -57,10 +57,11 @@ struct eval_told {
 struct tail {
     int64_t rollout_step, n_tok;
 };
-#define TAIL_MAX 16        // rollout steps that may be open at once, at least
-struct reward_output;      // workers/engine/reward/reward.h
-struct turn_job;           // workers/engine/reward/environment_pool.h
-#define REPORT_RANKS 16    // of more trainers, the others' idle time is not told by trainer
+#define TAIL_MAX 16            // rollout steps that may be open at once, at least
+#define DROPPED_TOLD_MAX 64    // items that were dropped, as many as a controller may tell
+struct reward_output;          // workers/engine/reward/reward.h
+struct turn_job;               // workers/engine/reward/environment_pool.h
+#define REPORT_RANKS 16        // of more trainers, the others' idle time is not told by trainer
 struct report {
     struct report *next;
     enum report_kind kind;

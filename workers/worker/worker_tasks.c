@@ -119,6 +119,15 @@ static void tails_read(struct worker_process *w, const struct mval *list)
         engine_tails(w->engine, tail, n);
 }
 
+static void dropped_read(struct worker_process *w, const struct mval *list)
+{
+    int64_t item[DROPPED_TOLD_MAX];
+    int n = (int)MIN(mval_n(list), (int64_t)DROPPED_TOLD_MAX);
+    for (int i = 0; i < n; i++)
+        item[i] = mval_i64(mval_at(list, i), -1);
+    engine_dropped(w->engine, item, n);
+}
+
 static void work_came(struct worker_process *w, const struct msg_in *in)
 {
     struct error err;
@@ -129,6 +138,7 @@ static void work_came(struct worker_process *w, const struct msg_in *in)
         return;
     }
     tails_read(w, mval_get(in->root, "tails"));
+    dropped_read(w, mval_get(in->root, "dropped"));
     if (kind == TASK_NONE)
         return;
     if (kind == TASK_STOP) {

@@ -535,6 +535,19 @@ bool generator_stop(struct generator *g, int64_t rollout_step, int64_t n_tok, st
     return false;
 }
 
+bool generator_drop_item(struct generator *g, int64_t item, struct stopped_item *out)
+{
+    struct entry_list *lists[] = { &g->waiting, &g->running };
+    for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+        for (struct entry *e = lists[i]->first; e; e = e->next)
+            if (e->spec.item == item && !e->spec.guest) {
+                *out = entry_drawn(g, e);
+                entry_drop(g, lists[i], e);
+                return true;
+            }
+    return false;
+}
+
 void generator_cache_clear(struct generator *g)
 {
     prefix_cache_clear(&g->cache);

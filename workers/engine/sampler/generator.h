@@ -120,13 +120,15 @@ bool generator_own_idle(const struct generator *g);    // ... except for guests
 int64_t generator_clear(struct generator *g);
 /* Drop the items of this prompt_row in whatever state; finished ones may still come from generator_poll. Returns how many. */
 int64_t generator_drop(struct generator *g, int64_t prompt_row);
-/* An item that was stopped (generator_stop). */
+/* An item that was stopped (generator_stop, generator_drop_item). */
 struct stopped_item {
     int64_t item, version;     // version: of the weights
     int64_t n_tok, n_drawn;    // tokens of its longest sample, and of all
 };
 /* Drop the next item of this rollout step, guests aside, that has a sample of more than n_tok tokens. False: there is none. */
 bool generator_stop(struct generator *g, int64_t rollout_step, int64_t n_tok, struct stopped_item *out);
+/* Drop this item, guests aside, waiting or running. False: it is not inside; a finished one may still come from generator_poll. */
+bool generator_drop_item(struct generator *g, int64_t item, struct stopped_item *out);
 /* Forget the pages that later prompts might begin with; what runs keeps its own. */
 void generator_cache_clear(struct generator *g);
 /* The weights in the model have been replaced in place: items not started yet and those submitted from now on carry
