@@ -74,12 +74,13 @@ static bool group_score(struct eval *e, const struct group *g, struct error *err
     struct reward_input *in = calloc(n, sizeof *in);
     struct reward_output *out = calloc(n, sizeof *out);
     struct buf *text = calloc(n, sizeof *text), prompt = BUF_INIT;
-    bool ok = in && out && text && tokenizer_decode(e->tool.tokenizer, g->prompt, g->n_prompt, false, &prompt);
+    bool ok = in && out && text && tokenizer_decode(e->tool.tokenizer, g->prompt, g->n_prompt, false, &prompt)
+              && buf_nul_replace(&prompt, 0);
     for (size_t i = 0; ok && i < n; i++) {
         const struct sample *s = &g->sample[i];
         const int32_t *id = g->token + s->first_tok;
         bool ended = s->n_tok > 0 && tokenizer_is_eos(e->tool.tokenizer, id[s->n_tok - 1]);
-        ok = tokenizer_decode(e->tool.tokenizer, id, s->n_tok - ended, true, &text[i]);
+        ok = tokenizer_decode(e->tool.tokenizer, id, s->n_tok - ended, true, &text[i]) && buf_nul_replace(&text[i], 0);    // as a run's
         // no length rules in an evaluation (ColossalChat's evaluation mode)
         in[i] = (struct reward_input){ .response = buf_text(&text[i]), .response_len = text[i].len, .row = p->row };
     }

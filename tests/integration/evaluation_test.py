@@ -57,7 +57,7 @@ class Evaluations(RunCase):
 
     def records(self, path):
         with open(path) as f:
-            return [(r["prompt"], r["sample"], r["response_length"], r["prediction"].split("\0")[0]) for r in map(json.loads, f)]
+            return [(r["prompt"], r["sample"], r["response_length"], r["prediction"]) for r in map(json.loads, f)]
 
     def check(self, run):
         """Each evaluation has the answers of the checkpoint of its step, in order."""

@@ -198,8 +198,14 @@ class Ranks(RunCase):
                     run.kill()
 
     def test_two_rollout_steps_behind_repeats_and_a_token_is_as_old_as_the_plan_says(self):
-        run = self.start(BEHIND)
+        holds = Holds(self.task.path("behind-holds"))
+        holds.arm("worker cpu:0", "training")
+        run = self.start(dict(BEHIND, env=dict(RC_TEST_HOLD=holds.dir)))
         try:
+            # Trainers wait here until generation is as far ahead as it may be, however busy the machine is.
+            self.until("two rollout steps are sampled ahead", lambda: holds.held("worker cpu:0", "training")
+                       and run.journal_number("select count(*) from item where rollout_step in (1, 2) and fate > 0") == 16, run)
+            holds.disarm("worker cpu:0", "training")
             self.assertEqual(self.finish(run), self.undisturbed(BEHIND))
             ages = self.metric(run, "train/age_max")
             self.assertEqual(max(ages.values()), (2 + 1) * 2 - 1, ages)

@@ -438,7 +438,7 @@ static bool turn_end(struct engine *e, struct episode_item *it, int32_t i, struc
     if (more)
         s->text = more;
     bool ok = more && tokenizer_decode(e->prompts.tokenizer, s->token + s->turn_at, s->n_tok - s->turn_at - eos, true, &text)
-              && (s->text[s->n_turn] = strdup(buf_text(&text)));
+              && buf_nul_replace(&text, 0) && (s->text[s->n_turn] = strdup(buf_text(&text)));
     buf_release(&text);
     if (!ok)
         return error_set(err, ERR_NO_MEMORY, "no memory for a turn of item %" PRId64, it->item);
