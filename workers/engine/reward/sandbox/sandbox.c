@@ -410,15 +410,19 @@ static bool input_fill(struct sandbox *s, const char *data, size_t len, struct e
 
 /* Was the zygote killed from outside? No program can reach it. Its own end of its socket closes before the kernel kills what is in
  * its namespace, so this shows why a driver has died; but a clone that is just starting may hold that end for a moment longer, so
- * where a driver has died (doubt) the zygote is asked. One that does not answer is stopped. */
+ * where a driver has died (doubt) the zygote is asked. One that has gone or does not answer is stopped, so that no spare sandbox of it
+ * is taken: what it has said before would still be there to read. */
 static bool zygote_has_gone(struct sandbox_host *h, bool doubt)
 {
     struct pollfd p = { .fd = h->zygote };
     char text[64];
-    if (h->bwrap == 0 || (poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR))))
+    if (h->bwrap == 0)
         return true;
-    if (!doubt
-        || (send(h->zygote, "ping", 4, MSG_NOSIGNAL | MSG_DONTWAIT) == 4 && packet_wait(h->zygote, text, sizeof text, PING_MS, NULL) > 0))
+    bool gone = poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR));
+    if (!gone && doubt)
+        gone = send(h->zygote, "ping", 4, MSG_NOSIGNAL | MSG_DONTWAIT) != 4
+               || packet_wait(h->zygote, text, sizeof text, PING_MS, NULL) <= 0;
+    if (!gone)
         return false;
     zygote_stop(h);
     return true;
@@ -436,6 +440,7 @@ static enum case_status command_run(struct sandbox *s, const char *command, doub
 {
     size_t len = strlen(command);
     if (send(s->control, command, len, MSG_NOSIGNAL) != (ssize_t)len) {
+        zygote_has_gone(s->host, true);
         sandbox_kill(s, true);    // it was gone before it received the command
         return CASE_SANDBOX;
     }
