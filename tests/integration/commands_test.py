@@ -264,10 +264,7 @@ class Commands(RunCase):
         self.ok(run, "pause", "--depth", "step")
         returned, trained = 1, 4    # fates in the journal
         waits = f"select item, file_offset from item where fate = {returned} and reward_mean is not null order by item"
-        end = time.monotonic() + LIMIT
-        while not self.query(run, waits) and time.monotonic() < end:
-            self.ok(run, "resume")
-            self.ok(run, "pause", "--depth", "step")
+
         def samples(item):
             done = subprocess.run([ROLLCALL, "rollouts", run.dir, "--item", str(item)], capture_output=True, text=True, timeout=LIMIT)
             return [json.loads(line) for line in done.stdout.splitlines()]
@@ -277,7 +274,14 @@ class Commands(RunCase):
 
         def words(rewards):
             return f"{' '.join(map(str, rewards))}, mean {sum(rewards) / 4:.4g}"
-        item, offset = next(i for i in self.query(run, waits) if any(ended(i[0])))
+
+        def found():    # a group that waits and has an answer that ended
+            return [i for i in self.query(run, waits) if any(ended(i[0]))]
+        end = time.monotonic() + LIMIT
+        while not found() and time.monotonic() < end:
+            self.ok(run, "resume")
+            self.ok(run, "pause", "--depth", "step")
+        item, offset = found()[0]
         new, mean = ended(item), f"select reward_mean from item where item = {item}"
         self.assertIn(f"item {item} is as it was: rewards 0 0 0 0, mean 0;", self.ok(run, "rescore", str(item)))
         self.assertEqual(self.query(run, mean), [(0,)])
