@@ -183,7 +183,7 @@ static bool wait_recoloured(struct pty *p, VTermColor before)
 static void keys_reach_panes_prompts_and_dialogs(UNUSED void **state)
 {
     struct pty p;
-    simulate_start(&p, 140, 30, NULL, NULL, NULL);    // all tabs have their names
+    simulate_start(&p, 200, 30, NULL, NULL, NULL);    // all tabs have their names, beside a note too
     must_show(&p, "? help");
     // clang-format off
     static const struct { const char *keys, *shows; } story[] = {
