@@ -21,6 +21,7 @@ static const struct {
     { "train", bench_train, "training steps of any shape on any device" },
     { "ranks", bench_ranks, "training steps shared by several devices, and the hash of the weights they leave" },
     { "publish", bench_publish, "new weights from one device to another" },
+    { "delta", bench_delta, "an optimizer step as differences of weights: how small, and how fast" },
     { "cpu", bench_cpu, "training steps and decoding on the CPU" },
     { "code", bench_code, "programs per second in the sandbox" },
     { "tokenize", bench_tokenize, "megabytes of text per second, into tokens and back" },
