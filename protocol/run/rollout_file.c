@@ -25,20 +25,28 @@ static bool zstd_broken(struct error *err, const char *path, int64_t offset, con
     return error_set(err, ERR_DATA, "'%s' is damaged at byte %" PRId64 ": %s", path, offset, why);
 }
 
+/* How many bytes the one frame in data[0..size) says it holds; SIZE_MAX when it does not say, or says more than a record may have or
+ * than its blocks can hold (RFC 8878: 3 bytes and more for at most 128 KiB), so that no damaged header is given memory. */
+static size_t content_size(const uint8_t *data, size_t size)
+{
+    uint64_t content = ZSTD_getFrameContentSize(data, size);    // "unknown" and "error" are the largest values
+    return content > ROLLOUT_RECORD_MAX || content > (uint64_t)(size / 3) << 17 ? SIZE_MAX : (size_t)content;
+}
+
 /* The compressed size of the record that starts at data, with its checksum verified; 0: there is no whole record. */
 static size_t record_check(ZSTD_DCtx *dctx, const uint8_t *data, size_t len, struct buf *scratch)
 {
     size_t size = ZSTD_findFrameCompressedSize(data, len);
     if (ZSTD_isError(size))
         return 0;
-    uint64_t content = ZSTD_getFrameContentSize(data, size);
-    if (content > ROLLOUT_RECORD_MAX)    // also "unknown" and "error", which are the largest values
+    size_t content = content_size(data, size);
+    if (content == SIZE_MAX)
         return 0;
     buf_clear(scratch);
-    char *out = buf_reserve(scratch, (size_t)content);
-    if (!out || ZSTD_decompressDCtx(dctx, out, (size_t)content, data, size) != content)
+    char *out = buf_reserve(scratch, content);
+    if (!out || ZSTD_decompressDCtx(dctx, out, content, data, size) != content)
         return 0;
-    scratch->len = (size_t)content;
+    scratch->len = content;
     return size;
 }
 
@@ -236,13 +244,13 @@ void rollout_reader_free(struct rollout_reader *r)
 static bool record_unpack(ZSTD_DCtx *dctx, const uint8_t *data, size_t size, const char *path, int64_t offset, struct buf *out,
                           struct error *err)
 {
-    uint64_t content = ZSTD_getFrameContentSize(data, size);
-    if (content > ROLLOUT_RECORD_MAX)
+    size_t content = content_size(data, size);
+    if (content == SIZE_MAX)
         return zstd_broken(err, path, offset, "the record does not say its size, or is too large");
-    char *to = buf_reserve(out, (size_t)content);
+    char *to = buf_reserve(out, content);
     if (!to)
-        return error_set(err, ERR_NO_MEMORY, "no memory for a record of %" PRIu64 " bytes of '%s'", content, path);
-    size_t n = ZSTD_decompressDCtx(dctx, to, (size_t)content, data, size);
+        return error_set(err, ERR_NO_MEMORY, "no memory for a record of %zu bytes of '%s'", content, path);
+    size_t n = ZSTD_decompressDCtx(dctx, to, content, data, size);
     if (ZSTD_isError(n) || n != content)
         return zstd_broken(err, path, offset, ZSTD_isError(n) ? ZSTD_getErrorName(n) : "the record is shorter than it says");
     out->len += n;

@@ -10,7 +10,7 @@
 static int64_t records_read(const char *path)
 {
     struct error err = { 0 };
-    struct buf record = { .max = ROLLOUT_RECORD_MAX + 1 };    // what a header may claim: less would be no memory, not damage
+    struct buf record = { .max = ROLLOUT_RECORD_MAX + 1 };
     struct rollout_reader *r = rollout_reader_new(path, &err);
     bool more = r != NULL;
     int64_t n = 0;
