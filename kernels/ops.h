@@ -572,9 +572,11 @@ struct sample_row {
     float top_p;          // keep the likeliest tokens whose probabilities reach top_p (of those left by top_k); 1: off
     float min_p;          // keep those with at least min_p times the largest probability; 0: off
     int32_t top_k;        // keep those not below the k-th largest logit; 0: off
+    int32_t n_ban;        // ids of its row of `ban` that are not drawn: as if their logits were -inf, before all else
 };
-/* Draw one token per row. logp is that of the whole tempered distribution, before top-k, top-p and min-p, with the same bits that
- * logprob_fwd gives for these logits, id and temperature. Noise: Philox-4x32-10 (Salmon et al., SC11) at counter (item, sample,
+#define SAMPLE_BAN_MAX 16    // of a row
+/* Draw one token per row. logp is that of the whole tempered distribution, before top-k, top-p and min-p and with the banned ids, with the
+ * same bits that logprob_fwd gives for these logits, id and temperature. Noise: Philox-4x32-10 (Salmon et al., SC11) at counter (item, sample,
  * pos), key seed; one uniform number, inverted through the cumulative distribution in id order. */
 struct sample_fwd {
     int32_t *id;                     // (n)
@@ -582,6 +584,7 @@ struct sample_fwd {
     float *entropy;                  // (n) nat at the row's temperature (1 when greedy), or NULL
     const float *logits;             // (n, vocab), rows ld apart
     const struct sample_row *row;    // (n)
+    const int32_t *ban;              // (n, SAMPLE_BAN_MAX) read only where n_ban is above 0; NULL: it is nowhere
     int64_t n, vocab, n_live, ld;    // n_live 0: vocab; ld 0: vocab
 };
 

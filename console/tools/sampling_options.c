@@ -12,7 +12,8 @@ bool sampling_options_check(struct sampling_options *o, struct error *err)
                           .top_p = (float)o->top_p,
                           .min_p = (float)o->min_p,
                           .top_k = o->top_k > INT32_MAX ? -1 : (int32_t)o->top_k,
-                          .max_new_tok = o->max_new_tok };
+                          .max_new_tok = o->max_new_tok,
+                          .min_new_tok = o->min_new_tok };
     if (o->stop && (!*o->stop || strlen(o->stop) > SAMPLING_STOP_STRING_MAX))
         return error_set(err, ERR_USAGE, "--stop must have between 1 and %d bytes", SAMPLING_STOP_STRING_MAX);
     if (o->batch < 1 || o->batch > 65536)
@@ -38,6 +39,7 @@ void sampling_options_for(const struct sampling_options *o, const struct tool_mo
                               .top_k = (int32_t)o->top_k,
                               .ignore_eos = o->ignore_eos,
                               .max_new_tok = MIN(o->max_new_tok, config_longest(mc) - n_prompt) };
+    out->min_new_tok = MIN(o->min_new_tok, out->max_new_tok);
     int n_eos = 0;
     const int32_t *eos = t->tokenizer ? tokenizer_eos(t->tokenizer, &n_eos) : NULL;
     for (int i = 0; i < n_eos; i++)

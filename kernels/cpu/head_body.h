@@ -165,44 +165,63 @@ static float mass_threshold(const float *logits, const float *weight, int64_t n,
     return order_float(a);
 }
 
-static void path_sample_fwd(const struct sample_fwd *a, int64_t i0, int64_t i1, float *e)
+/* Draw from a row of logits at a temperature above 0. sum: of e^(z - top), when it is known, else 0; e: scratch of (n + 16). */
+static int32_t row_draw(const struct sample_row *row, const float *logits, int64_t n, float highest, double sum, float *e)
+{
+    float inv_t = 1 / row->temperature, least = -INFINITY;
+    int32_t id = row_argmax(logits, n);
+    v16 scale = v_set1(inv_t), top = v_set1(highest * inv_t);
+    for (int64_t j = 0; j < n; j += 16)    // the last lanes may be anything: they are not read
+        v_store(e + j, v_exp(v_sub(v_mul(v_get(logits, j, (int)MIN(16, n - j), DT_F32), scale), top)));
+    if (row->top_k > 0 && row->top_k < n)
+        least = mass_threshold(logits, NULL, n, -INFINITY, highest, row->top_k);
+    if (row->top_p < 1)
+        least = mass_threshold(logits, e, n, least, highest, (double)row->top_p * mass_from(logits, e, n, least));
+    if (row->min_p > 0)    // p >= min_p p_top, in logits
+        least = MAX(least, MIN(highest, highest + (float)log(row->min_p) / inv_t));
+    double total = least > -INFINITY || sum == 0 ? mass_from(logits, e, n, least) : sum, cum = 0;
+    double target = philox_uniform(row->seed, row->item, row->sample, row->pos) * total;
+    for (int64_t b = 0; b < n; b += HEAD_BLOCK) {
+        int64_t end = MIN(n, b + HEAD_BLOCK);
+        double block = mass_from(logits + b, e + b, end - b, least);
+        if (cum + block <= target && end < n) {
+            cum += block;
+            continue;
+        }
+        for (int64_t j = b; j < end && cum <= target; j++)
+            if (!(logits[j] < least) && e[j] > 0) {
+                cum += e[j];
+                id = (int32_t)j;
+            }
+        if (cum > target)
+            break;
+    }
+    return id;
+}
+
+/* The logits without the banned ids, in `out`. */
+static const float *row_without(float *out, const float *logits, int64_t n, const int32_t *ban, int32_t n_ban)
+{
+    memcpy(out, logits, (size_t)n * sizeof *out);
+    for (int32_t k = 0; k < n_ban; k++)
+        if (ban[k] >= 0 && ban[k] < n)
+            out[ban[k]] = -INFINITY;
+    return out;
+}
+
+/* scratch: room for two rows of (vocab + 16). */
+static void path_sample_fwd(const struct sample_fwd *a, int64_t i0, int64_t i1, float *scratch)
 {
     int64_t n = a->n_live ? a->n_live : a->vocab, ld = a->ld ? a->ld : a->vocab;
     for (int64_t i = i0; i < i1; i++) {
         const struct sample_row *row = &a->row[i];
-        const float *logits = a->logits + i * ld;
-        float inv_t = row->temperature > 0 ? 1 / row->temperature : 1, highest = row_top(logits, n);
+        const float *logits = a->logits + i * ld, *from = logits;
+        float inv_t = row->temperature > 0 ? 1 / row->temperature : 1;
         struct row_stat r = row_stat(logits, n, inv_t, a->entropy != NULL);
-        int32_t id = row_argmax(logits, n);
-        if (row->temperature > 0) {
-            v16 scale = v_set1(inv_t), top = v_set1(r.top);
-            for (int64_t j = 0; j < n; j += 16)    // the last lanes may be anything: they are not read
-                v_store(e + j, v_exp(v_sub(v_mul(v_get(logits, j, (int)MIN(16, n - j), DT_F32), scale), top)));
-            float least = -INFINITY;
-            if (row->top_k > 0 && row->top_k < n)
-                least = mass_threshold(logits, NULL, n, -INFINITY, highest, row->top_k);
-            if (row->top_p < 1)
-                least = mass_threshold(logits, e, n, least, highest, (double)row->top_p * mass_from(logits, e, n, least));
-            if (row->min_p > 0)    // p >= min_p p_top, in logits
-                least = MAX(least, MIN(highest, highest + (float)log(row->min_p) / inv_t));
-            double total = least > -INFINITY ? mass_from(logits, e, n, least) : r.sum, cum = 0;
-            double target = philox_uniform(row->seed, row->item, row->sample, row->pos) * total;
-            for (int64_t b = 0; b < n; b += HEAD_BLOCK) {
-                int64_t end = MIN(n, b + HEAD_BLOCK);
-                double block = mass_from(logits + b, e + b, end - b, least);
-                if (cum + block <= target && end < n) {
-                    cum += block;
-                    continue;
-                }
-                for (int64_t j = b; j < end && cum <= target; j++)
-                    if (!(logits[j] < least) && e[j] > 0) {
-                        cum += e[j];
-                        id = (int32_t)j;
-                    }
-                if (cum > target)
-                    break;
-            }
-        }
+        if (row->n_ban > 0)
+            from = row_without(scratch + a->vocab + 16, logits, n, a->ban + i * SAMPLE_BAN_MAX, row->n_ban);
+        int32_t id = row->temperature > 0 ? row_draw(row, from, n, row_top(from, n), from == logits ? r.sum : 0, scratch)
+                                          : row_argmax(from, n);
         a->id[i] = id;
         if (a->logp)
             a->logp[i] = stat_logp(&r, logits, id, n, inv_t);

@@ -44,7 +44,7 @@ bool sample_fwd_cpu(struct device *dev, const struct sample_fwd *a, struct error
     if (!logits_check("sample_fwd", a->n, a->vocab, a->n_live, a->ld, err))
         return false;
     struct sample_job job = {
-        .path = cpu->path, .a = a, .step = rows_per_piece(a->vocab * 16), .scratch_bytes = scratch_floats(a->vocab + 16)
+        .path = cpu->path, .a = a, .step = rows_per_piece(a->vocab * 16), .scratch_bytes = scratch_floats(2 * (a->vocab + 16))
     };
     job.scratch = cpu_scratch(cpu, job.scratch_bytes * (size_t)cpu->base.n_thread, "sample_fwd", err);
     if (!job.scratch)

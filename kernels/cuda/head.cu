@@ -237,21 +237,46 @@ __device__ static float order_float(uint32_t key)
 {
     return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
 }
+/* What a row's token is drawn from: its logits, all of them or without the banned ids. The latter costs a comparison per id and element,
+ * in code of its own, so that other rows pay nothing. */
+struct whole_row {
+    const float *z;
+    __device__ float operator()(int64_t, float x) const
+    {
+        return x;
+    }
+};
+struct row_without {
+    const float *z;
+    const int32_t *ban;    // (n) shared memory
+    int n;
+    __device__ float operator()(int64_t j, float x) const
+    {
+        for (int k = 0; k < n; k++)
+            x = j == ban[k] ? -INFINITY : x;
+        return x;
+    }
+};
 /* Sum of e^(z - top) (or the count) over logits not below least. */
-__device__ static float mass_from(const float *z, int64_t n, bool wide, float least, bool count, float inv_t, float top, float *tmp)
+template <typename R>
+__device__ static float mass_from(R from, int64_t n, bool wide, float least, bool count, float inv_t, float top, float *tmp)
 {
     float sum = 0;
-    row_each(z, n, wide, [&](int64_t, float x) { sum += x < least ? 0 : count ? 1.0f : expf(x * inv_t - top); });
+    row_each(from.z, n, wide, [&](int64_t j, float z) {
+        float x = from(j, z);
+        sum += x < least ? 0 : count ? 1.0f : expf(x * inv_t - top);
+    });
     return block_sum(sum, tmp);
 }
 /* The largest threshold whose mass reaches want, by bisection over the floats between low and high. */
-__device__ static float mass_threshold(const float *z, int64_t n, bool wide, float low, float high, float want, bool count, float inv_t,
-                                       float top, float *tmp)
+template <typename R>
+__device__ static float mass_threshold(R from, int64_t n, bool wide, float low, float high, float want, bool count, float inv_t, float top,
+                                       float *tmp)
 {
     uint32_t a = order_key(low), b = order_key(high);
     while (a < b) {
         uint32_t mid = a + (b - a + 1) / 2;
-        if (mass_from(z, n, wide, order_float(mid), count, inv_t, top, tmp) >= want)
+        if (mass_from(from, n, wide, order_float(mid), count, inv_t, top, tmp) >= want)
             a = mid;
         else
             b = mid - 1;
@@ -267,11 +292,12 @@ struct group_mass {
 struct group_run {
     float e, run;
 };
-__device__ static group_run group_at(const float *z, int64_t j, int64_t end, float least, float inv_t, float top)
+template <typename R> __device__ static group_run group_at(R from, int64_t j, int64_t end, float least, float inv_t, float top)
 {
     int lane = threadIdx.x % 32;
     group_run g;
-    g.e = j + lane < end && !(z[j + lane] < least) ? expf(z[j + lane] * inv_t - top) : 0;
+    float x = j + lane < end ? from(j + lane, from.z[j + lane]) : -INFINITY;
+    g.e = j + lane < end && !(x < least) ? expf(x * inv_t - top) : 0;
     g.run = g.e;
 #pragma unroll
     for (int w = 1; w < 32; w *= 2) {
@@ -304,7 +330,8 @@ __device__ static search groups_pass(search s, const group_mass *mass, int n, in
 }
 /* The first id from j0 to j1 at which the sum of masses, from cum on, passes target; the last one with any mass if none does, -1 if none
  * has any. All warps sum the groups, the first adds the sums in order and looks into the one that passes; only it knows the result. */
-__device__ static int32_t part_search(const float *z, int64_t j0, int64_t j1, float least, float inv_t, float top, float cum, float target,
+template <typename R>
+__device__ static int32_t part_search(R from, int64_t j0, int64_t j1, float least, float inv_t, float top, float cum, float target,
                                       group_mass *mass)
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -312,7 +339,7 @@ __device__ static int32_t part_search(const float *z, int64_t j0, int64_t j1, fl
     for (int64_t j = j0; j < j1; j += GROUPS_MAX * 32) {
         int n = (int)((min(j1 - j, (int64_t)GROUPS_MAX * 32) + 31) / 32);
         for (int k = warp; k < n; k += HEAD_WARPS) {
-            group_run g = group_at(z, j + k * 32, j1, least, inv_t, top);
+            group_run g = group_at(from, j + k * 32, j1, least, inv_t, top);
             float most = warp_max(g.e > 0 ? g.run : -INFINITY);
             if (lane == 31)
                 mass[k] = group_mass{ g.run, most };
@@ -324,7 +351,7 @@ __device__ static int32_t part_search(const float *z, int64_t j0, int64_t j1, fl
     }
     if (warp != 0 || s.last < 0)
         return -1;
-    group_run g = group_at(z, s.last, j1, least, inv_t, top);
+    group_run g = group_at(from, s.last, j1, least, inv_t, top);
     unsigned any = __ballot_sync(0xffffffffu, g.e > 0), over = __ballot_sync(0xffffffffu, g.e > 0 && s.at + g.run > target);
     return (int32_t)s.last + (over ? __ffs(over) - 1 : 31 - __clz(any));
 }
@@ -333,10 +360,11 @@ struct row_top {
     float x;
     int id;
 };
-__device__ static row_top row_top_of(const float *__restrict__ z, int64_t n, bool wide, float *tmp)
+template <typename R> __device__ static row_top row_top_of(R from, int64_t n, bool wide, float *tmp)
 {
     row_top own = { -INFINITY, INT32_MAX };
-    row_each(z, n, wide, [&](int64_t j, float x) {    // in the order of j
+    row_each(from.z, n, wide, [&](int64_t j, float z) {    // in the order of j
+        float x = from(j, z);
         if (x > own.x)
             own = row_top{ x, (int)j };
     });
@@ -350,52 +378,76 @@ __device__ static row_top row_top_of(const float *__restrict__ z, int64_t n, boo
     __syncthreads();
     return row_top{ highest, best == INT32_MAX ? 0 : best };
 }
-/* The draw: each warp sums a contiguous part of the row, then the part that holds the target is searched. Three passes over the row. */
-__global__ static void sample_kernel(struct sample_fwd a, bool wide)
+/* What the threads of a row share. */
+struct draw_room {
+    float tmp[33];
+    float part[HEAD_WARPS];
+    group_mass mass[GROUPS_MAX];
+    int32_t ban[SAMPLE_BAN_MAX];
+};
+/* The draw: each warp sums a contiguous part of the row, then the part that holds the target is searched. best: the largest of `from`; it is
+ * the token when the temperature is 0. Only the first warp knows the result. */
+template <typename R>
+__device__ static int32_t row_draw(R from, const sample_row &row, int64_t n, bool wide, float inv_t, row_top best, draw_room *room)
 {
-    __shared__ float tmp[33];
-    __shared__ float part[HEAD_WARPS];
-    __shared__ group_mass mass[GROUPS_MAX];
-    int64_t i = blockIdx.x, n = a.n_live;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const float *z = a.logits + i * a.ld;
+    if (!(row.temperature > 0))
+        return best.id;
+    float least = -INFINITY, highest = best.x, top = highest * inv_t, *tmp = room->tmp;
+    if (row.top_k > 0 && row.top_k < n)
+        least = mass_threshold(from, n, wide, -INFINITY, highest, (float)row.top_k, true, inv_t, top, tmp);
+    if (row.top_p < 1)
+        least = mass_threshold(from, n, wide, least, highest, row.top_p * mass_from(from, n, wide, least, false, inv_t, top, tmp), false,
+                               inv_t, top, tmp);
+    if (row.min_p > 0)
+        least = fmaxf(least, fminf(highest, highest + logf(row.min_p) / inv_t));
+    int64_t step = (n + HEAD_WARPS - 1) / HEAD_WARPS, j0 = warp * step, j1 = j0 + step < n ? j0 + step : n;
+    float own = 0;
+#pragma unroll 8
+    for (int64_t j = j0 + lane; j < j1; j += 32) {
+        float x = from(j, from.z[j]);
+        own += x < least ? 0 : expf(x * inv_t - top);
+    }
+    own = warp_sum(own);
+    if (lane == 0)
+        room->part[warp] = own;
+    __syncthreads();
+    float total = 0;
+    for (int w = 0; w < HEAD_WARPS; w++)
+        total += room->part[w];
+    float target = philox_uniform(row.seed, row.item, row.sample, row.pos) * total, cum = 0;
+    int chosen = 0;
+    for (; chosen < HEAD_WARPS - 1 && cum + room->part[chosen] <= target; chosen++)
+        cum += room->part[chosen];
+    while (chosen > 0 && room->part[chosen] == 0)    // rounding put the target after the last id with any mass
+        chosen--;
+    int32_t drawn = part_search(from, chosen * step, min(n, (chosen + 1) * step), least, inv_t, top, cum, target, room->mass);
+    return drawn >= 0 ? drawn : best.id;
+}
+/* The same without the banned ids of row i. Not inlined, so that it takes no registers from the others. */
+__device__ __noinline__ static int32_t row_draw_without(const struct sample_fwd *a, int64_t i, bool wide, float inv_t, draw_room *room)
+{
+    sample_row row = a->row[i];
+    if (threadIdx.x < row.n_ban)
+        room->ban[threadIdx.x] = a->ban[i * SAMPLE_BAN_MAX + threadIdx.x];
+    __syncthreads();
+    row_without from = { a->logits + i * a->ld, room->ban, row.n_ban };
+    return row_draw(from, row, a->n_live, wide, inv_t, row_top_of(from, a->n_live, wide, room->tmp), room);
+}
+/* Three passes over the row. */
+__global__ static void sample_kernel(const __grid_constant__ struct sample_fwd a, bool wide)
+{
+    __shared__ draw_room room;
+    int64_t i = blockIdx.x, n = a.n_live;
+    whole_row whole = { a.logits + i * a.ld };
+    const float *z = whole.z;
     next_start();
     before_wait();
     struct sample_row row = a.row[i];
     float inv_t = row.temperature > 0 ? 1.0f / row.temperature : 1.0f;
-    row_top best = row_top_of(z, n, wide, tmp);
-    row_stat r = row_stat_below(z, n, wide, inv_t, best.x, tmp);
-    int32_t id = best.id;
-    if (row.temperature > 0) {
-        float least = -INFINITY, highest = best.x;
-        if (row.top_k > 0 && row.top_k < n)
-            least = mass_threshold(z, n, wide, -INFINITY, highest, (float)row.top_k, true, inv_t, r.top, tmp);
-        if (row.top_p < 1)
-            least = mass_threshold(z, n, wide, least, highest, row.top_p * mass_from(z, n, wide, least, false, inv_t, r.top, tmp), false,
-                                   inv_t, r.top, tmp);
-        if (row.min_p > 0)
-            least = fmaxf(least, fminf(highest, highest + logf(row.min_p) / inv_t));
-        int64_t step = (n + HEAD_WARPS - 1) / HEAD_WARPS, j0 = warp * step, j1 = j0 + step < n ? j0 + step : n;
-        float own = 0;
-#pragma unroll 8
-        for (int64_t j = j0 + lane; j < j1; j += 32)
-            own += z[j] < least ? 0 : expf(z[j] * inv_t - r.top);
-        own = warp_sum(own);
-        if (lane == 0)
-            part[warp] = own;
-        __syncthreads();
-        float total = 0;
-        for (int w = 0; w < HEAD_WARPS; w++)
-            total += part[w];
-        float target = philox_uniform(row.seed, row.item, row.sample, row.pos) * total, cum = 0;
-        int chosen = 0;
-        for (; chosen < HEAD_WARPS - 1 && cum + part[chosen] <= target; chosen++)
-            cum += part[chosen];
-        while (chosen > 0 && part[chosen] == 0)    // rounding put the target after the last id with any mass
-            chosen--;
-        int32_t drawn = part_search(z, chosen * step, min(n, (chosen + 1) * step), least, inv_t, r.top, cum, target, mass);
-        id = drawn >= 0 ? drawn : id;
-    }
+    row_top best = row_top_of(whole, n, wide, room.tmp);
+    row_stat r = row_stat_below(z, n, wide, inv_t, best.x, room.tmp);
+    int32_t id = row.n_ban > 0 ? row_draw_without(&a, i, wide, inv_t, &room) : row_draw(whole, row, n, wide, inv_t, best, &room);
     if (threadIdx.x != 0)
         return;
     a.id[i] = id;

@@ -1,6 +1,7 @@
 /* head.c - log-probs, their gradient, the policy loss, sampling and the optimizer, as plain as their formulas */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include "kernels/ref/ref.h"
 
 /* lse of z = logits / T over the live ids, and the entropy when asked for. */
@@ -149,19 +150,29 @@ static float row_threshold(const float *z, int64_t n_live, const struct sample_r
     return order[n - 1].z;
 }
 
+static const float *row_without(float *out, const float *z, int64_t n, const int32_t *ban, int32_t n_ban)
+{
+    memcpy(out, z, (size_t)n * sizeof *out);
+    for (int32_t k = 0; k < n_ban; k++)
+        if (ban[k] >= 0 && ban[k] < n)
+            out[ban[k]] = -INFINITY;
+    return out;
+}
+
 bool sample_fwd_ref(struct device *dev, const struct sample_fwd *a, struct error *err)
 {
     int64_t n_live = a->n_live ? a->n_live : a->vocab, ld = a->ld ? a->ld : a->vocab;
     if (!logits_check("sample_fwd", a->n, a->vocab, a->n_live, a->ld, err))
         return false;
     struct ranked *order = malloc((size_t)n_live * sizeof *order);
-    if (!order)
-        return error_set(err, ERR_NO_MEMORY, "sample_fwd: no memory for %" PRId64 " ids", n_live);
-    bool ok = true;
+    float *without = malloc((size_t)n_live * sizeof *without);    // a row's logits without the banned ids
+    bool ok = (order && without) || error_set(err, ERR_NO_MEMORY, "sample_fwd: no memory for %" PRId64 " ids", n_live);
     for (int64_t i = 0; ok && i < a->n; i++) {
         const struct sample_row *row = &a->row[i];
         const float *z = a->logits + i * ld;
         float temperature = row->temperature > 0 ? row->temperature : 1;
+        if (row->n_ban > 0)
+            z = row_without(without, z, n_live, a->ban + i * SAMPLE_BAN_MAX, row->n_ban);
         int32_t id = row_argmax(z, n_live);
         if (row->temperature > 0) {
             float least = row_threshold(z, n_live, row, order);
@@ -170,7 +181,7 @@ bool sample_fwd_ref(struct device *dev, const struct sample_fwd *a, struct error
                 total += z[j] >= least ? exp(z[j] / (double)temperature - best) : 0;
             double target = sample_uniform(row) * total;
             for (int64_t j = 0; j < n_live && cum <= target; j++)
-                if (z[j] >= least) {
+                if (z[j] >= least && z[j] > -INFINITY) {
                     cum += exp(z[j] / (double)temperature - best);
                     id = (int32_t)j;
                 }
@@ -179,7 +190,7 @@ bool sample_fwd_ref(struct device *dev, const struct sample_fwd *a, struct error
         ok = logprob_fwd_ref(dev,
                              &(struct logprob_fwd){ .logp = a->logp ? a->logp + i : NULL,
                                                     .entropy = a->entropy ? a->entropy + i : NULL,
-                                                    .logits = z,
+                                                    .logits = a->logits + i * ld,
                                                     .id = a->id + i,
                                                     .n = 1,
                                                     .vocab = a->vocab,
@@ -189,6 +200,7 @@ bool sample_fwd_ref(struct device *dev, const struct sample_fwd *a, struct error
                              err);
     }
     free(order);
+    free(without);
     return ok;
 }
 

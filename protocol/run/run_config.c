@@ -672,6 +672,9 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
     if (notes && c->max_new_tokens_start > c->max_new_tokens)
         return error_set(err, ERR_USAGE, "'max_new_tokens_start' (%" PRId64 ") is above 'max_new_tokens' (%" PRId64 "), where it is to end",
                          c->max_new_tokens_start, c->max_new_tokens);
+    if (c->min_new_tokens > run_config_length(c, 0))
+        return error_set(err, ERR_USAGE, "'min_new_tokens' (%" PRId64 ") is above the longest completion of %" PRId64 " tokens",
+                         c->min_new_tokens, run_config_length(c, 0));
     if (c->soft_over_length_punishment && c->max_new_tokens_start > 0 && c->cache_length >= c->max_new_tokens_start)
         return error_set(err, ERR_USAGE,
                          "'cache_length' (%" PRId64 ") must be below 'max_new_tokens_start' (%" PRId64

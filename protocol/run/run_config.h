@@ -78,7 +78,7 @@ struct run_config {
     double temperature_end;       // 0: it stays
     int64_t temperature_steps;    // rollout steps until then
     int64_t top_k;                // 0: off
-    int64_t max_new_tokens;
+    int64_t max_new_tokens, min_new_tokens;
     int64_t max_new_tokens_start, max_new_tokens_steps;    // 0: it is the same from the start; rollout steps until then
     char system_prompt[RUN_TEXT_MAX];                      // "" : the reward type's
     char speculate[8];                                     // auto | on | off

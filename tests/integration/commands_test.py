@@ -15,7 +15,7 @@ from run_tools import LIMIT, ROLLCALL, RunCase
 # Every setting that may change while a run goes, with a value that is neither the default nor the tests'.
 LIVE = dict(
     max_steps="99999", inference_batch_size="16", inference_microbatch_size="4", train_batch_size="4",
-    train_microbatch_size="3", token_budget="150", num_generations="6", temperature="0.8", top_k="9", top_p="0.9", min_p="0.01",
+    train_microbatch_size="3", token_budget="150", num_generations="6", temperature="0.8", top_k="9", top_p="0.9", min_p="0.01", min_new_tokens="2",
     max_new_tokens="11", kl_coeff="0", clip_eps_low="0.1", clip_eps_high="0.3", loss_variation="token_level", filter_range="[0, 1]",
     filter_truncated_response="true", filter_no_spread="true", rho_clamp="[0, 3]", rho_mask="[0.1, 10]", skip_threshold="30", learning_rate="0.002", lr_schedule="linear", lr_min_ratio="0.2",
     warmup_steps="3", weight_decay="0.02", max_norm="2", eval_interval="1000", eval_temperature="0.3", eval_top_p="0.9", eval_max_new_tokens="9", eval_at_end="false",

@@ -176,6 +176,21 @@ class Effects(RunCase):
         self.assertEqual([self.query(run, "select count(*) from item where step = ? and fate = 4", s)[0][0] for s in (first - 1, first)],
                          [8, 16])
 
+    @proves("min_new_tokens")
+    def test_no_sample_ends_before_the_fewest_tokens(self):
+        run = self.start()
+        first = self.change(run, min_new_tokens=11)["min_new_tokens"] - 1
+
+        def lengths(rollout_step):
+            return {s["n_tok"] for g in self.groups(run, rollout_step).values() for s in g}
+
+        self.assertTrue(any(min(lengths(s)) < 11 for s in range(first)), "none ended early before")
+        for rollout_step in range(first, first + 4):
+            self.assertLessEqual(lengths(rollout_step), {12})    # an end may be the 12th token at the earliest, which is the last one anyway
+        refused = run.ctl("set", "min_new_tokens=13")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("longest completion", refused.stdout + refused.stderr)
+
     @proves("max_new_tokens")
     def test_the_scorers_length_rules_go_by_the_limit_of_the_samples(self):
         # DAPO eq. 13: what is as long as the limit loses 10; at 6 tokens of the first limit's 12 nothing would be lost

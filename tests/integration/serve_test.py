@@ -301,6 +301,25 @@ class Serve(unittest.TestCase):
                 self.assertEqual(ids, plain["token_ids"][:len(ids)])
                 self.assertGreater(len(ids), len(self.server.post("/tokenize", prompt=plain["text"][:at])["tokens"]))
 
+    def test_no_sample_ends_before_min_tokens(self):
+        ask = dict(prompt="12+30=", max_tokens=40, n=8, seed=4, logprobs=0, return_token_ids=True)
+        free = self.server.post("/v1/completions", **ask)["choices"]
+        ends = {c["token_ids"][-1] for c in free if c["finish_reason"] == "stop"}
+        least = max(len(c["token_ids"]) for c in free if c["finish_reason"] == "stop")    # longer than any that ended
+        for more in ({}, {"ignore_eos": True}, {"stop": ["1", "2", "=", "\n"]}):
+            held = self.server.post("/v1/completions", **ask, min_tokens=least, **more)["choices"]
+            for c in held:
+                self.assertGreater(len(c["token_ids"]), least)
+                self.assertFalse(ends & set(c["token_ids"][:least]))
+        cases = [(c["prompt_token_ids"], c["token_ids"], 1) for c in held]
+        for c, told in zip(held, self.trainer_logprobs(cases)):    # of the whole distribution
+            self.assertEqual([bits(x) for x in c["logprobs"]["token_logprobs"]], [bits(x) for x in told])
+        sglang = self.server.post("/generate", text="12+30=", sampling_params={"max_new_tokens": least + 1, "min_new_tokens": least + 1})
+        self.assertEqual(sglang["meta_info"]["completion_tokens"], least + 1)
+        status, _, told = self.server.ask("POST", "/v1/completions", {**ask, "min_tokens": 41})
+        self.assertEqual(status, 400)
+        self.assertIn("41", told["error"]["message"])
+
     def test_a_stream_is_the_whole_answer_in_pieces(self):
         ask = dict(messages=[{"role": "user", "content": "What is 3+4?"}], n=3, max_tokens=24, seed=5, logprobs=True, return_token_ids=True)
         whole = self.server.post("/v1/chat/completions", **ask)

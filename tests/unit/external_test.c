@@ -65,8 +65,13 @@ static void requests_say_everything_that_an_engine_would_have_a_default_for(UNUS
     json_decref(seed_before);
     json_decref(o);
     it.sampling.ignore_eos = true;
+    it.sampling.min_new_tok = 3;
+    o = request_parse(EXTERNAL_VLLM, &it, "m", false, 0);
+    assert_int_equal(json_integer_value(json_object_get(o, "min_tokens")), 3);
+    json_decref(o);
     o = request_parse(EXTERNAL_SGLANG, &it, "adapter-1", true, 0);
     json_t *s = json_object_get(o, "sampling_params");
+    assert_int_equal(json_integer_value(json_object_get(s, "min_new_tokens")), 3);
     assert_int_equal(json_integer_value(json_array_get(json_object_get(o, "input_ids"), 0)), 5);
     assert_string_equal(json_string_value(json_object_get(o, "lora_path")), "adapter-1");
     assert_true(json_is_true(json_object_get(o, "return_logprob")));

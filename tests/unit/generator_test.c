@@ -573,6 +573,66 @@ static void an_end_token_at_the_limit_is_a_stop_and_ignored_ones_go_on(UNUSED vo
     generator_free(g);
 }
 
+static void no_end_is_drawn_before_the_fewest_tokens(UNUSED void **state)
+{
+    struct group *want[N_ITEM] = { NULL }, *got[N_ITEM] = { NULL };
+    struct generator *g = engine(32, 9, NULL), *plain = engine(32, 0, NULL);
+    int n_later = 0;
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < N_ITEM; i++) {
+            struct generator_item item = item_of(i);
+            for (int32_t id = 30; id < 45; id++)    // otherwise ends would be rare
+                sampling_add_stop(&item.sampling, id);
+            item.sampling.min_new_tok = round && i % 3 ? item.sampling.max_new_tok * (i % 3) / 2 : 0;    // in the same batch as others
+            submit(round ? g : plain, &item);
+        }
+    run_all(plain, want);
+    run_all(g, got);
+    for (int i = 0; i < N_ITEM; i++) {
+        int32_t most = (int32_t)item_of(i).sampling.max_new_tok, fewest = i % 3 ? most * (i % 3) / 2 : 0;
+        if (fewest == 0)
+            groups_same(want[i], got[i]);    // a neighbour's rule changes nothing
+        for (int k = 0; k < SAMPLES; k++) {
+            const struct sample *s = &got[i]->sample[k], *w = &want[i]->sample[k];
+            const int32_t *token = got[i]->token + s->first_tok;
+            assert_true(s->n_tok >= MIN(fewest + 1, most) || fewest == 0);
+            for (int64_t t = 0; t < fewest; t++)
+                assert_true(token[t] != 5 && (token[t] < 30 || token[t] >= 45));
+            n_later += s->n_tok > w->n_tok;
+        }
+    }
+    assert_true(n_later > 0);
+    groups_free(want);
+    groups_free(got);
+    generator_free(g);
+    generator_free(plain);
+}
+
+static void log_probs_stay_those_of_all_tokens_where_ends_are_not_drawn(UNUSED void **state)
+{
+    struct watched seen = { .n_logits = 0 };
+    struct group *out[N_ITEM] = { NULL };
+    watched = &seen;
+    struct generator *g = engine(8, 0, NULL);
+    watched = NULL;
+    struct generator_item item = item_of(4);
+    for (int32_t id = 30; id < 45; id++)
+        sampling_add_stop(&item.sampling, id);
+    item.sampling.min_new_tok = item.sampling.max_new_tok;
+    item.sampling.ignore_eos = true;
+    item.keep_logits = true;    // watch_token checks each log-prob against the whole row
+    submit(g, &item);
+    run_all(g, out);
+    assert_int_equal(seen.n_logits, SAMPLES * item.sampling.max_new_tok);
+    for (int64_t t = 0; t < out[4]->n_tok; t++)    // ignored as ends, but not drawn
+        assert_true(out[4]->token[t] != 5 && (out[4]->token[t] < 30 || out[4]->token[t] >= 45));
+    groups_free(out);
+    item.sampling.min_new_tok++;
+    assert_false(generator_submit(g, &item, &err));
+    assert_int_equal(err.code, ERR_USAGE);
+    generator_free(g);
+}
+
 static void samples_of_a_prompt_may_be_split_over_items(UNUSED void **state)
 {
     struct generator *g = engine(8, 0, NULL);
@@ -1106,10 +1166,10 @@ static void a_stop_string_ends_after_the_token_that_completes_it(UNUSED void **s
     item.sampling.max_new_tok = 60;
     submit(g, &item);
     run_all(g, out);
-    // three neighbouring tokens with text become the stop string
+    // three neighbouring tokens with text become the stop string; not alike, so that it cannot come again with the next token
     int32_t at = -1;
     for (int32_t i = 10; i + 2 < 60 && at < 0; i++)
-        if (out[8]->token[i] < 64 && out[8]->token[i + 1] < 64 && out[8]->token[i + 2] < 64)
+        if (out[8]->token[i] < 64 && out[8]->token[i + 1] < 64 && out[8]->token[i + 2] < 64 && out[8]->token[i] != out[8]->token[i + 1])
             at = i;
     assert_true(at > 0);
     for (int k = 0; k < 3; k++)
@@ -1128,6 +1188,14 @@ static void a_stop_string_ends_after_the_token_that_completes_it(UNUSED void **s
     assert_int_equal(strlen(found), 3);    // nothing after it
     buf_release(&text);
     buf_release(&json);
+    // with so many tokens as it took, it does not end there, nor at the next token, whose text has the string before it
+    struct group *longer[N_ITEM] = { NULL };
+    item.sampling.min_new_tok = s->n_tok;
+    submit(g, &item);
+    run_all(g, longer);
+    assert_true(longer[8]->sample[0].n_tok > s->n_tok + 1);
+    assert_memory_equal(longer[8]->token, out[8]->token, (size_t)longer[8]->sample[0].n_tok * 4);
+    groups_free(longer);
     groups_free(out);
     groups_free(got);
     generator_free(g);
@@ -1164,6 +1232,8 @@ int main(void)
         cmocka_unit_test(a_sample_that_is_too_long_stops_its_item_alone),
         cmocka_unit_test(an_item_that_is_dropped_leaves_the_others_as_they_are),
         cmocka_unit_test(an_end_token_at_the_limit_is_a_stop_and_ignored_ones_go_on),
+        cmocka_unit_test(no_end_is_drawn_before_the_fewest_tokens),
+        cmocka_unit_test(log_probs_stay_those_of_all_tokens_where_ends_are_not_drawn),
         cmocka_unit_test(samples_of_a_prompt_may_be_split_over_items),
         cmocka_unit_test(what_can_never_run_is_refused_with_its_sizes),
         cmocka_unit_test(clearing_in_the_middle_frees_all_pages),

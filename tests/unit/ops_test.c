@@ -584,11 +584,15 @@ static bool sample_case(struct run *r)
                                       .temperature = i % 5 == 4 ? 0 : 0.7f + 0.1f * (float)(i % 4),
                                       .top_p = i % 3 == 1 ? 0.8f : 1,
                                       .top_k = i % 4 == 1 ? 10 : 0,
-                                      .min_p = i % 7 == 3 ? 0.05f : 0 };
+                                      .min_p = i % 7 == 3 ? 0.05f : 0,
+                                      .n_ban = i % 6 == 2 ? 1 + (int32_t)(i % 5) : 0 };
+    int32_t ban[64 * SAMPLE_BAN_MAX];    // some beyond the vocabulary, and what is beyond n_ban must not matter
+    for (int64_t k = 0; k < n * SAMPLE_BAN_MAX; k++)
+        ban[k] = (int32_t)(k * 7 % (vocab + 3));
     int32_t *id = mem_take(r, (size_t)n * 4);
     return OP(r->dev, &r->err, sample_fwd, .logits = values_of(r, n * vocab, DT_F32, 0, 3), .n = n, .vocab = vocab,
-              .row = put(r, row, (size_t)n * sizeof *row), .id = watch(r, "id", id, n, DT_F32), .logp = result_of(r, "logp", n, DT_F32),
-              .entropy = result_of(r, "entropy", n, DT_F32));
+              .row = put(r, row, (size_t)n * sizeof *row), .ban = put(r, ban, (size_t)n * SAMPLE_BAN_MAX * sizeof *ban),
+              .id = watch(r, "id", id, n, DT_F32), .logp = result_of(r, "logp", n, DT_F32), .entropy = result_of(r, "entropy", n, DT_F32));
 }
 static bool clip_case(struct run *r)
 {
@@ -1496,6 +1500,7 @@ static void draws_follow_the_filtered_distribution(UNUSED void **state)
         int top_k;
         double want[V];
         const char *why;
+        int n_ban, ban[2];
     } rules[] = {
         { 1, 1, 0, 0, { 7.3891, 2.7183, 1, 0.3679, 4.4817, 0.0498, 1.6487, 2.7183 }, "softmax: e^z" },
         { 1, 1, 0, 2, { 0.6225, 0, 0, 0, 0.3775, 0, 0, 0 }, "the two largest" },
@@ -1503,12 +1508,18 @@ static void draws_follow_the_filtered_distribution(UNUSED void **state)
         { 1, 0.5f, 0, 0, { 0.6225, 0, 0, 0, 0.3775, 0, 0, 0 }, "0.36 is below a half, 0.58 reaches it" },
         { 1, 1, 0.3f, 0, { 0.4270, 0.1571, 0, 0, 0.2589, 0, 0, 0.1571 }, "not below 0.3 of the largest: e^-1 = 0.37 stays, e^-1.5 goes" },
         { 0, 1, 0, 0, { 1 }, "greedy" },
+        { 1, 1, 0, 0, { 0, 2.7183, 1, 0.3679, 0, 0.0498, 1.6487, 2.7183 }, "without the two largest", 2, { 4, 0 } },
+        { 1, 1, 0, 2, { 0, 0.5, 0, 0, 0, 0, 0, 0.5 }, "the two largest of those that may be drawn", 2, { 0, 4 } },
+        { 1, 0.6f, 0, 0, { 0.7311, 0.2689, 0, 0, 0, 0, 0, 0 }, "0.56 of what may be drawn is below 0.6", 2, { 4, 7 } },
+        { 1, 1, 0.3f, 0, { 0, 0.1571, 0, 0, 0.2589, 0, 0.0953, 0.1571 }, "0.3 of the largest that may be drawn", 1, { 0 } },
+        { 0, 1, 0, 0, { 0, 0, 0, 0, 1 }, "greedy without the largest", 1, { 0 } },
     };
     for (size_t c = 0; c < ARRAY_SIZE(rules); c++) {
         struct run r = { .dev = dev };
         float *all = malloc(N * V * sizeof *all);
         struct sample_row *row = malloc(N * sizeof *row);
-        int32_t *id = malloc(N * sizeof *id), *dev_id = mem_take(&r, N * 4);
+        int32_t *id = malloc(N * sizeof *id), *dev_id = mem_take(&r, N * 4), *ban = calloc(N * SAMPLE_BAN_MAX, sizeof *ban);
+        float *logp = malloc(N * sizeof *logp), *dev_logp = mem_take(&r, N * 4);
         for (int i = 0; i < N; i++) {
             memcpy(all + i * V, z, sizeof z);
             row[i] = (struct sample_row){ .seed = 3,
@@ -1518,11 +1529,16 @@ static void draws_follow_the_filtered_distribution(UNUSED void **state)
                                           .temperature = rules[c].temperature,
                                           .top_p = rules[c].top_p,
                                           .min_p = rules[c].min_p,
-                                          .top_k = rules[c].top_k };
+                                          .top_k = rules[c].top_k,
+                                          .n_ban = rules[c].n_ban };
+            memcpy(ban + i * SAMPLE_BAN_MAX, rules[c].ban, sizeof rules[c].ban);
         }
-        assert_true(OP(dev, &r.err, sample_fwd, .logits = put(&r, all, N * V * 4), .row = put(&r, row, N * sizeof *row), .id = dev_id,
-                       .n = N, .vocab = V));
+        assert_true(OP(dev, &r.err, sample_fwd, .logits = put(&r, all, N * V * 4), .row = put(&r, row, N * sizeof *row),
+                       .ban = put(&r, ban, N * SAMPLE_BAN_MAX * sizeof *ban), .id = dev_id, .logp = dev_logp, .n = N, .vocab = V));
         get(&r, id, dev_id, N * 4);
+        get(&r, logp, dev_logp, N * 4);
+        for (int i = 0; i < N; i++)    // of the whole distribution
+            assert_float_equal(logp[i], z[id[i]] - log(7.3891 + 2 * 2.7183 + 1 + 0.3679 + 4.4817 + 0.0498 + 1.6487), 1e-5);
         double share[V] = { 0 }, total = 0;
         for (int i = 0; i < N; i++)
             share[id[i]] += 1.0 / N;
@@ -1536,8 +1552,47 @@ static void draws_follow_the_filtered_distribution(UNUSED void **state)
         free(all);
         free(row);
         free(id);
+        free(ban);
+        free(logp);
         run_release(&r);
     }
+    device_free(dev);
+}
+
+/* A row's bits are those of the same row without bans whose banned logits are -inf, but for log-prob and entropy, which are the whole row's. */
+static void an_end_that_is_nearly_certain_can_be_banned(UNUSED void **state)
+{
+    struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
+    enum {
+        V = 3000,
+        N = 8,
+    };
+    struct run r = { .dev = dev };
+    float *z = malloc(2 * N * V * sizeof *z), logp[2 * N];
+    struct sample_row row[2 * N];
+    int32_t ban[2 * N * SAMPLE_BAN_MAX] = { 0 }, id[2 * N], *dev_id = mem_take(&r, sizeof id);
+    float *dev_logp = mem_take(&r, sizeof logp);
+    for (int i = 0; i < N; i++) {
+        for (int j = 0; j < V; j++)
+            z[i * V + j] = z[(N + i) * V + j] = (float)((i * 131 + j * 7919) % 1000) / 250;
+        z[i * V + 77] = 200;    // e^-200 is 0 in fp32: what is left must be summed on its own
+        z[(N + i) * V + 77] = -INFINITY;
+        row[i] = (struct sample_row){ .seed = 5, .item = i, .temperature = 1, .top_p = i & 1 ? 0.9f : 1, .top_k = i & 2 ? 20 : 0 };
+        row[N + i] = row[i];
+        row[i].n_ban = 1;
+        ban[i * SAMPLE_BAN_MAX] = 77;
+    }
+    assert_true(OP(dev, &r.err, sample_fwd, .logits = put(&r, z, 2 * N * V * 4), .row = put(&r, row, sizeof row),
+                   .ban = put(&r, ban, sizeof ban), .id = dev_id, .logp = dev_logp, .n = 2 * N, .vocab = V));
+    get(&r, id, dev_id, sizeof id);
+    get(&r, logp, dev_logp, sizeof logp);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(id[i], id[N + i]);
+        assert_true(id[i] != 77);
+        assert_float_equal(logp[i], z[i * V + id[i]] - 200, 1e-4);
+    }
+    free(z);
+    run_release(&r);
     device_free(dev);
 }
 
@@ -1969,6 +2024,7 @@ int main(int argc, char **argv)
             cmocka_unit_test(a_gate_computed_with_its_product_has_the_same_bits),
             cmocka_unit_test(products_of_column_slices_sum_to_the_same_bits),
             cmocka_unit_test(draws_follow_the_filtered_distribution),
+            cmocka_unit_test(an_end_that_is_nearly_certain_can_be_banned),
         };
         return cmocka_run_group_tests(few, NULL, NULL);
     }
@@ -1991,6 +2047,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(both_matrix_instructions_give_attention_the_same_bits),
         cmocka_unit_test(a_sampled_token_has_the_bits_of_the_heads_logp),
         cmocka_unit_test(draws_follow_the_filtered_distribution),
+        cmocka_unit_test(an_end_that_is_nearly_certain_can_be_banned),
         cmocka_unit_test(the_policy_loss_has_its_derivative),
         cmocka_unit_test(tokens_beyond_the_clip_range_get_no_gradient),
         cmocka_unit_test(the_hash_of_many_bytes_is_refs),

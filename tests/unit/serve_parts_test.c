@@ -73,7 +73,7 @@ static void text_is_held_back_while_it_may_become_a_stop_string(UNUSED void **st
             n_stop++;
         stop_text_init(&t, tokenizer, true, cases[i].stop, n_stop, cases[i].include);
         for (size_t k = 0; cases[i].tokens[k] && !stopped; k++) {
-            assert_true(stop_text_push(&t, (unsigned char)cases[i].tokens[k], &stopped));
+            assert_true(stop_text_push(&t, (unsigned char)cases[i].tokens[k], true, &stopped));
             if (t.safe != strlen(cases[i].shown[k]) || memcmp(buf_text(&t.text), cases[i].shown[k], t.safe) != 0)
                 fail_msg("%s: after token %zu '%.*s' is shown", cases[i].why, k, (int)t.safe, buf_text(&t.text));
         }
@@ -89,11 +89,29 @@ static void the_end_of_a_sample_shows_what_was_held_back(UNUSED void **state)
     struct stop_text t;
     bool stopped;
     stop_text_init(&t, tokenizer, true, stop, 1, false);
-    assert_true(stop_text_push(&t, 'c', &stopped) && stop_text_push(&t, 0xc3, &stopped));
+    assert_true(stop_text_push(&t, 'c', true, &stopped) && stop_text_push(&t, 0xc3, true, &stopped));
     assert_int_equal(t.safe, 0);
     assert_true(stop_text_end(&t));
     assert_string_equal(buf_text(&t.text), "c\xef\xbf\xbd");
     assert_int_equal(t.safe, t.text.len);
+    stop_text_release(&t);
+}
+
+static void a_stop_string_counts_from_the_fewest_tokens_on(UNUSED void **state)
+{
+    static const char *const stop[] = { "ab" };
+    struct stop_text t;
+    bool stopped;
+    stop_text_init(&t, tokenizer, true, stop, 1, false);
+    const char *text = "ababxab";
+    for (int k = 0; text[k]; k++) {
+        assert_true(stop_text_push(&t, text[k], k >= 3,
+                                   &stopped));    // one that is complete at the fourth token counts, if it is from the fourth on
+        assert_true(stopped == (k == 3));
+        if (stopped)
+            break;
+    }
+    assert_string_equal(buf_text(&t.text), "ab");    // the first stays, the second is cut
     stop_text_release(&t);
 }
 
@@ -151,13 +169,15 @@ static void each_form_of_request_says_the_same_in_its_own_words(UNUSED void **st
         const char *body;
     } cases[] = {
         { ASK_COMPLETION,
-          "{\"prompt\":[5,6],\"n\":2,\"max_tokens\":7,\"temperature\":0.5,\"top_k\":3,\"seed\":9,\"stop\":\"x\",\"logprobs\":2}" },
-        { ASK_TOKENS, "{\"token_ids\":[5,6],\"sampling_params\":{\"n\":2,\"max_tokens\":7,\"temperature\":0.5,\"top_k\":3,\"seed\":9,"
-                      "\"stop\":[\"x\"],\"logprobs\":2,\"routed_experts_prompt_start\":3}}" },
-        { ASK_VLLM, "{\"prompt\":{\"prompt_token_ids\":[5,6]},\"n\":2,\"max_tokens\":7,\"temperature\":0.5,\"top_k\":3,\"seed\":9,"
-                    "\"stop\":[\"x\"],\"logprobs\":2}" },
+          "{\"prompt\":[5,6],\"n\":2,\"max_tokens\":7,\"min_tokens\":3,\"temperature\":0.5,\"top_k\":3,\"seed\":9,\"stop\":\"x\",\"logprobs\":2}" },
+        { ASK_TOKENS,
+          "{\"token_ids\":[5,6],\"sampling_params\":{\"n\":2,\"max_tokens\":7,\"min_tokens\":3,\"temperature\":0.5,\"top_k\":3,\"seed\":9,"
+          "\"stop\":[\"x\"],\"logprobs\":2,\"routed_experts_prompt_start\":3}}" },
+        { ASK_VLLM,
+          "{\"prompt\":{\"prompt_token_ids\":[5,6]},\"n\":2,\"max_tokens\":7,\"min_tokens\":3,\"temperature\":0.5,\"top_k\":3,\"seed\":9,"
+          "\"stop\":[\"x\"],\"logprobs\":2}" },
         { ASK_SGLANG,
-          "{\"input_ids\":[5,6],\"return_logprob\":true,\"top_logprobs_num\":2,\"sampling_params\":{\"n\":2,\"max_new_tokens\":7,"
+          "{\"input_ids\":[5,6],\"return_logprob\":true,\"top_logprobs_num\":2,\"sampling_params\":{\"n\":2,\"max_new_tokens\":7,\"min_new_tokens\":3,"
           "\"temperature\":0.5,\"top_k\":3,\"sampling_seed\":9,\"stop\":[\"x\"]}}" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -170,6 +190,7 @@ static void each_form_of_request_says_the_same_in_its_own_words(UNUSED void **st
         assert_false(a.is_list);
         assert_int_equal(a.n, 2);
         assert_int_equal(a.max_tok, 7);
+        assert_int_equal(a.min_tok, 3);
         assert_true(a.temperature == 0.5 && a.top_k == 3 && a.has_seed && a.seed == 9);
         assert_int_equal(a.n_stop, 1);
         assert_string_equal(a.stop[0], "x");
@@ -191,6 +212,8 @@ static void a_field_that_is_wrong_is_named(UNUSED void **state)
         { ASK_COMPLETION, "{\"prompt\":\"a\",\"n\":true}", "'n'" },
         { ASK_COMPLETION, "{\"prompt\":[\"a\",\"b\"],\"n\":4096}", "samples" },
         { ASK_COMPLETION, "{\"prompt\":\"a\",\"max_tokens\":0}", "'max_tokens'" },
+        { ASK_COMPLETION, "{\"prompt\":\"a\",\"min_tokens\":-1}", "'min_tokens'" },
+        { ASK_SGLANG, "{\"text\":\"a\",\"sampling_params\":{\"min_new_tokens\":1.5}}", "'min_new_tokens'" },
         { ASK_COMPLETION, "{\"prompt\":\"a\",\"temperature\":\"hot\"}", "'temperature'" },
         { ASK_COMPLETION, "{\"prompt\":\"a\",\"top_p\":1.1}", "'top_p'" },
         { ASK_COMPLETION, "{\"prompt\":\"a\",\"top_k\":-2}", "'top_k'" },
@@ -258,6 +281,14 @@ static void samples_end_at_the_window_and_at_the_end_tokens(UNUSED void **state)
     assert_int_equal(s.max_new_tok, 99);
     assert_true(s.ignore_eos && s.n_stop_token == 0 && s.temperature == 0);
     ask_release(&a);
+    assert_true(parse(&a, ASK_TOKENS, "{\"token_ids\":[65],\"sampling_params\":{\"ignore_eos\":true,\"min_tokens\":9,\"max_tokens\":9}}"));
+    assert_true(ask_sampling(&a, 1, &text, eos, 2, &s, &err));
+    assert_true(s.ignore_eos && s.n_stop_token == 2 && s.min_new_tok == 9);    // not drawn, though they would end nothing
+    ask_release(&a);
+    assert_true(parse(&a, ASK_COMPLETION, "{\"prompt\":\"abc\",\"min_tokens\":17}"));
+    assert_false(ask_sampling(&a, 3, &text, eos, 2, &s, &err));    // 16 are the most unless it says more
+    assert_true(err.code == ERR_DATA && strstr(err.text, "17") && strstr(err.text, "16"));
+    ask_release(&a);
     assert_true(parse(&a, ASK_COMPLETION, "{\"prompt\":[65,300]}"));
     assert_false(ask_encode(&a, &text, &err));
     assert_non_null(strstr(err.text, "300"));
@@ -269,6 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(text_is_held_back_while_it_may_become_a_stop_string),
         cmocka_unit_test(the_end_of_a_sample_shows_what_was_held_back),
+        cmocka_unit_test(a_stop_string_counts_from_the_fewest_tokens_on),
         cmocka_unit_test(tool_calls_are_found_in_both_forms),
         cmocka_unit_test(a_stream_shows_nothing_that_may_be_a_tool_call),
         cmocka_unit_test(each_form_of_request_says_the_same_in_its_own_words),

@@ -267,6 +267,8 @@ static const struct field fields[] = {
     { "max_tokens",                    ALL & ~SGLANG,       FIELD_I64,  1, INT32_MAX, AT(max_tok) },
     { "max_completion_tokens",         CHAT,                FIELD_I64,  1, INT32_MAX, AT(max_tok) },
     { "max_new_tokens",                SGLANG,              FIELD_I64,  1, INT32_MAX, AT(max_tok) },
+    { "min_tokens",                    ALL,                 FIELD_I64,  0, INT32_MAX, AT(min_tok) },
+    { "min_new_tokens",                SGLANG,              FIELD_I64,  0, INT32_MAX, AT(min_tok) },
     { "temperature",                   ALL,                 FIELD_F64,  0, 100, AT(temperature) },
     { "top_p",                         ALL,                 FIELD_F64,  0, 1, AT(top_p) },
     { "min_p",                         ALL,                 FIELD_F64,  0, 1, AT(min_p) },
@@ -294,8 +296,6 @@ static const struct field fields[] = {
     { "presence_penalty",              ALL,                 FIELD_MUST, 0 },
     { "frequency_penalty",             ALL,                 FIELD_MUST, 0 },
     { "repetition_penalty",            ALL,                 FIELD_MUST, 1 },
-    { "min_tokens",                    ALL,                 FIELD_MUST, 0 },
-    { "min_new_tokens",                SGLANG,              FIELD_MUST, 0 },
     { "logit_bias",                    ALL,                 FIELD_CANNOT },
     { "echo",                          COMPLETION,          FIELD_BOOL, AT(echo) },
     { "suffix",                        COMPLETION,          FIELD_CANNOT },
@@ -560,7 +560,11 @@ bool ask_sampling(const struct ask *a, int64_t n_prompt, const struct ask_text *
                               .top_k = (int32_t)a->top_k,
                               .max_new_tok = MIN(a->max_tok > 0 ? a->max_tok : max_tok_default(a->form), room),
                               .ignore_eos = a->ignore_eos && a->n_stop_token == 0 };
-    for (int i = 0; i < n_eos && !a->ignore_eos; i++)
+    if (a->min_tok > out->max_new_tok)
+        return error_set(err, ERR_DATA, "%" PRId64 " new tokens are asked for at least, and %" PRId64 " at most", a->min_tok,
+                         out->max_new_tok);
+    out->min_new_tok = a->min_tok;
+    for (int i = 0; i < n_eos && (!a->ignore_eos || (out->ignore_eos && a->min_tok > 0)); i++)    // ignored, but not drawn, as in vLLM
         sampling_add_stop(out, eos[i]);
     for (int i = 0; i < a->n_stop_token; i++) {
         sampling_add_stop(out, a->stop_token[i]);

@@ -44,6 +44,7 @@ struct ask {
     bool parse_tools;              // return tool calls in the text as tool calls
     int64_t n;                     // samples of each prompt
     int64_t max_tok;               // -1: not given
+    int64_t min_tok;               // no end token and no stop string ends a sample before it has so many
     double temperature, top_p, min_p;
     int64_t top_k;    // 0: off
     bool has_seed, ignore_eos;

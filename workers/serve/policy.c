@@ -326,6 +326,7 @@ static bool samples_submit(struct policy *e, struct serve_job *j, int64_t n, str
                                    .guest = true };
     ok = ok && ask_sampling(&j->ask, n_prompt, &e->text, e->config.eos, e->config.n_eos, &item.sampling, err);
     item.sampling.max_new_tok -= c->n_tok;
+    item.sampling.min_new_tok = MAX(item.sampling.min_new_tok - c->n_tok, (int64_t)0);
     ok = ok && generator_submit(e->generator, &item, err);
     if (ok) {
         e->slot[at] = (struct slot){ .job = j, .first = j->next_choice, .n_open = n };

@@ -117,7 +117,7 @@ bool choice_add(struct serve_job *j, struct choice *c, int32_t id, float logp, i
     c->logp[c->n_tok] = logp;
     c->version[c->n_tok++] = (int32_t)version;
     *stopped = false;
-    return c->stop_token >= 0 && !c->text.include_stop ? true : stop_text_push(&c->text, id, stopped);
+    return c->stop_token >= 0 && !c->text.include_stop ? true : stop_text_push(&c->text, id, c->n_tok > j->ask.min_tok, stopped);
 }
 
 const char *choice_end_name(enum choice_end end)

@@ -47,12 +47,12 @@ static bool stop_find(struct stop_text *t, size_t from)
     return true;
 }
 
-bool stop_text_push(struct stop_text *t, int32_t id, bool *stopped)
+bool stop_text_push(struct stop_text *t, int32_t id, bool may_stop, bool *stopped)
 {
     size_t from = t->text.len;
     if (!decoder_push(&t->decoder, id, &t->text))
         return false;
-    *stopped = t->text.len > from && stop_find(t, from);
+    *stopped = may_stop && t->text.len > from && stop_find(t, from);
     t->safe = *stopped ? t->text.len : t->text.len - tail_len(t);
     return true;
 }

@@ -21,8 +21,8 @@ struct stop_text {
 void stop_text_init(struct stop_text *t, const struct tokenizer *tokenizer, bool skip_special, const char *const *stop, int n_stop,
                     bool include_stop);
 void stop_text_release(struct stop_text *t);
-/* Add a token's text. *stopped: a stop string is complete now; the text has been cut, and nothing more may be added. False: no
- * memory. */
-MUST_USE bool stop_text_push(struct stop_text *t, int32_t id, bool *stopped);
+/* Add a token's text. *stopped: a stop string is complete now; the text has been cut, and nothing more may be added. Not may_stop: one
+ * that this token completes is text like any other. False: no memory. */
+MUST_USE bool stop_text_push(struct stop_text *t, int32_t id, bool may_stop, bool *stopped);
 /* The sample has ended in another way: the text held back can be shown. False: no memory. */
 MUST_USE bool stop_text_end(struct stop_text *t);

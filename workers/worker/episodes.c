@@ -386,6 +386,7 @@ static bool samples_submit(struct engine *e, struct episode_item *it, int32_t fi
     g.sampling.max_new_tok = it->sampling.max_new_tok - s->n_tok;
     if (e->config.max_turn_tokens > 0)
         g.sampling.max_new_tok = MIN(g.sampling.max_new_tok, e->config.max_turn_tokens);
+    g.sampling.min_new_tok = MIN(MAX(it->sampling.min_new_tok - s->n_tok, (int64_t)0), g.sampling.max_new_tok);
     if (ok)
         ok = generator_submit(e->generator, &g, err);
     else

@@ -219,6 +219,7 @@ bool items_run(struct engine *e, struct task *t, struct report *r, struct error 
     pthread_mutex_unlock(&e->lock);
     sampling_make(e, &t->config, run_config_temperature(&t->config, t->rollout_step), &s);
     s.max_new_tok = run_config_length(&t->config, t->rollout_step);
+    s.min_new_tok = MIN(t->config.min_new_tokens, s.max_new_tok);
     if (t->version >= 0 && t->version != e->version)
         return error_set(err, ERR_INTERNAL, "items want version %" PRId64 ", the sampler has %" PRId64, t->version, e->version);
     for (int64_t i = 0; i < t->n_item; i++) {

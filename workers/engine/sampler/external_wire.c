@@ -35,13 +35,15 @@ static void text_print(struct buf *out, const char *text)
     json_text_print(out, text, strlen(text), JSON_TEXT_UTF8);
 }
 
-/* The settings that both know by the same names. Each is sent, since an engine's defaults come from generation_config.json. */
-static void sampling_print(struct buf *out, const struct generator_item *it)
+/* The settings that both know, nearly all by the same names. Each with a default that may come from generation_config.json is sent. */
+static void sampling_print(struct buf *out, enum external_kind kind, const struct generator_item *it)
 {
     const struct sampling *s = &it->sampling;
     buf_fmt(out, "\"n\":%d,\"temperature\":%.9g,\"top_p\":%.9g,\"top_k\":%d,\"min_p\":%.9g,\"ignore_eos\":%s,\"skip_special_tokens\":false",
             it->n_sample, (double)s->temperature, (double)s->top_p, s->top_k > 0 ? s->top_k : -1, (double)s->min_p,
             s->ignore_eos ? "true" : "false");
+    if (s->min_new_tok > 0)
+        buf_fmt(out, ",\"%s\":%" PRId64, kind == EXTERNAL_VLLM ? "min_tokens" : "min_new_tokens", s->min_new_tok);
     if (s->n_stop_token > 0 && !s->ignore_eos) {
         buf_str(out, ",");
         ids_print(out, "stop_token_ids", s->stop_token, s->n_stop_token);
@@ -79,7 +81,7 @@ void external_request(struct buf *out, enum external_kind kind, const struct gen
                 seed);
         buf_str(out, "\"include_stop_str_in_output\":true,\"stream\":false,");
         dead_ids_print(out, n_id, n_vocab);
-        sampling_print(out, it);
+        sampling_print(out, kind, it);
         buf_str(out, "}");
     } else {
         ids_print(out, "input_ids", it->prompt, it->n_prompt);
@@ -91,7 +93,7 @@ void external_request(struct buf *out, enum external_kind kind, const struct gen
         }
         buf_fmt(out, "\"sampling_params\":{\"max_new_tokens\":%" PRId64 ",\"no_stop_trim\":true,", it->sampling.max_new_tok);
         dead_ids_print(out, n_id, n_vocab);
-        sampling_print(out, it);
+        sampling_print(out, kind, it);
         buf_str(out, "}}");
     }
 }

@@ -79,6 +79,7 @@ static bool step_init(struct generator *g, struct error *err)
     size_t n = (size_t)g->max_row;
     bool two = g->behind;
     if (!mirror_init(g->dev, &g->step, generator_step_pieces(g), two, "a decode step's inputs", err)
+        || !mirror_init(g->dev, &g->ban, n * SAMPLE_BAN_MAX * sizeof(int32_t), two, "ids that are not drawn", err)
         || !mirror_init(g->dev, &g->table, n * (size_t)g->max_page * sizeof(int32_t), two, "page tables", err)
         || !mirror_init(g->dev, &g->result, (g->config.entropy ? 3 : 2) * n * sizeof(int32_t), two, "sampled tokens", err))
         return false;
@@ -284,6 +285,7 @@ void generator_free(struct generator *g)
         free(g->flight[f].now);
     }
     mirror_release(g->dev, &g->step);
+    mirror_release(g->dev, &g->ban);
     mirror_release(g->dev, &g->table);
     mirror_release(g->dev, &g->result);
     float *held[] = { g->logits, g->prefill_logits, g->saved };

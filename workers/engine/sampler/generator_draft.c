@@ -231,8 +231,7 @@ static int64_t rows_fill(struct generator *g)
             g->pos[n] = (int32_t)pos;
             g->slot[n] = (int32_t)(page[pos / page_tok] * page_tok + pos % page_tok);
             g->kv_len[n] = (int32_t)pos + 1;
-            g->sample[n] = sample_of(r);
-            g->sample[n].pos += (int32_t)k;
+            sample_fill(g, n, r, k);
             memcpy((int32_t *)g->table.host + n * g->max_page, page, (size_t)r->n_page * sizeof *page);
         }
     }

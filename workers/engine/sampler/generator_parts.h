@@ -131,6 +131,8 @@ struct generator {
                                              // last flight a row's token comes from
     int32_t *copy_dst, *copy_src;            // (max_row) pages to copy before the step
     struct sample_row *sample;               // (max_row)
+    struct mirror ban;                       // (max_row, SAMPLE_BAN_MAX) ids that a row must not draw
+    bool any_ban;                            // a row of this step has some, so it is to be sent
     int64_t n_copy;
     int32_t *page_of;          // (max_seq, max_page) each row's pages in order
     struct mirror table;       // (max_row, max_page) the same, as sent
@@ -211,15 +213,15 @@ MUST_USE bool drafts_decode(struct generator *g, struct error *err);
 MUST_USE bool samples_start(struct generator *g, struct error *err);
 
 /* ---- generator_step.c: a round; generator_step itself ---- */
-/* How the next token of a row is sampled. */
-struct sample_row sample_of(const struct row *r);
+/* Row `at` of a step's inputs: how the token of r is drawn that comes `ahead` tokens after the next one. */
+void sample_fill(struct generator *g, int64_t at, const struct row *r, int64_t ahead);
 /* Draw n tokens from logits (n, vocab) with the first n rows of sample. */
 MUST_USE bool sample_run(struct generator *g, const float *logits, int64_t n, struct error *err);
 /* Record a flight: what was just launched draws a token for each of rows row0 .. n_run - 1, if there are any. */
 MUST_USE bool flight_start(struct generator *g, int64_t row0, int64_t n_place, int64_t version, struct error *err);
 /* Wait for both flights, append their tokens, and end the samples that are complete; the older one first. */
 MUST_USE bool flights_collect(struct generator *g, struct error *err);
-/* Send the step's inputs, with the page tables if they have changed. */
+/* Send the step's inputs, with the banned ids if there are any, and the page tables if they have changed. */
 MUST_USE bool step_send(struct generator *g, struct error *err);
 /* Rows of the recorded step that serves n: few sizes, little waste. */
 int64_t graph_rows(int64_t n);

@@ -65,7 +65,7 @@ static bool rows_start(struct generator *g, int64_t row0, const float *table, in
     if (n == 0)
         return true;
     for (int64_t i = 0; i < n; i++)
-        g->sample[i] = sample_of(&g->row[row0 + i]);
+        sample_fill(g, i, &g->row[row0 + i], 0);
     if (!step_send(g, err))
         return false;
     if (n_copy && !kv_pool_copy(g->kv, mirror_dev(&g->step, g->copy_dst), mirror_dev(&g->step, g->copy_src), n_copy, err))

@@ -33,8 +33,8 @@ void row_remove(struct generator *g, int64_t i)
     g->table_changed = true;
 }
 
-/* Has the newest token completed the stop string? Only text that contains the newest token can, so as many tokens as
- * the string has bytes are examined; an earlier occurrence would have ended the sample. */
+/* Has the newest token completed the stop string? Only text that ends in the newest token can: its bytes, and as many before them as the
+ * string has but one. An earlier occurrence has ended the sample, or may not end it (min_new_tok). */
 static bool stop_string_found(const struct generator *g, const struct row *r, const char *stop)
 {
     size_t stop_len = strlen(stop), len;
@@ -42,13 +42,13 @@ static bool stop_string_found(const struct generator *g, const struct row *r, co
     if (!newest || !memchr(newest, stop[stop_len - 1], len))
         return false;
     char text[1024];    // the end of the text, newest token first, filled from the back
-    size_t have = 0;
-    for (int64_t i = r->n_tok - 1; i >= 0 && have < stop_len - 1 + len && have < sizeof text; i--) {
+    size_t have = 0, most = MIN(stop_len - 1 + len, sizeof text);
+    for (int64_t i = r->n_tok - 1; i >= 0 && have < most; i--) {
         size_t n;
         const uint8_t *bytes = tokenizer_bytes(g->config.tokenizer, r->token[i], &n);
         if (!bytes)
             continue;
-        size_t take = MIN(n, sizeof text - have);
+        size_t take = MIN(n, most - have);
         memcpy(text + sizeof text - have - take, bytes + n - take, take);
         have += take;
     }
@@ -67,7 +67,7 @@ static bool row_token(struct generator *g, int64_t i, int32_t id, float logp, fl
     r->logp[r->n_tok++] = logp;
     lengths_note(g, 1, false);
     drafts_learn_token(g, r);
-    bool is_stop = s->stop_string[0] && stop_string_found(g, r, s->stop_string);
+    bool is_stop = s->stop_string[0] && r->n_tok > s->min_new_tok && stop_string_found(g, r, s->stop_string);
     for (int32_t k = 0; !s->ignore_eos && !is_stop && k < s->n_stop_token; k++)
         is_stop = id == s->stop_token[k];
     struct drawn drawn = { .prompt_row = r->entry->spec.prompt_row,
@@ -100,19 +100,26 @@ static bool row_end(struct generator *g, int64_t i, enum finish_reason finish, s
     return ++e->n_ended < e->spec.n_sample || entry_finish(g, e, err);
 }
 
-struct sample_row sample_of(const struct row *r)
+void sample_fill(struct generator *g, int64_t at, const struct row *r, int64_t ahead)
 {
     const struct generator_item *spec = &r->entry->spec;
-    return (struct sample_row){
+    int64_t n_before = r->n_tok + r->n_ahead + ahead;    // tokens of the sample before this one
+    int32_t n_ban = n_before < spec->sampling.min_new_tok ? spec->sampling.n_stop_token : 0;
+    g->sample[at] = (struct sample_row){
         .seed = spec->seed[r->sample],
         .item = spec->item,
         .sample = spec->first_sample + r->sample,
-        .pos = (int32_t)(spec->n_prompt + r->n_tok + r->n_ahead),
+        .pos = (int32_t)(spec->n_prompt + n_before),
         .temperature = spec->sampling.temperature,
         .top_p = spec->sampling.top_p,
         .min_p = spec->sampling.min_p,
         .top_k = spec->sampling.top_k,
+        .n_ban = n_ban,
     };
+    if (n_ban > 0) {
+        memcpy((int32_t *)g->ban.host + at * SAMPLE_BAN_MAX, spec->sampling.stop_token, (size_t)n_ban * sizeof(int32_t));
+        g->any_ban = true;
+    }
 }
 
 bool sample_run(struct generator *g, const float *logits, int64_t n, struct error *err)
@@ -120,7 +127,7 @@ bool sample_run(struct generator *g, const float *logits, int64_t n, struct erro
     int32_t *id = g->result.dev;
     float *logp = (float *)id + g->max_row, *entropy = g->config.entropy ? logp + g->max_row : NULL;
     return OP(g->dev, err, sample_fwd, .id = id, .logp = logp, .entropy = entropy, .logits = logits, .row = mirror_dev(&g->step, g->sample),
-              .n = n, .vocab = g->vocab, .n_live = model_n_live(g->config.model));
+              .ban = g->ban.dev, .n = n, .vocab = g->vocab, .n_live = model_n_live(g->config.model));
 }
 
 bool flight_start(struct generator *g, int64_t row0, int64_t n_place, int64_t version, struct error *err)
@@ -216,6 +223,11 @@ bool step_send(struct generator *g, struct error *err)
         return false;
     mirror_flip(&g->step);
     generator_step_pieces(g);
+    if (g->any_ban && !mirror_up(g->dev, &g->ban, err))
+        return false;
+    if (g->any_ban)
+        mirror_flip(&g->ban);
+    g->any_ban = false;
     if (!g->table_changed)
         return true;
     memcpy(g->table.host, g->page_of, (size_t)(g->n_run * g->max_page) * sizeof *g->page_of);
@@ -307,7 +319,7 @@ static bool row_fill(struct generator *g, int64_t i)
     g->pos[i] = (int32_t)pos;
     g->slot[i] = (int32_t)(row_table(g, i)[pos / page_tok] * page_tok + pos % page_tok);
     g->kv_len[i] = (int32_t)pos + 1;
-    g->sample[i] = sample_of(r);
+    sample_fill(g, i, r, 0);
     return true;
 }
 

@@ -14,6 +14,9 @@ bool sampling_check(const struct sampling *s, struct error *err)
         return error_set(err, ERR_USAGE, "min_p is %g; it must be between 0 (off) and 1", (double)s->min_p);
     if (s->max_new_tok < 1)
         return error_set(err, ERR_USAGE, "the most new tokens are %" PRId64 "; it must be at least 1", s->max_new_tok);
+    if (s->min_new_tok < 0 || s->min_new_tok > s->max_new_tok)
+        return error_set(err, ERR_USAGE, "the fewest new tokens are %" PRId64 "; it must be between 0 (off) and the most, %" PRId64,
+                         s->min_new_tok, s->max_new_tok);
     if (s->n_stop_token < 0 || s->n_stop_token > SAMPLING_STOP_TOKENS_MAX)
         return error_set(err, ERR_USAGE, "there are %d stop tokens; at most %d are possible", s->n_stop_token, SAMPLING_STOP_TOKENS_MAX);
     if (memchr(s->stop_string, 0, sizeof s->stop_string) == NULL)
