@@ -15,6 +15,7 @@
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/slice.h"
+#include "workers/engine/model/stages.h"
 #include "workers/engine/model/team_impl.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/trainer.h"
@@ -614,13 +615,19 @@ static void outcome_free(struct outcome *o)
         free(o->state[k]);
 }
 
-/* The model, in slices where several devices train it. */
-static struct model *trained_new(const struct shape *s, enum dtype t, int parts, int n_device, uint64_t seed)
+/* How a model is trained: on several devices in slices, or in stages. */
+struct layout {
+    int n_device;
+    bool staged;
+};
+static struct model *trained_new(const struct shape *s, enum dtype t, int parts, struct layout on, uint64_t seed)
 {
     struct error err;
     struct model *m = model_new_random(&s->c, seed, devices[0], t, &err), *cut = NULL;
-    if (!m || !model_parts_set(m, parts, &err) || (n_device > 1 && !(cut = model_sliced_new(m, devices, n_device, &err))))
-        fail_msg("%s, %d devices: %s", s->why, n_device, err.text);
+    if (!m || !model_parts_set(m, parts, &err)
+        || (on.n_device > 1
+            && !(cut = on.staged ? model_staged_new(m, devices, on.n_device, &err) : model_sliced_new(m, devices, on.n_device, &err))))
+        fail_msg("%s, %d devices: %s", s->why, on.n_device, err.text);
     if (!cut)
         return m;
     model_free(m);
@@ -629,13 +636,13 @@ static struct model *trained_new(const struct shape *s, enum dtype t, int parts,
 }
 
 /* Some steps with a reference that follows, through checkpoints' state and back after the first. */
-static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t, int parts, int n_device, bool recompute)
+static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t, int parts, struct layout on, bool recompute)
 {
     struct error err = { 0 };
     struct group *g[TRAIN_STEPS * TRAIN_GROUPS];
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     struct trainer_hyper h;
-    struct model *m = trained_new(s, t, parts, n_device, 3), *ref = trained_new(s, t, parts, n_device, 4);
+    struct model *m = trained_new(s, t, parts, on, 3), *ref = trained_new(s, t, parts, on, 4);
     int64_t head_rows = devices[0]->head_rows;
     trainer_hyper_init(&h, ALGO_GRPO);
     h.lr = 1e-2;
@@ -648,20 +655,21 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
     h.has_filter = false;
     set.token_budget_max = 64;    // several micro-batches
     set.recompute_block = recompute;
-    set.n_team = n_device;
+    set.n_team = on.staged ? 0 : on.n_device;
+    set.n_stage = on.staged ? on.n_device : 0;
     strcpy(set.layers, recompute ? "1" : "");
     devices[0]->head_rows = 9 * s->c.vocab;    // several chunks of the head's rows
     for (int i = 0; i < TRAIN_STEPS * TRAIN_GROUPS; i++)
         g[i] = group_invent(i, s->c.vocab);
     struct trainer *tr = trainer_new(m, ref, &set, &err);
     if (!tr)
-        fail_msg("%s, %d devices: %s", s->why, n_device, err.text);
+        fail_msg("%s, %d devices: %s", s->why, on.n_device, err.text);
     *o = (struct outcome){ .n = trainer_grad_n(tr), .weight_bytes = model_weight_bytes(m) };
     o->grad = malloc((size_t)o->n * 4);
     for (int i = 0; i < TRAIN_STEPS; i++) {
         double metric[METRIC_N];
         if (!trainer_step(tr, (const struct group *const *)g + i * TRAIN_GROUPS, TRAIN_GROUPS, &h, metric, &err))
-            fail_msg("%s, %d devices: %s", s->why, n_device, err.text);
+            fail_msg("%s, %d devices: %s", s->why, on.n_device, err.text);
         o->loss = metric[M_LOSS];
         o->norm = metric[M_GRAD_NORM];
         if (i == 0)
@@ -739,13 +747,13 @@ static void a_team_of_any_size_trains_to_the_bytes_of_one_device(UNUSED void **s
             most++;
         most = on_gpus() ? MIN(most, 2) : most;
         devices_open(s->sizes[most - 1]);
-        outcome_make(&one, s, t, s->parts, 1, recompute);
-        outcome_make(&own, s, t, 0, 1, recompute);
+        outcome_make(&one, s, t, s->parts, (struct layout){ 1 }, recompute);
+        outcome_make(&own, s, t, 0, (struct layout){ 1 }, recompute);
         gradient_compare(&one, &own, t, s->why);
         outcome_free(&own);
         for (int k = 1; k < most; k++) {
             struct outcome o;
-            outcome_make(&o, s, t, s->parts, s->sizes[k], recompute);
+            outcome_make(&o, s, t, s->parts, (struct layout){ s->sizes[k] }, recompute);
             outcomes_compare(&one, &o, s->why, s->sizes[k]);
             outcome_free(&o);
         }
@@ -754,9 +762,34 @@ static void a_team_of_any_size_trains_to_the_bytes_of_one_device(UNUSED void **s
     }
 }
 
+/* Layers of several kinds would be cut anywhere: 5 of them into 2, 3 and 5 stages, with sums in one part and in several. */
+static void a_pipeline_of_any_size_trains_to_the_bytes_of_one_device(UNUSED void **state)
+{
+    static const int sizes[] = { 2, 3, 5 };
+    for (size_t i = 0; i < ARRAY_SIZE(trained) * 2; i++) {
+        struct shape s = trained[i / 2];
+        bool recompute = i % 2;
+        enum dtype t = i / 2 % 2 ? DT_BF16 : DT_F32;
+        int parts = recompute ? 0 : s.parts, most = on_gpus() ? 1 : (int)ARRAY_SIZE(sizes);
+        struct outcome one;
+        s.c.n_layer = 5;
+        devices_open(sizes[most - 1]);
+        outcome_make(&one, &s, t, parts, (struct layout){ 1 }, recompute);
+        for (int k = 0; k < most; k++) {
+            struct outcome o;
+            outcome_make(&o, &s, t, parts, (struct layout){ sizes[k], true }, recompute);
+            outcomes_compare(&one, &o, s.why, sizes[k]);
+            outcome_free(&o);
+        }
+        outcome_free(&one);
+        devices_close(sizes[most - 1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pipeline_of_any_size_trains_to_the_bytes_of_one_device),
         cmocka_unit_test(a_team_of_any_size_gives_the_bits_of_one_device),
         cmocka_unit_test(slices_follow_new_weights),
         cmocka_unit_test(a_rank_that_fails_makes_the_others_return_with_its_error),

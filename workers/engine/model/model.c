@@ -10,6 +10,7 @@
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/stages.h"
 #include "workers/engine/model/team_impl.h"
 
 /* ---- the table */
@@ -17,6 +18,7 @@ struct table {
     struct model *m;
     int64_t cap;
     int64_t at;    // elements laid out so far
+    bool none;     // what comes next belongs to another stage
 };
 
 /* The next tensor, directly after the previous one. */
@@ -32,6 +34,7 @@ static int64_t tensor_put(struct table *t, int64_t rows, int64_t cols, const cha
         snprintf(suffix, sizeof suffix, "%s", fmt);
         snprintf(x->name, sizeof x->name, "model.layers.%" PRId64 ".%s", layer, suffix);
     }
+    rows = t->none ? 0 : rows;
     x->n_dim = cols ? 2 : 1;
     x->dim[0] = rows;
     x->dim[1] = cols;
@@ -129,9 +132,13 @@ static bool table_make(struct model *m, struct error *err)
     m->layer = calloc((size_t)c->n_layer, sizeof *m->layer);
     if (!m->tensor || !m->at || !m->layer)
         return error_set(err, ERR_NO_MEMORY, "no memory for the table of %" PRId64 " tensors", t.cap);
+    t.none = !m->own.embed;
     m->embed_at = part_put(&t, c->vocab, c->d_model, "model.embed_tokens.weight", -1);
-    for (int64_t l = 0; l < c->n_layer; l++)
+    for (int64_t l = 0; l < c->n_layer; l++) {
+        t.none = !model_has_layer(m, l);
         layer_put(&t, l);
+    }
+    t.none = !m->own.head;
     m->norm_at = part_put(&t, c->d_model, 0, "model.norm.weight", -1);
     m->head_at = c->tied ? m->embed_at : part_put(&t, c->vocab, c->d_model, "lm_head.weight", -1);
     part_begin(&t);
@@ -187,11 +194,18 @@ bool layer_handles_refresh(struct model *m, const struct layer_w *w, struct erro
 
 bool model_handles_new(struct model *m, struct error *err)
 {
-    for (int64_t l = 0; l < m->c.n_layer; l++)
+    for (int64_t l = m->own.first; l < m->own.end; l++)
         if (!layer_handles_new(m, &m->layer[l], m->weights, 0, &m->at[l], err))
             return false;
+    if (!m->own.head)
+        return true;
     m->head = weight_new(m->dev, model_at(m, m->head_at), m->dtype, m->c.vocab, m->c.d_model, MIN(1, m->parts), m->for_bwd, err);
     return m->head != NULL;
+}
+
+bool model_has_handles(const struct model *m)
+{
+    return m->layer[m->own.first].qkv != NULL;
 }
 
 bool model_parts_set(struct model *m, int parts, struct error *err)
@@ -260,7 +274,7 @@ static bool heads_check(const struct model_config *c, const struct device *dev, 
     return error_set(err, ERR_UNSUPPORTED, "'head_dim' is %" PRId64 "; on a GPU 16, 32, 64, 96, 128 and 256 are supported", c->d_head);
 }
 
-struct model *model_shape_new(const struct model_config *c, struct error *err)
+static struct model *table_new(const struct model_config *c, const struct stage_part *own, struct error *err)
 {
     struct model *m = calloc(1, sizeof *m);
     if (!m) {
@@ -268,10 +282,28 @@ struct model *model_shape_new(const struct model_config *c, struct error *err)
         return NULL;
     }
     m->c = *c;
+    m->own = *own;
     if (table_make(m, err))
         return m;
     model_free(m);
     return NULL;
+}
+
+struct model *model_shape_new(const struct model_config *c, struct error *err)
+{
+    return table_new(c, &(struct stage_part){ 0, c->n_layer, true, true }, err);
+}
+
+struct model *model_stage_table(const struct model_config *c, int n, int q, struct error *err)
+{
+    struct stage_part own = { .embed = q == (c->tied ? n - 1 : 0), .head = q == n - 1 };
+    stage_layers(c, n, q, &own.first, &own.end);
+    struct model *m = table_new(c, &own, err);
+    if (m) {
+        m->n_stage = n;
+        m->stage = q;
+    }
+    return m;
 }
 
 struct model *model_new_shape(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
@@ -285,17 +317,33 @@ struct model *model_new_shape(const struct model_config *c, struct device *dev, 
     return m;
 }
 
+/* Give a shape its weights, all 0; frees it on failure. */
+static struct model *weights_alloc(struct model *m, struct error *err)
+{
+    size_t size = (size_t)m->n_flat * dtype_size(m->dtype);
+    if ((m->weights = mem_new(m->dev, size, "weights", err)) && OP(m->dev, err, mem_fill, .y = m->weights, .size_bytes = size, .byte = 0))
+        return m;
+    model_free(m);
+    return NULL;
+}
+
 struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
 {
     struct model *m = heads_check(c, dev, err) ? model_new_shape(c, dev, dtype, err) : NULL;
-    if (!m)
+    return m ? weights_alloc(m, err) : NULL;
+}
+
+struct model *model_stage_alloc(const struct model *m, struct device *dev, int n, int q, struct error *err)
+{
+    struct model *s = heads_check(&m->c, dev, err) ? model_stage_table(&m->c, n, q, err) : NULL;
+    if (!s)
         return NULL;
-    size_t size = (size_t)m->n_flat * dtype_size(dtype);
-    if (!(m->weights = mem_new(dev, size, "weights", err)) || !OP(dev, err, mem_fill, .y = m->weights, .size_bytes = size, .byte = 0)) {
-        model_free(m);
-        return NULL;
-    }
-    return m;
+    s->dev = dev;
+    s->dtype = m->dtype;
+    s->n_live = m->n_live;
+    s->parts = m->parts;
+    s->for_bwd = m->for_bwd;
+    return weights_alloc(s, err);
 }
 
 bool model_tensor_set(struct model *m, const struct tensor *t, const void *values, struct error *err)
@@ -386,6 +434,8 @@ void model_n_live_set(struct model *m, int64_t n_live)
 {
     BUG_IF(n_live < 1 || n_live > m->c.vocab, "n_live is %" PRId64 " of %" PRId64, n_live, m->c.vocab);
     m->n_live = n_live;
+    for (int q = 0; model_is_staged(m) && q < team_size(m->team); q++)
+        team_rank(m->team, q)->slice->n_live = n_live;
 }
 
 int64_t model_n_tensor(const struct model *m)
@@ -467,7 +517,7 @@ bool model_weights_changed(struct model *m, struct error *err)
         bound_forget(m);
         return true;
     }
-    for (int64_t l = 0; m->head && l < m->c.n_layer; l++)
+    for (int64_t l = m->own.first; model_has_handles(m) && l < m->own.end; l++)
         if (!layer_handles_refresh(m, &m->layer[l], err))
             return false;
     return (!m->head || weight_refresh(m->dev, m->head, err)) && (!m->team || (m->weights ? team_fill(m, m, err) : team_changed(m, err)));

@@ -143,6 +143,7 @@ struct run_limits {
     bool by_piece;           // with train: gradients are requested piece by piece (model_grad without flat); less memory
     int64_t lora_rank;       // highest rank of an adapter that a model bound later may have (model_run_bind)
     int64_t head_rows;       // rows of logits computed at once in scoring and training; 0: what suits the device
+    int n_set, n_shared;     // of a stage of a pipeline, set by the run that it belongs to; else 0
     void *mem;               // (device) of model_run_bytes to work in, borrowed; others may use it between calls (forward, head
                              // and backward of a training step count as one call). NULL: its own
 };

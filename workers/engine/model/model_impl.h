@@ -22,6 +22,12 @@ struct bound {
     struct weight *head;         // or as the head; the others NULL
     struct mark *used, *came;    // the device is done with what it held before; a lane has brought the piece
 };
+/* What of a whole model this one has: its layers, as all tensors of the others have no elements; and the tensors before and after them.
+ * Of a shared tensor of embedding and head the last stage has the only copy. */
+struct stage_part {
+    int64_t first, end;    // layers
+    bool embed, head;      // head: and the last norm
+};
 #define BOUND_N 3
 /* Weights of which a rank keeps its shards only. */
 struct kept {
@@ -53,6 +59,9 @@ struct model {
     int n_slice;                        // of a team's slice: how many there are; 0: this is a whole model
     int64_t vocab_first, vocab_part;    // of a slice: its first id, and rows of a part of the whole vocabulary (model_vocab_part)
     bool odd_vocab;                     // of a slice: the whole vocabulary is not a multiple of 8
+    struct stage_part own;              // of a stage of a pipeline; a whole model or a slice has everything
+    int n_stage, stage;                 // of a stage: how many there are, and which one this is; n_stage 0: it is none
+    const struct model *table;          // of a first stage: the model whose memory holds the embedding; NULL: this one
     int n_sliced;                       // of a shape, for questions about sizes: devices that it would have slices on; else 0
     struct team *team;                  // that it works on (team.h), owned; NULL: none
     const struct model *base;           // of a view: whose memory and handles these are; NULL: its own
@@ -73,8 +82,15 @@ static inline int64_t part_aligned(int64_t n)
 {
     return (n + 127) / 128 * 128;
 }
+static inline bool model_has_layer(const struct model *m, int64_t l)
+{
+    return l >= m->own.first && l < m->own.end;
+}
 /* Only a model's table of tensors, for model_free. NULL: see err. */
 struct model *model_shape_new(const struct model_config *c, struct error *err);
+/* The same of stage q of n, and such a stage with zeroed weights, but no handles yet, as model_alloc. */
+struct model *model_stage_table(const struct model_config *c, int n, int q, struct error *err);
+struct model *model_stage_alloc(const struct model *m, struct device *dev, int n, int q, struct error *err);
 /* Rows of a part of the vocabulary, the sums over which are cut like those over heads. */
 int64_t model_vocab_part(const struct model *m);
 /* With zeroed weights, but no handles yet: values are set first. NULL: see err. */
@@ -85,6 +101,7 @@ MUST_USE bool model_tensor_set(struct model *m, const struct tensor *t, const vo
 char *model_shared_copy(const struct model *m, const char *what, struct mem_handle *h, struct error *err);
 /* Handles on whole weights, after their values are set. */
 MUST_USE bool model_handles_new(struct model *m, struct error *err);
+bool model_has_handles(const struct model *m);
 void model_handles_free(struct model *m);
 /* Remake the handles if they do not support backward products yet. */
 MUST_USE bool model_want_bwd(struct model *m, struct error *err);

@@ -26,6 +26,7 @@
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/run_impl.h"
+#include "workers/engine/model/stages.h"
 #include "workers/engine/model/team_impl.h"
 
 /* ---- memory: the same walk measures and assigns it */
@@ -76,7 +77,7 @@ int64_t run_head_rows(const struct model *m, const struct run_limits *lim)
  * embedding's is one of the parts; else a piece that is set serves itself. */
 static bool head_in_parts(const struct model *m, const struct run_limits *lim)
 {
-    return lim->train && !m->lora && (m->head_at == m->embed_at || (run_head_rows(m, lim) < lim->max_tok && !lim->by_piece));
+    return lim->train && !m->lora && m->own.head && (m->head_at == m->embed_at || (run_head_rows(m, lim) < lim->max_tok && !lim->by_piece));
 }
 
 /* The highest rank of an adapter that a run has room for; 0: it has none for any. */
@@ -113,10 +114,47 @@ static void layout_bwd(struct walk *w, struct model_run *r, const struct model *
     r->dao = take(w, n * q, e);
     r->dqkv = take(w, n * qkv, e);
     r->dact = take(w, n * c->d_ff, e);
-    r->dhrow = take(w, run_head_rows(m, lim) * c->d_model, e);
-    r->dhead = head_in_parts(m, lim) ? take(w, c->vocab * c->d_model, 4) : NULL;
+    r->dhrow = m->own.head ? take(w, run_head_rows(m, lim) * c->d_model, e) : NULL;
+    r->dheads = r->dhead = head_in_parts(m, lim) ? take(w, MAX(lim->n_shared, 1) * c->vocab * c->d_model, 4) : NULL;
+    r->dembed = take(w, lim->n_shared * n * c->d_model, e);
+    r->dembed_token = take(w, lim->n_shared * n, 4);
     r->dnorm = norm_parts(m) ? take(w, 2 * (norm_parts(m) + 1) * c->d_head, 4) : NULL;
     r->leaf = m->parts > 1 && sums_own(m) > 1 ? take(w, sums_own(m) * n * c->d_model, 4) : NULL;
+}
+
+static void layout_batch(struct walk *w, struct model_run *r, const struct run_limits *lim)
+{
+    r->token = take(w, lim->max_tok, 4);
+    r->pos = take(w, lim->max_tok, 4);
+    r->seq = take(w, lim->max_seq + 1, 4);
+}
+
+/* What is kept of a micro-batch: the layers' activations, where they do not work in `shared`, and the last norm's or what the next stage
+ * reads and gives back. */
+static void layout_kept(struct walk *w, struct model_run *r, const struct model *m, const struct run_limits *lim, const struct acts *shared,
+                        void **dedge)
+{
+    const struct model_config *c = &m->c;
+    size_t e = dtype_size(m->dtype);
+    int64_t n = lim->max_tok;
+    bool own = lim->train && !lim->recompute_block;    // every layer keeps its own set
+    for (int64_t l = m->own.first; l < m->own.end; l++) {
+        struct acts a = *shared;
+        if (own)
+            layout_acts(w, &a, c, lim, e, true);
+        else if (lim->train)
+            a.res1 = take(w, n * c->d_model, e);
+        if (r->layer)
+            r->layer[l] = a;
+    }
+    if (m->own.head) {
+        r->resf = take(w, n * c->d_model, e);
+        r->hf = take(w, n * c->d_model, e);
+        r->rstdf = take(w, n, 4);
+    } else {
+        r->edge = take(w, n * c->d_model, e);
+        *dedge = lim->train ? take(w, n * c->d_model, e) : NULL;
+    }
 }
 
 /* What the layers need; on a team the ranks' runs have it. */
@@ -125,24 +163,29 @@ static void layout_layers(struct walk *w, struct model_run *r, const struct mode
     const struct model_config *c = &m->c;
     size_t e = dtype_size(m->dtype);
     int64_t n = lim->max_tok;
-    bool own = lim->train && !lim->recompute_block;    // every layer keeps its own set
     struct acts shared = { 0 };
-    if (!own)
+    void *dedge = NULL;
+    if (!lim->train || lim->recompute_block)
         layout_acts(w, &shared, c, lim, e, true);
-    for (int64_t l = 0; l < c->n_layer; l++) {
-        struct acts a = shared;
-        if (own)
-            layout_acts(w, &a, c, lim, e, true);
-        else if (lim->train)
-            a.res1 = take(w, n * c->d_model, e);
-        if (r->layer)
-            r->layer[l] = a;
+    for (int k = 0; k < MAX(lim->n_set, 1); k++) {
+        if (r->set)
+            run_set_use(r, &r->set[k]);    // its host arrays
+        layout_batch(w, r, lim);
+        layout_kept(w, r, m, lim, &shared, &dedge);
+        if (r->set)
+            r->set[k] = (struct run_set){ .token = r->token,
+                                          .pos = r->pos,
+                                          .seq = r->seq,
+                                          .layer = r->layer,
+                                          .edge = r->edge,
+                                          .dedge = dedge,
+                                          .cu = r->cu,
+                                          .resf = r->resf,
+                                          .hf = r->hf,
+                                          .rstdf = r->rstdf };
     }
     r->out = take(w, n * c->d_model, e);
     r->act = take(w, n * c->d_ff, e);
-    r->resf = take(w, n * c->d_model, e);
-    r->hf = take(w, n * c->d_model, e);
-    r->rstdf = take(w, n, 4);
     if (adapter_rank(m, lim) > 0)
         layout_lora(w, &r->lora, m, lim);
 }
@@ -154,12 +197,11 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     size_t e = dtype_size(m->dtype);
     int64_t n = lim->max_tok, head_max = run_head_rows(m, lim);
     bool copies = m->n_slice && lim->train;    // of the gradient by the logits, which the first device computes
-    r->token = take(&w, n, 4);
-    r->pos = take(&w, n, 4);
     r->slot = take(&w, n, 4);
-    r->seq = take(&w, lim->max_seq + 1, 4);
     r->h = take(&w, n * c->d_model, e);
-    if (!on_team(m, lim))
+    if (on_team(m, lim))
+        layout_batch(&w, r, lim);
+    else
         layout_layers(&w, r, m, lim);
     struct head_rows *h = &r->head;
     int32_t **ints[] = { &h->row, &h->target };
@@ -170,13 +212,14 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     };
     for (size_t i = 0; i < ARRAY_SIZE(floats); i++)
         *floats[i] = take(&w, n, 4);
-    r->hrow = take(&w, head_max * c->d_model, e);
-    r->logits = take(&w, head_max * (c->vocab + (copies ? 1 : 0)), copies ? e : 4);
-    if (lim->train) {
-        r->dlogits = m->dtype == DT_F32 || copies ? r->logits : take(&w, head_max * c->vocab, e);
-        if (!on_team(m, lim))
-            layout_bwd(&w, r, m, lim);
+    if (m->own.head) {
+        r->hrow = take(&w, head_max * c->d_model, e);
+        r->logits = take(&w, head_max * (c->vocab + (copies ? 1 : 0)), copies ? e : 4);
+        if (lim->train)
+            r->dlogits = m->dtype == DT_F32 || copies ? r->logits : take(&w, head_max * c->vocab, e);
     }
+    if (lim->train && !on_team(m, lim))
+        layout_bwd(&w, r, m, lim);
     return w.used;
 }
 
@@ -219,14 +262,27 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
     r->lim.lora_rank = adapter_rank(m, lim);
     r->head_max = run_head_rows(m, lim);
     size_t n = (size_t)lim->max_tok;
-    r->layer = calloc((size_t)m->c.n_layer, sizeof *r->layer);
+    r->layer_mem = calloc((size_t)(m->c.n_layer * MAX(lim->n_set, 1)), sizeof *r->layer);
     r->host_i = malloc(n * 2 * sizeof *r->host_i);
     r->host_f = malloc(n * 4 * sizeof *r->host_f);
     r->row_index = malloc(n * sizeof *r->row_index);
-    r->cu = malloc(((size_t)lim->max_seq + 1) * sizeof *r->cu);
-    if (!r->layer || !r->host_i || !r->host_f || !r->row_index || !r->cu) {
+    r->cu_mem = calloc(((size_t)lim->max_seq + 1) * (size_t)MAX(lim->n_set, 1), sizeof *r->cu);
+    r->set = lim->n_set > 0 ? calloc((size_t)lim->n_set, sizeof *r->set) : NULL;
+    r->layer = r->layer_mem;
+    r->cu = r->cu_mem;
+    if (!r->layer || (lim->n_set > 0 && !r->set) || !r->host_i || !r->host_f || !r->row_index || !r->cu) {
         error_set(err, ERR_NO_MEMORY, "no memory for a run of %" PRId64 " tokens", lim->max_tok);
         goto fail;
+    }
+    for (int k = 0; k < lim->n_set; k++) {
+        r->set[k].layer = r->layer_mem + k * m->c.n_layer;
+        r->set[k].cu = r->cu_mem + k * (lim->max_seq + 1);
+    }
+    if (model_is_staged(m)) {
+        BUG_IF(lim->mem != NULL, "a run in stages in borrowed memory");
+        if (!(r->stages = stage_runs_new(r, err)))
+            goto fail;
+        return r;
     }
     if (on_team(m, lim)) {
         BUG_IF(lim->mem != NULL, "a run on a team in borrowed memory");
@@ -257,16 +313,33 @@ void model_run_free(struct model_run *r)
     if (!r)
         return;
     team_run_free(r->team);
+    stage_runs_free(r->stages);
     mem_free(r->m->dev, r->tables);
     mark_free(r->m->dev, r->done);
     if (!r->lim.mem)
         mem_free(r->m->dev, r->mem);
-    free(r->layer);
+    free(r->set);
+    free(r->layer_mem);
     free(r->host_i);
     free(r->host_f);
     free(r->row_index);
-    free(r->cu);
+    free(r->cu_mem);
     free(r);
+}
+
+void run_set_use(struct model_run *r, const struct run_set *set)
+{
+    r->token = set->token;
+    r->pos = set->pos;
+    r->seq = set->seq;
+    r->layer = set->layer;
+    r->edge = set->edge;
+    r->cu = set->cu;
+    r->n_tok = set->n_tok;
+    r->n_seq = set->n_seq;
+    r->resf = set->resf;
+    r->hf = set->hf;
+    r->rstdf = set->rstdf;
 }
 
 void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *err), void *ctx)
@@ -298,4 +371,6 @@ void model_run_bind(struct model_run *r, struct model *m)
     r->m = m;
     if (r->team)
         team_bind(r, m);
+    if (r->stages)
+        stage_runs_bind(r->stages, m);
 }

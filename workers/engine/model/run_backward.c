@@ -284,17 +284,15 @@ static bool block_again(struct model_run *r, const struct acts *a, int64_t l, st
     return stream_add(r, a->res1, a->res1, NULL, m->at[l].ln1, a->rstd1, p.n, err) && block_fwd(r, a, l, &p, err);
 }
 
-/* The embedding's part: dres is the gradient by the residual stream at its beginning. */
-static bool embedding_bwd(struct model_run *r, const struct model_grad *grad, struct error *err)
+bool embed_grad(struct model_run *r, const struct model_grad *grad, const void *dy, const int32_t *token, int64_t n_tok, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
     struct place to;
     bool tied = m->head_at == m->embed_at;
     int64_t first, n = model_piece(m, 0, &first);
-    TRY(rows_scale(r, r->dres, r->n_tok, embed_scale(m), err));
     TRY(place_begin(m, grad, 0, &to, err) && place_clear(m, &to, tied ? m->c.vocab * m->c.d_model : 0, n, err));
-    TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : place_of(&to, m->embed_at), .dy = r->dres, .row = r->token, .n = r->n_tok,
+    TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : place_of(&to, m->embed_at), .dy = dy, .row = token, .n = n_tok,
            .first = m->vocab_first, .n_row = m->c.vocab, .slice = m->n_slice > 0, .d = m->c.d_model, .dtype = m->dtype));
     TRY(!tied || dhead_add(r, &to, err));
     ok = place_end(grad, &to, err);
@@ -302,27 +300,40 @@ out:
     return ok;
 }
 
+bool embedding_bwd(struct model_run *r, const struct model_grad *grad, struct error *err)
+{
+    return rows_scale(r, r->dres, r->n_tok, embed_scale(r->m), err) && embed_grad(r, grad, r->dres, r->token, r->n_tok, err);
+}
+
+/* The last norm, whose gradient belongs to the last layer's piece. */
+static bool last_norm_bwd(struct model_run *r, const struct model_grad *grad, struct place *to, struct error *err)
+{
+    struct model *m = r->m;
+    return model_bind(m, (int)m->c.n_layer, err) && rows_scale(r, r->dh, r->n_tok, head_scale(&m->c), err)
+           && place_begin(m, grad, piece_of_layer(m, m->c.n_layer - 1), to, err) && layer_clear(m, to, m->c.n_layer - 1, err)
+           && OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, to, m->norm_at), .dy = r->dh, .x = r->resf,
+                 .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form,
+                 .dtype = m->dtype);
+}
+
 bool layers_bwd(struct model_run *r, const struct model_grad *grad, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
     struct place to;
-    TRY(model_bind(m, (int)m->c.n_layer, err));
-    TRY(rows_scale(r, r->dh, r->n_tok, head_scale(&m->c), err));
-    TRY(place_begin(m, grad, piece_of_layer(m, m->c.n_layer - 1), &to, err) && layer_clear(m, &to, m->c.n_layer - 1, err));
-    TRY(OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, &to, m->norm_at), .dy = r->dh, .x = r->resf,
-           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form, .dtype = m->dtype));
-    for (int64_t l = m->c.n_layer - 1; l >= 0; l--) {
+    TRY(!m->own.head || last_norm_bwd(r, grad, &to, err));
+    for (int64_t l = m->own.end - 1; l >= m->own.first; l--) {
         TRY(model_bind(m, 1 + (int)l, err));
         if (r->lim.recompute_block)
             TRY(block_again(r, &r->layer[l], l, err));
-        TRY(l == m->c.n_layer - 1 || (place_begin(m, grad, piece_of_layer(m, l), &to, err) && layer_clear(m, &to, l, err)));
+        TRY((m->own.head && l == m->c.n_layer - 1)
+            || (place_begin(m, grad, piece_of_layer(m, l), &to, err) && layer_clear(m, &to, l, err)));
         TRY(mlp_bwd(r, &r->layer[l], l, &to, err));
         TRY(attn_half_bwd(r, &r->layer[l], l, &to, err));
         TRY(l < 2 || model_ahead(m, (int)l - 1, err));
         TRY(place_end(grad, &to, err) && run_idle(r, err));
     }
-    ok = m->lora || embedding_bwd(r, grad, err);
+    ok = m->lora || m->n_stage || embedding_bwd(r, grad, err);
 out:
     return ok;
 }
@@ -332,7 +343,7 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
     bool ok = false;
     struct model *m = r->m;
     int64_t n_head, n_kept = r->logits_n, row0_kept = r->logits_row0;
-    BUG_IF(!r->lim.train || (r->lim.by_piece && grad->flat), "this run was not made for such training");
+    BUG_IF(!r->lim.train || r->stages || (r->lim.by_piece && grad->flat), "this run was not made for such training");
     TRY(head_select(r, loss->target, &n_head, err));
     r->logits_n = n_kept == n_head ? n_kept : 0;    // model_head left all of them: no need to compute them again
     r->logits_row0 = row0_kept;

@@ -5,8 +5,7 @@
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/run_impl.h"
 
-/* Check a packed batch and put its tokens, positions and bounds on the device. */
-static bool batch_upload(struct model_run *r, const struct model_batch *b, struct error *err)
+bool run_batch_put(struct model_run *r, const struct model_batch *b, struct error *err)
 {
     if (b->n_seq < 1 || b->n_seq > r->lim.max_seq || b->n_tok > r->lim.max_tok || b->cu_tok[0] != 0 || b->cu_tok[b->n_seq] != b->n_tok)
         return error_set(err, ERR_SHAPE,
@@ -74,7 +73,7 @@ bool model_prefill_after(struct model_run *r, const struct model_batch *b, const
     int64_t per = m->dev->kv_page_tok;
     struct decode_batch past = { .max_page = max_page };
     struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos, .kv = kv, .slot = r->slot, .past = start ? &past : NULL };
-    TRY(batch_upload(r, b, err));
+    TRY(run_batch_put(r, b, err));
     TRY(!start || past_upload(r, b, start, scratch, page, &past, &p.max_q, err));
     for (int64_t s = 0; s < b->n_seq; s++) {
         int64_t from = start ? start[s] : 0, len = from + b->cu_tok[s + 1] - b->cu_tok[s];
@@ -113,7 +112,9 @@ bool model_score(struct model_run *r, const struct model_batch *b, const int32_t
                  float *entropy, struct error *err)
 {
     struct token_loss loss = { .target = target, .temperature = temperature, .logp = logp, .entropy = entropy };
-    if (!batch_upload(r, b, err))
+    if (r->stages)
+        return stages_score(r, b, &loss, err);
+    if (!run_batch_put(r, b, err))
         return false;
     struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos };
     return run_forward(r, &p, err) && model_head(r, &loss, err);
@@ -121,8 +122,8 @@ bool model_score(struct model_run *r, const struct model_batch *b, const int32_t
 
 bool model_forward_train(struct model_run *r, const struct model_batch *b, struct error *err)
 {
-    BUG_IF(!r->lim.train || !r->m->for_bwd, "this run or its weights were not made for training");
-    if (!batch_upload(r, b, err))
+    BUG_IF(!r->lim.train || !r->m->for_bwd || r->stages, "this run or its weights were not made for training");
+    if (!run_batch_put(r, b, err))
         return false;
     struct pass p = { .n = b->n_tok, .token = r->token, .pos = r->pos };
     return run_forward(r, &p, err);

@@ -193,7 +193,8 @@ static bool embed(struct model_run *r, void *y, const struct pass *p, struct err
     const struct model *m = r->m;
     if (r->peers)
         return team_embed(r, y, p, err);
-    return OP(m->dev, err, rows_gather, .y = y, .table = model_at(m, m->embed_at), .row = p->token, .n = p->n, .n_row = m->c.vocab,
+    const struct model *has = m->table ? m->table : m;
+    return OP(m->dev, err, rows_gather, .y = y, .table = model_at(has, has->embed_at), .row = p->token, .n = p->n, .n_row = m->c.vocab,
               .d = m->c.d_model, .dtype = m->dtype);
 }
 
@@ -207,17 +208,20 @@ bool run_forward(struct model_run *r, const struct pass *p, struct error *err)
     if (r->team)
         return team_forward(r, p, err);
     TRY(model_bind(m, 0, err) && model_ahead(m, 1, err) && model_ahead(m, c->n_layer > 1 ? 2 : -1, err));
-    TRY(embed(r, r->layer[0].res1, p, err));
-    TRY(rows_scale(r, r->layer[0].res1, p->n, embed_scale(m), err));
+    if (m->own.first == 0)    // else the stage before has left what the first layer reads
+        TRY(embed(r, r->layer[0].res1, p, err) && rows_scale(r, r->layer[0].res1, p->n, embed_scale(m), err));
     TRY(model_ahead(m, head_piece(m), err));
-    for (int64_t l = 0; l < c->n_layer; l++) {
+    for (int64_t l = m->own.first; l < m->own.end; l++) {
         const struct acts *a = &r->layer[l];
         TRY(model_bind(m, 1 + (int)l, err));
-        TRY(stream_add(r, a->res1, l ? r->layer[l - 1].res2 : a->res1, l ? r->out : NULL, m->at[l].ln1, a->rstd1, p->n, err));
+        bool goes_on = l > m->own.first;
+        TRY(stream_add(r, a->res1, goes_on ? r->layer[l - 1].res2 : a->res1, goes_on ? r->out : NULL, m->at[l].ln1, a->rstd1, p->n, err));
         TRY(block_fwd(r, a, l, p, err));
         TRY(l + 2 >= c->n_layer || model_ahead(m, 3 + (int)l, err));    // into the place of this one
         TRY(run_idle(r, err));
     }
+    if (!m->own.head)
+        return stream_add(r, r->edge, r->layer[m->own.end - 1].res2, r->out, AT_NONE, NULL, p->n, err);
     TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->hf, .sum = r->resf, .x = r->layer[c->n_layer - 1].res2, .add = r->out,
            .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = p->n, .d = d, .eps = stream_eps(c), .form = c->norm_form,
            .dtype = m->dtype));

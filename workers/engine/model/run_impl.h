@@ -37,6 +37,16 @@ struct head_rows {
     int32_t *row, *target;
     float *coef, *adv, *weight, *old, *ref, *log_ratio, *rho, *logp, *entropy, *lse, *loss;
 };
+/* What a stage of a pipeline keeps of one micro-batch; while it works on that one, the same fields of model_run are these. */
+struct run_set {
+    int32_t *token, *pos, *seq;
+    struct acts *layer;    // (n_layer) host array
+    void *edge, *dedge;    // (max_tok, d) residual stream for the next stage, and the gradient by it; the last one has none
+    int32_t *cu;           // (max_seq + 1) host
+    int64_t n_tok, n_seq;
+    void *resf, *hf;    // of the last stage
+    float *rstdf;
+};
 struct model_run {
     struct model *m;    // borrowed
     struct run_limits lim;
@@ -66,18 +76,26 @@ struct model_run {
     float *leaf;     // (own parts of a sum)(max_tok, d) of a backward sum in parts; or NULL
     float *dnorm;    // (own parts + 1)(2)(d_head) of norms of queries and keys, likewise
     struct head_grad head_grad;
+    void *edge;               // of the set in use
+    float *dheads;            // (lim.n_shared)(vocab, d) of which dhead is one
+    void *dembed;             // (lim.n_shared)(max_tok, d) gradients by the first stage's stream, and its tokens
+    int32_t *dembed_token;    // (lim.n_shared)(max_tok)
+    struct run_set *set;      // (lim.n_set) of a stage; else NULL
     // host side of the current call
-    int32_t *host_i;                               // (2 max_tok)
-    float *host_f;                                 // (4 max_tok)
-    int64_t *row_index;                            // (max_tok) index of each head row
-    int32_t *cu;                                   // (max_seq + 1) sequence bounds of the last forward
+    int32_t *host_i;           // (2 max_tok)
+    float *host_f;             // (4 max_tok)
+    int64_t *row_index;        // (max_tok) index of each head row
+    int32_t *cu;               // (max_seq + 1) sequence bounds of the last forward
+    struct acts *layer_mem;    // what layer and cu point into: those of all sets
+    int32_t *cu_mem;
     int64_t n_tok, n_seq;                          // of the last forward
     int64_t logits_row0, logits_n;                 // head rows whose logits are in the buffer; n 0: none
     bool (*idle)(void *ctx, struct error *err);    // or NULL
     void *idle_ctx;
-    struct mark *done;         // end of the call's launched work; with idle
-    struct team_run *team;     // it works on a team (run_team.c); NULL: on the model's device
-    struct team_run *peers;    // it is a rank's of that team; NULL: of none
+    struct mark *done;            // end of the call's launched work; with idle
+    struct team_run *team;        // it works on a team (run_team.c); NULL: on the model's device
+    struct stage_runs *stages;    // on stages of a pipeline (run_stages.c), and only passes their work on; NULL: on none
+    struct team_run *peers;       // it is a rank's of that team; NULL: of none
     int rank;
 };
 /* What differs between the uses of the forward pass. */
@@ -97,6 +115,19 @@ int64_t run_head_rows(const struct model *m, const struct run_limits *lim);    /
 MUST_USE bool run_idle(struct model_run *r, struct error *err);
 /* Like device_sync, and run the caller's other work meanwhile. */
 MUST_USE bool run_sync(struct model_run *r, struct error *err);
+
+/* ---- run_stages.c */
+struct stage_runs;
+struct stage_runs *stage_runs_new(struct model_run *r, struct error *err);
+void stage_runs_free(struct stage_runs *s);
+void stage_runs_bind(struct stage_runs *s, struct model *m);
+MUST_USE bool stages_score(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err);
+/* Of a stage's run: work on the micro-batch of this set from now on. */
+void run_set_use(struct model_run *r, const struct run_set *set);
+
+/* ---- run_batch.c */
+/* Check a packed batch and put its tokens, positions and bounds on the device. */
+MUST_USE bool run_batch_put(struct model_run *r, const struct model_batch *b, struct error *err);
 
 /* ---- run_rope.c */
 /* What a layer's rotation takes: tables, a row for each position, and positions. */
@@ -177,8 +208,13 @@ struct head_part {
 MUST_USE bool head_bwd_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err);
 MUST_USE bool head_bwd_rows(struct model_run *r, const struct head_part *c, struct error *err);
 MUST_USE bool head_bwd_end(struct model_run *r, const struct model_grad *g, struct error *err);
-/* From the gradient by the last norm's output, in dh, to the embedding. */
+/* From the gradient by the last norm's output, in dh, to the embedding. Of a stage: from that, or without a head from the gradient by what
+ * it hands on, in dres, to that by what its first layer reads, in dres. */
 MUST_USE bool layers_bwd(struct model_run *r, const struct model_grad *g, struct error *err);
+/* The embedding's part, of dres, the gradient by the stream at its beginning; and the same of dy (n, d), which is scaled, and token (n). */
+MUST_USE bool embedding_bwd(struct model_run *r, const struct model_grad *g, struct error *err);
+MUST_USE bool embed_grad(struct model_run *r, const struct model_grad *g, const void *dy, const int32_t *token, int64_t n,
+                         struct error *err);
 
 /* ---- run_head.c */
 /* The piece that holds the head's weight. */

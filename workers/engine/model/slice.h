@@ -2,6 +2,7 @@
  *
  * A slice is itself a model, of the sizes that one device has, with a table of the same tensors in the same order. So what a device has
  * of a tensor follows from the two tables: columns where the slice's tensor has fewer of them, rows where it has fewer of those, else all.
+ * A stage of a pipeline (stages.h) has tensors whole, or nothing of them.
  * Whoever fills slices goes through these blocks: a copy from a whole model, a file, or another process's memory (publication). */
 #pragma once
 #include "workers/engine/model/model.h"
@@ -16,6 +17,8 @@ struct slice_block {
 };
 /* The blocks of tensor t of `whole` that device q of n has, of which slice is the part (both may be tables only). Returns how many. */
 int slice_blocks(const struct model *whole, const struct model *slice, int64_t t, int n, int q, struct slice_block out[SLICE_BLOCK_MAX]);
+/* Does device q's block of tensor t count where the whole is put together? Of what several have alike the first one's does. */
+bool slice_block_counts(const struct model *whole, const struct model *slice, int64_t t, const struct slice_block *b, int q);
 /* Rows of the vocabulary that each of n devices (or parts of a sum) has, a power of two up to SUM_PARTS_MAX; the last ones have what is
  * left. A multiple of 8, which matrix units like, and for half as many devices twice as many: parts of sums over the vocabulary are the
  * same rows on any team. */

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/slice.h"
+#include "workers/engine/model/stages.h"
 #include "workers/engine/model/team_impl.h"
 
 #define SPIN_ROUNDS 1000    // some 10 us: longer than ranks of equal work are apart
@@ -25,8 +26,10 @@ struct team {
     struct mark *begin;    // of the first device: what the caller asked it for before the call
     team_fn *fn;
     void *ctx;
-    bool stop;    // with epoch
+    bool stop;      // with epoch
+    bool staged;    // the ranks are stages of a pipeline (stages.h): each has some of the layers
     atomic_uint epoch, busy, meeting, round;
+    atomic_uint done[TEAM_MAX];    // of each rank, in a call: team_done
     atomic_bool failed;
     bool recording;          // with epoch
     pthread_mutex_t turn;    // guards: the recording
@@ -68,6 +71,8 @@ static void share_failed(struct team *t)
 {
     atomic_store(&t->failed, true);
     raise_and_wake(&t->round);
+    for (int q = 0; q < t->n; q++)
+        raise_and_wake(&t->done[q]);
 }
 
 /* One rank's share, with the order among devices around it. */
@@ -105,6 +110,8 @@ bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *err)
     t->ctx = ctx;
     atomic_store(&t->failed, false);
     atomic_store(&t->meeting, 0);
+    for (int q = 0; q < t->n; q++)
+        atomic_store(&t->done[q], 0);
     atomic_store(&t->busy, (unsigned)t->n - 1);
     for (int q = 0; q < t->n; q++)
         t->rank[q].err = (struct error){ 0 };
@@ -142,6 +149,18 @@ bool team_meet(struct team *t, struct error *err)
     return !atomic_load(&t->failed) || error_set(err, ERR_CLOSED, "another device of the team has failed");
 }
 
+void team_done(struct team *t, int rank)
+{
+    raise_and_wake(&t->done[rank]);
+}
+
+bool team_await(struct team *t, int rank, int64_t n, struct error *err)
+{
+    for (unsigned seen; !atomic_load(&t->failed) && (seen = atomic_load(&t->done[rank])) < (unsigned)n;)
+        wait_while(&t->done[rank], seen);
+    return !atomic_load(&t->failed) || error_set(err, ERR_CLOSED, "another device of the team has failed");
+}
+
 int team_size(const struct team *t)
 {
     return t->n;
@@ -160,6 +179,11 @@ int model_n_device(const struct model *m)
 bool model_is_sliced(const struct model *m)
 {
     return m->n_sliced > 0 || (m->team && !m->weights);
+}
+
+bool model_is_staged(const struct model *m)
+{
+    return m->team && m->team->staged;
 }
 
 bool model_team_call(struct model *m, bool (*fn)(void *ctx, int rank, struct error *err), void *ctx, struct error *err)
@@ -346,7 +370,7 @@ static bool tensors_fill(void *ctx, int rank, struct error *err)
 static bool slice_changed(void *ctx, int rank, struct error *err)
 {
     struct model *s = team_rank(((struct model *)ctx)->team, rank)->slice;
-    return s->head ? model_weights_changed(s, err) : model_handles_new(s, err);
+    return model_has_handles(s) ? model_weights_changed(s, err) : model_handles_new(s, err);
 }
 
 bool team_fill(struct model *m, const struct model *src, struct error *err)
@@ -383,8 +407,8 @@ static bool slice_take(void *ctx, int rank, struct error *err)
         for (int i = 0; i < n; i++) {
             const struct slice_block *b = &block[i];
             size_t row = (size_t)b->n_col * e;
-            bool one = b->n_col == b->ld, all = b->n_row * b->n_col == k->m->tensor[t].n_elem;
-            if ((!all || rank == 0)
+            bool one = b->n_col == b->ld;
+            if (slice_block_counts(k->m, r->slice, t, b, rank)
                 && !OP(r->dev, err, rows_copy, .y = k->into->weights + (size_t)b->from * e, .x = r->slice->weights + (size_t)b->to * e,
                        .n = one ? 1 : b->n_row, .row_bytes = one ? (size_t)b->n_row * row : row, .ldx_bytes = row,
                        .ldy_bytes = (size_t)b->ld * e))
@@ -406,7 +430,7 @@ static bool rank_open(void *ctx, int rank, struct error *err)
     struct model *m = ctx;
     struct team_rank *r = team_rank(m->team, rank);
     int n = m->team->n;
-    struct model_config c = slice_config(&m->c, n, rank);
+    struct model_config c = slice_config(&m->c, n, rank);    // of a stage not used
     for (int q = 0; q < n; q++) {
         struct device *other = m->team->rank[q].dev;
         bool reach = true;
@@ -416,6 +440,8 @@ static bool rank_open(void *ctx, int rank, struct error *err)
             return error_set(err, ERR_UNSUPPORTED, "%s cannot reach the memory of %s, so they cannot share a model", r->dev->name,
                              other->name);
     }
+    if (m->team->staged)
+        return (r->slice = model_stage_alloc(m, r->dev, n, rank, err)) != NULL;
     if (!(r->slice = model_alloc(&c, r->dev, m->dtype, err)))
         return false;
     slice_mark(r->slice, m, n, rank);
@@ -437,21 +463,25 @@ static bool ranks_start(struct team *t, struct device *const *dev, struct error 
     return (t->begin = mark_new(dev[0], err)) != NULL;
 }
 
-bool model_team(struct model *m, struct device *const *dev, int n, struct error *err)
+static bool team_open(struct model *m, struct device *const *dev, int n, bool staged, struct error *err)
 {
-    if (n == 1)    // a view too: the sampler's of a run that trains an adapter
-        return true;
     if (m->lora)
         return error_set(err, ERR_UNSUPPORTED, "a model with an adapter cannot be cut over %d devices; 1 device is possible", n);
     BUG_IF(m->team || m->kept || m->base || dev[0] != m->dev, "a team of a model that has one, of shards or of a view");
-    if (!team_check(&m->c, n, m->parts, err))
-        return false;
     struct team *t = m->team = calloc(1, sizeof *t);
     if (!t)
         return error_set(err, ERR_NO_MEMORY, "no memory for a team of %d devices", n);
     t->n = n;
+    t->staged = staged;
     pthread_mutex_init(&t->turn, NULL);
-    if (!ranks_start(t, dev, err) || !team_call(t, rank_open, m, err))
+    return ranks_start(t, dev, err) && team_call(t, rank_open, m, err);
+}
+
+bool model_team(struct model *m, struct device *const *dev, int n, struct error *err)
+{
+    if (n == 1)    // a view too: the sampler's of a run that trains an adapter
+        return true;
+    if ((!m->lora && !team_check(&m->c, n, m->parts, err)) || !team_open(m, dev, n, false, err))
         return false;
     if (!m->for_bwd)
         model_handles_free(m);
@@ -466,6 +496,22 @@ struct model *model_sliced_new(struct model *m, struct device *const *dev, int n
     s->for_bwd = true;
     if (model_team(s, dev, n, err) && model_weights_copy(s, m, err))
         return s;
+    model_free(s);
+    return NULL;
+}
+
+struct model *model_staged_new(struct model *m, struct device *const *dev, int n, struct error *err)
+{
+    struct model *s = stages_check(&m->c, n, err) ? model_shape_like(m, err) : NULL;
+    if (!s)
+        return NULL;
+    s->for_bwd = true;
+    if (team_open(s, dev, n, true, err)) {
+        struct model *first = team_slice(s, 0), *last = team_slice(s, n - 1);
+        first->table = first->own.embed ? NULL : last;
+        if (model_weights_copy(s, m, err))
+            return s;
+    }
     model_free(s);
     return NULL;
 }

@@ -339,6 +339,8 @@ static bool reference_run(struct ranks *r, const struct trainer_hyper *h, struct
 {
     struct trainer_norm part[RANK_MAX], all[RANK_MAX];
     int64_t n = trainer_n_reference(r->here[0].t);
+    if (r->n_rank == 1)
+        return trainer_references(r->here[0].t, h, err);
     for (int64_t at = 0; at < n; at += r->n_rank) {
         memset(part, 0, sizeof part);
         for (int i = 0; i < r->n_here; i++)
@@ -373,6 +375,8 @@ static bool rounds_run(struct ranks *r, const struct trainer_hyper *h, int64_t n
 {
     if (!parts_reserve(r, (n + r->n_rank - 1) / r->n_rank, err))
         return false;
+    if (r->n_rank == 1)
+        return trainer_micros(r->here[0].t, h, r->here[0].part, err);
     for (int64_t at = 0; at < n; at += r->n_rank) {
         for (int i = 0; i < r->n_here && at + r->first + i < n; i++)
             if (!trainer_micro(r->here[i].t, h, at + r->first + i, &r->here[i].part[at / r->n_rank], err))

@@ -112,12 +112,6 @@ static bool block_put(const struct gather *g, struct slice_block b, struct error
     return rows_put(g, &b, first, last - first, 0, b.n_col, err);
 }
 
-/* Does this rank's block of a tensor count: is it the first to have it? */
-static bool block_counts(const struct tensor *x, const struct slice_block *b, int rank)
-{
-    return rank == 0 || b->n_row * b->n_col < x->n_elem;
-}
-
 /* Put elements [from, end) together; gaps hold 0. */
 static bool gather_run(struct gather *g, struct error *err)
 {
@@ -130,9 +124,10 @@ static bool gather_run(struct gather *g, struct error *err)
         if (x->offset >= g->end || x->offset + x->n_elem <= g->from)
             continue;
         for (g->rank = 0; g->rank < g->t->n_slice; g->rank++) {
-            int n = slice_blocks(m, team_slice(m, g->rank), i, g->t->n_slice, g->rank, block);
+            const struct model *slice = team_slice(m, g->rank);
+            int n = slice_blocks(m, slice, i, g->t->n_slice, g->rank, block);
             for (int k = 0; k < n; k++)
-                if (block_counts(x, &block[k], g->rank) && !block_put(g, block[k], err))
+                if (slice_block_counts(m, slice, i, &block[k], g->rank) && !block_put(g, block[k], err))
                     return false;
         }
     }

@@ -65,6 +65,13 @@ static int64_t micro_item(struct micro *mb, const struct item *it)
     return row;
 }
 
+void micro_pack(const struct trainer *t, struct micro *mb, int64_t k)
+{
+    micro_clear(mb);
+    for (int64_t i = t->first[k]; i < t->first[k + 1]; i++)
+        micro_item(mb, &t->item[t->order[i]]);
+}
+
 struct model_batch micro_batch(const struct micro *mb)
 {
     return (struct model_batch){ .n_seq = mb->n_seq, .n_tok = mb->n_tok, .token = mb->token, .cu_tok = mb->cu };
@@ -266,16 +273,36 @@ int64_t trainer_n_reference(const struct trainer *t)
 
 bool trainer_reference(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part, struct error *err)
 {
-    bool ok = false;
     struct micro *mb = &t->mb;
-    int64_t from = t->first[k], n = t->first[k + 1] - from;
-    *part = (struct trainer_norm){ 0 };
-    micro_clear(mb);
-    for (int64_t i = 0; i < n; i++)
-        micro_item(mb, &t->item[t->order[from + i]]);
+    micro_pack(t, mb, k);
     struct model_batch b = micro_batch(mb);
     model_run_bind(t->run, t->ref);
-    TRY(model_score(t->run, &b, mb->target, mb->temperature, mb->logp, NULL, err));
+    bool ok = model_score(t->run, &b, mb->target, mb->temperature, mb->logp, NULL, err);
+    model_run_bind(t->run, t->m);
+    if (ok)
+        reference_take(t, h, k, part);
+    return ok;
+}
+
+bool trainer_references(struct trainer *t, const struct trainer_hyper *h, struct error *err)
+{
+    if (t->n_stage)
+        return pipelined_references(t, h, err);
+    for (int64_t k = 0; k < t->n_reference; k++) {
+        struct trainer_norm part;
+        if (!trainer_reference(t, h, k, &part, err))
+            return false;
+        if (h->advantages == ADV_BATCH)
+            trainer_norm_more(t, &part);
+    }
+    return true;
+}
+
+void reference_take(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part)
+{
+    const struct micro *mb = &t->mb;
+    int64_t from = t->first[k], n = t->first[k + 1] - from;
+    *part = (struct trainer_norm){ 0 };
     for (int64_t i = 0; i < n; i++) {
         const struct item *it = &t->item[t->order[from + i]];
         memcpy(t->ref_logp + it->ref_at, mb->logp + mb->cu[i] + it->g->n_prompt - 1, (size_t)it->s->n_tok * 4);
@@ -287,10 +314,6 @@ bool trainer_reference(struct trainer *t, const struct trainer_hyper *h, int64_t
             part->sum_a2 += a * a;
         }
     }
-    ok = true;
-out:
-    model_run_bind(t->run, t->m);
-    return ok;
 }
 
 void trainer_norm_more(struct trainer *t, const struct trainer_norm *part)
@@ -379,13 +402,12 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
     s->age_max = fmax(s->age_max, age);
 }
 
-/* Run what is packed: forward, backward, sums. */
-static bool micro_run(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *s, struct error *err)
+bool micro_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, const struct trainer_hyper *h,
+                  struct trainer_sums *s, struct error *err)
 {
     bool ok = false, stale = false;
     const struct item *const *it = t->packed;
     struct micro *mb = &t->mb;
-    struct model_batch b = micro_batch(mb);
     struct token_loss loss = {
         .target = mb->target,
         .temperature = mb->temperature,
@@ -405,17 +427,16 @@ static bool micro_run(struct trainer *t, const struct trainer_hyper *h, struct t
         .entropy = mb->entropy,
         .loss = mb->loss,
     };
-    TRY(model_forward_train(t->run, &b, err));
     for (int64_t q = 0; q < mb->n_seq; q++)
         stale = stale || it[q]->g->weight_version != t->version || t->update > 0;
     bool skip = h->skip_threshold > 0 && stale;    // ratios of fresh samples are 1
     if (skip || loss_needs_logp(h))
-        TRY(model_head(t->run, &loss, err));
+        TRY(model_head(run, &loss, err));
     if (skip)
         samples_skip(t, it, h, s);
     if (loss_needs_logp(h))
         samples_correct(t, it, h, s);
-    TRY(model_backward(t->run, &loss, &t->to, err));
+    TRY(model_backward(run, &loss, to, err));
     for (int64_t q = 0; q < mb->n_seq; q++)
         item_sums(t, it[q], mb->cu[q] + it[q]->g->n_prompt - 1, h, s);
     s->n_micro++;
@@ -425,15 +446,31 @@ out:
     return ok;
 }
 
-bool trainer_micro(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_sums *part, struct error *err)
+void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k)
 {
     struct micro *mb = &t->mb;
-    *part = (struct trainer_sums){ 0 };
     micro_clear(mb);
     for (int64_t i = t->first[k]; i < t->first[k + 1]; i++) {
         const struct item *it = &t->item[t->order[i]];
         t->packed[mb->n_seq] = it;
         item_pack(t, it, h);
     }
-    return micro_run(t, h, part, err);
+}
+
+bool trainer_micro(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_sums *part, struct error *err)
+{
+    *part = (struct trainer_sums){ 0 };
+    micro_pack_loss(t, h, k);
+    struct model_batch b = micro_batch(&t->mb);
+    return model_forward_train(t->run, &b, err) && micro_finish(t, t->run, &t->to, h, part, err);
+}
+
+bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *part, struct error *err)
+{
+    if (t->n_stage)
+        return pipelined_micros(t, h, part, err);
+    for (int64_t k = 0; k < t->n_micro; k++)
+        if (!trainer_micro(t, h, k, &part[k], err))
+            return false;
+    return true;
 }

@@ -55,13 +55,12 @@ void trainer_memory(const struct model *m, const struct trainer_settings *s, str
                                     .host = (size_t)(n - n_dev) * each };
 }
 
-static bool micro_new(struct trainer *t, struct error *err)
+bool micro_new(struct micro *mb, void **mem, int64_t n_tok, struct error *err)
 {
-    size_t n = (size_t)t->set.token_budget_max;
-    struct micro *mb = &t->mb;
-    if (!(t->mb_mem = malloc((14 * n + 1) * 4)))
+    size_t n = (size_t)n_tok;
+    if (!(*mem = malloc((14 * n + 1) * 4)))
         return error_set(err, ERR_NO_MEMORY, "no memory for a micro-batch of %zu tokens", n);
-    float *p = t->mb_mem;
+    float *p = *mem;
     float **floats[] = { &mb->temperature, &mb->adv,  &mb->weight, &mb->old,     &mb->ref, &mb->log_ratio,
                          &mb->rho,         &mb->coef, &mb->logp,   &mb->entropy, &mb->loss };
     for (size_t i = 0; i < ARRAY_SIZE(floats); i++, p += n)
@@ -98,7 +97,8 @@ struct trainer *trainer_new(struct model *model, struct model *ref, const struct
     limits_make(&limits, s);
     if (!trainer_weights_place(model, &t->set, err))    // before anything knows where the weights lie
         goto fail;
-    if (!micro_new(t, err) || !(t->run = model_run_new(model, &limits, err)) || !pieces_make(t, err) || !frozen_make(t, err)
+    if (!micro_new(&t->mb, &t->mb_mem, s->token_budget_max, err) || !pipelined_new(t, err) || !(t->run = model_run_new(model, &limits, err))
+        || !pieces_make(t, err) || !frozen_make(t, err)
         || (model_is_sliced(model) ? !slices_new(t, err) : !grad_new(t, err) || !state_new(t, err))
         || !(t->sumsq = mem_new(t->dev, 3 * sizeof *t->sumsq, "gradient norm", err))
         || !(t->row_mean = mem_new(t->dev, sizeof *t->row_mean, "mean of rows", err))
@@ -117,6 +117,7 @@ void trainer_free(struct trainer *t)
         return;
     model_run_free(t->run);
     slices_free(t);
+    pipelined_free(t);
     update_release(t);
     void *mem[] = { t->sumsq, t->row_mean, t->hash, t->clip };
     for (size_t i = 0; i < ARRAY_SIZE(mem); i++)

@@ -47,8 +47,9 @@ struct trainer_settings {
     void *scratch;           // (device) for activations, of trainer_memory's size, borrowed: others use it between steps. NULL:
                              // its own
     int n_rank, rank;        // ranks that share a step (ranks.h), and which one this is; n_rank 0: 1
-    int n_team;    // devices that this rank's model is cut over (model_sliced_new), each with its slice's weights, gradient, masters and
-                   // moments; 0: 1. With more only AdamW without offload, by one rank, without scratch
+    int n_team;     // devices that this rank's model is cut over (model_sliced_new), each with its slice's weights, gradient, masters and
+                    // moments; 0: 1. With more only AdamW without offload, by one rank, without scratch
+    int n_stage;    // devices that this rank's model is cut over by its layers (model_staged_new), likewise; 0: 1. Not with n_team
     int zero_stage;    // what of a step each of several ranks keeps of its shards only (ZeRO, arXiv 1910.02054): 0 nothing,
                        // 1 masters and moments, 2 the gradient too, 3 the weights too. Their bytes are the same
     bool run_all;      // also run samples whose every token has no gradient (advantage or weight 0), for their
@@ -129,6 +130,10 @@ MUST_USE bool trainer_reference(struct trainer *t, const struct trainer_hyper *h
 void trainer_norm_more(struct trainer *t, const struct trainer_norm *part);
 /* Micro-batch k, forward and backward: added to the gradient in one addition an element. */
 MUST_USE bool trainer_micro(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_sums *part, struct error *err);
+/* All micro-batches of the batch by this rank, in their order: the same as the above for each k, but a model in stages works on several at
+ * once. part: (trainer_n_micro). */
+MUST_USE bool trainer_references(struct trainer *t, const struct trainer_hyper *h, struct error *err);
+MUST_USE bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *part, struct error *err);
 MUST_USE bool trainer_grad_clear(struct trainer *t, struct error *err);
 /* All micro-batches by this rank alone: sets the gradient (does not add to an earlier one). */
 MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *sums, struct error *err);

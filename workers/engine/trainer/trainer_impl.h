@@ -59,6 +59,9 @@ struct trainer {
     float *clip;                             // (2) device: norm, coefficient
     struct micro mb;
     void *mb_mem;
+    int n_stage;                             // of a model in stages: how many (pipelined.c); else 0
+    struct micro stage_mb[SUM_PARTS_MAX];    // what each stage runs forward
+    void *stage_mb_mem[SUM_PARTS_MAX];
     /* the batch of the step that is under way */
     const struct group *const *groups;
     int64_t n_group;
@@ -120,7 +123,24 @@ MUST_USE bool slices_weights_get(struct model *m, void *out, struct error *err);
 MUST_USE bool slices_weights_set(struct model *m, const void *in, struct error *err);
 MUST_USE bool slices_blend(struct trainer *t, double share, struct error *err);
 
-/* step.c: packed sequences, as every kind of step runs them. */
+/* trainer.c: host arrays of a micro-batch of the largest budget, in *mem, for free. */
+MUST_USE bool micro_new(struct micro *mb, void **mem, int64_t n_tok, struct error *err);
+
+/* pipelined.c: a trainer whose model is in stages. */
+MUST_USE bool pipelined_new(struct trainer *t, struct error *err);
+void pipelined_free(struct trainer *t);
+MUST_USE bool pipelined_references(struct trainer *t, const struct trainer_hyper *h, struct error *err);
+MUST_USE bool pipelined_micros(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *part, struct error *err);
+
+/* step.c: what a micro-batch k of the batch is: its sequences; and into t->mb also what its loss takes. */
+void micro_pack(const struct trainer *t, struct micro *mb, int64_t k);
+void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k);
+/* Of micro-batch k, which t->mb holds with log-probs under the reference: keep them. part: as trainer_reference. */
+void reference_take(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part);
+/* What t->mb holds, which `run` has run forward: loss, backward pass and sums. */
+MUST_USE bool micro_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, const struct trainer_hyper *h,
+                           struct trainer_sums *s, struct error *err);
+/* packed sequences, as every kind of step runs them. */
 void micro_clear(struct micro *mb);
 /* Append a sequence's tokens, a then b, no row of it with a target yet; returns its first row. */
 int64_t micro_seq(struct micro *mb, const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_b, float temperature);

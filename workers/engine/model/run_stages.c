@@ -1,0 +1,274 @@
+/* run_stages.c - a run on the stages of a pipeline: what a step of pipeline.h's table does, and what passes between devices
+ *
+ * 1. A set (struct run_set) is a stage's from its forward to its backward step of a micro-batch. Both buffers between stages q and q + 1
+ *    belong to q's set: `edge`, which q + 1 copies in its forward step, and `dedge`, which q + 1 fills in its backward step.
+ * 2. A step begins when the steps that it waits for are done: on the host when they have been asked for (team_await), on the device
+ *    behind their marks. A stage's marks are used in turn; one that is set again stands for later work of the same stage.
+ * 3. A shared tensor's gradient: stage 0 leaves the gradient by its stream and its tokens in the last stage's memory (`dembed`). */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/pipeline.h"
+#include "workers/engine/model/run_impl.h"
+#include "workers/engine/model/stages.h"
+#include "workers/engine/model/team_impl.h"
+
+#define MARKS (4 * PIPELINE_STAGES_MAX)    // more steps than any stage is ahead of another
+_Static_assert(PIPELINE_STAGES_MAX == TEAM_MAX, "a stage is a rank");
+
+struct stage_runs {
+    struct team *team;
+    int n;
+    struct model_run *run[TEAM_MAX];
+    struct mark *mark[TEAM_MAX][MARKS];
+    int64_t shared_tok[PIPELINE_STAGES_MAX + 1];    // tokens whose gradient is in each dembed
+    struct pipeline plan;                           // of the last work
+};
+
+/* ---- sizes */
+bool stages_check(const struct model_config *c, int n, struct error *err)
+{
+    int most = (int)MIN(c->n_layer, PIPELINE_STAGES_MAX);
+    return (n >= 1 && n <= most)
+           || error_set(err, ERR_UNSUPPORTED, "%" PRId64 " layers cannot be cut into %d stages of at least one layer; %s%d %s possible",
+                        c->n_layer, n, c->n_layer > PIPELINE_STAGES_MAX ? "at most " : "", most, most == 1 ? "is" : "are");
+}
+
+/* Weights of a layer's matrices, which is what its products cost. */
+static double layer_cost(const struct model_config *c)
+{
+    double q = (double)(c->n_head * c->d_head), kv = (double)(c->n_kv_head * c->d_head);
+    return (double)c->d_model * (2 * q + 2 * kv + 3 * (double)c->d_ff);
+}
+
+/* Layers before stage q: each stage ends where its share of the whole is nearest, but leaves a layer for every one after it. */
+static int64_t layers_before(const struct model_config *c, int n, int q)
+{
+    double head = (double)c->vocab * (double)c->d_model / layer_cost(c), share = ((double)c->n_layer + head) / n;
+    int64_t at = (int64_t)((double)q * share + 0.5);
+    return q == n ? c->n_layer : MIN(MAX(at, (int64_t)q), c->n_layer - (n - q));
+}
+
+void stage_layers(const struct model_config *c, int n, int q, int64_t *first, int64_t *end)
+{
+    *first = layers_before(c, n, q);
+    *end = layers_before(c, n, q + 1);
+}
+
+struct model *model_stage_shape(const struct model *m, int n, int q, struct error *err)
+{
+    struct model *s = model_stage_table(&m->c, n, q, err);
+    if (!s)
+        return NULL;
+    s->dev = m->dev;
+    s->dtype = m->dtype;
+    s->n_live = m->n_live;
+    s->parts = m->parts;
+    return s;
+}
+
+/* ---- life */
+static struct run_limits stage_limits(const struct model *stage, const struct run_limits *lim)
+{
+    struct run_limits l = *lim;
+    l.mem = NULL;
+    l.n_set = pipeline_sets(stage->n_stage, stage->stage);
+    l.n_shared = lim->train && stage->n_stage > 1 && stage->own.head && stage->c.tied ? pipeline_shared(stage->n_stage) : 0;
+    return l;
+}
+
+size_t model_stage_run_bytes(const struct model *stage, const struct run_limits *lim)
+{
+    struct run_limits l = stage_limits(stage, lim);
+    return model_run_bytes(stage, &l);
+}
+
+static bool stage_open(void *ctx, int q, struct error *err)
+{
+    struct stage_runs *s = ctx;
+    struct model *stage = team_rank(s->team, q)->slice;
+    struct run_limits lim = stage_limits(stage, &s->run[q]->lim);
+    lim.head_rows = run_head_rows(s->run[q]->m, &lim);    // as on one device, whichever has the head: a sum's chunks follow from it
+    s->run[q] = NULL;
+    for (int i = 0; i < MARKS; i++)
+        if (!(s->mark[q][i] = mark_new(stage->dev, err)))
+            return false;
+    return (s->run[q] = model_run_new(stage, &lim, err)) != NULL;
+}
+
+struct stage_runs *stage_runs_new(struct model_run *r, struct error *err)
+{
+    struct stage_runs *s = calloc(1, sizeof *s);
+    if (!s) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a run in stages");
+        return NULL;
+    }
+    s->team = r->m->team;
+    s->n = team_size(s->team);
+    for (int q = 0; q < s->n; q++)
+        s->run[q] = r;    // for its limits
+    if (team_call(s->team, stage_open, s, err))
+        return s;
+    for (int q = 0; q < s->n; q++)
+        s->run[q] = s->run[q] == r ? NULL : s->run[q];
+    stage_runs_free(s);
+    return NULL;
+}
+
+void stage_runs_free(struct stage_runs *s)
+{
+    if (!s)
+        return;
+    for (int q = 0; q < s->n; q++) {
+        for (int i = 0; i < MARKS; i++)
+            mark_free(team_rank(s->team, q)->dev, s->mark[q][i]);
+        model_run_free(s->run[q]);
+    }
+    pipeline_release(&s->plan);
+    free(s);
+}
+
+void stage_runs_bind(struct stage_runs *s, struct model *m)
+{
+    for (int q = 0; q < s->n; q++)
+        model_run_bind(s->run[q], team_slice(m, q));
+}
+
+/* ---- steps */
+struct working {
+    struct stage_runs *s;
+    const struct stage_work *w;
+};
+
+static struct run_set *set_of(const struct working *k, int q, int64_t micro)
+{
+    return &k->s->run[q]->set[micro % k->s->plan.stage[q].n_set];
+}
+
+static size_t stream_bytes(const struct model_run *r)
+{
+    return (size_t)(r->n_tok * r->m->c.d_model) * dtype_size(r->m->dtype);
+}
+
+static bool forward_do(const struct working *k, int q, int64_t micro, struct error *err)
+{
+    struct model_run *r = k->s->run[q];
+    struct run_set *set = set_of(k, q, micro);
+    struct model_batch b;
+    run_set_use(r, set);
+    if (!k->w->batch(k->w->ctx, q, micro, &b, err) || !run_batch_put(r, &b, err))
+        return false;
+    set->n_tok = r->n_tok;
+    set->n_seq = r->n_seq;
+    struct pass p = { .n = b.n_tok, .token = r->token, .pos = r->pos };
+    if (q > 0 && !mem_copy(r->m->dev, r->layer[r->m->own.first].res1, set_of(k, q - 1, micro)->edge, stream_bytes(r), COPY_D2D, err))
+        return false;
+    return run_forward(r, &p, err) && (k->w->grad || !r->m->own.head || k->w->finish(k->w->ctx, micro, r, NULL, err));
+}
+
+/* The gradient by the first stage's stream, for the embedding: here, or where it is one tensor with the head. */
+static bool stream_end_bwd(const struct working *k, struct model_run *r, int64_t micro, const struct model_grad *g, struct error *err)
+{
+    struct model_run *last = k->s->run[k->s->n - 1];
+    if (r->m->own.embed)
+        return embedding_bwd(r, g, err);
+    int64_t slot = micro % k->s->plan.n_shared, at = slot * r->lim.max_tok;
+    k->s->shared_tok[slot] = r->n_tok;
+    return rows_scale(r, r->dres, r->n_tok, embed_scale(r->m), err)
+           && mem_copy(r->m->dev, (char *)last->dembed + (size_t)(at * r->m->c.d_model) * dtype_size(r->m->dtype), r->dres, stream_bytes(r),
+                       COPY_D2D, err)
+           && mem_copy(r->m->dev, last->dembed_token + at, r->token, (size_t)r->n_tok * 4, COPY_D2D, err);
+}
+
+static void shared_use(struct model_run *r, const struct pipeline *p, int64_t micro)
+{
+    if (p->n_shared > 0)
+        r->dhead = r->dheads + micro % p->n_shared * r->m->c.vocab * r->m->c.d_model;
+}
+
+static bool backward_do(const struct working *k, int q, int64_t micro, struct error *err)
+{
+    struct model_run *r = k->s->run[q];
+    struct model_grad g = { .flat = k->w->grad->slice[q] };
+    struct run_set *set = set_of(k, q, micro);
+    run_set_use(r, set);
+    if (r->m->own.head)
+        shared_use(r, &k->s->plan, micro);
+    if (!(r->m->own.head ? k->w->finish(k->w->ctx, micro, r, &g, err)
+                         : mem_copy(r->m->dev, r->dres, set->dedge, stream_bytes(r), COPY_D2D, err) && layers_bwd(r, &g, err)))
+        return false;
+    return q > 0 ? mem_copy(r->m->dev, set_of(k, q - 1, micro)->dedge, r->dres, stream_bytes(r), COPY_D2D, err)
+                 : stream_end_bwd(k, r, micro, &g, err);
+}
+
+static bool embed_do(const struct working *k, int q, int64_t micro, struct error *err)
+{
+    struct model_run *r = k->s->run[q];
+    struct model_grad g = { .flat = k->w->grad->slice[q] };
+    int64_t slot = micro % k->s->plan.n_shared, at = slot * r->lim.max_tok;
+    shared_use(r, &k->s->plan, micro);
+    return embed_grad(r, &g, (char *)r->dembed + (size_t)(at * r->m->c.d_model) * dtype_size(r->m->dtype), r->dembed_token + at,
+                      k->s->shared_tok[slot], err);
+}
+
+/* One stage's list, from its beginning to its end. */
+static bool stage_main(void *ctx, int q, struct error *err)
+{
+    static bool (*const step_do[])(const struct working *, int, int64_t, struct error *) = {
+        [STAGE_FORWARD] = forward_do, [STAGE_BACKWARD] = backward_do, [STAGE_EMBED] = embed_do
+    };
+    const struct working *k = ctx;
+    struct stage_runs *s = k->s;
+    struct device *dev = team_rank(s->team, q)->dev;
+    const struct stage_list *l = &s->plan.stage[q];
+    for (int64_t i = 0; i < l->n_step; i++) {
+        const struct stage_step *step = &l->step[i];
+        for (int w = 0; w < 2; w++) {
+            const struct stage_wait *wait = &step->wait[w];
+            if (wait->stage >= 0
+                && (!team_await(s->team, wait->stage, wait->step + 1, err)
+                    || !device_after(dev, s->mark[wait->stage][wait->step % MARKS], err)))
+                return false;
+        }
+        if (!step_do[step->kind](k, q, step->micro, err) || !mark_set(dev, s->mark[q][i % MARKS], err))
+            return false;
+        team_done(s->team, q);
+    }
+    return true;
+}
+
+bool model_stages_run(struct model_run *r, const struct stage_work *w, struct error *err)
+{
+    struct stage_runs *s = r->stages;
+    struct working k = { s, w };
+    BUG_IF(!s || (w->grad && !r->lim.train), "a pipeline's work for a run that has no stages or is not for training");
+    if (s->plan.n_micro != w->n_micro || s->plan.backward != (w->grad != NULL) || s->plan.n_stage != s->n) {
+        if (!pipeline_make(&s->plan, s->n, w->n_micro, w->grad, r->m->c.tied, err) || !pipeline_check(&s->plan, err)) {
+            s->plan.n_stage = 0;
+            return false;
+        }
+    }
+    return team_call(s->team, stage_main, &k, err);
+}
+
+/* ---- scoring: one micro-batch */
+struct scored {
+    const struct model_batch *b;
+    const struct token_loss *loss;
+};
+static bool score_batch(void *ctx, UNUSED int stage, UNUSED int64_t k, struct model_batch *b, UNUSED struct error *err)
+{
+    *b = *((const struct scored *)ctx)->b;
+    return true;
+}
+static bool score_finish(void *ctx, UNUSED int64_t k, struct model_run *last, UNUSED const struct model_grad *grad, struct error *err)
+{
+    return model_head(last, ((const struct scored *)ctx)->loss, err);
+}
+
+bool stages_score(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err)
+{
+    struct scored c = { b, loss };
+    return model_stages_run(r, &(struct stage_work){ .n_micro = 1, .ctx = &c, .batch = score_batch, .finish = score_finish }, err);
+}

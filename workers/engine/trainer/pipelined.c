@@ -1,0 +1,82 @@
+/* pipelined.c - a trainer whose model is in the stages of a pipeline: its batches as a pipeline's work
+ *
+ * What lies on the stages, their gradients, masters and moments, is slices.c's. Each stage's thread packs the sequences for itself; the
+ * last stage's also makes the loss and the sums, in t->mb, so that these are in the order of the micro-batches. */
+#include <stdlib.h>
+#include "workers/engine/model/stages.h"
+#include "workers/engine/model/team.h"
+#include "workers/engine/trainer/trainer_impl.h"
+
+bool pipelined_new(struct trainer *t, struct error *err)
+{
+    if (!model_is_staged(t->m))
+        return true;
+    t->n_stage = model_n_device(t->m);
+    for (int q = 0; q < t->n_stage; q++)
+        if (!micro_new(&t->stage_mb[q], &t->stage_mb_mem[q], t->set.token_budget_max, err))
+            return false;
+    return true;
+}
+
+void pipelined_free(struct trainer *t)
+{
+    for (int q = 0; q < t->n_stage; q++)
+        free(t->stage_mb_mem[q]);
+}
+
+struct batch_work {
+    struct trainer *t;
+    const struct trainer_hyper *h;
+    struct trainer_sums *part;
+};
+static bool batch_of(void *ctx, int stage, int64_t k, struct model_batch *b, UNUSED struct error *err)
+{
+    const struct batch_work *w = ctx;
+    struct micro *mb = &w->t->stage_mb[stage];
+    micro_pack(w->t, mb, k);
+    *b = micro_batch(mb);
+    return true;
+}
+
+static bool reference_finish(void *ctx, int64_t k, struct model_run *last, UNUSED const struct model_grad *grad, struct error *err)
+{
+    const struct batch_work *w = ctx;
+    struct micro *mb = &w->t->mb;
+    struct trainer_norm part;
+    micro_pack(w->t, mb, k);
+    if (!model_head(last, &(struct token_loss){ .target = mb->target, .temperature = mb->temperature, .logp = mb->logp }, err))
+        return false;
+    reference_take(w->t, w->h, k, &part);
+    if (w->h->advantages == ADV_BATCH)
+        trainer_norm_more(w->t, &part);
+    return true;
+}
+
+bool pipelined_references(struct trainer *t, const struct trainer_hyper *h, struct error *err)
+{
+    struct batch_work ctx = { .t = t, .h = h };
+    if (t->n_reference == 0)
+        return true;
+    model_run_bind(t->run, t->ref);
+    bool ok = model_stages_run(
+        t->run, &(struct stage_work){ .n_micro = t->n_reference, .ctx = &ctx, .batch = batch_of, .finish = reference_finish }, err);
+    model_run_bind(t->run, t->m);
+    return ok;
+}
+
+static bool micro_of_last(void *ctx, int64_t k, struct model_run *last, const struct model_grad *grad, struct error *err)
+{
+    const struct batch_work *w = ctx;
+    w->part[k] = (struct trainer_sums){ 0 };
+    micro_pack_loss(w->t, w->h, k);
+    return micro_finish(w->t, last, grad, w->h, &w->part[k], err);
+}
+
+bool pipelined_micros(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *part, struct error *err)
+{
+    struct batch_work ctx = { t, h, part };
+    return t->n_micro == 0
+           || model_stages_run(
+               t->run,
+               &(struct stage_work){ .n_micro = t->n_micro, .grad = &t->to, .ctx = &ctx, .batch = batch_of, .finish = micro_of_last }, err);
+}
