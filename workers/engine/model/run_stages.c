@@ -29,10 +29,10 @@ struct stage_runs {
 /* ---- sizes */
 bool stages_check(const struct model_config *c, int n, struct error *err)
 {
-    int most = (int)MIN(c->n_layer, PIPELINE_STAGES_MAX);
+    int64_t most = MIN(c->n_layer, (int64_t)PIPELINE_STAGES_MAX);
     return (n >= 1 && n <= most)
-           || error_set(err, ERR_UNSUPPORTED, "%" PRId64 " layers cannot be cut into %d stages of at least one layer; %s%d %s possible",
-                        c->n_layer, n, c->n_layer > PIPELINE_STAGES_MAX ? "at most " : "", most, most == 1 ? "is" : "are");
+           || error_set(err, ERR_UNSUPPORTED, "%" PRId64 " layers cannot be cut into %d stages%s; at most %" PRId64 " %s possible",
+                        c->n_layer, n, n > c->n_layer ? " of at least one layer" : "", most, most == 1 ? "is" : "are");
 }
 
 /* Weights of a layer's matrices, which is what its products cost. */

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer_impl.h"
 
@@ -196,49 +197,105 @@ out:
     return ok;
 }
 
+/* The sequences of a supervised step, cut into micro-batches. */
+struct sft_work {
+    struct trainer *t;
+    const struct sft_seq *seq;
+    int64_t *first;    // (n_micro + 1) micro-batch k is seq[first[k]] .. seq[first[k + 1] - 1]
+    int64_t n_micro;
+    double total, sum;    // of the weights; of weight * -logp, so far
+};
+
+static bool sft_cut(struct sft_work *w, int64_t n_seq, int64_t most, struct error *err)
+{
+    int64_t room = 0;
+    if (!(w->first = malloc((size_t)(n_seq + 1) * sizeof *w->first)))
+        return error_set(err, ERR_NO_MEMORY, "no memory for a batch of %" PRId64 " sequences", n_seq);
+    for (int64_t s = 0; s < n_seq; s++) {
+        int64_t n = w->seq[s].n_tok - 1;
+        if (n < 1 || n > w->t->set.token_budget_max)
+            return error_set(err, ERR_SHAPE, "a sequence has %" PRId64 " tokens; from 2 to %" PRId64 " are possible", n + 1,
+                             w->t->set.token_budget_max + 1);
+        for (int64_t i = 1; i <= n; i++)
+            w->total += (double)w->seq[s].weight[i];
+        if (s == 0 || n > room) {
+            w->first[w->n_micro++] = s;
+            room = most;
+        }
+        room -= n;
+    }
+    w->first[w->n_micro] = n_seq;
+    return true;
+}
+
+static void sft_pack(const struct sft_work *w, struct micro *mb, int64_t k)
+{
+    micro_clear(mb);
+    for (int64_t s = w->first[k]; s < w->first[k + 1]; s++) {
+        const struct sft_seq *q = &w->seq[s];
+        int64_t n = q->n_tok - 1, row = micro_seq(mb, q->token, n, NULL, 0, 1);
+        for (int64_t i = 0; i < n; i++) {
+            mb->target[row + i] = q->weight[i + 1] != 0 ? q->token[i + 1] : -1;
+            mb->weight[row + i] = q->weight[i + 1];
+            mb->coef[row + i] = w->total > 0 ? (float)(-(double)q->weight[i + 1] / w->total) : 0;
+        }
+    }
+}
+
+static bool sft_batch(void *ctx, int stage, int64_t k, struct model_batch *b, UNUSED struct error *err)
+{
+    const struct sft_work *w = ctx;
+    struct micro *mb = &w->t->stage_mb[stage];
+    sft_pack(w, mb, k);
+    *b = micro_batch(mb);
+    return true;
+}
+
+/* Micro-batch k, of which `run` has done the forward pass: its loss, and with `to` its gradient. */
+static bool sft_finish(void *ctx, int64_t k, struct model_run *run, const struct model_grad *to, struct error *err)
+{
+    struct sft_work *w = ctx;
+    struct micro *mb = &w->t->mb;
+    sft_pack(w, mb, k);
+    struct token_loss l = { .target = mb->target, .temperature = mb->temperature, .coef = to ? mb->coef : NULL, .logp = mb->logp };
+    if (to ? !model_backward(run, &l, to, err) : !model_head(run, &l, err))
+        return false;
+    for (int64_t i = 0; i < mb->n_tok; i++)
+        w->sum -= (double)mb->weight[i] * (double)mb->logp[i];
+    return true;
+}
+
+static bool sft_micros(struct sft_work *w, const struct model_grad *to, struct error *err)
+{
+    struct trainer *t = w->t;
+    if (t->n_stage)
+        return w->n_micro == 0
+               || model_stages_run(
+                   t->run, &(struct stage_work){ .n_micro = w->n_micro, .grad = to, .ctx = w, .batch = sft_batch, .finish = sft_finish },
+                   err);
+    for (int64_t k = 0; k < w->n_micro; k++) {
+        sft_pack(w, &t->mb, k);
+        struct model_batch b = micro_batch(&t->mb);
+        if (!model_forward_train(t->run, &b, err) || !sft_finish(w, k, t->run, to, err))
+            return false;
+    }
+    return true;
+}
+
 bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_seq, const struct trainer_hyper *h, bool apply, double *loss,
                       double *n_loss_tok, double *grad_norm, struct error *err)
 {
     bool ok = false;
-    struct micro *mb = &t->mb;
-    double total = 0, sum = 0;
-    int64_t most = micro_budget(t, h);
-    for (int64_t s = 0; s < n_seq; s++) {
-        if (seq[s].n_tok < 2 || seq[s].n_tok - 1 > t->set.token_budget_max) {
-            error_set(err, ERR_SHAPE, "a sequence has %" PRId64 " tokens; from 2 to %" PRId64 " are possible", seq[s].n_tok,
-                      t->set.token_budget_max + 1);
-            goto out;
-        }
-        for (int64_t i = 1; i < seq[s].n_tok; i++)
-            total += (double)seq[s].weight[i];
-    }
-    if (apply)
-        TRY(trainer_grad_clear(t, err));
-    for (int64_t s = 0; s < n_seq;) {
-        micro_clear(mb);
-        for (int64_t first = s; s < n_seq && (s == first || mb->n_tok + seq[s].n_tok - 1 <= most); s++) {
-            int64_t n = seq[s].n_tok - 1, row = micro_seq(mb, seq[s].token, n, NULL, 0, 1);
-            for (int64_t i = 0; i < n; i++) {
-                mb->target[row + i] = seq[s].weight[i + 1] != 0 ? seq[s].token[i + 1] : -1;
-                mb->weight[row + i] = seq[s].weight[i + 1];
-                mb->coef[row + i] = total > 0 ? (float)(-(double)seq[s].weight[i + 1] / total) : 0;
-            }
-        }
-        struct model_batch b = micro_batch(mb);
-        struct token_loss l = { .target = mb->target, .temperature = mb->temperature, .coef = mb->coef, .logp = mb->logp };
-        if (apply)
-            TRY(model_forward_train(t->run, &b, err) && model_backward(t->run, &l, &t->to, err));
-        else
-            TRY(model_score(t->run, &b, mb->target, mb->temperature, mb->logp, NULL, err));
-        for (int64_t i = 0; i < mb->n_tok; i++)
-            sum -= (double)mb->weight[i] * (double)mb->logp[i];
-    }
-    if (apply)
-        TRY(trainer_apply(t, h, grad_norm, err));
-    *loss = total > 0 ? sum / total : NAN;
-    *n_loss_tok = total;
+    struct sft_work w = { .t = t, .seq = seq };
+    TRY(sft_cut(&w, n_seq, micro_budget(t, h), err));
+    TRY(!apply || trainer_grad_clear(t, err));
+    TRY(sft_micros(&w, apply ? &t->to : NULL, err));
+    TRY(!apply || trainer_apply(t, h, grad_norm, err));
+    *loss = w.total > 0 ? w.sum / w.total : NAN;
+    *n_loss_tok = w.total;
     ok = true;
 out:
+    free(w.first);
     return ok;
 }
 
