@@ -74,6 +74,12 @@ bool listen_is_ours(const struct listen *l)
     return fstatat(l->dir_fd, l->name, &st, 0) == 0 && st.st_dev == l->dev && st.st_ino == l->ino;
 }
 
+int listen_n_open(const struct listen *l)
+{
+    bool probe = l->probe_fd >= 0 && atomic_load(&l->n_added) != l->n_seen;    // one has come since the probe was sent: it
+    return MAX(atomic_load(&l->n_open) - probe, 0);
+}
+
 void listen_close(struct listen *l)
 {
     char greeting[64];

@@ -27,7 +27,7 @@ struct listen {
     ino_t ino;
     atomic_int n_added;    // connections accepted; counted by nng's threads
     int n_seen;            // n_added at the last look
-    atomic_int n_open;     // connections now; counted by nng's threads
+    atomic_int n_open;     // connections now, the probe too; counted by nng's threads
     int probe_fd;          // -1: none
     int64_t probed_ms;     // when the probe was opened, or when the listener was last known to accept
 };
@@ -41,6 +41,8 @@ void listen_tick(struct listen *l);
 int64_t listen_due(const struct listen *l);
 /* Is the socket file under our name still the one we made? */
 bool listen_is_ours(const struct listen *l);
+/* Connections of others now. */
+int listen_n_open(const struct listen *l);
 /* End the probe; the listener ends with its socket. */
 void listen_close(struct listen *l);
 /* Turn an nng error code into err. Returns false. */

@@ -88,7 +88,7 @@ MUST_USE bool peer_call(struct peer *p, enum msg_type type, const struct msg_out
 /* Telemetry: lossy, to any number of listeners, never waits. A topic is a word; it precedes the message's bytes. */
 struct publisher *publisher_new(struct transport *t, const char *name, struct error *err);
 void publisher_send(struct publisher *p, const char *topic, const void *data, size_t len);
-/* How many are listening now. Our own probe (listen.h) counts for a moment, too. */
+/* How many are listening now. Our own probe (listen.h) may count for the moment in which it closes. */
 int publisher_n_listener(const struct publisher *p);
 void publisher_free(struct publisher *p);
 struct subscriber *subscriber_new(struct transport *t, const char *name, struct error *err);    // all topics

@@ -76,7 +76,7 @@ void publisher_send(struct publisher *p, const char *topic, const void *data, si
 
 int publisher_n_listener(const struct publisher *p)
 {
-    return atomic_load(&p->listen.n_open);
+    return listen_n_open(&p->listen);
 }
 
 static void heard_cb(void *arg)

@@ -253,6 +253,24 @@ static void a_publication_reaches_its_listeners_with_its_topic(void **state)
     msg_release(&m);
 }
 
+/* It dials itself when nobody else does (listen.h), and stays connected until its loop turns again. */
+static void a_publisher_is_not_its_own_listener(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct net_event ev;
+    struct publisher *p = publisher_new(f->a, "telemetry", &err);
+    assert_non_null(p);
+    for (int i = 0; i < 3; i++) {
+        while (clock_ms() < transport_due(f->a))
+            usleep(10000);
+        assert_false(transport_next(f->a, &ev));    // begins a probe, or ends one
+        usleep(100000);                             // time for nng's threads to accept it
+        assert_int_equal(publisher_n_listener(p), 0);
+    }
+    publisher_free(p);
+}
+
 /* Memory is taken when a message's length has come: with long ones, who may only look could make the agent take any amount. */
 static void a_server_for_onlookers_takes_short_requests_only(void **state)
 {
@@ -397,6 +415,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_request_to_a_server_that_goes_ends_as_closed_and_the_next_finds_its_successor, setup, teardown),
         cmocka_unit_test_setup_teardown(a_second_server_on_a_live_name_is_refused_and_a_folder_open_to_others_too, setup, teardown),
         cmocka_unit_test_setup_teardown(a_publication_reaches_its_listeners_with_its_topic, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_publisher_is_not_its_own_listener, setup, teardown),
         cmocka_unit_test_setup_teardown(a_server_hears_again_after_peers_left_while_they_connected, setup, teardown),
         cmocka_unit_test_setup_teardown(a_transport_sleeps_until_a_limit_passes_and_forever_without_one, setup, teardown),
         cmocka_unit_test_setup_teardown(a_publisher_hears_again_after_listeners_left_while_they_connected, setup, teardown),
