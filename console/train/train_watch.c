@@ -235,7 +235,7 @@ bool train_watch(struct train *t, const struct watch_seen *seen, struct error *e
         }
         struct pollfd fd = { .fd = transport_fd(w.transport), .events = POLLIN };
         if (live)
-            poll(&fd, 1, 100);
+            poll(&fd, 1, ended_ms ? 20 : 100);
     }
     if (!run_state_is_over(w.state))
         failure_read(&w);

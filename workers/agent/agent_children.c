@@ -52,10 +52,20 @@ void child_watch(struct child *c, pid_t pid)
 }
 
 /* Use the descriptor: a process that we found is not our child, so its number may have been reused. */
-void child_kill(const struct child *c)
+static void child_signal(const struct child *c, int sig)
 {
     if (c->pidfd >= 0)
-        syscall(SYS_pidfd_send_signal, c->pidfd, SIGKILL, NULL, 0);
+        syscall(SYS_pidfd_send_signal, c->pidfd, sig, NULL, 0);
+}
+
+void child_kill(const struct child *c)
+{
+    child_signal(c, SIGKILL);
+}
+
+void child_stop(const struct child *c)
+{
+    child_signal(c, SIGTERM);
 }
 
 /* Give up on the run. */

@@ -28,10 +28,11 @@
 SUBCOMMAND_DECLARE(join)
 
 #define VIEW_OPEN 24             // questions from read-only visitors, held open at once
-#define LINGER_MS 700            // after the end is known, time for consoles to see it
+#define LINGER_MS 200            // after the end is known, time for a console that is just connecting
 #define LAST_ANSWERS_MS 10000    // ... time for connected consoles to ask for what they have not received
 #define STOP_S 20                // time for processes that were ordered to stop
 #define LOOK_MS 250              // between two checks of things without a due time
+#define END_LOOK_MS 20           // the same at the run's end: has the last console gone?
 
 static volatile sig_atomic_t signalled;    // a signal handler has no argument to carry state
 
@@ -191,6 +192,14 @@ static bool last_answers_given(struct agent *a, int64_t over_ms)
     return true;
 }
 
+static void children_stop(const struct agent *a)
+{
+    log_info("all processes are ordered to stop");
+    for (int i = 0; i < a->n_child; i++)
+        if (a->child[i].command && !a->child[i].exporter)
+            child_stop(&a->child[i]);
+}
+
 /* True when there is nothing left to do. */
 static bool end_tick(struct agent *a)
 {
@@ -211,8 +220,10 @@ static bool end_tick(struct agent *a)
             log_warn("%s", err.text);
         msg_release(&m);
     }
-    if (a->over && !a->stop_ms && last_answers_given(a, now - a->ended_ms))
+    if (a->over && !a->stop_ms && last_answers_given(a, now - a->ended_ms)) {
         a->stop_ms = now;
+        children_stop(a);
+    }
     if (!a->stop_ms)
         return false;
     if (now - a->stop_ms > STOP_S * 1000)
@@ -272,7 +283,7 @@ static void children_make(struct agent *a)
 static bool agent_wait(struct agent *a, struct net_event *ev)
 {
     struct pollfd fd[CHILD_MAX + 1];
-    int64_t end = MIN(MIN(children_due(a), MIN(pendings_due(a), notes_due(a))), clock_ms() + LOOK_MS);
+    int64_t end = MIN(MIN(children_due(a), MIN(pendings_due(a), notes_due(a))), clock_ms() + (a->over ? END_LOOK_MS : LOOK_MS));
     for (;;) {
         if (transport_next(a->transport, ev))
             return true;

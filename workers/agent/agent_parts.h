@@ -89,6 +89,7 @@ struct child *child_add(struct agent *a, const char *command, const char *name);
 struct child *child_find(struct agent *a, const char *name);                        // NULL: there is none
 void child_watch(struct child *c, pid_t pid);                                       // it is alive, with this process id
 void child_kill(const struct child *c);
+void child_stop(const struct child *c);    // asks it to end (SIGTERM), which it would otherwise learn with its next heartbeat
 void children_tick(struct agent *a);
 int64_t children_due(const struct agent *a);    // these three: when the tick must be called next; INT64_MAX: not before something comes
 int pidfd_of(pid_t pid);                        // -1: it is not alive
