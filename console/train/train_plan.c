@@ -12,7 +12,7 @@ static void placement_print(const struct train *t)
     int64_t n = run_config_n_worker(c);
     printf("processes:      keeper, agent, controller, %sscorer, %" PRId64 " worker%s\n", run_config_posted(c) ? "environments, " : "", n,
            n == 1 ? "" : "s");
-    const char *title = "placement:      ";
+    const char *title = "placement:      ", *how = run_config_n_host(c) > 1 ? run_config_collective(c) : c->collective;
     for (const char *at = c->devices; *at; at += at[strcspn(at, ",")] ? strcspn(at, ",") + 1 : strcspn(at, ",")) {
         struct error err;
         struct run_part part;
@@ -25,13 +25,21 @@ static void placement_print(const struct train *t)
                    outside ? c->backend : "", outside ? " at " : "", url);
         title = "                ";
     }
+    for (int64_t first = c->trainers_per_node; run_config_n_host(c) > 1 && first < c->num_trainers; first += c->trainers_per_node) {
+        int64_t n_there = run_config_trainers_at(c, first);
+        printf("                a node that joins at %s with %" PRId64 " device%s: trainer%s %" PRId64, c->listen, n_there,
+               n_there == 1 ? "" : "s", n_there == 1 ? "" : "s", first);
+        if (n_there > 1)
+            printf(" to %" PRId64, first + n_there - 1);
+        printf(", samples too\n");
+    }
     if (c->num_trainers > 1 || c->tensor_parallel_size > 1 || c->producer_tensor_parallel_size > 1) {
         printf("layout:         %" PRId64 " trainer%s on %" PRId64 " device%s each", c->num_trainers, c->num_trainers == 1 ? "" : "s",
                c->tensor_parallel_size, c->tensor_parallel_size == 1 ? "" : "s");
         if (!run_config_posted(c))
             printf("; %" PRId64 " producer%s on %" PRId64 " device%s each", c->num_inferencer, c->num_inferencer == 1 ? "" : "s",
                    c->producer_tensor_parallel_size, c->producer_tensor_parallel_size == 1 ? "" : "s");
-        printf("%s%s\n", c->num_trainers > 1 ? "; exchange: " : "", c->num_trainers > 1 ? c->collective : "");
+        printf("%s%s\n", c->num_trainers > 1 ? "; exchange: " : "", c->num_trainers > 1 ? how : "");
     }
     if (run_config_sum_parts(c) > 0)
         printf(

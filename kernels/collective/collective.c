@@ -24,7 +24,8 @@ struct collective *collective_join(const struct collective_config *config, struc
         return NULL;
     }
     struct collective *c = k->join(config, err);
-    if (c && !k->reduce && !(c->stage = mem_new(c->dev, COLLECTIVE_STAGE * sizeof(float), "the ranks' gradients on their way", err))) {
+    if (c && c->dev && !k->reduce
+        && !(c->stage = mem_new(c->dev, COLLECTIVE_STAGE * sizeof(float), "the ranks' gradients on their way", err))) {
         collective_leave(c);
         c = NULL;
     }

@@ -7,7 +7,7 @@
  *   ipc     ranks of one host; they open each other's memory where they offer it (CPUs shared memory, GPUs CUDA IPC)    local.c
  *   local   the same, but everything goes through host memory that all map
  *   tcp     CPUs over sockets, each pair of ranks one connection; each has proved that it knows the meeting's key          tcp.c
- *   nccl    GPUs; NCCL moves bytes and adds nothing; all but bytes goes as in local                                      nccl_kind.c
+ *   nccl    GPUs; NCCL moves bytes and adds nothing; all but bytes goes as in local, or with an address as in tcp        nccl_kind.c
  *
  * Promises of every kind:
  *  1. collective_reduce adds in rank order, element by element and one fp32 addition each: ((sum + x0) + x1) + ..., whatever the
@@ -23,6 +23,8 @@
 
 #define COLLECTIVE_RANK_MAX 64
 #define COLLECTIVE_GATHER_MAX ((size_t)1024)    // bytes each rank may give to collective_gather
+#define COLLECTIVE_SECRET_MAX 256
+#define COLLECTIVE_FILE_MAX 1024    // bytes of a meeting's file
 
 struct device;
 struct mem_handle;
@@ -31,8 +33,12 @@ struct collective_config {
     const char *dir;     // a folder where the ranks meet, e.g. the run's sock/; of this host, with tcp of all ranks' hosts
     const char *name;    // the meeting's name: used once
     int rank, n_rank;
-    struct device *dev;          // whose memory is summed; borrowed as long as the collective lives
-    const char *address;         // tcp: this host's, as the other ranks reach it; NULL: 127.0.0.1, that is, all are on this host
+    struct device
+        *dev;    // whose memory is summed; borrowed as long as the collective lives. NULL: nothing is summed, nor sent but by gather
+    const char *address;    // tcp, nccl: where this rank listens, "*": at all addresses of this host; the others reach it at the address
+                            // that it reaches rank 0 from. NULL: 127.0.0.1, that is, all are on this host
+    void *secret;    // (secret_bytes, at most COLLECTIVE_SECRET_MAX) tcp: rank 0's, which the others get with the meeting's key; or NULL
+    size_t secret_bytes;
     int64_t join_ms, wait_ms;    // time limits: until all have joined, and for each wait after that
     /* Called on the rank's thread with the awaited rank when a wait has lasted a moment, and with -1 when it is over; or NULL. */
     void (*waits)(void *ctx, int rank);
@@ -45,6 +51,9 @@ struct collective;
  * remove when all have joined. A rank that joins a meeting that was called off, or waits in it for the others, gets ERR_CLOSED. */
 MUST_USE bool collective_call(const char *dir, const char *name, struct error *err);
 void collective_call_off(const char *dir, const char *name);
+/* The meeting's file for ranks of another host: text (n bytes, of the file of tcp's rank 0) with `host` for the address of rank 0, as that
+ * host reaches it, to out. Returns its length; 0: rank 0 has not written it yet, or it is no such file. */
+size_t collective_file_for(const char *text, size_t n, const char *host, char out[COLLECTIVE_FILE_MAX]);
 /* Join a meeting: returns when all n_rank have joined. NULL: see err; then the meeting is over for the others too. The texts are copied. */
 struct collective *collective_join(const struct collective_config *config, struct error *err);
 /* Leave; ranks that wait for us, now or later, get ERR_CLOSED. NULL is fine. */

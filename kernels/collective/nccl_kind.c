@@ -1,4 +1,7 @@
-/* nccl_kind.c - GPUs of one host whose bytes go by NCCL (comm.h); who is there, barriers and counters are local's
+/* nccl_kind.c - GPUs whose bytes go by NCCL (comm.h); who is there, barriers and counters are local's, or between hosts tcp's
+ *
+ * NCCL's unique id is a secret: who knows it can join. Ranks of one host tell it each other in memory; between hosts it goes with the
+ * meeting's key. What NCCL itself sends over a network is not encrypted, and whoever can send to its ports can disturb it.
  *
  * Before a transfer all ranks meet and compare what they send, so that no kernel of NCCL is started for a rank that does not come. A
  * rank that dies within a transfer leaves the others' kernels waiting: their poll sees the death and fails, and leaving ends the
@@ -14,8 +17,8 @@
 
 struct nccl_ranks {
     struct collective base;
-    struct collective *local;
-    struct comm *comm;    // NULL: this rank is alone
+    struct collective *local;    // or tcp
+    struct comm *comm;           // NULL: this rank is alone
     int64_t wait_ms;
     struct collective_wait wait;    // for a transfer
 };
@@ -134,14 +137,22 @@ static struct collective *nccl_join(const struct collective_config *config, stru
                                    .name = config->name_of,
                                    .ctx = config->ctx };
     n->wait_ms = config->join_ms;    // until NCCL has joined, too
-    local.kind = "local";
-    bool ok = (n->local = collective_join(&local, err)) != NULL;
+    bool apart = config->address != NULL && config->n_rank > 1, ok = true;
+    local.kind = apart ? "tcp" : "local";
+    if (apart) {
+        local.dev = NULL;
+        local.secret = &mine;
+        local.secret_bytes = sizeof mine;
+        ok = config->rank > 0 || comm_id_make(config->dev, &mine, err);
+    }
+    ok = ok && (n->local = collective_join(&local, err)) != NULL;
     if (ok && config->n_rank == 1) {
         n->wait_ms = config->wait_ms;
         return &n->base;
     }
-    ok = ok && (config->rank > 0 || comm_id_make(config->dev, &mine, err)) && collective_gather(n->local, &mine, sizeof mine, all, err)
-         && (n->comm = comm_new(config->dev, &all[0], config->n_rank, config->rank, err));
+    if (!apart)
+        ok = ok && (config->rank > 0 || comm_id_make(config->dev, &mine, err)) && collective_gather(n->local, &mine, sizeof mine, all, err);
+    ok = ok && (n->comm = comm_new(config->dev, apart ? &mine : &all[0], config->n_rank, config->rank, err));
     while (ok && !done)
         ok = comm_wait(n, 100, &done, err);
     n->wait_ms = config->wait_ms;

@@ -473,7 +473,7 @@ static struct collective *tcp_join(const struct collective_config *config, struc
     struct tcp *t = NULL;
     int fd[COLLECTIVE_RANK_MAX], file = -1;
     char path[4200];
-    if (!config->dev->host_memory)
+    if (config->dev && !config->dev->host_memory)
         error_set(err, ERR_UNSUPPORTED, "ranks meet over tcp on CPUs; for %s there are ipc, local and nccl", config->dev->name);
     else if (!(t = calloc(1, sizeof *t + (size_t)config->n_rank * sizeof t->peer[0])))
         error_set(err, ERR_NO_MEMORY, "no memory for the exchange between ranks");

@@ -20,6 +20,7 @@
 #define TICK_MS 50          // between looks whether the meeting was called off
 #define TELL_MS 100         // a wait this long is reported to the operator
 #define STRANGER_MS 2000    // for who connects to prove that it belongs here
+#define LOST_MS 30000       // a host that acknowledges nothing for so long has gone; others of its ranks are waited for no longer
 #define KEY_BYTES 32
 #define MAC_BYTES 32
 
@@ -126,12 +127,25 @@ static bool random_get(void *out, size_t n, struct error *err)
     return getrandom(out, n, 0) == (ssize_t)n || error_errno(err, "the system gives no random numbers");
 }
 
+/* What every connection of a rank has. One to another host notices when that has gone without a word: after LOST_MS, also while nothing is
+ * sent. On one host the kernel tells. */
+static void connection_tune(int fd)
+{
+    int one = 1, idle_s = LOST_MS / 3000, n = 4, lost_ms = LOST_MS;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &(int){ LOST_MS / 6000 }, sizeof(int));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &n, sizeof n);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &lost_ms, sizeof lost_ms);
+}
+
 /* ---- who connects */
 static int connection_open(struct meet *m, const struct place *at, int rank, struct error *err)
 {
     struct addrinfo *list = NULL, hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
     char name[64];
-    int fd = -1, one = 1;
+    int fd = -1;
     int rv = getaddrinfo(at->host, at->port, &hints, &list);
     if (rv != 0 || (fd = socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) < 0
         || (connect(fd, list->ai_addr, list->ai_addrlen) != 0 && errno != EINPROGRESS)) {
@@ -141,7 +155,7 @@ static int connection_open(struct meet *m, const struct place *at, int rank, str
             close(fd);
         fd = -1;
     } else {
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        connection_tune(fd);
     }
     if (rv == 0)
         freeaddrinfo(list);
@@ -240,13 +254,13 @@ static bool gone_find(struct meet *m, struct error *err)
 static bool others_admit(struct meet *m, struct error *err)
 {
     for (int q; (q = missing(m)) < m->c->n_rank;) {
-        int one = 1, rank, fd = accept4(m->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int rank, fd = accept4(m->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
             if (!gone_find(m, err) || !moment(m, m->listener, POLLIN, q, err))
                 return false;
             continue;
         }
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        connection_tune(fd);
         if (!admission_give(m, fd, &rank, err)) {
             close(fd);
             return false;
@@ -259,14 +273,36 @@ static bool others_admit(struct meet *m, struct error *err)
     return true;
 }
 
-/* ---- the meeting's file: "HOST PORT KEY\n" */
+/* ---- the meeting's file: "HOST PORT KEY [SECRET]\n" */
+static int hex_write(char *out, const void *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        sprintf(out + 2 * i, "%02x", ((const uint8_t *)bytes)[i]);
+    return (int)(2 * n);
+}
+
+static bool hex_read(const char *hex, void *out, size_t n)
+{
+    bool ok = strlen(hex) == 2 * n;
+    for (size_t i = 0; i < n && ok; i++) {
+        unsigned byte = 0;
+        ok = sscanf(hex + 2 * i, "%2x", &byte) == 1;
+        ((uint8_t *)out)[i] = (uint8_t)byte;
+    }
+    return ok;
+}
+
 static bool file_write(struct meet *m, struct error *err)
 {
-    char text[256];
+    char text[COLLECTIVE_FILE_MAX];
     struct stat st;
+    _Static_assert(sizeof m->place[0] + 2 * (KEY_BYTES + COLLECTIVE_SECRET_MAX) + 8 <= sizeof text, "it fits");
     int n = snprintf(text, sizeof text, "%s %s ", m->place[0].host, m->place[0].port);
-    for (int i = 0; i < KEY_BYTES; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "%02x", m->key[i]);
+    n += hex_write(text + n, m->key, KEY_BYTES);
+    if (m->config->secret) {
+        text[n++] = ' ';
+        n += hex_write(text + n, m->config->secret, m->config->secret_bytes);
+    }
     text[n++] = '\n';
     if (flock(m->file, LOCK_EX | LOCK_NB) != 0 || fstat(m->file, &st) != 0 || st.st_size > 0)    // locked as long as we meet
         return error_set(err, ERR_EXISTS, "rank 0 has joined already");
@@ -276,43 +312,81 @@ static bool file_write(struct meet *m, struct error *err)
 /* *there: rank 0 has written it. */
 static bool file_read(struct meet *m, bool *there, struct error *err)
 {
-    char text[256] = "";
+    char text[COLLECTIVE_FILE_MAX] = "", hex[2 * KEY_BYTES + 1] = "", secret[2 * COLLECTIVE_SECRET_MAX + 1] = "";
     ssize_t n = pread(m->file, text, sizeof text - 1, 0);
-    char hex[2 * KEY_BYTES + 1];
+    _Static_assert(KEY_BYTES == 32 && COLLECTIVE_SECRET_MAX == 256, "as in the format below");
     if (n < 0)
         return error_errno(err, "cannot read '%s'", m->path);
     if (!(*there = memchr(text, '\n', (size_t)n) != NULL))
         return true;
-    if (sscanf(text, "%63s %7s %64s", m->place[0].host, m->place[0].port, hex) != 3 || strlen(hex) != 2 * KEY_BYTES)
-        return error_set(err, ERR_DATA, "'%s' does not say where rank 0 is", m->path);
-    for (int i = 0; i < KEY_BYTES; i++) {
-        unsigned byte = 0;
-        if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
-            return error_set(err, ERR_DATA, "'%s' holds no key", m->path);
-        m->key[i] = (uint8_t)byte;
-    }
-    return true;
+    if (sscanf(text, "%63s %7s %64s %512s", m->place[0].host, m->place[0].port, hex, secret) < 3 || !hex_read(hex, m->key, KEY_BYTES))
+        return error_set(err, ERR_DATA, "'%s' does not say where rank 0 is, and the meeting's key", m->path);
+    return !m->config->secret || hex_read(secret, m->config->secret, m->config->secret_bytes)
+           || error_set(err, ERR_DATA, "'%s' does not hold rank 0's secret of %zu bytes", m->path, m->config->secret_bytes);
+}
+
+size_t collective_file_for(const char *text, size_t n, const char *host, char out[COLLECTIVE_FILE_MAX])
+{
+    char line[COLLECTIVE_FILE_MAX];
+    const char *end = memchr(text, '\n', n);
+    if (!end || (size_t)(end - text) >= sizeof line || strpbrk(host, " \n"))
+        return 0;
+    snprintf(line, sizeof line, "%.*s", (int)(end - text), text);
+    const char *rest = strchr(line, ' ');
+    int m = rest ? snprintf(out, COLLECTIVE_FILE_MAX, "%s%s\n", host, rest) : 0;
+    return m > 0 && m < COLLECTIVE_FILE_MAX ? (size_t)m : 0;
+}
+
+/* All addresses of this host: then the file's is for ranks here, and what other hosts read has another (collective_file_for). */
+static bool address_is_any(const char *host)
+{
+    return strcmp(host, "*") == 0 || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
 }
 
 static bool listener_open(struct meet *m, struct error *err)
 {
     char address[80];
     const char *host = m->config->address ? m->config->address : "127.0.0.1";
+    if (strlen(host) >= sizeof m->place[0].host)
+        return error_set(err, ERR_USAGE, "'%s' is too long for the address at which a trainer listens", host);
     snprintf(address, sizeof address, strchr(host, ':') ? "[%.64s]:0" : "%.64s:0", host);
     if ((m->listener = tcp_listen(address, err)) < 0)
         return false;
-    snprintf(m->place[m->c->rank].host, sizeof m->place[0].host, "%s", host);
+    snprintf(m->place[m->c->rank].host, sizeof m->place[0].host, "%s", address_is_any(host) ? "127.0.0.1" : host);
     snprintf(m->place[m->c->rank].port, sizeof m->place[0].port, "%u", (unsigned)tcp_port(m->listener));
     return true;
+}
+
+static bool is_loopback(const char *host)
+{
+    return strncmp(host, "127.", 4) == 0 || strncmp(host, "::ffff:127.", 11) == 0 || strcmp(host, "::1") == 0;
+}
+
+/* The places as the rank at the other end of fd reaches them: one that came to us from our own host is there where we are. */
+static void places_for(const struct meet *m, int fd, struct place out[COLLECTIVE_RANK_MAX])
+{
+    struct sockaddr_storage own = { 0 };
+    socklen_t len = sizeof own;
+    char host[sizeof out->host] = "";
+    memcpy(out, m->place, sizeof m->place);
+    if (getsockname(fd, (struct sockaddr *)&own, &len) != 0
+        || getnameinfo((struct sockaddr *)&own, len, host, sizeof host, NULL, 0, NI_NUMERICHOST) != 0 || is_loopback(host))
+        return;
+    for (int q = 0; q < m->c->n_rank; q++)
+        if (is_loopback(out[q].host))
+            snprintf(out[q].host, sizeof out[q].host, "%s", host);
 }
 
 static bool first_meet(struct meet *m, struct error *err)
 {
     if (!random_get(m->key, sizeof m->key, err) || !file_write(m, err) || !others_admit(m, err))
         return false;
-    for (int q = 1; q < m->c->n_rank; q++)
-        if (!all_of(m, m->fd[q], m->place, sizeof m->place[0] * (size_t)m->c->n_rank, true, q, err))
+    for (int q = 1; q < m->c->n_rank; q++) {
+        struct place place[COLLECTIVE_RANK_MAX];
+        places_for(m, m->fd[q], place);
+        if (!all_of(m, m->fd[q], place, sizeof place[0] * (size_t)m->c->n_rank, true, q, err))
             return false;
+    }
     return true;
 }
 

@@ -1,6 +1,7 @@
 #include "protocol/base/tcp.h"
 #include <arpa/inet.h>
 #include <errno.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -59,6 +60,66 @@ bool tcp_is_loopback(const char *address)
         return false;
     snprintf(host, sizeof host, "%.*s", (int)n, address);
     return strcmp(host, "localhost") == 0 || (inet_pton(AF_INET, host, &number) == 1 && ntohl(number.s_addr) >> 24 == 127);
+}
+
+/* HOST:PORT, [HOST]:PORT -> HOST without brackets; returns PORT, NULL: there is none, or it is too long. */
+static const char *host_of(const char *address, char *host, size_t size)
+{
+    const char *colon = strrchr(address, ':');
+    bool brackets = colon && address[0] == '[' && colon > address && colon[-1] == ']';
+    if (!colon || (size_t)(colon - address) >= size)
+        return NULL;
+    snprintf(host, size, "%.*s", (int)(colon - address) - 2 * brackets, address + brackets);
+    return colon + 1;
+}
+
+bool tcp_own_address(const char *address, char *out, size_t size, struct error *err)
+{
+    char host[280];
+    struct addrinfo *list = NULL, hints = { .ai_socktype = SOCK_DGRAM };    // a datagram's socket is given its address by connecting
+    struct sockaddr_storage own = { 0 };
+    socklen_t len = sizeof own;
+    const char *port = host_of(address, host, sizeof host);
+    int rv = port ? getaddrinfo(host, port, &hints, &list) : EAI_NONAME, fd = -1;
+    bool ok = rv == 0 && (fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0
+              && connect(fd, list->ai_addr, list->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)&own, &len) == 0;
+    if (rv != 0)
+        error_set(err, ERR_CLOSED, "cannot tell from which address of this host '%s' is reached: %s", address, gai_strerror(rv));
+    else if (!ok)
+        error_errno(err, "cannot tell from which address of this host '%s' is reached", address);
+    ok = ok
+         && (getnameinfo((struct sockaddr *)&own, len, out, (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0
+             || error_set(err, ERR_INTERNAL, "this host's own address has no name"));
+    if (fd >= 0)
+        close(fd);
+    if (rv == 0)
+        freeaddrinfo(list);
+    return ok;
+}
+
+bool tcp_interface(const char *host, char *out, size_t size)
+{
+    struct addrinfo *list = NULL, hints = { .ai_socktype = SOCK_STREAM };
+    struct ifaddrs *all = NULL;
+    bool found = false;
+    if (getaddrinfo(host, NULL, &hints, &list) != 0)
+        return false;
+    if (getifaddrs(&all) != 0)
+        all = NULL;
+    for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
+        struct sockaddr_storage a = { 0 }, b = { 0 };
+        if (!i->ifa_addr || i->ifa_addr->sa_family != list->ai_family)
+            continue;
+        memcpy(&a, list->ai_addr, list->ai_addrlen);
+        memcpy(&b, i->ifa_addr, list->ai_addrlen);
+        found = tcp_same_host(&a, &b);
+        if (found)
+            snprintf(out, size, "%s", i->ifa_name);
+    }
+    if (all)
+        freeifaddrs(all);
+    freeaddrinfo(list);
+    return found;
 }
 
 uint16_t tcp_port(int fd)

@@ -10,6 +10,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
 #include "protocol/base/digest.h"
+#include "protocol/run/run_config.h"
 
 bool node_here(const char *run_dir)
 {
@@ -89,6 +90,9 @@ bool node_read(struct node *n, const char *run_dir, struct error *err)
         snprintf(n->head, sizeof n->head, "%.270s", head);
         snprintf(n->hash, sizeof n->hash, "%.64s", hash ? hash : "");
         n->wait_s = json_number_value(json_object_get(o, "wait_s"));
+        n->n_device = json_integer_value(json_object_get(o, "devices"));
+        const json_t *first = json_object_get(o, "first_trainer");
+        n->first_trainer = first ? json_integer_value(first) : -1;
         gethostname(n->host, sizeof n->host - 1);
         ok = node_name_check(n->name, err);
     } else {
@@ -103,10 +107,32 @@ bool node_write(const struct node *n, const char *run_dir, struct error *err)
 {
     char path[4200];
     snprintf(path, sizeof path, "%s/" NODE_FILE, run_dir);
-    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:f}", "name", n->name, "id", n->id, "head", n->head, "hash", n->hash, "wait_s", n->wait_s);
+    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:f,s:I,s:I}", "name", n->name, "id", n->id, "head", n->head, "hash", n->hash, "wait_s",
+                          n->wait_s, "devices", (json_int_t)n->n_device, "first_trainer", (json_int_t)n->first_trainer);
     char *text = o ? json_dumps(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
     json_decref(o);
     bool ok = text ? file_write(path, text, strlen(text), err) : error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path);
     free(text);
     return ok;
+}
+
+bool node_config(struct run_config *c, const char *run_dir, struct error *err)
+{
+    struct node n;
+    if (!node_here(run_dir))
+        return true;
+    c->node_only = true;
+    c->first_trainer = -1;
+    if (!node_read(&n, run_dir, err))
+        return false;
+    c->first_trainer = n.first_trainer;
+    return true;
+}
+
+void node_head_host(const struct node *n, char *out, size_t size)
+{
+    const char *colon = strrchr(n->head, ':');
+    int len = colon ? (int)(colon - n->head) : (int)strlen(n->head);
+    bool brackets = n->head[0] == '[' && len > 1 && n->head[len - 1] == ']';    // [::1]
+    snprintf(out, size, "%.*s", len - 2 * brackets, n->head + brackets);
 }

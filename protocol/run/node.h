@@ -1,4 +1,4 @@
-/* node.h - a second host that samples for a run: what head and node agree on
+/* node.h - a second host that samples for a run, and may train for it: what head and node agree on
  *
  * head                                        node
  *   agent  <- unix -  gate  <===== TLS =====>  uplink  - unix ->  agent
@@ -11,10 +11,13 @@
  *
  * What must stay true:
  * 1. A node holds nothing that cannot be lost: when all of it is killed, its items are issued again with the same seeds and
- *    weights, so the run's bytes do not depend on which node samples what.
+ *    weights, so the run's bytes do not depend on which node samples what. When its trainers are lost, all trainers go back to the last
+ *    checkpoint, and wait for a node that takes their place (gate_seats.c).
  * 2. A node cannot fail the run: a task that fails there ends the node (uplink_cmd.c, task_failed).
  * 3. The controller knows a node's workers as NODE/NAME; the uplink writes these names, the gate refuses others.
- * 4. Nothing is accepted beyond a stated size: names 32 bytes, pieces of files 4 MiB, files the size that join announced. */
+ * 4. Trainers meet over connections of their own (kernels/collective). What they must know for that, the meeting's key, comes over TLS:
+ *    the uplink copies the meeting's file from the head to the node's folder and back off again (uplink_trainers.c).
+ * 5. Nothing is accepted beyond a stated size: names 32 bytes, pieces of files 4 MiB, files the size that join announced. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,7 +29,7 @@
 #define NODE_TOKEN_FILE "sock/join"       // of run and node
 #define NODE_REJOIN_FILE "sock/rejoin"    // left by the uplink: the node's files are out of date
 #define NODE_PIECE_BYTES ((int64_t)4 << 20)
-#define NODE_FILES_MAX 288    // of the model's and the data's
+#define NODE_FILES_MAX 640    // of the model's and the data's
 #define NODE_DATA_FILES_MAX 256
 
 struct node {
@@ -36,16 +39,25 @@ struct node {
     char head[280];    // HOST:PORT
     char hash[65];     // of the settings and files this node has
     double wait_s;     // for an absent head
+    int64_t n_device;
+    int64_t first_trainer;    // rank of the first one here; -1: none
 };
+struct run_config;
 /* Is run_dir a node's folder? */
 bool node_here(const char *run_dir);
 MUST_USE bool node_read(struct node *n, const char *run_dir, struct error *err);
 MUST_USE bool node_write(const struct node *n, const char *run_dir, struct error *err);
+/* Complete the settings of a process in run_dir with what only a node's folder says; a run's own are as they are. */
+MUST_USE bool node_config(struct run_config *c, const char *run_dir, struct error *err);
+/* The address without brackets under which the head of this node is reached: the HOST of its `head`. */
+void node_head_host(const struct node *n, char *out, size_t size);
 /* Letters, digits, '.', '_' and '-', not beginning with '.' or '-', at most NODE_NAME_MAX. */
 MUST_USE bool node_name_check(const char *name, struct error *err);
 /* "tcp://HOST:PORT" or "HOST:PORT" -> "HOST:PORT". what: "listen", "--join", for the message. */
 MUST_USE bool node_address(const char *text, const char *what, char out[280], struct error *err);
 
+#define NODE_MEETING "meeting/"          // before a meeting's name: the file of the trainers' meeting, of the run's sock/
+#define NODE_CHECKPOINT "checkpoint/"    // before STEP-FOLDER/FILE: a file of one of the run's checkpoints
 /* What a node needs of the head's files. */
 struct node_file {
     char name[160];     // "model/config.json", "data/train.jsonl": where it goes in the node's folder

@@ -377,6 +377,34 @@ static bool optimizer_check(struct run_config *c, struct buf *notes, struct erro
     return run_config_set(c, "zero_stage", "0", FROM_PRESET, NULL, err);
 }
 
+/* Trainers on several hosts: what they need, and what does not go with them. */
+static bool hosts_check(const struct run_config *c, struct error *err)
+{
+    if (run_config_n_host(c) == 1)
+        return true;
+    int64_t away = c->num_trainers - c->trainers_per_node;
+    if (!c->listen[0])
+        return error_set(err, ERR_USAGE,
+                         "'trainers_per_node' %" PRId64 " leaves %" PRId64 " of %" PRId64
+                         " trainers to nodes that join, and 'listen' is not set: it says at which HOST:PORT they do",
+                         c->trainers_per_node, away, c->num_trainers);
+    const struct {
+        bool is;
+        const char *what, *instead;
+    } without[] = {
+        { c->checkpoint_path[0], "checkpoint_path", "nodes begin with the model's weights: make the checkpoint the 'model'" },
+        { strcmp(c->placement, "apart") == 0, "placement apart", "a node's devices train and sample by turns: 'placement' is shared" },
+        { c->tensor_parallel_size > 1, "tensor_parallel_size", "each trainer has one device" },
+        { strcmp(c->collective, "ipc") == 0, "collective ipc", "that is within one machine: auto is possible" },
+        { strcmp(c->collective, "local") == 0, "collective local", "that is within one machine: auto is possible" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(without); i++)
+        if (without[i].is)
+            return error_set(err, ERR_USAGE, "'trainers_per_node' (%" PRId64 " of %" PRId64 ") and '%s' do not go together: %s",
+                             c->trainers_per_node, c->num_trainers, without[i].what, without[i].instead);
+    return true;
+}
+
 /* Ways between trainers that carry bytes alone leave nobody shards of the others' memory. */
 static bool collective_check(struct run_config *c, struct buf *notes, struct error *err)
 {
@@ -393,9 +421,10 @@ static bool collective_check(struct run_config *c, struct buf *notes, struct err
         return error_set(err, ERR_USAGE,
                          "'zero_stage' %d needs trainers that reach each other's memory, and 'collective' %s carries bytes alone: "
                          "'zero_stage' 0 is possible with it, or 'collective' auto",
-                         run_config_zero(c), c->collective);
+                         run_config_zero(c), run_config_collective(c));
     if (notes)
-        buf_fmt(notes, "note: 'zero_stage' is 0, since 'collective' %s leaves trainers no way to each other's shards\n", c->collective);
+        buf_fmt(notes, "note: 'zero_stage' is 0, since 'collective' %s leaves trainers no way to each other's shards\n",
+                run_config_collective(c));
     return run_config_set(c, "zero_stage", "0", FROM_PRESET, NULL, err);
 }
 
@@ -637,8 +666,8 @@ static bool parallel_check(const struct run_config *c, struct error *err)
 
 static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
 {
-    if (!name_check(c->name, err) || !optimizer_check(c, notes, err) || !collective_check(c, notes, err) || !adapter_check(c, err)
-        || !environment_check(c, err) || !serve_check(c, err))
+    if (!name_check(c->name, err) || !optimizer_check(c, notes, err) || !hosts_check(c, err) || !collective_check(c, notes, err)
+        || !adapter_check(c, err) || !environment_check(c, err) || !serve_check(c, err))
         return false;
     if (!parallel_check(c, err))
         return false;
@@ -785,11 +814,27 @@ int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SE
     return ok ? n : -1;
 }
 
+int64_t run_config_n_host(const struct run_config *c)
+{
+    return c->trainers_per_node > 0 ? (c->num_trainers + c->trainers_per_node - 1) / c->trainers_per_node : 1;
+}
+
+int64_t run_config_trainers_at(const struct run_config *c, int64_t first)
+{
+    return c->trainers_per_node > 0 ? MIN(c->trainers_per_node, c->num_trainers - first) : c->num_trainers;
+}
+
+int64_t run_config_trainers_here(const struct run_config *c)
+{
+    return c->node_only && c->first_trainer <= 0 ? 0 : run_config_trainers_at(c, c->first_trainer);
+}
+
 int64_t run_config_n_worker(const struct run_config *c)
 {
+    int64_t n_trainer = run_config_trainers_here(c);
     if (run_config_posted(c))
-        return c->num_trainers;
-    return strcmp(c->placement, "apart") == 0 ? c->num_trainers + c->num_inferencer : MAX(c->num_trainers, c->num_inferencer);
+        return n_trainer;
+    return strcmp(c->placement, "apart") == 0 ? n_trainer + c->num_inferencer : MAX(n_trainer, c->num_inferencer);
 }
 
 /* Further devices of all producers. */
@@ -813,7 +858,8 @@ int64_t run_config_n_device(const struct run_config *c)
 bool run_config_part(const struct run_config *c, const char *device, struct run_part *part, struct error *err)
 {
     size_t len = strlen(device);
-    int64_t k = 0, first = strcmp(c->placement, "apart") == 0 ? c->num_trainers : 0, n_worker = run_config_n_worker(c);
+    int64_t k = 0, n_trainer = run_config_trainers_here(c), first = strcmp(c->placement, "apart") == 0 ? n_trainer : 0,
+            n_worker = run_config_n_worker(c);
     const char *at = c->devices;
     while (strncmp(at, device, len) != 0 || (at[len] && at[len] != ',')) {
         if (!(at = strchr(at, ',')))
@@ -821,7 +867,7 @@ bool run_config_part(const struct run_config *c, const char *device, struct run_
         at++;
         k++;
     }
-    part->rank = k < c->num_trainers && !c->node_only ? k : -1;
+    part->rank = k < n_trainer ? c->first_trainer + k : -1;
     part->producer = k >= first && k < first + c->num_inferencer ? k - first : -1;
     int64_t further = k - n_worker;
     bool of_producer = further >= 0 && further < producers_further(c);
@@ -876,7 +922,8 @@ const char *run_part_text(const struct run_part *part, char *out, size_t size)
 
 const char *run_config_trainer(const struct run_config *c, int64_t rank, char *out, size_t size)
 {
-    snprintf(out, size, "trainer %" PRId64, rank);
+    bool here = !c || (rank >= c->first_trainer && rank < c->first_trainer + run_config_trainers_here(c));
+    snprintf(out, size, "trainer %" PRId64 "%s", rank, here ? "" : " (on another node)");
     for (const char *at = c ? c->devices : ""; *at; at += at[strcspn(at, ",")] ? strcspn(at, ",") + 1 : strcspn(at, ",")) {
         struct error err;
         struct run_part part;
@@ -890,7 +937,9 @@ const char *run_config_trainer(const struct run_config *c, int64_t rank, char *o
 
 const char *run_config_collective(const struct run_config *c)
 {
-    return strcmp(c->collective, "auto") == 0 ? "ipc" : c->collective;
+    if (strcmp(c->collective, "auto") != 0)
+        return c->collective;
+    return run_config_n_host(c) == 1 ? "ipc" : strncmp(c->devices, "cuda:", 5) == 0 ? "nccl" : "tcp";
 }
 
 int run_config_zero(const struct run_config *c)
@@ -979,7 +1028,8 @@ bool run_config_travels(const struct run_config *c)
 {
     if (run_config_posted(c))
         return false;
-    return strcmp(c->placement, "apart") == 0 || c->num_inferencer > c->num_trainers || (c->n_behind > 0 && c->num_inferencer > 1);
+    return strcmp(c->placement, "apart") == 0 || c->num_inferencer > run_config_trainers_here(c)
+           || (c->n_behind > 0 && c->num_inferencer > 1);
 }
 
 int eval_ks(int64_t n, int64_t k[EVAL_K_MAX])

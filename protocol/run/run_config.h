@@ -48,6 +48,7 @@ struct run_config {
     bool shuffle;
     /* workers */
     int64_t num_trainers, num_inferencer;
+    int64_t trainers_per_node;    // of num_trainers on each host; 0: all on the head's
     int64_t tensor_parallel_size, pipeline_parallel_size, producer_tensor_parallel_size;
     int64_t sum_parts;    // run_config_sum_parts
     int64_t sequence_parallel_size;
@@ -189,8 +190,9 @@ struct run_config {
     char metric_names[16];      // rollcall | open_instruct | atropos: of what is exported
     char metrics_listen[64];    // "" : off; host:port
     char metrics_token_file[RUN_TEXT_MAX];
-    /* not a setting: set in the processes of a node, which never train (protocol/run/node.h) */
+    /* no settings: set in the processes of a node (protocol/run/node.h) */
     bool node_only;
+    int64_t first_trainer;    // rank of the first trainer on this host: the head's 0, of a node that only samples -1
     /* no settings: options of Atropos' example trainer until run_config_finish (atropos_options.h) */
     struct {
         int64_t batch_size, accumulation, seq_len, vllm_port;    // 0: not given
@@ -254,7 +256,13 @@ const char *run_config_tokenizer(const struct run_config *c);
 /* Prompts that a rollout step samples: inference_batch_size x producers, and over_sample_rate of that more. */
 int64_t run_config_opened(const struct run_config *c);
 
-/* What each device of the run does, by its position in the list of devices: the first num_trainers train. With placement shared the
+/* Hosts that the trainers are on: with trainers_per_node more than the head's, each with as many, the last perhaps with fewer. */
+int64_t run_config_n_host(const struct run_config *c);
+/* Trainers on the host with trainer first; and on this host. */
+int64_t run_config_trainers_at(const struct run_config *c, int64_t first);
+int64_t run_config_trainers_here(const struct run_config *c);
+
+/* What each device of this host does, by its position in the list of devices: the first of them train (run_config_trainers_here). With placement shared the
  * first num_inferencer sample; with apart, those after the trainers. These have a worker each. After them come, producer by producer, the
  * further devices that a producer's worker drives, with producer_tensor_parallel_size above 1; and at last those of the trainer, with
  * tensor_parallel_size above 1. A trainer that samples takes its producer's first. */

@@ -327,7 +327,8 @@ static bool agent_run(const char *run_dir, struct error *err)
     TRY(a->node = node_watch_new(run_dir, err));
     if (a->config.listen[0])
         TRY(a->gate = peer_new(a->transport, "gate", err));
-    a->is_node = a->config.node_only = node_here(run_dir);
+    TRY(node_config(&a->config, run_dir, err));
+    a->is_node = a->config.node_only;
     children_make(a);
     for (int i = 0; i < a->n_child; i++) {
         pid_t pid = process_find(run_dir, a->child[i].name);

@@ -41,7 +41,8 @@ bool workers_are_away(const struct controller *c)
 {
     for (int i = 0; i < c->workers.n; i++) {
         const struct worker *w = &c->workers.worker[i];
-        if (w->start && worker_is_away(w) && clock_ms() - w->heard_ms < AWAY_MS)
+        bool has_own = w->consumes && c->config.n_behind == 0;
+        if (w->start && worker_is_away(w) && !has_own && clock_ms() - w->heard_ms < AWAY_MS)
             return true;
     }
     return false;

@@ -49,7 +49,8 @@ struct worker *worker_find(struct controller *c, const char *name);    // NULL: 
 int worker_id(const struct controller *c, const struct worker *w);     // its number in the ledger's leases
 bool worker_is_away(const struct worker *w);                           // is it of another node?
 const struct worker *workers_first(const struct controller *c);        // the trainer of rank 0, whatever it holds; NULL: there is none
-bool workers_are_away(const struct controller *c);                     // has one of another node been heard lately?
+/* Has one of another node been heard lately that gets weights from the first trainer? A trainer there that samples with its own does not. */
+bool workers_are_away(const struct controller *c);
 int64_t workers_in_task(const struct controller *c, enum task_kind kind);    // TASK_NONE: in any
 void workers_tasks_forget(struct controller *c);    // the run returns: nothing that was given counts, but for loads
 /* Which workers have not finished what they were given, for a command that waits for them. */

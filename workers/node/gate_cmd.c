@@ -4,6 +4,7 @@
  * answered here; work, group and done are passed on to the controller, questions and commands to the agent. The agent asks the
  * gate, on the socket `gate`, to restart a node's process or to dismiss a node. What the journal must have (nodes that come and go)
  * is sent to the controller until it has answered. */
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,15 @@ static bool worker_known(struct gate *g, const struct mval *root, char node[64],
     return (n && n->here && !n->dismissed[0]) || error_set(err, ERR_TIMEOUT, "'%s' does not belong to a node of this run", name);
 }
 
+/* A trainer's rank must be its node's. */
+static bool trainer_known(struct gate *g, const struct mval *root, const char *node, struct error *err)
+{
+    int64_t rank = mval_i64(mval_get(root, "rank"), -1);
+    const struct node_seen *n = node_find(g, node);
+    return rank < 0 || (n && seat_has(g, &n->node, rank))
+           || error_set(err, ERR_TIMEOUT, "trainer %" PRId64 " is not on node '%s'", rank, node);
+}
+
 static void pass_on(struct gate *g, struct net_event *ev, const struct msg_in *in, struct peer *to, int64_t limit_ms, const char *owner)
 {
     struct error err;
@@ -70,11 +80,12 @@ static void request_of_node(struct gate *g, struct net_event *ev)
     case MSG_FILE: file_asked(g, ev->request, &in); break;
     case MSG_WORK:
     case MSG_DONE:
-        if (worker_known(g, in.root, node, &err))
+        if (worker_known(g, in.root, node, &err) && trainer_known(g, in.root, node, &err))
             pass_on(g, ev, &in, g->controller, in.type == MSG_WORK ? WORK_LIMIT_MS : GROUP_LIMIT_MS, node);
         else
             request_refuse(ev->request, &err);
         break;
+    case MSG_FETCH: pass_on(g, ev, &in, g->controller, WORK_LIMIT_MS, ""); break;
     case MSG_GROUP:
     case MSG_STOPPED:
     case MSG_PUBLISH: pass_on(g, ev, &in, g->controller, GROUP_LIMIT_MS, ""); break;
@@ -90,7 +101,6 @@ static void request_of_node(struct gate *g, struct net_event *ev)
     case MSG_OK:
     case MSG_REFUSED:
     case MSG_HEARTBEAT:
-    case MSG_FETCH:
     case MSG_EVALUATED:    // nodes do not evaluate
     case MSG_SCORE:
     case MSG_TURN:
@@ -201,6 +211,7 @@ static bool gate_open(struct gate *g, struct error *err)
         return false;
     snprintf(g->device, sizeof g->device, "%.*s", (int)MIN(strcspn(g->config.devices, ":"), sizeof g->device - 1), g->config.devices);
     snprintf(g->state, sizeof g->state, "starting");
+    g->opened_ms = clock_ms();
     if (!(g->local = server_new(g->process.transport, "gate", 16, err))
         || !(g->controller = peer_new(g->process.transport, "controller", err)))
         return false;

@@ -1,5 +1,6 @@
 /* The files that a node needs, listed when the gate opens and sent in pieces, and the weights of each version as they appear. */
 #include "workers/node/gate_parts.h"
+#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -69,7 +70,36 @@ static bool data_add(struct gate *g, struct error *err)
     return ok;
 }
 
-/* Settings, the model's small files and the data; the weights come with each version. */
+static int text_compare(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+/* The weights to begin with, which trainers need. */
+static bool weights_add(struct gate *g, struct error *err)
+{
+    char found[NODE_FILES_MAX][140], path[4300], name[160];
+    int n = 0;
+    DIR *d = opendir(g->config.model);
+    if (!d)
+        return error_errno(err, "cannot list '%s'", g->config.model);
+    for (struct dirent *e; (e = readdir(d)) && n < NODE_FILES_MAX;) {
+        const char *dot = strstr(e->d_name, ".safetensors");
+        if (dot && (strcmp(dot, ".safetensors") == 0 || strcmp(dot, ".safetensors.index.json") == 0) && strlen(e->d_name) < sizeof found[0])
+            snprintf(found[n++], sizeof found[0], "%s", e->d_name);
+    }
+    closedir(d);
+    qsort(found, (size_t)n, sizeof found[0], text_compare);
+    bool ok = true;
+    for (int i = 0; i < n && ok; i++) {
+        snprintf(name, sizeof name, "model/%s", found[i]);
+        ok = (path_join(path, sizeof path, g->config.model, found[i]) || error_set(err, ERR_USAGE, "the path '%s' is too long", found[i]))
+             && file_add(g, name, path, err);
+    }
+    return ok;
+}
+
+/* Settings, the model's small files and the data; weights come with each version, and to trainers at first. */
 bool files_make(struct gate *g, struct error *err)
 {
     char path[4300], name[300];
@@ -84,6 +114,9 @@ bool files_make(struct gate *g, struct error *err)
     }
     if (!data_add(g, err))
         return false;
+    g->n_common = g->n_file;
+    if (run_config_n_host(&g->config) > 1 && !weights_add(g, err))
+        return false;
     digest_init(&d, true);
     digest_add(&d, g->settings.data, g->settings.len);
     for (int i = 0; i < g->n_file; i++) {
@@ -92,6 +125,33 @@ bool files_make(struct gate *g, struct error *err)
     }
     digest_hex(&d, g->hash);
     return true;
+}
+
+/* The path of a file in a folder of the run, when its name stays inside. */
+static bool inside(char *path, size_t size, const char *folder, const char *name)
+{
+    return name[0] && name[0] != '/' && !strstr(name, "..") && path_join(path, size, folder, name) && path_exists(path);
+}
+
+/* The file of a trainers' meeting, or of a checkpoint; "": there is none of that name. */
+static void trainers_file_find(const struct gate *g, const char *name, char *path, size_t size)
+{
+    char folder[4200];
+    size_t meeting = strlen(NODE_MEETING), checkpoint = strlen(NODE_CHECKPOINT);
+    path[0] = 0;
+    if (run_config_n_host(&g->config) == 1)
+        return;
+    snprintf(folder, sizeof folder, "%s/sock", g->process.run_dir);
+    if (strncmp(name, NODE_MEETING "trainers-", meeting + 9) == 0 && !strchr(name + meeting, '/')
+        && inside(path, size, folder, name + meeting))
+        return;
+    path[0] = 0;
+    snprintf(folder, sizeof folder, "%s/checkpoints", g->process.run_dir);
+    const char *place[] = { g->config.save_dir, folder };
+    for (size_t i = 0; i < ARRAY_SIZE(place) && strncmp(name, NODE_CHECKPOINT "step-", checkpoint + 5) == 0; i++)
+        if (place[i][0] && inside(path, size, place[i], name + checkpoint))
+            return;
+    path[0] = 0;
 }
 
 void file_asked(struct gate *g, struct request *r, const struct msg_in *in)
@@ -108,6 +168,15 @@ void file_asked(struct gate *g, struct request *r, const struct msg_in *in)
     for (int i = 0; !path[0] && i < g->n_file; i++)
         if (strcmp(g->file[i].name, name) == 0)
             snprintf(path, sizeof path, "%s", g->file[i].path);
+    bool of_trainers = !path[0]
+                       && (strncmp(name, NODE_MEETING, strlen(NODE_MEETING)) == 0
+                           || strncmp(name, NODE_CHECKPOINT, strlen(NODE_CHECKPOINT)) == 0);
+    if (of_trainers)
+        trainers_file_find(g, name, path, sizeof path);
+    if (of_trainers && !path[0]) {
+        error_set(&err, ERR_NOT_FOUND, "the head does not have '%s', or no longer has it", name);
+        goto refuse;
+    }
     if (!path[0] && version >= 0) {
         weights_file_path(g->process.run_dir, mval_i64(mval_get(in->root, "made"), 0), version, path, sizeof path);
         snprintf(name, sizeof name, "weights of version %" PRId64, version);

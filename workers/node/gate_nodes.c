@@ -22,6 +22,7 @@ static void node_gone(struct gate *g, struct node_seen *n, const char *reason)
     struct error err;
     n->here = false;
     log_warn("node '%s' is gone: %s", n->node.name, reason);
+    seat_free(g, &n->node);
     relays_drop(&g->relays, n->node.name);    // sent again, it would arrive after the news that the node left, and be given work
     struct msg_out *m = letter_begin(g, MSG_GONE);
     if (!m)
@@ -127,12 +128,14 @@ void join_asked(struct gate *g, struct request *r, const struct msg_in *in)
     }
     if (n && strcmp(n->node.id, who.id) == 0)
         n->dismissed[0] = 0;    // it was dismissed, and is asked to join again
+    int64_t n_device = mval_i64(mval_get(in->root, "producers"), 0), first = seat_give(g, &who, n_device);
     msg_begin(&m, MSG_OK);
     msg_str(&m, "name", run ? run + 1 : g->process.run_dir);
+    msg_i64(&m, "first_trainer", first);
     msg_strn(&m, "settings", g->settings.data, g->settings.len);
     msg_str(&m, "hash", g->hash);
     msg_list(&m, "files");
-    for (int i = 0; i < g->n_file; i++) {
+    for (int i = 0; i < (first < 0 ? g->n_common : g->n_file); i++) {
         msg_map(&m, NULL);
         msg_str(&m, "name", g->file[i].name);
         msg_i64(&m, "size_bytes", g->file[i].size_bytes);
@@ -141,8 +144,8 @@ void join_asked(struct gate *g, struct request *r, const struct msg_in *in)
     }
     msg_end(&m);
     if (msg_finish(&m, &err)) {
-        log_info("node '%s' on host '%s' asks to join with %" PRId64 " producers", who.name, who.host,
-                 mval_i64(mval_get(in->root, "producers"), 0));
+        log_info("node '%s' on host '%s' asks to join with %" PRId64 " producers; first trainer there: %" PRId64, who.name, who.host,
+                 n_device, first);
         request_answer(r, &m);
         msg_release(&m);
         return;
@@ -197,7 +200,7 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
     const char *order = "go", *why = "";
     struct msg_out m = MSG_OUT_INIT;
     bool leaving = mval_bool(mval_get(in->root, "leaving"), false);
-    int64_t start = mval_i64(mval_get(in->root, "start"), 0);
+    int64_t start = mval_i64(mval_get(in->root, "start"), 0), first = mval_i64(mval_get(in->root, "first_trainer"), -1);
     if (!who_read(in->root, &who, &err)) {
         request_refuse(r, &err);
         return;
@@ -230,9 +233,20 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
     } else if (strcmp(hash, g->hash) != 0) {
         order = "join";
         why = "the run's settings or files have changed";
+    } else if (first >= 0 && !seat_hold(g, &who, first)) {
+        order = "join";
+        why = "its trainers are on another node now";
+    } else if (first < 0 && seat_spare(g, &who, mval_i64(mval_get(in->root, "devices"), 0))) {
+        order = "join";
+        why = "trainers of the run are to be here now";
     } else if (!n->here || n->start != start) {
-        snprintf(text, sizeof text, n->here ? "node '%s' (host '%s') has restarted" : "node '%s' (host '%s') has joined", n->node.name,
-                 n->node.host);
+        size_t at = (size_t)snprintf(text, sizeof text, "node '%s' (host '%s') has %s", n->node.name, n->node.host,
+                                     n->here ? "restarted" : "joined");
+        int64_t last = first + run_config_trainers_at(&g->config, MAX(first, 0)) - 1;
+        if (first >= 0 && first == last)
+            snprintf(text + at, sizeof text - at, ", with trainer %" PRId64, first);
+        else if (first >= 0)
+            snprintf(text + at, sizeof text - at, ", with trainers %" PRId64 " to %" PRId64, first, last);
         event_tell(g, "node", "gate", text);
         n->here = true;
         n->start = start;

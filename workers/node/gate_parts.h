@@ -2,6 +2,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "kernels/collective/collective.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/node.h"
 #include "workers/node/relay.h"
@@ -22,6 +23,11 @@ struct node_seen {
     int64_t restart_limit_ms;
     struct buf beat;    // its last 'node' message
 };
+/* Where trainers of the run are on a node: the first of them is (its index + 1) x trainers_per_node. */
+struct trainer_place {
+    char id[33];         // of the node; "": it is free
+    int64_t heard_ms;    // when that node asked to join, or was heard
+};
 struct letter {            // sent to the controller until it has answered
     struct msg_out msg;    // empty: free
     bool open;
@@ -34,7 +40,9 @@ struct gate {
     struct server *nodes, *local;
     struct relays relays;
     struct node_file file[NODE_FILES_MAX];
-    int n_file;
+    int n_file, n_common;    // those that every node needs come first; then what only trainers do
+    struct trainer_place place[COLLECTIVE_RANK_MAX];
+    int64_t opened_ms;
     struct buf settings;
     char hash[65], device[16];
     struct node_seen *node;    // (n_node) owned, of room for node_cap; pointers to one hold until another comes or goes
@@ -65,6 +73,17 @@ int64_t nodes_due(const struct gate *g);
 void nodes_write(void *ctx,
                  struct msg_out *m);      // for the heartbeat: all nodes' processes, named NODE/NAME, and the figures of those present
 bool nodes_told(const struct gate *g);    // have all present nodes been ordered to stop?
+
+/* ---- gate_seats.c: which nodes train ---- */
+/* The rank of the first trainer of a node that asks to join with so many devices: its own place, or a free one, which it now has. -1: it is to
+ * sample only. */
+int64_t seat_give(struct gate *g, const struct node *who, int64_t n_device);
+/* A node says that it has the place with this first trainer. False: it has not, or not any more. */
+bool seat_hold(struct gate *g, const struct node *who, int64_t first);
+/* Is a place free for a node that has none? Then it is kept for it until it has joined again. */
+bool seat_spare(struct gate *g, const struct node *who, int64_t n_device);
+bool seat_has(const struct gate *g, const struct node *who, int64_t rank);    // is this trainer on that node?
+void seat_free(struct gate *g, const struct node *who);                       // the node has gone: its place is free
 
 /* ---- gate_files.c: what a node needs, in pieces ---- */
 MUST_USE bool files_make(struct gate *g, struct error *err);

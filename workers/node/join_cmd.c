@@ -40,7 +40,7 @@
 
 struct join {
     const char *head, *name, *dir, *devices, *token_file;
-    int64_t n_inferencer, threads;
+    int64_t n_inferencer, threads, n_trainer;
     double wait_s;
     bool force;
     char run_dir[PATH_MAX], run[128], token[JOIN_TOKEN_LEN + 1], device_list[256];
@@ -78,7 +78,8 @@ static bool options_read(struct join *j, int argc, char **argv, bool *help, stru
         .command = "rollcall agent",
         .options = options,
         .n_options = ARRAY_SIZE(options),
-        .about = "Makes this host a node of a run on another host: it samples and scores for that run, and may come and go.\n"
+        .about = "Makes this host a node of a run on another host: it samples and scores for that run, and may come and go. With\n"
+                 "the run's trainers_per_node, and as many devices here, it also trains.\n"
                  "The head must have been started with 'listen: HOST:PORT'. All traffic is TLS; head and node prove to each other\n"
                  "that they hold the run's join token, RUN/sock/join, which has to be copied here securely (scp)."
     };
@@ -213,6 +214,7 @@ static bool join_read(struct join *j, const struct msg_in *in, struct error *err
     const struct mval *files = mval_get(in->root, "files");
     mval_text(in->root, "name", j->run, sizeof j->run);
     mval_text(in->root, "hash", j->node.hash, sizeof j->node.hash);
+    j->node.first_trainer = mval_i64(mval_get(in->root, "first_trainer"), -1);
     buf_clear(&j->settings);
     j->n_file = 0;
     if (mval_n(files) > NODE_FILES_MAX || strlen(j->node.hash) != 64)
@@ -383,7 +385,6 @@ static bool settings_write(struct join *j, struct error *err)
         { "rollout_save_dir", "" },
         { "devices", j->device_list },
         { "placement", "shared" },
-        { "num_trainers", "1" },
         { "tensor_parallel_size", "1" },
         { "producer_tensor_parallel_size", "1" },
     };
@@ -391,6 +392,16 @@ static bool settings_write(struct join *j, struct error *err)
     for (size_t i = 0; i < ARRAY_SIZE(own); i++)
         TRY(run_config_set(c, own[i].name, own[i].value, FROM_FLAG, NULL, err));
     char number[32], where[PATH_MAX];
+    bool trains = j->node.first_trainer >= 0;
+    if (!trains)
+        TRY(run_config_set(c, "num_trainers", "1", FROM_FLAG, NULL, err)
+            && run_config_set(c, "trainers_per_node", "0", FROM_FLAG, NULL, err));
+    if (trains && run_config_trainers_at(c, j->node.first_trainer) > j->n_inferencer) {
+        error_set(err, ERR_DATA, "the head puts %" PRId64 " trainers on this node, which has %" PRId64 " devices",
+                  run_config_trainers_at(c, j->node.first_trainer), j->n_inferencer);
+        goto out;
+    }
+    j->n_trainer = trains ? run_config_trainers_at(c, j->node.first_trainer) : 0;
     snprintf(number, sizeof number, "%" PRId64, j->n_inferencer);
     TRY(run_config_set(c, "num_inferencer", number, FROM_FLAG, NULL, err));
     snprintf(number, sizeof number, "%" PRId64, j->threads);
@@ -493,8 +504,12 @@ static bool join_loop(struct join *j, struct error *err)
         close(fd);    // the keeper holds it now
         if (!ok)
             return false;
-        fprintf(stderr, "node '%s' samples for run '%s' of %s on %s; Ctrl-C leaves, logs are in %s/logs\n", j->node.name, j->run,
-                j->node.head, j->device_list, j->run_dir);
+        char trainers[80] = "";
+        if (j->n_trainer > 0)
+            snprintf(trainers, sizeof trainers, "trains (%" PRId64 " of the trainers, from number %" PRId64 ") and ", j->n_trainer,
+                     j->node.first_trainer);
+        fprintf(stderr, "node '%s' %ssamples for run '%s' of %s on %s; Ctrl-C leaves, logs are in %s/logs\n", j->node.name, trainers,
+                j->run, j->node.head, j->device_list, j->run_dir);
         if (!node_watch(j, err))
             return false;
         snprintf(said, sizeof said, n_signal ? "has left" : "has ended with the run");
@@ -538,6 +553,7 @@ static bool join_cmd(int argc, char **argv, struct error *err)
     j->dir = j->dir ? j->dir : dir;
     j->node.wait_s = j->wait_s;
     TRY(devices_find(j, err));
+    j->node.n_device = j->n_inferencer;
     TRY(token_find(j, err) && dir_take(j, err) && identity_make(j, err));
     struct sigaction sa = { .sa_handler = on_signal };
     sigaction(SIGINT, &sa, NULL);

@@ -134,9 +134,11 @@ static void request_came(struct uplink *u, struct net_event *ev)
     switch (in.type) {
     case MSG_WORK: work_asked(u, ev, &in); break;
     case MSG_GROUP:
-    case MSG_STOPPED: pass_on(u, ev, &in, false, GROUP_LIMIT_MS); break;
+    case MSG_STOPPED:
+    case MSG_FETCH: pass_on(u, ev, &in, false, GROUP_LIMIT_MS); break;
     case MSG_DONE:
-        if (mval_bool(mval_get(in.root, "ok"), false) || mval_bool(mval_get(in.root, "again"), false))
+        if (mval_bool(mval_get(in.root, "ok"), false) || mval_bool(mval_get(in.root, "again"), false)
+            || mval_bool(mval_get(in.root, "left"), false))
             pass_on(u, ev, &in, true, GROUP_LIMIT_MS);
         else
             task_failed(u, ev->request, &in);
@@ -153,7 +155,6 @@ static void request_came(struct uplink *u, struct net_event *ev)
     case MSG_OK:
     case MSG_REFUSED:
     case MSG_HEARTBEAT:
-    case MSG_FETCH:
     case MSG_EVALUATED:
     case MSG_SCORE:
     case MSG_TURN:
@@ -174,13 +175,18 @@ static void work_answered(struct uplink *u, struct relay *x, const struct net_ev
 {
     struct error err;
     struct msg_in in;
-    char kind[16];
+    char kind[16], path[4096];
     if (!msg_read_answer(&in, MSG_WORK, ev->data, ev->len, &err)) {
         relay_end(x, ev);    // a refusal
         return;
     }
     mval_text(in.root, "kind", kind, sizeof kind);
-    if (strcmp(kind, task_kind_name(TASK_PUBLISH)) != 0 || !weights_order_keep(u, x, ev, &in))
+    bool loads = strcmp(kind, task_kind_name(TASK_LOAD)) == 0;
+    if (loads)
+        meeting_follow(u, mval_i64(mval_get(in.root, "round"), 0));
+    mval_text(in.root, "path", path, sizeof path);
+    bool needs = loads ? path[0] != 0 : strcmp(kind, task_kind_name(TASK_PUBLISH)) == 0;
+    if (!needs || !weights_order_keep(u, x, ev, &in))
         relay_end(x, ev);
     msg_in_release(&in);
 }
@@ -218,11 +224,14 @@ static void event_take(struct uplink *u, struct net_event *ev)
         return;
     } else if (ev->peer == u->head && ev->tag == TAG_BEAT) {
         beat_came(u, ev);
+    } else if (ev->peer == u->head && ev->tag == TAG_MEETING) {
+        meeting_came(u, ev);
     } else if (ev->peer == u->process.agent && ev->tag == TAG_STATUS) {
         status_came(u, ev);
     } else if (ev->tag >= FETCH_TAG) {
         if (u->fetch)
             fetch_answered(u->fetch, ev);
+        trainers_answered(u, ev);
     } else if ((x = relay_answered(&u->relays, ev))) {
         if (x->type == MSG_WORK)
             work_answered(u, x, ev);
@@ -273,6 +282,7 @@ static void uplink_turn(struct uplink *u)
 {
     relays_tick(&u->relays);
     head_tick(u);
+    trainers_tick(u);
     weights_tick(u);
     u->process.progress++;
 }
@@ -283,7 +293,7 @@ static void uplink_loop(struct uplink *u)
     int64_t looked_ms = clock_ms();
     while (!process_is_over(&u->process)) {
         int n = 0;
-        int64_t due = MIN(MIN(relays_due(&u->relays), looked_ms + LOOK_MS), MIN(head_due(u), weights_due(u)));
+        int64_t due = MIN(MIN(relays_due(&u->relays), looked_ms + LOOK_MS), MIN(MIN(head_due(u), trainers_due(u)), weights_due(u)));
         while (n++ < 256 && process_wait(&u->process, &ev, n == 1 ? process_pause_ms(&u->process, due) : 0)) {
             event_take(u, &ev);
             net_event_release(&ev);
@@ -320,11 +330,13 @@ static bool uplink_cmd(int argc, char **argv, struct error *err)
     u->process.gauges = gauges_write;
     u->process.ctx = u;
     u->heard_ms = clock_ms();
+    meeting_find(u);
     uplink_loop(u);
     farewell(u);
     ok = true;
 out:
     weights_release(u);
+    trainers_release(u);
     buf_release(&u->processes);
     process_release(&u->process);
     relays_release(&u->relays);

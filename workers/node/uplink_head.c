@@ -48,6 +48,8 @@ void beat_send(struct uplink *u, bool leaving)
     msg_str(&m, "host", u->node.host);
     msg_i64(&m, "start", u->process.start);
     msg_str(&m, "hash", u->node.hash);
+    msg_i64(&m, "first_trainer", u->node.first_trainer);
+    msg_i64(&m, "devices", u->node.n_device);
     if (leaving) {
         msg_bool(&m, "leaving", true);
         msg_str(&m, "reason", u->reason);

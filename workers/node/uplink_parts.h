@@ -12,12 +12,14 @@
 #define WEIGHTS_KEPT 2    // versions
 
 struct fetch;                   // fetch.h
-struct order {                  // to sample with a version: kept back until its weights are here
+struct copy;                    // uplink_trainers.c
+struct order {                  // to sample with a version, or to train from a checkpoint: kept back until its files are here
     char worker[64];            // "": free
     int64_t start;              // the worker's life
     struct request *request;    // NULL: the worker has given up and will ask again
     struct buf answer;
     int64_t version, made;    // made: by which incarnation
+    int64_t round;            // of a checkpoint: the trainers' round; 0: the order is to sample
 };
 struct uplink {
     struct process process;
@@ -30,7 +32,13 @@ struct uplink {
     struct fetch *fetch;
     int64_t fetch_version, fetch_made, fetch_ms;
     uint64_t fetch_tag;
-    double mib_per_s;    // of the last weights; NAN: none yet
+    double mib_per_s;     // of the last weights; NAN: none yet
+    struct copy *copy;    // of a checkpoint; NULL: none was wanted yet
+    struct {
+        int64_t round;    // of the meeting that trainers here are to join; 0: none
+        int64_t again_ms;
+        bool open, told;    // told: they have its file
+    } meeting;
     struct {
         int64_t version, made;
     } here[WEIGHTS_KEPT];    // newest first; version -1: none
@@ -44,6 +52,7 @@ enum {
     TAG_BEAT = 1,
     TAG_STATUS,
     TAG_RESTART,
+    TAG_MEETING,
 };
 #define FETCH_TAG ((uint64_t)1 << 40)    // tags of fetches are these and above
 
@@ -64,3 +73,19 @@ bool weights_order_asked(struct uplink *u, struct net_event *ev, const struct ms
 void weights_tick(struct uplink *u);
 int64_t weights_due(const struct uplink *u);    // when weights_tick must be called next; INT64_MAX: not before something comes
 void weights_release(struct uplink *u);
+
+/* ---- uplink_trainers.c: what trainers here need of the head: the meeting with the others, and checkpoints ---- */
+/* A trainer was told to meet the others in this round: its meeting here follows the head's from now on. */
+void meeting_follow(struct uplink *u, int64_t round);
+void meeting_find(struct uplink *u);    // after a start: one that an uplink before this one has followed
+void meeting_came(struct uplink *u, const struct net_event *ev);
+/* Is the checkpoint for this round here? Then where. False: it is not. */
+bool checkpoint_here(const struct uplink *u, int64_t round, char path[4200]);
+/* Bring the checkpoint that the head has at path, if none is being brought. False: the node has ended. */
+bool checkpoint_bring(struct uplink *u, int64_t round, const char *path);
+/* Has it been lost: the head had it no longer? Once per time. */
+bool checkpoint_lost(struct uplink *u, int64_t *round);
+void trainers_answered(struct uplink *u, const struct net_event *ev);    // to one of its fetches
+void trainers_tick(struct uplink *u);
+int64_t trainers_due(const struct uplink *u);    // when trainers_tick must be called next; INT64_MAX: not before something comes
+void trainers_release(struct uplink *u);

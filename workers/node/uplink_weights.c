@@ -36,7 +36,16 @@ static void weights_came(struct uplink *u)
     log_debug("weights of version %" PRId64 ": %.1f MiB in %.3f s", u->fetch_version, mib, s);
 }
 
-/* Hand the worker its order, with the path the weights have here; or nothing to do, when they are not to be had. */
+/* The trainer's order to load, with the path that the checkpoint has here. */
+static void load_write(struct msg_out *m, const struct msg_in *in, const char *path)
+{
+    static const char *const same[] = { "task", "step", "made", "round" };
+    for (size_t i = 0; i < ARRAY_SIZE(same); i++)
+        msg_copy(m, same[i], mval_get(in->root, same[i]));
+    msg_str(m, "path", path);
+}
+
+/* Hand the worker its order, with the path the weights or the checkpoint have here; or nothing to do, when they are not to be had. */
 static void order_end(struct uplink *u, struct order *o, bool have)
 {
     struct error err;
@@ -46,9 +55,12 @@ static void order_end(struct uplink *u, struct order *o, bool have)
     bool ok = msg_read_answer(&in, MSG_WORK, o->answer.data, o->answer.len, &err);
     BUG_IF(!ok, "an order that was read before cannot be read: %s", err.text);
     msg_begin(&m, MSG_OK);
-    msg_str(&m, "kind", have ? "publish" : "none");
+    msg_str(&m, "kind", !have ? "none" : o->round ? "load" : "publish");
     msg_copy(&m, "incarnation", mval_get(in.root, "incarnation"));
-    if (have) {
+    if (have && o->round) {
+        BUG_IF(!checkpoint_here(u, o->round, path), "a checkpoint that was here is gone");
+        load_write(&m, &in, path);
+    } else if (have) {
         weights_file_path(u->process.run_dir, o->made, o->version, path, sizeof path);
         msg_copy(&m, "task", mval_get(in.root, "task"));
         msg_copy(&m, "step", mval_get(in.root, "step"));
@@ -68,19 +80,45 @@ static void order_end(struct uplink *u, struct order *o, bool have)
     *o = (struct order){ 0 };
 }
 
+static bool order_has(const struct uplink *u, const struct order *o)
+{
+    char path[4200];
+    return o->round ? checkpoint_here(u, o->round, path) : weights_here(u, o->version, o->made);
+}
+
 /* Answer the orders whose weights are here, and those whose weights a fetch that has failed was to bring. */
 static void orders_answer(struct uplink *u, enum fetch_state state)
 {
+    int64_t round = 0;
+    bool gone = checkpoint_lost(u, &round);
     for (int i = 0; i < WORKERS_MAX; i++) {
         struct order *o = &u->order[i];
         if (!o->worker[0])
             continue;
-        bool have = weights_here(u, o->version, o->made);
-        bool lost = state == FETCH_FAILED && o->version == u->fetch_version && o->made == u->fetch_made;
+        bool have = order_has(u, o);
+        bool lost = o->round ? gone && o->round == round
+                             : state == FETCH_FAILED && o->version == u->fetch_version && o->made == u->fetch_made;
         if ((have || lost) && o->request)
             order_end(u, o, have);
         else if (lost)
             o->worker[0] = 0;    // nobody waits: the worker asks again, and the controller decides again
+    }
+}
+
+/* Begin to bring the checkpoint of the newest order that waits for one. */
+static void checkpoints_want(struct uplink *u)
+{
+    struct msg_in in;
+    struct error err;
+    char path[4096];
+    for (int i = 0; i < WORKERS_MAX && !u->ends; i++) {
+        const struct order *o = &u->order[i];
+        if (!o->worker[0] || !o->round || order_has(u, o) || !msg_read_answer(&in, MSG_WORK, o->answer.data, o->answer.len, &err))
+            continue;
+        mval_text(in.root, "path", path, sizeof path);
+        msg_in_release(&in);
+        if (!checkpoint_bring(u, o->round, path))
+            return;
     }
 }
 
@@ -91,7 +129,7 @@ static void fetch_begin(struct uplink *u)
     char path[4200];
     for (int i = 0; i < WORKERS_MAX && !u->fetch && !u->ends; i++) {
         const struct order *o = &u->order[i];
-        if (!o->worker[0] || weights_here(u, o->version, o->made))
+        if (!o->worker[0] || o->round || weights_here(u, o->version, o->made))
             continue;
         weights_file_path(u->process.run_dir, o->made, o->version, path, sizeof path);
         u->fetch_version = o->version;
@@ -124,6 +162,7 @@ void weights_tick(struct uplink *u)
             node_end(u, run_state_name(RUN_FAILED), err.text);
     }
     fetch_begin(u);
+    checkpoints_want(u);
 }
 
 int64_t weights_due(const struct uplink *u)
@@ -166,7 +205,8 @@ bool weights_order_keep(struct uplink *u, struct relay *x, const struct net_even
     buf_release(&o->answer);
     *o = (struct order){ .start = mval_i64(mval_get(asked.root, "start"), 0),
                          .version = mval_i64(mval_get(in->root, "version"), -1),
-                         .made = mval_i64(mval_get(in->root, "made"), 0) };
+                         .made = mval_i64(mval_get(in->root, "made"), 0),
+                         .round = mval_i64(mval_get(in->root, "round"), 0) };
     mval_text(asked.root, "name", name, sizeof name);
     snprintf(o->worker, sizeof o->worker, "%s", name + strlen(u->node.name) + 1);    // the head knows it as NODE/NAME
     msg_in_release(&asked);

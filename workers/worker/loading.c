@@ -22,6 +22,7 @@
 #include "workers/engine/trainer/trainer.h"
 #include "workers/worker/bridge.h"
 #include "workers/worker/episodes.h"
+#include "workers/worker/network.h"
 #include "workers/worker/profile.h"
 #include "workers/worker/outside.h"
 #include "workers/worker/publishing.h"
@@ -384,9 +385,11 @@ static const char *trainer_name(void *ctx, int rank, char *out, size_t size)
 /* Meet the other trainers, if there are any. The controller names the meeting (ranks_name). */
 static bool trainers_meet(struct engine *e, const struct task *t, struct error *err)
 {
-    char dir[4200], name[64];
+    char dir[4200], name[64], address[280];
     if (!e->trains || e->config.num_trainers == 1)
         return true;
+    if (!network_address(&e->config, e->run_dir, address, sizeof address, err))
+        return false;
     snprintf(dir, sizeof dir, "%s/sock", e->run_dir);
     ranks_name(t->round, name, sizeof name);
     struct collective_config c = { .kind = run_config_collective(&e->config),
@@ -395,6 +398,7 @@ static bool trainers_meet(struct engine *e, const struct task *t, struct error *
                                    .rank = (int)e->rank,
                                    .n_rank = (int)e->config.num_trainers,
                                    .dev = e->dev,
+                                   .address = address[0] ? address : NULL,
                                    .join_ms = (int64_t)(1000 * e->config.ranks_timeout_s),
                                    .wait_ms = (int64_t)(1000 * e->config.ranks_timeout_s),
                                    .waits = trainer_waits,

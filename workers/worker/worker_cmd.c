@@ -13,6 +13,7 @@
 #include "protocol/base/log.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/run/node.h"
+#include "workers/worker/network.h"
 #include "workers/worker/worker_parts.h"
 
 static void wake(void *ctx)
@@ -108,7 +109,8 @@ static bool worker_cmd(int argc, char **argv, struct error *err)
     run_config_init(&w->config);
     snprintf(path, sizeof path, "%s/run.yaml", run_dir);
     TRY(run_config_read(&w->config, path, err) && run_id_read(run_dir, w->run_id, err));
-    w->config.node_only = node_here(run_dir);
+    TRY(node_config(&w->config, run_dir, err));
+    TRY(network_choose(&w->config, run_dir, err));
     const char *device = strchr(name, ' ');    // "worker cpu:0"
     if (!device) {
         error_set(err, ERR_USAGE, "'%s' does not name a device, as 'worker cpu:0' does", name);

@@ -1,0 +1,85 @@
+"""tags: limit=600
+
+Trainers on several nodes: the bytes of as many on one host, whoever is killed."""
+import json
+import os
+import subprocess
+import unittest
+from nodes_test import Node
+from run_tools import Holds, LIMIT, ROLLCALL, RunCase, free_port, written
+
+STEPS = 12
+FOUR = dict(num_trainers=4, num_inferencer=2, inference_batch_size=4, inference_microbatch_size=4, train_batch_size=2,
+            train_minibatch_size=2, slow_s=1, heartbeat_s=0.1)
+HELD = "worker cpu:0", "trained"
+
+
+def can_hide():
+    return subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode == 0
+
+
+class Hosts(RunCase):
+    def start(self, *extra, **settings):
+        return super().start("--max-steps", str(STEPS), *extra, **dict(FOUR, **settings))
+
+    def node(self, run, port, name, n_device=2, **how):
+        self.until("the head has a join token", lambda: os.path.exists(os.path.join(run.dir, "sock/join")), run)
+        node = Node(self.task, run, port, name=name, extra=["--inferencers", str(n_device)], **how)
+        self.addCleanup(node.kill)
+        return node
+
+    def finish(self, run, *nodes):
+        code, last = run.wait()
+        self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), run.logs() + "".join(n.logs() for n in nodes))
+        self.assertEqual(run.processes(), {})
+        for side in (run, *nodes):
+            self.assertEqual([f for f in os.listdir(os.path.join(side.dir, "sock")) if f.startswith("trainers")], [])
+        return run.weights(STEPS), run.ledger()
+
+    def plays(self, run):
+        done = run.ctl("status", "--json")
+        return {p["name"]: p.get("plays", "") for p in json.loads(done.stdout)["processes"]} if done.returncode == 0 else {}
+
+    def one_more_step(self, run, node, holds):
+        self.until("a trainer of the node is held in a step", lambda: holds.held(*HELD), run, node)
+        pid = holds.held(*HELD)
+        holds.arm(*HELD)
+        holds.release(*HELD, pid)
+
+    def log(self, side, name):
+        with open(os.path.join(side.dir, "logs", name + ".log"), errors="replace") as f:
+            return f.read()
+
+    def test_trainers_of_two_nodes_give_the_bytes_of_one_host_and_a_spare_node_replaces_a_killed_one(self):
+        port, hide = free_port(), can_hide()
+        run = self.start("--listen", f"127.0.0.1:{port}", trainers_per_node=2)
+        holds = Holds(self.task.path("holds"))
+        holds.arm(*HELD)
+        b = self.node(run, port, "b", env={"RC_TEST_HOLD": holds.dir})
+        self.until("two trainers are on the node", lambda: self.plays(run).get("b/worker cpu:1", "").startswith("trainer 3"), run, b)
+        one = self.node(run, port, "one", n_device=1)    # too small for two trainers
+        spare = self.node(run, port, "spare", hidden=os.path.join(run.dir, "checkpoints") if hide else None)
+        samples = lambda node: self.plays(run).get(f"{node}/worker cpu:0") == "producer 0"
+        self.until("two nodes sample only", lambda: samples("one") and samples("spare"), run, one, spare)
+        for _ in range(5):    # steps; the others wait for the held trainer in each
+            self.one_more_step(run, b, holds)
+        self.until("a trainer of the node is in the sixth step", lambda: holds.held(*HELD), run, b)
+        plain = self.finish(self.start())
+        b.kill()
+        self.assertEqual(self.finish(run, spare), plain)
+        self.assertIn("trains (2 of the trainers, from number 2)", written(spare.errors))
+        self.assertIn("trainer 2 (on another node)", self.log(run, "worker-cpu-0"))
+        self.assertEqual("was copied in" in self.log(spare, "uplink"), hide)
+
+    def test_a_dry_run_says_which_trainers_are_on_nodes(self):
+        file = self.task.run_file("dry.yaml", **dict(FOUR, num_trainers=5, train_batch_size=1, train_minibatch_size=1, inference_batch_size=5, inference_microbatch_size=5),
+                                  trainers_per_node=2, listen="127.0.0.1:1234", max_steps=4)
+        done = subprocess.run([ROLLCALL, "train", file, "--dry-run"], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for words in ("cpu:1: trainer 1, producer 1\n", "a node that joins at 127.0.0.1:1234 with 2 devices: trainers 2 to 3, samples too\n",
+                      "with 1 device: trainer 4, samples too\n", "exchange: tcp\n"):
+            self.assertIn(words, done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

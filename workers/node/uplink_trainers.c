@@ -1,0 +1,344 @@
+/* uplink_trainers.c - what trainers on a node need of the head: the meeting with the others, and checkpoints
+ *
+ * The trainers' meeting is a file in sock/ (collective_call) that rank 0 fills. Here is a copy of it, with the address that this node has
+ * of the head. It goes when the head's goes: all have met, or it was called off.
+ *
+ * A checkpoint is read where it is when the node sees the same one at the same path (shared storage). Else its files are fetched into the
+ * node's checkpoints/, the manifest last, and the last one is kept. The trainer reads and hashes all of it before it uses it. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "kernels/collective/collective.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/file.h"
+#include "protocol/base/log.h"
+#include "protocol/run/run_state.h"
+#include "workers/engine/trainer/ranks.h"
+#include "workers/node/fetch.h"
+#include "workers/node/uplink_parts.h"
+
+#define MEETING_MS 100    // between two looks at the head's file
+#define MEETING_LIMIT_MS 5000
+#define MANIFEST_MAX ((size_t)1 << 26)
+#define FILE_MAX ((int64_t)1 << 44)
+
+/* ---- the meeting ---- */
+
+static void meeting_dir(const struct uplink *u, char out[4200])
+{
+    snprintf(out, 4200, "%s/sock", u->process.run_dir);
+}
+
+static void meeting_end(struct uplink *u)
+{
+    char dir[4200], name[64];
+    meeting_dir(u, dir);
+    ranks_name(u->meeting.round, name, sizeof name);
+    collective_call_off(dir, name);
+    u->meeting.round = 0;
+}
+
+void meeting_follow(struct uplink *u, int64_t round)
+{
+    char dir[4200], name[64], path[4300];
+    struct error err;
+    if (round == 0 || round == u->meeting.round)
+        return;
+    if (u->meeting.round)
+        meeting_end(u);
+    meeting_dir(u, dir);
+    ranks_name(round, name, sizeof name);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    u->meeting.round = round;
+    u->meeting.told = u->meeting.open = false;
+    u->meeting.again_ms = 0;
+    if (!path_exists(path) && !collective_call(dir, name, &err))
+        node_end(u, run_state_name(RUN_FAILED), err.text);
+}
+
+void meeting_find(struct uplink *u)
+{
+    char dir[4200];
+    uint64_t round;
+    meeting_dir(u, dir);
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (sscanf(e->d_name, "trainers-%16" SCNx64, &round) == 1)
+            meeting_follow(u, (int64_t)round);
+    if (d)
+        closedir(d);
+}
+
+static void meeting_ask(struct uplink *u)
+{
+    char name[64], file[80];
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    ranks_name(u->meeting.round, name, sizeof name);
+    snprintf(file, sizeof file, NODE_MEETING "%s", name);
+    msg_begin(&m, MSG_FILE);
+    msg_str(&m, "name", file);
+    msg_i64(&m, "offset", 0);
+    msg_i64(&m, "n_bytes", COLLECTIVE_FILE_MAX);
+    u->meeting.open = msg_finish(&m, &err) && peer_ask(u->head, &m, MEETING_LIMIT_MS, TAG_MEETING, &err);
+    msg_release(&m);
+}
+
+/* Give the trainers here the head's file. */
+static bool meeting_write(struct uplink *u, const char *text, size_t n, struct error *err)
+{
+    char dir[4200], name[64], path[4300], host[280], out[COLLECTIVE_FILE_MAX];
+    node_head_host(&u->node, host, sizeof host);
+    size_t len = collective_file_for(text, n, host, out);
+    if (len == 0)
+        return true;
+    meeting_dir(u, dir);
+    ranks_name(u->meeting.round, name, sizeof name);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);    // as it is: those that wait have it open
+    bool ok = fd >= 0 && pwrite(fd, out, len, 0) == (ssize_t)len;
+    if (!ok && errno == ENOENT)
+        u->meeting.round = 0;    // called off here
+    else if (!ok)
+        error_errno(err, "cannot write '%s'", path);
+    if (fd >= 0)
+        close(fd);
+    u->meeting.told = ok;
+    return ok || u->meeting.round == 0;
+}
+
+void meeting_came(struct uplink *u, const struct net_event *ev)
+{
+    struct error err;
+    struct msg_in in;
+    size_t len = 0;
+    u->meeting.open = false;
+    u->meeting.again_ms = clock_ms() + MEETING_MS;
+    if (ev->failed || u->meeting.round == 0)
+        return;
+    if (!msg_read_answer(&in, MSG_FILE, ev->data, ev->len, &err)) {
+        if (err.code == ERR_NOT_FOUND)    // of a round before, perhaps: then the next answer says so again
+            meeting_end(u);
+        return;
+    }
+    const char *text = mval_bin(mval_get(in.root, "data"), &len);
+    if (text && len > 0 && !u->meeting.told && !meeting_write(u, text, len, &err))
+        node_end(u, run_state_name(RUN_FAILED), err.text);
+    msg_in_release(&in);
+}
+
+/* ---- a checkpoint ---- */
+
+struct copy {
+    enum {
+        COPY_MANIFEST,
+        COPY_FILES,
+        COPY_HERE,
+        COPY_LOST,    // the head had it no longer
+    } state;
+    int64_t round;
+    char from[4096], step[80];    // on the head; the last part of it
+    char at[4200];                // where trainers read it
+    json_t *manifest;             // owned; NULL: not read yet
+    void *file;                   // of the manifest's files, the one that is fetched
+    struct fetch *fetch;
+    int64_t began_ms;
+};
+
+bool checkpoint_here(const struct uplink *u, int64_t round, char path[4200])
+{
+    if (!u->copy || u->copy->state != COPY_HERE || u->copy->round != round)
+        return false;
+    snprintf(path, 4200, "%s", u->copy->at);
+    return true;
+}
+
+bool checkpoint_lost(struct uplink *u, int64_t *round)
+{
+    if (!u->copy || u->copy->state != COPY_LOST)
+        return false;
+    *round = u->copy->round;
+    u->copy->round = 0;
+    u->copy->state = COPY_HERE;    // of no round: nobody gets it
+    return true;
+}
+
+static void folder_path(const struct uplink *u, const char *name, char out[4200])
+{
+    snprintf(out, 4200, "%s/checkpoints/%s", u->process.run_dir, name);
+}
+
+static bool file_fetch(struct uplink *u, const char *name, const char *path, struct error *err)
+{
+    char full[160];
+    if (snprintf(full, sizeof full, NODE_CHECKPOINT "%s/%s", u->copy->step, name) >= (int)sizeof full)
+        return error_set(err, ERR_DATA, "the checkpoint's file name '%.80s' is too long", name);
+    u->fetch_tag += FETCH_TAGS;
+    return (u->copy->fetch = fetch_new(full, 0, -1, path, FILE_MAX, u->stream, N_STREAM, u->fetch_tag, err)) != NULL;
+}
+
+bool checkpoint_bring(struct uplink *u, int64_t round, const char *path)
+{
+    char dir[4200];
+    struct error err;
+    const char *slash = strrchr(path, '/');
+    if (u->copy && (u->copy->state == COPY_MANIFEST || u->copy->state == COPY_FILES || u->copy->round == round))
+        return true;
+    trainers_release(u);
+    folder_path(u, "", dir);
+    if (!(u->copy = calloc(1, sizeof *u->copy))) {
+        node_end(u, run_state_name(RUN_FAILED), "no memory to fetch a checkpoint");
+        return false;
+    }
+    *u->copy = (struct copy){ .round = round, .began_ms = clock_ms() };
+    snprintf(u->copy->from, sizeof u->copy->from, "%s", path);
+    snprintf(u->copy->step, sizeof u->copy->step, "%.79s", slash ? slash + 1 : path);
+    bool ok = dir_make(dir, 0755, &err);
+    folder_path(u, "manifest.json", dir);
+    ok = ok && file_fetch(u, "state/manifest.json", dir, &err);
+    if (!ok)
+        node_end(u, run_state_name(RUN_FAILED), err.text);
+    return ok;
+}
+
+static bool files_same(const char *a, const char *b)
+{
+    struct error none;
+    struct buf x = { .max = MANIFEST_MAX }, y = { .max = MANIFEST_MAX };
+    bool same = path_exists(a) && path_exists(b) && file_read(&x, a, MANIFEST_MAX, &none) && file_read(&y, b, MANIFEST_MAX, &none)
+                && x.len == y.len && memcmp(x.data, y.data, x.len) == 0;
+    buf_release(&x);
+    buf_release(&y);
+    return same;
+}
+
+/* Is the one that the manifest describes to be seen in this folder? */
+static bool copy_is_at(struct uplink *u, const char *folder, const char *manifest)
+{
+    char there[4300];
+    snprintf(there, sizeof there, "%s/state/manifest.json", folder);
+    if (!files_same(there, manifest))
+        return false;
+    snprintf(u->copy->at, sizeof u->copy->at, "%s", folder);
+    u->copy->state = COPY_HERE;
+    return true;
+}
+
+/* Remove what earlier copies have left. */
+static bool copies_remove(const struct uplink *u, struct error *err)
+{
+    char path[4200];
+    bool ok = true;
+    folder_path(u, "", path);
+    DIR *d = opendir(path);
+    if (!d)
+        return error_errno(err, "cannot list '%s'", path);
+    for (struct dirent *e; ok && (e = readdir(d));)
+        if (strncmp(e->d_name, "step-", 5) == 0) {
+            folder_path(u, e->d_name, path);
+            ok = dir_remove(path, err);
+        }
+    closedir(d);
+    return ok;
+}
+
+/* The manifest has come. */
+static bool manifest_take(struct uplink *u, struct error *err)
+{
+    char path[4200], folder[4200], state[4300];
+    json_error_t why;
+    struct copy *c = u->copy;
+    folder_path(u, "manifest.json", path);
+    folder_path(u, c->step, folder);
+    if (copy_is_at(u, c->from, path) || copy_is_at(u, folder, path))
+        return true;
+    if (strncmp(c->step, "step-", 5) != 0 || !(c->manifest = json_load_file(path, 0, &why)))
+        return error_set(err, ERR_DATA, "the manifest of the head's checkpoint '%s' cannot be read", c->from);
+    c->file = json_object_iter(json_object_get(c->manifest, "files"));
+    c->state = COPY_FILES;
+    snprintf(state, sizeof state, "%s/state", folder);
+    return copies_remove(u, err) && dir_make(folder, 0755, err) && dir_make(state, 0755, err);
+}
+
+/* Fetch the next file; after the last one the checkpoint is here. */
+static bool file_next(struct uplink *u, struct error *err)
+{
+    struct copy *c = u->copy;
+    char path[4200], folder[4200], to[4300];
+    folder_path(u, c->step, folder);
+    if (c->file) {
+        const char *name = json_object_iter_key(c->file), *below = strncmp(name, "state/", 6) == 0 ? name + 6 : name;
+        snprintf(to, sizeof to, "%s/%s", folder, name);
+        c->file = json_object_iter_next(json_object_get(c->manifest, "files"), c->file);
+        if (strchr(below, '/') || below[0] == '.')
+            return error_set(err, ERR_DATA, "the head's checkpoint '%s' has a file '%s', which is not accepted", c->from, name);
+        return file_fetch(u, name, to, err);
+    }
+    folder_path(u, "manifest.json", path);
+    snprintf(to, sizeof to, "%s/state/manifest.json", folder);
+    if (rename(path, to) != 0)
+        return error_errno(err, "cannot rename '%s'", path);
+    snprintf(c->at, sizeof c->at, "%s", folder);
+    c->state = COPY_HERE;
+    log_info("checkpoint '%s' was copied in %.1f s", c->from, (double)(clock_ms() - c->began_ms) / 1000);
+    return true;
+}
+
+static bool copy_tick(struct uplink *u, struct error *err)
+{
+    struct copy *c = u->copy;
+    while (c->fetch) {
+        fetch_tick(c->fetch);
+        enum fetch_state state = fetch_state(c->fetch, err);
+        if (state == FETCH_GOES)
+            return true;
+        fetch_free(c->fetch);
+        c->fetch = NULL;
+        if (state == FETCH_FAILED && (err->code == ERR_NOT_FOUND || err->code == ERR_CLOSED)) {
+            log_warn("checkpoint '%s' has not come: %s", c->from, err->text);
+            c->state = COPY_LOST;
+            return true;
+        }
+        if (state == FETCH_FAILED || (c->state == COPY_MANIFEST && !manifest_take(u, err))
+            || (c->state == COPY_FILES && !file_next(u, err)))
+            return false;
+    }
+    return true;
+}
+
+void trainers_answered(struct uplink *u, const struct net_event *ev)
+{
+    if (u->copy && u->copy->fetch)
+        fetch_answered(u->copy->fetch, ev);
+}
+
+void trainers_tick(struct uplink *u)
+{
+    struct error err;
+    if (u->copy && u->copy->fetch && !u->ends && !copy_tick(u, &err))
+        node_end(u, run_state_name(RUN_FAILED), err.text);
+    if (u->meeting.round && !u->meeting.open && clock_ms() >= u->meeting.again_ms)
+        meeting_ask(u);
+}
+
+int64_t trainers_due(const struct uplink *u)
+{
+    int64_t due = u->copy && u->copy->fetch ? fetch_due(u->copy->fetch) : INT64_MAX;
+    return u->meeting.round && !u->meeting.open ? MIN(due, u->meeting.again_ms) : due;
+}
+
+void trainers_release(struct uplink *u)
+{
+    if (!u->copy)
+        return;
+    fetch_free(u->copy->fetch);
+    json_decref(u->copy->manifest);
+    free(u->copy);
+    u->copy = NULL;
+}
