@@ -29,6 +29,10 @@ static bool one_trainer(const struct run_config *c)
 {
     return c->num_trainers == 1;
 }
+static bool one_host(const struct run_config *c)
+{
+    return c->trainers_per_node > 0 && run_config_n_host(c) == 1;
+}
 static bool weights_stay(const struct run_config *c)
 {
     return !run_config_travels(c);
@@ -191,6 +195,8 @@ static const struct idle_rule {
     { "weights", weights_stay, "no weights are transferred: each device samples with its own" },
     { "collective", one_trainer, "there is one trainer, which exchanges nothing; with 'num_trainers' above 1 they do" },
     { "zero_stage", one_trainer, "there is one trainer, which keeps everything; with 'num_trainers' above 1 they share it" },
+    { "trainers_per_node", one_host,
+      "there are no more trainers than that, and all are on the head's machine; a larger 'num_trainers' goes on to nodes" },
     { "threads", on_gpus, "it applies to CPU devices, and this run uses GPUs only" },
     { "max_staleness", in_logical_time, "it applies to 'free_running' only; otherwise 'n_behind' bounds the age of samples" },
     { "train_microbatch_size", has_budget, "'token_budget' overrides it; with 'token_budget' 0 'train_microbatch_size' decides" },

@@ -1034,7 +1034,7 @@ static int dir_close(UNUSED void **state)
 /* Where rank 0 listens, as the meeting's file says, and its key. */
 static uint16_t port_of(const char *name, char key[65])
 {
-    char path[400], text[256] = "";
+    char path[400], text[COLLECTIVE_FILE_MAX] = "";
     unsigned port = 0;
     snprintf(path, sizeof path, "%s/%s", dir, name);
     for (int64_t end = clock_ms() + LIMIT_MS; !strchr(text, '\n') && clock_ms() < end; usleep(1000)) {
@@ -1127,6 +1127,56 @@ static void a_rank_does_not_believe_a_listener_without_the_key(UNUSED void **sta
     device_free(dev);
 }
 
+/* A rank of another host: what it has of the meeting's file is in a folder of its own, with rank 0's address as seen from there. */
+static void ranks_of_several_hosts_meet_by_copies_of_the_file_and_share_rank_0s_secret(UNUSED void **state)
+{
+    enum { N = 4 };    // two on each host
+    pid_t pid[N];
+    char there[320], from[420], to[420], key[65], text[COLLECTIVE_FILE_MAX], copy[COLLECTIVE_FILE_MAX];
+    struct error err;
+    snprintf(there, sizeof there, "%s/.there", dir);
+    assert_int_equal(mkdir(there, 0700), 0);
+    call("apart");
+    assert_true(collective_call(there, "apart", &err));
+    for (int r = 0; r < N; r++) {
+        if ((pid[r] = fork()) != 0)
+            continue;
+        char secret[128] = "", all[N];
+        memset(secret, r == 0 ? 's' : 0, sizeof secret);
+        struct collective_config c = { .kind = "tcp",
+                                       .dir = r < 2 ? dir : there,
+                                       .name = "apart",
+                                       .rank = r,
+                                       .n_rank = N,
+                                       .address = "*",
+                                       .secret = secret,
+                                       .secret_bytes = sizeof secret,
+                                       .join_ms = LIMIT_MS,
+                                       .wait_ms = LIMIT_MS };
+        struct collective *k = collective_join(&c, &err);
+        char mine = (char)('a' + r);
+        bool ok = k && collective_gather(k, &mine, 1, all, &err) && memcmp(all, "abcd", N) == 0 && secret[0] == 's' && secret[127] == 's';
+        if (!ok)
+            fprintf(stderr, "rank %d: %s\n", r, k ? "another result" : err.text);
+        collective_leave(k);
+        _exit(ok ? 0 : 1);
+    }
+    (void)port_of("apart", key);    // it is written
+    snprintf(from, sizeof from, "%s/apart", dir);
+    snprintf(to, sizeof to, "%s/apart", there);
+    FILE *f = fopen(from, "r");
+    size_t n = fread(text, 1, sizeof text, f), m = collective_file_for(text, n, "127.0.0.2", copy);    // the same host by another name
+    fclose(f);
+    assert_true(m > 0 && strncmp(copy, "127.0.0.2 ", 10) == 0 && strstr(copy, key));
+    assert_int_equal(collective_file_for(text, n - 1, "127.0.0.2", copy), 0);    // it is not whole
+    assert_int_equal(collective_file_for(text, n, "a b", copy), 0);
+    assert_true((f = fopen(to, "w")) && fwrite(copy, 1, m, f) == m && fclose(f) == 0);
+    ranks_end(pid, N);
+    assert_int_equal(unlink(to), 0);    // whoever made the copy removes it
+    assert_int_equal(rmdir(there), 0);
+    assert_no_name_is_left();
+}
+
 static void a_kind_that_is_none_or_not_for_cpus_is_refused(UNUSED void **state)
 {
     struct error err = { 0 };
@@ -1163,6 +1213,7 @@ int main(void)
         EVERY_KIND,
         cmocka_unit_test(strangers_are_sent_away_and_the_ranks_meet),
         cmocka_unit_test(a_rank_does_not_believe_a_listener_without_the_key),
+        cmocka_unit_test(ranks_of_several_hosts_meet_by_copies_of_the_file_and_share_rank_0s_secret),
         cmocka_unit_test(a_kind_that_is_none_or_not_for_cpus_is_refused),
     };
     const struct CMUnitTest gpus[] = {

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "protocol/base/file.h"
 #include "protocol/run/node.h"
+#include "protocol/run/run_config.h"
 
 static void only_plain_files_under_model_and_data_are_taken(UNUSED void **state)
 {
@@ -86,7 +87,14 @@ static void a_file_is_hashed_in_pieces_and_who_it_is_survives_being_written(UNUS
                         "6ec7ee1f9dd1ff7ca5eac3e2c6abcf0250620ab9727a58d1a5c303f192f6b607");    // head -c 4194307 /dev/zero | sha256sum
     free(data);
     assert_false(node_file_hash("/nowhere", hex, &size, NULL, NULL, &err));
-    struct node a = { .name = "b", .id = "00112233445566778899aabbccddeeff", .head = "10.0.0.1:29506", .hash = "abc", .wait_s = 12.5 }, b;
+    struct node a = { .name = "b",
+                      .id = "00112233445566778899aabbccddeeff",
+                      .head = "10.0.0.1:29506",
+                      .hash = "abc",
+                      .wait_s = 12.5,
+                      .n_device = 3,
+                      .first_trainer = 2 },
+                b;
     assert_false(node_here(dir));
     assert_true(node_write(&a, dir, &err));
     assert_true(node_here(dir));
@@ -95,10 +103,25 @@ static void a_file_is_hashed_in_pieces_and_who_it_is_survives_being_written(UNUS
     assert_string_equal(a.head, b.head);
     assert_string_equal(a.hash, b.hash);
     assert_true(a.wait_s == b.wait_s);
+    assert_int_equal(b.n_device, 3);
+    struct run_config c;
+    run_config_init(&c);
+    assert_true(node_config(&c, dir, &err));
+    assert_true(c.node_only);
+    assert_int_equal(c.first_trainer, 2);
+    node_head_host(&b, hex, sizeof hex);
+    assert_string_equal(hex, "10.0.0.1");
+    node_head_host(&(struct node){ .head = "[fe80::1]:29506" }, hex, sizeof hex);
+    assert_string_equal(hex, "fe80::1");
     snprintf(path, sizeof path, "%s/node", dir);
     assert_true(file_write(path, "{\"name\": 7}", 11, &err));
     assert_false(node_read(&b, dir, &err));
     assert_int_equal(err.code, ERR_DATA);
+    assert_false(node_config(&c, dir, &err));
+    const char *old = "{\"name\": \"b\", \"id\": \"00112233445566778899aabbccddeeff\", \"head\": \"h:1\", \"hash\": \"\"}";
+    assert_true(file_write(path, old, strlen(old), &err));
+    assert_true(node_config(&c, dir, &err));
+    assert_int_equal(c.first_trainer, -1);    // written by a rollcall whose nodes did not train
     assert_true(dir_remove(dir, &err));
 }
 

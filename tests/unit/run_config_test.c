@@ -473,6 +473,13 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
         { { "optimizer", "adafactor", "t", "2", "zero", "1" }, false, "'optimizer' adafactor needs 'zero_stage' 0" },
         { { "optimizer", "adafactor", "t", "2" }, true, "note: 'zero_stage' is 0" },
         { { "collective", "tcp", "t", "2" }, true, "note: 'zero_stage' is 0, since 'collective' tcp" },
+        { { "trainers_per_node", "2", "t", "4" }, false, "leaves 2 of 4 trainers to nodes that join, and 'listen' is not set" },
+        { { "trainers_per_node", "2", "t", "2" }, true, "" },
+        { { "trainers_per_node", "1", "t", "2", "listen", "h:1" }, true, "note: 'zero_stage' is 0, since 'collective' tcp" },
+        { { "trainers_per_node", "1", "t", "2", "listen", "h:1", "devices", "cuda:0" }, true, "since 'collective' nccl" },
+        { { "trainers_per_node", "1", "t", "2", "listen", "h:1", "zero", "2" }, false, "'zero_stage' 2 needs trainers that reach" },
+        { { "trainers_per_node", "1", "t", "2", "listen", "h:1", "collective", "ipc" }, false, "that is within one machine" },
+        { { "trainers_per_node", "1", "t", "2", "listen", "h:1", "placement", "apart" }, false, "train and sample by turns" },
         { { "collective", "tcp", "t", "2", "zero", "0" }, true, "" },
         { { "collective", "local", "t", "2", "zero", "3" }, false, "'zero_stage' 3 needs trainers that reach each other's memory" },
         { { "collective", "ipc", "t", "2", "zero", "3" }, true, "" },
@@ -695,6 +702,7 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
     // clang-format off
     static const struct { const char *name, *value, *with[3][2]; } cases[] = {
         { "zero_stage", "2", { { "num_trainers", "2" } } }, { "collective", "local", { { "num_trainers", "2" } } }, { "ray_dir", "/tmp" }, { "microbatch_size", "1" }, { "master_address", "h" }, { "master_port", "1" },
+        { "trainers_per_node", "2", { { "num_trainers", "3" } } },
         { "engine_timeout_s", "3", { { "engine_url", "http://h:1" } } }, { "engine_patience_s", "3", { { "engine_url", "http://h:1" } } },
         { "engine_helper", "cat", { { "engine_url", "http://h:1" } } },
         { "engine_token_file", "/t", { { "engine_url", "http://h:1" } } }, { "bridge_interval", "3", { { "engine_url", "http://h:1" } } },
@@ -886,9 +894,45 @@ static void metrics_have_the_names_and_the_sense_of_another_system(UNUSED void *
     }
 }
 
+static void trainers_of_each_host_are_its_first_devices(UNUSED void **state)
+{
+    static const struct {
+        int64_t first, n_device;    // first -1: of a node that only samples
+        const char *parts;
+    } hosts[] = {
+        { 0, 2, "trainer 0, producer 0; trainer 1" },
+        { 2, 3, "trainer 2, producer 0; trainer 3, producer 1; producer 2" },
+        { 4, 1, "trainer 4, producer 0" },    // the last one has the rest
+        { -1, 1, "producer 0" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(hosts); i++) {
+        struct run_config c;
+        struct error err;
+        char text[256] = "", role[64], name[64];
+        run_config_init(&c);
+        strcpy(c.devices, "a,b,c");
+        c.num_trainers = 5;
+        c.trainers_per_node = 2;
+        c.num_inferencer = i == 1 ? 3 : 1;
+        c.node_only = i > 0;
+        c.first_trainer = hosts[i].first;
+        assert_int_equal(run_config_n_host(&c), 3);
+        assert_int_equal(run_config_n_device(&c), hosts[i].n_device);
+        for (int64_t k = 0; k < hosts[i].n_device; k++) {
+            struct run_part part;
+            size_t at = strlen(text);
+            assert_true(run_config_part(&c, (const char *[]){ "a", "b", "c" }[k], &part, &err));
+            snprintf(text + at, sizeof text - at, "%s%s", k ? "; " : "", run_part_text(&part, role, sizeof role));
+        }
+        assert_string_equal(text, hosts[i].parts);
+        assert_string_equal(run_config_trainer(&c, 3, name, sizeof name), i == 1 ? "trainer 3 (b)" : "trainer 3 (on another node)");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trainers_of_each_host_are_its_first_devices),
         cmocka_unit_test(every_setting_has_a_default_within_its_bounds_and_a_name_of_its_own),
         cmocka_unit_test(colossalchats_flags_have_their_names_and_defaults),
         cmocka_unit_test(a_run_file_is_read_and_what_is_printed_reads_back_the_same),
