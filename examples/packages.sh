@@ -12,7 +12,7 @@ build | all                                    | cmake gcc libc6-dev libcurl4-op
 build | all                                    | libjansson-dev libmbedtls-dev libmicrohttpd-dev libmpfr-dev libncurses-dev libnng-dev
 build | all                                    | libpcre2-dev libseccomp-dev libsnappy-dev libsqlite3-dev libutf8proc-dev libzstd-dev
 build | all                                    | ninja-build pkg-config
-build | all                                    | python3 zlib1g-dev
+build | all                                    | libssl-dev python3 zlib1g-dev
 build | debian-12 ubuntu-22.04                 | libflint-arb-dev
 build | debian-12 ubuntu-22.04 ubuntu-24.04    | libmsgpack-dev
 build | debian-13 newer                        | libmsgpack-c-dev

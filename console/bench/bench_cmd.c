@@ -22,6 +22,7 @@ static const struct {
     { "ranks", bench_ranks, "training steps shared by several devices, and the hash of the weights they leave" },
     { "publish", bench_publish, "new weights from one device to another" },
     { "delta", bench_delta, "an optimizer step as differences of weights: how small, and how fast" },
+    { "bulk", bench_bulk, "large data over an encrypted connection, beside a plain one" },
     { "cpu", bench_cpu, "training steps and decoding on the CPU" },
     { "code", bench_code, "programs per second in the sandbox" },
     { "tokenize", bench_tokenize, "megabytes of text per second, into tokens and back" },

@@ -4,6 +4,7 @@
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -46,6 +47,55 @@ int tcp_listen(const char *address, struct error *err)
     if (fd < 0)
         error_set(err, why == EADDRINUSE ? ERR_EXISTS : ERR_IO, "cannot listen on '%s': %s", address,
                   why == EADDRINUSE ? "another process listens there already" : strerror(why));
+    return fd;
+}
+
+/* Connect fd; 0, or the number of what went wrong. */
+static int connect_wait(int fd, const struct addrinfo *a, int64_t limit_ms)
+{
+    int why = 0;
+    socklen_t len = sizeof why;
+    struct pollfd p = { .fd = fd, .events = POLLOUT };
+    if (connect(fd, a->ai_addr, a->ai_addrlen) == 0)
+        return 0;
+    if (errno != EINPROGRESS)
+        return errno;
+    if (poll(&p, 1, (int)MIN(limit_ms, (int64_t)INT32_MAX)) != 1)
+        return ETIMEDOUT;
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &len) == 0 ? why : errno;
+}
+
+int tcp_connect(const char *address, const char *what, int64_t limit_ms, struct error *err)
+{
+    char host[280];
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *list = NULL;
+    const char *colon = strrchr(address, ':');
+    int fd = -1, why = EADDRNOTAVAIL;
+    if (!colon || strlen(address) >= sizeof host) {
+        error_set(err, ERR_USAGE, "'%.300s' is not HOST:PORT", address);
+        return -1;
+    }
+    bool brackets = address[0] == '[' && colon > address && colon[-1] == ']';    // [::1]
+    snprintf(host, sizeof host, "%.*s", (int)(colon - address) - 2 * brackets, address + brackets);
+    int rv = getaddrinfo(host, colon + 1, &hints, &list);
+    if (rv != 0) {
+        error_set(err, ERR_CLOSED, "%s's host '%s' cannot be resolved: %s", what, host, gai_strerror(rv));
+        return -1;
+    }
+    for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
+        int made = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        why = made < 0 ? errno : connect_wait(made, a, limit_ms);
+        if (why == 0)
+            fd = made;
+        else if (made >= 0)
+            close(made);
+    }
+    freeaddrinfo(list);
+    errno = why;
+    if (fd < 0) {
+        error_errno(err, "%s '%s' cannot be reached", what, address);
+        err->code = ERR_CLOSED;
+    }
     return fd;
 }
 

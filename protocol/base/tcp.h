@@ -1,4 +1,4 @@
-/* tcp.h - addresses of TCP as people write them, HOST:PORT: listen there, tell hosts apart, print who called. Any thread. */
+/* tcp.h - addresses of TCP as people write them, HOST:PORT: listen there, connect, tell hosts apart, print who called. Any thread. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -10,6 +10,9 @@
  * descriptor that does not block and does not outlive exec, the caller's to close. -1: see err (ERR_USAGE: it is no address; ERR_EXISTS:
  * another process listens there). */
 MUST_USE int tcp_listen(const char *address, struct error *err);
+/* Connect to address, HOST:PORT, trying each of the host's addresses for limit_ms. Returns a descriptor that does not block and does not
+ * outlive exec, the caller's to close. -1: see err (ERR_CLOSED: the host cannot be resolved or reached); what: "the head", for it. */
+MUST_USE int tcp_connect(const char *address, const char *what, int64_t limit_ms, struct error *err);
 /* Does address, HOST or HOST:PORT, name this host's own loopback: 127.a.b.c, localhost or [::1]? What listens anywhere else is reached
  * from other hosts. */
 bool tcp_is_loopback(const char *address);

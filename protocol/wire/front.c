@@ -2,6 +2,7 @@
  *   STAGE_HELLO   visit_accept     its ClientHello is not complete yet; nng does not know of it
  *   STAGE_SHAKE   visit_pass_on    nng has it
  *   STAGE_IN      visits_admit     nng reports that it has shown the token
+ *                 visit_hand_over  one for large data has said hello; it is not ours any more
  *   STAGE_LEAVES  visit_drop       the caller's side is closed; nng has been told by the end of its input, and closes its side
  * A connection to nng is never reset while nng negotiates: nng 1.5 mistakes a hang-up there for its own closing and accepts nothing
  * more. */
@@ -26,6 +27,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "protocol/base/tcp.h"
+#include "protocol/wire/bulk.h"
 
 #define LEAVE_MS 5000    // time for nng to close its side
 #define DEAF_MS 4000     // normally nng answers a ClientHello in milliseconds
@@ -35,7 +37,7 @@
 #define VISITS_MAX 4096    // 1000 nodes with up to four connections each
 #define STRANGERS_MAX 64
 #define FDS_EACH 3         // the caller's, ours to nng, nng's
-#define FDS_KEPT 64        // for everything else that the process opens
+#define FDS_KEPT 256       // for everything else that the process opens, connections for large data among it
 #define WAY_BYTES 65536    // more than the largest ClientHello, 16384 + 5
 #define ROUNDS_MAX 16      // reads of one connection before the others have their turn
 #define PORTS 65536
@@ -83,6 +85,8 @@ struct front {
     bool started;
     atomic_bool over, deaf;
     atomic_int target;               // nng's port
+    _Atomic(front_take *) take;      // of connections for large data; NULL: nobody takes them
+    void *take_ctx;                  // written before take
     atomic_uchar admitted[PORTS];    // ports that have shown the token
     atomic_uchar ours[PORTS];        // ports of our connections to nng
     uint8_t stray[PORTS];            // the loop thread's: ports that were not ours at the last look
@@ -283,6 +287,26 @@ static void visit_pass_on(struct front *f, int at)
     visit_move(f, at);
 }
 
+/* A connection for large data: its hello is whole, or will be, or it is none. The caller then waits for an answer, so nothing follows. */
+static void visit_hand_over(struct front *f, int at, front_take *take)
+{
+    struct visit *v = f->visit[at];
+    size_t n = v->in.end;
+    if (memcmp(v->in.byte, BULK_MAGIC, MIN(n, (size_t)4)) != 0 || n > BULK_HELLO_BYTES) {
+        visit_drop(f, at, WHY_NO_TLS);
+        return;
+    }
+    if (n < BULK_HELLO_BYTES)
+        return;
+    end_watch(f, &v->caller, 0, 2 * at);
+    if (!take(f->take_ctx, v->caller.fd, v->in.byte)) {
+        visit_drop(f, at, WHY_NO_TOKEN);
+        return;
+    }
+    v->caller.fd = -1;
+    visit_end(f, at);
+}
+
 /* The first record: RFC 5246, 6.2.1 and 7.4: type handshake, version 3.x, two bytes of length, then the message's type, client_hello. */
 static void visit_hear(struct front *f, int at)
 {
@@ -297,6 +321,11 @@ static void visit_hear(struct front *f, int at)
         return;
     }
     w->end += (size_t)n;
+    front_take *take = atomic_load(&f->take);
+    if (take && w->byte[0] == BULK_MAGIC[0]) {
+        visit_hand_over(f, at, take);
+        return;
+    }
     size_t len = w->end < 5 ? 0 : (size_t)w->byte[3] << 8 | w->byte[4];
     bool length_ok = w->end < 5 || (len >= 4 && len <= 16384), type_ok = w->end < 6 || w->byte[5] == 1;
     if (memcmp(w->byte, begins, MIN(w->end, sizeof begins)) != 0 || !length_ok || !type_ok)
@@ -530,6 +559,12 @@ static void front_wake(struct front *f)
     uint64_t one = 1;
     ssize_t n = write(f->event_fd, &one, sizeof one);
     (void)n;
+}
+
+void front_bulk(struct front *f, front_take *take, void *ctx)
+{
+    f->take_ctx = ctx;
+    atomic_store(&f->take, take);
 }
 
 void front_admit(struct front *f, uint16_t port)

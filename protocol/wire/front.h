@@ -9,6 +9,9 @@
  * under way, which takes milliseconds, only if it is very fast. Closed connections are counted and logged, at most once in ten
  * seconds.
  *
+ * A connection that begins with BULK_MAGIC instead is for large data (bulk.h): when its hello is whole it is handed to whom front_bulk
+ * names, and the front has nothing more to do with it. The same limits hold until then.
+ *
  * One thread, made by front_start, owns the connections; it copies bytes and does not look into them. The other functions are
  * for the transport's loop thread, front_admit for any thread. */
 #pragma once
@@ -24,6 +27,10 @@ struct front;
 struct front *front_new(const char *address, int64_t limit_ms, struct error *err);
 /* Start passing connections on to this port of 127.0.0.1. */
 MUST_USE bool front_start(struct front *f, uint16_t port, struct error *err);
+/* Hand connections for large data to take(ctx, fd, hello), which has hello for the call; true: it has taken fd, false: it knows of no such
+ * caller. Called by the front's thread; once, at any time. Without it they are turned away. */
+typedef bool front_take(void *ctx, int fd, const uint8_t *hello);
+void front_bulk(struct front *f, front_take *take, void *ctx);
 /* Call when the connection that reached nng from this port of 127.0.0.1 has shown the token. Any thread. */
 void front_admit(struct front *f, uint16_t port);
 /* Has nng left a ClientHello unanswered since front_start or front_target? Then it no longer accepts (listen.h says why). */

@@ -44,6 +44,7 @@ enum msg_type {
     MSG_JOIN,
     MSG_NODE,
     MSG_FILE,
+    MSG_WEIGHTS,
     /* gate to controller */
     MSG_GONE,
     MSG_TYPE_COUNT,

@@ -61,6 +61,8 @@ bool transport_woken(struct transport *t);
 struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err);
 /* Answer at address, HOST:PORT, over TLS, only to peers that prove that they have the same token. */
 struct server *server_new_tls(struct transport *t, const char *address, const struct join_identity *id, int n_wait, struct error *err);
+/* Of server_new_tls: connections for large data that arrive at its address are handed to take (front_bulk in front.h). */
+void server_bulk(struct server *s, bool (*take)(void *ctx, int fd, const uint8_t *hello), void *ctx);
 void server_free(struct server *s);
 /* Is the socket file under our name still the one we made? False: another process has taken our place, or the file was removed. */
 bool server_is_ours(const struct server *s);

@@ -85,6 +85,11 @@ static bool server_listen(struct server *s, const char *name, struct error *err)
     return tls_begin(s, &port, err) && front_start(s->front, port, err);
 }
 
+void server_bulk(struct server *s, bool (*take)(void *ctx, int fd, const uint8_t *hello), void *ctx)
+{
+    front_bulk(s->front, take, ctx);
+}
+
 static void tls_tick(struct server *s)
 {
     struct error err;

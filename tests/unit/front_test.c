@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "protocol/base/clock.h"
+#include "protocol/wire/bulk.h"
 #include "protocol/wire/front.h"
 
 #define LONG_MS 60000
@@ -162,16 +163,83 @@ static void what_is_not_a_client_hello_is_closed_at_once(void **state)
     close_front(&f);
 }
 
-#define BULK ((size_t)8 << 20)
-struct bulk {
+/* Who is known by the last byte of its hello. */
+static bool bulk_take(void *ctx, int fd, const uint8_t *said)
+{
+    int *taken = ctx;
+    if (said[BULK_HELLO_BYTES - 1] != 'k')
+        return false;
+    assert_memory_equal(said, BULK_MAGIC, 4);
+    assert_int_equal(send(fd, "taken", 5, 0), 5);
+    *taken = fd;
+    return true;
+}
+
+static void a_caller_with_large_data_is_handed_over_when_its_hello_is_whole(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *begin;
+        size_t len;
+        char last;
+        const char *why;
+    } strangers[] = {
+        { BULK_MAGIC, BULK_HELLO_BYTES, 'x', "nobody knows it" },
+        { BULK_MAGIC, BULK_HELLO_BYTES + 1, 'k', "it says more than a hello" },
+        { "RCB2", BULK_HELLO_BYTES, 'k', "another version" },
+        { "RC\n", 3, '\n', "something else that begins alike" },
+        { BULK_MAGIC, BULK_HELLO_BYTES - 1, 'k', "a hello that does not come to its end" },
+    };
+    char said[BULK_HELLO_BYTES + 1], got[16];
+    int taken = -1;
+    struct fixture f = { 0 };
+    open_front(&f, 300);
+    int early = dial(f.port);
+    memset(said, 'h', sizeof said);
+    memcpy(said, BULK_MAGIC, 4);
+    assert_int_equal(send(early, said, BULK_HELLO_BYTES, 0), BULK_HELLO_BYTES);
+    assert_true(closed(early, LONG_MS));    // nobody takes them yet
+    front_bulk(f.front, bulk_take, &taken);
+    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++) {
+        int fd = dial(f.port);
+        memset(said, 'h', sizeof said);
+        memcpy(said, strangers[i].begin, MIN(strangers[i].len, (size_t)4));
+        said[strangers[i].len - 1] = strangers[i].last;
+        assert_int_equal(send(fd, said, strangers[i].len, 0), strangers[i].len);
+        if (!closed(fd, LONG_MS))
+            fail_msg("%s", strangers[i].why);
+        close(fd);
+    }
+    assert_int_equal(taken, -1);
+    int fd = dial(f.port);
+    memset(said, 'h', sizeof said);
+    memcpy(said, BULK_MAGIC, 4);
+    said[BULK_HELLO_BYTES - 1] = 'k';
+    assert_int_equal(send(fd, said, 10, 0), 10);
+    assert_int_equal(send(fd, said + 10, BULK_HELLO_BYTES - 10, 0), BULK_HELLO_BYTES - 10);
+    assert_int_equal(hear(fd, got, sizeof got), 5);
+    int silent = dial(f.port);    // the limit has passed for one that came later
+    assert_true(closed(silent, LONG_MS));
+    assert_int_equal(send(fd, "more", 4, 0), 4);
+    assert_int_equal(hear(taken, got, sizeof got), 4);    // not the front's any more
+    assert_false(readable(f.nng_fd, 0));
+    close(silent);
+    close(early);
+    close(taken);
+    close(fd);
+    close_front(&f);
+}
+
+#define LOAD ((size_t)8 << 20)
+struct load {
     int fd;
     uint8_t *data;
 };
-static void *bulk_send(void *arg)
+static void *load_send(void *arg)
 {
-    struct bulk *b = arg;
-    for (size_t at = 0; at < BULK;) {
-        ssize_t n = send(b->fd, b->data + at, BULK - at, MSG_NOSIGNAL);
+    struct load *b = arg;
+    for (size_t at = 0; at < LOAD;) {
+        ssize_t n = send(b->fd, b->data + at, LOAD - at, MSG_NOSIGNAL);
         if (n <= 0)
             break;
         at += (size_t)n;
@@ -180,13 +248,13 @@ static void *bulk_send(void *arg)
     return NULL;
 }
 
-static void bulk_check(int fd, const uint8_t *want)
+static void load_check(int fd, const uint8_t *want)
 {
     static uint8_t piece[1 << 16];
     size_t at = 0;
     for (ssize_t n; (n = hear(fd, piece, sizeof piece)) > 0; at += (size_t)n)
         assert_memory_equal(piece, want + at, (size_t)n);
-    assert_int_equal(at, BULK);
+    assert_int_equal(at, LOAD);
 }
 
 static void a_client_with_the_token_stays_past_the_limit_and_its_bytes_go_both_ways(void **state)
@@ -204,15 +272,15 @@ static void a_client_with_the_token_stays_past_the_limit_and_its_bytes_go_both_w
     front_admit(f.front, port);
     int silent = dial(f.port);    // the limit has passed for one that came later
     assert_true(closed(silent, LONG_MS));
-    uint8_t *data = malloc(2 * BULK);
+    uint8_t *data = malloc(2 * LOAD);
     assert_non_null(data);
-    for (size_t i = 0; i < 2 * BULK; i++)
+    for (size_t i = 0; i < 2 * LOAD; i++)
         data[i] = (uint8_t)(i * 2654435761u >> 13);
-    struct bulk there = { caller, data }, back = { nng, data + BULK };
-    assert_int_equal(pthread_create(&thread[0], NULL, bulk_send, &there), 0);
-    bulk_check(nng, data);
-    assert_int_equal(pthread_create(&thread[1], NULL, bulk_send, &back), 0);
-    bulk_check(caller, data + BULK);
+    struct load there = { caller, data }, back = { nng, data + LOAD };
+    assert_int_equal(pthread_create(&thread[0], NULL, load_send, &there), 0);
+    load_check(nng, data);
+    assert_int_equal(pthread_create(&thread[1], NULL, load_send, &back), 0);
+    load_check(caller, data + LOAD);
     pthread_join(thread[0], NULL);
     pthread_join(thread[1], NULL);
     free(data);
@@ -309,6 +377,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_client_without_a_token_is_closed_in_time_and_nng_sees_an_end_and_no_reset),
         cmocka_unit_test(what_is_not_a_client_hello_is_closed_at_once),
+        cmocka_unit_test(a_caller_with_large_data_is_handed_over_when_its_hello_is_whole),
         cmocka_unit_test(a_client_with_the_token_stays_past_the_limit_and_its_bytes_go_both_ways),
         cmocka_unit_test(crowds_of_strangers_take_bounded_descriptors_and_leave_room_for_a_node),
         cmocka_unit_test(a_listener_that_answers_no_hello_is_deaf_until_there_is_another),

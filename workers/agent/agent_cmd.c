@@ -130,6 +130,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
     case MSG_JOIN:
     case MSG_NODE:
     case MSG_FILE:
+    case MSG_WEIGHTS:
     case MSG_GONE:
     case MSG_OK:
     case MSG_REFUSED:

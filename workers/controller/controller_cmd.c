@@ -47,6 +47,7 @@ static void request_dispatch(struct controller *c, struct net_event *ev)
     case MSG_JOIN:
     case MSG_NODE:
     case MSG_FILE:
+    case MSG_WEIGHTS:
     case MSG_OK:
     case MSG_REFUSED:
     case MSG_TYPE_COUNT:

@@ -78,6 +78,7 @@ static void request_of_node(struct gate *g, struct net_event *ev)
     case MSG_JOIN: join_asked(g, ev->request, &in); break;
     case MSG_NODE: node_asked(g, ev->request, &in, ev->data, ev->len); break;
     case MSG_FILE: file_asked(g, ev->request, &in); break;
+    case MSG_WEIGHTS: weights_asked(g, ev->request, &in); break;
     case MSG_WORK:
     case MSG_DONE:
         if (worker_known(g, in.root, node, &err) && trainer_known(g, in.root, node, &err))
@@ -183,7 +184,7 @@ static void event_take(struct gate *g, struct net_event *ev)
 
 static int64_t gate_due(const struct gate *g)
 {
-    return MIN(MIN(relays_due(&g->relays), letters_due(g)), MIN(nodes_due(g), status_due(g)));
+    return MIN(MIN(relays_due(&g->relays), letters_due(g)), MIN(MIN(nodes_due(g), status_due(g)), bulk_server_due(g->bulk)));
 }
 
 static void turn(struct gate *g, int64_t timeout_ms)
@@ -198,7 +199,18 @@ static void turn(struct gate *g, int64_t timeout_ms)
     letters_tick(g);
     nodes_tick(g);
     status_tick(g);
+    bulk_server_tick(g->bulk);
     g->process.progress++;
+}
+
+static void gauges_write(void *ctx, struct msg_out *m)
+{
+    struct bulk_server_look look;
+    bulk_server_look(((const struct gate *)ctx)->bulk, &look);
+    msg_i64(m, "weights_sent_bytes", look.sent_bytes);
+    msg_i64(m, "weights_connections", look.n_connection);
+    if (look.sent_bytes > 0)
+        msg_f64(m, "weights_delta_ratio", (double)look.block_bytes / (double)look.sent_bytes);
 }
 
 static bool gate_open(struct gate *g, struct error *err)
@@ -212,11 +224,14 @@ static bool gate_open(struct gate *g, struct error *err)
     snprintf(g->device, sizeof g->device, "%.*s", (int)MIN(strcspn(g->config.devices, ":"), sizeof g->device - 1), g->config.devices);
     snprintf(g->state, sizeof g->state, "starting");
     g->opened_ms = clock_ms();
+    if (!(g->bulk = bulk_server_new(err)))
+        return false;
     if (!(g->local = server_new(g->process.transport, "gate", 16, err))
         || !(g->controller = peer_new(g->process.transport, "controller", err)))
         return false;
     if (!(g->nodes = server_new_tls(g->process.transport, address, &id, N_OPEN, err)))
         return error_wrap(err, "no node can join: choose another HOST:PORT for 'listen', or end the process that uses it");
+    server_bulk(g->nodes, bulk_server_connection, g->bulk);
     log_info("nodes join at %s with the token in '%s'", address, path);
     return true;
 }
@@ -238,6 +253,7 @@ static bool gate_cmd(int argc, char **argv, struct error *err)
     process_pace(&g->process, g->config.heartbeat_s);
     TRY(gate_open(g, err));
     g->process.nodes = nodes_write;
+    g->process.gauges = gauges_write;
     g->process.ctx = g;
     process_phase(&g->process, "listening", "");
     while (!process_is_over(&g->process))
@@ -257,6 +273,7 @@ out:
         msg_release(&g->letter[i].msg);
     buf_release(&g->settings);
     process_release(&g->process);
+    bulk_server_free(g->bulk);    // after the front, which hands it connections
     relays_release(&g->relays);
     free(g);
     return ok;

@@ -1,4 +1,5 @@
-/* The files that a node needs, listed when the gate opens and sent in pieces, and the weights of each version as they appear. */
+/* The files that a node needs, listed when the gate opens and sent in pieces, and the weights of each version as they appear: offered over
+ * connections of their own (bulk_server.h), or in pieces, too. */
 #include "workers/node/gate_parts.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -214,5 +215,36 @@ out:
     if (fd >= 0)
         close(fd);
     free(piece);
+    msg_release(&m);
+}
+
+void weights_asked(struct gate *g, struct request *r, const struct msg_in *in)
+{
+    struct error err;
+    struct bulk_offer o;
+    struct msg_out m = MSG_OUT_INIT;
+    char path[4300], base[4300];
+    int64_t version = mval_i64(mval_get(in->root, "version"), -1), base_version = mval_i64(mval_get(in->root, "base_version"), -1);
+    weights_file_path(g->process.run_dir, mval_i64(mval_get(in->root, "made"), 0), version, path, sizeof path);
+    weights_file_path(g->process.run_dir, mval_i64(mval_get(in->root, "base_made"), 0), base_version, base, sizeof base);
+    uint64_t base_key = (uint64_t)mval_i64(mval_get(in->root, "base_key"), 0);
+    if (!bulk_server_offer(g->bulk, path, base_version >= 0 ? base : NULL, base_key, &o, &err)) {
+        if (err.code == ERR_NOT_FOUND)
+            error_set(&err, ERR_NOT_FOUND, "the head does not have weights of version %" PRId64 ", or no longer has them", version);
+        request_refuse(r, &err);
+        return;
+    }
+    msg_begin(&m, MSG_OK);
+    msg_bin(&m, "name", o.ticket.name, sizeof o.ticket.name);
+    msg_bin(&m, "key", o.ticket.key, sizeof o.ticket.key);
+    msg_i64(&m, "size_bytes", o.size_bytes);
+    msg_i64(&m, "file_key", (int64_t)o.key);
+    msg_bool(&m, "has_base", o.has_base);
+    if (msg_finish(&m, &err))
+        request_answer(r, &m);
+    else
+        request_refuse(r, &err);
+    g->process.progress++;
+    explicit_bzero(&o, sizeof o);
     msg_release(&m);
 }

@@ -5,6 +5,7 @@
 #include "kernels/collective/collective.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/node.h"
+#include "workers/engine/publish/bulk_server.h"
 #include "workers/node/relay.h"
 #include "workers/process/process.h"
 
@@ -52,6 +53,7 @@ struct gate {
     int64_t step, status_ms;
     bool status_open;
     int64_t n_piece;    // pieces of files sent
+    struct bulk_server *bulk;
 };
 bool run_over(const struct gate *g);
 
@@ -88,3 +90,4 @@ void seat_free(struct gate *g, const struct node *who);                       //
 /* ---- gate_files.c: what a node needs, in pieces ---- */
 MUST_USE bool files_make(struct gate *g, struct error *err);
 void file_asked(struct gate *g, struct request *r, const struct msg_in *in);
+void weights_asked(struct gate *g, struct request *r, const struct msg_in *in);    // answered with a ticket for bulk connections

@@ -7,14 +7,12 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <netdb.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <unistd.h>
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
@@ -22,6 +20,7 @@
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/base/tcp.h"
 #include "protocol/wire/join_token.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_failure.h"
@@ -172,39 +171,10 @@ static bool identity_make(struct join *j, struct error *err)
 /* Can the head be reached at all? For a more precise message than "no answer". */
 static bool head_reached(const char *address, struct error *err)
 {
-    char host[280], *colon;
-    struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *list = NULL;
-    snprintf(host, sizeof host, "%s", address);
-    colon = strrchr(host, ':');
-    *colon = 0;
-    const char *name = host[0] == '[' ? host + 1 : host;
-    if (name > host && name[strlen(name) - 1] == ']')
-        host[strlen(host) - 1] = 0;
-    int rv = getaddrinfo(name, colon + 1, &hints, &list);
-    if (rv != 0)
-        return error_set(err, ERR_CLOSED, "the head's host '%s' cannot be resolved: %s", name, gai_strerror(rv));
-    bool ok = false;
-    error_set(err, ERR_CLOSED, "the head '%s' has no address", address);
-    for (const struct addrinfo *a = list; a && !ok; a = a->ai_next) {
-        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), why = 0;
-        socklen_t len = sizeof why;
-        if (fd < 0)
-            continue;
-        struct pollfd p = { .fd = fd, .events = POLLOUT };
-        if (connect(fd, a->ai_addr, a->ai_addrlen) != 0 && errno == EINPROGRESS)
-            why = poll(&p, 1, CONNECT_MS) == 1 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &len) == 0 ? why : ETIMEDOUT;
-        else if (errno && errno != EINPROGRESS)
-            why = errno;
+    int fd = tcp_connect(address, "the head", CONNECT_MS, err);
+    if (fd >= 0)
         close(fd);
-        ok = why == 0;
-        errno = why;
-        if (!ok)
-            error_errno(err, "the head '%s' cannot be reached", address);
-    }
-    freeaddrinfo(list);
-    if (!ok)
-        err->code = ERR_CLOSED;
-    return ok;
+    return fd >= 0;
 }
 
 static bool join_read(struct join *j, const struct msg_in *in, struct error *err)

@@ -15,8 +15,8 @@
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_state.h"
 #include "protocol/wire/join_token.h"
-#include "workers/node/fetch.h"
 #include "workers/node/uplink_parts.h"
+#include "workers/node/weights_fetch.h"
 
 #define LOOK_MS 1000    // the loop turns at least this often
 #define N_OPEN 160
@@ -161,6 +161,7 @@ static void request_came(struct uplink *u, struct net_event *ev)
     case MSG_JOIN:
     case MSG_NODE:
     case MSG_FILE:
+    case MSG_WEIGHTS:
     case MSG_GONE:
     case MSG_TYPE_COUNT:
         error_set(&err, ERR_UNSUPPORTED, "a node does not answer '%s'", msg_specs[in.type].name);
@@ -207,12 +208,18 @@ static void detail_write(void *ctx, struct msg_out *m)
 static void gauges_write(void *ctx, struct msg_out *m)
 {
     const struct uplink *u = ctx;
-    int64_t size = 0, got = u->fetch ? fetch_bytes(u->fetch, &size) : 0;
+    struct weights_fetch_look look = { 0 };
+    if (u->fetch)
+        weights_fetch_look(u->fetch, &look);
     msg_i64(m, "weights_version", u->here[0].version);
-    msg_i64(m, "fetched_bytes", got);
-    msg_i64(m, "fetch_bytes", size);
-    if (!isnan(u->mib_per_s))
-        msg_f64(m, "weights_mib_per_s", u->mib_per_s);
+    msg_i64(m, "fetched_bytes", look.done_bytes);
+    msg_i64(m, "fetch_bytes", look.size_bytes);
+    msg_i64(m, "weights_wire_bytes", u->wire_bytes + look.wire_bytes);
+    if (isnan(u->mib_per_s))
+        return;
+    msg_f64(m, "weights_mib_per_s", u->mib_per_s);
+    msg_f64(m, "weights_delta_ratio", u->delta_ratio);
+    msg_f64(m, "weights_s", u->fetch_s);
 }
 
 static void event_take(struct uplink *u, struct net_event *ev)
@@ -230,7 +237,7 @@ static void event_take(struct uplink *u, struct net_event *ev)
         status_came(u, ev);
     } else if (ev->tag >= FETCH_TAG) {
         if (u->fetch)
-            fetch_answered(u->fetch, ev);
+            weights_fetch_answered(u->fetch, ev);
         trainers_answered(u, ev);
     } else if ((x = relay_answered(&u->relays, ev))) {
         if (x->type == MSG_WORK)
@@ -323,7 +330,7 @@ static bool uplink_cmd(int argc, char **argv, struct error *err)
     for (int i = 0; i < WEIGHTS_KEPT; i++)
         u->here[i].version = -1;
     u->fetch_tag = FETCH_TAG;
-    u->mib_per_s = NAN;
+    u->mib_per_s = u->delta_ratio = u->fetch_s = NAN;
     snprintf(u->state, sizeof u->state, "starting");
     TRY(uplink_open(u, err));
     u->process.detail = detail_write;

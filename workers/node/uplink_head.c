@@ -8,8 +8,8 @@
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_state.h"
 #include "workers/host/node_watch.h"
-#include "workers/node/fetch.h"
 #include "workers/node/uplink_parts.h"
+#include "workers/node/weights_fetch.h"
 
 #define BEAT_LIMIT_MS 3000
 
@@ -139,10 +139,11 @@ static void silence_look(struct uplink *u, int64_t now)
     } else if (silent_s > MAX(u->config.slow_s, 3 * u->config.heartbeat_s)) {
         process_phase(&u->process, "waiting", text);
     } else if (u->fetch) {
-        int64_t size, got = fetch_bytes(u->fetch, &size);
+        struct weights_fetch_look look;
+        weights_fetch_look(u->fetch, &look);
         snprintf(text, sizeof text, "weights of version %" PRId64, u->fetch_version);
         process_phase(&u->process, "fetching", text);
-        u->process.progress = MAX(u->process.progress, (double)got);
+        u->process.progress = MAX(u->process.progress, (double)look.done_bytes);
     } else {
         process_phase(&u->process, "passing on", "");
     }

@@ -8,10 +8,10 @@
 #include "workers/process/process.h"
 
 #define WORKERS_MAX 64
-#define N_STREAM 4        // connections that weights come over
+#define N_STREAM 4        // connections over which weights come in pieces
 #define WEIGHTS_KEPT 2    // versions
 
-struct fetch;                   // fetch.h
+struct weights_fetch;           // weights_fetch.h
 struct copy;                    // uplink_trainers.c
 struct order {                  // to sample with a version, or to train from a checkpoint: kept back until its files are here
     char worker[64];            // "": free
@@ -29,11 +29,12 @@ struct uplink {
     struct peer *head, *stream[N_STREAM];
     struct relays relays;
     struct order order[WORKERS_MAX];
-    struct fetch *fetch;
+    struct weights_fetch *fetch;
     int64_t fetch_version, fetch_made, fetch_ms;
     uint64_t fetch_tag;
-    double mib_per_s;     // of the last weights; NAN: none yet
-    struct copy *copy;    // of a checkpoint; NULL: none was wanted yet
+    double mib_per_s, delta_ratio, fetch_s;    // of the last weights, ratio: their bytes by those on the wire; NAN: none yet
+    int64_t wire_bytes;                        // of all weights
+    struct copy *copy;                         // of a checkpoint; NULL: none was wanted yet
     struct {
         int64_t round;    // of the meeting that trainers here are to join; 0: none
         int64_t again_ms;
@@ -54,7 +55,8 @@ enum {
     TAG_RESTART,
     TAG_MEETING,
 };
-#define FETCH_TAG ((uint64_t)1 << 40)    // tags of fetches are these and above
+#define FETCH_TAG ((uint64_t)1 << 40)    // tags of fetches are these and above,
+#define FETCH_TAG_STEP 16                // this many for each: FETCH_TAGS, WEIGHTS_FETCH_TAGS
 
 /* ---- uplink_head.c: signs of life to the head, and its orders ---- */
 /* The node ends with this state of its run, and why; the first call counts. */

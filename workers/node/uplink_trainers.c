@@ -179,7 +179,7 @@ static bool file_fetch(struct uplink *u, const char *name, const char *path, str
     char full[160];
     if (snprintf(full, sizeof full, NODE_CHECKPOINT "%s/%s", u->copy->step, name) >= (int)sizeof full)
         return error_set(err, ERR_DATA, "the checkpoint's file name '%.80s' is too long", name);
-    u->fetch_tag += FETCH_TAGS;
+    u->fetch_tag += FETCH_TAG_STEP;
     return (u->copy->fetch = fetch_new(full, 0, -1, path, FILE_MAX, u->stream, N_STREAM, u->fetch_tag, err)) != NULL;
 }
 

@@ -6,10 +6,8 @@
 #include "protocol/base/log.h"
 #include "protocol/run/run_state.h"
 #include "workers/engine/publish/publication.h"
-#include "workers/node/fetch.h"
 #include "workers/node/uplink_parts.h"
-
-#define WEIGHTS_MAX ((int64_t)1 << 42)
+#include "workers/node/weights_fetch.h"
 
 static bool weights_here(const struct uplink *u, int64_t version, int64_t made)
 {
@@ -22,7 +20,7 @@ static bool weights_here(const struct uplink *u, int64_t version, int64_t made)
 static void weights_came(struct uplink *u)
 {
     char path[4200];
-    int64_t size;
+    struct weights_fetch_look look;
     double s = (double)(clock_ms() - u->fetch_ms) / 1000;
     if (u->here[WEIGHTS_KEPT - 1].version >= 0) {
         weights_file_path(u->process.run_dir, u->here[WEIGHTS_KEPT - 1].made, u->here[WEIGHTS_KEPT - 1].version, path, sizeof path);
@@ -31,9 +29,14 @@ static void weights_came(struct uplink *u)
     memmove(&u->here[1], &u->here[0], (WEIGHTS_KEPT - 1) * sizeof u->here[0]);
     u->here[0].version = u->fetch_version;
     u->here[0].made = u->fetch_made;
-    double mib = (double)fetch_bytes(u->fetch, &size) / (1 << 20);
+    weights_fetch_look(u->fetch, &look);
+    double mib = (double)look.size_bytes / (1 << 20);
+    u->fetch_s = s;
     u->mib_per_s = mib / MAX(s, 0.001);
-    log_debug("weights of version %" PRId64 ": %.1f MiB in %.3f s", u->fetch_version, mib, s);
+    u->delta_ratio = (double)look.size_bytes / (double)MAX(look.wire_bytes, (int64_t)1);
+    u->wire_bytes += look.wire_bytes;
+    log_info("weights of version %" PRId64 " are here mib=%.1f wire_mib=%.1f s=%.3f", u->fetch_version, mib,
+             (double)look.wire_bytes / (1 << 20), s);
 }
 
 /* The trainer's order to load, with the path that the checkpoint has here. */
@@ -122,23 +125,50 @@ static void checkpoints_want(struct uplink *u)
     }
 }
 
+static void on_wake(void *ctx)
+{
+    process_wake(ctx);
+}
+
+/* Fetch the weights that o needs, as differences from the newest that are here when there are any. */
+static struct weights_fetch *fetch_make(struct uplink *u, const struct order *o, struct error *err)
+{
+    char path[4200], base[4200];
+    weights_file_path(u->process.run_dir, o->made, o->version, path, sizeof path);
+    weights_file_path(u->process.run_dir, u->here[0].made, u->here[0].version, base, sizeof base);
+    return weights_fetch_new(&(struct weights_fetch_config){ .head = u->head,
+                                                             .stream = u->stream,
+                                                             .n_stream = N_STREAM,
+                                                             .address = u->node.head,
+                                                             .path = path,
+                                                             .version = o->version,
+                                                             .made = o->made,
+                                                             .base_path = u->here[0].version >= 0 ? base : NULL,
+                                                             .base_version = u->here[0].version,
+                                                             .base_made = u->here[0].made,
+                                                             .tag = u->fetch_tag,
+                                                             .wake = on_wake,
+                                                             .ctx = &u->process },
+                             err);
+}
+
 /* Begin to bring what the first order without weights needs. */
 static void fetch_begin(struct uplink *u)
 {
     struct error err = { 0 };
-    char path[4200];
     for (int i = 0; i < WORKERS_MAX && !u->fetch && !u->ends; i++) {
         const struct order *o = &u->order[i];
         if (!o->worker[0] || o->round || weights_here(u, o->version, o->made))
             continue;
-        weights_file_path(u->process.run_dir, o->made, o->version, path, sizeof path);
         u->fetch_version = o->version;
         u->fetch_made = o->made;
         u->fetch_ms = clock_ms();
-        u->fetch_tag += FETCH_TAGS;    // late answers to an earlier fetch are not taken for this one's
-        u->fetch = fetch_new(NULL, o->made, o->version, path, WEIGHTS_MAX, u->stream, N_STREAM, u->fetch_tag, &err);
+        u->fetch_tag += FETCH_TAG_STEP;    // late answers to an earlier fetch are not taken for this one's
+        u->fetch = fetch_make(u, o, &err);
         if (!u->fetch)
             node_end(u, run_state_name(RUN_FAILED), err.text);
+        else
+            weights_fetch_tick(u->fetch);
     }
 }
 
@@ -147,8 +177,8 @@ void weights_tick(struct uplink *u)
     struct error err = { 0 };
     enum fetch_state state = FETCH_GOES;
     if (u->fetch) {
-        fetch_tick(u->fetch);
-        state = fetch_state(u->fetch, &err);
+        weights_fetch_tick(u->fetch);
+        state = weights_fetch_state(u->fetch, &err);
         if (state == FETCH_DONE)
             weights_came(u);
         if (state == FETCH_FAILED)
@@ -156,7 +186,7 @@ void weights_tick(struct uplink *u)
     }
     orders_answer(u, state);
     if (state != FETCH_GOES) {
-        fetch_free(u->fetch);
+        weights_fetch_free(u->fetch);
         u->fetch = NULL;
         if (state == FETCH_FAILED && err.code != ERR_NOT_FOUND && err.code != ERR_CLOSED)
             node_end(u, run_state_name(RUN_FAILED), err.text);
@@ -167,7 +197,7 @@ void weights_tick(struct uplink *u)
 
 int64_t weights_due(const struct uplink *u)
 {
-    return u->fetch ? fetch_due(u->fetch) : INT64_MAX;    // an order waits for weights, or for its worker to ask again
+    return u->fetch ? weights_fetch_due(u->fetch) : INT64_MAX;    // an order waits for weights, or for its worker to ask again
 }
 
 bool weights_order_asked(struct uplink *u, struct net_event *ev, const struct msg_in *in)
@@ -221,5 +251,5 @@ void weights_release(struct uplink *u)
 {
     for (int i = 0; i < WORKERS_MAX; i++)
         buf_release(&u->order[i].answer);
-    fetch_free(u->fetch);
+    weights_fetch_free(u->fetch);
 }

@@ -7,6 +7,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/base/mix64.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/publish/inlet.h"
 
@@ -91,6 +92,24 @@ struct file_end {
     uint64_t n_tensor, size_bytes, magic;
 };
 #define FILE_MAGIC 0x3173746867696577u    // "weights1"
+
+bool weights_file_key(const void *data, size_t size, uint64_t *key)
+{
+    struct file_end end;
+    if (size < sizeof end)
+        return false;
+    memcpy(&end, (const char *)data + size - sizeof end, sizeof end);
+    size_t hashed = size - sizeof end;
+    if (end.magic != FILE_MAGIC || end.n_tensor > hashed / sizeof *key || end.size_bytes != hashed - end.n_tensor * sizeof *key)
+        return false;
+    uint64_t sum = mix64(end.size_bytes);
+    for (uint64_t i = 0, hash; i < end.n_tensor; i++) {
+        memcpy(&hash, (const char *)data + end.size_bytes + i * sizeof hash, sizeof hash);
+        sum = mix64(sum ^ hash);
+    }
+    *key = sum;
+    return true;
+}
 
 static bool bytes_write(FILE *f, struct device *dev, const char *weights, size_t size, void *stage, struct error *err)
 {

@@ -36,6 +36,8 @@ MUST_USE bool publication_take(struct publication *p, struct model *m, int64_t m
  * tensor. ERR_DATA names the file, or the tensor whose hash is another than the file's. */
 void weights_file_path(const char *run_dir, int64_t made, int64_t version, char *out, size_t size);
 MUST_USE bool weights_file_write(const struct model *m, const char *path, struct error *err);
+/* A number for what a file of weights holds, from its tensors' hashes; data: its size bytes. False: it is not such a file. */
+MUST_USE bool weights_file_key(const void *data, size_t size, uint64_t *key);
 MUST_USE bool weights_file_read(struct model *m, const char *path, int64_t version, struct error *err);
 /* The weights go back to an earlier step: nothing that was shared is valid any more. */
 void publication_forget(struct publication *p);
