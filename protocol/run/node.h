@@ -17,7 +17,9 @@
  * 3. The controller knows a node's workers as NODE/NAME; the uplink writes these names, the gate refuses others.
  * 4. Trainers meet over connections of their own (kernels/collective). What they must know for that, the meeting's key, comes over TLS:
  *    the uplink copies the meeting's file from the head to the node's folder and back off again (uplink_trainers.c).
- * 5. Nothing is accepted beyond a stated size: names 32 bytes, pieces of files 4 MiB, files the size that join announced. */
+ * 5. Weights travel beside the requests, over connections that the gate has given a ticket for (weights_fetch.h on the node,
+ *    workers/engine/publish/bulk_server.h on the head). They are lost like anything else: what is missing is asked for again.
+ * 6. Nothing is accepted beyond a stated size: names 32 bytes, pieces of files 4 MiB, files the size that join announced. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

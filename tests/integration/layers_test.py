@@ -44,6 +44,7 @@ ONLY = {
     "cuda_runtime.h": ("kernels/cuda/", "kernels/collective/"),
     "nccl.h": ("kernels/collective/",),
     "nng/": ("protocol/wire/",),
+    "openssl/": ("protocol/wire/",),
     "sqlite3.h": ("protocol/run/",),
     "microhttpd.h": ("workers/serve/web.c",),
 }

@@ -6,6 +6,7 @@ LONG=1 does it at n_behind 1 and with several kills, too."""
 import json
 import os
 import random
+import re
 import signal
 import socket
 import sqlite3
@@ -152,6 +153,12 @@ class Nodes(RunCase):
         self.assertEqual(plain, self.finish(run), run.logs() + node.logs())
         self.assertEqual(node.process.wait(LIMIT), 0, node.logs())
         self.assertEqual(node.processes(), {})
+        with open(os.path.join(node.dir, "logs", "uplink.log")) as f:
+            log = f.read()
+        sent = [float(a) / float(b) for a, b in re.findall(r"are here mib=([\d.]+) wire_mib=([\d.]+)", log)]
+        self.assertGreater(max(sent, default=0), 1.5, log)    # fp32 weights as differences
+        self.assertLess(min(sent), 1.01, log)                 # after a kill the first version is whole
+        self.assertNotIn("in pieces", log)
 
     def test_commands_reach_a_node_killed_processes_return_and_strangers_are_refused(self):
         port = free_port()
