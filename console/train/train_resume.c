@@ -65,7 +65,7 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
     struct run_config *c = &t->config;
     int parts = run_config_sum_parts(c), parts_before = run_config_sum_parts(before);
     if (c->num_trainers == before->num_trainers && c->num_inferencer == before->num_inferencer
-        && c->tensor_parallel_size == before->tensor_parallel_size
+        && c->trainers_per_node == before->trainers_per_node && c->tensor_parallel_size == before->tensor_parallel_size
         && c->producer_tensor_parallel_size == before->producer_tensor_parallel_size && parts == parts_before
         && strcmp(c->placement, before->placement) == 0)
         return;
@@ -79,6 +79,9 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
                 "note: 'num_trainers' is %" PRId64 " instead of %" PRId64 ": prompt order, random numbers and optimizer state are kept, "
                 "and so is the order in which gradients are added\n",
                 c->num_trainers, before->num_trainers);
+    if (c->trainers_per_node != before->trainers_per_node)
+        buf_fmt(notes, "note: 'trainers_per_node' is %" PRId64 " instead of %" PRId64 "\n", c->trainers_per_node,
+                before->trainers_per_node);
     if (c->tensor_parallel_size != before->tensor_parallel_size)
         buf_fmt(notes, "note: 'tensor_parallel_size' is %" PRId64 " instead of %" PRId64 "\n", c->tensor_parallel_size,
                 before->tensor_parallel_size);
