@@ -13,6 +13,7 @@
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/reward/environment.h"
 #include "workers/engine/reward/reward.h"
@@ -269,10 +270,10 @@ static bool devices_choose(struct run_config *c, struct error *err)
         return n_given == n
                || error_set(err, ERR_USAGE,
                             "devices '%s' are %" PRId64 ", but num_trainers %" PRId64 " and num_inferencer %" PRId64
-                            " with placement '%s', tensor_parallel_size %" PRId64 " and producer_tensor_parallel_size %" PRId64
-                            " need %" PRId64,
-                            c->devices, n_given, c->num_trainers, c->num_inferencer, c->placement, c->tensor_parallel_size,
-                            c->producer_tensor_parallel_size, n);
+                            " with placement '%s', %s %" PRId64 " and producer_tensor_parallel_size %" PRId64 " need %" PRId64,
+                            c->devices, n_given, c->num_trainers, c->num_inferencer, c->placement,
+                            c->pipeline_parallel_size > 1 ? "pipeline_parallel_size" : "tensor_parallel_size",
+                            run_config_trainer_devices(c), c->producer_tensor_parallel_size, n);
     struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
     size_t at = 0;
     for (int64_t i = 0; i < n && at < sizeof c->devices; i++)
@@ -330,7 +331,9 @@ static bool parts_choose(struct run_config *c, struct error *err)
                || error_wrap(err, "'producer_tensor_parallel_size' %" PRId64 ", 'sum_parts' %" PRId64, c->producer_tensor_parallel_size,
                              c->sum_parts))
            && (team_train_check(&shape, (int)c->tensor_parallel_size, parts, err)
-               || error_wrap(err, "'tensor_parallel_size' %" PRId64 ", 'sum_parts' %" PRId64, c->tensor_parallel_size, c->sum_parts));
+               || error_wrap(err, "'tensor_parallel_size' %" PRId64 ", 'sum_parts' %" PRId64, c->tensor_parallel_size, c->sum_parts))
+           && (stages_check(&shape, (int)c->pipeline_parallel_size, err)
+               || error_wrap(err, "'pipeline_parallel_size' %" PRId64, c->pipeline_parallel_size));
 }
 
 static bool sizes_check(struct train *t, struct error *err)

@@ -5,6 +5,39 @@
 #include "console/train/train_parts.h"
 #include "kernels/ops.h"
 #include "workers/engine/model/config.h"
+#include "workers/engine/model/pipeline.h"
+
+/* The trainer's pipeline: what each device has. */
+static void stages_print(const struct run_config *c)
+{
+    struct run_stage stage[PIPELINE_STAGES_MAX];
+    int n = (int)c->pipeline_parallel_size;
+    char name[64];
+    struct error err;
+    double mib = 1 << 20;
+    if (n == 1)
+        return;
+    snprintf(name, sizeof name, "%.*s", (int)MIN(strcspn(c->devices, ","), sizeof name - 1), c->devices);
+    struct device *dev = device_new(name, (int)c->threads, &err);
+    bool ok = dev && run_stages_room(stage, c, dev, &err);
+    device_free(dev);
+    if (!ok)
+        return;
+    printf(
+        "trainer:        a pipeline of %d stages (1F1B), which is idle for %d of m + %d turns with m micro-batches a step; the first device\n"
+        "                also keeps the whole weights, to publish\n",
+        n, n - 1, n - 1);
+    for (int q = 0; q < n; q++) {
+        bool head = q == n - 1;
+        if (q > 0)
+            run_config_trainer_helper(c, q - 1, name, sizeof name);
+        printf("                %s: layers %" PRId64 " to %" PRId64
+               "%s%s: %.4g MiB of weights, gradient, masters and moments, %.4g MiB for\n"
+               "                activations of %d micro-batch%s\n",
+               name, stage[q].first, stage[q].end - 1, stage[q].has_embedding ? ", embedding" : "", head ? ", head" : "",
+               (double)stage[q].kept / mib, (double)stage[q].activation / mib, stage[q].n_set, stage[q].n_set == 1 ? "" : "es");
+    }
+}
 
 static void placement_print(const struct train *t)
 {
@@ -33,9 +66,10 @@ static void placement_print(const struct train *t)
             printf(" to %" PRId64, first + n_there - 1);
         printf(", samples too\n");
     }
-    if (c->num_trainers > 1 || c->tensor_parallel_size > 1 || c->producer_tensor_parallel_size > 1) {
+    int64_t n_device = run_config_trainer_devices(c);
+    if (c->num_trainers > 1 || n_device > 1 || c->producer_tensor_parallel_size > 1) {
         printf("layout:         %" PRId64 " trainer%s on %" PRId64 " device%s each", c->num_trainers, c->num_trainers == 1 ? "" : "s",
-               c->tensor_parallel_size, c->tensor_parallel_size == 1 ? "" : "s");
+               n_device, n_device == 1 ? "" : "s");
         if (!run_config_posted(c))
             printf("; %" PRId64 " producer%s on %" PRId64 " device%s each", c->num_inferencer, c->num_inferencer == 1 ? "" : "s",
                    c->producer_tensor_parallel_size, c->producer_tensor_parallel_size == 1 ? "" : "s");
@@ -45,6 +79,7 @@ static void placement_print(const struct train *t)
         printf(
             "sums:           in %d parts, as a tree: the same bits with tensor_parallel_size and producer_tensor_parallel_size 1 to %d\n",
             run_config_sum_parts(c), run_config_sum_parts(c));
+    stages_print(c);
     if (c->tensor_parallel_size > 1)
         printf("trainer:        on %" PRId64
                " devices, each with its part of the weights, gradient, masters and moments; the first also keeps\n"
@@ -109,6 +144,23 @@ static void trainers_print(const struct train *t)
                (double)whole_bytes / mib);
 }
 
+/* Have the devices of the other stages of the trainer's pipeline room for these? */
+static bool stages_room(const struct run_config *c, struct device *first, struct error *err)
+{
+    struct device *dev[PIPELINE_STAGES_MAX] = { first };
+    int n = first->host_memory ? 1 : (int)c->pipeline_parallel_size, n_open = 1;
+    for (bool ok = true; ok && n_open < n; n_open += ok) {
+        char name[64];
+        run_config_trainer_helper(c, n_open - 1, name, sizeof name);
+        if (!(ok = (dev[n_open] = device_new(name, (int)c->threads, err)) != NULL))
+            break;
+    }
+    bool ok = n_open == n && run_stages_fit(c, dev, err);
+    while (--n_open > 0)
+        device_free(dev[n_open]);
+    return ok;
+}
+
 bool train_room(const struct train *t, struct run_room *room, bool *planned, struct error *err)
 {
     const struct run_config *c = &t->config;
@@ -120,7 +172,7 @@ bool train_room(const struct train *t, struct run_room *room, bool *planned, str
     if (!*planned)
         return true;
     struct device *dev = device_new(first, (int)c->threads, err);
-    bool ok = dev && run_room_plan(room, c, &part, dev, err);
+    bool ok = dev && run_room_plan(room, c, &part, dev, err) && stages_room(c, dev, err);
     device_free(dev);
     return ok
            && (room->fits

@@ -66,6 +66,7 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
     int parts = run_config_sum_parts(c), parts_before = run_config_sum_parts(before);
     if (c->num_trainers == before->num_trainers && c->num_inferencer == before->num_inferencer
         && c->trainers_per_node == before->trainers_per_node && c->tensor_parallel_size == before->tensor_parallel_size
+        && c->pipeline_parallel_size == before->pipeline_parallel_size
         && c->producer_tensor_parallel_size == before->producer_tensor_parallel_size && parts == parts_before
         && strcmp(c->placement, before->placement) == 0)
         return;
@@ -85,6 +86,9 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
     if (c->tensor_parallel_size != before->tensor_parallel_size)
         buf_fmt(notes, "note: 'tensor_parallel_size' is %" PRId64 " instead of %" PRId64 "\n", c->tensor_parallel_size,
                 before->tensor_parallel_size);
+    if (c->pipeline_parallel_size != before->pipeline_parallel_size)
+        buf_fmt(notes, "note: 'pipeline_parallel_size' is %" PRId64 " instead of %" PRId64 "\n", c->pipeline_parallel_size,
+                before->pipeline_parallel_size);
     if (c->producer_tensor_parallel_size != before->producer_tensor_parallel_size)
         buf_fmt(notes, "note: 'producer_tensor_parallel_size' is %" PRId64 " instead of %" PRId64 "\n", c->producer_tensor_parallel_size,
                 before->producer_tensor_parallel_size);

@@ -576,7 +576,24 @@ static bool serve_check(const struct run_config *c, struct error *err)
            || error_set(err, ERR_USAGE, "'serve': %.100s is reached from other hosts: give a 'serve_token_file'", c->serve);
 }
 
-/* What does not go with a trainer on several devices. */
+/* What does not go with a trainer on several devices, as many as the setting `name` says. */
+static bool devices_of_trainer_check(const struct run_config *c, const char *name, int64_t n, struct error *err)
+{
+    if (c->lora_rank > 0 || c->lora_adapter[0])
+        return error_set(err, ERR_USAGE,
+                         "'%s' is %" PRId64 ", but an adapter is trained on one device: only 1 works with 'lora_rank' and 'lora_adapter'",
+                         name, n);
+    if (strcmp(c->optimizer, "adamw") != 0)
+        return error_set(err, ERR_USAGE,
+                         "'%s' is %" PRId64 ", but the 'optimizer' %s adds up over more than one device has: adamw is possible, or '%s' 1",
+                         name, n, c->optimizer, name);
+    return !c->offload_optimizer
+           || error_set(err, ERR_USAGE,
+                        "'%s' is %" PRId64
+                        ", and its devices keep the optimizer's state themselves: leave 'offload_optimizer' out, or set '%s' to 1",
+                        name, n, name);
+}
+
 static bool team_of_trainer_check(const struct run_config *c, struct error *err)
 {
     int64_t n = c->tensor_parallel_size;
@@ -586,38 +603,27 @@ static bool team_of_trainer_check(const struct run_config *c, struct error *err)
                          " devices that train; a trainer on several devices is alone: 'num_trainers' 1 is possible with it, or "
                          "'tensor_parallel_size' 1 with %" PRId64 " trainers",
                          n, c->num_trainers, n * c->num_trainers, c->num_trainers);
-    if (c->lora_rank > 0 || c->lora_adapter[0])
-        return error_set(err, ERR_USAGE,
-                         "'tensor_parallel_size' is %" PRId64
-                         ", but an adapter is trained on one device: only 1 works with 'lora_rank' and 'lora_adapter'",
-                         n);
-    if (strcmp(c->optimizer, "adamw") != 0)
-        return error_set(err, ERR_USAGE,
-                         "'tensor_parallel_size' is %" PRId64
-                         ", but the 'optimizer' %s adds up over more than one device has: adamw is possible, or 'tensor_parallel_size' 1",
-                         n, c->optimizer);
-    return !c->offload_optimizer
-           || error_set(err, ERR_USAGE,
-                        "'tensor_parallel_size' is %" PRId64
-                        ", and its devices keep the optimizer's state themselves: leave 'offload_optimizer' out, or set "
-                        "'tensor_parallel_size' to 1",
-                        n);
+    return devices_of_trainer_check(c, "tensor_parallel_size", n, err);
 }
 
-/* More stages than one do not work; on as many devices, what does? */
-static bool stages_refuse(const struct run_config *c, struct error *err)
+/* And with a trainer in stages. */
+static bool stages_of_trainer_check(const struct run_config *c, struct error *err)
 {
-    int64_t pp = c->pipeline_parallel_size, tp = c->tensor_parallel_size * pp;
-    char nearest[96];
-    if (c->num_trainers == 1 && tp <= 8 && (tp & (tp - 1)) == 0)
-        snprintf(nearest, sizeof nearest, "'tensor_parallel_size' %" PRId64, tp);
-    else
-        snprintf(nearest, sizeof nearest, "'num_trainers' %" PRId64 " with 'zero_stage' 3%s", MIN(c->num_trainers * tp, 64),
-                 c->tensor_parallel_size > 1 ? " and 'tensor_parallel_size' 1" : "");
-    return error_set(err, ERR_USAGE,
-                     "'pipeline_parallel_size' is %" PRId64
-                     ", but each trainer computes all layers: only 1 works; the nearest layout that does is %s",
-                     pp, nearest);
+    int64_t n = c->pipeline_parallel_size, tp = c->tensor_parallel_size;
+    if (c->num_trainers > 1)
+        return error_set(
+            err, ERR_USAGE,
+            "'pipeline_parallel_size' %" PRId64 " and 'num_trainers' %" PRId64 " ask for %" PRId64
+            " devices that train; a trainer in stages is alone: 'num_trainers' 1 is possible with it, or 'num_trainers' %" PRId64
+            " with 'zero_stage' 3 and 'pipeline_parallel_size' 1",
+            n, c->num_trainers, n * tp * c->num_trainers, MIN(n * tp * c->num_trainers, (int64_t)64));
+    if (tp > 1)
+        return error_set(err, ERR_USAGE,
+                         "'pipeline_parallel_size' %" PRId64 " and 'tensor_parallel_size' %" PRId64 " ask for %" PRId64
+                         " devices of a trainer, which cuts the model by layers or each layer, not both: 'pipeline_parallel_size' %" PRId64
+                         " with 'tensor_parallel_size' 1 is possible",
+                         n, tp, n * tp, MIN(n * tp, (int64_t)8));
+    return devices_of_trainer_check(c, "pipeline_parallel_size", n, err);
 }
 
 static bool parallel_check(const struct run_config *c, struct error *err)
@@ -630,8 +636,8 @@ static bool parallel_check(const struct run_config *c, struct error *err)
         { "producer_tensor_parallel_size", c->producer_tensor_parallel_size },
     };
     int64_t n = c->producer_tensor_parallel_size, parts = c->sum_parts;
-    if (c->pipeline_parallel_size != 1)
-        return stages_refuse(c, err);
+    if (c->pipeline_parallel_size > 1 && !stages_of_trainer_check(c, err))
+        return false;
     if (c->sequence_parallel_size != 1)
         return error_set(err, ERR_USAGE,
                          "'sequence_parallel_size' is %" PRId64
@@ -837,6 +843,11 @@ int64_t run_config_n_worker(const struct run_config *c)
     return strcmp(c->placement, "apart") == 0 ? n_trainer + c->num_inferencer : MAX(n_trainer, c->num_inferencer);
 }
 
+int64_t run_config_trainer_devices(const struct run_config *c)
+{
+    return c->tensor_parallel_size * c->pipeline_parallel_size;
+}
+
 /* Further devices of all producers. */
 static int64_t producers_further(const struct run_config *c)
 {
@@ -847,12 +858,12 @@ static int64_t producers_further(const struct run_config *c)
 static int64_t trainer_shared(const struct run_config *c)
 {
     bool samples = !run_config_posted(c) && strcmp(c->placement, "apart") != 0;
-    return samples ? MIN(c->tensor_parallel_size, c->producer_tensor_parallel_size) - 1 : 0;
+    return samples ? MIN(run_config_trainer_devices(c), c->producer_tensor_parallel_size) - 1 : 0;
 }
 
 int64_t run_config_n_device(const struct run_config *c)
 {
-    return run_config_n_worker(c) + producers_further(c) + c->tensor_parallel_size - 1 - trainer_shared(c);
+    return run_config_n_worker(c) + producers_further(c) + run_config_trainer_devices(c) - 1 - trainer_shared(c);
 }
 
 bool run_config_part(const struct run_config *c, const char *device, struct run_part *part, struct error *err)

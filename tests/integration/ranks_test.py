@@ -139,7 +139,8 @@ class Ranks(RunCase):
         behind = dict(one, n_behind=1, kl_coeff=0.05, ref_update_steps=3)
         cells = [(dict(one, tensor_parallel_size=2), one, "with trainer 0\n", None),
                  (dict(one, tensor_parallel_size=2, producer_tensor_parallel_size=2), one, "with trainer 0, with producer 0\n", "worker cpu:0"),
-                 (dict(behind, tensor_parallel_size=2, placement="apart"), behind, "with trainer 0\n", "worker cpu:0")]
+                 (dict(behind, tensor_parallel_size=2, placement="apart"), behind, "with trainer 0\n", "worker cpu:0"),
+                 (dict(behind, pipeline_parallel_size=2), behind, "with trainer 0\n", "worker cpu:0")]
         for settings, alone, says, name in cells:
             with self.subTest(killed=name, **settings):
                 want = self.undisturbed(alone)
@@ -148,7 +149,7 @@ class Ranks(RunCase):
                     run.wait_step(1)
                     plan = subprocess.run([ROLLCALL, "train", os.path.join(run.dir, "run.yaml"), "--dry-run"], capture_output=True, text=True)
                     self.assertIn(says, plan.stdout, plan.stderr)
-                    self.assertIn("trainer:        on 2 devices", plan.stdout)
+                    self.assertRegex(plan.stdout, "trainer:        (on 2 devices|a pipeline of 2 stages)")
                     pid = run.processes().get(name)
                     if pid:    # otherwise it was too late
                         os.kill(pid, signal.SIGKILL)
@@ -165,11 +166,13 @@ class Ranks(RunCase):
             self.assertIn(line, plan.stdout, plan.stderr)
 
     def test_a_team_that_cannot_be_is_refused_with_the_nearest_one(self):
-        p, t = "producer_tensor_parallel_size", "tensor_parallel_size"
+        p, t, pp = "producer_tensor_parallel_size", "tensor_parallel_size", "pipeline_parallel_size"
         for name, n, devices, says in ((p, 8, "auto", "heads of keys and values, .* cannot be cut over 8 devices; 4 devices are possible"),
                                        (p, 2, "cpu:0", "devices 'cpu:0' are 1, but .* producer_tensor_parallel_size 2 need 2"),
                                        (t, 4, "auto", "heads of keys and values, .* over 4 devices to be trained; 2 devices are possible"),
-                                       (t, 2, "cpu:0", "devices 'cpu:0' are 1, but .* tensor_parallel_size 2 .* need 2")):
+                                       (t, 2, "cpu:0", "devices 'cpu:0' are 1, but .* tensor_parallel_size 2 .* need 2"),
+                                       (pp, 3, "auto", "2 layers cannot be cut into 3 stages of at least one layer; at most 2 are possible"),
+                                       (pp, 2, "cpu:0", "devices 'cpu:0' are 1, but .* pipeline_parallel_size 2 .* need 2")):
             file = self.task.run_file("team.yaml", devices=devices, **{name: n})
             out = subprocess.run([ROLLCALL, "train", file, "--dry-run"], capture_output=True, text=True)
             self.assertEqual(len(out.stderr.strip().splitlines()), 1, out.stderr)
@@ -179,13 +182,14 @@ class Ranks(RunCase):
     def test_the_starter_ends_in_the_same_bytes_with_any_trainers_at_any_zero_stage(self):
         starter = os.path.join(ROOT, "build/starter")
         self.assertTrue(os.path.exists(os.path.join(starter, "config.json")), "run examples/make_starter.sh first")
-        layouts = [(1, 0, 1, 1, "auto")] + [(t, zero, 1, 1, "auto") for t in (2, 4) for zero in range(4)]
-        layouts += [(2, 0, 1, 1, way) for way in ("tcp", "local")] + [(1, 0, tp, 4, "auto") for tp in (1, 2)]
+        layouts = [(1, 0, 1, 1, 1, "auto")] + [(t, zero, 1, 1, 1, "auto") for t in (2, 4) for zero in range(4)]
+        layouts += [(2, 0, 1, 1, 1, way) for way in ("tcp", "local")] + [(1, 0, tp, 1, 4, "auto") for tp in (1, 2)]
+        layouts += [(1, 0, 1, pp, 1, "auto") for pp in (2, 3)]
         want = {}
-        for t, zero, tp, parts, way in layouts:
-            with self.subTest(trainers=t, zero_stage=zero, tensor_parallel_size=tp, sum_parts=parts, collective=way):
+        for t, zero, tp, pp, parts, way in layouts:
+            with self.subTest(trainers=t, zero_stage=zero, tensor_parallel_size=tp, pipeline_parallel_size=pp, sum_parts=parts, collective=way):
                 run = super().start("--max-steps", "2", model=starter, num_trainers=t, num_inferencer=t, zero_stage=zero,
-                                    tensor_parallel_size=tp, sum_parts=parts, collective=way,
+                                    tensor_parallel_size=tp, pipeline_parallel_size=pp, sum_parts=parts, collective=way,
                                     inference_batch_size=8 // t, inference_microbatch_size=8 // t, train_batch_size=8 // t,
                                     train_minibatch_size=8 // t, save_interval=2, token_budget=128)
                 try:
@@ -295,6 +299,8 @@ class Ranks(RunCase):
                 (dict(one, sum_parts=4), ["-ptp", "2"], True, "'producer_tensor_parallel_size' is 2 instead of 1"),
                 (dict(one, sum_parts=4), ["-tp", "2"], True, "'tensor_parallel_size' is 2 instead of 1"),
                 (dict(one, tensor_parallel_size=2), ["-tp", "1", "--sum-parts", "4"], True, "'tensor_parallel_size' is 1 instead of 2"),
+                (one, ["-pp", "2"], True, "'pipeline_parallel_size' is 2 instead of 1"),
+                (dict(one, pipeline_parallel_size=2), ["-pp", "1"], True, "'pipeline_parallel_size' is 1 instead of 2"),
                 (one, ["-ptp", "2", "--sum-parts", "2"], False, "'sum_parts' is 2 instead of 1: not the same bytes")):
             whole = self.undisturbed(begin)
             with self.subTest(flags=flags):

@@ -115,6 +115,35 @@ static void each_optimizer_takes_what_its_moments_take(UNUSED void **state)
     device_free(dev);
 }
 
+/* The stages have each parameter once, and their runs as many micro-batches' activations as stages follow. */
+static void each_stage_of_a_pipeline_keeps_its_layers(UNUSED void **state)
+{
+    struct device *dev = gpu_new();
+    static const char *const shapes[] = { "Qwen2.5-7B", "Qwen2.5-0.5B" };    // with a head of its own, and without
+    for (int i = 0; i < 2; i++) {
+        struct model *m = shape_new(dev, shapes[i]);
+        struct trainer_settings s = settings_of(1, 0, 4096, false);
+        struct trainer_memory one, t[4];
+        double weight = 0, gradient = 0, activation = 0;
+        trainer_memory(m, &s, &one);
+        s.n_stage = 4;
+        for (int q = 0; q < 4; q++) {
+            trainer_memory_of_stage(m, &s, q, &t[q]);
+            assert_int_equal(t[q].state, 6 * t[q].weight);
+            weight += (double)t[q].weight;
+            gradient += (double)t[q].gradient - (1 << 25);    // pieces of the flat order, for its norm
+            activation += (double)t[q].activation / (4 - q);
+        }
+        assert_float_equal(weight, (double)model_weight_bytes(m), 1e-4 * weight);
+        assert_float_equal(gradient, 2 * weight, 1e-4 * weight);
+        assert_in_range((uintmax_t)activation, 3 * one.activation / 4, 5 * one.activation / 4);    // scratch on each, the head on one
+        trainer_memory(m, &s, &one);
+        assert_memory_equal(&one, &t[0], sizeof one);
+        model_free(m);
+    }
+    device_free(dev);
+}
+
 /* 2 bytes of weights, 4 of gradient and 12 of state for each parameter of a slice; and the whole weights, to publish. */
 static void each_device_of_a_team_keeps_its_share(UNUSED void **state)
 {
@@ -185,6 +214,11 @@ static void what_has_no_room_names_the_nearest_that_has(UNUSED void **state)
           { .whole = true },
           H200,
           "it would fit with tensor_parallel_size 4" },
+        { "Qwen2.5-14B",
+          { .n_rank = 1, .n_stage = 2, .token_budget_max = 4096, .recompute_block = true },
+          { .whole = true },
+          H200,
+          "it would fit with pipeline_parallel_size 4" },
         { "Qwen2.5-0.5B", { .n_rank = 1, .n_team = 2, .token_budget_max = 4096 }, { .whole = true }, H200 / 50, "no layout of up to 8" },
         { "Qwen2.5-14B", { .n_rank = 2, .zero_stage = 3, .token_budget_max = 4096 }, { 0 }, H200 / 5, "no layout of up to 8" },
         { "Qwen2.5-0.5B", { .n_rank = 1, .token_budget_max = 262144, .recompute_block = true }, { 0 }, H200 / 6, "with a token_budget of" },
@@ -297,6 +331,7 @@ int main(void)
         cmocka_unit_test(a_whole_copy_beside_shards_is_counted),
         cmocka_unit_test(what_has_no_room_names_the_nearest_that_has),
         cmocka_unit_test(each_device_of_a_team_keeps_its_share),
+        cmocka_unit_test(each_stage_of_a_pipeline_keeps_its_layers),
         cmocka_unit_test(an_adapter_of_7b_trains_beside_its_sampler_in_40_gb),
         cmocka_unit_test(the_examples_fit_the_gpus_they_name),
     };

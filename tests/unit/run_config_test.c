@@ -399,31 +399,32 @@ static void devices_are_shared_out_among_workers_and_their_teams(UNUSED void **s
         { "apart", "a,b,c", 1, 1, 2, 1, "trainer 0; producer 0; with trainer 0" },
         { "apart", "a,b,c,d", 1, 1, 2, 2, "trainer 0; producer 0; with producer 0; with trainer 0" },
     };
-    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+    for (size_t k = 0; k < 2 * ARRAY_SIZE(cases); k++) {    // in slices and in stages alike
         struct run_config c;
         struct error err = { 0 };
         char text[256] = "", role[64], name[8];
+        size_t i = k / 2;
         run_config_init(&c);
         strcpy(c.placement, cases[i].placement);
         strcpy(c.devices, cases[i].devices);
         c.num_trainers = cases[i].n_trainer;
         c.num_inferencer = cases[i].n_producer;
-        c.tensor_parallel_size = cases[i].tp;
+        *(k % 2 ? &c.pipeline_parallel_size : &c.tensor_parallel_size) = cases[i].tp;
         c.producer_tensor_parallel_size = cases[i].ptp;
         int64_t n = run_config_n_device(&c);
         assert_int_equal(n, (strlen(cases[i].devices) + 1) / 2);
-        for (int64_t k = 0; k < n; k++) {
+        for (int64_t d = 0; d < n; d++) {
             struct run_part part;
-            snprintf(name, sizeof name, "%c", cases[i].devices[2 * k]);
+            snprintf(name, sizeof name, "%c", cases[i].devices[2 * d]);
             assert_true(run_config_part(&c, name, &part, &err));
-            assert_int_equal(run_part_has_worker(&part), k < run_config_n_worker(&c));
+            assert_int_equal(run_part_has_worker(&part), d < run_config_n_worker(&c));
             size_t at = strlen(text);
-            snprintf(text + at, sizeof text - at, "%s%s", k ? "; " : "", run_part_text(&part, role, sizeof role));
+            snprintf(text + at, sizeof text - at, "%s%s", d ? "; " : "", run_part_text(&part, role, sizeof role));
         }
         assert_string_equal(text, cases[i].parts);
-        for (int64_t k = 0; k < c.tensor_parallel_size - 1; k++) {
+        for (int64_t h = 0; h < run_config_trainer_devices(&c) - 1; h++) {
             struct run_part part;
-            run_config_trainer_helper(&c, k, name, sizeof name);
+            run_config_trainer_helper(&c, h, name, sizeof name);
             assert_true(run_config_part(&c, name, &part, &err) && part.helps_trainer == 0);
         }
     }
@@ -439,14 +440,19 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
         { { "ibs", "10", "imbs", "4" }, false, "must be a multiple of 'inference_microbatch_size' (4)" },
         { { "ibs", "64", "tbs", "24" }, false, "is no multiple of the 24 of an optimizer step" },
         { { "tbs", "8", "tMbs", "3" }, false, "must be a multiple of 'train_minibatch_size' (3)" },
-        { { "pp", "2" },
+        { { "pp", "3" }, true, "" },
+        { { "pp", "2", "tp", "2" },
           false,
-          "'pipeline_parallel_size' is 2, but each trainer computes all layers: only 1 works; the nearest layout "
-          "that does is 'tensor_parallel_size' 2" },
-        { { "pp", "2", "tp", "4" }, false, "the nearest layout that does is 'tensor_parallel_size' 8" },
-        { { "pp", "2", "tp", "8" }, false, "is 'num_trainers' 16 with 'zero_stage' 3 and 'tensor_parallel_size' 1" },
-        { { "pp", "3" }, false, "is 'num_trainers' 3 with 'zero_stage' 3" },
-        { { "pp", "2", "t", "2" }, false, "is 'num_trainers' 4 with 'zero_stage' 3" },
+          "'pipeline_parallel_size' 2 and 'tensor_parallel_size' 2 ask for 4 devices of a trainer, which cuts the model by layers or each "
+          "layer, not both: 'pipeline_parallel_size' 4 with 'tensor_parallel_size' 1 is possible" },
+        { { "pp", "4", "tp", "8" }, false, "'pipeline_parallel_size' 8 with 'tensor_parallel_size' 1 is possible" },
+        { { "pp", "2", "t", "2" },
+          false,
+          "'pipeline_parallel_size' 2 and 'num_trainers' 2 ask for 4 devices that train; a trainer in stages is alone: 'num_trainers' 1 is "
+          "possible with it, or 'num_trainers' 4 with 'zero_stage' 3 and 'pipeline_parallel_size' 1" },
+        { { "pp", "2", "lora_rank", "8" }, false, "'pipeline_parallel_size' is 2, but an adapter is trained on one device" },
+        { { "pp", "2", "optimizer", "adafactor" }, false, "adamw is possible, or 'pipeline_parallel_size' 1" },
+        { { "pp", "2", "offload_optimizer", "true" }, false, "or set 'pipeline_parallel_size' to 1" },
         { { "sequence_parallel_size", "2" }, false, "'sequence_parallel_size' is 2, but a sequence is computed whole: only 1 works" },
         { { "sequence_parallel_size", "1", "enable_sequence_parallelism", "false", "microbatch_size", "1" }, true, "" },
         { { "enable_sequence_parallelism", "true" }, false, "only false works" },

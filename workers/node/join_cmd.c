@@ -356,6 +356,7 @@ static bool settings_write(struct join *j, struct error *err)
         { "devices", j->device_list },
         { "placement", "shared" },
         { "tensor_parallel_size", "1" },
+        { "pipeline_parallel_size", "1" },
         { "producer_tensor_parallel_size", "1" },
     };
     // clang-format on

@@ -11,6 +11,7 @@
 #include "workers/engine/data/identity.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/plan/run_room.h"
 #include "workers/engine/publish/publication.h"
@@ -77,6 +78,13 @@ static bool is_outside(const struct engine *e)
     return strncmp(e->device_name, "engine:", 7) == 0;
 }
 
+static void team_devices(const struct engine *e, struct device *dev[SUM_PARTS_MAX])
+{
+    dev[0] = e->dev;
+    for (int q = 1; q < SUM_PARTS_MAX; q++)
+        dev[q] = e->helper[q - 1];
+}
+
 static bool devices_open(struct engine *e, struct error *err)
 {
     size_t total;
@@ -84,7 +92,7 @@ static bool devices_open(struct engine *e, struct error *err)
     if (!e->dev && (!(e->dev = device_new(own, e->n_thread, err)) || !mem_info(e->dev, &e->free_at_start, &total, err)))
         return false;
     int64_t n_sampler = e->produces ? e->config.producer_tensor_parallel_size - 1 : 0,
-            n_trainer = e->trains ? e->config.tensor_parallel_size - 1 : 0;
+            n_trainer = e->trains ? run_config_trainer_devices(&e->config) - 1 : 0;
     for (int64_t k = 0; k < MAX(n_sampler, n_trainer); k++) {
         char name[64];
         if (k < n_sampler)
@@ -94,7 +102,9 @@ static bool devices_open(struct engine *e, struct error *err)
         if (!e->helper[k] && !(e->helper[k] = device_new(name, e->n_thread, err)))
             return false;
     }
-    return device_enter(e->dev, err);
+    struct device *dev[SUM_PARTS_MAX];
+    team_devices(e, dev);
+    return device_enter(e->dev, err) && (!e->trains || run_stages_fit(&e->config, dev, err));
 }
 
 static void row_ticked(void *ctx)
@@ -133,19 +143,14 @@ static bool adapter_open(struct engine *e, struct error *err)
     return run_adapter(c, &lora, err) && model_lora_new(e->model, &lora, (uint64_t)c->seed, e->trains, err);
 }
 
-static void team_devices(const struct engine *e, struct device *dev[SUM_PARTS_MAX])
-{
-    dev[0] = e->dev;
-    for (int q = 1; q < SUM_PARTS_MAX; q++)
-        dev[q] = e->helper[q - 1];
-}
-
-/* *out = m in slices on the trainer's devices. */
+/* *out = m in slices or stages on the trainer's devices. */
 static bool slices_open(struct engine *e, struct model *m, struct model **out, struct error *err)
 {
     struct device *dev[SUM_PARTS_MAX];
     team_devices(e, dev);
-    return (*out = model_sliced_new(m, dev, (int)e->config.tensor_parallel_size, err)) != NULL;
+    int n = (int)run_config_trainer_devices(&e->config);
+    *out = e->config.pipeline_parallel_size > 1 ? model_staged_new(m, dev, n, err) : model_sliced_new(m, dev, n, err);
+    return *out != NULL;
 }
 
 /* Let the model that samples work on all devices that its producer has. */
@@ -183,7 +188,7 @@ static bool models_load(struct engine *e, struct error *err)
             return false;
         model_n_live_set(e->ref, n_id);
         model_length_set(e->ref, c->max_prompt_tokens + c->max_new_tokens);
-        if (c->tensor_parallel_size > 1) {
+        if (run_config_trainer_devices(c) > 1) {
             struct model *whole = e->ref;
             bool ok = slices_open(e, whole, &e->ref, err);
             model_free(whole);
@@ -259,7 +264,7 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
     bool reach;
     uint8_t all[COLLECTIVE_RANK_MAX], mine = 0;
     int set = run_config_zero(&e->config);
-    if (!e->meeting && e->trains && e->config.tensor_parallel_size > 1)
+    if (!e->meeting && e->trains && run_config_trainer_devices(&e->config) > 1)
         return slices_open(e, e->model, &e->trained, err);
     if (!e->meeting) {
         e->trained = e->model;

@@ -5,12 +5,10 @@
 #include "kernels/ops.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/sampler/generator.h"
 
-/* Scratch of operations grows on first use: partial sums of split products, attention's backward pass; 0.6 GB on an H200 for
- * 16k tokens of 1.5B. */
-#define RESERVE_CUDA ((size_t)2 << 30)
 #define ATTEMPTS_MAX 24
 
 /* What is left of `have` after `take`; 0 when it is too little. */
@@ -35,14 +33,14 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
     struct trainer_memory t = { 0 };
     bool cuda = model_device(m)->kind == DEVICE_CUDA;
     *p = (struct memory_plan){
-        .weights = w->besides, .sampler = generator_bytes(g), .reserve = cuda ? RESERVE_CUDA : 0, .turns = turns && s && s->n_team <= 1
+        .weights = w->besides, .sampler = generator_bytes(g), .reserve = cuda ? RESERVE_CUDA : 0, .turns = turns && s && !trainer_is_cut(s)
     };
     p->zero_stage = s && s->n_rank > 1 ? s->zero_stage : 0;
     size_t kv_full = generator_kv_bytes(m, g->max_seq, g->max_seq_tok), page = kv_pool_page_bytes(m);
     if (s) {
         s->state_bytes = 0;
         trainer_memory(m, s, &t);    // with offload: only the stage is on the device
-        p->weights += t.weight + ((trainer_keeps_shards(m, s) || s->n_team > 1) && w->whole ? model_weight_bytes(m) : 0);
+        p->weights += t.weight + ((trainer_keeps_shards(m, s) || trainer_is_cut(s)) && w->whole ? model_weight_bytes(m) : 0);
     }
     size_t room = left(have, p->weights + p->reserve + p->sampler + t.gradient + t.state);
     // a GPU is ours alone, of a machine's memory half is enough
@@ -116,6 +114,27 @@ static int teams_make(struct attempt *out, const struct attempt *least, const st
     return n;
 }
 
+/* And of one in stages. */
+static int stages_make(struct attempt *out, const struct attempt *least, const struct trainer_settings *wanted, const struct model *m)
+{
+    int n = 0;
+    for (int k = 0; k <= 1; k++)
+        for (int devices = 2 * wanted->n_stage; devices <= TEAM_MAX; devices *= 2) {
+            struct attempt more = { .s = k ? least->s : *wanted };
+            struct error ignored;
+            if (!stages_check(model_config(m), devices, &ignored))
+                continue;
+            more.s.n_stage = devices;
+            attempt_say(&more, "pipeline_parallel_size %" PRId64, devices);
+            if (k && least->text[0]) {
+                size_t at = strlen(more.text);
+                snprintf(more.text + at, sizeof more.text - at, " and %s", least->text);
+            }
+            out[n++] = more;
+        }
+    return n;
+}
+
 /* Settings that need less, the nearest first: the gradient and weights in shards, block inputs only, smaller micro-batches, state in host
  * memory, more trainers. Each builds on those before it, but for host memory, which is for the whole state. Returns how many. */
 static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_settings *wanted, const struct model *m,
@@ -144,6 +163,8 @@ static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_
     }
     if (wanted->n_team > 1)
         return n + teams_make(out + n, &a, wanted, m);
+    if (wanted->n_stage > 1)
+        return n + stages_make(out + n, &a, wanted, m);
     if (!wanted->offload) {
         out[n] = a;
         out[n].s.offload = true;

@@ -1,10 +1,13 @@
 #include "workers/engine/plan/run_room.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/run/knobs.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/model/pipeline.h"
+#include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/publish/publication.h"
 
@@ -45,6 +48,7 @@ struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t
     s.rank = (int)MAX(rank, 0);
     s.offload = c->offload_optimizer && !dev->host_memory;
     s.n_team = c->tensor_parallel_size > 1 ? (int)c->tensor_parallel_size : 0;
+    s.n_stage = c->pipeline_parallel_size > 1 ? (int)c->pipeline_parallel_size : 0;
     return s;
 }
 
@@ -79,6 +83,15 @@ static struct run_publication publication_of(const struct run_config *c, const s
                                      .staged = publication_room(size, way, false, n_kept, n_device) };
 }
 
+static size_t stage_weight_bytes(const struct model *m, int n_stage, int q)
+{
+    struct error ignored;
+    struct model *stage = model_stage_shape(m, n_stage, q, &ignored);
+    size_t size = stage ? model_weight_bytes(stage) : 0;
+    model_free(stage);
+    return size;
+}
+
 /* What of the weights the part keeps beside those that are trained. Who only samples on several devices has slices and no whole. */
 static struct plan_weights weights_of(const struct run_config *c, const struct run_part *part, const struct model *m)
 {
@@ -86,8 +99,10 @@ static struct plan_weights weights_of(const struct run_config *c, const struct r
     int n_device = produces ? (int)c->producer_tensor_parallel_size : 1;
     size_t size = model_weight_bytes(m), sampled = n_device > 1 ? model_slice_bytes(m, n_device) : size;
     struct plan_weights w = { .whole = part->rank == 0 || (produces && !sampler) };
-    int n_team = (int)c->tensor_parallel_size;
-    size_t reference = n_team > 1 ? model_slice_bytes(m, n_team) : size;    // as the weights that are trained
+    int n_team = (int)c->tensor_parallel_size, n_stage = (int)c->pipeline_parallel_size;
+    size_t reference = n_team > 1    ? model_slice_bytes(m, n_team)
+                       : n_stage > 1 ? stage_weight_bytes(m, n_stage, 0)
+                                     : size;    // as the weights that are trained
     if (trains)
         w.besides = (c->beta > 0 && !model_lora(m) ? reference : 0)
                     + (sampler || n_device > 1 ? sampled : 0);    // an adapter's reference is its base
@@ -138,6 +153,47 @@ bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t
     }
     model_free(m);
     return true;
+}
+
+bool run_stages_room(struct run_stage out[], const struct run_config *c, struct device *dev, struct error *err)
+{
+    int n = (int)c->pipeline_parallel_size;
+    struct model *m = shape_of(c, dev, err);
+    if (!m)
+        return false;
+    struct trainer_settings s = run_trainer_settings(c, 0, dev);
+    for (int q = 0; q < n; q++) {
+        struct trainer_memory t;
+        trainer_memory_of_stage(m, &s, q, &t);
+        out[q] = (struct run_stage){ .kept = t.weight + t.gradient + t.state + (c->beta > 0 ? stage_weight_bytes(m, n, q) : 0),
+                                     .activation = t.activation,
+                                     .n_set = pipeline_sets(n, q),
+                                     .has_embedding = q == (model_config(m)->tied ? n - 1 : 0) };
+        stage_layers(model_config(m), n, q, &out[q].first, &out[q].end);
+    }
+    model_free(m);
+    return true;
+}
+
+bool run_stages_fit(const struct run_config *c, struct device *const *dev, struct error *err)
+{
+    struct run_stage need[PIPELINE_STAGES_MAX];
+    int n = (int)c->pipeline_parallel_size;
+    if (n == 1 || dev[0]->host_memory)
+        return true;
+    if (!run_stages_room(need, c, dev[0], err))
+        return false;
+    for (int q = 1; q < n; q++) {
+        size_t have, total, want = need[q].kept + need[q].activation + RESERVE_CUDA;
+        if (!device_enter(dev[q], err) || !mem_info(dev[q], &have, &total, err))
+            return false;
+        if (want > have)
+            return error_set(err, ERR_NO_MEMORY,
+                             "%s has %.1f GB free, and stage %d of %d, layers %" PRId64 " to %" PRId64
+                             ", needs %.1f GB of it; more stages, 'recompute_full' or a smaller 'token_budget' need less",
+                             dev[q]->name, (double)have * 1e-9, q, n, need[q].first, need[q].end - 1, (double)want * 1e-9);
+    }
+    return device_enter(dev[0], err);
 }
 
 bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev, struct error *err)

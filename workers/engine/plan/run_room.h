@@ -42,6 +42,19 @@ struct run_room {
     bool fits;
     char nearest[160];    // where it does not: a clause about what would
 };
+/* What stage q of the trainer's pipeline takes of its device. */
+struct run_stage {
+    int64_t first, end;    // its layers
+    bool has_embedding;
+    size_t kept;          // weights, also of a reference, gradient, masters and moments
+    size_t activation;    // of n_set micro-batches, and what one works in
+    int n_set;
+};
+/* Of all pipeline_parallel_size stages, on devices like dev. */
+MUST_USE bool run_stages_room(struct run_stage out[], const struct run_config *c, struct device *dev, struct error *err);
+/* Have the stages' devices room for them, but for the first, of which run_room_plan knows all? On CPUs always. ERR_NO_MEMORY names the first
+ * that has not. Nothing of the stages is on them yet. */
+MUST_USE bool run_stages_fit(const struct run_config *c, struct device *const *dev, struct error *err);
 /* What a trainer of the run takes on a device like dev at each zero_stage that is possible, into out[0] to out[*most]; activations and host
  * memory aside, for nothing is offloaded here. *whole_bytes: a whole copy of the weights. */
 MUST_USE bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t *whole_bytes, const struct run_config *c,

@@ -37,10 +37,31 @@ static void memory_of_team(const struct model *m, const struct trainer_settings 
     model_free(cut);
 }
 
+void trainer_memory_of_stage(const struct model *m, const struct trainer_settings *s, int q, struct trainer_memory *out)
+{
+    struct error ignored;
+    struct run_limits l;
+    struct model *stage = model_stage_shape(m, s->n_stage, q, &ignored);
+    limits_make(&l, s);
+    *out = (struct trainer_memory){ 0 };
+    if (stage) {
+        size_t n = (size_t)model_n_flat(stage);
+        *out = (struct trainer_memory){ .weight = n * dtype_size(model_dtype(m)),
+                                        .activation = model_stage_run_bytes(stage, &l),
+                                        .gradient = (n + (size_t)slices_stage_n(m)) * 4,
+                                        .state = n * (model_dtype(m) == DT_F32 ? 8 : 12) };
+    }
+    model_free(stage);
+}
+
 void trainer_memory(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out)
 {
     struct run_limits l;
     limits_make(&l, s);
+    if (s->n_stage > 1) {
+        trainer_memory_of_stage(m, s, 0, out);
+        return;
+    }
     if (s->n_team > 1) {
         memory_of_team(m, s, &l, out);
         return;

@@ -97,7 +97,13 @@ struct trainer_memory {
     size_t state;         // masters and moments on the device, and the stage
     size_t host;          // masters and moments in pinned host memory
 };
-void trainer_memory(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out);
+void trainer_memory(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out);    // of n_stage: the first one
+void trainer_memory_of_stage(const struct model *m, const struct trainer_settings *s, int q, struct trainer_memory *out);
+/* Is the model of such a trainer cut over several devices? */
+static inline bool trainer_is_cut(const struct trainer_settings *s)
+{
+    return s->n_team > 1 || s->n_stage > 1;
+}
 /* Does a rank keep only its shards of the model's weights? With zero_stage 3, but where an adapter is trained, which is small. */
 bool trainer_keeps_shards(const struct model *m, const struct trainer_settings *s);
 /* What trainer_new does to the model's weights first, by the zero_stage: move or cut them. For a caller that takes other memory in
