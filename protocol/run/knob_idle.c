@@ -81,6 +81,10 @@ static bool own_engine(const struct run_config *c)
 {
     return !c->engine_url[0];
 }
+static bool asks_nobody(const struct run_config *c)
+{
+    return own_engine(c) && !c->weight_bridge_file[0];
+}
 static bool temperature_stays(const struct run_config *c)
 {
     return !(c->temperature_end > 0);
@@ -219,7 +223,7 @@ static const struct idle_rule {
     { "offload_optimizer", on_cpus, "on CPUs the optimizer's state is in host memory anyway; for less memory there is 'recompute_full'" },
     { "bridge_interval", own_engine, "there is no 'engine_url', so weights are given to nobody" },
     { "engine_token_file", own_engine, OWN_ENGINE_WHY },
-    { "engine_timeout_s", own_engine, OWN_ENGINE_WHY },
+    { "engine_timeout_s", asks_nobody, "there is no 'engine_url' and no 'weight_bridge_file', so nothing is waited for" },
     { "engine_patience_s", own_engine, OWN_ENGINE_WHY },
     { "engine_helper", own_engine, OWN_ENGINE_WHY },
     { "lora_dropout", no_adapter, "'lora_rank' is 0: all weights are trained" },

@@ -491,6 +491,14 @@ static bool bridge_default(struct run_config *c, struct error *err)
     if (shared && c->engine_url[0])
         return error_set(err, ERR_USAGE,
                          "'weight_bridge_mode' shared_vllm and 'engine_url' do not go together: environments ask the run itself");
+    if (c->weight_bridge_file[0] && !shared)
+        return error_set(err, ERR_USAGE, "'weight_bridge_file' belongs to 'weight_bridge_mode' shared_vllm, not %s", c->weight_bridge_mode);
+    if (c->weight_bridge_file[0] && (c->lora_rank > 0 || c->lora_adapter[0]))
+        return error_set(err, ERR_USAGE,
+                         "'weight_bridge_file' lends whole weights, and this run trains an adapter; "
+                         "'weight_bridge_mode' lora_only gives it to servers");
+    if (shared && c->weight_bridge_file[0])
+        return true;
     if (shared)
         return c->serve[0] || run_config_set(c, "serve", at + sizeof "http://" - 1, FROM_PRESET, NULL, err);
     if (lora && c->lora_rank == 0 && !c->lora_adapter[0]

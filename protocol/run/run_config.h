@@ -161,6 +161,7 @@ struct run_config {
     int64_t serve_samples;                                             // 0: run_config_serve_samples chooses
     char weight_bridge_mode[16];    // how servers that environments ask get the weights: none | shared_vllm | lora_only | lora_restart
     int64_t bridge_interval;        // optimizer steps
+    char weight_bridge_file[RUN_TEXT_MAX];    // shared_vllm: says to servers on this host where the weights are; "": the run serves itself
     /* evaluation, saving, logging: intervals in optimizer steps */
     int64_t eval_interval;                  // <= 0: off
     double eval_temperature, eval_top_p;    // top_p 0: the run's

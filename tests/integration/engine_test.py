@@ -3,14 +3,17 @@ log-probs must be the trainer's to the bit; what engines do wrong is done by a s
 
 tags: limit=600
 """
+import base64
 import contextlib
 import http.client
 import http.server
 import json
+import math
 import os
 import re
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
@@ -42,11 +45,12 @@ for line in sys.stdin:
 
 
 class Engine:
-    """rollcall serve with a model, on a free port of 127.0.0.1, or on this one."""
+    """rollcall serve with a model, or with None and --shared-weights, on a free port of 127.0.0.1, or on this one."""
 
     def __init__(self, model, *more, port=0):
         self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([ROLLCALL, "serve", "--model", model, "--listen", f"127.0.0.1:{port}", "--threads", "1", *more],
+        what = ["--model", model] if model else []
+        self.process = subprocess.Popen([ROLLCALL, "serve", *what, "--listen", f"127.0.0.1:{port}", "--threads", "1", *more],
                                         stdout=subprocess.PIPE, stderr=self.log, text=True)
         line = self.process.stdout.readline()
         found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
@@ -414,6 +418,123 @@ class WeightBridge(run_tools.RunCase):
         self.assertGreaterEqual(len(set(d.versions)), 3)
         self.assertEqual(self.diffs(run), {0})
         self.assertFalse(os.path.exists(os.path.join(run.dir, "engine")))
+
+
+class LentWeights(run_tools.RunCase):
+    """weight_bridge_mode shared_vllm with a separate server: the trainer's weights are in memory once."""
+
+    def begin(self, *extra, **settings):
+        self.door = run_tools.free_port()
+        self.file = self.task.path(f"bridge-{self.door}.json")
+        run = self.start("--weight-bridge-mode", "shared_vllm", "--vllm-config-path", self.file, *extra,
+                         environments={"listen": f"127.0.0.1:{self.door}"}, max_staleness=64, **settings)
+        self.until("the file is there", lambda: os.path.exists(self.file), run)
+        return run
+
+    def server(self):
+        e = Engine(None, "--shared-weights", self.file)
+        self.addCleanup(e.close)
+        return e
+
+    def draw(self, e):
+        d = Drawing(e.port, self.door)
+        self.addCleanup(d.close)
+        return d
+
+    def ask(self, e, method, path, body=None):
+        c = http.client.HTTPConnection("127.0.0.1", e.port, timeout=LIMIT)
+        with contextlib.closing(c):
+            c.request(method, path, body and json.dumps(body))
+            r = c.getresponse()
+            return r.status, r.read().decode()
+
+    def watch(self, e, spans, stop):
+        """A client that asks for long samples all the time, and notes each one's versions."""
+        while not stop.is_set():
+            status, text = self.ask(e, "POST", "/generate", {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 12, "ignore_eos": True, "n": 3}})
+            if status == 200:
+                for sample in json.loads(text):
+                    spans.append((sample["meta_info"]["weight_versions"], len(sample["output_ids"])))
+            else:
+                self.assertEqual(status, 503, text)
+
+    def test_requests_have_the_trainers_weights_and_each_only_one_version(self):
+        run = self.begin("--max-steps", "8")
+        e = self.server()
+        spans, stop = [], threading.Event()
+        watcher = threading.Thread(target=self.watch, args=(e, spans, stop))
+        watcher.start()
+        self.addCleanup(watcher.join)
+        self.addCleanup(stop.set)
+        d = self.draw(e)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        stop.set()
+        d.close()
+        self.assertGreaterEqual(len(set(d.versions)), 3)
+        self.assertEqual({m["train/sampler_trainer_diff"] for line in run.told("step") if "train/sampler_trainer_diff" in (m := line["metrics"])}, {0})
+        self.assertTrue(spans)
+        for of, n in spans:
+            self.assertEqual([(s["start"], s["end"]) for s in of], [(0, n)])
+        self.assertGreater(len({of[0]["version"] for of, _ in spans}), 1)
+        self.until("the server knows that the trainer has gone", lambda: self.ask(e, "GET", "/health")[0] == 503, run)
+        status, text = self.ask(e, "POST", "/v1/completions", {"prompt": [5], "max_tokens": 2})
+        self.assertEqual(status, 503)
+        self.assertIn("has gone", text)
+
+    def test_any_reader_finds_the_tensors(self):
+        """The fields by which Atropos' trainer opens them; on a CPU the handle is a path."""
+        self.begin()
+        with open(self.file) as f:
+            file = json.load(f)
+        self.assertTrue(file["shared_weights_enabled"] and file["single_copy_enabled"])
+        self.assertEqual((file["tp_degree"], file["num_params"], file["model"]), (1, len(file["ipc_handles"]), os.path.realpath(self.task.path("model"))))
+        self.assertEqual(file["param_names"], sorted(file["ipc_handles"]))
+        with open(self.task.path("model/model.safetensors"), "rb") as f:
+            head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+            data = f.read()
+        for name, h in file["ipc_handles"].items():
+            self.assertEqual(h["dtype"], file["param_mappings"][name]["dtype"])
+            size, at = {"torch.float32": 4, "torch.bfloat16": 2}[h["dtype"]], h["storage_offset_orig"]
+            n = math.prod(h["shape"])
+            with open(base64.b64decode(h["ipc_handle_b64"]).decode(), "rb") as m:
+                self.assertEqual(os.fstat(m.fileno()).st_size, h["storage_size"])
+                m.seek(at + h["tensor_storage_offset"] * size)
+                begin, end = head[name]["data_offsets"]
+                self.assertEqual((head[name]["shape"], m.read(n * size)), (h["shape"], data[begin:end]), name)
+            self.assertEqual(h["stride"], [h["shape"][1], 1] if len(h["shape"]) == 2 else [1])
+
+    def test_a_trainer_that_is_killed_is_missed_and_found_again(self):
+        run = self.begin()
+        e = self.server()
+        d = self.draw(e)
+        self.until("steps go on", lambda: run.step() >= 3, run)
+        with open(self.file) as f:
+            before = json.load(f)["rollcall"]
+        d.close()
+        os.kill(next(pid for name, pid in run.processes().items() if name.startswith("worker")), signal.SIGKILL)
+        self.until("the server has noticed", lambda: "has gone" in e.said(), run)
+        self.until("the server is back", lambda: self.ask(e, "GET", "/health")[0] == 200, run)
+        with open(self.file) as f:
+            self.assertNotEqual(json.load(f)["rollcall"]["handle_b64"], before["handle_b64"])
+        step = run.step()
+        d = self.draw(e)
+        self.until("steps go on", lambda: run.step() >= step + 3, run)
+        d.close()
+        self.assertEqual({m["train/sampler_trainer_diff"] for line in run.told("step") if "train/sampler_trainer_diff" in (m := line["metrics"])}, {0})
+
+    def test_what_cannot_be_lent_or_served_is_said_at_once(self):
+        for settings, words in [({"weight_bridge_mode": "lora_only"}, "belongs to 'weight_bridge_mode' shared_vllm"),
+                                ({"lora_rank": 4}, "lends whole weights")]:
+            said = subprocess.run([ROLLCALL, "train", self.task.run_file("bad.yaml", **{
+                "weight_bridge_mode": "shared_vllm", "weight_bridge_file": self.task.path("f"), "environments": {"listen": "127.0.0.1:1"}, "max_steps": 2, **settings}),
+                "--dry-run"], capture_output=True, text=True, timeout=LIMIT)
+            self.assertEqual(said.returncode, 2, said.stderr)
+            self.assertIn(words, said.stderr)
+        for more, words in [(["--shared-weights", self.task.path("nothing")], "does not exist"),
+                            (["--shared-weights", self.task.path("nothing"), "--model", "m"], "leave out --model")]:
+            said = subprocess.run([ROLLCALL, "serve", "--listen", "127.0.0.1:0", *more], capture_output=True, text=True, timeout=LIMIT)
+            self.assertNotEqual(said.returncode, 0)
+            self.assertIn(words, said.stderr)
 
 
 if __name__ == "__main__":

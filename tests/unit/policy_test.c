@@ -1,15 +1,22 @@
-/* Requests in a run: guests of a generator that has items of its own. */
+/* Requests in a run: guests of a generator that has items of its own; and requests on weights that a trainer lends. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "kernels/ops.h"
+#include "protocol/base/clock.h"
+#include "protocol/base/file.h"
 #include "tests/unit/ascii_tokenizer.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/publish/board.h"
 #include "workers/engine/sampler/generator.h"
+#include "workers/serve/lent.h"
 #include "workers/serve/policy.h"
 
 enum {
@@ -281,6 +288,204 @@ static void a_request_that_cannot_go_on_is_told_why(UNUSED void **state)
     generator_free(g);
 }
 
+/* ---- lent weights: the trainer is this thread, the policy has its own */
+#define LIMIT_MS 60000
+static char lent_dir[] = "/tmp/lent-XXXXXX", lent_path[64], board_path[64];
+
+struct lender {
+    struct model *weights;    // the trainer's
+    struct board *board;
+};
+
+static struct lender lender_make(int64_t version)
+{
+    struct lender l = { .weights = model_new_like(model, &err) };
+    const struct mem_handle *h = l.weights && model_weights_copy(l.weights, model, &err) ? model_share(l.weights, &err) : NULL;
+    if (!h || !(l.board = board_new(board_path, version, &err)))
+        fail_msg("%s", err.text);
+    struct lent_file f = { .model = "/m", .tokenizer = "/m", .device = "cpu:0", .dtype = DT_F32, .max_seq_tok = SEQ_TOK, .handle = *h };
+    snprintf(f.board, sizeof f.board, "%s", board_path);
+    assert_true(lent_file_write(&f, l.weights, lent_path, &err));
+    return l;
+}
+
+static void lender_end(struct lender *l)
+{
+    board_free(l->board);
+    model_free(l->weights);
+}
+
+static void weights_change(const struct lender *l)
+{
+    size_t size_bytes;
+    float *w = model_weights(l->weights, &size_bytes);
+    for (size_t i = 0; i < size_bytes / sizeof *w; i++)
+        w[i] *= 0.5f;
+}
+
+struct borrower {
+    struct device *dev;    // the policy's thread drives it
+    struct model *model;
+    struct lent *lent;
+    struct policy *policy;
+};
+
+static struct borrower borrower_make(void)
+{
+    struct borrower b = { .dev = device_new("cpu:0", 1, &err) };
+    if (!(b.lent = lent_open(lent_path, &err)) || !(b.model = model_new_shape(model_config(model), b.dev, DT_F32, &err))
+        || !model_attach(b.model, &lent_about(b.lent)->handle, &err))
+        fail_msg("%s", err.text);
+    struct policy_config c = {
+        .lent = b.lent, .model = b.model, .tokenizer = tokenizer, .max_seq = GUESTS, .max_seq_tok = SEQ_TOK, .max_queue = 64
+    };
+    if (!(b.policy = policy_new(&c, &err)))
+        fail_msg("%s", err.text);
+    return b;
+}
+
+static void borrower_end(struct borrower *b)
+{
+    policy_free(b->policy);
+    lent_free(b->lent);
+    model_free(b->model);
+    device_free(b->dev);
+}
+
+/* Wait until the job has so many tokens, or is done. */
+static void job_wait(struct serve_job *j, int64_t n_tok)
+{
+    int64_t end = clock_ms() + LIMIT_MS;
+    for (bool come = false; !come;) {
+        assert_true(clock_ms() < end);
+        pthread_mutex_lock(&j->lock);
+        come = j->done || j->choice[0].n_tok >= n_tok;
+        pthread_mutex_unlock(&j->lock);
+        if (!come)
+            usleep(200);
+    }
+}
+
+static struct serve_job *job_run(struct borrower *b, int n, int n_new)
+{
+    struct serve_job *j = job_make(21, n, n_new);
+    assert_true(policy_submit(b->policy, j, &err));
+    job_wait(j, INT64_MAX);
+    return j;
+}
+
+static void versions_are(const struct serve_job *j, int32_t version)
+{
+    if (j->failed)
+        fail_msg("%s", j->err.text);
+    for (int64_t i = 0; i < j->n_choice; i++)
+        for (int64_t t = 0; t < j->choice[i].n_tok; t++)
+            assert_int_equal(j->choice[i].version[t], version);
+}
+
+static void what_is_under_way_is_finished_before_lent_weights_change(UNUSED void **state)
+{
+    struct lender l = lender_make(0);
+    struct borrower b = borrower_make();
+    struct serve_job *want = job_run(&b, 3 * GUESTS, 60), *j = job_make(21, 3 * GUESTS, 60), *late = job_make(21, 3 * GUESTS, 60);
+    assert_true(policy_submit(b.policy, j, &err));
+    job_wait(j, 5);    // a part of its samples is inside, and the others wait
+    assert_int_equal(board_change(l.board, LIMIT_MS), 0);
+    assert_true(j->done);
+    assert_true(policy_submit(b.policy, late, &err));    // while they change
+    weights_change(&l);
+    board_changed(l.board, 1);
+    job_wait(late, INT64_MAX);
+    versions_are(want, 0);
+    versions_are(j, 0);
+    versions_are(late, 1);
+    samples_equal(want, j);
+    assert_true(memcmp(want->choice[0].logp, late->choice[0].logp, 5 * sizeof(float)) != 0);    // it is others that it has computed with
+    struct serve_job *order = serve_job_new(JOB_UPDATE, &err);
+    assert_true(order && policy_submit(b.policy, order, &err));
+    int64_t end = clock_ms() + LIMIT_MS;
+    for (bool done = false; !done && clock_ms() < end; usleep(200)) {
+        pthread_mutex_lock(&order->lock);
+        done = order->done;
+        pthread_mutex_unlock(&order->lock);
+    }
+    assert_true(order->done && order->failed && strstr(order->err.text, "trainer"));
+    borrower_end(&b);
+    struct serve_job *all[] = { want, j, late, order };
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+        serve_job_drop(all[i]);
+    lender_end(&l);
+}
+
+static void a_request_that_the_trainer_does_not_wait_for_fails(UNUSED void **state)
+{
+    struct lender l = lender_make(0);
+    struct borrower b = borrower_make();
+    struct serve_job *j = job_make(21, 3 * GUESTS, 100);
+    assert_true(policy_submit(b.policy, j, &err));
+    job_wait(j, 5);
+    assert_int_equal(board_change(l.board, 0), 1);
+    weights_change(&l);
+    board_changed(l.board, 1);
+    job_wait(j, INT64_MAX);
+    assert_true(j->failed && j->err.code == ERR_CLOSED);
+    assert_non_null(strstr(j->err.text, "ask again"));
+    for (int64_t i = 0; i < j->n_choice; i++)    // what it has was drawn before
+        for (int64_t t = 0; t < j->choice[i].n_tok; t++)
+            assert_int_equal(j->choice[i].version[t], 0);
+    struct serve_job *again = job_run(&b, 2, 20);
+    versions_are(again, 1);
+    borrower_end(&b);
+    serve_job_drop(j);
+    serve_job_drop(again);
+    lender_end(&l);
+}
+
+static void a_trainer_that_has_gone_is_said_and_its_successor_found(UNUSED void **state)
+{
+    struct lender l = lender_make(0);
+    struct borrower b = borrower_make();
+    struct serve_job *before = job_run(&b, 2, 20), *j = job_make(21, 3 * GUESTS, 100);
+    struct policy_state look = { 0 };
+    assert_true(policy_submit(b.policy, j, &err));
+    job_wait(j, 5);
+    lender_end(&l);
+    job_wait(j, INT64_MAX);
+    assert_true(j->failed && strstr(j->err.text, "has gone"));
+    int64_t end = clock_ms() + LIMIT_MS;
+    for (; !look.failed && clock_ms() < end; usleep(200))
+        policy_state(b.policy, &look);
+    assert_true(look.failed && strstr(look.err.text, "has gone"));
+    struct serve_job *refused = job_run(&b, 1, 1);
+    assert_true(refused->failed && strstr(refused->err.text, "has gone"));
+    l = lender_make(7);
+    for (; look.failed && clock_ms() < end; usleep(200))
+        policy_state(b.policy, &look);
+    assert_true(!look.failed && look.version == 7);
+    struct serve_job *after = job_run(&b, 2, 20);
+    versions_are(after, 7);
+    samples_equal(before, after);
+    borrower_end(&b);
+    struct serve_job *all[] = { before, j, refused, after };
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+        serve_job_drop(all[i]);
+    lender_end(&l);
+}
+
+static int lent_setup(void **state)
+{
+    if (!mkdtemp(lent_dir))
+        return 1;
+    snprintf(lent_path, sizeof lent_path, "%s/lent.json", lent_dir);
+    snprintf(board_path, sizeof board_path, "%s/lent.json.board", lent_dir);
+    return model_setup(state);
+}
+
+static int lent_teardown(void **state)
+{
+    return (int)!dir_remove(lent_dir, &err) + model_teardown(state);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,5 +493,10 @@ int main(void)
         cmocka_unit_test(guests_change_no_token_of_the_run_and_run_few_prompts_beside_it),
         cmocka_unit_test(a_request_that_cannot_go_on_is_told_why),
     };
-    return cmocka_run_group_tests(tests, model_setup, model_teardown);
+    const struct CMUnitTest lent[] = {
+        cmocka_unit_test(what_is_under_way_is_finished_before_lent_weights_change),
+        cmocka_unit_test(a_request_that_the_trainer_does_not_wait_for_fails),
+        cmocka_unit_test(a_trainer_that_has_gone_is_said_and_its_successor_found),
+    };
+    return cmocka_run_group_tests(tests, model_setup, model_teardown) + cmocka_run_group_tests(lent, lent_setup, lent_teardown);
 }

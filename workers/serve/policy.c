@@ -8,7 +8,8 @@
  *     (slot_row), which is below 0. The samples of a job start in order, and jobs start in order of arrival. Of an active job, the open
  *     samples from next_choice on are not in the generator, and those before it are.
  *  4. While an update waits, nothing new goes into the generator; it is applied when the generator is idle, or at once while the
- *     policy is paused. */
+ *     policy is paused.
+ *  5. Lent weights are held (lent.h) whenever the generator steps or has items, and not while it is idle. */
 #include "workers/serve/policy.h"
 #include <inttypes.h>
 #include <math.h>
@@ -20,8 +21,11 @@
 #include "protocol/base/log.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
+#include "workers/serve/lent.h"
 
 #define LOGP_LEAST (-9999.0f)    // means minus infinity, as in vLLM, since JSON has none
+#define LENT_LOOK_MS 200         // between two looks at lent weights while there is nothing to do
+#define LENT_WAIT_MS 100         // for lent weights that change, before requests are looked at again
 #define OWN_PER_GUEST 4          // tokens that a run draws for each one of its guests' prompts
 
 struct slot {
@@ -50,6 +54,8 @@ struct policy {
     struct adapter adapter;        // its look is read by others: written under lock
     struct serve_job *draining;    // a JOB_PAUSE that waits for the same
     bool paused;
+    bool lost;            // the trainer that lends the weights is not there
+    bool tainted;         // lent weights have changed while they were held
     struct slot *slot;    // (n_slot)
     int64_t n_slot;
     int64_t n_inside;              // open samples inside the generator
@@ -172,6 +178,10 @@ bool policy_watch(struct policy *e, const struct drawn *d)
     struct serve_job *j = s->job;
     bool stopped = false, ok, ends;
     e->n_drawn++;
+    if (e->config.lent && !lent_clean(e->config.lent)) {    // drawn by who knows which weights
+        e->tainted = true;
+        return true;
+    }
     if (!j || atomic_load(&j->gone))
         return true;
     pthread_mutex_lock(&j->lock);
@@ -339,12 +349,15 @@ static bool samples_submit(struct policy *e, struct serve_job *j, int64_t n, str
     return ok;
 }
 
-static void prompts_feed(struct policy *e)
+/* Jobs of which nothing is inside yet only with begin. */
+static void prompts_feed(struct policy *e, bool begin)
 {
     for (struct serve_job *j = e->active.first, *next; j; j = next) {
         struct error err;
         next = j->next;
         bool ok = true;
+        if (!begin && j->next_choice == 0)
+            continue;
         for (int64_t n; ok && (n = samples_next(e, j)) > 0;)
             ok = samples_submit(e, j, n, &err);
         if (!ok && err.code == ERR_FULL)
@@ -429,9 +442,14 @@ static void update_run(struct policy *e)
 static void job_begin(struct policy *e, struct serve_job *j)
 {
     struct error err;
-    if (!e->config.model && j->kind != JOB_GENERATE) {
-        error_set(&err, ERR_REFUSED, "the weights belong to a run");
+    bool weights = j->kind == JOB_UPDATE || j->kind == JOB_ADAPTER_LOAD || j->kind == JOB_ADAPTER_UNLOAD;
+    if ((!e->config.model && j->kind != JOB_GENERATE) || (e->config.lent && weights)) {
+        error_set(&err, ERR_REFUSED, e->config.lent ? "the weights belong to the trainer that lends them" : "the weights belong to a run");
         job_end(e, j, &err);
+        return;
+    }
+    if (e->lost && j->kind == JOB_GENERATE) {
+        job_end(e, j, &e->state.err);    // written by this thread alone
         return;
     }
     switch (j->kind) {
@@ -495,9 +513,13 @@ static void news_move(struct policy *e, struct news *out)
 static bool news_wait(struct policy *e, struct news *out)
 {
     pthread_mutex_lock(&e->lock);
-    bool idle = generator_idle(e->generator) && !e->active.first;
-    while (!e->stop && !e->incoming.first && !e->left && !e->abort && !e->update && !e->draining && (idle || e->paused))
-        pthread_cond_wait(&e->news, &e->lock);
+    bool idle = generator_idle(e->generator) && !e->active.first, looked = false;
+    struct timespec end = clock_after(LENT_LOOK_MS);
+    while (!e->stop && !e->incoming.first && !e->left && !e->abort && !e->update && !e->draining && (idle || e->paused) && !looked)
+        if (e->config.lent)
+            looked = pthread_cond_timedwait(&e->news, &e->lock, &end) != 0;
+        else
+            pthread_cond_wait(&e->news, &e->lock);
     news_move(e, out);
     bool stop = e->stop;
     pthread_mutex_unlock(&e->lock);
@@ -586,6 +608,77 @@ static void jobs_end(struct policy *e, struct job_list *more)
     }
 }
 
+/* ---- lent weights */
+/* What is under way fails with err, and the trainer has its weights. */
+static void lent_give_up(struct policy *e, const struct error *err)
+{
+    active_clear(e, err);
+    lent_release(e->config.lent);
+    e->tainted = false;
+}
+
+static void lent_note(struct policy *e, const struct error *lost)
+{
+    e->lost = lost;
+    pthread_mutex_lock(&e->lock);
+    e->state.version = lent_version(e->config.lent);
+    e->state.failed = lost;
+    if (lost)
+        e->state.err = *lost;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Have the weights in hand. False: not now. */
+static bool lent_take(struct policy *e)
+{
+    struct error err;
+    bool moved, changed;
+    enum lent_state state = lent_hold(e->config.lent, e->config.model, LENT_WAIT_MS, &moved, &changed, &err);
+    if (state == LENT_LATER)
+        return false;
+    bool ok = state == LENT_HELD;
+    if (ok && moved)
+        ok = generator_model_set(e->generator, e->config.model, lent_version(e->config.lent), &err);
+    else if (ok && changed)
+        generator_version_update(e->generator, lent_version(e->config.lent));
+    if (!ok)
+        lent_give_up(e, &err);
+    if (!ok || changed || e->lost)
+        lent_note(e, ok ? NULL : &err);
+    return ok;
+}
+
+/* Before a step: hold the weights, or see that the trainer gets them. False: no step can be taken. */
+static bool lent_turn(struct policy *e)
+{
+    struct error err;
+    bool under_way = !generator_idle(e->generator);
+    for (const struct serve_job *j = e->active.first; j; j = j->next)
+        under_way = under_way || j->next_choice > 0;    // others of its samples wait for room
+    if (under_way && e->paused && lent_wanted(e->config.lent)) {
+        error_set(&err, ERR_CLOSED, "the trainer has changed the weights while the server was paused; ask again");
+        lent_give_up(e, &err);
+        under_way = false;
+    }
+    if (!under_way)    // the trainer need not ask
+        lent_release(e->config.lent);
+    bool ok = lent_take(e);
+    if (ok && !under_way && (e->paused || !e->active.first))
+        lent_release(e->config.lent);
+    return ok;
+}
+
+/* After a step: nothing of it was handed out if the weights changed meanwhile. */
+static void lent_stepped(struct policy *e)
+{
+    struct error err;
+    if (!e->tainted)
+        return;
+    error_set(&err, ERR_CLOSED, "the trainer has changed the weights before this request was finished; ask again");
+    log_warn("requests that the trainer could not wait for have failed");
+    lent_give_up(e, &err);
+}
+
 static void *policy_main(void *arg)
 {
     struct policy *e = arg;
@@ -599,13 +692,16 @@ static void *policy_main(void *arg)
             job_end(e, e->draining, NULL);
             e->draining = NULL;
         }
-        if (e->paused) {
+        bool held = !e->config.lent || lent_turn(e);
+        if (e->paused || !held) {
             stats_note(e);    // of what has ended or left
             continue;
         }
         if (!e->update && !e->draining)
-            prompts_feed(e);
+            prompts_feed(e, !e->config.lent || !lent_wanted(e->config.lent));
         step_run(e);
+        if (e->config.lent)
+            lent_stepped(e);
     }
     jobs_end(e, &news.jobs);
     return NULL;
@@ -668,7 +764,7 @@ void policy_feed(struct policy *e)
     news_move(e, &news);
     pthread_mutex_unlock(&e->lock);
     news_apply(e, &news);
-    prompts_feed(e);
+    prompts_feed(e, true);
     e->n_drawn = 0;
 }
 

@@ -7,6 +7,10 @@
  * way, unless the policy is paused with its work kept: then that work continues with the new ones, and every token records which
  * weights drew it.
  *
+ * Weights that a trainer lends (policy_config.lent) are held while requests are under way. When the trainer wants them, those under way are
+ * finished first, all samples of each, and new ones wait; so a request never mixes versions. One that takes longer than the trainer waits fails,
+ * and so do all when the trainer goes.
+ *
  * In a run (policy_config.model NULL) the generator is the sampler's, whose thread calls the functions of the second part, and
  * the requests are guests in it: when the run needs the memory or changes the weights, they are lifted out, and later continue where they
  * were. A sample that was lifted out has the same tokens as one that was not, as long as the weights are the same. */
@@ -18,9 +22,11 @@
 #include "workers/serve/ask.h"
 #include "workers/serve/serve_job.h"
 
+struct lent;
 struct model;
 struct policy;
 struct policy_config {
+    struct lent *lent;          // whose the model's weights are (lent.h); borrowed. NULL: they are its own
     struct model *model;        // borrowed; only the policy's thread uses it until policy_free. NULL: in a run
     int64_t n_id;               // in a run: token ids are below
     void (*wake)(void *ctx);    // in a run: called by other threads when policy_feed has something to do

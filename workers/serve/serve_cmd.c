@@ -22,6 +22,7 @@
 #include "workers/engine/text/tokenizer.h"
 #include "workers/serve/atropos.h"
 #include "workers/serve/atropos_routes.h"
+#include "workers/serve/lent.h"
 #include "workers/serve/policy.h"
 #include "workers/serve/routes.h"
 #include "workers/serve/web.h"
@@ -32,6 +33,8 @@
 
 struct serve_options {
     struct tool_model tool;
+    const char *lent_file;
+    struct lent *lent;    // NULL: the weights are loaded
     const char *listen, *atropos_listen, *state_dir, *name, *token_file, *cert_file, *key_file;
     bool no_token, lifo, no_reset;
     int64_t max_lora_rank, batch, max_len, queue, connections, body_mib, request_s, drain_s, groups_mib, env_expire_s;
@@ -61,8 +64,10 @@ static bool doors_check(const struct serve_options *o, struct error *err)
 {
     if (!o->listen && !o->atropos_listen)
         return error_set(err, ERR_USAGE, "--listen is needed: HOST:PORT, e.g. 127.0.0.1:9001 (or --atropos-listen for scored groups)");
-    if (!o->listen && o->tool.name)
-        return error_set(err, ERR_USAGE, "--model is served at --listen HOST:PORT, which is missing");
+    if (o->lent_file && (o->tool.name || strcmp(o->tool.dtype, "auto") != 0))
+        return error_set(err, ERR_USAGE, "--shared-weights says which model it is, and of which type: leave out --model and --dtype");
+    if (!o->listen && (o->tool.name || o->lent_file))
+        return error_set(err, ERR_USAGE, "a model is served at --listen HOST:PORT, which is missing");
     if (!o->atropos_listen && (o->state_dir || o->lifo || o->no_reset))
         return error_set(err, ERR_USAGE, "--state, --lifo and --no-reset belong to --atropos-listen, which is missing");
     return (!o->listen || listen_check(o, "listen", o->listen, err))
@@ -137,6 +142,32 @@ static void url_print(char *out, size_t size, const struct serve_options *o, con
     snprintf(out, size, "%s://%.*s:%u", o->cert_file ? "https" : "http", (int)(strrchr(address, ':') - address), address, port);
 }
 
+static struct model *lent_model_open(void *ctx, struct device *dev, struct error *err)
+{
+    return lent_model(ctx, dev, err);
+}
+
+/* Find the trainer whose weights are to be served; its device is ours, unless another was asked for. */
+static bool lent_find(struct serve_options *o, struct error *err)
+{
+    if (!(o->lent = lent_open(o->lent_file, err)))
+        return false;
+    const struct lent_file *f = lent_about(o->lent);
+    const char *lends = f->device, *own = o->tool.device ? o->tool.device : lends;
+    bool on_gpu = strncmp(lends, "cuda:", 5) == 0;
+    if (on_gpu != (strncmp(own, "cuda:", 5) == 0))
+        return error_set(err, ERR_USAGE, "the weights of '%s' are in the memory of %s; --device %s cannot compute with them", o->lent_file,
+                         lends, own);
+    o->tool.device = own;
+    o->tool.name = f->model;
+    o->tool.text_name = f->tokenizer;
+    o->tool.open = lent_model_open;
+    o->tool.open_ctx = o->lent;
+    o->max_lora_rank = 0;
+    o->max_len = o->max_len > 0 ? o->max_len : f->max_seq_tok;
+    return true;
+}
+
 static bool model_open(struct doors *d, struct serve_options *o, struct error *err)
 {
     struct serve *s = &d->model;
@@ -160,7 +191,8 @@ static bool model_open(struct doors *d, struct serve_options *o, struct error *e
                                  .max_seq_tok = d->max_len,
                                  .n_id = model_n_live(o->tool.model) };
     s->reply = (struct reply_context){ .model = d->name, .tokenizer = o->tool.tokenizer };
-    struct policy_config config = { .model = o->tool.model,
+    struct policy_config config = { .lent = o->lent,
+                                    .model = o->tool.model,
                                     .tokenizer = o->tool.tokenizer,
                                     .max_seq = o->batch,
                                     .max_seq_tok = d->max_len,
@@ -264,7 +296,7 @@ out:
 
 static bool serve_cmd(int argc, char **argv, struct error *err)
 {
-    struct serve_options o = { .tool = TOOL_MODEL_DEFAULT,
+    struct serve_options o = { .tool = { .dtype = "auto" },    // the device's default depends on --shared-weights
                                .max_lora_rank = 64,
                                .batch = 256,
                                .queue = 4096,
@@ -277,6 +309,7 @@ static bool serve_cmd(int argc, char **argv, struct error *err)
     // clang-format off
     struct cli_option options[] = {
         TOOL_MODEL_OPTIONS(&o.tool),
+        {"shared-weights", NULL, CLI_STR, &o.lent_file, "FILE", "in place of --model: compute with the weights that a run on this host lends (its 'weight_bridge_file'), as they are being trained; they are in memory once"},
         {"listen", "l", CLI_STR, &o.listen, "HOST:PORT", "where to serve, e.g. 127.0.0.1:9001; port 0 is a free one"},
         {"served-name", NULL, CLI_STR, &o.name, "NAME", "what clients call the model (default: its directory's name)"},
         {"max-model-len", NULL, CLI_I64, &o.max_len, "N", "longest prompt and completion (default: the model's, at most 32768)"},
@@ -319,12 +352,15 @@ static bool serve_cmd(int argc, char **argv, struct error *err)
     TRY(options_check(&o, err));
     if (o.token_file || o.key_file)
         secret_process();
+    TRY(!o.lent_file || lent_find(&o, err));
+    o.tool.device = o.tool.device ? o.tool.device : "cpu:0";
     TRY(!o.listen || tool_model_load(&o.tool, true, err));
     TRY(serve_run(&o, err));
     ok = true;
 out:
     buf_release(&o.cert);
     buf_release(&o.key);
+    lent_free(o.lent);
     tool_model_release(&o.tool);
     return ok;
 }

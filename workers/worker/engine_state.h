@@ -24,6 +24,7 @@ struct collective;
 struct episodes;
 struct external;
 struct generator;
+struct lending;
 struct model;
 struct publication;
 struct row_rubrics;
@@ -91,6 +92,7 @@ struct engine {
     struct generator *generator;
     struct external *external;    // in place of the generator: this worker's samples are drawn by somebody else's engine; else NULL
     struct bridge *bridge;        // to inference servers of others (bridge.h); NULL: none
+    struct lending *lending;      // of the model's memory to servers on this host (lending.h); NULL: none
     struct episodes *episodes;    // with the generator, of a run with an environment; else NULL
     struct visitors *visitors;    // kept from the first load on; NULL: this worker does not serve
     struct trainer *trainer;

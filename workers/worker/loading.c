@@ -22,6 +22,7 @@
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/worker/bridge.h"
+#include "workers/worker/lending.h"
 #include "workers/worker/episodes.h"
 #include "workers/worker/network.h"
 #include "workers/worker/profile.h"
@@ -447,7 +448,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
         return false;
     struct generator_config g = generator_config_make(e, t->step);
     /* before the trainer takes the weights' address: they may move to memory that all trainers can reach */
-    if (!publishing_prepare(e, err) || !trainers_meet(e, t, err) || !zero_agree(e, &settings, &g, err)
+    if (!lending_prepare(e, err) || !publishing_prepare(e, err) || !trainers_meet(e, t, err) || !zero_agree(e, &settings, &g, err)
         || !memory_share(e, &settings, &g, err))
         return false;
     if (e->trains && !trainer_open(e, &settings, t, path, r, err))
@@ -464,7 +465,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
         return false;
     if (e->generator)
         visitors_attach(e);
-    return bridge_open(e, err);
+    return lending_open(e, err) && bridge_open(e, err);
 }
 
 bool loading_run(struct engine *e, struct task *t, struct report *r, struct error *err)
@@ -480,6 +481,7 @@ void loading_undo(struct engine *e)
     struct error why;
     if (!publication_withdraw(e->publication, &why))    // its hashes will tell that it has read something else
         log_warn("weights are unloaded while they are read: %s", why.text);
+    lending_free(e);
     trainers_leave(e);
     visitors_detach(e);
     if (e->external)

@@ -13,6 +13,7 @@
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/worker/bridge.h"
+#include "workers/worker/lending.h"
 #include "workers/worker/utilisation.h"
 
 /* The control experiment: shuffle the scores among all samples of the batch, in an order fixed by seed and step. */
@@ -132,6 +133,7 @@ bool training_run(struct engine *e, struct task *t, struct report *r, struct err
     hold_point("trained");
     if (!step_taken(e, t, err))
         return false;
+    lending_changed(e);
     worker_metrics_make(e, t, r->metric);
     if (e->rank == 0
         && (!(r->histogram = calloc(HISTOGRAM_N, sizeof *r->histogram))

@@ -66,7 +66,12 @@ bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
     TRY(hub_find(t->dir, sizeof t->dir, t->name, NULL, err));
     TRY((t->dev = device_new(t->device, (int)t->n_thread, err)) != NULL);
     TRY(dtype_find(t->dtype, t->dev, &dtype, err));
-    TRY(weights_load(t, dtype, text_dir, err));
+    if (t->open) {
+        snprintf(text_dir, sizeof text_dir, "%s", t->text_name);
+        TRY((t->model = t->open(t->open_ctx, t->dev, err)) != NULL);
+    } else {
+        TRY(weights_load(t, dtype, text_dir, err));
+    }
     TRY(tokenizer_find_in(text_dir, need_text, &t->tokenizer, err));
     if (t->tokenizer) {
         TRY((t->encoder = encoder_new(t->tokenizer, true, err)) != NULL);

@@ -16,8 +16,12 @@ struct tool_model {
     const char *device;    // --device; "cpu:0"
     const char *dtype;     // --dtype: "auto", "float32" or "bfloat16"
     int64_t n_thread;      // --threads; 0: all cores
-    char dir[4096];        // where the model is; from here on: after tool_model_load
-    struct device *dev;    // owned, as all below
+    /* In place of loading name: the model by open(ctx), on the device, with the text side of text_name. NULL: as usual. */
+    struct model *(*open)(void *ctx, struct device *dev, struct error *err);
+    void *open_ctx;
+    const char *text_name;    // a directory
+    char dir[4096];           // where the model is; from here on: after tool_model_load
+    struct device *dev;       // owned, as all below
     struct model *model;
     struct tokenizer *tokenizer;    // with need_text, else NULL
     struct encoder *encoder;        // with it

@@ -235,12 +235,14 @@ bool model_want_bwd(struct model *m, struct error *err)
 void weights_free(struct model *m)
 {
     model_handles_free(m);
-    if (m->weights && m->shared)
+    if (m->weights && m->attached)
+        mem_share_close(m->dev, m->weights, (size_t)m->n_flat * dtype_size(m->dtype));
+    else if (m->weights && m->shared)
         mem_share_free(m->dev, m->weights, (size_t)m->n_flat * dtype_size(m->dtype), &m->handle);
     else if (m->weights)
         mem_free(m->dev, m->weights);
     m->weights = NULL;
-    m->shared = false;
+    m->shared = m->attached = false;
 }
 
 void model_free(struct model *m)
@@ -495,6 +497,25 @@ const struct mem_handle *model_share(struct model *m, struct error *err)
     m->weights = to;
     m->shared = true;
     return model_handles_new(m, err) ? &m->handle : NULL;
+}
+
+bool model_attach(struct model *m, const struct mem_handle *h, struct error *err)
+{
+    BUG_IF(m->lora || m->base || m->kept || m->team, "weights of another process for an adapter, a view, shards or a team");
+    weights_free(m);
+    if (!heads_check(&m->c, m->dev, err) || !(m->weights = mem_share_open(m->dev, h, (size_t)m->n_flat * dtype_size(m->dtype), err)))
+        return false;
+    m->attached = true;
+    if (model_handles_new(m, err))
+        return true;
+    weights_free(m);
+    return false;
+}
+
+void model_detach(struct model *m)
+{
+    BUG_IF(!m->attached && m->weights, "weights of its own");
+    weights_free(m);
 }
 
 void *model_weights(const struct model *m, size_t *size_bytes)

@@ -121,6 +121,11 @@ void model_fetches(struct model *m, const struct model_fetch *fetch);
 /* Move the weights into memory that other processes of this host may open, of model_weights's size; h stays the
  * model's. Call it before a run, a trainer or a publication is made with them. NULL: see err. */
 const struct mem_handle *model_share(struct model *m, struct error *err);
+/* The other side: compute with the memory that another process's model_share has, of this shape and type, in place of weights of its own
+ * or of those attached before. m comes from model_new_shape; its weights are only read. A run that was made with it is bound again
+ * (model_run_bind). model_weights_changed after each change. After a failure, and after model_detach, it has no weights. */
+MUST_USE bool model_attach(struct model *m, const struct mem_handle *h, struct error *err);
+void model_detach(struct model *m);
 
 /* ---- paged keys and values (a page holds device.kv_page_tok tokens of all layers) */
 /* A pool of n_page pages, in mem (device; n_page kv_pool_page_bytes; borrowed) or, with NULL, memory of its own. Others may

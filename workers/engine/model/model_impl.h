@@ -50,6 +50,7 @@ struct model {
     struct kept *kept;                     // instead of weights, layer's handles and head
     struct mem_handle handle;              // of the weights, when shared
     bool shared;                           // of model_share
+    bool attached;                         // the weights are another process's (model_attach)
     struct layer_at *at;                   // (n_layer)
     int64_t embed_at, norm_at, head_at;    // head_at is embed_at when tied
     struct layer_w *layer;                 // (n_layer); NULL until the handles are made

@@ -519,8 +519,11 @@ static bool update_make(struct ranks *r, const struct group *const *groups, int6
     for (int i = 0; i < r->n_here; i++)
         if (!trainer_begin(r->here[i].t, groups, n_group, h, err))
             return false;
-    return gradient_make(r, h, sum, err)
-           && (r->n_rank == 1 ? trainer_apply(r->here[0].t, h, grad_norm, err) : weights_make(r, h, grad_norm, err));
+    if (!gradient_make(r, h, sum, err))
+        return false;
+    for (int i = 0; i < r->n_here; i++)
+        trainer_changes(r->here[i].t);
+    return (r->n_rank == 1 ? trainer_apply(r->here[0].t, h, grad_norm, err) : weights_make(r, h, grad_norm, err));
 }
 
 /* All updates of a step: n_epoch times over the batch, each time in n_mini parts of whole groups in their order, as even as they can be; no

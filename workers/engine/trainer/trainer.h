@@ -183,6 +183,9 @@ void trainer_reaches(struct trainer *t, const struct trainer_reach *reach);
 struct device *trainer_device(const struct trainer *t);
 /* Copy the gradient out to host memory of trainer_grad_n floats. */
 MUST_USE bool trainer_grad_get(const struct trainer *t, float *out, struct error *err);
+/* Call changes(ctx) in each update, when all of its gradient is there and before a weight changes. NULL: nothing. */
+void trainer_changes_set(struct trainer *t, void (*changes)(void *ctx), void *ctx);
+void trainer_changes(const struct trainer *t);    // the time has come; of those who call trainer_apply or its parts
 /* Clip, AdamW, new weights; version + 1, of one rank alone. *grad_norm is the norm before clipping. A norm that is not finite is
  * ERR_DATA and changes nothing. */
 MUST_USE bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);

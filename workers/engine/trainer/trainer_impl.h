@@ -36,6 +36,8 @@ struct trainer {
     struct model_grad to;    // where backward passes add
     struct mem_handle share_handle, host_handle;
     struct trainer_reach reach;    // all NULL: there is none
+    void (*changes)(void *ctx);    // before the weights change; NULL: nothing
+    void *changes_ctx;
     bool own_only;                 // masters and moments of this rank's shards only
     int64_t n_state;               // elements whose masters and moments are kept here: n_flat, or the largest sum of shards
     int64_t n_dev;                 // of them on the device

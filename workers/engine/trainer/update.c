@@ -485,6 +485,18 @@ void trainer_grad_goes(struct trainer *t, const struct model_grad *to, bool (*id
     model_run_idle(t->run, idle, to->ctx);
 }
 
+void trainer_changes_set(struct trainer *t, void (*changes)(void *ctx), void *ctx)
+{
+    t->changes = changes;
+    t->changes_ctx = ctx;
+}
+
+void trainer_changes(const struct trainer *t)
+{
+    if (t->changes)
+        t->changes(t->changes_ctx);
+}
+
 void trainer_reaches(struct trainer *t, const struct trainer_reach *reach)
 {
     t->reach = reach ? *reach : (struct trainer_reach){ 0 };
