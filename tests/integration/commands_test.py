@@ -259,7 +259,8 @@ class Commands(RunCase):
 
     def test_a_group_is_scored_again_and_keeps_its_new_rewards_through_a_kill(self):
         flag = self.task.path("mended")    # what the operator mends in the reward
-        reward = f"""program:while read -r line; do id=${{line#*'"id":'}}; good=0; [ -e {flag} ] && good=1; echo '{{"id":'${{id%%,*}}',"reward":'$good',"ans_acc":'$good'}}'; done"""
+        hold = self.task.path("hold")
+        reward = f"""program:while read -r line; do while [ -e {hold} ]; do sleep 0.05; done; id=${{line#*'"id":'}}; good=0; [ -e {flag} ] && good=1; echo '{{"id":'${{id%%,*}}',"reward":'$good',"ans_acc":'$good'}}'; done"""
         run = self.start(reward_type=reward, waste_limit=0, waste_alert=0)
         self.ok(run, "pause", "--depth", "step")
         returned, trained = 1, 4    # fates in the journal
@@ -278,7 +279,7 @@ class Commands(RunCase):
         def found():    # a group that waits and has an answer that ended
             return [i for i in self.query(run, waits) if any(ended(i[0]))]
         end = time.monotonic() + LIMIT
-        while not found() and time.monotonic() < end:
+        while (not found() or len(self.query(run, waits)) < 2) and time.monotonic() < end:
             self.ok(run, "resume")
             self.ok(run, "pause", "--depth", "step")
         item, offset = found()[0]
@@ -293,6 +294,14 @@ class Commands(RunCase):
         said = self.ok(run, "rescore", str(old))
         self.assertIn(f"item {old} is not changed, only shown: rewards {words(ended(old))}; before: 0 0 0 0, mean 0", said)
         self.assertEqual(self.query(run, f"select reward_mean from item where item = {old}"), [(0,)])
+        other = next(i for i, _ in self.query(run, waits) if i != item)
+        open(hold, "w").close()    # dropped while the scorer has its answers, it stays so
+        with subprocess.Popen([ROLLCALL, "ctl", "--run", run.dir, "rescore", str(other)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as asked:
+            self.until("the group is being scored", lambda: "one at a time" in run.ctl("rescore", "999999").stderr, run)
+            self.ok(run, "drop", str(other))
+            os.unlink(hold)
+            self.assertIn("(its group was changed meanwhile)", asked.communicate(timeout=LIMIT)[0])
+        self.assertEqual(self.query(run, f"select reward_mean from item where item = {other}"), [(None,)])
         out = run.ctl("rescore", "999999")
         self.assertEqual(out.returncode, 1)
         self.assertIn("item 999999 has no group that was kept", out.stderr)

@@ -49,6 +49,10 @@ bool amend_begin(struct controller *c, int64_t item, const struct mval *group, c
     struct group_summary sum;
     bool ok = false;
     TRY(amend_open(c, item, err));
+    if (storage_holds(c, item)) {    // a change of what is on disk would undo that one
+        error_set(err, ERR_REFUSED, "the group of item %" PRId64 " is being changed already", item);
+        goto out;
+    }
     msg_begin(&m, MSG_GROUP);
     members_copy(&m, group, own, ARRAY_SIZE(own));
     msg_list(&m, "samples");

@@ -24,6 +24,10 @@ static bool drop_out(struct controller *c, const struct ledger_item *i, struct e
     if (c->config.environment[0] || run_config_posted(&c->config))
         return error_set(err, ERR_REFUSED,
                          "the group of item %" PRId64 " is not back, and what an environment plays cannot be dropped before that", item);
+    if (i->batch >= 0)    // it was lost and is sampled again (ledger_reissue)
+        return error_set(err, ERR_REFUSED,
+                         "the group of item %" PRId64 " belongs to a train batch and is sampled again for it; drop it when it is back",
+                         item);
     ledger_stop(c->ledger, item);
     c->dropping.item[c->dropping.n++ % DROPPED_MAX] = item;
     if (item_write(c, i, err) && ledger_advance(c, err))

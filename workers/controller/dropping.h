@@ -20,7 +20,7 @@ struct dropping {
 /* Add the list dropped to a task: the last items that were dropped while they were not back. */
 void drops_write(const struct controller *c, struct msg_out *m);
 /* Begin to drop the group of item: its new record is on the way to the disk, or the item is stopped. ERR_REFUSED: it is being or was
- * trained on, or is not back in a run whose samples cannot be stopped. */
+ * trained on, or is not back in a run whose samples cannot be stopped, or in a batch that has been cut. */
 MUST_USE bool drop_begin(struct controller *c, int64_t item, const char *who, struct error *err);
 /* Says whether the drop of item is over, and how: in text. */
 bool drop_over(struct controller *c, int64_t item, char *text, size_t size);

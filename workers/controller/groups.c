@@ -59,14 +59,15 @@ void group_came(struct controller *c, struct request *r, const struct msg_in *in
         refuse_later(c, r, &err);
         return;
     }
-    const struct ledger_item *i = ledger_find(c->ledger, mval_i64(mval_get(in->root, "item"), -1));
+    int64_t item = mval_i64(mval_get(in->root, "item"), -1);
+    const struct ledger_item *i = ledger_find(c->ledger, item);
     if (!run_is_over(c) && tails_passed(c, i, sum.n_tok_max)) {    // it has come too late
         if (!tails_stop(c, i, sum.n_tok, &err))
-            run_fail(c, "cannot note that item %" PRId64 " was stopped: %s", i->item, err.text);
+            run_fail(c, "cannot note that item %" PRId64 " was stopped: %s", item, err.text);
         ok_later(c, r);
         return;
     }
-    if (run_is_over(c) || !storage_put(c, r, mval_i64(mval_get(in->root, "item"), -1), &sum, data, len, &err)) {
+    if (run_is_over(c) || !storage_put(c, r, item, &sum, data, len, &err)) {
         if (!run_is_over(c))
             run_fail(c, "cannot keep a rollout group: %s", err.text);
         error_set(&err, ERR_REFUSED, "the run has ended");

@@ -56,6 +56,13 @@ struct record_place {
     bool found;
 };
 
+/* Has the group another record than the one whose answers the scorer has? It was dropped meanwhile, or sampled again. */
+static bool record_is_old(const struct controller *c)
+{
+    const struct ledger_item *i = c->ledger ? ledger_find(c->ledger, c->rescoring.item) : NULL;
+    return i && i->summary.file_offset != c->rescoring.offset;
+}
+
 static bool place_take(void *arg, const struct journal_item *i)
 {
     struct record_place *p = arg;
@@ -76,6 +83,7 @@ static bool record_read(struct controller *c, int64_t item, struct error *err)
     if (!p.found)
         return error_set(err, ERR_REFUSED, "item %" PRId64 " has no group that was kept: it is still being sampled, or there is none",
                          item);
+    c->rescoring.offset = p.offset;
     return rollout_file_read(c->rollout_path, p.offset, p.bytes, &c->rescoring.record, err);
 }
 
@@ -87,6 +95,8 @@ bool rescore_begin(struct controller *c, int64_t item, struct error *err)
         return error_set(err, ERR_REFUSED, "the group of item %" PRId64 " is being scored again; one at a time", r->item);
     if (c->config.environment[0] || run_config_posted(&c->config))
         return error_set(err, ERR_REFUSED, "the rewards of this run come from environments, which would have to be played again");
+    if (c->config.apply_evolving_rubric_reward)
+        return error_set(err, ERR_REFUSED, "the criteria of this run's rewards change with every group, so a group cannot be judged again");
     if (!record_read(c, item, err) || !msg_read_request(&in, r->record.data, r->record.len, err))
         return false;
     r->line = prompt_line(&c->lines.pairs, mval_i64(mval_get(in.root, "row"), -1));
@@ -227,7 +237,9 @@ static void scores_take(struct controller *c, const struct mval *group, const st
     for (int64_t i = 0; i < n; i++)
         sample_score_read(&now[i], mval_at(results, i));
     bool other = rewards_compare(r, samples, now);
-    if (!other)
+    if (record_is_old(c))
+        over(r, "item %" PRId64 " is not changed, only shown: %s (its group was changed meanwhile)", r->item, r->shown);
+    else if (!other)
         over(r, "item %" PRId64 " is as it was: %s", r->item, r->shown);
     else if (!amend_open(c, r->item, &err))
         over(r, "item %" PRId64 " is not changed, only shown: %s (%s)", r->item, r->shown, err.text);

@@ -26,6 +26,7 @@ struct rescoring {
     enum rescore_stage stage;
     int64_t item, line;     // line: of the data, where its prompt stands
     struct buf record;      // the group's message
+    int64_t offset;         // of it in the rollout file
     struct peer *scorer;    // NULL: never asked
     uint64_t tag;           // of the question
     char text[480];         // the outcome
