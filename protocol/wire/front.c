@@ -31,6 +31,7 @@
 
 #define LEAVE_MS 5000    // time for nng to close its side
 #define DEAF_MS 4000     // normally nng answers a ClientHello in milliseconds
+#define SHAKE_MS 1000    // for a handshake, which takes milliseconds
 #define TICK_MS 250      // while a time limit is running
 #define GAP_MS 1000      // between two ticks: this process was stopped or starved
 #define LOG_MS 10000
@@ -350,8 +351,8 @@ static bool is_stranger(const struct visit *v)
     return v && v->stage < STAGE_IN;
 }
 
-/* Which connection makes room: the oldest one of the address with the most strangers; -1: there is none. */
-static int victim_find(const struct front *f)
+/* The oldest stranger of the address that has the most of them; -1: there is none. */
+static int crowd_find(const struct front *f)
 {
     int best = -1, n_best = 0;
     for (int i = 0; i < f->visits_max; i++) {
@@ -368,16 +369,33 @@ static int victim_find(const struct front *f)
     return best;
 }
 
-static bool room_make(struct front *f)
+/* Which connection makes room for one from this address; -1: none does. Of the address with the most strangers it is the oldest that has
+ * not sent its ClientHello, then the oldest, which its own address does not disturb for SHAKE_MS. */
+static int victim_find(const struct front *f, const struct sockaddr_storage *from)
+{
+    int best = crowd_find(f), silent = -1;
+    for (int i = 0; best >= 0 && i < f->visits_max; i++) {
+        const struct visit *v = f->visit[i];
+        if (v && v->stage == STAGE_HELLO && tcp_same_host(&v->from, &f->visit[best]->from) && (silent < 0 || v->n < f->visit[silent]->n))
+            silent = i;
+    }
+    if (best < 0 || silent >= 0)
+        return silent;
+    bool shakes = clock_ms() < f->visit[best]->passed_ms + SHAKE_MS;
+    return shakes && tcp_same_host(&f->visit[best]->from, from) ? -1 : best;
+}
+
+static bool room_make(struct front *f, const struct sockaddr_storage *from)
 {
     int n = 0;
     for (int i = 0; i < f->visits_max; i++)
         n += is_stranger(f->visit[i]);
-    if (n >= f->strangers_max || f->n_visit >= f->visits_max) {
-        int victim = victim_find(f);
-        if (victim >= 0)
-            visit_drop(f, victim, WHY_MANY);
-    }
+    if (n < f->strangers_max && f->n_visit < f->visits_max)
+        return true;
+    int victim = victim_find(f, from);
+    if (victim < 0)
+        return false;
+    visit_drop(f, victim, WHY_MANY);
     return f->n_visit < f->visits_max;
 }
 
@@ -399,7 +417,7 @@ static void visit_accept(struct front *f)
             listen_watch(f, false);    // until the next tick, since it would be readable all the time
         return;
     }
-    struct visit *v = room_make(f) ? malloc(sizeof *v) : NULL;
+    struct visit *v = room_make(f, &from) ? malloc(sizeof *v) : NULL;
     if (!v) {
         away_note(f, WHY_MANY, &from);
         close(fd);

@@ -4,10 +4,11 @@
  * connection has no effect while the handshake waits for the other side, so a client that connects and stays silent keeps a
  * descriptor for ever. nng has no hook before that point either. So nng listens on a port of 127.0.0.1, and the front on the
  * address that nodes know. A connection is passed on to nng when a whole ClientHello has arrived, and must show the token within
- * FRONT_LIMIT_MS of being accepted. A third of all connections, at most 64, may be waiting for that. When one more arrives, the
- * oldest connection of the address with the most of them is closed: a stranger pushes out its own connections, and hits a handshake
- * under way, which takes milliseconds, only if it is very fast. Closed connections are counted and logged, at most once in ten
- * seconds.
+ * FRONT_LIMIT_MS of being accepted. A third of all connections, at most 64, may be waiting for that. When one more arrives, one of the
+ * address with the most of them is closed, the oldest that is silent, else the oldest: a stranger pushes out its own connections. A
+ * handshake under way is not pushed out by its own address in its first second: of many nodes that connect at once from one address
+ * 64 get through, and the others, whose connections are closed, dial again. Closed connections are counted and logged, at most once in
+ * ten seconds.
  *
  * A connection that begins with BULK_MAGIC instead is for large data (bulk.h): when its hello is whole it is handed to whom front_bulk
  * names, and the front has nothing more to do with it. The same limits hold until then.

@@ -22,6 +22,7 @@
 #define NEVER_MS 600000
 #define N_STRANGER 150
 #define STRANGERS_MAX 64    // with room for the most files
+#define SHAKE_MS 1000       // that a handshake is left alone
 
 /* A record of type handshake with a client_hello of 4 bytes of rubbish: the front does not look further. */
 static const uint8_t hello[] = { 22, 3, 1, 0, 8, 1, 0, 0, 4, 9, 9, 9, 9 };
@@ -290,6 +291,37 @@ static void a_client_with_the_token_stays_past_the_limit_and_its_bytes_go_both_w
     close_front(&f);
 }
 
+static void many_nodes_of_one_address_do_not_push_each_other_out_of_their_handshakes(void **state)
+{
+    (void)state;
+    char got[64];
+    uint16_t port;
+    int fd[STRANGERS_MAX], its[STRANGERS_MAX];
+    struct fixture f = { 0 };
+    open_front(&f, NEVER_MS);
+    int64_t began_ms = clock_ms();
+    for (int i = 0; i < STRANGERS_MAX; i++) {
+        fd[i] = dial(f.port);
+        assert_int_equal(send(fd[i], hello, sizeof hello, 0), sizeof hello);
+        its[i] = nng_accept(&f, &port);
+        assert_int_equal(hear(its[i], got, sizeof got), sizeof hello);
+    }
+    while (!closed(fd[0], 0)) {    // it says no more, so it gives way in the end
+        int more = dial(f.port);
+        struct pollfd ends[] = { { .fd = more, .events = POLLIN }, { .fd = fd[0], .events = POLLIN } };
+        assert_true(poll(ends, ARRAY_SIZE(ends), LONG_MS) > 0);
+        close(more);
+    }
+    assert_true(clock_ms() >= began_ms + SHAKE_MS);
+    for (int i = 1; i < STRANGERS_MAX; i++)
+        assert_false(closed(fd[i], 0));
+    for (int i = 0; i < STRANGERS_MAX; i++) {
+        close(fd[i]);
+        close(its[i]);
+    }
+    close_front(&f);
+}
+
 static void crowds_of_strangers_take_bounded_descriptors_and_leave_room_for_a_node(void **state)
 {
     (void)state;
@@ -379,6 +411,7 @@ int main(void)
         cmocka_unit_test(what_is_not_a_client_hello_is_closed_at_once),
         cmocka_unit_test(a_caller_with_large_data_is_handed_over_when_its_hello_is_whole),
         cmocka_unit_test(a_client_with_the_token_stays_past_the_limit_and_its_bytes_go_both_ways),
+        cmocka_unit_test(many_nodes_of_one_address_do_not_push_each_other_out_of_their_handshakes),
         cmocka_unit_test(crowds_of_strangers_take_bounded_descriptors_and_leave_room_for_a_node),
         cmocka_unit_test(a_listener_that_answers_no_hello_is_deaf_until_there_is_another),
         cmocka_unit_test(a_connection_past_the_front_is_closed),
