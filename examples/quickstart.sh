@@ -26,7 +26,9 @@ packages_install $yes $(packages_list build)
 [ -t 0 ] && [ -t 1 ] || batch=1
 
 echo "building ..." >&2
-cmake --preset release >build-log.tmp 2>&1 && cmake --build --preset release >>build-log.tmp 2>&1 || {
+gpu=-DRC_CUDA=OFF    # for this machine alone; a package has code for every card
+nvidia-smi -L >/dev/null 2>&1 && gpu=-DRC_CUDA_ARCH=native
+cmake --preset release $gpu >build-log.tmp 2>&1 && cmake --build --preset release >>build-log.tmp 2>&1 || {
     tail -30 build-log.tmp >&2
     echo "the build failed; the whole log is in build-log.tmp" >&2
     exit 1

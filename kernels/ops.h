@@ -71,6 +71,7 @@ struct device {
     int64_t head_rows;      // rows of logits worth processing at a time, times vocab: rows = head_rows / vocab, at least 1
     bool can_capture;       // graph_begin and its family work (cuda)
     bool recording;         // between graph_begin and graph_end
+    int n_plain;            // kinds of products for which the library has no fast algorithms that keep promise 1 here (cuda)
     bool host_memory;       // the host may read this device's pointers after device_sync (ref, cpu)
     struct trace *trace;    // of trace.h, or NULL
 };

@@ -307,6 +307,9 @@ static bool bwd_launch(struct cuda_device *cu, const bwd_args &a, const struct a
     }
     if (cu->hopper && (HD == 64 || HD == 96 || HD == 128))
         return hopper_bwd(cu, a, BOUNDS, HD, args->n, args->n_seq, max_len, err);
+    if (bytes > cu->shared_bytes)
+        return error_set(err, ERR_UNSUPPORTED, "%s cannot train heads of size %d: a block needs %d KiB of shared memory and may have %d",
+                         cu->base.what, HD, bytes >> 10, cu->shared_bytes >> 10);
     auto *dkdv = dkdv_kernel<HD, BOUNDS>, *dq = dq_kernel<HD, BOUNDS>;
     if (!cuda_ok(cudaFuncSetAttribute(dkdv, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attn_bwd", err)
         || !cuda_ok(cudaFuncSetAttribute(dq, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attn_bwd", err))

@@ -44,6 +44,7 @@ struct cuda_device {
     cudaGraphNode_t early;        // the kernel that launch_early has recorded last, or NULL
     struct gemm_plan *plan;       // chosen algorithms (gemm.cu), a list
     int n_sm;
+    int shared_bytes;             // what a block may have at most: 227 KiB on Hopper, 99 on cards for desktops
     bool hopper;                  // use its own matrix instructions and copies: sm_90, and not RC_CUDA_PATH=ampere
     bool may_early;               // kernels of a recorded step may start before the one before ends
     uint32_t *turn;               // counters of kernels that share out work; 0 between them

@@ -415,6 +415,7 @@ extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int
     cu->base.head_rows = (int64_t)400 << 20;    // 2,760 rows of 151,936 logits: 1.6 GiB in fp32
     cu->base.can_capture = true;
     cu->n_sm = prop.multiProcessorCount;
+    cu->shared_bytes = (int)prop.sharedMemPerBlockOptin;
     cu->hopper = hopper;
     cu->may_early = hopper;
     snprintf(cu->base.name, sizeof cu->base.name, "cuda:%d", index);

@@ -40,8 +40,9 @@ struct gemm_plan {
     enum product kind;
     bool bias;
     int64_t n_out, n_in;
-    int parts;    // the weight's
-    int split;    // of K: parts, or what suits the shape
+    int parts;     // the weight's
+    int split;     // of K: parts, or what suits the shape
+    bool plain;    // no algorithms here keep one order for all numbers of rows: the plain kernel, which does
     bool known[ROW_BUCKETS];
     struct way way[ROW_BUCKETS];
 };
@@ -546,9 +547,16 @@ static int plan_fastest(struct cuda_device *cu, const struct gemm_plan *p, int64
     return best;
 }
 
+/* RC_CUDA_PRODUCTS=plain: as on a card where no algorithm passes (for tests). */
+static bool plain_wanted(void)
+{
+    const char *want = getenv("RC_CUDA_PRODUCTS");
+    return want && strcmp(want, "plain") == 0;
+}
+
 /* Choose this plan's algorithm for every number of rows. Each must give the same bytes as the first on CHECK_ROWS random rows. Up
- * to TIMED_ROWS, where a decode step consists of short products, the fastest of them is used; above that, the first. Allocates and
- * frees its own memory; runs once per weight shape. */
+ * to TIMED_ROWS, where a decode step consists of short products, the fastest of them is used; above that, the first. Where none does, the
+ * plain kernel multiplies at every number of rows. Allocates and frees its own memory; runs once per weight shape. */
 static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct error *err)
 {
     bool ok = false;
@@ -558,6 +566,10 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
     char *mem = NULL, *want = (char *)malloc(out_bytes), *got = (char *)malloc(out_bytes);
     struct way first;
     bool have_first = false;
+    if (plain_wanted()) {
+        p->plain = ok = true;
+        goto out;
+    }
     if (!want || !got) {
         error_set(err, ERR_NO_MEMORY, "no memory to check products");
         goto out;
@@ -623,15 +635,14 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
             p->way[bucket] = found[plan_fastest(cu, p, call.rows, found, n_same)];
             p->known[bucket] = true;
         } else {
-            error_set(err, ERR_UNSUPPORTED,
-                      "cuBLASLt has no algorithm for %" PRId64 " rows of a %" PRId64 " x %" PRId64
-                      " product that keeps one order of summation",
-                      call.rows, p->n_out, p->n_in);
+            p->plain = ok = true;
             goto out;
         }
     }
     ok = true;
 out:
+    p->known[0] = ok;
+    cu->base.n_plain += p->plain;
     cudaFree(mem);
     free(want);
     free(got);
@@ -711,6 +722,27 @@ static bool plain_parts(struct device *dev, const struct linear_fwd *a, int64_t 
     return parts_sum(dev, a, part, ldy, err);
 }
 
+static bool plain_whole(struct cuda_device *cu, const struct linear_fwd *a, int64_t ldx, int64_t ldy, struct error *err)
+{
+    const struct weight *w = a->w;
+    struct plain p = { .c = a->y,
+                       .c_dtype = a->y_dtype,
+                       .dtype = w->dtype,
+                       .ldc = ldy,
+                       .a = a->x,
+                       .b = w->data,
+                       .bias = a->bias,
+                       .am = ldx,
+                       .ak = 1,
+                       .bn = w->n_in,
+                       .bk = 1,
+                       .m = a->n,
+                       .n = w->n_out,
+                       .k = w->n_in,
+                       .accumulate = false };
+    return plain_run(cu, &p, "linear_fwd", err);
+}
+
 extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, struct error *err)
 {
     struct cuda_device *cu = cuda_of(dev);
@@ -720,31 +752,14 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
     cu->gate.y = NULL;
     if (a->n == 0)
         return true;
-    bool lt = fits_lt(w) && ldx % 8 == 0 && ldy % 8 == 0;    // a slice of an odd vocabulary's rows is computed as the whole is
-    if (!lt && w->parts > 1)
-        return plain_parts(dev, a, ldx, ldy, err);
-    if (!lt) {
-        struct plain p = { .c = a->y,
-                           .c_dtype = a->y_dtype,
-                           .dtype = w->dtype,
-                           .ldc = ldy,
-                           .a = a->x,
-                           .b = w->data,
-                           .bias = a->bias,
-                           .am = ldx,
-                           .ak = 1,
-                           .bn = w->n_in,
-                           .bk = 1,
-                           .m = a->n,
-                           .n = w->n_out,
-                           .k = w->n_in,
-                           .accumulate = false };
-        return plain_run(cu, &p, "linear_fwd", err);
+    struct gemm_plan *p = NULL;
+    if (fits_lt(w) && ldx % 8 == 0 && ldy % 8 == 0) {    // a slice of an odd vocabulary's rows is computed as the whole is
+        p = plan_ready(cu, a->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, w->n_out, w->n_in, w->parts, a->bias != NULL, err);
+        if (!p)
+            return false;
     }
-    struct gemm_plan *p = plan_ready(cu, a->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, w->n_out, w->n_in, w->parts, a->bias != NULL,
-                                     err);
-    if (!p)
-        return false;
+    if (!p || p->plain)
+        return w->parts > 1 ? plain_parts(dev, a, ldx, ldy, err) : plain_whole(cu, a, ldx, ldy, err);
     struct lt_call call = { .kind = p->kind,
                             .rows = a->n,
                             .n_out = w->n_out,

@@ -62,6 +62,8 @@ for group in "$@"; do
         OPS_DEVICE=cuda:0 note "operations against ref, equal bits" "$tests/ops_test"
         OPS_DEVICE=cuda:0 note "sampler and trainer agree to the bit" "$tests/agreement_test"
         RC_CUDA_PATH=ampere OPS_DEVICE=cuda:0 note "operations against ref without Hopper's instructions" "$tests/ops_test"
+        RC_CUDA_PRODUCTS=plain OPS_DEVICE=cuda:0 note "operations with products for cards whose library fails" "$tests/ops_test"
+        RC_CUDA_PRODUCTS=plain OPS_DEVICE=cuda:0 note "sampler and trainer agree with them" "$tests/agreement_test"
         RC_CUDA_PATH=ampere OPS_DEVICE=cuda:0 note "sampler and trainer agree without them" "$tests/agreement_test"
         OPS_DEVICE=cuda:0 note "logits and gradients of PyTorch, fp32" "$tests/model_golden_test"
         OPS_DEVICE=cuda:0 note "rollouts, the host in step and one step behind" "$tests/generator_test"

@@ -203,7 +203,12 @@ static bool models_load(struct engine *e, struct error *err)
             return false;
         model_n_live_set(e->sampler, n_id);
     }
-    return team_open(e, err);
+    if (!team_open(e, err))
+        return false;
+    if (e->dev->n_plain > 0)
+        log_warn("%s: cuBLASLt keeps no one order of summation for %d kinds of products, which are computed slowly instead", e->dev->what,
+                 e->dev->n_plain);
+    return true;
 }
 
 /* Does this worker need a whole model beside the shards that it trains with zero_stage 3? The first trainer evaluates and publishes. */
