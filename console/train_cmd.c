@@ -54,11 +54,21 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
         { "format", NULL, CLI_STR, &t->format, "FORMAT", "with --batch: text or jsonl" },
         { "interval", NULL, CLI_F64, &t->interval_s, "SECONDS", "with --batch: least time between two step lines (text 1, jsonl 0)" },
         { "dry-run", NULL, CLI_FLAG, &t->dry_run, NULL, "check everything, say what would be done, and do nothing" },
+        { "slurm", NULL, CLI_FLAG, &t->slurm, NULL,
+          "run on a Slurm cluster, one agent per node, the first of which is the head: followed by any of nodes=N gpus=M cpus=N (per node) "
+          "partition=NAME time=LIMIT more=\"OPTIONS OF SBATCH\" port=N dir=DIR wait=SECONDS; inside an allocation it starts there; --dry-run "
+          "prints the job script" },
     };
     struct cli_option *options = calloc(ARRAY_SIZE(own) + 2 * KNOB_MAX + ATROPOS_OPTIONS_MAX + 1, sizeof *options);
     int n = ARRAY_SIZE(own);
     const char *group = "", *operand[1] = { NULL };
-    char **words = switches_complete(&argc, argv);
+    char **near = launch_words_take(&t->launch, &argc, argv, err);
+    if (!near) {
+        free(options);
+        return false;
+    }
+    char **words = switches_complete(&argc, near);
+    free(near);
     if (!options || !words) {
         free(options);
         free(words);
@@ -96,6 +106,12 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
         return error_set(err, ERR_USAGE,
                          "--from-checkpoint is for a run that has lost its journal; give --resume, too (a new run starts from a "
                          "checkpoint with --checkpoint-path)");
+    if (ok && t->slurm && t->batch && !getenv("SLURM_JOB_ID"))
+        return error_set(err, ERR_USAGE,
+                         "--batch stays in the foreground, and --slurm submits a job; inside an allocation (salloc) "
+                         "--slurm does, without --batch");
+    if (ok && t->slurm && t->from_checkpoint)
+        return error_set(err, ERR_USAGE, "--from-checkpoint works on this machine alone; rebuild the journal first, then give --slurm");
     if (ok && t->accept && !t->resume)
         return error_set(err, ERR_USAGE, "--accept-changed is for a run that is resumed; give --resume, too");
     if (ok && t->resume && t->run_file)
@@ -165,6 +181,32 @@ static bool settings_read(struct train *t, struct run_config *before, struct err
 
 /* ---- the command ---- */
 
+/* Start the run on other machines, or show how. */
+static bool train_far(struct train *t, struct error *err)
+{
+    if (!train_check_far(t, err))
+        return false;
+    if (t->dry_run) {
+        struct buf script = BUF_INIT;
+        char dir[PATH_MAX];
+        const char *name = t->resume ? strrchr(t->run_dir, '/') + 1 : t->config.name[0] ? t->config.name : "NAME";
+        bool ok = t->resume ? path_join(dir, sizeof dir, t->run_dir, "")
+                            : path_join(dir, sizeof dir, t->runs_dir ? t->runs_dir : "runs", name);
+        ok = ok && launch_script(&t->launch, t->resume ? t->run_dir : dir, name, "rollcall", &script, err);
+        printf("%s", buf_text(&script));
+        buf_release(&script);
+        return ok;
+    }
+    if (!t->resume && !dir_take(t, err))
+        return false;
+    if (launch_submit(&t->launch, t->run_dir, t->config.name, t->resume != NULL, err))
+        return true;
+    struct error why;
+    if (!t->resume && !dir_remove(t->run_dir, &why))
+        fprintf(stderr, "%s\n", why.text);
+    return false;
+}
+
 static bool train_cmd(int argc, char **argv, struct error *err)
 {
     bool help = false, ok = false;
@@ -186,6 +228,10 @@ static bool train_cmd(int argc, char **argv, struct error *err)
     TRY(batch_format_parse(t->format, &format, err));
     TRY(settings_read(t, &before, err));
     TRY(!t->resume || kept_journal_check(t, err));
+    if (t->slurm) {
+        ok = train_far(t, err);
+        goto out;
+    }
     if (t->resume && !t->dry_run) {
         TRY(t->from_checkpoint || train_watch_skip(t, &seen, err));    // do not print again what an earlier start has printed
         TRY(train_take(t, &before, err));
@@ -219,6 +265,7 @@ out:
         close(t->lock_fd);
     buf_release(&t->flags);
     json_decref(t->identity);
+    launch_release(&t->launch);
     buf_release(&t->about);
     free(t);
     return ok;

@@ -353,3 +353,11 @@ bool train_check(struct train *t, struct error *err)
     return model_check(t, err) && adapter_check(t, err) && data_check(t, err) && sizes_check(t, err) && machine_check(t, err)
            && folders_check(t, err) && (!t->resume || kept_check(t, err));
 }
+
+bool train_check_far(struct train *t, struct error *err)
+{
+    if (!(t->identity = json_object()))
+        return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
+    return model_check(t, err) && adapter_check(t, err) && data_check(t, err) && (t->resume || name_check(t, err)) && room_check(t, err)
+           && folders_check(t, err) && (!t->resume || kept_check(t, err));
+}

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "console/train/train_parts.h"
+#include "console/train/launch.h"
 #include "kernels/ops.h"
 #include "protocol/base/file.h"
 #include "protocol/base/tcp.h"
@@ -64,7 +65,7 @@ static bool length_check(const struct run_config *c, const struct model_config *
 /* ---- the name ---- */
 
 /* It is not a path, and its folder does not exist yet; the start may still find that another run was faster. */
-static bool name_check(const struct train *t, struct error *err)
+bool name_check(const struct train *t, struct error *err)
 {
     char path[PATH_MAX];
     const char *name = t->config.name;
@@ -74,7 +75,9 @@ static bool name_check(const struct train *t, struct error *err)
         return true;
     if (!path_join(path, sizeof path, t->runs_dir ? t->runs_dir : "runs", name))
         return error_set(err, ERR_USAGE, "the path of run '%s' is too long", name);
-    return !path_exists(path) || error_set(err, ERR_EXISTS, "'%s' exists; choose another --name, or continue it: --resume %s", path, path);
+    char full[PATH_MAX];
+    return !path_exists(path) || (realpath(path, full) && launch_awaits(full))
+           || error_set(err, ERR_EXISTS, "'%s' exists; choose another --name, or continue it: --resume %s", path, path);
 }
 
 /* ---- ports ---- */

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <jansson.h>
+#include "console/train/launch.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
 #include "protocol/run/alarm_book.h"
@@ -20,6 +21,8 @@ struct train {
     const char *run_file, *resume, *runs_dir, *format, *value[KNOB_MAX];
     const char *atropos[ATROPOS_OPTIONS_MAX];    // options of Atropos' example trainer
     bool batch, dry_run;
+    bool slurm;    // given; its words are in launch
+    struct launch launch;
     double interval_s;
     char run_dir[PATH_MAX];
     struct buf about;            // what was recognised of the data and each evaluation set, a line each; owned
@@ -45,6 +48,8 @@ MUST_USE bool flags_note(struct train *t, const struct run_config *before, struc
 /* ---- train_machine.c: the last part of train_check ---- */
 /* Check that devices open, sequences fit the model, the name and ports are free, and the disk has space. */
 MUST_USE bool machine_check(const struct train *t, struct error *err);
+/* Is the run's name one, and free? It may still be taken before the start. */
+MUST_USE bool name_check(const struct train *t, struct error *err);
 /* Is there space for one checkpoint (weights, in bf16 with their fp32 masters, and two moments) and 1 MiB for the rest? In
  * train_start.c. */
 MUST_USE bool room_check(const struct train *t, struct error *err);
@@ -52,6 +57,8 @@ MUST_USE bool room_check(const struct train *t, struct error *err);
 /* ---- train_check.c: before anything is created ---- */
 /* Model, data, reward, devices and sizes; on success config holds what run.yaml will, and n_row and plan are known. */
 MUST_USE bool train_check(struct train *t, struct error *err);
+/* What can be checked for a run that starts on other machines: all but the devices, the memory and the ports. */
+MUST_USE bool train_check_far(struct train *t, struct error *err);
 
 /* ---- train_plan.c ---- */
 /* Plan the memory of the run's first device, and fail as the worker there would. *planned: false where that has no part of it. */
@@ -97,6 +104,8 @@ MUST_USE bool folders_check(const struct train *t, struct error *err);
 MUST_USE bool folders_take(const struct train *t, struct error *err);
 
 /* ---- train_start.c ---- */
+/* Make the run's directory, which is its name's claim; the name is chosen when none is given. */
+MUST_USE bool dir_take(struct train *t, struct error *err);
 /* Make the run's directory, or fill that of the resumed run, and start its keeper. On failure nothing new is left. */
 MUST_USE bool train_start(struct train *t, struct error *err);
 

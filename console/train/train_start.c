@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+#include "console/train/launch.h"
 #include "protocol/base/file.h"
 #include "protocol/run/journal.h"
 #include "protocol/run/resume_flags.h"
@@ -17,7 +18,7 @@
 #include "workers/engine/model/config.h"
 #include "workers/engine/plan/run_room.h"
 
-static bool dir_take(struct train *t, struct error *err)
+bool dir_take(struct train *t, struct error *err)
 {
     char parent[PATH_MAX], name[160];
     const char *runs = t->runs_dir ? t->runs_dir : "runs";
@@ -40,6 +41,8 @@ static bool dir_take(struct train *t, struct error *err)
         }
         if (errno != EEXIST)
             return error_errno(err, "cannot make '%s'", t->run_dir);
+        if (launch_awaits(t->run_dir))
+            return true;
         if (t->config.name[0])
             return error_set(err, ERR_EXISTS, "'%s' exists; choose another --name, or continue it: --resume %s", t->run_dir, t->run_dir);
     }
@@ -125,7 +128,7 @@ bool train_start(struct train *t, struct error *err)
     if (!t->resume) {
         if (!dir_take(t, err))
             return false;
-        made = true;
+        made = !launch_awaits(t->run_dir);
         TRY((t->lock_fd = run_lock_take(t->run_dir, err)) >= 0);
     }
     TRY(room_check(t, err) && (!t->from_checkpoint || kept_rebuild(t, err)) && dir_fill(t, err));

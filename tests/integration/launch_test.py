@@ -1,0 +1,111 @@
+"""tags: limit=120
+
+Starting a run on several machines: with stand-ins for Slurm's programs (tests/slurm.sh does it with Slurm itself)."""
+import os
+import stat
+import subprocess
+import unittest
+from run_tools import LIMIT, ROLLCALL, Run, RunCase, free_port
+
+STEPS = 6
+SBATCH = """#!/bin/sh
+# takes the job, and starts its script as node n1 of three
+[ -n "$REFUSE" ] && { echo 'sbatch: error: invalid partition specified: nowhere' >&2; exit 1; }
+for script; do :; done
+SLURM_JOB_ID=17 SLURM_NNODES=3 SLURMD_NODENAME=n1 setsid bash "$script" >"$STAND_IN/job.log" 2>&1 </dev/null &
+echo $! >"$STAND_IN/job.pid"
+echo '17;rollcall'
+"""
+SRUN = """#!/bin/sh
+# one task per node, each with a folder of its own for a disk
+while [ "${1#--}" != "$1" ]; do shift; done
+echo "$@" >"$STAND_IN/srun.words"
+for i in 2 1 0; do
+    mkdir -p "$STAND_IN/disk$i"
+    SLURM_PROCID=$i SLURM_NTASKS=3 SLURMD_NODENAME=n$((i + 1)) TMPDIR="$STAND_IN/disk$i" "$@" &
+done
+wait
+"""
+SCONTROL = """#!/bin/sh
+echo "$@" >>"$STAND_IN/scontrol.words"
+[ "$2" = hostnames ] && printf 'n1\\nn2\\nn3\\n'
+exit 0
+"""
+
+
+class Launch(RunCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.bin = cls.task.path("bin")
+        os.mkdir(cls.bin)
+        for name, text in (("sbatch", SBATCH), ("srun", SRUN), ("scontrol", SCONTROL)):
+            path = os.path.join(cls.bin, name)
+            with open(path, "w") as f:
+                f.write(text)
+            os.chmod(path, 0o755)
+        cls.env = dict(os.environ, PATH=f"{cls.bin}:{os.environ['PATH']}", STAND_IN=cls.task.dir)
+        for name in [n for n in cls.env if n.startswith("SLURM")]:
+            del cls.env[name]
+
+    def train(self, *words, env=None, name="job", **settings):
+        return subprocess.run([ROLLCALL, "train", self.task.run_file(f"{name}.yaml", **settings), "--runs-dir", self.task.path("runs"), "--name",
+                               name, "--max-steps", str(STEPS), "--slurm", *words], capture_output=True, text=True, timeout=LIMIT,
+                              env=dict(self.env, **(env or {})))
+
+    def test_a_job_trains_on_its_nodes_and_ends_with_the_bytes_of_one_machine(self):
+        plain = Run(self.task, "plain", self.task.run_file("plain.yaml"), ["--max-steps", str(STEPS)])
+        self.addCleanup(plain.kill)
+        self.assertEqual(plain.wait()[0], 0, plain.logs())
+        port = free_port()
+        done = self.train("nodes=3", f"port={port}", "wait=100")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("job 17 on 3 nodes", done.stdout)
+        job = Run.__new__(Run)
+        job.dir = self.task.path("runs/job")
+
+        def log():
+            with open(self.task.path("job.log"), errors="replace") as f:
+                return f.read()
+        self.addCleanup(lambda: [os.kill(pid, 9) for pid in job.processes().values()])
+        self.until("the head has ended", lambda: os.path.exists(os.path.join(job.dir, "launch/exit")))
+        self.until("the job has ended", lambda: not os.path.exists(f"/proc/{open(self.task.path('job.pid')).read().strip()}"))
+        self.assertEqual((plain.weights(STEPS), plain.ledger()), (job.weights(STEPS), job.ledger()), log())
+        self.assertIn("samples for run 'job'", log())
+
+        token = os.path.join(job.dir, "sock/join")
+        self.assertEqual(stat.S_IMODE(os.stat(token).st_mode), 0o600)
+        with open(token) as f:
+            secret = f.read().strip()
+        for text in (log(), done.stdout, *(open(self.task.path(p)).read() for p in ("srun.words", "runs/job/launch/job.sh", "runs/job/launch/plan.json"))):
+            self.assertNotIn(secret, text)
+        for i in (1, 2):    # a node that has ended well leaves nothing on its disk
+            self.assertEqual([f for _, _, files in os.walk(self.task.path(f"disk{i}")) for f in files], [])
+
+    def test_a_refused_job_leaves_nothing_and_each_error_says_what_to_do(self):
+        cases = ((dict(REFUSE="1"), ("nodes=2", "partition=nowhere"), 1, "invalid partition specified: nowhere; change nodes="),
+                 (dict(PATH="/nonexistent"), ("nodes=2",), 1, "no 'sbatch' on this machine's PATH; run this on a login node"),
+                 ({}, ("nodes=none",), 2, "--slurm nodes=none: a number from 1 to 1024"),
+                 ({}, ("hosts=3",), 2, "--slurm has no 'hosts'; it takes nodes, gpus"),
+                 ({}, ("partition=a b",), 2, "without blanks and quotes"),
+                 ({}, ("nodes=2", "--batch"), 2, "inside an allocation"))
+        for env, words, code, text in cases:
+            done = self.train(*words, env=env, name="refused")
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(text, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertFalse(os.path.exists(self.task.path("runs/refused")))
+
+    def test_a_dry_run_prints_the_script_and_does_nothing(self):
+        done = self.train("nodes=4", "gpus=8", "partition=gpu", "time=1-00:00:00", "more=--account=a --qos=high", "--dry-run", name="it's dry")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for line in ("#SBATCH --nodes=4", "#SBATCH --ntasks-per-node=1", "#SBATCH --gpus-per-node=8", "#SBATCH --partition=gpu",
+                     "#SBATCH --time=1-00:00:00", "#SBATCH --account=a --qos=high", "#SBATCH --requeue", "#SBATCH --signal=B:USR1@120"):
+            self.assertIn(line + "\n", done.stdout)
+        check = subprocess.run(["bash", "-n"], input=done.stdout, capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(check.returncode, 0, check.stderr)
+        self.assertFalse(os.path.exists(self.task.path("runs/it's dry")))
+
+
+if __name__ == "__main__":
+    unittest.main()

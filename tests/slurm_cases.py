@@ -1,0 +1,131 @@
+"""Runs that Slurm starts; called by slurm.sh, which has made a cluster of four nodes n1 to n4 on this machine."""
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "integration"))
+from run_tools import LIMIT, ROLLCALL, Run, RunCase    # noqa: E402
+
+SCRATCH = os.environ["SLURM_SCRATCH"]
+STEPS = 12
+
+
+def slurm(*args, check=True):
+    done = subprocess.run(args, capture_output=True, text=True, timeout=60)
+    if check and done.returncode != 0:
+        raise AssertionError(f"{args}: {done.stderr}")
+    return done.stdout.strip()
+
+
+class Job(Run):
+    """A run that a job trains: what a Run can be asked, it can too."""
+
+    def __init__(self, task, name, run_file, extra=()):
+        self.dir = os.path.join(task.path("runs"), name)
+        done = subprocess.run([ROLLCALL, "train", run_file, "--runs-dir", task.path("runs"), "--name", name, *extra], capture_output=True,
+                              text=True, timeout=LIMIT)
+        self.said, self.why, self.code = done.stdout, done.stderr, done.returncode
+        self.job = done.stdout.split()[1] if done.returncode == 0 else None
+
+    def logs(self, whole=False):
+        out = [self.why, slurm("squeue"), slurm("sinfo")]
+        folders = [os.path.join(self.dir, "launch"), os.path.join(self.dir, "logs")]
+        for folder in folders:
+            for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+                with open(os.path.join(folder, name), errors="replace") as f:
+                    out.append(f"--- {name}\n" + f.read()[-3000:])
+        return "\n".join(out)
+
+    def kill(self):
+        if self.job:
+            slurm("scancel", self.job, check=False)
+
+    def field(self, name):
+        text = slurm("scontrol", "show", "job", self.job)
+        return next((word.split("=", 1)[1] for word in text.split() if word.startswith(name + "=")), "")
+
+    def state(self):
+        return self.field("JobState")
+
+
+class Slurm(RunCase):
+    def job(self, *words, name=None, **settings):
+        type(self).n += 1
+        name = name or f"job-{self.n}"
+        job = Job(self.task, name, self.task.run_file(f"{name}.yaml", **settings), ["--max-steps", str(STEPS), "--slurm", *words])
+        self.addCleanup(job.kill)
+        return job
+
+    def plain(self, **settings):
+        type(self).n += 1
+        run = Run(self.task, f"plain-{self.n}", self.task.run_file(f"plain-{self.n}.yaml", **settings), ["--max-steps", str(STEPS)])
+        self.addCleanup(run.kill)
+        code, last = run.wait()
+        self.assertEqual((code, last.get("event")), (0, "finished"), run.logs())
+        return run.weights(STEPS), run.ledger()
+
+    def ended(self, job, state="COMPLETED"):
+        over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+        self.until("the job has ended", lambda: job.state() in over, job)
+        self.assertEqual(job.state(), state, job.logs())
+
+    def nodes(self, job):
+        """The nodes whose workers sample for the run."""
+        done = job.ctl("status", "--json")
+        if done.returncode != 0:
+            return set()
+        import json
+        return {p["node"] for p in json.loads(done.stdout)["processes"] if p.get("node") and p["name"].endswith("worker cpu:0")}
+
+    def of_node(self, node):
+        """The processes of a node's steps, by the name that Slurm gives them."""
+        out = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as f:
+                    words = f.read().split(b"\0")
+                with open(f"/proc/{pid}/cmdline", "rb") as f:
+                    line = f.read()
+            except OSError:
+                continue
+            if f"SLURMD_NODENAME={node}".encode() in words or (b"slurmd\0" in line and f"\0{node}\0".encode() in line) \
+                    or (b"slurmstepd" in line and SCRATCH.encode() in b"".join(words) and f"SLURMD_NODENAME={node}".encode() in words):
+                out.append(int(pid))
+        return out
+
+    def node_dies(self, node):
+        """Everything on it at once, as when the power goes."""
+        for _ in range(3):
+            for pid in self.of_node(node):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        self.until(f"{node} is dead", lambda: not self.of_node(node))
+
+    def node_returns(self, node):
+        with open(os.path.join(SCRATCH, "log", f"slurmd.out.{node}"), "a") as log:
+            subprocess.Popen(["slurmd", "-D", "-N", node], stdout=log, stderr=log, start_new_session=True)
+
+    slow = dict(inference_microbatch_size=2, slow_s=2, heartbeat_s=0.2, max_new_tokens=24)
+
+    def test_a_job_of_three_nodes_ends_with_the_bytes_of_a_run_on_one(self):
+        plain = self.plain(**self.slow)
+        job = self.job("nodes=3", "wait=120", **self.slow)
+        self.assertEqual(job.code, 0, job.why)
+        self.ended(job)
+        self.assertEqual(plain, (job.weights(STEPS), job.ledger()), job.logs())
+
+    def test_a_job_that_slurm_refuses_leaves_nothing_and_says_what_to_change(self):
+        job = self.job("nodes=9")
+        self.assertEqual(job.code, 1)
+        self.assertIn("Slurm has not accepted the job", job.why)
+        self.assertIn("change nodes=", job.why)
+        self.assertFalse(os.path.exists(job.dir))
+
+
+if __name__ == "__main__":
+    unittest.main()
