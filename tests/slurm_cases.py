@@ -120,7 +120,7 @@ class Slurm(RunCase):
         self.assertEqual(plain, (job.weights(STEPS), job.ledger()), job.logs())
 
     def test_a_job_that_slurm_refuses_leaves_nothing_and_says_what_to_change(self):
-        job = self.job("nodes=9")
+        job = self.job("nodes=2", "partition=nowhere")
         self.assertEqual(job.code, 1)
         self.assertIn("Slurm has not accepted the job", job.why)
         self.assertIn("change nodes=", job.why)

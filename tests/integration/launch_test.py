@@ -5,7 +5,7 @@ import os
 import stat
 import subprocess
 import unittest
-from run_tools import LIMIT, ROLLCALL, Run, RunCase, free_port
+from run_tools import Holds, LIMIT, ROLLCALL, Run, RunCase, free_port
 
 STEPS = 6
 SBATCH = """#!/bin/sh
@@ -20,8 +20,9 @@ SRUN = """#!/bin/sh
 # one task per node, each with a folder of its own for a disk
 while [ "${1#--}" != "$1" ]; do shift; done
 echo "$@" >"$STAND_IN/srun.words"
-for i in 2 1 0; do
+for i in 0 1 2; do
     mkdir -p "$STAND_IN/disk$i"
+    [ $i = 0 ] || unset RC_TEST_HOLD    # of the head alone
     SLURM_PROCID=$i SLURM_NTASKS=3 SLURMD_NODENAME=n$((i + 1)) TMPDIR="$STAND_IN/disk$i" "$@" &
 done
 wait
@@ -31,6 +32,11 @@ echo "$@" >>"$STAND_IN/scontrol.words"
 [ "$2" = hostnames ] && printf 'n1\\nn2\\nn3\\n'
 exit 0
 """
+
+
+def text_of(path):
+    with open(path, errors="replace") as f:
+        return f.read()
 
 
 class Launch(RunCase):
@@ -57,28 +63,26 @@ class Launch(RunCase):
         plain = Run(self.task, "plain", self.task.run_file("plain.yaml"), ["--max-steps", str(STEPS)])
         self.addCleanup(plain.kill)
         self.assertEqual(plain.wait()[0], 0, plain.logs())
-        port = free_port()
-        done = self.train("nodes=3", f"port={port}", "wait=100")
+        holds = Holds(self.task.path("holds"))
+        holds.arm("worker cpu:0", "generating")
+        done = self.train("nodes=3", f"port={free_port()}", "wait=100", env={"RC_TEST_HOLD": holds.dir})
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("job 17 on 3 nodes", done.stdout)
         job = Run.__new__(Run)
         job.dir = self.task.path("runs/job")
-
-        def log():
-            with open(self.task.path("job.log"), errors="replace") as f:
-                return f.read()
         self.addCleanup(lambda: [os.kill(pid, 9) for pid in job.processes().values()])
-        self.until("the head has ended", lambda: os.path.exists(os.path.join(job.dir, "launch/exit")))
-        self.until("the job has ended", lambda: not os.path.exists(f"/proc/{open(self.task.path('job.pid')).read().strip()}"))
+        log = lambda: text_of(self.task.path("job.log"))
+        self.until(f"both nodes are there:\n{log()}", lambda: log().count("samples for run 'job'") == 2)
+        holds.disarm("worker cpu:0", "generating")
+        pid = text_of(self.task.path("job.pid")).strip()
+        self.until("the job has ended", lambda: not os.path.exists(f"/proc/{pid}"))
+        self.assertEqual(text_of(os.path.join(job.dir, "launch/exit")), "0\n", log())
         self.assertEqual((plain.weights(STEPS), plain.ledger()), (job.weights(STEPS), job.ledger()), log())
-        self.assertIn("samples for run 'job'", log())
 
         token = os.path.join(job.dir, "sock/join")
         self.assertEqual(stat.S_IMODE(os.stat(token).st_mode), 0o600)
-        with open(token) as f:
-            secret = f.read().strip()
-        for text in (log(), done.stdout, *(open(self.task.path(p)).read() for p in ("srun.words", "runs/job/launch/job.sh", "runs/job/launch/plan.json"))):
-            self.assertNotIn(secret, text)
+        for text in (log(), done.stdout, *(text_of(self.task.path(p)) for p in ("srun.words", "runs/job/launch/job.sh", "runs/job/launch/plan.json"))):
+            self.assertNotIn(text_of(token).strip(), text)
         for i in (1, 2):    # a node that has ended well leaves nothing on its disk
             self.assertEqual([f for _, _, files in os.walk(self.task.path(f"disk{i}")) for f in files], [])
 
