@@ -18,3 +18,4 @@ bool bench_ranks(int argc, char **argv, struct error *err);
 bool bench_publish(int argc, char **argv, struct error *err);
 bool bench_delta(int argc, char **argv, struct error *err);
 bool bench_bulk(int argc, char **argv, struct error *err);
+bool bench_fetch(int argc, char **argv, struct error *err);

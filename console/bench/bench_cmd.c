@@ -23,6 +23,7 @@ static const struct {
     { "publish", bench_publish, "new weights from one device to another" },
     { "delta", bench_delta, "an optimizer step as differences of weights: how small, and how fast" },
     { "bulk", bench_bulk, "large data over an encrypted connection, beside a plain one" },
+    { "fetch", bench_fetch, "a new version of the weights to another machine" },
     { "cpu", bench_cpu, "training steps and decoding on the CPU" },
     { "code", bench_code, "programs per second in the sandbox" },
     { "tokenize", bench_tokenize, "megabytes of text per second, into tokens and back" },

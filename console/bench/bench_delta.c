@@ -7,18 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/bench/bench.h"
+#include "console/bench/bench_step.h"
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
-#include "protocol/base/mix64.h"
 #include "workers/engine/publish/delta.h"
 
 #define PASSES 3
-#define DEVIATION 0.02f    // of weights; Qwen2.5's matrices have 0.01 to 0.05
 struct delta_work {
-    int64_t n;                        // elements
     size_t n_byte, n_block, e;        // e: bytes of an element
-    float *master, *m, *v, *grad;     // (n) owned
     uint8_t *before, *after, *out;    // (n_byte) owned
     uint8_t *packed;                  // (n_byte) owned; block i begins at i DELTA_BLOCK
     struct delta_piece {
@@ -28,64 +25,31 @@ struct delta_work {
     } * piece;    // (n_block) owned
 };
 
-/* A number of a nearly normal distribution: four uniform ones of 16 bits together. */
-static float normal_draw(uint64_t *seed)
-{
-    uint64_t r = mix64_next(seed);
-    int sum = (int)(r & 0xffff) + (int)(r >> 16 & 0xffff) + (int)(r >> 32 & 0xffff) + (int)(r >> 48) - 2 * 0xffff;
-    return (float)sum / (65536.0f * 0.57735f);    // four uniform numbers have the deviation sqrt(4 / 12)
-}
-
 static bool work_new(struct delta_work *w, int64_t mib, size_t e, struct error *err)
 {
     w->e = e;
     w->n_byte = (size_t)mib << 20;
-    w->n = (int64_t)(w->n_byte / e);
     w->n_block = (w->n_byte + DELTA_BLOCK - 1) / DELTA_BLOCK;
-    float **const state[] = { &w->master, &w->m, &w->v, &w->grad };
     uint8_t **const bytes[] = { &w->before, &w->after, &w->out, &w->packed };
     bool ok = (w->piece = calloc(w->n_block, sizeof *w->piece)) != NULL;
-    for (size_t i = 0; i < ARRAY_SIZE(state); i++)
-        ok = (*state[i] = calloc((size_t)w->n, sizeof(float))) && ok;
     for (size_t i = 0; i < ARRAY_SIZE(bytes); i++)
         ok = (*bytes[i] = calloc(w->n_byte, 1)) && ok;
-    return ok || error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " MiB of weights and their optimizer", mib);
+    return ok || error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " MiB of weights", mib);
 }
 
 static void work_free(struct delta_work *w)
 {
-    void *const all[] = { w->master, w->m, w->v, w->grad, w->before, w->after, w->out, w->packed, w->piece };
+    void *const all[] = { w->before, w->after, w->out, w->packed, w->piece };
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         free(all[i]);
 }
 
-/* Take steps; before and after are the weights around the last one. */
-static bool steps_take(struct delta_work *w, int64_t n_step, double lr, struct error *err)
-{
-    uint64_t seed = 1;
-    enum dtype dtype = w->e == 2 ? DT_BF16 : DT_F32;
-    struct device *dev = device_new("cpu:0", 0, err);
-    bool ok = dev != NULL;
-    for (int64_t i = 0; i < w->n; i++)
-        w->master[i] = DEVIATION * normal_draw(&seed);
-    for (int64_t s = 1; s <= n_step && ok; s++) {
-        for (int64_t i = 0; i < w->n; i++)
-            w->grad[i] = 1e-4f * normal_draw(&seed);
-        memcpy(w->before, w->after, w->n_byte);
-        ok = OP(dev, err, adamw, .weight = w->after, .master = w->master, .m = w->m, .v = w->v, .grad = w->grad, .n = w->n, .step = s,
-                .lr = (float)lr, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .dtype = dtype)
-             && device_sync(dev, err);
-    }
-    device_free(dev);
-    return ok;
-}
-
 static double changed_share(const struct delta_work *w)
 {
-    int64_t n = 0;
-    for (int64_t i = 0; i < w->n; i++)
-        n += memcmp(w->before + (size_t)i * w->e, w->after + (size_t)i * w->e, w->e) != 0;
-    return (double)n / (double)w->n;
+    size_t n = 0;
+    for (size_t i = 0; i < w->n_byte; i += w->e)
+        n += memcmp(w->before + i, w->after + i, w->e) != 0;
+    return (double)n / (double)(w->n_byte / w->e);
 }
 
 static size_t block_bytes(const struct delta_work *w, size_t i)
@@ -165,7 +129,8 @@ bool bench_delta(int argc, char **argv, struct error *err)
     struct delta_work w = { 0 };
     struct delta_coder *c = NULL;
     bool ok = false;
-    TRY(work_new(&w, mib, bf16 ? 2 : 4, err) && steps_take(&w, n_step, lr, err) && (c = delta_coder_new(err)));
+    TRY(work_new(&w, mib, bf16 ? 2 : 4, err) && adam_steps_take(w.before, w.after, w.n_byte, bf16 ? DT_BF16 : DT_F32, n_step, lr, err)
+        && (c = delta_coder_new(err)));
     TRY(passes_time(&w, c, pass_copy, &copy, err) && passes_time(&w, c, pass_encode, &encode, err));
     memset(w.out, 0, w.n_byte);
     TRY(passes_time(&w, c, pass_decode, &decode, err));

@@ -47,6 +47,7 @@ struct bulk_fetch {
     uint64_t key;
     uint32_t n_block;
     struct lane lane[THREADS];
+    int n_lane;
     pthread_mutex_t lock;    // guards: all below
     pthread_cond_t changed;
     struct bulk_offer offer;
@@ -284,7 +285,7 @@ static bool threads_start(struct bulk_fetch *f, struct error *err)
     int rv = 0, n = 0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);    // signals are for the loop's thread
-    for (; n < THREADS && rv == 0; n++) {
+    for (; n < f->n_lane && rv == 0; n++) {
         f->lane[n].fetch = f;
         rv = pthread_create(&f->lane[n].thread, NULL, lane_main, &f->lane[n]);
         f->lane[n].runs = rv == 0;
@@ -334,6 +335,7 @@ struct bulk_fetch *bulk_fetch_new(const struct bulk_fetch_config *config, const 
         error_errno(err, "cannot write '%s'", f->temp);
         goto fail;
     }
+    f->n_lane = (int)MAX(MIN(sysconf(_SC_NPROCESSORS_ONLN), (long)THREADS), 2L);
     base_open(f, config->base_path);
     if (threads_start(f, err))
         return f;
@@ -393,11 +395,11 @@ enum bulk_fetch_state bulk_fetch_state(struct bulk_fetch *f, struct error *err)
     pthread_mutex_lock(&f->lock);
     if (f->finished && !f->failed && f->fd >= 0 && !file_finish(f, &f->err))
         f->failed = true;
-    enum bulk_fetch_state state = f->failed             ? BULK_FETCH_FAILED
-                                  : f->finished         ? BULK_FETCH_DONE
-                                  : f->n_lost < THREADS ? BULK_FETCH_GOES
-                                  : f->no_base          ? BULK_FETCH_NO_BASE
-                                                        : BULK_FETCH_CUT;
+    enum bulk_fetch_state state = f->failed               ? BULK_FETCH_FAILED
+                                  : f->finished           ? BULK_FETCH_DONE
+                                  : f->n_lost < f->n_lane ? BULK_FETCH_GOES
+                                  : f->no_base            ? BULK_FETCH_NO_BASE
+                                                          : BULK_FETCH_CUT;
     if (state != BULK_FETCH_GOES && state != BULK_FETCH_DONE)
         *err = f->err;
     pthread_mutex_unlock(&f->lock);

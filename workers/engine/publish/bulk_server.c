@@ -67,7 +67,8 @@ struct connection {
 struct bulk_server {
     pthread_mutex_t lock;    // guards: all below, and what it points to; not the bytes of mapped files and of written blocks
     pthread_cond_t changed;
-    struct version *versions, *newest;
+    struct version *versions;
+    struct version *recent[2];    // the two that were offered last; NULL: none
     struct pair *pairs;
     struct offer offer[BULK_OFFERS_MAX];
     struct connection *connections;
@@ -118,17 +119,22 @@ static void pair_drop(struct bulk_server *s, struct pair *p)
     free(p);
 }
 
-/* Let go of what nobody uses: pairs that end at an older version, then versions of no pair but the newest. */
+static bool version_is_recent(const struct bulk_server *s, const struct version *v)
+{
+    return !s->over && (v == s->recent[0] || v == s->recent[1]);
+}
+
+/* Let go of what nobody uses: pairs that end at an older version, then versions of no pair. */
 static void unused_drop(struct bulk_server *s)
 {
     for (struct pair *p = s->pairs, *next; p; p = next) {
         next = p->next;
-        if (p->n_ref == 0 && (p->new != s->newest || s->over))
+        if (p->n_ref == 0 && !version_is_recent(s, p->new))
             pair_drop(s, p);
     }
     for (struct version *v = s->versions, *next; v; v = next) {
         next = v->next;
-        if (v->n_ref == 0 && (v != s->newest || s->over))
+        if (v->n_ref == 0 && !version_is_recent(s, v))
             version_drop(s, v);
     }
 }
@@ -222,7 +228,10 @@ static bool offer_make(struct bulk_server *s, const char *path, const char *base
             .ticket = ticket, .size_bytes = (int64_t) new->map.size_bytes, .key = new->key, .has_base = base != NULL
         };
         p->n_ref++;
-        s->newest = new;
+        if (s->recent[0] != new) {
+            s->recent[1] = s->recent[0];
+            s->recent[0] = new;
+        }
     }
     unused_drop(s);
     return p != NULL;

@@ -3,7 +3,7 @@
  * A node is offered a version: it gets a ticket over TLS, connects with it as often as the offer allows, and asks for blocks (delta.h) of
  * the file in any order. When it names a version that it has, and the head has the same one (both files' keys are equal), a block is sent
  * as its differences from that one's block wherever that is smaller. What was written for one node is kept for the others, up to a bound.
- * The files of the newest version and of what it is being sent as differences from stay mapped, so that the trainer may remove them.
+ * The files of the two versions that were asked for last stay mapped, so that the trainer may remove them.
  *
  *   node -> head   WANT first n (u32 each): these blocks | DONE: the offer is over
  *   head -> node   BLOCK index (u32), kind (u8), 3 zeros, delta_hash of the block (u64), then what delta_decode reads
@@ -16,8 +16,8 @@
 #include <stdint.h>
 #include "protocol/wire/bulk.h"
 
-#define BULK_OFFERS_MAX 48         // at a time
-#define BULK_CONNECTIONS_EACH 4    // of an offer
+#define BULK_OFFERS_MAX 24         // at a time
+#define BULK_CONNECTIONS_EACH 8    // of an offer
 enum bulk_record {
     BULK_WANT = 1,
     BULK_BLOCK,

@@ -93,6 +93,12 @@ struct file_end {
 };
 #define FILE_MAGIC 0x3173746867696577u    // "weights1"
 
+bool weights_file_end(FILE *f, const uint64_t *hash, int64_t n, size_t size)
+{
+    struct file_end end = { (uint64_t)n, size, FILE_MAGIC };
+    return fwrite(hash, sizeof *hash, (size_t)n, f) == (size_t)n && fwrite(&end, sizeof end, 1, f) == 1;
+}
+
 bool weights_file_key(const void *data, size_t size, uint64_t *key)
 {
     struct file_end end;
@@ -142,13 +148,11 @@ bool weights_file_write(const struct model *m, const char *path, struct error *e
         goto out;
     }
     TRY(bundle_hash(h, weights, hash, err));
-    struct file_end end = { (uint64_t)b.n, size, FILE_MAGIC };
     if (!(f = fopen(temp, "we"))) {
         error_errno(err, "cannot write '%s'", temp);
         goto out;
     }
-    ok = bytes_write(f, dev, weights, size, stage, err) && fwrite(hash, sizeof *hash, (size_t)b.n, f) == (size_t)b.n
-         && fwrite(&end, sizeof end, 1, f) == 1;
+    ok = bytes_write(f, dev, weights, size, stage, err) && weights_file_end(f, hash, b.n, size);
     ok = fclose(f) == 0 && ok && rename(temp, path) == 0;
     if (!ok)
         error_errno(err, "cannot write '%s'", path);

@@ -5,6 +5,7 @@
  * copy, nccl: a struct publication: an outlet in the first trainer's process, an inlet in every other of this host that samples
  * (wire.h). One per worker, driven by the thread that drives the device. */
 #pragma once
+#include <stdio.h>
 #include "workers/engine/publish/outlet.h"
 
 struct model;    // workers/engine/model/model.h
@@ -36,6 +37,8 @@ MUST_USE bool publication_take(struct publication *p, struct model *m, int64_t m
  * tensor. ERR_DATA names the file, or the tensor whose hash is another than the file's. */
 void weights_file_path(const char *run_dir, int64_t made, int64_t version, char *out, size_t size);
 MUST_USE bool weights_file_write(const struct model *m, const char *path, struct error *err);
+/* What follows size bytes of weights in such a file: the hashes of n tensors, and what marks it. False: see errno. */
+MUST_USE bool weights_file_end(FILE *f, const uint64_t *hash, int64_t n, size_t size);
 /* A number for what a file of weights holds, from its tensors' hashes; data: its size bytes. False: it is not such a file. */
 MUST_USE bool weights_file_key(const void *data, size_t size, uint64_t *key);
 MUST_USE bool weights_file_read(struct model *m, const char *path, int64_t version, struct error *err);
