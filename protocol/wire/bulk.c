@@ -291,7 +291,7 @@ static size_t record_len(const struct bulk *b)
     return HEAD_BYTES + (size_t)len + TAG_BYTES;
 }
 
-bool bulk_is_ready(const struct bulk *b)
+static bool record_is_whole(const struct bulk *b)
 {
     size_t len = record_len(b);
     return len > 0 && b->in_end - b->in_begin >= len;
@@ -312,7 +312,7 @@ static bool record_open(struct bulk *b, uint8_t *record, size_t len)
 static bool record_wait(struct bulk *b, struct error *err)
 {
     size_t got;
-    while (!bulk_is_ready(b)) {
+    while (!record_is_whole(b)) {
         if (record_len(b) > SEALED_MAX)
             return error_set(err, ERR_DATA, "a record of a connection for weights claims %zu bytes; at most %zu are accepted",
                              record_len(b), SEALED_MAX);

@@ -42,7 +42,6 @@ MUST_USE bool bulk_flush(struct bulk *b, struct error *err);
 /* The next record; its bytes (len of them) are borrowed until the next call. ERR_CLOSED: the connection has ended; ERR_TIMEOUT; ERR_DATA:
  * what arrived is no record of this connection. */
 MUST_USE bool bulk_receive(struct bulk *b, uint8_t *type, const void **data, size_t *len, struct error *err);
-bool bulk_is_ready(const struct bulk *b);    // a whole record has arrived: bulk_receive will not wait
 /* End the connection: whoever waits in it fails. Any thread, while the connection exists. */
 void bulk_cut(struct bulk *b);
 int64_t bulk_sent(const struct bulk *b);    // bytes on the wire

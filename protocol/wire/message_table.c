@@ -177,6 +177,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "version", KIND_I64, true, "publish: version of the weights" },
                { "left", KIND_BOOL, true, "not done because another trainer has left, died or not arrived" },
                { "again", KIND_BOOL, true, "publish: the weights did not arrive; the task may be given again" },
+               { "fetched", KIND_MAP, true, "publish, from a node that has just brought the weights: file_bytes, wire_bytes (received for them), s" },
                { "lines", KIND_BIN, true, "load: int64 pairs (usable prompt from 0, its line in the data's file from 1), one for each prompt that "
                                           "is not on the line after its predecessor's; empty: too many" },
                { "files", KIND_STR, true, "load, of several files: for each a line, the number of its first line among those of all, a blank, its path" },

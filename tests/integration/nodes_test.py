@@ -159,6 +159,7 @@ class Nodes(RunCase):
         self.assertGreater(max(sent, default=0), 1.5, log)    # fp32 weights as differences
         self.assertLess(min(sent), 1.01, log)                 # after a kill the first version is whole
         self.assertNotIn("in pieces", log)
+        self.assertIn(("perf/nodes_delta_ratio",), self.query(run, "select name from series"))
 
     def test_commands_reach_a_node_killed_processes_return_and_strangers_are_refused(self):
         port = free_port()

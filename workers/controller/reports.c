@@ -231,7 +231,8 @@ void done_came(struct controller *c, struct request *request, const struct msg_i
     }
     if (r.worker) {
         r.worker->heard_ms = clock_ms();
-        if (r.worker->task == r.task) {
+        if (r.worker->task == r.task) {    // not told twice
+            step_metrics_fetched(&c->metrics, mval_get(in->root, "fetched"));
             r.worker->task = 0;
             r.worker->task_kind = TASK_NONE;
         }

@@ -139,6 +139,25 @@ void step_metrics_posted(struct step_metrics *s, const struct mval *posted)
     s->posted.full = mval_f64(mval_get(posted, "full"), NAN);
 }
 
+void step_metrics_fetched(struct step_metrics *s, const struct mval *fetched)
+{
+    double file = mval_f64(mval_get(fetched, "file_bytes"), NAN), wire = mval_f64(mval_get(fetched, "wire_bytes"), NAN);
+    if (!(file > 0 && wire > 0))
+        return;
+    s->fetched.file_bytes += file;
+    s->fetched.wire_bytes += wire;
+    s->fetched.longest_s = fmax(s->fetched.longest_s, mval_f64(mval_get(fetched, "s"), 0));
+}
+
+static void fetched_metrics(struct step_metrics *s)
+{
+    if (!(s->fetched.wire_bytes > 0))
+        return;
+    metric_own(s, M_NODES_FETCH_S, s->fetched.longest_s);
+    metric_own(s, M_NODES_SENT_GB, s->fetched.wire_bytes * 1e-9);
+    metric_own(s, M_NODES_DELTA_RATIO, s->fetched.file_bytes / s->fetched.wire_bytes);
+}
+
 static void posted_metrics(struct step_metrics *s)
 {
     if (!s->posted.known)
@@ -181,6 +200,7 @@ void step_metrics_make(struct controller *c, int64_t batch, const struct mval *t
     metric_own(s, M_STEP_S, step_s);
     score_metrics(c, step_s);
     posted_metrics(s);
+    fetched_metrics(s);
     if (c->config.apply_evolving_rubric_reward) {
         metric_own(s, M_RUBRICS_ACTIVE, s->rubrics.n > 0 ? (double)s->rubrics.n_judged / (double)s->rubrics.n : NAN);
         metric_own(s, M_RUBRICS_WRITTEN, (double)s->rubrics.n_written);
@@ -207,6 +227,7 @@ void step_metrics_restart(struct step_metrics *s)
     memset(&s->scored, 0, sizeof s->scored);
     memset(&s->stopped, 0, sizeof s->stopped);
     memset(&s->rubrics, 0, sizeof s->rubrics);
+    memset(&s->fetched, 0, sizeof s->fetched);
 }
 
 void step_metrics_pause(struct step_metrics *s, bool paused)

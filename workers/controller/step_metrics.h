@@ -31,6 +31,9 @@ struct step_metrics {
         double environments, per_min, waiting, age, refused, full;
     } posted;    // by environments, as last heard
     struct {
+        double file_bytes, wire_bytes, longest_s;    // of weights that came, for which these were sent
+    } fetched;                                       // by other nodes since the last step
+    struct {
         double wait_s;        // that groups waited for their scores
         double response_s;    // that responses did
         double verify_s;      // that verifiers worked
@@ -42,6 +45,7 @@ void step_metrics_pause(struct step_metrics *s, bool paused);                   
 void step_metrics_group(struct step_metrics *s, const struct group_summary *group);    // a group has come
 void step_metrics_posted(struct step_metrics *s,
                          const struct mval *posted);    // the door of environments tells (message work); NULL is fine
+void step_metrics_fetched(struct step_metrics *s, const struct mval *fetched);    // a node has new weights (message done); NULL is fine
 void step_metrics_rubrics(struct step_metrics *s, int64_t n_judged, int64_t n_written, bool failed);    // of a group that came
 void step_metrics_stopped(struct step_metrics *s, int64_t n_tok);    // a group that does not count, of which n_tok tokens were drawn
 void step_metrics_host(struct step_metrics *s, double mem_bytes);    // a sample has come

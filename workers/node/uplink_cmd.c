@@ -44,16 +44,18 @@ static void map_copy(struct msg_out *m, const struct mval *map, const char *but)
     }
 }
 
-/* The request with the worker's name as the head knows it. */
-static bool renamed(const struct uplink *u, const struct msg_in *in, struct msg_out *m, struct error *err)
+/* The request with the worker's name as the head knows it, and what the node itself adds. */
+static bool renamed(struct uplink *u, const struct msg_in *in, struct msg_out *m, struct error *err)
 {
     char name[64], full[120];
     mval_text(in->root, "name", name, sizeof name);
     snprintf(full, sizeof full, "%s/%s", u->node.name, name);
     *m = MSG_OUT_INIT;
     msg_begin(m, in->type);
-    map_copy(m, in->root, " v t name ");
+    map_copy(m, in->root, " v t name fetched ");
     msg_str(m, "name", full);
+    if (in->type == MSG_DONE && mval_bool(mval_get(in->root, "ok"), false))
+        weights_fetched_write(u, mval_i64(mval_get(in->root, "version"), -1), m);
     return msg_finish(m, err);
 }
 
@@ -331,6 +333,7 @@ static bool uplink_cmd(int argc, char **argv, struct error *err)
         u->here[i].version = -1;
     u->fetch_tag = FETCH_TAG;
     u->mib_per_s = u->delta_ratio = u->fetch_s = NAN;
+    u->fetched.version = -1;
     snprintf(u->state, sizeof u->state, "starting");
     TRY(uplink_open(u, err));
     u->process.detail = detail_write;

@@ -34,7 +34,11 @@ struct uplink {
     uint64_t fetch_tag;
     double mib_per_s, delta_ratio, fetch_s;    // of the last weights, ratio: their bytes by those on the wire; NAN: none yet
     int64_t wire_bytes;                        // of all weights
-    struct copy *copy;                         // of a checkpoint; NULL: none was wanted yet
+    struct {
+        int64_t version, file_bytes, wire_bytes;
+        double s;
+    } fetched;            // the head has not been told of yet; version -1: nothing
+    struct copy *copy;    // of a checkpoint; NULL: none was wanted yet
     struct {
         int64_t round;    // of the meeting that trainers here are to join; 0: none
         int64_t again_ms;
@@ -72,6 +76,8 @@ int64_t head_due(const struct uplink *u);    // when head_tick must be called ne
 bool weights_order_keep(struct uplink *u, struct relay *x, const struct net_event *ev, const struct msg_in *in);
 /* The worker asks for work: true when its order is on the way and ev's request was taken for the answer. */
 bool weights_order_asked(struct uplink *u, struct net_event *ev, const struct msg_in *in);
+/* Add what the weights of version have cost to a report that they are in place, once. */
+void weights_fetched_write(struct uplink *u, int64_t version, struct msg_out *m);
 void weights_tick(struct uplink *u);
 int64_t weights_due(const struct uplink *u);    // when weights_tick must be called next; INT64_MAX: not before something comes
 void weights_release(struct uplink *u);

@@ -35,8 +35,24 @@ static void weights_came(struct uplink *u)
     u->mib_per_s = mib / MAX(s, 0.001);
     u->delta_ratio = (double)look.size_bytes / (double)MAX(look.wire_bytes, (int64_t)1);
     u->wire_bytes += look.wire_bytes;
+    u->fetched.version = u->fetch_version;
+    u->fetched.file_bytes = look.size_bytes;
+    u->fetched.wire_bytes = look.wire_bytes;
+    u->fetched.s = s;
     log_info("weights of version %" PRId64 " are here mib=%.1f wire_mib=%.1f s=%.3f", u->fetch_version, mib,
              (double)look.wire_bytes / (1 << 20), s);
+}
+
+void weights_fetched_write(struct uplink *u, int64_t version, struct msg_out *m)
+{
+    if (version < 0 || version != u->fetched.version)
+        return;
+    msg_map(m, "fetched");
+    msg_i64(m, "file_bytes", u->fetched.file_bytes);
+    msg_i64(m, "wire_bytes", u->fetched.wire_bytes);
+    msg_f64(m, "s", u->fetched.s);
+    msg_end(m);
+    u->fetched.version = -1;
 }
 
 /* The trainer's order to load, with the path that the checkpoint has here. */
