@@ -149,6 +149,7 @@ for group in "$@"; do
         fi
         ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "steps at each zero_stage" $python tests/gpu/zero.py ${ZERO_CASES:-}
         ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "the same runs on one, two and four GPUs" $python tests/gpu/ranks.py ${RANKS_CASES:-}
+        [ "$cards" -lt 2 ] || ROLLCALL=$rollcall LIMIT_S=600 LINES_SHOWN=30 note "trainers on two nodes, by NCCL over sockets" $python tests/gpu/hosts.py ${HOSTS_CASES:-}
         ;;
     teams)
         ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "decoding and runs on one GPU and on teams" $python tests/gpu/teams.py ${TEAMS_ARGS:-}

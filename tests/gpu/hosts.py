@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Trainers on two "nodes" of one machine, half of its GPUs each, with NCCL over sockets between all of them: a run must end in the bytes
+of one host's.
+
+    tests/gpu/hosts.py [--work DIR] [--steps 3] [--count N] [CASE...]      cases: 0.5B (default) 1.5B; starter, on CPUs, to try this script
+
+One JSON line for each run, then a table. Exits 1 when they end in other bytes. ROLLCALL names the program.
+"""
+import argparse, json, os, shutil, socket, subprocess, sys, threading, time
+from ranks import MORE, n_gpu, sha256
+from step import CASES, ROLLCALL, medians, whole_run
+
+SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NVLS_ENABLE": "0"}    # as between machines
+JOIN_S = 300
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def node_join(run, port, devices, work, said):
+    """Join as soon as the run has a token; said gets how it ended."""
+    token, end = os.path.join(run, "sock/join"), time.monotonic() + JOIN_S
+    while not os.path.exists(token) and time.monotonic() < end:
+        time.sleep(0.05)
+    done = subprocess.run([ROLLCALL, "agent", "--join", f"tcp://127.0.0.1:{port}", "--name", "b", "--dir", os.path.join(work, "node"),
+                           "--devices", ",".join(devices), "--token-file", token], capture_output=True, text=True)
+    said.append(done.stderr)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", default="/tmp/rollcall-hosts")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--count", type=int, help="trainers (default: 4, or 2 on two GPUs)")
+    parser.add_argument("case", nargs="*")
+    a = parser.parse_args()
+    os.makedirs(a.work, exist_ok=True)
+    os.environ.update(SOCKETS)
+    table, differ = [], False
+    for name in a.case or ["0.5B"]:
+        c = MORE.get(name) or CASES[name]
+        kind, most = ("cpu", 4) if name == "starter" else ("cuda", n_gpu())
+        n = a.count or (4 if most >= 4 else 2)
+        device = [f"{kind}:{i}" for i in range(n)]
+        first = None
+        for hosts in (1, 2):
+            label, port, said = f"hosts-{name}-{hosts}-{os.getpid()}", free_port(), []
+            more, node = ["--zero_stage", "0"], None
+            if hosts == 2:
+                half = n // 2
+                more += ["-t", str(n), "--trainers-per-node", str(half), "--listen", f"127.0.0.1:{port}",
+                         "--train_batch_size", str(c["prompts"] // n)]
+                shutil.rmtree(os.path.join(a.work, "node"), ignore_errors=True)
+                node = threading.Thread(target=node_join, args=(os.path.join(a.work, "runs", label), port, device[half:], a.work, said))
+                node.start()
+            path, step, _ = whole_run(c, ",".join(device if hosts == 1 else device[:n // 2]), a.work, label, a.steps, more)
+            if node:
+                node.join()
+            got = medians(step, ("generate_s", "train_s", "ranks_s", "step_s"))
+            got["sha256"] = sha256(os.path.join(path, "checkpoints", f"step-{a.steps:06d}", "model.safetensors"))
+            shutil.rmtree(path)
+            first = first or got
+            same = got["sha256"] == first["sha256"] and (hosts == 1 or "trains (" in said[0])
+            differ |= not same
+            print(json.dumps(dict(bench="hosts", case=name, hosts=hosts, ranks=n, **got, check=same)), flush=True)
+            table.append(f"{name:8}{n:2} trainers on {hosts} host{'s' if hosts > 1 else ' '}  step {got['step_s']:8.3f} s  train {got['train_s']:8.3f}"
+                         f"  waited {got['ranks_s'] or 0:7.3f}  {got['sha256'][:16]}  {'same bytes' if same else 'OTHER BYTES'}")
+            if node and not same:
+                table += said
+    print("\n".join(table))
+    sys.exit(differ)
+
+
+if __name__ == "__main__":
+    main()
