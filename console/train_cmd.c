@@ -227,6 +227,7 @@ static bool train_cmd(int argc, char **argv, struct error *err)
     enum batch_format format;
     TRY(batch_format_parse(t->format, &format, err));
     TRY(settings_read(t, &before, err));
+    TRY(!t->resume || t->dry_run || kept_journal_take(t, err));
     TRY(!t->resume || kept_journal_check(t, err));
     if (t->slurm) {
         ok = train_far(t, err);

@@ -5,9 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "protocol/base/file.h"
 #include "protocol/run/journal.h"
+#include "protocol/run/journal_home.h"
 #include "protocol/run/journal_rebuild.h"
+#include "protocol/run/run_lock.h"
 #include "protocol/run/run_owner.h"
 #include "workers/engine/data/identity.h"
 #include "workers/engine/trainer/checkpoint.h"
@@ -111,6 +114,28 @@ static bool identity_check(const struct train *t, const json_t *was, struct erro
                         "%s: not what the run '%s' began with (dataset '%.200s', model '%.200s'); put back what it was, "
                         "or, if the change is intended, continue with --accept-changed '%s', which is noted in the journal",
                         changed, t->run_dir, t->config.dataset, t->config.model, changed);
+}
+
+bool kept_journal_take(const struct train *t, struct error *err)
+{
+    struct error busy;
+    char id[RUN_ID_BYTES], folder[PATH_MAX];
+    int64_t step = 0;
+    bool taken = false;
+    if (t->from_checkpoint || !journal_is_elsewhere(t->run_dir))
+        return true;
+    int fd = run_lock_take(t->run_dir, &busy);
+    if (fd < 0)
+        return error_set(err, ERR_EXISTS, "the run '%s' is going on another machine, where its journal is; end it there first", t->run_dir);
+    bool ok = run_id_read(t->run_dir, id, err) && journal_home_take(t->run_dir, t->config.journal_dir, id, &taken, &step, err);
+    if (ok && taken) {
+        fprintf(stderr,
+                "note: the journal of '%s' was on another machine; the run goes on from its snapshot, which knows step %" PRId64 "\n",
+                t->run_dir, step);
+        ok = folder_find(t, folder, err) && checkpoint_set_aside(folder, id, step, err);    // of later steps, which are made again
+    }
+    close(fd);
+    return ok;
 }
 
 bool kept_journal_check(const struct train *t, struct error *err)

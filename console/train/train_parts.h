@@ -88,6 +88,8 @@ static inline int64_t run_steps(const struct train *t)
 MUST_USE bool train_take(struct train *t, const struct run_config *before, struct error *err);
 
 /* ---- train_kept.c: a run that is resumed ---- */
+/* If its journal is on another machine, which is lost: go on here from what that has left (journal_home.h). Says so on stderr. */
+MUST_USE bool kept_journal_take(const struct train *t, struct error *err);
 /* Check that its journal exists and knows what the run has saved; with --from-checkpoint, that it does not. */
 MUST_USE bool kept_journal_check(const struct train *t, struct error *err);
 /* --from-checkpoint: find the newest complete checkpoint of the run, which no process writes any more. Broken ones are named on stderr. */

@@ -10,6 +10,8 @@
 #include "console/train/launch.h"
 #include "protocol/base/file.h"
 #include "protocol/run/journal.h"
+#include "protocol/run/journal_home.h"
+#include "protocol/run/run_owner.h"
 #include "protocol/run/resume_flags.h"
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_lock.h"
@@ -94,12 +96,14 @@ static bool dir_fill(struct train *t, struct error *err)
 {
     static const char *const dirs[] = { "logs", "checkpoints", "rollouts", "eval", "export" };
     static const char *const old[] = { "ended", "orders", "lock" };
-    char path[PATH_MAX];
+    char path[PATH_MAX], id[RUN_ID_BYTES];
     struct buf yaml = BUF_INIT;
     bool ok = false;
     for (size_t i = 0; i < ARRAY_SIZE(dirs); i++)
         TRY(path_join(path, sizeof path, t->run_dir, dirs[i]) && dir_make(path, 0755, err));
     TRY(folders_take(t, err) && identity_write(t->run_dir, t->identity, err));
+    if (!t->resume && t->config.journal_dir[0])
+        TRY(run_id_read(t->run_dir, id, err) && journal_home_make(t->run_dir, t->config.journal_dir, id, err));
     TRY(path_join(path, sizeof path, t->run_dir, "sock") && dir_make(path, 0700, err));
     for (size_t i = 0; i < ARRAY_SIZE(old); i++) {
         snprintf(path, sizeof path, "%.4000s/sock/%s", t->run_dir, old[i]);

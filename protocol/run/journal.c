@@ -18,6 +18,7 @@
 #include "protocol/run/journal_db.h"
 #include "protocol/run/metric_names.h"
 #include "protocol/run/journal_fold.h"
+#include "protocol/run/journal_home.h"
 
 #define SERIES_MAX 4096    // different metric names of a run
 #define NAME_MAX_BYTES 96
@@ -56,7 +57,8 @@ static struct journal *open_any(const char *run_dir, bool reader, struct error *
         return NULL;
     }
     j->reader = reader;
-    bool ok = path_join(j->path, sizeof j->path, run_dir, "journal.db") || error_set(err, ERR_IO, "the path '%s' is too long", run_dir);
+    const char *name = reader && journal_is_elsewhere(run_dir) ? JOURNAL_SNAPSHOT : "journal.db";
+    bool ok = path_join(j->path, sizeof j->path, run_dir, name) || error_set(err, ERR_IO, "the path '%s' is too long", run_dir);
     if (ok && reader && !path_exists(j->path))
         ok = error_set(err, ERR_NOT_FOUND, "'%s' holds no journal; is it a run directory?", run_dir);
     ok = ok && db_open(j, err) && series_load(j, err) && (reader || (j->folder = folder_new(j->db, j->path, err)));
@@ -80,6 +82,16 @@ struct journal *journal_open_reader(const char *run_dir, struct error *err)
 bool journal_folds(struct journal *j, struct error *err)
 {
     return !j->folder || folder_folds(j->folder, err);    // a reader folds nothing
+}
+
+void journal_ship(struct journal *j)
+{
+    folder_ship(j->folder);
+}
+
+bool journal_ships(struct journal *j, struct error *err)
+{
+    return folder_ships(j->folder, err);
 }
 
 void journal_rest(struct journal *j)
@@ -378,12 +390,13 @@ bool journal_last_seq(struct journal *j, int64_t *seq, struct error *err)
 
 bool journal_seq_begin(struct journal *j, int64_t first, struct error *err)
 {
-    static const int kinds[] = { Q_SEQ_STEP, Q_SEQ_EVENT };
+    static const int kinds[] = { Q_SEQ_STEP, Q_SEQ_EVENT_OFF, Q_SEQ_EVENT };
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
         sqlite3_stmt *s = query(j, kinds[i], err);
         if (!s)
             return false;
-        sqlite3_bind_int64(s, 1, first - 1);
+        if (sqlite3_bind_parameter_count(s) > 0)
+            sqlite3_bind_int64(s, 1, first - 1);
         if (!query_run(j, s, err))
             return false;
     }

@@ -20,7 +20,7 @@ struct journal;
 MUST_USE bool journal_path_check(const char *run_dir, struct error *err);
 /* Make or open RUN_DIR/journal.db for writing. A file made by a newer version is refused. */
 struct journal *journal_open(const char *run_dir, struct error *err);
-/* Open one for reading only; fails when there is none. */
+/* Open one for reading only; fails when there is none. Of a run whose journal is on another machine, its snapshot. */
 struct journal *journal_open_reader(const char *run_dir, struct error *err);
 /* The sizes of the journal's files, and which process keeps the log from being folded at this moment because it is in the middle of
  * a read (only a moment, for readers that use this module). The reader of an earlier look is found again while it still reads
@@ -34,6 +34,11 @@ struct journal_wal {
 void journal_wal_look(const char *run_dir, int last_pid, struct journal_wal *out);
 /* False when the last attempt to fold the log has failed (a full disk): err says why. Waiting for a reader is no failure. */
 bool journal_folds(struct journal *j, struct error *err);
+/* For the writer of a journal that is on this machine's own disk (journal_home.h), after a commit: have a copy of it made in the run's
+ * folder, on the journal's thread; closing makes one, too. Does nothing for others. */
+void journal_ship(struct journal *j);
+/* False when the last copy could not be made: err says why; ERR_EXISTS: another machine has taken the run over. */
+bool journal_ships(struct journal *j, struct error *err);
 void journal_close(struct journal *j);    // NULL is fine; an open transaction is rolled back
 
 MUST_USE bool journal_begin(struct journal *j, struct error *err);
@@ -84,7 +89,7 @@ MUST_USE bool journal_last_step(struct journal *j, int64_t *step, struct error *
 /* The number of the newest step row, superseded or not; 0: there is none. */
 MUST_USE bool journal_last_seq(struct journal *j, int64_t *seq, struct error *err);
 
-/* In a new journal: number its steps and events from first on. A rebuilt journal continues above the numbers of the lost one, so
+/* Number steps and events from first on, above those there are. A rebuilt journal continues above the numbers of the lost one, so
  * that readers that tail the run by seq miss nothing. */
 MUST_USE bool journal_seq_begin(struct journal *j, int64_t first, struct error *err);
 

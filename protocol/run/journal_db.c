@@ -35,6 +35,7 @@ static const char *const queries[Q_N] = {
     [Q_STEP_LAST_SEQ] = "SELECT ifnull(max(seq), 0) FROM step",
     [Q_SEQ_STEP] = "INSERT INTO step(seq, incarnation, step, wall_s, metrics, superseded) VALUES(?,0,0,0,x'',1)",
     [Q_SEQ_EVENT] = "INSERT INTO sqlite_sequence(name, seq) VALUES('event',?)",
+    [Q_SEQ_EVENT_OFF] = "DELETE FROM sqlite_sequence WHERE name='event'",
     [Q_SUPERSEDE] = "UPDATE step SET superseded=1 WHERE superseded=0 AND step>?",
     [Q_INCARNATION_ADD] = "INSERT INTO incarnation(from_step, wall_s) VALUES(?,?)",
     [Q_INCARNATION_READ] = "SELECT id, from_step FROM incarnation ORDER BY id",

@@ -19,6 +19,7 @@ enum statement {    // the text of each is in journal_db.c
     Q_STEP_LAST_SEQ,
     Q_SEQ_STEP,
     Q_SEQ_EVENT,
+    Q_SEQ_EVENT_OFF,
     Q_SUPERSEDE,
     Q_INCARNATION_ADD,
     Q_INCARNATION_READ,

@@ -1,9 +1,16 @@
 #include "protocol/run/journal_fold.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/file.h"
+#include "protocol/run/journal_home.h"
 
 #define FOLD_MS 1000                     // until a folding that a reader cut short is tried again
 #define FOLD_PAGES 1024                  // of 4 KiB: growth at which the log is folded
@@ -11,20 +18,22 @@
 #define CUT_BYTES ((int64_t)16 << 20)    // length above which a folded log is truncated
 
 struct journal_folder {
-    sqlite3 *db;         // the writer's; borrowed
-    const char *path;    // of the journal; borrowed
-    int fold_at;         // pages of the log at which the thread is woken
-    int wait_at;         // pages of the log at which folder_rest waits for the thread
+    sqlite3 *db;            // the writer's; borrowed
+    const char *path;       // of the journal; borrowed
+    char home[PATH_MAX];    // where path leads; "": it is no link, and nothing is shipped
+    int fold_at;            // pages of the log at which the thread is woken
+    int wait_at;            // pages of the log at which folder_rest waits for the thread
     pthread_t thread;
     bool runs;
     pthread_mutex_t lock;    // guards the fields below
     pthread_cond_t wake, folded;
-    bool stop, wanted, folding;
-    bool is_long;        // the log has been longer than CUT_BYTES since it was truncated last
-    bool may_cut;        // it is long, and the last folding left nothing in it
-    int n_page;          // of the log, after the last commit
-    int64_t n_fold;      // how often it has folded
-    struct error why;    // why the last folding failed; code ERR_NONE: it did not
+    bool stop, wanted, folding, ship;
+    bool is_long;              // the log has been longer than CUT_BYTES since it was truncated last
+    bool may_cut;              // it is long, and the last folding left nothing in it
+    int n_page;                // of the log, after the last commit
+    int64_t n_fold;            // how often it has folded
+    struct error why;          // why the last folding failed; code ERR_NONE: it did not
+    struct error unshipped;    // the same of the last copy
 };
 
 /* Fold what can be folded. *n_frame: frames of the log; *whole: all of them are in the file now. */
@@ -45,6 +54,55 @@ static bool fold_is_due(const struct journal_folder *f)
     return f->wanted || f->n_page >= FOLD_PAGES || f->is_long;
 }
 
+/* Does the run's link still lead to this journal? */
+static bool home_check(const struct journal_folder *f, struct error *err)
+{
+    char home[PATH_MAX] = "";
+    return (readlink(f->path, home, sizeof home - 1) >= 0 && strcmp(home, f->home) == 0)
+           || error_set(err, ERR_EXISTS, "another machine has taken the run over: '%s' leads to '%s', not to '%s'", f->path, home, f->home);
+}
+
+static bool copy_write(sqlite3 *db, const char *path, struct error *err)
+{
+    sqlite3 *copy = NULL;
+    sqlite3_backup *b = NULL;
+    int code = sqlite3_open_v2(path, &copy, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
+    if (code == SQLITE_OK && (b = sqlite3_backup_init(copy, "main", db, "main"))) {
+        (void)sqlite3_backup_step(b, -1);
+        code = sqlite3_backup_finish(b);    // says how the step ended
+    } else if (code == SQLITE_OK) {
+        code = sqlite3_errcode(copy);
+    }
+    sqlite3_close(copy);
+    return code == SQLITE_OK || error_set(err, ERR_IO, "cannot copy the journal to '%s': %s", path, sqlite3_errstr(code));
+}
+
+/* Copy all that is committed to RUN/journal.snapshot.new, then in the place of the one before; it is on the disk by then. */
+static bool ship_once(const struct journal_folder *f, sqlite3 *db, struct error *err)
+{
+    char to[PATH_MAX], new[PATH_MAX + 8], dir[PATH_MAX];
+    snprintf(dir, sizeof dir, "%.*s", (int)(strlen(f->path) - strlen("/journal.db")), f->path);
+    if (!path_join(to, sizeof to, dir, JOURNAL_SNAPSHOT))
+        return error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
+    snprintf(new, sizeof new, "%s.new", to);
+    if (!home_check(f, err))
+        return false;
+    unlink(new);
+    return copy_write(db, new, err) && home_check(f, err) && (rename(new, to) == 0 || error_errno(err, "cannot rename '%s'", new))
+           && dir_sync(dir, err);
+}
+
+/* The lock is held but while it copies. */
+static void ship(struct journal_folder *f, sqlite3 *db)
+{
+    struct error err = { 0 };
+    f->ship = false;
+    pthread_mutex_unlock(&f->lock);
+    bool ok = ship_once(f, db, &err);
+    pthread_mutex_lock(&f->lock);
+    f->unshipped = ok ? (struct error){ 0 } : err;
+}
+
 static void *fold_run(void *arg)
 {
     struct journal_folder *f = arg;
@@ -58,8 +116,10 @@ static void *fold_run(void *arg)
         if (code != SQLITE_OK && code != SQLITE_BUSY && code != SQLITE_LOCKED)    // busy: try again later
             error_set(&f->why, ERR_IO, "cannot fold the journal's log '%s-wal': %s", f->path, db ? sqlite3_errmsg(db) : "no memory");
         struct timespec until = clock_after(FOLD_MS);
-        while (!f->stop && !f->wanted && pthread_cond_timedwait(&f->wake, &f->lock, &until) == 0)
+        while (!f->stop && !f->wanted && !f->ship && pthread_cond_timedwait(&f->wake, &f->lock, &until) == 0)
             ;
+        if (!f->stop && db && f->ship)
+            ship(f, db);
         if (f->stop || !db || !fold_is_due(f))
             continue;
         int n_frame;
@@ -137,6 +197,24 @@ void folder_rest(struct journal_folder *f, int busy_ms)
     pthread_mutex_unlock(&f->lock);
 }
 
+void folder_ship(struct journal_folder *f)
+{
+    if (!f->home[0])
+        return;
+    pthread_mutex_lock(&f->lock);
+    f->ship = true;
+    pthread_cond_signal(&f->wake);
+    pthread_mutex_unlock(&f->lock);
+}
+
+bool folder_ships(struct journal_folder *f, struct error *err)
+{
+    pthread_mutex_lock(&f->lock);
+    struct error last = f->unshipped;
+    pthread_mutex_unlock(&f->lock);
+    return !last.text[0] || error_set(err, last.code, "%s", last.text);
+}
+
 bool folder_folds(struct journal_folder *f, struct error *err)
 {
     pthread_mutex_lock(&f->lock);
@@ -154,6 +232,8 @@ struct journal_folder *folder_new(sqlite3 *db, const char *path, struct error *e
     }
     f->db = db;
     f->path = path;
+    if (readlink(path, f->home, sizeof f->home - 1) < 0)
+        f->home[0] = 0;
     f->fold_at = FOLD_PAGES;
     f->wait_at = SLOW_PAGES;
     pthread_mutex_init(&f->lock, NULL);
@@ -181,6 +261,9 @@ void folder_free(struct journal_folder *f)
         pthread_cond_signal(&f->wake);
         pthread_mutex_unlock(&f->lock);
         pthread_join(f->thread, NULL);
+        struct error unshipped;
+        if (f->home[0])
+            (void)!ship_once(f, f->db, &unshipped);    // else the one before stays
         (void)log_truncate(f);    // SQLite does so only when no reader has the file open; journal.db alone holds all that is closed
     }
     pthread_mutex_destroy(&f->lock);

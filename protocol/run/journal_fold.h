@@ -15,5 +15,9 @@ struct journal_folder *folder_new(sqlite3 *db, const char *path, struct error *e
 void folder_free(struct journal_folder *f);
 /* Call outside a transaction, when nobody waits for the writer. busy_ms: the writing connection's busy timeout. */
 void folder_rest(struct journal_folder *f, int busy_ms);
+/* Copy the journal to the run's folder soon, when it is a link to another place (journal_home.h). */
+void folder_ship(struct journal_folder *f);
+/* As journal_ships (journal.h). */
+bool folder_ships(struct journal_folder *f, struct error *err);
 /* False when the last attempt to fold has failed: err says why. Waiting for a reader is no failure. */
 bool folder_folds(struct journal_folder *f, struct error *err);

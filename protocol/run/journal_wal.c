@@ -3,9 +3,11 @@
 #include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
+#include "protocol/base/file.h"
 #include "protocol/run/journal.h"
 #include "protocol/run/spawn.h"
 
@@ -59,13 +61,15 @@ static void reader_find(const struct stat *shm, int writer, int last_pid, struct
 
 void journal_wal_look(const char *run_dir, int last_pid, struct journal_wal *out)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], db[PATH_MAX];
     struct stat st;
     *out = (struct journal_wal){ 0 };
-    if (snprintf(path, sizeof path, "%s/journal.db", run_dir) < (int)sizeof path && stat(path, &st) == 0)
+    if (!path_join(path, sizeof path, run_dir, "journal.db") || !realpath(path, db))    // it may be on another disk
+        return;
+    if (stat(db, &st) == 0)
         out->db_bytes = st.st_size;
-    if (snprintf(path, sizeof path, "%s/journal.db-wal", run_dir) < (int)sizeof path && stat(path, &st) == 0)
+    if (snprintf(path, sizeof path, "%s-wal", db) < (int)sizeof path && stat(path, &st) == 0)
         out->wal_bytes = st.st_size;
-    if (snprintf(path, sizeof path, "%s/journal.db-shm", run_dir) < (int)sizeof path && stat(path, &st) == 0)
+    if (snprintf(path, sizeof path, "%s-shm", db) < (int)sizeof path && stat(path, &st) == 0)
         reader_find(&st, process_find(run_dir, "controller"), last_pid, out);
 }

@@ -170,6 +170,7 @@ struct run_config {
     bool rollout_entropy;
     int64_t save_interval;       // 0: only at the end
     int64_t keep_checkpoints;    // complete ones kept; 0: all
+    char journal_dir[RUN_TEXT_MAX];
     char save_dir[RUN_TEXT_MAX], eval_save_dir[RUN_TEXT_MAX], rollout_save_dir[RUN_TEXT_MAX];
     int64_t rollout_log_interval;    // optimizer steps between readable rollout logs
     bool enable_profiling;

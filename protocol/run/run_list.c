@@ -28,7 +28,7 @@ static void row_read(struct run_row *r, const char *run_dir)
 /* When the run's journal, or else its settings file, was last written. False: this is not a run's folder. */
 static bool run_changed(const char *run_dir, int64_t *ns)
 {
-    static const char *const files[] = { "run.yaml", "journal.db", "journal.db-wal" };
+    static const char *const files[] = { "run.yaml", "journal.db", "journal.db-wal", "journal.snapshot" };
     bool is_run = false;
     *ns = 0;
     for (size_t i = 0; i < ARRAY_SIZE(files); i++) {

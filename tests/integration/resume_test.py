@@ -49,6 +49,52 @@ class Resume(unittest.TestCase):
     def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bytes(self):
         self.compare(kl_coeff=0.05, ref_update_steps=3, ref_update_alpha=0.5)    # 10 is no multiple of 3: the reference is a kept one
 
+    def test_a_run_whose_machine_is_lost_goes_on_elsewhere_from_the_copy_of_its_journal(self):
+        here, there = self.task.path("disk-of-a"), self.task.path("disk-of-b")
+        straight = self.start("straight", self.task.run_file(), ["--max-steps", "20"])
+        lost = self.start("lost", self.task.run_file("lost.yaml", journal_dir=here), ["--max-steps", "20"])
+        self.finish(straight, 20)
+        lost.wait_step(10)
+        lost.kill()
+        self.assertTrue(os.path.realpath(os.path.join(lost.dir, "journal.db")).startswith(os.path.realpath(here)))
+        os.rename(here, here + "-lost")
+        looked = subprocess.run([ROLLCALL, "export", "jsonl", lost.dir], capture_output=True, text=True, timeout=LIMIT)    # from any machine
+        seen = [json.loads(line)["step"] for line in looked.stdout.splitlines()]
+        self.assertEqual(seen, list(range(1, len(seen) + 1)), looked.stderr)
+        self.assertGreaterEqual(len(seen), 8)
+        unheard = subprocess.run([ROLLCALL, "train", "--batch", "--resume", lost.dir, "--journal-dir", "/proc/none"], capture_output=True,
+                                 text=True, timeout=LIMIT)
+        self.assertNotEqual(unheard.returncode, 0)
+        self.assertIn("/proc/none", unheard.stderr)
+        again = self.start("lost", resume=True, extra=["--journal-dir", there])
+        self.finish(again, 20)
+        self.assertIn("the run goes on from its snapshot", written(again.errors))
+        self.assertEqual(straight.weights(20), again.weights(20))
+        self.assertEqual(straight.ledger(), again.ledger())
+        self.finish(self.start("lost", resume=True, extra=["--max-steps", "24"]), 24)    # at home on b now
+        os.rename(there, there + "-lost")
+        os.unlink(os.path.join(lost.dir, "journal.snapshot"))
+        none = subprocess.run([ROLLCALL, "train", "--batch", "--resume", lost.dir], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(none.returncode, 1)
+        self.assertIn("is '" + os.path.realpath(self.task.dir), none.stderr)
+        self.assertIn("which has left no journal.snapshot here", none.stderr)
+
+    def test_a_head_that_another_machine_has_replaced_ends_and_writes_over_nothing(self):
+        run = self.start("replaced", self.task.run_file(journal_dir=self.task.path("disk"), save_interval=0), ["--max-steps", "100000"])
+        run.wait_step(2)
+        link, copy = os.path.join(run.dir, "journal.db"), os.path.join(run.dir, "journal.snapshot")
+        end = time.monotonic() + LIMIT
+        while not os.path.exists(copy):    # of its start; the next one comes with a checkpoint
+            self.assertLess(time.monotonic(), end, run.logs())
+            time.sleep(0.01)
+        os.symlink(self.task.path("elsewhere/journal.db"), link + ".new")
+        os.rename(link + ".new", link)
+        before = os.stat(copy).st_ino
+        run.ctl("checkpoint")
+        self.assertEqual(run.process.wait(LIMIT), 1)
+        self.assertIn("another machine has taken the run over", written(run.errors) + written(run.log))
+        self.assertEqual(os.stat(copy).st_ino, before)
+
     def test_a_tokenizer_of_its_own_is_used_saved_and_watched(self):
         own = self.task.path("tokenizer")
         os.mkdir(own)

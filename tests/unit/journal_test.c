@@ -14,6 +14,8 @@
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "protocol/run/journal.h"
+#include "protocol/base/clock.h"
+#include "protocol/run/journal_home.h"
 
 static int dir_setup(void **state)
 {
@@ -198,6 +200,65 @@ static void items_commands_and_values_are_kept_by_key(void **state)
     assert_true(journal_value_get(j, "cursor", &b, &found, &err) && found && b.len == 3);
     buf_release(&b);
     journal_close(j);
+}
+
+/* seq and number of the last step that is read, in one number. */
+static bool last_note(void *arg, const struct journal_step *row)
+{
+    *(int64_t *)arg = row->seq * 1000 + row->step;
+    return true;
+}
+
+static void a_journal_on_another_disk_is_copied_and_taken_over_without_it(void **state)
+{
+    struct error err = { 0 };
+    char run[200], a[200], b[200], lost[220], copy[240];
+    int64_t seen = -1, step = -1;
+    bool taken = true;
+    snprintf(run, sizeof run, "%s/run", (char *)*state);
+    snprintf(a, sizeof a, "%s/a", (char *)*state);
+    snprintf(b, sizeof b, "%s/b", (char *)*state);
+    snprintf(lost, sizeof lost, "%s-lost", a);
+    snprintf(copy, sizeof copy, "%s/" JOURNAL_SNAPSHOT, run);
+    assert_true(dir_make(run, 0755, &err));
+    assert_true(journal_home_make(run, a, "0123456789abcdef", &err));
+    struct journal *j = journal_open(run, &err);
+    assert_non_null(j);
+    assert_true(journal_begin(j, &err));
+    assert_int_equal(journal_incarnation_begin(j, 0, &err), 1);
+    assert_true(journal_commit(j, &err));
+    step_put(j, 1, 1, 1);
+    assert_true(journal_begin(j, &err));
+    assert_true(journal_event_add(j, 1, 1, "alert", "a", "b", "", &err));
+    assert_true(journal_commit(j, &err));
+    journal_ship(j);
+    for (int64_t end = clock_ms() + 60000; !path_exists(copy) && clock_ms() < end;)
+        usleep(1000);
+    assert_true(path_exists(copy));
+    assert_true(journal_ships(j, &err));
+    assert_true(journal_home_take(run, b, "0123456789abcdef", &taken, &step, &err));
+    assert_false(taken);    // it is here
+    journal_close(j);
+    assert_int_equal(rename(a, lost), 0);
+    assert_true(journal_is_elsewhere(run));
+    assert_non_null(j = journal_open_reader(run, &err));    // the copy
+    assert_true(journal_steps_read(j, 0, last_note, &seen, &err));
+    assert_int_equal(seen, 1001);
+    journal_close(j);
+    assert_false(journal_home_take(run, "", "0123456789abcdef", &taken, &step, &err));
+    assert_int_equal(err.code, ERR_USAGE);
+    assert_true(journal_home_take(run, b, "0123456789abcdef", &taken, &step, &err));
+    assert_true(taken && step == 1 && !journal_is_elsewhere(run));
+    assert_non_null(j = journal_open(run, &err));
+    step_put(j, 2, 2, 2);
+    assert_true(journal_steps_read(j, 1000, last_note, &seen, &err));    // far above what the lost one may have numbered
+    assert_true(seen > (int64_t)1000000000 * 1000 && seen % 1000 == 2);
+    snprintf(lost, sizeof lost, "%s/journal.db", run);
+    assert_int_equal(unlink(lost), 0);
+    assert_int_equal(symlink("/nowhere/journal.db", lost), 0);    // a third machine
+    assert_int_equal(unlink(copy), 0);
+    journal_close(j);
+    assert_false(path_exists(copy));
 }
 
 static void what_is_not_a_journal_is_named(void **state)
@@ -489,6 +550,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_series_named_in_a_lost_transaction_does_not_shift_the_others, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(items_commands_and_values_are_kept_by_key, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(what_is_not_a_journal_is_named, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(a_journal_on_another_disk_is_copied_and_taken_over_without_it, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(samples_are_read_once_in_order_and_an_older_journal_has_none, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(the_log_is_folded_and_stays_bounded_while_a_run_writes_and_others_read, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(a_closed_journal_is_whole_without_its_log_also_while_a_reader_has_it_open, dir_setup, dir_teardown),

@@ -72,6 +72,9 @@ void answers_send(struct controller *c)
             run_fail(c, "the journal cannot be written: %s", err.text);
         }
     }
+    if (ok && c->ship_due)
+        journal_ship(c->journal);
+    c->ship_due = c->ship_due && !ok;
     if (c->answers.n > 0)
         hold_point("answering");
     for (int i = 0; i < c->answers.n; i++) {

@@ -94,6 +94,7 @@ struct controller {
     /* what is kept of it */
     struct journal *journal;
     bool in_transaction;
+    bool ship_due;             // after the next commit: a copy of the journal for other machines
     struct answers answers;    // that wait for its commit
     struct storage *storage;
     struct rollout_file *rollouts;

@@ -143,6 +143,7 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     if (!alarms_open(c, err))
         return false;
     orders_restore(c);
+    c->ship_due = true;
     return (c->n_row == 0 || ledger_prepare(c, c->n_row, err)) && resumed_apply(c, err);
 }
 

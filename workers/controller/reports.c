@@ -117,6 +117,7 @@ static bool save_done(struct controller *c, const struct mval *told, const struc
             run_fail(c, "%s", text);
         return true;
     }
+    c->ship_due = true;
     snprintf(text, sizeof text, "step %" PRId64 " saved", r->step);
     event_add_facts(c, "checkpoint", "controller", text,
                     json_pack("{s:I, s:s}", "step", (json_int_t)r->step, "path", checkpoints_path(&c->checkpoints, r->step)));

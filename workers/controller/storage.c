@@ -34,6 +34,7 @@ struct storage {
     int64_t looked_ms;       // at the journal's log
     int64_t told_bytes;      // how long that was when an alert said so; 0: none did
     bool fold_told;          // that it cannot be folded
+    bool ship_told;          // that no copy of it can be made
     double disk_told_gib;    // free when an alert said so; 0: none did
     int reader_pid;          // that read it at the last look; 0: nobody did
 };
@@ -93,6 +94,12 @@ void storage_tick(struct controller *c)
     if (!folds && !c->storage->fold_told)
         event_add(c, "alert", "controller", err.text, "");
     c->storage->fold_told = !folds;
+    bool ships = journal_ships(c->journal, &err);
+    if (!ships && err.code == ERR_EXISTS)
+        run_fail(c, "%s", err.text);
+    else if (!ships && !c->storage->ship_told)
+        event_add(c, "alert", "controller", err.text, "");
+    c->storage->ship_told = !ships;
     journal_wal_look(c->process.run_dir, c->storage->reader_pid, &wal);
     bool stays = wal.reader_pid && wal.reader_pid == c->storage->reader_pid;    // others read for a moment, and are in nobody's way
     c->storage->reader_pid = wal.reader_pid;

@@ -190,10 +190,15 @@ bool run_goes_on(struct journal *j, const char *run_dir)
 
 void rows_wait(const char *run_dir, int64_t limit_ms)
 {
+    char path[PATH_MAX], real[PATH_MAX], *slash;
     int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     struct pollfd p = { .fd = fd, .events = POLLIN };
     if (fd >= 0)
         inotify_add_watch(fd, run_dir, IN_MODIFY | IN_CREATE | IN_MOVED_TO);
+    if (fd >= 0 && path_join(path, sizeof path, run_dir, "journal.db") && realpath(path, real) && (slash = strrchr(real, '/'))) {
+        *slash = 0;    // the journal may be on another disk
+        inotify_add_watch(fd, real, IN_MODIFY | IN_CREATE | IN_MOVED_TO);
+    }
     poll(&p, fd >= 0 ? 1 : 0, (int)limit_ms);
     if (fd >= 0)
         close(fd);

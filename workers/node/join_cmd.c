@@ -351,6 +351,7 @@ static bool settings_write(struct join *j, struct error *err)
         { "eval_dataset", "" },
         { "checkpoint_path", "" },
         { "save_dir", "" },
+        { "journal_dir", "" },
         { "eval_save_dir", "" },
         { "rollout_save_dir", "" },
         { "devices", j->device_list },
