@@ -248,10 +248,9 @@ static void mouse_act(struct app *a, const struct key_event *k, int64_t now_ns)
             x += w;
         }
     } else if (k->y >= l.body.y && k->y < l.body.y + l.body.h && p->type->rows) {
-        int first = l.body.h - p->type->page(a, l.body) - 1;    // heading rows above the list
-        int64_t row = p->top + (k->y - l.body.y) - MAX(first, 1);
-        if (row >= 0 && row < p->type->rows(p, a))
-            p->sel = row;
+        int at = k->y - l.body.y - (p->type->head ? p->type->head(l.body) : 2);
+        if (at >= 0 && at < p->type->page(a, l.body) && p->top + at < p->type->rows(p, a))
+            p->sel = p->top + at;
         pane_fix(p, a);
     }
 }

@@ -26,6 +26,7 @@ struct pane_type {
      * movement itself. */
     int64_t (*rows)(const struct pane *p, const struct app *a);
     int (*page)(const struct app *a, struct rect body);
+    int (*head)(struct rect body);    // rows of the body above the first of them; NULL: a border and a heading
 };
 struct pane {
     const struct pane_type *type;

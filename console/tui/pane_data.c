@@ -112,9 +112,14 @@ static bool has_head(struct rect body)
     return body.h >= 20;
 }
 
+static int data_head(struct rect body)
+{
+    return (has_head(body) ? HEAD_H : 0) + 2;
+}
+
 static int data_page(UNUSED const struct app *a, struct rect body)
 {
-    return MAX(body.h - (has_head(body) ? HEAD_H : 0) - 3, 1);
+    return MAX(body.h - data_head(body) - 1, 1);
 }
 
 /* Bars of the prompts by pass rate. */
@@ -259,4 +264,5 @@ const struct pane_type pane_data = {
     .act = data_act,
     .rows = data_rows,
     .page = data_page,
+    .head = data_head,
 };

@@ -47,6 +47,11 @@ static int64_t devices_rows(const struct pane *p, const struct app *a)
     return n;
 }
 
+static int devices_head(UNUSED struct rect body)
+{
+    return 1;    // the border
+}
+
 static int devices_page(UNUSED const struct app *a, struct rect body)
 {
     return MAX(body.h - 2, 1);
@@ -210,4 +215,5 @@ const struct pane_type pane_devices = {
     .close = devices_close,
     .rows = devices_rows,
     .page = devices_page,
+    .head = devices_head,
 };

@@ -96,9 +96,14 @@ static int charts_height(struct rect body)
     return body.h >= WITH_CHARTS_H ? CHART_H : 0;
 }
 
+static int environments_head(struct rect body)
+{
+    return charts_height(body) + 3;    // border, totals, heading
+}
+
 static int environments_page(UNUSED const struct app *a, struct rect body)
 {
-    return MAX(body.h - 4 - charts_height(body), 1);    // border, totals, heading
+    return MAX(body.h - environments_head(body) - 1, 1);
 }
 
 static void totals_draw(const struct app *a, struct cells *c, struct rect r)
@@ -231,4 +236,5 @@ const struct pane_type pane_environments = {
     .act = environments_act,
     .rows = environments_rows,
     .page = environments_page,
+    .head = environments_head,
 };

@@ -77,6 +77,11 @@ static int64_t metrics_rows(const struct pane *p, const struct app *a)
     return n;
 }
 
+static int metrics_head(UNUSED struct rect body)
+{
+    return 1;    // the border
+}
+
 static int metrics_page(UNUSED const struct app *a, struct rect body)
 {
     return MAX(body.h - 2, 1);
@@ -415,4 +420,5 @@ const struct pane_type pane_metrics = {
     .close = metrics_close,
     .rows = metrics_rows,
     .page = metrics_page,
+    .head = metrics_head,
 };

@@ -706,6 +706,33 @@ static void a_click_on_a_tab_goes_there_at_any_width(UNUSED void **state)
     }
 }
 
+static void a_click_on_a_row_selects_that_row_in_every_list(UNUSED void **state)
+{
+    static const int heights[] = { 10, 14, 24, 40 };
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    pass(&s, 3);
+    for (size_t i = 0; i < ARRAY_SIZE(heights); i++)
+        for (int pane = 0; pane < N_PANE; pane++) {
+            app_resize(&s.app, 80, heights[i]);
+            app_show(&s.app, (enum pane_id)pane);
+            struct pane *p = app_pane(&s.app);
+            if (!p->type->rows)
+                continue;
+            struct rect body = layout_make(80, heights[i]).body;
+            int64_t n_hit = 0, n = MIN(p->type->rows(p, &s.app), (int64_t)p->type->page(&s.app, body));
+            for (int y = body.y; y < body.y + body.h; y++) {
+                p->sel = p->top;
+                app_key(&s.app, &(struct key_event){ .key = KEY_CLICK, .x = 2, .y = y }, s.now);
+                screen(&s);
+                n_hit += s.cells.cursor_y == y;
+                assert_true(s.cells.cursor_y == y || p->sel == p->top);
+            }
+            assert_int_equal(n_hit, n);
+        }
+    stage_release(&s);
+}
+
 static void silence_of_an_agent_is_noticed_by_the_console_itself(UNUSED void **state)
 {
     struct stage s;
@@ -1479,6 +1506,7 @@ int main(void)
         cmocka_unit_test(completion_finds_commands_and_knobs),
         cmocka_unit_test(a_stuck_worker_is_named_everywhere_within_five_seconds),
         cmocka_unit_test(a_click_on_a_tab_goes_there_at_any_width),
+        cmocka_unit_test(a_click_on_a_row_selects_that_row_in_every_list),
         cmocka_unit_test(silence_of_an_agent_is_noticed_by_the_console_itself),
         cmocka_unit_test(alarms_say_what_is_wrong_and_what_to_try),
         cmocka_unit_test(more_alarms_than_there_is_room_for_are_counted),
