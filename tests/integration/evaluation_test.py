@@ -83,14 +83,24 @@ class Evaluations(RunCase):
         return parts
 
     def test_every_layout_evaluates_the_weights_of_the_step(self):
+        workers = [f"worker cpu:{i}" for i in range(3)]
         for name, settings in LAYOUTS.items():
             with self.subTest(name):
-                run = self.run_one(**settings)
+                holds = Holds(self.task.path(f"holds of {name}"))
+
+                def two_share(run):
+                    """None evaluates a part before another one has been given a part, too."""
+                    self.until("two evaluate", lambda: sum(holds.held(w, "evaluating") is not None for w in workers) >= 2, run)
+                    for w in workers:
+                        holds.disarm(w, "evaluating")
+                for w in workers if name in SHARED else ():
+                    holds.arm(w, "evaluating")
+                run = self.run_one(two_share if name in SHARED else None, env=dict(RC_TEST_HOLD=holds.dir), **settings)
                 self.check(run)
                 parts = self.parts(run)
                 self.assertEqual(sorted(parts), [0, 2, 4])
                 if name in SHARED:
-                    self.assertGreater(len(set(sum(parts.values(), []))), 1, parts)
+                    self.assertGreater(len(set(parts[0])), 1, parts)
                 run.kill()
 
     def test_who_dies_while_it_evaluates_changes_nothing(self):

@@ -270,8 +270,8 @@ class Ranks(RunCase):
             run.kill()
 
     def test_a_trainer_killed_at_any_moment_changes_nothing(self):
-        rng = random.Random(7 if not LONG else time.time_ns())
         """Neither what it kept of the optimizer's state: the checkpoints hold all of it."""
+        rng = random.Random(7 if not LONG else time.time_ns())
         cells = [(dict(TWO, zero_stage=3), "worker cpu:1"), (BEHIND, "worker cpu:0"), (dict(TWO, zero_stage=2), "worker cpu:1"),
                  (dict(TWO, collective="tcp"), "worker cpu:0"), (dict(BEHIND, zero_stage=3), "worker cpu:0"), (TWO, "worker cpu:0"), (dict(BEHIND, zero_stage=0), "worker cpu:1")]
         for settings, name in cells * 10 if LONG else cells[:5]:

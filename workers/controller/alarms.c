@@ -201,7 +201,8 @@ static void ends(struct controller *c, const struct alarm_rule *r, struct alarm_
     event_add_facts(c, "alarm", "controller", text, facts_of(r, ALARM_QUIET, NAN));
 }
 
-/* An external engine, or the server that environments ask, rounds otherwise than the trainer, so that they agree to the bit is not to be expected. A bound of the user's is. */
+/* An external engine, or the server that environments ask, rounds otherwise than the trainer, so that they agree to the bit is not to be
+ * expected. A bound of the user's is. */
 static bool is_moot(const struct controller *c, const struct alarm_rule *r)
 {
     return (run_config_external(&c->config) || run_config_posted(&c->config))

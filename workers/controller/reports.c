@@ -167,7 +167,8 @@ static bool load_done(struct controller *c, const struct mval *told, const struc
 
 /* ---- all of them ---- */
 
-/* One trainer speaks for all, but in what each does for itself; and one that has left the meeting of the others, or comes from an earlier one, for nobody. */
+/* One trainer speaks for all, but in what each does for itself; and one that has left the meeting of the others, or comes from an
+ * earlier one, for nobody. */
 static bool report_is_one_of_several(const struct controller *c, const struct report *r)
 {
     return (r->rank > 0 && r->ok && r->kind != TASK_EVAL) || r->left

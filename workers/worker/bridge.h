@@ -2,10 +2,10 @@
  *
  * The first trainer writes them to a directory and has each server at 'engine_url' read it: when it has loaded, every
  * bridge_interval steps, and at the end. These are the modes none (a whole model) and lora_only, lora_restart (an adapter) of
- * Atropos' trainer; in its mode shared_vllm servers compute with the trainer's weights themselves: the run's own ('serve'), or separate ones
- * (lending.h). The trainer waits until the servers have read a version, at most 20 s, and only for those with which all is well. The others are given the
- * newest by a thread of their own, when they are back, and its groups are corrected for their age. On the engine's thread; where
- * there is nothing to do the functions do nothing. */
+ * Atropos' trainer; in its mode shared_vllm servers compute with the trainer's weights themselves: the run's own ('serve'), or separate
+ * ones (lending.h). The trainer waits until the servers have read a version, at most 20 s, and only for those with which all is well. Each
+ * server has a thread of its own that gives it the newest version, so one that was away misses those between; its groups are corrected
+ * for their age. On the engine's thread; where there is nothing to do the functions do nothing. */
 #pragma once
 #include "workers/worker/engine_state.h"
 

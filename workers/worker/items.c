@@ -79,8 +79,8 @@ out:
     return ok;
 }
 
-/* The text of sample i without its end token and without bytes of 0, into text (emptied first), and in r->piece how many bytes of it each token gave. A token
- * inside a character gives nothing: the one that completes it has all its bytes. */
+/* The text of sample i without its end token and without bytes of 0, into text (emptied first), and in r->piece how many bytes of it each
+ * token gave. A token inside a character gives nothing: the one that completes it has all its bytes. */
 static bool sample_text(struct report *r, int32_t i, const struct tokenizer *tokenizer, struct buf *text)
 {
     const struct sample *s = &r->group->sample[i];

@@ -117,7 +117,7 @@ static void parcel_evaluated_make(struct parcel *p, const char *run_id)
     const struct report *r = p->report;
     struct error err;
     struct buf lines = { .max = RECORDS_BYTES_MAX };
-    json_t *row = json_loads(r->row, 0, NULL);
+    json_t *row = json_loads(r->row, JSON_ALLOW_NUL, NULL);
     msg_begin(&p->msg, MSG_EVALUATED);
     msg_i64(&p->msg, "eval", r->eval.id);
     msg_str(&p->msg, "set", r->eval.set);
