@@ -1,5 +1,5 @@
 /* Weights for another machine: what arrives is what was there, whole or as differences, whatever connections and bases do; and what strangers
- * and hostile partners can do. A listener of this test stands for the front. */
+ * and hostile partners can do. A listener of this test stands for the front. tags: asan tsan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

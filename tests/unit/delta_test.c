@@ -1,4 +1,5 @@
-/* Differences of weights: what comes out is what went in, whatever has changed; and what a hostile block may do. */
+/* Differences of weights: what comes out is what went in, whatever has changed; and what a hostile block may do.
+ * tags: asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -49,13 +49,15 @@ void delta_coder_free(struct delta_coder *c)
 
 uint64_t delta_hash(const void *data, size_t n)
 {
-    /* Four sums side by side, since a multiplication waits for the one before it. */
-    uint64_t h[4] = { MIX64_STEP, 2 * MIX64_STEP, 3 * MIX64_STEP, 4 * MIX64_STEP }, w[4];
+    /* Sums side by side, since a multiplication waits for the one before it. */
+    uint64_t h[8], w[8];
+    for (uint64_t i = 0; i < 8; i++)
+        h[i] = (i + 1) * MIX64_STEP;
     const uint8_t *p = data;
     size_t at = 0;
     for (; at + sizeof w <= n; at += sizeof w) {
         memcpy(w, p + at, sizeof w);
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 8; i++) {
             h[i] = (h[i] ^ w[i]) * 0x94d049bb133111ebu;
             h[i] = h[i] << 29 | h[i] >> 35;
         }
@@ -63,7 +65,7 @@ uint64_t delta_hash(const void *data, size_t n)
     memset(w, 0, sizeof w);
     memcpy(w, p + at, n - at);
     uint64_t sum = mix64(n);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 8; i++)
         sum = mix64(sum ^ mix64(h[i] ^ w[i]));
     return sum;
 }
