@@ -12,6 +12,7 @@
 #include "kernels/trace.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
+#include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
@@ -85,7 +86,7 @@ void train_hyper_make(struct trainer_hyper *h)
 static bool team_devices_open(const struct train_bench *b, struct device **all, struct error *err)
 {
     int at = (int)strcspn(b->device, ":");
-    for (int q = 1; q < b->n_team; q++) {
+    for (int q = 1; q < MAX(b->n_team, b->n_stage); q++) {
         char name[32];
         snprintf(name, sizeof name, "%.*s:%d", at, b->device, atoi(b->device + at + 1) + q);
         if (!(all[q] = device_new(name, b->n_thread, err)))
@@ -98,9 +99,9 @@ static bool team_devices_open(const struct train_bench *b, struct device **all, 
 static bool team_cut(const struct train_bench *b, struct model **m, struct device *const *all, struct error *err)
 {
     struct model *whole = *m;
-    if (b->n_team <= 1)
+    if (b->n_team <= 1 && b->n_stage <= 1)
         return true;
-    *m = model_sliced_new(whole, all, (int)b->n_team, err);
+    *m = b->n_stage > 1 ? model_staged_new(whole, all, (int)b->n_stage, err) : model_sliced_new(whole, all, (int)b->n_team, err);
     model_free(whole);
     return *m != NULL;
 }
@@ -131,6 +132,7 @@ bool train_bench_run(struct train_bench *b, struct error *err)
         model_n_live_set(m, b->n_live);
     TRY(bench_adapter(m, b->lora_rank, true, err) && team_devices_open(b, all, err) && team_cut(b, &m, all, err));
     set.n_team = (int)b->n_team;
+    set.n_stage = (int)b->n_stage;
     weight_bytes = model_held_bytes(m);
     set.offload = b->host_share > 0;
     trainer_memory(m, &set, &need);    // with state_bytes 0: all of it in host memory, and the stage on the device
@@ -272,6 +274,7 @@ bool bench_train(int argc, char **argv, struct error *err)
         { "live", NULL, CLI_I64, &b.n_live, "N", "only ids below this occur, as with a tokenizer that has no more (0: all)" },
         { "sum-parts", NULL, CLI_I64, &b.parts, "S", "sums in S parts, as the setting sum_parts (1; with --tp 4)" },
         { "tp", NULL, CLI_I64, &b.n_team, "N", "compute on N devices, --device and those after it, as a team (1)" },
+        { "pp", NULL, CLI_I64, &b.n_stage, "N", "compute on N devices as a pipeline of layers (1)" },
         { "lora-rank", NULL, CLI_I64, &b.lora_rank, "R", "train an adapter of this rank on all modules, the model frozen (0: train all)" },
         { "recompute-full", NULL, CLI_FLAG, &b.recompute_block, NULL, "keep only the blocks' inputs" },
         { "threads", NULL, CLI_I64, &n_thread, "N", "CPU threads; 0: all" },
@@ -303,6 +306,8 @@ bool bench_train(int argc, char **argv, struct error *err)
         || (b.n_team > 1 && (b.lora_rank > 0 || b.host_share > 0)))
         return error_set(err, ERR_USAGE, "--tp and --sum-parts are 1 to %d, and --tp goes without --lora-rank and --host-share",
                          SUM_PARTS_MAX);
+    if (b.n_stage < 0 || b.n_stage > SUM_PARTS_MAX || (b.n_stage > 1 && (b.n_team > 1 || b.lora_rank > 0 || b.host_share > 0)))
+        return error_set(err, ERR_USAGE, "--pp is 1 to %d, and goes without --tp, --lora-rank and --host-share", SUM_PARTS_MAX);
     b.parts = b.parts ? b.parts : b.n_team > 1 ? MAX(b.n_team, (int64_t)4) : 1;
     if (b.n_live < 0 || b.n_live > b.config->vocab)
         return error_set(err, ERR_USAGE, "--live is %" PRId64 "; the model knows %" PRId64 " ids", b.n_live, b.config->vocab);
@@ -312,13 +317,14 @@ bool bench_train(int argc, char **argv, struct error *err)
     double frozen = b.lora_rank > 0 ? 2 * (double)(config_n_product(b.config) * b.n_seq * b.len) : 0;
     double rate = (train_flops(b.config, b.n_seq, b.len) - frozen) / b.step_s * 1e-12;
     printf("{\"bench\":\"train\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"lora_rank\":%" PRId64 ",\"seq\":%" PRId64
-           ",\"tokens\":%" PRId64 ",\"micro\":%" PRId64 ",\"devices\":%" PRId64 ",\"sum_parts\":%" PRId64 ",\"hash\":\"%016" PRIx64 "\","
+           ",\"tokens\":%" PRId64 ",\"micro\":%" PRId64 ",\"devices\":%" PRId64 ",\"stages\":%" PRId64 ",\"sum_parts\":%" PRId64
+           ",\"hash\":\"%016" PRIx64 "\","
            "\"ms\":%.2f,\"tok_per_s\":%.0f,\"tflops\":%.3f,\"memory_gb\":%.3f,\"planned_gb\":%.3f,\"host_gb\":%.3f,\"grown_mb\":%.1f,"
            "\"gradient_distance\":%.2g,\"check\":%s",
            shape, b.device, bf16 ? "bf16" : "fp32", b.lora_rank, b.len, (b.n_seq * b.len),
-           (b.token_budget ? b.token_budget : b.n_seq * b.len), MAX(b.n_team, (int64_t)1), b.parts, b.hash, b.step_s * 1e3,
-           (double)(b.n_seq * b.len) / b.step_s, rate, (double)b.used_bytes * 1e-9, (double)b.planned_bytes * 1e-9,
-           (double)b.host_bytes * 1e-9, (double)b.grown_bytes * 1e-6, apart, same ? "true" : "false");
+           (b.token_budget ? b.token_budget : b.n_seq * b.len), MAX(MAX(b.n_team, b.n_stage), (int64_t)1), MAX(b.n_stage, (int64_t)1),
+           b.parts, b.hash, b.step_s * 1e3, (double)(b.n_seq * b.len) / b.step_s, rate, (double)b.used_bytes * 1e-9,
+           (double)b.planned_bytes * 1e-9, (double)b.host_bytes * 1e-9, (double)b.grown_bytes * 1e-6, apart, same ? "true" : "false");
     if (cuda && bf16)    // a large bf16 product on an H200, random data
         printf(",\"roofline\":%.3f", rate / 790);
     printf("}\n");

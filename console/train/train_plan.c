@@ -23,19 +23,22 @@ static void stages_print(const struct run_config *c)
     device_free(dev);
     if (!ok)
         return;
-    printf(
-        "trainer:        a pipeline of %d stages (1F1B), which is idle for %d of m + %d turns with m micro-batches a step; the first device\n"
-        "                also keeps the whole weights, to publish\n",
-        n, n - 1, n - 1);
+    printf("trainer:        a pipeline of %d stages (1F1B), idle for %d of m + %d turns with m micro-batches in a step; the first\n"
+           "                device also keeps the whole weights, to publish\n",
+           n, n - 1, n - 1);
     for (int q = 0; q < n; q++) {
-        bool head = q == n - 1;
+        char layers[48];
+        const struct run_stage *s = &stage[q];
+        if (s->end - s->first == 1)
+            snprintf(layers, sizeof layers, "layer %" PRId64, s->first);
+        else
+            snprintf(layers, sizeof layers, "layers %" PRId64 " to %" PRId64, s->first, s->end - 1);
         if (q > 0)
             run_config_trainer_helper(c, q - 1, name, sizeof name);
-        printf("                %s: layers %" PRId64 " to %" PRId64
-               "%s%s: %.4g MiB of weights, gradient, masters and moments, %.4g MiB for\n"
+        printf("                %s: %s%s%s: %.4g MiB of weights, gradient, masters and moments, and %.4g MiB for\n"
                "                activations of %d micro-batch%s\n",
-               name, stage[q].first, stage[q].end - 1, stage[q].has_embedding ? ", embedding" : "", head ? ", head" : "",
-               (double)stage[q].kept / mib, (double)stage[q].activation / mib, stage[q].n_set, stage[q].n_set == 1 ? "" : "es");
+               name, layers, s->has_embedding ? ", embedding" : "", q == n - 1 ? ", head" : "", (double)s->kept / mib,
+               (double)s->activation / mib, s->n_set, s->n_set == 1 ? "" : "es");
     }
 }
 

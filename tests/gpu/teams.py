@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Tensor parallelism: decoding and optimizer steps on one GPU and on a team of them, and whole runs whose trainer and producer work on
+"""Tensor and pipeline parallelism: decoding and optimizer steps on one GPU and on several, and whole runs whose trainer and producer work on
 one and on two. A hash of all tokens and log-probs, one of the weights after some steps, and the sha256 of the weights that a run ends with
 must be one and the same wherever the sums have as many parts.
 
     tests/gpu/teams.py [--work DIR] [--runs CASE,...] [--shapes NAME,...] [--batches 16,256] [--train NAME:TOKENS:MICRO,...]
-    on CPUs, to try this script: --runs starter --shapes starter --train starter:2048:1024
+                       [--pipelines NAME:TOKENS:MICRO,...]
+    on CPUs, to try this script: --runs starter --shapes starter --train starter:2048:1024 --pipelines starter:4096:512
 
 One JSON line for each measurement, then a table. Exits 1 when bytes differ or a measurement fails. ROLLCALL names the program.
 """
@@ -21,9 +22,9 @@ def decode(shape, device, batch, n, parts):
     return json.loads(p.stdout.splitlines()[-1]) if p.returncode == 0 else dict(check=False, why=p.stderr.strip()[-400:])
 
 
-def train(shape, device, tokens, micro, n, parts):
+def train(shape, device, tokens, micro, n, parts, way="--tp"):
     p = subprocess.run([ROLLCALL, "bench", "train", "--shape", shape, "--device", device, "--seq", "1024", "--tokens", tokens, "--micro", micro,
-                        "--rounds", "3", "--threads", "1", "--tp", str(n), "--sum-parts", str(parts)], capture_output=True, text=True)
+                        "--rounds", "3", "--threads", "1", way, str(n), "--sum-parts", str(parts)], capture_output=True, text=True)
     return json.loads(p.stdout.splitlines()[-1]) if p.returncode == 0 else dict(check=False, why=p.stderr.strip()[-400:])
 
 
@@ -34,6 +35,7 @@ def main():
     parser.add_argument("--shapes", default="Qwen2.5-0.5B,Qwen2.5-7B")
     parser.add_argument("--batches", default="16,256")
     parser.add_argument("--train", default="Qwen2.5-0.5B:16384:8192,Qwen2.5-7B:8192:2048")
+    parser.add_argument("--pipelines", default="Qwen2.5-0.5B:32768:2048,Qwen2.5-7B:16384:1024")
     a = parser.parse_args()
     os.makedirs(a.work, exist_ok=True)
     table, failed = [], False
@@ -72,11 +74,28 @@ def main():
                 table.append(f"{shape:14}{tokens:>6} tokens  {n} x  {parts} parts  FAILED: {r['why']}")
             failed |= not r["check"]
             print(json.dumps(r), flush=True)
+    for case in filter(None, a.pipelines.split(",")):
+        shape, tokens, micro = case.split(":")
+        alone = None
+        for n in filter(lambda n: n <= most, (1, 2, 4)):
+            r = train(shape, f"{kind}:0", tokens, micro, n, 1, "--pp")
+            if "hash" in r:
+                alone = alone or r
+                r["check"] = r["check"] and r["hash"] == alone["hash"]
+                m = int(tokens) // int(micro)
+                table.append(f"{shape:14}{tokens:>6} tokens in {micro:>5}  {n} stages     {r['tok_per_s']:8} tok/s  times as fast"
+                             f" {alone['ms'] / r['ms']:.3f} of {n * m / (m + n - 1):.3f}  {r['memory_gb']:7.2f} of {r['planned_gb']:7.2f} GB of the first"
+                             f"  {r['hash']}  {'same bits' if r['check'] else 'OTHER BITS'}")
+            else:
+                table.append(f"{shape:14}{tokens:>6} tokens  {n} stages  FAILED: {r['why']}")
+            failed |= not r["check"]
+            print(json.dumps(r), flush=True)
     for name in filter(None, a.runs.split(",")):
         c, first = MORE.get(name) or CASES[name], None
-        for n, m in ((1, 1), (1, 2), (2, 1), (2, 2)):    # of the trainer, of the producer
-            path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(max(n, m))), a.work, f"teams-{name}-{n}-{m}-{os.getpid()}", 3,
-                                      ["-tp", str(n), "-ptp", str(m), "--sum_parts", "4"], workers=1)
+        # of the trainer, of the producer
+        for n, m, way in ((1, 1, "-tp"), (1, 2, "-tp"), (2, 1, "-tp"), (2, 2, "-tp"), (2, 1, "-pp")):
+            path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(max(n, m))), a.work, f"teams-{name}-{n}-{m}{way}-{os.getpid()}", 3,
+                                      [way, str(n), "-ptp", str(m), "--sum_parts", "4"], workers=1)
             got = medians(step, ("generate_s", "train_s", "step_s"))
             got["sha256"] = sha256(os.path.join(path, "checkpoints", "step-000003", "model.safetensors"))
             got["sampler_trainer_diff"] = max(m["train/sampler_trainer_diff"] for m in step)
@@ -84,8 +103,8 @@ def main():
             first = first or got
             got["check"] = got["sha256"] == first["sha256"] and got["sampler_trainer_diff"] == 0
             failed |= not got["check"]
-            print(json.dumps(dict(bench="teams", case=name, trainer_devices=n, producer_devices=m, **got)), flush=True)
-            table.append(f"{name:14}run, -t 1 -i 1 -tp {n} -ptp {m}  step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  train {got['train_s']:8.3f}  {got['sha256'][:16]}"
+            print(json.dumps(dict(bench="teams", case=name, trainer_devices=n, way=way, producer_devices=m, **got)), flush=True)
+            table.append(f"{name:14}run, -t 1 -i 1 {way} {n} -ptp {m}  step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  train {got['train_s']:8.3f}  {got['sha256'][:16]}"
                          f"  {'same bytes' if got['check'] else 'OTHER BYTES'}")
     print("\n".join(table))
     sys.exit(failed)

@@ -156,6 +156,10 @@ class Ranks(RunCase):
                     self.assertEqual(self.finish(run), want)
                     for step, value in self.metric(run, "train/sampler_trainer_diff").items():
                         self.assertTrue(value == 0 or settings.get("n_behind"), step)    # samples of older weights differ
+                    if "pipeline_parallel_size" in settings:
+                        self.assertEqual(set(self.metric(run, "train/stages").values()), {2})
+                        idle, *each = (self.metric(run, "time/stages_idle_s" + n) for n in ("", "/0", "/1"))
+                        self.assertEqual(idle, {step: max(stage[step] for stage in each) for step in idle})
                 finally:
                     run.kill()
 

@@ -672,6 +672,8 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
             fail_msg("%s, %d devices: %s", s->why, on.n_device, err.text);
         o->loss = metric[M_LOSS];
         o->norm = metric[M_GRAD_NORM];
+        if (on.staged)    // the first stage has nothing to do while the last one begins
+            assert_true(metric[M_STAGES_N] == on.n_device && metric[M_STAGES_IDLE_S] > 0 && metric[M_STAGES_IDLE_S] < 60);
         if (i == 0)
             assert_true(trainer_grad_get(tr, o->grad, &err));
         for (int k = 0; i == 0 && k < STATE_N; k++) {

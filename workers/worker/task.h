@@ -62,6 +62,7 @@ struct tail {
 struct reward_output;          // workers/engine/reward/reward.h
 struct turn_job;               // workers/engine/reward/environment_pool.h
 #define REPORT_RANKS 16        // of more trainers, the others' idle time is not told by trainer
+#define REPORT_STAGES 8        // as many as a pipeline may have
 struct report {
     struct report *next;
     enum report_kind kind;
@@ -90,6 +91,8 @@ struct report {
     enum error_code code;                // why it failed; ERR_NONE when ok
     double rank_idle_s[REPORT_RANKS];    // (n_rank) train, of several trainers: of each, as of M_RANKS_IDLE_S
     int n_rank;
+    double stage_idle_s[REPORT_STAGES];    // (n_stage) train, by a pipeline: of each stage, as of M_STAGES_IDLE_S
+    int n_stage;
     bool left;      // not ok because another trainer is gone
     bool broken;    // load, not ok: the checkpoint is broken
     bool again;     // publish, not ok: the weights did not arrive; trying again may help

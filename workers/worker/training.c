@@ -91,7 +91,7 @@ static void worker_metrics_make(const struct engine *e, const struct task *t, do
     metric[M_PUBLISH_S] = publication_ms(e->publication) / 1000;    // of the previous version
 }
 
-/* How this trainer and the others have stood still. */
+/* How this trainer and the others, and its own stages, have stood still. */
 static void ranks_note(struct engine *e, struct report *r)
 {
     const struct ranks_cost *cost;
@@ -99,6 +99,9 @@ static void ranks_note(struct engine *e, struct report *r)
     r->n_rank = MIN(n, REPORT_RANKS);
     for (int q = 0; q < r->n_rank; q++)
         r->rank_idle_s[q] = cost[q].idle_s;
+    const double *idle_s;
+    r->n_stage = MIN(trainer_stages(e->trainer, &idle_s), REPORT_STAGES);
+    memcpy(r->stage_idle_s, idle_s, (size_t)r->n_stage * sizeof *idle_s);
     if (n == 0)
         return;
     pthread_mutex_lock(&e->lock);

@@ -432,6 +432,11 @@ void done_send(struct worker_process *w, const struct report *r)
         snprintf(name, sizeof name, "%s/%d", metrics[M_RANKS_IDLE_S].name, q);
         msg_f64(m, name, r->rank_idle_s[q]);
     }
+    for (int q = 0; q < r->n_stage; q++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s/%d", metrics[M_STAGES_IDLE_S].name, q);
+        msg_f64(m, name, r->stage_idle_s[q]);
+    }
     msg_end(m);
     if (r->histogram) {
         struct buf packed = BUF_INIT;

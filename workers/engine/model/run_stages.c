@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include "kernels/stopwatch.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/pipeline.h"
 #include "workers/engine/model/run_impl.h"
@@ -22,6 +23,7 @@ struct stage_runs {
     int n;
     struct model_run *run[TEAM_MAX];
     struct mark *mark[TEAM_MAX][MARKS];
+    struct stopwatch *idle[TEAM_MAX];
     int64_t shared_tok[PIPELINE_STAGES_MAX + 1];    // tokens whose gradient is in each dembed
     struct pipeline plan;                           // of the last work
 };
@@ -94,6 +96,8 @@ static bool stage_open(void *ctx, int q, struct error *err)
     for (int i = 0; i < MARKS; i++)
         if (!(s->mark[q][i] = mark_new(stage->dev, err)))
             return false;
+    if (!(s->idle[q] = stopwatch_new(stage->dev, STOPWATCH_DEVICE, err)))
+        return false;
     return (s->run[q] = model_run_new(stage, &lim, err)) != NULL;
 }
 
@@ -123,6 +127,7 @@ void stage_runs_free(struct stage_runs *s)
     for (int q = 0; q < s->n; q++) {
         for (int i = 0; i < MARKS; i++)
             mark_free(team_rank(s->team, q)->dev, s->mark[q][i]);
+        stopwatch_free(s->idle[q]);
         model_run_free(s->run[q]);
     }
     pipeline_release(&s->plan);
@@ -212,6 +217,35 @@ static bool embed_do(const struct working *k, int q, int64_t micro, struct error
                       k->s->shared_tok[slot], err);
 }
 
+/* Stage q waits until another has done step i of its list, on the host and on the device. */
+static bool step_await(struct stage_runs *s, int q, int other, int64_t i, struct error *err)
+{
+    return team_await(s->team, other, i + 1, err) && device_after(team_rank(s->team, q)->dev, s->mark[other][i % MARKS], err);
+}
+
+static bool waits_do(struct stage_runs *s, int q, const struct stage_step *step, struct error *err)
+{
+    if (step->wait[0].stage < 0 && step->wait[1].stage < 0)
+        return true;
+    if (!stopwatch_begin(s->idle[q], err))
+        return false;
+    for (int w = 0; w < 2; w++)
+        if (step->wait[w].stage >= 0 && !step_await(s, q, step->wait[w].stage, step->wait[w].step, err))
+            return false;
+    return stopwatch_end(s->idle[q], err);
+}
+
+/* A stage that is done stands still until all are. */
+static bool end_await(struct stage_runs *s, int q, struct error *err)
+{
+    if (!stopwatch_begin(s->idle[q], err))
+        return false;
+    for (int other = 0; other < s->n; other++)
+        if (other != q && !step_await(s, q, other, s->plan.stage[other].n_step - 1, err))
+            return false;
+    return stopwatch_end(s->idle[q], err);
+}
+
 /* One stage's list, from its beginning to its end. */
 static bool stage_main(void *ctx, int q, struct error *err)
 {
@@ -224,18 +258,25 @@ static bool stage_main(void *ctx, int q, struct error *err)
     const struct stage_list *l = &s->plan.stage[q];
     for (int64_t i = 0; i < l->n_step; i++) {
         const struct stage_step *step = &l->step[i];
-        for (int w = 0; w < 2; w++) {
-            const struct stage_wait *wait = &step->wait[w];
-            if (wait->stage >= 0
-                && (!team_await(s->team, wait->stage, wait->step + 1, err)
-                    || !device_after(dev, s->mark[wait->stage][wait->step % MARKS], err)))
-                return false;
-        }
-        if (!step_do[step->kind](k, q, step->micro, err) || !mark_set(dev, s->mark[q][i % MARKS], err))
+        if (!waits_do(s, q, step, err) || !step_do[step->kind](k, q, step->micro, err) || !mark_set(dev, s->mark[q][i % MARKS], err))
             return false;
         team_done(s->team, q);
     }
-    return true;
+    return end_await(s, q, err);
+}
+
+struct idle_taken {
+    struct stage_runs *s;
+    double *idle_s;
+};
+static bool idle_take(void *ctx, int q, struct error *err)
+{
+    struct idle_taken *i = ctx;
+    return stopwatch_take(i->s->idle[q], &i->idle_s[q], err);
+}
+bool model_stages_idle(struct model_run *r, double *idle_s, struct error *err)
+{
+    return team_call(r->stages->team, idle_take, &(struct idle_taken){ r->stages, idle_s }, err);
 }
 
 bool model_stages_run(struct model_run *r, const struct stage_work *w, struct error *err)

@@ -38,3 +38,5 @@ struct stage_work {
     bool (*finish)(void *ctx, int64_t k, struct model_run *last, const struct model_grad *grad, struct error *err);
 };
 MUST_USE bool model_stages_run(struct model_run *r, const struct stage_work *w, struct error *err);
+/* Seconds that each stage's device (model_n_device) stood still for the others in such work since the last such call, by its own clock. */
+MUST_USE bool model_stages_idle(struct model_run *r, double *idle_s, struct error *err);

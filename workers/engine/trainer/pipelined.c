@@ -80,3 +80,14 @@ bool pipelined_micros(struct trainer *t, const struct trainer_hyper *h, struct t
                t->run,
                &(struct stage_work){ .n_micro = t->n_micro, .grad = &t->to, .ctx = &ctx, .batch = batch_of, .finish = micro_of_last }, err);
 }
+
+int trainer_stages(const struct trainer *t, const double **idle_s)
+{
+    *idle_s = t->stage_idle_s;
+    return t->n_stage;
+}
+
+bool trainer_stages_measure(struct trainer *t, struct error *err)
+{
+    return t->n_stage == 0 || model_stages_idle(t->run, t->stage_idle_s, err);
+}

@@ -624,6 +624,24 @@ static bool costs_note(struct ranks *r, double *metric, struct error *err)
     return true;
 }
 
+/* How the stages of the trainer's pipeline have waited for each other. */
+static bool stages_note(struct ranks *r, double *metric, struct error *err)
+{
+    struct trainer *t = r->here[0].t;
+    const double *idle_s;
+    double most = 0;
+    int n = trainer_stages(t, &idle_s);
+    if (!trainer_stages_measure(t, err))
+        return false;
+    for (int q = 0; q < n; q++)
+        most = MAX(most, idle_s[q]);
+    if (n > 0) {
+        metric[M_STAGES_N] = n;
+        metric[M_STAGES_IDLE_S] = most;
+    }
+    return true;
+}
+
 int ranks_costs(const struct ranks *r, const struct ranks_cost **cost)
 {
     *cost = r->cost;
@@ -651,7 +669,7 @@ bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_gr
             metric[M_RANKS_N] = r->n_rank;
             metric[M_ZERO_STAGE] = trainer_zero(r->here[0].t);
         }
-        ok = !r->x || costs_note(r, metric, err);
+        ok = (!r->x || costs_note(r, metric, err)) && stages_note(r, metric, err);
     }
     return ok;
 }

@@ -140,6 +140,10 @@ MUST_USE bool trainer_micro(struct trainer *t, const struct trainer_hyper *h, in
  * once. part: (trainer_n_micro). */
 MUST_USE bool trainer_references(struct trainer *t, const struct trainer_hyper *h, struct error *err);
 MUST_USE bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *part, struct error *err);
+/* How many stages this rank's model has (0: it is in none); idle_s: how many seconds each of them stood still for the others, as last
+ * measured; the trainer's. Measuring waits for their devices and begins again. */
+int trainer_stages(const struct trainer *t, const double **idle_s);
+MUST_USE bool trainer_stages_measure(struct trainer *t, struct error *err);
 MUST_USE bool trainer_grad_clear(struct trainer *t, struct error *err);
 /* All micro-batches by this rank alone: sets the gradient (does not add to an earlier one). */
 MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *sums, struct error *err);

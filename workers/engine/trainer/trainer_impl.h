@@ -64,6 +64,7 @@ struct trainer {
     int n_stage;                             // of a model in stages: how many (pipelined.c); else 0
     struct micro stage_mb[SUM_PARTS_MAX];    // what each stage runs forward
     void *stage_mb_mem[SUM_PARTS_MAX];
+    double stage_idle_s[SUM_PARTS_MAX];    // as last measured
     /* the batch of the step that is under way */
     const struct group *const *groups;
     int64_t n_group;
