@@ -6,7 +6,7 @@
 
 /* The inputs of the rules, computed once. Shares are of a step's wall time; NAN: not known. */
 struct facts {
-    double step_s, generate, score, train, publish, ranks, exposed, idle, stall;
+    double step_s, generate, score, train, publish, ranks, exposed, stages, idle, stall;
     int late;                  // the trainer that the others waited for in all of the last steps; -1: not always the same
     double filtered;           // share of groups
     double longest, median;    // response lengths
@@ -53,6 +53,7 @@ static struct facts facts_make(const struct doctor_source *from)
     f.publish = share(from, M_PUBLISH_S, f.step_s);
     f.ranks = share(from, M_RANKS_IDLE_S, f.step_s);
     f.exposed = share(from, M_RANKS_EXPOSED_S, f.step_s);
+    f.stages = share(from, M_STAGES_IDLE_S, f.step_s);
     f.idle = share(from, M_IDLE_S, f.step_s);
     f.stall = share(from, M_CHECKPOINT_STALL_S, f.step_s);
     f.filtered = mean(from, M_FILTERED);
@@ -91,6 +92,11 @@ static bool ranks_wait(const struct facts *f)
 static bool sending_waits(const struct facts *f)
 {
     return f->exposed > 0.2;
+}
+
+static bool stages_wait(const struct facts *f)
+{
+    return f->stages > 0.2;
 }
 
 static bool scoring_waits(const struct facts *f)
@@ -133,6 +139,8 @@ static const struct bound_rule rules[] = {
       "fewer trainers, or more micro-batches for each: a smaller token_budget", "token_budget" },
     { "sending", sending_waits, offsetof(struct facts, exposed), "gradients and weights are on their way for %.0f %% of a step of %s, which no computing hides",
       "a larger token_budget, or a larger train_batch_size: fewer rounds", "token_budget" },
+    { "stages", stages_wait, offsetof(struct facts, stages), "a stage of the trainer's pipeline waits for the others for %.0f %% of a step of %s",
+      "more micro-batches for it: a smaller token_budget; or fewer stages", "token_budget" },
     { "scoring", scoring_waits, offsetof(struct facts, score), "scoring: groups wait for their scores for %.0f %% of a step of %s",
       "a quicker verifier, more scorer threads, or n_behind above 0", "n_behind" },
     { "publishing", publishing_waits, offsetof(struct facts, publish), "publishing the weights takes %.0f %% of a step of %s",

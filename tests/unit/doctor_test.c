@@ -28,6 +28,7 @@ static void the_largest_share_of_a_step_is_named(UNUSED void **state)
     static const struct {
         double generate, score, train, publish, ranks, idle, stall, filtered, longest, median, tail;    // shares of 2 s
         const char *text, *knob;
+        double stages;
     } cases[] = {
         { .7, .0, .2, .0, 0, 0, 0, 0, 100, 80, NAN, "generation bounds the run: 70 % of a step of 2 s", "inference_microbatch_size" },
         { .7, .0, .2, .0, 0, 0, 0, 0, 900, 80, NAN, "generation takes 70 % of a step of 2 s, by its long tail", "n_behind" },
@@ -41,6 +42,8 @@ static void the_largest_share_of_a_step_is_named(UNUSED void **state)
           "n_behind" },    // nothing to publish
         { .3, .0, .3, .3, 0, 0, 0, 0, 100, 80, NAN, "publishing the weights takes 30 %", "weights" },
         { .3, .0, .6, .0, .3, 0, 0, 0, 100, 80, NAN, "trainers wait for each other for 30 %", "token_budget" },
+        { .3, .0, .6, .0, 0, 0, 0, 0, 100, 80, NAN, "a stage of the trainer's pipeline waits for the others for 40 %", "token_budget", .4 },
+        { .3, .0, .6, .0, 0, 0, 0, 0, 100, 80, NAN, "training bounds the run", "token_budget", .1 },
         { .3, .0, .4, .0, 0, 0, .3, 0, 100, 80, NAN, "checkpoints hold training up for 30 %", "save_interval" },
         { .7, .0, .2, .0, 0, 0, 0, .8, 100, 80, NAN, "filtering: 80 % of the groups give no gradient", "filter_range" },
     };
@@ -54,6 +57,7 @@ static void the_largest_share_of_a_step_is_named(UNUSED void **state)
                 { M_TRAIN_S, 2 * cases[i].train },
                 { M_PUBLISH_S, 2 * cases[i].publish },
                 { M_RANKS_IDLE_S, 2 * cases[i].ranks },
+                { M_STAGES_IDLE_S, 2 * cases[i].stages },
                 { M_IDLE_S, 2 * cases[i].idle },
                 { M_CHECKPOINT_STALL_S, 2 * cases[i].stall },
                 { M_FILTERED, cases[i].filtered },
