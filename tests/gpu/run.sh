@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
-# lora, kernels, attention (against cuDNN), step, serve, ranks (two or four GPUs), teams (two or four), learn, compare, publish (two GPUs).
+# lora, kernels, attention (against cuDNN), step, serve, lent, ranks (two or four GPUs), teams (two or four), learn, compare, publish (two GPUs).
 # Uses .gpu (tests/gpu/pack.sh) if it exists, else build/release. Without a GPU every group is reported as skipped (exit 77),
 # never as passed.
 set -u
@@ -117,6 +117,9 @@ for group in "$@"; do
         ;;
     serve)
         ROLLCALL=$rollcall note "64 streams served, 0.5B" $python tests/gpu/serve.py
+        ;;
+    lent)
+        ROLLCALL=$rollcall note "a separate server on the trainer's memory, 1.5B" $python tests/gpu/lent.py
         ;;
     learn)
         [ -e build/starter/config.json ] || ROLLCALL=$rollcall DEVICE=cuda:0 note "the starter, made here" env -u LD_LIBRARY_PATH bash examples/make_starter.sh
