@@ -90,6 +90,8 @@ bool node_read(struct node *n, const char *run_dir, struct error *err)
         snprintf(n->head, sizeof n->head, "%.270s", head);
         snprintf(n->hash, sizeof n->hash, "%.64s", hash ? hash : "");
         n->wait_s = json_number_value(json_object_get(o, "wait_s"));
+        const char *heads = json_string_value(json_object_get(o, "heads"));
+        snprintf(n->heads, sizeof n->heads, "%.2000s", heads ? heads : n->head);
         n->n_device = json_integer_value(json_object_get(o, "devices"));
         const json_t *first = json_object_get(o, "first_trainer");
         n->first_trainer = first ? json_integer_value(first) : -1;
@@ -107,8 +109,8 @@ bool node_write(const struct node *n, const char *run_dir, struct error *err)
 {
     char path[4200];
     snprintf(path, sizeof path, "%s/" NODE_FILE, run_dir);
-    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:f,s:I,s:I}", "name", n->name, "id", n->id, "head", n->head, "hash", n->hash, "wait_s",
-                          n->wait_s, "devices", (json_int_t)n->n_device, "first_trainer", (json_int_t)n->first_trainer);
+    json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:f,s:I,s:I}", "name", n->name, "id", n->id, "head", n->head, "heads", n->heads, "hash",
+                          n->hash, "wait_s", n->wait_s, "devices", (json_int_t)n->n_device, "first_trainer", (json_int_t)n->first_trainer);
     char *text = o ? json_dumps(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
     json_decref(o);
     bool ok = text ? file_write(path, text, strlen(text), err) : error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path);
@@ -135,4 +137,37 @@ void node_head_host(const struct node *n, char *out, size_t size)
     int len = colon ? (int)(colon - n->head) : (int)strlen(n->head);
     bool brackets = n->head[0] == '[' && len > 1 && n->head[len - 1] == ']';    // [::1]
     snprintf(out, size, "%.*s", len - 2 * brackets, n->head + brackets);
+}
+
+bool node_heads_read(struct node *n, const char *list, const char *what, struct error *err)
+{
+    size_t at = 0;
+    n->heads[0] = 0;
+    for (const char *word = list; *word; word += strcspn(word, ","), word += *word == ',') {
+        char text[300], one[280];
+        snprintf(text, sizeof text, "%.*s", (int)MIN(strcspn(word, ","), sizeof text - 1), word);
+        if (!node_address(text, what, one, err))
+            return false;
+        if (at + strlen(one) + 2 > sizeof n->heads)
+            return error_set(err, ERR_USAGE, "%s has too many addresses", what);
+        at += (size_t)snprintf(n->heads + at, sizeof n->heads - at, "%s%s", at ? "," : "", one);
+    }
+    if (at == 0)
+        return node_address("", what, n->head, err);
+    snprintf(n->head, sizeof n->head, "%.*s", (int)strcspn(n->heads, ","), n->heads);
+    return true;
+}
+
+bool node_head_next(struct node *n)
+{
+    const char *word = n->heads;
+    size_t len = strlen(n->head);
+    if (!strchr(n->heads, ','))
+        return false;
+    while (*word && (strncmp(word, n->head, len) != 0 || (word[len] && word[len] != ',')))
+        word += strcspn(word, ","), word += *word == ',';
+    word += strcspn(word, ",");
+    word = *word ? word + 1 : n->heads;
+    snprintf(n->head, sizeof n->head, "%.*s", (int)MIN(strcspn(word, ","), sizeof n->head - 1), word);
+    return true;
 }

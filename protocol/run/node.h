@@ -26,7 +26,8 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
 
-#define NODE_NAME_MAX 32                  // bytes
+#define NODE_NAME_MAX 32    // bytes
+#define NODE_HEADS_MAX 2048
 #define NODE_FILE "node"                  // in the node's folder
 #define NODE_TOKEN_FILE "sock/join"       // of run and node
 #define NODE_REJOIN_FILE "sock/rejoin"    // left by the uplink: the node's files are out of date
@@ -36,11 +37,12 @@
 
 struct node {
     char name[NODE_NAME_MAX + 1];
-    char id[33];       // random, made once per folder
-    char host[256];    // our host's name
-    char head[280];    // HOST:PORT
-    char hash[65];     // of the settings and files this node has
-    double wait_s;     // for an absent head
+    char id[33];                   // random, made once per folder
+    char host[256];                // our host's name
+    char head[280];                // HOST:PORT
+    char heads[NODE_HEADS_MAX];    // all at which the run's head may be, with commas between them
+    char hash[65];                 // of the settings and files this node has
+    double wait_s;                 // for an absent head
     int64_t n_device;
     int64_t first_trainer;    // rank of the first one here; -1: none
 };
@@ -51,6 +53,10 @@ MUST_USE bool node_read(struct node *n, const char *run_dir, struct error *err);
 MUST_USE bool node_write(const struct node *n, const char *run_dir, struct error *err);
 /* Complete the settings of a process in run_dir with what only a node's folder says; a run's own are as they are. */
 MUST_USE bool node_config(struct run_config *c, const char *run_dir, struct error *err);
+/* Go on with the head's next address, after the last one the first; false: there is only one. */
+bool node_head_next(struct node *n);
+/* Read such a list, "tcp://a:1,b:2": n->heads, and of it n->head. what: as of node_address. */
+MUST_USE bool node_heads_read(struct node *n, const char *list, const char *what, struct error *err);
 /* The address without brackets under which the head of this node is reached: the HOST of its `head`. */
 void node_head_host(const struct node *n, char *out, size_t size);
 /* Letters, digits, '.', '_' and '-', not beginning with '.' or '-', at most NODE_NAME_MAX. */

@@ -77,6 +77,8 @@ struct peer *peer_new(struct transport *t, const char *name, struct error *err);
 /* One at address, HOST:PORT, over TLS. */
 struct peer *peer_new_tls(struct transport *t, const char *address, const struct join_identity *id, struct error *err);
 bool peer_is_connected(const struct peer *p);
+/* Dial another address from now on, for a peer of peer_new_tls; what was sent and not answered fails at its limit. */
+void peer_move(struct peer *p, const char *address);
 void peer_free(struct peer *p);    // open requests end without an event
 const char *peer_name(const struct peer *p);
 int peer_n_open(const struct peer *p);

@@ -250,6 +250,12 @@ static void peer_reopen(struct peer *p)
     }
 }
 
+void peer_move(struct peer *p, const char *address)
+{
+    snprintf(p->name, sizeof p->name, "%s", address);
+    peer_reopen(p);
+}
+
 /* A call has come back from nng with its answer or its failure, or after its owner has stopped waiting. */
 bool call_event(struct call *c, struct net_event *ev)
 {

@@ -1,12 +1,12 @@
 """tags: limit=600
 
-Trainers on several nodes: the bytes of as many on one host, whoever is killed."""
+Trainers on several nodes: the bytes of as many on one host, whoever is killed. LONG=1 also moves the head to another machine."""
 import json
 import os
 import subprocess
 import unittest
 from nodes_test import Node
-from run_tools import Holds, LIMIT, ROLLCALL, RunCase, free_port, written
+from run_tools import Holds, LIMIT, ROLLCALL, Run, RunCase, free_port, written
 
 STEPS = 12
 FOUR = dict(num_trainers=4, num_inferencer=2, inference_batch_size=4, inference_microbatch_size=4, train_batch_size=2,
@@ -70,6 +70,29 @@ class Hosts(RunCase):
         self.assertIn("trains (2 of the trainers, from number 2)", written(spare.errors))
         self.assertIn("trainer 2 (on another node)", self.log(run, "worker-cpu-0"))
         self.assertEqual("was copied in" in self.log(spare, "uplink"), hide)
+
+    @unittest.skipUnless(os.environ.get("LONG"), "takes seven seconds, for LONG=1")
+    def test_a_node_finds_the_head_that_goes_on_elsewhere_and_trains_on_with_it(self):
+        a, b = free_port(), free_port()
+        here, there = self.task.path("disk-of-a"), self.task.path("disk-of-b")
+        two = dict(num_trainers=2, train_batch_size=4, train_minibatch_size=4, num_inferencer=1, inference_batch_size=8,
+                   inference_microbatch_size=8)
+        plain = self.finish(self.start(**two))
+        run = self.start("--listen", f"127.0.0.1:{a}", trainers_per_node=1, journal_dir=here, **two)
+        holds = Holds(self.task.path("holds-2"))
+        holds.arm(*HELD)
+        node = self.node(run, a, "mobile", n_device=1, more=f",127.0.0.1:{b}", env={"RC_TEST_HOLD": holds.dir})
+        for _ in range(5):
+            self.one_more_step(run, node, holds)
+        self.until("the node's trainer is in the sixth step", lambda: holds.held(*HELD), run, node)
+        run.kill()                                  # the head's machine, with its disk
+        os.rename(here, here + "-lost")
+        holds.release(*HELD, holds.held(*HELD))
+        again = Run(self.task, os.path.basename(run.dir), resume=True, extra=["--journal-dir", there, "--listen", f"127.0.0.1:{b}"])
+        self.addCleanup(again.kill)
+        self.assertEqual(self.finish(again, node), plain)
+        self.assertIn(f"looking for the head at 127.0.0.1:{b}", self.log(node, "uplink"))
+        self.assertIn("node 'mobile'", self.log(again, "gate"))
 
     def test_a_dry_run_says_which_trainers_are_on_nodes(self):
         file = self.task.run_file("dry.yaml", **dict(FOUR, num_trainers=5, train_batch_size=1, train_minibatch_size=1, inference_batch_size=5, inference_microbatch_size=5),

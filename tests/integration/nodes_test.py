@@ -46,13 +46,14 @@ def ended(s):
 class Node(Run):
     """A node's folder with its processes, as `rollcall agent --join` makes it; what a Run can be asked, it can too."""
 
-    def __init__(self, task, run, port, name="b", folder=None, token=None, extra=(), env=None, hidden=None, host="127.0.0.1", prefix=()):
-        """hidden: a folder that the node does not see, as on another host (a mount namespace). prefix: words before the command."""
+    def __init__(self, task, run, port, name="b", folder=None, token=None, extra=(), env=None, hidden=None, host="127.0.0.1", prefix=(), more=""):
+        """hidden: a folder that the node does not see, as on another host (a mount namespace). prefix: words before the command.
+        more: further addresses, each after a comma."""
         self.dir = task.path(f"nodes/{folder or name}")
         self.log = tempfile.TemporaryFile("w+")
         self.errors = tempfile.TemporaryFile("w+")
         args = ["unshare", "-rm", "sh", "-c", f"mount -t tmpfs none '{hidden}' && exec \"$@\"", "sh"] if hidden else [*prefix]
-        args += [ROLLCALL, "agent", "--join", f"tcp://{host}:{port}", "--inferencers", "1", "--name", name, "--dir", self.dir,
+        args += [ROLLCALL, "agent", "--join", f"tcp://{host}:{port}{more}", "--inferencers", "1", "--name", name, "--dir", self.dir,
                 "--token-file", token or os.path.join(run.dir, "sock/join"), "--threads", "1", "--wait", str(LIMIT), *extra]
         self.process = subprocess.Popen(args, stdout=self.log, stderr=self.errors, start_new_session=True,
                                         env=dict(os.environ, **(env or {})))

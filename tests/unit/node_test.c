@@ -54,6 +54,18 @@ static void names_and_addresses_are_checked(UNUSED void **state)
     }
     assert_true(node_address("tcp://10.0.0.1:29506", "--join", out, &err));
     assert_string_equal(out, "10.0.0.1:29506");
+    struct node n = { 0 };
+    assert_true(node_heads_read(&n, "tcp://a:1,b:2,[::1]:3", "--join", &err));
+    assert_string_equal(n.heads, "a:1,b:2,[::1]:3");
+    static const char *const turn[] = { "a:1", "b:2", "[::1]:3", "a:1" };
+    for (size_t i = 0; i < ARRAY_SIZE(turn); i++) {
+        assert_string_equal(n.head, turn[i]);
+        assert_true(node_head_next(&n));
+    }
+    assert_true(node_heads_read(&n, "a:1", "--join", &err));
+    assert_false(node_head_next(&n));    // there is no other
+    assert_false(node_heads_read(&n, "a:1,b", "--join", &err));
+    assert_false(node_heads_read(&n, "", "--join", &err));
     assert_true(node_address("[::1]:29506", "--join", out, &err));
     assert_string_equal(out, "[::1]:29506");
     static const char *const bad[] = {

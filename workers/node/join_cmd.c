@@ -63,7 +63,9 @@ static void on_signal(UNUSED int sig)
 static bool options_read(struct join *j, int argc, char **argv, bool *help, struct error *err)
 {
     struct cli_option options[] = {
-        { "join", NULL, CLI_STR, &j->head, "tcp://HOST:PORT", "the run's head: the address in its setting 'listen', as seen from here" },
+        { "join", NULL, CLI_STR, &j->head, "tcp://HOST:PORT",
+          "the run's head: the address in its setting 'listen', as seen from here; several with commas between them are tried in turn, for a "
+          "head that may go on elsewhere" },
         { "inferencers", NULL, CLI_I64, &j->n_inferencer, "N", "producers here, one per device (1)" },
         { "devices", NULL, CLI_STR, &j->devices, "LIST", "cuda:0,cuda:1 or cpu:0,cpu:1; default: the first N" },
         { "threads", NULL, CLI_I64, &j->threads, "N", "threads of a CPU device; 0: its share of the cores" },
@@ -248,6 +250,11 @@ static bool join_ask(struct join *j, struct error *err)
         if (ok && !told)
             fprintf(stderr, "waiting for the head: %s\n", err->text);
         told = true;
+        if (ok && node_head_next(&j->node)) {
+            strange_ms = 0;
+            for (int i = 0; i < N_STREAM; i++)
+                peer_move(j->peer[i], j->node.head);
+        }
         poll(NULL, 0, ok ? 500 : 0);
     }
     msg_release(&m);
@@ -408,6 +415,10 @@ static bool node_prepare(struct join *j, struct error *err)
     static const char *const old[] = { "sock/ended", "sock/orders", NODE_REJOIN_FILE };
     char path[PATH_MAX];
     bool ok = false;
+    struct node last;
+    struct error none;
+    if (node_here(j->run_dir) && node_read(&last, j->run_dir, &none) && strcmp(last.heads, j->node.heads) == 0)
+        snprintf(j->node.head, sizeof j->node.head, "%s", last.head);    // where the head was last
     TRY(head_connect(j, err));
     TRY(join_ask(j, err));
     for (int i = 0; i < j->n_file; i++)
@@ -516,7 +527,7 @@ static bool join_cmd(int argc, char **argv, struct error *err)
     host[strcspn(host, ".")] = 0;
     snprintf(j->node.name, sizeof j->node.name, "%s", j->name ? j->name : host);
     TRY(node_name_check(j->name ? j->name : j->node.name, err));
-    TRY(node_address(j->head, "--join", j->node.head, err));
+    TRY(node_heads_read(&j->node, j->head, "--join", err));
     if (!(j->wait_s > 0 && j->wait_s < 1e7) || j->threads < 0 || j->threads > 1024) {
         error_set(err, ERR_USAGE, "--wait must be above 0, --threads 0 to 1024");
         goto out;

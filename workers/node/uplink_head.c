@@ -12,6 +12,7 @@
 #include "workers/node/weights_fetch.h"
 
 #define BEAT_LIMIT_MS 3000
+#define MOVE_MS 4000    // for the head to answer at one of its addresses
 
 void node_end(struct uplink *u, const char *state, const char *reason)
 {
@@ -99,6 +100,9 @@ void beat_came(struct uplink *u, const struct net_event *ev)
         return;
     }
     u->heard_ms = clock_ms();
+    if (u->moved && !node_write(&u->node, u->process.run_dir, &err))    // processes that start from now on need it
+        log_error("%s", err.text);
+    u->moved = false;
     mval_text(in.root, "order", order, sizeof order);
     mval_text(in.root, "reason", reason, sizeof reason);
     if (!u->ends) {
@@ -127,6 +131,19 @@ void status_came(struct uplink *u, const struct net_event *ev)
         buf_add(&u->processes, ev->data, ev->len);
 }
 
+/* The head does not answer: it may go on at the next address of the list. */
+static void head_move(struct uplink *u, int64_t now)
+{
+    if (now - u->moved_ms < MOVE_MS || !node_head_next(&u->node))
+        return;
+    u->moved_ms = now;
+    u->moved = true;
+    log_info("looking for the head at %s", u->node.head);
+    peer_move(u->head, u->node.head);
+    for (int i = 0; i < N_STREAM; i++)
+        peer_move(u->stream[i], u->node.head);
+}
+
 /* What the uplink does now, and whether the head has been silent for too long. */
 static void silence_look(struct uplink *u, int64_t now)
 {
@@ -138,6 +155,7 @@ static void silence_look(struct uplink *u, int64_t now)
         node_end(u, run_state_name(RUN_FAILED), text);
     } else if (silent_s > MAX(u->config.slow_s, 3 * u->config.heartbeat_s)) {
         process_phase(&u->process, "waiting", text);
+        head_move(u, now);
     } else if (u->fetch) {
         struct weights_fetch_look look;
         weights_fetch_look(u->fetch, &look);

@@ -50,6 +50,8 @@ struct uplink {
     /* the head */
     char state[32], reason[400];    // of the run, as the head says; or why the node ends
     int64_t step, beat_ms, heard_ms;
+    int64_t moved_ms;    // when the head was last looked for at another address
+    bool moved;          // since it was heard last
     bool beat_open, status_open, ends;
     struct buf processes;    // the agent's last answer to status
 };
