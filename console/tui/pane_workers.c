@@ -77,21 +77,44 @@ static int workers_page(const struct app *a, struct rect body)
     return MAX(body.h - 3 - (body.h >= 14 ? 3 : 0) - exchange_lines(a, body) - device_lines(a, body), 1);
 }
 
+#define NAME_W 14         // columns for a process's name
+#define NAME_W_MAX 24     // where there are longer ones, as of nodes
+#define NAME_TAIL_W 10    // of one that is longer still, what is kept of its end: the device
+
 /* Columns of the table, left to right; those that do not fit are left out from the end. */
 static const struct column {
     const char *heading;
     int width;
 } columns[] = {
-    { "process", 14 }, { "verdict", 7 }, { "phase", 11 }, { "for", 7 },   { "pid", 7 },
-    { "died", 4 },     { "mem", 9 },     { "cpu", 5 },    { "part", 21 },
+    { "process", NAME_W }, { "verdict", 7 }, { "phase", 11 }, { "for", 7 },   { "pid", 7 },
+    { "died", 4 },         { "mem", 9 },     { "cpu", 5 },    { "part", 21 },
 };
 
-static void cell_text(const struct proc *p, size_t column, enum proc_verdict v, double for_s, char out[64], enum role *role)
+/* As many columns as the longest name has, up to a bound. */
+static int name_width(const struct model *m)
+{
+    int width = NAME_W;
+    for (int i = 0; i < m->n_proc && width < NAME_W_MAX; i++)
+        width = MIN(MAX(width, (int)strlen(m->proc[i].name)), NAME_W_MAX);
+    return width;
+}
+
+/* A name in so many columns: of one that is too long the middle is left out, since its node and its device tell it apart. */
+static void name_text(char out[64], const char *name, int width)
+{
+    int len = (int)strlen(name);
+    if (len <= width)
+        snprintf(out, 64, "%s", name);
+    else
+        snprintf(out, 64, "%.*s\u2026%s", width - 1 - NAME_TAIL_W, name, name + len - NAME_TAIL_W);
+}
+
+static void cell_text(const struct proc *p, size_t column, int width, enum proc_verdict v, double for_s, char out[64], enum role *role)
 {
     char number[16];
     *role = ROLE_TEXT;
     switch (column) {
-    case 0: snprintf(out, 64, "%s", p->name); break;
+    case 0: name_text(out, p->name, width); break;
     case 1:
         snprintf(out, 64, "%s", proc_verdict_name(v));
         *role = verdict_role(v);
@@ -201,12 +224,14 @@ static void items_draw(const struct model *m, struct cells *c, struct rect r)
         x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_TEXT, "checkpoint %" PRId64, m->checkpoint) + 2;
     if (m->incarnation > 1)
         x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_WARN, "life %" PRId64, m->incarnation) + 2;
-    if (m->n_buffer > 0 && x < r.x + r.w)
+    if (m->n_buffer > 0 && r.w >= 90)
         x += cells_text(c, x, r.y, r.x + r.w - x, "items:", ROLE_DIM) + 1;
-    for (int i = 0; i < m->n_buffer && x < r.x + r.w; i++) {
+    for (int i = 0; i < m->n_buffer; i++) {
+        value_format(value, m->buffer[i].value);
+        if (x + (int)(strlen(m->buffer[i].name) + 1 + strlen(value)) > r.x + r.w)    // a name without its number says nothing
+            return;
         x += cells_text(c, x, r.y, r.x + r.w - x, m->buffer[i].name, ROLE_DIM) + 1;
-        if (x < r.x + r.w)
-            x += cells_text(c, x, r.y, r.x + r.w - x, value_format(value, m->buffer[i].value), ROLE_TEXT) + 2;
+        x += cells_text(c, x, r.y, r.x + r.w - x, value, ROLE_TEXT) + 2;
     }
 }
 
@@ -288,17 +313,18 @@ static void workers_draw(const struct pane *pane, const struct app *a, struct ce
     if (in.h < 1)
         return;
     size_t n_col = ARRAY_SIZE(columns);
-    int width = 1, lane_min = in.w >= 76 ? 20 : 0;
+    int column_w[ARRAY_SIZE(columns)], width = 1, lane_min = in.w >= 76 ? 20 : 0;
     for (size_t i = 0; i < ARRAY_SIZE(columns); i++) {
-        if (width + columns[i].width + 1 > in.w - lane_min && i > 3) {
+        column_w[i] = i == 0 ? name_width(m) : columns[i].width;
+        if (width + column_w[i] + 1 > in.w - lane_min && i > 3) {
             n_col = i;
             break;
         }
-        width += columns[i].width + 1;
+        width += column_w[i] + 1;
     }
     int x = in.x + 1;
-    for (size_t i = 0; i < n_col; x += columns[i].width + 1, i++)
-        cells_text(c, x, in.y, MIN(columns[i].width, in.x + in.w - x), columns[i].heading, ROLE_TITLE);
+    for (size_t i = 0; i < n_col; x += column_w[i] + 1, i++)
+        cells_text(c, x, in.y, MIN(column_w[i], in.x + in.w - x), columns[i].heading, ROLE_TITLE);
     struct rect lane = { x + 1, in.y, MIN(in.x + in.w - x - 2, LANE_SECONDS), 1 };
     if (lane.w >= 8)
         cells_fmt(c, lane.x, lane.y, lane.w, ROLE_TITLE, "last %d s", lane.w);
@@ -311,11 +337,11 @@ static void workers_draw(const struct pane *pane, const struct app *a, struct ce
         enum proc_verdict v = model_verdict(m, p, now_ns);
         double for_s = p->phase_s + (double)(now_ns - p->heard_ns) * 1e-9;
         x = in.x + 1;
-        for (size_t k = 0; k < n_col; x += columns[k].width + 1, k++) {
+        for (size_t k = 0; k < n_col; x += column_w[k] + 1, k++) {
             char text[64];
             enum role role;
-            cell_text(p, k, v, for_s, text, &role);
-            cells_text(c, x, y, MIN(columns[k].width, in.x + in.w - x), text, role);
+            cell_text(p, k, column_w[k], v, for_s, text, &role);
+            cells_text(c, x, y, MIN(column_w[k], in.x + in.w - x), text, role);
         }
         lane_draw(a, c, (struct rect){ lane.x, y, lane.w, 1 }, p, now_ns);
         if (top + i == sel) {

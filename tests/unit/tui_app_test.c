@@ -1373,7 +1373,7 @@ static void the_fleet_shows_the_worst_node_first_and_opens_its_processes(UNUSED 
     assert_true(shows(&s, "fleet: memory"));
     press(&s, KEY_ARROW_RIGHT);
     press(&s, KEY_RETURN);
-    assert_true(shows(&s, "n0701/worker cuda:0") || shows(&s, "n0701/worker"));
+    assert_true(shows(&s, "n0701/worker cuda:0"));
     assert_false(shows(&s, "n0702"));
     press(&s, 'f');
     assert_true(shows(&s, "worst first, 1000 nodes"));
@@ -1381,6 +1381,23 @@ static void the_fleet_shows_the_worst_node_first_and_opens_its_processes(UNUSED 
     type(&s, "stuck");
     press(&s, KEY_RETURN);
     assert_true(shows(&s, "1 of 1000 nodes"));
+    stage_release(&s);
+}
+
+static void workers_of_nodes_can_be_told_apart_on_a_small_screen(UNUSED void **state)
+{
+    static const char *const names[] = { "controller", "a-node-with-name/worker cuda:0", "a-node-with-name/worker cuda:1",
+                                         "b-node-with-name/worker cuda:1" };
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    pass(&s, 1);
+    s.m->n_proc = ARRAY_SIZE(names);
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        snprintf(s.m->proc[i].name, sizeof(s.m->proc[i].name), "%s", names[i]);
+    press(&s, '2');
+    assert_true(shows(&s, "a-node-with-n\u2026ker cuda:0 "));
+    assert_true(shows(&s, "a-node-with-n\u2026ker cuda:1 "));
+    assert_true(shows(&s, "b-node-with-n\u2026ker cuda:1 "));
     stage_release(&s);
 }
 
@@ -1527,6 +1544,7 @@ int main(void)
         cmocka_unit_test(what_is_shown_can_be_written_to_files),
         cmocka_unit_test(a_large_fleet_comes_in_pieces_and_what_is_gone_leaves_after_a_sweep),
         cmocka_unit_test(the_fleet_shows_the_worst_node_first_and_opens_its_processes),
+        cmocka_unit_test(workers_of_nodes_can_be_told_apart_on_a_small_screen),
         cmocka_unit_test(devices_are_below_the_processes_and_unknown_values_are_dashes),
         cmocka_unit_test(what_trainers_exchange_and_who_is_late_is_below_the_processes),
     };
