@@ -156,9 +156,9 @@ class Nodes(RunCase):
         self.assertEqual(node.processes(), {})
         with open(os.path.join(node.dir, "logs", "uplink.log")) as f:
             log = f.read()
-        sent = [float(a) / float(b) for a, b in re.findall(r"are here mib=([\d.]+) wire_mib=([\d.]+)", log)]
+        sent = [float(a) / max(float(b), 0.001) for a, b in re.findall(r"are here mib=([\d.]+) wire_mib=([\d.]+)", log)]
         self.assertGreater(max(sent, default=0), 1.5, log)    # fp32 weights as differences
-        self.assertLess(min(sent), 1.01, log)                 # after a kill the first version is whole
+        self.assertLess(sent[0], 1.01, log)                   # the first one is whole
         self.assertNotIn("in pieces", log)
         self.assertIn(("perf/nodes_delta_ratio",), self.query(run, "select name from series"))
 

@@ -213,7 +213,7 @@ static void gauges_write(void *ctx, struct msg_out *m)
     struct weights_fetch_look look = { 0 };
     if (u->fetch)
         weights_fetch_look(u->fetch, &look);
-    msg_i64(m, "weights_version", u->here[0].version);
+    msg_i64(m, "weights_version", u->here[0].left ? -1 : u->here[0].version);
     msg_i64(m, "fetched_bytes", look.done_bytes);
     msg_i64(m, "fetch_bytes", look.size_bytes);
     msg_i64(m, "weights_wire_bytes", u->wire_bytes + look.wire_bytes);
@@ -329,8 +329,7 @@ static bool uplink_cmd(int argc, char **argv, struct error *err)
     TRY(run_config_read(&u->config, path, err) && node_read(&u->node, run_dir, err));
     TRY(process_init(&u->process, run_dir, name, err));
     process_pace(&u->process, u->config.heartbeat_s);
-    for (int i = 0; i < WEIGHTS_KEPT; i++)
-        u->here[i].version = -1;
+    weights_find(u);
     u->fetch_tag = FETCH_TAG;
     u->mib_per_s = u->delta_ratio = u->fetch_s = NAN;
     u->fetched.version = -1;

@@ -44,8 +44,9 @@ struct uplink {
         int64_t again_ms;
         bool open, told;    // told: they have its file
     } meeting;
-    struct {
+    struct weights {
         int64_t version, made;
+        bool left;           // by an earlier process: good enough to add differences to, which is checked, and for nothing else
     } here[WEIGHTS_KEPT];    // newest first; version -1: none
     /* the head */
     char state[32], reason[400];    // of the run, as the head says; or why the node ends
@@ -78,6 +79,8 @@ int64_t head_due(const struct uplink *u);    // when head_tick must be called ne
 bool weights_order_keep(struct uplink *u, struct relay *x, const struct net_event *ev, const struct msg_in *in);
 /* The worker asks for work: true when its order is on the way and ev's request was taken for the answer. */
 bool weights_order_asked(struct uplink *u, struct net_event *ev, const struct msg_in *in);
+/* Take note of the weights that an earlier process has left in the folder. */
+void weights_find(struct uplink *u);
 /* Add what the weights of version have cost to a report that they are in place, once. */
 void weights_fetched_write(struct uplink *u, int64_t version, struct msg_out *m);
 void weights_tick(struct uplink *u);

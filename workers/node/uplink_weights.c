@@ -1,3 +1,4 @@
+#include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,23 +13,70 @@
 static bool weights_here(const struct uplink *u, int64_t version, int64_t made)
 {
     for (int i = 0; i < WEIGHTS_KEPT; i++)
-        if (u->here[i].version == version && u->here[i].made == made)
+        if (u->here[i].version == version && u->here[i].made == made && !u->here[i].left)
             return true;
     return false;
 }
 
-static void weights_came(struct uplink *u)
+static bool is_newer(const struct weights *a, const struct weights *b)
+{
+    return version_key(a->made, a->version) > version_key(b->made, b->version);
+}
+
+static void file_drop(const struct uplink *u, const struct weights *w)
 {
     char path[4200];
+    if (w->version < 0)
+        return;
+    weights_file_path(u->process.run_dir, w->made, w->version, path, sizeof path);
+    unlink(path);
+}
+
+void weights_find(struct uplink *u)
+{
+    char path[4200];
+    for (int i = 0; i < WEIGHTS_KEPT; i++)
+        u->here[i] = (struct weights){ .version = -1 };
+    snprintf(path, sizeof path, "%s/sock", u->process.run_dir);
+    DIR *d = opendir(path);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        struct weights w = { .left = true };
+        int end = 0;
+        if (sscanf(e->d_name, "weights-%" SCNd64 "-%" SCNd64 "%n", &w.made, &w.version, &end) != 2 || w.made < 0 || w.version < 0)
+            continue;
+        if (e->d_name[end]) {    // unfinished
+            unlinkat(dirfd(d), e->d_name, 0);
+            continue;
+        }
+        for (int i = 0; i < WEIGHTS_KEPT; i++)
+            if (u->here[i].version < 0 || is_newer(&w, &u->here[i])) {
+                struct weights other = u->here[i];
+                u->here[i] = w;
+                w = other;
+            }
+        file_drop(u, &w);
+    }
+    if (d)
+        closedir(d);
+}
+
+/* The version that was fetched is the newest one here; the oldest goes, unless an earlier process had left this very one. */
+static void weights_note(struct uplink *u)
+{
+    int last = 0;
+    while (last < WEIGHTS_KEPT - 1 && !(u->here[last].version == u->fetch_version && u->here[last].made == u->fetch_made))
+        last++;
+    if (!(u->here[last].version == u->fetch_version && u->here[last].made == u->fetch_made))
+        file_drop(u, &u->here[last]);
+    memmove(&u->here[1], &u->here[0], (size_t)last * sizeof u->here[0]);
+    u->here[0] = (struct weights){ .version = u->fetch_version, .made = u->fetch_made };
+}
+
+static void weights_came(struct uplink *u)
+{
     struct weights_fetch_look look;
     double s = (double)(clock_ms() - u->fetch_ms) / 1000;
-    if (u->here[WEIGHTS_KEPT - 1].version >= 0) {
-        weights_file_path(u->process.run_dir, u->here[WEIGHTS_KEPT - 1].made, u->here[WEIGHTS_KEPT - 1].version, path, sizeof path);
-        unlink(path);
-    }
-    memmove(&u->here[1], &u->here[0], (WEIGHTS_KEPT - 1) * sizeof u->here[0]);
-    u->here[0].version = u->fetch_version;
-    u->here[0].made = u->fetch_made;
+    weights_note(u);
     weights_fetch_look(u->fetch, &look);
     double mib = (double)look.size_bytes / (1 << 20);
     u->fetch_s = s;
@@ -39,7 +87,7 @@ static void weights_came(struct uplink *u)
     u->fetched.file_bytes = look.size_bytes;
     u->fetched.wire_bytes = look.wire_bytes;
     u->fetched.s = s;
-    log_info("weights of version %" PRId64 " are here mib=%.1f wire_mib=%.1f s=%.3f", u->fetch_version, mib,
+    log_info("weights of version %" PRId64 " are here mib=%.3f wire_mib=%.3f s=%.3f", u->fetch_version, mib,
              (double)look.wire_bytes / (1 << 20), s);
 }
 
