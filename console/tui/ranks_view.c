@@ -7,7 +7,7 @@
 #include "protocol/run/knobs.h"
 #include "protocol/run/metrics.h"
 
-#define RANKS_SHOWN 16    // trainers whose idle time comes one by one
+#define RANKS_SHOWN 16    // trainers, or stages of one, whose idle time comes one by one
 
 static double last(const struct model *m, enum metric_id id)
 {
@@ -22,7 +22,7 @@ static double newest(const struct model *m, enum metric_id id)
 
 int ranks_rows(const struct model *m)
 {
-    return last(m, M_RANKS_N) > 1 ? 2 : 0;
+    return last(m, M_RANKS_N) > 1 ? 2 : last(m, M_STAGES_N) > 1 ? 1 : 0;
 }
 
 static int setting(const struct model *m, const char *name)
@@ -39,25 +39,34 @@ const char *ranks_layout(const struct model *m, char *out, size_t size)
     out[0] = 0;
     if (ranks_rows(m) == 0)
         return out;
-    int n = snprintf(out, size, "%.0f trainers, zero_stage %.0f", last(m, M_RANKS_N), last(m, M_ZERO_STAGE));
+    int n = last(m, M_RANKS_N) > 1 ? snprintf(out, size, "%.0f trainers, zero_stage %.0f", last(m, M_RANKS_N), last(m, M_ZERO_STAGE))
+                                   : snprintf(out, size, "trainer in %.0f stages", last(m, M_STAGES_N));
     if (team > 1)
         snprintf(out + n, size - (size_t)n, ", producers on %d devices each", team);
     return out;
 }
 
-/* " 0.12 0.5": the idle seconds of each trainer, as far as they come one by one. */
-static void idle_text(const struct model *m, char *out, size_t size)
+/* " 0.12 0.5": the idle seconds of each trainer (of each stage), as far as they come one by one. */
+static void idle_text(const struct model *m, enum metric_id many, enum metric_id idle, char *out, size_t size)
 {
     char name[64], value[16];
     size_t n = 0;
-    for (int q = 0; q < MIN((int)last(m, M_RANKS_N), RANKS_SHOWN); q++) {
-        snprintf(name, sizeof(name), "%s/%d", metrics[M_RANKS_IDLE_S].name, q);
+    for (int q = 0; q < MIN((int)last(m, many), RANKS_SHOWN); q++) {
+        snprintf(name, sizeof(name), "%s/%d", metrics[idle].name, q);
         for (int i = 0; i < m->n_extra; i++)
             if (strcmp(m->extra[i].name, name) == 0 && n < size)
                 n += (size_t)snprintf(out + n, size - n, " %s", value_format(value, m->extra[i].series.last));
     }
     if (n == 0)
-        snprintf(out, size, " at most %s", value_format(value, last(m, M_RANKS_IDLE_S)));
+        snprintf(out, size, " at most %s", value_format(value, last(m, idle)));
+}
+
+static void stages_draw(const struct model *m, struct cells *c, struct rect r)
+{
+    char text[160];
+    int x = r.x + cells_text(c, r.x, r.y, r.w, ranks_layout(m, text, sizeof(text)), ROLE_TEXT);
+    idle_text(m, M_STAGES_N, M_STAGES_IDLE_S, text, sizeof(text));
+    cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_DIM, "  idle, s:%s", text);
 }
 
 /* "trainer 1 (worker cpu:1)", by what its process plays. */
@@ -76,6 +85,10 @@ void ranks_draw(const struct model *m, struct cells *c, struct rect r)
     char text[160], reduced[16], reduce[16], gathered[16], gather[16], value[16];
     if (r.h < 1 || ranks_rows(m) == 0)
         return;
+    if (!(last(m, M_RANKS_N) > 1)) {
+        stages_draw(m, c, r);
+        return;
+    }
     double late = newest(m, M_RANKS_LATE), step_s = last(m, M_STEP_S), exposed = last(m, M_RANKS_EXPOSED_S);
     int end = r.x + r.w, x = r.x + cells_text(c, r.x, r.y, r.w, ranks_layout(m, text, sizeof(text)), ROLE_TEXT);
     cells_fmt(c, x, r.y, end - x, ROLE_DIM, "  reduce %s in %s s, gather %s in %s s",
@@ -83,7 +96,7 @@ void ranks_draw(const struct model *m, struct cells *c, struct rect r)
               bytes_format(gathered, last(m, M_RANKS_GATHER_GB) * 1e9), value_format(gather, last(m, M_RANKS_GATHER_S)));
     if (r.h < 2)
         return;
-    idle_text(m, text, sizeof(text));
+    idle_text(m, M_RANKS_N, M_RANKS_IDLE_S, text, sizeof(text));
     x = r.x
         + cells_fmt(c, r.x, r.y + 1, r.w, ROLE_DIM, "exposed %s %% of a step  idle, s:%s", value_format(value, 100 * exposed / step_s),
                     text);

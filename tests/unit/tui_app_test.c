@@ -1451,6 +1451,27 @@ static void devices_are_below_the_processes_and_unknown_values_are_dashes(UNUSED
     stage_release(&s);
 }
 
+static void how_long_stages_of_a_pipeline_stand_still_is_below_the_processes(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 120, 40);
+    press(&s, '2');
+    assert_false(shows(&s, "stages"));
+    model_step_begin(s.m, 151);
+    model_metric(s.m, 151, "train/stages", 2);
+    model_metric(s.m, 151, "time/stages_idle_s", 0.5);
+    assert_true(shows(&s, "trainer in 2 stages  idle, s: at most 0.500"));
+    model_metric(s.m, 151, "time/stages_idle_s/0", 0.125);
+    model_metric(s.m, 151, "time/stages_idle_s/1", 0.5);
+    assert_true(shows(&s, "trainer in 2 stages  idle, s: 0.125 0.500"));
+    for (int h = 1; h <= 50; h++) {    // the processes keep their place at every height
+        app_resize(&s.app, 120, h);
+        if (h >= 12)
+            assert_true(shows(&s, "controller"));
+    }
+    stage_release(&s);
+}
+
 static void what_trainers_exchange_and_who_is_late_is_below_the_processes(UNUSED void **state)
 {
     struct stage s;
@@ -1546,6 +1567,7 @@ int main(void)
         cmocka_unit_test(the_fleet_shows_the_worst_node_first_and_opens_its_processes),
         cmocka_unit_test(workers_of_nodes_can_be_told_apart_on_a_small_screen),
         cmocka_unit_test(devices_are_below_the_processes_and_unknown_values_are_dashes),
+        cmocka_unit_test(how_long_stages_of_a_pipeline_stand_still_is_below_the_processes),
         cmocka_unit_test(what_trainers_exchange_and_who_is_late_is_below_the_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
