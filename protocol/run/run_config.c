@@ -591,10 +591,11 @@ static bool devices_of_trainer_check(const struct run_config *c, const char *nam
         return error_set(err, ERR_USAGE,
                          "'%s' is %" PRId64 ", but an adapter is trained on one device: only 1 works with 'lora_rank' and 'lora_adapter'",
                          name, n);
-    if (strcmp(c->optimizer, "adamw") != 0)
+    bool staged = c->pipeline_parallel_size > 1;
+    if (strcmp(c->optimizer, "adamw") != 0 && !(staged && strcmp(c->optimizer, "adamw_8bit") == 0))
         return error_set(err, ERR_USAGE,
-                         "'%s' is %" PRId64 ", but the 'optimizer' %s adds up over more than one device has: adamw is possible, or '%s' 1",
-                         name, n, c->optimizer, name);
+                         "'%s' is %" PRId64 ", but the 'optimizer' %s adds up over more than one device has: %s possible, or '%s' 1", name,
+                         n, c->optimizer, staged ? "adamw and adamw_8bit are" : "adamw is", name);
     return !c->offload_optimizer
            || error_set(err, ERR_USAGE,
                         "'%s' is %" PRId64

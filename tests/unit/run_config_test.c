@@ -451,7 +451,8 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
           "'pipeline_parallel_size' 2 and 'num_trainers' 2 ask for 4 devices that train; a trainer in stages is alone: 'num_trainers' 1 is "
           "possible with it, or 'num_trainers' 4 with 'zero_stage' 3 and 'pipeline_parallel_size' 1" },
         { { "pp", "2", "lora_rank", "8" }, false, "'pipeline_parallel_size' is 2, but an adapter is trained on one device" },
-        { { "pp", "2", "optimizer", "adafactor" }, false, "adamw is possible, or 'pipeline_parallel_size' 1" },
+        { { "pp", "2", "optimizer", "adafactor" }, false, "adamw and adamw_8bit are possible, or 'pipeline_parallel_size' 1" },
+        { { "pp", "2", "optimizer", "adamw_8bit" }, true, "" },
         { { "pp", "2", "offload_optimizer", "true" }, false, "or set 'pipeline_parallel_size' to 1" },
         { { "sequence_parallel_size", "2" }, false, "'sequence_parallel_size' is 2, but a sequence is computed whole: only 1 works" },
         { { "sequence_parallel_size", "1", "enable_sequence_parallelism", "false", "microbatch_size", "1" }, true, "" },

@@ -619,6 +619,7 @@ static void outcome_free(struct outcome *o)
 struct layout {
     int n_device;
     bool staged;
+    enum optimizer optimizer;
 };
 static struct model *trained_new(const struct shape *s, enum dtype t, int parts, struct layout on, uint64_t seed)
 {
@@ -657,6 +658,7 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
     set.recompute_block = recompute;
     set.n_team = on.staged ? 0 : on.n_device;
     set.n_stage = on.staged ? on.n_device : 0;
+    set.optimizer = on.optimizer;
     strcpy(set.layers, recompute ? "1" : "");
     devices[0]->head_rows = 9 * s->c.vocab;    // several chunks of the head's rows
     for (int i = 0; i < TRAIN_STEPS * TRAIN_GROUPS; i++)
@@ -764,7 +766,8 @@ static void a_team_of_any_size_trains_to_the_bytes_of_one_device(UNUSED void **s
     }
 }
 
-/* Layers of several kinds would be cut anywhere: 5 of them into 2, 3 and 5 stages, with sums in one part and in several. */
+/* Layers of several kinds would be cut anywhere: 5 of them into 2, 3 and 5 stages, with sums in one part and in several, and with moments of
+ * a byte. */
 static void a_pipeline_of_any_size_trains_to_the_bytes_of_one_device(UNUSED void **state)
 {
     static const int sizes[] = { 2, 3, 5 };
@@ -772,14 +775,15 @@ static void a_pipeline_of_any_size_trains_to_the_bytes_of_one_device(UNUSED void
         struct shape s = trained[i / 2];
         bool recompute = i % 2;
         enum dtype t = i / 2 % 2 ? DT_BF16 : DT_F32;
+        enum optimizer optimizer = i % 3 ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMW_8BIT;
         int parts = recompute ? 0 : s.parts, most = on_gpus() ? 1 : (int)ARRAY_SIZE(sizes);
         struct outcome one;
         s.c.n_layer = 5;
         devices_open(sizes[most - 1]);
-        outcome_make(&one, &s, t, parts, (struct layout){ 1 }, recompute);
+        outcome_make(&one, &s, t, parts, (struct layout){ .n_device = 1, .optimizer = optimizer }, recompute);
         for (int k = 0; k < most; k++) {
             struct outcome o;
-            outcome_make(&o, &s, t, parts, (struct layout){ sizes[k], true }, recompute);
+            outcome_make(&o, &s, t, parts, (struct layout){ sizes[k], true, optimizer }, recompute);
             outcomes_compare(&one, &o, s.why, sizes[k]);
             outcome_free(&o);
         }

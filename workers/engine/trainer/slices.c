@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "workers/engine/model/slice.h"
+#include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer_impl.h"
 
@@ -42,7 +43,9 @@ static bool slice_open(void *ctx, int rank, struct error *err)
 
 bool slices_new(struct trainer *t, struct error *err)
 {
-    if (t->set.n_rank > 1 || t->set.optimizer != OPTIMIZER_ADAMW || t->set.offload)
+    // 8-bit moments have a scale per block of the flat order: a stage has its layers' blocks as the whole has them
+    bool optimizer = t->set.optimizer == OPTIMIZER_ADAMW || (t->set.optimizer == OPTIMIZER_ADAMW_8BIT && model_is_staged(t->m));
+    if (t->set.n_rank > 1 || !optimizer || t->set.offload)
         return error_set(err, ERR_UNSUPPORTED,
                          "a model that is cut over %d devices is trained by one rank, with AdamW and its state on the devices",
                          model_n_device(t->m));

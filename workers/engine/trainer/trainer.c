@@ -49,7 +49,9 @@ void trainer_memory_of_stage(const struct model *m, const struct trainer_setting
         *out = (struct trainer_memory){ .weight = n * dtype_size(model_dtype(m)),
                                         .activation = model_stage_run_bytes(stage, &l),
                                         .gradient = (n + (size_t)slices_stage_n(m)) * 4,
-                                        .state = n * (model_dtype(m) == DT_F32 ? 8 : 12) };
+                                        .state = (model_dtype(m) == DT_F32 ? 0 : n * 4)
+                                                 + trainer_moments_bytes(stage, s, (int64_t)n, STATE_MOMENT1)
+                                                 + trainer_moments_bytes(stage, s, (int64_t)n, STATE_MOMENT2) };
     }
     model_free(stage);
 }
