@@ -130,6 +130,46 @@ class Between:
         self.thread.join()
 
 
+class SglangLike:
+    """act of a Between: what SGLang 0.5.23 itself takes and answers, by its classes GenerateReqInput, SamplingParams and
+    UpdateWeightFromDiskReqInput, and by answers of it that were recorded on a CPU (tests/peers/sglang_engine.py)."""
+    FIELDS = {"/generate": {"text", "input_ids", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num", "token_ids_logprob",
+                            "return_text_in_logprobs", "stream", "lora_path", "rid", "cache_salt", "priority"},
+              "/update_weights_from_disk": {"model_path", "load_format", "abort_all_requests", "weight_version", "is_async", "torch_empty_cache",
+                                            "keep_pause", "recapture_cuda_graph", "token_step", "flush_cache", "manifest"}}
+    SAMPLING = {"max_new_tokens", "stop", "stop_token_ids", "stop_regex", "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty",
+                "repetition_penalty", "min_new_tokens", "n", "json_schema", "regex", "ebnf", "structural_tag", "ignore_eos", "skip_special_tokens",
+                "spaces_between_special_tokens", "no_stop_trim", "stream_interval", "logit_bias", "sampling_seed", "custom_params"}
+
+    def __init__(self):
+        self.version, self.wrong, self.asked = "default", [], set()
+
+    def __call__(self, path, body):
+        self.asked.add(path)
+        if path not in self.FIELDS:
+            return None
+        q = json.loads(body)
+        params = q.get("sampling_params", {})
+        self.wrong += sorted((set(q) - self.FIELDS[path]) | (set(params) - self.SAMPLING))
+        return (lambda a: self.generated(a, len(q["input_ids"]))) if path == "/generate" else lambda a: self.updated(a, q["weight_version"])
+
+    def generated(self, answer, n_prompt):
+        out = []
+        for i, s in enumerate(answer if isinstance(answer, list) else [answer]):
+            m, ids = s["meta_info"], s["output_ids"]
+            out.append({"text": s["text"], "output_ids": ids, "meta_info": {
+                "id": f"{i:032x}", "finish_reason": m["finish_reason"], "prompt_tokens": n_prompt, "weight_version": self.version, "num_retractions": 0,
+                "input_token_logprobs": [], "output_token_logprobs": m["output_token_logprobs"], "output_token_logprobs_length": len(ids),
+                "reasoning_tokens": 0, "completion_tokens": len(ids), "cached_tokens": 2,
+                "weight_versions": [{"version": self.version, "start": 0, "end": len(ids)}], "cached_tokens_details": {"device": 2, "host": 0},
+                "dp_rank": None, "e2e_latency": 1.3235452369990526, "response_sent_to_client_ts": 1795407136.2729456}})
+        return out if isinstance(answer, list) else out[0]
+
+    def updated(self, answer, version):
+        self.version = version
+        return {"success": True, "message": f"Succeeded to update model weights. Weight version updated to {version}.", "num_paused_requests": 0}
+
+
 class ExternalEngines(run_tools.RunCase):
     def engine(self, *more, port=0):
         e = Engine(self.task.path("model"), *more, port=port)
@@ -170,6 +210,14 @@ class ExternalEngines(run_tools.RunCase):
                 self.assertEqual(self.diffs(run), {0})    # the same kernels: any other weights would show
                 self.assertEqual(os.listdir(os.path.join(run.dir, "engine/0")), ["1-5"])
                 e.close()
+
+    def test_sglangs_own_fields_are_all_that_is_sent_and_read(self):
+        e, like = self.engine(), SglangLike()
+        run = self.begin(self.between(e, like).url, "--max-steps", "4", backend="sglang", min_new_tokens=3)
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        self.assertEqual((like.wrong, e.loads(), like.version), ([], [0, 1, 2, 3], "3"))
+        self.assertLessEqual({"/generate", "/update_weights_from_disk"}, like.asked)
+        self.assertEqual(self.diffs(run), {0})
 
     def test_a_program_of_the_operators_may_give_the_weights(self):
         helper = os.path.join(self.task.dir, "helper.py")

@@ -741,6 +741,20 @@ class Hostile(unittest.TestCase):
                             s.sendall(b"a" if i == 1 else b" ")    # a byte now and then is no excuse
             self.assertLess(time.monotonic() - start, 60)    # 1 s for a header, 4 s for a body; idle ones have 75 s
 
+    def test_half_closed_connections_keep_nothing(self):
+        body = json.dumps({"prompt": "12+30=", "max_tokens": 64, "ignore_eos": True, "stream": True}).encode()
+        whole = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        for data in (whole, whole[:-9], whole[:40], b""):
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=LIMIT) as s:
+                s.sendall(data)
+                s.shutdown(socket.SHUT_WR)    # it can still read, and reads to the end
+                got = b""
+                with contextlib.suppress(ConnectionResetError):
+                    while piece := s.recv(65536):
+                        got += piece
+            self.assertTrue(got in (b"",) or got[:12] in (b"HTTP/1.1 200", b"HTTP/1.1 400"), got[:200])
+        wait_for("no samples inside", lambda: self.server.inside() == 0)
+
     def test_an_endless_body_is_cut_off(self):
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=LIMIT) as s:
             s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")

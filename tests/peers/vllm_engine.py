@@ -27,32 +27,22 @@ import run_tools
 LIMIT_S = 400
 
 
-class Vllm:
-    """vllm serve on a port of its own, in a process group of its own."""
+class Engine:
+    """An engine on a port of its own, in a process group of its own."""
 
-    def __init__(self, model, port, nccl, more):
-        self.port, self.log = port, tempfile.NamedTemporaryFile("w+", prefix="vllm-", suffix=".log")
-        env = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
-               "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-        if nccl:
-            env["CUDA_VISIBLE_DEVICES"] = "1"
-        # a prompt that is read in pieces ends vLLM's CPU engine when its request has a seed: so the pieces are large
-        command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model, "--host", "127.0.0.1", "--port", str(port), "--enforce-eager",
-                   "--max-model-len", "512", "--max-num-batched-tokens", "32768", "--max-num-seqs", "256", "--generation-config", "vllm",
-                   "--logprobs-mode", "processed_logprobs", "--gpu-memory-utilization", "0.2", "--dtype", "float32", *more]
-        if nccl:
-            command += ["--weight-transfer-config", '{"backend": "nccl"}']
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+    def begin(self, name, port, command, env):
+        self.name, self.port, self.log = name, port, tempfile.NamedTemporaryFile("w+", prefix=name + "-", suffix=".log")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, env={**os.environ, **env}, start_new_session=True)
 
     def wait(self):
         end = time.monotonic() + LIMIT_S
         while time.monotonic() < end and self.process.poll() is None:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).read()
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=20).read()
                 return self
             except OSError:
                 time.sleep(0.5)
-        raise SystemExit("vLLM did not begin:\n" + self.said()[-12000:])
+        raise SystemExit(f"{self.name} did not begin:\n" + self.said()[-12000:])
 
     def said(self):
         return run_tools.written(self.log)
@@ -63,6 +53,21 @@ class Vllm:
         self.process.wait()
 
 
+class Vllm(Engine):
+    def __init__(self, model, port, nccl, more):
+        env = {"VLLM_SERVER_DEV_MODE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+               "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        if nccl:
+            env["CUDA_VISIBLE_DEVICES"] = "1"
+        # a prompt that is read in pieces ends vLLM's CPU engine when its request has a seed: so the pieces are large
+        command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model, "--host", "127.0.0.1", "--port", str(port), "--enforce-eager",
+                   "--max-model-len", "512", "--max-num-batched-tokens", "32768", "--max-num-seqs", "256", "--generation-config", "vllm",
+                   "--logprobs-mode", "processed_logprobs", "--gpu-memory-utilization", "0.2", "--dtype", "float32", *more]
+        if nccl:
+            command += ["--weight-transfer-config", '{"backend": "nccl"}']
+        self.begin("vllm", port, command, env)
+
+
 def events(run_dir, words):
     db = sqlite3.connect(f"file:{os.path.join(run_dir, 'journal.db')}?mode=ro", uri=True)
     try:
@@ -71,15 +76,18 @@ def events(run_dir, words):
         db.close()
 
 
-def main():
-    args = argparse.ArgumentParser()
-    args.add_argument("--nccl", action="store_true")
+def options(doc):
+    args = argparse.ArgumentParser(description=doc)
     args.add_argument("--steps", type=int, default=12)
     args.add_argument("--keep", action="store_true", help="do not kill the engine in between")
     args.add_argument("--starter", default=os.path.join(ROOT, "build/starter"))
-    args.add_argument("vllm", nargs="*", help="further arguments of vllm serve")
-    o = args.parse_args()
-    tmp = tempfile.TemporaryDirectory(prefix="rc-vllm-")
+    args.add_argument("engine", nargs="*", help="further arguments of the engine")
+    return args
+
+
+def train(backend, start, o, more=()):
+    """A run whose samples are drawn by the engine that start(port) begins; exits with 0 when it learns and the engine has each version."""
+    tmp = tempfile.TemporaryDirectory(prefix=f"rc-{backend}-")
     subprocess.run([sys.executable, os.path.join(ROOT, "examples/arithmetic.py"), tmp.name], check=True, stdout=subprocess.DEVNULL)
     run_file = os.path.join(tmp.name, "run.yaml")
     with open(os.path.join(ROOT, "examples/arithmetic.yaml")) as f:
@@ -87,12 +95,8 @@ def main():
     with open(run_file, "w") as f:
         f.write(text.replace("../build/starter", o.starter).replace("../build/data", tmp.name))
     port = run_tools.free_port()
-    engine = Vllm(o.starter, port, o.nccl, o.vllm).wait()
-    # the helper is the engine's Python, so it has this one's environment
-    own = " ".join(f"{k}='{os.environ.get(k, '')}'" for k in ("PYTHONPATH", "LD_LIBRARY_PATH"))
-    more = ["--engine-helper", f"env {own} {sys.executable} {ROOT}/examples/engines/vllm_weights.py --device 0"] if o.nccl else []
-    more += ["--devices", "cuda:0"] if o.nccl else []
-    command = [ROLLCALL, "train", run_file, "--batch", "--format", "jsonl", "--backend", "vllm", "--engine-url", f"http://127.0.0.1:{port}", "--max-steps",
+    engine = start(port).wait()
+    command = [ROLLCALL, "train", run_file, "--batch", "--format", "jsonl", "--backend", backend, "--engine-url", f"http://127.0.0.1:{port}", "--max-steps",
                str(o.steps), "--lr-schedule", "constant", "--dtype", "fp32", "--runs-dir", os.path.join(tmp.name, "runs"), *more]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     steps, end = [], None
@@ -105,9 +109,9 @@ def main():
                 print(f"step {said['step']}: correct {m['metrics/ans_acc']:.3f}, difference {m.get('train/sampler_trainer_diff', math.nan):.2e} nat",
                       flush=True)
                 if len(steps) == o.steps // 2 and not o.keep:
-                    print("killing vLLM; it comes back with the weights that the run began with", flush=True)
+                    print(f"killing {backend}; it comes back with the weights that the run began with", flush=True)
                     engine.close()
-                    engine = Vllm(o.starter, port, o.nccl, o.vllm)
+                    engine = start(port)
             end = said
         code = run.wait(LIMIT_S)
     finally:
@@ -130,6 +134,16 @@ def main():
                                       (set(map(int, given)) >= set(range(o.steps)), "a version was not given")] if not ok]
     print("FAILED: " + ", ".join(failed) if failed else "ok")
     sys.exit(bool(failed))
+
+
+def main():
+    args = options(__doc__)
+    args.add_argument("--nccl", action="store_true")
+    o = args.parse_args()
+    # the helper is the engine's Python, so it has this one's environment
+    own = " ".join(f"{k}='{os.environ.get(k, '')}'" for k in ("PYTHONPATH", "LD_LIBRARY_PATH"))
+    more = ["--engine-helper", f"env {own} {sys.executable} {ROOT}/examples/engines/vllm_weights.py --device 0", "--devices", "cuda:0"] if o.nccl else []
+    train("vllm", lambda port: Vllm(o.starter, port, o.nccl, o.engine), o, more)
 
 
 if __name__ == "__main__":
