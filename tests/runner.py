@@ -1,10 +1,11 @@
 #!/usr/bin/python3
-"""Build the variants and run the tests, one more at a time than there are cores since many wait; called by tests/run.sh.
+"""Build the variants and run the tests, two more at a time than there are cores since many wait; called by tests/run.sh.
 
 A test is a program that ends with 0 (passed), 77 (skipped, its last line says why) or anything else (failed). What a test
 file is for is in its 'tags:' comment line: 'asan', 'tsan', 'valgrind' add a run of it under that tool ('only-tsan': and take
 the plain one away); 'alone' keeps others from running beside it; 'long' leaves it for --long, 'long-asan' only its run under
-AddressSanitizer; 'limit=SECONDS' replaces the time limit.
+AddressSanitizer; 'starter' that it needs the starter model, so that others may begin while that is made; 'limit=SECONDS' replaces
+the time limit. Those that take longest begin first, by seconds.txt, which --record writes.
 
 A test that fails is run once more when the others are over, alone. If it passes then it is called flaky and counts as passed, with
 its first log kept; if not it has failed. --repeat looks for such tests: it runs each N times and takes no second try.
@@ -16,11 +17,14 @@ LOGS = os.path.join(ROOT, "build", "test-logs")
 CORES = os.cpu_count() or 2
 AGAIN_MAX = 10    # more failures than this are not bad luck, and repeating them all could take hours
 N_SLOWEST = 10
+SECONDS = os.path.join(ROOT, "tests", "seconds.txt")
+RECORD_S = 5    # what takes less is not in it
 
 
 class Test:
-    def __init__(self, name, command, env=None, limit=300, alone=False):
-        self.name, self.command, self.env, self.limit, self.alone = name, command, env or {}, limit, alone
+    def __init__(self, name, command, env=None, limit=300, tags=()):
+        self.name, self.command, self.env, self.limit = name, command, env or {}, limit
+        self.alone, self.starter = "alone" in tags, "starter" in tags
 
 
 def tags_of(path):
@@ -65,7 +69,6 @@ def starter_end(process, log, start):
     if not ok:
         log.seek(0)
         print("".join(log.readlines()[-40:]))
-    return ok
 
 
 def unit_sources():
@@ -80,31 +83,31 @@ def collect(long):
         tags = tags_of(path)
         if "long" in tags and not long:
             continue
-        limit, alone = limit_of(tags, 300), "alone" in tags
-        tests.append(Test(f"unit/{name}", [f"build/release/tests/{name}"], {}, limit, alone))
+        limit = limit_of(tags, 300)
+        tests.append(Test(f"unit/{name}", [f"build/release/tests/{name}"], {}, limit, tags))
         if "noasan" not in tags:
-            tests.append(Test(f"asan/{name}", [f"build/asan/tests/{name}"], {}, 3 * limit, alone))
+            tests.append(Test(f"asan/{name}", [f"build/asan/tests/{name}"], {}, 3 * limit, tags))
         if "tsan" in tags:
             tsan.append(name)
-            tests.append(Test(f"tsan/{name}", [f"build/tsan/tests/{name}"], {}, 3 * limit, alone))
+            tests.append(Test(f"tsan/{name}", [f"build/tsan/tests/{name}"], {}, 3 * limit, tags))
         if "valgrind" in tags:
             tests.append(Test(f"valgrind/{name}", ["valgrind", "-q", "--error-exitcode=99", "--leak-check=full",
                                                    "--errors-for-leak-kinds=definite",
                                                    f"--suppressions={ROOT}/tests/valgrind.supp", f"build/release/tests/{name}"],
-                              {"RC_CPU": "avx2", "RC_JIT": "off", "UNDER_VALGRIND": "1"}, 3 * limit, alone))
+                              {"RC_CPU": "avx2", "RC_JIT": "off", "UNDER_VALGRIND": "1"}, 3 * limit, tags))
     for kind in ("integration", "tui"):
         for path in sorted(glob.glob(os.path.join(ROOT, "tests", kind, "*_test.py"))):
             tags, name = tags_of(path), os.path.basename(path)[:-3]
             if "long" in tags and not long:
                 continue
-            limit, alone = limit_of(tags, 300), "alone" in tags
+            limit = limit_of(tags, 300)
             asan_on = "asan" in tags or ("long-asan" in tags and long)
             for variant, on in (("release", not {"only-asan", "only-tsan"} & set(tags)), ("asan", asan_on), ("tsan", "tsan" in tags)):
                 if on:
                     prefix = kind if variant == "release" else f"{variant}/{kind}"
                     tests.append(Test(f"{prefix}/{name}", ["/usr/bin/python3", path],
                                       {"ROLLCALL": os.path.join(ROOT, "build", variant, "rollcall"), "RC_VARIANT": variant,
-                                       "LONG": "1" if long else ""}, (1 if variant == "release" else 2) * limit, alone))
+                                       "LONG": "1" if long else ""}, (1 if variant == "release" else 2) * limit, tags))
     for path in sorted(glob.glob(os.path.join(ROOT, "tests", "fuzz", "*_fuzz.c"))):
         name = os.path.basename(path)[:-2]
         corpus = os.path.join(ROOT, "tests", "fuzz", "corpus", name[: -len("_fuzz")])
@@ -120,7 +123,19 @@ def collect(long):
                    "-close_fd_mask=1", "-error_exitcode=1", f"-artifact_prefix={LOGS}/{name}-", grown]
         tests.append(Test(f"fuzz/{name}", command + ([corpus] if os.path.isdir(corpus) else []),
                           {"LONG": "1" if long else ""}, seconds * 10 + 120))
-    return tests, tsan
+    seconds = seconds_known()
+    return sorted(tests, key=lambda t: -seconds.get(t.name, 0)), tsan
+
+
+def seconds_known():
+    """{name: seconds} of the tests that take long."""
+    with open(SECONDS, encoding="utf-8") as f:
+        return {name: float(s) for s, name in (line.split() for line in f)}
+
+
+def seconds_record(seconds_of):
+    with open(SECONDS, "w", encoding="utf-8") as f:
+        f.writelines(f"{seconds_of[n]:.0f} {n}\n" for n in sorted(seconds_of, key=lambda n: (-seconds_of[n], n)) if seconds_of[n] >= RECORD_S)
 
 
 def log_of(test, suffix=""):
@@ -166,7 +181,7 @@ def lines_of(log):
 
 
 def make(tests, tsan):
-    """Build what the tests are, and the starter model when it is missing."""
+    """Build what the tests are, and begin the starter model when it is missing: (built, the starter or None)."""
     wanted = {t.command[0].split("/")[1] for t in tests if t.command[0].startswith("build/")}
     wanted |= {t.env["RC_VARIANT"] for t in tests if "RC_VARIANT" in t.env}
     if any(t.name.startswith("valgrind") for t in tests):
@@ -177,10 +192,10 @@ def make(tests, tsan):
         if preset in wanted and not build(preset, targets):
             if starter:
                 starter[0].kill()
-            return False
+            return False, None
         if preset == "release" and not os.path.exists("build/starter/config.json"):
             starter = starter_begin()    # beside the other builds, whose longest files leave a core idle
-    return not starter or starter_end(*starter)
+    return True, starter
 
 
 def telling(lines):
@@ -195,14 +210,25 @@ def telling(lines):
 
 
 def workers():
-    return concurrent.futures.ThreadPoolExecutor(max(3, min(CORES + 1, 6)))
+    return concurrent.futures.ThreadPoolExecutor(max(4, min(CORES + 2, 8)))
 
 
-def run_each(jobs):
-    """Yield each job's result as it comes: a job is a test and its log's suffix; those with the tag 'alone' come last."""
+def run_each(jobs, starter=None):
+    """Yield each job's result as it comes: a job is a test and its log's suffix. Those that need the starter model come when it is
+    made, those with the tag 'alone' last."""
     with workers() as pool:
-        for f in concurrent.futures.as_completed([pool.submit(run, *job) for job in jobs if not job[0].alone]):
-            yield f.result()
+        running = {pool.submit(run, *job) for job in jobs if not job[0].alone and not job[0].starter}
+        later = [job for job in jobs if not job[0].alone and job[0].starter]
+        while running or later:
+            if later and (not starter or not running or starter[0].poll() is not None):
+                starter = starter and starter_end(*starter)    # when that fails, they say so
+                running |= {pool.submit(run, *job) for job in later}
+                later = []
+            done, running = concurrent.futures.wait(running, 1 if later else None, concurrent.futures.FIRST_COMPLETED)
+            for f in done:
+                yield f.result()
+    if starter:
+        starter_end(*starter)
     for job in jobs:
         if job[0].alone:
             yield run(*job)
@@ -213,11 +239,11 @@ def say_failed(log, code):
           + "".join("        | " + x for x in telling(lines_of(log))), flush=True)
 
 
-def run_once(tests):
+def run_once(tests, starter, record):
     """Each test once, what failed once more; prints the summary and returns the exit status."""
     began = time.monotonic()
     passed, failed, flaky, skipped, seconds_of = [], [], [], [], {}
-    for test, code, log, seconds in run_each([(t,) for t in tests]):
+    for test, code, log, seconds in run_each([(t,) for t in tests], starter):
         if code != 0 and any(NO_LEAK_CHECK in x for x in lines_of(log)):    # that says nothing of the test: once more
             print(f"again   {test.name}: its leak check could not stop all threads", flush=True)
             test, code, log, seconds = run(test)
@@ -242,6 +268,8 @@ def run_once(tests):
             flaky.append(test)
         else:
             say_failed(log, code)
+    if record:
+        seconds_record(seconds_of)
     print("slowest:")
     for name in sorted(seconds_of, key=seconds_of.get, reverse=True)[:N_SLOWEST]:
         print(f"{seconds_of[name]:7.0f} s  {name}")
@@ -254,10 +282,10 @@ def run_once(tests):
     return 1 if failed or not passed + flaky else 0
 
 
-def run_repeated(tests, repeat):
+def run_repeated(tests, starter, repeat):
     """Each test 'repeat' times; prints how often each failed, with the logs of that, and returns the exit status."""
     codes, longest, kept = {t.name: [] for t in tests}, {}, {}
-    for test, code, log, seconds in run_each([(t, f".{k}") for k in range(1, repeat + 1) for t in tests]):
+    for test, code, log, seconds in run_each([(t, f".{k}") for k in range(1, repeat + 1) for t in tests], starter):
         if code != 0 and any(NO_LEAK_CHECK in x for x in lines_of(log)):
             code = 77
         codes[test.name].append(code)
@@ -298,18 +326,20 @@ def main():
     a.add_argument("--only", default="")
     a.add_argument("--repeat", type=int, default=0, metavar="N", help="run each test N times and print how often it failed")
     a.add_argument("--load", type=int, default=0, metavar="L", help="keep L busy processes beside the tests")
+    a.add_argument("--record", action="store_true", help="write how long each test took to tests/seconds.txt; for runs of all of them")
     a = a.parse_args()
     os.chdir(ROOT)
     os.makedirs(LOGS, exist_ok=True)
     began = time.monotonic()
     tests, tsan = collect(a.long)
     tests = [t for t in tests if re.search(a.only, t.name)]
-    if not make(tests, tsan):
+    built, starter = make(tests, tsan)
+    if not built:
         print("0 passed, 1 failed, 0 skipped")
         return 1
     print(f"building took {time.monotonic() - began:.0f} s", flush=True)
     with load(a.load):
-        return run_repeated(tests, a.repeat) if a.repeat > 0 else run_once(tests)
+        return run_repeated(tests, starter, a.repeat) if a.repeat > 0 else run_once(tests, starter, a.record)
 
 
 if __name__ == "__main__":

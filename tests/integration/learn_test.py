@@ -3,7 +3,7 @@
 The starter and the run are the same bits on every machine, so the figures are too. The whole table, five seeds and the control:
 examples/learning.py.
 
-tags: alone limit=900
+tags: alone starter limit=900
 """
 import json, os, subprocess, tempfile, unittest
 

@@ -1,4 +1,4 @@
-"""tags: limit=900
+"""tags: starter limit=900
 
 Several trainers: the same bytes each time, wherever they are placed and whoever dies."""
 import glob

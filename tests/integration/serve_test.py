@@ -1,6 +1,6 @@
 """rollcall serve: what its routes answer, that its log-probs are the trainer's, and what hostile clients cannot do.
 
-tags: limit=600
+tags: starter limit=600
 """
 import concurrent.futures
 import contextlib
