@@ -291,7 +291,7 @@ static void a_base_whose_bytes_have_changed_is_found(void **state)
     assert_int_equal(fetch_wait(f, x, &err), BULK_FETCH_NO_BASE);
     assert_non_null(strstr(err.text, "another hash"));
     o = offer_get(f, "v2", NULL, 0);
-    assert_true(bulk_fetch_again(x, &o, &err));
+    assert_true(bulk_fetch_again(x, f->address, &o, &err));
     assert_int_equal(fetch_wait(f, x, &err), BULK_FETCH_DONE);
     bulk_fetch_free(x);
     files_equal(f, "v2", "n2");
@@ -314,7 +314,7 @@ static void a_cut_costs_only_what_was_on_its_way(void **state)
     assert_true(first < N_WEIGHT);
     atomic_store(&f->cut_after, 0);
     o = offer_get(f, "v1", NULL, 0);
-    assert_true(bulk_fetch_again(x, &o, &err));
+    assert_true(bulk_fetch_again(x, f->address, &o, &err));
     assert_int_equal(fetch_wait(f, x, &err), BULK_FETCH_DONE);
     bulk_fetch_look(x, &look);
     assert_int_equal(look.done_bytes, N_WEIGHT + 32);
@@ -333,7 +333,7 @@ static void a_version_that_was_replaced_is_not_continued(void **state)
     weights_write(f, "v1", 2, 0);
     struct bulk_offer other = offer_get(f, "v1", NULL, 0);
     assert_true(other.key != o.key);
-    assert_false(bulk_fetch_again(x, &other, &err));
+    assert_false(bulk_fetch_again(x, f->address, &other, &err));
     assert_int_equal(err.code, ERR_DATA);
     bulk_fetch_free(x);
     assert_false(path_exists(path_of(f, "n1.new")));

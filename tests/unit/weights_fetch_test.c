@@ -25,6 +25,7 @@
 enum answer {    // to a request for an offer
     OFFER,
     OFFER_OF_A_GATE_THAT_IS_GONE,
+    OFFER_OF_A_HEAD_THAT_MOVES,    // before the node connects
     FULL,
     UNKNOWN,
     GONE,
@@ -32,6 +33,7 @@ enum answer {    // to a request for an offer
 };
 struct fixture {
     char root[64], sock[128], head_file[128], node_file[128], address[32];
+    char address_said[32];    // where the node believes that the head is
     struct transport *head, *node;
     struct server *server;
     struct peer *peer;
@@ -41,6 +43,20 @@ struct fixture {
     const enum answer *answer;    // the next ones; the last holds for all that follow
     int n_answer, n_asked, n_piece;
 };
+
+/* Listen at a free port, instead of where the front listened before. */
+static void front_begin(struct fixture *f)
+{
+    struct error err;
+    front_free(f->front);
+    int fd = tcp_listen("127.0.0.1:0", &err);
+    assert_true(fd >= 0);
+    snprintf(f->address, sizeof f->address, "127.0.0.1:%u", tcp_port(fd));
+    close(fd);
+    if (!(f->front = front_new(f->address, 10000, &err)))
+        fail_msg("%s", err.text);
+    assert_true(front_start(f->front, 1, &err));    // nobody speaks TLS here
+}
 
 static void bulk_begin(struct fixture *f)
 {
@@ -73,14 +89,8 @@ static int setup(void **state)
     assert_non_null(f->node = transport_new(f->sock, false, &err));
     assert_non_null(f->server = server_new(f->head, "head", 16, &err));
     assert_non_null(f->peer = peer_new(f->node, "head", &err));
-    int fd = tcp_listen("127.0.0.1:0", &err);
-    assert_true(fd >= 0);
-    snprintf(f->address, sizeof f->address, "127.0.0.1:%u", tcp_port(fd));
-    close(fd);    // a free one
-    if (!(f->front = front_new(f->address, 10000, &err)))
-        fail_msg("%s", err.text);
+    front_begin(f);
     bulk_begin(f);
-    assert_true(front_start(f->front, 1, &err));    // nobody speaks TLS here
     *state = f;
     return 0;
 }
@@ -119,6 +129,13 @@ static void offer_answer(struct fixture *f, struct request *r)
         front_bulk(f->front, NULL, NULL);
         bulk_server_free(f->bulk);
         bulk_begin(f);
+    }
+    if (a == OFFER_OF_A_HEAD_THAT_MOVES) {
+        front_begin(f);
+        front_bulk(f->front, bulk_server_connection, f->bulk);
+        snprintf(f->address_said, sizeof f->address_said, "127.0.0.1:1");    // until it knows better
+    } else {
+        snprintf(f->address_said, sizeof f->address_said, "%s", f->address);
     }
     msg_begin(&m, MSG_OK);
     msg_bin(&m, "name", o.ticket.name, sizeof o.ticket.name);
@@ -177,7 +194,7 @@ static enum fetch_state fetched(struct fixture *f, const enum answer *answer, in
     struct weights_fetch_config c = { .head = f->peer,
                                       .stream = &f->peer,
                                       .n_stream = 1,
-                                      .address = f->address,
+                                      .address = f->address_said,
                                       .path = f->node_file,
                                       .version = 3,
                                       .made = 1,
@@ -238,6 +255,17 @@ static void a_gate_that_is_replaced_or_busy_is_asked_again(void **state)
     file_is_whole(f);
 }
 
+static void a_head_that_moves_is_followed(void **state)
+{
+    static const enum answer answer[] = { OFFER_OF_A_HEAD_THAT_MOVES, OFFER };
+    struct fixture *f = *state;
+    struct error err;
+    assert_int_equal(fetched(f, answer, 2, &err), FETCH_DONE);
+    assert_true(f->n_asked >= 2);
+    assert_int_equal(f->n_piece, 0);
+    file_is_whole(f);
+}
+
 static void a_gate_that_does_not_know_offers_sends_pieces(void **state)
 {
     static const enum answer answer[] = { UNKNOWN };
@@ -274,6 +302,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(an_offer_brings_the_file, setup, teardown),
         cmocka_unit_test_setup_teardown(a_gate_that_is_replaced_or_busy_is_asked_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_head_that_moves_is_followed, setup, teardown),
         cmocka_unit_test_setup_teardown(a_gate_that_does_not_know_offers_sends_pieces, setup, teardown),
         cmocka_unit_test_setup_teardown(weights_that_the_head_no_longer_has_are_not_waited_for, setup, teardown),
         cmocka_unit_test_setup_teardown(a_ticket_of_another_size_is_refused, setup, teardown),

@@ -132,7 +132,7 @@ static void offer_take(struct weights_fetch *w, const struct bulk_offer *o)
                                    .ctx = w->config.ctx };
     w->n_offer++;
     w->needs_offer = false;
-    if (w->bulk && !bulk_fetch_again(w->bulk, o, &err)) {
+    if (w->bulk && !bulk_fetch_again(w->bulk, w->config.address, o, &err)) {
         log_warn("%s; it is fetched from the beginning", err.text);
         bulk_fetch_free(w->bulk);
         w->bulk = NULL;

@@ -10,7 +10,7 @@
 struct weights_fetch_config {
     struct peer *head, *const *stream;    // who is asked; n_stream connections for pieces. Borrowed
     int n_stream;
-    const char *address;    // of the head, HOST:PORT; borrowed
+    const char *address;    // of the head, HOST:PORT; borrowed, and read again with each offer
     const char *path;       // of the file
     int64_t version, made;
     const char *base_path;    // of a version that is here; NULL: none

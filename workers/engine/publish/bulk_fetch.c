@@ -40,7 +40,7 @@ struct lane {    // a thread and its connection
 };
 struct bulk_fetch {
     struct bulk_fetch_config config;
-    char address[280], path[4200], temp[4210];
+    char path[4200], temp[4210];
     int fd;
     struct file_map base;    // data NULL: none
     int64_t size_bytes;
@@ -50,6 +50,7 @@ struct bulk_fetch {
     int n_lane;
     pthread_mutex_t lock;    // guards: all below
     pthread_cond_t changed;
+    char address[280];
     struct bulk_offer offer;
     int64_t round;
     uint8_t *state;           // (n_block) owned; enum block_state
@@ -201,10 +202,10 @@ static enum trouble run_take(struct bulk_fetch *f, struct lane *l, struct bulk *
 }
 
 /* Fetch blocks with one offer until none is needed. */
-static enum trouble lane_work(struct bulk_fetch *f, struct lane *l, const struct bulk_offer *offer, struct delta_coder *coder,
-                              uint8_t *scratch, struct error *err)
+static enum trouble lane_work(struct bulk_fetch *f, struct lane *l, const char *address, const struct bulk_offer *offer,
+                              struct delta_coder *coder, uint8_t *scratch, struct error *err)
 {
-    struct bulk *b = bulk_connect(f->address, &offer->ticket, BULK_CONNECT_MS, err);
+    struct bulk *b = bulk_connect(address, &offer->ticket, BULK_CONNECT_MS, err);
     enum trouble t = b ? TROUBLE_NONE : TROUBLE_CONNECTION;
     pthread_mutex_lock(&f->lock);
     l->bulk = b;
@@ -257,12 +258,14 @@ static void *lane_main(void *arg)
     uint8_t *scratch = malloc(DELTA_BLOCK);
     pthread_mutex_lock(&f->lock);
     while (!f->over && !f->failed && !f->finished) {
+        char address[sizeof f->address];
         struct bulk_offer offer = f->offer;
+        snprintf(address, sizeof address, "%s", f->address);
         l->round = f->round;
         enum trouble t = TROUBLE_DISK;
         pthread_mutex_unlock(&f->lock);
         if (coder && scratch)
-            t = lane_work(f, l, &offer, coder, scratch, &err);
+            t = lane_work(f, l, address, &offer, coder, scratch, &err);
         else
             error_set(&err, ERR_NO_MEMORY, "no memory to receive weights");
         pthread_mutex_lock(&f->lock);
@@ -406,12 +409,13 @@ enum bulk_fetch_state bulk_fetch_state(struct bulk_fetch *f, struct error *err)
     return state;
 }
 
-bool bulk_fetch_again(struct bulk_fetch *f, const struct bulk_offer *offer, struct error *err)
+bool bulk_fetch_again(struct bulk_fetch *f, const char *address, const struct bulk_offer *offer, struct error *err)
 {
     if (offer->key != f->key || offer->size_bytes != f->size_bytes)
         return error_set(err, ERR_DATA, "the head's '%s' has been replaced", f->path);
     pthread_mutex_lock(&f->lock);
     f->offer = *offer;
+    snprintf(f->address, sizeof f->address, "%s", address);
     f->round++;
     f->n_lost = 0;
     f->no_base = false;

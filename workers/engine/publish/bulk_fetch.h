@@ -33,8 +33,9 @@ enum bulk_fetch_state {
 };
 /* err is filled with FAILED, and with CUT and NO_BASE (why). */
 enum bulk_fetch_state bulk_fetch_state(struct bulk_fetch *f, struct error *err);
-/* Go on with another offer, after CUT or NO_BASE. ERR_DATA: it is of another version's bytes; start over. */
-MUST_USE bool bulk_fetch_again(struct bulk_fetch *f, const struct bulk_offer *offer, struct error *err);
+/* Go on with another offer, after CUT or NO_BASE, of a head that may have moved to another address. ERR_DATA: it is of another version's
+ * bytes; start over. */
+MUST_USE bool bulk_fetch_again(struct bulk_fetch *f, const char *address, const struct bulk_offer *offer, struct error *err);
 struct bulk_fetch_look {
     int64_t done_bytes, size_bytes;    // of the file
     int64_t wire_bytes;                // received
