@@ -1,9 +1,13 @@
 """tags: limit=600
 
-Trainers on several nodes: the bytes of as many on one host, whoever is killed. LONG=1 also moves the head to another machine."""
+Trainers on several nodes: the bytes of as many on one host, whoever is killed. LONG=1 also kills at random and moves the head to
+another machine."""
 import json
 import os
+import random
+import signal
 import subprocess
+import time
 import unittest
 from nodes_test import Node
 from run_tools import Holds, LIMIT, ROLLCALL, Run, RunCase, free_port, written
@@ -58,7 +62,7 @@ class Hosts(RunCase):
         b = self.node(run, port, "b", env={"RC_TEST_HOLD": holds.dir})
         self.until("two trainers are on the node", lambda: self.plays(run).get("b/worker cpu:1", "").startswith("trainer 3"), run, b)
         one = self.node(run, port, "one", n_device=1)    # too small for two trainers
-        spare = self.node(run, port, "spare", hidden=os.path.join(run.dir, "checkpoints") if hide else None)
+        spare = self.node(run, port, "spare", hidden=os.path.join(run.dir, "checkpoints") if hide else None)    # it sees the model, and no checkpoints
         samples = lambda node: self.plays(run).get(f"{node}/worker cpu:0") == "producer 0"
         self.until("two nodes sample only", lambda: samples("one") and samples("spare"), run, one, spare)
         for _ in range(5):    # steps; the others wait for the held trainer in each
@@ -70,6 +74,31 @@ class Hosts(RunCase):
         self.assertIn("trains (2 of the trainers, from number 2)", written(spare.errors))
         self.assertIn("trainer 2 (on another node)", self.log(run, "worker-cpu-0"))
         self.assertEqual("was copied in" in self.log(spare, "uplink"), hide)
+        self.assertEqual(os.readlink(os.path.join(spare.dir, "model/model.safetensors")), self.task.path("model/model.safetensors"))
+
+    @unittest.skipUnless(os.environ.get("LONG"), "for LONG=1")
+    def test_random_kills_on_both_sides_change_no_byte(self):
+        n = 80
+        plain = self.start("--max-steps", str(n), save_interval=8)
+        self.assertEqual(plain.wait()[0], 0)
+        seed = int(os.environ.get("SEED", time.time_ns() % 100000))
+        rng = random.Random(seed)
+        for i in range(10):
+            port, killed = free_port(), []
+            run = self.start("--max-steps", str(n), "--listen", f"127.0.0.1:{port}", trainers_per_node=2, save_interval=8)
+            node = self.node(run, port, f"random-{i}")
+            for at in sorted(rng.sample(range(1, n - 5), 6)):
+                run.wait_step(at)
+                side = rng.choice((run, node))
+                name, pid = rng.choice(sorted(side.processes().items()) or [("", 0)])
+                killed.append((at, side is run, name))
+                try:
+                    os.kill(pid, signal.SIGKILL) if pid else None
+                except ProcessLookupError:
+                    pass
+            with self.subTest(seed=seed, round=i, killed=killed):
+                self.assertEqual(run.wait()[0], 0, run.logs() + node.logs())
+                self.assertEqual((run.weights(n), run.ledger()), (plain.weights(n), plain.ledger()))
 
     @unittest.skipUnless(os.environ.get("LONG"), "takes seven seconds, for LONG=1")
     def test_a_node_finds_the_head_that_goes_on_elsewhere_and_trains_on_with_it(self):

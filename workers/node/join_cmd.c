@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
@@ -36,12 +37,14 @@
 #define FILE_BYTES_MAX ((int64_t)1 << 40)
 #define LEAVE_LIMIT_MS 30000
 #define N_STREAM 2
+#define HEAD_FILE "head.yaml"
 
 struct join {
     const char *head, *name, *dir, *devices, *token_file;
     int64_t n_inferencer, threads, n_trainer;
     double wait_s;
     bool force;
+    char model[RUN_TEXT_MAX];    // on the head
     char run_dir[PATH_MAX], run[128], token[JOIN_TOKEN_LEN + 1], device_list[256];
     struct node node;
     struct node_file file[NODE_FILES_MAX];
@@ -263,6 +266,22 @@ static bool join_ask(struct join *j, struct error *err)
 
 /* ---- fetching what is needed ---- */
 
+/* Weights that this host sees where the head has them, on shared storage, are used there. */
+static bool file_seen(const struct join *j, const struct node_file *f, const char *path)
+{
+    char there[PATH_MAX], hex[65];
+    int64_t size;
+    struct error none;
+    struct stat st;
+    size_t len = strlen(f->name), end = strlen(".safetensors");
+    if (strncmp(f->name, "model/", 6) != 0 || len < end || strcmp(f->name + len - end, ".safetensors") != 0
+        || !path_join(there, sizeof there, j->model, f->name + 6) || stat(there, &st) != 0 || st.st_size != f->size_bytes
+        || !node_file_hash(there, hex, &size, NULL, NULL, &none) || strcmp(hex, f->hash) != 0)
+        return false;
+    unlink(path);
+    return symlink(there, path) == 0;
+}
+
 static bool file_bring(struct join *j, const struct node_file *f, struct error *err)
 {
     char path[PATH_MAX], hex[65];
@@ -273,6 +292,8 @@ static bool file_bring(struct join *j, const struct node_file *f, struct error *
         return error_set(err, ERR_USAGE, "the path '%s' is too long", j->run_dir);
     if (path_exists(path) && node_file_hash(path, hex, &size, NULL, NULL, &none) && strcmp(hex, f->hash) == 0)
         return true;    // from an earlier time
+    if (file_seen(j, f, path))
+        return true;
     fprintf(stderr, "fetching %s, %.1f MiB\n", f->name, (double)f->size_bytes / (1 << 20));
     j->tag += FETCH_TAGS;
     struct fetch *fetch = fetch_new(f->name, 0, -1, path, f->size_bytes, j->peer, N_STREAM, j->tag, err);
@@ -345,8 +366,7 @@ static bool settings_write(struct join *j, struct error *err)
     if (!c)
         return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
     run_config_init(c);
-    TRY(path_join(path, sizeof path, j->run_dir, "head.yaml") && file_write(path, j->settings.data, j->settings.len, err));
-    TRY(run_config_read(c, path, err));
+    TRY(path_join(path, sizeof path, j->run_dir, HEAD_FILE) && run_config_read(c, path, err));
     // clang-format off
     const struct { const char *name, *value; } own[] = {
         { "listen", "" },
@@ -396,6 +416,22 @@ out:
     return ok;
 }
 
+/* Keep the run's settings as the head has them, and find where its model is. */
+static bool settings_keep(struct join *j, struct error *err)
+{
+    char path[PATH_MAX];
+    struct run_config *c = malloc(sizeof *c);
+    if (!c)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
+    run_config_init(c);
+    bool ok = path_join(path, sizeof path, j->run_dir, HEAD_FILE) && file_write(path, j->settings.data, j->settings.len, err)
+              && run_config_read(c, path, err);
+    if (ok)
+        snprintf(j->model, sizeof j->model, "%s", c->model);
+    free(c);
+    return ok;
+}
+
 static bool head_connect(struct join *j, struct error *err)
 {
     char path[PATH_MAX];
@@ -420,7 +456,7 @@ static bool node_prepare(struct join *j, struct error *err)
     if (node_here(j->run_dir) && node_read(&last, j->run_dir, &none) && strcmp(last.heads, j->node.heads) == 0)
         snprintf(j->node.head, sizeof j->node.head, "%s", last.head);    // where the head was last
     TRY(head_connect(j, err));
-    TRY(join_ask(j, err));
+    TRY(join_ask(j, err) && settings_keep(j, err));
     for (int i = 0; i < j->n_file; i++)
         TRY(file_bring(j, &j->file[i], err));
     TRY(settings_write(j, err));
