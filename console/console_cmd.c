@@ -14,6 +14,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/subcommand.h"
+#include "protocol/run/run_far.h"
 #include "protocol/run/run_find.h"
 #include "protocol/run/run_lock.h"
 
@@ -77,6 +78,7 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     struct console_options o = { .terminal = { .mouse = true, .escape_ms = 25 } };
     struct batch_config batch = { .out = stdout };
     const char *color = "auto", *glyphs = "auto", *format = "text", *run = NULL, *runs_dir = NULL, *with = NULL, *operand[1];
+    const char *far_address = NULL, *token_file = NULL;
     double interval_s = -1;
     struct watch_options watch = { .from = -1 };
     int64_t escape_ms = 25;
@@ -86,6 +88,9 @@ static bool console_cmd(int argc, char **argv, struct error *err)
         { "run", NULL, CLI_STR, &run, "DIR", "the run's directory; default: the only live run, or a list to choose from" },
         { "pick", NULL, CLI_FLAG, &pick, NULL, "choose from the list even when one run is live" },
         { "runs-dir", NULL, CLI_STR, &runs_dir, "DIR", "folder in which to look for runs (runs)" },
+        { "connect", NULL, CLI_STR, &far_address, "HOST:PORT", "a run on another machine, by the address at which nodes join it" },
+        { "token-file", NULL, CLI_STR, &token_file, "FILE",
+          "--connect: the run's token, a copy of its sock/join; default: the variable ROLLCALL_JOIN_TOKEN" },
         { "read-only", NULL, CLI_FLAG, &read_only, NULL,
           "only look; always on for users other than the run's owner (see the setting view_group)" },
         { "with", NULL, CLI_STR, &with, "RUN", "another run in the same charts, by its steps or by time (w changes it)" },
@@ -138,6 +143,12 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     const char *given = cli.n_operands > 0 ? operand[0] : run;
     bool screen = !is_batch && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     struct error none = { 0 };
+    struct run_far far = { .top = "" };
+    if (far_address && (given || with || pick))
+        return error_set(err, ERR_USAGE, "--connect names the run; it cannot be combined with a run's directory, --with or --pick");
+    if (far_address && !run_far_open(&far, far_address, token_file, err))
+        return false;
+    given = far_address ? far.dir : given;
     if (pick || (!given && screen && !run_find(NULL, runs_dir, run_dir, sizeof(run_dir), &none))) {
         if (given || is_batch)
             return error_set(err, ERR_USAGE, "--pick cannot be combined with a run or --batch");
@@ -145,7 +156,9 @@ static bool console_cmd(int argc, char **argv, struct error *err)
             return err->code == ERR_NONE;
         given = picked;
     }
-    if (!run_find(given, runs_dir, run_dir, sizeof(run_dir), err))
+    if (far_address)
+        snprintf(run_dir, sizeof(run_dir), "%s", far.dir);
+    else if (!run_find(given, runs_dir, run_dir, sizeof(run_dir), err))
         return false;
     if (with && is_batch)
         return error_set(err, ERR_USAGE, "--with is for the screen; --batch shows one run");
@@ -154,7 +167,9 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     const char *base = strrchr(run_dir, '/');
     batch.run = base ? base + 1 : run_dir;
     batch.interval_s = interval_s >= 0 ? interval_s : watch.plain ? PLAIN_INTERVAL_S : batch.format == BATCH_TEXT ? 1 : 0;
-    return run_watch(run_dir, with ? with_dir : NULL, read_only, &o, is_batch ? &batch : NULL, &watch, err);
+    bool ok = run_watch(run_dir, with ? with_dir : NULL, read_only, &o, is_batch ? &batch : NULL, &watch, err);
+    run_far_close(&far);
+    return ok;
 }
 
 const struct subcommand console_subcommand = { "console", console_cmd, "show a live run and steer it" };

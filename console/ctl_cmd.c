@@ -17,10 +17,12 @@
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "protocol/run/run_last.h"
+#include "protocol/run/run_far.h"
 #include "protocol/run/run_find.h"
 #include "protocol/run/run_lock.h"
 #include "protocol/run/run_state.h"
 #include "protocol/wire/run_door.h"
+#include "protocol/wire/run_head.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "protocol/run/journal.h"
 #include "protocol/run/control_lock.h"
@@ -32,6 +34,8 @@
 
 struct ctl {
     const char *run, *runs_dir, *depth;
+    const char *connect, *token_file;    // a run on another machine
+    struct run_far far;
     bool json, verify, yes, force;
     double limit_s;
     char run_dir[PATH_MAX];
@@ -304,8 +308,39 @@ static bool checkpoint_print(void *arg, const struct journal_checkpoint *k)
     return true;
 }
 
+/* The checkpoints of a run on another machine, from the run itself. */
+static bool checkpoints_ask(struct ctl *c, struct error *err)
+{
+    struct msg_out m = MSG_OUT_INIT;
+    struct msg_in in;
+    struct net_event ev;
+    if (c->verify)
+        return error_set(err, ERR_UNSUPPORTED, "--verify reads the files, so it must be given on a machine that has them");
+    msg_begin(&m, MSG_CHECKPOINTS);
+    bool ok = msg_finish(&m, err) && agent_ask(c, MSG_CHECKPOINTS, &m, QUESTION_LIMIT_MS, &in, &ev, err);
+    msg_release(&m);
+    if (!ok)
+        return false;
+    const struct mval *list = mval_get(in.root, "checkpoints");
+    for (int64_t i = 0; i < mval_n(list); i++) {
+        const struct mval *v = mval_at(list, i);
+        char state[32], why[JOURNAL_WHY], path[1024];
+        if (c->json)
+            json_print(json_of(v));
+        else
+            printf("step %-8" PRId64 " %-10s %-6s %-20s %s\n", mval_i64(mval_get(v, "step"), 0), mval_text(v, "state", state, sizeof state),
+                   mval_bool(mval_get(v, "pinned"), false) ? "pinned" : "", mval_text(v, "why", why, sizeof why),
+                   mval_text(v, "path", path, sizeof path));
+    }
+    msg_in_release(&in);
+    net_event_release(&ev);
+    return true;
+}
+
 static bool checkpoints_list(struct ctl *c, struct error *err)
 {
+    if (run_head_is_elsewhere(c->run_dir))
+        return checkpoints_ask(c, err);
     struct journal *j = journal_open_reader(c->run_dir, err);
     struct listing l = { c, j };
     bool ok = j && journal_checkpoints_read(j, checkpoint_print, &l, err);
@@ -355,7 +390,7 @@ static bool events_ask(struct ctl *c, struct error *err)
 
 static bool events_list(struct ctl *c, struct error *err)
 {
-    if (c->read_only && run_is_live(c->run_dir))
+    if (run_head_is_elsewhere(c->run_dir) || (c->read_only && run_is_live(c->run_dir)))
         return events_ask(c, err);
     struct journal *j = journal_open_reader(c->run_dir, err);
     if (!j && run_is_live(c->run_dir))
@@ -507,6 +542,9 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
     struct cli_option options[] = {
         { "run", NULL, CLI_STR, &c.run, "DIR", "the run's directory; default: the only live run" },
         { "runs-dir", NULL, CLI_STR, &c.runs_dir, "DIR", "folder in which to look for runs (runs)" },
+        { "connect", NULL, CLI_STR, &c.connect, "HOST:PORT", "a run on another machine, by the address at which nodes join it" },
+        { "token-file", NULL, CLI_STR, &c.token_file, "FILE",
+          "--connect: the run's token, a copy of its sock/join; default: the variable ROLLCALL_JOIN_TOKEN" },
         { "json", NULL, CLI_FLAG, &c.json, NULL, "status, checkpoints: print JSON" },
         { "depth", NULL, CLI_STR, &c.depth, "DEPTH", "pause: the same as pause DEPTH" },
         { "verify", NULL, CLI_FLAG, &c.verify, NULL, "checkpoints: read every file and compare its hash" },
@@ -551,7 +589,16 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
         error_set(err, ERR_USAGE, "--id must be 1 to 60 bytes");
         goto out;
     }
-    TRY(run_find(c.run, c.runs_dir, c.run_dir, sizeof c.run_dir, err));
+    if (c.connect && c.run) {
+        error_set(err, ERR_USAGE, "give --connect or --run, not both");
+        goto out;
+    }
+    if (c.connect) {
+        TRY(run_far_open(&c.far, c.connect, c.token_file, err));
+        snprintf(c.run_dir, sizeof c.run_dir, "%s", c.far.dir);
+    } else {
+        TRY(run_find(c.run, c.runs_dir, c.run_dir, sizeof c.run_dir, err));
+    }
     TRY(run_door_may_look(c.run_dir, err));
     if (strcmp(operand[0], "checkpoints") == 0) {
         ok = checkpoints_list(&c, err);
@@ -568,6 +615,7 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
     ok = question ? status_ask(&c, err) : question_put(&c, &command, err) && command_send(&c, &command, err);
 out:
     run_door_close(&c.door);
+    run_far_close(&c.far);
     buf_release(&about);
     return ok;
 }

@@ -56,7 +56,7 @@ static bool options_read(struct train *t, int argc, char **argv, bool *help, str
         { "dry-run", NULL, CLI_FLAG, &t->dry_run, NULL, "check everything, say what would be done, and do nothing" },
         { "slurm", NULL, CLI_FLAG, &t->slurm, NULL,
           "run on a Slurm cluster, one agent per node, the first of which is the head: followed by any of nodes=N gpus=M cpus=N (per node) "
-          "partition=NAME time=LIMIT more=\"OPTIONS OF SBATCH\" port=N dir=DIR wait=SECONDS; inside an allocation it starts there; --dry-run "
+          "partition=NAME time=LIMIT more=\"OPTIONS OF SBATCH\" port=N dir=DIR wait=SECONDS lost=SECONDS; inside an allocation it starts there; --dry-run "
           "prints the job script" },
     };
     struct cli_option *options = calloc(ARRAY_SIZE(own) + 2 * KNOB_MAX + ATROPOS_OPTIONS_MAX + 1, sizeof *options);

@@ -1,4 +1,5 @@
 """Runs that Slurm starts; called by slurm.sh, which has made a cluster of four nodes n1 to n4 on this machine."""
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "int
 from run_tools import LIMIT, ROLLCALL, Run, RunCase    # noqa: E402
 
 SCRATCH = os.environ["SLURM_SCRATCH"]
-STEPS = 12
+STEPS = 40
 
 
 def slurm(*args, check=True):
@@ -77,45 +78,99 @@ class Slurm(RunCase):
         done = job.ctl("status", "--json")
         if done.returncode != 0:
             return set()
-        import json
         return {p["node"] for p in json.loads(done.stdout)["processes"] if p.get("node") and p["name"].endswith("worker cpu:0")}
 
     def of_node(self, node):
-        """The processes of a node's steps, by the name that Slurm gives them."""
-        out = []
+        """Every process that Slurm has on a node: slurmd, each step's slurmstepd, and the tasks with all their descendants."""
+        out = set()
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
                 with open(f"/proc/{pid}/environ", "rb") as f:
-                    words = f.read().split(b"\0")
+                    task = f"SLURMD_NODENAME={node}".encode() in f.read().split(b"\0")
                 with open(f"/proc/{pid}/cmdline", "rb") as f:
-                    line = f.read()
+                    words = f.read().split(b"\0")
+                with open(f"/proc/{pid}/stat") as f:
+                    state, parent = f.read().rsplit(")", 1)[1].split()[:2]
+                with open(f"/proc/{parent}/comm") as f:
+                    parent_name = f.read().strip()
             except OSError:
                 continue
-            if f"SLURMD_NODENAME={node}".encode() in words or (b"slurmd\0" in line and f"\0{node}\0".encode() in line) \
-                    or (b"slurmstepd" in line and SCRATCH.encode() in b"".join(words) and f"SLURMD_NODENAME={node}".encode() in words):
-                out.append(int(pid))
+            if state == "Z":
+                continue
+            if task:
+                out.add(int(pid))
+                if parent_name == "slurmstepd":
+                    out.add(int(parent))
+            elif words[:1] == [b"slurmd"] and words[-2] == node.encode():
+                out.add(int(pid))
         return out
 
     def node_dies(self, node):
         """Everything on it at once, as when the power goes."""
-        for _ in range(3):
-            for pid in self.of_node(node):
+        dead = self.of_node(node)
+        while left := self.of_node(node):
+            dead |= left
+            for pid in sorted(left):
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-        self.until(f"{node} is dead", lambda: not self.of_node(node))
+        self.addCleanup(self.node_returns, node)
+        return dead
 
     def node_returns(self, node):
         with open(os.path.join(SCRATCH, "log", f"slurmd.out.{node}"), "a") as log:
             subprocess.Popen(["slurmd", "-D", "-N", node], stdout=log, stderr=log, start_new_session=True)
+        self.until(f"{node} is back", lambda: slurm("sinfo", "-h", "-n", node, "-o", "%t") in ("idle", "mix", "alloc"))
+
+    def again(self, job):
+        """Wait until a job has been requeued, and let it start at once: Slurm waits two minutes by itself."""
+        self.until("the job is requeued", lambda: job.field("Restarts") == "1", job)
+        self.until("it may start at once", lambda: subprocess.run(["scontrol", "update", f"jobid={job.job}", "StartTime=now"],
+                                                                  capture_output=True, timeout=60).returncode == 0, job)
 
     slow = dict(inference_microbatch_size=2, slow_s=2, heartbeat_s=0.2, max_new_tokens=24)
+    long = dict(slow, max_new_tokens=64, num_generations=8, inference_batch_size=16, train_batch_size=16, train_minibatch_size=16)
 
     def test_a_job_of_three_nodes_ends_with_the_bytes_of_a_run_on_one(self):
         plain = self.plain(**self.slow)
         job = self.job("nodes=3", "wait=120", **self.slow)
         self.assertEqual(job.code, 0, job.why)
+        self.ended(job)
+        self.assertEqual(plain, (job.weights(STEPS), job.ledger()), job.logs())
+
+    def test_a_node_that_dies_is_done_without_and_the_bytes_are_the_same(self):
+        plain = self.plain(**self.long)
+        job = self.job("nodes=3", "wait=120", **self.long)
+        self.until("both nodes sample", lambda: len(self.nodes(job)) == 2, job)
+        victim = sorted(self.nodes(job))[-1]
+        self.assertGreater(len(self.node_dies(victim)), 5)
+        step = job.step()
+        self.assertLess(step, STEPS)
+        self.ended(job)
+        self.assertEqual(plain, (job.weights(STEPS), job.ledger()), job.logs())
+
+    def test_a_head_that_dies_is_requeued_and_goes_on_from_its_checkpoint(self):
+        plain = self.plain(**self.long)
+        job = self.job("nodes=2", "wait=120", "lost=6", **self.long)
+        self.until("a checkpoint is there", lambda: job.step() >= 8 and self.nodes(job), job)
+        head = job.field("BatchHost")
+        self.assertGreater(len(self.node_dies(head)), 8)
+        self.assertLess(job.step(), STEPS)
+        self.again(job)
+        self.ended(job)
+        self.assertNotEqual(job.field("BatchHost"), head)
+        self.assertEqual(plain, (job.weights(STEPS), job.ledger()), job.logs())
+
+    def test_before_its_time_is_over_a_job_saves_and_goes_on_in_another_allocation(self):
+        plain = self.plain(**self.long)
+        job = self.job("nodes=2", "wait=120", "time=10", **self.long)
+        self.until("it trains", lambda: job.step() >= 5 and self.nodes(job), job)
+        slurm("scancel", "--signal=USR1", "--batch", job.job)
+        self.again(job)
+        step = job.step()
+        self.assertTrue(5 <= step < STEPS, step)
+        self.assertTrue(os.path.isdir(os.path.join(job.dir, f"checkpoints/step-{step:06d}")), job.logs())    # nothing is done twice
         self.ended(job)
         self.assertEqual(plain, (job.weights(STEPS), job.ledger()), job.logs())
 

@@ -464,7 +464,7 @@ struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int6
         error_set(err, ERR_CLOSED, "the run in '%.300s' is not live; 'rollcall train --resume %.300s' continues it", run_dir, run_dir);
         goto fail;
     }
-    if (!run_door_open(&l->door, run_dir, read_only, err) || !(l->telemetry = run_door_listen(&l->door, err)))
+    if (!run_door_open(&l->door, run_dir, read_only, err) || (!(l->telemetry = run_door_listen(&l->door, err)) && !l->door.far))
         goto fail;
     if (!path_join(path, sizeof(path), run_dir, "logs")) {
         error_set(err, ERR_USAGE, "the run's path is too long");

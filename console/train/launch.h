@@ -25,6 +25,7 @@ struct launch {
     int64_t cpus;                           // per node; 0: what Slurm gives by itself
     int64_t port;                           // where nodes join
     int64_t wait_s;                         // time for all nodes to join, and for a node to find the head
+    int64_t lost_s;                         // a head that no node has reached for this long is lost: the job is requeued
     const char *partition, *time, *more;    // for sbatch; "": not given; borrowed from argv
     const char *dir;                        // folder on each node's own disk for what it fetches; "": $TMPDIR or /tmp
     char **word;                            // the rest of the command line, for the head; owned list of borrowed words

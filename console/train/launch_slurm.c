@@ -63,7 +63,9 @@ bool launch_script(const struct launch *l, const char *run_dir, const char *name
         buf_fmt(out, "#SBATCH --time=%s\n", l->time);
     if (l->more[0])
         buf_fmt(out, "#SBATCH %s\n", l->more);
-    buf_str(out, "#SBATCH --requeue\n#SBATCH --no-kill\n#SBATCH --open-mode=append\n#SBATCH --signal=B:USR1@120\n"
+    if (l->nodes > 1)    // a lost node is done without; the other nodes watch the head (launch_step.c)
+        buf_str(out, "#SBATCH --no-kill\n");
+    buf_str(out, "#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --signal=B:USR1@120\n"
                  "# Made by 'rollcall train --slurm': one agent per node; task 0 is the head of the run.\nrollcall=");
     shell_quoted(out, rollcall);
     buf_str(out, "\nrun=");
@@ -100,8 +102,9 @@ static bool plan_write(const struct launch *l, const char *run_dir, bool resume,
     json_t *words = json_array();
     for (int i = 0; i < l->n_word; i++)
         json_array_append_new(words, json_string(l->word[i]));
-    json_t *o = json_pack("{s:s,s:o,s:b,s:I,s:I,s:I,s:I,s:s}", "cwd", cwd, "words", words, "resume", resume, "nodes", (json_int_t)l->nodes,
-                          "gpus", (json_int_t)l->gpus, "port", (json_int_t)l->port, "wait_s", (json_int_t)l->wait_s, "dir", l->dir);
+    json_t *o = json_pack("{s:s,s:o,s:b,s:I,s:I,s:I,s:I,s:I,s:s}", "cwd", cwd, "words", words, "resume", resume, "nodes",
+                          (json_int_t)l->nodes, "gpus", (json_int_t)l->gpus, "port", (json_int_t)l->port, "wait_s", (json_int_t)l->wait_s,
+                          "dir", l->dir);
     char *text = o ? json_dumps(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
     json_decref(o);
     bool ok = path_join(path, sizeof path, run_dir, LAUNCH_PLAN);
@@ -118,6 +121,8 @@ static bool launch_prepare(const struct launch *l, const char *run_dir, bool res
     if (!path_join(path, sizeof path, run_dir, NODE_TOKEN_FILE))
         return error_set(err, ERR_USAGE, "the path '%s' is too long", run_dir);
     char folder[PATH_MAX];
+    if (path_join(folder, sizeof folder, run_dir, LAUNCH_EXIT))
+        unlink(folder);
     return path_join(folder, sizeof folder, run_dir, LAUNCH_FOLDER) && dir_make(folder, 0700, err)
            && path_join(folder, sizeof folder, run_dir, "sock") && dir_make(folder, 0700, err) && join_token_make(path, err)
            && plan_write(l, run_dir, resume, err);

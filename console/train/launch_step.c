@@ -30,6 +30,8 @@
 #define REACH_MS 3000
 #define LOOK_MS 200
 #define STATUS_MS 30000
+#define REACH_EVERY_MS 2000
+#define FAREWELL_MS 10000    // for a node's agent to hear from the head that the run is over
 
 extern char **environ;
 
@@ -293,12 +295,62 @@ static bool folder_find(const struct step *s, char out[PATH_MAX], struct error *
     return path_join(out, PATH_MAX, top, own) || error_set(err, ERR_USAGE, "the path '%s' is too long", top);
 }
 
+struct head_watch {
+    int64_t seen_ms, next_ms;    // when the head was last reached, and when to try again; 0: not yet
+    int64_t over_ms;             // when it was found to have ended by itself; 0: it has not
+    int left;                    // signals sent to the agent since
+    bool requeued;
+};
+
+/* The head's machine is gone. Slurm keeps the job of the other nodes (--no-kill), so one of them has it start over; when several ask, the
+ * first counts. */
+static void job_requeue(const struct step *s, double silent_s)
+{
+    char *argv[] = { "scontrol", "requeue", getenv("SLURM_JOB_ID"), NULL };
+    struct buf none = BUF_INIT;
+    struct error err;
+    int status = 1;
+    fprintf(stderr,
+            "rollcall launch: node '%s' has not reached the head of the run for %.0f s; the job is requeued, and goes on from the "
+            "last checkpoint\n",
+            s->node, silent_s);
+    if (argv[2] && !program_run(argv, STATUS_MS, NULL, &none, &status, &err))
+        fprintf(stderr, "rollcall launch: %s\n", err.text);
+    buf_release(&none);
+}
+
+/* Is the head still there? When it has ended by itself, an agent that has not heard of it leaves. */
+static void head_watch_look(struct head_watch *w, const struct step *s, const struct run_head *head, pid_t agent)
+{
+    struct error err;
+    char ended[PATH_MAX];
+    int64_t now = clock_ms(), lost_s = plan_number(s, "lost_s");
+    if (now < w->next_ms)
+        return;
+    if (path_join(ended, sizeof ended, s->run_dir, LAUNCH_EXIT) && path_exists(ended)) {
+        w->over_ms = w->over_ms ? w->over_ms : now;
+        if (now - w->over_ms > (w->left + 1) * (int64_t)FAREWELL_MS) {    // the second signal ends it at once
+            w->left++;
+            kill(agent, SIGTERM);
+        }
+        return;
+    }
+    if (!w->seen_ms || run_head_reach(head, REACH_MS, &err))
+        w->seen_ms = clock_ms();
+    w->next_ms = clock_ms() + REACH_EVERY_MS;
+    if (!w->requeued && now - w->seen_ms > 1000 * lost_s) {
+        w->requeued = true;
+        job_requeue(s, (double)(now - w->seen_ms) / 1000);
+    }
+}
+
 static bool node_run(const struct step *s, int *code, struct error *err)
 {
     char dir[PATH_MAX], join[300], token[PATH_MAX], n_text[16], wait[24];
     struct run_head head;
     const char *address;
     pid_t agent;
+    struct head_watch watch = { .seen_ms = 0 };
     int told = 0;
     if (!head_find(s, &head, &address, err) || !folder_find(s, dir, err))
         return false;
@@ -319,6 +371,7 @@ static bool node_run(const struct step *s, int *code, struct error *err)
             told = n_signal;
             kill(agent, SIGTERM);
         }
+        head_watch_look(&watch, s, &head, agent);
         poll(NULL, 0, LOOK_MS);
     }
     struct error why;

@@ -16,7 +16,7 @@ static const struct launch_word {
     { "time", offsetof(struct launch, time), 0, 0 },         { "more", offsetof(struct launch, more), 0, 0 },
     { "dir", offsetof(struct launch, dir), 0, 0 },
 };
-#define WORD_NAMES "nodes, gpus, cpus, partition, time, more, port, dir and wait"
+#define WORD_NAMES "nodes, gpus, cpus, partition, time, more, port, dir, wait and lost"
 
 static bool word_take(struct launch *l, const char *text, struct error *err)
 {
@@ -58,7 +58,9 @@ char **launch_words_take(struct launch *l, int *argc, char **argv, struct error 
 {
     char **out = calloc((size_t)*argc + 1, sizeof *out);
     int n = 0;
-    *l = (struct launch){ .nodes = 1, .port = LAUNCH_PORT, .wait_s = 600, .partition = "", .time = "", .more = "", .dir = "" };
+    *l = (struct launch){
+        .nodes = 1, .port = LAUNCH_PORT, .wait_s = 600, .lost_s = 60, .partition = "", .time = "", .more = "", .dir = ""
+    };
     l->word = calloc((size_t)*argc + 1, sizeof *l->word);
     if (!out || !l->word) {
         error_set(err, ERR_NO_MEMORY, "no memory for the options");

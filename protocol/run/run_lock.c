@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "protocol/wire/run_head.h"
 
 int run_lock_take(const char *run_dir, struct error *err)
 {
@@ -32,10 +33,12 @@ bool run_is_live(const char *run_dir)
 {
     char path[PATH_MAX];
     int fd = path_join(path, sizeof path, run_dir, "lock") ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0 && errno != EACCES)
+        return run_head_is_elsewhere(run_dir);
     if (fd < 0)    // another user's run: those who may look at it see the socket
-        return errno == EACCES && path_join(path, sizeof path, run_dir, "view/view") && path_exists(path);
+        return path_join(path, sizeof path, run_dir, "view/view") && path_exists(path);
     struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
     bool live = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
     close(fd);
-    return live;
+    return live || run_head_is_elsewhere(run_dir);    // not every shared file system shares its locks
 }

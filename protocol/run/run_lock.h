@@ -8,5 +8,5 @@
 /* Lock the run; returns a descriptor to keep open (close it to unlock; close-on-exec is set), or -1: ERR_EXISTS when another
  * process has it. */
 int run_lock_take(const char *run_dir, struct error *err);
-/* Is it locked? False also when there is no such run. */
+/* Is it locked, or led by another machine (run_head.h)? False also when there is no such run. */
 bool run_is_live(const char *run_dir);

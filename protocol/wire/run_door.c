@@ -6,8 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "protocol/wire/join_token.h"
+#include "protocol/wire/run_head.h"
 
 #define GROUPS_MAX 1024
+#define REACH_MS 5000
 
 void run_door_close(struct run_door *d)
 {
@@ -15,11 +18,32 @@ void run_door_close(struct run_door *d)
     *d = (struct run_door){ 0 };
 }
 
+/* Through the gate of a head on another machine. */
+static bool far_open(struct run_door *d, const char *run_dir, struct error *err)
+{
+    char path[PATH_MAX], token[JOIN_TOKEN_LEN + 1];
+    struct run_head head;
+    struct join_identity id;
+    const char *address = NULL;
+    if (!run_head_read(&head, run_dir, err) || !path_join(path, sizeof path, run_dir, "sock/join") || !join_token_read(token, path, err)
+        || !join_identity_make(&id, token, err) || !(address = run_head_reach(&head, REACH_MS, err)))
+        return false;
+    d->far = true;
+    return path_join(path, sizeof path, run_dir, "sock") && (d->transport = transport_new(path, false, err))
+           && (d->agent = peer_new_tls(d->transport, address, &id, err));
+}
+
 bool run_door_open(struct run_door *d, const char *run_dir, bool read_only, struct error *err)
 {
     struct stat st;
     char path[PATH_MAX];
     *d = (struct run_door){ 0 };
+    if (run_head_is_elsewhere(run_dir)) {
+        if (far_open(d, run_dir, err))
+            return true;
+        run_door_close(d);
+        return false;
+    }
     if (!path_join(path, sizeof path, run_dir, "sock"))
         return error_set(err, ERR_USAGE, "the path '%s' is too long", run_dir);
     d->read_only = read_only || (stat(path, &st) == 0 && st.st_uid != geteuid());
@@ -45,6 +69,10 @@ bool run_door_may_look(const char *run_dir, struct error *err)
 
 struct subscriber *run_door_listen(struct run_door *d, struct error *err)
 {
+    if (d->far) {
+        error_set(err, ERR_UNSUPPORTED, "a run on another machine has no telemetry here");
+        return NULL;
+    }
     return subscriber_new(d->transport, d->read_only ? "view-telemetry" : "telemetry", err);
 }
 
