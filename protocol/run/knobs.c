@@ -55,6 +55,7 @@ const struct knob knobs[] = {
     { "trainer_rank", "rank", NULL, "workers", KNOB_I64, "", 0, BIG, AT(trainer_rank), .def = "0", NO_EFFECT("'rollcall train' starts the trainers itself and numbers them") },
     { "train_dataset_size", NULL, NULL, "workers", KNOB_I64, "", 0, BIG, AT(train_dataset_size), .def = "0", NO_EFFECT("the rows of 'dataset' are counted") },
     { "listen", NULL, NULL, "workers", KNOB_TEXT, "", AT(listen), .def = "", .help = "accept other nodes at HOST:PORT ('rollcall agent --join', with the token in RUN/sock/join); unset: none" },
+    { "hosts", NULL, NULL, "workers", KNOB_TEXT, "", AT(hosts), .def = "", .help = "start a node on each of these machines over ssh, which must not ask for a password: HOST, USER@HOST or HOST:DEVICES (producers there, 1), with commas between them; rollcall must be there at the same path. 'listen' is then 0.0.0.0:29506 unless set" },
     { "backend", NULL, "b", "workers", KNOB_TEXT, "", .choices = "rollcall|vllm|sglang", AT(backend), .def = "rollcall", .help = "who draws the samples: rollcall itself, or the engines at 'engine_url'" },
     { "engine_url", NULL, NULL, "workers", KNOB_TEXT, "", AT(engine_url), .def = "", .help = "backend vllm or sglang: the engines' addresses, http://HOST:PORT, with commas between them; each is a producer, and gets each version of the weights as a directory under RUN/engine" },
     { "engine_token_file", NULL, NULL, "workers", KNOB_PATH, "", AT(engine_token_file), .def = "", .help = "send the bearer token in this file to the engines" },

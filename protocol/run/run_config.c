@@ -1,4 +1,5 @@
 #include "protocol/run/run_config.h"
+#include "protocol/run/host_list.h"
 #include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
@@ -679,8 +680,22 @@ static bool parallel_check(const struct run_config *c, struct error *err)
     return true;
 }
 
+/* The machines that nodes are started on, and where those find the head. */
+static bool starts_check(struct run_config *c, struct error *err)
+{
+    struct host host[HOSTS_MAX];
+    int n;
+    if (!host_list_read(c->hosts, host, &n, err))
+        return false;
+    if (n > 0 && !c->listen[0])
+        snprintf(c->listen, sizeof c->listen, HOSTS_LISTEN);
+    return true;
+}
+
 static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
 {
+    if (!starts_check(c, err))
+        return false;
     if (!name_check(c->name, err) || !optimizer_check(c, notes, err) || !hosts_check(c, err) || !collective_check(c, notes, err)
         || !adapter_check(c, err) || !environment_check(c, err) || !serve_check(c, err))
         return false;

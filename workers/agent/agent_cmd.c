@@ -264,6 +264,8 @@ static void children_make(struct agent *a)
         child_add(a, "controller", "controller");
     if (a->config.listen[0])
         child_add(a, "gate", "gate");
+    if (a->config.hosts[0])
+        child_add(a, "starter", "starter");
     if (run_config_posted(&a->config) && !a->is_node)
         child_add(a, "environments", "environments");
     child_add(a, "scorer", "scorer");

@@ -44,6 +44,7 @@ struct join {
     int64_t n_inferencer, threads, n_trainer;
     double wait_s;
     bool force;
+    bool led;                    // by a starter at the other end of the standard input
     char model[RUN_TEXT_MAX];    // on the head
     char run_dir[PATH_MAX], run[128], token[JOIN_TOKEN_LEN + 1], device_list[256];
     struct node node;
@@ -75,7 +76,7 @@ static bool options_read(struct join *j, int argc, char **argv, bool *help, stru
         { "name", NULL, CLI_STR, &j->name, "NODE", "the node's name in the console (the host's name)" },
         { "dir", NULL, CLI_STR, &j->dir, "DIR", "the node's folder: settings, tokenizer, data, logs (nodes/NODE)" },
         { "token-file", NULL, CLI_STR, &j->token_file, "FILE",
-          "the join token, a copy of the run's sock/join; default: the variable ROLLCALL_JOIN_TOKEN" },
+          "the join token, a copy of the run's sock/join; -: standard input, at whose end the node leaves; default: the variable ROLLCALL_JOIN_TOKEN" },
         { "wait", NULL, CLI_F64, &j->wait_s, "SECONDS", "how long to wait for an absent head before giving up (600)" },
     };
     struct cli cli = {
@@ -119,9 +120,37 @@ static bool devices_find(struct join *j, struct error *err)
            || error_set(err, ERR_USAGE, "--inferencers %" PRId64 " is not within 1 to 60", j->n_inferencer);
 }
 
+/* The token from the standard input, a line; the node leaves when the input ends (input_look). */
+static bool token_from_input(struct join *j, struct error *err)
+{
+    char text[JOIN_TOKEN_LEN + 64];
+    size_t len = 0;
+    while (len + 1 < sizeof text && read(STDIN_FILENO, text + len, 1) == 1 && text[len] != '\n')
+        len++;
+    text[len] = 0;
+    if (!join_token_check(text, err))
+        return error_wrap(err, "standard input");
+    memcpy(j->token, text, sizeof j->token);
+    j->led = true;
+    return true;
+}
+
+/* A node that was started over ssh leaves when its starter or the connection has gone. */
+static void input_look(struct join *j)
+{
+    char piece[256];
+    struct pollfd p = { .fd = STDIN_FILENO, .events = POLLIN };
+    if (!j->led || poll(&p, 1, 0) <= 0 || read(STDIN_FILENO, piece, sizeof piece) > 0)
+        return;
+    j->led = false;
+    n_signal = n_signal + 1;
+}
+
 static bool token_find(struct join *j, struct error *err)
 {
     char *env = getenv("ROLLCALL_JOIN_TOKEN"), text[JOIN_TOKEN_LEN + 64], kept[PATH_MAX];
+    if (j->token_file && strcmp(j->token_file, "-") == 0)
+        return token_from_input(j, err);
     if (j->token_file)
         return join_token_read(j->token, j->token_file, err);
     if (env && env[0]) {
@@ -370,6 +399,7 @@ static bool settings_write(struct join *j, struct error *err)
     // clang-format off
     const struct { const char *name, *value; } own[] = {
         { "listen", "" },
+        { "hosts", "" },
         { "view_group", "" },
         { "wandb", "off" },
         { "tensorboard", "false" },
@@ -481,6 +511,7 @@ static bool node_watch(struct join *j, struct error *err)
     int told = 0;
     int64_t asked_ms = 0;
     while (run_is_live(j->run_dir)) {
+        input_look(j);
         if (n_signal > told || (told == 1 && clock_ms() - asked_ms > LEAVE_LIMIT_MS)) {
             told++;
             asked_ms = clock_ms();
