@@ -102,4 +102,7 @@ for i in 1 2 3 4; do
 done
 idle() { [ "$(sinfo -h -t idle -o %D)" = 4 ]; }
 until_true 60 idle
-TMPDIR=$D python3 "$root/tests/slurm_cases.py" -v "$@"
+TMPDIR=$D python3 "$root/tests/slurm_cases.py" -v "$@" &    # a signal to this script ends it at once
+pids+=($!)
+trap 'exit 130' INT TERM HUP
+wait $!

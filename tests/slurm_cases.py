@@ -53,11 +53,13 @@ class Job(Run):
 
 
 class Slurm(RunCase):
-    def job(self, *words, name=None, **settings):
+    def job(self, *words, accepted=True, **settings):
         type(self).n += 1
-        name = name or f"job-{self.n}"
+        name = f"job-{self.n}"
         job = Job(self.task, name, self.task.run_file(f"{name}.yaml", **settings), ["--max-steps", str(STEPS), "--slurm", *words])
         self.addCleanup(job.kill)
+        if accepted:
+            self.assertEqual(job.code, 0, job.why)
         return job
 
     def plain(self, **settings):
@@ -135,7 +137,6 @@ class Slurm(RunCase):
     def test_a_job_of_three_nodes_ends_with_the_bytes_of_a_run_on_one(self):
         plain = self.plain(**self.slow)
         job = self.job("nodes=3", "wait=120", **self.slow)
-        self.assertEqual(job.code, 0, job.why)
         self.ended(job)
         self.assertEqual(plain, (job.weights(STEPS), job.ledger()), job.logs())
 
@@ -175,7 +176,7 @@ class Slurm(RunCase):
         self.assertEqual(plain, (job.weights(STEPS), job.ledger()), job.logs())
 
     def test_a_job_that_slurm_refuses_leaves_nothing_and_says_what_to_change(self):
-        job = self.job("nodes=2", "partition=nowhere")
+        job = self.job("nodes=2", "partition=nowhere", accepted=False)
         self.assertEqual(job.code, 1)
         self.assertIn("Slurm has not accepted the job", job.why)
         self.assertIn("change nodes=", job.why)

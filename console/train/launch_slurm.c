@@ -104,7 +104,7 @@ static bool plan_write(const struct launch *l, const char *run_dir, bool resume,
         json_array_append_new(words, json_string(l->word[i]));
     json_t *o = json_pack("{s:s,s:o,s:b,s:I,s:I,s:I,s:I,s:I,s:s}", "cwd", cwd, "words", words, "resume", resume, "nodes",
                           (json_int_t)l->nodes, "gpus", (json_int_t)l->gpus, "port", (json_int_t)l->port, "wait_s", (json_int_t)l->wait_s,
-                          "dir", l->dir);
+                          "lost_s", (json_int_t)l->lost_s, "dir", l->dir);
     char *text = o ? json_dumps(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
     json_decref(o);
     bool ok = path_join(path, sizeof path, run_dir, LAUNCH_PLAN);

@@ -11,7 +11,8 @@ static bool host_read(struct host *h, const char *word, struct error *err)
     size_t len = colon ? (size_t)(colon - word) : strlen(word);
     *h = (struct host){ .n_device = 1 };
     if (len == 0 || len >= sizeof h->target || word[0] == '-' || strcspn(word, " \t'\"\\$`;&|<>()") != strlen(word))
-        return error_set(err, ERR_USAGE, "hosts: '%.100s' is not a host; give HOST, USER@HOST or HOST:DEVICES, with commas between them", word);
+        return error_set(err, ERR_USAGE, "hosts: '%.100s' is not a host; give HOST, USER@HOST or HOST:DEVICES, with commas between them",
+                         word);
     if (colon && (!parse_i64(colon + 1, &h->n_device) || h->n_device < 1 || h->n_device > 60))
         return error_set(err, ERR_USAGE, "hosts: '%.100s': after the colon comes the number of devices that sample there, 1 to 60", word);
     snprintf(h->target, sizeof h->target, "%.*s", (int)len, word);
@@ -32,14 +33,15 @@ bool host_list_read(const char *list, struct host host[HOSTS_MAX], int *n, struc
     memcpy(text, list, strlen(list) + 1);
     while (text[0] && (word = strsep(&rest, ","))) {
         if (*n == HOSTS_MAX)
-            return error_set(err, ERR_USAGE, "hosts: more than %d are named; start the others with 'rollcall agent --join', or all with --slurm",
+            return error_set(err, ERR_USAGE,
+                             "hosts: more than %d are named; start the others with 'rollcall agent --join', or all with --slurm",
                              HOSTS_MAX);
         if (!host_read(&host[*n], word, err))
             return false;
         for (int i = 0; i < *n; i++)
             if (strcmp(host[i].node, host[*n].node) == 0)
-                return error_set(err, ERR_USAGE, "hosts: '%s' and '%s' would both be node '%s'; name each machine once", host[i].target, word,
-                                 host[i].node);
+                return error_set(err, ERR_USAGE, "hosts: '%s' and '%s' would both be node '%s'; name each machine once", host[i].target,
+                                 word, host[i].node);
         (*n)++;
     }
     return true;
@@ -55,7 +57,8 @@ void host_command(const struct host *h, const struct run_config *c, const char *
         buf_str(out, "${SSH_CONNECTION%% *}; case $h in *:*) h=[$h];; \"\") h=127.0.0.1;; esac");
     else
         buf_fmt(out, "\"%.*s\"", len, at);
-    buf_fmt(out, "; exec \"%s\" agent --join \"tcp://$h:%s\" --token-file - --name %s --inferencers %" PRId64
-                 " --dir \"${TMPDIR:-/tmp}/rollcall-$(id -u)/%s-%s\"'",
+    buf_fmt(out,
+            "; exec \"%s\" agent --join \"tcp://$h:%s\" --token-file - --name %s --inferencers %" PRId64
+            " --dir \"${TMPDIR:-/tmp}/rollcall-$(id -u)/%s-%s\"'",
             rollcall, colon ? colon + 1 : "", h->node, h->n_device, run, h->node);
 }

@@ -1,7 +1,9 @@
 """tags: limit=120
 
 Starting a run on several machines: with stand-ins for Slurm's programs (tests/slurm.sh does it with Slurm itself)."""
+import json
 import os
+import signal
 import stat
 import subprocess
 import unittest
@@ -27,6 +29,14 @@ for i in 0 1 2; do
 done
 wait
 """
+SSH = """#!/bin/sh
+# runs the command here, as that host: its own disk, and no variable of ours but PATH
+while [ "${1#-}" != "$1" ]; do [ "$1" = -o ] && shift; shift; done
+echo "$@" >>"$STAND_IN/ssh.words"
+[ "$1" = away ] && { echo "ssh: connect to host away port 22: No route to host" >&2; exit 255; }
+mkdir -p "$STAND_IN/host-$1"
+exec env -i PATH="$PATH" TMPDIR="$STAND_IN/host-$1" SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" sh -c "$2"
+"""
 SCONTROL = """#!/bin/sh
 echo "$@" >>"$STAND_IN/scontrol.words"
 [ "$2" = hostnames ] && printf 'n1\\nn2\\nn3\\n'
@@ -45,7 +55,7 @@ class Launch(RunCase):
         super().setUpClass()
         cls.bin = cls.task.path("bin")
         os.mkdir(cls.bin)
-        for name, text in (("sbatch", SBATCH), ("srun", SRUN), ("scontrol", SCONTROL)):
+        for name, text in (("ssh", SSH), ("sbatch", SBATCH), ("srun", SRUN), ("scontrol", SCONTROL)):
             path = os.path.join(cls.bin, name)
             with open(path, "w") as f:
                 f.write(text)
@@ -86,11 +96,35 @@ class Launch(RunCase):
         for i in (1, 2):    # a node that has ended well leaves nothing on its disk
             self.assertEqual([f for _, _, files in os.walk(self.task.path(f"disk{i}")) for f in files], [])
 
+    def test_nodes_are_kept_on_hosts_over_ssh_and_a_host_that_does_not_come_is_named(self):
+        holds = Holds(self.task.path("holds-ssh"))
+        holds.arm("worker cpu:0", "generating")
+        run = Run(self.task, "ssh", self.task.run_file("ssh.yaml", hosts="a,me@b.example:2,away", listen=f"0.0.0.0:{free_port()}"),
+                  ["--max-steps", str(STEPS)], env=dict(self.env, RC_TEST_HOLD=holds.dir))
+        self.addCleanup(run.kill)
+        nodes = lambda: {p.get("node") for p in json.loads(run.ctl("status", "--json").stdout or '{"processes":[]}')["processes"]
+                         if p["phase"] != "lost"} - {None}
+        self.until("both hosts have a node", lambda: nodes() == {"a", "b"}, run)
+        self.until("the third is told of", lambda: "does not come" in self.ok(run, "events"), run)
+        if os.environ.get("LONG"):    # a killed starter's nodes leave, and come back with the next one
+            os.kill(int(text_of(os.path.join(run.dir, "sock/starter.pid"))), signal.SIGKILL)
+            self.until("the nodes have left", lambda: nodes() == set(), run)
+            self.until("both hosts have a node again", lambda: nodes() == {"a", "b"}, run)
+        told = self.ok(run, "events")
+        self.assertIn("node 'away' does not come: ssh to 'away' ended with exit 255", told)
+        holds.disarm("worker cpu:0", "generating")
+        self.assertEqual(run.wait()[0], 0, run.logs())
+        words = text_of(self.task.path("ssh.words"))
+        self.assertIn("--inferencers 2", words)
+        self.assertNotIn(text_of(os.path.join(run.dir, "sock/join")).strip(), words)
+
     def test_a_refused_job_leaves_nothing_and_each_error_says_what_to_do(self):
         cases = ((dict(REFUSE="1"), ("nodes=2", "partition=nowhere"), 1, "invalid partition specified: nowhere; change nodes="),
                  (dict(PATH="/nonexistent"), ("nodes=2",), 1, "no 'sbatch' on this machine's PATH; run this on a login node"),
                  ({}, ("nodes=none",), 2, "--slurm nodes=none: a number from 1 to 1024"),
                  ({}, ("hosts=3",), 2, "--slurm has no 'hosts'; it takes nodes, gpus"),
+                 ({}, ("--hosts", "a,b,x@a"), 2, "'a' and 'x@a' would both be node 'a'"),
+                 ({}, ("--hosts", "a,-oProxyCommand=x"), 2, "'-oProxyCommand=x' is not a host"),
                  ({}, ("partition=a b",), 2, "without blanks and quotes"),
                  ({}, ("nodes=2", "--batch"), 2, "inside an allocation"))
         for env, words, code, text in cases:

@@ -23,10 +23,10 @@
 #include "workers/process/process.h"
 
 #define LOOK_MS 500
-#define PAUSE_MS 2000        // before the first new try; doubled each time, up to PAUSE_MAX_MS
+#define PAUSE_MS 2000    // before the first new try; doubled each time, up to PAUSE_MAX_MS
 #define PAUSE_MAX_MS 60000
-#define STAYED_MS 60000      // an ssh that lived this long had come: the pause begins small again
-#define TOKEN_MS 30000       // for the head to have made its token
+#define STAYED_MS 60000    // an ssh that lived this long had come: the pause begins small again
+#define TOKEN_MS 30000     // for the head to have made its token
 
 extern char **environ;
 
@@ -35,7 +35,7 @@ struct remote {
     pid_t pid;    // its ssh; 0: none
     int in;       // its standard input, kept open; -1: none
     int64_t started_ms, next_ms, pause_ms;
-    bool told;    // that it does not come
+    bool told;               // that it does not come
     struct msg_out event;    // empty: nothing is to be told
     bool event_open;
 };
@@ -59,8 +59,17 @@ static bool ssh_start(struct starter *s, struct remote *r, struct error *err)
     if (pipe2(end, O_CLOEXEC) != 0)
         return error_errno(err, "cannot make a pipe");
     host_command(&r->host, &s->config, s->rollcall, run ? run + 1 : "run", &command);
-    char *argv[] = { "ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15", r->host.target,
-                     (char *)buf_text(&command), NULL };
+    char *argv[] = { "ssh",
+                     "-T",
+                     "-o",
+                     "BatchMode=yes",
+                     "-o",
+                     "ConnectTimeout=15",
+                     "-o",
+                     "ServerAliveInterval=15",
+                     r->host.target,
+                     (char *)buf_text(&command),
+                     NULL };
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attr);
     posix_spawn_file_actions_adddup2(&actions, end[0], 0);
