@@ -105,7 +105,7 @@ class Launch(RunCase):
         nodes = lambda: {p.get("node") for p in json.loads(run.ctl("status", "--json").stdout or '{"processes":[]}')["processes"]
                          if p["phase"] != "lost"} - {None}
         self.until("both hosts have a node", lambda: nodes() == {"a", "b"}, run)
-        self.until("the third is told of", lambda: "does not come" in self.ok(run, "events"), run)
+        self.until("the third is named", lambda: "does not come" in self.ok(run, "events"), run)
         if os.environ.get("LONG"):    # a killed starter's nodes leave, and come back with the next one
             os.kill(int(text_of(os.path.join(run.dir, "sock/starter.pid"))), signal.SIGKILL)
             self.until("the nodes have left", lambda: nodes() == set(), run)
