@@ -155,6 +155,11 @@ for group in "$@"; do
         [ "$cards" -lt 2 ] || ROLLCALL=$rollcall LIMIT_S=600 LINES_SHOWN=30 note "trainers on two nodes, by NCCL over sockets" $python tests/gpu/hosts.py ${HOSTS_CASES:-}
         ;;
     teams)
+        if [ "$(nvidia-smi -L | wc -l)" -lt 2 ]; then
+            table+=("skipped slices and stages on two GPUs: they need two")
+        else
+            OPS_DEVICE=cuda:0 LIMIT_S=300 note "slices and stages on two GPUs have the bytes of one" "$tests/team_test"
+        fi
         ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "decoding and runs on one GPU and on teams" $python tests/gpu/teams.py ${TEAMS_ARGS:-}
         ;;
     publish)

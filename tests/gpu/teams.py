@@ -5,7 +5,7 @@ must be one and the same wherever the sums have as many parts.
 
     tests/gpu/teams.py [--work DIR] [--runs CASE,...] [--shapes NAME,...] [--batches 16,256] [--train NAME:TOKENS:MICRO,...]
                        [--pipelines NAME:TOKENS:MICRO,...]
-    on CPUs, to try this script: --runs starter --shapes starter --train starter:2048:1024 --pipelines starter:4096:512
+    on CPUs, to try this script: --runs starter --shapes starter --train starter:2048:1024 --pipelines starter:8192:1024
 
 One JSON line for each measurement, then a table. Exits 1 when bytes differ or a measurement fails. ROLLCALL names the program.
 """
@@ -39,7 +39,7 @@ def main():
     a = parser.parse_args()
     os.makedirs(a.work, exist_ok=True)
     table, failed = [], False
-    kind, most = ("cpu", 2) if "starter" in a.shapes + a.runs else ("cuda", n_gpu())
+    kind, most = ("cpu", 2) if "starter" in a.shapes + a.runs + a.pipelines else ("cuda", n_gpu())
     for shape in filter(None, a.shapes.split(",")):
         for batch in map(int, a.batches.split(",")):
             alone = same = None
