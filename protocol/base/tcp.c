@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "protocol/base/clock.h"
 
 #define BACKLOG 128
 
@@ -60,7 +61,12 @@ static int connect_wait(int fd, const struct addrinfo *a, int64_t limit_ms)
         return 0;
     if (errno != EINPROGRESS)
         return errno;
-    if (poll(&p, 1, (int)MIN(limit_ms, (int64_t)INT32_MAX)) != 1)
+    int64_t end_ms = clock_ms() + limit_ms;
+    int n = -1;
+    for (int64_t left = limit_ms; n < 0 && left >= 0; left = end_ms - clock_ms())    // again after a signal
+        if ((n = poll(&p, 1, (int)MIN(left, (int64_t)INT32_MAX))) < 0 && errno != EINTR)
+            return errno;
+    if (n != 1)
         return ETIMEDOUT;
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &len) == 0 ? why : errno;
 }

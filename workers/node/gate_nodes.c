@@ -9,6 +9,8 @@
 #include "protocol/run/knobs.h"
 #include "workers/host/node_watch.h"
 
+#define LETTER_WAIT_MS 200    // until a letter may be free
+
 struct node_seen *node_find(struct gate *g, const char *name)
 {
     for (int i = 0; i < g->n_node; i++)
@@ -17,16 +19,18 @@ struct node_seen *node_find(struct gate *g, const char *name)
     return NULL;
 }
 
+/* The controller must hear of it, or the node's items would never be issued again: while no letter is free the node counts as present, and
+ * its silence leads here again. */
 static void node_gone(struct gate *g, struct node_seen *n, const char *reason)
 {
     struct error err;
+    struct msg_out *m = letter_begin(g, MSG_GONE);
+    if (!m)
+        return;
     n->here = false;
     log_warn("node '%s' is gone: %s", n->node.name, reason);
     seat_free(g, &n->node);
     relays_drop(&g->relays, n->node.name);    // sent again, it would arrive after the news that the node left, and be given work
-    struct msg_out *m = letter_begin(g, MSG_GONE);
-    if (!m)
-        return;
     msg_str(m, "node", n->node.name);
     msg_str(m, "reason", reason);
     if (!msg_finish(m, &err))
@@ -285,10 +289,11 @@ static int64_t silence_ms_of(const struct gate *g)
 
 int64_t nodes_due(const struct gate *g)
 {
-    int64_t due = INT64_MAX;
+    int64_t due = INT64_MAX, now = clock_ms();
     for (int i = 0; i < g->n_node; i++) {
+        int64_t at = g->node[i].heard_ms + silence_ms_of(g) + 1;
         if (g->node[i].here)
-            due = MIN(due, g->node[i].heard_ms + silence_ms_of(g) + 1);
+            due = MIN(due, at > now ? at : now + LETTER_WAIT_MS);    // overdue: it waits for a letter
         if (g->node[i].restarter)
             due = MIN(due, g->node[i].restart_limit_ms + 1);
     }

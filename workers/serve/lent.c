@@ -47,7 +47,9 @@ struct lent *lent_open(const char *path, struct error *err)
         return NULL;
     }
     l->version = -1;
-    if (snprintf(l->path, sizeof l->path, "%s", path) < (int)sizeof l->path && join(l, err))
+    if (snprintf(l->path, sizeof l->path, "%s", path) >= (int)sizeof l->path)
+        error_set(err, ERR_USAGE, "the path '%.100s...' is too long", path);
+    else if (join(l, err))
         return l;
     free(l);
     return NULL;
