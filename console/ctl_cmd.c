@@ -1,6 +1,7 @@
 /* ctl_cmd.c - rollcall ctl: send a query or command to a run, and print its answer
  *
  * Exit 0 when it has taken effect, 1 refused or late, 2 usage. */
+#include <ctype.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
@@ -533,6 +534,22 @@ static bool question_put(struct ctl *c, const struct command *command, struct er
     return error_set(err, ERR_REFUSED, "not confirmed, so nothing was sent; --yes sends it without asking");
 }
 
+/* "  pause [DEPTH]          hold the run: ..." */
+static void command_describe(struct buf *out, const struct command_spec *s)
+{
+    char usage[64], operand[32] = "";
+    for (size_t i = 0; s->args[i] && i + 1 < sizeof operand; i++) {
+        operand[i] = (char)toupper((unsigned char)s->args[i]);
+        operand[i + 1] = 0;
+    }
+    if (s->arg == ARG_NONE)
+        snprintf(usage, sizeof usage, "%s", s->name);
+    else
+        snprintf(usage, sizeof usage, s->arg == ARG_CHOICE ? "%s [%s]" : "%s %s", s->name,
+                 s->arg == ARG_VALUES ? "NAME=VALUE..." : operand);
+    buf_fmt(out, "  %-22s %s\n", usage, s->help);
+}
+
 static bool ctl_cmd(int argc, char **argv, struct error *err)
 {
     struct ctl c = { 0 };
@@ -561,11 +578,7 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
                     "  status                 state, step and processes\n  checkpoints            those on disk\n"
                     "  events                 what happened, and who asked for what\n");
     for (int i = 0; i < n_command_specs; i++)
-        buf_fmt(&about, "  %-22s %s\n",
-                command_specs[i].arg == ARG_VALUES   ? "set NAME=VALUE..."
-                : command_specs[i].arg == ARG_CHOICE ? "pause [DEPTH]"
-                                                     : command_specs[i].name,
-                command_specs[i].help);
+        command_describe(&about, &command_specs[i]);
     struct cli cli = { .command = "rollcall ctl",
                        .about = buf_text(&about),
                        .operands = "COMMAND [...]",

@@ -136,6 +136,8 @@ class Control(RunCase):
             self.assertEqual(done.returncode, code, f"{args}: {done.stderr}")
             self.assertIn(words, done.stderr)
         self.assertEqual(self.status(run)["knobs"]["learning_rate"], 0.001)
+        for words in ("pause [DEPTH]", "lock [HOW]", "set NAME=VALUE...", "drop ITEM", "resume"):
+            self.assertIn(f"\n  {words:22} ", run.ctl("--help").stdout)
 
     def test_a_signal_saves_and_stops_and_a_resumed_run_goes_on(self):
         run = self.start()
