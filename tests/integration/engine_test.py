@@ -489,6 +489,9 @@ class LentWeights(run_tools.RunCase):
         self.addCleanup(d.close)
         return d
 
+    def diffs(self, run):
+        return {m["train/sampler_trainer_diff"] for line in run.told("step") if "train/sampler_trainer_diff" in (m := line["metrics"])}
+
     def ask(self, e, method, path, body=None):
         c = http.client.HTTPConnection("127.0.0.1", e.port, timeout=LIMIT)
         with contextlib.closing(c):
@@ -519,7 +522,7 @@ class LentWeights(run_tools.RunCase):
         stop.set()
         d.close()
         self.assertGreaterEqual(len(set(d.versions)), 3)
-        self.assertEqual({m["train/sampler_trainer_diff"] for line in run.told("step") if "train/sampler_trainer_diff" in (m := line["metrics"])}, {0})
+        self.assertEqual(self.diffs(run), {0})
         self.assertTrue(spans)
         for of, n in spans:
             self.assertEqual([(s["start"], s["end"]) for s in of], [(0, n)])
@@ -568,7 +571,17 @@ class LentWeights(run_tools.RunCase):
         d = self.draw(e)
         self.until("steps go on", lambda: run.step() >= step + 3, run)
         d.close()
-        self.assertEqual({m["train/sampler_trainer_diff"] for line in run.told("step") if "train/sampler_trainer_diff" in (m := line["metrics"])}, {0})
+        self.assertEqual(self.diffs(run), {0})
+
+    def test_the_first_trainers_model_is_lent_however_it_is_trained(self):
+        for more, settings in [(["-t", "2"], dict(zero_stage=3, train_batch_size=4)), (["-tp", "2"], dict(update_epochs=2))]:
+            with self.subTest(more):
+                run = self.begin("--max-steps", "4", *more, **settings)
+                d = self.draw(self.server())
+                self.assertEqual(run.wait()[0], 0, run.logs())
+                d.close()
+                self.assertGreaterEqual(len(set(d.versions)), 3)
+                self.assertEqual(self.diffs(run), {0})
 
     def test_what_cannot_be_lent_or_served_is_said_at_once(self):
         for settings, words in [({"weight_bridge_mode": "lora_only"}, "belongs to 'weight_bridge_mode' shared_vllm"),
