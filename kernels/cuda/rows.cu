@@ -375,6 +375,7 @@ template <typename T> static bool rope_fwd_run(struct cuda_device *cu, const str
     int64_t n_work = a->n * (a->heads.n_q + 2 * a->heads.n_kv);
     struct rope_fwd b = *a;
     b.rot = a->rot ? a->rot : a->heads.hd;
+    cu->turn_left.out = NULL;    // of a step that failed before its attention
     /* with more blocks than this, attention takes so long that nothing is gained by its loads beginning early */
     bool few = a->n * a->heads.n_kv <= 2 * cu->n_sm;
     if (a->for_decode && few && a->dtype == DT_BF16 && a->kv && a->heads.n_q / a->heads.n_kv <= DECODE_GROUP_MAX) {
