@@ -38,6 +38,8 @@ class Hosts(RunCase):
         self.assertEqual(run.processes(), {})
         for side in (run, *nodes):
             self.assertEqual([f for f in os.listdir(os.path.join(side.dir, "sock")) if f.startswith("trainers")], [])
+        for node in nodes:
+            self.assertNotRegex(node.logs(whole=True), "Sanitizer|runtime error:")
         return run.weights(STEPS), run.ledger()
 
     def plays(self, run):

@@ -33,6 +33,7 @@ class Partitions(RunCase):
     def finish(self, run, node=None):
         code, last = run.wait()
         self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), run.logs() + (node.logs() if node else ""))
+        self.assertNotRegex(node.logs(whole=True) if node else "", "Sanitizer|runtime error:")
         return run.weights(STEPS), run.ledger()
 
     def cut_and_compare(self, run, node, lengths, cut, heal, rng):
