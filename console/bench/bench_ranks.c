@@ -114,7 +114,7 @@ static bool rank_run(const struct plan *p, int rank, struct result *out, struct 
     set.state_bytes = (size_t)((1 - p->host_share) * (double)need.host) + need.state;
     TRY(t = trainer_new(m, NULL, &set, err));
     TRY(c = collective_join(&meet, err));
-    TRY(ranks = ranks_new(t, c, err));
+    TRY(ranks = ranks_new(t, &c, err));
     TRY(steps_run(p, ranks, (const struct group *const *)g, n_group, out, err));
     TRY(ranks_hash(ranks, &out->hash, err) && mem_info(dev, &now, &total, err));
     trainer_memory(m, &set, &need);

@@ -34,7 +34,7 @@ static void stages_print(const struct run_config *c)
         else
             snprintf(layers, sizeof layers, "layers %" PRId64 " to %" PRId64, s->first, s->end - 1);
         if (q > 0)
-            run_config_trainer_helper(c, q - 1, name, sizeof name);
+            run_config_trainer_helper(c, 0, q - 1, name, sizeof name);
         printf("                %s: %s%s%s: %.4g MiB of weights, gradient, masters and moments, and %.4g MiB for\n"
                "                activations of %d micro-batch%s\n",
                name, layers, s->has_embedding ? ", embedding" : "", q == n - 1 ? ", head" : "", (double)s->kept / mib,
@@ -84,10 +84,9 @@ static void placement_print(const struct train *t)
             run_config_sum_parts(c), run_config_sum_parts(c));
     stages_print(c);
     if (c->tensor_parallel_size > 1)
-        printf("trainer:        on %" PRId64
-               " devices, each with its part of the weights, gradient, masters and moments; the first also keeps\n"
+        printf("%son %" PRId64 " devices, each with its part of the weights, gradient, masters and moments; the first also keeps\n"
                "                the whole weights, to publish\n",
-               c->tensor_parallel_size);
+               c->num_trainers > 1 ? "trainers:       each " : "trainer:        ", c->tensor_parallel_size);
 }
 
 static bool weights_are_half(const struct run_config *c)
@@ -123,14 +122,16 @@ static void trainers_print(const struct train *t)
     device_free(dev);
     if (!ok)
         return;
-    double n = run_n_trained(c, &shape), weight = weights_are_half(c) ? 2 : 4, way = (n_rank - 1) / n_rank;
+    double n = run_n_trained(c, &shape) / (double)c->tensor_parallel_size, weight = weights_are_half(c) ? 2 : 4,
+           way = (n_rank - 1) / n_rank;
     const char *title = "trainers:       ";
     for (int z = 0; z <= most; z++) {
         if (set >= 0 && MIN(set, most) != z)
             continue;
-        printf("%szero_stage %d: weights, gradient, masters and moments take %.4g MiB of each of %g trainers; it sends %.4g MiB of\n"
+        printf("%szero_stage %d: weights, gradient, masters and moments take %.4g MiB of each%s of %g trainers; it sends %.4g MiB of\n"
                "                gradients a round of micro-batches and %.4g MiB of %s%s\n",
-               title, z, (double)(need[z].weight + need[z].gradient + need[z].state) / mib, n_rank, 4 * n * way / mib,
+               title, z, (double)(need[z].weight + need[z].gradient + need[z].state) / mib, c->tensor_parallel_size > 1 ? " device" : "",
+               n_rank, 4 * n * way / mib,
                (z == 0   ? 4
                 : z == 3 ? 2 * weight
                          : weight)
@@ -141,7 +142,7 @@ static void trainers_print(const struct train *t)
                set < 0 && z == 1 ? " (auto: this, or the next one that has room)" : "");
         title = "                ";
     }
-    if (most == 3 && (set == 3 || set < 0))
+    if (most == ZERO_MAX && (set == ZERO_MAX || set < 0))
         printf("                (with zero_stage 3 a trainer that samples, and the first one, keep a whole copy of the weights, too: %.4g "
                "MiB)\n",
                (double)whole_bytes / mib);
@@ -154,7 +155,7 @@ static bool stages_room(const struct run_config *c, struct device *first, struct
     int n = first->host_memory ? 1 : (int)c->pipeline_parallel_size, n_open = 1;
     for (bool ok = true; ok && n_open < n; n_open += ok) {
         char name[64];
-        run_config_trainer_helper(c, n_open - 1, name, sizeof name);
+        run_config_trainer_helper(c, 0, n_open - 1, name, sizeof name);
         if (!(ok = (dev[n_open] = device_new(name, (int)c->threads, err)) != NULL))
             break;
     }

@@ -35,14 +35,17 @@ static int setting(const struct model *m, const char *name)
 
 const char *ranks_layout(const struct model *m, char *out, size_t size)
 {
-    int team = setting(m, "producer_tensor_parallel_size");
+    int team = setting(m, "producer_tensor_parallel_size"), trainer_team = setting(m, "tensor_parallel_size");
+    char on[32] = "";
     out[0] = 0;
     if (ranks_rows(m) == 0)
         return out;
-    int n = last(m, M_RANKS_N) > 1 ? snprintf(out, size, "%.0f trainers, zero_stage %.0f", last(m, M_RANKS_N), last(m, M_ZERO_STAGE))
+    if (trainer_team > 1)
+        snprintf(on, sizeof(on), " on %d devices each", trainer_team);
+    int n = last(m, M_RANKS_N) > 1 ? snprintf(out, size, "%.0f trainers%s, zero_stage %.0f", last(m, M_RANKS_N), on, last(m, M_ZERO_STAGE))
                                    : snprintf(out, size, "trainer in %.0f stages", last(m, M_STAGES_N));
     if (team > 1)
-        snprintf(out + n, size - (size_t)n, ", producers on %d devices each", team);
+        snprintf(out + n, size - (size_t)n, ", producers on %d%s", team, trainer_team > 1 ? "" : " devices each");
     return out;
 }
 

@@ -607,12 +607,12 @@ static bool devices_of_trainer_check(const struct run_config *c, const char *nam
 static bool team_of_trainer_check(const struct run_config *c, struct error *err)
 {
     int64_t n = c->tensor_parallel_size;
-    if (c->num_trainers > 1)
+    if (c->num_trainers > 1 && run_config_zero(c) > 2)
         return error_set(err, ERR_USAGE,
-                         "'tensor_parallel_size' %" PRId64 " and 'num_trainers' %" PRId64 " ask for %" PRId64
-                         " devices that train; a trainer on several devices is alone: 'num_trainers' 1 is possible with it, or "
-                         "'tensor_parallel_size' 1 with %" PRId64 " trainers",
-                         n, c->num_trainers, n * c->num_trainers, c->num_trainers);
+                         "'zero_stage' is %d, but %" PRId64 " trainers of 'tensor_parallel_size' %" PRId64
+                         " keep whole slices of the weights: 0, 1 and 2 are possible, or 'num_trainers' %" PRId64
+                         " with 'zero_stage' 3 and 'tensor_parallel_size' 1",
+                         run_config_zero(c), c->num_trainers, n, MIN(n * c->num_trainers, (int64_t)64));
     return devices_of_trainer_check(c, "tensor_parallel_size", n, err);
 }
 
@@ -878,16 +878,36 @@ static int64_t producers_further(const struct run_config *c)
     return run_config_posted(c) ? 0 : c->num_inferencer * (c->producer_tensor_parallel_size - 1);
 }
 
-/* Of the trainer's further devices, how many are its own producer's, too: the first ones. */
-static int64_t trainer_shared(const struct run_config *c)
+/* Of a trainer's further devices, how many are its own producer's, too: the first ones. */
+static int64_t trainer_shared(const struct run_config *c, int64_t rank)
 {
-    bool samples = !run_config_posted(c) && strcmp(c->placement, "apart") != 0;
+    bool samples = !run_config_posted(c) && strcmp(c->placement, "apart") != 0 && rank < c->num_inferencer;
     return samples ? MIN(run_config_trainer_devices(c), c->producer_tensor_parallel_size) - 1 : 0;
+}
+
+/* Where the devices that are only this trainer's begin among the further ones; of rank num_trainers: how many further ones there are. */
+static int64_t trainer_further(const struct run_config *c, int64_t rank)
+{
+    int64_t at = producers_further(c);
+    for (int64_t r = 0; r < rank; r++)
+        at += run_config_trainer_devices(c) - 1 - trainer_shared(c, r);
+    return at;
 }
 
 int64_t run_config_n_device(const struct run_config *c)
 {
-    return run_config_n_worker(c) + producers_further(c) + run_config_trainer_devices(c) - 1 - trainer_shared(c);
+    return run_config_n_worker(c) + trainer_further(c, c->num_trainers);
+}
+
+/* The trainer that computes on further device i, too; -1: none. */
+static int64_t trainer_with(const struct run_config *c, int64_t i)
+{
+    for (int64_t r = 0; r < c->num_trainers && i >= 0; r++) {
+        int64_t of_producer = i - r * (c->producer_tensor_parallel_size - 1);
+        if ((i >= trainer_further(c, r) && i < trainer_further(c, r + 1)) || (of_producer >= 0 && of_producer < trainer_shared(c, r)))
+            return r;
+    }
+    return -1;
 }
 
 bool run_config_part(const struct run_config *c, const char *device, struct run_part *part, struct error *err)
@@ -907,7 +927,7 @@ bool run_config_part(const struct run_config *c, const char *device, struct run_
     int64_t further = k - n_worker;
     bool of_producer = further >= 0 && further < producers_further(c);
     part->helps = of_producer ? further / (c->producer_tensor_parallel_size - 1) : -1;
-    part->helps_trainer = further >= 0 && (!of_producer || further < trainer_shared(c)) ? 0 : -1;
+    part->helps_trainer = trainer_with(c, further);
     return true;
 }
 
@@ -926,9 +946,10 @@ void run_config_helper(const struct run_config *c, int64_t producer, int64_t k, 
     device_name(c, run_config_n_worker(c) + producer * (c->producer_tensor_parallel_size - 1) + k, out, size);
 }
 
-void run_config_trainer_helper(const struct run_config *c, int64_t k, char *out, size_t size)
+void run_config_trainer_helper(const struct run_config *c, int64_t rank, int64_t k, char *out, size_t size)
 {
-    int64_t shared = trainer_shared(c), at = k < shared ? k : producers_further(c) + k - shared;
+    int64_t shared = trainer_shared(c, rank),
+            at = k < shared ? rank * (c->producer_tensor_parallel_size - 1) + k : trainer_further(c, rank) + k - shared;
     device_name(c, run_config_n_worker(c) + at, out, size);
 }
 

@@ -267,8 +267,8 @@ int64_t run_config_trainers_here(const struct run_config *c);
 
 /* What each device of this host does, by its position in the list of devices: the first of them train (run_config_trainers_here). With placement shared the
  * first num_inferencer sample; with apart, those after the trainers. These have a worker each. After them come, producer by producer, the
- * further devices that a producer's worker drives, with producer_tensor_parallel_size above 1; and at last those of the trainer, with
- * run_config_trainer_devices above 1. A trainer that samples takes its producer's first. */
+ * further devices that a producer's worker drives, with producer_tensor_parallel_size above 1; and at last, trainer by trainer, those of
+ * the trainers, with run_config_trainer_devices above 1. A trainer that samples takes its producer's first. */
 struct run_part {
     int64_t rank;             // its index among the trainers; -1: it does not train
     int64_t producer;         // its index among the producers; -1: it does not sample
@@ -285,8 +285,8 @@ int64_t run_config_n_device(const struct run_config *c);    // devices that the 
 int64_t run_config_n_worker(const struct run_config *c);    // those with a worker
 /* The name of a producer's further device k, 0 <= k < producer_tensor_parallel_size - 1. */
 void run_config_helper(const struct run_config *c, int64_t producer, int64_t k, char *out, size_t size);
-/* The same of the trainer, 0 <= k < run_config_trainer_devices - 1. */
-void run_config_trainer_helper(const struct run_config *c, int64_t k, char *out, size_t size);
+/* The same of a trainer, 0 <= k < run_config_trainer_devices - 1. */
+void run_config_trainer_helper(const struct run_config *c, int64_t rank, int64_t k, char *out, size_t size);
 /* The parts in which all of the run's models sum over heads and over columns of the MLP (model_parts_set): sum_parts, or what suits
  * tensor_parallel_size and producer_tensor_parallel_size. 0: the device's own order. */
 int run_config_sum_parts(const struct run_config *c);

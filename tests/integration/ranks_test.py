@@ -137,7 +137,9 @@ class Ranks(RunCase):
         """Whatever the producers have, with a reference, and from and to a checkpoint of one device."""
         one = dict(ONE, num_inferencer=1, inference_batch_size=8, inference_microbatch_size=8, sum_parts=4)
         behind = dict(one, n_behind=1, kl_coeff=0.05, ref_update_steps=3)
+        mesh = dict(TWO, sum_parts=4, tensor_parallel_size=2)    # two teams
         cells = [(dict(one, tensor_parallel_size=2), one, "with trainer 0\n", None),
+                 (dict(mesh, zero_stage=2), one, "with trainer 1\n", "worker cpu:1"),
                  (dict(one, tensor_parallel_size=2, producer_tensor_parallel_size=2), one, "with trainer 0, with producer 0\n", "worker cpu:0"),
                  (dict(behind, tensor_parallel_size=2, placement="apart"), behind, "with trainer 0\n", "worker cpu:0"),
                  (dict(behind, pipeline_parallel_size=2), behind, "with trainer 0\n", "worker cpu:0")]
@@ -149,7 +151,8 @@ class Ranks(RunCase):
                     run.wait_step(1)
                     plan = subprocess.run([ROLLCALL, "train", os.path.join(run.dir, "run.yaml"), "--dry-run"], capture_output=True, text=True)
                     self.assertIn(says, plan.stdout, plan.stderr)
-                    self.assertRegex(plan.stdout, "trainer:        (on 2 devices|a pipeline of 2 stages)")
+                    self.assertRegex(plan.stdout, "trainers:       each on 2 devices" if settings["num_trainers"] > 1
+                                     else "trainer:        (on 2 devices|a pipeline of 2 stages)")
                     pid = run.processes().get(name)
                     if pid:    # otherwise it was too late
                         os.kill(pid, signal.SIGKILL)
@@ -189,6 +192,7 @@ class Ranks(RunCase):
         layouts = [(1, 0, 1, 1, 1, "auto")] + [(t, zero, 1, 1, 1, "auto") for t in (2, 4) for zero in range(4)]
         layouts += [(2, 0, 1, 1, 1, way) for way in ("tcp", "local")] + [(1, 0, tp, 1, 4, "auto") for tp in (1, 2)]
         layouts += [(1, 0, 1, pp, 1, "auto") for pp in (2, 3)]
+        layouts += [(2, 1, 2, 1, 4, "auto"), (2, 0, 2, 1, 4, "tcp")]
         want = {}
         for t, zero, tp, pp, parts, way in layouts:
             with self.subTest(trainers=t, zero_stage=zero, tensor_parallel_size=tp, pipeline_parallel_size=pp, sum_parts=parts, collective=way):
@@ -301,7 +305,7 @@ class Ranks(RunCase):
                 (one, ["-t", "2", "-i", "2", "--placement", "apart"], True, "'num_trainers' is 2 instead of 1"),
                 (dict(APART, zero_stage=3), ["-t", "1", "-i", "1", "--placement", "shared"], True, "'num_trainers' is 1 instead of 2"),
                 (dict(one, sum_parts=4), ["-ptp", "2"], True, "'producer_tensor_parallel_size' is 2 instead of 1"),
-                (dict(one, sum_parts=4), ["-tp", "2"], True, "'tensor_parallel_size' is 2 instead of 1"),
+                (dict(one, sum_parts=4), ["-tp", "2", "-t", "2", "-i", "2", "-zero", "1"], True, "'tensor_parallel_size' is 2 instead of 1"),
                 (dict(one, tensor_parallel_size=2), ["-tp", "1", "--sum-parts", "4"], True, "'tensor_parallel_size' is 1 instead of 2"),
                 (one, ["-pp", "2"], True, "'pipeline_parallel_size' is 2 instead of 1"),
                 (dict(one, pipeline_parallel_size=2), ["-pp", "1"], True, "'pipeline_parallel_size' is 1 instead of 2"),

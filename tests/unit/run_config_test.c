@@ -398,11 +398,19 @@ static void devices_are_shared_out_among_workers_and_their_teams(UNUSED void **s
         { "shared", "a,b,c,d", 2, 2, 1, 2, "trainer 0, producer 0; trainer 1, producer 1; with producer 0; with producer 1" },
         { "apart", "a,b,c", 1, 1, 2, 1, "trainer 0; producer 0; with trainer 0" },
         { "apart", "a,b,c,d", 1, 1, 2, 2, "trainer 0; producer 0; with producer 0; with trainer 0" },
+        { "shared", "a,b,c,d", 2, 2, 2, 1, "trainer 0, producer 0; trainer 1, producer 1; with trainer 0; with trainer 1" },
+        { "shared", "a,b,c,d", 2, 2, 2, 2,
+          "trainer 0, producer 0; trainer 1, producer 1; with trainer 0, with producer 0; with trainer 1, with producer 1" },
+        { "shared", "a,b,c,d", 2, 1, 2, 2, "trainer 0, producer 0; trainer 1; with trainer 0, with producer 0; with trainer 1" },
+        { "shared", "a,b,c,d,e,f,g,h", 2, 2, 4, 2,
+          "trainer 0, producer 0; trainer 1, producer 1; with trainer 0, with producer 0; with trainer 1, with producer 1; "
+          "with trainer 0; with trainer 0; with trainer 1; with trainer 1" },
+        { "apart", "a,b,c,d,e,f", 2, 1, 2, 2, "trainer 0; trainer 1; producer 0; with producer 0; with trainer 0; with trainer 1" },
     };
     for (size_t k = 0; k < 2 * ARRAY_SIZE(cases); k++) {    // in slices and in stages alike
         struct run_config c;
         struct error err = { 0 };
-        char text[256] = "", role[64], name[8];
+        char text[512] = "", role[64], name[8];
         size_t i = k / 2;
         run_config_init(&c);
         strcpy(c.placement, cases[i].placement);
@@ -422,10 +430,11 @@ static void devices_are_shared_out_among_workers_and_their_teams(UNUSED void **s
             snprintf(text + at, sizeof text - at, "%s%s", d ? "; " : "", run_part_text(&part, role, sizeof role));
         }
         assert_string_equal(text, cases[i].parts);
-        for (int64_t h = 0; h < run_config_trainer_devices(&c) - 1; h++) {
+        int64_t n_own = run_config_trainer_devices(&c) - 1;
+        for (int64_t h = 0; h < n_own * c.num_trainers; h++) {
             struct run_part part;
-            run_config_trainer_helper(&c, h, name, sizeof name);
-            assert_true(run_config_part(&c, name, &part, &err) && part.helps_trainer == 0);
+            run_config_trainer_helper(&c, h / n_own, h % n_own, name, sizeof name);
+            assert_true(run_config_part(&c, name, &part, &err) && part.helps_trainer == h / n_own);
         }
     }
 }
@@ -460,9 +469,11 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
         { { "tp", "2" }, true, "" },
         { { "tp", "6" }, false, "'tensor_parallel_size' is 6; 1, 2, 4 and 8 are possible" },
         { { "tp", "4", "sum_parts", "2" }, false, "'sum_parts' is 2, but 'tensor_parallel_size' 4 shares each sum" },
-        { { "tp", "2", "t", "2" },
+        { { "tp", "2", "t", "2", "zero", "2" }, true, "" },
+        { { "tp", "2", "t", "2", "zero", "3" },
           false,
-          "'tensor_parallel_size' 2 and 'num_trainers' 2 ask for 4 devices that train; a trainer on several devices is alone" },
+          "'zero_stage' is 3, but 2 trainers of 'tensor_parallel_size' 2 keep whole slices of the weights: 0, 1 and 2 are possible, or "
+          "'num_trainers' 4 with 'zero_stage' 3 and 'tensor_parallel_size' 1" },
         { { "tp", "2", "lora_rank", "8" }, false, "an adapter is trained on one device" },
         { { "tp", "2", "optimizer", "adafactor" }, false, "the 'optimizer' adafactor adds up over more than one device has" },
         { { "tp", "2", "optimizer", "adamw_8bit" }, false, "adamw is possible, or 'tensor_parallel_size' 1" },

@@ -197,13 +197,13 @@ static void a_stage_that_fails_makes_the_others_return_with_its_error(UNUSED voi
 {
     struct error err = { 0 };
     struct run_limits lim = { .max_tok = 8, .max_seq = 8, .max_seq_tok = 8, .train = true };
-    float *grad[STAGES];
+    struct model_grad grad[STAGES] = { 0 };
     devices_open();
     struct model *m = model_new_random(&small, 5, devices[0], DT_F32, &err), *cut = model_staged_new(m, devices, STAGES, &err);
     struct model_run *r = model_run_new(cut, &lim, &err);
     assert_non_null(r);
     for (int q = 0; q < STAGES; q++)
-        assert_non_null(grad[q] = calloc((size_t)model_n_flat(team_slice(cut, q)), sizeof *grad[q]));
+        assert_non_null(grad[q].flat = calloc((size_t)model_n_flat(team_slice(cut, q)), sizeof(float)));
     for (int stage = -1; stage < STAGES; stage++)
         for (int64_t micro = 0; micro < 9; micro += 4) {
             struct failing f = { .stage = stage, .micro = micro, .cu = { 0, 8 } };
@@ -220,7 +220,7 @@ static void a_stage_that_fails_makes_the_others_return_with_its_error(UNUSED voi
                 assert_string_equal(err.text, want);
         }
     for (int q = 0; q < STAGES; q++)
-        free(grad[q]);
+        free(grad[q].flat);
     model_run_free(r);
     model_free(cut);
     model_free(m);

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <cmocka.h>
 #include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include "protocol/run/group.h"
@@ -18,6 +20,7 @@
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team_impl.h"
 #include "workers/engine/sampler/generator.h"
+#include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
 
 #define TEMPERATURE 2.0f
@@ -391,15 +394,25 @@ static void slices_are_filled_from_shards(UNUSED void **state)
 struct failing {
     struct team *team;
     int fails;    // this rank, before the meetings
+    enum error_code code;
+    bool idles;    // the others have other work while they wait
+    atomic_int idled;
     int met[TEAM_MAX];
 };
+static bool idle_count(void *ctx, UNUSED struct error *err)
+{
+    atomic_fetch_add(&((struct failing *)ctx)->idled, 1);
+    return true;
+}
 static bool meet_or_fail(void *ctx, int rank, struct error *err)
 {
     struct failing *f = ctx;
     for (int i = 0; i < 100; i++, f->met[rank]++) {
         if (rank == f->fails && i == 50)
-            return error_set(err, ERR_NO_MEMORY, "rank %d is out of memory", rank);
-        if (!team_meet(f->team, err))
+            return error_set(err, f->code, "rank %d is out of memory", rank);
+        for (int before = atomic_load(&f->idled); f->idles && rank == 0 && i == 20 && atomic_load(&f->idled) == before;)
+            sched_yield();    // the last one lets the others wait until one of them has looked at its other work
+        if (!team_meet(f->team, rank, f->idles ? idle_count : NULL, f, err))
             return false;
     }
     return true;
@@ -410,8 +423,11 @@ static void a_rank_that_fails_makes_the_others_return_with_its_error(UNUSED void
     int n = on_gpus() ? 2 : 4;
     devices_open(n);
     struct model *m = model_make(&shapes[0], DT_F32, n);
-    for (int fails = -1; fails < n; fails++) {
-        struct failing f = { .team = m->team, .fails = fails };
+    for (int k = -2; k < 4 * n; k++) {
+        int fails = k < 0 ? -1 : k % n;
+        struct failing f = {
+            .team = m->team, .fails = fails, .code = k / n % 2 ? ERR_CLOSED : ERR_NO_MEMORY, .idles = k == -2 || k >= 2 * n
+        };
         char want[64];
         snprintf(want, sizeof want, "rank %d is out of memory", fails);
         assert_int_equal(team_call(m->team, meet_or_fail, &f, &err), fails < 0);
@@ -620,6 +636,7 @@ struct layout {
     int n_device;
     bool staged;
     enum optimizer optimizer;
+    int n_rank, zero;    // ranks that this process plays, each of so many devices; 0: 1
 };
 static struct model *trained_new(const struct shape *s, enum dtype t, int parts, struct layout on, uint64_t seed)
 {
@@ -636,6 +653,10 @@ static struct model *trained_new(const struct shape *s, enum dtype t, int parts,
     return cut;
 }
 
+enum {
+    RANKS_MAX = 3,
+};
+
 /* Some steps with a reference that follows, through checkpoints' state and back after the first. */
 static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t, int parts, struct layout on, bool recompute)
 {
@@ -643,7 +664,9 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
     struct group *g[TRAIN_STEPS * TRAIN_GROUPS];
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     struct trainer_hyper h;
-    struct model *m = trained_new(s, t, parts, on, 3), *ref = trained_new(s, t, parts, on, 4);
+    struct model *m[RANKS_MAX], *ref[RANKS_MAX];
+    struct trainer *tr[RANKS_MAX];
+    int n_rank = on.n_rank > 0 ? on.n_rank : 1;
     int64_t head_rows = devices[0]->head_rows;
     trainer_hyper_init(&h, ALGO_GRPO);
     h.lr = 1e-2;
@@ -663,56 +686,69 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
     devices[0]->head_rows = 9 * s->c.vocab;    // several chunks of the head's rows
     for (int i = 0; i < TRAIN_STEPS * TRAIN_GROUPS; i++)
         g[i] = group_invent(i, s->c.vocab);
-    struct trainer *tr = trainer_new(m, ref, &set, &err);
-    if (!tr)
+    set.n_rank = n_rank;
+    set.zero_stage = on.zero;
+    for (set.rank = 0; set.rank < n_rank; set.rank++) {
+        m[set.rank] = trained_new(s, t, parts, on, 3);
+        ref[set.rank] = trained_new(s, t, parts, on, 4);
+        if (!(tr[set.rank] = trainer_new(m[set.rank], ref[set.rank], &set, &err)))
+            fail_msg("%s, %d devices: %s", s->why, on.n_device, err.text);
+    }
+    struct ranks *ranks = ranks_new_here(tr, n_rank, &err);
+    if (!ranks)
         fail_msg("%s, %d devices: %s", s->why, on.n_device, err.text);
-    *o = (struct outcome){ .n = trainer_grad_n(tr), .weight_bytes = model_weight_bytes(m) };
-    o->grad = malloc((size_t)o->n * 4);
+    *o = (struct outcome){ .n = trainer_grad_n(tr[0]), .weight_bytes = model_weight_bytes(m[0]) };
+    o->grad = calloc((size_t)o->n, 4);
     for (int i = 0; i < TRAIN_STEPS; i++) {
         double metric[METRIC_N];
-        if (!trainer_step(tr, (const struct group *const *)g + i * TRAIN_GROUPS, TRAIN_GROUPS, &h, metric, &err))
-            fail_msg("%s, %d devices: %s", s->why, on.n_device, err.text);
+        int n_group = i == 1 ? 1 : TRAIN_GROUPS;    // fewer micro-batches than ranks among them
+        if (!ranks_step(ranks, (const struct group *const *)g + i * TRAIN_GROUPS, n_group, &h, metric, &err))
+            fail_msg("%s, %d ranks of %d devices: %s", s->why, n_rank, on.n_device, err.text);
         o->loss = metric[M_LOSS];
         o->norm = metric[M_GRAD_NORM];
         if (on.staged)    // the first stage has nothing to do while the last one begins
             assert_true(metric[M_STAGES_N] == on.n_device && metric[M_STAGES_IDLE_S] > 0 && metric[M_STAGES_IDLE_S] < 60);
-        if (i == 0)
-            assert_true(trainer_grad_get(tr, o->grad, &err));
+        if (i == 0 && n_rank == 1)    // several have their shards of it
+            assert_true(trainer_grad_get(tr[0], o->grad, &err));
         for (int k = 0; i == 0 && k < STATE_N; k++) {
             float *copy = malloc((size_t)o->n * 4);
-            assert_true(copy && trainer_state_get(tr, (enum trainer_state_kind)k, copy, &err)
-                        && trainer_state_set(tr, (enum trainer_state_kind)k, copy, &err));
+            assert_true(copy && trainer_state_get(tr[n_rank - 1], (enum trainer_state_kind)k, copy, &err));
+            for (int r = 0; r < n_rank; r++)
+                assert_true(trainer_state_set(tr[r], (enum trainer_state_kind)k, copy, &err));
             free(copy);
         }
     }
     for (int k = 0; k < STATE_N; k++) {
         o->state[k] = malloc((size_t)o->n * 4);
-        assert_true(trainer_state_get(tr, (enum trainer_state_kind)k, o->state[k], &err));
+        assert_true(trainer_state_get(tr[0], (enum trainer_state_kind)k, o->state[k], &err));
     }
     o->weights = malloc(o->weight_bytes);
     o->reference = malloc(o->weight_bytes);
-    assert_true(trainer_weights_get(tr, o->weights, &err) && trainer_hash(tr, &o->hash, &err));
-    assert_true(trainer_reference_moved(tr) && trainer_reference_get(tr, o->reference, &err)
-                && trainer_reference_set(tr, o->reference, &err));
-    struct model *whole = model_new_empty(model_config(m), devices[0], t, &err);    // as a sampler gets them
+    assert_true(trainer_weights_get(tr[0], o->weights, &err) && ranks_hash(ranks, &o->hash, &err));
+    assert_true(trainer_reference_moved(tr[0]) && trainer_reference_get(tr[0], o->reference, &err)
+                && trainer_reference_set(tr[0], o->reference, &err));
+    struct model *whole = model_new_empty(model_config(m[0]), devices[0], t, &err);    // as a sampler gets them
     void *got = malloc(o->weight_bytes);
     size_t bytes;
-    assert_true(whole && model_weights_copy(whole, m, &err));
+    assert_true(whole && ranks_weights_get(ranks, whole, &err));
     assert_true(mem_copy(devices[0], got, model_weights(whole, &bytes), o->weight_bytes, COPY_D2H, &err) && device_sync(devices[0], &err));
     assert_memory_equal(got, o->weights, o->weight_bytes);
     free(got);
     model_free(whole);
-    trainer_free(tr);
-    model_free(m);
-    model_free(ref);
+    ranks_free(ranks);
+    for (int r = 0; r < n_rank; r++) {
+        trainer_free(tr[r]);
+        model_free(m[r]);
+        model_free(ref[r]);
+    }
     for (int i = 0; i < TRAIN_STEPS * TRAIN_GROUPS; i++)
         group_free(g[i]);
     devices[0]->head_rows = head_rows;
 }
 
-static void outcomes_compare(const struct outcome *want, const struct outcome *got, const char *why, int n_device)
+static void outcomes_compare(const struct outcome *want, const struct outcome *got, const char *why, int n_device, int n_rank)
 {
-    if (memcmp(want->grad, got->grad, (size_t)want->n * 4) != 0)
+    if (n_rank == 1 && memcmp(want->grad, got->grad, (size_t)want->n * 4) != 0)
         fail_msg("%s: %d devices have another gradient", why, n_device);
     for (int k = 0; k < STATE_N; k++)
         if (memcmp(want->state[k], got->state[k], (size_t)want->n * 4) != 0)
@@ -758,7 +794,7 @@ static void a_team_of_any_size_trains_to_the_bytes_of_one_device(UNUSED void **s
         for (int k = 1; k < most; k++) {
             struct outcome o;
             outcome_make(&o, s, t, s->parts, (struct layout){ s->sizes[k] }, recompute);
-            outcomes_compare(&one, &o, s->why, s->sizes[k]);
+            outcomes_compare(&one, &o, s->why, s->sizes[k], 1);
             outcome_free(&o);
         }
         outcome_free(&one);
@@ -784,11 +820,33 @@ static void a_pipeline_of_any_size_trains_to_the_bytes_of_one_device(UNUSED void
         for (int k = 0; k < most; k++) {
             struct outcome o;
             outcome_make(&o, &s, t, parts, (struct layout){ sizes[k], true, optimizer }, recompute);
-            outcomes_compare(&one, &o, s.why, sizes[k]);
+            outcomes_compare(&one, &o, s.why, sizes[k], 1);
             outcome_free(&o);
         }
         outcome_free(&one);
         devices_close(sizes[most - 1]);
+    }
+}
+
+static void ranks_of_teams_train_to_the_bytes_of_one_device(UNUSED void **state)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(trained) * 2; i++) {
+        const struct shape *s = &trained[i / 2];
+        enum dtype t = i % 2 ? DT_BF16 : DT_F32;
+        bool recompute = i / 2 % 2;
+        int n_device = s->sizes[2] > 0 && !on_gpus() && i % 2 ? s->sizes[2] : s->sizes[1];
+        struct outcome one;
+        devices_open(n_device);
+        outcome_make(&one, s, t, s->parts, (struct layout){ 1 }, recompute);
+        for (int zero = 0; zero <= ZERO_MAX_TEAM; zero++) {
+            struct outcome o;
+            int n_rank = 2 + (int)(i / 2 + i + (size_t)zero) % 2;
+            outcome_make(&o, s, t, s->parts, (struct layout){ n_device, .n_rank = n_rank, .zero = zero }, recompute);
+            outcomes_compare(&one, &o, s->why, n_device, n_rank);
+            outcome_free(&o);
+        }
+        outcome_free(&one);
+        devices_close(n_device);
     }
 }
 
@@ -807,6 +865,7 @@ int main(void)
         cmocka_unit_test(a_team_that_cannot_be_made_says_why),
         cmocka_unit_test(teams_that_cannot_train_are_refused_with_the_nearest),
         cmocka_unit_test(a_team_of_any_size_trains_to_the_bytes_of_one_device),
+        cmocka_unit_test(ranks_of_teams_train_to_the_bytes_of_one_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

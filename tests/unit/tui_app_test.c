@@ -1503,6 +1503,9 @@ static void what_trainers_exchange_and_who_is_late_is_below_the_processes(UNUSED
     snprintf(p->plays, sizeof(p->plays), "trainer 1, producer 1");
     assert_true(shows(&s, "2 trainers, zero_stage 2, producers on 4 devices each  reduce 1.9 GiB in 0.0625 s, gather 954 MiB in 0.0312 s"));
     assert_true(shows(&s, "exposed 12.5 % of a step  idle, s: 0.500 0.125  late: trainer 1 (worker cpu:1) by 0.500 s"));
+    model_knob(s.m, "tensor_parallel_size", "2", s.now);
+    assert_true(shows(&s, "2 trainers on 2 devices each, zero_stage 2, producers on 4  reduce 1.9 GiB in 0.0625 s"));
+    model_knob(s.m, "tensor_parallel_size", "1", s.now);
     for (int h = 1; h <= 50; h++) {    // the processes keep their place at every height
         app_resize(&s.app, 120, h);
         if (h >= 12)

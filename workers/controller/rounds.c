@@ -20,9 +20,10 @@ void rounds_call_off(const struct controller *c)
 {
     char dir[4200], name[64];
     snprintf(dir, sizeof dir, "%s/sock", c->process.run_dir);
-    ranks_name(c->rounds.round, name, sizeof name);
-    if (c->rounds.round)
+    for (int q = 0; q < c->config.tensor_parallel_size && c->rounds.round; q++) {
+        ranks_name(c->rounds.round, q, name, sizeof name);
         collective_call_off(dir, name);
+    }
 }
 
 bool rounds_begin(struct controller *c, struct error *err)
@@ -36,8 +37,12 @@ bool rounds_begin(struct controller *c, struct error *err)
     r->open = true;
     r->begun = -1;
     snprintf(dir, sizeof dir, "%s/sock", c->process.run_dir);
-    ranks_name(r->round, name, sizeof name);
-    return collective_call(dir, name, err) && number_put(c, "round", r->round, err) && number_put(c, "begun", r->begun, err);
+    for (int q = 0; q < c->config.tensor_parallel_size; q++) {    // a meeting of each of their devices
+        ranks_name(r->round, q, name, sizeof name);
+        if (!collective_call(dir, name, err))
+            return false;
+    }
+    return number_put(c, "round", r->round, err) && number_put(c, "begun", r->begun, err);
 }
 
 void rounds_seen(struct controller *c)

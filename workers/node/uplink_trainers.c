@@ -39,7 +39,7 @@ static void meeting_end(struct uplink *u)
 {
     char dir[4200], name[64];
     meeting_dir(u, dir);
-    ranks_name(u->meeting.round, name, sizeof name);
+    ranks_name(u->meeting.round, 0, name, sizeof name);
     collective_call_off(dir, name);
     u->meeting.round = 0;
 }
@@ -53,7 +53,7 @@ void meeting_follow(struct uplink *u, int64_t round)
     if (u->meeting.round)
         meeting_end(u);
     meeting_dir(u, dir);
-    ranks_name(round, name, sizeof name);
+    ranks_name(round, 0, name, sizeof name);
     snprintf(path, sizeof path, "%s/%s", dir, name);
     u->meeting.round = round;
     u->meeting.told = u->meeting.open = false;
@@ -80,7 +80,7 @@ static void meeting_ask(struct uplink *u)
     char name[64], file[80];
     struct error err;
     struct msg_out m = MSG_OUT_INIT;
-    ranks_name(u->meeting.round, name, sizeof name);
+    ranks_name(u->meeting.round, 0, name, sizeof name);
     snprintf(file, sizeof file, NODE_MEETING "%s", name);
     msg_begin(&m, MSG_FILE);
     msg_str(&m, "name", file);
@@ -99,7 +99,7 @@ static bool meeting_write(struct uplink *u, const char *text, size_t n, struct e
     if (len == 0)
         return true;
     meeting_dir(u, dir);
-    ranks_name(u->meeting.round, name, sizeof name);
+    ranks_name(u->meeting.round, 0, name, sizeof name);
     snprintf(path, sizeof path, "%s/%s", dir, name);
     int fd = open(path, O_WRONLY | O_CLOEXEC);    // as it is: those that wait have it open
     bool ok = fd >= 0 && pwrite(fd, out, len, 0) == (ssize_t)len;

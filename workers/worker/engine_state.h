@@ -97,8 +97,9 @@ struct engine {
     struct visitors *visitors;    // kept from the first load on; NULL: this worker does not serve
     struct trainer *trainer;
     struct memory_plan plan;
-    void *region;                   // (plan.region) used in turn by trainer and sampler; NULL: each has its own
-    struct collective *meeting;     // of the trainers; NULL: this is the only one, or they have parted
+    void *region;    // (plan.region) used in turn by trainer and sampler; NULL: each has its own
+    struct collective
+        *meeting[SUM_PARTS_MAX];    // of the trainers, one of each of their devices; NULL: this is the only one, or they have parted
     struct ranks *ranks;            // the step that they share; NULL likewise
     int64_t step, version, made;    // of the weights; made: the incarnation that made version
     int64_t round;

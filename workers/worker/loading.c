@@ -99,7 +99,7 @@ static bool devices_open(struct engine *e, struct error *err)
         if (k < n_sampler)
             run_config_helper(&e->config, e->producer, k, name, sizeof name);
         else
-            run_config_trainer_helper(&e->config, k, name, sizeof name);
+            run_config_trainer_helper(&e->config, e->rank, k, name, sizeof name);
         if (!e->helper[k] && !(e->helper[k] = device_new(name, e->n_thread, err)))
             return false;
     }
@@ -211,10 +211,10 @@ static bool models_load(struct engine *e, struct error *err)
     return true;
 }
 
-/* Does this worker need a whole model beside the shards that it trains with zero_stage 3? The first trainer evaluates and publishes. */
+/* Does this worker need a whole model beside the shards or slices that it trains? The first trainer evaluates and publishes. */
 static bool needs_whole(const struct engine *e)
 {
-    return e->rank == 0 || (e->produces && !e->sampler);
+    return e->rank == 0 || (e->produces && !e->sampler) || (e->trains && e->config.tensor_parallel_size > 1);
 }
 
 static struct plan_weights plan_weights_make(const struct engine *e)
@@ -245,11 +245,19 @@ static bool memory_plan(struct engine *e, struct trainer_settings *settings, str
 static bool trained_make(struct engine *e, const struct trainer_settings *settings, struct error *err)
 {
     e->trained = e->model;
+    if ((settings->n_team > 1 || settings->n_stage > 1) && !slices_open(e, e->model, &e->trained, err))
+        return false;
     if (trainer_keeps_shards(e->model, settings) && needs_whole(e)) {
         if (!(e->trained = model_new_like(e->model, err)) || !model_weights_copy(e->trained, e->model, err))
             return false;
     }
     return trainer_weights_place(e->trained, settings, err);
+}
+
+/* The trainers' first devices' meeting; NULL: there is one trainer. */
+static struct collective *meeting_of(const struct engine *e)
+{
+    return e->meeting[0];
 }
 
 /* The ZeRO stage that this trainer's memory asks for. */
@@ -270,13 +278,10 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
     bool reach;
     uint8_t all[COLLECTIVE_RANK_MAX], mine = 0;
     int set = run_config_zero(&e->config);
-    if (!e->meeting && e->trains && run_config_trainer_devices(&e->config) > 1)
-        return slices_open(e, e->model, &e->trained, err);
-    if (!e->meeting) {
-        e->trained = e->model;
-        return true;
-    }
-    if (!collective_reaches(e->meeting, &reach, err))
+    e->trained = e->model;
+    if (!meeting_of(e))
+        return !e->trains || trained_make(e, settings, err);
+    if (!collective_reaches(meeting_of(e), &reach, err))
         return false;
     if (!reach && strcmp(e->config.collective, "ipc") == 0)
         return error_set(err, ERR_UNSUPPORTED,
@@ -288,9 +293,9 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
         mine = (uint8_t)set;
     else if (reach && !zero_wanted(e, settings, g, &mine, err))
         return false;
-    if (!collective_gather(e->meeting, &mine, 1, all, err))
+    if (!collective_gather(meeting_of(e), &mine, 1, all, err))
         return false;
-    for (int q = 0; q < collective_n_rank(e->meeting); q++)
+    for (int q = 0; q < collective_n_rank(meeting_of(e)); q++)
         settings->zero_stage = MAX(settings->zero_stage, all[q]);
     return trained_make(e, settings, err);
 }
@@ -300,11 +305,11 @@ static bool state_agree(struct engine *e, struct trainer_settings *settings, str
 {
     uint64_t all[COLLECTIVE_RANK_MAX], mine = settings->state_bytes;
     struct trainer_memory t;
-    if (!e->meeting || settings->zero_stage == 0 || !settings->offload)
+    if (!meeting_of(e) || settings->zero_stage == 0 || !settings->offload)
         return true;
-    if (!collective_gather(e->meeting, &mine, sizeof mine, all, err))
+    if (!collective_gather(meeting_of(e), &mine, sizeof mine, all, err))
         return false;
-    for (int q = 0; q < collective_n_rank(e->meeting); q++)
+    for (int q = 0; q < collective_n_rank(meeting_of(e)); q++)
         settings->state_bytes = MIN(settings->state_bytes, (size_t)all[q]);
     trainer_memory(e->trained, settings, &t);
     e->plan.total -= e->plan.state - t.state;
@@ -371,7 +376,7 @@ static bool trainer_open(struct engine *e, const struct trainer_settings *settin
 /* The shared step of all trainers; then everybody's whole weights, which a checkpoint may have changed. */
 static bool ranks_open(struct engine *e, struct error *err)
 {
-    if (!e->meeting)
+    if (!meeting_of(e))
         return !e->trains
                || ((e->trained == e->model || model_weights_copy(e->model, e->trained, err))
                    && (!e->sampler || model_weights_copy(e->sampler, e->model, err)));
@@ -402,31 +407,35 @@ static bool trainers_meet(struct engine *e, const struct task *t, struct error *
     if (!network_address(&e->config, e->run_dir, address, sizeof address, err))
         return false;
     snprintf(dir, sizeof dir, "%s/sock", e->run_dir);
-    ranks_name(t->round, name, sizeof name);
     struct collective_config c = { .kind = run_config_collective(&e->config),
                                    .dir = dir,
                                    .name = name,
                                    .rank = (int)e->rank,
                                    .n_rank = (int)e->config.num_trainers,
-                                   .dev = e->dev,
                                    .address = address[0] ? address : NULL,
                                    .join_ms = (int64_t)(1000 * e->config.ranks_timeout_s),
                                    .wait_ms = (int64_t)(1000 * e->config.ranks_timeout_s),
-                                   .waits = trainer_waits,
                                    .name_of = trainer_name,
                                    .ctx = e };
-    if (!(e->meeting = collective_join(&c, err)))
-        return false;
+    for (int q = 0; q < e->config.tensor_parallel_size; q++) {
+        c.dev = q == 0 ? e->dev : e->helper[q - 1];
+        c.waits = q == 0 ? trainer_waits : NULL;    // it is called on the thread that waits; the others wait with the first
+        ranks_name(t->round, q, name, sizeof name);
+        if (!device_enter(c.dev, err) || !(e->meeting[q] = collective_join(&c, err)))
+            return false;
+    }
     e->round = t->round;
-    return true;
+    return device_enter(e->dev, err);
 }
 
 void trainers_leave(struct engine *e)
 {
     ranks_free(e->ranks);
-    collective_leave(e->meeting);
+    for (size_t q = 0; q < ARRAY_SIZE(e->meeting); q++) {
+        collective_leave(e->meeting[q]);
+        e->meeting[q] = NULL;
+    }
     e->ranks = NULL;
-    e->meeting = NULL;
     e->round = 0;
 }
 

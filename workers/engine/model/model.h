@@ -159,6 +159,8 @@ void model_run_free(struct model_run *r);    // NULL is fine
 size_t model_run_bytes(const struct model *m, const struct run_limits *limits);
 /* Between layers, and while it waits for the device, a run calls idle(ctx), so that other work can go on; NULL: none. */
 void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *err), void *ctx);
+/* The same of device q of a run on a team (team.h), on the thread that drives it; also while it waits for the team's other devices. */
+void model_run_idle_of(struct model_run *r, int q, bool (*idle)(void *ctx, struct error *err), void *ctx);
 /* Use another model of the same shape from now on (two copies of the weights, a frozen reference, another adapter). */
 void model_run_bind(struct model_run *r, struct model *m);
 
@@ -227,11 +229,13 @@ MUST_USE bool model_head_look(struct model_run *r, const struct token_loss *loss
                               void (*look)(void *ctx, int64_t i, const float *logits), void *ctx, struct error *err);
 /* Where a backward pass adds the gradient (device; fp32). */
 struct model_grad {
-    float *flat;            // (model_n_flat) all of it; NULL: requested piece by piece, from the last to the first
-    float *const *slice;    // (model_n_device) instead, where the model is in slices: of each its own, on its device
+    float *flat;    // (model_n_flat) all of it; NULL: requested piece by piece, from the last to the first
     float *(*piece_begin)(void *ctx, int p, struct error *err);    // memory for piece p, whatever it holds; NULL: see err
     bool (*piece_end)(void *ctx, int p, struct error *err);        // all its work has been launched
     void *ctx;
+    /* (model_n_device) instead, where the model is in slices: of each its own, on its device, by the slice's pieces; called on the thread
+     * that drives the device */
+    const struct model_grad *slice;
 };
 /* Head, loss gradient and the whole backward pass; adds to the flat gradient, or sets the pieces: each element's own
  * sum begins at 0 and is added once, so micro-batches run one after the other into one gradient give the same bits as

@@ -348,6 +348,11 @@ void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *e
     r->idle_ctx = ctx;
 }
 
+void model_run_idle_of(struct model_run *r, int q, bool (*idle)(void *ctx, struct error *err), void *ctx)
+{
+    team_idle(r->team, q, idle, ctx);
+}
+
 bool run_idle(struct model_run *r, struct error *err)
 {
     return !r->idle || r->idle(r->idle_ctx, err);

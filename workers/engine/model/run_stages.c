@@ -195,7 +195,7 @@ static void shared_use(struct model_run *r, const struct pipeline *p, int64_t mi
 static bool backward_do(const struct working *k, int q, int64_t micro, struct error *err)
 {
     struct model_run *r = k->s->run[q];
-    struct model_grad g = { .flat = k->w->grad->slice[q] };
+    struct model_grad g = { .flat = k->w->grad->slice[q].flat };
     struct run_set *set = set_of(k, q, micro);
     run_set_use(r, set);
     if (r->m->own.head)
@@ -210,7 +210,7 @@ static bool backward_do(const struct working *k, int q, int64_t micro, struct er
 static bool embed_do(const struct working *k, int q, int64_t micro, struct error *err)
 {
     struct model_run *r = k->s->run[q];
-    struct model_grad g = { .flat = k->w->grad->slice[q] };
+    struct model_grad g = { .flat = k->w->grad->slice[q].flat };
     int64_t slot = micro % k->s->plan.n_shared, at = slot * r->lim.max_tok;
     shared_use(r, &k->s->plan, micro);
     return embed_grad(r, &g, (char *)r->dembed + (size_t)(at * r->m->c.d_model) * dtype_size(r->m->dtype), r->dembed_token + at,

@@ -126,7 +126,7 @@ bool team_sum(struct model_run *r, const struct tree_sum *of, struct error *err)
     struct tree_sum sum = *of;
     sum.n_x = n_rank;
     own->turn = 1 - b;
-    if (!mark_set(dev, own->ready[b], err) || !team_meet(t->team, err))
+    if (!mark_set(dev, own->ready[b], err) || !team_meet(t->team, r->rank, r->idle, r->idle_ctx, err))
         return false;
     for (int q = 0; q < n_rank; q++) {
         sum.x[q] = t->peer[q].part[b];
@@ -206,7 +206,20 @@ void team_bind(struct model_run *r, struct model *m)
         model_run_bind(r->team->peer[q].run, team_slice(m, q));
 }
 
-/* ---- the backward pass */
+void team_idle(struct team_run *t, int rank, bool (*idle)(void *ctx, struct error *err), void *ctx)
+{
+    model_run_idle(t->peer[rank].run, idle, ctx);
+}
+
+/* ---- the backward pass
+ * With several ranks of a step (model_run_idle_of) each device exchanges its gradient with others while it computes, and may have to wait
+ * for them, who in turn may wait for another device of this team. So none of them leaves, nor waits for its own work, without carrying its
+ * exchange on until all are done. */
+static bool all_here(struct model_run *run, struct error *err)
+{
+    return !run->idle || team_meet(run->peers->team, run->rank, run->idle, run->idle_ctx, err);
+}
+
 struct backward {
     struct model_run *r;
     const struct model_grad *g;
@@ -215,7 +228,7 @@ struct backward {
 };
 static struct model_grad rank_grad(const struct backward *b, int rank)
 {
-    return (struct model_grad){ .flat = b->g->slice[rank] };
+    return b->g->slice[rank];
 }
 
 static bool rank_head_begin(void *ctx, int rank, struct error *err)
@@ -224,7 +237,7 @@ static bool rank_head_begin(void *ctx, int rank, struct error *err)
     struct model_grad g = rank_grad(b, rank);
     struct peer *own = &b->r->team->peer[rank];
     own->turn = 0;
-    return head_bwd_begin(own->run, b->n_head, &g, err);
+    return head_bwd_begin(own->run, b->n_head, &g, err) && all_here(own->run, err);
 }
 bool team_head_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err)
 {
@@ -279,7 +292,7 @@ static bool rank_layers_bwd(void *ctx, int rank, struct error *err)
     struct model_grad g = rank_grad(b, rank);
     struct peer *own = &b->r->team->peer[rank];
     own->turn = 0;
-    return layers_bwd(own->run, &g, err);
+    return layers_bwd(own->run, &g, err) && (!own->run->idle || run_sync(own->run, err)) && all_here(own->run, err);
 }
 bool team_layers_bwd(struct model_run *r, const struct model_grad *g, struct error *err)
 {

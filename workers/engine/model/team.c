@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/slice.h"
@@ -18,6 +19,7 @@
 #include "workers/engine/model/team_impl.h"
 
 #define SPIN_ROUNDS 1000    // some 10 us: longer than ranks of equal work are apart
+#define IDLE_NS 200000      // between looks at other work, while a rank waits for the others
 
 struct team {
     int n;
@@ -36,7 +38,7 @@ struct team {
 };
 
 /* ---- threads */
-static void wait_while(atomic_uint *word, unsigned seen)
+static void wait_while(atomic_uint *word, unsigned seen, const struct timespec *at_most)
 {
     for (int i = 0; i < SPIN_ROUNDS; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != seen)
@@ -45,8 +47,9 @@ static void wait_while(atomic_uint *word, unsigned seen)
         __builtin_ia32_pause();
 #endif
     }
-    while (atomic_load_explicit(word, memory_order_acquire) == seen)
-        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    do
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, at_most, NULL, 0);
+    while (!at_most && atomic_load_explicit(word, memory_order_acquire) == seen);
 }
 
 static void raise_and_wake(atomic_uint *word)
@@ -92,13 +95,19 @@ static void *rank_main(void *arg)
     struct team_rank *r = arg;
     struct team *t = r->team;
     for (unsigned seen = 0;; seen++) {
-        wait_while(&t->epoch, seen);
+        wait_while(&t->epoch, seen, NULL);
         if (t->stop)
             return NULL;
         share_do(t, r->index);
         if (atomic_fetch_sub(&t->busy, 1) == 1)
             syscall(SYS_futex, &t->busy, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     }
+}
+
+/* Does a rank's failure say more than another's? */
+static bool explains(const struct team_rank *r, const struct team_rank *other)
+{
+    return !r->follows && (r->err.code != ERR_CLOSED || other->follows || other->err.code == ERR_CLOSED);
 }
 
 bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *err)
@@ -113,18 +122,20 @@ bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *err)
     for (int q = 0; q < t->n; q++)
         atomic_store(&t->done[q], 0);
     atomic_store(&t->busy, (unsigned)t->n - 1);
-    for (int q = 0; q < t->n; q++)
+    for (int q = 0; q < t->n; q++) {
         t->rank[q].err = (struct error){ 0 };
+        t->rank[q].follows = false;
+    }
     raise_and_wake(&t->epoch);
     share_do(t, 0);
     for (unsigned left; (left = atomic_load(&t->busy)) > 0;)
-        wait_while(&t->busy, left);
-    const struct error *why = NULL;
+        wait_while(&t->busy, left, NULL);
+    const struct team_rank *why = NULL;
     for (int q = 0; q < t->n; q++)
-        if (t->rank[q].err.code && (!why || why->code == ERR_CLOSED))
-            why = &t->rank[q].err;
+        if (t->rank[q].err.code && (!why || !explains(why, &t->rank[q])))
+            why = &t->rank[q];
     if (why) {
-        *err = *why;
+        *err = why->err;
         return false;
     }
     for (int q = 1; q < t->n; q++)
@@ -133,20 +144,37 @@ bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *err)
     return true;
 }
 
-bool team_meet(struct team *t, struct error *err)
+/* Until the round is over, with other work meanwhile. */
+static bool round_wait(struct team *t, unsigned seen, bool (*idle)(void *ctx, struct error *err), void *ctx, struct error *err)
+{
+    const struct timespec moment = { .tv_nsec = IDLE_NS };
+    wait_while(&t->round, seen, idle ? &moment : NULL);
+    while (idle && atomic_load(&t->round) == seen) {
+        if (!idle(ctx, err))
+            return false;
+        wait_while(&t->round, seen, &moment);
+    }
+    return true;
+}
+
+bool team_meet(struct team *t, int rank, bool (*idle)(void *ctx, struct error *err), void *ctx, struct error *err)
 {
     unsigned seen = atomic_load(&t->round);
+    bool ok = true;
     if (!atomic_load(&t->failed)) {
         if (atomic_fetch_add(&t->meeting, 1) == (unsigned)t->n - 1) {
             atomic_store(&t->meeting, 0);
             raise_and_wake(&t->round);
         } else {
             turn_give(t);
-            wait_while(&t->round, seen);
+            ok = round_wait(t, seen, idle, ctx, err);
             turn_take(t);
         }
     }
-    return !atomic_load(&t->failed) || error_set(err, ERR_CLOSED, "another device of the team has failed");
+    if (!ok || !atomic_load(&t->failed))
+        return ok;
+    t->rank[rank].follows = true;
+    return error_set(err, ERR_CLOSED, "another device of the team has failed");
 }
 
 void team_done(struct team *t, int rank)
@@ -157,7 +185,7 @@ void team_done(struct team *t, int rank)
 bool team_await(struct team *t, int rank, int64_t n, struct error *err)
 {
     for (unsigned seen; !atomic_load(&t->failed) && (seen = atomic_load(&t->done[rank])) < (unsigned)n;)
-        wait_while(&t->done[rank], seen);
+        wait_while(&t->done[rank], seen, NULL);
     return !atomic_load(&t->failed) || error_set(err, ERR_CLOSED, "another device of the team has failed");
 }
 

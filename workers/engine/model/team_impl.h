@@ -10,6 +10,7 @@ struct team_rank {
     struct model *slice;    // a model of the slice's sizes, on dev
     struct mark *end;       // of what it was asked for in the last call
     struct error err;       // of its part of the call
+    bool follows;           // from another rank's failure
     bool started;           // it has a thread
 };
 /* Do one rank's share of a call. */
@@ -17,8 +18,9 @@ typedef bool team_fn(void *ctx, int rank, struct error *err);
 /* Call fn for each rank, each on its thread; what the devices were asked for before, by the caller, comes first. The first rank's error
  * counts that is not a consequence of another's. */
 MUST_USE bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *err);
-/* Inside a call: wait until all ranks have come here; false: one has failed and will not come. */
-MUST_USE bool team_meet(struct team *t, struct error *err);
+/* Inside a call: wait until all ranks have come here; false: one has failed and will not come, or idle has. idle(ctx) is called now and
+ * then meanwhile; NULL: nothing. */
+MUST_USE bool team_meet(struct team *t, int rank, bool (*idle)(void *ctx, struct error *err), void *ctx, struct error *err);
 /* Also inside a call: this rank has done one more piece of work, and what its device was asked for is marked; wait until a rank has
  * done n of them since the call began. False as for team_meet. */
 void team_done(struct team *t, int rank);
@@ -43,6 +45,7 @@ size_t team_run_bytes(const struct model *m, const struct run_limits *lim);    /
 MUST_USE bool team_forward(struct model_run *r, const struct pass *p, struct error *err);
 MUST_USE bool team_logits(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err);
 void team_bind(struct model_run *r, struct model *m);
+void team_idle(struct team_run *t, int rank, bool (*idle)(void *ctx, struct error *err), void *ctx);
 /* The steps of a backward pass (run_impl.h), by all ranks. */
 MUST_USE bool team_head_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err);
 MUST_USE bool team_head_rows(struct model_run *r, const struct head_part *c, struct error *err);

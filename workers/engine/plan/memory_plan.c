@@ -61,6 +61,12 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
     return p->kv >= page && (!cuda || p->region <= room);
 }
 
+/* The highest stage that such trainers have. */
+static int zero_max(const struct trainer_settings *s)
+{
+    return s->n_team > 1 ? ZERO_MAX_TEAM : ZERO_MAX;
+}
+
 int memory_plan_zero(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
                      const struct generator_config *g)
 {
@@ -69,7 +75,7 @@ int memory_plan_zero(size_t have, const struct model *m, const struct plan_weigh
     size_t least = SIZE_MAX;
     int best = 1;
     one.offload = false;    // shards first: what is on the device needs no way over the bus
-    for (one.zero_stage = 1; one.zero_stage <= ZERO_MAX; one.zero_stage++) {
+    for (one.zero_stage = 1; one.zero_stage <= zero_max(s); one.zero_stage++) {
         if (memory_plan_in(&p, have, m, w, &one, turns, g))
             return one.zero_stage;
         if (p.total < least)
@@ -143,12 +149,12 @@ static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_
     struct attempt a = { .s = *wanted };
     int n = 0;
     bool many = wanted->n_rank > 1;
-    if (many && wanted->zero_stage < ZERO_MAX) {
-        while (++a.s.zero_stage < ZERO_MAX) {
+    if (many && wanted->zero_stage < zero_max(wanted)) {
+        while (++a.s.zero_stage < zero_max(wanted)) {
             out[n] = a;
             attempt_say(&out[n++], "zero_stage %" PRId64, a.s.zero_stage);
         }
-        attempt_say(&a, "zero_stage %" PRId64, ZERO_MAX);    // and what follows
+        attempt_say(&a, "zero_stage %" PRId64, a.s.zero_stage);    // and what follows
         out[n++] = a;
     }
     if (!wanted->recompute_block) {

@@ -7,11 +7,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include "protocol/base/error.h"
+#include "workers/engine/trainer/trainer.h"    // ZERO_MAX
 
 /* Scratch of operations grows on first use: partial sums of split products, attention's backward pass; 0.6 GB on an H200 for
  * 16k tokens of 1.5B. */
 #define RESERVE_CUDA ((size_t)2 << 30)
-#define ZERO_MAX 3    // highest zero_stage
 
 struct model;
 struct trainer_settings;

@@ -98,8 +98,8 @@ static struct plan_weights weights_of(const struct run_config *c, const struct r
     bool trains = part->rank >= 0, produces = part->producer >= 0, sampler = trains && produces && c->n_behind > 0;
     int n_device = produces ? (int)c->producer_tensor_parallel_size : 1;
     size_t size = model_weight_bytes(m), sampled = n_device > 1 ? model_slice_bytes(m, n_device) : size;
-    struct plan_weights w = { .whole = part->rank == 0 || (produces && !sampler) };
     int n_team = (int)c->tensor_parallel_size, n_stage = (int)c->pipeline_parallel_size;
+    struct plan_weights w = { .whole = part->rank == 0 || (produces && !sampler) || (trains && n_team > 1) };
     size_t reference = n_team > 1    ? model_slice_bytes(m, n_team)
                        : n_stage > 1 ? stage_weight_bytes(m, n_stage, 0)
                                      : size;    // as the weights that are trained
@@ -143,7 +143,7 @@ bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t
     struct model *m = shape_of(c, dev, err);
     if (!m)
         return false;
-    *most = model_lora(m) ? 2 : ZERO_MAX;    // an adapter is small: each has all of it
+    *most = model_lora(m) ? 2 : c->tensor_parallel_size > 1 ? ZERO_MAX_TEAM : ZERO_MAX;    // an adapter is small: each has all of it
     *whole_bytes = model_weight_bytes(m);
     for (int z = 0; z <= *most; z++) {
         struct trainer_settings s = run_trainer_settings(c, 0, dev);

@@ -14,27 +14,63 @@
 
 #define RANK_MAX COLLECTIVE_RANK_MAX
 
+/* A device of a rank, which exchanges with the same device of the other ranks. */
+struct end {
+    struct rank *k;
+    int index;                // among the rank's devices
+    struct trainer *t;        // k's, or of its device (trainer_of_device)
+    struct collective *c;     // with the others; NULL: all are here
+    struct exchange *x;       // of gradients; NULL likewise, or one rank
+    int64_t n_given;          // pieces of gradients, all ranks here: how far the places have been used in turn
+    struct mark **updated;    // (runs of the update)
+};
 /* A rank that this process plays. */
 struct rank {
     struct ranks *r;
     struct trainer *t;
-    int64_t n_given;              // pieces of gradients, all ranks here: how far the places have been used in turn
+    int index, n_end;
+    struct end end[SUM_PARTS_MAX];
     struct trainer_sums *part;    // (n_part) of its micro-batches, one a round
 };
 struct ranks {
     int n_rank;
     int first, n_here;             // this process plays ranks first .. first + n_here - 1
-    struct collective *c;          // with the others; NULL: all are here
-    struct exchange *x;            // of gradients; NULL likewise
     struct rank here[RANK_MAX];    // (n_here)
     int64_t n_part;
-    struct mark **updated;               // (runs of the update)
     struct ranks_cost cost[RANK_MAX];    // (n_rank) of the last step
 };
 
-void ranks_name(int64_t round, char *out, size_t size)
+/* What is asked of each device of a rank, on the thread that drives it. */
+typedef bool end_fn(struct end *e, void *ctx, struct error *err);
+struct end_call {
+    struct rank *k;
+    end_fn *fn;
+    void *ctx;
+};
+static bool end_do(void *ctx, int q, struct error *err)
 {
-    snprintf(out, size, "trainers-%016" PRIx64, (uint64_t)round);
+    const struct end_call *c = ctx;
+    return c->fn(&c->k->end[q], c->ctx, err);
+}
+static bool ends_do(struct rank *k, end_fn *fn, void *ctx, struct error *err)
+{
+    struct end_call c = { k, fn, ctx };
+    return k->n_end == 1 ? fn(&k->end[0], ctx, err) : model_team_call(trainer_model(k->t), end_do, &c, err);
+}
+/* Of all ranks here, one after the other. */
+static bool all_ends_do(struct ranks *r, end_fn *fn, void *ctx, struct error *err)
+{
+    for (int i = 0; i < r->n_here; i++)
+        if (!ends_do(&r->here[i], fn, ctx, err))
+            return false;
+    return true;
+}
+
+void ranks_name(int64_t round, int device, char *out, size_t size)
+{
+    int n = snprintf(out, size, "trainers-%016" PRIx64, (uint64_t)round);
+    if (device > 0)
+        snprintf(out + n, size - (size_t)n, "-%d", device);
 }
 
 static struct ranks *ranks_alloc(struct error *err)
@@ -46,29 +82,30 @@ static struct ranks *ranks_alloc(struct error *err)
 }
 
 /* ---- the gradient's way to the ranks that add it up */
-/* Where this rank's gradient of a piece is, when all are here; a piece that is too long for one place has all of them. */
-static float *place_here(const struct rank *k, int p)
+/* Where this device's gradient of a piece is, when all are here; a piece that is too long for one place has all of them. */
+static float *place_here(const struct end *e, int p)
 {
-    struct trainer_parts mine = trainer_parts(k->t);
+    struct trainer_parts mine = trainer_parts(e->t);
     if (!mine.n_slot)
         return mine.grad + mine.piece_at[p];
-    return mine.grad + (mine.piece_n[p] > mine.slot_n ? 0 : k->n_given % mine.n_slot * mine.slot_n);
+    return mine.grad + (mine.piece_n[p] > mine.slot_n ? 0 : e->n_given % mine.n_slot * mine.slot_n);
 }
 
-/* Where this rank's gradient of a piece goes. */
+/* Where this device's gradient of a piece goes. */
 static float *piece_begin(void *ctx, int p, struct error *err)
 {
-    struct rank *k = ctx;
-    return k->r->x ? exchange_slot(k->r->x, p, err) : place_here(k, p);
+    struct end *e = ctx;
+    return e->x ? exchange_slot(e->x, p, err) : place_here(e, p);
 }
 
 /* The ranks that are here run one after the other, in rank order: each adds what it has made to the owners' shards. */
-static bool piece_add_here(struct rank *k, int p, struct error *err)
+static bool piece_add_here(struct end *e, int p, struct error *err)
 {
-    const float *from = place_here(k, p);
-    k->n_given++;
-    for (int o = 0; o < k->r->n_rank; o++) {
-        struct trainer *t = k->r->here[o].t;
+    const struct ranks *r = e->k->r;
+    const float *from = place_here(e, p);
+    e->n_given++;
+    for (int o = 0; o < r->n_rank; o++) {
+        struct trainer *t = r->here[o].end[e->index].t;
         struct trainer_parts own = trainer_parts(t);
         if (!OP(trainer_device(t), err, axpy, .y = own.sum + own.own_at[p], .x = from + own.own_first[p], .n = own.own_n[p], .scale = 1))
             return false;
@@ -78,23 +115,23 @@ static bool piece_add_here(struct rank *k, int p, struct error *err)
 
 static bool piece_end(void *ctx, int p, struct error *err)
 {
-    struct rank *k = ctx;
-    return k->r->x ? exchange_give(k->r->x, p, err) : piece_add_here(k, p, err);
+    struct end *e = ctx;
+    return e->x ? exchange_give(e->x, p, err) : piece_add_here(e, p, err);
 }
 
 static bool carry_on(void *ctx, struct error *err)
 {
-    struct rank *k = ctx;
-    return exchange_poll(k->r->x, err);
+    struct end *e = ctx;
+    return exchange_poll(e->x, err);
 }
 
-/* What another rank has where this one has p, of its share or of its shards of the weights. */
+/* What the same device of another rank has where this one has p, of its share or of its shards of the weights. */
 static void *peer_of(void *ctx, const void *p, int rank)
 {
-    const struct rank *k = ctx;
-    if (k->r->c)
-        return collective_peer(k->r->c, p, rank);
-    struct trainer_parts mine = trainer_parts(k->t), other = trainer_parts(k->r->here[rank].t);
+    const struct end *e = ctx;
+    if (e->c)
+        return collective_peer(e->c, p, rank);
+    struct trainer_parts mine = trainer_parts(e->t), other = trainer_parts(e->k->r->here[rank].end[e->index].t);
     if ((const char *)p >= (char *)mine.share && (const char *)p < (char *)mine.share + mine.share_bytes)
         return (char *)other.share + ((const char *)p - (char *)mine.share);
     if (mine.host && (const char *)p >= (char *)mine.host && (const char *)p < (char *)mine.host + mine.host_bytes)
@@ -106,72 +143,54 @@ static void *peer_of(void *ctx, const void *p, int rank)
  * (kernels/cuda/NOTES.md), and needs no word from the other rank: shards change only while nobody computes. */
 static bool weights_fetch(void *ctx, int p, void *to, struct error *err)
 {
-    struct rank *k = ctx;
-    struct trainer_parts parts = trainer_parts(k->t);
-    size_t e = dtype_size(model_dtype(trainer_model(k->t)));
-    int n_rank = k->r->n_rank, rank = (int)(k - k->r->here) + k->r->first;
+    struct end *end = ctx;
+    struct trainer_parts parts = trainer_parts(end->t);
+    size_t e = dtype_size(model_dtype(trainer_model(end->t)));
+    int n_rank = end->k->r->n_rank, rank = end->k->index;
     int64_t n_fetched = 0;
-    if (k->r->x && !exchange_fetch_begin(k->r->x, err))
+    if (end->x && !exchange_fetch_begin(end->x, err))
         return false;
     for (int i = 0; i < n_rank; i++) {
         int q = (rank + i) % n_rank;    // not all from the same one at a time
         int64_t first, at = 0, n = collective_shard(parts.piece_n[p], n_rank, q, &first), unused;
         for (int o = 0; o < p; o++)
             at += collective_shard(parts.piece_n[o], n_rank, q, &unused);
-        const char *from = peer_of(k, parts.weights, q);
-        if (!lane_copy(trainer_device(k->t), EXCHANGE_FREE_LANE, (char *)to + (size_t)first * e, from + (size_t)at * e, (size_t)n * e, err))
+        const char *from = peer_of(end, parts.weights, q);
+        if (!lane_copy(trainer_device(end->t), EXCHANGE_FREE_LANE, (char *)to + (size_t)first * e, from + (size_t)at * e, (size_t)n * e,
+                       err))
             return false;
         n_fetched += q == rank ? 0 : n * (int64_t)e;
     }
-    return !k->r->x || exchange_fetch_end(k->r->x, n_fetched, err);
+    return !end->x || exchange_fetch_end(end->x, n_fetched, err);
 }
 
 /* Around what makes the device wait for a piece. */
 static bool weights_stall(void *ctx, bool begins, struct error *err)
 {
-    const struct rank *k = ctx;
-    return !k->r->x || exchange_stall(k->r->x, begins, err);
+    const struct end *e = ctx;
+    return !e->x || exchange_stall(e->x, begins, err);
 }
 
 static bool reach_begin(void *ctx, struct error *err)
 {
-    const struct rank *k = ctx;
-    return !k->r->c || collective_touch_begin(k->r->c, err);
+    const struct end *e = ctx;
+    return !e->c || collective_touch_begin(e->c, err);
 }
 
 static void reach_end(void *ctx)
 {
-    const struct rank *k = ctx;
-    if (k->r->c)
-        collective_touch_end(k->r->c);
-}
-
-static bool rank_add(struct ranks *r, struct trainer *t, struct error *err)
-{
-    struct rank *k = &r->here[r->n_here++];
-    struct model_grad to = { .piece_begin = piece_begin, .piece_end = piece_end, .ctx = k };
-    *k = (struct rank){ .r = r, .t = t };
-    if (r->n_rank == 1)
-        return true;
-    trainer_grad_goes(t, &to, r->x ? carry_on : NULL);
-    if (trainer_parts(t).weights)
-        model_fetches(trainer_model(t), &(struct model_fetch){ weights_fetch, EXCHANGE_FREE_LANE, k, weights_stall });
-    trainer_reaches(t, &(struct trainer_reach){ reach_begin, reach_end, peer_of, k });
-    if (r->updated)
-        return true;
-    if (!(r->updated = calloc((size_t)trainer_n_run(t), sizeof *r->updated)))
-        return error_set(err, ERR_NO_MEMORY, "no memory for the trainers' exchange");
-    for (int i = 0; i < trainer_n_run(t); i++)
-        if (!(r->updated[i] = mark_new(trainer_device(t), err)))
-            return false;
-    return true;
+    const struct end *e = ctx;
+    if (e->c)
+        collective_touch_end(e->c);
 }
 
 /* Let the others reach what they must, and begin to exchange gradients with them. */
-static bool exchange_open(struct ranks *r, struct trainer *t, struct error *err)
+static bool exchange_open(struct end *e, struct error *err)
 {
+    struct trainer *t = e->t;
     struct trainer_parts p = trainer_parts(t);
-    if (!collective_offer(r->c, p.share, p.share_bytes, p.share_handle, err))
+    int rank = e->k->index;
+    if (!collective_offer(e->c, p.share, p.share_bytes, p.share_handle, err))
         return false;
     if (trainer_zero(t) > 0) {
         size_t bytes;
@@ -182,19 +201,19 @@ static bool exchange_open(struct ranks *r, struct trainer *t, struct error *err)
             weights = model_kept(m, &bytes, &h);
         else if ((h = model_share(m, err)))    // as it is since the trainer was made
             weights = model_weights(m, &bytes);
-        if (!h || !collective_offer(r->c, weights, bytes, h, err))
+        if (!h || !collective_offer(e->c, weights, bytes, h, err))
             return false;
-        if (!collective_peer(r->c, p.share, r->first) || !collective_peer(r->c, weights, r->first))
+        if (!collective_peer(e->c, p.share, rank) || !collective_peer(e->c, weights, rank))
             return error_set(err, ERR_UNSUPPORTED,
                              "zero_stage %d: %s cannot reach the other trainers' memory; zero_stage 0 needs no such way", trainer_zero(t),
                              trainer_device(t)->name);
     }
-    if (p.host && !collective_offer_host(r->c, p.host, p.host_bytes, p.host_handle, err))
+    if (p.host && !collective_offer_host(e->c, p.host, p.host_bytes, p.host_handle, err))
         return false;
-    if (p.host && !collective_peer(r->c, p.host, r->first))
+    if (p.host && !collective_peer(e->c, p.host, rank))
         return error_set(err, ERR_UNSUPPORTED, "%s cannot open the other trainers' host memory; without offload_optimizer it need not",
                          trainer_device(t)->name);
-    struct exchange_config f = { .c = r->c,
+    struct exchange_config f = { .c = e->c,
                                  .dev = trainer_device(t),
                                  .n_piece = p.n_piece,
                                  .piece_n = p.piece_n,
@@ -205,16 +224,45 @@ static bool exchange_open(struct ranks *r, struct trainer *t, struct error *err)
                                  .slot_n = p.slot_n,
                                  .slot_at = p.piece_at,
                                  .stage = p.stage };
-    return (r->x = exchange_new(&f, err)) != NULL;
+    return (e->x = exchange_new(&f, err)) != NULL;
 }
 
-struct ranks *ranks_new(struct trainer *t, struct collective *c, struct error *err)
+static bool end_open(struct end *e, UNUSED void *ctx, struct error *err)
+{
+    struct model_grad to = { .piece_begin = piece_begin, .piece_end = piece_end, .ctx = e };
+    int n = trainer_n_run(e->t);
+    if (e->c && !exchange_open(e, err))
+        return false;
+    trainer_grad_goes(e->k->t, e->index, &to, e->x ? carry_on : NULL);
+    if (trainer_parts(e->t).weights)
+        model_fetches(trainer_model(e->t), &(struct model_fetch){ weights_fetch, EXCHANGE_FREE_LANE, e, weights_stall });
+    trainer_reaches(e->t, &(struct trainer_reach){ reach_begin, reach_end, peer_of, e });
+    if (!(e->updated = calloc((size_t)n, sizeof *e->updated)))
+        return error_set(err, ERR_NO_MEMORY, "no memory for the trainers' exchange");
+    for (int i = 0; i < n; i++)
+        if (!(e->updated[i] = mark_new(trainer_device(e->t), err)))
+            return false;
+    return true;
+}
+
+/* c: by device; NULL: all ranks are here. */
+static bool rank_add(struct ranks *r, struct trainer *t, struct collective *const *c, struct error *err)
+{
+    int i = r->n_here++;
+    struct rank *k = &r->here[i];
+    *k = (struct rank){ .r = r, .t = t, .index = r->first + i, .n_end = trainer_n_device(t) };
+    for (int q = 0; q < k->n_end; q++)
+        k->end[q] = (struct end){ .k = k, .index = q, .t = trainer_of_device(t, q), .c = c && r->n_rank > 1 ? c[q] : NULL };
+    return r->n_rank == 1 || ends_do(k, end_open, NULL, err);
+}
+
+struct ranks *ranks_new(struct trainer *t, struct collective *const *c, struct error *err)
 {
     struct ranks *r = ranks_alloc(err);
     if (!r)
         return NULL;
-    *r = (struct ranks){ .n_rank = collective_n_rank(c), .first = collective_rank(c), .c = c };
-    if ((r->n_rank == 1 || exchange_open(r, t, err)) && rank_add(r, t, err))
+    *r = (struct ranks){ .n_rank = collective_n_rank(c[0]), .first = collective_rank(c[0]) };
+    if (rank_add(r, t, c, err))
         return r;
     ranks_free(r);
     return NULL;
@@ -228,109 +276,150 @@ struct ranks *ranks_new_here(struct trainer *const *t, int n, struct error *err)
         return NULL;
     *r = (struct ranks){ .n_rank = n };
     for (int i = 0; i < n; i++)
-        if (!rank_add(r, t[i], err)) {
+        if (!rank_add(r, t[i], NULL, err)) {
             ranks_free(r);
             return NULL;
         }
     return r;
 }
 
+static void end_close(struct end *e)
+{
+    exchange_free(e->x);
+    for (int i = 0; e->updated && i < trainer_n_run(e->t); i++)
+        mark_free(trainer_device(e->t), e->updated[i]);
+    free(e->updated);
+    trainer_reaches(e->t, NULL);
+}
+
 void ranks_free(struct ranks *r)
 {
+    struct error ignored;
     if (!r)
         return;
-    exchange_free(r->x);
-    for (int i = 0; r->updated && i < trainer_n_run(r->here[0].t); i++)
-        mark_free(trainer_device(r->here[0].t), r->updated[i]);
     for (int i = 0; i < r->n_here; i++) {
-        trainer_reaches(r->here[i].t, NULL);
-        free(r->here[i].part);
+        struct rank *k = &r->here[i];
+        for (int q = k->n_end - 1; q >= 0; q--)    // so that this thread drives the first device at the end
+            if (device_enter(trainer_device(k->end[q].t), &ignored))
+                end_close(&k->end[q]);
+        free(k->part);
     }
-    free(r->updated);
     free(r);
 }
 
 /* ---- what the ranks do together: among processes, or here */
+/* With the other ranks' first devices; NULL: all ranks are here. */
+static struct exchange *exchange_first(struct ranks *r)
+{
+    return r->here[0].end[0].x;
+}
+
 /* all (n_rank x size_bytes) = what the ranks here (mine: n_here x size_bytes) and elsewhere give, in rank order. */
 static bool gather(struct ranks *r, const void *mine, size_t size_bytes, void *all, struct error *err)
 {
-    if (r->x)
-        return exchange_meet(r->x, mine, size_bytes, all, err);
+    if (exchange_first(r))
+        return exchange_meet(exchange_first(r), mine, size_bytes, all, err);
     memcpy(all, mine, (size_t)r->n_here * size_bytes);
     return true;
 }
 
-/* Spread bytes of rank k's memory to the same place at all others, once the device is past mark. Where all are here: at once. */
-static bool spread(struct rank *k, void *p, size_t size_bytes, struct mark *mark, struct error *err)
+/* Spread bytes of a device's memory to the same place at all other ranks, once the device is past mark. Where all are here: at once. */
+static bool spread(struct end *e, void *p, size_t size_bytes, struct mark *mark, struct error *err)
 {
-    struct ranks *r = k->r;
-    struct device *dev = trainer_device(k->t);
-    if (r->x)
-        return (!mark || mark_wait(dev, mark, err)) && exchange_send(r->x, p, size_bytes, err);
+    struct ranks *r = e->k->r;
+    struct device *dev = trainer_device(e->t);
+    if (e->x)
+        return (!mark || mark_wait(dev, mark, err)) && exchange_send(e->x, p, size_bytes, err);
     size_t bytes = 0;
-    char *weights = trainer_parts(k->t).weights ? NULL : model_weights(trainer_model(k->t), &bytes);
+    char *weights = trainer_parts(e->t).weights ? NULL : model_weights(trainer_model(e->t), &bytes);
     for (int o = 0; o < r->n_here; o++) {
-        struct rank *other = &r->here[o];
+        struct end *other = &r->here[o].end[e->index];
         bool of_weights = weights && (char *)p >= weights && (char *)p < weights + bytes;
-        char *to = of_weights ? (char *)model_weights(trainer_model(other->t), &bytes) + ((char *)p - weights) : peer_of(k, p, o);
-        if (other != k && !mem_copy(dev, to, p, size_bytes, COPY_D2D, err))
+        char *to = of_weights ? (char *)model_weights(trainer_model(other->t), &bytes) + ((char *)p - weights) : peer_of(e, p, o);
+        if (other != e && !mem_copy(dev, to, p, size_bytes, COPY_D2D, err))
             return false;
     }
     return device_sync(dev, err);
 }
 
 /* Until everything that was spread has come, everywhere. */
-static bool spread_end(struct ranks *r, struct error *err)
+static bool spread_end(struct end *e, UNUSED void *ctx, struct error *err)
 {
-    return !r->x || exchange_sent(r->x, err);
+    return !e->x || exchange_sent(e->x, err);
 }
 
-/* The sums of squares of all shards, on every rank. */
-static bool norm_spread(struct ranks *r, struct error *err)
+/* The sums of squares of this device's shards, to all ranks. */
+static bool norm_spread(struct end *e, UNUSED void *ctx, struct error *err)
 {
-    for (int i = 0; i < r->n_here; i++) {
-        struct rank *k = &r->here[i];
-        struct trainer_parts p = trainer_parts(k->t);
-        if (!trainer_norm_own(k->t, err) || !device_sync(trainer_device(k->t), err))
+    struct trainer_parts p = trainer_parts(e->t);
+    if (!trainer_norm_own(e->t, err) || !device_sync(trainer_device(e->t), err))
+        return false;
+    for (int q = 0; q < p.n_piece; q++)
+        if (!spread(e, p.norm_part + p.part_at[q] + p.own_first[q] / SUMSQ_BLOCK,
+                    (size_t)((p.own_n[q] + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK) * sizeof *p.norm_part, NULL, err))
             return false;
-        for (int q = 0; q < p.n_piece; q++)
-            if (!spread(k, p.norm_part + p.part_at[q] + p.own_first[q] / SUMSQ_BLOCK,
-                        (size_t)((p.own_n[q] + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK) * sizeof *p.norm_part, NULL, err))
-                return false;
-    }
-    return spread_end(r, err);
+    return true;
+}
+
+/* A team's sums are made: others may read them from now on. */
+static bool sums_show(struct end *e, UNUSED void *ctx, struct error *err)
+{
+    uint8_t mine = 0, all[RANK_MAX];
+    return trainer_freeze(e->t, err) && device_sync(trainer_device(e->t), err) && (!e->x || exchange_meet(e->x, &mine, 1, all, err));
+}
+
+/* The same of teams: each rank puts some pieces of the whole flat order together, from all ranks' and devices' shards. */
+static bool norm_spread_team(struct rank *k, struct error *err)
+{
+    struct trainer_parts whole = trainer_parts(k->t);    // its sums of squares are in the first device's share
+    if (!trainer_norm_team(k->t, err) || !device_sync(trainer_device(k->t), err))
+        return false;
+    for (int q = 0; q < whole.n_piece; q++)
+        if (trainer_norm_has(k->t, q)
+            && !spread(&k->end[0], whole.norm_part + whole.part_at[q],
+                       (size_t)((whole.piece_n[q] + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK) * sizeof *whole.norm_part, NULL, err))
+            return false;
+    return true;
+}
+
+/* The sums of squares of the whole gradient, on every rank. */
+static bool norms_spread(struct ranks *r, struct error *err)
+{
+    bool team = r->here[0].n_end > 1;
+    if (!all_ends_do(r, team ? sums_show : norm_spread, NULL, err))
+        return false;
+    for (int i = 0; i < r->n_here && team; i++)
+        if (!norm_spread_team(&r->here[i], err))
+            return false;
+    return all_ends_do(r, spread_end, NULL, err);    // then nobody reads the others' sums any more, either
 }
 
 /* Every rank's gradient = the whole sum: where each updates all weights. */
-static bool sum_spread(struct ranks *r, struct error *err)
+static bool sum_spread(struct end *e, UNUSED void *ctx, struct error *err)
 {
-    for (int i = 0; i < r->n_here; i++) {
-        struct rank *k = &r->here[i];
-        struct trainer_parts p = trainer_parts(k->t);
-        for (int q = 0; q < p.n_piece; q++)
-            if (!mem_copy(trainer_device(k->t), p.grad + p.piece_at[q] + p.own_first[q], p.sum + p.own_at[q], (size_t)p.own_n[q] * 4,
-                          COPY_D2D, err))
-                return false;
-        if (!device_sync(trainer_device(k->t), err))
+    struct trainer_parts p = trainer_parts(e->t);
+    struct device *dev = trainer_device(e->t);
+    for (int q = 0; q < p.n_piece; q++)
+        if (!mem_copy(dev, p.grad + p.piece_at[q] + p.own_first[q], p.sum + p.own_at[q], (size_t)p.own_n[q] * 4, COPY_D2D, err))
             return false;
-        for (int q = 0; q < p.n_piece; q++)
-            if (!spread(k, p.grad + p.piece_at[q] + p.own_first[q], (size_t)p.own_n[q] * 4, NULL, err))
-                return false;
-    }
-    return spread_end(r, err);
+    if (!device_sync(dev, err))
+        return false;
+    for (int q = 0; q < p.n_piece; q++)
+        if (!spread(e, p.grad + p.piece_at[q] + p.own_first[q], (size_t)p.own_n[q] * 4, NULL, err))
+            return false;
+    return true;
 }
 
 /* The same without a way to the others' memory. */
-static bool apart_spread(struct ranks *r, struct error *err)
+static bool apart_spread(struct end *e, UNUSED void *ctx, struct error *err)
 {
-    struct trainer *t = r->here[0].t;
-    struct trainer_parts p = trainer_parts(t);
-    if (!trainer_freeze(t, err) || !device_sync(trainer_device(t), err))
+    struct trainer_parts p = trainer_parts(e->t);
+    if (!trainer_freeze(e->t, err) || !device_sync(trainer_device(e->t), err))
         return false;
     for (int q = 0; q < p.n_piece; q++)
-        if (!exchange_collect(r->x, q, p.grad + p.piece_at[q], err))
+        if (!exchange_collect(e->x, q, p.grad + p.piece_at[q], err))
             return false;
-    return trainer_norm_whole(t, err);
+    return true;
 }
 
 /* ---- the step */
@@ -370,6 +459,11 @@ static bool parts_reserve(struct ranks *r, int64_t n, struct error *err)
     return true;
 }
 
+static bool round_end(struct end *e, UNUSED void *ctx, struct error *err)
+{
+    return !e->x || exchange_round_end(e->x, err);
+}
+
 /* The rounds of micro-batches: of round k this rank runs micro-batch k n_rank + its own number, if there is one. */
 static bool rounds_run(struct ranks *r, const struct trainer_hyper *h, int64_t n, struct error *err)
 {
@@ -381,7 +475,7 @@ static bool rounds_run(struct ranks *r, const struct trainer_hyper *h, int64_t n
         for (int i = 0; i < r->n_here && at + r->first + i < n; i++)
             if (!trainer_micro(r->here[i].t, h, at + r->first + i, &r->here[i].part[at / r->n_rank], err))
                 return false;
-        if (r->x && !exchange_round_end(r->x, err))
+        if (!all_ends_do(r, round_end, NULL, err))
             return false;
     }
     return true;
@@ -403,50 +497,70 @@ static bool sums_merge(struct ranks *r, int64_t n, struct trainer_sums *sum, str
     return true;
 }
 
+static bool sums_begin(struct end *e, void *n_micro, struct error *err)
+{
+    struct trainer_parts p = trainer_parts(e->t);
+    struct device *dev = trainer_device(e->t);
+    return OP(dev, err, mem_fill, .y = p.sum, .size_bytes = (size_t)p.n_sum * 4) && device_sync(dev, err)
+           && (!e->x || exchange_begin(e->x, *(const int64_t *)n_micro, err));
+}
+
+static bool sums_end(struct end *e, UNUSED void *ctx, struct error *err)
+{
+    return !e->x || exchange_end(e->x, err);
+}
+
 /* The gradient of the batch that was begun: of one rank whole, of several the shards of its sum. */
 static bool gradient_make(struct ranks *r, const struct trainer_hyper *h, struct trainer_sums *sum, struct error *err)
 {
     int64_t n = trainer_n_micro(r->here[0].t);
     if (!reference_run(r, h, err))
         return false;
-    for (int i = 0; i < r->n_here; i++) {
-        struct trainer *t = r->here[i].t;
-        struct trainer_parts p = trainer_parts(t);
-        if (r->n_rank == 1 ? !trainer_grad_clear(t, err)
-                           : !OP(trainer_device(t), err, mem_fill, .y = p.sum, .size_bytes = (size_t)p.n_sum * 4)
-                                 || !device_sync(trainer_device(t), err))
-            return false;
-    }
-    if (r->x && !exchange_begin(r->x, n, err))
-        return false;
-    return rounds_run(r, h, n, err) && (!r->x || exchange_end(r->x, err)) && sums_merge(r, n, sum, err);
+    if (r->n_rank == 1)
+        return trainer_grad_clear(r->here[0].t, err) && rounds_run(r, h, n, err) && sums_merge(r, n, sum, err);
+    return all_ends_do(r, sums_begin, &n, err) && rounds_run(r, h, n, err) && all_ends_do(r, sums_end, NULL, err)
+           && sums_merge(r, n, sum, err);
 }
 
-/* Clip and AdamW: each rank its shards, whose new weights are spread while it goes on with the next, or stay there; or each everything. */
+/* AdamW of a device's runs, whose new weights are spread while it goes on with the next, or stay there. */
+static bool runs_apply(struct end *e, void *hyper, struct error *err)
+{
+    const struct trainer_hyper *h = hyper;
+    struct device *dev = trainer_device(e->t);
+    bool whole = trainer_zero(e->t) == 0, stay = trainer_parts(e->t).weights;
+    size_t bytes;
+    if (!trainer_apply_begin(e->k->t, e->index, err))
+        return false;
+    for (int q = 0; q < trainer_n_run(e->t); q++)
+        if (!trainer_run_apply(e->t, h, q, err) || !mark_set(dev, e->updated[q], err))
+            return false;
+    for (int q = 0; q < trainer_n_run(e->t) && !whole && !stay; q++) {
+        void *p = trainer_run_weights(e->t, q, &bytes);
+        if (!spread(e, p, bytes, e->updated[q], err))
+            return false;
+    }
+    return !stay || device_sync(dev, err);    // before others may read them
+}
+
+/* The norm of the whole gradient, and where each rank updates everything the gradient itself. */
+static bool sums_spread(struct ranks *r, struct error *err)
+{
+    const struct exchange *x = exchange_first(r);
+    if (!x || exchange_reaches(x))
+        return norms_spread(r, err)
+               && (trainer_zero(r->here[0].t) > 0 || (all_ends_do(r, sum_spread, NULL, err) && all_ends_do(r, spread_end, NULL, err)));
+    return all_ends_do(r, apart_spread, NULL, err) && trainer_norm_whole(r->here[0].t, err);
+}
+
+/* Clip and AdamW: each rank its shards, or each everything. */
 static bool weights_make(struct ranks *r, const struct trainer_hyper *h, double *grad_norm, struct error *err)
 {
-    bool whole = trainer_zero(r->here[0].t) == 0, stay = trainer_parts(r->here[0].t).weights, apart = r->x && !exchange_reaches(r->x);
-    size_t bytes;
-    if (apart ? !apart_spread(r, err) : !norm_spread(r, err) || (whole && !sum_spread(r, err)))
+    if (!sums_spread(r, err))
         return false;
     for (int i = 0; i < r->n_here; i++)
         if (!trainer_norm_all(r->here[i].t, h, grad_norm, err))
             return false;
-    for (int i = 0; i < r->n_here; i++) {
-        struct rank *k = &r->here[i];
-        for (int q = 0; q < trainer_n_run(k->t); q++)
-            if (!trainer_run_apply(k->t, h, q, err) || !mark_set(trainer_device(k->t), r->updated[q], err))
-                return false;
-        for (int q = 0; q < trainer_n_run(k->t) && !whole && !stay; q++) {
-            void *p = trainer_run_weights(k->t, q, &bytes);
-            if (!spread(k, p, bytes, r->updated[q], err))
-                return false;
-        }
-    }
-    for (int i = 0; i < r->n_here && stay; i++)    // before others may read them
-        if (!device_sync(trainer_device(r->here[i].t), err))
-            return false;
-    if (!whole && !spread_end(r, err))
+    if (!all_ends_do(r, runs_apply, (void *)h, err) || (trainer_zero(r->here[0].t) > 0 && !all_ends_do(r, spread_end, NULL, err)))
         return false;
     for (int i = 0; i < r->n_here; i++)
         if (!trainer_apply_end(r->here[i].t, err))
@@ -500,15 +614,15 @@ bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err)
         return model_weights_copy(into, m, err);
     bool sliced = model_is_sliced(into);
     char *to = sliced ? NULL : model_weights(into, &bytes);
-    if (!device_sync(trainer_device(k->t), err) || !reach_begin(k, err))    // nobody reads the old ones any more
+    if (!device_sync(trainer_device(k->t), err) || !reach_begin(&k->end[0], err))    // nobody reads the old ones any more
         return false;
     if (sliced)    // from pieces that are whole for a moment
         ok = model_weights_copy(into, m, err);
     for (int i = 0; i < p.n_piece && ok && !sliced; i++)
-        ok = weights_fetch(k, i, to + (size_t)p.piece_at[i] * e, err);
+        ok = weights_fetch(&k->end[0], i, to + (size_t)p.piece_at[i] * e, err);
     ok = ok && lanes_sync(trainer_device(k->t), err);
     ok = ok && (!sliced || device_sync(trainer_device(k->t), err));
-    reach_end(k);
+    reach_end(&k->end[0]);
     return ok && (sliced || model_weights_changed(into, err));
 }
 
@@ -585,6 +699,33 @@ static int late_find(const struct told_cost *all, int n_rank, double *late_s)
     return late;
 }
 
+static bool stats_take(struct end *e, void *stats, struct error *err)
+{
+    return exchange_stats_take(e->x, (struct exchange_stats *)stats + e->index, err);
+}
+
+/* Of all devices of the rank since the last such call: what they sent together, and the longest of their times, which run beside each
+ * other. */
+static bool stats_join(struct rank *k, struct exchange_stats *s, struct error *err)
+{
+    struct exchange_stats each[SUM_PARTS_MAX];
+    *s = (struct exchange_stats){ 0 };
+    if (!ends_do(k, stats_take, each, err))
+        return false;
+    for (int q = 0; q < k->n_end; q++) {
+        const struct exchange_stats *e = &each[q];
+        s->reduce_bytes += e->reduce_bytes;
+        s->gather_bytes += e->gather_bytes;
+        s->reduce_s = MAX(s->reduce_s, e->reduce_s);
+        s->gather_s = MAX(s->gather_s, e->gather_s);
+        s->exposed_s = MAX(s->exposed_s, e->exposed_s);
+        s->late_sum_s = MAX(s->late_sum_s, e->late_sum_s);
+        for (int o = 0; o < k->r->n_rank; o++)
+            s->late_s[o] = MAX(s->late_s[o], e->late_s[o]);
+    }
+    return true;
+}
+
 /* How the ranks have waited for each other, and what they sent: on every rank the same, but for its own. */
 static bool costs_note(struct ranks *r, double *metric, struct error *err)
 {
@@ -592,7 +733,7 @@ static bool costs_note(struct ranks *r, double *metric, struct error *err)
     struct told_cost own = { 0 }, all[RANK_MAX];
     double late_s = 0, idle_s = 0, exposed_s = 0;
     _Static_assert(sizeof own <= COLLECTIVE_GATHER_MAX, "it is gathered at once");
-    if (!exchange_stats_take(r->x, &s, err))
+    if (!stats_join(&r->here[0], &s, err))
         return false;
     own.reduce_s = s.reduce_s;
     own.gather_s = s.gather_s;
@@ -654,12 +795,13 @@ bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_gr
     struct trainer_sums sum;
     struct exchange_stats before;    // what fetched weights for a sampler is no part of the step
     double grad_norm = 0;
-    if (r->x && !exchange_stats_take(r->x, &before, err))
+    bool apart = exchange_first(r) != NULL;
+    if (apart && !stats_join(&r->here[0], &before, err))
         return false;
     int64_t t0 = clock_ns();
     bool ok = step_make(r, groups, n_group, h, &sum, &grad_norm, err);
-    if (r->x)
-        exchange_stop(r->x);
+    for (int q = 0; q < r->here[0].n_end && apart; q++)
+        exchange_stop(r->here[0].end[q].x);
     if (ok && metric) {
         double s = (double)(clock_ns() - t0) * 1e-9;
         trainer_metrics_make(metric, &sum, groups, n_group, h);
@@ -669,15 +811,23 @@ bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_gr
             metric[M_RANKS_N] = r->n_rank;
             metric[M_ZERO_STAGE] = trainer_zero(r->here[0].t);
         }
-        ok = (!r->x || costs_note(r, metric, err)) && stages_note(r, metric, err);
+        ok = (!apart || costs_note(r, metric, err)) && stages_note(r, metric, err);
     }
     return ok;
 }
 
 /* ---- one rank */
+static void alone_make(struct ranks *r, struct trainer *t)
+{
+    struct error none;
+    *r = (struct ranks){ .n_rank = 1 };
+    BUG_IF(!rank_add(r, t, NULL, &none), "a rank that is alone exchanges nothing");
+}
+
 bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *sums, struct error *err)
 {
-    struct ranks alone = { .n_rank = 1, .n_here = 1, .here = { { .t = t } } };
+    struct ranks alone;
+    alone_make(&alone, t);
     bool ok = gradient_make(&alone, h, sums, err);
     free(alone.here[0].part);
     return ok;
@@ -686,7 +836,8 @@ bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct train
 bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h, double *metric,
                   struct error *err)
 {
-    struct ranks alone = { .n_rank = 1, .n_here = 1, .here = { { .t = t } } };
+    struct ranks alone;
+    alone_make(&alone, t);
     bool ok = ranks_step(&alone, groups, n_group, h, metric, err);
     free(alone.here[0].part);
     return ok;

@@ -10,6 +10,10 @@
  * every rank has all are compared by hash.
  * Sums of metrics go the same way. Other bytes come from another batch, another token budget, or another kind of device.
  *
+ * A rank may be a team of several devices (team.h). Then each device exchanges the gradient and the weights of its slice with the same
+ * device of the other ranks, by a meeting of its own and beside the others; only the norm is of the whole flat order, whose pieces are put
+ * together from all slices' shards, by each rank some of them.
+ *
  * The ranks are processes that have met (ranks_new), or one process plays all of them in turn (ranks_new_here): the step is the
  * same code, only gathering and adding differ. What holds for the one, tests show with the other. */
 #pragma once
@@ -25,11 +29,12 @@ struct model;
 struct ranks;
 struct trainer;
 
-/* The name of a meeting of the trainers (collective_call, collective_join): of a round that the controller has numbered. */
-void ranks_name(int64_t round, char *out, size_t size);
-/* This process is one rank: c is its end of the meeting, and t was made for so many ranks (settings.n_rank). Borrows both until
- * ranks_free. All ranks call it. NULL: see err, as of ranks_step. */
-struct ranks *ranks_new(struct trainer *t, struct collective *c, struct error *err);
+/* The name of a meeting of the trainers (collective_call, collective_join): of a round that the controller has numbered, and of one of
+ * the devices that each of them has. */
+void ranks_name(int64_t round, int device, char *out, size_t size);
+/* This process is one rank: c (trainer_n_device) are its ends of the meetings, a device's each, and t was made for so many ranks
+ * (settings.n_rank). Borrows all until ranks_free. All ranks call it. NULL: see err, as of ranks_step. */
+struct ranks *ranks_new(struct trainer *t, struct collective *const *c, struct error *err);
 /* This process plays all n ranks: t[r] is rank r's trainer, made for n ranks; borrowed until ranks_free. */
 struct ranks *ranks_new_here(struct trainer *const *t, int n, struct error *err);
 void ranks_free(struct ranks *r);    // NULL is fine

@@ -7,6 +7,7 @@
  * counts. */
 #include <stdlib.h>
 #include <string.h>
+#include "kernels/collective/collective.h"
 #include "workers/engine/model/slice.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
@@ -33,31 +34,56 @@ static bool slice_open(void *ctx, int rank, struct error *err)
     s->dev = model_device(s->m);
     s->n_flat = model_n_flat(s->m);
     s->own_master = t->own_master;
-    if (!pieces_make(s, err) || !frozen_make(s, err) || !grad_new(s, err) || !state_new(s, err)
+    s->of_team = true;
+    if (!pieces_make(s, err))
+        return false;
+    s->n_sumsq = rank == 0 ? t->n_sumsq : 1;    // the norm is the whole's
+    if (!frozen_make(s, err) || !grad_new(s, err) || !state_new(s, err)
         || !(s->clip = mem_new(s->dev, 2 * sizeof *s->clip, "gradient norm", err))
         || !(t->slice_stage[rank] = mem_new(s->dev, (size_t)slices_stage_n(t->m) * 4, "pieces of the flat order", err)))
         return false;
-    t->slice_grad[rank] = s->grad;
+    t->slice_to[rank] = s->to;
     return true;
+}
+
+struct placing {
+    struct model *m;
+    const struct trainer_settings *set;
+};
+static bool slice_place(void *ctx, int rank, struct error *err)
+{
+    const struct placing *p = ctx;
+    return trainer_weights_place(team_slice(p->m, rank), p->set, err);
+}
+bool slices_weights_place(struct model *m, const struct trainer_settings *s, struct error *err)
+{
+    return model_team_call(m, slice_place, &(struct placing){ m, s }, err);
 }
 
 bool slices_new(struct trainer *t, struct error *err)
 {
     // 8-bit moments have a scale per block of the flat order: a stage has its layers' blocks as the whole has them
     bool optimizer = t->set.optimizer == OPTIMIZER_ADAMW || (t->set.optimizer == OPTIMIZER_ADAMW_8BIT && model_is_staged(t->m));
-    if (t->set.n_rank > 1 || !optimizer || t->set.offload)
+    if (t->set.n_rank > 1 && t->n_stage)
+        return error_set(err, ERR_UNSUPPORTED, "a model in %d stages of layers is trained by one rank, not by %d", t->n_stage,
+                         t->set.n_rank);
+    if ((t->set.n_rank > 1 && t->set.zero_stage > ZERO_MAX_TEAM) || !optimizer || t->set.offload)
         return error_set(err, ERR_UNSUPPORTED,
-                         "a model that is cut over %d devices is trained by one rank, with AdamW and its state on the devices",
-                         model_n_device(t->m));
+                         "a model that is cut over %d devices is trained with AdamW, its state on the devices, and zero_stage 0 to %d",
+                         model_n_device(t->m), ZERO_MAX_TEAM);
     BUG_IF(t->set.scratch || (t->ref && !model_is_sliced(t->ref)), "borrowed scratch or a whole reference with a model that is cut");
     t->n_slice = model_n_device(t->m);
-    t->to.slice = t->slice_grad;
-    return (t->p.norm_part = mem_new(t->dev, (size_t)t->n_sumsq * sizeof *t->p.norm_part, "gradient norm", err)) != NULL
-           && model_team_call(t->m, slice_open, t, err);
+    t->to.slice = t->slice_to;
+    if (!model_team_call(t->m, slice_open, t, err))
+        return false;
+    t->p.norm_part = t->slice[0]->p.norm_part;
+    return true;
 }
 
 void slices_free(struct trainer *t)
 {
+    if (t->n_slice)
+        t->p.norm_part = NULL;
     for (int q = 0; q < t->n_slice; q++) {
         struct trainer *s = t->slice[q];
         if (!s)
@@ -73,7 +99,8 @@ void slices_free(struct trainer *t)
 /* ---- pieces of the whole flat order on one device */
 struct gather {
     const struct trainer *t;
-    const char *of[SUM_PARTS_MAX];    // what is gathered: every slice's flat buffer
+    const char *of[SUM_PARTS_MAX];    // what is gathered: every slice's flat buffer,
+    int64_t skip[SUM_PARTS_MAX];      // from this element of it on
     size_t e;                         // bytes of an element
     struct device *dev;               // that puts it together,
     char *to;                         // here:
@@ -87,8 +114,8 @@ static bool rows_put(const struct gather *g, const struct slice_block *b, int64_
 {
     int64_t slice = b->to + i * b->n_col + c0, whole = b->from + i * b->ld + c0 - g->from;
     return rows <= 0 || c0 >= c1
-           || OP(g->dev, err, rows_copy, .y = g->to + (size_t)whole * g->e, .x = g->of[g->rank] + (size_t)slice * g->e, .n = rows,
-                 .row_bytes = (size_t)(c1 - c0) * g->e, .ldy_bytes = (size_t)b->ld * g->e, .ldx_bytes = (size_t)b->n_col * g->e);
+           || OP(g->dev, err, rows_copy, .y = g->to + (size_t)whole * g->e, .x = g->of[g->rank] + (size_t)(slice - g->skip[g->rank]) * g->e,
+                 .n = rows, .row_bytes = (size_t)(c1 - c0) * g->e, .ldy_bytes = (size_t)b->ld * g->e, .ldx_bytes = (size_t)b->n_col * g->e);
 }
 
 /* What a block has of the elements wanted: a part of a row, whole rows, a part of a row. */
@@ -153,51 +180,104 @@ static bool slice_freeze(void *ctx, int rank, struct error *err)
     struct trainer *t = ctx;
     return trainer_freeze(t->slice[rank], err);
 }
+bool slices_freeze(struct trainer *t, struct error *err)
+{
+    return model_team_call(t->m, slice_freeze, t, err);
+}
 
-/* Sums of squares of the gradient's blocks in the whole flat order; the devices take its pieces in turn. */
+struct norming {
+    struct trainer *t;
+    int piece;
+};
+
+/* Of several ranks: the sum of a piece of the slice, from the shards of all ranks to where this rank's gradient was, which nobody needs any
+ * more. */
+static bool slice_collect(void *ctx, int rank, struct error *err)
+{
+    const struct norming *of = ctx;
+    struct trainer *s = of->t->slice[rank];
+    const struct trainer_parts *p = &s->p;
+    int i = of->piece;
+    float *to = p->n_slot ? s->grad : s->grad + p->piece_at[i];
+    of->t->slice_piece[rank] = to;
+    for (int q = 0; q < s->set.n_rank; q++) {
+        int64_t first, unused, at = 0, n = collective_shard(p->piece_n[i], s->set.n_rank, q, &first);
+        for (int k = 0; k < i; k++)
+            at += collective_shard(p->piece_n[k], s->set.n_rank, q, &unused);
+        const float *sum = s->reach.peer(s->reach.ctx, p->sum, q);
+        if (n > 0 && !mem_copy(s->dev, to + first, sum + at, (size_t)n * 4, COPY_D2D, err))
+            return false;
+    }
+    return true;
+}
+
+/* Sums of squares of a piece's blocks in the whole flat order, of what lies at slice_piece; the devices take stretches in turn. */
 static bool slice_norm(void *ctx, int rank, struct error *err)
 {
-    struct trainer *t = ctx;
+    const struct norming *of = ctx;
+    struct trainer *t = of->t;
     const struct trainer_parts *p = &t->p;
     struct gather g = { .t = t, .e = 4, .dev = t->slice[rank]->dev, .to = t->slice_stage[rank] };
     int64_t stage = slices_stage_n(t->m), k = 0;
-    for (int q = 0; q < t->n_slice; q++)
-        g.of[q] = (const char *)t->slice_grad[q];
-    for (int i = 0; i < p->n_piece; i++)
-        for (int64_t at = 0; at < p->piece_n[i]; at += stage, k++) {
-            g.from = p->piece_at[i] + at;
-            g.end = p->piece_at[i] + MIN(p->piece_n[i], at + stage);
-            if (k % t->n_slice == rank
-                && (!gather_run(&g, err)
-                    || !OP(g.dev, err, sumsq, .part = p->norm_part + p->part_at[i] + at / SUMSQ_BLOCK, .x = (float *)(void *)g.to,
-                           .n = g.end - g.from)))
-                return false;
-        }
+    for (int q = 0; q < t->n_slice; q++) {
+        g.of[q] = (const char *)t->slice_piece[q];
+        g.skip[q] = t->slice[q]->p.piece_at[of->piece];
+    }
+    for (int64_t at = 0; at < p->piece_n[of->piece]; at += stage, k++) {
+        g.from = p->piece_at[of->piece] + at;
+        g.end = p->piece_at[of->piece] + MIN(p->piece_n[of->piece], at + stage);
+        if ((k + of->piece) % t->n_slice == rank
+            && (!gather_run(&g, err)
+                || !OP(g.dev, err, sumsq, .part = p->norm_part + p->part_at[of->piece] + at / SUMSQ_BLOCK, .x = (float *)(void *)g.to,
+                       .n = g.end - g.from)))
+            return false;
+    }
     return true;
+}
+
+bool slices_norm(struct trainer *t, bool own, struct error *err)
+{
+    for (int i = 0; i < t->p.n_piece; i++) {
+        struct norming of = { t, i };
+        if (own && !trainer_norm_has(t, i))
+            continue;
+        for (int q = 0; q < t->n_slice; q++)
+            t->slice_piece[q] = t->slice[q]->grad + t->slice[q]->p.piece_at[i];
+        if ((own && !model_team_call(t->m, slice_collect, &of, err)) || !model_team_call(t->m, slice_norm, &of, err))
+            return false;
+    }
+    return true;
+}
+
+bool slices_clip_take(struct trainer *t, int q, struct error *err)
+{
+    struct trainer *s = t->slice[q];
+    s->adam_step = t->adam_step;
+    return mem_copy(s->dev, s->clip, t->clip, 2 * sizeof *s->clip, COPY_D2D, err);
 }
 
 struct apply {
     struct trainer *t;
     const struct trainer_hyper *h;
 };
-static bool slice_apply(void *ctx, int rank, struct error *err)
+static bool slice_run(void *ctx, int rank, struct error *err)
 {
     const struct apply *a = ctx;
-    struct trainer *s = a->t->slice[rank];
-    s->adam_step = a->t->adam_step;
-    return mem_copy(s->dev, s->clip, a->t->clip, 2 * sizeof *s->clip, COPY_D2D, err) && trainer_run_apply(s, a->h, 0, err)
-           && model_weights_changed(s->m, err);
+    return slices_clip_take(a->t, rank, err) && trainer_run_apply(a->t->slice[rank], a->h, 0, err);
+}
+bool slices_run(struct trainer *t, const struct trainer_hyper *h, struct error *err)
+{
+    return model_team_call(t->m, slice_run, &(struct apply){ t, h }, err);
 }
 
-bool slices_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err)
+static bool slice_changed(void *ctx, int rank, struct error *err)
 {
-    struct apply a = { t, h };
-    if (!model_team_call(t->m, slice_freeze, t, err) || !model_team_call(t->m, slice_norm, t, err)
-        || !trainer_norm_all(t, h, grad_norm, err) || !model_team_call(t->m, slice_apply, &a, err) || !device_sync(t->dev, err))
-        return false;
-    t->adam_step++;
-    t->version++;
-    return true;
+    struct trainer *t = ctx;
+    return model_weights_changed(t->slice[rank]->m, err);
+}
+bool slices_changed(struct trainer *t, struct error *err)
+{
+    return model_team_call(t->m, slice_changed, t, err);
 }
 
 /* ---- what checkpoints hold */

@@ -27,11 +27,12 @@ static void memory_of_team(const struct model *m, const struct trainer_settings 
     struct model *cut = model_sliced_shape(m, s->n_team, &ignored), *slice = model_slice_shape(m, s->n_team, &ignored);
     *out = (struct trainer_memory){ 0 };
     if (cut && slice) {
-        size_t n = (size_t)model_n_flat(slice);
+        struct trainer_settings one = *s;
+        one.n_team = 0;
         *out = (struct trainer_memory){ .weight = model_held_bytes(cut),
                                         .activation = model_run_bytes(cut, l),
-                                        .gradient = (n + (size_t)slices_stage_n(m)) * 4,
-                                        .state = n * (model_dtype(m) == DT_F32 ? 8 : 12) };
+                                        .gradient = trainer_grad_bytes(slice, &one) + (size_t)slices_stage_n(m) * 4,
+                                        .state = (size_t)trainer_n_state(slice, &one) * (model_dtype(m) == DT_F32 ? 8 : 12) };
     }
     model_free(slice);
     model_free(cut);

@@ -27,6 +27,8 @@ struct model;
 struct model_grad;
 struct trainer;
 
+#define ZERO_MAX 3         // highest zero_stage
+#define ZERO_MAX_TEAM 2    // the same of ranks whose models are cut over several devices
 /* AdamW with fp32 moments; with moments of one byte (ops.h, adamw8); Adafactor without a first moment (ops.h). */
 enum optimizer {    // in the order of the choices of 'optimizer'
     OPTIMIZER_ADAMW,
@@ -48,8 +50,9 @@ struct trainer_settings {
                              // its own
     int n_rank, rank;        // ranks that share a step (ranks.h), and which one this is; n_rank 0: 1
     int n_team;     // devices that this rank's model is cut over (model_sliced_new), each with its slice's weights, gradient, masters and
-                    // moments; 0: 1. With more only AdamW without offload, by one rank, without scratch
-    int n_stage;    // devices that this rank's model is cut over by its layers (model_staged_new), likewise; 0: 1. Not with n_team
+                    // moments; 0: 1. With more only AdamW without offload, without scratch, and zero_stage up to ZERO_MAX_TEAM
+    int n_stage;    // devices that this rank's model is cut over by its layers (model_staged_new), likewise, by one rank; 0: 1. Not with
+                    // n_team
     int zero_stage;    // what of a step each of several ranks keeps of its shards only (ZeRO, arXiv 1910.02054): 0 nothing,
                        // 1 masters and moments, 2 the gradient too, 3 the weights too. Their bytes are the same
     bool run_all;      // also run samples whose every token has no gradient (advantage or weight 0), for their
@@ -148,8 +151,13 @@ MUST_USE bool trainer_grad_clear(struct trainer *t, struct error *err);
 /* All micro-batches by this rank alone: sets the gradient (does not add to an earlier one). */
 MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *sums, struct error *err);
 int64_t trainer_grad_n(const struct trainer *t);    // fp32 elements of the flat gradient: model_n_flat
-/* Of a trainer that was made for several ranks: what they exchange. The flat order is cut into pieces (model_piece) and each of them
- * into shards (collective_shard), one a rank. Pointers are device memory and last until trainer_free. */
+/* Devices that the trainer's model is cut over; 1: it is whole. Several ranks have equal teams, and each device exchanges what its slice
+ * has with the same device of the other ranks: there is a trainer of each slice, which knows its parts and runs, and t itself is the
+ * whole's. Device 0 of a whole model: t. */
+int trainer_n_device(const struct trainer *t);
+struct trainer *trainer_of_device(struct trainer *t, int q);
+/* Of a trainer of a device that was made for several ranks: what they exchange. The flat order is cut into pieces (model_piece) and each
+ * of them into shards (collective_shard), one a rank. Pointers are device memory and last until trainer_free. */
 struct trainer_parts {
     int n_piece;
     const int64_t *piece_n, *piece_at;    // (n_piece) elements; where it begins in the flat order
@@ -162,9 +170,10 @@ struct trainer_parts {
     int64_t slot_n;
     float *stage;         // (exchange_stage_n) for what others give
     void *weights;        // of zero_stage 3: this rank's shards of the weights, in memory of their own that the others may touch; else NULL
-    double *norm_part;    // sums of squares of blocks of SUMSQ_BLOCK elements,
+    double *norm_part;    // sums of squares of blocks of SUMSQ_BLOCK elements; of a team the first device's, of the whole flat order,
     const int64_t *part_at;    // (n_piece) piece by piece
-    void *share;               // what the others may touch: stage, norm_part, with zero_stage 0 grad, else masters and moments
+    void *share;               // what the others may touch: stage, norm_part, with zero_stage 0 grad, else masters and moments; of a team
+                               // sum, too
     size_t share_bytes;        // the same on all ranks
     const struct mem_handle *share_handle;
     void *host;    // the same in host memory (host_share_new): masters and moments of this rank's shards that are there; or NULL
@@ -173,8 +182,8 @@ struct trainer_parts {
 };
 struct trainer_parts trainer_parts(const struct trainer *t);
 int trainer_zero(const struct trainer *t);    // zero_stage; 0 when alone
-/* Where backward passes add the gradient, of several ranks: given by who exchanges it. ctx is borrowed. */
-void trainer_grad_goes(struct trainer *t, const struct model_grad *to, bool (*idle)(void *ctx, struct error *err));
+/* Where backward passes add the gradient of device q, of several ranks: given by who exchanges it. ctx is borrowed. */
+void trainer_grad_goes(struct trainer *t, int q, const struct model_grad *to, bool (*idle)(void *ctx, struct error *err));
 /* How this rank reaches the others' shares, between begin and end; peer: where on another rank lies what lies at `mine` here. */
 struct trainer_reach {
     bool (*begin)(void *ctx, struct error *err);
@@ -182,7 +191,8 @@ struct trainer_reach {
     void *(*peer)(void *ctx, const void *mine, int rank);
     void *ctx;
 };
-/* Needed for trainer_state_get with a zero_stage above 0; copied. NULL: they are not there any more. */
+/* Needed for trainer_state_get with a zero_stage above 0, and for the norm of a team's gradient; of a trainer of a device; copied. NULL:
+ * they are not there any more. */
 void trainer_reaches(struct trainer *t, const struct trainer_reach *reach);
 struct device *trainer_device(const struct trainer *t);
 /* Copy the gradient out to host memory of trainer_grad_n floats. */
@@ -193,15 +203,20 @@ void trainer_changes(const struct trainer *t);    // the time has come; of those
 /* Clip, AdamW, new weights; version + 1, of one rank alone. *grad_norm is the norm before clipping. A norm that is not finite is
  * ERR_DATA and changes nothing. */
 MUST_USE bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
-/* The same in parts, for several ranks: the sums of squares of this rank's shards, to be spread; the norm of all; AdamW run by run,
- * whose new weights are to be spread where a run is not all of them; and the end. */
+/* The same in parts, for several ranks: the sums of squares of this rank's shards, to be spread; the norm of all; of each device's trainer
+ * AdamW run by run, whose new weights are to be spread where a run is not all of them; and the end. A team's sums are of its pieces
+ * (trainer_norm_team), after all ranks have made trainer_freeze and their sums. */
 MUST_USE bool trainer_norm_own(struct trainer *t, struct error *err);
-/* Where ranks do not reach each other's memory: what is not trained has no gradient (trainer_norm_own sees to that itself), before the
- * sums are exchanged; and the sums of squares of the whole gradient, which each rank has then. */
+MUST_USE bool trainer_norm_team(struct trainer *t, struct error *err);
+bool trainer_norm_has(const struct trainer *t, int piece);    // does this rank of teams make that piece's?
+/* What is not trained has no gradient (trainer_norm_own sees to that itself), before the sums are exchanged; of a trainer of a device. */
 MUST_USE bool trainer_freeze(struct trainer *t, struct error *err);
+/* Where ranks do not reach each other's memory: the sums of squares of the whole gradient, which each rank has then. */
 MUST_USE bool trainer_norm_whole(struct trainer *t, struct error *err);
 MUST_USE bool trainer_norm_all(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
-int trainer_n_run(const struct trainer *t);
+/* Before the first run, on the thread that drives device q. */
+MUST_USE bool trainer_apply_begin(struct trainer *t, int q, struct error *err);
+int trainer_n_run(const struct trainer *t);                                         // of a trainer of a device, and so on
 void *trainer_run_weights(const struct trainer *t, int run, size_t *size_bytes);    // what it sets
 MUST_USE bool trainer_run_apply(struct trainer *t, const struct trainer_hyper *h, int run, struct error *err);
 MUST_USE bool trainer_apply_end(struct trainer *t, struct error *err);

@@ -48,17 +48,19 @@ struct trainer {
     void *stage;                   // (stage_bytes) device; NULL without host state
     size_t stage_bytes;
     bool own_master;
+    bool of_team;    // of a device of a team (slices.c)
     /* where the model is cut over a team (slices.c): instead of own gradient, masters and moments */
-    int n_slice;                             // devices; 0: it is whole
-    struct trainer *slice[SUM_PARTS_MAX];    // a trainer of each slice, which makes no steps of its own
-    float *slice_grad[SUM_PARTS_MAX];        // theirs
-    void *slice_stage[SUM_PARTS_MAX];        // (slices_stage_n floats) on their devices: pieces of the flat order
-    bool *frozen;                            // (model_n_tensor) is not trained; NULL: all are
-    double *sumsq;                           // (3) device: of the whole gradient; of a tensor's masters, and of its update (Adafactor)
-    float *row_mean;                         // (1) device: Adafactor's
-    int64_t n_sumsq;                         // blocks of p.norm_part
-    uint64_t *hash;                          // (1) device
-    float *clip;                             // (2) device: norm, coefficient
+    int n_slice;                                  // devices; 0: it is whole
+    struct trainer *slice[SUM_PARTS_MAX];         // a trainer of each slice, which makes no steps of its own
+    struct model_grad slice_to[SUM_PARTS_MAX];    // where backward passes add theirs
+    void *slice_stage[SUM_PARTS_MAX];             // (slices_stage_n floats) on their devices: pieces of the flat order
+    const float *slice_piece[SUM_PARTS_MAX];      // of several ranks: the sums of a piece of each slice, for the norm
+    bool *frozen;                                 // (model_n_tensor) is not trained; NULL: all are
+    double *sumsq;                                // (3) device: of the whole gradient; of a tensor's masters, and of its update (Adafactor)
+    float *row_mean;                              // (1) device: Adafactor's
+    int64_t n_sumsq;                              // blocks of p.norm_part
+    uint64_t *hash;                               // (1) device
+    float *clip;                                  // (2) device: norm, coefficient
     struct micro mb;
     void *mb_mem;
     int n_stage;                             // of a model in stages: how many (pipelined.c); else 0
@@ -116,7 +118,12 @@ void slices_free(struct trainer *t);
 int64_t slices_stage_n(const struct model *m);
 MUST_USE bool slices_grad_clear(struct trainer *t, struct error *err);
 MUST_USE bool slices_grad_get(const struct trainer *t, float *out, struct error *err);
-MUST_USE bool slices_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
+MUST_USE bool slices_weights_place(struct model *m, const struct trainer_settings *s, struct error *err);
+MUST_USE bool slices_freeze(struct trainer *t, struct error *err);
+MUST_USE bool slices_norm(struct trainer *t, bool own, struct error *err);    // own: of several ranks this one's pieces, else of the whole
+MUST_USE bool slices_run(struct trainer *t, const struct trainer_hyper *h, struct error *err);
+MUST_USE bool slices_clip_take(struct trainer *t, int q, struct error *err);
+MUST_USE bool slices_changed(struct trainer *t, struct error *err);
 MUST_USE bool slices_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err);
 MUST_USE bool slices_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err);
 MUST_USE bool slices_adam_reset(struct trainer *t, struct error *err);

@@ -18,6 +18,7 @@
 #include "kernels/collective/collective.h"
 #include "kernels/collective/exchange.h"
 #include "workers/engine/model/lora.h"
+#include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer_impl.h"
 
 #define STAGE_BYTES ((size_t)288 << 20)    // three pieces of 8 Mi elements: copies of 32 MiB run a bus at full speed
@@ -101,6 +102,8 @@ bool trainer_weights_place(struct model *m, const struct trainer_settings *s, st
     int n = model_n_piece(m);
     if (!own_only(s) || model_keeps_shards(m))
         return true;
+    if (model_is_sliced(m))
+        return slices_weights_place(m, s, err);
     if (!trainer_keeps_shards(m, s))
         return model_share(m, err) != NULL;
     int64_t *table = calloc(3 * (size_t)n, sizeof *table), at = 0;
@@ -269,6 +272,7 @@ static void share_walk(struct trainer *t, char *base)
     } part[] = {
         { (void **)&p->stage, (size_t)stage_n(t->m, &t->set) * 4 },
         { (void **)&p->norm_part, (size_t)t->n_sumsq * sizeof *p->norm_part },
+        { (void **)&p->sum, (size_t)own_max(t->m, t->set.n_rank) * 4, !t->of_team },
         { (void **)&t->grad, (size_t)t->n_flat * 4, t->own_only },
         { (void **)&t->state[STATE_MASTER], (size_t)t->n_dev * 4, !t->own_only || !t->own_master },
         { (void **)&t->state[STATE_MOMENT1], trainer_moments_bytes(t->m, &t->set, t->n_dev, STATE_MOMENT1), !t->own_only },
@@ -302,7 +306,7 @@ bool grad_new(struct trainer *t, struct error *err)
     p->grad = t->grad;
     p->n_slot = t->set.zero_stage >= 2 ? GRAD_SLOTS : 0;
     p->slot_n = slot_n(t->m, &t->set);
-    return (p->sum = mem_new(t->dev, (size_t)own_max(t->m, t->set.n_rank) * 4, "sum of the gradients", err)) != NULL;
+    return t->of_team || (p->sum = mem_new(t->dev, (size_t)own_max(t->m, t->set.n_rank) * 4, "sum of the gradients", err)) != NULL;
 }
 
 bool trainer_grad_clear(struct trainer *t, struct error *err)
@@ -438,7 +442,8 @@ void update_release(struct trainer *t)
     struct trainer_parts *p = &t->p;
     bool shared = several(&t->set);
     mem_free(t->dev, t->stage);
-    mem_free(t->dev, p->sum);
+    if (!t->of_team || !shared)
+        mem_free(t->dev, p->sum);
     if (!shared)
         mem_free(t->dev, p->norm_part);
     if (!shared || t->own_only)
@@ -479,8 +484,13 @@ struct trainer_parts trainer_parts(const struct trainer *t)
     return t->p;
 }
 
-void trainer_grad_goes(struct trainer *t, const struct model_grad *to, bool (*idle)(void *ctx, struct error *err))
+void trainer_grad_goes(struct trainer *t, int q, const struct model_grad *to, bool (*idle)(void *ctx, struct error *err))
 {
+    if (t->n_slice) {
+        t->slice_to[q] = *to;
+        model_run_idle_of(t->run, q, idle, to->ctx);
+        return;
+    }
     t->to = *to;
     model_run_idle(t->run, idle, to->ctx);
 }
@@ -503,6 +513,26 @@ void trainer_reaches(struct trainer *t, const struct trainer_reach *reach)
 }
 
 /* ---- update */
+int trainer_n_device(const struct trainer *t)
+{
+    return MAX(t->n_slice, 1);
+}
+
+struct trainer *trainer_of_device(struct trainer *t, int q)
+{
+    return t->n_slice ? t->slice[q] : t;
+}
+
+bool trainer_norm_has(const struct trainer *t, int piece)
+{
+    return piece % t->set.n_rank == t->set.rank;
+}
+
+bool trainer_norm_team(struct trainer *t, struct error *err)
+{
+    return slices_norm(t, true, err);
+}
+
 bool trainer_norm_own(struct trainer *t, struct error *err)
 {
     const struct trainer_parts *p = &t->p;
@@ -666,9 +696,14 @@ bool trainer_run_apply(struct trainer *t, const struct trainer_hyper *h, int run
     return true;
 }
 
+bool trainer_apply_begin(struct trainer *t, int q, struct error *err)
+{
+    return !t->n_slice || slices_clip_take(t, q, err);
+}
+
 bool trainer_apply_end(struct trainer *t, struct error *err)
 {
-    if (!model_weights_changed(t->m, err) || !device_sync(t->dev, err))
+    if (!(t->n_slice ? slices_changed(t, err) : model_weights_changed(t->m, err)) || !device_sync(t->dev, err))
         return false;
     t->stage_used = false;
     t->adam_step++;
@@ -680,6 +715,8 @@ bool trainer_apply_end(struct trainer *t, struct error *err)
 bool trainer_norm_whole(struct trainer *t, struct error *err)
 {
     const struct trainer_parts *p = &t->p;
+    if (t->n_slice)
+        return slices_norm(t, false, err);
     for (int i = 0; i < p->n_piece; i++)
         if (!OP(t->dev, err, sumsq, .part = p->norm_part + p->part_at[i], .x = t->grad + p->piece_at[i], .n = p->piece_n[i]))
             return false;
@@ -688,8 +725,7 @@ bool trainer_norm_whole(struct trainer *t, struct error *err)
 
 bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err)
 {
-    if (t->n_slice)
-        return slices_apply(t, h, grad_norm, err);
-    return trainer_freeze(t, err) && trainer_norm_whole(t, err) && trainer_norm_all(t, h, grad_norm, err) && trainer_run_apply(t, h, 0, err)
+    return (t->n_slice ? slices_freeze(t, err) : trainer_freeze(t, err)) && trainer_norm_whole(t, err)
+           && trainer_norm_all(t, h, grad_norm, err) && (t->n_slice ? slices_run(t, h, err) : trainer_run_apply(t, h, 0, err))
            && trainer_apply_end(t, err);
 }
