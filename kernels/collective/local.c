@@ -398,21 +398,22 @@ static bool slots_take(struct local *l, struct error *err)
     return device_sync(l->dev, err);
 }
 
-/* A rank whose counter is below this; -1: none is. */
-static int behind_find(const struct local *l, int which, uint32_t count)
+/* A rank whose counter is below this, and what it was: who waits must sleep on that value, or misses a rise that comes between two
+ * looks. -1: none is. */
+static int behind_find(const struct local *l, int which, uint32_t count, uint32_t *seen)
 {
     for (int q = 0; q < l->base.n_rank; q++)
-        if (q != l->base.rank && (int32_t)(atomic_load(&l->m->member[q].count[which]) - count) < 0)
+        if (q != l->base.rank && (int32_t)((*seen = atomic_load(&l->m->member[q].count[which])) - count) < 0)
             return q;
     return -1;
 }
 
 /* The next thing of a round, when its time has come; else *late is the rank to wait for. */
-static bool round_go_on(struct local *l, int *late, int *which, struct error *err)
+static bool round_go_on(struct local *l, int *late, int *which, uint32_t *seen, struct error *err)
 {
     uint32_t round = l->move.round;
     *which = l->move.filled ? COUNT_FILLED : COUNT_TAKEN;
-    if ((*late = behind_find(l, *which, l->move.filled ? round + 1 : round)) >= 0)
+    if ((*late = behind_find(l, *which, l->move.filled ? round + 1 : round, seen)) >= 0)
         return true;
     if (!(l->move.filled ? slots_take(l, err) : slot_fill(l, err)))
         return false;
@@ -430,15 +431,16 @@ static bool local_poll(struct collective *c, int64_t ms, bool *done, struct erro
     *done = false;
     while (ok && !*done && !over) {
         int late, which = COUNT_TAKEN;
+        uint32_t seen = 0;
         if (l->move.round != l->move.end) {
-            ok = round_go_on(l, &late, &which, err);
+            ok = round_go_on(l, &late, &which, &seen, err);
         } else {    // until all have taken from this rank's slot
-            late = behind_find(l, COUNT_TAKEN, l->move.end);
+            late = behind_find(l, COUNT_TAKEN, l->move.end, &seen);
             *done = late < 0;
         }
         if (ok && late >= 0) {
             over = clock_ms() >= end;
-            ok = local_wait(c, &l->move.w, late, which, local_count(c, late, which), over ? 0 : TICK_MS, err);
+            ok = local_wait(c, &l->move.w, late, which, seen, over ? 0 : TICK_MS, err);
         } else {
             local_wait_end(c, &l->move.w);
         }
