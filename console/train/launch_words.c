@@ -5,17 +5,24 @@
 #include "console/train/launch.h"
 #include "protocol/base/cli.h"
 
+// clang-format off
 static const struct launch_word {
     const char *name;
     size_t at;
     int64_t min, max;    // of a number; both 0: a text
 } launch_words[] = {
-    { "nodes", offsetof(struct launch, nodes), 1, 1024 },    { "gpus", offsetof(struct launch, gpus), 0, 60 },
-    { "cpus", offsetof(struct launch, cpus), 0, 4096 },      { "port", offsetof(struct launch, port), 1, 65435 },
-    { "wait", offsetof(struct launch, wait_s), 1, 1000000 }, { "partition", offsetof(struct launch, partition), 0, 0 },
-    { "time", offsetof(struct launch, time), 0, 0 },         { "more", offsetof(struct launch, more), 0, 0 },
+    { "nodes", offsetof(struct launch, nodes), 1, 1024 },
+    { "gpus", offsetof(struct launch, gpus), 0, 60 },
+    { "cpus", offsetof(struct launch, cpus), 0, 4096 },
+    { "port", offsetof(struct launch, port), 1, 65435 },
+    { "wait", offsetof(struct launch, wait_s), 1, 1000000 },
+    { "lost", offsetof(struct launch, lost_s), 5, 1000000 },
+    { "partition", offsetof(struct launch, partition), 0, 0 },
+    { "time", offsetof(struct launch, time), 0, 0 },
+    { "more", offsetof(struct launch, more), 0, 0 },
     { "dir", offsetof(struct launch, dir), 0, 0 },
 };
+// clang-format on
 #define WORD_NAMES "nodes, gpus, cpus, partition, time, more, port, dir, wait and lost"
 
 static bool word_take(struct launch *l, const char *text, struct error *err)

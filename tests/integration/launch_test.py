@@ -135,9 +135,10 @@ class Launch(RunCase):
             self.assertFalse(os.path.exists(self.task.path("runs/refused")))
 
     def test_a_dry_run_prints_the_script_and_does_nothing(self):
-        done = self.train("nodes=4", "gpus=8", "partition=gpu", "time=1-00:00:00", "more=--account=a --qos=high", "--dry-run", name="it's dry")
+        done = self.train("nodes=4", "gpus=8", "partition=gpu", "time=1-00:00:00", "more=--account=a --qos=high", "cpus=3", "port=4000", "dir=/scratch",
+                          "wait=9", "lost=9", "--dry-run", name="it's dry")
         self.assertEqual(done.returncode, 0, done.stderr)
-        for line in ("#SBATCH --nodes=4", "#SBATCH --ntasks-per-node=1", "#SBATCH --gpus-per-node=8", "#SBATCH --partition=gpu",
+        for line in ("#SBATCH --nodes=4", "#SBATCH --ntasks-per-node=1", "#SBATCH --gpus-per-node=8", "#SBATCH --cpus-per-task=3", "#SBATCH --no-kill", "#SBATCH --partition=gpu",
                      "#SBATCH --time=1-00:00:00", "#SBATCH --account=a --qos=high", "#SBATCH --requeue", "#SBATCH --signal=B:USR1@120"):
             self.assertIn(line + "\n", done.stdout)
         check = subprocess.run(["bash", "-n"], input=done.stdout, capture_output=True, text=True, timeout=LIMIT)
