@@ -103,9 +103,11 @@ static bool ports_check(const struct train *t, struct error *err)
     struct environments e;
     if (c->listen[0] && !node_address(c->listen, "listen", address, err))
         return false;
+    if (c->listen_lent[0] && !node_address(c->listen_lent, "listen_lent", address, err))
+        return false;
     if (t->resume && process_find(t->run_dir, "agent") > 0)    // it is alive, and the ports in use are its own
         return true;
-    return (!c->listen[0] || port_check("listen", c->listen, err))
+    return (!c->listen[0] || port_check("listen", c->listen, err)) && (!c->listen_lent[0] || port_check("listen_lent", c->listen_lent, err))
            && (!c->metrics_listen[0] || port_check("metrics_listen", c->metrics_listen, err))
            && (!c->serve[0] || port_check("serve", c->serve, err))
            && (!run_config_posted(c)

@@ -28,9 +28,10 @@
 
 #define NODE_NAME_MAX 32    // bytes
 #define NODE_HEADS_MAX 2048
-#define NODE_FILE "node"                  // in the node's folder
-#define NODE_TOKEN_FILE "sock/join"       // of run and node
-#define NODE_REJOIN_FILE "sock/rejoin"    // left by the uplink: the node's files are out of date
+#define NODE_FILE "node"                         // in the node's folder
+#define NODE_TOKEN_FILE "sock/join"              // of run and node
+#define NODE_LENT_TOKEN_FILE "sock/join-lent"    // of the run: for machines that may sample and no more
+#define NODE_REJOIN_FILE "sock/rejoin"           // left by the uplink: the node's files are out of date
 #define NODE_PIECE_BYTES ((int64_t)4 << 20)
 #define NODE_FILES_MAX 640    // of the model's and the data's
 #define NODE_DATA_FILES_MAX 256

@@ -689,6 +689,8 @@ static bool starts_check(struct run_config *c, struct error *err)
         return false;
     if (n > 0 && !c->listen[0])
         snprintf(c->listen, sizeof c->listen, HOSTS_LISTEN);
+    if (c->listen_lent[0] && (!c->listen[0] || strcmp(c->listen, c->listen_lent) == 0))
+        return error_set(err, ERR_USAGE, "'listen_lent' needs 'listen', at another port: it says where machines join that may only sample");
     return true;
 }
 

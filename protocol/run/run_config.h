@@ -65,6 +65,7 @@ struct run_config {
     int64_t master_port;
     int64_t data_actor_buffer_size_limit, max_length, num_minibatch_during_rollout;    // ColossalChat's, without effect
     char listen[280];                                                                  // "" : no other nodes; HOST:PORT
+    char listen_lent[280];                                                             // HOST:PORT of nodes that only sample; "": none
     char hosts[4096];                                                                  // to start nodes on over ssh (host_list.h)
     int64_t n_behind;
     bool free_running;

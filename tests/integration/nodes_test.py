@@ -30,6 +30,11 @@ def gate_log(run):
         return f.read()
 
 
+def open_text(path):
+    with open(path) as f:
+        return f.read()
+
+
 def ended(s):
     """Has the other side closed this connection? Earlier data from it are discarded."""
     s.setblocking(False)
@@ -214,6 +219,42 @@ class Nodes(RunCase):
         self.assertFalse(os.path.exists(os.path.join(stranger.dir, "run.yaml")))
         self.assertEqual(run.ctl("stop").returncode, 0)
         self.assertEqual(run.wait()[0], 3)
+
+    def test_a_machine_with_the_token_for_sampling_only_samples_and_cannot_command(self):
+        port, lent_port = free_port(), free_port()
+        run = self.start("--listen", f"127.0.0.1:{port}", "--listen-lent", f"127.0.0.1:{lent_port}", "--max-steps", "100000", slow_s=2,
+                         heartbeat_s=0.1)
+        token, lent = os.path.join(run.dir, "sock/join"), os.path.join(run.dir, "sock/join-lent")
+        self.until(run, None, "both tokens are there", lambda: os.path.exists(token) and os.path.exists(lent))
+        self.assertNotEqual(open_text(token), open_text(lent))
+        node = self.node(run, lent_port, token=lent)
+        self.until(run, node, "the lent node's worker is there", lambda: "b/worker cpu:0" in self.phases(run))
+        self.until(run, node, "it samples", lambda: self.phases(run).get("b/worker cpu:0") in ("generating", "scoring"))
+
+        def ask(to, file, *words):
+            return subprocess.run([ROLLCALL, "ctl", "--connect", f"127.0.0.1:{to}", "--token-file", file, "--limit", "30", *words],
+                                  capture_output=True, text=True, timeout=LIMIT)
+        for words in (("pause",), ("stop",), ("set", "learning_rate=1"), ("dismiss", "b"), ("restart", "worker cpu:0"), ("checkpoint",), ("events",),
+                      ("checkpoints",)):
+            done = ask(lent_port, lent, *words)
+            self.assertEqual(done.returncode, 1, (words, done.stdout, done.stderr))
+            self.assertIn("the token for sampling only", done.stderr, words)
+        done = node.ctl("pause")    # nor does a command get through by the node's own agent
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("the token for sampling only", done.stderr)
+        self.assertEqual(ask(lent_port, lent, "status").returncode, 0)
+        self.assertEqual(self.query(run, "select count(*) from event where kind = 'command'"), [(0,)])
+        step = run.step()
+        self.until(run, node, "the run goes on", lambda: run.step() >= step + 2)
+        stranger = Node(self.task, run, port, name="stranger", token=lent)    # the other door does not know this token
+        self.addCleanup(stranger.kill)
+        impostor = self.node(run, port, folder="b9", token=token)    # and a name with the other right is not taken over
+        self.assertEqual(impostor.process.wait(LIMIT), 1, impostor.logs())
+        self.assertIn("has joined with another token", written(impostor.errors))
+        self.assertEqual(ask(port, token, "pause").returncode, 0)
+        self.assertEqual(ask(port, token, "stop").returncode, 0)
+        self.assertEqual(run.wait()[0], 3)
+        self.assertNotEqual(stranger.process.poll(), 0)
 
     def client_hello(self):
         """The first bytes of a TLS client on this host."""

@@ -65,6 +65,56 @@ static void pass_on(struct gate *g, struct net_event *ev, const struct msg_in *i
     msg_release(&m);
 }
 
+/* May a machine that is lent ask this? It samples, so it gets settings, files, weights and work, and may say how its processes are. */
+static bool lent_may(enum msg_type type)
+{
+    switch (type) {
+    case MSG_JOIN:
+    case MSG_NODE:
+    case MSG_FILE:
+    case MSG_WEIGHTS:
+    case MSG_WORK:
+    case MSG_DONE:
+    case MSG_GROUP:
+    case MSG_STOPPED:
+    case MSG_STATUS: return true;
+    case MSG_FETCH:
+    case MSG_PUBLISH:    // it would write what it likes into the run's journal; its figures may come (right_check)
+    case MSG_STEPS:
+    case MSG_EVENTS:
+    case MSG_ROLLOUTS:
+    case MSG_CHECKPOINTS:
+    case MSG_COMMAND:
+    case MSG_OK:
+    case MSG_REFUSED:
+    case MSG_HEARTBEAT:
+    case MSG_EVALUATED:
+    case MSG_SCORE:
+    case MSG_TURN:
+    case MSG_GONE:
+    case MSG_TYPE_COUNT: return false;
+    }
+    return false;
+}
+
+/* The token that a request's connection has shown says what it may ask. A name with the other right is not taken over either. */
+static bool right_check(struct gate *g, const struct net_event *ev, const struct msg_in *in, struct error *err)
+{
+    bool lent = request_server(ev->request) == g->lent;
+    char name[120], topic[16];
+    bool figures = in->type == MSG_PUBLISH && strcmp(mval_text(in->root, "topic", topic, sizeof topic), "sample") == 0;
+    if (lent && !figures && !lent_may(in->type))
+        return error_set(err, ERR_REFUSED,
+                         "this machine has joined with the token for sampling only (RUN/" NODE_LENT_TOKEN_FILE "), so it may not send '%s'",
+                         msg_specs[in->type].name);
+    mval_text(in->root, in->type == MSG_JOIN || in->type == MSG_NODE ? "node" : "name", name, sizeof name);
+    name[strcspn(name, "/")] = 0;
+    const struct node_seen *n = name[0] ? node_find(g, name) : NULL;
+    if (!n || !n->here || n->lent == lent)
+        return true;
+    return error_set(err, ERR_REFUSED, "node '%s' has joined with another token", name);
+}
+
 static void request_of_node(struct gate *g, struct net_event *ev)
 {
     struct error err;
@@ -72,6 +122,12 @@ static void request_of_node(struct gate *g, struct net_event *ev)
     char node[64];
     if (!msg_read_request(&in, ev->data, ev->len, &err)) {
         request_refuse(ev->request, &err);
+        return;
+    }
+    if (!right_check(g, ev, &in, &err)) {
+        log_warn("a request is refused: %s", err.text);
+        request_refuse(ev->request, &err);
+        msg_in_release(&in);
         return;
     }
     switch (in.type) {
@@ -213,6 +269,24 @@ static void gauges_write(void *ctx, struct msg_out *m)
         msg_f64(m, "weights_delta_ratio", (double)look.block_bytes / (double)look.sent_bytes);
 }
 
+/* The second door, for machines that may only sample. */
+static bool lent_open(struct gate *g, struct error *err)
+{
+    char path[4300], address[280], token[JOIN_TOKEN_LEN + 1];
+    struct join_identity id;
+    if (!g->config.listen_lent[0])
+        return true;
+    snprintf(path, sizeof path, "%s/" NODE_LENT_TOKEN_FILE, g->process.run_dir);
+    if (!node_address(g->config.listen_lent, "listen_lent", address, err) || !join_token_make(path, err)
+        || !join_token_read(token, path, err) || !join_identity_make(&id, token, err))
+        return false;
+    if (!(g->lent = server_new_tls(g->process.transport, address, &id, N_OPEN, err)))
+        return error_wrap(err, "no lent machine can join: choose another HOST:PORT for 'listen_lent', or end the process that uses it");
+    server_bulk(g->lent, bulk_server_connection, g->bulk);
+    log_info("machines that may only sample join at %s with the token in '%s'", address, path);
+    return true;
+}
+
 static bool gate_open(struct gate *g, struct error *err)
 {
     char path[4300], address[280], token[JOIN_TOKEN_LEN + 1];
@@ -233,7 +307,7 @@ static bool gate_open(struct gate *g, struct error *err)
         return error_wrap(err, "no node can join: choose another HOST:PORT for 'listen', or end the process that uses it");
     server_bulk(g->nodes, bulk_server_connection, g->bulk);
     log_info("nodes join at %s with the token in '%s'", address, path);
-    return true;
+    return lent_open(g, err);
 }
 
 static bool gate_cmd(int argc, char **argv, struct error *err)

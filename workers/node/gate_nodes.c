@@ -132,7 +132,9 @@ void join_asked(struct gate *g, struct request *r, const struct msg_in *in)
     }
     if (n && strcmp(n->node.id, who.id) == 0)
         n->dismissed[0] = 0;    // it was dismissed, and is asked to join again
-    int64_t n_device = mval_i64(mval_get(in->root, "producers"), 0), first = seat_give(g, &who, n_device);
+    int64_t n_device = mval_i64(mval_get(in->root, "producers"), 0), first = -1;
+    if (request_server(r) != g->lent)    // a lent machine does not train
+        first = seat_give(g, &who, n_device);
     msg_begin(&m, MSG_OK);
     msg_str(&m, "name", run ? run + 1 : g->process.run_dir);
     msg_i64(&m, "first_trainer", first);
@@ -216,6 +218,7 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
         request_refuse(r, &err);
         return;
     }
+    n->lent = request_server(r) == g->lent;
     n->heard_ms = clock_ms();
     buf_clear(&n->beat);
     if (len <= (size_t)1 << 20)
@@ -237,10 +240,10 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
     } else if (strcmp(hash, g->hash) != 0) {
         order = "join";
         why = "the run's settings or files have changed";
-    } else if (first >= 0 && !seat_hold(g, &who, first)) {
+    } else if (first >= 0 && (n->lent || !seat_hold(g, &who, first))) {
         order = "join";
         why = "its trainers are on another node now";
-    } else if (first < 0 && seat_spare(g, &who, mval_i64(mval_get(in->root, "devices"), 0))) {
+    } else if (first < 0 && !n->lent && seat_spare(g, &who, mval_i64(mval_get(in->root, "devices"), 0))) {
         order = "join";
         why = "trainers of the run are to be here now";
     } else if (!n->here || n->start != start) {

@@ -15,6 +15,7 @@
 struct node_seen {
     struct node node;    // name, id, host
     bool here;           // heard from recently
+    bool lent;           // it has joined with the token for sampling only
     bool told;           // it has been ordered to stop
     int64_t start, heard_ms;
     char dismissed[200];          // who dismissed it; "": nobody
@@ -39,6 +40,7 @@ struct gate {
     struct run_config config;
     struct peer *controller;
     struct server *nodes, *local;
+    struct server *lent;    // of nodes that may sample and no more ('listen_lent'); NULL: there are none
     struct relays relays;
     struct node_file file[NODE_FILES_MAX];
     int n_file, n_common;    // those that every node needs come first; then what only trainers do

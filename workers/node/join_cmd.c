@@ -400,6 +400,7 @@ static bool settings_write(struct join *j, struct error *err)
     const struct { const char *name, *value; } own[] = {
         { "listen", "" },
         { "hosts", "" },
+        { "listen_lent", "" },
         { "view_group", "" },
         { "wandb", "off" },
         { "tensorboard", "false" },
