@@ -229,7 +229,7 @@ class Nodes(RunCase):
         self.assertNotEqual(open_text(token), open_text(lent))
         node = self.node(run, lent_port, token=lent)
         self.until(run, node, "the lent node's worker is there", lambda: "b/worker cpu:0" in self.phases(run))
-        self.until(run, node, "it samples", lambda: self.phases(run).get("b/worker cpu:0") in ("generating", "scoring"))
+        self.until(run, node, "it takes work", lambda: self.phases(run).get("b/worker cpu:0") in ("waiting", "generating", "scoring"))
 
         def ask(to, file, *words):
             return subprocess.run([ROLLCALL, "ctl", "--connect", f"127.0.0.1:{to}", "--token-file", file, "--limit", "30", *words],
