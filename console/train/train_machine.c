@@ -47,6 +47,9 @@ static bool devices_check(const struct run_config *c, struct error *err)
     }
     if (n_cpu > n_core)
         fprintf(stderr, "note: %" PRId64 " CPU devices share %" PRId64 " cores\n", n_cpu, n_core);
+    if (c->trainers_per_node > 0 && c->num_trainers > c->trainers_per_node)
+        fprintf(stderr, "note: trainers on several machines exchange gradients and weights unencrypted (NCCL, or TCP between CPUs); use a "
+                        "network that you trust\n");
     return true;
 }
 
