@@ -12,6 +12,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
+#include "protocol/run/host_list.h"
 
 SUBCOMMAND_DECLARE(console)
 
@@ -207,6 +208,22 @@ static bool train_far(struct train *t, struct error *err)
     return false;
 }
 
+/* --dry-run: how the nodes of 'hosts' are started. */
+static bool hosts_print(const struct train *t, struct error *err)
+{
+    struct host host[HOSTS_MAX];
+    int n;
+    if (!host_list_read(t->config.hosts, host, &n, err))
+        return false;
+    for (int i = 0; i < n; i++) {
+        struct buf command = BUF_INIT;
+        host_command(&host[i], &t->config, "rollcall", t->config.name[0] ? t->config.name : "NAME", &command);
+        printf("node '%s': ssh %s %s\n", host[i].node, host[i].target, buf_text(&command));
+        buf_release(&command);
+    }
+    return true;
+}
+
 static bool train_cmd(int argc, char **argv, struct error *err)
 {
     bool help = false, ok = false;
@@ -243,6 +260,7 @@ static bool train_cmd(int argc, char **argv, struct error *err)
     fprintf(stderr, "%s", buf_text(&notes));
     if (t->dry_run) {
         TRY(train_plan_print(t, err));
+        TRY(hosts_print(t, err));
         ok = true;
         goto out;
     }

@@ -8,12 +8,15 @@
 #include <unistd.h>
 #include "console/train/train_parts.h"
 #include "console/train/launch.h"
+#include "console/train/program.h"
 #include "kernels/ops.h"
 #include "protocol/base/file.h"
 #include "protocol/base/tcp.h"
 #include "protocol/run/node.h"
 #include "protocol/run/spawn.h"
 #include "workers/engine/model/config.h"
+
+#define SSH_MS 10000    // for ssh to say its version
 
 /* ---- devices ---- */
 
@@ -117,9 +120,24 @@ static bool ports_check(const struct train *t, struct error *err)
                || (run_config_environments(c, &e, err) && (!e.listen[0] || port_check("environments", e.listen, err))));
 }
 
+/* Nodes on other hosts are started over ssh. */
+static bool ssh_check(const struct run_config *c, struct error *err)
+{
+    char *argv[] = { "ssh", "-V", NULL };
+    struct buf none = BUF_INIT;
+    int status;
+    if (!c->hosts[0])
+        return true;
+    bool ok = program_run(argv, SSH_MS, &none, &none, &status, err);
+    buf_release(&none);
+    return ok
+           || error_wrap(err,
+                         "'hosts': nodes are started over ssh; install OpenSSH's client, or start 'rollcall agent --join' there yourself");
+}
+
 bool machine_check(const struct train *t, struct error *err)
 {
     struct model_config shape;
     return config_load(&shape, t->config.model, err) && devices_check(&t->config, err) && length_check(&t->config, &shape, err)
-           && (t->resume || name_check(t, err)) && ports_check(t, err) && room_check(t, err);
+           && (t->resume || name_check(t, err)) && ports_check(t, err) && ssh_check(&t->config, err) && room_check(t, err);
 }

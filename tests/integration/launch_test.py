@@ -144,6 +144,13 @@ class Launch(RunCase):
         check = subprocess.run(["bash", "-n"], input=done.stdout, capture_output=True, text=True, timeout=LIMIT)
         self.assertEqual(check.returncode, 0, check.stderr)
         self.assertFalse(os.path.exists(self.task.path("runs/it's dry")))
+        words = [ROLLCALL, "train", self.task.run_file("hosts.yaml", hosts="a,me@b:2", listen=f"0.0.0.0:{free_port()}"), "--dry-run"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, env=self.env)
+        self.assertIn("node 'b': ssh me@b exec sh -c", done.stdout)
+        self.assertEqual(done.stdout.count("--token-file -"), 2)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, env=dict(self.env, PATH="/nonexistent"))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("'hosts': nodes are started over ssh", done.stderr)
 
 
 if __name__ == "__main__":
