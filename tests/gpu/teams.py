@@ -92,10 +92,13 @@ def main():
             print(json.dumps(r), flush=True)
     for name in filter(None, a.runs.split(",")):
         c, first = MORE.get(name) or CASES[name], None
-        # of the trainer, of the producer
-        for n, m, way in ((1, 1, "-tp"), (1, 2, "-tp"), (2, 1, "-tp"), (2, 2, "-tp"), (2, 1, "-pp")):
-            path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(max(n, m))), a.work, f"teams-{name}-{n}-{m}{way}-{os.getpid()}", 3,
-                                      [way, str(n), "-ptp", str(m), "--sum_parts", "4"], workers=1)
+        # trainers; devices of each, and of its producer; the last ones on four devices
+        layouts = [(1, 1, 1, "-tp", "auto"), (1, 1, 2, "-tp", "auto"), (1, 2, 1, "-tp", "auto"), (1, 2, 2, "-tp", "auto"), (1, 2, 1, "-pp", "auto")]
+        layouts += [(2, 2, 2, "-tp", zero) for zero in "012"] if kind == "cpu" or most >= 4 else []
+        for t, n, m, way, zero in layouts:
+            path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(t * max(n, m))), a.work,
+                                      f"teams-{name}-{t}-{n}-{m}{way}-{zero}-{os.getpid()}", 3,
+                                      [way, str(n), "-ptp", str(m), "--sum_parts", "4", "-zero", zero], workers=t)
             got = medians(step, ("generate_s", "train_s", "step_s"))
             got["sha256"] = sha256(os.path.join(path, "checkpoints", "step-000003", "model.safetensors"))
             got["sampler_trainer_diff"] = max(m["train/sampler_trainer_diff"] for m in step)
@@ -103,8 +106,8 @@ def main():
             first = first or got
             got["check"] = got["sha256"] == first["sha256"] and got["sampler_trainer_diff"] == 0
             failed |= not got["check"]
-            print(json.dumps(dict(bench="teams", case=name, trainer_devices=n, way=way, producer_devices=m, **got)), flush=True)
-            table.append(f"{name:14}run, -t 1 -i 1 {way} {n} -ptp {m}  step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  train {got['train_s']:8.3f}  {got['sha256'][:16]}"
+            print(json.dumps(dict(bench="teams", case=name, trainers=t, trainer_devices=n, way=way, zero_stage=zero, producer_devices=m, **got)), flush=True)
+            table.append(f"{name:14}run, -t {t} -i {t} {way} {n} -ptp {m} -zero {zero}  step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  train {got['train_s']:8.3f}  {got['sha256'][:16]}"
                          f"  {'same bytes' if got['check'] else 'OTHER BYTES'}")
     print("\n".join(table))
     sys.exit(failed)
