@@ -324,7 +324,8 @@ class Nodes(RunCase):
             def answer():
                 done = side.ctl("status", "--json")
                 status = json.loads(done.stdout) if done.returncode == 0 else {}
-                return status if all(status.get(name) for name in names) else None
+                whole = all("devices" in n for n in status.get("nodes", ()))    # a node's host is told before its devices
+                return status if whole and all(status.get(name) for name in names) else None
             return self.until(run, node, f"{side.dir} reports {names}", answer)
         devices = lambda of: [(d["name"], d["what"], d["figures"]["temp_celsius"]) for d in of["devices"]]
         head = told(run, "devices", "nodes")
