@@ -239,7 +239,7 @@ def say_failed(log, code):
           + "".join("        | " + x for x in telling(lines_of(log))), flush=True)
 
 
-def run_once(tests, starter, record):
+def run_once(tests, starter=None, record=False):
     """Each test once, what failed once more; prints the summary and returns the exit status."""
     began = time.monotonic()
     passed, failed, flaky, skipped, seconds_of = [], [], [], [], {}
@@ -282,7 +282,7 @@ def run_once(tests, starter, record):
     return 1 if failed or not passed + flaky else 0
 
 
-def run_repeated(tests, starter, repeat):
+def run_repeated(tests, repeat, starter=None):
     """Each test 'repeat' times; prints how often each failed, with the logs of that, and returns the exit status."""
     codes, longest, kept = {t.name: [] for t in tests}, {}, {}
     for test, code, log, seconds in run_each([(t, f".{k}") for k in range(1, repeat + 1) for t in tests], starter):
@@ -339,7 +339,7 @@ def main():
         return 1
     print(f"building took {time.monotonic() - began:.0f} s", flush=True)
     with load(a.load):
-        return run_repeated(tests, starter, a.repeat) if a.repeat > 0 else run_once(tests, starter, a.record)
+        return run_repeated(tests, a.repeat, starter) if a.repeat > 0 else run_once(tests, starter, a.record)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class Runner(unittest.TestCase):
         self.assertEqual(self.log("unit-now_and_then.log"), "")
 
     def test_one_that_fails_twice_fails_the_run(self):
-        status, lines = self.outcome(runner.run_once, [self.failing("unit/bad", 2, alone=True), self.shell("unit/good", "exit 0")])
+        status, lines = self.outcome(runner.run_once, [self.failing("unit/bad", 2, tags=["alone"]), self.shell("unit/good", "exit 0")])
         self.assertEqual(status, 1)
         self.assertEqual(lines[-1], "1 passed, 1 failed, 0 skipped")
         self.assertIn("FAILED  unit/bad", lines)
@@ -68,7 +68,7 @@ class Runner(unittest.TestCase):
         self.assertFalse(any("again and alone" in x for x in lines))
 
     def test_repeating_counts_failures_and_keeps_their_logs_alone(self):
-        status, lines = self.outcome(runner.run_repeated, [self.failing("unit/rare", 1, alone=True), self.shell("unit/good", "exit 0")], 4)
+        status, lines = self.outcome(runner.run_repeated, [self.failing("unit/rare", 1, tags=["alone"]), self.shell("unit/good", "exit 0")], 4)
         self.assertEqual(status, 1)
         table = {x.split()[-1]: x.split()[:2] for x in lines[lines.index("failed  of runs  longest  test"):]}
         self.assertEqual(table["unit/rare"], ["1", "4"])
