@@ -309,33 +309,43 @@ static bool checkpoint_print(void *arg, const struct journal_checkpoint *k)
     return true;
 }
 
+/* Ask the run for the list `name` with m, which is begun, and have every entry printed. */
+static bool list_ask(struct ctl *c, enum msg_type type, struct msg_out *m, const char *name, void (*print)(struct ctl *c, const struct mval *v),
+                     struct error *err)
+{
+    struct msg_in in;
+    struct net_event ev;
+    bool ok = msg_finish(m, err) && agent_ask(c, type, m, QUESTION_LIMIT_MS, &in, &ev, err);
+    msg_release(m);
+    if (!ok)
+        return false;
+    const struct mval *list = mval_get(in.root, name);
+    for (int64_t i = 0; i < mval_n(list); i++)
+        print(c, mval_at(list, i));
+    msg_in_release(&in);
+    net_event_release(&ev);
+    return true;
+}
+
+static void checkpoint_answer_print(struct ctl *c, const struct mval *v)
+{
+    char state[32], why[JOURNAL_WHY], path[1024];
+    if (c->json)
+        json_print(json_of(v));
+    else
+        printf("step %-8" PRId64 " %-10s %-6s %-20s %s\n", mval_i64(mval_get(v, "step"), 0), mval_text(v, "state", state, sizeof state),
+               mval_bool(mval_get(v, "pinned"), false) ? "pinned" : "", mval_text(v, "why", why, sizeof why),
+               mval_text(v, "path", path, sizeof path));
+}
+
 /* The checkpoints of a run on another machine, from the run itself. */
 static bool checkpoints_ask(struct ctl *c, struct error *err)
 {
     struct msg_out m = MSG_OUT_INIT;
-    struct msg_in in;
-    struct net_event ev;
     if (c->verify)
         return error_set(err, ERR_UNSUPPORTED, "--verify reads the files, so it must be given on a machine that has them");
     msg_begin(&m, MSG_CHECKPOINTS);
-    bool ok = msg_finish(&m, err) && agent_ask(c, MSG_CHECKPOINTS, &m, QUESTION_LIMIT_MS, &in, &ev, err);
-    msg_release(&m);
-    if (!ok)
-        return false;
-    const struct mval *list = mval_get(in.root, "checkpoints");
-    for (int64_t i = 0; i < mval_n(list); i++) {
-        const struct mval *v = mval_at(list, i);
-        char state[32], why[JOURNAL_WHY], path[1024];
-        if (c->json)
-            json_print(json_of(v));
-        else
-            printf("step %-8" PRId64 " %-10s %-6s %-20s %s\n", mval_i64(mval_get(v, "step"), 0), mval_text(v, "state", state, sizeof state),
-                   mval_bool(mval_get(v, "pinned"), false) ? "pinned" : "", mval_text(v, "why", why, sizeof why),
-                   mval_text(v, "path", path, sizeof path));
-    }
-    msg_in_release(&in);
-    net_event_release(&ev);
-    return true;
+    return list_ask(c, MSG_CHECKPOINTS, &m, "checkpoints", checkpoint_answer_print, err);
 }
 
 static bool checkpoints_list(struct ctl *c, struct error *err)
@@ -360,33 +370,25 @@ static bool event_print(UNUSED void *arg, const struct journal_event *e)
     return true;
 }
 
+static void event_answer_print(UNUSED struct ctl *c, const struct mval *v)
+{
+    char kind[32], who[128], text[1024];
+    struct journal_event e = { .step = mval_i64(mval_get(v, "step"), 0),
+                               .wall_s = mval_f64(mval_get(v, "time"), 0),
+                               .kind = mval_text(v, "kind", kind, sizeof kind),
+                               .who = mval_text(v, "who", who, sizeof who),
+                               .text = mval_text(v, "text", text, sizeof text),
+                               .detail = "" };
+    event_print(NULL, &e);
+}
+
 /* The newest events from the run itself, for users who cannot read its journal. */
 static bool events_ask(struct ctl *c, struct error *err)
 {
     struct msg_out m = MSG_OUT_INIT;
-    struct msg_in in;
-    struct net_event ev;
     msg_begin(&m, MSG_EVENTS);
     msg_i64(&m, "after", 0);
-    bool ok = msg_finish(&m, err) && agent_ask(c, MSG_EVENTS, &m, QUESTION_LIMIT_MS, &in, &ev, err);
-    msg_release(&m);
-    if (!ok)
-        return false;
-    const struct mval *list = mval_get(in.root, "events");
-    for (int64_t i = 0; i < mval_n(list); i++) {
-        const struct mval *v = mval_at(list, i);
-        char kind[32], who[128], text[1024];
-        struct journal_event e = { .step = mval_i64(mval_get(v, "step"), 0),
-                                   .wall_s = mval_f64(mval_get(v, "time"), 0),
-                                   .kind = mval_text(v, "kind", kind, sizeof kind),
-                                   .who = mval_text(v, "who", who, sizeof who),
-                                   .text = mval_text(v, "text", text, sizeof text),
-                                   .detail = "" };
-        event_print(NULL, &e);
-    }
-    msg_in_release(&in);
-    net_event_release(&ev);
-    return true;
+    return list_ask(c, MSG_EVENTS, &m, "events", event_answer_print, err);
 }
 
 static bool events_list(struct ctl *c, struct error *err)
