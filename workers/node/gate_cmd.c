@@ -65,37 +65,12 @@ static void pass_on(struct gate *g, struct net_event *ev, const struct msg_in *i
     msg_release(&m);
 }
 
-/* May a machine that is lent ask this? It samples, so it gets settings, files, weights and work, and may say how its processes are. */
-static bool lent_may(enum msg_type type)
-{
-    switch (type) {
-    case MSG_JOIN:
-    case MSG_NODE:
-    case MSG_FILE:
-    case MSG_WEIGHTS:
-    case MSG_WORK:
-    case MSG_DONE:
-    case MSG_GROUP:
-    case MSG_STOPPED:
-    case MSG_STATUS: return true;
-    case MSG_FETCH:
-    case MSG_PUBLISH:    // it would write what it likes into the run's journal; its figures may come (right_check)
-    case MSG_STEPS:
-    case MSG_EVENTS:
-    case MSG_ROLLOUTS:
-    case MSG_CHECKPOINTS:
-    case MSG_COMMAND:
-    case MSG_OK:
-    case MSG_REFUSED:
-    case MSG_HEARTBEAT:
-    case MSG_EVALUATED:
-    case MSG_SCORE:
-    case MSG_TURN:
-    case MSG_GONE:
-    case MSG_TYPE_COUNT: return false;
-    }
-    return false;
-}
+/* What a machine that is lent may ask. It samples, so it gets settings, files, weights and work, and may say how its processes are.
+ * With MSG_PUBLISH it could write what it likes into the run's journal; only its figures may come (right_check). */
+static const bool lent_may[MSG_TYPE_COUNT] = {
+    [MSG_JOIN] = true, [MSG_NODE] = true,  [MSG_FILE] = true,    [MSG_WEIGHTS] = true, [MSG_WORK] = true,
+    [MSG_DONE] = true, [MSG_GROUP] = true, [MSG_STOPPED] = true, [MSG_STATUS] = true,
+};
 
 /* The token that a request's connection has shown says what it may ask. A name with the other right is not taken over either. */
 static bool right_check(struct gate *g, const struct net_event *ev, const struct msg_in *in, struct error *err)
@@ -103,7 +78,7 @@ static bool right_check(struct gate *g, const struct net_event *ev, const struct
     bool lent = request_server(ev->request) == g->lent;
     char name[120], topic[16];
     bool figures = in->type == MSG_PUBLISH && strcmp(mval_text(in->root, "topic", topic, sizeof topic), "sample") == 0;
-    if (lent && !figures && !lent_may(in->type))
+    if (lent && !figures && !lent_may[in->type])
         return error_set(err, ERR_REFUSED,
                          "this machine has joined with the token for sampling only (RUN/" NODE_LENT_TOKEN_FILE "), so it may not send '%s'",
                          msg_specs[in->type].name);
