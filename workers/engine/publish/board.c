@@ -99,34 +99,34 @@ static struct board *board_alloc(const char *path, struct error *err)
     return b;
 }
 
+/* Free what was half made; returns NULL. */
+static struct board *board_drop(struct board *b)
+{
+    board_free(b);
+    return NULL;
+}
+
 /* ---- the trainer */
+static bool board_make(struct board *b, int64_t version, struct error *err)
+{
+    unlink(b->path);    // an earlier trainer's: who has joined it keeps that file
+    b->fd = open(b->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    b->writes = b->fd >= 0;
+    if (b->fd < 0 || ftruncate(b->fd, sizeof *b->s) != 0)
+        return error_errno(err, "cannot make '%s'", b->path);
+    if (!board_map(b, err))
+        return false;
+    if (!lock_take(b, 0))
+        return error_errno(err, "cannot lock '%s'", b->path);
+    atomic_store(&b->s->version, version);
+    b->s->magic = BOARD_MAGIC;
+    return true;
+}
+
 struct board *board_new(const char *path, int64_t version, struct error *err)
 {
     struct board *b = board_alloc(path, err);
-    bool ok = false;
-    if (!b)
-        return NULL;
-    unlink(path);    // an earlier trainer's: who has joined it keeps that file
-    b->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    b->writes = b->fd >= 0;
-    if (b->fd < 0 || ftruncate(b->fd, sizeof *b->s) != 0) {
-        error_errno(err, "cannot make '%s'", path);
-        goto out;
-    }
-    TRY(board_map(b, err));
-    if (!lock_take(b, 0)) {
-        error_errno(err, "cannot lock '%s'", path);
-        goto out;
-    }
-    atomic_store(&b->s->version, version);
-    b->s->magic = BOARD_MAGIC;
-    ok = true;
-out:
-    if (!ok) {
-        board_free(b);
-        b = NULL;
-    }
-    return b;
+    return b && !board_make(b, version, err) ? board_drop(b) : b;
 }
 
 static int busy_count(const struct board *b)
@@ -169,40 +169,29 @@ void board_changed(struct board *b, int64_t version)
 }
 
 /* ---- a server */
+static bool board_enter(struct board *b, struct error *err)
+{
+    b->fd = open(b->path, O_RDWR | O_CLOEXEC);
+    if (b->fd < 0)
+        return error_errno(err, "cannot open '%s'", b->path);
+    if (!board_map(b, err))
+        return false;
+    if (!board_lives(b))
+        return error_set(err, ERR_NOT_FOUND, "the trainer that made '%s' has gone", b->path);
+    if (b->s->magic != BOARD_MAGIC)
+        return error_set(err, ERR_DATA, "'%s' is no board of a trainer", b->path);
+    while (b->place < BOARD_READERS && !lock_take(b, 1 + b->place))
+        b->place++;
+    if (b->place == BOARD_READERS)
+        return error_set(err, ERR_FULL, "%d servers compute with the weights of '%s' already", BOARD_READERS, b->path);
+    atomic_store(&b->s->busy[b->place], 0);    // of one that has died
+    return true;
+}
+
 struct board *board_join(const char *path, struct error *err)
 {
     struct board *b = board_alloc(path, err);
-    bool ok = false;
-    if (!b)
-        return NULL;
-    b->fd = open(path, O_RDWR | O_CLOEXEC);
-    if (b->fd < 0) {
-        error_errno(err, "cannot open '%s'", path);
-        goto out;
-    }
-    TRY(board_map(b, err));
-    if (!board_lives(b)) {
-        error_set(err, ERR_NOT_FOUND, "the trainer that made '%s' has gone", path);
-        goto out;
-    }
-    if (b->s->magic != BOARD_MAGIC) {
-        error_set(err, ERR_DATA, "'%s' is no board of a trainer", path);
-        goto out;
-    }
-    while (b->place < BOARD_READERS && !lock_take(b, 1 + b->place))
-        b->place++;
-    if (b->place == BOARD_READERS) {
-        error_set(err, ERR_FULL, "%d servers compute with the weights of '%s' already", BOARD_READERS, path);
-        goto out;
-    }
-    atomic_store(&b->s->busy[b->place], 0);    // of one that has died
-    ok = true;
-out:
-    if (!ok) {
-        board_free(b);
-        b = NULL;
-    }
-    return b;
+    return b && !board_enter(b, err) ? board_drop(b) : b;
 }
 
 bool board_lives(const struct board *b)
