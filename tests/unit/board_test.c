@@ -13,6 +13,7 @@
 #include <cmocka.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "tests/unit/small_model.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/publish/board.h"
 #include "workers/engine/publish/lent_file.h"
@@ -219,21 +220,8 @@ static void what_is_no_board_is_refused(UNUSED void **state)
 /* ---- the file */
 static struct model *model_make(struct device *dev, int64_t d_ff)
 {
-    struct model_config c = { .family = FAMILY_QWEN2,
-                              .n_layer = 2,
-                              .d_model = 32,
-                              .n_head = 4,
-                              .n_kv_head = 2,
-                              .d_head = 16,
-                              .d_ff = d_ff,
-                              .vocab = 97,
-                              .max_pos = 512,
-                              .rms_eps = 1e-6f,
-                              .rope.theta = 1e4,
-                              .tied = true,
-                              .qkv_bias = true,
-                              .bos = -1,
-                              .initializer_range = 0.3 };
+    struct model_config c = small_model(97);
+    c.d_ff = d_ff;
     struct model *m = model_new_random(&c, 5, dev, DT_F32, &err);
     if (!m)
         fail_msg("%s", err.text);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/ops.h"
+#include "tests/unit/small_model.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
@@ -36,23 +37,7 @@ static bool cached;           // the engines made next have a prefix cache
 
 static int model_setup(UNUSED void **state)
 {
-    static const struct model_config config = {
-        .family = FAMILY_QWEN2,
-        .n_layer = 2,
-        .d_model = 32,
-        .n_head = 4,
-        .n_kv_head = 2,
-        .d_head = 16,
-        .d_ff = 64,
-        .vocab = VOCAB,
-        .max_pos = 512,
-        .rms_eps = 1e-6f,
-        .rope.theta = 1e4,
-        .tied = true,
-        .qkv_bias = true,
-        .bos = -1,
-        .initializer_range = 0.3,    // far from uniform, so that a wrong context shows
-    };
+    const struct model_config config = small_model(VOCAB);
     uint32_t x = 7;
     for (int i = 0; i < N_ITEM; i++)
         for (int k = 0; k < prompt_len[i]; k++)

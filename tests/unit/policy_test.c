@@ -13,6 +13,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "tests/unit/ascii_tokenizer.h"
+#include "tests/unit/small_model.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/publish/board.h"
 #include "workers/engine/sampler/generator.h"
@@ -32,23 +33,7 @@ static struct tokenizer *tokenizer;
 
 static int model_setup(UNUSED void **state)
 {
-    static const struct model_config config = {
-        .family = FAMILY_QWEN2,
-        .n_layer = 2,
-        .d_model = 32,
-        .n_head = 4,
-        .n_kv_head = 2,
-        .d_head = 16,
-        .d_ff = 64,
-        .vocab = 256,
-        .max_pos = 512,
-        .rms_eps = 1e-6f,
-        .rope.theta = 1e4,
-        .tied = true,
-        .qkv_bias = true,
-        .bos = -1,
-        .initializer_range = 0.3,
-    };
+    const struct model_config config = small_model(256);
     dev = device_new("cpu:0", 1, &err);
     model = dev ? model_new_random(&config, 5, dev, DT_F32, &err) : NULL;
     tokenizer = ascii_tokenizer_new(true, &err);
