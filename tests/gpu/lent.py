@@ -20,7 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from step import ROLLCALL, data_make, out
+from step import ROLLCALL, ROOT, data_make, out
+
+sys.path.insert(0, os.path.join(ROOT, "tests/integration"))
+import run_tools
 
 KV_GIB = 0.5
 LIMIT = 240
@@ -121,15 +124,7 @@ def draw_and_post(engine, door):
 
 
 def worker_pid(run):
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as f:
-                words = f.read().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if run in words and words[1:2] == ["worker"]:
-            return int(pid)
-    return None
+    return next((pid for pid, words in run_tools.commands() if run in words and words[1:2] == ["worker"]), None)
 
 
 def main():

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import unittest
-from run_tools import ROLLCALL, ROOT, RunCase
+from run_tools import ROLLCALL, ROOT, RunCase, commands
 
 STEPS = 6
 # Says back a number that depends on the seed and on all that the model has said; the first answer depends on the seed alone.
@@ -58,16 +58,7 @@ class Environments(RunCase):
 
     def plays(self):
         """The ids of the environment's processes."""
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/cmdline") as f:
-                    words = f.read().split("\0")
-            except OSError:
-                continue
-            if words[:2] == [sys.executable, self.task.path("play.py")]:
-                found.append(int(pid))
-        return found
+        return [pid for pid, words in commands() if words[:2] == [sys.executable, self.task.path("play.py")]]
 
     def test_what_was_drawn_and_said_is_kept_and_computed_again_to_the_bit(self):
         run, _ = self.whole()

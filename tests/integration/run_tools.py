@@ -39,6 +39,17 @@ done
 """
 
 
+def commands():
+    """(pid, words of its command) of every living process."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                words = f.read().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        yield int(pid), words
+
+
 LEFT_OUT = object()    # as a value of run_file: the setting is not in the file
 
 
@@ -209,14 +220,9 @@ class Run:
     def processes(self):
         """{name: pid} of the run's living processes."""
         out = {}
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/cmdline", "rb") as f:
-                    words = f.read().decode(errors="replace").split("\0")
-            except OSError:
-                continue
+        for pid, words in commands():
             if self.dir in words and "--name" in words and words[1] in ("agent", "controller", "worker", "scorer", "gate", "uplink", "environments"):
-                out[words[words.index("--name") + 1]] = int(pid)
+                out[words[words.index("--name") + 1]] = pid
         return out
 
     def kill(self):
