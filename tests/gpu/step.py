@@ -32,6 +32,30 @@ def bench(*args):
     return json.loads(out([ROLLCALL, "bench", *map(str, args)]).splitlines()[-1])
 
 
+def bench_try(*args):
+    """The same where a failure is a result: {"check": False, "why": ...}."""
+    p = subprocess.run([ROLLCALL, "bench", *map(str, args)], capture_output=True, text=True)
+    return json.loads(p.stdout.splitlines()[-1]) if p.returncode == 0 else dict(check=False, why=p.stderr.strip()[-400:])
+
+
+class Table:
+    """Measurements that must agree in bytes: a JSON line for each as it comes, and all of them as a table at the end."""
+
+    def __init__(self):
+        self.rows, self.failed = [], False
+
+    def put(self, what, r, said=""):
+        """A measurement of `what`: r has `check` and `hash`, or `why` where it failed; said: its figures for the table."""
+        end = f"FAILED: {r['why']}" if "why" in r else f"{said}  {r['hash'][:16]}  {'same bytes' if r['check'] else 'OTHER BYTES'}"
+        self.rows.append(f"{what}  {end}")
+        self.failed |= not r["check"]
+        print(json.dumps(r), flush=True)
+
+    def end(self):
+        print("\n".join(self.rows))
+        sys.exit(self.failed)
+
+
 def data_make(work):
     """The arithmetic problems with their tokenizer; only prompts matter here."""
     data = os.path.join(work, "data")

@@ -9,23 +9,21 @@ must be one and the same wherever the sums have as many parts.
 
 One JSON line for each measurement, then a table. Exits 1 when bytes differ or a measurement fails. ROLLCALL names the program.
 """
-import argparse, json, os, shutil, subprocess, sys
+import argparse, os, shutil
 from ranks import MORE, n_gpu, sha256
-from step import CASES, ROLLCALL, medians, whole_run
+from step import CASES, Table, bench_try, medians, whole_run
 
 LAYOUTS = ((1, 1), (1, 4), (2, 4), (4, 4))    # devices, parts of sums; the price of the parts is the second against the first
 
 
 def decode(shape, device, batch, n, parts):
-    p = subprocess.run([ROLLCALL, "bench", "decode", "--shape", shape, "--device", device, "--batch", str(batch), "--prompt", "128", "--new", "128",
-                        "--rounds", "3", "--threads", "1", "--ptp", str(n), "--sum-parts", str(parts)], capture_output=True, text=True)
-    return json.loads(p.stdout.splitlines()[-1]) if p.returncode == 0 else dict(check=False, why=p.stderr.strip()[-400:])
+    return bench_try("decode", "--shape", shape, "--device", device, "--batch", batch, "--prompt", 128, "--new", 128, "--rounds", 3, "--threads", 1,
+                     "--ptp", n, "--sum-parts", parts)
 
 
 def train(shape, device, tokens, micro, n, parts, way="--tp"):
-    p = subprocess.run([ROLLCALL, "bench", "train", "--shape", shape, "--device", device, "--seq", "1024", "--tokens", tokens, "--micro", micro,
-                        "--rounds", "3", "--threads", "1", way, str(n), "--sum-parts", str(parts)], capture_output=True, text=True)
-    return json.loads(p.stdout.splitlines()[-1]) if p.returncode == 0 else dict(check=False, why=p.stderr.strip()[-400:])
+    return bench_try("train", "--shape", shape, "--device", device, "--seq", 1024, "--tokens", tokens, "--micro", micro, "--rounds", 3, "--threads", 1,
+                     way, n, "--sum-parts", parts)
 
 
 def main():
@@ -38,7 +36,7 @@ def main():
     parser.add_argument("--pipelines", default="Qwen2.5-0.5B:32768:2048,Qwen2.5-7B:16384:1024")
     a = parser.parse_args()
     os.makedirs(a.work, exist_ok=True)
-    table, failed = [], False
+    table = Table()
     kind, most = ("cpu", 2) if "starter" in a.shapes + a.runs + a.pipelines else ("cuda", n_gpu())
     for shape in filter(None, a.shapes.split(",")):
         for batch in map(int, a.batches.split(",")):
@@ -46,50 +44,40 @@ def main():
             for n, parts in LAYOUTS:
                 if n > most or (n == 4 and shape.endswith("0.5B")):    # 14 heads
                     continue
-                r = decode(shape, f"{kind}:0", batch, n, parts)
+                r, said = decode(shape, f"{kind}:0", batch, n, parts), ""
                 if "hash" in r:
                     alone = alone or r
                     same = same or (r["hash"] if parts == 4 else None)
                     r["check"] = r["check"] and (parts == 1 or r["hash"] == same)
-                    table.append(f"{shape:14}{batch:4} samples {n} x  {parts} parts  step {r['step_us']:9.1f} us  times as fast {alone['step_us'] / r['step_us']:.3f}"
-                                 f"  prefill {r['prefill_tok_per_s']:8.0f} tok/s  {r['hash']}  {'same bits' if r['check'] else 'OTHER BITS'}")
-                else:
-                    table.append(f"{shape:14}{batch:4} samples {n} x  {parts} parts  FAILED: {r['why']}")
-                failed |= not r["check"]
-                print(json.dumps(r), flush=True)
+                    said = (f"step {r['step_us']:9.1f} us  times as fast {alone['step_us'] / r['step_us']:.3f}"
+                            f"  prefill {r['prefill_tok_per_s']:8.0f} tok/s")
+                table.put(f"{shape:14}{batch:4} samples {n} x  {parts} parts", r, said)
     for case in filter(None, a.train.split(",")):
         shape, tokens, micro = case.split(":")
         alone = same = None
         for n, parts in LAYOUTS:
             if n > most or (n == 4 and shape.endswith("0.5B")):    # 2 heads of keys and values
                 continue
-            r = train(shape, f"{kind}:0", tokens, micro, n, parts)
+            r, said = train(shape, f"{kind}:0", tokens, micro, n, parts), ""
             if "hash" in r:
                 alone = alone or r
                 same = same or (r["hash"] if parts == 4 else None)
                 r["check"] = r["check"] and (parts == 1 or r["hash"] == same)
-                table.append(f"{shape:14}{tokens:>6} tokens in {micro:>5}  {n} x  {parts} parts  {r['tok_per_s']:8} tok/s  times as fast"
-                             f" {alone['ms'] / r['ms']:.3f}  {r['memory_gb']:7.2f} of {r['planned_gb']:7.2f} GB  {r['hash']}  {'same bits' if r['check'] else 'OTHER BITS'}")
-            else:
-                table.append(f"{shape:14}{tokens:>6} tokens  {n} x  {parts} parts  FAILED: {r['why']}")
-            failed |= not r["check"]
-            print(json.dumps(r), flush=True)
+                said = (f"{r['tok_per_s']:8} tok/s  times as fast {alone['ms'] / r['ms']:.3f}"
+                        f"  {r['memory_gb']:7.2f} of {r['planned_gb']:7.2f} GB")
+            table.put(f"{shape:14}{tokens:>6} tokens in {micro:>5}  {n} x  {parts} parts", r, said)
     for case in filter(None, a.pipelines.split(",")):
         shape, tokens, micro = case.split(":")
         alone = None
         for n in filter(lambda n: n <= most, (1, 2, 4)):
-            r = train(shape, f"{kind}:0", tokens, micro, n, 1, "--pp")
+            r, said = train(shape, f"{kind}:0", tokens, micro, n, 1, "--pp"), ""
             if "hash" in r:
                 alone = alone or r
                 r["check"] = r["check"] and r["hash"] == alone["hash"]
                 m = int(tokens) // int(micro)
-                table.append(f"{shape:14}{tokens:>6} tokens in {micro:>5}  {n} stages     {r['tok_per_s']:8} tok/s  times as fast"
-                             f" {alone['ms'] / r['ms']:.3f} of {n * m / (m + n - 1):.3f}  {r['memory_gb']:7.2f} of {r['planned_gb']:7.2f} GB of the first"
-                             f"  {r['hash']}  {'same bits' if r['check'] else 'OTHER BITS'}")
-            else:
-                table.append(f"{shape:14}{tokens:>6} tokens  {n} stages  FAILED: {r['why']}")
-            failed |= not r["check"]
-            print(json.dumps(r), flush=True)
+                said = (f"{r['tok_per_s']:8} tok/s  times as fast {alone['ms'] / r['ms']:.3f} of {n * m / (m + n - 1):.3f}"
+                        f"  {r['memory_gb']:7.2f} of {r['planned_gb']:7.2f} GB of the first")
+            table.put(f"{shape:14}{tokens:>6} tokens in {micro:>5}  {n} stages   ", r, said)
     for name in filter(None, a.runs.split(",")):
         c, first = MORE.get(name) or CASES[name], None
         # trainers; devices of each, and of its producer; the last ones on four devices
@@ -100,17 +88,15 @@ def main():
                                       f"teams-{name}-{t}-{n}-{m}{way}-{zero}-{os.getpid()}", 3,
                                       [way, str(n), "-ptp", str(m), "--sum_parts", "4", "-zero", zero], workers=t)
             got = medians(step, ("generate_s", "train_s", "step_s"))
-            got["sha256"] = sha256(os.path.join(path, "checkpoints", "step-000003", "model.safetensors"))
+            got["hash"] = sha256(os.path.join(path, "checkpoints", "step-000003", "model.safetensors"))
             got["sampler_trainer_diff"] = max(m["train/sampler_trainer_diff"] for m in step)
             shutil.rmtree(path)
             first = first or got
-            got["check"] = got["sha256"] == first["sha256"] and got["sampler_trainer_diff"] == 0
-            failed |= not got["check"]
-            print(json.dumps(dict(bench="teams", case=name, trainers=t, trainer_devices=n, way=way, zero_stage=zero, producer_devices=m, **got)), flush=True)
-            table.append(f"{name:14}run, -t {t} -i {t} {way} {n} -ptp {m} -zero {zero}  step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  train {got['train_s']:8.3f}  {got['sha256'][:16]}"
-                         f"  {'same bytes' if got['check'] else 'OTHER BYTES'}")
-    print("\n".join(table))
-    sys.exit(failed)
+            got["check"] = got["hash"] == first["hash"] and got["sampler_trainer_diff"] == 0
+            table.put(f"{name:14}run, -t {t} -i {t} {way} {n} -ptp {m} -zero {zero}",
+                      dict(bench="teams", case=name, trainers=t, trainer_devices=n, way=way, zero_stage=zero, producer_devices=m, **got),
+                      f"step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  train {got['train_s']:8.3f}")
+    table.end()
 
 
 main()

@@ -7,8 +7,8 @@ memory, and the hash of the weights after the last step, which must be one and t
 One JSON line for each measurement, then a table. A case without a line for one GPU has no room there. Exits 1 when bytes differ or a
 measurement fails. ROLLCALL names the program.
 """
-import argparse, json, os, subprocess, sys
-from step import ROLLCALL
+import argparse
+from step import Table, bench_try
 from ranks import n_gpu
 
 CASES = {    # tokens are those of a step of two GPUs, and of one; devices: how many, and at which zero_stage
@@ -23,40 +23,33 @@ CASES = {    # tokens are those of a step of two GPUs, and of one; devices: how 
 
 
 def measure(c, devices, zero, way):
-    p = subprocess.run([ROLLCALL, "bench", "ranks", "--shape", c["shape"], "--devices", devices, "--zero", str(zero), "--collective", way, "--seq", str(c["seq"]),
-                        "--tokens", str(c["tokens"]), "--micro", str(c["micro"]), "--rounds", str(c["rounds"]), *c.get("more", [])],
-                       capture_output=True, text=True)
-    return json.loads(p.stdout.splitlines()[-1]) if p.returncode == 0 else dict(check=False, why=p.stderr.strip()[-400:])
+    return bench_try("ranks", "--shape", c["shape"], "--devices", devices, "--zero", zero, "--collective", way, "--seq", c["seq"],
+                     "--tokens", c["tokens"], "--micro", c["micro"], "--rounds", c["rounds"], *c.get("more", []))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("case", nargs="*")
     a = parser.parse_args()
-    table, failed = [], False
+    table = Table()
     for name in a.case or [name for name in CASES if name != "starter"]:
         c = CASES[name]
         kind, most = ("cpu", 2) if name == "starter" else ("cuda", n_gpu())
         alone = first = None
         for n, zero, *way in c["layouts"]:
             n, way = n or most, way[0] if way else "ipc"
-            r = measure(c, ",".join(f"{kind}:{i}" for i in range(n)), zero, way)
+            r, said = measure(c, ",".join(f"{kind}:{i}" for i in range(n)), zero, way), ""
             r["case"] = name
             if "hash" in r:
                 first = first or r
                 alone = r if n == 1 else alone
                 r["check"] = r["check"] and r["hash"] == first["hash"]
                 of_n = f"{r['tok_per_s'] / alone['tok_per_s'] / n:6.3f}" if alone else "     -"
-                table.append(f"{name:9}{n:2} x  zero {zero}  {way:5}  {r['tok_per_s']:8.0f} tok/s  / (N x one) {of_n}  exposed {100 * r['exposed']:5.2f} %"
-                             f"  idle {r['idle_ms']:7.2f} ms  reduce {r['reduce_ms']:7.2f}  gather {r['gather_ms']:7.2f}  sent"
-                             f" {r['sent_gb']:7.2f} GB  memory {r['memory_gb']:7.2f} / planned {r['planned_gb']:7.2f} GB  {r['hash']}"
-                             f"  {'same bytes' if r['check'] else 'OTHER BYTES'}")
-            else:
-                table.append(f"{name:9}{n:2} x  zero {zero}  {way:5}  FAILED: {r['why']}")
-            failed |= not r["check"]
-            print(json.dumps(r), flush=True)
-    print("\n".join(table))
-    sys.exit(failed)
+                said = (f"{r['tok_per_s']:8.0f} tok/s  / (N x one) {of_n}  exposed {100 * r['exposed']:5.2f} %"
+                        f"  idle {r['idle_ms']:7.2f} ms  reduce {r['reduce_ms']:7.2f}  gather {r['gather_ms']:7.2f}  sent"
+                        f" {r['sent_gb']:7.2f} GB  memory {r['memory_gb']:7.2f} / planned {r['planned_gb']:7.2f} GB")
+            table.put(f"{name:9}{n:2} x  zero {zero}  {way:5}", r, said)
+    table.end()
 
 
 main()
