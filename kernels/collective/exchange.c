@@ -9,7 +9,8 @@
  *     places.
  *  2. It may be taken when all ranks that give it have pushed it. The shard of this rank's own is added from where it was computed.
  *  3. Its place may be computed into again when it is pushed and taken here.
- *  4. The counters that the others see are ready, pushed and taken; each is set after what it counts is done on the device. Nobody
+ *  4. A rank that has no micro-batch in the last round passes over its gives: they count as pushed.
+ *  5. The counters that the others see are ready, pushed and taken; each is set after what it counts is done on the device. Nobody
  *     goes on by ready: it tells a wait for a rank that computes from one for what is on its way. */
 #include "kernels/collective/exchange.h"
 #include <inttypes.h>
@@ -37,7 +38,8 @@ struct exchange {
     bool touching;    // between exchange_begin and exchange_stop
     int64_t shard_max;
     int64_t base, n_micro, total;    // of the step: its first give, its micro-batches, the give after its last
-    int64_t round;                   // of this rank
+    int *order;                      // (n_order) the pieces that have elements, as they are given
+    int n_order;
     int64_t given, ready, pushing, pushed, taking, taken;
     int64_t done[COLLECTIVE_COUNT_N][COLLECTIVE_RANK_MAX];    // the others' counters, as last seen
     int n_mark;
@@ -101,6 +103,17 @@ static bool is_wide(const struct exchange *x, int piece)
     return x->f.n_slot && x->f.piece_n[piece] > x->f.slot_n;
 }
 
+static bool order_new(struct exchange *x, struct error *err)
+{
+    if (!(x->order = calloc((size_t)x->f.n_piece, sizeof *x->order)))
+        return error_set(err, ERR_NO_MEMORY, "no memory for the exchange between ranks");
+    for (int p = x->f.n_piece - 1; p >= 0; p--)
+        if (x->f.piece_n[p] > 0)
+            x->order[x->n_order++] = p;
+    BUG_IF(x->f.late && (x->n_order < 2 || x->order[x->n_order - 1] != 0), "a late first piece that is not there, or is alone");
+    return true;
+}
+
 struct exchange *exchange_new(const struct exchange_config *config, struct error *err)
 {
     struct exchange *x = calloc(1, sizeof *x);
@@ -118,7 +131,7 @@ struct exchange *exchange_new(const struct exchange_config *config, struct error
         if (!is_wide(x, p))
             x->shard_max = MAX(x->shard_max, collective_shard(config->piece_n[p], x->n_rank, 0, &first));
     x->n_mark = config->n_slot ? config->n_slot : config->n_piece;
-    if (marks_new(x, err) && watches_new(x, err))
+    if (order_new(x, err) && marks_new(x, err) && watches_new(x, err))
         return x;
     exchange_free(x);
     return NULL;
@@ -136,20 +149,48 @@ void exchange_free(struct exchange *x)
     for (int i = 0; i < TAKES; i++)
         mark_free(x->f.dev, x->added[i]);
     watches_free(x);
+    free(x->order);
     free(x->computed);
     free(x);
 }
 
 /* ---- where things are */
+static int64_t n_round(const struct exchange *x)
+{
+    return (x->n_micro + x->n_rank - 1) / x->n_rank;
+}
+
+/* Which piece of which round a give is. With `late` the first rounds lack the last piece of the order, of which as many follow at the end. */
+struct turn {
+    int piece;
+    int64_t round;
+};
+static struct turn turn_of(const struct exchange *x, int64_t give)
+{
+    int64_t n = x->n_order, late = MIN(x->f.late, n_round(x)), i = give - x->base, body = (n_round(x) - late) * n;
+    if (i < late * (n - 1))
+        return (struct turn){ x->order[i % (n - 1)], i / (n - 1) };
+    i -= late * (n - 1);
+    if (i >= body)
+        return (struct turn){ x->order[n - 1], n_round(x) - late + i - body };
+    return (struct turn){ x->order[i % n], i / n + (i % n < n - 1 ? late : 0) };
+}
+
 static int piece_of(const struct exchange *x, int64_t give)
 {
-    return x->f.n_piece - 1 - (int)((give - x->base) % x->f.n_piece);
+    return turn_of(x, give).piece;
 }
 
 /* Ranks that give this one: not all in the last round. */
 static int n_given(const struct exchange *x, int64_t give)
 {
-    return (int)MIN(x->n_micro - (give - x->base) / x->f.n_piece * x->n_rank, x->n_rank);
+    return (int)MIN(x->n_micro - turn_of(x, give).round * x->n_rank, x->n_rank);
+}
+
+/* Is this rank among them? */
+static bool is_ours(const struct exchange *x, int64_t give)
+{
+    return x->rank < n_given(x, give);
 }
 
 /* With n places in turn: the last give before this one whose place it takes. */
@@ -159,6 +200,22 @@ static int64_t before_in_place(const struct exchange *x, int64_t give, int n)
         if (is_wide(x, piece_of(x, give)) || (g >= x->base && is_wide(x, piece_of(x, g))))
             return g;
     return give - n;
+}
+
+/* The last give before this one whose place for a gradient it takes. */
+static int64_t before_in_slot(const struct exchange *x, int64_t give)
+{
+    if (x->f.n_slot)
+        return before_in_place(x, give, x->f.n_slot);
+    int64_t g = give - 1;
+    while (g >= x->base && piece_of(x, g) != piece_of(x, give))
+        g--;
+    return g;
+}
+
+static struct mark *computed_of(const struct exchange *x, int64_t give)
+{
+    return x->computed[x->f.n_slot ? give % x->f.n_slot : piece_of(x, give)];
 }
 
 static float *slot_of(const struct exchange *x, int64_t give)
@@ -265,13 +322,13 @@ static bool carry_on(struct exchange *x, bool *moved, struct error *err)
     bool ok = false, done = true;
     int64_t before = x->ready + x->pushing + x->pushed + x->taking + x->taken;
     while (x->ready < x->given) {
-        TRY(mark_done(x->f.dev, x->computed[x->ready % x->n_mark], &done, err));
+        TRY(!is_ours(x, x->ready) || mark_done(x->f.dev, computed_of(x, x->ready), &done, err));
         if (!done)
             break;
         collective_count_set(x->f.c, COUNT_READY, (uint32_t)++x->ready);
     }
     while (x->pushed < x->pushing) {
-        TRY(marks_done(x, x->copied[x->pushed % EXCHANGE_STAGES], PUSH_LANES, &done, err));
+        TRY(!is_ours(x, x->pushed) || marks_done(x, x->copied[x->pushed % EXCHANGE_STAGES], PUSH_LANES, &done, err));
         if (!done)
             break;
         collective_count_set(x->f.c, COUNT_PUSHED, (uint32_t)++x->pushed);
@@ -282,8 +339,11 @@ static bool carry_on(struct exchange *x, bool *moved, struct error *err)
             break;
         collective_count_set(x->f.c, COUNT_TAKEN, (uint32_t)++x->taken);
     }
-    for (; x->pushing < x->ready && x->pushing - x->pushed < EXCHANGE_STAGES && stage_is_free(x, x->pushing); x->pushing++)
-        TRY(push(x, x->pushing, err));
+    for (; x->pushing < x->ready && x->pushing - x->pushed < EXCHANGE_STAGES; x->pushing++) {
+        if (is_ours(x, x->pushing) && !stage_is_free(x, x->pushing))
+            break;
+        TRY(!is_ours(x, x->pushing) || push(x, x->pushing, err));
+    }
     for (; x->taking < x->total && x->taking - x->taken < TAKES && all_have_come(x, x->taking); x->taking++)
         TRY(take(x, x->taking, err));
     *moved = x->ready + x->pushing + x->pushed + x->taking + x->taken != before;
@@ -303,7 +363,7 @@ static struct late late_find(struct exchange *x)
         for (int q = 0, n = n_given(x, x->taking); q < n; q++)
             if (q != x->rank && look(x, q, COUNT_PUSHED) <= x->taking)
                 return (struct late){ q, COUNT_PUSHED, x->taking };
-    if (x->pushing < x->ready && x->pushing == x->pushed) {
+    if (x->pushing < x->ready && x->pushing == x->pushed && is_ours(x, x->pushing)) {
         int64_t before = before_in_place(x, x->pushing, EXCHANGE_STAGES);
         for (int r = 0; r < x->n_rank; r++)
             if (r != x->rank && look(x, r, COUNT_TAKEN) <= before)
@@ -362,21 +422,47 @@ bool exchange_reaches(const struct exchange *x)
 bool exchange_begin(struct exchange *x, int64_t n_micro, struct error *err)
 {
     x->n_micro = n_micro;
-    x->round = 0;
-    x->total = x->base + (n_micro + x->n_rank - 1) / x->n_rank * x->f.n_piece;
+    x->total = x->base + n_round(x) * x->n_order;
     if (x->touching || x->apart)
         return true;
     return x->touching = collective_touch_begin(x->f.c, err);
 }
 
+/* Without a way to the others' memory: the sum of the next give, through the host's. */
+static bool give_apart(struct exchange *x, struct error *err)
+{
+    uint8_t mine = 0, all[COLLECTIVE_RANK_MAX];
+    int64_t first, give = x->given++;
+    int p = piece_of(x, give), n = n_given(x, give);
+    if (!device_sync(x->f.dev, err) || (p == x->order[0] && !exchange_meet(x, &mine, 1, all, err)))    // once a round
+        return false;
+    int64_t began = clock_ns();
+    bool ok = collective_reduce(x->f.c, x->f.sum + x->f.sum_at[p], x->f.slot + x->f.slot_at[p], x->f.piece_n[p], n, err);
+    if (x->rank < n)
+        x->stats.reduce_bytes += 4 * (x->f.piece_n[p] - collective_shard(x->f.piece_n[p], x->n_rank, x->rank, &first));
+    x->stats.reduce_s += (double)(clock_ns() - began) * 1e-9;
+    return ok;
+}
+
+/* Pass over gives of others alone. */
+static bool others_pass(struct exchange *x, struct error *err)
+{
+    for (; x->given < x->total && !is_ours(x, x->given); x->given += !x->apart)
+        if (x->apart && !give_apart(x, err))
+            return false;
+    return true;
+}
+
 float *exchange_slot(struct exchange *x, int piece, struct error *err)
 {
     struct collective_wait w = { 0 };
-    bool ok = true;
+    bool ok = others_pass(x, err);
+    if (!ok)
+        return NULL;
+    BUG_IF(x->given >= x->total || piece_of(x, x->given) != piece, "piece %d is given out of turn", piece);
     if (x->apart)
         return x->f.slot + x->f.slot_at[piece];
-    BUG_IF(x->given >= x->total || piece_of(x, x->given) != piece, "piece %d is given out of turn", piece);
-    while (ok && before_in_place(x, x->given, x->n_mark) >= MIN(x->pushed, x->taken))
+    for (int64_t before = before_in_slot(x, x->given); ok && before >= MIN(x->pushed, x->taken);)
         ok = wait_on(x, &w, err);
     collective_wait_end(x->f.c, &w);
     return ok ? slot_of(x, x->given) : NULL;
@@ -385,28 +471,11 @@ float *exchange_slot(struct exchange *x, int piece, struct error *err)
 bool exchange_give(struct exchange *x, UNUSED int piece, struct error *err)
 {
     if (x->apart)
-        return true;
-    if (!mark_set(x->f.dev, x->computed[x->given % x->n_mark], err))
+        return give_apart(x, err);
+    if (!mark_set(x->f.dev, computed_of(x, x->given), err))
         return false;
     x->given++;
     return exchange_poll(x, err);
-}
-
-/* Without a way to the others' memory: the round's sums, through the host's. */
-static bool round_add(struct exchange *x, struct error *err)
-{
-    uint8_t mine = 0, all[COLLECTIVE_RANK_MAX];
-    int64_t first;
-    int n = (int)MIN(x->n_micro - x->round * x->n_rank, x->n_rank);
-    bool ok = device_sync(x->f.dev, err) && exchange_meet(x, &mine, 1, all, err);
-    int64_t began = clock_ns();
-    for (int p = x->f.n_piece - 1; p >= 0 && ok; p--) {
-        ok = collective_reduce(x->f.c, x->f.sum + x->f.sum_at[p], x->f.slot + x->f.slot_at[p], x->f.piece_n[p], n, err);
-        if (x->rank < n)
-            x->stats.reduce_bytes += 4 * (x->f.piece_n[p] - collective_shard(x->f.piece_n[p], x->n_rank, x->rank, &first));
-    }
-    x->stats.reduce_s += (double)(clock_ns() - began) * 1e-9;
-    return ok;
 }
 
 bool exchange_collect(struct exchange *x, int piece, float *to, struct error *err)
@@ -418,19 +487,14 @@ bool exchange_collect(struct exchange *x, int piece, float *to, struct error *er
     return ok;
 }
 
-bool exchange_round_end(struct exchange *x, struct error *err)
-{
-    bool ok = !x->apart || round_add(x, err);
-    x->round++;
-    return ok;
-}
-
 bool exchange_end(struct exchange *x, struct error *err)
 {
     struct collective_wait w = { 0 };
-    bool ok = true;
-    if (x->apart)
-        return true;
+    bool ok = others_pass(x, err);
+    if (ok && x->apart)
+        x->base = x->total;
+    if (!ok || x->apart)
+        return ok;
     while (ok && (x->taken < x->total || x->pushed < x->given))
         ok = wait_on(x, &w, err);
     collective_wait_end(x->f.c, &w);

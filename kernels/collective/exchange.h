@@ -1,6 +1,7 @@
 /* exchange.h - gradients of several ranks, added up piece by piece while the ranks compute on
  *
- * A gradient is cut into pieces, which every rank gives in the same order, from the last piece to the first, round after round. A
+ * A gradient is cut into pieces, which every rank gives in the same order, from the last piece to the first, round after round; of
+ * a stage of a pipeline the first piece may be given some rounds late (exchange_config.late). Pieces without elements are left out. A
  * piece is cut into shards (collective_shard); the shard's owner keeps its sum. A give goes two steps of its way beside what the
  * devices compute: each rank copies the others' shards into the owners' stage (lanes; copy engines on a GPU), and each owner adds
  * what has come, in rank order: sum = ((sum + x_0) + x_1) + ... Nothing waits on a device for another process: the host looks at
@@ -11,8 +12,8 @@
  * a place of the stage when its owner has added it. With n_slot 0 every piece has a place of its own, and a rank may be a round
  * ahead; with n_slot places in turn, so many pieces. A piece longer than slot_n takes all of the places, and waits for all of them.
  *
- * Where the ranks cannot reach each other's memory (collective_offer), the sums are made at the end of each round through host
- * memory; then every piece needs a place of its own. One thread; every call may fail with what collective_wait may. */
+ * Where the ranks cannot reach each other's memory (collective_offer), the sums are made at each give through host memory; then
+ * every piece needs a place of its own. One thread; every call may fail with what collective_wait may. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,6 +38,7 @@ struct exchange_config {
     int64_t slot_n;            // (exchange_slots_n elements in all)
     const int64_t *slot_at;    // (n_piece) there
     float *stage;              // (exchange_stage_n) in memory that was offered; what arrives from others
+    int late;                  // piece 0 is given so many rounds after its own, behind the other pieces of that round or of the last one
 };
 /* Elements of the stage, and of n_slot places in turn, for pieces of at most piece_max elements of which those above slot_n take all places
  * (slot_n piece_max: none does). */
@@ -54,8 +56,6 @@ float *exchange_slot(struct exchange *x, int piece, struct error *err);
 MUST_USE bool exchange_give(struct exchange *x, int piece, struct error *err);
 /* Carry on whatever can be; to be called now and then while there is something else to do. */
 MUST_USE bool exchange_poll(struct exchange *x, struct error *err);
-/* The round is over for this rank, which gave in it or had nothing to give. */
-MUST_USE bool exchange_round_end(struct exchange *x, struct error *err);
 /* Until this rank's shards of the sum are whole. */
 MUST_USE bool exchange_end(struct exchange *x, struct error *err);
 /* After a failure: nothing of ours touches the others' memory any more. */

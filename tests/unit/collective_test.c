@@ -275,8 +275,8 @@ static void bytes_of_any_length_come_from_all_to_all(UNUSED void **state)
 }
 
 /* ---- exchange.h: sums piece by piece */
-#define PIECES 5
-static const int64_t piece_n[PIECES] = { 70001, 8192, 1, 24577, 128 };
+#define PIECES 6
+static const int64_t piece_n[PIECES] = { 70001, 8192, 1, 24577, 0, 128 };
 
 /* What a rank exchanges with: its gradient's places and its stage, full of NAN. */
 struct giver {
@@ -329,27 +329,40 @@ static void giver_close(struct giver *g)    // when the meeting is over: others 
     mem_share_free(dev, g->share, (size_t)(g->n_stage + g->n_flat) * 4, &g->h);
 }
 
-/* A step of so many micro-batches, each with values of its own; some ranks dawdle, so that others run ahead as far as they can. */
+/* One rank's gradient of a piece in a round; some ranks dawdle, so that others run ahead as far as they can. */
+static bool piece_is_given(struct exchange *x, const struct giver *g, int p, int64_t round, int step, struct error *err)
+{
+    int rank = collective_rank(g->f.c), n_rank = collective_n_rank(g->f.c);
+    int64_t at = round * n_rank;
+    if (piece_n[p] == 0)
+        return true;
+    float *to = exchange_slot(x, p, err);
+    if (!to)
+        return false;
+    if ((at + p + rank + step) % 7 == 0)
+        usleep(2000);
+    for (int64_t i = 0; i < piece_n[p]; i++)
+        to[i] = value((int)((at + rank) % 3), g->at[p] + i, step + (int)at);
+    return exchange_give(x, p, err);
+}
+
+/* A step of so many micro-batches, each with values of its own. */
 static bool step_is_given(struct exchange *x, struct giver *g, int64_t n_micro, int step, struct error *err)
 {
     int rank = collective_rank(g->f.c), n_rank = collective_n_rank(g->f.c);
+    int64_t n_round = (n_micro - rank + n_rank - 1) / n_rank, late = g->f.late;
     if (!exchange_begin(x, n_micro, err))
         return false;
-    for (int64_t at = 0; at < n_micro; at += n_rank) {
-        for (int p = PIECES - 1; p >= 0 && at + rank < n_micro; p--) {
-            float *to = exchange_slot(x, p, err);
-            if (!to)
+    for (int64_t k = 0; k < n_round; k++) {
+        for (int p = PIECES - 1; p >= 1; p--)
+            if (!piece_is_given(x, g, p, k, step, err))
                 return false;
-            if ((at + p + rank + step) % 7 == 0)
-                usleep(2000);
-            for (int64_t i = 0; i < piece_n[p]; i++)
-                to[i] = value((int)((at + rank) % 3), g->at[p] + i, step + (int)at);
-            if (!exchange_give(x, p, err))
-                return false;
-        }
-        if (!exchange_round_end(x, err))
+        if (k >= late && !piece_is_given(x, g, 0, k - late, step, err))
             return false;
     }
+    for (int64_t k = MAX(n_round - late, (int64_t)0); k < n_round; k++)
+        if (!piece_is_given(x, g, 0, k, step, err))
+            return false;
     return exchange_end(x, err);
 }
 
@@ -418,11 +431,12 @@ static bool bytes_are_counted(struct exchange *x, const struct giver *g, int64_t
     return true;
 }
 
-static bool steps_are_exchanged(struct collective *c, struct device *dev, int n_slot, bool offered, struct error *err)
+static bool steps_are_exchanged(struct collective *c, struct device *dev, int n_slot, int late, bool offered, struct error *err)
 {
     static const int64_t micros[] = { 7, 1, 0, 6, 2 };
     struct giver g;
     bool ok = giver_open(&g, c, dev, n_slot, offered, err);
+    g.f.late = late;
     struct exchange *x = ok ? exchange_new(&g.f, err) : NULL;
     ok = x && exchange_reaches(x) == offered;
     for (size_t s = 0; ok && s < ARRAY_SIZE(micros); s++) {
@@ -441,17 +455,27 @@ static bool steps_are_exchanged(struct collective *c, struct device *dev, int n_
 static bool flat_gradients(struct collective *c, struct device *dev, struct error *err)
 {
     bool reach;
-    return collective_reaches(c, &reach, err) && reach && steps_are_exchanged(c, dev, 0, true, err);
+    return collective_reaches(c, &reach, err) && reach && steps_are_exchanged(c, dev, 0, 0, true, err);
+}
+
+static bool flat_gradients_whose_first_piece_is_late(struct collective *c, struct device *dev, struct error *err)
+{
+    return steps_are_exchanged(c, dev, 0, 1, true, err);
 }
 
 static bool gradients_in_one_place(struct collective *c, struct device *dev, struct error *err)
 {
-    return steps_are_exchanged(c, dev, 1, true, err);
+    return steps_are_exchanged(c, dev, 1, 0, true, err);
 }
 
 static bool gradients_in_two_places_or_both(struct collective *c, struct device *dev, struct error *err)
 {
-    return steps_are_exchanged(c, dev, 2, true, err);
+    return steps_are_exchanged(c, dev, 2, 0, true, err);
+}
+
+static bool gradients_in_two_places_with_a_late_piece(struct collective *c, struct device *dev, struct error *err)
+{
+    return steps_are_exchanged(c, dev, 2, 2, true, err);
 }
 
 /* Memory of the host that ranks offer, whatever their devices. */
@@ -477,7 +501,12 @@ static bool host_memory_is_read(struct collective *c, struct device *dev, struct
 
 static bool gradients_through_the_host(struct collective *c, struct device *dev, struct error *err)
 {
-    return steps_are_exchanged(c, dev, 0, false, err);
+    return steps_are_exchanged(c, dev, 0, 0, false, err);
+}
+
+static bool gradients_through_the_host_with_a_late_piece(struct collective *c, struct device *dev, struct error *err)
+{
+    return steps_are_exchanged(c, dev, 0, 1, false, err);
 }
 
 static bool sums_and_more(struct collective *c, struct device *dev, struct error *err)
@@ -523,9 +552,14 @@ static void sums_are_made_in_rank_order(UNUSED void **state)
 
 static void pieces_are_added_in_the_order_of_micro_batches(UNUSED void **state)
 {
-    static bool (*const way[])(struct collective *, struct device *, struct error *) = { flat_gradients, gradients_in_one_place,
+    static bool (*const way[])(struct collective *, struct device *, struct error *) = { flat_gradients,
+                                                                                         gradients_in_one_place,
                                                                                          gradients_in_two_places_or_both,
-                                                                                         host_memory_is_read, gradients_through_the_host };
+                                                                                         host_memory_is_read,
+                                                                                         gradients_through_the_host,
+                                                                                         flat_gradients_whose_first_piece_is_late,
+                                                                                         gradients_in_two_places_with_a_late_piece,
+                                                                                         gradients_through_the_host_with_a_late_piece };
     for (size_t w = 0; w < ARRAY_SIZE(way); w++)
         for (int n_rank = 2; n_rank <= RANKS; n_rank++) {
             pid_t pid[RANKS];
@@ -571,7 +605,7 @@ static bool dies_in_an_exchange(struct collective *c, struct device *dev, struct
     if (!x || !step_is_given(x, &g, 2 * RANKS, 0, err) || !exchange_begin(x, 2 * RANKS, err))
         return false;
     for (int p = PIECES - 1; p >= collective_rank(c); p--)
-        if (!exchange_slot(x, p, err) || !exchange_give(x, p, err))
+        if (piece_n[p] > 0 && (!exchange_slot(x, p, err) || !exchange_give(x, p, err)))
             return false;
     kill(getpid(), SIGKILL);
     return false;

@@ -850,6 +850,32 @@ static void ranks_of_teams_train_to_the_bytes_of_one_device(UNUSED void **state)
     }
 }
 
+/* Stages with a shared tensor and without, at every zero_stage, with moments of a byte too. Ranks of one process take turns micro-batch by
+ * micro-batch; that several are under way at once in ranks that are processes is integration/ranks_test's. */
+static void ranks_of_pipelines_train_to_the_bytes_of_one_device(UNUSED void **state)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(trained); i++) {
+        struct shape s = trained[i];
+        enum dtype t = i / 2 % 2 ? DT_BF16 : DT_F32;
+        enum optimizer optimizer = i % 3 == 2 ? OPTIMIZER_ADAMW_8BIT : OPTIMIZER_ADAMW;
+        bool recompute = i % 3 == 1;
+        int n_device = on_gpus() ? 2 : 2 + (int)(i / 2) % 2;
+        struct outcome one;
+        s.c.n_layer = 3;
+        devices_open(n_device);
+        outcome_make(&one, &s, t, 0, (struct layout){ .n_device = 1, .optimizer = optimizer }, recompute);
+        for (int zero = 0; zero <= ZERO_MAX_TEAM; zero++) {
+            struct outcome o;
+            int n_rank = 2 + (int)(i + (size_t)zero) % 2;
+            outcome_make(&o, &s, t, 0, (struct layout){ n_device, true, optimizer, n_rank, zero }, recompute);
+            outcomes_compare(&one, &o, s.why, n_device, n_rank);
+            outcome_free(&o);
+        }
+        outcome_free(&one);
+        devices_close(n_device);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -866,6 +892,7 @@ int main(void)
         cmocka_unit_test(teams_that_cannot_train_are_refused_with_the_nearest),
         cmocka_unit_test(a_team_of_any_size_trains_to_the_bytes_of_one_device),
         cmocka_unit_test(ranks_of_teams_train_to_the_bytes_of_one_device),
+        cmocka_unit_test(ranks_of_pipelines_train_to_the_bytes_of_one_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -350,7 +350,10 @@ void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *e
 
 void model_run_idle_of(struct model_run *r, int q, bool (*idle)(void *ctx, struct error *err), void *ctx)
 {
-    team_idle(r->team, q, idle, ctx);
+    if (r->stages)
+        stage_idle(r->stages, q, idle, ctx);
+    else
+        team_idle(r->team, q, idle, ctx);
 }
 
 bool run_idle(struct model_run *r, struct error *err)

@@ -121,6 +121,7 @@ struct stage_runs;
 struct stage_runs *stage_runs_new(struct model_run *r, struct error *err);
 void stage_runs_free(struct stage_runs *s);
 void stage_runs_bind(struct stage_runs *s, struct model *m);
+void stage_idle(struct stage_runs *s, int q, bool (*idle)(void *ctx, struct error *err), void *ctx);
 MUST_USE bool stages_score(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err);
 /* Of a stage's run: work on the micro-batch of this set from now on. */
 void run_set_use(struct model_run *r, const struct run_set *set);

@@ -4,7 +4,10 @@
  *    belong to q's set: `edge`, which q + 1 copies in its forward step, and `dedge`, which q + 1 fills in its backward step.
  * 2. A step begins when the steps that it waits for are done: on the host when they have been asked for (team_await), on the device
  *    behind their marks. A stage's marks are used in turn; one that is set again stands for later work of the same stage.
- * 3. A shared tensor's gradient: stage 0 leaves the gradient by its stream and its tokens in the last stage's memory (`dembed`). */
+ * 3. A shared tensor's gradient: stage 0 leaves the gradient by its stream and its tokens in the last stage's memory (`dembed`).
+ * 4. Of several ranks each stage exchanges its gradient with the same stage of the others (model_run_idle_of), whose other stages may wait
+ *    for what it has not sent yet: whoever waits carries its exchange on. All ranks take their steps in one order, that of the table
+ *    for the most micro-batches, so the earliest step of all that are waited for can always be taken. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +59,11 @@ void stage_layers(const struct model_config *c, int n, int q, int64_t *first, in
 {
     *first = layers_before(c, n, q);
     *end = layers_before(c, n, q + 1);
+}
+
+int model_late_piece(const struct model *m)
+{
+    return m->n_stage > 1 && m->c.tied && m->own.embed ? pipeline_shared(m->n_stage) - 1 : 0;
 }
 
 struct model *model_stage_shape(const struct model *m, int n, int q, struct error *err)
@@ -140,6 +148,11 @@ void stage_runs_bind(struct stage_runs *s, struct model *m)
         model_run_bind(s->run[q], team_slice(m, q));
 }
 
+void stage_idle(struct stage_runs *s, int q, bool (*idle)(void *ctx, struct error *err), void *ctx)
+{
+    model_run_idle(s->run[q], idle, ctx);
+}
+
 /* ---- steps */
 struct working {
     struct stage_runs *s;
@@ -195,7 +208,7 @@ static void shared_use(struct model_run *r, const struct pipeline *p, int64_t mi
 static bool backward_do(const struct working *k, int q, int64_t micro, struct error *err)
 {
     struct model_run *r = k->s->run[q];
-    struct model_grad g = { .flat = k->w->grad->slice[q].flat };
+    struct model_grad g = k->w->grad->slice[q];
     struct run_set *set = set_of(k, q, micro);
     run_set_use(r, set);
     if (r->m->own.head)
@@ -210,7 +223,7 @@ static bool backward_do(const struct working *k, int q, int64_t micro, struct er
 static bool embed_do(const struct working *k, int q, int64_t micro, struct error *err)
 {
     struct model_run *r = k->s->run[q];
-    struct model_grad g = { .flat = k->w->grad->slice[q].flat };
+    struct model_grad g = k->w->grad->slice[q];
     int64_t slot = micro % k->s->plan.n_shared, at = slot * r->lim.max_tok;
     shared_use(r, &k->s->plan, micro);
     return embed_grad(r, &g, (char *)r->dembed + (size_t)(at * r->m->c.d_model) * dtype_size(r->m->dtype), r->dembed_token + at,
@@ -220,7 +233,9 @@ static bool embed_do(const struct working *k, int q, int64_t micro, struct error
 /* Stage q waits until another has done step i of its list, on the host and on the device. */
 static bool step_await(struct stage_runs *s, int q, int other, int64_t i, struct error *err)
 {
-    return team_await(s->team, other, i + 1, err) && device_after(team_rank(s->team, q)->dev, s->mark[other][i % MARKS], err);
+    struct model_run *r = s->run[q];
+    return team_await(s->team, other, i + 1, r->idle, r->idle_ctx, err)
+           && device_after(team_rank(s->team, q)->dev, s->mark[other][i % MARKS], err);
 }
 
 static bool waits_do(struct stage_runs *s, int q, const struct stage_step *step, struct error *err)

@@ -22,6 +22,8 @@ struct model *model_staged_new(struct model *m, struct device *const *dev, int n
 bool model_is_staged(const struct model *m);
 /* For questions about sizes and for model_free: stage q of n of m's shape, without weights. NULL: see err. */
 struct model *model_stage_shape(const struct model *m, int n, int q, struct error *err);
+/* How many micro-batches later than its other pieces a stage finishes the first one's gradient, that of a shared tensor; else 0. */
+int model_late_piece(const struct model *m);
 /* What of its device's memory the run of such a stage takes, under the limits of the whole run. */
 size_t model_stage_run_bytes(const struct model *stage, const struct run_limits *limits);
 

@@ -144,15 +144,15 @@ bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *err)
     return true;
 }
 
-/* Until the round is over, with other work meanwhile. */
-static bool round_wait(struct team *t, unsigned seen, bool (*idle)(void *ctx, struct error *err), void *ctx, struct error *err)
+/* Until the word has changed, with other work meanwhile. */
+static bool wait_with(atomic_uint *word, unsigned seen, bool (*idle)(void *ctx, struct error *err), void *ctx, struct error *err)
 {
     const struct timespec moment = { .tv_nsec = IDLE_NS };
-    wait_while(&t->round, seen, idle ? &moment : NULL);
-    while (idle && atomic_load(&t->round) == seen) {
+    wait_while(word, seen, idle ? &moment : NULL);
+    while (idle && atomic_load(word) == seen) {
         if (!idle(ctx, err))
             return false;
-        wait_while(&t->round, seen, &moment);
+        wait_while(word, seen, &moment);
     }
     return true;
 }
@@ -167,7 +167,7 @@ bool team_meet(struct team *t, int rank, bool (*idle)(void *ctx, struct error *e
             raise_and_wake(&t->round);
         } else {
             turn_give(t);
-            ok = round_wait(t, seen, idle, ctx, err);
+            ok = wait_with(&t->round, seen, idle, ctx, err);
             turn_take(t);
         }
     }
@@ -182,10 +182,11 @@ void team_done(struct team *t, int rank)
     raise_and_wake(&t->done[rank]);
 }
 
-bool team_await(struct team *t, int rank, int64_t n, struct error *err)
+bool team_await(struct team *t, int rank, int64_t n, bool (*idle)(void *ctx, struct error *err), void *ctx, struct error *err)
 {
     for (unsigned seen; !atomic_load(&t->failed) && (seen = atomic_load(&t->done[rank])) < (unsigned)n;)
-        wait_while(&t->done[rank], seen, NULL);
+        if (!wait_with(&t->done[rank], seen, idle, ctx, err))
+            return false;
     return !atomic_load(&t->failed) || error_set(err, ERR_CLOSED, "another device of the team has failed");
 }
 

@@ -22,9 +22,9 @@ MUST_USE bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *er
  * then meanwhile; NULL: nothing. */
 MUST_USE bool team_meet(struct team *t, int rank, bool (*idle)(void *ctx, struct error *err), void *ctx, struct error *err);
 /* Also inside a call: this rank has done one more piece of work, and what its device was asked for is marked; wait until a rank has
- * done n of them since the call began. False as for team_meet. */
+ * done n of them since the call began. idle and false as for team_meet. */
 void team_done(struct team *t, int rank);
-MUST_USE bool team_await(struct team *t, int rank, int64_t n, struct error *err);
+MUST_USE bool team_await(struct team *t, int rank, int64_t n, bool (*idle)(void *ctx, struct error *err), void *ctx, struct error *err);
 int team_size(const struct team *t);
 struct team_rank *team_rank(struct team *t, int rank);
 /* Slices = src's weights (m's own, or those of a model of m's shape on m's device, whole or in shards); and new handles on them. */

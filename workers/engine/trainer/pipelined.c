@@ -24,16 +24,24 @@ void pipelined_free(struct trainer *t)
         free(t->stage_mb_mem[q]);
 }
 
+/* Micro-batch k of the work is one of a series of the batch's. */
 struct batch_work {
     struct trainer *t;
     const struct trainer_hyper *h;
-    struct trainer_sums *part;
+    const struct micro_series *of;
+    struct trainer_sums *sums;    // (n) of each
+    struct trainer_norm *norm;    // (n) or these, under the reference
 };
+static int64_t of_batch(const struct batch_work *w, int64_t k)
+{
+    return w->of->first + k * w->of->every;
+}
+
 static bool batch_of(void *ctx, int stage, int64_t k, struct model_batch *b, UNUSED struct error *err)
 {
     const struct batch_work *w = ctx;
     struct micro *mb = &w->t->stage_mb[stage];
-    micro_pack(w->t, mb, k);
+    micro_pack(w->t, mb, of_batch(w, k));
     *b = micro_batch(mb);
     return true;
 }
@@ -42,24 +50,22 @@ static bool reference_finish(void *ctx, int64_t k, struct model_run *last, UNUSE
 {
     const struct batch_work *w = ctx;
     struct micro *mb = &w->t->mb;
-    struct trainer_norm part;
-    micro_pack(w->t, mb, k);
+    micro_pack(w->t, mb, of_batch(w, k));
     if (!model_head(last, &(struct token_loss){ .target = mb->target, .temperature = mb->temperature, .logp = mb->logp }, err))
         return false;
-    reference_take(w->t, w->h, k, &part);
-    if (w->h->advantages == ADV_BATCH)
-        trainer_norm_more(w->t, &part);
+    reference_take(w->t, w->h, of_batch(w, k), &w->norm[k]);
     return true;
 }
 
-bool pipelined_references(struct trainer *t, const struct trainer_hyper *h, struct error *err)
+bool pipelined_references(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_norm *part,
+                          struct error *err)
 {
-    struct batch_work ctx = { .t = t, .h = h };
-    if (t->n_reference == 0)
+    struct batch_work ctx = { .t = t, .h = h, .of = of, .norm = part };
+    if (of->n == 0)
         return true;
     model_run_bind(t->run, t->ref);
-    bool ok = model_stages_run(
-        t->run, &(struct stage_work){ .n_micro = t->n_reference, .ctx = &ctx, .batch = batch_of, .finish = reference_finish }, err);
+    bool ok = model_stages_run(t->run, &(struct stage_work){ .n_micro = of->n, .ctx = &ctx, .batch = batch_of, .finish = reference_finish },
+                               err);
     model_run_bind(t->run, t->m);
     return ok;
 }
@@ -67,18 +73,19 @@ bool pipelined_references(struct trainer *t, const struct trainer_hyper *h, stru
 static bool micro_of_last(void *ctx, int64_t k, struct model_run *last, const struct model_grad *grad, struct error *err)
 {
     const struct batch_work *w = ctx;
-    w->part[k] = (struct trainer_sums){ 0 };
-    micro_pack_loss(w->t, w->h, k);
-    return micro_finish(w->t, last, grad, w->h, &w->part[k], err);
+    w->sums[k] = (struct trainer_sums){ 0 };
+    micro_pack_loss(w->t, w->h, of_batch(w, k));
+    return micro_finish(w->t, last, grad, w->h, &w->sums[k], err);
 }
 
-bool pipelined_micros(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *part, struct error *err)
+bool pipelined_micros(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_sums *part,
+                      struct error *err)
 {
-    struct batch_work ctx = { t, h, part };
-    return t->n_micro == 0
+    struct batch_work ctx = { .t = t, .h = h, .of = of, .sums = part };
+    return of->n == 0
            || model_stages_run(
-               t->run,
-               &(struct stage_work){ .n_micro = t->n_micro, .grad = &t->to, .ctx = &ctx, .batch = batch_of, .finish = micro_of_last }, err);
+               t->run, &(struct stage_work){ .n_micro = of->n, .grad = &t->to, .ctx = &ctx, .batch = batch_of, .finish = micro_of_last },
+               err);
 }
 
 int trainer_stages(const struct trainer *t, const double **idle_s)

@@ -31,6 +31,7 @@ struct rank {
     int index, n_end;
     struct end end[SUM_PARTS_MAX];
     struct trainer_sums *part;    // (n_part) of its micro-batches, one a round
+    struct trainer_norm *norm;    // (n_part) likewise, under the reference
 };
 struct ranks {
     int n_rank;
@@ -223,7 +224,8 @@ static bool exchange_open(struct end *e, struct error *err)
                                  .n_slot = p.n_slot,
                                  .slot_n = p.slot_n,
                                  .slot_at = p.piece_at,
-                                 .stage = p.stage };
+                                 .stage = p.stage,
+                                 .late = p.late };
     return (e->x = exchange_new(&f, err)) != NULL;
 }
 
@@ -292,6 +294,14 @@ static void end_close(struct end *e)
     trainer_reaches(e->t, NULL);
 }
 
+static void parts_free(struct rank *k)
+{
+    free(k->part);
+    free(k->norm);
+    k->part = NULL;
+    k->norm = NULL;
+}
+
 void ranks_free(struct ranks *r)
 {
     struct error ignored;
@@ -302,7 +312,7 @@ void ranks_free(struct ranks *r)
         for (int q = k->n_end - 1; q >= 0; q--)    // so that this thread drives the first device at the end
             if (device_enter(trainer_device(k->end[q].t), &ignored))
                 end_close(&k->end[q]);
-        free(k->part);
+        parts_free(k);
     }
     free(r);
 }
@@ -423,20 +433,49 @@ static bool apart_spread(struct end *e, UNUSED void *ctx, struct error *err)
 }
 
 /* ---- the step */
+static int64_t n_round(const struct ranks *r, int64_t n_micro)
+{
+    return (n_micro + r->n_rank - 1) / r->n_rank;
+}
+
+static bool parts_reserve(struct ranks *r, int64_t n, struct error *err)
+{
+    for (int i = 0; i < r->n_here && n > r->n_part; i++) {
+        struct rank *k = &r->here[i];
+        parts_free(k);
+        k->part = calloc((size_t)n, sizeof *k->part);
+        k->norm = calloc((size_t)n, sizeof *k->norm);
+        if (!k->part || !k->norm) {
+            r->n_part = 0;
+            return error_set(err, ERR_NO_MEMORY, "no memory for the sums of %" PRId64 " micro-batches", n);
+        }
+    }
+    r->n_part = MAX(n, r->n_part);
+    return true;
+}
+
+/* What of n micro-batches this rank runs in n_here rounds from `round` on. */
+static struct micro_series series_of(const struct rank *k, int64_t n, int64_t round, int64_t n_here)
+{
+    int64_t n_rank = k->r->n_rank, first = round * n_rank + k->index;
+    return (struct micro_series){ first, n_rank, MIN(n_here, first < n ? (n - first + n_rank - 1) / n_rank : 0) };
+}
+
 /* Log-probs under the reference; and where the normalisation of advantages needs them, their sums over the whole batch. */
 static bool reference_run(struct ranks *r, const struct trainer_hyper *h, struct error *err)
 {
-    struct trainer_norm part[RANK_MAX], all[RANK_MAX];
+    struct trainer_norm part[RANK_MAX] = { { 0 } }, all[RANK_MAX];
     int64_t n = trainer_n_reference(r->here[0].t);
-    if (r->n_rank == 1)
-        return trainer_references(r->here[0].t, h, err);
-    for (int64_t at = 0; at < n; at += r->n_rank) {
-        memset(part, 0, sizeof part);
+    if (!parts_reserve(r, n_round(r, n), err))
+        return false;
+    for (int i = 0; i < r->n_here; i++) {
+        struct micro_series of = series_of(&r->here[i], n, 0, n_round(r, n));
+        if (!trainer_references(r->here[i].t, h, &of, r->here[i].norm, err))
+            return false;
+    }
+    for (int64_t at = 0; at < n && h->advantages == ADV_BATCH; at += r->n_rank) {
         for (int i = 0; i < r->n_here; i++)
-            if (at + r->first + i < n && !trainer_reference(r->here[i].t, h, at + r->first + i, &part[i], err))
-                return false;
-        if (h->advantages != ADV_BATCH)
-            continue;
+            part[i] = r->here[i].norm[at / r->n_rank];
         if (!gather(r, part, sizeof part[0], all, err))
             return false;
         for (int i = 0; i < r->n_here; i++)
@@ -446,38 +485,19 @@ static bool reference_run(struct ranks *r, const struct trainer_hyper *h, struct
     return true;
 }
 
-static bool parts_reserve(struct ranks *r, int64_t n, struct error *err)
-{
-    for (int i = 0; i < r->n_here && n > r->n_part; i++) {
-        free(r->here[i].part);
-        if (!(r->here[i].part = calloc((size_t)n, sizeof *r->here[i].part))) {
-            r->n_part = 0;
-            return error_set(err, ERR_NO_MEMORY, "no memory for the sums of %" PRId64 " micro-batches", n);
-        }
-    }
-    r->n_part = MAX(n, r->n_part);
-    return true;
-}
-
-static bool round_end(struct end *e, UNUSED void *ctx, struct error *err)
-{
-    return !e->x || exchange_round_end(e->x, err);
-}
-
-/* The rounds of micro-batches: of round k this rank runs micro-batch k n_rank + its own number, if there is one. */
+/* Of round k each rank runs micro-batch k n_rank + its own number, if there is one. Ranks that are processes go through their rounds each
+ * by itself, and the exchange keeps the order of the sums; those that are all here take turns. */
 static bool rounds_run(struct ranks *r, const struct trainer_hyper *h, int64_t n, struct error *err)
 {
-    if (!parts_reserve(r, (n + r->n_rank - 1) / r->n_rank, err))
+    int64_t all = n_round(r, n), each = r->n_here > 1 ? 1 : all;
+    if (!parts_reserve(r, all, err))
         return false;
-    if (r->n_rank == 1)
-        return trainer_micros(r->here[0].t, h, r->here[0].part, err);
-    for (int64_t at = 0; at < n; at += r->n_rank) {
-        for (int i = 0; i < r->n_here && at + r->first + i < n; i++)
-            if (!trainer_micro(r->here[i].t, h, at + r->first + i, &r->here[i].part[at / r->n_rank], err))
+    for (int64_t round = 0; round < all; round += each)
+        for (int i = 0; i < r->n_here; i++) {
+            struct micro_series of = series_of(&r->here[i], n, round, each);
+            if (!trainer_micros(r->here[i].t, h, &of, r->here[i].part + round, err))
                 return false;
-        if (!all_ends_do(r, round_end, NULL, err))
-            return false;
-    }
+        }
     return true;
 }
 
@@ -829,7 +849,7 @@ bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct train
     struct ranks alone;
     alone_make(&alone, t);
     bool ok = gradient_make(&alone, h, sums, err);
-    free(alone.here[0].part);
+    parts_free(&alone.here[0]);
     return ok;
 }
 
@@ -839,6 +859,6 @@ bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t 
     struct ranks alone;
     alone_make(&alone, t);
     bool ok = ranks_step(&alone, groups, n_group, h, metric, err);
-    free(alone.here[0].part);
+    parts_free(&alone.here[0]);
     return ok;
 }

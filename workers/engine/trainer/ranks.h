@@ -14,8 +14,11 @@
  * device of the other ranks, by a meeting of its own and beside the others; only the norm is of the whole flat order, whose pieces are put
  * together from all slices' shards, by each rank some of them.
  *
+ * The team may also be the stages of a pipeline, whose layers' gradients come in the pipeline's order; of a tensor that the embedding and the
+ * head share the sum comes some micro-batches late, on every rank alike.
+ *
  * The ranks are processes that have met (ranks_new), or one process plays all of them in turn (ranks_new_here): the step is the
- * same code, only gathering and adding differ. What holds for the one, tests show with the other. */
+ * same code, but for gathering and adding, and that a process's rounds may overlap. What holds for the one, tests show with the other. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -30,7 +30,7 @@ static bool slice_open(void *ctx, int rank, struct error *err)
     t->slice[rank] = s;
     s->m = team_slice(t->m, rank);
     s->set = t->set;
-    s->set.n_team = 0;
+    s->set.n_team = s->set.n_stage = 0;
     s->dev = model_device(s->m);
     s->n_flat = model_n_flat(s->m);
     s->own_master = t->own_master;
@@ -64,9 +64,6 @@ bool slices_new(struct trainer *t, struct error *err)
 {
     // 8-bit moments have a scale per block of the flat order: a stage has its layers' blocks as the whole has them
     bool optimizer = t->set.optimizer == OPTIMIZER_ADAMW || (t->set.optimizer == OPTIMIZER_ADAMW_8BIT && model_is_staged(t->m));
-    if (t->set.n_rank > 1 && t->n_stage)
-        return error_set(err, ERR_UNSUPPORTED, "a model in %d stages of layers is trained by one rank, not by %d", t->n_stage,
-                         t->set.n_rank);
     if ((t->set.n_rank > 1 && t->set.zero_stage > ZERO_MAX_TEAM) || !optimizer || t->set.offload)
         return error_set(err, ERR_UNSUPPORTED,
                          "a model that is cut over %d devices is trained with AdamW, its state on the devices, and zero_stage 0 to %d",

@@ -271,31 +271,24 @@ int64_t trainer_n_reference(const struct trainer *t)
     return t->n_reference;
 }
 
-bool trainer_reference(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part, struct error *err)
+bool trainer_references(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_norm *part,
+                        struct error *err)
 {
     struct micro *mb = &t->mb;
-    micro_pack(t, mb, k);
-    struct model_batch b = micro_batch(mb);
-    model_run_bind(t->run, t->ref);
-    bool ok = model_score(t->run, &b, mb->target, mb->temperature, mb->logp, NULL, err);
-    model_run_bind(t->run, t->m);
-    if (ok)
-        reference_take(t, h, k, part);
-    return ok;
-}
-
-bool trainer_references(struct trainer *t, const struct trainer_hyper *h, struct error *err)
-{
+    bool ok = true;
     if (t->n_stage)
-        return pipelined_references(t, h, err);
-    for (int64_t k = 0; k < t->n_reference; k++) {
-        struct trainer_norm part;
-        if (!trainer_reference(t, h, k, &part, err))
-            return false;
-        if (h->advantages == ADV_BATCH)
-            trainer_norm_more(t, &part);
+        return pipelined_references(t, h, of, part, err);
+    for (int64_t i = 0; i < of->n && ok; i++) {
+        int64_t k = of->first + i * of->every;
+        micro_pack(t, mb, k);
+        struct model_batch b = micro_batch(mb);
+        model_run_bind(t->run, t->ref);
+        ok = model_score(t->run, &b, mb->target, mb->temperature, mb->logp, NULL, err);
+        model_run_bind(t->run, t->m);
+        if (ok)
+            reference_take(t, h, k, &part[i]);
     }
-    return true;
+    return ok;
 }
 
 void reference_take(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part)
@@ -457,20 +450,17 @@ void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k
     }
 }
 
-bool trainer_micro(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_sums *part, struct error *err)
-{
-    *part = (struct trainer_sums){ 0 };
-    micro_pack_loss(t, h, k);
-    struct model_batch b = micro_batch(&t->mb);
-    return model_forward_train(t->run, &b, err) && micro_finish(t, t->run, &t->to, h, part, err);
-}
-
-bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *part, struct error *err)
+bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_sums *part,
+                    struct error *err)
 {
     if (t->n_stage)
-        return pipelined_micros(t, h, part, err);
-    for (int64_t k = 0; k < t->n_micro; k++)
-        if (!trainer_micro(t, h, k, &part[k], err))
+        return pipelined_micros(t, h, of, part, err);
+    for (int64_t i = 0; i < of->n; i++) {
+        part[i] = (struct trainer_sums){ 0 };
+        micro_pack_loss(t, h, of->first + i * of->every);
+        struct model_batch b = micro_batch(&t->mb);
+        if (!model_forward_train(t->run, &b, err) || !micro_finish(t, t->run, &t->to, h, &part[i], err))
             return false;
+    }
     return true;
 }

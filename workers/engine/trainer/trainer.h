@@ -4,8 +4,8 @@
  * together:
  *
  *   trainer_begin       advantages, and the cut of the whole batch into micro-batches: the same on every rank
- *   trainer_reference   log-probs of a micro-batch under the reference, where there is one
- *   trainer_micro       forward and backward of a micro-batch, added to the gradient (flat, fp32)
+ *   trainer_references  log-probs of micro-batches under the reference, where there is one
+ *   trainer_micros      forward and backward of micro-batches, added to the gradient (flat, fp32)
  *   trainer_apply       global clip, AdamW, new weights
  *
  * trainer_step does all four for one rank. Every scale (samples, loss tokens, advantage moments) is of the whole batch, and
@@ -51,8 +51,7 @@ struct trainer_settings {
     int n_rank, rank;        // ranks that share a step (ranks.h), and which one this is; n_rank 0: 1
     int n_team;     // devices that this rank's model is cut over (model_sliced_new), each with its slice's weights, gradient, masters and
                     // moments; 0: 1. With more only AdamW without offload, without scratch, and zero_stage up to ZERO_MAX_TEAM
-    int n_stage;    // devices that this rank's model is cut over by its layers (model_staged_new), likewise, by one rank; 0: 1. Not with
-                    // n_team
+    int n_stage;    // devices that this rank's model is cut over by its layers (model_staged_new), likewise; 0: 1. Not with n_team
     int zero_stage;    // what of a step each of several ranks keeps of its shards only (ZeRO, arXiv 1910.02054): 0 nothing,
                        // 1 masters and moments, 2 the gradient too, 3 the weights too. Their bytes are the same
     bool run_all;      // also run samples whose every token has no gradient (advantage or weight 0), for their
@@ -133,16 +132,18 @@ MUST_USE bool trainer_begin(struct trainer *t, const struct group *const *groups
                             struct error *err);
 int64_t trainer_n_micro(const struct trainer *t);        // micro-batches of the batch that was begun
 int64_t trainer_n_reference(const struct trainer *t);    // those to be run under the reference: 0 without a penalty
-/* Micro-batch k under the reference: what trainer_micro(k) needs on this rank. part: what its tokens add to the batch's sums of
- * token advantages (ADV_BATCH); the sums of all k, in their order, are then given to every rank by trainer_norm_more. */
-MUST_USE bool trainer_reference(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part, struct error *err);
+/* Micro-batches of the batch that a rank runs: first, first + every, ..., n of them. A model in stages works on several at once. */
+struct micro_series {
+    int64_t first, every, n;
+};
+/* Run them under the reference, which trainer_micros needs on the same rank. part (n): what the tokens of each add to the batch's sums of
+ * token advantages (ADV_BATCH); those of all micro-batches, in their order, are then given to every rank by trainer_norm_more. */
+MUST_USE bool trainer_references(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_norm *part,
+                                 struct error *err);
 void trainer_norm_more(struct trainer *t, const struct trainer_norm *part);
-/* Micro-batch k, forward and backward: added to the gradient in one addition an element. */
-MUST_USE bool trainer_micro(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_sums *part, struct error *err);
-/* All micro-batches of the batch by this rank, in their order: the same as the above for each k, but a model in stages works on several at
- * once. part: (trainer_n_micro). */
-MUST_USE bool trainer_references(struct trainer *t, const struct trainer_hyper *h, struct error *err);
-MUST_USE bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *part, struct error *err);
+/* Forward and backward of each, in their order: added to the gradient in one addition an element. part: (n). */
+MUST_USE bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_sums *part,
+                             struct error *err);
 /* How many stages this rank's model has (0: it is in none); idle_s: how many seconds each of them stood still for the others, as last
  * measured; the trainer's. Measuring waits for their devices and begins again. */
 int trainer_stages(const struct trainer *t, const double **idle_s);
@@ -165,6 +166,7 @@ struct trainer_parts {
     const int64_t *own_at;                // (n_piece) where it begins among all that are this rank's
     float *sum;                           // (the sum of own_n) this rank's shards of the sum
     int64_t n_sum;                        // elements of sum
+    int late;                             // the gradient of piece 0 comes so many rounds late (exchange.h)
     float *grad;                          // this rank's gradient: the flat one, or of zero_stage 2
     int n_slot;                           // so many places for a piece each, slot_n elements apart; 0: flat
     int64_t slot_n;

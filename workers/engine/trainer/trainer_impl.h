@@ -139,13 +139,15 @@ MUST_USE bool micro_new(struct micro *mb, void **mem, int64_t n_tok, struct erro
 /* pipelined.c: a trainer whose model is in stages. */
 MUST_USE bool pipelined_new(struct trainer *t, struct error *err);
 void pipelined_free(struct trainer *t);
-MUST_USE bool pipelined_references(struct trainer *t, const struct trainer_hyper *h, struct error *err);
-MUST_USE bool pipelined_micros(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *part, struct error *err);
+MUST_USE bool pipelined_references(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of,
+                                   struct trainer_norm *part, struct error *err);
+MUST_USE bool pipelined_micros(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_sums *part,
+                               struct error *err);
 
 /* step.c: what a micro-batch k of the batch is: its sequences; and into t->mb also what its loss takes. */
 void micro_pack(const struct trainer *t, struct micro *mb, int64_t k);
 void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k);
-/* Of micro-batch k, which t->mb holds with log-probs under the reference: keep them. part: as trainer_reference. */
+/* Of micro-batch k, which t->mb holds with log-probs under the reference: keep them. part: as trainer_references. */
 void reference_take(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part);
 /* What t->mb holds, which `run` has run forward: loss, backward pass and sums. */
 MUST_USE bool micro_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, const struct trainer_hyper *h,

@@ -18,6 +18,7 @@
 #include "kernels/collective/collective.h"
 #include "kernels/collective/exchange.h"
 #include "workers/engine/model/lora.h"
+#include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer_impl.h"
 
@@ -253,6 +254,7 @@ bool pieces_make(struct trainer *t, struct error *err)
         const struct mem_handle *h;
         p->weights = model_kept(t->m, &bytes, &h);
     }
+    p->late = model_late_piece(t->m);
     t->own_only = own_only(&t->set);
     t->n_state = trainer_n_state(t->m, &t->set);
     t->n_dev = trainer_state_dev(t->m, &t->set, &t->stage_bytes);
