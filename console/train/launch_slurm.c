@@ -18,19 +18,6 @@
 #define SUBMIT_MS 60000
 #define REQUEUES_MAX 20    // of a job whose head has died; a run that always dies must not come back for ever
 
-/* Text between single quotes for a shell. */
-static void shell_quoted(struct buf *out, const char *text)
-{
-    buf_char(out, '\'');
-    for (const char *p = text; *p; p++) {
-        if (*p == '\'')
-            buf_str(out, "'\\''");
-        else
-            buf_char(out, *p);
-    }
-    buf_char(out, '\'');
-}
-
 /* An #SBATCH line with a text in double quotes; '%' begins a replacement there. */
 static bool sbatch_text(struct buf *out, const char *option, const char *text, struct error *err)
 {
@@ -67,9 +54,9 @@ bool launch_script(const struct launch *l, const char *run_dir, const char *name
         buf_str(out, "#SBATCH --no-kill\n");
     buf_str(out, "#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --signal=B:USR1@120\n"
                  "# Made by 'rollcall train --slurm': one agent per node; task 0 is the head of the run.\nrollcall=");
-    shell_quoted(out, rollcall);
+    buf_shell(out, rollcall);
     buf_str(out, "\nrun=");
-    shell_quoted(out, run_dir);
+    buf_shell(out, run_dir);
     buf_fmt(out,
             "\n\n"
             "soon() {    # 120 s before the time is over: checkpoint, and go on in another allocation\n"
@@ -100,14 +87,14 @@ static bool plan_write(const struct launch *l, const char *run_dir, bool resume,
     if (!getcwd(cwd, sizeof cwd))
         return error_errno(err, "cannot find the current folder");
     json_t *words = json_array();
+    bool ok = path_join(path, sizeof path, run_dir, LAUNCH_PLAN);
     for (int i = 0; i < l->n_word; i++)
-        json_array_append_new(words, json_string(l->word[i]));
+        ok = json_array_append_new(words, json_string(l->word[i])) == 0 && ok;
     json_t *o = json_pack("{s:s,s:o,s:b,s:I,s:I,s:I,s:I,s:I,s:s}", "cwd", cwd, "words", words, "resume", resume, "nodes",
                           (json_int_t)l->nodes, "gpus", (json_int_t)l->gpus, "port", (json_int_t)l->port, "wait_s", (json_int_t)l->wait_s,
                           "lost_s", (json_int_t)l->lost_s, "dir", l->dir);
     char *text = o ? json_dumps(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
     json_decref(o);
-    bool ok = path_join(path, sizeof path, run_dir, LAUNCH_PLAN);
     ok = ok && text ? file_write(path, text, strlen(text), err)
                     : error_set(err, ERR_USAGE, "the command line cannot be kept for the head: a word is not UTF-8, or a path is too long");
     free(text);

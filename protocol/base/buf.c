@@ -79,6 +79,21 @@ bool buf_fmt(struct buf *b, const char *fmt, ...)
     return at != NULL;
 }
 
+bool buf_shell(struct buf *b, const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:@%+=,-";
+    if (text[0] && strspn(text, plain) == strlen(text))
+        return buf_str(b, text);
+    buf_char(b, '\'');
+    for (const char *p = text; *p; p++) {
+        if (*p == '\'')
+            buf_str(b, "'\\''");
+        else
+            buf_char(b, *p);
+    }
+    return buf_char(b, '\'');
+}
+
 bool buf_nul_replace(struct buf *b, size_t from)
 {
     size_t n = b->len - from;

@@ -20,6 +20,7 @@ bool buf_add(struct buf *b, const void *data, size_t len);
 bool buf_str(struct buf *b, const char *s);
 bool buf_char(struct buf *b, char c);
 bool buf_fmt(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
+bool buf_shell(struct buf *b, const char *text);    // as one word of a POSIX shell, between quotes where it needs them
 /* Make room for len more bytes and return where they go (then add len to b->len); NULL on failure. */
 char *buf_reserve(struct buf *b, size_t len);
 /* Write U+FFFD for each byte of 0 from byte `from` on: as a C string, the text would end there. */

@@ -52,13 +52,20 @@ void host_command(const struct host *h, const struct run_config *c, const char *
     const char *at = strncmp(c->listen, "tcp://", 6) == 0 ? c->listen + 6 : c->listen, *colon = strrchr(at, ':');
     int len = colon ? (int)(colon - at) : 0;
     bool any = len == 0 || (len == 1 && *at == '*') || strncmp(at, "0.0.0.0:", 8) == 0 || strncmp(at, "[::]:", 5) == 0;
-    buf_str(out, "exec sh -c 'h=");
+    struct buf inner = BUF_INIT;
+    char own[400];
     if (any)    // the address that this machine has there: sshd says where the connection came from
-        buf_str(out, "${SSH_CONNECTION%% *}; case $h in *:*) h=[$h];; \"\") h=127.0.0.1;; esac");
+        buf_str(&inner, "h=${SSH_CONNECTION%% *}; case $h in *:*) h=[$h];; \"\") h=127.0.0.1;; esac");
     else
-        buf_fmt(out, "\"%.*s\"", len, at);
-    buf_fmt(out,
-            "; exec \"%s\" agent --join \"tcp://$h:%s\" --token-file - --name %s --inferencers %" PRId64
-            " --dir \"${TMPDIR:-/tmp}/rollcall-$(id -u)/%s-%s\"'",
-            rollcall, colon ? colon + 1 : "", h->node, h->n_device, run, h->node);
+        buf_fmt(&inner, "h=\"%.*s\"", len, at);
+    buf_str(&inner, "; exec ");
+    buf_shell(&inner, rollcall);
+    buf_fmt(&inner, " agent --join \"tcp://$h:%s\" --token-file - --name %s --inferencers %" PRId64 " --dir \"${TMPDIR:-/tmp}/rollcall-$(id -u)/\"",
+            colon ? colon + 1 : "", h->node, h->n_device);
+    snprintf(own, sizeof own, "%.255s-%s", run, h->node);
+    buf_shell(&inner, own);
+    buf_str(out, "exec sh -c ");    // the user's own shell may be any
+    buf_shell(out, buf_text(&inner));
+    out->failed = out->failed || inner.failed;
+    buf_release(&inner);
 }

@@ -99,7 +99,7 @@ class Launch(RunCase):
     def test_nodes_are_kept_on_hosts_over_ssh_and_a_host_that_does_not_come_is_named(self):
         holds = Holds(self.task.path("holds-ssh"))
         holds.arm("worker cpu:0", "generating")
-        run = Run(self.task, "ssh", self.task.run_file("ssh.yaml", hosts="a,me@b.example:2,away", listen=f"0.0.0.0:{free_port()}"),
+        run = Run(self.task, "it's $HOME", self.task.run_file("ssh.yaml", hosts="a,me@b.example:2,away", listen=f"0.0.0.0:{free_port()}"),
                   ["--max-steps", str(STEPS)], env=dict(self.env, RC_TEST_HOLD=holds.dir))
         self.addCleanup(run.kill)
         nodes = lambda: {p.get("node") for p in json.loads(run.ctl("status", "--json").stdout or '{"processes":[]}')["processes"]
@@ -126,7 +126,8 @@ class Launch(RunCase):
                  ({}, ("--hosts", "a,b,x@a"), 2, "'a' and 'x@a' would both be node 'a'"),
                  ({}, ("--hosts", "a,-oProxyCommand=x"), 2, "'-oProxyCommand=x' is not a host"),
                  ({}, ("partition=a b",), 2, "without blanks and quotes"),
-                 ({}, ("nodes=2", "--batch"), 2, "inside an allocation"))
+                 ({}, ("nodes=2", "--batch"), 2, "inside an allocation"),
+                 ({}, ("nodes=2", "--system_prompt", "\udcff"), 2, "a word is not UTF-8"))
         for env, words, code, text in cases:
             done = self.train(*words, env=env, name="refused")
             self.assertEqual(done.returncode, code, done.stderr)
