@@ -41,8 +41,9 @@ struct uplink {
     struct copy *copy;    // of a checkpoint; NULL: none was wanted yet
     struct {
         int64_t round;    // of the meeting that trainers here are to join; 0: none
+        int64_t asked;    // the round whose file the head is being asked for; 0: it is not
         int64_t again_ms;
-        bool open, told;    // told: they have its file
+        bool told;    // they have its file
     } meeting;
     struct weights {
         int64_t version, made;

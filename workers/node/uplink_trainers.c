@@ -56,7 +56,7 @@ void meeting_follow(struct uplink *u, int64_t round)
     ranks_name(round, 0, name, sizeof name);
     snprintf(path, sizeof path, "%s/%s", dir, name);
     u->meeting.round = round;
-    u->meeting.told = u->meeting.open = false;
+    u->meeting.told = false;
     u->meeting.again_ms = 0;
     if (!path_exists(path) && !collective_call(dir, name, &err))
         node_end(u, run_state_name(RUN_FAILED), err.text);
@@ -86,7 +86,8 @@ static void meeting_ask(struct uplink *u)
     msg_str(&m, "name", file);
     msg_i64(&m, "offset", 0);
     msg_i64(&m, "n_bytes", COLLECTIVE_FILE_MAX);
-    u->meeting.open = msg_finish(&m, &err) && peer_ask(u->head, &m, MEETING_LIMIT_MS, TAG_MEETING, &err);
+    if (msg_finish(&m, &err) && peer_ask(u->head, &m, MEETING_LIMIT_MS, TAG_MEETING, &err))
+        u->meeting.asked = u->meeting.round;
     msg_release(&m);
 }
 
@@ -118,12 +119,15 @@ void meeting_came(struct uplink *u, const struct net_event *ev)
     struct error err;
     struct msg_in in;
     size_t len = 0;
-    u->meeting.open = false;
+    int64_t asked = u->meeting.asked;
+    u->meeting.asked = 0;
+    if (asked != u->meeting.round)    // of a round before
+        return;
     u->meeting.again_ms = clock_ms() + MEETING_MS;
-    if (ev->failed || u->meeting.round == 0)
+    if (ev->failed)
         return;
     if (!msg_read_answer(&in, MSG_FILE, ev->data, ev->len, &err)) {
-        if (err.code == ERR_NOT_FOUND)    // of a round before, perhaps: then the next answer says so again
+        if (err.code == ERR_NOT_FOUND)
             meeting_end(u);
         return;
     }
@@ -323,14 +327,14 @@ void trainers_tick(struct uplink *u)
     struct error err;
     if (u->copy && u->copy->fetch && !u->ends && !copy_tick(u, &err))
         node_end(u, run_state_name(RUN_FAILED), err.text);
-    if (u->meeting.round && !u->meeting.open && clock_ms() >= u->meeting.again_ms)
+    if (u->meeting.round && !u->meeting.asked && clock_ms() >= u->meeting.again_ms)
         meeting_ask(u);
 }
 
 int64_t trainers_due(const struct uplink *u)
 {
     int64_t due = u->copy && u->copy->fetch ? fetch_due(u->copy->fetch) : INT64_MAX;
-    return u->meeting.round && !u->meeting.open ? MIN(due, u->meeting.again_ms) : due;
+    return u->meeting.round && !u->meeting.asked ? MIN(due, u->meeting.again_ms) : due;
 }
 
 void trainers_release(struct uplink *u)
