@@ -19,12 +19,16 @@ static void link_read(const char *run_dir, char to[PATH_MAX])
     to[n > 0 ? n : 0] = 0;
 }
 
-/* The number N of a journal's place, from where the link leads; 0: none. */
+/* The number N of a journal's place, from where the link leads; 0: none. JOURNAL_DIR may have RUN_ID in it, too. */
 static int64_t number_of(const char *to, const char *run_id)
 {
-    const char *id = strstr(to, run_id);
     int64_t n = 0;
-    return id && sscanf(id + strlen(run_id), ".%" SCNd64 "/journal.db", &n) == 1 ? n : 0;
+    for (const char *id = to; (id = strstr(id, run_id)); id++) {
+        int end = 0;
+        if (sscanf(id + strlen(run_id), ".%" SCNd64 "/journal.db%n", &n, &end) == 1 && end > 0 && !id[strlen(run_id) + (size_t)end])
+            return n;
+    }
+    return 0;
 }
 
 /* JOURNAL_DIR/RUN_ID.N/journal.db, whose folder is made. */

@@ -212,11 +212,11 @@ static bool last_note(void *arg, const struct journal_step *row)
 static void a_journal_on_another_disk_is_copied_and_taken_over_without_it(void **state)
 {
     struct error err = { 0 };
-    char run[200], a[200], b[200], lost[220], copy[240];
+    char run[200], a[200], b[200], lost[220], copy[240], place[260];
     int64_t seen = -1, step = -1;
     bool taken = true;
     snprintf(run, sizeof run, "%s/run", (char *)*state);
-    snprintf(a, sizeof a, "%s/a", (char *)*state);
+    snprintf(a, sizeof a, "%s/0123456789abcdef", (char *)*state);    // the run's id in the path is not its number
     snprintf(b, sizeof b, "%s/b", (char *)*state);
     snprintf(lost, sizeof lost, "%s-lost", a);
     snprintf(copy, sizeof copy, "%s/" JOURNAL_SNAPSHOT, run);
@@ -249,6 +249,8 @@ static void a_journal_on_another_disk_is_copied_and_taken_over_without_it(void *
     assert_int_equal(err.code, ERR_USAGE);
     assert_true(journal_home_take(run, b, "0123456789abcdef", &taken, &step, &err));
     assert_true(taken && step == 1 && !journal_is_elsewhere(run));
+    snprintf(place, sizeof place, "%s/0123456789abcdef.2/journal.db", b);
+    assert_true(path_exists(place));
     assert_non_null(j = journal_open(run, &err));
     step_put(j, 2, 2, 2);
     assert_true(journal_steps_read(j, 1000, last_note, &seen, &err));    // far above what the lost one may have numbered
