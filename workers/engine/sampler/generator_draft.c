@@ -95,6 +95,13 @@ static int64_t step_rows(const struct generator *g, int64_t n)
     return g->dev->can_capture ? MIN(graph_rows(n), g->max_row) : n;
 }
 
+/* Has a step of so many rows been measured lately? */
+static bool time_known(const struct generator *g, int64_t rows)
+{
+    const struct step_time *t = &g->draft.time[rows];
+    return t->s > 0 && t->round + STALE_ROUNDS >= g->stats.n_step;
+}
+
 void drafts_time_note(struct generator *g, int64_t n_row, bool counts)
 {
     struct drafts *d = &g->draft;
@@ -105,16 +112,11 @@ void drafts_time_note(struct generator *g, int64_t n_row, bool counts)
     if (!known)
         return;
     struct step_time *t = &d->time[rows];
-    if (t->s > 0)
+    if (time_known(g, rows))
         t->s += 0.2 * (MIN(s, 2 * t->s) - t->s);    // a step that something else has held up counts little
     else
         t->s = s;
     t->round = g->stats.n_step;
-    if (g->stats.n_step % STALE_ROUNDS)
-        return;
-    for (int i = 0; i <= DRAFT_ROWS; i++)
-        if (d->time[i].round + STALE_ROUNDS < g->stats.n_step)
-            d->time[i].s = 0;
 }
 
 /* Seconds of a step of so many rows: measured, or between those of the next smaller and larger sizes. Without a larger one it is the smaller
@@ -123,9 +125,9 @@ static double step_time(const struct generator *g, int64_t n_row)
 {
     const struct step_time *t = g->draft.time;
     int64_t rows = step_rows(g, n_row), below = rows, above = rows;
-    while (below > 0 && !(t[below].s > 0))
+    while (below > 0 && !time_known(g, below))
         below--;
-    while (above <= DRAFT_ROWS && !(t[above].s > 0))
+    while (above <= DRAFT_ROWS && !time_known(g, above))
         above++;
     if (below == 0)
         return NAN;

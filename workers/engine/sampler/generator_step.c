@@ -333,8 +333,11 @@ static bool rows_decode(struct generator *g, struct error *err)
     if (!rows_grow(g, err))
         return false;
     if (drafts_due(g)) {
+        bool in_flight = g->flight[0].n + g->flight[1].n > 0;
         if (!flights_collect(g, err))
             return false;
+        if (in_flight)    // the time of a step with guesses begins when the one before it has ended
+            g->draft.last_ns = clock_ns();
         if (g->n_run == 0 || drafts_make(g))
             return g->n_run == 0 || drafts_decode(g, err);
     }
