@@ -15,8 +15,8 @@ struct run_head {
     char address[HEAD_ADDRESSES_MAX][280];    // HOST:PORT, in the order in which they are to be tried
     int n_address;
 };
-/* This machine's host name, and addresses for port: the name that the scheduler knows it by (NULL: none), its host name when others can
- * resolve it, and each address of its network interfaces but the loopback. */
+/* This machine's host name, and addresses for port: the name that the scheduler knows it by (NULL: none), its host name when that can be
+ * resolved, and each IPv4 address of its network interfaces but the loopback. */
 void run_head_here(struct run_head *h, const char *name, int port);
 MUST_USE bool run_head_write(const struct run_head *h, const char *run_dir, struct error *err);
 /* ERR_NOT_FOUND: the run has no such file. */

@@ -270,7 +270,9 @@ static void *lane_main(void *arg)
             error_set(&err, ERR_NO_MEMORY, "no memory to receive weights");
         pthread_mutex_lock(&f->lock);
         lane_note(f, l, t, &err);
+        pthread_mutex_unlock(&f->lock);
         f->config.wake(f->config.ctx);
+        pthread_mutex_lock(&f->lock);
         while (!f->over && !f->failed && !f->finished && f->round == l->round)
             pthread_cond_wait(&f->changed, &f->lock);    // bulk_fetch_again or bulk_fetch_free ends it
     }

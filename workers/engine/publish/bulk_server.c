@@ -256,7 +256,7 @@ void bulk_server_tick(struct bulk_server *s)
     int64_t now = clock_ms();
     pthread_mutex_lock(&s->lock);
     for (int i = 0; i < BULK_OFFERS_MAX; i++)
-        if (offer_is_idle(&s->offer[i]) && (s->offer[i].over || now >= s->offer[i].used_ms + IDLE_MS))
+        if (offer_is_idle(&s->offer[i]) && now >= s->offer[i].used_ms + IDLE_MS)
             offer_end(s, &s->offer[i]);
     pthread_mutex_unlock(&s->lock);
 }
@@ -281,7 +281,7 @@ void bulk_server_look(struct bulk_server *s, struct bulk_server_look *out)
 
 /* ---- a connection's thread ---- */
 
-/* Write block i, which is this thread's to write, and note it for the others. With *own false afterwards, the note holds the bytes. */
+/* Write block i, which is this thread's to write, and note it for the others. Its bytes are in scratch, whether the note has a copy or not. */
 static void block_write(struct bulk_server *s, struct pair *p, uint32_t i, struct delta_coder *coder, uint8_t *scratch, struct packed *out)
 {
     size_t at = (size_t)i * DELTA_BLOCK, n = MIN(DELTA_BLOCK, p->new->map.size_bytes - at);
