@@ -270,10 +270,10 @@ static bool devices_choose(struct run_config *c, struct error *err)
         return n_given == n
                || error_set(err, ERR_USAGE,
                             "devices '%s' are %" PRId64 ", but num_trainers %" PRId64 " and num_inferencer %" PRId64
-                            " with placement '%s', %s %" PRId64 " and producer_tensor_parallel_size %" PRId64 " need %" PRId64,
-                            c->devices, n_given, c->num_trainers, c->num_inferencer, c->placement,
-                            c->pipeline_parallel_size > 1 ? "pipeline_parallel_size" : "tensor_parallel_size",
-                            run_config_trainer_devices(c), c->producer_tensor_parallel_size, n);
+                            " with placement '%s', tensor_parallel_size %" PRId64 ", pipeline_parallel_size %" PRId64
+                            " and producer_tensor_parallel_size %" PRId64 " need %" PRId64,
+                            c->devices, n_given, c->num_trainers, c->num_inferencer, c->placement, c->tensor_parallel_size,
+                            c->pipeline_parallel_size, c->producer_tensor_parallel_size, n);
     struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
     size_t at = 0;
     for (int64_t i = 0; i < n && at < sizeof c->devices; i++)

@@ -7,7 +7,20 @@
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/pipeline.h"
 
-/* The trainer's pipeline: what each device has. */
+/* Name device q of each trainer of this machine. */
+static void stage_devices(const struct run_config *c, int q, struct buf *out)
+{
+    const char *at = c->devices;
+    for (int64_t r = 0; r < run_config_trainers_here(c); r++, at += strcspn(at, ",") + 1) {
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)MIN(strcspn(at, ","), sizeof name - 1), at);
+        if (q > 0)
+            run_config_trainer_helper(c, r, q - 1, name, sizeof name);
+        buf_fmt(out, "%s%s", r ? ", " : "", name);
+    }
+}
+
+/* The trainers' pipelines: what each device has. */
 static void stages_print(const struct run_config *c)
 {
     struct run_stage stage[PIPELINE_STAGES_MAX];
@@ -19,13 +32,19 @@ static void stages_print(const struct run_config *c)
         return;
     snprintf(name, sizeof name, "%.*s", (int)MIN(strcspn(c->devices, ","), sizeof name - 1), c->devices);
     struct device *dev = device_new(name, (int)c->threads, &err);
-    bool ok = dev && run_stages_room(stage, c, dev, &err);
+    bool several = c->num_trainers > 1;
+    int zero = !several ? 0 : run_config_zero(c) < 0 ? 1 : run_config_zero(c);
+    bool ok = dev && run_stages_room(stage, c, zero, dev, &err);
     device_free(dev);
     if (!ok)
         return;
-    printf("trainer:        a pipeline of %d stages (1F1B), idle for %d of m + %d turns with m micro-batches in a step; the first\n"
-           "                device also keeps the whole weights, to publish\n",
-           n, n - 1, n - 1);
+    printf("%s a pipeline of %d stages (1F1B), idle for %d of m + %d turns with m micro-batches %sin a step; the first\n"
+           "                device also keeps the whole weights, to publish%s",
+           several ? "trainers:       each" : "trainer:       ", n, n - 1, n - 1, several ? "of its own " : "",
+           several ? ". With zero_stage " : "");
+    if (several)
+        printf("%d", zero);
+    printf("\n");
     for (int q = 0; q < n; q++) {
         char layers[48];
         const struct run_stage *s = &stage[q];
@@ -33,12 +52,13 @@ static void stages_print(const struct run_config *c)
             snprintf(layers, sizeof layers, "layer %" PRId64, s->first);
         else
             snprintf(layers, sizeof layers, "layers %" PRId64 " to %" PRId64, s->first, s->end - 1);
-        if (q > 0)
-            run_config_trainer_helper(c, 0, q - 1, name, sizeof name);
+        struct buf names = BUF_INIT;
+        stage_devices(c, q, &names);
         printf("                %s: %s%s%s: %.4g MiB of weights, gradient, masters and moments, and %.4g MiB for\n"
                "                activations of %d micro-batch%s\n",
-               name, layers, s->has_embedding ? ", embedding" : "", q == n - 1 ? ", head" : "", (double)s->kept / mib,
+               buf_text(&names), layers, s->has_embedding ? ", embedding" : "", q == n - 1 ? ", head" : "", (double)s->kept / mib,
                (double)s->activation / mib, s->n_set, s->n_set == 1 ? "" : "es");
+        buf_release(&names);
     }
 }
 
@@ -122,16 +142,19 @@ static void trainers_print(const struct train *t)
     device_free(dev);
     if (!ok)
         return;
-    double n = run_n_trained(c, &shape) / (double)c->tensor_parallel_size, weight = weights_are_half(c) ? 2 : 4,
+    double weight = weights_are_half(c) ? 2 : 4, n = run_n_trained(c, &shape) / (double)c->tensor_parallel_size,
            way = (n_rank - 1) / n_rank;
-    const char *title = "trainers:       ";
+    const char *title = "trainers:       ", *where = c->pipeline_parallel_size > 1 ? "the first device of each"
+                                                     : c->tensor_parallel_size > 1 ? "each device"
+                                                                                   : "each";
+    if (c->pipeline_parallel_size > 1)
+        n = (double)need[0].weight / weight;
     for (int z = 0; z <= most; z++) {
         if (set >= 0 && MIN(set, most) != z)
             continue;
-        printf("%szero_stage %d: weights, gradient, masters and moments take %.4g MiB of each%s of %g trainers; it sends %.4g MiB of\n"
+        printf("%szero_stage %d: weights, gradient, masters and moments take %.4g MiB of %s of %g trainers; it sends %.4g MiB of\n"
                "                gradients a round of micro-batches and %.4g MiB of %s%s\n",
-               title, z, (double)(need[z].weight + need[z].gradient + need[z].state) / mib, c->tensor_parallel_size > 1 ? " device" : "",
-               n_rank, 4 * n * way / mib,
+               title, z, (double)(need[z].weight + need[z].gradient + need[z].state) / mib, where, n_rank, 4 * n * way / mib,
                (z == 0   ? 4
                 : z == 3 ? 2 * weight
                          : weight)
@@ -148,14 +171,14 @@ static void trainers_print(const struct train *t)
                (double)whole_bytes / mib);
 }
 
-/* Have the devices of the other stages of the trainer's pipeline room for these? */
-static bool stages_room(const struct run_config *c, struct device *first, struct error *err)
+/* Have the devices of the other stages of a trainer's pipeline room for these? */
+static bool stages_room(const struct run_config *c, int64_t rank, struct device *first, struct error *err)
 {
     struct device *dev[PIPELINE_STAGES_MAX] = { first };
     int n = first->host_memory ? 1 : (int)c->pipeline_parallel_size, n_open = 1;
     for (bool ok = true; ok && n_open < n; n_open += ok) {
         char name[64];
-        run_config_trainer_helper(c, 0, n_open - 1, name, sizeof name);
+        run_config_trainer_helper(c, rank, n_open - 1, name, sizeof name);
         if (!(ok = (dev[n_open] = device_new(name, (int)c->threads, err)) != NULL))
             break;
     }
@@ -176,7 +199,9 @@ bool train_room(const struct train *t, struct run_room *room, bool *planned, str
     if (!*planned)
         return true;
     struct device *dev = device_new(first, (int)c->threads, err);
-    bool ok = dev && run_room_plan(room, c, &part, dev, err) && stages_room(c, dev, err);
+    bool ok = dev && run_room_plan(room, c, &part, dev, err);
+    for (int64_t r = 0; r < run_config_trainers_here(c) && ok; r++)
+        ok = stages_room(c, r, dev, err);
     device_free(dev);
     return ok
            && (room->fits

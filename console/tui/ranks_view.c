@@ -40,12 +40,14 @@ const char *ranks_layout(const struct model *m, char *out, size_t size)
     out[0] = 0;
     if (ranks_rows(m) == 0)
         return out;
-    if (trainer_team > 1)
+    if (last(m, M_STAGES_N) > 1)
+        snprintf(on, sizeof(on), " in %.0f stages each", last(m, M_STAGES_N));
+    else if (trainer_team > 1)
         snprintf(on, sizeof(on), " on %d devices each", trainer_team);
     int n = last(m, M_RANKS_N) > 1 ? snprintf(out, size, "%.0f trainers%s, zero_stage %.0f", last(m, M_RANKS_N), on, last(m, M_ZERO_STAGE))
                                    : snprintf(out, size, "trainer in %.0f stages", last(m, M_STAGES_N));
     if (team > 1)
-        snprintf(out + n, size - (size_t)n, ", producers on %d%s", team, trainer_team > 1 ? "" : " devices each");
+        snprintf(out + n, size - (size_t)n, ", producers on %d%s", team, on[0] ? "" : " devices each");
     return out;
 }
 

@@ -396,6 +396,7 @@ static bool hosts_check(const struct run_config *c, struct error *err)
         { c->checkpoint_path[0], "checkpoint_path", "nodes begin with the model's weights: make the checkpoint the 'model'" },
         { strcmp(c->placement, "apart") == 0, "placement apart", "a node's devices train and sample by turns: 'placement' is shared" },
         { c->tensor_parallel_size > 1, "tensor_parallel_size", "each trainer has one device" },
+        { c->pipeline_parallel_size > 1, "pipeline_parallel_size", "each trainer has one device" },
         { strcmp(c->collective, "ipc") == 0, "collective ipc", "that is within one machine: auto is possible" },
         { strcmp(c->collective, "local") == 0, "collective local", "that is within one machine: auto is possible" },
     };
@@ -593,6 +594,12 @@ static bool devices_of_trainer_check(const struct run_config *c, const char *nam
                          "'%s' is %" PRId64 ", but an adapter is trained on one device: only 1 works with 'lora_rank' and 'lora_adapter'",
                          name, n);
     bool staged = c->pipeline_parallel_size > 1;
+    if (c->num_trainers > 1 && run_config_zero(c) > 2)
+        return error_set(err, ERR_USAGE,
+                         "'zero_stage' is %d, but %" PRId64 " trainers of '%s' %" PRId64 " keep whole %s of the weights: 0, 1 and 2 are "
+                         "possible, or 'num_trainers' %" PRId64 " with 'zero_stage' 3 and '%s' 1",
+                         run_config_zero(c), c->num_trainers, name, n, staged ? "stages" : "slices", MIN(n * c->num_trainers, (int64_t)64),
+                         name);
     if (strcmp(c->optimizer, "adamw") != 0 && !(staged && strcmp(c->optimizer, "adamw_8bit") == 0))
         return error_set(err, ERR_USAGE,
                          "'%s' is %" PRId64 ", but the 'optimizer' %s adds up over more than one device has: %s possible, or '%s' 1", name,
@@ -604,29 +611,10 @@ static bool devices_of_trainer_check(const struct run_config *c, const char *nam
                         name, n, name);
 }
 
-static bool team_of_trainer_check(const struct run_config *c, struct error *err)
-{
-    int64_t n = c->tensor_parallel_size;
-    if (c->num_trainers > 1 && run_config_zero(c) > 2)
-        return error_set(err, ERR_USAGE,
-                         "'zero_stage' is %d, but %" PRId64 " trainers of 'tensor_parallel_size' %" PRId64
-                         " keep whole slices of the weights: 0, 1 and 2 are possible, or 'num_trainers' %" PRId64
-                         " with 'zero_stage' 3 and 'tensor_parallel_size' 1",
-                         run_config_zero(c), c->num_trainers, n, MIN(n * c->num_trainers, (int64_t)64));
-    return devices_of_trainer_check(c, "tensor_parallel_size", n, err);
-}
-
 /* And with a trainer in stages. */
 static bool stages_of_trainer_check(const struct run_config *c, struct error *err)
 {
     int64_t n = c->pipeline_parallel_size, tp = c->tensor_parallel_size;
-    if (c->num_trainers > 1)
-        return error_set(
-            err, ERR_USAGE,
-            "'pipeline_parallel_size' %" PRId64 " and 'num_trainers' %" PRId64 " ask for %" PRId64
-            " devices that train; a trainer in stages is alone: 'num_trainers' 1 is possible with it, or 'num_trainers' %" PRId64
-            " with 'zero_stage' 3 and 'pipeline_parallel_size' 1",
-            n, c->num_trainers, n * tp * c->num_trainers, MIN(n * tp * c->num_trainers, (int64_t)64));
     if (tp > 1)
         return error_set(err, ERR_USAGE,
                          "'pipeline_parallel_size' %" PRId64 " and 'tensor_parallel_size' %" PRId64 " ask for %" PRId64
@@ -669,7 +657,7 @@ static bool parallel_check(const struct run_config *c, struct error *err)
                              "which needs as many parts; another 'sum_parts' gives other bits",
                              parts, size[i].name, size[i].n);
     }
-    if (c->tensor_parallel_size > 1 && !team_of_trainer_check(c, err))
+    if (c->tensor_parallel_size > 1 && !devices_of_trainer_check(c, "tensor_parallel_size", c->tensor_parallel_size, err))
         return false;
     if (n > 1 && (c->lora_rank > 0 || c->lora_adapter[0]))
         return error_set(err, ERR_USAGE,

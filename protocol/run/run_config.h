@@ -280,7 +280,7 @@ static inline bool run_part_has_worker(const struct run_part *part)
 {
     return part->helps < 0 && part->helps_trainer < 0;
 }
-/* Devices that a trainer computes on: tensor_parallel_size or pipeline_parallel_size, of which one is 1. */
+/* Devices that a trainer computes on: tensor_parallel_size x pipeline_parallel_size. */
 int64_t run_config_trainer_devices(const struct run_config *c);
 int64_t run_config_n_device(const struct run_config *c);    // devices that the counts and the placement need
 int64_t run_config_n_worker(const struct run_config *c);    // those with a worker

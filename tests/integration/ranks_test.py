@@ -142,7 +142,8 @@ class Ranks(RunCase):
                  (dict(mesh, zero_stage=2), one, "with trainer 1\n", "worker cpu:1"),
                  (dict(one, tensor_parallel_size=2, producer_tensor_parallel_size=2), one, "with trainer 0, with producer 0\n", "worker cpu:0"),
                  (dict(behind, tensor_parallel_size=2, placement="apart"), behind, "with trainer 0\n", "worker cpu:0"),
-                 (dict(behind, pipeline_parallel_size=2), behind, "with trainer 0\n", "worker cpu:0")]
+                 (dict(behind, pipeline_parallel_size=2), behind, "with trainer 0\n", "worker cpu:0"),
+                 (dict(TWO, pipeline_parallel_size=2, zero_stage=2), TWO, "cpu:0, cpu:1: layer 0", "worker cpu:1")]    # two pipelines
         for settings, alone, says, name in cells:
             with self.subTest(killed=name, **settings):
                 want = self.undisturbed(alone)
@@ -151,7 +152,7 @@ class Ranks(RunCase):
                     run.wait_step(1)
                     plan = subprocess.run([ROLLCALL, "train", os.path.join(run.dir, "run.yaml"), "--dry-run"], capture_output=True, text=True)
                     self.assertIn(says, plan.stdout, plan.stderr)
-                    self.assertRegex(plan.stdout, "trainers:       each on 2 devices" if settings["num_trainers"] > 1
+                    self.assertRegex(plan.stdout, "trainers:       each (on 2 devices|a pipeline of 2 stages)" if settings["num_trainers"] > 1
                                      else "trainer:        (on 2 devices|a pipeline of 2 stages)")
                     pid = run.processes().get(name)
                     if pid:    # otherwise it was too late
@@ -177,7 +178,7 @@ class Ranks(RunCase):
         for name, n, devices, says in ((p, 8, "auto", "heads of keys and values, .* cannot be cut over 8 devices; 4 devices are possible"),
                                        (p, 2, "cpu:0", "devices 'cpu:0' are 1, but .* producer_tensor_parallel_size 2 need 2"),
                                        (t, 4, "auto", "heads of keys and values, .* over 4 devices to be trained; 2 devices are possible"),
-                                       (t, 2, "cpu:0", "devices 'cpu:0' are 1, but .* tensor_parallel_size 2 .* need 2"),
+                                       (t, 2, "cpu:0", "devices 'cpu:0' are 1, but .* 'shared', tensor_parallel_size 2, .* need 2"),
                                        (pp, 3, "auto", "2 layers cannot be cut into 3 stages of at least one layer; at most 2 are possible"),
                                        (pp, 2, "cpu:0", "devices 'cpu:0' are 1, but .* pipeline_parallel_size 2 .* need 2")):
             file = self.task.run_file("team.yaml", devices=devices, **{name: n})
@@ -192,7 +193,7 @@ class Ranks(RunCase):
         layouts = [(1, 0, 1, 1, 1, "auto")] + [(t, zero, 1, 1, 1, "auto") for t in (2, 4) for zero in range(4)]
         layouts += [(2, 0, 1, 1, 1, way) for way in ("tcp", "local")] + [(1, 0, tp, 1, 4, "auto") for tp in (1, 2)]
         layouts += [(1, 0, 1, 3, 1, "auto")]    # a stage for each layer
-        layouts += [(2, 1, 2, 1, 4, "auto"), (2, 0, 2, 1, 4, "tcp")]
+        layouts += [(2, 1, 2, 1, 4, "auto"), (2, 0, 2, 1, 4, "tcp"), (2, 1, 1, 2, 1, "auto"), (2, 0, 1, 3, 1, "tcp")]
         want = {}
         for t, zero, tp, pp, parts, way in layouts:
             with self.subTest(trainers=t, zero_stage=zero, tensor_parallel_size=tp, pipeline_parallel_size=pp, sum_parts=parts, collective=way):
@@ -307,7 +308,7 @@ class Ranks(RunCase):
                 (dict(one, sum_parts=4), ["-ptp", "2"], True, "'producer_tensor_parallel_size' is 2 instead of 1"),
                 (dict(one, sum_parts=4), ["-tp", "2", "-t", "2", "-i", "2", "-zero", "1"], True, "'tensor_parallel_size' is 2 instead of 1"),
                 (dict(one, tensor_parallel_size=2), ["-tp", "1", "--sum-parts", "4"], True, "'tensor_parallel_size' is 1 instead of 2"),
-                (one, ["-pp", "2"], True, "'pipeline_parallel_size' is 2 instead of 1"),
+                (one, ["-pp", "2", "-t", "2", "-i", "2", "-zero", "1"], True, "'pipeline_parallel_size' is 2 instead of 1"),
                 (one, ["-ptp", "2", "--sum-parts", "2"], False, "'sum_parts' is 2 instead of 1: not the same bytes")):
             whole = self.undisturbed(begin)
             with self.subTest(flags=flags):

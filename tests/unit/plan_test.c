@@ -134,6 +134,15 @@ static void each_stage_of_a_pipeline_keeps_its_layers(UNUSED void **state)
             gradient += (double)t[q].gradient - (1 << 25);    // pieces of the flat order, for its norm
             activation += (double)t[q].activation / (4 - q);
         }
+        s.n_rank = 4;    // of four ranks a quarter of the state
+        s.zero_stage = 2;
+        for (int q = 0; q < 4; q++) {
+            struct trainer_memory of_rank;
+            trainer_memory_of_stage(m, &s, q, &of_rank);
+            assert_true(of_rank.weight == t[q].weight);
+            assert_float_equal((double)of_rank.state, (double)t[q].state / 4, 0.01 * (double)t[q].state);
+        }
+        s.n_rank = 1;
         assert_float_equal(weight, (double)model_weight_bytes(m), 1e-4 * weight);
         assert_float_equal(gradient, 2 * weight, 1e-4 * weight);
         assert_in_range((uintmax_t)activation, 3 * one.activation / 4, 5 * one.activation / 4);    // scratch on each, the head on one
@@ -165,6 +174,30 @@ static void each_device_of_a_team_keeps_its_share(UNUSED void **state)
         assert_int_equal(p.weights, t.weight + model_weight_bytes(m));
         assert_false(p.turns);
     }
+    model_free(m);
+    device_free(dev);
+}
+
+/* The last one has the shared tensor, of whose gradient it keeps several sums. */
+static void a_layout_fits_when_all_its_stages_do(UNUSED void **state)
+{
+    struct device *dev = gpu_new();
+    struct model *m = shape_new(dev, "Qwen2.5-0.5B");
+    struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
+    struct trainer_settings s = settings_of(1, 0, 1024, true), four = s;
+    struct plan_weights w = { 0 };
+    struct trainer_memory last;
+    struct memory_plan p;
+    char text[160];
+    s.n_stage = 2;
+    four.n_stage = 4;
+    trainer_memory_of_stage(m, &four, 3, &last);
+    size_t have = last.weight + last.gradient + last.state + last.activation + RESERVE_CUDA;
+    assert_true(memory_plan_in(&p, have - 1, m, &w, &four, true, &g));    // the first one
+    memory_plan_nearest(have - 1, m, &w, &s, true, &g, text, sizeof text);
+    assert_string_equal(text, "no layout of up to 8 such devices has room for it");    // with 8 there are more such sums
+    memory_plan_nearest(have, m, &w, &s, true, &g, text, sizeof text);
+    assert_string_equal(text, "it would fit with pipeline_parallel_size 4");
     model_free(m);
     device_free(dev);
 }
@@ -332,6 +365,7 @@ int main(void)
         cmocka_unit_test(what_has_no_room_names_the_nearest_that_has),
         cmocka_unit_test(each_device_of_a_team_keeps_its_share),
         cmocka_unit_test(each_stage_of_a_pipeline_keeps_its_layers),
+        cmocka_unit_test(a_layout_fits_when_all_its_stages_do),
         cmocka_unit_test(an_adapter_of_7b_trains_beside_its_sampler_in_40_gb),
         cmocka_unit_test(the_examples_fit_the_gpus_they_name),
     };

@@ -455,10 +455,11 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
           "'pipeline_parallel_size' 2 and 'tensor_parallel_size' 2 ask for 4 devices of a trainer, which cuts the model by layers or each "
           "layer, not both: 'pipeline_parallel_size' 4 with 'tensor_parallel_size' 1 is possible" },
         { { "pp", "4", "tp", "8" }, false, "'pipeline_parallel_size' 8 with 'tensor_parallel_size' 1 is possible" },
-        { { "pp", "2", "t", "2" },
+        { { "pp", "2", "t", "2", "zero", "2" }, true, "" },
+        { { "pp", "2", "t", "2", "zero", "3" },
           false,
-          "'pipeline_parallel_size' 2 and 'num_trainers' 2 ask for 4 devices that train; a trainer in stages is alone: 'num_trainers' 1 is "
-          "possible with it, or 'num_trainers' 4 with 'zero_stage' 3 and 'pipeline_parallel_size' 1" },
+          "'zero_stage' is 3, but 2 trainers of 'pipeline_parallel_size' 2 keep whole stages of the weights: 0, 1 and 2 are possible, or "
+          "'num_trainers' 4 with 'zero_stage' 3 and 'pipeline_parallel_size' 1" },
         { { "pp", "2", "lora_rank", "8" }, false, "'pipeline_parallel_size' is 2, but an adapter is trained on one device" },
         { { "pp", "2", "optimizer", "adafactor" }, false, "adamw and adamw_8bit are possible, or 'pipeline_parallel_size' 1" },
         { { "pp", "2", "optimizer", "adamw_8bit" }, true, "" },

@@ -1506,6 +1506,8 @@ static void what_trainers_exchange_and_who_is_late_is_below_the_processes(UNUSED
     model_knob(s.m, "tensor_parallel_size", "2", s.now);
     assert_true(shows(&s, "2 trainers on 2 devices each, zero_stage 2, producers on 4  reduce 1.9 GiB in 0.0625 s"));
     model_knob(s.m, "tensor_parallel_size", "1", s.now);
+    model_metric(s.m, 151, "train/stages", 2);
+    assert_true(shows(&s, "2 trainers in 2 stages each, zero_stage 2, producers on 4  reduce 1.9 GiB in 0.0625 s"));
     for (int h = 1; h <= 50; h++) {    // the processes keep their place at every height
         app_resize(&s.app, 120, h);
         if (h >= 12)
@@ -1516,7 +1518,7 @@ static void what_trainers_exchange_and_who_is_late_is_below_the_processes(UNUSED
     model_metric(s.m, 152, "train/ranks", 2);
     assert_false(shows(&s, "late: "));
     app_show(&s.app, PANE_DEVICES);
-    assert_true(shows(&s, "2 trainers, zero_stage 2"));
+    assert_true(shows(&s, "2 trainers in 2 stages each, zero_stage 2"));
     stage_release(&s);
 }
 

@@ -20,7 +20,7 @@ void rounds_call_off(const struct controller *c)
 {
     char dir[4200], name[64];
     snprintf(dir, sizeof dir, "%s/sock", c->process.run_dir);
-    for (int q = 0; q < c->config.tensor_parallel_size && c->rounds.round; q++) {
+    for (int q = 0; q < run_config_trainer_devices(&c->config) && c->rounds.round; q++) {
         ranks_name(c->rounds.round, q, name, sizeof name);
         collective_call_off(dir, name);
     }
@@ -37,7 +37,7 @@ bool rounds_begin(struct controller *c, struct error *err)
     r->open = true;
     r->begun = -1;
     snprintf(dir, sizeof dir, "%s/sock", c->process.run_dir);
-    for (int q = 0; q < c->config.tensor_parallel_size; q++) {    // a meeting of each of their devices
+    for (int q = 0; q < run_config_trainer_devices(&c->config); q++) {    // a meeting of each of their devices
         ranks_name(r->round, q, name, sizeof name);
         if (!collective_call(dir, name, err))
             return false;

@@ -214,13 +214,13 @@ static bool models_load(struct engine *e, struct error *err)
 /* Does this worker need a whole model beside the shards or slices that it trains? The first trainer evaluates and publishes. */
 static bool needs_whole(const struct engine *e)
 {
-    return e->rank == 0 || (e->produces && !e->sampler) || (e->trains && e->config.tensor_parallel_size > 1);
+    return e->rank == 0 || (e->produces && !e->sampler) || (e->trains && run_config_trainer_devices(&e->config) > 1);
 }
 
 static struct plan_weights plan_weights_make(const struct engine *e)
 {
     const struct model *copy[] = { e->model, e->ref, e->sampler, e->trained == e->model ? NULL : e->trained };
-    struct plan_weights w = { .whole = needs_whole(e) };
+    struct plan_weights w = { .whole = needs_whole(e), .reference = e->ref && !has_adapter(e) };
     for (size_t i = 0; i < ARRAY_SIZE(copy); i++)
         if (copy[i])
             w.loaded += model_held_bytes(copy[i]);
@@ -417,7 +417,7 @@ static bool trainers_meet(struct engine *e, const struct task *t, struct error *
                                    .wait_ms = (int64_t)(1000 * e->config.ranks_timeout_s),
                                    .name_of = trainer_name,
                                    .ctx = e };
-    for (int q = 0; q < e->config.tensor_parallel_size; q++) {
+    for (int q = 0; q < run_config_trainer_devices(&e->config); q++) {
         c.dev = q == 0 ? e->dev : e->helper[q - 1];
         c.waits = q == 0 ? trainer_waits : NULL;    // it is called on the thread that waits; the others wait with the first
         ranks_name(t->round, q, name, sizeof name);

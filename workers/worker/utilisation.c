@@ -39,7 +39,8 @@ void utilisation_make(const struct engine *e, const struct group *const *groups,
     double forward = config_flops(c, length_mean(groups, n_group) / 2);
     /* backward takes twice as much; of frozen matrices only the half that leads to earlier layers */
     double backward = e->config.lora_rank > 0 || e->config.lora_adapter[0] ? 2 * forward - 2 * (double)config_n_product(c) : 2 * forward;
-    metric[M_TRAIN_MFU] = metric[M_TRAIN_TOK_PER_S] * (forward + backward) / ((double)e->config.num_trainers * flop_per_s);
+    metric[M_TRAIN_MFU] = metric[M_TRAIN_TOK_PER_S] * (forward + backward)
+                          / ((double)(e->config.num_trainers * run_config_trainer_devices(&e->config)) * flop_per_s);
     bool sampled = e->generator && w->generate_s > 0 && w->n_run_tok > 0;
     double flops = (double)w->n_run_tok * config_flops(c, (double)w->n_seen_tok / (double)w->n_run_tok);
     double bytes = elem * ((double)w->n_decode * (double)config_n_product(c) + (double)w->n_kv_tok * (double)config_n_kv(c));

@@ -61,10 +61,22 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
     return p->kv >= page && (!cuda || p->region <= room);
 }
 
+/* And the devices of a pipeline's other stages, if each of them may use as much? Those of CPUs share a machine's memory. */
+static bool stages_fit(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s)
+{
+    bool fits = true;
+    for (int q = 1; q < s->n_stage && model_device(m)->kind == DEVICE_CUDA && fits; q++) {
+        struct trainer_memory t;
+        trainer_memory_of_stage(m, s, q, &t);
+        fits = t.weight * (w->reference ? 2 : 1) + t.gradient + t.state + t.activation + RESERVE_CUDA <= have;
+    }
+    return fits;
+}
+
 /* The highest stage that such trainers have. */
 static int zero_max(const struct trainer_settings *s)
 {
-    return s->n_team > 1 ? ZERO_MAX_TEAM : ZERO_MAX;
+    return trainer_is_cut(s) ? ZERO_MAX_TEAM : ZERO_MAX;
 }
 
 int memory_plan_zero(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
@@ -76,7 +88,7 @@ int memory_plan_zero(size_t have, const struct model *m, const struct plan_weigh
     int best = 1;
     one.offload = false;    // shards first: what is on the device needs no way over the bus
     for (one.zero_stage = 1; one.zero_stage <= zero_max(s); one.zero_stage++) {
-        if (memory_plan_in(&p, have, m, w, &one, turns, g))
+        if (memory_plan_in(&p, have, m, w, &one, turns, g) && stages_fit(have, m, w, &one))
             return one.zero_stage;
         if (p.total < least)
             best = one.zero_stage;
@@ -99,45 +111,35 @@ static void attempt_say(struct attempt *a, const char *fmt, int64_t n)
     snprintf(a->text + at, sizeof a->text - at, fmt, n);
 }
 
-/* Of a trainer on a team only more devices, as far as the model can be cut over them. */
-static int teams_make(struct attempt *out, const struct attempt *least, const struct trainer_settings *wanted, const struct model *m)
+static bool can_be_cut(const struct model *m, const struct trainer_settings *s)
+{
+    struct error ignored;
+    int n_team = MAX(s->n_team, 1), n_stage = MAX(s->n_stage, 1);
+    return n_team * n_stage <= TEAM_MAX && team_train_check(model_config(m), n_team, n_team > 1 ? MAX(n_team, 4) : 0, &ignored)
+           && stages_check(model_config(m), n_stage, &ignored);
+}
+
+/* Of a trainer whose model is cut over devices only more of them, as far as it can be cut. */
+static int devices_make(struct attempt *out, const struct attempt *least, const struct trainer_settings *wanted, const struct model *m)
 {
     int n = 0;
     for (int k = 0; k <= 1; k++)    // with the same micro-batches, else with the smallest
-        for (int devices = 2 * wanted->n_team; devices <= TEAM_MAX; devices *= 2) {
-            struct attempt more = { .s = k ? least->s : *wanted };
-            struct error ignored;
-            if (!team_train_check(model_config(m), devices, MAX(devices, 4), &ignored))
-                continue;
-            more.s.n_team = devices;
-            attempt_say(&more, "tensor_parallel_size %" PRId64, devices);
-            if (k && least->text[0]) {
-                size_t at = strlen(more.text);
-                snprintf(more.text + at, sizeof more.text - at, " and %s", least->text);
+        for (int staged = 0; staged <= 1; staged++)
+            for (int factor = 2; factor <= TEAM_MAX; factor *= 2) {
+                struct attempt more = { .s = k ? least->s : *wanted };
+                int *size = staged ? &more.s.n_stage : &more.s.n_team;
+                if (*size <= 1)
+                    continue;
+                *size *= factor;
+                if (!can_be_cut(m, &more.s))
+                    continue;
+                attempt_say(&more, staged ? "pipeline_parallel_size %" PRId64 : "tensor_parallel_size %" PRId64, *size);
+                if (k && least->text[0]) {
+                    size_t at = strlen(more.text);
+                    snprintf(more.text + at, sizeof more.text - at, " and %s", least->text);
+                }
+                out[n++] = more;
             }
-            out[n++] = more;
-        }
-    return n;
-}
-
-/* And of one in stages. */
-static int stages_make(struct attempt *out, const struct attempt *least, const struct trainer_settings *wanted, const struct model *m)
-{
-    int n = 0;
-    for (int k = 0; k <= 1; k++)
-        for (int devices = 2 * wanted->n_stage; devices <= TEAM_MAX; devices *= 2) {
-            struct attempt more = { .s = k ? least->s : *wanted };
-            struct error ignored;
-            if (!stages_check(model_config(m), devices, &ignored))
-                continue;
-            more.s.n_stage = devices;
-            attempt_say(&more, "pipeline_parallel_size %" PRId64, devices);
-            if (k && least->text[0]) {
-                size_t at = strlen(more.text);
-                snprintf(more.text + at, sizeof more.text - at, " and %s", least->text);
-            }
-            out[n++] = more;
-        }
     return n;
 }
 
@@ -167,10 +169,8 @@ static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_
         out[n] = a;
         attempt_say(&out[n++], "a token_budget of %" PRId64, a.s.token_budget_max);
     }
-    if (wanted->n_team > 1)
-        return n + teams_make(out + n, &a, wanted, m);
-    if (wanted->n_stage > 1)
-        return n + stages_make(out + n, &a, wanted, m);
+    if (trainer_is_cut(wanted))
+        return n + devices_make(out + n, &a, wanted, m);
     if (!wanted->offload) {
         out[n] = a;
         out[n].s.offload = true;
@@ -202,7 +202,7 @@ void memory_plan_nearest(size_t have, const struct model *m, const struct plan_w
     int n = s ? attempts_make(all, s, m, g) : 0;
     snprintf(out, size, "%s", s ? "no layout of up to 8 such devices has room for it" : "fewer samples at a time need less");
     for (int i = 0; i < n; i++)
-        if (memory_plan_in(&p, have, m, w, &all[i].s, turns, g)) {
+        if (memory_plan_in(&p, have, m, w, &all[i].s, turns, g) && stages_fit(have, m, w, &all[i].s)) {
             snprintf(out, size, "it would fit with %s", all[i].text);
             return;
         }

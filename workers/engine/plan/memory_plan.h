@@ -32,6 +32,7 @@ struct memory_plan {
 struct plan_weights {
     size_t loaded;     // bytes that the device has given for weights already
     size_t besides;    // of copies that stay beside the model that is trained, or all where none is: reference, sampler, publication
+    bool reference;    // besides has one of what is trained; the further stages of a pipeline have theirs
     bool whole;        // with zero_stage 3 a whole copy stays beside the trained shards: who samples, evaluates or publishes needs it
 };
 /* Plan for m's shape on its device, of which `have` bytes can be used, those of w.loaded among them. False: they are too few. Sets
@@ -39,7 +40,8 @@ struct plan_weights {
 MUST_USE bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, const struct plan_weights *w,
                              struct trainer_settings *s, bool turns, const struct generator_config *g);
 /* The zero_stage that auto takes for these settings of several ranks: the lowest from 1 on that has room without host memory, or the
- * one that needs least: beside a whole copy, shards of the weights are more, not less. */
+ * one that needs least: beside a whole copy, shards of the weights are more, not less. The further devices of a pipeline count as if each
+ * had as much memory as this one. */
 int memory_plan_zero(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
                      const struct generator_config *g);
 /* What does not fit: which settings nearest to those would, as a clause. */

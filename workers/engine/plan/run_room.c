@@ -99,13 +99,13 @@ static struct plan_weights weights_of(const struct run_config *c, const struct r
     int n_device = produces ? (int)c->producer_tensor_parallel_size : 1;
     size_t size = model_weight_bytes(m), sampled = n_device > 1 ? model_slice_bytes(m, n_device) : size;
     int n_team = (int)c->tensor_parallel_size, n_stage = (int)c->pipeline_parallel_size;
-    struct plan_weights w = { .whole = part->rank == 0 || (produces && !sampler) || (trains && n_team > 1) };
+    struct plan_weights w = { .whole = part->rank == 0 || (produces && !sampler) || (trains && n_team * n_stage > 1),
+                              .reference = trains && c->beta > 0 && !model_lora(m) };
     size_t reference = n_team > 1    ? model_slice_bytes(m, n_team)
                        : n_stage > 1 ? stage_weight_bytes(m, n_stage, 0)
                                      : size;    // as the weights that are trained
     if (trains)
-        w.besides = (c->beta > 0 && !model_lora(m) ? reference : 0)
-                    + (sampler || n_device > 1 ? sampled : 0);    // an adapter's reference is its base
+        w.besides = (w.reference ? reference : 0) + (sampler || n_device > 1 ? sampled : 0);    // an adapter's reference is its base
     else
         w.besides = sampled + model_held_bytes(m) - size;    // an adapter's base
     struct run_publication p = publication_of(c, m);
@@ -143,7 +143,8 @@ bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t
     struct model *m = shape_of(c, dev, err);
     if (!m)
         return false;
-    *most = model_lora(m) ? 2 : c->tensor_parallel_size > 1 ? ZERO_MAX_TEAM : ZERO_MAX;    // an adapter is small: each has all of it
+    // an adapter is small: each has all of it
+    *most = model_lora(m) ? 2 : run_config_trainer_devices(c) > 1 ? ZERO_MAX_TEAM : ZERO_MAX;
     *whole_bytes = model_weight_bytes(m);
     for (int z = 0; z <= *most; z++) {
         struct trainer_settings s = run_trainer_settings(c, 0, dev);
@@ -155,13 +156,14 @@ bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t
     return true;
 }
 
-bool run_stages_room(struct run_stage out[], const struct run_config *c, struct device *dev, struct error *err)
+bool run_stages_room(struct run_stage out[], const struct run_config *c, int zero_stage, struct device *dev, struct error *err)
 {
     int n = (int)c->pipeline_parallel_size;
     struct model *m = shape_of(c, dev, err);
     if (!m)
         return false;
     struct trainer_settings s = run_trainer_settings(c, 0, dev);
+    s.zero_stage = zero_stage;
     for (int q = 0; q < n; q++) {
         struct trainer_memory t;
         trainer_memory_of_stage(m, &s, q, &t);
@@ -181,7 +183,7 @@ bool run_stages_fit(const struct run_config *c, struct device *const *dev, struc
     int n = (int)c->pipeline_parallel_size;
     if (n == 1 || dev[0]->host_memory)
         return true;
-    if (!run_stages_room(need, c, dev[0], err))
+    if (!run_stages_room(need, c, run_config_zero(c) < 0 ? ZERO_MAX_TEAM : run_config_zero(c), dev[0], err))
         return false;
     for (int q = 1; q < n; q++) {
         size_t have, total, want = need[q].kept + need[q].activation + RESERVE_CUDA;

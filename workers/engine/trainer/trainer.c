@@ -46,13 +46,13 @@ void trainer_memory_of_stage(const struct model *m, const struct trainer_setting
     limits_make(&l, s);
     *out = (struct trainer_memory){ 0 };
     if (stage) {
-        size_t n = (size_t)model_n_flat(stage);
-        *out = (struct trainer_memory){ .weight = n * dtype_size(model_dtype(m)),
+        int64_t n = trainer_n_state(stage, s);
+        *out = (struct trainer_memory){ .weight = (size_t)model_n_flat(stage) * dtype_size(model_dtype(m)),
                                         .activation = model_stage_run_bytes(stage, &l),
-                                        .gradient = (n + (size_t)slices_stage_n(m)) * 4,
-                                        .state = (model_dtype(m) == DT_F32 ? 0 : n * 4)
-                                                 + trainer_moments_bytes(stage, s, (int64_t)n, STATE_MOMENT1)
-                                                 + trainer_moments_bytes(stage, s, (int64_t)n, STATE_MOMENT2) };
+                                        .gradient = trainer_grad_bytes(stage, s) + (size_t)slices_stage_n(m) * 4,
+                                        .state = (model_dtype(m) == DT_F32 ? 0 : (size_t)n * 4)
+                                                 + trainer_moments_bytes(stage, s, n, STATE_MOMENT1)
+                                                 + trainer_moments_bytes(stage, s, n, STATE_MOMENT2) };
     }
     model_free(stage);
 }
