@@ -247,12 +247,14 @@ static void mouse_act(struct app *a, const struct key_event *k, int64_t now_ns)
             }
             x += w;
         }
-    } else if (k->y >= l.body.y && k->y < l.body.y + l.body.h && p->type->rows) {
+    } else if (k->y < l.body.y || k->y >= l.body.y + l.body.h || k->x < l.body.x || k->x >= l.body.x + l.body.w) {
+        return;
+    } else if (!(p->type->click && p->type->click(p, a, l.body, k->x, k->y)) && p->type->rows) {
         int at = k->y - l.body.y - (p->type->head ? p->type->head(l.body) : 2);
         if (at >= 0 && at < p->type->page(a, l.body) && p->top + at < p->type->rows(p, a))
             p->sel = p->top + at;
-        pane_fix(p, a);
     }
+    pane_fix(p, a);
 }
 
 void app_key(struct app *a, const struct key_event *k, int64_t now_ns)

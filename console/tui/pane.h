@@ -27,6 +27,8 @@ struct pane_type {
     int64_t (*rows)(const struct pane *p, const struct app *a);
     int (*page)(const struct app *a, struct rect body);
     int (*head)(struct rect body);    // rows of the body above the first of them; NULL: a border and a heading
+    /* A click on cell x, y, which is in the body; false: it selects a row of the list, if there is one. NULL: always. */
+    bool (*click)(struct pane *p, struct app *a, struct rect body, int x, int y);
 };
 struct pane {
     const struct pane_type *type;

@@ -281,39 +281,64 @@ static void title_make(const struct fleet_view *v, const struct model *m, const 
         snprintf(title + n, 160 - (size_t)n, ", %d nodes", m->n_host);
 }
 
+/* How nodes stand in a body. */
+struct grid {
+    int node_w, name_w, columns, rows;
+    int words;    // lines below them
+    int first;    // row that is drawn first: the selected node is in the middle
+};
+static struct grid grid_make(const struct model *m, struct rect body, int64_t n, int64_t sel)
+{
+    struct grid g = { .columns = fleet_columns(m, body), .words = body.h >= 8 ? 2 : 0 };
+    g.node_w = node_width(m, &g.name_w);
+    g.rows = MAX(body.h - 3 - g.words, 1);    // of the border and the summary
+    int total = ((int)n + g.columns - 1) / g.columns;
+    g.first = MAX(MIN((int)(sel / g.columns) - g.rows / 2, total - g.rows), 0);
+    return g;
+}
+
+int64_t fleet_at(const struct model *m, struct rect body, const char *filter, int64_t sel, int x, int y)
+{
+    int64_t n = fleet_rows(m, filter);
+    struct grid g = grid_make(m, body, n, sel);
+    int left = x - body.x - 2, row = y - body.y - 2;
+    if (left < 0 || left / g.node_w >= g.columns || row < 0 || row >= g.rows || y >= body.y + body.h - 1 - g.words)
+        return -1;
+    int64_t at = (int64_t)(g.first + row) * g.columns + left / g.node_w;
+    return at < n ? at : -1;
+}
+
 void fleet_draw(const struct fleet_view *v, const struct app *a, struct cells *c, struct rect r, const char *filter, int64_t sel)
 {
     const struct model *m = a->model;
     struct fleet f;
     char title[160];
-    int name_w, w = node_width(m, &name_w), columns = fleet_columns(m, r);
     fleet_make(&f, m, filter, v->sort);
     title_make(v, m, &f, title);
     struct rect in = cells_box(c, r, title, ROLE_FOCUS, ROLE_TITLE);
     if (in.h < 1)
         return;
-    int words = in.h >= 6 ? 2 : 0, rows = MAX(in.h - 1 - words, 1), total = (f.n + columns - 1) / columns;
+    struct grid g = grid_make(m, r, f.n, sel);
     summary_draw(m, c, (struct rect){ in.x + 1, in.y, in.w - 2, 1 }, &f);
-    int first = MAX(MIN((int)(sel / columns) - rows / 2, total - rows), 0);
-    for (int i = first * columns; i < f.n && i < (first + rows) * columns; i++) {
-        struct rect at = { in.x + 1 + i % columns * w, in.y + 1 + i / columns - first, 0, 1 };
-        at.w = MIN(w - 2, in.x + in.w - at.x);
-        if (at.y >= in.y + in.h - words)
+    for (int i = g.first * g.columns; i < f.n && i < (g.first + g.rows) * g.columns; i++) {
+        struct rect at = { in.x + 1 + i % g.columns * g.node_w, in.y + 1 + i / g.columns - g.first, 0, 1 };
+        at.w = MIN(g.node_w - 2, in.x + in.w - at.x);
+        if (at.y >= in.y + in.h - g.words)
             break;
-        node_draw(v, m, c, at, name_w, &f.node[i]);
+        node_draw(v, m, c, at, g.name_w, &f.node[i]);
         if (i == sel) {
             cells_select(c, at);
             c->cursor_x = at.x + 1;
             c->cursor_y = at.y;
         }
     }
-    if (words && sel < f.n)
+    if (g.words && sel < f.n)
         detail_draw(m, c, (struct rect){ in.x + 1, in.y + in.h - 2, in.w - 2, 1 }, &f.node[sel]);
-    int below = f.n - MIN((first + rows) * columns, f.n);
-    if (words && below + first > 0)
+    int below = f.n - MIN((g.first + g.rows) * g.columns, f.n);
+    if (g.words && below + g.first > 0)
         cells_fmt(c, in.x + 1, in.y + in.h - 1, in.w - 2, ROLE_DIM,
-                  "%d nodes above, %d below  |  0-9 tenths  X lost  E memory errors  T slowed  ! stuck", first * columns, below);
-    else if (words)
+                  "%d nodes above, %d below  |  0-9 tenths  X lost  E memory errors  T slowed  ! stuck", g.first * g.columns, below);
+    else if (g.words)
         cells_text(c, in.x + 1, in.y + in.h - 1, in.w - 2, "0-9 tenths  X lost  E memory errors  T slowed  ! stuck", ROLE_DIM);
     if (f.n == 0 && in.h > 1)
         cells_text(c, in.x + 1, in.y + 1, in.w - 2, m->n_host ? "none contains the filter's text" : "no node is known yet", ROLE_DIM);

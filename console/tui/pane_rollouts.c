@@ -14,6 +14,7 @@ struct rollouts {
     struct pane pane;
     bool open;        // show the text alone, in full
     int64_t group;    // that is shown: its item in the archive, or else its absolute number; -1: follow the newest
+    int64_t top;      // the row that was drawn first when a key or a click came
     struct microscope text;
 };
 
@@ -78,6 +79,16 @@ static int64_t selected_row(const struct rollouts *o, const struct app *a)
         if (row_number(o, a, row) <= o->group)
             return row;
     return has_archive(a) ? MIN(archive_back(a->archive), MAX(n - 1, (int64_t)0)) : 0;
+}
+
+/* The row of the list that is drawn first in a body, with row sel selected. */
+static int64_t first_row(const struct rollouts *o, const struct app *a, struct rect body, int64_t sel)
+{
+    int64_t n = rollouts_rows(o, a);
+    int page = rollouts_page(body);
+    if (o->group < 0)    // there may be many that are not back, above the newest that is
+        return MAX(MIN(sel - page / 3, n - page), (int64_t)0);
+    return list_top(o->top, sel, n, page);
 }
 
 /* The item in a row that is not back yet; -1: it is back, or there is none. */
@@ -182,9 +193,7 @@ static void list_draw(const struct rollouts *o, const struct app *a, struct cell
     if (in.h > 0)
         cells_text(c, in.x, in.y, in.w, " step    item  mean samples", ROLE_TITLE);
     int page = rollouts_page(r);
-    int64_t top = list_top(0, sel, n, page);
-    if (o->group < 0)    // there may be many that are not back, above the newest that is
-        top = MAX(MIN(sel - page / 3, n - page), (int64_t)0);
+    int64_t top = first_row(o, a, r, sel);
     for (int i = 0; i < page && i + 1 < in.h && top + i < n; i++) {
         struct rect row = { in.x, in.y + 1 + i, in.w, 1 };
         row_draw(o, a, c, row, top + i);
@@ -355,11 +364,32 @@ static bool text_act(struct rollouts *o, struct app *a, enum request req, const 
     }
 }
 
+static void row_select(struct rollouts *o, const struct app *a, int64_t row)
+{
+    o->text.top = o->text.sample = 0;
+    o->text.token = 0;
+    o->group = row_number(o, a, row);
+}
+
+static bool rollouts_click(struct pane *p, struct app *a, struct rect body, int x, int y)
+{
+    struct rollouts *o = (struct rollouts *)p;
+    struct rect text = text_rect(o, body);
+    int line = y - body.y - 2;    // below the border and the heading
+    if (o->open || (text.x > body.x && x >= text.x) || line < 0 || line >= rollouts_page(body))
+        return true;
+    o->top = first_row(o, a, body, selected_row(o, a));
+    if (o->top + line < rollouts_rows(o, a))
+        row_select(o, a, o->top + line);
+    return true;
+}
+
 static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_t now_ns)
 {
     struct rollouts *o = (struct rollouts *)p;
     int64_t sel = selected_row(o, a), n = rollouts_rows(o, a), next = -2;
     const struct rollout_view *g = row_text(o, a, sel);
+    o->top = first_row(o, a, app_body(a), sel);
     if (g && text_act(o, a, req, g, now_ns))
         goto end;
     int list_page = rollouts_page(app_body(a)), page = MAX(inner_rect(o, a).h, 1);
@@ -408,9 +438,8 @@ static bool rollouts_act(struct pane *p, struct app *a, enum request req, int64_
     }
     if (next >= -1 && n > 0) {
         next = MAX(MIN(next, n - 1), 0);
-        o->text.top = o->text.sample = 0;
-        o->text.token = 0;
-        o->group = next == 0 && req == REQ_TOP ? -1 : row_number(o, a, next);
+        row_select(o, a, next);
+        o->group = next == 0 && req == REQ_TOP ? -1 : o->group;
     }
 end:
     if ((g = row_text(o, a, selected_row(o, a))) != NULL) {
@@ -452,4 +481,5 @@ const struct pane_type pane_rollouts = {
     .draw = rollouts_draw,
     .act = rollouts_act,
     .close = rollouts_close,
+    .click = rollouts_click,
 };

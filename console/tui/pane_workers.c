@@ -416,6 +416,15 @@ static bool workers_act(struct pane *pane, struct app *a, enum request req, UNUS
     return true;
 }
 
+static bool workers_click(struct pane *pane, struct app *a, struct rect body, int x, int y)
+{
+    if (!fleet_shown(pane, a))
+        return false;
+    int64_t at = fleet_at(a->model, body, pane->filter, pane->sel, x, y);
+    pane->sel = at >= 0 ? at : pane->sel;
+    return true;
+}
+
 const struct pane_type pane_workers = {
     .name = "Workers",
     .size = sizeof(struct workers),
@@ -423,4 +432,5 @@ const struct pane_type pane_workers = {
     .act = workers_act,
     .rows = workers_rows,
     .page = workers_page,
+    .click = workers_click,
 };

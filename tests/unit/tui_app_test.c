@@ -733,6 +733,41 @@ static void a_click_on_a_row_selects_that_row_in_every_list(UNUSED void **state)
     stage_release(&s);
 }
 
+static void a_click_on_a_group_selects_it_where_it_stands(UNUSED void **state)
+{
+    static const int sizes[][2] = { { 50, 24 }, { 80, 10 }, { 80, 24 }, { 200, 60 } };
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    pass(&s, 30);
+    press(&s, '3');
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        app_resize(&s.app, sizes[i][0], sizes[i][1]);
+        press(&s, KEY_TO_END);    // where there are more than fit, the first ones are above
+        struct rect body = app_body(&s.app);
+        int n_hit = 0, n = 0;
+        while (model_rollout_at(s.m, n))
+            n++;
+        for (int y = body.y; y < body.y + body.h; y++) {
+            screen(&s);
+            int before = s.cells.cursor_y;
+            app_key(&s.app, &(struct key_event){ .key = KEY_CLICK, .x = 2, .y = y }, s.now);
+            screen(&s);
+            n_hit += s.cells.cursor_y == y;
+            assert_true(s.cells.cursor_y == y || s.cells.cursor_y == before);
+        }
+        assert_int_equal(n_hit, MIN(body.h - 3, n));
+        int at = s.cells.cursor_y;
+        press(&s, KEY_ARROW_UP);    // the list stays where it was
+        screen(&s);
+        assert_int_equal(s.cells.cursor_y, at - 1);
+        if (sizes[i][0] >= 60)
+            app_key(&s.app, &(struct key_event){ .key = KEY_CLICK, .x = sizes[i][0] - 3, .y = body.y + 3 }, s.now);    // on the text
+        screen(&s);
+        assert_int_equal(s.cells.cursor_y, at - 1);
+    }
+    stage_release(&s);
+}
+
 static void silence_of_an_agent_is_noticed_by_the_console_itself(UNUSED void **state)
 {
     struct stage s;
@@ -1362,6 +1397,18 @@ static void the_fleet_shows_the_worst_node_first_and_opens_its_processes(UNUSED 
     assert_true(shows(&s, " n0000 00"));
     assert_true(shows(&s, "1 lost  1 stuck"));
     assert_true(shows(&s, "n0700  gpu 1 lost"));
+    int x = 0, y = 0;    // a click selects the node that it hits
+    screen(&s);
+    for (int k = 0; k < s.cells.w * s.cells.h; k++)
+        if (s.cells.cell[k].ch == '!' && s.cells.cell[k + 1].ch == 'n') {
+            x = k % s.cells.w;
+            y = k / s.cells.w;
+        }
+    app_key(&s.app, &(struct key_event){ .key = KEY_CLICK, .x = x + 2, .y = y }, s.now);
+    assert_true(shows(&s, "n0701  1 stuck, 0 slow"));
+    app_key(&s.app, &(struct key_event){ .key = KEY_CLICK, .x = x + 2, .y = y - 1 }, s.now);    // the summary is no node
+    assert_true(shows(&s, "n0701  1 stuck, 0 slow"));
+    press(&s, KEY_ARROW_LEFT);
     press(&s, 's');
     assert_true(shows(&s, "idle first"));
     press(&s, 's');
@@ -1550,6 +1597,7 @@ int main(void)
         cmocka_unit_test(a_stuck_worker_is_named_everywhere_within_five_seconds),
         cmocka_unit_test(a_click_on_a_tab_goes_there_at_any_width),
         cmocka_unit_test(a_click_on_a_row_selects_that_row_in_every_list),
+        cmocka_unit_test(a_click_on_a_group_selects_it_where_it_stands),
         cmocka_unit_test(silence_of_an_agent_is_noticed_by_the_console_itself),
         cmocka_unit_test(alarms_say_what_is_wrong_and_what_to_try),
         cmocka_unit_test(more_alarms_than_there_is_room_for_are_counted),
