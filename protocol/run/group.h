@@ -76,7 +76,13 @@ struct group_summary {
     double reward_low, reward_high;                         // the smallest and largest of them; both 0 without one
     double gen_s, score_s, verify_s;
     int64_t file_offset, file_bytes;    // where the group lies in the rollout file
+    int64_t arrived;                    // an operator has changed it: where its first record ends there; 0: this is the first
 };
+/* Orders groups by when they came: the rollout file is written in that order. */
+static inline int64_t group_arrival(const struct group_summary *s)
+{
+    return s->arrived ? s->arrived : s->file_offset + s->file_bytes;
+}
 
 /* Which groups are trained on. */
 struct batch_filter {

@@ -116,7 +116,8 @@ bool group_summary_read(const struct mval *map, struct group_summary *out, struc
 {
     struct group_summary sum = { .gen_s = mval_f64(mval_get(map, "gen_s"), 0),
                                  .score_s = mval_f64(mval_get(map, "score_s"), 0),
-                                 .verify_s = mval_f64(mval_get(map, "verify_s"), 0) };
+                                 .verify_s = mval_f64(mval_get(map, "verify_s"), 0),
+                                 .arrived = mval_i64(mval_get(map, "arrived"), 0) };
     const struct mval *samples = mval_get(map, "samples");
     if (!array_field(map, "token", sizeof(int32_t), -1, &sum.n_tok, err) || !array_field(map, "logp", sizeof(float), sum.n_tok, NULL, err))
         return false;

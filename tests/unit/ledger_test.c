@@ -296,6 +296,9 @@ static void free_running_batches_form_by_arrival_and_leave_out_what_is_too_old(U
     assert_false(ledger_form(l, &rules_all, changed, &log));
     give_back(l, 7, 0, 10);
     give_back(l, 2, 0, 20);
+    struct group_summary later = summary_of(7);
+    later.file_offset = 1000;
+    ledger_amend(l, 7, &later);    // changed by an operator, it keeps its place
     give_back(l, 11, 0, 30);
     assert_false(ledger_form(l, &rules_all, changed, &log));
     give_back(l, 0, 0, 40);

@@ -42,7 +42,7 @@ static void members_copy(struct msg_out *m, const struct mval *map, const char *
 bool amend_begin(struct controller *c, int64_t item, const struct mval *group, const char *const *members, int n,
                  void (*write)(struct msg_out *m, int64_t i, void *ctx), void *ctx, struct error *err)
 {
-    static const char *const own[] = { "v", "t", "samples" };    // msg_begin writes the first two
+    static const char *const own[] = { "v", "t", "samples", "arrived" };    // msg_begin writes the first two
     const struct mval *samples = mval_get(group, "samples");
     struct msg_in in = { 0 };
     struct msg_out m = MSG_OUT_INIT;
@@ -55,6 +55,7 @@ bool amend_begin(struct controller *c, int64_t item, const struct mval *group, c
     }
     msg_begin(&m, MSG_GROUP);
     members_copy(&m, group, own, ARRAY_SIZE(own));
+    msg_i64(&m, "arrived", group_arrival(&ledger_find(c->ledger, item)->summary));    // it keeps its place among those that wait
     msg_list(&m, "samples");
     for (int64_t i = 0; i < mval_n(samples); i++) {
         msg_map(&m, NULL);

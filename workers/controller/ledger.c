@@ -379,8 +379,11 @@ void ledger_again(struct ledger *l, int64_t item)
 void ledger_amend(struct ledger *l, int64_t item, const struct group_summary *summary)
 {
     struct ledger_item *i = at(l, item);
-    if (i && i->fate == LEDGER_RETURNED)
-        i->summary = *summary;
+    if (!i || i->fate != LEDGER_RETURNED)
+        return;
+    int64_t arrived = group_arrival(&i->summary);
+    i->summary = *summary;
+    i->summary.arrived = arrived;
 }
 
 static void item_reissue(struct ledger *l, struct ledger_item *i)
@@ -481,13 +484,13 @@ int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*change
     return made;
 }
 
-/* The group that arrived first of those in no batch; NULL: none. The rollout file is written in the order of arrival. */
+/* The group that arrived first of those in no batch; NULL: none. */
 static struct ledger_item *pool_first(const struct ledger *l)
 {
     struct ledger_item *first = NULL;
     for (int64_t k = 0; k < l->n_live; k++) {
         struct ledger_item *i = live(l, k);
-        if (i->fate == LEDGER_RETURNED && i->batch < 0 && (!first || i->summary.file_offset < first->summary.file_offset))
+        if (i->fate == LEDGER_RETURNED && i->batch < 0 && (!first || group_arrival(&i->summary) < group_arrival(&first->summary)))
             first = i;
     }
     return first;
