@@ -231,6 +231,16 @@ class Resume(unittest.TestCase):
         with open(glob.glob(folders["eval-save-dir"] + "/*/some_training_step_*.jsonl")[0]) as f:
             self.assertEqual({json.loads(line)["run"] for line in f}, {first_id})
 
+    def test_the_step_that_a_resumed_run_goes_on_from_is_evaluated_once(self):
+        sets = json.dumps({"some": self.task.path("train.jsonl")})
+        settings = self.task.run_file(save_interval=2, save_at_end=False, eval_interval=2, eval_at_end=True, eval_dataset=sets)
+        run = self.start("once", settings, ["--max-steps", "3"])
+        self.finish(run, 3)
+        run = self.start("once", resume=True)    # from step 2
+        self.finish(run, 3)
+        events = run.ctl("events").stdout
+        self.assertEqual([events.count(f"at step {step}\n") for step in (0, 2, 3)], [1, 1, 2], events)
+
     def test_a_run_whose_journal_is_gone_is_refused_before_it_writes_over_what_it_has_saved(self):
         run = self.start("kept", self.task.run_file(), ["--max-steps", "8"])
         self.finish(run, 8)

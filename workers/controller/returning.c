@@ -57,7 +57,7 @@ bool controller_return(struct controller *c, int64_t step, const char *cause, st
     snprintf(text, sizeof text,
              "back from step %" PRId64 " to %" PRId64 ": %s; nothing is lost, those steps are made again with the same groups", c->step,
              step, cause);
-    if (!incarnation_begin(c, step, err))
+    if (!incarnation_begin(c, step, err) || !evals_load(&c->evals, c->journal, err))    // those of steps that are no more do not count
         return false;
     step_metrics_restart(&c->metrics);
     alarms_back(c);
