@@ -246,7 +246,7 @@ bool collective_begin(struct collective *c, const struct collective_bytes *b, st
 
 bool collective_poll(struct collective *c, int64_t ms, bool *done, struct error *err)
 {
-    return c->kind->poll(c, ms, done, err) && (!*done || device_sync(c->dev, err));
+    return c->kind->poll(c, ms, done, err);
 }
 
 bool collective_all_to_all(struct collective *c, const struct collective_bytes *b, struct error *err)
@@ -254,7 +254,7 @@ bool collective_all_to_all(struct collective *c, const struct collective_bytes *
     bool done = false, ok = collective_begin(c, b, err);
     while (ok && !done)
         ok = collective_poll(c, 1000, &done, err);
-    return ok;
+    return ok && device_sync(c->dev, err);
 }
 
 /* A part of this rank's shard of the sum, from `at` on: everybody's part comes to the stage, and is added in rank order. */

@@ -93,10 +93,10 @@ struct collective_bytes {
  * have been computed (device_sync). Beginning may wait for the others. ERR_DATA: another rank sends more or less than this one awaits.
  * b is copied. */
 MUST_USE bool collective_begin(struct collective *c, const struct collective_bytes *b, struct error *err);
-/* A moment, at most ms; 0 only looks. *done: what this rank awaited is here, and what it sent may be changed. Fails as
- * collective_wait does; the limit counts from when something last moved. */
+/* A moment, at most ms; 0 only looks. *done: what the others sent is here, and what this rank sent them may be changed; its own part
+ * comes in the device's order. Fails as collective_wait does; the limit counts from when something last moved. */
 MUST_USE bool collective_poll(struct collective *c, int64_t ms, bool *done, struct error *err);
-MUST_USE bool collective_all_to_all(struct collective *c, const struct collective_bytes *b, struct error *err);    // both, to the end
+MUST_USE bool collective_all_to_all(struct collective *c, const struct collective_bytes *b, struct error *err);    // both, to the end, and the device's
 /* sum (this rank's shard of n elements) = ((sum + x_0) + x_1) + ... + x_(n_given - 1), where x_q is rank q's x (n). Ranks from
  * n_given on give nothing, and their x is not read. Waits for all ranks; exchange.h is faster where ranks reach each other's memory. */
 MUST_USE bool collective_reduce(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err);

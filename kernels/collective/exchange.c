@@ -1,4 +1,5 @@
-/* exchange.c - how a give goes its way; see exchange.h
+/* exchange.c - how a give goes its way between ranks that reach each other's memory, and what does not depend on that; see exchange.h,
+ * and exchange_apart.c for the others
  *
  * Gives are numbered through all rounds and steps, the same on all ranks; the numbers below only rise, and one never passes the next:
  *
@@ -13,42 +14,13 @@
  *  5. The counters that the others see are ready, pushed and taken; each is set after what it counts is done on the device. Nobody
  *     goes on by ready: it tells a wait for a rank that computes from one for what is on its way. */
 #include "kernels/collective/exchange.h"
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "kernels/collective/collective.h"
-#include "kernels/ops.h"
-#include "kernels/stopwatch.h"
+#include "kernels/collective/exchange_impl.h"
 #include "protocol/base/clock.h"
 
-#define COUNT_PUSHED 0
-#define COUNT_TAKEN 1
-#define COUNT_READY 2
-#define TAKES 4         // sums asked for at a time
-#define WAIT_MS 50      // between looks at whether the others live, where nothing of our own is under way
-#define POLL_NS 5000    // between looks at a device
 #define LANE_OF_SUMS 0
-#define PUSH_LANES 3    // lanes 1 to 3 push; the rest is for others
-
-struct exchange {
-    struct exchange_config f;
-    int rank, n_rank;
-    bool apart;       // no rank reaches another's memory: sums go through host memory
-    bool touching;    // between exchange_begin and exchange_stop
-    int64_t shard_max;
-    int64_t base, n_micro, total;    // of the step: its first give, its micro-batches, the give after its last
-    int *order;                      // (n_order) the pieces that have elements, as they are given
-    int n_order;
-    int64_t given, ready, pushing, pushed, taking, taken;
-    int64_t done[COLLECTIVE_COUNT_N][COLLECTIVE_RANK_MAX];    // the others' counters, as last seen
-    int n_mark;
-    struct mark **computed;                              // (n_mark) of own gives in turn
-    struct mark *copied[EXCHANGE_STAGES][PUSH_LANES];    // of pushes
-    struct mark *added[TAKES];
-    struct exchange_stats stats;    // as far as no stopwatch has it
-    struct stopwatch *push_watch[PUSH_LANES], *send_watch[PUSH_LANES], *sum_watch, *fetch_watch, *stall_watch;
-};
 _Static_assert(EXCHANGE_RANK_MAX == COLLECTIVE_RANK_MAX, "as many ranks as meet");
 
 int64_t exchange_stage_n(int64_t piece_max, int64_t slot_n, int n_rank)
@@ -126,12 +98,11 @@ struct exchange *exchange_new(const struct exchange_config *config, struct error
     x->rank = collective_rank(config->c);
     x->n_rank = collective_n_rank(config->c);
     x->apart = !collective_peer(config->c, config->stage, x->rank);
-    BUG_IF(x->apart && config->n_slot, "an exchange through host memory with %d places for gradients", config->n_slot);
     for (int p = 0; p < config->n_piece; p++)
         if (!is_wide(x, p))
             x->shard_max = MAX(x->shard_max, collective_shard(config->piece_n[p], x->n_rank, 0, &first));
     x->n_mark = config->n_slot ? config->n_slot : config->n_piece;
-    if (order_new(x, err) && marks_new(x, err) && watches_new(x, err))
+    if (order_new(x, err) && marks_new(x, err) && watches_new(x, err) && (!x->apart || apart_new(x, err)))
         return x;
     exchange_free(x);
     return NULL;
@@ -150,6 +121,7 @@ void exchange_free(struct exchange *x)
         mark_free(x->f.dev, x->added[i]);
     watches_free(x);
     free(x->order);
+    apart_free(x);
     free(x->computed);
     free(x);
 }
@@ -176,13 +148,12 @@ static struct turn turn_of(const struct exchange *x, int64_t give)
     return (struct turn){ x->order[i % n], i / n + (i % n < n - 1 ? late : 0) };
 }
 
-static int piece_of(const struct exchange *x, int64_t give)
+int exchange_piece_of(const struct exchange *x, int64_t give)
 {
     return turn_of(x, give).piece;
 }
 
-/* Ranks that give this one: not all in the last round. */
-static int n_given(const struct exchange *x, int64_t give)
+int exchange_n_given(const struct exchange *x, int64_t give)
 {
     return (int)MIN(x->n_micro - turn_of(x, give).round * x->n_rank, x->n_rank);
 }
@@ -190,46 +161,43 @@ static int n_given(const struct exchange *x, int64_t give)
 /* Is this rank among them? */
 static bool is_ours(const struct exchange *x, int64_t give)
 {
-    return x->rank < n_given(x, give);
+    return x->rank < exchange_n_given(x, give);
 }
 
-/* With n places in turn: the last give before this one whose place it takes. */
-static int64_t before_in_place(const struct exchange *x, int64_t give, int n)
+int64_t exchange_before_in_place(const struct exchange *x, int64_t give, int n)
 {
     for (int64_t g = give - 1; g > give - n; g--)
-        if (is_wide(x, piece_of(x, give)) || (g >= x->base && is_wide(x, piece_of(x, g))))
+        if (is_wide(x, exchange_piece_of(x, give)) || (g >= x->base && is_wide(x, exchange_piece_of(x, g))))
             return g;
     return give - n;
 }
 
-/* The last give before this one whose place for a gradient it takes. */
-static int64_t before_in_slot(const struct exchange *x, int64_t give)
+int64_t exchange_before_in_slot(const struct exchange *x, int64_t give)
 {
     if (x->f.n_slot)
-        return before_in_place(x, give, x->f.n_slot);
+        return exchange_before_in_place(x, give, x->f.n_slot);
     int64_t g = give - 1;
-    while (g >= x->base && piece_of(x, g) != piece_of(x, give))
+    while (g >= x->base && exchange_piece_of(x, g) != exchange_piece_of(x, give))
         g--;
     return g;
 }
 
 static struct mark *computed_of(const struct exchange *x, int64_t give)
 {
-    return x->computed[x->f.n_slot ? give % x->f.n_slot : piece_of(x, give)];
+    return x->computed[x->f.n_slot ? give % x->f.n_slot : exchange_piece_of(x, give)];
 }
 
-static float *slot_of(const struct exchange *x, int64_t give)
+float *exchange_slot_of(const struct exchange *x, int64_t give)
 {
-    int p = piece_of(x, give);
+    int p = exchange_piece_of(x, give);
     return x->f.slot + (!x->f.n_slot ? x->f.slot_at[p] : is_wide(x, p) ? 0 : give % x->f.n_slot * x->f.slot_n);
 }
 
-/* The place in an owner's stage for what rank `from` gives it. */
-static float *stage_of(const struct exchange *x, int owner, int from, int64_t give)
+float *exchange_stage_of(const struct exchange *x, int owner, int from, int64_t give)
 {
-    int p = piece_of(x, give);
+    int p = exchange_piece_of(x, give);
     int64_t first, of = from < owner ? from : from - 1, most = collective_shard(x->f.piece_n[p], x->n_rank, 0, &first);
-    float *stage = collective_peer(x->f.c, x->f.stage, owner);
+    float *stage = x->apart ? x->f.stage : collective_peer(x->f.c, x->f.stage, owner);    // apart: its own
     return is_wide(x, p) ? stage + of * most : stage + (give % EXCHANGE_STAGES * (x->n_rank - 1) + of) * x->shard_max;
 }
 
@@ -239,8 +207,7 @@ static int lane_to(const struct exchange *x, int rank)
     return 1 + (rank + x->n_rank - x->rank - 1) % x->n_rank % PUSH_LANES;
 }
 
-/* Another rank's counter as of now; a shared one has 32 bits. */
-static int64_t look(struct exchange *x, int rank, int which)
+int64_t exchange_look(struct exchange *x, int rank, int which)
 {
     int64_t *last = &x->done[which][rank];
     return *last += (int64_t)(collective_count(x->f.c, rank, which) - (uint32_t)*last);
@@ -259,13 +226,13 @@ static bool watches_set(const struct exchange *x, struct stopwatch *const *w, bo
 static bool push(struct exchange *x, int64_t give, struct error *err)
 {
     int64_t first;
-    const float *from = slot_of(x, give);
+    const float *from = exchange_slot_of(x, give);
     if (!watches_set(x, x->push_watch, true, err))
         return false;
     for (int i = 1; i < x->n_rank; i++) {
         int r = (x->rank + i) % x->n_rank;    // not all to the same one at a time
-        int64_t n = collective_shard(x->f.piece_n[piece_of(x, give)], x->n_rank, r, &first);
-        if (!lane_copy(x->f.dev, lane_to(x, r), stage_of(x, r, x->rank, give), from + first, (size_t)n * 4, err))
+        int64_t n = collective_shard(x->f.piece_n[exchange_piece_of(x, give)], x->n_rank, r, &first);
+        if (!lane_copy(x->f.dev, lane_to(x, r), exchange_stage_of(x, r, x->rank, give), from + first, (size_t)n * 4, err))
             return false;
         x->stats.reduce_bytes += n * 4;
     }
@@ -277,32 +244,46 @@ static bool push(struct exchange *x, int64_t give, struct error *err)
     return true;
 }
 
-static bool take(struct exchange *x, int64_t give, struct error *err)
+bool exchange_take(struct exchange *x, int64_t give, struct error *err)
 {
     int64_t first;
-    int p = piece_of(x, give);
+    int p = exchange_piece_of(x, give);
     struct lane_sum s = { .y = x->f.sum + x->f.sum_at[p],
-                          .n_x = n_given(x, give),
+                          .n_x = exchange_n_given(x, give),
                           .n = collective_shard(x->f.piece_n[p], x->n_rank, x->rank, &first) };
     for (int q = 0; q < s.n_x; q++)
-        s.x[q] = q == x->rank ? slot_of(x, give) + first : stage_of(x, x->rank, q, give);
+        s.x[q] = q == x->rank ? exchange_slot_of(x, give) + first : exchange_stage_of(x, x->rank, q, give);
     return stopwatch_begin(x->sum_watch, err) && lane_sum(x->f.dev, LANE_OF_SUMS, &s, err) && stopwatch_end(x->sum_watch, err)
            && lane_mark(x->f.dev, LANE_OF_SUMS, x->added[give % TAKES], err);
+}
+
+bool exchange_takes_look(struct exchange *x, struct error *err)
+{
+    for (bool done; x->taken < x->taking;) {
+        if (!mark_done(x->f.dev, x->added[x->taken % TAKES], &done, err))
+            return false;
+        if (!done)
+            return true;
+        x->taken++;
+        if (!x->apart)
+            collective_count_set(x->f.c, COUNT_TAKEN, (uint32_t)x->taken);
+    }
+    return true;
 }
 
 static bool stage_is_free(struct exchange *x, int64_t give)
 {
     for (int r = 0; r < x->n_rank; r++)
-        if (r != x->rank && look(x, r, COUNT_TAKEN) <= before_in_place(x, give, EXCHANGE_STAGES))
+        if (r != x->rank && exchange_look(x, r, COUNT_TAKEN) <= exchange_before_in_place(x, give, EXCHANGE_STAGES))
             return false;
     return true;
 }
 
 static bool all_have_come(struct exchange *x, int64_t give)
 {
-    int n = n_given(x, give);
+    int n = exchange_n_given(x, give);
     for (int q = 0; q < n; q++)
-        if ((q == x->rank ? x->ready : look(x, q, COUNT_PUSHED)) <= give)
+        if ((q == x->rank ? x->ready : exchange_look(x, q, COUNT_PUSHED)) <= give)
             return false;
     return true;
 }
@@ -333,19 +314,14 @@ static bool carry_on(struct exchange *x, bool *moved, struct error *err)
             break;
         collective_count_set(x->f.c, COUNT_PUSHED, (uint32_t)++x->pushed);
     }
-    while (x->taken < x->taking) {
-        TRY(mark_done(x->f.dev, x->added[x->taken % TAKES], &done, err));
-        if (!done)
-            break;
-        collective_count_set(x->f.c, COUNT_TAKEN, (uint32_t)++x->taken);
-    }
+    TRY(exchange_takes_look(x, err));
     for (; x->pushing < x->ready && x->pushing - x->pushed < EXCHANGE_STAGES; x->pushing++) {
         if (is_ours(x, x->pushing) && !stage_is_free(x, x->pushing))
             break;
         TRY(!is_ours(x, x->pushing) || push(x, x->pushing, err));
     }
     for (; x->taking < x->total && x->taking - x->taken < TAKES && all_have_come(x, x->taking); x->taking++)
-        TRY(take(x, x->taking, err));
+        TRY(exchange_take(x, x->taking, err));
     *moved = x->ready + x->pushing + x->pushed + x->taking + x->taken != before;
     ok = true;
 out:
@@ -360,13 +336,13 @@ struct late {
 static struct late late_find(struct exchange *x)
 {
     if (x->taking < x->total && x->taking == x->taken)
-        for (int q = 0, n = n_given(x, x->taking); q < n; q++)
-            if (q != x->rank && look(x, q, COUNT_PUSHED) <= x->taking)
+        for (int q = 0, n = exchange_n_given(x, x->taking); q < n; q++)
+            if (q != x->rank && exchange_look(x, q, COUNT_PUSHED) <= x->taking)
                 return (struct late){ q, COUNT_PUSHED, x->taking };
     if (x->pushing < x->ready && x->pushing == x->pushed && is_ours(x, x->pushing)) {
-        int64_t before = before_in_place(x, x->pushing, EXCHANGE_STAGES);
+        int64_t before = exchange_before_in_place(x, x->pushing, EXCHANGE_STAGES);
         for (int r = 0; r < x->n_rank; r++)
-            if (r != x->rank && look(x, r, COUNT_TAKEN) <= before)
+            if (r != x->rank && exchange_look(x, r, COUNT_TAKEN) <= before)
                 return (struct late){ r, COUNT_TAKEN, before };
     }
     return (struct late){ -1, COUNT_PUSHED, x->total };
@@ -375,8 +351,8 @@ static struct late late_find(struct exchange *x)
 /* The device stood still for so long: since a rank has not computed its part of the sum, or else for what is on its way. */
 static void wait_note(struct exchange *x, const struct late *l, double s)
 {
-    for (int q = 0, n = l->rank < 0 ? 0 : n_given(x, l->give); q < n; q++)
-        if (q != x->rank && look(x, q, COUNT_READY) <= l->give) {
+    for (int q = 0, n = l->rank < 0 ? 0 : exchange_n_given(x, l->give); q < n; q++)
+        if (q != x->rank && exchange_look(x, q, COUNT_READY) <= l->give) {
             x->stats.late_s[q] += s;
             return;
         }
@@ -397,9 +373,9 @@ static bool wait_on(struct exchange *x, struct collective_wait *w, struct error 
     }
     int64_t began = clock_ns();
     if (x->f.dev->host_memory) {    // nothing of our own is ever under way
-        ok = collective_wait(x->f.c, w, late.rank, late.which, seen, WAIT_MS, err);
+        ok = collective_wait(x->f.c, w, late.rank, late.which, seen, EXCHANGE_WAIT_MS, err);
     } else {
-        nanosleep(&(struct timespec){ .tv_nsec = POLL_NS }, NULL);
+        nanosleep(&(struct timespec){ .tv_nsec = EXCHANGE_POLL_NS }, NULL);
         ok = collective_wait(x->f.c, w, late.rank, late.which, seen, 0, err);
     }
     if (idle)
@@ -410,7 +386,7 @@ static bool wait_on(struct exchange *x, struct collective_wait *w, struct error 
 bool exchange_poll(struct exchange *x, struct error *err)
 {
     bool moved;
-    return x->apart || carry_on(x, &moved, err);
+    return x->apart ? apart_carry_on(x, &moved, err) : carry_on(x, &moved, err);
 }
 
 bool exchange_reaches(const struct exchange *x)
@@ -428,27 +404,11 @@ bool exchange_begin(struct exchange *x, int64_t n_micro, struct error *err)
     return x->touching = collective_touch_begin(x->f.c, err);
 }
 
-/* Without a way to the others' memory: the sum of the next give, through the host's. */
-static bool give_apart(struct exchange *x, struct error *err)
-{
-    uint8_t mine = 0, all[COLLECTIVE_RANK_MAX];
-    int64_t first, give = x->given++;
-    int p = piece_of(x, give), n = n_given(x, give);
-    if (!device_sync(x->f.dev, err) || (p == x->order[0] && !exchange_meet(x, &mine, 1, all, err)))    // once a round
-        return false;
-    int64_t began = clock_ns();
-    bool ok = collective_reduce(x->f.c, x->f.sum + x->f.sum_at[p], x->f.slot + x->f.slot_at[p], x->f.piece_n[p], n, err);
-    if (x->rank < n)
-        x->stats.reduce_bytes += 4 * (x->f.piece_n[p] - collective_shard(x->f.piece_n[p], x->n_rank, x->rank, &first));
-    x->stats.reduce_s += (double)(clock_ns() - began) * 1e-9;
-    return ok;
-}
-
 /* Pass over gives of others alone. */
 static bool others_pass(struct exchange *x, struct error *err)
 {
-    for (; x->given < x->total && !is_ours(x, x->given); x->given += !x->apart)
-        if (x->apart && !give_apart(x, err))
+    for (; !x->f.every && x->given < x->total && !is_ours(x, x->given); x->given += !x->apart)
+        if (x->apart && !apart_give(x, err))
             return false;
     return true;
 }
@@ -459,19 +419,19 @@ float *exchange_slot(struct exchange *x, int piece, struct error *err)
     bool ok = others_pass(x, err);
     if (!ok)
         return NULL;
-    BUG_IF(x->given >= x->total || piece_of(x, x->given) != piece, "piece %d is given out of turn", piece);
+    BUG_IF(x->given >= x->total || exchange_piece_of(x, x->given) != piece, "piece %d is given out of turn", piece);
     if (x->apart)
-        return x->f.slot + x->f.slot_at[piece];
-    for (int64_t before = before_in_slot(x, x->given); ok && before >= MIN(x->pushed, x->taken);)
+        ok = apart_slot_wait(x, err);
+    for (int64_t before = exchange_before_in_slot(x, x->given); ok && before >= MIN(x->pushed, x->taken);)
         ok = wait_on(x, &w, err);
     collective_wait_end(x->f.c, &w);
-    return ok ? slot_of(x, x->given) : NULL;
+    return ok ? exchange_slot_of(x, x->given) : NULL;
 }
 
 bool exchange_give(struct exchange *x, UNUSED int piece, struct error *err)
 {
     if (x->apart)
-        return give_apart(x, err);
+        return apart_give(x, err);
     if (!mark_set(x->f.dev, computed_of(x, x->given), err))
         return false;
     x->given++;
@@ -490,17 +450,15 @@ bool exchange_collect(struct exchange *x, int piece, float *to, struct error *er
 bool exchange_end(struct exchange *x, struct error *err)
 {
     struct collective_wait w = { 0 };
-    bool ok = others_pass(x, err);
-    if (ok && x->apart)
-        x->base = x->total;
-    if (!ok || x->apart)
-        return ok;
+    bool ok = others_pass(x, err) && (!x->apart || apart_end(x, err));
     while (ok && (x->taken < x->total || x->pushed < x->given))
         ok = wait_on(x, &w, err);
     collective_wait_end(x->f.c, &w);
     if (!ok)
         return false;
     x->base = x->given = x->ready = x->pushing = x->pushed = x->total;    // who had nothing to give in the last round has passed it too
+    if (x->apart)
+        return true;
     collective_count_set(x->f.c, COUNT_READY, (uint32_t)x->ready);
     collective_count_set(x->f.c, COUNT_PUSHED, (uint32_t)x->pushed);
     return true;
@@ -513,7 +471,7 @@ void exchange_stop(struct exchange *x)
     x->touching = false;
 }
 
-bool exchange_send(struct exchange *x, const void *p, size_t size_bytes, struct error *err)
+static bool own_send(struct exchange *x, const void *p, size_t size_bytes, struct error *err)
 {
     BUG_IF(!x->touching, "sent outside of a step");
     if (!watches_set(x, x->send_watch, true, err))
@@ -527,10 +485,17 @@ bool exchange_send(struct exchange *x, const void *p, size_t size_bytes, struct 
     return watches_set(x, x->send_watch, false, err);
 }
 
+bool exchange_share(struct exchange *x, const struct exchange_parts *p, struct error *err)
+{
+    return x->apart ? apart_share(x, p, err) : own_send(x, p->base + p->at[x->rank], p->size_bytes[x->rank], err);
+}
+
 bool exchange_sent(struct exchange *x, struct error *err)
 {
     uint8_t mine = 0, all[COLLECTIVE_RANK_MAX];
     int64_t began = clock_ns();
+    if (x->apart)    // shared, not sent: it is there
+        return true;
     bool ok = lanes_sync(x->f.dev, err) && collective_gather(x->f.c, &mine, 1, all, err);
     x->stats.exposed_s += (double)(clock_ns() - began) * 1e-9;
     return ok;
@@ -586,7 +551,8 @@ bool exchange_stats_take(struct exchange *x, struct exchange_stats *stats, struc
     stats->reduce_s += push_s + sum_s;
     stats->gather_s += send_s + fetch_s;
     /* copies that the caller's thread makes itself hide behind nothing */
-    stats->exposed_s += x->f.dev->host_memory || x->apart ? stats->reduce_s + stats->gather_s : stall_s;
+    if (!x->apart)    // else it has been noted where this rank waited
+        stats->exposed_s += x->f.dev->host_memory ? stats->reduce_s + stats->gather_s : stall_s;
     for (int q = 0; q < x->n_rank; q++)
         stats->late_sum_s += stats->late_s[q];
     x->stats = (struct exchange_stats){ 0 };

@@ -12,8 +12,9 @@
  * a place of the stage when its owner has added it. With n_slot 0 every piece has a place of its own, and a rank may be a round
  * ahead; with n_slot places in turn, so many pieces. A piece longer than slot_n takes all of the places, and waits for all of them.
  *
- * Where the ranks cannot reach each other's memory (collective_offer), the sums are made at each give through host memory; then
- * every piece needs a place of its own. One thread; every call may fail with what collective_wait may. */
+ * Where the ranks cannot reach each other's memory (collective_offer), they are apart: the same goes as bytes from all to all
+ * (exchange_apart.c), and so does what they otherwise copy from each other. One thread; every call may fail with what collective_wait
+ * may. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,7 +39,9 @@ struct exchange_config {
     int64_t slot_n;            // (exchange_slots_n elements in all)
     const int64_t *slot_at;    // (n_piece) there
     float *stage;              // (exchange_stage_n) in memory that was offered; what arrives from others
-    int late;                  // piece 0 is given so many rounds after its own, behind the other pieces of that round or of the last one
+    bool every;    // apart: this rank gives in every round, also without a micro-batch, since it fetches in between; what it then
+                   // gives goes nowhere
+    int late;      // piece 0 is given so many rounds after its own, behind the other pieces of that round or of the last one
 };
 /* Elements of the stage, and of n_slot places in turn, for pieces of at most piece_max elements of which those above slot_n take all places
  * (slot_n piece_max: none does). */
@@ -47,7 +50,7 @@ int64_t exchange_slots_n(int64_t piece_max, int64_t slot_n, int n_slot);
 struct exchange *exchange_new(const struct exchange_config *config, struct error *err);
 void exchange_free(struct exchange *x);    // NULL is fine
 
-bool exchange_reaches(const struct exchange *x);    // the others' memory; else sums go through the host's, and nothing can be sent
+bool exchange_reaches(const struct exchange *x);    // the others' memory; else the ranks are apart
 /* A step with n_micro micro-batches in all, which the ranks run in turn; the caller has cleared sum. */
 MUST_USE bool exchange_begin(struct exchange *x, int64_t n_micro, struct error *err);
 /* The place for this rank's gradient of the next piece it gives, once it is free. NULL: see err. */
@@ -61,13 +64,27 @@ MUST_USE bool exchange_end(struct exchange *x, struct error *err);
 /* After a failure: nothing of ours touches the others' memory any more. */
 void exchange_stop(struct exchange *x);
 
-/* Copy offered memory p of this rank to the same place at all others, beside what the device does; what it holds must be done (a
- * mark). Only after exchange_begin and before exchange_stop. */
-MUST_USE bool exchange_send(struct exchange *x, const void *p, size_t size_bytes, struct error *err);
-/* Until what every rank has sent is there on every rank. */
+/* Every rank's part of memory that is laid out alike on all of them, to the others: what this one has must be done (a mark). All ranks
+ * call it in the same order, after exchange_begin and before exchange_stop. Where ranks reach each other's memory it was offered, and is
+ * copied beside what the devices do; apart all ranks wait for it. */
+struct exchange_parts {
+    char *base;                                                     // (device) on this rank
+    size_t at[EXCHANGE_RANK_MAX], size_bytes[EXCHANGE_RANK_MAX];    // (n_rank) whose part is where
+};
+MUST_USE bool exchange_share(struct exchange *x, const struct exchange_parts *p, struct error *err);
+/* Until what every rank has shared is there on every rank. */
 MUST_USE bool exchange_sent(struct exchange *x, struct error *err);
 
-/* Without a way to the others' memory: to (device, the whole piece) = the shards of its sum, of all ranks. */
+/* The next four are for ranks that are apart, all of which make the same calls in the same order.
+ * Ask for a whole piece of the weights, whose shard this rank has at own (device), to `to` (device): its bytes go when the device has done
+ * what it was given before on all ranks, in the order of what they are asked for. And wait for the last one asked for of a piece; a
+ * rank's own shard comes in the device's order. */
+MUST_USE bool exchange_fetch(struct exchange *x, int piece, const void *own, void *to, size_t elem_bytes, struct error *err);
+MUST_USE bool exchange_await(struct exchange *x, int piece, struct error *err);
+/* To the first rank, at stage + (q - 1) * each (device), what every other rank q has at mine: size_bytes[q] (n_rank). */
+MUST_USE bool exchange_to_first(struct exchange *x, const void *mine, const size_t *size_bytes, void *stage, size_t each,
+                                struct error *err);
+/* to (device, the whole piece) = the shards of its sum, of all ranks. */
 MUST_USE bool exchange_collect(struct exchange *x, int piece, float *to, struct error *err);
 /* Copies of others' memory to this rank on EXCHANGE_FREE_LANE, for which its owner has no part to play: what is asked for between
  * these two counts as gathered. n_bytes: of others. */

@@ -92,11 +92,11 @@ static void frame_put(struct peer *p, uint32_t kind, uint32_t which, uint64_t si
     p->out_n += sizeof f + n;
 }
 
-/* Counters go when there is room: only the newest value of each. Not before bytes whose head is out already. */
-static void counts_put(struct tcp *t, struct peer *p)
+/* Counters go when there is room, or now: only the newest value of each. Not before bytes whose head is out already. */
+static void counts_put(struct tcp *t, struct peer *p, bool now)
 {
     for (int i = 0; i < COLLECTIVE_COUNT_N; i++)
-        if (p->count_new[i] && p->from_left == 0 && p->out_n - p->out_at + 2 * sizeof(struct frame) + COLLECTIVE_GATHER_MAX < OUT_MAX / 2) {
+        if (p->count_new[i] && p->from_left == 0 && (now || p->out_n - p->out_at < OUT_MAX / 4)) {
             p->count_new[i] = false;
             frame_put(p, FRAME_COUNT, (uint32_t)i, t->count[i], NULL);
         }
@@ -115,7 +115,7 @@ static bool flush(struct tcp *t, struct peer *p)
 {
     bool moved = false;
     for (;;) {
-        counts_put(t, p);
+        counts_put(t, p, false);
         bool small = p->out_n > p->out_at;
         size_t n = small ? p->out_n - p->out_at : p->from_left;
         ssize_t k = n > 0 ? send(p->fd, small ? p->out + p->out_at : p->from, n, MSG_NOSIGNAL) : 0;
@@ -325,7 +325,6 @@ static void tcp_wait_end(struct collective *c, struct collective_wait *w)
 static void tcp_count_set(struct collective *c, int which, uint32_t value)
 {
     struct tcp *t = (struct tcp *)c;
-    BUG_IF(t->moving, "a counter was set while bytes are on their way");
     t->count[which] = value;
     for (int q = 0; q < c->n_rank; q++)
         if (t->peer[q].fd >= 0 && t->peer[q].gone == HERE && !t->over) {
@@ -404,6 +403,7 @@ static bool tcp_begin(struct collective *c, const struct collective_bytes *b, st
             continue;
         if (p->held)
             bytes_take(t, q);
+        counts_put(t, p, true);    // before the head, behind which a rank that has not made the call yet reads nothing
         frame_put(p, FRAME_BYTES, t->call, b->send_bytes[q], NULL);
         p->from = b->send[q];
         p->from_left = b->send_bytes[q];

@@ -284,6 +284,7 @@ struct giver {
     int64_t at[PIECES], own_n[PIECES], own_at[PIECES], n_flat, n_sum, n_stage;
     struct mem_handle h;
     float *share, *grad;    // share: the stage, and a flat copy of the sum
+    float *weights;         // (n_sum) this rank's shards of something else
 };
 
 static bool giver_open(struct giver *g, struct collective *c, struct device *dev, int n_slot, bool offered, struct error *err)
@@ -302,6 +303,7 @@ static bool giver_open(struct giver *g, struct collective *c, struct device *dev
     size_t share_bytes = (size_t)(g->n_stage + g->n_flat) * 4;
     g->share = mem_share_new(dev, share_bytes, "a test", &g->h, err);
     g->grad = mem_new(dev, (size_t)g->n_flat * 4, "a test", err);
+    g->weights = mem_new(dev, (size_t)g->n_sum * 4, "a test", err);
     float *sum = mem_new(dev, (size_t)g->n_sum * 4, "a test", err);
     memset(g->share, 0xff, share_bytes);
     memset(g->grad, 0xff, (size_t)g->n_flat * 4);
@@ -326,14 +328,42 @@ static void giver_close(struct giver *g)    // when the meeting is over: others 
     struct device *dev = g->f.dev;
     mem_free(dev, g->f.sum);
     mem_free(dev, g->grad);
+    mem_free(dev, g->weights);
     mem_share_free(dev, g->share, (size_t)(g->n_stage + g->n_flat) * 4, &g->h);
 }
 
-/* One rank's gradient of a piece in a round; some ranks dawdle, so that others run ahead as far as they can. */
-static bool piece_is_given(struct exchange *x, const struct giver *g, int p, int64_t round, int step, struct error *err)
+/* Ask for all of a piece of which each rank has a shard; the shard is written for this time. Only where ranks are apart. */
+static bool piece_is_asked_for(struct exchange *x, struct giver *g, int p, int64_t time, struct error *err)
+{
+    if (!g->f.every || p < 0)
+        return true;
+    for (int64_t i = 0; i < g->own_n[p]; i++)
+        g->weights[g->own_at[p] + i] = (float)(1000 * time + collective_rank(g->f.c));
+    return exchange_fetch(x, p, g->weights + g->own_at[p], g->share + g->n_stage + g->at[p], sizeof *g->weights, err);
+}
+
+static bool piece_has_come(struct exchange *x, struct giver *g, int p, int64_t time, struct error *err)
+{
+    int64_t first, n_rank = collective_n_rank(g->f.c);
+    if (!g->f.every)
+        return true;
+    if (!exchange_await(x, p, err))
+        return false;
+    for (int q = 0; q < n_rank; q++)
+        for (int64_t n = collective_shard(piece_n[p], (int)n_rank, q, &first), i = first; i < first + n; i++)
+            if (g->share[g->n_stage + g->at[p] + i] != (float)(1000 * time + q))
+                return error_set(err, ERR_DATA, "element %" PRId64 " of piece %d of time %d did not come from rank %d", i, p, (int)time, q);
+    return true;
+}
+
+/* One rank's gradient of a piece in a round, or what is not added where it has no micro-batch; some ranks dawdle, so that others run
+ * ahead as far as they can. */
+static bool piece_is_given(struct exchange *x, struct giver *g, int p, int64_t round, int64_t n_micro, int step, struct error *err)
 {
     int rank = collective_rank(g->f.c), n_rank = collective_n_rank(g->f.c);
-    int64_t at = round * n_rank;
+    int64_t at = round * n_rank, time = step + at;
+    if (!piece_is_asked_for(x, g, p - 1, time, err) || !piece_has_come(x, g, p, time, err))
+        return false;
     if (piece_n[p] == 0)
         return true;
     float *to = exchange_slot(x, p, err);
@@ -342,7 +372,7 @@ static bool piece_is_given(struct exchange *x, const struct giver *g, int p, int
     if ((at + p + rank + step) % 7 == 0)
         usleep(2000);
     for (int64_t i = 0; i < piece_n[p]; i++)
-        to[i] = value((int)((at + rank) % 3), g->at[p] + i, step + (int)at);
+        to[i] = at + rank < n_micro ? value((int)((at + rank) % 3), g->at[p] + i, step + (int)at) : NAN;
     return exchange_give(x, p, err);
 }
 
@@ -350,18 +380,20 @@ static bool piece_is_given(struct exchange *x, const struct giver *g, int p, int
 static bool step_is_given(struct exchange *x, struct giver *g, int64_t n_micro, int step, struct error *err)
 {
     int rank = collective_rank(g->f.c), n_rank = collective_n_rank(g->f.c);
-    int64_t n_round = (n_micro - rank + n_rank - 1) / n_rank, late = g->f.late;
+    int64_t n_round = (n_micro - (g->f.every ? 0 : rank) + n_rank - 1) / n_rank, late = g->f.late;
     if (!exchange_begin(x, n_micro, err))
         return false;
     for (int64_t k = 0; k < n_round; k++) {
+        if (!piece_is_asked_for(x, g, PIECES - 1, step + k * n_rank, err))
+            return false;
         for (int p = PIECES - 1; p >= 1; p--)
-            if (!piece_is_given(x, g, p, k, step, err))
+            if (!piece_is_given(x, g, p, k, n_micro, step, err))
                 return false;
-        if (k >= late && !piece_is_given(x, g, 0, k - late, step, err))
+        if (k >= late && !piece_is_given(x, g, 0, k - late, n_micro, step, err))
             return false;
     }
     for (int64_t k = MAX(n_round - late, (int64_t)0); k < n_round; k++)
-        if (!piece_is_given(x, g, 0, k, step, err))
+        if (!piece_is_given(x, g, 0, k, n_micro, step, err))
             return false;
     return exchange_end(x, err);
 }
@@ -391,10 +423,14 @@ static bool sum_is_spread(struct exchange *x, struct giver *g, struct error *err
     int64_t first;
     float *flat = g->share + g->n_stage;
     for (int p = 0; p < PIECES; p++) {
-        int64_t n = collective_shard(piece_n[p], n_rank, rank, &first);
-        for (int64_t i = 0; i < n; i++)
-            flat[g->at[p] + first + i] = (float)(rank + 1);
-        if (!exchange_send(x, flat + g->at[p] + first, (size_t)n * 4, err))
+        struct exchange_parts parts = { .base = (char *)(flat + g->at[p]) };
+        for (int q = 0; q < n_rank; q++) {
+            parts.size_bytes[q] = (size_t)collective_shard(piece_n[p], n_rank, q, &first) * 4;
+            parts.at[q] = (size_t)first * 4;
+        }
+        for (size_t i = 0; i < parts.size_bytes[rank] / 4; i++)
+            flat[g->at[p] + (int64_t)(parts.at[rank] / 4 + i)] = (float)(rank + 1);
+        if (!exchange_share(x, &parts, err))
             return false;
     }
     if (!exchange_sent(x, err))
@@ -410,39 +446,42 @@ static bool sum_is_spread(struct exchange *x, struct giver *g, struct error *err
 }
 
 /* Of a step: what this rank's micro-batches and its shards of the sum come to. */
-static bool bytes_are_counted(struct exchange *x, const struct giver *g, int64_t n_micro, bool spread, struct error *err)
+static bool bytes_are_counted(struct exchange *x, const struct giver *g, int64_t n_micro, struct error *err)
 {
     int rank = collective_rank(g->f.c), n_rank = collective_n_rank(g->f.c);
-    int64_t n_own_micro = (n_micro - rank + n_rank - 1) / n_rank, reduced = 0, gathered = 0;
+    int64_t n_own_micro = (n_micro - rank + n_rank - 1) / n_rank, n_round = (n_micro + n_rank - 1) / n_rank, reduced = 0, gathered = 0;
     struct exchange_stats s;
     for (int p = 0; p < PIECES; p++) {
         reduced += 4 * n_own_micro * (piece_n[p] - g->own_n[p]);
-        gathered += spread ? 4 * (n_rank - 1) * g->own_n[p] : 0;
+        gathered += 4 * (n_rank - 1) * g->own_n[p] * (1 + (g->f.every ? n_round : 0));    // spread, and fetched
     }
     if (!exchange_stats_take(x, &s, err))
         return false;
     if (s.reduce_bytes != reduced || s.gather_bytes != gathered)
         return error_set(err, ERR_DATA, "%" PRId64 " and %" PRId64 " bytes were counted, not %" PRId64 " and %" PRId64, s.reduce_bytes,
                          s.gather_bytes, reduced, gathered);
-    if ((reduced > 0 && !(s.reduce_s > 0)) || (gathered > 0 && !(s.gather_s > 0)) || s.exposed_s < s.reduce_s + s.gather_s)
+    if ((reduced > 0 && !(s.reduce_s > 0)) || (gathered > 0 && !(s.gather_s > 0))
+        || (exchange_reaches(x) && s.exposed_s < s.reduce_s + s.gather_s))
         return error_set(err, ERR_DATA, "%g and %g s on their way, %g s of it exposed", s.reduce_s, s.gather_s, s.exposed_s);
     if (!exchange_stats_take(x, &s, err) || s.reduce_bytes || s.reduce_s > 0 || s.exposed_s > 0)
         return error_set(err, ERR_DATA, "a step's cost is told twice");
     return true;
 }
 
-static bool steps_are_exchanged(struct collective *c, struct device *dev, int n_slot, int late, bool offered, struct error *err)
+/* offered: the ranks reach each other's memory; else they are apart. every: then they fetch in between. */
+static bool steps_are_exchanged(struct collective *c, struct device *dev, int n_slot, int late, bool offered, bool every, struct error *err)
 {
     static const int64_t micros[] = { 7, 1, 0, 6, 2 };
     struct giver g;
     bool ok = giver_open(&g, c, dev, n_slot, offered, err);
     g.f.late = late;
+    g.f.every = every;
     struct exchange *x = ok ? exchange_new(&g.f, err) : NULL;
     ok = x && exchange_reaches(x) == offered;
     for (size_t s = 0; ok && s < ARRAY_SIZE(micros); s++) {
         memset(g.f.sum, 0, (size_t)g.n_sum * 4);
-        ok = step_is_given(x, &g, micros[s], (int)s, err) && sum_is_the_chain(&g, micros[s], (int)s, err)
-             && (!offered || sum_is_spread(x, &g, err)) && bytes_are_counted(x, &g, micros[s], offered, err);
+        ok = step_is_given(x, &g, micros[s], (int)s, err) && sum_is_the_chain(&g, micros[s], (int)s, err) && sum_is_spread(x, &g, err)
+             && bytes_are_counted(x, &g, micros[s], err);
         exchange_stop(x);
     }
     exchange_free(x);
@@ -455,27 +494,27 @@ static bool steps_are_exchanged(struct collective *c, struct device *dev, int n_
 static bool flat_gradients(struct collective *c, struct device *dev, struct error *err)
 {
     bool reach;
-    return collective_reaches(c, &reach, err) && reach && steps_are_exchanged(c, dev, 0, 0, true, err);
+    return collective_reaches(c, &reach, err) && reach && steps_are_exchanged(c, dev, 0, 0, true, false, err);
 }
 
 static bool flat_gradients_whose_first_piece_is_late(struct collective *c, struct device *dev, struct error *err)
 {
-    return steps_are_exchanged(c, dev, 0, 1, true, err);
+    return steps_are_exchanged(c, dev, 0, 1, true, false, err);
 }
 
 static bool gradients_in_one_place(struct collective *c, struct device *dev, struct error *err)
 {
-    return steps_are_exchanged(c, dev, 1, 0, true, err);
+    return steps_are_exchanged(c, dev, 1, 0, true, false, err);
 }
 
 static bool gradients_in_two_places_or_both(struct collective *c, struct device *dev, struct error *err)
 {
-    return steps_are_exchanged(c, dev, 2, 0, true, err);
+    return steps_are_exchanged(c, dev, 2, 0, true, false, err);
 }
 
 static bool gradients_in_two_places_with_a_late_piece(struct collective *c, struct device *dev, struct error *err)
 {
-    return steps_are_exchanged(c, dev, 2, 2, true, err);
+    return steps_are_exchanged(c, dev, 2, 2, true, false, err);
 }
 
 /* Memory of the host that ranks offer, whatever their devices. */
@@ -499,14 +538,24 @@ static bool host_memory_is_read(struct collective *c, struct device *dev, struct
     return ok;
 }
 
-static bool gradients_through_the_host(struct collective *c, struct device *dev, struct error *err)
+static bool flat_gradients_apart(struct collective *c, struct device *dev, struct error *err)
 {
-    return steps_are_exchanged(c, dev, 0, 0, false, err);
+    return steps_are_exchanged(c, dev, 0, 0, false, false, err);
 }
 
-static bool gradients_through_the_host_with_a_late_piece(struct collective *c, struct device *dev, struct error *err)
+static bool flat_gradients_apart_with_a_late_piece(struct collective *c, struct device *dev, struct error *err)
 {
-    return steps_are_exchanged(c, dev, 0, 1, false, err);
+    return steps_are_exchanged(c, dev, 0, 1, false, false, err);
+}
+
+static bool gradients_in_one_place_apart(struct collective *c, struct device *dev, struct error *err)
+{
+    return steps_are_exchanged(c, dev, 1, 0, false, false, err);
+}
+
+static bool gradients_in_two_places_between_fetches(struct collective *c, struct device *dev, struct error *err)
+{
+    return steps_are_exchanged(c, dev, 2, 0, false, true, err);
 }
 
 static bool sums_and_more(struct collective *c, struct device *dev, struct error *err)
@@ -556,10 +605,9 @@ static void pieces_are_added_in_the_order_of_micro_batches(UNUSED void **state)
                                                                                          gradients_in_one_place,
                                                                                          gradients_in_two_places_or_both,
                                                                                          host_memory_is_read,
-                                                                                         gradients_through_the_host,
+                                                                                         flat_gradients_apart,
                                                                                          flat_gradients_whose_first_piece_is_late,
-                                                                                         gradients_in_two_places_with_a_late_piece,
-                                                                                         gradients_through_the_host_with_a_late_piece };
+                                                                                         gradients_in_two_places_with_a_late_piece };
     for (size_t w = 0; w < ARRAY_SIZE(way); w++)
         for (int n_rank = 2; n_rank <= RANKS; n_rank++) {
             pid_t pid[RANKS];
@@ -573,12 +621,18 @@ static void pieces_are_added_in_the_order_of_micro_batches(UNUSED void **state)
 
 static void sums_of_pieces_need_no_way_to_the_others_memory(UNUSED void **state)
 {
-    pid_t pid[RANKS];
-    call("pieces");
-    for (int r = 0; r < RANKS; r++)
-        pid[r] = rank_start("pieces", r, RANKS, LIMIT_MS, gradients_through_the_host);
-    ranks_end(pid, RANKS);
-    assert_no_name_is_left();
+    static bool (*const way[])(struct collective *, struct device *, struct error *) = { flat_gradients_apart, gradients_in_one_place_apart,
+                                                                                         gradients_in_two_places_between_fetches,
+                                                                                         flat_gradients_apart_with_a_late_piece };
+    for (size_t w = 0; w < ARRAY_SIZE(way); w++)
+        for (int n_rank = 2; n_rank <= RANKS; n_rank++) {
+            pid_t pid[RANKS];
+            call("pieces");
+            for (int r = 0; r < n_rank; r++)
+                pid[r] = rank_start("pieces", r, n_rank, LIMIT_MS, way[w]);
+            ranks_end(pid, n_rank);
+            assert_no_name_is_left();
+        }
 }
 
 /* Step after step until the others have gone. */

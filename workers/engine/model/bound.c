@@ -2,14 +2,14 @@
  *
  * There are two places for layers, taken in turn, and one for the embedding and the head. A piece is asked for ahead (model_ahead)
  * and comes by a lane while the device computes with the others; binding it (model_bind) makes the device wait for it. The host
- * waits for nothing:
+ * waits for nothing, unless the bytes do not come by the lane (model_fetch's await):
  *
  *  1. What a place held before has been used when its `used` mark is reached; the lane begins after that.
  *  2. The device uses the place after its `came` mark, which the lane sets.
  *  3. All copies go by one lane, so what is asked for later arrives later.
  *
  * A pass asks for layer l + 2 (backward: l - 2) as soon as layer l is launched, so one layer travels while the next one computes, and
- * at a pass's turn its last two layers are still there. Copies of changed weights are forgotten (bound_forget). */
+ * at a pass's turn its last two layers are still there. Copies of changed weights are forgotten (model_pieces_forget). */
 #include <inttypes.h>
 #include <stdlib.h>
 #include "workers/engine/model/model_impl.h"
@@ -143,7 +143,7 @@ void model_fetches(struct model *m, const struct model_fetch *fetch)
 }
 
 /* ---- in a run */
-void bound_forget(struct model *m)
+void model_pieces_forget(struct model *m)
 {
     for (int i = 0; i < BOUND_N; i++)
         m->kept->place[i].piece = -1;
@@ -178,8 +178,9 @@ bool model_bind(struct model *m, int p, struct error *err)
         return true;
     b->coming = false;
     const struct model_fetch *f = &m->kept->fetch;
-    return (!f->stall || f->stall(f->ctx, true, err)) && device_after(m->dev, b->came, err) && (!f->stall || f->stall(f->ctx, false, err))
-           && (!b->head || weight_refresh(m->dev, b->head, err)) && (b->head || layer_handles_refresh(m, &b->layer, err));
+    return (!f->await || f->await(f->ctx, p, err)) && (!f->stall || f->stall(f->ctx, true, err)) && device_after(m->dev, b->came, err)
+           && (!f->stall || f->stall(f->ctx, false, err)) && (!b->head || weight_refresh(m->dev, b->head, err))
+           && (b->head || layer_handles_refresh(m, &b->layer, err));
 }
 
 const void *bound_at(const struct model *m, int64_t at)
@@ -192,6 +193,11 @@ const void *bound_at(const struct model *m, int64_t at)
     }
     BUG_IF(true, "element %" PRId64 " of the weights is used, and its piece is not bound", at);
     return NULL;
+}
+
+const void *model_piece_whole(struct model *m, int p, struct error *err)
+{
+    return model_bind(m, p, err) ? place_for(m->kept, m, p)->mem : NULL;
 }
 
 const struct layer_w *model_layer(const struct model *m, int64_t l)

@@ -535,7 +535,7 @@ bool model_weights_changed(struct model *m, struct error *err)
     if (m->lora)
         return lora_changed(m, err);
     if (m->kept) {
-        bound_forget(m);
+        model_pieces_forget(m);
         return true;
     }
     for (int64_t l = m->own.first; model_has_handles(m) && l < m->own.end; l++)

@@ -110,14 +110,20 @@ size_t model_kept_bytes(const struct model *m, int64_t n_kept);    // what such 
 bool model_keeps_shards(const struct model *m);
 size_t model_held_bytes(const struct model *m);    // of the device's memory, for the weights as they are kept now
 void *model_kept(const struct model *m, size_t *size_bytes, const struct mem_handle **h);    // (device) and their handle
-/* How whole pieces come: piece asks a lane to copy piece p, from all ranks' shards, to `to`. Needed before the first run. */
+/* How whole pieces come: piece asks for piece p, from all ranks' shards, to be copied to `to` by a lane, or by others who are waited for
+ * then (await). Needed before the first run. */
 struct model_fetch {
     bool (*piece)(void *ctx, int p, void *to, struct error *err);
     int lane;
     void *ctx;
     bool (*stall)(void *ctx, bool begins, struct error *err);    // called before and after the device is made to wait for a piece; or NULL
+    bool (*await)(void *ctx, int p, struct error *err);          // called first: piece p is there when the lane has done its part; or NULL
 };
 void model_fetches(struct model *m, const struct model_fetch *fetch);
+/* Piece p of weights of which only shards are kept, whole on the device, until the next but one is asked for. NULL: see err. */
+const void *model_piece_whole(struct model *m, int p, struct error *err);
+/* Whole pieces that are there are not used again. Ranks that wait for each other in each fetch must ask for the same ones. */
+void model_pieces_forget(struct model *m);
 /* Move the weights into memory that other processes of this host may open, of model_weights's size; h stays the
  * model's. Call it before a run, a trainer or a publication is made with them. NULL: see err. */
 const struct mem_handle *model_share(struct model *m, struct error *err);

@@ -117,5 +117,4 @@ MUST_USE bool model_ahead(struct model *m, int p, struct error *err);    // piec
 MUST_USE bool model_bind(struct model *m, int p, struct error *err);     // and now, by what the device is asked for next
 const struct layer_w *model_layer(const struct model *m, int64_t l);     // handles; kept weights: while the piece is bound
 const struct weight *model_head_weight(const struct model *m);
-void bound_forget(struct model *m);    // of kept weights: they have changed
 void bound_free(struct model *m);

@@ -140,6 +140,18 @@ static void *peer_of(void *ctx, const void *p, int rank)
     return (char *)other.weights + ((const char *)p - (char *)mine.weights);
 }
 
+/* Do the ranks reach each other's memory? Those that this process plays do. */
+static bool is_apart(const struct end *e)
+{
+    return e->x && !exchange_reaches(e->x);
+}
+
+/* Does a rank without a micro-batch in the last round run and give all the same, since the others need its shards of the weights? */
+static bool gives_always(const struct end *e)
+{
+    return is_apart(e) && trainer_parts(e->t).weights;
+}
+
 /* Ask for a whole piece of the weights, of which each rank keeps its shard. Reading is as fast as writing between two cards
  * (kernels/cuda/NOTES.md), and needs no word from the other rank: shards change only while nobody computes. */
 static bool weights_fetch(void *ctx, int p, void *to, struct error *err)
@@ -149,6 +161,8 @@ static bool weights_fetch(void *ctx, int p, void *to, struct error *err)
     size_t e = dtype_size(model_dtype(trainer_model(end->t)));
     int n_rank = end->k->r->n_rank, rank = end->k->index;
     int64_t n_fetched = 0;
+    if (is_apart(end))
+        return exchange_fetch(end->x, p, (char *)parts.weights + (size_t)parts.own_at[p] * e, to, e, err);
     if (end->x && !exchange_fetch_begin(end->x, err))
         return false;
     for (int i = 0; i < n_rank; i++) {
@@ -165,6 +179,13 @@ static bool weights_fetch(void *ctx, int p, void *to, struct error *err)
     return !end->x || exchange_fetch_end(end->x, n_fetched, err);
 }
 
+/* Until the device may be made to wait for a piece: its bytes are there, or on a lane. */
+static bool weights_await(void *ctx, int p, struct error *err)
+{
+    const struct end *e = ctx;
+    return !is_apart(e) || exchange_await(e->x, p, err);
+}
+
 /* Around what makes the device wait for a piece. */
 static bool weights_stall(void *ctx, bool begins, struct error *err)
 {
@@ -175,14 +196,21 @@ static bool weights_stall(void *ctx, bool begins, struct error *err)
 static bool reach_begin(void *ctx, struct error *err)
 {
     const struct end *e = ctx;
-    return !e->c || collective_touch_begin(e->c, err);
+    return !e->c || is_apart(e) || collective_touch_begin(e->c, err);
 }
 
 static void reach_end(void *ctx)
 {
     const struct end *e = ctx;
-    if (e->c)
+    if (e->c && !is_apart(e))
         collective_touch_end(e->c);
+}
+
+/* Where the ranks are apart: bring what each has at mine to the first one. */
+static bool reach_first(void *ctx, const void *mine, const size_t *size_bytes, void *stage, size_t each, struct error *err)
+{
+    const struct end *e = ctx;
+    return exchange_to_first(e->x, mine, size_bytes, stage, each, err);
 }
 
 /* Let the others reach what they must, and begin to exchange gradients with them. */
@@ -193,7 +221,8 @@ static bool exchange_open(struct end *e, struct error *err)
     int rank = e->k->index;
     if (!collective_offer(e->c, p.share, p.share_bytes, p.share_handle, err))
         return false;
-    if (trainer_zero(t) > 0) {
+    bool apart = !collective_peer(e->c, p.share, rank);
+    if (trainer_zero(t) > 0 && !apart) {
         size_t bytes;
         const struct mem_handle *h;
         struct model *m = trainer_model(t);
@@ -204,14 +233,13 @@ static bool exchange_open(struct end *e, struct error *err)
             weights = model_weights(m, &bytes);
         if (!h || !collective_offer(e->c, weights, bytes, h, err))
             return false;
-        if (!collective_peer(e->c, p.share, rank) || !collective_peer(e->c, weights, rank))
-            return error_set(err, ERR_UNSUPPORTED,
-                             "zero_stage %d: %s cannot reach the other trainers' memory; zero_stage 0 needs no such way", trainer_zero(t),
+        if (!collective_peer(e->c, weights, rank))
+            return error_set(err, ERR_UNSUPPORTED, "%s cannot reach the other trainers' weights; 'collective' local does without",
                              trainer_device(t)->name);
     }
-    if (p.host && !collective_offer_host(e->c, p.host, p.host_bytes, p.host_handle, err))
+    if (p.host && !apart && !collective_offer_host(e->c, p.host, p.host_bytes, p.host_handle, err))
         return false;
-    if (p.host && !collective_peer(e->c, p.host, rank))
+    if (p.host && !apart && !collective_peer(e->c, p.host, rank))
         return error_set(err, ERR_UNSUPPORTED, "%s cannot open the other trainers' host memory; without offload_optimizer it need not",
                          trainer_device(t)->name);
     struct exchange_config f = { .c = e->c,
@@ -225,6 +253,7 @@ static bool exchange_open(struct end *e, struct error *err)
                                  .slot_n = p.slot_n,
                                  .slot_at = p.piece_at,
                                  .stage = p.stage,
+                                 .every = apart && p.weights,
                                  .late = p.late };
     return (e->x = exchange_new(&f, err)) != NULL;
 }
@@ -237,8 +266,13 @@ static bool end_open(struct end *e, UNUSED void *ctx, struct error *err)
         return false;
     trainer_grad_goes(e->k->t, e->index, &to, e->x ? carry_on : NULL);
     if (trainer_parts(e->t).weights)
-        model_fetches(trainer_model(e->t), &(struct model_fetch){ weights_fetch, EXCHANGE_FREE_LANE, e, weights_stall });
-    trainer_reaches(e->t, &(struct trainer_reach){ reach_begin, reach_end, peer_of, e });
+        model_fetches(trainer_model(e->t), &(struct model_fetch){ weights_fetch, EXCHANGE_FREE_LANE, e, weights_stall, weights_await });
+    struct trainer_reach reach = { .begin = reach_begin, .end = reach_end, .ctx = e };
+    if (is_apart(e))
+        reach.first = reach_first;
+    else
+        reach.peer = peer_of;
+    trainer_reaches(e->t, &reach);
     if (!(e->updated = calloc((size_t)n, sizeof *e->updated)))
         return error_set(err, ERR_NO_MEMORY, "no memory for the trainers' exchange");
     for (int i = 0; i < n; i++)
@@ -333,23 +367,43 @@ static bool gather(struct ranks *r, const void *mine, size_t size_bytes, void *a
     return true;
 }
 
-/* Spread bytes of a device's memory to the same place at all other ranks, once the device is past mark. Where all are here: at once. */
-static bool spread(struct end *e, void *p, size_t size_bytes, struct mark *mark, struct error *err)
+/* Where all ranks are here: to the same place at the others. */
+static bool spread_here(struct end *e, char *p, size_t size_bytes, struct error *err)
 {
     struct ranks *r = e->k->r;
     struct device *dev = trainer_device(e->t);
-    if (e->x)
-        return (!mark || mark_wait(dev, mark, err)) && exchange_send(e->x, p, size_bytes, err);
     size_t bytes = 0;
     char *weights = trainer_parts(e->t).weights ? NULL : model_weights(trainer_model(e->t), &bytes);
     for (int o = 0; o < r->n_here; o++) {
         struct end *other = &r->here[o].end[e->index];
-        bool of_weights = weights && (char *)p >= weights && (char *)p < weights + bytes;
-        char *to = of_weights ? (char *)model_weights(trainer_model(other->t), &bytes) + ((char *)p - weights) : peer_of(e, p, o);
+        bool of_weights = weights && p >= weights && p < weights + bytes;
+        char *to = of_weights ? (char *)model_weights(trainer_model(other->t), &bytes) + (p - weights) : peer_of(e, p, o);
         if (other != e && !mem_copy(dev, to, p, size_bytes, COPY_D2D, err))
             return false;
     }
     return device_sync(dev, err);
+}
+
+/* Spread what each rank has of a device's memory that is laid out alike on all, once the device is past mark (NULL: it is). */
+static bool spread(struct end *e, const struct exchange_parts *p, struct mark *mark, struct error *err)
+{
+    int own = e->k->index;
+    if (e->x)
+        return (!mark || mark_wait(trainer_device(e->t), mark, err)) && exchange_share(e->x, p, err);
+    return spread_here(e, p->base + p->at[own], p->size_bytes[own], err);
+}
+
+/* Of piece q each rank has its shard. What is spread begins at base for the whole piece, and has entry_bytes for every n_elem elements. */
+static bool shards_spread(struct end *e, int q, void *base, int64_t n_elem, size_t entry_bytes, struct mark *mark, struct error *err)
+{
+    struct exchange_parts p = { .base = base };
+    int n_rank = e->k->r->n_rank;
+    for (int o = 0; o < n_rank; o++) {
+        int64_t first, n = collective_shard(trainer_parts(e->t).piece_n[q], n_rank, o, &first);
+        p.at[o] = (size_t)(first / n_elem) * entry_bytes;
+        p.size_bytes[o] = (size_t)((n + n_elem - 1) / n_elem) * entry_bytes;
+    }
+    return spread(e, &p, mark, err);
 }
 
 /* Until everything that was spread has come, everywhere. */
@@ -365,8 +419,7 @@ static bool norm_spread(struct end *e, UNUSED void *ctx, struct error *err)
     if (!trainer_norm_own(e->t, err) || !device_sync(trainer_device(e->t), err))
         return false;
     for (int q = 0; q < p.n_piece; q++)
-        if (!spread(e, p.norm_part + p.part_at[q] + p.own_first[q] / SUMSQ_BLOCK,
-                    (size_t)((p.own_n[q] + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK) * sizeof *p.norm_part, NULL, err))
+        if (!shards_spread(e, q, p.norm_part + p.part_at[q], SUMSQ_BLOCK, sizeof *p.norm_part, NULL, err))
             return false;
     return true;
 }
@@ -384,11 +437,12 @@ static bool norm_spread_team(struct rank *k, struct error *err)
     struct trainer_parts whole = trainer_parts(k->t);    // its sums of squares are in the first device's share
     if (!trainer_norm_team(k->t, err) || !device_sync(trainer_device(k->t), err))
         return false;
-    for (int q = 0; q < whole.n_piece; q++)
-        if (trainer_norm_has(k->t, q)
-            && !spread(&k->end[0], whole.norm_part + whole.part_at[q],
-                       (size_t)((whole.piece_n[q] + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK) * sizeof *whole.norm_part, NULL, err))
+    for (int q = 0; q < whole.n_piece; q++) {
+        struct exchange_parts p = { .base = (char *)(whole.norm_part + whole.part_at[q]) };
+        p.size_bytes[k->index] = (size_t)((whole.piece_n[q] + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK) * sizeof *whole.norm_part;
+        if (trainer_norm_has(k->t, q) && !spread(&k->end[0], &p, NULL, err))
             return false;
+    }
     return true;
 }
 
@@ -415,12 +469,12 @@ static bool sum_spread(struct end *e, UNUSED void *ctx, struct error *err)
     if (!device_sync(dev, err))
         return false;
     for (int q = 0; q < p.n_piece; q++)
-        if (!spread(e, p.grad + p.piece_at[q] + p.own_first[q], (size_t)p.own_n[q] * 4, NULL, err))
+        if (!shards_spread(e, q, p.grad + p.piece_at[q], 1, 4, NULL, err))
             return false;
     return true;
 }
 
-/* The same without a way to the others' memory. */
+/* Of teams that are apart, which have all weights, masters and moments: the whole sum at once. */
 static bool apart_spread(struct end *e, UNUSED void *ctx, struct error *err)
 {
     struct trainer_parts p = trainer_parts(e->t);
@@ -495,7 +549,8 @@ static bool rounds_run(struct ranks *r, const struct trainer_hyper *h, int64_t n
     for (int64_t round = 0; round < all; round += each)
         for (int i = 0; i < r->n_here; i++) {
             struct micro_series of = series_of(&r->here[i], n, round, each);
-            if (!trainer_micros(r->here[i].t, h, &of, r->here[i].part + round, err))
+            if (!trainer_micros(r->here[i].t, h, &of, r->here[i].part + round, err)
+                || (gives_always(&r->here[i].end[0]) && of.n < each && !trainer_micro_none(r->here[i].t, err)))
                 return false;
         }
     return true;
@@ -548,15 +603,15 @@ static bool runs_apply(struct end *e, void *hyper, struct error *err)
     const struct trainer_hyper *h = hyper;
     struct device *dev = trainer_device(e->t);
     bool whole = trainer_zero(e->t) == 0, stay = trainer_parts(e->t).weights;
-    size_t bytes;
+    size_t bytes, elem = dtype_size(model_dtype(trainer_model(e->t)));
     if (!trainer_apply_begin(e->k->t, e->index, err))
         return false;
     for (int q = 0; q < trainer_n_run(e->t); q++)
         if (!trainer_run_apply(e->t, h, q, err) || !mark_set(dev, e->updated[q], err))
             return false;
     for (int q = 0; q < trainer_n_run(e->t) && !whole && !stay; q++) {
-        void *p = trainer_run_weights(e->t, q, &bytes);
-        if (!spread(e, p, bytes, e->updated[q], err))
+        char *own = trainer_run_weights(e->t, q, &bytes);
+        if (!shards_spread(e, q, own - (size_t)trainer_parts(e->t).own_first[q] * elem, 1, elem, e->updated[q], err))
             return false;
     }
     return !stay || device_sync(dev, err);    // before others may read them
@@ -565,8 +620,7 @@ static bool runs_apply(struct end *e, void *hyper, struct error *err)
 /* The norm of the whole gradient, and where each rank updates everything the gradient itself. */
 static bool sums_spread(struct ranks *r, struct error *err)
 {
-    const struct exchange *x = exchange_first(r);
-    if (!x || exchange_reaches(x))
+    if (!is_apart(&r->here[0].end[0]) || r->here[0].n_end == 1)
         return norms_spread(r, err)
                && (trainer_zero(r->here[0].t) > 0 || (all_ends_do(r, sum_spread, NULL, err) && all_ends_do(r, spread_end, NULL, err)));
     return all_ends_do(r, apart_spread, NULL, err) && trainer_norm_whole(r->here[0].t, err);
@@ -623,27 +677,44 @@ bool ranks_hash(struct ranks *r, uint64_t *hash, struct error *err)
     return true;
 }
 
+/* All pieces, one after the other, for a rank that needs none: the others need its shards. */
+static bool pieces_pass(struct model *m, int n_piece, struct error *err)
+{
+    for (int p = 0; p < n_piece; p++)
+        if (!model_piece_whole(m, p, err))
+            return false;
+    return true;
+}
+
 bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err)
 {
-    struct rank *k = &r->here[0];
-    struct trainer_parts p = trainer_parts(k->t);
-    struct model *m = trainer_model(k->t);
+    struct end *end = &r->here[0].end[0];
+    struct trainer *t = r->here[0].t;
+    struct trainer_parts p = trainer_parts(t);
+    struct model *m = trainer_model(t);
+    struct device *dev = trainer_device(t);
     size_t bytes, e = dtype_size(model_dtype(m));
-    bool ok = true;
+    bool ok = true, apart = is_apart(end);
     if (!p.weights)
-        return model_weights_copy(into, m, err);
-    bool sliced = model_is_sliced(into);
-    char *to = sliced ? NULL : model_weights(into, &bytes);
-    if (!device_sync(trainer_device(k->t), err) || !reach_begin(&k->end[0], err))    // nobody reads the old ones any more
+        return !into || model_weights_copy(into, m, err);
+    if (!into && !apart)
+        return true;
+    bool sliced = into && model_is_sliced(into);
+    char *to = into && !sliced ? model_weights(into, &bytes) : NULL;
+    if (!device_sync(dev, err) || !reach_begin(end, err))    // nobody reads the old ones any more
         return false;
     if (sliced)    // from pieces that are whole for a moment
         ok = model_weights_copy(into, m, err);
-    for (int i = 0; i < p.n_piece && ok && !sliced; i++)
-        ok = weights_fetch(&k->end[0], i, to + (size_t)p.piece_at[i] * e, err);
-    ok = ok && lanes_sync(trainer_device(k->t), err);
-    ok = ok && (!sliced || device_sync(trainer_device(k->t), err));
-    reach_end(&k->end[0]);
-    return ok && (sliced || model_weights_changed(into, err));
+    else if (!into)
+        ok = pieces_pass(m, p.n_piece, err);
+    for (int i = 0; i < p.n_piece && ok && to; i++)
+        ok = weights_fetch(end, i, to + (size_t)p.piece_at[i] * e, err);
+    for (int i = 0; i < p.n_piece && ok && to; i++)
+        ok = weights_await(end, i, err);
+    ok = ok && lanes_sync(dev, err) && device_sync(dev, err);
+    reach_end(end);
+    model_pieces_forget(m);    // on all ranks, whether they took them by that way or not
+    return ok && (!to || model_weights_changed(into, err));
 }
 
 /* One update from these groups: a gradient of theirs alone, and new weights. */

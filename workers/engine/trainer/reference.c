@@ -1,7 +1,6 @@
 /* reference.c - a reference model that follows the policy, and its way to checkpoints and back */
 #include <inttypes.h>
 #include <string.h>
-#include "kernels/collective/collective.h"
 #include "workers/engine/trainer/trainer_impl.h"
 
 static bool blend_at(struct trainer *t, int64_t flat, const void *x, int64_t n, double share, struct error *err)
@@ -11,23 +10,18 @@ static bool blend_at(struct trainer *t, int64_t flat, const void *x, int64_t n, 
     return OP(t->dev, err, blend, .y = y + (size_t)flat * e, .x = x, .n = n, .share = (float)share, .dtype = model_dtype(t->ref));
 }
 
-/* From the shards of all ranks, each where it lies: none of them changes before all ranks have made the next gradient. */
+/* From the shards of all ranks: none of them changes before all ranks have made the next gradient. */
 static bool blend_shards(struct trainer *t, double share, struct error *err)
 {
     const struct trainer_parts *p = &t->p;
-    size_t e = dtype_size(model_dtype(t->m));
     bool ok = true;
-    if (!t->reach.peer)
+    if (!t->reach.begin)
         return error_set(err, ERR_CLOSED, "the trainers have parted, and each has its shard only");
     if (!t->reach.begin(t->reach.ctx, err))
         return false;
-    for (int q = 0; q < t->set.n_rank && ok; q++) {
-        const char *theirs = q == t->set.rank ? p->weights : t->reach.peer(t->reach.ctx, p->weights, q);
-        for (int64_t i = 0, at = 0, n; i < p->n_piece && ok; at += n, i++) {
-            int64_t first;
-            n = collective_shard(p->piece_n[i], t->set.n_rank, q, &first);
-            ok = blend_at(t, p->piece_at[i] + first, theirs + (size_t)at * e, n, share, err);
-        }
+    for (int i = 0; i < p->n_piece && ok; i++) {
+        const void *whole = model_piece_whole(t->m, i, err);
+        ok = whole && blend_at(t, p->piece_at[i], whole, p->piece_n[i], share, err);
     }
     ok = ok && device_sync(t->dev, err);
     t->reach.end(t->reach.ctx);

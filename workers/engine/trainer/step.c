@@ -450,6 +450,17 @@ void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k
     }
 }
 
+bool trainer_micro_none(struct trainer *t, struct error *err)
+{
+    struct micro *mb = &t->mb;
+    int32_t token = 0;
+    micro_clear(mb);
+    mb->target[micro_seq(mb, &token, 1, NULL, 0, 1)] = token;
+    struct model_batch b = micro_batch(mb);
+    struct token_loss l = { .target = mb->target, .temperature = mb->temperature, .coef = mb->coef, .logp = mb->logp };
+    return model_forward_train(t->run, &b, err) && model_backward(t->run, &l, &t->to, err);
+}
+
 bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_sums *part,
                     struct error *err)
 {

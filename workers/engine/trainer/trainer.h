@@ -144,6 +144,9 @@ void trainer_norm_more(struct trainer *t, const struct trainer_norm *part);
 /* Forward and backward of each, in their order: added to the gradient in one addition an element. part: (n). */
 MUST_USE bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_sums *part,
                              struct error *err);
+/* For a rank without a micro-batch in the last round: both passes over one token, with a gradient of 0. So it asks for the same pieces of
+ * kept weights as the others, who wait for its shards. */
+MUST_USE bool trainer_micro_none(struct trainer *t, struct error *err);
 /* How many stages this rank's model has (0: it is in none); idle_s: how many seconds each of them stood still for the others, as last
  * measured; the trainer's. Measuring waits for their devices and begins again. */
 int trainer_stages(const struct trainer *t, const double **idle_s);
@@ -186,11 +189,14 @@ struct trainer_parts trainer_parts(const struct trainer *t);
 int trainer_zero(const struct trainer *t);    // zero_stage; 0 when alone
 /* Where backward passes add the gradient of device q, of several ranks: given by who exchanges it. ctx is borrowed. */
 void trainer_grad_goes(struct trainer *t, int q, const struct model_grad *to, bool (*idle)(void *ctx, struct error *err));
-/* How this rank reaches the others' shares, between begin and end; peer: where on another rank lies what lies at `mine` here. */
+/* How this rank reaches the others' shares, between begin and end. peer: where on another rank lies what lies at `mine` here. Where ranks
+ * do not reach each other's memory there is `first` instead, which all of them call: the first rank gets what every other rank q has at
+ * mine, size_bytes[q] bytes, at stage + (q - 1) * each; all of it on the devices. */
 struct trainer_reach {
     bool (*begin)(void *ctx, struct error *err);
     void (*end)(void *ctx);
     void *(*peer)(void *ctx, const void *mine, int rank);
+    bool (*first)(void *ctx, const void *mine, const size_t *size_bytes, void *stage, size_t each, struct error *err);
     void *ctx;
 };
 /* Needed for trainer_state_get with a zero_stage above 0, and for the norm of a team's gradient; of a trainer of a device; copied. NULL:
@@ -262,6 +268,8 @@ enum trainer_state_kind {
 };
 int64_t trainer_state_n(const struct trainer *t, enum trainer_state_kind kind);    // floats; 0: the optimizer has none
 MUST_USE bool trainer_state_get(const struct trainer *t, enum trainer_state_kind kind, float *out, struct error *err);
+/* Where ranks are apart (trainer_reach) only the first one gets these, and the others call it with out NULL; trainer_weights_get too. */
+bool trainer_gives_first(const struct trainer *t);    // are they to?
 /* Setting the masters also sets the weights; moments of what is not trained are taken as 0. */
 MUST_USE bool trainer_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err);
 int64_t trainer_adam_step(const struct trainer *t);
