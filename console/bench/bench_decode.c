@@ -11,6 +11,7 @@
 #include <string.h>
 #include "console/bench/bench.h"
 #include "console/bench/bench_adapter.h"
+#include "console/bench/bench_tools.h"
 #include "workers/engine/load/tool_model.h"
 #include "kernels/ops.h"
 #include "kernels/trace.h"
@@ -26,7 +27,7 @@ struct decode_bench {
     struct tool_model tool;
     const char *shape, *profile;
     int64_t batch, n_prompt, n_new, group, n_live, lora_rank, rounds, mean, n_page, n_sample, n_device, parts;
-    struct device *helper[SUM_PARTS_MAX];    // (n_device - 1) owned
+    struct device *helper[SUM_PARTS_MAX - 1];    // (n_device - 1) owned
     uint64_t hash;                           // of the first round's tokens and log-probs
     bool speculate;
     double temperature;
@@ -263,13 +264,9 @@ static bool model_make(struct decode_bench *b, struct error *err)
 static bool team_make(struct decode_bench *b, struct error *err)
 {
     struct device *all[SUM_PARTS_MAX] = { b->tool.dev };
-    for (int64_t q = 1; q < b->n_device; q++) {
-        char name[32];
-        snprintf(name, sizeof name, "%.*s:%" PRId64, (int)strcspn(b->tool.dev->name, ":"), b->tool.dev->name, b->tool.dev->index + q);
-        if (!(all[q] = b->helper[q - 1] = device_new(name, (int)b->tool.n_thread, err)))
-            return false;
-    }
-    return device_enter(b->tool.dev, err) && model_team(b->tool.model, all, (int)b->n_device, err);
+    bool ok = bench_devices_after(all, b->n_device, b->tool.n_thread, err);
+    memcpy(b->helper, all + 1, sizeof b->helper);
+    return ok && model_team(b->tool.model, all, (int)b->n_device, err);
 }
 
 bool bench_decode(int argc, char **argv, struct error *err)

@@ -91,7 +91,7 @@ static bool pass_copy(struct delta_work *w, UNUSED struct delta_coder *c, UNUSED
     return true;
 }
 
-/* Bytes of weights per nanosecond of the fastest pass; NAN on failure is never seen: see err. */
+/* Into *gb_per_s: bytes of weights per nanosecond of the fastest pass. */
 static bool passes_time(struct delta_work *w, struct delta_coder *c,
                         bool (*pass)(struct delta_work *, struct delta_coder *, struct error *), double *gb_per_s, struct error *err)
 {
@@ -140,7 +140,7 @@ bool bench_delta(int argc, char **argv, struct error *err)
     printf("{\"bench\":\"delta\",\"dtype\":\"%s\",\"bytes\":%zu,\"lr\":%g,\"steps\":%" PRId64 ",\"changed\":%.4f,\"delta_bytes\":%zu,"
            "\"ratio\":%.1f,\"encode_gb_per_s\":%.2f,\"decode_gb_per_s\":%.2f,\"memcpy_gb_per_s\":%.2f,\"encode_per_memcpy\":%.3f,"
            "\"decode_per_memcpy\":%.3f,\"check\":%s}\n",
-           dtype, w.n_byte, lr, n_step, changed_share(&w), sent, (double)w.n_byte / (double)sent, encode, decode, copy, encode / copy,
+           dtype, w.n_byte, lr, n_step, changed_share(&w), sent, (double)w.n_byte / (double)MAX(sent, (size_t)1), encode, decode, copy, encode / copy,
            decode / copy, memcmp(w.out, w.after, w.n_byte) == 0 ? "true" : "false");
     ok = true;
 out:

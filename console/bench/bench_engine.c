@@ -9,6 +9,7 @@
 #include <string.h>
 #include "console/bench/bench.h"
 #include "console/bench/bench_kernels.h"
+#include "console/bench/bench_tools.h"
 #include "console/bench/bench_train.h"
 #include "kernels/ops.h"
 #include "kernels/trace.h"
@@ -18,16 +19,6 @@
 #include "workers/engine/sampler/generator.h"
 #define ROUNDS_MAX TRAIN_ROUNDS_MAX
 
-static int double_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, double_compare);
-    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
-}
 static double seconds(void)
 {
     return (double)clock_ns() * 1e-9;
@@ -76,7 +67,7 @@ static double sgemm_gflops(sgemm_fn *sgemm, int m, int n, int k, int rounds)
             if (r >= 0)
                 took[r] = seconds() - t0;
         }
-        result = 2.0 * m * n * k / median(took, rounds) * 1e-9;
+        result = 2.0 * m * n * k / bench_median(took, rounds) * 1e-9;
     }
     free(a);
     free(b);
@@ -119,7 +110,7 @@ static bool product_gflops(struct device *dev, enum product kind, int64_t m, int
         if (r >= 0)
             took[r] = seconds() - t0;
     }
-    *gflops = 2.0 * (double)m * (double)n * (double)k / median(took, rounds) * 1e-9;
+    *gflops = 2.0 * (double)m * (double)n * (double)k / bench_median(took, rounds) * 1e-9;
     ok = true;
 out:
     weight_free(dev, w);
@@ -246,7 +237,7 @@ static bool decode_rate(const struct bench_shape *s, enum dtype dtype, int batch
         for (struct group *done; (done = generator_poll(g));)
             group_free(done);
     }
-    *out = batch * new_tok / median(took, 3);
+    *out = batch * new_tok / bench_median(took, 3);
     ok = true;
 out:
     if (dev && dev->trace) {

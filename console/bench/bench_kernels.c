@@ -8,6 +8,7 @@
 #include <string.h>
 #include "console/bench/bench.h"
 #include "console/bench/bench_kernels.h"
+#include "console/bench/bench_tools.h"
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
@@ -15,12 +16,6 @@
 #define RUNS 9
 #define PEAK_TFLOPS 790.0
 #define PEAK_TB_PER_S 4.3
-
-static int double_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
 
 /* ---- the cost of equal bits ---- */
 
@@ -269,8 +264,7 @@ static bool attn_time(struct attn *a, enum attn_kind kind, int64_t calls, double
         if (r >= 0)
             took[r] = (double)(clock_ns() - t0) * 1e-9 / (double)calls;
     }
-    qsort(took, RUNS, sizeof *took, double_compare);
-    *s = took[RUNS / 2];
+    *s = bench_median(took, RUNS);
     return true;
 }
 

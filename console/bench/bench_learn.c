@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/bench/bench.h"
+#include "console/bench/bench_tools.h"
 #include "workers/engine/load/tool_model.h"
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
@@ -209,17 +210,6 @@ static float *gradient_there(struct learn *l, enum dtype dtype, struct group *co
     return out;
 }
 
-static double distance(const float *a, const float *b, int64_t n)
-{
-    double apart = 0, norm = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double d = (double)a[i] - (double)b[i];
-        apart += d * d;
-        norm += (double)b[i] * (double)b[i];
-    }
-    return sqrt(apart / norm);
-}
-
 /* Print how far the first step's gradient is from another device's, and how far both are from that one's fp32. The check: 1e-4
  * in fp32; in bf16 1e-2, or at most a quarter farther from fp32 than the other device. */
 static bool gradient_compare(struct learn *l, struct group *const *g, const struct trainer_hyper *h, struct error *err)
@@ -230,7 +220,7 @@ static bool gradient_compare(struct learn *l, struct group *const *g, const stru
     float *there = here ? gradient_there(l, dtype, g, h, err) : NULL;
     float *exact = there ? gradient_there(l, DT_F32, g, h, err) : NULL;
     if (exact) {
-        double apart = distance(here, there, n), own = distance(here, exact, n), other = distance(there, exact, n);
+        double apart = bench_distance(here, there, n), own = bench_distance(here, exact, n), other = bench_distance(there, exact, n);
         bool same = apart <= (dtype == DT_F32 ? 1e-4 : 1e-2) || (dtype == DT_BF16 && own <= 1.25 * other);
         printf("{\"bench\":\"gradient\",\"device\":\"%s\",\"against\":\"%s\",\"dtype\":\"%s\",\"distance\":%.3g,"
                "\"here_to_fp32\":%.3g,\"there_to_fp32\":%.3g,\"check\":%s}\n",

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "console/bench/bench.h"
+#include "console/bench/bench_tools.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "workers/engine/model/model.h"
@@ -57,18 +58,6 @@ struct side {    // one of the two processes
     struct comm *raw;
     int fd;    // the other one
 };
-
-static int double_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof *x, double_compare);
-    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
-}
 
 static bool comm_wait(struct comm *c, struct error *err)
 {
@@ -386,14 +375,14 @@ bool bench_publish(int argc, char **argv, struct error *err)
     rmdir(dir);
     if (!ok)
         return false;
-    double ms = median(result.direct, (int)rounds), raw = median(result.raw, (int)rounds);
+    double ms = bench_median(result.direct, (int)rounds), raw = bench_median(result.raw, (int)rounds);
     printf("{\"bench\":\"publish\",\"model\":\"%s\",\"way\":\"%s\",\"devices\":\"%s\",\"slots\":%" PRId64
            ",\"bytes\":%.0f,\"held_bytes\":%zu,\"ms\":%.3f,\"gb_per_s\":%.1f",
            shape, way_name, devices, n_slot, bytes, result.held_bytes, ms, bytes / ms * 1e-6);
     if (!isnan(raw))
         printf(",\"raw_ms\":%.3f,\"raw_gb_per_s\":%.1f,\"roofline\":%.3f", raw, bytes / raw * 1e-6, raw / ms);
     if (way == WAY_NCCL && alone && n_slot > 0)
-        printf(",\"staged_ms\":%.3f,\"take_ms\":%.3f", median(result.staged, (int)rounds), median(result.take, (int)rounds));
+        printf(",\"staged_ms\":%.3f,\"take_ms\":%.3f", bench_median(result.staged, (int)rounds), bench_median(result.take, (int)rounds));
     printf(",\"check\":\"hashes equal\"}\n");
     return true;
 }

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "console/bench/bench.h"
+#include "console/bench/bench_tools.h"
 #include "console/bench/bench_train.h"
 #include "kernels/collective/collective.h"
 #include "protocol/base/cli.h"
@@ -42,18 +43,6 @@ struct result {
     char text[256];
 };
 
-static int double_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int64_t n)
-{
-    qsort(x, (size_t)n, sizeof *x, double_compare);
-    return x[n / 2];
-}
-
 /* The steps of one rank, with what it needs made and met. */
 static bool steps_run(const struct plan *p, struct ranks *ranks, const struct group *const *g, int64_t n_group, struct result *out,
                       struct error *err)
@@ -74,9 +63,9 @@ static bool steps_run(const struct plan *p, struct ranks *ranks, const struct gr
             of_step[k][r] = p->n_rank > 1 ? metric[told[k]] : 0;
         out->sent_gb = p->n_rank > 1 ? metric[M_RANKS_SENT_GB] : 0;
     }
-    out->step_s = median(step, p->rounds);
+    out->step_s = bench_median(step, p->rounds);
     for (size_t k = 0; k < ARRAY_SIZE(told); k++)
-        *at[k] = median(of_step[k], p->rounds);
+        *at[k] = bench_median(of_step[k], p->rounds);
     return true;
 }
 
@@ -155,16 +144,21 @@ static bool ranks_run(const struct plan *p, struct result *first, bool *same, st
     if (!collective_call(p->dir, "ranks", err))
         return false;
     for (; n < p->n_rank && ok; n++) {
-        ok = pipe(link[n]) == 0 && (pid[n] = rank_start(p, n, link[n][1])) > 0;
-        if (!ok)
-            (void)error_errno(err, "cannot start rank %d", n);
+        if (pipe(link[n]) != 0) {
+            ok = error_errno(err, "cannot start rank %d", n);
+            break;
+        }
+        pid[n] = rank_start(p, n, link[n][1]);
+        if (pid[n] < 0)    // its pipe is at its end at once
+            ok = error_errno(err, "cannot start rank %d", n);
         close(link[n][1]);
     }
     for (int r = 0; r < n; r++) {
         int status;
         bool whole = read(link[r][0], &all[r], sizeof all[r]) == (ssize_t)sizeof all[r];
         close(link[r][0]);
-        waitpid(pid[r], &status, 0);
+        if (pid[r] > 0)
+            waitpid(pid[r], &status, 0);
         /* one that left because another failed has nothing to add */
         if ((!whole || !all[r].ok) && (ok || strstr(err->text, "another rank has left")))
             ok = error_set(err, ERR_INTERNAL, "%s", whole ? all[r].text : "a rank has died");

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "console/bench/bench.h"
 #include "console/bench/bench_adapter.h"
+#include "console/bench/bench_tools.h"
 #include "console/bench/bench_train.h"
 #include "kernels/trace.h"
 #include "protocol/base/cli.h"
@@ -24,12 +25,6 @@
 double train_flops(const struct model_config *c, int64_t n_seq, int64_t len)
 {
     return 3 * config_flops(c, (double)len / 2) * (double)(n_seq * len);
-}
-
-static int double_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
 }
 
 void train_groups_free(struct group **g, int64_t n)
@@ -82,19 +77,6 @@ void train_hyper_make(struct trainer_hyper *h)
     h->has_filter = false;
 }
 
-/* The devices after b's, into all from 1 on. */
-static bool team_devices_open(const struct train_bench *b, struct device **all, struct error *err)
-{
-    int at = (int)strcspn(b->device, ":");
-    for (int q = 1; q < MAX(b->n_team, b->n_stage); q++) {
-        char name[32];
-        snprintf(name, sizeof name, "%.*s:%d", at, b->device, atoi(b->device + at + 1) + q);
-        if (!(all[q] = device_new(name, b->n_thread, err)))
-            return false;
-    }
-    return device_enter(all[0], err);
-}
-
 /* Cut *m over the devices. */
 static bool team_cut(const struct train_bench *b, struct model **m, struct device *const *all, struct error *err)
 {
@@ -130,7 +112,7 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     TRY((m = model_new_random(b->config, 1, dev, b->dtype, err)) && model_parts_set(m, b->parts > 1 ? (int)b->parts : 0, err));
     if (b->n_live)
         model_n_live_set(m, b->n_live);
-    TRY(bench_adapter(m, b->lora_rank, true, err) && team_devices_open(b, all, err) && team_cut(b, &m, all, err));
+    TRY(bench_adapter(m, b->lora_rank, true, err) && bench_devices_after(all, MAX(b->n_team, b->n_stage), b->n_thread, err) && team_cut(b, &m, all, err));
     set.n_team = (int)b->n_team;
     set.n_stage = (int)b->n_stage;
     weight_bytes = model_held_bytes(m);
@@ -157,8 +139,7 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     TRY(mem_info(dev, &now, &total, err));
     b->used_bytes = at_start > now ? at_start - now : 0;    // on a CPU other load comes and goes
     b->grown_bytes = at_first > now ? at_first - now : 0;
-    qsort(took, (size_t)b->rounds, sizeof *took, double_compare);
-    b->step_s = took[b->rounds / 2];
+    b->step_s = bench_median(took, b->rounds);
     ok = trainer_hash(t, &b->hash, err);
 out:
     if (dev->trace) {
@@ -206,17 +187,6 @@ out:
     return grad;
 }
 
-static double distance(const float *a, const float *b, int64_t n)
-{
-    double apart = 0, norm = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double d = (double)a[i] - (double)b[i];
-        apart += d * d;
-        norm += (double)b[i] * (double)b[i];
-    }
-    return sqrt(apart / norm);
-}
-
 /* The gradient of the same step on this device and on another (cpu:0 for a GPU, ref for a CPU): their distance as a share of the
  * norm, and whether it is small enough: 1e-4 in fp32; in bf16 1e-2, or at most a quarter farther from the other's fp32 than the
  * other's bf16 is (how far that is depends on the model). */
@@ -243,11 +213,11 @@ static bool gradient_check(const struct model_config *shape, const char *device,
     float *here = NULL, *there = NULL, *exact = NULL;
     TRY(here = gradient_of(&c, device, dtype, lora_rank, in, n_group, &n, err));
     TRY(there = gradient_of(&c, other, dtype, lora_rank, in, n_group, &n, err));
-    *apart = distance(here, there, n);
+    *apart = bench_distance(here, there, n);
     *same = *apart <= (dtype == DT_F32 ? 1e-4 : 1e-2);
     if (dtype == DT_BF16 && !*same) {
         TRY(exact = gradient_of(&c, other, DT_F32, lora_rank, in, n_group, &n, err));
-        *same = distance(here, exact, n) <= 1.25 * distance(there, exact, n);
+        *same = bench_distance(here, exact, n) <= 1.25 * bench_distance(there, exact, n);
     }
     ok = true;
 out:
