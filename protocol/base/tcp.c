@@ -12,19 +12,28 @@
 
 #define BACKLOG 128
 
+/* HOST:PORT, [HOST]:PORT -> HOST without brackets; returns PORT, NULL: there is none, or HOST is too long. */
+static const char *host_of(const char *address, char *host, size_t size)
+{
+    const char *colon = strrchr(address, ':');
+    bool brackets = colon && address[0] == '[' && colon > address && colon[-1] == ']';
+    if (!colon || (size_t)(colon - address) >= size)
+        return NULL;
+    snprintf(host, size, "%.*s", (int)(colon - address) - 2 * brackets, address + brackets);
+    return colon + 1;
+}
+
 int tcp_listen(const char *address, struct error *err)
 {
     char host[280];
     struct addrinfo *list = NULL, hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE };
-    const char *colon = strrchr(address, ':');
+    const char *port = host_of(address, host, sizeof host);
     int one = 1, fd = -1;
-    if (!colon || strlen(address) >= sizeof host) {
+    if (!port) {
         error_set(err, ERR_USAGE, "'%.300s' is not HOST:PORT", address);
         return -1;
     }
-    bool brackets = address[0] == '[' && colon > address && colon[-1] == ']';    // [::1]
-    snprintf(host, sizeof host, "%.*s", (int)(colon - address) - 2 * brackets, address + brackets);
-    int rv = getaddrinfo(host[0] && strcmp(host, "*") != 0 ? host : NULL, colon + 1, &hints, &list);
+    int rv = getaddrinfo(host[0] && strcmp(host, "*") != 0 ? host : NULL, port, &hints, &list);
     if (rv != 0) {
         error_set(err, ERR_USAGE, "cannot listen on '%s': %s", address, gai_strerror(rv));
         return -1;
@@ -75,15 +84,13 @@ int tcp_connect(const char *address, const char *what, int64_t limit_ms, struct 
 {
     char host[280];
     struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *list = NULL;
-    const char *colon = strrchr(address, ':');
+    const char *port = host_of(address, host, sizeof host);
     int fd = -1, why = EADDRNOTAVAIL;
-    if (!colon || strlen(address) >= sizeof host) {
+    if (!port) {
         error_set(err, ERR_USAGE, "'%.300s' is not HOST:PORT", address);
         return -1;
     }
-    bool brackets = address[0] == '[' && colon > address && colon[-1] == ']';    // [::1]
-    snprintf(host, sizeof host, "%.*s", (int)(colon - address) - 2 * brackets, address + brackets);
-    int rv = getaddrinfo(host, colon + 1, &hints, &list);
+    int rv = getaddrinfo(host, port, &hints, &list);
     if (rv != 0) {
         error_set(err, ERR_CLOSED, "%s's host '%s' cannot be resolved: %s", what, host, gai_strerror(rv));
         return -1;
@@ -116,17 +123,6 @@ bool tcp_is_loopback(const char *address)
         return false;
     snprintf(host, sizeof host, "%.*s", (int)n, address);
     return strcmp(host, "localhost") == 0 || (inet_pton(AF_INET, host, &number) == 1 && ntohl(number.s_addr) >> 24 == 127);
-}
-
-/* HOST:PORT, [HOST]:PORT -> HOST without brackets; returns PORT, NULL: there is none, or it is too long. */
-static const char *host_of(const char *address, char *host, size_t size)
-{
-    const char *colon = strrchr(address, ':');
-    bool brackets = colon && address[0] == '[' && colon > address && colon[-1] == ']';
-    if (!colon || (size_t)(colon - address) >= size)
-        return NULL;
-    snprintf(host, size, "%.*s", (int)(colon - address) - 2 * brackets, address + brackets);
-    return colon + 1;
 }
 
 bool tcp_own_address(const char *address, char *out, size_t size, struct error *err)
