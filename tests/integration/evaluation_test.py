@@ -89,11 +89,17 @@ class Evaluations(RunCase):
                 holds = Holds(self.task.path(f"holds of {name}"))
 
                 def two_share(run):
-                    """None evaluates a part before another one has been given a part, too."""
+                    """None evaluates a part before another one has been given a part, too. A worker that had not started yet when the
+                    first evaluation began would get none of it."""
+                    there = workers[:settings["devices"].count(",") + 1]
+                    self.until("all have started", lambda: all(holds.held(w, "loading") is not None for w in there), run)
+                    for w in there:
+                        holds.disarm(w, "loading")
                     self.until("two evaluate", lambda: sum(holds.held(w, "evaluating") is not None for w in workers) >= 2, run)
                     for w in workers:
                         holds.disarm(w, "evaluating")
                 for w in workers if name in SHARED else ():
+                    holds.arm(w, "loading")
                     holds.arm(w, "evaluating")
                 run = self.run_one(two_share if name in SHARED else None, env=dict(RC_TEST_HOLD=holds.dir), **settings)
                 self.check(run)

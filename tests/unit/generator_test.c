@@ -502,7 +502,6 @@ static void an_item_that_is_dropped_leaves_the_others_as_they_are(UNUSED void **
     struct group *want[N_ITEM], *out[N_ITEM] = { NULL };
     struct generator *g = engine(4, 0, NULL);    // the first runs, the last waits
     struct stopped_item dropped;
-    struct error err = { 0 };
     reference(want);
     for (int i = 0; i < N_ITEM; i++) {
         struct generator_item item = item_of(i);
