@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, RunCase
+from run_tools import LIMIT, ROLLCALL, Holds, RunCase
 
 # Every setting that may change while a run goes, with a value that is neither the default nor the tests'.
 LIVE = dict(
@@ -259,9 +259,9 @@ class Commands(RunCase):
 
     def test_a_group_is_scored_again_and_keeps_its_new_rewards_through_a_kill(self):
         flag = self.task.path("mended")    # what the operator mends in the reward
-        hold = self.task.path("hold")
+        hold, holds = self.task.path("hold"), Holds(self.task.path("holds of rescore"))
         reward = f"""program:while read -r line; do while [ -e {hold} ]; do sleep 0.05; done; id=${{line#*'"id":'}}; good=0; [ -e {flag} ] && good=1; echo '{{"id":'${{id%%,*}}',"reward":'$good',"ans_acc":'$good'}}'; done"""
-        run = self.start(reward_type=reward, waste_limit=0, waste_alert=0)
+        run = self.start(env=dict(RC_TEST_HOLD=holds.dir), reward_type=reward, waste_limit=0, waste_alert=0)
         self.ok(run, "pause", "--depth", "step")
         returned, trained = 1, 4    # fates in the journal
         waits = f"select item, file_offset from item where fate = {returned} and reward_mean is not null order by item"
@@ -294,10 +294,28 @@ class Commands(RunCase):
         said = self.ok(run, "rescore", str(old))
         self.assertIn(f"item {old} is not changed, only shown: rewards {words(ended(old))}; before: 0 0 0 0, mean 0", said)
         self.assertEqual(self.query(run, f"select reward_mean from item where item = {old}"), [(0,)])
+        rescore = lambda i: subprocess.Popen([ROLLCALL, "ctl", "--run", run.dir, "rescore", str(i)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        busy = lambda: "one at a time" in run.ctl("rescore", "999999").stderr
+        scorer = lambda: next(p["phase"] for p in self.status(run)["processes"] if p["name"] == "scorer")
+        open(hold, "w").close()    # one that ends in the turn of the loop in which the next is asked for is answered, too
+        with rescore(old) as first:
+            self.until("the first is being scored", lambda: busy() and scorer() == "scoring", run)
+            holds.arm("controller", "answering")
+            with rescore(999999) as refused:
+                self.until("the controller stands still", lambda: holds.held("controller", "answering"), run)
+                os.unlink(hold)
+                self.until("it is scored", lambda: scorer() == "waiting", run)
+                next_one = next(i for i, in self.query(run, f"select item from item where fate = {trained} order by item") if i != old)
+                with rescore(next_one) as second:
+                    self.status(run)    # by the same agent, after it
+                    holds.disarm("controller", "answering")
+                    for asked, of in ((first, old), (second, next_one)):
+                        self.assertIn(f"item {of} is ", asked.communicate(timeout=LIMIT)[0])
+                refused.communicate(timeout=LIMIT)
         other = next(i for i, _ in self.query(run, waits) if i != item)
         open(hold, "w").close()    # dropped while the scorer has its answers, it stays so
-        with subprocess.Popen([ROLLCALL, "ctl", "--run", run.dir, "rescore", str(other)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as asked:
-            self.until("the group is being scored", lambda: "one at a time" in run.ctl("rescore", "999999").stderr, run)
+        with rescore(other) as asked:
+            self.until("the group is being scored", busy, run)
             self.ok(run, "drop", str(other))
             os.unlink(hold)
             self.assertIn("(its group was changed meanwhile)", asked.communicate(timeout=LIMIT)[0])

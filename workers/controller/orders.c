@@ -200,10 +200,13 @@ static bool drop_reached(struct controller *c, const struct order *o, char *text
     return drop_over(c, o->item, text, size);
 }
 
+static void orders_answer(struct controller *c);
+
 static bool rescore_order_begin(struct controller *c, struct order *o, const struct mval *args, UNUSED struct effect *effect,
                                 struct error *err)
 {
     o->item = mval_i64(mval_get(args, "item"), -1);
+    orders_answer(c);    // one that has ended in this turn of the loop, before its outcome is gone
     return rescore_begin(c, o->item, err);
 }
 
@@ -475,13 +478,10 @@ static void order_late(struct controller *c, const struct order *o)
     outcome_failed(c, o->request, o->id, o->who, &err);
 }
 
-void orders_tick(struct controller *c)
+/* Answer what has taken effect, and what is too late. */
+static void orders_answer(struct controller *c)
 {
     char text[512];
-    if (c->state == RUN_RUNNING && !c->orders.stop && depth_is_reached(c)) {
-        snprintf(text, sizeof text, "depth %s", depth_names[c->orders.pause]);
-        state_set(c, RUN_PAUSED, "controller", text);
-    }
     for (int i = 0; i < c->orders.n;) {
         struct order o = c->orders.pending[i];
         bool reached = o.row->reached(c, &o, text, sizeof text);
@@ -495,4 +495,14 @@ void orders_tick(struct controller *c)
         else
             order_late(c, &o);
     }
+}
+
+void orders_tick(struct controller *c)
+{
+    char text[64];
+    if (c->state == RUN_RUNNING && !c->orders.stop && depth_is_reached(c)) {
+        snprintf(text, sizeof text, "depth %s", depth_names[c->orders.pause]);
+        state_set(c, RUN_PAUSED, "controller", text);
+    }
+    orders_answer(c);
 }

@@ -172,7 +172,7 @@ static void orders_answer(struct uplink *u, enum fetch_state state)
     }
 }
 
-/* Begin to bring the checkpoint of the newest order that waits for one. */
+/* Begin to bring the checkpoint that an order waits for, one at a time. */
 static void checkpoints_want(struct uplink *u)
 {
     struct msg_in in;
