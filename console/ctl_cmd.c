@@ -26,15 +26,17 @@
 #include "protocol/wire/run_head.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "protocol/run/journal.h"
+#include "protocol/run/node.h"
 #include "protocol/run/control_lock.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/spawn.h"
 
 #define ASK_AGAIN_MS 4000    // then after 8 s, 16 s, ...
+#define FAR_AGAIN_MS 1500    // ... of another machine, which may not accept our token
 #define QUESTION_LIMIT_MS 12000
 
 struct ctl {
-    const char *run, *runs_dir, *depth;
+    const char *run, *runs_dir, *depth, *overlap;
     const char *connect, *token_file;    // a run on another machine
     struct run_far far;
     bool json, verify, yes, force;
@@ -124,13 +126,15 @@ static bool agent_awaited(const char *run_dir, struct error *err)
 static bool agent_ask(struct ctl *c, enum msg_type type, const struct msg_out *m, int64_t limit_ms, struct msg_in *in, struct net_event *ev,
                       struct error *err)
 {
-    int64_t began = clock_ms(), until = began + limit_ms;
+    int64_t began = clock_ms(), until = began + limit_ms, first = run_head_is_elsewhere(c->run_dir) ? FAR_AGAIN_MS : ASK_AGAIN_MS;
     if (!agent_awaited(c->run_dir, err) || !run_door_open(&c->door, c->run_dir, c->read_only, err))
         return false;
     for (;;) {
-        int64_t left = MAX(until - clock_ms(), (int64_t)1), again = MAX(clock_ms() - began, (int64_t)ASK_AGAIN_MS);
+        int64_t left = MAX(until - clock_ms(), (int64_t)1), again = MAX(clock_ms() - began, first);
         if (peer_call(c->door.agent, type, m, MIN(left, again), in, ev, err))
             return true;
+        if (ev->failed && c->door.far && peer_is_strange(c->door.agent))
+            return error_set(err, ERR_REFUSED, "'%s' " NODE_STRANGE, peer_name(c->door.agent));
         if (!ev->failed || (err->code != ERR_TIMEOUT && err->code != ERR_CLOSED) || clock_ms() >= until || !run_is_live(c->run_dir))
             return false;    // a refusal is an answer, even one that says that something was too late
     }
@@ -310,8 +314,8 @@ static bool checkpoint_print(void *arg, const struct journal_checkpoint *k)
 }
 
 /* Ask the run for the list `name` with m, which is begun, and have every entry printed. */
-static bool list_ask(struct ctl *c, enum msg_type type, struct msg_out *m, const char *name, void (*print)(struct ctl *c, const struct mval *v),
-                     struct error *err)
+static bool list_ask(struct ctl *c, enum msg_type type, struct msg_out *m, const char *name,
+                     void (*print)(struct ctl *c, const struct mval *v), struct error *err)
 {
     struct msg_in in;
     struct net_event ev;
@@ -415,7 +419,16 @@ static bool command_read(const struct ctl *c, struct command *out, const char **
         operand = words;
         n = 2;
     }
-    return command_words_parse(out, operand[0], operand + 1, n - 1, err);
+    if (!command_words_parse(out, operand[0], operand + 1, n - 1, err))
+        return false;
+    if (!c->overlap)
+        return true;
+    double s;
+    if (strcmp(out->name, "rotate-token") != 0)
+        return error_set(err, ERR_USAGE, "--overlap is for rotate-token");
+    if (!parse_f64(c->overlap, &s) || s < 0)
+        return error_set(err, ERR_USAGE, "--overlap '%s' is not a number of seconds from 0", c->overlap);
+    return command_arg_add(out, "overlap", c->overlap, err);
 }
 
 static bool command_send(struct ctl *c, const struct command *command, struct error *err)
@@ -566,6 +579,8 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
           "--connect: the run's token, a copy of its sock/join; default: the variable ROLLCALL_JOIN_TOKEN" },
         { "json", NULL, CLI_FLAG, &c.json, NULL, "status, checkpoints: print JSON" },
         { "depth", NULL, CLI_STR, &c.depth, "DEPTH", "pause: the same as pause DEPTH" },
+        { "overlap", NULL, CLI_STR, &c.overlap, "SECONDS",
+          "rotate-token: how long the old token is good for (600); 0: not at all, and nobody is told the new one" },
         { "verify", NULL, CLI_FLAG, &c.verify, NULL, "checkpoints: read every file and compare its hash" },
         { "id", NULL, CLI_STR, &c.id, "ID", "commands: carry out once under this id; a repeated id gets the first outcome" },
         { "read-only", NULL, CLI_FLAG, &c.read_only, NULL,

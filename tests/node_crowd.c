@@ -156,7 +156,7 @@ int main(int argc, char **argv)
     }
     c.peer = calloc((size_t)c.n, sizeof(struct peer *));
     c.in = calloc((size_t)c.n, sizeof *c.in);
-    bool ok = c.peer && c.in && mkdtemp(dir) && join_token_read(token, argv[2], &c.why) && join_identity_make(&id, token, &c.why)
+    bool ok = c.peer && c.in && mkdtemp(dir) && join_token_read(token, argv[2], &c.why) && join_identity_make(&id, token, NULL, &c.why)
               && (c.transport = transport_new(dir, false, &c.why));
     c.address = argv[1];
     c.id = &id;

@@ -22,6 +22,11 @@ static bool arg_add(struct command *c, const char *key, size_t key_len, const ch
     return true;
 }
 
+bool command_arg_add(struct command *c, const char *key, const char *value, struct error *err)
+{
+    return arg_add(c, key, strlen(key), value, err);
+}
+
 /* Is word one of choices ("a|b|c")? */
 static bool is_choice(const char *choices, const char *word)
 {

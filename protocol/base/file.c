@@ -99,12 +99,12 @@ static void path_parent(char *out, size_t size, const char *path)
     snprintf(out, size, "%.*s", n, slash ? path : ".");
 }
 
-bool file_write(const char *path, const void *data, size_t len, struct error *err)
+static bool write_as(const char *path, const void *data, size_t len, mode_t mode, struct error *err)
 {
     char tmp[PATH_MAX], dir[PATH_MAX];
     if (snprintf(tmp, sizeof tmp, "%s.tmp-%d", path, (int)getpid()) >= (int)sizeof tmp)
         return error_set(err, ERR_IO, "the path '%s' is too long", path);
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
     if (fd < 0)
         return error_errno(err, "cannot create '%s'", tmp);
     bool ok = fd_write_all(fd, data, len) && fsync(fd) == 0;
@@ -120,6 +120,16 @@ bool file_write(const char *path, const void *data, size_t len, struct error *er
     }
     path_parent(dir, sizeof dir, path);
     return dir_sync(dir, err);
+}
+
+bool file_write(const char *path, const void *data, size_t len, struct error *err)
+{
+    return write_as(path, data, len, 0644, err);
+}
+
+bool file_write_secret(const char *path, const void *data, size_t len, struct error *err)
+{
+    return write_as(path, data, len, 0600, err);
 }
 
 bool dir_make(const char *path, unsigned mode, struct error *err)

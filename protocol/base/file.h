@@ -14,6 +14,8 @@ MUST_USE bool file_read_text(struct buf *b, const char *path, size_t max_bytes, 
 /* Write data to path through a temporary file, fsync and rename, and sync the folder: after a crash either the old file or the new
  * one is there, never a part. */
 MUST_USE bool file_write(const char *path, const void *data, size_t len, struct error *err);
+/* The same for a file that only its owner may read (mode 0600). */
+MUST_USE bool file_write_secret(const char *path, const void *data, size_t len, struct error *err);
 /* Make a folder and its missing parents; an existing folder is fine. */
 MUST_USE bool dir_make(const char *path, unsigned mode, struct error *err);
 /* Make renames and new files in dir survive a power cut. */

@@ -32,6 +32,10 @@
 #define NODE_TOKEN_FILE "sock/join"              // of run and node
 #define NODE_LENT_TOKEN_FILE "sock/join-lent"    // of the run: for machines that may sample and no more
 #define NODE_REJOIN_FILE "sock/rejoin"           // left by the uplink: the node's files are out of date
+/* What to do when the head and this machine have different tokens, after "ADDRESS ". */
+#define NODE_STRANGE                                                                                                                        \
+    "does not accept the join token of this machine: it is that of another run, or it has been replaced (rollcall ctl rotate-token); copy " \
+    "the run's sock/join here again"
 #define NODE_PIECE_BYTES ((int64_t)4 << 20)
 #define NODE_FILES_MAX 640    // of the model's and the data's
 #define NODE_DATA_FILES_MAX 256

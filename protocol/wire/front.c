@@ -90,6 +90,7 @@ struct front {
     void *take_ctx;                  // written before take
     atomic_uchar admitted[PORTS];    // ports that have shown the token
     atomic_uchar ours[PORTS];        // ports of our connections to nng
+    uint8_t nngs[PORTS];             // the loop thread's: ports at which nng listens
     uint8_t stray[PORTS];            // the loop thread's: ports that were not ours at the last look
     /* the front's thread's: */
     struct visit *visit[VISITS_MAX];    // NULL: free
@@ -598,19 +599,24 @@ bool front_is_deaf(const struct front *f)
 
 void front_target(struct front *f, uint16_t port)
 {
+    f->nngs[port] = 1;
     atomic_store(&f->target, port);
     atomic_store(&f->deaf, false);
+}
+
+void front_forget(struct front *f, uint16_t port)
+{
+    f->nngs[port] = 0;
 }
 
 void front_check(struct front *f)
 {
     uint8_t now[PORTS] = { 0 };
-    uint16_t target = (uint16_t)atomic_load(&f->target);
     DIR *dir = opendir("/proc/self/fd");
     for (const struct dirent *d; dir && (d = readdir(dir));) {
         /* A copy: nng may close its own descriptor, and the number may be reused for another connection. */
         int fd = d->d_name[0] == '.' ? -1 : fcntl(atoi(d->d_name), F_DUPFD_CLOEXEC, 0);
-        uint16_t port = fd >= 0 && port_of(fd, our_name) == target ? port_of(fd, their_name) : 0;
+        uint16_t port = fd >= 0 && f->nngs[port_of(fd, our_name)] ? port_of(fd, their_name) : 0;
         if (port && !atomic_load(&f->ours[port])) {
             now[port] = 1;
             if (f->stray[port] && shutdown(fd, SHUT_RD) == 0)    // seen twice: it is not one that is just being made

@@ -38,27 +38,27 @@ bool join_token_check(char *text, struct error *err)
 
 bool join_token_write(const char *path, const char *token, struct error *err)
 {
-    char temp[4300];
-    snprintf(temp, sizeof temp, "%s.new", path);
-    int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    bool ok = fd >= 0 && fchmod(fd, 0600) == 0 && write(fd, token, JOIN_TOKEN_LEN) == JOIN_TOKEN_LEN && write(fd, "\n", 1) == 1;
-    if (fd >= 0)
-        ok = close(fd) == 0 && ok;
-    ok = ok && rename(temp, path) == 0;
-    return ok || error_errno(err, "cannot write '%s'", path);
+    char text[JOIN_TOKEN_LEN + 2];
+    int n = snprintf(text, sizeof text, "%.*s\n", JOIN_TOKEN_LEN, token);
+    return file_write_secret(path, text, (size_t)n, err);
 }
 
-bool join_token_make(const char *path, struct error *err)
+bool join_token_new(char token[JOIN_TOKEN_LEN + 1], struct error *err)
 {
     unsigned char bytes[JOIN_TOKEN_LEN / 2];
-    char token[JOIN_TOKEN_LEN + 1];
-    if (path_exists(path))
-        return join_token_read(token, path, err);
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
         return error_errno(err, "cannot get random bytes for a join token");
     for (size_t i = 0; i < sizeof bytes; i++)
         snprintf(token + 2 * i, 3, "%02x", bytes[i]);
-    return join_token_write(path, token, err);
+    return true;
+}
+
+bool join_token_make(const char *path, struct error *err)
+{
+    char token[JOIN_TOKEN_LEN + 1];
+    if (path_exists(path))
+        return join_token_read(token, path, err);
+    return join_token_new(token, err) && join_token_write(path, token, err);
 }
 
 bool join_token_read(char token[JOIN_TOKEN_LEN + 1], const char *path, struct error *err)
@@ -82,17 +82,34 @@ bool join_token_read(char token[JOIN_TOKEN_LEN + 1], const char *path, struct er
     return true;
 }
 
+/* Bytes that follow from a token, and nothing else from them; info says what they are for. 0, or mbedTLS's error. */
+static int token_expand(unsigned char *out, size_t len, const char *info, const char *token)
+{
+    static const char salt[] = "rollcall join token";
+    return mbedtls_hkdf(mbedtls_md_info_from_type(MBEDTLS_MD_SHA256), (const void *)salt, sizeof salt - 1, (const void *)token,
+                        JOIN_TOKEN_LEN, (const void *)info, strlen(info), out, len);
+}
+
+bool join_token_id(char id[JOIN_TOKEN_ID_LEN + 1], const char *token, struct error *err)
+{
+    unsigned char bytes[JOIN_TOKEN_ID_LEN / 2];
+    int rv = token_expand(bytes, sizeof bytes, "name", token);
+    if (rv != 0)
+        return error_set(err, ERR_INTERNAL, "cannot make a name for the join token (mbedtls -0x%04x)", (unsigned)-rv);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(id + 2 * i, 3, "%02x", bytes[i]);
+    return true;
+}
+
 /* Write the private key for a group of the order order_n: 48 bytes of HKDF taken modulo n - 1, plus 1 (FIPS 186-4, B.4.1: 128 bits more than
  * n leave no bias that matters). 0, or mbedTLS's error. */
 static int secret_derive(unsigned char secret[SECRET_BYTES], const mbedtls_mpi *order_n, const char *token)
 {
-    static const char salt[] = "rollcall join token", info[] = "P-256 node key 1";
     unsigned char bytes[48];
     mbedtls_mpi n, d;
     mbedtls_mpi_init(&n);
     mbedtls_mpi_init(&d);
-    int rv = mbedtls_hkdf(mbedtls_md_info_from_type(MBEDTLS_MD_SHA256), (const void *)salt, sizeof salt - 1, (const void *)token,
-                          JOIN_TOKEN_LEN, (const void *)info, sizeof info - 1, bytes, sizeof bytes);
+    int rv = token_expand(bytes, sizeof bytes, "P-256 node key 1", token);
     if (rv == 0)
         rv = mbedtls_mpi_read_binary(&d, bytes, sizeof bytes);
     if (rv == 0)
@@ -152,30 +169,50 @@ static int serial_set(mbedtls_x509write_cert *cert)
 #endif
 }
 
-bool join_identity_make(struct join_identity *out, const char *token, struct error *err)
+/* A certificate for the key of subject, signed by that of issuer; both have the one name. 0, or mbedTLS's error. */
+static int cert_write(char *out, size_t size, mbedtls_pk_context *subject, mbedtls_pk_context *issuer)
 {
     static const char name[] = "CN=" JOIN_SERVER_NAME;
-    mbedtls_pk_context pk;
     mbedtls_x509write_cert cert;
     int rv;
-    mbedtls_pk_init(&pk);
     mbedtls_x509write_crt_init(&cert);
-    if ((rv = key_derive(&pk, token)) != 0)
-        goto out;
     mbedtls_x509write_crt_set_version(&cert, MBEDTLS_X509_CRT_VERSION_3);
     mbedtls_x509write_crt_set_md_alg(&cert, MBEDTLS_MD_SHA256);
-    mbedtls_x509write_crt_set_subject_key(&cert, &pk);
-    mbedtls_x509write_crt_set_issuer_key(&cert, &pk);
+    mbedtls_x509write_crt_set_subject_key(&cert, subject);
+    mbedtls_x509write_crt_set_issuer_key(&cert, issuer);
     /* Valid practically for ever: a token is good as long as its file exists, and hosts' clocks need not agree. */
-    if ((rv = serial_set(&cert)) != 0 || (rv = mbedtls_x509write_crt_set_subject_name(&cert, name)) != 0
-        || (rv = mbedtls_x509write_crt_set_issuer_name(&cert, name)) != 0
-        || (rv = mbedtls_x509write_crt_set_validity(&cert, "19700101000000", "20991231235959")) != 0
-        || (rv = mbedtls_x509write_crt_set_basic_constraints(&cert, 1, 0)) != 0
-        || (rv = mbedtls_x509write_crt_pem(&cert, (unsigned char *)out->cert, sizeof out->cert, random_fill, NULL)) != 0)
-        goto out;
-    rv = mbedtls_pk_write_key_pem(&pk, (unsigned char *)out->key, sizeof out->key);
-out:
+    if ((rv = serial_set(&cert)) == 0 && (rv = mbedtls_x509write_crt_set_subject_name(&cert, name)) == 0
+        && (rv = mbedtls_x509write_crt_set_issuer_name(&cert, name)) == 0
+        && (rv = mbedtls_x509write_crt_set_validity(&cert, "19700101000000", "20991231235959")) == 0
+        && (rv = mbedtls_x509write_crt_set_basic_constraints(&cert, 1, -1)) == 0)    // -1: one may lead to another
+        rv = mbedtls_x509write_crt_pem(&cert, (unsigned char *)out, size, random_fill, NULL);
     mbedtls_x509write_crt_free(&cert);
-    mbedtls_pk_free(&pk);
-    return rv == 0 || error_set(err, ERR_INTERNAL, "cannot make a TLS identity from the join token (mbedtls -0x%04x)", (unsigned)-rv);
+    return rv;
+}
+
+/* With past the certificates shown are two: the token's own, and one for the same key that the past token's has signed. Who knows the token
+ * trusts the first; who knows only the past one is led there by the second (RFC 5280, 3.2: a self-issued certificate for a change of keys). */
+bool join_identity_make(struct join_identity *out, const char *token, const char *past, struct error *err)
+{
+    mbedtls_pk_context key, past_key;
+    char by_past[2048] = "", past_own[2048] = "";
+    int rv;
+    mbedtls_pk_init(&key);
+    mbedtls_pk_init(&past_key);
+    if ((rv = key_derive(&key, token)) == 0)
+        rv = cert_write(out->cert, sizeof out->cert, &key, &key);
+    if (rv == 0 && past)
+        rv = key_derive(&past_key, past);
+    if (rv == 0 && past && (rv = cert_write(by_past, sizeof by_past, &key, &past_key)) == 0)
+        rv = cert_write(past_own, sizeof past_own, &past_key, &past_key);
+    if (rv == 0)
+        rv = mbedtls_pk_write_key_pem(&key, (unsigned char *)out->key, sizeof out->key);
+    mbedtls_pk_free(&key);
+    mbedtls_pk_free(&past_key);
+    if (rv != 0)
+        return error_set(err, ERR_INTERNAL, "cannot make a TLS identity from the join token (mbedtls -0x%04x)", (unsigned)-rv);
+    snprintf(out->trusted, sizeof out->trusted, "%s%s", out->cert, past_own);
+    size_t len = strlen(out->cert);
+    snprintf(out->cert + len, sizeof out->cert - len, "%s", by_past);    // each has about 600 bytes
+    return true;
 }

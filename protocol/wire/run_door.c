@@ -26,7 +26,7 @@ static bool far_open(struct run_door *d, const char *run_dir, struct error *err)
     struct join_identity id;
     const char *address = NULL;
     if (!run_head_read(&head, run_dir, err) || !path_join(path, sizeof path, run_dir, "sock/join") || !join_token_read(token, path, err)
-        || !join_identity_make(&id, token, err) || !(address = run_head_reach(&head, REACH_MS, err)))
+        || !join_identity_make(&id, token, NULL, err) || !(address = run_head_reach(&head, REACH_MS, err)))
         return false;
     d->far = true;
     return path_join(path, sizeof path, run_dir, "sock") && (d->transport = transport_new(path, false, err))

@@ -11,7 +11,7 @@ nng_tls_config *tls_config_new(const struct join_identity *id, nng_tls_mode mode
     if (rv == 0)
         rv = nng_tls_config_version(c, NNG_TLS_1_2, NNG_TLS_1_2);    // what this mbedTLS has
     if (rv == 0)
-        rv = nng_tls_config_ca_chain(c, id->cert, NULL);
+        rv = nng_tls_config_ca_chain(c, id->trusted, NULL);
     if (rv == 0)
         rv = nng_tls_config_own_cert(c, id->cert, id->key, NULL);
     if (rv == 0)

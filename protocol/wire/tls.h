@@ -4,7 +4,7 @@
 #include <nng/supplemental/tls/tls.h>
 #include "protocol/base/error.h"
 #include "protocol/wire/join_token.h"
-/* Both sides must show a certificate signed by id's key. Free with nng_tls_config_free; NULL: see err. */
+/* The other side must show a certificate that leads to one of those that id trusts. Free with nng_tls_config_free; NULL: see err. */
 nng_tls_config *tls_config_new(const struct join_identity *id, nng_tls_mode mode, struct error *err);
 /* Like nng_listen and nng_dial; tls is NULL when url does not use TLS. */
 int tls_listen(nng_socket s, const char *url, nng_tls_config *tls, nng_listener *listener);

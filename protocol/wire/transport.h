@@ -63,6 +63,11 @@ struct server *server_new(struct transport *t, const char *name, int n_wait, str
 struct server *server_new_tls(struct transport *t, const char *address, const struct join_identity *id, int n_wait, struct error *err);
 /* Of server_new_tls: connections for large data that arrive at its address are handed to take (front_bulk in front.h). */
 void server_bulk(struct server *s, bool (*take)(void *ctx, int fd, const uint8_t *hello), void *ctx);
+/* Of server_new_tls: new connections are judged by id from now on; those that there are stay until server_cut. On failure nothing has
+ * changed. */
+MUST_USE bool server_identity(struct server *s, const struct join_identity *id, struct error *err);
+/* End the connections that were made before the last server_identity. */
+void server_cut(struct server *s);
 void server_free(struct server *s);
 /* Is the socket file under our name still the one we made? False: another process has taken our place, or the file was removed. */
 bool server_is_ours(const struct server *s);
@@ -79,6 +84,10 @@ struct peer *peer_new_tls(struct transport *t, const char *address, const struct
 bool peer_is_connected(const struct peer *p);
 /* Dial another address from now on, for a peer of peer_new_tls; what was sent and not answered fails at its limit. */
 void peer_move(struct peer *p, const char *address);
+/* The same with another identity. On failure nothing has changed. */
+MUST_USE bool peer_identity(struct peer *p, const struct join_identity *id, struct error *err);
+/* Not connected, since the other side and this one do not trust each other's certificates: one of them has another token. */
+bool peer_is_strange(const struct peer *p);
 void peer_free(struct peer *p);    // open requests end without an event
 const char *peer_name(const struct peer *p);
 int peer_n_open(const struct peer *p);

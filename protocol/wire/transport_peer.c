@@ -256,6 +256,40 @@ void peer_move(struct peer *p, const char *address)
     peer_reopen(p);
 }
 
+bool peer_identity(struct peer *p, const struct join_identity *id, struct error *err)
+{
+    nng_tls_config *tls = tls_config_new(id, NNG_TLS_MODE_CLIENT, err);
+    if (!tls)
+        return false;
+    nng_tls_config_free(p->tls);
+    p->tls = tls;
+    peer_reopen(p);
+    return true;
+}
+
+/* The number called name below the statistic s; 0: there is none. */
+static uint64_t stat_value(nng_stat *s, const char *name)
+{
+    for (nng_stat *c = nng_stat_child(s); c; c = nng_stat_next(c))
+        if (strcmp(nng_stat_name(c), name) == 0)
+            return nng_stat_value(c);
+    return 0;
+}
+
+bool peer_is_strange(const struct peer *p)
+{
+    nng_stat *all = NULL;
+    bool strange = false;
+    if (!p->is_open || !p->tls || p->n_pipe > 0 || nng_stats_get(&all) != 0)
+        return false;
+    for (nng_stat *s = nng_stat_child(all); s; s = nng_stat_next(s))    // one of each dialer, besides those of sockets
+        strange = strange
+                  || (strcmp(nng_stat_name(s), "dialer") == 0 && stat_value(s, "auth") > 0
+                      && stat_value(s, "socket") == (uint64_t)nng_socket_id(p->socket));
+    nng_stats_free(all);
+    return strange;
+}
+
 /* A call has come back from nng with its answer or its failure, or after its owner has stopped waiting. */
 bool call_event(struct call *c, struct net_event *ev)
 {

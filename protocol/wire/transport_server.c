@@ -13,6 +13,7 @@
 #define VIEW_BYTES_MAX 8192
 #define CHECK_MS 1000
 #define SLOTS_FIRST 64    // requests that can be held before more room is made
+#define PAST_MAX 4        // listeners of earlier identities with connections still open
 #define SP_REQ 0x30       // SP's number for the protocol that dials ours (not all of nng's headers have it)
 
 struct request {
@@ -27,10 +28,15 @@ struct server {
     struct server *next;
     struct transport *transport;
     nng_socket socket;
-    struct listen listen;        // of a Unix socket
-    nng_tls_config *tls;         // not NULL: a listener of TLS, without a file
-    struct front *front;         // of TLS: accepts for nng
-    nng_listener listener;       // of TLS: nng's, on 127.0.0.1
+    struct listen listen;    // of a Unix socket
+    nng_tls_config *tls;     // not NULL: a listener of TLS, without a file
+    struct front *front;     // of TLS: accepts for nng
+    struct inner {
+        nng_listener listener;
+        uint16_t port;
+    } inner;                        // of TLS: where nng listens on 127.0.0.1
+    struct inner past[PAST_MAX];    // (n_past) those of earlier identities, oldest first: nothing new comes to them
+    int n_past;
     int64_t checked_ms;          // of TLS: when connections that bypass the front were last looked for
     struct request **request;    // (n_request) owned; more are made when all are held, up to n_max
     int n_request, n_held, n_max;
@@ -61,28 +67,35 @@ static void admitted_cb(nng_pipe pipe, UNUSED nng_pipe_ev ev, void *arg)
         front_admit(((struct server *)arg)->front, ntohs(from.s_in.sa_port));
 }
 
-/* Let nng listen for TLS on a free port of 127.0.0.1, for the front. */
-static bool tls_begin(struct server *s, uint16_t *port, struct error *err)
+/* Let nng listen for TLS on a free port of 127.0.0.1, for the front. On failure out is as it was. */
+static bool tls_begin(struct server *s, nng_tls_config *tls, struct inner *out, struct error *err)
 {
     nng_sockaddr at;
-    int rv = tls_listen(s->socket, "tls+tcp://127.0.0.1:0", s->tls, &s->listener);
-    if (rv == 0)
-        rv = nng_listener_get_addr(s->listener, NNG_OPT_LOCADDR, &at);
+    nng_listener l;
+    int rv = tls_listen(s->socket, "tls+tcp://127.0.0.1:0", tls, &l);
+    if (rv == 0 && (rv = nng_listener_get_addr(l, NNG_OPT_LOCADDR, &at)) != 0)
+        nng_listener_close(l);
     if (rv != 0)
         return net_error(err, rv, "cannot listen on", "127.0.0.1");
-    *port = ntohs(at.s_in.sa_port);
+    *out = (struct inner){ l, ntohs(at.s_in.sa_port) };
     return true;
+}
+
+/* The connections that it has accepted end with it. */
+static void inner_close(struct server *s, const struct inner *in)
+{
+    nng_listener_close(in->listener);
+    front_forget(s->front, in->port);
 }
 
 static bool server_listen(struct server *s, const char *name, struct error *err)
 {
-    uint16_t port;
     if (!s->tls)
         return transport_listen(s->transport, &s->listen, s->socket, SP_REQ, name, err);
     if (!(s->front = front_new(name, FRONT_LIMIT_MS, err)))
         return false;
     nng_pipe_notify(s->socket, NNG_PIPE_EV_ADD_POST, admitted_cb, s);
-    return tls_begin(s, &port, err) && front_start(s->front, port, err);
+    return tls_begin(s, s->tls, &s->inner, err) && front_start(s->front, s->inner.port, err);
 }
 
 void server_bulk(struct server *s, bool (*take)(void *ctx, int fd, const uint8_t *hello), void *ctx)
@@ -93,7 +106,6 @@ void server_bulk(struct server *s, bool (*take)(void *ctx, int fd, const uint8_t
 static void tls_tick(struct server *s)
 {
     struct error err;
-    uint16_t port;
     int64_t now = clock_ms();
     if (now >= s->checked_ms + CHECK_MS) {
         s->checked_ms = now;
@@ -102,11 +114,43 @@ static void tls_tick(struct server *s)
     if (!front_is_deaf(s->front))
         return;
     log_warn("nng no longer accepts new connections from nodes; it listens again");
-    nng_listener_close(s->listener);
-    if (tls_begin(s, &port, &err))
-        front_target(s->front, port);
+    inner_close(s, &s->inner);
+    if (tls_begin(s, s->tls, &s->inner, &err))
+        front_target(s->front, s->inner.port);
     else
         log_error("%s", err.text);
+}
+
+static void past_close(struct server *s, int n)
+{
+    for (int i = 0; i < n; i++)
+        inner_close(s, &s->past[i]);
+    s->n_past -= n;
+    memmove(s->past, s->past + n, (size_t)s->n_past * sizeof *s->past);
+}
+
+bool server_identity(struct server *s, const struct join_identity *id, struct error *err)
+{
+    struct inner before = s->inner;
+    nng_tls_config *tls = tls_config_new(id, NNG_TLS_MODE_SERVER, err);
+    if (!tls)
+        return false;
+    if (!tls_begin(s, tls, &s->inner, err)) {
+        nng_tls_config_free(tls);
+        return false;
+    }
+    nng_tls_config_free(s->tls);
+    s->tls = tls;
+    front_target(s->front, s->inner.port);
+    if (s->n_past == PAST_MAX)
+        past_close(s, 1);
+    s->past[s->n_past++] = before;
+    return true;
+}
+
+void server_cut(struct server *s)
+{
+    past_close(s, s->n_past);
 }
 
 /* Room for n requests in all. On failure there is some of it, or none. */

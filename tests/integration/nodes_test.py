@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -55,6 +56,7 @@ class Node(Run):
         """hidden: a folder that the node does not see, as on another host (a mount namespace). prefix: words before the command.
         more: further addresses, each after a comma."""
         self.dir = task.path(f"nodes/{folder or name}")
+        self.token = os.path.join(self.dir, "sock/join")
         self.log = tempfile.TemporaryFile("w+")
         self.errors = tempfile.TemporaryFile("w+")
         args = ["unshare", "-rm", "sh", "-c", f"mount -t tmpfs none '{hidden}' && exec \"$@\"", "sh"] if hidden else [*prefix]
@@ -167,13 +169,20 @@ class Nodes(RunCase):
         self.assertNotIn("in pieces", log)
         self.assertIn(("perf/nodes_delta_ratio",), self.query(run, "select name from series"))
 
+    def tokens_are_one(self, run, node, old):
+        now = open_text(os.path.join(run.dir, "sock/join"))
+        self.assertEqual(open_text(node.token), now)
+        self.assertNotEqual(open_text(old), now)
+
     def test_commands_reach_a_node_killed_processes_return_and_strangers_are_refused(self):
         port = free_port()
         run = self.start("--listen", f"127.0.0.1:{port}", "--max-steps", "100000", slow_s=1, heartbeat_s=0.1)
         wrong = self.task.path("wrong.token")
         with open(os.open(wrong, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
             f.write("0123456789abcdef" * 4 + "\n")
-        node = self.node(run, port, folder="b1")
+        self.until(run, None, "the head has a join token", lambda: os.path.exists(os.path.join(run.dir, "sock/join")))
+        copy = shutil.copy(os.path.join(run.dir, "sock/join"), self.task.path("copy.token"))
+        node = self.node(run, port, folder="b1", token=copy)
         stranger = Node(self.task, run, port, name="stranger", token=wrong)
         self.addCleanup(stranger.kill)
         there = lambda: self.phases(run).get("b/worker cpu:0") in ("waiting", "generating", "scoring", "publishing")
@@ -192,11 +201,38 @@ class Nodes(RunCase):
         self.assertEqual(done.returncode, 0, done.stderr + node.logs())
         self.assertNotEqual(node.processes()["worker cpu:0"], pid)
         self.assertEqual(run.ctl("restart", "b/nobody").returncode, 1)
+
+        done = run.ctl("rotate-token", "--overlap", "600")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("1 of 1 nodes have it; the old one is accepted until", done.stdout)
+        self.tokens_are_one(run, node, copy)
+        node.kill()    # it comes back with the copy of the old token that it was started with
+        node = self.node(run, port, folder="b1", token=copy)
+        self.until(run, node, "its processes are back", lambda: {"keeper", "agent", "uplink", "scorer", "worker cpu:0"} <= set(node.processes()))
+        self.until(run, node, "the node is back", there)
+        self.tokens_are_one(run, node, copy)
         for side, name in ((node, "uplink"), (node, "agent"), (node, "keeper"), (node, "scorer"), (run, "gate"), (run, "agent")):
             pid = side.processes()[name]
             os.kill(pid, signal.SIGKILL)
             self.until(run, node, f"{name} lives again", lambda: side.processes().get(name, pid) != pid)
             self.until(run, node, f"the node is there again after {name} was killed", there)
+        for side, name in ((run, "gate"), (node, "uplink"), (run, "gate")):    # while a token is replaced; the ones before end at once
+            token = open_text(os.path.join(run.dir, "sock/join"))
+            command = subprocess.Popen([ROLLCALL, "ctl", "--run", run.dir, "rotate-token", "--overlap", "2"], stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, text=True)
+            time.sleep(random.uniform(0, 0.05))
+            os.kill(side.processes()[name], signal.SIGKILL)
+            said, _ = command.communicate(timeout=LIMIT)
+            self.assertEqual(command.returncode, 0, said)
+            self.assertNotEqual(open_text(os.path.join(run.dir, "sock/join")), token)
+            self.until(run, node, "the node has the new token", lambda: open_text(node.token) == open_text(os.path.join(run.dir, "sock/join")))
+            self.until(run, node, f"the node is there again after {name} was killed", there)
+        self.until(run, node, "the journal says that the old token has ended",
+                   lambda: any("the old join token is no longer accepted" in e for e in self.events(run)))
+        late = Node(self.task, run, port, name="late", token=copy)
+        self.addCleanup(late.kill)
+        self.assertEqual(late.process.wait(LIMIT), 1, late.logs())
+        self.assertIn("or it has been replaced (rollcall ctl rotate-token); copy the run's sock/join here again", written(late.errors))
         step = run.step()
         self.until(run, node, "the run goes on", lambda: run.step() >= step + 2)
 
@@ -215,7 +251,7 @@ class Nodes(RunCase):
             self.assertIn(words, told)
 
         self.assertEqual(stranger.process.wait(LIMIT), 1, stranger.logs())
-        self.assertIn("does not accept this join token", written(stranger.errors))
+        self.assertIn("does not accept the join token", written(stranger.errors))
         self.assertFalse(os.path.exists(os.path.join(stranger.dir, "run.yaml")))
         self.assertEqual(run.ctl("stop").returncode, 0)
         self.assertEqual(run.wait()[0], 3)
@@ -227,7 +263,8 @@ class Nodes(RunCase):
         token, lent = os.path.join(run.dir, "sock/join"), os.path.join(run.dir, "sock/join-lent")
         self.until(run, None, "both tokens are there", lambda: os.path.exists(token) and os.path.exists(lent))
         self.assertNotEqual(open_text(token), open_text(lent))
-        node = self.node(run, lent_port, token=lent)
+        copy, used = (shutil.copy(lent, self.task.path(name)) for name in ("lent.token", "used.token"))
+        node = self.node(run, lent_port, token=used)
         self.until(run, node, "the lent node's worker is there", lambda: "b/worker cpu:0" in self.phases(run))
         self.until(run, node, "it takes work", lambda: self.phases(run).get("b/worker cpu:0") in ("waiting", "generating", "scoring"))
 
@@ -244,6 +281,19 @@ class Nodes(RunCase):
         self.assertIn("the token for sampling only", done.stderr)
         self.assertEqual(ask(lent_port, lent, "status").returncode, 0)
         self.assertEqual(self.query(run, "select count(*) from event where kind = 'command'"), [(0,)])
+        nodes_token = open_text(token)
+        done = run.ctl("rotate-token", "lent", "--overlap", "0")    # nobody is told
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("the old one is no longer accepted", done.stdout)
+        self.assertEqual(open_text(token), nodes_token)
+        self.assertNotEqual(open_text(lent), open_text(copy))
+        done = ask(lent_port, copy, "status")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("does not accept the join token of this machine", done.stderr)
+        self.until(run, node, "the node says what is wrong",
+                   lambda: "copy the run's sock/join here again" in open_text(os.path.join(node.dir, "logs", "uplink.log")))
+        shutil.copy(lent, used)
+        self.until(run, node, "the node is back", lambda: self.phases(run).get("b/worker cpu:0") in ("waiting", "generating", "scoring"))
         step = run.step()
         self.until(run, node, "the run goes on", lambda: run.step() >= step + 2)
         stranger = Node(self.task, run, port, name="stranger", token=lent)    # the other door does not know this token

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "protocol/wire/join_token.h"
+#include "protocol/wire/join_rotation.h"
 #include "protocol/wire/transport.h"
 
 #define LONG_MS 60000    // nothing here takes so long, except on a starved machine
@@ -71,7 +71,7 @@ static void identity_of(const char *path, struct join_identity *id)
     char token[JOIN_TOKEN_LEN + 1];
     assert_true(join_token_make(path, &err));
     assert_true(join_token_read(token, path, &err));
-    assert_true(join_identity_make(id, token, &err));
+    assert_true(join_identity_make(id, token, NULL, &err));
 }
 
 static void a_token_is_made_once_and_only_for_its_owner(void **state)
@@ -126,12 +126,50 @@ static void every_host_derives_this_key_from_this_token(void **state)
     struct error err;
     static struct join_identity a;
     (void)state;
-    assert_true(join_identity_make(&a, "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", &err));
+    assert_true(join_identity_make(&a, "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", NULL, &err));
     assert_string_equal(a.key, "-----BEGIN EC PRIVATE KEY-----\n"
                                "MHcCAQEEIDxiOuIZXp8QwNb2RH3Usikpdi8rYoRRGFLiD8mnPNc3oAoGCCqGSM49\n"
                                "AwEHoUQDQgAEjhr/8df1tWI/76zVYbHGmpwkq/angX0l9VF/HgRmkrClCvD8We+T\n"
                                "zHIGxJpn/VwRI6B6myG/lJ9fVA907DsgLw==\n"
                                "-----END EC PRIVATE KEY-----\n");
+}
+
+static void a_node_knows_every_token_that_was_replaced_and_a_head_the_last(void **state)
+{
+    struct fixture *f = *state;
+    struct error err;
+    struct join_before b;
+    char token[70][JOIN_TOKEN_LEN + 1], now[JOIN_TOKEN_LEN + 1], file[200];
+    for (int i = 0; i < 70; i++)
+        assert_true(join_token_new(token[i], &err));
+    assert_true(join_token_write(f->path, token[0], &err));
+    assert_false(join_token_was_replaced(f->path, token[0]));
+    for (int i = 1; i < 70; i++)
+        assert_true(join_token_follow(f->path, token[i], token[i - 1], &err));
+    assert_true(join_token_read(now, f->path, &err));    // and its mode is one that is accepted
+    assert_string_equal(now, token[69]);
+    assert_false(join_token_was_replaced(f->path, token[69]));
+    assert_true(join_token_was_replaced(f->path, token[68]));
+    assert_true(join_token_was_replaced(f->path, token[5]));
+    assert_false(join_token_was_replaced(f->path, token[4]));    // the newest 64 are kept
+
+    assert_true(join_before_read(&b, f->path, &err));
+    assert_string_equal(b.token, "");
+    struct join_before last = { .until_s = 1e9 + 0.5, .command = "the-id" };
+    memcpy(last.token, token[69], sizeof last.token);
+    assert_true(join_token_replace(f->path, token[0], &last, &err));
+    assert_true(join_token_read(now, f->path, &err));
+    assert_string_equal(now, token[0]);
+    assert_true(join_before_read(&b, f->path, &err));
+    assert_memory_equal(&b, &last, sizeof b);
+    snprintf(file, sizeof file, "%s.before", f->path);
+    struct stat st;
+    assert_int_equal(stat(file, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_true(file_write_secret(file, "not this\n", 9, &err));
+    assert_false(join_before_read(&b, f->path, &err));
+    assert_non_null(strstr(err.text, ".before' does not say which join token was replaced"));
+    assert_string_equal(b.token, "");
 }
 
 static void a_key_belongs_to_its_token(void **state)
@@ -140,10 +178,10 @@ static void a_key_belongs_to_its_token(void **state)
     static struct join_identity a, same, other;
     char token[JOIN_TOKEN_LEN + 1] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     (void)state;
-    assert_true(join_identity_make(&a, token, &err));
-    assert_true(join_identity_make(&same, token, &err));
+    assert_true(join_identity_make(&a, token, NULL, &err));
+    assert_true(join_identity_make(&same, token, NULL, &err));
     token[63] = 'e';
-    assert_true(join_identity_make(&other, token, &err));
+    assert_true(join_identity_make(&other, token, NULL, &err));
     assert_string_equal(a.key, same.key);
     assert_string_equal(a.cert, same.cert);
     assert_string_not_equal(a.key, other.key);
@@ -226,6 +264,55 @@ static void a_head_with_another_token_is_not_told_anything(void **state)
     assert_int_equal(n_seen, 0);
 }
 
+/* Wait until the peer knows that it and the other side have different tokens. */
+static bool found_strange(struct fixture *f, const struct peer *p)
+{
+    struct net_event ev;
+    for (int i = 0; i < LONG_MS / 10 && !peer_is_strange(p); i++)
+        if (transport_wait(f->node, &ev, 10))
+            net_event_release(&ev);
+    return peer_is_strange(p);
+}
+
+static void while_a_token_replaces_another_both_get_in_and_afterwards_the_new_one(void **state)
+{
+    struct fixture *f = *state;
+    struct error err;
+    static struct join_identity before, between, after;
+    char token[JOIN_TOKEN_LEN + 1], fresh[JOIN_TOKEN_LEN + 1], id[JOIN_TOKEN_ID_LEN + 1], other[JOIN_TOKEN_ID_LEN + 1];
+    int n_seen = 0;
+    assert_true(join_token_new(token, &err) && join_token_new(fresh, &err));
+    assert_true(join_token_id(id, token, &err) && join_token_id(other, fresh, &err));
+    assert_string_not_equal(id, other);
+    assert_true(join_identity_make(&before, token, NULL, &err));
+    assert_true(join_identity_make(&between, fresh, token, &err));
+    assert_true(join_identity_make(&after, fresh, NULL, &err));
+
+    struct server *s = server_new_tls(f->head, f->address, &before, 4, &err);
+    struct peer *old = peer_new_tls(f->node, f->address, &before, &err);
+    assert_true(answered(f, old, &n_seen));
+    struct peer *early = peer_new_tls(f->node, f->address, &after, &err);
+    assert_false(asked(f, early, 300, &n_seen));
+    assert_true(found_strange(f, early));
+    assert_true(server_identity(s, &between, &err));
+    assert_true(asked(f, old, ASK_MS, &n_seen));    // its connection goes on
+    struct peer *late = peer_new_tls(f->node, f->address, &before, &err);
+    assert_true(answered(f, late, &n_seen));
+    assert_true(answered(f, early, &n_seen));
+    assert_false(peer_is_strange(early));
+    assert_true(peer_identity(old, &after, &err));
+    assert_true(answered(f, old, &n_seen));
+
+    assert_true(server_identity(s, &after, &err));
+    assert_true(asked(f, late, ASK_MS, &n_seen));
+    server_cut(s);
+    assert_true(answered(f, old, &n_seen));
+    assert_true(answered(f, early, &n_seen));
+    assert_false(asked(f, late, 1000, &n_seen));
+    assert_true(found_strange(f, late));
+    assert_false(peer_is_strange(old));
+}
+
 /* Connect and say what, then leave. */
 static void stranger_at(int port, const void *what, size_t len)
 {
@@ -263,10 +350,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_token_is_made_once_and_only_for_its_owner, setup, teardown),
         cmocka_unit_test(what_is_not_a_token_is_named),
         cmocka_unit_test(every_host_derives_this_key_from_this_token),
-        cmocka_unit_test(every_host_derives_this_key_from_this_token),
         cmocka_unit_test(a_key_belongs_to_its_token),
+        cmocka_unit_test_setup_teardown(a_node_knows_every_token_that_was_replaced_and_a_head_the_last, setup, teardown),
         cmocka_unit_test_setup_teardown(a_node_with_the_token_is_answered_and_a_stranger_is_not, setup, teardown),
         cmocka_unit_test_setup_teardown(a_head_with_another_token_is_not_told_anything, setup, teardown),
+        cmocka_unit_test_setup_teardown(while_a_token_replaces_another_both_get_in_and_afterwards_the_new_one, setup, teardown),
         cmocka_unit_test_setup_teardown(strangers_that_come_and_go_leave_it_listening, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

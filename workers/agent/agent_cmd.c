@@ -47,7 +47,7 @@ static bool command_of_node(const struct agent *a, const struct msg_in *in)
     char command[32], process[64];
     const struct mval *args = mval_get(in->root, "args");
     mval_text(in->root, "command", command, sizeof command);
-    if (strcmp(command, "dismiss") == 0)
+    if (strcmp(command, "dismiss") == 0 || strcmp(command, "rotate-token") == 0)
         return !a->is_node;
     return a->gate && strcmp(command, "restart") == 0 && strchr(mval_text(args, "process", process, sizeof process), '/');
 }

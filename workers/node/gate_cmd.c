@@ -2,8 +2,8 @@
  *
  * One loop. Requests from nodes arrive over TLS (only holders of the run's join token get this far). join, node and file are
  * answered here; work, group and done are passed on to the controller, questions and commands to the agent. The agent asks the
- * gate, on the socket `gate`, to restart a node's process or to dismiss a node. What the journal must have (nodes that come and go)
- * is sent to the controller until it has answered. */
+ * gate, on the socket `gate`, to restart a node's process, to dismiss a node or to replace a token. What the journal must have (nodes
+ * that come and go) is sent to the controller until it has answered. */
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
@@ -14,11 +14,9 @@
 #include "protocol/base/log.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/run_state.h"
-#include "protocol/wire/join_token.h"
 #include "workers/node/gate_parts.h"
 
-#define N_OPEN (4 * NODES_MAX)    // requests from nodes held open at once, at most
-#define WORK_LIMIT_MS 12000       // the controller holds a request for work 2 s; the worker gives up after 15
+#define WORK_LIMIT_MS 12000    // the controller holds a request for work 2 s; the worker gives up after 15
 #define GROUP_LIMIT_MS 20000
 #define QUESTION_LIMIT_MS 10000
 #define COMMAND_LIMIT_S 86400
@@ -75,7 +73,7 @@ static const bool lent_may[MSG_TYPE_COUNT] = {
 /* The token that a request's connection has shown says what it may ask. A name with the other right is not taken over either. */
 static bool right_check(struct gate *g, const struct net_event *ev, const struct msg_in *in, struct error *err)
 {
-    bool lent = request_server(ev->request) == g->lent;
+    bool lent = gate_lent(g, ev->request);
     char name[120], topic[16];
     bool figures = in->type == MSG_PUBLISH && strcmp(mval_text(in->root, "topic", topic, sizeof topic), "sample") == 0;
     if (lent && !figures && !lent_may[in->type])
@@ -215,7 +213,8 @@ static void event_take(struct gate *g, struct net_event *ev)
 
 static int64_t gate_due(const struct gate *g)
 {
-    return MIN(MIN(relays_due(&g->relays), letters_due(g)), MIN(MIN(nodes_due(g), status_due(g)), bulk_server_due(g->bulk)));
+    int64_t due = MIN(MIN(relays_due(&g->relays), letters_due(g)), MIN(nodes_due(g), tokens_due(g)));
+    return MIN(due, MIN(status_due(g), bulk_server_due(g->bulk)));
 }
 
 static void turn(struct gate *g, int64_t timeout_ms)
@@ -229,6 +228,7 @@ static void turn(struct gate *g, int64_t timeout_ms)
     relays_tick(&g->relays);
     letters_tick(g);
     nodes_tick(g);
+    tokens_tick(g);
     status_tick(g);
     bulk_server_tick(g->bulk);
     g->process.progress++;
@@ -244,45 +244,16 @@ static void gauges_write(void *ctx, struct msg_out *m)
         msg_f64(m, "weights_delta_ratio", (double)look.block_bytes / (double)look.sent_bytes);
 }
 
-/* The second door, for machines that may only sample. */
-static bool lent_open(struct gate *g, struct error *err)
-{
-    char path[4300], address[280], token[JOIN_TOKEN_LEN + 1];
-    struct join_identity id;
-    if (!g->config.listen_lent[0])
-        return true;
-    snprintf(path, sizeof path, "%s/" NODE_LENT_TOKEN_FILE, g->process.run_dir);
-    if (!node_address(g->config.listen_lent, "listen_lent", address, err) || !join_token_make(path, err)
-        || !join_token_read(token, path, err) || !join_identity_make(&id, token, err))
-        return false;
-    if (!(g->lent = server_new_tls(g->process.transport, address, &id, N_OPEN, err)))
-        return error_wrap(err, "no lent machine can join: choose another HOST:PORT for 'listen_lent', or end the process that uses it");
-    server_bulk(g->lent, bulk_server_connection, g->bulk);
-    log_info("machines that may only sample join at %s with the token in '%s'", address, path);
-    return true;
-}
-
 static bool gate_open(struct gate *g, struct error *err)
 {
-    char path[4300], address[280], token[JOIN_TOKEN_LEN + 1];
-    struct join_identity id;
-    snprintf(path, sizeof path, "%s/" NODE_TOKEN_FILE, g->process.run_dir);
-    if (!node_address(g->config.listen, "listen", address, err) || !join_token_make(path, err) || !join_token_read(token, path, err)
-        || !join_identity_make(&id, token, err) || !files_make(g, err))
-        return false;
     snprintf(g->device, sizeof g->device, "%.*s", (int)MIN(strcspn(g->config.devices, ":"), sizeof g->device - 1), g->config.devices);
     snprintf(g->state, sizeof g->state, "starting");
     g->opened_ms = clock_ms();
-    if (!(g->bulk = bulk_server_new(err)))
-        return false;
-    if (!(g->local = server_new(g->process.transport, "gate", 16, err))
-        || !(g->controller = peer_new(g->process.transport, "controller", err)))
-        return false;
-    if (!(g->nodes = server_new_tls(g->process.transport, address, &id, N_OPEN, err)))
-        return error_wrap(err, "no node can join: choose another HOST:PORT for 'listen', or end the process that uses it");
-    server_bulk(g->nodes, bulk_server_connection, g->bulk);
-    log_info("nodes join at %s with the token in '%s'", address, path);
-    return lent_open(g, err);
+    bool lends = g->config.listen_lent[0];
+    return door_token(g, DOOR_NODES, err) && (!lends || door_token(g, DOOR_LENT, err)) && files_make(g, err)
+           && (g->bulk = bulk_server_new(err)) && (g->local = server_new(g->process.transport, "gate", 16, err))
+           && (g->controller = peer_new(g->process.transport, "controller", err)) && door_open(g, DOOR_NODES, g->config.listen, err)
+           && (!lends || door_open(g, DOOR_LENT, g->config.listen_lent, err));
 }
 
 static bool gate_cmd(int argc, char **argv, struct error *err)

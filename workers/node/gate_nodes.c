@@ -133,7 +133,7 @@ void join_asked(struct gate *g, struct request *r, const struct msg_in *in)
     if (n && strcmp(n->node.id, who.id) == 0)
         n->dismissed[0] = 0;    // it was dismissed, and is asked to join again
     int64_t n_device = mval_i64(mval_get(in->root, "producers"), 0), first = -1;
-    if (request_server(r) != g->lent)    // a lent machine does not train
+    if (!gate_lent(g, r))    // a lent machine does not train
         first = seat_give(g, &who, n_device);
     msg_begin(&m, MSG_OK);
     msg_str(&m, "name", run ? run + 1 : g->process.run_dir);
@@ -218,7 +218,8 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
         request_refuse(r, &err);
         return;
     }
-    n->lent = request_server(r) == g->lent;
+    n->lent = gate_lent(g, r);
+    mval_text(in->root, "token", n->token_id, sizeof n->token_id);
     n->heard_ms = clock_ms();
     buf_clear(&n->beat);
     if (len <= (size_t)1 << 20)
@@ -276,6 +277,8 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
         msg_str(&m, "restart", n->restart);
         msg_i64(&m, "restart_pid", n->restart_pid);
     }
+    if (token_news(g, n))
+        msg_str(&m, "token", token_news(g, n));
     if (msg_finish(&m, &err))
         request_answer(r, &m);
     else
@@ -384,6 +387,8 @@ void node_command(struct gate *g, struct request *r, const struct msg_in *in)
         node_dismiss(g, r, in->root, &err);
     } else if (strcmp(command, "restart") == 0) {
         node_restart(g, r, in->root);
+    } else if (strcmp(command, "rotate-token") == 0) {
+        token_rotate(g, r, in);
     } else {
         error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the gate", command);
         request_refuse(r, &err);

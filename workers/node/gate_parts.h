@@ -5,6 +5,7 @@
 #include "kernels/collective/collective.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/node.h"
+#include "protocol/wire/join_rotation.h"
 #include "workers/engine/publish/bulk_server.h"
 #include "workers/node/relay.h"
 #include "workers/process/process.h"
@@ -13,10 +14,11 @@
 #define LETTERS_MAX (NODES_MAX + 64)    // all nodes may go at once
 
 struct node_seen {
-    struct node node;    // name, id, host
-    bool here;           // heard from recently
-    bool lent;           // it has joined with the token for sampling only
-    bool told;           // it has been ordered to stop
+    struct node node;                        // name, id, host
+    bool here;                               // heard from recently
+    bool lent;                               // it has joined with the token for sampling only
+    char token_id[JOIN_TOKEN_ID_LEN + 1];    // name of the token that it has, as it says; "": it does not say
+    bool told;                               // it has been ordered to stop
     int64_t start, heard_ms;
     char dismissed[200];          // who dismissed it; "": nobody
     char restart[64];             // one of its processes that an operator wants to restart
@@ -35,12 +37,28 @@ struct letter {            // sent to the controller until it has answered
     bool open;
     int64_t again_ms;
 };
+enum door_kind {
+    DOOR_NODES,
+    DOOR_LENT,    // for nodes that may sample and no more ('listen_lent')
+    N_DOOR,
+};
+struct door {
+    struct server *server;    // NULL: there is none
+    char token[JOIN_TOKEN_LEN + 1], id[JOIN_TOKEN_ID_LEN + 1];
+    char past[JOIN_TOKEN_LEN + 1];    // the token before, which is accepted, too; "": none is
+    double until_s;                   // how long it is, in seconds since 1970
+    char command[64];                 // id of the command that replaced it
+    bool told;                        // the journal has it
+    int64_t cut_ms;                   // when connections of tokens before are to be ended; 0: not
+    struct request *asker;            // of the operator who replaced it; NULL: answered
+    int64_t asker_limit_ms;
+};
 struct gate {
     struct process process;
     struct run_config config;
     struct peer *controller;
-    struct server *nodes, *local;
-    struct server *lent;    // of nodes that may sample and no more ('listen_lent'); NULL: there are none
+    struct server *local;
+    struct door door[N_DOOR];
     struct relays relays;
     struct node_file file[NODE_FILES_MAX];
     int n_file, n_common;    // those that every node needs come first; then what only trainers do
@@ -77,6 +95,18 @@ int64_t nodes_due(const struct gate *g);
 void nodes_write(void *ctx,
                  struct msg_out *m);      // for the heartbeat: all nodes' processes, named NODE/NAME, and the figures of those present
 bool nodes_told(const struct gate *g);    // have all present nodes been ordered to stop?
+
+/* ---- gate_tokens.c: the doors, and who gets in ---- */
+/* Read the door's token; it is made when there is none. */
+MUST_USE bool door_token(struct gate *g, enum door_kind kind, struct error *err);
+/* Listen at the address in text, a setting's value, for who has the token. */
+MUST_USE bool door_open(struct gate *g, enum door_kind kind, const char *text, struct error *err);
+bool gate_lent(const struct gate *g, const struct request *r);                    // did it come through the door of lent machines?
+void token_rotate(struct gate *g, struct request *r, const struct msg_in *in);    // an operator's command
+/* The token that this node is to have instead of its own; NULL: it has the right one, or it is not to be told. */
+const char *token_news(const struct gate *g, const struct node_seen *n);
+void tokens_tick(struct gate *g);
+int64_t tokens_due(const struct gate *g);
 
 /* ---- gate_seats.c: which nodes train ---- */
 /* The rank of the first trainer of a node that asks to join with so many devices: its own place, or a free one, which it now has. -1: it is to

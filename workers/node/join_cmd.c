@@ -22,7 +22,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/base/tcp.h"
-#include "protocol/wire/join_token.h"
+#include "protocol/wire/join_rotation.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_lock.h"
@@ -35,6 +35,7 @@
 #define CONNECT_MS 3000
 #define STRANGE_MS 30000    // the head can be reached but does not accept this token; a head with 50 processes per core took 8 s
 #define FILE_BYTES_MAX ((int64_t)1 << 40)
+#define TOKEN_LOOK_MS 1000
 #define LEAVE_LIMIT_MS 30000
 #define N_STREAM 2
 #define HEAD_FILE "head.yaml"
@@ -53,6 +54,7 @@ struct join {
     struct buf settings;
     struct transport *transport;
     struct peer *peer[N_STREAM];
+    int64_t token_ms;    // when the token's file was last looked at
     uint64_t tag;
 };
 static volatile sig_atomic_t n_signal;
@@ -86,7 +88,8 @@ static bool options_read(struct join *j, int argc, char **argv, bool *help, stru
         .about = "Makes this host a node of a run on another host: it samples and scores for that run, and may come and go. With\n"
                  "the run's trainers_per_node, and as many devices here, it also trains.\n"
                  "The head must have been started with 'listen: HOST:PORT'. All traffic is TLS; head and node prove to each other\n"
-                 "that they hold the run's join token, RUN/sock/join, which has to be copied here securely (scp)."
+                 "that they hold the run's join token, RUN/sock/join, which has to be copied here securely (scp). When the head replaces\n"
+                 "it ('rollcall ctl rotate-token'), a node that is connected gets the new one and keeps it in its folder."
     };
     bool ok = cli_parse(&cli, argc, argv, err);
     *help = ok && cli.help_wanted;
@@ -135,15 +138,55 @@ static bool token_from_input(struct join *j, struct error *err)
     return true;
 }
 
-/* A node that was started over ssh leaves when its starter or the connection has gone. */
+/* A token that was brought here after the start. The uplink looks for it when the head does not accept its own. */
+static void token_take(struct join *j, const char *token)
+{
+    struct error err;
+    char kept[PATH_MAX], now[JOIN_TOKEN_LEN + 1];
+    if (!path_join(kept, sizeof kept, j->run_dir, NODE_TOKEN_FILE) || !join_token_read(now, kept, &err) || strcmp(now, token) == 0
+        || join_token_was_replaced(kept, token))
+        return;
+    if (!join_token_follow(kept, token, now, &err))
+        fprintf(stderr, "the new join token cannot be kept: %s\n", err.text);
+}
+
+/* Was another token written into the file that was given? */
+static void token_look(struct join *j)
+{
+    struct error none;
+    char token[JOIN_TOKEN_LEN + 1];
+    if (!j->token_file || strcmp(j->token_file, "-") == 0 || clock_ms() < j->token_ms + TOKEN_LOOK_MS)
+        return;
+    j->token_ms = clock_ms();
+    if (join_token_read(token, j->token_file, &none))    // it may have been removed, or be half written
+        token_take(j, token);
+}
+
+/* A node that was started over ssh leaves when its starter or the connection has gone. The starter sends a line with each new token. */
 static void input_look(struct join *j)
 {
     char piece[256];
+    struct error none;
     struct pollfd p = { .fd = STDIN_FILENO, .events = POLLIN };
-    if (!j->led || poll(&p, 1, 0) <= 0 || read(STDIN_FILENO, piece, sizeof piece) > 0)
+    if (!j->led || poll(&p, 1, 0) <= 0)
         return;
+    ssize_t n = read(STDIN_FILENO, piece, sizeof piece - 1);
+    if (n > 0) {
+        piece[n] = 0;
+        if (join_token_check(piece, &none))
+            token_take(j, piece);
+        return;
+    }
     j->led = false;
     n_signal = n_signal + 1;
+}
+
+/* The token that was given is a copy of one that the head has replaced since: the one that it has sent to this folder is newer. */
+static bool token_renew(struct join *j, struct error *err)
+{
+    char kept[PATH_MAX];
+    return !path_join(kept, sizeof kept, j->run_dir, NODE_TOKEN_FILE) || !path_exists(kept) || !join_token_was_replaced(kept, j->token)
+           || join_token_read(j->token, kept, err);
 }
 
 static bool token_find(struct join *j, struct error *err)
@@ -269,11 +312,8 @@ static bool join_ask(struct join *j, struct error *err)
             strange_ms = !reached ? 0 : strange_ms ? strange_ms : now;
             if (!reached)
                 *err = why;
-            else if (now - strange_ms > STRANGE_MS)
-                ok = error_set(err, ERR_REFUSED,
-                               "'%s' can be reached but does not accept this join token: is it the token of the run "
-                               "that listens there?",
-                               j->node.head);
+            else if (now - strange_ms > STRANGE_MS || (peer_is_strange(j->peer[0]) && !strchr(j->node.heads, ',')))
+                ok = error_set(err, ERR_REFUSED, "'%s' " NODE_STRANGE, j->node.head);
         }
         if (ok && (double)(now - began) / 1000 > j->wait_s)
             ok = false;
@@ -467,7 +507,7 @@ static bool head_connect(struct join *j, struct error *err)
 {
     char path[PATH_MAX];
     struct join_identity id;
-    if (!path_join(path, sizeof path, j->run_dir, "sock") || !join_identity_make(&id, j->token, err)
+    if (!path_join(path, sizeof path, j->run_dir, "sock") || !join_identity_make(&id, j->token, NULL, err)
         || !(j->transport = transport_new(path, true, err)))
         return false;
     for (int i = 0; i < N_STREAM; i++)
@@ -513,6 +553,7 @@ static bool node_watch(struct join *j, struct error *err)
     int64_t asked_ms = 0;
     while (run_is_live(j->run_dir)) {
         input_look(j);
+        token_look(j);
         if (n_signal > told || (told == 1 && clock_ms() - asked_ms > LEAVE_LIMIT_MS)) {
             told++;
             asked_ms = clock_ms();
@@ -551,7 +592,7 @@ static bool join_loop(struct join *j, struct error *err)
         if (fd < 0)
             return error_wrap(err, "a node is already running in this folder ('rollcall ctl dismiss %s' on the head ends it)",
                               j->node.name);
-        bool ok = node_prepare(j, err) && node_start(j, fd, err);
+        bool ok = token_renew(j, err) && node_prepare(j, err) && node_start(j, fd, err);
         close(fd);    // the keeper holds it now
         if (!ok)
             return false;

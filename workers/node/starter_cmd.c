@@ -48,6 +48,16 @@ struct starter {
     char token[JOIN_TOKEN_LEN + 2], rollcall[PATH_MAX];
 };
 
+static bool token_read(struct starter *s, struct error *err)
+{
+    char path[4300];
+    snprintf(path, sizeof path, "%s/" NODE_TOKEN_FILE, s->process.run_dir);
+    if (!join_token_read(s->token, path, err))
+        return false;
+    strcat(s->token, "\n");    // the array has room for it
+    return true;
+}
+
 static bool ssh_start(struct starter *s, struct remote *r, struct error *err)
 {
     int end[2];
@@ -56,6 +66,8 @@ static bool ssh_start(struct starter *s, struct remote *r, struct error *err)
     posix_spawnattr_t attr;
     sigset_t none, all;
     const char *run = strrchr(s->process.run_dir, '/');
+    if (!token_read(s, err))    // it may have been replaced since the last time
+        return false;
     if (pipe2(end, O_CLOEXEC) != 0)
         return error_errno(err, "cannot make a pipe");
     host_command(&r->host, &s->config, s->rollcall, run ? run + 1 : "run", &command);
@@ -173,18 +185,30 @@ static void event_take(struct starter *s, const struct net_event *ev)
 /* The token is the gate's to make. */
 static bool token_wait(struct starter *s, struct error *err)
 {
-    char path[4300];
     struct net_event ev;
     int64_t until = clock_ms() + TOKEN_MS;
-    snprintf(path, sizeof path, "%s/" NODE_TOKEN_FILE, s->process.run_dir);
-    while (!join_token_read(s->token, path, err)) {
+    while (!token_read(s, err)) {
         if (clock_ms() > until || process_is_over(&s->process))
             return false;
         if (process_wait(&s->process, &ev, LOOK_MS))
             net_event_release(&ev);
     }
-    strcat(s->token, "\n");    // the array has room for it
     return true;
+}
+
+/* A token that replaces the last one, for the nodes that the head has not told it. */
+static void tokens_send(struct starter *s)
+{
+    struct error none;
+    char before[sizeof s->token];
+    memcpy(before, s->token, sizeof before);
+    if (!token_read(s, &none))
+        memcpy(s->token, before, sizeof before);
+    if (strcmp(before, s->token) == 0)
+        return;
+    for (int i = 0; i < s->n; i++)
+        if (s->remote[i].in >= 0 && write(s->remote[i].in, s->token, strlen(s->token)) < 0)
+            log_warn("'%s' cannot be sent the new join token: %s", s->remote[i].host.target, strerror(errno));
 }
 
 static void starter_loop(struct starter *s)
@@ -195,6 +219,7 @@ static void starter_loop(struct starter *s)
             event_take(s, &ev);
             net_event_release(&ev);
         }
+        tokens_send(s);
         int n_up = 0;
         for (int i = 0; i < s->n; i++) {
             remote_tick(s, i);

@@ -251,15 +251,14 @@ static void event_take(struct uplink *u, struct net_event *ev)
 
 static bool uplink_open(struct uplink *u, struct error *err)
 {
-    char path[4300], token[JOIN_TOKEN_LEN + 1];
     struct join_identity id;
-    snprintf(path, sizeof path, "%s/" NODE_TOKEN_FILE, u->process.run_dir);
-    if (!join_token_read(token, path, err) || !join_identity_make(&id, token, err)
+    if (!uplink_token_read(u, err) || !join_identity_make(&id, u->token, NULL, err)
         || !(u->head = peer_new_tls(u->process.transport, u->node.head, &id, err)))
         return false;
     for (int i = 0; i < N_STREAM; i++)
         if (!(u->stream[i] = peer_new_tls(u->process.transport, u->node.head, &id, err)))
             return false;
+    u->token_new = false;
     return (u->server = server_new(u->process.transport, "controller", N_OPEN, err)) != NULL;
 }
 

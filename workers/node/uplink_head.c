@@ -7,12 +7,14 @@
 #include "protocol/run/knobs.h"
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_state.h"
+#include "protocol/wire/join_rotation.h"
 #include "workers/host/node_watch.h"
 #include "workers/node/uplink_parts.h"
 #include "workers/node/weights_fetch.h"
 
 #define BEAT_LIMIT_MS 3000
-#define MOVE_MS 4000    // for the head to answer at one of its addresses
+#define TOKEN_LOOK_MS 2000    // while the head does not answer
+#define MOVE_MS 4000          // for the head to answer at one of its addresses
 
 void node_end(struct uplink *u, const char *state, const char *reason)
 {
@@ -26,6 +28,44 @@ void node_end(struct uplink *u, const char *state, const char *reason)
     if (run_state_find(state) == RUN_FAILED && !run_failure_write(u->process.run_dir, reason, &err))
         log_error("%s", err.text);
     process_phase(&u->process, state, "");
+}
+
+bool uplink_token_read(struct uplink *u, struct error *err)
+{
+    char path[4300], token[JOIN_TOKEN_LEN + 1];
+    snprintf(path, sizeof path, "%s/" NODE_TOKEN_FILE, u->process.run_dir);
+    if (!join_token_read(token, path, err))
+        return false;
+    if (strcmp(token, u->token) == 0)
+        return true;
+    memcpy(u->token, token, sizeof u->token);
+    u->token_new = true;
+    return join_token_id(u->token_id, token, err);
+}
+
+/* The head has sent the token that replaces ours. */
+static void token_follow(struct uplink *u, const char *token)
+{
+    struct error err;
+    char path[4300];
+    snprintf(path, sizeof path, "%s/" NODE_TOKEN_FILE, u->process.run_dir);
+    if (join_token_follow(path, token, u->token, &err) && uplink_token_read(u, &err))
+        log_info("the head has replaced the join token; this node has the new one");
+    else
+        log_error("the join token cannot be replaced, and the old one will be refused soon: %s", err.text);
+}
+
+/* Connect with a token that is new here. What was asked and not answered is asked again. */
+static void token_use(struct uplink *u)
+{
+    struct error err;
+    struct join_identity id;
+    u->token_new = false;
+    bool ok = join_identity_make(&id, u->token, NULL, &err) && peer_identity(u->head, &id, &err);
+    for (int i = 0; i < N_STREAM && ok; i++)
+        ok = peer_identity(u->stream[i], &id, &err);
+    if (!ok)
+        log_error("%s", err.text);
 }
 
 static void status_ask(struct uplink *u)
@@ -51,6 +91,7 @@ void beat_send(struct uplink *u, bool leaving)
     msg_str(&m, "hash", u->node.hash);
     msg_i64(&m, "first_trainer", u->node.first_trainer);
     msg_i64(&m, "devices", u->node.n_device);
+    msg_str(&m, "token", u->token_id);
     if (leaving) {
         msg_bool(&m, "leaving", true);
         msg_str(&m, "reason", u->reason);
@@ -91,7 +132,7 @@ void beat_came(struct uplink *u, const struct net_event *ev)
 {
     struct error err;
     struct msg_in in;
-    char order[16], reason[300], restart[64], path[4200];
+    char order[16], reason[300], restart[64], path[4200], token[JOIN_TOKEN_LEN + 1];
     u->beat_open = false;
     if (ev->failed)
         return;
@@ -103,6 +144,8 @@ void beat_came(struct uplink *u, const struct net_event *ev)
     if (u->moved && !node_write(&u->node, u->process.run_dir, &err))    // processes that start from now on need it
         log_error("%s", err.text);
     u->moved = false;
+    if (join_token_check(mval_text(in.root, "token", token, sizeof token), &err))
+        token_follow(u, token);
     mval_text(in.root, "order", order, sizeof order);
     mval_text(in.root, "reason", reason, sizeof reason);
     if (!u->ends) {
@@ -144,16 +187,36 @@ static void head_move(struct uplink *u, int64_t now)
         peer_move(u->stream[i], u->node.head);
 }
 
+/* The head does not answer: has it another token by now, and has an operator brought that here? */
+static void token_look(struct uplink *u, int64_t now)
+{
+    struct error err;
+    bool strange = u->strange;
+    if (now - u->token_ms < TOKEN_LOOK_MS)
+        return;
+    u->token_ms = now;
+    u->strange = peer_is_strange(u->head);
+    if (u->strange && !strange)
+        log_warn("the head %s " NODE_STRANGE, u->node.head);
+    if (u->strange && !uplink_token_read(u, &err))
+        log_warn("%s", err.text);
+}
+
 /* What the uplink does now, and whether the head has been silent for too long. */
 static void silence_look(struct uplink *u, int64_t now)
 {
     double silent_s = (double)(now - u->heard_ms) / 1000;
     char text[400];
     snprintf(text, sizeof text, "head %s", u->node.head);
+    if (silent_s > MAX(u->config.slow_s, 3 * u->config.heartbeat_s))
+        token_look(u, now);
     if (silent_s > u->node.wait_s) {
-        snprintf(text, sizeof text, "no sign of life of the head %s for %.0f s", u->node.head, silent_s);
+        snprintf(text, sizeof text, u->strange ? "the head %s " NODE_STRANGE : "no sign of life of the head %s for %.0f s", u->node.head,
+                 silent_s);
         node_end(u, run_state_name(RUN_FAILED), text);
     } else if (silent_s > MAX(u->config.slow_s, 3 * u->config.heartbeat_s)) {
+        if (u->strange)
+            snprintf(text, sizeof text, "head %s, which " NODE_STRANGE, u->node.head);
         process_phase(&u->process, "waiting", text);
         head_move(u, now);
     } else if (u->fetch) {
@@ -179,6 +242,8 @@ void head_tick(struct uplink *u)
     }
     if (!u->ends)
         silence_look(u, now);
+    if (u->token_new)
+        token_use(u);
 }
 
 int64_t head_due(const struct uplink *u)

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include "protocol/run/node.h"
 #include "protocol/run/run_config.h"
+#include "protocol/wire/join_token.h"
 #include "workers/node/relay.h"
 #include "workers/process/process.h"
 
@@ -55,6 +56,10 @@ struct uplink {
     int64_t moved_ms;    // when the head was last looked for at another address
     bool moved;          // since it was heard last
     bool beat_open, status_open, ends;
+    char token[JOIN_TOKEN_LEN + 1], token_id[JOIN_TOKEN_ID_LEN + 1];
+    bool strange;            // the head does not accept it
+    bool token_new;          // connect with it: the connections were made with another one
+    int64_t token_ms;        // when its file was last looked at
     struct buf processes;    // the agent's last answer to status
 };
 enum {
@@ -69,6 +74,8 @@ enum {
 /* ---- uplink_head.c: signs of life to the head, and its orders ---- */
 /* The node ends with this state of its run, and why; the first call counts. */
 void node_end(struct uplink *u, const char *state, const char *reason);
+/* Take the token in the node's file, if it is another one than before. */
+MUST_USE bool uplink_token_read(struct uplink *u, struct error *err);
 void beat_send(struct uplink *u, bool leaving);
 void beat_came(struct uplink *u, const struct net_event *ev);
 void status_came(struct uplink *u, const struct net_event *ev);    // the agent's, for the next beat
