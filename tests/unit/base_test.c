@@ -66,6 +66,28 @@ static void bytes_of_0_are_spelt_and_nothing_else_changes(UNUSED void **state)
     buf_release(&small);
 }
 
+static void a_shell_reads_a_word_as_it_was(UNUSED void **state)
+{
+    static const struct {
+        const char *text, *word;
+    } cases[] = {
+        { "/usr/bin/rollcall", "/usr/bin/rollcall" },
+        { "me@host:2", "me@host:2" },
+        { "", "''" },
+        { "a b", "'a b'" },
+        { "$(reboot) `x` \\ \"", "'$(reboot) `x` \\ \"'" },
+        { "it's", "'it'\\''s'" },
+        { "~", "'~'" },
+        { "h\u00e9", "'h\u00e9'" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct buf b = BUF_INIT;
+        assert_true(buf_shell(&b, cases[i].text));
+        assert_string_equal(buf_text(&b), cases[i].word);
+        buf_release(&b);
+    }
+}
+
 static void numbers_are_read_whole_or_not_at_all(UNUSED void **state)
 {
     static const struct {
@@ -209,6 +231,7 @@ int main(void)
         cmocka_unit_test(bytes_of_0_are_spelt_and_nothing_else_changes),
         cmocka_unit_test(an_error_that_does_not_fit_ends_in_dots),
         cmocka_unit_test(a_buffer_stops_at_its_bound_and_keeps_what_it_had),
+        cmocka_unit_test(a_shell_reads_a_word_as_it_was),
         cmocka_unit_test(numbers_are_read_whole_or_not_at_all),
         cmocka_unit_test(options_come_from_the_table_and_wrong_ones_name_the_nearest),
         cmocka_unit_test(only_a_regular_file_is_read_and_a_text_only_in_utf8),

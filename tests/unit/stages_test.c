@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
+#include "tests/unit/small_model.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/loss.h"
@@ -19,20 +20,15 @@ enum {
     VOCAB = 96,
     SEQS = 11,
 };
-static const struct model_config small = { .family = FAMILY_QWEN2,
-                                           .n_layer = LAYERS,
-                                           .d_model = 32,
-                                           .n_head = 2,
-                                           .n_kv_head = 1,
-                                           .d_head = 16,
-                                           .d_ff = 64,
-                                           .vocab = VOCAB,
-                                           .max_pos = 128,
-                                           .rms_eps = 1e-6,
-                                           .rope.theta = 1e4,
-                                           .initializer_range = 0.3,
-                                           .tied = true,
-                                           .qkv_bias = true };
+
+static struct model_config small(void)
+{
+    struct model_config c = small_model(VOCAB);
+    c.n_layer = LAYERS;
+    c.n_head = 2;
+    c.n_kv_head = 1;
+    return c;
+}
 static struct device *devices[STAGES];
 
 static void devices_open(void)
@@ -70,7 +66,7 @@ static void layers_are_cut_as_evenly_as_the_head_allows(UNUSED void **state)
     };
     // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
-        struct model_config c = small;
+        struct model_config c = small();
         c.n_layer = all[i].n_layer;
         c.vocab = all[i].vocab;
         for (int q = 0; q < all[i].n; q++) {
@@ -84,7 +80,7 @@ static void layers_are_cut_as_evenly_as_the_head_allows(UNUSED void **state)
 
 static void stages_that_cannot_be_are_refused_with_the_nearest(UNUSED void **state)
 {
-    struct model_config c = small;
+    struct model_config c = small();
     struct error err = { 0 };
     assert_true(stages_check(&c, LAYERS, &err));
     assert_false(stages_check(&c, LAYERS + 1, &err));
@@ -107,7 +103,7 @@ static void outcome_make(struct outcome *o, int n_stage, bool untied)
     struct error err = { 0 };
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     struct trainer_hyper h;
-    struct model_config c = small;
+    struct model_config c = small();
     struct sft_seq seq[SEQS];
     int32_t token[SEQS][24];
     float weight[SEQS][24];
@@ -199,7 +195,8 @@ static void a_stage_that_fails_makes_the_others_return_with_its_error(UNUSED voi
     struct run_limits lim = { .max_tok = 8, .max_seq = 8, .max_seq_tok = 8, .train = true };
     struct model_grad grad[STAGES] = { 0 };
     devices_open();
-    struct model *m = model_new_random(&small, 5, devices[0], DT_F32, &err), *cut = model_staged_new(m, devices, STAGES, &err);
+    const struct model_config c = small();
+    struct model *m = model_new_random(&c, 5, devices[0], DT_F32, &err), *cut = model_staged_new(m, devices, STAGES, &err);
     struct model_run *r = model_run_new(cut, &lim, &err);
     assert_non_null(r);
     for (int q = 0; q < STAGES; q++)

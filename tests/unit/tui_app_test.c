@@ -91,6 +91,16 @@ static bool shows(struct stage *s, const char *what)
     return strstr(screen(s), what) != NULL;
 }
 
+/* Processes keep their place in the Workers pane at every height. */
+static void controller_stays(struct stage *s)
+{
+    for (int h = 1; h <= 50; h++) {
+        app_resize(&s->app, 120, h);
+        if (h >= 12)
+            assert_true(shows(s, "controller"));
+    }
+}
+
 static bool inside(struct rect r, int w, int h)
 {
     return r.w <= 0 || r.h <= 0 || (r.x >= 0 && r.y >= 0 && r.x + r.w <= w && r.y + r.h <= h);
@@ -1485,11 +1495,7 @@ static void devices_are_below_the_processes_and_unknown_values_are_dashes(UNUSED
     assert_true(shows(&s, "host     7 %  16.0 GiB of 32.0 GiB  disk 90 % full  rack8"));
     assert_true(shows(&s, "gpu 7    - %"));
     assert_true(shows(&s, "worker cpu:1"));
-    for (int h = 1; h <= 50; h++) {    // the processes keep their place at every height
-        app_resize(&s.app, 120, h);
-        if (h >= 12)
-            assert_true(shows(&s, "controller"));
-    }
+    controller_stays(&s);
     app_resize(&s.app, 120, 21);
     assert_true(shows(&s, "and 5 more GPUs, 1 more host"));
     app_resize(&s.app, 120, 29);
@@ -1511,11 +1517,7 @@ static void how_long_stages_of_a_pipeline_stand_still_is_below_the_processes(UNU
     model_metric(s.m, 151, "time/stages_idle_s/0", 0.125);
     model_metric(s.m, 151, "time/stages_idle_s/1", 0.5);
     assert_true(shows(&s, "trainer in 2 stages  idle, s: 0.125 0.500"));
-    for (int h = 1; h <= 50; h++) {    // the processes keep their place at every height
-        app_resize(&s.app, 120, h);
-        if (h >= 12)
-            assert_true(shows(&s, "controller"));
-    }
+    controller_stays(&s);
     stage_release(&s);
 }
 
@@ -1555,11 +1557,7 @@ static void what_trainers_exchange_and_who_is_late_is_below_the_processes(UNUSED
     model_knob(s.m, "tensor_parallel_size", "1", s.now);
     model_metric(s.m, 151, "train/stages", 2);
     assert_true(shows(&s, "2 trainers in 2 stages each, zero_stage 2, producers on 4  reduce 1.9 GiB in 0.0625 s"));
-    for (int h = 1; h <= 50; h++) {    // the processes keep their place at every height
-        app_resize(&s.app, 120, h);
-        if (h >= 12)
-            assert_true(shows(&s, "controller"));
-    }
+    controller_stays(&s);
     app_resize(&s.app, 120, 40);
     model_step_begin(s.m, 152);    // a step in which nobody waited has no late one
     model_metric(s.m, 152, "train/ranks", 2);
