@@ -96,7 +96,8 @@ MUST_USE bool collective_begin(struct collective *c, const struct collective_byt
 /* A moment, at most ms; 0 only looks. *done: what the others sent is here, and what this rank sent them may be changed; its own part
  * comes in the device's order. Fails as collective_wait does; the limit counts from when something last moved. */
 MUST_USE bool collective_poll(struct collective *c, int64_t ms, bool *done, struct error *err);
-MUST_USE bool collective_all_to_all(struct collective *c, const struct collective_bytes *b, struct error *err);    // both, to the end, and the device's
+MUST_USE bool collective_all_to_all(struct collective *c, const struct collective_bytes *b,
+                                    struct error *err);    // both, to the end, and the device's
 /* sum (this rank's shard of n elements) = ((sum + x_0) + x_1) + ... + x_(n_given - 1), where x_q is rank q's x (n). Ranks from
  * n_given on give nothing, and their x is not read. Waits for all ranks; exchange.h is faster where ranks reach each other's memory. */
 MUST_USE bool collective_reduce(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err);

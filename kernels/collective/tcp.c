@@ -282,12 +282,31 @@ static bool has_done(const struct tcp *t, int q, enum awaited what)
            || (what == AWAIT_BYTES && p->came && p->from_left == 0 && p->out_n == p->out_at);
 }
 
+/* A rank that has gone: rather one that died than one that left, since the others leave when one dies. -1: none has. */
 static int gone_find(const struct tcp *t, enum awaited what)
 {
-    for (int q = 0; q < t->base.n_rank; q++)
-        if ((t->peer[q].gone != HERE || t->peer[q].leaves) && !has_done(t, q, what))
+    int left = -1;
+    for (int q = 0; q < t->base.n_rank; q++) {
+        const struct peer *p = &t->peer[q];
+        if ((p->gone == HERE && !p->leaves) || has_done(t, q, what))
+            continue;
+        if (p->gone != HERE && p->gone != GONE_LEFT)
             return q;
-    return -1;
+        left = left < 0 ? q : left;
+    }
+    return left;
+}
+
+/* The same after a rank has left, which may be the first to know of another one's death: in a moment this one knows, too. */
+static int gone_wait(struct tcp *t, enum awaited what)
+{
+    int64_t end = clock_ms() + TICK_MS, left;
+    int gone = gone_find(t, what);
+    while (gone >= 0 && (t->peer[gone].gone == HERE || t->peer[gone].gone == GONE_LEFT) && (left = end - clock_ms()) > 0) {
+        pump(t, left);
+        gone = gone_find(t, what);
+    }
+    return gone;
 }
 
 /* A moment of waiting for rank, which has not done what it must; not when somebody has gone before. *moved: something came or went. */
@@ -295,7 +314,7 @@ static bool wait_more(struct tcp *t, struct collective_wait *w, enum awaited wha
 {
     char name[64];
     int64_t now = clock_ms();
-    int gone = gone_find(t, what);
+    int gone = gone_wait(t, what);
     w->began_ms = w->began_ms ? w->began_ms : now;
     if (t->over)
         return error_set(err, ERR_CLOSED, "another rank has left");

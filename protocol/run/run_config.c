@@ -407,7 +407,7 @@ static bool hosts_check(const struct run_config *c, struct error *err)
     return true;
 }
 
-/* Ways between trainers that carry bytes alone leave nobody shards of the others' memory. */
+/* Each kind of devices has its ways; and a trainer of several devices needs the others' memory for what is above zero_stage 0. */
 static bool collective_check(struct run_config *c, struct buf *notes, struct error *err)
 {
     bool cpu = strncmp(c->devices, "cpu:", 4) == 0, gpu = strncmp(c->devices, "cuda:", 5) == 0;
@@ -417,15 +417,15 @@ static bool collective_check(struct run_config *c, struct buf *notes, struct err
         return error_set(err, ERR_USAGE, "'collective' tcp is for CPUs; for the GPUs of one host there are auto, ipc, local and nccl");
     if (cpu && strcmp(c->collective, "nccl") == 0)
         return error_set(err, ERR_USAGE, "'collective' nccl is for GPUs; for CPUs there are auto, ipc, local and tcp");
-    if (run_config_zero(c) == 0)
+    if (run_config_zero(c) == 0 || run_config_trainer_devices(c) == 1)
         return true;
     if (run_config_zero(c) > 0)
         return error_set(err, ERR_USAGE,
-                         "'zero_stage' %d needs trainers that reach each other's memory, and 'collective' %s carries bytes alone: "
-                         "'zero_stage' 0 is possible with it, or 'collective' auto",
+                         "'zero_stage' %d needs trainers of several devices that reach each other's memory, and 'collective' %s carries "
+                         "bytes alone: 'zero_stage' 0 is possible with it, or 'collective' auto",
                          run_config_zero(c), run_config_collective(c));
     if (notes)
-        buf_fmt(notes, "note: 'zero_stage' is 0, since 'collective' %s leaves trainers no way to each other's shards\n",
+        buf_fmt(notes, "note: 'zero_stage' is 0, since 'collective' %s leaves trainers of several devices no way to each other's shards\n",
                 run_config_collective(c));
     return run_config_set(c, "zero_stage", "0", FROM_PRESET, NULL, err);
 }
@@ -986,6 +986,16 @@ const char *run_config_collective(const struct run_config *c)
     if (strcmp(c->collective, "auto") != 0)
         return c->collective;
     return run_config_n_host(c) == 1 ? "ipc" : strncmp(c->devices, "cuda:", 5) == 0 ? "nccl" : "tcp";
+}
+
+bool run_config_apart(const struct run_config *c)
+{
+    return c->num_trainers > 1 && strcmp(run_config_collective(c), "ipc") != 0;
+}
+
+bool run_config_saves_together(const struct run_config *c)
+{
+    return run_config_apart(c) && run_config_zero(c) != 0;
 }
 
 int run_config_zero(const struct run_config *c)

@@ -325,6 +325,8 @@ MUST_USE bool run_config_environments(const struct run_config *c, struct environ
 int64_t run_config_serve_samples(const struct run_config *c);
 int run_config_zero(const struct run_config *c);                  // zero_stage as a number; -1: auto
 const char *run_config_collective(const struct run_config *c);    // the kind of kernels/collective/collective.h
+bool run_config_apart(const struct run_config *c);                // it carries bytes alone: no trainer reads another's memory
+bool run_config_saves_together(const struct run_config *c);       // so that each brings its shards to the first one for a checkpoint
 
 /* One evaluation set as eval_dataset names it. */
 struct eval_set {

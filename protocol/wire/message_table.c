@@ -122,6 +122,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "step", KIND_I64, true, "load, save, eval: optimizer step; train: the step before the one to make" },
                { "path", KIND_STR, true, "load: directory; save: destination; share, publish: file, in share only when a process needs one" },
                { "round", KIND_I64, true, "load: the round in which the trainers meet, when there are several" },
+               { "save", KIND_I64, true, "save: the number of the checkpoint, where all trainers bring their shards together for it" },
                { "items", KIND_LIST, true, "items: {item, row, rubrics (the newest of the row that it is judged by, as in group; absent: none)}; train: item numbers in batch order" },
                { "rollout_step", KIND_I64, true, "items" },
                { "version", KIND_I64, true, "items, publish: version of the weights to sample with; -1: those it has" },

@@ -88,13 +88,14 @@ class Ranks(RunCase):
     def test_any_number_of_trainers_ends_in_the_same_bytes_and_sees_the_same_numbers(self):
         """Whatever each of them keeps, too."""
         runs = [self.start(settings) for settings in (ONE, dict(FOUR, zero_stage=2), dict(TWO, zero_stage=0), dict(FOUR, zero_stage=3),
-                                                 dict(FOUR, collective="tcp"))]
+                                                 dict(FOUR, collective="tcp", zero_stage=3), dict(TWO, collective="local"))]
         try:
             want = self.undisturbed(TWO)
             self.assertEqual(self.plans(runs[1], "zero_stage"), {"2"})
             self.assertEqual(self.plans(runs[2], "zero_stage"), {"0"})
             self.assertEqual(self.plans(runs[3], "zero_stage"), {"3"})
-            self.assertEqual(self.plans(runs[4], "zero_stage"), {"0"})    # sockets leave no way to shards of others
+            self.assertEqual(self.plans(runs[4], "zero_stage"), {"3"})
+            self.assertEqual(self.plans(runs[5], "zero_stage"), {"1"})    # that is auto, also where bytes alone go from one to another
             for run in runs:
                 self.assertEqual(self.finish(run), want)
             for name in ("train/loss", "train/grad_norm", "metrics/reward", "train/entropy", "train/advantages", "train/kl"):
@@ -191,7 +192,7 @@ class Ranks(RunCase):
         starter = os.path.join(ROOT, "build/starter")
         self.assertTrue(os.path.exists(os.path.join(starter, "config.json")), "run examples/make_starter.sh first")
         layouts = [(1, 0, 1, 1, 1, "auto")] + [(t, zero, 1, 1, 1, "auto") for t in (2, 4) for zero in range(4)]
-        layouts += [(2, 0, 1, 1, 1, way) for way in ("tcp", "local")] + [(1, 0, tp, 1, 4, "auto") for tp in (1, 2)]
+        layouts += [(2, 0, 1, 1, 1, "tcp"), (2, 1, 1, 1, 1, "tcp"), (2, 2, 1, 1, 1, "local"), (4, 2, 1, 1, 1, "tcp"), (4, 3, 1, 1, 1, "tcp")] + [(1, 0, tp, 1, 4, "auto") for tp in (1, 2)]
         layouts += [(1, 0, 1, 3, 1, "auto")]    # a stage for each layer
         layouts += [(2, 1, 2, 1, 4, "auto"), (2, 0, 2, 1, 4, "tcp"), (2, 1, 1, 2, 1, "auto"), (2, 0, 1, 3, 1, "tcp")]
         want = {}

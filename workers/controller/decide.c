@@ -54,6 +54,11 @@ static bool checkpoint_is_due(const struct facts *f)
     return !f->busy && f->first && f->save_due;
 }
 
+static bool checkpoint_waits_for_it(const struct facts *f)
+{
+    return !f->busy && f->consumes && f->save_begun;
+}
+
 static bool items_wait(const struct facts *f)
 {
     return f->produces && f->data_known && f->running && !f->stopping && !f->pausing && f->has_weights && !f->undone && f->room > 0;
@@ -91,10 +96,10 @@ static bool step_is_to_be_made(const struct facts *f)
     return !f->busy && f->consumes && (f->step_begun || (f->first && f->step_due));
 }
 
-/* Several trainers meet in each step, so the others would wait for one that samples on. */
+/* Several trainers meet in each step, and in some checkpoints, so the others would wait for one that samples on. */
 static bool trainer_is_awaited(const struct facts *f)
 {
-    return f->consumes && f->trainers_several && f->data_known && (f->step_begun || f->step_due);
+    return f->consumes && f->trainers_several && f->data_known && (f->step_begun || f->step_due || f->save_begun);
 }
 
 static bool always(UNUSED const struct facts *f)
@@ -117,6 +122,7 @@ static const struct rule {
     { "nothing can be scheduled before the data are known",               data_are_unknown,                   GIVE_NOTHING },
     { "the first trainer shares weights before it goes on",               others_need_present_weights,        GIVE_SHARE },
     { "the first trainer saves when that is due",                         checkpoint_is_due,                  GIVE_SAVE },
+    { "a trainer brings its shards for a checkpoint that has begun",      checkpoint_waits_for_it,            GIVE_SAVE },
     { "who has the version that is evaluated and no items for it takes a part", evaluation_has_a_part,        GIVE_EVAL },
     { "who has no items takes the version that is evaluated",             evaluation_needs_weights,           GIVE_EVALUATED },
     { "a sampler without items takes the weights that waiting items want",   sampler_needs_next_weights,         GIVE_NEXT },

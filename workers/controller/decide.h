@@ -19,6 +19,7 @@ struct facts {
     bool step_begun;    // one of several trainers has begun the next step, so all of them must make it
     bool step_due;      // its batch is there, and nobody needs the weights that it changes
     bool save_due;      // a checkpoint is wanted, and none is under way
+    bool save_begun;    // the first trainer waits for this one's shards, for a checkpoint
     bool eval_waits;    // parts of an evaluation wait
     /* the worker */
     bool produces, consumes;    // it samples; it trains

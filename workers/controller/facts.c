@@ -71,6 +71,7 @@ void facts_gather(const struct controller *c, const struct worker *w, struct fac
         .trainers_several = c->config.num_trainers > 1,
         .step_begun = c->config.num_trainers > 1 && rounds_step_begun(c),
         .save_due = checkpoints_due(&c->checkpoints),
+        .save_begun = w->rank > 0 && rounds_save_begun(c) && w->saves < c->rounds.saves,
         .eval_waits = evals_step(&c->evals) >= 0,
         .produces = w->produces,
         .consumes = w->consumes,

@@ -143,9 +143,19 @@ static void version_give(struct controller *c, struct worker *w, enum task_kind 
 static void save_give(struct controller *c, struct worker *w)
 {
     struct msg_out m;
-    checkpoints_begin(&c->checkpoints, c->step);
+    struct error err;
+    if (w->rank == 0) {
+        if (!rounds_save_begin(c, &err)) {
+            run_fail(c, "cannot begin the checkpoint of step %" PRId64 ": %s", c->step, err.text);
+            return;
+        }
+        checkpoints_begin(&c->checkpoints, c->step);
+    }
+    w->saves = c->rounds.saves;
     task_begin(c, w, &m, TASK_SAVE, c->step);
     msg_str(&m, "path", c->checkpoints.dir);
+    if (rounds_save_begun(c))
+        msg_i64(&m, "save", c->rounds.saves);
     knobs_write(c, c->step, INT64_MAX, &m);
     task_give(c, w, &m);
 }

@@ -9,10 +9,11 @@
 bool rounds_load(struct controller *c, struct error *err)
 {
     struct rounds *r = &c->rounds;
-    if (!number_get(c, "round", 0, &r->round, err) || !number_get(c, "begun", -1, &r->begun, err))
+    if (!number_get(c, "round", 0, &r->round, err) || !number_get(c, "begun", -1, &r->begun, err)
+        || !number_get(c, "saves", 0, &r->saves, err) || !number_get(c, "saving", -1, &r->saving, err))
         return false;
     if (c->config.num_trainers == 1)    // before a resume there may have been more
-        *r = (struct rounds){ .begun = -1 };
+        *r = (struct rounds){ .begun = -1, .saving = -1 };
     return true;
 }
 
@@ -35,14 +36,14 @@ bool rounds_begin(struct controller *c, struct error *err)
         return error_errno(err, "cannot get a random number");
     r->round = (r->round & INT64_MAX) | 1;
     r->open = true;
-    r->begun = -1;
+    r->begun = r->saving = -1;
     snprintf(dir, sizeof dir, "%s/sock", c->process.run_dir);
     for (int q = 0; q < run_config_trainer_devices(&c->config); q++) {    // a meeting of each of their devices
         ranks_name(r->round, q, name, sizeof name);
         if (!collective_call(dir, name, err))
             return false;
     }
-    return number_put(c, "round", r->round, err) && number_put(c, "begun", r->begun, err);
+    return number_put(c, "round", r->round, err) && number_put(c, "begun", r->begun, err) && number_put(c, "saving", r->saving, err);
 }
 
 void rounds_seen(struct controller *c)
@@ -61,6 +62,19 @@ bool rounds_step_begin(struct controller *c, struct error *err)
 bool rounds_step_begun(const struct controller *c)
 {
     return c->rounds.begun == c->step;
+}
+
+bool rounds_save_begin(struct controller *c, struct error *err)
+{
+    if (!run_config_saves_together(&c->config))
+        return true;
+    c->rounds.saving = c->step;
+    return number_put(c, "saves", ++c->rounds.saves, err) && number_put(c, "saving", c->rounds.saving, err);
+}
+
+bool rounds_save_begun(const struct controller *c)
+{
+    return c->rounds.saving == c->step;
 }
 
 bool step_is_open(const struct controller *c)

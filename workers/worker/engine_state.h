@@ -103,6 +103,8 @@ struct engine {
     struct ranks *ranks;            // the step that they share; NULL likewise
     int64_t step, version, made;    // of the weights; made: the incarnation that made version
     int64_t round;
+    bool apart;                     // the trainers do not reach each other's memory
+    int64_t saves;                  // the last checkpoint that they have brought their shards together for (task.save)
     struct task *items_task;        // the last one, for its report
     struct row_rubrics *rubrics;    // of items inside the sampler (rubrics.h)
     struct sampler_work work;

@@ -211,10 +211,11 @@ static bool models_load(struct engine *e, struct error *err)
     return true;
 }
 
-/* Does this worker need a whole model beside the shards or slices that it trains? The first trainer evaluates and publishes. */
+/* Does this worker need a whole model beside the shards or slices that it trains? The first trainer evaluates and publishes; and a sampler
+ * with weights of its own cannot read the shards of trainers that are apart. */
 static bool needs_whole(const struct engine *e)
 {
-    return e->rank == 0 || (e->produces && !e->sampler) || (e->trains && run_config_trainer_devices(&e->config) > 1);
+    return e->rank == 0 || (e->produces && (!e->sampler || e->apart)) || (e->trains && run_config_trainer_devices(&e->config) > 1);
 }
 
 static struct plan_weights plan_weights_make(const struct engine *e)
@@ -275,23 +276,27 @@ static bool zero_wanted(const struct engine *e, const struct trainer_settings *s
 /* The ZeRO stage, that is, what each trainer keeps only its shard of: as set, or the lowest that fits on all of them. */
 static bool zero_agree(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
-    bool reach;
+    bool reach, bytes = run_config_apart(&e->config);
     uint8_t all[COLLECTIVE_RANK_MAX], mine = 0;
     int set = run_config_zero(&e->config);
     e->trained = e->model;
+    e->apart = false;
     if (!meeting_of(e))
         return !e->trains || trained_make(e, settings, err);
     if (!collective_reaches(meeting_of(e), &reach, err))
         return false;
+    e->apart = !reach;
     if (!reach && strcmp(e->config.collective, "ipc") == 0)
         return error_set(err, ERR_UNSUPPORTED,
                          "'collective' is ipc, but these devices cannot reach each other's memory; auto and local are possible");
-    if (set > 0 && !reach)
+    if (set > 0 && !reach && !bytes)
         return error_set(err, ERR_UNSUPPORTED,
-                         "'zero_stage' is %d, but these devices cannot reach each other's memory; 0 and auto are possible", set);
+                         "'zero_stage' is %d, but these devices cannot reach each other's memory; 'collective' local is possible, or "
+                         "'zero_stage' 0 or auto",
+                         set);
     if (set >= 0)
         mine = (uint8_t)set;
-    else if (reach && !zero_wanted(e, settings, g, &mine, err))
+    else if ((reach || bytes) && !zero_wanted(e, settings, g, &mine, err))
         return false;
     if (!collective_gather(meeting_of(e), &mine, 1, all, err))
         return false;
@@ -382,8 +387,8 @@ static bool ranks_open(struct engine *e, struct error *err)
                    && (!e->sampler || model_weights_copy(e->sampler, e->model, err)));
     if (!(e->ranks = ranks_new(e->trainer, e->meeting, err)))
         return false;
-    return (e->trained == e->model || ranks_weights_get(e->ranks, e->model, err))
-           && (!e->sampler || ranks_weights_get(e->ranks, e->sampler, err));
+    return ranks_weights_get(e->ranks, e->trained == e->model ? NULL : e->model, err)
+           && (!e->sampler || own_weights_copy(e, e->sampler, err));
 }
 
 static void trainer_waits(void *ctx, int rank)
@@ -435,6 +440,7 @@ void trainers_leave(struct engine *e)
         collective_leave(e->meeting[q]);
         e->meeting[q] = NULL;
     }
+    e->saves = 0;
     e->ranks = NULL;
     e->round = 0;
 }

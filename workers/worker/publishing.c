@@ -43,8 +43,7 @@ bool share_run(struct engine *e, struct task *t, struct report *r, struct error 
     return ok;
 }
 
-/* The sampler's weights = those of this trainer's last step. */
-static bool own_weights_copy(struct engine *e, struct model *into, struct error *err)
+bool own_weights_copy(struct engine *e, struct model *into, struct error *err)
 {
     if (!model_keeps_shards(e->model))
         return model_weights_copy(into, e->model, err);

@@ -6,6 +6,8 @@
 
 /* Prepare to send weights through memory, once; what an earlier load has shared is no longer valid. Needs e->model. */
 MUST_USE bool publishing_prepare(struct engine *e, struct error *err);
+/* into (the sampler's) = the weights of this trainer's last step; where trainers are apart, out of the whole model. */
+MUST_USE bool own_weights_copy(struct engine *e, struct model *into, struct error *err);
 MUST_USE bool share_run(struct engine *e, struct task *t, struct report *r, struct error *err);
 /* Sample with t's version from now on; free-running, in the middle of sampling. r->again: the weights did not arrive, and
  * trying again may help. */

@@ -2,6 +2,8 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "workers/engine/trainer/checkpoint.h"
+#include "workers/engine/trainer/trainer.h"
+#include "workers/worker/loading.h"
 
 /* On the writer's thread. */
 static void checkpoint_written(void *ctx)
@@ -23,10 +25,31 @@ bool saving_prepare(struct engine *e, struct error *err)
     return true;
 }
 
+void saving_failed(struct engine *e)
+{
+    if (e->trainer && trainer_gives_first(e->trainer))
+        trainers_leave(e);
+}
+
+/* Bring this trainer's shards to the first one, which waits for them; once for each checkpoint. */
+static bool shards_give(struct engine *e, struct task *t, struct error *err)
+{
+    if (t->save != e->saves && !checkpoint_give(e->trainer, err))
+        return false;
+    e->saves = t->save;
+    engine_done(e, t, report_new(t), NULL);
+    task_free(t);
+    return true;
+}
+
 bool saving_run(struct engine *e, struct task *t, struct report *r, struct error *err)
 {
     int64_t before = clock_ns();
     r->round = e->round;    // a snapshot also takes what the other trainers keep
+    if (!e->ranks && e->config.num_trainers > 1)
+        return error_set(err, ERR_CLOSED, "the trainers have parted");
+    if (e->rank > 0)
+        return shards_give(e, t, err);
     struct checkpoint_info info = { .step = t->step, .tokenizer_dir = run_config_tokenizer(&e->config), .run = e->run_id };
     if (!checkpoint_start(e->saving.writer, e->trainer, t->path, &info, err))
         return false;

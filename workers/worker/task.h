@@ -24,6 +24,7 @@ struct task {
     int64_t task, incarnation, step, version, rollout_step, max_steps;
     int64_t made;                  // load, share, publish: the incarnation that made the version
     int64_t round;                 // load: the round in which the trainers meet; train: set by the engine. 0: one trainer
+    int64_t save;                  // save: its number, where all trainers take part in it; else 0
     int64_t eval, part, n_part;    // eval: the evaluation's id, and of each set the rows with row % n_part == part
     char path[4096];               // load: checkpoint or ""; save: directory of checkpoints; share, publish: file
     struct run_config config;      // the settings that apply to this task

@@ -69,7 +69,8 @@ static bool step_check(const struct engine *e, const struct task *t, struct erro
 static bool step_taken(struct engine *e, const struct task *t, struct error *err)
 {
     e->step = trainer_version(e->trainer);
-    if (e->trained != e->model && !(e->ranks ? ranks_weights_get(e->ranks, e->model, err) : model_weights_copy(e->model, e->trained, err)))
+    struct model *whole = e->trained == e->model ? NULL : e->model;
+    if (e->ranks ? !ranks_weights_get(e->ranks, whole, err) : whole && !model_weights_copy(whole, e->trained, err))
         return false;
     if (e->sampler)
         return true;

@@ -101,6 +101,7 @@ static bool task_read(struct worker_process *w, struct task *t, const struct msg
     t->rollout_step = mval_i64(mval_get(in->root, "rollout_step"), -1);
     t->max_steps = mval_i64(mval_get(in->root, "max_steps"), 0);
     t->round = mval_i64(mval_get(in->root, "round"), 0);
+    t->save = mval_i64(mval_get(in->root, "save"), 0);
     t->eval = mval_i64(mval_get(in->root, "eval"), 0);
     t->part = mval_i64(mval_get(in->root, "part"), 0);
     t->n_part = MAX(mval_i64(mval_get(in->root, "parts"), 1), (int64_t)1);

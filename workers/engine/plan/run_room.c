@@ -99,7 +99,8 @@ static struct plan_weights weights_of(const struct run_config *c, const struct r
     int n_device = produces ? (int)c->producer_tensor_parallel_size : 1;
     size_t size = model_weight_bytes(m), sampled = n_device > 1 ? model_slice_bytes(m, n_device) : size;
     int n_team = (int)c->tensor_parallel_size, n_stage = (int)c->pipeline_parallel_size;
-    struct plan_weights w = { .whole = part->rank == 0 || (produces && !sampler) || (trains && n_team * n_stage > 1),
+    struct plan_weights w = { .whole = part->rank == 0 || (produces && (!sampler || run_config_apart(c)))
+                                       || (trains && n_team * n_stage > 1),
                               .reference = trains && c->beta > 0 && !model_lora(m) };
     size_t reference = n_team > 1    ? model_slice_bytes(m, n_team)
                        : n_stage > 1 ? stage_weight_bytes(m, n_stage, 0)

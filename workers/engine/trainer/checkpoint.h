@@ -35,6 +35,8 @@ void checkpoint_writer_notify(struct checkpoint_writer *w, void (*done)(void *ct
  * An existing complete checkpoint of that name is replaced, but never one of another run. */
 MUST_USE bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir, const struct checkpoint_info *info,
                                struct error *err);
+/* The part of the other ranks in it, where they are apart and keep shards (trainer_gives_first); else nothing. */
+MUST_USE bool checkpoint_give(const struct trainer *t, struct error *err);
 /* False while one is being written; true once it is done or none was: then *path (if any was written) names it and a
  * failure is in err with *ok false. Does not wait. */
 bool checkpoint_poll(struct checkpoint_writer *w, bool *ok, char path[4096], struct error *err);

@@ -325,6 +325,12 @@ static size_t memory_available(void)
     return found;
 }
 
+/* Is this kept beside the weights? */
+static bool has_state(const struct trainer *t, enum trainer_state_kind kind)
+{
+    return trainer_state_n(t, kind) > 0 && (kind != STATE_MASTER || model_dtype(trainer_model(t)) != DT_F32);
+}
+
 static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct error *err)
 {
     const struct model *m = trainer_model(t);
@@ -349,7 +355,7 @@ static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct e
         free(s->state[k]);
         s->state[k] = NULL;
         s->n_state[k] = trainer_state_n(t, (enum trainer_state_kind)k);
-        if (s->n_state[k] == 0 || (k == STATE_MASTER && model_dtype(m) == DT_F32))
+        if (!has_state(t, (enum trainer_state_kind)k))
             continue;
         s->state[k] = malloc((size_t)s->n_state[k] * 4);
         ok = ok && s->state[k];
@@ -396,6 +402,19 @@ static bool snapshot_take(struct snapshot *s, struct trainer *t, const char *dir
     return true;
 }
 
+/* As snapshot_take asks for them. */
+bool checkpoint_give(const struct trainer *t, struct error *err)
+{
+    if (!trainer_gives_first(t))
+        return true;
+    if (!trainer_weights_get(t, NULL, err))
+        return false;
+    for (int k = 0; k < STATE_N; k++)
+        if (has_state(t, (enum trainer_state_kind)k) && !trainer_state_get(t, (enum trainer_state_kind)k, NULL, err))
+            return false;
+    return true;
+}
+
 bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir, const struct checkpoint_info *info,
                       struct error *err)
 {
@@ -407,7 +426,7 @@ bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char
     pthread_mutex_unlock(&w->lock);
     if (!ok)    // the earlier one failed and nobody asked: say so now
         return false;
-    if (!dir_make(dir, 0755, err) || !snapshot_take(&w->snap, t, dir, info, err))
+    if (!snapshot_take(&w->snap, t, dir, info, err) || !dir_make(dir, 0755, err))    // first what other ranks may wait for
         return false;
     pthread_mutex_lock(&w->lock);
     w->state = WRITER_WANTED;
