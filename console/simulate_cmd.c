@@ -1,4 +1,5 @@
-/* simulate_cmd.c - rollcall simulate: the console on a made-up run, in this process or behind the sockets of a made-up fleet */
+/* simulate_cmd.c - rollcall simulate: the console on a made-up run, in this process or behind the sockets of a made-up fleet; or made-up
+ * nodes for a real run */
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
@@ -8,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "console/fleet/crowd.h"
+#include "console/fleet/crowd_join.h"
 #include "console/fleet/link.h"
 #include "console/fleet/simulate.h"
 #include "console/tui/console.h"
@@ -16,6 +18,8 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/subcommand.h"
+#include "protocol/run/node.h"
+#include "protocol/run/run_far.h"
 
 #define READY_MS 60000    // for all agents of a fleet to be started
 
@@ -104,12 +108,25 @@ out:
     return ok;
 }
 
+/* Nodes for a real run. */
+static bool nodes_join(struct crowd_join_options *j, const char *head, const char *token_file, struct error *err)
+{
+    char address[280], token[JOIN_TOKEN_LEN + 1];
+    if (!node_address(head, "--join", address, err) || !run_far_token(token, token_file, err))
+        return false;
+    j->address = address;
+    j->token = token;
+    return crowd_join(j, err);
+}
+
 static bool simulate_cmd(int argc, char **argv, struct error *err)
 {
     struct crowd_options fleet = { .gpus = 8, .rate = 1 };
     struct simulate_options s = { .steps = 400, .done = 150, .step_s = 1, .workers = 2, .seed = 1 };
     struct console_options o = { .terminal = { .mouse = true, .escape_ms = 25 } };
-    const char *color = "auto", *glyphs = "auto", *run_dir = NULL;
+    const char *color = "auto", *glyphs = "auto", *run_dir = NULL, *head = NULL, *token_file = NULL;
+    struct crowd_join_options join = { .nodes = 1000, .measure_s = 30 };
+    double beats = 2;
     bool ascii = false, no_mouse = false;
     int64_t seed = 1;
     struct cli_option options[] = {
@@ -125,6 +142,13 @@ static bool simulate_cmd(int argc, char **argv, struct error *err)
         { "rate", NULL, CLI_F64, &fleet.rate, "R", "reports per second and agent" },
         { "run", NULL, CLI_STR, &run_dir, "DIR",
           "folder to serve the run in, for other consoles and ctl; made when missing. Without a terminal it is served until a signal" },
+        { NULL, NULL, CLI_HEADING, NULL, NULL, "nodes for a real run: what they cost its head" },
+        { "join", NULL, CLI_STR, &head, "tcp://HOST:PORT", "the run's setting 'listen'; no screen is shown, and the run is not held up" },
+        { "token-file", NULL, CLI_STR, &token_file, "FILE",
+          "the run's token, a copy of its sock/join; default: the variable ROLLCALL_JOIN_TOKEN" },
+        { "nodes", NULL, CLI_I64, &join.nodes, "N", "nodes that join (1000)" },
+        { "beats", NULL, CLI_F64, &beats, "R", "signs of life per second and node (2, as heartbeat_s has it)" },
+        { "seconds", NULL, CLI_F64, &join.measure_s, "S", "how long to measure (30)" },
         { NULL, NULL, CLI_HEADING, NULL, NULL, "the screen" },
         { "theme", NULL, CLI_STR, &o.theme, "NAME|FILE", "colours: dark, light or a theme file" },
         { "color", NULL, CLI_STR, &color, "WHEN", "auto, never, 8, 256 or true" },
@@ -132,10 +156,14 @@ static bool simulate_cmd(int argc, char **argv, struct error *err)
         { "ascii", NULL, CLI_FLAG, &ascii, NULL, "draw with ASCII only" },
         { "no-mouse", NULL, CLI_FLAG, &no_mouse, NULL, "leave the mouse to the terminal" },
     };
-    struct cli cli = { .command = "rollcall simulate",
-                       .about = "Shows the console on a made-up run, or on a made-up fleet of nodes (--agents): every number is invented.",
-                       .options = options,
-                       .n_options = ARRAY_SIZE(options) };
+    struct cli cli = {
+        .command = "rollcall simulate",
+        .about = "Shows the console on a made-up run, or on a made-up fleet of nodes (--agents): every number is invented.\n"
+                 "With --join, many made-up nodes join a real run, and what its head does for them is measured: exit 1 when\n"
+                 "it uses more than one core, or is late with work.",
+        .options = options,
+        .n_options = ARRAY_SIZE(options)
+    };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (!console_look_parse(&o, color, glyphs, ascii, err))
@@ -144,15 +172,26 @@ static bool simulate_cmd(int argc, char **argv, struct error *err)
         const char *option;
         double value, min, max;
     } bounds[] = {
-        { "steps", (double)s.steps, 1, 2000000 },           { "done", (double)s.done, 0, (double)s.steps },
-        { "step-seconds", s.step_s, 0.01, 3600 },           { "workers", (double)s.workers, 1, 200 },
-        { "stall-after", (double)s.stall_after_s, 0, 1e9 }, { "agents", (double)fleet.agents, 0, CROWD_AGENTS },
-        { "gpus", (double)fleet.gpus, 1, CROWD_GPUS },      { "rate", fleet.rate, 0.1, 20 },
+        { "steps", (double)s.steps, 1, 2000000 },
+        { "done", (double)s.done, 0, (double)s.steps },
+        { "step-seconds", s.step_s, 0.01, 3600 },
+        { "workers", (double)s.workers, 1, 200 },
+        { "stall-after", (double)s.stall_after_s, 0, 1e9 },
+        { "agents", (double)fleet.agents, 0, CROWD_AGENTS },
+        { "gpus", (double)fleet.gpus, 1, CROWD_GPUS },
+        { "rate", fleet.rate, 0.1, 20 },
+        { "nodes", (double)join.nodes, 1, CROWD_NODES },
+        { "beats", beats, 0.1, 20 },
+        { "seconds", join.measure_s, 1, 1e6 },
     };
     for (size_t i = 0; i < ARRAY_SIZE(bounds); i++)
         if (!(bounds[i].value >= bounds[i].min && bounds[i].value <= bounds[i].max))
             return error_set(err, ERR_USAGE, "--%s is %.10g; it must be %.10g to %.10g", bounds[i].option, bounds[i].value, bounds[i].min,
                              bounds[i].max);
+    if (head) {
+        join.period_s = 1 / beats;
+        return nodes_join(&join, head, token_file, err);
+    }
     s.seed = (uint64_t)seed;
     o.terminal.mouse = !no_mouse;
     if (run_dir && fleet.agents == 0)

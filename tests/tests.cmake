@@ -34,13 +34,6 @@ if(RC_TESTS AND NOT RC_FUZZ)
     target_compile_definitions(nvml_test PRIVATE FAKE_NVML_LIBRARY="$<TARGET_FILE:fake_nvml>")
   endif()
 endif()
-# Many nodes for a run's gate, for tests/integration/nodes_test.py.
-if(RC_TESTS AND NOT RC_FUZZ)
-  add_executable(node_crowd ${CMAKE_CURRENT_LIST_DIR}/node_crowd.c)
-  target_include_directories(node_crowd PRIVATE ${CMAKE_SOURCE_DIR})
-  target_link_libraries(node_crowd PRIVATE rc_wire)
-  set_target_properties(node_crowd PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-endif()
 # Logits and gradients for tests/gpu/compare_transformers.py.
 if(RC_TESTS AND NOT RC_FUZZ)
   add_executable(model_dump ${CMAKE_CURRENT_LIST_DIR}/gpu/model_dump.c)

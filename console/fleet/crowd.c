@@ -16,7 +16,7 @@
 #define FDS_PER_AGENT 4    // both ends of its connection, and what nng keeps for them
 
 /* Two ends of a connection per agent need more descriptors than most shells give. */
-static bool descriptors_get(int64_t agents, struct error *err)
+bool crowd_descriptors(int64_t agents, struct error *err)
 {
     struct rlimit r;
     rlim_t need = (rlim_t)(FDS_PER_AGENT * agents + 256);
@@ -53,7 +53,7 @@ bool crowd_serve(const struct crowd_options *o, const char *run_dir, int stop_fd
     struct crowd_nodes *nodes = NULL;
     int lock = -1;
     bool ok = false;
-    if (!descriptors_get(o->agents, err))
+    if (!crowd_descriptors(o->agents, err))
         return false;
     if (!path_join(logs, sizeof(logs), run_dir, "logs") || !path_join(sock, sizeof(sock), run_dir, "sock")
         || !path_join(settings, sizeof(settings), run_dir, "run.yaml"))

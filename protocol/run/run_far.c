@@ -8,7 +8,7 @@
 #include "protocol/wire/join_token.h"
 #include "protocol/wire/run_head.h"
 
-static bool token_take(char token[JOIN_TOKEN_LEN + 1], const char *token_file, struct error *err)
+bool run_far_token(char token[JOIN_TOKEN_LEN + 1], const char *token_file, struct error *err)
 {
     char text[JOIN_TOKEN_LEN + 64];
     const char *variable = getenv("ROLLCALL_JOIN_TOKEN");
@@ -32,7 +32,7 @@ bool run_far_open(struct run_far *f, const char *address, const char *token_file
     const char *tmp = getenv("XDG_RUNTIME_DIR");
     struct run_head head = { .host = "-", .n_address = 1 };    // no host has this name
     *f = (struct run_far){ 0 };
-    if (!node_address(address, "--connect", head.address[0], err) || !token_take(token, token_file, err))
+    if (!node_address(address, "--connect", head.address[0], err) || !run_far_token(token, token_file, err))
         return false;
     if (!tmp || !tmp[0] || access(tmp, W_OK) != 0)
         tmp = getenv("TMPDIR");

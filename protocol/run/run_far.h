@@ -6,11 +6,14 @@
 #pragma once
 #include <limits.h>
 #include "protocol/base/error.h"
+#include "protocol/wire/join_token.h"
 
 struct run_far {
     char top[PATH_MAX - 300];    // "": not open
     char dir[PATH_MAX];          // stands for the run's directory; its name is the address
 };
+/* The token in token_file, or in the variable ROLLCALL_JOIN_TOKEN when that is NULL. */
+MUST_USE bool run_far_token(char token[JOIN_TOKEN_LEN + 1], const char *token_file, struct error *err);
 /* token_file: NULL: the variable ROLLCALL_JOIN_TOKEN. On failure f holds nothing. */
 MUST_USE bool run_far_open(struct run_far *f, const char *address, const char *token_file, struct error *err);
 void run_far_close(struct run_far *f);    // removes the folder

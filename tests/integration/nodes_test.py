@@ -353,16 +353,21 @@ class Nodes(RunCase):
         run = self.start("--listen", f"127.0.0.1:{port}", "--max-steps", "100000", slow_s=60, stuck_s=120)
         token = os.path.join(run.dir, "sock/join")
         self.until(run, None, "the head has a join token", lambda: os.path.exists(token))
-        crowd = subprocess.Popen([built("node_crowd"), f"127.0.0.1:{port}", token, str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE, text=True)
-        self.addCleanup(lambda: (crowd.poll() is None and crowd.kill(), crowd.wait(), crowd.stdin.close(), crowd.stdout.close(), crowd.stderr.close()))
+        crowd = subprocess.Popen([ROLLCALL, "simulate", "--join", f"tcp://127.0.0.1:{port}", "--token-file", token, "--nodes", str(n),
+                                  "--seconds", "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (crowd.poll() is None and crowd.kill(), crowd.wait(), crowd.stdout.close(), crowd.stderr.close()))
         line = crowd.stdout.readline()
-        self.assertEqual(line, "all are in\n", line or crowd.stderr.read() + run.logs())
-        seen = lambda: sum(name.startswith("crowd-") and phase == "running" for name, phase in self.phases(run).items())
+        self.assertRegex(line, f"^{n} nodes are in, after ", line or crowd.stderr.read() + run.logs())
+        seen = lambda: sum(name.endswith("/agent") and phase == "running" for name, phase in self.phases(run).items())
         self.until(run, None, f"the head's agent knows all {n}", lambda: seen() == n)
         step = run.step()
         run.wait_step(step + 2)    # and the run goes on
         self.assertEqual(seen(), n)
+        crowd.send_signal(signal.SIGTERM)    # it leaves, and says what it has measured
+        said, wrong = crowd.communicate(timeout=LIMIT)
+        self.assertRegex(said, r"s: [1-9]\d* signs of life and [1-9]\d* requests for work per second; 0 were not answered\n"
+                               r"work answered within [\d.]+ ms \(half\), [\d.]+ ms \(99 of 100\).*\nhead uses [\d.]+ cores", wrong)
+        self.until(run, None, "none is left", lambda: not any(name.startswith("crowd-") for name in self.phases(run)))
 
     def test_each_side_tells_its_own_hosts_and_gpus_and_the_head_those_of_its_nodes_too(self):
         port = free_port()

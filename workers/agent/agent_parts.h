@@ -59,6 +59,7 @@ struct note {                                      // an event for the journal; 
 };
 struct agent {
     char run_dir[4096];
+    struct child self;    // what this process itself uses
     struct transport *transport;
     struct server *server;
     struct server *view;    // answers questions only

@@ -65,6 +65,8 @@ void telemetry_tick(struct agent *a)
             process[n++] = (struct node_process){ a->child[i].pid, a->child[i].cpu_share, a->child[i].rss_mib * (1 << 20),
                                                   a->child[i].n_thread };
     }
+    a->self.pid = getpid();
+    child_sample(&a->self, passed_s);
     node_watch_tick(a->node, process, n, alarm_note, a);
     if (!a->detail_ms || a->over || (a->kept_ms && (double)(now - a->kept_ms) < 1000 * a->config.telemetry_s))
         return;    // no controller has been heard from yet, or it is not time
@@ -153,6 +155,8 @@ static void processes_write(struct agent *a, struct msg_out *m)
     msg_f64(m, "phase_s", 0);
     msg_str(m, "waits_for", "");
     msg_str(m, "verdict", "ok");
+    msg_f64(m, "cpu", a->self.cpu_share);
+    msg_f64(m, "rss_mib", a->self.rss_mib);
     msg_end(m);
     msg_end(m);
 }
