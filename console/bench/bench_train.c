@@ -77,13 +77,19 @@ void train_hyper_make(struct trainer_hyper *h)
     h->has_filter = false;
 }
 
+static int train_bench_devices(const struct train_bench *b)
+{
+    return MAX((int)b->n_team, 1) * MAX((int)b->n_stage, 1);
+}
+
 /* Cut *m over the devices. */
 static bool team_cut(const struct train_bench *b, struct model **m, struct device *const *all, struct error *err)
 {
     struct model *whole = *m;
     if (b->n_team <= 1 && b->n_stage <= 1)
         return true;
-    *m = b->n_stage > 1 ? model_staged_new(whole, all, (int)b->n_stage, err) : model_sliced_new(whole, all, (int)b->n_team, err);
+    int n_team = MAX((int)b->n_team, 1);
+    *m = b->n_stage > 1 ? model_staged_new(whole, all, (int)b->n_stage, n_team, err) : model_sliced_new(whole, all, n_team, err);
     model_free(whole);
     return *m != NULL;
 }
@@ -112,7 +118,8 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     TRY((m = model_new_random(b->config, 1, dev, b->dtype, err)) && model_parts_set(m, b->parts > 1 ? (int)b->parts : 0, err));
     if (b->n_live)
         model_n_live_set(m, b->n_live);
-    TRY(bench_adapter(m, b->lora_rank, true, err) && bench_devices_after(all, MAX(b->n_team, b->n_stage), b->n_thread, err) && team_cut(b, &m, all, err));
+    TRY(bench_adapter(m, b->lora_rank, true, err) && bench_devices_after(all, train_bench_devices(b), b->n_thread, err)
+        && team_cut(b, &m, all, err));
     set.n_team = (int)b->n_team;
     set.n_stage = (int)b->n_stage;
     weight_bytes = model_held_bytes(m);
@@ -244,7 +251,7 @@ bool bench_train(int argc, char **argv, struct error *err)
         { "live", NULL, CLI_I64, &b.n_live, "N", "only ids below this occur, as with a tokenizer that has no more (0: all)" },
         { "sum-parts", NULL, CLI_I64, &b.parts, "S", "sums in S parts, as the setting sum_parts (1; with --tp 4)" },
         { "tp", NULL, CLI_I64, &b.n_team, "N", "compute on N devices, --device and those after it, as a team (1)" },
-        { "pp", NULL, CLI_I64, &b.n_stage, "N", "compute on N devices as a pipeline of layers (1)" },
+        { "pp", NULL, CLI_I64, &b.n_stage, "N", "compute as a pipeline of N stages of layers, each on a device or a team (1)" },
         { "lora-rank", NULL, CLI_I64, &b.lora_rank, "R", "train an adapter of this rank on all modules, the model frozen (0: train all)" },
         { "recompute-full", NULL, CLI_FLAG, &b.recompute_block, NULL, "keep only the blocks' inputs" },
         { "threads", NULL, CLI_I64, &n_thread, "N", "CPU threads; 0: all" },
@@ -276,8 +283,10 @@ bool bench_train(int argc, char **argv, struct error *err)
         || (b.n_team > 1 && (b.lora_rank > 0 || b.host_share > 0)))
         return error_set(err, ERR_USAGE, "--tp and --sum-parts are 1 to %d, and --tp goes without --lora-rank and --host-share",
                          SUM_PARTS_MAX);
-    if (b.n_stage < 0 || b.n_stage > SUM_PARTS_MAX || (b.n_stage > 1 && (b.n_team > 1 || b.lora_rank > 0 || b.host_share > 0)))
-        return error_set(err, ERR_USAGE, "--pp is 1 to %d, and goes without --tp, --lora-rank and --host-share", SUM_PARTS_MAX);
+    if (b.n_stage < 0 || b.n_stage > SUM_PARTS_MAX || train_bench_devices(&b) > SUM_PARTS_MAX
+        || (b.n_stage > 1 && (b.lora_rank > 0 || b.host_share > 0)))
+        return error_set(err, ERR_USAGE, "--pp is 1 to %d, so is --tp times --pp, and --pp goes without --lora-rank and --host-share",
+                         SUM_PARTS_MAX);
     b.parts = b.parts ? b.parts : b.n_team > 1 ? MAX(b.n_team, (int64_t)4) : 1;
     if (b.n_live < 0 || b.n_live > b.config->vocab)
         return error_set(err, ERR_USAGE, "--live is %" PRId64 "; the model knows %" PRId64 " ids", b.n_live, b.config->vocab);
@@ -292,9 +301,9 @@ bool bench_train(int argc, char **argv, struct error *err)
            "\"ms\":%.2f,\"tok_per_s\":%.0f,\"tflops\":%.3f,\"memory_gb\":%.3f,\"planned_gb\":%.3f,\"host_gb\":%.3f,\"grown_mb\":%.1f,"
            "\"gradient_distance\":%.2g,\"check\":%s",
            shape, b.device, bf16 ? "bf16" : "fp32", b.lora_rank, b.len, (b.n_seq * b.len),
-           (b.token_budget ? b.token_budget : b.n_seq * b.len), MAX(MAX(b.n_team, b.n_stage), (int64_t)1), MAX(b.n_stage, (int64_t)1),
-           b.parts, b.hash, b.step_s * 1e3, (double)(b.n_seq * b.len) / b.step_s, rate, (double)b.used_bytes * 1e-9,
-           (double)b.planned_bytes * 1e-9, (double)b.host_bytes * 1e-9, (double)b.grown_bytes * 1e-6, apart, same ? "true" : "false");
+           (b.token_budget ? b.token_budget : b.n_seq * b.len), (int64_t)train_bench_devices(&b), MAX(b.n_stage, (int64_t)1), b.parts,
+           b.hash, b.step_s * 1e3, (double)(b.n_seq * b.len) / b.step_s, rate, (double)b.used_bytes * 1e-9, (double)b.planned_bytes * 1e-9,
+           (double)b.host_bytes * 1e-9, (double)b.grown_bytes * 1e-6, apart, same ? "true" : "false");
     if (cuda && bf16)    // a large bf16 product on an H200, random data
         printf(",\"roofline\":%.3f", rate / 790);
     printf("}\n");

@@ -21,7 +21,7 @@ struct train_bench {
     bool recompute_block;
     int64_t lora_rank;    // of an adapter, which alone is trained; 0: all weights are
     int64_t n_team;       // devices that the model is cut over, the named one and those after it; 0: 1
-    int64_t n_stage;      // the same by its layers, as a pipeline; not with n_team
+    int64_t n_stage;      // stages of layers that it is cut into, each on n_team devices; 0: 1
     int rounds;
     const char *profile;    // file for the timeline of the last steps, or NULL
     /* out */

@@ -7,16 +7,18 @@
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/pipeline.h"
 
-/* Name device q of each trainer of this machine. */
+/* Name the devices of stage q of each trainer of this machine. */
 static void stage_devices(const struct run_config *c, int q, struct buf *out)
 {
     const char *at = c->devices;
     for (int64_t r = 0; r < run_config_trainers_here(c); r++, at += strcspn(at, ",") + 1) {
-        char name[64];
-        snprintf(name, sizeof name, "%.*s", (int)MIN(strcspn(at, ","), sizeof name - 1), at);
-        if (q > 0)
-            run_config_trainer_helper(c, r, q - 1, name, sizeof name);
-        buf_fmt(out, "%s%s", r ? ", " : "", name);
+        for (int64_t i = q * c->tensor_parallel_size, end = i + c->tensor_parallel_size, first = i; i < end; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "%.*s", (int)MIN(strcspn(at, ","), sizeof name - 1), at);
+            if (i > 0)
+                run_config_trainer_helper(c, r, i - 1, name, sizeof name);
+            buf_fmt(out, "%s%s", i > first ? " and " : r ? ", " : "", name);
+        }
     }
 }
 
@@ -38,9 +40,12 @@ static void stages_print(const struct run_config *c)
     device_free(dev);
     if (!ok)
         return;
-    printf("%s a pipeline of %d stages (1F1B), idle for %d of m + %d turns with m micro-batches %sin a step; the first\n"
-           "                device also keeps the whole weights, to publish%s",
-           several ? "trainers:       each" : "trainer:       ", n, n - 1, n - 1, several ? "of its own " : "",
+    char each[32] = "";
+    if (c->tensor_parallel_size > 1)
+        snprintf(each, sizeof each, " of %" PRId64 " devices", c->tensor_parallel_size);
+    printf("%s a pipeline of %d stages%s (1F1B), idle for %d of m + %d turns with m micro-batches\n"
+           "                %sin a step; the first device also keeps the whole weights, to publish%s",
+           several ? "trainers:       each" : "trainer:       ", n, each, n - 1, n - 1, several ? "of its own " : "",
            several ? ". With zero_stage " : "");
     if (several)
         printf("%d", zero);
@@ -54,10 +59,10 @@ static void stages_print(const struct run_config *c)
             snprintf(layers, sizeof layers, "layers %" PRId64 " to %" PRId64, s->first, s->end - 1);
         struct buf names = BUF_INIT;
         stage_devices(c, q, &names);
-        printf("                %s: %s%s%s: %.4g MiB of weights, gradient, masters and moments, and %.4g MiB for\n"
-               "                activations of %d micro-batch%s\n",
+        printf("                %s: %s%s%s: %.4g MiB%s of weights, gradient, masters and moments,\n"
+               "                and %.4g MiB for activations of %d micro-batch%s\n",
                buf_text(&names), layers, s->has_embedding ? ", embedding" : "", q == n - 1 ? ", head" : "", (double)s->kept / mib,
-               (double)s->activation / mib, s->n_set, s->n_set == 1 ? "" : "es");
+               each[0] ? " each" : "", (double)s->activation / mib, s->n_set, s->n_set == 1 ? "" : "es");
         buf_release(&names);
     }
 }
@@ -103,7 +108,7 @@ static void placement_print(const struct train *t)
             "sums:           in %d parts, as a tree: the same bits with tensor_parallel_size and producer_tensor_parallel_size 1 to %d\n",
             run_config_sum_parts(c), run_config_sum_parts(c));
     stages_print(c);
-    if (c->tensor_parallel_size > 1)
+    if (c->tensor_parallel_size > 1 && c->pipeline_parallel_size == 1)
         printf("%son %" PRId64 " devices, each with its part of the weights, gradient, masters and moments; the first also keeps\n"
                "                the whole weights, to publish\n",
                c->num_trainers > 1 ? "trainers:       each " : "trainer:        ", c->tensor_parallel_size);
@@ -152,8 +157,8 @@ static void trainers_print(const struct train *t)
     for (int z = 0; z <= most; z++) {
         if (set >= 0 && MIN(set, most) != z)
             continue;
-        printf("%szero_stage %d: weights, gradient, masters and moments take %.4g MiB of %s of %g trainers; it sends %.4g MiB of\n"
-               "                gradients a round of micro-batches and %.4g MiB of %s%s\n",
+        printf("%szero_stage %d: weights, gradient, masters and moments take %.4g MiB of %s of %g trainers; it sends\n"
+               "                %.4g MiB of gradients a round of micro-batches and %.4g MiB of %s%s\n",
                title, z, (double)(need[z].weight + need[z].gradient + need[z].state) / mib, where, n_rank, 4 * n * way / mib,
                (z == 0   ? 4
                 : z == 3 ? 2 * weight
@@ -175,7 +180,7 @@ static void trainers_print(const struct train *t)
 static bool stages_room(const struct run_config *c, int64_t rank, struct device *first, struct error *err)
 {
     struct device *dev[PIPELINE_STAGES_MAX] = { first };
-    int n = first->host_memory ? 1 : (int)c->pipeline_parallel_size, n_open = 1;
+    int n = first->host_memory || c->pipeline_parallel_size == 1 ? 1 : (int)run_config_trainer_devices(c), n_open = 1;
     for (bool ok = true; ok && n_open < n; n_open += ok) {
         char name[64];
         run_config_trainer_helper(c, rank, n_open - 1, name, sizeof name);

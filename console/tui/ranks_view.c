@@ -36,16 +36,18 @@ static int setting(const struct model *m, const char *name)
 const char *ranks_layout(const struct model *m, char *out, size_t size)
 {
     int team = setting(m, "producer_tensor_parallel_size"), trainer_team = setting(m, "tensor_parallel_size");
-    char on[32] = "";
+    char on[48] = "", of[24] = "";
     out[0] = 0;
     if (ranks_rows(m) == 0)
         return out;
+    if (trainer_team > 1)
+        snprintf(of, sizeof(of), " of %d devices", trainer_team);
     if (last(m, M_STAGES_N) > 1)
-        snprintf(on, sizeof(on), " in %.0f stages each", last(m, M_STAGES_N));
+        snprintf(on, sizeof(on), " in %.0f stages%s each", last(m, M_STAGES_N), of);
     else if (trainer_team > 1)
         snprintf(on, sizeof(on), " on %d devices each", trainer_team);
     int n = last(m, M_RANKS_N) > 1 ? snprintf(out, size, "%.0f trainers%s, zero_stage %.0f", last(m, M_RANKS_N), on, last(m, M_ZERO_STAGE))
-                                   : snprintf(out, size, "trainer in %.0f stages", last(m, M_STAGES_N));
+                                   : snprintf(out, size, "trainer in %.0f stages%s", last(m, M_STAGES_N), of);
     if (team > 1)
         snprintf(out + n, size - (size_t)n, ", producers on %d%s", team, on[0] ? "" : " devices each");
     return out;

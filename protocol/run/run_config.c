@@ -593,17 +593,17 @@ static bool devices_of_trainer_check(const struct run_config *c, const char *nam
         return error_set(err, ERR_USAGE,
                          "'%s' is %" PRId64 ", but an adapter is trained on one device: only 1 works with 'lora_rank' and 'lora_adapter'",
                          name, n);
-    bool staged = c->pipeline_parallel_size > 1;
+    bool staged = c->pipeline_parallel_size > 1, whole = c->tensor_parallel_size == 1;    // a stage has whole tensors
     if (c->num_trainers > 1 && run_config_zero(c) > 2)
         return error_set(err, ERR_USAGE,
                          "'zero_stage' is %d, but %" PRId64 " trainers of '%s' %" PRId64 " keep whole %s of the weights: 0, 1 and 2 are "
                          "possible, or 'num_trainers' %" PRId64 " with 'zero_stage' 3 and '%s' 1",
                          run_config_zero(c), c->num_trainers, name, n, staged ? "stages" : "slices", MIN(n * c->num_trainers, (int64_t)64),
                          name);
-    if (strcmp(c->optimizer, "adamw") != 0 && !(staged && strcmp(c->optimizer, "adamw_8bit") == 0))
+    if (strcmp(c->optimizer, "adamw") != 0 && !(staged && whole && strcmp(c->optimizer, "adamw_8bit") == 0))
         return error_set(err, ERR_USAGE,
                          "'%s' is %" PRId64 ", but the 'optimizer' %s adds up over more than one device has: %s possible, or '%s' 1", name,
-                         n, c->optimizer, staged ? "adamw and adamw_8bit are" : "adamw is", name);
+                         n, c->optimizer, staged && whole ? "adamw and adamw_8bit are" : "adamw is", name);
     return !c->offload_optimizer
            || error_set(err, ERR_USAGE,
                         "'%s' is %" PRId64
@@ -614,13 +614,13 @@ static bool devices_of_trainer_check(const struct run_config *c, const char *nam
 /* And with a trainer in stages. */
 static bool stages_of_trainer_check(const struct run_config *c, struct error *err)
 {
-    int64_t n = c->pipeline_parallel_size, tp = c->tensor_parallel_size;
-    if (tp > 1)
+    int64_t n = c->pipeline_parallel_size, tp = c->tensor_parallel_size, most = 8;
+    if (n * tp > most)
         return error_set(err, ERR_USAGE,
                          "'pipeline_parallel_size' %" PRId64 " and 'tensor_parallel_size' %" PRId64 " ask for %" PRId64
-                         " devices of a trainer, which cuts the model by layers or each layer, not both: 'pipeline_parallel_size' %" PRId64
-                         " with 'tensor_parallel_size' 1 is possible",
-                         n, tp, n * tp, MIN(n * tp, (int64_t)8));
+                         " devices of a trainer; at most %" PRId64 " are possible: 'pipeline_parallel_size' %" PRId64
+                         " with 'tensor_parallel_size' %" PRId64,
+                         n, tp, n * tp, most, MAX(most / tp, (int64_t)1), MIN(tp, most));
     return devices_of_trainer_check(c, "pipeline_parallel_size", n, err);
 }
 

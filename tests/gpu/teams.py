@@ -21,9 +21,9 @@ def decode(shape, device, batch, n, parts):
                      "--ptp", n, "--sum-parts", parts)
 
 
-def train(shape, device, tokens, micro, n, parts, way="--tp"):
+def train(shape, device, tokens, micro, parts, tp=1, pp=1):
     return bench_try("train", "--shape", shape, "--device", device, "--seq", 1024, "--tokens", tokens, "--micro", micro, "--rounds", 3, "--threads", 1,
-                     way, n, "--sum-parts", parts)
+                     "--tp", tp, "--pp", pp, "--sum-parts", parts)
 
 
 def main():
@@ -58,7 +58,7 @@ def main():
         for n, parts in LAYOUTS:
             if n > most or (n == 4 and shape.endswith("0.5B")):    # 2 heads of keys and values
                 continue
-            r, said = train(shape, f"{kind}:0", tokens, micro, n, parts), ""
+            r, said = train(shape, f"{kind}:0", tokens, micro, parts, tp=n), ""
             if "hash" in r:
                 alone = alone or r
                 same = same or (r["hash"] if parts == 4 else None)
@@ -68,33 +68,37 @@ def main():
             table.put(f"{shape:14}{tokens:>6} tokens in {micro:>5}  {n} x  {parts} parts", r, said)
     for case in filter(None, a.pipelines.split(",")):
         shape, tokens, micro = case.split(":")
-        alone = None
-        for n in filter(lambda n: n <= most, (1, 2, 4)):
-            r, said = train(shape, f"{kind}:0", tokens, micro, n, 1, "--pp"), ""
+        alone = {}    # by parts of sums
+        for pp, tp, parts in ((1, 1, 1), (2, 1, 1), (4, 1, 1), (1, 1, 4), (2, 2, 4)):
+            n = pp * tp
+            if n > most and not (kind == "cpu" and n == 4 and tp == 2) or (parts == 4 and most < 4 and kind != "cpu"):
+                continue
+            r, said = train(shape, f"{kind}:0", tokens, micro, parts, tp, pp), ""
             if "hash" in r:
-                alone = alone or r
-                r["check"] = r["check"] and r["hash"] == alone["hash"]
+                alone.setdefault(parts, r)
+                r["check"] = r["check"] and r["hash"] == alone[parts]["hash"]
                 m = int(tokens) // int(micro)
-                said = (f"{r['tok_per_s']:8} tok/s  times as fast {alone['ms'] / r['ms']:.3f} of {n * m / (m + n - 1):.3f}"
+                said = (f"{r['tok_per_s']:8} tok/s  times as fast {alone[parts]['ms'] / r['ms']:.3f} of {n * m / (m + pp - 1):.3f}"
                         f"  {r['memory_gb']:7.2f} of {r['planned_gb']:7.2f} GB of the first")
-            table.put(f"{shape:14}{tokens:>6} tokens in {micro:>5}  {n} stages   ", r, said)
+            table.put(f"{shape:14}{tokens:>6} tokens in {micro:>5}  {pp} stages of {tp}, {parts} parts", r, said)
     for name in filter(None, a.runs.split(",")):
         c, first = MORE.get(name) or CASES[name], None
-        # trainers; devices of each, and of its producer; the last ones on four devices
-        layouts = [(1, 1, 1, "-tp", "auto"), (1, 1, 2, "-tp", "auto"), (1, 2, 1, "-tp", "auto"), (1, 2, 2, "-tp", "auto"), (1, 2, 1, "-pp", "auto")]
-        layouts += [(2, 2, 2, "-tp", zero) for zero in "012"] if kind == "cpu" or most >= 4 else []
-        for t, n, m, way, zero in layouts:
-            path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(t * max(n, m))), a.work,
-                                      f"teams-{name}-{t}-{n}-{m}{way}-{zero}-{os.getpid()}", 3,
-                                      [way, str(n), "-ptp", str(m), "--sum_parts", "4", "-zero", zero], workers=t)
+        # trainers; stages of each, and devices of each stage; devices of a producer; the last ones on four devices
+        layouts = [(1, 1, 1, 1, "auto"), (1, 1, 1, 2, "auto"), (1, 1, 2, 1, "auto"), (1, 1, 2, 2, "auto"), (1, 2, 1, 1, "auto"), (1, 2, 1, 2, "auto")]
+        if kind == "cpu" or most >= 4:
+            layouts += [(2, pp, tp, 2, zero) for pp, tp in ((1, 2), (2, 1)) for zero in "012"] + [(1, 2, 2, 1, "auto"), (1, 2, 2, 2, "auto")]
+        for t, pp, tp, m, zero in layouts:
+            path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(t * max(pp * tp, m))), a.work,
+                                      f"teams-{name}-{t}-{pp}-{tp}-{m}-{zero}-{os.getpid()}", 3,
+                                      ["-pp", str(pp), "-tp", str(tp), "-ptp", str(m), "--sum_parts", "4", "-zero", zero], workers=t)
             got = medians(step, ("generate_s", "train_s", "step_s"))
             got["hash"] = sha256(os.path.join(path, "checkpoints", "step-000003", "model.safetensors"))
             got["sampler_trainer_diff"] = max(m["train/sampler_trainer_diff"] for m in step)
             shutil.rmtree(path)
             first = first or got
             got["check"] = got["hash"] == first["hash"] and got["sampler_trainer_diff"] == 0
-            table.put(f"{name:14}run, -t {t} -i {t} {way} {n} -ptp {m} -zero {zero}",
-                      dict(bench="teams", case=name, trainers=t, trainer_devices=n, way=way, zero_stage=zero, producer_devices=m, **got),
+            table.put(f"{name:14}run, -t {t} -i {t} -pp {pp} -tp {tp} -ptp {m} -zero {zero}",
+                      dict(bench="teams", case=name, trainers=t, stages=pp, stage_devices=tp, zero_stage=zero, producer_devices=m, **got),
                       f"step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  train {got['train_s']:8.3f}")
     table.end()
 

@@ -138,9 +138,9 @@ class Ranks(RunCase):
         """Whatever the producers have, with a reference, and from and to a checkpoint of one device."""
         one = dict(ONE, num_inferencer=1, inference_batch_size=8, inference_microbatch_size=8, sum_parts=4)
         behind = dict(one, n_behind=1, kl_coeff=0.05, ref_update_steps=3)
-        mesh = dict(TWO, sum_parts=4, tensor_parallel_size=2)    # two teams
+        mesh = dict(TWO, sum_parts=4, tensor_parallel_size=2, pipeline_parallel_size=2)    # two pipelines of two teams
         cells = [(dict(one, tensor_parallel_size=2), one, "with trainer 0\n", None),
-                 (dict(mesh, zero_stage=2), one, "with trainer 1\n", "worker cpu:1"),
+                 (dict(mesh, zero_stage=1), one, "cpu:0 and cpu:2, cpu:1 and cpu:5: layer 0", "worker cpu:1"),
                  (dict(one, tensor_parallel_size=2, producer_tensor_parallel_size=2), one, "with trainer 0, with producer 0\n", "worker cpu:0"),
                  (dict(behind, tensor_parallel_size=2, placement="apart"), behind, "with trainer 0\n", "worker cpu:0"),
                  (dict(behind, pipeline_parallel_size=2), behind, "with trainer 0\n", "worker cpu:0"),
@@ -194,7 +194,7 @@ class Ranks(RunCase):
         layouts = [(1, 0, 1, 1, 1, "auto")] + [(t, zero, 1, 1, 1, "auto") for t in (2, 4) for zero in range(4)]
         layouts += [(2, 0, 1, 1, 1, "tcp"), (2, 1, 1, 1, 1, "tcp"), (2, 2, 1, 1, 1, "local"), (4, 2, 1, 1, 1, "tcp"), (4, 3, 1, 1, 1, "tcp")] + [(1, 0, tp, 1, 4, "auto") for tp in (1, 2)]
         layouts += [(1, 0, 1, 3, 1, "auto")]    # a stage for each layer
-        layouts += [(2, 1, 2, 1, 4, "auto"), (2, 0, 2, 1, 4, "tcp"), (2, 1, 1, 2, 1, "auto"), (2, 0, 1, 3, 1, "tcp")]
+        layouts += [(1, 0, 2, 3, 4, "auto"), (2, 2, 2, 2, 4, "auto"), (2, 0, 2, 1, 4, "tcp"), (2, 1, 1, 2, 1, "auto"), (2, 0, 1, 3, 1, "tcp")]
         want = {}
         for t, zero, tp, pp, parts, way in layouts:
             with self.subTest(trainers=t, zero_stage=zero, tensor_parallel_size=tp, pipeline_parallel_size=pp, sum_parts=parts, collective=way):
@@ -307,7 +307,7 @@ class Ranks(RunCase):
                 (one, ["-t", "2", "-i", "2", "--placement", "apart"], True, "'num_trainers' is 2 instead of 1"),
                 (dict(APART, zero_stage=3), ["-t", "1", "-i", "1", "--placement", "shared"], True, "'num_trainers' is 1 instead of 2"),
                 (dict(one, sum_parts=4), ["-ptp", "2"], True, "'producer_tensor_parallel_size' is 2 instead of 1"),
-                (dict(one, sum_parts=4), ["-tp", "2", "-t", "2", "-i", "2", "-zero", "1"], True, "'tensor_parallel_size' is 2 instead of 1"),
+                (dict(one, sum_parts=4), ["-tp", "2", "-pp", "2", "-t", "2", "-i", "2", "-zero", "1"], True, "'tensor_parallel_size' is 2 instead of 1"),
                 (dict(one, tensor_parallel_size=2), ["-tp", "1", "--sum-parts", "4"], True, "'tensor_parallel_size' is 1 instead of 2"),
                 (one, ["-pp", "2", "-t", "2", "-i", "2", "-zero", "1"], True, "'pipeline_parallel_size' is 2 instead of 1"),
                 (one, ["-ptp", "2", "--sum-parts", "2"], False, "'sum_parts' is 2 instead of 1: not the same bytes")):

@@ -143,6 +143,14 @@ static void each_stage_of_a_pipeline_keeps_its_layers(UNUSED void **state)
             assert_float_equal((double)of_rank.state, (double)t[q].state / 4, 0.01 * (double)t[q].state);
         }
         s.n_rank = 1;
+        s.n_team = 2;    // each stage on two devices
+        for (int q = 0; q < 4; q++) {
+            struct trainer_memory half;
+            trainer_memory_of_stage(m, &s, q, &half);
+            assert_float_equal((double)half.weight, (double)t[q].weight / 2, 0.01 * (double)t[q].weight);
+            assert_float_equal((double)half.state, (double)t[q].state / 2, 0.01 * (double)t[q].state);
+        }
+        s.n_team = 0;
         assert_float_equal(weight, (double)model_weight_bytes(m), 1e-4 * weight);
         assert_float_equal(gradient, 2 * weight, 1e-4 * weight);
         assert_in_range((uintmax_t)activation, 3 * one.activation / 4, 5 * one.activation / 4);    // scratch on each, the head on one

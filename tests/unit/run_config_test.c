@@ -450,11 +450,12 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
         { { "ibs", "64", "tbs", "24" }, false, "is no multiple of the 24 of an optimizer step" },
         { { "tbs", "8", "tMbs", "3" }, false, "must be a multiple of 'train_minibatch_size' (3)" },
         { { "pp", "3" }, true, "" },
-        { { "pp", "2", "tp", "2" },
+        { { "pp", "2", "tp", "2", "t", "2", "zero", "1" }, true, "" },
+        { { "pp", "3", "tp", "4" },
           false,
-          "'pipeline_parallel_size' 2 and 'tensor_parallel_size' 2 ask for 4 devices of a trainer, which cuts the model by layers or each "
-          "layer, not both: 'pipeline_parallel_size' 4 with 'tensor_parallel_size' 1 is possible" },
-        { { "pp", "4", "tp", "8" }, false, "'pipeline_parallel_size' 8 with 'tensor_parallel_size' 1 is possible" },
+          "'pipeline_parallel_size' 3 and 'tensor_parallel_size' 4 ask for 12 devices of a trainer; at most 8 are possible: "
+          "'pipeline_parallel_size' 2 with 'tensor_parallel_size' 4" },
+        { { "pp", "2", "tp", "2", "optimizer", "adamw_8bit" }, false, "adamw is possible, or 'pipeline_parallel_size' 1" },
         { { "pp", "2", "t", "2", "zero", "2" }, true, "" },
         { { "pp", "2", "t", "2", "zero", "3" },
           false,

@@ -121,7 +121,7 @@ static void outcome_make(struct outcome *o, int n_stage, bool untied)
     }
     struct model *m = model_new_random(&c, 5, devices[0], DT_F32, &err), *cut = m;
     assert_non_null(m);
-    if (n_stage > 1 && !(cut = model_staged_new(m, devices, n_stage, &err)))
+    if (n_stage > 1 && !(cut = model_staged_new(m, devices, n_stage, 1, &err)))
         fail_msg("%s", err.text);
     struct trainer *t = trainer_new(cut, NULL, &set, &err);
     if (!t)
@@ -196,7 +196,7 @@ static void a_stage_that_fails_makes_the_others_return_with_its_error(UNUSED voi
     struct model_grad grad[STAGES] = { 0 };
     devices_open();
     const struct model_config c = small();
-    struct model *m = model_new_random(&c, 5, devices[0], DT_F32, &err), *cut = model_staged_new(m, devices, STAGES, &err);
+    struct model *m = model_new_random(&c, 5, devices[0], DT_F32, &err), *cut = model_staged_new(m, devices, STAGES, 1, &err);
     struct model_run *r = model_run_new(cut, &lim, &err);
     assert_non_null(r);
     for (int q = 0; q < STAGES; q++)

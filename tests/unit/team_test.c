@@ -637,14 +637,20 @@ struct layout {
     bool staged;
     enum optimizer optimizer;
     int n_rank, zero;    // ranks that this process plays, each of so many devices; 0: 1
+    int n_slice;         // devices of a stage, each with its slice of it; 0: 1
 };
+static int slices_of(struct layout on)
+{
+    return on.n_slice > 0 ? on.n_slice : 1;
+}
 static struct model *trained_new(const struct shape *s, enum dtype t, int parts, struct layout on, uint64_t seed)
 {
     struct error err;
     struct model *m = model_new_random(&s->c, seed, devices[0], t, &err), *cut = NULL;
     if (!m || !model_parts_set(m, parts, &err)
         || (on.n_device > 1
-            && !(cut = on.staged ? model_staged_new(m, devices, on.n_device, &err) : model_sliced_new(m, devices, on.n_device, &err))))
+            && !(cut = on.staged ? model_staged_new(m, devices, on.n_device / slices_of(on), slices_of(on), &err)
+                                 : model_sliced_new(m, devices, on.n_device, &err))))
         fail_msg("%s, %d devices: %s", s->why, on.n_device, err.text);
     if (!cut)
         return m;
@@ -679,8 +685,8 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
     h.has_filter = false;
     set.token_budget_max = 64;    // several micro-batches
     set.recompute_block = recompute;
-    set.n_team = on.staged ? 0 : on.n_device;
-    set.n_stage = on.staged ? on.n_device : 0;
+    set.n_team = on.staged ? slices_of(on) : on.n_device;
+    set.n_stage = on.staged ? on.n_device / slices_of(on) : 0;
     set.optimizer = on.optimizer;
     strcpy(set.layers, recompute ? "1" : "");
     devices[0]->head_rows = 9 * s->c.vocab;    // several chunks of the head's rows
@@ -707,7 +713,7 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
         o->loss = metric[M_LOSS];
         o->norm = metric[M_GRAD_NORM];
         if (on.staged)    // the first stage has nothing to do while the last one begins
-            assert_true(metric[M_STAGES_N] == on.n_device && metric[M_STAGES_IDLE_S] > 0 && metric[M_STAGES_IDLE_S] < 60);
+            assert_true(metric[M_STAGES_N] == set.n_stage && metric[M_STAGES_IDLE_S] > 0 && metric[M_STAGES_IDLE_S] < 60);
         if (i == 0 && n_rank == 1)    // several have their shards of it
             assert_true(trainer_grad_get(tr[0], o->grad, &err));
         for (int k = 0; i == 0 && k < STATE_N; k++) {
@@ -876,6 +882,32 @@ static void ranks_of_pipelines_train_to_the_bytes_of_one_device(UNUSED void **st
     }
 }
 
+/* Each stage a team of two; with one rank and with several. */
+static void pipelines_of_teams_train_to_the_bytes_of_one_device(UNUSED void **state)
+{
+    if (on_gpus())    // four are needed
+        return;
+    for (size_t i = 0; i < ARRAY_SIZE(trained); i++) {
+        struct shape s = trained[i];
+        enum dtype t = i % 2 ? DT_BF16 : DT_F32;
+        bool recompute = i % 3 == 1;
+        int n_stage = i == 2 ? 3 : 2;
+        struct outcome one;
+        s.c.n_layer = 3;
+        devices_open(2 * n_stage);
+        outcome_make(&one, &s, t, s.parts, (struct layout){ .n_device = 1 }, recompute);
+        for (int n_rank = 1; n_rank <= 2; n_rank++) {
+            struct outcome o;
+            outcome_make(&o, &s, t, s.parts, (struct layout){ 2 * n_stage, true, .n_rank = n_rank, .zero = (int)i % 3, .n_slice = 2 },
+                         recompute);
+            outcomes_compare(&one, &o, s.why, 2 * n_stage, n_rank);
+            outcome_free(&o);
+        }
+        outcome_free(&one);
+        devices_close(2 * n_stage);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -893,6 +925,7 @@ int main(void)
         cmocka_unit_test(a_team_of_any_size_trains_to_the_bytes_of_one_device),
         cmocka_unit_test(ranks_of_teams_train_to_the_bytes_of_one_device),
         cmocka_unit_test(ranks_of_pipelines_train_to_the_bytes_of_one_device),
+        cmocka_unit_test(pipelines_of_teams_train_to_the_bytes_of_one_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

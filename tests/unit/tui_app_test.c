@@ -1556,6 +1556,9 @@ static void what_trainers_exchange_and_who_is_late_is_below_the_processes(UNUSED
     assert_true(shows(&s, "2 trainers on 2 devices each, zero_stage 2, producers on 4  reduce 1.9 GiB in 0.0625 s"));
     model_knob(s.m, "tensor_parallel_size", "1", s.now);
     model_metric(s.m, 151, "train/stages", 2);
+    model_knob(s.m, "tensor_parallel_size", "2", s.now);
+    assert_true(shows(&s, "2 trainers in 2 stages of 2 devices each, zero_stage 2, producers on 4  reduce 1.9 GiB in 0.0625 s"));
+    model_knob(s.m, "tensor_parallel_size", "1", s.now);
     assert_true(shows(&s, "2 trainers in 2 stages each, zero_stage 2, producers on 4  reduce 1.9 GiB in 0.0625 s"));
     controller_stays(&s);
     app_resize(&s.app, 120, 40);

@@ -149,8 +149,8 @@ static bool slices_open(struct engine *e, struct model *m, struct model **out, s
 {
     struct device *dev[SUM_PARTS_MAX];
     team_devices(e, dev);
-    int n = (int)run_config_trainer_devices(&e->config);
-    *out = e->config.pipeline_parallel_size > 1 ? model_staged_new(m, dev, n, err) : model_sliced_new(m, dev, n, err);
+    int n_team = (int)e->config.tensor_parallel_size, n_stage = (int)e->config.pipeline_parallel_size;
+    *out = n_stage > 1 ? model_staged_new(m, dev, n_stage, n_team, err) : model_sliced_new(m, dev, n_team, err);
     return *out != NULL;
 }
 

@@ -119,7 +119,9 @@ size_t model_held_bytes(const struct model *m)
 {
     bool sliced = model_is_sliced(m);
     size_t whole = m->base || sliced ? 0 : (size_t)m->n_flat * dtype_size(m->dtype);    // a view's are the base's
-    size_t slice = model_n_device(m) > 1 ? model_slice_bytes(m, model_n_device(m)) : 0;
+    size_t slice = m->team           ? (size_t)model_n_flat(team_slice(m, 0)) * dtype_size(m->dtype)
+                   : m->n_sliced > 1 ? model_slice_bytes(m, m->n_sliced)
+                                     : 0;
     return m->kept ? m->kept->shard_bytes + model_kept_bytes(m, 0) : whole + slice + (m->lora ? model_weight_bytes(m) : 0);
 }
 

@@ -296,16 +296,37 @@ struct model *model_shape_new(const struct model_config *c, struct error *err)
     return table_new(c, &(struct stage_part){ 0, c->n_layer, true, true }, err);
 }
 
-struct model *model_stage_table(const struct model_config *c, int n, int q, struct error *err)
+static struct model *part_new(const struct model *m, const struct model_config *c, const struct stage_part *own, struct device *dev,
+                              struct error *err)
 {
-    struct stage_part own = { .embed = q == (c->tied ? n - 1 : 0), .head = q == n - 1 };
-    stage_layers(c, n, q, &own.first, &own.end);
-    struct model *m = table_new(c, &own, err);
-    if (m) {
-        m->n_stage = n;
-        m->stage = q;
+    struct model *s = table_new(c, own, err);
+    if (!s)
+        return NULL;
+    s->dev = dev;
+    s->dtype = m->dtype;
+    s->n_live = MIN(m->n_live, c->vocab);
+    s->parts = m->parts;
+    s->for_bwd = m->for_bwd;
+    s->n_stage = m->n_stage;
+    s->stage = m->stage;
+    return s;
+}
+
+struct model *model_stage_table(const struct model *m, struct device *dev, int n, int q, struct error *err)
+{
+    struct stage_part own = { .embed = q == (m->c.tied ? n - 1 : 0), .head = q == n - 1 };
+    stage_layers(&m->c, n, q, &own.first, &own.end);
+    struct model *s = part_new(m, &m->c, &own, dev, err);
+    if (s) {
+        s->n_stage = n;
+        s->stage = q;
     }
-    return m;
+    return s;
+}
+
+struct model *model_part_table(const struct model *m, const struct model_config *c, struct device *dev, struct error *err)
+{
+    return part_new(m, c, &m->own, dev, err);
 }
 
 struct model *model_new_shape(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
@@ -319,9 +340,12 @@ struct model *model_new_shape(const struct model_config *c, struct device *dev, 
     return m;
 }
 
-/* Give a shape its weights, all 0; frees it on failure. */
-static struct model *weights_alloc(struct model *m, struct error *err)
+struct model *model_weights_alloc(struct model *m, struct error *err)
 {
+    if (!m || !heads_check(&m->c, m->dev, err)) {
+        model_free(m);
+        return NULL;
+    }
     size_t size = (size_t)m->n_flat * dtype_size(m->dtype);
     if ((m->weights = mem_new(m->dev, size, "weights", err)) && OP(m->dev, err, mem_fill, .y = m->weights, .size_bytes = size, .byte = 0))
         return m;
@@ -331,21 +355,7 @@ static struct model *weights_alloc(struct model *m, struct error *err)
 
 struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
 {
-    struct model *m = heads_check(c, dev, err) ? model_new_shape(c, dev, dtype, err) : NULL;
-    return m ? weights_alloc(m, err) : NULL;
-}
-
-struct model *model_stage_alloc(const struct model *m, struct device *dev, int n, int q, struct error *err)
-{
-    struct model *s = heads_check(&m->c, dev, err) ? model_stage_table(&m->c, n, q, err) : NULL;
-    if (!s)
-        return NULL;
-    s->dev = dev;
-    s->dtype = m->dtype;
-    s->n_live = m->n_live;
-    s->parts = m->parts;
-    s->for_bwd = m->for_bwd;
-    return weights_alloc(s, err);
+    return heads_check(c, dev, err) ? model_weights_alloc(model_new_shape(c, dev, dtype, err), err) : NULL;
 }
 
 bool model_tensor_set(struct model *m, const struct tensor *t, const void *values, struct error *err)

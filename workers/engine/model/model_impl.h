@@ -89,9 +89,11 @@ static inline bool model_has_layer(const struct model *m, int64_t l)
 }
 /* Only a model's table of tensors, for model_free. NULL: see err. */
 struct model *model_shape_new(const struct model_config *c, struct error *err);
-/* The same of stage q of n, and such a stage with zeroed weights, but no handles yet, as model_alloc. */
-struct model *model_stage_table(const struct model_config *c, int n, int q, struct error *err);
-struct model *model_stage_alloc(const struct model *m, struct device *dev, int n, int q, struct error *err);
+/* Stage q of n of m's shape, and the same layers of m with sizes c, on dev, without weights. */
+struct model *model_stage_table(const struct model *m, struct device *dev, int n, int q, struct error *err);
+struct model *model_part_table(const struct model *m, const struct model_config *c, struct device *dev, struct error *err);
+/* Give a shape its weights, all 0, but no handles yet; frees it on failure. NULL, or s NULL: see err. */
+struct model *model_weights_alloc(struct model *s, struct error *err);
 /* Rows of a part of the vocabulary, the sums over which are cut like those over heads. */
 int64_t model_vocab_part(const struct model *m);
 /* With zeroed weights, but no handles yet: values are set first. NULL: see err. */

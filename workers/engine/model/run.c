@@ -129,6 +129,19 @@ static void layout_batch(struct walk *w, struct model_run *r, const struct run_l
     r->seq = take(w, lim->max_seq + 1, 4);
 }
 
+/* Of each set, on a team. */
+static void layout_batches(struct walk *w, struct model_run *r, const struct run_limits *lim)
+{
+    for (int k = 0; k < MAX(lim->n_set, 1); k++) {
+        layout_batch(w, r, lim);
+        if (r->set) {
+            r->set[k].token = r->token;
+            r->set[k].pos = r->pos;
+            r->set[k].seq = r->seq;
+        }
+    }
+}
+
 /* What is kept of a micro-batch: the layers' activations, where they do not work in `shared`, and the last norm's or what the next stage
  * reads and gives back. */
 static void layout_kept(struct walk *w, struct model_run *r, const struct model *m, const struct run_limits *lim, const struct acts *shared,
@@ -200,7 +213,7 @@ static size_t layout(struct model_run *r, const struct model *m, const struct ru
     r->slot = take(&w, n, 4);
     r->h = take(&w, n * c->d_model, e);
     if (on_team(m, lim))
-        layout_batch(&w, r, lim);
+        layout_batches(&w, r, lim);
     else
         layout_layers(&w, r, m, lim);
     struct head_rows *h = &r->head;
@@ -334,12 +347,20 @@ void run_set_use(struct model_run *r, const struct run_set *set)
     r->seq = set->seq;
     r->layer = set->layer;
     r->edge = set->edge;
+    r->dedge = set->dedge;
     r->cu = set->cu;
     r->n_tok = set->n_tok;
     r->n_seq = set->n_seq;
     r->resf = set->resf;
     r->hf = set->hf;
     r->rstdf = set->rstdf;
+}
+
+void run_micro_use(struct model_run *r, int k)
+{
+    run_set_use(r, &r->set[k]);
+    if (r->team)
+        team_set_use(r, k);
 }
 
 void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *err), void *ctx)

@@ -316,12 +316,27 @@ static bool last_norm_bwd(struct model_run *r, const struct model_grad *grad, st
                  .dtype = m->dtype);
 }
 
+/* The gradient by a stage's first stream: to the embedding, which it has, or to the stage that reads it next. */
+static bool stream_bwd(struct model_run *r, const struct model_grad *grad, struct error *err)
+{
+    const struct model *m = r->m;
+    size_t bytes = (size_t)(r->n_tok * m->c.d_model) * dtype_size(m->dtype);
+    bool first = m->own.first == 0;
+    if (m->lora || (first && m->own.embed))
+        return m->lora || embedding_bwd(r, grad, err);
+    return (!first || rows_scale(r, r->dres, r->n_tok, embed_scale(m), err)) && mem_copy(m->dev, r->dinput, r->dres, bytes, COPY_D2D, err)
+           && (!first || mem_copy(m->dev, r->dinput_token, r->token, (size_t)r->n_tok * 4, COPY_D2D, err));
+}
+
 bool layers_bwd(struct model_run *r, const struct model_grad *grad, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
     struct place to;
-    TRY(!m->own.head || last_norm_bwd(r, grad, &to, err));
+    if (m->own.head)
+        TRY(last_norm_bwd(r, grad, &to, err));
+    else
+        TRY(mem_copy(m->dev, r->dres, r->dedge, (size_t)(r->n_tok * m->c.d_model) * dtype_size(m->dtype), COPY_D2D, err));
     for (int64_t l = m->own.end - 1; l >= m->own.first; l--) {
         TRY(model_bind(m, 1 + (int)l, err));
         if (r->lim.recompute_block)
@@ -333,7 +348,7 @@ bool layers_bwd(struct model_run *r, const struct model_grad *grad, struct error
         TRY(l < 2 || model_ahead(m, (int)l - 1, err));
         TRY(place_end(grad, &to, err) && run_idle(r, err));
     }
-    ok = m->lora || m->n_stage || embedding_bwd(r, grad, err);
+    ok = stream_bwd(r, grad, err);
 out:
     return ok;
 }

@@ -208,8 +208,10 @@ bool run_forward(struct model_run *r, const struct pass *p, struct error *err)
     if (r->team)
         return team_forward(r, p, err);
     TRY(model_bind(m, 0, err) && model_ahead(m, 1, err) && model_ahead(m, c->n_layer > 1 ? 2 : -1, err));
-    if (m->own.first == 0)    // else the stage before has left what the first layer reads
+    if (m->own.first == 0)
         TRY(embed(r, r->layer[0].res1, p, err) && rows_scale(r, r->layer[0].res1, p->n, embed_scale(m), err));
+    else
+        TRY(mem_copy(m->dev, r->layer[m->own.first].res1, r->input, (size_t)(p->n * d) * dtype_size(m->dtype), COPY_D2D, err));
     TRY(model_ahead(m, head_piece(m), err));
     for (int64_t l = m->own.first; l < m->own.end; l++) {
         const struct acts *a = &r->layer[l];

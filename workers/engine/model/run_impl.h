@@ -76,7 +76,10 @@ struct model_run {
     float *leaf;     // (own parts of a sum)(max_tok, d) of a backward sum in parts; or NULL
     float *dnorm;    // (own parts + 1)(2)(d_head) of norms of queries and keys, likewise
     struct head_grad head_grad;
-    void *edge;               // of the set in use
+    void *edge, *dedge;       // of the set in use
+    const void *input;        // of a stage but the first: what the one before has left, (n_tok, d)
+    void *dinput;             // and where the gradient by it goes; of a first one without embedding it goes, with its tokens,
+    int32_t *dinput_token;    // here; the backward pass writes them
     float *dheads;            // (lim.n_shared)(vocab, d) of which dhead is one
     void *dembed;             // (lim.n_shared)(max_tok, d) gradients by the first stage's stream, and its tokens
     int32_t *dembed_token;    // (lim.n_shared)(max_tok)
@@ -123,8 +126,9 @@ void stage_runs_free(struct stage_runs *s);
 void stage_runs_bind(struct stage_runs *s, struct model *m);
 void stage_idle(struct stage_runs *s, int q, bool (*idle)(void *ctx, struct error *err), void *ctx);
 MUST_USE bool stages_score(struct model_run *r, const struct model_batch *b, const struct token_loss *loss, struct error *err);
-/* Of a stage's run: work on the micro-batch of this set from now on. */
+/* Of a stage's run: work on the micro-batch of this set from now on; and the same of set k by all devices of the stage. */
 void run_set_use(struct model_run *r, const struct run_set *set);
+void run_micro_use(struct model_run *r, int k);
 
 /* ---- run_batch.c */
 /* Check a packed batch and put its tokens, positions and bounds on the device. */
@@ -210,7 +214,7 @@ MUST_USE bool head_bwd_begin(struct model_run *r, int64_t n_head, const struct m
 MUST_USE bool head_bwd_rows(struct model_run *r, const struct head_part *c, struct error *err);
 MUST_USE bool head_bwd_end(struct model_run *r, const struct model_grad *g, struct error *err);
 /* From the gradient by the last norm's output, in dh, to the embedding. Of a stage: from that, or without a head from the gradient by what
- * it hands on, in dres, to that by what its first layer reads, in dres. */
+ * it hands on, in dedge, to the embedding, or to that by what its first layer reads, at dinput. */
 MUST_USE bool layers_bwd(struct model_run *r, const struct model_grad *g, struct error *err);
 /* The embedding's part, of dres, the gradient by the stream at its beginning; and the same of dy (n, d), which is scaled, and token (n). */
 MUST_USE bool embedding_bwd(struct model_run *r, const struct model_grad *g, struct error *err);

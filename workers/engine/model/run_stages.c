@@ -66,15 +66,11 @@ int model_late_piece(const struct model *m)
     return m->n_stage > 1 && m->c.tied && m->own.embed ? pipeline_shared(m->n_stage) - 1 : 0;
 }
 
-struct model *model_stage_shape(const struct model *m, int n, int q, struct error *err)
+struct model *model_stage_shape(const struct model *m, int n, int q, int n_slice, struct error *err)
 {
-    struct model *s = model_stage_table(&m->c, n, q, err);
-    if (!s)
-        return NULL;
-    s->dev = m->dev;
-    s->dtype = m->dtype;
-    s->n_live = m->n_live;
-    s->parts = m->parts;
+    struct model *s = model_stage_table(m, m->dev, n, q, err);
+    if (s && n_slice > 1)
+        s->n_sliced = n_slice;
     return s;
 }
 
@@ -145,12 +141,17 @@ void stage_runs_free(struct stage_runs *s)
 void stage_runs_bind(struct stage_runs *s, struct model *m)
 {
     for (int q = 0; q < s->n; q++)
-        model_run_bind(s->run[q], team_slice(m, q));
+        model_run_bind(s->run[q], team_rank(m->team, q)->slice);
 }
 
 void stage_idle(struct stage_runs *s, int q, bool (*idle)(void *ctx, struct error *err), void *ctx)
 {
-    model_run_idle(s->run[q], idle, ctx);
+    int n = model_n_device(s->run[0]->m);
+    struct model_run *r = s->run[q / n];
+    if (r->team)
+        team_idle(r->team, q % n, idle, ctx);
+    else
+        model_run_idle(r, idle, ctx);
 }
 
 /* ---- steps */
@@ -159,106 +160,138 @@ struct working {
     const struct stage_work *w;
 };
 
-static struct run_set *set_of(const struct working *k, int q, int64_t micro)
+/* The run of a stage's device: of one of its team, or of the stage itself. */
+static struct model_run *run_of(struct stage_runs *s, int q, int rank)
 {
-    return &k->s->run[q]->set[micro % k->s->plan.stage[q].n_set];
+    struct model_run *r = s->run[q];
+    return r->team ? team_run_of(r->team, rank) : r;
 }
 
-static size_t stream_bytes(const struct model_run *r)
+static int set_of(const struct working *k, int q, int64_t micro)
 {
-    return (size_t)(r->n_tok * r->m->c.d_model) * dtype_size(r->m->dtype);
+    return (int)(micro % k->s->plan.stage[q].n_set);
+}
+
+static struct model_grad grad_of(const struct working *k, int q)
+{
+    const struct model_run *r = k->s->run[q];
+    const struct model_grad *slice = k->w->grad->slice + q * model_n_device(r->m);
+    return r->team ? (struct model_grad){ .slice = slice } : *slice;
 }
 
 static bool forward_do(const struct working *k, int q, int64_t micro, struct error *err)
 {
     struct model_run *r = k->s->run[q];
-    struct run_set *set = set_of(k, q, micro);
+    int set = set_of(k, q, micro);
     struct model_batch b;
-    run_set_use(r, set);
+    run_micro_use(r, set);
     if (!k->w->batch(k->w->ctx, q, micro, &b, err) || !run_batch_put(r, &b, err))
         return false;
-    set->n_tok = r->n_tok;
-    set->n_seq = r->n_seq;
+    r->set[set].n_tok = r->n_tok;
+    r->set[set].n_seq = r->n_seq;
     struct pass p = { .n = b.n_tok, .token = r->token, .pos = r->pos };
-    if (q > 0 && !mem_copy(r->m->dev, r->layer[r->m->own.first].res1, set_of(k, q - 1, micro)->edge, stream_bytes(r), COPY_D2D, err))
-        return false;
+    for (int i = 0; i < model_n_device(r->m) && q > 0; i++)
+        run_of(k->s, q, i)->input = run_of(k->s, q - 1, i)->set[set_of(k, q - 1, micro)].edge;
     return run_forward(r, &p, err) && (k->w->grad || !r->m->own.head || k->w->finish(k->w->ctx, micro, r, NULL, err));
 }
 
-/* The gradient by the first stage's stream, for the embedding: here, or where it is one tensor with the head. */
-static bool stream_end_bwd(const struct working *k, struct model_run *r, int64_t micro, const struct model_grad *g, struct error *err)
+/* Where the gradient by the stream goes that the stage reads: to the stage before, or from the first one to the shared tensor's. */
+static void gradient_goes(const struct working *k, int q, int64_t micro)
 {
-    struct model_run *last = k->s->run[k->s->n - 1];
-    if (r->m->own.embed)
-        return embedding_bwd(r, g, err);
-    int64_t slot = micro % k->s->plan.n_shared, at = slot * r->lim.max_tok;
-    k->s->shared_tok[slot] = r->n_tok;
-    return rows_scale(r, r->dres, r->n_tok, embed_scale(r->m), err)
-           && mem_copy(r->m->dev, (char *)last->dembed + (size_t)(at * r->m->c.d_model) * dtype_size(r->m->dtype), r->dres, stream_bytes(r),
-                       COPY_D2D, err)
-           && mem_copy(r->m->dev, last->dembed_token + at, r->token, (size_t)r->n_tok * 4, COPY_D2D, err);
+    struct stage_runs *s = k->s;
+    for (int i = 0; i < model_n_device(s->run[q]->m); i++) {
+        struct model_run *r = run_of(s, q, i), *last = run_of(s, s->n - 1, i);
+        if (q > 0) {
+            r->dinput = run_of(s, q - 1, i)->set[set_of(k, q - 1, micro)].dedge;
+        } else if (s->plan.n_shared > 0) {
+            int64_t slot = micro % s->plan.n_shared, at = slot * r->lim.max_tok;
+            s->shared_tok[slot] = s->run[q]->n_tok;
+            r->dinput = (char *)last->dembed + (size_t)(at * r->m->c.d_model) * dtype_size(r->m->dtype);
+            r->dinput_token = last->dembed_token + at;
+        }
+    }
 }
 
-static void shared_use(struct model_run *r, const struct pipeline *p, int64_t micro)
+static void shared_use(const struct working *k, int q, int64_t micro)
 {
-    if (p->n_shared > 0)
-        r->dhead = r->dheads + micro % p->n_shared * r->m->c.vocab * r->m->c.d_model;
+    for (int i = 0; i < model_n_device(k->s->run[q]->m) && k->s->plan.n_shared > 0; i++) {
+        struct model_run *r = run_of(k->s, q, i);
+        r->dhead = r->dheads + micro % k->s->plan.n_shared * r->m->c.vocab * r->m->c.d_model;
+    }
 }
 
 static bool backward_do(const struct working *k, int q, int64_t micro, struct error *err)
 {
     struct model_run *r = k->s->run[q];
-    struct model_grad g = k->w->grad->slice[q];
-    struct run_set *set = set_of(k, q, micro);
-    run_set_use(r, set);
-    if (r->m->own.head)
-        shared_use(r, &k->s->plan, micro);
-    if (!(r->m->own.head ? k->w->finish(k->w->ctx, micro, r, &g, err)
-                         : mem_copy(r->m->dev, r->dres, set->dedge, stream_bytes(r), COPY_D2D, err) && layers_bwd(r, &g, err)))
-        return false;
-    return q > 0 ? mem_copy(r->m->dev, set_of(k, q - 1, micro)->dedge, r->dres, stream_bytes(r), COPY_D2D, err)
-                 : stream_end_bwd(k, r, micro, &g, err);
+    struct model_grad g = grad_of(k, q);
+    run_micro_use(r, set_of(k, q, micro));
+    gradient_goes(k, q, micro);
+    if (r->m->own.head) {
+        shared_use(k, q, micro);
+        return k->w->finish(k->w->ctx, micro, r, &g, err);
+    }
+    return r->team ? team_layers_bwd(r, &g, err) : layers_bwd(r, &g, err);
 }
 
+/* The shared tensor's gradient in a micro-batch, of which the head's part is there. */
+struct embedding {
+    const struct model_grad *g;
+    int64_t slot, n_tok;
+};
+static bool embed_of(void *ctx, struct model_run *r, struct error *err)
+{
+    const struct embedding *e = ctx;
+    int64_t at = e->slot * r->lim.max_tok;
+    return embed_grad(r, r->peers ? &e->g->slice[r->rank] : e->g,
+                      (char *)r->dembed + (size_t)(at * r->m->c.d_model) * dtype_size(r->m->dtype), r->dembed_token + at, e->n_tok, err);
+}
 static bool embed_do(const struct working *k, int q, int64_t micro, struct error *err)
 {
     struct model_run *r = k->s->run[q];
-    struct model_grad g = k->w->grad->slice[q];
-    int64_t slot = micro % k->s->plan.n_shared, at = slot * r->lim.max_tok;
-    shared_use(r, &k->s->plan, micro);
-    return embed_grad(r, &g, (char *)r->dembed + (size_t)(at * r->m->c.d_model) * dtype_size(r->m->dtype), r->dembed_token + at,
-                      k->s->shared_tok[slot], err);
+    struct model_grad g = grad_of(k, q);
+    struct embedding e = { &g, micro % k->s->plan.n_shared, k->s->shared_tok[micro % k->s->plan.n_shared] };
+    shared_use(k, q, micro);
+    return r->team ? team_runs_call(r, embed_of, &e, err) : embed_of(&e, r, err);
 }
 
-/* Stage q waits until another has done step i of its list, on the host and on the device. */
-static bool step_await(struct stage_runs *s, int q, int other, int64_t i, struct error *err)
+/* Stage q waits until others have done what each of these says, on the host and on the device; each of its devices carries its exchange on
+ * meanwhile. */
+struct awaiting {
+    struct stage_runs *s;
+    const struct stage_wait *wait;
+    int n;
+};
+static bool steps_await(void *ctx, struct model_run *r, struct error *err)
+{
+    const struct awaiting *a = ctx;
+    for (int i = 0; i < a->n; i++) {
+        const struct stage_wait *w = &a->wait[i];
+        if (w->stage >= 0
+            && (!team_await(a->s->team, w->stage, w->step + 1, r->idle, r->idle_ctx, err)
+                || !device_after(r->m->dev, a->s->mark[w->stage][w->step % MARKS], err)))
+            return false;
+    }
+    return true;
+}
+static bool waits_do(struct stage_runs *s, int q, const struct stage_wait *wait, int n, struct error *err)
 {
     struct model_run *r = s->run[q];
-    return team_await(s->team, other, i + 1, r->idle, r->idle_ctx, err)
-           && device_after(team_rank(s->team, q)->dev, s->mark[other][i % MARKS], err);
-}
-
-static bool waits_do(struct stage_runs *s, int q, const struct stage_step *step, struct error *err)
-{
-    if (step->wait[0].stage < 0 && step->wait[1].stage < 0)
-        return true;
-    if (!stopwatch_begin(s->idle[q], err))
-        return false;
-    for (int w = 0; w < 2; w++)
-        if (step->wait[w].stage >= 0 && !step_await(s, q, step->wait[w].stage, step->wait[w].step, err))
-            return false;
-    return stopwatch_end(s->idle[q], err);
+    struct awaiting a = { s, wait, n };
+    bool any = false;
+    for (int i = 0; i < n; i++)
+        any = any || wait[i].stage >= 0;
+    return !any
+           || (stopwatch_begin(s->idle[q], err) && (r->team ? team_runs_call(r, steps_await, &a, err) : steps_await(&a, r, err))
+               && stopwatch_end(s->idle[q], err));
 }
 
 /* A stage that is done stands still until all are. */
 static bool end_await(struct stage_runs *s, int q, struct error *err)
 {
-    if (!stopwatch_begin(s->idle[q], err))
-        return false;
+    struct stage_wait wait[TEAM_MAX];
     for (int other = 0; other < s->n; other++)
-        if (other != q && !step_await(s, q, other, s->plan.stage[other].n_step - 1, err))
-            return false;
-    return stopwatch_end(s->idle[q], err);
+        wait[other] = (struct stage_wait){ other == q ? -1 : other, s->plan.stage[other].n_step - 1 };
+    return waits_do(s, q, wait, s->n, err);
 }
 
 /* One stage's list, from its beginning to its end. */
@@ -273,7 +306,8 @@ static bool stage_main(void *ctx, int q, struct error *err)
     const struct stage_list *l = &s->plan.stage[q];
     for (int64_t i = 0; i < l->n_step; i++) {
         const struct stage_step *step = &l->step[i];
-        if (!waits_do(s, q, step, err) || !step_do[step->kind](k, q, step->micro, err) || !mark_set(dev, s->mark[q][i % MARKS], err))
+        if (!waits_do(s, q, step->wait, 2, err) || !step_do[step->kind](k, q, step->micro, err)
+            || !mark_set(dev, s->mark[q][i % MARKS], err))
             return false;
         team_done(s->team, q);
     }

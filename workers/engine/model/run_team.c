@@ -101,9 +101,9 @@ void team_run_free(struct team_run *t)
 /* ---- in a rank's run */
 bool team_embed(struct model_run *r, void *y, const struct pass *p, struct error *err)
 {
-    struct team *t = r->peers->team;
-    for (int q = 0; q < team_size(t); q++) {
-        const struct model *s = r->peers->peer[q].run->m;
+    const struct model *whole = r->peers->whole->m, *has = whole->table ? whole->table : whole;
+    for (int q = 0; q < model_n_device(has); q++) {
+        const struct model *s = team_slice(has, q);
         if (!OP(r->m->dev, err, rows_gather, .y = y, .table = model_at(s, s->embed_at), .row = p->token, .n = p->n, .first = s->vocab_first,
                 .n_row = s->c.vocab, .slice = true, .d = s->c.d_model, .dtype = s->dtype))
             return false;
@@ -147,6 +147,16 @@ bool team_product(struct model_run *r, const struct linear *l, void *y, const vo
 }
 
 /* ---- what callers' runs do by their ranks */
+/* The batch is in the first device's memory. */
+static void batch_take(struct model_run *run, const struct model_run *whole)
+{
+    run->n_tok = whole->n_tok;
+    run->n_seq = whole->n_seq;
+    run->token = whole->token;
+    run->pos = whole->pos;
+    run->seq = whole->seq;
+}
+
 struct forward {
     struct model_run *r;
     const struct pass *pass;
@@ -158,11 +168,7 @@ static bool rank_forward(void *ctx, int rank, struct error *err)
     struct model_run *run = own->run;
     struct pass p = *f->pass;
     own->turn = 0;
-    run->n_tok = f->r->n_tok;
-    run->n_seq = f->r->n_seq;
-    run->token = f->r->token;    // in the first device's memory
-    run->pos = f->r->pos;
-    run->seq = f->r->seq;
+    batch_take(run, f->r);
     memcpy(run->cu, f->r->cu, ((size_t)f->r->n_seq + 1) * sizeof *run->cu);
     p.kv = p.kv ? kv_of_rank(p.kv, rank) : NULL;
     return run_forward(run, &p, err);
@@ -211,8 +217,7 @@ void team_idle(struct team_run *t, int rank, bool (*idle)(void *ctx, struct erro
     model_run_idle(t->peer[rank].run, idle, ctx);
 }
 
-/* ---- the backward pass
- * With several ranks of a step (model_run_idle_of) each device exchanges its gradient with others while it computes, and may have to wait
+/* With several ranks of a step (model_run_idle_of) each device exchanges its gradient with others while it computes, and may have to wait
  * for them, who in turn may wait for another device of this team. So none of them leaves, nor waits for its own work, without carrying its
  * exchange on until all are done. */
 static bool all_here(struct model_run *run, struct error *err)
@@ -220,6 +225,39 @@ static bool all_here(struct model_run *run, struct error *err)
     return !run->idle || team_meet(run->peers->team, run->rank, run->idle, run->idle_ctx, err);
 }
 
+/* ---- of a stage of a pipeline */
+struct model_run *team_run_of(struct team_run *t, int rank)
+{
+    return t->peer[rank].run;
+}
+
+void team_set_use(struct model_run *r, int k)
+{
+    for (int q = 0; q < team_size(r->team->team); q++) {
+        struct model_run *run = r->team->peer[q].run;
+        run_set_use(run, &run->set[k]);
+        batch_take(run, r);
+    }
+    r->hf = r->team->peer[0].run->hf;
+}
+
+struct calling {
+    struct model_run *r;
+    bool (*fn)(void *ctx, struct model_run *run, struct error *err);
+    void *ctx;
+};
+static bool rank_do(void *ctx, int rank, struct error *err)
+{
+    const struct calling *c = ctx;
+    struct model_run *run = c->r->team->peer[rank].run;
+    return c->fn(c->ctx, run, err) && all_here(run, err);
+}
+bool team_runs_call(struct model_run *r, bool (*fn)(void *ctx, struct model_run *run, struct error *err), void *ctx, struct error *err)
+{
+    return team_call(r->team->team, rank_do, &(struct calling){ r, fn, ctx }, err);
+}
+
+/* ---- the backward pass */
 struct backward {
     struct model_run *r;
     const struct model_grad *g;

@@ -59,9 +59,15 @@ int slice_blocks(const struct model *whole, const struct model *slice, int64_t t
     int64_t cols = MAX(all->dim[1], (int64_t)1), own = MAX(part->dim[1], (int64_t)1), to = part->offset;
     bool of_vocab = all->offset == whole->embed_at || all->offset == whole->head_at;
     struct rows rows[SLICE_BLOCK_MAX];
-    if (slice->n_stage) {
+    if (slice->n_stage && part->n_elem == 0)
+        return 0;
+    if (slice->n_stage && !slice->n_slice) {
         out[0] = (struct slice_block){ .n_row = all->dim[0], .n_col = cols, .from = all->offset, .ld = cols, .to = part->offset };
-        return part->n_elem > 0 ? 1 : 0;
+        return 1;
+    }
+    if (slice->n_stage) {    // a slice of the stage
+        n = slice->n_slice;
+        q %= n;
     }
     int n_block = of_vocab ? 1 : rows_of(whole, slice, all, part, rows);
     for (int b = 0; b < n_block; b++) {
@@ -80,5 +86,6 @@ int slice_blocks(const struct model *whole, const struct model *slice, int64_t t
 
 bool slice_block_counts(const struct model *whole, const struct model *slice, int64_t t, const struct slice_block *b, int q)
 {
-    return q == 0 || slice->n_stage || b->n_row * b->n_col < whole->tensor[t].n_elem;
+    int own = !slice->n_stage ? q : slice->n_slice ? q % slice->n_slice : 0;
+    return own == 0 || b->n_row * b->n_col < whole->tensor[t].n_elem;
 }

@@ -2,7 +2,8 @@
  *
  * A slice is itself a model, of the sizes that one device has, with a table of the same tensors in the same order. So what a device has
  * of a tensor follows from the two tables: columns where the slice's tensor has fewer of them, rows where it has fewer of those, else all.
- * A stage of a pipeline (stages.h) has tensors whole, or nothing of them.
+ * A stage of a pipeline (stages.h) has tensors whole, or nothing of them; a slice of a stage has slices of those, and of n devices the
+ * stage's come one after the other.
  * Whoever fills slices goes through these blocks: a copy from a whole model, a file, or another process's memory (publication). */
 #pragma once
 #include "workers/engine/model/model.h"

@@ -8,7 +8,8 @@
  * micro-batch's sum of that tensor's gradient begins at the head and ends at the embedding, as on one device; what crosses between the
  * devices for it is a row per token, not a row per id.
  *
- * The stages are ranks of a team (team.h): its threads drive them, and whoever goes through slices (slice.h) goes through stages. */
+ * The stages are ranks of a team (team.h): its threads drive them, and whoever goes through slices (slice.h) goes through stages. A stage
+ * may be a team of slices itself: then what goes from stage to stage goes from each of its devices to the one with the same number. */
 #pragma once
 #include "workers/engine/model/model.h"
 
@@ -16,12 +17,14 @@
 MUST_USE bool stages_check(const struct model_config *c, int n, struct error *err);
 /* The layers [first, end) of stage q of n: as even as can be when the head counts as many layers as its matrix has weights of. */
 void stage_layers(const struct model_config *c, int n, int q, int64_t *first, int64_t *end);
-/* A model of m's weights in stages only, on dev[0] (m's) to dev[n - 1], as model_sliced_new: m is only read. Its runs score, and train
- * by model_stages_run alone. Returns it for model_free; NULL: see err. */
-struct model *model_staged_new(struct model *m, struct device *const *dev, int n, struct error *err);
+/* A model of m's weights in stages only, each on n_slice devices, the first one on dev[0] (m's) to dev[n_slice - 1] and so on, as
+ * model_sliced_new: m is only read. n n_slice is at most TEAM_MAX. Its runs score, and train by model_stages_run alone. Returns it for
+ * model_free; NULL: see err. */
+struct model *model_staged_new(struct model *m, struct device *const *dev, int n, int n_slice, struct error *err);
 bool model_is_staged(const struct model *m);
-/* For questions about sizes and for model_free: stage q of n of m's shape, without weights. NULL: see err. */
-struct model *model_stage_shape(const struct model *m, int n, int q, struct error *err);
+int model_n_stage(const struct model *m);    // 0: it is not in stages
+/* For questions about sizes and for model_free: stage q of n of m's shape on n_slice devices, without weights. NULL: see err. */
+struct model *model_stage_shape(const struct model *m, int n, int q, int n_slice, struct error *err);
 /* How many micro-batches later than its other pieces a stage finishes the first one's gradient, that of a shared tensor; else 0. */
 int model_late_piece(const struct model *m);
 /* What of its device's memory the run of such a stage takes, under the limits of the whole run. */
@@ -31,7 +34,7 @@ size_t model_stage_run_bytes(const struct model *stage, const struct run_limits 
  * never two at a time, for different stages at once. */
 struct stage_work {
     int64_t n_micro;
-    const struct model_grad *grad;    // `slice` is used; NULL: forward only
+    const struct model_grad *grad;    // `slice` is used, of each device; NULL: forward only
     void *ctx;
     /* Micro-batch k for this stage, borrowed until the next call for it. All stages get the same. */
     bool (*batch)(void *ctx, int stage, int64_t k, struct model_batch *b, struct error *err);

@@ -202,6 +202,8 @@ struct team_rank *team_rank(struct team *t, int rank)
 
 int model_n_device(const struct model *m)
 {
+    if (model_is_staged(m))
+        return m->team->n * model_n_device(m->team->rank[0].slice);
     return m->team ? m->team->n : MAX(m->n_sliced, 1);
 }
 
@@ -215,14 +217,49 @@ bool model_is_staged(const struct model *m)
     return m->team && m->team->staged;
 }
 
+int model_n_stage(const struct model *m)
+{
+    return model_is_staged(m) ? m->team->n : 0;
+}
+
+/* A call of all devices: of each stage, or of each of its devices. */
+struct all_call {
+    struct model *m;
+    bool (*fn)(void *ctx, int rank, struct error *err);
+    void *ctx;
+};
+struct stage_call {
+    const struct all_call *all;
+    int first;    // device of the stage
+};
+static bool device_call(void *ctx, int rank, struct error *err)
+{
+    const struct stage_call *c = ctx;
+    return c->all->fn(c->all->ctx, c->first + rank, err);
+}
+static bool stage_call(void *ctx, int stage, struct error *err)
+{
+    const struct all_call *all = ctx;
+    struct team *t = all->m->team->rank[stage].slice->team;
+    return t ? team_call(t, device_call, &(struct stage_call){ all, stage * t->n }, err) : all->fn(all->ctx, stage, err);
+}
+
 bool model_team_call(struct model *m, bool (*fn)(void *ctx, int rank, struct error *err), void *ctx, struct error *err)
 {
-    return team_call(m->team, fn, ctx, err);
+    return m->team->staged ? team_call(m->team, stage_call, &(struct all_call){ m, fn, ctx }, err) : team_call(m->team, fn, ctx, err);
+}
+
+/* Device q of all. */
+static struct team_rank *rank_of(const struct model *m, int q)
+{
+    int n = m->team->staged ? model_n_device(m->team->rank[0].slice) : 1;
+    struct team_rank *r = &m->team->rank[q / n];
+    return n == 1 ? r : &r->slice->team->rank[q % n];
 }
 
 struct model *team_slice(const struct model *m, int q)
 {
-    return m->team->rank[q].slice;
+    return rank_of(m, q)->slice;
 }
 
 void team_free(struct team *t)
@@ -341,8 +378,7 @@ int64_t model_vocab_part(const struct model *m)
 size_t model_slice_bytes(const struct model *m, int n)
 {
     struct error ignored;
-    struct model_config c = slice_config(&m->c, n, 0);
-    struct model *s = model_shape_new(&c, &ignored);
+    struct model *s = model_slice_shape(m, n, &ignored);
     size_t size = s ? (size_t)s->n_flat * dtype_size(m->dtype) : 0;
     model_free(s);
     return size;
@@ -351,7 +387,7 @@ size_t model_slice_bytes(const struct model *m, int n)
 struct model *model_slice_shape(const struct model *m, int n, struct error *err)
 {
     struct model_config c = slice_config(&m->c, n, 0);
-    struct model *s = model_new_shape(&c, m->dev, m->dtype, err);
+    struct model *s = model_part_table(m, &c, m->dev, err);
     if (s)
         slice_mark(s, m, n, 0);
     return s;
@@ -385,10 +421,10 @@ struct filling {
 static bool tensors_fill(void *ctx, int rank, struct error *err)
 {
     const struct filling *f = ctx;
-    struct team_rank *r = team_rank(f->m->team, rank);
+    struct team_rank *r = rank_of(f->m, rank);
     struct slice_block block[SLICE_BLOCK_MAX];
     for (int64_t t = f->first; t < f->end; t++) {
-        int n = slice_blocks(f->m, r->slice, t, f->m->team->n, rank, block);
+        int n = slice_blocks(f->m, r->slice, t, model_n_device(f->m), rank, block);
         for (int b = 0; b < n; b++)
             if (!block_copy(r, &block[b], model_at(f->src, f->src->tensor[t].offset), err))
                 return false;
@@ -398,7 +434,7 @@ static bool tensors_fill(void *ctx, int rank, struct error *err)
 
 static bool slice_changed(void *ctx, int rank, struct error *err)
 {
-    struct model *s = team_rank(((struct model *)ctx)->team, rank)->slice;
+    struct model *s = team_slice(ctx, rank);
     return model_has_handles(s) ? model_weights_changed(s, err) : model_handles_new(s, err);
 }
 
@@ -410,7 +446,7 @@ bool team_fill(struct model *m, const struct model *src, struct error *err)
         end += first;
         for (f.first = f.end; f.end < src->n_tensor && src->tensor[f.end].offset < end;)
             f.end++;
-        if (!model_bind((struct model *)src, p, err) || !team_call(m->team, tensors_fill, &f, err))
+        if (!model_bind((struct model *)src, p, err) || !model_team_call(m, tensors_fill, &f, err))
             return false;
     }
     return team_changed(m, err);
@@ -418,7 +454,7 @@ bool team_fill(struct model *m, const struct model *src, struct error *err)
 
 bool team_changed(struct model *m, struct error *err)
 {
-    return team_call(m->team, slice_changed, m, err);
+    return model_team_call(m, slice_changed, m, err);
 }
 
 /* Copy a rank's blocks to whole weights; those that all ranks have alike only from the first. */
@@ -428,11 +464,11 @@ struct taking {
 static bool slice_take(void *ctx, int rank, struct error *err)
 {
     const struct taking *k = ctx;
-    const struct team_rank *r = team_rank(k->m->team, rank);
+    const struct team_rank *r = rank_of(k->m, rank);
     struct slice_block block[SLICE_BLOCK_MAX];
     size_t e = dtype_size(r->slice->dtype);
     for (int64_t t = 0; t < k->m->n_tensor; t++) {
-        int n = slice_blocks(k->m, r->slice, t, k->m->team->n, rank, block);
+        int n = slice_blocks(k->m, r->slice, t, model_n_device(k->m), rank, block);
         for (int i = 0; i < n; i++) {
             const struct slice_block *b = &block[i];
             size_t row = (size_t)b->n_col * e;
@@ -450,31 +486,53 @@ static bool slice_take(void *ctx, int rank, struct error *err)
 bool team_take(struct model *m, struct model *into, struct error *err)
 {
     struct taking k = { m, into };
-    return team_call(m->team, slice_take, &k, err) && model_weights_changed(into, err);
+    return model_team_call(m, slice_take, &k, err) && model_weights_changed(into, err);
 }
 
 /* ---- creating */
-static bool rank_open(void *ctx, int rank, struct error *err)
+static bool team_start(struct model *m, struct device *const *dev, int n, bool staged, struct error *err);
+
+/* A team that is made: of slices, or of stages that are devices or teams themselves. */
+struct opening {
+    struct model *m;
+    struct device *const *all;    // (n_all) devices of the whole model, which must reach each other
+    int n_all, n_slice;           // of stages: devices of each
+};
+
+static bool all_reach(const struct opening *o, struct device *dev, struct error *err)
 {
-    struct model *m = ctx;
-    struct team_rank *r = team_rank(m->team, rank);
-    int n = m->team->n;
-    struct model_config c = slice_config(&m->c, n, rank);    // of a stage not used
-    for (int q = 0; q < n; q++) {
-        struct device *other = m->team->rank[q].dev;
+    for (int q = 0; q < o->n_all; q++) {
         bool reach = true;
-        if (q != rank && !device_reach(r->dev, other, &reach, err))
+        if (o->all[q] != dev && !device_reach(dev, o->all[q], &reach, err))
             return false;
         if (!reach)
-            return error_set(err, ERR_UNSUPPORTED, "%s cannot reach the memory of %s, so they cannot share a model", r->dev->name,
-                             other->name);
+            return error_set(err, ERR_UNSUPPORTED, "%s cannot reach the memory of %s, so they cannot share a model", dev->name,
+                             o->all[q]->name);
     }
-    if (m->team->staged)
-        return (r->slice = model_stage_alloc(m, r->dev, n, rank, err)) != NULL;
-    if (!(r->slice = model_alloc(&c, r->dev, m->dtype, err)))
-        return false;
-    slice_mark(r->slice, m, n, rank);
     return true;
+}
+
+static bool rank_open(void *ctx, int rank, struct error *err)
+{
+    const struct opening *o = ctx;
+    struct team_rank *r = team_rank(o->m->team, rank);
+    struct model_config c = slice_config(&o->m->c, o->m->team->n, rank);
+    if (!all_reach(o, r->dev, err) || !(r->slice = model_weights_alloc(model_part_table(o->m, &c, r->dev, err), err)))
+        return false;
+    slice_mark(r->slice, o->m, o->m->team->n, rank);
+    return true;
+}
+
+static bool stage_open(void *ctx, int stage, struct error *err)
+{
+    const struct opening *o = ctx;
+    struct team_rank *r = team_rank(o->m->team, stage);
+    if (!all_reach(o, r->dev, err) || !(r->slice = model_stage_table(o->m, r->dev, o->m->team->n, stage, err)))
+        return false;
+    if (o->n_slice == 1)
+        return (r->slice = model_weights_alloc(r->slice, err)) != NULL;
+    struct opening slices = { .m = r->slice, .all = o->all, .n_all = o->n_all };
+    return team_start(r->slice, o->all + stage * o->n_slice, o->n_slice, false, err) && team_call(r->slice->team, rank_open, &slices, err);
 }
 
 /* The threads and marks. */
@@ -492,7 +550,7 @@ static bool ranks_start(struct team *t, struct device *const *dev, struct error 
     return (t->begin = mark_new(dev[0], err)) != NULL;
 }
 
-static bool team_open(struct model *m, struct device *const *dev, int n, bool staged, struct error *err)
+static bool team_start(struct model *m, struct device *const *dev, int n, bool staged, struct error *err)
 {
     if (m->lora)
         return error_set(err, ERR_UNSUPPORTED, "a model with an adapter cannot be cut over %d devices; 1 device is possible", n);
@@ -503,14 +561,15 @@ static bool team_open(struct model *m, struct device *const *dev, int n, bool st
     t->n = n;
     t->staged = staged;
     pthread_mutex_init(&t->turn, NULL);
-    return ranks_start(t, dev, err) && team_call(t, rank_open, m, err);
+    return ranks_start(t, dev, err);
 }
 
 bool model_team(struct model *m, struct device *const *dev, int n, struct error *err)
 {
     if (n == 1)    // a view too: the sampler's of a run that trains an adapter
         return true;
-    if ((!m->lora && !team_check(&m->c, n, m->parts, err)) || !team_open(m, dev, n, false, err))
+    if ((!m->lora && !team_check(&m->c, n, m->parts, err)) || !team_start(m, dev, n, false, err)
+        || !team_call(m->team, rank_open, &(struct opening){ .m = m, .all = dev, .n_all = n }, err))
         return false;
     if (!m->for_bwd)
         model_handles_free(m);
@@ -529,14 +588,20 @@ struct model *model_sliced_new(struct model *m, struct device *const *dev, int n
     return NULL;
 }
 
-struct model *model_staged_new(struct model *m, struct device *const *dev, int n, struct error *err)
+struct model *model_staged_new(struct model *m, struct device *const *dev, int n, int n_slice, struct error *err)
 {
-    struct model *s = stages_check(&m->c, n, err) ? model_shape_like(m, err) : NULL;
+    struct device *lead[TEAM_MAX];
+    BUG_IF(n_slice < 1 || n * n_slice > TEAM_MAX, "%d stages of %d devices", n, n_slice);
+    bool can = stages_check(&m->c, n, err) && team_train_check(&m->c, n_slice, m->parts, err);
+    struct model *s = can ? model_shape_like(m, err) : NULL;
     if (!s)
         return NULL;
     s->for_bwd = true;
-    if (team_open(s, dev, n, true, err)) {
-        struct model *first = team_slice(s, 0), *last = team_slice(s, n - 1);
+    for (int q = 0; q < n; q++)
+        lead[q] = dev[q * n_slice];
+    struct opening o = { .m = s, .all = dev, .n_all = n * n_slice, .n_slice = n_slice };
+    if (team_start(s, lead, n, true, err) && team_call(s->team, stage_open, &o, err)) {
+        struct model *first = s->team->rank[0].slice, *last = s->team->rank[n - 1].slice;
         first->table = first->own.embed ? NULL : last;
         if (model_weights_copy(s, m, err))
             return s;

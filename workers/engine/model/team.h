@@ -27,7 +27,7 @@ MUST_USE bool team_train_check(const struct model_config *c, int n, int parts, s
 MUST_USE bool model_team(struct model *m, struct device *const *dev, int n, struct error *err);
 int model_n_device(const struct model *m);      // 1 without a team
 bool model_is_sliced(const struct model *m);    // slices are all that it has
-/* Rank q's slice: a model of its sizes on its device (slice.h says what it has of each tensor). Owned by the team. */
+/* Device q's slice: a model of its sizes on its device (slice.h says what it has of each tensor). Owned by the team. */
 struct model *team_slice(const struct model *m, int q);
 /* Bytes of one more device's memory that its slice of the weights takes. */
 size_t model_slice_bytes(const struct model *m, int n);

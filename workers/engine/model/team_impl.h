@@ -45,6 +45,12 @@ size_t team_run_bytes(const struct model *m, const struct run_limits *lim);    /
 MUST_USE bool team_forward(struct model_run *r, const struct pass *p, struct error *err);
 MUST_USE bool team_logits(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err);
 void team_bind(struct model_run *r, struct model *m);
+/* Of a stage's run: all ranks' runs work on set k, whose batch the stage's own run has; and fn for each rank's run, on its thread, until all
+ * are done. */
+void team_set_use(struct model_run *r, int k);
+MUST_USE bool team_runs_call(struct model_run *r, bool (*fn)(void *ctx, struct model_run *run, struct error *err), void *ctx,
+                             struct error *err);
+struct model_run *team_run_of(struct team_run *t, int rank);
 void team_idle(struct team_run *t, int rank, bool (*idle)(void *ctx, struct error *err), void *ctx);
 /* The steps of a backward pass (run_impl.h), by all ranks. */
 MUST_USE bool team_head_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err);

@@ -83,11 +83,13 @@ static struct run_publication publication_of(const struct run_config *c, const s
                                      .staged = publication_room(size, way, false, n_kept, n_device) };
 }
 
-static size_t stage_weight_bytes(const struct model *m, int n_stage, int q)
+/* What the first device of the trainer's stage q has of the weights. */
+static size_t stage_weight_bytes(const struct run_config *c, const struct model *m, int q)
 {
     struct error ignored;
-    struct model *stage = model_stage_shape(m, n_stage, q, &ignored);
-    size_t size = stage ? model_weight_bytes(stage) : 0;
+    int n_team = (int)c->tensor_parallel_size;
+    struct model *stage = model_stage_shape(m, (int)c->pipeline_parallel_size, q, n_team, &ignored);
+    size_t size = !stage ? 0 : n_team > 1 ? model_slice_bytes(stage, n_team) : model_weight_bytes(stage);
     model_free(stage);
     return size;
 }
@@ -102,9 +104,9 @@ static struct plan_weights weights_of(const struct run_config *c, const struct r
     struct plan_weights w = { .whole = part->rank == 0 || (produces && (!sampler || run_config_apart(c)))
                                        || (trains && n_team * n_stage > 1),
                               .reference = trains && c->beta > 0 && !model_lora(m) };
-    size_t reference = n_team > 1    ? model_slice_bytes(m, n_team)
-                       : n_stage > 1 ? stage_weight_bytes(m, n_stage, 0)
-                                     : size;    // as the weights that are trained
+    size_t reference = n_stage > 1  ? stage_weight_bytes(c, m, 0)
+                       : n_team > 1 ? model_slice_bytes(m, n_team)
+                                    : size;    // as the weights that are trained
     if (trains)
         w.besides = (w.reference ? reference : 0) + (sampler || n_device > 1 ? sampled : 0);    // an adapter's reference is its base
     else
@@ -168,7 +170,7 @@ bool run_stages_room(struct run_stage out[], const struct run_config *c, int zer
     for (int q = 0; q < n; q++) {
         struct trainer_memory t;
         trainer_memory_of_stage(m, &s, q, &t);
-        out[q] = (struct run_stage){ .kept = t.weight + t.gradient + t.state + (c->beta > 0 ? stage_weight_bytes(m, n, q) : 0),
+        out[q] = (struct run_stage){ .kept = t.weight + t.gradient + t.state + (c->beta > 0 ? stage_weight_bytes(c, m, q) : 0),
                                      .activation = t.activation,
                                      .n_set = pipeline_sets(n, q),
                                      .has_embedding = q == (model_config(m)->tied ? n - 1 : 0) };
@@ -181,20 +183,21 @@ bool run_stages_room(struct run_stage out[], const struct run_config *c, int zer
 bool run_stages_fit(const struct run_config *c, struct device *const *dev, struct error *err)
 {
     struct run_stage need[PIPELINE_STAGES_MAX];
-    int n = (int)c->pipeline_parallel_size;
+    int n = (int)c->pipeline_parallel_size, each = (int)c->tensor_parallel_size;
     if (n == 1 || dev[0]->host_memory)
         return true;
     if (!run_stages_room(need, c, run_config_zero(c) < 0 ? ZERO_MAX_TEAM : run_config_zero(c), dev[0], err))
         return false;
-    for (int q = 1; q < n; q++) {
+    for (int i = each; i < n * each; i++) {
+        int q = i / each;
         size_t have, total, want = need[q].kept + need[q].activation + RESERVE_CUDA;
-        if (!device_enter(dev[q], err) || !mem_info(dev[q], &have, &total, err))
+        if (!device_enter(dev[i], err) || !mem_info(dev[i], &have, &total, err))
             return false;
         if (want > have)
             return error_set(err, ERR_NO_MEMORY,
                              "%s has %.1f GB free, and stage %d of %d, layers %" PRId64 " to %" PRId64
                              ", needs %.1f GB of it; more stages, 'recompute_full' or a smaller 'token_budget' need less",
-                             dev[q]->name, (double)have * 1e-9, q, n, need[q].first, need[q].end - 1, (double)want * 1e-9);
+                             dev[i]->name, (double)have * 1e-9, q, n, need[q].first, need[q].end - 1, (double)want * 1e-9);
     }
     return device_enter(dev[0], err);
 }

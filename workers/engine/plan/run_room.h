@@ -42,7 +42,7 @@ struct run_room {
     bool fits;
     char nearest[160];    // where it does not: a clause about what would
 };
-/* What stage q of the trainer's pipeline takes of its device. */
+/* What stage q of the trainer's pipeline takes of its device, or of the first of its devices. */
 struct run_stage {
     int64_t first, end;    // its layers
     bool has_embedding;
@@ -52,7 +52,7 @@ struct run_stage {
 };
 /* Of all pipeline_parallel_size stages, on devices like dev; zero_stage: of several trainers. */
 MUST_USE bool run_stages_room(struct run_stage out[], const struct run_config *c, int zero_stage, struct device *dev, struct error *err);
-/* Have the stages' devices room for them, but for the first, of which run_room_plan knows all? On CPUs always. With zero_stage auto what it
+/* Have the stages' devices (dev, stage after stage) room for them, but for the first stage, of whose first device run_room_plan knows all? On CPUs always. With zero_stage auto what it
  * may take at most counts. ERR_NO_MEMORY names the first
  * that has not. Nothing of the stages is on them yet. */
 MUST_USE bool run_stages_fit(const struct run_config *c, struct device *const *dev, struct error *err);

@@ -11,7 +11,7 @@ bool pipelined_new(struct trainer *t, struct error *err)
 {
     if (!model_is_staged(t->m))
         return true;
-    t->n_stage = model_n_device(t->m);
+    t->n_stage = model_n_stage(t->m);
     for (int q = 0; q < t->n_stage; q++)
         if (!micro_new(&t->stage_mb[q], &t->stage_mb_mem[q], t->set.token_budget_max, err))
             return false;

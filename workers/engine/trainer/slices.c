@@ -63,7 +63,8 @@ bool slices_weights_place(struct model *m, const struct trainer_settings *s, str
 bool slices_new(struct trainer *t, struct error *err)
 {
     // 8-bit moments have a scale per block of the flat order: a stage has its layers' blocks as the whole has them
-    bool optimizer = t->set.optimizer == OPTIMIZER_ADAMW || (t->set.optimizer == OPTIMIZER_ADAMW_8BIT && model_is_staged(t->m));
+    bool optimizer = t->set.optimizer == OPTIMIZER_ADAMW
+                     || (t->set.optimizer == OPTIMIZER_ADAMW_8BIT && t->n_stage == model_n_device(t->m));
     if ((t->set.n_rank > 1 && t->set.zero_stage > ZERO_MAX_TEAM) || !optimizer || t->set.offload)
         return error_set(err, ERR_UNSUPPORTED,
                          "a model that is cut over %d devices is trained with AdamW, its state on the devices, and zero_stage 0 to %d",

@@ -20,21 +20,35 @@ static void limits_make(struct run_limits *l, const struct trainer_settings *s)
                               .mem = s->scratch };
 }
 
-/* Of the first of a team's devices, which has most to hold. */
+/* Of the first of a team's devices, which has most to hold: `shape` is what the team has of m, with `activation` bytes for its run. */
+static void memory_of_slice(const struct model *m, const struct model *shape, const struct trainer_settings *s, size_t activation,
+                            struct trainer_memory *out)
+{
+    struct error ignored;
+    bool team = s->n_team > 1;
+    struct model *slice = team ? model_slice_shape(shape, s->n_team, &ignored) : NULL;
+    const struct model *own = team ? slice : shape;
+    struct trainer_settings one = *s;
+    one.n_team = one.n_stage = 0;
+    if (own) {
+        int64_t n = trainer_n_state(own, &one);
+        *out = (struct trainer_memory){ .weight = (size_t)model_n_flat(own) * dtype_size(model_dtype(m)),
+                                        .activation = activation,
+                                        .gradient = trainer_grad_bytes(own, &one) + (size_t)slices_stage_n(m) * 4,
+                                        .state = (model_dtype(m) == DT_F32 ? 0 : (size_t)n * 4)
+                                                 + trainer_moments_bytes(own, &one, n, STATE_MOMENT1)
+                                                 + trainer_moments_bytes(own, &one, n, STATE_MOMENT2) };
+    }
+    model_free(slice);
+}
+
 static void memory_of_team(const struct model *m, const struct trainer_settings *s, const struct run_limits *l, struct trainer_memory *out)
 {
     struct error ignored;
-    struct model *cut = model_sliced_shape(m, s->n_team, &ignored), *slice = model_slice_shape(m, s->n_team, &ignored);
+    struct model *cut = model_sliced_shape(m, s->n_team, &ignored);
     *out = (struct trainer_memory){ 0 };
-    if (cut && slice) {
-        struct trainer_settings one = *s;
-        one.n_team = 0;
-        *out = (struct trainer_memory){ .weight = model_held_bytes(cut),
-                                        .activation = model_run_bytes(cut, l),
-                                        .gradient = trainer_grad_bytes(slice, &one) + (size_t)slices_stage_n(m) * 4,
-                                        .state = (size_t)trainer_n_state(slice, &one) * (model_dtype(m) == DT_F32 ? 8 : 12) };
-    }
-    model_free(slice);
+    if (cut)
+        memory_of_slice(m, cut, s, model_run_bytes(cut, l), out);
     model_free(cut);
 }
 
@@ -42,18 +56,11 @@ void trainer_memory_of_stage(const struct model *m, const struct trainer_setting
 {
     struct error ignored;
     struct run_limits l;
-    struct model *stage = model_stage_shape(m, s->n_stage, q, &ignored);
+    struct model *stage = model_stage_shape(m, s->n_stage, q, MAX(s->n_team, 1), &ignored);
     limits_make(&l, s);
     *out = (struct trainer_memory){ 0 };
-    if (stage) {
-        int64_t n = trainer_n_state(stage, s);
-        *out = (struct trainer_memory){ .weight = (size_t)model_n_flat(stage) * dtype_size(model_dtype(m)),
-                                        .activation = model_stage_run_bytes(stage, &l),
-                                        .gradient = trainer_grad_bytes(stage, s) + (size_t)slices_stage_n(m) * 4,
-                                        .state = (model_dtype(m) == DT_F32 ? 0 : (size_t)n * 4)
-                                                 + trainer_moments_bytes(stage, s, n, STATE_MOMENT1)
-                                                 + trainer_moments_bytes(stage, s, n, STATE_MOMENT2) };
-    }
+    if (stage)
+        memory_of_slice(m, stage, s, model_stage_run_bytes(stage, &l), out);
     model_free(stage);
 }
 

@@ -51,7 +51,8 @@ struct trainer_settings {
     int n_rank, rank;        // ranks that share a step (ranks.h), and which one this is; n_rank 0: 1
     int n_team;     // devices that this rank's model is cut over (model_sliced_new), each with its slice's weights, gradient, masters and
                     // moments; 0: 1. With more only AdamW without offload, without scratch, and zero_stage up to ZERO_MAX_TEAM
-    int n_stage;    // devices that this rank's model is cut over by its layers (model_staged_new), likewise; 0: 1. Not with n_team
+    int n_stage;    // devices that this rank's model is cut over by its layers (model_staged_new), likewise; 0: 1. With
+                    // n_team each stage is such a team
     int zero_stage;    // what of a step each of several ranks keeps of its shards only (ZeRO, arXiv 1910.02054): 0 nothing,
                        // 1 masters and moments, 2 the gradient too, 3 the weights too. Their bytes are the same
     bool run_all;      // also run samples whose every token has no gradient (advantage or weight 0), for their
