@@ -292,6 +292,7 @@ class Nodes(RunCase):
         self.assertIn("does not accept the join token of this machine", done.stderr)
         self.until(run, node, "the node says what is wrong",
                    lambda: "copy the run's sock/join here again" in open_text(os.path.join(node.dir, "logs", "uplink.log")))
+        self.until(run, node, "the head has lost it", lambda: self.phases(run).get("b/agent") == "lost")
         shutil.copy(lent, used)
         self.until(run, node, "the node is back", lambda: self.phases(run).get("b/worker cpu:0") in ("waiting", "generating", "scoring"))
         step = run.step()
