@@ -57,11 +57,12 @@ static inline struct cuda_device *cuda_of(struct device *dev)
 {
     return (struct cuda_device *)dev;
 }
-/* True for cudaSuccess; else err names the operation and CUDA's reason. */
+/* True for cudaSuccess; else err names the operation and CUDA's reason, which CUDA then forgets: the next launch is not blamed for it. */
 static inline bool cuda_ok(cudaError_t status, const char *op, struct error *err)
 {
     if (status == cudaSuccess)
         return true;
+    (void)cudaGetLastError();
     return error_set(err, status == cudaErrorMemoryAllocation ? ERR_NO_MEMORY : ERR_INTERNAL, "%s: CUDA says %s", op,
                      cudaGetErrorString(status));
 }

@@ -92,7 +92,7 @@ struct generator_item {
     const uint64_t *seed;     // (n_sample) copied
     struct sampling sampling;
     uint64_t cache_salt;    // prompts of different salts share no cached pages
-    bool keep_logits;       // watch gets the logits; while such an item runs, the host is not a step behind
+    bool keep_logits;       // watch, if there is one, gets the logits; while such an item runs, the host is not a step behind
     bool keep_prompt;       // read_watch gets the prompt's tokens; nothing of the prompt comes from the cache
     bool guest;             // somebody else's in the owner's batch: all its tokens go to watch, and no group is made of it
 };

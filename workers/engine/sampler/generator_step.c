@@ -182,7 +182,7 @@ bool row_token_take(struct generator *g, int64_t i, int64_t place, const struct 
         return error_set(err, ERR_DATA,
                          "item %" PRId64 ": the log-prob of a sampled token is %g; the weights hold numbers that are not finite",
                          spec->item, (double)logp);
-    if (spec->keep_logits && !logits_fetch(g, place, &logits, err))
+    if (spec->keep_logits && g->config.watch && !logits_fetch(g, place, &logits, err))
         return false;
     *ended = row_token(g, i, l->id[place], logp, l->entropy ? l->entropy[place] : 0, l->version, logits, &finish);
     return !*ended || row_end(g, i, finish, err);
