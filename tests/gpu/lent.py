@@ -96,6 +96,7 @@ def torch_bytes(h):
             return None
     except ImportError:
         return None
+    torch.cuda.init()    # _new_shared_cuda itself does not, and torch then ends with a segmentation fault
     storage = torch.UntypedStorage._new_shared_cuda(h["device_index"], base64.b64decode(h["ipc_handle_b64"]), h["storage_size"], h["storage_offset_orig"],
                                                     base64.b64decode(h["ref_counter_handle_b64"]), h["ref_counter_offset"],
                                                     base64.b64decode(h["event_handle_b64"]), h["event_sync_required"])
@@ -164,6 +165,14 @@ def free(port):
         return s.connect_ex(("127.0.0.1", port)) != 0
 
 
+def saved_answer(engine, run):
+    """A checkpoint's weights and an answer by them. What was posted is still being trained on: either may be of a later step."""
+    subprocess.run([ROLLCALL, "ctl", "--run", run, "checkpoint"], check=True, stdout=subprocess.DEVNULL)
+    a = ask(engine, "POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 32, "seed": 3, "logprobs": 0, "return_token_ids": True, "ignore_eos": True})[1]
+    saved = glob.glob(os.path.join(run, f"checkpoints/step-{a['weight_version']:06d}/model*.safetensors"))
+    return (saved[0], a) if saved else None
+
+
 def check_all(device, model, run, file, door, servers):
     with open(file) as f:
         lent = json.load(f)
@@ -181,9 +190,7 @@ def check_all(device, model, run, file, door, servers):
     ask(engine, "POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 4})
     grown, weights = used_gb(device) - before, next(iter(lent["ipc_handles"].values()))["storage_size"] / 1e9
     until("three steps", lambda: draw_and_post(engine, door) or ask(engine, "GET", "/health")[1].get("weight_version", 0) >= 3)
-    subprocess.run([ROLLCALL, "ctl", "--run", run, "checkpoint"], check=True, stdout=subprocess.DEVNULL)
-    newest = until("the checkpoint", lambda: sorted(glob.glob(os.path.join(run, "checkpoints/step-*/model*.safetensors"))))[-1]
-    a = ask(engine, "POST", "/v1/completions", {"prompt": PROMPT, "max_tokens": 32, "seed": 3, "logprobs": 0, "return_token_ids": True, "ignore_eos": True})[1]
+    newest, a = until("an answer by weights that a checkpoint has", lambda: saved_answer(engine, run))
     ids, served = a["choices"][0]["token_ids"], a["choices"][0]["logprobs"]["token_logprobs"]
     line = json.dumps({"ids": PROMPT + ids, "prompt_len": len(PROMPT), "temperature": 1})
     told = json.loads(out([ROLLCALL, "logprobs", "--model", os.path.dirname(newest), "--device", device], input=line + "\n"))["logprobs"]
