@@ -1,8 +1,8 @@
 /* head.cu - statistics of rows of logits, their gradient, the policy loss, and the draw of a token
  *
  * One block of HEAD_THREADS per row; element j always belongs to thread j / 4 mod HEAD_THREADS (or j mod HEAD_THREADS when rows
- * are not 16-byte multiples), so a row's sums depend on its length alone. logprob_fwd and sample_fwd share row_stat: equal
- * bits. Bound by reading the row two or three times. */
+ * are not 16-byte multiples), so a row's sums depend on its length alone. logprob_fwd and sample_fwd share row_see: equal
+ * bits. Bound by reading the row, once and twice. */
 #include <inttypes.h>
 #include "kernels/cuda/cuda.h"
 #include "kernels/philox.h"
@@ -33,26 +33,103 @@ template <typename F> __device__ static inline void row_each(const float *__rest
     for (int64_t j = threadIdx.x; j < n; j += HEAD_THREADS)
         f(j, z[j]);
 }
-/* Given the largest logit. */
-__device__ static row_stat row_stat_below(const float *__restrict__ z, int64_t n, bool wide, float inv_t, float highest, float *tmp)
+/* The largest logit, and the lowest index that has it. */
+struct row_top {
+    float x;
+    int id;
+};
+/* A row's statistics and its largest logit, from one pass over it. */
+struct row_seen {
+    row_stat stat;
+    row_top best;
+};
+#define SEE_EACH 16    // elements that a thread reads before it works on them
+/* What a thread has seen of a row: sums are of e^(z - best.x inv_t). */
+struct own_seen {
+    row_top best;
+    float sum, weighted;
+};
+/* Bring sums from below a largest z to one that is d lower than what it is then: d of 0 or less. */
+__device__ static void seen_lower(own_seen &s, float d)
 {
-    row_stat r;
-    float sum = 0, weighted = 0;
-    r.top = highest * inv_t;
-    row_each(z, n, wide, [&](int64_t, float x) {
-        float d = x * inv_t - r.top, e = expf(d);
-        sum += e;
-        weighted = __fmaf_rn(e, fmaxf(d, -87.0f), weighted);
-    });
-    r.sum = block_sum(sum, tmp);
-    r.weighted = block_sum(weighted, tmp);
-    return r;
+    float shrink = expf(d);
+    s.weighted = (s.weighted + s.sum * fmaxf(d, -87.0f)) * shrink;
+    s.sum *= shrink;
 }
-__device__ static row_stat row_stat_of(const float *__restrict__ z, int64_t n, bool wide, float inv_t, float *tmp)
+/* Add elements, missing ones -inf; their ids are id(k), rising. */
+template <typename F> __device__ static void seen_add(own_seen &s, const float (&x)[SEE_EACH], float inv_t, F id)
 {
-    float top = -INFINITY;
-    row_each(z, n, wide, [&](int64_t, float x) { top = fmaxf(top, x); });
-    return row_stat_below(z, n, wide, inv_t, block_max(top, tmp), tmp);
+    float most = x[0];
+#pragma unroll
+    for (int k = 1; k < SEE_EACH; k++)
+        most = fmaxf(most, x[k]);
+    if (most > s.best.x) {
+        seen_lower(s, __fmaf_rn(s.best.x, inv_t, -(most * inv_t)));
+#pragma unroll
+        for (int k = SEE_EACH - 1; k >= 0; k--)
+            if (x[k] == most)
+                s.best = row_top{ most, (int)id(k) };
+    }
+    if (s.best.x == -INFINITY && most == -INFINITY)
+        return;
+    float top = s.best.x * inv_t;
+#pragma unroll
+    for (int k = 0; k < SEE_EACH; k++) {
+        float d = __fmaf_rn(x[k], inv_t, -top), e = expf(d);
+        s.sum += e;
+        s.weighted = __fmaf_rn(e, fmaxf(d, -87.0f), s.weighted);
+    }
+}
+/* The lowest id of the block's that is the best of its thread, whose best logit is the block's highest. */
+__device__ static int best_id(row_top own, float highest, int *tmp)
+{
+    int best = __reduce_min_sync(0xffffffffu, own.x == highest ? own.id : INT32_MAX);
+    if (threadIdx.x % 32 == 0)
+        tmp[threadIdx.x / 32] = best;
+    __syncthreads();
+    best = tmp[0];
+    for (int w = 1; w < HEAD_WARPS; w++)
+        best = min(best, tmp[w]);
+    __syncthreads();
+    return best == INT32_MAX ? 0 : best;
+}
+__device__ static row_seen row_see(const float *__restrict__ z, int64_t n, bool wide, float inv_t, float *tmp)
+{
+    own_seen s = { { -INFINITY, INT32_MAX }, 0, 0 };
+    float x[SEE_EACH];
+    if (wide) {
+        int64_t n4 = n / 4 * 4;
+        for (int64_t j0 = (int64_t)threadIdx.x * 4; j0 < n4; j0 += HEAD_THREADS * SEE_EACH) {
+#pragma unroll
+            for (int g = 0; g < SEE_EACH / 4; g++) {
+                int64_t j = j0 + g * HEAD_THREADS * 4;
+                float4 v = j < n4 ? *(const float4 *)(z + j) : make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+                x[4 * g] = v.x, x[4 * g + 1] = v.y, x[4 * g + 2] = v.z, x[4 * g + 3] = v.w;
+            }
+            seen_add(s, x, inv_t, [&](int k) { return j0 + k / 4 * HEAD_THREADS * 4 + k % 4; });
+        }
+        if (threadIdx.x < n - n4) {
+#pragma unroll
+            for (int k = 0; k < SEE_EACH; k++)
+                x[k] = k ? -INFINITY : z[n4 + threadIdx.x];
+            seen_add(s, x, inv_t, [&](int) { return n4 + threadIdx.x; });
+        }
+    } else {
+        for (int64_t j0 = threadIdx.x; j0 < n; j0 += HEAD_THREADS * SEE_EACH) {
+#pragma unroll
+            for (int k = 0; k < SEE_EACH; k++)
+                x[k] = j0 + k * HEAD_THREADS < n ? z[j0 + k * HEAD_THREADS] : -INFINITY;
+            seen_add(s, x, inv_t, [&](int k) { return j0 + k * HEAD_THREADS; });
+        }
+    }
+    row_seen r;
+    r.best.x = block_max(s.best.x, tmp);
+    r.best.id = best_id(s.best, r.best.x, (int *)tmp);
+    r.stat.top = r.best.x * inv_t;
+    seen_lower(s, __fmaf_rn(s.best.x, inv_t, -r.stat.top));
+    r.stat.sum = block_sum(s.sum, tmp);
+    r.stat.weighted = block_sum(s.weighted, tmp);
+    return r;
 }
 __device__ static float stat_lse(const row_stat &r)
 {
@@ -64,40 +141,20 @@ __device__ static float stat_entropy(const row_stat &r)
 }
 __device__ static float stat_logp(const row_stat &r, const float *z, int64_t id, int64_t n, float inv_t)
 {
-    return id < 0 || id >= n ? -INFINITY : z[id] * inv_t - stat_lse(r);
+    return id < 0 || id >= n ? -INFINITY : __fmaf_rn(z[id], inv_t, -stat_lse(r));
 }
-/* Lowest index of the largest logit. */
-__device__ static int32_t row_argmax(const float *__restrict__ z, int64_t n, bool wide, float highest, int *tmp)
-{
-    int best = INT32_MAX;
-    row_each(z, n, wide, [&](int64_t j, float x) { best = x == highest && j < best ? (int)j : best; });
-    best = __reduce_min_sync(0xffffffffu, best);
-    if (threadIdx.x % 32 == 0)
-        tmp[threadIdx.x / 32] = best;
-    __syncthreads();
-    best = tmp[0];
-    for (int w = 1; w < HEAD_WARPS; w++)
-        best = min(best, tmp[w]);
-    __syncthreads();
-    return best == INT32_MAX ? 0 : best;
-}
-
 __global__ static void logprob_fwd_kernel(struct logprob_fwd a, bool wide)
 {
     __shared__ float tmp[33];
     int64_t i = blockIdx.x;
     const float *z = a.logits + i * a.ld;
     float inv_t = 1.0f / a.temperature;
-    row_stat r = row_stat_of(z, a.n_live, wide, inv_t, tmp);
-    if (a.argmax) {
-        float top = -INFINITY;
-        row_each(z, a.n_live, wide, [&](int64_t, float x) { top = fmaxf(top, x); });
-        int32_t best = row_argmax(z, a.n_live, wide, block_max(top, tmp), (int *)tmp);
-        if (threadIdx.x == 0)
-            a.argmax[i] = best;
-    }
+    row_seen seen = row_see(z, a.n_live, wide, inv_t, tmp);
+    row_stat r = seen.stat;
     if (threadIdx.x != 0)
         return;
+    if (a.argmax)
+        a.argmax[i] = seen.best.id;
     if (a.logp)
         a.logp[i] = stat_logp(r, z, a.id[i], a.n_live, inv_t);
     if (a.entropy)
@@ -355,11 +412,7 @@ __device__ static int32_t part_search(R from, int64_t j0, int64_t j1, float leas
     unsigned any = __ballot_sync(0xffffffffu, g.e > 0), over = __ballot_sync(0xffffffffu, g.e > 0 && s.at + g.run > target);
     return (int32_t)s.last + (over ? __ffs(over) - 1 : 31 - __clz(any));
 }
-/* The largest logit, and the lowest index that has it. */
-struct row_top {
-    float x;
-    int id;
-};
+/* The best of what is left of a row. */
 template <typename R> __device__ static row_top row_top_of(R from, int64_t n, bool wide, float *tmp)
 {
     row_top own = { -INFINITY, INT32_MAX };
@@ -369,14 +422,7 @@ template <typename R> __device__ static row_top row_top_of(R from, int64_t n, bo
             own = row_top{ x, (int)j };
     });
     float highest = block_max(own.x, tmp);
-    int best = __reduce_min_sync(0xffffffffu, own.x == highest ? own.id : INT32_MAX);
-    if (threadIdx.x % 32 == 0)
-        ((int *)tmp)[threadIdx.x / 32] = best;
-    __syncthreads();
-    for (int w = 0; w < HEAD_WARPS; w++)
-        best = min(best, ((int *)tmp)[w]);
-    __syncthreads();
-    return row_top{ highest, best == INT32_MAX ? 0 : best };
+    return row_top{ highest, best_id(own, highest, (int *)tmp) };
 }
 /* What the threads of a row share. */
 struct draw_room {
@@ -434,7 +480,7 @@ __device__ __noinline__ static int32_t row_draw_without(const struct sample_fwd 
     row_without from = { a->logits + i * a->ld, room->ban, row.n_ban };
     return row_draw(from, row, a->n_live, wide, inv_t, row_top_of(from, a->n_live, wide, room->tmp), room);
 }
-/* Three passes over the row. */
+/* Two passes over the row. */
 __global__ static void sample_kernel(const __grid_constant__ struct sample_fwd a, bool wide)
 {
     __shared__ draw_room room;
@@ -445,9 +491,9 @@ __global__ static void sample_kernel(const __grid_constant__ struct sample_fwd a
     before_wait();
     struct sample_row row = a.row[i];
     float inv_t = row.temperature > 0 ? 1.0f / row.temperature : 1.0f;
-    row_top best = row_top_of(whole, n, wide, room.tmp);
-    row_stat r = row_stat_below(z, n, wide, inv_t, best.x, room.tmp);
-    int32_t id = row.n_ban > 0 ? row_draw_without(&a, i, wide, inv_t, &room) : row_draw(whole, row, n, wide, inv_t, best, &room);
+    row_seen seen = row_see(z, n, wide, inv_t, room.tmp);
+    row_stat r = seen.stat;
+    int32_t id = row.n_ban > 0 ? row_draw_without(&a, i, wide, inv_t, &room) : row_draw(whole, row, n, wide, inv_t, seen.best, &room);
     if (threadIdx.x != 0)
         return;
     a.id[i] = id;
