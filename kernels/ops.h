@@ -442,6 +442,7 @@ struct swiglu_fwd {
 };
 struct swiglu_bwd {
     void *dgu;         // (n, 2 f) dtype; may be gu
+    void *y;           // (n, f) dtype: what swiglu_fwd gave, to the bit, for who has not kept it; or NULL
     const void *dy;    // (n, f) dtype
     const void *gu;    // (n, 2 f) dtype
     int64_t n, f;

@@ -225,6 +225,8 @@ VEC_FN void swiglu_bwd_rows(const struct swiglu_bwd *a, int64_t i0, int64_t i1, 
             int64_t g = i * 2 * a->f + j, u = g + a->f;
             v16 gate = v_get(a->gu, g, n, t), up = v_get(a->gu, u, n, t), dy = v_get(a->dy, i * a->f + j, n, t);
             v16 inner, sig = gate_sigmoid(gate, a->act, &inner), slope = v_mul(sig, v_fma(v_mul(gate, inner), v_sub(one, sig), one));
+            if (a->y)
+                v_put(a->y, i * a->f + j, n, t, v_mul(v_mul(gate, sig), up));
             v_put(a->dgu, g, n, t, v_mul(v_mul(dy, up), slope));
             v_put(a->dgu, u, n, t, v_mul(dy, v_mul(gate, sig)));
         }

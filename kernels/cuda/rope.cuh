@@ -19,6 +19,13 @@ __device__ static inline pair pair_of(int j, int hd, int rot)
     int half = rot / 2;
     return j < half ? pair{ j, half + j, true } : pair{ half + j, hd / 2 + j, false };
 }
+/* Turn a pair by the angle with cosine c and sine s: as written, whatever is around it, since the same pair is turned in several kernels. */
+__device__ static inline void pair_turn(float &lo, float &hi, float c, float s)
+{
+    float x = lo, y = hi;
+    lo = __fmaf_rn(x, c, -__fmul_rn(y, s));
+    hi = __fmaf_rn(y, c, __fmul_rn(x, s));
+}
 /* N pairs of head h of a row of qkv, in; missing ones are 0. */
 template <int N, typename T> __device__ static inline void head_load(float (&lo)[N], float (&hi)[N], const T *in, int hd, int rot)
 {
@@ -72,9 +79,7 @@ __device__ static inline void head_turn(float (&lo)[N], float (&hi)[N], const ro
     for (int k = 0; k < N; k++) {
         if (lane + 32 * k >= a.rot / 2)
             break;
-        float x = lo[k], y = hi[k];
-        lo[k] = x * c[k] - y * s[k];
-        hi[k] = y * c[k] + x * s[k];
+        pair_turn(lo[k], hi[k], c[k], s[k]);
     }
 }
 template <typename T, int N> __device__ static inline void head_store(T *out, const float (&lo)[N], const float (&hi)[N], int hd, int rot)

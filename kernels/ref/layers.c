@@ -201,6 +201,8 @@ bool swiglu_bwd_ref(UNUSED struct device *dev, const struct swiglu_bwd *a, UNUSE
             int64_t g = i * 2 * a->f + j, u = g + a->f;
             double gate = elem_get(a->gu, g, a->dtype), up = elem_get(a->gu, u, a->dtype);
             double dy = elem_get(a->dy, i * a->f + j, a->dtype), slope, sig = gate_sigmoid(gate, a->act, &slope);
+            if (a->y)
+                elem_put(a->y, i * a->f + j, a->dtype, gate * sig * up);
             elem_put(a->dgu, g, a->dtype, dy * up * sig * (1 + gate * slope * (1 - sig)));
             elem_put(a->dgu, u, a->dtype, dy * gate * sig);
         }

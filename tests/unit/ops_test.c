@@ -270,6 +270,18 @@ static bool rmsnorm_bwd_other_case(struct run *r)
     r->other = true;
     return rmsnorm_bwd_case(r);
 }
+/* As many rows as in training, where blocks take several: some are left over in each size. */
+static bool rmsnorm_many_case(struct run *r)
+{
+    static const int64_t rows[N_SIZE] = { 1027, 2049, 1025, 1030 }, width[N_SIZE] = { 64, 896, 1536, 3584 };
+    int64_t n = rows[r->size], d = width[r->size];
+    void *x = values(r, n * d), *w = values(r, d), *dy = watch(r, "dx", values(r, n * d), n * d, r->dtype);
+    float *rstd = result_of(r, "rstd", n, DT_F32);
+    return OP(r->dev, &r->err, rmsnorm_fwd, .x = x, .w = w, .n = n, .d = d, .eps = 1e-6f, .dtype = r->dtype, .y = result(r, "y", n * d),
+              .rstd = rstd)
+           && OP(r->dev, &r->err, rmsnorm_bwd, .dy = dy, .dx = dy, .x = x, .w = w, .dadd = r->size & 1 ? x : NULL, .rstd = rstd, .n = n,
+                 .d = d, .dtype = r->dtype, .dw = watch(r, "dw", floats(r, d), d, DT_F32));
+}
 /* Some columns of wider rows, in place: the rest must stay. */
 static bool rmsnorm_columns_case(struct run *r)
 {
@@ -476,7 +488,8 @@ static bool swiglu_bwd_case(struct run *r)
 {
     int64_t n = row_sizes[r->size], f = width_sizes[r->size];
     return OP(r->dev, &r->err, swiglu_bwd, .gu = values_of(r, n * 2 * f, r->dtype, 0, 4), .dy = values(r, n * f), .n = n, .f = f,
-              .act = r->other ? ACT_GELU_TANH : ACT_SILU, .dtype = r->dtype, .dgu = result(r, "dgu", n * 2 * f));
+              .act = r->other ? ACT_GELU_TANH : ACT_SILU, .dtype = r->dtype, .dgu = result(r, "dgu", n * 2 * f),
+              .y = r->size == 1 ? NULL : result(r, "y", n * f));
 }
 static bool geglu_fwd_case(struct run *r)
 {
@@ -765,6 +778,7 @@ static const struct {
     { "rmsnorm_fwd, other forms", rmsnorm_fwd_other_case, 1e-6 },
     { "rmsnorm_bwd, other forms", rmsnorm_bwd_other_case, 2e-6 },
     { "rmsnorm, columns", rmsnorm_columns_case, 2e-6 },
+    { "rmsnorm, many rows", rmsnorm_many_case, 2e-6 },
     { "linear_fwd", linear_fwd_case, 2e-6 },
     { "linear_fwd in parts", linear_fwd_parts_case, 2e-6 },
     { "tree_sum", tree_sum_case, 1e-7 },

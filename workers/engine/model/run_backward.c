@@ -152,20 +152,33 @@ out:
     return ok;
 }
 
-/* Backward of product_fwd: dx is the gradient by its input x (or what it is added to), dy that by its output; of the matrix and the
- * bias into grad, or of the adapter where the base is frozen. */
-static bool product_bwd(struct model_run *r, int64_t l, enum product which, const struct place *grad, void *dx, const void *dy,
-                        const void *x, bool accumulate, struct error *err)
+/* Backward of product_fwd by its matrix and bias, of the gradient dy by its output and its input x, into grad; not where the base is
+ * frozen. */
+static bool product_bwd_w(struct model_run *r, int64_t l, enum product which, const struct place *grad, const void *dy, const void *x,
+                          struct error *err)
 {
     const struct model *m = r->m;
     struct linear p = linear_of(m, l, which);
-    if (!m->lora
-        && !OP(m->dev, err, linear_bwd_w, .dw = place_of(grad, p.at), .dbias = place_or_null(m, grad, p.bias_at), .dy = dy, .x = x,
-               .n = r->n_tok, .n_out = p.n_out, .n_in = p.n_in, .dtype = m->dtype, .set = grad->set, .any_cut = m->parts > 0))
-        return false;
-    return (sums_in_parts(m, which) ? product_sum(r, l, which, dx, dy, accumulate, err)
-                                    : OP(m->dev, err, linear_bwd_x, .dx = dx, .dy = dy, .w = p.w, .n = r->n_tok, .accumulate = accumulate))
-           && lora_bwd(m, l, which, &r->lora, grad->at, dx, dy, x, r->n_tok, err);
+    return m->lora
+           || OP(m->dev, err, linear_bwd_w, .dw = place_of(grad, p.at), .dbias = place_or_null(m, grad, p.bias_at), .dy = dy, .x = x,
+                 .n = r->n_tok, .n_out = p.n_out, .n_in = p.n_in, .dtype = m->dtype, .set = grad->set, .any_cut = m->parts > 0);
+}
+
+/* The same by its input: into dx, or added to it. */
+static bool product_bwd_x(struct model_run *r, int64_t l, enum product which, void *dx, const void *dy, bool accumulate, struct error *err)
+{
+    const struct model *m = r->m;
+    return sums_in_parts(m, which)
+               ? product_sum(r, l, which, dx, dy, accumulate, err)
+               : OP(m->dev, err, linear_bwd_x, .dx = dx, .dy = dy, .w = linear_of(m, l, which).w, .n = r->n_tok, .accumulate = accumulate);
+}
+
+/* Both, and those of an adapter. */
+static bool product_bwd(struct model_run *r, int64_t l, enum product which, const struct place *grad, void *dx, const void *dy,
+                        const void *x, bool accumulate, struct error *err)
+{
+    return product_bwd_w(r, l, which, grad, dy, x, err) && product_bwd_x(r, l, which, dx, dy, accumulate, err)
+           && lora_bwd(r->m, l, which, &r->lora, grad->at, dx, dy, x, r->n_tok, err);
 }
 
 /* The gradient by a->qkv_in in r->dqkv, from that by what the norms gave. */
@@ -225,9 +238,15 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const 
     enum dtype t = m->dtype;
     const void *dy;
     TRY(half_bwd(r, a->half2, at->post2, a->rstd_post2, grad, &dy, err));
-    TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .act = m->c.act, .dtype = t));
-    TRY(product_bwd(r, l, PRODUCT_DOWN, grad, r->dact, dy, r->act, false, err));
-    TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .act = m->c.act, .dtype = t));
+    if (m->lora) {    // the adapter adds to dact, and needs act for it
+        TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .act = m->c.act, .dtype = t));
+        TRY(product_bwd(r, l, PRODUCT_DOWN, grad, r->dact, dy, r->act, false, err));
+    } else {
+        TRY(product_bwd_x(r, l, PRODUCT_DOWN, r->dact, dy, false, err));
+    }
+    TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .y = m->lora ? NULL : r->act, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .act = m->c.act,
+           .dtype = t));
+    TRY(m->lora || product_bwd_w(r, l, PRODUCT_DOWN, grad, dy, r->act, err));
     TRY(half_input_bwd(r, l, PRODUCT_GATE_UP, at->ln2, a->res2, a->rstd2, a->gu, grad, err));
     ok = true;
 out:
