@@ -44,8 +44,8 @@ struct result {
 };
 
 /* The steps of one rank, with what it needs made and met. */
-static bool steps_run(const struct plan *p, struct ranks *ranks, const struct group *const *g, int64_t n_group, struct result *out,
-                      struct error *err)
+static bool steps_run(const struct plan *p, const struct trainer *t, struct ranks *ranks, struct group *const *g, int64_t n_group,
+                      struct result *out, struct error *err)
 {
     static const enum metric_id told[] = { M_RANKS_EXPOSED_S, M_RANKS_IDLE_S, M_RANKS_REDUCE_S, M_RANKS_GATHER_S };
     double *const at[] = { &out->exposed_s, &out->idle_s, &out->reduce_s, &out->gather_s };
@@ -54,7 +54,8 @@ static bool steps_run(const struct plan *p, struct ranks *ranks, const struct gr
     train_hyper_make(&h);
     for (int64_t r = -WARM; r < p->rounds; r++) {
         int64_t t0 = clock_ns();
-        if (!ranks_step(ranks, g, n_group, &h, metric, err))
+        train_groups_date(g, n_group, trainer_version(t));
+        if (!ranks_step(ranks, (const struct group *const *)g, n_group, &h, metric, err))
             return false;
         if (r < 0)
             continue;
@@ -104,7 +105,7 @@ static bool rank_run(const struct plan *p, int rank, struct result *out, struct 
     TRY(t = trainer_new(m, NULL, &set, err));
     TRY(c = collective_join(&meet, err));
     TRY(ranks = ranks_new(t, &c, err));
-    TRY(steps_run(p, ranks, (const struct group *const *)g, n_group, out, err));
+    TRY(steps_run(p, t, ranks, g, n_group, out, err));
     TRY(ranks_hash(ranks, &out->hash, err) && mem_info(dev, &now, &total, err));
     trainer_memory(m, &set, &need);
     out->planned_gb = (double)(need.weight + need.activation + need.gradient + need.state) * 1e-9;

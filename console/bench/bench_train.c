@@ -69,6 +69,12 @@ struct group **train_groups_make(int64_t vocab, int64_t n_seq, int64_t len, int6
     return out;
 }
 
+void train_groups_date(struct group *const *g, int64_t n, int64_t version)
+{
+    for (int64_t i = 0; i < n; i++)
+        g[i]->weight_version = version;
+}
+
 void train_hyper_make(struct trainer_hyper *h)
 {
     trainer_hyper_init(h, ALGO_GRPO);
@@ -133,6 +139,7 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     for (int r = -2; r < b->rounds; r++) {
         struct trainer_sums sums;
         int64_t t0 = clock_ns();
+        train_groups_date(g, n_group, b->stale ? 0 : trainer_version(t));
         TRY(trainer_begin(t, (const struct group *const *)g, n_group, &h, err));
         TRY(trainer_grad(t, &h, &sums, err));
         TRY(trainer_apply(t, &h, &grad_norm, err));
@@ -254,6 +261,7 @@ bool bench_train(int argc, char **argv, struct error *err)
         { "pp", NULL, CLI_I64, &b.n_stage, "N", "compute as a pipeline of N stages of layers, each on a device or a team (1)" },
         { "lora-rank", NULL, CLI_I64, &b.lora_rank, "R", "train an adapter of this rank on all modules, the model frozen (0: train all)" },
         { "recompute-full", NULL, CLI_FLAG, &b.recompute_block, NULL, "keep only the blocks' inputs" },
+        { "stale", NULL, CLI_FLAG, &b.stale, NULL, "samples of earlier weights: their log-probs are needed before the loss" },
         { "threads", NULL, CLI_I64, &n_thread, "N", "CPU threads; 0: all" },
         { "rounds", NULL, CLI_I64, &rounds, "N", "steps timed; the median counts (7)" },
         { "profile", NULL, CLI_STR, &b.profile, "FILE", "time of each operation: a table, and the timeline to FILE" },

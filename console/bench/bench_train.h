@@ -19,6 +19,7 @@ struct train_bench {
     int64_t parts;           // of sums (model_parts_set); 0 and 1: the device's own order
     double host_share;       // of masters and moments in host memory, 0 to 1
     bool recompute_block;
+    bool stale;           // the samples stay those of the first weights: their ratios are looked at before the loss (skip_threshold)
     int64_t lora_rank;    // of an adapter, which alone is trained; 0: all weights are
     int64_t n_team;       // devices that the model is cut over, the named one and those after it; 0: 1
     int64_t n_stage;      // stages of layers that it is cut into, each on n_team devices; 0: 1
@@ -39,6 +40,8 @@ struct group;
 struct trainer_hyper;
 struct group **train_groups_make(int64_t vocab, int64_t n_seq, int64_t len, int64_t *n_group, struct error *err);
 void train_groups_free(struct group **g, int64_t n);
+/* Let them be samples of the weights of this version. */
+void train_groups_date(struct group *const *g, int64_t n, int64_t version);
 void train_hyper_make(struct trainer_hyper *h);
 /* Floating-point operations of a step: 6 per weight and token, plus causal attention's. */
 double train_flops(const struct model_config *c, int64_t n_seq, int64_t len);
