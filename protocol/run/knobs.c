@@ -257,11 +257,12 @@ static bool name_same(const char *a, const char *b)
 
 const struct knob *knob_find(const char *name, struct error *err)
 {
+    for (int i = 0; i < n_knobs; i++)
+        if (name_same(knobs[i].name, name) || name_same(knobs[i].alias, name))
+            return &knobs[i];
     const char *best = NULL;
     int best_d = 5;
     for (int i = 0; i < n_knobs; i++) {
-        if (name_same(knobs[i].name, name) || name_same(knobs[i].alias, name))
-            return &knobs[i];
         int d = word_distance(knobs[i].name, name);
         if (d < best_d) {
             best_d = d;
