@@ -78,18 +78,18 @@ def unit_sources():
 
 def collect(long):
     tests, tsan = [], []
-    sources = unit_sources()
+    sources, more = unit_sources(), {"LONG": "1" if long else ""}
     for name, path in sources.items():
         tags = tags_of(path)
         if "long" in tags and not long:
             continue
         limit = limit_of(tags, 300)
-        tests.append(Test(f"unit/{name}", [f"build/release/tests/{name}"], {}, limit, tags))
+        tests.append(Test(f"unit/{name}", [f"build/release/tests/{name}"], more, limit, tags))
         if "noasan" not in tags:
-            tests.append(Test(f"asan/{name}", [f"build/asan/tests/{name}"], {}, 3 * limit, tags))
+            tests.append(Test(f"asan/{name}", [f"build/asan/tests/{name}"], more, 3 * limit, tags))
         if "tsan" in tags:
             tsan.append(name)
-            tests.append(Test(f"tsan/{name}", [f"build/tsan/tests/{name}"], {}, 3 * limit, tags))
+            tests.append(Test(f"tsan/{name}", [f"build/tsan/tests/{name}"], more, 3 * limit, tags))
         if "valgrind" in tags:
             tests.append(Test(f"valgrind/{name}", ["valgrind", "-q", "--error-exitcode=99", "--leak-check=full",
                                                    "--errors-for-leak-kinds=definite",
@@ -106,8 +106,7 @@ def collect(long):
                 if on:
                     prefix = kind if variant == "release" else f"{variant}/{kind}"
                     tests.append(Test(f"{prefix}/{name}", ["/usr/bin/python3", path],
-                                      {"ROLLCALL": os.path.join(ROOT, "build", variant, "rollcall"), "RC_VARIANT": variant,
-                                       "LONG": "1" if long else ""}, (1 if variant == "release" else 2) * limit, tags))
+                                      {**more, "ROLLCALL": os.path.join(ROOT, "build", variant, "rollcall"), "RC_VARIANT": variant}, (1 if variant == "release" else 2) * limit, tags))
     for path in sorted(glob.glob(os.path.join(ROOT, "tests", "fuzz", "*_fuzz.c"))):
         name = os.path.basename(path)[:-2]
         corpus = os.path.join(ROOT, "tests", "fuzz", "corpus", name[: -len("_fuzz")])
@@ -122,7 +121,7 @@ def collect(long):
         command = [f"build/fuzz/fuzz/{name}", f"-max_total_time={seconds}", *bound, "-timeout=20", "-rss_limit_mb=3000",
                    "-close_fd_mask=1", "-error_exitcode=1", f"-artifact_prefix={LOGS}/{name}-", grown]
         tests.append(Test(f"fuzz/{name}", command + ([corpus] if os.path.isdir(corpus) else []),
-                          {"LONG": "1" if long else ""}, seconds * 10 + 120))
+                          more, seconds * 10 + 120))
     seconds = seconds_known()
     return sorted(tests, key=lambda t: -seconds.get(t.name, 0)), tsan
 

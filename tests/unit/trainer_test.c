@@ -95,7 +95,7 @@ static void fixture_open_file(struct fixture *f, const char *file, int64_t n_gro
     snprintf(dir, sizeof dir, "%s/golden/models/%s", TEST_DATA_DIR, model);
     snprintf(path, sizeof path, "%s/golden/rl/%s.safetensors", TEST_DATA_DIR, file);
     *f = (struct fixture){ 0 };
-    if (!(f->dev = device_new(device, 2, &err)) || !(f->m = model_load(dir, f->dev, dtype, &err))
+    if (!(f->dev = device_new(device, 1, &err)) || !(f->m = model_load(dir, f->dev, dtype, &err))
         || !(f->ref = model_load(dir, f->dev, dtype, &err)) || !(f->s = shards_open_file(path, &err)))
         fail_msg("%s", err.text);
     groups_read(f->s, f->g, n_group);
@@ -555,7 +555,11 @@ static void any_number_of_ranks_leaves_the_same_bytes(UNUSED void **state)
     static const enum optimizer optimizers[] = { OPTIMIZER_ADAMW, OPTIMIZER_ADAMW_8BIT, OPTIMIZER_ADAMW, OPTIMIZER_ADAMW,
                                                  OPTIMIZER_ADAFACTOR };    // in the order of algos
     static const int64_t budgets[] = { 13, 30 };                           // micro-batches of one sample, and of two or three
+    const char *long_run = getenv("LONG");
     for (size_t k = 0; k < ARRAY_SIZE(models) * ARRAY_SIZE(algos) * ARRAY_SIZE(budgets) * 2; k++) {
+        // half of them have every two of model, type and budget with every algorithm, and every stage with every model and type
+        if (!(long_run && *long_run) && ((k ^ k >> 1 ^ k >> 2 ^ k >> 3) & 1))
+            continue;
         const char *model = models[k % 2];
         enum dtype dtype = k / 2 % 2 ? DT_BF16 : DT_F32;
         int64_t budget = budgets[k / 4 % 2];
