@@ -4,7 +4,7 @@
 #   tests/slurm.sh [CASE...]       cases are those of tests/slurm_cases.py; all without a name
 #
 # Needs slurm-wlm, munge and openssh-server (apt install slurm-wlm munge openssh-server) and build/release/rollcall. Works as root and as
-# an ordinary user; takes about four minutes, leaves nothing behind, and is no part of tests/run.sh.
+# an ordinary user; takes about five minutes, leaves nothing behind, and is no part of tests/run.sh.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 export PATH=$PATH:/usr/sbin

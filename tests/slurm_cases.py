@@ -24,10 +24,10 @@ def slurm(*args, check=True):
 class Job(Run):
     """A run that a job trains: what a Run can be asked, it can too."""
 
-    def __init__(self, task, name, run_file, extra=()):
+    def __init__(self, task, name, run_file, extra=(), resume=False):
         self.dir = os.path.join(task.path("runs"), name)
-        done = subprocess.run([ROLLCALL, "train", run_file, "--runs-dir", task.path("runs"), "--name", name, *extra], capture_output=True,
-                              text=True, timeout=LIMIT)
+        words = ["--resume", self.dir] if resume else [run_file, "--runs-dir", task.path("runs"), "--name", name]
+        done = subprocess.run([ROLLCALL, "train", *words, *extra], capture_output=True, text=True, timeout=LIMIT)
         self.said, self.why, self.code = done.stdout, done.stderr, done.returncode
         self.job = done.stdout.split()[1] if done.returncode == 0 else None
 
@@ -174,6 +174,37 @@ class Slurm(RunCase):
         self.assertTrue(os.path.isdir(os.path.join(job.dir, f"checkpoints/step-{step:06d}")), job.logs())    # nothing is done twice
         self.ended(job)
         self.assertEqual(plain, (job.weights(STEPS), job.ledger()), job.logs())
+
+    def test_a_run_that_was_stopped_goes_on_in_another_job(self):
+        plain = self.plain(**self.long)
+        job = self.job("nodes=2", "wait=120", **self.long)
+        self.until("it trains", lambda: job.step() >= 5 and self.nodes(job), job)
+        done = job.ctl("stop")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.until("the job has ended", lambda: job.state() in ("COMPLETED", "FAILED"), job)
+        self.assertLess(job.step(), STEPS)
+        again = Job(self.task, os.path.basename(job.dir), None, ["--slurm", "nodes=3", "wait=120"], resume=True)
+        self.addCleanup(again.kill)
+        self.assertEqual(again.code, 0, again.why)
+        self.assertNotEqual(again.job, job.job)
+        self.until("both nodes sample", lambda: len(self.nodes(again)) == 2 or again.state() == "COMPLETED", again)
+        self.ended(again)
+        self.assertEqual(plain, (again.weights(STEPS), again.ledger()), again.logs())
+
+    def test_inside_an_allocation_the_nodes_start_at_once_and_the_run_stays_in_the_foreground(self):
+        plain = self.plain(**self.slow)
+        type(self).n += 1
+        name = f"alloc-{self.n}"
+        run_dir = os.path.join(self.task.path("runs"), name)
+        done = subprocess.run(["salloc", "-N", "2", ROLLCALL, "train", self.task.run_file(f"{name}.yaml", **self.slow), "--runs-dir",
+                               self.task.path("runs"), "--name", name, "--max-steps", str(STEPS), "--slurm", "nodes=2", "wait=120"],
+                              capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stderr, r"inside allocation \d+: the nodes start now")
+        run = Run.__new__(Run)
+        run.dir = run_dir
+        self.assertEqual(plain, (run.weights(STEPS), run.ledger()), done.stderr)
+        self.assertEqual(slurm("squeue", "-h"), "")
 
     def test_a_job_that_slurm_refuses_leaves_nothing_and_says_what_to_change(self):
         job = self.job("nodes=2", "partition=nowhere", accepted=False)
