@@ -28,7 +28,7 @@ struct decode_bench {
     const char *shape, *profile;
     int64_t batch, n_prompt, n_new, group, n_live, lora_rank, rounds, mean, n_page, n_sample, n_device, parts;
     struct device *helper[SUM_PARTS_MAX - 1];    // (n_device - 1) owned
-    uint64_t hash;                           // of the first round's tokens and log-probs
+    uint64_t hash;                               // of the first round's tokens and log-probs
     bool speculate;
     double temperature;
     int64_t *n_left;    // (n_sample) tokens until each ends; with mean

@@ -140,8 +140,8 @@ bool bench_delta(int argc, char **argv, struct error *err)
     printf("{\"bench\":\"delta\",\"dtype\":\"%s\",\"bytes\":%zu,\"lr\":%g,\"steps\":%" PRId64 ",\"changed\":%.4f,\"delta_bytes\":%zu,"
            "\"ratio\":%.1f,\"encode_gb_per_s\":%.2f,\"decode_gb_per_s\":%.2f,\"memcpy_gb_per_s\":%.2f,\"encode_per_memcpy\":%.3f,"
            "\"decode_per_memcpy\":%.3f,\"check\":%s}\n",
-           dtype, w.n_byte, lr, n_step, changed_share(&w), sent, (double)w.n_byte / (double)MAX(sent, (size_t)1), encode, decode, copy, encode / copy,
-           decode / copy, memcmp(w.out, w.after, w.n_byte) == 0 ? "true" : "false");
+           dtype, w.n_byte, lr, n_step, changed_share(&w), sent, (double)w.n_byte / (double)MAX(sent, (size_t)1), encode, decode, copy,
+           encode / copy, decode / copy, memcmp(w.out, w.after, w.n_byte) == 0 ? "true" : "false");
     ok = true;
 out:
     delta_coder_free(c);

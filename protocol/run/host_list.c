@@ -60,7 +60,8 @@ void host_command(const struct host *h, const struct run_config *c, const char *
         buf_fmt(&inner, "h=\"%.*s\"", len, at);
     buf_str(&inner, "; exec ");
     buf_shell(&inner, rollcall);
-    buf_fmt(&inner, " agent --join \"tcp://$h:%s\" --token-file - --name %s --inferencers %" PRId64 " --dir \"${TMPDIR:-/tmp}/rollcall-$(id -u)/\"",
+    buf_fmt(&inner,
+            " agent --join \"tcp://$h:%s\" --token-file - --name %s --inferencers %" PRId64 " --dir \"${TMPDIR:-/tmp}/rollcall-$(id -u)/\"",
             colon ? colon + 1 : "", h->node, h->n_device);
     snprintf(own, sizeof own, "%.255s-%s", run, h->node);
     buf_shell(&inner, own);

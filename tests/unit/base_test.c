@@ -71,14 +71,8 @@ static void a_shell_reads_a_word_as_it_was(UNUSED void **state)
     static const struct {
         const char *text, *word;
     } cases[] = {
-        { "/usr/bin/rollcall", "/usr/bin/rollcall" },
-        { "me@host:2", "me@host:2" },
-        { "", "''" },
-        { "a b", "'a b'" },
-        { "$(reboot) `x` \\ \"", "'$(reboot) `x` \\ \"'" },
-        { "it's", "'it'\\''s'" },
-        { "~", "'~'" },
-        { "h\u00e9", "'h\u00e9'" },
+        { "/usr/bin/rollcall", "/usr/bin/rollcall" },       { "me@host:2", "me@host:2" }, { "", "''" },   { "a b", "'a b'" },
+        { "$(reboot) `x` \\ \"", "'$(reboot) `x` \\ \"'" }, { "it's", "'it'\\''s'" },     { "~", "'~'" }, { "h\u00e9", "'h\u00e9'" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct buf b = BUF_INIT;

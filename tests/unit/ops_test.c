@@ -880,7 +880,8 @@ static void code_paths_and_thread_counts_give_the_same_bits(UNUSED void **state)
         int n_thread;
     } variants[] = {
 #ifdef __SANITIZE_ADDRESS__    // which watches one path alone, see CMakeLists.txt
-        { "avx2", 1 }, { "avx2", 3 },
+        { "avx2", 1 },
+        { "avx2", 3 },
 #else
         { "avx512", 1 }, { "avx512", 2 }, { "avx512", 3 }, { "avx512", 2 }, { "avx2", 1 }, { "avx2", 3 }, { "scalar", 1 }, { "scalar", 2 },
 #endif
