@@ -73,9 +73,7 @@ static bool comm_wait(struct comm *c, struct error *err)
 
 static bool raw_broadcast(struct side *s, struct error *err)
 {
-    struct comm_broadcast b = {
-        .buf = s->weights, .size_bytes = s->size_bytes, .bucket_bytes = (s->size_bytes + 255) / 256 * 256, .unchecked = true
-    };
+    struct comm_broadcast b = { .buf = s->weights, .size_bytes = s->size_bytes, .bucket_bytes = (s->size_bytes + 255) / 256 * 256 };
     return comm_broadcast(s->raw, &b, err) && comm_wait(s->raw, err);
 }
 

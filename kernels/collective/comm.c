@@ -52,8 +52,3 @@ bool comm_copied(struct comm *c)
 {
     return c->op->copied(c);
 }
-
-uint64_t comm_hash(const struct comm *c)
-{
-    return c->hash;
-}

@@ -10,7 +10,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-#include "protocol/base/mix64.h"
 
 #define COMM_ID_BYTES 128
 #define COMM_RANK_MAX 64
@@ -25,7 +24,6 @@ struct comm_broadcast {
     const void *src;    // rank 0: (size_bytes) device, copied into buf bucket by bucket before each is sent; NULL: buf already holds it
     size_t size_bytes;
     size_t bucket_bytes;    // a multiple of 256; the same on all ranks
-    bool unchecked;         // do not compute the hash
 };
 /* For each rank what goes to it and comes from it (device; n_rank of each; borrowed until it is done); the own parts are not looked at. */
 struct comm_exchange {
@@ -41,11 +39,14 @@ enum comm_state {
 
 /* Can this device join a group? False: err says what is missing. */
 MUST_USE bool comm_available(struct device *dev, struct error *err);
-/* Make a new group's name: rank 0 calls this and passes the name to the others. */
+/* Make a new group's name: rank 0 calls this, passes the name to the others, and joins it with comm_new, which takes what the name holds,
+ * also when it fails. */
 MUST_USE bool comm_id_make(struct device *dev, struct comm_id *id, struct error *err);
 /* Start joining; comm_poll says when all have joined. NULL: see err. */
 struct comm *comm_new(struct device *dev, const struct comm_id *id, int n_rank, int rank, struct error *err);
-void comm_free(struct comm *c);    // aborts an operation under way; NULL is fine
+/* Aborts an operation under way; NULL is fine. Where a library does not end it in time (nccl.cu), the process ends: its memory is still
+ * in use. */
+void comm_free(struct comm *c);
 /* Make progress. COMM_READY: joined, or the broadcast or exchange is complete here (sent and received). COMM_FAILED: err says why; only
  * comm_free may follow. */
 enum comm_state comm_poll(struct comm *c, struct error *err);
@@ -55,9 +56,6 @@ MUST_USE bool comm_broadcast(struct comm *c, const struct comm_broadcast *b, str
  * as what the other awaits. ERR_UNSUPPORTED between CPUs. */
 MUST_USE bool comm_exchange(struct comm *c, const struct comm_exchange *x, struct error *err);
 bool comm_copied(struct comm *c);    // rank 0: src is no longer read (all of it is in buf)
-/* Hash of buf after the broadcast, equal on all ranks that hold the same bytes: over buckets k the sum of
- * mix(hash_k + (k + 1) * 0x9e3779b97f4a7c15), hash_k as computed by mem_hash in ops.h. */
-uint64_t comm_hash(const struct comm *c);
 
 /* A back end's functions, in its struct ops. */
 struct comm_ops {
@@ -75,13 +73,4 @@ struct comm {
     const struct comm_ops *op;
     struct device *dev;
     int n_rank, rank;
-    uint64_t hash;
 };
-/* The sum above, from the buckets' hashes. */
-static inline uint64_t comm_hash_join(const uint64_t *hash, int n)
-{
-    uint64_t sum = 0;
-    for (int k = 0; k < n; k++)
-        sum += mix64(hash[k] + (uint64_t)(k + 1) * MIX64_STEP);
-    return sum;
-}

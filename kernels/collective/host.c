@@ -47,12 +47,18 @@ void *host_mem_share_new(UNUSED struct device *dev, size_t size_bytes, const cha
     return p;
 }
 
-void host_mem_share_free(UNUSED struct device *dev, void *p, size_t size_bytes, const struct mem_handle *h)
+/* Of its maker. */
+static void handle_close(const struct mem_handle *h)
 {
     struct host_handle own;
     memcpy(&own, h->bytes, sizeof own);
-    munmap(p, MAX(size_bytes, (size_t)1));
     close(own.fd);
+}
+
+void host_mem_share_free(UNUSED struct device *dev, void *p, size_t size_bytes, const struct mem_handle *h)
+{
+    munmap(p, MAX(size_bytes, (size_t)1));
+    handle_close(h);
 }
 
 static void *handle_map(const struct mem_handle *h, size_t size_bytes, struct error *err)
@@ -141,27 +147,38 @@ static void group_free(struct comm *base)
     free(c);
 }
 
+/* The board of a group that rank joins; NULL: see err, and rank 0 has given it up. */
+static struct board *board_open(const struct host_id *name, int rank, struct error *err)
+{
+    struct board *b = handle_map(&name->handle, BOARD_BYTES + CHUNK, err);
+    if (b && b->made_ns != name->made_ns) {
+        error_set(err, ERR_CLOSED, "the group has been given up before rank %d joined it", rank);
+        munmap(b, BOARD_BYTES + CHUNK);
+        b = NULL;
+    }
+    if (!b && rank == 0)
+        handle_close(&name->handle);
+    return b;
+}
+
 static struct comm *group_new(struct device *dev, const struct comm_id *id, int n_rank, int rank, struct error *err)
 {
-    struct host_comm *c = calloc(1, sizeof *c);
+    struct host_id name;
+    memcpy(&name, id->bytes, sizeof name);
+    struct board *board = board_open(&name, rank, err);
+    struct host_comm *c = board ? calloc(1, sizeof *c) : NULL;
     if (!c) {
-        error_set(err, ERR_NO_MEMORY, "no memory for a group");
+        if (board) {
+            error_set(err, ERR_NO_MEMORY, "no memory for a group");
+            munmap(board, BOARD_BYTES + CHUNK);
+            if (rank == 0)
+                handle_close(&name.handle);
+        }
         return NULL;
     }
     c->base = (struct comm){ .op = &host_comm_ops, .dev = dev, .n_rank = n_rank, .rank = rank };
-    struct host_id name;
-    memcpy(&name, id->bytes, sizeof name);
     c->handle = name.handle;
-    c->board = handle_map(&name.handle, BOARD_BYTES + CHUNK, err);
-    if (c->board && c->board->made_ns != name.made_ns) {
-        error_set(err, ERR_CLOSED, "the group has been given up before rank %d joined it", rank);
-        munmap(c->board, BOARD_BYTES + CHUNK);
-        c->board = NULL;
-    }
-    if (!c->board) {
-        free(c);
-        return NULL;
-    }
+    c->board = board;
     c->chunk = (char *)c->board + BOARD_BYTES;
     if (rank > 0)
         atomic_fetch_add(&c->board->n_joined, 1);
@@ -203,22 +220,7 @@ static bool piece_move(struct host_comm *c)
     return true;
 }
 
-static bool job_hash(struct host_comm *c, struct error *err)
-{
-    uint64_t hash[COMM_BUCKET_MAX];
-    int n = 0;
-    for (size_t at = 0; at < c->job.size_bytes; at += c->job.bucket_bytes, n++) {
-        struct mem_hash h = { .hash = &hash[n],
-                              .x = (const char *)c->job.buf + at,
-                              .size_bytes = MIN(c->job.bucket_bytes, c->job.size_bytes - at) };
-        if (!host_mem_hash(c->base.dev, &h, err))
-            return false;
-    }
-    c->base.hash = comm_hash_join(hash, n);
-    return true;
-}
-
-static enum comm_state group_poll(struct comm *base, struct error *err)
+static enum comm_state group_poll(struct comm *base, UNUSED struct error *err)
 {
     struct host_comm *c = (struct host_comm *)base;
     c->joined = c->joined || base->rank > 0 || atomic_load(&c->board->n_joined) == base->n_rank - 1;
@@ -231,7 +233,7 @@ static enum comm_state group_poll(struct comm *base, struct error *err)
     if (c->done < c->job.size_bytes)
         return COMM_BUSY;
     c->busy = false;
-    return c->job.unchecked || job_hash(c, err) ? COMM_READY : COMM_FAILED;
+    return COMM_READY;
 }
 
 static bool group_copied(UNUSED struct comm *base)

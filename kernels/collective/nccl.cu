@@ -4,17 +4,18 @@
  * are used are declared below (version 2.14 and later, the first with non-blocking communicators). NCCL_NVLS_ENABLE=0 is set before
  * it is opened: no NVLink multicast object is ever made.
  *
- * A broadcast of n buckets runs on three streams, so that NVLink never waits: copy (rank 0: src -> buf, bucket by bucket),
- * net (each bucket is sent when it is copied; the first at once), check (each bucket is hashed when it is sent or has arrived). With a
- * non-blocking communicator a call may still be under way when it returns; the next call, and the event after it, follow when
- * ncclCommGetAsyncError says that it is done. */
+ * A broadcast of n buckets runs on two streams, so that NVLink never waits: copy (rank 0: src -> buf, bucket by bucket) and net (each
+ * bucket is sent when it is copied; the first at once). With a non-blocking communicator a call may still be under way when it returns;
+ * the next call, and the event after it, follow when ncclCommGetAsyncError says that it is done. */
 #include <dlfcn.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "kernels/cuda/cuda.h"
 extern "C" {
 #include "kernels/collective/comm.h"
+#include "protocol/base/clock.h"
 }
 
 struct nccl_config {    // ncclConfig_t as of 2.14: later versions use their defaults for missing members
@@ -43,9 +44,9 @@ struct nccl_api {
     const char *(*error_string)(int);
     const char *(*last_error)(nccl_handle);
 };
-/* Blocks that hash a bucket while others are in transit: a multiprocessor that hashes has no room for a block of NCCL, which would
- * have to wait. 24 of them keep up with NVLink. */
-#define HASH_BLOCKS 24
+#define ABORT_LIMIT_MS                                                                                                                     \
+    30000    // for an abort and the kernels that it ends; milliseconds where NCCL works (issues 549, 992 of it: it may hang)
+#define ABORT_POLL_NS 1000000
 enum phase {
     PHASE_JOINING,
     PHASE_IDLE,
@@ -57,11 +58,8 @@ struct nccl_comm {
     const struct nccl_api *api;
     nccl_handle handle;
     enum phase phase;
-    cudaStream_t copy, net, check;
-    cudaEvent_t copied, first, arrived, checked;    // bucket 0 has arrived first
-    uint64_t *hash;                                 // (n_bucket) device
-    uint64_t *hash_host;                            // (n_bucket) pinned
-    int n_hash;                                     // elements in both
+    cudaStream_t copy, net;
+    cudaEvent_t copied, first, arrived;    // bucket 0 has arrived first
     struct comm_broadcast job;
     int n_bucket, at;    // buckets in the job; the current bucket
     bool issued;         // its call is under way
@@ -132,24 +130,61 @@ static bool nccl_id_make(struct device *dev, struct comm_id *id, struct error *e
     return status == NCCL_SUCCESS || error_set(err, ERR_INTERNAL, "NCCL: naming a group: %s", api->error_string(status));
 }
 
+static void *abort_run(void *arg)
+{
+    struct nccl_comm *c = (struct nccl_comm *)arg;
+    cudaSetDevice(c->base.dev->index);
+    c->api->abort(c->handle);    // ends its kernels, including those that wait for a dead member
+    return NULL;
+}
+
+/* The abort on a thread of its own, which may hang. False: it has not ended in time. */
+static bool abort_wait(struct nccl_comm *c, int64_t end_ms)
+{
+    pthread_t thread;
+    struct timespec end;
+    end.tv_sec = end_ms / 1000;
+    end.tv_nsec = end_ms % 1000 * 1000000;
+    if (!c->handle)
+        return true;
+    if (pthread_create(&thread, NULL, abort_run, c) != 0) {
+        abort_run(c);
+        return true;
+    }
+    return pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &end) == 0;
+}
+
+/* Until a stream is empty. False: not in time. */
+static bool stream_wait(cudaStream_t stream, int64_t end_ms)
+{
+    struct timespec moment = { 0, ABORT_POLL_NS };
+    while (stream && cudaStreamQuery(stream) == cudaErrorNotReady) {
+        if (clock_ms() >= end_ms)
+            return false;
+        nanosleep(&moment, NULL);
+    }
+    return true;
+}
+
+/* What does not end uses memory that the caller is about to free, so this process ends instead; its agent starts it again, to the same
+ * bytes. */
 static void nccl_free(struct comm *base)
 {
     struct nccl_comm *c = nccl_of(base);
+    int64_t end_ms = clock_ms() + ABORT_LIMIT_MS;
     cudaSetDevice(base->dev->index);
-    if (c->handle)
-        c->api->abort(c->handle);    // ends its kernels, including those that wait for a dead member
-    cudaStream_t streams[] = { c->copy, c->net, c->check };
-    for (size_t i = 0; i < ARRAY_SIZE(streams); i++)
-        if (streams[i]) {
-            cudaStreamSynchronize(streams[i]);
+    BUG_IF(!abort_wait(c, end_ms), "NCCL: its abort on %s has not ended in %d s", base->dev->name, ABORT_LIMIT_MS / 1000);
+    cudaStream_t streams[] = { c->copy, c->net };
+    for (size_t i = 0; i < ARRAY_SIZE(streams); i++) {
+        BUG_IF(!stream_wait(streams[i], end_ms), "NCCL: its kernels on %s have not ended %d s after an abort", base->dev->name,
+               ABORT_LIMIT_MS / 1000);
+        if (streams[i])
             cudaStreamDestroy(streams[i]);
-        }
-    cudaEvent_t events[] = { c->copied, c->first, c->arrived, c->checked };
+    }
+    cudaEvent_t events[] = { c->copied, c->first, c->arrived };
     for (size_t i = 0; i < ARRAY_SIZE(events); i++)
         if (events[i])
             cudaEventDestroy(events[i]);
-    cudaFree(c->hash);
-    cudaFreeHost(c->hash_host);
     (void)cudaGetLastError();
     free(c);
 }
@@ -170,15 +205,13 @@ static struct comm *nccl_new(struct device *dev, const struct comm_id *id, int n
     c->base.rank = rank;
     c->api = api;
     cudaSetDevice(dev->index);
-    int low, high;    // highest priority: decoding on the same device would starve the sending
-    bool ok = cuda_ok(cudaDeviceGetStreamPriorityRange(&low, &high), "NCCL", err)
+    int high;    // highest priority: decoding on the same device would starve the sending
+    bool ok = cuda_ok(cudaDeviceGetStreamPriorityRange(NULL, &high), "NCCL", err)
               && cuda_ok(cudaStreamCreateWithPriority(&c->copy, cudaStreamNonBlocking, high), "NCCL", err)
               && cuda_ok(cudaStreamCreateWithPriority(&c->net, cudaStreamNonBlocking, high), "NCCL", err)
-              && cuda_ok(cudaStreamCreateWithPriority(&c->check, cudaStreamNonBlocking, low), "NCCL", err)
               && cuda_ok(cudaEventCreateWithFlags(&c->copied, cudaEventDisableTiming), "NCCL", err)
               && cuda_ok(cudaEventCreateWithFlags(&c->first, cudaEventDisableTiming), "NCCL", err)
               && cuda_ok(cudaEventCreateWithFlags(&c->arrived, cudaEventDisableTiming), "NCCL", err)
-              && cuda_ok(cudaEventCreateWithFlags(&c->checked, cudaEventDisableTiming), "NCCL", err)
               && nccl_ok(c, api->init_rank_config(&c->handle, n_rank, *id, rank, &config), "joining a group", err);
     if (!ok) {
         nccl_free(&c->base);
@@ -194,16 +227,6 @@ static bool nccl_broadcast(struct comm *base, const struct comm_broadcast *b, st
         return error_set(err, ERR_INTERNAL, "NCCL: a broadcast was begun while something else is under way");
     cudaSetDevice(base->dev->index);
     int n = (int)((b->size_bytes + b->bucket_bytes - 1) / b->bucket_bytes);
-    if (n > c->n_hash) {
-        cudaFree(c->hash);
-        cudaFreeHost(c->hash_host);
-        c->hash = c->hash_host = NULL;
-        c->n_hash = 0;
-        if (!cuda_ok(cudaMalloc((void **)&c->hash, (size_t)n * sizeof *c->hash), "NCCL", err)
-            || !cuda_ok(cudaMallocHost((void **)&c->hash_host, (size_t)n * sizeof *c->hash_host), "NCCL", err))
-            return false;
-        c->n_hash = n;
-    }
     c->job = *b;
     c->n_bucket = n;
     c->at = 0;
@@ -234,18 +257,26 @@ static int bucket_begin(struct nccl_comm *c, struct error *err)
     return nccl_ok(c, status, "broadcast", err) ? status : -1;
 }
 
-/* The call is done, so the transfer is in the stream: hash the bucket after it. */
+/* The call is done, so the transfer is in the stream. */
 static bool bucket_end(struct nccl_comm *c, struct error *err)
 {
-    struct mem_hash h = {};
-    h.hash = c->hash + c->at;
-    h.x = (const char *)c->job.buf + (size_t)c->at * c->job.bucket_bytes;
-    h.size_bytes = bucket_bytes(c, c->at);
     c->issued = false;
-    if (c->at++ == 0 && !cuda_ok(cudaEventRecord(c->first, c->net), "NCCL", err))
-        return false;
-    return cuda_ok(cudaEventRecord(c->arrived, c->net), "NCCL", err) && cuda_ok(cudaStreamWaitEvent(c->check, c->arrived, 0), "NCCL", err)
-           && (c->job.unchecked || cuda_hash(c->check, c->at < c->n_bucket ? HASH_BLOCKS : 2 * cuda_of(c->base.dev)->n_sm, &h, err));
+    return c->at++ > 0 || cuda_ok(cudaEventRecord(c->first, c->net), "NCCL", err);
+}
+
+/* All calls are done: has what they asked for come? */
+static enum comm_state end_look(struct nccl_comm *c, struct error *err)
+{
+    if (!c->closed && !cuda_ok(cudaEventRecord(c->arrived, c->net), "NCCL", err))
+        return COMM_FAILED;
+    c->closed = true;
+    cudaError_t status = cudaEventQuery(c->arrived);
+    if (status == cudaErrorNotReady)
+        return COMM_BUSY;
+    if (!cuda_ok(status, "NCCL", err))
+        return COMM_FAILED;
+    c->phase = PHASE_IDLE;
+    return COMM_READY;
 }
 
 static enum comm_state send_go_on(struct nccl_comm *c, struct error *err)
@@ -262,22 +293,7 @@ static enum comm_state send_go_on(struct nccl_comm *c, struct error *err)
         if (!bucket_end(c, err))
             return COMM_FAILED;
     }
-    if (!c->closed) {
-        c->closed = true;
-        if ((!c->job.unchecked
-             && !cuda_ok(cudaMemcpyAsync(c->hash_host, c->hash, (size_t)c->n_bucket * sizeof *c->hash, cudaMemcpyDeviceToHost, c->check),
-                         "NCCL", err))
-            || !cuda_ok(cudaEventRecord(c->checked, c->check), "NCCL", err))
-            return COMM_FAILED;
-    }
-    cudaError_t status = cudaEventQuery(c->checked);
-    if (status == cudaErrorNotReady)
-        return COMM_BUSY;
-    if (!cuda_ok(status, "NCCL", err))
-        return COMM_FAILED;
-    c->base.hash = c->job.unchecked ? 0 : comm_hash_join(c->hash_host, c->n_bucket);
-    c->phase = PHASE_IDLE;
-    return COMM_READY;
+    return end_look(c, err);
 }
 
 /* One group of sends and receives: NCCL makes one kernel of them. */
@@ -303,21 +319,6 @@ static bool nccl_exchange(struct comm *base, const struct comm_exchange *x, stru
     return nccl_ok(c, status, "bytes from all to all", err) && nccl_ok(c, end, "bytes from all to all", err);
 }
 
-/* The calls are done, so the transfer is in the stream. */
-static enum comm_state exchange_go_on(struct nccl_comm *c, struct error *err)
-{
-    if (!c->closed && !cuda_ok(cudaEventRecord(c->arrived, c->net), "NCCL", err))
-        return COMM_FAILED;
-    c->closed = true;
-    cudaError_t status = cudaEventQuery(c->arrived);
-    if (status == cudaErrorNotReady)
-        return COMM_BUSY;
-    if (!cuda_ok(status, "NCCL", err))
-        return COMM_FAILED;
-    c->phase = PHASE_IDLE;
-    return COMM_READY;
-}
-
 static enum comm_state nccl_poll(struct comm *base, struct error *err)
 {
     struct nccl_comm *c = nccl_of(base);
@@ -335,7 +336,7 @@ static enum comm_state nccl_poll(struct comm *base, struct error *err)
     if (c->phase == PHASE_SENDING)
         return send_go_on(c, err);
     if (c->phase == PHASE_EXCHANGING)
-        return exchange_go_on(c, err);
+        return end_look(c, err);
     c->phase = PHASE_IDLE;
     return COMM_READY;
 }

@@ -143,22 +143,22 @@ static void connection_tune(int fd)
 /* ---- who connects */
 static int connection_open(struct meet *m, const struct place *at, int rank, struct error *err)
 {
-    struct addrinfo *list = NULL, hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
     char name[64];
     int fd = -1;
-    int rv = getaddrinfo(at->host, at->port, &hints, &list);
-    if (rv != 0 || (fd = socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) < 0
+    collective_name(m->c, rank, name, sizeof name);
+    struct addrinfo *list = tcp_lookup(at->host, at->port, name, MAX(m->end_ms - clock_ms(), (int64_t)0), err);
+    if (!list)
+        return -1;
+    if ((fd = socket(list->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) < 0
         || (connect(fd, list->ai_addr, list->ai_addrlen) != 0 && errno != EINPROGRESS)) {
-        error_set(err, ERR_CLOSED, "cannot connect to %s at %.64s:%.8s: %s", collective_name(m->c, rank, name, sizeof name), at->host,
-                  at->port, rv ? gai_strerror(rv) : strerror(errno));
+        error_set(err, ERR_CLOSED, "cannot connect to %s at %.64s:%.8s: %s", name, at->host, at->port, strerror(errno));
         if (fd >= 0)
             close(fd);
         fd = -1;
     } else {
         connection_tune(fd);
     }
-    if (rv == 0)
-        freeaddrinfo(list);
+    freeaddrinfo(list);
     return fd;
 }
 
@@ -254,7 +254,10 @@ static bool gone_find(struct meet *m, struct error *err)
 static bool others_admit(struct meet *m, struct error *err)
 {
     for (int q; (q = missing(m)) < m->c->n_rank;) {
-        int rank, fd = accept4(m->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int rank, fd;
+        if (clock_ms() >= m->end_ms)    // also while strangers keep coming
+            return too_late(m, q, err);
+        fd = accept4(m->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
             if (!gone_find(m, err) || !moment(m, m->listener, POLLIN, q, err))
                 return false;

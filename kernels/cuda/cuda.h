@@ -101,8 +101,6 @@ bool cuda_lanes_sync(struct device *dev, struct error *err);
 void cuda_lanes_close(struct cuda_device *cu);
 void cuda_plans_free(struct cuda_device *cu);
 void cuda_pipes_close(struct cuda_device *cu);
-/* mem_hash on any stream, with n_block blocks of 512 threads; a->hash is device memory. */
-bool cuda_hash(cudaStream_t stream, int n_block, const struct mem_hash *a, struct error *err);
 extern const struct comm_ops nccl_comm_ops;    // kernels/collective/nccl.cu
 
 /* Call fn<T>(...) for the element type of a dtype. */

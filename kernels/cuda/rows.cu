@@ -833,8 +833,10 @@ __global__ static void hash_rows_kernel(unsigned long long *hash, const uint64_t
             sum += hash_mix(x[r * row_words + i], first + r * ld_words + i);
     hash_add(hash, sum);
 }
-bool cuda_hash(cudaStream_t stream, int n_block, const struct mem_hash *a, struct error *err)
+extern "C" bool mem_hash_cuda(struct device *dev, const struct mem_hash *a, struct error *err)
 {
+    cudaStream_t stream = cuda_of(dev)->stream;
+    int n_block = cuda_of(dev)->n_sm * 2;
     if (!cuda_ok(cudaMemsetAsync(a->hash, 0, sizeof *a->hash, stream), "mem_hash", err))
         return false;
     if (a->row_words > 0) {
@@ -851,8 +853,4 @@ bool cuda_hash(cudaStream_t stream, int n_block, const struct mem_hash *a, struc
     hash_kernel<<<(unsigned)n_block, 512, 0, stream>>>((unsigned long long *)a->hash, (const uint8_t *)a->x, (int64_t)a->size_bytes,
                                                        a->first);
     return launch_ok("mem_hash", err);
-}
-extern "C" bool mem_hash_cuda(struct device *dev, const struct mem_hash *a, struct error *err)
-{
-    return cuda_hash(cuda_of(dev)->stream, cuda_of(dev)->n_sm * 2, a, err);
 }

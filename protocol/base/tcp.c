@@ -5,7 +5,9 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
@@ -80,21 +82,105 @@ static int connect_wait(int fd, const struct addrinfo *a, int64_t limit_ms)
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &len) == 0 ? why : errno;
 }
 
+/* A look-up on a thread of its own, since getaddrinfo has no limit. Whoever is last frees it: the thread, or who asked. */
+struct lookup {
+    pthread_mutex_t lock;    // guards: done, given_up
+    pthread_cond_t some;     // signals done
+    bool done, given_up;
+    char host[256], port[32];
+    int rv;
+    struct addrinfo *list;
+};
+
+static void lookup_free(struct lookup *l)
+{
+    pthread_cond_destroy(&l->some);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+}
+
+static void *lookup_run(void *arg)
+{
+    struct lookup *l = arg;
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *list = NULL;
+    int rv = getaddrinfo(l->host, l->port, &hints, &list);
+    pthread_mutex_lock(&l->lock);
+    l->rv = rv;
+    l->list = list;
+    l->done = true;
+    bool given_up = l->given_up;
+    pthread_cond_signal(&l->some);
+    pthread_mutex_unlock(&l->lock);
+    if (given_up) {
+        if (rv == 0)
+            freeaddrinfo(list);
+        lookup_free(l);
+    }
+    return NULL;
+}
+
+/* The result of a look-up that was begun; frees it, or leaves that to its thread. False: not in time. */
+static bool lookup_end(struct lookup *l, int64_t limit_ms, int *rv, struct addrinfo **list)
+{
+    struct timespec end = clock_after(limit_ms);
+    pthread_mutex_lock(&l->lock);
+    while (!l->done && pthread_cond_timedwait(&l->some, &l->lock, &end) == 0)
+        ;
+    bool done = l->done;
+    l->given_up = !done;
+    *rv = l->rv;
+    *list = l->list;
+    pthread_mutex_unlock(&l->lock);
+    if (done)
+        lookup_free(l);
+    return done;
+}
+
+struct addrinfo *tcp_lookup(const char *host, const char *port, const char *what, int64_t limit_ms, struct error *err)
+{
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV }, *list = NULL;
+    pthread_t thread;
+    int rv = getaddrinfo(host, port, &hints, &list);    // a number needs nobody's answer
+    if (rv == 0)
+        return list;
+    struct lookup *l = calloc(1, sizeof *l);
+    if (!l) {
+        error_set(err, ERR_NO_MEMORY, "no memory to look '%s' up", host);
+        return NULL;
+    }
+    pthread_mutex_init(&l->lock, NULL);
+    clock_cond_init(&l->some);
+    snprintf(l->host, sizeof l->host, "%s", host);
+    snprintf(l->port, sizeof l->port, "%s", port);
+    if ((rv = pthread_create(&thread, NULL, lookup_run, l)) != 0) {
+        lookup_free(l);
+        error_set(err, ERR_NO_MEMORY, "no thread to look '%s' up: %s", host, strerror(rv));
+        return NULL;
+    }
+    pthread_detach(thread);
+    if (!lookup_end(l, limit_ms, &rv, &list)) {
+        error_set(err, ERR_CLOSED, "%s's host '%s' cannot be resolved: no name server has answered in %g s", what, host,
+                  (double)limit_ms / 1000);
+        return NULL;
+    }
+    if (rv == 0)
+        return list;
+    error_set(err, ERR_CLOSED, "%s's host '%s' cannot be resolved: %s", what, host, gai_strerror(rv));
+    return NULL;
+}
+
 int tcp_connect(const char *address, const char *what, int64_t limit_ms, struct error *err)
 {
     char host[280];
-    struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *list = NULL;
     const char *port = host_of(address, host, sizeof host);
     int fd = -1, why = EADDRNOTAVAIL;
     if (!port) {
         error_set(err, ERR_USAGE, "'%.300s' is not HOST:PORT", address);
         return -1;
     }
-    int rv = getaddrinfo(host, port, &hints, &list);
-    if (rv != 0) {
-        error_set(err, ERR_CLOSED, "%s's host '%s' cannot be resolved: %s", what, host, gai_strerror(rv));
+    struct addrinfo *list = tcp_lookup(host, port, what, limit_ms, err);
+    if (!list)
         return -1;
-    }
     for (const struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
         int made = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
         why = made < 0 ? errno : connect_wait(made, a, limit_ms);

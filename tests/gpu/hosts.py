@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Trainers on two "nodes" of one machine, half of its GPUs each, with NCCL over sockets between all of them: a run must end in the bytes
-of one host's.
+"""Trainers on two "nodes" of one machine, half of its GPUs each, with NCCL over sockets between all of them: at every zero_stage a run
+must end in the bytes of one host's.
 
-    tests/gpu/hosts.py [--work DIR] [--steps 3] [--count N] [CASE...]      cases: 0.5B (default) 1.5B; starter, on CPUs, to try this script
+    tests/gpu/hosts.py [--work DIR] [--steps 3] [--count N] [--zero 0,1,2,3] [CASE...]
+cases: 0.5B (default) 1.5B; starter, on CPUs, to try this script
 
 One JSON line for each run, then a table. Exits 1 when they end in other bytes. ROLLCALL names the program.
 """
@@ -35,6 +36,7 @@ def main():
     parser.add_argument("--work", default="/tmp/rollcall-hosts")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--count", type=int, help="trainers (default: 4, or 2 on two GPUs)")
+    parser.add_argument("--zero", default="0,1,2,3", help="zero_stages to try on two hosts (default: all)")
     parser.add_argument("case", nargs="*")
     a = parser.parse_args()
     os.makedirs(a.work, exist_ok=True)
@@ -46,9 +48,9 @@ def main():
         n = a.count or (4 if most >= 4 else 2)
         device = [f"{kind}:{i}" for i in range(n)]
         first = None
-        for hosts in (1, 2):
-            label, port, said = f"hosts-{name}-{hosts}-{os.getpid()}", free_port(), []
-            more, node = ["--zero_stage", "0"], None
+        for hosts, zero in [(1, "auto")] + [(2, zero) for zero in a.zero.split(",")]:
+            label, port, said = f"hosts-{name}-{hosts}-{zero}-{os.getpid()}", free_port(), []
+            more, node = ["--zero_stage", zero], None
             if hosts == 2:
                 half = n // 2
                 more += ["-t", str(n), "--trainers-per-node", str(half), "--listen", f"127.0.0.1:{port}",
@@ -65,8 +67,8 @@ def main():
             first = first or got
             same = got["sha256"] == first["sha256"] and (hosts == 1 or "trains (" in said[0])
             differ |= not same
-            print(json.dumps(dict(bench="hosts", case=name, hosts=hosts, ranks=n, **got, check=same)), flush=True)
-            table.append(f"{name:8}{n:2} trainers on {hosts} host{'s' if hosts > 1 else ' '}  step {got['step_s']:8.3f} s  train {got['train_s']:8.3f}"
+            print(json.dumps(dict(bench="hosts", case=name, hosts=hosts, ranks=n, zero_stage=zero, **got, check=same)), flush=True)
+            table.append(f"{name:8}{n:2} trainers on {hosts} host{'s' if hosts > 1 else ' '}  zero {zero:4}  step {got['step_s']:8.3f} s  train {got['train_s']:8.3f}"
                          f"  waited {got['ranks_s'] or 0:7.3f}  {got['sha256'][:16]}  {'same bytes' if same else 'OTHER BYTES'}")
             if node and not same:
                 table += said

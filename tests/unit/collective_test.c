@@ -1186,6 +1186,42 @@ static void strangers_are_sent_away_and_the_ranks_meet(UNUSED void **state)
 }
 
 /* Who listens in rank 0's place must know the key, too. */
+/* One after the other, each without a word. */
+static void strangers_crowd(uint16_t port)
+{
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    for (;;) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        bool ok = connect(fd, (struct sockaddr *)&to, sizeof to) == 0;
+        close(fd);
+        if (!ok)    // nobody listens any more
+            _exit(0);
+    }
+}
+
+static void a_rank_waits_no_longer_than_its_limit_while_strangers_keep_coming(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct device *dev = device_new("ref", 1, &err);
+    char key[65];
+    int status;
+    struct collective_config config = {
+        .kind = kind, .dir = dir, .name = "crowd", .n_rank = 2, .dev = dev, .join_ms = 400, .wait_ms = 400
+    };
+    call("crowd");
+    pid_t pid = fork();
+    if (pid == 0)
+        strangers_crowd(port_of("crowd", key));
+    int64_t began = clock_ms();
+    assert_null(collective_join(&config, &err));
+    assert_int_equal(err.code, ERR_TIMEOUT);
+    assert_non_null(strstr(err.text, "rank 1 "));
+    assert_true(clock_ms() - began < 10000);    // on a busy machine; they come as long as it listens
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    device_free(dev);
+    assert_no_name_is_left();
+}
+
 static void a_rank_does_not_believe_a_listener_without_the_key(UNUSED void **state)
 {
     struct error err = { 0 };
@@ -1304,6 +1340,7 @@ int main(void)
     const struct CMUnitTest tcp[] = {
         EVERY_KIND,
         cmocka_unit_test(strangers_are_sent_away_and_the_ranks_meet),
+        cmocka_unit_test(a_rank_waits_no_longer_than_its_limit_while_strangers_keep_coming),
         cmocka_unit_test(a_rank_does_not_believe_a_listener_without_the_key),
         cmocka_unit_test(ranks_of_several_hosts_meet_by_copies_of_the_file_and_share_rank_0s_secret),
         cmocka_unit_test(a_kind_that_is_none_or_not_for_cpus_is_refused),

@@ -184,9 +184,7 @@ static void group_join(struct inlet *in, const struct wire *w)
 static void receive_begin(struct inlet *in)
 {
     struct error err = { 0 };
-    struct comm_broadcast b = {
-        .size_bytes = in->config.bundle->size_bytes, .bucket_bytes = in->announced[0].bucket_bytes, .unchecked = true    // tensors are
-    };
+    struct comm_broadcast b = { .size_bytes = in->config.bundle->size_bytes, .bucket_bytes = in->announced[0].bucket_bytes };
     pthread_mutex_lock(&in->lock);
     in->direct = in->want == WANT_ASKED && in->want_version == in->announced[0].version;
     // staged: it has been told to copy, and has not begun

@@ -73,9 +73,7 @@ static void group_build(struct outlet *o)
 static void send_begin(struct outlet *o, int slot)
 {
     struct error err = { 0 };
-    struct comm_broadcast b = {
-        .size_bytes = o->config.bundle->size_bytes, .bucket_bytes = o->config.bucket_bytes, .unchecked = true    // tensors are
-    };
+    struct comm_broadcast b = { .size_bytes = o->config.bundle->size_bytes, .bucket_bytes = o->config.bucket_bytes };
     pthread_mutex_lock(&o->lock);
     outlet_drop_tell(o);
     if (slot < 0) {
