@@ -1,5 +1,7 @@
 /* device.c - opening devices by name, and what all back ends share */
 #include "kernels/ops.h"
+#include "kernels/choices.h"
+#include "kernels/choices_file.h"
 #include "kernels/host.h"
 #include "kernels/philox.h"
 #include <inttypes.h>
@@ -9,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "protocol/base/clock.h"
 
 #define CUDA_LIB "librollcall_cuda.so"
 /* Where the library may be, relative to the executable's folder, before the loader's own path: built, next to a test program, installed. */
@@ -36,7 +39,15 @@ static struct device *cuda_open(int index, struct error *err)
         error_set(err, ERR_UNSUPPORTED, "cuda:%d: " CUDA_LIB " has no rc_ops_cuda: %s", index, dlerror());
         return NULL;
     }
-    return open_fn(index, err);    // the library stays open: its code is in use until the process ends
+    struct device *dev = open_fn(index, err);    // the library stays open: its code is in use until the process ends
+    if (!dev)
+        return NULL;
+    snprintf(path, sizeof path, "%s; %s", dev->what, dev->software);
+    if (!(dev->choices = choices_open(path, err))) {
+        dev->op->device_free(dev);
+        return NULL;
+    }
+    return dev;
 }
 
 struct device *device_new(const char *name, int n_thread, struct error *err)
@@ -54,8 +65,13 @@ struct device *device_new(const char *name, int n_thread, struct error *err)
 
 void device_free(struct device *dev)
 {
-    if (dev)
-        dev->op->device_free(dev);
+    if (!dev)
+        return;
+    struct choices *c = dev->choices;
+    if (c)
+        choices_save(c);
+    dev->op->device_free(dev);
+    free(c);
 }
 
 bool device_enter(struct device *dev, struct error *err)
@@ -261,6 +277,21 @@ void weight_free(struct device *dev, struct weight *w)
 bool weight_refresh(struct device *dev, struct weight *w, struct error *err)
 {
     return dev->op->weight_refresh(dev, w, err);
+}
+
+bool product_choose(struct device *dev, const char *name, const struct product_kind *kind, const struct choice **out, struct error *err)
+{
+    struct choice *c = NULL;
+    int64_t before = clock_ns();
+    if (!dev->op->product_choose)
+        return error_set(err, ERR_UNSUPPORTED, "%s has no algorithms to choose from: its products have one order", dev->name);
+    if (!dev->op->product_choose(dev, kind, &c, err))
+        return false;
+    dev->choices->seconds += (double)(clock_ns() - before) * 1e-9;
+    if (c)
+        choice_name(c, name);
+    *out = c;
+    return true;
 }
 
 bool graph_begin(struct device *dev, struct error *err)

@@ -52,8 +52,11 @@ static inline float bf16_to_f32(uint16_t h)
     return v.f;
 }
 
+struct choice;
+struct choices;
 struct comm_ops;
 struct ops;
+struct product_kind;
 enum device_kind {
     DEVICE_REF,
     DEVICE_CPU,
@@ -63,17 +66,18 @@ enum device_kind {
 struct device {
     const struct ops *op;
     enum device_kind kind;
-    int index;              // the N of cpu:N and cuda:N
-    int n_thread;           // cpu: threads that work on it, including the caller's
-    char name[32];          // "cpu:0"
-    char what[96];          // "AMD EPYC, avx512, 2 threads", for logs
-    int kv_page_tok;        // tokens in a KV page (a multiple of 32); the back end decides the layout inside a page
-    int64_t head_rows;      // rows of logits worth processing at a time, times vocab: rows = head_rows / vocab, at least 1
-    bool can_capture;       // graph_begin and its family work (cuda)
-    bool recording;         // between graph_begin and graph_end
-    int n_plain;            // kinds of products for which the library has no fast algorithms that keep promise 1 here (cuda)
-    bool host_memory;       // the host may read this device's pointers after device_sync (ref, cpu)
-    struct trace *trace;    // of trace.h, or NULL
+    int index;                  // the N of cpu:N and cuda:N
+    int n_thread;               // cpu: threads that work on it, including the caller's
+    char name[32];              // "cpu:0"
+    char what[96];              // "AMD EPYC, avx512, 2 threads", for logs
+    int kv_page_tok;            // tokens in a KV page (a multiple of 32); the back end decides the layout inside a page
+    int64_t head_rows;          // rows of logits worth processing at a time, times vocab: rows = head_rows / vocab, at least 1
+    bool can_capture;           // graph_begin and its family work (cuda)
+    bool recording;             // between graph_begin and graph_end
+    char software[96];          // versions of driver and libraries; "" where there are none
+    bool host_memory;           // the host may read this device's pointers after device_sync (ref, cpu)
+    struct choices *choices;    // of choices.h (cuda), owned; NULL: products need none
+    struct trace *trace;        // of trace.h, or NULL
 };
 
 /* Open "ref", "cpu:N" or "cuda:N". n_thread: cpu threads, 0 for all cores this process may use. RC_CPU=avx512|avx2|scalar
@@ -182,6 +186,11 @@ struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype
 void weight_free(struct device *dev, struct weight *w);
 /* Call when data has changed (loading, optimizer step, publication): packs again, in stream order. */
 MUST_USE bool weight_refresh(struct device *dev, struct weight *w, struct error *err);
+
+/* Choose how products of this kind are computed, unless that is known, and call them `name` in the device's table; *out: its entry there,
+ * NULL without one. What nobody asked for is chosen by its first use. Fails where there is nothing to choose (device.choices NULL). */
+MUST_USE bool product_choose(struct device *dev, const char *name, const struct product_kind *kind, const struct choice **out,
+                             struct error *err);
 
 /* Measure what promise 1 costs in one product y (n, n_out) = x W^T + bias, on random data with weights in no cache, timed in a
  * recorded run. It allocates its own memory; cuda only, elsewhere the table has NULL. */
@@ -724,8 +733,9 @@ struct ops {
     bool (*weight_init)(struct device *, struct weight *, struct error *);    // fills pack
     void (*weight_release)(struct device *, struct weight *);
     bool (*weight_refresh)(struct device *, struct weight *, struct error *);
-    bool (*linear_cost)(struct device *, struct linear_cost *, struct error *);    // NULL: not offered
-    bool (*graph_begin)(struct device *, struct error *);                          // NULL without can_capture
+    bool (*product_choose)(struct device *, const struct product_kind *, struct choice **, struct error *);    // NULL: nothing to choose
+    bool (*linear_cost)(struct device *, struct linear_cost *, struct error *);                                // NULL: not offered
+    bool (*graph_begin)(struct device *, struct error *);                                                      // NULL without can_capture
     struct graph *(*graph_end)(struct device *, struct error *);
     bool (*graph_launch)(struct device *, struct graph *, struct error *);
     void (*graph_free)(struct device *, struct graph *);

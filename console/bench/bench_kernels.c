@@ -13,22 +13,25 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "workers/engine/model/config.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/model/products.h"
 #define RUNS 9
 #define PEAK_TFLOPS 790.0
 #define PEAK_TB_PER_S 4.3
 
 /* ---- the cost of equal bits ---- */
 
-static bool cost_one(struct device *dev, const char *what, int64_t n, int64_t n_out, int64_t n_in, bool bias, enum dtype y, double times,
-                     double *rule_us, double *best_us, struct error *err)
+static bool cost_one(struct device *dev, const struct model_product *p, int64_t n, double times, double *rule_us, double *best_us,
+                     struct error *err)
 {
-    struct linear_cost c = { .n = n, .n_out = n_out, .n_in = n_in, .bias = bias, .y_dtype = y };
+    int64_t n_out = p->kind.n_out, n_in = p->kind.n_in;
+    struct linear_cost c = { .n = n, .n_out = n_out, .n_in = n_in, .bias = p->kind.bias, .y_dtype = p->kind.f32 ? DT_F32 : DT_BF16 };
     if (!dev->op->linear_cost(dev, &c, err))
         return false;
     printf("{\"bench\":\"gemm\",\"weight\":\"%s\",\"rows\":%" PRId64 ",\"n_out\":%" PRId64 ",\"n_in\":%" PRId64
            ",\"rule_us\":%.2f,\"best_us\":%.2f,"
            "\"tflops\":%.1f,\"tb_per_s\":%.2f}\n",
-           what, n, n_out, n_in, c.rule_us, c.best_us, 2.0 * (double)n * (double)n_out * (double)n_in / c.rule_us * 1e-6,
+           p->name, n, n_out, n_in, c.rule_us, c.best_us, 2.0 * (double)n * (double)n_out * (double)n_in / c.rule_us * 1e-6,
            (double)(n_out * n_in) * 2 / c.rule_us * 1e-6);
     *rule_us += times * c.rule_us;
     *best_us += times * fmin(c.best_us, c.rule_us);    // noise must not count as a gain
@@ -39,7 +42,9 @@ bool bench_gemm_rule(const char *device, const char *shape, int64_t rows, double
 {
     const struct model_config *c = config_shape(shape, err);
     bool ok = false;
-    double rule = 0, best = 0, layers;
+    double rule = 0, best = 0;
+    struct model *m = NULL;
+    struct model_product p[MODEL_PRODUCTS];
     if (!c)
         return false;
     struct device *dev = device_new(device, 0, err);
@@ -49,14 +54,12 @@ bool bench_gemm_rule(const char *device, const char *shape, int64_t rows, double
         error_set(err, ERR_UNSUPPORTED, "%s has no rule to measure: its products always have one order", dev->name);
         goto out;
     }
-    int64_t q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
+    TRY((m = model_new_shape(c, dev, DT_BF16, err)) != NULL);
     int64_t head_rows = MIN(rows, MAX(dev->head_rows / c->vocab, 1));
-    layers = (double)c->n_layer;
-    TRY(cost_one(dev, "qkv", rows, qkv, c->d_model, c->qkv_bias, DT_BF16, layers, &rule, &best, err));
-    TRY(cost_one(dev, "o", rows, c->d_model, q, false, DT_BF16, layers, &rule, &best, err));
-    TRY(cost_one(dev, "gate_up", rows, 2 * c->d_ff, c->d_model, false, DT_BF16, layers, &rule, &best, err));
-    TRY(cost_one(dev, "down", rows, c->d_model, c->d_ff, false, DT_BF16, layers, &rule, &best, err));
-    TRY(cost_one(dev, "head", head_rows, c->vocab, c->d_model, false, DT_F32, (double)rows / (double)head_rows, &rule, &best, err));
+    for (int i = 0, n = model_products(m, p); i < n; i++) {
+        bool head = i == LAYER_PRODUCTS;
+        TRY(cost_one(dev, &p[i], head ? head_rows : rows, head ? (double)rows / (double)head_rows : (double)c->n_layer, &rule, &best, err));
+    }
     printf("{\"bench\":\"gemm\",\"model\":\"%s\",\"device\":\"%s\",\"rows\":%" PRId64 ",\"rule_us\":%.1f,\"best_us\":%.1f", shape,
            dev->name, rows, rule, best);
     if (step_us > 0)
@@ -64,6 +67,7 @@ bool bench_gemm_rule(const char *device, const char *shape, int64_t rows, double
     printf(",\"cost_of_products\":%.4f}\n", (rule - best) / best);
     ok = true;
 out:
+    model_free(m);
     device_free(dev);
     return ok;
 }

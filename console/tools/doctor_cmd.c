@@ -1,5 +1,6 @@
 /* rollcall doctor: checks whether this machine has what rollcall uses, and says what to do about anything missing. Changes nothing.
- * With RUN: the state of that run's journal on disk. With --devices: what NVML reports for each GPU, one JSON line each. */
+ * With RUN: the state of that run's journal on disk. With --devices: what NVML reports for each GPU, one JSON line each; with --shape, too:
+ * how it multiplies the weights of such a model. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <langinfo.h>
@@ -14,6 +15,7 @@
 #include <sys/sysinfo.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "console/tools/doctor_products.h"
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
@@ -233,8 +235,13 @@ static bool doctor_cmd(int argc, char **argv, struct error *err)
 {
     bool devices = false;
     const char *run[1] = { NULL };
-    struct cli_option options[] = { { "devices", NULL, CLI_FLAG, &devices, NULL,
-                                      "print only what NVML reports for each GPU, as JSON lines" } };
+    const char *shape = NULL;
+    struct cli_option options[] = {
+        { "devices", NULL, CLI_FLAG, &devices, NULL, "print only what NVML reports for each GPU, as JSON lines" },
+        { "shape", NULL, CLI_STR, &shape, "NAME",
+          "with --devices: print the algorithm that each GPU uses for each product of this model, and whether it gave equal bits; "
+          "Qwen2.5-7B or another published name, or a model directory" },
+    };
     struct cli cli = {
         .command = "rollcall doctor",
         .operands = "[RUN]",
@@ -247,8 +254,10 @@ static bool doctor_cmd(int argc, char **argv, struct error *err)
     };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
+    if (shape && !devices)
+        return error_set(err, ERR_USAGE, "--shape needs --devices");
     if (devices)
-        return devices_print(err);
+        return shape ? doctor_products(shape, err) : devices_print(err);
     struct checkup c = { 0 };
     if (run[0] && !run_check(&c, run[0], err))
         return false;

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 extern "C" {
+#include "kernels/choices.h"
 #include "kernels/ops.h"
 }
 typedef __nv_bfloat16 bf16;
@@ -42,7 +43,7 @@ struct cuda_device {
     struct rope_fwd turn_left;    // left for the attn_paged that comes next (rope_fwd.for_decode); out NULL: none
     struct linear_fwd gate;       // left for the swiglu_fwd that comes next (linear_fwd.for_gate); y NULL: none
     cudaGraphNode_t early;        // the kernel that launch_early has recorded last, or NULL
-    struct gemm_plan *plan;       // chosen algorithms (gemm.cu), a list
+    struct gemm_plan *plan;       // chosen algorithms (gemm_choose.cu), a list
     int n_sm;
     int shared_bytes;             // what a block may have at most: 227 KiB on Hopper, 99 on cards for desktops
     bool hopper;                  // use its own matrix instructions and copies: sm_90, and not RC_CUDA_PATH=ampere
@@ -93,6 +94,7 @@ OPS_TABLE(CUDA_ROW)
 bool cuda_weight_init(struct device *dev, struct weight *w, struct error *err);
 void cuda_weight_release(struct device *dev, struct weight *w);
 bool cuda_weight_refresh(struct device *dev, struct weight *w, struct error *err);
+bool cuda_product_choose(struct device *dev, const struct product_kind *kind, struct choice **out, struct error *err);
 bool cuda_linear_cost(struct device *dev, struct linear_cost *c, struct error *err);
 bool cuda_lane_copy(struct device *dev, int lane, void *dst, const void *src, size_t size_bytes, struct error *err);
 bool cuda_lane_sum(struct device *dev, int lane, const struct lane_sum *s, struct error *err);

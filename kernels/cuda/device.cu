@@ -361,6 +361,7 @@ static struct ops ops_table(void)
     t.weight_init = cuda_weight_init;
     t.weight_release = cuda_weight_release;
     t.weight_refresh = cuda_weight_refresh;
+    t.product_choose = cuda_product_choose;
     t.linear_cost = cuda_linear_cost;
     t.graph_begin = cuda_graph_begin;
     t.graph_end = cuda_graph_end;
@@ -390,7 +391,7 @@ extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int
 {
     static const struct ops table = ops_table();
     cudaDeviceProp prop;
-    int n = 0;
+    int n = 0, driver = 0;
     cudaError_t status = cudaGetDeviceCount(&n);
     if (status != cudaSuccess || index >= n) {
         error_set(err, ERR_UNSUPPORTED, "cuda:%d: %s", index, status != cudaSuccess ? cudaGetErrorString(status) : "there is no such GPU");
@@ -421,6 +422,10 @@ extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int
     snprintf(cu->base.name, sizeof cu->base.name, "cuda:%d", index);
     snprintf(cu->base.what, sizeof cu->base.what, "%.50s, %d multiprocessors, %zu GiB", prop.name, prop.multiProcessorCount,
              (size_t)(prop.totalGlobalMem >> 30));
+    cudaDriverGetVersion(&driver);
+    size_t lt = cublasLtGetVersion();
+    snprintf(cu->base.software, sizeof cu->base.software, "CUDA driver %d.%d, cuBLASLt %zu.%zu.%zu%s", driver / 1000, driver % 1000 / 10,
+             lt / 10000, lt / 100 % 100, lt % 100, hopper ? ", Hopper's instructions" : "");
     cu->workspace_bytes = WORKSPACE_BYTES;
     if (!cuda_ok(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), "opening the device", err)
         || !cuda_ok(cudaMalloc(&cu->workspace, cu->workspace_bytes), "opening the device", err)

@@ -177,6 +177,11 @@ template <int N> static bool few_groups(struct cuda_device *cu, const few_call &
     return a.rows <= 64 ? few_launch<N, 1>(cu, c, a, grid, err) : few_launch<N, 2>(cu, c, a, grid, err);
 }
 
+int few_width(int form)
+{
+    return width_of[form];
+}
+
 bool few_fits(const struct cuda_device *cu, int64_t rows, int64_t n_out, int64_t n_in, int split)
 {
     return cu->hopper && rows <= FEW_ROWS_MAX && n_out % 8 == 0 && n_out < INT32_MAX && n_in % split == 0 && n_in / split % BOX_COLS == 0;

@@ -17,5 +17,7 @@ struct few_call {
 bool few_fits(const struct cuda_device *cu, int64_t rows, int64_t n_out, int64_t n_in, int split);
 /* Is a form worth timing for this size? */
 bool few_form_suits(int form, int64_t n_out, int split, int n_sm);
+/* Outputs per block of a form. */
+int few_width(int form);
 /* Launch it in one of FEW_FORMS forms, which differ in speed only. A pair needs a form other than 0. */
 bool few_run(struct cuda_device *cu, const struct few_call *c, int form, struct error *err);

@@ -59,7 +59,12 @@ starter_run() {
 for group in "$@"; do
     case $group in
     tests)
-        OPS_DEVICE=cuda:0 note "operations against ref, equal bits" "$tests/ops_test"
+        cache=$(mktemp -d)
+        XDG_CACHE_HOME=$cache OPS_DEVICE=cuda:0 note "operations against ref, equal bits" "$tests/ops_test"
+        XDG_CACHE_HOME=$cache OPS_DEVICE=cuda:0 note "the same with algorithms from disk" "$tests/ops_test"
+        sed -i 's/^own .*/own 8/; s/^library [0-9]*/library 999/' "$cache"/rollcall/products-*.txt
+        XDG_CACHE_HOME=$cache OPS_DEVICE=cuda:0 note "the same with algorithms on disk that do not exist or are bad" "$tests/ops_test" short
+        rm -r "$cache"
         OPS_DEVICE=cuda:0 note "sampler and trainer agree to the bit" "$tests/agreement_test"
         RC_CUDA_PATH=ampere OPS_DEVICE=cuda:0 note "operations against ref without Hopper's instructions" "$tests/ops_test"
         RC_CUDA_PRODUCTS=plain OPS_DEVICE=cuda:0 note "operations with products for cards whose library fails" "$tests/ops_test"

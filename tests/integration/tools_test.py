@@ -102,6 +102,16 @@ class Tools(unittest.TestCase):
         out = run(["generate", "--model", self.model, "--json", "--ignore-eos"], [{"prompt": "x" * 500}]).stdout
         self.assertEqual(len(json.loads(out)["ids"]), 12)    # of 512 positions
 
+    def test_a_machine_without_a_gpu_is_told_so_where_algorithms_are_asked_for(self):
+        for shape in ("Qwen2.5-0.5B", self.model):
+            p = run(["doctor", "--devices", "--shape", shape], "", want=None)
+            if p.returncode == 0:    # there is one
+                self.assertRegex(p.stdout.decode(), r"cuda:0: qkv \d+ to \d+.*; equal bits: ")
+            else:
+                self.assertRegex(p.stderr.decode(), r"^rollcall doctor: there is no GPU to choose algorithms on: cuda:0: .+\n$")
+        self.assertIn(b"no model directory 'nothing' here: unknown shape", run(["doctor", "--devices", "--shape", "nothing"], "", want=None).stderr)
+        self.assertIn(b"--shape needs --devices", run(["doctor", "--shape", "starter"], "", want=2).stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <jansson.h>
+#include "kernels/choices_file.h"
 #include "kernels/collective/collective.h"
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
@@ -167,6 +168,18 @@ static bool team_open(struct engine *e, struct error *err)
     return true;
 }
 
+/* Say in the log how each device multiplies, and keep it for the next start. */
+static void products_tell(const struct engine *e)
+{
+    struct device *dev[SUM_PARTS_MAX];
+    team_devices(e, dev);
+    for (int q = 0; q < SUM_PARTS_MAX; q++)
+        if (dev[q] && dev[q]->choices) {
+            choices_tell(dev[q]->choices, dev[q]->name);
+            choices_save(dev[q]->choices);
+        }
+}
+
 /* The model, the reference model when the loss needs it, and the sampler's own copy when it samples while it trains. */
 static bool models_load(struct engine *e, struct error *err)
 {
@@ -205,9 +218,7 @@ static bool models_load(struct engine *e, struct error *err)
     }
     if (!team_open(e, err))
         return false;
-    if (e->dev->n_plain > 0)
-        log_warn("%s: cuBLASLt keeps no one order of summation for %d kinds of products, which are computed slowly instead", e->dev->what,
-                 e->dev->n_plain);
+    products_tell(e);
     return true;
 }
 

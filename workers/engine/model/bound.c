@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/products.h"
 #include "workers/engine/model/team.h"
 
 #define PLACE_OF_ENDS 2    // of the embedding and the head
@@ -85,6 +86,7 @@ static bool places_make(struct model *m, struct kept *k, struct error *err)
     if (!(k->mem = mem_new(m->dev, size, "weights of the pieces in use", err))
         || !OP(m->dev, err, mem_fill, .y = k->mem, .size_bytes = size))
         return false;
+    struct model_product head = head_product(m);
     for (int i = 0; i < BOUND_N; i++) {
         struct bound *b = &k->place[i];
         b->piece = -1;
@@ -93,7 +95,7 @@ static bool places_make(struct model *m, struct kept *k, struct error *err)
         if (!(b->used = mark_new(m->dev, err)) || !(b->came = mark_new(m->dev, err)))
             return false;
         if (i != PLACE_OF_ENDS ? !layer_handles_new(m, &b->layer, b->mem, m->at[0].first, &m->at[0], err)
-                               : !(b->head = weight_new(m->dev, b->mem, m->dtype, m->c.vocab, m->c.d_model, MIN(1, m->parts), true, err)))
+                               : !(b->head = product_weight_new(m, &head, b->mem, true, err)))
             return false;
     }
     return true;

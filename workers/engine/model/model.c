@@ -10,6 +10,7 @@
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/products.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team_impl.h"
 
@@ -166,22 +167,11 @@ void model_handles_free(struct model *m)
 
 bool layer_handles_new(struct model *m, struct layer_w *w, const char *mem, int64_t first, const struct layer_at *at, struct error *err)
 {
-    const struct model_config *c = &m->c;
-    int64_t d = c->d_model, q = c->n_head * c->d_head, kv = c->n_kv_head * c->d_head;
-    int own = m->parts / MAX(1, m->n_slice), one = MIN(1, m->parts);    // a slice has some of the parts; outputs are whole anywhere
-    const struct {
-        struct weight **w;
-        int64_t at, n_out, n_in;
-        int parts;
-    } part[] = {
-        { &w->qkv, at->qkv, q + 2 * kv, d, one },
-        { &w->o, at->o, d, q, own },
-        { &w->gate_up, at->gate_up, 2 * c->d_ff, d, one },
-        { &w->down, at->down, d, c->d_ff, own },
-    };
-    for (size_t i = 0; i < ARRAY_SIZE(part); i++)
-        if (!(*part[i].w = weight_new(m->dev, mem + (size_t)(part[i].at - first) * dtype_size(m->dtype), m->dtype, part[i].n_out,
-                                      part[i].n_in, part[i].parts, m->for_bwd, err)))
+    struct weight **const handle[LAYER_PRODUCTS] = { &w->qkv, &w->o, &w->gate_up, &w->down };
+    struct model_product p[LAYER_PRODUCTS];
+    layer_products(m, at, p);
+    for (int i = 0; i < LAYER_PRODUCTS; i++)
+        if (!(*handle[i] = product_weight_new(m, &p[i], mem + (size_t)(p[i].at - first) * dtype_size(m->dtype), m->for_bwd, err)))
             return false;
     return true;
 }
@@ -199,7 +189,8 @@ bool model_handles_new(struct model *m, struct error *err)
             return false;
     if (!m->own.head)
         return true;
-    m->head = weight_new(m->dev, model_at(m, m->head_at), m->dtype, m->c.vocab, m->c.d_model, MIN(1, m->parts), m->for_bwd, err);
+    struct model_product head = head_product(m);
+    m->head = product_weight_new(m, &head, model_at(m, head.at), m->for_bwd, err);
     return m->head != NULL;
 }
 

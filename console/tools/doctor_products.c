@@ -1,0 +1,74 @@
+#include "console/tools/doctor_products.h"
+#include <limits.h>
+#include <stdio.h>
+#include "kernels/choices_file.h"
+#include "kernels/ops.h"
+#include "protocol/base/file.h"
+#include "workers/engine/model/config.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/model/products.h"
+
+#define GPUS_MAX 64
+
+static bool config_find(const char *shape, struct model_config *out, struct error *err)
+{
+    if (path_is_dir(shape))
+        return config_load(out, shape, err);
+    const struct model_config *c = config_shape(shape, err);
+    if (!c)
+        return error_wrap(err, "no model directory '%s' here", shape);
+    *out = *c;
+    return true;
+}
+
+/* One GPU's lines. */
+static bool device_print(struct device *dev, const struct model_config *c, struct error *err)
+{
+    bool ok = false;
+    char text[1024];
+    struct model_product p[MODEL_PRODUCTS];
+    struct model *m = model_new_shape(c, dev, DT_BF16, err);
+    if (!m)
+        return false;
+    printf("%s: %s; %s\n", dev->name, dev->what, dev->software);
+    int n = model_products(m, p), n_disk = 0;
+    for (int i = 0; i < n; i++) {
+        const struct choice *x;
+        TRY(product_choose(dev, p[i].name, &p[i].kind, &x, err));
+        if (!x)
+            continue;    // more kinds than the table has room for: not of one model
+        choice_text(x, text, sizeof text);
+        printf("%s: %s\n", dev->name, text);
+        n_disk += x->from_disk;
+    }
+    choices_save(dev->choices);
+    printf("%s: %d kinds of products in %.2f s, %d of them from disk%s%s\n", dev->name, n, dev->choices->seconds, n_disk,
+           choices_path(dev->choices->what, text, sizeof text) ? ": " : "; none are kept",
+           choices_path(dev->choices->what, text, sizeof text) ? text : "");
+    ok = true;
+out:
+    model_free(m);
+    return ok;
+}
+
+bool doctor_products(const char *shape, struct error *err)
+{
+    struct model_config c;
+    if (!config_find(shape, &c, err))
+        return false;
+    for (int i = 0; i < GPUS_MAX; i++) {
+        char name[32];
+        struct error why;
+        snprintf(name, sizeof name, "cuda:%d", i);
+        struct device *dev = device_new(name, 0, &why);
+        if (!dev && i > 0)
+            break;    // that was the last one
+        if (!dev)
+            return error_set(err, ERR_NOT_FOUND, "there is no GPU to choose algorithms on: %s", why.text);
+        bool ok = device_print(dev, &c, err);
+        device_free(dev);
+        if (!ok)
+            return false;
+    }
+    return true;
+}

@@ -1,0 +1,101 @@
+/* gemm.cuh - what the files of matrix products share; gemm.cu says how they work together */
+#pragma once
+#include "kernels/cuda/cuda.h"
+#define CANDIDATES 8
+
+/* --- gemm_plain.cu: one fused chain per element, in order of k --------------------------------------------------------- */
+/* c (m, n) = bias by column + sum over k of a[i am + k ak] b[j bn + k bk], added to what c holds with accumulate. */
+struct plain {
+    void *c;
+    enum dtype c_dtype, dtype;
+    int64_t ldc;
+    const void *a, *b, *bias;
+    int64_t am, ak, bn, bk, m, n, k;
+    bool accumulate;
+};
+bool plain_run(struct cuda_device *cu, const struct plain *p, const char *op, struct error *err);
+
+/* --- gemm_lt.cu: cuBLASLt, and the choice between it and gemm_few.cu ------------------------------------------------------ */
+enum product {
+    PRODUCT_FWD,
+    PRODUCT_FWD_F32,
+    PRODUCT_BWD_X,
+    PRODUCT_BWD_X_F32,
+    PRODUCT_BWD_W,
+};
+/* How to run a product. */
+struct way {
+    int few;    // 1 + a form of gemm_few.cu; 0: by algo
+    cublasLtMatmulAlgo_t algo;
+};
+struct lt_call {
+    enum product kind;
+    int64_t rows, n_out, n_in;
+    int split;
+    const void *weight;    // W
+    const void *x, *bias;
+    void *y;           // y, dx, or the fp32 gradient of W
+    const void *x2;    // dy, for PRODUCT_BWD_W
+    int64_t ldx, ldy;
+    bool accumulate;
+    bool any_cut;    // of a backward product: one order of summation, whatever n_out and n_in are
+};
+struct lt_setup {
+    cublasLtMatmulDescOpaque_t op;
+    cublasLtMatrixLayoutOpaque_t a, b, d;
+    const void *pa, *pb;
+    void *pd;
+    float beta;
+};
+/* What an algorithm may do: only one order of summation; anything repeatable; anything. */
+enum freedom {
+    FREE_NOT,
+    FREE_ORDER,
+    FREE_ALL,
+};
+void lt_setup_make(struct lt_setup *s, const struct lt_call *c);
+cublasStatus_t lt_multiply(struct cuda_device *cu, struct lt_setup *s, const cublasLtMatmulAlgo_t *algo);
+bool lt_ok(cublasStatus_t status, const char *op, struct error *err);
+/* Up to CANDIDATES algorithms for this product, best first. */
+int lt_candidates(struct cuda_device *cu, struct lt_setup *s, enum freedom freedom, cublasLtMatmulAlgo_t *out);
+bool way_run(struct cuda_device *cu, const struct lt_call *c, const struct way *way, struct error *err);
+
+/* --- gemm_choose.cu: plans, that is, how each kind of product is run at each number of rows ------------------------------- */
+struct gemm_plan {
+    struct gemm_plan *next;
+    enum product kind;
+    bool bias;
+    int64_t n_out, n_in;
+    int parts;     // the weight's
+    int split;     // of K: parts, or what suits the shape
+    bool plain;    // no algorithms here keep one order for all numbers of rows: the plain kernel, which does
+    bool ready;    // of a forward product: chosen
+    bool known[CHOICE_BUCKETS];
+    struct way way[CHOICE_BUCKETS];
+};
+int row_bucket(int64_t n);
+/* May a weight's products go by a plan? */
+bool fits_lt(const struct weight *w);
+/* The plan for this use of a weight, chosen now if it is the first. */
+struct gemm_plan *plan_ready(struct cuda_device *cu, enum product kind, int64_t n_out, int64_t n_in, int parts, bool bias,
+                             struct error *err);
+
+/* --- gemm_cost.cu: timing products ---------------------------------------------------------------------------------------- */
+#define RUNS_MAX 9
+struct cost_run {
+    const struct linear_cost *c;
+    struct weight w;
+    bf16 *weights, *x, *bias;
+    void *y;
+    int n_copy;
+    const struct way *way;    // NULL: linear_fwd itself
+    int split;                // with a way: number of parts of K, into fp32 partials in y
+    int runs;                 // timed runs, at most RUNS_MAX; the median counts
+};
+/* Allocate memory for timing products of c's sizes with split parts, and fill it with random numbers. Fewer rows may be timed, too: r->c is c. */
+bool cost_open(struct cuda_device *cu, struct cost_run *r, const struct linear_cost *c, int split, struct error *err);
+void cost_close(struct cuda_device *cu, struct cost_run *r);
+/* Median time of one call, from recorded runs over all copies of the weight. */
+bool cost_time(struct cuda_device *cu, struct cost_run *r, double *us, struct error *err);
+/* Pseudo-random bf16 in (-1, 1). */
+bool noise_fill(struct cuda_device *cu, bf16 *x, int64_t n, uint32_t salt, struct error *err);
