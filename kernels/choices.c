@@ -33,6 +33,19 @@ struct choice *choices_take(struct choices *c, const struct product_kind *kind)
     return x;
 }
 
+void choices_join(struct choices *c, const struct choices *from)
+{
+    c->seconds += from->seconds;
+    for (int i = 0; i < from->n; i++) {
+        const struct choice *y = &from->at[i];
+        struct choice *x = y->state == CHOICE_PASSED && !choices_find(c, &y->kind) ? choices_take(c, &y->kind) : NULL;
+        if (!x)
+            continue;
+        *x = *y;
+        x->state = CHOICE_READ;
+    }
+}
+
 void choice_name(struct choice *c, const char *name)
 {
     char all[sizeof c->name];
@@ -122,6 +135,8 @@ void choice_text(const struct choice *c, char *out, size_t size)
     text_add(&t, "; equal bits: %s", c->state == CHOICE_PASSED ? "passed" : "not tried yet");
     if (c->n_left_out > 0)
         text_add(&t, ", %d with other bits left out", c->n_left_out);
+    if (c->untimed)
+        text_add(&t, "; not timed, for lack of memory");
     if (c->from_disk)
         text_add(&t, "; from disk");
 }

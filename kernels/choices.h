@@ -47,6 +47,7 @@ struct choice {
     enum choice_state state;
     int split;         // parts of K that are multiplied on their own and then added in order
     int n_left_out;    // algorithms that gave other bits
+    bool untimed;      // no memory was free for timing: the library's first at each number of rows. Not kept on disk
     bool from_disk;    // the ways are those that were read
     bool told;         // in the log
     struct choice_way way[CHOICE_BUCKETS];
@@ -54,7 +55,7 @@ struct choice {
 struct choices {
     char what[192];    // card and versions of the libraries: all that the choices hold for
     bool changed;      // since they were read or written
-    double seconds;    // spent on choosing and trying
+    double seconds;    // spent on choosing and trying, also by those that were joined
     int n;
     struct choice at[CHOICES_MAX];    // never move, unless they are CHOICE_READ
 };
@@ -62,6 +63,8 @@ struct choices {
 struct choice *choices_find(struct choices *c, const struct product_kind *kind);
 /* The same, or a new one with kind alone set. When the table is full one that was only read makes room; NULL: there is none such. */
 struct choice *choices_take(struct choices *c, const struct product_kind *kind);
+/* Take over what was chosen on another handle of the same device, as if read: it is to be tried before use. */
+void choices_join(struct choices *c, const struct choices *from);
 /* Numbers of rows that bucket b is for: first to *last. The last bucket's *last is 0: no end. */
 int64_t choice_rows(int b, int64_t *last);
 /* Products that are called `name` in a model are of this kind, perhaps besides others. */

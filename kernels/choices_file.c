@@ -25,7 +25,7 @@
 /* ---- writing ---- */
 static bool is_kept(const struct choice *x)
 {
-    return x->state == CHOICE_READ || x->state == CHOICE_PASSED;
+    return (x->state == CHOICE_READ || x->state == CHOICE_PASSED) && !x->untimed;
 }
 
 void choices_write(const struct choices *c, struct buf *out)

@@ -1,11 +1,13 @@
 /* bench start: seconds from nothing to the first sampled token, with the share of each part: the device and its libraries, the weights, the
- * generator's memory, and the first token, for which a GPU chooses the algorithms of all products. The second prompt says what of that is
- * paid once. With --shape it writes random weights to --model first; the
+ * generator's memory, and the first token. A GPU chooses the algorithms of all products while the weights are read (choose_s, of which load_s
+ * has only what takes longer than reading), or takes them from disk (kinds_from_disk of kinds). The second prompt says what of the first
+ * token is paid once. With --shape it writes random weights to --model first; the
  * device has then been opened once, so the first part is that of the next call. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "console/bench/bench.h"
+#include "kernels/choices.h"
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
@@ -120,13 +122,19 @@ bool bench_start(int argc, char **argv, struct error *err)
     TRY(token_wait(g, 1, &part[FIRST_TOKEN], err) && token_wait(g, 2, &again, err));
     for (int i = 0; i < FIRST_TOKEN; i++)
         part[i] = (double)(at[i + 1] - at[i]) * 1e-9;
+    int n_kind = 0, n_disk = 0;
+    for (int i = 0; dev->choices && i < dev->choices->n; i++) {
+        const struct choice *x = &dev->choices->at[i];
+        n_kind += x->state != CHOICE_READ;
+        n_disk += x->state != CHOICE_READ && x->from_disk;
+    }
     double bytes = (double)config_n_param(model_config(m)) * (double)dtype_size(model_dtype(m));
     printf("{\"bench\":\"start\",\"model\":\"%s\",\"device\":\"%s\",\"what\":\"%s\",\"parameters\":%" PRId64
            ",\"total_s\":%.3f,\"device_s\":%.3f,\"load_s\":%.3f,\"load_gb_per_s\":%.2f,\"generator_s\":%.3f,\"first_token_s\":%.3f,"
-           "\"second_prompt_s\":%.4f}\n",
+           "\"second_prompt_s\":%.4f,\"choose_s\":%.3f,\"kinds\":%d,\"kinds_from_disk\":%d}\n",
            b.shape ? b.shape : b.dir, dev->name, dev->what, config_n_param(model_config(m)),
            part[DEVICE] + part[LOAD] + part[GENERATOR] + part[FIRST_TOKEN], part[DEVICE], part[LOAD], bytes / part[LOAD] * 1e-9,
-           part[GENERATOR], part[FIRST_TOKEN], again);
+           part[GENERATOR], part[FIRST_TOKEN], again, dev->choices ? dev->choices->seconds : 0.0, n_kind, n_disk);
     ok = true;
 out:
     generator_free(g);

@@ -276,7 +276,8 @@ static struct product_kind plan_kind(const struct gemm_plan *p)
     k.f32 = p->kind == PRODUCT_FWD_F32;
     return k;
 }
-static void plan_record(struct cuda_device *cu, const struct gemm_plan *p, bool from_disk, int n_left_out)
+/* taken: from the table itself, whose word on how they were found still holds. */
+static void plan_record(struct cuda_device *cu, const struct gemm_plan *p, bool taken, const struct trial *t)
 {
     struct product_kind kind = plan_kind(p);
     struct choice *c = cu->base.choices ? choices_take(cu->base.choices, &kind) : NULL;
@@ -284,9 +285,12 @@ static void plan_record(struct cuda_device *cu, const struct gemm_plan *p, bool 
         return;
     c->state = p->plain ? CHOICE_PLAIN : CHOICE_PASSED;
     c->split = p->split;
-    c->from_disk = from_disk;
-    c->n_left_out = n_left_out;
-    cu->base.choices->changed |= !from_disk;
+    if (!taken) {
+        c->from_disk = false;
+        c->n_left_out = t->n_left_out;
+        c->untimed = t->opened && !t->timed;
+        cu->base.choices->changed = true;
+    }
     for (int b = 0; !p->plain && b < CHOICE_BUCKETS; b++)
         c->way[b] = way_describe(&p->way[b]);
 }
@@ -354,7 +358,7 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
     bool ok = false, taken = false, any = true;
     if (plain_wanted()) {
         p->plain = p->ready = true;
-        plan_record(cu, p, true, 0);
+        plan_record(cu, p, true, &t);
         return true;
     }
     if (!trial_open(cu, &t, p, err) || !trial_first(cu, &t, err) || (t.have_first && read && !plan_take(cu, &t, read, &taken, err)))
@@ -365,7 +369,7 @@ static bool plan_choose(struct cuda_device *cu, struct gemm_plan *p, struct erro
             goto out;
     p->plain = !any;
     p->ready = ok = true;
-    plan_record(cu, p, taken, t.n_left_out);
+    plan_record(cu, p, taken, &t);
 out:
     trial_close(cu, &t);
     return ok;

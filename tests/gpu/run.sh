@@ -1,6 +1,6 @@
 #!/bin/bash
 # run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
-# lora, kernels, attention (against cuDNN), step, serve, lent, ranks (two or four GPUs), teams (two or four), learn, compare, publish (two GPUs).
+# lora, kernels, attention (against cuDNN), start, step, serve, lent, ranks (two or four GPUs), teams (two or four), learn, compare, publish (two GPUs).
 # Uses .gpu (tests/gpu/pack.sh) if it exists, else build/release. Without a GPU every group is reported as skipped (exit 77),
 # never as passed.
 set -u
@@ -126,6 +126,28 @@ for group in "$@"; do
     lent)
         ROLLCALL=$rollcall note "a separate server on the trainer's memory, 1.5B" $python tests/gpu/lent.py
         ;;
+    start)
+        dir=$(mktemp -d)
+        export XDG_CACHE_HOME=$dir/cache
+        for shape in Qwen2.5-0.5B Qwen2.5-1.5B Qwen2.5-7B; do
+            note "doctor $shape, algorithms chosen" "$bin/rollcall" doctor --devices --shape $shape
+            note "doctor $shape, from disk" bash -c "'$bin/rollcall' doctor --devices --shape $shape | tee /dev/stderr | grep -q ' 5 of them from disk'"
+            RC_CUDA_CHOICES=off note "weights of $shape, written" "$bin/rollcall" bench start --device cuda:0 --model "$dir/$shape" --shape $shape
+            RC_CUDA_CHOICES=off note "start $shape, algorithms chosen" "$bin/rollcall" bench start --device cuda:0 --model "$dir/$shape"
+            note "start $shape, from disk" "$bin/rollcall" bench start --device cuda:0 --model "$dir/$shape"
+            [ $shape != Qwen2.5-7B ] || note "its first token within 8 s" awk "BEGIN { exit !($(field total_s) <= 8) }"
+            rm -rf "${dir:?}/$shape"
+        done
+        hashes=()
+        for choices in off on on; do
+            RC_CUDA_CHOICES=$choices note "decode 0.5B, algorithms on disk: $choices" "$bin/rollcall" bench decode --device cuda:0 --shape Qwen2.5-0.5B \
+                --batch 16 --prompt 64 --new 64 --rounds 1
+            hashes+=("$(grep -o '"hash":"[^"]*"' <<<"$last")")
+        done
+        note "the same bits whatever is on disk" awk 'BEGIN { exit !(ARGV[1] != "" && ARGV[1] == ARGV[2] && ARGV[2] == ARGV[3]) }' "${hashes[@]}"
+        rm -rf "${dir:?}"
+        unset XDG_CACHE_HOME
+        ;;
     learn)
         [ -e build/starter/config.json ] || ROLLCALL=$rollcall DEVICE=cuda:0 note "the starter, made here" env -u LD_LIBRARY_PATH bash examples/make_starter.sh
         for dtype in float32 bfloat16; do
@@ -198,7 +220,7 @@ for group in "$@"; do
             END { exit n != 4 || seen[0] == "differ" || seen[1] == "differ" }' "$hashes"
         ;;
     *)
-        echo "unknown group '$group': tests, sanitize, decode, train, lora, kernels, attention, step, serve, ranks, teams, learn, compare, publish"
+        echo "unknown group '$group': tests, sanitize, decode, train, lora, kernels, attention, start, step, serve, ranks, teams, learn, compare, publish"
         exit 2
         ;;
     esac

@@ -83,6 +83,27 @@ static void products_of_one_kind_share_a_line_with_both_names(UNUSED void **stat
     assert_int_equal(strlen(c.name), sizeof c.name - 1);
 }
 
+static void what_another_handle_has_chosen_is_tried_before_it_is_used(UNUSED void **state)
+{
+    struct choices *c = calloc(1, sizeof *c), *from = calloc(1, sizeof *from);
+    choice_put(c, 8, 8, false)->way[0].own = 32;
+    choice_put(from, 8, 8, false);    // known already
+    choice_put(from, 4608, 3584, true)->n_left_out = 2;
+    choice_put(from, 16, 8, false)->state = CHOICE_PLAIN;    // to be tried again
+    choice_put(from, 24, 8, false)->state = CHOICE_READ;     // not tried by it
+    c->seconds = 1;
+    from->seconds = 2;
+    choices_join(c, from);
+    assert_int_equal(c->n, 2);
+    assert_int_equal(c->at[0].way[0].own, 32);
+    assert_int_equal(c->at[1].state, CHOICE_READ);
+    assert_false(c->at[1].from_disk);
+    assert_int_equal(c->at[1].n_left_out, 2);
+    assert_true(c->seconds == 3);
+    free(c);
+    free(from);
+}
+
 static void a_full_table_forgets_what_was_only_read(UNUSED void **state)
 {
     struct choices *c = calloc(1, sizeof *c);
@@ -106,6 +127,7 @@ static struct choices *two(struct buf *text)
     choice_put(c, 4608, 3584, true);
     choice_put(c, 3584, 18944, false)->kind.parts = 4;
     choice_put(c, 24, 8, false)->state = CHOICE_PLAIN;    // it is tried again at each start
+    choice_put(c, 32, 8, false)->untimed = true;          // and timed again
     choices_write(c, text);
     return c;
 }
@@ -290,6 +312,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_line_says_what_multiplies_which_rows),
         cmocka_unit_test(products_of_one_kind_share_a_line_with_both_names),
+        cmocka_unit_test(what_another_handle_has_chosen_is_tried_before_it_is_used),
         cmocka_unit_test(a_full_table_forgets_what_was_only_read),
         cmocka_unit_test(what_is_written_is_read_again),
         cmocka_unit_test(a_text_that_is_not_one_is_refused_and_says_where),

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/file.h"
+#include "workers/engine/model/choose_ahead.h"
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_impl.h"
@@ -113,16 +114,21 @@ struct model *model_load(const char *dir, struct device *dev, enum dtype dtype, 
 {
     struct model *m = NULL;
     struct shards *s = NULL;
+    struct choose_ahead *ahead = NULL;
     struct model_config c;
     bool ok = false;
     TRY(config_load(&c, dir, err));
     TRY(s = shards_open(dir, err));
     TRY(m = model_alloc(&c, dev, dtype, err));
     TRY(tensors_check(m, s, dir, err));
+    ahead = choose_ahead_begin(m);
     TRY(tensors_load(m, s, err));
+    choose_ahead_end(ahead);
+    ahead = NULL;
     TRY(model_handles_new(m, err));
     ok = true;
 out:
+    choose_ahead_end(ahead);
     shards_close(s);
     if (!ok) {
         model_free(m);
