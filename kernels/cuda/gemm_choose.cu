@@ -415,7 +415,7 @@ bool cuda_product_choose(struct device *dev, const struct product_kind *k, struc
         return false;
     if (p)
         kind = plan_kind(p);
-    *out = dev->choices ? choices_take(dev->choices, &kind) : NULL;
+    *out = !dev->choices ? NULL : fits ? choices_find(dev->choices, &kind) : choices_take(dev->choices, &kind);
     if (*out && !fits)
         (*out)->state = CHOICE_UNFIT;
     return true;

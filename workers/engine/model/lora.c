@@ -9,6 +9,7 @@
 #include "protocol/base/mix64.h"
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/products.h"
 #include "workers/engine/model/safetensors.h"
 
 #define PREFIX "base_model.model."
@@ -121,7 +122,8 @@ static void handles_free(struct model *m)
 
 static struct weight *handle_new(struct model *m, int64_t at, int64_t n_out, int64_t n_in, struct error *err)
 {
-    return weight_new(m->dev, m->lora->weights + (size_t)at * dtype_size(m->dtype), m->dtype, n_out, n_in, 0, m->for_bwd, err);
+    struct model_product p = { "adapter", { .n_out = n_out, .n_in = n_in }, at };
+    return product_weight_new(m, &p, m->lora->weights + (size_t)at * dtype_size(m->dtype), m->for_bwd, err);
 }
 
 bool lora_handles_new(struct model *m, struct error *err)
