@@ -151,6 +151,8 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "piece", KIND_BIN, true, "uint16, as token: bytes of its sample's text that the token gave" },
                { "gold", KIND_STR, true, "the right answer: the row's, or as the verifier read it" },
                { "rubrics", KIND_STR, true, "with apply_evolving_rubric_reward: what the prompt's rubric becomes, JSON {active: [{description, weight}], judged, written, failed, why}" },
+               { "sampled", KIND_MAP, true, "from a worker that only samples, what that took since its group before: generate_s, tail_s (of it, fewer than half "
+                                            "of the samples ran), n_tok, n_draft, n_accepted, n_put_back (-1: not known), flops and bytes needed, flops_most and bytes_most possible" },
                { "gen_s", KIND_F64, true, "seconds" }, { "score_s", KIND_F64, true, "seconds from requesting scores to getting them" },
                { "verify_s", KIND_F64, true, "total seconds that the verifiers worked" },
                { "arrived", KIND_I64, true, "in the rollout file, of a group that an operator has changed: where its first record ends" },),

@@ -1,6 +1,7 @@
 """tags: limit=600
 
 Free-running: producers never wait, nothing is trained on twice or too old, and the run outlives its processes."""
+import json
 import os
 import signal
 import sqlite3
@@ -40,13 +41,21 @@ class FreeRunning(unittest.TestCase):
             self.assertEqual([row[:2] for row in trained], [(step, 8) for step in range(1, STEPS + 1)])    # each item once
             self.assertLessEqual(max(row[3] for row in trained), BOUND)
             self.assertGreater(max(row[3] for row in trained), 0)    # generation went on while the trainer trained
+            out = subprocess.run([ROLLCALL, "export", "jsonl", run.dir], capture_output=True, text=True, timeout=LIMIT, check=True).stdout
+            self.steps = [json.loads(line)["metrics"] for line in out.splitlines()]
             return trained
         finally:
             run.kill()
 
     def test_every_batch_is_full_and_no_token_older_than_the_bound(self):
-        trained = self.check([])
+        trained = self.check([], peak_tflops=1, peak_gb_per_s=10)
         self.assertGreaterEqual(min(row[2] for row in trained), 0)
+        sampled = [m for m in self.steps if m["time/generate_s"] > 0]    # what producers took for the groups that came in a step
+        for m in sampled:
+            self.assertTrue(0 < m["perf/rollout_mfu"] < 1 and 0 < m["perf/rollout_mbu"] < 10 and 0 <= m["rollout/idle_share"] <= 1, m)
+        n_tok = sum(m["perf/rollout_tok_per_s"] * m["time/generate_s"] for m in sampled)
+        total = self.steps[-1]["rollout/tokens_total"]
+        self.assertTrue(total - 4 * 4 * 40 <= n_tok <= 1.001 * total, (n_tok, total))    # what ended together is told with the first of it
 
     def test_a_producer_and_a_trainer_may_die(self):
         self.check([(3, "worker cpu:1"), (8, "worker cpu:0"), (12, "controller")])

@@ -88,6 +88,7 @@ static bool group_take(struct controller *c, const struct msg_in *in, const stru
     struct batch_filter filter = run_config_filter(&c->now);
     counts_add(&c->counts, sum, &filter);
     step_metrics_group(&c->metrics, sum);
+    step_metrics_sampled(&c->metrics, mval_get(in->root, "sampled"));
     recent_add(c, data, len);
     waste_look(c, sum, &filter, mval_get(in->root, "samples"));
     return counts_keep(c, err);

@@ -149,6 +149,43 @@ void step_metrics_fetched(struct step_metrics *s, const struct mval *fetched)
     s->fetched.longest_s = fmax(s->fetched.longest_s, mval_f64(mval_get(fetched, "s"), 0));
 }
 
+void step_metrics_sampled(struct step_metrics *s, const struct mval *sampled)
+{
+    double put_back = (double)mval_i64(mval_get(sampled, "n_put_back"), -1);
+    if (!sampled)
+        return;
+    s->sampled.generate_s += mval_f64(mval_get(sampled, "generate_s"), 0);
+    s->sampled.tail_s += mval_f64(mval_get(sampled, "tail_s"), 0);
+    s->sampled.n_tok += (double)mval_i64(mval_get(sampled, "n_tok"), 0);
+    s->sampled.n_draft += (double)mval_i64(mval_get(sampled, "n_draft"), 0);
+    s->sampled.n_accepted += (double)mval_i64(mval_get(sampled, "n_accepted"), 0);
+    s->sampled.n_put_back += put_back < 0 ? NAN : put_back;
+    s->sampled.flops += mval_f64(mval_get(sampled, "flops"), NAN);
+    s->sampled.flops_most += mval_f64(mval_get(sampled, "flops_most"), NAN);
+    s->sampled.bytes += mval_f64(mval_get(sampled, "bytes"), NAN);
+    s->sampled.bytes_most += mval_f64(mval_get(sampled, "bytes_most"), NAN);
+}
+
+/* Of what trainers that sample, too, tell of themselves: the same of workers that only sample, where no trainer does. */
+static void sampled_metrics(struct step_metrics *s, int64_t n_producer)
+{
+    double one_s = s->sampled.generate_s / (double)n_producer;
+    bool told = step_metric(s, metrics[M_GENERATE_S].name) > 0;
+    if (!told && !(one_s > 0))
+        return;    // groups that end together: the seconds came, or will come, with the first
+    struct step_sampled all = s->sampled;
+    memset(&s->sampled, 0, sizeof s->sampled);
+    if (told)
+        return;
+    metric_put(s, metrics[M_GENERATE_S].name, one_s);
+    metric_put(s, metrics[M_ROLLOUT_TOK_PER_S].name, all.n_tok / one_s);
+    metric_put(s, metrics[M_IDLE_SHARE].name, all.tail_s / all.generate_s);
+    metric_put(s, metrics[M_DRAFT_ACCEPTANCE].name, all.n_draft > 0 ? all.n_accepted / all.n_draft : NAN);
+    metric_put(s, metrics[M_PUT_BACK].name, all.n_put_back);
+    metric_put(s, metrics[M_ROLLOUT_MFU].name, all.flops / all.flops_most);
+    metric_put(s, metrics[M_ROLLOUT_MBU].name, all.bytes / all.bytes_most);
+}
+
 static void fetched_metrics(struct step_metrics *s)
 {
     if (!(s->fetched.wire_bytes > 0))
@@ -196,6 +233,7 @@ void step_metrics_make(struct controller *c, int64_t batch, const struct mval *t
     double idle_s = step_metric(s, metrics[M_IDLE_S].name);
     if (paused_s > 0 && !isnan(idle_s))    // a trainer does not know that it waits because of a pause
         metric_put(s, metrics[M_IDLE_S].name, fmax(idle_s - paused_s, 0));
+    sampled_metrics(s, c->config.num_inferencer);
     batch_metrics(c, batch);
     metric_own(s, M_STEP_S, step_s);
     score_metrics(c, step_s);

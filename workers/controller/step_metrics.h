@@ -11,6 +11,10 @@ struct controller;
 struct group_summary;
 struct mval;
 struct msg_out;
+/* What workers that only sample have told; NAN: not known. */
+struct step_sampled {
+    double generate_s, tail_s, n_tok, n_draft, n_accepted, n_put_back, flops, flops_most, bytes, bytes_most;
+};
 struct step_metrics {
     struct journal_metric value[STEP_METRICS_MAX];    // (n) of the last step
     char name[STEP_METRICS_MAX][96];
@@ -33,6 +37,7 @@ struct step_metrics {
     struct {
         double file_bytes, wire_bytes, longest_s;    // of weights that came, for which these were sent
     } fetched;                                       // by other nodes since the last step
+    struct step_sampled sampled;                     // since the last step that had any
     struct {
         double wait_s;        // that groups waited for their scores
         double response_s;    // that responses did
@@ -43,6 +48,7 @@ struct step_metrics {
 void step_metrics_restart(struct step_metrics *s);                                     // the time of a step begins now
 void step_metrics_pause(struct step_metrics *s, bool paused);                          // the run is paused, or goes on
 void step_metrics_group(struct step_metrics *s, const struct group_summary *group);    // a group has come
+void step_metrics_sampled(struct step_metrics *s, const struct mval *sampled);         // what came with it (message group); NULL is fine
 void step_metrics_posted(struct step_metrics *s,
                          const struct mval *posted);    // the door of environments tells (message work); NULL is fine
 void step_metrics_fetched(struct step_metrics *s, const struct mval *fetched);    // a node has new weights (message done); NULL is fine

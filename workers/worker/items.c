@@ -315,6 +315,10 @@ bool items_step(struct engine *e, struct error *err)
             report_free(r);
             return false;
         }
+        if (!e->trains) {    // a trainer says it with its step
+            sampled_make(e, &r->sampled);
+            e->work = (struct sampler_work){ 0 };
+        }
         engine_report(e, r);
         pthread_mutex_lock(&e->lock);
         e->look.n_item--;

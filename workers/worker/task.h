@@ -12,6 +12,7 @@
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_state.h"
 #include "workers/engine/sampler/generator.h"
+#include "workers/worker/utilisation.h"
 
 struct task_item {
     int64_t item, row;
@@ -72,11 +73,12 @@ struct report {
     int64_t made;           // the incarnation that made the weights it was sampled with
     char *row;              // the dataset's line as JSON, for the scorer
     char *prompt_text;
-    char **text;        // (group->n_sample) decoded completions, with what an environment said
-    uint16_t *piece;    // (group->n_tok) bytes of the text that a token gave
-    char *rubrics;      // what the scorer says the row's rubric becomes, JSON; NULL: nothing
-    char **last;        // (group->n_sample) what the reward judges: the model's last turn; borrowed from text where
-                        // that is all of it
+    char **text;               // (group->n_sample) decoded completions, with what an environment said
+    uint16_t *piece;           // (group->n_tok) bytes of the text that a token gave
+    struct sampled sampled;    // of a worker that only samples: since its group before this; n_tok 0: elsewhere
+    char *rubrics;             // what the scorer says the row's rubric becomes, JSON; NULL: nothing
+    char **last;               // (group->n_sample) what the reward judges: the model's last turn; borrowed from text where
+                               // that is all of it
     struct eval_place eval;
     struct reward_output *out;    // of an evaluation: (group->n_sample) the scorer's answers; owned
     /* REPORT_STOPPED: with made and version */

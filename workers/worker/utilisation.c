@@ -29,21 +29,43 @@ static double length_mean(const struct group *const *groups, int64_t n_group)
     return squares / n;    // 0 / 0: there is none
 }
 
-void utilisation_make(const struct engine *e, const struct group *const *groups, int64_t n_group, double *metric)
+void sampled_make(const struct engine *e, struct sampled *out)
 {
     double flop_per_s, byte_per_s;
     const struct sampler_work *w = &e->work;
+    *out = (struct sampled){ .generate_s = w->generate_s,
+                             .tail_s = w->tail_s,
+                             .n_tok = w->n_tok,
+                             .n_draft = w->n_draft,
+                             .n_accepted = w->n_accepted,
+                             .n_put_back = e->generator ? w->n_put_back : -1,
+                             .flops = NAN,
+                             .flops_most = NAN,
+                             .bytes = NAN,
+                             .bytes_most = NAN };
+    if (!e->generator)
+        return;
     const struct model_config *c = model_config(e->model);
-    double elem = (double)dtype_size(model_dtype(e->model)), n_device = (double)e->config.producer_tensor_parallel_size;
+    double elem = (double)dtype_size(model_dtype(e->model)), s = w->generate_s * (double)e->config.producer_tensor_parallel_size;
+    peak_of(e, &flop_per_s, &byte_per_s);
+    out->flops = w->n_run_tok > 0 ? (double)w->n_run_tok * config_flops(c, (double)w->n_seen_tok / (double)w->n_run_tok) : 0;
+    out->flops_most = s * flop_per_s;
+    out->bytes = elem * ((double)w->n_decode * (double)config_n_product(c) + (double)w->n_kv_tok * (double)config_n_kv(c));
+    out->bytes_most = s * byte_per_s;
+}
+
+void utilisation_make(const struct engine *e, const struct group *const *groups, int64_t n_group, double *metric)
+{
+    double flop_per_s, byte_per_s;
+    struct sampled s;
+    const struct model_config *c = model_config(e->model);
+    sampled_make(e, &s);
     peak_of(e, &flop_per_s, &byte_per_s);
     double forward = config_flops(c, length_mean(groups, n_group) / 2);
     /* backward takes twice as much; of frozen matrices only the half that leads to earlier layers */
     double backward = e->config.lora_rank > 0 || e->config.lora_adapter[0] ? 2 * forward - 2 * (double)config_n_product(c) : 2 * forward;
     metric[M_TRAIN_MFU] = metric[M_TRAIN_TOK_PER_S] * (forward + backward)
                           / ((double)(e->config.num_trainers * run_config_trainer_devices(&e->config)) * flop_per_s);
-    bool sampled = e->generator && w->generate_s > 0 && w->n_run_tok > 0;
-    double flops = (double)w->n_run_tok * config_flops(c, (double)w->n_seen_tok / (double)w->n_run_tok);
-    double bytes = elem * ((double)w->n_decode * (double)config_n_product(c) + (double)w->n_kv_tok * (double)config_n_kv(c));
-    metric[M_ROLLOUT_MFU] = sampled ? flops / (w->generate_s * n_device * flop_per_s) : NAN;
-    metric[M_ROLLOUT_MBU] = sampled ? bytes / (w->generate_s * n_device * byte_per_s) : NAN;
+    metric[M_ROLLOUT_MFU] = s.flops / s.flops_most;
+    metric[M_ROLLOUT_MBU] = s.bytes / s.bytes_most;
 }

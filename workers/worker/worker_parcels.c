@@ -99,6 +99,28 @@ static void parcel_stopped_make(struct parcel *p)
     msg_i64(&p->msg, "drawn", r->stopped.n_drawn);
 }
 
+static void number_write(struct msg_out *m, const char *name, double value)
+{
+    if (!isnan(value))
+        msg_f64(m, name, value);
+}
+
+static void sampled_write(struct msg_out *m, const struct sampled *s)
+{
+    msg_map(m, "sampled");
+    msg_f64(m, "generate_s", s->generate_s);
+    msg_f64(m, "tail_s", s->tail_s);
+    msg_i64(m, "n_tok", s->n_tok);
+    msg_i64(m, "n_draft", s->n_draft);
+    msg_i64(m, "n_accepted", s->n_accepted);
+    msg_i64(m, "n_put_back", s->n_put_back);
+    number_write(m, "flops", s->flops);
+    number_write(m, "flops_most", s->flops_most);
+    number_write(m, "bytes", s->bytes);
+    number_write(m, "bytes_most", s->bytes_most);
+    msg_end(m);
+}
+
 static void parcel_group_make(struct parcel *p, int64_t incarnation)
 {
     const struct report *r = p->report;
@@ -108,6 +130,8 @@ static void parcel_group_make(struct parcel *p, int64_t incarnation)
     struct group_texts texts = { .prompt = r->prompt_text, .sample = (const char *const *)r->text, .piece = r->piece };
     if (r->rubrics)
         msg_str(&p->msg, "rubrics", r->rubrics);
+    if (r->sampled.n_tok > 0)
+        sampled_write(&p->msg, &r->sampled);
     group_write(&p->msg, r->group, &texts);
 }
 
