@@ -132,10 +132,11 @@ static bool wait_one(struct local *l, int q, uint32_t seq, int64_t end_ms, int *
 {
     int64_t began = clock_ms();
     char name[64];
-    while (behind(l, q, seq)) {
+    for (;;) {
+        int64_t now = clock_ms();    // before the looks: what they find missing was so when the limit had passed
         uint32_t value = atomic_load(&l->m->member[q].arrived);
         if ((int32_t)(value - seq) >= 0)
-            break;
+            return true;
         if (atomic_load(&l->m->over))
             return error_set(err, ERR_CLOSED, "another rank has left");
         int dead = dead_find(l, seq);
@@ -143,7 +144,6 @@ static bool wait_one(struct local *l, int q, uint32_t seq, int64_t end_ms, int *
             return error_set(err, ERR_CLOSED, "%s has died", collective_name(&l->base, dead, name, sizeof name));
         if (l->fd >= 0 && seq == 1 && called_off(l))
             return error_set(err, ERR_CLOSED, "the meeting of the ranks was called off");
-        int64_t now = clock_ms();
         if (now >= end_ms)
             return error_set(err, ERR_TIMEOUT, "%s has not arrived within %" PRId64 " s", collective_name(&l->base, q, name, sizeof name),
                              (end_ms - began + 999) / 1000);
@@ -151,7 +151,6 @@ static bool wait_one(struct local *l, int q, uint32_t seq, int64_t end_ms, int *
             l->waits(l->base.ctx, *told = q);
         futex_wait(&l->m->member[q].arrived, value, MIN(end_ms - now, (int64_t)TICK_MS));
     }
-    return true;
 }
 
 /* Announce that we have reached the next barrier, and wait until all have. */
@@ -208,7 +207,7 @@ static bool local_wait(struct collective *c, struct collective_wait *w, int rank
         return true;
     if (member_dead(l, rank) && local_count(c, rank, which) == seen)    // it may have come that far before it died
         return error_set(err, ERR_CLOSED, "%s has died", collective_name(c, rank, name, sizeof name));
-    if (now - w->began_ms >= l->wait_ms)
+    if (now - w->began_ms >= l->wait_ms && local_count(c, rank, which) == seen)
         return error_set(err, ERR_TIMEOUT, "%s has not come in %" PRId64 " s", collective_name(c, rank, name, sizeof name),
                          (l->wait_ms + 999) / 1000);
     if (l->waits && w->told != rank + 1 && now - w->began_ms >= TELL_MS) {
@@ -312,7 +311,7 @@ static struct collective *local_join(const struct collective_config *config, str
         error_set(err, ERR_EXISTS, "rank %d has joined already, as process %d", config->rank, (int)nobody);
         goto out;
     }
-    TRY(barrier(l, config->join_ms, err) && barrier(l, config->wait_ms, err));
+    TRY(barrier(l, config->join_ms, err) && barrier(l, config->join_ms, err));
     if (config->rank == 0)
         unlink(l->path);
     close(l->fd);

@@ -322,9 +322,14 @@ static bool wait_more(struct tcp *t, struct collective_wait *w, enum awaited wha
         return gone_say(t, gone, err);
     if (rank < 0)
         return true;
-    if (now - w->began_ms >= t->wait_ms)
+    if (now - w->began_ms >= t->wait_ms) {
+        if (pump(t, 0)) {    // what came before the limit had passed, or that somebody had died, counts
+            *moved = true;
+            return true;
+        }
         return error_set(err, ERR_TIMEOUT, "%s has not come in %" PRId64 " s", collective_name(&t->base, rank, name, sizeof name),
                          (t->wait_ms + 999) / 1000);
+    }
     if (t->waits && w->told != rank + 1 && now - w->began_ms >= TELL_MS) {
         w->told = rank + 1;
         t->waits(t->base.ctx, rank);
@@ -504,7 +509,7 @@ static struct collective *tcp_join(const struct collective_config *config, struc
                                    .dev = config->dev,
                                    .name = config->name_of,
                                    .ctx = config->ctx };
-    t->wait_ms = config->wait_ms;
+    t->wait_ms = config->join_ms;    // for the last of joining, too
     t->waits = config->waits;
     if (!tcp_meet(&t->base, config, fd, &file, err)) {
         free(t);
@@ -514,6 +519,7 @@ static struct collective *tcp_join(const struct collective_config *config, struc
         t->peer[q].fd = fd[q];
     char none = 0, all[COLLECTIVE_RANK_MAX];
     bool ok = tcp_gather(&t->base, &none, 1, all, err);    // all have all their connections
+    t->wait_ms = config->wait_ms;
     snprintf(path, sizeof path, "%s/%s", config->dir, config->name);
     if (config->rank == 0 && !tcp_meet_called_off(path, file))
         unlink(path);

@@ -1034,6 +1034,21 @@ static void a_rank_that_does_not_come_is_named_after_a_limited_wait(UNUSED void 
     assert_no_name_is_left();
 }
 
+static bool has_joined(UNUSED struct collective *c, UNUSED struct device *dev, UNUSED struct error *err)
+{
+    return true;
+}
+
+static void joining_has_a_limit_of_its_own(UNUSED void **state)
+{
+    pid_t pid[2];
+    call("joining");
+    for (int r = 0; r < 2; r++)
+        pid[r] = rank_start("joining", r, 2, 0, has_joined);    // no wait at all, once it has joined
+    ranks_end(pid, 2);
+    assert_no_name_is_left();
+}
+
 static void a_meeting_can_be_called_off_and_is_not_joined_uncalled(UNUSED void **state)
 {
     struct error err = { 0 };
@@ -1323,7 +1338,7 @@ int main(void)
 #define EVERY_KIND                                                                                                                         \
     cmocka_unit_test(sums_are_made_in_rank_order), cmocka_unit_test(bytes_of_any_length_come_from_all_to_all),                             \
         cmocka_unit_test(sums_of_pieces_need_no_way_to_the_others_memory), cmocka_unit_test(the_others_leave_when_a_rank_dies_or_leaves),  \
-        cmocka_unit_test(a_rank_that_does_not_come_is_named_after_a_limited_wait),                                                         \
+        cmocka_unit_test(a_rank_that_does_not_come_is_named_after_a_limited_wait), cmocka_unit_test(joining_has_a_limit_of_its_own),       \
         cmocka_unit_test(a_stopped_or_killed_rank_is_named_at_every_call),                                                                 \
         cmocka_unit_test(a_rank_that_dies_while_bytes_are_on_their_way_ends_it_for_the_other),                                             \
         cmocka_unit_test(a_meeting_can_be_called_off_and_is_not_joined_uncalled),                                                          \
