@@ -23,13 +23,7 @@ struct collective *collective_join(const struct collective_config *config, struc
         error_set(err, ERR_USAGE, "rank %d of %d is not possible; at most %d meet", config->rank, config->n_rank, COLLECTIVE_RANK_MAX);
         return NULL;
     }
-    struct collective *c = k->join(config, err);
-    if (c && c->dev && !k->reduce
-        && !(c->stage = mem_new(c->dev, COLLECTIVE_STAGE * sizeof(float), "the ranks' gradients on their way", err))) {
-        collective_leave(c);
-        c = NULL;
-    }
-    return c;
+    return k->join(config, err);
 }
 
 /* Close the memory offered by ranks below n. */
@@ -46,11 +40,7 @@ void collective_leave(struct collective *c)
         return;
     for (int i = 0; i < c->n_offer; i++)
         offer_close(c, &c->offer[i], c->n_rank);
-    struct device *dev = c->dev;
-    float *stage = c->stage;
     c->kind->leave(c);
-    if (stage)
-        mem_free(dev, stage);    // only now: freeing waits for what the device does, which leaving may have to end
 }
 
 bool collective_call(const char *dir, const char *name, struct error *err)
@@ -257,51 +247,15 @@ bool collective_all_to_all(struct collective *c, const struct collective_bytes *
     return ok && device_sync(c->dev, err);
 }
 
-/* A part of this rank's shard of the sum, from `at` on: everybody's part comes to the stage, and is added in rank order. */
-static bool part_reduce(struct collective *c, float *sum, const float *x, int64_t n, int64_t at, int64_t each, int n_given,
-                        struct error *err)
-{
-    struct collective_bytes b = { 0 };
-    int64_t first, own = MIN(MAX(collective_shard(n, c->n_rank, c->rank, &first) - at, 0), each);
-    struct lane_sum s = { .y = sum + at, .n_x = n_given, .n = own };
-    for (int q = 0; q < c->n_rank; q++) {
-        if (q < n_given)
-            s.x[q] = q == c->rank ? x + first + at : c->stage + q * each;
-        if (q == c->rank)
-            continue;
-        int64_t from, m = MIN(MAX(collective_shard(n, c->n_rank, q, &from) - at, 0), each);
-        b.send[q] = m > 0 ? x + from + at : NULL;
-        b.send_bytes[q] = c->rank < n_given ? (size_t)m * sizeof *x : 0;
-        b.recv[q] = c->stage + q * each;
-        b.recv_bytes[q] = q < n_given ? (size_t)own * sizeof *x : 0;
-    }
-    return collective_all_to_all(c, &b, err) && lane_sum(c->dev, 0, &s, err) && lanes_sync(c->dev, err);
-}
-
-bool collective_reduce(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err)
-{
-    BUG_IF(n_given < 0 || n_given > c->n_rank, "a sum over %d of %d ranks", n_given, c->n_rank);
-    if (c->kind->reduce)
-        return c->kind->reduce(c, sum, x, n, n_given, err);
-    int64_t first, each = COLLECTIVE_STAGE / c->n_rank, most = collective_shard(n, c->n_rank, 0, &first);
-    _Static_assert(COLLECTIVE_RANK_MAX <= LANE_SUM_MAX, "a sum takes what all ranks give");
-    if (!device_sync(c->dev, err))
-        return false;
-    for (int64_t at = 0; at < most; at += each)
-        if (!part_reduce(c, sum, x, n, at, each, n_given, err))
-            return false;
-    return true;
-}
-
-bool collective_all_gather(struct collective *c, float *x, const float *sum, int64_t n, struct error *err)
+bool collective_all_gather(struct collective *c, float *x, const float *own, int64_t n, struct error *err)
 {
     if (c->kind->all_gather)
-        return c->kind->all_gather(c, x, sum, n, err);
+        return c->kind->all_gather(c, x, own, n, err);
     struct collective_bytes b = { 0 };
-    int64_t first, own = collective_shard(n, c->n_rank, c->rank, &first);
+    int64_t first, n_own = collective_shard(n, c->n_rank, c->rank, &first);
     for (int q = 0; q < c->n_rank; q++) {
-        b.send[q] = sum;
-        b.send_bytes[q] = (size_t)own * sizeof *x;
+        b.send[q] = own;
+        b.send_bytes[q] = (size_t)n_own * sizeof *x;
         b.recv_bytes[q] = (size_t)collective_shard(n, c->n_rank, q, &first) * sizeof *x;
         b.recv[q] = x + first;
     }

@@ -1,4 +1,4 @@
-/* collective.h - joint work of the ranks of one computation: sums in rank order by shards, and gathering
+/* collective.h - ranks of one computation that meet: what each gives comes to all, and bytes from all to all
  *
  * A struct collective is one rank's end of a group that has met once, by name, and stays together until a member leaves or dies.
  * Then it is over for all of them: every call fails with ERR_CLOSED, and they meet again under another name. All ranks make the
@@ -10,8 +10,7 @@
  *   nccl    GPUs; NCCL moves bytes and adds nothing; all but bytes goes as in local, or with an address as in tcp        nccl_kind.c
  *
  * Promises of every kind:
- *  1. collective_reduce adds in rank order, element by element and one fp32 addition each: ((sum + x0) + x1) + ..., whatever the
- *    shards and however the memory travels. No library does the sums.
+ *  1. Nothing is computed here, nor by a library that carries the bytes: sums are exchange.h's, in rank order.
  *  2. No wait is longer than its limit: ERR_TIMEOUT names the rank that is late. When a member dies, the others' waits end within a
  *    fraction of a second.
  *  3. Once all have joined, the meeting leaves nothing with a name; a failed meeting may leave a small file in dir. */
@@ -33,8 +32,7 @@ struct collective_config {
     const char *dir;     // a folder where the ranks meet, e.g. the run's sock/; of this host, with tcp of all ranks' hosts
     const char *name;    // the meeting's name: used once
     int rank, n_rank;
-    struct device
-        *dev;    // whose memory is summed; borrowed as long as the collective lives. NULL: nothing is summed, nor sent but by gather
+    struct device *dev;     // whose memory is sent; borrowed as long as the collective lives. NULL: nothing is sent but by gather
     const char *address;    // tcp, nccl: where this rank listens, "*": at all addresses of this host; the others reach it at the address
                             // that it reaches rank 0 from. NULL: 127.0.0.1, that is, all are on this host
     void *secret;    // (secret_bytes, at most COLLECTIVE_SECRET_MAX) tcp: rank 0's, which the others get with the meeting's key; or NULL
@@ -98,11 +96,8 @@ MUST_USE bool collective_begin(struct collective *c, const struct collective_byt
 MUST_USE bool collective_poll(struct collective *c, int64_t ms, bool *done, struct error *err);
 MUST_USE bool collective_all_to_all(struct collective *c, const struct collective_bytes *b,
                                     struct error *err);    // both, to the end, and the device's
-/* sum (this rank's shard of n elements) = ((sum + x_0) + x_1) + ... + x_(n_given - 1), where x_q is rank q's x (n). Ranks from
- * n_given on give nothing, and their x is not read. Waits for all ranks; exchange.h is faster where ranks reach each other's memory. */
-MUST_USE bool collective_reduce(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err);
-/* x (n) of every rank = the shards that all ranks have in sum, end to end. */
-MUST_USE bool collective_all_gather(struct collective *c, float *x, const float *sum, int64_t n, struct error *err);
+/* x (n) of every rank = the shards that all ranks have at own, end to end. Waits for all ranks. */
+MUST_USE bool collective_all_gather(struct collective *c, float *x, const float *own, int64_t n, struct error *err);
 
 /* Counters that every rank has, all ranks read, and only rise (modulo 2^32); what one rank wrote before it set a counter is seen by who
  * reads the counter. */
@@ -134,22 +129,18 @@ struct collective_kind {
     bool (*gather)(struct collective *c, const void *mine, size_t size_bytes, void *all, struct error *err);
     bool (*begin)(struct collective *c, const struct collective_bytes *b, struct error *err);
     bool (*poll)(struct collective *c, int64_t ms, bool *done, struct error *err);
-    /* these two NULL: made of bytes */
-    bool (*reduce)(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err);
-    bool (*all_gather)(struct collective *c, float *x, const float *sum, int64_t n, struct error *err);
+    bool (*all_gather)(struct collective *c, float *x, const float *own, int64_t n, struct error *err);    // NULL: made of bytes
 };
 /* For kinds: does what the others send (all: n_rank x n_rank, by sender and receiver) suit what this rank awaits? ERR_DATA: no. */
 MUST_USE bool collective_bytes_agree(const struct collective *c, const struct collective_bytes *b, const uint64_t *all, struct error *err);
 #define COLLECTIVE_OFFER_MAX 4
-#define COLLECTIVE_STAGE ((int64_t)4 << 20)    // floats
 struct collective {
     const struct collective_kind *kind;
     int rank, n_rank;
     struct device *dev;
     const char *(*name)(void *ctx, int rank, char *out, size_t size);    // as in the config, with its ctx
     void *ctx;
-    float *stage;    // (COLLECTIVE_STAGE) device, for sums of what came as bytes; NULL: the kind needs none
-    int last;        // the rank that came last to the last gather
+    int last;    // the rank that came last to the last gather
     struct offer {
         size_t size_bytes;
         bool host;                        // host_share_open's memory, else mem_share_open's

@@ -22,6 +22,7 @@
 
 #define LANE_OF_SUMS 0
 _Static_assert(EXCHANGE_RANK_MAX == COLLECTIVE_RANK_MAX, "as many ranks as meet");
+_Static_assert(COLLECTIVE_RANK_MAX <= LANE_SUM_MAX, "a sum takes what all ranks give");
 
 int64_t exchange_stage_n(int64_t piece_max, int64_t slot_n, int n_rank)
 {

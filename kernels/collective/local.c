@@ -4,8 +4,8 @@
  *    frees its pages with the last member, however it ends: kill -9 leaves nothing behind.
  * 2. member[q].arrived counts the barriers rank q has reached, and is a futex. 1: the rank has joined; 2: it has seen that all have joined.
  * 3. Between two barriers a rank writes only its own part of the memory, and reads only what was written before the last barrier.
- * 4. Large arrays are processed in chunks, so the memory does not grow with them and stays in the processors' caches: every rank
- *    copies in a piece of each rank's shard, then adds up its own piece in rank order.
+ * 4. Large arrays go in chunks, so the memory does not grow with them and stays in the processors' caches: every rank copies a piece of its
+ *    shard into its slot, and then all ranks' pieces from theirs.
  *    Bytes from all to all go the same way, in rounds: a rank fills its slot when all have taken what it held in the round before, and
  *    takes from the others' slots what they have filled; two counters say how far it is, so that a rank may look without waiting.
  * 5. `over` never becomes false again. A rank sets it when it leaves, when a wait fails or when it finds another rank dead. */
@@ -25,7 +25,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include "kernels/host.h"
+#include "kernels/ops.h"
 #include "protocol/base/clock.h"
 
 #define CHUNK ((int64_t)1 << 20)    // floats processed at a time
@@ -43,7 +43,7 @@ struct member {
     _Atomic uint32_t count[COLLECTIVE_COUNT_N + 2];    // each a futex
     _Atomic int64_t at_ns[2];                          // when it reached a barrier (clock_ns), by turns
 };
-struct meeting {                // the mapped file: this, then small, slot, sum
+struct meeting {                // the mapped file: this, then small, slot
     _Atomic uint32_t n_rank;    // 0: nobody has joined yet
     _Atomic uint32_t over;
     struct member member[COLLECTIVE_RANK_MAX];
@@ -56,8 +56,7 @@ struct local {
     struct meeting *m;
     size_t size_bytes;
     char *small;     // (2, n_rank, COLLECTIVE_GATHER_MAX)
-    float *slot;     // (n_rank, CHUNK) each rank's input
-    float *sum;      // (CHUNK)
+    float *slot;     // (n_rank, CHUNK) what each rank gives
     uint32_t seq;    // barriers reached
     uint32_t n_gather;
     int pidfd[COLLECTIVE_RANK_MAX];
@@ -260,7 +259,7 @@ static void local_leave(struct collective *c)
 static bool file_take(struct local *l, struct error *err)
 {
     size_t n = (size_t)l->base.n_rank, head = part_bytes(sizeof *l->m), small = part_bytes(2 * n * COLLECTIVE_GATHER_MAX);
-    l->size_bytes = head + small + (n + 1) * CHUNK * sizeof(float);
+    l->size_bytes = head + small + n * CHUNK * sizeof(float);
     l->fd = open(l->path, O_RDWR | O_CLOEXEC);
     if (l->fd < 0 && errno == ENOENT)
         return error_set(err, ERR_CLOSED, "the meeting of the ranks was called off");
@@ -275,7 +274,6 @@ static bool file_take(struct local *l, struct error *err)
     l->m = (struct meeting *)(void *)p;
     l->small = p + head;
     l->slot = (float *)(void *)(p + head + small);
-    l->sum = l->slot + n * CHUNK;
     return true;
 }
 
@@ -449,47 +447,14 @@ static bool local_poll(struct collective *c, int64_t ms, bool *done, struct erro
     return ok;
 }
 
-/* ---- sums */
-/* This rank's piece of the sum, from what the ranks have put into their slots. */
-static bool piece_add(struct local *l, float *sum, int64_t m, int64_t at, int n_given, struct error *err)
-{
-    float *piece = l->sum + at;
-    if (m <= 0)
-        return true;
-    if (!mem_copy(l->dev, piece, sum, (size_t)m * sizeof *sum, COPY_D2H, err) || !device_sync(l->dev, err))
-        return false;
-    _Static_assert(COLLECTIVE_RANK_MAX <= LANE_SUM_MAX, "a sum takes what all ranks give");
-    struct lane_sum given = { .y = piece, .n_x = n_given, .n = m };
-    for (int q = 0; q < n_given; q++)
-        given.x[q] = l->slot + q * CHUNK + at;
-    return host_lane_sum(l->dev, 0, &given, err) && mem_copy(l->dev, sum, piece, (size_t)m * sizeof *sum, COPY_H2D, err);
-}
-
-static bool local_reduce(struct collective *c, float *sum, const float *x, int64_t n, int n_given, struct error *err)
-{
-    struct local *l = (struct local *)c;
-    int64_t each = CHUNK / c->n_rank, first, most = collective_shard(n, c->n_rank, 0, &first);
-    for (int64_t at = 0; at < most; at += each) {
-        for (int q = 0; q < c->n_rank && c->rank < n_given; q++) {
-            int64_t m = MIN(collective_shard(n, c->n_rank, q, &first) - at, each);
-            if (m > 0 && !mem_copy(l->dev, l->slot + c->rank * CHUNK + q * each, x + first + at, (size_t)m * sizeof *x, COPY_D2H, err))
-                return false;
-        }
-        if (!device_sync(l->dev, err) || !barrier(l, l->wait_ms, err)
-            || !piece_add(l, sum + at, MIN(collective_shard(n, c->n_rank, c->rank, &first) - at, each), c->rank * each, n_given, err)
-            || !device_sync(l->dev, err) || !barrier(l, l->wait_ms, err))
-            return false;
-    }
-    return true;
-}
-
-static bool local_all_gather(struct collective *c, float *x, const float *sum, int64_t n, struct error *err)
+/* ---- shards */
+static bool local_all_gather(struct collective *c, float *x, const float *own, int64_t n, struct error *err)
 {
     struct local *l = (struct local *)c;
     int64_t first, most = collective_shard(n, c->n_rank, 0, &first);
     for (int64_t at = 0; at < most; at += CHUNK) {
         int64_t m = MIN(collective_shard(n, c->n_rank, c->rank, &first) - at, CHUNK);
-        if (m > 0 && !mem_copy(l->dev, l->slot + c->rank * CHUNK, sum + at, (size_t)m * sizeof *x, COPY_D2H, err))
+        if (m > 0 && !mem_copy(l->dev, l->slot + c->rank * CHUNK, own + at, (size_t)m * sizeof *x, COPY_D2H, err))
             return false;
         if (!device_sync(l->dev, err) || !barrier(l, l->wait_ms, err))
             return false;
@@ -516,7 +481,6 @@ const struct collective_kind collective_local = {
     .gather = local_gather,
     .begin = local_begin,
     .poll = local_poll,
-    .reduce = local_reduce,
     .all_gather = local_all_gather,
 };
 const struct collective_kind collective_ipc = {
@@ -532,6 +496,5 @@ const struct collective_kind collective_ipc = {
     .gather = local_gather,
     .begin = local_begin,
     .poll = local_poll,
-    .reduce = local_reduce,
     .all_gather = local_all_gather,
 };

@@ -142,39 +142,31 @@ static float value(int rank, int64_t i, int round)
     return rank == 0 ? small : rank == 1 ? 1e7f + small : rank == 2 ? -1e7f + small : small;
 }
 
-/* Rounds of sums over shards through host memory, the last ones without all ranks. */
-static bool chain_is_made(struct collective *c, struct device *dev, int64_t n, int round, struct error *err)
+/* Every rank gets the shards of all; what lies behind them stays. */
+static bool shards_come(struct collective *c, struct device *dev, int64_t n, int round, struct error *err)
 {
     int rank = collective_rank(c), n_rank = collective_n_rank(c);
     int64_t first, m = collective_shard(n, n_rank, rank, &first);
-    size_t size = (size_t)n * 4;
-    float *x_dev = mem_new(dev, size, "a test", err), *sum_dev = x_dev ? mem_new(dev, size, "a test", err) : NULL;
-    float *x = malloc(size + 4), *sum = malloc(size + 4);
-    bool ok = sum_dev && x && sum;
-    for (int64_t i = 0; ok && i < n; i++)
-        sum[i] = i < m ? value(3, first + i, 7) : NAN;
-    ok = ok && put(dev, sum_dev, sum, size, err);
-    for (int given = n_rank; ok && given >= 0; given--) {    // one more each time that gives nothing
-        for (int64_t i = 0; i < n; i++)
-            x[i] = rank < given ? value(rank, i, round + given) : NAN;
-        ok = put(dev, x_dev, x, size, err) && collective_reduce(c, sum_dev, x_dev, n, given, err);
+    size_t size = (size_t)(n + 1) * 4;
+    float *x_dev = mem_new(dev, size, "a test", err), *own_dev = x_dev ? mem_new(dev, size, "a test", err) : NULL;
+    float *x = malloc(size), *own = malloc(size);
+    bool ok = own_dev && x && own;
+    for (int64_t i = 0; ok && i <= n; i++) {
+        own[i] = i < m ? value(rank, first + i, round) : NAN;
+        x[i] = NAN;
     }
-    ok = ok && collective_all_gather(c, x_dev, sum_dev, n, err) && get(dev, x, x_dev, size, err) && get(dev, sum, sum_dev, size, err);
-    for (int64_t i = 0; ok && i < n; i++) {
-        float want = value(3, i, 7);
-        for (int given = n_rank; given >= 0; given--)
-            for (int q = 0; q < given; q++)
-                want += value(q, i, round + given);
-        if (memcmp(&want, &x[i], 4) != 0)
-            ok = error_set(err, ERR_DATA, "element %" PRId64 " of %" PRId64 " is %.9g, in rank order %.9g", i, n, (double)x[i],
-                           (double)want);
-        if (i >= m && ok && !isnan(sum[i]))
-            ok = error_set(err, ERR_DATA, "element %" PRId64 " behind a shard of %" PRId64 " was written", i, m);
-    }
+    ok = ok && put(dev, own_dev, own, size, err) && put(dev, x_dev, x, size, err) && collective_all_gather(c, x_dev, own_dev, n, err)
+         && get(dev, x, x_dev, size, err);
+    for (int q = 0; q < n_rank; q++)
+        for (int64_t k = collective_shard(n, n_rank, q, &first), i = first; ok && i < first + k; i++)
+            if (x[i] != value(q, i, round))
+                ok = error_set(err, ERR_DATA, "element %" PRId64 " of %" PRId64 " is not what rank %d has", i, n, q);
+    if (ok && !isnan(x[n]))
+        ok = error_set(err, ERR_DATA, "the element behind %" PRId64 " was written", n);
     mem_free(dev, x_dev);
-    mem_free(dev, sum_dev);
+    mem_free(dev, own_dev);
     free(x);
-    free(sum);
+    free(own);
     return ok;
 }
 
@@ -558,17 +550,17 @@ static bool gradients_in_two_places_between_fetches(struct collective *c, struct
     return steps_are_exchanged(c, dev, 2, 0, false, true, err);
 }
 
-static bool sums_and_more(struct collective *c, struct device *dev, struct error *err)
+static bool shards_and_more(struct collective *c, struct device *dev, struct error *err)
 {
     static const int64_t sizes[] = { 1, 2, 7, 1000, 70001, 8192, 8193, 0, 3 };
     int rank = collective_rank(c), n_rank = collective_n_rank(c);
-    if (!chain_is_made(c, dev, ((int64_t)3 << 20) + 5, 0, err))    // more than what is processed at a time
+    if (!shards_come(c, dev, ((int64_t)3 << 20) + 5, 0, err))    // more than what is processed at a time
         return false;
     for (int round = 0; round < 4; round++)
         for (size_t s = 0; s < ARRAY_SIZE(sizes); s++) {
             int64_t n = sizes[s];
             double mine[3] = { rank, (double)n, round }, all[RANKS][3];
-            if (!chain_is_made(c, dev, n, round, err))
+            if (!shards_come(c, dev, n, round, err))
                 return false;
             if (!collective_gather(c, mine, sizeof mine, all, err))
                 return false;
@@ -587,13 +579,13 @@ static bool sums_and_more(struct collective *c, struct device *dev, struct error
     return true;
 }
 
-static void sums_are_made_in_rank_order(UNUSED void **state)
+static void what_each_rank_has_comes_to_all(UNUSED void **state)
 {
     for (int n_rank = 1; n_rank <= ranks_most(); n_rank++) {
         pid_t pid[RANKS];
-        call("sums");
+        call("shards");
         for (int r = 0; r < n_rank; r++)
-            pid[r] = rank_start("sums", r, n_rank, LIMIT_MS, sums_and_more);
+            pid[r] = rank_start("shards", r, n_rank, LIMIT_MS, shards_and_more);
         ranks_end(pid, n_rank);
         assert_no_name_is_left();
     }
@@ -783,10 +775,10 @@ static void time_spent_waiting_is_that_of_the_rank_that_is_late(UNUSED void **st
 /* One of each call, from memory that the others cannot read. */
 static bool turn_take(struct collective *c, struct error *err)
 {
-    static float x[9000], sum[9000];
+    static float x[9000], own[9000];
     int64_t mine = 0, all[RANKS];
-    return collective_gather(c, &mine, sizeof mine, all, err) && collective_reduce(c, sum, x, ARRAY_SIZE(x), RANKS, err)
-           && collective_all_gather(c, x, sum, ARRAY_SIZE(x), err) && bytes_come(c, 1, 3, err);
+    return collective_gather(c, &mine, sizeof mine, all, err) && collective_all_gather(c, x, own, ARRAY_SIZE(x), err)
+           && bytes_come(c, 1, 3, err);
 }
 
 static bool takes_turns_until_closed(struct collective *c, UNUSED struct device *dev, struct error *err)
@@ -809,7 +801,7 @@ static bool stands_still(struct collective *c, UNUSED struct device *dev, struct
         if (!turn_take(c, err))
             return false;
     if (collective_rank(c) > 0 && !collective_gather(c, &mine, sizeof mine, all, err))
-        return false;    // the others are in the sum already
+        return false;    // the others are in the next call already
     kill(getpid(), SIGKILL);
     return false;
 }
@@ -849,18 +841,16 @@ static bool call_make(struct collective *c, int which, struct error *err)
     struct collective_bytes b = { { 0 } };
     if (!mem && !(mem = mem_new(c->dev, 2 * big, "a test", err)))
         return false;
-    float *x = (float *)(void *)mem, *sum = (float *)(void *)(mem + big);
     b.send[other] = mem;
     b.recv[other] = mem + big;
     switch (which) {
     case 0: return collective_gather(c, &mine, sizeof mine, all, err);
-    case 1: return collective_reduce(c, sum, x, n, 2, err);
-    case 2: return collective_all_gather(c, x, sum, n, err);
-    case 3: b.send_bytes[other] = b.recv_bytes[other] = big; return collective_all_to_all(c, &b, err);
+    case 1: return collective_all_gather(c, (float *)(void *)mem, (float *)(void *)(mem + big), n, err);
+    case 2: b.send_bytes[other] = b.recv_bytes[other] = big; return collective_all_to_all(c, &b, err);
     default: return collective_all_to_all(c, &b, err);    // of nothing
     }
 }
-#define CALLS 5
+#define CALLS 4
 
 static int stop_at, how;    // before which call, and by which signal
 
@@ -924,7 +914,7 @@ static void a_stopped_or_killed_rank_is_named_at_every_call(UNUSED void **state)
 static bool sends_until_closed(struct collective *c, UNUSED struct device *dev, struct error *err)
 {
     int n = 0;
-    while (call_make(c, 3, err))
+    while (call_make(c, 2, err))
         if (collective_rank(c) == 1 && ++n == 3 && write(told_pipe[1], "x", 1) != 1)
             return false;
     return err->code == ERR_CLOSED;
@@ -1206,7 +1196,6 @@ static void strangers_are_sent_away_and_the_ranks_meet(UNUSED void **state)
     assert_no_name_is_left();
 }
 
-/* Who listens in rank 0's place must know the key, too. */
 /* One after the other, each without a word. */
 static void strangers_crowd(uint16_t port)
 {
@@ -1243,6 +1232,7 @@ static void a_rank_waits_no_longer_than_its_limit_while_strangers_keep_coming(UN
     assert_no_name_is_left();
 }
 
+/* Who listens in rank 0's place must know the key, too. */
 static void a_rank_does_not_believe_a_listener_without_the_key(UNUSED void **state)
 {
     struct error err = { 0 };
@@ -1342,7 +1332,7 @@ static void a_kind_that_is_none_or_not_for_cpus_is_refused(UNUSED void **state)
 int main(void)
 {
 #define EVERY_KIND                                                                                                                         \
-    cmocka_unit_test(sums_are_made_in_rank_order), cmocka_unit_test(bytes_of_any_length_come_from_all_to_all),                             \
+    cmocka_unit_test(what_each_rank_has_comes_to_all), cmocka_unit_test(bytes_of_any_length_come_from_all_to_all),                         \
         cmocka_unit_test(sums_of_pieces_need_no_way_to_the_others_memory), cmocka_unit_test(the_others_leave_when_a_rank_dies_or_leaves),  \
         cmocka_unit_test(a_rank_that_does_not_come_is_named_after_a_limited_wait), cmocka_unit_test(joining_has_a_limit_of_its_own),       \
         cmocka_unit_test(a_stopped_or_killed_rank_is_named_at_every_call),                                                                 \
@@ -1367,7 +1357,7 @@ int main(void)
         cmocka_unit_test(a_kind_that_is_none_or_not_for_cpus_is_refused),
     };
     const struct CMUnitTest gpus[] = {
-        cmocka_unit_test(sums_are_made_in_rank_order),
+        cmocka_unit_test(what_each_rank_has_comes_to_all),
         cmocka_unit_test(bytes_of_any_length_come_from_all_to_all),
         cmocka_unit_test(a_stopped_or_killed_rank_is_named_at_every_call),
         cmocka_unit_test(a_rank_that_dies_while_bytes_are_on_their_way_ends_it_for_the_other),
