@@ -52,9 +52,9 @@ struct run_stage {
 };
 /* Of all pipeline_parallel_size stages, on devices like dev; zero_stage: of several trainers. */
 MUST_USE bool run_stages_room(struct run_stage out[], const struct run_config *c, int zero_stage, struct device *dev, struct error *err);
-/* Have the stages' devices (dev, stage after stage) room for them, but for the first stage, of whose first device run_room_plan knows all? On CPUs always. With zero_stage auto what it
- * may take at most counts. ERR_NO_MEMORY names the first
- * that has not. Nothing of the stages is on them yet. */
+/* Have the stages' devices (dev, stage after stage) room for them, but for the first stage, of whose first device run_room_plan knows all? On
+ * CPUs always. With zero_stage auto what it may take at most counts. ERR_NO_MEMORY names the first that has not. Nothing of the stages is on
+ * them yet. */
 MUST_USE bool run_stages_fit(const struct run_config *c, struct device *const *dev, struct error *err);
 /* What a trainer of the run takes on a device like dev at each zero_stage that is possible, into out[0] to out[*most]; activations and host
  * memory aside, for nothing is offloaded here. *whole_bytes: a whole copy of the weights. */
