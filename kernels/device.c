@@ -26,6 +26,10 @@ static struct device *cuda_open(int index, struct error *err)
     for (size_t i = 0; slash && !lib && i < ARRAY_SIZE(cuda_lib_at); i++) {
         snprintf(slash + 1, 64, "%s", cuda_lib_at[i]);
         lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        if (!lib && access(path, F_OK) == 0) {
+            error_set(err, ERR_UNSUPPORTED, "cuda:%d: the CUDA back end does not load: %s", index, dlerror());
+            return NULL;
+        }
     }
     if (!lib)
         lib = dlopen(CUDA_LIB, RTLD_NOW | RTLD_LOCAL);
