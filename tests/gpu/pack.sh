@@ -5,6 +5,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 dir=${1:-.gpu} build=build/release
+cmake --build "$build" --target rollcall_cuda >/dev/null || { echo "pack.sh: $build is not configured with CUDA (-DRC_CUDA=AUTO)" >&2; exit 1; }    # what lies there may be old
 rm -rf "$dir"
 mkdir -p "$dir/lib"
 cp "$build/rollcall" "$build/librollcall_cuda.so" "$dir/"
