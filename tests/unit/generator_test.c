@@ -42,7 +42,7 @@ static int model_setup(UNUSED void **state)
     for (int i = 0; i < N_ITEM; i++)
         for (int k = 0; k < prompt_len[i]; k++)
             prompt[i][k] = (int32_t)((x = x * 1664525 + 1013904223) >> 8) % VOCAB;
-    dev = device_new(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", 2, &err);
+    dev = device_new(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", 1, &err);
     model = dev ? model_new_random(&config, 5, dev, DT_F32, &err) : NULL;
     if (!model)
         print_error("%s\n", err.text);
