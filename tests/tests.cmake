@@ -70,6 +70,7 @@ endif()
 # would bring in the engine, the sources it reads with instead.
 if(RC_FUZZ)
   set(fuzz_bulk rc_wire)
+  set(fuzz_choices rc_base kernels/choices.c kernels/choices_file.c)
   set(fuzz_config rc_base workers/engine/model/config.c workers/engine/model/fields.c workers/engine/model/rope.c)
   set(fuzz_delta rc_base workers/engine/publish/delta.c)
   set(fuzz_equality rc_reward)
