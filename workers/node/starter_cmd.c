@@ -66,8 +66,6 @@ static bool ssh_start(struct starter *s, struct remote *r, struct error *err)
     posix_spawnattr_t attr;
     sigset_t none, all;
     const char *run = strrchr(s->process.run_dir, '/');
-    if (!token_read(s, err))    // it may have been replaced since the last time
-        return false;
     if (pipe2(end, O_CLOEXEC) != 0)
         return error_errno(err, "cannot make a pipe");
     host_command(&r->host, &s->config, s->rollcall, run ? run + 1 : "run", &command);
@@ -196,15 +194,14 @@ static bool token_wait(struct starter *s, struct error *err)
     return true;
 }
 
-/* A token that replaces the last one, for the nodes that the head has not told it. */
+/* A token that replaces the last one, for the nodes that the head has not told it. Those that start later are given it first: the file is
+ * read here alone, so that no node misses a change. */
 static void tokens_send(struct starter *s)
 {
     struct error none;
     char before[sizeof s->token];
     memcpy(before, s->token, sizeof before);
-    if (!token_read(s, &none))
-        memcpy(s->token, before, sizeof before);
-    if (strcmp(before, s->token) == 0)
+    if (!token_read(s, &none) || strcmp(before, s->token) == 0)    // on failure it is what it was
         return;
     for (int i = 0; i < s->n; i++)
         if (s->remote[i].in >= 0 && write(s->remote[i].in, s->token, strlen(s->token)) < 0)
