@@ -268,6 +268,12 @@ class Nodes(RunCase):
         self.until(run, node, "the lent node's worker is there", lambda: "b/worker cpu:0" in self.phases(run))
         self.until(run, node, "it takes work", lambda: self.phases(run).get("b/worker cpu:0") in ("waiting", "generating", "scoring"))
 
+        with open(used, "w") as f:    # brought by mistake, and then the right one again
+            f.write("0" * 64)
+        self.until(run, node, "it keeps a token that was brought", lambda: open_text(node.token).strip() == "0" * 64)
+        shutil.copy(lent, used)
+        self.until(run, node, "it keeps the right token again", lambda: open_text(node.token) == open_text(lent))
+
         def ask(to, file, *words):
             return subprocess.run([ROLLCALL, "ctl", "--connect", f"127.0.0.1:{to}", "--token-file", file, "--limit", "30", *words],
                                   capture_output=True, text=True, timeout=LIMIT)

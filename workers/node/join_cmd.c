@@ -138,7 +138,8 @@ static bool token_from_input(struct join *j, struct error *err)
     return true;
 }
 
-/* A token that was brought here after the start. The uplink looks for it when the head does not accept its own. */
+/* A token that was brought here after the start. The uplink looks for it when the head does not accept its own. Only what the head itself
+ * replaces is noted as replaced: a wrong token that was brought by mistake must not make the right one an old one. */
 static void token_take(struct join *j, const char *token)
 {
     struct error err;
@@ -146,7 +147,9 @@ static void token_take(struct join *j, const char *token)
     if (!path_join(kept, sizeof kept, j->run_dir, NODE_TOKEN_FILE) || !join_token_read(now, kept, &err) || strcmp(now, token) == 0
         || join_token_was_replaced(kept, token))
         return;
-    if (!join_token_follow(kept, token, now, &err))
+    if (join_token_write(kept, token, &err))
+        memcpy(j->token, token, sizeof j->token);
+    else
         fprintf(stderr, "the new join token cannot be kept: %s\n", err.text);
 }
 
