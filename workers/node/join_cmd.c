@@ -175,9 +175,13 @@ static void input_look(struct join *j)
         return;
     ssize_t n = read(STDIN_FILENO, piece, sizeof piece - 1);
     if (n > 0) {
+        while (n > 0 && piece[n - 1] == '\n')
+            n--;
         piece[n] = 0;
-        if (join_token_check(piece, &none))
-            token_take(j, piece);
+        char *line = strrchr(piece, '\n');    // several have come while the node was busy: the last counts
+        line = line ? line + 1 : piece;
+        if (join_token_check(line, &none))
+            token_take(j, line);
         return;
     }
     j->led = false;
