@@ -1,8 +1,11 @@
 #include "protocol/wire/join_rotation.h"
+#include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/file.h"
 
@@ -26,7 +29,8 @@ bool join_before_read(struct join_before *b, const char *path, struct error *err
         return true;
     if (!file_read_text(&text, file, BEFORE_BYTES_MAX, err))
         return false;
-    bool ok = sscanf(buf_text(&text), "%65s %lf %63s", token, &b->until_s, b->command) == 3 && join_token_check(token, err);
+    bool ok = sscanf(buf_text(&text), "%65s %lf %63s", token, &b->until_s, b->command) == 3 && isfinite(b->until_s)
+              && join_token_check(token, err);
     buf_release(&text);
     if (!ok) {
         *b = (struct join_before){ 0 };
@@ -37,11 +41,22 @@ bool join_before_read(struct join_before *b, const char *path, struct error *err
     return true;
 }
 
-bool join_token_replace(const char *path, const char *token, const struct join_before *b, struct error *err)
+bool join_before_write(const char *path, const struct join_before *b, struct error *err)
 {
     char file[PATH_MAX], text[BEFORE_BYTES_MAX];
     int n = snprintf(text, sizeof text, "%s %.3f %s\n", b->token, b->until_s, b->command[0] ? b->command : "-");
-    return beside(file, path, ".before", err) && file_write_secret(file, text, (size_t)n, err) && join_token_write(path, token, err);
+    return beside(file, path, ".before", err) && file_write_secret(file, text, (size_t)n, err);
+}
+
+bool join_before_forget(const char *path, struct error *err)
+{
+    char file[PATH_MAX];
+    return beside(file, path, ".before", err) && (unlink(file) == 0 || errno == ENOENT || error_errno(err, "cannot remove '%s'", file));
+}
+
+bool join_token_replace(const char *path, const char *token, const struct join_before *b, struct error *err)
+{
+    return join_before_write(path, b, err) && join_token_write(path, token, err);
 }
 
 /* The names in a node's file, one per line, oldest first; an absent or unreadable file has none. */

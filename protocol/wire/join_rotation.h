@@ -10,11 +10,15 @@
 
 struct join_before {
     char token[JOIN_TOKEN_LEN + 1];    // "": none was replaced
-    double until_s;                    // since 1970
+    double until_s;                    // since 1970; 0: it is over, whatever the clock says
     char command[64];                  // id of the command that replaced it
 };
 /* Of the token's file path: what was there before, if anything. A file that is no such file is an error. */
 MUST_USE bool join_before_read(struct join_before *b, const char *path, struct error *err);
+/* Say anew how long the token before is good. */
+MUST_USE bool join_before_write(const char *path, const struct join_before *b, struct error *err);
+/* There was none. */
+MUST_USE bool join_before_forget(const char *path, struct error *err);
 /* Replace the token in the file path by token, and keep what was there as b says. */
 MUST_USE bool join_token_replace(const char *path, const char *token, const struct join_before *b, struct error *err);
 

@@ -229,6 +229,7 @@ class Nodes(RunCase):
             self.until(run, node, f"the node is there again after {name} was killed", there)
         self.until(run, node, "the journal says that the old token has ended",
                    lambda: any("the old join token is no longer accepted" in e for e in self.events(run)))
+        self.assertEqual(open_text(os.path.join(run.dir, "sock/join.before")).split()[1], "0.000")    # whatever the clock will say
         late = Node(self.task, run, port, name="late", token=copy)
         self.addCleanup(late.kill)
         self.assertEqual(late.process.wait(LIMIT), 1, late.logs())
@@ -309,6 +310,13 @@ class Nodes(RunCase):
         self.assertEqual(impostor.process.wait(LIMIT), 1, impostor.logs())
         self.assertIn("has joined with another token", written(impostor.errors))
         self.assertEqual(ask(port, token, "pause").returncode, 0)
+        self.assertEqual(run.ctl("rotate-token", "lent").returncode, 0)
+        old, gate = open_text(lent), run.processes()["gate"]
+        os.unlink(lent)    # with the file the old token goes, too, whose time is not over
+        os.kill(gate, signal.SIGKILL)
+        self.until(run, node, "there is a new token", lambda: os.path.exists(lent) and open_text(lent) != old)
+        self.assertFalse(os.path.exists(lent + ".before"))
+        self.until(run, node, "the gate lives again", lambda: ask(port, token, "status").returncode == 0)
         self.assertEqual(ask(port, token, "stop").returncode, 0)
         self.assertEqual(run.wait()[0], 3)
         self.assertNotEqual(stranger.process.poll(), 0)

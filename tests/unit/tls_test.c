@@ -166,6 +166,18 @@ static void a_node_knows_every_token_that_was_replaced_and_a_head_the_last(void 
     struct stat st;
     assert_int_equal(stat(file, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
+    last.until_s = 0;
+    assert_true(join_before_write(f->path, &last, &err));
+    assert_true(join_before_read(&b, f->path, &err));
+    assert_memory_equal(&b, &last, sizeof b);
+    char never[128];    // a time that never comes is none
+    int n = snprintf(never, sizeof never, "%s inf the-id\n", token[69]);
+    assert_true(file_write_secret(file, never, (size_t)n, &err));
+    assert_false(join_before_read(&b, f->path, &err));
+    assert_true(join_before_forget(f->path, &err));
+    assert_true(join_before_forget(f->path, &err));
+    assert_true(join_before_read(&b, f->path, &err));
+    assert_string_equal(b.token, "");
     assert_true(file_write_secret(file, "not this\n", 9, &err));
     assert_false(join_before_read(&b, f->path, &err));
     assert_non_null(strstr(err.text, ".before' does not say which join token was replaced"));

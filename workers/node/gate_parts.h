@@ -46,7 +46,7 @@ struct door {
     struct server *server;    // NULL: there is none
     char token[JOIN_TOKEN_LEN + 1], id[JOIN_TOKEN_ID_LEN + 1];
     char past[JOIN_TOKEN_LEN + 1];    // the token before, which is accepted, too; "": none is
-    double until_s;                   // how long it is, in seconds since 1970
+    double until_s;                   // how long it is, or was, in seconds since 1970; 0: not at all
     char command[64];                 // id of the command that replaced it
     bool told;                        // the journal has it
     int64_t cut_ms;                   // when connections of tokens before are to be ended; 0: not

@@ -10,6 +10,7 @@
 #include <time.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "workers/node/gate_parts.h"
 
@@ -46,6 +47,16 @@ static void token_path(const struct gate *g, enum door_kind kind, char out[4300]
     snprintf(out, 4300, "%s/%s", g->process.run_dir, kinds[kind].file);
 }
 
+/* The time of the token before is over, also for a gate that starts again when the clock was set back. */
+static void past_note(const char *path, const struct join_before *before)
+{
+    struct error err;
+    struct join_before over = *before;
+    over.until_s = 0;
+    if (!join_before_write(path, &over, &err))
+        log_warn("%s", err.text);
+}
+
 bool door_token(struct gate *g, enum door_kind kind, struct error *err)
 {
     struct door *d = &g->door[kind];
@@ -53,6 +64,8 @@ bool door_token(struct gate *g, enum door_kind kind, struct error *err)
     struct error why;
     char path[4300];
     token_path(g, kind, path);
+    if (!path_exists(path) && !join_before_forget(path, err))    // it was removed, so that nobody has one that is good
+        return false;
     if (!join_token_make(path, err) || !join_token_read(d->token, path, err) || !join_token_id(d->id, d->token, err))
         return false;
     if (!join_before_read(&before, path, &why)) {
@@ -62,6 +75,8 @@ bool door_token(struct gate *g, enum door_kind kind, struct error *err)
         if (clock_wall_s() < before.until_s) {
             memcpy(d->past, before.token, sizeof d->past);
             d->until_s = before.until_s;
+        } else if (before.until_s > 0) {
+            past_note(path, &before);
         }
     }
     return true;
@@ -130,6 +145,9 @@ static void asker_answer(struct gate *g, enum door_kind kind)
     if (d->past[0])
         buf_fmt(&text, "the %s (RUN/%s) is a new one: %d of %d nodes have it%s%s; the old one is accepted until %s", kinds[kind].what,
                 kinds[kind].file, n_have, n, names.len ? ", not yet " : "", buf_text(&names), until);
+    else if (d->until_s > 0)
+        buf_fmt(&text, "the %s (RUN/%s) is a new one, and the old one is no longer accepted: %d of %d nodes have the new one%s%s",
+                kinds[kind].what, kinds[kind].file, n_have, n, names.len ? ", not yet " : "", buf_text(&names));
     else
         buf_fmt(
             &text,
@@ -171,7 +189,7 @@ static bool token_replace(struct gate *g, enum door_kind kind, double overlap_s,
     struct door *d = &g->door[kind];
     struct join_identity id;
     struct error none;
-    struct join_before before = { .until_s = clock_wall_s() + overlap_s };
+    struct join_before before = { .until_s = overlap_s > 0 ? clock_wall_s() + overlap_s : 0 };
     char token[JOIN_TOKEN_LEN + 1], name[JOIN_TOKEN_ID_LEN + 1];
     const char *past = overlap_s > 0 ? before.token : "";
     char path[4300];
@@ -234,14 +252,19 @@ static void past_end(struct gate *g, enum door_kind kind)
     struct error err;
     struct door *d = &g->door[kind];
     struct join_identity id;
+    struct join_before before = { 0 };
     struct buf names = BUF_INIT;
-    char text[600];
+    char text[600], path[4300];
     int n, n_have;
     if (!identity_of(d->token, "", &id, &err) || !server_identity(d->server, &id, &err)) {
         log_error("%s", err.text);
         d->until_s = clock_wall_s() + 1;    // again
         return;
     }
+    token_path(g, kind, path);
+    memcpy(before.token, d->past, sizeof before.token);
+    memcpy(before.command, d->command, sizeof before.command);
+    past_note(path, &before);
     d->past[0] = 0;
     server_cut(d->server);
     d->cut_ms = 0;
