@@ -229,7 +229,8 @@ class Nodes(RunCase):
             self.until(run, node, f"the node is there again after {name} was killed", there)
         self.until(run, node, "the journal says that the old token has ended",
                    lambda: any("the old join token is no longer accepted" in e for e in self.events(run)))
-        self.assertEqual(open_text(os.path.join(run.dir, "sock/join.before")).split()[1], "0.000")    # whatever the clock will say
+        self.until(run, node, "the last of them has ended whatever the clock will say",
+                   lambda: open_text(os.path.join(run.dir, "sock/join.before")).split()[1] == "0.000")
         late = Node(self.task, run, port, name="late", token=copy)
         self.addCleanup(late.kill)
         self.assertEqual(late.process.wait(LIMIT), 1, late.logs())
