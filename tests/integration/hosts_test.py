@@ -67,14 +67,17 @@ class Hosts(RunCase):
         spare = self.node(run, port, "spare", hidden=os.path.join(run.dir, "checkpoints") if hide else None)    # it sees the model, and no checkpoints
         samples = lambda node: self.plays(run).get(f"{node}/worker cpu:0") == "producer 0"
         self.until("two nodes sample only", lambda: samples("one") and samples("spare"), run, one, spare)
-        for _ in range(5):    # steps; the others wait for the held trainer in each
+        for n in range(STEPS - 2):    # steps; the others wait for the held trainer in each, and so may the end of a checkpoint
+            if n >= 5 and self.query(run, "select 1 from event where kind = 'checkpoint'"):
+                break
             self.one_more_step(run, b, holds)
-        self.until("a trainer of the node is in the sixth step", lambda: holds.held(*HELD), run, b)
+        self.until("a trainer of the node is in one more step", lambda: holds.held(*HELD), run, b)
         plain = self.finish(self.start())
         b.kill()
         self.assertEqual(self.finish(run, spare), plain)
         self.assertIn("trains (2 of the trainers, from number 2)", written(spare.errors))
-        self.assertRegex(self.log(run, "worker-cpu-0"), r"trainer [23] \(on another node\)")
+        # the one that has lost them names them; the other may only see that one leave
+        self.assertRegex(self.log(run, "worker-cpu-0") + self.log(run, "worker-cpu-1"), r"trainer [23] \(on another node\)")
         self.assertEqual("was copied in" in self.log(spare, "uplink"), hide)
         self.assertEqual(os.readlink(os.path.join(spare.dir, "model/model.safetensors")), self.task.path("model/model.safetensors"))
 

@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import socket
-import sqlite3
 import ssl
 import subprocess
 import tempfile
@@ -93,10 +92,6 @@ class Nodes(RunCase):
     def phases(self, run):
         done = run.ctl("status", "--json")
         return {p["name"]: p["phase"] for p in json.loads(done.stdout)["processes"]} if done.returncode == 0 else {}
-
-    def query(self, run, text):
-        with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True, timeout=10) as db:
-            return db.execute(text).fetchall()
 
     def events(self, run):
         return [text for text, in self.query(run, "select text from event where kind = 'node'")]
@@ -218,7 +213,7 @@ class Nodes(RunCase):
             self.until(run, node, f"the node is there again after {name} was killed", there)
         for side, name in ((run, "gate"), (node, "uplink"), (run, "gate")):    # while a token is replaced; the ones before end at once
             token = open_text(os.path.join(run.dir, "sock/join"))
-            command = subprocess.Popen([ROLLCALL, "ctl", "--run", run.dir, "rotate-token", "--overlap", "2"], stdout=subprocess.PIPE,
+            command = subprocess.Popen([ROLLCALL, "ctl", "--run", run.dir, "rotate-token", "--overlap", "600"], stdout=subprocess.PIPE,
                                        stderr=subprocess.STDOUT, text=True)
             time.sleep(random.uniform(0, 0.05))
             os.kill(side.processes()[name], signal.SIGKILL)
@@ -227,6 +222,9 @@ class Nodes(RunCase):
             self.assertNotEqual(open_text(os.path.join(run.dir, "sock/join")), token)
             self.until(run, node, "the node has the new token", lambda: open_text(node.token) == open_text(os.path.join(run.dir, "sock/join")))
             self.until(run, node, f"the node is there again after {name} was killed", there)
+        done = run.ctl("rotate-token", "--overlap", "1")    # the answer comes when the node has it
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("1 of 1 nodes have it", done.stdout)
         self.until(run, node, "the journal says that the old token has ended",
                    lambda: any("the old join token is no longer accepted" in e for e in self.events(run)))
         self.until(run, node, "the last of them has ended whatever the clock will say",

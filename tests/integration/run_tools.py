@@ -303,6 +303,11 @@ class RunCase(unittest.TestCase):
         self.addCleanup(run.kill)
         return run
 
+    def query(self, run, text):
+        """Rows of the run's journal."""
+        with sqlite3.connect(f"file:{os.path.join(run.dir, 'journal.db')}?mode=ro", uri=True, timeout=10) as db:
+            return db.execute(text).fetchall()
+
     def until(self, what, reached, *runs):
         """Wait until reached() holds; the runs' logs are printed when it never does."""
         end = time.monotonic() + LIMIT
