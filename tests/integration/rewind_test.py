@@ -55,7 +55,8 @@ class Rewind(RunCase):
         self.assertEqual(run.wait()[0], 0, run.logs())
         self.assertEqual(calm.wait()[0], 0, calm.logs())
         self.assertEqual(run.steps(), list(range(1, last + 1)))
-        both = sorted(set(self.kept(run)) & set(self.kept(calm)))
+        there = [{step for step, row in self.kept(r).items() if row["state"] == "complete"} for r in (run, calm)]    # a slow disk skips some
+        both = sorted(there[0] & there[1])
         self.assertEqual(both[-1], last)
         self.assertEqual([run.weights(s) for s in both], [calm.weights(s) for s in both])
         self.assertEqual(run.ledger(), calm.ledger())

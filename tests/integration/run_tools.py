@@ -2,6 +2,7 @@
 
 The model has random weights and the reward is a program that likes some letters, so that every step has a gradient without
 any training beforehand. Nothing here waits a fixed time: conditions with generous limits."""
+import contextlib
 import hashlib
 import json
 import os
@@ -232,16 +233,21 @@ class Run:
             self.process.wait()
         self.log.close()
         self.errors.close()
-        for _ in range(100):
-            alive = self.processes()
-            if not alive:
-                return
-            for name in sorted(alive, key=lambda n: n not in ("keeper", "agent")):
-                try:
-                    os.kill(alive[name], signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            time.sleep(0.05)
+        stopped = set()
+        while new := set(self.processes().values()) - stopped:    # none may start another one that died before it
+            for pid in new:
+                self.signal(pid, signal.SIGSTOP)
+            stopped |= new
+        for pid in stopped:
+            self.signal(pid, signal.SIGKILL)
+        end = time.monotonic() + LIMIT
+        while self.processes() and time.monotonic() < end:
+            time.sleep(0.01)
+
+    @staticmethod
+    def signal(pid, number):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
     def ctl(self, *args):
         return subprocess.run([ROLLCALL, "ctl", "--run", self.dir, *args], capture_output=True, text=True, timeout=LIMIT)
