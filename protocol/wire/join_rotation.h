@@ -15,7 +15,7 @@ struct join_before {
 };
 /* Of the token's file path: what was there before, if anything. A file that is no such file is an error. */
 MUST_USE bool join_before_read(struct join_before *b, const char *path, struct error *err);
-/* Say anew how long the token before is good. */
+/* Change what is known of the token before: how long it is good. */
 MUST_USE bool join_before_write(const char *path, const struct join_before *b, struct error *err);
 /* There was none. */
 MUST_USE bool join_before_forget(const char *path, struct error *err);

@@ -460,16 +460,25 @@ static bool bytes_are_counted(struct exchange *x, const struct giver *g, int64_t
     return true;
 }
 
-/* offered: the ranks reach each other's memory; else they are apart. every: then they fetch in between. */
-static bool steps_are_exchanged(struct collective *c, struct device *dev, int n_slot, int late, bool offered, bool every, struct error *err)
+/* How gradients are exchanged; the ranks' processes have it from the test's. */
+static struct way {
+    int n_slot, late;    // as in struct exchange_config
+    bool offered;        // the ranks reach each other's memory; else they are apart
+    bool every;          // then they fetch in between
+} way;
+
+static bool steps_are_exchanged(struct collective *c, struct device *dev, struct error *err)
 {
     static const int64_t micros[] = { 7, 1, 0, 6, 2 };
     struct giver g;
-    bool ok = giver_open(&g, c, dev, n_slot, offered, err);
-    g.f.late = late;
-    g.f.every = every;
+    bool reach;
+    if (way.offered && !(collective_reaches(c, &reach, err) && reach))
+        return false;
+    bool ok = giver_open(&g, c, dev, way.n_slot, way.offered, err);
+    g.f.late = way.late;
+    g.f.every = way.every;
     struct exchange *x = ok ? exchange_new(&g.f, err) : NULL;
-    ok = x && exchange_reaches(x) == offered;
+    ok = x && exchange_reaches(x) == way.offered;
     for (size_t s = 0; ok && s < ARRAY_SIZE(micros); s++) {
         memset(g.f.sum, 0, (size_t)g.n_sum * 4);
         ok = step_is_given(x, &g, micros[s], (int)s, err) && sum_is_the_chain(&g, micros[s], (int)s, err) && sum_is_spread(x, &g, err)
@@ -481,32 +490,6 @@ static bool steps_are_exchanged(struct collective *c, struct device *dev, int n_
     ok = ok && collective_gather(c, &mine, 1, all, err);    // no rank reads the share any more
     giver_close(&g);
     return ok;
-}
-
-static bool flat_gradients(struct collective *c, struct device *dev, struct error *err)
-{
-    bool reach;
-    return collective_reaches(c, &reach, err) && reach && steps_are_exchanged(c, dev, 0, 0, true, false, err);
-}
-
-static bool flat_gradients_whose_first_piece_is_late(struct collective *c, struct device *dev, struct error *err)
-{
-    return steps_are_exchanged(c, dev, 0, 1, true, false, err);
-}
-
-static bool gradients_in_one_place(struct collective *c, struct device *dev, struct error *err)
-{
-    return steps_are_exchanged(c, dev, 1, 0, true, false, err);
-}
-
-static bool gradients_in_two_places_or_both(struct collective *c, struct device *dev, struct error *err)
-{
-    return steps_are_exchanged(c, dev, 2, 0, true, false, err);
-}
-
-static bool gradients_in_two_places_with_a_late_piece(struct collective *c, struct device *dev, struct error *err)
-{
-    return steps_are_exchanged(c, dev, 2, 2, true, false, err);
 }
 
 /* Memory of the host that ranks offer, whatever their devices. */
@@ -528,26 +511,6 @@ static bool host_memory_is_read(struct collective *c, struct device *dev, struct
     ok = ok && collective_gather(c, &mine, 1, all, err);    // nobody reads any more
     host_share_free(dev, p, (size_t)n * sizeof *p, &h);
     return ok;
-}
-
-static bool flat_gradients_apart(struct collective *c, struct device *dev, struct error *err)
-{
-    return steps_are_exchanged(c, dev, 0, 0, false, false, err);
-}
-
-static bool flat_gradients_apart_with_a_late_piece(struct collective *c, struct device *dev, struct error *err)
-{
-    return steps_are_exchanged(c, dev, 0, 1, false, false, err);
-}
-
-static bool gradients_in_one_place_apart(struct collective *c, struct device *dev, struct error *err)
-{
-    return steps_are_exchanged(c, dev, 1, 0, false, false, err);
-}
-
-static bool gradients_in_two_places_between_fetches(struct collective *c, struct device *dev, struct error *err)
-{
-    return steps_are_exchanged(c, dev, 2, 0, false, true, err);
 }
 
 static bool shards_and_more(struct collective *c, struct device *dev, struct error *err)
@@ -591,40 +554,42 @@ static void what_each_rank_has_comes_to_all(UNUSED void **state)
     }
 }
 
+static void on_two_and_more_ranks(const char *name, bool (*body)(struct collective *, struct device *, struct error *))
+{
+    for (int n_rank = 2; n_rank <= RANKS; n_rank++) {
+        pid_t pid[RANKS];
+        call(name);
+        for (int r = 0; r < n_rank; r++)
+            pid[r] = rank_start(name, r, n_rank, LIMIT_MS, body);
+        ranks_end(pid, n_rank);
+        assert_no_name_is_left();
+    }
+}
+
+static void host_memory_that_ranks_offer_is_read(UNUSED void **state)
+{
+    on_two_and_more_ranks("host", host_memory_is_read);
+}
+
 static void pieces_are_added_in_the_order_of_micro_batches(UNUSED void **state)
 {
-    static bool (*const way[])(struct collective *, struct device *, struct error *) = { flat_gradients,
-                                                                                         gradients_in_one_place,
-                                                                                         gradients_in_two_places_or_both,
-                                                                                         host_memory_is_read,
-                                                                                         flat_gradients_apart,
-                                                                                         flat_gradients_whose_first_piece_is_late,
-                                                                                         gradients_in_two_places_with_a_late_piece };
-    for (size_t w = 0; w < ARRAY_SIZE(way); w++)
-        for (int n_rank = 2; n_rank <= RANKS; n_rank++) {
-            pid_t pid[RANKS];
-            call("pieces");
-            for (int r = 0; r < n_rank; r++)
-                pid[r] = rank_start("pieces", r, n_rank, LIMIT_MS, way[w]);
-            ranks_end(pid, n_rank);
-            assert_no_name_is_left();
-        }
+    static const struct way ways[] = {
+        { 0, 0, true, false }, { 1, 0, true, false }, { 2, 0, true, false },
+        { 0, 1, true, false }, { 2, 2, true, false }, { 0, 0, false, false },
+    };
+    for (size_t w = 0; w < ARRAY_SIZE(ways); w++) {
+        way = ways[w];
+        on_two_and_more_ranks("pieces", steps_are_exchanged);
+    }
 }
 
 static void sums_of_pieces_need_no_way_to_the_others_memory(UNUSED void **state)
 {
-    static bool (*const way[])(struct collective *, struct device *, struct error *) = { flat_gradients_apart, gradients_in_one_place_apart,
-                                                                                         gradients_in_two_places_between_fetches,
-                                                                                         flat_gradients_apart_with_a_late_piece };
-    for (size_t w = 0; w < ARRAY_SIZE(way); w++)
-        for (int n_rank = 2; n_rank <= RANKS; n_rank++) {
-            pid_t pid[RANKS];
-            call("pieces");
-            for (int r = 0; r < n_rank; r++)
-                pid[r] = rank_start("pieces", r, n_rank, LIMIT_MS, way[w]);
-            ranks_end(pid, n_rank);
-            assert_no_name_is_left();
-        }
+    static const struct way ways[] = { { 0, 0, false, false }, { 1, 0, false, false }, { 2, 0, false, true }, { 0, 1, false, false } };
+    for (size_t w = 0; w < ARRAY_SIZE(ways); w++) {
+        way = ways[w];
+        on_two_and_more_ranks("pieces", steps_are_exchanged);
+    }
 }
 
 /* Step after step until the others have gone. */
@@ -1341,6 +1306,7 @@ int main(void)
         cmocka_unit_test(a_place_is_taken_once_and_all_count_the_same)
     const struct CMUnitTest ipc[] = {
         EVERY_KIND,
+        cmocka_unit_test(host_memory_that_ranks_offer_is_read),
         cmocka_unit_test(pieces_are_added_in_the_order_of_micro_batches),
         cmocka_unit_test(the_others_leave_an_exchange_when_a_rank_dies),
         cmocka_unit_test(a_rank_that_does_not_give_is_named),
