@@ -182,6 +182,7 @@ class ExternalEngines(run_tools.RunCase):
         return b
 
     def begin(self, url, *extra, backend="vllm", **settings):
+        settings.setdefault("num_generations", 8)    # an engine draws as it likes: of fewer, a group is often all right or all wrong
         return self.start("--engine-url", url, *extra, backend=backend, **settings)
 
     def diffs(self, run):
