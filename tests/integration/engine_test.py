@@ -306,7 +306,7 @@ class ExternalEngines(run_tools.RunCase):
         self.assertEqual(run.wait()[0], 0, run.logs())
         log = self.log(run)
         for words in ["/v1/completions answered with status 500", "Server returned nothing", "answered with status 503", "Timeout was reached",
-                      "the answer is not JSON", "has 1 samples instead of 4", "choice 0 has no 'token_ids'", "ended with 'abort'",
+                      "the answer is not JSON", "has 1 samples instead of 8", "choice 0 has no 'token_ids'", "ended with 'abort'",
                       "has weights of version 77, not 0"]:
             self.assertIn(words, log)
         self.assertEqual(script, [])
