@@ -217,6 +217,7 @@ static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state
         {"{" TEXT "\"model\":{\"vocab\":[[\"a\"]]}}", "','"},
         {"{" TEXT MODEL "}", NULL},
         {"{" TEXT "\"model\":{\"byte_fallback\":true,\"vocab\":{\"a\":0},\"merges\":[]}}", "lacks the byte <0x00>"},
+        {"{" TEXT "\"model\":{\"unk_token\":7,\"vocab\":{\"a\":0},\"merges\":[]}}", "the model's 'unk_token' is not a string"},
         {"{" TEXT "\"model\":{\"unk_token\":\"<unk>\",\"vocab\":{\"a\":0},\"merges\":[]}}", "the unknown token is not in"},
         {"{" TEXT "\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a+\"},\"content\":\"a\"}," MODEL "}",
          "'Replace' of a regular expression"},

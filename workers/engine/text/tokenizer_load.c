@@ -134,6 +134,8 @@ static bool model_setting(struct load *l, struct json_scan *s, const char *key, 
         l->fuse_unk = on;
     else if (strcmp(key, "unk_id") == 0)
         l->unk_id = json_is_integer(v) ? json_integer_value(v) : -1;
+    else if (strcmp(key, "unk_token") == 0 && on && !json_is_string(v))
+        ok = error_set(err, ERR_DATA, "%s: the model's 'unk_token' is not a string", l->name);
     else if (strcmp(key, "unk_token") == 0)
         ok = !(l->unk = on) || buf_str(&l->unk_token, json_string_value(v)) || error_set(err, ERR_NO_MEMORY, "no memory for a token");
     else if (on && (strcmp(key, "dropout") == 0 || strcmp(key, "continuing_subword_prefix") == 0 || strcmp(key, "end_of_word_suffix") == 0))
