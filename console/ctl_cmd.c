@@ -619,6 +619,11 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
         error_set(err, ERR_USAGE, "--id must be 1 to 60 bytes");
         goto out;
     }
+    if (c.limit_s != 0 && !(c.limit_s >= COMMAND_LIMIT_MIN_S && c.limit_s <= COMMAND_LIMIT_MAX_S)) {
+        error_set(err, ERR_USAGE, "--limit %g is not a number of seconds from %g to %g", c.limit_s, COMMAND_LIMIT_MIN_S,
+                  COMMAND_LIMIT_MAX_S);
+        goto out;
+    }
     if (c.connect && c.run) {
         error_set(err, ERR_USAGE, "give --connect or --run, not both");
         goto out;

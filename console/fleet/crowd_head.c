@@ -357,10 +357,9 @@ static void command_came(struct crowd_head *h, struct request *r, const struct m
     } else if (!h->feed->command(h->feed, h->model, &c, text, now_ns, &err)) {
         request_refuse(r, &err);
     } else if (pause || resume) {
-        h->change = (struct open_change){ .request = r,
-                                          .paused = pause,
-                                          .begin_ns = now_ns,
-                                          .limit_ns = now_ns + (int64_t)(1e9 * mval_f64(mval_get(in->root, "limit_s"), 30)) };
+        h->change = (struct open_change){
+            .request = r, .paused = pause, .begin_ns = now_ns, .limit_ns = now_ns + 1000000 * command_limit_ms(in->root, 30)
+        };
         pause_tell(h, pause);
     } else {
         effect_answer(h, r, "a simulated run: nothing has happened");

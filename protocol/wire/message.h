@@ -95,6 +95,9 @@ struct command_spec {
 extern const struct command_spec command_specs[];
 extern const int n_command_specs;
 const struct command_spec *command_find(const char *name, struct error *err);    // ERR_USAGE: names the nearest
+#define COMMAND_LIMIT_S 600                                                      // of one that names none, on its way
+#define COMMAND_LIMIT_MIN_S 0.1
+#define COMMAND_LIMIT_MAX_S 86400.0
 
 /* Writing. Between msg_begin and msg_finish each call adds a field (key NULL inside a list). */
 struct msg_out {
@@ -152,6 +155,8 @@ const char *mval_str(const struct mval *v, size_t *len);    // NULL when not tex
 const void *mval_bin(const struct mval *v, size_t *len);
 /* Text of field key into out, cut to size, NUL-terminated; "" when absent. Returns out. */
 char *mval_text(const struct mval *map, const char *key, char *out, size_t size);
+/* How long the sender of a command waits: its limit_s, or otherwise_s, kept between COMMAND_LIMIT_MIN_S and COMMAND_LIMIT_MAX_S. */
+int64_t command_limit_ms(const struct mval *command, double otherwise_s);
 
 /* The tables as Markdown: the second half of README.md. */
 void msg_print_docs(struct buf *out);

@@ -1,5 +1,6 @@
 /* The tables of messages and commands, and how they are printed; message.c uses them to write and read. */
 #include "protocol/wire/message.h"
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "protocol/base/cli.h"
@@ -78,7 +79,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "command", KIND_STR, false, "a name from the table of commands" },
                { "args", KIND_MAP, true, "by command" },
                { "who", KIND_STR, false, "for the audit trail: user@host, console or ctl" },
-               { "limit_s", KIND_F64, true, "give up after this many seconds and name the process that is late" },
+               { "limit_s", KIND_F64, true, "give up after this many seconds (0.1 to 86400) and name the process that is late" },
                { "force", KIND_BOOL, true, "in spite of another operator's lock" },),
         FIELDS({ "effect", KIND_STR, false, "what happened, one sentence" },
                { "step", KIND_I64, false, "the optimizer step at which it takes effect" },) },
@@ -310,6 +311,12 @@ const struct command_spec *command_find(const char *name, struct error *err)
     else
         error_set(err, ERR_USAGE, "unknown command '%.40s'; the commands are %s", name, list);
     return NULL;
+}
+
+int64_t command_limit_ms(const struct mval *command, double otherwise_s)
+{
+    double s = mval_f64(mval_get(command, "limit_s"), otherwise_s);
+    return (int64_t)(1000 * fmin(fmax(s, COMMAND_LIMIT_MIN_S), COMMAND_LIMIT_MAX_S));    // a NaN is the least
 }
 
 static void fields_print(struct buf *out, const char *title, const struct msg_field *f)

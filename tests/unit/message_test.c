@@ -150,6 +150,33 @@ static void a_message_that_grows_too_large_fails_when_finished(UNUSED void **sta
     msg_release(&m);
 }
 
+static void a_commands_limit_is_from_a_tenth_of_a_second_to_a_day(UNUSED void **state)
+{
+    static const struct {
+        double limit_s, otherwise_s;    // limit_s INFINITY: the message has none
+        int64_t want_ms;
+    } cases[] = {
+        { 2.5, 60, 2500 }, { INFINITY, 60, 60000 }, { 0, 60, 100 },          { -1e300, 60, 100 },
+        { NAN, 60, 100 },  { 86400, 60, 86400000 }, { 1e300, 60, 86400000 },    // as milliseconds it is in no integer
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct msg_out m = MSG_OUT_INIT;
+        struct msg_in in;
+        msg_begin(&m, MSG_COMMAND);
+        msg_str(&m, "id", "1");
+        msg_str(&m, "command", "restart");
+        msg_str(&m, "who", "ops");
+        if (!isinf(cases[i].limit_s))
+            msg_f64(&m, "limit_s", cases[i].limit_s);
+        assert_true(msg_finish(&m, &err));
+        assert_true(msg_read_request(&in, m.buf.data, m.buf.len, &err));
+        assert_true(command_limit_ms(in.root, cases[i].otherwise_s) == cases[i].want_ms);
+        msg_in_release(&in);
+        msg_release(&m);
+    }
+}
+
 static void the_readme_holds_the_table(UNUSED void **state)
 {
     struct error err = { 0 };
@@ -178,6 +205,7 @@ int main(void)
         cmocka_unit_test(hostile_bytes_are_refused_before_they_cost_memory),
         cmocka_unit_test(every_truncation_and_every_flipped_byte_is_survived),
         cmocka_unit_test(a_message_that_grows_too_large_fails_when_finished),
+        cmocka_unit_test(a_commands_limit_is_from_a_tenth_of_a_second_to_a_day),
         cmocka_unit_test(the_readme_holds_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,6 @@
  * controller's heartbeat says that the run is over (or the agent gives up on a process that keeps dying, and writes why into
  * sock/failure); consoles get their last answers; all processes are ordered to stop; those that have not after STOP_S are killed;
  * sock/ended tells the keeper. */
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -63,7 +62,6 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
     struct error err;
     struct msg_in in;
     struct pending *x;
-    double limit_s;
     if (!msg_read_request(&in, ev->data, ev->len, &err)) {
         request_refuse(ev->request, &err);
         return;
@@ -105,8 +103,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
         }
         if (!of_node && restart_asked(a, ev->request, &in))
             break;
-        limit_s = mval_f64(mval_get(in.root, "limit_s"), 600);
-        if ((x = pending_new(a, ev->request, in.type, ev->data, ev->len, (int64_t)(1000 * fmin(fmax(limit_s, 0.1), 86400)) + 2000))) {
+        if ((x = pending_new(a, ev->request, in.type, ev->data, ev->len, command_limit_ms(in.root, COMMAND_LIMIT_S) + 2000))) {
             x->to = of_node ? a->gate : x->to;
             pending_ask(a, x);
         }

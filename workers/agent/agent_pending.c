@@ -225,7 +225,7 @@ bool restart_asked(struct agent *a, struct request *r, const struct msg_in *in)
         request_refuse(r, &err);
         return true;
     }
-    struct pending *x = pending_new(a, r, MSG_COMMAND, "", 0, (int64_t)(1000 * mval_f64(mval_get(in->root, "limit_s"), 60)));
+    struct pending *x = pending_new(a, r, MSG_COMMAND, "", 0, command_limit_ms(in->root, 60));
     if (x)
         x->restart = restart;
     return true;

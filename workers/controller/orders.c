@@ -398,7 +398,7 @@ void command_came(struct controller *c, struct request *r, const struct msg_in *
     }
     o.row = row_find(name);
     o.force = mval_bool(mval_get(in->root, "force"), false);
-    o.limit_ms = clock_ms() + (int64_t)(1000 * mval_f64(mval_get(in->root, "limit_s"), spec->limit_s));
+    o.limit_ms = clock_ms() + command_limit_ms(in->root, spec->limit_s);
     if (!order_begin(c, &o, name, mval_get(in->root, "args"), &err))
         outcome_failed(c, r, o.id, o.who, &err);
 }

@@ -19,7 +19,6 @@
 #define WORK_LIMIT_MS 12000    // the controller holds a request for work 2 s; the worker gives up after 15
 #define GROUP_LIMIT_MS 20000
 #define QUESTION_LIMIT_MS 10000
-#define COMMAND_LIMIT_S 86400
 #define FAREWELL_MS 3000    // time for every node to hear that the run is over
 #define STATUS_LIMIT_MS 2000
 #define STATUS_TAG 1
@@ -124,10 +123,7 @@ static void request_of_node(struct gate *g, struct net_event *ev)
     case MSG_EVENTS:
     case MSG_ROLLOUTS:
     case MSG_CHECKPOINTS: pass_on(g, ev, &in, g->process.agent, QUESTION_LIMIT_MS, ""); break;
-    case MSG_COMMAND:
-        pass_on(g, ev, &in, g->process.agent,
-                (int64_t)(1000 * MIN(MAX(mval_f64(mval_get(in.root, "limit_s"), 600), 0.1), COMMAND_LIMIT_S)) + 2000, "");
-        break;
+    case MSG_COMMAND: pass_on(g, ev, &in, g->process.agent, command_limit_ms(in.root, COMMAND_LIMIT_S) + 2000, ""); break;
     case MSG_OK:
     case MSG_REFUSED:
     case MSG_HEARTBEAT:

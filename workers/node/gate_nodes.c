@@ -348,6 +348,8 @@ static void node_dismiss(struct gate *g, struct request *r, const struct mval *r
     msg_i64(&m, "step", g->step);
     if (msg_finish(&m, err))
         request_answer(r, &m);
+    else
+        request_refuse(r, err);
     msg_release(&m);
 }
 
@@ -375,7 +377,7 @@ static void node_restart(struct gate *g, struct request *r, const struct mval *r
     }
     snprintf(n->restart, sizeof n->restart, "%.63s", slash + 1);
     n->restarter = r;
-    n->restart_limit_ms = clock_ms() + (int64_t)(1000 * mval_f64(mval_get(root, "limit_s"), 60));
+    n->restart_limit_ms = clock_ms() + command_limit_ms(root, 60);
 }
 
 void node_command(struct gate *g, struct request *r, const struct msg_in *in)

@@ -86,6 +86,8 @@ static void task_failed(struct uplink *u, struct request *r, const struct msg_in
     msg_begin(&m, MSG_OK);
     if (msg_finish(&m, &err))
         request_answer(r, &m);
+    else
+        request_refuse(r, &err);
     msg_release(&m);
 }
 
@@ -150,9 +152,7 @@ static void request_came(struct uplink *u, struct net_event *ev)
     case MSG_EVENTS:
     case MSG_ROLLOUTS:
     case MSG_CHECKPOINTS: pass_on(u, ev, &in, false, QUESTION_LIMIT_MS); break;
-    case MSG_COMMAND:
-        pass_on(u, ev, &in, false, (int64_t)(1000 * MIN(MAX(mval_f64(mval_get(in.root, "limit_s"), 600), 0.1), 86400)) + 2000);
-        break;
+    case MSG_COMMAND: pass_on(u, ev, &in, false, command_limit_ms(in.root, COMMAND_LIMIT_S) + 2000); break;
     case MSG_PUBLISH: publish_pass(u, ev, &in); break;
     case MSG_OK:
     case MSG_REFUSED:
