@@ -16,7 +16,8 @@
 #include "workers/engine/trainer/checkpoint.h"
 
 struct journal_seen {
-    int64_t last_step, last_checkpoint, n_incarnation;    // -1: none
+    int64_t furthest_step;                     // of any incarnation: one that was rolled back has saved checkpoints, too; -1: not read
+    int64_t last_checkpoint, n_incarnation;    // -1, 0: none
     bool readable;
     struct error why;    // why it is not readable
 };
@@ -40,10 +41,10 @@ static void journal_see(const struct train *t, struct journal_seen *s, json_t **
     struct buf text = BUF_INIT;
     bool found = false;
     json_error_t je;
-    *s = (struct journal_seen){ .last_step = -1, .last_checkpoint = -1 };
+    *s = (struct journal_seen){ .furthest_step = -1, .last_checkpoint = -1 };
     *identity = NULL;
     struct journal *j = journal_open_reader(t->run_dir, &s->why);
-    s->readable = j && journal_last_step(j, &s->last_step, &s->why) && journal_checkpoints_read(j, checkpoint_seen, s, &s->why)
+    s->readable = j && journal_furthest_step(j, &s->furthest_step, &s->why) && journal_checkpoints_read(j, checkpoint_seen, s, &s->why)
                   && journal_incarnations_read(j, incarnation_seen, s, &s->why) && journal_value_get(j, "identity", &text, &found, &s->why);
     if (s->readable && found)
         *identity = json_loadb(text.data, text.len, 0, &je);
@@ -72,10 +73,10 @@ static bool journal_fits(const struct train *t, const struct journal_seen *s, st
     if (!run_id_read(t->run_dir, id, err) || !checkpoint_last(folder, id, &newest, err))
         return false;
     if (s->readable && s->n_incarnation > 0)
-        snprintf(why, sizeof why, "knows nothing after step %" PRId64, MAX(s->last_step, (int64_t)0));
+        snprintf(why, sizeof why, "knows nothing after step %" PRId64, MAX(s->furthest_step, (int64_t)0));
     else
         snprintf(why, sizeof why, "%s%.250s", s->readable ? "is empty" : "cannot be used: ", s->readable ? "" : s->why.text);
-    if (newest > MAX(s->last_step, s->last_checkpoint))
+    if (newest > MAX(s->furthest_step, s->last_checkpoint))
         return error_set(
             err, ERR_DATA,
             "the journal of '%s' %s, but '%s' holds a checkpoint of step %" PRId64 ", which the run would overwrite; "

@@ -383,6 +383,11 @@ bool journal_last_step(struct journal *j, int64_t *step, struct error *err)
     return number_query(j, Q_STEP_LAST, step, err);
 }
 
+bool journal_furthest_step(struct journal *j, int64_t *step, struct error *err)
+{
+    return number_query(j, Q_STEP_FURTHEST, step, err);
+}
+
 bool journal_last_seq(struct journal *j, int64_t *seq, struct error *err)
 {
     return number_query(j, Q_STEP_LAST_SEQ, seq, err);

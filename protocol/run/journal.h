@@ -85,6 +85,8 @@ void journal_names_set(struct journal *j, int naming);
 MUST_USE bool journal_steps_read(struct journal *j, int64_t after_seq, journal_step_fn *fn, void *arg, struct error *err);
 /* The last step that is not superseded, or, when there is none yet, the step from which the newest incarnation continues. 0: none. */
 MUST_USE bool journal_last_step(struct journal *j, int64_t *step, struct error *err);
+/* The furthest step that any incarnation has reached, superseded or not. 0: none. */
+MUST_USE bool journal_furthest_step(struct journal *j, int64_t *step, struct error *err);
 
 /* The number of the newest step row, superseded or not; 0: there is none. */
 MUST_USE bool journal_last_seq(struct journal *j, int64_t *seq, struct error *err);

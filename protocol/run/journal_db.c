@@ -32,6 +32,8 @@ static const char *const queries[Q_N] = {
     [Q_STEP_READ] = "SELECT seq, incarnation, step, wall_s, metrics FROM step WHERE seq>? AND superseded=0 ORDER BY seq",
     [Q_STEP_LAST] = ("SELECT max(ifnull((SELECT max(step) FROM step WHERE superseded=0), 0),"
                      " ifnull((SELECT from_step FROM incarnation ORDER BY id DESC LIMIT 1), 0))"),
+    [Q_STEP_FURTHEST] = ("SELECT max(ifnull((SELECT max(step) FROM step), 0),"
+                         " ifnull((SELECT max(from_step) FROM incarnation), 0))"),
     [Q_STEP_LAST_SEQ] = "SELECT ifnull(max(seq), 0) FROM step",
     [Q_SEQ_STEP] = "INSERT INTO step(seq, incarnation, step, wall_s, metrics, superseded) VALUES(?,0,0,0,x'',1)",
     [Q_SEQ_EVENT] = "INSERT INTO sqlite_sequence(name, seq) VALUES('event',?)",

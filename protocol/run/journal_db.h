@@ -16,6 +16,7 @@ enum statement {    // the text of each is in journal_db.c
     Q_STEP_ADD,
     Q_STEP_READ,
     Q_STEP_LAST,
+    Q_STEP_FURTHEST,
     Q_STEP_LAST_SEQ,
     Q_SEQ_STEP,
     Q_SEQ_EVENT,

@@ -259,12 +259,18 @@ class Resume(unittest.TestCase):
             self.refused(["--resume", run.dir, "--max-steps", "12"], why, "checkpoint of step 8", f"--checkpoint-path '{checkpoints}/step-000008'")
             if content is None:
                 open(journal, "wb").close()
-        # a journal that is older than the checkpoints: its log was left behind
+        # a checkpoint that was written just before a kill, of which only the rows of steps that were undone since know
         with open(journal, "wb") as f:
             f.write(whole)
         with contextlib.closing(sqlite3.connect(journal)) as db, db:
-            db.execute("delete from step where step > 3")
+            db.execute("update step set superseded = 1 where step > 3")
+            db.execute("insert into incarnation(from_step, wall_s) values (3, 0)")
             db.execute("delete from checkpoint")
+        done = subprocess.run([ROLLCALL, "train", "--resume", run.dir, "--max-steps", "12", "--dry-run"], capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # a journal that is older than the checkpoints: its log was left behind
+        with contextlib.closing(sqlite3.connect(journal)) as db, db:
+            db.execute("delete from step where step > 3")
         self.refused(["--resume", run.dir, "--max-steps", "12"], "knows nothing after step 3", "checkpoint of step 8")
         # without checkpoints there are still rollouts
         shutil.move(checkpoints, checkpoints + ".away")
