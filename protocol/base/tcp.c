@@ -211,36 +211,36 @@ bool tcp_is_loopback(const char *address)
     return strcmp(host, "localhost") == 0 || (inet_pton(AF_INET, host, &number) == 1 && ntohl(number.s_addr) >> 24 == 127);
 }
 
-bool tcp_own_address(const char *address, char *out, size_t size, struct error *err)
+bool tcp_own_address(const char *address, const char *what, int64_t limit_ms, char *out, size_t size, struct error *err)
 {
     char host[280];
-    struct addrinfo *list = NULL, hints = { .ai_socktype = SOCK_DGRAM };    // a datagram's socket is given its address by connecting
     struct sockaddr_storage own = { 0 };
     socklen_t len = sizeof own;
     const char *port = host_of(address, host, sizeof host);
-    int rv = port ? getaddrinfo(host, port, &hints, &list) : EAI_NONAME, fd = -1;
-    bool ok = rv == 0 && (fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0
-              && connect(fd, list->ai_addr, list->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)&own, &len) == 0;
-    if (rv != 0)
-        error_set(err, ERR_CLOSED, "cannot tell from which address of this host '%s' is reached: %s", address, gai_strerror(rv));
-    else if (!ok)
-        error_errno(err, "cannot tell from which address of this host '%s' is reached", address);
+    if (!port)
+        return error_set(err, ERR_USAGE, "'%.300s' is not HOST:PORT", address);
+    struct addrinfo *list = tcp_lookup(host, port, what, limit_ms, err);
+    if (!list)
+        return error_wrap(err, "cannot tell from which address of this host '%s' is reached", address);
+    int fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);    // a datagram's socket is given its address by connecting
+    bool ok = (fd >= 0 && connect(fd, list->ai_addr, list->ai_addrlen) == 0 && getsockname(fd, (struct sockaddr *)&own, &len) == 0)
+              || error_errno(err, "cannot tell from which address of this host '%s' is reached", address);
     ok = ok
          && (getnameinfo((struct sockaddr *)&own, len, out, (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0
              || error_set(err, ERR_INTERNAL, "this host's own address has no name"));
     if (fd >= 0)
         close(fd);
-    if (rv == 0)
-        freeaddrinfo(list);
+    freeaddrinfo(list);
     return ok;
 }
 
-bool tcp_interface(const char *host, char *out, size_t size)
+bool tcp_interface(const char *host, int64_t limit_ms, char *out, size_t size)
 {
-    struct addrinfo *list = NULL, hints = { .ai_socktype = SOCK_STREAM };
+    struct error ignored;
     struct ifaddrs *all = NULL;
     bool found = false;
-    if (getaddrinfo(host, NULL, &hints, &list) != 0)
+    struct addrinfo *list = tcp_lookup(host, "0", "the interface", limit_ms, &ignored);
+    if (!list)
         return false;
     if (getifaddrs(&all) != 0)
         all = NULL;

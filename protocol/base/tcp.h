@@ -20,10 +20,12 @@ MUST_USE int tcp_connect(const char *address, const char *what, int64_t limit_ms
 /* Does address, HOST or HOST:PORT, name this host's own loopback: 127.a.b.c, localhost or [::1]? What listens anywhere else is reached
  * from other hosts. */
 bool tcp_is_loopback(const char *address);
-/* The numeric address of this host from which it reaches address, HOST:PORT; nothing is sent. */
-MUST_USE bool tcp_own_address(const char *address, char *out, size_t size, struct error *err);
-/* The name of the network interface that has this address, a name or a number; false: none has. */
-bool tcp_interface(const char *host, char *out, size_t size);
+/* The numeric address of this host from which it reaches address, HOST:PORT; nothing is sent but to a name server, which gets limit_ms.
+ * what: "the head", for err. */
+MUST_USE bool tcp_own_address(const char *address, const char *what, int64_t limit_ms, char *out, size_t size, struct error *err);
+/* The name of the network interface that has this address, a name or a number; false: none has, or no name server has answered in
+ * limit_ms. */
+bool tcp_interface(const char *host, int64_t limit_ms, char *out, size_t size);
 /* The port that a socket is bound to; 0: not known. */
 uint16_t tcp_port(int fd);
 /* Are these of the same host, whatever the ports? */

@@ -14,6 +14,7 @@
 #include "protocol/base/tcp.h"
 
 #define HEAD_BYTES_MAX 8192
+#define LOOKUP_MS 20000    // for a name server to answer
 
 static void address_add(struct run_head *h, const char *host, int port)
 {
@@ -28,11 +29,11 @@ static void address_add(struct run_head *h, const char *host, int port)
 
 static bool resolves(const char *name)
 {
-    struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *list = NULL;
-    bool ok = getaddrinfo(name, NULL, &hints, &list) == 0;
-    if (ok)
+    struct error ignored;
+    struct addrinfo *list = tcp_lookup(name, "0", "the run", LOOKUP_MS, &ignored);
+    if (list)
         freeaddrinfo(list);
-    return ok;
+    return list;
 }
 
 void run_head_here(struct run_head *h, const char *name, int port)

@@ -4,6 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <dirent.h>
+#include <netdb.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +14,7 @@
 #include <unistd.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/cli.h"
+#include "protocol/base/clock.h"
 #include "protocol/base/error.h"
 #include "protocol/base/file.h"
 #include "protocol/base/macros.h"
@@ -219,6 +223,55 @@ static void only_this_machine_is_loopback(UNUSED void **state)
             fail_msg("'%s' is taken for this host", others[i]);
 }
 
+/* ---- names that no server resolves */
+static sem_t server_answers;
+
+int __real_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **list);
+int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **list);
+int __wrap_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **list)
+{
+    if (!host || strcmp(host, "silent.example") != 0 || (hints->ai_flags & AI_NUMERICHOST))
+        return __real_getaddrinfo(host, port, hints, list);
+    while (sem_wait(&server_answers) != 0)
+        ;
+    return EAI_AGAIN;
+}
+
+static int threads_count(void)
+{
+    DIR *d = opendir("/proc/self/task");
+    int n = 0;
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+static void a_name_server_that_does_not_answer_is_not_waited_for(UNUSED void **state)
+{
+    struct error err = { 0 };
+    char out[64];
+    int n_thread = threads_count();
+    assert_int_equal(sem_init(&server_answers, 0, 0), 0);
+    assert_false(tcp_own_address("silent.example:29506", "the head", 10, out, sizeof out, &err));
+    assert_int_equal(err.code, ERR_CLOSED);
+    assert_string_equal(err.text, "cannot tell from which address of this host 'silent.example:29506' is reached: the head's host "
+                                  "'silent.example' cannot be resolved: no name server has answered in 0.01 s");
+    assert_false(tcp_interface("silent.example", 10, out, sizeof out));
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(sem_post(&server_answers), 0);
+    for (int64_t end = clock_ms() + 60000; threads_count() > n_thread;)    // what was given up is freed by those that looked it up
+        assert_true(clock_ms() < end);
+    assert_true(tcp_own_address("127.0.0.1:29506", "the head", 10, out, sizeof out, &err));
+    assert_string_equal(out, "127.0.0.1");
+    assert_true(tcp_interface("127.0.0.1", 10, out, sizeof out));
+    assert_string_equal(out, "lo");
+    assert_false(tcp_own_address("nowhere", "the head", 10, out, sizeof out, &err));
+    assert_int_equal(err.code, ERR_USAGE);
+    assert_int_equal(sem_destroy(&server_answers), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -232,6 +285,7 @@ int main(void)
         cmocka_unit_test(a_text_is_cut_between_characters),
         cmocka_unit_test(a_written_file_reads_back_and_a_limit_is_kept),
         cmocka_unit_test(only_this_machine_is_loopback),
+        cmocka_unit_test(a_name_server_that_does_not_answer_is_not_waited_for),
         cmocka_unit_test(the_mix_is_splitmix64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

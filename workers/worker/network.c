@@ -7,6 +7,8 @@
 #include "protocol/run/node.h"
 #include "protocol/run/run_config.h"
 
+#define LOOKUP_MS 20000    // for a name server to answer
+
 bool network_address(const struct run_config *c, const char *run_dir, char *out, size_t size, struct error *err)
 {
     struct node n = { 0 };
@@ -14,7 +16,7 @@ bool network_address(const struct run_config *c, const char *run_dir, char *out,
     if (run_config_n_host(c) == 1)
         return true;
     if (c->node_only)
-        return node_read(&n, run_dir, err) && tcp_own_address(n.head, out, size, err);
+        return node_read(&n, run_dir, err) && tcp_own_address(n.head, "the head", LOOKUP_MS, out, size, err);
     if (!node_address(c->listen, "listen", n.head, err))
         return false;
     node_head_host(&n, out, size);
@@ -28,7 +30,7 @@ bool network_choose(const struct run_config *c, const char *run_dir, struct erro
         return true;
     if (!network_address(c, run_dir, host, sizeof host, err))
         return false;
-    if (!host[0] || strcmp(host, "*") == 0 || !tcp_interface(host, name, sizeof name))
+    if (!host[0] || strcmp(host, "*") == 0 || !tcp_interface(host, LOOKUP_MS, name, sizeof name))
         return true;    // NCCL finds one itself
     snprintf(only, sizeof only, "=%s", name);
     log_info("NCCL uses the interface %s, which has %s", name, host);
