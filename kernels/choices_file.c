@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "kernels/ops.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
@@ -211,6 +212,16 @@ static bool file_take(struct choices *c, const char *path, struct error *err)
     return ok;
 }
 
+/* Say that a file does not suit. A broken one is removed, and whoever removes it says so: several devices of a process open it one after
+ * the other, and several processes at the same time. */
+static void file_tell(const char *path, const struct error *why)
+{
+    if (why->code == ERR_DATA && unlink(path) == 0)
+        log_warn("choices of algorithms on disk are removed, and will be written again: %s", why->text);
+    else if (why->code != ERR_DATA || errno != ENOENT)
+        log_warn("choices of algorithms on disk are not used: %s", why->text);
+}
+
 struct choices *choices_open(const char *what, struct error *err)
 {
     char path[PATH_MAX];
@@ -222,7 +233,7 @@ struct choices *choices_open(const char *what, struct error *err)
     }
     snprintf(c->what, sizeof c->what, "%s", what);
     if (choices_path(what, path, sizeof path) && !file_take(c, path, &why))
-        log_warn("choices of algorithms on disk are not used, and will be written again: %s", why.text);
+        file_tell(path, &why);
     return c;
 }
 

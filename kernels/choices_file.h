@@ -12,8 +12,8 @@
 
 #define CHOICES_FILE_MAX ((size_t)256 << 10)    // bytes; a full table takes a fifth of it
 
-/* A table for a card and libraries, with what is on disk; a file that does not suit is ignored with one line in the log. Returns it for
- * free(). NULL: see err. */
+/* A table for a card and libraries, with what is on disk; a broken file is removed with one line in the log, and one that cannot be read is
+ * ignored with one. Returns it for free(). NULL: see err. */
 struct choices *choices_open(const char *what, struct error *err);
 /* Write the table if it has changed, together with what others have written meanwhile. A failure is one line in the log: the next start
  * takes longer. */
