@@ -282,15 +282,29 @@ struct lender {
     struct board *board;
 };
 
-static struct lender lender_make(int64_t version)
+/* A trainer whose file readers cannot see yet. */
+static struct lender lender_start(int64_t version)
 {
     struct lender l = { .weights = model_new_like(model, &err) };
-    const struct mem_handle *h = l.weights && model_weights_copy(l.weights, model, &err) ? model_share(l.weights, &err) : NULL;
-    if (!h || !(l.board = board_new(board_path, version, &err)))
+    if (!l.weights || !model_weights_copy(l.weights, model, &err) || !(l.board = board_new(board_path, version, &err)))
+        fail_msg("%s", err.text);
+    return l;
+}
+
+static void lender_tell(const struct lender *l)
+{
+    const struct mem_handle *h = model_share(l->weights, &err);
+    if (!h)
         fail_msg("%s", err.text);
     struct lent_file f = { .model = "/m", .tokenizer = "/m", .device = "cpu:0", .dtype = DT_F32, .max_seq_tok = SEQ_TOK, .handle = *h };
     snprintf(f.board, sizeof f.board, "%s", board_path);
-    assert_true(lent_file_write(&f, l.weights, lent_path, &err));
+    assert_true(lent_file_write(&f, l->weights, lent_path, &err));
+}
+
+static struct lender lender_make(int64_t version)
+{
+    struct lender l = lender_start(version);
+    lender_tell(&l);
     return l;
 }
 
@@ -427,6 +441,18 @@ static void a_request_that_the_trainer_does_not_wait_for_fails(UNUSED void **sta
     lender_end(&l);
 }
 
+/* Until the policy's trainer is lost with these words, or, without any, there again. */
+static void lender_wait(const struct borrower *b, const char *lost)
+{
+    struct policy_state look = { 0 };
+    int64_t end = clock_ms() + LIMIT_MS;
+    do {
+        assert_true(clock_ms() < end);
+        usleep(200);
+        policy_state(b->policy, &look);
+    } while (look.failed != (lost != NULL) || (lost && !strstr(look.err.text, lost)));
+}
+
 static void a_trainer_that_has_gone_is_said_and_its_successor_found(UNUSED void **state)
 {
     struct lender l = lender_make(0);
@@ -438,16 +464,13 @@ static void a_trainer_that_has_gone_is_said_and_its_successor_found(UNUSED void 
     lender_end(&l);
     job_wait(j, INT64_MAX);
     assert_true(j->failed && strstr(j->err.text, "has gone"));
-    int64_t end = clock_ms() + LIMIT_MS;
-    for (; !look.failed && clock_ms() < end; usleep(200))
-        policy_state(b.policy, &look);
-    assert_true(look.failed && strstr(look.err.text, "has gone"));
+    lender_wait(&b, "has gone");
     struct serve_job *refused = job_run(&b, 1, 1);
     assert_true(refused->failed && strstr(refused->err.text, "has gone"));
     l = lender_make(7);
-    for (; look.failed && clock_ms() < end; usleep(200))
-        policy_state(b.policy, &look);
-    assert_true(!look.failed && look.version == 7);
+    lender_wait(&b, NULL);
+    policy_state(b.policy, &look);
+    assert_int_equal(look.version, 7);
     struct serve_job *after = job_run(&b, 2, 20);
     versions_are(after, 7);
     samples_equal(before, after);
@@ -455,6 +478,33 @@ static void a_trainer_that_has_gone_is_said_and_its_successor_found(UNUSED void 
     struct serve_job *all[] = { before, j, refused, after };
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         serve_job_drop(all[i]);
+    lender_end(&l);
+}
+
+static void a_board_without_room_is_joined_when_another_server_has_left(UNUSED void **state)
+{
+    struct lender l = lender_make(0);
+    struct borrower b = borrower_make();
+    struct board *others[BOARD_READERS];
+    lender_end(&l);
+    lender_wait(&b, "has gone");
+    l = lender_start(7);
+    for (int i = 0; i < BOARD_READERS; i++)
+        assert_non_null(others[i] = board_join(board_path, &err));
+    lender_tell(&l);
+    lender_wait(&b, "64 servers compute with the weights");
+    struct serve_job *refused = job_run(&b, 1, 1);
+    assert_true(refused->failed && strstr(refused->err.text, "answered again when one of them ends"));
+    board_free(others[5]);
+    lender_wait(&b, NULL);
+    struct serve_job *after = job_run(&b, 2, 20);
+    versions_are(after, 7);
+    borrower_end(&b);
+    serve_job_drop(refused);
+    serve_job_drop(after);
+    for (int i = 0; i < BOARD_READERS; i++)
+        if (i != 5)
+            board_free(others[i]);
     lender_end(&l);
 }
 
@@ -483,6 +533,7 @@ int main(void)
         cmocka_unit_test(what_is_under_way_is_finished_before_lent_weights_change),
         cmocka_unit_test(a_request_that_the_trainer_does_not_wait_for_fails),
         cmocka_unit_test(a_trainer_that_has_gone_is_said_and_its_successor_found),
+        cmocka_unit_test(a_board_without_room_is_joined_when_another_server_has_left),
     };
     return cmocka_run_group_tests(tests, model_setup, model_teardown) + cmocka_run_group_tests(lent, lent_setup, lent_teardown);
 }

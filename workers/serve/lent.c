@@ -14,29 +14,37 @@ struct lent {
     struct board *board;    // NULL: the trainer has gone
     bool attached;          // the model has this trainer's memory
     struct stat seen;       // of the file, when it was last read
+    bool again;             // its board is to be tried again
     int64_t version;        // of what the model's handles were made from
     char why[400];          // it cannot be found again; "": not said yet
 };
 
-/* Join the trainer that has written the file, unless it is the file of the one before: a trainer that is started again writes another. */
+static bool seen_already(const struct lent *l, const struct stat *now)
+{
+    return now->st_ino == l->seen.st_ino && now->st_mtim.tv_sec == l->seen.st_mtim.tv_sec
+           && now->st_mtim.tv_nsec == l->seen.st_mtim.tv_nsec;
+}
+
+/* Join the trainer that has written the file, unless it has gone: one that is started again writes another file. A board that had no room is
+ * tried again. */
 static bool join(struct lent *l, struct error *err)
 {
     struct lent_file f;
     struct stat now = { 0 };
-    if (stat(l->path, &now) == 0 && now.st_ino == l->seen.st_ino && now.st_mtim.tv_sec == l->seen.st_mtim.tv_sec
-        && now.st_mtim.tv_nsec == l->seen.st_mtim.tv_nsec)
+    bool same = stat(l->path, &now) == 0 && seen_already(l, &now);
+    if (same && !l->again)
         return error_set(err, ERR_NOT_FOUND, "the trainer that wrote '%s' has gone", l->path);
-    if (!lent_file_read(&f, l->path, err))
-        return false;
-    l->seen = now;
-    if (!(l->board = board_join(f.board, err))) {
-        lent_file_release(&f);
-        return error_wrap(err, "the weights of '%s'", l->path);
+    if (!same) {
+        if (!lent_file_read(&f, l->path, err))
+            return false;
+        l->seen = now;
+        lent_file_release(&l->file);
+        l->file = f;
+        l->attached = false;
     }
-    lent_file_release(&l->file);
-    l->file = f;
-    l->attached = false;
-    return true;
+    l->board = board_join(l->file.board, err);
+    l->again = !l->board && err->code != ERR_NOT_FOUND && err->code != ERR_DATA;
+    return l->board || error_wrap(err, "the weights of '%s'", l->path);
 }
 
 struct lent *lent_open(const char *path, struct error *err)
@@ -51,7 +59,7 @@ struct lent *lent_open(const char *path, struct error *err)
         error_set(err, ERR_USAGE, "the path '%.100s...' is too long", path);
     else if (join(l, err))
         return l;
-    free(l);
+    lent_free(l);
     return NULL;
 }
 
@@ -117,7 +125,10 @@ enum lent_state lent_hold(struct lent *l, struct model *m, int64_t wait_ms, bool
         if (strcmp(l->why, err->text) != 0)
             log_info("%s", err->text);
         snprintf(l->why, sizeof l->why, "%s", err->text);
-        gone_say(l, err);
+        if (err->code == ERR_FULL)
+            error_set(err, ERR_CLOSED, "%s; requests are answered again when one of them ends", l->why);
+        else
+            gone_say(l, err);
         return LENT_GONE;
     }
     switch (board_hold(l->board, wait_ms)) {
