@@ -70,14 +70,13 @@ static void devices_check(struct checkup *c)
         say(c, MISSING, "processor: %s", err.text);
     device_free(cpu);
     int n_gpu = 0;
-    for (char name[] = "cuda:0"; n_gpu < 8; n_gpu++) {
-        name[5] = (char)('0' + n_gpu);
-        struct device *gpu = device_new(name, 0, &err);
-        if (!gpu)
-            break;
+    for (struct device *gpu; doctor_gpu_open(n_gpu, &gpu, &err); n_gpu++) {
         size_t free_bytes = 0, total_bytes = 0;
-        if (mem_info(gpu, &free_bytes, &total_bytes, &err))
-            say(c, FINE, "%s: %s, %.1f of %.1f GiB free", name, gpu->what, (double)free_bytes / (1 << 30), (double)total_bytes / (1 << 30));
+        if (gpu && mem_info(gpu, &free_bytes, &total_bytes, &err))
+            say(c, FINE, "%s: %s, %.1f of %.1f GiB free", gpu->name, gpu->what, (double)free_bytes / (1 << 30),
+                (double)total_bytes / (1 << 30));
+        else
+            say(c, WORTH_KNOWING, "cuda:%d: cannot be %s: %s", n_gpu, gpu ? "asked" : "opened", err.text);
         device_free(gpu);
     }
     if (n_gpu == 0)

@@ -8,8 +8,6 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/products.h"
 
-#define GPUS_MAX 64
-
 static bool config_find(const char *shape, struct model_config *out, struct error *err)
 {
     if (path_is_dir(shape))
@@ -51,24 +49,30 @@ out:
     return ok;
 }
 
+bool doctor_gpu_open(int i, struct device **dev, struct error *why)
+{
+    char name[32];
+    snprintf(name, sizeof name, "cuda:%d", i);
+    *dev = i < DOCTOR_GPUS_MAX ? device_new(name, 0, why) : NULL;
+    return *dev || (i < DOCTOR_GPUS_MAX && why->code != ERR_UNSUPPORTED);
+}
+
 bool doctor_products(const char *shape, struct error *err)
 {
     struct model_config c;
+    struct device *dev;
+    struct error why;
+    int n = 0, n_bad = 0;
     if (!config_find(shape, &c, err))
         return false;
-    for (int i = 0; i < GPUS_MAX; i++) {
-        char name[32];
-        struct error why;
-        snprintf(name, sizeof name, "cuda:%d", i);
-        struct device *dev = device_new(name, 0, &why);
-        if (!dev && i > 0)
-            break;    // that was the last one
-        if (!dev)
-            return error_set(err, ERR_NOT_FOUND, "there is no GPU to choose algorithms on: %s", why.text);
-        bool ok = device_print(dev, &c, err);
-        device_free(dev);
+    for (; doctor_gpu_open(n, &dev, &why); n++) {
+        bool ok = dev && device_print(dev, &c, &why);
         if (!ok)
-            return false;
+            printf("cuda:%d: %s: %s\n", n, dev ? "cannot choose" : "cannot be opened", why.text);
+        n_bad += !ok;
+        device_free(dev);
     }
-    return true;
+    if (n == 0)
+        return error_set(err, ERR_NOT_FOUND, "there is no GPU to choose algorithms on: %s", why.text);
+    return n_bad == 0 || error_set(err, ERR_INTERNAL, "no algorithms are chosen on %d of %d GPUs; their lines say why", n_bad, n);
 }

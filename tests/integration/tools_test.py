@@ -4,6 +4,7 @@ tags: asan
 """
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -111,6 +112,29 @@ class Tools(unittest.TestCase):
                 self.assertRegex(p.stderr.decode(), r"^rollcall doctor: there is no GPU to choose algorithms on: cuda:0: .+\n$")
         self.assertIn(b"no model directory 'nothing' here: unknown shape", run(["doctor", "--devices", "--shape", "nothing"], "", want=None).stderr)
         self.assertIn(b"--shape needs --devices", run(["doctor", "--shape", "starter"], "", want=2).stderr)
+
+    def test_a_gpu_that_cannot_be_opened_is_named_and_the_others_follow(self):
+        folder = os.path.join(self.dir.name, "bin")
+        os.mkdir(folder)
+        shutil.copy(ROLLCALL, folder)
+        shutil.copy(os.path.join(os.path.dirname(ROLLCALL), "tests/fake_cuda/librollcall_cuda.so"), folder)
+
+        def doctor(gpus, *words):
+            return subprocess.run([os.path.join(folder, "rollcall"), "doctor", *words], capture_output=True, text=True, timeout=120,
+                                  env=dict(os.environ, FAKE_CUDA=gpus, RC_CUDA_CHOICES="off"))
+
+        why = "cannot be opened: opening the device: CUDA says all CUDA-capable devices are busy or unavailable"
+        for gpus, bad in (("ok busy ok", [1]), ("busy ok", [0]), ("busy busy", [0, 1]), ("ok ok", [])):
+            p = doctor(gpus, "--devices", "--shape", self.model)
+            for i, word in enumerate(gpus.split()):
+                self.assertIn(f"cuda:{i}: {why}\n" if word == "busy" else f"cuda:{i}: a made-up GPU; no driver\n", p.stdout)
+            n = len(gpus.split())
+            self.assertEqual((p.returncode, p.stderr), (1, f"rollcall doctor: no algorithms are chosen on {len(bad)} of {n} GPUs; their lines say why\n")
+                             if bad else (0, ""))
+        p = doctor("ok busy ok")
+        self.assertRegex(p.stdout, rf"ok +cuda:0: a made-up GPU, 1.0 of 1.0 GiB free\nnote +cuda:1: {why}\nok +cuda:2: a made-up GPU")
+        p = doctor("", "--devices", "--shape", self.model)
+        self.assertEqual((p.returncode, p.stderr), (1, "rollcall doctor: there is no GPU to choose algorithms on: cuda:0: there is no such GPU\n"))
 
 
 if __name__ == "__main__":
