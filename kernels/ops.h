@@ -80,8 +80,9 @@ struct device {
     struct trace *trace;        // of trace.h, or NULL
 };
 
-/* Open "ref", "cpu:N" or "cuda:N" (ERR_UNSUPPORTED: there is no such GPU, or nothing here can drive one). n_thread: cpu threads, 0 for all cores this process may use. RC_CPU=avx512|avx2|scalar
- * picks a cpu code path (an unsupported one is an error). NULL: see err. */
+/* Open "ref", "cpu:N" or "cuda:N". n_thread: cpu threads, 0 for all cores this process may use. RC_CPU=avx512|avx2|scalar
+ * picks a cpu code path (an unsupported one is an error). NULL: see err; ERR_UNSUPPORTED: there is no such GPU, or nothing here can drive
+ * one. */
 struct device *device_new(const char *name, int n_thread, struct error *err);
 void device_free(struct device *dev);    // memory still held on it is lost; NULL is fine
 /* The calling thread drives dev from now on; before each change where one thread drives several. */

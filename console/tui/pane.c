@@ -35,7 +35,7 @@ void pane_fix(struct pane *p, const struct app *a)
         return;
     int64_t n = p->type->rows(p, a);
     p->sel = MAX(MIN(p->sel, n - 1), 0);
-    p->top = list_top(p->top, p->sel, n, p->type->page(a, app_body(a)));
+    p->top = p->type->top ? p->type->top(p, a) : list_top(p->top, p->sel, n, p->type->page(a, app_body(a)));
 }
 
 bool filter_matches(const char *filter, const char *text)

@@ -26,6 +26,8 @@ struct pane_type {
      * movement itself. */
     int64_t (*rows)(const struct pane *p, const struct app *a);
     int (*page)(const struct app *a, struct rect body);
+    /* The first row to draw, starting from the row drawn first so far; NULL: as list_top has it. */
+    int64_t (*top)(const struct pane *p, const struct app *a);
     int (*head)(struct rect body);    // rows of the body above the first of them; NULL: a border and a heading
     /* A click on cell x, y, which is in the body; false: it selects a row of the list, if there is one. NULL: always. */
     bool (*click)(struct pane *p, struct app *a, struct rect body, int x, int y);

@@ -285,22 +285,30 @@ static void title_make(const struct fleet_view *v, const struct model *m, const 
 struct grid {
     int node_w, name_w, columns, rows;
     int words;    // lines below them
-    int first;    // row that is drawn first: the selected node is in the middle
+    int first;    // row that is drawn first
 };
-static struct grid grid_make(const struct model *m, struct rect body, int64_t n, int64_t sel)
+/* top: a node of the row that is drawn first, if the others fill the body. */
+static struct grid grid_make(const struct model *m, struct rect body, int64_t n, int64_t top)
 {
     struct grid g = { .columns = fleet_columns(m, body), .words = body.h >= 8 ? 2 : 0 };
     g.node_w = node_width(m, &g.name_w);
     g.rows = MAX(body.h - 3 - g.words, 1);    // of the border and the summary
     int total = ((int)n + g.columns - 1) / g.columns;
-    g.first = MAX(MIN((int)(sel / g.columns) - g.rows / 2, total - g.rows), 0);
+    g.first = MAX(MIN((int)(top / g.columns), total - g.rows), 0);
     return g;
 }
 
-int64_t fleet_at(const struct model *m, struct rect body, const char *filter, int64_t sel, int x, int y)
+int64_t fleet_top(const struct model *m, struct rect body, const char *filter, int64_t top, int64_t sel)
 {
     int64_t n = fleet_rows(m, filter);
-    struct grid g = grid_make(m, body, n, sel);
+    struct grid g = grid_make(m, body, n, top);
+    return list_top(g.first, sel / g.columns, (n + g.columns - 1) / g.columns, g.rows) * g.columns;
+}
+
+int64_t fleet_at(const struct model *m, struct rect body, const char *filter, int64_t top, int x, int y)
+{
+    int64_t n = fleet_rows(m, filter);
+    struct grid g = grid_make(m, body, n, top);
     int left = x - body.x - 2, row = y - body.y - 2;
     if (left < 0 || left / g.node_w >= g.columns || row < 0 || row >= g.rows || y >= body.y + body.h - 1 - g.words)
         return -1;
@@ -308,7 +316,8 @@ int64_t fleet_at(const struct model *m, struct rect body, const char *filter, in
     return at < n ? at : -1;
 }
 
-void fleet_draw(const struct fleet_view *v, const struct app *a, struct cells *c, struct rect r, const char *filter, int64_t sel)
+void fleet_draw(const struct fleet_view *v, const struct app *a, struct cells *c, struct rect r, const char *filter, int64_t top,
+                int64_t sel)
 {
     const struct model *m = a->model;
     struct fleet f;
@@ -318,7 +327,7 @@ void fleet_draw(const struct fleet_view *v, const struct app *a, struct cells *c
     struct rect in = cells_box(c, r, title, ROLE_FOCUS, ROLE_TITLE);
     if (in.h < 1)
         return;
-    struct grid g = grid_make(m, r, f.n, sel);
+    struct grid g = grid_make(m, r, f.n, top);
     summary_draw(m, c, (struct rect){ in.x + 1, in.y, in.w - 2, 1 }, &f);
     for (int i = g.first * g.columns; i < f.n && i < (g.first + g.rows) * g.columns; i++) {
         struct rect at = { in.x + 1 + i % g.columns * g.node_w, in.y + 1 + i / g.columns - g.first, 0, 1 };

@@ -27,6 +27,9 @@ int64_t fleet_rows(const struct model *m, const char *filter);
 int fleet_columns(const struct model *m, struct rect body);    // nodes side by side
 /* The name of the node that is drawn in place row; NULL: none is. */
 const char *fleet_node(const struct fleet_view *v, const struct model *m, const char *filter, int64_t row);
-/* The place of the node that is drawn at cell x, y when sel is selected; -1: none is. */
-int64_t fleet_at(const struct model *m, struct rect body, const char *filter, int64_t sel, int x, int y);
-void fleet_draw(const struct fleet_view *v, const struct app *a, struct cells *c, struct rect r, const char *filter, int64_t sel);
+/* The first node to draw, so that node sel is visible; starts from the one drawn first so far. */
+int64_t fleet_top(const struct model *m, struct rect body, const char *filter, int64_t top, int64_t sel);
+/* The place of the node that is drawn at cell x, y when top is drawn first; -1: none is. */
+int64_t fleet_at(const struct model *m, struct rect body, const char *filter, int64_t top, int x, int y);
+void fleet_draw(const struct fleet_view *v, const struct app *a, struct cells *c, struct rect r, const char *filter, int64_t top,
+                int64_t sel);

@@ -77,6 +77,13 @@ static int workers_page(const struct app *a, struct rect body)
     return MAX(body.h - 3 - (body.h >= 14 ? 3 : 0) - exchange_lines(a, body) - device_lines(a, body), 1);
 }
 
+static int64_t workers_top(const struct pane *pane, const struct app *a)
+{
+    struct rect body = app_body(a);
+    return fleet_shown(pane, a) ? fleet_top(a->model, body, pane->filter, pane->top, pane->sel)
+                                : list_top(pane->top, pane->sel, workers_rows(pane, a), workers_page(a, body));
+}
+
 #define NAME_W 14         // columns for a process's name
 #define NAME_W_MAX 24     // where there are longer ones, as of nodes
 #define NAME_TAIL_W 10    // of one that is longer still, what is kept of its end: the device
@@ -303,7 +310,7 @@ static void workers_draw(const struct pane *pane, const struct app *a, struct ce
 {
     const struct model *m = a->model;
     if (fleet_shown(pane, a)) {
-        fleet_draw(&((const struct workers *)pane)->fleet, a, c, r, pane->filter, pane->sel);
+        fleet_draw(&((const struct workers *)pane)->fleet, a, c, r, pane->filter, pane->top, pane->sel);
         return;
     }
     char title[96] = "processes and devices";
@@ -420,7 +427,7 @@ static bool workers_click(struct pane *pane, struct app *a, struct rect body, in
 {
     if (!fleet_shown(pane, a))
         return false;
-    int64_t at = fleet_at(a->model, body, pane->filter, pane->sel, x, y);
+    int64_t at = fleet_at(a->model, body, pane->filter, pane->top, x, y);
     pane->sel = at >= 0 ? at : pane->sel;
     return true;
 }
@@ -432,5 +439,6 @@ const struct pane_type pane_workers = {
     .act = workers_act,
     .rows = workers_rows,
     .page = workers_page,
+    .top = workers_top,
     .click = workers_click,
 };

@@ -1419,6 +1419,22 @@ static void the_fleet_shows_the_worst_node_first_and_opens_its_processes(UNUSED 
     app_key(&s.app, &(struct key_event){ .key = KEY_CLICK, .x = x + 2, .y = y - 1 }, s.now);    // the summary is no node
     assert_true(shows(&s, "n0701  1 stuck, 0 slow"));
     press(&s, KEY_ARROW_LEFT);
+    press(&s, 'G');    // the rows scroll, and a click on one in view leaves them where they are
+    assert_true(shows(&s, "n0999") && !shows(&s, "n0700"));
+    for (int at = y; at < y + 8; at += 7) {
+        char before[8][400], row[400];
+        screen(&s);
+        for (int k = 0; k < 8; k++)
+            cells_row(&s.cells, y + k, before[k], sizeof before[k]);
+        app_key(&s.app, &(struct key_event){ .key = KEY_CLICK, .x = 4, .y = at }, s.now);
+        screen(&s);
+        for (int k = 0; k < 8; k++) {
+            cells_row(&s.cells, y + k, row, sizeof row);
+            assert_string_equal(row, before[k]);
+        }
+        assert_int_equal(s.cells.cursor_y, at);
+    }
+    press(&s, 'g');
     press(&s, 's');
     assert_true(shows(&s, "idle first"));
     press(&s, 's');
