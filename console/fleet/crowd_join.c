@@ -94,7 +94,7 @@ static bool hash_ask(struct crowd *c)
     msg_begin(&m, MSG_JOIN);
     who_write(&m, 0);
     msg_str(&m, "device", "cpu");
-    msg_i64(&m, "producers", 1);
+    msg_i64(&m, "producers", 0);    // without a device it has no place for a trainer, which a real node would then wait for
     bool ok = msg_finish(&m, &c->why) && peer_call(c->member[0].peer, MSG_JOIN, &m, ASK_MS, &answer, &ev, &c->why);
     if (ok) {
         mval_text(answer.root, "hash", c->hash, sizeof c->hash);

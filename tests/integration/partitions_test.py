@@ -13,7 +13,7 @@ import time
 import unittest
 from nodes_test import Node
 from relay import HEAD, NODE, Relay
-from run_tools import RunCase, free_port
+from run_tools import ROLLCALL, RunCase, free_port
 
 LONG = bool(os.environ.get("LONG"))
 STEPS = 100
@@ -69,6 +69,13 @@ class Partitions(RunCase):
         run = self.begin(f"{HEAD}:{port}")
         relay = Relay(port, os.path.join(run.dir, "sock"))
         self.addCleanup(relay.close)
+        crowd = subprocess.Popen([ROLLCALL, "simulate", "--join", f"tcp://{HEAD}:{port}", "--token-file", os.path.join(run.dir, "sock/join"),
+                                  "--nodes", "2", "--seconds", "100000"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.addCleanup(lambda: (crowd.poll() is None and crowd.kill(), crowd.wait(), crowd.stdout.close()))
+        self.assertRegex(crowd.stdout.readline(), "^2 nodes are in, ")
+        self.assertRegex(self.log(run, "gate"), "node 'crowd-0000' .* first trainer there: -1\n")    # the place is the node's
+        crowd.terminate()
+        crowd.wait()
         node = Node(self.task, run, port, host=NODE)
         self.addCleanup(node.kill)
         lengths = [0.1, 0.2, 0.7, 1.2, 2.4] * (4 if LONG else 1)    # the trainers wait 2 s for each other
