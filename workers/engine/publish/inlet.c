@@ -285,7 +285,7 @@ static void message_came(struct inlet *in, const struct wire *w)
         in->n_announced++;
         return;
     case WIRE_HASHES:
-        if (w->first + w->n > in->config.bundle->n)
+        if (w->n > in->config.bundle->n || w->first > in->config.bundle->n - w->n)
             break;
         memcpy(in->come + w->first, in->packet, (size_t)w->n * sizeof *in->come);
         return;
@@ -423,7 +423,7 @@ struct inlet *inlet_new(const struct inlet_config *config, struct error *err)
         TRY(!config->staged || (in->staging = mem_new(in->dev[0], config->bundle->size_bytes, "published weights", err)));
     }
     TRY(in->hasher = hasher_new(config->bundle, in->dev, config->n_device, err));
-    if ((in->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || pthread_create(&in->thread, NULL, inlet_main, in) != 0) {
+    if ((in->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (errno = pthread_create(&in->thread, NULL, inlet_main, in)) != 0) {
         error_errno(err, "cannot start the thread that receives weights");
         goto out;
     }
@@ -506,14 +506,7 @@ static bool slot_copy(struct inlet *in, int64_t connection, const struct places 
 /* With the lock: wait until the want has an answer. False: the limit is over, and nothing writes to its memory any more. */
 static bool want_wait(struct inlet *in, int64_t limit_ms)
 {
-    struct timespec end;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += limit_ms / 1000;
-    end.tv_nsec += limit_ms % 1000 * 1000000;
-    if (end.tv_nsec >= 1000000000) {
-        end.tv_sec++;
-        end.tv_nsec -= 1000000000;
-    }
+    struct timespec end = clock_after(limit_ms);
     bool late = false;
     while ((in->want == WANT_ASKED || in->want == WANT_DIRECT) && !late)
         late = pthread_cond_timedwait(&in->changed, &in->lock, &end) != 0;

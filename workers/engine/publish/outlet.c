@@ -12,6 +12,7 @@
  * Without slots (in_place) there is one slot, whose memory is the trainer's weights: sharing only hashes them, and a reader is waited for
  * when the version is withdrawn. */
 #include "workers/engine/publish/outlet.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -76,10 +77,13 @@ static int slot_oldest(const struct outlet *o)
 struct outlet *outlet_new(const struct outlet_config *config, struct error *err)
 {
     bool ok = false;
+    if (config->n_slot < 0 || config->n_slot > OUTLET_SLOT_MAX) {
+        error_set(err, ERR_SHAPE, "an outlet of %d slots; it has 0 to %d", config->n_slot, OUTLET_SLOT_MAX);
+        return NULL;
+    }
     struct outlet *o = calloc(1, sizeof *o);
-    if (!o || config->n_slot < 0 || config->n_slot > OUTLET_SLOT_MAX) {
-        error_set(err, o ? ERR_SHAPE : ERR_NO_MEMORY, "an outlet of %d slots; it has 0 to %d", config->n_slot, OUTLET_SLOT_MAX);
-        free(o);
+    if (!o) {
+        error_set(err, ERR_NO_MEMORY, "no memory for an outlet");
         return NULL;
     }
     size_t size = config->bundle->size_bytes;
@@ -110,7 +114,7 @@ struct outlet *outlet_new(const struct outlet_config *config, struct error *err)
     if (config->way == WAY_NCCL)
         TRY(comm_available(config->dev, err));
     TRY((o->listen_fd = wire_listen(config->dir, err)) >= 0);
-    if ((o->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || pthread_create(&o->thread, NULL, outlet_main, o) != 0) {
+    if ((o->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (errno = pthread_create(&o->thread, NULL, outlet_main, o)) != 0) {
         error_errno(err, "cannot start the thread that publishes weights");
         goto out;
     }
@@ -197,6 +201,8 @@ static bool slot_fill(struct outlet *o, struct slot *s, const void *weights, boo
     wake(o);
     if (sends)
         copied = share_send_end(o);
+    if (!ok)
+        s->version = -1;    // nobody takes what was sent; a second try sends it again
     pthread_mutex_unlock(&o->lock);
     if (!ok || copied || o->in_place)
         return ok;

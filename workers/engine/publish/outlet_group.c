@@ -85,6 +85,9 @@ static void send_begin(struct outlet *o, int slot)
         slot = o->share_slot;
         b.src = o->share_src;
         o->send_version = o->share_version;
+    } else if (o->slot[slot].version < 0) {    // it was chosen, and has been withdrawn or given to a share since
+        pthread_mutex_unlock(&o->lock);
+        return;
     } else {
         o->send_version = o->slot[slot].version;
     }
