@@ -260,6 +260,14 @@ static void a_model_computes_with_the_memory_that_the_file_names(UNUSED void **s
     assert_true(want == is);
     model_detach(mine);
     assert_true(model_attach(mine, &got.handle, &err));
+    static const json_int_t parts[] = { -1, SUM_PARTS_MAX + 1, (json_int_t)1 << 32 | 2 };    // the last is 2 in 32 bits
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++) {
+        struct lent_file bad;
+        json_object_set_new(json_object_get(got.root, "rollcall"), "sum_parts", json_integer(parts[i]));
+        assert_int_equal(json_dump_file(got.root, path, 0), 0);
+        assert_false(lent_file_read(&bad, path, &err));
+        assert_int_equal(err.code, ERR_DATA);
+    }
     model_free(mine);
     model_free(other);
     model_free(m);

@@ -182,18 +182,19 @@ bool lent_file_read(struct lent_file *f, const char *path, struct error *err)
         error_set(err, ERR_DATA, "'%s' was not written by this version of rollcall", path);
         goto out;
     }
-    f->sum_parts = (int)json_integer_value(json_object_get(own, "sum_parts"));
+    json_int_t parts = json_integer_value(json_object_get(own, "sum_parts"));
     f->max_seq_tok = json_integer_value(json_object_get(own, "max_seq_tok"));
     f->dtype = json_is_string(dtype) && strcmp(json_string_value(dtype), "torch.bfloat16") == 0 ? DT_BF16 : DT_F32;
     TRY(text_read(f->model, sizeof f->model, json_object_get(f->root, "model"), path, "model", err)
         && text_read(f->tokenizer, sizeof f->tokenizer, json_object_get(own, "tokenizer"), path, "tokenizer", err)
         && text_read(f->board, sizeof f->board, json_object_get(own, "board"), path, "board", err)
         && text_read(f->device, sizeof f->device, json_object_get(own, "device"), path, "device", err));
-    if (f->sum_parts < 0 || f->sum_parts > SUM_PARTS_MAX || f->max_seq_tok < 0
+    if (parts < 0 || parts > SUM_PARTS_MAX || f->max_seq_tok < 0
         || !base64_read(f->handle.bytes, sizeof f->handle.bytes, json_string_value(json_object_get(own, "handle_b64")))) {
         error_set(err, ERR_DATA, "'%s': 'rollcall' is damaged", path);
         goto out;
     }
+    f->sum_parts = (int)parts;
     ok = true;
 out:
     buf_release(&text);
