@@ -74,7 +74,7 @@ static bool line_next(struct lines *l, struct error *err)
         return line_bad(l, "the file ends too early", err);
     size_t len = (size_t)(nl - l->at);
     if (len >= sizeof l->line || memchr(l->at, 0, len))
-        return line_bad(l, "no line of such a file", err);
+        return line_bad(l, "too long, or with a NUL byte", err);
     memcpy(l->line, l->at, len);
     l->line[len] = 0;
     l->at = nl + 1;
@@ -146,7 +146,7 @@ static bool entries_read(struct choices *c, struct lines *l, struct error *err)
     if (!line_next(l, err))
         return false;
     if (strncmp(l->line, "for ", 4) != 0 || strcmp(l->line + 4, c->what) != 0)
-        return line_bad(l, "of another card, or other versions of its libraries", err);
+        return line_bad(l, "for another card, or for other versions of its libraries", err);
     for (;;) {
         struct product_kind kind;
         struct choice *x;
