@@ -216,10 +216,7 @@ static bool models_load(struct engine *e, struct error *err)
             return false;
         model_n_live_set(e->sampler, n_id);
     }
-    if (!team_open(e, err))
-        return false;
-    products_tell(e);
-    return true;
+    return team_open(e, err);
 }
 
 /* Does this worker need a whole model beside the shards or slices that it trains? The first trainer evaluates and publishes; and a sampler
@@ -494,6 +491,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
     e->idle_ms = clock_ms();
     if (!ranks_open(e, err))
         return false;
+    products_tell(e);    // the trainer's slices and stages have chosen by now, too
     if (e->generator)
         visitors_attach(e);
     return lending_open(e, err) && bridge_open(e, err);
