@@ -465,7 +465,9 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         fixture_widen(&f[r]);
         f[r].dev->head_rows = 7 * 600;    // the head's gradient in several parts, of 7 rows with 600 ids each
         f[r].h.mask_truncated = true;     // some samples are only in the batch's moments
-        if (algo == ALGO_GSPO) {          // whose form looks at whole samples, as corrections do
+        f[r].h.skip_threshold = 1000;
+        f[r].g[2 * GROUPS + 1]->logp[0] -= 20;    // a sample of the last step is beyond it
+        if (algo == ALGO_GSPO) {                  // whose form looks at whole samples, as corrections do
             f[r].h.old = OLD_CURRENT;
             f[r].h.n_epoch = f[r].h.n_mini = 2;
             f[r].h.decay_matrices = true;
@@ -509,6 +511,7 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
                 assert_true(trainer_state_set(t[r], (enum trainer_state_kind)k, copy, &err));
             free(copy);
         }
+        assert_true((o->metric[i][M_SKIPPED] > 0) == (i == 2));
         static const int of_several[] = { M_TRAIN_TOK_PER_S, M_RANKS_N, M_ZERO_STAGE };
         for (size_t m = 0; m < ARRAY_SIZE(of_several); m++)    // times, and what one rank does not have
             o->metric[i][of_several[m]] = NAN;
@@ -1043,6 +1046,75 @@ static void a_ratio_beyond_the_threshold_leaves_its_sample_out(UNUSED void **sta
     fixture_close(&f);
 }
 
+/* A device's logprob_fwd that counts rows of logits. */
+struct counted_rows {
+    struct ops op;
+    const struct ops *real;
+    int64_t n;
+};
+static bool logprob_fwd_counted(struct device *dev, const struct logprob_fwd *a, struct error *err)
+{
+    struct counted_rows *c = (struct counted_rows *)dev->op;
+    c->n += a->n;
+    return c->real->logprob_fwd(dev, a, err);
+}
+
+/* A sample that is left out has the bits of one without an advantage, which needs no log-prob to be known: whether all logits fit the
+ * head's chunk or are looked at while their gradient is made, or first because the micro-batch before had such a sample. */
+static void a_sample_left_out_has_the_gradient_of_one_without_an_advantage(UNUSED void **state)
+{
+    static const struct {
+        const char *model;
+        enum dtype dtype;
+        int64_t rows, budget;       // of the head at a time; of a micro-batch
+        int n_left_out, n_times;    // samples; how often logits are computed
+    } cases[] = {
+        { "qwen2-tied", DT_F32, 4096, 4096, 1, 1 }, { "qwen2-tied", DT_F32, 3, 4096, 1, 2 },   { "qwen2-tied", DT_BF16, 3, 64, 3, 2 },
+        { "qwen2-tied", DT_F32, 3, 64, 0, 1 },      { "qwen3-untied", DT_F32, 3, 4096, 1, 2 }, { "qwen3-untied", DT_F32, 4096, 64, 1, 1 },
+        { "qwen3-untied", DT_F32, 3, 64, 3, 2 },    { "qwen3-untied", DT_BF16, 3, 64, 0, 1 },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        float *grad[2];
+        int64_t n_row[2];
+        struct fixture f;
+        for (int known = 0; known < 2; known++) {
+            struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+            struct trainer_sums sums;
+            struct error err = { 0 };
+            fixture_open_model(&f, ALGO_DAPO, DEVICE, cases[i].dtype, cases[i].model);
+            f.dev->head_rows = cases[i].rows * model_config(f.m)->vocab;
+            f.h.mask_truncated = false;
+            f.h.skip_threshold = known ? 0 : 1000;    // the log-probs were recorded of one of the models
+            for (int g = 0; g < cases[i].n_left_out; g++) {
+                f.g[g]->logp[f.g[g]->sample[1].first_tok] -= 20;    // ratio e^20 on one token
+                f.g[g]->sample[1].adv_zero = known;
+            }
+            set.token_budget_max = cases[i].budget;
+            set.run_all = true;
+            struct trainer *t = trainer_open_set(&f, &set);
+            struct counted_rows count = { .op = *f.dev->op, .real = f.dev->op };
+            count.op.logprob_fwd = logprob_fwd_counted;
+            f.dev->op = &count.op;
+            trainer_version_set(t, 3);
+            grad[known] = malloc((size_t)trainer_grad_n(t) * 4);
+            if (!trainer_begin(t, (const struct group *const *)f.g, GROUPS, &f.h, &err) || !trainer_grad(t, &f.h, &sums, &err)
+                || !trainer_grad_get(t, grad[known], &err))
+                fail_msg("%s", err.text);
+            assert_true(sums.n_skipped == (known ? 0 : cases[i].n_left_out) && (cases[i].budget > 64 || sums.n_micro > 1));
+            f.dev->op = count.real;
+            n_row[known] = count.n;
+            if (known && memcmp(grad[0], grad[1], (size_t)trainer_grad_n(t) * 4) != 0)
+                fail_msg("case %zu: %d samples left out give another gradient", i, cases[i].n_left_out);
+            trainer_free(t);
+            fixture_close(&f);
+        }
+        if (n_row[0] != cases[i].n_times * n_row[1])
+            fail_msg("case %zu: %d rows of logits were computed for %d", i, (int)n_row[0], (int)n_row[1]);
+        free(grad[0]);
+        free(grad[1]);
+    }
+}
+
 static void a_gradient_that_is_not_finite_changes_nothing(UNUSED void **state)
 {
     struct fixture f;
@@ -1090,6 +1162,7 @@ int main(void)
         cmocka_unit_test(masters_collect_what_bf16_weights_cannot_show),
         cmocka_unit_test(norms_and_biases_decay_only_when_asked),
         cmocka_unit_test(a_ratio_beyond_the_threshold_leaves_its_sample_out),
+        cmocka_unit_test(a_sample_left_out_has_the_gradient_of_one_without_an_advantage),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -225,9 +225,14 @@ struct token_loss {
     float *logp;       // out: log-prob now; 0 where there is no target
     float *entropy;    // out, or NULL
     float *loss;       // out, or NULL: the token's term, weight included (policy loss only)
+    /* For decisions about whole samples: called once in a backward pass, when logp and entropy are known; may change what the pointers
+     * above point to, targets and temperatures excepted, and says whether it did. NULL: nothing depends on them. The gradient's bits are
+     * those of the loss after it, whatever revise_likely says. */
+    bool (*revise)(void *ctx);
+    void *revise_ctx;
+    bool revise_likely;    // wait for all log-probs first: where they do not fit head_rows, their logits are computed twice
 };
-/* Only logp and entropy, for decisions about whole samples before their gradient. A following model_backward must have
- * the same targets and temperatures; it does not recompute the logits when they fit head_rows. */
+/* Only logp and entropy, after any forward. */
 MUST_USE bool model_head(struct model_run *r, const struct token_loss *loss, struct error *err);
 /* After any forward, row by row: look(ctx, i, logits) with the logits (vocab) of each row i that has a target, on the host until it
  * returns; line (host; vocab) is used where the host does not read the device's memory. loss->logp is filled in before. */

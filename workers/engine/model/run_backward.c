@@ -89,14 +89,21 @@ bool head_bwd_begin(struct model_run *r, int64_t n_head, const struct model_grad
     TRY(!h->own || place_begin(m, g, model_n_piece(m) - 1, &h->to, err));
     h->parts = !h->frozen && (!h->own || n_head > r->head_max);
     h->here = h->parts && h->own && h->to.set;
-    TRY(!h->own || place_clear(m, &h->to, n_head == 0 || h->here ? m->head_at : m->head_at + n, m->n_flat, err));
+    h->clear_from = n_head == 0 || h->here ? m->head_at : m->head_at + n;
     h->parts = h->parts && !h->here;
-    if (h->parts)
-        TRY(OP(m->dev, err, mem_fill, .y = r->dhead, .size_bytes = (size_t)n * 4));
-    TRY(OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * dtype_size(m->dtype)));
-    ok = true;
+    ok = head_bwd_clear(r, err);
 out:
     return ok;
+}
+
+bool head_bwd_clear(struct model_run *r, struct error *err)
+{
+    const struct model *m = r->m;
+    const struct head_grad *h = &r->head_grad;
+    int64_t d = m->c.d_model;
+    return (!h->own || place_clear(m, &h->to, h->clear_from, m->n_flat, err))
+           && (!h->parts || OP(m->dev, err, mem_fill, .y = r->dhead, .size_bytes = (size_t)(m->c.vocab * d) * 4))
+           && OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * dtype_size(m->dtype));
 }
 
 bool head_bwd_rows(struct model_run *r, const struct head_part *c, struct error *err)
@@ -122,16 +129,36 @@ bool head_bwd_end(struct model_run *r, const struct model_grad *g, struct error 
     return !h->own || ((!h->parts || dhead_add(r, &h->to, err)) && place_end(g, &h->to, err));
 }
 
-/* The head's part of the backward pass: the gradient by the last norm's output goes into dh, that by the head's weight into
- * grad; a tied head's goes into dhead, to which the embedding's is added later; a frozen head has none. */
-static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t n_head, const struct model_grad *g, struct error *err)
+/* What the loss takes from the host for each row. */
+static bool loss_upload(struct model_run *r, const struct token_loss *loss, int64_t n_head, struct error *err)
+{
+    const struct {
+        float *dst;
+        const float *src;
+    } up[] = {
+        { r->head.coef, loss->coef },
+        { r->head.adv, loss->coef ? NULL : loss->adv },
+        { r->head.weight, loss->coef ? NULL : loss->weight },
+        { r->head.old, loss->coef ? NULL : loss->logp_old },
+        { r->head.ref, loss->coef ? NULL : loss->logp_ref },
+        { r->head.log_ratio, loss->coef ? NULL : loss->log_ratio },
+        { r->head.rho, loss->coef ? NULL : loss->rho },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(up); i++)
+        if (up[i].src && !head_upload(r, up[i].dst, up[i].src, n_head, err))
+            return false;
+    return true;
+}
+
+/* Loss and both gradients of the head, chunk by chunk of its rows. */
+static bool head_bwd_chunks(struct model_run *r, const struct token_loss *loss, int64_t n_head, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
     struct head_rows *h = &r->head;
     int64_t vocab = m->c.vocab;
     size_t e = dtype_size(m->dtype);
-    TRY(r->team ? team_head_begin(r, n_head, g, err) : head_bwd_begin(r, n_head, g, err));
+    TRY(loss_upload(r, loss, n_head, err));
     for (int64_t row0 = 0; row0 < n_head; row0 += r->head_max) {
         int64_t n = MIN(r->head_max, n_head - row0);
         struct head_part c = { .dlogits = r->dlogits, .x = r->hrow, .row = h->row + row0, .n = n, .ld = vocab };
@@ -146,6 +173,31 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
                    .dtype = m->dtype));
         }
         TRY(r->team ? team_head_rows(r, &c, err) : head_bwd_rows(r, &c, err));
+    }
+    ok = true;
+out:
+    return ok;
+}
+
+/* The head's part of the backward pass: the gradient by the last norm's output goes into dh, that by the head's weight into
+ * grad; a tied head's goes into dhead, to which the embedding's is added later; a frozen head has none.
+ *
+ * Where the loss is revised, logits that fit one chunk are looked at first, and kept for their gradient. More would have to be computed
+ * twice; unless a change is likely, the gradient is made of the loss as it is, and again from 0 only if that was revised. What is cleared
+ * is all that the chunks add to: with several chunks the head's own gradient is not yet in grad. */
+static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t n_head, const struct model_grad *g, struct error *err)
+{
+    bool ok = false, look_first = loss->revise && (loss->revise_likely || n_head <= r->head_max);
+    if (look_first) {
+        TRY(head_all(r, loss, n_head, err));
+        loss->revise(loss->revise_ctx);
+    }
+    TRY(r->team ? team_head_begin(r, n_head, g, err) : head_bwd_begin(r, n_head, g, err));
+    TRY(head_bwd_chunks(r, loss, n_head, err));
+    if (loss->revise && !look_first) {
+        TRY(head_download(r, n_head, loss->logp, loss->entropy, NULL, err));
+        if (loss->revise(loss->revise_ctx))
+            TRY((r->team ? team_head_clear(r, err) : head_bwd_clear(r, err)) && head_bwd_chunks(r, loss, n_head, err));
     }
     ok = r->team ? team_head_end(r, g, err) : head_bwd_end(r, g, err);
 out:
@@ -376,26 +428,10 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
 {
     bool ok = false;
     struct model *m = r->m;
-    int64_t n_head, n_kept = r->logits_n, row0_kept = r->logits_row0;
+    int64_t n_head;
     BUG_IF(!r->lim.train || r->stages || (r->lim.by_piece && grad->flat), "this run was not made for such training");
+    r->logits_n = 0;
     TRY(head_select(r, loss->target, &n_head, err));
-    r->logits_n = n_kept == n_head ? n_kept : 0;    // model_head left all of them: no need to compute them again
-    r->logits_row0 = row0_kept;
-    const struct {
-        float *dst;
-        const float *src;
-    } up[] = {
-        { r->head.coef, loss->coef },
-        { r->head.adv, loss->coef ? NULL : loss->adv },
-        { r->head.weight, loss->coef ? NULL : loss->weight },
-        { r->head.old, loss->coef ? NULL : loss->logp_old },
-        { r->head.ref, loss->coef ? NULL : loss->logp_ref },
-        { r->head.log_ratio, loss->coef ? NULL : loss->log_ratio },
-        { r->head.rho, loss->coef ? NULL : loss->rho },
-    };
-    for (size_t i = 0; i < ARRAY_SIZE(up); i++)
-        if (up[i].src)
-            TRY(head_upload(r, up[i].dst, up[i].src, n_head, err));
     TRY(model_bind(m, head_piece(m), err) && head_bwd(r, loss, n_head, grad, err));
     TRY(model_ahead(m, 0, err));    // for the next forward pass
     TRY(r->team ? team_layers_bwd(r, grad, err) : layers_bwd(r, grad, err));

@@ -103,18 +103,19 @@ out:
     return ok;
 }
 
+bool head_all(struct model_run *r, const struct token_loss *loss, int64_t n_head, struct error *err)
+{
+    for (int64_t row0 = 0; row0 < n_head; row0 += r->head_max)
+        if (!head_chunk(r, row0, MIN(r->head_max, n_head - row0), loss->temperature, err))
+            return false;
+    return head_download(r, n_head, loss->logp, loss->entropy, NULL, err);
+}
+
 bool model_head(struct model_run *r, const struct token_loss *loss, struct error *err)
 {
-    bool ok = false;
     int64_t n_head;
     r->logits_n = 0;
-    TRY(head_select(r, loss->target, &n_head, err));
-    for (int64_t row0 = 0; row0 < n_head; row0 += r->head_max)
-        TRY(head_chunk(r, row0, MIN(r->head_max, n_head - row0), loss->temperature, err));
-    TRY(head_download(r, n_head, loss->logp, loss->entropy, NULL, err));
-    ok = true;
-out:
-    return ok;
+    return head_select(r, loss->target, &n_head, err) && head_all(r, loss, n_head, err);
 }
 
 bool model_head_look(struct model_run *r, const struct token_loss *loss, float *line,

@@ -14,8 +14,9 @@ struct place {
 /* Where the gradient of the head's weight goes, from one chunk of rows to the next. */
 struct head_grad {
     struct place to;
-    bool frozen, own;    // there is none; it is a piece of its own
-    bool parts, here;    // it is summed up chunk by chunk: in dhead, or in its piece itself
+    bool frozen, own;      // there is none; it is a piece of its own
+    bool parts, here;      // it is summed up chunk by chunk: in dhead, or in its piece itself
+    int64_t clear_from;    // of its piece, in the flat order: what is added to
 };
 /* Activations that one layer keeps; device. */
 struct acts {
@@ -204,13 +205,14 @@ MUST_USE bool norm_sum(struct model_run *r, float *dq, float *dk, struct error *
 MUST_USE bool head_sum(struct model_run *r, void *dx, const void *dlogits, int64_t n, int64_t ld, struct error *err);
 
 /* ---- run_backward.c: what each rank of a team does of a backward pass */
-/* The head's weight: begin; n rows of dlogits (n, vocab; ld apart), made of x (n, d), that belong to rows `row` (n) of the stream; end. */
+/* The head's weight: begin, and clear what is added to, again where all is done again; n rows of dlogits (n, vocab; ld apart), made of x (n, d), that belong to rows `row` (n) of the stream; end. */
 struct head_part {
     const void *dlogits, *x;
     const int32_t *row;
     int64_t n, ld;
 };
 MUST_USE bool head_bwd_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err);
+MUST_USE bool head_bwd_clear(struct model_run *r, struct error *err);
 MUST_USE bool head_bwd_rows(struct model_run *r, const struct head_part *c, struct error *err);
 MUST_USE bool head_bwd_end(struct model_run *r, const struct model_grad *g, struct error *err);
 /* From the gradient by the last norm's output, in dh, to the embedding. Of a stage: from that, or without a head from the gradient by what
@@ -234,5 +236,7 @@ MUST_USE bool head_upload(struct model_run *r, float *dst, const float *src, int
 int64_t same_temperature(const struct model_run *r, const float *temperature, int64_t row0, int64_t max);
 /* Logits of head rows [row0, row0 + n) into the buffer, unless they are there, and their statistics. */
 MUST_USE bool head_chunk(struct model_run *r, int64_t row0, int64_t n, const float *temperature, struct error *err);
+/* The same of all n_head rows, chunk by chunk, then loss->logp and entropy. */
+MUST_USE bool head_all(struct model_run *r, const struct token_loss *loss, int64_t n_head, struct error *err);
 /* Bring logp, entropy and loss of n head rows back to the host, each to its row of (r->n_tok), the others 0; NULL: not wanted. */
 MUST_USE bool head_download(struct model_run *r, int64_t n, float *logp, float *entropy, float *loss, struct error *err);

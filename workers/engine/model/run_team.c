@@ -283,6 +283,17 @@ bool team_head_begin(struct model_run *r, int64_t n_head, const struct model_gra
     return team_call(r->team->team, rank_head_begin, &b, err);
 }
 
+static bool rank_head_clear(void *ctx, int rank, struct error *err)
+{
+    struct peer *own = &((struct model_run *)ctx)->team->peer[rank];
+    own->turn = 0;
+    return head_bwd_clear(own->run, err) && all_here(own->run, err);
+}
+bool team_head_clear(struct model_run *r, struct error *err)
+{
+    return team_call(r->team->team, rank_head_clear, r, err);
+}
+
 /* A rank's columns of the gradient by the logits, and the rows they belong to. Where the whole vocabulary is not a multiple of 8, which
  * decides how GPUs multiply, the distance of the rows must not be one either. */
 static bool rank_head_rows(void *ctx, int rank, struct error *err)

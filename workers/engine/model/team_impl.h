@@ -54,6 +54,7 @@ struct model_run *team_run_of(struct team_run *t, int rank);
 void team_idle(struct team_run *t, int rank, bool (*idle)(void *ctx, struct error *err), void *ctx);
 /* The steps of a backward pass (run_impl.h), by all ranks. */
 MUST_USE bool team_head_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err);
+MUST_USE bool team_head_clear(struct model_run *r, struct error *err);
 MUST_USE bool team_head_rows(struct model_run *r, const struct head_part *c, struct error *err);
 MUST_USE bool team_head_end(struct model_run *r, const struct model_grad *g, struct error *err);
 MUST_USE bool team_layers_bwd(struct model_run *r, const struct model_grad *g, struct error *err);

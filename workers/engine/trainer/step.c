@@ -330,10 +330,11 @@ static void item_pack(struct trainer *t, const struct item *it, const struct tra
     }
 }
 
-/* Leave out samples with a ratio beyond the threshold: needs log-probs before the loss. */
-static void samples_skip(struct trainer *t, const struct item *const *it, const struct trainer_hyper *h, struct trainer_sums *s)
+/* Leave out samples with a ratio beyond the threshold; is there one? */
+static bool samples_skip(struct trainer *t, const struct item *const *it, const struct trainer_hyper *h, struct trainer_sums *s)
 {
     struct micro *mb = &t->mb;
+    double before = s->n_skipped;
     for (int64_t q = 0; q < mb->n_seq; q++) {
         int64_t row = mb->cu[q] + it[q]->g->n_prompt - 1, n = it[q]->s->n_tok;
         double most = 0;
@@ -345,6 +346,7 @@ static void samples_skip(struct trainer *t, const struct item *const *it, const 
         for (int64_t k = 0; k < n; k++)
             mb->weight[row + k] = 0;
     }
+    return s->n_skipped > before;
 }
 
 /* What the loss takes from a sample's log-probs as they are now: rho, the old log-probs, the ratio of the whole. */
@@ -360,6 +362,23 @@ static void samples_correct(struct trainer *t, const struct item *const *it, con
         for (int64_t k = 0; k < n; k++)
             mb->log_ratio[row + k] = log_ratio;
     }
+}
+
+/* What is decided about a micro-batch when its log-probs are known. */
+struct revision {
+    struct trainer *t;
+    const struct trainer_hyper *h;
+    struct trainer_sums *s;
+    bool skip, correct;
+};
+static bool loss_revise(void *ctx)
+{
+    const struct revision *r = ctx;
+    if (r->skip)
+        r->t->skipped = samples_skip(r->t, r->t->packed, r->h, r->s);
+    if (r->correct)
+        samples_correct(r->t, r->t->packed, r->h, r->s);
+    return r->correct || r->t->skipped;
 }
 
 static void item_sums(const struct trainer *t, const struct item *it, int64_t row, const struct trainer_hyper *h, struct trainer_sums *s)
@@ -398,9 +417,12 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
 bool micro_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, const struct trainer_hyper *h,
                   struct trainer_sums *s, struct error *err)
 {
-    bool ok = false, stale = false;
+    bool stale = false;
     const struct item *const *it = t->packed;
     struct micro *mb = &t->mb;
+    for (int64_t q = 0; q < mb->n_seq; q++)
+        stale = stale || it[q]->g->weight_version != t->version || t->update > 0;
+    struct revision rev = { t, h, s, h->skip_threshold > 0 && stale, loss_needs_logp(h) };    // ratios of fresh samples are 1
     struct token_loss loss = {
         .target = mb->target,
         .temperature = mb->temperature,
@@ -410,7 +432,7 @@ bool micro_finish(struct trainer *t, struct model_run *run, const struct model_g
         // ADV_BATCH has its penalty in the advantage
         .logp_ref = h->beta > 0 && h->advantages != ADV_BATCH ? mb->ref : NULL,
         .log_ratio = h->ratio == RATIO_SEQUENCE ? mb->log_ratio : NULL,
-        .rho = loss_needs_logp(h) ? mb->rho : NULL,
+        .rho = rev.correct ? mb->rho : NULL,
         .clip = h->clip,
         .kl = h->kl,
         .clip_low = (float)h->clip_low,
@@ -419,24 +441,17 @@ bool micro_finish(struct trainer *t, struct model_run *run, const struct model_g
         .logp = mb->logp,
         .entropy = mb->entropy,
         .loss = mb->loss,
+        .revise = rev.skip || rev.correct ? loss_revise : NULL,
+        .revise_ctx = &rev,
+        .revise_likely = rev.correct || t->skipped,
     };
-    for (int64_t q = 0; q < mb->n_seq; q++)
-        stale = stale || it[q]->g->weight_version != t->version || t->update > 0;
-    bool skip = h->skip_threshold > 0 && stale;    // ratios of fresh samples are 1
-    if (skip || loss_needs_logp(h))
-        TRY(model_head(run, &loss, err));
-    if (skip)
-        samples_skip(t, it, h, s);
-    if (loss_needs_logp(h))
-        samples_correct(t, it, h, s);
-    TRY(model_backward(run, &loss, to, err));
+    if (!model_backward(run, &loss, to, err))
+        return false;
     for (int64_t q = 0; q < mb->n_seq; q++)
         item_sums(t, it[q], mb->cu[q] + it[q]->g->n_prompt - 1, h, s);
     s->n_micro++;
     s->n_packed_tok += (double)mb->n_tok;
-    ok = true;
-out:
-    return ok;
+    return true;
 }
 
 void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k)

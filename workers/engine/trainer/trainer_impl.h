@@ -79,6 +79,7 @@ struct trainer {
     int64_t *rows;                 // (cap_item) for the cut
     const struct item **packed;    // (cap_item) those of the micro-batch, by sequence
     double *adv;                   // (cap_item) of one group
+    bool skipped;                  // the last micro-batch of which this was known had samples beyond skip_threshold; changes no bit
     struct trainer_norm norm;      // of the whole batch
     float *ref_logp;               // (n_ref) host; only of the micro-batches that this rank has run
     int64_t n_ref, cap_ref;
