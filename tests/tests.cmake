@@ -57,6 +57,13 @@ if(RC_TESTS AND NOT RC_FUZZ)
   target_link_libraries(parquet_dump PRIVATE rc_data)
   set_target_properties(parquet_dump PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 endif()
+# A node that says what it is told to, for tests/integration/nodes_test.py.
+if(RC_TESTS AND NOT RC_FUZZ)
+  add_executable(node_speak ${CMAKE_CURRENT_LIST_DIR}/integration/node_speak.c)
+  target_include_directories(node_speak PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(node_speak PRIVATE ${RC_LIBS})
+  set_target_properties(node_speak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+endif()
 # What makes disks full and clocks jump for a whole run; sanitizers want to be first in line, so not with them.
 if(RC_TESTS AND NOT RC_FUZZ AND NOT RC_SANITIZE)
   add_library(faults_preload MODULE ${CMAKE_CURRENT_LIST_DIR}/integration/faults_preload.c)

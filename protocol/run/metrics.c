@@ -75,6 +75,7 @@ const struct metric metrics[METRIC_N] = {
     [M_NODES_FETCH_S] = { "time/nodes_fetch_s", "fetch", "s", CHART_NONE, BY_CONTROLLER, "time until new weights were on another node, the longest since the last step; this and the next two only with nodes" },
     [M_NODES_SENT_GB] = { "perf/nodes_sent_gb", "sent to nodes", "GB", CHART_NONE, BY_CONTROLLER, "bytes of new weights that went over the network to other nodes since the last step" },
     [M_NODES_DELTA_RATIO] = { "perf/nodes_delta_ratio", "delta ratio", "", CHART_NONE, BY_CONTROLLER, "how many times more these weights are than the bytes that were sent for them, as differences from the version before" },
+    [M_LENT_REFUSED] = { "rollout/lent_refused", "lent refused", "group", CHART_NONE, BY_CONTROLLER, "groups of lent machines that were refused so far, because their items had not been given to that machine or they claimed what cannot be; only with listen_lent" },
     [M_IDLE_S] = { "time/idle_s", "idle", "s", CHART_NONE, BY_WORKER, "time the trainer waited for groups, without pauses" },
     [M_STEP_S] = { "time/step_s", "step", "s", CHART_TIME, BY_CONTROLLER, "wall time since the last optimizer step, without pauses" },
     [M_CHECKPOINT_STALL_S] = { "time/checkpoint_stall_s", "save stall", "s", CHART_NONE, BY_WORKER, "time training paused for the last checkpoint" },

@@ -95,6 +95,7 @@ enum metric_id {
     M_NODES_FETCH_S,
     M_NODES_SENT_GB,
     M_NODES_DELTA_RATIO,
+    M_LENT_REFUSED,
     M_IDLE_S,
     M_STEP_S,
     M_CHECKPOINT_STALL_S,

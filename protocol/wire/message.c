@@ -139,6 +139,32 @@ void msg_copy(struct msg_out *m, const char *key, const struct mval *v)
         msgpack_pack_nil(&pk);
 }
 
+static void fields_copy(struct msg_out *m, const struct mval *map, const char *names, bool named)
+{
+    for (int64_t i = 0; i < mval_n(map); i++) {
+        size_t len;
+        char key[64];
+        const char *k = mval_key(map, i, &len);
+        if (!k || len + 2 >= sizeof key)
+            continue;
+        snprintf(key, sizeof key, " %.*s ", (int)len, k);
+        if ((strstr(names, key) != NULL) != named)
+            continue;
+        key[len + 1] = 0;
+        msg_copy(m, key + 1, mval_at(map, i));
+    }
+}
+
+void msg_copy_only(struct msg_out *m, const struct mval *map, const char *names)
+{
+    fields_copy(m, map, names, true);
+}
+
+void msg_copy_but(struct msg_out *m, const struct mval *map, const char *names)
+{
+    fields_copy(m, map, names, false);
+}
+
 bool msg_finish(struct msg_out *m, struct error *err)
 {
     BUG_IF(m->depth != 1, "a message finished %d levels deep", m->depth);

@@ -122,6 +122,9 @@ void msg_list(struct msg_out *m, const char *key);
 void msg_end(struct msg_out *m);    // of the innermost map or list
 struct mval;
 void msg_copy(struct msg_out *m, const char *key, const struct mval *v);    // copies a value read from another message
+/* Copy the fields of a map: those named in names (" name name "), or all but those. */
+void msg_copy_only(struct msg_out *m, const struct mval *map, const char *names);
+void msg_copy_but(struct msg_out *m, const struct mval *map, const char *names);
 /* Close the message; ERR_FULL when it has grown beyond MSG_BYTES_MAX. Its bytes are m->buf. */
 MUST_USE bool msg_finish(struct msg_out *m, struct error *err);
 void msg_release(struct msg_out *m);

@@ -21,8 +21,9 @@ struct request {
     struct server *server;
     nng_ctx ctx;
     nng_aio *aio;
-    nng_msg *msg;    // the request; the loop's while it holds it
-    bool sending;    // the aio is sending our answer
+    nng_msg *msg;           // the request; the loop's while it holds it
+    uint32_t connection;    // that it came by
+    bool sending;           // the aio is sending our answer
 };
 struct server {
     struct server *next;
@@ -313,10 +314,16 @@ const struct server *request_server(const struct request *r)
     return r->server;
 }
 
+uint32_t request_connection(const struct request *r)
+{
+    return r->connection;
+}
+
 void request_event(struct request *r, struct net_event *ev)
 {
     struct server *s = r->server;
     struct error err;
+    r->connection = (uint32_t)nng_pipe_id(nng_msg_get_pipe(r->msg));
     if (++s->n_held == s->n_request && s->n_request < s->n_max && !slots_make(s, MIN(2 * s->n_request, s->n_max), s->listen.name, &err))
         log_warn("%s", err.text);    // later requests wait until one of these is answered
     *ev = (struct net_event){ .kind = NET_REQUEST, .request = r, .data = nng_msg_body(r->msg), .len = nng_msg_len(r->msg) };

@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import tempfile
 import time
@@ -63,6 +64,49 @@ class Node(Run):
                 "--token-file", token or os.path.join(run.dir, "sock/join"), "--threads", "1", "--wait", str(LIMIT), *extra]
         self.process = subprocess.Popen(args, stdout=self.log, stderr=self.errors, start_new_session=True,
                                         env=dict(os.environ, **(env or {})))
+
+
+class Speaker:
+    """A node that says what it is told to (node_speak.c)."""
+
+    def __init__(self, case, port, token, name, id_digit):
+        self.case, self.name, self.id, self.hash = case, name, id_digit * 32, ""
+        self.process = subprocess.Popen([built("node_speak"), f"127.0.0.1:{port}", token], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        case.addCleanup(self.close)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait(LIMIT)
+
+    def say(self, t, **fields):
+        self.process.stdin.write(json.dumps(dict(fields, t=t)) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def refused(self, words, t, **fields):
+        answer = self.say(t, **fields)
+        self.case.assertIn("refused", answer, (t, fields))
+        self.case.assertIn(words, answer["reason"])
+
+    def join(self):
+        self.hash = self.say("join", node=self.name, id=self.id, host="wrong", device="cpu", producers=1)["hash"]
+
+    def beat(self, **more):
+        return self.say("node", node=self.name, id=self.id, host="wrong", start=1, hash=self.hash, processes=[], **more)
+
+    def work(self, **more):
+        return self.say("work", **dict(dict(name=f"{self.name}/worker cpu:0", start=1, incarnation=1, step=0, version=0, made=0, produces=True,
+                                            consumes=False, items=0, busy=False, n_row=64), **more))
+
+    def group(self, item, **wrong):
+        """A group of item that is right but for what is wrong."""
+        array = lambda kind, *v: {"bytes": struct.pack(f"<{len(v)}{kind}", *v).hex()}
+        n = wrong.pop("n_sample", 4)
+        sample = dict(dict(n_tok=2, finish=0, score=1, reward=1.0, format_acc=1.0, ans_acc=1.0, reason="", text="ab"), **wrong.pop("sample", {}))
+        ids, logp = wrong.pop("ids", [97] * 2 * n), wrong.pop("logps", [-1.0] * 2 * n)
+        return dict(dict(incarnation=1, item=item["item"], row=item["row"], rollout_step=0, version=0, made=0, temperature=1.0, top_p=1.0, top_k=0,
+                         max_new_tok=12, prompt=array("i", 1, 2), token=array("i", *ids), logp=array("f", *logp), samples=[sample] * n), **wrong)
 
 
 class Nodes(RunCase):
@@ -118,14 +162,19 @@ class Nodes(RunCase):
     def test_a_node_comes_leaves_is_killed_and_returns_and_the_bytes_are_the_same(self):
         settings = dict(inference_microbatch_size=2, slow_s=1, heartbeat_s=0.1)
         plain = self.finish(self.start(**settings))
-        port, holds, node_holds = free_port(), Holds(self.task.path("holds")), Holds(self.task.path("node-holds"))
+        port, lent_port, holds, node_holds = free_port(), free_port(), Holds(self.task.path("holds")), Holds(self.task.path("node-holds"))
         holds.arm(HEAD, "generating")
         with open(self.task.path("train.jsonl")) as f:    # in two files, which the node gets in their order
             lines = f.readlines()
         for name, part in (("part-b.jsonl", lines[:40]), ("part-c.jsonl", lines[40:])):
             with open(self.task.path(name), "w") as f:
                 f.writelines(part)
-        run = self.start("--listen", f"127.0.0.1:{port}", env={"RC_TEST_HOLD": holds.dir}, dataset=self.task.path("part-*.jsonl"), **settings)
+        run = self.start("--listen", f"127.0.0.1:{port}", "--listen-lent", f"127.0.0.1:{lent_port}", env={"RC_TEST_HOLD": holds.dir},
+                         dataset=self.task.path("part-*.jsonl"), **settings)
+        self.until(run, None, "the head samples", lambda: holds.held(HEAD, "generating"))
+        self.assertEqual(run.ctl("set", "slow_s=15").returncode, 0)    # time for what it says, however busy this machine is
+        self.speaks_wrongly(run, lent_port)
+        self.assertEqual(run.ctl("set", "slow_s=1").returncode, 0)
         node = self.node(run, port)
         worker_there = lambda: "b/worker cpu:0" in self.phases(run) and self.phases(run)["b/worker cpu:0"] == "waiting"
         last = "generating", self.until(run, node, "the head samples", lambda: holds.held(HEAD, "generating"))
@@ -148,7 +197,8 @@ class Nodes(RunCase):
         self.until(run, node, "its loss is shown", lambda: self.phases(run).get("b/agent") == "lost")
         self.until(run, node, "the journal says that it is lost", lambda: any("no sign of life" in e for e in self.events(run)))
 
-        node = self.node(run, port)                 # and back again, until the end
+        lent = os.path.join(run.dir, "sock/join-lent")
+        node = self.node(run, lent_port, token=lent)    # and back again until the end, as a machine that may only sample
         self.until(run, node, "the node's worker has loaded", worker_there)
         last = self.head_samples_alone_no_more(run, node, holds, last)
         self.node_has_sampled(run, node)
@@ -163,6 +213,40 @@ class Nodes(RunCase):
         self.assertLess(sent[0], 1.01, log)                   # the first one is whole
         self.assertNotIn("in pieces", log)
         self.assertIn(("perf/nodes_delta_ratio",), self.query(run, "select name from series"))
+        self.assertIn(("rollout/lent_refused",), self.query(run, "select name from series"))
+        self.assertNotIn("not taken by the controller", node.logs())
+
+    def speaks_wrongly(self, run, port):
+        """A lent node asks for items, and then for all that it has no right to; the head's worker is held with the others. It leaves."""
+        token = os.path.join(run.dir, "sock/join-lent")
+        self.until(run, None, "there is a token for lent machines", lambda: os.path.exists(token))
+        w, other = Speaker(self, port, token, "w", "a"), Speaker(self, port, token, "w", "b")
+        w.join()
+        w.refused("not known to be of node", "group", **w.group({"item": 0, "row": 0}))    # it has not said yet who it is
+        self.assertEqual(w.beat()["order"], "go")
+        self.assertIn("is not on node 'w'", w.work(consumes=True, rank=0)["reason"])    # it wants to be a trainer
+        given = w.work(consumes=True, items=-1000)                                      # again, with room for a thousand more
+        self.assertEqual((given.get("kind"), len(given.get("items", ()))), ("items", 2), given)
+        mine, theirs = given["items"][0], {"item": 0, "row": self.query(run, "select prompt_row from item where item = 0")[0][0]}
+        w.refused("not been given to this node but to worker cpu:0", "group", **w.group(theirs))
+        w.refused("not been given to this node but to worker cpu:0", "stopped", item=0, version=0, made=0, n_tok=10**6)
+        w.refused("not been given to this node", "group", **w.group({"item": 7, "row": 0}))    # nor to anybody
+        for words, wrong in (("instead of 4", dict(n_sample=5)), ("which the model does not have", dict(ids=[10**6] * 8)), ("log-prob", dict(logps=[float("nan")] * 8)),
+                             ("log-prob", dict(logps=[1.0] * 8)), ("reward", dict(sample=dict(reward=1e300))), ("of prompt", dict(row=mine["row"] + 1)),
+                             ("temperature", dict(temperature=0.5)), ("does not fit", dict(logp={"bytes": ""}))):
+            w.refused(words, "group", **w.group(mine, **wrong))
+        w.refused("is not wanted", "group", **w.group(mine, version=1))
+        done = dict(name="w/worker cpu:0", task=given["task"], incarnation=1, step=1, rank=0, round=0)
+        w.refused("is not given a 'train'", "done", kind="train", ok=True, metrics={}, **done)
+        w.refused("the run does not", "done", kind="load", ok=False, error="no", **done)
+        w.refused("not known to be of node 'b'", "publish", topic="sample", body={"node": "b", "time": 0, "figures": {}})
+        w.refused("token for sampling only", "fetch", items=[0])
+        other.refused("has already joined", "node", node="w", id=other.id, host="wrong", start=1, hash=w.hash, processes=[])
+        other.refused("not known to be of node 'w'", "work", name="w/worker cpu:0", start=2, incarnation=1, step=0, version=0, made=0,
+                      produces=True, consumes=False, items=0, busy=False)
+        self.assertEqual(w.beat(leaving=True, reason="enough")["order"], "stop")
+        w.refused("not known to be of node", "group", **w.group(mine))    # its items are given again
+        self.assertTrue(any("what lent node 'w' sends for item 0 is refused" in e for e in self.events(run)), self.events(run))
 
     def tokens_are_one(self, run, node, old):
         now = open_text(os.path.join(run.dir, "sock/join"))

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <cmocka.h>
+#include "protocol/run/group_claims.h"
 #include "protocol/run/group_msg.h"
 
 static struct group *group_make(void)
@@ -127,9 +128,85 @@ static void a_group_whose_sizes_disagree_is_refused(UNUSED void **state)
     }
 }
 
+/* A group that may be what it claims; case n makes one thing of it wrong. */
+static struct group *claiming(int n)
+{
+    struct group *g = group_make();
+    g->has_adv = n == 0;
+    g->sample[1].temperature = n == 1 ? 0.5f : 0;
+    g->sample[1].adv_zero = n == 2;
+    g->logp[3] = n == 3 ? -0.1f : 0;    // an environment gave it
+    switch (n) {
+    case 4: g->logp[0] = NAN; break;
+    case 5: g->logp[0] = -INFINITY; break;
+    case 6: g->logp[0] = 1; break;
+    case 7: g->logp[0] = -100; break;
+    case 8: g->token[1] = 300; break;
+    case 9: g->token[1] = -1; break;
+    case 10: g->prompt[2] = 300; break;
+    case 11: g->newer[4] = 2; break;
+    case 12: g->newer[4] = -1; break;
+    case 13: g->weight_version = 6; break;
+    case 14: g->weight_version = 11; break;
+    case 15: g->prompt_row = 5; break;
+    case 16: g->rollout_step = 3; break;
+    case 17: g->temperature = 0.71f; break;
+    case 18: g->top_p = 1; break;
+    case 19: g->top_k = 0; break;
+    case 20: g->sample[0].reward = INFINITY; break;
+    case 21: g->sample[0].reward = NAN; break;
+    case 22: g->sample[0].ans_acc = 2; break;
+    case 23: g->sample[0].format_acc = -1; break;
+    case 24: g->gen_s = INFINITY; break;
+    case 25: g->score_s = NAN; break;
+    case 26:
+        g->has_entropy = true;
+        g->entropy[0] = NAN;
+        break;
+    }
+    return g;
+}
+
+static void a_group_of_a_lent_machine_claims_no_more_than_it_may(UNUSED void **state)
+{
+    struct error err;
+    const struct group_claims may = { .row = 4,
+                                      .rollout_step = 2,
+                                      .version_low = 7,
+                                      .version_high = 10,
+                                      .n_sample = 2,
+                                      .n_prompt_max = 3,
+                                      .n_tok_max = 3,
+                                      .n_vocab = 300,
+                                      .temperature = 0.7,
+                                      .top_p = 0.9,
+                                      .top_k = 40 };
+    struct group_claims less[] = { may, may, may, may };
+    less[0].n_sample = 3;
+    less[1].n_prompt_max = 2;
+    less[2].n_tok_max = 2;
+    less[3].n_vocab = 0;
+    for (int n = 0; n <= 27; n++) {
+        struct msg_out m = MSG_OUT_INIT;
+        struct msg_in in;
+        struct group *g = claiming(n);
+        group_write_whole(&m, g);
+        assert_true(msg_read_request(&in, m.buf.data, m.buf.len, &err));
+        err.text[0] = 0;
+        if (group_claims_check(in.root, &may, &err) != (n == 27))
+            fail_msg("case %d: %s", n, err.text);
+        for (size_t k = 0; n == 27 && k < ARRAY_SIZE(less); k++)
+            assert_false(group_claims_check(in.root, &less[k], &err));
+        msg_in_release(&in);
+        msg_release(&m);
+        group_free(g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_group_of_a_lent_machine_claims_no_more_than_it_may),
         cmocka_unit_test(what_was_sent_is_what_comes),
         cmocka_unit_test(a_group_whose_sizes_disagree_is_refused),
     };

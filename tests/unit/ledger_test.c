@@ -772,9 +772,37 @@ static void of_more_items_than_needed_the_shortest_count_whatever_comes_first(UN
     assert_true(n_stopped > 50);
 }
 
+static void an_item_counts_as_given_to_one_worker_until_another_has_it(UNUSED void **state)
+{
+    struct ledger *l = ledger_make(0);
+    struct group_summary s = { 0 };
+    int64_t first;
+    assert_true(ledger_open(l, 4, &first));
+    assert_false(ledger_was_given(l, 0, 0));    // worker 0 is nobody
+    assert_int_equal(ledger_lease(l, 0, 3)->item, 0);
+    assert_int_equal(ledger_lease(l, 0, 4)->item, 1);
+    assert_true(ledger_was_given(l, 0, 3) && ledger_was_given(l, 1, 4));
+    assert_false(ledger_was_given(l, 0, 4) || ledger_was_given(l, 1, 3) || ledger_was_given(l, 2, 3));
+    ledger_lease_end(l, 3);    // it was silent: what it has may still come
+    assert_true(ledger_was_given(l, 0, 3));
+    assert_int_equal(ledger_lease(l, 0, 4)->item, 0);
+    assert_true(ledger_was_given(l, 0, 4));
+    assert_false(ledger_was_given(l, 0, 3));
+    ledger_worker_forget(l, 4);    // it is gone, and a new worker has its number
+    assert_false(ledger_was_given(l, 0, 4) || ledger_was_given(l, 1, 4));
+    assert_int_equal(ledger_lease(l, 0, 4)->item, 0);
+    assert_true(ledger_was_given(l, 0, 4));
+    assert_false(ledger_was_given(l, 1, 4));
+    assert_int_equal(ledger_return(l, 0, 0, &s), LEDGER_NEW);
+    assert_false(ledger_was_given(l, 0, 4));     // it is not out any more
+    assert_false(ledger_was_given(l, 99, 4));    // not opened
+    ledger_free(l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_item_counts_as_given_to_one_worker_until_another_has_it),
         cmocka_unit_test(batches_do_not_depend_on_arrival_or_kills),
         cmocka_unit_test(solved_prompts_are_not_opened_again),
         cmocka_unit_test(without_a_filter_batches_are_the_items_in_order_and_ages_keep_their_bound),

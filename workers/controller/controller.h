@@ -12,7 +12,8 @@
  *   lineage        lineage.c       which incarnation made which step; returning.c: going back to an earlier one
  *   weights        weights.c       where each version can be had
  *   ledger         ledger.c        what becomes of every item; schedule.c: the same in the journal; prompt_order.c: which prompt it is
- *   groups         groups.c        rollout groups that come and go; storage.c: on their way to the disk; recent.c: the last ones
+ *   groups         groups.c        rollout groups that come and go; storage.c: on their way to the disk; recent.c: the last ones;
+ *                  lent_groups.c   those of machines that may only sample
  *   amending       amending.c      groups that an operator changes: dropping.c, rescoring.c
  *   checkpoints    checkpoints.c   which there are, which is wanted; rollback.c: going back to one when an operator wants it
  *   evals          evals.c         the same for evaluations; eval_sets.c: their answers; evaluating.c: among the other work
@@ -103,6 +104,7 @@ struct controller {
 
     /* the schedule */
     int64_t n_row;            // usable prompts; 0: no worker has loaded the data yet
+    int64_t n_vocab;          // token ids that the model has; 0: no trainer has said so yet
     struct ledger *ledger;    // NULL until then
     struct data_lines lines;
     struct solved solved;

@@ -16,6 +16,7 @@ static const struct count {
     { "score_timeouts", offsetof(struct counts, total.n_timeout) },
     { "score_errors", offsetof(struct counts, total.n_error) },
     { "wasted", offsetof(struct counts, total.n_wasted) },
+    { "lent_refused", offsetof(struct counts, total.n_refused) },
     { "waste_samples", offsetof(struct counts, waste.n_sample) },
     { "waste_groups", offsetof(struct counts, waste.n_group) },
     { "waste_format", offsetof(struct counts, waste.n_format) },

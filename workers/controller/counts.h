@@ -14,7 +14,8 @@ struct controller;
 struct counts {
     struct {
         int64_t n_tok, n_sample, n_timeout, n_error;
-        int64_t n_wasted;    // samples of groups that nothing could be learned from (waste.h)
+        int64_t n_wasted;     // samples of groups that nothing could be learned from (waste.h)
+        int64_t n_refused;    // groups of lent machines, as they were not theirs to return, or claimed what cannot be (lent_groups.h)
     } total;
     struct waste waste;         // up to the last group that came
     int64_t kept[COUNT_MAX];    // all of these as the journal has them

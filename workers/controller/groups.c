@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include "protocol/run/group_msg.h"
 #include "workers/controller/controller.h"
+#include "workers/controller/lent_groups.h"
 
 #define FETCH_BYTES ((size_t)32 << 20)    // of groups in one answer
 
@@ -37,9 +38,12 @@ bool group_is_ours(struct controller *c, struct request *r, const struct msg_in 
     bool undone = mval_i64(mval_get(in->root, "made"), 0) != lineage_made(&c->lineage, version);
     const struct ledger_item *i = c->ledger ? ledger_find(c->ledger, item) : NULL;
     *known = i ? i->fate != LEDGER_ISSUED && i->fate != LEDGER_LEASED : c->ledger && item >= 0 && item < ledger_first(c->ledger);
-    if (*known || (i && (c->config.free_running || (i->version == version && !undone))))
+    if (*known)
         return true;
-    error_set(&err, ERR_REFUSED, "item %" PRId64 " at version %" PRId64 " is not wanted", item, version);
+    if (!i || (!c->config.free_running && (i->version != version || undone)))
+        error_set(&err, ERR_REFUSED, "item %" PRId64 " at version %" PRId64 " is not wanted", item, version);
+    else if (lent_owns(c, in, i, &err))
+        return true;
     refuse_later(c, r, &err);
     return false;
 }
@@ -61,6 +65,10 @@ void group_came(struct controller *c, struct request *r, const struct msg_in *in
     }
     int64_t item = mval_i64(mval_get(in->root, "item"), -1);
     const struct ledger_item *i = ledger_find(c->ledger, item);
+    if (!lent_claims_check(c, in, i, &err)) {
+        refuse_later(c, r, &err);
+        return;
+    }
     if (!run_is_over(c) && tails_passed(c, i, sum.n_tok_max)) {    // it has come too late
         if (!tails_stop(c, i, sum.n_tok, &err))
             run_fail(c, "cannot note that item %" PRId64 " was stopped: %s", item, err.text);

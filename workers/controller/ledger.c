@@ -311,6 +311,20 @@ int64_t ledger_lease_end(struct ledger *l, int worker)
     return n;
 }
 
+bool ledger_was_given(const struct ledger *l, int64_t item, int worker)
+{
+    const struct ledger_item *i = at(l, item);
+    return i && is_out(i) && worker > 0 && i->worker == worker;
+}
+
+void ledger_worker_forget(struct ledger *l, int worker)
+{
+    ledger_lease_end(l, worker);
+    for (int64_t k = 0; k < l->n_live; k++)
+        if (live(l, k)->worker == worker)
+            live(l, k)->worker = 0;
+}
+
 enum ledger_return ledger_return(struct ledger *l, int64_t item, int64_t version, const struct group_summary *summary)
 {
     struct ledger_item *i = at(l, item);

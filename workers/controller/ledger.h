@@ -57,7 +57,7 @@ struct ledger_item {
     int64_t version;    // optimizer steps the weights have had; -1: any will do (free, not returned yet)
     enum ledger_fate fate;
     int64_t batch;    // it belongs to batch n, which makes optimizer step n + 1; -1: to none (yet)
-    int worker;       // the worker that has the lease
+    int worker;       // the worker that has the lease, or had it last (ledger_was_given)
     bool lost;        // its group is not kept any more: the record of it is damaged or missing
     struct group_summary summary;
 };
@@ -110,6 +110,10 @@ int64_t ledger_version_issued(const struct ledger *l);          // the smallest 
 int64_t ledger_first(const struct ledger *l);                   // the oldest item that is held
 /* Leases of a worker end: its items can be leased again. Returns how many. */
 int64_t ledger_lease_end(struct ledger *l, int worker);
+/* Was an item that is out given to this worker, and to no other since? Its lease may have ended, for it was silent. */
+bool ledger_was_given(const struct ledger *l, int64_t item, int worker);
+/* A worker is no more, and its number may be another's soon: its leases end, and nothing counts as given to it. */
+void ledger_worker_forget(struct ledger *l, int worker);
 enum ledger_return {
     LEDGER_NEW,
     LEDGER_KNOWN,

@@ -198,7 +198,7 @@ static void task_failed(struct controller *c, const struct report *r)
     struct worker *w = r->worker;
     if (r->kind == TASK_PUBLISH && (!w || !weights_shared_with(c, w, r->version)))
         log_info("%s comes too late for version %" PRId64 ": nobody samples with it any more", r->name, r->version);
-    else if (w && r->again && ++w->n_again < AGAIN_MAX)
+    else if (w && r->again && (++w->n_again < AGAIN_MAX || w->lent))
         log_warn("%s did not get version %" PRId64 ": %s", r->name, r->version, r->why);
     else
         run_fail(c, "%s: %s: %s", r->name, task_kind_name(r->kind), r->why);

@@ -4,6 +4,16 @@
 #include "protocol/base/log.h"
 #include "workers/controller/controller.h"
 
+bool rubrics_check(const struct mval *told, struct error *err)
+{
+    size_t len;
+    const char *text = mval_str(told, &len);
+    json_t *json = text ? json_loadb(text, len, 0, NULL) : NULL;
+    bool ok = !text || json_is_array(json_object_get(json, "active"));
+    json_decref(json);
+    return ok || error_set(err, ERR_DATA, "its 'rubrics' are no JSON with a list 'active'");
+}
+
 bool rubrics_take(struct controller *c, const struct ledger_item *i, const struct msg_in *in, struct error *err)
 {
     size_t len;

@@ -12,6 +12,9 @@ struct controller;
 struct ledger_item;
 struct msg_in;
 struct msg_out;
+struct mval;
+/* Can the field 'rubrics' of a group be read? NULL is fine. */
+MUST_USE bool rubrics_check(const struct mval *told, struct error *err);
 /* A group has come: note what its prompt's rubric becomes, and count it. */
 MUST_USE bool rubrics_take(struct controller *c, const struct ledger_item *i, const struct msg_in *in, struct error *err);
 /* Add those that item i is judged by to its entry of a task, if there are any. */

@@ -239,6 +239,8 @@ void step_metrics_make(struct controller *c, int64_t batch, const struct mval *t
     score_metrics(c, step_s);
     posted_metrics(s);
     fetched_metrics(s);
+    if (c->config.listen_lent[0])
+        metric_own(s, M_LENT_REFUSED, (double)c->counts.total.n_refused);
     if (c->config.apply_evolving_rubric_reward) {
         metric_own(s, M_RUBRICS_ACTIVE, s->rubrics.n > 0 ? (double)s->rubrics.n_judged / (double)s->rubrics.n : NAN);
         metric_own(s, M_RUBRICS_WRITTEN, (double)s->rubrics.n_written);

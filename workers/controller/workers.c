@@ -134,8 +134,9 @@ static void worker_hear(struct worker *w, const struct mval *told)
     w->consumes = mval_bool(mval_get(told, "consumes"), false);
     w->rank = mval_i64(mval_get(told, "rank"), w->consumes ? 0 : -1);
     w->round = mval_i64(mval_get(told, "round"), 0);
-    w->items = mval_i64(mval_get(told, "items"), 0);
+    w->items = MAX(mval_i64(mval_get(told, "items"), 0), (int64_t)0);
     w->busy = mval_bool(mval_get(told, "busy"), false);
+    w->lent = mval_get(told, "lent") != NULL;
     const struct mval *shared = mval_get(told, "shared");
     w->n_shared = (int)MIN(mval_n(shared), (int64_t)ARRAY_SIZE(w->shared));
     for (int i = 0; i < w->n_shared; i++)
@@ -219,6 +220,8 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
         refuse_later(c, r, &err);
         return;
     }
+    if (w->consumes)
+        c->n_vocab = MAX(mval_i64(mval_get(in->root, "n_vocab"), 0), c->n_vocab);
     if (!w->consumes || !trainer_in_step(c, w))
         return;
     rounds_seen(c);
@@ -238,6 +241,8 @@ void gone_told(struct controller *c, struct request *r, const struct msg_in *in)
         if (!len || strncmp(w->name, node, len) != 0 || w->name[len] != '/')
             continue;
         worker_lost(c, w);
+        if (c->ledger)
+            ledger_worker_forget(c->ledger, worker_id(c, w));
         w->name[0] = 0;
         w->start = 0;
         n++;

@@ -21,6 +21,7 @@ struct worker {
     int64_t items;                      // inside its sampler
     int64_t version, made;              // of the weights it samples with: optimizer steps, and the incarnation that made them so
     bool produces, consumes, busy;      // busy: it samples, and asks for more of it
+    bool lent;                          // of a machine that may only sample: the run does not depend on it
     int64_t rank;                       // among the trainers; -1: it is none
     int64_t round, given_round;         // it has met the other trainers in; it was sent to meet them in
     int64_t saves;                      // the last checkpoint that it was to bring its shards for (rounds.saves)

@@ -1,7 +1,8 @@
 /* gate_cmd.c - the head's side of other nodes: see node.h
  *
  * One loop. Requests from nodes arrive over TLS (only holders of the run's join token get this far). join, node and file are
- * answered here; work, group and done are passed on to the controller, questions and commands to the agent. The agent asks the
+ * answered here; work, group and done are passed on to the controller, questions and commands to the agent (of lent machines less, and
+ * written again: gate_lent.c). The agent asks the
  * gate, on the socket `gate`, to restart a node's process, to dismiss a node or to replace a token. What the journal must have (nodes
  * that come and go) is sent to the controller until it has answered. */
 #include <inttypes.h>
@@ -49,42 +50,19 @@ static bool trainer_known(struct gate *g, const struct mval *root, const char *n
            || error_set(err, ERR_TIMEOUT, "trainer %" PRId64 " is not on node '%s'", rank, node);
 }
 
-static void pass_on(struct gate *g, struct net_event *ev, const struct msg_in *in, struct peer *to, int64_t limit_ms, const char *owner)
+/* lent: the node that it comes from, when that is a lent machine; "": it is none. */
+static void pass_on(struct gate *g, struct net_event *ev, const struct msg_in *in, const char *lent, struct peer *to, int64_t limit_ms,
+                    const char *owner)
 {
     struct error err;
     struct msg_out m = MSG_OUT_INIT;
-    if (!buf_add(&m.buf, ev->data, ev->len))
-        error_set(&err, ERR_NO_MEMORY, "no memory to pass on %zu bytes", ev->len);
-    else if (relay_add(&g->relays, to, ev->request, in->type, &m, limit_ms, owner, &err))
+    bool ok = lent[0] ? lent_write(&m, in, lent, &err)
+                      : buf_add(&m.buf, ev->data, ev->len) || error_set(&err, ERR_NO_MEMORY, "no memory to pass on %zu bytes", ev->len);
+    if (ok && relay_add(&g->relays, to, ev->request, in->type, &m, limit_ms, owner, &err))
         ev->request = NULL;
     if (ev->request)
         request_refuse(ev->request, &err);
     msg_release(&m);
-}
-
-/* What a machine that is lent may ask. It samples, so it gets settings, files, weights and work, and may say how its processes are.
- * With MSG_PUBLISH it could write what it likes into the run's journal; only its figures may come (right_check). */
-static const bool lent_may[MSG_TYPE_COUNT] = {
-    [MSG_JOIN] = true, [MSG_NODE] = true,  [MSG_FILE] = true,    [MSG_WEIGHTS] = true, [MSG_WORK] = true,
-    [MSG_DONE] = true, [MSG_GROUP] = true, [MSG_STOPPED] = true, [MSG_STATUS] = true,
-};
-
-/* The token that a request's connection has shown says what it may ask. A name with the other right is not taken over either. */
-static bool right_check(struct gate *g, const struct net_event *ev, const struct msg_in *in, struct error *err)
-{
-    bool lent = gate_lent(g, ev->request);
-    char name[120], topic[16];
-    bool figures = in->type == MSG_PUBLISH && strcmp(mval_text(in->root, "topic", topic, sizeof topic), "sample") == 0;
-    if (lent && !figures && !lent_may[in->type])
-        return error_set(err, ERR_REFUSED,
-                         "this machine has joined with the token for sampling only (RUN/" NODE_LENT_TOKEN_FILE "), so it may not send '%s'",
-                         msg_specs[in->type].name);
-    mval_text(in->root, in->type == MSG_JOIN || in->type == MSG_NODE ? "node" : "name", name, sizeof name);
-    name[strcspn(name, "/")] = 0;
-    const struct node_seen *n = name[0] ? node_find(g, name) : NULL;
-    if (!n || !n->here || n->lent == lent)
-        return true;
-    return error_set(err, ERR_REFUSED, "node '%s' has joined with another token", name);
 }
 
 static void request_of_node(struct gate *g, struct net_event *ev)
@@ -96,7 +74,8 @@ static void request_of_node(struct gate *g, struct net_event *ev)
         request_refuse(ev->request, &err);
         return;
     }
-    if (!right_check(g, ev, &in, &err)) {
+    const char *lent = "";    // the machine's node, when it is a lent one
+    if (!right_check(g, ev->request, &in, &lent, &err)) {
         log_warn("a request is refused: %s", err.text);
         request_refuse(ev->request, &err);
         msg_in_release(&in);
@@ -110,20 +89,20 @@ static void request_of_node(struct gate *g, struct net_event *ev)
     case MSG_WORK:
     case MSG_DONE:
         if (worker_known(g, in.root, node, &err) && trainer_known(g, in.root, node, &err))
-            pass_on(g, ev, &in, g->controller, in.type == MSG_WORK ? WORK_LIMIT_MS : GROUP_LIMIT_MS, node);
+            pass_on(g, ev, &in, lent, g->controller, in.type == MSG_WORK ? WORK_LIMIT_MS : GROUP_LIMIT_MS, node);
         else
             request_refuse(ev->request, &err);
         break;
-    case MSG_FETCH: pass_on(g, ev, &in, g->controller, WORK_LIMIT_MS, ""); break;
+    case MSG_FETCH: pass_on(g, ev, &in, lent, g->controller, WORK_LIMIT_MS, ""); break;
     case MSG_GROUP:
     case MSG_STOPPED:
-    case MSG_PUBLISH: pass_on(g, ev, &in, g->controller, GROUP_LIMIT_MS, ""); break;
+    case MSG_PUBLISH: pass_on(g, ev, &in, lent, g->controller, GROUP_LIMIT_MS, ""); break;
     case MSG_STATUS:
     case MSG_STEPS:
     case MSG_EVENTS:
     case MSG_ROLLOUTS:
-    case MSG_CHECKPOINTS: pass_on(g, ev, &in, g->process.agent, QUESTION_LIMIT_MS, ""); break;
-    case MSG_COMMAND: pass_on(g, ev, &in, g->process.agent, command_limit_ms(in.root, COMMAND_LIMIT_S) + 2000, ""); break;
+    case MSG_CHECKPOINTS: pass_on(g, ev, &in, lent, g->process.agent, QUESTION_LIMIT_MS, ""); break;
+    case MSG_COMMAND: pass_on(g, ev, &in, lent, g->process.agent, command_limit_ms(in.root, COMMAND_LIMIT_S) + 2000, ""); break;
     case MSG_OK:
     case MSG_REFUSED:
     case MSG_HEARTBEAT:

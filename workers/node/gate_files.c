@@ -172,7 +172,7 @@ void file_asked(struct gate *g, struct request *r, const struct msg_in *in)
     bool of_trainers = !path[0]
                        && (strncmp(name, NODE_MEETING, strlen(NODE_MEETING)) == 0
                            || strncmp(name, NODE_CHECKPOINT, strlen(NODE_CHECKPOINT)) == 0);
-    if (of_trainers)
+    if (of_trainers && !gate_lent(g, r))    // a lent machine does not train
         trainers_file_find(g, name, path, sizeof path);
     if (of_trainers && !path[0]) {
         error_set(&err, ERR_NOT_FOUND, "the head does not have '%s', or no longer has it", name);

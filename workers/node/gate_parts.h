@@ -17,6 +17,7 @@ struct node_seen {
     struct node node;                        // name, id, host
     bool here;                               // heard from recently
     bool lent;                               // it has joined with the token for sampling only
+    uint32_t connection;                     // by which its last 'node' message came
     char token_id[JOIN_TOKEN_ID_LEN + 1];    // name of the token that it has, as it says; "": it does not say
     bool told;                               // it has been ordered to stop
     int64_t start, heard_ms;
@@ -107,6 +108,13 @@ void token_rotate(struct gate *g, struct request *r, const struct msg_in *in);  
 const char *token_news(const struct gate *g, const struct node_seen *n);
 void tokens_tick(struct gate *g);
 int64_t tokens_due(const struct gate *g);
+
+/* ---- gate_lent.c: what machines may ask that may only sample ---- */
+/* May who sent r ask this? *lent: the name of its node when it is a lent machine that is to be known by name (gate_lent.c); borrowed until
+ * nodes come or go. */
+MUST_USE bool right_check(struct gate *g, const struct request *r, const struct msg_in *in, const char **lent, struct error *err);
+/* A lent machine's message as it is passed on: what a sampler has to say, and whose it is. The caller releases m. */
+MUST_USE bool lent_write(struct msg_out *m, const struct msg_in *in, const char *lent, struct error *err);
 
 /* ---- gate_seats.c: which nodes train ---- */
 /* The rank of the first trainer of a node that asks to join with so many devices: its own place, or a free one, which it now has. -1: it is to

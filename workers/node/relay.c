@@ -43,6 +43,11 @@ bool relay_add(struct relays *rs, struct peer *to, struct request *r, enum msg_t
     return true;
 }
 
+void relay_again(struct relay *x)
+{
+    x->again_ms = clock_ms() + AGAIN_MS;
+}
+
 struct relay *relay_answered(struct relays *rs, const struct net_event *ev)
 {
     if (ev->tag < RELAY_TAG || ev->tag >= RELAY_TAG + (uint64_t)rs->n)
@@ -55,7 +60,7 @@ struct relay *relay_answered(struct relays *rs, const struct net_event *ev)
         return NULL;
     if (!ev->failed)
         return x;
-    x->again_ms = clock_ms() + AGAIN_MS;
+    relay_again(x);
     return NULL;
 }
 

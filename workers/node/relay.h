@@ -32,6 +32,8 @@ void relays_drop(struct relays *rs, const char *owner);
 struct relay *relay_answered(struct relays *rs, const struct net_event *ev);
 /* Pass the answer back unchanged, and free the relay. */
 void relay_end(struct relay *x, const struct net_event *ev);
+/* Send it again soon: it has been answered, but not for good. */
+void relay_again(struct relay *x);
 /* Give the request back to the caller. */
 struct request *relay_take(struct relay *x);
 /* Send what is due; drop what is too late: its asker times out by itself. */

@@ -27,23 +27,6 @@
 
 /* ---- the workers' requests ---- */
 
-/* Copy a map's fields except those named in but: " name name ". */
-static void map_copy(struct msg_out *m, const struct mval *map, const char *but)
-{
-    for (int64_t i = 0; i < mval_n(map); i++) {
-        size_t len;
-        char key[64];
-        const char *k = mval_key(map, i, &len);
-        if (!k || len + 2 >= sizeof key)
-            continue;
-        snprintf(key, sizeof key, " %.*s ", (int)len, k);
-        if (strstr(but, key))
-            continue;
-        key[len + 1] = 0;
-        msg_copy(m, key + 1, mval_at(map, i));
-    }
-}
-
 /* The request with the worker's name as the head knows it, and what the node itself adds. */
 static bool renamed(struct uplink *u, const struct msg_in *in, struct msg_out *m, struct error *err)
 {
@@ -52,7 +35,7 @@ static bool renamed(struct uplink *u, const struct msg_in *in, struct msg_out *m
     snprintf(full, sizeof full, "%s/%s", u->node.name, name);
     *m = MSG_OUT_INIT;
     msg_begin(m, in->type);
-    map_copy(m, in->root, " v t name fetched ");
+    msg_copy_but(m, in->root, " v t name fetched ");
     msg_str(m, "name", full);
     if (in->type == MSG_DONE && mval_bool(mval_get(in->root, "ok"), false))
         weights_fetched_write(u, mval_i64(mval_get(in->root, "version"), -1), m);
@@ -115,7 +98,7 @@ static void publish_pass(struct uplink *u, struct net_event *ev, const struct ms
     msg_begin(&m, MSG_PUBLISH);
     msg_copy(&m, "topic", mval_get(in->root, "topic"));
     msg_map(&m, "body");
-    map_copy(&m, body, " node who ");
+    msg_copy_but(&m, body, " node who ");
     msg_str(&m, "node", u->node.name);
     msg_str(&m, "who", who);
     msg_end(&m);
@@ -194,6 +177,31 @@ static void work_answered(struct uplink *u, struct relay *x, const struct net_ev
     msg_in_release(&in);
 }
 
+/* The gate does not know yet that this connection is ours: the next sign of life says so, and then what was asked is asked again. */
+static bool is_strange_there(const struct relay *x, const struct net_event *ev)
+{
+    struct error err;
+    struct msg_in in;
+    if (x->type != MSG_WORK && x->type != MSG_DONE && x->type != MSG_GROUP && x->type != MSG_STOPPED && x->type != MSG_PUBLISH)
+        return false;
+    if (!msg_read_answer(&in, x->type, ev->data, ev->len, &err))
+        return err.code == ERR_CLOSED;
+    msg_in_release(&in);
+    return false;
+}
+
+static void relayed_answered(struct uplink *u, struct relay *x, const struct net_event *ev)
+{
+    if (is_strange_there(x, ev)) {
+        relay_again(x);
+        u->beat_ms = 0;
+    } else if (x->type == MSG_WORK) {
+        work_answered(u, x, ev);
+    } else {
+        relay_end(x, ev);
+    }
+}
+
 /* ---- the loop ---- */
 
 static void detail_write(void *ctx, struct msg_out *m)
@@ -242,10 +250,7 @@ static void event_take(struct uplink *u, struct net_event *ev)
             weights_fetch_answered(u->fetch, ev);
         trainers_answered(u, ev);
     } else if ((x = relay_answered(&u->relays, ev))) {
-        if (x->type == MSG_WORK)
-            work_answered(u, x, ev);
-        else
-            relay_end(x, ev);
+        relayed_answered(u, x, ev);
     }
 }
 

@@ -21,6 +21,7 @@ struct engine_look {
     int64_t n_item;                     // items inside the sampler
     int64_t items_max;                  // most items that the controller lets it hold, from the last items task
     int64_t step, version, n_row;       // of the weights; -1, -1 and 0 before the first load
+    int64_t n_vocab;                    // token ids that the model has; 0: it is elsewhere, or not loaded
     int64_t made;                       // the incarnation that made version
     int64_t round;                      // the round in which it met the other trainers; 0: none
     int64_t n_running, n_waiting;       // samples being decoded, and those that wait for room
