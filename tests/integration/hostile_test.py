@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import unittest
+from run_tools import alive
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", os.path.join(HERE, "../../build/release/rollcall")))
@@ -57,14 +58,6 @@ def relatives():
         if os.path.realpath(ROLLCALL) in line or "bwrap" in line.split(" ")[0] or re.search(r"^Uid:\s+65533", status, re.M):
             found[int(pid)] = (line[:100], int(re.search(r"^PPid:\s+(\d+)", status, re.M).group(1)))
     return found
-
-
-def alive(pid):
-    try:
-        with open("/proc/%d/stat" % pid) as f:
-            return f.read().rsplit(")", 1)[1].split()[0] != "Z"    # a zombie only waits to be reaped
-    except OSError:
-        return False
 
 
 def descendants(pid):

@@ -7,7 +7,7 @@ import signal
 import stat
 import subprocess
 import unittest
-from run_tools import Holds, LIMIT, ROLLCALL, Run, RunCase, free_port
+from run_tools import Holds, LIMIT, ROLLCALL, Run, RunCase, alive, free_port
 
 STEPS = 6
 SBATCH = """#!/bin/sh
@@ -84,10 +84,11 @@ class Launch(RunCase):
         log = lambda: text_of(self.task.path("job.log"))
         self.until(f"both nodes are there:\n{log()}", lambda: log().count("samples for run 'job'") == 2)
         holds.disarm("worker cpu:0", "generating")
-        pid = text_of(self.task.path("job.pid")).strip()
-        self.until("the job has ended", lambda: not os.path.exists(f"/proc/{pid}"))
+        pid = int(text_of(self.task.path("job.pid")))
+        self.until("the job has ended", lambda: not alive(pid))
         self.assertEqual(text_of(os.path.join(job.dir, "launch/exit")), "0\n", log())
         self.assertEqual((plain.weights(STEPS), plain.ledger()), (job.weights(STEPS), job.ledger()), log())
+        self.assertEqual(log().count("has ended with the run"), 2, log())    # told by the head, though they had only just asked to join
 
         token = os.path.join(job.dir, "sock/join")
         self.assertEqual(stat.S_IMODE(os.stat(token).st_mode), 0o600)

@@ -21,6 +21,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", os.path.join(ROOT, "build/release/rollcall")))
 LIMIT = 240    # seconds until a wait is given up
 
+def alive(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"    # a zombie only waits to be reaped
+    except OSError:
+        return False
+
+
 REWARD = '''import json, sys
 for line in sys.stdin:
     q = json.loads(line)

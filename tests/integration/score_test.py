@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+from run_tools import alive
 
 ROLLCALL = os.environ.get("ROLLCALL", "build/release/rollcall")
 
@@ -87,13 +88,6 @@ class Score(unittest.TestCase):
         self.assertEqual(out[0]["parts"], {"boxed": 10, "think_answer_tags": 0})
 
     def test_a_killed_scorer_takes_along_what_its_reward_program_has_started(self):
-        def alive(pid):
-            try:
-                with open("/proc/%d/stat" % pid) as f:
-                    return f.read().rsplit(")", 1)[1].split()[0] != "Z"
-            except OSError:
-                return False
-
         with tempfile.TemporaryDirectory() as folder:
             with open(folder + "/in.jsonl", "w") as f:
                 f.write('{"response": "x"}\n')

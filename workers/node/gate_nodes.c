@@ -10,6 +10,7 @@
 #include "workers/host/node_watch.h"
 
 #define LETTER_WAIT_MS 200    // until a letter may be free
+#define JOINING_MS 10000      // from a node's question to its first sign of life, unless it has much to fetch
 
 struct node_seen *node_find(struct gate *g, const char *name)
 {
@@ -106,6 +107,17 @@ static bool who_read(const struct mval *root, struct node *who, struct error *er
     return node_name_check(who->name, err) && (strlen(who->id) == 32 || error_set(err, ERR_DATA, "a node's id is 32 hexadecimal digits"));
 }
 
+/* It is about to come: a run that ends meanwhile has to tell it. */
+static void joining_note(struct gate *g, const struct node *who)
+{
+    struct error ignored;
+    struct node_seen *n = node_place(g, who, &ignored);
+    if (!n)
+        return;
+    n->asked_ms = clock_ms();
+    n->told = false;
+}
+
 void join_asked(struct gate *g, struct request *r, const struct msg_in *in)
 {
     struct error err;
@@ -152,6 +164,7 @@ void join_asked(struct gate *g, struct request *r, const struct msg_in *in)
     if (msg_finish(&m, &err)) {
         log_info("node '%s' on host '%s' asks to join with %" PRId64 " producers; first trainer there: %" PRId64, who.name, who.host,
                  n_device, first);
+        joining_note(g, &who);
         request_answer(r, &m);
         msg_release(&m);
         return;
@@ -472,8 +485,12 @@ void nodes_write(void *ctx, struct msg_out *m)
 
 bool nodes_told(const struct gate *g)
 {
-    for (int i = 0; i < g->n_node; i++)
-        if (g->node[i].here && !g->node[i].told)
+    int64_t now = clock_ms();
+    for (int i = 0; i < g->n_node; i++) {
+        const struct node_seen *n = &g->node[i];
+        bool joining = n->asked_ms > 0 && now - n->asked_ms < JOINING_MS;
+        if ((n->here || joining) && !n->told)
             return false;
+    }
     return true;
 }

@@ -21,6 +21,7 @@ struct node_seen {
     char token_id[JOIN_TOKEN_ID_LEN + 1];    // name of the token that it has, as it says; "": it does not say
     bool told;                               // it has been ordered to stop
     int64_t start, heard_ms;
+    int64_t asked_ms;             // when it asked to join; 0: it has not since the gate has opened
     char dismissed[200];          // who dismissed it; "": nobody
     char restart[64];             // one of its processes that an operator wants to restart
     int64_t restart_pid;          // that process's id before the restart
@@ -95,7 +96,7 @@ void nodes_tick(struct gate *g);
 int64_t nodes_due(const struct gate *g);
 void nodes_write(void *ctx,
                  struct msg_out *m);      // for the heartbeat: all nodes' processes, named NODE/NAME, and the figures of those present
-bool nodes_told(const struct gate *g);    // have all present nodes been ordered to stop?
+bool nodes_told(const struct gate *g);    // have all nodes that are present or about to come been ordered to stop?
 
 /* ---- gate_tokens.c: the doors, and who gets in ---- */
 /* Read the door's token; it is made when there is none. */

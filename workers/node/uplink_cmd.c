@@ -279,11 +279,13 @@ static void beat_wait(struct uplink *u, int64_t until_ms)
     }
 }
 
-/* Tell the head that the node leaves, so that it does not wait for it. A beat that is still open goes first: arriving after the
- * farewell, it would look like a node that has come. */
+/* Tell the head that the node leaves, so that it does not wait for it; not when its run is over: then it ends itself, and would not
+ * answer. A beat that is still open goes first: arriving after the farewell, it would look like a node that has come. */
 static void farewell(struct uplink *u)
 {
     char reason[400];
+    if (u->over)
+        return;
     if (!u->ends && run_failure_read(u->process.run_dir, reason, sizeof reason))
         snprintf(u->reason, sizeof u->reason, "%s", reason);
     beat_wait(u, clock_ms() + FAREWELL_MS);

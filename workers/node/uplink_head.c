@@ -132,7 +132,7 @@ void beat_came(struct uplink *u, const struct net_event *ev)
 {
     struct error err;
     struct msg_in in;
-    char order[16], reason[300], restart[64], path[4200], token[JOIN_TOKEN_LEN + 1];
+    char order[16], reason[300], restart[64], path[4200], token[JOIN_TOKEN_LEN + 1], state[sizeof u->state];
     u->beat_open = false;
     if (ev->failed)
         return;
@@ -148,8 +148,9 @@ void beat_came(struct uplink *u, const struct net_event *ev)
         token_follow(u, token);
     mval_text(in.root, "order", order, sizeof order);
     mval_text(in.root, "reason", reason, sizeof reason);
+    mval_text(in.root, "state", state, sizeof state);
     if (!u->ends) {
-        mval_text(in.root, "state", u->state, sizeof u->state);
+        memcpy(u->state, state, sizeof u->state);
         u->step = mval_i64(mval_get(in.root, "step"), 0);
         knobs_watch_take(&u->config, mval_get(in.root, "knobs"));
     }
@@ -159,6 +160,7 @@ void beat_came(struct uplink *u, const struct net_event *ev)
             log_error("%s", err.text);
         node_end(u, run_state_name(RUN_STOPPED), reason);
     } else if (strcmp(order, "stop") == 0) {
+        u->over = u->over || run_state_is_over(run_state_find(state));
         node_end(u, run_state_name(run_state_find(u->state) == RUN_FINISHED ? RUN_FINISHED : RUN_STOPPED), reason);
     } else if (mval_text(in.root, "restart", restart, sizeof restart)[0]) {
         restart_ask(u, restart, mval_i64(mval_get(in.root, "restart_pid"), 0));

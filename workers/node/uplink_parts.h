@@ -56,6 +56,7 @@ struct uplink {
     int64_t moved_ms;    // when the head was last looked for at another address
     bool moved;          // since it was heard last
     bool beat_open, status_open, ends;
+    bool over;    // the head has said that its run is, and is ending itself
     char token[JOIN_TOKEN_LEN + 1], token_id[JOIN_TOKEN_ID_LEN + 1];
     bool strange;            // the head does not accept it
     bool token_new;          // connect with it: the connections were made with another one
