@@ -170,6 +170,30 @@ class SglangLike:
         return {"success": True, "message": f"Succeeded to update model weights. Weight version updated to {version}.", "num_paused_requests": 0}
 
 
+class DrawingTime:
+    """act of a Between, around another one: the seconds during which it has had a request for samples."""
+
+    def __init__(self, act):
+        self.act, self.lock, self.n, self.since, self.total = act, threading.Lock(), 0, 0, 0
+
+    def count(self, n):
+        with self.lock:
+            now = time.monotonic()
+            self.total += now - self.since if self.n else 0
+            self.n, self.since = self.n + n, now
+
+    def __call__(self, path, body):
+        what = self.act(path, body)
+        if path != "/generate":
+            return what
+        self.count(1)
+
+        def answered(answer):
+            self.count(-1)
+            return what(answer)
+        return answered
+
+
 class ExternalEngines(run_tools.RunCase):
     def engine(self, *more, port=0):
         e = Engine(self.task.path("model"), *more, port=port)
@@ -214,8 +238,10 @@ class ExternalEngines(run_tools.RunCase):
 
     def test_sglangs_own_fields_are_all_that_is_sent_and_read(self):
         e, like = self.engine(), SglangLike()
-        run = self.begin(self.between(e, like).url, "--max-steps", "4", backend="sglang", min_new_tokens=3)
+        drawing = DrawingTime(like)
+        run = self.begin(self.between(e, drawing).url, "--max-steps", "4", backend="sglang", min_new_tokens=3)
         self.assertEqual(run.wait()[0], 0, run.logs())
+        self.assertGreaterEqual(sum(line["metrics"]["time/generate_s"] for line in run.told("step")), drawing.total)
         self.assertEqual((like.wrong, e.loads(), like.version), ([], [0, 1, 2, 3], "3"))
         self.assertLessEqual({"/generate", "/update_weights_from_disk"}, like.asked)
         self.assertEqual(self.diffs(run), {0})

@@ -109,6 +109,7 @@ struct engine {
     struct row_rubrics *rubrics;    // of items inside the sampler (rubrics.h)
     struct sampler_work work;
     struct sampler_mark mark;
+    int64_t drawn_ns;               // clock_ns, up to which the time of an external engine's drawing has been counted
     int64_t most_running;           // samples at once, since the sampler was last idle
     struct generator_stats seen;    // of the generator, when it was last looked at
     int64_t idle_ms;                // when the last task ended

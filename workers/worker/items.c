@@ -222,6 +222,8 @@ bool items_run(struct engine *e, struct task *t, struct report *r, struct error 
     s.min_new_tok = MIN(t->config.min_new_tokens, s.max_new_tok);
     if (t->version >= 0 && t->version != e->version)
         return error_set(err, ERR_INTERNAL, "items want version %" PRId64 ", the sampler has %" PRId64, t->version, e->version);
+    if (e->external && external_idle(e->external))
+        e->drawn_ns = clock_ns();
     for (int64_t i = 0; i < t->n_item; i++) {
         int64_t row = t->item[i].row;
         if (row < 0 || row >= e->prompts.n_row)
@@ -298,11 +300,12 @@ static void generated(struct engine *e, double s)
 bool items_step(struct engine *e, struct error *err)
 {
     struct group *g;
-    int64_t before = clock_ns();
+    int64_t before = e->external ? e->drawn_ns : clock_ns();    // an external engine has drawn since this was here last
     engine_phase(e, "generating");
     if (!sampler_step(e, err))
         return false;
-    generated(e, (double)(clock_ns() - before) / 1e9);
+    e->drawn_ns = clock_ns();
+    generated(e, (double)(e->drawn_ns - before) / 1e9);
     items_look(e);
     while ((g = sampler_poll(e))) {
         for (int32_t i = 0; i < g->n_sample; i++)
