@@ -233,7 +233,7 @@ class Commands(RunCase):
             os.kill(worker, signal.SIGCONT)
             return False
         self.until("a worker has items", leased, run)
-        item = self.query(run, f"select min(item) from item where fate = {issued}")[0][0]
+        item = self.query(run, f"select max(item) from item where fate = {issued}")[0][0]    # the oldest may be on its way back
         fate = f"select fate, file_bytes from item where item = {item}"
         self.assertIn(f"item {item} is dropped", self.ok(run, "drop", str(item)))
         pid = run.processes()["controller"]
