@@ -31,7 +31,8 @@
 #define NODE_FILE "node"                         // in the node's folder
 #define NODE_TOKEN_FILE "sock/join"              // of run and node
 #define NODE_LENT_TOKEN_FILE "sock/join-lent"    // of the run: for machines that may sample and no more
-#define NODE_REJOIN_FILE "sock/rejoin"           // left by the uplink: the node's files are out of date
+#define NODE_REJOIN_FILE "sock/rejoin"           // left by the uplink: why the node is to join again
+#define NODE_END_FILE "sock/end"                 // left by the uplink: why the node ends, when it has not failed
 /* What to do when the head and this machine have different tokens, after "ADDRESS ". */
 #define NODE_STRANGE                                                                                                                        \
     "does not accept the join token of this machine: it is that of another run, or it has been replaced (rollcall ctl rotate-token); copy " \

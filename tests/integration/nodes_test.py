@@ -327,6 +327,7 @@ class Nodes(RunCase):
 
         self.assertEqual(run.ctl("dismiss", "b").returncode, 0)
         self.assertEqual(node.process.wait(LIMIT), 0, node.logs())
+        self.assertRegex(written(node.errors), "node 'b' has ended: dismissed by .*ctl\n$")    # and not with the run, which goes on
         self.assertEqual(node.processes(), {})
         self.until(run, node, "it is shown no more", lambda: not [p for p in self.phases(run) if p.startswith("b/")])
         self.assertEqual(run.ctl("dismiss", "b").returncode, 1)

@@ -39,12 +39,12 @@
 #define LEAVE_LIMIT_MS 30000
 #define N_STREAM 2
 #define HEAD_FILE "head.yaml"
+#define LEFT_BYTES_MAX 4096    // of a reason that the uplink leaves
 
 struct join {
     const char *head, *name, *dir, *devices, *token_file;
     int64_t n_inferencer, threads, n_trainer;
     double wait_s;
-    bool force;
     bool led;                    // by a starter at the other end of the standard input
     char model[RUN_TEXT_MAX];    // on the head
     char run_dir[PATH_MAX], run[128], token[JOIN_TOKEN_LEN + 1], device_list[256];
@@ -526,7 +526,7 @@ static bool head_connect(struct join *j, struct error *err)
 /* Everything until the folder is ready for starting processes. */
 static bool node_prepare(struct join *j, struct error *err)
 {
-    static const char *const old[] = { "sock/ended", "sock/orders", NODE_REJOIN_FILE };
+    static const char *const old[] = { "sock/ended", "sock/orders", NODE_REJOIN_FILE, NODE_END_FILE };
     char path[PATH_MAX];
     bool ok = false;
     struct node last;
@@ -591,9 +591,21 @@ static bool node_start(struct join *j, int lock_fd, struct error *err)
     return process_spawn("agent", j->run_dir, "keeper", lock_fd, true, err) > 0;
 }
 
+/* What the uplink has left in a file of the node's folder, cut to size. False: there is no such file. */
+static bool left_read(const struct join *j, const char *file, char *out, size_t size)
+{
+    char path[PATH_MAX];
+    struct buf text = BUF_INIT;
+    struct error none;
+    bool ok = path_join(path, sizeof path, j->run_dir, file) && file_read_text(&text, path, LEFT_BYTES_MAX, &none);
+    snprintf(out, size, "%s", ok ? buf_text(&text) : "");
+    buf_release(&text);
+    return ok;
+}
+
 static bool join_loop(struct join *j, struct error *err)
 {
-    char path[PATH_MAX], said[64];
+    char why[300];
     for (;;) {
         int fd = run_lock_take(j->run_dir, err);
         if (fd < 0)
@@ -611,12 +623,16 @@ static bool join_loop(struct join *j, struct error *err)
                 j->run, j->node.head, j->device_list, j->run_dir);
         if (!node_watch(j, err))
             return false;
-        snprintf(said, sizeof said, n_signal ? "has left" : "has ended with the run");
-        if (n_signal || !path_join(path, sizeof path, j->run_dir, NODE_REJOIN_FILE) || !path_exists(path)) {
-            fprintf(stderr, "node '%s' %s\n", j->node.name, said);
+        if (n_signal) {
+            fprintf(stderr, "node '%s' has left\n", j->node.name);
             return true;
         }
-        fprintf(stderr, "the head's settings or files have changed; joining again\n");
+        if (!left_read(j, NODE_REJOIN_FILE, why, sizeof why)) {
+            left_read(j, NODE_END_FILE, why, sizeof why);
+            fprintf(stderr, "node '%s' has ended%s%s\n", j->node.name, why[0] ? ": " : "", why);
+            return true;
+        }
+        fprintf(stderr, "joining again: %s\n", why);
     }
 }
 

@@ -19,13 +19,16 @@
 void node_end(struct uplink *u, const char *state, const char *reason)
 {
     struct error err;
+    char path[4200];
     if (u->ends)
         return;
     u->ends = true;
     snprintf(u->state, sizeof u->state, "%s", state);
     snprintf(u->reason, sizeof u->reason, "%s", reason);
     log_info("the node ends: %s: %s", state, reason);
-    if (run_state_find(state) == RUN_FAILED && !run_failure_write(u->process.run_dir, reason, &err))
+    snprintf(path, sizeof path, "%s/" NODE_END_FILE, u->process.run_dir);
+    if (!(run_state_find(state) == RUN_FAILED ? run_failure_write(u->process.run_dir, reason, &err)
+                                              : file_write(path, reason, strlen(reason), &err)))
         log_error("%s", err.text);
     process_phase(&u->process, state, "");
 }
