@@ -170,7 +170,7 @@ static void trainers_print(const struct train *t)
                set < 0 && z == 1 ? " (auto: this, or the next one that has room)" : "");
         title = "                ";
     }
-    if (most == ZERO_MAX && (set == ZERO_MAX || set < 0))
+    if (most == ZERO_MAX && (set == ZERO_MAX || set < 0) && run_config_trainer_devices(c) == 1)    // those of several always do
         printf("                (with zero_stage 3 a trainer that samples, and the first one, keep a whole copy of the weights, too: %.4g "
                "MiB)\n",
                (double)whole_bytes / mib);

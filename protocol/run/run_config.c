@@ -594,12 +594,6 @@ static bool devices_of_trainer_check(const struct run_config *c, const char *nam
                          "'%s' is %" PRId64 ", but an adapter is trained on one device: only 1 works with 'lora_rank' and 'lora_adapter'",
                          name, n);
     bool staged = c->pipeline_parallel_size > 1, whole = c->tensor_parallel_size == 1;    // a stage has whole tensors
-    if (c->num_trainers > 1 && run_config_zero(c) > 2)
-        return error_set(err, ERR_USAGE,
-                         "'zero_stage' is %d, but %" PRId64 " trainers of '%s' %" PRId64 " keep whole %s of the weights: 0, 1 and 2 are "
-                         "possible, or 'num_trainers' %" PRId64 " with 'zero_stage' 3 and '%s' 1",
-                         run_config_zero(c), c->num_trainers, name, n, staged ? "stages" : "slices", MIN(n * c->num_trainers, (int64_t)64),
-                         name);
     if (strcmp(c->optimizer, "adamw") != 0 && !(staged && whole && strcmp(c->optimizer, "adamw_8bit") == 0))
         return error_set(err, ERR_USAGE,
                          "'%s' is %" PRId64 ", but the 'optimizer' %s adds up over more than one device has: %s possible, or '%s' 1", name,

@@ -86,7 +86,7 @@ def main():
         # trainers; stages of each, and devices of each stage; devices of a producer; the last ones on four devices
         layouts = [(1, 1, 1, 1, "auto"), (1, 1, 1, 2, "auto"), (1, 1, 2, 1, "auto"), (1, 1, 2, 2, "auto"), (1, 2, 1, 1, "auto"), (1, 2, 1, 2, "auto")]
         if kind == "cpu" or most >= 4:
-            layouts += [(2, pp, tp, 2, zero) for pp, tp in ((1, 2), (2, 1)) for zero in "012"] + [(1, 2, 2, 1, "auto"), (1, 2, 2, 2, "auto")]
+            layouts += [(2, pp, tp, 2, zero) for pp, tp in ((1, 2), (2, 1)) for zero in "0123"] + [(1, 2, 2, 1, "auto"), (1, 2, 2, 2, "auto")]
         for t, pp, tp, m, zero in layouts:
             path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(t * max(pp * tp, m))), a.work,
                                       f"teams-{name}-{t}-{pp}-{tp}-{m}-{zero}-{os.getpid()}", 3,

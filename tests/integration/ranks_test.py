@@ -73,16 +73,21 @@ class Ranks(RunCase):
         self.assertEqual(first, self.undisturbed(APART))
 
     def test_a_dry_run_says_of_trainers_what_the_memory_plan_says(self):
-        for zero in range(4):
-            file = self.task.run_file(f"dry-{zero}.yaml", **APART, zero_stage=str(zero), devices="cpu:0,cpu:1,cpu:2,cpu:3", max_steps=4)
+        whole = None
+        for zero, name, n in ((3, "tensor_parallel_size", 1), (0, "tensor_parallel_size", 1), (1, "pipeline_parallel_size", 2), (2, "tensor_parallel_size", 1),
+                              (3, "tensor_parallel_size", 2), (3, "pipeline_parallel_size", 2)):
+            file = self.task.run_file(f"dry-{zero}-{n}.yaml", **APART, zero_stage=str(zero), devices=",".join(f"cpu:{q}" for q in range(2 * n + 2)),
+                                      max_steps=4, **{name: n})
             done = subprocess.run([ROLLCALL, "train", file, "--dry-run"], capture_output=True, text=True, timeout=LIMIT)
             self.assertEqual(done.returncode, 0, done.stderr)
             parts = [float(x) for x in re.search(r"weights (\S+), gradient (\S+), masters and moments (\S+),", done.stdout).groups()]
-            said = re.findall(r"zero_stage (\d): weights, gradient, masters and moments take (\S+) MiB of each of 2 trainers", done.stdout)
+            said = re.findall(r"zero_stage (\d): weights, gradient, masters and moments take (\S+) MiB of [a-z ]*each[a-z ]* of 2 trainers", done.stdout)
             self.assertEqual([int(z) for z, _ in said], [zero])
-            whole = re.search(r"keep a whole copy of the weights, too: (\S+)\s+MiB", done.stdout)
-            self.assertEqual(whole is not None, zero == 3)
-            each = float(said[0][1]) + (float(whole.group(1)) if whole else 0)    # the first trainer, whose plan it is, publishes from a copy
+            copy = re.search(r"keep a whole copy of the weights, too: (\S+)\s+MiB", done.stdout)
+            self.assertEqual(copy is not None, zero == 3 and n == 1)
+            whole = float(copy.group(1)) if copy else whole
+            self.assertEqual("keeps the whole weights, to publish" in re.sub(r"\s+", " ", done.stdout), n > 1)
+            each = float(said[0][1]) + (whole if copy or n > 1 else 0)    # the first trainer, whose plan it is, publishes from a copy
             self.assertAlmostEqual(each, sum(parts) * 1e9 / 2**20, delta=0.006 * each)    # of three digits
 
     def test_any_number_of_trainers_ends_in_the_same_bytes_and_sees_the_same_numbers(self):
@@ -140,11 +145,11 @@ class Ranks(RunCase):
         behind = dict(one, n_behind=1, kl_coeff=0.05, ref_update_steps=3)
         mesh = dict(TWO, sum_parts=4, tensor_parallel_size=2, pipeline_parallel_size=2)    # two pipelines of two teams
         cells = [(dict(one, tensor_parallel_size=2), one, "with trainer 0\n", None),
-                 (dict(mesh, zero_stage=1), one, "cpu:0 and cpu:2, cpu:1 and cpu:5: layer 0", "worker cpu:1"),
+                 (dict(mesh, zero_stage=3), one, "cpu:0 and cpu:2, cpu:1 and cpu:5: layer 0", "worker cpu:1"),
                  (dict(one, tensor_parallel_size=2, producer_tensor_parallel_size=2), one, "with trainer 0, with producer 0\n", "worker cpu:0"),
                  (dict(behind, tensor_parallel_size=2, placement="apart"), behind, "with trainer 0\n", "worker cpu:0"),
                  (dict(behind, pipeline_parallel_size=2), behind, "with trainer 0\n", "worker cpu:0"),
-                 (dict(TWO, pipeline_parallel_size=2, zero_stage=2), TWO, "cpu:0, cpu:1: layer 0", "worker cpu:1")]    # two pipelines
+                 (dict(TWO, pipeline_parallel_size=2, zero_stage=3), TWO, "cpu:0, cpu:1: layer 0", "worker cpu:1")]    # two pipelines
         for settings, alone, says, name in cells:
             with self.subTest(killed=name, **settings):
                 want = self.undisturbed(alone)
@@ -307,8 +312,8 @@ class Ranks(RunCase):
                 (one, ["-t", "2", "-i", "2", "--placement", "apart"], True, "'num_trainers' is 2 instead of 1"),
                 (dict(APART, zero_stage=3), ["-t", "1", "-i", "1", "--placement", "shared"], True, "'num_trainers' is 1 instead of 2"),
                 (dict(one, sum_parts=4), ["-ptp", "2"], True, "'producer_tensor_parallel_size' is 2 instead of 1"),
-                (dict(one, sum_parts=4), ["-tp", "2", "-pp", "2", "-t", "2", "-i", "2", "-zero", "1"], True, "'tensor_parallel_size' is 2 instead of 1"),
-                (dict(one, tensor_parallel_size=2), ["-tp", "1", "--sum-parts", "4"], True, "'tensor_parallel_size' is 1 instead of 2"),
+                (dict(one, sum_parts=4), ["-tp", "2", "-pp", "2", "-t", "2", "-i", "2", "-zero", "3"], True, "'tensor_parallel_size' is 2 instead of 1"),
+                (dict(TWO, tensor_parallel_size=2, zero_stage=3), ["-t", "1", "-i", "1", "-tp", "1", "--sum-parts", "4"], True, "'tensor_parallel_size' is 1 instead of 2"),
                 (one, ["-pp", "2", "-t", "2", "-i", "2", "-zero", "1"], True, "'pipeline_parallel_size' is 2 instead of 1"),
                 (one, ["-ptp", "2", "--sum-parts", "2"], False, "'sum_parts' is 2 instead of 1: not the same bytes")):
             whole = self.undisturbed(begin)

@@ -456,11 +456,7 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
           "'pipeline_parallel_size' 3 and 'tensor_parallel_size' 4 ask for 12 devices of a trainer; at most 8 are possible: "
           "'pipeline_parallel_size' 2 with 'tensor_parallel_size' 4" },
         { { "pp", "2", "tp", "2", "optimizer", "adamw_8bit" }, false, "adamw is possible, or 'pipeline_parallel_size' 1" },
-        { { "pp", "2", "t", "2", "zero", "2" }, true, "" },
-        { { "pp", "2", "t", "2", "zero", "3" },
-          false,
-          "'zero_stage' is 3, but 2 trainers of 'pipeline_parallel_size' 2 keep whole stages of the weights: 0, 1 and 2 are possible, or "
-          "'num_trainers' 4 with 'zero_stage' 3 and 'pipeline_parallel_size' 1" },
+        { { "pp", "2", "t", "2", "zero", "3" }, true, "" },
         { { "pp", "2", "lora_rank", "8" }, false, "'pipeline_parallel_size' is 2, but an adapter is trained on one device" },
         { { "pp", "2", "optimizer", "adafactor" }, false, "adamw and adamw_8bit are possible, or 'pipeline_parallel_size' 1" },
         { { "pp", "2", "optimizer", "adamw_8bit" }, true, "" },
@@ -471,11 +467,10 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
         { { "tp", "2" }, true, "" },
         { { "tp", "6" }, false, "'tensor_parallel_size' is 6; 1, 2, 4 and 8 are possible" },
         { { "tp", "4", "sum_parts", "2" }, false, "'sum_parts' is 2, but 'tensor_parallel_size' 4 shares each sum" },
-        { { "tp", "2", "t", "2", "zero", "2" }, true, "" },
-        { { "tp", "2", "t", "2", "zero", "3" },
+        { { "tp", "2", "t", "2", "zero", "3" }, true, "" },
+        { { "collective", "local", "t", "2", "pp", "2", "zero", "3" },
           false,
-          "'zero_stage' is 3, but 2 trainers of 'tensor_parallel_size' 2 keep whole slices of the weights: 0, 1 and 2 are possible, or "
-          "'num_trainers' 4 with 'zero_stage' 3 and 'tensor_parallel_size' 1" },
+          "'zero_stage' 3 needs trainers of several devices that reach" },
         { { "tp", "2", "lora_rank", "8" }, false, "an adapter is trained on one device" },
         { { "tp", "2", "optimizer", "adafactor" }, false, "the 'optimizer' adafactor adds up over more than one device has" },
         { { "tp", "2", "optimizer", "adamw_8bit" }, false, "adamw is possible, or 'tensor_parallel_size' 1" },

@@ -702,6 +702,9 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
         if (!(tr[set.rank] = trainer_new(m[set.rank], ref[set.rank], &set, &err)))
             fail_msg("%s, %d devices: %s", s->why, on.n_device, err.text);
     }
+    struct trainer_memory planned;
+    trainer_memory(m[0], &set, &planned);
+    assert_int_equal(planned.weight, model_held_bytes(on.n_device > 1 ? team_slice(m[0], 0) : m[0]));
     struct ranks *ranks = ranks_new_here(tr, n_rank, &err);
     if (!ranks)
         fail_msg("%s, %d devices: %s", s->why, on.n_device, err.text);
@@ -847,7 +850,7 @@ static void ranks_of_teams_train_to_the_bytes_of_one_device(UNUSED void **state)
         struct outcome one;
         devices_open(n_device);
         outcome_make(&one, s, t, s->parts, (struct layout){ 1 }, recompute);
-        for (int zero = 0; zero <= ZERO_MAX_TEAM; zero++) {
+        for (int zero = 0; zero <= ZERO_MAX; zero++) {
             struct outcome o;
             int n_rank = 2 + (int)(i / 2 + i + (size_t)zero) % 2;
             outcome_make(&o, s, t, s->parts, (struct layout){ n_device, .n_rank = n_rank, .zero = zero }, recompute);
@@ -873,7 +876,7 @@ static void ranks_of_pipelines_train_to_the_bytes_of_one_device(UNUSED void **st
         s.c.n_layer = 3;
         devices_open(n_device);
         outcome_make(&one, &s, t, 0, (struct layout){ .n_device = 1, .optimizer = optimizer }, recompute);
-        for (int zero = 0; zero <= ZERO_MAX_TEAM; zero++) {
+        for (int zero = 0; zero <= ZERO_MAX; zero++) {
             struct outcome o;
             int n_rank = 2 + (int)(i + (size_t)zero) % 2;
             outcome_make(&o, &s, t, 0, (struct layout){ n_device, true, optimizer, n_rank, zero }, recompute);
@@ -901,8 +904,8 @@ static void pipelines_of_teams_train_to_the_bytes_of_one_device(UNUSED void **st
         outcome_make(&one, &s, t, s.parts, (struct layout){ .n_device = 1 }, recompute);
         for (int n_rank = 1; n_rank <= 2; n_rank++) {
             struct outcome o;
-            outcome_make(&o, &s, t, s.parts, (struct layout){ 2 * n_stage, true, .n_rank = n_rank, .zero = (int)i % 3, .n_slice = 2 },
-                         recompute);
+            outcome_make(&o, &s, t, s.parts,
+                         (struct layout){ 2 * n_stage, true, .n_rank = n_rank, .zero = ZERO_MAX - (int)i % 3, .n_slice = 2 }, recompute);
             outcomes_compare(&one, &o, s.why, 2 * n_stage, n_rank);
             outcome_free(&o);
         }

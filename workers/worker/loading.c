@@ -254,9 +254,10 @@ static bool memory_plan(struct engine *e, struct trainer_settings *settings, str
 static bool trained_make(struct engine *e, const struct trainer_settings *settings, struct error *err)
 {
     e->trained = e->model;
-    if ((settings->n_team > 1 || settings->n_stage > 1) && !slices_open(e, e->model, &e->trained, err))
-        return false;
-    if (trainer_keeps_shards(e->model, settings) && needs_whole(e)) {
+    if (trainer_is_cut(settings)) {
+        if (!slices_open(e, e->model, &e->trained, err))
+            return false;
+    } else if (trainer_keeps_shards(e->model, settings) && needs_whole(e)) {
         if (!(e->trained = model_new_like(e->model, err)) || !model_weights_copy(e->trained, e->model, err))
             return false;
     }

@@ -9,7 +9,10 @@
  *  3. All copies go by one lane, so what is asked for later arrives later.
  *
  * A pass asks for layer l + 2 (backward: l - 2) as soon as layer l is launched, so one layer travels while the next one computes, and
- * at a pass's turn its last two layers are still there. Copies of changed weights are forgotten (model_pieces_forget). */
+ * at a pass's turn its last two layers are still there. Copies of changed weights are forgotten (model_pieces_forget).
+ *
+ * Of a slice or a stage the same goes for what it has. Its embedding others read too: while that is so it stays in its place (team_embed,
+ * model_stages_run). */
 #include <inttypes.h>
 #include <stdlib.h>
 #include "workers/engine/model/model_impl.h"
@@ -79,7 +82,7 @@ static bool shards_fill(struct model *m, struct kept *k, const struct model_cut 
     return device_sync(m->dev, err);
 }
 
-/* The places, and the handles on what will be in them. Every layer has its parts at the same distances from its beginning. */
+/* The places, and the handles on what will be in them. Every layer that is here has its parts at the same distances from its beginning. */
 static bool places_make(struct model *m, struct kept *k, struct error *err)
 {
     size_t at = 0, e = dtype_size(m->dtype), size = model_kept_bytes(m, 0);
@@ -87,6 +90,7 @@ static bool places_make(struct model *m, struct kept *k, struct error *err)
         || !OP(m->dev, err, mem_fill, .y = k->mem, .size_bytes = size))
         return false;
     struct model_product head = head_product(m);
+    const struct layer_at *layer = &m->at[m->own.first];
     for (int i = 0; i < BOUND_N; i++) {
         struct bound *b = &k->place[i];
         b->piece = -1;
@@ -94,8 +98,8 @@ static bool places_make(struct model *m, struct kept *k, struct error *err)
         at += (size_t)place_n(m, i) * e;
         if (!(b->used = mark_new(m->dev, err)) || !(b->came = mark_new(m->dev, err)))
             return false;
-        if (i != PLACE_OF_ENDS ? !layer_handles_new(m, &b->layer, b->mem, m->at[0].first, &m->at[0], err)
-                               : !(b->head = product_weight_new(m, &head, b->mem, true, err)))
+        if (i != PLACE_OF_ENDS ? !layer_handles_new(m, &b->layer, b->mem, layer->first, layer, err)
+                               : m->own.head && !(b->head = product_weight_new(m, &head, b->mem, true, err)))
             return false;
     }
     return true;
@@ -121,9 +125,7 @@ size_t model_held_bytes(const struct model *m)
 {
     bool sliced = model_is_sliced(m);
     size_t whole = m->base || sliced ? 0 : (size_t)m->n_flat * dtype_size(m->dtype);    // a view's are the base's
-    size_t slice = m->team           ? (size_t)model_n_flat(team_slice(m, 0)) * dtype_size(m->dtype)
-                   : m->n_sliced > 1 ? model_slice_bytes(m, m->n_sliced)
-                                     : 0;
+    size_t slice = m->team ? model_held_bytes(team_slice(m, 0)) : m->n_sliced > 1 ? model_slice_bytes(m, m->n_sliced) : 0;
     return m->kept ? m->kept->shard_bytes + model_kept_bytes(m, 0) : whole + slice + (m->lora ? model_weight_bytes(m) : 0);
 }
 
@@ -147,6 +149,13 @@ void model_fetches(struct model *m, const struct model_fetch *fetch)
 }
 
 /* ---- in a run */
+/* Of a stage's pieces those of other stages have no elements, and need no place. */
+static bool piece_is_here(const struct model *m, int p)
+{
+    int64_t first;
+    return p >= 0 && p < model_n_piece(m) && model_piece(m, p, &first) > 0;
+}
+
 void model_pieces_forget(struct model *m)
 {
     for (int i = 0; i < BOUND_N; i++)
@@ -156,7 +165,7 @@ void model_pieces_forget(struct model *m)
 bool model_ahead(struct model *m, int p, struct error *err)
 {
     struct kept *k = m->kept;
-    if (!k || p < 0 || p >= model_n_piece(m))
+    if (!k || !piece_is_here(m, p))
         return true;
     struct bound *b = place_for(k, m, p);
     if (b->piece == p)
@@ -173,7 +182,7 @@ bool model_ahead(struct model *m, int p, struct error *err)
 
 bool model_bind(struct model *m, int p, struct error *err)
 {
-    if (!m->kept)
+    if (!m->kept || !piece_is_here(m, p))
         return true;
     struct bound *b = place_for(m->kept, m, p);
     if (!model_ahead(m, p, err))
@@ -184,7 +193,7 @@ bool model_bind(struct model *m, int p, struct error *err)
     const struct model_fetch *f = &m->kept->fetch;
     return (!f->await || f->await(f->ctx, p, err)) && (!f->stall || f->stall(f->ctx, true, err)) && device_after(m->dev, b->came, err)
            && (!f->stall || f->stall(f->ctx, false, err)) && (!b->head || weight_refresh(m->dev, b->head, err))
-           && (b->head || layer_handles_refresh(m, &b->layer, err));
+           && (b == &m->kept->place[PLACE_OF_ENDS] || layer_handles_refresh(m, &b->layer, err));
 }
 
 const void *bound_at(const struct model *m, int64_t at)
@@ -197,6 +206,15 @@ const void *bound_at(const struct model *m, int64_t at)
     }
     BUG_IF(true, "element %" PRId64 " of the weights is used, and its piece is not bound", at);
     return NULL;
+}
+
+const void *model_embedding(const struct model *m)
+{
+    if (!m->kept)
+        return model_at(m, m->embed_at);
+    const struct bound *b = &m->kept->place[PLACE_OF_ENDS];    // alone: other devices' threads read it, too
+    BUG_IF(b->piece != 0, "the embedding is read, and piece %d is in its place", b->piece);
+    return b->mem + (size_t)m->embed_at * dtype_size(m->dtype);
 }
 
 const void *model_piece_whole(struct model *m, int p, struct error *err)

@@ -119,4 +119,5 @@ MUST_USE bool model_ahead(struct model *m, int p, struct error *err);    // piec
 MUST_USE bool model_bind(struct model *m, int p, struct error *err);     // and now, by what the device is asked for next
 const struct layer_w *model_layer(const struct model *m, int64_t l);     // handles; kept weights: while the piece is bound
 const struct weight *model_head_weight(const struct model *m);
+const void *model_embedding(const struct model *m);    // its table (device); kept weights: while piece 0 is bound
 void bound_free(struct model *m);

@@ -416,7 +416,7 @@ bool layers_bwd(struct model_run *r, const struct model_grad *grad, struct error
             || (place_begin(m, grad, piece_of_layer(m, l), &to, err) && layer_clear(m, &to, l, err)));
         TRY(mlp_bwd(r, &r->layer[l], l, &to, err));
         TRY(attn_half_bwd(r, &r->layer[l], l, &to, err));
-        TRY(l < 2 || model_ahead(m, (int)l - 1, err));
+        TRY(l < m->own.first + 2 || model_ahead(m, (int)l - 1, err));
         TRY(place_end(grad, &to, err) && run_idle(r, err));
     }
     ok = stream_bwd(r, grad, err);

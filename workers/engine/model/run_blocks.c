@@ -194,7 +194,7 @@ static bool embed(struct model_run *r, void *y, const struct pass *p, struct err
     if (r->peers)
         return team_embed(r, y, p, err);
     const struct model *has = m->table ? m->table : m;
-    return OP(m->dev, err, rows_gather, .y = y, .table = model_at(has, has->embed_at), .row = p->token, .n = p->n, .n_row = m->c.vocab,
+    return OP(m->dev, err, rows_gather, .y = y, .table = model_embedding(has), .row = p->token, .n = p->n, .n_row = m->c.vocab,
               .d = m->c.d_model, .dtype = m->dtype);
 }
 
@@ -207,7 +207,8 @@ bool run_forward(struct model_run *r, const struct pass *p, struct error *err)
     r->logits_n = 0;
     if (r->team)
         return team_forward(r, p, err);
-    TRY(model_bind(m, 0, err) && model_ahead(m, 1, err) && model_ahead(m, c->n_layer > 1 ? 2 : -1, err));
+    int piece = 1 + (int)m->own.first;    // of the first layer that is here
+    TRY(model_bind(m, 0, err) && model_ahead(m, piece, err) && model_ahead(m, m->own.first + 1 < m->own.end ? piece + 1 : -1, err));
     if (m->own.first == 0)
         TRY(embed(r, r->layer[0].res1, p, err) && rows_scale(r, r->layer[0].res1, p->n, embed_scale(m), err));
     else
@@ -219,7 +220,7 @@ bool run_forward(struct model_run *r, const struct pass *p, struct error *err)
         bool goes_on = l > m->own.first;
         TRY(stream_add(r, a->res1, goes_on ? r->layer[l - 1].res2 : a->res1, goes_on ? r->out : NULL, m->at[l].ln1, a->rstd1, p->n, err));
         TRY(block_fwd(r, a, l, p, err));
-        TRY(l + 2 >= c->n_layer || model_ahead(m, 3 + (int)l, err));    // into the place of this one
+        TRY(l + 2 >= m->own.end || model_ahead(m, 3 + (int)l, err));    // into the place of this one
         TRY(run_idle(r, err));
     }
     if (!m->own.head)

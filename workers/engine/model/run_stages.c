@@ -328,6 +328,13 @@ bool model_stages_idle(struct model_run *r, double *idle_s, struct error *err)
     return team_call(r->stages->team, idle_take, &(struct idle_taken){ r->stages, idle_s }, err);
 }
 
+/* Of weights in shards: the embedding, which the first stage reads where it is, and which stays there while the stages work. */
+static bool table_bind(void *m, int q, struct error *err)
+{
+    struct model *has = team_slice(m, q);
+    return !has->own.embed || model_bind(has, 0, err);
+}
+
 bool model_stages_run(struct model_run *r, const struct stage_work *w, struct error *err)
 {
     struct stage_runs *s = r->stages;
@@ -339,7 +346,8 @@ bool model_stages_run(struct model_run *r, const struct stage_work *w, struct er
             return false;
         }
     }
-    return team_call(s->team, stage_main, &k, err);
+    return (!model_keeps_shards(team_slice(r->m, 0)) || model_team_call(r->m, table_bind, r->m, err))
+           && team_call(s->team, stage_main, &k, err);
 }
 
 /* ---- scoring: one micro-batch */

@@ -8,7 +8,10 @@
  *   each rank   y = tree of all ranks' parts + bias
  *
  * A buffer is written again two sums later. Its readers were done by then: they set their mark of the sum between after they had read, and
- * every device has waited for that mark. */
+ * every device has waited for that mark.
+ *
+ * The embedding's rows are read from all slices. Where a rank keeps shards of its slice only, and has whole pieces in turn, all meet before
+ * that, when each has bound its part, and after it, before any of them lets another piece take that place. */
 #include <stdlib.h>
 #include <string.h>
 #include "workers/engine/model/kv.h"
@@ -99,16 +102,34 @@ void team_run_free(struct team_run *t)
 }
 
 /* ---- in a rank's run */
+/* The next meeting: what all devices were asked for before comes before what each is asked for next. */
+static bool ranks_meet(struct model_run *r, struct error *err)
+{
+    struct team_run *t = r->peers;
+    struct peer *own = &t->peer[r->rank];
+    int b = own->turn;
+    own->turn = 1 - b;
+    if (!mark_set(r->m->dev, own->ready[b], err) || !team_meet(t->team, r->rank, r->idle, r->idle_ctx, err))
+        return false;
+    for (int q = 0; q < team_size(t->team); q++)
+        if (q != r->rank && !device_after(r->m->dev, t->peer[q].ready[b], err))
+            return false;
+    return true;
+}
+
 bool team_embed(struct model_run *r, void *y, const struct pass *p, struct error *err)
 {
     const struct model *whole = r->peers->whole->m, *has = whole->table ? whole->table : whole;
+    bool in_turn = r->m->kept && whole->n_stage == 0;    // of stages it stays where it is
+    if (in_turn && !ranks_meet(r, err))
+        return false;
     for (int q = 0; q < model_n_device(has); q++) {
         const struct model *s = team_slice(has, q);
-        if (!OP(r->m->dev, err, rows_gather, .y = y, .table = model_at(s, s->embed_at), .row = p->token, .n = p->n, .first = s->vocab_first,
+        if (!OP(r->m->dev, err, rows_gather, .y = y, .table = model_embedding(s), .row = p->token, .n = p->n, .first = s->vocab_first,
                 .n_row = s->c.vocab, .slice = true, .d = s->c.d_model, .dtype = s->dtype))
             return false;
     }
-    return true;
+    return !in_turn || ranks_meet(r, err);
 }
 
 float *team_part(struct model_run *r)
@@ -122,18 +143,12 @@ bool team_sum(struct model_run *r, const struct tree_sum *of, struct error *err)
     struct team_run *t = r->peers;
     struct peer *own = &t->peer[r->rank];
     struct device *dev = r->m->dev;
-    int b = own->turn, n_rank = team_size(t->team);
+    int b = own->turn;
     struct tree_sum sum = *of;
-    sum.n_x = n_rank;
-    own->turn = 1 - b;
-    if (!mark_set(dev, own->ready[b], err) || !team_meet(t->team, r->rank, r->idle, r->idle_ctx, err))
-        return false;
-    for (int q = 0; q < n_rank; q++) {
+    sum.n_x = team_size(t->team);
+    for (int q = 0; q < sum.n_x; q++)
         sum.x[q] = t->peer[q].part[b];
-        if (q != r->rank && !device_after(dev, t->peer[q].ready[b], err))
-            return false;
-    }
-    return dev->op->tree_sum(dev, &sum, err);
+    return ranks_meet(r, err) && dev->op->tree_sum(dev, &sum, err);
 }
 
 bool team_product(struct model_run *r, const struct linear *l, void *y, const void *x, int64_t n, struct error *err)
@@ -197,8 +212,9 @@ static bool rank_head(void *ctx, int rank, struct error *err)
             return false;
         x = run->h;
     }
-    return OP(own->dev, err, linear_fwd, .y = h->logits + run->m->vocab_first, .x = x, .w = run->m->head, .n = h->n,
-              .ldy = h->r->m->c.vocab, .y_dtype = DT_F32);
+    return model_bind(run->m, head_piece(run->m), err)
+           && OP(own->dev, err, linear_fwd, .y = h->logits + run->m->vocab_first, .x = x, .w = model_head_weight(run->m), .n = h->n,
+                 .ldy = h->r->m->c.vocab, .y_dtype = DT_F32);
 }
 bool team_logits(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err)
 {
@@ -275,7 +291,7 @@ static bool rank_head_begin(void *ctx, int rank, struct error *err)
     struct model_grad g = rank_grad(b, rank);
     struct peer *own = &b->r->team->peer[rank];
     own->turn = 0;
-    return head_bwd_begin(own->run, b->n_head, &g, err) && all_here(own->run, err);
+    return model_bind(own->run->m, head_piece(own->run->m), err) && head_bwd_begin(own->run, b->n_head, &g, err) && all_here(own->run, err);
 }
 bool team_head_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err)
 {
@@ -341,7 +357,8 @@ static bool rank_layers_bwd(void *ctx, int rank, struct error *err)
     struct model_grad g = rank_grad(b, rank);
     struct peer *own = &b->r->team->peer[rank];
     own->turn = 0;
-    return layers_bwd(own->run, &g, err) && (!own->run->idle || run_sync(own->run, err)) && all_here(own->run, err);
+    return model_ahead(own->run->m, 0, err)    // for the next forward pass
+           && layers_bwd(own->run, &g, err) && (!own->run->idle || run_sync(own->run, err)) && all_here(own->run, err);
 }
 bool team_layers_bwd(struct model_run *r, const struct model_grad *g, struct error *err)
 {

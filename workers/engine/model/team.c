@@ -435,7 +435,7 @@ static bool tensors_fill(void *ctx, int rank, struct error *err)
 static bool slice_changed(void *ctx, int rank, struct error *err)
 {
     struct model *s = team_slice(ctx, rank);
-    return model_has_handles(s) ? model_weights_changed(s, err) : model_handles_new(s, err);
+    return s->kept || model_has_handles(s) ? model_weights_changed(s, err) : model_handles_new(s, err);
 }
 
 bool team_fill(struct model *m, const struct model *src, struct error *err)
@@ -461,24 +461,37 @@ bool team_changed(struct model *m, struct error *err)
 struct taking {
     struct model *m, *into;
 };
-static bool slice_take(void *ctx, int rank, struct error *err)
+static bool tensor_take(const struct taking *k, int64_t t, int rank, struct error *err)
 {
-    const struct taking *k = ctx;
     const struct team_rank *r = rank_of(k->m, rank);
     struct slice_block block[SLICE_BLOCK_MAX];
     size_t e = dtype_size(r->slice->dtype);
-    for (int64_t t = 0; t < k->m->n_tensor; t++) {
-        int n = slice_blocks(k->m, r->slice, t, model_n_device(k->m), rank, block);
-        for (int i = 0; i < n; i++) {
-            const struct slice_block *b = &block[i];
-            size_t row = (size_t)b->n_col * e;
-            bool one = b->n_col == b->ld;
-            if (slice_block_counts(k->m, r->slice, t, b, rank)
-                && !OP(r->dev, err, rows_copy, .y = k->into->weights + (size_t)b->from * e, .x = r->slice->weights + (size_t)b->to * e,
-                       .n = one ? 1 : b->n_row, .row_bytes = one ? (size_t)b->n_row * row : row, .ldx_bytes = row,
-                       .ldy_bytes = (size_t)b->ld * e))
+    int n = slice_blocks(k->m, r->slice, t, model_n_device(k->m), rank, block);
+    for (int i = 0; i < n; i++) {
+        const struct slice_block *b = &block[i];
+        size_t row = (size_t)b->n_col * e;
+        bool one = b->n_col == b->ld;
+        if (slice_block_counts(k->m, r->slice, t, b, rank)
+            && !OP(r->dev, err, rows_copy, .y = k->into->weights + (size_t)b->from * e, .x = model_at(r->slice, b->to),
+                   .n = one ? 1 : b->n_row, .row_bytes = one ? (size_t)b->n_row * row : row, .ldx_bytes = row,
+                   .ldy_bytes = (size_t)b->ld * e))
+            return false;
+    }
+    return true;
+}
+static bool slice_take(void *ctx, int rank, struct error *err)
+{
+    const struct taking *k = ctx;
+    struct model *s = team_slice(k->m, rank);
+    int64_t t = 0;
+    for (int p = 0; p < model_n_piece(s); p++) {    // kept weights are whole a piece at a time
+        int64_t first, end = model_piece(s, p, &first);
+        end += first;
+        if (!model_bind(s, p, err))
+            return false;
+        for (; t < s->n_tensor && s->tensor[t].offset < end; t++)
+            if (!tensor_take(k, t, rank, err))
                 return false;
-        }
     }
     return true;
 }

@@ -66,17 +66,15 @@ static bool stages_fit(size_t have, const struct model *m, const struct plan_wei
 {
     bool fits = true;
     for (int q = 1; q < s->n_stage && model_device(m)->kind == DEVICE_CUDA && fits; q++) {
-        struct trainer_memory t;
+        struct trainer_memory t, alone = { 0 };
+        struct trainer_settings one = *s;
+        one.n_rank = 1;
         trainer_memory_of_stage(m, s, q, &t);
-        fits = t.weight * (w->reference ? 2 : 1) + t.gradient + t.state + t.activation + RESERVE_CUDA <= have;
+        if (w->reference)    // of which every rank has a whole stage
+            trainer_memory_of_stage(m, &one, q, &alone);
+        fits = t.weight + alone.weight + t.gradient + t.state + t.activation + RESERVE_CUDA <= have;
     }
     return fits;
-}
-
-/* The highest stage that such trainers have. */
-static int zero_max(const struct trainer_settings *s)
-{
-    return trainer_is_cut(s) ? ZERO_MAX_TEAM : ZERO_MAX;
 }
 
 int memory_plan_zero(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
@@ -87,7 +85,7 @@ int memory_plan_zero(size_t have, const struct model *m, const struct plan_weigh
     size_t least = SIZE_MAX;
     int best = 1;
     one.offload = false;    // shards first: what is on the device needs no way over the bus
-    for (one.zero_stage = 1; one.zero_stage <= zero_max(s); one.zero_stage++) {
+    for (one.zero_stage = 1; one.zero_stage <= ZERO_MAX; one.zero_stage++) {
         if (memory_plan_in(&p, have, m, w, &one, turns, g) && stages_fit(have, m, w, &one))
             return one.zero_stage;
         if (p.total < least)
@@ -151,8 +149,8 @@ static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_
     struct attempt a = { .s = *wanted };
     int n = 0;
     bool many = wanted->n_rank > 1;
-    if (many && wanted->zero_stage < zero_max(wanted)) {
-        while (++a.s.zero_stage < zero_max(wanted)) {
+    if (many && wanted->zero_stage < ZERO_MAX) {
+        while (++a.s.zero_stage < ZERO_MAX) {
             out[n] = a;
             attempt_say(&out[n++], "zero_stage %" PRId64, a.s.zero_stage);
         }

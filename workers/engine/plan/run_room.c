@@ -147,7 +147,7 @@ bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t
     if (!m)
         return false;
     // an adapter is small: each has all of it
-    *most = model_lora(m) ? 2 : run_config_trainer_devices(c) > 1 ? ZERO_MAX_TEAM : ZERO_MAX;
+    *most = model_lora(m) ? 2 : ZERO_MAX;
     *whole_bytes = model_weight_bytes(m);
     for (int z = 0; z <= *most; z++) {
         struct trainer_settings s = run_trainer_settings(c, 0, dev);
@@ -186,7 +186,7 @@ bool run_stages_fit(const struct run_config *c, struct device *const *dev, struc
     int n = (int)c->pipeline_parallel_size, each = (int)c->tensor_parallel_size;
     if (n == 1 || dev[0]->host_memory)
         return true;
-    if (!run_stages_room(need, c, run_config_zero(c) < 0 ? ZERO_MAX_TEAM : run_config_zero(c), dev[0], err))
+    if (!run_stages_room(need, c, run_config_zero(c) < 0 ? ZERO_MAX : run_config_zero(c), dev[0], err))
         return false;
     for (int i = each; i < n * each; i++) {
         int q = i / each;

@@ -124,6 +124,12 @@ bool ranks_gather(struct ranks *r, const void *mine, size_t size_bytes, void *al
     return true;
 }
 
+/* Does each rank keep its shards of the weights only? */
+static bool ranks_keep_shards(const struct ranks *r)
+{
+    return trainer_parts(r->here[0].end[0].t).weights != NULL;
+}
+
 /* The sums of squares of this device's shards, to all ranks. */
 static bool norm_spread(struct end *e, UNUSED void *ctx, struct error *err)
 {
@@ -357,7 +363,7 @@ static bool weights_make(struct ranks *r, const struct trainer_hyper *h, double 
 static bool weights_compare(struct ranks *r, struct error *err)
 {
     uint64_t mine[RANK_MAX], all[RANK_MAX];
-    if (r->n_rank == 1 || trainer_parts(r->here[0].t).weights)    // of shards there is one copy
+    if (r->n_rank == 1 || ranks_keep_shards(r))    // of shards there is one copy
         return true;
     for (int i = 0; i < r->n_here; i++)
         if (!trainer_hash(r->here[i].t, &mine[i], err))
@@ -376,7 +382,7 @@ static bool weights_compare(struct ranks *r, struct error *err)
 bool ranks_hash(struct ranks *r, uint64_t *hash, struct error *err)
 {
     uint64_t mine[RANK_MAX], all[RANK_MAX];
-    if (!trainer_parts(r->here[0].t).weights)
+    if (!ranks_keep_shards(r))
         return trainer_hash(r->here[0].t, hash, err);
     for (int i = 0; i < r->n_here; i++)
         if (!trainer_hash(r->here[i].t, &mine[i], err))
@@ -398,6 +404,26 @@ static bool pieces_pass(struct model *m, int n_piece, struct error *err)
     return true;
 }
 
+static bool team_reach(struct end *e, UNUSED void *ctx, struct error *err)
+{
+    return device_sync(trainer_device(e->t), err) && end_reach_begin(e, err);
+}
+
+static bool team_leave(struct end *e, UNUSED void *ctx, struct error *err)
+{
+    bool ok = device_sync(trainer_device(e->t), err);
+    end_reach_end(e);
+    return ok;
+}
+
+/* Of teams, each of whose devices brings whole pieces of its slice, into a whole model. */
+static bool team_weights_get(struct rank *k, struct model *into, struct error *err)
+{
+    struct error ignored;
+    bool ok = ranks_ends_do(k, team_reach, NULL, err) && model_weights_copy(into, trainer_model(k->t), err);
+    return ranks_ends_do(k, team_leave, NULL, ok ? err : &ignored) && ok;
+}
+
 bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err)
 {
     struct end *end = &r->here[0].end[0];
@@ -407,8 +433,10 @@ bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err)
     struct device *dev = trainer_device(t);
     size_t bytes, e = dtype_size(model_dtype(m));
     bool ok = true, apart = end_is_apart(end);
-    if (!p.weights)
+    if (!ranks_keep_shards(r))
         return !into || model_weights_copy(into, m, err);
+    if (r->here[0].n_end > 1)
+        return !into || team_weights_get(&r->here[0], into, err);
     if (!into && !apart)
         return true;
     bool sliced = into && model_is_sliced(into);

@@ -3,15 +3,15 @@
 #include <string.h>
 #include "workers/engine/trainer/trainer_impl.h"
 
-static bool blend_at(struct trainer *t, int64_t flat, const void *x, int64_t n, double share, struct error *err)
+static bool blend_at(struct model *ref, int64_t flat, const void *x, int64_t n, double share, struct error *err)
 {
-    size_t bytes, e = dtype_size(model_dtype(t->ref));
-    char *y = model_weights(t->ref, &bytes);
-    return OP(t->dev, err, blend, .y = y + (size_t)flat * e, .x = x, .n = n, .share = (float)share, .dtype = model_dtype(t->ref));
+    size_t bytes, e = dtype_size(model_dtype(ref));
+    char *y = model_weights(ref, &bytes);
+    return OP(model_device(ref), err, blend, .y = y + (size_t)flat * e, .x = x, .n = n, .share = (float)share, .dtype = model_dtype(ref));
 }
 
 /* From the shards of all ranks: none of them changes before all ranks have made the next gradient. */
-static bool blend_shards(struct trainer *t, double share, struct error *err)
+static bool blend_shards(const struct trainer *t, struct model *ref, double share, struct error *err)
 {
     const struct trainer_parts *p = &t->p;
     bool ok = true;
@@ -21,24 +21,27 @@ static bool blend_shards(struct trainer *t, double share, struct error *err)
         return false;
     for (int i = 0; i < p->n_piece && ok; i++) {
         const void *whole = model_piece_whole(t->m, i, err);
-        ok = whole && blend_at(t, p->piece_at[i], whole, p->piece_n[i], share, err);
+        ok = whole && blend_at(ref, p->piece_at[i], whole, p->piece_n[i], share, err);
     }
     ok = ok && device_sync(t->dev, err);
     t->reach.end(t->reach.ctx);
     return ok;
 }
 
-bool trainer_reference_step(struct trainer *t, const struct trainer_hyper *h, struct error *err)
+bool reference_blend(const struct trainer *t, struct model *ref, double share, struct error *err)
 {
     size_t bytes;
+    return (t->p.weights ? blend_shards(t, ref, share, err) : blend_at(ref, 0, model_weights(t->m, &bytes), t->n_flat, share, err))
+           && model_weights_changed(ref, err);
+}
+
+bool trainer_reference_step(struct trainer *t, const struct trainer_hyper *h, struct error *err)
+{
     if (!t->ref || h->ref_every < 1 || t->version % h->ref_every != 0)
         return true;
     BUG_IF(model_lora(t->m), "an adapter's reference is its base, and stays");
     t->ref_moved = true;
-    if (t->n_slice)
-        return slices_blend(t, h->ref_share, err) && device_sync(t->dev, err);
-    return (t->p.weights ? blend_shards(t, h->ref_share, err) : blend_at(t, 0, model_weights(t->m, &bytes), t->n_flat, h->ref_share, err))
-           && model_weights_changed(t->ref, err) && device_sync(t->dev, err);
+    return (t->n_slice ? slices_blend(t, h->ref_share, err) : reference_blend(t, t->ref, h->ref_share, err)) && device_sync(t->dev, err);
 }
 
 bool trainer_reference_moved(const struct trainer *t)
@@ -50,7 +53,7 @@ bool trainer_reference_get(const struct trainer *t, void *out, struct error *err
 {
     size_t bytes;
     if (t->n_slice)
-        return slices_weights_get(t->ref, out, err);
+        return slices_weights_get(t, t->ref, out, err);
     const void *weights = model_weights(t->ref, &bytes);
     return mem_copy(t->dev, out, weights, bytes, COPY_D2H, err) && device_sync(t->dev, err);
 }
@@ -62,7 +65,7 @@ bool trainer_reference_set(struct trainer *t, const void *in, struct error *err)
         return true;
     t->ref_moved = true;
     if (t->n_slice)
-        return slices_weights_set(t->ref, in, err);
+        return slices_weights_set(t, t->ref, in, err);
     void *weights = model_weights(t->ref, &bytes);
     return mem_copy(t->dev, weights, in, bytes, COPY_H2D, err) && device_sync(t->dev, err) && model_weights_changed(t->ref, err)
            && device_sync(t->dev, err);

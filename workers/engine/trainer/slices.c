@@ -65,10 +65,9 @@ bool slices_new(struct trainer *t, struct error *err)
     // 8-bit moments have a scale per block of the flat order: a stage has its layers' blocks as the whole has them
     bool optimizer = t->set.optimizer == OPTIMIZER_ADAMW
                      || (t->set.optimizer == OPTIMIZER_ADAMW_8BIT && t->n_stage == model_n_device(t->m));
-    if ((t->set.n_rank > 1 && t->set.zero_stage > ZERO_MAX_TEAM) || !optimizer || t->set.offload)
-        return error_set(err, ERR_UNSUPPORTED,
-                         "a model that is cut over %d devices is trained with AdamW, its state on the devices, and zero_stage 0 to %d",
-                         model_n_device(t->m), ZERO_MAX_TEAM);
+    if (!optimizer || t->set.offload)
+        return error_set(err, ERR_UNSUPPORTED, "a model that is cut over %d devices is trained with AdamW and its state on the devices",
+                         model_n_device(t->m));
     BUG_IF(t->set.scratch || (t->ref && !model_is_sliced(t->ref)), "borrowed scratch or a whole reference with a model that is cut");
     t->n_slice = model_n_device(t->m);
     t->to.slice = t->slice_to;
@@ -358,19 +357,21 @@ static bool weights_move(const struct host_flat *f, struct error *err)
     struct model *s = team_slice(f->m, f->rank);
     struct device *dev = model_device(s);
     size_t bytes;
+    if (model_keeps_shards(s))    // those that are trained
+        return device_enter(dev, err) && trainer_weights_get(f->t->slice[f->rank], f->slice, err);
     char *weights = model_weights(s, &bytes);
     return device_enter(dev, err)
            && mem_copy(dev, f->in ? weights : f->slice, f->in ? f->slice : weights, bytes, f->in ? COPY_H2D : COPY_D2H, err)
            && (!f->in || model_weights_changed(s, err)) && device_sync(dev, err);
 }
-bool slices_weights_get(struct model *m, void *out, struct error *err)
+bool slices_weights_get(const struct trainer *t, struct model *m, void *out, struct error *err)
 {
-    return host_flat_run(&(struct host_flat){ .m = m, .whole = out, .e = dtype_size(model_dtype(m)) }, weights_move, err);
+    return host_flat_run(&(struct host_flat){ .t = t, .m = m, .whole = out, .e = dtype_size(model_dtype(m)) }, weights_move, err);
 }
-bool slices_weights_set(struct model *m, const void *in, struct error *err)
+bool slices_weights_set(const struct trainer *t, struct model *m, const void *in, struct error *err)
 {
-    return host_flat_run(&(struct host_flat){ .m = m, .whole = (char *)in, .e = dtype_size(model_dtype(m)), .in = true }, weights_move,
-                         err);
+    return host_flat_run(&(struct host_flat){ .t = t, .m = m, .whole = (char *)in, .e = dtype_size(model_dtype(m)), .in = true },
+                         weights_move, err);
 }
 
 static bool slice_reset(void *ctx, int rank, struct error *err)
@@ -384,19 +385,18 @@ bool slices_adam_reset(struct trainer *t, struct error *err)
     return model_team_call(t->m, slice_reset, t, err);
 }
 
-bool slices_hash(const struct trainer *t, uint64_t *hash, struct error *err)
+/* ---- the hash */
+/* Add that of elements [first, end) of the flat order, which g's sources have. */
+static bool hash_add(struct gather *g, int64_t first, int64_t end, uint64_t *hash, struct error *err)
 {
-    struct gather g = { .t = t, .e = dtype_size(model_dtype(t->m)), .dev = t->dev, .to = t->slice_stage[0] };
-    size_t bytes;
-    *hash = 0;
-    for (int q = 0; q < t->n_slice; q++)
-        g.of[q] = model_weights(team_slice(t->m, q), &bytes);
-    for (int64_t n = model_n_flat(t->m), stage = slices_stage_n(t->m); g.from < n; g.from += stage) {
+    const struct trainer *t = g->t;
+    int64_t stage = slices_stage_n(t->m);
+    for (g->from = first; g->from < end; g->from += stage) {
         uint64_t part;
-        g.end = MIN(n, g.from + stage);
-        if (!gather_run(&g, err)
-            || !OP(t->dev, err, mem_hash, .hash = t->hash, .x = g.to, .size_bytes = (size_t)(g.end - g.from) * g.e,
-                   .first = g.from * (int64_t)g.e / 8)
+        g->end = MIN(end, g->from + stage);
+        if (!gather_run(g, err)
+            || !OP(t->dev, err, mem_hash, .hash = t->hash, .x = g->to, .size_bytes = (size_t)(g->end - g->from) * g->e,
+                   .first = g->from * (int64_t)g->e / 8)    // a whole word, since pieces and what is put together begin with one
             || !mem_copy(t->dev, &part, t->hash, sizeof part, COPY_D2H, err) || !device_sync(t->dev, err))
             return false;
         *hash += part;
@@ -404,19 +404,73 @@ bool slices_hash(const struct trainer *t, uint64_t *hash, struct error *err)
     return true;
 }
 
+/* Where each device has shards of its slice: a piece of it, whole for a moment. */
+struct piecing {
+    const struct trainer *t;
+    struct gather *g;
+    int piece;
+};
+static bool slice_whole(void *ctx, int rank, struct error *err)
+{
+    const struct piecing *of = ctx;
+    const struct trainer *s = of->t->slice[rank];
+    of->g->skip[rank] = s->p.piece_at[of->piece];
+    return (of->g->of[rank] = model_piece_whole(s->m, of->piece, err)) != NULL;
+}
+
+static bool slice_reach(void *ctx, int rank, struct error *err)
+{
+    const struct trainer_reach *r = &((const struct piecing *)ctx)->t->slice[rank]->reach;
+    return r->begin ? r->begin(r->ctx, err) : error_set(err, ERR_CLOSED, "the trainers have parted, and each has its shard only");
+}
+
+static bool slice_leave(void *ctx, int rank, struct error *err)
+{
+    const struct trainer *s = ((const struct piecing *)ctx)->t->slice[rank];
+    bool ok = device_sync(s->dev, err);
+    if (s->reach.end)
+        s->reach.end(s->reach.ctx);
+    return ok;
+}
+
+/* Of all ranks' shards each rank hashes some pieces; the sum over the ranks is the whole's. */
+static bool pieces_hash(struct gather *g, uint64_t *hash, struct error *err)
+{
+    const struct trainer *t = g->t;
+    const struct trainer_parts *p = &t->p;
+    struct piecing of = { .t = t, .g = g };
+    struct error ignored;
+    bool ok = model_team_call(t->m, slice_reach, &of, err);
+    for (; of.piece < p->n_piece && ok; of.piece++) {
+        int64_t first = p->piece_at[of.piece];
+        if (trainer_norm_has(t, of.piece))
+            ok = model_team_call(t->m, slice_whole, &of, err) && hash_add(g, first, first + p->piece_n[of.piece], hash, err);
+    }
+    return model_team_call(t->m, slice_leave, &of, ok ? err : &ignored) && ok;
+}
+
+bool slices_hash(const struct trainer *t, uint64_t *hash, struct error *err)
+{
+    struct gather g = { .t = t, .e = dtype_size(model_dtype(t->m)), .dev = t->dev, .to = t->slice_stage[0] };
+    size_t bytes;
+    *hash = 0;
+    if (model_keeps_shards(team_slice(t->m, 0)))
+        return pieces_hash(&g, hash, err);
+    for (int q = 0; q < t->n_slice; q++)
+        g.of[q] = model_weights(team_slice(t->m, q), &bytes);
+    return hash_add(&g, 0, model_n_flat(t->m), hash, err);
+}
+
 /* ---- the reference */
 struct blending {
     struct trainer *t;
     double share;
 };
+/* A slice's trainer blends as that of a whole model does. */
 static bool slice_blend(void *ctx, int rank, struct error *err)
 {
     const struct blending *b = ctx;
-    struct model *y = team_slice(b->t->ref, rank), *x = team_slice(b->t->m, rank);
-    size_t bytes;
-    return OP(model_device(y), err, blend, .y = model_weights(y, &bytes), .x = model_weights(x, &bytes), .n = model_n_flat(y),
-              .share = (float)b->share, .dtype = model_dtype(y))
-           && model_weights_changed(y, err);
+    return reference_blend(b->t->slice[rank], team_slice(b->t->ref, rank), b->share, err);
 }
 bool slices_blend(struct trainer *t, double share, struct error *err)
 {

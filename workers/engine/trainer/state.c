@@ -214,7 +214,7 @@ bool trainer_weights_get(const struct trainer *t, void *out, struct error *err)
 {
     size_t bytes, e = dtype_size(model_dtype(t->m));
     if (t->n_slice)
-        return slices_weights_get(t->m, out, err);
+        return slices_weights_get(t, t->m, out, err);
     if (t->p.weights)
         return shards_gather(t, &(struct shards_at){ t->p.weights, NULL, t->n_state, e, 1 }, out, err);
     const void *weights = model_weights(t->m, &bytes);

@@ -32,7 +32,7 @@ static void memory_of_slice(const struct model *m, const struct model *shape, co
     one.n_team = one.n_stage = 0;
     if (own) {
         int64_t n = trainer_n_state(own, &one);
-        *out = (struct trainer_memory){ .weight = (size_t)model_n_flat(own) * dtype_size(model_dtype(m)),
+        *out = (struct trainer_memory){ .weight = trainer_weight_bytes(own, &one),
                                         .activation = activation,
                                         .gradient = trainer_grad_bytes(own, &one) + (size_t)slices_stage_n(m) * 4,
                                         .state = (model_dtype(m) == DT_F32 ? 0 : (size_t)n * 4)

@@ -27,8 +27,7 @@ struct model;
 struct model_grad;
 struct trainer;
 
-#define ZERO_MAX 3         // highest zero_stage
-#define ZERO_MAX_TEAM 2    // the same of ranks whose models are cut over several devices
+#define ZERO_MAX 3    // highest zero_stage
 /* AdamW with fp32 moments; with moments of one byte (ops.h, adamw8); Adafactor without a first moment (ops.h). */
 enum optimizer {    // in the order of the choices of 'optimizer'
     OPTIMIZER_ADAMW,
@@ -50,7 +49,7 @@ struct trainer_settings {
                              // its own
     int n_rank, rank;        // ranks that share a step (ranks.h), and which one this is; n_rank 0: 1
     int n_team;     // devices that this rank's model is cut over (model_sliced_new), each with its slice's weights, gradient, masters and
-                    // moments; 0: 1. With more only AdamW without offload, without scratch, and zero_stage up to ZERO_MAX_TEAM
+                    // moments; 0: 1. With more only AdamW without offload, and without scratch
     int n_stage;    // devices that this rank's model is cut over by its layers (model_staged_new), likewise; 0: 1. With
                     // n_team each stage is such a team
     int zero_stage;    // what of a step each of several ranks keeps of its shards only (ZeRO, arXiv 1910.02054): 0 nothing,

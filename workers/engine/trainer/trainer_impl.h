@@ -130,9 +130,12 @@ MUST_USE bool slices_state_set(struct trainer *t, enum trainer_state_kind kind, 
 MUST_USE bool slices_adam_reset(struct trainer *t, struct error *err);
 MUST_USE bool slices_hash(const struct trainer *t, uint64_t *hash, struct error *err);
 /* Weights of t's model or of its reference, out to and in from host memory of model_weight_bytes. */
-MUST_USE bool slices_weights_get(struct model *m, void *out, struct error *err);
-MUST_USE bool slices_weights_set(struct model *m, const void *in, struct error *err);
+MUST_USE bool slices_weights_get(const struct trainer *t, struct model *m, void *out, struct error *err);
+MUST_USE bool slices_weights_set(const struct trainer *t, struct model *m, const void *in, struct error *err);
 MUST_USE bool slices_blend(struct trainer *t, double share, struct error *err);
+
+/* reference.c: ref, on t's device, takes this share of t's weights. */
+MUST_USE bool reference_blend(const struct trainer *t, struct model *ref, double share, struct error *err);
 
 /* trainer.c: host arrays of a micro-batch of the largest budget, in *mem, for free. */
 MUST_USE bool micro_new(struct micro *mb, void **mem, int64_t n_tok, struct error *err);

@@ -249,7 +249,7 @@ bool pieces_make(struct trainer *t, struct error *err)
         p->n_sum += at[2 * n];
         t->n_sumsq += (size + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK;
     }
-    if (trainer_keeps_shards(t->m, &t->set)) {
+    if (model_keeps_shards(t->m)) {    // not where its slices do
         size_t bytes;
         const struct mem_handle *h;
         p->weights = model_kept(t->m, &bytes, &h);
