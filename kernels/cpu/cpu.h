@@ -22,13 +22,24 @@ static inline size_t scratch_floats(int64_t n)
 {
     return ((size_t)n * sizeof(float) + 63) / 64 * 64;
 }
-/* Run fn over [0, n) in pieces of `step` rows. */
+/* About how long one thread takes, in ns: for multiplications in products, and for bytes read and written. Half of what a core of this
+ * decade does, so that nothing large is kept on one thread. */
+static inline int64_t work_mul(int64_t n)
+{
+    return n / 16;
+}
+static inline int64_t work_bytes(int64_t n)
+{
+    return n / 8;
+}
+#define RANGE_BYTES 65536    // of a piece worth handing to a thread
+/* Run fn over [0, n) in pieces of `step` rows, each about RANGE_BYTES. */
 typedef void range_fn(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1);
 void cpu_ranges(struct cpu_device *cpu, range_fn *fn, const void *args, int64_t n, int64_t step);
-/* How many rows of about this many bytes make a piece worth handing to a thread. */
+/* How many rows of about this many bytes make a piece. */
 static inline int64_t rows_per_piece(int64_t row_bytes)
 {
-    return MAX(1, 65536 / MAX(1, row_bytes));
+    return MAX(1, RANGE_BYTES / MAX(1, row_bytes));
 }
 #define CPU_ROW(name) bool name##_cpu(struct device *dev, const struct name *a, struct error *err);
 OPS_TABLE(CPU_ROW)

@@ -71,7 +71,8 @@ static void range_piece(void *arg, int64_t piece, UNUSED int thread)
 void cpu_ranges(struct cpu_device *cpu, range_fn *fn, const void *args, int64_t n, int64_t step)
 {
     struct range_job job = { fn, cpu->path, args, n, step };
-    pool_run(cpu->pool, range_piece, &job, (n + step - 1) / step);
+    int64_t n_piece = (n + step - 1) / step;
+    pool_run(cpu->pool, range_piece, &job, n_piece, work_bytes(n_piece * RANGE_BYTES));
 }
 
 static void cpu_device_free(struct device *dev)

@@ -117,8 +117,12 @@ bool attn_fwd_cpu(struct device *dev, const struct attn_fwd *a, struct error *er
     if (a->n == 0)
         return true;
     struct attn_job job = { .path = cpu->path, .a = a, .seq = a->seq_host, .n_tile = tile_base(a->seq_host, a->n_seq) + 1 };
-    for (int64_t s = 0; s < a->n_seq; s++)
-        job.max_len = MAX(job.max_len, a->seq_host[s + 1] - a->seq_host[s]);
+    int64_t n_pair = 0;    // of a query and a key it sees
+    for (int64_t s = 0; s < a->n_seq; s++) {
+        int64_t len = a->seq_host[s + 1] - a->seq_host[s];
+        job.max_len = MAX(job.max_len, len);
+        n_pair += len * (len + 1) / 2;
+    }
     job.n_block = (job.max_len + Q_ROWS - 1) / Q_ROWS;
     job.own_bytes = (size_t)(2 * tiles(job.max_len)) * sizeof(float *)
                     + scratch_floats(attend_scratch(job.max_len, h.hd) + Q_ROWS * h.hd + 16);
@@ -130,8 +134,8 @@ bool attn_fwd_cpu(struct device *dev, const struct attn_fwd *a, struct error *er
     job.kt = (float *)scratch;
     job.v = (float *)(scratch + kv_bytes);
     job.own = scratch + 2 * kv_bytes;
-    pool_run(cpu->pool, attn_gather_piece, &job, a->n_seq * h.n_kv);
-    pool_run(cpu->pool, attn_piece, &job, a->n_seq * h.n_kv * job.n_block);
+    pool_run(cpu->pool, attn_gather_piece, &job, a->n_seq * h.n_kv, work_bytes(a->n * h.n_kv * h.hd * 16));
+    pool_run(cpu->pool, attn_piece, &job, a->n_seq * h.n_kv * job.n_block, work_mul(n_pair * h.n_q * h.hd * 2));
     return true;
 }
 
@@ -205,10 +209,13 @@ bool attn_paged_cpu(struct device *dev, const struct attn_paged *a, struct error
     if (!attn_paged_check(a, PANEL, err))
         return false;
     struct paged_job job = { .path = cpu->path, .a = a, .page_elems = kv_page_bytes(dev, h, DT_F32) / sizeof(float) };
-    int64_t max_q = 0, group = h.n_q / h.n_kv;
+    int64_t max_q = 0, group = h.n_q / h.n_kv, n_pair = 0, n_key = 0;    // pairs of a query and a key; keys
     for (int64_t s = 0; s < a->n_seq; s++) {
+        int64_t n_q = a->kv_len[s] == 0 ? 0 : a->q_seq ? a->q_seq[s + 1] - a->q_seq[s] : 1;
         job.max_tile = MAX(job.max_tile, tiles(a->kv_len[s]));
-        max_q = MAX(max_q, a->kv_len[s] ? a->q_seq ? a->q_seq[s + 1] - a->q_seq[s] : 1 : 0);
+        max_q = MAX(max_q, n_q);
+        n_pair += n_q * a->kv_len[s];
+        n_key += a->kv_len[s];
     }
     job.n_block = (max_q + Q_ROWS - 1) / Q_ROWS;
     job.own_bytes = (size_t)(2 * job.max_tile) * sizeof(float *)
@@ -218,7 +225,8 @@ bool attn_paged_cpu(struct device *dev, const struct attn_paged *a, struct error
     job.own = cpu_scratch(cpu, job.own_bytes * (size_t)cpu->base.n_thread, "attn_paged", err);
     if (!job.own)
         return false;
-    pool_run(cpu->pool, paged_piece, &job, a->n_seq * h.n_kv * job.n_block);
+    pool_run(cpu->pool, paged_piece, &job, a->n_seq * h.n_kv * job.n_block,
+             work_mul(n_pair * h.n_q * h.hd * 2) + work_bytes(n_key * h.n_kv * h.hd * 8));
     return true;
 }
 
@@ -297,13 +305,17 @@ bool attn_bwd_cpu(struct device *dev, const struct attn_bwd *a, struct error *er
     if (!attn_heads_check("attn_bwd", h, err) || !attn_seq_check("attn_bwd", a->seq_host, a->n_seq, a->n, err))
         return false;
     struct attn_bwd_job job = { .path = cpu->path, .a = a, .seq = a->seq_host };
-    for (int64_t s = 0; s < a->n_seq; s++)
-        job.max_len = MAX(job.max_len, a->seq_host[s + 1] - a->seq_host[s]);
+    int64_t n_pair = 0;
+    for (int64_t s = 0; s < a->n_seq; s++) {
+        int64_t len = a->seq_host[s + 1] - a->seq_host[s];
+        job.max_len = MAX(job.max_len, len);
+        n_pair += len * (len + 1) / 2;
+    }
     int64_t wide = tiles(job.max_len) * PANEL;
     job.own_bytes = scratch_floats(8 * wide * h.hd + wide + 2 * ATTEND_BWD_ROWS * wide);
     job.own = cpu_scratch(cpu, job.own_bytes * (size_t)cpu->base.n_thread, "attn_bwd", err);
     if (!job.own)
         return false;
-    pool_run(cpu->pool, attn_bwd_piece, &job, a->n_seq * h.n_kv);
+    pool_run(cpu->pool, attn_bwd_piece, &job, a->n_seq * h.n_kv, work_mul(n_pair * h.n_q * h.hd * 5));
     return true;
 }

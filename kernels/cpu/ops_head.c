@@ -49,6 +49,6 @@ bool sample_fwd_cpu(struct device *dev, const struct sample_fwd *a, struct error
     job.scratch = cpu_scratch(cpu, job.scratch_bytes * (size_t)cpu->base.n_thread, "sample_fwd", err);
     if (!job.scratch)
         return false;
-    pool_run(cpu->pool, sample_piece, &job, (a->n + job.step - 1) / job.step);
+    pool_run(cpu->pool, sample_piece, &job, (a->n + job.step - 1) / job.step, work_bytes(a->n * a->vocab * 16));
     return true;
 }

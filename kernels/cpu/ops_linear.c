@@ -82,7 +82,8 @@ bool cpu_weight_refresh(struct device *dev, struct weight *w, UNUSED struct erro
 {
     struct cpu_device *cpu = cpu_of(dev);
     struct pack_job job = { cpu->path, w };
-    pool_run(cpu->pool, pack_piece, &job, panels(w->n_out) + (w->for_bwd ? panels(w->n_in) : 0));
+    pool_run(cpu->pool, pack_piece, &job, panels(w->n_out) + (w->for_bwd ? panels(w->n_in) : 0),
+             work_bytes(w->n_out * w->n_in * (w->for_bwd ? 16 : 8)));
     return true;
 }
 
@@ -172,7 +173,7 @@ static bool gemm_run(struct cpu_device *cpu, const struct gemm *g, int parts, co
     } else {
         job.g.a = a;
     }
-    pool_run(cpu->pool, gemm_piece, &job, job.n_rows * job.n_cols);
+    pool_run(cpu->pool, gemm_piece, &job, job.n_rows * job.n_cols, work_mul(g->m * g->n * g->k));
     return true;
 }
 
@@ -315,7 +316,7 @@ bool linear_bwd_w_cpu(struct device *dev, const struct linear_bwd_w *a, struct e
     job.x = (float *)scratch;
     job.dy = (float *)(scratch + x_bytes);
     job.sum = (float *)(scratch + x_bytes + job.dy_bytes * (size_t)n_thread);
-    pool_run(cpu->pool, wgrad_x_piece, &job, (a->n + WGRAD_X_ROWS - 1) / WGRAD_X_ROWS);
-    pool_run(cpu->pool, wgrad_piece, &job, (a->n_out + job.rows - 1) / job.rows);
+    pool_run(cpu->pool, wgrad_x_piece, &job, (a->n + WGRAD_X_ROWS - 1) / WGRAD_X_ROWS, work_bytes(a->n * a->n_in * 8));
+    pool_run(cpu->pool, wgrad_piece, &job, (a->n_out + job.rows - 1) / job.rows, work_mul(a->n * a->n_out * a->n_in));
     return true;
 }

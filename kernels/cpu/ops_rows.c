@@ -89,10 +89,9 @@ static void embed_lists_make(struct embed_job *job, int32_t *last, int32_t *slot
         last[slot[at]] = (int32_t)i;
     }
 }
-/* Columns i0 .. i1 - 1 of all rows. */
-static void embed_columns(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+/* Columns i0 .. i1 - 1 of all rows; at most EMBED_COLS. */
+static void embed_columns(const struct cpu_path *path, const struct embed_job *job, int64_t i0, int64_t i1)
 {
-    const struct embed_job *job = args;
     const struct embed_bwd *a = job->a;
     const char *dy = (const char *)a->dy + (size_t)i0 * dtype_size(a->dtype);
     size_t row_bytes = (size_t)a->d * dtype_size(a->dtype);
@@ -112,6 +111,11 @@ static void embed_columns(const struct cpu_path *path, const void *args, int64_t
         path->rows_sum(out, sum, DT_F32, EMBED_COLS, i1 - i0, 0, 1, true);
     }
 }
+static void embed_bwd_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    for (int64_t i = i0; i < i1; i += EMBED_COLS)
+        embed_columns(path, args, i, MIN(i + EMBED_COLS, i1));
+}
 bool embed_bwd_cpu(struct device *dev, const struct embed_bwd *a, struct error *err)
 {
     struct cpu_device *cpu = cpu_of(dev);
@@ -127,7 +131,7 @@ bool embed_bwd_cpu(struct device *dev, const struct embed_bwd *a, struct error *
         return false;
     struct embed_job job = { .a = a, .first = mem, .next = mem + n };
     embed_lists_make(&job, mem + 2 * n, mem + 3 * n, n_slot);
-    cpu_ranges(cpu, embed_columns, &job, a->d, EMBED_COLS);
+    cpu_ranges(cpu, embed_bwd_range, &job, a->d, EMBED_COLS * rows_per_piece(a->n * EMBED_COLS * 12));
     return true;
 }
 
@@ -162,7 +166,7 @@ bool rmsnorm_bwd_cpu(struct device *dev, const struct rmsnorm_bwd *a, struct err
     job.part = cpu_scratch(cpu, scratch_floats(a->d) * (size_t)n_piece, "rmsnorm_bwd", err);
     if (!job.part && n_piece)
         return false;
-    pool_run(cpu->pool, rmsnorm_bwd_piece, &job, n_piece);
+    pool_run(cpu->pool, rmsnorm_bwd_piece, &job, n_piece, work_bytes(a->n * a->d * 16));
     if (a->dw)
         cpu->path->rows_sum(a->dw, job.part, DT_F32, job.step, a->d, 0, n_piece, true);
     return true;
@@ -202,7 +206,7 @@ bool rope_bwd_cpu(struct device *dev, const struct rope_bwd *a, struct error *er
     job.part = cpu_scratch(cpu, scratch_floats(2 * wide * n_piece), "rope_bwd", err);
     if (!job.part && n_piece)
         return false;
-    pool_run(cpu->pool, rope_bwd_piece, &job, n_piece);
+    pool_run(cpu->pool, rope_bwd_piece, &job, n_piece, work_bytes(a->n * (a->heads.n_q + 2 * a->heads.n_kv) * a->heads.hd * 12));
     if (a->q_norm && a->dq_norm)
         cpu->path->rows_sum(a->dq_norm, job.part, DT_F32, 2 * wide, wide, 0, n_piece, true);
     if (a->k_norm && a->dk_norm)
@@ -316,7 +320,7 @@ bool sumsq_cpu(struct device *dev, const struct sumsq *a, UNUSED struct error *e
 {
     struct cpu_device *cpu = cpu_of(dev);
     struct sumsq_job job = { .path = cpu->path, .a = a };
-    pool_run(cpu->pool, sumsq_piece, &job, (a->n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK);
+    pool_run(cpu->pool, sumsq_piece, &job, (a->n + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK, work_bytes(a->n * 4));
     return true;
 }
 

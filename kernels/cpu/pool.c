@@ -1,9 +1,10 @@
 /* pool.c - threads that share one job at a time
  *
- * A job is published by raising `epoch`; pieces are taken from `next`. The state of a job:
- *   1. pool_run writes fn, arg, n_piece, next = 0, busy = number of other threads, then raises epoch and wakes sleepers.
- *   2. Each thread that sees a new epoch takes pieces until none is left, then lowers busy; the last wakes pool_run.
- *   3. pool_run takes pieces too, then waits for busy 0, so no thread touches a job that has ended. */
+ * A job is open while its gate is, and pieces are taken from `next`. The state of a job:
+ *   1. pool_run writes fn, arg, n_piece, next = 0, opens the gate, raises `epoch` and wakes as many sleepers as the work is worth.
+ *   2. Each other thread that sees a new epoch, and the gate open, counts itself in, takes pieces until none is left, and counts itself out.
+ *   3. pool_run takes pieces too, closes the gate when none is left, and waits until nobody is inside, so no thread touches a job that has
+ *      ended. A thread that has not come by then is not waited for: another process may have its core. */
 #include "kernels/cpu/pool.h"
 #include <linux/futex.h>
 #include <pthread.h>
@@ -12,6 +13,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #define SPIN_ROUNDS 4000    // some 40 us: longer than the gap between two operations of a step
+#define SHARE_NS 5000       // less work is not shared at all: handing it to a thread that spins costs a microsecond or two
+#define WAKE_NS 20000       // work of each thread that is woken: that costs the caller up to 5 us, and the thread comes in 30 to 50
+#define GATE_OPEN 0x80000000u
 
 struct pool {
     int n_thread;
@@ -20,8 +24,8 @@ struct pool {
     int64_t n_piece;
     _Alignas(64) atomic_int_fast64_t next;
     _Alignas(64) atomic_uint epoch;
-    atomic_int n_asleep;    // threads asleep in the kernel, waiting for epoch
-    _Alignas(64) atomic_uint busy;
+    atomic_int n_asleep;              // threads asleep in the kernel, waiting for epoch
+    _Alignas(64) atomic_uint gate;    // GATE_OPEN, and how many other threads are inside
     atomic_int caller_asleep;
     atomic_bool stop;
     struct pool_thread {
@@ -37,9 +41,9 @@ static void futex_wait(atomic_uint *word, unsigned seen)
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
 }
 
-static void futex_wake(atomic_uint *word)
+static void futex_wake(atomic_uint *word, int n)
 {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
 static void cpu_relax(void)
@@ -59,6 +63,22 @@ static void pieces_take(struct pool *p, int thread)
             return;
         p->fn(p->arg, piece, thread);
     }
+}
+
+/* Come into the job that is open. false: none is. */
+static bool gate_enter(struct pool *p)
+{
+    unsigned gate = atomic_load_explicit(&p->gate, memory_order_relaxed);
+    while (gate & GATE_OPEN)
+        if (atomic_compare_exchange_weak_explicit(&p->gate, &gate, gate + 1, memory_order_acquire, memory_order_relaxed))
+            return true;
+    return false;
+}
+
+static void gate_leave(struct pool *p)
+{
+    if (atomic_fetch_sub(&p->gate, 1) == 1 && atomic_load(&p->caller_asleep))
+        futex_wake(&p->gate, 1);
 }
 
 static void *member_main(void *arg)
@@ -81,17 +101,21 @@ static void *member_main(void *arg)
         seen = now;
         if (atomic_load(&p->stop))
             return NULL;
-        pieces_take(p, self->index);
-        if (atomic_fetch_sub(&p->busy, 1) == 1 && atomic_load(&p->caller_asleep))
-            futex_wake(&p->busy);
+        if (gate_enter(p)) {
+            pieces_take(p, self->index);
+            gate_leave(p);
+        }
     }
 }
 
-static void epoch_raise(struct pool *p)
+/* Let the threads that spin know, and wake so many of the others that n work together, if there are so many. */
+static void epoch_raise(struct pool *p, int64_t n)
 {
     atomic_fetch_add(&p->epoch, 1);
-    if (atomic_load(&p->n_asleep) > 0)
-        futex_wake(&p->epoch);
+    int n_asleep = atomic_load(&p->n_asleep);
+    int64_t n_wake = n - (p->n_thread - n_asleep);
+    if (n_asleep > 0 && n_wake > 0)
+        futex_wake(&p->epoch, (int)n_wake);
 }
 
 struct pool *pool_new(int n_thread, struct error *err)
@@ -126,16 +150,16 @@ void pool_free(struct pool *p)
     if (!p)
         return;
     atomic_store(&p->stop, true);
-    epoch_raise(p);
+    epoch_raise(p, p->n_thread);
     for (int i = 0; i < p->n_thread - 1; i++)
         if (p->member[i].started)
             pthread_join(p->member[i].thread, NULL);
     free(p);
 }
 
-void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t n_piece)
+void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t n_piece, int64_t work_ns)
 {
-    if (p->n_thread == 1 || n_piece <= 1) {
+    if (p->n_thread == 1 || n_piece <= 1 || work_ns < SHARE_NS) {
         for (int64_t i = 0; i < n_piece; i++)
             fn(arg, i, 0);
         return;
@@ -144,14 +168,18 @@ void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t n_piece)
     p->arg = arg;
     p->n_piece = n_piece;
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    atomic_store(&p->busy, (unsigned)(p->n_thread - 1));
-    epoch_raise(p);
+    atomic_store(&p->gate, GATE_OPEN);
+    epoch_raise(p, MIN(MIN(n_piece, p->n_thread), work_ns / WAKE_NS));
     pieces_take(p, 0);
-    for (int i = 0; atomic_load_explicit(&p->busy, memory_order_acquire) && i < SPIN_ROUNDS; i++)
+    unsigned inside = atomic_fetch_and(&p->gate, ~GATE_OPEN) & ~GATE_OPEN;
+    for (int i = 0; inside && i < SPIN_ROUNDS; i++) {
         cpu_relax();
-    unsigned busy;
+        inside = atomic_load_explicit(&p->gate, memory_order_acquire);
+    }
+    if (!inside)
+        return;
     atomic_store(&p->caller_asleep, 1);
-    while ((busy = atomic_load(&p->busy)) != 0)
-        futex_wait(&p->busy, busy);
+    while ((inside = atomic_load(&p->gate)) != 0)
+        futex_wait(&p->gate, inside);
     atomic_store(&p->caller_asleep, 0);
 }
