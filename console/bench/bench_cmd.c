@@ -35,7 +35,7 @@ static const struct {
 static bool help_print(int argc, char **argv, struct error *err)
 {
     struct buf about = BUF_INIT;
-    buf_str(&about, "Prints one JSON line per measurement.\n\n");
+    buf_str(&about, "Prints a line of JSON for each measurement; tokenize and data print text.\n\n");
     for (size_t i = 0; i < ARRAY_SIZE(benches); i++)
         buf_fmt(&about, "  %-12s %s\n", benches[i].name, benches[i].help);
     struct cli cli = { .command = "rollcall bench", .about = buf_text(&about), .operands = "NAME ..." };

@@ -15,13 +15,14 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
 
+#define MAX_TOK ((int64_t)2048)    // unless --max-tok says otherwise
 enum {
     N_PROMPT = 64,
     N_NEW = 16,
 };
 struct start_bench {
     const char *dir, *device, *shape;
-    int64_t n_thread, batch, max_tok;
+    int64_t n_thread, batch, max_tok;    // max_tok 0: MAX_TOK, or what the model takes
 };
 enum part {
     DEVICE,
@@ -85,14 +86,14 @@ static bool token_wait(struct generator *g, int64_t item, double *s, struct erro
 bool bench_start(int argc, char **argv, struct error *err)
 {
     bool ok = false;
-    struct start_bench b = { .device = "cpu:0", .batch = 64, .max_tok = 2048 };
+    struct start_bench b = { .device = "cpu:0", .batch = 64 };
     struct cli_option options[] = {
         { "model", "m", CLI_STR, &b.dir, "DIR", "model directory" },
         { "shape", NULL, CLI_STR, &b.shape, "NAME", "write random weights of this shape there first, unless there are some" },
         { "device", NULL, CLI_STR, &b.device, "NAME", "cpu:0, cuda:0 ... (default cpu:0)" },
         { "threads", NULL, CLI_I64, &b.n_thread, "N", "CPU threads (default: all cores)" },
         { "batch", NULL, CLI_I64, &b.batch, "B", "samples at once that the generator has room for (default 64)" },
-        { "max-tok", NULL, CLI_I64, &b.max_tok, "N", "tokens of its longest sequence (default 2048)" },
+        { "max-tok", NULL, CLI_I64, &b.max_tok, "N", "tokens of its longest sequence (default 2048, or what the model takes)" },
     };
     struct cli cli = { .command = "rollcall bench start",
                        .options = options,
@@ -107,7 +108,7 @@ bool bench_start(int argc, char **argv, struct error *err)
         return false;
     if (cli.help_wanted)
         return true;
-    if (!b.dir || b.batch < 1 || b.batch > 65536 || b.max_tok < N_PROMPT + N_NEW || b.max_tok > 1 << 20)
+    if (!b.dir || b.batch < 1 || b.batch > 65536 || (b.max_tok && b.max_tok < N_PROMPT + N_NEW) || b.max_tok > 1 << 20)
         return error_set(err, ERR_USAGE, "--model is needed; --batch is 1 to 65536, --max-tok %d to 1048576", N_PROMPT + N_NEW);
     TRY(!b.shape || model_write(&b, err));
     at[DEVICE] = clock_ns();
@@ -115,7 +116,8 @@ bool bench_start(int argc, char **argv, struct error *err)
     at[LOAD] = clock_ns();
     TRY((m = model_load(b.dir, dev, dev->kind == DEVICE_CUDA ? DT_BF16 : DT_F32, err)) && device_sync(dev, err));
     at[GENERATOR] = clock_ns();
-    struct generator_config config = { .model = m, .max_seq = b.batch, .max_item = b.batch, .max_seq_tok = b.max_tok };
+    int64_t most_tok = b.max_tok ? b.max_tok : MIN(MAX_TOK, config_longest(model_config(m)));
+    struct generator_config config = { .model = m, .max_seq = b.batch, .max_item = b.batch, .max_seq_tok = most_tok };
     model_length_set(m, config.max_seq_tok);
     TRY((g = generator_new(&config, err)) && device_sync(dev, err));
     at[FIRST_TOKEN] = clock_ns();

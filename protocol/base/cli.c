@@ -76,9 +76,11 @@ static struct cli_option *option_find(struct cli *cli, const char *word)
 
 static void help_print(const struct cli *cli)
 {
-    printf("usage: %s [options]%s%s\n\n%s\n", cli->command, cli->operands ? " " : "", cli->operands ? cli->operands : "", cli->about);
-    if (cli->n_options)
-        printf("\noptions:\n");
+    size_t len = strlen(cli->about);
+    while (len > 0 && cli->about[len - 1] == '\n')
+        len--;
+    bool some = cli->operands && cli->operands[0];
+    printf("usage: %s [options]%s%s\n\n%.*s\n\noptions:\n", cli->command, some ? " " : "", some ? cli->operands : "", (int)len, cli->about);
     for (int i = 0; i < cli->n_options; i++) {
         const struct cli_option *o = &cli->options[i];
         if (o->kind == CLI_HEADING) {
