@@ -580,7 +580,7 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
         { "json", NULL, CLI_FLAG, &c.json, NULL, "status, checkpoints: print JSON" },
         { "depth", NULL, CLI_STR, &c.depth, "DEPTH", "pause: the same as pause DEPTH" },
         { "overlap", NULL, CLI_STR, &c.overlap, "SECONDS",
-          "rotate-token: how long the old token is good for (600); 0: not at all, and nobody is told the new one" },
+          "rotate-token: how long the old token is good for (600; at most 2592000, 30 days); 0: not at all, and nobody is told the new one" },
         { "verify", NULL, CLI_FLAG, &c.verify, NULL, "checkpoints: read every file and compare its hash" },
         { "id", NULL, CLI_STR, &c.id, "ID", "commands: carry out once under this id; a repeated id gets the first outcome" },
         { "read-only", NULL, CLI_FLAG, &c.read_only, NULL,
@@ -588,7 +588,8 @@ static bool ctl_cmd(int argc, char **argv, struct error *err)
         { "yes", "y", CLI_FLAG, &c.yes, NULL,
           "commands: do not ask for confirmation (asked on a terminal, for commands with consequences)" },
         { "force", NULL, CLI_FLAG, &c.force, NULL, "commands: in spite of another operator's lock" },
-        { "limit", NULL, CLI_F64, &c.limit_s, "SECONDS", "give up after this long and name the process that is late" },
+        { "limit", NULL, CLI_F64, &c.limit_s, "SECONDS",
+          "commands: give up after this long (0.1 to 86400) and name the process that is late" },
     };
     struct buf about = BUF_INIT;
     buf_str(&about, "Queries a run, or sends it a command and waits until that has taken effect.\n\n"
