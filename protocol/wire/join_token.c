@@ -180,10 +180,10 @@ static int cert_write(char *out, size_t size, mbedtls_pk_context *subject, mbedt
     mbedtls_x509write_crt_set_md_alg(&cert, MBEDTLS_MD_SHA256);
     mbedtls_x509write_crt_set_subject_key(&cert, subject);
     mbedtls_x509write_crt_set_issuer_key(&cert, issuer);
-    /* Valid practically for ever: a token is good as long as its file exists, and hosts' clocks need not agree. */
+    /* Without an end (RFC 5280, 4.1.2.5): a token is good as long as its file exists, and hosts' clocks need not agree. */
     if ((rv = serial_set(&cert)) == 0 && (rv = mbedtls_x509write_crt_set_subject_name(&cert, name)) == 0
         && (rv = mbedtls_x509write_crt_set_issuer_name(&cert, name)) == 0
-        && (rv = mbedtls_x509write_crt_set_validity(&cert, "19700101000000", "20991231235959")) == 0
+        && (rv = mbedtls_x509write_crt_set_validity(&cert, "19700101000000", "99991231235959")) == 0
         && (rv = mbedtls_x509write_crt_set_basic_constraints(&cert, 1, -1)) == 0)    // -1: one may lead to another
         rv = mbedtls_x509write_crt_pem(&cert, (unsigned char *)out, size, random_fill, NULL);
     mbedtls_x509write_crt_free(&cert);

@@ -11,10 +11,24 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "protocol/wire/join_rotation.h"
 #include "protocol/wire/transport.h"
+
+/* mbedTLS looks here whether a certificate holds: this clock runs ahead. */
+static _Atomic time_t ahead_s;
+
+time_t time(time_t *out)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    now.tv_sec += ahead_s;
+    if (out)
+        *out = now.tv_sec;
+    return now.tv_sec;
+}
 
 #define LONG_MS 60000    // nothing here takes so long, except on a starved machine
 #define ASK_MS 15000
@@ -325,6 +339,42 @@ static void while_a_token_replaces_another_both_get_in_and_afterwards_the_new_on
     assert_false(peer_is_strange(old));
 }
 
+static void no_certificate_runs_out_whatever_the_clock_says(void **state)
+{
+    struct fixture *f = *state;
+    struct error err;
+    static struct join_identity id;
+    static const struct {
+        time_t at;    // seconds since 1970
+        const char *why;
+    } clocks[] = {
+        { 86400, "a machine that does not know the time" },
+        { (time_t)1 << 31, "2038: 31 bits are not enough" },
+        { 4102444800, "2100: later than two digits of a year can say" },
+        { 95617584000, "5000" },
+    };
+    int n_seen = 0;
+    identity_of(f->path, &id);
+    assert_non_null(server_new_tls(f->head, f->address, &id, 4, &err));
+    struct peer *old = peer_new_tls(f->node, f->address, &id, &err);
+    assert_true(answered(f, old, &n_seen));
+    for (size_t i = 0; i < ARRAY_SIZE(clocks); i++) {
+        ahead_s = 0;
+        ahead_s = clocks[i].at - time(NULL);
+        struct peer *p = peer_new_tls(f->node, f->address, &id, &err);
+        if (!answered(f, p, &n_seen))
+            fail_msg("%s", clocks[i].why);
+        peer_free(p);
+    }
+    ahead_s = 0;
+    ahead_s = 253402300800 - time(NULL);    // the year 10000, for which no certificate can be made: this clock is looked at
+    struct peer *late = peer_new_tls(f->node, f->address, &id, &err);
+    assert_false(asked(f, late, 1000, &n_seen));
+    assert_true(asked(f, old, ASK_MS, &n_seen));    // a connection that was made before goes on
+    peer_free(late);
+    ahead_s = 0;
+}
+
 /* Connect and say what, then leave. */
 static void stranger_at(int port, const void *what, size_t len)
 {
@@ -367,6 +417,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_node_with_the_token_is_answered_and_a_stranger_is_not, setup, teardown),
         cmocka_unit_test_setup_teardown(a_head_with_another_token_is_not_told_anything, setup, teardown),
         cmocka_unit_test_setup_teardown(while_a_token_replaces_another_both_get_in_and_afterwards_the_new_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(no_certificate_runs_out_whatever_the_clock_says, setup, teardown),
         cmocka_unit_test_setup_teardown(strangers_that_come_and_go_leave_it_listening, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
