@@ -29,7 +29,7 @@ bool join_before_read(struct join_before *b, const char *path, struct error *err
         return true;
     if (!file_read_text(&text, file, BEFORE_BYTES_MAX, err))
         return false;
-    bool ok = sscanf(buf_text(&text), "%65s %lf %63s", token, &b->until_s, b->command) == 3 && isfinite(b->until_s)
+    bool ok = sscanf(buf_text(&text), "%65s %lf %64s", token, &b->until_s, b->command) == 3 && isfinite(b->until_s)
               && join_token_check(token, err);
     buf_release(&text);
     if (!ok) {

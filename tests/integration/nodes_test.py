@@ -295,10 +295,10 @@ class Nodes(RunCase):
             os.kill(pid, signal.SIGKILL)
             self.until(run, node, f"{name} lives again", lambda: side.processes().get(name, pid) != pid)
             self.until(run, node, f"the node is there again after {name} was killed", there)
-        for side, name in ((run, "gate"), (node, "uplink"), (run, "gate")):    # while a token is replaced; the ones before end at once
+        for i, (side, name) in enumerate(((run, "gate"), (node, "uplink"), (run, "gate"))):    # while a token is replaced; the ones before end at once
             token = open_text(os.path.join(run.dir, "sock/join"))
-            command = subprocess.Popen([ROLLCALL, "ctl", "--run", run.dir, "rotate-token", "--overlap", "600"], stdout=subprocess.PIPE,
-                                       stderr=subprocess.STDOUT, text=True)
+            words = ["rotate-token", "--overlap", "600", "--id", f"an id of several words {i}"]
+            command = subprocess.Popen([ROLLCALL, "ctl", "--run", run.dir, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             time.sleep(random.uniform(0, 0.05))
             os.kill(side.processes()[name], signal.SIGKILL)
             said, _ = command.communicate(timeout=LIMIT)
@@ -306,6 +306,9 @@ class Nodes(RunCase):
             self.assertNotEqual(open_text(os.path.join(run.dir, "sock/join")), token)
             self.until(run, node, "the node has the new token", lambda: open_text(node.token) == open_text(os.path.join(run.dir, "sock/join")))
             self.until(run, node, f"the node is there again after {name} was killed", there)
+            token = open_text(os.path.join(run.dir, "sock/join"))
+            self.assertEqual(run.ctl(*words).returncode, 0)    # the same command: it has been carried out
+            self.assertEqual(open_text(os.path.join(run.dir, "sock/join")), token)
         done = run.ctl("rotate-token", "--overlap", "1")    # the answer comes when the node has it
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("1 of 1 nodes have it", done.stdout)
@@ -378,6 +381,8 @@ class Nodes(RunCase):
         self.assertIn("the old one is no longer accepted", done.stdout)
         self.assertEqual(open_text(token), nodes_token)
         self.assertNotEqual(open_text(lent), open_text(copy))
+        self.assertEqual(run.ctl("rotate-token", "lent").returncode, 0)    # at once: connections of the first one are still there
+        self.assertEqual(open_text(node.token), open_text(copy))           # and told nothing
         done = ask(lent_port, copy, "status")
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn("does not accept the join token of this machine", done.stderr)

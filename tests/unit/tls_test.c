@@ -169,7 +169,7 @@ static void a_node_knows_every_token_that_was_replaced_and_a_head_the_last(void 
 
     assert_true(join_before_read(&b, f->path, &err));
     assert_string_equal(b.token, "");
-    struct join_before last = { .until_s = 1e9 + 0.5, .command = "the-id" };
+    struct join_before last = { .until_s = 1e9 + 0.5, .command = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" };
     memcpy(last.token, token[69], sizeof last.token);
     assert_true(join_token_replace(f->path, token[0], &last, &err));
     assert_true(join_token_read(now, f->path, &err));

@@ -2,7 +2,8 @@
  *
  * For the time that an operator has named, both tokens are accepted. Nodes that are present are sent the new one in the answer to their
  * next sign of life, say its name in the one after, and connect with it. Then connections that the old one made are ended. With no
- * overlap nobody is sent anything: whoever had the token that fell into wrong hands is out. */
+ * overlap nobody is sent anything: whoever had the token that fell into wrong hands is out, also when the next replacement comes before
+ * the connections of that token have ended. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <time.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/digest.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "workers/node/gate_parts.h"
@@ -71,8 +73,10 @@ bool door_token(struct gate *g, enum door_kind kind, struct error *err)
     if (!join_before_read(&before, path, &why)) {
         log_warn("%s", why.text);
     } else if (before.token[0] && strcmp(before.token, d->token) != 0) {    // else the replacement was cut short
-        snprintf(d->command, sizeof d->command, "%s", before.command);
+        memcpy(d->command, before.command, sizeof d->command);
         if (clock_wall_s() < before.until_s) {
+            if (!join_token_id(d->past_id, before.token, err))
+                return false;
             memcpy(d->past, before.token, sizeof d->past);
             d->until_s = before.until_s;
         } else if (before.until_s > 0) {
@@ -103,6 +107,8 @@ bool door_open(struct gate *g, enum door_kind kind, const char *text, struct err
 const char *token_news(const struct gate *g, const struct node_seen *n)
 {
     const struct door *d = &g->door[door_of(n)];
+    if (d->wary && strcmp(n->token_id, d->past_id) != 0)
+        return NULL;
     return d->past[0] && n->token_id[0] && strcmp(n->token_id, d->id) != 0 ? d->token : NULL;
 }
 
@@ -184,7 +190,19 @@ static bool rotation_read(const struct mval *root, enum door_kind *kind, double 
     return error_set(err, ERR_USAGE, "there is no token '%s'; rotate-token takes join or lent", word);
 }
 
-static bool token_replace(struct gate *g, enum door_kind kind, double overlap_s, const char *command, struct error *err)
+/* What tells commands apart: their ids are of any length, and may have blanks in them. */
+static void command_read(const struct mval *root, char out[JOIN_COMMAND_LEN + 1])
+{
+    struct digest d;
+    size_t len = 0;
+    const char *id = mval_str(mval_get(root, "id"), &len);
+    digest_init(&d, true);
+    digest_add(&d, id, len);
+    digest_hex(&d, out);
+}
+
+static bool token_replace(struct gate *g, enum door_kind kind, double overlap_s, const char command[JOIN_COMMAND_LEN + 1],
+                          struct error *err)
 {
     struct door *d = &g->door[kind];
     struct join_identity id;
@@ -195,7 +213,7 @@ static bool token_replace(struct gate *g, enum door_kind kind, double overlap_s,
     char path[4300];
     token_path(g, kind, path);
     memcpy(before.token, d->token, sizeof before.token);
-    snprintf(before.command, sizeof before.command, "%s", command);
+    memcpy(before.command, command, sizeof before.command);
     if (!join_token_new(token, err) || !join_token_id(name, token, err) || !identity_of(token, past, &id, err)
         || !server_identity(d->server, &id, err))
         return false;
@@ -206,6 +224,8 @@ static bool token_replace(struct gate *g, enum door_kind kind, double overlap_s,
     }
     if (d->past[0] || overlap_s == 0)
         d->cut_ms = clock_ms() + CUT_MS;    // connections that a token has made which is no longer good
+    d->wary = d->wary || overlap_s == 0;
+    memcpy(d->past_id, d->id, sizeof d->past_id);
     snprintf(d->past, sizeof d->past, "%s", past);
     d->until_s = before.until_s;
     memcpy(d->token, token, sizeof d->token);
@@ -220,16 +240,17 @@ void token_rotate(struct gate *g, struct request *r, const struct msg_in *in)
     struct error err;
     enum door_kind kind;
     double overlap_s;
-    char id[64], who[120], text[200], until[32];
+    char command[JOIN_COMMAND_LEN + 1], who[120], text[200], until[32];
     if (!rotation_read(in->root, &kind, &overlap_s, &err)) {
         request_refuse(r, &err);
         return;
     }
     struct door *d = &g->door[kind];
-    mval_text(in->root, "id", id, sizeof id);
+    command_read(in->root, command);
     if (!d->server)
         error_set(&err, ERR_REFUSED, "this run has no %s; see the setting '%s'", kinds[kind].what, kinds[kind].setting);
-    if (!d->server || (strcmp(d->command, id) != 0 && !token_replace(g, kind, overlap_s, id, &err))) {    // asked twice: done once
+    if (!d->server
+        || (strcmp(d->command, command) != 0 && !token_replace(g, kind, overlap_s, command, &err))) {    // asked twice: done once
         request_refuse(r, &err);
         return;
     }
@@ -244,6 +265,13 @@ void token_rotate(struct gate *g, struct request *r, const struct msg_in *in)
         request_drop(d->asker);    // the newer request waits
     d->asker = r;
     d->asker_limit_ms = d->past[0] ? clock_ms() + TELL_LIMIT_MS : 0;
+}
+
+static void connections_cut(struct door *d)
+{
+    server_cut(d->server);
+    d->cut_ms = 0;
+    d->wary = false;
 }
 
 /* The time of the old token is over. */
@@ -266,8 +294,7 @@ static void past_end(struct gate *g, enum door_kind kind)
     memcpy(before.command, d->command, sizeof before.command);
     past_note(path, &before);
     d->past[0] = 0;
-    server_cut(d->server);
-    d->cut_ms = 0;
+    connections_cut(d);
     nodes_count(g, kind, &n, &n_have, &names);
     snprintf(text, sizeof text, "the old %s is no longer accepted%s%s%s", kinds[kind].what,
              names.len ? "; without the new one, and in need of a copy of RUN/" : "", names.len ? kinds[kind].file : "",
@@ -283,10 +310,8 @@ void tokens_tick(struct gate *g)
         struct door *d = &g->door[k];
         if (d->past[0] && clock_wall_s() >= d->until_s)
             past_end(g, k);
-        if (d->cut_ms && clock_ms() >= d->cut_ms) {
-            server_cut(d->server);
-            d->cut_ms = 0;
-        }
+        if (d->cut_ms && clock_ms() >= d->cut_ms)
+            connections_cut(d);
         int n = 0, n_have = 0;
         struct buf names = BUF_INIT;
         if (d->asker)
