@@ -169,8 +169,8 @@ static bool version_send(struct fetch_head *h, bool base, struct done *out, stru
     snprintf(path, sizeof path, "%s/head-2", h->dir);
     snprintf(base_path, sizeof base_path, "%s/head-1", h->dir);
     double cpu = cpu_s();
-    if (!bulk_server_offer(h->server, base_path, NULL, 0, &first, err)
-        || !bulk_server_offer(h->server, path, base ? base_path : NULL, first.key, &o.offer, err))
+    if (!bulk_server_offer(h->server, base_path, NULL, 0, true, &first, err)
+        || !bulk_server_offer(h->server, path, base ? base_path : NULL, first.key, true, &o.offer, err))
         return false;
     if (send(h->fd, &o, sizeof o, MSG_NOSIGNAL) != (ssize_t)sizeof o || poll(&p, 1, LIMIT_MS) != 1
         || recv(h->fd, out, sizeof *out, 0) != (ssize_t)sizeof *out)

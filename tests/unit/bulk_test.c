@@ -173,7 +173,7 @@ static struct bulk_offer offer_get(struct fixture *f, const char *name, const ch
 {
     struct error err = { 0 };
     struct bulk_offer o = { 0 };
-    if (!bulk_server_offer(f->server, path_of(f, name), base ? path_of(f, base) : NULL, base_key, &o, &err))
+    if (!bulk_server_offer(f->server, path_of(f, name), base ? path_of(f, base) : NULL, base_key, true, &o, &err))
         fail_msg("%s", err.text);
     return o;
 }
@@ -269,8 +269,108 @@ static void another_base_than_the_head_has_means_the_whole(void **state)
     weights_write(f, "v2", 1, 60);
     struct bulk_offer o = offer_get(f, "v1", NULL, 0);
     assert_false(offer_get(f, "v2", "v1", o.key + 1).has_base);
-    assert_false(offer_get(f, "v2", "v0", o.key).has_base);
     assert_true(offer_get(f, "v2", "v1", o.key).has_base);
+    assert_true(offer_get(f, "v2", "v0", o.key).has_base);    // what it holds is what counts
+}
+
+/* Fetch version n as differences from version n - 1, of contents key, which then goes from the head's disk. Returns n's key. */
+static uint64_t version_follow(struct fixture *f, int n, uint64_t key)
+{
+    struct error err = { 0 };
+    char name[3][16];
+    for (int k = 0; k < 3; k++)
+        snprintf(name[k], sizeof name[k], "%c%d", k == 2 ? 'n' : 'v', n - (k == 1));
+    struct bulk_offer o = offer_get(f, name[0], n > 1 ? name[1] : NULL, key);
+    struct bulk_fetch *x = fetch_begin(f, name[2], n > 1 ? name[1] : NULL, &o);
+    assert_int_equal(o.has_base, n > 1);
+    assert_int_equal(fetch_wait(f, x, &err), BULK_FETCH_DONE);
+    bulk_fetch_free(x);
+    files_equal(f, name[0], name[2]);
+    if (n > 1)
+        assert_int_equal(unlink(path_of(f, name[1])), 0);
+    struct bulk_server_look look;
+    for (int64_t end = clock_ms() + WAIT_MS; bulk_server_look(f->server, &look), look.n_connection > 0;) {
+        assert_true(clock_ms() < end);
+        poll(NULL, 0, 1);    // its threads end by themselves, and with the last one the offer
+    }
+    return o.key;
+}
+
+/* A node follows the head from version 1 to n; version odd has other weights altogether. Returns version 1's key. */
+static uint64_t versions_follow(struct fixture *f, int n, int odd)
+{
+    uint64_t first = 0, key = 0;
+    for (int k = 1; k <= n; k++) {
+        char name[16];
+        snprintf(name, sizeof name, "v%d", k);
+        weights_write(f, name, k == odd ? 9 : 1, k == 1 ? 0 : 60 + (size_t)k);
+        key = version_follow(f, k, key);
+        first = k == 1 ? key : first;
+    }
+    return first;
+}
+
+/* One node has followed each version; another has been away since the first one, of which the head has nothing any more. */
+static void a_node_that_is_late_gets_a_chain_of_differences(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct bulk_fetch_look look;
+    struct bulk_offer o;
+    uint64_t key = versions_follow(f, 5, 0);
+    weights_write(f, "late", 1, 0);
+    assert_true(bulk_server_offer(f->server, path_of(f, "v5"), path_of(f, "v1"), key, false, &o, &err));
+    assert_false(o.has_base);    // a node that does not know links
+    assert_false(offer_get(f, "v5", "v1", key + 1).has_base);
+    o = offer_get(f, "v5", "v1", key);
+    assert_true(o.has_base);
+    struct bulk_fetch *x = fetch_begin(f, "late5", "late", &o);
+    assert_int_equal(fetch_wait(f, x, &err), BULK_FETCH_DONE);
+    bulk_fetch_look(x, &look);
+    bulk_fetch_free(x);
+    files_equal(f, "v5", "late5");
+    assert_int_equal(look.delta_bytes, look.size_bytes);
+    assert_true(look.wire_bytes < look.size_bytes / 4);    // four links, each less than a twentieth
+
+    FILE *n = fopen(path_of(f, "late"), "r+");
+    assert_non_null(n);
+    assert_int_equal(fseek(n, 5 * (long)DELTA_BLOCK + 7, SEEK_SET), 0);
+    assert_int_equal(fputc('x', n), 'x');
+    assert_int_equal(fclose(n), 0);
+    o = offer_get(f, "v5", "v1", key);
+    x = fetch_begin(f, "late6", "late", &o);
+    assert_int_equal(fetch_wait(f, x, &err), BULK_FETCH_NO_BASE);    // the first link's hash has found it
+    o = offer_get(f, "v5", NULL, 0);
+    assert_true(bulk_fetch_again(x, f->address, &o, &err));
+    assert_int_equal(fetch_wait(f, x, &err), BULK_FETCH_DONE);
+    bulk_fetch_free(x);
+    files_equal(f, "v5", "late6");
+}
+
+/* Version 3 has other weights altogether, so the way over it is longer than the whole. */
+static void a_chain_that_is_not_smaller_is_not_sent(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct bulk_fetch_look look;
+    uint64_t key = versions_follow(f, 5, 3);
+    weights_write(f, "late", 1, 0);
+    struct bulk_offer o = offer_get(f, "v5", "v1", key);
+    struct bulk_fetch *x = fetch_begin(f, "late5", "late", &o);
+    assert_int_equal(fetch_wait(f, x, &err), BULK_FETCH_DONE);
+    bulk_fetch_look(x, &look);
+    bulk_fetch_free(x);
+    files_equal(f, "v5", "late5");
+    assert_true(look.wire_bytes < look.size_bytes + 4096);
+    assert_true(look.delta_bytes < (int64_t)DELTA_BLOCK);    // but for the last numbers of the file
+}
+
+/* The head still has the three newest versions in memory, and one link too many leads to the oldest of them. */
+static void a_node_that_is_very_late_gets_the_whole(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t key = versions_follow(f, BULK_LINKS_MAX + 4, 0);
+    assert_false(offer_get(f, "v12", "v1", key).has_base);
 }
 
 /* The node's file says that it is version 1, but one of its bytes is not: found by a block's hash, and the rest comes whole. */
@@ -347,11 +447,11 @@ static void offers_are_bounded_and_end(void **state)
     weights_write(f, "v1", 1, 0);
     for (int i = 0; i < BULK_OFFERS_MAX; i++)
         offer_get(f, "v1", NULL, 0);
-    assert_false(bulk_server_offer(f->server, path_of(f, "v1"), NULL, 0, &o, &err));
+    assert_false(bulk_server_offer(f->server, path_of(f, "v1"), NULL, 0, true, &o, &err));
     assert_int_equal(err.code, ERR_FULL);
     assert_true(bulk_server_due(f->server) > clock_ms());
     assert_true(bulk_server_due(f->server) <= clock_ms() + 20000);
-    assert_false(bulk_server_offer(f->server, path_of(f, "v0"), NULL, 0, &o, &err));
+    assert_false(bulk_server_offer(f->server, path_of(f, "v0"), NULL, 0, true, &o, &err));
 }
 
 static void what_is_no_file_of_weights_is_not_offered(void **state)
@@ -359,10 +459,10 @@ static void what_is_no_file_of_weights_is_not_offered(void **state)
     struct fixture *f = *state;
     struct error err = { 0 };
     struct bulk_offer o;
-    assert_false(bulk_server_offer(f->server, path_of(f, "v1"), NULL, 0, &o, &err));
+    assert_false(bulk_server_offer(f->server, path_of(f, "v1"), NULL, 0, true, &o, &err));
     assert_int_equal(err.code, ERR_NOT_FOUND);
     assert_true(file_write(path_of(f, "v1"), "something", 9, &err));
-    assert_false(bulk_server_offer(f->server, path_of(f, "v1"), NULL, 0, &o, &err));
+    assert_false(bulk_server_offer(f->server, path_of(f, "v1"), NULL, 0, true, &o, &err));
     assert_int_equal(err.code, ERR_DATA);
 }
 
@@ -422,6 +522,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_version_arrives_whole_and_then_as_differences, setup, teardown),
         cmocka_unit_test_setup_teardown(another_node_gets_the_same_differences, setup, teardown),
         cmocka_unit_test_setup_teardown(another_base_than_the_head_has_means_the_whole, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_node_that_is_late_gets_a_chain_of_differences, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_chain_that_is_not_smaller_is_not_sent, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_node_that_is_very_late_gets_the_whole, setup, teardown),
         cmocka_unit_test_setup_teardown(a_base_whose_bytes_have_changed_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(a_cut_costs_only_what_was_on_its_way, setup, teardown),
         cmocka_unit_test_setup_teardown(a_version_that_was_replaced_is_not_continued, setup, teardown),

@@ -123,7 +123,7 @@ static void offer_answer(struct fixture *f, struct request *r)
         request_refuse(r, &err);
         return;
     }
-    if (!bulk_server_offer(f->bulk, f->head_file, NULL, 0, &o, &err))
+    if (!bulk_server_offer(f->bulk, f->head_file, NULL, 0, true, &o, &err))
         fail_msg("%s", err.text);
     if (a == OFFER_OF_A_GATE_THAT_IS_GONE) {
         front_bulk(f->front, NULL, NULL);

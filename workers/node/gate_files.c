@@ -228,7 +228,8 @@ void weights_asked(struct gate *g, struct request *r, const struct msg_in *in)
     weights_file_path(g->process.run_dir, mval_i64(mval_get(in->root, "made"), 0), version, path, sizeof path);
     weights_file_path(g->process.run_dir, mval_i64(mval_get(in->root, "base_made"), 0), base_version, base, sizeof base);
     uint64_t base_key = (uint64_t)mval_i64(mval_get(in->root, "base_key"), 0);
-    if (!bulk_server_offer(g->bulk, path, base_version >= 0 ? base : NULL, base_key, &o, &err)) {
+    if (!bulk_server_offer(g->bulk, path, base_version >= 0 ? base : NULL, base_key, mval_bool(mval_get(in->root, "links"), false), &o,
+                           &err)) {
         if (err.code == ERR_NOT_FOUND)
             error_set(&err, ERR_NOT_FOUND, "the head does not have weights of version %" PRId64 ", or no longer has them", version);
         request_refuse(r, &err);

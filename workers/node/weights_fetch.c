@@ -101,6 +101,7 @@ static void offer_ask(struct weights_fetch *w)
         msg_i64(&m, "base_version", w->config.base_version);
         msg_i64(&m, "base_made", w->config.base_made);
         msg_i64(&m, "base_key", (int64_t)w->base_key);
+        msg_bool(&m, "links", true);
     }
     w->asking = msg_finish(&m, &err) && peer_ask(w->config.head, &m, OFFER_LIMIT_MS, w->config.tag + FETCH_TAGS, &err);
     w->again_ms = clock_ms() + AGAIN_MS;

@@ -110,40 +110,72 @@ enum trouble {
     TROUBLE_DISK,
 };
 
-/* Take the block that a record brings, which must be the one that is expected. */
-static enum trouble block_take(struct bulk_fetch *f, uint32_t want, const uint8_t *data, size_t len, bool has_base,
-                               struct delta_coder *coder, uint8_t *scratch, struct error *err)
+/* What a thread needs to make a block: two places in turn, since what one link leads to is what the next one begins with. */
+struct maker {
+    struct delta_coder *coder;
+    uint8_t *place[2];      // (DELTA_BLOCK) owned
+    const uint8_t *from;    // what the next record's differences are from; NULL: the block is to come whole
+    int n_link;             // of this block
+};
+
+/* Make what a record leads to, of n bytes of the block that is expected; *out: where it is, until the next but one. */
+static enum trouble record_take(struct bulk_fetch *f, struct maker *m, uint32_t want, const uint8_t *data, size_t len, size_t n,
+                                bool is_link, const uint8_t **out, struct error *err)
 {
     struct bulk_block head;
-    size_t at = (size_t)want * DELTA_BLOCK, n = MIN(DELTA_BLOCK, (size_t)f->size_bytes - at);
     if (len < sizeof head) {
         error_set(err, ERR_DATA, "the head has sent a block of %zu bytes", len);
         return TROUBLE_CONNECTION;
     }
     memcpy(&head, data, sizeof head);
-    if (head.index != want) {
-        error_set(err, ERR_DATA, "the head has sent block %" PRIu32 " instead of %" PRIu32, head.index, want);
-        return TROUBLE_CONNECTION;
-    }
-    const uint8_t *base = has_base && f->base.data ? f->base.data + at : NULL, *block = data + sizeof head;
+    data += sizeof head;
+    len -= sizeof head;
     bool raw = head.kind == DELTA_RAW;
-    if (raw && len - sizeof head != n) {
-        error_set(err, ERR_DATA, "the head has sent %zu bytes for a block of %zu", len - sizeof head, n);
+    if (head.index != want || (is_link && (raw || !m->from || m->n_link == BULK_LINKS_MAX))) {
+        error_set(err, ERR_DATA, "the head has sent %s of block %" PRIu32 " for block %" PRIu32 " of '%s'", is_link ? "a link" : "what is",
+                  head.index, want, f->path);
         return TROUBLE_CONNECTION;
     }
-    if (!raw && !delta_decode(coder, (enum delta_kind)head.kind, block, len - sizeof head, base, scratch, n, err))
-        return TROUBLE_BASE;
-    block = raw ? block : scratch;
-    if (delta_hash(block, n) != head.hash) {
-        error_set(err, ERR_DATA, "block %" PRIu32 " has another hash than at the head", want);
-        return raw ? TROUBLE_CONNECTION : TROUBLE_BASE;
+    if (raw && len != n) {
+        error_set(err, ERR_DATA, "the head has sent %zu bytes for a block of %zu", len, n);
+        return TROUBLE_CONNECTION;
     }
+    uint8_t *place = m->place[m->n_link % 2];
+    if (!raw && !delta_decode(m->coder, (enum delta_kind)head.kind, data, len, m->from, place, n, err))
+        return TROUBLE_BASE;
+    *out = raw ? data : place;
+    if (delta_hash(*out, n) == head.hash)
+        return TROUBLE_NONE;
+    error_set(err, ERR_DATA, "block %" PRIu32 " has another hash than at the head", want);
+    return raw ? TROUBLE_CONNECTION : TROUBLE_BASE;
+}
+
+/* Receive the block that is expected, and the links before it. */
+static enum trouble block_take(struct bulk_fetch *f, struct maker *m, struct bulk *b, uint32_t want, bool has_base, struct error *err)
+{
+    size_t at = (size_t)want * DELTA_BLOCK, n = MIN(DELTA_BLOCK, (size_t)f->size_bytes - at), len;
+    uint8_t type = BULK_LINK;
+    const void *data;
+    const uint8_t *block = NULL;
+    m->from = has_base && f->base.data ? f->base.data + at : NULL;
+    for (m->n_link = 0; type == BULK_LINK; m->n_link++, m->from = block) {
+        if (!bulk_receive(b, &type, &data, &len, err))
+            return TROUBLE_CONNECTION;
+        if (type != BULK_BLOCK && type != BULK_LINK) {
+            error_set(err, ERR_DATA, "the head has sent a record of type %u", type);
+            return TROUBLE_CONNECTION;
+        }
+        enum trouble t = record_take(f, m, want, data, len, n, type == BULK_LINK, &block, err);
+        if (t != TROUBLE_NONE)
+            return t;
+    }
+    bool whole = block != m->place[0] && block != m->place[1];
     if (!block_save(f, block, n, at, err))
         return TROUBLE_DISK;
     pthread_mutex_lock(&f->lock);
     f->state[want] = BLOCK_HERE;
     f->n_here++;
-    f->delta_bytes += raw ? 0 : (int64_t)n;
+    f->delta_bytes += whole ? 0 : (int64_t)n;
     pthread_mutex_unlock(&f->lock);
     return TROUBLE_NONE;
 }
@@ -169,22 +201,12 @@ static bool runs_ask(struct bulk_fetch *f, struct lane *l, struct bulk *b, struc
 }
 
 /* Receive the oldest run. */
-static enum trouble run_take(struct bulk_fetch *f, struct lane *l, struct bulk *b, bool has_base, struct delta_coder *coder,
-                             uint8_t *scratch, struct error *err)
+static enum trouble run_take(struct bulk_fetch *f, struct lane *l, struct bulk *b, bool has_base, struct maker *m, struct error *err)
 {
-    uint8_t type;
-    const void *data;
-    size_t len;
     const struct run r = l->ahead[0];
     for (uint32_t i = r.first; i < r.first + r.n; i++) {
         int64_t before = bulk_received(b);
-        if (!bulk_receive(b, &type, &data, &len, err))
-            return TROUBLE_CONNECTION;
-        if (type != BULK_BLOCK) {
-            error_set(err, ERR_DATA, "the head has sent a record of type %u", type);
-            return TROUBLE_CONNECTION;
-        }
-        enum trouble t = block_take(f, i, data, len, has_base, coder, scratch, err);
+        enum trouble t = block_take(f, m, b, i, has_base, err);
         pthread_mutex_lock(&f->lock);
         f->wire_bytes += bulk_received(b) - before;
         bool over = f->over;
@@ -202,8 +224,8 @@ static enum trouble run_take(struct bulk_fetch *f, struct lane *l, struct bulk *
 }
 
 /* Fetch blocks with one offer until none is needed. */
-static enum trouble lane_work(struct bulk_fetch *f, struct lane *l, const char *address, const struct bulk_offer *offer,
-                              struct delta_coder *coder, uint8_t *scratch, struct error *err)
+static enum trouble lane_work(struct bulk_fetch *f, struct lane *l, const char *address, const struct bulk_offer *offer, struct maker *m,
+                              struct error *err)
 {
     struct bulk *b = bulk_connect(address, &offer->ticket, BULK_CONNECT_MS, err);
     enum trouble t = b ? TROUBLE_NONE : TROUBLE_CONNECTION;
@@ -218,7 +240,7 @@ static enum trouble lane_work(struct bulk_fetch *f, struct lane *l, const char *
         else if (l->n_ahead == 0)
             break;
         else
-            t = run_take(f, l, b, offer->has_base, coder, scratch, err);
+            t = run_take(f, l, b, offer->has_base, m, err);
     }
     pthread_mutex_lock(&f->lock);
     bool last = f->n_here == f->n_block;
@@ -254,8 +276,7 @@ static void *lane_main(void *arg)
     struct lane *l = arg;
     struct bulk_fetch *f = l->fetch;
     struct error err = { 0 };
-    struct delta_coder *coder = delta_coder_new(&err);
-    uint8_t *scratch = malloc(DELTA_BLOCK);
+    struct maker m = { .coder = delta_coder_new(&err), .place = { malloc(DELTA_BLOCK), malloc(DELTA_BLOCK) } };
     pthread_mutex_lock(&f->lock);
     while (!f->over && !f->failed && !f->finished) {
         char address[sizeof f->address];
@@ -264,8 +285,8 @@ static void *lane_main(void *arg)
         l->round = f->round;
         enum trouble t = TROUBLE_DISK;
         pthread_mutex_unlock(&f->lock);
-        if (coder && scratch)
-            t = lane_work(f, l, address, &offer, coder, scratch, &err);
+        if (m.coder && m.place[0] && m.place[1])
+            t = lane_work(f, l, address, &offer, &m, &err);
         else
             error_set(&err, ERR_NO_MEMORY, "no memory to receive weights");
         pthread_mutex_lock(&f->lock);
@@ -277,8 +298,9 @@ static void *lane_main(void *arg)
             pthread_cond_wait(&f->changed, &f->lock);    // bulk_fetch_again or bulk_fetch_free ends it
     }
     pthread_mutex_unlock(&f->lock);
-    delta_coder_free(coder);
-    free(scratch);
+    delta_coder_free(m.coder);
+    free(m.place[0]);
+    free(m.place[1]);
     return NULL;
 }
 

@@ -1,5 +1,8 @@
 /* One lock for everything. A connection's thread holds it while it looks for a block and while it notes one that it has written, not
- * while it compresses or sends. References keep things alive: a connection its offer, an offer its pair, a pair its two versions. */
+ * while it compresses or sends. References keep things alive: a connection its offer, an offer its pairs, a pair its two versions.
+ *
+ * A pair that nobody uses any more is let go of when its newer version is: if all its blocks have been written, they stay without the
+ * versions (an old pair), as a link of chains for nodes that are late. Links are found by the numbers of the versions' contents. */
 #include "workers/engine/publish/bulk_server.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -22,6 +25,7 @@
 #define WRITE_LIMIT_MS 30000              // another thread's compression of one block
 #define DRAIN_MS 10000                    // of threads that were told to end
 #define PACKED_MAX ((size_t)1 << 30)      // bytes of written blocks that are kept
+#define OLD_PAIRS_MAX 16                  // of them
 #define VERSION_MAX ((int64_t)1 << 42)    // bytes
 
 struct version {
@@ -44,15 +48,20 @@ struct packed {
     uint64_t hash;
 };
 struct pair {
-    struct version *base, *new;    // base NULL: whole blocks
+    struct version *base, *new;    // base NULL: whole blocks; both NULL: an old pair
+    uint64_t from, to;             // numbers of their contents
+    int64_t size_bytes;            // of each file
     uint32_t n_block;
     struct packed *block;    // (n_block) owned
+    size_t bytes;            // of the blocks' data
     int n_ref;               // offers
     struct pair *next;
 };
 struct offer {
     struct bulk_ticket ticket;
-    struct pair *pair;    // NULL: free
+    struct pair *pair;                    // NULL: free
+    struct pair *link[BULK_LINKS_MAX];    // (n_link) that lead from the node's version to the pair's base
+    int n_link;
     bool over;
     int n_connection;
     int64_t used_ms;
@@ -102,21 +111,38 @@ static void version_drop(struct bulk_server *s, struct version *v)
     free(v);
 }
 
+static void versions_release(struct pair *p)
+{
+    if (p->new)
+        p->new->n_ref--;
+    if (p->base)
+        p->base->n_ref--;
+    p->base = p->new = NULL;
+}
+
 static void pair_drop(struct bulk_server *s, struct pair *p)
 {
     struct pair **at = &s->pairs;
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
-    for (uint32_t i = 0; i < p->n_block; i++) {
-        s->packed_bytes -= p->block[i].data ? p->block[i].len : 0;
+    for (uint32_t i = 0; i < p->n_block; i++)
         free(p->block[i].data);
-    }
-    p->new->n_ref--;
-    if (p->base)
-        p->base->n_ref--;
+    s->packed_bytes -= p->bytes;
+    versions_release(p);
     free(p->block);
     free(p);
+}
+
+/* Has every block been written, and are those that are differences here? */
+static bool pair_is_whole(const struct pair *p)
+{
+    for (uint32_t i = 0; i < p->n_block; i++) {
+        const struct packed *b = &p->block[i];
+        if (b->state != PACKED_DONE || (b->kind != DELTA_SAME && b->kind != DELTA_RAW && !b->data))
+            return false;
+    }
+    return true;
 }
 
 static bool version_is_recent(const struct bulk_server *s, const struct version *v)
@@ -124,14 +150,36 @@ static bool version_is_recent(const struct bulk_server *s, const struct version 
     return !s->over && (v == s->recent[0] || v == s->recent[1]);
 }
 
-/* Let go of what nobody uses: pairs that end at an older version, then versions of no pair. */
+/* Let go of the oldest of the old pairs that nobody uses; most: only if there are more old pairs than that. False: there is none. */
+static bool oldest_drop(struct bulk_server *s, int most)
+{
+    struct pair *oldest = NULL;
+    int n = 0;
+    for (struct pair *p = s->pairs; p; p = p->next) {    // the newest first
+        n += !p->new;
+        if (!p->new && p->n_ref == 0)
+            oldest = p;
+    }
+    if (!oldest || n <= most)
+        return false;
+    pair_drop(s, oldest);
+    return true;
+}
+
+/* Let go of what nobody uses: pairs that end at an older version, but for what they lead from and to, then versions of no pair. */
 static void unused_drop(struct bulk_server *s)
 {
     for (struct pair *p = s->pairs, *next; p; p = next) {
         next = p->next;
-        if (p->n_ref == 0 && !version_is_recent(s, p->new))
+        if (p->n_ref > 0 || !p->new || version_is_recent(s, p->new))
+            continue;
+        if (p->base && !s->over && pair_is_whole(p))
+            versions_release(p);
+        else
             pair_drop(s, p);
     }
+    while (oldest_drop(s, s->over ? 0 : OLD_PAIRS_MAX))
+        ;
     for (struct version *v = s->versions, *next; v; v = next) {
         next = v->next;
         if (v->n_ref == 0 && !version_is_recent(s, v))
@@ -187,7 +235,14 @@ static struct pair *pair_find(struct bulk_server *s, struct version *base, struc
         error_set(err, ERR_NO_MEMORY, "no memory to send '%s'", new->path);
         return NULL;
     }
-    *p = (struct pair){ .base = base, .new = new, .n_block = n, .block = block, .next = s->pairs };
+    *p = (struct pair){ .base = base,
+                        .new = new,
+                        .from = base ? base->key : 0,
+                        .to = new->key,
+                        .size_bytes = (int64_t) new->map.size_bytes,
+                        .n_block = n,
+                        .block = block,
+                        .next = s->pairs };
     s->pairs = p;
     new->n_ref++;
     if (base)
@@ -195,17 +250,56 @@ static struct pair *pair_find(struct bulk_server *s, struct version *base, struc
     return p;
 }
 
+/* ---- chains; with the lock ---- */
+
+/* The pairs that lead from one version's contents to another's into link; how many, at most max, or -1: there are none. */
+static int links_find(const struct bulk_server *s, uint64_t from, uint64_t to, int64_t size_bytes, struct pair **link, int max)
+{
+    if (from == to)
+        return 0;
+    for (struct pair *p = max > 0 ? s->pairs : NULL; p; p = p->next) {
+        bool leads = p->to == to && p->size_bytes == size_bytes && (p->base || !p->new) && p->from != to && pair_is_whole(p);
+        int n = leads ? links_find(s, from, p->from, size_bytes, link, max - 1) : -1;
+        if (n >= 0) {
+            link[n] = p;
+            return n + 1;
+        }
+    }
+    return -1;
+}
+
+/* A version that is mapped, other than new, and to which links lead from base_key: the fewest. NULL: none. */
+static struct version *chain_find(const struct bulk_server *s, uint64_t base_key, const struct version *new, struct pair **link,
+                                  int *n_link)
+{
+    struct version *found = NULL;
+    for (struct version *v = s->versions; v; v = v->next) {
+        struct pair *some[BULK_LINKS_MAX];
+        int n = v == new || v->map.size_bytes != new->map.size_bytes
+                    ? -1
+                    : links_find(s, base_key, v->key, (int64_t)v->map.size_bytes, some, found ? *n_link - 1 : BULK_LINKS_MAX);
+        if (n < 0)
+            continue;
+        found = v;
+        *n_link = n;
+        memcpy(link, some, (size_t)n * sizeof(struct pair *));
+    }
+    return found;
+}
+
 /* ---- offers; with the lock ---- */
 
 static void offer_end(struct bulk_server *s, struct offer *o)
 {
     o->pair->n_ref--;
+    for (int i = 0; i < o->n_link; i++)
+        o->link[i]->n_ref--;
     explicit_bzero(o, sizeof *o);
     unused_drop(s);
 }
 
-static bool offer_make(struct bulk_server *s, const char *path, const char *base_path, uint64_t base_key, struct bulk_offer *out,
-                       struct error *err)
+static bool offer_make(struct bulk_server *s, const char *path, const char *base_path, uint64_t base_key, bool links,
+                       struct bulk_offer *out, struct error *err)
 {
     struct offer *o = NULL;
     struct error none;
@@ -220,10 +314,18 @@ static bool offer_make(struct bulk_server *s, const char *path, const char *base
     struct version *base = base_path ? version_find(s, base_path, true, &none) : NULL;
     if (base && (base->key != base_key || base->map.size_bytes != new->map.size_bytes))
         base = NULL;
+    struct pair *link[BULK_LINKS_MAX];
+    int n_link = 0;
+    if (!base && base_path && links)
+        base = chain_find(s, base_key, new, link, &n_link);
     struct bulk_ticket ticket;
     struct pair *p = bulk_ticket_make(&ticket, err) ? pair_find(s, base, new, err) : NULL;
     if (p) {
-        *o = (struct offer){ .ticket = ticket, .pair = p, .used_ms = clock_ms() };
+        *o = (struct offer){ .ticket = ticket, .pair = p, .n_link = n_link, .used_ms = clock_ms() };
+        for (int i = 0; i < n_link; i++) {
+            o->link[i] = link[i];
+            link[i]->n_ref++;
+        }
         *out = (struct bulk_offer){
             .ticket = ticket, .size_bytes = (int64_t) new->map.size_bytes, .key = new->key, .has_base = base != NULL
         };
@@ -237,11 +339,11 @@ static bool offer_make(struct bulk_server *s, const char *path, const char *base
     return p != NULL;
 }
 
-bool bulk_server_offer(struct bulk_server *s, const char *path, const char *base_path, uint64_t base_key, struct bulk_offer *out,
-                       struct error *err)
+bool bulk_server_offer(struct bulk_server *s, const char *path, const char *base_path, uint64_t base_key, bool links,
+                       struct bulk_offer *out, struct error *err)
 {
     pthread_mutex_lock(&s->lock);
-    bool ok = offer_make(s, path, base_path, base_key, out, err);
+    bool ok = offer_make(s, path, base_path, base_key, links, out, err);
     pthread_mutex_unlock(&s->lock);
     return ok;
 }
@@ -292,10 +394,13 @@ static void block_write(struct bulk_server *s, struct pair *p, uint32_t i, struc
     if (copy)
         memcpy(copy, scratch, out->len);
     pthread_mutex_lock(&s->lock);
+    while (copy && s->packed_bytes + out->len > PACKED_MAX && oldest_drop(s, 0))
+        ;
     bool kept = out->len == 0 || (copy && s->packed_bytes + out->len <= PACKED_MAX);
     p->block[i] = kept ? *out : (struct packed){ 0 };
     if (kept && copy) {
         p->block[i].data = copy;
+        p->bytes += out->len;
         s->packed_bytes += out->len;
         copy = NULL;
     }
@@ -324,6 +429,35 @@ static bool block_get(struct bulk_server *s, struct pair *p, uint32_t i, struct 
     return out->state == PACKED_DONE || error_set(err, ERR_TIMEOUT, "a block of weights was not written in %d s", WRITE_LIMIT_MS / 1000);
 }
 
+static bool block_send(struct bulk *b, enum bulk_record type, uint32_t i, const struct packed *x, const void *data, size_t len,
+                       struct error *err)
+{
+    struct bulk_block head = { .index = i, .kind = (uint8_t)x->kind, .hash = x->hash };
+    return bulk_send(b, type, &head, sizeof head, data, len, err);
+}
+
+/* Are the links of block i and what follows, last, together smaller than the block, of n bytes? */
+static bool chain_is_smaller(const struct offer *o, uint32_t i, const struct packed *last, size_t n)
+{
+    size_t bytes = last->len;
+    bool whole = last->kind == DELTA_RAW;
+    for (int k = 0; k < o->n_link; k++) {
+        whole = whole || o->link[k]->block[i].kind == DELTA_RAW;
+        bytes += o->link[k]->block[i].len + sizeof(struct bulk_block);
+    }
+    return !whole && bytes < n;
+}
+
+static bool links_send(struct bulk *b, const struct offer *o, uint32_t i, struct error *err)
+{
+    for (int k = 0; k < o->n_link; k++) {
+        const struct packed *x = &o->link[k]->block[i];
+        if (x->kind != DELTA_SAME && !block_send(b, BULK_LINK, i, x, x->data, x->len, err))
+            return false;
+    }
+    return true;
+}
+
 static bool want_serve(struct connection *c, struct bulk *b, const struct bulk_want *want, struct delta_coder *coder, uint8_t *scratch,
                        struct error *err)
 {
@@ -336,9 +470,11 @@ static bool want_serve(struct connection *c, struct bulk *b, const struct bulk_w
         size_t at = (size_t)i * DELTA_BLOCK, n = MIN(DELTA_BLOCK, p->new->map.size_bytes - at);
         if (!block_get(c->server, p, i, coder, scratch, &x, err))
             return false;
-        struct bulk_block head = { .index = i, .kind = (uint8_t)x.kind, .hash = x.hash };
+        if (!chain_is_smaller(c->offer, i, &x, n))
+            x.kind = DELTA_RAW;
         bool raw = x.kind == DELTA_RAW;
-        if (!bulk_send(b, BULK_BLOCK, &head, sizeof head, raw ? p->new->map.data + at : x.data, raw ? n : x.len, err))
+        if ((!raw && !links_send(b, c->offer, i, err))
+            || !block_send(b, BULK_BLOCK, i, &x, raw ? p->new->map.data + at : x.data, raw ? n : x.len, err))
             return false;
     }
     return bulk_flush(b, err);

@@ -3,10 +3,13 @@
  * A node is offered a version: it gets a ticket over TLS, connects with it as often as the offer allows, and asks for blocks (delta.h) of
  * the file in any order. When it names a version that it has, and the head has the same one (both files' keys are equal), a block is sent
  * as its differences from that one's block wherever that is smaller. What was written for one node is kept for the others, up to a bound.
- * The files of the two versions that were asked for last stay mapped, so that the trainer may remove them.
+ * The files of the two versions that were asked for last stay mapped, so that the trainer may remove them. Of versions before, what was
+ * written for others stays for a while: a node that is several versions late gets a block as a chain of differences, each with the hash of
+ * what it leads to, where all of them together are smaller than the block.
  *
  *   node -> head   WANT first n (u32 each): these blocks | DONE: the offer is over
- *   head -> node   BLOCK index (u32), kind (u8), 3 zeros, delta_hash of the block (u64), then what delta_decode reads
+ *   head -> node   LINK* BLOCK: index (u32), kind (u8), 3 zeros, delta_hash of the result (u64), then what delta_decode reads. A link leads
+ *                  from the node's block, or the link before, to that of a version between; the block from there to the one that is offered
  *
  * Owned by one thread, which calls all but bulk_server_connection (any thread); each connection has a thread of its own, because
  * compressing, encrypting and reading a file that is not in memory take long. */
@@ -18,10 +21,12 @@
 
 #define BULK_OFFERS_MAX 24         // at a time
 #define BULK_CONNECTIONS_EACH 8    // of an offer
+#define BULK_LINKS_MAX 8           // of a block
 enum bulk_record {
     BULK_WANT = 1,
     BULK_BLOCK,
     BULK_DONE,
+    BULK_LINK,
 };
 struct bulk_want {
     uint32_t first, n;    // blocks
@@ -40,10 +45,10 @@ struct bulk_offer {
 struct bulk_server;
 struct bulk_server *bulk_server_new(struct error *err);
 void bulk_server_free(struct bulk_server *s);    // ends its connections; NULL is fine
-/* Offer the file path to somebody who has base_path with base_key (NULL: nothing). ERR_NOT_FOUND: there is no such file; ERR_DATA: it does
+/* Offer the file path to somebody who has base_path with base_key (NULL: nothing), and who knows links or not. ERR_NOT_FOUND: there is no such file; ERR_DATA: it does
  * not hold weights; ERR_FULL: BULK_OFFERS_MAX are open, ask again. An offer that nobody uses ends after some seconds. */
-MUST_USE bool bulk_server_offer(struct bulk_server *s, const char *path, const char *base_path, uint64_t base_key, struct bulk_offer *out,
-                                struct error *err);
+MUST_USE bool bulk_server_offer(struct bulk_server *s, const char *path, const char *base_path, uint64_t base_key, bool links,
+                                struct bulk_offer *out, struct error *err);
 /* Serve the connection fd, from which hello (BULK_HELLO_BYTES) has been read, and take it. False: it has no offer, or too many connections;
  * fd stays the caller's. server: a struct bulk_server. */
 bool bulk_server_connection(void *server, int fd, const uint8_t *hello);
