@@ -252,6 +252,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "data", KIND_BIN, false, "shorter than asked only at the end" },) },
     [MSG_WEIGHTS] = { "weights", "another node", "gate", "I want weights over connections of their own; the answer is a ticket for them (protocol/wire/bulk.h)",
         FIELDS({ "version", KIND_I64, false, "weights of this version" }, { "made", KIND_I64, false, "... that this incarnation made" },
+               { "name", KIND_STR, true, "a checkpoint's file instead, by its name as in file; it comes whole" },
                { "base_version", KIND_I64, true, "this version is here: differences from it will do" },
                { "base_made", KIND_I64, true, "... that this incarnation made" },
                { "base_key", KIND_I64, true, "... with this number for its contents" },

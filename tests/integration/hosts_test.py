@@ -79,6 +79,8 @@ class Hosts(RunCase):
         # the one that has lost them names them; the other may only see that one leave
         self.assertRegex(self.log(run, "worker-cpu-0") + self.log(run, "worker-cpu-1"), r"trainer [23] \(on another node\)")
         self.assertEqual("was copied in" in self.log(spare, "uplink"), hide)
+        if hide:    # its large files not over TLS
+            self.assertRegex(self.log(spare, "uplink"), r"was copied in [\d.]+ s, (?!0\.0 )[\d.]+ MiB of it over connections for large data")
         self.assertEqual(os.readlink(os.path.join(spare.dir, "model/model.safetensors")), self.task.path("model/model.safetensors"))
 
     @unittest.skipUnless(os.environ.get("LONG"), "for LONG=1")

@@ -373,6 +373,38 @@ static void a_node_that_is_very_late_gets_the_whole(void **state)
     assert_false(offer_get(f, "v12", "v1", key).has_base);
 }
 
+/* Version 2 is sent as differences afterwards, too: a file of another kind does not take the place of a version in memory. */
+static void any_file_arrives_and_takes_no_place_of_a_version(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct bulk_offer o;
+    weights_write(f, "v2", 1, 60);
+    weights_write(f, "v1", 1, 0);
+    uint64_t key = version_follow(f, 1, 0);
+    for (int i = 0; i < 3; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "file%d", i);
+        assert_true(file_write(path_of(f, name), name, strlen(name), &err));
+        assert_false(bulk_server_offer(f->server, path_of(f, name), NULL, 0, true, &o, &err));
+        assert_true(bulk_server_offer_file(f->server, path_of(f, name), &o, &err));
+        assert_false(o.has_base);
+        struct bulk_fetch_config c = {
+            .address = f->address, .path = path_of(f, "here"), .plain = true, .size_max = 100, .wake = on_wake, .ctx = f
+        };
+        struct bulk_fetch *x = bulk_fetch_new(&c, &o, &err);
+        assert_non_null(x);
+        assert_int_equal(fetch_wait(f, x, &err), BULK_FETCH_DONE);
+        bulk_fetch_free(x);
+        files_equal(f, name, "here");
+    }
+    assert_true(file_write(path_of(f, "empty"), "", 0, &err));
+    assert_false(bulk_server_offer_file(f->server, path_of(f, "empty"), &o, &err));
+    assert_int_equal(err.code, ERR_DATA);
+    assert_int_equal(unlink(path_of(f, "v1")), 0);
+    assert_true(offer_get(f, "v2", "v1", key).has_base);
+}
+
 /* The node's file says that it is version 1, but one of its bytes is not: found by a block's hash, and the rest comes whole. */
 static void a_base_whose_bytes_have_changed_is_found(void **state)
 {
@@ -525,6 +557,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_node_that_is_late_gets_a_chain_of_differences, setup, teardown),
         cmocka_unit_test_setup_teardown(a_chain_that_is_not_smaller_is_not_sent, setup, teardown),
         cmocka_unit_test_setup_teardown(a_node_that_is_very_late_gets_the_whole, setup, teardown),
+        cmocka_unit_test_setup_teardown(any_file_arrives_and_takes_no_place_of_a_version, setup, teardown),
         cmocka_unit_test_setup_teardown(a_base_whose_bytes_have_changed_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(a_cut_costs_only_what_was_on_its_way, setup, teardown),
         cmocka_unit_test_setup_teardown(a_version_that_was_replaced_is_not_continued, setup, teardown),

@@ -42,6 +42,7 @@ struct fixture {
     struct weights_fetch *fetch;
     const enum answer *answer;    // the next ones; the last holds for all that follow
     int n_answer, n_asked, n_piece;
+    const char *name;    // a checkpoint's file is fetched; NULL: weights
 };
 
 /* Listen at a free port, instead of where the front listened before. */
@@ -123,7 +124,8 @@ static void offer_answer(struct fixture *f, struct request *r)
         request_refuse(r, &err);
         return;
     }
-    if (!bulk_server_offer(f->bulk, f->head_file, NULL, 0, true, &o, &err))
+    if (!(f->name ? bulk_server_offer_file(f->bulk, f->head_file, &o, &err)
+                  : bulk_server_offer(f->bulk, f->head_file, NULL, 0, true, &o, &err)))
         fail_msg("%s", err.text);
     if (a == OFFER_OF_A_GATE_THAT_IS_GONE) {
         front_bulk(f->front, NULL, NULL);
@@ -172,6 +174,8 @@ static void request_take(struct fixture *f, struct net_event *ev)
     struct error err;
     struct msg_in in;
     assert_true(msg_read_request(&in, ev->data, ev->len, &err));
+    char name[64];
+    assert_string_equal(mval_text(in.root, "name", name, sizeof name), f->name ? f->name : "");
     if (in.type == MSG_WEIGHTS)
         offer_answer(f, ev->request);
     else
@@ -196,6 +200,7 @@ static enum fetch_state fetched(struct fixture *f, const enum answer *answer, in
                                       .n_stream = 1,
                                       .address = f->address_said,
                                       .path = f->node_file,
+                                      .name = f->name,
                                       .version = 3,
                                       .made = 1,
                                       .tag = TAG,
@@ -297,6 +302,30 @@ static void a_ticket_of_another_size_is_refused(void **state)
     assert_non_null(strstr(err.text, "a key of 31 bytes"));
 }
 
+static void a_file_of_a_checkpoint_comes_whatever_it_holds(void **state)
+{
+    static const enum answer answer[] = { FULL, OFFER };
+    struct fixture *f = *state;
+    struct error err;
+    f->name = "checkpoint/step-000004/model.safetensors";
+    assert_true(file_write(f->head_file, "no weights", 10, &err));
+    assert_int_equal(fetched(f, answer, 2, &err), FETCH_DONE);
+    assert_int_equal(f->n_piece, 0);
+    file_is_whole(f);
+}
+
+/* It says that there are no weights of such a version. */
+static void a_gate_that_does_not_offer_checkpoints_sends_pieces(void **state)
+{
+    static const enum answer answer[] = { GONE };
+    struct fixture *f = *state;
+    struct error err;
+    f->name = "checkpoint/step-000004/model.safetensors";
+    assert_int_equal(fetched(f, answer, 1, &err), FETCH_DONE);
+    assert_int_equal(f->n_piece, 2);
+    file_is_whole(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,6 +335,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_gate_that_does_not_know_offers_sends_pieces, setup, teardown),
         cmocka_unit_test_setup_teardown(weights_that_the_head_no_longer_has_are_not_waited_for, setup, teardown),
         cmocka_unit_test_setup_teardown(a_ticket_of_another_size_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_file_of_a_checkpoint_comes_whatever_it_holds, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_gate_that_does_not_offer_checkpoints_sends_pieces, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

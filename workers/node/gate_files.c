@@ -218,16 +218,55 @@ out:
     msg_release(&m);
 }
 
+static void offer_answer(struct gate *g, struct request *r, struct bulk_offer *o)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    msg_begin(&m, MSG_OK);
+    msg_bin(&m, "name", o->ticket.name, sizeof o->ticket.name);
+    msg_bin(&m, "key", o->ticket.key, sizeof o->ticket.key);
+    msg_i64(&m, "size_bytes", o->size_bytes);
+    msg_i64(&m, "file_key", (int64_t)o->key);
+    msg_bool(&m, "has_base", o->has_base);
+    if (msg_finish(&m, &err))
+        request_answer(r, &m);
+    else
+        request_refuse(r, &err);
+    g->process.progress++;
+    explicit_bzero(o, sizeof *o);
+    msg_release(&m);
+}
+
+/* A large file of a checkpoint, for a node with trainers. */
+static void checkpoint_asked(struct gate *g, struct request *r, const char *name)
+{
+    struct error err;
+    struct bulk_offer o;
+    char path[4300] = "";
+    if (!gate_lent(g, r) && strncmp(name, NODE_CHECKPOINT, strlen(NODE_CHECKPOINT)) == 0)
+        trainers_file_find(g, name, path, sizeof path);
+    if (!path[0])
+        error_set(&err, ERR_NOT_FOUND, "the head does not have '%s', or no longer has it", name);
+    if (path[0] && bulk_server_offer_file(g->bulk, path, &o, &err))
+        offer_answer(g, r, &o);
+    else
+        request_refuse(r, &err);
+}
+
 void weights_asked(struct gate *g, struct request *r, const struct msg_in *in)
 {
     struct error err;
     struct bulk_offer o;
-    struct msg_out m = MSG_OUT_INIT;
-    char path[4300], base[4300];
+    char path[4300], base[4300], name[160];
     int64_t version = mval_i64(mval_get(in->root, "version"), -1), base_version = mval_i64(mval_get(in->root, "base_version"), -1);
     weights_file_path(g->process.run_dir, mval_i64(mval_get(in->root, "made"), 0), version, path, sizeof path);
     weights_file_path(g->process.run_dir, mval_i64(mval_get(in->root, "base_made"), 0), base_version, base, sizeof base);
     uint64_t base_key = (uint64_t)mval_i64(mval_get(in->root, "base_key"), 0);
+    mval_text(in->root, "name", name, sizeof name);
+    if (name[0]) {
+        checkpoint_asked(g, r, name);
+        return;
+    }
     if (!bulk_server_offer(g->bulk, path, base_version >= 0 ? base : NULL, base_key, mval_bool(mval_get(in->root, "links"), false), &o,
                            &err)) {
         if (err.code == ERR_NOT_FOUND)
@@ -235,17 +274,5 @@ void weights_asked(struct gate *g, struct request *r, const struct msg_in *in)
         request_refuse(r, &err);
         return;
     }
-    msg_begin(&m, MSG_OK);
-    msg_bin(&m, "name", o.ticket.name, sizeof o.ticket.name);
-    msg_bin(&m, "key", o.ticket.key, sizeof o.ticket.key);
-    msg_i64(&m, "size_bytes", o.size_bytes);
-    msg_i64(&m, "file_key", (int64_t)o.key);
-    msg_bool(&m, "has_base", o.has_base);
-    if (msg_finish(&m, &err))
-        request_answer(r, &m);
-    else
-        request_refuse(r, &err);
-    g->process.progress++;
-    explicit_bzero(&o, sizeof o);
-    msg_release(&m);
+    offer_answer(g, r, &o);
 }

@@ -83,6 +83,8 @@ void status_came(struct uplink *u, const struct net_event *ev);    // the agent'
 void head_tick(struct uplink *u);
 int64_t head_due(const struct uplink *u);    // when head_tick must be called next
 
+void uplink_wake(void *ctx);    // of a fetch, whose ctx is the struct process; from any thread
+
 /* ---- uplink_weights.c: weights from the head, and the orders that wait for them ---- */
 /* Keep back the order that ev has brought for the worker's request x until its weights are here. False: not kept, x is as it was. */
 bool weights_order_keep(struct uplink *u, struct relay *x, const struct net_event *ev, const struct msg_in *in);

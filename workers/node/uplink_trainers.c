@@ -4,7 +4,7 @@
  * of the head. It goes when the head's goes: all have met, or it was called off.
  *
  * A checkpoint is read where it is when the node sees the same one at the same path (shared storage). Else its files are fetched into the
- * node's checkpoints/, the manifest last, and the last one is kept. The trainer reads and hashes all of it before it uses it. */
+ * node's checkpoints/, large ones as weights are, the manifest last, and the last one is kept. The trainer reads and hashes all of it before it uses it. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,11 +22,13 @@
 #include "workers/engine/trainer/ranks.h"
 #include "workers/node/fetch.h"
 #include "workers/node/uplink_parts.h"
+#include "workers/node/weights_fetch.h"
 
 #define MEETING_MS 100    // between two looks at the head's file
 #define MEETING_LIMIT_MS 5000
 #define MANIFEST_MAX ((size_t)1 << 26)
 #define FILE_MAX ((int64_t)1 << 44)
+#define LARGE_BYTES ((int64_t)64 << 10)    // a file of so many comes over connections of its own; a smaller one takes TLS a millisecond
 
 /* ---- the meeting ---- */
 
@@ -147,12 +149,13 @@ struct copy {
         COPY_LOST,    // the head had it no longer
     } state;
     int64_t round;
-    char from[4096], step[80];    // on the head; the last part of it
-    char at[4200];                // where trainers read it
-    json_t *manifest;             // owned; NULL: not read yet
-    void *file;                   // of the manifest's files, the one that is fetched
-    struct fetch *fetch;
-    int64_t began_ms;
+    char from[4096], step[80];        // on the head; the last part of it
+    char at[4200];                    // where trainers read it
+    json_t *manifest;                 // owned; NULL: not read yet
+    void *file;                       // of the manifest's files, the one that is fetched
+    struct fetch *fetch;              // of a small file; NULL: none is fetched
+    struct weights_fetch *large;      // of a large one; NULL: none is fetched
+    int64_t began_ms, large_bytes;    // bytes: over connections for large data, on the wire
 };
 
 bool checkpoint_here(const struct uplink *u, int64_t round, char path[4200])
@@ -178,13 +181,26 @@ static void folder_path(const struct uplink *u, const char *name, char out[4200]
     snprintf(out, 4200, "%s/checkpoints/%s", u->process.run_dir, name);
 }
 
-static bool file_fetch(struct uplink *u, const char *name, const char *path, struct error *err)
+/* A file of so many bytes; -1: as many as it has, which are few. */
+static bool file_fetch(struct uplink *u, const char *name, const char *path, int64_t n_bytes, struct error *err)
 {
     char full[160];
     if (snprintf(full, sizeof full, NODE_CHECKPOINT "%s/%s", u->copy->step, name) >= (int)sizeof full)
         return error_set(err, ERR_DATA, "the checkpoint's file name '%.80s' is too long", name);
     u->fetch_tag += FETCH_TAG_STEP;
-    return (u->copy->fetch = fetch_new(full, 0, -1, path, FILE_MAX, u->stream, N_STREAM, u->fetch_tag, err)) != NULL;
+    if (n_bytes < LARGE_BYTES)
+        return (u->copy->fetch = fetch_new(full, 0, -1, path, FILE_MAX, u->stream, N_STREAM, u->fetch_tag, err)) != NULL;
+    struct weights_fetch_config c = { .head = u->head,
+                                      .stream = u->stream,
+                                      .n_stream = N_STREAM,
+                                      .address = u->node.head,
+                                      .path = path,
+                                      .name = full,
+                                      .version = -1,
+                                      .tag = u->fetch_tag,
+                                      .wake = uplink_wake,
+                                      .ctx = &u->process };
+    return (u->copy->large = weights_fetch_new(&c, err)) != NULL;
 }
 
 bool checkpoint_bring(struct uplink *u, int64_t round, const char *path)
@@ -205,7 +221,7 @@ bool checkpoint_bring(struct uplink *u, int64_t round, const char *path)
     snprintf(u->copy->step, sizeof u->copy->step, "%.79s", slash ? slash + 1 : path);
     bool ok = dir_make(dir, 0755, &err);
     folder_path(u, "manifest.json", dir);
-    ok = ok && file_fetch(u, "state/manifest.json", dir, &err);
+    ok = ok && file_fetch(u, "state/manifest.json", dir, -1, &err);
     if (!ok)
         node_end(u, run_state_name(RUN_FAILED), err.text);
     return ok;
@@ -277,12 +293,13 @@ static bool file_next(struct uplink *u, struct error *err)
     char path[4200], folder[4200], to[4300];
     folder_path(u, c->step, folder);
     if (c->file) {
+        int64_t n_bytes = (int64_t)json_integer_value(json_object_get(json_object_iter_value(c->file), "bytes"));
         const char *name = json_object_iter_key(c->file), *below = strncmp(name, "state/", 6) == 0 ? name + 6 : name;
         snprintf(to, sizeof to, "%s/%s", folder, name);
         c->file = json_object_iter_next(json_object_get(c->manifest, "files"), c->file);
         if (strchr(below, '/') || below[0] == '.')
             return error_set(err, ERR_DATA, "the head's checkpoint '%s' has a file '%s', which is not accepted", c->from, name);
-        return file_fetch(u, name, to, err);
+        return file_fetch(u, name, to, n_bytes, err);
     }
     folder_path(u, "manifest.json", path);
     snprintf(to, sizeof to, "%s/state/manifest.json", folder);
@@ -290,20 +307,48 @@ static bool file_next(struct uplink *u, struct error *err)
         return error_errno(err, "cannot rename '%s'", path);
     snprintf(c->at, sizeof c->at, "%s", folder);
     c->state = COPY_HERE;
-    log_info("checkpoint '%s' was copied in %.1f s", c->from, (double)(clock_ms() - c->began_ms) / 1000);
+    log_info("checkpoint '%s' was copied in %.1f s, %.1f MiB of it over connections for large data", c->from,
+             (double)(clock_ms() - c->began_ms) / 1000, (double)c->large_bytes / (1 << 20));
     return true;
+}
+
+/* Go on with the file that is fetched; when it does no more, it is let go of. */
+static enum fetch_state file_tick(struct copy *c, struct error *err)
+{
+    enum fetch_state state;
+    struct weights_fetch_look look;
+    if (c->large) {
+        weights_fetch_tick(c->large);
+        state = weights_fetch_state(c->large, err);
+    } else {
+        fetch_tick(c->fetch);
+        state = fetch_state(c->fetch, err);
+    }
+    if (state == FETCH_GOES)
+        return state;
+    if (c->large) {
+        weights_fetch_look(c->large, &look);
+        c->large_bytes += look.wire_bytes;
+    }
+    weights_fetch_free(c->large);
+    fetch_free(c->fetch);
+    c->large = NULL;
+    c->fetch = NULL;
+    return state;
+}
+
+static bool copy_goes(const struct copy *c)
+{
+    return c && (c->fetch || c->large);
 }
 
 static bool copy_tick(struct uplink *u, struct error *err)
 {
     struct copy *c = u->copy;
-    while (c->fetch) {
-        fetch_tick(c->fetch);
-        enum fetch_state state = fetch_state(c->fetch, err);
+    while (copy_goes(c)) {
+        enum fetch_state state = file_tick(c, err);
         if (state == FETCH_GOES)
             return true;
-        fetch_free(c->fetch);
-        c->fetch = NULL;
         if (state == FETCH_FAILED && (err->code == ERR_NOT_FOUND || err->code == ERR_CLOSED)) {
             log_warn("checkpoint '%s' has not come: %s", c->from, err->text);
             c->state = COPY_LOST;
@@ -320,12 +365,14 @@ void trainers_answered(struct uplink *u, const struct net_event *ev)
 {
     if (u->copy && u->copy->fetch)
         fetch_answered(u->copy->fetch, ev);
+    if (u->copy && u->copy->large)
+        weights_fetch_answered(u->copy->large, ev);
 }
 
 void trainers_tick(struct uplink *u)
 {
     struct error err;
-    if (u->copy && u->copy->fetch && !u->ends && !copy_tick(u, &err))
+    if (copy_goes(u->copy) && !u->ends && !copy_tick(u, &err))
         node_end(u, run_state_name(RUN_FAILED), err.text);
     if (u->meeting.round && !u->meeting.asked && clock_ms() >= u->meeting.again_ms)
         meeting_ask(u);
@@ -333,7 +380,7 @@ void trainers_tick(struct uplink *u)
 
 int64_t trainers_due(const struct uplink *u)
 {
-    int64_t due = u->copy && u->copy->fetch ? fetch_due(u->copy->fetch) : INT64_MAX;
+    int64_t due = !copy_goes(u->copy) ? INT64_MAX : u->copy->large ? weights_fetch_due(u->copy->large) : fetch_due(u->copy->fetch);
     return u->meeting.round && !u->meeting.asked ? MIN(due, u->meeting.again_ms) : due;
 }
 
@@ -342,6 +389,7 @@ void trainers_release(struct uplink *u)
     if (!u->copy)
         return;
     fetch_free(u->copy->fetch);
+    weights_fetch_free(u->copy->large);
     json_decref(u->copy->manifest);
     free(u->copy);
     u->copy = NULL;

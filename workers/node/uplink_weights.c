@@ -189,7 +189,7 @@ static void checkpoints_want(struct uplink *u)
     }
 }
 
-static void on_wake(void *ctx)
+void uplink_wake(void *ctx)
 {
     process_wake(ctx);
 }
@@ -211,7 +211,7 @@ static struct weights_fetch *fetch_make(struct uplink *u, const struct order *o,
                                                              .base_version = u->here[0].version,
                                                              .base_made = u->here[0].made,
                                                              .tag = u->fetch_tag,
-                                                             .wake = on_wake,
+                                                             .wake = uplink_wake,
                                                              .ctx = &u->process },
                              err);
 }

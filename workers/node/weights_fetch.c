@@ -17,7 +17,8 @@
 
 struct weights_fetch {
     struct weights_fetch_config config;
-    char path[4200], base_path[4200];
+    char path[4200], base_path[4200], name[160];    // name "": of weights
+    char what[200];                                 // for messages
     bool has_base;
     uint64_t base_key;
     bool asking, needs_offer;
@@ -53,6 +54,11 @@ struct weights_fetch *weights_fetch_new(const struct weights_fetch_config *confi
     snprintf(w->base_path, sizeof w->base_path, "%s", config->base_path ? config->base_path : "");
     w->config.path = w->path;
     w->config.base_path = w->base_path;
+    snprintf(w->name, sizeof w->name, "%s", config->name ? config->name : "");
+    if (config->name)
+        snprintf(w->what, sizeof w->what, "'%s'", w->name);
+    else
+        snprintf(w->what, sizeof w->what, "weights of version %" PRId64, config->version);
     w->has_base = config->base_path && file_key(w->base_path, &w->base_key);
     w->needs_offer = true;
     w->moved_ms = clock_ms();
@@ -79,11 +85,11 @@ static void pieces_begin(struct weights_fetch *w, const char *why)
 {
     struct error err;
     const struct weights_fetch_config *c = &w->config;
-    log_warn("weights of version %" PRId64 " come over TLS in pieces: %s", c->version, why);
+    log_warn("%s: over TLS in pieces, since %s", w->what, why);
     bulk_fetch_free(w->bulk);
     w->bulk = NULL;
     w->needs_offer = false;
-    w->pieces = fetch_new(NULL, c->made, c->version, w->path, WEIGHTS_MAX, c->stream, c->n_stream, c->tag, &err);
+    w->pieces = fetch_new(w->name[0] ? w->name : NULL, c->made, c->version, w->path, WEIGHTS_MAX, c->stream, c->n_stream, c->tag, &err);
     if (!w->pieces)
         failed(w, &err);
 }
@@ -97,6 +103,8 @@ static void offer_ask(struct weights_fetch *w)
     msg_begin(&m, MSG_WEIGHTS);
     msg_i64(&m, "version", w->config.version);
     msg_i64(&m, "made", w->config.made);
+    if (w->name[0])
+        msg_str(&m, "name", w->name);
     if (w->has_base) {
         msg_i64(&m, "base_version", w->config.base_version);
         msg_i64(&m, "base_made", w->config.base_made);
@@ -128,6 +136,7 @@ static void offer_take(struct weights_fetch *w, const struct bulk_offer *o)
     struct bulk_fetch_config c = { .address = w->config.address,
                                    .path = w->path,
                                    .base_path = w->has_base ? w->base_path : NULL,
+                                   .plain = w->name[0] != 0,
                                    .size_max = WEIGHTS_MAX,
                                    .wake = w->config.wake,
                                    .ctx = w->config.ctx };
@@ -153,7 +162,8 @@ bool weights_fetch_answered(struct weights_fetch *w, const struct net_event *ev)
     if (ev->failed || !w->needs_offer)
         return true;
     if (!msg_read_answer(&in, MSG_WEIGHTS, ev->data, ev->len, &err)) {
-        if (err.code == ERR_DATA || err.code == ERR_UNSUPPORTED)    // a gate that does not know this message, or cannot offer the file
+        /* a gate that does not know this message, or such files, or cannot offer this one */
+        if (err.code == ERR_DATA || err.code == ERR_UNSUPPORTED || (w->name[0] && err.code == ERR_NOT_FOUND))
             pieces_begin(w, err.text);
         else if (err.code != ERR_FULL)
             failed(w, &err);
@@ -184,7 +194,7 @@ static void bulk_look(struct weights_fetch *w)
         w->needs_offer = true;
         break;
     case BULK_FETCH_CUT:
-        log_debug("weights of version %" PRId64 " were interrupted: %s", w->config.version, why.text);
+        log_debug("%s: interrupted: %s", w->what, why.text);
         w->needs_offer = true;
         w->again_ms = clock_ms() + AGAIN_MS;
         break;

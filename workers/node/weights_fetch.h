@@ -1,4 +1,4 @@
-/* weights_fetch.h - one version of the weights from the head, the fastest way that there is
+/* weights_fetch.h - one version of the weights from the head, or a large file of a checkpoint, the fastest way that there is
  *
  * Asks the gate for an offer and fetches over bulk connections (bulk_fetch.h), as differences from a version that is here when the head has
  * that one, too; asks again when connections are cut, and goes on with what has arrived. Where such connections bring nothing although
@@ -12,6 +12,7 @@ struct weights_fetch_config {
     int n_stream;
     const char *address;    // of the head, HOST:PORT; borrowed, and read again with each offer
     const char *path;       // of the file
+    const char *name;       // of a checkpoint's file, as in message file; NULL: weights
     int64_t version, made;
     const char *base_path;    // of a version that is here; NULL: none
     int64_t base_version, base_made;

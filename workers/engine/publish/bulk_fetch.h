@@ -14,6 +14,7 @@ struct bulk_fetch_config {
     const char *address;        // the head's HOST:PORT
     const char *path;           // of the file
     const char *base_path;      // of the version that the offer's base is; NULL: none
+    bool plain;                 // any file, as of bulk_server_offer_file: each block's hash is all that is compared
     int64_t size_max;           // bytes that are accepted
     void (*wake)(void *ctx);    // something has changed: look at bulk_fetch_state. From any thread
     void *ctx;

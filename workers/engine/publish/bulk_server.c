@@ -33,7 +33,8 @@ struct version {
     struct stat st;    // which file that was
     struct file_map map;
     uint64_t key;
-    int n_ref;    // pairs
+    bool plain;    // any file, and no weights
+    int n_ref;     // pairs
     struct version *next;
 };
 struct packed {
@@ -193,13 +194,22 @@ static bool file_same(const struct stat *a, const struct stat *b)
            && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-/* The file path, mapped. may_be_gone: one that was mapped before and has been removed since will do. NULL: see err. */
-static struct version *version_find(struct bulk_server *s, const char *path, bool may_be_gone, struct error *err)
+static bool version_key_find(struct version *v)
+{
+    const int64_t which[] = { (int64_t)v->st.st_dev, (int64_t)v->st.st_ino, v->st.st_size, v->st.st_mtim.tv_sec, v->st.st_mtim.tv_nsec };
+    if (!v->plain)
+        return weights_file_key(v->map.data, v->map.size_bytes, &v->key);
+    v->key = delta_hash(which, sizeof which);
+    return v->map.size_bytes > 0;
+}
+
+/* The file path, mapped. may_be_gone: one that was mapped before and has been removed since will do. plain: of any kind. NULL: see err. */
+static struct version *version_find(struct bulk_server *s, const char *path, bool may_be_gone, bool plain, struct error *err)
 {
     struct stat st;
     bool there = stat(path, &st) == 0;
     for (struct version *v = s->versions; v; v = v->next)
-        if (strcmp(v->path, path) == 0 && (there ? file_same(&v->st, &st) : may_be_gone))
+        if (strcmp(v->path, path) == 0 && v->plain == plain && (there ? file_same(&v->st, &st) : may_be_gone))
             return v;
     struct version *v = there ? calloc(1, sizeof *v) : NULL;
     if (!v) {
@@ -208,15 +218,16 @@ static struct version *version_find(struct bulk_server *s, const char *path, boo
     }
     snprintf(v->path, sizeof v->path, "%s", path);
     v->st = st;
+    v->plain = plain;
     if (!file_map_open(&v->map, path, err)) {
         free(v);
         return NULL;
     }
     v->next = s->versions;
     s->versions = v;
-    if ((int64_t)v->map.size_bytes == st.st_size && st.st_size <= VERSION_MAX && weights_file_key(v->map.data, v->map.size_bytes, &v->key))
+    if ((int64_t)v->map.size_bytes == st.st_size && st.st_size <= VERSION_MAX && version_key_find(v))
         return v;
-    error_set(err, ERR_DATA, "'%s' does not hold weights", path);
+    error_set(err, ERR_DATA, plain ? "'%s' is empty" : "'%s' does not hold weights", path);
     version_drop(s, v);
     return NULL;
 }
@@ -275,7 +286,7 @@ static struct version *chain_find(const struct bulk_server *s, uint64_t base_key
     struct version *found = NULL;
     for (struct version *v = s->versions; v; v = v->next) {
         struct pair *some[BULK_LINKS_MAX];
-        int n = v == new || v->map.size_bytes != new->map.size_bytes
+        int n = v == new || v->plain || v->map.size_bytes != new->map.size_bytes
                     ? -1
                     : links_find(s, base_key, v->key, (int64_t)v->map.size_bytes, some, found ? *n_link - 1 : BULK_LINKS_MAX);
         if (n < 0)
@@ -298,7 +309,8 @@ static void offer_end(struct bulk_server *s, struct offer *o)
     unused_drop(s);
 }
 
-static bool offer_make(struct bulk_server *s, const char *path, const char *base_path, uint64_t base_key, bool links,
+/* As bulk_server_offer; plain: as bulk_server_offer_file. */
+static bool offer_make(struct bulk_server *s, const char *path, bool plain, const char *base_path, uint64_t base_key, bool links,
                        struct bulk_offer *out, struct error *err)
 {
     struct offer *o = NULL;
@@ -307,11 +319,11 @@ static bool offer_make(struct bulk_server *s, const char *path, const char *base
         if (!s->offer[i].pair)
             o = &s->offer[i];
     if (!o)
-        return error_set(err, ERR_FULL, "weights are already on their way to %d nodes; ask again", BULK_OFFERS_MAX);
-    struct version *new = version_find(s, path, false, err);
+        return error_set(err, ERR_FULL, "files are already on their way to nodes %d times; ask again", BULK_OFFERS_MAX);
+    struct version *new = version_find(s, path, false, plain, err);
     if (!new)
         return false;
-    struct version *base = base_path ? version_find(s, base_path, true, &none) : NULL;
+    struct version *base = base_path ? version_find(s, base_path, true, false, &none) : NULL;
     if (base && (base->key != base_key || base->map.size_bytes != new->map.size_bytes))
         base = NULL;
     struct pair *link[BULK_LINKS_MAX];
@@ -330,7 +342,7 @@ static bool offer_make(struct bulk_server *s, const char *path, const char *base
             .ticket = ticket, .size_bytes = (int64_t) new->map.size_bytes, .key = new->key, .has_base = base != NULL
         };
         p->n_ref++;
-        if (s->recent[0] != new) {
+        if (s->recent[0] != new && !plain) {
             s->recent[1] = s->recent[0];
             s->recent[0] = new;
         }
@@ -343,7 +355,15 @@ bool bulk_server_offer(struct bulk_server *s, const char *path, const char *base
                        struct bulk_offer *out, struct error *err)
 {
     pthread_mutex_lock(&s->lock);
-    bool ok = offer_make(s, path, base_path, base_key, links, out, err);
+    bool ok = offer_make(s, path, false, base_path, base_key, links, out, err);
+    pthread_mutex_unlock(&s->lock);
+    return ok;
+}
+
+bool bulk_server_offer_file(struct bulk_server *s, const char *path, struct bulk_offer *out, struct error *err)
+{
+    pthread_mutex_lock(&s->lock);
+    bool ok = offer_make(s, path, true, NULL, 0, false, out, err);
     pthread_mutex_unlock(&s->lock);
     return ok;
 }

@@ -49,6 +49,8 @@ void bulk_server_free(struct bulk_server *s);    // ends its connections; NULL i
  * not hold weights; ERR_FULL: BULK_OFFERS_MAX are open, ask again. An offer that nobody uses ends after some seconds. */
 MUST_USE bool bulk_server_offer(struct bulk_server *s, const char *path, const char *base_path, uint64_t base_key, bool links,
                                 struct bulk_offer *out, struct error *err);
+/* The same for any file that nobody changes while it is there, whole; its key says which file it is, not what it holds. */
+MUST_USE bool bulk_server_offer_file(struct bulk_server *s, const char *path, struct bulk_offer *out, struct error *err);
 /* Serve the connection fd, from which hello (BULK_HELLO_BYTES) has been read, and take it. False: it has no offer, or too many connections;
  * fd stays the caller's. server: a struct bulk_server. */
 bool bulk_server_connection(void *server, int fd, const uint8_t *hello);
