@@ -174,7 +174,7 @@ static void unused_drop(struct bulk_server *s)
         next = p->next;
         if (p->n_ref > 0 || !p->new || version_is_recent(s, p->new))
             continue;
-        if (p->base && !s->over && pair_is_whole(p))
+        if (p->base && !s->over && pair_is_whole(p) && p->bytes < (size_t)p->size_bytes / 2)    // else it makes no chain small
             versions_release(p);
         else
             pair_drop(s, p);
