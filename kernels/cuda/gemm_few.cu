@@ -91,7 +91,7 @@ template <int N, int GROUPS> __global__ void __launch_bounds__(128 * GROUPS + LO
     __syncthreads();
     next_start();
     int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-    float d[N / 2];
+    float d[N / 2] = {};    // set before the first product, or the compiler of CUDA 12 lets each product wait for the one before
     uint64_t x_at = by_columns(shared_at(smem) + group * 64 * BOX_ROW_BYTES, 0, 0), w_at = by_columns(shared_at(smem) + x_bytes, 0, 0);
     place p = { 0, 0 };
     int before = 0;
