@@ -107,6 +107,11 @@ static void placement_print(const struct train *t)
         printf(
             "sums:           in %d parts, as a tree: the same bits with tensor_parallel_size and producer_tensor_parallel_size 1 to %d\n",
             run_config_sum_parts(c), run_config_sum_parts(c));
+    if (c->grad_group > 1)
+        printf("gradient:       summed over %" PRId64
+               " micro-batches in a row by one trainer, then over these groups: the same bytes with\n"
+               "                any number of trainers and 'grad_group' %" PRId64 "\n",
+               c->grad_group, c->grad_group);
     stages_print(c);
     if (c->tensor_parallel_size > 1 && c->pipeline_parallel_size == 1)
         printf("%son %" PRId64 " devices, each with its part of the weights, gradient, masters and moments; the first also keeps\n"
@@ -152,20 +157,23 @@ static void trainers_print(const struct train *t)
     const char *title = "trainers:       ", *where = c->pipeline_parallel_size > 1 ? "the first device of each"
                                                      : c->tensor_parallel_size > 1 ? "each device"
                                                                                    : "each";
+    char round[64] = "a round of micro-batches";
+    if (c->grad_group > 1)
+        snprintf(round, sizeof round, "a round of %" PRId64 " micro-batches each", c->grad_group);
     if (c->pipeline_parallel_size > 1)
         n = (double)need[0].weight / weight;
     for (int z = 0; z <= most; z++) {
         if (set >= 0 && MIN(set, most) != z)
             continue;
         printf("%szero_stage %d: weights, gradient, masters and moments take %.4g MiB of %s of %g trainers; it sends\n"
-               "                %.4g MiB of gradients a round of micro-batches and %.4g MiB of %s%s\n",
-               title, z, (double)(need[z].weight + need[z].gradient + need[z].state) / mib, where, n_rank, 4 * n * way / mib,
+               "                %.4g MiB of gradients %s and %.4g MiB of %s%s\n",
+               title, z, (double)(need[z].weight + need[z].gradient + need[z].state) / mib, where, n_rank, 4 * n * way / mib, round,
                (z == 0   ? 4
                 : z == 3 ? 2 * weight
                          : weight)
                    * n * way / mib,
                z == 0   ? "their sums a step"
-               : z == 3 ? "weights as often"
+               : z == 3 ? c->grad_group > 1 ? "weights a micro-batch" : "weights as often"
                         : "new weights a step",
                set < 0 && z == 1 ? " (auto: this, or the next one that has room)" : "");
         title = "                ";

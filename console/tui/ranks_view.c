@@ -90,6 +90,7 @@ static void late_text(const struct model *m, int rank, char *out, size_t size)
 void ranks_draw(const struct model *m, struct cells *c, struct rect r)
 {
     char text[160], reduced[16], reduce[16], gathered[16], gather[16], value[16];
+    double between = newest(m, M_HOSTS_REDUCE_GB);
     if (r.h < 1 || ranks_rows(m) == 0)
         return;
     if (!(last(m, M_RANKS_N) > 1)) {
@@ -98,9 +99,12 @@ void ranks_draw(const struct model *m, struct cells *c, struct rect r)
     }
     double late = newest(m, M_RANKS_LATE), step_s = last(m, M_STEP_S), exposed = last(m, M_RANKS_EXPOSED_S);
     int end = r.x + r.w, x = r.x + cells_text(c, r.x, r.y, r.w, ranks_layout(m, text, sizeof(text)), ROLE_TEXT);
-    cells_fmt(c, x, r.y, end - x, ROLE_DIM, "  reduce %s in %s s, gather %s in %s s",
-              bytes_format(reduced, last(m, M_RANKS_REDUCE_GB) * 1e9), value_format(reduce, last(m, M_RANKS_REDUCE_S)),
-              bytes_format(gathered, last(m, M_RANKS_GATHER_GB) * 1e9), value_format(gather, last(m, M_RANKS_GATHER_S)));
+    x += cells_fmt(c, x, r.y, end - x, ROLE_DIM, "  reduce %s in %s s, gather %s in %s s",
+                   bytes_format(reduced, last(m, M_RANKS_REDUCE_GB) * 1e9), value_format(reduce, last(m, M_RANKS_REDUCE_S)),
+                   bytes_format(gathered, last(m, M_RANKS_GATHER_GB) * 1e9), value_format(gather, last(m, M_RANKS_GATHER_S)));
+    if (!isnan(between) && x < end)
+        cells_fmt(c, x, r.y, end - x, ROLE_DIM, "; between hosts %s + %s", bytes_format(reduced, between * 1e9),
+                  bytes_format(gathered, newest(m, M_HOSTS_GATHER_GB) * 1e9));
     if (r.h < 2)
         return;
     idle_text(m, M_RANKS_N, M_RANKS_IDLE_S, text, sizeof(text));

@@ -9,8 +9,9 @@
  *  1. Give g may be pushed when it is computed and each owner has taken give g - EXCHANGE_STAGES; g - 1, where one of both takes all
  *     places.
  *  2. It may be taken when all ranks that give it have pushed it. The shard of this rank's own is added from where it was computed.
- *  3. Its place may be computed into again when it is pushed and taken here.
- *  4. A rank that has no micro-batch in the last round passes over its gives: they count as pushed.
+ *  3. Its place may be computed into again when it is pushed and taken here. With a place for each piece the gradients of several
+ *     micro-batches may be added up there before it is given.
+ *  4. A rank that has no gradient in the last round passes over its gives: they count as pushed.
  *  5. The counters that the others see are ready, pushed and taken; each is set after what it counts is done on the device. Nobody
  *     goes on by ready: it tells a wait for a rank that computes from one for what is on its way. */
 #include "kernels/collective/exchange.h"
@@ -46,7 +47,7 @@ static bool marks_new(struct exchange *x, struct error *err)
         ok = (x->copied[i / PUSH_LANES][i % PUSH_LANES] = mark_new(x->f.dev, err)) != NULL;
     for (int i = 0; ok && i < TAKES; i++)
         ok = (x->added[i] = mark_new(x->f.dev, err)) != NULL;
-    return ok;
+    return ok && (x->idle = mark_new(x->f.dev, err)) != NULL;
 }
 
 static bool watches_new(struct exchange *x, struct error *err)
@@ -83,6 +84,8 @@ static bool order_new(struct exchange *x, struct error *err)
     for (int p = x->f.n_piece - 1; p >= 0; p--)
         if (x->f.piece_n[p] > 0)
             x->order[x->n_order++] = p;
+    if (!(x->after = calloc((size_t)x->f.n_piece, sizeof *x->after)))
+        return error_set(err, ERR_NO_MEMORY, "no memory for the exchange between ranks");
     BUG_IF(x->f.late && (x->n_order < 2 || x->order[x->n_order - 1] != 0), "a late first piece that is not there, or is alone");
     return true;
 }
@@ -120,8 +123,10 @@ void exchange_free(struct exchange *x)
         mark_free(x->f.dev, x->copied[i / PUSH_LANES][i % PUSH_LANES]);
     for (int i = 0; i < TAKES; i++)
         mark_free(x->f.dev, x->added[i]);
+    mark_free(x->f.dev, x->idle);
     watches_free(x);
     free(x->order);
+    free(x->after);
     apart_free(x);
     free(x->computed);
     free(x);
@@ -130,7 +135,7 @@ void exchange_free(struct exchange *x)
 /* ---- where things are */
 static int64_t n_round(const struct exchange *x)
 {
-    return (x->n_micro + x->n_rank - 1) / x->n_rank;
+    return (x->n_grad + x->n_rank - 1) / x->n_rank;
 }
 
 /* Which piece of which round a give is. With `late` the first rounds lack the last piece of the order, of which as many follow at the end. */
@@ -156,7 +161,7 @@ int exchange_piece_of(const struct exchange *x, int64_t give)
 
 int exchange_n_given(const struct exchange *x, int64_t give)
 {
-    return (int)MIN(x->n_micro - turn_of(x, give).round * x->n_rank, x->n_rank);
+    return (int)MIN(x->n_grad - turn_of(x, give).round * x->n_rank, x->n_rank);
 }
 
 /* Is this rank among them? */
@@ -173,14 +178,10 @@ int64_t exchange_before_in_place(const struct exchange *x, int64_t give, int n)
     return give - n;
 }
 
-int64_t exchange_before_in_slot(const struct exchange *x, int64_t give)
+/* So many gives must have been pushed and taken before the place for this rank's next gradient of a piece is free. */
+static int64_t slot_free_at(const struct exchange *x, int piece)
 {
-    if (x->f.n_slot)
-        return exchange_before_in_place(x, give, x->f.n_slot);
-    int64_t g = give - 1;
-    while (g >= x->base && exchange_piece_of(x, g) != exchange_piece_of(x, give))
-        g--;
-    return g;
+    return x->f.n_slot ? exchange_before_in_place(x, x->given, x->f.n_slot) + 1 : x->after[piece];
 }
 
 static struct mark *computed_of(const struct exchange *x, int64_t give)
@@ -206,6 +207,13 @@ float *exchange_stage_of(const struct exchange *x, int owner, int from, int64_t 
 static int lane_to(const struct exchange *x, int rank)
 {
     return 1 + (rank + x->n_rank - x->rank - 1) % x->n_rank % PUSH_LANES;
+}
+
+void exchange_count(const struct exchange *x, int rank, int64_t n_bytes, int64_t *all, int64_t *host)
+{
+    bool leaves = x->f.n_rank_host > 0 && rank / x->f.n_rank_host != x->rank / x->f.n_rank_host;
+    *all += rank == x->rank ? 0 : n_bytes;
+    *host += leaves ? n_bytes : 0;
 }
 
 int64_t exchange_look(struct exchange *x, int rank, int which)
@@ -235,7 +243,7 @@ static bool push(struct exchange *x, int64_t give, struct error *err)
         int64_t n = collective_shard(x->f.piece_n[exchange_piece_of(x, give)], x->n_rank, r, &first);
         if (!lane_copy(x->f.dev, lane_to(x, r), exchange_stage_of(x, r, x->rank, give), from + first, (size_t)n * 4, err))
             return false;
-        x->stats.reduce_bytes += n * 4;
+        exchange_count(x, r, n * 4, &x->stats.reduce_bytes, &x->stats.reduce_host_bytes);
     }
     if (!watches_set(x, x->push_watch, false, err))
         return false;
@@ -360,13 +368,13 @@ static void wait_note(struct exchange *x, const struct late *l, double s)
     x->stats.exposed_s += s;
 }
 
-/* Carry on, and when nothing goes on wait for a moment. It counts as waiting once the device has done all that it was given. */
+/* Carry on, and when nothing goes on wait for a moment. It counts as waiting once the device has done what it was asked for before. */
 static bool wait_on(struct exchange *x, struct collective_wait *w, struct error *err)
 {
-    bool moved, ok, idle = x->ready == x->given;
+    bool moved, ok, idle;
     struct late late = late_find(x);
     uint32_t seen = late.rank < 0 ? 0 : collective_count(x->f.c, late.rank, late.which);
-    if (!carry_on(x, &moved, err))
+    if (!mark_done(x->f.dev, x->idle, &idle, err) || !carry_on(x, &moved, err))
         return false;
     if (moved) {
         collective_wait_end(x->f.c, w);
@@ -396,9 +404,9 @@ bool exchange_reaches(const struct exchange *x)
 }
 
 /* ---- a step */
-bool exchange_begin(struct exchange *x, int64_t n_micro, struct error *err)
+bool exchange_begin(struct exchange *x, int64_t n_grad, struct error *err)
 {
-    x->n_micro = n_micro;
+    x->n_grad = n_grad;
     x->total = x->base + n_round(x) * x->n_order;
     if (x->touching || x->apart)
         return true;
@@ -414,23 +422,47 @@ static bool others_pass(struct exchange *x, struct error *err)
     return true;
 }
 
-float *exchange_slot(struct exchange *x, int piece, struct error *err)
+static bool is_turn_of(const struct exchange *x, int piece)
 {
-    struct collective_wait w = { 0 };
-    bool ok = others_pass(x, err);
-    if (!ok)
-        return NULL;
-    BUG_IF(x->given >= x->total || exchange_piece_of(x, x->given) != piece, "piece %d is given out of turn", piece);
-    if (x->apart)
-        ok = apart_slot_wait(x, err);
-    for (int64_t before = exchange_before_in_slot(x, x->given); ok && before >= MIN(x->pushed, x->taken);)
-        ok = wait_on(x, &w, err);
-    collective_wait_end(x->f.c, &w);
-    return ok ? exchange_slot_of(x, x->given) : NULL;
+    return x->given < x->total && exchange_piece_of(x, x->given) == piece;
 }
 
-bool exchange_give(struct exchange *x, UNUSED int piece, struct error *err)
+/* Until so many gives are pushed and so many taken. */
+static bool wait_until(struct exchange *x, int64_t pushed, int64_t taken, struct error *err)
 {
+    struct collective_wait w = { 0 };
+    bool ok = (x->pushed >= pushed && x->taken >= taken) || mark_set(x->f.dev, x->idle, err);
+    while (ok && (x->pushed < pushed || x->taken < taken))
+        ok = wait_on(x, &w, err);
+    collective_wait_end(x->f.c, &w);
+    return ok;
+}
+
+float *exchange_slot(struct exchange *x, int piece, struct error *err)
+{
+    if (!others_pass(x, err))
+        return NULL;
+    BUG_IF(x->f.n_slot && !is_turn_of(x, piece), "piece %d is given out of turn", piece);
+    int64_t n = slot_free_at(x, piece);
+    if (!(x->apart ? apart_slot_wait(x, n, err) : wait_until(x, n, n, err)))
+        return NULL;
+    return x->f.n_slot ? exchange_slot_of(x, x->given) : x->f.slot + x->f.slot_at[piece];
+}
+
+bool exchange_turn(struct exchange *x, int *piece, struct error *err)
+{
+    if (!others_pass(x, err))
+        return false;
+    *piece = x->given < x->total ? exchange_piece_of(x, x->given) : -1;
+    return true;
+}
+
+bool exchange_give(struct exchange *x, int piece, struct error *err)
+{
+    if (!others_pass(x, err))
+        return false;
+    BUG_IF(!is_turn_of(x, piece), "piece %d is given out of turn", piece);
+    x->after[piece] = x->given + 1;
     if (x->apart)
         return apart_give(x, err);
     if (!mark_set(x->f.dev, computed_of(x, x->given), err))
@@ -444,18 +476,15 @@ bool exchange_collect(struct exchange *x, int piece, float *to, struct error *er
     int64_t first, began = clock_ns(), n = x->f.piece_n[piece];
     bool ok = collective_all_gather(x->f.c, to, x->f.sum + x->f.sum_at[piece], n, err);
     x->stats.gather_s += (double)(clock_ns() - began) * 1e-9;
-    x->stats.gather_bytes += 4 * (x->n_rank - 1) * collective_shard(n, x->n_rank, x->rank, &first);
+    n = 4 * collective_shard(n, x->n_rank, x->rank, &first);
+    for (int q = 0; q < x->n_rank; q++)
+        exchange_count(x, q, n, &x->stats.gather_bytes, &x->stats.gather_host_bytes);
     return ok;
 }
 
 bool exchange_end(struct exchange *x, struct error *err)
 {
-    struct collective_wait w = { 0 };
-    bool ok = others_pass(x, err) && (!x->apart || apart_end(x, err));
-    while (ok && (x->taken < x->total || x->pushed < x->given))
-        ok = wait_on(x, &w, err);
-    collective_wait_end(x->f.c, &w);
-    if (!ok)
+    if (!others_pass(x, err) || !(x->apart ? apart_end(x, err) : wait_until(x, x->given, x->total, err)))
         return false;
     x->base = x->given = x->ready = x->pushing = x->pushed = x->total;    // who had nothing to give in the last round has passed it too
     if (x->apart)
@@ -481,7 +510,7 @@ static bool own_send(struct exchange *x, const void *p, size_t size_bytes, struc
         int r = (x->rank + i) % x->n_rank;
         if (!lane_copy(x->f.dev, lane_to(x, r), collective_peer(x->f.c, p, r), p, size_bytes, err))
             return false;
-        x->stats.gather_bytes += (int64_t)size_bytes;
+        exchange_count(x, r, (int64_t)size_bytes, &x->stats.gather_bytes, &x->stats.gather_host_bytes);
     }
     return watches_set(x, x->send_watch, false, err);
 }

@@ -39,9 +39,10 @@ struct exchange_config {
     int64_t slot_n;            // (exchange_slots_n elements in all)
     const int64_t *slot_at;    // (n_piece) there
     float *stage;              // (exchange_stage_n) in memory that was offered; what arrives from others
-    bool every;    // apart: this rank gives in every round, also without a micro-batch, since it fetches in between; what it then
-                   // gives goes nowhere
-    int late;      // piece 0 is given so many rounds after its own, behind the other pieces of that round or of the last one
+    bool every;         // apart: this rank gives in every round, also without a micro-batch, since it fetches in between; what it then
+                        // gives goes nowhere
+    int late;           // piece 0 is given so many rounds after its own, behind the other pieces of that round or of the last one
+    int n_rank_host;    // ranks r with the same r / n_rank_host are on one host, for exchange_stats; 0: all of them
 };
 /* Elements of the stage, and of n_slot places in turn, for pieces of at most piece_max elements of which those above slot_n take all places
  * (slot_n piece_max: none does). */
@@ -51,11 +52,13 @@ struct exchange *exchange_new(const struct exchange_config *config, struct error
 void exchange_free(struct exchange *x);    // NULL is fine
 
 bool exchange_reaches(const struct exchange *x);    // the others' memory; else the ranks are apart
-/* A step with n_micro micro-batches in all, which the ranks run in turn; the caller has cleared sum. */
-MUST_USE bool exchange_begin(struct exchange *x, int64_t n_micro, struct error *err);
-/* The place for this rank's gradient of the next piece it gives, once it is free. NULL: see err. */
+/* A step with n_grad gradients in all, of a micro-batch or of several each, which the ranks make in turn; the caller has cleared sum. */
+MUST_USE bool exchange_begin(struct exchange *x, int64_t n_grad, struct error *err);
+/* The place for this rank's next gradient of a piece, once it is free; with n_slot, of the piece that is given next. NULL: see err. */
 float *exchange_slot(struct exchange *x, int piece, struct error *err);
-/* All of that gradient has been asked of the device. */
+/* Which piece this rank gives next; -1: none any more in this step. */
+MUST_USE bool exchange_turn(struct exchange *x, int *piece, struct error *err);
+/* All of its gradient has been asked of the device. */
 MUST_USE bool exchange_give(struct exchange *x, int piece, struct error *err);
 /* Carry on whatever can be; to be called now and then while there is something else to do. */
 MUST_USE bool exchange_poll(struct exchange *x, struct error *err);
@@ -100,6 +103,7 @@ struct exchange_stats {
     double reduce_s;                                 // gradients to their owners, and the owner's sums of them
     double gather_s;                                 // what owners send to all, or all fetch from them: sums, weights
     int64_t reduce_bytes, gather_bytes;              // sent to other ranks, or fetched from them
+    int64_t reduce_host_bytes, gather_host_bytes;    // of these, those sent to ranks of other hosts
     double exposed_s;                                // the device stood still for such a copy or sum
     double late_s[EXCHANGE_RANK_MAX], late_sum_s;    // it stood still since this rank had not computed its part yet; the sum
 };

@@ -10,7 +10,7 @@
  *  2. Its bytes go when it is ready on all ranks, so that no rank waits in the middle of a call for another that computes.
  *  3. A give that has come is added when its turn comes, as where ranks reach each other's memory; its place of the stage is written
  *     again when it has been added.
- *  4. A rank without a micro-batch in the last round takes part with gives of which nothing is sent: in their turn where it fetches,
+ *  4. A rank without a gradient in the last round takes part with gives of which nothing is sent: in their turn where it fetches,
  *     else at the end of the round. */
 #include <stdlib.h>
 #include <time.h>
@@ -29,14 +29,13 @@ bool apart_new(struct exchange *x, struct error *err)
     for (int i = 0; i < x->n_job; i++)
         if (!(x->job[i].mark = mark_new(x->f.dev, err)))
             return false;
-    return (x->idle = mark_new(x->f.dev, err)) != NULL;
+    return true;
 }
 
 void apart_free(struct exchange *x)
 {
     for (int i = 0; x->job && i < x->n_job; i++)
         mark_free(x->f.dev, x->job[i].mark);
-    mark_free(x->f.dev, x->idle);
     free(x->job);
     free(x->fetched);
 }
@@ -74,23 +73,23 @@ static void fetch_bytes(const struct exchange *x, const struct job *j, struct co
     }
 }
 
-static int64_t bytes_sent(const struct exchange *x, const struct collective_bytes *b)
+static void bytes_count(const struct exchange *x, const struct collective_bytes *b, int64_t *all, int64_t *host)
 {
-    int64_t n = 0;
     for (int q = 0; q < x->n_rank; q++)
-        n += q == x->rank ? 0 : (int64_t)b->send_bytes[q];
-    return n;
+        exchange_count(x, q, (int64_t)b->send_bytes[q], all, host);
 }
 
 static bool job_begin(struct exchange *x, struct error *err)
 {
     const struct job *j = &x->job[x->jobs_done % x->n_job];
     struct collective_bytes b = { 0 };
-    if (j->fetches)
+    if (j->fetches) {
         fetch_bytes(x, j, &b);
-    else
+        bytes_count(x, &b, &x->stats.gather_bytes, &x->stats.gather_host_bytes);
+    } else {
         give_bytes(x, j, &b);
-    *(j->fetches ? &x->stats.gather_bytes : &x->stats.reduce_bytes) += bytes_sent(x, &b);
+        bytes_count(x, &b, &x->stats.reduce_bytes, &x->stats.reduce_host_bytes);
+    }
     x->moving = true;
     x->moving_ns = clock_ns();
     return collective_begin(x->f.c, &b, err);
@@ -199,9 +198,9 @@ static bool has_room(const struct exchange *x, UNUSED int64_t n)
 {
     return x->jobs_asked - x->jobs_done < x->n_job;
 }
-static bool slot_is_free(const struct exchange *x, UNUSED int64_t n)
+static bool gives_are_done(const struct exchange *x, int64_t n)
 {
-    return exchange_before_in_slot(x, x->given) < MIN(x->pushed, x->taken);
+    return n <= MIN(x->pushed, x->taken);
 }
 static bool jobs_are_done(const struct exchange *x, int64_t n)
 {
@@ -244,9 +243,9 @@ bool apart_give(struct exchange *x, struct error *err)
     return job_add(x, &(struct job){ .piece = exchange_piece_of(x, give), .give = give, .marked = true }, err);
 }
 
-bool apart_slot_wait(struct exchange *x, struct error *err)
+bool apart_slot_wait(struct exchange *x, int64_t n, struct error *err)
 {
-    return wait_until(x, slot_is_free, 0, err);
+    return wait_until(x, gives_are_done, n, err);
 }
 
 bool apart_end(struct exchange *x, struct error *err)
@@ -277,7 +276,7 @@ static bool all_to_all(struct exchange *x, const struct collective_bytes *b, str
     double s = (double)(clock_ns() - began) * 1e-9;
     x->stats.gather_s += s;
     x->stats.exposed_s += s;
-    x->stats.gather_bytes += bytes_sent(x, b);
+    bytes_count(x, b, &x->stats.gather_bytes, &x->stats.gather_host_bytes);
     return ok;
 }
 

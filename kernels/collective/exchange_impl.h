@@ -30,10 +30,11 @@ struct exchange {
     bool apart;       // no rank reaches another's memory: bytes go from all to all
     bool touching;    // between exchange_begin and exchange_stop
     int64_t shard_max;
-    int64_t base, n_micro, total;    // of the step: its first give, its micro-batches, the give after its last
-    int *order;                      // (n_order) the pieces that have elements, as they are given
+    int64_t base, n_grad, total;    // of the step: its first give, its gradients, the give after its last
+    int *order;                     // (n_order) the pieces that have elements, as they are given
     int n_order;
     int64_t given, ready, pushing, pushed, taking, taken;
+    int64_t *after;                                           // (n_piece) the give after this rank's last one of the piece
     int64_t done[COLLECTIVE_COUNT_N][COLLECTIVE_RANK_MAX];    // the others' counters, as last seen
     int n_mark;
     struct mark **computed;                              // (n_mark) of own gives in turn
@@ -45,7 +46,7 @@ struct exchange {
     bool moving;                    // the bytes of job jobs_done are on their way,
     int64_t moving_ns;              // since then
     int64_t *fetched;               // (n_piece) the last job that fetches the piece
-    struct mark *idle;              // the device has done what it was given before a wait
+    struct mark *idle;              // the device has done what it was asked for before a wait
     struct exchange_stats stats;    // as far as no stopwatch has it
     struct stopwatch *push_watch[PUSH_LANES], *send_watch[PUSH_LANES], *sum_watch, *fetch_watch, *stall_watch;
 };
@@ -55,11 +56,11 @@ int exchange_piece_of(const struct exchange *x, int64_t give);
 int exchange_n_given(const struct exchange *x, int64_t give);
 /* With n places in turn: the last give before this one whose place it takes. */
 int64_t exchange_before_in_place(const struct exchange *x, int64_t give, int n);
-/* The last give before this one whose place for a gradient it takes. */
-int64_t exchange_before_in_slot(const struct exchange *x, int64_t give);
 float *exchange_slot_of(const struct exchange *x, int64_t give);
 /* The place in an owner's stage for what rank `from` gives it. */
 float *exchange_stage_of(const struct exchange *x, int owner, int from, int64_t give);
+/* Count what this rank sends to another: all of it, and of that what leaves the host. */
+void exchange_count(const struct exchange *x, int rank, int64_t n_bytes, int64_t *all, int64_t *host);
 /* Another rank's counter as of now; a shared one has 32 bits. */
 int64_t exchange_look(struct exchange *x, int rank, int which);
 /* Ask for the sum of a give whose pieces have all come; and note those that are made. */
@@ -71,6 +72,6 @@ MUST_USE bool apart_new(struct exchange *x, struct error *err);
 void apart_free(struct exchange *x);
 MUST_USE bool apart_give(struct exchange *x, struct error *err);    // the next one
 MUST_USE bool apart_carry_on(struct exchange *x, bool *moved, struct error *err);
-MUST_USE bool apart_slot_wait(struct exchange *x, struct error *err);    // until the place for the next give is free
+MUST_USE bool apart_slot_wait(struct exchange *x, int64_t n, struct error *err);    // until n gives are pushed and taken
 MUST_USE bool apart_end(struct exchange *x, struct error *err);
 MUST_USE bool apart_share(struct exchange *x, const struct exchange_parts *p, struct error *err);

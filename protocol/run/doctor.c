@@ -138,7 +138,7 @@ static const struct bound_rule rules[] = {
     { "ranks", ranks_wait, offsetof(struct facts, ranks), "trainers wait for each other for %.0f %% of a step of %s",
       "fewer trainers, or more micro-batches for each: a smaller token_budget", "token_budget" },
     { "sending", sending_waits, offsetof(struct facts, exposed), "gradients and weights are on their way for %.0f %% of a step of %s, which no computing hides",
-      "a larger token_budget, or a larger train_batch_size: fewer rounds", "token_budget" },
+      "a larger token_budget, train_batch_size or, in a new run, grad_group: fewer rounds", "token_budget" },
     { "stages", stages_wait, offsetof(struct facts, stages), "a stage of the trainer's pipeline waits for the others for %.0f %% of a step of %s",
       "more micro-batches for it: a smaller token_budget; or fewer stages", "token_budget" },
     { "scoring", scoring_waits, offsetof(struct facts, score), "scoring: groups wait for their scores for %.0f %% of a step of %s",

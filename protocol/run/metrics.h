@@ -89,6 +89,8 @@ enum metric_id {
     M_RANKS_GATHER_S,
     M_RANKS_GATHER_GB,
     M_RANKS_SENT_GB,
+    M_HOSTS_REDUCE_GB,
+    M_HOSTS_GATHER_GB,
     M_STAGES_N,
     M_STAGES_IDLE_S,
     M_PUBLISH_S,

@@ -75,6 +75,7 @@ struct run_config {
     int64_t train_batch_size, train_minibatch_size, train_microbatch_size;
     int64_t microbatch_size;
     int64_t token_budget;    // tokens of a packed micro-batch; 0: from the micro-batch size
+    int64_t grad_group;      // micro-batches whose gradients are added up by themselves
     /* sampling */
     int64_t num_generations;
     double temperature, top_p, min_p;

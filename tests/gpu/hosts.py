@@ -2,7 +2,7 @@
 """Trainers on two "nodes" of one machine, half of its GPUs each, with NCCL over sockets between all of them: at every zero_stage a run
 must end in the bytes of one host's.
 
-    tests/gpu/hosts.py [--work DIR] [--steps 3] [--count N] [--zero 0,1,2,3] [CASE...]
+    tests/gpu/hosts.py [--work DIR] [--steps 3] [--count N] [--zero 0,1,2,3] [--grad-group 1] [CASE...]
 cases: 0.5B (default) 1.5B; starter, on CPUs, to try this script
 
 One JSON line for each run, then a table. Exits 1 when they end in other bytes. ROLLCALL names the program.
@@ -37,6 +37,7 @@ def main():
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--count", type=int, help="trainers (default: 4, or 2 on two GPUs)")
     parser.add_argument("--zero", default="0,1,2,3", help="zero_stages to try on two hosts (default: all)")
+    parser.add_argument("--grad-group", type=int, default=1, help="micro-batches that a trainer adds up before their gradient travels (default: 1)")
     parser.add_argument("case", nargs="*")
     a = parser.parse_args()
     os.makedirs(a.work, exist_ok=True)
@@ -50,7 +51,7 @@ def main():
         first = None
         for hosts, zero in [(1, "auto")] + [(2, zero) for zero in a.zero.split(",")]:
             label, port, said = f"hosts-{name}-{hosts}-{zero}-{os.getpid()}", free_port(), []
-            more, node = ["--zero_stage", zero], None
+            more, node = ["--zero_stage", zero, "--grad_group", str(a.grad_group)], None
             if hosts == 2:
                 half = n // 2
                 more += ["-t", str(n), "--trainers-per-node", str(half), "--listen", f"127.0.0.1:{port}",
@@ -62,14 +63,15 @@ def main():
             if node:
                 node.join()
             got = medians(step, ("generate_s", "train_s", "ranks_s", "step_s"))
+            got["hosts_reduce_gb"] = step[-1].get("perf/hosts_reduce_gb")
             got["sha256"] = sha256(os.path.join(path, "checkpoints", f"step-{a.steps:06d}", "model.safetensors"))
             shutil.rmtree(path)
             first = first or got
             same = got["sha256"] == first["sha256"] and (hosts == 1 or "trains (" in said[0])
             differ |= not same
-            print(json.dumps(dict(bench="hosts", case=name, hosts=hosts, ranks=n, zero_stage=zero, **got, check=same)), flush=True)
+            print(json.dumps(dict(bench="hosts", case=name, hosts=hosts, ranks=n, zero_stage=zero, grad_group=a.grad_group, **got, check=same)), flush=True)
             table.append(f"{name:8}{n:2} trainers on {hosts} host{'s' if hosts > 1 else ' '}  zero {zero:4}  step {got['step_s']:8.3f} s  train {got['train_s']:8.3f}"
-                         f"  waited {got['ranks_s'] or 0:7.3f}  {got['sha256'][:16]}  {'same bytes' if same else 'OTHER BYTES'}")
+                         f"  waited {got['ranks_s'] or 0:7.3f}  between hosts {got['hosts_reduce_gb'] or 0:6.3f} GB  {got['sha256'][:16]}  {'same bytes' if same else 'OTHER BYTES'}")
             if node and not same:
                 table += said
     print("\n".join(table))

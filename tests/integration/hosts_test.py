@@ -83,6 +83,27 @@ class Hosts(RunCase):
             self.assertRegex(self.log(spare, "uplink"), r"was copied in [\d.]+ s, (?!0\.0 )[\d.]+ MiB of it over connections for large data")
         self.assertEqual(os.readlink(os.path.join(spare.dir, "model/model.safetensors")), self.task.path("model/model.safetensors"))
 
+    def test_groups_of_micro_batches_send_less_between_nodes_and_end_in_the_bytes_of_one_device(self):
+        settings = dict(FOUR, train_microbatch_size=1, kl_coeff=0.01)
+        steps, port = 2, free_port()
+        one = super().start("--max-steps", str(steps), **dict(settings, num_trainers=1, num_inferencer=1, inference_batch_size=8, inference_microbatch_size=8,
+                                                              train_batch_size=8, train_minibatch_size=8, grad_group=2))
+        self.assertEqual(one.wait()[0], 0, one.logs())
+        sent = []
+        for group in (1, 2):
+            run = super().start("--max-steps", str(steps), "--listen", f"127.0.0.1:{port}", **dict(settings, trainers_per_node=2, grad_group=group))
+            node = self.node(run, port, f"groups-of-{group}")
+            self.assertEqual(run.wait()[0], 0, run.logs() + node.logs())
+            self.assertEqual(run.weights(steps) == one.weights(steps), group == 2)
+            out = subprocess.run([ROLLCALL, "export", "jsonl", run.dir], capture_output=True, text=True, check=True).stdout
+            sent.append(next(row["metrics"] for row in map(json.loads, out.splitlines()) if row.get("step") == 1 and "metrics" in row))
+            node.kill()
+        self.assertEqual([m["train/micro_batches"] for m in sent], [16, 16])
+        between = [m["perf/hosts_reduce_gb"] for m in sent]
+        self.assertGreater(between[0], 0)
+        self.assertAlmostEqual(between[1], between[0] / 2, delta=between[0] * 1e-9)
+        self.assertEqual(sent[0]["perf/hosts_gather_gb"], sent[1]["perf/hosts_gather_gb"])    # new weights
+
     @unittest.skipUnless(os.environ.get("LONG"), "for LONG=1")
     def test_random_kills_on_both_sides_change_no_byte(self):
         n = 80

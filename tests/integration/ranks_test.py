@@ -200,21 +200,25 @@ class Ranks(RunCase):
         layouts += [(2, 0, 1, 1, 1, "tcp"), (2, 1, 1, 1, 1, "tcp"), (2, 2, 1, 1, 1, "local"), (4, 2, 1, 1, 1, "tcp"), (4, 3, 1, 1, 1, "tcp")] + [(1, 0, tp, 1, 4, "auto") for tp in (1, 2)]
         layouts += [(1, 0, 1, 3, 1, "auto")]    # a stage for each layer
         layouts += [(1, 0, 2, 3, 4, "auto"), (2, 2, 2, 2, 4, "auto"), (2, 0, 2, 1, 4, "tcp"), (2, 1, 1, 2, 1, "auto"), (2, 0, 1, 3, 1, "tcp")]
+        layouts = [(*layout, 1) for layout in layouts]
+        layouts += [(1, 0, 1, 1, 1, "auto", 3), (4, 1, 1, 1, 1, "auto", 3), (2, 3, 1, 1, 1, "tcp", 3), (2, 2, 1, 3, 1, "auto", 3)]    # of 11 and of 12 micro-batches
         want = {}
-        for t, zero, tp, pp, parts, way in layouts:
-            with self.subTest(trainers=t, zero_stage=zero, tensor_parallel_size=tp, pipeline_parallel_size=pp, sum_parts=parts, collective=way):
+        for t, zero, tp, pp, parts, way, group in layouts:
+            with self.subTest(trainers=t, zero_stage=zero, tensor_parallel_size=tp, pipeline_parallel_size=pp, sum_parts=parts, collective=way, grad_group=group):
                 run = super().start("--max-steps", "2", model=starter, num_trainers=t, num_inferencer=t, zero_stage=zero,
                                     tensor_parallel_size=tp, pipeline_parallel_size=pp, sum_parts=parts, collective=way,
                                     inference_batch_size=8 // t, inference_microbatch_size=8 // t, train_batch_size=8 // t,
-                                    train_minibatch_size=8 // t, save_interval=2, token_budget=128)
+                                    train_minibatch_size=8 // t, save_interval=2, token_budget=128 if group == 1 else 64, grad_group=group)
                 try:
                     self.assertEqual(self.plans(run, "zero_stage"), {str(zero)})
                     code, last = run.wait()
                     self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", 2), run.logs())
                     got = run.weights(2)
-                    self.assertEqual(got, want.setdefault(parts, got))
+                    self.assertTrue(group == 1 or t > 1 or {n % group for n in self.metric(run, "train/micro_batches").values()} == {2, 0})
+                    self.assertEqual(got, want.setdefault((parts, group), got))
                 finally:
                     run.kill()
+        self.assertEqual(len(set(map(str, want.values()))), len(want))    # what is grouped otherwise ends in other bytes
 
     def test_two_rollout_steps_behind_repeats_and_a_token_is_as_old_as_the_plan_says(self):
         holds = Holds(self.task.path("behind-holds"))
@@ -315,6 +319,7 @@ class Ranks(RunCase):
                 (dict(one, sum_parts=4), ["-tp", "2", "-pp", "2", "-t", "2", "-i", "2", "-zero", "3"], True, "'tensor_parallel_size' is 2 instead of 1"),
                 (dict(TWO, tensor_parallel_size=2, zero_stage=3), ["-t", "1", "-i", "1", "-tp", "1", "--sum-parts", "4"], True, "'tensor_parallel_size' is 1 instead of 2"),
                 (one, ["-pp", "2", "-t", "2", "-i", "2", "-zero", "1"], True, "'pipeline_parallel_size' is 2 instead of 1"),
+                (dict(one, kl_coeff=0.01, train_microbatch_size=1), ["-t", "2", "-i", "2", "--grad-group", "2"], False, "'grad_group' is 2 instead of 1: not the same bytes"),
                 (one, ["-ptp", "2", "--sum-parts", "2"], False, "'sum_parts' is 2 instead of 1: not the same bytes")):
             whole = self.undisturbed(begin)
             with self.subTest(flags=flags):

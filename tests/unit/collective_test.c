@@ -310,7 +310,8 @@ static bool giver_open(struct giver *g, struct collective *c, struct device *dev
                                      .n_slot = n_slot,
                                      .slot_n = n_slot ? slot_n : 0,
                                      .slot_at = g->at,
-                                     .stage = g->share };
+                                     .stage = g->share,
+                                     .n_rank_host = 2 };
     BUG_IF(n_slot && exchange_slots_n(70001, slot_n, n_slot) > g->n_flat, "no room for %d places", n_slot);
     return !offered || collective_offer(c, g->share, share_bytes, &g->h, err);
 }
@@ -441,9 +442,12 @@ static bool sum_is_spread(struct exchange *x, struct giver *g, struct error *err
 static bool bytes_are_counted(struct exchange *x, const struct giver *g, int64_t n_micro, struct error *err)
 {
     int rank = collective_rank(g->f.c), n_rank = collective_n_rank(g->f.c);
-    int64_t n_own_micro = (n_micro - rank + n_rank - 1) / n_rank, n_round = (n_micro + n_rank - 1) / n_rank, reduced = 0, gathered = 0;
+    int64_t n_own_micro = (n_micro - rank + n_rank - 1) / n_rank, n_round = (n_micro + n_rank - 1) / n_rank, reduced = 0, gathered = 0,
+            reduced_host = 0, first;
     struct exchange_stats s;
     for (int p = 0; p < PIECES; p++) {
+        for (int q = 0; q < n_rank; q++)    // two ranks a host
+            reduced_host += q / 2 == rank / 2 ? 0 : 4 * n_own_micro * collective_shard(piece_n[p], n_rank, q, &first);
         reduced += 4 * n_own_micro * (piece_n[p] - g->own_n[p]);
         gathered += 4 * (n_rank - 1) * g->own_n[p] * (1 + (g->f.every ? n_round : 0));    // spread, and fetched
     }
@@ -452,6 +456,8 @@ static bool bytes_are_counted(struct exchange *x, const struct giver *g, int64_t
     if (s.reduce_bytes != reduced || s.gather_bytes != gathered)
         return error_set(err, ERR_DATA, "%" PRId64 " and %" PRId64 " bytes were counted, not %" PRId64 " and %" PRId64, s.reduce_bytes,
                          s.gather_bytes, reduced, gathered);
+    if (s.reduce_host_bytes != reduced_host)
+        return error_set(err, ERR_DATA, "%" PRId64 " bytes to other hosts were counted, not %" PRId64, s.reduce_host_bytes, reduced_host);
     if ((reduced > 0 && !(s.reduce_s > 0)) || (gathered > 0 && !(s.gather_s > 0))
         || (exchange_reaches(x) && s.exposed_s < s.reduce_s + s.gather_s))
         return error_set(err, ERR_DATA, "%g and %g s on their way, %g s of it exposed", s.reduce_s, s.gather_s, s.exposed_s);

@@ -139,7 +139,7 @@ struct pieces {
     float piece[1 << 16];
     int next;    // the piece expected
 };
-static float *piece_begin(void *ctx, int p, UNUSED struct error *err)
+static float *piece_begin(void *ctx, int p, UNUSED bool *adds, UNUSED struct error *err)
 {
     struct pieces *x = ctx;
     assert_int_equal(p, x->next--);

@@ -38,7 +38,7 @@ struct pieces {
     float *flat;    // (n_flat) where each piece has its place, and had anything before
     int64_t end;    // of the pieces so far, from the last to the first
 };
-static float *piece_begin(void *ctx, int p, UNUSED struct error *err)
+static float *piece_begin(void *ctx, int p, UNUSED bool *adds, UNUSED struct error *err)
 {
     struct pieces *x = ctx;
     int64_t first, n = model_piece(x->m, p, &first);

@@ -238,6 +238,11 @@ static void what_has_no_room_names_the_nearest_that_has(UNUSED void **state)
     } cases[] = {
         { "Qwen2.5-7B", { .n_rank = 2, .zero_stage = 0, .token_budget_max = 8192 }, { 0 }, H200, "zero_stage 1" },
         { "Qwen2.5-7B", { .n_rank = 2, .zero_stage = 1, .token_budget_max = 8192 }, { 0 }, H200 / 10 * 9, "zero_stage 2" },
+        { "Qwen2.5-7B",
+          { .n_rank = 2, .zero_stage = 2, .grad_group = 4, .token_budget_max = 8192 },
+          { 0 },
+          H200 / 10 * 9,
+          "with grad_group 1" },
         { "Qwen2.5-14B", { .n_rank = 2, .zero_stage = 2, .token_budget_max = 4096 }, { 0 }, H200, "zero_stage 3 and recompute_full" },
         { "Qwen2.5-14B",
           { .n_rank = 2, .zero_stage = 3, .token_budget_max = 4096, .recompute_block = true },

@@ -638,6 +638,7 @@ struct layout {
     enum optimizer optimizer;
     int n_rank, zero;    // ranks that this process plays, each of so many devices; 0: 1
     int n_slice;         // devices of a stage, each with its slice of it; 0: 1
+    int group;           // micro-batches of a group; 0: 1
 };
 static int slices_of(struct layout on)
 {
@@ -696,6 +697,7 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
     g[TRAIN_STEPS * TRAIN_GROUPS - 1]->logp[0] -= 20;    // its first sample is beyond the threshold, known when its ratios are
     set.n_rank = n_rank;
     set.zero_stage = on.zero;
+    set.grad_group = on.group;
     for (set.rank = 0; set.rank < n_rank; set.rank++) {
         m[set.rank] = trained_new(s, t, parts, on, 3);
         ref[set.rank] = trained_new(s, t, parts, on, 4);
@@ -849,11 +851,12 @@ static void ranks_of_teams_train_to_the_bytes_of_one_device(UNUSED void **state)
         int n_device = s->sizes[2] > 0 && !on_gpus() && i % 2 ? s->sizes[2] : s->sizes[1];
         struct outcome one;
         devices_open(n_device);
-        outcome_make(&one, s, t, s->parts, (struct layout){ 1 }, recompute);
+        int group = 1 + i % 3 / 2;
+        outcome_make(&one, s, t, s->parts, (struct layout){ 1, .group = group }, recompute);
         for (int zero = 0; zero <= ZERO_MAX; zero++) {
             struct outcome o;
             int n_rank = 2 + (int)(i / 2 + i + (size_t)zero) % 2;
-            outcome_make(&o, s, t, s->parts, (struct layout){ n_device, .n_rank = n_rank, .zero = zero }, recompute);
+            outcome_make(&o, s, t, s->parts, (struct layout){ n_device, .n_rank = n_rank, .zero = zero, .group = group }, recompute);
             outcomes_compare(&one, &o, s->why, n_device, n_rank);
             outcome_free(&o);
         }
@@ -875,11 +878,12 @@ static void ranks_of_pipelines_train_to_the_bytes_of_one_device(UNUSED void **st
         struct outcome one;
         s.c.n_layer = 3;
         devices_open(n_device);
-        outcome_make(&one, &s, t, 0, (struct layout){ .n_device = 1, .optimizer = optimizer }, recompute);
+        int group = 1 + (i + 1) % 2;
+        outcome_make(&one, &s, t, 0, (struct layout){ .n_device = 1, .optimizer = optimizer, .group = group }, recompute);
         for (int zero = 0; zero <= ZERO_MAX; zero++) {
             struct outcome o;
             int n_rank = 2 + (int)(i + (size_t)zero) % 2;
-            outcome_make(&o, &s, t, 0, (struct layout){ n_device, true, optimizer, n_rank, zero }, recompute);
+            outcome_make(&o, &s, t, 0, (struct layout){ n_device, true, optimizer, n_rank, zero, .group = group }, recompute);
             outcomes_compare(&one, &o, s.why, n_device, n_rank);
             outcome_free(&o);
         }
@@ -897,15 +901,17 @@ static void pipelines_of_teams_train_to_the_bytes_of_one_device(UNUSED void **st
         struct shape s = trained[i];
         enum dtype t = i % 2 ? DT_BF16 : DT_F32;
         bool recompute = i % 3 == 1;
-        int n_stage = i == 2 ? 3 : 2;
+        int n_stage = i == 2 ? 3 : 2, group = 1 + i % 2;
         struct outcome one;
         s.c.n_layer = 3;
         devices_open(2 * n_stage);
-        outcome_make(&one, &s, t, s.parts, (struct layout){ .n_device = 1 }, recompute);
+        outcome_make(&one, &s, t, s.parts, (struct layout){ .n_device = 1, .group = group }, recompute);
         for (int n_rank = 1; n_rank <= 2; n_rank++) {
             struct outcome o;
-            outcome_make(&o, &s, t, s.parts,
-                         (struct layout){ 2 * n_stage, true, .n_rank = n_rank, .zero = ZERO_MAX - (int)i % 3, .n_slice = 2 }, recompute);
+            outcome_make(
+                &o, &s, t, s.parts,
+                (struct layout){ 2 * n_stage, true, .n_rank = n_rank, .zero = ZERO_MAX - (int)i % 3, .n_slice = 2, .group = group },
+                recompute);
             outcomes_compare(&one, &o, s.why, 2 * n_stage, n_rank);
             outcome_free(&o);
         }

@@ -454,7 +454,7 @@ struct outcome {
 
 /* Three steps by n_rank ranks that this process plays in turn, each with weights of its own. */
 static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, const char *model, int n_rank, int zero, bool offload,
-                         int64_t budget, enum optimizer optimizer)
+                         int64_t budget, enum optimizer optimizer, int group)
 {
     struct error err = { 0 };
     struct fixture f[4];
@@ -481,6 +481,7 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         set.rank = r;
         set.zero_stage = zero;
         set.optimizer = optimizer;
+        set.grad_group = group;
         if (algo == ALGO_RLOO)
             strcpy(set.layers, "1-2");
         if ((set.offload = offload)) {    // a third of masters and moments on the device
@@ -551,6 +552,14 @@ static void outcome_free(struct outcome *o)
         free(o->state[k]);
 }
 
+static bool outcomes_are_same(const struct outcome *a, const struct outcome *b)
+{
+    bool same = memcmp(a->weights, b->weights, a->weight_bytes) == 0 && a->hash == b->hash;
+    for (int s = 0; s < STATE_N; s++)
+        same = same && a->n_state[s] == b->n_state[s] && memcmp(a->state[s], b->state[s], (size_t)a->n_state[s] * 4) == 0;
+    return same;
+}
+
 static void any_number_of_ranks_leaves_the_same_bytes(UNUSED void **state)
 {
     static const char *const models[] = { "qwen2-tied", "qwen3-untied" };
@@ -570,16 +579,12 @@ static void any_number_of_ranks_leaves_the_same_bytes(UNUSED void **state)
         enum optimizer optimizer = optimizers[k / 8];
         bool offload = optimizer == OPTIMIZER_ADAMW;
         struct outcome one, several;
-        outcome_make(&one, algo, dtype, model, 1, 0, false, budget, optimizer);
+        outcome_make(&one, algo, dtype, model, 1, 0, false, budget, optimizer, 1);
         for (int n_rank = 2; n_rank <= 4; n_rank++) {
             // so each stage meets each model and type
             int zero = optimizer == OPTIMIZER_ADAFACTOR ? 0 : (n_rank + (int)(k + k / 4)) % 4;
-            outcome_make(&several, algo, dtype, model, n_rank, zero, offload && (k / 8 + (size_t)n_rank) % 2, budget, optimizer);
-            bool same = memcmp(one.weights, several.weights, one.weight_bytes) == 0 && one.hash == several.hash;
-            for (int s = 0; s < STATE_N; s++)
-                same = same && one.n_state[s] == several.n_state[s]
-                       && memcmp(one.state[s], several.state[s], (size_t)one.n_state[s] * 4) == 0;
-            if (!same)
+            outcome_make(&several, algo, dtype, model, n_rank, zero, offload && (k / 8 + (size_t)n_rank) % 2, budget, optimizer, 1);
+            if (!outcomes_are_same(&one, &several))
                 fail_msg("%s, %s, %s, micro-batches of %d: %d ranks leave other weights than one", model, algo_name(algo),
                          dtype == DT_F32 ? "fp32" : "bf16", (int)budget, n_rank);
             assert_memory_equal(one.metric, several.metric, sizeof one.metric);
@@ -587,6 +592,98 @@ static void any_number_of_ranks_leaves_the_same_bytes(UNUSED void **state)
         }
         outcome_free(&one);
     }
+}
+
+/* Of one group too, whose last groups have fewer micro-batches; and what is left behind depends on the size of a group. */
+static void any_number_of_ranks_leaves_the_same_bytes_with_the_same_groups(UNUSED void **state)
+{
+    static const int groups[] = { 2, 4 };
+    for (size_t k = 0; k < 8; k++) {
+        const char *model = k % 2 ? "qwen3-untied" : "qwen2-tied";
+        enum dtype dtype = k / 2 % 2 ? DT_BF16 : DT_F32;
+        int group = groups[(k ^ k / 4) % 2];
+        int64_t budget = k / 4 ? 30 : 13;
+        enum algo algo = k % 3 ? ALGO_GRPO : ALGO_REINFORCE_PPB;    // whose advantages are of sums over the micro-batches
+        struct outcome one, several, plain;
+        outcome_make(&one, algo, dtype, model, 1, 0, false, budget, OPTIMIZER_ADAMW, group);
+        for (int n_rank = 2; n_rank <= 4; n_rank++) {
+            int zero = (n_rank + (int)k) % 4;
+            outcome_make(&several, algo, dtype, model, n_rank, zero, false, budget, OPTIMIZER_ADAMW, group);
+            if (!outcomes_are_same(&one, &several))
+                fail_msg("%s, %s, groups of %d: %d ranks with zero_stage %d leave other weights than one", model,
+                         dtype == DT_F32 ? "fp32" : "bf16", group, n_rank, zero);
+            assert_memory_equal(one.metric, several.metric, sizeof one.metric);
+            outcome_free(&several);
+        }
+        outcome_make(&plain, algo, dtype, model, 1, 0, false, budget, OPTIMIZER_ADAMW, 1);
+        assert_false(outcomes_are_same(&one, &plain));
+        outcome_free(&plain);
+        outcome_free(&one);
+    }
+}
+
+static struct trainer *trainer_of_group(struct fixture *f, int group)
+{
+    struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+    set.token_budget_max = 80;
+    set.grad_group = group;
+    return trainer_open_set(f, &set);
+}
+static int64_t micros_of(struct trainer *t, struct fixture *f, int64_t budget)
+{
+    struct error err = { 0 };
+    f->h.token_budget = budget;
+    if (!trainer_begin(t, (const struct group *const *)f->g, GROUPS, &f->h, &err))
+        fail_msg("%s", err.text);
+    return trainer_n_micro(t);
+}
+
+/* By hand, of gradients of single micro-batches, with a budget that makes eight of them whatever the groups are. */
+static void a_groups_gradients_are_added_up_before_the_groups(UNUSED void **state)
+{
+    enum {
+        N_MICRO = 8,
+    };
+    struct fixture f;
+    struct error err = { 0 };
+    struct trainer_sums sums;
+    fixture_open(&f, ALGO_GRPO, DEVICE, DT_F32);
+    f.h.beta = 0;
+    int64_t n = model_n_flat(f.m), budget = 13;
+    struct trainer *t = trainer_of_group(&f, 1), *by_five = trainer_of_group(&f, 5);
+    while (budget < 80 && (micros_of(by_five, &f, budget) != N_MICRO || micros_of(t, &f, budget) != N_MICRO))
+        budget++;
+    float *each = calloc((size_t)(N_MICRO * n), 4), *want = calloc((size_t)n, 4), *sum = calloc((size_t)n, 4), *got = calloc((size_t)n, 4);
+    for (int64_t k = 0; k < N_MICRO; k++)
+        if (!trainer_grad_clear(t, &err) || !trainer_micros(t, &f.h, &(struct micro_series){ k, 1, 1, 1 }, &sums, &err)
+            || !trainer_grad_get(t, each + k * n, &err))
+            fail_msg("%s", err.text);
+    trainer_free(t);
+    trainer_free(by_five);
+    static const int sizes[] = { 1, 2, 4, 5, 8 };
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        t = trainer_of_group(&f, sizes[i]);
+        assert_int_equal(micros_of(t, &f, budget), N_MICRO);
+        for (int again = 0; again < 2; again++)    // it is set, not added to
+            if (!trainer_grad(t, &f.h, &sums, &err) || !trainer_grad_get(t, got, &err))
+                fail_msg("%s", err.text);
+        trainer_free(t);
+        memset(want, 0, (size_t)n * 4);
+        for (int64_t from = 0; from < N_MICRO; from += sizes[i]) {
+            memset(sum, 0, (size_t)n * 4);
+            for (int64_t k = from; k < MIN(from + sizes[i], N_MICRO); k++)
+                for (int64_t e = 0; e < n; e++)
+                    sum[e] += each[k * n + e];
+            for (int64_t e = 0; e < n; e++)
+                want[e] += sum[e];
+        }
+        assert_memory_equal(got, want, (size_t)n * 4);
+    }
+    free(each);
+    free(want);
+    free(sum);
+    free(got);
+    fixture_close(&f);
 }
 
 /* By hand: elements of both models before, and of the reference after a second step; it does not move in the first. */
@@ -801,7 +898,8 @@ static void a_batch_is_cut_in_order_and_as_evenly_as_can_be(UNUSED void **state)
 {
     uint64_t rng = 3;
     for (int round = 0; round < 300; round++) {
-        int64_t rows[10], first[11], n = round % 11, total = 0, largest = 0, budget = 20 + round % 37, least = n ? 1 : 0, room = budget;
+        int64_t rows[10], first[11], n = round % 11, total = 0, largest = 0, budget = 20 + round % 37, least = n ? 1 : 0, room = budget,
+                                     group = 1 + round % 3 / 2 * (1 + round % 2);    // 1, 2 or 3
         for (int64_t i = 0; i < n; i++) {
             rng = rng * 6364136223846793005u + 1442695040888963407u;
             rows[i] = 1 + (int64_t)((rng >> 33) % 20);
@@ -812,8 +910,8 @@ static void a_batch_is_cut_in_order_and_as_evenly_as_can_be(UNUSED void **state)
             }
             room -= rows[i];
         }
-        int64_t k = batch_cut(rows, n, budget, first);
-        int64_t allowed = least > 2 ? (least + 3) / 4 * 4 : least;
+        int64_t k = batch_cut(rows, n, budget, group, first), n_group = (least + group - 1) / group;
+        int64_t allowed = n_group > 2 ? (n_group + 3) / 4 * 4 * group : least;
         assert_true(first[0] == 0 && first[k] == n && k >= least && k <= allowed);
         for (int64_t m = 0; m < k; m++) {
             int64_t size = 0;
@@ -1155,6 +1253,8 @@ int main(void)
         cmocka_unit_test(layers_that_are_not_named_keep_their_bytes),
         cmocka_unit_test(a_list_of_layers_is_read_or_refused),
         cmocka_unit_test(any_number_of_ranks_leaves_the_same_bytes),
+        cmocka_unit_test(any_number_of_ranks_leaves_the_same_bytes_with_the_same_groups),
+        cmocka_unit_test(a_groups_gradients_are_added_up_before_the_groups),
         cmocka_unit_test(a_batch_is_cut_in_order_and_as_evenly_as_can_be),
         cmocka_unit_test(log_probs_are_the_same_bits_in_any_packing),
         cmocka_unit_test(running_blocks_again_changes_no_bit),

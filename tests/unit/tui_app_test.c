@@ -1571,6 +1571,12 @@ static void what_trainers_exchange_and_who_is_late_is_below_the_processes(UNUSED
     model_knob(s.m, "tensor_parallel_size", "2", s.now);
     assert_true(shows(&s, "2 trainers on 2 devices each, zero_stage 2, producers on 4  reduce 1.9 GiB in 0.0625 s"));
     model_knob(s.m, "tensor_parallel_size", "1", s.now);
+    model_knob(s.m, "producer_tensor_parallel_size", "1", s.now);
+    model_metric(s.m, 151, "perf/hosts_reduce_gb", 3);
+    model_metric(s.m, 151, "perf/hosts_gather_gb", 1.5);
+    assert_true(
+        shows(&s, "2 trainers, zero_stage 2  reduce 1.9 GiB in 0.0625 s, gather 954 MiB in 0.0312 s; between hosts 2.8 GiB + 1.4 GiB"));
+    model_knob(s.m, "producer_tensor_parallel_size", "4", s.now);
     model_metric(s.m, 151, "train/stages", 2);
     model_knob(s.m, "tensor_parallel_size", "2", s.now);
     assert_true(shows(&s, "2 trainers in 2 stages of 2 devices each, zero_stage 2, producers on 4  reduce 1.9 GiB in 0.0625 s"));

@@ -241,14 +241,15 @@ MUST_USE bool model_head_look(struct model_run *r, const struct token_loss *loss
 /* Where a backward pass adds the gradient (device; fp32). */
 struct model_grad {
     float *flat;    // (model_n_flat) all of it; NULL: requested piece by piece, from the last to the first
-    float *(*piece_begin)(void *ctx, int p, struct error *err);    // memory for piece p, whatever it holds; NULL: see err
-    bool (*piece_end)(void *ctx, int p, struct error *err);        // all its work has been launched
+    /* Memory for piece p; NULL: see err. *adds, false before: the gradient is added to what it holds, else that is written over. */
+    float *(*piece_begin)(void *ctx, int p, bool *adds, struct error *err);
+    bool (*piece_end)(void *ctx, int p, struct error *err);    // all its work has been launched
     void *ctx;
     /* (model_n_device) instead, where the model is in slices: of each its own, on its device, by the slice's pieces; called on the thread
      * that drives the device */
     const struct model_grad *slice;
 };
-/* Head, loss gradient and the whole backward pass; adds to the flat gradient, or sets the pieces: each element's own
+/* Head, loss gradient and the whole backward pass; adds to the flat gradient, or sets the pieces or adds to them: each element's own
  * sum begins at 0 and is added once, so micro-batches run one after the other into one gradient give the same bits as
  * micro-batches run separately and summed in the same order. */
 MUST_USE bool model_backward(struct model_run *r, const struct token_loss *loss, const struct model_grad *grad, struct error *err);

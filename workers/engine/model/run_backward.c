@@ -40,8 +40,9 @@ static bool place_begin(const struct model *m, const struct model_grad *g, int p
 {
     model_piece(m, piece, &out->first);
     out->piece = piece;
-    out->set = !g->flat;
-    out->at = g->flat ? g->flat + out->first : g->piece_begin(g->ctx, piece, err);
+    bool adds = g->flat != NULL;
+    out->at = g->flat ? g->flat + out->first : g->piece_begin(g->ctx, piece, &adds, err);
+    out->set = !adds;
     return out->at != NULL;
 }
 

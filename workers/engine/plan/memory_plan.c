@@ -141,7 +141,7 @@ static int devices_make(struct attempt *out, const struct attempt *least, const 
     return n;
 }
 
-/* Settings that need less, the nearest first: the gradient and weights in shards, block inputs only, smaller micro-batches, state in host
+/* Settings that need less, the nearest first: no gradient of groups, the gradient and weights in shards, block inputs only, smaller micro-batches, state in host
  * memory, more trainers. Each builds on those before it, but for host memory, which is for the whole state. Returns how many. */
 static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_settings *wanted, const struct model *m,
                          const struct generator_config *g)
@@ -149,6 +149,11 @@ static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_
     struct attempt a = { .s = *wanted };
     int n = 0;
     bool many = wanted->n_rank > 1;
+    if (wanted->grad_group > 1) {
+        a.s.grad_group = 1;
+        attempt_say(&a, "grad_group %" PRId64, 1);
+        out[n++] = a;
+    }
     if (many && wanted->zero_stage < ZERO_MAX) {
         while (++a.s.zero_stage < ZERO_MAX) {
             out[n] = a;

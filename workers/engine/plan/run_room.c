@@ -45,6 +45,8 @@ struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t
     s.adam_eps = c->adam_eps;
     s.recompute_block = c->recompute_full;
     s.n_rank = (int)c->num_trainers;
+    s.grad_group = (int)c->grad_group;
+    s.n_rank_host = run_config_n_host(c) > 1 ? (int)c->trainers_per_node : 0;
     s.rank = (int)MAX(rank, 0);
     s.offload = c->offload_optimizer && !dev->host_memory;
     s.n_team = c->tensor_parallel_size > 1 ? (int)c->tensor_parallel_size : 0;

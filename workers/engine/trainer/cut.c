@@ -2,7 +2,7 @@
 #include "workers/engine/trainer/cut.h"
 #include "protocol/base/error.h"
 
-#define EVEN 4    // ranks that get full rounds: a multiple of it
+#define EVEN 4    // ranks that get full rounds of groups: a multiple of it
 
 /* Fill one micro-batch after the other up to cap; first may be NULL. */
 static int64_t fill(const int64_t *rows, int64_t n, int64_t cap, int64_t *first)
@@ -22,11 +22,11 @@ static int64_t fill(const int64_t *rows, int64_t n, int64_t cap, int64_t *first)
     return n_micro;
 }
 
-int64_t batch_cut(const int64_t *rows, int64_t n, int64_t budget, int64_t *first)
+int64_t batch_cut(const int64_t *rows, int64_t n, int64_t budget, int64_t group, int64_t *first)
 {
-    int64_t low = 1, high = budget, want = fill(rows, n, budget, NULL);
-    if (want > 2)
-        want = (want + EVEN - 1) / EVEN * EVEN;
+    int64_t low = 1, high = budget, want = fill(rows, n, budget, NULL), n_group = (want + group - 1) / group;
+    if (n_group > 2)
+        want = (n_group + EVEN - 1) / EVEN * EVEN * group;
     for (int64_t i = 0; i < n; i++)
         low = MAX(low, rows[i]);
     BUG_IF(low > MAX(high, 1), "a sample of %" PRId64 " tokens in micro-batches of %" PRId64, low, budget);

@@ -34,7 +34,7 @@ struct batch_work {
 };
 static int64_t of_batch(const struct batch_work *w, int64_t k)
 {
-    return w->of->first + k * w->of->every;
+    return micro_of(w->of, k);
 }
 
 static bool batch_of(void *ctx, int stage, int64_t k, struct model_batch *b, UNUSED struct error *err)

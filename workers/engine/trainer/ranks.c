@@ -48,6 +48,12 @@ static struct ranks *ranks_alloc(struct error *err)
     return r;
 }
 
+/* Does a backward pass give its gradient to be added, rather than add it itself? */
+static bool ranks_add_up(const struct ranks *r)
+{
+    return r->n_rank > 1 || r->n_group > 1;
+}
+
 /* c: by device; NULL: all ranks are here. */
 static bool rank_add(struct ranks *r, struct trainer *t, struct collective *const *c, struct error *err)
 {
@@ -56,7 +62,8 @@ static bool rank_add(struct ranks *r, struct trainer *t, struct collective *cons
     *k = (struct rank){ .r = r, .t = t, .index = r->first + i, .n_end = trainer_n_device(t) };
     for (int q = 0; q < k->n_end; q++)
         k->end[q] = (struct end){ .k = k, .index = q, .t = trainer_of_device(t, q), .c = c && r->n_rank > 1 ? c[q] : NULL };
-    return r->n_rank == 1 || ranks_ends_do(k, end_open, NULL, err);
+    r->n_group = trainer_grad_group(t);
+    return !ranks_add_up(r) || ranks_ends_do(k, end_open, NULL, err);
 }
 
 struct ranks *ranks_new(struct trainer *t, struct collective *const *c, struct error *err)
@@ -94,18 +101,19 @@ static void parts_free(struct rank *k)
     k->norm = NULL;
 }
 
-void ranks_free(struct ranks *r)
+static void rank_close(struct rank *k)
 {
     struct error ignored;
-    if (!r)
-        return;
-    for (int i = 0; i < r->n_here; i++) {
-        struct rank *k = &r->here[i];
-        for (int q = k->n_end - 1; q >= 0; q--)    // so that this thread drives the first device at the end
-            if (device_enter(trainer_device(k->end[q].t), &ignored))
-                end_close(&k->end[q]);
-        parts_free(k);
-    }
+    for (int q = k->n_end - 1; q >= 0 && ranks_add_up(k->r); q--)    // so that this thread drives the first device at the end
+        if (device_enter(trainer_device(k->end[q].t), &ignored))
+            end_close(&k->end[q]);
+    parts_free(k);
+}
+
+void ranks_free(struct ranks *r)
+{
+    for (int i = 0; r && i < r->n_here; i++)
+        rank_close(&r->here[i]);
     free(r);
 }
 
@@ -207,11 +215,13 @@ static bool apart_spread(struct end *e, UNUSED void *ctx, struct error *err)
 /* ---- the step */
 static int64_t n_round(const struct ranks *r, int64_t n_micro)
 {
-    return (n_micro + r->n_rank - 1) / r->n_rank;
+    int64_t n = r->n_rank * r->n_group;
+    return (n_micro + n - 1) / n;
 }
 
-static bool parts_reserve(struct ranks *r, int64_t n, struct error *err)
+static bool parts_reserve(struct ranks *r, int64_t rounds, struct error *err)
 {
+    int64_t n = rounds * r->n_group;
     for (int i = 0; i < r->n_here && n > r->n_part; i++) {
         struct rank *k = &r->here[i];
         parts_free(k);
@@ -226,11 +236,25 @@ static bool parts_reserve(struct ranks *r, int64_t n, struct error *err)
     return true;
 }
 
-/* What of n micro-batches this rank runs in n_here rounds from `round` on. */
-static struct micro_series series_of(const struct rank *k, int64_t n, int64_t round, int64_t n_here)
+/* Micro-batches of the group that rank `index` runs in a round, of n in all: fewer where the batch ends. */
+static int64_t group_n(const struct ranks *r, int index, int64_t n, int64_t round)
 {
-    int64_t n_rank = k->r->n_rank, first = round * n_rank + k->index;
-    return (struct micro_series){ first, n_rank, MIN(n_here, first < n ? (n - first + n_rank - 1) / n_rank : 0) };
+    return MAX(MIN(n - (round * r->n_rank + index) * r->n_group, r->n_group), (int64_t)0);
+}
+
+/* What of n micro-batches rank `index` runs in n_here rounds from `round` on. */
+static struct micro_series series_of(const struct ranks *r, int index, int64_t n, int64_t round, int64_t n_here)
+{
+    struct micro_series s = { (round * r->n_rank + index) * r->n_group, r->n_group, r->n_rank * r->n_group, 0 };
+    for (int64_t i = round; i < round + n_here; i++)
+        s.n += group_n(r, index, n, i);
+    return s;
+}
+
+int64_t ranks_n_micro(const struct rank *k, int64_t n)
+{
+    int as = end_gives_always(&k->end[0]) ? 0 : k->index;    // as many as the first one
+    return series_of(k->r, as, n, 0, n_round(k->r, n)).n;
 }
 
 /* Log-probs under the reference; and where the normalisation of advantages needs them, their sums over the whole batch. */
@@ -241,23 +265,26 @@ static bool reference_run(struct ranks *r, const struct trainer_hyper *h, struct
     if (!parts_reserve(r, n_round(r, n), err))
         return false;
     for (int i = 0; i < r->n_here; i++) {
-        struct micro_series of = series_of(&r->here[i], n, 0, n_round(r, n));
+        struct micro_series of = series_of(r, r->here[i].index, n, 0, n_round(r, n));
         if (!trainer_references(r->here[i].t, h, &of, r->here[i].norm, err))
             return false;
     }
-    for (int64_t at = 0; at < n && h->advantages == ADV_BATCH; at += r->n_rank) {
-        for (int i = 0; i < r->n_here; i++)
-            part[i] = r->here[i].norm[at / r->n_rank];
+    for (int64_t round = 0; round < n_round(r, n) && h->advantages == ADV_BATCH; round++) {
+        for (int i = 0; i < r->n_here; i++) {
+            part[i] = (struct trainer_norm){ 0 };
+            for (int64_t m = 0; m < group_n(r, r->here[i].index, n, round); m++)
+                trainer_norm_add(&part[i], &r->here[i].norm[round * r->n_group + m]);
+        }
         if (!ranks_gather(r, part, sizeof part[0], all, err))
             return false;
         for (int i = 0; i < r->n_here; i++)
-            for (int q = 0; q < r->n_rank && at + q < n; q++)
+            for (int q = 0; q < r->n_rank; q++)
                 trainer_norm_more(r->here[i].t, &all[q]);
     }
     return true;
 }
 
-/* Of round k each rank runs micro-batch k n_rank + its own number, if there is one. Ranks that are processes go through their rounds each
+/* Of round k each rank runs group k n_rank + its own number, if there is one. Ranks that are processes go through their rounds each
  * by itself, and the exchange keeps the order of the sums; those that are all here take turns. */
 static bool rounds_run(struct ranks *r, const struct trainer_hyper *h, int64_t n, struct error *err)
 {
@@ -266,25 +293,31 @@ static bool rounds_run(struct ranks *r, const struct trainer_hyper *h, int64_t n
         return false;
     for (int64_t round = 0; round < all; round += each)
         for (int i = 0; i < r->n_here; i++) {
-            struct micro_series of = series_of(&r->here[i], n, round, each);
-            if (!trainer_micros(r->here[i].t, h, &of, r->here[i].part + round, err)
-                || (end_gives_always(&r->here[i].end[0]) && of.n < each && !trainer_micro_none(r->here[i].t, err)))
+            struct rank *k = &r->here[i];
+            struct micro_series of = series_of(r, k->index, n, round, each);
+            if (!trainer_micros(k->t, h, &of, k->part + round * r->n_group, err))
                 return false;
+            for (int64_t n_none = end_gives_always(&k->end[0]) ? ranks_n_micro(k, n) - of.n : 0; n_none > 0; n_none--)
+                if (!trainer_micro_none(k->t, err))
+                    return false;
         }
     return true;
 }
 
-/* The sums of metrics over all micro-batches, in their order. */
+/* The sums of metrics over all micro-batches: in each group in their order, and of these in theirs. */
 static bool sums_merge(struct ranks *r, int64_t n, struct trainer_sums *sum, struct error *err)
 {
     struct trainer_sums part[RANK_MAX] = { { 0 } }, all[RANK_MAX];
     *sum = (struct trainer_sums){ 0 };
-    for (int64_t at = 0; at < n; at += r->n_rank) {
-        for (int i = 0; i < r->n_here; i++)
-            part[i] = r->here[i].part[at / r->n_rank];
+    for (int64_t round = 0; round < n_round(r, n); round++) {
+        for (int i = 0; i < r->n_here; i++) {
+            part[i] = (struct trainer_sums){ 0 };
+            for (int64_t m = 0; m < group_n(r, r->here[i].index, n, round); m++)
+                trainer_sums_merge(&part[i], &r->here[i].part[round * r->n_group + m]);
+        }
         if (!ranks_gather(r, part, sizeof part[0], all, err))
             return false;
-        for (int64_t q = 0; q < MIN(n - at, r->n_rank); q++)
+        for (int q = 0; q < r->n_rank && group_n(r, q, n, round) > 0; q++)
             trainer_sums_merge(sum, &all[q]);
     }
     return true;
@@ -292,10 +325,7 @@ static bool sums_merge(struct ranks *r, int64_t n, struct trainer_sums *sum, str
 
 static bool sums_begin(struct end *e, void *n_micro, struct error *err)
 {
-    struct trainer_parts p = trainer_parts(e->t);
-    struct device *dev = trainer_device(e->t);
-    return OP(dev, err, mem_fill, .y = p.sum, .size_bytes = (size_t)p.n_sum * 4) && device_sync(dev, err)
-           && (!e->x || exchange_begin(e->x, *(const int64_t *)n_micro, err));
+    return end_begin(e, *(const int64_t *)n_micro, err);
 }
 
 static bool sums_end(struct end *e, UNUSED void *ctx, struct error *err)
@@ -309,7 +339,7 @@ static bool gradient_make(struct ranks *r, const struct trainer_hyper *h, struct
     int64_t n = trainer_n_micro(r->here[0].t);
     if (!reference_run(r, h, err))
         return false;
-    if (r->n_rank == 1)
+    if (!ranks_add_up(r))
         return trainer_grad_clear(r->here[0].t, err) && rounds_run(r, h, n, err) && sums_merge(r, n, sum, err);
     return all_ends_do(r, sums_begin, &n, err) && rounds_run(r, h, n, err) && all_ends_do(r, sums_end, NULL, err)
            && sums_merge(r, n, sum, err);
@@ -531,19 +561,17 @@ bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_gr
 }
 
 /* ---- one rank */
-static void alone_make(struct ranks *r, struct trainer *t)
+static bool alone_make(struct ranks *r, struct trainer *t, struct error *err)
 {
-    struct error none;
     *r = (struct ranks){ .n_rank = 1 };
-    BUG_IF(!rank_add(r, t, NULL, &none), "a rank that is alone exchanges nothing");
+    return rank_add(r, t, NULL, err);
 }
 
 bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *sums, struct error *err)
 {
     struct ranks alone;
-    alone_make(&alone, t);
-    bool ok = gradient_make(&alone, h, sums, err);
-    parts_free(&alone.here[0]);
+    bool ok = alone_make(&alone, t, err) && gradient_make(&alone, h, sums, err);
+    rank_close(&alone.here[0]);
     return ok;
 }
 
@@ -551,8 +579,7 @@ bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t 
                   struct error *err)
 {
     struct ranks alone;
-    alone_make(&alone, t);
-    bool ok = ranks_step(&alone, groups, n_group, h, metric, err);
-    parts_free(&alone.here[0]);
+    bool ok = alone_make(&alone, t, err) && ranks_step(&alone, groups, n_group, h, metric, err);
+    rank_close(&alone.here[0]);
     return ok;
 }

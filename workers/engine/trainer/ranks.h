@@ -1,11 +1,14 @@
 /* ranks.h - one optimizer step shared by several ranks: data parallel, with the bytes of one rank
  *
- * Every rank has the whole batch's groups and all the weights, or, of zero_stage 3, its shards of them and for a while the layers it
- * computes with. The batch is cut into micro-batches without regard to the
- * ranks (cut.h); of R ranks, rank i mod R runs micro-batch i, in round i div R. Every rank adds the gradients of each round to its
- * shards of the sum, in rank order and piece by piece as backward passes finish them (exchange.h), so that the sum is
- * ((g0 + g1) + g2) + ... over the micro-batches in their order: the same bytes for any R, and for one rank that adds up in place.
- * A rank without a micro-batch in the last round gives nothing. Then each makes the new weights of its shards and sends them to
+ * Every rank has the whole batch's prompts and all the weights, or, of zero_stage 3, its shards of them and for a while the layers it
+ * computes with. The batch is cut into micro-batches without regard to the ranks (cut.h), G = grad_group of them in a row are a group,
+ * and of R ranks, rank i mod R runs group i, in round i div R. A rank adds the gradients of a group's micro-batches up where they are
+ * made. Every rank adds the groups' sums of each round to its shards of the whole sum, in rank order and piece by piece as backward passes
+ * finish them (exchange.h), so that the sum is ((s0 + s1) + s2) + ... over the groups in their order, each s (g0 + g1) + ... over its
+ * micro-batches: the same bytes for any R, and for one rank, which adds in place, up to G - 1 times in a second place. With G > 1 each rank
+ * has a place for the whole gradient at any zero_stage, and a Gth of the bytes travels, over links in a host and between hosts alike: no
+ * dealing by hosts is needed, nor must G suit their sizes. Its price is that a round has R G micro-batches.
+ * A rank without a group in the last round gives nothing. Then each makes the new weights of its shards and sends them to
  * the others (zero_stage 1 and 2), or keeps them for all (3), or all get the whole sum and make the same update (0); weights of which
  * every rank has all are compared by hash.
  * Sums of metrics go the same way. Other bytes come from another batch, another token budget, or another kind of device.
@@ -15,7 +18,8 @@
  * together from all slices' shards, by each rank some of them.
  *
  * The team may also be the stages of a pipeline, whose layers' gradients come in the pipeline's order; of a tensor that the embedding and the
- * head share the sum comes some micro-batches late, on every rank alike.
+ * head share the sum comes some micro-batches late, on every rank alike; what a group that the batch's end cuts short has made too early is
+ * held back until its turn.
  *
  * The ranks are processes that have met (ranks_new), or one process plays all of them in turn (ranks_new_here): the step is the
  * same code, but for gathering and adding, and that a process's rounds may overlap. What holds for the one, tests show with the other. */

@@ -4,7 +4,7 @@
 
 /* What every rank tells the others of its step. */
 struct told_cost {
-    double reduce_s, gather_s, reduce_gb, gather_gb;
+    double reduce_s, gather_s, reduce_gb, gather_gb, reduce_host_gb, gather_host_gb;
     struct ranks_cost own;
     float late_s[RANK_MAX];    // that it waited for this rank to compute
 };
@@ -46,6 +46,8 @@ bool ranks_stats_join(struct rank *k, struct exchange_stats *s, struct error *er
         const struct exchange_stats *e = &each[q];
         s->reduce_bytes += e->reduce_bytes;
         s->gather_bytes += e->gather_bytes;
+        s->reduce_host_bytes += e->reduce_host_bytes;
+        s->gather_host_bytes += e->gather_host_bytes;
         s->reduce_s = MAX(s->reduce_s, e->reduce_s);
         s->gather_s = MAX(s->gather_s, e->gather_s);
         s->exposed_s = MAX(s->exposed_s, e->exposed_s);
@@ -61,7 +63,8 @@ bool ranks_costs_note(struct ranks *r, double *metric, struct error *err)
 {
     struct exchange_stats s;
     struct told_cost own = { 0 }, all[RANK_MAX];
-    double late_s = 0, idle_s = 0, exposed_s = 0;
+    double late_s = 0, idle_s = 0, exposed_s = 0, reduce_host_gb = 0, gather_host_gb = 0;
+    int n_host = trainer_n_rank_host(r->here[0].t);
     _Static_assert(sizeof own <= COLLECTIVE_GATHER_MAX, "it is gathered at once");
     if (!ranks_stats_join(&r->here[0], &s, err))
         return false;
@@ -69,6 +72,8 @@ bool ranks_costs_note(struct ranks *r, double *metric, struct error *err)
     own.gather_s = s.gather_s;
     own.reduce_gb = (double)s.reduce_bytes * 1e-9;
     own.gather_gb = (double)s.gather_bytes * 1e-9;
+    own.reduce_host_gb = (double)s.reduce_host_bytes * 1e-9;
+    own.gather_host_gb = (double)s.gather_host_bytes * 1e-9;
     own.own = (struct ranks_cost){ .idle_s = s.late_sum_s, .exposed_s = s.exposed_s };
     for (int q = 0; q < r->n_rank; q++)
         own.late_s[q] = (float)s.late_s[q];
@@ -78,6 +83,8 @@ bool ranks_costs_note(struct ranks *r, double *metric, struct error *err)
         r->cost[q] = all[q].own;
         idle_s = MAX(idle_s, all[q].own.idle_s);
         exposed_s = MAX(exposed_s, all[q].own.exposed_s);
+        reduce_host_gb += all[q].reduce_host_gb;
+        gather_host_gb += all[q].gather_host_gb;
     }
     int late = late_find(all, r->n_rank, &late_s);
     metric[M_RANKS_S] = own.own.idle_s + own.own.exposed_s;
@@ -92,6 +99,10 @@ bool ranks_costs_note(struct ranks *r, double *metric, struct error *err)
     metric[M_RANKS_REDUCE_GB] = own.reduce_gb;
     metric[M_RANKS_GATHER_GB] = own.gather_gb;
     metric[M_RANKS_SENT_GB] = own.reduce_gb + own.gather_gb;
+    if (n_host > 0 && n_host < r->n_rank) {
+        metric[M_HOSTS_REDUCE_GB] = reduce_host_gb;
+        metric[M_HOSTS_GATHER_GB] = gather_host_gb;
+    }
     return true;
 }
 

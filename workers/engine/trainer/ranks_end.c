@@ -2,6 +2,7 @@
  *
  * Ranks that are processes exchange by exchange.h; those that one process plays copy and add at once. */
 #include <stdlib.h>
+#include <string.h>
 #include "workers/engine/model/model.h"
 #include "workers/engine/trainer/ranks_impl.h"
 
@@ -14,14 +15,17 @@ static float *place_here(const struct end *e, int p)
     return mine.grad + (mine.piece_n[p] > mine.slot_n ? 0 : e->n_given % mine.n_slot * mine.slot_n);
 }
 
-/* Where this device's gradient of a piece goes. */
-static float *piece_begin(void *ctx, int p, struct error *err)
+/* Where this device's gradient of a piece goes: after the first micro-batch of a group it is added to what is there. */
+static float *piece_begin(void *ctx, int p, bool *adds, struct error *err)
 {
     struct end *e = ctx;
-    return e->x ? exchange_slot(e->x, p, err) : place_here(e, p);
+    BUG_IF(e->made[p], "piece %d of a group that has not been given yet", p);
+    *adds = e->n_made[p] % e->k->r->n_group > 0;
+    return e->x && !*adds ? exchange_slot(e->x, p, err) : place_here(e, p);
 }
 
-/* The ranks that are here run one after the other, in rank order: each adds what it has made to the owners' shards. */
+/* The ranks that are here run one after the other, in rank order: each adds what it has made to the owners' shards; one that is alone, whose
+ * shards are whole pieces, to its own. */
 static bool piece_add_here(struct end *e, int p, struct error *err)
 {
     const struct ranks *r = e->k->r;
@@ -36,10 +40,31 @@ static bool piece_add_here(struct end *e, int p, struct error *err)
     return true;
 }
 
+/* Give what is made as far as it is in turn. A group that is cut short by the end of the batch is made early, before the late first piece
+ * of an earlier one (model_late_piece). */
+static bool made_give(struct end *e, struct error *err)
+{
+    for (int p;;) {
+        if (!exchange_turn(e->x, &p, err))
+            return false;
+        if (p < 0 || !e->made[p])
+            return true;
+        e->made[p] = false;
+        if (!exchange_give(e->x, p, err))
+            return false;
+    }
+}
+
 static bool piece_end(void *ctx, int p, struct error *err)
 {
     struct end *e = ctx;
-    return e->x ? exchange_give(e->x, p, err) : piece_add_here(e, p, err);
+    int64_t n = ++e->n_made[p];
+    if (n % e->k->r->n_group > 0 && n < e->n_micro)
+        return true;
+    if (!e->x)
+        return piece_add_here(e, p, err);
+    e->made[p] = true;
+    return made_give(e, err);
 }
 
 static bool carry_on(void *ctx, struct error *err)
@@ -174,17 +199,24 @@ static bool exchange_open(struct end *e, struct error *err)
                                  .slot_at = p.piece_at,
                                  .stage = p.stage,
                                  .every = apart && p.weights,
-                                 .late = p.late };
+                                 .late = p.late / (int)e->k->r->n_group,
+                                 .n_rank_host = trainer_n_rank_host(t) };
     return (e->x = exchange_new(&f, err)) != NULL;
 }
 
 bool end_open(struct end *e, UNUSED void *ctx, struct error *err)
 {
     struct model_grad to = { .piece_begin = piece_begin, .piece_end = piece_end, .ctx = e };
-    int n = trainer_n_run(e->t);
+    int n = trainer_n_run(e->t), n_piece = trainer_parts(e->t).n_piece;
+    e->n_made = calloc((size_t)n_piece, sizeof *e->n_made);
+    e->made = calloc((size_t)n_piece, sizeof *e->made);
+    if (!e->n_made || !e->made)
+        return error_set(err, ERR_NO_MEMORY, "no memory for the trainers' exchange");
     if (e->c && !exchange_open(e, err))
         return false;
     trainer_grad_goes(e->k->t, e->index, &to, e->x ? carry_on : NULL);
+    if (e->k->r->n_rank == 1)
+        return true;
     if (trainer_parts(e->t).weights)
         model_fetches(trainer_model(e->t), &(struct model_fetch){ end_fetch, EXCHANGE_FREE_LANE, e, weights_stall, end_fetched });
     struct trainer_reach reach = { .begin = end_reach_begin, .end = end_reach_end, .ctx = e };
@@ -201,9 +233,23 @@ bool end_open(struct end *e, UNUSED void *ctx, struct error *err)
     return true;
 }
 
+bool end_begin(struct end *e, int64_t n_micro, struct error *err)
+{
+    struct trainer_parts p = trainer_parts(e->t);
+    struct device *dev = trainer_device(e->t);
+    int64_t n_group = e->k->r->n_group;
+    e->n_micro = ranks_n_micro(e->k, n_micro);
+    memset(e->n_made, 0, (size_t)p.n_piece * sizeof *e->n_made);
+    memset(e->made, 0, (size_t)p.n_piece * sizeof *e->made);
+    return OP(dev, err, mem_fill, .y = p.sum, .size_bytes = (size_t)p.n_sum * 4) && device_sync(dev, err)
+           && (!e->x || exchange_begin(e->x, (n_micro + n_group - 1) / n_group, err));
+}
+
 void end_close(struct end *e)
 {
     exchange_free(e->x);
+    free(e->n_made);
+    free(e->made);
     for (int i = 0; e->updated && i < trainer_n_run(e->t); i++)
         mark_free(trainer_device(e->t), e->updated[i]);
     free(e->updated);

@@ -16,6 +16,9 @@ struct end {
     struct collective *c;     // with the others; NULL: all are here
     struct exchange *x;       // of gradients; NULL likewise, or one rank
     int64_t n_given;          // pieces of gradients, all ranks here: how far the places have been used in turn
+    int64_t n_micro;          // micro-batches that this rank runs in the step,
+    int64_t *n_made;          // (n_piece) and of how many of them a piece's gradient has been made;
+    bool *made;               // (n_piece) the sum of a group is made, and is not given yet
     struct mark **updated;    // (runs of the update)
 };
 /* A rank that this process plays. */
@@ -31,6 +34,7 @@ struct ranks {
     int n_rank;
     int first, n_here;             // this process plays ranks first .. first + n_here - 1
     struct rank here[RANK_MAX];    // (n_here)
+    int64_t n_group;               // micro-batches of a group, whose gradients a rank adds up before it gives them
     int64_t n_part;
     struct ranks_cost cost[RANK_MAX];    // (n_rank) of the last step
 };
@@ -44,6 +48,8 @@ MUST_USE bool ranks_gather(struct ranks *r, const void *mine, size_t size_bytes,
 /* ---- ranks_end.c: a device and its counterparts at the other ranks */
 /* Let the others reach what they must, and say where backward passes add and weights come from. */
 MUST_USE bool end_open(struct end *e, void *ctx, struct error *err);
+/* A step's sum begins: of n_micro micro-batches, in groups; of them this rank runs its own, as ranks_n_micro says. */
+MUST_USE bool end_begin(struct end *e, int64_t n_micro, struct error *err);
 void end_close(struct end *e);
 /* Do the ranks not reach each other's memory? Those that this process plays do. */
 bool end_is_apart(const struct end *e);
@@ -61,6 +67,9 @@ MUST_USE bool end_spread(struct end *e, const struct exchange_parts *p, struct m
 MUST_USE bool end_shards_spread(struct end *e, int q, void *base, int64_t n_elem, size_t entry_bytes, struct mark *mark, struct error *err);
 /* Until everything that was spread has come, everywhere. */
 MUST_USE bool end_spread_end(struct end *e, void *ctx, struct error *err);
+
+/* Micro-batches that a rank runs of n. */
+int64_t ranks_n_micro(const struct rank *k, int64_t n);
 
 /* ---- ranks_costs.c: what a step costs the ranks */
 /* Of all devices of the rank since the last such call: what they sent together, and the longest of their times. */

@@ -206,7 +206,7 @@ static int64_t order_cut(struct trainer *t, const struct trainer_hyper *h, int64
 {
     for (int64_t i = 0; i < n; i++)
         t->rows[i] = item_rows(&t->item[t->order[at + i]]);
-    int64_t n_micro = batch_cut(t->rows, n, micro_budget(t, h), t->first + k);
+    int64_t n_micro = batch_cut(t->rows, n, micro_budget(t, h), trainer_grad_group(t), t->first + k);
     for (int64_t i = 0; i <= n_micro; i++)
         t->first[k + i] += at;
     return n_micro;
@@ -279,7 +279,7 @@ bool trainer_references(struct trainer *t, const struct trainer_hyper *h, const 
     if (t->n_stage)
         return pipelined_references(t, h, of, part, err);
     for (int64_t i = 0; i < of->n && ok; i++) {
-        int64_t k = of->first + i * of->every;
+        int64_t k = micro_of(of, i);
         micro_pack(t, mb, k);
         struct model_batch b = micro_batch(mb);
         model_run_bind(t->run, t->ref);
@@ -483,7 +483,7 @@ bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, const stru
         return pipelined_micros(t, h, of, part, err);
     for (int64_t i = 0; i < of->n; i++) {
         part[i] = (struct trainer_sums){ 0 };
-        micro_pack_loss(t, h, of->first + i * of->every);
+        micro_pack_loss(t, h, micro_of(of, i));
         struct model_batch b = micro_batch(&t->mb);
         if (!model_forward_train(t->run, &b, err) || !micro_finish(t, t->run, &t->to, h, &part[i], err))
             return false;

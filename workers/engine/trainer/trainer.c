@@ -16,7 +16,7 @@ static void limits_make(struct run_limits *l, const struct trainer_settings *s)
                               .max_seq_tok = s->token_budget_max,
                               .train = true,
                               .recompute_block = s->recompute_block,
-                              .by_piece = s->n_rank > 1,
+                              .by_piece = s->n_rank > 1 && s->grad_group <= 1,
                               .mem = s->scratch };
 }
 
@@ -318,6 +318,7 @@ bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_se
 {
     bool ok = false;
     struct sft_work w = { .t = t, .seq = seq };
+    BUG_IF(trainer_grad_group(t) > 1, "a supervised step adds up no groups");
     TRY(sft_cut(&w, n_seq, micro_budget(t, h), err));
     TRY(!apply || trainer_grad_clear(t, err));
     TRY(sft_micros(&w, apply ? &t->to : NULL, err));

@@ -9,9 +9,10 @@
  *   trainer_apply       global clip, AdamW, new weights
  *
  * trainer_step does all four for one rank. Every scale (samples, loss tokens, advantage moments) is of the whole batch, and
- * the gradient is the sum over micro-batches in their order, ((g0 + g1) + g2) + ..., each g summed up from 0: its bytes depend
- * on the batch, the token budget and the kind of device, not on the number of ranks. Nothing is allocated inside a step but
- * what grows with the batch on the first use. */
+ * the gradient is the sum over groups of grad_group micro-batches in their order, ((s0 + s1) + s2) + ..., each s the same sum over its
+ * group's micro-batches, (g0 + g1) + ..., and each g summed up from 0: its bytes depend on the batch, the token budget, the size of a
+ * group and the kind of device, not on the number of ranks. Nothing is allocated inside a step but what grows with the batch on the first
+ * use. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -52,10 +53,13 @@ struct trainer_settings {
                     // moments; 0: 1. With more only AdamW without offload, and without scratch
     int n_stage;    // devices that this rank's model is cut over by its layers (model_staged_new), likewise; 0: 1. With
                     // n_team each stage is such a team
-    int zero_stage;    // what of a step each of several ranks keeps of its shards only (ZeRO, arXiv 1910.02054): 0 nothing,
-                       // 1 masters and moments, 2 the gradient too, 3 the weights too. Their bytes are the same
-    bool run_all;      // also run samples whose every token has no gradient (advantage or weight 0), for their
-                       // metrics; the gradient is the same without
+    int zero_stage;     // what of a step each of several ranks keeps of its shards only (ZeRO, arXiv 1910.02054): 0 nothing,
+                        // 1 masters and moments, 2 the gradient too, 3 the weights too. Their bytes are the same
+    int grad_group;     // so many micro-batches in a row are added up by themselves; the gradient is the sum of these. Above 1 a rank
+                        // keeps a whole gradient for it at any zero_stage, and one that is alone keeps two; 0: 1
+    int n_rank_host;    // ranks r with the same r / n_rank_host are on one host, for what is told of bytes; 0: all of them
+    bool run_all;       // also run samples whose every token has no gradient (advantage or weight 0), for their
+                        // metrics; the gradient is the same without
 };
 /* Adam as ColossalChat sets it: betas 0.9, 0.999, eps 1e-8; a budget of 4096 tokens. */
 #define TRAINER_SETTINGS_DEFAULT                                                                                                           \
@@ -132,10 +136,15 @@ MUST_USE bool trainer_begin(struct trainer *t, const struct group *const *groups
                             struct error *err);
 int64_t trainer_n_micro(const struct trainer *t);        // micro-batches of the batch that was begun
 int64_t trainer_n_reference(const struct trainer *t);    // those to be run under the reference: 0 without a penalty
-/* Micro-batches of the batch that a rank runs: first, first + every, ..., n of them. A model in stages works on several at once. */
+/* Micro-batches of the batch that a rank runs: `run` in a row from first on, then from first + every, ..., n of them. A model in stages
+ * works on several at once. */
 struct micro_series {
-    int64_t first, every, n;
+    int64_t first, run, every, n;
 };
+static inline int64_t micro_of(const struct micro_series *s, int64_t i)    // the i-th of them
+{
+    return s->first + i / s->run * s->every + i % s->run;
+}
 /* Run them under the reference, which trainer_micros needs on the same rank. part (n): what the tokens of each add to the batch's sums of
  * token advantages (ADV_BATCH); those of all micro-batches, in their order, are then given to every rank by trainer_norm_more. */
 MUST_USE bool trainer_references(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_norm *part,
@@ -160,17 +169,17 @@ int64_t trainer_grad_n(const struct trainer *t);    // fp32 elements of the flat
  * whole's. Device 0 of a whole model: t. */
 int trainer_n_device(const struct trainer *t);
 struct trainer *trainer_of_device(struct trainer *t, int q);
-/* Of a trainer of a device that was made for several ranks: what they exchange. The flat order is cut into pieces (model_piece) and each
+/* Of a trainer of a device: what it adds up, and of one that was made for several ranks what they exchange. The flat order is cut into pieces (model_piece) and each
  * of them into shards (collective_shard), one a rank. Pointers are device memory and last until trainer_free. */
 struct trainer_parts {
     int n_piece;
     const int64_t *piece_n, *piece_at;    // (n_piece) elements; where it begins in the flat order
     const int64_t *own_n, *own_first;     // (n_piece) of this rank's shard; where it begins in its piece
     const int64_t *own_at;                // (n_piece) where it begins among all that are this rank's
-    float *sum;                           // (the sum of own_n) this rank's shards of the sum
+    float *sum;                           // (the sum of own_n) this rank's shards of the sum; alone, all of it
     int64_t n_sum;                        // elements of sum
-    int late;                             // the gradient of piece 0 comes so many rounds late (exchange.h)
-    float *grad;                          // this rank's gradient: the flat one, or of zero_stage 2
+    int late;                             // the gradient of piece 0 comes so many micro-batches late (model_late_piece)
+    float *grad;                          // this rank's gradient of a group: the flat one, or of zero_stage 2; alone, NULL without groups
     int n_slot;                           // so many places for a piece each, slot_n elements apart; 0: flat
     int64_t slot_n;
     float *stage;         // (exchange_stage_n) for what others give
@@ -186,7 +195,9 @@ struct trainer_parts {
     const struct mem_handle *host_handle;
 };
 struct trainer_parts trainer_parts(const struct trainer *t);
-int trainer_zero(const struct trainer *t);    // zero_stage; 0 when alone
+int trainer_zero(const struct trainer *t);          // zero_stage; 0 when alone
+int trainer_grad_group(const struct trainer *t);    // 1 or more
+int trainer_n_rank_host(const struct trainer *t);
 /* Where backward passes add the gradient of device q, of several ranks: given by who exchanges it. ctx is borrowed. */
 void trainer_grad_goes(struct trainer *t, int q, const struct model_grad *to, bool (*idle)(void *ctx, struct error *err));
 /* How this rank reaches the others' shares, between begin and end. peer: where on another rank lies what lies at `mine` here. Where ranks

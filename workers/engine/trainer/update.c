@@ -31,6 +31,12 @@ static bool several(const struct trainer_settings *s)
     return s->n_rank > 1;
 }
 
+/* Is a gradient added up over several micro-batches before it is given away? Then nothing of it is given away in between. */
+static bool grouped(const struct trainer_settings *s)
+{
+    return s->grad_group > 1;
+}
+
 static bool own_only(const struct trainer_settings *s)
 {
     return several(s) && s->zero_stage >= 1;
@@ -68,7 +74,7 @@ bool trainer_keeps_shards(const struct model *m, const struct trainer_settings *
 static int64_t slot_n(const struct model *m, const struct trainer_settings *s)
 {
     int64_t most = 0, first;
-    if (!trainer_keeps_shards(m, s))
+    if (!trainer_keeps_shards(m, s) || grouped(s))
         return piece_max(m);
     for (int p = 1; p <= model_config(m)->n_layer; p++)
         most = MAX(most, model_piece(m, p, &first));
@@ -77,7 +83,7 @@ static int64_t slot_n(const struct model *m, const struct trainer_settings *s)
 
 int64_t update_grad_n(const struct model *m, const struct trainer_settings *s)
 {
-    return several(s) && s->zero_stage >= 2 ? exchange_slots_n(piece_max(m), slot_n(m, s), GRAD_SLOTS) : model_n_flat(m);
+    return several(s) && s->zero_stage >= 2 && !grouped(s) ? exchange_slots_n(piece_max(m), slot_n(m, s), GRAD_SLOTS) : model_n_flat(m);
 }
 
 static int64_t stage_n(const struct model *m, const struct trainer_settings *s)
@@ -90,6 +96,8 @@ size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *
     int64_t n = update_grad_n(m, s);
     if (several(s))
         n += own_max(m, s->n_rank) + stage_n(m, s);
+    else if (grouped(s))
+        n += model_n_flat(m);
     return (size_t)n * 4;
 }
 
@@ -295,8 +303,13 @@ bool grad_new(struct trainer *t, struct error *err)
     struct trainer_parts *p = &t->p;
     if (!several(&t->set)) {
         p->norm_part = mem_new(t->dev, (size_t)t->n_sumsq * sizeof *p->norm_part, "gradient norm", err);
-        t->to.flat = t->grad = p->norm_part ? mem_new(t->dev, (size_t)t->n_flat * 4, "gradient", err) : NULL;
-        return t->grad && trainer_grad_clear(t, err);
+        p->sum = t->grad = p->norm_part ? mem_new(t->dev, (size_t)t->n_flat * 4, "gradient", err) : NULL;
+        if (!t->grad || !trainer_grad_clear(t, err))
+            return false;
+        if (grouped(&t->set))    // backward passes add where ranks.h says
+            return (p->grad = mem_new(t->dev, (size_t)t->n_flat * 4, "gradient of a group", err)) != NULL;
+        t->to.flat = t->grad;
+        return true;
     }
     share_walk(t, NULL);
     if (!(p->share = mem_share_new(t->dev, p->share_bytes, "what ranks exchange", &t->share_handle, err)))
@@ -306,7 +319,7 @@ bool grad_new(struct trainer *t, struct error *err)
     if (t->own_only && !(t->grad = mem_new(t->dev, (size_t)update_grad_n(t->m, &t->set) * 4, "gradient", err)))
         return false;
     p->grad = t->grad;
-    p->n_slot = t->set.zero_stage >= 2 ? GRAD_SLOTS : 0;
+    p->n_slot = t->set.zero_stage >= 2 && !grouped(&t->set) ? GRAD_SLOTS : 0;
     p->slot_n = slot_n(t->m, &t->set);
     return t->of_team || (p->sum = mem_new(t->dev, (size_t)own_max(t->m, t->set.n_rank) * 4, "sum of the gradients", err)) != NULL;
 }
@@ -444,10 +457,12 @@ void update_release(struct trainer *t)
     struct trainer_parts *p = &t->p;
     bool shared = several(&t->set);
     mem_free(t->dev, t->stage);
-    if (!t->of_team || !shared)
+    if (shared && !t->of_team)
         mem_free(t->dev, p->sum);
-    if (!shared)
+    if (!shared) {    // whose sum is t->grad
         mem_free(t->dev, p->norm_part);
+        mem_free(t->dev, p->grad);
+    }
     if (!shared || t->own_only)
         mem_free(t->dev, t->grad);
     for (int k = 0; k < STATE_N; k++) {
@@ -479,6 +494,16 @@ bool trainer_grad_get(const struct trainer *t, float *out, struct error *err)
 int trainer_zero(const struct trainer *t)
 {
     return several(&t->set) ? t->set.zero_stage : 0;
+}
+
+int trainer_grad_group(const struct trainer *t)
+{
+    return MAX(t->set.grad_group, 1);
+}
+
+int trainer_n_rank_host(const struct trainer *t)
+{
+    return t->set.n_rank_host;
 }
 
 struct trainer_parts trainer_parts(const struct trainer *t)
