@@ -58,17 +58,34 @@ static void auto_takes_the_lowest_stage_that_has_room(UNUSED void **state)
     static const struct {
         int64_t gib;
         bool whole;
-        int zero;
-    } cases[] = { { 140, false, 1 }, { 125, false, 2 }, { 90, false, 3 }, { 20, false, 3 }, { 20, true, 2 } };    // 7B on two devices
+        int zero, n_team, n_stage;
+    } cases[] = {
+        { 140, false, 1, 0, 0 },    // 7B on two devices
+        { 125, false, 2, 0, 0 },    //
+        { 104, false, 3, 0, 0 },    //
+        { 20, false, 3, 0, 0 },     // none has room: the one that lacks least
+        { 20, true, 2, 0, 0 },      //
+        { 100, true, 1, 2, 0 },     // on two teams of two
+        { 82, true, 2, 2, 0 },      //
+        { 73, true, 3, 2, 0 },      //
+        { 110, true, 1, 0, 2 },     // in two pipelines of two
+        { 95, true, 2, 0, 2 },      //
+        { 86, true, 3, 0, 2 },      //
+    };
     struct device *dev = gpu_new();
     struct model *m = shape_new(dev, "Qwen2.5-7B");
     struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct trainer_settings s = settings_of(2, 0, 8192, false);
         struct plan_weights w = { .whole = cases[i].whole };
+        s.n_team = cases[i].n_team;
+        s.n_stage = cases[i].n_stage;
         int zero = memory_plan_zero((size_t)cases[i].gib << 30, m, &w, &s, true, &g);
         if (zero != cases[i].zero)
-            fail_msg("%d GiB: zero_stage %d, not %d", (int)cases[i].gib, zero, cases[i].zero);
+            fail_msg("case %zu, %d GiB: zero_stage %d, not %d", i, (int)cases[i].gib, zero, cases[i].zero);
+        struct memory_plan p;
+        s.zero_stage = zero;
+        assert_true(memory_plan_in(&p, (size_t)cases[i].gib << 30, m, &w, &s, true, &g) == (cases[i].gib > 20));
     }
     model_free(m);
     device_free(dev);
@@ -87,7 +104,12 @@ static void each_stage_keeps_its_share(UNUSED void **state)
         struct trainer_memory t;
         double two = z == 3 ? embed : 2 * embed;    // places for gradients: the embedding takes both, or one of two
         double more = z < 2 ? two / 2 : two + two / 2, used = z == 3 ? 2 * layer + embed : 0;
+        struct trainer_memory half;
         trainer_memory(m, &s, &t);
+        s.n_team = 2;
+        trainer_memory(m, &s, &half);    // but for norms and biases, of which each device has all
+        assert_float_equal((double)half.weight, (double)t.weight / 2, 0.002 * n);
+        assert_float_equal((double)half.state, (double)t.state / 2, 0.002 * n);
         assert_float_equal((double)t.weight, weight[z] * n + 2 * used, 0.002 * n);
         assert_float_equal((double)t.gradient, gradient[z] * n + 4 * more, 0.01 * n);
         assert_float_equal((double)t.state, moments[z] * n, 0.002 * n);
