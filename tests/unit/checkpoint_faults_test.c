@@ -20,7 +20,7 @@
 
 #define CALLS_MAX 5000    // in one checkpoint: more would mean that counting is broken
 
-static char root[] = "/tmp/checkpoint_faults.XXXXXX";
+static char root[64];
 static char model_dir[1024];
 static struct device *dev;
 static struct model *m;
@@ -33,6 +33,8 @@ static int setup(UNUSED void **state)
     faults_install();
     setenv("RC_LOG", "error", 1);    // each skipped checkpoint would be logged
     set.token_budget_max = 64;
+    bool memory = access("/dev/shm", W_OK) == 0;    // the test is about the order of calls, not the speed of a disk
+    snprintf(root, sizeof root, "%s/checkpoint_faults.XXXXXX", memory ? "/dev/shm" : "/tmp");
     snprintf(model_dir, sizeof model_dir, "%s/golden/models/qwen3-tied", TEST_DATA_DIR);
     if (!mkdtemp(root) || !(dev = device_new("ref", 1, &err)) || !(m = model_load(model_dir, dev, DT_F32, &err))
         || !(t = trainer_new(m, NULL, &set, &err)))
@@ -115,7 +117,7 @@ static void each_fails(int kinds, enum fault_mode mode, bool replaces)
     int n_fd = entries("/proc/self/fd", false), n_want = 0;
     for (int n = 1; fired; n++) {
         assert_true(n < CALLS_MAX);
-        assert_true(!replaces || save(dir, 2, &err));
+        assert_true(!replaces || n > 1 || save(dir, 2, &err));    // later the one that the last attempt has left
         err = (struct error){ 0 };
         faults_begin(kinds, mode, n);
         bool ok = save(dir, 2, &err);
@@ -139,7 +141,7 @@ static void each_fails(int kinds, enum fault_mode mode, bool replaces)
             fail_msg("call %d, %s: something is left over in '%s'", n, what, dir);
         if (entries("/proc/self/fd", false) != n_fd)
             fail_msg("call %d, %s: %d descriptors, %d before", n, what, entries("/proc/self/fd", false), n_fd);
-        assert_true(dir_remove(path, &err));
+        assert_true(replaces || dir_remove(path, &err));
     }
 }
 
@@ -170,7 +172,7 @@ static void death_at_any_call_leaves_whole_checkpoints_and_the_next_writer_clear
         assert_true(save(dir, 1, &err));
         for (int n = 1; n == 1 || WEXITSTATUS(status) == FAULT_EXIT; n++) {
             assert_true(n < CALLS_MAX);
-            assert_true(!replaces || save(dir, 2, &err));
+            assert_true(!replaces || n > 1 || save(dir, 2, &err));
             pid_t child = fork();
             if (child == 0) {
                 faults_begin(FAULT_FILE, FAULT_DEATH, n);
@@ -184,7 +186,7 @@ static void death_at_any_call_leaves_whole_checkpoints_and_the_next_writer_clear
             assert_true(save(dir, 2, &err));
             if (newest(dir) != 2 || entries(dir, true) != 0 || entries(dir, false) != 2)
                 fail_msg("death at call %d: something is left over in '%s'", n, dir);
-            assert_true(dir_remove(path, &err));
+            assert_true(replaces || dir_remove(path, &err));
         }
     }
 }
