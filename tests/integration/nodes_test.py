@@ -372,7 +372,7 @@ class Nodes(RunCase):
             self.assertIn("the token for sampling only", done.stderr, words)
         done = node.ctl("pause")    # nor does a command get through by the node's own agent
         self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertIn("the token for sampling only", done.stderr)
+        self.assertIn("the token for sampling only", done.stderr, run.logs() + node.logs())
         self.assertEqual(ask(lent_port, lent, "status").returncode, 0)
         self.assertEqual(self.query(run, "select count(*) from event where kind = 'command'"), [(0,)])
         nodes_token = open_text(token)
