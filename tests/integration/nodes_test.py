@@ -173,7 +173,7 @@ class Nodes(RunCase):
                          dataset=self.task.path("part-*.jsonl"), **settings)
         self.until(run, None, "the head samples", lambda: holds.held(HEAD, "generating"))
         self.assertEqual(run.ctl("set", "slow_s=15").returncode, 0)    # time for what it says, however busy this machine is
-        self.speaks_wrongly(run, lent_port)
+        self.speaks_wrongly(run, lent_port, port)
         self.assertEqual(run.ctl("set", "slow_s=1").returncode, 0)
         node = self.node(run, port)
         worker_there = lambda: "b/worker cpu:0" in self.phases(run) and self.phases(run)["b/worker cpu:0"] == "waiting"
@@ -216,15 +216,17 @@ class Nodes(RunCase):
         self.assertIn(("rollout/lent_refused",), self.query(run, "select name from series"))
         self.assertNotIn("not taken by the controller", node.logs())
 
-    def speaks_wrongly(self, run, port):
+    def speaks_wrongly(self, run, port, nodes_port):
         """A lent node asks for items, and then for all that it has no right to; the head's worker is held with the others. It leaves."""
         token = os.path.join(run.dir, "sock/join-lent")
         self.until(run, None, "there is a token for lent machines", lambda: os.path.exists(token))
-        w, other = Speaker(self, port, token, "w", "a"), Speaker(self, port, token, "w", "b")
+        w, other = Speaker(self, port, token, "model", "a"), Speaker(self, port, token, "model", "b")    # a name like those of files
+        node = Speaker(self, nodes_port, os.path.join(run.dir, "sock/join"), "c", "c")
         w.join()
         w.refused("not known to be of node", "group", **w.group({"item": 0, "row": 0}))    # it has not said yet who it is
         self.assertEqual(w.beat()["order"], "go")
-        self.assertIn("is not on node 'w'", w.work(consumes=True, rank=0)["reason"])    # it wants to be a trainer
+        self.assertIn("data", node.say("file", name="model/config.json", offset=0, n_bytes=16))
+        self.assertIn("is not on node 'model'", w.work(consumes=True, rank=0)["reason"])    # it wants to be a trainer
         given = w.work(consumes=True, items=-1000)                                      # again, with room for a thousand more
         self.assertEqual((given.get("kind"), len(given.get("items", ()))), ("items", 2), given)
         mine, theirs = given["items"][0], {"item": 0, "row": self.query(run, "select prompt_row from item where item = 0")[0][0]}
@@ -236,17 +238,17 @@ class Nodes(RunCase):
                              ("temperature", dict(temperature=0.5)), ("does not fit", dict(logp={"bytes": ""}))):
             w.refused(words, "group", **w.group(mine, **wrong))
         w.refused("is not wanted", "group", **w.group(mine, version=1))
-        done = dict(name="w/worker cpu:0", task=given["task"], incarnation=1, step=1, rank=0, round=0)
+        done = dict(name="model/worker cpu:0", task=given["task"], incarnation=1, step=1, rank=0, round=0)
         w.refused("is not given a 'train'", "done", kind="train", ok=True, metrics={}, **done)
         w.refused("the run does not", "done", kind="load", ok=False, error="no", **done)
         w.refused("not known to be of node 'b'", "publish", topic="sample", body={"node": "b", "time": 0, "figures": {}})
         w.refused("token for sampling only", "fetch", items=[0])
-        other.refused("has already joined", "node", node="w", id=other.id, host="wrong", start=1, hash=w.hash, processes=[])
-        other.refused("not known to be of node 'w'", "work", name="w/worker cpu:0", start=2, incarnation=1, step=0, version=0, made=0,
+        other.refused("has already joined", "node", node="model", id=other.id, host="wrong", start=1, hash=w.hash, processes=[])
+        other.refused("not known to be of node 'model'", "work", name="model/worker cpu:0", start=2, incarnation=1, step=0, version=0, made=0,
                       produces=True, consumes=False, items=0, busy=False)
         self.assertEqual(w.beat(leaving=True, reason="enough")["order"], "stop")
         w.refused("not known to be of node", "group", **w.group(mine))    # its items are given again
-        self.assertTrue(any("what lent node 'w' sends for item 0 is refused" in e for e in self.events(run)), self.events(run))
+        self.assertTrue(any("what lent node 'model' sends for item 0 is refused" in e for e in self.events(run)), self.events(run))
 
     def tokens_are_one(self, run, node, old):
         now = open_text(os.path.join(run.dir, "sock/join"))

@@ -31,8 +31,13 @@ static const struct right {
 /* The name of the node that a request says it is of; "": it says none. */
 static void name_read(const struct msg_in *in, char name[120])
 {
-    bool of_node = in->type == MSG_JOIN || in->type == MSG_NODE, figures = in->type == MSG_PUBLISH;
-    mval_text(figures ? mval_get(in->root, "body") : in->root, of_node || figures ? "node" : "name", name, 120);
+    name[0] = 0;
+    if (in->type == MSG_JOIN || in->type == MSG_NODE)
+        mval_text(in->root, "node", name, 120);
+    else if (in->type == MSG_PUBLISH)
+        mval_text(mval_get(in->root, "body"), "node", name, 120);
+    else if (in->type == MSG_WORK || in->type == MSG_DONE)    // of a worker; other names are of files
+        mval_text(in->root, "name", name, 120);
     name[strcspn(name, "/")] = 0;
 }
 
