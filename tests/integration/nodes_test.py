@@ -257,7 +257,7 @@ class Nodes(RunCase):
 
     def test_commands_reach_a_node_killed_processes_return_and_strangers_are_refused(self):
         port = free_port()
-        run = self.start("--listen", f"127.0.0.1:{port}", "--max-steps", "100000", slow_s=1, heartbeat_s=0.1)
+        run = self.start("--listen", f"127.0.0.1:{port}", "--max-steps", "100000", slow_s=15, heartbeat_s=0.1)    # present, however busy this machine is
         wrong = self.task.path("wrong.token")
         with open(os.open(wrong, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
             f.write("0123456789abcdef" * 4 + "\n")
@@ -302,18 +302,21 @@ class Nodes(RunCase):
             words = ["rotate-token", "--overlap", "600", "--id", f"an id of several words {i}"]
             command = subprocess.Popen([ROLLCALL, "ctl", "--run", run.dir, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             time.sleep(random.uniform(0, 0.05))
-            os.kill(side.processes()[name], signal.SIGKILL)
+            pid = side.processes()[name]
+            os.kill(pid, signal.SIGKILL)
             said, _ = command.communicate(timeout=LIMIT)
             self.assertEqual(command.returncode, 0, said)
+            self.assertNotIn("0 of 0 nodes", said)    # a gate that has just opened waits for the nodes that were there
             self.assertNotEqual(open_text(os.path.join(run.dir, "sock/join")), token)
+            self.until(run, node, f"{name} lives again", lambda: side.processes().get(name, pid) != pid)
             self.until(run, node, "the node has the new token", lambda: open_text(node.token) == open_text(os.path.join(run.dir, "sock/join")))
             self.until(run, node, f"the node is there again after {name} was killed", there)
             token = open_text(os.path.join(run.dir, "sock/join"))
-            self.assertEqual(run.ctl(*words).returncode, 0)    # the same command: it has been carried out
+            self.until(run, node, "the gate has heard it", lambda: "1 of 1 nodes have it" in run.ctl(*words).stdout)    # the same command: it has been carried out
             self.assertEqual(open_text(os.path.join(run.dir, "sock/join")), token)
-        done = run.ctl("rotate-token", "--overlap", "1")    # the answer comes when the node has it
+        done = run.ctl("rotate-token", "--overlap", "3")    # the answer comes when the node has it
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("1 of 1 nodes have it", done.stdout)
+        self.assertRegex(done.stdout, "1 of 1 nodes have (it|the new one)")    # it may come after the overlap
         self.until(run, node, "the journal says that the old token has ended",
                    lambda: any("the old join token is no longer accepted" in e for e in self.events(run)))
         self.until(run, node, "the last of them has ended whatever the clock will say",

@@ -11,6 +11,7 @@
 
 #define LETTER_WAIT_MS 200    // until a letter may be free
 #define JOINING_MS 10000      // from a node's question to its first sign of life, unless it has much to fetch
+#define RETURN_MS 2000        // for nodes to find a gate that has opened again: they try every 250 ms
 
 struct node_seen *node_find(struct gate *g, const char *name)
 {
@@ -305,6 +306,11 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
 static int64_t silence_ms_of(const struct gate *g)
 {
     return (int64_t)(1000 * MAX(g->config.slow_s, 3 * g->config.heartbeat_s));
+}
+
+int64_t nodes_known_ms(const struct gate *g)
+{
+    return g->opened_ms + RETURN_MS + (int64_t)(3000 * g->config.heartbeat_s);
 }
 
 int64_t nodes_due(const struct gate *g)

@@ -97,8 +97,9 @@ void node_command(struct gate *g, struct request *r, const struct msg_in *in);  
 void nodes_tick(struct gate *g);
 int64_t nodes_due(const struct gate *g);
 void nodes_write(void *ctx,
-                 struct msg_out *m);      // for the heartbeat: all nodes' processes, named NODE/NAME, and the figures of those present
-bool nodes_told(const struct gate *g);    // have all nodes that are present or about to come been ordered to stop?
+                 struct msg_out *m);    // for the heartbeat: all nodes' processes, named NODE/NAME, and the figures of those present
+int64_t nodes_known_ms(const struct gate *g);    // from when on the nodes that were present before the gate opened have been heard again
+bool nodes_told(const struct gate *g);           // have all nodes that are present or about to come been ordered to stop?
 
 /* ---- gate_tokens.c: the doors, and who gets in ---- */
 /* Read the door's token; it is made when there is none. */

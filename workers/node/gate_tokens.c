@@ -304,6 +304,16 @@ static void past_end(struct gate *g, enum door_kind kind)
     buf_release(&names);
 }
 
+/* Do all nodes that are present have the door's token? A gate that was killed meanwhile does not know at once which those are. */
+static bool all_have(const struct gate *g, enum door_kind kind)
+{
+    struct buf names = BUF_INIT;
+    int n, n_have;
+    nodes_count(g, kind, &n, &n_have, &names);
+    buf_release(&names);
+    return n_have == n && clock_ms() >= nodes_known_ms(g);
+}
+
 void tokens_tick(struct gate *g)
 {
     for (enum door_kind k = 0; k < N_DOOR; k++) {
@@ -312,12 +322,7 @@ void tokens_tick(struct gate *g)
             past_end(g, k);
         if (d->cut_ms && clock_ms() >= d->cut_ms)
             connections_cut(d);
-        int n = 0, n_have = 0;
-        struct buf names = BUF_INIT;
-        if (d->asker)
-            nodes_count(g, k, &n, &n_have, &names);
-        buf_release(&names);
-        if (d->asker && (n_have == n || clock_ms() >= d->asker_limit_ms))
+        if (d->asker && (all_have(g, k) || clock_ms() >= d->asker_limit_ms))
             asker_answer(g, k);
     }
 }
@@ -332,7 +337,7 @@ int64_t tokens_due(const struct gate *g)
         if (d->cut_ms)
             due = MIN(due, d->cut_ms);
         if (d->asker)
-            due = MIN(due, d->asker_limit_ms);
+            due = MIN(due, now < nodes_known_ms(g) ? MIN(d->asker_limit_ms, nodes_known_ms(g)) : d->asker_limit_ms);
     }
     return due;
 }
