@@ -222,18 +222,12 @@ class Commands(RunCase):
         self.assertTrue(any(f"item {item} is left out of training" in text for _, text in self.commands(run)))
 
     def test_an_item_in_flight_is_dropped_once_and_stays_so_through_a_kill(self):
-        run = self.start("--num-episodes", "1000")
-        worker = run.processes()["worker cpu:0"]
+        worker, holds = "worker cpu:0", Holds(self.task.path("holds of drop"))
+        holds.arm(worker, "generating")    # before it has drawn a token: none of its items can be on its way back
+        run = RunCase.start(self, "--num-episodes", "1000", env=dict(RC_TEST_HOLD=holds.dir))
         issued, trained, stopped = 0, 4, 5    # fates in the journal
-
-        def leased():    # held still, so that what is being sampled stays so
-            os.kill(worker, signal.SIGSTOP)
-            if self.status(run)["buffer"]["generating"] > 0:
-                return True
-            os.kill(worker, signal.SIGCONT)
-            return False
-        self.until("a worker has items", leased, run)
-        item = self.query(run, f"select max(item) from item where fate = {issued}")[0][0]    # the oldest may be on its way back
+        self.until("a worker has items", lambda: holds.held(worker, "generating") and self.status(run)["buffer"]["generating"] > 0, run)
+        item = self.query(run, f"select min(item) from item where fate = {issued}")[0][0]
         fate = f"select fate, file_bytes from item where item = {item}"
         self.assertIn(f"item {item} is dropped", self.ok(run, "drop", str(item)))
         pid = run.processes()["controller"]
@@ -245,7 +239,7 @@ class Commands(RunCase):
             nonlocal again
             again = run.ctl("drop", str(item))
             return f"the group of item {item} " in again.stderr
-        os.kill(worker, signal.SIGCONT)
+        holds.disarm(worker, "generating")
         self.until("a second drop is refused", refused, run)
         self.assertEqual(again.returncode, 1)
         step = run.step()
