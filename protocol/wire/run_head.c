@@ -31,9 +31,10 @@ static bool resolves(const char *name)
 {
     struct error ignored;
     struct addrinfo *list = tcp_lookup(name, "0", "the run", LOOKUP_MS, &ignored);
+    bool ok = list != NULL;
     if (list)
         freeaddrinfo(list);
-    return list;
+    return ok;
 }
 
 void run_head_here(struct run_head *h, const char *name, int port)

@@ -195,6 +195,7 @@ class Nodes(RunCase):
         self.until(run, node, "the node has items", lambda: node_holds.held(NODE, "generating"))
         node.kill()
         self.until(run, node, "its loss is shown", lambda: self.phases(run).get("b/agent") == "lost")
+        self.assertEqual([p for p in self.phases(run) if p.startswith("c/")], [])    # it has only asked to join, so it is not lost
         self.until(run, node, "the journal says that it is lost", lambda: any("no sign of life" in e for e in self.events(run)))
 
         lent = os.path.join(run.dir, "sock/join-lent")
@@ -223,6 +224,7 @@ class Nodes(RunCase):
         w, other = Speaker(self, port, token, "model", "a"), Speaker(self, port, token, "model", "b")    # a name like those of files
         node = Speaker(self, nodes_port, os.path.join(run.dir, "sock/join"), "c", "c")
         w.join()
+        node.join()    # and is not heard again
         w.refused("not known to be of node", "group", **w.group({"item": 0, "row": 0}))    # it has not said yet who it is
         self.assertEqual(w.beat()["order"], "go")
         self.assertIn("data", node.say("file", name="model/config.json", offset=0, n_bytes=16))

@@ -351,7 +351,7 @@ static void node_dismiss(struct gate *g, struct request *r, const struct mval *r
     char name[64], who[120], text[160];
     struct msg_out m = MSG_OUT_INIT;
     struct node_seen *n = node_find(g, mval_text(mval_get(root, "args"), "node", name, sizeof name));
-    if (!n) {
+    if (!n || n->heard_ms == 0) {    // or one has only asked to join, and would come in spite of this
         error_set(err, ERR_NOT_FOUND, "no node is called '%s'; 'rollcall ctl status' shows them as NODE/PROCESS", name);
         request_refuse(r, err);
         return;
@@ -426,6 +426,8 @@ static void processes_write(const struct gate *g, struct msg_out *m)
         struct error err;
         char name[200], waits[120];
         double silent_s = (double)(now - n->heard_ms) / 1000;
+        if (n->heard_ms == 0)    // it has only asked to join
+            continue;
         if (!n->here) {
             snprintf(name, sizeof name, "%s/agent", n->node.name);
             snprintf(waits, sizeof waits, "lost: no sign of life for %.0f s", silent_s);

@@ -20,7 +20,8 @@ struct node_seen {
     uint32_t connection;                     // by which its last 'node' message came
     char token_id[JOIN_TOKEN_ID_LEN + 1];    // name of the token that it has, as it says; "": it does not say
     bool told;                               // it has been ordered to stop
-    int64_t start, heard_ms;
+    int64_t start;
+    int64_t heard_ms;             // when its last 'node' message came; 0: none has since the gate has opened
     int64_t asked_ms;             // when it asked to join; 0: it has not since the gate has opened
     char dismissed[200];          // who dismissed it; "": nobody
     char restart[64];             // one of its processes that an operator wants to restart

@@ -119,7 +119,7 @@ static void nodes_count(const struct gate *g, enum door_kind kind, int *n, int *
     for (int i = 0; i < g->n_node; i++) {
         const struct node_seen *s = &g->node[i];
         bool has = strcmp(s->token_id, g->door[kind].id) == 0;
-        if (door_of(s) != kind || s->dismissed[0])
+        if (door_of(s) != kind || s->dismissed[0] || s->heard_ms == 0)
             continue;
         *n += s->here;
         *n_have += s->here && has;
