@@ -88,7 +88,7 @@ class Launch(RunCase):
         self.until("the job has ended", lambda: not alive(pid))
         self.assertEqual(text_of(os.path.join(job.dir, "launch/exit")), "0\n", log())
         self.assertEqual((plain.weights(STEPS), plain.ledger()), (job.weights(STEPS), job.ledger()), log())
-        self.assertEqual(log().count("has ended with the run"), 2, log())    # told by the head, though they had only just asked to join
+        self.assertEqual(log().count("has ended: the run has ended"), 2, log())    # told by the head, though they had only just asked to join
 
         token = os.path.join(job.dir, "sock/join")
         self.assertEqual(stat.S_IMODE(os.stat(token).st_mode), 0o600)
