@@ -137,11 +137,18 @@ class Holds:
         os.unlink(os.path.join(self.dir, f"{process}@{point}.{pid}"))
 
 
+ports_given = set()
+
+
 def free_port():
-    """A port of 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port of 127.0.0.1 that nobody listens on now, and another one each time."""
+    while True:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        if port not in ports_given:
+            ports_given.add(port)
+            return port
 
 
 def written(file):
