@@ -22,8 +22,8 @@ static void stage_devices(const struct run_config *c, int q, struct buf *out)
     }
 }
 
-/* The trainers' pipelines: what each device has. */
-static void stages_print(const struct run_config *c)
+/* The trainers' pipelines: what each device has. planned: the zero_stage of the memory plan, which auto has chosen; 0: there is none. */
+static void stages_print(const struct run_config *c, int planned)
 {
     struct run_stage stage[PIPELINE_STAGES_MAX];
     int n = (int)c->pipeline_parallel_size;
@@ -35,7 +35,7 @@ static void stages_print(const struct run_config *c)
     snprintf(name, sizeof name, "%.*s", (int)MIN(strcspn(c->devices, ","), sizeof name - 1), c->devices);
     struct device *dev = device_new(name, (int)c->threads, &err);
     bool several = c->num_trainers > 1;
-    int zero = !several ? 0 : run_config_zero(c) < 0 ? 1 : run_config_zero(c);
+    int zero = !several ? 0 : run_config_zero(c) < 0 ? MAX(planned, 1) : run_config_zero(c);
     bool ok = dev && run_stages_room(stage, c, zero, dev, &err);
     device_free(dev);
     if (!ok)
@@ -67,7 +67,7 @@ static void stages_print(const struct run_config *c)
     }
 }
 
-static void placement_print(const struct train *t)
+static void placement_print(const struct train *t, int planned)
 {
     const struct run_config *c = &t->config;
     int64_t n = run_config_n_worker(c);
@@ -112,7 +112,7 @@ static void placement_print(const struct train *t)
                " micro-batches in a row by one trainer, then over these groups: the same bytes with\n"
                "                any number of trainers and 'grad_group' %" PRId64 "\n",
                c->grad_group, c->grad_group);
-    stages_print(c);
+    stages_print(c, planned);
     if (c->tensor_parallel_size > 1 && c->pipeline_parallel_size == 1)
         printf("%son %" PRId64 " devices, each with its part of the weights, gradient, masters and moments; the first also keeps\n"
                "                the whole weights, to publish\n",
@@ -240,14 +240,9 @@ static void publication_print(const struct train *t, const struct run_publicatio
     printf("\n");
 }
 
-static bool room_print(const struct train *t, struct run_room *room, struct error *err)
+static void room_print(const struct train *t, const struct run_room *room)
 {
     const struct run_config *c = &t->config;
-    bool planned;
-    if (!train_room(t, room, &planned, err))
-        return false;
-    if (!planned)
-        return true;
     const struct memory_plan *p = &room->plan;
     printf("memory:         %.3g of %.3g GB of %.*s: weights %.3g, gradient %.3g, masters and moments %.3g, sampler %.3g,\n"
            "                activations %.3g, keys and values %.3g%s\n",
@@ -261,7 +256,6 @@ static bool room_print(const struct train *t, struct run_room *room, struct erro
         printf("                zero_stage %d (auto: %d has no room)\n", p->zero_stage, p->zero_stage - 1);
     else if (c->num_trainers > 1)
         printf("                zero_stage %d%s\n", p->zero_stage, run_config_zero(c) < 0 ? " (auto)" : "");
-    return true;
 }
 
 bool train_plan_print(const struct train *t, struct error *err)
@@ -272,7 +266,9 @@ bool train_plan_print(const struct train *t, struct error *err)
     for (const char *at = buf_text(&t->about), *title = "data:       "; *at; at = strchr(at, '\n') + 1, title = "evaluation: ")
         if (*at != '\n')    // posted groups are the data
             printf("%s    %.*s\n", title, (int)strcspn(at, "\n"), at);
-    placement_print(t);
+    struct run_room room = { 0 };
+    bool planned, fits = train_room(t, &room, &planned, err);    // what does not fit is said where the memory is
+    placement_print(t, room.plan.zero_stage);
     struct environments e;
     struct error none;
     bool posted = run_config_posted(&t->config) && run_config_environments(&t->config, &e, &none);
@@ -301,9 +297,10 @@ bool train_plan_print(const struct train *t, struct error *err)
     else
         printf("on-policy:      no; a token is at most %" PRId64 " optimizer steps old when trained on (without filtering)\n",
                p->max_age_steps);
-    struct run_room room = { 0 };
-    if (!room_print(t, &room, err))
+    if (!fits)
         return false;
+    if (planned)
+        room_print(t, &room);
     trainers_print(t);
     train_estimate_print(t);
     const struct run_config *c = &t->config;

@@ -83,6 +83,7 @@ class Ranks(RunCase):
             parts = [float(x) for x in re.search(r"weights (\S+), gradient (\S+), masters and moments (\S+),", done.stdout).groups()]
             said = re.findall(r"zero_stage (\d): weights, gradient, masters and moments take (\S+) MiB of [a-z ]*each[a-z ]* of 2 trainers", done.stdout)
             self.assertEqual([int(z) for z, _ in said], [zero])
+            self.assertEqual(re.findall(r"With zero_stage (\d)", done.stdout), [str(zero)] if name == "pipeline_parallel_size" else [])    # the stages
             copy = re.search(r"keep a whole copy of the weights, too: (\S+)\s+MiB", done.stdout)
             self.assertEqual(copy is not None, zero == 3 and n == 1)
             whole = float(copy.group(1)) if copy else whole
