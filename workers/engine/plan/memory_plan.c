@@ -141,8 +141,9 @@ static int devices_make(struct attempt *out, const struct attempt *least, const 
     return n;
 }
 
-/* Settings that need less, the nearest first: no gradient of groups, the gradient and weights in shards, block inputs only, smaller micro-batches, state in host
- * memory, more trainers. Each builds on those before it, but for host memory, which is for the whole state. Returns how many. */
+/* Settings that need less, the nearest first: no gradient of groups, the gradient and weights in shards, block inputs only, smaller
+ * micro-batches, state in host memory, more trainers. Each builds on those before it, but for host memory, which is for the whole state.
+ * Returns how many. */
 static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_settings *wanted, const struct model *m,
                          const struct generator_config *g)
 {
@@ -188,6 +189,8 @@ static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_
             more.s.zero_stage = ZERO_MAX;
             attempt_say(&more, "num_trainers %" PRId64, ranks);
             attempt_say(&more, "zero_stage %" PRId64, ZERO_MAX);
+            if (least && wanted->grad_group > 1)
+                attempt_say(&more, "grad_group %" PRId64, 1);
             if (least && !wanted->recompute_block)
                 attempt_say(&more, "recompute_full", 0);
             if (least && a.s.token_budget_max < wanted->token_budget_max)
