@@ -205,7 +205,8 @@ MUST_USE bool norm_sum(struct model_run *r, float *dq, float *dk, struct error *
 MUST_USE bool head_sum(struct model_run *r, void *dx, const void *dlogits, int64_t n, int64_t ld, struct error *err);
 
 /* ---- run_backward.c: what each rank of a team does of a backward pass */
-/* The head's weight: begin, and clear what is added to, again where all is done again; n rows of dlogits (n, vocab; ld apart), made of x (n, d), that belong to rows `row` (n) of the stream; end. */
+/* The head's weight: begin, and clear what is added to, again where all is done again; n rows of dlogits (n, vocab; ld apart), made of
+ * x (n, d), that belong to rows `row` (n) of the stream; end. */
 struct head_part {
     const void *dlogits, *x;
     const int32_t *row;

@@ -38,7 +38,8 @@ struct stage_work {
     void *ctx;
     /* Micro-batch k for this stage, borrowed until the next call for it. All stages get the same. */
     bool (*batch)(void *ctx, int stage, int64_t k, struct model_batch *b, struct error *err);
-    /* The last stage has run k forward, and `last` is its run: model_backward into grad; or, where grad is NULL, model_head. In the order of k. */
+    /* The last stage has run k forward, and `last` is its run: model_backward into grad; or, where grad is NULL, model_head. In the order
+     * of k. */
     bool (*finish)(void *ctx, int64_t k, struct model_run *last, const struct model_grad *grad, struct error *err);
 };
 MUST_USE bool model_stages_run(struct model_run *r, const struct stage_work *w, struct error *err);

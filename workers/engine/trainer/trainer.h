@@ -169,8 +169,9 @@ int64_t trainer_grad_n(const struct trainer *t);    // fp32 elements of the flat
  * whole's. Device 0 of a whole model: t. */
 int trainer_n_device(const struct trainer *t);
 struct trainer *trainer_of_device(struct trainer *t, int q);
-/* Of a trainer of a device: what it adds up, and of one that was made for several ranks what they exchange. The flat order is cut into pieces (model_piece) and each
- * of them into shards (collective_shard), one a rank. Pointers are device memory and last until trainer_free. */
+/* Of a trainer of a device: what it adds up, and of one that was made for several ranks what they exchange. The flat order is cut into
+ * pieces (model_piece) and each of them into shards (collective_shard), one a rank. Pointers are device memory and last until
+ * trainer_free. */
 struct trainer_parts {
     int n_piece;
     const int64_t *piece_n, *piece_at;    // (n_piece) elements; where it begins in the flat order
