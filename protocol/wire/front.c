@@ -345,6 +345,18 @@ static void visit_see_off(struct front *f, int at)
         visit_end(f, at);
 }
 
+/* The front ends, and nng has closed its side: what it wrote before, such as a last answer, still goes to the caller. */
+static void visit_flush(struct front *f, int at)
+{
+    struct visit *v = f->visit[at];
+    int broken;
+    if (v->stage == STAGE_SHAKE || v->stage == STAGE_IN) {
+        way_move(&v->in, v->caller.fd, v->nng.fd, &broken);    // what is left unread would be answered with a reset
+        way_move(&v->out, v->nng.fd, v->caller.fd, &broken);
+    }
+    visit_end(f, at);
+}
+
 /* ---- all of them ---- */
 
 static bool is_stranger(const struct visit *v)
@@ -517,7 +529,7 @@ static void *front_run(void *arg)
     }
     for (int i = 0; i < f->visits_max; i++)
         if (f->visit[i])
-            visit_end(f, i);
+            visit_flush(f, i);
     return NULL;
 }
 

@@ -43,5 +43,5 @@ void front_forget(struct front *f, uint16_t port);
 /* Close connections to this process's nng that did not come through the front: users of this host can find its port. Once per
  * second is enough. */
 void front_check(struct front *f);
-/* End the thread and all connections. Only after nng's socket has been closed. NULL is fine. */
+/* End the thread and all connections, which get what nng has said last. Only after nng's socket has been closed. NULL is fine. */
 void front_free(struct front *f);

@@ -177,6 +177,44 @@ static bool bulk_take(void *ctx, int fd, const uint8_t *said)
     return true;
 }
 
+/* Keep the front's thread busy, and say so. */
+static bool slow_take(void *ctx, int fd, const uint8_t *said)
+{
+    (void)fd, (void)said;
+    bool ok = write(*(const int *)ctx, "x", 1) == 1;
+    poll(NULL, 0, 300);
+    return !ok;
+}
+
+static void what_nng_said_last_arrives_when_the_front_ends_at_once(void **state)
+{
+    (void)state;
+    char said[BULK_HELLO_BYTES] = BULK_MAGIC, got[64];
+    int busy[2];
+    uint16_t port;
+    struct fixture f = { 0 };
+    open_front(&f, LONG_MS);
+    int fd = dial(f.port);
+    assert_int_equal(send(fd, hello, sizeof hello, 0), sizeof hello);
+    int nng = nng_accept(&f, &port);
+    assert_int_equal(hear(nng, got, sizeof got), sizeof hello);
+    assert_int_equal(pipe(busy), 0);
+    front_bulk(f.front, slow_take, &busy[1]);
+    int other = dial(f.port);
+    assert_int_equal(send(other, said, sizeof said, 0), sizeof said);
+    assert_int_equal(read(busy[0], got, 1), 1);
+    assert_int_equal(send(nng, "stop", 4, 0), 4);
+    close(nng);
+    close_front(&f);
+    assert_int_equal(hear(fd, got, sizeof got), 4);
+    assert_memory_equal(got, "stop", 4);
+    assert_int_equal(hear(fd, got, sizeof got), 0);
+    close(fd);
+    close(other);
+    close(busy[0]);
+    close(busy[1]);
+}
+
 static void a_caller_with_large_data_is_handed_over_when_its_hello_is_whole(void **state)
 {
     (void)state;
@@ -410,6 +448,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_client_without_a_token_is_closed_in_time_and_nng_sees_an_end_and_no_reset),
         cmocka_unit_test(what_is_not_a_client_hello_is_closed_at_once),
+        cmocka_unit_test(what_nng_said_last_arrives_when_the_front_ends_at_once),
         cmocka_unit_test(a_caller_with_large_data_is_handed_over_when_its_hello_is_whole),
         cmocka_unit_test(a_client_with_the_token_stays_past_the_limit_and_its_bytes_go_both_ways),
         cmocka_unit_test(many_nodes_of_one_address_do_not_push_each_other_out_of_their_handshakes),
