@@ -55,6 +55,7 @@ struct weights_fetch *weights_fetch_new(const struct weights_fetch_config *confi
     w->config.path = w->path;
     w->config.base_path = w->base_path;
     snprintf(w->name, sizeof w->name, "%s", config->name ? config->name : "");
+    w->config.name = w->name;
     if (config->name)
         snprintf(w->what, sizeof w->what, "'%s'", w->name);
     else
