@@ -36,11 +36,13 @@ static inline int64_t work_bytes(int64_t n)
 /* Run fn over [0, n) in pieces of `step` rows, each about RANGE_BYTES. */
 typedef void range_fn(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1);
 void cpu_ranges(struct cpu_device *cpu, range_fn *fn, const void *args, int64_t n, int64_t step);
-/* How many rows of about this many bytes make a piece. */
+/* How many rows of about this many bytes make a piece; one, if it is longer. */
 static inline int64_t rows_per_piece(int64_t row_bytes)
 {
     return MAX(1, RANGE_BYTES / MAX(1, row_bytes));
 }
+/* Run fn over n rows of about so many bytes each in such pieces. */
+void cpu_rows(struct cpu_device *cpu, range_fn *fn, const void *args, int64_t n, int64_t row_bytes);
 #define CPU_ROW(name) bool name##_cpu(struct device *dev, const struct name *a, struct error *err);
 OPS_TABLE(CPU_ROW)
 #undef CPU_ROW

@@ -68,11 +68,17 @@ static void range_piece(void *arg, int64_t piece, UNUSED int thread)
     const struct range_job *job = arg;
     job->fn(job->path, job->args, piece * job->step, MIN(job->n, (piece + 1) * job->step));
 }
+static void ranges_run(struct cpu_device *cpu, struct range_job *job, int64_t work_ns)
+{
+    pool_run(cpu->pool, range_piece, job, (job->n + job->step - 1) / job->step, work_ns);
+}
 void cpu_ranges(struct cpu_device *cpu, range_fn *fn, const void *args, int64_t n, int64_t step)
 {
-    struct range_job job = { fn, cpu->path, args, n, step };
-    int64_t n_piece = (n + step - 1) / step;
-    pool_run(cpu->pool, range_piece, &job, n_piece, work_bytes(n_piece * RANGE_BYTES));
+    ranges_run(cpu, &(struct range_job){ fn, cpu->path, args, n, step }, work_bytes((n + step - 1) / step * RANGE_BYTES));
+}
+void cpu_rows(struct cpu_device *cpu, range_fn *fn, const void *args, int64_t n, int64_t row_bytes)
+{
+    ranges_run(cpu, &(struct range_job){ fn, cpu->path, args, n, rows_per_piece(row_bytes) }, work_bytes(n * row_bytes));
 }
 
 static void cpu_device_free(struct device *dev)

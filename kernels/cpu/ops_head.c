@@ -9,7 +9,7 @@ bool logprob_fwd_cpu(struct device *dev, const struct logprob_fwd *a, struct err
 {
     if (!logits_check("logprob_fwd", a->n, a->vocab, a->n_live, a->ld, err))
         return false;
-    cpu_ranges(cpu_of(dev), logprob_fwd_range, a, a->n, rows_per_piece(a->vocab * 4));
+    cpu_rows(cpu_of(dev), logprob_fwd_range, a, a->n, a->vocab * 4);
     return true;
 }
 
@@ -21,7 +21,7 @@ bool logprob_bwd_cpu(struct device *dev, const struct logprob_bwd *a, struct err
 {
     if (!logits_check("logprob_bwd", a->n, a->vocab, a->n_live, a->ld, err))
         return false;
-    cpu_ranges(cpu_of(dev), logprob_bwd_range, a, a->n, rows_per_piece(a->vocab * 4));
+    cpu_rows(cpu_of(dev), logprob_bwd_range, a, a->n, a->vocab * 4);
     return true;
 }
 

@@ -83,7 +83,7 @@ static void cols_range(UNUSED const struct cpu_path *path, const void *args, int
 bool adafactor_moments_cpu(struct device *dev, const struct adafactor_moments *a, UNUSED struct error *err)
 {
     double mean = 0;
-    cpu_ranges(cpu_of(dev), rows_range, a, a->n_row, MAX((int64_t)8192 / a->n_col, (int64_t)1));
+    cpu_rows(cpu_of(dev), rows_range, a, a->n_row, a->n_col * 8);
     if (a->col)
         cpu_ranges(cpu_of(dev), cols_range, a, a->n_col, COLS_WIDE);
     for (int64_t i = 0; i < a->n_row; i++)
@@ -104,7 +104,7 @@ static void update_range(UNUSED const struct cpu_path *path, const void *args, i
 }
 bool adafactor_update_cpu(struct device *dev, const struct adafactor_update *a, UNUSED struct error *err)
 {
-    cpu_ranges(cpu_of(dev), update_range, a, a->n_row, MAX((int64_t)8192 / a->n_col, (int64_t)1));
+    cpu_rows(cpu_of(dev), update_range, a, a->n_row, a->n_col * 8);
     return true;
 }
 

@@ -32,7 +32,7 @@ bool tree_sum_cpu(struct device *dev, const struct tree_sum *a, struct error *er
 {
     if (!tree_sum_check(a, err))
         return false;
-    cpu_ranges(cpu_of(dev), tree_sum_range, a, a->n, rows_per_piece(a->d * 4 * (a->n_x + 1)));
+    cpu_rows(cpu_of(dev), tree_sum_range, a, a->n, a->d * 4 * (a->n_x + 1));
     return true;
 }
 
@@ -111,10 +111,12 @@ static void embed_columns(const struct cpu_path *path, const struct embed_job *j
         path->rows_sum(out, sum, DT_F32, EMBED_COLS, i1 - i0, 0, 1, true);
     }
 }
+/* Blocks i0 .. i1 - 1 of EMBED_COLS columns. */
 static void embed_bwd_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
 {
-    for (int64_t i = i0; i < i1; i += EMBED_COLS)
-        embed_columns(path, args, i, MIN(i + EMBED_COLS, i1));
+    const struct embed_job *job = args;
+    for (int64_t i = i0; i < i1; i++)
+        embed_columns(path, job, i * EMBED_COLS, MIN((i + 1) * EMBED_COLS, job->a->d));
 }
 bool embed_bwd_cpu(struct device *dev, const struct embed_bwd *a, struct error *err)
 {
@@ -131,7 +133,7 @@ bool embed_bwd_cpu(struct device *dev, const struct embed_bwd *a, struct error *
         return false;
     struct embed_job job = { .a = a, .first = mem, .next = mem + n };
     embed_lists_make(&job, mem + 2 * n, mem + 3 * n, n_slot);
-    cpu_ranges(cpu, embed_bwd_range, &job, a->d, EMBED_COLS * rows_per_piece(a->n * EMBED_COLS * 12));
+    cpu_rows(cpu, embed_bwd_range, &job, (a->d + EMBED_COLS - 1) / EMBED_COLS, a->n * EMBED_COLS * 12);
     return true;
 }
 
@@ -143,7 +145,7 @@ bool rmsnorm_fwd_cpu(struct device *dev, const struct rmsnorm_fwd *a, struct err
 {
     if (a->add && !a->sum)
         return error_set(err, ERR_SHAPE, "rmsnorm_fwd: something to add but no place for the sum");
-    cpu_ranges(cpu_of(dev), rmsnorm_fwd_range, a, a->n, rows_per_piece(a->d * 12));
+    cpu_rows(cpu_of(dev), rmsnorm_fwd_range, a, a->n, a->d * 12);
     return true;
 }
 
@@ -181,7 +183,7 @@ bool rope_fwd_cpu(struct device *dev, const struct rope_fwd *a, struct error *er
     if (!rope_check("rope_fwd", a->pos, a->n, a->n_pos, a->heads, a->rot, err))
         return false;
     int64_t row_bytes = (int64_t)(a->heads.n_q + 2 * a->heads.n_kv) * a->heads.hd * 8;
-    cpu_ranges(cpu_of(dev), rope_fwd_range, a, a->n, rows_per_piece(row_bytes));
+    cpu_rows(cpu_of(dev), rope_fwd_range, a, a->n, row_bytes);
     return true;
 }
 
@@ -220,7 +222,7 @@ static void swiglu_fwd_range(const struct cpu_path *path, const void *args, int6
 }
 bool swiglu_fwd_cpu(struct device *dev, const struct swiglu_fwd *a, UNUSED struct error *err)
 {
-    cpu_ranges(cpu_of(dev), swiglu_fwd_range, a, a->n, rows_per_piece(a->f * 12));
+    cpu_rows(cpu_of(dev), swiglu_fwd_range, a, a->n, a->f * 12);
     return true;
 }
 
@@ -230,7 +232,7 @@ static void swiglu_bwd_range(const struct cpu_path *path, const void *args, int6
 }
 bool swiglu_bwd_cpu(struct device *dev, const struct swiglu_bwd *a, UNUSED struct error *err)
 {
-    cpu_ranges(cpu_of(dev), swiglu_bwd_range, a, a->n, rows_per_piece(a->f * 20));
+    cpu_rows(cpu_of(dev), swiglu_bwd_range, a, a->n, a->f * 20);
     return true;
 }
 
