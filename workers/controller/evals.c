@@ -56,6 +56,14 @@ int64_t evals_step(const struct evals *e)
     return e->running < 0 ? e->wanted : part_waiting(e) >= 0 ? e->running : -1;
 }
 
+bool evals_sampling(const struct evals *e)
+{
+    for (int i = 0; e->running >= 0 && i < e->n_part; i++)
+        if (e->part[i].worker && !e->part[i].sampled)
+            return true;
+    return false;
+}
+
 bool evals_begin(struct evals *e, const struct run_config *at, int n_part, struct error *err)
 {
     BUG_IF(n_part < 1 || n_part > EVAL_PART_MAX, "an evaluation in %d parts", n_part);
