@@ -9,6 +9,7 @@
 #   --keep          leave the systems in $TMPDIR or build/distros; the logs stay in any case
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tests/mirror.sh
 LIMIT_S=5400    # of each stage: two busy cores need about 25 minutes for all tests
 
 suites=() quick=0 only='' mirror='' keyring='' keep=0
@@ -35,13 +36,6 @@ root=''
 clean() { [ $keep = 1 ] || [ -z "$root" ] || rm -rf --one-file-system "$root"; }
 trap clean EXIT
 trap 'exit 130' INT TERM
-
-# The first archive of this host's apt sources that is of the suite's distribution, security updates and the like left out.
-mirror_find() {
-    local origin=Debian
-    case $1 in jammy | noble | resolute) origin=Ubuntu ;; esac
-    apt-get indextargets --format '$(ORIGIN) $(LABEL) $(REPO_URI)' 'Created-By: Packages' | awk -v o=$origin '$1 == o && $2 == o { print $3; exit }'
-}
 
 # enter COMMAND...: run it with $root as the root of mounts and processes of its own, which end with it. Not chroot: in that no
 # user namespace can be made, and the sandbox of code rewards needs one.
@@ -83,7 +77,9 @@ stage() {
 }
 
 system_make() {
-    local from=${mirror:-$(mirror_find "$suite")} script='' components=main
+    local from=$mirror origin=Debian script='' components=main
+    case $suite in jammy | noble | resolute) origin=Ubuntu ;; esac
+    from=${from:-$(archive_find $origin)}
     [ -n "$from" ] || { echo "no archive of $suite's distribution is in this host's apt sources; give one with --mirror"; return 1; }
     case $suite in jammy | noble | resolute) components=main,universe script=jammy ;; esac
     # A debootstrap older than the suite has no script for it; scripts of neighbours do.

@@ -43,26 +43,17 @@ if(RC_TESTS AND NOT RC_FUZZ)
     target_compile_definitions(nvml_test PRIVATE FAKE_NVML_LIBRARY="$<TARGET_FILE:fake_nvml>")
   endif()
 endif()
-# Logits and gradients for tests/gpu/compare_transformers.py.
+# A program that tests and scripts call: tests/NAME of the build folder.
+function(helper_add name source)
+  add_executable(${name} ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/${source})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARGN})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+endfunction()
 if(RC_TESTS AND NOT RC_FUZZ)
-  add_executable(model_dump ${CMAKE_CURRENT_LIST_DIR}/gpu/model_dump.c)
-  target_include_directories(model_dump PRIVATE ${CMAKE_SOURCE_DIR})
-  target_link_libraries(model_dump PRIVATE ${RC_LIBS})
-  set_target_properties(model_dump PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-endif()
-# The rows of a Parquet file for tests/golden/check_parquet.py.
-if(RC_TESTS AND NOT RC_FUZZ)
-  add_executable(parquet_dump ${CMAKE_CURRENT_LIST_DIR}/golden/parquet_dump.c)
-  target_include_directories(parquet_dump PRIVATE ${CMAKE_SOURCE_DIR})
-  target_link_libraries(parquet_dump PRIVATE rc_data)
-  set_target_properties(parquet_dump PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-endif()
-# A node that says what it is told to, for tests/integration/nodes_test.py.
-if(RC_TESTS AND NOT RC_FUZZ)
-  add_executable(node_speak ${CMAKE_CURRENT_LIST_DIR}/integration/node_speak.c)
-  target_include_directories(node_speak PRIVATE ${CMAKE_SOURCE_DIR})
-  target_link_libraries(node_speak PRIVATE ${RC_LIBS})
-  set_target_properties(node_speak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  helper_add(model_dump gpu/model_dump.c ${RC_LIBS})    # logits and gradients, for tests/gpu/compare_transformers.py
+  helper_add(parquet_dump golden/parquet_dump.c rc_data)    # the rows of a Parquet file, for tests/golden/check_parquet.py
+  helper_add(node_speak integration/node_speak.c ${RC_LIBS})    # a node that says what it is told to, for tests/integration/nodes_test.py
 endif()
 # What makes disks full and clocks jump for a whole run; sanitizers want to be first in line, so not with them.
 if(RC_TESTS AND NOT RC_FUZZ AND NOT RC_SANITIZE)

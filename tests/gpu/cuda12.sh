@@ -1,20 +1,28 @@
 #!/bin/bash
-# cuda12.sh [--toolkit DIR]: build the CUDA library for every card with the oldest toolkit that is supported, 12.4, and link it; what its
-# compiler warns about is an error. DIR is an installed 12.4 (its bin/nvcc is used); without it the packages of Debian 13 are unpacked to
-# build/cuda12, 1.2 GB to load once and 3 GB on disk. Needs no GPU.
+# cuda12.sh [--toolkit DIR] [--mirror URL]: build the CUDA library for every card with the oldest toolkit that is supported, 12.4, and
+# link it; what its compiler warns about is an error. DIR is an installed 12.4 (its bin/nvcc is used). Without it the packages of
+# Debian 13 are unpacked to build/cuda12, 1.2 GB to load once and 3 GB on disk, from URL, else from the first archive of Debian in
+# this host's apt sources. Needs no GPU.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-archive=http://deb.debian.org/debian suite=trixie toolkit=''
-case ${1:-} in
-'') ;;
---toolkit) toolkit=${2:?cuda12.sh: --toolkit needs a folder} ;;
--h | --help) sed -n '2,4s/^# \{0,1\}//p' "$0"; exit 0 ;;
-*) echo "cuda12.sh: unknown option '$1'; see --help" >&2; exit 2 ;;
-esac
+. tests/mirror.sh
+archive='' suite=trixie toolkit=''
+while [ $# -gt 0 ]; do
+    case $1 in
+    --toolkit) toolkit=${2:?cuda12.sh: --toolkit needs a folder}; shift ;;
+    --mirror) archive=${2:?cuda12.sh: --mirror needs a URL}; shift ;;
+    -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "cuda12.sh: unknown option '$1'; see --help" >&2; exit 2 ;;
+    esac
+    shift
+done
 
 # Debian spreads the toolkit over the system; nvcc finds its parts when they lie as NVIDIA's installer lays them.
 unpack() {
     local to=$1 parts=$1/parts bin=$1/bin package file
+    archive=${archive:-$(archive_find Debian)}
+    archive=${archive%/}
+    [ -n "$archive" ] || { echo "cuda12.sh: no archive of Debian is in this host's apt sources; give one with --mirror, or a toolkit with --toolkit" >&2; exit 1; }
     rm -rf "$to"
     mkdir -p "$parts" "$to/nvvm/bin"
     curl -fsS --max-time 120 "$archive/dists/$suite/non-free/binary-amd64/Packages.xz" | xz -dc >"$to/packages"
@@ -45,6 +53,7 @@ if [ -z "$toolkit" ]; then
     toolkit=$PWD/build/cuda12
     [ -e "$toolkit/whole" ] || unpack "$toolkit"
 fi
+[ -x "$toolkit/bin/nvcc" ] || { echo "cuda12.sh: there is no '$toolkit/bin/nvcc'" >&2; exit 1; }
 version=$("$toolkit/bin/nvcc" --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
 [ "$version" = 12.4 ] || { echo "cuda12.sh: $toolkit/bin/nvcc is of CUDA $version, not 12.4" >&2; exit 1; }
 log=build/cuda12.log
