@@ -9,7 +9,7 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/file.h"
 
-#define BEFORE_BYTES_MAX 256
+#define BEFORE_BYTES_MAX 1024
 #define REPLACED_MAX 64    // names of tokens kept in a node's file, the newest
 
 static bool beside(char out[PATH_MAX], const char *path, const char *end, struct error *err)
@@ -29,7 +29,7 @@ bool join_before_read(struct join_before *b, const char *path, struct error *err
         return true;
     if (!file_read_text(&text, file, BEFORE_BYTES_MAX, err))
         return false;
-    bool ok = sscanf(buf_text(&text), "%65s %lf %64s", token, &b->until_s, b->command) == 3 && isfinite(b->until_s)
+    bool ok = sscanf(buf_text(&text), "%65s %lf %519s", token, &b->until_s, b->commands) == 3 && isfinite(b->until_s)
               && join_token_check(token, err);
     buf_release(&text);
     if (!ok) {
@@ -44,7 +44,7 @@ bool join_before_read(struct join_before *b, const char *path, struct error *err
 bool join_before_write(const char *path, const struct join_before *b, struct error *err)
 {
     char file[PATH_MAX], text[BEFORE_BYTES_MAX];
-    int n = snprintf(text, sizeof text, "%s %.3f %s\n", b->token, b->until_s, b->command[0] ? b->command : "-");
+    int n = snprintf(text, sizeof text, "%s %.3f %s\n", b->token, b->until_s, b->commands[0] ? b->commands : "-");
     return beside(file, path, ".before", err) && file_write_secret(file, text, (size_t)n, err);
 }
 

@@ -318,6 +318,11 @@ class Nodes(RunCase):
             token = open_text(os.path.join(run.dir, "sock/join"))
             self.until(run, node, "the gate has heard it", lambda: "1 of 1 nodes have it" in run.ctl(*words).stdout)    # the same command: it has been carried out
             self.assertEqual(open_text(os.path.join(run.dir, "sock/join")), token)
+        token = open_text(os.path.join(run.dir, "sock/join"))
+        for i in range(3):    # carried out long ago, whoever carried them out
+            again = run.ctl("rotate-token", "--overlap", "600", "--id", f"an id of several words {i}")
+            self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertEqual(open_text(os.path.join(run.dir, "sock/join")), token)
         words = ["rotate-token", "--overlap", "3", "--id", "the last"]
         self.until(run, node, "the node has the last token, perhaps after the overlap",
                    lambda: re.search("1 of 1 nodes have (it|the new one)", run.ctl(*words).stdout))

@@ -169,7 +169,9 @@ static void a_node_knows_every_token_that_was_replaced_and_a_head_the_last(void 
 
     assert_true(join_before_read(&b, f->path, &err));
     assert_string_equal(b.token, "");
-    struct join_before last = { .until_s = 1e9 + 0.5, .command = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" };
+    struct join_before last = { .until_s = 1e9 + 0.5 };
+    for (size_t i = 0; i < JOIN_COMMANDS_SIZE - 1; i++)    // as many as there may be
+        last.commands[i] = i % (JOIN_COMMAND_LEN + 1) == JOIN_COMMAND_LEN ? ',' : "0123456789abcdef"[i % 16];
     memcpy(last.token, token[69], sizeof last.token);
     assert_true(join_token_replace(f->path, token[0], &last, &err));
     assert_true(join_token_read(now, f->path, &err));

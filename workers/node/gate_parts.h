@@ -50,12 +50,12 @@ struct door {
     char token[JOIN_TOKEN_LEN + 1], id[JOIN_TOKEN_ID_LEN + 1];
     char past[JOIN_TOKEN_LEN + 1];    // the token before, which is accepted, too; "": none is
     char past_id[JOIN_TOKEN_ID_LEN + 1];
-    bool wary;                             // connections of a token that was ended at once are still there: they are told nothing
-    double until_s;                        // how long it is, or was, in seconds since 1970; 0: not at all
-    char command[JOIN_COMMAND_LEN + 1];    // digest of the id of the command that replaced it
-    bool told;                             // the journal has it
-    int64_t cut_ms;                        // when connections of tokens before are to be ended; 0: not
-    struct request *asker;                 // of the operator who replaced it; NULL: answered
+    bool wary;                            // connections of a token that was ended at once are still there: they are told nothing
+    double until_s;                       // how long it is, or was, in seconds since 1970; 0: not at all
+    char commands[JOIN_COMMANDS_SIZE];    // digests of the ids of those that replaced it, newest first
+    bool told;                            // the journal has it
+    int64_t cut_ms;                       // when connections of tokens before are to be ended; 0: not
+    struct request *asker;                // of the operator who replaced it; NULL: answered
     int64_t asker_limit_ms;
 };
 struct gate {

@@ -72,8 +72,11 @@ bool door_token(struct gate *g, enum door_kind kind, struct error *err)
         return false;
     if (!join_before_read(&before, path, &why)) {
         log_warn("%s", why.text);
-    } else if (before.token[0] && strcmp(before.token, d->token) != 0) {    // else the replacement was cut short
-        memcpy(d->command, before.command, sizeof d->command);
+    } else if (before.token[0] && strcmp(before.token, d->token) == 0) {    // the replacement was cut short: the newest was not carried out
+        const char *older = strchr(before.commands, ',');
+        snprintf(d->commands, sizeof d->commands, "%s", older ? older + 1 : "");
+    } else if (before.token[0]) {
+        memcpy(d->commands, before.commands, sizeof d->commands);
         if (clock_wall_s() < before.until_s) {
             if (!join_token_id(d->past_id, before.token, err))
                 return false;
@@ -213,7 +216,8 @@ static bool token_replace(struct gate *g, enum door_kind kind, double overlap_s,
     char path[4300];
     token_path(g, kind, path);
     memcpy(before.token, d->token, sizeof before.token);
-    memcpy(before.command, command, sizeof before.command);
+    snprintf(before.commands, sizeof before.commands, "%s%s%.*s", command, d->commands[0] ? "," : "",
+             JOIN_COMMANDS_SIZE - JOIN_COMMAND_LEN - 2, d->commands);    // whole digests
     if (!join_token_new(token, err) || !join_token_id(name, token, err) || !identity_of(token, past, &id, err)
         || !server_identity(d->server, &id, err))
         return false;
@@ -230,7 +234,7 @@ static bool token_replace(struct gate *g, enum door_kind kind, double overlap_s,
     d->until_s = before.until_s;
     memcpy(d->token, token, sizeof d->token);
     memcpy(d->id, name, sizeof d->id);
-    memcpy(d->command, before.command, sizeof d->command);
+    memcpy(d->commands, before.commands, sizeof d->commands);
     d->told = false;
     return true;
 }
@@ -249,8 +253,7 @@ void token_rotate(struct gate *g, struct request *r, const struct msg_in *in)
     command_read(in->root, command);
     if (!d->server)
         error_set(&err, ERR_REFUSED, "this run has no %s; see the setting '%s'", kinds[kind].what, kinds[kind].setting);
-    if (!d->server
-        || (strcmp(d->command, command) != 0 && !token_replace(g, kind, overlap_s, command, &err))) {    // asked twice: done once
+    if (!d->server || (!strstr(d->commands, command) && !token_replace(g, kind, overlap_s, command, &err))) {    // asked twice: done once
         request_refuse(r, &err);
         return;
     }
@@ -262,7 +265,7 @@ void token_rotate(struct gate *g, struct request *r, const struct msg_in *in)
         d->told = true;
     }
     if (d->asker)
-        request_drop(d->asker);    // the newer request waits
+        asker_answer(g, kind);    // the newer request waits; dropped, the older would come again
     d->asker = r;
     d->asker_limit_ms = d->past[0] ? clock_ms() + TELL_LIMIT_MS : 0;
 }
@@ -291,7 +294,7 @@ static void past_end(struct gate *g, enum door_kind kind)
     }
     token_path(g, kind, path);
     memcpy(before.token, d->past, sizeof before.token);
-    memcpy(before.command, d->command, sizeof before.command);
+    memcpy(before.commands, d->commands, sizeof before.commands);
     past_note(path, &before);
     d->past[0] = 0;
     connections_cut(d);
