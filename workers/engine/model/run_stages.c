@@ -69,8 +69,10 @@ int model_late_piece(const struct model *m)
 struct model *model_stage_shape(const struct model *m, int n, int q, int n_slice, struct error *err)
 {
     struct model *s = model_stage_table(m, m->dev, n, q, err);
-    if (s && n_slice > 1)
+    if (s && n_slice > 1) {
         s->n_sliced = n_slice;
+        s->parts = MAX(s->parts, n_slice);
+    }
     return s;
 }
 

@@ -23,7 +23,8 @@ void stage_layers(const struct model_config *c, int n, int q, int64_t *first, in
 struct model *model_staged_new(struct model *m, struct device *const *dev, int n, int n_slice, struct error *err);
 bool model_is_staged(const struct model *m);
 int model_n_stage(const struct model *m);    // 0: it is not in stages
-/* For questions about sizes and for model_free: stage q of n of m's shape on n_slice devices, without weights. NULL: see err. */
+/* For questions about sizes and for model_free: stage q of n of m's shape on n_slice devices, without weights and with sums in at least as
+ * many parts. NULL: see err. */
 struct model *model_stage_shape(const struct model *m, int n, int q, int n_slice, struct error *err);
 /* How many micro-batches later than its other pieces a stage finishes the first one's gradient, that of a shared tensor; else 0. */
 int model_late_piece(const struct model *m);

@@ -396,8 +396,10 @@ struct model *model_slice_shape(const struct model *m, int n, struct error *err)
 struct model *model_sliced_shape(const struct model *m, int n, struct error *err)
 {
     struct model *s = model_shape_like(m, err);
-    if (s)
+    if (s) {
         s->n_sliced = n;
+        s->parts = n > 1 ? MAX(s->parts, n) : s->parts;
+    }
     return s;
 }
 

@@ -36,7 +36,8 @@ size_t model_slice_bytes(const struct model *m, int n);
 /* A model of m's weights in slices only, on dev[0] (m's) to dev[n - 1], as model_team takes them: all its runs work on the team, those that
  * train too. m is only read. Returns it for model_free; NULL: see err. */
 struct model *model_sliced_new(struct model *m, struct device *const *dev, int n, struct error *err);
-/* For questions about sizes and for model_free, without weights and devices: such a model, and its first slice. NULL: see err. */
+/* For questions about sizes and for model_free, without weights and devices: such a model, whose sums have at least n parts, and its first
+ * slice. NULL: see err. */
 struct model *model_sliced_shape(const struct model *m, int n, struct error *err);
 struct model *model_slice_shape(const struct model *m, int n, struct error *err);
 /* Call fn once for each device of m, on the thread that drives it; afterwards the first device waits for what the others were asked for.
