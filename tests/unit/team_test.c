@@ -64,8 +64,10 @@ static void devices_open(int n)
 
 static void devices_close(int n)
 {
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         device_free(devices[i]);
+        devices[i] = NULL;
+    }
 }
 
 static bool on_gpus(void)
@@ -303,8 +305,14 @@ static void a_team_without_whole_weights_gives_the_same_bits(UNUSED void **state
             assert_int_equal(model_held_bytes(whole), model_weight_bytes(whole) + model_slice_bytes(whole, n));
             slices_compare(whole, sliced, n, s->why);
             struct group *a = group_sample(whole, 3, false), *b = group_sample(sliced, 3, false);
+            model_weights_drop(whole);
+            assert_true(model_is_sliced(whole) && !model_is_whole(whole));
+            assert_int_equal(model_held_bytes(whole), model_slice_bytes(whole, n));
+            struct group *dropped = group_sample(whole, 3, false);
             assert_int_equal(a->n_tok, b->n_tok);
             assert_memory_equal(a->logp, b->logp, (size_t)a->n_tok * 4);
+            assert_memory_equal(a->logp, dropped->logp, (size_t)a->n_tok * 4);
+            group_free(dropped);
             group_free(a);
             group_free(b);
             model_free(sliced);
@@ -665,6 +673,26 @@ enum {
     RANKS_MAX = 3,
 };
 
+/* A sampler in slices gets from the trainers, however these are cut, what it would get from whole weights. */
+static void samplers_compare(struct ranks *ranks, struct model *whole, int parts, const char *what)
+{
+    struct error err = { 0 };
+    for (int n = 2; n <= 4; n *= 2) {
+        struct model *m[2];
+        if (!devices[n - 1] || !team_check(model_config(whole), n, parts, &err))
+            continue;
+        for (int k = 0; k < 2; k++) {
+            m[k] = model_new_shape(model_config(whole), devices[0], model_dtype(whole), &err);
+            if (!m[k] || !model_parts_set(m[k], parts, &err) || !model_team(m[k], devices, n, &err)
+                || !(k ? model_weights_copy(m[k], whole, &err) : ranks_weights_get(ranks, m[k], &err)) || !device_sync(devices[0], &err))
+                fail_msg("%s: %s", what, err.text);
+        }
+        slices_compare(m[0], m[1], n, what);
+        model_free(m[0]);
+        model_free(m[1]);
+    }
+}
+
 /* Some steps with a reference that follows, through checkpoints' state and back after the first. */
 static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t, int parts, struct layout on, bool recompute)
 {
@@ -749,6 +777,7 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
     assert_true(mem_copy(devices[0], got, model_weights(whole, &bytes), o->weight_bytes, COPY_D2H, &err) && device_sync(devices[0], &err));
     assert_memory_equal(got, o->weights, o->weight_bytes);
     free(got);
+    samplers_compare(ranks, whole, parts, s->why);
     model_free(whole);
     ranks_free(ranks);
     for (int r = 0; r < n_rank; r++) {

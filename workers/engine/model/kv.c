@@ -68,6 +68,13 @@ size_t kv_pool_page_bytes(const struct model *m)
 {
     if (m->team)
         return kv_pool_page_bytes(team_rank(m->team, 0)->slice);
+    if (m->n_sliced > 1) {
+        struct error ignored;
+        struct model *slice = model_slice_shape(m, m->n_sliced, &ignored);
+        size_t size = slice ? kv_pool_page_bytes(slice) : 0;
+        model_free(slice);
+        return size;
+    }
     return (size_t)m->c.n_layer * kv_page_bytes(m->dev, model_heads(m), m->dtype);
 }
 

@@ -526,6 +526,17 @@ void *model_weights(const struct model *m, size_t *size_bytes)
     return m->lora ? m->lora->weights : m->weights;
 }
 
+bool model_is_whole(const struct model *m)
+{
+    return m->lora || m->weights;
+}
+
+void model_weights_drop(struct model *m)
+{
+    BUG_IF(m->lora || m->base || m->kept, "the arena of an adapter, a view or shards");
+    weights_free(m);
+}
+
 size_t model_weight_bytes(const struct model *m)
 {
     return (size_t)model_n_flat(m) * dtype_size(m->dtype);
@@ -549,10 +560,10 @@ bool model_weights_copy(struct model *dst, const struct model *src, struct error
 {
     if (model_n_flat(dst) != model_n_flat(src) || !dst->lora != !src->lora || dst->dtype != src->dtype || dst->dev != src->dev)
         return error_set(err, ERR_SHAPE, "weights can only be copied between models of one shape, type and device");
-    if (!dst->lora && !dst->weights)
-        return team_fill(dst, src, err);
     if (model_is_sliced(src))
         return team_take((struct model *)src, dst, err);
+    if (!dst->lora && !dst->weights)
+        return team_fill(dst, src, err);
     size_t size;
     const void *from = model_weights(src, &size);
     return mem_copy(dst->dev, model_weights(dst, &size), from, size, COPY_D2D, err) && model_weights_changed(dst, err);

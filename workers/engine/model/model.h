@@ -65,8 +65,12 @@ void model_length_set(struct model *m, int64_t n_tok);
  * call model_weights_changed, which makes the back end repack its matrices. */
 void *model_weights(const struct model *m, size_t *size_bytes);
 size_t model_weight_bytes(const struct model *m);    // of all of them, also where only shards are kept
+bool model_is_whole(const struct model *m);          // it has that arena, not shards, slices or a shape only
+/* Free the arena. From then on m is a shape, as of model_new_shape, or, with a team, slices only (team.h). Before a run, a trainer or a
+ * publication is made with it. Not of a model with an adapter. */
+void model_weights_drop(struct model *m);
 MUST_USE bool model_weights_changed(struct model *m, struct error *err);
-/* Copy src's weights (same shape and dtype, same device; whole, or in shards for a team that has slices only; or from one). */
+/* Copy src's weights (same shape and dtype, same first device): from whole ones or slices, and for slices from shards, too. */
 MUST_USE bool model_weights_copy(struct model *dst, const struct model *src, struct error *err);
 /* A 64-bit hash of the weights, to compare copies; waits for the device. */
 MUST_USE bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err);

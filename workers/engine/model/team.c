@@ -459,25 +459,52 @@ bool team_changed(struct model *m, struct error *err)
     return model_team_call(m, slice_changed, m, err);
 }
 
-/* Copy a rank's blocks to whole weights; those that all ranks have alike only from the first. */
+/* Copy a rank's blocks to whole weights or to other slices; those that all ranks have alike only from the first. */
 struct taking {
     struct model *m, *into;
 };
+/* What device q of `into` has of a block. */
+static bool block_recut(const struct taking *k, const struct team_rank *r, int64_t t, const struct slice_block *b, int q, struct error *err)
+{
+    struct slice_block block[SLICE_BLOCK_MAX];
+    const struct model *to = team_slice(k->into, q);
+    size_t e = dtype_size(to->dtype);
+    int n = slice_blocks(k->into, to, t, model_n_device(k->into), q, block);
+    for (int i = 0; i < n; i++) {
+        const struct slice_block *d = &block[i];
+        int64_t row = MAX(b->row, d->row), n_row = MIN(b->row + b->n_row, d->row + d->n_row) - row, col = MAX(b->col, d->col),
+                n_col = MIN(b->col + b->n_col, d->col + d->n_col) - col;
+        bool one = n_col == b->n_col && n_col == d->n_col;    // neighbours on both sides
+        if (n_row > 0 && n_col > 0
+            && !OP(r->dev, err, rows_copy, .y = to->weights + (size_t)(d->to + (row - d->row) * d->n_col + col - d->col) * e,
+                   .x = model_at(r->slice, b->to + (row - b->row) * b->n_col + col - b->col), .n = one ? 1 : n_row,
+                   .row_bytes = (size_t)(one ? n_row * n_col : n_col) * e, .ldy_bytes = (size_t)d->n_col * e,
+                   .ldx_bytes = (size_t)b->n_col * e))
+            return false;
+    }
+    return true;
+}
+static bool block_take(const struct taking *k, const struct team_rank *r, const struct slice_block *b, struct error *err)
+{
+    size_t e = dtype_size(r->slice->dtype), row = (size_t)b->n_col * e;
+    bool one = b->n_col == b->ld;
+    return OP(r->dev, err, rows_copy, .y = k->into->weights + (size_t)b->from * e, .x = model_at(r->slice, b->to), .n = one ? 1 : b->n_row,
+              .row_bytes = one ? (size_t)b->n_row * row : row, .ldx_bytes = row, .ldy_bytes = (size_t)b->ld * e);
+}
 static bool tensor_take(const struct taking *k, int64_t t, int rank, struct error *err)
 {
     const struct team_rank *r = rank_of(k->m, rank);
     struct slice_block block[SLICE_BLOCK_MAX];
-    size_t e = dtype_size(r->slice->dtype);
-    int n = slice_blocks(k->m, r->slice, t, model_n_device(k->m), rank, block);
+    int n = slice_blocks(k->m, r->slice, t, model_n_device(k->m), rank, block),
+        n_to = model_is_sliced(k->into) ? model_n_device(k->into) : 0;
     for (int i = 0; i < n; i++) {
-        const struct slice_block *b = &block[i];
-        size_t row = (size_t)b->n_col * e;
-        bool one = b->n_col == b->ld;
-        if (slice_block_counts(k->m, r->slice, t, b, rank)
-            && !OP(r->dev, err, rows_copy, .y = k->into->weights + (size_t)b->from * e, .x = model_at(r->slice, b->to),
-                   .n = one ? 1 : b->n_row, .row_bytes = one ? (size_t)b->n_row * row : row, .ldx_bytes = row,
-                   .ldy_bytes = (size_t)b->ld * e))
+        if (!slice_block_counts(k->m, r->slice, t, &block[i], rank))
+            continue;
+        if (n_to == 0 && !block_take(k, r, &block[i], err))
             return false;
+        for (int q = 0; q < n_to; q++)
+            if (!block_recut(k, r, t, &block[i], q, err))
+                return false;
     }
     return true;
 }
