@@ -22,6 +22,23 @@ static void stage_devices(const struct run_config *c, int q, struct buf *out)
     }
 }
 
+/* Does the trainer of this rank keep the whole weights beside what it trains, if that is not whole? */
+static bool keeps_whole(const struct run_config *c, int64_t rank)
+{
+    bool samples = !run_config_posted(c) && strcmp(c->placement, "apart") != 0 && rank < c->num_inferencer;
+    return run_needs_whole(c, &(struct run_part){ .rank = rank, .producer = samples ? rank : -1, .helps = -1 }, run_config_apart(c));
+}
+
+/* The same as a clause, of trainers that are cut over several devices. */
+static const char *whole_text(const struct run_config *c, char *out, size_t size)
+{
+    bool gives = run_needs_whole(c, &(struct run_part){ .rank = 0, .producer = -1, .helps = -1 }, run_config_apart(c)),
+         next = c->num_trainers > 1 && keeps_whole(c, 1);
+    snprintf(out, size, ";\n                %s device also keeps the whole weights, to %s",
+             c->num_trainers == 1 || next ? "the first" : "the first one's first", gives ? "publish" : "sample");
+    return keeps_whole(c, 0) ? out : "";
+}
+
 /* The trainers' pipelines: what each device has. planned: the zero_stage of the memory plan, which auto has chosen; 0: there is none. */
 static void stages_print(const struct run_config *c, int planned)
 {
@@ -40,13 +57,13 @@ static void stages_print(const struct run_config *c, int planned)
     device_free(dev);
     if (!ok)
         return;
-    char each[32] = "";
+    char each[32] = "", whole[128];
     if (c->tensor_parallel_size > 1)
         snprintf(each, sizeof each, " of %" PRId64 " devices", c->tensor_parallel_size);
     printf("%s a pipeline of %d stages%s (1F1B), idle for %d of m + %d turns with m micro-batches\n"
-           "                %sin a step; the first device also keeps the whole weights, to publish%s",
+           "                %sin a step%s%s",
            several ? "trainers:       each" : "trainer:       ", n, each, n - 1, n - 1, several ? "of its own " : "",
-           several ? ". With zero_stage " : "");
+           whole_text(c, whole, sizeof whole), several ? ". With zero_stage " : "");
     if (several)
         printf("%d", zero);
     printf("\n");
@@ -112,11 +129,12 @@ static void placement_print(const struct train *t, int planned)
                " micro-batches in a row by one trainer, then over these groups: the same bytes with\n"
                "                any number of trainers and 'grad_group' %" PRId64 "\n",
                c->grad_group, c->grad_group);
+    char whole[128];
     stages_print(c, planned);
     if (c->tensor_parallel_size > 1 && c->pipeline_parallel_size == 1)
-        printf("%son %" PRId64 " devices, each with its part of the weights, gradient, masters and moments; the first also keeps\n"
-               "                the whole weights, to publish\n",
-               c->num_trainers > 1 ? "trainers:       each " : "trainer:        ", c->tensor_parallel_size);
+        printf("%son %" PRId64 " devices, each with its part of the weights, gradient, masters and moments%s\n",
+               c->num_trainers > 1 ? "trainers:       each " : "trainer:        ", c->tensor_parallel_size,
+               whole_text(c, whole, sizeof whole));
 }
 
 static bool weights_are_half(const struct run_config *c)
@@ -178,10 +196,9 @@ static void trainers_print(const struct train *t)
                set < 0 && z == 1 ? " (auto: this, or the next one that has room)" : "");
         title = "                ";
     }
-    if (most == ZERO_MAX && (set == ZERO_MAX || set < 0) && run_config_trainer_devices(c) == 1)    // those of several always do
-        printf("                (with zero_stage 3 a trainer that samples, and the first one, keep a whole copy of the weights, too: %.4g "
-               "MiB)\n",
-               (double)whole_bytes / mib);
+    if (most == ZERO_MAX && (set == ZERO_MAX || set < 0) && run_config_trainer_devices(c) == 1 && keeps_whole(c, 0))
+        printf("                (with zero_stage 3 %s a whole copy of the weights, too: %.4g MiB)\n",
+               keeps_whole(c, 1) ? "a trainer that samples, and the first one, keep" : "the first one keeps", (double)whole_bytes / mib);
 }
 
 /* Have the devices of the other stages of a trainer's pipeline room for these? */

@@ -61,6 +61,18 @@ class Ranks(RunCase):
                 found |= {re.search(name + r"=(\S+)", line)[1] for line in f if "memory planned" in line}
         return found
 
+    def held(self, run):
+        """{number of a worker's device: what it has, in units of the whole weights}, as the models count them when all is loaded; the plan says the same."""
+        run.wait_step(1)
+        found = {}
+        for log in glob.glob(os.path.join(run.dir, "logs", "worker-*.log")):
+            with open(log) as f:
+                lines = [re.search(r"weights held held_mb=(\S+) planned_mb=(\S+) whole_mb=(\S+)", line) for line in f]
+            held, planned, whole = map(float, [line for line in lines if line][0].groups())
+            self.assertEqual(held, planned, log)
+            found[int(re.search(r"worker-cpu\D(\d+)", log)[1])] = held / whole
+        return found
+
     def metric(self, run, name):
         """{step: value} of a metric of the run."""
         out = subprocess.run([ROLLCALL, "export", "jsonl", run.dir, "--series", name], capture_output=True, text=True, check=True)
@@ -84,10 +96,10 @@ class Ranks(RunCase):
             said = re.findall(r"zero_stage (\d): weights, gradient, masters and moments take (\S+) MiB of [a-z ]*each[a-z ]* of 2 trainers", done.stdout)
             self.assertEqual([int(z) for z, _ in said], [zero])
             self.assertEqual(re.findall(r"With zero_stage (\d)", done.stdout), [str(zero)] if name == "pipeline_parallel_size" else [])    # the stages
-            copy = re.search(r"keep a whole copy of the weights, too: (\S+)\s+MiB", done.stdout)
+            copy = re.search(r"with zero_stage 3 the first one keeps a whole copy of the weights, too: (\S+)\s+MiB", done.stdout)
             self.assertEqual(copy is not None, zero == 3 and n == 1)
             whole = float(copy.group(1)) if copy else whole
-            self.assertEqual("keeps the whole weights, to publish" in re.sub(r"\s+", " ", done.stdout), n > 1)
+            self.assertEqual("the first one's first device also keeps the whole weights, to publish" in done.stdout, n > 1)
             each = float(said[0][1]) + (whole if copy or n > 1 else 0)    # the first trainer, whose plan it is, publishes from a copy
             self.assertAlmostEqual(each, sum(parts) * 1e9 / 2**20, delta=0.006 * each)    # of three digits
 
@@ -171,6 +183,27 @@ class Ranks(RunCase):
                         self.assertEqual(set(self.metric(run, "train/stages").values()), {2})
                         idle, *each = (self.metric(run, "time/stages_idle_s" + n) for n in ("", "/0", "/1"))
                         self.assertEqual(idle, {step: max(stage[step] for stage in each) for step in idle})
+                finally:
+                    run.kill()
+
+    def test_no_trainer_holds_whole_weights_that_nobody_reads(self):
+        one, teams = dict(TWO, sum_parts=4), dict(TWO, tensor_parallel_size=2, producer_tensor_parallel_size=2)
+        slices = 1 / 2 + 1 / 2    # of what is trained, and to sample with
+        for settings, alone, want in ((teams, one, {0: slices, 1: slices}),
+                                      (dict(teams, n_behind=1, zero_stage=2, weights="copy"), dict(one, n_behind=1), {0: slices + 1 + 1, 1: slices}),    # given, and a version
+                                      (dict(teams, n_behind=1, zero_stage=3), dict(one, n_behind=1), {}),
+                                      (dict(TWO, producer_tensor_parallel_size=2, zero_stage=3), one, {}),    # places for pieces are as much as these layers
+                                      (dict(TWO, producer_tensor_parallel_size=2, zero_stage=3, collective="tcp"), one, {}),
+                                      (dict(APART, tensor_parallel_size=2), one, {0: 1 / 2 + 1, 1: 1 / 2}),
+                                      (dict(ONE, num_inferencer=1, inference_batch_size=8, inference_microbatch_size=8, n_behind=1, pipeline_parallel_size=2,
+                                            producer_tensor_parallel_size=2), dict(one, n_behind=1), {0: slices})):
+            with self.subTest(**settings):
+                run = self.start(settings)
+                try:
+                    held = self.held(run)
+                    for k, part in want.items():    # norms are on all devices, and stages are not alike
+                        self.assertAlmostEqual(held[k], part, delta=0.1, msg=held)
+                    self.assertEqual(self.finish(run), self.undisturbed(alone))
                 finally:
                     run.kill()
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include "kernels/ops.h"
 #include "protocol/run/run_config.h"
@@ -249,6 +250,70 @@ static void a_whole_copy_beside_shards_is_counted(UNUSED void **state)
     device_free(dev);
 }
 
+/* What the first device of a part has of a 14B's weights. Shards need places for pieces in use, too, less
+ * than another tenth; and with stages the embedding is on the first one. */
+static void whole_weights_are_only_where_somebody_reads_them(UNUSED void **state)
+{
+    static const struct {
+        int64_t t, i, tp, pp, ptp, n_behind, rank, producer;
+        const char *zero, *placement;
+        double want;    // whole weights
+        const char *why;
+    } cases[] = {
+        { 4, 4, 1, 1, 1, 0, 1, 1, "3", "shared", 1.25, "shards, and what it samples with" },
+        { 4, 4, 1, 1, 4, 0, 1, 1, "3", "shared", 0.5, "shards, and slices to sample with" },
+        { 4, 4, 1, 1, 4, 0, 0, 0, "3", "shared", 0.5, "the first trainer, too, where all sample with their own" },
+        { 4, 4, 1, 1, 4, 1, 1, 1, "3", "shared", 0.5, "a copy in slices comes from all shards" },
+        { 4, 1, 1, 1, 1, 0, 1, -1, "3", "apart", 0.25, "shards" },
+        { 4, 1, 1, 1, 1, 0, 0, -1, "3", "apart", 1.25, "and what the first trainer gives to others" },
+        { 1, 1, 4, 1, 1, 0, 0, 0, "0", "shared", 1.25, "a slice, and what it samples with" },
+        { 1, 1, 4, 1, 4, 0, 0, 0, "0", "shared", 0.5, "two slices" },
+        { 1, 1, 4, 1, 4, 1, 0, 0, "0", "shared", 0.5, "a copy in slices comes from slices" },
+        { 1, 1, 4, 1, 1, 1, 0, 0, "0", "shared", 1.25, "a whole copy does, too" },
+        { 2, 1, 4, 1, 1, 0, 0, -1, "0", "apart", 1.25, "a slice, and what it gives to others" },
+        { 2, 1, 4, 1, 1, 0, 1, -1, "0", "apart", 0.25, "a slice" },
+        { 2, 1, 4, 1, 1, 0, 1, -1, "3", "apart", 0.125, "a shard of a slice" },
+        { 2, 1, 1, 4, 1, 0, 1, -1, "0", "apart", 0.25, "a stage" },
+        { 2, 2, 1, 4, 4, 0, 1, 1, "0", "shared", 0.5, "a stage and a slice" },
+    };
+    struct error err = { 0 };
+    char dir[] = "/tmp/rc-plan-XXXXXX", file[64];
+    struct device *dev = gpu_new();
+    struct model *m = shape_new(dev, "Qwen2.5-14B");
+    struct run_config *c = malloc(sizeof *c);
+    assert_true(mkdtemp(dir) && config_save(model_config(m), dir, "bfloat16", &err));
+    for (size_t k = 0; k < ARRAY_SIZE(cases); k++) {
+        struct run_room room;
+        struct run_part part = { .rank = cases[k].rank, .producer = cases[k].producer, .helps = -1 };
+        run_config_init(c);
+        snprintf(c->model, sizeof c->model, "%s", dir);
+        snprintf(c->placement, sizeof c->placement, "%s", cases[k].placement);
+        snprintf(c->zero_stage, sizeof c->zero_stage, "%s", cases[k].zero);
+        c->beta = 0;
+        c->num_trainers = cases[k].t;
+        c->num_inferencer = cases[k].i;
+        c->tensor_parallel_size = cases[k].tp;
+        c->pipeline_parallel_size = cases[k].pp;
+        c->producer_tensor_parallel_size = cases[k].ptp;
+        c->n_behind = cases[k].n_behind;
+        if (!run_room_plan(&room, c, &part, dev, &err))
+            fail_msg("%s: %s", cases[k].why, err.text);
+        bool gives = part.rank == 0 && run_config_travels(c);
+        double whole = (double)model_weight_bytes(m), got = (double)(room.plan.weights
+                                                                     - (gives                ? room.publication.kept
+                                                                        : part.producer >= 0 ? room.publication.staged
+                                                                                             : 0))
+                                                            / whole;
+        if (got < cases[k].want - 0.01 || got > cases[k].want + 0.1)
+            fail_msg("case %zu, %s: %.3f of the whole weights, not %.3f", k, cases[k].why, got, cases[k].want);
+    }
+    snprintf(file, sizeof file, "%s/config.json", dir);
+    assert_true(unlink(file) == 0 && rmdir(dir) == 0);
+    free(c);
+    model_free(m);
+    device_free(dev);
+}
+
 static void what_has_no_room_names_the_nearest_that_has(UNUSED void **state)
 {
     struct error err;
@@ -406,6 +471,7 @@ int main(void)
         cmocka_unit_test(auto_takes_the_lowest_stage_that_has_room),
         cmocka_unit_test(each_optimizer_takes_what_its_moments_take),
         cmocka_unit_test(a_whole_copy_beside_shards_is_counted),
+        cmocka_unit_test(whole_weights_are_only_where_somebody_reads_them),
         cmocka_unit_test(what_has_no_room_names_the_nearest_that_has),
         cmocka_unit_test(each_device_of_a_team_keeps_its_share),
         cmocka_unit_test(each_stage_of_a_pipeline_keeps_its_layers),

@@ -87,8 +87,9 @@ struct engine {
     struct saving saving;
     size_t free_at_start, memory_peak;      // bytes of the device: free before anything was loaded; most seen in use
     struct model *model, *ref, *sampler;    // from here on, made by each load; sampler NULL: it samples with model itself
-    struct model *trained;    // what the trainer changes: model; with zero_stage 3, where a whole model is needed here, a second
-                              // one of which it keeps its shards, and model gets the new weights after each step
+    struct model *trained;    // what the trainer changes: model; or another one that is in slices or stages, or of which it keeps its
+                              // shards. Then model, where somebody here needs it, gets the new weights after each step, whole or in
+                              // the sampler's slices; else it is a shape only
     struct generator *generator;
     struct external *external;    // in place of the generator: this worker's samples are drawn by somebody else's engine; else NULL
     struct bridge *bridge;        // to inference servers of others (bridge.h); NULL: none

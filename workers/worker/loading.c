@@ -155,13 +155,30 @@ static bool slices_open(struct engine *e, struct model *m, struct model **out, s
     return *out != NULL;
 }
 
+static struct run_part part_of(const struct engine *e)
+{
+    return (struct run_part){ .rank = e->trains ? e->rank : -1, .producer = e->produces ? e->producer : -1, .helps = -1 };
+}
+
+/* The devices that the sampler's weights are on. */
+static int sampler_devices(const struct engine *e)
+{
+    struct run_part part = part_of(e);
+    return run_sampler_devices(&e->config, &part);
+}
+
+static struct model *sampled_model(const struct engine *e)
+{
+    return e->sampler ? e->sampler : e->model;
+}
+
 /* Let the model that samples work on all devices that its producer has. */
 static bool team_open(struct engine *e, struct error *err)
 {
     struct device *dev[SUM_PARTS_MAX];
-    int n = e->produces ? (int)e->config.producer_tensor_parallel_size : 1;
+    int n = sampler_devices(e);
     team_devices(e, dev);
-    if (!model_team(e->sampler ? e->sampler : e->model, dev, n, err))
+    if (!model_team(sampled_model(e), dev, n, err))
         return false;
     if (n > 1)
         log_info("producer %" PRId64 " samples on %d devices, %s to %s", e->producer, n, e->dev->name, dev[n - 1]->name);
@@ -216,19 +233,20 @@ static bool models_load(struct engine *e, struct error *err)
             return false;
         model_n_live_set(e->sampler, n_id);
     }
-    return team_open(e, err);
+    return (e->trains && !e->sampler) || team_open(e, err);    // trained_make says whose slices it gets
 }
 
-/* Does this worker need a whole model beside the shards or slices that it trains? The first trainer evaluates and publishes; and a sampler
- * with weights of its own cannot read the shards of trainers that are apart. */
+/* Does this worker need a whole model beside the shards or slices that it trains? */
 static bool needs_whole(const struct engine *e)
 {
-    return e->rank == 0 || (e->produces && (!e->sampler || e->apart)) || (e->trains && run_config_trainer_devices(&e->config) > 1);
+    struct run_part part = part_of(e);
+    return run_needs_whole(&e->config, &part, e->apart);
 }
 
 static struct plan_weights plan_weights_make(const struct engine *e)
 {
-    const struct model *copy[] = { e->model, e->ref, e->sampler, e->trained == e->model ? NULL : e->trained };
+    const struct model *copy[] = { own_copy(e) || e->trained == e->model ? e->model : NULL, e->ref, e->sampler,
+                                   e->trained == e->model ? NULL : e->trained };
     struct plan_weights w = { .whole = needs_whole(e), .reference = e->ref && !has_adapter(e) };
     for (size_t i = 0; i < ARRAY_SIZE(copy); i++)
         if (copy[i])
@@ -236,6 +254,8 @@ static struct plan_weights plan_weights_make(const struct engine *e)
     for (size_t i = e->trains ? 1 : 0; i < 3; i++)
         if (copy[i])
             w.besides += model_held_bytes(copy[i]);
+    if (e->trains && !e->sampler && sampler_devices(e) > 1)    // of what is trained or of a copy
+        w.besides += model_slice_bytes(e->model, sampler_devices(e));
     if (e->publication) {
         w.loaded += publication_bytes(e->publication);
         w.besides += publication_bytes(e->publication);
@@ -247,21 +267,27 @@ static struct plan_weights plan_weights_make(const struct engine *e)
 static bool memory_plan(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
     struct plan_weights w = plan_weights_make(e);
-    return memory_plan_make(&e->plan, e->model, &w, e->trains ? settings : NULL, !e->sampler, g, err);
+    return memory_plan_make(&e->plan, e->trains ? e->trained : e->model, &w, e->trains ? settings : NULL, !e->sampler, g, err);
 }
 
-/* What the trainer changes: the model, or shards of it, and then perhaps a whole one beside them. */
+/* What the trainer changes: the model; or shards or slices of it, and then perhaps a copy beside them, whole or in the sampler's slices. */
 static bool trained_make(struct engine *e, const struct trainer_settings *settings, struct error *err)
 {
+    bool whole = needs_whole(e), slices = !e->sampler && sampler_devices(e) > 1;
     e->trained = e->model;
     if (trainer_is_cut(settings)) {
         if (!slices_open(e, e->model, &e->trained, err))
             return false;
-    } else if (trainer_keeps_shards(e->model, settings) && needs_whole(e)) {
+        if (!whole)
+            model_weights_drop(e->model);
+    } else if (trainer_keeps_shards(e->model, settings) && whole) {
         if (!(e->trained = model_new_like(e->model, err)) || !model_weights_copy(e->trained, e->model, err))
             return false;
+    } else if (trainer_keeps_shards(e->model, settings) && slices) {
+        if (!(e->model = model_shape_like(e->trained, err)))
+            return false;
     }
-    return trainer_weights_place(e->trained, settings, err);
+    return trainer_weights_place(e->trained, settings, err) && (e->sampler || team_open(e, err));
 }
 
 /* The trainers' first devices' meeting; NULL: there is one trainer. */
@@ -291,7 +317,7 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
     e->trained = e->model;
     e->apart = false;
     if (!meeting_of(e))
-        return !e->trains || trained_make(e, settings, err);
+        return !e->trains || (trained_make(e, settings, err) && (g->model = sampled_model(e)));
     if (!collective_reaches(meeting_of(e), &reach, err))
         return false;
     e->apart = !reach;
@@ -311,7 +337,7 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
         return false;
     for (int q = 0; q < collective_n_rank(meeting_of(e)); q++)
         settings->zero_stage = MAX(settings->zero_stage, all[q]);
-    return trained_make(e, settings, err);
+    return trained_make(e, settings, err) && (g->model = sampled_model(e));
 }
 
 /* With shards in host memory: as much of them on each device as all have room for, so that all are laid out alike. */
@@ -362,7 +388,7 @@ static bool token_came(void *ctx, const struct drawn *d)
 static struct generator_config generator_config_make(struct engine *e, int64_t version)
 {
     struct generator_config g = run_generator_config(&e->config);
-    g.model = e->sampler ? e->sampler : e->model;
+    g.model = sampled_model(e);
     g.tokenizer = e->prompts.tokenizer;
     g.version = version;
     g.entropy = e->config.rollout_entropy;
@@ -387,17 +413,21 @@ static bool trainer_open(struct engine *e, const struct trainer_settings *settin
     return true;
 }
 
-/* The shared step of all trainers; then everybody's whole weights, which a checkpoint may have changed. */
+/* The shared step of all trainers; then everybody's copies of the weights, which a checkpoint may have changed. */
 static bool ranks_open(struct engine *e, struct error *err)
 {
-    if (!meeting_of(e))
-        return !e->trains
-               || ((e->trained == e->model || model_weights_copy(e->model, e->trained, err))
-                   && (!e->sampler || model_weights_copy(e->sampler, e->model, err)));
-    if (!(e->ranks = ranks_new(e->trainer, e->meeting, err)))
+    if (!e->trains)
+        return true;
+    if (meeting_of(e) && !(e->ranks = ranks_new(e->trainer, e->meeting, err)))
         return false;
-    return ranks_weights_get(e->ranks, e->trained == e->model ? NULL : e->model, err)
-           && (!e->sampler || own_weights_copy(e, e->sampler, err));
+    return own_copy_fill(e, err) && (!e->sampler || own_weights_copy(e, e->sampler, err));
+}
+
+/* Say in the log what the first device has of the weights now, as the models count it, and what the plan said. */
+static void held_tell(const struct engine *e)
+{
+    log_info("weights held held_mb=%.6f planned_mb=%.6f whole_mb=%.6f", (double)plan_weights_make(e).loaded * 1e-6,
+             (double)e->plan.weights * 1e-6, (double)model_weight_bytes(e->model) * 1e-6);
 }
 
 static void trainer_waits(void *ctx, int rank)
@@ -492,6 +522,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
     e->idle_ms = clock_ms();
     if (!ranks_open(e, err))
         return false;
+    held_tell(e);
     products_tell(e);    // the trainer's slices and stages have chosen by now, too
     if (e->generator)
         visitors_attach(e);

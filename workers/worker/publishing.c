@@ -6,6 +6,7 @@
 #include "workers/engine/publish/publication.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/ranks.h"
+#include "workers/engine/trainer/trainer.h"
 #include "workers/worker/items.h"
 #include "workers/worker/outside.h"
 
@@ -43,10 +44,22 @@ bool share_run(struct engine *e, struct task *t, struct report *r, struct error 
     return ok;
 }
 
+struct model *own_copy(const struct engine *e)
+{
+    return e->trained != e->model && (model_is_whole(e->model) || model_is_sliced(e->model)) ? e->model : NULL;
+}
+
+bool own_copy_fill(struct engine *e, struct error *err)
+{
+    struct model *copy = own_copy(e);
+    return e->ranks ? ranks_weights_get(e->ranks, copy, err) : !copy || model_weights_copy(copy, e->trained, err);
+}
+
 bool own_weights_copy(struct engine *e, struct model *into, struct error *err)
 {
-    if (!model_keeps_shards(e->model))
-        return model_weights_copy(into, e->model, err);
+    bool shards = trainer_zero(e->trainer) == ZERO_MAX && !model_is_whole(e->model);
+    if (!shards)
+        return model_weights_copy(into, model_is_whole(e->model) ? e->model : e->trained, err);
     return e->ranks ? ranks_weights_get(e->ranks, into, err)
                     : error_set(err, ERR_CLOSED, "the trainers have parted, and each has its shard of the weights only");
 }
@@ -54,7 +67,7 @@ bool own_weights_copy(struct engine *e, struct model *into, struct error *err)
 /* Fill the sampler's weights with t's version: this trainer's own of this step, or what the first trainer has shared. */
 static bool weights_fetch(struct engine *e, const struct task *t, struct error *err)
 {
-    struct model *into = e->sampler ? e->sampler : e->model;
+    struct model *into = e->sampler ? e->sampler : e->model;    // a trainer has a sampler's (publish_run)
     bool own = e->trains && t->version == e->step;
     engine_waits_for(e, own ? "" : "the trainer's weights");
     bool ok = own              ? own_weights_copy(e, into, err)

@@ -6,7 +6,11 @@
 
 /* Prepare to send weights through memory, once; what an earlier load has shared is no longer valid. Needs e->model. */
 MUST_USE bool publishing_prepare(struct engine *e, struct error *err);
-/* into (the sampler's) = the weights of this trainer's last step; where trainers are apart, out of the whole model. */
+/* A trainer's e->model where it is a copy beside what is trained, whole or in slices; else NULL. */
+struct model *own_copy(const struct engine *e);
+/* That copy = the weights of the last step. Trainers that are apart all call it at once, whether they have one or not. */
+MUST_USE bool own_copy_fill(struct engine *e, struct error *err);
+/* into (the sampler's) = the same weights, out of a whole copy where there is one: shards of trainers that are apart come with it only. */
 MUST_USE bool own_weights_copy(struct engine *e, struct model *into, struct error *err);
 MUST_USE bool share_run(struct engine *e, struct task *t, struct report *r, struct error *err);
 /* Sample with t's version from now on; free-running, in the middle of sampling. r->again: the weights did not arrive, and

@@ -14,6 +14,7 @@
 #include "workers/engine/trainer/trainer.h"
 #include "workers/worker/bridge.h"
 #include "workers/worker/lending.h"
+#include "workers/worker/publishing.h"
 #include "workers/worker/utilisation.h"
 
 /* The control experiment: shuffle the scores among all samples of the batch, in an order fixed by seed and step. */
@@ -69,8 +70,7 @@ static bool step_check(const struct engine *e, const struct task *t, struct erro
 static bool step_taken(struct engine *e, const struct task *t, struct error *err)
 {
     e->step = trainer_version(e->trainer);
-    struct model *whole = e->trained == e->model ? NULL : e->model;
-    if (e->ranks ? !ranks_weights_get(e->ranks, whole, err) : whole && !model_weights_copy(whole, e->trained, err))
+    if (!own_copy_fill(e, err))
         return false;
     if (e->sampler)
         return true;

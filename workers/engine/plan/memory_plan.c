@@ -36,7 +36,7 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
         .weights = w->besides, .sampler = generator_bytes(g), .reserve = cuda ? RESERVE_CUDA : 0, .turns = turns && s && !trainer_is_cut(s)
     };
     p->zero_stage = s && s->n_rank > 1 ? s->zero_stage : 0;
-    size_t kv_full = generator_kv_bytes(m, g->max_seq, g->max_seq_tok), page = kv_pool_page_bytes(m);
+    size_t kv_full = generator_kv_bytes(g->model, g->max_seq, g->max_seq_tok), page = kv_pool_page_bytes(g->model);
     if (s) {
         s->state_bytes = 0;
         trainer_memory(m, s, &t);    // with offload: only the stage is on the device

@@ -33,7 +33,7 @@ struct plan_weights {
     size_t loaded;     // bytes that the device has given for weights already
     size_t besides;    // of copies that stay beside the model that is trained, or all where none is: reference, sampler, publication
     bool reference;    // besides has one of what is trained; the further stages of a pipeline have theirs
-    bool whole;        // with zero_stage 3 a whole copy stays beside the trained shards: who samples, evaluates or publishes needs it
+    bool whole;        // a whole copy stays beside shards or slices that are trained (run_needs_whole)
 };
 /* Plan for m's shape on its device, of which `have` bytes can be used, those of w.loaded among them. False: they are too few. Sets
  * s->state_bytes; s NULL when it does not train here. */

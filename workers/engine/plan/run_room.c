@@ -73,6 +73,25 @@ int run_versions_kept(const struct run_config *c)
     return (int)MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 0));
 }
 
+int run_sampler_devices(const struct run_config *c, const struct run_part *part)
+{
+    return part->producer >= 0 ? (int)c->producer_tensor_parallel_size : 1;
+}
+
+/* Has the part's sampler weights of its own beside the trainer's? */
+static bool samples_behind(const struct run_config *c, const struct run_part *part)
+{
+    return part->rank >= 0 && part->producer >= 0 && c->n_behind > 0;
+}
+
+bool run_needs_whole(const struct run_config *c, const struct run_part *part, bool apart)
+{
+    bool gives = part->rank == 0 && (run_config_travels(c) || run_config_posted(c) || c->listen[0]),
+         own = samples_behind(c, part);    // a copy
+    return gives || (part->producer >= 0 && !own && run_sampler_devices(c, part) == 1)
+           || (own && apart && run_config_trainer_devices(c) == 1);
+}
+
 static struct run_publication publication_of(const struct run_config *c, const struct model *m)
 {
     enum weights_way way;
@@ -99,12 +118,11 @@ static size_t stage_weight_bytes(const struct run_config *c, const struct model 
 /* What of the weights the part keeps beside those that are trained. Who only samples on several devices has slices and no whole. */
 static struct plan_weights weights_of(const struct run_config *c, const struct run_part *part, const struct model *m)
 {
-    bool trains = part->rank >= 0, produces = part->producer >= 0, sampler = trains && produces && c->n_behind > 0;
-    int n_device = produces ? (int)c->producer_tensor_parallel_size : 1;
+    bool trains = part->rank >= 0, produces = part->producer >= 0, sampler = samples_behind(c, part);
+    int n_device = run_sampler_devices(c, part);
     size_t size = model_weight_bytes(m), sampled = n_device > 1 ? model_slice_bytes(m, n_device) : size;
     int n_team = (int)c->tensor_parallel_size, n_stage = (int)c->pipeline_parallel_size;
-    struct plan_weights w = { .whole = part->rank == 0 || (produces && (!sampler || run_config_apart(c)))
-                                       || (trains && n_team * n_stage > 1),
+    struct plan_weights w = { .whole = run_needs_whole(c, part, run_config_apart(c)),
                               .reference = trains && c->beta > 0 && !model_lora(m) };
     size_t reference = n_stage > 1  ? stage_weight_bytes(c, m, 0)
                        : n_team > 1 ? model_slice_bytes(m, n_team)
@@ -209,7 +227,10 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
     size_t total_bytes;
     *out = (struct run_room){ 0 };
     struct model *m = shape_of(c, dev, err);
-    if (!m || !mem_info(dev, &out->have, &total_bytes, err)) {
+    int n_sampler = run_sampler_devices(c, part);
+    struct model *sliced = m && n_sampler > 1 ? model_sliced_shape(m, n_sampler, err) : NULL;
+    if (!m || (n_sampler > 1 && !sliced) || !mem_info(dev, &out->have, &total_bytes, err)) {
+        model_free(sliced);
         model_free(m);
         return false;
     }
@@ -218,13 +239,14 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
     out->publication = publication_of(c, m);
     struct trainer_settings s = run_trainer_settings(c, part->rank, dev);
     struct generator_config g = run_generator_config(c);
-    g.model = m;
+    g.model = sliced ? sliced : m;
     int set = run_config_zero(c);
     if (c->num_trainers > 1)
         s.zero_stage = set < 0 ? memory_plan_zero(out->have, m, &w, &s, turns, &g) : set;
     out->fits = memory_plan_in(&out->plan, out->have, m, &w, trains ? &s : NULL, turns, &g);
     if (!out->fits)
         memory_plan_nearest(out->have, m, &w, trains ? &s : NULL, turns, &g, out->nearest, sizeof out->nearest);
+    model_free(sliced);
     model_free(m);
     return true;
 }

@@ -103,7 +103,8 @@ size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *
 
 size_t trainer_weight_bytes(const struct model *m, const struct trainer_settings *s)
 {
-    return trainer_keeps_shards(m, s) ? model_kept_bytes(m, own_max(m, s->n_rank)) : model_held_bytes(m);
+    size_t sampled = model_is_whole(m) && model_n_device(m) > 1 ? model_held_bytes(team_slice(m, 0)) : 0;    // a sampler's slices
+    return trainer_keeps_shards(m, s) ? model_kept_bytes(m, own_max(m, s->n_rank)) : model_held_bytes(m) - sampled;
 }
 
 bool trainer_weights_place(struct model *m, const struct trainer_settings *s, struct error *err)
