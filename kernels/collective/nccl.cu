@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include "kernels/cuda/cuda.h"
 extern "C" {
 #include "kernels/collective/comm.h"
@@ -86,7 +87,11 @@ static const struct nccl_api *nccl_open(struct error *err)
         { "ncclGetErrorString", offsetof(struct nccl_api, error_string) },
         { "ncclGetLastError", offsetof(struct nccl_api, last_error) },
     };
+    char host[32];
+    snprintf(host, sizeof host, "%d", (int)getpid());
     setenv("NCCL_NVLS_ENABLE", "0", 1);
+    if (getenv("RC_CUDA_CARDS"))    // NCCL refuses a card that two ranks of a host name, and takes them where each is a host of its own
+        setenv("NCCL_HOSTID", host, 0);
     const char *path = getenv("RC_NCCL");    // a place where the loader would not look
     void *lib = dlopen(path && path[0] ? path : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (!lib) {

@@ -93,6 +93,9 @@ static bool cuda_enter(struct device *dev, struct error *err)
 static bool cuda_reach(struct device *dev, struct device *other, bool *reach, struct error *err)
 {
     int can = 0;
+    *reach = dev->index == other->index;    // one card under two names, see card_of
+    if (*reach)
+        return true;
     if (!cuda_ok(cudaDeviceCanAccessPeer(&can, dev->index, other->index), "looking for a peer", err) || !cuda_enter(dev, err))
         return false;
     *reach = can != 0;
@@ -387,16 +390,26 @@ static bool path_choose(bool *hopper, int index, const char *card, struct error 
     return true;
 }
 
-extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int index, struct error *err)
+/* Which card 'cuda:given' is. RC_CUDA_CARDS=N: as on a machine with N cards; names beyond the real ones go round them again, so that all that
+ * several cards do can be tried on one. -1: there is none. */
+static int card_of(int given, struct error *err)
+{
+    const char *want = getenv("RC_CUDA_CARDS");
+    int n = 0, as_if = want ? atoi(want) : 0;
+    cudaError_t status = cudaGetDeviceCount(&n);
+    if (status == cudaSuccess && given < MAX(n, as_if))
+        return given % n;
+    error_set(err, ERR_UNSUPPORTED, "cuda:%d: %s", given, status != cudaSuccess ? cudaGetErrorString(status) : "there is no such GPU");
+    return -1;
+}
+
+extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int given, struct error *err)
 {
     static const struct ops table = ops_table();
     cudaDeviceProp prop;
-    int n = 0, driver = 0;
-    cudaError_t status = cudaGetDeviceCount(&n);
-    if (status != cudaSuccess || index >= n) {
-        error_set(err, ERR_UNSUPPORTED, "cuda:%d: %s", index, status != cudaSuccess ? cudaGetErrorString(status) : "there is no such GPU");
+    int index = card_of(given, err), driver = 0;
+    if (index < 0)
         return NULL;
-    }
     if (!cuda_ok(cudaSetDevice(index), "opening the device", err)
         || !cuda_ok(cudaGetDeviceProperties(&prop, index), "opening the device", err))
         return NULL;
@@ -419,7 +432,7 @@ extern "C" __attribute__((visibility("default"))) struct device *rc_ops_cuda(int
     cu->shared_bytes = (int)prop.sharedMemPerBlockOptin;
     cu->hopper = hopper;
     cu->may_early = hopper;
-    snprintf(cu->base.name, sizeof cu->base.name, "cuda:%d", index);
+    snprintf(cu->base.name, sizeof cu->base.name, "cuda:%d", given);
     snprintf(cu->base.what, sizeof cu->base.what, "%.50s, %d multiprocessors, %zu GiB", prop.name, prop.multiProcessorCount,
              (size_t)(prop.totalGlobalMem >> 30));
     cudaDriverGetVersion(&driver);

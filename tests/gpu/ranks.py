@@ -14,6 +14,8 @@ MORE = {"0.5B": dict(shape="Qwen2.5-0.5B", prompts=64, group=8, new=256, budget=
 
 
 def n_gpu():
+    if "RC_CUDA_CARDS" in os.environ:    # several names for a card; only the bytes mean something then
+        return int(os.environ["RC_CUDA_CARDS"])
     try:
         return len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout.splitlines())
     except (OSError, subprocess.CalledProcessError):

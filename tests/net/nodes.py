@@ -21,7 +21,7 @@ def measure(port, token, nodes, seconds):
 def main():
     nodes, seconds = (sys.argv[1:] + ["1000", "30"][len(sys.argv) - 1:])[:2]
     task, port = run_tools.Task(), run_tools.free_port()
-    run = run_tools.Run(task, "head", task.run_file(listen=f"127.0.0.1:{port}"), ["--max-steps", "1000000"])
+    run = run_tools.Run(task, "head", task.run_file(listen=f"127.0.0.1:{port}", devices="cpu:0"), ["--max-steps", "1000000"])
     token = os.path.join(run.dir, "sock/join")
     try:
         while not os.path.exists(token) and run.process.poll() is None:
