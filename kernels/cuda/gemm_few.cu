@@ -167,9 +167,10 @@ template <int N, int GROUPS> static bool few_launch(struct cuda_device *cu, cons
         fit = (2 * SHARED_HALF - SHARED_SLACK) / stage_bytes;
     a.stages = MIN(MIN(fit, STAGES_MAX), a.n_box);
     size_t bytes = (size_t)a.stages * (size_t)stage_bytes + SHARED_SLACK;
+    // one bound for all: another thread on this card may launch the same kernel with fewer bytes in between
     return tensor_map_make(&a.w, c.weight, c.n_in, c.n_out, c.n_in, c.pair ? N / 2 : N, "linear_fwd", err)
            && tensor_map_make(&a.x, c.x, c.n_in, c.rows, c.ldx, a.x_rows, "linear_fwd", err)
-           && cuda_ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "linear_fwd", err)
+           && cuda_ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 2 * SHARED_HALF), "linear_fwd", err)
            && launch_early(cu, kernel, grid, dim3(128 * GROUPS + LOADERS), bytes, "linear_fwd", err, a);
 }
 template <int N> static bool few_groups(struct cuda_device *cu, const few_call &c, few_args &a, dim3 grid, struct error *err)
