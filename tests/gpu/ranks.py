@@ -3,14 +3,15 @@
 over bytes alone (NCCL, on CPUs tcp): how long a step takes, and the sha256 of the weights they end with, which must be one and the same.
 
     tests/gpu/ranks.py [--work DIR] [--steps 3] [--counts 1,4] [--apart 1,2,3] [CASE...]
-cases: 0.5B 1.5B (default: both); starter, on CPUs, to try this script. NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1: over sockets
+cases: 0.5B 1.5B (default: both) 0.5B-short; starter, on CPUs, to try this script. NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1: over sockets
 
 One JSON line for each run, then a table. Exits 1 when two layouts end in other bytes. ROLLCALL names the program.
 """
 import argparse, hashlib, json, os, shutil, subprocess, sys
 from step import CASES, medians, whole_run
 
-MORE = {"0.5B": dict(shape="Qwen2.5-0.5B", prompts=64, group=8, new=256, budget=8192)}
+MORE = {"0.5B": dict(shape="Qwen2.5-0.5B", prompts=64, group=8, new=256, budget=8192),
+        "0.5B-short": dict(shape="Qwen2.5-0.5B", prompts=16, group=8, new=48, budget=4096)}    # for bytes
 
 
 def n_gpu():
