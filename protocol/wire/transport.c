@@ -7,8 +7,11 @@
  *    limit passes, the owner gets its answer, and the call is left to end by itself or with its socket.
  * 4. A dialer that has not been connected for REDIAL_MS while calls wait is replaced with its socket: in rare cases 1.5.2 never
  *    dials again after its peer was killed. Calls that were never sent move to the new socket.
- * 5. Closing a socket may hang for ever in 1.5.2 (its issue 1543). It is done on a separate thread, with a wait of at most
- *    CLOSE_MS; a socket that does not close is left as it is, with everything that nng may still touch.
+ * 5. Closing a socket may hang for ever in 1.5.2 (its issue 1543): a message that is half sent or half received when its connection
+ *    is closed never ends, and nng's one thread that takes connections apart waits for it from then on. So sockets are closed on
+ *    threads of their own. The loop does not wait for them unless memory is to be freed, and then at most CLOSE_MS; a socket that does
+ *    not close is left as it is, with everything that nng may still touch. And a connection that works is not closed while
+ *    something is on its way: with another identity a peer first makes a new one, and keeps the old until it has been answered there.
  * 6. A listener that no longer accepts, because of nng, listens again (listen.h).
  * 7. A connection to another host may be dead without any sign: the host is gone, or 1.5.2 has not noticed under TLS that the peer
  *    was killed. When nothing has been answered on it for SILENT_MS and requests have passed their limits, the socket is replaced.

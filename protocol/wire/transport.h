@@ -85,7 +85,8 @@ struct peer *peer_new_tls(struct transport *t, const char *address, const struct
 bool peer_is_connected(const struct peer *p);
 /* Dial another address from now on, for a peer of peer_new_tls; what was sent and not answered fails at its limit. */
 void peer_move(struct peer *p, const char *address);
-/* The same with another identity. On failure nothing has changed. */
+/* Dial with another identity from now on, for a peer of peer_new_tls. What was asked before is still answered on the connection that there
+ * is, for at most five seconds; then it fails. On failure nothing has changed. */
 MUST_USE bool peer_identity(struct peer *p, const struct join_identity *id, struct error *err);
 /* Not connected, since the other side and this one do not trust each other's certificates: one of them has another token. */
 bool peer_is_strange(const struct peer *p);

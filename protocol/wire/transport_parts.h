@@ -9,6 +9,7 @@
 struct call;          // one of our requests under way
 struct pipe_entry;    // a connection that came or went
 struct heard;         // a publication
+struct closing;       // a socket that is being closed
 
 /* ---- transport_queue.c: what nng's threads hand to the loop ---- */
 enum entry_kind {
@@ -46,6 +47,7 @@ struct transport {
     struct peer *peers;
     struct server *servers;
     struct publisher *publishers;
+    struct closing *closings;
     int64_t ticked_ms;
     atomic_bool woken;    // set by any thread
     bool left_open;       // one of our sockets could not be closed: nng may still call back
@@ -59,8 +61,10 @@ MUST_USE bool transport_listen(struct transport *t, struct listen *l, nng_socket
 nng_msg *nng_msg_of(const void *data, size_t len);    // a copy; NULL: no memory
 
 /* ---- transport_close.c: closing with a limit ---- */
-/* False: nng hangs in it, and may go on using what it was given. */
-bool transport_close(struct transport *t, nng_socket socket);
+void transport_close_begin(struct transport *t, nng_socket socket);    // without waiting; its operations end in their callbacks
+/* Wait until all sockets that are being closed are. False: nng hangs in one, and may go on using what it was given. */
+bool transport_close_end(struct transport *t);
+bool transport_close(struct transport *t, nng_socket socket);    // both
 
 /* ---- transport_server.c, transport_peer.c, transport_telemetry.c: the kinds of sockets ---- */
 /* Turn an entry from the queue into an event; false: nothing to tell the owner. Takes the entry. */

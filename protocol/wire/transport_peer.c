@@ -11,12 +11,14 @@
 
 #define REDIAL_MS 3000
 #define SILENT_MS 6000    // for a connection to another host, while requests on it go unanswered
+#define PAST_MS 5000      // for answers to what was asked before the peer's identity changed
 #define CALLS_MAX 4096    // open at one peer
 
 struct call {
     struct entry entry;
     struct call *next;    // in the peer's list
     struct peer *peer;
+    nng_socket socket;    // of the peer, when it was asked
     nng_ctx ctx;
     nng_aio *aio;
     nng_msg *msg;    // the answer
@@ -36,6 +38,8 @@ struct peer {
     int n_pipe;                // connections
     int64_t unconnected_ms;    // since when there is no connection, on the monotonic clock
     int64_t heard_ms;          // when it was connected or last answered
+    nng_socket past;           // of the identity before, for what is still to be answered there
+    int64_t past_limit_ms;     // when it is closed all the same; 0: there is none
     struct call *calls;
     int n_open;
 };
@@ -149,7 +153,8 @@ int peer_n_open(const struct peer *p)
 /* Give a call a context on the peer's current socket, and send msg (taken). */
 static bool call_start(struct call *c, nng_msg *msg, struct error *err)
 {
-    int rv = nng_ctx_open(&c->ctx, c->peer->socket);
+    c->socket = c->peer->socket;
+    int rv = nng_ctx_open(&c->ctx, c->socket);
     if (rv != 0) {
         nng_msg_free(msg);
         return net_error(err, rv, "cannot ask", c->peer->name);
@@ -204,6 +209,22 @@ bool peer_ask(struct peer *p, const struct msg_out *m, int64_t timeout_ms, uint6
     return true;
 }
 
+/* Is something still to be answered at the past socket? */
+static bool past_waits(const struct peer *p)
+{
+    for (const struct call *c = p->calls; c; c = c->next)
+        if (nng_socket_id(c->socket) == nng_socket_id(p->past))
+            return true;
+    return false;
+}
+
+static void past_close(struct peer *p)
+{
+    if (p->past_limit_ms)
+        transport_close_begin(p->transport, p->past);
+    p->past_limit_ms = 0;
+}
+
 static bool entry_of_peer(const struct entry *e, const void *owner)
 {
     return e->kind == ENTRY_CALL && ((const struct call *)(const void *)e)->peer == owner;
@@ -219,7 +240,10 @@ void peer_free(struct peer *p)
             *at = p->next;
             break;
         }
-    if (p->is_open && !transport_close(t, p->socket))
+    past_close(p);
+    if (p->is_open)
+        transport_close_begin(t, p->socket);
+    if (!transport_close_end(t))
         return;
     for (struct call *c = p->calls; c; c = c->next)
         nng_aio_stop(c->aio);    // its callback has finished: the call is in the queue or will never be
@@ -242,7 +266,7 @@ static void peer_reopen(struct peer *p)
     struct error err;
     log_debug("redialing '%s'", p->name);
     if (p->is_open)
-        transport_close(p->transport, p->socket);
+        transport_close_begin(p->transport, p->socket);
     p->is_open = false;
     if (!peer_open(p, &err)) {
         log_warn("%s", err.text);
@@ -263,6 +287,12 @@ bool peer_identity(struct peer *p, const struct join_identity *id, struct error 
         return false;
     nng_tls_config_free(p->tls);
     p->tls = tls;
+    if (p->n_pipe > 0) {
+        past_close(p);
+        p->past = p->socket;
+        p->past_limit_ms = clock_ms() + PAST_MS;
+        p->is_open = false;
+    }
     peer_reopen(p);
     return true;
 }
@@ -342,6 +372,8 @@ int64_t peers_due(const struct transport *t)
             waits = waits || !c->answered;
             late = late || c->answered;
         }
+        if (p->past_limit_ms)
+            due = MIN(due, past_waits(p) ? p->past_limit_ms : 0);
         if (p->tls && late)
             due = MIN(due, p->heard_ms + SILENT_MS);
         if ((waits || !p->is_open) && p->n_pipe <= 0)
@@ -364,6 +396,8 @@ bool peers_tick(struct transport *t, int64_t now, struct net_event *ev)
             waits = waits || !c->answered;
             late = late || c->answered;
         }
+        if (p->past_limit_ms && (now >= p->past_limit_ms || !past_waits(p)))
+            past_close(p);
         bool dead = p->tls && late && now >= p->heard_ms + SILENT_MS;
         if (dead && p->n_pipe > 0)
             log_warn("'%s' has answered nothing for %" PRId64 " ms; redialing it", p->name, now - p->heard_ms);

@@ -215,15 +215,22 @@ static void a_key_belongs_to_its_token(void **state)
     assert_string_not_equal(a.key, other.key);
 }
 
-/* Move both sides until the node has an answer or limit_ms have passed. */
-static bool asked(struct fixture *f, struct peer *p, int64_t limit_ms, int *n_seen)
+static void ask(struct peer *p, int64_t limit_ms)
 {
     struct error err;
-    struct net_event ev;
     struct msg_out m = MSG_OUT_INIT;
     msg_begin(&m, MSG_STATUS);
     assert_true(msg_finish(&m, &err));
     assert_true(peer_ask(p, &m, limit_ms, 7, &err));
+    msg_release(&m);
+}
+
+/* Move both sides until the node has an answer or its limit has passed. */
+static bool answer_comes(struct fixture *f, int *n_seen)
+{
+    struct error err;
+    struct net_event ev;
+    struct msg_out m = MSG_OUT_INIT;
     for (;;) {
         if (transport_wait(f->head, &ev, 5)) {
             assert_int_equal(ev.kind, NET_REQUEST);
@@ -240,6 +247,12 @@ static bool asked(struct fixture *f, struct peer *p, int64_t limit_ms, int *n_se
             return ok;
         }
     }
+}
+
+static bool asked(struct fixture *f, struct peer *p, int64_t limit_ms, int *n_seen)
+{
+    ask(p, limit_ms);
+    return answer_comes(f, n_seen);
 }
 
 /* A connection lost on a busy machine is made again once a request has passed its limit, so ask more than once. */
@@ -341,6 +354,25 @@ static void while_a_token_replaces_another_both_get_in_and_afterwards_the_new_on
     assert_false(peer_is_strange(old));
 }
 
+/* A connection that nng closes while a message is on its way there may hang, and then all that come after it do. */
+static void what_was_asked_before_the_identity_changes_is_answered(void **state)
+{
+    struct fixture *f = *state;
+    struct error err;
+    static struct join_identity id;
+    int n_seen = 0;
+    identity_of(f->path, &id);
+    assert_non_null(server_new_tls(f->head, f->address, &id, 4, &err));
+    struct peer *p = peer_new_tls(f->node, f->address, &id, &err);
+    assert_true(answered(f, p, &n_seen));
+    for (int i = 0; i < 50; i++) {
+        ask(p, LONG_MS);
+        assert_true(peer_identity(p, &id, &err));
+        assert_true(answer_comes(f, &n_seen));
+        assert_true(answered(f, p, &n_seen));    // and on the new connection
+    }
+}
+
 static void no_certificate_runs_out_whatever_the_clock_says(void **state)
 {
     struct fixture *f = *state;
@@ -419,6 +451,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_node_with_the_token_is_answered_and_a_stranger_is_not, setup, teardown),
         cmocka_unit_test_setup_teardown(a_head_with_another_token_is_not_told_anything, setup, teardown),
         cmocka_unit_test_setup_teardown(while_a_token_replaces_another_both_get_in_and_afterwards_the_new_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_was_asked_before_the_identity_changes_is_answered, setup, teardown),
         cmocka_unit_test_setup_teardown(no_certificate_runs_out_whatever_the_clock_says, setup, teardown),
         cmocka_unit_test_setup_teardown(strangers_that_come_and_go_leave_it_listening, setup, teardown),
     };

@@ -58,7 +58,7 @@ static void token_follow(struct uplink *u, const char *token)
         log_error("the join token cannot be replaced, and the old one will be refused soon: %s", err.text);
 }
 
-/* Connect with a token that is new here. What was asked and not answered is asked again. */
+/* Connect with a token that is new here. */
 static void token_use(struct uplink *u)
 {
     struct error err;
@@ -238,6 +238,8 @@ static void silence_look(struct uplink *u, int64_t now)
 void head_tick(struct uplink *u)
 {
     int64_t now = clock_ms();
+    if (u->token_new)
+        token_use(u);    // before the sign of life that says its name
     if (now >= head_due(u)) {
         u->beat_ms = now;
         if (!u->beat_open)
@@ -247,8 +249,6 @@ void head_tick(struct uplink *u)
     }
     if (!u->ends)
         silence_look(u, now);
-    if (u->token_new)
-        token_use(u);
 }
 
 int64_t head_due(const struct uplink *u)
