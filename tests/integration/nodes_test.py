@@ -3,6 +3,7 @@
 A second node brings producers, leaves, is killed whole and comes back; the run ends with the bytes of the one that had none.
 
 LONG=1 does it at n_behind 1 and with several kills, too."""
+import fcntl
 import json
 import os
 import random
@@ -290,7 +291,10 @@ class Nodes(RunCase):
         self.assertIn("1 of 1 nodes have it; the old one is accepted until", done.stdout)
         self.tokens_are_one(run, node, copy)
         node.kill()    # it comes back with the copy of the old token that it was started with
-        node = self.node(run, port, folder="b1", token=copy)
+        with open(os.path.join(node.dir, "lock"), "r+b") as lock:    # as a killed process does until the kernel has taken it apart
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+            node = self.node(run, port, folder="b1", token=copy)
+            self.until(run, node, "it waits for the killed one", lambda: "waiting for the node in this folder to end" in written(node.errors))
         self.until(run, node, "its processes are back", lambda: {"keeper", "agent", "uplink", "scorer", "worker cpu:0"} <= set(node.processes()))
         self.until(run, node, "the node is back", there)
         self.tokens_are_one(run, node, copy)

@@ -3,6 +3,7 @@
 The model has random weights and the reward is a program that likes some letters, so that every step has a gradient without
 any training beforehand. Nothing here waits a fixed time: conditions with generous limits."""
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -233,13 +234,14 @@ class Run:
                 raise AssertionError(f"step {step} was not reached\n" + text)
             time.sleep(0.005)
 
+    def living(self):
+        """(name, pid) of each of the run's living processes; what one has just forked has its name for a moment."""
+        return [(words[words.index("--name") + 1], pid) for pid, words in commands() if self.dir in words and "--name" in words
+                and words[1] in ("agent", "controller", "worker", "scorer", "gate", "uplink", "starter", "environments")]
+
     def processes(self):
         """{name: pid} of the run's living processes."""
-        out = {}
-        for pid, words in commands():
-            if self.dir in words and "--name" in words and words[1] in ("agent", "controller", "worker", "scorer", "gate", "uplink", "environments"):
-                out[words[words.index("--name") + 1]] = pid
-        return out
+        return dict(reversed(self.living()))    # the older of two
 
     def kill(self):
         """kill -9 every process of the run, and those that watch it."""
@@ -249,15 +251,28 @@ class Run:
         self.log.close()
         self.errors.close()
         stopped = set()
-        while new := set(self.processes().values()) - stopped:    # none may start another one that died before it
+        while new := {pid for _, pid in self.living()} - stopped:    # none may start another one that died before it
             for pid in new:
                 self.signal(pid, signal.SIGSTOP)
             stopped |= new
         for pid in stopped:
             self.signal(pid, signal.SIGKILL)
         end = time.monotonic() + LIMIT
-        while self.processes() and time.monotonic() < end:
+        while ((left := self.living()) or self.locked()) and time.monotonic() < end:
+            for _, pid in left:    # it was just becoming itself (execve), and no process of the run by its command
+                self.signal(pid, signal.SIGKILL)
             time.sleep(0.01)
+
+    def locked(self):
+        """Does one of the run's processes hold its lock? One that is ending does when it has no command any more."""
+        path = os.path.join(self.dir, "lock")
+        if os.access(path, os.W_OK):
+            with open(path, "r+b") as f:
+                try:
+                    fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    return True
+        return False
 
     @staticmethod
     def signal(pid, number):

@@ -37,6 +37,8 @@
 #define FILE_BYTES_MAX ((int64_t)1 << 40)
 #define TOKEN_LOOK_MS 1000
 #define LEAVE_LIMIT_MS 30000
+#define ENDING_LIMIT_MS 10000    // for a node that was killed
+#define LOCK_LOOK_MS 50
 #define N_STREAM 2
 #define HEAD_FILE "head.yaml"
 #define LEFT_BYTES_MAX 4096    // of a reason that the uplink leaves
@@ -603,11 +605,26 @@ static bool left_read(const struct join *j, const char *file, char *out, size_t 
     return ok;
 }
 
+/* Take the folder's lock. When a node was killed, the last of its processes hold the lock until the kernel has taken them apart. */
+static int lock_take(const struct join *j, struct error *err)
+{
+    int fd;
+    bool told = false;
+    int64_t until = clock_ms() + ENDING_LIMIT_MS;
+    while ((fd = run_lock_take(j->run_dir, err)) < 0 && err->code == ERR_EXISTS && clock_ms() < until && n_signal == 0) {
+        if (!told)
+            fprintf(stderr, "waiting for the node in this folder to end, at most %d s\n", ENDING_LIMIT_MS / 1000);
+        told = true;
+        poll(NULL, 0, LOCK_LOOK_MS);
+    }
+    return fd;
+}
+
 static bool join_loop(struct join *j, struct error *err)
 {
     char why[300];
     for (;;) {
-        int fd = run_lock_take(j->run_dir, err);
+        int fd = lock_take(j, err);
         if (fd < 0)
             return error_wrap(err, "a node is already running in this folder ('rollcall ctl dismiss %s' on the head ends it)",
                               j->node.name);
