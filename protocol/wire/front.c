@@ -71,6 +71,7 @@ struct visit {
     enum stage stage;
     struct end caller, nng;
     uint16_t port;        // our port on 127.0.0.1, by which nng knows us
+    uint16_t target;      // nng's
     int64_t n;            // how many were accepted before it; there may be many in a millisecond
     int64_t since_ms;     // when it was accepted, or began to leave
     int64_t passed_ms;    // when it was passed on to nng
@@ -90,6 +91,8 @@ struct front {
     void *take_ctx;                  // written before take
     atomic_uchar admitted[PORTS];    // ports that have shown the token
     atomic_uchar ours[PORTS];        // ports of our connections to nng
+    atomic_uchar ended[PORTS];       // ports at which nng has been told to listen no more
+    atomic_bool any_ended;           // since the last look
     uint8_t nngs[PORTS];             // the loop thread's: ports at which nng listens
     uint8_t stray[PORTS];            // the loop thread's: ports that were not ours at the last look
     /* the front's thread's: */
@@ -272,9 +275,8 @@ static void visit_pass_on(struct front *f, int at)
 {
     struct visit *v = f->visit[at];
     int one = 1;
-    struct sockaddr_in to = { .sin_family = AF_INET,
-                              .sin_port = htons((uint16_t)atomic_load(&f->target)),
-                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    v->target = (uint16_t)atomic_load(&f->target);
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(v->target), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     v->nng.fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (v->nng.fd < 0 || (connect(v->nng.fd, (const struct sockaddr *)&to, sizeof to) != 0 && errno != EINPROGRESS)) {
         visit_drop(f, at, WHY_MANY);
@@ -463,6 +465,21 @@ static void visits_admit(struct front *f)
             f->visit[i]->stage = STAGE_IN;
 }
 
+/* End the connections to ports that are no more. nng may take for ever (transport.c, 5), and who had an ended token is to be out. */
+static void visits_cut(struct front *f)
+{
+    int broken;
+    if (!atomic_exchange(&f->any_ended, false))
+        return;
+    for (int i = 0; i < f->visits_max; i++) {
+        struct visit *v = f->visit[i];
+        if (!v || (v->stage != STAGE_SHAKE && v->stage != STAGE_IN) || !atomic_load(&f->ended[v->target]))
+            continue;
+        way_move(&v->out, v->nng.fd, v->caller.fd, &broken);    // a last answer
+        visit_drop(f, i, WHY_LEFT);
+    }
+}
+
 /* Apply the limits. Returns whether any is running. */
 static bool visits_tick(struct front *f)
 {
@@ -525,6 +542,7 @@ static void *front_run(void *arg)
         for (int i = 0; i < n; i++)
             event_take(f, ev[i].data.u64, ev[i].events);
         visits_admit(f);
+        visits_cut(f);
         runs = visits_tick(f);
     }
     for (int i = 0; i < f->visits_max; i++)
@@ -612,6 +630,7 @@ bool front_is_deaf(const struct front *f)
 void front_target(struct front *f, uint16_t port)
 {
     f->nngs[port] = 1;
+    atomic_store(&f->ended[port], 0);
     atomic_store(&f->target, port);
     atomic_store(&f->deaf, false);
 }
@@ -619,6 +638,9 @@ void front_target(struct front *f, uint16_t port)
 void front_forget(struct front *f, uint16_t port)
 {
     f->nngs[port] = 0;
+    atomic_store(&f->ended[port], 1);
+    atomic_store(&f->any_ended, true);
+    front_wake(f);
 }
 
 void front_check(struct front *f)

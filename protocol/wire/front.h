@@ -38,7 +38,7 @@ void front_admit(struct front *f, uint16_t port);
 bool front_is_deaf(const struct front *f);
 /* nng listens on another port from now on; connections that it has from an earlier one go on. */
 void front_target(struct front *f, uint16_t port);
-/* nng no longer listens on this one: another connection may have its number. */
+/* nng no longer listens on this one: connections to it end now, and another one may have its number. */
 void front_forget(struct front *f, uint16_t port);
 /* Close connections to this process's nng that did not come through the front: users of this host can find its port. Once per
  * second is enough. */
