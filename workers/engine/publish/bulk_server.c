@@ -203,6 +203,11 @@ static bool version_key_find(struct version *v)
     return v->map.size_bytes > 0;
 }
 
+static void version_gone(const char *path, struct error *err)
+{
+    error_set(err, ERR_NOT_FOUND, "there is no '%s', or no longer", path);
+}
+
 /* The file path, mapped. may_be_gone: one that was mapped before and has been removed since will do. plain: of any kind. NULL: see err. */
 static struct version *version_find(struct bulk_server *s, const char *path, bool may_be_gone, bool plain, struct error *err)
 {
@@ -213,13 +218,18 @@ static struct version *version_find(struct bulk_server *s, const char *path, boo
             return v;
     struct version *v = there ? calloc(1, sizeof *v) : NULL;
     if (!v) {
-        error_set(err, there ? ERR_NO_MEMORY : ERR_NOT_FOUND, there ? "no memory to send '%s'" : "there is no '%s', or no longer", path);
+        if (there)
+            error_set(err, ERR_NO_MEMORY, "no memory to send '%s'", path);
+        else
+            version_gone(path, err);
         return NULL;
     }
     snprintf(v->path, sizeof v->path, "%s", path);
     v->st = st;
     v->plain = plain;
     if (!file_map_open(&v->map, path, err)) {
+        if (!path_exists(path))    // it has been removed since
+            version_gone(path, err);
         free(v);
         return NULL;
     }
