@@ -43,6 +43,28 @@ void collective_leave(struct collective *c)
     c->kind->leave(c);
 }
 
+void collective_abandon(struct collective *const *c, int n, const char *why)
+{
+    char first[COLLECTIVE_WHY_MAX];
+    int rank = -1;
+    const char *known = NULL;
+    for (int i = 0; i < n && !known; i++)
+        known = c[i] ? c[i]->kind->cause(c[i], &rank) : NULL;
+    snprintf(first, sizeof first, "%s", known ? known : why[0] ? why : "it does not say why");
+    for (int i = 0; i < n; i++)
+        if (c[i])
+            c[i]->kind->abandon(c[i], known ? rank : c[i]->rank, first);
+}
+
+bool collective_over(const struct collective *c, struct error *err)
+{
+    char name[64];
+    int rank;
+    const char *why = c->kind->cause(c, &rank);
+    return why ? error_set(err, ERR_CLOSED, "%s gave up: %s", collective_name(c, rank, name, sizeof name), why)
+               : error_set(err, ERR_CLOSED, "another rank has left");
+}
+
 bool collective_call(const char *dir, const char *name, struct error *err)
 {
     char path[4200];

@@ -1,8 +1,8 @@
 /* collective.h - ranks of one computation that meet: what each gives comes to all, and bytes from all to all
  *
  * A struct collective is one rank's end of a group that has met once, by name, and stays together until a member leaves or dies.
- * Then it is over for all of them: every call fails with ERR_CLOSED, and they meet again under another name. All ranks make the
- * same calls in the same order with the same sizes. One thread per rank. Kinds:
+ * Then it is over for all of them: every call fails with ERR_CLOSED, and they meet again under another name. A rank with a failure of its
+ * own gives up (collective_abandon), so that the others learn why. All ranks make the same calls in the same order with the same sizes. One thread per rank. Kinds:
  *
  *   ipc     ranks of one host; they open each other's memory where they offer it (CPUs shared memory, GPUs CUDA IPC)    local.c
  *   local   the same, but everything goes through host memory that all map
@@ -11,8 +11,8 @@
  *
  * Promises of every kind:
  *  1. Nothing is computed here, nor by a library that carries the bytes: sums are exchange.h's, in rank order.
- *  2. No wait is longer than its limit: ERR_TIMEOUT names the rank that is late. When a member dies, the others' waits end within a
- *    fraction of a second.
+ *  2. No wait is longer than its limit: ERR_TIMEOUT names the rank that is late. When a member dies, or gives up, the others' waits end
+ *    within a fraction of a second.
  *  3. Once all have joined, the meeting leaves nothing with a name; a failed meeting may leave a small file in dir. */
 #pragma once
 #include <stdbool.h>
@@ -24,6 +24,7 @@
 #define COLLECTIVE_GATHER_MAX ((size_t)1024)    // bytes each rank may give to collective_gather
 #define COLLECTIVE_SECRET_MAX 256
 #define COLLECTIVE_FILE_MAX 1024    // bytes of a meeting's file
+#define COLLECTIVE_WHY_MAX 512      // bytes of why a rank gives up, cut to that; with its 0
 
 struct device;
 struct mem_handle;
@@ -56,6 +57,10 @@ size_t collective_file_for(const char *text, size_t n, const char *host, char ou
 struct collective *collective_join(const struct collective_config *config, struct error *err);
 /* Leave; ranks that wait for us, now or later, get ERR_CLOSED. NULL is fine. */
 void collective_leave(struct collective *c);
+/* Give up n meetings of this rank's (of which NULLs are skipped): they are over at once, and the others' waits in them, now or later, end
+ * with ERR_CLOSED and "rank 1 gave up: <why>". Where another rank has given up any of them before, all are told that one's words: the first
+ * cause. May take a second where a rank does not read; nothing but collective_leave may follow. */
+void collective_abandon(struct collective *const *c, int n, const char *why);
 const char *collective_name(const struct collective *c, int rank, char *out, size_t size);    // for messages; returns out
 int collective_rank(const struct collective *c);
 int collective_n_rank(const struct collective *c);
@@ -120,6 +125,8 @@ struct collective_kind {
     const char *name;
     bool shares;    // ranks may open each other's memory
     struct collective *(*join)(const struct collective_config *config, struct error *err);
+    void (*abandon)(struct collective *c, int rank, const char *why);    // the rank that gave up first, as far as this one knows
+    const char *(*cause)(const struct collective *c, int *rank);         // why a rank gave up, and which; NULL: none has
     void (*leave)(struct collective *c);                // when no rank reads this rank's memory any more, or a limit has passed
     void (*touches)(struct collective *c, bool now);    // this rank touches the others' memory from now on, or no longer
     void (*count_set)(struct collective *c, int which, uint32_t value);
@@ -133,6 +140,8 @@ struct collective_kind {
 };
 /* For kinds: does what the others send (all: n_rank x n_rank, by sender and receiver) suit what this rank awaits? ERR_DATA: no. */
 MUST_USE bool collective_bytes_agree(const struct collective *c, const struct collective_bytes *b, const uint64_t *all, struct error *err);
+/* For kinds: it is over; ERR_CLOSED with the cause. Returns false. */
+bool collective_over(const struct collective *c, struct error *err);
 #define COLLECTIVE_OFFER_MAX 4
 struct collective {
     const struct collective_kind *kind;

@@ -8,7 +8,8 @@
  *    shard into its slot, and then all ranks' pieces from theirs.
  *    Bytes from all to all go the same way, in rounds: a rank fills its slot when all have taken what it held in the round before, and
  *    takes from the others' slots what they have filled; two counters say how far it is, so that a rank may look without waiting.
- * 5. `over` never becomes false again. A rank sets it when it leaves, when a wait fails or when it finds another rank dead. */
+ * 5. `over` never becomes false again. A rank sets it when it leaves, when a wait fails or when it finds another rank dead. One that gives
+ *    up writes why before, unless another one has. */
 #include "kernels/collective/kinds.h"
 #include <inttypes.h>
 #include <errno.h>
@@ -43,10 +44,18 @@ struct member {
     _Atomic uint32_t count[COLLECTIVE_COUNT_N + 2];    // each a futex
     _Atomic int64_t at_ns[2];                          // when it reached a barrier (clock_ns), by turns
 };
+enum cause {
+    CAUSE_NONE,
+    CAUSE_COMES,    // somebody writes it
+    CAUSE_IS,
+};
 struct meeting {                // the mapped file: this, then small, slot
     _Atomic uint32_t n_rank;    // 0: nobody has joined yet
     _Atomic uint32_t over;
     struct member member[COLLECTIVE_RANK_MAX];
+    _Atomic uint32_t cause;
+    int32_t cause_rank;    // who gave up first, and why; from CAUSE_IS on
+    char why[COLLECTIVE_WHY_MAX];
 };
 struct local {
     struct collective base;
@@ -94,6 +103,27 @@ static void over_set(struct local *l)
         futex_wake(&l->m->member[q].arrived);
 }
 
+static const char *local_cause(const struct collective *c, int *rank)
+{
+    const struct meeting *m = ((const struct local *)c)->m;
+    if (atomic_load(&m->cause) != CAUSE_IS)
+        return NULL;
+    *rank = m->cause_rank;
+    return m->why;
+}
+
+static void local_abandon(struct collective *c, int rank, const char *why)
+{
+    struct local *l = (struct local *)c;
+    uint32_t none = CAUSE_NONE;
+    if (atomic_compare_exchange_strong(&l->m->cause, &none, CAUSE_COMES)) {
+        l->m->cause_rank = rank;
+        snprintf(l->m->why, sizeof l->m->why, "%s", why);
+        atomic_store(&l->m->cause, CAUSE_IS);
+    }
+    over_set(l);
+}
+
 static bool behind(const struct local *l, int q, uint32_t seq)
 {
     return (int32_t)(atomic_load(&l->m->member[q].arrived) - seq) < 0;
@@ -137,7 +167,7 @@ static bool wait_one(struct local *l, int q, uint32_t seq, int64_t end_ms, int *
         if ((int32_t)(value - seq) >= 0)
             return true;
         if (atomic_load(&l->m->over))
-            return error_set(err, ERR_CLOSED, "another rank has left");
+            return collective_over(&l->base, err);
         int dead = dead_find(l, seq);
         if (dead >= 0)
             return error_set(err, ERR_CLOSED, "%s has died", collective_name(&l->base, dead, name, sizeof name));
@@ -157,6 +187,8 @@ static bool barrier(struct local *l, int64_t limit_ms, struct error *err)
 {
     int told = -1;
     bool ok = true;
+    if (atomic_load(&l->m->over))    // also when this rank itself has given up: then it comes no more
+        return collective_over(&l->base, err);
     uint32_t seq = ++l->seq;
     int64_t end = clock_ms() + limit_ms;
     atomic_store(&l->m->member[l->base.rank].at_ns[seq % 2], clock_ns());
@@ -201,7 +233,7 @@ static bool local_wait(struct collective *c, struct collective_wait *w, int rank
     int64_t now = clock_ms();
     w->began_ms = w->began_ms ? w->began_ms : now;
     if (atomic_load(&l->m->over))
-        return error_set(err, ERR_CLOSED, "another rank has left");
+        return collective_over(c, err);
     if (rank < 0)
         return true;
     if (member_dead(l, rank) && local_count(c, rank, which) == seen)    // it may have come that far before it died
@@ -472,6 +504,8 @@ static bool local_all_gather(struct collective *c, float *x, const float *own, i
 const struct collective_kind collective_local = {
     .name = "local",
     .join = local_join,
+    .abandon = local_abandon,
+    .cause = local_cause,
     .leave = local_leave,
     .touches = local_touches,
     .count_set = local_count_set,
@@ -487,6 +521,8 @@ const struct collective_kind collective_ipc = {
     .name = "ipc",
     .shares = true,
     .join = local_join,
+    .abandon = local_abandon,
+    .cause = local_cause,
     .leave = local_leave,
     .touches = local_touches,
     .count_set = local_count_set,

@@ -56,6 +56,8 @@ static bool comm_wait(struct nccl_ranks *n, int64_t ms, bool *done, struct error
             break;
         nanosleep(&(struct timespec){ .tv_nsec = 5000 }, NULL);
     }
+    if (state == COMM_FAILED)    // as it does when a rank that has given up ends its part: that one's words say more
+        (void)!others_look(n, err);
     *done = state == COMM_READY;
     if (*done)
         n->wait = (struct collective_wait){ 0 };
@@ -109,6 +111,16 @@ static bool nccl_poll(struct collective *c, int64_t ms, bool *done, struct error
 {
     *done = !of(c)->comm;
     return *done || comm_wait(of(c), ms, done, err);
+}
+
+static void nccl_abandon(struct collective *c, int rank, const char *why)
+{
+    of(c)->local->kind->abandon(of(c)->local, rank, why);
+}
+
+static const char *nccl_cause(const struct collective *c, int *rank)
+{
+    return of(c)->local->kind->cause(of(c)->local, rank);
 }
 
 static void nccl_leave(struct collective *c)
@@ -165,6 +177,8 @@ static struct collective *nccl_join(const struct collective_config *config, stru
 const struct collective_kind collective_nccl = {
     .name = "nccl",
     .join = nccl_join,
+    .abandon = nccl_abandon,
+    .cause = nccl_cause,
     .leave = nccl_leave,
     .touches = nccl_touches,
     .count_set = nccl_count_set,

@@ -1,18 +1,22 @@
 /* tcp.c - CPU ranks with a connection between each two (tcp_meet.h)
  *
- * 1. What travels is a frame: 16 bytes of head, then at most COLLECTIVE_GATHER_MAX bytes, or as many as both ends have agreed on by
- *    making the same call. Anything else ends the meeting.
+ * 1. What travels is a frame: 16 bytes of head, then at most COLLECTIVE_GATHER_MAX bytes, or a part of as many as both ends have agreed on
+ *    by making the same call. Anything else ends the meeting.
  * 2. Nothing is sent or received but in calls: a rank that computes leaves what comes to the kernel. Every rank makes the same calls in
  *    the same order, so at most two barriers and one head of bytes to come can lie there unread; of counters only the newest is sent.
  * 3. Bytes are read to where they belong. Those of a call that this rank has not made yet are left where they are (`held`).
  * 4. A connection that ends is a rank that has died, unless it said before that it leaves. What it sent before still counts.
- * 5. When a wait fails, this rank tells the others that it leaves, so that theirs end too. */
+ * 5. When a wait fails, this rank tells the others that it leaves, so that theirs end too, or who gave up and why, if it knows. Bytes under
+ *    way end with the part that has been begun, so that these last words are understood, and they are waited for until the others' kernels
+ *    have them: what a connection loses when it is closed is what they have not got. */
 #include <errno.h>
 #include <inttypes.h>
+#include <linux/sockios.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "kernels/collective/kinds.h"
@@ -23,12 +27,16 @@
 #define TICK_MS 50
 #define TELL_MS 100     // a wait this long is reported to the operator
 #define OUT_MAX 4096    // bytes of small frames that wait to be sent to one rank: see 2
+#define PART_MAX ((size_t)1 << 18)
+#define WORDS_MS 1000    // for last words to come to the others' kernels, where one does not read
 
 enum frame_kind {
     FRAME_MEET = 1,    // a barrier: which = its number; size bytes follow
     FRAME_COUNT,       // counter `which` is size
-    FRAME_BYTES,       // which = the number of the call; size bytes follow
+    FRAME_BYTES,       // which = the number of the call; size bytes are to come
+    FRAME_PART,        // size of them follow, at most PART_MAX
     FRAME_LEAVE,
+    FRAME_GIVE_UP,    // which = the rank that gave up first; why (size) follows
 };
 struct frame {
     uint32_t kind, which;
@@ -45,28 +53,34 @@ struct peer {
     int fd;    // -1: this rank
     enum gone gone;
     bool leaves;          // it has said so
+    bool told;            // this rank's last words have been put into out
     struct frame head;    // being received
     size_t head_got;
     char *to;    // the rest of the frame goes there
     size_t to_left;
     bool held;                              // head is of a call to come
     char meet[2][COLLECTIVE_GATHER_MAX];    // by turns
+    char words[COLLECTIVE_WHY_MAX];         // of FRAME_GIVE_UP; 0 behind them
     uint32_t met;                           // barriers it has reached
     int64_t met_ns;                         // when the last of them was read
     uint32_t count[COLLECTIVE_COUNT_N];
     bool count_new[COLLECTIVE_COUNT_N];    // this rank's, to be sent to it
     char out[OUT_MAX];
     size_t out_at, out_n;
-    const char *from;    // bytes to send after out
-    size_t from_left;
-    uint64_t awaits;    // of the call under way: bytes
-    bool came;          // they have
+    const char *from;               // bytes to send after out,
+    size_t from_left, part_left;    // and of the part that has been begun
+    uint64_t awaits;                // of the call under way: bytes
+    char *in;                       // where the next part of them goes,
+    uint64_t in_left;               // and how many are to come in it and those after it
+    bool came;                      // they have
 };
 struct tcp {
     struct collective base;
     int64_t wait_ms;
     void (*waits)(void *ctx, int rank);
     bool over;
+    int cause_rank;    // who gave up first, and why; -1: nobody has
+    char why[COLLECTIVE_WHY_MAX];
     uint32_t seq, call;    // barriers reached, calls for bytes made
     bool moving;           // one is under way
     struct collective_wait move_wait;
@@ -79,7 +93,7 @@ struct tcp {
 static void frame_put(struct peer *p, uint32_t kind, uint32_t which, uint64_t size, const void *data)
 {
     struct frame f = { kind, which, size };
-    size_t n = kind == FRAME_MEET ? (size_t)size : 0;
+    size_t n = kind == FRAME_MEET || kind == FRAME_GIVE_UP ? (size_t)size : 0;
     if (p->out_at > 0) {
         memmove(p->out, p->out + p->out_at, p->out_n - p->out_at);
         p->out_n -= p->out_at;
@@ -92,11 +106,11 @@ static void frame_put(struct peer *p, uint32_t kind, uint32_t which, uint64_t si
     p->out_n += sizeof f + n;
 }
 
-/* Counters go when there is room, or now: only the newest value of each. Not before bytes whose head is out already. */
+/* Counters go when there is room, or now: only the newest value of each. Not within a part of bytes, whose head is out already. */
 static void counts_put(struct tcp *t, struct peer *p, bool now)
 {
     for (int i = 0; i < COLLECTIVE_COUNT_N; i++)
-        if (p->count_new[i] && p->from_left == 0 && (now || p->out_n - p->out_at < OUT_MAX / 4)) {
+        if (p->count_new[i] && p->part_left == 0 && (now || p->out_n - p->out_at < OUT_MAX / 4)) {
             p->count_new[i] = false;
             frame_put(p, FRAME_COUNT, (uint32_t)i, t->count[i], NULL);
         }
@@ -116,8 +130,12 @@ static bool flush(struct tcp *t, struct peer *p)
     bool moved = false;
     for (;;) {
         counts_put(t, p, false);
+        if (p->out_n == p->out_at && p->part_left == 0 && p->from_left > 0) {
+            p->part_left = MIN(p->from_left, PART_MAX);
+            frame_put(p, FRAME_PART, t->call, p->part_left, NULL);
+        }
         bool small = p->out_n > p->out_at;
-        size_t n = small ? p->out_n - p->out_at : p->from_left;
+        size_t n = small ? p->out_n - p->out_at : p->part_left;
         ssize_t k = n > 0 ? send(p->fd, small ? p->out + p->out_at : p->from, n, MSG_NOSIGNAL) : 0;
         if (k <= 0)
             return moved;
@@ -127,6 +145,7 @@ static bool flush(struct tcp *t, struct peer *p)
         } else {
             p->from += k;
             p->from_left -= (size_t)k;
+            p->part_left -= (size_t)k;
         }
     }
 }
@@ -140,9 +159,17 @@ static void bytes_take(struct tcp *t, int q)
         p->gone = GONE_BROKEN;
     else if (p->head.size != p->awaits)
         p->gone = GONE_SIZE;
-    p->to = t->move.recv[q];
-    p->to_left = p->gone == HERE ? p->awaits : 0;
+    p->in = t->move.recv[q];
+    p->in_left = p->gone == HERE ? p->awaits : 0;
     p->came = p->gone == HERE && p->awaits == 0;
+}
+
+/* The last words of a rank that gave up are here, or another's that it passes on. */
+static void cause_take(struct tcp *t, int rank, const char *why)
+{
+    if (t->cause_rank < 0)
+        snprintf(t->why, sizeof t->why, "%s", why);
+    t->cause_rank = t->cause_rank < 0 ? rank : t->cause_rank;
 }
 
 /* A head has come. */
@@ -176,15 +203,38 @@ static void head_take(struct tcp *t, int q)
         else
             p->held = true;
         return;
+    case FRAME_PART:
+        if (f->size == 0 || f->size > PART_MAX || f->size > p->in_left || f->which != t->call) {
+            p->gone = GONE_BROKEN;
+            return;
+        }
+        p->to = p->in;
+        p->to_left = (size_t)f->size;
+        p->in += f->size;
+        p->in_left -= f->size;
+        return;
     case FRAME_LEAVE: p->leaves = true; return;
+    case FRAME_GIVE_UP:
+        if (f->size == 0 || f->size >= COLLECTIVE_WHY_MAX || f->which >= (uint32_t)t->base.n_rank) {
+            p->gone = GONE_BROKEN;
+            return;
+        }
+        p->to = p->words;
+        p->to_left = (size_t)f->size;
+        return;
     default: p->gone = GONE_BROKEN; return;
     }
 }
 
-static void body_end(struct peer *p)
+static void body_end(struct tcp *t, struct peer *p)
 {
-    if (p->head.kind == FRAME_BYTES) {
-        p->came = true;
+    if (p->head.kind == FRAME_PART) {
+        p->came = p->in_left == 0;
+        return;
+    }
+    if (p->head.kind == FRAME_GIVE_UP) {
+        p->leaves = true;
+        cause_take(t, (int)p->head.which, p->words);
         return;
     }
     p->met++;
@@ -209,7 +259,7 @@ static bool receive(struct tcp *t, int q)
             p->to += k;
             p->to_left -= (size_t)k;
             if (p->to_left == 0)
-                body_end(p);
+                body_end(t, p);
         } else if ((p->head_got += (size_t)k) == sizeof p->head) {
             head_take(t, q);
         }
@@ -239,18 +289,58 @@ static bool pump(struct tcp *t, int64_t ms)
 }
 
 /* ---- waiting */
+/* Has a rank's kernel all of what this one says last? */
+static bool words_are_there(const struct peer *p)
+{
+    int n = 0;
+    return p->fd < 0 || p->gone != HERE || (p->told && p->out_n == p->out_at && (ioctl(p->fd, SIOCOUTQ, &n) != 0 || n == 0));
+}
+
+/* What this rank says last, when the part of bytes that it sends is at its end; what follows of them never comes. */
+static void words_put(struct tcp *t, struct peer *p)
+{
+    p->from_left = p->part_left;
+    flush(t, p);
+    if (p->told || p->part_left > 0)
+        return;
+    p->told = true;
+    frame_put(p, t->cause_rank < 0 ? FRAME_LEAVE : FRAME_GIVE_UP, (uint32_t)MAX(t->cause_rank, 0), strlen(t->why), t->why);
+    flush(t, p);
+}
+
 static void leave_tell(struct tcp *t)
 {
-    for (int q = 0; q < t->base.n_rank && !t->over; q++) {
-        struct peer *p = &t->peer[q];
-        if (p->fd < 0 || p->gone != HERE)
-            continue;
-        if (p->from_left == 0)    // else it is in the middle of bytes that it will never get whole
-            frame_put(p, FRAME_LEAVE, 0, 0, NULL);
-        flush(t, p);
-        shutdown(p->fd, SHUT_WR);
+    int64_t end = clock_ms() + WORDS_MS;
+    for (bool all = t->over; !all && clock_ms() < end;) {
+        all = true;
+        for (int q = 0; q < t->base.n_rank; q++) {
+            struct peer *p = &t->peer[q];
+            if (p->fd >= 0 && p->gone == HERE)
+                words_put(t, p);
+            all = all && words_are_there(p);
+        }
+        if (!all)    // it reads, too, so that nobody waits for us to do it
+            pump(t, 1);
     }
+    for (int q = 0; q < t->base.n_rank && !t->over; q++)
+        if (t->peer[q].fd >= 0)
+            shutdown(t->peer[q].fd, SHUT_WR);
     t->over = true;
+}
+
+static void tcp_abandon(struct collective *c, int rank, const char *why)
+{
+    struct tcp *t = (struct tcp *)c;
+    cause_take(t, rank, why);
+    leave_tell(t);
+    t->moving = false;
+}
+
+static const char *tcp_cause(const struct collective *c, int *rank)
+{
+    const struct tcp *t = (const struct tcp *)c;
+    *rank = t->cause_rank;
+    return t->cause_rank < 0 ? NULL : t->why;
 }
 
 static bool gone_say(const struct tcp *t, int q, struct error *err)
@@ -302,7 +392,8 @@ static int gone_wait(struct tcp *t, enum awaited what)
 {
     int64_t end = clock_ms() + TICK_MS, left;
     int gone = gone_find(t, what);
-    while (gone >= 0 && (t->peer[gone].gone == HERE || t->peer[gone].gone == GONE_LEFT) && (left = end - clock_ms()) > 0) {
+    while (gone >= 0 && t->cause_rank < 0 && (t->peer[gone].gone == HERE || t->peer[gone].gone == GONE_LEFT)
+           && (left = end - clock_ms()) > 0) {
         pump(t, left);
         gone = gone_find(t, what);
     }
@@ -316,8 +407,8 @@ static bool wait_more(struct tcp *t, struct collective_wait *w, enum awaited wha
     int64_t now = clock_ms();
     int gone = gone_wait(t, what);
     w->began_ms = w->began_ms ? w->began_ms : now;
-    if (t->over)
-        return error_set(err, ERR_CLOSED, "another rank has left");
+    if (t->over || t->cause_rank >= 0)
+        return collective_over(&t->base, err);
     if (gone >= 0)
         return gone_say(t, gone, err);
     if (rank < 0)
@@ -381,7 +472,7 @@ static bool tcp_gather(struct collective *c, const void *mine, size_t size_bytes
 {
     struct tcp *t = (struct tcp *)c;
     struct collective_wait w = { 0 };
-    bool ok = !t->over || error_set(err, ERR_CLOSED, "another rank has left"), moved;
+    bool ok = !t->over || collective_over(c, err), moved;
     BUG_IF(t->moving, "a barrier while bytes are on their way");
     pump(t, 0);    // who is there already has not come last
     int64_t last_ns = clock_ns();
@@ -414,7 +505,7 @@ static bool tcp_begin(struct collective *c, const struct collective_bytes *b, st
     struct tcp *t = (struct tcp *)c;
     BUG_IF(t->moving, "bytes were begun while others are on their way");
     if (t->over)
-        return error_set(err, ERR_CLOSED, "another rank has left");
+        return collective_over(c, err);
     t->move = *b;
     t->move_wait = (struct collective_wait){ 0 };
     t->moving = true;
@@ -509,6 +600,7 @@ static struct collective *tcp_join(const struct collective_config *config, struc
                                    .dev = config->dev,
                                    .name = config->name_of,
                                    .ctx = config->ctx };
+    t->cause_rank = -1;
     t->wait_ms = config->join_ms;    // for the last of joining, too
     t->waits = config->waits;
     if (!tcp_meet(&t->base, config, fd, &file, err)) {
@@ -533,6 +625,8 @@ static struct collective *tcp_join(const struct collective_config *config, struc
 const struct collective_kind collective_tcp = {
     .name = "tcp",
     .join = tcp_join,
+    .abandon = tcp_abandon,
+    .cause = tcp_cause,
     .leave = tcp_leave,
     .touches = tcp_touches,
     .count_set = tcp_count_set,

@@ -836,27 +836,30 @@ static void the_others_leave_when_a_rank_dies_or_leaves(UNUSED void **state)
         }
 }
 
-/* Each call of the interface, as a rank of two makes it. */
+/* Each call of the interface. */
+#define CALLS 4
+#define CALL_BEGIN CALLS    // as the third, and what is begun is not waited for
 static bool call_make(struct collective *c, int which, struct error *err)
 {
     const size_t big = (size_t)9 << 20;    // more than the kernel keeps for a socket
     const int64_t n = 90000;
     static char *mem;    // for a process's life, however the call ends
-    int64_t mine = 0, all[2];
-    int other = 1 - collective_rank(c);
+    int64_t mine = 0, all[RANKS];
     struct collective_bytes b = { { 0 } };
-    if (!mem && !(mem = mem_new(c->dev, 2 * big, "a test", err)))
+    if (!mem && !(mem = mem_new(c->dev, (1 + RANKS) * big, "a test", err)))
         return false;
-    b.send[other] = mem;
-    b.recv[other] = mem + big;
+    for (int q = 0; q < collective_n_rank(c); q++) {
+        b.send[q] = mem;
+        b.recv[q] = mem + (size_t)(1 + q) * big;
+        b.send_bytes[q] = b.recv_bytes[q] = (which == 2 || which == CALL_BEGIN) && q != collective_rank(c) ? big : 0;
+    }
     switch (which) {
     case 0: return collective_gather(c, &mine, sizeof mine, all, err);
     case 1: return collective_all_gather(c, (float *)(void *)mem, (float *)(void *)(mem + big), n, err);
-    case 2: b.send_bytes[other] = b.recv_bytes[other] = big; return collective_all_to_all(c, &b, err);
-    default: return collective_all_to_all(c, &b, err);    // of nothing
+    case CALL_BEGIN: return collective_begin(c, &b, err);
+    default: return collective_all_to_all(c, &b, err);    // of many bytes, or of none
     }
 }
-#define CALLS 4
 
 static int stop_at, how;    // before which call, and by which signal
 
@@ -915,6 +918,114 @@ static void a_stopped_or_killed_rank_is_named_at_every_call(UNUSED void **state)
         ranks_end(&pid, 1);
         assert_no_name_is_left();
     }
+}
+
+/* ---- a rank that gives up */
+#define WHY "its device has melted"
+#define GAVE_UP "rank 1 gave up: " WHY
+
+static bool why_is_heard(bool ok, int64_t began, const struct error *why, struct error *err)
+{
+    if (ok || why->code != ERR_CLOSED || strcmp(why->text, GAVE_UP) != 0 || clock_ms() - began > LIMIT_MS / 2)
+        return error_set(err, ERR_DATA, "after %" PRId64 " ms not its words, but: %s", clock_ms() - began, ok ? "nothing" : why->text);
+    return true;
+}
+
+/* Rank 1 makes the calls before `stop_at`; it gives up instead of that, or with its bytes under way. */
+static bool gives_up_or_hears_why(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    struct error why = { 0 };
+    int n = 0;
+    int64_t began = clock_ms();
+    if (collective_rank(c) == 1) {
+        for (; n < stop_at && n < CALLS; n++)
+            if (!call_make(c, n, err))
+                return false;
+        if (stop_at == CALL_BEGIN && !call_make(c, CALL_BEGIN, err))
+            return false;
+        collective_abandon(&c, 1, WHY);
+        collective_abandon(&c, 1, "nobody hears this");
+    } else {
+        while (n < CALLS && call_make(c, n, &why))
+            n++;
+        if (n == CALLS && stop_at == CALL_BEGIN)
+            n += call_make(c, 2, &why);
+        if (n > stop_at || n < stop_at - 1)    // who waits for a third one in the call before hears it there
+            return error_set(err, ERR_DATA, "it has ended at call %d of %d", n, stop_at);
+        if (!why_is_heard(false, began, &why, err))
+            return false;
+    }
+    return why_is_heard(call_make(c, 0, &why), began, &why, err);    // and it stays so
+}
+
+static void a_rank_that_gives_up_is_heard_at_every_call(UNUSED void **state)
+{
+    for (stop_at = 0; stop_at <= CALL_BEGIN; stop_at++)
+        for (int n_rank = 2; n_rank <= ranks_most(); n_rank++) {
+            pid_t pid[RANKS];
+            call("gives up");
+            for (int r = 0; r < n_rank; r++)
+                pid[r] = rank_start("gives up", r, n_rank, LIMIT_MS, gives_up_or_hears_why);
+            ranks_end(pid, n_rank);
+            assert_no_name_is_left();
+        }
+}
+
+/* Each has two meetings, as with a device in each. Rank 1 gives up the first, rank 0 hears it there, and rank 2 in the other. */
+static bool the_cause_goes_on(struct collective *c, struct device *dev, struct error *err)
+{
+    struct error why = { 0 };
+    int rank = collective_rank(c);
+    int64_t began = clock_ms();
+    struct collective *both[3] = { c, NULL, join(dev, "second", rank, RANKS, LIMIT_MS, NULL, err) };
+    if (!both[2])
+        return false;
+    if (rank == 1)
+        collective_abandon(&c, 1, WHY);
+    bool ok = rank == 2 || why_is_heard(call_make(c, 0, &why), began, &why, err);
+    if (rank == 0 && ok)
+        collective_abandon(both, 3, "another one's failure");
+    ok = ok && why_is_heard(call_make(both[2], 0, &why), began, &why, err);
+    collective_leave(both[2]);
+    return ok;
+}
+
+static void the_first_cause_is_heard_in_all_meetings(UNUSED void **state)
+{
+    pid_t pid[RANKS];
+    call("first");
+    call("second");
+    for (int r = 0; r < RANKS; r++)
+        pid[r] = rank_start("first", r, RANKS, LIMIT_MS, the_cause_goes_on);
+    ranks_end(pid, RANKS);
+    assert_no_name_is_left();
+}
+
+static int give_up_at;    // which piece of the second step
+
+static bool gives_up_in_an_exchange(struct collective *c, struct device *dev, struct error *err)
+{
+    struct error why = { 0 };
+    struct giver g;
+    int64_t began = clock_ms();
+    struct exchange *x = giver_open(&g, c, dev, 1, true, err) ? exchange_new(&g.f, err) : NULL;
+    bool ok = x && step_is_given(x, &g, 2 * RANKS, 0, err);
+    if (ok && collective_rank(c) == 1) {
+        ok = exchange_begin(x, 2 * RANKS, err);
+        for (int p = PIECES - 1; p > give_up_at && ok; p--)
+            ok = piece_n[p] == 0 || (exchange_slot(x, p, err) && exchange_give(x, p, err));
+        collective_abandon(&c, 1, WHY);
+    } else if (ok) {
+        ok = why_is_heard(step_is_given(x, &g, 2 * RANKS, 1, &why), began, &why, err);
+    }
+    exchange_free(x);
+    return ok;
+}
+
+static void a_rank_that_gives_up_within_an_exchange_is_heard(UNUSED void **state)
+{
+    for (give_up_at = 0; give_up_at < PIECES; give_up_at++)
+        on_two_and_more_ranks("gives", gives_up_in_an_exchange);
 }
 
 static bool sends_until_closed(struct collective *c, UNUSED struct device *dev, struct error *err)
@@ -1343,6 +1454,8 @@ int main(void)
         cmocka_unit_test(a_rank_that_does_not_come_is_named_after_a_limited_wait), cmocka_unit_test(joining_has_a_limit_of_its_own),       \
         cmocka_unit_test(a_stopped_or_killed_rank_is_named_at_every_call),                                                                 \
         cmocka_unit_test(a_rank_that_dies_while_bytes_are_on_their_way_ends_it_for_the_other),                                             \
+        cmocka_unit_test(a_rank_that_gives_up_is_heard_at_every_call), cmocka_unit_test(the_first_cause_is_heard_in_all_meetings),         \
+        cmocka_unit_test(a_rank_that_gives_up_within_an_exchange_is_heard),                                                                \
         cmocka_unit_test(a_meeting_can_be_called_off_and_is_not_joined_uncalled),                                                          \
         cmocka_unit_test(a_place_is_taken_once_and_all_count_the_same)
     const struct CMUnitTest ipc[] = {
@@ -1368,6 +1481,7 @@ int main(void)
         cmocka_unit_test(bytes_of_any_length_come_from_all_to_all),
         cmocka_unit_test(a_stopped_or_killed_rank_is_named_at_every_call),
         cmocka_unit_test(a_rank_that_dies_while_bytes_are_on_their_way_ends_it_for_the_other),
+        cmocka_unit_test(a_rank_that_gives_up_is_heard_at_every_call),
     };
     if (getenv("RC_TEST_DEVICES")) {
         kind = "local";
