@@ -12,6 +12,10 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "kernels/collective/collective.h"
+#include "protocol/base/clock.h"
 #include "protocol/run/group.h"
 #include "protocol/run/metrics.h"
 #include "workers/engine/model/lora.h"
@@ -407,7 +411,14 @@ struct failing {
     bool idles;    // the others have other work while they wait
     atomic_int idled;
     int met[TEAM_MAX];
+    int n_told, told;    // how often model_team_tell's function was called, and last for which device
 };
+static void failure_note(void *ctx, int device, UNUSED const struct error *why)
+{
+    struct failing *f = ctx;
+    f->n_told++;
+    f->told = device;
+}
 static bool idle_count(void *ctx, UNUSED struct error *err)
 {
     atomic_fetch_add(&((struct failing *)ctx)->idled, 1);
@@ -439,19 +450,98 @@ static void a_rank_that_fails_makes_the_others_return_with_its_error(UNUSED void
         };
         char want[64];
         snprintf(want, sizeof want, "rank %d is out of memory", fails);
+        model_team_tell(m, failure_note, &f);
         assert_int_equal(team_call(m->team, meet_or_fail, &f, &err), fails < 0);
         for (int q = 0; q < n; q++)    // one may see the failure while it leaves the last meeting
             assert_in_range(f.met[q], fails < 0 ? 100 : 49, fails < 0 ? 100 : 50);
         if (fails >= 0)
             assert_string_equal(err.text, want);
+        assert_int_equal(f.n_told, fails >= 0);
+        assert_true(fails < 0 || f.told == fails);
         for (int q = 0; q < n && fails >= 0; q++)
             if (q != fails && team_rank(m->team, q)->err.code)
                 assert_string_equal(team_rank(m->team, q)->err.text, "another device of the team has failed");
     }
+    model_team_tell(m, NULL, NULL);
     struct group *g = group_sample(m, 3, false);    // and it goes on
     group_free(g);
     model_free(m);
     devices_close(n);
+}
+
+/* Two processes with a team of two devices each, whose devices meet those of the other process, and now and then each other: where a device of
+ * process 1 fails, its other one waits for process 0, whose devices wait for each other, and one of these for the device that failed. */
+#define PROCESSES_MS 60000    // a wait that takes longer never ends
+struct process {
+    struct team *team;
+    struct collective *c[2];
+    int number;
+};
+static void process_gives_up(void *ctx, int device, const struct error *why)
+{
+    struct process *p = ctx;
+    collective_abandon(&p->c[device], 1, why->text);
+}
+static bool meet_both_or_fail(void *ctx, int rank, struct error *err)
+{
+    struct process *p = ctx;
+    for (int i = 0; i < 100; i++) {
+        int all[2];
+        if (p->number == 1 && rank == 1 && i == 50)
+            return error_set(err, ERR_IO, "its device has melted");
+        if (!collective_gather(p->c[rank], &i, sizeof i, all, err)
+            || (i % (p->number == 1 ? 90 : 7) == 0 && !team_meet(p->team, rank, NULL, NULL, err)))
+            return false;
+    }
+    return true;
+}
+/* In a process of its own: does what ends its team's call say why the other's device failed? */
+static bool process_run(const char *dir, int number, struct error *err)
+{
+    char name[16];
+    devices_open(2);
+    struct model *m = model_make(&shapes[0], DT_F32, 2);
+    struct process p = { .team = m->team, .number = number };
+    for (int q = 0; q < 2; q++) {
+        snprintf(name, sizeof name, "meeting-%d", q);
+        struct collective_config c = {
+            .kind = "local", .dir = dir, .name = name, .rank = number, .n_rank = 2, .join_ms = PROCESSES_MS, .wait_ms = PROCESSES_MS
+        };
+        if (!(p.c[q] = collective_join(&c, err)))
+            return false;
+    }
+    model_team_tell(m, process_gives_up, &p);
+    int64_t began = clock_ms();
+    bool failed = !team_call(m->team, meet_both_or_fail, &p, err) && clock_ms() - began < PROCESSES_MS / 2;
+    collective_abandon(p.c, 2, err->text);
+    for (int q = 0; q < 2; q++)
+        collective_leave(p.c[q]);
+    model_free(m);
+    devices_close(2);
+    return failed && strcmp(err->text, number == 1 ? "its device has melted" : "rank 1 gave up: its device has melted") == 0;
+}
+static void a_device_that_fails_ends_the_teams_of_other_processes_that_wait_for_it(UNUSED void **state)
+{
+    char dir[] = "/tmp/rc-team-XXXXXX";
+    struct error err = { 0 };
+    pid_t pid[2];
+    if (on_gpus())    // they do not survive a fork
+        skip();
+    assert_non_null(mkdtemp(dir));
+    assert_true(collective_call(dir, "meeting-0", &err) && collective_call(dir, "meeting-1", &err));
+    for (int k = 0; k < 2; k++)
+        if ((pid[k] = fork()) == 0) {
+            bool ok = process_run(dir, k, &err);
+            if (!ok)
+                fprintf(stderr, "process %d: %s\n", k, err.text);
+            _exit(ok ? 0 : 1);
+        }
+    for (int k = 0; k < 2; k++) {
+        int status;
+        assert_int_equal(waitpid(pid[k], &status, 0), pid[k]);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    assert_int_equal(rmdir(dir), 0);
 }
 
 /* Without parts one device keeps its own order, and other parts are other sums. */
@@ -959,6 +1049,7 @@ int main(void)
         cmocka_unit_test(a_team_of_any_size_gives_the_bits_of_one_device),
         cmocka_unit_test(slices_follow_new_weights),
         cmocka_unit_test(a_rank_that_fails_makes_the_others_return_with_its_error),
+        cmocka_unit_test(a_device_that_fails_ends_the_teams_of_other_processes_that_wait_for_it),
         cmocka_unit_test(parts_are_part_of_the_result),
         cmocka_unit_test(teams_that_cannot_be_are_refused_with_the_nearest),
         cmocka_unit_test(a_team_without_whole_weights_gives_the_same_bits),

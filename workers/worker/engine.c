@@ -40,10 +40,10 @@ static const struct {
 } kinds[N_TASK_KIND] = {
     [TASK_LOAD] = { "loading", loading_run, .failed = loading_undo },
     [TASK_ITEMS] = { NULL, items_run, .failed = items_drop, .takes = true },
-    [TASK_TRAIN] = { "training", training_run, .failed = trainers_leave, .lifts = true },    // so that the others do not wait for this one
+    [TASK_TRAIN] = { "training", training_run, .lifts = true },
     [TASK_SHARE] = { "publishing", share_run },
     [TASK_PUBLISH] = { "publishing", publish_run, .lifts = true },
-    [TASK_SAVE] = { "saving", saving_run, .failed = saving_failed, .takes = true },
+    [TASK_SAVE] = { "saving", saving_run, .takes = true },
     [TASK_EVAL] = { "evaluating", evaluation_run, .failed = items_drop },
     [TASK_CANCEL] = { NULL, cancel_run, .takes = true },
 };

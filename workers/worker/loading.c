@@ -472,6 +472,12 @@ static bool trainers_meet(struct engine *e, const struct task *t, struct error *
     return device_enter(e->dev, err);
 }
 
+void trainers_give_up(struct engine *e, const struct error *why)
+{
+    collective_abandon(e->meeting, ARRAY_SIZE(e->meeting), why->text);
+    trainers_leave(e);
+}
+
 void trainers_leave(struct engine *e)
 {
     ranks_free(e->ranks);
@@ -533,7 +539,7 @@ bool loading_run(struct engine *e, struct task *t, struct report *r, struct erro
 {
     bool ok = load(e, t, r, err);
     if (!ok)
-        trainers_leave(e);    // so that they do not wait for this one
+        trainers_give_up(e, err);
     return ok;
 }
 

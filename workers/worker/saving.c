@@ -25,12 +25,6 @@ bool saving_prepare(struct engine *e, struct error *err)
     return true;
 }
 
-void saving_failed(struct engine *e)
-{
-    if (e->trainer && trainer_gives_first(e->trainer))
-        trainers_leave(e);
-}
-
 /* Bring this trainer's shards to the first one, which waits for them; once for each checkpoint. */
 static bool shards_give(struct engine *e, struct task *t, struct error *err)
 {
@@ -42,7 +36,7 @@ static bool shards_give(struct engine *e, struct task *t, struct error *err)
     return true;
 }
 
-bool saving_run(struct engine *e, struct task *t, struct report *r, struct error *err)
+static bool checkpoint_begin(struct engine *e, struct task *t, struct report *r, struct error *err)
 {
     int64_t before = clock_ns();
     r->round = e->round;    // a snapshot also takes what the other trainers keep
@@ -57,6 +51,14 @@ bool saving_run(struct engine *e, struct task *t, struct report *r, struct error
     e->saving.began_ms = clock_ms();
     e->saving.task = t;
     return true;
+}
+
+bool saving_run(struct engine *e, struct task *t, struct report *r, struct error *err)
+{
+    bool ok = checkpoint_begin(e, t, r, err);
+    if (!ok && e->trainer && trainer_gives_first(e->trainer))    // the first one waits for the others' shards, and they for it
+        trainers_give_up(e, err);
+    return ok;
 }
 
 void saving_look(struct engine *e, bool wait)

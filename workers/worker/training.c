@@ -14,6 +14,7 @@
 #include "workers/engine/trainer/trainer.h"
 #include "workers/worker/bridge.h"
 #include "workers/worker/lending.h"
+#include "workers/worker/loading.h"
 #include "workers/worker/publishing.h"
 #include "workers/worker/utilisation.h"
 
@@ -111,7 +112,7 @@ static void ranks_note(struct engine *e, struct report *r)
     pthread_mutex_unlock(&e->lock);
 }
 
-bool training_run(struct engine *e, struct task *t, struct report *r, struct error *err)
+static bool step_run(struct engine *e, struct task *t, struct report *r, struct error *err)
 {
     struct trainer_hyper h;
     int64_t before = clock_ns();
@@ -149,4 +150,12 @@ bool training_run(struct engine *e, struct task *t, struct report *r, struct err
     e->work = (struct sampler_work){ 0 };
     bridge_step(e, t->max_steps);
     return true;
+}
+
+bool training_run(struct engine *e, struct task *t, struct report *r, struct error *err)
+{
+    bool ok = step_run(e, t, r, err);
+    if (!ok)
+        trainers_give_up(e, err);
+    return ok;
 }

@@ -3,8 +3,9 @@
  * A call's life: team_call clears what the last one left, raises `epoch` and wakes the threads; each does its share and lowers `busy`; the
  * last wakes the caller. During a call `meeting` counts the ranks that have come to a meeting; the last one resets it and raises
  * `round`. While a graph is recorded, one rank at a time asks its device for work (`turn`), since what is recorded is one graph on all
- * devices; a rank gives the turn up while it waits. A rank that fails sets `failed` and raises `round`, so that nobody waits for it. The waits have no limit of their own: ranks
- * are threads of this process, and each of them arrives or fails. */
+ * devices; a rank gives the turn up while it waits. A rank that fails sets `failed`, if it is the first, and raises `round`, so that nobody
+ * waits for it. The waits have no limit of their own: ranks are threads of this process, and each of them arrives or fails. But a rank may
+ * wait in another process's hands, which waits for the one that has failed: so `tell` is called before the call ends. */
 #include <inttypes.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -32,7 +33,11 @@ struct team {
     bool staged;    // the ranks are stages of a pipeline (stages.h): each has some of the layers
     atomic_uint epoch, busy, meeting, round;
     atomic_uint done[TEAM_MAX];    // of each rank, in a call: team_done
-    atomic_bool failed;
+    atomic_int failed;             // 1 + the rank that failed first, in a call; 0: none has
+    const struct team *above;      // that a team of a stage's devices belongs to; NULL: it belongs to none
+    model_failed_fn *tell;         // model_team_tell, for rank q with device tell_first + q tell_each
+    void *tell_ctx;
+    int tell_first, tell_each;
     bool recording;          // with epoch
     pthread_mutex_t turn;    // guards: the recording
 };
@@ -70,9 +75,13 @@ static void turn_give(struct team *t)
         pthread_mutex_unlock(&t->turn);
 }
 
-static void share_failed(struct team *t)
+/* Others fail after it, since it has; and so do those of other stages. */
+static void share_failed(struct team *t, int q)
 {
-    atomic_store(&t->failed, true);
+    int none = 0;
+    bool first = atomic_compare_exchange_strong(&t->failed, &none, 1 + q);
+    if (first && t->tell && !(t->above && atomic_load(&t->above->failed)))
+        t->tell(t->tell_ctx, t->tell_first + q * t->tell_each, &t->rank[q].err);
     raise_and_wake(&t->round);
     for (int q = 0; q < t->n; q++)
         raise_and_wake(&t->done[q]);
@@ -86,7 +95,7 @@ static void share_do(struct team *t, int q)
     bool ok = (q == 0 || (device_enter(r->dev, &r->err) && device_after(r->dev, t->begin, &r->err))) && t->fn(t->ctx, q, &r->err)
               && mark_set(r->dev, r->end, &r->err);
     if (!ok)
-        share_failed(t);
+        share_failed(t, q);
     turn_give(t);
 }
 
@@ -104,12 +113,6 @@ static void *rank_main(void *arg)
     }
 }
 
-/* Does a rank's failure say more than another's? */
-static bool explains(const struct team_rank *r, const struct team_rank *other)
-{
-    return !r->follows && (r->err.code != ERR_CLOSED || other->follows || other->err.code == ERR_CLOSED);
-}
-
 bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *err)
 {
     if (!mark_set(t->rank[0].dev, t->begin, err))
@@ -117,25 +120,20 @@ bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *err)
     t->recording = t->rank[0].dev->recording;
     t->fn = fn;
     t->ctx = ctx;
-    atomic_store(&t->failed, false);
+    atomic_store(&t->failed, 0);
     atomic_store(&t->meeting, 0);
     for (int q = 0; q < t->n; q++)
         atomic_store(&t->done[q], 0);
     atomic_store(&t->busy, (unsigned)t->n - 1);
-    for (int q = 0; q < t->n; q++) {
+    for (int q = 0; q < t->n; q++)
         t->rank[q].err = (struct error){ 0 };
-        t->rank[q].follows = false;
-    }
     raise_and_wake(&t->epoch);
     share_do(t, 0);
     for (unsigned left; (left = atomic_load(&t->busy)) > 0;)
         wait_while(&t->busy, left, NULL);
-    const struct team_rank *why = NULL;
-    for (int q = 0; q < t->n; q++)
-        if (t->rank[q].err.code && (!why || !explains(why, &t->rank[q])))
-            why = &t->rank[q];
-    if (why) {
-        *err = why->err;
+    int why = atomic_load(&t->failed);
+    if (why > 0) {
+        *err = t->rank[why - 1].err;
         return false;
     }
     for (int q = 1; q < t->n; q++)
@@ -173,7 +171,6 @@ bool team_meet(struct team *t, int rank, bool (*idle)(void *ctx, struct error *e
     }
     if (!ok || !atomic_load(&t->failed))
         return ok;
-    t->rank[rank].follows = true;
     return error_set(err, ERR_CLOSED, "another device of the team has failed");
 }
 
@@ -188,6 +185,23 @@ bool team_await(struct team *t, int rank, int64_t n, bool (*idle)(void *ctx, str
         if (!wait_with(&t->done[rank], seen, idle, ctx, err))
             return false;
     return !atomic_load(&t->failed) || error_set(err, ERR_CLOSED, "another device of the team has failed");
+}
+
+void model_team_tell(struct model *m, model_failed_fn *fn, void *ctx)
+{
+    struct team *t = m->team;
+    int each = model_is_staged(m) ? model_n_device(t->rank[0].slice) : 1;
+    t->tell = fn;
+    t->tell_ctx = ctx;
+    t->tell_each = each;
+    for (int q = 0; q < t->n && each > 1; q++) {
+        struct team *of = t->rank[q].slice->team;
+        of->above = t;
+        of->tell = fn;
+        of->tell_ctx = ctx;
+        of->tell_first = q * each;
+        of->tell_each = 1;
+    }
 }
 
 int team_size(const struct team *t)

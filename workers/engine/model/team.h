@@ -43,3 +43,7 @@ struct model *model_slice_shape(const struct model *m, int n, struct error *err)
 /* Call fn once for each device of m, on the thread that drives it; afterwards the first device waits for what the others were asked for.
  * The first error counts. */
 MUST_USE bool model_team_call(struct model *m, bool (*fn)(void *ctx, int rank, struct error *err), void *ctx, struct error *err);
+/* When a device of m fails in whatever call, and none has before it, fn is called on the thread that drives it, while others may still be at
+ * work, or wait for another process. NULL: nothing is told any more. */
+typedef void model_failed_fn(void *ctx, int device, const struct error *why);
+void model_team_tell(struct model *m, model_failed_fn *fn, void *ctx);

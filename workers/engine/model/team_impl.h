@@ -10,13 +10,12 @@ struct team_rank {
     struct model *slice;    // a model of the slice's sizes, on dev
     struct mark *end;       // of what it was asked for in the last call
     struct error err;       // of its part of the call
-    bool follows;           // from another rank's failure
     bool started;           // it has a thread
 };
 /* Do one rank's share of a call. */
 typedef bool team_fn(void *ctx, int rank, struct error *err);
-/* Call fn for each rank, each on its thread; what the devices were asked for before, by the caller, comes first. The first rank's error
- * counts that is not a consequence of another's. */
+/* Call fn for each rank, each on its thread; what the devices were asked for before, by the caller, comes first. The error of the rank
+ * that fails first counts: the others' are its consequences. */
 MUST_USE bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *err);
 /* Inside a call: wait until all ranks have come here; false: one has failed and will not come, or idle has. idle(ctx) is called now and
  * then meanwhile; NULL: nothing. */

@@ -54,6 +54,14 @@ static bool ranks_add_up(const struct ranks *r)
     return r->n_rank > 1 || r->n_group > 1;
 }
 
+/* The other ranks' ends of its meeting go on to fail, and with them their teams; else these would wait for this device, and this rank's
+ * other devices for them. */
+static void device_failed(void *ctx, int q, const struct error *why)
+{
+    struct rank *k = ctx;
+    collective_abandon(&k->end[q].c, 1, why->text);
+}
+
 /* c: by device; NULL: all ranks are here. */
 static bool rank_add(struct ranks *r, struct trainer *t, struct collective *const *c, struct error *err)
 {
@@ -63,6 +71,8 @@ static bool rank_add(struct ranks *r, struct trainer *t, struct collective *cons
     for (int q = 0; q < k->n_end; q++)
         k->end[q] = (struct end){ .k = k, .index = q, .t = trainer_of_device(t, q), .c = c && r->n_rank > 1 ? c[q] : NULL };
     r->n_group = trainer_grad_group(t);
+    if (c && k->n_end > 1)
+        model_team_tell(trainer_model(t), device_failed, k);
     return !ranks_add_up(r) || ranks_ends_do(k, end_open, NULL, err);
 }
 
@@ -104,6 +114,8 @@ static void parts_free(struct rank *k)
 static void rank_close(struct rank *k)
 {
     struct error ignored;
+    if (k->n_end > 1)
+        model_team_tell(trainer_model(k->t), NULL, NULL);
     for (int q = k->n_end - 1; q >= 0 && ranks_add_up(k->r); q--)    // so that this thread drives the first device at the end
         if (device_enter(trainer_device(k->end[q].t), &ignored))
             end_close(&k->end[q]);
