@@ -3,11 +3,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 #include "protocol/base/utf8.h"
 
@@ -210,23 +213,48 @@ bool path_join(char *out, size_t size, const char *dir, const char *name)
     return n >= 0 && (size_t)n < size;
 }
 
-bool file_map_open(struct file_map *map, const char *path, struct error *err)
+bool path_in_memory(const char *path)
+{
+    struct statfs fs;
+    return statfs(path, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
+}
+
+/* Lock the open file against its being used for other bytes. False: somebody does, or path is another file's by now. */
+static bool file_share(int fd, const struct stat *st, const char *path)
+{
+    struct stat now;
+    if (flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)    // a file system without locks has no such files
+        return false;
+    return stat(path, &now) == 0 && now.st_dev == st->st_dev && now.st_ino == st->st_ino;
+}
+
+static bool map_open(struct file_map *map, const char *path, bool shared, struct error *err)
 {
     *map = (struct file_map){ 0 };
     struct stat st;
     int fd = file_open(path, &st, err);
     if (fd < 0)
         return false;
-    bool ok = true;
-    if (st.st_size > 0) {
+    bool ok = !shared || file_share(fd, &st, path) || error_set(err, ERR_NOT_FOUND, "'%s' has been given up", path);
+    if (ok && st.st_size > 0) {
         void *at = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (at == MAP_FAILED)
             ok = error_errno(err, "cannot map '%s'", path);
         else
             *map = (struct file_map){ at, (size_t)st.st_size };
     }
-    close(fd);
+    close(fd);    // the mapping keeps the lock
     return ok;
+}
+
+bool file_map_open(struct file_map *map, const char *path, struct error *err)
+{
+    return map_open(map, path, false, err);
+}
+
+bool file_map_shared(struct file_map *map, const char *path, struct error *err)
+{
+    return map_open(map, path, true, err);
 }
 
 void file_map_close(struct file_map *map)

@@ -24,6 +24,7 @@ MUST_USE bool dir_sync(const char *dir, struct error *err);
 MUST_USE bool dir_remove(const char *path, struct error *err);
 bool path_exists(const char *path);
 bool path_is_dir(const char *path);
+bool path_in_memory(const char *path);    // what is there is on tmpfs
 /* dir + "/" + name (or name when it is absolute) into out of size bytes; false when it does not fit. */
 bool path_join(char *out, size_t size, const char *dir, const char *name);
 /* Map a file read-only; size 0 gives data NULL and true. The mapping is the caller's: file_unmap. */
@@ -32,4 +33,7 @@ struct file_map {
     size_t size_bytes;
 };
 MUST_USE bool file_map_open(struct file_map *map, const char *path, struct error *err);
+/* The same for a file that others reuse when nobody reads it (fill.h): while it is mapped it stays as it is. ERR_NOT_FOUND: it is in use
+ * for other bytes already. */
+MUST_USE bool file_map_shared(struct file_map *map, const char *path, struct error *err);
 void file_map_close(struct file_map *map);

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
@@ -28,6 +29,7 @@
 
 struct fixture {
     char root[64], address[32];
+    const char *spare;    // of the next fetch; NULL: none
     struct bulk_server *server;
     int listen_fd, wake_fd;
     pthread_t thread;
@@ -102,7 +104,7 @@ static int setup(void **state)
     struct error err = { 0 };
     struct fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
-    snprintf(f->root, sizeof f->root, "/tmp/rc-bulk-XXXXXX");
+    snprintf(f->root, sizeof f->root, "%s/rc-bulk-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");    // where nodes keep them
     assert_non_null(mkdtemp(f->root));
     assert_non_null(f->server = bulk_server_new(&err));
     assert_true((f->listen_fd = tcp_listen("127.0.0.1:0", &err)) >= 0);
@@ -191,6 +193,7 @@ static struct bulk_fetch *fetch_begin(struct fixture *f, const char *to, const c
     struct bulk_fetch_config c = { .address = f->address,
                                    .path = path_of(f, to),
                                    .base_path = base ? path_of(f, base) : NULL,
+                                   .spare_path = f->spare ? path_of(f, f->spare) : NULL,
                                    .size_max = 1 << 30,
                                    .wake = on_wake,
                                    .ctx = f };
@@ -243,6 +246,31 @@ static void a_version_arrives_whole_and_then_as_differences(void **state)
     assert_int_equal(look.delta_bytes, look.size_bytes);
     bulk_fetch_free(x);
     files_equal(f, "v2", "n2");
+}
+
+static void a_version_takes_the_place_of_one_that_nobody_needs(void **state)
+{
+    struct fixture *f = *state;
+    struct error err = { 0 };
+    struct stat before, after;
+    weights_write(f, "v1", 1, 0);
+    weights_write(f, "v2", 1, 60);
+    weights_write(f, "n0", 3, 0);
+    struct bulk_offer first = offer_get(f, "v1", NULL, 0);
+    for (int with_base = 0; with_base < 2; with_base++) {
+        struct bulk_offer o = offer_get(f, "v2", with_base ? "v1" : NULL, first.key);
+        assert_int_equal(stat(path_of(f, "n0"), &before), 0);
+        f->spare = "n0";
+        struct bulk_fetch *x = fetch_begin(f, "n2", with_base ? "v1" : NULL, &o);
+        assert_int_equal(fetch_wait(f, x, &err), BULK_FETCH_DONE);
+        bulk_fetch_free(x);
+        files_equal(f, "v2", "n2");
+        assert_false(path_exists(path_of(f, "n0")));
+        assert_int_equal(stat(path_of(f, "n2"), &after), 0);
+        assert_true(after.st_ino == before.st_ino || !path_in_memory(f->root));
+        weights_write(f, "n2", 4, 0);
+        assert_int_equal(rename(path_of(f, "n2"), path_of(f, "n0")), 0);
+    }
 }
 
 static void another_node_gets_the_same_differences(void **state)
@@ -552,6 +580,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_version_arrives_whole_and_then_as_differences, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_version_takes_the_place_of_one_that_nobody_needs, setup, teardown),
         cmocka_unit_test_setup_teardown(another_node_gets_the_same_differences, setup, teardown),
         cmocka_unit_test_setup_teardown(another_base_than_the_head_has_means_the_whole, setup, teardown),
         cmocka_unit_test_setup_teardown(a_node_that_is_late_gets_a_chain_of_differences, setup, teardown),

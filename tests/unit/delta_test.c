@@ -76,6 +76,10 @@ static size_t there_and_back(struct fixture *f, size_t n, enum delta_kind *kind)
     assert_memory_equal(f->out, f->new, n);
     assert_int_equal(f->out[n], 0xa5);
     assert_true(delta_hash(f->out, n) == delta_hash(f->new, n));
+    memcpy(f->out, f->base, n);    // and in the base's own place
+    if (!delta_decode(f->coder, *kind, *kind == DELTA_RAW ? f->new : f->packed, *kind == DELTA_RAW ? n : len, f->out, f->out, n, &err))
+        fail_msg("%s", err.text);
+    assert_memory_equal(f->out, f->new, n);
     return *kind == DELTA_RAW ? n : len;
 }
 

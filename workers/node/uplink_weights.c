@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/run/run_state.h"
 #include "workers/engine/publish/publication.h"
@@ -32,11 +33,37 @@ static void file_drop(const struct uplink *u, const struct weights *w)
     unlink(path);
 }
 
+/* A version that has been dropped last, on tmpfs: the next one takes its place there. */
+static void spare_path(const struct uplink *u, char *out, size_t size)
+{
+    snprintf(out, size, "%s/sock/weights-spare", u->process.run_dir);
+}
+
+static void spare_drop(const struct uplink *u)
+{
+    char path[4200];
+    spare_path(u, path, sizeof path);
+    unlink(path);
+}
+
+/* Drop w's file, but keep its memory for the next fetch, which would have to find and clear as much. */
+static void file_spare(const struct uplink *u, const struct weights *w)
+{
+    char path[4200], spare[4200];
+    if (w->version < 0)
+        return;
+    weights_file_path(u->process.run_dir, w->made, w->version, path, sizeof path);
+    spare_path(u, spare, sizeof spare);
+    if (!path_in_memory(path) || rename(path, spare) != 0)
+        unlink(path);
+}
+
 void weights_find(struct uplink *u)
 {
     char path[4200];
     for (int i = 0; i < WEIGHTS_KEPT; i++)
         u->here[i] = (struct weights){ .version = -1 };
+    spare_drop(u);
     snprintf(path, sizeof path, "%s/sock", u->process.run_dir);
     DIR *d = opendir(path);
     for (const struct dirent *e; d && (e = readdir(d));) {
@@ -67,7 +94,7 @@ static void weights_note(struct uplink *u)
     while (last < WEIGHTS_KEPT - 1 && !(u->here[last].version == u->fetch_version && u->here[last].made == u->fetch_made))
         last++;
     if (!(u->here[last].version == u->fetch_version && u->here[last].made == u->fetch_made))
-        file_drop(u, &u->here[last]);
+        file_spare(u, &u->here[last]);
     memmove(&u->here[1], &u->here[0], (size_t)last * sizeof u->here[0]);
     u->here[0] = (struct weights){ .version = u->fetch_version, .made = u->fetch_made };
 }
@@ -197,7 +224,8 @@ void uplink_wake(void *ctx)
 /* Fetch the weights that o needs, as differences from the newest that are here when there are any. */
 static struct weights_fetch *fetch_make(struct uplink *u, const struct order *o, struct error *err)
 {
-    char path[4200], base[4200];
+    char path[4200], base[4200], spare[4200];
+    spare_path(u, spare, sizeof spare);
     weights_file_path(u->process.run_dir, o->made, o->version, path, sizeof path);
     weights_file_path(u->process.run_dir, u->here[0].made, u->here[0].version, base, sizeof base);
     return weights_fetch_new(&(struct weights_fetch_config){ .head = u->head,
@@ -210,6 +238,7 @@ static struct weights_fetch *fetch_make(struct uplink *u, const struct order *o,
                                                              .base_path = u->here[0].version >= 0 ? base : NULL,
                                                              .base_version = u->here[0].version,
                                                              .base_made = u->here[0].made,
+                                                             .spare_path = spare,
                                                              .tag = u->fetch_tag,
                                                              .wake = uplink_wake,
                                                              .ctx = &u->process },
@@ -316,4 +345,5 @@ void weights_release(struct uplink *u)
     for (int i = 0; i < WORKERS_MAX; i++)
         buf_release(&u->order[i].answer);
     weights_fetch_free(u->fetch);
+    spare_drop(u);
 }

@@ -17,8 +17,9 @@
 
 struct weights_fetch {
     struct weights_fetch_config config;
-    char path[4200], base_path[4200], name[160];    // name "": of weights
-    char what[200];                                 // for messages
+    char path[4200], base_path[4200], spare_path[4200];    // "": none
+    char name[160];                                        // "": of weights
+    char what[200];                                        // for messages
     bool has_base;
     uint64_t base_key;
     bool asking, needs_offer;
@@ -52,6 +53,7 @@ struct weights_fetch *weights_fetch_new(const struct weights_fetch_config *confi
     w->config = *config;
     snprintf(w->path, sizeof w->path, "%s", config->path);
     snprintf(w->base_path, sizeof w->base_path, "%s", config->base_path ? config->base_path : "");
+    snprintf(w->spare_path, sizeof w->spare_path, "%s", config->spare_path ? config->spare_path : "");
     w->config.path = w->path;
     w->config.base_path = w->base_path;
     snprintf(w->name, sizeof w->name, "%s", config->name ? config->name : "");
@@ -137,6 +139,7 @@ static void offer_take(struct weights_fetch *w, const struct bulk_offer *o)
     struct bulk_fetch_config c = { .address = w->config.address,
                                    .path = w->path,
                                    .base_path = w->has_base ? w->base_path : NULL,
+                                   .spare_path = w->spare_path[0] ? w->spare_path : NULL,
                                    .plain = w->name[0] != 0,
                                    .size_max = WEIGHTS_MAX,
                                    .wake = w->config.wake,

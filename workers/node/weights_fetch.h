@@ -16,6 +16,7 @@ struct weights_fetch_config {
     int64_t version, made;
     const char *base_path;    // of a version that is here; NULL: none
     int64_t base_version, base_made;
+    const char *spare_path;     // as bulk_fetch's; borrowed for the call
     uint64_t tag;               // answers with this tag and the next WEIGHTS_FETCH_TAGS - 1 are this fetch's
     void (*wake)(void *ctx);    // call weights_fetch_tick soon; from any thread
     void *ctx;

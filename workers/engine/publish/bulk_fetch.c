@@ -10,16 +10,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "workers/engine/publish/delta.h"
+#include "workers/engine/publish/fill.h"
 #include "workers/engine/publish/publication.h"
 
 #define THREADS BULK_CONNECTIONS_EACH
 #define LIMIT_MS 20000    // of each wait for the head
-#define RUN_BLOCKS 64     // 16 MiB of weights
-#define AHEAD 2           // runs that a connection is asked for at a time
+#define RUN_BLOCKS 16     // 4 MiB of weights: short, so that the last ones end together
+#define AHEAD 4           // runs that a connection is asked for at a time
 
 enum block_state {
     BLOCK_NEEDED,
@@ -40,9 +42,9 @@ struct lane {    // a thread and its connection
 };
 struct bulk_fetch {
     struct bulk_fetch_config config;
-    char path[4200], temp[4210];
-    int fd;
-    struct file_map base;    // data NULL: none
+    char path[4200];
+    struct fill file;    // what has arrived
+    int base_fd;         // -1: none
     int64_t size_bytes;
     uint64_t key;
     uint32_t n_block;
@@ -89,19 +91,6 @@ static void runs_return(struct bulk_fetch *f, struct lane *l)
     l->n_ahead = 0;
 }
 
-static bool block_save(struct bulk_fetch *f, const uint8_t *data, size_t n, size_t at, struct error *err)
-{
-    for (size_t done = 0; done < n;) {
-        ssize_t got = pwrite(f->fd, data + done, n - done, (off_t)(at + done));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return error_errno(err, "cannot write '%s'", f->temp);
-        done += (size_t)got;
-    }
-    return true;
-}
-
 /* What can go wrong beside the connection. */
 enum trouble {
     TROUBLE_NONE,
@@ -110,13 +99,31 @@ enum trouble {
     TROUBLE_DISK,
 };
 
-/* What a thread needs to make a block: two places in turn, since what one link leads to is what the next one begins with. */
+/* What a thread needs to make a block: two places in turn, since what one link leads to is what the next one begins with. The base is read
+ * to where it becomes what the first record leads to, which is the block's place in the file if nothing else follows: one pass. */
 struct maker {
     struct delta_coder *coder;
     uint8_t *place[2];      // (DELTA_BLOCK) owned
-    const uint8_t *from;    // what the next record's differences are from; NULL: the block is to come whole
+    uint8_t *last;          // where the block is made in the end: in the file, or NULL
+    bool has_base;          // else the block is to come whole
+    const uint8_t *from;    // what the next record's differences are from; NULL: the base, not read yet
     int n_link;             // of this block
 };
+
+static bool base_read(const struct bulk_fetch *f, uint8_t *out, size_t at, size_t n, struct error *err)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(f->base_fd, out + done, n - done, (off_t)(at + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return error_errno(err, "cannot read the weights that differences are from");
+        if (got == 0)
+            return error_set(err, ERR_DATA, "the weights that differences are from have become shorter");
+        done += (size_t)got;
+    }
+    return true;
+}
 
 /* Make what a record leads to, of n bytes of the block that is expected; *out: where it is, until the next but one. */
 static enum trouble record_take(struct bulk_fetch *f, struct maker *m, uint32_t want, const uint8_t *data, size_t len, size_t n,
@@ -131,7 +138,7 @@ static enum trouble record_take(struct bulk_fetch *f, struct maker *m, uint32_t 
     data += sizeof head;
     len -= sizeof head;
     bool raw = head.kind == DELTA_RAW;
-    if (head.index != want || (is_link && (raw || !m->from || m->n_link == BULK_LINKS_MAX))) {
+    if (head.index != want || (is_link && (raw || !m->has_base || m->n_link == BULK_LINKS_MAX))) {
         error_set(err, ERR_DATA, "the head has sent %s of block %" PRIu32 " for block %" PRIu32 " of '%s'", is_link ? "a link" : "what is",
                   head.index, want, f->path);
         return TROUBLE_CONNECTION;
@@ -140,8 +147,14 @@ static enum trouble record_take(struct bulk_fetch *f, struct maker *m, uint32_t 
         error_set(err, ERR_DATA, "the head has sent %zu bytes for a block of %zu", len, n);
         return TROUBLE_CONNECTION;
     }
-    uint8_t *place = m->place[m->n_link % 2];
-    if (!raw && !delta_decode(m->coder, (enum delta_kind)head.kind, data, len, m->from, place, n, err))
+    uint8_t *place = is_link || !m->last ? m->place[m->n_link % 2] : m->last;
+    const uint8_t *from = m->from;
+    if (!raw && !from && m->has_base) {
+        if (!base_read(f, place, (size_t)want * DELTA_BLOCK, n, err))
+            return TROUBLE_BASE;
+        from = place;
+    }
+    if (!raw && !delta_decode(m->coder, (enum delta_kind)head.kind, data, len, from, place, n, err))
         return TROUBLE_BASE;
     *out = raw ? data : place;
     if (delta_hash(*out, n) == head.hash)
@@ -157,7 +170,9 @@ static enum trouble block_take(struct bulk_fetch *f, struct maker *m, struct bul
     uint8_t type = BULK_LINK;
     const void *data;
     const uint8_t *block = NULL;
-    m->from = has_base && f->base.data ? f->base.data + at : NULL;
+    m->has_base = has_base && f->base_fd >= 0;
+    m->last = fill_place(&f->file, at, n);
+    m->from = NULL;
     for (m->n_link = 0; type == BULK_LINK; m->n_link++, m->from = block) {
         if (!bulk_receive(b, &type, &data, &len, err))
             return TROUBLE_CONNECTION;
@@ -169,8 +184,8 @@ static enum trouble block_take(struct bulk_fetch *f, struct maker *m, struct bul
         if (t != TROUBLE_NONE)
             return t;
     }
-    bool whole = block != m->place[0] && block != m->place[1];
-    if (!block_save(f, block, n, at, err))
+    bool whole = block != m->last && block != m->place[0] && block != m->place[1];
+    if (!fill_write(&f->file, block, at, n, err))
         return TROUBLE_DISK;
     pthread_mutex_lock(&f->lock);
     f->state[want] = BLOCK_HERE;
@@ -218,6 +233,7 @@ static enum trouble run_take(struct bulk_fetch *f, struct lane *l, struct bulk *
             return TROUBLE_CONNECTION;
         }
     }
+    fill_leave(&f->file, (size_t)r.first * DELTA_BLOCK, (size_t)r.n * DELTA_BLOCK);
     l->n_ahead--;
     memmove(l->ahead, l->ahead + 1, (size_t)l->n_ahead * sizeof *l->ahead);
     return TROUBLE_NONE;
@@ -321,23 +337,28 @@ static bool threads_start(struct bulk_fetch *f, struct error *err)
     return rv == 0 || error_set(err, ERR_IO, "cannot make a thread to fetch weights: %s", strerror(rv));
 }
 
-/* Map the base; without one that fits whole blocks are all that can be read. */
-static void base_open(struct bulk_fetch *f, const char *path)
+/* Open the base; without one that fits whole blocks are all that can be read. */
+static int base_open(const char *path, int64_t size_bytes)
 {
-    struct error none;
-    if (path && file_map_open(&f->base, path, &none) && (int64_t)f->base.size_bytes != f->size_bytes)
-        file_map_close(&f->base);
+    struct stat st;
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    if (fd >= 0 && (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size != size_bytes)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
 }
 
 struct bulk_fetch *bulk_fetch_new(const struct bulk_fetch_config *config, const struct bulk_offer *offer, struct error *err)
 {
+    char temp[4210];
     struct bulk_fetch *f = calloc(1, sizeof *f);
     if (!f) {
         error_set(err, ERR_NO_MEMORY, "no memory to fetch '%s'", config->path);
         return NULL;
     }
     f->config = *config;
-    f->fd = -1;
+    f->file.fd = f->base_fd = -1;
     f->offer = *offer;
     f->round = 1;
     f->size_bytes = offer->size_bytes;
@@ -346,7 +367,7 @@ struct bulk_fetch *bulk_fetch_new(const struct bulk_fetch_config *config, const 
     clock_cond_init(&f->changed);
     snprintf(f->address, sizeof f->address, "%s", config->address);
     snprintf(f->path, sizeof f->path, "%s", config->path);
-    snprintf(f->temp, sizeof f->temp, "%s.new", f->path);
+    snprintf(temp, sizeof temp, "%s.new", f->path);
     if (offer->size_bytes < 1 || offer->size_bytes > MIN(config->size_max, (int64_t)UINT32_MAX * (int64_t)DELTA_BLOCK)) {
         error_set(err, ERR_DATA, "the head's '%s' has %" PRId64 " bytes; 1 to %" PRId64 " are accepted", f->path, offer->size_bytes,
                   config->size_max);
@@ -357,13 +378,10 @@ struct bulk_fetch *bulk_fetch_new(const struct bulk_fetch_config *config, const 
         error_set(err, ERR_NO_MEMORY, "no memory to fetch '%s'", f->path);
         goto fail;
     }
-    f->fd = open(f->temp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (f->fd < 0 || ftruncate(f->fd, f->size_bytes) != 0) {
-        error_errno(err, "cannot write '%s'", f->temp);
+    if (!fill_open(&f->file, temp, config->spare_path, (size_t)f->size_bytes, err))
         goto fail;
-    }
     f->n_lane = (int)MAX(MIN(sysconf(_SC_NPROCESSORS_ONLN), (long)THREADS), 2L);
-    base_open(f, config->base_path);
+    f->base_fd = base_open(config->base_path, f->size_bytes);
     if (threads_start(f, err))
         return f;
 fail:
@@ -385,11 +403,9 @@ void bulk_fetch_free(struct bulk_fetch *f)
     for (int i = 0; i < THREADS; i++)
         if (f->lane[i].runs)
             pthread_join(f->lane[i].thread, NULL);
-    if (f->fd >= 0) {
-        close(f->fd);
-        unlink(f->temp);
-    }
-    file_map_close(&f->base);
+    fill_close(&f->file);
+    if (f->base_fd >= 0)
+        close(f->base_fd);
     pthread_cond_destroy(&f->changed);
     pthread_mutex_destroy(&f->lock);
     explicit_bzero(&f->offer, sizeof f->offer);
@@ -402,25 +418,19 @@ static bool file_finish(struct bulk_fetch *f, struct error *err)
 {
     struct file_map map;
     uint64_t key = 0;
-    if (!file_map_open(&map, f->temp, err))
+    if (!file_map_open(&map, f->file.path, err))
         return false;
     bool ok = f->config.plain || (weights_file_key(map.data, map.size_bytes, &key) && key == f->key);
     file_map_close(&map);
     if (!ok)
-        return error_set(err, ERR_DATA, "'%s' holds other weights than the head has offered", f->temp);
-    int fd = f->fd;
-    f->fd = -1;
-    if (close(fd) == 0 && rename(f->temp, f->path) == 0)
-        return true;
-    error_errno(err, "cannot write '%s'", f->path);
-    unlink(f->temp);
-    return false;
+        return error_set(err, ERR_DATA, "'%s' holds other weights than the head has offered", f->file.path);
+    return fill_finish(&f->file, f->path, err);
 }
 
 enum bulk_fetch_state bulk_fetch_state(struct bulk_fetch *f, struct error *err)
 {
     pthread_mutex_lock(&f->lock);
-    if (f->finished && !f->failed && f->fd >= 0 && !file_finish(f, &f->err))
+    if (f->finished && !f->failed && f->file.fd >= 0 && !file_finish(f, &f->err))
         f->failed = true;
     enum bulk_fetch_state state = f->failed               ? BULK_FETCH_FAILED
                                   : f->finished           ? BULK_FETCH_DONE

@@ -1,7 +1,7 @@
 /* bulk_fetch.h - a node's side of weights from the head (bulk_server.h): a version's file, in blocks over several connections
  *
  * Several threads, one per connection, ask for runs of blocks, decrypt them, add differences to the base's blocks, compare each block's
- * hash and write it to its place in a file that is renamed when all are there. A connection that ends costs only the blocks that were on
+ * hash and write it to its place in a file that is renamed when all are there (fill.h). A connection that ends costs only the blocks that were on
  * their way: a new offer of the same version goes on where the last one ended.
  *
  * Owned by the process's loop thread, which calls everything here; the threads call wake, and nothing else of the owner's. */
@@ -14,6 +14,7 @@ struct bulk_fetch_config {
     const char *address;        // the head's HOST:PORT
     const char *path;           // of the file
     const char *base_path;      // of the version that the offer's base is; NULL: none
+    const char *spare_path;     // of a file that nobody needs any more, whose place the new one may take (fill.h); NULL: none
     bool plain;                 // any file, as of bulk_server_offer_file: each block's hash is all that is compared
     int64_t size_max;           // bytes that are accepted
     void (*wake)(void *ctx);    // something has changed: look at bulk_fetch_state. From any thread

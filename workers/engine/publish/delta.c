@@ -282,7 +282,11 @@ static bool dense_read(struct delta_coder *c, struct in *in, const uint8_t *base
     for (size_t k = 0; k < width; k++)
         if (!plane_read(c, in, c->plane + k * n_word, n_word, &got) || got != n_word)
             return false;
-    if (width == 2)
+    if (base == out && width == 2)
+        planes_apply(c->plane, out, out, n_word, 2);    // as vectors, which two pointers that may be one are not
+    else if (base == out)
+        planes_apply(c->plane, out, out, n_word, 4);
+    else if (width == 2)
         planes_apply(c->plane, base, out, n_word, 2);
     else
         planes_apply(c->plane, base, out, n_word, 4);
@@ -361,11 +365,12 @@ bool delta_decode(struct delta_coder *c, enum delta_kind kind, const void *data,
             memcpy(out, data, n);
         break;
     case DELTA_SAME:
-        if ((ok = len == 0))
+        if ((ok = len == 0) && out != base)
             memcpy(out, base, n);
         break;
     case DELTA_SPARSE:
-        memcpy(out, base, n);
+        if (out != base)
+            memcpy(out, base, n);
         ok = sparse_decode(c, &in, out, n);
         break;
     case DELTA_DENSE2: ok = n % 2 == 0 && dense_read(c, &in, base, out, n, 2); break;

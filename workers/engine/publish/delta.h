@@ -31,7 +31,7 @@ void delta_coder_free(struct delta_coder *c);    // NULL is fine
 /* Write the n bytes (at most DELTA_BLOCK) of new as differences from those of base (NULL: there is none) into out, of room for n bytes.
  * Returns how many were written, always fewer than n; with DELTA_RAW and DELTA_SAME none: what is to be sent is new itself, or nothing. */
 size_t delta_encode(struct delta_coder *c, const void *base, const void *new, size_t n, void *out, enum delta_kind *kind);
-/* The opposite: fill out, n bytes (at most DELTA_BLOCK), from base (n bytes; may be NULL with DELTA_RAW) and the len bytes of data, which
+/* The opposite: fill out, n bytes (at most DELTA_BLOCK), from base (n bytes; may be NULL with DELTA_RAW, or out itself) and the len bytes of data, which
  * may hold anything. ERR_DATA: data is not a block of that kind and size, or needs a base; out then means nothing. */
 MUST_USE bool delta_decode(struct delta_coder *c, enum delta_kind kind, const void *data, size_t len, const void *base, void *out, size_t n,
                            struct error *err);

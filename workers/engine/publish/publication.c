@@ -182,8 +182,8 @@ bool weights_file_read(struct model *m, const char *path, int64_t version, struc
     struct places places = { 0 };
     struct hasher *h = NULL;
     uint64_t *hash = NULL;
-    if (!file_map_open(&map, path, err))
-        return path_exists(path) ? false : error_set(err, ERR_NOT_FOUND, "'%s' is shared no longer", path);
+    if (!file_map_shared(&map, path, err))
+        return path_exists(path) && err->code != ERR_NOT_FOUND ? false : error_set(err, ERR_NOT_FOUND, "'%s' is shared no longer", path);
     TRY(bundle_of_model(&b, m, err) && places_of_model(&places, m, err) && (h = places_hasher(&b, &places, err)));
     size_t hash_bytes = (size_t)b.n * sizeof *hash, want = b.size_bytes + hash_bytes + sizeof end;
     if (map.size_bytes >= sizeof end)
