@@ -191,16 +191,19 @@ static bool changes_find(struct delta_coder *c, const uint8_t *base, const uint8
 {
     *s = (struct changes){ 0 };
     size_t i = 0;
-    for (; i + 4 <= n_word; i += 4) {
-        uint64_t a, b;
-        memcpy(&a, base + 2 * i, sizeof a);
-        memcpy(&b, new + 2 * i, sizeof b);
-        for (uint64_t x = a ^ b; x;) {
-            int shift = __builtin_ctzll(x) & ~15;
-            change_add(c, s, i + (size_t)shift / 16, (uint16_t)(a >> shift), (uint16_t)(b >> shift));
-            x &= ~((uint64_t)0xffff << shift);
-        }
-        if (s->n + 4 > SPARSE_MAX)
+    for (; i + 16 <= n_word; i += 16) {    // most have not changed at all
+        uint64_t a[4], b[4];
+        memcpy(a, base + 2 * i, sizeof a);
+        memcpy(b, new + 2 * i, sizeof b);
+        if (((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3])) == 0)
+            continue;
+        for (size_t k = 0; k < 4; k++)
+            for (uint64_t x = a[k] ^ b[k]; x;) {
+                int shift = __builtin_ctzll(x) & ~15;
+                change_add(c, s, i + 4 * k + (size_t)shift / 16, (uint16_t)(a[k] >> shift), (uint16_t)(b[k] >> shift));
+                x &= ~((uint64_t)0xffff << shift);
+            }
+        if (s->n + 16 > SPARSE_MAX)
             return false;
     }
     for (; i < n_word; i++)
