@@ -323,6 +323,10 @@ template <int HD> __device__ static inline kv_source source_of(const fwd_args &a
 bool hopper_fwd(struct cuda_device *cu, const fwd_args &f, bool bounded, int hd, int64_t n_row, int64_t n_seq, int64_t max_q,
                 const char *op, struct error *err);
 
+/* One query per sequence (attn_decode.cu), at most DECODE_GROUP_MAX heads per key head. turn: what rope_fwd has left to do, or NULL. */
+bool decode_fwd(struct cuda_device *cu, const fwd_args &f, const struct rope_fwd *turn, bool bounded, int hd, int64_t n_seq, const char *op,
+                struct error *err);
+
 /* --- the backward's arguments ------------------------------------------------------------------------------------------ */
 struct bwd_args {
     void *dqkv;

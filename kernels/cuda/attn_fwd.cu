@@ -1,12 +1,10 @@
-/* attn_fwd.cu - causal attention: packed rows, queries over KV pages, and decode
+/* attn_fwd.cu - causal attention: packed rows, and queries over KV pages
  *
  * bf16: prefill and training run one block of 64 queries of a head, each warp 16 of them against all tiles (on Hopper, heads of 64
- * and more: attn_fwd_hopper.cu); decode runs one block per sequence and KV head, with the heads of the group as rows of one 16-row
- * tile, and the four warps share a tile's keys and then the head's columns. All sum every element in the order of attn.cuh, so a
- * query's result has the same bits in each. fp32: one warp per query and head, 32 keys at a time, for tests and small models. */
+ * and more: attn_fwd_hopper.cu); decode: attn_decode.cu. All sum every element in the order of attn.cuh, so a query's result has the
+ * same bits in each. fp32: one warp per query and head, 32 keys at a time, for tests and small models. */
 #include <inttypes.h>
 #include "kernels/cuda/attn.cuh"
-#include "kernels/cuda/rope.cuh"
 
 /* One block of 64 queries of a head, each warp 16 of them against all tiles. The keys of the next tile are loaded while this one's
  * values are multiplied, and the values while its scores are. */
@@ -112,197 +110,6 @@ template <int HD, bool BOUNDS> __global__ void __launch_bounds__(128) attn_fwd_k
     }
 }
 
-/* What decoding's attention is given. */
-struct decode_args {
-    fwd_args f;
-    rope_fwd turn;    // with TURN: of qkv, whose last key and value of each sequence are not in the pool yet
-};
-/* Once the product before is done, rotate the queries of a key head, its key and its value of one row. Queries go to qs, key and value to
- * fresh and to the pool. */
-template <int HD>
-__device__ static inline void heads_turn(const decode_args &a, int64_t row, int kv_head, bf16 (*qs)[tile<HD>::LD], bf16 (*fresh)[HD])
-{
-    constexpr int PAIRS = (HD / 2 + 31) / 32, EACH = (DECODE_GROUP_MAX + 2 + 3) / 4;    // heads of a warp
-    int n_q = a.f.n_q, n_kv = a.f.n_kv, group = n_q / n_kv, warp = threadIdx.x / 32;
-    const bf16 *qkv = (const bf16 *)a.f.qkv + row * (int64_t)(n_q + 2 * n_kv) * HD;
-    float lo[EACH][PAIRS], hi[EACH][PAIRS], cos[PAIRS], sin[PAIRS];
-    int64_t slot = a.turn.slot[row];
-    bool turns = head_angles(cos, sin, a.turn, a.turn.pos[row]);
-    auto head = [&](int r) { return r < group ? kv_head * group + r : n_q + (r - group) * n_kv + kv_head; };
-    before_wait();
-#pragma unroll
-    for (int i = 0; i < EACH; i++)    // a head too often rather than a branch, so that all loads are on their way at once
-        head_load(lo[i], hi[i], qkv + (int64_t)head(min(warp + 4 * i, group + 1)) * HD, HD, a.turn.rot);
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        int r = warp + 4 * i;
-        if (r >= group + 2)
-            break;
-        head_turn<bf16>(lo[i], hi[i], a.turn, head(r), cos, sin, turns);
-        head_store(r < group ? qs[r] : fresh[r - group], lo[i], hi[i], HD, a.turn.rot);
-        bf16 *kv = head_slot<bf16>(a.turn, head(r), slot);
-        if (kv)
-            head_store(kv, lo[i], hi[i], HD, a.turn.rot);
-    }
-}
-/* Put a row into a tile that tile_load has filled: each thread replaces what it has copied itself, so nobody has to wait. */
-template <int HD> __device__ static inline void row_replace(bf16 *tile_at, int row, const bf16 *fresh)
-{
-    constexpr int CHUNKS = HD / 8;
-    int chunk = ((int)threadIdx.x - row % ATTN_TILE * CHUNKS) & 127;
-    if (chunk < CHUNKS)
-        *(uint4 *)(tile_at + row * tile<HD>::LD + chunk * 8) = *(const uint4 *)(fresh + chunk * 8);
-}
-/* One query per sequence: the rows of the tile are the heads of the group (at most 16). Each warp has a quarter of a tile's keys,
- * then a share of the head's columns. Tiles are loaded STAGES ahead. TURN: rope_fwd is done here, too; keys and values, of which no
- * kernel of this step but this one writes any that it reads, are on their way before the product before it has ended. */
-template <int HD, bool BOUNDS, bool TURN, int STAGES> __global__ void __launch_bounds__(128) attn_decode_kernel(decode_args args)
-{
-    extern __shared__ __align__(16) bf16 smem[];
-    constexpr int LD = tile<HD>::LD, STEPS = tile<HD>::STEPS, COLS = tile<HD>::COLS, OWN = (COLS + 7) / 8, KEYS = tile<HD>::KEYS,
-                  N = KEYS / 32;    // of a warp: columns of the head in blocks of 16, keys in blocks of 8
-    __shared__ float top_of[4][16], sum_of[4][2][32];
-    __shared__ __align__(16) bf16 both[16 * ((KEYS > HD ? KEYS : HD) + 8)], fresh[2][HD];    // queries, then weights
-    bf16(*weight)[KEYS + 8] = (bf16(*)[KEYS + 8]) both, (*qs)[LD] = (bf16(*)[LD])both;
-    const fwd_args &a = args.f;
-    int s = blockIdx.y, kv_head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = a.n_q / a.n_kv;
-    seq_view view = seq_of(a, s);
-    next_start();
-    if (!TURN)
-        before_wait();
-    if (view.n_row == 0) {
-        before_wait();
-        return;
-    }
-    kv_source src = source_of<HD>(a, view, s, kv_head);
-    bf16 *ring = smem;    // keys and values of tile t at stage t mod STAGES
-    auto keys_at = [&](int t) { return ring + t % STAGES * 2 * KEYS * LD; };
-    auto values_at = [&](int t) { return ring + (t % STAGES * 2 + 1) * KEYS * LD; };
-    int n_tile = (view.kv_len - 1) / KEYS + 1, first = BOUNDS ? first_key(a.bounds, view.kv_len - 1) : 0, t0 = first / KEYS;
-    for (int t = t0; t < t0 + STAGES; t++) {
-        if (t < n_tile)
-            keys_load<HD>(keys_at(t), src.k, src, t, view.kv_len);
-        copy_commit();
-        if (t < n_tile)
-            keys_load<HD>(values_at(t), src.v, src, t, view.kv_len);
-        copy_commit();
-    }
-    for (int e = threadIdx.x; e < (16 - group) * (HD / 8); e += 128)
-        *(uint4 *)&qs[group + e / (HD / 8)][e % (HD / 8) * 8] = make_uint4(0, 0, 0, 0);
-    if (TURN) {
-        heads_turn<HD>(args, view.row0, kv_head, qs, fresh);
-    } else {
-        const bf16 *q = (const bf16 *)a.qkv + view.row0 * (int64_t)(a.n_q + 2 * a.n_kv) * HD + (int64_t)kv_head * group * HD;
-        for (int e = threadIdx.x; e < group * (HD / 8); e += 128)
-            *(uint4 *)&qs[e / (HD / 8)][e % (HD / 8) * 8] = *(const uint4 *)(q + e * 8);
-    }
-    __syncthreads();
-    uint32_t qf[STEPS][4];
-#pragma unroll
-    for (int k = 0; k < STEPS; k++)
-        ldsm4(qf[k], &qs[lane % 16][k * 16 + lane / 16 * 8]);
-    float o[2 * OWN][4] = {}, l[2] = {}, m[2] = { -INFINITY, -INFINITY }, c = exponent_factor<HD, BOUNDS>(a.bounds);
-    for (int t = t0; t < n_tile; t++) {
-        bf16 *ks = keys_at(t), *vs = values_at(t);
-        copy_wait<2 * STAGES - 1>();
-        if (TURN && t == n_tile - 1)
-            row_replace<HD>(ks, (view.kv_len - 1) % KEYS, fresh[0]);
-        __syncthreads();
-        float p[N][4] = {}, top[2] = { -INFINITY, -INFINITY };
-#pragma unroll
-        for (int k = 0; k < STEPS; k++)
-#pragma unroll
-            for (int j = 0; j < N; j += 2) {
-                uint32_t b[4];
-                right_rows<HD>(b, ks, warp * (KEYS / 4) + j * 8, k);
-                mma(p[j], qf[k], b[0], b[1]);
-                mma(p[j + 1], qf[k], b[2], b[3]);
-            }
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            if (BOUNDS)
-                scores_cap(p[j], a.bounds);
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int key = t * KEYS + warp * (KEYS / 4) + j * 8 + lane % 4 * 2 + e % 2;
-                if (key >= view.kv_len || (BOUNDS && key < first))
-                    p[j][e] = -INFINITY;
-                top[e / 2] = fmaxf(top[e / 2], p[j][e]);
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            top[r] = row_max(top[r]);
-            if (lane % 4 == 0)
-                top_of[warp][lane / 4 + 8 * r] = top[r];
-        }
-        __syncthreads();    // and the keys have been read
-        if (t + STAGES < n_tile)
-            keys_load<HD>(ks, src.k, src, t + STAGES, view.kv_len);
-        copy_commit();
-        float alpha[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            int row = lane / 4 + 8 * r;
-            float next = fmaxf(fmaxf(top_of[0][row], top_of[1][row]), fmaxf(top_of[2][row], top_of[3][row]));
-            float mc = maximum_move<BOUNDS>(&m[r], &alpha[r], next, c), pair[N];
-#pragma unroll
-            for (int j = 0; j < N; j++) {
-                float w0 = weight_of(p[j][2 * r], c, mc), w1 = weight_of(p[j][2 * r + 1], c, mc);
-                pair[j] = w0 + w1;
-                *(uint32_t *)&weight[row][warp * (KEYS / 4) + j * 8 + lane % 4 * 2] = pack2(w0, w1);
-            }
-            sum_of[warp][r][lane] = quarter_sum<N>(pair);
-        }
-#pragma unroll
-        for (int j = 0; j < 2 * OWN; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                o[j][e] *= alpha[e / 2];
-        copy_wait<2 * STAGES - 1>();
-        if (TURN && t == n_tile - 1)
-            row_replace<HD>(vs, (view.kv_len - 1) % KEYS, fresh[1]);
-        __syncthreads();
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            l[r] = __fmaf_rn(l[r], alpha[r], tile_sum(sum_of[0][r][lane], sum_of[1][r][lane], sum_of[2][r][lane], sum_of[3][r][lane]));
-#pragma unroll
-        for (int k = 0; k < KEYS / 16; k++) {
-            uint32_t w[4];
-            ldsm4(w, &weight[lane % 16][k * 16 + lane / 16 * 8]);
-#pragma unroll
-            for (int j = 0; j < OWN; j++) {
-                int col = (j * 4 + warp) * 16;    // 16 columns of the head at a time
-                if (col >= HD)
-                    break;
-                uint32_t b[4];
-                right_cols<HD>(b, vs, k, col);
-                mma(o[2 * j], w, b[0], b[1]);
-                mma(o[2 * j + 1], w, b[2], b[3]);
-            }
-        }
-        __syncthreads();    // the values, weights and sums have been read
-        if (t + STAGES < n_tile)
-            keys_load<HD>(vs, src.v, src, t + STAGES, view.kv_len);
-        copy_commit();
-    }
-    copy_wait<0>();
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        int row = lane / 4 + 8 * r;
-        float inv = 1.0f / row_sum(l[r]);
-        if (row >= group)
-            continue;
-        int64_t at = view.row0 * a.n_q + kv_head * group + row;
-#pragma unroll
-        for (int j = 0; j < 2 * OWN; j++) {
-            int col = (j / 2 * 4 + warp) * 16 + j % 2 * 8 + lane % 4 * 2;
-            if (col < HD)
-                *(uint32_t *)((bf16 *)a.out + at * HD + col) = pack2(o[j][2 * r] * inv, o[j][2 * r + 1] * inv);
-        }
-    }
-}
-
 /* --- fp32 ------------------------------------------------------------------------------------------------------------ */
 template <int HD> __global__ static void attn_fwd_f32_kernel(fwd_args a)
 {
@@ -369,27 +176,6 @@ static bool attn_sizes_ok(const char *op, struct attn_heads h, int64_t n_seq, st
                          op, h.n_q, h.n_kv, h.hd, n_seq);
     return true;
 }
-template <int HD, bool BOUNDS, bool TURN, int STAGES>
-static bool decode_stages(struct cuda_device *cu, const decode_args &a, int64_t n_seq, const char *op, struct error *err)
-{
-    constexpr int bytes = STAGES * 2 * tile<HD>::KEYS * tile<HD>::LD * 2;
-    auto *kernel = attn_decode_kernel<HD, BOUNDS, TURN, STAGES>;
-    return cuda_ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), op, err)
-           && launch_early(cu, kernel, dim3((unsigned)a.f.n_kv, (unsigned)n_seq), 128, bytes, op, err, a);
-}
-/* turn: what rope_fwd has left to do, or NULL. Few blocks have a multiprocessor each, and its memory for what is to come. */
-template <int HD, bool BOUNDS>
-static bool decode_launch(struct cuda_device *cu, const fwd_args &f, const rope_fwd *turn, int64_t n_seq, const char *op, struct error *err)
-{
-    constexpr int DEEP = HD <= 128 ? 3 : 2;
-    bool deep = cu->hopper && n_seq * f.n_kv <= cu->n_sm;
-    decode_args a = {};
-    a.f = f;
-    if (!turn)
-        return decode_stages<HD, BOUNDS, false, 1>(cu, a, n_seq, op, err);
-    a.turn = *turn;
-    return deep ? decode_stages<HD, BOUNDS, true, DEEP>(cu, a, n_seq, op, err) : decode_stages<HD, BOUNDS, true, 1>(cu, a, n_seq, op, err);
-}
 template <int HD, bool BOUNDS>
 static bool fwd_launch(struct cuda_device *cu, const fwd_args &a, const rope_fwd *turn, enum dtype t, int64_t n_row, int64_t n_seq,
                        int64_t max_q, const char *op, struct error *err)
@@ -400,7 +186,7 @@ static bool fwd_launch(struct cuda_device *cu, const fwd_args &a, const rope_fwd
         return launch_ok(op, err);
     }
     if (max_q == 1 && a.n_q / a.n_kv <= DECODE_GROUP_MAX && !a.lse)
-        return decode_launch<HD, BOUNDS>(cu, a, turn, n_seq, op, err);
+        return decode_fwd(cu, a, turn, BOUNDS, HD, n_seq, op, err);
     if (cu->hopper && HD >= 64)
         return hopper_fwd(cu, a, BOUNDS, HD, n_row, n_seq, max_q, op, err);
     auto *kernel = attn_fwd_kernel<HD, BOUNDS>;
