@@ -47,6 +47,7 @@ template <int N, int GROUPS> __global__ void __launch_bounds__(128 * GROUPS + LO
 #ifdef HOPPER_CODE
     extern __shared__ uint8_t raw[];
     __shared__ uint64_t full[STAGES_MAX], empty[STAGES_MAX];
+    __shared__ float bias_of[N];    // of the block's outputs
     uint8_t *smem = (uint8_t *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
     int x_bytes = a.x_rows * BOX_ROW_BYTES, stage_bytes = x_bytes + N * BOX_ROW_BYTES;
     int own = a.pair ? N / 2 : N, first = (int)blockIdx.x * own;    // outputs
@@ -91,6 +92,10 @@ template <int N, int GROUPS> __global__ void __launch_bounds__(128 * GROUPS + LO
     __syncthreads();
     next_start();
     int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    for (int j = (int)threadIdx.x; a.bias && j < N; j += 128 * GROUPS) {    // from memory, and no kernel of a step writes it
+        int of = a.pair && j >= own ? a.pair + first + j - own : first + j;
+        bias_of[j] = of < a.n_out ? to_float(a.bias[of]) : 0;
+    }
     float d[N / 2] = {};    // set before the first product, or the compiler of CUDA 12 lets each product wait for the one before
     uint64_t x_at = by_columns(shared_at(smem) + group * 64 * BOX_ROW_BYTES, 0, 0), w_at = by_columns(shared_at(smem) + x_bytes, 0, 0);
     place p = { 0, 0 };
@@ -112,6 +117,8 @@ template <int N, int GROUPS> __global__ void __launch_bounds__(128 * GROUPS + LO
     }
     products_wait<0>();
     pin(d);
+    if (a.bias)
+        meet(1, 128 * GROUPS);    // bias_of is there
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int row = group * 64 + warp * 16 + lane / 4 + 8 * r, col = first + lane % 4 * 2;
@@ -128,8 +135,8 @@ template <int N, int GROUPS> __global__ void __launch_bounds__(128 * GROUPS + LO
                     for (int e = 0; e < 2; e++) {
                         float g = d[4 * j + 2 * r + e], u = d[4 * (j + N / 16) + 2 * r + e];
                         if (a.bias) {
-                            g += to_float(a.bias[col + 8 * j + e]);
-                            u += to_float(a.bias[a.pair + col + 8 * j + e]);
+                            g += bias_of[lane % 4 * 2 + 8 * j + e];
+                            u += bias_of[own + lane % 4 * 2 + 8 * j + e];
                         }
                         v[e] = gate_times(to_float(from_float<bf16>(g)), to_float(from_float<bf16>(u)), a.act);
                     }
@@ -144,8 +151,8 @@ template <int N, int GROUPS> __global__ void __launch_bounds__(128 * GROUPS + LO
             if (col + 8 * j >= a.n_out)
                 break;
             if (a.bias) {
-                v0 += to_float(a.bias[col + 8 * j]);
-                v1 += to_float(a.bias[col + 8 * j + 1]);
+                v0 += bias_of[lane % 4 * 2 + 8 * j];
+                v1 += bias_of[lane % 4 * 2 + 8 * j + 1];
             }
             if (a.f32)
                 *(float2 *)((float *)a.y + (int64_t)blockIdx.y * a.rows * a.n_out + at) = make_float2(v0, v1);

@@ -201,11 +201,11 @@ __device__ static inline float norm_read(float (&v)[V], const T *x, const norm_a
     return square;
 }
 template <typename T, int V>
-__device__ static inline void norm_write(T *y, float (&v)[V], const float (&w)[V], int64_t j, float rstd, enum norm_form form)
+__device__ static inline void norm_write(T *y, float (&v)[V], const vec_of<T, V> &w, int64_t j, float rstd, enum norm_form form)
 {
 #pragma unroll
     for (int k = 0; k < V; k++)
-        v[k] = (form == NORM_LLAMA ? to_float(from_float<T>(v[k] * rstd)) : v[k] * rstd) * norm_weight(w[k], form);
+        v[k] = (form == NORM_LLAMA ? to_float(from_float<T>(v[k] * rstd)) : v[k] * rstd) * norm_weight(to_float(w.x[k]), form);
     store_v<T, V>(y + j, v);
 }
 /* A row of at most KEEP V elements per thread stays in registers; KEEP of 0: it is read again. PARTS takes registers for which whole rows, as
@@ -217,17 +217,24 @@ __global__ static void rmsnorm_fwd_kernel(T *y, T *sum, const T *x, norm_add<T> 
     __shared__ float tmp[33];
     constexpr int N = KEEP > 0 ? KEEP : 1;
     int64_t at = (int64_t)blockIdx.x * ld, step = ROW_THREADS * V;
-    float square = 0, v[N][V], u[N][V];
+    float square = 0, v[N][V];
+    vec_of<T, V> u[N];    // w's elements
     next_start();
+    if (KEEP) {    // w comes from memory, and no kernel of a step writes it
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int64_t j = i * step + (int64_t)threadIdx.x * V;
+            if (j < d)
+                u[i] = *(const vec_of<T, V> *)(w + j);
+        }
+    }
     before_wait();
     if (KEEP) {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             int64_t j = i * step + (int64_t)threadIdx.x * V;
-            if (j < d) {
-                load_v<T, V>(u[i], w + j);
+            if (j < d)
                 square = norm_read<T, V, PARTS>(v[i], x, add, at, j, square);
-            }
         }
 #pragma unroll
         for (int i = 0; i < N; i++) {    // not before all is read, which it would hold up
@@ -257,8 +264,7 @@ __global__ static void rmsnorm_fwd_kernel(T *y, T *sum, const T *x, norm_add<T> 
     const T *from = sum ? sum : x;    // each thread reads what it wrote
     for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += step) {
         load_v<T, V>(v[0], from + at + j);
-        load_v<T, V>(u[0], w + j);
-        norm_write<T, V>(y + at, v[0], u[0], j, rstd, form);
+        norm_write<T, V>(y + at, v[0], *(const vec_of<T, V> *)(w + j), j, rstd, form);
     }
 }
 template <typename T, bool PARTS> static auto rmsnorm_fwd_kernel_for(int64_t d, int64_t ld)
