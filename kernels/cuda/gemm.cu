@@ -4,9 +4,9 @@
  * the same order, except ids 13 and 16. For narrow deep weights the heuristic would choose those or slow ones, so such weights get
  * a fixed split of K: S strided products into fp32 partials, added in order by the next kernel. S depends only on the weight.
  * gemm_choose.cu chooses an algorithm for each (shape, rows rounded up to a power of two), among gemm_lt.cu's and the kernels of
- * gemm_few.cu. Backward products need no such rule, only the same bits in each run: the heuristic's choice without in-place reduction, kept
- * for each power of two of rows; where devices have slices of the weights, an algorithm that keeps the order, too. What none of these can
- * take goes to gemm_plain.cu. A weight with parts has that many strided products, added as a tree. */
+ * gemm_few.cu. Backward products need no such rule, only the same bits in each run: those of the heuristic's choice without in-place reduction
+ * for each power of two of rows; where devices have slices of the weights, an algorithm that keeps the order, too. Where rows are many,
+ * gemm_faster.cu finds the fastest algorithm of these bits. What none of these can take goes to gemm_plain.cu. A weight with parts has that many strided products, added as a tree. */
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/gemm_few.cuh"
 #include <inttypes.h>
@@ -198,7 +198,12 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
         call.y = part;
         call.ldy = w->n_out;
     }
-    const struct way *way = &p->way[row_bucket(a->n)];
+    int bucket = row_bucket(a->n);
+    struct way *way = &p->way[bucket];
+    if (!p->known[bucket] && !way->few && !cu->capturing) {
+        p->known[bucket] = true;
+        lt_faster(cu, &call, FREE_NOT, &way->algo);
+    }
     if (a->for_gate && way->few > 1 && !part && a->y_dtype == DT_BF16) {    // the first form is too narrow for both
         cu->gate = *a;
         return true;
@@ -262,6 +267,7 @@ static bool bwd_run(struct cuda_device *cu, const struct lt_call *call, const ch
             return error_set(err, ERR_UNSUPPORTED, "%s: cuBLASLt has no algorithm for %" PRId64 " x %" PRId64, op, call->n_out, call->n_in);
         p->way[bucket].algo = found[0];
         p->known[bucket] = true;
+        lt_faster(cu, call, call->any_cut ? FREE_NOT : FREE_ORDER, &p->way[bucket].algo);
     }
     return lt_ok(lt_multiply(cu, &setup, &p->way[bucket].algo), op, err);
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/cuda/cuda.h"
 #define CANDIDATES 8
+#define TIMED_ROWS 512    // up to here forward products are timed when they are chosen, above by their first use
 
 /* --- gemm_plain.cu: one fused chain per element, in order of k --------------------------------------------------------- */
 /* c (m, n) = bias by column + sum over k of a[i am + k ak] b[j bn + k bk], added to what c holds with accumulate. */
@@ -66,11 +67,11 @@ struct gemm_plan {
     enum product kind;
     bool bias;
     int64_t n_out, n_in;
-    int parts;     // the weight's
-    int split;     // of K: parts, or what suits the shape
-    bool plain;    // no algorithms here keep one order for all numbers of rows: the plain kernel, which does
-    bool ready;    // of a forward product: chosen
-    bool known[CHOICE_BUCKETS];
+    int parts;                     // the weight's
+    int split;                     // of K: parts, or what suits the shape
+    bool plain;                    // no algorithms here keep one order for all numbers of rows: the plain kernel, which does
+    bool ready;                    // of a forward product: chosen
+    bool known[CHOICE_BUCKETS];    // of a backward product: chosen; of a forward one: its first use has looked for a faster way
     struct way way[CHOICE_BUCKETS];
 };
 int row_bucket(int64_t n);
@@ -79,6 +80,11 @@ bool fits_lt(const struct weight *w);
 /* The plan for this use of a weight, chosen now if it is the first. */
 struct gemm_plan *plan_ready(struct cuda_device *cu, enum product kind, int64_t n_out, int64_t n_in, int parts, bool bias,
                              struct error *err);
+
+/* --- gemm_faster.cu: products of many rows ------------------------------------------------------------------------------- */
+/* Replace a call's algorithm by the fastest that gives its bits, if the rows are more than TIMED_ROWS and there is memory to try. Waits for
+ * the device, so not while recording. */
+void lt_faster(struct cuda_device *cu, const struct lt_call *call, enum freedom freedom, cublasLtMatmulAlgo_t *algo);
 
 /* --- gemm_cost.cu: timing products ---------------------------------------------------------------------------------------- */
 #define RUNS_MAX 9

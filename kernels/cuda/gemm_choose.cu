@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #define CHECK_ROWS 256
 #define CHECK_OUT 4096
-#define TIMED_ROWS 512
 #define WAYS_MAX (CANDIDATES + 1 + FEW_FORMS)
 /* In a step a product of our own saves its neighbours time, too: they may begin early, and gate and up need no kernel after it. So up to
  * this many rows it may take up to 1 / FEW_SHARE of the time of the best other. */
@@ -328,7 +327,7 @@ static bool plan_take(struct cuda_device *cu, struct trial *t, const struct choi
 }
 
 /* One number of rows. False: the device has failed. Up to TIMED_ROWS, where a decode step consists of short products, the fastest is used;
- * above that, the heuristic's best. *any: there is one. */
+ * above that, the heuristic's best, until gemm_faster.cu looks at it. *any: there is one. */
 static bool plan_choose_at(struct cuda_device *cu, struct trial *t, int bucket, bool *any, struct error *err)
 {
     struct way found[WAYS_MAX];
