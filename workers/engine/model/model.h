@@ -246,6 +246,7 @@ MUST_USE bool model_head_look(struct model_run *r, const struct token_loss *loss
 struct model_grad {
     float *flat;    // (model_n_flat) all of it; NULL: requested piece by piece, from the last to the first
     /* Memory for piece p; NULL: see err. *adds, false before: the gradient is added to what it holds, else that is written over. */
+    bool set;       // of flat: what it holds is written over rather than added to
     float *(*piece_begin)(void *ctx, int p, bool *adds, struct error *err);
     bool (*piece_end)(void *ctx, int p, struct error *err);    // all its work has been launched
     void *ctx;

@@ -40,7 +40,7 @@ static bool place_begin(const struct model *m, const struct model_grad *g, int p
 {
     model_piece(m, piece, &out->first);
     out->piece = piece;
-    bool adds = g->flat != NULL;
+    bool adds = g->flat && !g->set;
     out->at = g->flat ? g->flat + out->first : g->piece_begin(g->ctx, piece, &adds, err);
     out->set = !adds;
     return out->at != NULL;

@@ -352,7 +352,7 @@ static bool gradient_make(struct ranks *r, const struct trainer_hyper *h, struct
     if (!reference_run(r, h, err))
         return false;
     if (!ranks_add_up(r))
-        return trainer_grad_clear(r->here[0].t, err) && rounds_run(r, h, n, err) && sums_merge(r, n, sum, err);
+        return trainer_grad_begin(r->here[0].t, n, err) && rounds_run(r, h, n, err) && sums_merge(r, n, sum, err);
     return all_ends_do(r, sums_begin, &n, err) && rounds_run(r, h, n, err) && all_ends_do(r, sums_end, NULL, err)
            && sums_merge(r, n, sum, err);
 }

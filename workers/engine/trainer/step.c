@@ -487,6 +487,7 @@ bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, const stru
         struct model_batch b = micro_batch(&t->mb);
         if (!model_forward_train(t->run, &b, err) || !micro_finish(t, t->run, &t->to, h, &part[i], err))
             return false;
+        trainer_grad_more(t);
     }
     return true;
 }

@@ -310,6 +310,7 @@ static bool sft_micros(struct sft_work *w, const struct model_grad *to, struct e
         if (!model_forward_train(t->run, &b, err) || !sft_finish(w, k, t->run, to, err))
             return false;
     }
+        trainer_grad_more(t);
     return true;
 }
 
@@ -320,7 +321,7 @@ bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_se
     struct sft_work w = { .t = t, .seq = seq };
     BUG_IF(trainer_grad_group(t) > 1, "a supervised step adds up no groups");
     TRY(sft_cut(&w, n_seq, micro_budget(t, h), err));
-    TRY(!apply || trainer_grad_clear(t, err));
+    TRY(!apply || trainer_grad_begin(t, w.n_micro, err));
     TRY(sft_micros(&w, apply ? &t->to : NULL, err));
     TRY(!apply || trainer_apply(t, h, grad_norm, err));
     *loss = w.total > 0 ? w.sum / w.total : NAN;

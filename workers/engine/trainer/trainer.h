@@ -162,6 +162,8 @@ int trainer_stages(const struct trainer *t, const double **idle_s);
 MUST_USE bool trainer_stages_measure(struct trainer *t, struct error *err);
 MUST_USE bool trainer_grad_clear(struct trainer *t, struct error *err);
 /* All micro-batches by this rank alone: sets the gradient (does not add to an earlier one). */
+/* Begin a gradient that n_micro micro-batches are added up in: the first is written over what is there, or with none it is cleared. */
+MUST_USE bool trainer_grad_begin(struct trainer *t, int64_t n_micro, struct error *err);
 MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *sums, struct error *err);
 int64_t trainer_grad_n(const struct trainer *t);    // fp32 elements of the flat gradient: model_n_flat
 /* Devices that the trainer's model is cut over; 1: it is whole. Several ranks have equal teams, and each device exchanges what its slice

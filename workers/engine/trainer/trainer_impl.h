@@ -102,6 +102,7 @@ int64_t update_n_factor(const struct model *m);
 MUST_USE bool frozen_make(struct trainer *t, struct error *err);
 MUST_USE bool state_new(struct trainer *t, struct error *err);
 MUST_USE bool grad_new(struct trainer *t, struct error *err);
+void trainer_grad_more(struct trainer *t);    // the gradient holds a micro-batch's: the next one is added
 void update_release(struct trainer *t);
 /* A run of the update: n elements of the flat order from `flat`, whose state is kept from `at`. */
 struct update_run {
