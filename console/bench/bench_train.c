@@ -14,6 +14,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "workers/engine/model/stages.h"
+#include "workers/engine/plan/memory_plan.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
@@ -100,6 +101,25 @@ static bool team_cut(const struct train_bench *b, struct model **m, struct devic
     return *m != NULL;
 }
 
+/* As a run's plan does (memory_plan.h): keep more of the activations on a GPU that has room for it. */
+static bool keep_where_room(const struct model *m, struct trainer_settings *set, struct trainer_memory *need, struct error *err)
+{
+    size_t have, total;
+    struct trainer_memory t;
+    struct trainer_settings more = *set;
+    more.keep_more = true;
+    if (set->recompute_block || set->n_team > 1 || set->n_stage > 1 || model_device(m)->kind != DEVICE_CUDA)
+        return true;
+    trainer_memory(m, &more, &t);
+    if (!mem_info(model_device(m), &have, &total, err))
+        return false;
+    if (t.activation + t.gradient + t.state + RESERVE_CUDA <= have) {
+        *set = more;
+        *need = t;
+    }
+    return true;
+}
+
 bool train_bench_run(struct train_bench *b, struct error *err)
 {
     bool ok = false;
@@ -133,6 +153,7 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     trainer_memory(m, &set, &need);    // with state_bytes 0: all of it in host memory, and the stage on the device
     set.state_bytes = (size_t)((1 - b->host_share) * (double)need.host) + need.state;
     trainer_memory(m, &set, &need);
+    TRY(keep_where_room(m, &set, &need, err));
     b->planned_bytes = weight_bytes + need.activation + need.gradient + need.state;
     b->host_bytes = need.host;
     TRY(t = trainer_new(m, NULL, &set, err));

@@ -80,9 +80,13 @@ static void logits_and_gradients_are_pytorchs(UNUSED void **state)
         struct error err = { 0 };
         golden_open(&g, name, device, DT_F32);
         // the second time with blocks run again in the backward pass, and the head in pieces
-        struct run_limits lim = {
-            .max_tok = MAX_TOK, .max_seq = 8, .max_seq_tok = MAX_TOK, .train = true, .recompute_block = k % 2, .head_rows = k % 2 ? 7 : 0
-        };
+        struct run_limits lim = { .max_tok = MAX_TOK,
+                                  .max_seq = 8,
+                                  .max_seq_tok = MAX_TOK,
+                                  .train = true,
+                                  .recompute_block = k % 2,
+                                  .keep_more = k / 2 % 2,
+                                  .head_rows = k % 2 ? 7 : 0 };
         struct model_run *r = model_run_new(g.m, &lim, &err);
         int64_t n_flat = model_n_flat(g.m), n_logit = g.n_tok * model_config(g.m)->vocab;
         float *logits = calloc((size_t)n_logit, 4), *want = calloc((size_t)MAX(n_logit, n_flat), 4);

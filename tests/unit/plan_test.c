@@ -92,6 +92,44 @@ static void auto_takes_the_lowest_stage_that_has_room(UNUSED void **state)
     device_free(dev);
 }
 
+/* What a layer keeps on top, per token and in bf16: two norms' outputs, d wide, and SwiGLU's product, f wide. */
+static void what_has_room_is_not_computed_again(UNUSED void **state)
+{
+    static const struct {
+        const char *model;
+        int64_t gib, budget, kept_bytes;    // 0: there is no room for it, or it is not wanted
+        bool recompute, offload, turns;
+        int n_team;
+        const char *why;
+    } cases[] = {
+        { "Qwen2.5-0.5B", 139, 16384, (2 * 896 + 4864) * 2 * 24, false, false, true, 0, "most of the device is free" },
+        { "Qwen2.5-0.5B", 139, 16384, (2 * 896 + 4864) * 2 * 24, false, false, false, 0, "the same with a region for each" },
+        { "Qwen2.5-0.5B", 139, 16384, (2 * 896 + 4864) * 2 * 24, false, true, true, 0, "and all of the state stays on the device" },
+        { "Qwen2.5-0.5B", 139, 16384, 0, true, false, true, 0, "block inputs only were asked for" },
+        { "Qwen2.5-0.5B", 139, 16384, 0, false, false, true, 2, "the other device of a team may have less room" },
+        { "Qwen2.5-0.5B", 26, 16384, 0, false, false, true, 0, "22 GiB are needed, and 4.9 more would be" },
+        { "Qwen2.5-7B", 139, 4096, 0, false, true, true, 0, "it would send state to the host" },
+    };
+    struct device *dev = gpu_new();
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct model *m = shape_new(dev, cases[i].model);
+        struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
+        struct trainer_settings s = settings_of(1, 0, cases[i].budget, cases[i].recompute);
+        struct trainer_memory t;
+        struct memory_plan p;
+        s.offload = cases[i].offload;
+        s.n_team = cases[i].n_team;
+        trainer_memory(m, &s, &t);
+        if (!memory_plan_in(&p, (size_t)cases[i].gib << 30, m, &(struct plan_weights){ .whole = true }, &s, cases[i].turns, &g))
+            fail_msg("case %zu does not fit at all", i);
+        if (s.keep_more != (cases[i].kept_bytes > 0) || p.activation != t.activation + (size_t)(cases[i].kept_bytes * cases[i].budget))
+            fail_msg("case %zu, %s: %zu bytes of activations instead of %zu", i, cases[i].why, p.activation, t.activation);
+        assert_true(p.region >= p.activation && p.total + p.reserve <= (size_t)cases[i].gib << 30);
+        model_free(m);
+    }
+    device_free(dev);
+}
+
 /* Bytes per parameter of what does not depend on the batch, as section 3 of ZeRO (arXiv 1910.02054) counts them but with an fp32 gradient:
  * 2 + 4 + 12, and its shares; the plan has two layers' gradients, what comes of others and pieces in use on top. */
 static void each_stage_keeps_its_share(UNUSED void **state)
@@ -469,6 +507,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_stage_keeps_its_share),
         cmocka_unit_test(auto_takes_the_lowest_stage_that_has_room),
+        cmocka_unit_test(what_has_room_is_not_computed_again),
         cmocka_unit_test(each_optimizer_takes_what_its_moments_take),
         cmocka_unit_test(a_whole_copy_beside_shards_is_counted),
         cmocka_unit_test(whole_weights_are_only_where_somebody_reads_them),

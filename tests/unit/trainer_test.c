@@ -147,21 +147,15 @@ static void fixture_close(struct fixture *f)
     device_free(f->dev);
 }
 
-static struct trainer *trainer_open_as(struct fixture *f, int64_t token_budget, bool recompute_block)
+static struct trainer *trainer_open(struct fixture *f, int64_t token_budget)
 {
     struct error err = { 0 };
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     set.token_budget_max = token_budget;
-    set.recompute_block = recompute_block;
     struct trainer *t = trainer_new(f->m, f->ref, &set, &err);
     if (!t)
         fail_msg("%s", err.text);
     return t;
-}
-
-static struct trainer *trainer_open(struct fixture *f, int64_t token_budget)
-{
-    return trainer_open_as(f, token_budget, false);
 }
 
 static struct trainer *trainer_open_set(struct fixture *f, const struct trainer_settings *set)
@@ -958,26 +952,36 @@ static void log_probs_are_the_same_bits_in_any_packing(UNUSED void **state)
     }
 }
 
-static void running_blocks_again_changes_no_bit(UNUSED void **state)
+static void what_is_kept_and_what_is_computed_again_changes_no_bit(UNUSED void **state)
 {
     for (int type = 0; type < 2; type++) {
         struct fixture f;
         struct error err = { 0 };
         fixture_open(&f, ALGO_GRPO, DEVICE, type ? DT_BF16 : DT_F32);
         int64_t n = model_n_flat(f.m);
-        float *g[2];
-        for (int again = 0; again < 2; again++) {
-            struct trainer *t = trainer_open_as(&f, 64, again);
+        float *g[3];    // norms and SwiGLU again, whole blocks again, nothing again
+        size_t bytes[3];
+        for (int way = 0; way < 3; way++) {
+            struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+            struct trainer_memory need;
             struct trainer_sums sums;
-            g[again] = malloc((size_t)n * 4);
+            set.token_budget_max = 64;
+            set.recompute_block = way == 1;
+            set.keep_more = way == 2;
+            trainer_memory(f.m, &set, &need);
+            bytes[way] = need.activation;
+            struct trainer *t = trainer_open_set(&f, &set);
+            g[way] = malloc((size_t)n * 4);
             if (!trainer_begin(t, (const struct group *const *)f.g, GROUPS, &f.h, &err) || !trainer_grad(t, &f.h, &sums, &err)
-                || !trainer_grad_get(t, g[again], &err))
+                || !trainer_grad_get(t, g[way], &err))
                 fail_msg("%s", err.text);
             trainer_free(t);
         }
         assert_memory_equal(g[0], g[1], (size_t)n * 4);
-        free(g[0]);
-        free(g[1]);
+        assert_memory_equal(g[0], g[2], (size_t)n * 4);
+        assert_true(bytes[1] < bytes[0] && bytes[0] < bytes[2]);
+        for (int way = 0; way < 3; way++)
+            free(g[way]);
         fixture_close(&f);
     }
 }
@@ -1257,7 +1261,7 @@ int main(void)
         cmocka_unit_test(a_groups_gradients_are_added_up_before_the_groups),
         cmocka_unit_test(a_batch_is_cut_in_order_and_as_evenly_as_can_be),
         cmocka_unit_test(log_probs_are_the_same_bits_in_any_packing),
-        cmocka_unit_test(running_blocks_again_changes_no_bit),
+        cmocka_unit_test(what_is_kept_and_what_is_computed_again_changes_no_bit),
         cmocka_unit_test(where_the_state_lies_changes_no_bit),
         cmocka_unit_test(masters_collect_what_bf16_weights_cannot_show),
         cmocka_unit_test(norms_and_biases_decay_only_when_asked),

@@ -155,6 +155,7 @@ struct run_limits {
     int64_t max_seq_tok;     // longest sequence, prompt and completion
     bool train;              // keep what the backward pass needs
     bool recompute_block;    // with train: keep only each block's input and run the block's forward again
+    bool keep_more;          // with train: keep what norms and SwiGLU give, too, rather than compute it again
     bool by_piece;           // with train: gradients are requested piece by piece (model_grad without flat); less memory
     int64_t lora_rank;       // highest rank of an adapter that a model bound later may have (model_run_bind)
     int64_t head_rows;       // rows of logits computed at once in scoring and training; 0: what suits the device
@@ -245,8 +246,8 @@ MUST_USE bool model_head_look(struct model_run *r, const struct token_loss *loss
 /* Where a backward pass adds the gradient (device; fp32). */
 struct model_grad {
     float *flat;    // (model_n_flat) all of it; NULL: requested piece by piece, from the last to the first
-    /* Memory for piece p; NULL: see err. *adds, false before: the gradient is added to what it holds, else that is written over. */
     bool set;       // of flat: what it holds is written over rather than added to
+    /* Memory for piece p; NULL: see err. *adds, false before: the gradient is added to what it holds, else that is written over. */
     float *(*piece_begin)(void *ctx, int p, bool *adds, struct error *err);
     bool (*piece_end)(void *ctx, int p, struct error *err);    // all its work has been launched
     void *ctx;

@@ -19,7 +19,7 @@
  *
  * Training keeps res1, qkv, ao, res2, gu, what norms after the halves read, and the norms' statistics of every layer; the norms'
  * outputs and the SwiGLU product are computed again in the backward pass, from the same inputs by the same operation, hence the
- * same bits. With recompute_block only res1 is kept and the rest of a block is run again. Without training all layers share one
+ * same bits, or kept with keep_more. With recompute_block only res1 is kept and the rest of a block is run again. Without training all layers share one
  * set. */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -157,6 +157,10 @@ static void layout_kept(struct walk *w, struct model_run *r, const struct model 
             layout_acts(w, &a, c, lim, e, true);
         else if (lim->train)
             a.res1 = take(w, n * c->d_model, e);
+        bool more = own && lim->keep_more, norms = more && c->norm_place != NORM_AFTER;
+        a.h1 = norms ? take(w, n * c->d_model, e) : r->h;
+        a.h2 = norms ? take(w, n * c->d_model, e) : r->h;
+        a.act = more ? take(w, n * c->d_ff, e) : r->act;
         if (r->layer)
             r->layer[l] = a;
     }
@@ -178,6 +182,7 @@ static void layout_layers(struct walk *w, struct model_run *r, const struct mode
     int64_t n = lim->max_tok;
     struct acts shared = { 0 };
     void *dedge = NULL;
+    r->act = take(w, n * c->d_ff, e);
     if (!lim->train || lim->recompute_block)
         layout_acts(w, &shared, c, lim, e, true);
     for (int k = 0; k < MAX(lim->n_set, 1); k++) {
@@ -198,7 +203,6 @@ static void layout_layers(struct walk *w, struct model_run *r, const struct mode
                                           .rstdf = r->rstdf };
     }
     r->out = take(w, n * c->d_model, e);
-    r->act = take(w, n * c->d_ff, e);
     if (adapter_rank(m, lim) > 0)
         layout_lora(w, &r->lora, m, lim);
 }

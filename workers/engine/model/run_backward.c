@@ -266,16 +266,17 @@ static bool half_bwd(struct model_run *r, const void *half, int64_t post, const 
 
 /* A half's first product, and the norm before it if there is one: dres, the gradient by what the half is added to, becomes that by the
  * stream x, which the half reads. dy is the gradient by the product's output. */
-static bool half_input_bwd(struct model_run *r, int64_t l, enum product which, int64_t ln, const void *x, const float *rstd, const void *dy,
-                           const struct place *grad, struct error *err)
+static bool half_input_bwd(struct model_run *r, int64_t l, enum product which, int64_t ln, const void *x, void *h, const float *rstd,
+                           const void *dy, const struct place *grad, struct error *err)
 {
     const struct model *m = r->m;
     int64_t n = r->n_tok, d = m->c.d_model;
     if (ln == AT_NONE)
         return product_bwd(r, l, which, grad, r->dres, dy, x, true, err);
-    return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .x = x, .w = model_at(m, ln), .n = n, .d = d, .eps = stream_eps(&m->c),
-              .form = m->c.norm_form, .dtype = m->dtype)
-           && product_bwd(r, l, which, grad, r->dh, dy, r->h, false, err)
+    return (h != r->h
+            || OP(m->dev, err, rmsnorm_fwd, .y = h, .x = x, .w = model_at(m, ln), .n = n, .d = d, .eps = stream_eps(&m->c),
+                  .form = m->c.norm_form, .dtype = m->dtype))
+           && product_bwd(r, l, which, grad, r->dh, dy, h, false, err)
            && OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, grad, ln), .dy = r->dh, .dadd = r->dres, .x = x,
                  .w = model_at(m, ln), .rstd = rstd, .n = n, .d = d, .form = m->c.norm_form, .dtype = m->dtype);
 }
@@ -292,15 +293,15 @@ static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const 
     const void *dy;
     TRY(half_bwd(r, a->half2, at->post2, a->rstd_post2, grad, &dy, err));
     if (m->lora) {    // the adapter adds to dact, and needs act for it
-        TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .act = m->c.act, .dtype = t));
-        TRY(product_bwd(r, l, PRODUCT_DOWN, grad, r->dact, dy, r->act, false, err));
+        TRY(a->act != r->act || OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .act = m->c.act, .dtype = t));
+        TRY(product_bwd(r, l, PRODUCT_DOWN, grad, r->dact, dy, a->act, false, err));
     } else {
         TRY(product_bwd_x(r, l, PRODUCT_DOWN, r->dact, dy, false, err));
     }
-    TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .y = m->lora ? NULL : r->act, .dy = r->dact, .gu = a->gu, .n = n, .f = f, .act = m->c.act,
-           .dtype = t));
-    TRY(m->lora || product_bwd_w(r, l, PRODUCT_DOWN, grad, dy, r->act, err));
-    TRY(half_input_bwd(r, l, PRODUCT_GATE_UP, at->ln2, a->res2, a->rstd2, a->gu, grad, err));
+    TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .y = m->lora || a->act != r->act ? NULL : r->act, .dy = r->dact, .gu = a->gu, .n = n, .f = f,
+           .act = m->c.act, .dtype = t));
+    TRY(m->lora || product_bwd_w(r, l, PRODUCT_DOWN, grad, dy, a->act, err));
+    TRY(half_input_bwd(r, l, PRODUCT_GATE_UP, at->ln2, a->res2, a->h2, a->rstd2, a->gu, grad, err));
     ok = true;
 out:
     return ok;
@@ -342,7 +343,7 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
            .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .bounds = bounds_of(m, l), .dtype = t));
     TRY(rotation_bwd(r, a, l, grad, err));
     TRY(!m->c.qk_norm_wide || qk_norm_wide_bwd(r, a, l, grad, err));
-    TRY(half_input_bwd(r, l, PRODUCT_QKV, at->ln1, a->res1, a->rstd1, r->dqkv, grad, err));
+    TRY(half_input_bwd(r, l, PRODUCT_QKV, at->ln1, a->res1, a->h1, a->rstd1, r->dqkv, grad, err));
     ok = true;
 out:
     return ok;
@@ -353,7 +354,7 @@ static bool block_again(struct model_run *r, const struct acts *a, int64_t l, st
 {
     struct model *m = r->m;
     struct pass p = { .n = r->n_tok, .token = r->token, .pos = r->pos };
-    return stream_add(r, a->res1, a->res1, NULL, m->at[l].ln1, a->rstd1, p.n, err) && block_fwd(r, a, l, &p, err);
+    return stream_add(r, a->h1, a->res1, a->res1, NULL, m->at[l].ln1, a->rstd1, p.n, err) && block_fwd(r, a, l, &p, err);
 }
 
 bool embed_grad(struct model_run *r, const struct model_grad *grad, const void *dy, const int32_t *token, int64_t n_tok, struct error *err)

@@ -53,19 +53,20 @@ static bool attention(struct model_run *r, const struct acts *a, int64_t l, cons
               .dtype = m->dtype);
 }
 
-bool stream_add(struct model_run *r, void *sum, const void *x, const void *add, int64_t ln, float *rstd, int64_t n, struct error *err)
+bool stream_add(struct model_run *r, void *h, void *sum, const void *x, const void *add, int64_t ln, float *rstd, int64_t n,
+                struct error *err)
 {
     const struct model *m = r->m;
     if (ln != AT_NONE)
-        return OP(m->dev, err, rmsnorm_fwd, .y = r->h, .sum = sum, .x = x, .add = add, .w = model_at(m, ln), .rstd = rstd, .n = n,
+        return OP(m->dev, err, rmsnorm_fwd, .y = h, .sum = sum, .x = x, .add = add, .w = model_at(m, ln), .rstd = rstd, .n = n,
                   .d = m->c.d_model, .eps = stream_eps(&m->c), .form = m->c.norm_form, .dtype = m->dtype);
     return !add || OP(m->dev, err, add_fwd, .y = sum, .a = x, .b = add, .n = n * m->c.d_model, .dtype = m->dtype);
 }
 
 /* What a half block reads, given the stream. */
-static const void *half_input(const struct model_run *r, int64_t ln, const void *stream)
+static const void *half_input(const void *h, int64_t ln, const void *stream)
 {
-    return ln == AT_NONE ? stream : r->h;
+    return ln == AT_NONE ? stream : h;
 }
 
 /* The norm after a half block, from what it gave into r->out. */
@@ -168,7 +169,7 @@ bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struc
     const void *head_q = c->qk_norm_wide ? NULL : model_at(m, at->q_norm), *head_k = c->qk_norm_wide ? NULL : model_at(m, at->k_norm);
     void *half1 = a->half1 ? a->half1 : r->out, *half2 = a->half2 ? a->half2 : r->out;
     struct rotation turn = rotation_of(r, l, p->pos);
-    TRY(product_fwd(r, l, PRODUCT_QKV, a->qkv_in, half_input(r, at->ln1, a->res1), p, err));
+    TRY(product_fwd(r, l, PRODUCT_QKV, a->qkv_in, half_input(a->h1, at->ln1, a->res1), p, err));
     TRY(!c->qk_norm_wide || qk_norm_wide(r, a, l, p->n, err));
     TRY(OP(dev, err, rope_fwd, .out = a->qkv, .qkv = c->qk_norm_wide ? a->qkv : a->qkv_in, .cos = turn.cos, .sin = turn.sin,
            .pos = turn.pos, .q_norm = head_q, .k_norm = head_k, .kv = p->kv ? kv_layer(p->kv, l) : NULL, .slot = p->slot, .n = p->n,
@@ -177,10 +178,10 @@ bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struc
     TRY(attention(r, a, l, p, err));
     TRY(product_fwd(r, l, PRODUCT_O, half1, a->ao, p, err));
     TRY(half_norm(r, half1, at->post1, a->rstd_post1, p->n, err));
-    TRY(stream_add(r, a->res2, a->res1, r->out, at->ln2, a->rstd2, p->n, err));
-    TRY(product_fwd(r, l, PRODUCT_GATE_UP, a->gu, half_input(r, at->ln2, a->res2), p, err));
-    TRY(OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = p->n, .f = c->d_ff, .act = c->act, .dtype = t));
-    TRY(product_fwd(r, l, PRODUCT_DOWN, half2, r->act, p, err));
+    TRY(stream_add(r, a->h2, a->res2, a->res1, r->out, at->ln2, a->rstd2, p->n, err));
+    TRY(product_fwd(r, l, PRODUCT_GATE_UP, a->gu, half_input(a->h2, at->ln2, a->res2), p, err));
+    TRY(OP(dev, err, swiglu_fwd, .y = a->act, .gu = a->gu, .n = p->n, .f = c->d_ff, .act = c->act, .dtype = t));
+    TRY(product_fwd(r, l, PRODUCT_DOWN, half2, a->act, p, err));
     TRY(half_norm(r, half2, at->post2, a->rstd_post2, p->n, err));
     ok = true;
 out:
@@ -218,13 +219,14 @@ bool run_forward(struct model_run *r, const struct pass *p, struct error *err)
         const struct acts *a = &r->layer[l];
         TRY(model_bind(m, 1 + (int)l, err));
         bool goes_on = l > m->own.first;
-        TRY(stream_add(r, a->res1, goes_on ? r->layer[l - 1].res2 : a->res1, goes_on ? r->out : NULL, m->at[l].ln1, a->rstd1, p->n, err));
+        TRY(stream_add(r, a->h1, a->res1, goes_on ? r->layer[l - 1].res2 : a->res1, goes_on ? r->out : NULL, m->at[l].ln1, a->rstd1, p->n,
+                       err));
         TRY(block_fwd(r, a, l, p, err));
         TRY(l + 2 >= m->own.end || model_ahead(m, 3 + (int)l, err));    // into the place of this one
         TRY(run_idle(r, err));
     }
     if (!m->own.head)
-        return stream_add(r, r->edge, r->layer[m->own.end - 1].res2, r->out, AT_NONE, NULL, p->n, err);
+        return stream_add(r, NULL, r->edge, r->layer[m->own.end - 1].res2, r->out, AT_NONE, NULL, p->n, err);
     TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->hf, .sum = r->resf, .x = r->layer[c->n_layer - 1].res2, .add = r->out,
            .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = p->n, .d = d, .eps = stream_eps(c), .form = c->norm_form,
            .dtype = m->dtype));

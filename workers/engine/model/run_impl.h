@@ -28,7 +28,9 @@ struct acts {
     float *lse;      // (max_tok, n_head)
     void *res2;      // (max_tok, d) residual stream between the two halves
     float *rstd2;
-    void *gu;               // (max_tok, 2 ff)
+    void *gu;    // (max_tok, 2 ff)
+    void *h1, *h2,
+        *act;    // (max_tok, d) what the halves' norms give, (max_tok, ff) SwiGLU's product; the run's own where they are not kept
     void *half1, *half2;    // (max_tok, d) what the halves give to the norms after them; NULL: there are none, or not kept
     float *rstd_post1, *rstd_post2;
     float *rstd_q, *rstd_k;    // (max_tok) of norms over all heads; NULL: there are none
@@ -156,8 +158,8 @@ double head_scale(const struct model_config *c);
 MUST_USE bool rows_scale(struct model_run *r, void *x, int64_t n, double scale, struct error *err);
 /* The window and the cap of scores of layer l's attention. */
 struct attn_bounds bounds_of(const struct model *m, int64_t l);
-/* The stream after an addition (none: add NULL), and its norm in r->h where the family has one there. */
-MUST_USE bool stream_add(struct model_run *r, void *sum, const void *x, const void *add, int64_t ln, float *rstd, int64_t n,
+/* The stream after an addition (none: add NULL), and its norm in h where the family has one there. */
+MUST_USE bool stream_add(struct model_run *r, void *h, void *sum, const void *x, const void *add, int64_t ln, float *rstd, int64_t n,
                          struct error *err);
 /* The columns of a tensor of projections that a norm over all heads covers: the queries' first, then the keys'. */
 struct wide_norm {

@@ -27,6 +27,21 @@ void memory_plan_text(const struct memory_plan *p, char *out, size_t size)
              (double)p->total * 1e-9);
 }
 
+/* Keep more of the activations where that takes no room from anything else: neither keys and values nor state on the device. Other devices
+ * of a model that is cut may have less room than this one. */
+static void keep_more(struct memory_plan *p, const struct model *m, struct trainer_settings *s, size_t room, size_t host)
+{
+    struct trainer_memory t;
+    s->keep_more = !s->recompute_block && !trainer_is_cut(s);
+    trainer_memory(m, s, &t);
+    size_t region = p->turns ? MAX(t.activation, p->kv) : t.activation + p->kv;
+    s->keep_more = s->keep_more && region + host <= room;
+    if (s->keep_more) {
+        p->activation = t.activation;
+        p->region = region;
+    }
+}
+
 bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, const struct plan_weights *w, struct trainer_settings *s,
                     bool turns, const struct generator_config *g)
 {
@@ -39,6 +54,7 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
     size_t kv_full = generator_kv_bytes(g->model, g->max_seq, g->max_seq_tok), page = kv_pool_page_bytes(g->model);
     if (s) {
         s->state_bytes = 0;
+        s->keep_more = false;
         trainer_memory(m, s, &t);    // with offload: only the stage is on the device
         p->weights += t.weight + ((trainer_keeps_shards(m, s) || trainer_is_cut(s)) && w->whole ? model_weight_bytes(m) : 0);
     }
@@ -50,6 +66,8 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
     if (p->turns)    // what activations need anyway
         p->kv = MIN(kv_full, MAX(p->kv, p->activation));
     p->region = p->turns ? MAX(p->activation, p->kv) : p->activation + p->kv;
+    if (s && cuda)
+        keep_more(p, m, s, room, t.host);
     if (s && s->offload) {
         s->state_bytes = t.state + left(room, p->region);
         trainer_memory(m, s, &t);

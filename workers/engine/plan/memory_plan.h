@@ -2,7 +2,8 @@
  *
  * First come weights (loaded already, but not yet as they are kept), gradient, the sampler's scratch, optimizer state. Then comes one
  * region that alternates between the pool of keys and values during sampling and activations during training; or, when sampling and
- * training overlap, one region for each. With offload, the part of the optimizer's state that does not fit goes to host memory. */
+ * training overlap, one region for each. Where there is room, training keeps more, so that less is computed twice. With offload, the part
+ * of the optimizer's state that does not fit goes to host memory. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,7 +37,7 @@ struct plan_weights {
     bool whole;        // a whole copy stays beside shards or slices that are trained (run_needs_whole)
 };
 /* Plan for m's shape on its device, of which `have` bytes can be used, those of w.loaded among them. False: they are too few. Sets
- * s->state_bytes; s NULL when it does not train here. */
+ * s->state_bytes and keep_more; s NULL when it does not train here. */
 MUST_USE bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, const struct plan_weights *w,
                              struct trainer_settings *s, bool turns, const struct generator_config *g);
 /* The zero_stage that auto takes for these settings of several ranks: the lowest from 1 on that has room without host memory, or the
@@ -47,7 +48,7 @@ int memory_plan_zero(size_t have, const struct model *m, const struct plan_weigh
 /* What does not fit: which settings nearest to those would, as a clause. */
 void memory_plan_nearest(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
                          const struct generator_config *g, char *out, size_t size);
-/* Plan for m's shape; s: of the trainer, NULL when it does not train here. Sets s->state_bytes. ERR_NO_MEMORY names every part when
+/* Plan for m's shape; s: of the trainer, NULL when it does not train here. Sets s->state_bytes and keep_more. ERR_NO_MEMORY names every part when
  * they do not fit, and what would. */
 MUST_USE bool memory_plan_make(struct memory_plan *p, const struct model *m, const struct plan_weights *w, struct trainer_settings *s,
                                bool turns, const struct generator_config *g, struct error *err);

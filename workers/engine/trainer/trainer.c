@@ -16,6 +16,7 @@ static void limits_make(struct run_limits *l, const struct trainer_settings *s)
                               .max_seq_tok = s->token_budget_max,
                               .train = true,
                               .recompute_block = s->recompute_block,
+                              .keep_more = s->keep_more && !s->recompute_block,
                               .by_piece = s->n_rank > 1 && s->grad_group <= 1,
                               .mem = s->scratch };
 }
@@ -309,8 +310,8 @@ static bool sft_micros(struct sft_work *w, const struct model_grad *to, struct e
         struct model_batch b = micro_batch(&t->mb);
         if (!model_forward_train(t->run, &b, err) || !sft_finish(w, k, t->run, to, err))
             return false;
-    }
         trainer_grad_more(t);
+    }
     return true;
 }
 

@@ -43,6 +43,7 @@ struct trainer_settings {
     double adam_beta1, adam_beta2, adam_eps;
     char layers[256];        // "": everything is trained, else only these layers (layers_parse), without embedding, final norm and head
     bool recompute_block;    // keep only block inputs and run each block's forward again: less memory, a third more work
+    bool keep_more;          // keep what is else computed again in the backward pass from what is kept: more memory, the same bits
     bool offload;            // masters and moments in host memory, but for what state_bytes have room for; the same bits
     size_t state_bytes;      // with offload: device memory for masters, moments and the stage the others pass through; the same
                              // on all ranks that keep their shards only
@@ -161,9 +162,9 @@ MUST_USE bool trainer_micro_none(struct trainer *t, struct error *err);
 int trainer_stages(const struct trainer *t, const double **idle_s);
 MUST_USE bool trainer_stages_measure(struct trainer *t, struct error *err);
 MUST_USE bool trainer_grad_clear(struct trainer *t, struct error *err);
-/* All micro-batches by this rank alone: sets the gradient (does not add to an earlier one). */
 /* Begin a gradient that n_micro micro-batches are added up in: the first is written over what is there, or with none it is cleared. */
 MUST_USE bool trainer_grad_begin(struct trainer *t, int64_t n_micro, struct error *err);
+/* All micro-batches by this rank alone: sets the gradient (does not add to an earlier one). */
 MUST_USE bool trainer_grad(struct trainer *t, const struct trainer_hyper *h, struct trainer_sums *sums, struct error *err);
 int64_t trainer_grad_n(const struct trainer *t);    // fp32 elements of the flat gradient: model_n_flat
 /* Devices that the trainer's model is cut over; 1: it is whole. Several ranks have equal teams, and each device exchanges what its slice
