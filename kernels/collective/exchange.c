@@ -471,17 +471,6 @@ bool exchange_give(struct exchange *x, int piece, struct error *err)
     return exchange_poll(x, err);
 }
 
-bool exchange_collect(struct exchange *x, int piece, float *to, struct error *err)
-{
-    int64_t first, began = clock_ns(), n = x->f.piece_n[piece];
-    bool ok = collective_all_gather(x->f.c, to, x->f.sum + x->f.sum_at[piece], n, err);
-    x->stats.gather_s += (double)(clock_ns() - began) * 1e-9;
-    n = 4 * collective_shard(n, x->n_rank, x->rank, &first);
-    for (int q = 0; q < x->n_rank; q++)
-        exchange_count(x, q, n, &x->stats.gather_bytes, &x->stats.gather_host_bytes);
-    return ok;
-}
-
 bool exchange_end(struct exchange *x, struct error *err)
 {
     if (!others_pass(x, err) || !(x->apart ? apart_end(x, err) : wait_until(x, x->given, x->total, err)))

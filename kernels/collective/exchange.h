@@ -87,8 +87,8 @@ MUST_USE bool exchange_await(struct exchange *x, int piece, struct error *err);
 /* To the first rank, at stage + (q - 1) * each (device), what every other rank q has at mine: size_bytes[q] (n_rank). */
 MUST_USE bool exchange_to_first(struct exchange *x, const void *mine, const size_t *size_bytes, void *stage, size_t each,
                                 struct error *err);
-/* to (device, the whole piece) = the shards of its sum, of all ranks. */
-MUST_USE bool exchange_collect(struct exchange *x, int piece, float *to, struct error *err);
+/* to (device, the whole piece) = the shards of its sum, of all ranks; on rank `at` alone, or with -1 on all. */
+MUST_USE bool exchange_collect(struct exchange *x, int piece, int at, float *to, struct error *err);
 /* Copies of others' memory to this rank on EXCHANGE_FREE_LANE, for which its owner has no part to play: what is asked for between
  * these two counts as gathered. n_bytes: of others. */
 MUST_USE bool exchange_fetch_begin(struct exchange *x, struct error *err);

@@ -293,6 +293,25 @@ bool apart_share(struct exchange *x, const struct exchange_parts *p, struct erro
     return all_to_all(x, &b, err);
 }
 
+bool exchange_collect(struct exchange *x, int piece, int at, float *to, struct error *err)
+{
+    struct collective_bytes b = { 0 };
+    int64_t first, n = x->f.piece_n[piece], own = collective_shard(n, x->n_rank, x->rank, &first);
+    BUG_IF(!x->apart, "ranks that reach each other's memory read what they want");
+    for (int q = 0; q < x->n_rank; q++) {
+        int64_t theirs = collective_shard(n, x->n_rank, q, &first);
+        if (at < 0 || at == q) {
+            b.send[q] = x->f.sum + x->f.sum_at[piece];
+            b.send_bytes[q] = (size_t)own * 4;
+        }
+        if (at < 0 || at == x->rank) {
+            b.recv[q] = to + first;
+            b.recv_bytes[q] = (size_t)theirs * 4;
+        }
+    }
+    return all_to_all(x, &b, err);
+}
+
 bool exchange_to_first(struct exchange *x, const void *mine, const size_t *size_bytes, void *stage, size_t each, struct error *err)
 {
     struct collective_bytes b = { 0 };

@@ -407,8 +407,8 @@ static bool hosts_check(const struct run_config *c, struct error *err)
     return true;
 }
 
-/* Each kind of devices has its ways; and a trainer of several devices needs the others' memory for what is above zero_stage 0. */
-static bool collective_check(struct run_config *c, struct buf *notes, struct error *err)
+/* Each kind of devices has its ways. */
+static bool collective_check(const struct run_config *c, struct error *err)
 {
     bool cpu = strncmp(c->devices, "cpu:", 4) == 0, gpu = strncmp(c->devices, "cuda:", 5) == 0;
     if (c->num_trainers == 1 || strcmp(run_config_collective(c), "ipc") == 0)
@@ -417,17 +417,7 @@ static bool collective_check(struct run_config *c, struct buf *notes, struct err
         return error_set(err, ERR_USAGE, "'collective' tcp is for CPUs; for the GPUs of one host there are auto, ipc, local and nccl");
     if (cpu && strcmp(c->collective, "nccl") == 0)
         return error_set(err, ERR_USAGE, "'collective' nccl is for GPUs; for CPUs there are auto, ipc, local and tcp");
-    if (run_config_zero(c) == 0 || run_config_trainer_devices(c) == 1)
-        return true;
-    if (run_config_zero(c) > 0)
-        return error_set(err, ERR_USAGE,
-                         "'zero_stage' %d needs trainers of several devices that reach each other's memory, and 'collective' %s carries "
-                         "bytes alone: 'zero_stage' 0 is possible with it, or 'collective' auto",
-                         run_config_zero(c), run_config_collective(c));
-    if (notes)
-        buf_fmt(notes, "note: 'zero_stage' is 0, since 'collective' %s leaves trainers of several devices no way to each other's shards\n",
-                run_config_collective(c));
-    return run_config_set(c, "zero_stage", "0", FROM_PRESET, NULL, err);
+    return true;
 }
 
 /* What an adapter does not go with. */
@@ -680,7 +670,7 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
 {
     if (!starts_check(c, err))
         return false;
-    if (!name_check(c->name, err) || !optimizer_check(c, notes, err) || !hosts_check(c, err) || !collective_check(c, notes, err)
+    if (!name_check(c->name, err) || !optimizer_check(c, notes, err) || !hosts_check(c, err) || !collective_check(c, err)
         || !adapter_check(c, err) || !environment_check(c, err) || !serve_check(c, err))
         return false;
     if (!parallel_check(c, err))

@@ -83,22 +83,25 @@ def main():
             table.put(f"{shape:14}{tokens:>6} tokens in {micro:>5}  {pp} stages of {tp}, {parts} parts", r, said)
     for name in filter(None, a.runs.split(",")):
         c, first = MORE.get(name) or CASES[name], None
-        # trainers; stages of each, and devices of each stage; devices of a producer; the last ones on four devices
+        # trainers; stages of each, and devices of each stage; devices of a producer; the last ones on four devices, and by bytes alone
         layouts = [(1, 1, 1, 1, "auto"), (1, 1, 1, 2, "auto"), (1, 1, 2, 1, "auto"), (1, 1, 2, 2, "auto"), (1, 2, 1, 1, "auto"), (1, 2, 1, 2, "auto")]
         if kind == "cpu" or most >= 4:
-            layouts += [(2, pp, tp, 2, zero) for pp, tp in ((1, 2), (2, 1)) for zero in "0123"] + [(1, 2, 2, 1, "auto"), (1, 2, 2, 2, "auto")]
-        for t, pp, tp, m, zero in layouts:
+            two = [(2, pp, tp, 2, zero) for pp, tp in ((1, 2), (2, 1)) for zero in "0123"]
+            layouts += two + [(1, 2, 2, 1, "auto"), (1, 2, 2, 2, "auto")] + [(*layout, "tcp" if kind == "cpu" else "nccl") for layout in two]
+        for t, pp, tp, m, zero, *way in layouts:
+            way = "".join(way) or "auto"
             path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(t * max(pp * tp, m))), a.work,
-                                      f"teams-{name}-{t}-{pp}-{tp}-{m}-{zero}-{os.getpid()}", 3,
-                                      ["-pp", str(pp), "-tp", str(tp), "-ptp", str(m), "--sum_parts", "4", "-zero", zero], workers=t)
+                                      f"teams-{name}-{t}-{pp}-{tp}-{m}-{zero}-{way}-{os.getpid()}", 3,
+                                      ["-pp", str(pp), "-tp", str(tp), "-ptp", str(m), "--sum_parts", "4", "-zero", zero, "--collective", way],
+                                      workers=t)
             got = medians(step, ("generate_s", "train_s", "step_s"))
             got["hash"] = sha256(os.path.join(path, "checkpoints", "step-000003", "model.safetensors"))
             got["sampler_trainer_diff"] = max(m["train/sampler_trainer_diff"] for m in step)
             shutil.rmtree(path)
             first = first or got
             got["check"] = got["hash"] == first["hash"] and got["sampler_trainer_diff"] == 0
-            table.put(f"{name:14}run, -t {t} -i {t} -pp {pp} -tp {tp} -ptp {m} -zero {zero}",
-                      dict(bench="teams", case=name, trainers=t, stages=pp, stage_devices=tp, zero_stage=zero, producer_devices=m, **got),
+            table.put(f"{name:14}run, -t {t} -i {t} -pp {pp} -tp {tp} -ptp {m} -zero {zero} {way}",
+                      dict(bench="teams", case=name, trainers=t, stages=pp, stage_devices=tp, zero_stage=zero, collective=way, producer_devices=m, **got),
                       f"step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  train {got['train_s']:8.3f}")
     table.end()
 

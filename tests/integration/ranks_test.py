@@ -162,7 +162,8 @@ class Ranks(RunCase):
                  (dict(one, tensor_parallel_size=2, producer_tensor_parallel_size=2), one, "with trainer 0, with producer 0\n", "worker cpu:0"),
                  (dict(behind, tensor_parallel_size=2, placement="apart"), behind, "with trainer 0\n", "worker cpu:0"),
                  (dict(behind, pipeline_parallel_size=2), behind, "with trainer 0\n", "worker cpu:0"),
-                 (dict(TWO, pipeline_parallel_size=2, zero_stage=3), TWO, "cpu:0, cpu:1: layer 0", "worker cpu:1")]    # two pipelines
+                 (dict(TWO, pipeline_parallel_size=2, zero_stage=3), TWO, "cpu:0, cpu:1: layer 0", "worker cpu:1"),    # two pipelines
+                 (dict(TWO, pipeline_parallel_size=2, zero_stage=3, collective="tcp"), TWO, "cpu:0, cpu:1: layer 0", "worker cpu:1")]
         for settings, alone, says, name in cells:
             with self.subTest(killed=name, **settings):
                 want = self.undisturbed(alone)
@@ -234,8 +235,9 @@ class Ranks(RunCase):
         layouts += [(2, 0, 1, 1, 1, "tcp"), (2, 1, 1, 1, 1, "tcp"), (2, 2, 1, 1, 1, "local"), (4, 2, 1, 1, 1, "tcp"), (4, 3, 1, 1, 1, "tcp")] + [(1, 0, tp, 1, 4, "auto") for tp in (1, 2)]
         layouts += [(1, 0, 1, 3, 1, "auto")]    # a stage for each layer
         layouts += [(1, 0, 2, 3, 4, "auto"), (2, 2, 2, 2, 4, "auto"), (2, 0, 2, 1, 4, "tcp"), (2, 1, 1, 2, 1, "auto"), (2, 0, 1, 3, 1, "tcp")]
+        layouts += [(2, 1, 2, 1, 4, "tcp"), (2, 2, 1, 3, 1, "local"), (2, 3, 2, 1, 4, "local"), (4, 3, 1, 2, 1, "tcp"), (2, 3, 2, 2, 4, "tcp")]    # by bytes alone
         layouts = [(*layout, 1) for layout in layouts]
-        layouts += [(1, 0, 1, 1, 1, "auto", 3), (4, 1, 1, 1, 1, "auto", 3), (2, 3, 1, 1, 1, "tcp", 3), (2, 2, 1, 3, 1, "auto", 3)]    # of 11 and of 12 micro-batches
+        layouts += [(1, 0, 1, 1, 1, "auto", 3), (4, 1, 1, 1, 1, "auto", 3), (2, 3, 1, 1, 1, "tcp", 3), (2, 2, 1, 3, 1, "auto", 3), (2, 3, 1, 3, 1, "tcp", 3)]    # of 11 and of 12 micro-batches
         want = {}
         for t, zero, tp, pp, parts, way, group in layouts:
             with self.subTest(trainers=t, zero_stage=zero, tensor_parallel_size=tp, pipeline_parallel_size=pp, sum_parts=parts, collective=way, grad_group=group):

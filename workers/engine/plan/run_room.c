@@ -89,7 +89,7 @@ bool run_needs_whole(const struct run_config *c, const struct run_part *part, bo
     bool gives = part->rank == 0 && (run_config_travels(c) || run_config_posted(c) || c->listen[0]),
          own = samples_behind(c, part);    // a copy
     return gives || (part->producer >= 0 && !own && run_sampler_devices(c, part) == 1)
-           || (own && apart && run_config_trainer_devices(c) == 1);
+           || (own && apart && (run_config_trainer_devices(c) == 1 || run_config_zero(c) == ZERO_MAX || run_config_zero(c) < 0));
 }
 
 static struct run_publication publication_of(const struct run_config *c, const struct model *m)

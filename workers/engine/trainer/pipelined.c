@@ -24,7 +24,7 @@ void pipelined_free(struct trainer *t)
         free(t->stage_mb_mem[q]);
 }
 
-/* Micro-batch k of the work is one of a series of the batch's. */
+/* Micro-batch k of the work is one of a series of the batch's, or after these one that adds nothing. */
 struct batch_work {
     struct trainer *t;
     const struct trainer_hyper *h;
@@ -41,7 +41,10 @@ static bool batch_of(void *ctx, int stage, int64_t k, struct model_batch *b, UNU
 {
     const struct batch_work *w = ctx;
     struct micro *mb = &w->t->stage_mb[stage];
-    micro_pack(w->t, mb, of_batch(w, k));
+    if (k < w->of->n)
+        micro_pack(w->t, mb, of_batch(w, k));
+    else
+        micro_pack_none(mb);
     *b = micro_batch(mb);
     return true;
 }
@@ -73,6 +76,10 @@ bool pipelined_references(struct trainer *t, const struct trainer_hyper *h, cons
 static bool micro_of_last(void *ctx, int64_t k, struct model_run *last, const struct model_grad *grad, struct error *err)
 {
     const struct batch_work *w = ctx;
+    if (k >= w->of->n) {
+        micro_pack_none(&w->t->mb);
+        return micro_none_finish(w->t, last, grad, err);
+    }
     w->sums[k] = (struct trainer_sums){ 0 };
     micro_pack_loss(w->t, w->h, of_batch(w, k));
     return micro_finish(w->t, last, grad, w->h, &w->sums[k], err);
@@ -82,10 +89,10 @@ bool pipelined_micros(struct trainer *t, const struct trainer_hyper *h, const st
                       struct error *err)
 {
     struct batch_work ctx = { .t = t, .h = h, .of = of, .sums = part };
-    return of->n == 0
+    int64_t n = of->n + of->n_none;
+    return n == 0
            || model_stages_run(
-               t->run, &(struct stage_work){ .n_micro = of->n, .grad = &t->to, .ctx = &ctx, .batch = batch_of, .finish = micro_of_last },
-               err);
+               t->run, &(struct stage_work){ .n_micro = n, .grad = &t->to, .ctx = &ctx, .batch = batch_of, .finish = micro_of_last }, err);
 }
 
 int trainer_stages(const struct trainer *t, const double **idle_s)

@@ -177,8 +177,9 @@ static bool norm_spread_team(struct rank *k, struct error *err)
         return false;
     for (int q = 0; q < whole.n_piece; q++) {
         struct exchange_parts p = { .base = (char *)(whole.norm_part + whole.part_at[q]) };
-        p.size_bytes[k->index] = (size_t)((whole.piece_n[q] + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK) * sizeof *whole.norm_part;
-        if (trainer_norm_has(k->t, q) && !end_spread(&k->end[0], &p, NULL, err))
+        int has = trainer_norm_rank(k->t, q);
+        p.size_bytes[has] = (size_t)((whole.piece_n[q] + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK) * sizeof *whole.norm_part;
+        if ((has == k->index || end_is_apart(&k->end[0])) && !end_spread(&k->end[0], &p, NULL, err))
             return false;
     }
     return true;
@@ -212,14 +213,14 @@ static bool sum_spread(struct end *e, UNUSED void *ctx, struct error *err)
     return true;
 }
 
-/* Of teams that are apart, which have all weights, masters and moments: the whole sum at once. */
+/* Of teams that are apart, where each rank has all weights, masters and moments: the whole sum at once. */
 static bool apart_spread(struct end *e, UNUSED void *ctx, struct error *err)
 {
     struct trainer_parts p = trainer_parts(e->t);
     if (!trainer_freeze(e->t, err) || !device_sync(trainer_device(e->t), err))
         return false;
     for (int q = 0; q < p.n_piece; q++)
-        if (!exchange_collect(e->x, q, p.grad + p.piece_at[q], err))
+        if (!exchange_collect(e->x, q, -1, p.grad + p.piece_at[q], err))
             return false;
     return true;
 }
@@ -257,7 +258,7 @@ static int64_t group_n(const struct ranks *r, int index, int64_t n, int64_t roun
 /* What of n micro-batches rank `index` runs in n_here rounds from `round` on. */
 static struct micro_series series_of(const struct ranks *r, int index, int64_t n, int64_t round, int64_t n_here)
 {
-    struct micro_series s = { (round * r->n_rank + index) * r->n_group, r->n_group, r->n_rank * r->n_group, 0 };
+    struct micro_series s = { .first = (round * r->n_rank + index) * r->n_group, .run = r->n_group, .every = r->n_rank * r->n_group };
     for (int64_t i = round; i < round + n_here; i++)
         s.n += group_n(r, index, n, i);
     return s;
@@ -307,11 +308,10 @@ static bool rounds_run(struct ranks *r, const struct trainer_hyper *h, int64_t n
         for (int i = 0; i < r->n_here; i++) {
             struct rank *k = &r->here[i];
             struct micro_series of = series_of(r, k->index, n, round, each);
+            if (end_gives_always(&k->end[0]))
+                of.n_none = ranks_n_micro(k, n) - of.n;
             if (!trainer_micros(k->t, h, &of, k->part + round * r->n_group, err))
                 return false;
-            for (int64_t n_none = end_gives_always(&k->end[0]) ? ranks_n_micro(k, n) - of.n : 0; n_none > 0; n_none--)
-                if (!trainer_micro_none(k->t, err))
-                    return false;
         }
     return true;
 }
@@ -380,9 +380,9 @@ static bool runs_apply(struct end *e, void *hyper, struct error *err)
 /* The norm of the whole gradient, and where each rank updates everything the gradient itself. */
 static bool sums_spread(struct ranks *r, struct error *err)
 {
-    if (!end_is_apart(&r->here[0].end[0]) || r->here[0].n_end == 1)
-        return norms_spread(r, err)
-               && (trainer_zero(r->here[0].t) > 0 || (all_ends_do(r, sum_spread, NULL, err) && all_ends_do(r, end_spread_end, NULL, err)));
+    bool whole = trainer_zero(r->here[0].t) == 0;
+    if (!whole || !end_is_apart(&r->here[0].end[0]) || r->here[0].n_end == 1)
+        return norms_spread(r, err) && (!whole || (all_ends_do(r, sum_spread, NULL, err) && all_ends_do(r, end_spread_end, NULL, err)));
     return all_ends_do(r, apart_spread, NULL, err) && trainer_norm_whole(r->here[0].t, err);
 }
 
@@ -446,6 +446,11 @@ static bool pieces_pass(struct model *m, int n_piece, struct error *err)
     return true;
 }
 
+static bool end_pieces_pass(struct end *e, UNUSED void *ctx, struct error *err)
+{
+    return pieces_pass(trainer_model(e->t), trainer_parts(e->t).n_piece, err);
+}
+
 static bool team_reach(struct end *e, UNUSED void *ctx, struct error *err)
 {
     return device_sync(trainer_device(e->t), err) && end_reach_begin(e, err);
@@ -455,14 +460,16 @@ static bool team_leave(struct end *e, UNUSED void *ctx, struct error *err)
 {
     bool ok = device_sync(trainer_device(e->t), err);
     end_reach_end(e);
+    model_pieces_forget(trainer_model(e->t));    // which ones are there depends on what a rank took them for
     return ok;
 }
 
-/* Of teams, each of whose devices brings whole pieces of its slice, into a whole model. */
+/* Of teams, each of whose devices brings whole pieces of its slice, into a whole model, or for the others. */
 static bool team_weights_get(struct rank *k, struct model *into, struct error *err)
 {
     struct error ignored;
-    bool ok = ranks_ends_do(k, team_reach, NULL, err) && model_weights_copy(into, trainer_model(k->t), err);
+    bool ok = ranks_ends_do(k, team_reach, NULL, err)
+              && (into ? model_weights_copy(into, trainer_model(k->t), err) : ranks_ends_do(k, end_pieces_pass, NULL, err));
     return ranks_ends_do(k, team_leave, NULL, ok ? err : &ignored) && ok;
 }
 
@@ -477,10 +484,10 @@ bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err)
     bool ok = true, apart = end_is_apart(end);
     if (!ranks_keep_shards(r))
         return !into || model_weights_copy(into, m, err);
-    if (r->here[0].n_end > 1)
-        return !into || team_weights_get(&r->here[0], into, err);
     if (!into && !apart)
         return true;
+    if (r->here[0].n_end > 1)
+        return team_weights_get(&r->here[0], into, err);
     bool sliced = into && model_is_sliced(into);
     char *to = into && !sliced ? model_weights(into, &bytes) : NULL;
     if (!device_sync(dev, err) || !end_reach_begin(end, err))    // nobody reads the old ones any more

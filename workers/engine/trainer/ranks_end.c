@@ -158,6 +158,13 @@ static bool reach_first(void *ctx, const void *mine, const size_t *size_bytes, v
     return exchange_to_first(e->x, mine, size_bytes, stage, each, err);
 }
 
+/* Where the ranks are apart: the sum of a piece to one of them. */
+static bool collect(void *ctx, int p, int at, float *to, struct error *err)
+{
+    const struct end *e = ctx;
+    return exchange_collect(e->x, p, at, to, err);
+}
+
 /* Let the others reach what they must, and begin to exchange gradients with them. */
 static bool exchange_open(struct end *e, struct error *err)
 {
@@ -220,10 +227,12 @@ bool end_open(struct end *e, UNUSED void *ctx, struct error *err)
     if (trainer_parts(e->t).weights)
         model_fetches(trainer_model(e->t), &(struct model_fetch){ end_fetch, EXCHANGE_FREE_LANE, e, weights_stall, end_fetched });
     struct trainer_reach reach = { .begin = end_reach_begin, .end = end_reach_end, .ctx = e };
-    if (end_is_apart(e))
+    if (end_is_apart(e)) {
         reach.first = reach_first;
-    else
+        reach.collect = collect;
+    } else {
         reach.peer = peer_of;
+    }
     trainer_reaches(e->t, &reach);
     if (!(e->updated = calloc((size_t)n, sizeof *e->updated)))
         return error_set(err, ERR_NO_MEMORY, "no memory for the trainers' exchange");

@@ -187,6 +187,12 @@ struct norming {
     int piece;
 };
 
+/* Ranks that do not reach each other's memory: each has its part in what any of them puts together. */
+static bool are_apart(const struct trainer *t)
+{
+    return t->slice[0]->reach.collect != NULL;
+}
+
 /* Of several ranks: the sum of a piece of the slice, from the shards of all ranks to where this rank's gradient was, which nobody needs any
  * more. */
 static bool slice_collect(void *ctx, int rank, struct error *err)
@@ -197,6 +203,8 @@ static bool slice_collect(void *ctx, int rank, struct error *err)
     int i = of->piece;
     float *to = p->n_slot ? s->grad : s->grad + p->piece_at[i];
     of->t->slice_piece[rank] = to;
+    if (s->reach.collect)
+        return s->reach.collect(s->reach.ctx, i, trainer_norm_rank(of->t, i), to, err);
     for (int q = 0; q < s->set.n_rank; q++) {
         int64_t first, unused, at = 0, n = collective_shard(p->piece_n[i], s->set.n_rank, q, &first);
         for (int k = 0; k < i; k++)
@@ -236,11 +244,12 @@ bool slices_norm(struct trainer *t, bool own, struct error *err)
 {
     for (int i = 0; i < t->p.n_piece; i++) {
         struct norming of = { t, i };
-        if (own && !trainer_norm_has(t, i))
+        bool has = !own || trainer_norm_rank(t, i) == t->set.rank;
+        if (!has && !are_apart(t))
             continue;
         for (int q = 0; q < t->n_slice; q++)
             t->slice_piece[q] = t->slice[q]->grad + t->slice[q]->p.piece_at[i];
-        if ((own && !model_team_call(t->m, slice_collect, &of, err)) || !model_team_call(t->m, slice_norm, &of, err))
+        if ((own && !model_team_call(t->m, slice_collect, &of, err)) || (has && !model_team_call(t->m, slice_norm, &of, err)))
             return false;
     }
     return true;
@@ -305,21 +314,21 @@ static void blocks_move(const struct host_flat *f)
 typedef bool host_move(const struct host_flat *f, struct error *err);
 
 /* Move what `move` moves between a slice and its host buffer, and that to or from the whole's; one slice after the other, since each
- * needs memory of its size. */
+ * needs memory of its size. A rank that only brings its shards has neither buffer. */
 static bool host_flat_run(const struct host_flat *all, host_move *move, struct error *err)
 {
     bool ok = true;
-    if (!all->in)
+    if (!all->in && all->whole)
         memset(all->whole, 0, (size_t)model_n_flat(all->m) * all->e);
     for (int q = 0; q < model_n_device(all->m) && ok; q++) {
         struct host_flat f = *all;
         f.rank = q;
-        ok = (f.slice = calloc((size_t)model_n_flat(team_slice(f.m, q)), f.e)) != NULL
+        ok = !f.whole || (f.slice = calloc((size_t)model_n_flat(team_slice(f.m, q)), f.e)) != NULL
              || error_set(err, ERR_NO_MEMORY, "no memory for the slice of device %d of a team", q);
         if (ok && f.in)
             blocks_move(&f);
         ok = ok && move(&f, err);
-        if (ok && !f.in)
+        if (ok && !f.in && f.whole)
             blocks_move(&f);
         free(f.slice);
     }
@@ -360,6 +369,8 @@ static bool weights_move(const struct host_flat *f, struct error *err)
     if (model_keeps_shards(s))    // those that are trained
         return device_enter(dev, err) && trainer_weights_get(f->t->slice[f->rank], f->slice, err);
     char *weights = model_weights(s, &bytes);
+    if (!f->slice)
+        return true;
     return device_enter(dev, err)
            && mem_copy(dev, f->in ? weights : f->slice, f->in ? f->slice : weights, bytes, f->in ? COPY_H2D : COPY_D2H, err)
            && (!f->in || model_weights_changed(s, err)) && device_sync(dev, err);
@@ -433,7 +444,7 @@ static bool slice_leave(void *ctx, int rank, struct error *err)
     return ok;
 }
 
-/* Of all ranks' shards each rank hashes some pieces; the sum over the ranks is the whole's. */
+/* Of all ranks' shards each rank hashes some pieces, for which those that are apart all bring theirs; the sum over the ranks is the whole's. */
 static bool pieces_hash(struct gather *g, uint64_t *hash, struct error *err)
 {
     const struct trainer *t = g->t;
@@ -443,8 +454,9 @@ static bool pieces_hash(struct gather *g, uint64_t *hash, struct error *err)
     bool ok = model_team_call(t->m, slice_reach, &of, err);
     for (; of.piece < p->n_piece && ok; of.piece++) {
         int64_t first = p->piece_at[of.piece];
-        if (trainer_norm_has(t, of.piece))
-            ok = model_team_call(t->m, slice_whole, &of, err) && hash_add(g, first, first + p->piece_n[of.piece], hash, err);
+        bool has = trainer_norm_rank(t, of.piece) == t->set.rank;
+        if (has || are_apart(t))
+            ok = model_team_call(t->m, slice_whole, &of, err) && (!has || hash_add(g, first, first + p->piece_n[of.piece], hash, err));
     }
     return model_team_call(t->m, slice_leave, &of, ok ? err : &ignored) && ok;
 }

@@ -78,6 +78,8 @@ static bool piece_gather_apart(const struct trainer *t, const struct shards_at *
 
 bool trainer_gives_first(const struct trainer *t)
 {
+    if (t->n_slice)
+        return trainer_gives_first(t->slice[0]);
     return t->reach.first != NULL && t->own_only;
 }
 

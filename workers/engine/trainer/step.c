@@ -465,15 +465,18 @@ void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k
     }
 }
 
-bool trainer_micro_none(struct trainer *t, struct error *err)
+void micro_pack_none(struct micro *mb)
 {
-    struct micro *mb = &t->mb;
     int32_t token = 0;
     micro_clear(mb);
     mb->target[micro_seq(mb, &token, 1, NULL, 0, 1)] = token;
-    struct model_batch b = micro_batch(mb);
+}
+
+bool micro_none_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, struct error *err)
+{
+    struct micro *mb = &t->mb;
     struct token_loss l = { .target = mb->target, .temperature = mb->temperature, .coef = mb->coef, .logp = mb->logp };
-    return model_forward_train(t->run, &b, err) && model_backward(t->run, &l, &t->to, err);
+    return model_backward(run, &l, to, err);
 }
 
 bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_sums *part,
@@ -488,6 +491,12 @@ bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, const stru
         if (!model_forward_train(t->run, &b, err) || !micro_finish(t, t->run, &t->to, h, &part[i], err))
             return false;
         trainer_grad_more(t);
+    }
+    for (int64_t i = 0; i < of->n_none; i++) {
+        micro_pack_none(&t->mb);
+        struct model_batch b = micro_batch(&t->mb);
+        if (!model_forward_train(t->run, &b, err) || !micro_none_finish(t, t->run, &t->to, err))
+            return false;
     }
     return true;
 }

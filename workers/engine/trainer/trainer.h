@@ -141,6 +141,8 @@ int64_t trainer_n_reference(const struct trainer *t);    // those to be run unde
  * works on several at once. */
 struct micro_series {
     int64_t first, run, every, n;
+    int64_t n_none;    // of a rank without a micro-batch in the last round: after these so many of one token, with a gradient of 0. So it
+                       // asks for the same pieces of kept weights as the others, who wait for its shards
 };
 static inline int64_t micro_of(const struct micro_series *s, int64_t i)    // the i-th of them
 {
@@ -154,9 +156,6 @@ void trainer_norm_more(struct trainer *t, const struct trainer_norm *part);
 /* Forward and backward of each, in their order: added to the gradient in one addition an element. part: (n). */
 MUST_USE bool trainer_micros(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_sums *part,
                              struct error *err);
-/* For a rank without a micro-batch in the last round: both passes over one token, with a gradient of 0. So it asks for the same pieces of
- * kept weights as the others, who wait for its shards. */
-MUST_USE bool trainer_micro_none(struct trainer *t, struct error *err);
 /* How many stages this rank's model has (0: it is in none); idle_s: how many seconds each of them stood still for the others, as last
  * measured; the trainer's. Measuring waits for their devices and begins again. */
 int trainer_stages(const struct trainer *t, const double **idle_s);
@@ -206,12 +205,14 @@ int trainer_n_rank_host(const struct trainer *t);
 void trainer_grad_goes(struct trainer *t, int q, const struct model_grad *to, bool (*idle)(void *ctx, struct error *err));
 /* How this rank reaches the others' shares, between begin and end. peer: where on another rank lies what lies at `mine` here. Where ranks
  * do not reach each other's memory there is `first` instead, which all of them call: the first rank gets what every other rank q has at
- * mine, size_bytes[q] bytes, at stage + (q - 1) * each; all of it on the devices. */
+ * mine, size_bytes[q] bytes, at stage + (q - 1) * each; all of it on the devices. And `collect`: rank `at` gets a whole piece of the sum
+ * from the shards of all. */
 struct trainer_reach {
     bool (*begin)(void *ctx, struct error *err);
     void (*end)(void *ctx);
     void *(*peer)(void *ctx, const void *mine, int rank);
     bool (*first)(void *ctx, const void *mine, const size_t *size_bytes, void *stage, size_t each, struct error *err);
+    bool (*collect)(void *ctx, int piece, int at, float *to, struct error *err);
     void *ctx;
 };
 /* Needed for trainer_state_get with a zero_stage above 0, and for the norm of a team's gradient; of a trainer of a device; copied. NULL:
@@ -231,7 +232,7 @@ MUST_USE bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, do
  * (trainer_norm_team), after all ranks have made trainer_freeze and their sums. */
 MUST_USE bool trainer_norm_own(struct trainer *t, struct error *err);
 MUST_USE bool trainer_norm_team(struct trainer *t, struct error *err);
-bool trainer_norm_has(const struct trainer *t, int piece);    // does this rank of teams make that piece's?
+int trainer_norm_rank(const struct trainer *t, int piece);    // which rank of teams makes that piece's
 /* What is not trained has no gradient (trainer_norm_own sees to that itself), before the sums are exchanged; of a trainer of a device. */
 MUST_USE bool trainer_freeze(struct trainer *t, struct error *err);
 /* Where ranks do not reach each other's memory: the sums of squares of the whole gradient, which each rank has then. */

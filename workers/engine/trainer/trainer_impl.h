@@ -154,6 +154,9 @@ void micro_pack(const struct trainer *t, struct micro *mb, int64_t k);
 void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k);
 /* Of micro-batch k, which t->mb holds with log-probs under the reference: keep them. part: as trainer_references. */
 void reference_take(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part);
+/* The one token of a micro-batch that adds nothing: into mb; and of t->mb, which holds it, the backward pass of `run`. */
+void micro_pack_none(struct micro *mb);
+MUST_USE bool micro_none_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, struct error *err);
 /* What t->mb holds, which `run` has run forward: loss, backward pass and sums. */
 MUST_USE bool micro_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, const struct trainer_hyper *h,
                            struct trainer_sums *s, struct error *err);

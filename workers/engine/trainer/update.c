@@ -570,9 +570,9 @@ struct trainer *trainer_of_device(struct trainer *t, int q)
     return t->n_slice ? t->slice[q] : t;
 }
 
-bool trainer_norm_has(const struct trainer *t, int piece)
+int trainer_norm_rank(const struct trainer *t, int piece)
 {
-    return piece % t->set.n_rank == t->set.rank;
+    return piece % t->set.n_rank;
 }
 
 bool trainer_norm_team(struct trainer *t, struct error *err)
