@@ -120,6 +120,10 @@ MUST_USE bool collective_wait(struct collective *c, struct collective_wait *w, i
                               struct error *err);
 void collective_wait_end(struct collective *c, struct collective_wait *w);
 
+/* More counters, for a kind that lies over another one (late.h). */
+#define COLLECTIVE_COUNT_BEATS COLLECTIVE_COUNT_N
+#define COLLECTIVE_COUNT_DONE (COLLECTIVE_COUNT_N + 1)
+#define COLLECTIVE_COUNT_ALL (COLLECTIVE_COUNT_N + 2)
 /* What a kind implements; its own struct starts with struct collective. */
 struct collective_kind {
     const char *name;

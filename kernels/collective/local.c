@@ -35,14 +35,14 @@
 #define TOUCH_MS 5000               // to wait for a rank that touches our memory when we leave; it takes milliseconds
 
 /* Counters besides those of collective_count_set: rounds of bytes. */
-#define COUNT_FILLED COLLECTIVE_COUNT_N
-#define COUNT_TAKEN (COLLECTIVE_COUNT_N + 1)
+#define COUNT_FILLED COLLECTIVE_COUNT_ALL
+#define COUNT_TAKEN (COLLECTIVE_COUNT_ALL + 1)
 struct member {
     _Alignas(64) _Atomic uint32_t arrived;
-    _Atomic int32_t pid;                               // valid from arrived 1 on
-    _Atomic uint32_t touches;                          // is reading the others' memory now; a futex
-    _Atomic uint32_t count[COLLECTIVE_COUNT_N + 2];    // each a futex
-    _Atomic int64_t at_ns[2];                          // when it reached a barrier (clock_ns), by turns
+    _Atomic int32_t pid;                                 // valid from arrived 1 on
+    _Atomic uint32_t touches;                            // is reading the others' memory now; a futex
+    _Atomic uint32_t count[COLLECTIVE_COUNT_ALL + 2];    // each a futex
+    _Atomic int64_t at_ns[2];                            // when it reached a barrier (clock_ns), by turns
 };
 enum cause {
     CAUSE_NONE,

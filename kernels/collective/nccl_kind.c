@@ -5,13 +5,14 @@
  *
  * Before a transfer all ranks meet and compare what they send, so that no kernel of NCCL is started for a rank that does not come. A
  * rank that dies within a transfer leaves the others' kernels waiting: their poll sees the death and fails, and leaving ends the
- * kernels (ncclCommAbort). */
+ * kernels (ncclCommAbort). One that is late within a transfer is found by counters (late.h), and named. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "kernels/collective/comm.h"
 #include "kernels/collective/kinds.h"
+#include "kernels/collective/late.h"
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 
@@ -20,7 +21,9 @@ struct nccl_ranks {
     struct collective *local;    // or tcp
     struct comm *comm;           // NULL: this rank is alone
     int64_t wait_ms;
-    struct collective_wait wait;    // for a transfer
+    void (*waits)(void *ctx, int rank);
+    struct late late;    // of transfers, or of joining
+    int told;            // 1 + the rank that the operator is told of; 0: none
 };
 
 static struct nccl_ranks *of(const struct collective *c)
@@ -32,16 +35,32 @@ static struct nccl_ranks *of(const struct collective *c)
 static bool others_look(struct nccl_ranks *n, struct error *err)
 {
     struct collective *l = n->local;
+    char name[64];
     int64_t now = clock_ms();
-    n->wait.began_ms = n->wait.began_ms ? n->wait.began_ms : now;
+    int late = late_look(&n->late, l, now);
     for (int q = 0; q < l->n_rank; q++) {
         struct collective_wait w = { 0 };    // asked only whether it lives
         if (q != l->rank && !l->kind->wait(l, &w, q, 0, l->kind->count(l, q, 0), 0, err))
             return false;
     }
-    return now - n->wait.began_ms < n->wait_ms
-           || error_set(err, ERR_TIMEOUT, "the ranks' bytes have not come in %" PRId64 " s, though no rank has died",
-                        (n->wait_ms + 999) / 1000);
+    if (late >= 0 && n->waits && n->told != late + 1) {
+        n->told = late + 1;
+        n->waits(n->base.ctx, late);
+    }
+    if (now - n->late.began_ms < n->wait_ms)
+        return true;
+    if (late >= 0)
+        return error_set(err, ERR_TIMEOUT, "%s has not come in %" PRId64 " s", collective_name(l, late, name, sizeof name),
+                         (n->wait_ms + 999) / 1000);
+    return error_set(err, ERR_TIMEOUT, "the ranks' bytes have not come in %" PRId64 " s, though no rank is late",
+                     (n->wait_ms + 999) / 1000);
+}
+
+static void told_end(struct nccl_ranks *n)
+{
+    if (n->told)
+        n->waits(n->base.ctx, -1);
+    n->told = 0;
 }
 
 /* Until the comm is ready. */
@@ -50,8 +69,10 @@ static bool comm_wait(struct nccl_ranks *n, int64_t ms, bool *done, struct error
     enum comm_state state;
     int64_t end = clock_ms() + ms;
     while ((state = comm_poll(n->comm, err)) == COMM_BUSY) {
-        if (!others_look(n, err))
+        if (!others_look(n, err)) {
+            told_end(n);
             return false;
+        }
         if (clock_ms() >= end)
             break;
         nanosleep(&(struct timespec){ .tv_nsec = 5000 }, NULL);
@@ -60,7 +81,9 @@ static bool comm_wait(struct nccl_ranks *n, int64_t ms, bool *done, struct error
         (void)!others_look(n, err);
     *done = state == COMM_READY;
     if (*done)
-        n->wait = (struct collective_wait){ 0 };
+        late_done(&n->late, n->local);
+    if (*done || state == COMM_FAILED)
+        told_end(n);
     return state != COMM_FAILED;
 }
 
@@ -148,6 +171,7 @@ static struct collective *nccl_join(const struct collective_config *config, stru
                                    .dev = config->dev,
                                    .name = config->name_of,
                                    .ctx = config->ctx };
+    n->waits = config->waits;
     n->wait_ms = config->join_ms;    // until NCCL has joined, too
     bool apart = config->address != NULL && config->n_rank > 1, ok = true;
     local.kind = apart ? "tcp" : "local";

@@ -63,8 +63,8 @@ struct peer {
     char words[COLLECTIVE_WHY_MAX];         // of FRAME_GIVE_UP; 0 behind them
     uint32_t met;                           // barriers it has reached
     int64_t met_ns;                         // when the last of them was read
-    uint32_t count[COLLECTIVE_COUNT_N];
-    bool count_new[COLLECTIVE_COUNT_N];    // this rank's, to be sent to it
+    uint32_t count[COLLECTIVE_COUNT_ALL];
+    bool count_new[COLLECTIVE_COUNT_ALL];    // this rank's, to be sent to it
     char out[OUT_MAX];
     size_t out_at, out_n;
     const char *from;               // bytes to send after out,
@@ -85,8 +85,8 @@ struct tcp {
     bool moving;           // one is under way
     struct collective_wait move_wait;
     struct collective_bytes move;
-    uint32_t count[COLLECTIVE_COUNT_N];    // this rank's
-    struct peer peer[];                    // (n_rank)
+    uint32_t count[COLLECTIVE_COUNT_ALL];    // this rank's
+    struct peer peer[];                      // (n_rank)
 };
 
 /* ---- sending */
@@ -109,7 +109,7 @@ static void frame_put(struct peer *p, uint32_t kind, uint32_t which, uint64_t si
 /* Counters go when there is room, or now: only the newest value of each. Not within a part of bytes, whose head is out already. */
 static void counts_put(struct tcp *t, struct peer *p, bool now)
 {
-    for (int i = 0; i < COLLECTIVE_COUNT_N; i++)
+    for (int i = 0; i < COLLECTIVE_COUNT_ALL; i++)
         if (p->count_new[i] && p->part_left == 0 && (now || p->out_n - p->out_at < OUT_MAX / 4)) {
             p->count_new[i] = false;
             frame_put(p, FRAME_COUNT, (uint32_t)i, t->count[i], NULL);
@@ -119,7 +119,7 @@ static void counts_put(struct tcp *t, struct peer *p, bool now)
 static bool unsent(const struct peer *p)
 {
     bool counts = false;
-    for (int i = 0; i < COLLECTIVE_COUNT_N; i++)
+    for (int i = 0; i < COLLECTIVE_COUNT_ALL; i++)
         counts = counts || p->count_new[i];
     return p->out_n > p->out_at || p->from_left > 0 || counts;
 }
@@ -192,7 +192,7 @@ static void head_take(struct tcp *t, int q)
         p->met_ns = clock_ns();
         return;
     case FRAME_COUNT:
-        if (f->which >= COLLECTIVE_COUNT_N)
+        if (f->which >= COLLECTIVE_COUNT_ALL)
             p->gone = GONE_BROKEN;
         else
             p->count[f->which] = (uint32_t)f->size;

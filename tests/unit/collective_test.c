@@ -19,6 +19,7 @@
 #include <unistd.h>
 #include "kernels/collective/collective.h"
 #include "kernels/collective/exchange.h"
+#include "kernels/collective/late.h"
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
@@ -778,6 +779,47 @@ static void time_spent_waiting_is_that_of_the_rank_that_is_late(UNUSED void **st
     assert_no_name_is_left();
 }
 
+/* Three ranks look after a transfer: one has done it and goes away, and one stands still until it is told to go on. */
+static bool looks_or_stands_still(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    struct late l = { 0 };
+    struct collective_wait w = { 0 };
+    uint8_t mine = 0, all[RANKS];
+    char go;
+    int rank = collective_rank(c);
+    bool ok = collective_gather(c, &mine, 1, all, err);
+    (void)late_look(&l, c, clock_ms());
+    if (rank == 2)
+        ok = ok && read(told_pipe[0], &go, 1) == 1;
+    if (rank > 0)
+        late_done(&l, c);
+    for (int64_t began = clock_ms(), late = -1; ok && rank == 0 && late != 2; usleep(1000)) {
+        late = late_look(&l, c, clock_ms());
+        ok = clock_ms() - began < LIMIT_MS / 2 || error_set(err, ERR_DATA, "the rank that stands still is not found, but %d", (int)late);
+    }
+    if (rank == 0) {
+        ok = ok && write(told_pipe[1], "x", 1) == 1;
+        for (int q = 1; q < RANKS; q++)
+            while (ok && collective_count(c, q, COLLECTIVE_COUNT_DONE) == 0)
+                ok = collective_wait(c, &w, q, COLLECTIVE_COUNT_DONE, 0, 50, err);
+        ok = ok && late_look(&l, c, clock_ms() + LIMIT_MS) == -1;    // they have done it, however long ago
+    }
+    return ok && collective_gather(c, &mine, 1, all, err);
+}
+
+static void a_rank_that_does_not_look_after_a_transfer_is_late(UNUSED void **state)
+{
+    pid_t pid[RANKS];
+    assert_int_equal(pipe(told_pipe), 0);
+    call("looks");
+    for (int r = 0; r < RANKS; r++)
+        pid[r] = rank_start("looks", r, RANKS, LIMIT_MS, looks_or_stands_still);
+    ranks_end(pid, RANKS);
+    close(told_pipe[0]);
+    close(told_pipe[1]);
+    assert_no_name_is_left();
+}
+
 /* One of each call, from memory that the others cannot read. */
 static bool turn_take(struct collective *c, struct error *err)
 {
@@ -1455,6 +1497,7 @@ int main(void)
         cmocka_unit_test(a_stopped_or_killed_rank_is_named_at_every_call),                                                                 \
         cmocka_unit_test(a_rank_that_dies_while_bytes_are_on_their_way_ends_it_for_the_other),                                             \
         cmocka_unit_test(a_rank_that_gives_up_is_heard_at_every_call), cmocka_unit_test(the_first_cause_is_heard_in_all_meetings),         \
+        cmocka_unit_test(a_rank_that_does_not_look_after_a_transfer_is_late),                                                              \
         cmocka_unit_test(a_rank_that_gives_up_within_an_exchange_is_heard),                                                                \
         cmocka_unit_test(a_meeting_can_be_called_off_and_is_not_joined_uncalled),                                                          \
         cmocka_unit_test(a_place_is_taken_once_and_all_count_the_same)
