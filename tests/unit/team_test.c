@@ -432,7 +432,7 @@ static bool meet_or_fail(void *ctx, int rank, struct error *err)
             return error_set(err, f->code, "rank %d is out of memory", rank);
         for (int before = atomic_load(&f->idled); f->idles && rank == 0 && i == 20 && atomic_load(&f->idled) == before;)
             sched_yield();    // the last one lets the others wait until one of them has looked at its other work
-        if (!team_meet(f->team, rank, f->idles ? idle_count : NULL, f, err))
+        if (!team_meet(f->team, f->idles ? idle_count : NULL, f, err))
             return false;
     }
     return true;
@@ -490,7 +490,7 @@ static bool meet_both_or_fail(void *ctx, int rank, struct error *err)
         if (p->number == 1 && rank == 1 && i == 50)
             return error_set(err, ERR_IO, "its device has melted");
         if (!collective_gather(p->c[rank], &i, sizeof i, all, err)
-            || (i % (p->number == 1 ? 90 : 7) == 0 && !team_meet(p->team, rank, NULL, NULL, err)))
+            || (i % (p->number == 1 ? 90 : 7) == 0 && !team_meet(p->team, NULL, NULL, err)))
             return false;
     }
     return true;

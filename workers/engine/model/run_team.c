@@ -109,7 +109,7 @@ static bool ranks_meet(struct model_run *r, struct error *err)
     struct peer *own = &t->peer[r->rank];
     int b = own->turn;
     own->turn = 1 - b;
-    if (!mark_set(r->m->dev, own->ready[b], err) || !team_meet(t->team, r->rank, r->idle, r->idle_ctx, err))
+    if (!mark_set(r->m->dev, own->ready[b], err) || !team_meet(t->team, r->idle, r->idle_ctx, err))
         return false;
     for (int q = 0; q < team_size(t->team); q++)
         if (q != r->rank && !device_after(r->m->dev, t->peer[q].ready[b], err))
@@ -238,7 +238,7 @@ void team_idle(struct team_run *t, int rank, bool (*idle)(void *ctx, struct erro
  * exchange on until all are done. */
 static bool all_here(struct model_run *run, struct error *err)
 {
-    return !run->idle || team_meet(run->peers->team, run->rank, run->idle, run->idle_ctx, err);
+    return !run->idle || team_meet(run->peers->team, run->idle, run->idle_ctx, err);
 }
 
 /* ---- of a stage of a pipeline */

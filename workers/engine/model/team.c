@@ -83,8 +83,8 @@ static void share_failed(struct team *t, int q)
     if (first && t->tell && !(t->above && atomic_load(&t->above->failed)))
         t->tell(t->tell_ctx, t->tell_first + q * t->tell_each, &t->rank[q].err);
     raise_and_wake(&t->round);
-    for (int q = 0; q < t->n; q++)
-        raise_and_wake(&t->done[q]);
+    for (int other = 0; other < t->n; other++)
+        raise_and_wake(&t->done[other]);
 }
 
 /* One rank's share, with the order among devices around it. */
@@ -155,7 +155,7 @@ static bool wait_with(atomic_uint *word, unsigned seen, bool (*idle)(void *ctx, 
     return true;
 }
 
-bool team_meet(struct team *t, int rank, bool (*idle)(void *ctx, struct error *err), void *ctx, struct error *err)
+bool team_meet(struct team *t, bool (*idle)(void *ctx, struct error *err), void *ctx, struct error *err)
 {
     unsigned seen = atomic_load(&t->round);
     bool ok = true;

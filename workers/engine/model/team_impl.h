@@ -19,7 +19,7 @@ typedef bool team_fn(void *ctx, int rank, struct error *err);
 MUST_USE bool team_call(struct team *t, team_fn *fn, void *ctx, struct error *err);
 /* Inside a call: wait until all ranks have come here; false: one has failed and will not come, or idle has. idle(ctx) is called now and
  * then meanwhile; NULL: nothing. */
-MUST_USE bool team_meet(struct team *t, int rank, bool (*idle)(void *ctx, struct error *err), void *ctx, struct error *err);
+MUST_USE bool team_meet(struct team *t, bool (*idle)(void *ctx, struct error *err), void *ctx, struct error *err);
 /* Also inside a call: this rank has done one more piece of work, and what its device was asked for is marked; wait until a rank has
  * done n of them since the call began. idle and false as for team_meet. */
 void team_done(struct team *t, int rank);
