@@ -56,15 +56,18 @@ uint64_t delta_hash(const void *data, size_t n)
     const uint8_t *p = data;
     size_t at = 0;
     for (; at + sizeof w <= n; at += sizeof w) {
-        memcpy(w, p + at, sizeof w);
-        for (int i = 0; i < 8; i++) {
-            h[i] = (h[i] ^ w[i]) * 0x94d049bb133111ebu;
-            h[i] = h[i] << 29 | h[i] >> 35;
+#pragma GCC unroll 8    // so that the sums stay in registers
+        for (size_t i = 0; i < 8; i++) {
+            uint64_t x;
+            memcpy(&x, p + at + 8 * i, sizeof x);
+            x = (h[i] ^ x) * 0x94d049bb133111ebu;
+            h[i] = x << 29 | x >> 35;
         }
     }
     memset(w, 0, sizeof w);
     memcpy(w, p + at, n - at);
     uint64_t sum = mix64(n);
+#pragma GCC unroll 8
     for (int i = 0; i < 8; i++)
         sum = mix64(sum ^ mix64(h[i] ^ w[i]));
     return sum;
