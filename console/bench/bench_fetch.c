@@ -260,7 +260,7 @@ bool bench_fetch(int argc, char **argv, struct error *err)
     int64_t mib = 1024;
     double lr = 1e-6;
     struct cli_option options[] = {
-        { "mib", NULL, CLI_I64, &mib, "MIB", "weights (1024); four times as much is written to --dir" },
+        { "mib", NULL, CLI_I64, &mib, "MIB", "weights (1024); three times as much is written to --dir" },
         { "listen", NULL, CLI_STR, &listen, "HOST:PORT", "where the head listens, as seen from the node (127.0.0.1:29517)" },
         { "netns", NULL, CLI_STR, &netns, "NAME", "network namespace of the node (this one)" },
         { "dir", NULL, CLI_STR, &in, "DIR", "where files are made (/tmp)" },
