@@ -53,6 +53,7 @@ endfunction()
 if(RC_TESTS AND NOT RC_FUZZ)
   helper_add(model_dump gpu/model_dump.c ${RC_LIBS})    # logits and gradients, for tests/gpu/compare_transformers.py
   helper_add(parquet_dump golden/parquet_dump.c rc_data)    # the rows of a Parquet file, for tests/golden/check_parquet.py
+  helper_add(link net/link.c)    # a link between two network namespaces, for tests/integration/link.py and tests/net/weights.sh
   helper_add(node_speak integration/node_speak.c ${RC_LIBS})    # a node that says what it is told to, for tests/integration/nodes_test.py
 endif()
 # What makes disks full and clocks jump for a whole run; sanitizers want to be first in line, so not with them.

@@ -109,7 +109,7 @@ static void node_main(struct fetch_node *n, const char *netns)
     struct error err = { 0 };
     bool ok = true;
     if (netns) {
-        snprintf(path, sizeof path, NETNS "/%s", netns);
+        snprintf(path, sizeof path, "%s%s", strchr(netns, '/') ? "" : NETNS "/", netns);
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         ok = (fd >= 0 && setns(fd, CLONE_NEWNET) == 0) || error_errno(&err, "cannot enter the network namespace '%s'", netns);
     }
@@ -222,7 +222,7 @@ static bool version_give_up(const char *dir, struct error *err)
     return ok || error_errno(err, "cannot change '%s'", to);
 }
 
-static bool fetches_time(struct fetch_head *h, double size, struct error *err)
+static bool fetches_time(struct fetch_head *h, double size, bool whole, struct error *err)
 {
     static const struct {
         const char *name;
@@ -230,6 +230,8 @@ static bool fetches_time(struct fetch_head *h, double size, struct error *err)
     } how[] = { { "whole", false }, { "delta", true }, { "delta to another node", true } };
     for (size_t i = 0; i < ARRAY_SIZE(how); i++) {
         struct done d;
+        if (!how[i].base && !whole)
+            continue;
         if (!version_send(h, how[i].base, &d, err) || !equal_check(h->dir, err) || !version_give_up(h->dir, err))
             return false;
         printf("{\"bench\":\"fetch\",\"how\":\"%s\",\"bytes\":%.0f,\"wire_bytes\":%" PRId64
@@ -242,13 +244,13 @@ static bool fetches_time(struct fetch_head *h, double size, struct error *err)
     return true;
 }
 
-static bool head_run(struct fetch_head *h, const char *address, size_t size, double lr, struct error *err)
+static bool head_run(struct fetch_head *h, const char *address, size_t size, double lr, bool whole, struct error *err)
 {
     struct order end = { .end = true };
     if (!versions_make(h->dir, size, lr, err) || !(h->server = bulk_server_new(err)) || !(h->front = front_new(address, 10000, err)))
         return false;
     front_bulk(h->front, bulk_server_connection, h->server);
-    bool ok = front_start(h->front, 1, err) && fetches_time(h, (double)size, err);    // nobody speaks TLS here
+    bool ok = front_start(h->front, 1, err) && fetches_time(h, (double)size, whole, err);    // nobody speaks TLS here
     ssize_t n = send(h->fd, &end, sizeof end, MSG_NOSIGNAL);
     (void)n;
     return ok;
@@ -259,12 +261,14 @@ bool bench_fetch(int argc, char **argv, struct error *err)
     const char *listen = "127.0.0.1:29517", *netns = NULL, *in = "/tmp";
     int64_t mib = 1024;
     double lr = 1e-6;
+    bool deltas = false;
     struct cli_option options[] = {
         { "mib", NULL, CLI_I64, &mib, "MIB", "weights (1024); three times as much is written to --dir" },
         { "listen", NULL, CLI_STR, &listen, "HOST:PORT", "where the head listens, as seen from the node (127.0.0.1:29517)" },
-        { "netns", NULL, CLI_STR, &netns, "NAME", "network namespace of the node (this one)" },
+        { "netns", NULL, CLI_STR, &netns, "NAME", "network namespace of the node, or its file (this one)" },
         { "dir", NULL, CLI_STR, &in, "DIR", "where files are made (/tmp)" },
         { "lr", NULL, CLI_F64, &lr, "LR", "learning rate of the step between the versions (1e-6)" },
+        { "deltas", NULL, CLI_FLAG, &deltas, NULL, "leave out the whole version, which takes long on a slow link" },
     };
     struct cli cli = { "rollcall bench fetch", "Brings a new version of bf16 weights to another process as to another machine.", NULL,
                        options, ARRAY_SIZE(options) };
@@ -286,7 +290,7 @@ bool bench_fetch(int argc, char **argv, struct error *err)
     close(pair[1]);
     struct fetch_head h = { .fd = pair[0], .dir = dir };
     struct error none;
-    bool ok = pid > 0 ? head_run(&h, listen, (size_t)mib << 20, lr, err) : error_errno(err, "cannot start the node's process");
+    bool ok = pid > 0 ? head_run(&h, listen, (size_t)mib << 20, lr, !deltas, err) : error_errno(err, "cannot start the node's process");
     close(pair[0]);
     if (pid > 0)
         waitpid(pid, NULL, 0);

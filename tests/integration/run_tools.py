@@ -164,10 +164,10 @@ def written(file):
 class Run:
     """One run as `train --batch --format jsonl` starts it."""
 
-    def __init__(self, task, name, run_file=None, extra=(), resume=False, env=None, files=None):
-        """files: how many each process may open, with no way to raise it."""
+    def __init__(self, task, name, run_file=None, extra=(), resume=False, env=None, files=None, prefix=()):
+        """files: how many each process may open, with no way to raise it. prefix: words before the command."""
         self.dir = os.path.join(task.path("runs"), name)
-        args = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"] if files else []
+        args = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"] if files else [*prefix]
         args += [ROLLCALL, "train", "--batch", "--format", "jsonl"]
         args += ["--resume", self.dir] if resume else [run_file, "--runs-dir", task.path("runs"), "--name", name]
         self.log = tempfile.TemporaryFile("w+")
@@ -331,11 +331,12 @@ class RunCase(unittest.TestCase):
     def tearDownClass(cls):
         cls.task.close()
 
-    def start(self, *extra, env=None, files=None, **settings):
+    def start(self, *extra, env=None, files=None, prefix=(), **settings):
         """A run that goes on until the test ends it, unless extra says otherwise."""
         type(self).n += 1
         # a separate file: the next run may be started before this one has read it
-        run = Run(self.task, f"run-{self.n}", self.task.run_file(f"run-{self.n}.yaml", **settings), ["--max-steps", "100000", *extra], env=env, files=files)
+        run = Run(self.task, f"run-{self.n}", self.task.run_file(f"run-{self.n}.yaml", **settings), ["--max-steps", "100000", *extra], env=env, files=files,
+                  prefix=prefix)
         self.addCleanup(run.kill)
         return run
 
