@@ -1,6 +1,8 @@
 #include "protocol/wire/bulk.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <linux/sockios.h>
 #include <mbedtls/hkdf.h>
 #include <mbedtls/md.h>
 #include <netinet/in.h>
@@ -9,6 +11,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -50,13 +53,17 @@ bool bulk_ticket_make(struct bulk_ticket *t, struct error *err)
 
 /* ---- the socket ---- */
 
+/* While what we have sent is still arriving, the other side has no reason to speak. */
 static bool fd_wait(const struct bulk *b, short events, const char *what, struct error *err)
 {
     struct pollfd p = { .fd = b->fd, .events = events };
-    int rv;
-    do
+    int rv, unsent = INT_MAX, left = 0;
+    bool arrives;
+    do {
         rv = poll(&p, 1, (int)b->limit_ms);
-    while (rv < 0 && errno == EINTR);
+        arrives = rv == 0 && ioctl(b->fd, SIOCOUTQ, &left) == 0 && left > 0 && left < unsent;
+        unsent = arrives ? left : unsent;
+    } while (arrives || (rv < 0 && errno == EINTR));
     return rv > 0 || error_set(err, ERR_TIMEOUT, "a connection for weights has %s for %.3g s", what, (double)b->limit_ms / 1000);
 }
 

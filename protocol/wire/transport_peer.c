@@ -1,16 +1,22 @@
 /* Peers: sockets that send our requests, each in its own slot, and receive the answers; dialing and redialing. */
 #include "protocol/wire/transport_parts.h"
+#include <dirent.h>
 #include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <nng/protocol/reqrep0/req.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "protocol/wire/tls.h"
 
 #define REDIAL_MS 3000
 #define SILENT_MS 6000    // for a connection to another host, while requests on it go unanswered
+#define ALIVE_MS 60000    // the same while the other host acknowledges packets: what was asked may be long, and the way slow
+#define LOOK_MS 1000      // between two looks whether it does
 #define PAST_MS 5000      // for answers to what was asked before the peer's identity changed
 #define CALLS_MAX 4096    // open at one peer
 
@@ -38,6 +44,8 @@ struct peer {
     int n_pipe;                // connections
     int64_t unconnected_ms;    // since when there is no connection, on the monotonic clock
     int64_t heard_ms;          // when it was connected or last answered
+    int64_t looked_ms;         // when the other host was last seen to acknowledge packets
+    uint16_t port;             // ours, of the last connection to another host
     nng_socket past;           // of the identity before, for what is still to be answered there
     int64_t past_limit_ms;     // when it is closed all the same; 0: there is none
     struct call *calls;
@@ -47,6 +55,7 @@ struct pipe_entry {    // a connection of a peer's socket came or went
     struct entry entry;
     int socket_id;
     int change;
+    uint16_t port;    // ours, network byte order; 0: not of TCP
 };
 
 static void call_cb(void *arg)
@@ -71,6 +80,9 @@ static void pipe_cb(nng_pipe pipe, nng_pipe_ev ev, void *arg)
     e->entry.kind = ENTRY_PIPE;
     e->socket_id = nng_socket_id(nng_pipe_socket(pipe));
     e->change = ev == NNG_PIPE_EV_ADD_POST ? 1 : -1;
+    nng_sockaddr from;
+    if (nng_pipe_get_addr(pipe, NNG_OPT_LOCADDR, &from) == 0)
+        e->port = from.s_family == NNG_AF_INET ? from.s_in.sa_port : from.s_family == NNG_AF_INET6 ? from.s_in6.sa_port : 0;
     entry_push(&((struct transport *)arg)->queue, &e->entry);
 }
 
@@ -356,9 +368,53 @@ void pipe_event(struct transport *t, struct pipe_entry *e)
     for (struct peer *p = t->peers; p; p = p->next)
         if (p->is_open && nng_socket_id(p->socket) == e->socket_id) {
             p->n_pipe += e->change;
+            p->port = e->change > 0 ? e->port : p->port;
             p->unconnected_ms = p->heard_ms = clock_ms();
         }
     free(e);
+}
+
+/* Has the other host acknowledged packets of the connection lately? Nng does not say which descriptor it has: it is the one with our port. */
+static bool link_is_alive(const struct peer *p)
+{
+    bool alive = false;
+    DIR *dir = p->port && p->n_pipe > 0 ? opendir("/proc/self/fd") : NULL;
+    for (const struct dirent *d; dir && !alive && (d = readdir(dir));) {
+        union {
+            struct sockaddr any;
+            struct sockaddr_in four;
+            struct sockaddr_in6 six;
+        } at;
+        struct tcp_info info;
+        socklen_t len = sizeof at, info_len = sizeof info;
+        int fd = d->d_name[0] == '.' ? -1 : atoi(d->d_name);
+        if (fd < 0 || getsockname(fd, &at.any, &len) != 0)
+            continue;
+        uint16_t port = at.any.sa_family == AF_INET ? at.four.sin_port : at.any.sa_family == AF_INET6 ? at.six.sin6_port : 0;
+        alive = port == p->port && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_len) == 0 && info.tcpi_state == TCP_ESTABLISHED
+                && info.tcpi_last_ack_recv < SILENT_MS;
+    }
+    if (dir)
+        closedir(dir);
+    return alive;
+}
+
+/* When a connection to another host must be looked at, while a request on it is late. */
+static int64_t silence_due(const struct peer *p)
+{
+    return MAX(p->heard_ms + SILENT_MS, p->looked_ms + LOOK_MS);
+}
+
+/* It is time to look: is the connection dead? */
+static bool link_is_dead(struct peer *p, int64_t now)
+{
+    if (now < p->heard_ms + ALIVE_MS && link_is_alive(p)) {
+        p->looked_ms = now;
+        return false;
+    }
+    if (p->n_pipe > 0)
+        log_warn("'%s' has answered nothing for %" PRId64 " ms; redialing it", p->name, now - p->heard_ms);
+    return true;
 }
 
 int64_t peers_due(const struct transport *t)
@@ -375,7 +431,7 @@ int64_t peers_due(const struct transport *t)
         if (p->past_limit_ms)
             due = MIN(due, past_waits(p) ? p->past_limit_ms : 0);
         if (p->tls && late)
-            due = MIN(due, p->heard_ms + SILENT_MS);
+            due = MIN(due, silence_due(p));
         if ((waits || !p->is_open) && p->n_pipe <= 0)
             due = MIN(due, p->unconnected_ms + REDIAL_MS);
     }
@@ -398,9 +454,7 @@ bool peers_tick(struct transport *t, int64_t now, struct net_event *ev)
         }
         if (p->past_limit_ms && (now >= p->past_limit_ms || !past_waits(p)))
             past_close(p);
-        bool dead = p->tls && late && now >= p->heard_ms + SILENT_MS;
-        if (dead && p->n_pipe > 0)
-            log_warn("'%s' has answered nothing for %" PRId64 " ms; redialing it", p->name, now - p->heard_ms);
+        bool dead = p->tls && late && now >= silence_due(p) && link_is_dead(p, now);
         if (dead || ((waits || !p->is_open) && p->n_pipe <= 0 && now >= p->unconnected_ms + REDIAL_MS))
             peer_reopen(p);
     }

@@ -1,7 +1,7 @@
 /* gate_lent.c - what machines may ask that have joined with the token for sampling only ('listen_lent')
  *
- * Whose a request is, says its connection: a `node` message has come by it, with the id that only the node and the gate know, so lent
- * machines cannot speak for each other either. What goes on to the controller is written again, with the fields that a sampler has to say
+ * Whose a request is, says its connection: it is one of the last two by which a `node` message has come, with the id that only the node and
+ * the gate know, so lent machines cannot speak for each other either. What goes on to the controller is written again, with the fields that a sampler has to say
  * and no others, and with `lent`, the node's name, by which the controller judges what is claimed (lent_groups.h). */
 #include <stdio.h>
 #include <string.h>
@@ -46,7 +46,8 @@ static const struct node_seen *sender_find(const struct gate *g, const struct re
 {
     for (int i = 0; i < g->n_node; i++) {
         const struct node_seen *n = &g->node[i];
-        if (n->here && n->lent && !n->dismissed[0] && n->connection == request_connection(r)
+        if (n->here && n->lent && !n->dismissed[0]
+            && (n->connection[0] == request_connection(r) || n->connection[1] == request_connection(r))
             && (!name[0] || strcmp(name, n->node.name) == 0))
             return n;
     }

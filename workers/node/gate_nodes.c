@@ -233,7 +233,10 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
         return;
     }
     n->lent = gate_lent(g, r);
-    n->connection = request_connection(r);
+    if (n->connection[0] != request_connection(r) && n->connection[1] != request_connection(r)) {
+        n->connection[1] = n->connection[0];
+        n->connection[0] = request_connection(r);
+    }
     mval_text(in->root, "token", n->token_id, sizeof n->token_id);
     n->heard_ms = clock_ms();
     buf_clear(&n->beat);

@@ -17,7 +17,7 @@ struct node_seen {
     struct node node;                        // name, id, host
     bool here;                               // heard from recently
     bool lent;                               // it has joined with the token for sampling only
-    uint32_t connection;                     // by which its last 'node' message came
+    uint32_t connection[2];                  // by which its last 'node' messages came, the newest first
     char token_id[JOIN_TOKEN_ID_LEN + 1];    // name of the token that it has, as it says; "": it does not say
     bool told;                               // it has been ordered to stop
     int64_t start;

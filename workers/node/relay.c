@@ -6,6 +6,7 @@
 
 #define ASK_MS 10000    // until a request counts as lost and is sent again
 #define AGAIN_MS 100
+#define SLOWEST_BYTES_PER_MS 16    // of a link over which a long request is not sent again while it is on its way: 128 kbit/s
 
 /* A free place; more are made when there is none. */
 static struct relay *place_find(struct relays *rs, struct error *err)
@@ -26,14 +27,37 @@ static struct relay *place_find(struct relays *rs, struct error *err)
     return first;
 }
 
+/* Time that the bytes of a request may take, beside all else. */
+static int64_t bytes_ms(const struct msg_out *msg)
+{
+    return (int64_t)msg->buf.len / SLOWEST_BYTES_PER_MS;
+}
+
+/* The same request, which its asker has given up and asks again: it need not be sent twice. NULL: there is none. */
+static struct relay *on_its_way(const struct relays *rs, const struct peer *to, enum msg_type type, const struct msg_out *msg)
+{
+    for (int i = 0; i < rs->n; i++) {
+        struct relay *x = &rs->relay[i];
+        if (x->open && x->request && x->to == to && x->type == type && x->msg.buf.len == msg->buf.len
+            && memcmp(x->msg.buf.data, msg->buf.data, msg->buf.len) == 0)
+            return x;
+    }
+    return NULL;
+}
+
 bool relay_add(struct relays *rs, struct peer *to, struct request *r, enum msg_type type, const struct msg_out *msg, int64_t limit_ms,
                const char *owner, struct error *err)
 {
-    struct relay *x = place_find(rs, err);
-    if (!x)
+    struct relay *x = on_its_way(rs, to, type, msg);
+    if (x) {
+        request_drop(x->request);
+        x->request = r;
+        return true;
+    }
+    if (!(x = place_find(rs, err)))
         return false;
     struct buf b = x->msg.buf;    // keep its memory for the next one
-    *x = (struct relay){ .to = to, .type = type, .msg = { .buf = b }, .limit_ms = clock_ms() + limit_ms };
+    *x = (struct relay){ .to = to, .type = type, .msg = { .buf = b }, .limit_ms = clock_ms() + limit_ms + bytes_ms(msg) };
     x->msg.buf.max = MSG_BYTES_MAX;
     snprintf(x->owner, sizeof x->owner, "%s", owner);
     buf_clear(&x->msg.buf);
@@ -112,9 +136,18 @@ void relays_tick(struct relays *rs)
             request_drop(relay_take(x));
             continue;
         }
-        x->open = peer_ask(x->to, &x->msg, MIN(x->limit_ms - now, (int64_t)ASK_MS), RELAY_TAG + (uint64_t)i, &err);
+        x->open = peer_ask(x->to, &x->msg, MIN(x->limit_ms - now, ASK_MS + bytes_ms(&x->msg)), RELAY_TAG + (uint64_t)i, &err);
         x->again_ms = now + AGAIN_MS;
     }
+}
+
+int64_t relays_bytes(const struct relays *rs)
+{
+    int64_t n = 0;
+    for (int i = 0; i < rs->n; i++)
+        if (rs->relay[i].request)
+            n += (int64_t)rs->relay[i].msg.buf.len;
+    return n;
 }
 
 void relays_release(struct relays *rs)

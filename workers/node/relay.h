@@ -41,4 +41,5 @@ void relays_tick(struct relays *rs);
 /* When relays_tick must be called next, on the monotonic clock; INT64_MAX: not before something arrives. */
 int64_t relays_due(const struct relays *rs);
 void relays_release(struct relays *rs);
-#define RELAY_TAG ((uint64_t)1 << 32)    // tags of relays are these and above
+int64_t relays_bytes(const struct relays *rs);    // of the requests that are not answered yet
+#define RELAY_TAG ((uint64_t)1 << 32)             // tags of relays are these and above

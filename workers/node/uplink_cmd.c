@@ -194,6 +194,7 @@ static void relayed_answered(struct uplink *u, struct relay *x, const struct net
 {
     if (is_strange_there(x, ev)) {
         relay_again(x);
+        u->introduce = true;
         u->beat_ms = 0;
     } else if (x->type == MSG_WORK) {
         work_answered(u, x, ev);
@@ -225,6 +226,10 @@ static void gauges_write(void *ctx, struct msg_out *m)
     msg_i64(m, "fetched_bytes", look.done_bytes);
     msg_i64(m, "fetch_bytes", look.size_bytes);
     msg_i64(m, "weights_wire_bytes", u->wire_bytes + look.wire_bytes);
+    msg_i64(m, "beats_lost", u->n_beat_lost);
+    msg_i64(m, "open_bytes", relays_bytes(&u->relays));
+    if (!isnan(u->answer_ms))
+        msg_f64(m, "head_answer_ms", u->answer_ms);
     if (isnan(u->mib_per_s))
         return;
     msg_f64(m, "weights_mib_per_s", u->mib_per_s);
@@ -239,7 +244,7 @@ static void event_take(struct uplink *u, struct net_event *ev)
         request_came(u, ev);
     } else if (ev->kind != NET_ANSWER) {
         return;
-    } else if (ev->peer == u->head && ev->tag == TAG_BEAT) {
+    } else if (ev->tag == TAG_BEAT && (ev->peer == u->head || ev->peer == u->pulse)) {
         beat_came(u, ev);
     } else if (ev->peer == u->head && ev->tag == TAG_MEETING) {
         meeting_came(u, ev);
@@ -258,12 +263,14 @@ static bool uplink_open(struct uplink *u, struct error *err)
 {
     struct join_identity id;
     if (!uplink_token_read(u, err) || !join_identity_make(&id, u->token, NULL, err)
-        || !(u->head = peer_new_tls(u->process.transport, u->node.head, &id, err)))
+        || !(u->head = peer_new_tls(u->process.transport, u->node.head, &id, err))
+        || !(u->pulse = peer_new_tls(u->process.transport, u->node.head, &id, err)))
         return false;
     for (int i = 0; i < N_STREAM; i++)
         if (!(u->stream[i] = peer_new_tls(u->process.transport, u->node.head, &id, err)))
             return false;
     u->token_new = false;
+    u->introduce = true;
     return (u->server = server_new(u->process.transport, "controller", N_OPEN, err)) != NULL;
 }
 
@@ -271,7 +278,7 @@ static void beat_wait(struct uplink *u, int64_t until_ms)
 {
     struct net_event ev;
     while (u->beat_open && transport_wait(u->process.transport, &ev, MAX(until_ms - clock_ms(), (int64_t)0))) {
-        if (ev.kind == NET_ANSWER && ev.peer == u->head && ev.tag == TAG_BEAT)
+        if (ev.kind == NET_ANSWER && ev.tag == TAG_BEAT && (ev.peer == u->head || ev.peer == u->pulse))
             u->beat_open = false;
         else if (ev.kind == NET_REQUEST)
             request_drop(ev.request);
@@ -337,7 +344,7 @@ static bool uplink_cmd(int argc, char **argv, struct error *err)
     process_pace(&u->process, u->config.heartbeat_s);
     weights_find(u);
     u->fetch_tag = FETCH_TAG;
-    u->mib_per_s = u->delta_ratio = u->fetch_s = NAN;
+    u->mib_per_s = u->delta_ratio = u->fetch_s = u->answer_ms = NAN;
     u->fetched.version = -1;
     snprintf(u->state, sizeof u->state, "starting");
     TRY(uplink_open(u, err));

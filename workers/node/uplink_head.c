@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "protocol/base/clock.h"
@@ -15,6 +16,10 @@
 #define BEAT_LIMIT_MS 3000
 #define TOKEN_LOOK_MS 2000    // while the head does not answer
 #define MOVE_MS 4000          // for the head to answer at one of its addresses
+#define FAR_MS 1000           // an answer that takes longer is worth a word, and so is
+#define ANSWERS_MIN 8         // before they are judged
+#define LOST_MS 60000         // one that has not come, for so long
+#define WARN_MS 60000         // between two warnings of a bad link
 
 void node_end(struct uplink *u, const char *state, const char *reason)
 {
@@ -64,7 +69,7 @@ static void token_use(struct uplink *u)
     struct error err;
     struct join_identity id;
     u->token_new = false;
-    bool ok = join_identity_make(&id, u->token, NULL, &err) && peer_identity(u->head, &id, &err);
+    bool ok = join_identity_make(&id, u->token, NULL, &err) && peer_identity(u->head, &id, &err) && peer_identity(u->pulse, &id, &err);
     for (int i = 0; i < N_STREAM && ok; i++)
         ok = peer_identity(u->stream[i], &id, &err);
     if (!ok)
@@ -109,8 +114,48 @@ void beat_send(struct uplink *u, bool leaving)
         msg_list(&m, "processes");
         msg_end(&m);
     }
-    u->beat_open = msg_finish(&m, &err) && peer_ask(u->head, &m, BEAT_LIMIT_MS, TAG_BEAT, &err);
+    u->asked_ms = clock_ms();
+    u->beat_open = msg_finish(&m, &err) && peer_ask(u->introduce ? u->head : u->pulse, &m, BEAT_LIMIT_MS, TAG_BEAT, &err);
     msg_release(&m);
+}
+
+/* The first answers say more of how connections are made. */
+static bool is_far(const struct uplink *u)
+{
+    return u->n_answer >= ANSWERS_MIN && u->answer_ms > FAR_MS;
+}
+
+/* What the link to the head is like, in words; "": there is nothing to say. */
+static void link_words(const struct uplink *u, int64_t now, char out[160])
+{
+    size_t n = 0;
+    out[0] = 0;
+    if (is_far(u))
+        n = (size_t)snprintf(out, 160, "a slow link to the head: it answers after %.1f s", u->answer_ms / 1000);
+    if (u->lost_ms && now - u->lost_ms < LOST_MS)
+        snprintf(out + n, 160 - n, "%ssigns of life without an answer in %d s: %" PRId64 ", the last one %.0f s ago",
+                 n ? "; " : "a bad link to the head: ", BEAT_LIMIT_MS / 1000, u->n_beat_lost, (double)(now - u->lost_ms) / 1000);
+}
+
+/* Count an answer, or that none has come in time. */
+static void beat_count(struct uplink *u, bool lost)
+{
+    char words[160];
+    int64_t now = clock_ms();
+    double ms = (double)(now - u->asked_ms);
+    if (lost) {
+        u->n_beat_lost++;
+        u->lost_ms = now;
+    } else {
+        u->n_answer++;
+        u->answer_ms = isnan(u->answer_ms) ? ms : u->answer_ms + (ms - u->answer_ms) / 8;    // as TCP does, RFC 6298, 2.3
+    }
+    link_words(u, now, words);
+    if (words[0] && now - u->warned_ms >= WARN_MS && (u->n_beat_lost > u->n_lost_before || is_far(u))) {
+        u->warned_ms = now;
+        u->n_lost_before = u->n_beat_lost;
+        log_warn("%s", words);
+    }
 }
 
 static void restart_ask(struct uplink *u, const char *name, int64_t pid)
@@ -137,6 +182,7 @@ void beat_came(struct uplink *u, const struct net_event *ev)
     struct msg_in in;
     char order[16], reason[300], restart[64], path[4200], token[JOIN_TOKEN_LEN + 1], state[sizeof u->state];
     u->beat_open = false;
+    beat_count(u, ev->failed);
     if (ev->failed)
         return;
     if (!msg_read_answer(&in, MSG_NODE, ev->data, ev->len, &err)) {
@@ -144,6 +190,7 @@ void beat_came(struct uplink *u, const struct net_event *ev)
         return;
     }
     u->heard_ms = clock_ms();
+    u->introduce = u->introduce && ev->peer != u->head;
     if (u->moved && !node_write(&u->node, u->process.run_dir, &err))    // processes that start from now on need it
         log_error("%s", err.text);
     u->moved = false;
@@ -188,6 +235,7 @@ static void head_move(struct uplink *u, int64_t now)
     u->moved = true;
     log_info("looking for the head at %s", u->node.head);
     peer_move(u->head, u->node.head);
+    peer_move(u->pulse, u->node.head);
     for (int i = 0; i < N_STREAM; i++)
         peer_move(u->stream[i], u->node.head);
 }
@@ -231,7 +279,8 @@ static void silence_look(struct uplink *u, int64_t now)
         process_phase(&u->process, "fetching", text);
         u->process.progress = MAX(u->process.progress, (double)look.done_bytes);
     } else {
-        process_phase(&u->process, "passing on", "");
+        link_words(u, now, text);
+        process_phase(&u->process, "passing on", text);
     }
 }
 

@@ -9,7 +9,7 @@
 #include "workers/process/process.h"
 
 #define WORKERS_MAX 64
-#define N_STREAM 4        // connections over which weights come in pieces
+#define N_STREAM 3        // connections over which weights come in pieces
 #define WEIGHTS_KEPT 2    // versions
 
 struct weights_fetch;           // weights_fetch.h
@@ -27,7 +27,10 @@ struct uplink {
     struct run_config config;
     struct node node;
     struct server *server;
-    struct peer *head, *stream[N_STREAM];
+    struct peer *head;     // for requests, which may be long
+    struct peer *pulse;    // for signs of life, which must not wait for those
+    struct peer *stream[N_STREAM];
+    bool introduce;    // the next sign of life goes over head: the gate is to know that this connection is ours
     struct relays relays;
     struct order order[WORKERS_MAX];
     struct weights_fetch *fetch;
@@ -53,8 +56,14 @@ struct uplink {
     /* the head */
     char state[32], reason[400];    // of the run, as the head says; or why the node ends
     int64_t step, beat_ms, heard_ms;
-    int64_t moved_ms;    // when the head was last looked for at another address
-    bool moved;          // since it was heard last
+    int64_t asked_ms;                    // when the last sign of life was sent
+    double answer_ms;                    // from a sign of life to its answer, averaged over some; NAN: none yet
+    int64_t n_answer;                    // of those
+    int64_t n_beat_lost;                 // signs of life without an answer in time
+    int64_t lost_ms;                     // when the last one of them was found; 0: none was
+    int64_t n_lost_before, warned_ms;    // what was said of them last
+    int64_t moved_ms;                    // when the head was last looked for at another address
+    bool moved;                          // since it was heard last
     bool beat_open, status_open, ends;
     bool over;    // the head has said that its run is, and is ending itself
     char token[JOIN_TOKEN_LEN + 1], token_id[JOIN_TOKEN_ID_LEN + 1];
