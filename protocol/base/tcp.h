@@ -26,6 +26,9 @@ MUST_USE bool tcp_own_address(const char *address, const char *what, int64_t lim
 /* The name of the network interface that has this address, a name or a number; false: none has, or no name server has answered in
  * limit_ms. */
 bool tcp_interface(const char *host, int64_t limit_ms, char *out, size_t size);
+/* Suit a connection that has just been made to the way it goes: over a long one, lost packets are not to slow it as if they meant that the way
+ * is full. What the kernel does not offer is left as it is. */
+void tcp_suit(int fd);
 /* The port that a socket is bound to; 0: not known. */
 uint16_t tcp_port(int fd);
 /* Are these of the same host, whatever the ports? */

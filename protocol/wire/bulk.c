@@ -169,6 +169,7 @@ static struct bulk *bulk_new(int fd, int64_t limit_ms, struct error *err)
     if (b) {
         *b = (struct bulk){ .fd = fd, .limit_ms = limit_ms, .out_buf = malloc(OUT_BYTES), .in_buf = malloc(IN_BYTES) };
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);    // what is flushed is meant to go
+        tcp_suit(fd);
     }
     if (b && b->out_buf && b->in_buf)
         return b;

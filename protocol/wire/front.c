@@ -447,6 +447,7 @@ static void visit_accept(struct front *f)
     v->n = f->n_accepted++;
     v->since_ms = clock_ms();
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    tcp_suit(fd);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);    // a host that is gone says nothing: drop it after two minutes
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &gap_s, sizeof gap_s);

@@ -7,8 +7,9 @@ cd "$(dirname "$0")/../.."
 dir=${1:-.gpu} build=build/release
 cmake --build "$build" --target rollcall_cuda >/dev/null || { echo "pack.sh: $build is not configured with CUDA (-DRC_CUDA=AUTO)" >&2; exit 1; }    # what lies there may be old
 rm -rf "$dir"
-mkdir -p "$dir/lib"
+mkdir -p "$dir/lib" "$dir/tests"
 cp "$build/rollcall" "$build/librollcall_cuda.so" "$dir/"
+cp "$build/tests/link" "$dir/tests/"    # for tests/net/weights.sh
 for name in ops_test collective_test team_test agreement_test model_golden_test lora_test generator_test model_dump publish_test; do
     [ ! -x "$build/tests/$name" ] || cp "$build/tests/$name" "$dir/"
 done
