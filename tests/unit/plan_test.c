@@ -336,6 +336,7 @@ static void whole_weights_are_only_where_somebody_reads_them(UNUSED void **state
         c->n_behind = cases[k].n_behind;
         if (!run_room_plan(&room, c, &part, dev, &err))
             fail_msg("%s: %s", cases[k].why, err.text);
+        assert_true((room.plan.sampler > 0) == (part.producer >= 0 || part.rank == 0));    // the first one evaluates
         bool gives = part.rank == 0 && run_config_travels(c);
         double whole = (double)model_weight_bytes(m), got = (double)(room.plan.weights
                                                                      - (gives                ? room.publication.kept
@@ -348,6 +349,23 @@ static void whole_weights_are_only_where_somebody_reads_them(UNUSED void **state
     snprintf(file, sizeof file, "%s/config.json", dir);
     assert_true(unlink(file) == 0 && rmdir(dir) == 0);
     free(c);
+    model_free(m);
+    device_free(dev);
+}
+
+static void who_samples_nothing_has_no_memory_for_it(UNUSED void **state)
+{
+    struct device *dev = gpu_new();
+    struct model *m = shape_new(dev, "Qwen2.5-7B");
+    for (int samples = 0; samples <= 1; samples++) {
+        struct generator_config g = { .model = samples ? m : NULL, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
+        struct trainer_settings s = settings_of(4, 3, 4096, false);
+        struct plan_weights w = { 0 };
+        struct memory_plan p;
+        assert_true(memory_plan_in(&p, H200, m, &w, &s, true, &g));
+        assert_true((p.sampler > 0) == samples && (p.kv > 0) == samples && p.turns == samples);
+        assert_true(samples || p.region == p.activation);
+    }
     model_free(m);
     device_free(dev);
 }
@@ -510,6 +528,7 @@ int main(void)
         cmocka_unit_test(what_has_room_is_not_computed_again),
         cmocka_unit_test(each_optimizer_takes_what_its_moments_take),
         cmocka_unit_test(a_whole_copy_beside_shards_is_counted),
+        cmocka_unit_test(who_samples_nothing_has_no_memory_for_it),
         cmocka_unit_test(whole_weights_are_only_where_somebody_reads_them),
         cmocka_unit_test(what_has_no_room_names_the_nearest_that_has),
         cmocka_unit_test(each_device_of_a_team_keeps_its_share),

@@ -167,9 +167,11 @@ static int sampler_devices(const struct engine *e)
     return run_sampler_devices(&e->config, &part);
 }
 
+/* What this worker samples with; NULL: it samples nothing. */
 static struct model *sampled_model(const struct engine *e)
 {
-    return e->sampler ? e->sampler : e->model;
+    struct run_part part = part_of(e);
+    return !run_samples(&part) ? NULL : e->sampler ? e->sampler : e->model;
 }
 
 /* Let the model that samples work on all devices that its producer has. */
@@ -178,7 +180,7 @@ static bool team_open(struct engine *e, struct error *err)
     struct device *dev[SUM_PARTS_MAX];
     int n = sampler_devices(e);
     team_devices(e, dev);
-    if (!model_team(sampled_model(e), dev, n, err))
+    if (n > 1 && !model_team(sampled_model(e), dev, n, err))
         return false;
     if (n > 1)
         log_info("producer %" PRId64 " samples on %d devices, %s to %s", e->producer, n, e->dev->name, dev[n - 1]->name);
@@ -271,7 +273,7 @@ static bool memory_plan(struct engine *e, struct trainer_settings *settings, str
 }
 
 /* What the trainer changes: the model; or shards or slices of it, and then perhaps a copy beside them, whole or in the sampler's slices. */
-static bool trained_make(struct engine *e, const struct trainer_settings *settings, struct error *err)
+static bool trained_make(struct engine *e, const struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
     bool whole = needs_whole(e), slices = !e->sampler && sampler_devices(e) > 1;
     e->trained = e->model;
@@ -287,6 +289,7 @@ static bool trained_make(struct engine *e, const struct trainer_settings *settin
         if (!(e->model = model_shape_like(e->trained, err)))
             return false;
     }
+    g->model = sampled_model(e);
     return trainer_weights_place(e->trained, settings, err) && (e->sampler || team_open(e, err));
 }
 
@@ -317,7 +320,7 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
     e->trained = e->model;
     e->apart = false;
     if (!meeting_of(e))
-        return !e->trains || (trained_make(e, settings, err) && (g->model = sampled_model(e)));
+        return !e->trains || trained_make(e, settings, g, err);
     if (!collective_reaches(meeting_of(e), &reach, err))
         return false;
     e->apart = !reach;
@@ -337,7 +340,7 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
         return false;
     for (int q = 0; q < collective_n_rank(meeting_of(e)); q++)
         settings->zero_stage = MAX(settings->zero_stage, all[q]);
-    return trained_make(e, settings, err) && (g->model = sampled_model(e));
+    return trained_make(e, settings, g, err);
 }
 
 /* With shards in host memory: as much of them on each device as all have room for, so that all are laid out alike. */
@@ -518,7 +521,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
         return false;
     if (e->trains && !trainer_open(e, &settings, t, path, r, err))
         return false;
-    if ((e->produces || e->rank == 0) && !(e->generator = generator_new(&g, err)))    // the first trainer evaluates
+    if (g.model && !(e->generator = generator_new(&g, err)))
         return false;
     if (!saving_prepare(e, err) || !profile_start(e, err))
         return false;

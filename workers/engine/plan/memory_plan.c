@@ -46,12 +46,14 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
                     bool turns, const struct generator_config *g)
 {
     struct trainer_memory t = { 0 };
-    bool cuda = model_device(m)->kind == DEVICE_CUDA;
-    *p = (struct memory_plan){
-        .weights = w->besides, .sampler = generator_bytes(g), .reserve = cuda ? RESERVE_CUDA : 0, .turns = turns && s && !trainer_is_cut(s)
-    };
+    bool cuda = model_device(m)->kind == DEVICE_CUDA, samples = g->model;
+    *p = (struct memory_plan){ .weights = w->besides,
+                               .sampler = samples ? generator_bytes(g) : 0,
+                               .reserve = cuda ? RESERVE_CUDA : 0,
+                               .turns = turns && samples && s && !trainer_is_cut(s) };
     p->zero_stage = s && s->n_rank > 1 ? s->zero_stage : 0;
-    size_t kv_full = generator_kv_bytes(g->model, g->max_seq, g->max_seq_tok), page = kv_pool_page_bytes(g->model);
+    size_t kv_full = samples ? generator_kv_bytes(g->model, g->max_seq, g->max_seq_tok) : 0,
+           page = samples ? kv_pool_page_bytes(g->model) : 0;
     if (s) {
         s->state_bytes = 0;
         s->keep_more = false;

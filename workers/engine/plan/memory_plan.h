@@ -37,7 +37,7 @@ struct plan_weights {
     bool whole;        // a whole copy stays beside shards or slices that are trained (run_needs_whole)
 };
 /* Plan for m's shape on its device, of which `have` bytes can be used, those of w.loaded among them. False: they are too few. Sets
- * s->state_bytes and keep_more; s NULL when it does not train here. */
+ * s->state_bytes and keep_more; s NULL when it does not train here, g->model NULL when nobody samples. */
 MUST_USE bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, const struct plan_weights *w,
                              struct trainer_settings *s, bool turns, const struct generator_config *g);
 /* The zero_stage that auto takes for these settings of several ranks: the lowest from 1 on that has room without host memory, or the

@@ -73,6 +73,11 @@ int run_versions_kept(const struct run_config *c)
     return (int)MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 0));
 }
 
+bool run_samples(const struct run_part *part)
+{
+    return part->producer >= 0 || part->rank == 0;
+}
+
 int run_sampler_devices(const struct run_config *c, const struct run_part *part)
 {
     return part->producer >= 0 ? (int)c->producer_tensor_parallel_size : 1;
@@ -239,7 +244,7 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
     out->publication = publication_of(c, m);
     struct trainer_settings s = run_trainer_settings(c, part->rank, dev);
     struct generator_config g = run_generator_config(c);
-    g.model = sliced ? sliced : m;
+    g.model = !run_samples(part) ? NULL : sliced ? sliced : m;
     int set = run_config_zero(c);
     if (c->num_trainers > 1)
         s.zero_stage = set < 0 ? memory_plan_zero(out->have, m, &w, &s, turns, &g) : set;

@@ -30,6 +30,7 @@ int run_versions_kept(const struct run_config *c);
  * on that device alone. A sampler with a copy of its own has it from what is trained, but for shards of trainers that are `apart`, who do
  * not reach each other's memory: these come only when all ask for them. */
 bool run_needs_whole(const struct run_config *c, const struct run_part *part, bool apart);
+bool run_samples(const struct run_part *part);    // the first trainer does, too: it evaluates
 /* Does the part's sampler have slices, on this many devices? 1: it has not, or samples nothing. */
 int run_sampler_devices(const struct run_config *c, const struct run_part *part);
 /* Of the sampler, but for its model, tokenizer, memory and version. */
