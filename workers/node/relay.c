@@ -33,13 +33,15 @@ static int64_t bytes_ms(const struct msg_out *msg)
     return (int64_t)msg->buf.len / SLOWEST_BYTES_PER_MS;
 }
 
-/* The same request, which its asker has given up and asks again: it need not be sent twice. NULL: there is none. */
-static struct relay *on_its_way(const struct relays *rs, const struct peer *to, enum msg_type type, const struct msg_out *msg)
+/* The same request, which its asker has given up and asks again: it need not be sent twice. NULL: there is none. What another asker asks in
+ * the same words has an answer of its own. */
+static struct relay *on_its_way(const struct relays *rs, const struct peer *to, const struct request *r, enum msg_type type,
+                                const struct msg_out *msg)
 {
     for (int i = 0; i < rs->n; i++) {
         struct relay *x = &rs->relay[i];
-        if (x->open && x->request && x->to == to && x->type == type && x->msg.buf.len == msg->buf.len
-            && memcmp(x->msg.buf.data, msg->buf.data, msg->buf.len) == 0)
+        if (x->open && x->request && x->to == to && x->type == type && request_connection(x->request) == request_connection(r)
+            && x->msg.buf.len == msg->buf.len && memcmp(x->msg.buf.data, msg->buf.data, msg->buf.len) == 0)
             return x;
     }
     return NULL;
@@ -48,7 +50,7 @@ static struct relay *on_its_way(const struct relays *rs, const struct peer *to, 
 bool relay_add(struct relays *rs, struct peer *to, struct request *r, enum msg_type type, const struct msg_out *msg, int64_t limit_ms,
                const char *owner, struct error *err)
 {
-    struct relay *x = on_its_way(rs, to, type, msg);
+    struct relay *x = on_its_way(rs, to, r, type, msg);
     if (x) {
         request_drop(x->request);
         x->request = r;

@@ -22,8 +22,9 @@ struct relays {
     struct relay *relay;    // (n) owned; places are used again, and more are made when none is free, up to RELAYS_MAX
     int n;
 };
-/* Pass msg (finished; its bytes are copied) on for r, for at most limit_ms; owner: see relays_drop, or "". On failure (ERR_FULL) r
- * stays the caller's. */
+/* Pass msg (finished; its bytes are copied) on for r, for at most limit_ms and the time that its bytes take on a slow link; owner: see
+ * relays_drop, or "". When the same message from the same connection is on its way already, r gets its answer in place of the earlier request.
+ * On failure (ERR_FULL) r stays the caller's. */
 MUST_USE bool relay_add(struct relays *rs, struct peer *to, struct request *r, enum msg_type type, const struct msg_out *msg,
                         int64_t limit_ms, const char *owner, struct error *err);
 /* The owner is gone: do not send its requests again. */
