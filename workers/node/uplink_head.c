@@ -115,7 +115,9 @@ void beat_send(struct uplink *u, bool leaving)
         msg_end(&m);
     }
     u->asked_ms = clock_ms();
-    u->beat_open = msg_finish(&m, &err) && peer_ask(u->introduce ? u->head : u->pulse, &m, BEAT_LIMIT_MS, TAG_BEAT, &err);
+    struct peer *way = u->introduce && u->way != u->head ? u->head : u->pulse;    // in turn: long requests may be before it there
+    u->way = way;
+    u->beat_open = msg_finish(&m, &err) && peer_ask(way, &m, BEAT_LIMIT_MS, TAG_BEAT, &err);
     msg_release(&m);
 }
 

@@ -30,7 +30,8 @@ struct uplink {
     struct peer *head;     // for requests, which may be long
     struct peer *pulse;    // for signs of life, which must not wait for those
     struct peer *stream[N_STREAM];
-    bool introduce;    // the next sign of life goes over head: the gate is to know that this connection is ours
+    bool introduce;    // signs of life go over head, too, until one is answered there: the gate is to know that this connection is ours
+    const struct peer *way;    // over which the last one went
     struct relays relays;
     struct order order[WORKERS_MAX];
     struct weights_fetch *fetch;
