@@ -81,7 +81,7 @@ static void pipe_cb(nng_pipe pipe, nng_pipe_ev ev, void *arg)
     e->socket_id = nng_socket_id(nng_pipe_socket(pipe));
     e->change = ev == NNG_PIPE_EV_ADD_POST ? 1 : -1;
     nng_sockaddr from;
-    if (nng_pipe_get_addr(pipe, NNG_OPT_LOCADDR, &from) == 0)
+    if (e->change > 0 && nng_pipe_get_addr(pipe, NNG_OPT_LOCADDR, &from) == 0)
         e->port = from.s_family == NNG_AF_INET ? from.s_in.sa_port : from.s_family == NNG_AF_INET6 ? from.s_in6.sa_port : 0;
     entry_push(&((struct transport *)arg)->queue, &e->entry);
 }
