@@ -15,7 +15,7 @@ import unittest
 from link import HERE, POSSIBLE, WHY_NOT, Link
 from nodes_test import Node
 from relay import HEAD, NODE, Relay
-from run_tools import Holds, ROLLCALL, RunCase, free_port
+from run_tools import ROLLCALL, RunCase, free_port
 
 LONG = bool(os.environ.get("LONG"))
 TWO = dict(num_trainers=2, num_inferencer=1, inference_batch_size=8, inference_microbatch_size=8, train_batch_size=4, train_minibatch_size=4,

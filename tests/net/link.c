@@ -8,6 +8,7 @@
  *   delay MS [JITTER]   each way, plus up to JITTER; packets stay in order       cut ab | ba | both   what goes there is lost until heal
  *   loss FRACTION       of packets, each way by itself                           heal                 of cuts alone
  *   rate MBIT           each way, 0 is no limit; 50 ms of it, or 32 KiB, wait   count                what was carried and lost, as JSON
+ * It exits with 77 where the machine does not permit namespaces or TUN devices.
  * Which packets are lost follows from the seed and their count: the same traffic loses the same ones.
  *
  * One direction is a queue: a packet gets its time when it comes (after those before it have been sent at the rate, plus the delay), and
@@ -37,6 +38,7 @@
 #define WAIT_BYTES 32768
 #define ROUNDS 64    // packets of one end before the other has its turn
 #define LINE 128
+#define NOT_HERE 77    // exit status: the machine does not permit it
 
 struct packet {
     int64_t due_ns;
@@ -59,10 +61,15 @@ struct link {
     size_t line_len;
 };
 
-static void fail(const char *what)
+static void leave(const char *what, int status)
 {
     fprintf(stderr, "link: %s: %s\n", what, strerror(errno));
-    exit(2);
+    exit(status);
+}
+
+static void fail(const char *what)
+{
+    leave(what, 2);
 }
 
 static int64_t now_ns(void)
@@ -113,12 +120,12 @@ static void end_make(struct link *l, int side)
 {
     struct ifreq r = { .ifr_flags = IFF_TUN | IFF_NO_PI };
     if (unshare(CLONE_NEWNET) != 0 || (l->net[side] = open("/proc/self/ns/net", O_RDONLY)) < 0)
-        fail("cannot make a network namespace");
+        leave("cannot make a network namespace", NOT_HERE);
     if ((l->tun[side] = open("/dev/net/tun", O_RDWR | O_NONBLOCK)) < 0)
-        fail("cannot open /dev/net/tun");
+        leave("cannot open /dev/net/tun", NOT_HERE);
     snprintf(r.ifr_name, sizeof r.ifr_name, "link0");
     if (ioctl(l->tun[side], TUNSETIFF, &r) != 0)
-        fail("cannot make an end");
+        leave("cannot make an end", NOT_HERE);
     int s = socket(AF_INET, SOCK_DGRAM, 0);
     up(s, "lo", 0, 0);
     up(s, "link0", MTU, 0x0ad50701u + (uint32_t)side);    // 10.213.7.1 and .2
@@ -177,6 +184,8 @@ static void way_send(struct link *l, int side, int64_t now)
             w->n_full++;
         }
     }
+    if (w->n == 0)
+        w->first = 0;    // memory that was touched already
 }
 
 /* ---- orders */
