@@ -18,6 +18,8 @@ static msgpack_packer packer(struct msg_out *m)
     return pk;
 }
 
+#define LEVEL_BYTES 5    // of a container, before its values: what it is and how many there are
+
 /* Count a value in the innermost container and write its key. */
 static void key_put(struct msg_out *m, const char *key)
 {
@@ -39,7 +41,7 @@ static void level_open(struct msg_out *m, bool is_map)
     m->level[m->depth].n = 0;
     m->level[m->depth].is_map = is_map;
     m->depth++;
-    buf_add(&m->buf, is_map ? "\xdf\0\0\0\0" : "\xdd\0\0\0\0", 5);
+    buf_add(&m->buf, is_map ? "\xdf\0\0\0\0" : "\xdd\0\0\0\0", LEVEL_BYTES);
 }
 
 void msg_begin(struct msg_out *m, enum msg_type type)
@@ -137,6 +139,22 @@ void msg_copy(struct msg_out *m, const char *key, const struct mval *v)
         msgpack_pack_object(&pk, *(const msgpack_object *)(const void *)v);
     else
         msgpack_pack_nil(&pk);
+}
+
+void msg_values_begin(struct msg_out *m)
+{
+    buf_clear(&m->buf);
+    m->depth = 0;
+    level_open(m, false);
+}
+
+void msg_values_add(struct msg_out *m, const struct msg_out *values)
+{
+    BUG_IF(m->depth < 1 || m->level[m->depth - 1].is_map, "values outside a list");
+    BUG_IF(values->depth != 1, "values that are not closed");
+    m->level[m->depth - 1].n += values->level[0].n;
+    buf_add(&m->buf, values->buf.data + LEVEL_BYTES, values->buf.len - LEVEL_BYTES);
+    m->buf.failed |= values->buf.failed;
 }
 
 static void fields_copy(struct msg_out *m, const struct mval *map, const char *names, bool named)

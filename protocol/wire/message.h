@@ -125,6 +125,10 @@ void msg_copy(struct msg_out *m, const char *key, const struct mval *v);    // c
 /* Copy the fields of a map: those named in names (" name name "), or all but those. */
 void msg_copy_only(struct msg_out *m, const struct mval *map, const char *names);
 void msg_copy_but(struct msg_out *m, const struct mval *map, const char *names);
+/* Values of a list that is written into many messages: begun in an m of its own, which is no message, and then added to the open list
+ * of another as often as wanted. */
+void msg_values_begin(struct msg_out *m);
+void msg_values_add(struct msg_out *m, const struct msg_out *values);
 /* Close the message; ERR_FULL when it has grown beyond MSG_BYTES_MAX. Its bytes are m->buf. */
 MUST_USE bool msg_finish(struct msg_out *m, struct error *err);
 void msg_release(struct msg_out *m);

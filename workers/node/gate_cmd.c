@@ -153,6 +153,8 @@ static void status_tick(struct gate *g)
     g->status_ms = now;
     msg_begin(&m, MSG_STATUS);
     msg_bool(&m, "fresh", false);
+    msg_i64(&m, "from", NODES_MAX);    // of no other node: they are ours
+    msg_i64(&m, "limit", 1);
     g->status_open = msg_finish(&m, &err) && peer_ask(g->process.agent, &m, STATUS_LIMIT_MS, STATUS_TAG, &err);
     msg_release(&m);
 }
@@ -262,7 +264,7 @@ static bool gate_cmd(int argc, char **argv, struct error *err)
     ok = true;
 out:
     for (int i = 0; i < g->n_node; i++)
-        buf_release(&g->node[i].beat);
+        node_release(&g->node[i]);
     free(g->node);
     for (int i = 0; i < LETTERS_MAX; i++)
         msg_release(&g->letter[i].msg);

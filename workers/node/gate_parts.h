@@ -28,7 +28,9 @@ struct node_seen {
     int64_t restart_pid;          // that process's id before the restart
     struct request *restarter;    // the request that waits for it
     int64_t restart_limit_ms;
-    struct buf beat;    // its last 'node' message
+    struct buf beat;             // its last 'node' message
+    struct msg_out processes;    // and what the gate's heartbeats say of it: values of two lists, made once for many
+    struct msg_out figures;
 };
 /* Where trainers of the run are on a node: the first of them is (its index + 1) x trainers_per_node. */
 struct trainer_place {
@@ -91,6 +93,7 @@ int64_t letters_due(const struct gate *g);    // these two: when the tick must b
 bool letter_answered(struct gate *g, const struct net_event *ev);    // false: the answer was not to a letter
 
 /* ---- gate_nodes.c: which nodes are present ---- */
+void node_release(struct node_seen *n);
 struct node_seen *node_find(struct gate *g, const char *name);    // NULL: no node has had this name, or it was forgotten
 void join_asked(struct gate *g, struct request *r, const struct msg_in *in);
 void node_asked(struct gate *g, struct request *r, const struct msg_in *in, const void *data, size_t len);
