@@ -84,12 +84,17 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
         msg_release(&m);
         break;
     }
-    case MSG_STATUS:
-        if (!mval_bool(mval_get(in.root, "fresh"), true))
-            status_cached(a, ev->request);
-        else if ((x = pending_new(a, ev->request, in.type, ev->data, ev->len, 1500)))
+    case MSG_STATUS: {
+        struct page page;
+        page_read(&page, in.root);
+        if (!mval_bool(mval_get(in.root, "fresh"), true)) {
+            status_cached(a, ev->request, &page);
+        } else if ((x = pending_new(a, ev->request, in.type, ev->data, ev->len, 1500))) {
+            x->page = page;
             pending_ask(a, x);
+        }
         break;
+    }
     case MSG_COMMAND: {
         bool of_node = command_of_node(a, &in);
         if (!command_allowed(a, &in, of_node, &err)) {

@@ -37,6 +37,9 @@ struct child {
     double cpu_s;           // processor seconds at sampled_ms
     double cpu_share, rss_mib, n_thread;
 };
+struct page {               // which of the other nodes an answer to status is to have
+    int64_t from, limit;    // limit -1: all of them
+};
 struct pending {                // a request on its way to the controller, or waiting for a restarted process
     struct request *request;    // NULL: free
     struct buf msg;
@@ -45,6 +48,7 @@ struct pending {                // a request on its way to the controller, or wa
     int64_t limit_ms, again_ms;
     bool open;                        // asked, not answered
     const struct restart *restart;    // NULL; else waits for its child's restart
+    struct page page;                 // of a request for the status
 };
 struct restart {     // a process that an operator's command restarted: carried out once, however often it is asked
     char id[128];    // "": free
@@ -110,8 +114,9 @@ int64_t notes_due(const struct agent *a);
 void note_answered(struct agent *a, const struct net_event *ev);
 
 /* ---- agent_status.c: the answer to status; samples for the journal ---- */
-void status_answer(struct agent *a, struct request *r, const struct mval *detail, double controller_s);
-void status_cached(struct agent *a, struct request *r);
+void page_read(struct page *p, const struct mval *root);    // of a request for the status
+void status_answer(struct agent *a, struct request *r, const struct page *page, const struct mval *detail, double controller_s);
+void status_cached(struct agent *a, struct request *r, const struct page *page);
 void telemetry_send(struct agent *a, const char *topic, const void *data, size_t len);
 void telemetry_tick(struct agent *a);
 

@@ -95,7 +95,7 @@ void pending_answered(struct agent *a, struct net_event *ev)
     struct msg_in in;
     struct error err;
     if (x->type == MSG_STATUS && msg_read_answer(&in, MSG_STATUS, ev->data, ev->len, &err)) {
-        status_answer(a, x->request, in.root, 0);
+        status_answer(a, x->request, &x->page, in.root, 0);
         msg_in_release(&in);
     } else {
         struct msg_out m = MSG_OUT_INIT;
@@ -159,7 +159,7 @@ void pendings_tick(struct agent *a)
             continue;
         }
         if (x->type == MSG_STATUS && (now > x->limit_ms || (!x->open && now >= x->again_ms))) {
-            status_cached(a, x->request);
+            status_cached(a, x->request, &x->page);
             pending_end(x);
         } else if (now > x->limit_ms + 500) {
             error_set(&err, ERR_TIMEOUT, "the %s has not answered in time", peer_name(x->to));

@@ -92,7 +92,41 @@ static void gauges_copy(struct msg_out *m, const struct mval *gauges)
     }
 }
 
-static void processes_write(struct agent *a, struct msg_out *m)
+void page_read(struct page *p, const struct mval *root)
+{
+    p->from = MAX(mval_i64(mval_get(root, "from"), 0), (int64_t)0);
+    p->limit = MAX(mval_i64(mval_get(root, "limit"), -1), (int64_t)-1);
+}
+
+static bool same_text(const struct mval *a, const struct mval *b)
+{
+    size_t n = 0, k = 0;
+    const char *x = mval_str(a, &n), *y = mval_str(b, &k);
+    return x && y && n == k && memcmp(x, y, n) == 0;
+}
+
+/* The processes of other nodes, as reported by the gate, which names them in the order of its nodes. A node without figures, such as a lost
+ * one, goes with the first page. */
+static void others_write(struct msg_out *m, const struct mval *gate, const struct page *page)
+{
+    const struct mval *list = mval_get(gate, "processes"), *nodes = mval_get(gate, "nodes");
+    int64_t n_node = mval_n(nodes), at = 0;
+    for (int64_t k = 0; k < mval_n(list); k++) {
+        const struct mval *p = mval_at(list, k), *name = mval_get(p, "node");
+        if (page->limit < 0) {
+            msg_copy(m, NULL, p);
+            continue;
+        }
+        int64_t i = at;
+        while (i < n_node && !same_text(mval_get(mval_at(nodes, i), "node"), name))
+            i++;
+        at = i < n_node ? i : at;
+        if (i < n_node ? i >= page->from && i - page->from < page->limit : page->from == 0)
+            msg_copy(m, NULL, p);
+    }
+}
+
+static void processes_write(struct agent *a, struct msg_out *m, const struct mval *gate, const struct page *page)
 {
     int64_t now = clock_ms();
     msg_list(m, "processes");
@@ -137,16 +171,16 @@ static void processes_write(struct agent *a, struct msg_out *m)
         msg_end(m);
         msg_end(m);
     }
-    for (int i = 0; i < a->n_child; i++) {    // those of other nodes, as reported by the gate
+    for (int i = 0; i < a->n_child && page->from == 0; i++) {    // environments that post
         struct msg_in in;
         struct error err;
         const struct buf *b = &a->child[i].gauges;
-        if (!b->len || !msg_read_request(&in, b->data, b->len, &err))
+        if (strcmp(a->child[i].name, "gate") == 0 || !b->len || !msg_read_request(&in, b->data, b->len, &err))
             continue;
-        for (int64_t k = 0; k < mval_n(mval_get(in.root, "processes")); k++)
-            msg_copy(m, NULL, mval_at(mval_get(in.root, "processes"), k));
+        others_write(m, in.root, &(struct page){ .limit = -1 });
         msg_in_release(&in);
     }
+    others_write(m, gate, page);
     msg_map(m, NULL);
     msg_str(m, "name", "agent");
     msg_str(m, "kind", "agent");
@@ -162,23 +196,31 @@ static void processes_write(struct agent *a, struct msg_out *m)
 }
 
 /* The figures of other nodes, as reported by the gate. */
-static void nodes_write(struct agent *a, struct msg_out *m)
+static void nodes_write(struct msg_out *m, const struct mval *gate, const struct page *page)
 {
-    struct msg_in in;
-    struct error err;
-    const struct child *gate = child_find(a, "gate");
-    if (!gate || !gate->gauges.len || !msg_read_request(&in, gate->gauges.data, gate->gauges.len, &err))
+    const struct mval *nodes = mval_get(gate, "nodes");
+    int64_t n = mval_n(nodes), from = MIN(page->from, n), to = page->limit < 0 ? n : from + MIN(page->limit, n - from);
+    if (!nodes)
         return;
-    if (mval_get(in.root, "nodes"))
-        msg_copy(m, "nodes", mval_get(in.root, "nodes"));
-    msg_in_release(&in);
+    msg_list(m, "nodes");
+    for (int64_t i = from; i < to; i++)
+        msg_copy(m, NULL, mval_at(nodes, i));
+    msg_end(m);
+    if (page->limit < 0)
+        return;
+    msg_i64(m, "from", from);
+    msg_i64(m, "to", to);
+    msg_i64(m, "n_nodes", n);
 }
 
 /* detail: the controller's fields; NULL: never heard from. */
-void status_answer(struct agent *a, struct request *r, const struct mval *detail, double controller_s)
+void status_answer(struct agent *a, struct request *r, const struct page *page, const struct mval *detail, double controller_s)
 {
     struct error err;
+    struct msg_in in;
     struct msg_out m = MSG_OUT_INIT;
+    const struct child *gate = child_find(a, "gate");
+    bool others = gate && gate->gauges.len && msg_read_request(&in, gate->gauges.data, gate->gauges.len, &err);
     const char *name = strrchr(a->run_dir, '/');
     msg_begin(&m, MSG_OK);
     msg_str(&m, "name", name ? name + 1 : a->run_dir);
@@ -202,9 +244,11 @@ void status_answer(struct agent *a, struct request *r, const struct mval *detail
     if (a->failure[0])
         msg_str(&m, "failure", a->failure);
     msg_f64(&m, "controller_s", controller_s);
-    processes_write(a, &m);
+    processes_write(a, &m, others ? in.root : NULL, page);
     node_watch_status_write(a->node, &m);
-    nodes_write(a, &m);
+    nodes_write(&m, others ? in.root : NULL, page);
+    if (others)
+        msg_in_release(&in);
     if (msg_finish(&m, &err))
         request_answer(r, &m);
     else
@@ -212,14 +256,14 @@ void status_answer(struct agent *a, struct request *r, const struct mval *detail
     msg_release(&m);
 }
 
-void status_cached(struct agent *a, struct request *r)
+void status_cached(struct agent *a, struct request *r, const struct page *page)
 {
     struct msg_in in;
     struct error err;
     if (a->detail.len && msg_read_request(&in, a->detail.data, a->detail.len, &err)) {
-        status_answer(a, r, mval_get(in.root, "detail"), (double)(clock_ms() - a->detail_ms) / 1000);
+        status_answer(a, r, page, mval_get(in.root, "detail"), (double)(clock_ms() - a->detail_ms) / 1000);
         msg_in_release(&in);
     } else {
-        status_answer(a, r, NULL, NAN);
+        status_answer(a, r, page, NULL, NAN);
     }
 }
