@@ -471,6 +471,20 @@ class Nodes(RunCase):
             f.write(f"count 1\ngpu.0.name {name}\ngpu.0.temp 64\n")
         return {"RC_NVML_LIBRARY": built("libfake_nvml.so"), "FAKE_NVML": path}
 
+    def pages_have_all(self, asker, n):
+        """The state as a console asks for it, some nodes at a time, and as the gate does, which wants none of them."""
+        names, at = [], 0
+        while at < n:
+            page = asker.say("status", fresh=False, **{"from": at, "limit": 64})
+            nodes = [x["node"] for x in page["nodes"]]
+            self.assertEqual((page["from"], page["to"], page["n_nodes"], len(nodes)), (at, min(at + 64, n), n, page["to"] - at))
+            self.assertEqual({p["node"] for p in page["processes"] if "/" in p["name"]}, set(nodes))
+            names, at = names + nodes, page["to"]
+        self.assertEqual(len(set(names)), n)
+        none = asker.say("status", fresh=False, **{"from": 1024, "limit": 1})
+        self.assertEqual((none["nodes"], none["to"], none["n_nodes"], [p["name"] for p in none["processes"] if "/" in p["name"]]), ([], n, n, []))
+        self.assertIn("gate", [p["name"] for p in none["processes"]])
+
     def test_many_more_nodes_than_a_rack_holds_are_present_at_once(self):
         n = 1000 if os.environ.get("LONG") else 150
         port = free_port()
@@ -484,6 +498,7 @@ class Nodes(RunCase):
         self.assertRegex(line, f"^{n} nodes are in, after ", line or crowd.stderr.read() + run.logs())
         seen = lambda: sum(name.endswith("/agent") and phase == "running" for name, phase in self.phases(run).items())
         self.until(run, None, f"the head's agent knows all {n}", lambda: seen() == n)
+        self.pages_have_all(Speaker(self, port, token, "asker", "a"), n)
         step = run.step()
         run.wait_step(step + 2)    # and the run goes on
         self.assertEqual(seen(), n)

@@ -47,6 +47,44 @@ static void what_is_written_is_read_back(UNUSED void **state)
     msg_release(&m);
 }
 
+static void values_made_apart_are_those_of_any_list(UNUSED void **state)
+{
+    struct msg_out m = MSG_OUT_INIT, some = MSG_OUT_INIT, none = MSG_OUT_INIT;
+    struct msg_in in;
+    struct error err;
+    msg_values_begin(&none);
+    for (int round = 0; round < 2; round++) {    // begun anew, it has nothing of before
+        msg_values_begin(&some);
+        msg_map(&some, NULL);
+        msg_str(&some, "name", round ? "b" : "a");
+        msg_end(&some);
+        msg_i64(&some, NULL, 7);
+    }
+    msg_begin(&m, MSG_PUBLISH);
+    msg_str(&m, "topic", "x");
+    msg_map(&m, "body");
+    msg_list(&m, "list");
+    msg_i64(&m, NULL, 1);
+    msg_values_add(&m, &some);
+    msg_values_add(&m, &none);
+    msg_values_add(&m, &some);
+    msg_end(&m);
+    msg_end(&m);
+    assert_true(msg_finish(&m, &err));
+    assert_true(msg_read_request(&in, m.buf.data, m.buf.len, &err));
+    const struct mval *list = mval_get(mval_get(in.root, "body"), "list");
+    assert_int_equal(mval_n(list), 5);
+    for (int i = 1; i < 5; i += 2) {
+        char text[4];
+        assert_string_equal(mval_text(mval_at(list, i), "name", text, sizeof text), "b");
+        assert_int_equal(mval_i64(mval_at(list, i + 1), 0), 7);
+    }
+    msg_in_release(&in);
+    msg_release(&m);
+    msg_release(&some);
+    msg_release(&none);
+}
+
 static void what_is_wrong_is_named(UNUSED void **state)
 {
     struct msg_out m = MSG_OUT_INIT;
@@ -201,6 +239,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read_back),
+        cmocka_unit_test(values_made_apart_are_those_of_any_list),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(hostile_bytes_are_refused_before_they_cost_memory),
         cmocka_unit_test(every_truncation_and_every_flipped_byte_is_survived),
