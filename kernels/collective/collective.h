@@ -1,8 +1,9 @@
 /* collective.h - ranks of one computation that meet: what each gives comes to all, and bytes from all to all
  *
  * A struct collective is one rank's end of a group that has met once, by name, and stays together until a member leaves or dies.
- * Then it is over for all of them: every call fails with ERR_CLOSED, and they meet again under another name. A rank with a failure of its
- * own gives up (collective_abandon), so that the others learn why. All ranks make the same calls in the same order with the same sizes. One thread per rank. Kinds:
+ * Then it is over for all of them: every call fails with ERR_CLOSED, and they meet again under another name. A rank with a failure of
+ * its own gives up (collective_abandon), so that the others learn why; one whose barrier or bytes fail has told them. All ranks make the
+ * same calls in the same order with the same sizes. One thread per rank. Kinds:
  *
  *   ipc     ranks of one host; they open each other's memory where they offer it (CPUs shared memory, GPUs CUDA IPC)    local.c
  *   local   the same, but everything goes through host memory that all map

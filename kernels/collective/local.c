@@ -9,7 +9,7 @@
  *    Bytes from all to all go the same way, in rounds: a rank fills its slot when all have taken what it held in the round before, and
  *    takes from the others' slots what they have filled; two counters say how far it is, so that a rank may look without waiting.
  * 5. `over` never becomes false again. A rank sets it when it leaves, when a wait fails or when it finds another rank dead. One that gives
- *    up writes why before, unless another one has. */
+ *    up, or whose call fails, writes why before, unless another one has. */
 #include "kernels/collective/kinds.h"
 #include <inttypes.h>
 #include <errno.h>
@@ -116,12 +116,19 @@ static void local_abandon(struct collective *c, int rank, const char *why)
 {
     struct local *l = (struct local *)c;
     uint32_t none = CAUSE_NONE;
-    if (atomic_compare_exchange_strong(&l->m->cause, &none, CAUSE_COMES)) {
+    if (!atomic_load(&l->m->over) && atomic_compare_exchange_strong(&l->m->cause, &none, CAUSE_COMES)) {
         l->m->cause_rank = rank;
         snprintf(l->m->why, sizeof l->m->why, "%s", why);
         atomic_store(&l->m->cause, CAUSE_IS);
     }
     over_set(l);
+}
+
+/* A call of this rank's has failed: the others learn why, unless it was over before. */
+static void call_failed(struct local *l, const struct error *err)
+{
+    if (!atomic_load(&l->m->over))
+        local_abandon(&l->base, l->base.rank, err->text);
 }
 
 static bool behind(const struct local *l, int q, uint32_t seq)
@@ -202,7 +209,7 @@ static bool barrier(struct local *l, int64_t limit_ms, struct error *err)
         if (q == 0 || atomic_load(&l->m->member[q].at_ns[seq % 2]) > atomic_load(&l->m->member[l->base.last].at_ns[seq % 2]))
             l->base.last = q;
     if (!ok)
-        over_set(l);
+        call_failed(l, err);
     return ok;
 }
 
@@ -401,7 +408,7 @@ static bool local_begin(struct collective *c, const struct collective_bytes *b, 
     l->move.filled = false;
     if (collective_bytes_agree(c, b, all, err))
         return true;
-    over_set(l);
+    call_failed(l, err);
     return false;
 }
 
@@ -475,7 +482,7 @@ static bool local_poll(struct collective *c, int64_t ms, bool *done, struct erro
         }
     }
     if (!ok)
-        over_set(l);
+        call_failed(l, err);
     return ok;
 }
 

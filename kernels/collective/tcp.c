@@ -6,9 +6,9 @@
  *    the same order, so at most two barriers and one head of bytes to come can lie there unread; of counters only the newest is sent.
  * 3. Bytes are read to where they belong. Those of a call that this rank has not made yet are left where they are (`held`).
  * 4. A connection that ends is a rank that has died, unless it said before that it leaves. What it sent before still counts.
- * 5. When a wait fails, this rank tells the others that it leaves, so that theirs end too, or who gave up and why, if it knows. Bytes under
- *    way end with the part that has been begun, so that these last words are understood, and they are waited for until the others' kernels
- *    have them: what a connection loses when it is closed is what they have not got. */
+ * 5. When a call fails, this rank tells the others that it leaves, so that theirs end too, and who gave up first and why, if it knows.
+ *    Bytes under way end with the part that has been begun, so that these last words are understood, and they are waited for until the
+ *    others' kernels have them: what a connection loses when it is closed is what they have not got. */
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/sockios.h>
@@ -241,13 +241,17 @@ static void body_end(struct tcp *t, struct peer *p)
     p->met_ns = clock_ns();
 }
 
+/* Once it is over, what comes is dropped: the memory that it belongs in may be gone. */
 static bool receive(struct tcp *t, int q)
 {
     struct peer *p = &t->peer[q];
+    char dropped[4096];
     bool moved = false;
-    while (p->gone == HERE && !p->held) {
+    while (p->gone == HERE && (t->over || !p->held)) {
         bool body = p->to_left > 0;
-        ssize_t k = body ? recv(p->fd, p->to, p->to_left, 0) : recv(p->fd, (char *)&p->head + p->head_got, sizeof p->head - p->head_got, 0);
+        ssize_t k = t->over ? recv(p->fd, dropped, sizeof dropped, 0)
+                    : body  ? recv(p->fd, p->to, p->to_left, 0)
+                            : recv(p->fd, (char *)&p->head + p->head_got, sizeof p->head - p->head_got, 0);
         if (k < 0 && (errno == EAGAIN || errno == EINTR))
             break;
         if (k <= 0) {
@@ -255,6 +259,8 @@ static bool receive(struct tcp *t, int q)
             break;
         }
         moved = true;
+        if (t->over)
+            continue;
         if (body) {
             p->to += k;
             p->to_left -= (size_t)k;
@@ -274,7 +280,7 @@ static bool pump(struct tcp *t, int64_t ms)
     bool moved = false;
     for (int q = 0; q < t->base.n_rank; q++) {
         const struct peer *o = &t->peer[q];
-        short events = (short)((o->held ? 0 : POLLIN) | (unsent(o) ? POLLOUT : 0));
+        short events = (short)((o->held && !t->over ? 0 : POLLIN) | (unsent(o) ? POLLOUT : 0));
         p[q] = (struct pollfd){ .fd = o->gone == HERE && events ? o->fd : -1, .events = events };
     }
     if (poll(p, (nfds_t)t->base.n_rank, (int)ms) <= 0)
@@ -311,7 +317,10 @@ static void words_put(struct tcp *t, struct peer *p)
 static void leave_tell(struct tcp *t)
 {
     int64_t end = clock_ms() + WORDS_MS;
-    for (bool all = t->over; !all && clock_ms() < end;) {
+    if (t->over)
+        return;
+    t->over = true;
+    for (bool all = false; !all && clock_ms() < end;) {
         all = true;
         for (int q = 0; q < t->base.n_rank; q++) {
             struct peer *p = &t->peer[q];
@@ -322,10 +331,18 @@ static void leave_tell(struct tcp *t)
         if (!all)    // it reads, too, so that nobody waits for us to do it
             pump(t, 1);
     }
-    for (int q = 0; q < t->base.n_rank && !t->over; q++)
+    for (int q = 0; q < t->base.n_rank; q++)
         if (t->peer[q].fd >= 0)
             shutdown(t->peer[q].fd, SHUT_WR);
-    t->over = true;
+}
+
+/* A call of this rank's has failed: the others, which may have to wait for it, learn why. That a rank has gone they see themselves. */
+static void call_failed(struct tcp *t, const struct error *err)
+{
+    if (!t->over && err->code != ERR_CLOSED)
+        cause_take(t, t->base.rank, err->text);
+    leave_tell(t);
+    t->moving = false;
 }
 
 static void tcp_abandon(struct collective *c, int rank, const char *why)
@@ -493,7 +510,7 @@ static bool tcp_gather(struct collective *c, const void *mine, size_t size_bytes
     }
     tcp_wait_end(c, &w);
     if (!ok)
-        leave_tell(t);
+        call_failed(t, err);
     for (int q = 0; q < c->n_rank && ok; q++)
         memcpy((char *)all + (size_t)q * size_bytes, q == c->rank ? mine : t->peer[q].meet[t->seq % 2], size_bytes);
     return ok;
@@ -557,8 +574,7 @@ static bool tcp_poll(struct collective *c, int64_t ms, bool *done, struct error 
     }
     if (!ok) {
         tcp_wait_end(c, &t->move_wait);
-        leave_tell(t);
-        t->moving = false;
+        call_failed(t, err);
     } else if (move_late(t) < 0) {
         tcp_wait_end(c, &t->move_wait);
         t->moving = false;

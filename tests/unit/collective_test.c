@@ -1043,6 +1043,36 @@ static void the_first_cause_is_heard_in_all_meetings(UNUSED void **state)
     assert_no_name_is_left();
 }
 
+/* Rank 0 waits in call `stop_at` until its limit has passed. The others come to it after that; one may find it all there, and no more. */
+static bool waits_or_is_late(struct collective *c, UNUSED struct device *dev, struct error *err)
+{
+    struct error why = { 0 };
+    char go[RANKS] = { 0 };
+    bool first = collective_rank(c) == 0;
+    if (!first && (close(told_pipe[1]) != 0 || read(told_pipe[0], go, 1) != 1))
+        return error_set(err, ERR_IO, "rank 0 has ended");
+    bool ok = call_make(c, stop_at, &why) && (first || call_make(c, stop_at, &why));
+    const char *not_come = strncmp(why.text, "rank 0 gave up: ", 16) == 0 ? why.text + 16 : why.text;
+    if (ok || why.code != (first ? ERR_TIMEOUT : ERR_CLOSED) || (not_come == why.text) != first || strncmp(not_come, "rank ", 5) != 0)
+        return error_set(err, ERR_DATA, "not who has not come, but: %s", ok ? "nothing" : why.text);
+    return !first || write(told_pipe[1], go, RANKS - 1) == RANKS - 1;
+}
+
+static void the_others_hear_for_whom_a_rank_has_waited_too_long(UNUSED void **state)
+{
+    for (stop_at = 0; stop_at < CALLS; stop_at += CALLS - 1) {    // a barrier, and bytes
+        pid_t pid[RANKS];
+        assert_int_equal(pipe(told_pipe), 0);
+        call("too long");
+        for (int r = 0; r < RANKS; r++)
+            pid[r] = rank_start("too long", r, RANKS, r == 0 ? 400 : LIMIT_MS, waits_or_is_late);
+        close(told_pipe[1]);    // as the late ones do: they do not wait for a rank 0 that has ended
+        ranks_end(pid, RANKS);
+        close(told_pipe[0]);
+        assert_no_name_is_left();
+    }
+}
+
 static int give_up_at;    // which piece of the second step
 
 static bool gives_up_in_an_exchange(struct collective *c, struct device *dev, struct error *err)
@@ -1497,6 +1527,7 @@ int main(void)
         cmocka_unit_test(a_stopped_or_killed_rank_is_named_at_every_call),                                                                 \
         cmocka_unit_test(a_rank_that_dies_while_bytes_are_on_their_way_ends_it_for_the_other),                                             \
         cmocka_unit_test(a_rank_that_gives_up_is_heard_at_every_call), cmocka_unit_test(the_first_cause_is_heard_in_all_meetings),         \
+        cmocka_unit_test(the_others_hear_for_whom_a_rank_has_waited_too_long),                                                             \
         cmocka_unit_test(a_rank_that_does_not_look_after_a_transfer_is_late),                                                              \
         cmocka_unit_test(a_rank_that_gives_up_within_an_exchange_is_heard),                                                                \
         cmocka_unit_test(a_meeting_can_be_called_off_and_is_not_joined_uncalled),                                                          \
