@@ -19,8 +19,8 @@
  *
  * Training keeps res1, qkv, ao, res2, gu, what norms after the halves read, and the norms' statistics of every layer; the norms'
  * outputs and the SwiGLU product are computed again in the backward pass, from the same inputs by the same operation, hence the
- * same bits, or kept with keep_more. With recompute_block only res1 is kept and the rest of a block is run again. Without training all layers share one
- * set. */
+ * same bits, or kept with keep_more. With recompute_block only res1 is kept and the rest of a block is run again. Without training all
+ * layers share one set. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include "workers/engine/model/lora_impl.h"

@@ -48,8 +48,8 @@ int memory_plan_zero(size_t have, const struct model *m, const struct plan_weigh
 /* What does not fit: which settings nearest to those would, as a clause. */
 void memory_plan_nearest(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
                          const struct generator_config *g, char *out, size_t size);
-/* Plan for m's shape; s: of the trainer, NULL when it does not train here. Sets s->state_bytes and keep_more. ERR_NO_MEMORY names every part when
- * they do not fit, and what would. */
+/* Plan for m's shape; s: of the trainer, NULL when it does not train here. Sets s->state_bytes and keep_more. ERR_NO_MEMORY names every
+ * part when they do not fit, and what would. */
 MUST_USE bool memory_plan_make(struct memory_plan *p, const struct model *m, const struct plan_weights *w, struct trainer_settings *s,
                                bool turns, const struct generator_config *g, struct error *err);
 /* The parts in one line of text. */

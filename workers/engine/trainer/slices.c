@@ -444,7 +444,8 @@ static bool slice_leave(void *ctx, int rank, struct error *err)
     return ok;
 }
 
-/* Of all ranks' shards each rank hashes some pieces, for which those that are apart all bring theirs; the sum over the ranks is the whole's. */
+/* Of all ranks' shards each rank hashes some pieces, for which those that are apart all bring theirs; the sum over the ranks is
+ * the whole's. */
 static bool pieces_hash(struct gather *g, uint64_t *hash, struct error *err)
 {
     const struct trainer *t = g->t;
