@@ -1081,14 +1081,16 @@ static bool gives_up_in_an_exchange(struct collective *c, struct device *dev, st
     struct giver g;
     int64_t began = clock_ms();
     struct exchange *x = giver_open(&g, c, dev, 1, true, err) ? exchange_new(&g.f, err) : NULL;
-    bool ok = x && step_is_given(x, &g, 2 * RANKS, 0, err);
-    if (ok && collective_rank(c) == 1) {
+    bool ok = false, first = x && step_is_given(x, &g, 2 * RANKS, 0, &why);
+    if (first && collective_rank(c) == 1) {
         ok = exchange_begin(x, 2 * RANKS, err);
         for (int p = PIECES - 1; p > give_up_at && ok; p--)
             ok = piece_n[p] == 0 || (exchange_slot(x, p, err) && exchange_give(x, p, err));
         collective_abandon(&c, 1, WHY);
-    } else if (ok) {
-        ok = why_is_heard(step_is_given(x, &g, 2 * RANKS, 1, &why), began, &why, err);
+    } else if (first || (x && collective_n_rank(c) > 2)) {    // who waits for a third one in the first step hears it there
+        ok = why_is_heard(first && step_is_given(x, &g, 2 * RANKS, 1, &why), began, &why, err);
+    } else if (x) {
+        *err = why;
     }
     exchange_free(x);
     return ok;
