@@ -973,13 +973,20 @@ static bool why_is_heard(bool ok, int64_t began, const struct error *why, struct
     return true;
 }
 
-/* Rank 1 makes the calls before `stop_at`; it gives up instead of that, or with its bytes under way. */
+/* Rank 1 makes the calls before `stop_at`, when all have joined; it gives up instead of that, or with its bytes under way. */
 static bool gives_up_or_hears_why(struct collective *c, UNUSED struct device *dev, struct error *err)
 {
     struct error why = { 0 };
+    char here = 0;
     int n = 0;
     int64_t began = clock_ms();
+    if (collective_rank(c) != 1 && write(told_pipe[1], &here, 1) != 1)
+        return error_set(err, ERR_IO, "rank 1 has ended");
     if (collective_rank(c) == 1) {
+        close(told_pipe[1]);    // as the test does: no rank waits for one that has ended
+        for (int q = 1; q < collective_n_rank(c); q++)
+            if (read(told_pipe[0], &here, 1) != 1)
+                return error_set(err, ERR_IO, "another rank has not joined");
         for (; n < stop_at && n < CALLS; n++)
             if (!call_make(c, n, err))
                 return false;
@@ -1005,10 +1012,13 @@ static void a_rank_that_gives_up_is_heard_at_every_call(UNUSED void **state)
     for (stop_at = 0; stop_at <= CALL_BEGIN; stop_at++)
         for (int n_rank = 2; n_rank <= ranks_most(); n_rank++) {
             pid_t pid[RANKS];
+            assert_int_equal(pipe(told_pipe), 0);
             call("gives up");
             for (int r = 0; r < n_rank; r++)
                 pid[r] = rank_start("gives up", r, n_rank, LIMIT_MS, gives_up_or_hears_why);
+            close(told_pipe[1]);
             ranks_end(pid, n_rank);
+            close(told_pipe[0]);
             assert_no_name_is_left();
         }
 }
