@@ -35,7 +35,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
     [MSG_STATUS] = { "status", "console, ctl", "agent", "the state of the run",
         FIELDS({ "fresh", KIND_BOOL, true, "false: do not ask the controller, use its last heartbeat" },
                { "from", KIND_I64, true, "first of the other nodes wanted, from 0, with their processes" },
-               { "limit", KIND_I64, true, "most of them; an agent that knows at most 64 may leave both aside" },),
+               { "limit", KIND_I64, true, "most of them; absent: all" },),
         FIELDS({ "name", KIND_STR, false, "of the run" },
                { "dir", KIND_STR, false, "its directory" },
                { "state", KIND_STR, false, "starting, running, paused, stopping, finished, failed, stopped (by an operator)" },

@@ -481,6 +481,8 @@ class Nodes(RunCase):
             self.assertEqual({p["node"] for p in page["processes"] if "/" in p["name"]}, set(nodes))
             names, at = names + nodes, page["to"]
         self.assertEqual(len(set(names)), n)
+        rest = asker.say("status", fresh=False, **{"from": 64})
+        self.assertEqual((rest["to"], {p["node"] for p in rest["processes"] if "/" in p["name"]}), (n, set(names[64:])))
         none = asker.say("status", fresh=False, **{"from": 1024, "limit": 1})
         self.assertEqual((none["nodes"], none["to"], none["n_nodes"], [p["name"] for p in none["processes"] if "/" in p["name"]]), ([], n, n, []))
         self.assertIn("gate", [p["name"] for p in none["processes"]])

@@ -53,7 +53,7 @@ static void values_made_apart_are_those_of_any_list(UNUSED void **state)
     struct msg_in in;
     struct error err;
     msg_values_begin(&none);
-    for (int round = 0; round < 2; round++) {    // begun anew, it has nothing of before
+    for (int round = 0; round < 2; round++) {    // the second beginning empties it
         msg_values_begin(&some);
         msg_map(&some, NULL);
         msg_str(&some, "name", round ? "b" : "a");

@@ -855,10 +855,10 @@ static void layers_that_are_not_named_keep_their_bytes(UNUSED void **state)
 static void a_list_of_layers_is_read_or_refused(UNUSED void **state)
 {
     static const struct {
-        const char *text, *want;    // a letter per layer; NULL: refused
-    } cases[] = { { "", "xxxxxx" },    { "0", "x....." },
-                  { "2-4", "..xxx." }, { "0-1,5", "xx...x" },
-                  { "5,0", "x....x" }, { "6", NULL },
+        const char *text, *want;    // a sign per layer, + where it is named; NULL: refused
+    } cases[] = { { "", "++++++" },    { "0", "+....." },
+                  { "2-4", "..+++." }, { "0-1,5", "++...+" },
+                  { "5,0", "+....+" }, { "6", NULL },
                   { "3-2", NULL },     { "1,", NULL },
                   { "a", NULL },       { "-1", NULL },
                   { "1-", NULL },      { "1 2", NULL },
@@ -870,7 +870,7 @@ static void a_list_of_layers_is_read_or_refused(UNUSED void **state)
         if (ok != (cases[i].want != NULL))
             fail_msg("'%s' is %s", cases[i].text, ok ? "taken" : err.text);
         for (int k = 0; k < 6 && ok; k++)
-            assert_true(in[k] == (cases[i].want[k] == 'x'));
+            assert_true(in[k] == (cases[i].want[k] == '+'));
     }
 }
 

@@ -37,8 +37,9 @@ struct child {
     double cpu_s;           // processor seconds at sampled_ms
     double cpu_share, rss_mib, n_thread;
 };
-struct page {               // which of the other nodes an answer to status is to have
-    int64_t from, limit;    // limit -1: all of them
+struct page {      // which of the other nodes an answer to status is to have
+    bool whole;    // all of them: neither from nor limit was given
+    int64_t from, limit;
 };
 struct pending {                // a request on its way to the controller, or waiting for a restarted process
     struct request *request;    // NULL: free

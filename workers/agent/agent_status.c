@@ -95,7 +95,8 @@ static void gauges_copy(struct msg_out *m, const struct mval *gauges)
 void page_read(struct page *p, const struct mval *root)
 {
     p->from = MAX(mval_i64(mval_get(root, "from"), 0), (int64_t)0);
-    p->limit = MAX(mval_i64(mval_get(root, "limit"), -1), (int64_t)-1);
+    p->limit = MAX(mval_i64(mval_get(root, "limit"), INT64_MAX), (int64_t)0);
+    p->whole = !mval_get(root, "from") && !mval_get(root, "limit");
 }
 
 static bool same_text(const struct mval *a, const struct mval *b)
@@ -113,7 +114,7 @@ static void others_write(struct msg_out *m, const struct mval *gate, const struc
     int64_t n_node = mval_n(nodes), at = 0;
     for (int64_t k = 0; k < mval_n(list); k++) {
         const struct mval *p = mval_at(list, k), *name = mval_get(p, "node");
-        if (page->limit < 0) {
+        if (page->whole) {
             msg_copy(m, NULL, p);
             continue;
         }
@@ -177,7 +178,7 @@ static void processes_write(struct agent *a, struct msg_out *m, const struct mva
         const struct buf *b = &a->child[i].gauges;
         if (strcmp(a->child[i].name, "gate") == 0 || !b->len || !msg_read_request(&in, b->data, b->len, &err))
             continue;
-        others_write(m, in.root, &(struct page){ .limit = -1 });
+        others_write(m, in.root, &(struct page){ .whole = true });
         msg_in_release(&in);
     }
     others_write(m, gate, page);
@@ -199,14 +200,14 @@ static void processes_write(struct agent *a, struct msg_out *m, const struct mva
 static void nodes_write(struct msg_out *m, const struct mval *gate, const struct page *page)
 {
     const struct mval *nodes = mval_get(gate, "nodes");
-    int64_t n = mval_n(nodes), from = MIN(page->from, n), to = page->limit < 0 ? n : from + MIN(page->limit, n - from);
+    int64_t n = mval_n(nodes), from = MIN(page->from, n), to = from + MIN(page->limit, n - from);
     if (!nodes)
         return;
     msg_list(m, "nodes");
     for (int64_t i = from; i < to; i++)
         msg_copy(m, NULL, mval_at(nodes, i));
     msg_end(m);
-    if (page->limit < 0)
+    if (page->whole)
         return;
     msg_i64(m, "from", from);
     msg_i64(m, "to", to);
