@@ -152,9 +152,12 @@ void msg_values_add(struct msg_out *m, const struct msg_out *values)
 {
     BUG_IF(m->depth < 1 || m->level[m->depth - 1].is_map, "values outside a list");
     BUG_IF(values->depth != 1, "values that are not closed");
+    if (values->buf.failed) {    // perhaps before its first byte
+        m->buf.failed = true;
+        return;
+    }
     m->level[m->depth - 1].n += values->level[0].n;
     buf_add(&m->buf, values->buf.data + LEVEL_BYTES, values->buf.len - LEVEL_BYTES);
-    m->buf.failed |= values->buf.failed;
 }
 
 static void fields_copy(struct msg_out *m, const struct mval *map, const char *names, bool named)

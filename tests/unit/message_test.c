@@ -80,6 +80,17 @@ static void values_made_apart_are_those_of_any_list(UNUSED void **state)
         assert_int_equal(mval_i64(mval_at(list, i + 1), 0), 7);
     }
     msg_in_release(&in);
+    msg_release(&none);
+    none.buf.max = 4;    // no room for the list itself
+    msg_values_begin(&none);
+    msg_begin(&m, MSG_PUBLISH);
+    msg_str(&m, "topic", "x");
+    msg_map(&m, "body");
+    msg_list(&m, "list");
+    msg_values_add(&m, &none);
+    msg_end(&m);
+    msg_end(&m);
+    assert_false(msg_finish(&m, &err));
     msg_release(&m);
     msg_release(&some);
     msg_release(&none);
