@@ -44,7 +44,7 @@ static int place_find(const struct gate *g, const struct node *who, int64_t n_de
     int found = -1;
     for (int p = n_place(g) - 1; p >= 0; p--) {
         bool own = strcmp(g->place[p].id, who->id) == 0;
-        if (n_device < run_config_trainers_at(&g->config, first_of(g, p)))
+        if (n_device < run_config_devices_at(&g->config, first_of(g, p)))
             continue;
         if (own)
             return p;
