@@ -133,6 +133,7 @@ class Hosts(RunCase):
         self.assertEqual(self.finish(run, node, small), plain)
         self.assertIn("trains (1 of the trainers, from number 1)", written(node.errors))
         self.assertNotIn("trains (", written(small.errors))
+        self.assertIn(f"and only samples: for trainer 1 it needs {each} devices, and has {each - 1}", str(self.query(run, "select * from event")))
 
     def test_trainers_in_slices_on_two_nodes_give_the_bytes_of_one_device(self):
         self.layout("node", tensor_parallel_size=2, zero_stage=3)
