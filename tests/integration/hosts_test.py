@@ -209,6 +209,13 @@ class Hosts(RunCase):
         for words in ("cpu:1: trainer 1, producer 1\n", "cpu:2: with trainer 0\n", "1234 with 4 devices: trainers 2 to 3, samples too\n", "1234 with 2 devices: trainer 4, samples too\n",
                       "layout:         5 trainers on 2 devices each; 2 producers on 1 device each; exchange: tcp\n"):
             self.assertIn(words, done.stdout)
+        for layout, nearest in ((("-pp", "2", "-i", "1"), "need 4; 'trainers_per_node' 1 needs 2 here, and the others on nodes"),
+                                (("-pp", "2", "-tp", "2", "-i", "1", "--trainers-per-node", "1"), "num_trainers 1 on this machine and num_inferencer 1 with placement "
+                                 "'shared', tensor_parallel_size 2, pipeline_parallel_size 2 and producer_tensor_parallel_size 1 need 4; "
+                                 "'tensor_parallel_size' 2 with 'pipeline_parallel_size' 1 needs 2")):
+            done = dry(*layout, "--devices", "cpu:0,cpu:1")
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(nearest, done.stderr)
 
 
 if __name__ == "__main__":
