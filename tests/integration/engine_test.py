@@ -412,17 +412,19 @@ class Drawing:
     def work(self):
         while not self.stop:
             try:
-                status, a = self.ask(self.engine, "/generate", {"prompt": {"prompt_token_ids": self.PROMPT}, "n": 4, "max_tokens": 6, "logprobs": 0})
+                status, a = self.ask(self.engine, "/generate", {"input_ids": self.PROMPT, "return_logprob": True,
+                                                                "sampling_params": {"max_new_tokens": 6, "n": 4}})
                 if status != 200:
                     raise OSError(a)
-                logps = [[next(iter(t[0].values())) for t in sample] for sample in a["logprobs"]]
+                ids, meta = [sample["output_ids"] for sample in a], [sample["meta_info"] for sample in a]
+                version = min(int(span["version"]) for m in meta for span in m["weight_versions"])    # a step may have come in between
                 n = len(self.PROMPT)
                 self.ask(self.door, "/scored_data", {
-                    "tokens": [self.PROMPT + ids for ids in a["token_ids"]], "masks": [[-100] * n + ids for ids in a["token_ids"]],
-                    "scores": [sum(t % 2 for t in ids) / len(ids) for ids in a["token_ids"]],
-                    "inference_logprobs": [[1.0] * n + lp for lp in logps],
-                    "generation_params": {"temperature": 1.0, "weight_version": a["weight_version"]}})
-                self.versions.append(a["weight_version"])
+                    "tokens": [self.PROMPT + t for t in ids], "masks": [[-100] * n + t for t in ids],
+                    "scores": [sum(x % 2 for x in t) / len(t) for t in ids],
+                    "inference_logprobs": [[1.0] * n + [logp for logp, *_ in m["output_token_logprobs"]] for m in meta],
+                    "generation_params": {"temperature": 1.0, "weight_version": version}})
+                self.versions.append(version)
             except (OSError, http.client.HTTPException, ValueError):    # one of the two is away
                 time.sleep(0.05)
 
