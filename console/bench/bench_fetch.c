@@ -250,7 +250,7 @@ static bool head_run(struct fetch_head *h, const char *address, size_t size, dou
     if (!versions_make(h->dir, size, lr, err) || !(h->server = bulk_server_new(err)) || !(h->front = front_new(address, 10000, err)))
         return false;
     front_bulk(h->front, bulk_server_connection, h->server);
-    bool ok = front_start(h->front, 1, err) && fetches_time(h, (double)size, whole, err);    // nobody speaks TLS here
+    bool ok = front_start(h->front, err) && fetches_time(h, (double)size, whole, err);    // nobody speaks TLS here
     ssize_t n = send(h->fd, &end, sizeof end, MSG_NOSIGNAL);
     (void)n;
     return ok;

@@ -1,15 +1,14 @@
 /* A connection's stages, and the functions that change them:
- *   STAGE_HELLO   visit_accept     its ClientHello is not complete yet; nng does not know of it
- *   STAGE_SHAKE   visit_pass_on    nng has it
- *   STAGE_IN      visits_admit     nng reports that it has shown the token
+ *   STAGE_HELLO   visit_accept     its ClientHello is not complete yet
+ *   STAGE_SHAKE   visit_shake      a handshake has begun
+ *   STAGE_IN      visit_take       it has shown the token and greeted
  *                 visit_hand_over  one for large data has said hello; it is not ours any more
- *   STAGE_LEAVES  visit_drop       the caller's side is closed; nng has been told by the end of its input, and closes its side
- * A connection to nng is never reset while nng negotiates: nng 1.5 mistakes a hang-up there for its own closing and accepts nothing
- * more. */
+ * visit_drop ends it in any of them.
+ *
+ * What both threads use: `said`, the answers on their way to the front's thread, and `side`, who is let in, under the lock; n_held and the
+ * flags, which are atomic. A connection that brings more requests than may be held is left unread until one has been answered. */
 #include "protocol/wire/front.h"
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -29,26 +28,23 @@
 #include "protocol/base/tcp.h"
 #include "protocol/wire/bulk.h"
 
-#define LEAVE_MS 5000    // time for nng to close its side
-#define DEAF_MS 4000     // normally nng answers a ClientHello in milliseconds
 #define SHAKE_MS 1000    // for a handshake, which takes milliseconds
 #define TICK_MS 250      // while a time limit is running
 #define GAP_MS 1000      // between two ticks: this process was stopped or starved
 #define LOG_MS 10000
 #define VISITS_MAX 4096    // 1000 nodes with up to four connections each
 #define STRANGERS_MAX 64
-#define FDS_EACH 3         // the caller's, ours to nng, nng's
-#define FDS_KEPT 256       // for everything else that the process opens, connections for large data among it
-#define WAY_BYTES 65536    // more than the largest ClientHello, 16384 + 5
-#define ROUNDS_MAX 16      // reads of one connection before the others have their turn
-#define PORTS 65536
+#define FDS_KEPT 256                          // for everything else that the process opens, connections for large data among it
+#define HELLO_BYTES 16389                     // the largest ClientHello, with its record's head
+#define CHUNK_BYTES 65536                     // read at a time
+#define ROUNDS_MAX 16                         // reads of one connection before the others have their turn
+#define UNSENT_BYTES_MAX ((size_t)1 << 20)    // of answers: who leaves so much unread is not read either
 #define EVENTS_MAX 64
 
 enum stage {
     STAGE_HELLO,
     STAGE_SHAKE,
     STAGE_IN,
-    STAGE_LEAVES,
 };
 enum why {
     WHY_LATE,
@@ -58,26 +54,26 @@ enum why {
     WHY_LEFT,
     WHY_COUNT,
 };
-struct way {
-    uint8_t byte[WAY_BYTES];
-    size_t begin, end;        // bytes waiting to be sent
-    bool any, ended, told;    // something has arrived; nothing more will; the other side has been told so
-};
-struct end {
-    int fd;              // -1: closed
-    uint32_t watched;    // events that epoll waits for; 0: not registered
-};
 struct visit {
     enum stage stage;
-    struct end caller, nng;
-    uint16_t port;        // our port on 127.0.0.1, by which nng knows us
-    uint16_t target;      // nng's
-    int64_t n;            // how many were accepted before it; there may be many in a millisecond
-    int64_t since_ms;     // when it was accepted, or began to leave
-    int64_t passed_ms;    // when it was passed on to nng
-    bool answered;        // nng has answered
+    int fd;
+    uint32_t watched;         // events that epoll waits for; 0: not registered
+    uint64_t connection;      // its number: at modulo VISITS_MAX, and never used again
+    int64_t since_ms;         // when it was accepted
+    int64_t passed_ms;        // when its ClientHello was whole
+    int64_t era;              // of the identity that has let it in
+    bool stalled;             // it has requests for which there is no room
+    struct tls_link *link;    // from STAGE_SHAKE on
     struct sockaddr_storage from;
-    struct way in, out;    // to nng, and from nng
+    size_t n_hello;
+    uint8_t hello[];    // (HELLO_BYTES) of STAGE_HELLO; then given back
+};
+struct said {    // an answer
+    struct said *next;
+    uint64_t connection;
+    struct tls_trace trace;
+    size_t len;
+    uint8_t data[];
 };
 struct front {
     char address[280];
@@ -85,45 +81,30 @@ struct front {
     int listen_fd, epoll_fd, event_fd;
     pthread_t thread;
     bool started;
-    atomic_bool over, deaf;
-    atomic_int target;               // nng's port
-    _Atomic(front_take *) take;      // of connections for large data; NULL: nobody takes them
-    void *take_ctx;                  // written before take
-    atomic_uchar admitted[PORTS];    // ports that have shown the token
-    atomic_uchar ours[PORTS];        // ports of our connections to nng
-    atomic_uchar ended[PORTS];       // ports at which nng has been told to listen no more
-    atomic_bool any_ended;           // since the last look
-    uint8_t nngs[PORTS];             // the loop thread's: ports at which nng listens
-    uint8_t stray[PORTS];            // the loop thread's: ports that were not ours at the last look
+    atomic_bool over;
+    _Atomic(front_take *) take;    // of connections for large data; NULL: nobody takes them
+    void *take_ctx;                // written before take
+    front_hear *hear;              // these three are set before the thread begins
+    void *hear_ctx;
+    int held_max;
+    atomic_int n_held;       // requests without an answer
+    atomic_bool stalled;     // a connection waits until there are fewer
+    pthread_mutex_t lock;    // guards: first, last, woken, side, era, cut_era
+    struct said *first, **last;
+    bool woken;               // event_fd has been written since the front's thread looked
+    struct tls_side *side;    // NULL: nobody is let in
+    int64_t era, cut_era;     // of side; connections of earlier ones than cut_era are to end
     /* the front's thread's: */
     struct visit *visit[VISITS_MAX];    // NULL: free
-    int visits_max, strangers_max, n_visit;
+    int visits_max, strangers_max, n_visit, n_stranger;
     bool listens;    // epoll watches listen_fd
-    int64_t n_accepted, ticked_ms, logged_ms, answered_ms;
+    int64_t n_accepted, seen_era, ticked_ms, logged_ms;
     int64_t n_away[WHY_COUNT];    // turned away since logged_ms
     char last_away[80];
+    uint8_t chunk[CHUNK_BYTES];
 };
-#define ID_LISTEN (2 * VISITS_MAX)
-#define ID_EVENT (2 * VISITS_MAX + 1)
-
-/* ---- addresses ---- */
-
-static uint16_t port_of(int fd, int (*name)(int, struct sockaddr *, socklen_t *))
-{
-    struct sockaddr_in a;
-    socklen_t len = sizeof a;
-    return name(fd, (struct sockaddr *)&a, &len) == 0 && len == sizeof a && a.sin_family == AF_INET ? ntohs(a.sin_port) : 0;
-}
-
-static int our_name(int fd, struct sockaddr *a, socklen_t *len)
-{
-    return getsockname(fd, a, len);
-}
-
-static int their_name(int fd, struct sockaddr *a, socklen_t *len)
-{
-    return getpeername(fd, a, len);
-}
+#define ID_LISTEN VISITS_MAX
+#define ID_EVENT (VISITS_MAX + 1)
 
 /* ---- turned away ---- */
 
@@ -159,38 +140,45 @@ static void away_tell(struct front *f, int64_t now)
 
 /* ---- one connection ---- */
 
-static void end_watch(struct front *f, struct end *e, uint32_t events, int id)
-{
-    struct epoll_event ev = { .events = events, .data.u64 = (uint64_t)id };
-    if (e->fd < 0 || events == e->watched)
-        return;
-    int op = !e->watched ? EPOLL_CTL_ADD : events ? EPOLL_CTL_MOD : EPOLL_CTL_DEL;
-    if (epoll_ctl(f->epoll_fd, op, e->fd, &ev) == 0)
-        e->watched = events;
-}
-
-static void end_close(struct end *e)
-{
-    if (e->fd >= 0)
-        close(e->fd);
-    *e = (struct end){ .fd = -1 };
-}
-
-static void visit_watch(struct front *f, int at)
+static void visit_watch(struct front *f, int at, uint32_t events)
 {
     struct visit *v = f->visit[at];
-    bool room_in = !v->in.ended && v->in.end < WAY_BYTES, room_out = !v->out.ended && v->out.end < WAY_BYTES;
-    end_watch(f, &v->caller, (room_in ? EPOLLIN : 0u) | (v->out.begin < v->out.end ? EPOLLOUT : 0u), 2 * at);
-    end_watch(f, &v->nng, (room_out ? EPOLLIN : 0u) | (v->in.begin < v->in.end ? EPOLLOUT : 0u), 2 * at + 1);
+    struct epoll_event ev = { .events = events, .data.u64 = (uint64_t)at };
+    if (events == v->watched)
+        return;
+    int op = !v->watched ? EPOLL_CTL_ADD : events ? EPOLL_CTL_MOD : EPOLL_CTL_DEL;
+    if (epoll_ctl(f->epoll_fd, op, v->fd, &ev) == 0)
+        v->watched = events;
+}
+
+/* Send what can be sent. False: the connection is broken. */
+static bool visit_send(struct visit *v)
+{
+    const uint8_t *data;
+    size_t len;
+    while (v->link && (data = tls_link_bytes(v->link, &len)) != NULL) {
+        ssize_t n = send(v->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0)
+            return errno == EAGAIN || errno == EINTR;
+        tls_link_sent(v->link, (size_t)n);
+        if ((size_t)n < len)
+            return true;
+    }
+    return true;
+}
+
+static bool is_stranger(const struct visit *v)
+{
+    return v && v->stage < STAGE_IN;
 }
 
 static void visit_end(struct front *f, int at)
 {
     struct visit *v = f->visit[at];
-    end_close(&v->caller);
-    end_close(&v->nng);
-    if (v->port)
-        atomic_store(&f->ours[v->port], 0);
+    f->n_stranger -= is_stranger(v);
+    if (v->fd >= 0)
+        close(v->fd);
+    tls_link_free(v->link);
     free(v);
     f->visit[at] = NULL;
     f->n_visit--;
@@ -199,95 +187,109 @@ static void visit_end(struct front *f, int at)
 static void visit_drop(struct front *f, int at, enum why why)
 {
     struct visit *v = f->visit[at];
-    if (v->stage < STAGE_IN)
+    if (is_stranger(v))
         away_note(f, why, &v->from);
-    if (v->stage == STAGE_HELLO || v->stage == STAGE_LEAVES) {
-        visit_end(f, at);
-        return;
-    }
-    end_close(&v->caller);
-    shutdown(v->nng.fd, SHUT_WR);
-    v->stage = STAGE_LEAVES;
-    v->since_ms = clock_ms();
-    end_watch(f, &v->nng, EPOLLIN, 2 * at + 1);
+    visit_send(v);    // why, in TLS's words, or a last answer
+    visit_end(f, at);
 }
 
-/* Move what can be moved from one socket to the other. False: one of them failed; broken says which. */
-static bool way_move(struct way *w, int from, int to, int *broken)
+static bool room_to_hear(struct front *f)
 {
-    for (int round = 0; round < ROUNDS_MAX; round++) {
-        bool moved = false;
-        if (w->begin > 0 && w->end == WAY_BYTES) {
-            memmove(w->byte, w->byte + w->begin, w->end - w->begin);
-            w->end -= w->begin;
-            w->begin = 0;
+    return atomic_load(&f->n_held) < f->held_max;
+}
+
+/* Pass the whole requests on that have come. False: it is of no use any more. */
+static bool requests_hear(struct front *f, struct visit *v)
+{
+    struct error err;
+    struct tls_message m;
+    for (bool came = true; came;) {
+        if (!room_to_hear(f)) {
+            v->stalled = true;
+            atomic_store(&f->stalled, true);
+            if (!room_to_hear(f))    // else it was answered before it could see the flag
+                return true;
         }
-        if (!w->ended && w->end < WAY_BYTES) {
-            ssize_t n = recv(from, w->byte + w->end, WAY_BYTES - w->end, MSG_DONTWAIT);
-            if (n < 0 && errno != EAGAIN && errno != EINTR) {
-                *broken = from;
-                return false;
-            }
-            w->ended = n == 0;
-            w->end += n > 0 ? (size_t)n : 0;
-            moved = n > 0;
-            w->any = w->any || moved;
-        }
-        if (w->begin < w->end) {
-            ssize_t n = send(to, w->byte + w->begin, w->end - w->begin, MSG_DONTWAIT | MSG_NOSIGNAL);
-            if (n < 0 && errno != EAGAIN && errno != EINTR) {
-                *broken = to;
-                return false;
-            }
-            w->begin += n > 0 ? (size_t)n : 0;
-            moved = moved || n > 0;
-            if (w->begin == w->end)
-                w->begin = w->end = 0;
-        }
-        if (w->ended && w->begin == w->end && !w->told) {
-            shutdown(to, SHUT_WR);
-            w->told = true;
-        }
-        if (!moved)
-            break;
+        v->stalled = false;
+        if (!tls_link_next(v->link, &m, &came, &err) || (came && !f->hear(f->hear_ctx, v->connection, &m)))
+            return false;
+        if (came)
+            atomic_fetch_add(&f->n_held, 1);
     }
     return true;
+}
+
+/* Bytes of its TLS have come. False: it was dropped. */
+static bool visit_take(struct front *f, int at, const void *data, size_t len)
+{
+    struct error err = { .code = ERR_NONE };
+    struct visit *v = f->visit[at];
+    bool ok = tls_link_take(v->link, data, len, &err);
+    if (v->stage == STAGE_SHAKE && tls_link_is_in(v->link)) {
+        v->stage = STAGE_IN;
+        f->n_stranger--;
+    }
+    ok = requests_hear(f, v) && ok;    // also those that came before its end
+    if (!ok)
+        visit_drop(f, at, err.code == ERR_CLOSED ? WHY_LEFT : WHY_NO_TOKEN);
+    return ok;
+}
+
+static bool visit_reads(const struct visit *v)
+{
+    return !v->stalled && tls_link_waiting(v->link) < UNSENT_BYTES_MAX;
+}
+
+/* Send what there is to send, and wait for what is to come. */
+static void visit_settle(struct front *f, int at)
+{
+    size_t unsent;
+    struct visit *v = f->visit[at];
+    if (!visit_send(v)) {
+        visit_drop(f, at, WHY_LEFT);
+        return;
+    }
+    visit_watch(f, at, (visit_reads(v) ? EPOLLIN : 0u) | (tls_link_bytes(v->link, &unsent) ? EPOLLOUT : 0u));
 }
 
 static void visit_move(struct front *f, int at)
 {
     struct visit *v = f->visit[at];
-    int broken = -1;
-    bool whole = way_move(&v->in, v->caller.fd, v->nng.fd, &broken) && way_move(&v->out, v->nng.fd, v->caller.fd, &broken);
-    bool by_nng = v->out.ended || broken == v->nng.fd;
-    if (!v->answered && (v->out.any || by_nng)) {
-        v->answered = true;
-        f->answered_ms = clock_ms();
+    bool more = true;
+    for (int round = 0; round < ROUNDS_MAX && more && visit_reads(v); round++) {
+        ssize_t n = recv(v->fd, f->chunk, sizeof f->chunk, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            break;
+        if (n <= 0) {
+            visit_drop(f, at, WHY_LEFT);
+            return;
+        }
+        if (!visit_take(f, at, f->chunk, (size_t)n))
+            return;
+        more = (size_t)n == sizeof f->chunk;
     }
-    if (!whole || (v->in.told && v->out.told))
-        visit_drop(f, at, by_nng && !v->in.ended ? WHY_NO_TOKEN : WHY_LEFT);
-    else
-        visit_watch(f, at);
+    visit_settle(f, at);
 }
 
-/* A whole ClientHello has arrived: pass it to nng. */
-static void visit_pass_on(struct front *f, int at)
+/* A whole ClientHello has arrived. */
+static void visit_shake(struct front *f, int at)
 {
     struct visit *v = f->visit[at];
-    int one = 1;
-    v->target = (uint16_t)atomic_load(&f->target);
-    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(v->target), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    v->nng.fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (v->nng.fd < 0 || (connect(v->nng.fd, (const struct sockaddr *)&to, sizeof to) != 0 && errno != EINPROGRESS)) {
-        visit_drop(f, at, WHY_MANY);
+    pthread_mutex_lock(&f->lock);
+    bool open = f->side != NULL;
+    v->link = open ? tls_link_new(f->side) : NULL;
+    v->era = f->era;
+    pthread_mutex_unlock(&f->lock);
+    if (!v->link) {
+        visit_drop(f, at, open ? WHY_MANY : WHY_NO_TOKEN);
         return;
     }
-    setsockopt(v->nng.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    v->port = port_of(v->nng.fd, our_name);
-    atomic_store(&f->admitted[v->port], 0);
-    atomic_store(&f->ours[v->port], 1);
     v->stage = STAGE_SHAKE;
     v->passed_ms = clock_ms();
+    if (!visit_take(f, at, v->hello, v->n_hello))
+        return;
+    struct visit *less = realloc(v, sizeof *v);    // without the hello
+    f->visit[at] = less ? less : v;
     visit_move(f, at);
 }
 
@@ -295,19 +297,18 @@ static void visit_pass_on(struct front *f, int at)
 static void visit_hand_over(struct front *f, int at, front_take *take)
 {
     struct visit *v = f->visit[at];
-    size_t n = v->in.end;
-    if (memcmp(v->in.byte, BULK_MAGIC, MIN(n, (size_t)4)) != 0 || n > BULK_HELLO_BYTES) {
+    if (memcmp(v->hello, BULK_MAGIC, MIN(v->n_hello, (size_t)4)) != 0 || v->n_hello > BULK_HELLO_BYTES) {
         visit_drop(f, at, WHY_NO_TLS);
         return;
     }
-    if (n < BULK_HELLO_BYTES)
+    if (v->n_hello < BULK_HELLO_BYTES)
         return;
-    end_watch(f, &v->caller, 0, 2 * at);
-    if (!take(f->take_ctx, v->caller.fd, v->in.byte)) {
+    visit_watch(f, at, 0);
+    if (!take(f->take_ctx, v->fd, v->hello)) {
         visit_drop(f, at, WHY_NO_TOKEN);
         return;
     }
-    v->caller.fd = -1;
+    v->fd = -1;
     visit_end(f, at);
 }
 
@@ -316,55 +317,39 @@ static void visit_hear(struct front *f, int at)
 {
     static const uint8_t begins[] = { 22, 3 };
     struct visit *v = f->visit[at];
-    struct way *w = &v->in;
-    ssize_t n = recv(v->caller.fd, w->byte + w->end, WAY_BYTES - w->end, MSG_DONTWAIT);
+    ssize_t n = recv(v->fd, v->hello + v->n_hello, HELLO_BYTES - v->n_hello, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n <= 0) {
         visit_drop(f, at, WHY_LEFT);
         return;
     }
-    w->end += (size_t)n;
+    v->n_hello += (size_t)n;
     front_take *take = atomic_load(&f->take);
-    if (take && w->byte[0] == BULK_MAGIC[0]) {
+    if (take && v->hello[0] == BULK_MAGIC[0]) {
         visit_hand_over(f, at, take);
         return;
     }
-    size_t len = w->end < 5 ? 0 : (size_t)w->byte[3] << 8 | w->byte[4];
-    bool length_ok = w->end < 5 || (len >= 4 && len <= 16384), type_ok = w->end < 6 || w->byte[5] == 1;
-    if (memcmp(w->byte, begins, MIN(w->end, sizeof begins)) != 0 || !length_ok || !type_ok)
+    size_t have = v->n_hello, len = have < 5 ? 0 : (size_t)v->hello[3] << 8 | v->hello[4];
+    bool length_ok = have < 5 || (len >= 4 && len <= 16384), type_ok = have < 6 || v->hello[5] == 1;
+    if (memcmp(v->hello, begins, MIN(have, sizeof begins)) != 0 || !length_ok || !type_ok)
         visit_drop(f, at, WHY_NO_TLS);
-    else if (w->end >= 5 && w->end >= 5 + len)
-        visit_pass_on(f, at);
+    else if (have >= 5 && have >= 5 + len)
+        visit_shake(f, at);
 }
 
-/* The connection is leaving: keep reading until nng has closed its side. */
-static void visit_see_off(struct front *f, int at)
-{
-    struct visit *v = f->visit[at];
-    ssize_t n = recv(v->nng.fd, v->out.byte, WAY_BYTES, MSG_DONTWAIT);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-        visit_end(f, at);
-}
-
-/* The front ends, and nng has closed its side: what it wrote before, such as a last answer, still goes to the caller. */
+/* The front ends: what was said last still goes to the caller. */
 static void visit_flush(struct front *f, int at)
 {
     struct visit *v = f->visit[at];
-    int broken;
-    if (v->stage == STAGE_SHAKE || v->stage == STAGE_IN) {
-        way_move(&v->in, v->caller.fd, v->nng.fd, &broken);    // what is left unread would be answered with a reset
-        way_move(&v->out, v->nng.fd, v->caller.fd, &broken);
-    }
+    visit_send(v);
+    shutdown(v->fd, SHUT_WR);
+    while (recv(v->fd, f->chunk, sizeof f->chunk, MSG_DONTWAIT) > 0)    // what is left unread would be answered with a reset
+        ;
     visit_end(f, at);
 }
 
 /* ---- all of them ---- */
-
-static bool is_stranger(const struct visit *v)
-{
-    return v && v->stage < STAGE_IN;
-}
 
 /* The oldest stranger of the address that has the most of them; -1: there is none. */
 static int crowd_find(const struct front *f)
@@ -376,7 +361,7 @@ static int crowd_find(const struct front *f)
             continue;
         for (int k = 0; k < f->visits_max; k++)
             n += is_stranger(f->visit[k]) && tcp_same_host(&f->visit[k]->from, &f->visit[i]->from);
-        if (n > n_best || (n == n_best && f->visit[i]->n < f->visit[best]->n)) {
+        if (n > n_best || (n == n_best && f->visit[i]->connection < f->visit[best]->connection)) {
             best = i;
             n_best = n;
         }
@@ -391,7 +376,8 @@ static int victim_find(const struct front *f, const struct sockaddr_storage *fro
     int best = crowd_find(f), silent = -1;
     for (int i = 0; best >= 0 && i < f->visits_max; i++) {
         const struct visit *v = f->visit[i];
-        if (v && v->stage == STAGE_HELLO && tcp_same_host(&v->from, &f->visit[best]->from) && (silent < 0 || v->n < f->visit[silent]->n))
+        if (v && v->stage == STAGE_HELLO && tcp_same_host(&v->from, &f->visit[best]->from)
+            && (silent < 0 || v->connection < f->visit[silent]->connection))
             silent = i;
     }
     if (best < 0 || silent >= 0)
@@ -402,10 +388,7 @@ static int victim_find(const struct front *f, const struct sockaddr_storage *fro
 
 static bool room_make(struct front *f, const struct sockaddr_storage *from)
 {
-    int n = 0;
-    for (int i = 0; i < f->visits_max; i++)
-        n += is_stranger(f->visit[i]);
-    if (n < f->strangers_max && f->n_visit < f->visits_max)
+    if (f->n_stranger < f->strangers_max && f->n_visit < f->visits_max)
         return true;
     int victim = victim_find(f, from);
     if (victim < 0)
@@ -432,101 +415,112 @@ static void visit_accept(struct front *f)
             listen_watch(f, false);    // until the next tick, since it would be readable all the time
         return;
     }
-    struct visit *v = room_make(f, &from) ? malloc(sizeof *v) : NULL;
+    struct visit *v = room_make(f, &from) ? malloc(sizeof *v + HELLO_BYTES) : NULL;
     if (!v) {
         away_note(f, WHY_MANY, &from);
         close(fd);
         return;
     }
-    memset(v, 0, offsetof(struct visit, in));
-    v->in.begin = v->in.end = v->out.begin = v->out.end = 0;
-    v->in.ended = v->in.told = v->in.any = v->out.ended = v->out.told = v->out.any = false;
-    v->caller.fd = fd;
-    v->nng.fd = -1;
-    v->from = from;
-    v->n = f->n_accepted++;
-    v->since_ms = clock_ms();
+    int at = 0;
+    while (f->visit[at])
+        at++;
+    *v = (struct visit){
+        .fd = fd, .from = from, .since_ms = clock_ms(), .connection = (uint64_t)f->n_accepted++ * VISITS_MAX + (uint64_t)at
+    };
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     tcp_suit(fd);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);    // a host that is gone says nothing: drop it after two minutes
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &gap_s, sizeof gap_s);
-    int at = 0;
-    while (f->visit[at])
-        at++;
     f->visit[at] = v;
     f->n_visit++;
-    end_watch(f, &v->caller, EPOLLIN, 2 * at);
+    f->n_stranger++;
+    visit_watch(f, at, EPOLLIN);
 }
 
-static void visits_admit(struct front *f)
+/* Answers that have been given, in their order. */
+static struct said *said_take(struct front *f, int64_t *cut_era)
 {
-    for (int i = 0; i < f->visits_max; i++)
-        if (f->visit[i] && f->visit[i]->stage == STAGE_SHAKE && atomic_exchange(&f->admitted[f->visit[i]->port], 0))
-            f->visit[i]->stage = STAGE_IN;
+    uint64_t n;
+    pthread_mutex_lock(&f->lock);
+    struct said *first = f->first;
+    f->first = NULL;
+    f->last = &f->first;
+    f->woken = false;
+    *cut_era = f->cut_era;
+    ssize_t got = read(f->event_fd, &n, sizeof n);
+    (void)got;
+    pthread_mutex_unlock(&f->lock);
+    return first;
 }
 
-/* End the connections to ports that are no more. nng may take for ever (transport.c, 5), and who had an ended token is to be out. */
-static void visits_cut(struct front *f)
+/* What the loop's thread wants: answers given, connections ended, and others read again. */
+static void loop_hear(struct front *f)
 {
-    int broken;
-    if (!atomic_exchange(&f->any_ended, false))
-        return;
-    for (int i = 0; i < f->visits_max; i++) {
-        struct visit *v = f->visit[i];
-        if (!v || (v->stage != STAGE_SHAKE && v->stage != STAGE_IN) || !atomic_load(&f->ended[v->target]))
-            continue;
-        way_move(&v->out, v->nng.fd, v->caller.fd, &broken);    // a last answer
-        visit_drop(f, i, WHY_LEFT);
+    int64_t cut_era;
+    struct said *s = said_take(f, &cut_era);
+    for (struct said *next; s; s = next) {
+        int at = (int)(s->connection % VISITS_MAX);
+        struct visit *v = f->visit[at];
+        next = s->next;
+        if (v && v->connection == s->connection) {
+            if (tls_link_say(v->link, &s->trace, s->data, s->len))
+                visit_settle(f, at);
+            else
+                visit_drop(f, at, WHY_LEFT);
+        }
+        free(s);
     }
+    for (int i = 0; cut_era > f->seen_era && i < f->visits_max; i++)
+        if (f->visit[i] && f->visit[i]->link && f->visit[i]->era < cut_era)
+            visit_drop(f, i, WHY_LEFT);
+    f->seen_era = cut_era;
+    if (!atomic_exchange(&f->stalled, false))
+        return;
+    for (int i = 0; i < f->visits_max; i++)
+        if (f->visit[i] && f->visit[i]->stalled) {
+            if (!requests_hear(f, f->visit[i]))
+                visit_drop(f, i, WHY_LEFT);
+            else if (!f->visit[i]->stalled)
+                visit_move(f, i);
+        }
 }
 
 /* Apply the limits. Returns whether any is running. */
-static bool visits_tick(struct front *f)
+static bool visits_tick(struct front *f, int64_t now)
 {
-    bool runs = false;
-    int64_t now = clock_ms(), gap_ms = now - f->ticked_ms;
+    int64_t gap_ms = now - f->ticked_ms;
     f->ticked_ms = now;
     listen_watch(f, true);
-    for (int i = 0; i < f->visits_max; i++) {
+    for (int i = 0; f->n_stranger > 0 && i < f->visits_max; i++) {
         struct visit *v = f->visit[i];
-        if (!v || v->stage == STAGE_IN)
+        if (!is_stranger(v))
             continue;
-        runs = true;
-        if (gap_ms > GAP_MS) {    // nng's threads did not run in that time either
+        if (gap_ms > GAP_MS) {    // its bytes were not read in that time
             v->since_ms += gap_ms;
             v->passed_ms += gap_ms;
         }
-        if (v->stage == STAGE_SHAKE && !v->answered && now >= v->passed_ms + DEAF_MS && f->answered_ms < v->passed_ms)
-            atomic_store(&f->deaf, true);
-        if (now >= v->since_ms + (v->stage == STAGE_LEAVES ? LEAVE_MS : f->limit_ms))
+        if (now >= v->since_ms + f->limit_ms)
             visit_drop(f, i, WHY_LATE);
     }
     away_tell(f, now);
-    return runs || away_sum(f) > 0 || !f->listens;
+    return f->n_stranger > 0 || away_sum(f) > 0 || !f->listens;
 }
 
 static void event_take(struct front *f, uint64_t id, uint32_t events)
 {
-    uint64_t n;
     if (id == ID_LISTEN) {
         visit_accept(f);
     } else if (id == ID_EVENT) {
-        ssize_t got = read(f->event_fd, &n, sizeof n);
-        (void)got;
-    } else if (f->visit[id / 2]) {    // it may have ended in this turn; looking at its successor does no harm
-        int at = (int)(id / 2);
-        switch (f->visit[at]->stage) {
-        case STAGE_HELLO: visit_hear(f, at); break;
-        case STAGE_SHAKE:
-        case STAGE_IN:
-            if (events & EPOLLERR)    // a reset, which may show up in neither reading nor writing
-                visit_drop(f, at, id % 2 ? WHY_NO_TOKEN : WHY_LEFT);
-            else
-                visit_move(f, at);
-            break;
-        case STAGE_LEAVES: visit_see_off(f, at); break;
-        }
+        loop_hear(f);
+    } else if (f->visit[id]) {    // it may have ended in this turn; looking at its successor does no harm
+        int at = (int)id;
+        if (f->visit[at]->stage == STAGE_HELLO)
+            visit_hear(f, at);
+        else if (events & EPOLLERR)    // a reset, which may show up in neither reading nor writing
+            visit_drop(f, at, WHY_LEFT);
+        else
+            visit_move(f, at);
     }
 }
 
@@ -538,14 +532,16 @@ static void *front_run(void *arg)
     f->ticked_ms = clock_ms();
     while (!atomic_load(&f->over)) {
         int n = epoll_wait(f->epoll_fd, ev, EVENTS_MAX, runs ? TICK_MS : -1);
+        int64_t now = clock_ms();
         if (!runs)
-            f->ticked_ms = clock_ms();    // the thread slept because nothing was due
+            f->ticked_ms = now;    // the thread slept because nothing was due
         for (int i = 0; i < n; i++)
             event_take(f, ev[i].data.u64, ev[i].events);
-        visits_admit(f);
-        visits_cut(f);
-        runs = visits_tick(f);
+        runs = runs || f->n_stranger > 0 || away_sum(f) > 0 || !f->listens;
+        if (runs && now >= f->ticked_ms + TICK_MS)
+            runs = visits_tick(f, now);
     }
+    loop_hear(f);
     for (int i = 0; i < f->visits_max; i++)
         if (f->visit[i])
             visit_flush(f, i);
@@ -566,12 +562,14 @@ struct front *front_new(const char *address, int64_t limit_ms, struct error *err
     f->limit_ms = limit_ms;
     f->listen_fd = f->epoll_fd = f->event_fd = -1;
     f->logged_ms = clock_ms() - LOG_MS;
+    f->last = &f->first;
+    pthread_mutex_init(&f->lock, NULL);
     if (getrlimit(RLIMIT_NOFILE, &fds) == 0 && fds.rlim_cur < fds.rlim_max) {
-        struct rlimit more = { MIN(fds.rlim_max, (rlim_t)(FDS_KEPT + FDS_EACH * VISITS_MAX)), fds.rlim_max };
+        struct rlimit more = { MIN(fds.rlim_max, (rlim_t)(FDS_KEPT + VISITS_MAX)), fds.rlim_max };
         if (more.rlim_cur > fds.rlim_cur && setrlimit(RLIMIT_NOFILE, &more) == 0)
             fds = more;
     }
-    int64_t room = ((int64_t)MIN(fds.rlim_cur, (rlim_t)100000) - FDS_KEPT) / FDS_EACH;
+    int64_t room = (int64_t)MIN(fds.rlim_cur, (rlim_t)100000) - FDS_KEPT;
     f->visits_max = (int)MAX(MIN(room, (int64_t)VISITS_MAX), (int64_t)6);
     f->strangers_max = MIN(f->visits_max / 3, STRANGERS_MAX);
     if ((f->listen_fd = tcp_listen(address, err)) < 0)
@@ -588,11 +586,17 @@ fail:
     return NULL;
 }
 
-bool front_start(struct front *f, uint16_t port, struct error *err)
+void front_requests(struct front *f, int held_max, front_hear *hear, void *ctx)
+{
+    f->held_max = held_max;
+    f->hear = hear;
+    f->hear_ctx = ctx;
+}
+
+bool front_start(struct front *f, struct error *err)
 {
     sigset_t all, before;
     struct epoll_event ev = { .events = EPOLLIN, .data.u64 = ID_EVENT };
-    front_target(f, port);
     if (epoll_ctl(f->epoll_fd, EPOLL_CTL_ADD, f->event_fd, &ev) != 0)
         return error_errno(err, "cannot listen on '%s'", f->address);
     listen_watch(f, true);
@@ -611,58 +615,62 @@ static void front_wake(struct front *f)
     (void)n;
 }
 
+bool front_identity(struct front *f, const struct join_identity *id, struct error *err)
+{
+    struct tls_side *side = tls_side_new(id, TLS_ANSWERS, err);
+    if (!side)
+        return false;
+    pthread_mutex_lock(&f->lock);
+    struct tls_side *past = f->side;
+    f->side = side;
+    f->era++;
+    pthread_mutex_unlock(&f->lock);
+    tls_side_free(past);    // its connections keep what they need
+    return true;
+}
+
+void front_cut(struct front *f)
+{
+    pthread_mutex_lock(&f->lock);
+    f->cut_era = f->era;
+    pthread_mutex_unlock(&f->lock);
+    front_wake(f);
+}
+
 void front_bulk(struct front *f, front_take *take, void *ctx)
 {
     f->take_ctx = ctx;
     atomic_store(&f->take, take);
 }
 
-void front_admit(struct front *f, uint16_t port)
+static void held_less(struct front *f)
 {
-    atomic_store(&f->admitted[port], 1);
-    front_wake(f);
+    atomic_fetch_sub(&f->n_held, 1);
+    if (atomic_load(&f->stalled))
+        front_wake(f);
 }
 
-bool front_is_deaf(const struct front *f)
+void front_answer(struct front *f, uint64_t connection, const struct tls_trace *trace, const void *data, size_t len)
 {
-    return atomic_load(&f->deaf);
-}
-
-void front_target(struct front *f, uint16_t port)
-{
-    f->nngs[port] = 1;
-    atomic_store(&f->ended[port], 0);
-    atomic_store(&f->target, port);
-    atomic_store(&f->deaf, false);
-}
-
-void front_forget(struct front *f, uint16_t port)
-{
-    f->nngs[port] = 0;
-    atomic_store(&f->ended[port], 1);
-    atomic_store(&f->any_ended, true);
-    front_wake(f);
-}
-
-void front_check(struct front *f)
-{
-    uint8_t now[PORTS] = { 0 };
-    DIR *dir = opendir("/proc/self/fd");
-    for (const struct dirent *d; dir && (d = readdir(dir));) {
-        /* A copy: nng may close its own descriptor, and the number may be reused for another connection. */
-        int fd = d->d_name[0] == '.' ? -1 : fcntl(atoi(d->d_name), F_DUPFD_CLOEXEC, 0);
-        uint16_t port = fd >= 0 && f->nngs[port_of(fd, our_name)] ? port_of(fd, their_name) : 0;
-        if (port && !atomic_load(&f->ours[port])) {
-            now[port] = 1;
-            if (f->stray[port] && shutdown(fd, SHUT_RD) == 0)    // seen twice: it is not one that is just being made
-                log_warn("a process on this host connected to nng directly, not through '%s'; its connection is closed", f->address);
-        }
-        if (fd >= 0)
-            close(fd);
+    struct said *s = malloc(sizeof *s + len);
+    if (s) {    // else the asker's time limit passes
+        *s = (struct said){ .connection = connection, .trace = *trace, .len = len };
+        memcpy(s->data, data, len);
+        pthread_mutex_lock(&f->lock);
+        *f->last = s;
+        f->last = &s->next;
+        bool wake = !f->woken;
+        f->woken = true;
+        pthread_mutex_unlock(&f->lock);
+        if (wake)
+            front_wake(f);
     }
-    if (dir)
-        closedir(dir);
-    memcpy(f->stray, now, sizeof now);
+    held_less(f);
+}
+
+void front_drop(struct front *f)
+{
+    held_less(f);
 }
 
 void front_free(struct front *f)
@@ -678,5 +686,7 @@ void front_free(struct front *f)
     for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
         if (fds[i] >= 0)
             close(fds[i]);
+    tls_side_free(f->side);
+    pthread_mutex_destroy(&f->lock);
     free(f);
 }

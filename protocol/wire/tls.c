@@ -1,10 +1,10 @@
 #include "protocol/wire/tls.h"
 
-nng_tls_config *tls_config_new(const struct join_identity *id, nng_tls_mode mode, struct error *err)
+nng_tls_config *tls_config_new(const struct join_identity *id, struct error *err)
 {
     nng_tls_config *c = NULL;
-    int rv = nng_tls_config_alloc(&c, mode);
-    if (rv == 0 && mode == NNG_TLS_MODE_CLIENT)
+    int rv = nng_tls_config_alloc(&c, NNG_TLS_MODE_CLIENT);
+    if (rv == 0)
         rv = nng_tls_config_server_name(c, JOIN_SERVER_NAME);
     if (rv == 0)
         rv = nng_tls_config_auth_mode(c, NNG_TLS_AUTH_MODE_REQUIRED);
@@ -20,20 +20,6 @@ nng_tls_config *tls_config_new(const struct join_identity *id, nng_tls_mode mode
         nng_tls_config_free(c);
     error_set(err, ERR_UNSUPPORTED, "nng cannot do TLS here: %s", nng_strerror(rv));
     return NULL;
-}
-
-int tls_listen(nng_socket s, const char *url, nng_tls_config *tls, nng_listener *listener)
-{
-    int rv = nng_listener_create(listener, s, url);
-    if (rv != 0)
-        return rv;
-    if (tls)
-        rv = nng_listener_set_ptr(*listener, NNG_OPT_TLS_CONFIG, tls);
-    if (rv == 0)
-        rv = nng_listener_start(*listener, 0);
-    if (rv != 0)
-        nng_listener_close(*listener);
-    return rv;
 }
 
 int tls_dial(nng_socket s, const char *url, nng_tls_config *tls)

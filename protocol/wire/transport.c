@@ -12,7 +12,7 @@
  *    threads of their own. The loop does not wait for them unless memory is to be freed, and then at most CLOSE_MS; a socket that does
  *    not close is left as it is, with everything that nng may still touch. And a connection that works is not closed while
  *    something is on its way: with another identity a peer first makes a new one, and keeps the old until it has been answered there.
- * 6. A listener that no longer accepts, because of nng, listens again (listen.h).
+ * 6. A listener that no longer accepts, because of nng, listens again (listen.h). Other hosts are not accepted by nng (front.h).
  * 7. A connection to another host may be dead without any sign: the host is gone, or 1.5.2 has not noticed under TLS that the peer
  *    was killed. When nothing has been answered on it for SILENT_MS and requests have passed their limits, the socket is replaced,
  *    unless the other host still acknowledges packets: what was asked may be long, and the way slow. After ALIVE_MS it is replaced all the

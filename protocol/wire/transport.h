@@ -76,7 +76,8 @@ void request_answer(struct request *r, const struct msg_out *m);
 void request_refuse(struct request *r, const struct error *why);
 void request_drop(struct request *r);                            // no answer: the asker times out
 const struct server *request_server(const struct request *r);    // the server it came to
-uint32_t request_connection(const struct request *r);            // the number of the connection that it came by; no other one has it
+uint64_t request_connection(const struct request *r);            // the number of the connection that it came by, not 0; no other one of
+                                                                 // this process has it
 
 /* A peer at the socket name; it need not exist yet, and may come and go. At most 4096 requests may be open. */
 struct peer *peer_new(struct transport *t, const char *name, struct error *err);

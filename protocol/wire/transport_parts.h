@@ -46,6 +46,7 @@ struct transport {
     bool view_group;    // its group may connect
     struct peer *peers;
     struct server *servers;
+    int n_server;    // that were made
     struct publisher *publishers;
     struct closing *closings;
     int64_t ticked_ms;

@@ -143,7 +143,7 @@ struct peer *peer_new(struct transport *t, const char *name, struct error *err)
 
 struct peer *peer_new_tls(struct transport *t, const char *address, const struct join_identity *id, struct error *err)
 {
-    nng_tls_config *tls = tls_config_new(id, NNG_TLS_MODE_CLIENT, err);
+    nng_tls_config *tls = tls_config_new(id, err);
     return tls ? peer_make(t, address, tls, err) : NULL;
 }
 
@@ -294,7 +294,7 @@ void peer_move(struct peer *p, const char *address)
 
 bool peer_identity(struct peer *p, const struct join_identity *id, struct error *err)
 {
-    nng_tls_config *tls = tls_config_new(id, NNG_TLS_MODE_CLIENT, err);
+    nng_tls_config *tls = tls_config_new(id, err);
     if (!tls)
         return false;
     nng_tls_config_free(p->tls);

@@ -1,44 +1,40 @@
-/* Servers: sockets that take requests, each in its own slot, and send the loop's answers. */
+/* Servers: Unix sockets of nng, which take requests, each in its own slot, and send the loop's answers; and fronts (front.h), to which
+ * requests of other hosts come. */
 #include "protocol/wire/transport_parts.h"
-#include <arpa/inet.h>
 #include <nng/protocol/reqrep0/rep.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "protocol/wire/front.h"
-#include "protocol/wire/tls.h"
 
 #define VIEW_BYTES_MAX 8192
-#define CHECK_MS 1000
 #define SLOTS_FIRST 64    // requests that can be held before more room is made
-#define PAST_MAX 4        // listeners of earlier identities with connections still open
 #define SP_REQ 0x30       // SP's number for the protocol that dials ours (not all of nng's headers have it)
 
 struct request {
     struct entry entry;
     struct server *server;
+    uint64_t connection;    // that it came by: its number among those of the server
+    /* of a Unix socket */
     nng_ctx ctx;
     nng_aio *aio;
-    nng_msg *msg;           // the request; the loop's while it holds it
-    uint32_t connection;    // that it came by
-    bool sending;           // the aio is sending our answer
+    nng_msg *msg;    // the request; the loop's while it holds it
+    bool sending;    // the aio is sending our answer
+    /* of another host: in the server's list while the loop holds it, then freed */
+    struct request *next, **at;
+    struct tls_trace trace;
+    size_t len;
+    uint8_t data[];
 };
 struct server {
     struct server *next;
     struct transport *transport;
+    int number;              // from 1, of the transport's servers
+    struct front *front;     // of TLS; NULL: a Unix socket, of nng
+    struct request *held;    // of TLS
     nng_socket socket;
-    struct listen listen;    // of a Unix socket
-    nng_tls_config *tls;     // not NULL: a listener of TLS, without a file
-    struct front *front;     // of TLS: accepts for nng
-    struct inner {
-        nng_listener listener;
-        uint16_t port;
-    } inner;                        // of TLS: where nng listens on 127.0.0.1
-    struct inner past[PAST_MAX];    // (n_past) those of earlier identities, oldest first: nothing new comes to them
-    int n_past;
-    int64_t checked_ms;          // of TLS: when connections that bypass the front were last looked for
+    struct listen listen;
     struct request **request;    // (n_request) owned; more are made when all are held, up to n_max
     int n_request, n_held, n_max;
 };
@@ -58,100 +54,6 @@ static void request_cb(void *arg)
     }
     r->msg = nng_aio_get_msg(r->aio);
     entry_push(&r->server->transport->queue, &r->entry);
-}
-
-/* A TLS connection has shown the token and greeted: the front lifts its time limit. */
-static void admitted_cb(nng_pipe pipe, UNUSED nng_pipe_ev ev, void *arg)
-{
-    nng_sockaddr from;
-    if (nng_pipe_get_addr(pipe, NNG_OPT_REMADDR, &from) == 0 && from.s_family == NNG_AF_INET)
-        front_admit(((struct server *)arg)->front, ntohs(from.s_in.sa_port));
-}
-
-/* Let nng listen for TLS on a free port of 127.0.0.1, for the front. On failure out is as it was. */
-static bool tls_begin(struct server *s, nng_tls_config *tls, struct inner *out, struct error *err)
-{
-    nng_sockaddr at;
-    nng_listener l;
-    int rv = tls_listen(s->socket, "tls+tcp://127.0.0.1:0", tls, &l);
-    if (rv == 0 && (rv = nng_listener_get_addr(l, NNG_OPT_LOCADDR, &at)) != 0)
-        nng_listener_close(l);
-    if (rv != 0)
-        return net_error(err, rv, "cannot listen on", "127.0.0.1");
-    *out = (struct inner){ l, ntohs(at.s_in.sa_port) };
-    return true;
-}
-
-/* The connections that it has accepted end with it. */
-static void inner_close(struct server *s, const struct inner *in)
-{
-    nng_listener_close(in->listener);
-    front_forget(s->front, in->port);
-}
-
-static bool server_listen(struct server *s, const char *name, struct error *err)
-{
-    if (!s->tls)
-        return transport_listen(s->transport, &s->listen, s->socket, SP_REQ, name, err);
-    if (!(s->front = front_new(name, FRONT_LIMIT_MS, err)))
-        return false;
-    nng_pipe_notify(s->socket, NNG_PIPE_EV_ADD_POST, admitted_cb, s);
-    return tls_begin(s, s->tls, &s->inner, err) && front_start(s->front, s->inner.port, err);
-}
-
-void server_bulk(struct server *s, bool (*take)(void *ctx, int fd, const uint8_t *hello), void *ctx)
-{
-    front_bulk(s->front, take, ctx);
-}
-
-static void tls_tick(struct server *s)
-{
-    struct error err;
-    int64_t now = clock_ms();
-    if (now >= s->checked_ms + CHECK_MS) {
-        s->checked_ms = now;
-        front_check(s->front);
-    }
-    if (!front_is_deaf(s->front))
-        return;
-    log_warn("nng no longer accepts new connections from nodes; it listens again");
-    inner_close(s, &s->inner);
-    if (tls_begin(s, s->tls, &s->inner, &err))
-        front_target(s->front, s->inner.port);
-    else
-        log_error("%s", err.text);
-}
-
-static void past_close(struct server *s, int n)
-{
-    for (int i = 0; i < n; i++)
-        inner_close(s, &s->past[i]);
-    s->n_past -= n;
-    memmove(s->past, s->past + n, (size_t)s->n_past * sizeof *s->past);
-}
-
-bool server_identity(struct server *s, const struct join_identity *id, struct error *err)
-{
-    struct inner before = s->inner;
-    nng_tls_config *tls = tls_config_new(id, NNG_TLS_MODE_SERVER, err);
-    if (!tls)
-        return false;
-    if (!tls_begin(s, tls, &s->inner, err)) {
-        nng_tls_config_free(tls);
-        return false;
-    }
-    nng_tls_config_free(s->tls);
-    s->tls = tls;
-    front_target(s->front, s->inner.port);
-    if (s->n_past == PAST_MAX)
-        past_close(s, 1);
-    s->past[s->n_past++] = before;
-    return true;
-}
-
-void server_cut(struct server *s)
-{
-    past_close(s, s->n_past);
 }
 
 /* Room for n requests in all. On failure there is some of it, or none. */
@@ -182,27 +84,25 @@ static bool slots_make(struct server *s, int n, const char *name, struct error *
     return rv == 0 || net_error(err, rv, "cannot open a context for", name);
 }
 
-/* tls: NULL, or taken. */
-static struct server *server_make(struct transport *t, const char *name, nng_tls_config *tls, int n_wait, struct error *err)
+struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err)
 {
     int rv;
     struct server *s = calloc(1, sizeof *s);
     if (!s) {
         error_set(err, ERR_NO_MEMORY, "no memory for a server");
-        goto fail;
+        return NULL;
     }
     s->transport = t;
+    s->number = ++t->n_server;
     s->n_max = n_wait;
-    s->tls = tls;
     if ((rv = nng_rep0_open(&s->socket)) != 0) {
         net_error(err, rv, "cannot open a socket for", name);
         goto fail;
     }
     /* nng takes memory for a message as soon as its length arrives; visitors of the view only send short requests. */
     nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, strncmp(name, "view", 4) == 0 ? VIEW_BYTES_MAX : MSG_BYTES_MAX);
-    if (!server_listen(s, name, err)) {
+    if (!transport_listen(t, &s->listen, s->socket, SP_REQ, name, err)) {
         nng_close(s->socket);
-        front_free(s->front);
         goto fail;
     }
     s->next = t->servers;
@@ -213,31 +113,106 @@ static struct server *server_make(struct transport *t, const char *name, nng_tls
     }
     return s;
 fail:
-    if (tls)
-        nng_tls_config_free(tls);
     free(s);
     return NULL;
 }
 
-struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err)
+/* ---- requests of other hosts ---- */
+
+/* The front's thread. */
+static bool far_hear(void *ctx, uint64_t connection, const struct tls_message *m)
 {
-    return server_make(t, name, NULL, n_wait, err);
+    struct server *s = ctx;
+    struct request *r = malloc(sizeof *r + m->len);
+    if (!r)
+        return false;
+    *r = (struct request){ .entry.kind = ENTRY_REQUEST, .server = s, .connection = connection, .trace = m->trace, .len = m->len };
+    memcpy(r->data, m->data, m->len);
+    entry_push(&s->transport->queue, &r->entry);
+    return true;
 }
 
-struct server *server_new_tls(struct transport *t, const char *address, const struct join_identity *id, int n_wait, struct error *err)
+static void far_event(struct request *r, struct net_event *ev)
 {
-    nng_tls_config *tls = tls_config_new(id, NNG_TLS_MODE_SERVER, err);
-    return tls ? server_make(t, address, tls, n_wait, err) : NULL;
+    struct server *s = r->server;
+    r->next = s->held;
+    r->at = &s->held;
+    if (r->next)
+        r->next->at = &r->next;
+    s->held = r;
+    *ev = (struct net_event){ .kind = NET_REQUEST, .request = r, .data = r->data, .len = r->len };
 }
 
-bool server_is_ours(const struct server *s)
+static void far_free(struct request *r)
 {
-    return s->tls || listen_is_ours(&s->listen);
+    *r->at = r->next;
+    if (r->next)
+        r->next->at = r->at;
+    free(r);
 }
 
 static bool entry_of_server(const struct entry *e, const void *owner)
 {
     return e->kind == ENTRY_REQUEST && ((const struct request *)(const void *)e)->server == owner;
+}
+
+static void far_forget(struct entry *e)
+{
+    free((struct request *)(void *)e);
+}
+
+struct server *server_new_tls(struct transport *t, const char *address, const struct join_identity *id, int n_wait, struct error *err)
+{
+    struct server *s = calloc(1, sizeof *s);
+    if (!s) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a server");
+        return NULL;
+    }
+    s->transport = t;
+    s->number = ++t->n_server;
+    if ((s->front = front_new(address, FRONT_LIMIT_MS, err)) == NULL)
+        goto fail;
+    front_requests(s->front, n_wait, far_hear, s);
+    if (!front_identity(s->front, id, err) || !front_start(s->front, err))
+        goto fail;
+    s->next = t->servers;
+    t->servers = s;
+    return s;
+fail:
+    front_free(s->front);
+    free(s);
+    return NULL;
+}
+
+void server_bulk(struct server *s, bool (*take)(void *ctx, int fd, const uint8_t *hello), void *ctx)
+{
+    front_bulk(s->front, take, ctx);
+}
+
+bool server_identity(struct server *s, const struct join_identity *id, struct error *err)
+{
+    return front_identity(s->front, id, err);
+}
+
+void server_cut(struct server *s)
+{
+    front_cut(s->front);
+}
+
+static void far_server_free(struct server *s)
+{
+    front_free(s->front);
+    entry_remove(&s->transport->queue, entry_of_server, s, far_forget);
+    while (s->held)
+        far_free(s->held);
+    free(s);
+}
+
+/* ---- both ---- */
+
+bool server_is_ours(const struct server *s)
+{
+    return s->front || listen_is_ours(&s->listen);
 }
 
 void server_free(struct server *s)
@@ -250,8 +225,11 @@ void server_free(struct server *s)
             *at = s->next;
             break;
         }
-    if (!s->tls)
-        listen_close(&s->listen);
+    if (s->front) {
+        far_server_free(s);
+        return;
+    }
+    listen_close(&s->listen);
     if (!server_is_ours(s)) {
         /* Closing would remove the socket file of the process that took our place. The socket stays open until the process ends. */
         log_warn("socket '%s' belongs to another process now; left alone", s->listen.name);
@@ -269,15 +247,17 @@ void server_free(struct server *s)
             nng_msg_free(s->request[i]->msg);
         free(s->request[i]);
     }
-    front_free(s->front);
-    if (s->tls)
-        nng_tls_config_free(s->tls);
     free(s->request);
     free(s);
 }
 
 void request_answer(struct request *r, const struct msg_out *m)
 {
+    if (r->server->front) {
+        front_answer(r->server->front, r->connection, &r->trace, m->buf.data, m->buf.len);
+        far_free(r);
+        return;
+    }
     nng_msg *msg = nng_msg_of(m->buf.data, m->buf.len);
     if (!msg) {
         request_drop(r);
@@ -302,6 +282,11 @@ void request_refuse(struct request *r, const struct error *why)
 
 void request_drop(struct request *r)
 {
+    if (r->server->front) {
+        front_drop(r->server->front);
+        far_free(r);
+        return;
+    }
     if (r->msg)
         nng_msg_free(r->msg);
     r->msg = NULL;
@@ -314,16 +299,20 @@ const struct server *request_server(const struct request *r)
     return r->server;
 }
 
-uint32_t request_connection(const struct request *r)
+uint64_t request_connection(const struct request *r)
 {
-    return r->connection;
+    return r->connection << 8 | (uint64_t)r->server->number;
 }
 
 void request_event(struct request *r, struct net_event *ev)
 {
     struct server *s = r->server;
     struct error err;
-    r->connection = (uint32_t)nng_pipe_id(nng_msg_get_pipe(r->msg));
+    if (s->front) {
+        far_event(r, ev);
+        return;
+    }
+    r->connection = (uint64_t)nng_pipe_id(nng_msg_get_pipe(r->msg));
     if (++s->n_held == s->n_request && s->n_request < s->n_max && !slots_make(s, MIN(2 * s->n_request, s->n_max), s->listen.name, &err))
         log_warn("%s", err.text);    // later requests wait until one of these is answered
     *ev = (struct net_event){ .kind = NET_REQUEST, .request = r, .data = nng_msg_body(r->msg), .len = nng_msg_len(r->msg) };
@@ -332,9 +321,7 @@ void request_event(struct request *r, struct net_event *ev)
 void servers_tick(struct transport *t)
 {
     for (struct server *s = t->servers; s; s = s->next)
-        if (s->tls)
-            tls_tick(s);
-        else
+        if (!s->front)
             listen_tick(&s->listen);
 }
 
@@ -342,6 +329,7 @@ int64_t servers_due(const struct transport *t)
 {
     int64_t due = INT64_MAX;
     for (const struct server *s = t->servers; s; s = s->next)
-        due = MIN(due, s->tls ? s->checked_ms + CHECK_MS : listen_due(&s->listen));
+        if (!s->front)
+            due = MIN(due, listen_due(&s->listen));
     return due;
 }

@@ -56,7 +56,7 @@ static void front_begin(struct fixture *f)
     close(fd);
     if (!(f->front = front_new(f->address, 10000, &err)))
         fail_msg("%s", err.text);
-    assert_true(front_start(f->front, 1, &err));    // nobody speaks TLS here
+    assert_true(front_start(f->front, &err));    // nobody speaks TLS here
 }
 
 static void bulk_begin(struct fixture *f)
