@@ -155,11 +155,8 @@ static bool transport_tick(struct transport *t, struct net_event *ev)
 
 bool transport_next(struct transport *t, struct net_event *ev)
 {
-    uint64_t n;
     struct entry *e;
     *ev = (struct net_event){ 0 };
-    ssize_t got = read(t->queue.event_fd, &n, sizeof n);    // before the queue is looked at, so that a later push wakes us again
-    (void)got;
     while ((e = entry_pop(&t->queue))) {
         bool tell = true;
         switch (e->kind) {
@@ -171,10 +168,8 @@ bool transport_next(struct transport *t, struct net_event *ev)
             tell = false;
             break;
         }
-        if (tell) {
-            entry_wake(&t->queue);    // there may be more: stay readable
+        if (tell)
             return true;
-        }
     }
     return transport_tick(t, ev);
 }

@@ -23,8 +23,9 @@ struct entry {    // the first member of a slot, which the slot's part makes, re
     enum entry_kind kind;
 };
 struct entry_queue {
-    int event_fd;            // readable when there may be an entry
-    pthread_mutex_t lock;    // guards: first, last, n_heard
+    int event_fd;            // readable when there may be an entry: until entry_pop has found none
+    pthread_mutex_t lock;    // guards: first, last, n_heard, woken
+    bool woken;              // event_fd has been written since entry_pop found none
     struct entry *first, **last;
     int n_heard;    // publications in the queue
 };

@@ -35,15 +35,23 @@ void entry_push(struct entry_queue *q, struct entry *e)
     q->last = &e->next;
     if (e->kind == ENTRY_HEARD)
         q->n_heard++;
+    bool wake = !q->woken;
+    q->woken = true;
     pthread_mutex_unlock(&q->lock);
-    entry_wake(q);
+    if (wake)
+        entry_wake(q);
 }
 
 struct entry *entry_pop(struct entry_queue *q)
 {
+    uint64_t n;
     pthread_mutex_lock(&q->lock);
     struct entry *e = q->first;
-    if (e) {
+    if (!e) {
+        ssize_t got = read(q->event_fd, &n, sizeof n);    // the next push wakes us again
+        (void)got;
+        q->woken = false;
+    } else {
         q->first = e->next;
         if (!q->first)
             q->last = &q->first;
