@@ -256,11 +256,41 @@ static bool trainers_choose(struct run_config *c, struct error *err)
     return at < sizeof c->devices || error_set(err, ERR_USAGE, "a list of %" PRId64 " engines is too long", c->num_inferencer);
 }
 
+/* The nearest layout that n devices are enough for, as the end of a sentence: fewer trainers here and the others on nodes, or smaller
+ * ones. */
+static const char *layout_nearest(const struct run_config *c, int64_t n, char *out, size_t size)
+{
+    struct run_config own = *c, best = *c;
+    int64_t most = 0;
+    bool shared = strcmp(c->placement, "apart") != 0 && !run_config_external(c);
+    out[0] = 0;
+    if (run_config_n_device(c) <= n)
+        return out;
+    for (own.trainers_per_node = run_config_trainers_here(c) - 1; shared && own.trainers_per_node > 0; own.trainers_per_node--)
+        if (run_config_n_device(&own) <= n) {
+            snprintf(out, size, "; 'trainers_per_node' %" PRId64 " needs %" PRId64 " here, and the others on nodes", own.trainers_per_node,
+                     run_config_n_device(&own));
+            return out;
+        }
+    own.trainers_per_node = c->trainers_per_node;
+    for (own.tensor_parallel_size = c->tensor_parallel_size; own.tensor_parallel_size > 0; own.tensor_parallel_size /= 2)
+        for (own.pipeline_parallel_size = c->pipeline_parallel_size; own.pipeline_parallel_size > 0; own.pipeline_parallel_size--)
+            if (run_config_n_device(&own) <= n && run_config_trainer_devices(&own) > most) {
+                most = run_config_trainer_devices(&own);
+                best = own;
+            }
+    if (most > 0)
+        snprintf(out, size, "; 'tensor_parallel_size' %" PRId64 " with 'pipeline_parallel_size' %" PRId64 " needs %" PRId64,
+                 best.tensor_parallel_size, best.pipeline_parallel_size, run_config_n_device(&best));
+    return out;
+}
+
 /* Turn `auto` into a list of as many devices as the counts need: GPUs when the machine has one, else CPUs. A given list must be
  * that long. */
 static bool devices_choose(struct run_config *c, struct error *err)
 {
     struct error none;
+    char nearest[160];
     int64_t n = run_config_n_device(c), n_given = 1;
     if (run_config_external(c) && !strstr(c->devices, "engine:"))
         return trainers_choose(c, err);
@@ -269,11 +299,12 @@ static bool devices_choose(struct run_config *c, struct error *err)
     if (strcmp(c->devices, "auto") != 0)
         return n_given == n
                || error_set(err, ERR_USAGE,
-                            "devices '%s' are %" PRId64 ", but num_trainers %" PRId64 " and num_inferencer %" PRId64
+                            "devices '%s' are %" PRId64 ", but num_trainers %" PRId64 "%s and num_inferencer %" PRId64
                             " with placement '%s', tensor_parallel_size %" PRId64 ", pipeline_parallel_size %" PRId64
-                            " and producer_tensor_parallel_size %" PRId64 " need %" PRId64,
-                            c->devices, n_given, c->num_trainers, c->num_inferencer, c->placement, c->tensor_parallel_size,
-                            c->pipeline_parallel_size, c->producer_tensor_parallel_size, n);
+                            " and producer_tensor_parallel_size %" PRId64 " need %" PRId64 "%s",
+                            c->devices, n_given, run_config_trainers_here(c), run_config_n_host(c) > 1 ? " on this machine" : "",
+                            c->num_inferencer, c->placement, c->tensor_parallel_size, c->pipeline_parallel_size,
+                            c->producer_tensor_parallel_size, n, layout_nearest(c, n_given, nearest, sizeof nearest));
     struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
     size_t at = 0;
     for (int64_t i = 0; i < n && at < sizeof c->devices; i++)

@@ -104,9 +104,9 @@ static void placement_print(const struct train *t, int planned)
         title = "                ";
     }
     for (int64_t first = c->trainers_per_node; run_config_n_host(c) > 1 && first < c->num_trainers; first += c->trainers_per_node) {
-        int64_t n_there = run_config_trainers_at(c, first);
-        printf("                a node that joins at %s with %" PRId64 " device%s: trainer%s %" PRId64, c->listen, n_there,
-               n_there == 1 ? "" : "s", n_there == 1 ? "" : "s", first);
+        int64_t n_there = run_config_trainers_at(c, first), n_device = run_config_devices_at(c, first);
+        printf("                a node that joins at %s with %" PRId64 " device%s: trainer%s %" PRId64, c->listen, n_device,
+               n_device == 1 ? "" : "s", n_there == 1 ? "" : "s", first);
         if (n_there > 1)
             printf(" to %" PRId64, first + n_there - 1);
         printf(", samples too\n");

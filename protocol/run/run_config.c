@@ -395,8 +395,6 @@ static bool hosts_check(const struct run_config *c, struct error *err)
     } without[] = {
         { c->checkpoint_path[0], "checkpoint_path", "nodes begin with the model's weights: make the checkpoint the 'model'" },
         { strcmp(c->placement, "apart") == 0, "placement apart", "a node's devices train and sample by turns: 'placement' is shared" },
-        { c->tensor_parallel_size > 1, "tensor_parallel_size", "each trainer has one device" },
-        { c->pipeline_parallel_size > 1, "pipeline_parallel_size", "each trainer has one device" },
         { strcmp(c->collective, "ipc") == 0, "collective ipc", "that is within one machine: auto is possible" },
         { strcmp(c->collective, "local") == 0, "collective local", "that is within one machine: auto is possible" },
     };
@@ -846,40 +844,46 @@ int64_t run_config_trainer_devices(const struct run_config *c)
     return c->tensor_parallel_size * c->pipeline_parallel_size;
 }
 
+int64_t run_config_devices_at(const struct run_config *c, int64_t first)
+{
+    return run_config_trainers_at(c, first) * run_config_trainer_devices(c);
+}
+
 /* Further devices of all producers. */
 static int64_t producers_further(const struct run_config *c)
 {
     return run_config_posted(c) ? 0 : c->num_inferencer * (c->producer_tensor_parallel_size - 1);
 }
 
-/* Of a trainer's further devices, how many are its own producer's, too: the first ones. */
-static int64_t trainer_shared(const struct run_config *c, int64_t rank)
+/* Of trainer i's further devices, i counted on this host, how many are its own producer's, too: the first ones. */
+static int64_t trainer_shared(const struct run_config *c, int64_t i)
 {
-    bool samples = !run_config_posted(c) && strcmp(c->placement, "apart") != 0 && rank < c->num_inferencer;
+    bool samples = !run_config_posted(c) && strcmp(c->placement, "apart") != 0 && i < c->num_inferencer;
     return samples ? MIN(run_config_trainer_devices(c), c->producer_tensor_parallel_size) - 1 : 0;
 }
 
-/* Where the devices that are only this trainer's begin among the further ones; of rank num_trainers: how many further ones there are. */
-static int64_t trainer_further(const struct run_config *c, int64_t rank)
+/* Where the devices that are only this trainer's begin among the further ones; of the one after the last: how many further ones there
+ * are. */
+static int64_t trainer_further(const struct run_config *c, int64_t i)
 {
     int64_t at = producers_further(c);
-    for (int64_t r = 0; r < rank; r++)
-        at += run_config_trainer_devices(c) - 1 - trainer_shared(c, r);
+    for (int64_t k = 0; k < i; k++)
+        at += run_config_trainer_devices(c) - 1 - trainer_shared(c, k);
     return at;
 }
 
 int64_t run_config_n_device(const struct run_config *c)
 {
-    return run_config_n_worker(c) + trainer_further(c, c->num_trainers);
+    return run_config_n_worker(c) + trainer_further(c, run_config_trainers_here(c));
 }
 
-/* The trainer that computes on further device i, too; -1: none. */
-static int64_t trainer_with(const struct run_config *c, int64_t i)
+/* The rank of the trainer that computes on further device at, too; -1: none. */
+static int64_t trainer_with(const struct run_config *c, int64_t at)
 {
-    for (int64_t r = 0; r < c->num_trainers && i >= 0; r++) {
-        int64_t of_producer = i - r * (c->producer_tensor_parallel_size - 1);
-        if ((i >= trainer_further(c, r) && i < trainer_further(c, r + 1)) || (of_producer >= 0 && of_producer < trainer_shared(c, r)))
-            return r;
+    for (int64_t i = 0; i < run_config_trainers_here(c) && at >= 0; i++) {
+        int64_t of_producer = at - i * (c->producer_tensor_parallel_size - 1);
+        if ((at >= trainer_further(c, i) && at < trainer_further(c, i + 1)) || (of_producer >= 0 && of_producer < trainer_shared(c, i)))
+            return c->first_trainer + i;
     }
     return -1;
 }
@@ -922,8 +926,8 @@ void run_config_helper(const struct run_config *c, int64_t producer, int64_t k, 
 
 void run_config_trainer_helper(const struct run_config *c, int64_t rank, int64_t k, char *out, size_t size)
 {
-    int64_t shared = trainer_shared(c, rank),
-            at = k < shared ? rank * (c->producer_tensor_parallel_size - 1) + k : trainer_further(c, rank) + k - shared;
+    int64_t i = rank - c->first_trainer, shared = trainer_shared(c, i),
+            at = k < shared ? i * (c->producer_tensor_parallel_size - 1) + k : trainer_further(c, i) + k - shared;
     device_name(c, run_config_n_worker(c) + at, out, size);
 }
 

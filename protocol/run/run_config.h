@@ -283,11 +283,13 @@ static inline bool run_part_has_worker(const struct run_part *part)
 }
 /* Devices that a trainer computes on: tensor_parallel_size x pipeline_parallel_size. */
 int64_t run_config_trainer_devices(const struct run_config *c);
+/* Those that the trainers on the host with trainer first have together. */
+int64_t run_config_devices_at(const struct run_config *c, int64_t first);
 int64_t run_config_n_device(const struct run_config *c);    // devices that the counts and the placement need
 int64_t run_config_n_worker(const struct run_config *c);    // those with a worker
 /* The name of a producer's further device k, 0 <= k < producer_tensor_parallel_size - 1. */
 void run_config_helper(const struct run_config *c, int64_t producer, int64_t k, char *out, size_t size);
-/* The same of a trainer, 0 <= k < run_config_trainer_devices - 1. */
+/* The same of a trainer of this host, by its rank, 0 <= k < run_config_trainer_devices - 1. */
 void run_config_trainer_helper(const struct run_config *c, int64_t rank, int64_t k, char *out, size_t size);
 /* The parts in which all of the run's models sum over heads and over columns of the MLP (model_parts_set): sum_parts, or what suits
  * tensor_parallel_size and producer_tensor_parallel_size. 0: the device's own order. */

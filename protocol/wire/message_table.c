@@ -217,7 +217,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "id", KIND_STR, false, "random, kept in the node's folder: a node that returns with it gets its old place" },
                { "host", KIND_STR, false, "host name, for the operator" },
                { "device", KIND_STR, false, "kind of its devices, cpu or cuda: results have the same bits only on the same kind" },
-               { "producers", KIND_I64, false, "how many, each with a device" },),
+               { "producers", KIND_I64, false, "how many devices it has" },),
         FIELDS({ "name", KIND_STR, false, "of the run" },
                { "first_trainer", KIND_I64, true, "with trainers_per_node: the rank of the first trainer that is to be there; -1: it samples only" },
                { "settings", KIND_STR, false, "its run.yaml" },

@@ -181,6 +181,9 @@ for group in "$@"; do
         ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "steps at each zero_stage" $python tests/gpu/zero.py ${ZERO_CASES:-}
         ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "the same runs on one, two and four GPUs" $python tests/gpu/ranks.py ${RANKS_CASES:-}
         [ "$cards" -lt 2 ] || ROLLCALL=$rollcall LIMIT_S=600 LINES_SHOWN=30 note "trainers on two nodes, by NCCL over sockets" $python tests/gpu/hosts.py ${HOSTS_CASES:-}
+        for way in --tp --pp; do
+            [ "$cards" -lt 4 ] || ROLLCALL=$rollcall LIMIT_S=600 LINES_SHOWN=30 note "trainers of two GPUs on two nodes, $way 2" $python tests/gpu/hosts.py $way 2 --zero 0,2,3 0.5B-short
+        done
         ;;
     teams)
         if [ "$cards" -lt 2 ]; then

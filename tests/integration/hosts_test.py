@@ -15,6 +15,8 @@ from run_tools import Holds, LIMIT, ROLLCALL, Run, RunCase, free_port, written
 STEPS = 12
 FOUR = dict(num_trainers=4, num_inferencer=2, inference_batch_size=4, inference_microbatch_size=4, train_batch_size=2,
             train_minibatch_size=2, slow_s=1, heartbeat_s=0.1)
+WIDE = dict(FOUR, num_trainers=2, num_inferencer=1, inference_batch_size=8, inference_microbatch_size=8, train_batch_size=4, train_minibatch_size=4,
+            sum_parts=4)
 HELD = "worker cpu:0", "trained"
 
 
@@ -104,16 +106,58 @@ class Hosts(RunCase):
         self.assertAlmostEqual(between[1], between[0] / 2, delta=between[0] * 1e-9)
         self.assertEqual(sent[0]["perf/hosts_gather_gb"], sent[1]["perf/hosts_gather_gb"])    # new weights
 
+    def one_device(self):
+        """What all layouts end in whose sums are made in four parts."""
+        if not hasattr(Hosts, "of_one_device"):
+            Hosts.of_one_device = self.finish(self.start(**dict(WIDE, num_trainers=1, train_batch_size=8, train_minibatch_size=8)))
+        return Hosts.of_one_device
+
+    def layout(self, killed, **layout):
+        """Two trainers of several devices each, one of them on a node. One is killed within a step; a node that is too small for a trainer samples."""
+        port, each = free_port(), layout.get("tensor_parallel_size", 1) * layout.get("pipeline_parallel_size", 1)
+        plain = self.one_device()
+        run = self.start("--listen", f"127.0.0.1:{port}", trainers_per_node=1, **dict(WIDE, **layout))
+        holds = Holds(self.task.path("holds-" + os.path.basename(run.dir)))
+        holds.arm(*HELD)
+        name, small_name = (os.path.basename(run.dir) + "-" + end for end in ("b", "small"))
+        small = self.node(run, port, small_name, n_device=each - 1)
+        self.until("the small node samples", lambda: self.plays(run).get(small_name + "/worker cpu:0") == "producer 0", run, small)
+        node = self.node(run, port, name, n_device=each, env={"RC_TEST_HOLD": holds.dir})
+        for _ in range(5):
+            self.one_more_step(run, node, holds)
+        self.until("the node's trainer is in the sixth step", lambda: holds.held(*HELD), run, node)
+        pid, plays = holds.held(*HELD), self.plays(run)
+        self.assertEqual([who for process, who in plays.items() if process.startswith(name + "/worker")], ["trainer 1, producer 0"])
+        os.kill(pid if killed == "node" else run.processes()["worker cpu:0"], signal.SIGKILL)
+        holds.disarm(*HELD)
+        self.assertEqual(self.finish(run, node, small), plain)
+        self.assertIn("trains (1 of the trainers, from number 1)", written(node.errors))
+        self.assertNotIn("trains (", written(small.errors))
+        self.assertIn(f"and only samples: for trainer 1 it needs {each} devices, and has {each - 1}", str(self.query(run, "select * from event")))
+
+    def test_trainers_in_slices_on_two_nodes_give_the_bytes_of_one_device(self):
+        self.layout("node", tensor_parallel_size=2, zero_stage=3)
+
+    def test_trainers_in_stages_on_two_nodes_give_the_bytes_of_one_device(self):
+        self.layout("head", pipeline_parallel_size=2, zero_stage=2)
+
+    @unittest.skipUnless(os.environ.get("LONG"), "eight devices, for LONG=1")
+    def test_trainers_in_stages_of_slices_on_two_nodes_give_the_bytes_of_one_device(self):
+        for zero, killed in ((0, "head"), (1, "node")):
+            with self.subTest(zero=zero):
+                self.layout(killed, pipeline_parallel_size=2, tensor_parallel_size=2, producer_tensor_parallel_size=2, zero_stage=zero)
+
     @unittest.skipUnless(os.environ.get("LONG"), "for LONG=1")
     def test_random_kills_on_both_sides_change_no_byte(self):
-        n = 80
-        plain = self.start("--max-steps", str(n), save_interval=8)
-        self.assertEqual(plain.wait()[0], 0)
+        n, layouts = 80, (dict(trainers_per_node=2), dict(WIDE, trainers_per_node=1, tensor_parallel_size=2, zero_stage=3))
+        whole = [self.start("--max-steps", str(n), save_interval=8, **dict(layout, trainers_per_node=0)) for layout in layouts]
+        for run in whole:
+            self.assertEqual(run.wait()[0], 0, run.logs())
         seed = int(os.environ.get("SEED", time.time_ns() % 100000))
         rng = random.Random(seed)
         for i in range(10):
-            port, killed = free_port(), []
-            run = self.start("--max-steps", str(n), "--listen", f"127.0.0.1:{port}", trainers_per_node=2, save_interval=8)
+            port, killed, plain = free_port(), [], whole[i % 2]
+            run = self.start("--max-steps", str(n), "--listen", f"127.0.0.1:{port}", save_interval=8, **layouts[i % 2])
             node = self.node(run, port, f"random-{i}")
             for at in sorted(rng.sample(range(1, n - 5), 6)):
                 run.wait_step(at)
@@ -159,6 +203,19 @@ class Hosts(RunCase):
         for words in ("cpu:1: trainer 1, producer 1\n", "a node that joins at 127.0.0.1:1234 with 2 devices: trainers 2 to 3, samples too\n",
                       "with 1 device: trainer 4, samples too\n", "exchange: tcp\n"):
             self.assertIn(words, done.stdout)
+        dry = lambda *more: subprocess.run([ROLLCALL, "train", file, "--dry-run", *more], capture_output=True, text=True, timeout=LIMIT)
+        done = dry("-tp", "2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for words in ("cpu:1: trainer 1, producer 1\n", "cpu:2: with trainer 0\n", "1234 with 4 devices: trainers 2 to 3, samples too\n", "1234 with 2 devices: trainer 4, samples too\n",
+                      "layout:         5 trainers on 2 devices each; 2 producers on 1 device each; exchange: tcp\n"):
+            self.assertIn(words, done.stdout)
+        for layout, nearest in ((("-pp", "2", "-i", "1"), "need 4; 'trainers_per_node' 1 needs 2 here, and the others on nodes"),
+                                (("-pp", "2", "-tp", "2", "-i", "1", "--trainers-per-node", "1"), "num_trainers 1 on this machine and num_inferencer 1 with placement "
+                                 "'shared', tensor_parallel_size 2, pipeline_parallel_size 2 and producer_tensor_parallel_size 1 need 4; "
+                                 "'tensor_parallel_size' 2 with 'pipeline_parallel_size' 1 needs 2")):
+            done = dry(*layout, "--devices", "cpu:0,cpu:1")
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertIn(nearest, done.stderr)
 
 
 if __name__ == "__main__":

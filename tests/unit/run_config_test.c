@@ -492,6 +492,7 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
         { { "trainers_per_node", "2", "t", "2" }, true, "" },
         { { "trainers_per_node", "1", "t", "2", "listen", "h:1" }, true, "" },
         { { "trainers_per_node", "1", "t", "2", "listen", "h:1", "zero", "3" }, true, "" },
+        { { "trainers_per_node", "1", "t", "2", "listen", "h:1", "tp", "2", "pp", "2", "zero", "3" }, true, "" },
         { { "trainers_per_node", "1", "t", "2", "listen", "h:1", "collective", "ipc" }, false, "that is within one machine" },
         { { "trainers_per_node", "1", "t", "2", "listen", "h:1", "placement", "apart" }, false, "train and sample by turns" },
         { { "collective", "tcp", "t", "2", "zero", "0" }, true, "" },
@@ -912,35 +913,51 @@ static void metrics_have_the_names_and_the_sense_of_another_system(UNUSED void *
 static void trainers_of_each_host_are_its_first_devices(UNUSED void **state)
 {
     static const struct {
-        int64_t first, n_device;    // first -1: of a node that only samples
+        int64_t first, n_producer, tp, pp, ptp, n_device;    // first -1: of a node that only samples
         const char *parts;
     } hosts[] = {
-        { 0, 2, "trainer 0, producer 0; trainer 1" },
-        { 2, 3, "trainer 2, producer 0; trainer 3, producer 1; producer 2" },
-        { 4, 1, "trainer 4, producer 0" },    // the last one has the rest
-        { -1, 1, "producer 0" },
+        { 0, 1, 1, 1, 1, 2, "trainer 0, producer 0; trainer 1" },
+        { 2, 3, 1, 1, 1, 3, "trainer 2, producer 0; trainer 3, producer 1; producer 2" },
+        { 4, 1, 1, 1, 1, 1, "trainer 4, producer 0" },    // the last one has the rest
+        { -1, 1, 1, 1, 1, 1, "producer 0" },
+        { 0, 1, 2, 1, 1, 4, "trainer 0, producer 0; trainer 1; with trainer 0; with trainer 1" },
+        { 2, 3, 2, 1, 1, 5, "trainer 2, producer 0; trainer 3, producer 1; producer 2; with trainer 2; with trainer 3" },
+        { 2, 2, 1, 2, 2, 4,
+          "trainer 2, producer 0; trainer 3, producer 1; with trainer 2, with producer 0; with trainer 3, with producer 1" },
+        { 4, 1, 2, 2, 2, 4, "trainer 4, producer 0; with trainer 4, with producer 0; with trainer 4; with trainer 4" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(hosts); i++) {
         struct run_config c;
         struct error err;
         char text[256] = "", role[64], name[64];
         run_config_init(&c);
-        strcpy(c.devices, "a,b,c");
+        strcpy(c.devices, "a,b,c,d,e");
         c.num_trainers = 5;
         c.trainers_per_node = 2;
-        c.num_inferencer = i == 1 ? 3 : 1;
-        c.node_only = i > 0;
+        c.num_inferencer = hosts[i].n_producer;
+        c.tensor_parallel_size = hosts[i].tp;
+        c.pipeline_parallel_size = hosts[i].pp;
+        c.producer_tensor_parallel_size = hosts[i].ptp;
+        c.node_only = hosts[i].first != 0;
         c.first_trainer = hosts[i].first;
         assert_int_equal(run_config_n_host(&c), 3);
         assert_int_equal(run_config_n_device(&c), hosts[i].n_device);
         for (int64_t k = 0; k < hosts[i].n_device; k++) {
             struct run_part part;
             size_t at = strlen(text);
-            assert_true(run_config_part(&c, (const char *[]){ "a", "b", "c" }[k], &part, &err));
+            assert_true(run_config_part(&c, (char[]){ (char)('a' + k), 0 }, &part, &err));
+            assert_int_equal(run_part_has_worker(&part), k < run_config_n_worker(&c));
             snprintf(text + at, sizeof text - at, "%s%s", k ? "; " : "", run_part_text(&part, role, sizeof role));
         }
         assert_string_equal(text, hosts[i].parts);
-        assert_string_equal(run_config_trainer(&c, 3, name, sizeof name), i == 1 ? "trainer 3 (b)" : "trainer 3 (on another node)");
+        assert_string_equal(run_config_trainer(&c, 3, name, sizeof name),
+                            hosts[i].first == 2 ? "trainer 3 (b)" : "trainer 3 (on another node)");
+        for (int64_t h = 0; h < run_config_trainers_here(&c) * (run_config_trainer_devices(&c) - 1); h++) {
+            struct run_part part;
+            int64_t n_own = run_config_trainer_devices(&c) - 1, rank = hosts[i].first + h / n_own;
+            run_config_trainer_helper(&c, rank, h % n_own, name, sizeof name);
+            assert_true(run_config_part(&c, name, &part, &err) && part.helps_trainer == rank);
+        }
     }
 }
 

@@ -171,7 +171,7 @@ void join_asked(struct gate *g, struct request *r, const struct msg_in *in)
     }
     msg_end(&m);
     if (msg_finish(&m, &err)) {
-        log_info("node '%s' on host '%s' asks to join with %" PRId64 " producers; first trainer there: %" PRId64, who.name, who.host,
+        log_info("node '%s' on host '%s' asks to join with %" PRId64 " devices; first trainer there: %" PRId64, who.name, who.host,
                  n_device, first);
         joining_note(g, &who);
         request_answer(r, &m);
@@ -255,11 +255,30 @@ static void beat_keep(struct node_seen *n, const struct mval *root, const void *
     msg_end(&n->figures);
 }
 
+/* Tell the operator that a node is there, and which trainers are on it, or why none are that it could have. */
+static void arrival_tell(struct gate *g, const struct node_seen *n, int64_t first, int64_t n_device)
+{
+    char text[600], trainers[64];
+    int64_t needs = first >= 0 || n->lent ? 0 : seat_missed(g, n_device, &first);
+    int64_t last = first + run_config_trainers_at(&g->config, MAX(first, (int64_t)0)) - 1;
+    if (first == last)
+        snprintf(trainers, sizeof trainers, "trainer %" PRId64, first);
+    else
+        snprintf(trainers, sizeof trainers, "trainers %" PRId64 " to %" PRId64, first, last);
+    int at = snprintf(text, sizeof text, "node '%s' (host '%s') has %s", n->node.name, n->node.host, n->here ? "restarted" : "joined");
+    if (needs > 0)
+        snprintf(text + at, sizeof text - (size_t)at, ", and only samples: for %s it needs %" PRId64 " devices, and has %" PRId64, trainers,
+                 needs, n_device);
+    else if (first >= 0)
+        snprintf(text + at, sizeof text - (size_t)at, ", with %s", trainers);
+    event_tell(g, "node", "gate", text);
+}
+
 void node_asked(struct gate *g, struct request *r, const struct msg_in *in, const void *data, size_t len)
 {
     struct error err;
     struct node who;
-    char text[320], reason[300], hash[65];
+    char reason[300], hash[65];
     const char *order = "go", *why = "";
     struct msg_out m = MSG_OUT_INIT;
     bool leaving = mval_bool(mval_get(in->root, "leaving"), false);
@@ -307,14 +326,7 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
         order = "join";
         why = "trainers of the run are to be here now";
     } else if (!n->here || n->start != start) {
-        size_t at = (size_t)snprintf(text, sizeof text, "node '%s' (host '%s') has %s", n->node.name, n->node.host,
-                                     n->here ? "restarted" : "joined");
-        int64_t last = first + run_config_trainers_at(&g->config, MAX(first, 0)) - 1;
-        if (first >= 0 && first == last)
-            snprintf(text + at, sizeof text - at, ", with trainer %" PRId64, first);
-        else if (first >= 0)
-            snprintf(text + at, sizeof text - at, ", with trainers %" PRId64 " to %" PRId64, first, last);
-        event_tell(g, "node", "gate", text);
+        arrival_tell(g, n, first, mval_i64(mval_get(in->root, "devices"), 0));
         n->here = true;
         n->start = start;
         n->told = false;

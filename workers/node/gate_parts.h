@@ -132,6 +132,8 @@ int64_t seat_give(struct gate *g, const struct node *who, int64_t n_device);
 bool seat_hold(struct gate *g, const struct node *who, int64_t first);
 /* Is a place free for a node that has none? Then it is kept for it until it has joined again. */
 bool seat_spare(struct gate *g, const struct node *who, int64_t n_device);
+/* The devices that a node needs for trainers whose place is free, if these are too few; *first: the first of them. 0: there are none. */
+int64_t seat_missed(const struct gate *g, int64_t n_device, int64_t *first);
 bool seat_has(const struct gate *g, const struct node *who, int64_t rank);    // is this trainer on that node?
 void seat_free(struct gate *g, const struct node *who);                       // the node has gone: its place is free
 

@@ -44,7 +44,7 @@ static int place_find(const struct gate *g, const struct node *who, int64_t n_de
     int found = -1;
     for (int p = n_place(g) - 1; p >= 0; p--) {
         bool own = strcmp(g->place[p].id, who->id) == 0;
-        if (n_device < run_config_trainers_at(&g->config, first_of(g, p)))
+        if (n_device < run_config_devices_at(&g->config, first_of(g, p)))
             continue;
         if (own)
             return p;
@@ -81,6 +81,19 @@ bool seat_spare(struct gate *g, const struct node *who, int64_t n_device)
     if (p >= 0)
         place_take(g, p, who);
     return p >= 0;
+}
+
+int64_t seat_missed(const struct gate *g, int64_t n_device, int64_t *first)
+{
+    int64_t least = 0;
+    for (int p = 0; p < n_place(g); p++) {
+        int64_t need = run_config_devices_at(&g->config, first_of(g, p));
+        if (is_free(g, p) && need > n_device && (least == 0 || need < least)) {
+            least = need;
+            *first = first_of(g, p);
+        }
+    }
+    return least;
 }
 
 bool seat_has(const struct gate *g, const struct node *who, int64_t rank)

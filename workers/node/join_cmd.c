@@ -45,7 +45,7 @@
 
 struct join {
     const char *head, *name, *dir, *devices, *token_file;
-    int64_t n_inferencer, threads, n_trainer;
+    int64_t n_device, threads, n_trainer;
     double wait_s;
     bool led;                    // by a starter at the other end of the standard input
     char model[RUN_TEXT_MAX];    // on the head
@@ -74,7 +74,8 @@ static bool options_read(struct join *j, int argc, char **argv, bool *help, stru
         { "join", NULL, CLI_STR, &j->head, "tcp://HOST:PORT",
           "the run's head: the address in its setting 'listen', as seen from here; several with commas between them are tried in turn, for a "
           "head that may go on elsewhere" },
-        { "inferencers", NULL, CLI_I64, &j->n_inferencer, "N", "producers here, one per device (1)" },
+        { "inferencers", NULL, CLI_I64, &j->n_device, "N",
+          "devices here (1): a producer each, but for those that a trainer has besides its first" },
         { "devices", NULL, CLI_STR, &j->devices, "LIST", "cuda:0,cuda:1 or cpu:0,cpu:1; default: the first N" },
         { "threads", NULL, CLI_I64, &j->threads, "N", "threads of a CPU device; 0: its share of the cores" },
         { "name", NULL, CLI_STR, &j->name, "NODE", "the node's name in the console (the host's name)" },
@@ -88,7 +89,7 @@ static bool options_read(struct join *j, int argc, char **argv, bool *help, stru
         .options = options,
         .n_options = ARRAY_SIZE(options),
         .about = "Makes this host a node of a run on another host: it samples and scores for that run, and may come and go. With\n"
-                 "the run's trainers_per_node, and as many devices here, it also trains.\n"
+                 "the run's trainers_per_node, and devices for as many trainers here, it also trains.\n"
                  "The head must have been started with 'listen: HOST:PORT'. All traffic is TLS; head and node prove to each other\n"
                  "that they hold the run's join token, RUN/sock/join, which has to be copied here securely (scp). When the head replaces\n"
                  "it ('rollcall ctl rotate-token'), a node that is connected gets the new one and keeps it in its folder."
@@ -106,23 +107,23 @@ static bool devices_find(struct join *j, struct error *err)
         int64_t n = 1;
         for (const char *p = j->devices; (p = strchr(p, ',')); p++)
             n++;
-        if (j->n_inferencer > 0 && j->n_inferencer != n)
-            return error_set(err, ERR_USAGE, "--devices '%s' are %" PRId64 ", but --inferencers is %" PRId64 ": one producer per device",
-                             j->devices, n, j->n_inferencer);
+        if (j->n_device > 0 && j->n_device != n)
+            return error_set(err, ERR_USAGE, "--devices '%s' are %" PRId64 ", but --inferencers is %" PRId64 ": it counts the devices",
+                             j->devices, n, j->n_device);
         if (strlen(j->devices) >= sizeof j->device_list)
             return error_set(err, ERR_USAGE, "--devices is too long");
-        j->n_inferencer = n;
+        j->n_device = n;
         snprintf(j->device_list, sizeof j->device_list, "%s", j->devices);
     } else {
         struct error none;
         struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
-        j->n_inferencer = j->n_inferencer ? j->n_inferencer : 1;
-        for (int64_t i = 0; i < j->n_inferencer && at + 16 < sizeof j->device_list; i++)
+        j->n_device = j->n_device ? j->n_device : 1;
+        for (int64_t i = 0; i < j->n_device && at + 16 < sizeof j->device_list; i++)
             at += (size_t)snprintf(j->device_list + at, sizeof j->device_list - at, "%s%s:%" PRId64, i ? "," : "", gpu ? "cuda" : "cpu", i);
         device_free(gpu);
     }
-    return (j->n_inferencer >= 1 && j->n_inferencer <= 60)
-           || error_set(err, ERR_USAGE, "--inferencers %" PRId64 " is not within 1 to 60", j->n_inferencer);
+    return (j->n_device >= 1 && j->n_device <= 60)
+           || error_set(err, ERR_USAGE, "--inferencers %" PRId64 " is not within 1 to 60", j->n_device);
 }
 
 /* The token from the standard input, a line; the node leaves when the input ends (input_look). */
@@ -302,7 +303,7 @@ static bool join_ask(struct join *j, struct error *err)
     char device[16];
     snprintf(device, sizeof device, "%.*s", (int)MIN(strcspn(j->device_list, ":"), sizeof device - 1), j->device_list);
     msg_str(&m, "device", device);
-    msg_i64(&m, "producers", j->n_inferencer);
+    msg_i64(&m, "producers", j->n_device);
     bool ok = msg_finish(&m, err);
     while (ok) {
         if (peer_call(j->peer[0], MSG_JOIN, &m, JOIN_ASK_MS, &in, &ev, err)) {
@@ -434,6 +435,51 @@ static bool data_name(const struct join *j, char *out, size_t size, struct error
     return ok || error_set(err, ERR_USAGE, "the path '%s' is too long", j->run_dir);
 }
 
+/* The first n of the node's devices. */
+static bool devices_cut(const struct join *j, struct run_config *c, int64_t n, struct error *err)
+{
+    char list[sizeof j->device_list], *end = list;
+    memcpy(list, j->device_list, sizeof list);
+    for (int64_t i = 0; i < n; i++)
+        end += strcspn(end, ",") + (i + 1 < n);
+    *end = 0;
+    fprintf(stderr, "note: of the devices %s only %s are used: a producer of this run has %" PRId64 "\n", j->device_list, list,
+            c->producer_tensor_parallel_size);
+    return run_config_set(c, "devices", list, FROM_FLAG, NULL, err);
+}
+
+/* Lay out the run's trainers that are to be here, if any, and as many producers as the devices are left for. A producer beside trainers
+ * has several devices where the head's have and there are enough; the bits are the same (sum_parts). A node that only samples has
+ * producers of one device. */
+static bool layout_make(struct join *j, struct run_config *c, struct error *err)
+{
+    static const char *const alone[][2] = {
+        { "num_trainers", "1" }, { "trainers_per_node", "0" }, { "tensor_parallel_size", "1" }, { "pipeline_parallel_size", "1" }
+    };
+    char number[32];
+    bool trains = j->node.first_trainer >= 0;
+    for (size_t i = 0; i < ARRAY_SIZE(alone) && !trains; i++)
+        if (!run_config_set(c, alone[i][0], alone[i][1], FROM_FLAG, NULL, err))
+            return false;
+    c->node_only = true;
+    c->first_trainer = j->node.first_trainer;
+    j->n_trainer = run_config_trainers_here(c);
+    c->num_inferencer = MAX(j->n_trainer, (int64_t)1);
+    if ((!trains || run_config_n_device(c) > j->n_device) && !run_config_set(c, "producer_tensor_parallel_size", "1", FROM_FLAG, NULL, err))
+        return false;
+    if (run_config_n_device(c) > j->n_device)
+        return error_set(err, ERR_DATA,
+                         "the head puts trainers %" PRId64 " to %" PRId64 " on this node, which need %" PRId64 " devices; it has %" PRId64,
+                         c->first_trainer, c->first_trainer + j->n_trainer - 1, run_config_n_device(c), j->n_device);
+    while (c->num_inferencer <= j->n_device && run_config_n_device(c) <= j->n_device)
+        c->num_inferencer++;
+    snprintf(number, sizeof number, "%" PRId64, c->num_inferencer - 1);
+    if (!run_config_set(c, "num_inferencer", number, FROM_FLAG, NULL, err))
+        return false;
+    int64_t n = run_config_n_device(c);
+    return n == 0 || n == j->n_device || devices_cut(j, c, n, err);
+}
+
 /* The run's settings, with this host's own values. */
 static bool settings_write(struct join *j, struct error *err)
 {
@@ -463,26 +509,12 @@ static bool settings_write(struct join *j, struct error *err)
         { "rollout_save_dir", "" },
         { "devices", j->device_list },
         { "placement", "shared" },
-        { "tensor_parallel_size", "1" },
-        { "pipeline_parallel_size", "1" },
-        { "producer_tensor_parallel_size", "1" },
     };
     // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(own); i++)
         TRY(run_config_set(c, own[i].name, own[i].value, FROM_FLAG, NULL, err));
     char number[32], where[PATH_MAX];
-    bool trains = j->node.first_trainer >= 0;
-    if (!trains)
-        TRY(run_config_set(c, "num_trainers", "1", FROM_FLAG, NULL, err)
-            && run_config_set(c, "trainers_per_node", "0", FROM_FLAG, NULL, err));
-    if (trains && run_config_trainers_at(c, j->node.first_trainer) > j->n_inferencer) {
-        error_set(err, ERR_DATA, "the head puts %" PRId64 " trainers on this node, which has %" PRId64 " devices",
-                  run_config_trainers_at(c, j->node.first_trainer), j->n_inferencer);
-        goto out;
-    }
-    j->n_trainer = trains ? run_config_trainers_at(c, j->node.first_trainer) : 0;
-    snprintf(number, sizeof number, "%" PRId64, j->n_inferencer);
-    TRY(run_config_set(c, "num_inferencer", number, FROM_FLAG, NULL, err));
+    TRY(layout_make(j, c, err));
     snprintf(number, sizeof number, "%" PRId64, j->threads);
     TRY(run_config_set(c, "threads", number, FROM_FLAG, NULL, err));
     TRY(data_name(j, where, sizeof where, err) && run_config_set(c, "dataset", where, FROM_FLAG, NULL, err));
@@ -685,7 +717,7 @@ static bool join_cmd(int argc, char **argv, struct error *err)
     j->dir = j->dir ? j->dir : dir;
     j->node.wait_s = j->wait_s;
     TRY(devices_find(j, err));
-    j->node.n_device = j->n_inferencer;
+    j->node.n_device = j->n_device;
     TRY(token_find(j, err) && dir_take(j, err) && identity_make(j, err));
     struct sigaction sa = { .sa_handler = on_signal };
     sigaction(SIGINT, &sa, NULL);

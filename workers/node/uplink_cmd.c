@@ -246,8 +246,8 @@ static void event_take(struct uplink *u, struct net_event *ev)
         return;
     } else if (ev->tag == TAG_BEAT && (ev->peer == u->head || ev->peer == u->pulse)) {
         beat_came(u, ev);
-    } else if (ev->peer == u->head && ev->tag == TAG_MEETING) {
-        meeting_came(u, ev);
+    } else if (ev->peer == u->head && meeting_came(u, ev)) {
+        return;
     } else if (ev->peer == u->process.agent && ev->tag == TAG_STATUS) {
         status_came(u, ev);
     } else if (ev->tag >= FETCH_TAG) {

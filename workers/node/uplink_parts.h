@@ -2,6 +2,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "kernels/ops.h"
 #include "protocol/run/node.h"
 #include "protocol/run/run_config.h"
 #include "protocol/wire/join_token.h"
@@ -44,12 +45,12 @@ struct uplink {
         double s;
     } fetched;            // the head has not been told of yet; version -1: nothing
     struct copy *copy;    // of a checkpoint; NULL: none was wanted yet
-    struct {
-        int64_t round;    // of the meeting that trainers here are to join; 0: none
+    struct meeting {
+        int64_t round;    // of the one that trainers here are to join; 0: none
         int64_t asked;    // the round whose file the head is being asked for; 0: it is not
         int64_t again_ms;
-        bool told;    // they have its file
-    } meeting;
+        bool told;               // they have its file
+    } meeting[SUM_PARTS_MAX];    // of each of a trainer's devices
     struct weights {
         int64_t version, made;
         bool left;           // by an earlier process: good enough to add differences to, which is checked, and for nothing else
@@ -77,7 +78,7 @@ enum {
     TAG_BEAT = 1,
     TAG_STATUS,
     TAG_RESTART,
-    TAG_MEETING,
+    TAG_MEETING,    // and above, one for each of a trainer's devices
 };
 #define FETCH_TAG ((uint64_t)1 << 40)    // tags of fetches are these and above,
 #define FETCH_TAG_STEP 16                // this many for each: FETCH_TAGS, WEIGHTS_FETCH_TAGS
@@ -109,10 +110,10 @@ int64_t weights_due(const struct uplink *u);    // when weights_tick must be cal
 void weights_release(struct uplink *u);
 
 /* ---- uplink_trainers.c: what trainers here need of the head: the meeting with the others, and checkpoints ---- */
-/* A trainer was told to meet the others in this round: its meeting here follows the head's from now on. */
+/* A trainer was told to meet the others in this round: its meetings here follow the head's from now on. */
 void meeting_follow(struct uplink *u, int64_t round);
-void meeting_find(struct uplink *u);    // after a start: one that an uplink before this one has followed
-void meeting_came(struct uplink *u, const struct net_event *ev);
+void meeting_find(struct uplink *u);                                // after a start: one that an uplink before this one has followed
+bool meeting_came(struct uplink *u, const struct net_event *ev);    // false: it was no answer about one
 /* Is the checkpoint for this round here? Then where. False: it is not. */
 bool checkpoint_here(const struct uplink *u, int64_t round, char path[4200]);
 /* Bring the checkpoint that the head has at path, if none is being brought. False: the node has ended. */

@@ -1,7 +1,7 @@
 /* uplink_trainers.c - what trainers on a node need of the head: the meeting with the others, and checkpoints
  *
- * The trainers' meeting is a file in sock/ (collective_call) that rank 0 fills. Here is a copy of it, with the address that this node has
- * of the head. It goes when the head's goes: all have met, or it was called off.
+ * The trainers' meetings, one of each of their devices, are files in sock/ (collective_call) that rank 0 fills. Here are copies of them,
+ * with the address that this node has of the head. Each goes when the head's goes: all have met, or it was called off.
  *
  * A checkpoint is read where it is when the node sees the same one at the same path (shared storage). Else its files are fetched into the
  * node's checkpoints/, large ones as weights are, the manifest last, and the last one is kept. The trainer reads and hashes all of it before it uses it. */
@@ -37,31 +37,38 @@ static void meeting_dir(const struct uplink *u, char out[4200])
     snprintf(out, 4200, "%s/sock", u->process.run_dir);
 }
 
-static void meeting_end(struct uplink *u)
+static void meeting_end(struct uplink *u, int q)
 {
     char dir[4200], name[64];
     meeting_dir(u, dir);
-    ranks_name(u->meeting.round, 0, name, sizeof name);
+    ranks_name(u->meeting[q].round, q, name, sizeof name);
     collective_call_off(dir, name);
-    u->meeting.round = 0;
+    u->meeting[q].round = 0;
+}
+
+static void meeting_begin(struct uplink *u, int q, int64_t round)
+{
+    char dir[4200], name[64], path[4300];
+    struct error err;
+    struct meeting *m = &u->meeting[q];
+    if (round == m->round)
+        return;
+    if (m->round)
+        meeting_end(u, q);
+    meeting_dir(u, dir);
+    ranks_name(round, q, name, sizeof name);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    m->round = round;
+    m->told = false;
+    m->again_ms = 0;
+    if (!path_exists(path) && !collective_call(dir, name, &err))
+        node_end(u, run_state_name(RUN_FAILED), err.text);
 }
 
 void meeting_follow(struct uplink *u, int64_t round)
 {
-    char dir[4200], name[64], path[4300];
-    struct error err;
-    if (round == 0 || round == u->meeting.round)
-        return;
-    if (u->meeting.round)
-        meeting_end(u);
-    meeting_dir(u, dir);
-    ranks_name(round, 0, name, sizeof name);
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    u->meeting.round = round;
-    u->meeting.told = false;
-    u->meeting.again_ms = 0;
-    if (!path_exists(path) && !collective_call(dir, name, &err))
-        node_end(u, run_state_name(RUN_FAILED), err.text);
+    for (int q = 0; q < run_config_trainer_devices(&u->config) && round; q++)
+        meeting_begin(u, q, round);
 }
 
 void meeting_find(struct uplink *u)
@@ -77,66 +84,78 @@ void meeting_find(struct uplink *u)
         closedir(d);
 }
 
-static void meeting_ask(struct uplink *u)
+static void meeting_ask(struct uplink *u, int q)
 {
     char name[64], file[80];
     struct error err;
     struct msg_out m = MSG_OUT_INIT;
-    ranks_name(u->meeting.round, 0, name, sizeof name);
+    ranks_name(u->meeting[q].round, q, name, sizeof name);
     snprintf(file, sizeof file, NODE_MEETING "%s", name);
     msg_begin(&m, MSG_FILE);
     msg_str(&m, "name", file);
     msg_i64(&m, "offset", 0);
     msg_i64(&m, "n_bytes", COLLECTIVE_FILE_MAX);
-    if (msg_finish(&m, &err) && peer_ask(u->head, &m, MEETING_LIMIT_MS, TAG_MEETING, &err))
-        u->meeting.asked = u->meeting.round;
+    if (msg_finish(&m, &err) && peer_ask(u->head, &m, MEETING_LIMIT_MS, TAG_MEETING + (uint64_t)q, &err))
+        u->meeting[q].asked = u->meeting[q].round;
     msg_release(&m);
 }
 
 /* Give the trainers here the head's file. */
-static bool meeting_write(struct uplink *u, const char *text, size_t n, struct error *err)
+static bool meeting_write(struct uplink *u, int q, const char *text, size_t n, struct error *err)
 {
     char dir[4200], name[64], path[4300], host[280], out[COLLECTIVE_FILE_MAX];
+    struct meeting *m = &u->meeting[q];
     node_head_host(&u->node, host, sizeof host);
     size_t len = collective_file_for(text, n, host, out);
     if (len == 0)
         return true;
     meeting_dir(u, dir);
-    ranks_name(u->meeting.round, 0, name, sizeof name);
+    ranks_name(m->round, q, name, sizeof name);
     snprintf(path, sizeof path, "%s/%s", dir, name);
     int fd = open(path, O_WRONLY | O_CLOEXEC);    // as it is: those that wait have it open
     bool ok = fd >= 0 && pwrite(fd, out, len, 0) == (ssize_t)len;
     if (!ok && errno == ENOENT)
-        u->meeting.round = 0;    // called off here
+        m->round = 0;    // called off here
     else if (!ok)
         error_errno(err, "cannot write '%s'", path);
     if (fd >= 0)
         close(fd);
-    u->meeting.told = ok;
-    return ok || u->meeting.round == 0;
+    m->told = ok;
+    return ok || m->round == 0;
 }
 
-void meeting_came(struct uplink *u, const struct net_event *ev)
+bool meeting_came(struct uplink *u, const struct net_event *ev)
 {
     struct error err;
     struct msg_in in;
     size_t len = 0;
-    int64_t asked = u->meeting.asked;
-    u->meeting.asked = 0;
-    if (asked != u->meeting.round)    // of a round before
-        return;
-    u->meeting.again_ms = clock_ms() + MEETING_MS;
+    if (ev->tag < TAG_MEETING || ev->tag >= TAG_MEETING + SUM_PARTS_MAX)
+        return false;
+    int q = (int)(ev->tag - TAG_MEETING);
+    struct meeting *m = &u->meeting[q];
+    int64_t asked = m->asked;
+    m->asked = 0;
+    if (asked != m->round)    // of a round before
+        return true;
+    m->again_ms = clock_ms() + MEETING_MS;
     if (ev->failed)
-        return;
+        return true;
     if (!msg_read_answer(&in, MSG_FILE, ev->data, ev->len, &err)) {
         if (err.code == ERR_NOT_FOUND)
-            meeting_end(u);
-        return;
+            meeting_end(u, q);
+        return true;
     }
     const char *text = mval_bin(mval_get(in.root, "data"), &len);
-    if (text && len > 0 && !u->meeting.told && !meeting_write(u, text, len, &err))
+    if (text && len > 0 && !m->told && !meeting_write(u, q, text, len, &err))
         node_end(u, run_state_name(RUN_FAILED), err.text);
     msg_in_release(&in);
+    return true;
+}
+
+/* When this one's file must be looked at again; INT64_MAX: not before something comes. */
+static int64_t meeting_due(const struct meeting *m)
+{
+    return m->round && !m->asked ? m->again_ms : INT64_MAX;
 }
 
 /* ---- a checkpoint ---- */
@@ -374,14 +393,17 @@ void trainers_tick(struct uplink *u)
     struct error err;
     if (copy_goes(u->copy) && !u->ends && !copy_tick(u, &err))
         node_end(u, run_state_name(RUN_FAILED), err.text);
-    if (u->meeting.round && !u->meeting.asked && clock_ms() >= u->meeting.again_ms)
-        meeting_ask(u);
+    for (int q = 0; q < SUM_PARTS_MAX; q++)
+        if (clock_ms() >= meeting_due(&u->meeting[q]))
+            meeting_ask(u, q);
 }
 
 int64_t trainers_due(const struct uplink *u)
 {
     int64_t due = !copy_goes(u->copy) ? INT64_MAX : u->copy->large ? weights_fetch_due(u->copy->large) : fetch_due(u->copy->fetch);
-    return u->meeting.round && !u->meeting.asked ? MIN(due, u->meeting.again_ms) : due;
+    for (int q = 0; q < SUM_PARTS_MAX; q++)
+        due = MIN(due, meeting_due(&u->meeting[q]));
+    return due;
 }
 
 void trainers_release(struct uplink *u)
