@@ -112,8 +112,9 @@ class Hosts(RunCase):
             Hosts.of_one_device = self.finish(self.start(**dict(WIDE, num_trainers=1, train_batch_size=8, train_minibatch_size=8)))
         return Hosts.of_one_device
 
-    def layout(self, killed, **layout):
-        """Two trainers of several devices each, one of them on a node. One is killed within a step; a node that is too small for a trainer samples."""
+    def layout(self, killed, n_spare=0, **layout):
+        """Two trainers of several devices each, one of them on a node. One is killed within a step; a node that is too small for a trainer samples.
+        n_spare: devices that the node has, and no producer."""
         port, each = free_port(), layout.get("tensor_parallel_size", 1) * layout.get("pipeline_parallel_size", 1)
         plain = self.one_device()
         run = self.start("--listen", f"127.0.0.1:{port}", trainers_per_node=1, **dict(WIDE, **layout))
@@ -122,7 +123,7 @@ class Hosts(RunCase):
         name, small_name = (os.path.basename(run.dir) + "-" + end for end in ("b", "small"))
         small = self.node(run, port, small_name, n_device=each - 1)
         self.until("the small node samples", lambda: self.plays(run).get(small_name + "/worker cpu:0") == "producer 0", run, small)
-        node = self.node(run, port, name, n_device=each, env={"RC_TEST_HOLD": holds.dir})
+        node = self.node(run, port, name, n_device=each + n_spare, env={"RC_TEST_HOLD": holds.dir})
         for _ in range(5):
             self.one_more_step(run, node, holds)
         self.until("the node's trainer is in the sixth step", lambda: holds.held(*HELD), run, node)
@@ -132,11 +133,13 @@ class Hosts(RunCase):
         holds.disarm(*HELD)
         self.assertEqual(self.finish(run, node, small), plain)
         self.assertIn("trains (1 of the trainers, from number 1)", written(node.errors))
+        list_of = lambda n: ",".join(f"cpu:{i}" for i in range(n))
+        self.assertEqual(f"note: of the devices {list_of(each + n_spare)} only {list_of(each)} are used" in written(node.errors), n_spare > 0)
         self.assertNotIn("trains (", written(small.errors))
         self.assertIn(f"and only samples: for trainer 1 it needs {each} devices, and has {each - 1}", str(self.query(run, "select * from event")))
 
     def test_trainers_in_slices_on_two_nodes_give_the_bytes_of_one_device(self):
-        self.layout("node", tensor_parallel_size=2, zero_stage=3)
+        self.layout("node", n_spare=1, tensor_parallel_size=2, producer_tensor_parallel_size=2, zero_stage=3)
 
     def test_trainers_in_stages_on_two_nodes_give_the_bytes_of_one_device(self):
         self.layout("head", pipeline_parallel_size=2, zero_stage=2)
@@ -145,7 +148,7 @@ class Hosts(RunCase):
     def test_trainers_in_stages_of_slices_on_two_nodes_give_the_bytes_of_one_device(self):
         for zero, killed in ((0, "head"), (1, "node")):
             with self.subTest(zero=zero):
-                self.layout(killed, pipeline_parallel_size=2, tensor_parallel_size=2, producer_tensor_parallel_size=2, zero_stage=zero)
+                self.layout(killed, pipeline_parallel_size=2, tensor_parallel_size=2, zero_stage=zero)
 
     @unittest.skipUnless(os.environ.get("LONG"), "for LONG=1")
     def test_random_kills_on_both_sides_change_no_byte(self):
