@@ -45,7 +45,7 @@ static bool worker_known(struct gate *g, const struct mval *root, char node[64],
 static bool trainer_known(struct gate *g, const struct mval *root, const char *node, struct error *err)
 {
     int64_t rank = mval_i64(mval_get(root, "rank"), -1);
-    const struct node_seen *n = node_find(g, node);
+    const struct node_seen *n = rank < 0 ? NULL : node_find(g, node);
     return rank < 0 || (n && seat_has(g, &n->node, rank))
            || error_set(err, ERR_TIMEOUT, "trainer %" PRId64 " is not on node '%s'", rank, node);
 }
@@ -168,7 +168,8 @@ static void status_came(struct gate *g, const struct net_event *ev)
         return;
     mval_text(in.root, "state", g->state, sizeof g->state);
     g->step = mval_i64(mval_get(in.root, "step"), 0);
-    knobs_watch_take(&g->config, mval_get(in.root, "knobs"));    // they may have been changed since
+    knobs_watch_take(&g->config, mval_get(in.root, "knobs"));    // they may have been changed since,
+    g->nodes_look_ms = 0;                                        // and nodes are late earlier
     msg_in_release(&in);
 }
 

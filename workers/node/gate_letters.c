@@ -11,6 +11,7 @@ struct msg_out *letter_begin(struct gate *g, enum msg_type type)
         if (!g->letter[i].msg.buf.len) {
             g->letter[i] = (struct letter){ .msg = MSG_OUT_INIT };
             msg_begin(&g->letter[i].msg, type);
+            g->n_letter = MAX(g->n_letter, i + 1);
             return &g->letter[i].msg;
         }
     return NULL;    // the log has it
@@ -37,7 +38,9 @@ void letters_tick(struct gate *g)
 {
     struct error err;
     int64_t now = clock_ms();
-    for (int i = 0; i < LETTERS_MAX; i++) {
+    while (g->n_letter > 0 && !g->letter[g->n_letter - 1].msg.buf.len)
+        g->n_letter--;
+    for (int i = 0; i < g->n_letter; i++) {
         struct letter *l = &g->letter[i];
         if (!l->msg.buf.len || l->open || now < l->again_ms)
             continue;
@@ -49,7 +52,7 @@ void letters_tick(struct gate *g)
 int64_t letters_due(const struct gate *g)
 {
     int64_t due = INT64_MAX;
-    for (int i = 0; i < LETTERS_MAX; i++)
+    for (int i = 0; i < g->n_letter; i++)
         if (g->letter[i].msg.buf.len && !g->letter[i].open)
             due = MIN(due, g->letter[i].again_ms);
     return due;

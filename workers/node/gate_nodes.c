@@ -14,10 +14,20 @@
 #define BEAT_BYTES_MAX ((size_t)1 << 20)
 #define RETURN_MS 2000    // for nodes to find a gate that has opened again: they try every 250 ms
 
+/* FNV-1a (draft-eastlake-fnv), of 32 bits. */
+static uint32_t name_key(const char *name)
+{
+    uint32_t key = 2166136261u;
+    for (; *name; name++)
+        key = (key ^ (uint8_t)*name) * 16777619u;
+    return key;
+}
+
 struct node_seen *node_find(struct gate *g, const char *name)
 {
+    uint32_t key = name_key(name);
     for (int i = 0; i < g->n_node; i++)
-        if (strcmp(g->node[i].node.name, name) == 0)
+        if (g->name_key[i] == key && strcmp(g->node[i].node.name, name) == 0)
             return &g->node[i];
     return NULL;
 }
@@ -55,6 +65,7 @@ static void node_remove(struct gate *g, struct node_seen *n)
         request_refuse(n->restarter, &err);
     }
     node_release(n);
+    g->name_key[n - g->node] = g->name_key[g->n_node - 1];
     *n = g->node[--g->n_node];
     g->node[g->n_node] = (struct node_seen){ 0 };
 }
@@ -72,6 +83,7 @@ static struct node_seen *node_add(struct gate *g, const struct node *who, struct
         g->node = grown;
         g->node_cap = cap;
     }
+    g->name_key[g->n_node] = name_key(who->name);
     struct node_seen *n = &g->node[g->n_node++];
     *n = (struct node_seen){ .node = *who, .processes = MSG_OUT_INIT, .figures = MSG_OUT_INIT };
     return n;
@@ -274,6 +286,11 @@ static void arrival_tell(struct gate *g, const struct node_seen *n, int64_t firs
     event_tell(g, "node", "gate", text);
 }
 
+static int64_t silence_ms_of(const struct gate *g)
+{
+    return (int64_t)(1000 * MAX(g->config.slow_s, 3 * g->config.heartbeat_s));
+}
+
 void node_asked(struct gate *g, struct request *r, const struct msg_in *in, const void *data, size_t len)
 {
     struct error err;
@@ -328,6 +345,7 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
     } else if (!n->here || n->start != start) {
         arrival_tell(g, n, first, mval_i64(mval_get(in->root, "devices"), 0));
         n->here = true;
+        g->nodes_look_ms = MIN(g->nodes_look_ms, n->heard_ms + silence_ms_of(g) + 1);
         n->start = start;
         n->told = false;
     }
@@ -359,11 +377,6 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
         node_remove(g, n);
 }
 
-static int64_t silence_ms_of(const struct gate *g)
-{
-    return (int64_t)(1000 * MAX(g->config.slow_s, 3 * g->config.heartbeat_s));
-}
-
 int64_t nodes_known_ms(const struct gate *g)
 {
     return g->opened_ms + RETURN_MS + (int64_t)(3000 * g->config.heartbeat_s);
@@ -371,21 +384,16 @@ int64_t nodes_known_ms(const struct gate *g)
 
 int64_t nodes_due(const struct gate *g)
 {
-    int64_t due = INT64_MAX, now = clock_ms();
-    for (int i = 0; i < g->n_node; i++) {
-        int64_t at = g->node[i].heard_ms + silence_ms_of(g) + 1;
-        if (g->node[i].here)
-            due = MIN(due, at > now ? at : now + LETTER_WAIT_MS);    // overdue: it waits for a letter
-        if (g->node[i].restarter)
-            due = MIN(due, g->node[i].restart_limit_ms + 1);
-    }
-    return due;
+    return g->nodes_look_ms;
 }
 
 void nodes_tick(struct gate *g)
 {
     struct error err;
     int64_t now = clock_ms(), silence_ms = silence_ms_of(g);
+    if (now < g->nodes_look_ms)
+        return;
+    g->nodes_look_ms = INT64_MAX;
     for (int i = 0; i < g->n_node; i++) {
         struct node_seen *n = &g->node[i];
         if (n->here && now - n->heard_ms > silence_ms) {
@@ -399,6 +407,11 @@ void nodes_tick(struct gate *g)
             n->restarter = NULL;
             n->restart[0] = 0;
         }
+        int64_t at = n->heard_ms + silence_ms + 1;
+        if (n->here)
+            g->nodes_look_ms = MIN(g->nodes_look_ms, at > now ? at : now + LETTER_WAIT_MS);    // overdue: it waits for a letter
+        if (n->restarter)
+            g->nodes_look_ms = MIN(g->nodes_look_ms, n->restart_limit_ms + 1);
     }
 }
 
@@ -454,6 +467,7 @@ static void node_restart(struct gate *g, struct request *r, const struct mval *r
     snprintf(n->restart, sizeof n->restart, "%.63s", slash + 1);
     n->restarter = r;
     n->restart_limit_ms = clock_ms() + command_limit_ms(root, 60);
+    g->nodes_look_ms = MIN(g->nodes_look_ms, n->restart_limit_ms + 1);
 }
 
 void node_command(struct gate *g, struct request *r, const struct msg_in *in)

@@ -75,7 +75,10 @@ struct gate {
     char hash[65], device[16];
     struct node_seen *node;    // (n_node) owned, of room for node_cap; pointers to one hold until another comes or goes
     int n_node, node_cap;
+    uint32_t name_key[NODES_MAX];    // (n_node) of the nodes' names: most that differ have different ones
+    int64_t nodes_look_ms;           // when nodes_tick has something to see to, at the earliest
     struct letter letter[LETTERS_MAX];
+    int n_letter;      // places up to the last that is in use
     char state[32];    // the run's state, as reported by its agent
     int64_t step, status_ms;
     bool status_open;
