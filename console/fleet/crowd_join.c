@@ -1,22 +1,20 @@
 #include "console/fleet/crowd_join.h"
 #include <inttypes.h>
 #include <math.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include "console/fleet/crowd_links.h"
 #include "console/fleet/crowd_parts.h"
 #include "protocol/base/clock.h"
-#include "protocol/base/file.h"
 #include "protocol/wire/join_token.h"
-#include "protocol/wire/transport.h"
 
 #define JOIN_LIMIT_S 240
 #define ASK_MS 20000
 #define CONNECT_AT_ONCE 16    // all come from one address, and a head's front closes those of one that has many in its hall
 #define LEAVE_MS 5000
+#define TURN_MS 5    // at most, until what is due is looked for
 #define STATUS_EVERY_MS 1000
 /* A member's rounds are its signs of life. In every second round its worker asks for work, and in every thirtieth figures go into the
  * journal: with 2 rounds per second (heartbeat_s) that is once per second, and once in 15 s (telemetry_s). */
@@ -27,20 +25,17 @@ enum ask {
     ASK_BEAT,
     ASK_FIGURES,
     ASK_WORK,
-    N_ASK,
-    ASK_STATUS = N_ASK,
+    ASK_STATUS,    // of the first node: of the head, too
 };
 struct member {
-    struct peer *peer;    // NULL: not begun
-    bool in, left;        // it has been told to go; that it may leave
-    bool open[N_ASK];
+    bool in, left;    // it has been told to go; that it may leave
+    bool open[CROWD_TAGS];
     int64_t due_ms, work_ns;    // when its next round is; when its worker asked
     int64_t round;
 };
 struct crowd {
     const struct crowd_join_options *o;
-    struct transport *transport;
-    struct join_identity id;
+    struct crowd_links *links;
     struct member *member;    // (n) owned
     int64_t n, n_begun, n_in, n_left;
     char hash[65];    // of the run's settings, from the answer to join
@@ -49,7 +44,6 @@ struct crowd {
     double *work_ms;    // (n_work) owned: how long each answer took
     int64_t n_work, work_cap, n_beat, n_failed;
     int64_t status_ms;
-    bool status_open;
     double head_cores, most_cores;    // sum over n_status answers; the most of one
     int64_t n_status;
     double cores[4];    // sums: gate, controller, agent, others
@@ -74,14 +68,26 @@ static void who_write(struct msg_out *m, int64_t i)
     msg_str(m, "host", "simulated");
 }
 
-static bool more_connect(struct crowd *c)
+static void more_connect(struct crowd *c)
 {
     int64_t waiting = 0;
     for (int64_t i = 0; i < c->n_begun; i++)
-        waiting += !peer_is_connected(c->member[i].peer);
+        waiting += !crowd_link_is_in(c->links, i);
     for (; waiting < CONNECT_AT_ONCE && c->n_begun < c->n; waiting++, c->n_begun++)
-        if (!(c->member[c->n_begun].peer = peer_new_tls(c->transport, c->o->address, &c->id, &c->why)))
-            return false;
+        crowd_link_dial(c->links, c->n_begun);
+}
+
+/* The answer to join; a failed one is asked again. */
+static bool hash_take(void *ctx, const struct crowd_answer *a)
+{
+    struct crowd *c = ctx;
+    struct msg_in in;
+    if (a->failed)
+        return true;
+    if (!msg_read_answer(&in, MSG_JOIN, a->data, a->len, &c->why))
+        return false;
+    mval_text(in.root, "hash", c->hash, sizeof c->hash);
+    msg_in_release(&in);
     return true;
 }
 
@@ -89,19 +95,20 @@ static bool more_connect(struct crowd *c)
 static bool hash_ask(struct crowd *c)
 {
     struct msg_out m = MSG_OUT_INIT;
-    struct msg_in answer;
-    struct net_event ev;
+    int64_t end = clock_ms() + ASK_MS;
     msg_begin(&m, MSG_JOIN);
     who_write(&m, 0);
     msg_str(&m, "device", "cpu");
     msg_i64(&m, "producers", 0);    // without a device it has no place for a trainer, which a real node would then wait for
-    bool ok = msg_finish(&m, &c->why) && peer_call(c->member[0].peer, MSG_JOIN, &m, ASK_MS, &answer, &ev, &c->why);
-    if (ok) {
-        mval_text(answer.root, "hash", c->hash, sizeof c->hash);
-        msg_in_release(&answer);
-        net_event_release(&ev);
-    } else if (peer_is_strange(c->member[0].peer)) {
-        error_set(&c->why, ERR_REFUSED, "'%s' does not accept this join token", c->o->address);
+    bool ok = msg_finish(&m, &c->why);
+    while (ok && !c->hash[0]) {
+        crowd_link_ask(c->links, 0, ASK_BEAT, &m);    // false: it is not connected, or has been asked
+        ok = crowd_links_turn(c->links, TURN_MS, hash_take, c);
+        if (ok && crowd_links_are_strange(c->links))
+            ok = error_set(&c->why, ERR_REFUSED, "'%s' does not accept this join token", c->o->address);
+        else if (ok && !c->hash[0] && (signalled || clock_ms() > end))
+            ok = error_set(&c->why, ERR_TIMEOUT, "'%s' has not answered in time%s", c->o->address,
+                           crowd_link_is_in(c->links, 0) ? "" : "; it is not there");
     }
     msg_release(&m);
     return ok;
@@ -110,9 +117,8 @@ static bool hash_ask(struct crowd *c)
 static bool member_ask(struct crowd *c, int64_t i, enum ask what, struct msg_out *m)
 {
     struct error err;
-    struct member *n = &c->member[i];
-    bool ok = msg_finish(m, &err) && peer_ask(n->peer, m, ASK_MS, (uint64_t)(i * N_ASK + what), &err);
-    n->open[what] = ok;
+    bool ok = msg_finish(m, &err) && crowd_link_ask(c->links, i, (int)what, m);
+    c->member[i].open[what] = ok;
     c->n_failed += !ok && c->measures;
     msg_release(m);
     return ok;
@@ -215,7 +221,7 @@ static void members_tick(struct crowd *c, int64_t now)
 {
     for (int64_t i = 0; i < c->n_begun; i++) {
         struct member *n = &c->member[i];
-        if (now < n->due_ms)
+        if (now < n->due_ms || !crowd_link_is_in(c->links, i))
             continue;
         n->due_ms = MAX(n->due_ms + (int64_t)(1000 * c->o->period_s), now - 1000);
         if (!n->open[ASK_BEAT])
@@ -231,17 +237,15 @@ static void members_tick(struct crowd *c, int64_t now)
 /* The head's processes, by the agent's own count; workers do the run's work, whoever is there. */
 static void status_ask(struct crowd *c, int64_t now)
 {
-    struct error err;
     struct msg_out m = MSG_OUT_INIT;
-    if (c->status_open || now < c->status_ms + STATUS_EVERY_MS)
+    if (c->member[0].open[ASK_STATUS] || now < c->status_ms + STATUS_EVERY_MS)
         return;
     c->status_ms = now;
     msg_begin(&m, MSG_STATUS);
     msg_bool(&m, "fresh", false);
     msg_i64(&m, "from", c->n);    // no other nodes
     msg_i64(&m, "limit", 1);
-    c->status_open = msg_finish(&m, &err) && peer_ask(c->member[0].peer, &m, ASK_MS, (uint64_t)(c->n * N_ASK + ASK_STATUS), &err);
-    msg_release(&m);
+    member_ask(c, 0, ASK_STATUS, &m);
 }
 
 static void status_take(struct crowd *c, const struct mval *root)
@@ -281,31 +285,25 @@ static bool work_note(struct crowd *c, const struct member *n)
 }
 
 /* An answer. False: a node was refused. */
-static bool answer_take(struct crowd *c, const struct net_event *ev)
+static bool answer_take(void *ctx, const struct crowd_answer *a)
 {
+    struct crowd *c = ctx;
     struct msg_in in;
     struct error err;
     char order[16];
-    if (ev->kind != NET_ANSWER)
-        return true;
-    enum ask what = ev->tag >= (uint64_t)(c->n * N_ASK) ? ASK_STATUS : (enum ask)(ev->tag % N_ASK);
-    if (what == ASK_STATUS) {
-        c->status_open = false;
-        if (!ev->failed && c->measures && msg_read_answer(&in, MSG_STATUS, ev->data, ev->len, &err)) {
-            status_take(c, in.root);
-            msg_in_release(&in);
-        }
-        return true;
-    }
-    struct member *n = &c->member[ev->tag / N_ASK];
-    n->open[what] = false;
-    if (ev->failed) {
+    struct member *n = &c->member[a->link];
+    n->open[a->tag] = false;
+    if (a->failed) {
         c->n_failed += c->measures;
         return true;    // the next round asks again
     }
-    if (what == ASK_WORK && c->measures)
+    if (a->tag == ASK_STATUS && c->measures && msg_read_answer(&in, MSG_STATUS, a->data, a->len, &err)) {
+        status_take(c, in.root);
+        msg_in_release(&in);
+    }
+    if (a->tag == ASK_WORK && c->measures)
         return work_note(c, n);
-    if (what != ASK_BEAT)
+    if (a->tag != ASK_BEAT)
         return true;
     c->n_beat += c->measures;
     if (c->leaves) {
@@ -313,28 +311,18 @@ static bool answer_take(struct crowd *c, const struct net_event *ev)
         n->left = true;
         return true;
     }
-    if (!msg_read_answer(&in, MSG_NODE, ev->data, ev->len, &c->why))
+    if (!msg_read_answer(&in, MSG_NODE, a->data, a->len, &c->why))
         return false;
     bool goes = strcmp(mval_text(in.root, "order", order, sizeof order), "go") == 0;
     c->n_in += goes && !n->in;
     n->in = n->in || goes;
     msg_in_release(&in);
-    return goes || error_set(&c->why, ERR_CLOSED, "the head has told node crowd-%04" PRId64 " to %s", (int64_t)(ev->tag / N_ASK), order);
+    return goes || error_set(&c->why, ERR_CLOSED, "the head has told node crowd-%04" PRId64 " to %s", a->link, order);
 }
 
-/* Take what comes until then, at most. */
-static bool events_take(struct crowd *c, int64_t until_ms)
+static bool answers_take(struct crowd *c)
 {
-    struct net_event ev;
-    struct pollfd fd = { .fd = transport_fd(c->transport), .events = POLLIN };
-    poll(&fd, 1, (int)MAX(MIN(until_ms - clock_ms(), (int64_t)5), (int64_t)0));
-    for (int k = 0; k < 512 && transport_next(c->transport, &ev); k++) {
-        bool ok = answer_take(c, &ev);
-        net_event_release(&ev);
-        if (!ok)
-            return false;
-    }
-    return true;
+    return crowd_links_turn(c->links, TURN_MS, answer_take, c);
 }
 
 static bool all_join(struct crowd *c)
@@ -346,12 +334,11 @@ static bool all_join(struct crowd *c)
             return error_set(&c->why, ERR_STOPPED, "stopped by a signal");
         if (now > began + (int64_t)JOIN_LIMIT_S * 1000)
             return error_set(&c->why, ERR_TIMEOUT, "%" PRId64 " of %" PRId64 " nodes are in after %d s", c->n_in, c->n, JOIN_LIMIT_S);
-        if (!more_connect(c))
-            return false;
+        more_connect(c);
         for (int64_t i = before; i < c->n_begun; i++)    // at once now, and then each in its place within a period
             c->member[i].due_ms = now - period_ms + period_ms * i / c->n;
         members_tick(c, now);
-        if (!events_take(c, now + 5))
+        if (!answers_take(c))
             return false;
     }
     printf("%" PRId64 " nodes are in, after %.1f s\n", c->n, (double)(clock_ms() - began) / 1000);
@@ -366,7 +353,7 @@ static bool measure(struct crowd *c)
     for (int64_t now; !signalled && (now = clock_ms()) < end;) {
         members_tick(c, now);
         status_ask(c, now);
-        if (!events_take(c, end))
+        if (!answers_take(c))
             return false;
     }
     c->measures = false;
@@ -381,7 +368,7 @@ static void all_leave(struct crowd *c)
     while (c->n_left < c->n && clock_ms() < end) {
         for (int n = 0; next < c->n && n < 64; next++, n++)
             beat(c, next, true);
-        if (!events_take(c, end))
+        if (!answers_take(c))
             return;
     }
 }
@@ -416,12 +403,9 @@ static bool figures_print(struct crowd *c)
 bool crowd_join(const struct crowd_join_options *o, struct error *err)
 {
     struct crowd c = { .o = o, .n = o->nodes };
-    char dir[] = "/tmp/rollcall-simulate-XXXXXX";
-    struct error none;
+    struct join_identity id;
     struct sigaction sa = { .sa_handler = on_signal };
     bool ok = false;
-    if (!mkdtemp(dir))
-        return error_errno(err, "cannot make a folder like '%s'", dir);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
     c.member = calloc((size_t)c.n, sizeof *c.member);
@@ -429,8 +413,12 @@ bool crowd_join(const struct crowd_join_options *o, struct error *err)
         error_set(&c.why, ERR_NO_MEMORY, "no memory for %" PRId64 " nodes", c.n);
         goto out;
     }
-    ok = crowd_descriptors(c.n, &c.why) && join_identity_make(&c.id, o->token, NULL, &c.why)
-         && (c.transport = transport_new(dir, false, &c.why)) && more_connect(&c) && hash_ask(&c) && all_join(&c) && measure(&c);
+    ok = crowd_descriptors(c.n, &c.why) && join_identity_make(&id, o->token, NULL, &c.why)
+         && (c.links = crowd_links_new(o->address, &id, c.n, ASK_MS, &c.why)) != NULL;
+    if (!ok)
+        goto out;
+    more_connect(&c);
+    ok = hash_ask(&c) && all_join(&c) && measure(&c);
     if (ok) {
         all_leave(&c);
         ok = figures_print(&c);
@@ -438,10 +426,8 @@ bool crowd_join(const struct crowd_join_options *o, struct error *err)
 out:
     if (!ok)
         *err = c.why;
-    transport_free(c.transport);
+    crowd_links_free(c.links);
     free(c.member);
     free(c.work_ms);
-    if (!dir_remove(dir, &none))
-        fprintf(stderr, "rollcall simulate: %s\n", none.text);
     return ok;
 }
