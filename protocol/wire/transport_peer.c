@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/base/tcp.h"
 #include "protocol/wire/tls.h"
 
 #define REDIAL_MS 3000
@@ -363,6 +364,33 @@ bool call_event(struct call *c, struct net_event *ev)
     return tell;
 }
 
+/* The connection to another host. Nng does not say which descriptor it has: it is the one with our port. -1: there is none. */
+static int link_fd(const struct peer *p)
+{
+    int found = -1;
+    DIR *dir = p->port && p->n_pipe > 0 ? opendir("/proc/self/fd") : NULL;
+    for (const struct dirent *d; dir && found < 0 && (d = readdir(dir));) {
+        int fd = d->d_name[0] == '.' ? -1 : atoi(d->d_name);
+        if (fd >= 0 && tcp_port(fd) == ntohs(p->port))
+            found = fd;
+    }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+/* Where nothing is sent nothing is acknowledged: the kernel asks the other one whether it is there, and is answered though the head takes long. */
+static void link_ask_kernel(const struct peer *p)
+{
+    int fd = link_fd(p), one = 1, gap_s = SILENT_MS / 3000, most = 127;
+    if (fd < 0)
+        return;
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &gap_s, sizeof gap_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &gap_s, sizeof gap_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &most, sizeof most);    // when to end it is for us to say
+}
+
 void pipe_event(struct transport *t, struct pipe_entry *e)
 {
     for (struct peer *p = t->peers; p; p = p->next)
@@ -370,33 +398,20 @@ void pipe_event(struct transport *t, struct pipe_entry *e)
             p->n_pipe += e->change;
             p->port = e->change > 0 ? e->port : p->port;
             p->unconnected_ms = p->heard_ms = clock_ms();
+            if (p->tls && e->change > 0)
+                link_ask_kernel(p);
         }
     free(e);
 }
 
-/* Has the other host acknowledged packets of the connection lately? Nng does not say which descriptor it has: it is the one with our port. */
+/* Has the other host acknowledged packets of the connection lately? */
 static bool link_is_alive(const struct peer *p)
 {
-    bool alive = false;
-    DIR *dir = p->port && p->n_pipe > 0 ? opendir("/proc/self/fd") : NULL;
-    for (const struct dirent *d; dir && !alive && (d = readdir(dir));) {
-        union {
-            struct sockaddr any;
-            struct sockaddr_in four;
-            struct sockaddr_in6 six;
-        } at;
-        struct tcp_info info;
-        socklen_t len = sizeof at, info_len = sizeof info;
-        int fd = d->d_name[0] == '.' ? -1 : atoi(d->d_name);
-        if (fd < 0 || getsockname(fd, &at.any, &len) != 0)
-            continue;
-        uint16_t port = at.any.sa_family == AF_INET ? at.four.sin_port : at.any.sa_family == AF_INET6 ? at.six.sin6_port : 0;
-        alive = port == p->port && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_len) == 0 && info.tcpi_state == TCP_ESTABLISHED
-                && info.tcpi_last_ack_recv < SILENT_MS;
-    }
-    if (dir)
-        closedir(dir);
-    return alive;
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    int fd = link_fd(p);
+    return fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_ESTABLISHED
+           && info.tcpi_last_ack_recv < SILENT_MS;
 }
 
 /* When a connection to another host must be looked at, while a request on it is late. */

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/wire/join_rotation.h"
 #include "protocol/wire/transport.h"
@@ -32,6 +33,7 @@ time_t time(time_t *out)
 
 #define LONG_MS 60000    // nothing here takes so long, except on a starved machine
 #define ASK_MS 15000
+#define SLOW_MS 9000    // longer than a connection may be without a sign of life
 
 struct fixture {
     char dir[64], path[128], address[32];
@@ -373,6 +375,44 @@ static void what_was_asked_before_the_identity_changes_is_answered(void **state)
     }
 }
 
+/* The head's request to answer, which comes; the node's events meanwhile are dropped. */
+static struct request *request_comes(struct fixture *f)
+{
+    struct net_event ev;
+    for (int i = 0; i < LONG_MS / 10; i++) {
+        if (transport_wait(f->node, &ev, 5))
+            net_event_release(&ev);
+        if (transport_wait(f->head, &ev, 5))
+            return ev.request;
+    }
+    fail_msg("no request has come");
+    return NULL;
+}
+
+static void a_head_that_is_there_and_takes_long_keeps_its_connection(void **state)
+{
+    struct fixture *f = *state;
+    struct error err;
+    static struct join_identity id;
+    struct net_event ev;
+    identity_of(f->path, &id);
+    assert_non_null(server_new_tls(f->head, f->address, &id, 4, &err));
+    struct peer *p = peer_new_tls(f->node, f->address, &id, &err);
+    ask(p, 500);
+    struct request *r = request_comes(f);    // has been acknowledged, and nothing more is sent
+    uint64_t connection = request_connection(r);
+    for (int64_t end = clock_ms() + SLOW_MS; clock_ms() < end;)
+        if (transport_wait(f->node, &ev, 10)) {
+            assert_true(ev.failed);
+            net_event_release(&ev);
+        }
+    request_drop(r);
+    ask(p, LONG_MS);
+    r = request_comes(f);
+    assert_true(request_connection(r) == connection);
+    request_drop(r);
+}
+
 static void no_certificate_runs_out_whatever_the_clock_says(void **state)
 {
     struct fixture *f = *state;
@@ -452,6 +492,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_head_with_another_token_is_not_told_anything, setup, teardown),
         cmocka_unit_test_setup_teardown(while_a_token_replaces_another_both_get_in_and_afterwards_the_new_one, setup, teardown),
         cmocka_unit_test_setup_teardown(what_was_asked_before_the_identity_changes_is_answered, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_head_that_is_there_and_takes_long_keeps_its_connection, setup, teardown),
         cmocka_unit_test_setup_teardown(no_certificate_runs_out_whatever_the_clock_says, setup, teardown),
         cmocka_unit_test_setup_teardown(strangers_that_come_and_go_leave_it_listening, setup, teardown),
     };
