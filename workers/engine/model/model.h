@@ -188,9 +188,10 @@ MUST_USE bool model_prefill(struct model_run *r, const struct model_batch *b, st
                             float *logits, struct error *err);
 /* The same where the pages hold the beginning of some sequences already: sequence s of the batch begins at position start[s] (host;
  * n_seq). scratch (device): n_seq (max_page + 1) ids. The bits are those of one prefill of the
- * whole sequence. */
+ * whole sequence. only_last: model_head_look will not ask for rows of this batch, so the last layer finishes only those of the logits. */
 MUST_USE bool model_prefill_after(struct model_run *r, const struct model_batch *b, const int32_t *start, int32_t *scratch,
-                                  struct kv_pool *kv, const int32_t *page, int64_t max_page, float *logits, struct error *err);
+                                  struct kv_pool *kv, const int32_t *page, int64_t max_page, float *logits, bool only_last,
+                                  struct error *err);
 /* One more token of each of n sequences; all pointers (device), so that the call can be part of a graph. */
 struct decode_batch {
     int64_t n;

@@ -62,11 +62,19 @@ static bool past_upload(struct model_run *r, const struct model_batch *b, const 
 bool model_prefill(struct model_run *r, const struct model_batch *b, struct kv_pool *kv, const int32_t *page, int64_t max_page,
                    float *logits, struct error *err)
 {
-    return model_prefill_after(r, b, NULL, NULL, kv, page, max_page, logits, err);
+    return model_prefill_after(r, b, NULL, NULL, kv, page, max_page, logits, false, err);
+}
+
+/* Can the last layer do only each sequence's last row (struct pass, wanted)? Their copies have room where queries, keys and values were. */
+static bool can_be_few(const struct model_run *r, const struct model_batch *b)
+{
+    const struct model_config *c = &r->m->c;
+    int64_t q = c->n_head * c->d_head;
+    return !r->team && b->n_seq * (q + c->d_model) <= b->n_tok * (q + 2 * c->n_kv_head * c->d_head);
 }
 
 bool model_prefill_after(struct model_run *r, const struct model_batch *b, const int32_t *start, int32_t *scratch, struct kv_pool *kv,
-                         const int32_t *page, int64_t max_page, float *logits, struct error *err)
+                         const int32_t *page, int64_t max_page, float *logits, bool only_last, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
@@ -85,11 +93,17 @@ bool model_prefill_after(struct model_run *r, const struct model_batch *b, const
             r->host_i[b->cu_tok[s] + i - from] = page[s * max_page + i / per] * (int32_t)per + (int32_t)(i % per);
     }
     TRY(mem_copy(m->dev, r->slot, r->host_i, (size_t)b->n_tok * 4, COPY_H2D, err));
+    for (int64_t s = 0; s < b->n_seq; s++)
+        r->host_i[s] = b->cu_tok[s + 1] - 1;
+    TRY(!logits || mem_copy(m->dev, r->head.row, r->host_i, (size_t)b->n_seq * 4, COPY_H2D, err));
+    if (logits && only_last && can_be_few(r, b)) {
+        p.wanted = r->head.row;
+        p.n_wanted = b->n_seq;
+    }
     TRY(run_forward(r, &p, err));
-    if (logits) {
-        for (int64_t s = 0; s < b->n_seq; s++)
-            r->host_i[s] = b->cu_tok[s + 1] - 1;
-        TRY(mem_copy(m->dev, r->head.row, r->host_i, (size_t)b->n_seq * 4, COPY_H2D, err));
+    if (logits && p.wanted) {
+        TRY(head_fwd(r, r->hf, b->n_seq, logits, err));
+    } else if (logits) {
         // r->h is free by now and has room for one row per token
         TRY(OP(m->dev, err, rows_gather, .y = r->h, .table = r->hf, .row = r->head.row, .n = b->n_seq, .n_row = b->n_tok, .d = m->c.d_model,
                .dtype = m->dtype));

@@ -158,9 +158,31 @@ static bool product_fwd(struct model_run *r, int64_t l, enum product which, void
            && lora_fwd(m, l, which, &r->lora, y, x, n, err);
 }
 
+/* What the rest of a block reads of a pass: its rows of the attention's output and of the stream. */
+struct rest {
+    struct pass pass;
+    const void *ao, *res1;
+};
+/* After the last attention only the wanted rows go on: their copies come into a->qkv, which nothing reads any more. */
+static bool rest_of(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct rest *rest, struct error *err)
+{
+    const struct model *m = r->m;
+    int64_t d = m->c.d_model, q = m->c.n_head * m->c.d_head, n = p->n_wanted;
+    *rest = (struct rest){ *p, a->ao, a->res1 };
+    if (!p->wanted || l + 1 < m->c.n_layer)
+        return true;
+    void *ao = a->qkv, *res1 = (char *)a->qkv + (size_t)(n * q) * dtype_size(m->dtype);
+    rest->pass.n = n;
+    rest->ao = ao;
+    rest->res1 = res1;
+    return OP(m->dev, err, rows_gather, .y = ao, .table = a->ao, .row = p->wanted, .n = n, .n_row = p->n, .d = q, .dtype = m->dtype)
+           && OP(m->dev, err, rows_gather, .y = res1, .table = a->res1, .row = p->wanted, .n = n, .n_row = p->n, .d = d, .dtype = m->dtype);
+}
+
 bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struct pass *p, struct error *err)
 {
     bool ok = false;
+    struct rest rest;
     struct model *m = r->m;
     struct device *dev = m->dev;
     const struct model_config *c = &m->c;
@@ -176,13 +198,15 @@ bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, const struc
            .n_pos = turn.n_pos, .heads = model_heads(m), .rot = (int)rope_dims(&c->rope, c->d_head), .eps = (float)c->rms_eps,
            .form = c->norm_form, .dtype = t, .for_decode = p->decode && !p->past && !p->decode->in_runs));
     TRY(attention(r, a, l, p, err));
-    TRY(product_fwd(r, l, PRODUCT_O, half1, a->ao, p, err));
-    TRY(half_norm(r, half1, at->post1, a->rstd_post1, p->n, err));
-    TRY(stream_add(r, a->h2, a->res2, a->res1, r->out, at->ln2, a->rstd2, p->n, err));
-    TRY(product_fwd(r, l, PRODUCT_GATE_UP, a->gu, half_input(a->h2, at->ln2, a->res2), p, err));
-    TRY(OP(dev, err, swiglu_fwd, .y = a->act, .gu = a->gu, .n = p->n, .f = c->d_ff, .act = c->act, .dtype = t));
-    TRY(product_fwd(r, l, PRODUCT_DOWN, half2, a->act, p, err));
-    TRY(half_norm(r, half2, at->post2, a->rstd_post2, p->n, err));
+    TRY(rest_of(r, a, l, p, &rest, err));
+    int64_t n = rest.pass.n;
+    TRY(product_fwd(r, l, PRODUCT_O, half1, rest.ao, &rest.pass, err));
+    TRY(half_norm(r, half1, at->post1, a->rstd_post1, n, err));
+    TRY(stream_add(r, a->h2, a->res2, rest.res1, r->out, at->ln2, a->rstd2, n, err));
+    TRY(product_fwd(r, l, PRODUCT_GATE_UP, a->gu, half_input(a->h2, at->ln2, a->res2), &rest.pass, err));
+    TRY(OP(dev, err, swiglu_fwd, .y = a->act, .gu = a->gu, .n = n, .f = c->d_ff, .act = c->act, .dtype = t));
+    TRY(product_fwd(r, l, PRODUCT_DOWN, half2, a->act, &rest.pass, err));
+    TRY(half_norm(r, half2, at->post2, a->rstd_post2, n, err));
     ok = true;
 out:
     return ok;
@@ -225,12 +249,12 @@ bool run_forward(struct model_run *r, const struct pass *p, struct error *err)
         TRY(l + 2 >= m->own.end || model_ahead(m, 3 + (int)l, err));    // into the place of this one
         TRY(run_idle(r, err));
     }
+    int64_t n = p->wanted ? p->n_wanted : p->n;
     if (!m->own.head)
         return stream_add(r, NULL, r->edge, r->layer[m->own.end - 1].res2, r->out, AT_NONE, NULL, p->n, err);
     TRY(OP(m->dev, err, rmsnorm_fwd, .y = r->hf, .sum = r->resf, .x = r->layer[c->n_layer - 1].res2, .add = r->out,
-           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = p->n, .d = d, .eps = stream_eps(c), .form = c->norm_form,
-           .dtype = m->dtype));
-    TRY(rows_scale(r, r->hf, p->n, head_scale(c), err));
+           .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = n, .d = d, .eps = stream_eps(c), .form = c->norm_form, .dtype = m->dtype));
+    TRY(rows_scale(r, r->hf, n, head_scale(c), err));
     ok = true;
 out:
     return ok;

@@ -113,6 +113,8 @@ struct pass {
     const struct decode_batch *decode;    // attention over pages; NULL: over the packed sequences r->seq
     const struct decode_batch *past;      // ... over pages, the queries those of r->seq; of it kv_len, page and their sizes
     int64_t max_q;                        // with past: most queries of a sequence
+    const int32_t *wanted;                // (n_wanted) device: the only rows that go on after the last attention, to r->hf; NULL: all n
+    int64_t n_wanted;
 };
 
 /* ---- run.c */

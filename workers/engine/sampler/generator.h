@@ -57,7 +57,7 @@ struct generator_config {
     int64_t max_seq;                      // most samples decoded in one step (on a CPU fewer: what its caches hold)
     int64_t max_item;                     // most items waiting or running
     int64_t max_seq_tok;                  // longest prompt + completion, tokens
-    int64_t prefill_tok;                  // prompt tokens run in one step; 0: what suits the device
+    int64_t prefill_tok;                  // prompt tokens run in one prefill; 0: what suits the device
     size_t kv_bytes;                      // pool; 0: max_seq samples of max_seq_tok, at most half of what is free
     void *kv_mem;                         // (device; kv_bytes) memory of the pool, borrowed; others may use it while the
                                           // generator is idle. NULL: its own
@@ -109,7 +109,7 @@ MUST_USE bool generator_submit(struct generator *g, const struct generator_item 
 size_t generator_bytes(const struct generator_config *config);
 /* Bytes of a pool large enough that max_seq samples of max_seq_tok never wait. */
 size_t generator_kv_bytes(const struct model *m, int64_t max_seq, int64_t max_seq_tok);
-/* One round: admit what fits, run waiting prompts up to prefill_tok tokens, decode one token for every running
+/* One round: admit what fits, run waiting prompts in a few prefills of up to prefill_tok tokens, decode one token for every running
  * sample. Does nothing when idle. On failure the generator is empty (generator_clear). */
 MUST_USE bool generator_step(struct generator *g, struct error *err);
 /* The next finished group, in the order of finishing; returns it for group_free, NULL: none. */

@@ -12,6 +12,7 @@
 
 #define DRAFT_ROWS 64         // most rows of a step with guesses
 #define DRAFT_SEQ_MAX 32      // most samples that it is tried with
+#define PREFILLS_MAX 4        // prefills of a round: a decode step of few rows takes nearly as long as one of all that wait
 #define PREFILL_SEQ_MAX 64    // prompts of one prefill; bounds the rows of logits it needs
 
 /* A sample that has ended, waiting for the rest of its group, or that was put back and goes on later (generator_pages.c). */

@@ -9,7 +9,8 @@
 /* Sequences that are run in one pass. */
 struct prefill {
     int64_t n, n_tok;
-    bool any_known;    // the keys and values of some beginnings are there already
+    bool any_known;      // the keys and values of some beginnings are there already
+    bool any_watched;    // all logits of some prompt are wanted
 };
 
 /* ---- rows ---- */
@@ -92,6 +93,7 @@ static void prefill_add(struct generator *g, struct prefill *p, const struct gen
     g->stats.n_run_tok += n_all - n_known;
     g->stats.n_seen_tok += (n_all * (n_all + 1) - n_known * (n_known + 1)) / 2;
     p->any_known |= n_known > 0;
+    p->any_watched |= spec->keep_prompt;
 }
 
 /* Run them; their last logits come into prefill_logits. */
@@ -100,7 +102,7 @@ static bool prefill_run(struct generator *g, const struct prefill *p, struct err
     g->prefill_cu[p->n] = (int32_t)p->n_tok;
     struct model_batch batch = { .n_seq = p->n, .n_tok = p->n_tok, .token = g->prefill_token, .cu_tok = g->prefill_cu };
     return model_prefill_after(g->run, &batch, p->any_known ? g->prefill_start : NULL, g->prefill_past, g->kv, g->prefill_table,
-                               g->max_page, g->prefill_logits, err);
+                               g->max_page, g->prefill_logits, !p->any_watched, err);
 }
 
 /* Admit samples of the started item that had no room before. */
@@ -331,6 +333,17 @@ static bool start_possible(const struct generator *g)
            <= g->pages.n_free + g->cache.n_entry;
 }
 
+/* Run the prompts of one prefill, or what else is next. */
+static bool prefill_start(struct generator *g, struct error *err)
+{
+    g->n_promised = rows_promised(g);
+    if (g->n_back > 0 && !samples_resume(g, err))
+        return false;
+    if (g->n_back == 0 && g->partial && g->partial->held && !partial_admit(g, err))
+        return false;
+    return g->n_back > 0 || (g->partial && g->partial->held) || prompts_start(g, err);
+}
+
 bool samples_start(struct generator *g, struct error *err)
 {
     if (!start_possible(g))
@@ -338,10 +351,12 @@ bool samples_start(struct generator *g, struct error *err)
     if (!flights_collect(g, err))
         return false;
     g->draft.last_ns = 0;
-    g->n_promised = rows_promised(g);
-    if (g->n_back > 0 && !samples_resume(g, err))
-        return false;
-    if (g->n_back == 0 && g->partial && g->partial->held && !partial_admit(g, err))
-        return false;
-    return g->n_back > 0 || (g->partial && g->partial->held) || prompts_start(g, err);
+    for (int i = 0; i < PREFILLS_MAX && start_possible(g); i++) {
+        int64_t n_run = g->n_run;
+        if (!prefill_start(g, err))
+            return false;
+        if (g->n_run <= n_run)
+            break;
+    }
+    return true;
 }
