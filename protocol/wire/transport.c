@@ -15,8 +15,9 @@
  * 6. A listener that no longer accepts, because of nng, listens again (listen.h). Other hosts are not accepted by nng (front.h).
  * 7. A connection to another host may be dead without any sign: the host is gone, or 1.5.2 has not noticed under TLS that the peer
  *    was killed. When nothing has been answered on it for SILENT_MS and requests have passed their limits, the socket is replaced,
- *    unless the other host still acknowledges packets: what was asked may be long, and the way slow, or the other side busy. So that there is
- *    always something to acknowledge the kernel asks after 2 s of silence (TCP keepalive). After ALIVE_MS it is replaced all the same. */
+ *    unless the other host still acknowledges packets, there or on another connection: what was asked may be long, and the way slow, or the
+ *    other side busy. So that there is always something to acknowledge the kernel asks after 2 s of silence (TCP keepalive). After ALIVE_MS
+ *    it is replaced all the same. */
 #include "protocol/wire/transport_parts.h"
 #include <fcntl.h>
 #include <poll.h>
