@@ -110,43 +110,73 @@ extern "C" bool embed_bwd_cuda(struct device *dev, const struct embed_bwd *a, st
 
 /* --- sums over rows, in order ---------------------------------------------------------------------------------------- */
 /* y[j] += sum over i of part[i * ld + j]. */
+#define PARTS_THREADS 32
+#define PARTS_AT_ONCE 64    // reads under way: with 16 a sum of 256 parts waits for memory 16 times, and few blocks run
 __global__ static void parts_sum_kernel(float *__restrict__ y, const float *__restrict__ part, int64_t n_part, int64_t ld, int64_t d)
 {
-    int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    int64_t j = (int64_t)blockIdx.x * PARTS_THREADS + threadIdx.x;
     if (j >= d)
         return;
-    float sum = 0;
-#pragma unroll 16    // so many reads under way
-    for (int64_t i = 0; i < n_part; i++)
-        sum += part[i * ld + j];
-    y[j] += sum;
+    float sum = 0, was = y[j];
+    for (int64_t i0 = 0; i0 < n_part; i0 += PARTS_AT_ONCE) {
+        float x[PARTS_AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < PARTS_AT_ONCE; k++)
+            if (i0 + k < n_part)
+                x[k] = part[(i0 + k) * ld + j];
+#pragma unroll
+        for (int k = 0; k < PARTS_AT_ONCE; k++)
+            if (i0 + k < n_part)
+                sum += x[k];
+    }
+    y[j] = was + sum;
 }
-/* part[b][j] = sum over the rows of block b of x. */
-template <typename T>
+static void parts_add(struct cuda_device *cu, float *y, const float *part, int64_t n_part, int64_t ld, int64_t d)
+{
+    parts_sum_kernel<<<blocks_for(d, PARTS_THREADS), PARTS_THREADS, 0, cu->stream>>>(y, part, n_part, ld, d);
+}
+/* part[b][j] = sum over the rows of block b of x, V columns a thread. */
+template <typename T, int V>
 __global__ static void rows_part_kernel(float *__restrict__ part, const T *__restrict__ x, int64_t ld, int64_t n, int64_t d)
 {
-    int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i0 = (int64_t)blockIdx.y * SUM_ROWS;
+    int64_t j = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, i0 = (int64_t)blockIdx.y * SUM_ROWS;
     if (j >= d)
         return;
-    float sum = 0;
-    for (int64_t i = i0; i < min(n, i0 + SUM_ROWS); i++)
-        sum += to_float(x[i * ld + j]);
-    part[(int64_t)blockIdx.y * d + j] = sum;
+    constexpr int R = 16;    // rows on their way at once
+    int64_t end = min(n, i0 + SUM_ROWS);
+    float sum[V] = {};
+    for (; i0 < end; i0 += R) {
+        vec_of<T, V> v[R];
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            if (i0 + r < end)
+                v[r] = *(const vec_of<T, V> *)(x + (i0 + r) * ld + j);
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            if (i0 + r < end)
+#pragma unroll
+                for (int k = 0; k < V; k++)
+                    sum[k] += to_float(v[r].x[k]);
+    }
+    store_v<float, V>(part + (int64_t)blockIdx.y * d + j, sum);
 }
-/* y += column sums of x (n, d), rows ld apart; used by linear_bwd_w for biases. */
-bool cuda_rows_sum(struct cuda_device *cu, float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d, struct error *err)
+template <typename T>
+static bool rows_sum_run(struct cuda_device *cu, float *y, const void *x, int64_t ld, int64_t n, int64_t d, struct error *err)
 {
+    bool wide = d % 4 == 0 && ld % 4 == 0 && (uintptr_t)x % (4 * sizeof(T)) == 0;
     unsigned n_part = blocks_for(n, SUM_ROWS);
     float *part = (float *)cuda_scratch(cu, (size_t)n_part * (size_t)d * 4, "linear_bwd_w", err);
     if (!part)
         return false;
-    dim3 grid(blocks_for(d, ROW_THREADS), n_part);
-    if (t == DT_BF16)
-        rows_part_kernel<bf16><<<grid, ROW_THREADS, 0, cu->stream>>>(part, (const bf16 *)x, ld, n, d);
-    else
-        rows_part_kernel<float><<<grid, ROW_THREADS, 0, cu->stream>>>(part, (const float *)x, ld, n, d);
-    parts_sum_kernel<<<blocks_for(d, ROW_THREADS), ROW_THREADS, 0, cu->stream>>>(y, part, n_part, d, d);
+    auto *kernel = wide ? rows_part_kernel<T, 4> : rows_part_kernel<T, 1>;
+    kernel<<<dim3(blocks_for(d, ROW_THREADS * (wide ? 4 : 1)), n_part), ROW_THREADS, 0, cu->stream>>>(part, (const T *)x, ld, n, d);
+    parts_add(cu, y, part, n_part, d, d);
     return launch_ok("linear_bwd_w", err);
+}
+/* y += column sums of x (n, d), rows ld apart; used by linear_bwd_w for biases. */
+bool cuda_rows_sum(struct cuda_device *cu, float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d, struct error *err)
+{
+    return BY_TYPE(t, rows_sum_run, cu, y, x, ld, n, d, err);
 }
 
 /* --- RMSNorm --------------------------------------------------------------------------------------------------------- */
@@ -158,21 +188,20 @@ template <typename T> struct norm_add {
     int split;
     int64_t n_elem;    // of a part
 };
-template <typename T, int V, bool PARTS>
-__device__ static inline void add_read(float (&u)[V], const norm_add<T> &add, int64_t at, int64_t j)
+template <typename T, int V, int PARTS> __device__ static inline void add_read(float (&u)[V], const norm_add<T> &add, int64_t at, int64_t j)
 {
-    if constexpr (PARTS) {
+    if constexpr (PARTS > 0) {
 #pragma unroll
         for (int k = 0; k < V; k++)
             u[k] = add.bias ? to_float(add.bias[j + k]) : 0;
-        float p[NORM_PARTS_MAX][V];    // all on their way before the first is added
+        float p[PARTS][V];    // all on their way before the first is added
 #pragma unroll
-        for (int s = 0; s < NORM_PARTS_MAX; s++)
-            if (s < add.split)
+        for (int s = 0; s < PARTS; s++)
+            if (PARTS == 2 || s < add.split)
                 load_v<float, V>(p[s], add.part + s * add.n_elem + at + j);
 #pragma unroll
-        for (int s = 0; s < NORM_PARTS_MAX; s++)
-            if (s < add.split)
+        for (int s = 0; s < PARTS; s++)
+            if (PARTS == 2 || s < add.split)
 #pragma unroll
                 for (int k = 0; k < V; k++)
                     u[k] += p[s][k];
@@ -184,7 +213,7 @@ __device__ static inline void add_read(float (&u)[V], const norm_add<T> &add, in
     }
 }
 /* The first pass over a row: what is squared, V elements from j on. */
-template <typename T, int V, bool PARTS>
+template <typename T, int V, int PARTS>
 __device__ static inline float norm_read(float (&v)[V], const T *x, const norm_add<T> &add, int64_t at, int64_t j, float square)
 {
     load_v<T, V>(v, x + at + j);
@@ -210,7 +239,7 @@ __device__ static inline void norm_write(T *y, float (&v)[V], const vec_of<T, V>
 }
 /* A row of at most KEEP V elements per thread stays in registers; KEEP of 0: it is read again. PARTS takes registers for which whole rows, as
  * training has them, run fewer blocks at once: 44 µs instead of 32 for 16,384 rows of 896. */
-template <typename T, int V, int KEEP, bool PARTS>
+template <typename T, int V, int KEEP, int PARTS>
 __global__ static void rmsnorm_fwd_kernel(T *y, T *sum, const T *x, norm_add<T> add, const T *__restrict__ w, float *rstd_out, int64_t d,
                                           int64_t ld, float eps, enum norm_form form)
 {
@@ -267,7 +296,7 @@ __global__ static void rmsnorm_fwd_kernel(T *y, T *sum, const T *x, norm_add<T> 
         norm_write<T, V>(y + at, v[0], *(const vec_of<T, V> *)(w + j), j, rstd, form);
     }
 }
-template <typename T, bool PARTS> static auto rmsnorm_fwd_kernel_for(int64_t d, int64_t ld)
+template <typename T, int PARTS> static auto rmsnorm_fwd_kernel_for(int64_t d, int64_t ld)
 {
     return !wide_rows(d) || !wide_rows(ld) ? rmsnorm_fwd_kernel<T, 1, 0, PARTS>
            : d <= ROW_THREADS * 8          ? rmsnorm_fwd_kernel<T, 8, 1, PARTS>
@@ -286,7 +315,9 @@ template <typename T> static bool rmsnorm_fwd_run(struct cuda_device *cu, const 
         add.n_elem = a->n * a->d;
         cu->unfinished.y = NULL;
     }
-    auto *kernel = add.part ? rmsnorm_fwd_kernel_for<T, true>(a->d, ld) : rmsnorm_fwd_kernel_for<T, false>(a->d, ld);
+    auto *kernel = !add.part        ? rmsnorm_fwd_kernel_for<T, 0>(a->d, ld)
+                   : add.split == 2 ? rmsnorm_fwd_kernel_for<T, 2>(a->d, ld)
+                                    : rmsnorm_fwd_kernel_for<T, NORM_PARTS_MAX>(a->d, ld);
     return launch_early(cu, kernel, (unsigned)a->n, ROW_THREADS, 0, "rmsnorm_fwd", err, (T *)a->y, (T *)a->sum, (const T *)a->x, add,
                         (const T *)a->w, a->rstd, a->d, ld, a->eps, a->form);
 }
@@ -297,39 +328,85 @@ extern "C" bool rmsnorm_fwd_cuda(struct device *dev, const struct rmsnorm_fwd *a
     return a->n == 0 || BY_TYPE(a->dtype, rmsnorm_fwd_run, cuda_of(dev), a, err);
 }
 
+/* What a thread reads of a row at once. */
+template <typename T, int V> struct norm_bwd_at {
+    vec_of<T, V> dy, x, w, dadd;
+};
 template <typename T, int V>
+__device__ static inline void norm_bwd_read(norm_bwd_at<T, V> &v, const T *dy, const T *dadd, const T *x, const T *w, int64_t at, int64_t j)
+{
+    v.dy = *(const vec_of<T, V> *)(dy + at + j);
+    v.x = *(const vec_of<T, V> *)(x + at + j);
+    v.w = *(const vec_of<T, V> *)(w + j);
+    if (dadd)
+        v.dadd = *(const vec_of<T, V> *)(dadd + at + j);
+}
+template <typename T, int V>
+__device__ static inline float norm_bwd_dot(const norm_bwd_at<T, V> &v, float rstd, float dot, enum norm_form form)
+{
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        dot = __fmaf_rn(to_float(v.dy.x[k]) * norm_weight(to_float(v.w.x[k]), form), to_float(v.x.x[k]) * rstd, dot);
+    return dot;
+}
+template <typename T, int V>
+__device__ static inline void norm_bwd_write(T *dx, const norm_bwd_at<T, V> &v, float rstd, float mean, bool adds, enum norm_form form)
+{
+    float r[V];
+#pragma unroll
+    for (int k = 0; k < V; k++) {
+        r[k] = rstd * (to_float(v.dy.x[k]) * norm_weight(to_float(v.w.x[k]), form) - to_float(v.x.x[k]) * rstd * mean);
+        if (adds)
+            r[k] += to_float(v.dadd.x[k]);
+    }
+    store_v<T, V>(dx, r);
+}
+/* A row of at most KEEP V elements per thread stays in registers, and all that is read of it is on its way at once; KEEP of 0: it is read
+ * again. */
+template <typename T, int V, int KEEP>
 __global__ static void rmsnorm_bwd_kernel(T *dx, const T *dy, const T *dadd, const T *__restrict__ x, const T *__restrict__ w,
                                           const float *__restrict__ rstd_in, int64_t d, int64_t ld, enum norm_form form)
 {
     __shared__ float tmp[33];
-    int64_t at = (int64_t)blockIdx.x * ld;
+    constexpr int N = KEEP > 0 ? KEEP : 1;
+    int64_t at = (int64_t)blockIdx.x * ld, step = ROW_THREADS * V, first = (int64_t)threadIdx.x * V;
+    norm_bwd_at<T, V> v[N];
     float rstd = rstd_in[blockIdx.x], dot = 0;
-    for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += ROW_THREADS * V) {
-        float g[V], u[V], v[V];
-        load_v<T, V>(g, dy + at + j);
-        load_v<T, V>(u, w + j);
-        load_v<T, V>(v, x + at + j);
+    if (KEEP) {
 #pragma unroll
-        for (int k = 0; k < V; k++)
-            dot = __fmaf_rn(g[k] * norm_weight(u[k], form), v[k] * rstd, dot);
+        for (int i = 0; i < N; i++)
+            if (first + i * step < d)
+                norm_bwd_read<T, V>(v[i], dy, dadd, x, w, at, first + i * step);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (first + i * step < d)
+                dot = norm_bwd_dot<T, V>(v[i], rstd, dot, form);
+    } else {
+        for (int64_t j = first; j < d; j += step) {
+            norm_bwd_read<T, V>(v[0], dy, NULL, x, w, at, j);
+            dot = norm_bwd_dot<T, V>(v[0], rstd, dot, form);
+        }
     }
     float mean = block_sum(dot, tmp) / (float)d;
-    for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += ROW_THREADS * V) {
-        float g[V], u[V], v[V], r[V];
-        load_v<T, V>(g, dy + at + j);
-        load_v<T, V>(u, w + j);
-        load_v<T, V>(v, x + at + j);
+    if (KEEP) {
 #pragma unroll
-        for (int k = 0; k < V; k++)
-            r[k] = rstd * (g[k] * norm_weight(u[k], form) - v[k] * rstd * mean);
-        if (dadd) {
-            load_v<T, V>(u, dadd + at + j);
-#pragma unroll
-            for (int k = 0; k < V; k++)
-                r[k] += u[k];
+        for (int i = 0; i < N; i++)
+            if (first + i * step < d)
+                norm_bwd_write<T, V>(dx + at + first + i * step, v[i], rstd, mean, dadd != NULL, form);
+    } else {
+        for (int64_t j = first; j < d; j += step) {
+            norm_bwd_read<T, V>(v[0], dy, dadd, x, w, at, j);
+            norm_bwd_write<T, V>(dx + at + j, v[0], rstd, mean, dadd != NULL, form);
         }
-        store_v<T, V>(dx + at + j, r);
     }
+}
+template <typename T> static auto rmsnorm_bwd_kernel_for(int64_t d, bool wide)
+{
+    return !wide                      ? rmsnorm_bwd_kernel<T, 1, 0>
+           : d <= ROW_THREADS * 8     ? rmsnorm_bwd_kernel<T, 8, 1>
+           : d <= ROW_THREADS * 8 * 2 ? rmsnorm_bwd_kernel<T, 8, 2>
+           : d <= ROW_THREADS * 8 * 4 ? rmsnorm_bwd_kernel<T, 8, 4>
+                                      : rmsnorm_bwd_kernel<T, 8, 0>;
 }
 /* part[b][j] = sum over the rows of block b of dy x rstd, V columns a thread; runs before dx, which may be dy. */
 template <typename T, int V>
@@ -372,9 +449,9 @@ template <typename T> static bool rmsnorm_bwd_run(struct cuda_device *cu, const 
             return false;
         kernel<<<dim3(blocks_for(a->d, ROW_THREADS * (wide ? 4 : 1)), n_part), ROW_THREADS, 0, cu->stream>>>(part, dy, x, a->rstd, a->n,
                                                                                                              a->d, ld);
-        parts_sum_kernel<<<blocks_for(a->d, ROW_THREADS), ROW_THREADS, 0, cu->stream>>>(a->dw, part, n_part, a->d, a->d);
+        parts_add(cu, a->dw, part, n_part, a->d, a->d);
     }
-    auto *kernel = wide ? rmsnorm_bwd_kernel<T, 8> : rmsnorm_bwd_kernel<T, 1>;
+    auto *kernel = rmsnorm_bwd_kernel_for<T>(a->d, wide);
     kernel<<<(unsigned)a->n, ROW_THREADS, 0, cu->stream>>>((T *)a->dx, dy, (const T *)a->dadd, x, (const T *)a->w, a->rstd, a->d, ld,
                                                            a->form);
     return launch_ok("rmsnorm_bwd", err);
@@ -595,9 +672,9 @@ template <typename T> static bool rope_bwd_run(struct cuda_device *cu, const str
     if (dnorm) {
         rope_dnorm_kernel<<<dim3(n_part, 2 * parts), hd, 0, cu->stream>>>(part, dnorm, a->n, n_q, n_kv, parts, hd);
         if (a->q_norm && a->dq_norm)
-            parts_sum_kernel<<<blocks_for(wide, 32), 32, 0, cu->stream>>>(a->dq_norm, part, n_part, 2 * wide, wide);
+            parts_add(cu, a->dq_norm, part, n_part, 2 * wide, wide);
         if (a->k_norm && a->dk_norm)
-            parts_sum_kernel<<<blocks_for(wide, 32), 32, 0, cu->stream>>>(a->dk_norm, part + wide, n_part, 2 * wide, wide);
+            parts_add(cu, a->dk_norm, part + wide, n_part, 2 * wide, wide);
     }
     return launch_ok("rope_bwd", err);
 }

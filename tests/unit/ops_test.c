@@ -273,10 +273,11 @@ static bool rmsnorm_bwd_other_case(struct run *r)
     r->other = true;
     return rmsnorm_bwd_case(r);
 }
-/* As many rows as in training, where blocks take several: some are left over in each size. */
+/* As many rows as in training, where blocks take several: some are left over in each size, and in the first there are more sums of rows than
+ * are read at once. */
 static bool rmsnorm_many_case(struct run *r)
 {
-    static const int64_t rows[N_SIZE] = { 1027, 2049, 1025, 1030 }, width[N_SIZE] = { 64, 896, 1536, 3584 };
+    static const int64_t rows[N_SIZE] = { 4227, 2049, 1025, 1030 }, width[N_SIZE] = { 64, 896, 1536, 3584 };
     int64_t n = rows[r->size], d = width[r->size];
     void *x = values(r, n * d), *w = values(r, d), *dy = watch(r, "dx", values(r, n * d), n * d, r->dtype);
     float *rstd = result_of(r, "rstd", n, DT_F32);
