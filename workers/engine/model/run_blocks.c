@@ -128,14 +128,15 @@ static bool is_shared_sum(enum product which)
     return which == PRODUCT_O || which == PRODUCT_DOWN;
 }
 
-/* Does a norm that adds it to the stream come right after this product, and nothing else read it? In training the backward pass may. */
-static bool is_for_norm(const struct model *m, int64_t l, enum product which, const struct pass *p)
+/* Does a norm that adds it to the stream come right after this product, and nothing else read it? The backward pass reads only what norms
+ * after a half were given. */
+static bool is_for_norm(const struct model *m, int64_t l, enum product which)
 {
-    bool last = l + 1 == m->c.n_layer;
-    if (!p->decode || m->lora)
+    bool last = l + 1 == m->own.end;
+    if (m->lora)
         return false;
     return which == PRODUCT_O ? m->at[l].post1 == AT_NONE && m->at[l].ln2 != AT_NONE
-                              : which == PRODUCT_DOWN && m->at[l].post2 == AT_NONE && (last || m->at[l + 1].ln1 != AT_NONE);
+                              : which == PRODUCT_DOWN && m->at[l].post2 == AT_NONE && (last ? m->own.head : m->at[l + 1].ln1 != AT_NONE);
 }
 
 /* Does nothing but swiglu_fwd read this product? In training the backward pass does. */
@@ -154,7 +155,7 @@ static bool product_fwd(struct model_run *r, int64_t l, enum product which, void
     if (r->peers && is_shared_sum(which))
         return team_product(r, &p, y, x, n, err);
     return OP(m->dev, err, linear_fwd, .y = y, .x = x, .w = p.w, .bias = model_at(m, p.bias_at), .n = n, .y_dtype = m->dtype,
-              .for_norm = is_for_norm(m, l, which, pass), .for_gate = is_for_gate(m, which, pass))
+              .for_norm = is_for_norm(m, l, which), .for_gate = is_for_gate(m, which, pass))
            && lora_fwd(m, l, which, &r->lora, y, x, n, err);
 }
 
