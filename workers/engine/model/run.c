@@ -282,12 +282,13 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
     r->layer_mem = calloc((size_t)(m->c.n_layer * MAX(lim->n_set, 1)), sizeof *r->layer);
     r->host_i = malloc(n * 2 * sizeof *r->host_i);
     r->host_f = malloc(n * 4 * sizeof *r->host_f);
+    r->host_back = host_new(m->dev, n * 3 * sizeof *r->host_back, "log-probs on their way back", err);
     r->row_index = malloc(n * sizeof *r->row_index);
     r->cu_mem = calloc(((size_t)lim->max_seq + 1) * (size_t)MAX(lim->n_set, 1), sizeof *r->cu);
     r->set = lim->n_set > 0 ? calloc((size_t)lim->n_set, sizeof *r->set) : NULL;
     r->layer = r->layer_mem;
     r->cu = r->cu_mem;
-    if (!r->layer || (lim->n_set > 0 && !r->set) || !r->host_i || !r->host_f || !r->row_index || !r->cu) {
+    if (!r->layer || (lim->n_set > 0 && !r->set) || !r->host_i || !r->host_f || !r->host_back || !r->row_index || !r->cu) {
         error_set(err, ERR_NO_MEMORY, "no memory for a run of %" PRId64 " tokens", lim->max_tok);
         goto fail;
     }
@@ -339,6 +340,8 @@ void model_run_free(struct model_run *r)
     free(r->layer_mem);
     free(r->host_i);
     free(r->host_f);
+    if (r->host_back)
+        host_free(r->m->dev, r->host_back);
     free(r->row_index);
     free(r->cu_mem);
     free(r);

@@ -196,7 +196,7 @@ static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t
     TRY(r->team ? team_head_begin(r, n_head, g, err) : head_bwd_begin(r, n_head, g, err));
     TRY(head_bwd_chunks(r, loss, n_head, err));
     if (loss->revise && !look_first) {
-        TRY(head_download(r, n_head, loss->logp, loss->entropy, NULL, err));
+        TRY(head_download_begin(r, n_head, err) && head_download_end(r, n_head, loss->logp, loss->entropy, NULL, err));
         if (loss->revise(loss->revise_ctx))
             TRY((r->team ? team_head_clear(r, err) : head_bwd_clear(r, err)) && head_bwd_chunks(r, loss, n_head, err));
     }
@@ -435,9 +435,10 @@ bool model_backward(struct model_run *r, const struct token_loss *loss, const st
     r->logits_n = 0;
     TRY(head_select(r, loss->target, &n_head, err));
     TRY(model_bind(m, head_piece(m), err) && head_bwd(r, loss, n_head, grad, err));
-    TRY(model_ahead(m, 0, err));    // for the next forward pass
+    TRY(model_ahead(m, 0, err));                 // for the next forward pass
+    TRY(head_download_begin(r, n_head, err));    // what the host does with it goes on beside the layers
     TRY(r->team ? team_layers_bwd(r, grad, err) : layers_bwd(r, grad, err));
-    TRY(head_download(r, n_head, loss->logp, loss->entropy, loss->coef ? NULL : loss->loss, err));
+    TRY(head_download_end(r, n_head, loss->logp, loss->entropy, loss->coef ? NULL : loss->loss, err));
     ok = true;
 out:
     return ok;

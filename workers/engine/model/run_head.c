@@ -81,26 +81,28 @@ out:
     return ok;
 }
 
-bool head_download(struct model_run *r, int64_t n, float *logp, float *entropy, float *loss, struct error *err)
+bool head_download_begin(struct model_run *r, int64_t n, struct error *err)
 {
-    bool ok = false;
-    size_t max = (size_t)r->lim.max_tok;
-    float *host[] = { r->host_f, r->host_f + max, r->host_f + 2 * max };
-    float *dev[] = { r->head.logp, r->head.entropy, r->head.loss }, *out[] = { logp, entropy, loss };
-    for (int i = 0; i < 3; i++)
-        if (out[i])
-            TRY(mem_copy(r->m->dev, host[i], dev[i], (size_t)n * 4, COPY_D2H, err));
-    TRY(run_sync(r, err));
-    for (int i = 0; i < 3; i++) {
-        if (!out[i])
+    const float *from[] = { r->head.logp, r->head.entropy, r->head.loss };
+    for (int64_t i = 0; i < 3; i++)
+        if (!mem_copy(r->m->dev, r->host_back + i * r->lim.max_tok, from[i], (size_t)n * 4, COPY_D2H, err))
+            return false;
+    return !r->done || mark_set(r->m->dev, r->done, err);
+}
+
+bool head_download_end(struct model_run *r, int64_t n, float *logp, float *entropy, float *loss, struct error *err)
+{
+    float *to[] = { logp, entropy, loss };
+    if (!(r->done && !r->idle ? mark_wait(r->m->dev, r->done, err) : run_sync(r, err)))
+        return false;
+    for (int64_t i = 0; i < 3; i++) {
+        if (!to[i])
             continue;
-        memset(out[i], 0, (size_t)r->n_tok * 4);
+        memset(to[i], 0, (size_t)r->n_tok * 4);
         for (int64_t k = 0; k < n; k++)
-            out[i][r->row_index[k]] = host[i][k];
+            to[i][r->row_index[k]] = r->host_back[i * r->lim.max_tok + k];
     }
-    ok = true;
-out:
-    return ok;
+    return true;
 }
 
 bool head_all(struct model_run *r, const struct token_loss *loss, int64_t n_head, struct error *err)
@@ -108,7 +110,7 @@ bool head_all(struct model_run *r, const struct token_loss *loss, int64_t n_head
     for (int64_t row0 = 0; row0 < n_head; row0 += r->head_max)
         if (!head_chunk(r, row0, MIN(r->head_max, n_head - row0), loss->temperature, err))
             return false;
-    return head_download(r, n_head, loss->logp, loss->entropy, NULL, err);
+    return head_download_begin(r, n_head, err) && head_download_end(r, n_head, loss->logp, loss->entropy, NULL, err);
 }
 
 bool model_head(struct model_run *r, const struct token_loss *loss, struct error *err)

@@ -90,6 +90,7 @@ struct model_run {
     // host side of the current call
     int32_t *host_i;           // (2 max_tok)
     float *host_f;             // (4 max_tok)
+    float *host_back;          // (3 max_tok) pinned: log-probs, entropies and losses on their way back
     int64_t *row_index;        // (max_tok) index of each head row
     int32_t *cu;               // (max_seq + 1) sequence bounds of the last forward
     struct acts *layer_mem;    // what layer and cu point into: those of all sets
@@ -243,5 +244,7 @@ int64_t same_temperature(const struct model_run *r, const float *temperature, in
 MUST_USE bool head_chunk(struct model_run *r, int64_t row0, int64_t n, const float *temperature, struct error *err);
 /* The same of all n_head rows, chunk by chunk, then loss->logp and entropy. */
 MUST_USE bool head_all(struct model_run *r, const struct token_loss *loss, int64_t n_head, struct error *err);
-/* Bring logp, entropy and loss of n head rows back to the host, each to its row of (r->n_tok), the others 0; NULL: not wanted. */
-MUST_USE bool head_download(struct model_run *r, int64_t n, float *logp, float *entropy, float *loss, struct error *err);
+/* Bring logp, entropy and loss of n head rows back to the host, each to its row of (r->n_tok), the others 0; NULL: not wanted. The first
+ * asks for it, the second waits, and not for what was asked of the device in between, unless there is other work to run. */
+MUST_USE bool head_download_begin(struct model_run *r, int64_t n, struct error *err);
+MUST_USE bool head_download_end(struct model_run *r, int64_t n, float *logp, float *entropy, float *loss, struct error *err);
