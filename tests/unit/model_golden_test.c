@@ -70,6 +70,31 @@ static void pieces_are_the_flat_gradient(struct golden *g, struct model_run *r, 
     mem_free(g->dev, x.flat);
 }
 
+/* The same gradient, not added to zeros but set as a whole: the same bits; and zeros where nothing is to be predicted. */
+static void a_set_gradient_is_the_added_one(struct golden *g, struct model_run *r, const struct model_batch *b,
+                                            const struct token_loss *loss, const float *want, const char *name)
+{
+    struct error err = { 0 };
+    size_t size = (size_t)model_n_flat(g->m) * 4;
+    float *got = malloc(size), *zero = calloc(1, size), *flat = mem_new(g->dev, size, "gradient", &err);
+    int32_t none[MAX_TOK];
+    for (int i = 0; i < MAX_TOK; i++)
+        none[i] = -1;
+    for (int k = 0; k < 2; k++) {
+        struct token_loss l = *loss;
+        l.target = k ? none : loss->target;
+        if (!OP(g->dev, &err, mem_fill, .y = flat, .size_bytes = size, .byte = 0xff) || !model_forward_train(r, b, &err)
+            || !model_backward(r, &l, &(struct model_grad){ .flat = flat, .set = true }, &err)
+            || !mem_copy(g->dev, got, flat, size, COPY_D2H, &err) || !device_sync(g->dev, &err))
+            fail_msg("%s: %s", name, err.text);
+        if (memcmp(got, k ? zero : want, size) != 0)
+            fail_msg("%s: the gradient that is set is not %s", name, k ? "0 without targets" : "the added one's bits");
+    }
+    free(got);
+    free(zero);
+    mem_free(g->dev, flat);
+}
+
 static void logits_and_gradients_are_pytorchs(UNUSED void **state)
 {
     for (size_t k = 0; k < ARRAY_SIZE(names) * ARRAY_SIZE(devices) * 2; k++) {
@@ -117,6 +142,7 @@ static void logits_and_gradients_are_pytorchs(UNUSED void **state)
                 fail_msg("%s on %s: gradient of %s differs by %g of its norm %g", name, device, t->name, d, sqrt(norm));
         }
         pieces_are_the_flat_gradient(&g, r, &b, &loss, grad, name);
+        a_set_gradient_is_the_added_one(&g, r, &b, &loss, grad, name);
         free(logits);
         free(want);
         free(grad);

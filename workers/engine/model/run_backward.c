@@ -79,19 +79,28 @@ static bool dhead_add(struct model_run *r, const struct place *grad, struct erro
     return OP(m->dev, err, axpy, .y = place_of(grad, m->head_at), .x = r->dhead, .n = n, .scale = 1);
 }
 
+/* Is the gradient of a matrix that head and embedding share summed up where it belongs? Only where nothing is there yet, and where no other
+ * micro-batch is under way: it is added once. */
+static bool tied_here(const struct model_run *r, const struct model_grad *g)
+{
+    return r->m->head_at == r->m->embed_at && g->flat && g->set && r->lim.n_shared == 0;
+}
+
 bool head_bwd_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
     struct head_grad *h = &r->head_grad;
-    int64_t d = m->c.d_model, n = m->c.vocab * d;
-    *h = (struct head_grad){ .frozen = m->lora != NULL };
+    *h = (struct head_grad){ .frozen = m->lora != NULL, .none = n_head == 0, .sum = r->dhead, .fresh = true };
     h->own = !h->frozen && m->head_at != m->embed_at;
     TRY(!h->own || place_begin(m, g, model_n_piece(m) - 1, &h->to, err));
-    h->parts = !h->frozen && (!h->own || n_head > r->head_max);
-    h->here = h->parts && h->own && h->to.set;
-    h->clear_from = n_head == 0 || h->here ? m->head_at : m->head_at + n;
-    h->parts = h->parts && !h->here;
+    if (h->own && (h->to.set || n_head <= r->head_max)) {
+        h->sum = place_of(&h->to, m->head_at);
+        h->fresh = h->to.set;
+    } else if (tied_here(r, g)) {
+        h->sum = g->flat + m->head_at;
+    }
+    h->clear_from = h->none ? m->head_at : m->head_at + m->c.vocab * m->c.d_model;
     ok = head_bwd_clear(r, err);
 out:
     return ok;
@@ -100,34 +109,36 @@ out:
 bool head_bwd_clear(struct model_run *r, struct error *err)
 {
     const struct model *m = r->m;
-    const struct head_grad *h = &r->head_grad;
+    struct head_grad *h = &r->head_grad;
     int64_t d = m->c.d_model;
+    h->empty = h->fresh;
     return (!h->own || place_clear(m, &h->to, h->clear_from, m->n_flat, err))
-           && (!h->parts || OP(m->dev, err, mem_fill, .y = r->dhead, .size_bytes = (size_t)(m->c.vocab * d) * 4))
+           && (h->own || h->frozen || !h->none
+               || OP(m->dev, err, mem_fill, .y = h->sum, .size_bytes = (size_t)(m->c.vocab * d) * 4))    // for the embedding's
            && OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * dtype_size(m->dtype));
 }
 
 bool head_bwd_rows(struct model_run *r, const struct head_part *c, struct error *err)
 {
     const struct model *m = r->m;
-    const struct head_grad *h = &r->head_grad;
+    struct head_grad *h = &r->head_grad;
     int64_t d = m->c.d_model;
     if (m->parts > 1
             ? !head_sum(r, r->dhrow, c->dlogits, c->n, c->ld, err)
             : !OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = c->dlogits, .w = model_head_weight(m), .n = c->n, .lddy = c->ld))
         return false;
     if (!h->frozen
-        && !OP(m->dev, err, linear_bwd_w, .dw = h->parts ? r->dhead : place_of(&h->to, m->head_at), .dy = c->dlogits, .x = c->x, .n = c->n,
-               .n_out = m->c.vocab, .n_in = d, .lddy = c->ld, .dtype = m->dtype, .set = !h->parts && !h->here && h->to.set,
-               .any_cut = m->parts > 0))
+        && !OP(m->dev, err, linear_bwd_w, .dw = h->sum, .dy = c->dlogits, .x = c->x, .n = c->n, .n_out = m->c.vocab, .n_in = d,
+               .lddy = c->ld, .dtype = m->dtype, .set = h->empty, .any_cut = m->parts > 0))
         return false;
+    h->empty = false;
     return OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = c->row, .n = c->n, .n_row = r->n_tok, .d = d, .dtype = m->dtype);
 }
 
 bool head_bwd_end(struct model_run *r, const struct model_grad *g, struct error *err)
 {
     const struct head_grad *h = &r->head_grad;
-    return !h->own || ((!h->parts || dhead_add(r, &h->to, err)) && place_end(g, &h->to, err));
+    return !h->own || ((h->sum != r->dhead || dhead_add(r, &h->to, err)) && place_end(g, &h->to, err));
 }
 
 /* What the loss takes from the host for each row. */
@@ -362,12 +373,12 @@ bool embed_grad(struct model_run *r, const struct model_grad *grad, const void *
     bool ok = false;
     struct model *m = r->m;
     struct place to;
-    bool tied = m->head_at == m->embed_at;
+    bool tied = m->head_at == m->embed_at, apart = tied && !tied_here(r, grad);
     int64_t first, n = model_piece(m, 0, &first);
     TRY(place_begin(m, grad, 0, &to, err) && place_clear(m, &to, tied ? m->c.vocab * m->c.d_model : 0, n, err));
-    TRY(OP(m->dev, err, embed_bwd, .dtable = tied ? r->dhead : place_of(&to, m->embed_at), .dy = dy, .row = token, .n = n_tok,
+    TRY(OP(m->dev, err, embed_bwd, .dtable = apart ? r->dhead : place_of(&to, m->embed_at), .dy = dy, .row = token, .n = n_tok,
            .first = m->vocab_first, .n_row = m->c.vocab, .slice = m->n_slice > 0, .d = m->c.d_model, .dtype = m->dtype));
-    TRY(!tied || dhead_add(r, &to, err));
+    TRY(!apart || dhead_add(r, &to, err));
     ok = place_end(grad, &to, err);
 out:
     return ok;

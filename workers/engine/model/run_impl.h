@@ -15,7 +15,9 @@ struct place {
 struct head_grad {
     struct place to;
     bool frozen, own;      // there is none; it is a piece of its own
-    bool parts, here;      // it is summed up chunk by chunk: in dhead, or in its piece itself
+    bool none;             // no row has a target
+    float *sum;            // what the chunks add to: its place in the gradient, or dhead
+    bool fresh, empty;     // at first, and now: sum may hold anything and is overwritten
     int64_t clear_from;    // of its piece, in the flat order: what is added to
 };
 /* Activations that one layer keeps; device. */
