@@ -547,7 +547,7 @@ static bool step_make(struct ranks *r, const struct group *const *groups, int64_
     if (!weights_compare(r, err))
         return false;
     for (int i = 0; i < r->n_here; i++)
-        if (!trainer_reference_step(r->here[i].t, h, err))
+        if (!trainer_reference_step(r->here[i].t, h, err) || !device_sync(trainer_device(r->here[i].t), err))
             return false;
     return true;
 }

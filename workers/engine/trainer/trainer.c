@@ -324,7 +324,7 @@ bool trainer_sft_step(struct trainer *t, const struct sft_seq *seq, int64_t n_se
     TRY(sft_cut(&w, n_seq, micro_budget(t, h), err));
     TRY(!apply || trainer_grad_begin(t, w.n_micro, err));
     TRY(sft_micros(&w, apply ? &t->to : NULL, err));
-    TRY(!apply || trainer_apply(t, h, grad_norm, err));
+    TRY(!apply || (trainer_apply(t, h, grad_norm, err) && device_sync(t->dev, err)));
     *loss = w.total > 0 ? w.sum / w.total : NAN;
     *n_loss_tok = w.total;
     ok = true;

@@ -225,7 +225,8 @@ MUST_USE bool trainer_grad_get(const struct trainer *t, float *out, struct error
 void trainer_changes_set(struct trainer *t, void (*changes)(void *ctx), void *ctx);
 void trainer_changes(const struct trainer *t);    // the time has come; of those who call trainer_apply or its parts
 /* Clip, AdamW, new weights; version + 1, of one rank alone. *grad_norm is the norm before clipping. A norm that is not finite is
- * ERR_DATA and changes nothing. */
+ * ERR_DATA and changes nothing. The device may still be at the new weights on return: what it is asked for next comes after them, and
+ * others may read them after a device_sync. A whole step (trainer_step, trainer_sft_step) ends with one. */
 MUST_USE bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
 /* The same in parts, for several ranks: the sums of squares of this rank's shards, to be spread; the norm of all; of each device's trainer
  * AdamW run by run, whose new weights are to be spread where a run is not all of them; and the end. A team's sums are of its pieces

@@ -750,7 +750,8 @@ bool trainer_apply_begin(struct trainer *t, int q, struct error *err)
 
 bool trainer_apply_end(struct trainer *t, struct error *err)
 {
-    if (!(t->n_slice ? slices_changed(t, err) : model_weights_changed(t->m, err)) || !device_sync(t->dev, err))
+    bool alone = !several(&t->set) && model_n_device(t->m) <= 1 && !t->stage_used;    // else others read what this one has made
+    if (!(t->n_slice ? slices_changed(t, err) : model_weights_changed(t->m, err)) || (!alone && !device_sync(t->dev, err)))
         return false;
     t->stage_used = false;
     t->adam_step++;
