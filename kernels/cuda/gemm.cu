@@ -212,7 +212,8 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
         return false;
     if (!part || w->parts > 1)
         return !part || parts_sum(dev, a, part, ldy, err);
-    if (a->for_norm && a->y_dtype == DT_BF16 && ldy == w->n_out && p->split <= NORM_PARTS_MAX) {
+    int most = a->n > TIMED_ROWS ? 2 : NORM_PARTS_MAX;    // more parts of many rows take the norm's registers
+    if (a->for_norm && a->y_dtype == DT_BF16 && ldy == w->n_out && p->split <= most) {
         cu->unfinished = unfinished{ a->y, part, a->bias, p->split };
         return true;
     }
