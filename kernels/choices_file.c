@@ -1,6 +1,6 @@
 /* choices_file.c - the text:
  *
- *   rollcall products 1
+ *   rollcall products 2
  *   for NVIDIA H200, 132 multiprocessors, 139 GiB; CUDA driver 13.0, cuBLASLt 13.1.0
  *   product 4608 3584 parts 0 bias 1 f32 0
  *   own 16
@@ -20,7 +20,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 
-#define FORMAT "rollcall products 1"
+#define FORMAT "rollcall products 2"
 #define OWN_MAX 4096    // more outputs per block than any kernel of ours has
 
 /* ---- writing ---- */

@@ -87,7 +87,6 @@ struct gemm_plan *plan_ready(struct cuda_device *cu, enum product kind, int64_t 
 void lt_faster(struct cuda_device *cu, const struct lt_call *call, enum freedom freedom, cublasLtMatmulAlgo_t *algo);
 
 /* --- gemm_cost.cu: timing products ---------------------------------------------------------------------------------------- */
-#define RUNS_MAX 9
 struct cost_run {
     const struct linear_cost *c;
     struct weight w;
@@ -96,12 +95,15 @@ struct cost_run {
     int n_copy;
     const struct way *way;    // NULL: linear_fwd itself
     int split;                // with a way: number of parts of K, into fp32 partials in y
-    int runs;                 // timed runs, at most RUNS_MAX; the median counts
 };
 /* Allocate memory for timing products of c's sizes with split parts, and fill it with random numbers. Fewer rows may be timed, too: r->c is c. */
 bool cost_open(struct cuda_device *cu, struct cost_run *r, const struct linear_cost *c, int split, struct error *err);
 void cost_close(struct cuda_device *cu, struct cost_run *r);
-/* Median time of one call, from recorded runs over all copies of the weight. */
-bool cost_time(struct cuda_device *cu, struct cost_run *r, double *us, struct error *err);
+/* Multiply by the k-th of the copies. act: of gate and up, into (n, n_out / 2) there, by one of our own forms; NULL: not so. */
+bool cost_call(struct cuda_device *cu, struct cost_run *r, int k, bf16 *act, struct error *err);
 /* Pseudo-random bf16 in (-1, 1). */
 bool noise_fill(struct cuda_device *cu, bf16 *x, int64_t n, uint32_t salt, struct error *err);
+
+/* --- gemm_race.cu ----------------------------------------------------------------------------------------------------------- */
+/* Which of n ways is the fastest in a step of r's rows; -1: they cannot be timed now. */
+int cost_race(struct cuda_device *cu, struct cost_run *r, const struct way *way, int n, struct error *err);

@@ -2,19 +2,15 @@
  *
  * A kind of product is chosen once, for each number of rows rounded up to a power of two: each algorithm that the library's heuristic
  * offers, and each form of gemm_few.cu, is compared with the heuristic's first at CHECK_ROWS rows, byte by byte on random data; one that
- * differs is left out, and a decode step uses the fastest of the others. The device's table of choices (choices.h) has what was chosen,
- * and may have what another process has chosen on such a card. Then only those ways are tried, once each, and nothing is timed. The one
- * that all are compared with is the same as ever, so the bits do not depend on what is on disk. */
+ * differs is left out, and a decode step uses the fastest of the others (gemm_race.cu). The device's table of choices (choices.h) has what
+ * was chosen, and may have what another process has chosen on such a card. Then only those ways are tried, once each, and nothing is timed.
+ * The one that all are compared with is the same as ever, so the bits do not depend on what is on disk. */
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/gemm_few.cuh"
 #include <stdlib.h>
 #define CHECK_ROWS 256
 #define CHECK_OUT 4096
 #define WAYS_MAX (CANDIDATES + 1 + FEW_FORMS)
-/* In a step a product of our own saves its neighbours time, too: they may begin early, and gate and up need no kernel after it. So up to
- * this many rows it may take up to 1 / FEW_SHARE of the time of the best other. */
-#define FEW_SURE 64
-#define FEW_SHARE 0.8
 
 int row_bucket(int64_t n)
 {
@@ -211,8 +207,7 @@ static int trial_fastest(struct cuda_device *cu, struct trial *t, int64_t rows, 
 {
     const struct gemm_plan *p = t->p;
     struct error ignored;    // without memory for timing, keep the heuristic's order
-    int best = 0;
-    double best_us = INFINITY;
+    int best = -1;
     if (n > 1 && !t->opened) {
         t->c.n = TIMED_ROWS;
         t->c.n_out = p->n_out;
@@ -223,20 +218,12 @@ static int trial_fastest(struct cuda_device *cu, struct trial *t, int64_t rows, 
         t->timed = cost_open(cu, &t->cost, &t->c, p->split, &ignored);
     }
     t->c.n = rows;
-    for (int i = 0; n > 1 && t->timed && i < n; i++) {
-        double us;
-        t->cost.way = &way[i];
-        t->cost.runs = 3;
-        bool timed = cost_time(cu, &t->cost, &us, &ignored);
-        if (way[i].few && rows <= FEW_SURE)
-            us *= FEW_SHARE;
-        if (timed && us < best_us) {
-            best = i;
-            best_us = us;
-        }
+    if (n > 1 && t->timed) {
+        best = cost_race(cu, &t->cost, way, n, &ignored);
+        t->timed = best >= 0;
     }
     (void)cudaGetLastError();
-    return best;
+    return MAX(best, 0);
 }
 
 /* --- the table of choices -------------------------------------------------------------------------------------------- */

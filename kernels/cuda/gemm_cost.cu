@@ -1,6 +1,8 @@
 /* gemm_cost.cu - timing products with cold weights, in recorded runs; what the rule of gemm.cu costs */
 #include "kernels/cuda/gemm.cuh"
+#include "kernels/cuda/gemm_few.cuh"
 #include <inttypes.h>
+#define RUNS 9                             // of a measurement; the median counts
 #define COLD_BYTES ((int64_t)192 << 20)    // of weights used in turn, several times the second-level cache
 
 __global__ static void noise_kernel(bf16 *x, int64_t n, uint32_t salt)
@@ -27,7 +29,6 @@ bool cost_open(struct cuda_device *cu, struct cost_run *r, const struct linear_c
     memset(r, 0, sizeof *r);
     r->c = c;
     r->split = split;
-    r->runs = RUNS_MAX;
     r->n_copy = (int)(COLD_BYTES / (2 * w_elems) + 1);
     r->w.dtype = DT_BF16;
     r->w.n_out = c->n_out;
@@ -47,10 +48,25 @@ void cost_close(struct cuda_device *cu, struct cost_run *r)
         if (mem[i])
             cu->base.op->mem_free(&cu->base, mem[i]);
 }
-static bool cost_call(struct cuda_device *cu, struct cost_run *r, int k, struct error *err)
+bool cost_call(struct cuda_device *cu, struct cost_run *r, int k, bf16 *act, struct error *err)
 {
     const struct linear_cost *c = r->c;
     const bf16 *weight = r->weights + (int64_t)(k % r->n_copy) * c->n_out * c->n_in;
+    if (act) {
+        struct few_call few = {};
+        few.weight = weight;
+        few.x = r->x;
+        few.bias = r->bias;
+        few.y = act;
+        few.rows = c->n;
+        few.n_out = c->n_out;
+        few.n_in = few.ldx = c->n_in;
+        few.ldy = c->n_out / 2;
+        few.split = 1;
+        few.pair = true;
+        few.act = ACT_SILU;
+        return few_run(cu, &few, r->way->few - 1, err);
+    }
     if (!r->way) {
         r->w.data = weight;
         struct linear_fwd a = {};
@@ -76,34 +92,35 @@ static bool cost_call(struct cuda_device *cu, struct cost_run *r, int k, struct 
                             .ldy = c->n_out };
     return way_run(cu, &call, r->way, err);
 }
-bool cost_time(struct cuda_device *cu, struct cost_run *r, double *us, struct error *err)
+/* Median time of one call, from recorded runs over all copies of the weight. */
+static bool cost_time(struct cuda_device *cu, struct cost_run *r, double *us, struct error *err)
 {
     int n_call = r->n_copy < 8 ? 8 : r->n_copy > 64 ? 64 : r->n_copy;
-    float took[RUNS_MAX];
+    float took[RUNS];
     cudaEvent_t from = NULL, to = NULL;
     struct graph *g = NULL;
-    bool ok = cost_call(cu, r, 0, err) && cu->base.op->graph_begin(&cu->base, err);
+    bool ok = cost_call(cu, r, 0, NULL, err) && cu->base.op->graph_begin(&cu->base, err);
     if (!ok)
         return false;
     for (int k = 0; ok && k < n_call; k++)
-        ok = cost_call(cu, r, k, err);
+        ok = cost_call(cu, r, k, NULL, err);
     struct error ignored;
     g = cu->base.op->graph_end(&cu->base, ok ? err : &ignored);
     ok = ok && g && cuda_ok(cudaEventCreate(&from), "linear_cost", err) && cuda_ok(cudaEventCreate(&to), "linear_cost", err);
-    for (int i = -1; ok && i < r->runs; i++) {
+    for (int i = -1; ok && i < RUNS; i++) {
         ok = cuda_ok(cudaEventRecord(from, cu->stream), "linear_cost", err) && cu->base.op->graph_launch(&cu->base, g, err)
              && cuda_ok(cudaEventRecord(to, cu->stream), "linear_cost", err) && cuda_ok(cudaEventSynchronize(to), "linear_cost", err);
         if (ok && i >= 0)
             ok = cuda_ok(cudaEventElapsedTime(&took[i], from, to), "linear_cost", err);
     }
-    for (int i = 1; ok && i < r->runs; i++)
+    for (int i = 1; ok && i < RUNS; i++)
         for (int j = i; j > 0 && took[j] < took[j - 1]; j--) {
             float t = took[j];
             took[j] = took[j - 1];
             took[j - 1] = t;
         }
     if (ok)
-        *us = (double)took[r->runs / 2] * 1e3 / n_call;
+        *us = (double)took[RUNS / 2] * 1e3 / n_call;
     if (from)
         cudaEventDestroy(from);
     if (to)

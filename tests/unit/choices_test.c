@@ -165,7 +165,7 @@ static void a_text_that_is_not_one_is_refused_and_says_where(UNUSED void **state
         const char *from, *to;    // replaced in a good text
         const char *why;
     } cases[] = {
-        { "products 1", "products 2", "file:1: not" },
+        { "products 2", "products 3", "file:1: not" },
         { "H200", "H100", "file:2: for another card" },
         { "product 4608 ", "product 0 ", "file:3: not 'product" },
         { "product 4608 ", "product 99999999999999999999 ", "file:3: not 'product" },
@@ -181,7 +181,7 @@ static void a_text_that_is_not_one_is_refused_and_says_where(UNUSED void **state
         { "library 66 20 36 1 0 0 7 0 2\n", "library 4294967296 20 36 1 0 0 7 0 2\n", "file:11: not 'own" },
         { "library 66 20 36 1 0 0 7 0 2\n", "", "file:18: not 'own" },
         { "product 3584 18944 parts 4 bias 0 f32 0", "product 4608 3584 parts 0 bias 1 f32 0", "file:19: too many" },
-        { "products 1\n", "products 1 " TEXT_64 TEXT_64 TEXT_64 TEXT_64 "\n", "file:1: too long" },
+        { "products 2\n", "products 2 " TEXT_64 TEXT_64 TEXT_64 TEXT_64 "\n", "file:1: too long" },
         { "end\n", "", "file:35: the file ends" },
         { "end\n", "end\nend\n", "file:35: more after" },
         { "end\n", "end", "file:35: the file ends" },
@@ -295,7 +295,7 @@ static int lines_logged_opening(struct choices **a, struct choices **b)
 
 static void a_broken_or_foreign_file_is_said_once_and_written_again(UNUSED void **state)
 {
-    static const char *const texts[] = { "", "rubbish\n", "rollcall products 1\nfor another card\nend\n", "\xff\xfe\n" };
+    static const char *const texts[] = { "", "rubbish\n", "rollcall products 2\nfor another card\nend\n", "\xff\xfe\n" };
     char dir[] = "/tmp/choices-XXXXXX", path[4096], sub[4096];
     struct error err;
     assert_non_null(mkdtemp(dir));
