@@ -340,6 +340,13 @@ __device__ static float mass_threshold(R from, int64_t n, bool wide, float low, 
     }
     return order_float(a);
 }
+/* e^d where `there`, else 0; without a branch, so that the exponentials of several elements are computed side by side. */
+__device__ static inline float mass_of(float d, bool there)
+{
+    float e = expf(d);
+    asm volatile("" : "+f"(e));
+    return there ? e : 0;
+}
 /* Ids are searched in groups of a warp's width, of which a part has at most GROUPS_MAX; longer ones one after the other. */
 #define GROUPS_MAX 1024
 struct group_mass {
@@ -349,12 +356,16 @@ struct group_mass {
 struct group_run {
     float e, run;
 };
-template <typename R> __device__ static group_run group_at(R from, int64_t j, int64_t end, float least, float inv_t, float top)
+template <typename R> __device__ static inline float group_load(R from, int64_t j, int64_t end)
+{
+    int lane = threadIdx.x % 32;
+    return j + lane < end ? from(j + lane, from.z[j + lane]) : -INFINITY;
+}
+__device__ static inline group_run group_scan(float x, int64_t j, int64_t end, float least, float inv_t, float top)
 {
     int lane = threadIdx.x % 32;
     group_run g;
-    float x = j + lane < end ? from(j + lane, from.z[j + lane]) : -INFINITY;
-    g.e = j + lane < end && !(x < least) ? expf(x * inv_t - top) : 0;
+    g.e = mass_of(x * inv_t - top, j + lane < end && !(x < least));
     g.run = g.e;
 #pragma unroll
     for (int w = 1; w < 32; w *= 2) {
@@ -385,6 +396,7 @@ __device__ static search groups_pass(search s, const group_mass *mass, int n, in
         }
     return s;
 }
+#define SEARCH_EACH 4    // groups that a warp reads at once
 /* The first id from j0 to j1 at which the sum of masses, from cum on, passes target; the last one with any mass if none does, -1 if none
  * has any. All warps sum the groups, the first adds the sums in order and looks into the one that passes; only it knows the result. */
 template <typename R>
@@ -395,11 +407,19 @@ __device__ static int32_t part_search(R from, int64_t j0, int64_t j1, float leas
     search s = { -1, cum, cum, false };
     for (int64_t j = j0; j < j1; j += GROUPS_MAX * 32) {
         int n = (int)((min(j1 - j, (int64_t)GROUPS_MAX * 32) + 31) / 32);
-        for (int k = warp; k < n; k += HEAD_WARPS) {
-            group_run g = group_at(from, j + k * 32, j1, least, inv_t, top);
-            float most = warp_max(g.e > 0 ? g.run : -INFINITY);
-            if (lane == 31)
-                mass[k] = group_mass{ g.run, most };
+        for (int k0 = warp; k0 < n; k0 += HEAD_WARPS * SEARCH_EACH) {
+            float x[SEARCH_EACH];
+#pragma unroll
+            for (int u = 0; u < SEARCH_EACH; u++)
+                x[u] = group_load(from, j + (k0 + u * HEAD_WARPS) * 32, j1);
+#pragma unroll
+            for (int u = 0; u < SEARCH_EACH; u++) {
+                int k = k0 + u * HEAD_WARPS;
+                group_run g = group_scan(x[u], j + k * 32, j1, least, inv_t, top);
+                float most = warp_max(g.e > 0 ? g.run : -INFINITY);
+                if (lane == 31 && k < n)
+                    mass[k] = group_mass{ g.run, most };
+            }
         }
         __syncthreads();
         if (warp == 0)
@@ -408,7 +428,7 @@ __device__ static int32_t part_search(R from, int64_t j0, int64_t j1, float leas
     }
     if (warp != 0 || s.last < 0)
         return -1;
-    group_run g = group_at(from, s.last, j1, least, inv_t, top);
+    group_run g = group_scan(group_load(from, s.last, j1), s.last, j1, least, inv_t, top);
     unsigned any = __ballot_sync(0xffffffffu, g.e > 0), over = __ballot_sync(0xffffffffu, g.e > 0 && s.at + g.run > target);
     return (int32_t)s.last + (over ? __ffs(over) - 1 : 31 - __clz(any));
 }
@@ -423,6 +443,40 @@ template <typename R> __device__ static row_top row_top_of(R from, int64_t n, bo
     });
     float highest = block_max(own.x, tmp);
     return row_top{ highest, best_id(own, highest, (int *)tmp) };
+}
+#define MASS_EACH 8    // elements of a lane that are read at once, while as many are worked on
+/* The sum of a warp's masses from j0 to j1: each lane's in their order, then over the lanes. */
+template <typename R> __device__ static inline float part_mass(R from, int64_t j0, int64_t j1, float least, float inv_t, float top)
+{
+    int lane = threadIdx.x % 32, n = j1 > j0 ? (int)(j1 - j0) : 0, k = 0;
+    float own = 0, x[MASS_EACH], next[MASS_EACH], e[MASS_EACH];
+    const float *z = from.z + j0 + lane;
+    if (n >= 32 * MASS_EACH)
+#pragma unroll
+        for (int u = 0; u < MASS_EACH; u++)
+            next[u] = z[32 * u];
+    for (; k + 32 * MASS_EACH <= n; k += 32 * MASS_EACH) {
+#pragma unroll
+        for (int u = 0; u < MASS_EACH; u++)
+            x[u] = next[u];
+        if (k + 64 * MASS_EACH <= n)
+#pragma unroll
+            for (int u = 0; u < MASS_EACH; u++)
+                next[u] = z[k + 32 * (MASS_EACH + u)];
+#pragma unroll
+        for (int u = 0; u < MASS_EACH; u++) {
+            x[u] = from(j0 + lane + k + 32 * u, x[u]);
+            e[u] = mass_of(x[u] * inv_t - top, !(x[u] < least));
+        }
+#pragma unroll
+        for (int u = 0; u < MASS_EACH; u++)
+            own += e[u];
+    }
+    for (k += lane; k < n; k += 32) {
+        float v = from(j0 + k, from.z[j0 + k]);
+        own += mass_of(v * inv_t - top, !(v < least));
+    }
+    return warp_sum(own);
 }
 /* What the threads of a row share. */
 struct draw_room {
@@ -448,13 +502,7 @@ __device__ static int32_t row_draw(R from, const sample_row &row, int64_t n, boo
     if (row.min_p > 0)
         least = fmaxf(least, fminf(highest, highest + logf(row.min_p) / inv_t));
     int64_t step = (n + HEAD_WARPS - 1) / HEAD_WARPS, j0 = warp * step, j1 = j0 + step < n ? j0 + step : n;
-    float own = 0;
-#pragma unroll 8
-    for (int64_t j = j0 + lane; j < j1; j += 32) {
-        float x = from(j, from.z[j]);
-        own += x < least ? 0 : expf(x * inv_t - top);
-    }
-    own = warp_sum(own);
+    float own = part_mass(from, j0, j1, least, inv_t, top);
     if (lane == 0)
         room->part[warp] = own;
     __syncthreads();
@@ -481,7 +529,7 @@ __device__ __noinline__ static int32_t row_draw_without(const struct sample_fwd 
     return row_draw(from, row, a->n_live, wide, inv_t, row_top_of(from, a->n_live, wide, room->tmp), room);
 }
 /* Two passes over the row. */
-__global__ static void sample_kernel(const __grid_constant__ struct sample_fwd a, bool wide)
+__global__ static void __launch_bounds__(HEAD_THREADS, 2) sample_kernel(const __grid_constant__ struct sample_fwd a, bool wide)
 {
     __shared__ draw_room room;
     int64_t i = blockIdx.x, n = a.n_live;
