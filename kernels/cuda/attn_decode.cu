@@ -48,20 +48,26 @@ template <int HD> __host__ __device__ constexpr int tile_elems(void)
 {
     return tile<HD>::KEYS * (HD % 64 == 0 ? HD : tile<HD>::LD);
 }
-/* Load tile t of keys or values, by thread `thread` of 128; rows from kv_len on become 0. */
+/* Load the ATTN_TILE keys or values from `key` on to a tile's row `at`, by thread `thread` of 128; rows from kv_len on become 0. */
+template <int HD>
+__device__ static inline void page_load(bf16 *to, int at, const bf16 *from, const kv_source &src, int key, int kv_len, int thread)
+{
+    constexpr int CHUNKS = HD / 8;
+    int n_valid = min(ATTN_TILE, kv_len - key);
+    int64_t skip = key >= kv_len ? 0 : src.page ? (int64_t)src.page[key / ATTN_TILE] * src.page_elems : (int64_t)key * src.step;
+#pragma unroll
+    for (int e = 0; e < ATTN_TILE * CHUNKS; e += 128) {
+        int row = (e + thread) / CHUNKS, chunk = (e + thread) % CHUNKS;
+        copy16(to + tile_at<HD>(at + row, chunk), from + skip + (row < n_valid ? row : 0) * src.step + chunk * 8, row < n_valid);
+    }
+}
+/* Load tile t of keys or values. */
 template <int HD> __device__ static inline void decode_load(bf16 *to, const bf16 *from, const kv_source &src, int t, int kv_len, int thread)
 {
-    constexpr int CHUNKS = HD / 8, KEYS = tile<HD>::KEYS;
+    constexpr int KEYS = tile<HD>::KEYS;
 #pragma unroll
-    for (int at = 0; at < KEYS; at += ATTN_TILE) {
-        int key = t * KEYS + at, n_valid = min(ATTN_TILE, kv_len - key);
-        int64_t skip = key >= kv_len ? 0 : src.page ? (int64_t)src.page[key / ATTN_TILE] * src.page_elems : (int64_t)key * src.step;
-#pragma unroll
-        for (int e = 0; e < ATTN_TILE * CHUNKS; e += 128) {
-            int row = (e + thread) / CHUNKS, chunk = (e + thread) % CHUNKS;
-            copy16(to + tile_at<HD>(at + row, chunk), from + skip + (row < n_valid ? row : 0) * src.step + chunk * 8, row < n_valid);
-        }
-    }
+    for (int at = 0; at < KEYS; at += ATTN_TILE)
+        page_load<HD>(to, at, from, src, t * KEYS + at, kv_len, thread);
 }
 /* Put a row into a tile that decode_load has filled: each thread replaces what it has copied itself, so nobody has to wait. */
 template <int HD> __device__ static inline void decode_replace(bf16 *to, int row, const bf16 *fresh, int thread)
@@ -86,10 +92,15 @@ __device__ static inline void group_meet(int g)
  * WIDE tiles in order, as if the tiles came one after the other; each group computes its tile's weights; and each warp multiplies the
  * values of all tiles in order, for its own columns of the head. So three meetings serve WIDE tiles, and the bits do not depend on WIDE.
  * The next keys are loaded once these have been read, the next values likewise. TURN: rope_fwd is done here, too; keys and values, of
- * which no kernel of this step but this one writes any that it reads, are on their way before the product before has ended. */
-template <int HD, bool BOUNDS, bool TURN, int WIDE>
-__global__ void __launch_bounds__(128 * WIDE) attn_decode_kernel(const __grid_constant__ decode_args args)
+ * which no kernel of this step but this one writes any that it reads, are on their way before the product before has ended.
+ * RING: a tile's keys and values come by halves, in turn through memory for three halves: the second half of the values takes the place
+ * of the first half of the keys, and the next keys and values follow likewise. So four blocks of heads of 128 run per multiprocessor instead
+ * of three, and 512 blocks at once. */
+template <int HD, bool BOUNDS, bool TURN, int WIDE, bool RING>
+__global__ void __launch_bounds__(128 * WIDE, RING ? 4 : 1) attn_decode_kernel(const __grid_constant__ decode_args args)
 {
+    static_assert(!RING || (HD == 128 && !TURN && WIDE == 1), "what RING is for");
+    constexpr int HALF = ATTN_TILE * HD;
     extern __shared__ __align__(16) bf16 smem[];
     constexpr int LD = tile<HD>::LD, STEPS = tile<HD>::STEPS, KEYS = tile<HD>::KEYS, ELEMS = tile_elems<HD>(), WARPS = 4 * WIDE;
     constexpr int N = KEYS / 32, OWN = (HD / 16 + WARPS - 1) / WARPS;    // of a warp: keys in blocks of 8, columns in blocks of 16
@@ -111,12 +122,24 @@ __global__ void __launch_bounds__(128 * WIDE) attn_decode_kernel(const __grid_co
     kv_source src = source_of<HD>(a, view, s, kv_head);
     bf16 *ks = smem + mine * 2 * ELEMS, *vs = ks + ELEMS;
     int n_tile = (view.kv_len - 1) / KEYS + 1, first = BOUNDS ? first_key(a.bounds, view.kv_len - 1) : 0, t0 = first / KEYS;
-    if (t0 + mine < n_tile)
-        decode_load<HD>(ks, src.k, src, t0 + mine, view.kv_len, thread);
-    copy_commit();
-    if (t0 + mine < n_tile)
-        decode_load<HD>(vs, src.v, src, t0 + mine, view.kv_len, thread);
-    copy_commit();
+    auto half_load = [&](int slot, bool keys, int t, int half) {    // of tile t
+        if (t < n_tile)
+            page_load<HD>(smem + slot % 3 * HALF, 0, keys ? src.k : src.v, src, t * KEYS + half * ATTN_TILE, view.kv_len, thread);
+        copy_commit();
+    };
+    if constexpr (RING) {
+        half_load(0, true, t0, 0);
+        half_load(1, true, t0, 1);
+        half_load(2, false, t0, 0);
+    } else {
+        if (t0 + mine < n_tile)
+            decode_load<HD>(ks, src.k, src, t0 + mine, view.kv_len, thread);
+        copy_commit();
+        if (t0 + mine < n_tile)
+            decode_load<HD>(vs, src.v, src, t0 + mine, view.kv_len, thread);
+        copy_commit();
+    }
+    int slot = 0;    // RING: of the tile's first keys
     for (int e = threadIdx.x; e < (16 - group) * (HD / 8); e += 128 * WIDE)
         *(uint4 *)&qs[group + e / (HD / 8)][e % (HD / 8) * 8] = make_uint4(0, 0, 0, 0);
     if (TURN) {
@@ -142,12 +165,13 @@ __global__ void __launch_bounds__(128 * WIDE) attn_decode_kernel(const __grid_co
         group_meet(mine);
         if (there) {
             float top[2] = { -INFINITY, -INFINITY };
+            const bf16 *keys = RING ? smem + (slot + warp / 2) % 3 * HALF - warp / 2 * HALF : ks;
 #pragma unroll
             for (int k = 0; k < STEPS; k++)
 #pragma unroll
                 for (int j = 0; j < N; j += 2) {
                     uint32_t b[4];
-                    ldsm4(b, ks + tile_at<HD>(warp % 4 * (KEYS / 4) + j * 8 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
+                    ldsm4(b, keys + tile_at<HD>(warp % 4 * (KEYS / 4) + j * 8 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
                     mma(p[j], qf[k], b[0], b[1]);
                     mma(p[j + 1], qf[k], b[2], b[3]);
                 }
@@ -171,9 +195,14 @@ __global__ void __launch_bounds__(128 * WIDE) attn_decode_kernel(const __grid_co
             }
         }
         __syncthreads();    // and the keys have been read
-        if (own + WIDE < n_tile)
-            decode_load<HD>(ks, src.k, src, own + WIDE, view.kv_len, thread);
-        copy_commit();
+        if constexpr (RING) {
+            half_load(slot, false, t, 1);
+            half_load(slot + 1, true, t + 1, 0);
+        } else {
+            if (own + WIDE < n_tile)
+                decode_load<HD>(ks, src.k, src, own + WIDE, view.kv_len, thread);
+            copy_commit();
+        }
 #pragma unroll
         for (int i = 0; i < WIDE; i++) {
             if (t + i >= n_tile)
@@ -200,7 +229,7 @@ __global__ void __launch_bounds__(128 * WIDE) attn_decode_kernel(const __grid_co
                 }
                 sum_of[warp][r][lane] = quarter_sum<N>(pair);
             }
-        copy_wait<1>();
+        copy_wait<RING ? 2 : 1>();
         if (fresh_here)
             decode_replace<HD>(vs, (view.kv_len - 1) % KEYS, fresh[1], thread);
         __syncthreads();
@@ -222,6 +251,12 @@ __global__ void __launch_bounds__(128 * WIDE) attn_decode_kernel(const __grid_co
                         o[j][e] *= alpha[i][e / 2];
 #pragma unroll
                 for (int k = 0; k < KEYS / 16; k++) {
+                    if (RING && k == KEYS / 32) {    // the second half of the values
+                        copy_wait<1>();
+                        __syncthreads();
+                    }
+                    if (RING && k % (KEYS / 32) == 0)
+                        values = smem + (slot + (k ? 0 : 2)) % 3 * HALF - k * 16 * HD;
                     uint32_t w[4];
                     ldsm4(w, &weight[i][lane % 16][k * 16 + lane / 16 * 8]);
 #pragma unroll
@@ -238,9 +273,15 @@ __global__ void __launch_bounds__(128 * WIDE) attn_decode_kernel(const __grid_co
             }
         if (t + WIDE < n_tile)
             __syncthreads();    // the values, weights and sums have been read
-        if (own + WIDE < n_tile)
-            decode_load<HD>(vs, src.v, src, own + WIDE, view.kv_len, thread);
-        copy_commit();
+        if constexpr (RING) {
+            half_load(slot + 2, true, t + 1, 1);
+            half_load(slot, false, t + 1, 0);
+            slot = (slot + 1) % 3;
+        } else {
+            if (own + WIDE < n_tile)
+                decode_load<HD>(vs, src.v, src, own + WIDE, view.kv_len, thread);
+            copy_commit();
+        }
     }
     copy_wait<0>();
 #pragma unroll
@@ -260,11 +301,11 @@ __global__ void __launch_bounds__(128 * WIDE) attn_decode_kernel(const __grid_co
 }
 
 /* --- launching ------------------------------------------------------------------------------------------------------- */
-template <int HD, bool BOUNDS, bool TURN, int WIDE>
+template <int HD, bool BOUNDS, bool TURN, int WIDE, bool RING = false>
 static bool decode_wide(struct cuda_device *cu, const decode_args &a, int64_t n_seq, const char *op, struct error *err)
 {
-    constexpr int bytes = WIDE * 2 * tile_elems<HD>() * 2;
-    auto *kernel = attn_decode_kernel<HD, BOUNDS, TURN, WIDE>;
+    constexpr int bytes = RING ? 3 * ATTN_TILE * HD * 2 : WIDE * 2 * tile_elems<HD>() * 2;
+    auto *kernel = attn_decode_kernel<HD, BOUNDS, TURN, WIDE, RING>;
     return cuda_ok(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), op, err)
            && launch_early(cu, kernel, dim3((unsigned)a.f.n_kv, (unsigned)n_seq), 128 * WIDE, bytes, op, err, a);
 }
@@ -272,10 +313,11 @@ static bool decode_wide(struct cuda_device *cu, const decode_args &a, int64_t n_
 template <int HD, bool BOUNDS>
 static bool decode_launch(struct cuda_device *cu, const fwd_args &f, const rope_fwd *turn, int64_t n_seq, const char *op, struct error *err)
 {
+    constexpr bool ring = HD == 128 && !BOUNDS;    // with bounds it has not been tried on a card
     decode_args a = {};
     a.f = f;
     if (!turn)
-        return decode_wide<HD, BOUNDS, false, 1>(cu, a, n_seq, op, err);
+        return decode_wide<HD, BOUNDS, false, 1, ring>(cu, a, n_seq, op, err);
     a.turn = *turn;
     bool few = cu->hopper && n_seq * f.n_kv <= cu->n_sm;
     return few ? decode_wide<HD, BOUNDS, true, 3>(cu, a, n_seq, op, err) : decode_wide<HD, BOUNDS, true, 1>(cu, a, n_seq, op, err);
