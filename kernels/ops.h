@@ -318,6 +318,20 @@ struct linear_bwd_x {
     int64_t first, n_k;        // only rows [first, first + n_k) of W, dy's columns being theirs; n_k 0: all rows
     bool accumulate, f32;
 };
+/* y = dy W as a sum over rows of W in parts, which tree_sum would add: part p has of each of n_seg groups of rows `each`, those from
+ * at + p each on, as far as `end`. The rows of a group are one chain from 0 in fp32, and a part is the sum of its chains in order. */
+struct linear_bwd_tree {
+    void *y;                   // (n, n_in) y_dtype, dense
+    const void *dy;            // (n, lddy) of the weight's dtype
+    const struct weight *w;    // made with for_bwd and parts
+    float *part;               // (n_part, n, n_in) memory to work in; n_part 1 and y fp32: NULL will do
+    int64_t n, lddy;
+    int n_part, n_seg;    // n_part: a power of two up to SUM_PARTS_MAX
+    struct {
+        int64_t at, each, end;
+    } seg[3];
+    enum dtype y_dtype;
+};
 /* dw += dy^T x, or dw = dy^T x with `set`; dbias += sum of dy over rows. With `any_cut` an element's bits do not depend on n_out and n_in,
  * so that a device that has some rows or columns of dw gives the same ones. */
 struct linear_bwd_w {
@@ -695,7 +709,7 @@ struct mem_hash {
 // clang-format off
 #define OPS_TABLE(X) \
     X(rows_gather) X(rows_scatter) X(rows_copy) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(linear_fwd) X(tree_sum) X(linear_bwd_x) \
-    X(linear_bwd_w) X(rope_fwd) X(rope_bwd) X(kv_copy) X(attn_fwd) X(attn_bwd) X(attn_paged) X(swiglu_fwd) X(swiglu_bwd) \
+    X(linear_bwd_tree) X(linear_bwd_w) X(rope_fwd) X(rope_bwd) X(kv_copy) X(attn_fwd) X(attn_bwd) X(attn_paged) X(swiglu_fwd) X(swiglu_bwd) \
     X(add_fwd) X(cast) X(softcap) X(axpy) X(blend) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(sum_parts) X(clip_coef) \
     X(adamw) X(adamw_host) X(adamw8) X(adafactor_moments) X(adafactor_update) X(adafactor_apply) X(mem_hash)
 // clang-format on

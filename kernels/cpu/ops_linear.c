@@ -228,6 +228,11 @@ bool linear_bwd_x_cpu(struct device *dev, const struct linear_bwd_x *a, struct e
     return gemm_run(cpu_of(dev), &g, 1, a->dy, w->dtype, "linear_bwd_x", err);
 }
 
+bool linear_bwd_tree_cpu(struct device *dev, const struct linear_bwd_tree *a, struct error *err)
+{
+    return linear_bwd_tree_steps(dev, a, linear_bwd_x_cpu, tree_sum_cpu, err);
+}
+
 /* dw, in two jobs. The first packs all of x into panels, one block of WGRAD_K tokens after the other. In the second each piece owns
  * some rows of dw: one block of tokens at a time, it packs its columns of dy into tiles and adds their products with every panel.
  * So x and dy are read once, row by row, and the inner loop reads from the second-level cache. The chain over the blocks stays in

@@ -6,7 +6,10 @@
  * gemm_choose.cu chooses an algorithm for each (shape, rows rounded up to a power of two), among gemm_lt.cu's and the kernels of
  * gemm_few.cu. Backward products need no such rule, only the same bits in each run: those of the heuristic's choice without in-place reduction
  * for each power of two of rows; where devices have slices of the weights, an algorithm that keeps the order, too. Where rows are many,
- * gemm_faster.cu finds the fastest algorithm of these bits. What none of these can take goes to gemm_plain.cu. A weight with parts has that many strided products, added as a tree. */
+ * gemm_faster.cu finds the fastest algorithm of these bits. What none of these can take goes to gemm_plain.cu.
+ *
+ * A weight with parts has that many strided products, added as a tree. So has linear_bwd_tree, one product for each group of rows of each part,
+ * unless gemm_tree.cu adds them in its registers. */
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/gemm_few.cuh"
 #include <inttypes.h>
@@ -316,6 +319,43 @@ extern "C" bool linear_bwd_x_cuda(struct device *dev, const struct linear_bwd_x 
     return bwd_run(cu, &call, "linear_bwd_x", err);
 }
 
+/* linear_bwd_tree part by part: the groups' chains, one onto the other, then the tree. */
+bool bwd_by_parts(struct device *dev, const struct linear_bwd_tree *a, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    const struct weight *w = a->w;
+    struct tree_sum tree = {};
+    bool whole = a->n_part == 1 && a->y_dtype == DT_F32;
+    tree.y = a->y;
+    tree.n_x = a->n_part;
+    tree.n = a->n;
+    tree.d = w->n_in;
+    tree.y_dtype = a->y_dtype;
+    tree.dtype = w->dtype;
+    for (int p = 0; p < a->n_part; p++) {
+        float *to = whole ? (float *)a->y : a->part + p * a->n * w->n_in;
+        struct linear_bwd_x x = {};
+        x.dx = to;
+        x.w = w;
+        x.n = a->n;
+        x.lddy = a->lddy;
+        x.f32 = true;
+        for (int i = 0; i < a->n_seg; i++) {
+            x.first = a->seg[i].at + p * a->seg[i].each;
+            x.n_k = MIN(a->seg[i].each, a->seg[i].end - x.first);
+            x.dy = (const char *)a->dy + (size_t)x.first * dtype_size(w->dtype);
+            if (x.n_k <= 0)
+                continue;
+            if (!linear_bwd_x_cuda(dev, &x, err))
+                return false;
+            x.accumulate = true;
+        }
+        if (!x.accumulate && !cuda_ok(cudaMemsetAsync(to, 0, (size_t)(a->n * w->n_in) * sizeof *to, cu->stream), "linear_bwd_tree", err))
+            return false;
+        tree.x[p] = to;
+    }
+    return whole || tree_sum_cuda(dev, &tree, err);
+}
 bool cuda_rows_sum(struct cuda_device *cu, float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d, struct error *err);
 extern "C" bool linear_bwd_w_cuda(struct device *dev, const struct linear_bwd_w *a, struct error *err)
 {

@@ -23,6 +23,7 @@ enum product {
     PRODUCT_BWD_X,
     PRODUCT_BWD_X_F32,
     PRODUCT_BWD_W,
+    PRODUCT_BWD_TREE,    // a linear_bwd_tree; a plan has its ways: few 1 is gemm_tree.cu, 0 part by part
 };
 /* How to run a product. */
 struct way {
@@ -80,6 +81,10 @@ bool fits_lt(const struct weight *w);
 /* The plan for this use of a weight, chosen now if it is the first. */
 struct gemm_plan *plan_ready(struct cuda_device *cu, enum product kind, int64_t n_out, int64_t n_in, int parts, bool bias,
                              struct error *err);
+
+/* --- gemm.cu ------------------------------------------------------------------------------------------------------------- */
+/* linear_bwd_tree part by part: each group's chain added to the part's other groups in memory, then the tree; gemm_tree.cu has the other way. */
+bool bwd_by_parts(struct device *dev, const struct linear_bwd_tree *a, struct error *err);
 
 /* --- gemm_faster.cu: products of many rows ------------------------------------------------------------------------------- */
 /* Replace a call's algorithm by the fastest that gives its bits, if the rows are more than TIMED_ROWS and there is memory to try. Waits for

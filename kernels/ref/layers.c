@@ -157,6 +157,11 @@ bool linear_bwd_x_ref(UNUSED struct device *dev, const struct linear_bwd_x *a, s
     return true;
 }
 
+bool linear_bwd_tree_ref(struct device *dev, const struct linear_bwd_tree *a, struct error *err)
+{
+    return linear_bwd_tree_steps(dev, a, linear_bwd_x_ref, tree_sum_ref, err);
+}
+
 bool linear_bwd_w_ref(UNUSED struct device *dev, const struct linear_bwd_w *a, UNUSED struct error *err)
 {
     int64_t ldx = a->ldx ? a->ldx : a->n_in, lddy = a->lddy ? a->lddy : a->n_out;

@@ -355,6 +355,40 @@ static bool linear_bwd_x_rows_case(struct run *r)
            && OP(r->dev, &r->err, linear_bwd_x, .dx = dx, .dy = dy, .w = w, .n = n, .lddy = out, .first = first, .n_k = n_k / 2,
                  .accumulate = true, .f32 = true);
 }
+/* Groups of rows that follow each other in the weight, which each part has some of. */
+struct tree_rows {
+    int64_t n, n_in;
+    int n_part, n_seg;
+    int64_t each[3], n_out;    // n_out less than all: the last part has fewer rows
+};
+static bool tree_of_rows(struct run *r, const struct tree_rows *s, void *y, enum dtype y_dtype, struct linear_bwd_tree *a)
+{
+    *a = (struct linear_bwd_tree){ .y = y, .n = s->n, .lddy = s->n_out, .n_part = s->n_part, .n_seg = s->n_seg, .y_dtype = y_dtype };
+    int64_t at = 0;
+    for (int i = 0; i < s->n_seg; i++) {
+        a->seg[i].at = at;
+        a->seg[i].each = s->each[i];
+        a->seg[i].end = at = MIN(at + s->n_part * s->each[i], s->n_out);
+    }
+    a->dy = values(r, s->n * s->n_out);
+    a->w = weight_of(r, s->n_out, s->n_in);
+    a->part = mem_take(r, (size_t)(s->n_part * s->n * s->n_in) * sizeof *a->part);
+    return r->dev->op->linear_bwd_tree(r->dev, a, &r->err);
+}
+static bool linear_bwd_tree_case(struct run *r)
+{
+    static const struct tree_rows sizes[N_SIZE] = {
+        { 1, 48, 1, 3, { 16, 8, 8 }, 32 },
+        { 13, 51, 4, 1, { 10 }, 37 },
+        { 100, 128, 2, 2, { 64, 64 }, 256 },
+        { 333, 256, 4, 3, { 32, 16, 16 }, 256 },
+    };
+    const struct tree_rows *s = &sizes[r->size];
+    struct linear_bwd_tree a;
+    enum dtype t = r->size == 0 ? DT_F32 : r->dtype;
+    r->parts = 1;
+    return tree_of_rows(r, s, result_of(r, "y", s->n * s->n_in, t), t, &a);
+}
 static bool linear_bwd_w_case(struct run *r)
 {
     int64_t n = linear_sizes[r->size].n * 2, out = linear_sizes[r->size].n_out, in = linear_sizes[r->size].n_in;
@@ -788,6 +822,7 @@ static const struct {
     { "tree_sum", tree_sum_case, 1e-7 },
     { "linear_bwd_x", linear_bwd_x_case, 2e-6 },
     { "linear_bwd_x of some rows", linear_bwd_x_rows_case, 2e-6 },
+    { "linear_bwd_tree", linear_bwd_tree_case, 2e-6 },
     { "linear_bwd_w", linear_bwd_w_case, 2e-6 },
     { "rope_fwd", rope_fwd_case, 1e-6 },
     { "rope_bwd", rope_bwd_case, 2e-6 },
@@ -1316,9 +1351,8 @@ static void products_of_column_slices_sum_to_the_same_bits(UNUSED void **state)
         int64_t n, n_out, n_in;
         int parts;
         bool bias;
-    } shapes[] = {
-        { 1, 64, 64, 4, false }, { 3, 72, 96, 4, true }, { 64, 136, 256, 8, true }, { 100, 200, 1024, 4, false }, { 7, 40, 32, 2, true }
-    };
+    } shapes[] = { { 1, 64, 64, 4, false },      { 3, 72, 96, 4, true }, { 64, 136, 256, 8, true },
+                   { 100, 200, 1024, 4, false }, { 7, 40, 32, 2, true }, { 600, 256, 448, 4, false } };
     struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
     for (size_t c = 0; c < ARRAY_SIZE(shapes); c++)
         for (int t = 0; t < 2; t++) {
@@ -1356,6 +1390,52 @@ static void products_of_column_slices_sum_to_the_same_bits(UNUSED void **state)
                     fail_msg("%" PRId64 " x %" PRId64 " in %d parts: %d slices give other bits than the whole", n_out, n_in,
                              shapes[c].parts, n_rank);
             }
+            free(want);
+            free(got);
+            run_release(&r);
+        }
+    device_free(dev);
+}
+
+/* Devices of a team have parts of different numbers, so a back end that adds in another way than step by step must give the same bits. */
+static void a_tree_over_rows_has_the_bits_of_its_steps(UNUSED void **state)
+{
+    static const struct tree_rows shapes[] = {
+        { 700, 256, 4, 3, { 224, 32, 32 }, 1152 },    // heads of the 0.5B
+        { 1030, 384, 4, 3, { 128, 64, 64 }, 1024 }, { 600, 128, 2, 3, { 160, 48, 48 }, 512 },
+        { 600, 128, 1, 3, { 64, 16, 16 }, 96 },     { 513, 256, 4, 2, { 160, 160 }, 1280 },    // gate and up
+        { 530, 128, 8, 2, { 40, 40 }, 640 },        { 520, 128, 4, 1, { 104 }, 408 },          // a vocabulary
+        { 9, 128, 4, 2, { 48, 48 }, 384 },
+    };
+    struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
+    for (size_t c = 0; c < ARRAY_SIZE(shapes); c++)
+        for (int k = 0; k < 3; k++) {
+            const struct tree_rows *s = &shapes[c];
+            struct run r = { .dev = dev, .rng = 7 + c, .dtype = k ? DT_BF16 : DT_F32, .parts = 1 };
+            enum dtype t = k == 1 ? DT_BF16 : DT_F32;
+            size_t y_bytes = (size_t)(s->n * s->n_in) * dtype_size(t);
+            struct linear_bwd_tree a;
+            void *y = mem_take(&r, y_bytes);
+            char *want = malloc(y_bytes), *got = malloc(y_bytes);
+            if (!tree_of_rows(&r, s, y, t, &a))
+                fail_msg("%s", r.err.text);
+            get(&r, got, y, y_bytes);
+            struct tree_sum tree = { .y = y, .n_x = s->n_part, .n = s->n, .d = s->n_in, .y_dtype = t, .dtype = r.dtype };
+            for (int p = 0; p < s->n_part; p++) {
+                float *to = a.part + p * s->n * s->n_in;
+                tree.x[p] = to;
+                for (int i = 0; i < s->n_seg; i++) {
+                    int64_t first = a.seg[i].at + p * s->each[i], n_k = MIN(s->each[i], a.seg[i].end - first);
+                    if (!OP(dev, &r.err, linear_bwd_x, .dx = to, .dy = (const char *)a.dy + (size_t)first * dtype_size(r.dtype), .w = a.w,
+                            .n = s->n, .lddy = s->n_out, .first = first, .n_k = n_k, .accumulate = i > 0, .f32 = true))
+                        fail_msg("%s", r.err.text);
+                }
+            }
+            if (!dev->op->tree_sum(dev, &tree, &r.err))
+                fail_msg("%s", r.err.text);
+            get(&r, want, y, y_bytes);
+            if (memcmp(got, want, y_bytes) != 0)
+                fail_msg("%" PRId64 " rows, %d parts of %" PRId64 ", %s", s->n, s->n_part, s->each[0], k == 0 ? "fp32" : "bf16");
             free(want);
             free(got);
             run_release(&r);
@@ -2046,6 +2126,7 @@ int main(int argc, char **argv)
             cmocka_unit_test(a_norm_that_finishes_a_product_gives_the_same_bits),
             cmocka_unit_test(a_gate_computed_with_its_product_has_the_same_bits),
             cmocka_unit_test(products_of_column_slices_sum_to_the_same_bits),
+            cmocka_unit_test(a_tree_over_rows_has_the_bits_of_its_steps),
             cmocka_unit_test(draws_follow_the_filtered_distribution),
             cmocka_unit_test(an_end_that_is_nearly_certain_can_be_banned),
         };
@@ -2065,6 +2146,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_norm_that_finishes_a_product_gives_the_same_bits),
         cmocka_unit_test(a_gate_computed_with_its_product_has_the_same_bits),
         cmocka_unit_test(products_of_column_slices_sum_to_the_same_bits),
+        cmocka_unit_test(a_tree_over_rows_has_the_bits_of_its_steps),
         cmocka_unit_test(real_shapes_keep_a_rows_bits_whatever_the_batch),
         cmocka_unit_test(attention_gives_the_same_bits_packed_alone_and_decoded),
         cmocka_unit_test(both_matrix_instructions_give_attention_the_same_bits),

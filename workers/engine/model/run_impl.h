@@ -183,26 +183,12 @@ MUST_USE bool block_fwd(struct model_run *r, const struct acts *a, int64_t l, co
 MUST_USE bool run_forward(struct model_run *r, const struct pass *p, struct error *err);
 
 /* ---- run_sums.c */
-/* dx (n, d) = dy W, or += with `accumulate`, as a sum over rows of W in the model's parts: of each of n_seg groups of rows of W a part has
- * `each` rows, part p those from at + p each on, as far as `end`. */
-struct row_sum {
-    void *dx;
-    const void *dy;
-    const struct weight *w;
-    int64_t n, lddy;    // 0: dense
-    int n_seg;
-    struct {
-        int64_t at, each, end;
-    } seg[3];
-    bool accumulate;
-};
 /* Are backward sums of this model cut in parts? Else the device adds in its own order. */
 static inline bool sums_in_parts(const struct model *m, enum product which)
 {
     return m->parts > 1 && (which == PRODUCT_QKV || which == PRODUCT_GATE_UP);
 }
 int sums_own(const struct model *m);    // parts that a model's device has
-MUST_USE bool row_sum(struct model_run *r, const struct row_sum *s, struct error *err);
 /* The sum of a layer's product, and of the head. */
 MUST_USE bool product_sum(struct model_run *r, int64_t l, enum product which, void *dx, const void *dy, bool accumulate, struct error *err);
 /* The parts of a device in which the gradient of the norm of each head is summed; 0: in the device's own order, or there is none. */

@@ -14,48 +14,18 @@ int sums_own(const struct model *m)
     return m->parts / MAX(m->n_slice, 1);
 }
 
-/* Part p of the sum, to `to` (n, d) fp32. */
-static bool part_make(struct model_run *r, float *to, const struct row_sum *s, int p, struct error *err)
+/* s->y (n, d) = the sum, or += with `accumulate`. The device's parts are the whole sum, or on a team this rank's branch. */
+static bool rows_sum(struct model_run *r, struct linear_bwd_tree *s, bool accumulate, struct error *err)
 {
     const struct model *m = r->m;
-    size_t e = dtype_size(m->dtype);
-    bool begun = false;
-    for (int i = 0; i < s->n_seg; i++) {
-        int64_t first = s->seg[i].at + p * s->seg[i].each, n_k = MIN(s->seg[i].each, s->seg[i].end - first);
-        if (n_k <= 0)
-            continue;
-        if (!OP(m->dev, err, linear_bwd_x, .dx = to, .dy = (const char *)s->dy + (size_t)first * e, .w = s->w, .n = s->n, .lddy = s->lddy,
-                .first = first, .n_k = n_k, .accumulate = begun, .f32 = true))
-            return false;
-        begun = true;
-    }
-    return begun || OP(m->dev, err, mem_fill, .y = to, .size_bytes = (size_t)(s->n * m->c.d_model) * sizeof *to);
-}
-
-/* The tree over this device's parts, to y: the whole sum, or on a team this rank's branch. */
-static bool branch_make(struct model_run *r, const struct row_sum *s, void *y, enum dtype y_dtype, struct error *err)
-{
-    const struct model *m = r->m;
-    struct tree_sum tree = { .y = y, .n_x = sums_own(m), .n = s->n, .d = m->c.d_model, .y_dtype = y_dtype, .dtype = m->dtype };
-    if (tree.n_x == 1)
-        return part_make(r, y, s, 0, err);
-    for (int p = 0; p < tree.n_x; p++) {
-        float *to = r->leaf + p * r->lim.max_tok * m->c.d_model;
-        if (!part_make(r, to, s, p, err))
-            return false;
-        tree.x[p] = to;
-    }
-    return m->dev->op->tree_sum(m->dev, &tree, err);
-}
-
-bool row_sum(struct model_run *r, const struct row_sum *s, struct error *err)
-{
-    const struct model *m = r->m;
-    void *y = s->accumulate ? r->dh : s->dx;    // nothing reads dh where a sum is added to what is there
+    void *dx = s->y, *y = accumulate ? r->dh : dx;    // nothing reads dh where a sum is added to what is there
     struct tree_sum all = { .y = y, .n = s->n, .d = m->c.d_model, .y_dtype = m->dtype, .dtype = m->dtype };
-    if (r->peers ? !branch_make(r, s, team_part(r), DT_F32, err) || !team_sum(r, &all, err) : !branch_make(r, s, y, m->dtype, err))
-        return false;
-    return !s->accumulate || OP(m->dev, err, add_fwd, .y = s->dx, .a = s->dx, .b = y, .n = s->n * m->c.d_model, .dtype = m->dtype);
+    s->y = r->peers ? team_part(r) : y;
+    s->y_dtype = r->peers ? DT_F32 : m->dtype;
+    s->part = r->leaf;
+    s->n_part = sums_own(m);
+    return m->dev->op->linear_bwd_tree(m->dev, s, err) && (!r->peers || team_sum(r, &all, err))
+           && (!accumulate || OP(m->dev, err, add_fwd, .y = dx, .a = dx, .b = y, .n = s->n * m->c.d_model, .dtype = m->dtype));
 }
 
 int norm_parts(const struct model *m)
@@ -89,7 +59,7 @@ bool product_sum(struct model_run *r, int64_t l, enum product which, void *dx, c
     const struct model *m = r->m;
     int own = sums_own(m);
     int64_t q = m->c.n_head * m->c.d_head, kv = m->c.n_kv_head * m->c.d_head, f = m->c.d_ff;
-    struct row_sum s = { .dx = dx, .dy = dy, .w = linear_of(m, l, which).w, .n = r->n_tok, .accumulate = accumulate };
+    struct linear_bwd_tree s = { .y = dx, .dy = dy, .w = linear_of(m, l, which).w, .n = r->n_tok };
     const int64_t rows[2][3] = { { q, kv, kv }, { f, f, 0 } };
     const int64_t *n = rows[which == PRODUCT_QKV ? 0 : 1];
     for (int64_t at = 0; s.n_seg < 3 && n[s.n_seg] > 0; at += n[s.n_seg++]) {
@@ -98,14 +68,14 @@ bool product_sum(struct model_run *r, int64_t l, enum product which, void *dx, c
         s.seg[s.n_seg].end = at + n[s.n_seg];
     }
     s.lddy = n[0] + n[1] + n[2];
-    return row_sum(r, &s, err);
+    return rows_sum(r, &s, accumulate, err);
 }
 
 bool head_sum(struct model_run *r, void *dx, const void *dlogits, int64_t n, int64_t ld, struct error *err)
 {
     const struct model *m = r->m;
-    struct row_sum s = { .dx = dx, .dy = dlogits, .w = model_head_weight(m), .n = n, .lddy = ld, .n_seg = 1 };
+    struct linear_bwd_tree s = { .y = dx, .dy = dlogits, .w = model_head_weight(m), .n = n, .lddy = ld, .n_seg = 1 };
     s.seg[0].each = model_vocab_part(m);
     s.seg[0].end = m->c.vocab;
-    return row_sum(r, &s, err);
+    return rows_sum(r, &s, false, err);
 }
