@@ -189,6 +189,7 @@ static void fetch_ask(struct worker_process *w)
     struct error err;
     struct msg_out m = MSG_OUT_INIT;
     msg_begin(&m, MSG_FETCH);
+    msg_str(&m, "name", w->process.name);    // or the gate would take what two trainers of a node ask for one request that is repeated
     msg_list(&m, "items");
     for (int64_t i = w->n_fetched; i < w->fetching->n_group; i++)
         msg_i64(&m, NULL, w->fetch_item[i]);
