@@ -188,20 +188,20 @@ static void sandbox_check(struct checkup *c)
     sandbox_host_free(h);
 }
 
-/* With the reader found by two looks, if any: other readers read only for a moment and do no harm. */
+/* With the reader found by two looks, if any: other readers read only for a moment and do no harm. What keeps a log long is looked for
+ * several times, as the kernel's list of locks may lack one while others come and go. */
 static void wal_look(const char *dir, struct journal_wal *out)
 {
     int last = 0;
-    journal_wal_look(dir, last, out);
-    for (int i = 0; i < LOOKS && out->reader_pid && out->reader_pid != last; i++) {
-        last = out->reader_pid;
-        poll(NULL, 0, LOOK_GAP_MS);
+    for (int i = 0; i < LOOKS; i++) {
         journal_wal_look(dir, last, out);
+        if (out->reader_pid ? out->reader_pid == last : out->wal_bytes <= LOG_LONG_BYTES)
+            return;
+        last = out->reader_pid ? out->reader_pid : last;
+        poll(NULL, 0, LOOK_GAP_MS);
     }
-    if (out->reader_pid != last) {
-        out->reader_pid = 0;
-        out->reader[0] = 0;
-    }
+    out->reader_pid = 0;
+    out->reader[0] = 0;
 }
 
 /* The journal and its log: shows a log that is not folded before it fills the disk. */
