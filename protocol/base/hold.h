@@ -5,5 +5,6 @@
  * file holds one thread once, and the test knows which process. Any thread. */
 #pragma once
 /* Points: the phases of an engine ("loading", "generating", "training", "publishing", "saving", "evaluating"), the states of a run
- * in the controller, and the names given at the calls: "starting", "scoring", "trained", "renaming", "answering", "taken". */
+ * in the controller, and the names given at the calls: "starting", "scoring", "trained", "renaming", "answering", "taken",
+ * "passing". */
 void hold_point(const char *point);

@@ -112,6 +112,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "produces", KIND_BOOL, false, "it samples" }, { "consumes", KIND_BOOL, false, "it trains" },
                { "rank", KIND_I64, true, "its rank among the trainers" },
                { "round", KIND_I64, true, "the round in which the trainers have met; 0: it has met none" },
+               { "saves", KIND_I64, true, "the last save of that round that it has done (save); 0: none" },
                { "items", KIND_I64, false, "inside its sampler" },
                { "busy", KIND_BOOL, true, "it is sampling: only items, cancel or none may be answered, at once" },
                { "n_row", KIND_I64, true, "usable prompts of the dataset, once it is loaded" },

@@ -177,6 +177,17 @@ class Hosts(RunCase):
                 self.assertEqual(run.wait()[0], 0, run.logs() + node.logs())
                 self.assertEqual((run.weights(n), run.ledger()), (plain.weights(n), plain.ledger()))
 
+    def test_an_order_to_save_that_is_lost_on_its_way_to_a_node_is_given_again(self):
+        port, at = free_port(), ("uplink", "passing")
+        plain = self.finish(self.start())
+        run = self.start("--listen", f"127.0.0.1:{port}", trainers_per_node=2, zero_stage=2)
+        holds = Holds(self.task.path("holds-save"))
+        holds.arm(*at)
+        node = self.node(run, port, "forgetful", env={"RC_TEST_HOLD": holds.dir})
+        self.until("an order to save is on its way", lambda: holds.held(*at), run, node)
+        os.kill(holds.held(*at), signal.SIGKILL)
+        self.assertEqual(self.finish(run, node), plain)
+
     @unittest.skipUnless(os.environ.get("LONG"), "takes seven seconds, for LONG=1")
     def test_a_node_finds_the_head_that_goes_on_elsewhere_and_trains_on_with_it(self):
         a, b = free_port(), free_port()

@@ -151,7 +151,6 @@ static void save_give(struct controller *c, struct worker *w)
         }
         checkpoints_begin(&c->checkpoints, c->step);
     }
-    w->saves = c->rounds.saves;
     task_begin(c, w, &m, TASK_SAVE, c->step);
     msg_str(&m, "path", c->checkpoints.dir);
     if (rounds_save_begun(c))

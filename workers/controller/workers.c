@@ -134,6 +134,7 @@ static void worker_hear(struct worker *w, const struct mval *told)
     w->consumes = mval_bool(mval_get(told, "consumes"), false);
     w->rank = mval_i64(mval_get(told, "rank"), w->consumes ? 0 : -1);
     w->round = mval_i64(mval_get(told, "round"), 0);
+    w->saves = mval_i64(mval_get(told, "saves"), 0);
     w->items = MAX(mval_i64(mval_get(told, "items"), 0), (int64_t)0);
     w->busy = mval_bool(mval_get(told, "busy"), false);
     w->lent = mval_get(told, "lent") != NULL;

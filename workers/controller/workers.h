@@ -24,7 +24,7 @@ struct worker {
     bool lent;                          // of a machine that may only sample: the run does not depend on it
     int64_t rank;                       // among the trainers; -1: it is none
     int64_t round, given_round;         // it has met the other trainers in; it was sent to meet them in
-    int64_t saves;                      // the last checkpoint that it was to bring its shards for (rounds.saves)
+    int64_t saves;                      // the last checkpoint of this round that it has brought its shards for (rounds.saves)
     int64_t task;                       // given and not reported; 0: none
     enum task_kind task_kind;           // TASK_NONE when there is none
     int64_t task_step;                  // that the task was given for

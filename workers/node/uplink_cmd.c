@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/run/knobs.h"
@@ -170,6 +171,8 @@ static void work_answered(struct uplink *u, struct relay *x, const struct net_ev
     bool loads = strcmp(kind, task_kind_name(TASK_LOAD)) == 0;
     if (loads)
         meeting_follow(u, mval_i64(mval_get(in.root, "round"), 0));
+    if (strcmp(kind, task_kind_name(TASK_SAVE)) == 0)
+        hold_point("passing");    // the controller has given it, and the worker does not know of it
     mval_text(in.root, "path", path, sizeof path);
     bool needs = loads ? path[0] != 0 : strcmp(kind, task_kind_name(TASK_PUBLISH)) == 0;
     if (!needs || !weights_order_keep(u, x, ev, &in))

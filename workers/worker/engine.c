@@ -248,6 +248,7 @@ static void versions_show(struct engine *e)
     e->look.version = e->version;
     e->look.made = e->made;
     e->look.round = e->round;
+    e->look.saves = e->saves;
     e->look.n_row = e->prompts.n_row;
     e->look.n_vocab = e->model ? model_config(e->model)->vocab : 0;
     e->look.n_shared = publication_versions(e->publication, e->look.shared);

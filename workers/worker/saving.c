@@ -30,7 +30,9 @@ static bool shards_give(struct engine *e, struct task *t, struct error *err)
 {
     if (t->save != e->saves && !checkpoint_give(e->trainer, err))
         return false;
-    e->saves = t->save;
+    pthread_mutex_lock(&e->lock);
+    e->look.saves = e->saves = t->save;
+    pthread_mutex_unlock(&e->lock);
     engine_done(e, t, report_new(t), NULL);
     task_free(t);
     return true;

@@ -30,6 +30,7 @@ static void work_ask(struct worker_process *w, const struct engine_look *look, b
     msg_bool(&m, "consumes", w->part.rank >= 0);
     msg_i64(&m, "rank", w->part.rank);
     msg_i64(&m, "round", look->round);
+    msg_i64(&m, "saves", look->saves);
     msg_i64(&m, "items", look->n_item);
     msg_bool(&m, "busy", busy);
     msg_i64(&m, "n_row", look->n_row);
