@@ -65,12 +65,18 @@ class Ranks(RunCase):
         """{number of a worker's device: what it has, in units of the whole weights}, as the models count them when all is loaded; the plan says the same."""
         run.wait_step(1)
         found = {}
-        for log in glob.glob(os.path.join(run.dir, "logs", "worker-*.log")):
-            with open(log) as f:
-                lines = [re.search(r"weights held held_mb=(\S+) planned_mb=(\S+) whole_mb=(\S+)", line) for line in f]
-            held, planned, whole = map(float, [line for line in lines if line][0].groups())
-            self.assertEqual(held, planned, log)
-            found[int(re.search(r"worker-cpu\D(\d+)", log)[1])] = held / whole
+
+        def loaded():
+            for log in glob.glob(os.path.join(run.dir, "logs", "worker-*.log")):
+                with open(log) as f:
+                    line = next(filter(None, (re.search(r"weights held held_mb=(\S+) planned_mb=(\S+) whole_mb=(\S+)", line) for line in f)), None)
+                if not line:
+                    return False
+                held, planned, whole = map(float, line.groups())
+                self.assertEqual(held, planned, log)
+                found[int(re.search(r"worker-cpu\D(\d+)", log)[1])] = held / whole
+            return True
+        self.until("every worker has its weights", loaded, run)    # with several samplers a step may be made before the last one has
         return found
 
     def metric(self, run, name):
