@@ -4,9 +4,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -49,9 +47,8 @@ static void link_close(struct crowd_link *k)
 
 struct crowd_links *crowd_links_new(const char *address, const struct join_identity *id, int64_t n, int64_t limit_ms, struct error *err)
 {
-    char host[260];
-    const char *colon = strrchr(address, ':');
-    size_t len = colon ? (size_t)(colon - address) : 0;
+    char host[280];
+    const char *port = tcp_host(address, host, sizeof host);
     struct crowd_links *l = calloc(1, sizeof *l);
     if (!l || !(l->link = calloc((size_t)n, sizeof *l->link))) {
         free(l);
@@ -63,13 +60,11 @@ struct crowd_links *crowd_links_new(const char *address, const struct join_ident
     l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     for (int64_t i = 0; i < n; i++)
         l->link[i].fd = -1;
-    bool brackets = len > 2 && address[0] == '[';
-    snprintf(host, sizeof host, "%.*s", (int)(len - 2 * brackets), address + brackets);
     if (l->epoll_fd < 0)
         error_errno(err, "cannot wait for connections");
-    else if (!len)
+    else if (!port || !host[0])
         error_set(err, ERR_USAGE, "'%s' is not HOST:PORT", address);
-    else if ((l->address = tcp_lookup(host, colon + 1, "the head", LOOKUP_MS, err)) && (l->side = tls_side_new(id, TLS_ASKS, err)))
+    else if ((l->address = tcp_lookup(host, port, "the head", LOOKUP_MS, err)) && (l->side = tls_side_new(id, TLS_ASKS, err)))
         return l;
     crowd_links_free(l);
     return NULL;

@@ -16,8 +16,7 @@
 #define BACKLOG 128
 #define LONG_US 5000    // round trip from which a way is long: not within a data centre
 
-/* HOST:PORT, [HOST]:PORT -> HOST without brackets; returns PORT, NULL: there is none, or HOST is too long. */
-static const char *host_of(const char *address, char *host, size_t size)
+const char *tcp_host(const char *address, char *host, size_t size)
 {
     const char *colon = strrchr(address, ':');
     bool brackets = colon && address[0] == '[' && colon > address && colon[-1] == ']';
@@ -31,7 +30,7 @@ int tcp_listen(const char *address, struct error *err)
 {
     char host[280];
     struct addrinfo *list = NULL, hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE };
-    const char *port = host_of(address, host, sizeof host);
+    const char *port = tcp_host(address, host, sizeof host);
     int one = 1, fd = -1;
     if (!port) {
         error_set(err, ERR_USAGE, "'%.300s' is not HOST:PORT", address);
@@ -174,7 +173,7 @@ struct addrinfo *tcp_lookup(const char *host, const char *port, const char *what
 int tcp_connect(const char *address, const char *what, int64_t limit_ms, struct error *err)
 {
     char host[280];
-    const char *port = host_of(address, host, sizeof host);
+    const char *port = tcp_host(address, host, sizeof host);
     int fd = -1, why = EADDRNOTAVAIL;
     if (!port) {
         error_set(err, ERR_USAGE, "'%.300s' is not HOST:PORT", address);
@@ -218,7 +217,7 @@ bool tcp_own_address(const char *address, const char *what, int64_t limit_ms, ch
     char host[280];
     struct sockaddr_storage own = { 0 };
     socklen_t len = sizeof own;
-    const char *port = host_of(address, host, sizeof host);
+    const char *port = tcp_host(address, host, sizeof host);
     if (!port)
         return error_set(err, ERR_USAGE, "'%.300s' is not HOST:PORT", address);
     struct addrinfo *list = tcp_lookup(host, port, what, limit_ms, err);

@@ -10,6 +10,8 @@
  * descriptor that does not block and does not outlive exec, the caller's to close. -1: see err (ERR_USAGE: it is no address; ERR_EXISTS:
  * another process listens there). */
 MUST_USE int tcp_listen(const char *address, struct error *err);
+/* HOST:PORT, [HOST]:PORT -> HOST without brackets; returns PORT, NULL: there is none, or HOST is too long. */
+const char *tcp_host(const char *address, char *host, size_t size);
 struct addrinfo;
 /* The addresses of host, a name or a number, with this port, for freeaddrinfo: for a stream. NULL: see err (ERR_CLOSED); a name server gets
  * limit_ms to answer. what: "the head", for it. */

@@ -84,9 +84,8 @@ static bool slots_make(struct server *s, int n, const char *name, struct error *
     return rv == 0 || net_error(err, rv, "cannot open a context for", name);
 }
 
-struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err)
+static struct server *server_make(struct transport *t, int n_wait, struct error *err)
 {
-    int rv;
     struct server *s = calloc(1, sizeof *s);
     if (!s) {
         error_set(err, ERR_NO_MEMORY, "no memory for a server");
@@ -95,6 +94,15 @@ struct server *server_new(struct transport *t, const char *name, int n_wait, str
     s->transport = t;
     s->number = ++t->n_server;
     s->n_max = n_wait;
+    return s;
+}
+
+struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err)
+{
+    int rv;
+    struct server *s = server_make(t, n_wait, err);
+    if (!s)
+        return NULL;
     if ((rv = nng_rep0_open(&s->socket)) != 0) {
         net_error(err, rv, "cannot open a socket for", name);
         goto fail;
@@ -163,13 +171,9 @@ static void far_forget(struct entry *e)
 
 struct server *server_new_tls(struct transport *t, const char *address, const struct join_identity *id, int n_wait, struct error *err)
 {
-    struct server *s = calloc(1, sizeof *s);
-    if (!s) {
-        error_set(err, ERR_NO_MEMORY, "no memory for a server");
+    struct server *s = server_make(t, n_wait, err);
+    if (!s)
         return NULL;
-    }
-    s->transport = t;
-    s->number = ++t->n_server;
     if ((s->front = front_new(address, FRONT_LIMIT_MS, err)) == NULL)
         goto fail;
     front_requests(s->front, n_wait, far_hear, s);
