@@ -93,8 +93,16 @@ class Visitor(threading.Thread):
 
 
 def versions_of(answer):
-    one = answer[0] if isinstance(answer, list) else answer
-    return [s["version"] for s in one["meta_info"]["weight_versions"]] if "meta_info" in one else [one["weight_version"]]
+    """Of the weights that drew its tokens; none when the run ended before there was one."""
+    samples = answer if isinstance(answer, list) else [answer]
+    if "meta_info" not in samples[0]:
+        return [answer["weight_version"]]
+    return [span["version"] for one in samples for span in one["meta_info"]["weight_versions"]]
+
+
+def cut_short(answer):
+    """Does it say for all of its samples that the end of the run ended them?"""
+    return all(one["meta_info"]["finish_reason"]["type"] == "abort" for one in (answer if isinstance(answer, list) else [answer]))
 
 
 class Visitors(run_tools.RunCase):
@@ -120,6 +128,8 @@ class Visitors(run_tools.RunCase):
                 self.assertEqual((same, ledger_too), (weights, ledger), run.logs())
                 self.assertEqual([w for v in visitors for w in v.wrong], [], run.logs())
                 for v in visitors[:2]:
+                    if not versions_of(v.answers[-1]):    # it was inside when the run ended, and had no token yet
+                        self.assertTrue(cut_short(v.answers.pop()), run.logs())
                     seen = [max(map(int, versions_of(a))) for a in v.answers]
                     self.assertGreaterEqual(len(set(seen)), 4, f"{seen}\n{run.logs()}")
                     self.assertEqual(seen, sorted(seen), "a version fell")
@@ -179,7 +189,7 @@ class Visitors(run_tools.RunCase):
         self.addCleanup(visitor.close)
         self.addCleanup(env.close)
         self.assertEqual(run.wait()[0], 0, run.logs())
-        self.assertGreater(len({max(map(int, versions_of(a))) for a in visitor.answers}), 1, run.logs())
+        self.assertGreater(len({v for a in visitor.answers for v in versions_of(a)}), 1, run.logs())
         self.assertEqual(visitor.wrong, [])
 
     def test_tls_is_spoken_and_a_token_asked_for(self):
