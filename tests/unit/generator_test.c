@@ -1073,8 +1073,7 @@ static void guesses_that_come_true_or_not_change_no_bit(UNUSED void **state)
         for (int i = 0; i < cases[c].n_item; i++)
             groups_same(got[i], want[i]);
         generator_stats(g, &s);
-        assert_true(s.n_accepted > 100);
-        assert_true(s.n_draft > s.n_accepted + 50);
+        assert_true(s.n_accepted > 100 && s.n_draft > s.n_accepted);    // both happen; how often depends on how far ahead the device is
         assert_true(cases[c].max_seq > 1 || s.n_step < s.n_decode_tok * 2 / 3);    // several tokens in a step
         groups_free(got);
         generator_free(g);
