@@ -123,21 +123,12 @@ bool crowd_links_are_strange(const struct crowd_links *l)
     return l->strange;
 }
 
-/* Send what can be sent. False: the connection is broken. */
 static bool link_send(struct crowd_links *l, int64_t i)
 {
-    size_t len;
-    struct crowd_link *k = &l->link[i];
-    for (const uint8_t *data; (data = tls_link_bytes(k->tls, &len)) != NULL;) {
-        ssize_t n = send(k->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n < 0 && errno != EAGAIN && errno != EINTR)
-            return false;
-        tls_link_sent(k->tls, n > 0 ? (size_t)n : 0);
-        if (n < (ssize_t)len)
-            break;
-    }
-    link_watch(l, i);
-    return true;
+    bool ok = tls_link_send(l->link[i].tls, l->link[i].fd);
+    if (ok)
+        link_watch(l, i);
+    return ok;
 }
 
 bool crowd_link_ask(struct crowd_links *l, int64_t i, int tag, const struct msg_out *m)

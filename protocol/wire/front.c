@@ -151,20 +151,9 @@ static void visit_watch(struct front *f, int at, uint32_t events)
         v->watched = events;
 }
 
-/* Send what can be sent. False: the connection is broken. */
 static bool visit_send(struct visit *v)
 {
-    const uint8_t *data;
-    size_t len;
-    while (v->link && (data = tls_link_bytes(v->link, &len)) != NULL) {
-        ssize_t n = send(v->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n < 0)
-            return errno == EAGAIN || errno == EINTR;
-        tls_link_sent(v->link, (size_t)n);
-        if ((size_t)n < len)
-            return true;
-    }
-    return true;
+    return !v->link || tls_link_send(v->link, v->fd);
 }
 
 static bool is_stranger(const struct visit *v)
@@ -189,7 +178,7 @@ static void visit_drop(struct front *f, int at, enum why why)
     struct visit *v = f->visit[at];
     if (is_stranger(v))
         away_note(f, why, &v->from);
-    visit_send(v);    // why, in TLS's words, or a last answer
+    (void)visit_send(v);    // why, in TLS's words, or a last answer
     visit_end(f, at);
 }
 
@@ -342,7 +331,7 @@ static void visit_hear(struct front *f, int at)
 static void visit_flush(struct front *f, int at)
 {
     struct visit *v = f->visit[at];
-    visit_send(v);
+    (void)visit_send(v);
     shutdown(v->fd, SHUT_WR);
     while (recv(v->fd, f->chunk, sizeof f->chunk, MSG_DONTWAIT) > 0)    // what is left unread would be answered with a reset
         ;

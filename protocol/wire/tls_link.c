@@ -1,11 +1,13 @@
 /* A link's bytes: from the other side through `from` (a BIO in memory) and SSL_read into `in`, which is cut into messages; messages for it wait
  * in `out` and go, a record at a time, through SSL_write into `to`, whose bytes the owner sends. */
 #include "protocol/wire/tls_link.h"
+#include <errno.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include "protocol/base/buf.h"
 #include "protocol/wire/message.h"
 
@@ -358,4 +360,18 @@ void tls_link_sent(struct tls_link *l, size_t n)
             break;
         n -= (size_t)k;
     }
+}
+
+bool tls_link_send(struct tls_link *l, int fd)
+{
+    size_t len;
+    for (const uint8_t *data; (data = tls_link_bytes(l, &len)) != NULL;) {
+        ssize_t n = send(fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0)
+            return errno == EAGAIN || errno == EINTR;
+        tls_link_sent(l, (size_t)n);
+        if ((size_t)n < len)
+            return true;
+    }
+    return true;
 }

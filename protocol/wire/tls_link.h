@@ -1,6 +1,6 @@
 /* tls_link.h - one end of a connection to another host as nng makes them, without nng: TLS 1.2, and in it nng's messages
  *
- * No sockets, no threads: bytes from the other side go in, bytes for it come out. The TLS is OpenSSL's, the messages are those of nng's
+ * No threads, and a socket only in tls_link_send: bytes from the other side go in, bytes for it come out. The TLS is OpenSSL's, the messages are those of nng's
  * "tls+tcp" with its patterns REQ and REP (SP over TCP, https://nanomsg.org/rfcs/sp-tcp-v1.txt, and sp-request-reply-01). Both sides show
  * certificates; each must have one for its key that was signed by a key that the other trusts (join_token.h), whatever the clocks say. A
  * side may be used for many links; a link belongs to one thread at a time. */
@@ -44,3 +44,5 @@ size_t tls_link_waiting(const struct tls_link *l);    // bytes of messages that 
 /* Bytes for the other side, borrowed until the next call; n of them are on their way. NULL: there are none now. */
 const uint8_t *tls_link_bytes(struct tls_link *l, size_t *len);
 void tls_link_sent(struct tls_link *l, size_t n);
+/* Send through a socket what it takes now, without waiting. False: the connection is broken. */
+MUST_USE bool tls_link_send(struct tls_link *l, int fd);
