@@ -5,8 +5,8 @@
  *                 visit_hand_over  one for large data has said hello; it is not ours any more
  * visit_drop ends it in any of them.
  *
- * What both threads use: `said`, the answers on their way to the front's thread, and `side`, who is let in, under the lock; n_held and the
- * flags, which are atomic. A connection that brings more requests than may be held is left unread until one has been answered. */
+ * What both threads use is in front_queue.h, but for the flags here, which are atomic. A connection that brings more requests than may be held
+ * is left unread until one has been answered. */
 #include "protocol/wire/front.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -27,6 +26,7 @@
 #include "protocol/base/log.h"
 #include "protocol/base/tcp.h"
 #include "protocol/wire/bulk.h"
+#include "protocol/wire/front_queue.h"
 
 #define SHAKE_MS 1000    // for a handshake, which takes milliseconds
 #define TICK_MS 250      // while a time limit is running
@@ -68,32 +68,16 @@ struct visit {
     size_t n_hello;
     uint8_t hello[];    // (HELLO_BYTES) of STAGE_HELLO; then given back
 };
-struct said {    // an answer
-    struct said *next;
-    uint64_t connection;
-    struct tls_trace trace;
-    size_t len;
-    uint8_t data[];
-};
 struct front {
     char address[280];
     int64_t limit_ms;    // from accept until the token is shown
-    int listen_fd, epoll_fd, event_fd;
+    int listen_fd, epoll_fd;
     pthread_t thread;
     bool started;
     atomic_bool over;
     _Atomic(front_take *) take;    // of connections for large data; NULL: nobody takes them
     void *take_ctx;                // written before take
-    front_hear *hear;              // these three are set before the thread begins
-    void *hear_ctx;
-    int held_max;
-    atomic_int n_held;       // requests without an answer
-    atomic_bool stalled;     // a connection waits until there are fewer
-    pthread_mutex_t lock;    // guards: first, last, woken, side, era, cut_era
-    struct said *first, **last;
-    bool woken;               // event_fd has been written since the front's thread looked
-    struct tls_side *side;    // NULL: nobody is let in
-    int64_t era, cut_era;     // of side; connections of earlier ones than cut_era are to end
+    struct front_queue queue;
     /* the front's thread's: */
     struct visit *visit[VISITS_MAX];    // NULL: free
     int visits_max, strangers_max, n_visit, n_stranger;
@@ -182,30 +166,10 @@ static void visit_drop(struct front *f, int at, enum why why)
     visit_end(f, at);
 }
 
-static bool room_to_hear(struct front *f)
-{
-    return atomic_load(&f->n_held) < f->held_max;
-}
-
 /* Pass the whole requests on that have come. False: it is of no use any more. */
 static bool requests_hear(struct front *f, struct visit *v)
 {
-    struct error err;
-    struct tls_message m;
-    for (bool came = true; came;) {
-        if (!room_to_hear(f)) {
-            v->stalled = true;
-            atomic_store(&f->stalled, true);
-            if (!room_to_hear(f))    // else it was answered before it could see the flag
-                return true;
-        }
-        v->stalled = false;
-        if (!tls_link_next(v->link, &m, &came, &err) || (came && !f->hear(f->hear_ctx, v->connection, &m)))
-            return false;
-        if (came)
-            atomic_fetch_add(&f->n_held, 1);
-    }
-    return true;
+    return front_queue_hear(&f->queue, v->connection, v->link, &v->stalled);
 }
 
 /* Bytes of its TLS have come. False: it was dropped. */
@@ -264,11 +228,8 @@ static void visit_move(struct front *f, int at)
 static void visit_shake(struct front *f, int at)
 {
     struct visit *v = f->visit[at];
-    pthread_mutex_lock(&f->lock);
-    bool open = f->side != NULL;
-    v->link = open ? tls_link_new(f->side) : NULL;
-    v->era = f->era;
-    pthread_mutex_unlock(&f->lock);
+    bool open;
+    v->link = front_queue_link(&f->queue, &v->era, &open);
     if (!v->link) {
         visit_drop(f, at, open ? WHY_MANY : WHY_NO_TOKEN);
         return;
@@ -427,27 +388,11 @@ static void visit_accept(struct front *f)
     visit_watch(f, at, EPOLLIN);
 }
 
-/* Answers that have been given, in their order. */
-static struct said *said_take(struct front *f, int64_t *cut_era)
-{
-    uint64_t n;
-    pthread_mutex_lock(&f->lock);
-    struct said *first = f->first;
-    f->first = NULL;
-    f->last = &f->first;
-    f->woken = false;
-    *cut_era = f->cut_era;
-    ssize_t got = read(f->event_fd, &n, sizeof n);
-    (void)got;
-    pthread_mutex_unlock(&f->lock);
-    return first;
-}
-
 /* What the loop's thread wants: answers given, connections ended, and others read again. */
 static void loop_hear(struct front *f)
 {
     int64_t cut_era;
-    struct said *s = said_take(f, &cut_era);
+    struct said *s = front_queue_take(&f->queue, &cut_era);
     for (struct said *next; s; s = next) {
         int at = (int)(s->connection % VISITS_MAX);
         struct visit *v = f->visit[at];
@@ -464,7 +409,7 @@ static void loop_hear(struct front *f)
         if (f->visit[i] && f->visit[i]->link && f->visit[i]->era < cut_era)
             visit_drop(f, i, WHY_LEFT);
     f->seen_era = cut_era;
-    if (!atomic_exchange(&f->stalled, false))
+    if (!front_queue_room(&f->queue))
         return;
     for (int i = 0; i < f->visits_max; i++)
         if (f->visit[i] && f->visit[i]->stalled) {
@@ -549,10 +494,8 @@ struct front *front_new(const char *address, int64_t limit_ms, struct error *err
     }
     snprintf(f->address, sizeof f->address, "%s", address);
     f->limit_ms = limit_ms;
-    f->listen_fd = f->epoll_fd = f->event_fd = -1;
+    f->listen_fd = f->epoll_fd = -1;
     f->logged_ms = clock_ms() - LOG_MS;
-    f->last = &f->first;
-    pthread_mutex_init(&f->lock, NULL);
     if (getrlimit(RLIMIT_NOFILE, &fds) == 0 && fds.rlim_cur < fds.rlim_max) {
         struct rlimit more = { MIN(fds.rlim_max, (rlim_t)(FDS_KEPT + VISITS_MAX)), fds.rlim_max };
         if (more.rlim_cur > fds.rlim_cur && setrlimit(RLIMIT_NOFILE, &more) == 0)
@@ -561,11 +504,10 @@ struct front *front_new(const char *address, int64_t limit_ms, struct error *err
     int64_t room = (int64_t)MIN(fds.rlim_cur, (rlim_t)100000) - FDS_KEPT;
     f->visits_max = (int)MAX(MIN(room, (int64_t)VISITS_MAX), (int64_t)6);
     f->strangers_max = MIN(f->visits_max / 3, STRANGERS_MAX);
-    if ((f->listen_fd = tcp_listen(address, err)) < 0)
+    if (!front_queue_init(&f->queue, err) || (f->listen_fd = tcp_listen(address, err)) < 0)
         goto fail;
     f->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    f->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (f->epoll_fd < 0 || f->event_fd < 0) {
+    if (f->epoll_fd < 0) {
         error_errno(err, "cannot listen on '%s'", address);
         goto fail;
     }
@@ -577,16 +519,16 @@ fail:
 
 void front_requests(struct front *f, int held_max, front_hear *hear, void *ctx)
 {
-    f->held_max = held_max;
-    f->hear = hear;
-    f->hear_ctx = ctx;
+    f->queue.held_max = held_max;
+    f->queue.hear = hear;
+    f->queue.hear_ctx = ctx;
 }
 
 bool front_start(struct front *f, struct error *err)
 {
     sigset_t all, before;
     struct epoll_event ev = { .events = EPOLLIN, .data.u64 = ID_EVENT };
-    if (epoll_ctl(f->epoll_fd, EPOLL_CTL_ADD, f->event_fd, &ev) != 0)
+    if (epoll_ctl(f->epoll_fd, EPOLL_CTL_ADD, f->queue.event_fd, &ev) != 0)
         return error_errno(err, "cannot listen on '%s'", f->address);
     listen_watch(f, true);
     sigfillset(&all);
@@ -597,33 +539,17 @@ bool front_start(struct front *f, struct error *err)
     return f->started || error_set(err, ERR_IO, "cannot make a thread to listen on '%s': %s", f->address, strerror(rv));
 }
 
-static void front_wake(struct front *f)
-{
-    uint64_t one = 1;
-    ssize_t n = write(f->event_fd, &one, sizeof one);
-    (void)n;
-}
-
 bool front_identity(struct front *f, const struct join_identity *id, struct error *err)
 {
     struct tls_side *side = tls_side_new(id, TLS_ANSWERS, err);
-    if (!side)
-        return false;
-    pthread_mutex_lock(&f->lock);
-    struct tls_side *past = f->side;
-    f->side = side;
-    f->era++;
-    pthread_mutex_unlock(&f->lock);
-    tls_side_free(past);    // its connections keep what they need
-    return true;
+    if (side)
+        front_queue_identity(&f->queue, side);
+    return side != NULL;
 }
 
 void front_cut(struct front *f)
 {
-    pthread_mutex_lock(&f->lock);
-    f->cut_era = f->era;
-    pthread_mutex_unlock(&f->lock);
-    front_wake(f);
+    front_queue_cut(&f->queue);
 }
 
 void front_bulk(struct front *f, front_take *take, void *ctx)
@@ -632,34 +558,14 @@ void front_bulk(struct front *f, front_take *take, void *ctx)
     atomic_store(&f->take, take);
 }
 
-static void held_less(struct front *f)
-{
-    atomic_fetch_sub(&f->n_held, 1);
-    if (atomic_load(&f->stalled))
-        front_wake(f);
-}
-
 void front_answer(struct front *f, uint64_t connection, const struct tls_trace *trace, const void *data, size_t len)
 {
-    struct said *s = malloc(sizeof *s + len);
-    if (s) {    // else the asker's time limit passes
-        *s = (struct said){ .connection = connection, .trace = *trace, .len = len };
-        memcpy(s->data, data, len);
-        pthread_mutex_lock(&f->lock);
-        *f->last = s;
-        f->last = &s->next;
-        bool wake = !f->woken;
-        f->woken = true;
-        pthread_mutex_unlock(&f->lock);
-        if (wake)
-            front_wake(f);
-    }
-    held_less(f);
+    front_queue_answer(&f->queue, connection, trace, data, len);
 }
 
 void front_drop(struct front *f)
 {
-    held_less(f);
+    front_queue_drop(&f->queue);
 }
 
 void front_free(struct front *f)
@@ -668,14 +574,13 @@ void front_free(struct front *f)
         return;
     atomic_store(&f->over, true);
     if (f->started) {
-        front_wake(f);
+        front_queue_wake(&f->queue);
         pthread_join(f->thread, NULL);
     }
-    const int fds[] = { f->listen_fd, f->epoll_fd, f->event_fd };
-    for (size_t i = 0; i < ARRAY_SIZE(fds); i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
-    tls_side_free(f->side);
-    pthread_mutex_destroy(&f->lock);
+    if (f->listen_fd >= 0)
+        close(f->listen_fd);
+    if (f->epoll_fd >= 0)
+        close(f->epoll_fd);
+    front_queue_release(&f->queue);
     free(f);
 }
