@@ -25,6 +25,7 @@
 #define STRANGERS_MAX 64    // with room for the most files
 #define SHAKE_MS 1000       // that a handshake is left alone
 #define HEARD_MAX 4096
+#define CROWD 40    // strangers that epoll can name together
 #define TOKEN "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 #define OTHER "1123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
@@ -89,6 +90,11 @@ struct fixture {
     pthread_mutex_t lock;    // guards: heard, n_heard
     struct request heard[HEARD_MAX];
     atomic_int n_heard;
+    /* for the test whose requests hold the front's thread */
+    atomic_bool holds;
+    int go_fd;            // the front's thread goes on when this has been written
+    int crowd[CROWD];     // connections
+    atomic_int n_told;    // of the crowd, those to whom the front had said something when the last request was heard
 };
 
 static bool keep(void *ctx, uint64_t connection, const struct tls_message *m)
@@ -100,14 +106,20 @@ static bool keep(void *ctx, uint64_t connection, const struct tls_message *m)
     pthread_mutex_lock(&f->lock);
     f->heard[f->n_heard++] = r;
     pthread_mutex_unlock(&f->lock);
-    return write(f->event_fd, &one, sizeof one) == sizeof one;
+    bool holds = atomic_load(&f->holds);
+    int n_told = 0;
+    for (int i = 0; holds && i < CROWD; i++)
+        n_told += readable(f->crowd[i], 0);
+    atomic_store(&f->n_told, n_told);
+    uint64_t go = 1;
+    return write(f->event_fd, &one, sizeof one) == sizeof one && (!holds || read(f->go_fd, &go, sizeof go) == sizeof go);
 }
 
 static void open_front(struct fixture *f, int64_t limit_ms, int held_max)
 {
     struct error err = { 0 };
     char address[64];
-    *f = (struct fixture){ .port = port_find(), .event_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE) };
+    *f = (struct fixture){ .port = port_find(), .event_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE), .go_fd = eventfd(0, EFD_CLOEXEC) };
     pthread_mutex_init(&f->lock, NULL);
     assert_true(join_identity_make(&f->id, TOKEN, NULL, &err) && join_identity_make(&f->strange, OTHER, NULL, &err));
     snprintf(address, sizeof address, "127.0.0.1:%d", f->port);
@@ -123,6 +135,7 @@ static void close_front(struct fixture *f)
 {
     front_free(f->front);
     close(f->event_fd);
+    close(f->go_fd);
     for (int i = 0; i < f->n_heard; i++)
         free(f->heard[i].data);
     pthread_mutex_destroy(&f->lock);
@@ -557,6 +570,47 @@ static void crowds_of_strangers_take_bounded_descriptors_and_leave_room_for_a_no
     close_front(&f);
 }
 
+static void a_node_is_heard_before_the_handshakes_of_those_that_came_first(void **state)
+{
+    (void)state;
+    const uint64_t one = 1;
+    uint8_t got[1 << 14];
+    struct error err;
+    struct client crowd[CROWD];
+    struct fixture f;
+    size_t len;
+    open_front(&f, NEVER_MS, 8);
+    struct client holder = client_in(&f), node = client_in(&f);
+    for (int i = 0; i < CROWD; i++) {
+        crowd[i] = client_open(&f, &f.id);
+        f.crowd[i] = crowd[i].fd;
+        client_send(&crowd[i]);
+        while (!tls_link_bytes(crowd[i].link, &len)) {    // until its certificate can be sent, which is most of the front's work
+            ssize_t n = hear(crowd[i].fd, got, sizeof got);
+            assert_true(n > 0 && tls_link_take(crowd[i].link, got, (size_t)n, &err));
+        }
+    }
+    atomic_store(&f.holds, true);
+    client_ask(&holder, 1, "wait", 4);
+    next_heard(&f, 0);
+    for (int i = 0; i < CROWD; i++)
+        client_send(&crowd[i]);
+    client_ask(&node, 1, "last", 4);
+    assert_int_equal(write(f.go_fd, &one, sizeof one), sizeof one);
+    next_heard(&f, 1);
+    assert_int_equal(f.n_told, 0);
+    atomic_store(&f.holds, false);
+    assert_int_equal(write(f.go_fd, &one, sizeof one), sizeof one);
+    for (int i = 0; i < CROWD; i++) {
+        while (!tls_link_is_in(crowd[i].link))
+            assert_true(client_take(&crowd[i]));
+        client_close(&crowd[i]);
+    }
+    client_close(&node);
+    client_close(&holder);
+    close_front(&f);
+}
+
 static void connections_of_an_earlier_identity_end_when_they_are_cut(void **state)
 {
     (void)state;
@@ -598,6 +652,7 @@ int main(void)
         cmocka_unit_test(who_does_not_read_the_answers_is_not_heard_any_more),
         cmocka_unit_test(many_nodes_of_one_address_do_not_push_each_other_out_of_their_handshakes),
         cmocka_unit_test(crowds_of_strangers_take_bounded_descriptors_and_leave_room_for_a_node),
+        cmocka_unit_test(a_node_is_heard_before_the_handshakes_of_those_that_came_first),
         cmocka_unit_test(connections_of_an_earlier_identity_end_when_they_are_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
