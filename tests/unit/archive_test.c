@@ -18,6 +18,7 @@
 #include "protocol/run/group_msg.h"
 #include "protocol/run/rollout_file.h"
 #include "protocol/wire/message.h"
+#include "tests/unit/app_screen.h"
 
 #define S ((int64_t)1000000000)
 
@@ -314,28 +315,6 @@ static void a_replay_that_cannot_be_read_says_so(UNUSED void **state)
 
 /* ---- the pane ---- */
 
-static const char *screen(struct app *app, struct cells *c, int64_t now)
-{
-    static char text[100000];
-    struct error err;
-    size_t at = 0;
-    assert_true(cells_resize(c, app->w, app->h, &err));
-    app_draw(app, c, now, 1700000000);
-    for (int y = 0; y < c->h; y++) {
-        cells_row(c, y, text + at, sizeof(text) - at - 2);
-        at += strlen(text + at);
-        text[at++] = '\n';
-    }
-    text[at] = 0;
-    return text;
-}
-
-static void must_show(struct app *app, struct cells *c, int64_t now, const char *what)
-{
-    if (!strstr(screen(app, c, now), what))
-        fail_msg("'%s' is not on the screen:\n%s", what, screen(app, c, now));
-}
-
 static void keys(struct app *app, struct kept *k, const char *text)
 {
     for (; *text; text++)
@@ -359,45 +338,45 @@ static void a_token_has_its_number_under_the_cursor(UNUSED void **state)
     assert_true(app_init(&app, k.m, NULL, 120, 30, &err));
     app.archive = k.archive;
     keys(&app, &k, "3");
-    must_show(&app, &c, k.now, "1/40");
-    must_show(&app, &c, k.now, "right answer: gold 39");
-    must_show(&app, &c, k.now, "#2  reward 0 (0.250)  advantage -1.15  3 tok  boxed");
-    must_show(&app, &c, k.now, "trained at 20");
+    app_must_show(&app, &c, k.now, "1/40");
+    app_must_show(&app, &c, k.now, "right answer: gold 39");
+    app_must_show(&app, &c, k.now, "#2  reward 0 (0.250)  advantage -1.15  3 tok  boxed");
+    app_must_show(&app, &c, k.now, "trained at 20");
     keys(&app, &k, "t");
-    must_show(&app, &c, k.now, "#1 token 1/3 'a'  log-prob -0.500 (60.7 %)  entropy 0.000  weights of step 19");
+    app_must_show(&app, &c, k.now, "#1 token 1/3 'a'  log-prob -0.500 (60.7 %)  entropy 0.000  weights of step 19");
     keys(&app, &k, "ll");    // the second token gave no text of its own
-    must_show(&app, &c, k.now, "#1 token 3/3 'b 0'  log-prob -1.500 (22.3 %)  entropy 1.600  weights of step 20");
+    app_must_show(&app, &c, k.now, "#1 token 3/3 'b 0'  log-prob -1.500 (22.3 %)  entropy 1.600  weights of step 20");
     assert_true(c.cell[c.cursor_y * c.w + c.cursor_x].ch == 'b');
     assert_true(c.cell[c.cursor_y * c.w + c.cursor_x].attr & ATTR_UNDERLINE);    // below one half, also without colour
     keys(&app, &k, "l");                                                         // on to the next sample
-    must_show(&app, &c, k.now, "#2 token 1/3");
+    app_must_show(&app, &c, k.now, "#2 token 1/3");
     keys(&app, &k, "tll");
-    must_show(&app, &c, k.now, "by entropy");
+    app_must_show(&app, &c, k.now, "by entropy");
     assert_true(c.cell[c.cursor_y * c.w + c.cursor_x].attr & ATTR_REVERSE);    // 1.6 nat
     keys(&app, &k, "hht");
-    must_show(&app, &c, k.now, "by weights");
+    app_must_show(&app, &c, k.now, "by weights");
     keys(&app, &k, "tv");
-    const char *text = screen(&app, &c, k.now), *second = strstr(text, "#2  reward 0"), *third = strstr(text, "#3  reward 1");
+    const char *text = app_screen(&app, &c, k.now), *second = strstr(text, "#2  reward 0"), *third = strstr(text, "#3  reward 1");
     assert_non_null(second);
     assert_non_null(third);
     assert_true(third > second && !memchr(second, '\n', (size_t)(third - second)));    // in one row
     keys(&app, &k, "vs");
-    must_show(&app, &c, k.now, "Score this group again?");
-    must_show(&app, &c, k.now, "nothing is replaced");    // it has been trained on
+    app_must_show(&app, &c, k.now, "Score this group again?");
+    app_must_show(&app, &c, k.now, "nothing is replaced");    // it has been trained on
     assert_string_equal(app.dialog.choice[0].command, "rescore 39");
     app_key(&app, &(struct key_event){ .key = KEY_ESCAPE }, k.now);
     keys(&app, &k, "\r/is:solved\r");
-    must_show(&app, &c, k.now, "1/20");
-    must_show(&app, &c, k.now, "right answer: gold 38");
-    must_show(&app, &c, k.now, "#1*  reward 1");
+    app_must_show(&app, &c, k.now, "1/20");
+    app_must_show(&app, &c, k.now, "right answer: gold 38");
+    app_must_show(&app, &c, k.now, "#1*  reward 1");
     keys(&app, &k, "G");
-    must_show(&app, &c, k.now, "right answer: gold 0");
+    app_must_show(&app, &c, k.now, "right answer: gold 0");
     for (int w = 40; w <= 200; w += 40)
         for (int h = 10; h <= 50; h += 10)
             for (const char *view = "tvv\rtt"; *view; view++) {
                 app_resize(&app, w, h);
                 keys(&app, &k, (const char[]){ *view, 0 });
-                screen(&app, &c, k.now);
+                app_screen(&app, &c, k.now);
                 assert_true(c.cursor_x < w && c.cursor_y < h);
             }
     app_release(&app);
@@ -419,21 +398,21 @@ static void an_item_that_is_not_back_is_listed_and_can_be_dropped(UNUSED void **
     assert_true(app_init(&app, k.m, NULL, 120, 30, &err));
     app.archive = k.archive;
     keys(&app, &k, "3");
-    must_show(&app, &c, k.now, "2/2");    // the newest that is back is followed
-    must_show(&app, &c, k.now, "right answer: gold 0");
-    must_show(&app, &c, k.now, "not back");
+    app_must_show(&app, &c, k.now, "2/2");    // the newest that is back is followed
+    app_must_show(&app, &c, k.now, "right answer: gold 0");
+    app_must_show(&app, &c, k.now, "not back");
     keys(&app, &k, "k");
-    must_show(&app, &c, k.now, "1/2");
-    must_show(&app, &c, k.now, "item 1 is not back yet; X drops it");
+    app_must_show(&app, &c, k.now, "1/2");
+    app_must_show(&app, &c, k.now, "item 1 is not back yet; X drops it");
     keys(&app, &k, "X");
-    must_show(&app, &c, k.now, "Drop this item?");
+    app_must_show(&app, &c, k.now, "Drop this item?");
     assert_string_equal(app.dialog.choice[0].command, "drop 1");
     app_key(&app, &(struct key_event){ .key = KEY_ESCAPE }, k.now);
     out.fate = ITEM_STOPPED;
     assert_true(journal_begin(k.journal, &err) && journal_item_put(k.journal, &out, &err) && journal_commit(k.journal, &err));
     keys(&app, &k, "");
-    must_show(&app, &c, k.now, "1/1");
-    assert_null(strstr(screen(&app, &c, k.now), "not back"));
+    app_must_show(&app, &c, k.now, "1/1");
+    assert_null(strstr(app_screen(&app, &c, k.now), "not back"));
     app_release(&app);
     cells_release(&c);
     kept_release(&k);
@@ -455,9 +434,9 @@ static void a_group_that_cannot_be_read_says_so(UNUSED void **state)
     assert_true(app_init(&app, k.m, NULL, 120, 30, &err));
     app.archive = k.archive;
     keys(&app, &k, "3");
-    must_show(&app, &c, k.now, "the record of this group cannot be read");
+    app_must_show(&app, &c, k.now, "the record of this group cannot be read");
     keys(&app, &k, "j");
-    must_show(&app, &c, k.now, "right answer: gold 0");
+    app_must_show(&app, &c, k.now, "right answer: gold 0");
     app_release(&app);
     cells_release(&c);
     kept_release(&k);
@@ -480,23 +459,23 @@ static void the_data_pane_sorts_prompts_by_how_hard_they_are(UNUSED void **state
     assert_true(app_init(&app, k.m, NULL, 120, 30, &err));
     app.archive = k.archive;
     keys(&app, &k, "D");
-    must_show(&app, &c, k.now, "3 prompts by pass rate; 1 filtered, 0 in quarantine");
-    must_show(&app, &c, k.now, "      12      1       2     0      0   1 filtered");
-    must_show(&app, &c, k.now, "question 1");    // the newest group of the hardest one
-    must_show(&app, &c, k.now, "right answer: gold 1");
+    app_must_show(&app, &c, k.now, "3 prompts by pass rate; 1 filtered, 0 in quarantine");
+    app_must_show(&app, &c, k.now, "      12      1       2     0      0   1 filtered");
+    app_must_show(&app, &c, k.now, "question 1");    // the newest group of the hardest one
+    app_must_show(&app, &c, k.now, "right answer: gold 1");
     keys(&app, &k, "v");
-    must_show(&app, &c, k.now, "prompts never solved: 1");
+    app_must_show(&app, &c, k.now, "prompts never solved: 1");
     keys(&app, &k, "vv");
-    must_show(&app, &c, k.now, "prompts always solved: 1");
+    app_must_show(&app, &c, k.now, "prompts always solved: 1");
     keys(&app, &k, "x");
-    must_show(&app, &c, k.now, "Line 11 of the dataset is not issued any more");
+    app_must_show(&app, &c, k.now, "Line 11 of the dataset is not issued any more");
     app_key(&app, &(struct key_event){ .key = KEY_ESCAPE }, k.now);
     keys(&app, &k, "vv");
-    must_show(&app, &c, k.now, "no prompt is like that");    // in quarantine
+    app_must_show(&app, &c, k.now, "no prompt is like that");    // in quarantine
     keys(&app, &k, "v/line 13\r\r");
     assert_int_equal(app.shown, PANE_ROLLOUTS);
-    must_show(&app, &c, k.now, "filter: line:13");
-    must_show(&app, &c, k.now, "right answer: gold 2");
+    app_must_show(&app, &c, k.now, "filter: line:13");
+    app_must_show(&app, &c, k.now, "right answer: gold 2");
     app_release(&app);
     cells_release(&c);
     kept_release(&k);

@@ -11,6 +11,7 @@
 #include "console/fleet/device_log.h"
 #include "console/tui/app.h"
 #include "protocol/run/journal.h"
+#include "tests/unit/app_screen.h"
 #include "tests/unit/folder.h"
 
 #define S ((int64_t)1000000000)
@@ -115,28 +116,6 @@ static void a_sample_that_is_late_leaves_no_hole_and_a_pause_does(void **state)
     journal_close(j);
 }
 
-static const char *screen(struct app *app, struct cells *c)
-{
-    static char text[100000];
-    struct error err;
-    size_t at = 0;
-    assert_true(cells_resize(c, app->w, app->h, &err));
-    app_draw(app, c, S, 1700000000);
-    for (int y = 0; y < c->h; y++) {
-        cells_row(c, y, text + at, sizeof(text) - at - 2);
-        at += strlen(text + at);
-        text[at++] = '\n';
-    }
-    text[at] = 0;
-    return text;
-}
-
-static void must_show(struct app *app, struct cells *c, const char *what)
-{
-    if (!strstr(screen(app, c), what))
-        fail_msg("'%s' is not on the screen:\n%s", what, screen(app, c));
-}
-
 static void type(struct app *app, const char *keys)
 {
     for (; *keys; keys++)
@@ -156,28 +135,28 @@ static void the_pane_shows_the_curves_of_what_is_chosen(void **state)
     assert_true(app_init(&app, m, NULL, 120, 36, &err));
     app.devices = d;
     type(&app, "V");
-    must_show(&app, &c, "no figures are kept yet");
+    app_must_show(&app, &c, S, "no figures are kept yet");
     for (int i = 0; i < 100; i++)
         sample_put(j, "node1", 15 * i, i, 70, 93);
     pump(d, m, &now);
-    must_show(&app, &c, "99 percent: processor time in use, of all cores");
-    must_show(&app, &c, "24:45");    // of 100 samples, 15 seconds each
+    app_must_show(&app, &c, S, "99 percent: processor time in use, of all cores");
+    app_must_show(&app, &c, S, "24:45");    // of 100 samples, 15 seconds each
     type(&app, "j");
-    must_show(&app, &c, "70 percent: share of time in which a kernel ran");
-    must_show(&app, &c, "700 watts: power drawn");
+    app_must_show(&app, &c, S, "70 percent: share of time in which a kernel ran");
+    app_must_show(&app, &c, S, "700 watts: power drawn");
     type(&app, "/gpu 1\r");
-    must_show(&app, &c, "93 percent: share of time");
+    app_must_show(&app, &c, S, "93 percent: share of time");
     app_key(&app, &(struct key_event){ .key = KEY_ESCAPE }, S);
     type(&app, "gh");    // the cursor goes back from the end
-    must_show(&app, &c, "percent at 24:");
+    app_must_show(&app, &c, S, "percent at 24:");
     type(&app, "0\r");
-    assert_null(strstr(screen(&app, &c), "hosts and GPUs"));    // the curves alone
+    assert_null(strstr(app_screen(&app, &c, S), "hosts and GPUs"));    // the curves alone
     for (int w = 40; w <= 200; w += 20)
         for (int h = 10; h <= 60; h += 5)
             for (const char *view = "\rys+[0\r"; *view; view++) {
                 app_resize(&app, w, h);
                 type(&app, (const char[]){ *view, 0 });
-                screen(&app, &c);
+                app_screen(&app, &c, S);
                 assert_true(c.cursor_x < w && c.cursor_y < h);
             }
     app_release(&app);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
+#include "workers/engine/trainer/trainer.h"
 
 #define MAX_TOK 64
 
@@ -130,4 +131,32 @@ static void slope_check(struct golden *g, const char *name)
     free(at);
     free(dir);
     model_run_free(r);
+}
+
+/* Ten AdamW steps on the batch, have the losses and norms of `reference`, which the fixture holds. */
+static void adamw_steps_check(struct golden *g, struct trainer *t, const char *name, const char *reference)
+{
+    struct error err = { 0 };
+    float ones[MAX_TOK], want_loss[10], want_norm[10];
+    struct sft_seq seq[8];
+    int64_t n = 0;
+    for (int64_t s = 0; s < g->n_seq; s++)
+        if (g->cu[s + 1] - g->cu[s] > 1)
+            seq[n++] = (struct sft_seq){ g->token + g->cu[s], ones, g->cu[s + 1] - g->cu[s] };
+    for (int i = 0; i < MAX_TOK; i++)
+        ones[i] = 1;
+    st_to_f32(want_loss, find(g->g, "adam_loss"));
+    st_to_f32(want_norm, find(g->g, "adam_norm"));
+    struct trainer_hyper h;
+    trainer_hyper_init(&h, ALGO_GRPO);
+    h.lr = 1e-2;
+    for (int i = 0; i < 10; i++) {
+        double loss, n_tok, norm;
+        if (!trainer_sft_step(t, seq, n, &h, true, &loss, &n_tok, &norm, &err))
+            fail_msg("%s", err.text);
+        if (!(fabs(loss - (double)want_loss[i]) < 2e-5 * fabs((double)want_loss[i]))
+            || !(fabs(norm - (double)want_norm[i]) < 2e-4 * (double)want_norm[i]))
+            fail_msg("%s on %s, step %d: loss %.8g, norm %.8g; %s has %.8g, %.8g", name, g->dev->name, i, loss, norm, reference,
+                     (double)want_loss[i], (double)want_norm[i]);
+    }
 }

@@ -211,28 +211,7 @@ static void ten_adamw_steps_are_pefts(UNUSED void **state)
         assert_int_equal(mem.gradient, model_n_flat(g.m) * 4);
         assert_int_equal(mem.state, model_n_flat(g.m) * 8);
         assert_true(model_n_flat(g.m) < model_n_flat(base));
-        float ones[MAX_TOK], want_loss[10], want_norm[10];
-        struct sft_seq seq[8];
-        int64_t n = 0;
-        for (int64_t s = 0; s < g.n_seq; s++)
-            if (g.cu[s + 1] - g.cu[s] > 1)
-                seq[n++] = (struct sft_seq){ g.token + g.cu[s], ones, g.cu[s + 1] - g.cu[s] };
-        for (int i = 0; i < MAX_TOK; i++)
-            ones[i] = 1;
-        st_to_f32(want_loss, find(g.g, "adam_loss"));
-        st_to_f32(want_norm, find(g.g, "adam_norm"));
-        struct trainer_hyper h;
-        trainer_hyper_init(&h, ALGO_GRPO);
-        h.lr = 1e-2;
-        for (int i = 0; i < 10; i++) {
-            double loss, n_tok, norm;
-            if (!trainer_sft_step(t, seq, n, &h, true, &loss, &n_tok, &norm, &err))
-                fail_msg("%s", err.text);
-            if (!(fabs(loss - (double)want_loss[i]) < 2e-5 * fabs((double)want_loss[i]))
-                || !(fabs(norm - (double)want_norm[i]) < 2e-4 * (double)want_norm[i]))
-                fail_msg("%s, step %d: loss %.8g, norm %.8g; PEFT has %.8g, %.8g", names[k / 2], i, loss, norm, (double)want_loss[i],
-                         (double)want_norm[i]);
-        }
+        adamw_steps_check(&g, t, names[k / 2], "PEFT");
         assert_true(hash_of(base) == before && hash_of(g.m) != adapter);
         trainer_free(t);
         model_free(base);

@@ -173,28 +173,7 @@ static void ten_adamw_steps_are_pytorchs(UNUSED void **state)
         struct trainer *t = trainer_new(g.m, NULL, &set, &err);
         if (!t)
             fail_msg("%s", err.text);
-        float ones[MAX_TOK], want_loss[10], want_norm[10];
-        struct sft_seq seq[8];
-        int64_t n = 0;
-        for (int64_t s = 0; s < g.n_seq; s++)
-            if (g.cu[s + 1] - g.cu[s] > 1)
-                seq[n++] = (struct sft_seq){ g.token + g.cu[s], ones, g.cu[s + 1] - g.cu[s] };
-        for (int i = 0; i < MAX_TOK; i++)
-            ones[i] = 1;
-        st_to_f32(want_loss, find(g.g, "adam_loss"));
-        st_to_f32(want_norm, find(g.g, "adam_norm"));
-        struct trainer_hyper h;
-        trainer_hyper_init(&h, ALGO_GRPO);
-        h.lr = 1e-2;
-        for (int i = 0; i < 10; i++) {
-            double loss, n_tok, norm;
-            if (!trainer_sft_step(t, seq, n, &h, true, &loss, &n_tok, &norm, &err))
-                fail_msg("%s", err.text);
-            if (!(fabs(loss - (double)want_loss[i]) < 2e-5 * fabs((double)want_loss[i]))
-                || !(fabs(norm - (double)want_norm[i]) < 2e-4 * (double)want_norm[i]))
-                fail_msg("%s on %s, step %d: loss %.8g, norm %.8g; PyTorch has %.8g, %.8g", names[k / 2], devices[k % 2], i, loss, norm,
-                         (double)want_loss[i], (double)want_norm[i]);
-        }
+        adamw_steps_check(&g, t, names[k / 2], "PyTorch");
         trainer_free(t);
         golden_close(&g);
     }

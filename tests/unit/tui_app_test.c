@@ -16,6 +16,7 @@
 #include "console/tui/save.h"
 #include "protocol/base/mix64.h"
 #include "protocol/wire/message.h"
+#include "tests/unit/app_screen.h"
 
 #define S ((int64_t)1000000000)
 #define T0 (100 * S)
@@ -69,21 +70,10 @@ static void type(struct stage *s, const char *text)
         press(s, (unsigned char)*text);
 }
 
-/* The whole screen as text, rows ended by newlines; static, overwritten by the next call. */
+/* The whole screen as text; overwritten by the next call. */
 static const char *screen(struct stage *s)
 {
-    static char text[200000];
-    struct error err;
-    size_t at = 0;
-    assert_true(cells_resize(&s->cells, s->app.w, s->app.h, &err));
-    app_draw(&s->app, &s->cells, s->now, 1700000000);
-    for (int y = 0; y < s->cells.h; y++) {
-        cells_row(&s->cells, y, text + at, sizeof(text) - at - 2);
-        at += strlen(text + at);
-        text[at++] = '\n';
-    }
-    text[at] = 0;
-    return text;
+    return app_screen(&s->app, &s->cells, s->now);
 }
 
 static bool shows(struct stage *s, const char *what)
@@ -196,8 +186,7 @@ static void the_overview_shows_what_matters_in_80x24(UNUSED void **state)
     static const char *const wanted[] = { "simulated", "RUNNING", "step 151/400", "left",       "reward", "KL",      "entropy",
                                           "length",    "tok/s",   "worker cpu:1", "generating", "? help", "p pause", "S stop" };
     for (size_t i = 0; i < ARRAY_SIZE(wanted); i++)
-        if (!shows(&s, wanted[i]))
-            fail_msg("'%s' is not on the screen:\n%s", wanted[i], screen(&s));
+        app_must_show(&s.app, &s.cells, s.now, wanted[i]);
     app_resize(&s.app, 30, 5);    // too small for panes: one line tells the state
     assert_memory_equal(screen(&s), "RUNNING 151/400", 15);
     assert_memory_equal(strchr(screen(&s), '\n'), "\n\n\n\n\n", 5);
@@ -310,8 +299,7 @@ static void going_back_says_what_it_undoes_and_is_asked_about(UNUSED void **stat
     press(&s, '7');
     static const char *const wanted[] = { "140 whole", "6.0 GiB", "every 20 steps", "pinned", "start", "back to it:" };
     for (size_t i = 0; i < ARRAY_SIZE(wanted); i++)
-        if (!shows(&s, wanted[i]))
-            fail_msg("'%s' is not on the screen:\n%s", wanted[i], screen(&s));
+        app_must_show(&s.app, &s.cells, s.now, wanted[i]);
     press(&s, KEY_ARROW_DOWN);
     press(&s, KEY_ARROW_DOWN);
     press(&s, 'b');
@@ -861,8 +849,7 @@ static void an_alarm_is_acknowledged_and_muted_by_keys(UNUSED void **state)
                                           "above 3 x median", "below 0.0050, 3 st",   "rises", "quiet",
                                           "since step 140:" };
     for (size_t i = 0; i < ARRAY_SIZE(wanted); i++)
-        if (!shows(&s, wanted[i]))
-            fail_msg("'%s' is not on the screen:\n%s", wanted[i], screen(&s));
+        app_must_show(&s.app, &s.cells, s.now, wanted[i]);
     press(&s, 'A');
     assert_string_equal(s.m->command[1].text, "ack sampler_trainer_diff");
     press(&s, 'j');
