@@ -196,9 +196,13 @@ static void trainers_print(const struct train *t)
                set < 0 && z == 1 ? " (auto: this, or the next one that has room)" : "");
         title = "                ";
     }
-    if (most == ZERO_MAX && (set == ZERO_MAX || set < 0) && run_config_trainer_devices(c) == 1 && keeps_whole(c, 0))
+    if (most < ZERO_MAX || (set >= 0 && set < ZERO_MAX) || run_config_trainer_devices(c) > 1)
+        return;
+    if (keeps_whole(c, 0))
         printf("                (with zero_stage 3 %s a whole copy of the weights, too: %.4g MiB)\n",
                keeps_whole(c, 1) ? "a trainer that samples, and the first one, keep" : "the first one keeps", (double)whole_bytes / mib);
+    else if (run_config_travels(c))
+        printf("                (with zero_stage 3 others get the weights out of all trainers' shards, without a whole copy)\n");
 }
 
 /* Have the devices of the other stages of a trainer's pipeline room for these? */

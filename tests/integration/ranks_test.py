@@ -92,10 +92,12 @@ class Ranks(RunCase):
 
     def test_a_dry_run_says_of_trainers_what_the_memory_plan_says(self):
         whole = None
-        for zero, name, n in ((3, "tensor_parallel_size", 1), (0, "tensor_parallel_size", 1), (1, "pipeline_parallel_size", 2), (2, "tensor_parallel_size", 1),
-                              (3, "tensor_parallel_size", 2), (3, "pipeline_parallel_size", 2)):
+        for zero, name, n, weights, n_behind in ((3, "tensor_parallel_size", 1, "copy", 0), (3, "tensor_parallel_size", 1, "copy", 1),
+                                                 (3, "tensor_parallel_size", 1, "files", 0), (0, "tensor_parallel_size", 1, "auto", 0),
+                                                 (1, "pipeline_parallel_size", 2, "auto", 0), (2, "tensor_parallel_size", 1, "auto", 0),
+                                                 (3, "tensor_parallel_size", 2, "auto", 0), (3, "pipeline_parallel_size", 2, "auto", 0)):
             file = self.task.run_file(f"dry-{zero}-{n}.yaml", **APART, zero_stage=str(zero), devices=",".join(f"cpu:{q}" for q in range(2 * n + 2)),
-                                      max_steps=4, **{name: n})
+                                      max_steps=4, weights=weights, n_behind=n_behind, **{name: n})
             done = subprocess.run([ROLLCALL, "train", file, "--dry-run"], capture_output=True, text=True, timeout=LIMIT)
             self.assertEqual(done.returncode, 0, done.stderr)
             parts = [float(x) for x in re.search(r"weights (\S+), gradient (\S+), masters and moments (\S+),", done.stdout).groups()]
@@ -103,10 +105,11 @@ class Ranks(RunCase):
             self.assertEqual([int(z) for z, _ in said], [zero])
             self.assertEqual(re.findall(r"With zero_stage (\d)", done.stdout), [str(zero)] if name == "pipeline_parallel_size" else [])    # the stages
             copy = re.search(r"with zero_stage 3 the first one keeps a whole copy of the weights, too: (\S+)\s+MiB", done.stdout)
-            self.assertEqual(copy is not None, zero == 3 and n == 1)
+            self.assertEqual(copy is not None, zero == 3 and n == 1 and weights == "copy" and n_behind == 0)    # others read it where it is
+            self.assertEqual("get the weights out of all trainers' shards, without a whole copy" in done.stdout, zero == 3 and n == 1 and not copy)
             whole = float(copy.group(1)) if copy else whole
             self.assertEqual("the first one's first device also keeps the whole weights, to publish" in done.stdout, n > 1)
-            each = float(said[0][1]) + (whole if copy or n > 1 else 0)    # the first trainer, whose plan it is, publishes from a copy
+            each = float(said[0][1]) + (whole if copy or n > 1 else 0) + n_behind * whole    # the first trainer, whose plan it is
             self.assertAlmostEqual(each, sum(parts) * 1e9 / 2**20, delta=0.006 * each)    # of three digits
 
     def test_any_number_of_trainers_ends_in_the_same_bytes_and_sees_the_same_numbers(self):
@@ -211,6 +214,24 @@ class Ranks(RunCase):
                     for k, part in want.items():    # norms are on all devices, and stages are not alike
                         self.assertAlmostEqual(held[k], part, delta=0.1, msg=held)
                     self.assertEqual(self.finish(run), self.undisturbed(alone))
+                finally:
+                    run.kill()
+
+    def test_the_first_trainer_gives_weights_out_of_all_shards(self):
+        """And has, beyond what the second one has, the versions that it keeps for others; whole weights only where they are read where they lie."""
+        shards = dict(APART, zero_stage=3)
+        for settings, more in ((shards, 0), (dict(shards, weights="copy"), 1), (dict(shards, weights="copy", n_behind=1), 1),
+                               (dict(BEHIND, zero_stage=3, weights="copy"), 2), (dict(TWO, zero_stage=3, weights="copy", n_behind=1), 1)):
+            with self.subTest(**settings):
+                run = self.start(settings)
+                try:
+                    held = self.held(run)
+                    self.assertAlmostEqual(held[0] - held[1], more, delta=0.1, msg=held)
+                    pid = run.processes().get("worker cpu:1") if settings.get("n_behind") else None
+                    if pid:    # whose shards they are: it dies at any moment
+                        os.kill(pid, signal.SIGKILL)
+                    same = {name: value for name, value in settings.items() if name not in ("zero_stage", "weights")}
+                    self.assertEqual(self.finish(run), self.undisturbed(same))
                 finally:
                     run.kill()
 

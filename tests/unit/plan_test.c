@@ -297,13 +297,21 @@ static void whole_weights_are_only_where_somebody_reads_them(UNUSED void **state
         const char *zero, *placement;
         double want;    // whole weights
         const char *why;
+        const char *weights;    // NULL: auto, which is by files
+        bool evaluates;
     } cases[] = {
         { 4, 4, 1, 1, 1, 0, 1, 1, "3", "shared", 1.25, "shards, and what it samples with" },
         { 4, 4, 1, 1, 4, 0, 1, 1, "3", "shared", 0.5, "shards, and slices to sample with" },
         { 4, 4, 1, 1, 4, 0, 0, 0, "3", "shared", 0.5, "the first trainer, too, where all sample with their own" },
         { 4, 4, 1, 1, 4, 1, 1, 1, "3", "shared", 0.5, "a copy in slices comes from all shards" },
         { 4, 1, 1, 1, 1, 0, 1, -1, "3", "apart", 0.25, "shards" },
-        { 4, 1, 1, 1, 1, 0, 0, -1, "3", "apart", 1.25, "and what the first trainer gives to others" },
+        { 4, 1, 1, 1, 1, 0, 0, -1, "3", "apart", 0.25, "a file for others is made of all shards" },
+        { 4, 1, 1, 1, 1, 1, 0, -1, "3", "apart", 0.25, "a version that is kept for others, too", .weights = "copy" },
+        { 4, 1, 1, 1, 1, 1, 0, -1, "3", "apart", 0.25, "or to be broadcast", .weights = "nccl" },
+        { 4, 1, 1, 1, 1, 0, 0, -1, "3", "apart", 1.25, "and what others read where it is", .weights = "copy" },
+        { 4, 1, 1, 1, 1, 0, 0, -1, "3", "apart", 1.25, "and what the first trainer evaluates with", .evaluates = true },
+        { 4, 4, 1, 1, 1, 1, 0, 0, "3", "shared", 1.25, "and a sampler's copy", .weights = "copy" },
+        { 4, 1, 1, 1, 1, 0, 0, -1, "2", "apart", 1, "the weights, which it trains" },
         { 1, 1, 4, 1, 1, 0, 0, 0, "0", "shared", 1.25, "a slice, and what it samples with" },
         { 1, 1, 4, 1, 4, 0, 0, 0, "0", "shared", 0.5, "two slices" },
         { 1, 1, 4, 1, 4, 1, 0, 0, "0", "shared", 0.5, "a copy in slices comes from slices" },
@@ -334,9 +342,11 @@ static void whole_weights_are_only_where_somebody_reads_them(UNUSED void **state
         c->pipeline_parallel_size = cases[k].pp;
         c->producer_tensor_parallel_size = cases[k].ptp;
         c->n_behind = cases[k].n_behind;
+        snprintf(c->weights, sizeof c->weights, "%s", cases[k].weights ? cases[k].weights : "auto");
+        snprintf(c->eval_dataset, sizeof c->eval_dataset, "%s", cases[k].evaluates ? "{\"all\": \"test.jsonl\"}" : "");
         if (!run_room_plan(&room, c, &part, dev, &err))
             fail_msg("%s: %s", cases[k].why, err.text);
-        assert_true((room.plan.sampler > 0) == (part.producer >= 0 || part.rank == 0));    // the first one evaluates
+        assert_true((room.plan.sampler > 0) == (part.producer >= 0 || cases[k].evaluates));
         bool gives = part.rank == 0 && run_config_travels(c);
         double whole = (double)model_weight_bytes(m), got = (double)(room.plan.weights
                                                                      - (gives                ? room.publication.kept

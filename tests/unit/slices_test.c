@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include "protocol/base/file.h"
 #include "protocol/run/run_config.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/slice.h"
@@ -204,7 +205,7 @@ static void version_make(struct pair *p, const struct shape *s, int64_t version)
     struct error err;
     struct model *other = whole_make(s, (uint64_t)version, giver);
     if (!publication_withdraw(p->gives, &err) || !model_weights_copy(p->from, other, &err)
-        || !publication_share(p->gives, p->from, 1, version, &err))
+        || !publication_share(p->gives, p->from, NULL, 1, version, &err))
         fail_msg("%s", err.text);
     model_free(other);
 }
@@ -306,7 +307,7 @@ static void files_are_read_into_every_layout_and_damage_is_named(UNUSED void **s
         struct model *from = whole_make(s, 5, giver);
         for (int n = 1; n <= 4; n *= 2) {
             struct model *to = taking_make(s, n);
-            assert_true(weights_file_write(from, path, &err));
+            assert_true(weights_file_write(from, NULL, path, &err));
             if (!weights_file_read(to, path, 7, &err))
                 fail_msg("%s", err.text);
             weights_compare(s, to, 5, "from a file");
@@ -323,7 +324,7 @@ static void files_are_read_into_every_layout_and_damage_is_named(UNUSED void **s
                 snprintf(text, sizeof text, "'%s' of version 7 has arrived with hash", x->name);
                 if (!strstr(err.text, text) || !strstr(err.text, path))
                     fail_msg("%s", err.text);
-                assert_true(weights_file_write(from, path, &err));
+                assert_true(weights_file_write(from, NULL, path, &err));
             }
             struct stat st;
             assert_true(stat(path, &st) == 0 && truncate(path, st.st_size - 8) == 0);
@@ -338,6 +339,81 @@ static void files_are_read_into_every_layout_and_damage_is_named(UNUSED void **s
         }
         model_free(from);
     }
+}
+
+/* ---- weights that lie in several places */
+struct scattered {
+    char *mem;    // device, as long as the weights
+    struct extent *at;
+    struct extents all;
+};
+
+/* A copy of m's weights in runs of up to `run` bytes, the last first in memory. */
+static void scatter(struct scattered *s, const struct model *m, size_t run)
+{
+    struct error err;
+    size_t size;
+    const char *from = model_weights(m, &size);
+    int64_t n = (int64_t)((size + run - 1) / run);
+    s->mem = mem_new(giver, size, "scattered weights", &err);
+    s->at = calloc((size_t)n, sizeof *s->at);
+    assert_true(s->mem && s->at);
+    for (int64_t i = 0; i < n; i++) {
+        size_t at = (size_t)i * run, bytes = MIN(run, size - at);
+        char *to = s->mem + (size - at - bytes);
+        s->at[i] = (struct extent){ .from = at, .size_bytes = bytes, .mem = to };
+        assert_true(mem_copy(giver, to, from + at, bytes, COPY_D2D, &err));
+    }
+    assert_true(device_sync(giver, &err));
+    s->all = (struct extents){ n, s->at };
+}
+
+static void scattered_free(struct scattered *s)
+{
+    mem_free(giver, s->mem);
+    free(s->at);
+}
+
+static void files_compare(const char *a, const char *b, const char *why)
+{
+    struct error err;
+    struct file_map x, y;
+    assert_true(file_map_shared(&x, a, &err) && file_map_shared(&y, b, &err));
+    if (x.size_bytes != y.size_bytes || memcmp(x.data, y.data, x.size_bytes) != 0)
+        fail_msg("%s: the files differ", why);
+    file_map_close(&x);
+    file_map_close(&y);
+}
+
+/* Runs that begin and end inside tensors: so few that tensors share one, and so many that a tensor has more than hashes fit at once. */
+static void weights_in_several_places_are_shared_as_weights_in_one(UNUSED void **state)
+{
+    struct error err;
+    char one[128], several[128];
+    const size_t runs[] = { 64, 1000 * 8, 1 << 20 };
+    snprintf(one, sizeof one, "%s/one", run_dir);
+    snprintf(several, sizeof several, "%s/several", run_dir);
+    for (size_t i = 0; i < ARRAY_SIZE(shapes); i++)
+        for (size_t k = 0; k < ARRAY_SIZE(runs); k++) {
+            struct model *from = whole_make(&shapes[i], 7, giver), *shape = model_shape_like(from, &err);
+            struct scattered s;
+            scatter(&s, from, runs[k]);
+            assert_true(shape && weights_file_write(from, NULL, one, &err) && weights_file_write(shape, &s.all, several, &err));
+            files_compare(one, several, shapes[i].why);    // hashes, too
+            for (int way = WAY_COPY; way <= WAY_NCCL; way++)
+                for (int n = 1; n <= 2; n++) {
+                    struct pair p;
+                    pair_open(&p, &shapes[i], (enum weights_way)way, 1, n);
+                    if (!publication_share(p.gives, shape, &s.all, 1, 7, &err) || !publication_take(p.takes, p.to, 1, 7, &err))
+                        fail_msg("%s", err.text);
+                    weights_compare(&shapes[i], p.to, 7, "from several places");
+                    pair_close(&p);
+                }
+            scattered_free(&s);
+            model_free(shape);
+            model_free(from);
+        }
+    assert_true(unlink(one) == 0 && unlink(several) == 0);
 }
 
 /* ---- memory */
@@ -384,7 +460,7 @@ static void nobody_has_more_memory_than_the_plan_says(UNUSED void **state)
                 pair_open(&p, &big, (enum weights_way)way, run_versions_kept(c), n);
                 counted[0].most = counted[0].now;    // not what moved when it was loaded
                 for (int64_t v = 1; v < 4; v++) {
-                    if (!publication_withdraw(p.gives, &err) || !publication_share(p.gives, p.from, 1, v, &err)
+                    if (!publication_withdraw(p.gives, &err) || !publication_share(p.gives, p.from, NULL, 1, v, &err)
                         || !publication_take(p.takes, p.to, 1, v, &err))
                         fail_msg("%s", err.text);
                 }
@@ -409,6 +485,7 @@ int main(void)
         cmocka_unit_test(a_mixture_of_versions_is_not_taken),
         cmocka_unit_test(a_giver_takes_older_versions_into_its_own_slices),
         cmocka_unit_test(files_are_read_into_every_layout_and_damage_is_named),
+        cmocka_unit_test(weights_in_several_places_are_shared_as_weights_in_one),
         cmocka_unit_test(nobody_has_more_memory_than_the_plan_says),
     };
     char path[128];

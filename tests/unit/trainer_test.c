@@ -15,6 +15,7 @@
 #include "workers/engine/trainer/cut.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/model/extent.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
 
@@ -446,6 +447,19 @@ struct outcome {
     double metric[3][METRIC_N];
 };
 
+/* The shards of all ranks are o's weights, in their order. */
+static bool extents_compare(void *ctx, const struct extents *from, UNUSED struct error *err)
+{
+    const struct outcome *o = ctx;
+    size_t at = 0;
+    for (int64_t i = 0; i < from->n; at += from->at[i++].size_bytes) {
+        assert_int_equal(from->at[i].from, at);
+        assert_memory_equal(from->at[i].mem, (const char *)o->weights + at, from->at[i].size_bytes);
+    }
+    assert_int_equal(at, o->weight_bytes);
+    return true;
+}
+
 /* Three steps by n_rank ranks that this process plays in turn, each with weights of its own. */
 static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, const char *model, int n_rank, int zero, bool offload,
                          int64_t budget, enum optimizer optimizer, int group)
@@ -520,6 +534,8 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         assert_true(whole && ranks_weights_get(ranks, whole, &err));
         assert_memory_equal(model_weights(whole, &o->weight_bytes), o->weights, o->weight_bytes);
         model_free(whole);
+        if (n_rank > 1)
+            assert_true(ranks_weights_read(ranks, extents_compare, o, &err));
     }
     for (int k = 0; k < STATE_N; k++) {
         o->n_state[k] = trainer_state_n(t[0], (enum trainer_state_kind)k);

@@ -171,7 +171,7 @@ static int sampler_devices(const struct engine *e)
 static struct model *sampled_model(const struct engine *e)
 {
     struct run_part part = part_of(e);
-    return !run_samples(&part) ? NULL : e->sampler ? e->sampler : e->model;
+    return !run_samples(&e->config, &part) ? NULL : e->sampler ? e->sampler : e->model;
 }
 
 /* Let the model that samples work on all devices that its producer has. */

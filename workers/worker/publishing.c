@@ -10,6 +10,8 @@
 #include "workers/worker/items.h"
 #include "workers/worker/outside.h"
 
+#define TRAINERS_PARTED "the trainers have parted, and each has its shard of the weights only"
+
 bool publishing_prepare(struct engine *e, struct error *err)
 {
     const struct run_config *c = &e->config;
@@ -32,14 +34,31 @@ bool publishing_prepare(struct engine *e, struct error *err)
     return (e->publication = publication_new(&p, err)) && publication_model(e->publication, e->model, err);
 }
 
+struct sharing {
+    struct engine *e;
+    const struct task *t;
+};
+
+/* from: NULL: e->model. */
+static bool weights_give(void *ctx, const struct extents *from, struct error *err)
+{
+    const struct sharing *s = ctx;
+    struct engine *e = s->e;
+    const struct task *t = s->t;
+    return (!e->publication || publication_share(e->publication, e->model, from, t->made, t->version, err))
+           && (!t->path[0] || weights_file_write(e->model, from, t->path, err));
+}
+
 bool share_run(struct engine *e, struct task *t, struct report *r, struct error *err)
 {
-    (void)r;
+    struct sharing s = { e, t };
+    r->round = e->round;    // the weights may come from all trainers
     if (e->rank != 0 || t->version != e->step)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be shared at step %" PRId64, t->version, e->step);
     engine_waits_for(e, "producers to take older weights");
-    bool ok = (!e->publication || publication_share(e->publication, e->model, t->made, t->version, err))
-              && (!t->path[0] || weights_file_write(e->model, t->path, err));
+    bool ok = model_is_whole(e->model) ? weights_give(&s, NULL, err)
+              : e->ranks               ? ranks_weights_read(e->ranks, weights_give, &s, err)
+                                       : error_set(err, ERR_CLOSED, TRAINERS_PARTED);
     engine_waits_for(e, "");
     return ok;
 }
@@ -60,8 +79,7 @@ bool own_weights_copy(struct engine *e, struct model *into, struct error *err)
     bool shards = trainer_zero(e->trainer) == ZERO_MAX && !model_is_whole(e->model);
     if (!shards)
         return model_weights_copy(into, model_is_whole(e->model) ? e->model : e->trained, err);
-    return e->ranks ? ranks_weights_get(e->ranks, into, err)
-                    : error_set(err, ERR_CLOSED, "the trainers have parted, and each has its shard of the weights only");
+    return e->ranks ? ranks_weights_get(e->ranks, into, err) : error_set(err, ERR_CLOSED, TRAINERS_PARTED);
 }
 
 /* Fill the sampler's weights with t's version: this trainer's own of this step, or what the first trainer has shared. */

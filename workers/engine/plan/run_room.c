@@ -73,9 +73,10 @@ int run_versions_kept(const struct run_config *c)
     return (int)MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 0));
 }
 
-bool run_samples(const struct run_part *part)
+bool run_samples(const struct run_config *c, const struct run_part *part)
 {
-    return part->producer >= 0 || part->rank == 0;
+    return part->producer >= 0
+           || (part->rank == 0 && (c->eval_dataset[0] || run_config_posted(c) || (c->serve[0] && run_config_external(c))));
 }
 
 int run_sampler_devices(const struct run_config *c, const struct run_part *part)
@@ -89,11 +90,20 @@ static bool samples_behind(const struct run_config *c, const struct run_part *pa
     return part->rank >= 0 && part->producer >= 0 && c->n_behind > 0;
 }
 
+/* Do others get the weights out of the trainers' shards? They come together in a version that is kept, or in a file; versions that are not
+ * kept are read, or broadcast, where the first trainer has them. */
+static bool gives_shards(const struct run_config *c, bool apart)
+{
+    enum weights_way way;
+    bool by_file = !run_config_travels(c) || c->node_only || !weights_way_parse(c->weights, &way) || way == WAY_FILES;
+    return !apart && run_config_trainer_devices(c) == 1 && (by_file || run_versions_kept(c) > 0);
+}
+
 bool run_needs_whole(const struct run_config *c, const struct run_part *part, bool apart)
 {
-    bool gives = part->rank == 0 && (run_config_travels(c) || run_config_posted(c) || c->listen[0]),
-         own = samples_behind(c, part);    // a copy
-    return gives || (part->producer >= 0 && !own && run_sampler_devices(c, part) == 1)
+    bool posted = run_config_posted(c), travels = run_config_travels(c) || c->listen[0],
+         gives = part->rank == 0 && (posted || (travels && !gives_shards(c, apart))), own = samples_behind(c, part);    // a copy
+    return gives || (run_samples(c, part) && !own && run_sampler_devices(c, part) == 1)
            || (own && apart && (run_config_trainer_devices(c) == 1 || run_config_zero(c) == ZERO_MAX || run_config_zero(c) < 0));
 }
 
@@ -244,7 +254,7 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
     out->publication = publication_of(c, m);
     struct trainer_settings s = run_trainer_settings(c, part->rank, dev);
     struct generator_config g = run_generator_config(c);
-    g.model = !run_samples(part) ? NULL : sliced ? sliced : m;
+    g.model = !run_samples(c, part) ? NULL : sliced ? sliced : m;
     int set = run_config_zero(c);
     if (c->num_trainers > 1)
         s.zero_stage = set < 0 ? memory_plan_zero(out->have, m, &w, &s, turns, &g) : set;

@@ -121,20 +121,29 @@ struct hasher {
     const struct bundle *bundle;    // borrowed
     int n;
     struct device *dev[PLACE_MAX];
+    int64_t n_most;
     uint64_t *mem[PLACE_MAX];     // (n_most) device
     uint64_t *hash[PLACE_MAX];    // (n_most) host
+    int64_t *part_of;             // (n_most) the tensor that each of the first device's is a part of
 };
 
 struct hasher *hasher_new(const struct bundle *b, struct device *const *dev, int n, struct error *err)
 {
     struct hasher *h = calloc(1, sizeof *h);
-    size_t most = (size_t)MAX(b->n * (n > 1 ? SLICE_BLOCK_MAX : 1), (int64_t)1) * sizeof(uint64_t);
+    int64_t n_most = MAX(b->n * (n > 1 ? SLICE_BLOCK_MAX : 1), (int64_t)1);
+    size_t most = (size_t)n_most * sizeof(uint64_t);
     if (!h) {
         error_set(err, ERR_NO_MEMORY, "no memory for hashes");
         return NULL;
     }
     h->bundle = b;
     h->n = n;
+    h->n_most = n_most;
+    if (!(h->part_of = malloc((size_t)n_most * sizeof *h->part_of))) {
+        error_set(err, ERR_NO_MEMORY, "no memory for hashes");
+        free(h);
+        return NULL;
+    }
     for (int q = n - 1; q >= 0; q--) {    // the calling thread drives the first at the end
         h->dev[q] = dev[q];
         if (!(h->hash[q] = malloc(most)))
@@ -157,6 +166,7 @@ void hasher_free(struct hasher *h)
         if (h->mem[q] && device_enter(h->dev[q], &ignored))
             mem_free(h->dev[q], h->mem[q]);
     }
+    free(h->part_of);
     free(h);
 }
 
@@ -184,6 +194,46 @@ bool bundle_hash(struct hasher *h, const void *mem, uint64_t *hash, struct error
         return false;
     memcpy(hash, h->hash[0], (size_t)h->bundle->n * sizeof *hash);
     return true;
+}
+
+/* Add up what the first device was asked for: n parts of the tensors part_of. */
+static bool parts_take(struct hasher *h, int64_t n, uint64_t *hash, struct error *err)
+{
+    if (!mem_copy(h->dev[0], h->hash[0], h->mem[0], (size_t)n * sizeof(uint64_t), COPY_D2H, err) || !device_sync(h->dev[0], err))
+        return false;
+    for (int64_t k = 0; k < n; k++)
+        hash[h->part_of[k]] += h->hash[0][k];
+    return true;
+}
+
+bool bundle_hash_extents(struct hasher *h, const struct extents *from, uint64_t *hash, struct error *err)
+{
+    const struct bundle *b = h->bundle;
+    int64_t n = 0;
+    memset(hash, 0, (size_t)b->n * sizeof *hash);
+    for (int64_t i = 0, t = 0; i < from->n && t < b->n;) {
+        const struct extent *x = &from->at[i];
+        const struct bundle_tensor *tensor = &b->tensor[t];
+        size_t x_end = x->from + x->size_bytes, t_end = tensor->at + tensor->size_bytes;
+        size_t first = MAX(x->from, tensor->at), end = MIN(x_end, t_end);
+        if (first < end) {
+            BUG_IF((first - tensor->at) % 8, "a part of '%s' does not begin with a word", tensor->name);
+            if (n == h->n_most) {
+                if (!parts_take(h, n, hash, err))
+                    return false;
+                n = 0;
+            }
+            if (!OP(h->dev[0], err, mem_hash, .hash = h->mem[0] + n, .x = x->mem + (first - x->from), .size_bytes = end - first,
+                    .first = (int64_t)((first - tensor->at) / 8)))
+                return false;
+            h->part_of[n++] = t;
+        }
+        if (t_end <= x_end)
+            t++;
+        else
+            i++;
+    }
+    return parts_take(h, n, hash, err);
 }
 
 uint64_t bundle_hash_join(const uint64_t *hash, int64_t n)

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "kernels/ops.h"
+#include "workers/engine/model/extent.h"
 #include "workers/engine/model/team.h"
 
 struct bundle_tensor {
@@ -56,6 +57,8 @@ struct hasher *hasher_new(const struct bundle *b, struct device *const *dev, int
 void hasher_free(struct hasher *h);    // NULL is fine
 /* The hash of each tensor (host; b.n) of a whole version at mem on the first device; waits for it. */
 MUST_USE bool bundle_hash(struct hasher *h, const void *mem, uint64_t *hash, struct error *err);
+/* The same of a version in several places, each of which begins and ends with a word of 8 bytes. */
+MUST_USE bool bundle_hash_extents(struct hasher *h, const struct extents *from, uint64_t *hash, struct error *err);
 /* Hash what is in places and compare with want (host; b.n), which came with version. Every place's part of a tensor counts: together they
  * have each element, and those that are in several are equal. ERR_DATA names the tensor. Waits for the devices. */
 MUST_USE bool bundle_check(struct hasher *h, const struct places *p, const uint64_t *want, int64_t version, struct error *err);

@@ -191,11 +191,21 @@ static bool share_send_end(struct outlet *o)
     return copied;
 }
 
+/* The slot = what lies in several places, each of which is read once. */
+static bool slot_gather(struct outlet *o, struct slot *s, const struct extents *from, struct error *err)
+{
+    for (int64_t i = 0; i < from->n; i++)
+        if (!mem_copy(o->config.dev, (char *)s->mem + from->at[i].from, from->at[i].mem, from->at[i].size_bytes, COPY_D2D, err))
+            return false;
+    return device_sync(o->config.dev, err);
+}
+
 /* Fill a slot that has no version, and hash it. */
-static bool slot_fill(struct outlet *o, struct slot *s, const void *weights, bool sends, struct error *err)
+static bool slot_fill(struct outlet *o, struct slot *s, const struct extents *from, bool sends, struct error *err)
 {
     struct device *dev = o->config.dev;
-    bool copied = false, ok = bundle_hash(o->hasher, weights, s->hash, err);
+    bool copied = false, several = from->n > 1, ok = !several || slot_gather(o, s, from, err);
+    ok = ok && bundle_hash(o->hasher, several ? s->mem : from->at[0].mem, s->hash, err);
     pthread_mutex_lock(&o->lock);
     s->hashed = true;    // should it have failed, what is sent with these numbers is not taken
     wake(o);
@@ -204,12 +214,13 @@ static bool slot_fill(struct outlet *o, struct slot *s, const void *weights, boo
     if (!ok)
         s->version = -1;    // nobody takes what was sent; a second try sends it again
     pthread_mutex_unlock(&o->lock);
-    if (!ok || copied || o->in_place)
+    if (!ok || copied || several || o->in_place)
         return ok;
-    return mem_copy(dev, s->mem, weights, o->config.bundle->size_bytes, COPY_D2D, err) && device_sync(dev, err);
+    return mem_copy(dev, s->mem, from->at[0].mem, o->config.bundle->size_bytes, COPY_D2D, err) && device_sync(dev, err);
 }
 
-bool outlet_share(struct outlet *o, void *weights, const struct mem_handle *h, int64_t version, struct error *err)
+/* h: how others find what lies in one place; NULL where it is copied. */
+static bool share(struct outlet *o, const struct extents *from, const struct mem_handle *h, int64_t version, struct error *err)
 {
     bool some = false;
     if (!device_sync(o->config.dev, err))
@@ -225,18 +236,18 @@ bool outlet_share(struct outlet *o, void *weights, const struct mem_handle *h, i
         s->version = -1;
         s->hashed = false;
         if (o->in_place) {
-            s->mem = weights;
+            s->mem = (void *)from->at[0].mem;
             s->handle = *h;
         }
         o->shared_ns = clock_ns();
-        for (int i = 0; i < MEMBER_MAX && !o->in_place; i++)
+        for (int i = 0; i < MEMBER_MAX && !o->in_place && from->n == 1; i++)    // else it is sent from the slot
             some = some || member_is_sent(o, &o->member[i]);
         if (some)
-            share_send_begin(o, (int)(s - o->slot), weights, version);
+            share_send_begin(o, (int)(s - o->slot), from->at[0].mem, version);
     }
     pthread_mutex_unlock(&o->lock);
     wake(o);
-    if (!ok || !slot_fill(o, s, weights, some, err))
+    if (!ok || !slot_fill(o, s, from, some, err))
         return false;
     pthread_mutex_lock(&o->lock);
     s->version = version;
@@ -244,6 +255,18 @@ bool outlet_share(struct outlet *o, void *weights, const struct mem_handle *h, i
     pthread_mutex_unlock(&o->lock);
     wake(o);
     return true;
+}
+
+bool outlet_share(struct outlet *o, void *weights, const struct mem_handle *h, int64_t version, struct error *err)
+{
+    struct extent whole = { .size_bytes = o->config.bundle->size_bytes, .mem = weights };
+    return share(o, &(struct extents){ 1, &whole }, h, version, err);
+}
+
+bool outlet_share_extents(struct outlet *o, const struct extents *from, int64_t version, struct error *err)
+{
+    BUG_IF(o->in_place, "weights in %" PRId64 " places are shared where they are", from->n);
+    return share(o, from, NULL, version, err);
 }
 
 bool outlet_withdraw(struct outlet *o, struct error *err)

@@ -117,29 +117,35 @@ bool weights_file_key(const void *data, size_t size, uint64_t *key)
     return true;
 }
 
-static bool bytes_write(FILE *f, struct device *dev, const char *weights, size_t size, void *stage, struct error *err)
+static bool bytes_write(FILE *f, struct device *dev, const struct extents *from, void *stage, struct error *err)
 {
-    for (size_t at = 0; at < size; at += BUNDLE_STAGE) {
-        size_t n = MIN(BUNDLE_STAGE, size - at);
-        if (!mem_copy(dev, stage, weights + at, n, COPY_D2H, err) || !device_sync(dev, err))
-            return false;
-        if (fwrite(stage, 1, n, f) != n)
-            return error_errno(err, "write");
-    }
+    for (int64_t i = 0; i < from->n; i++)
+        for (size_t at = 0, n; at < from->at[i].size_bytes; at += n) {
+            n = MIN(BUNDLE_STAGE, from->at[i].size_bytes - at);
+            if (!mem_copy(dev, stage, from->at[i].mem + at, n, COPY_D2H, err) || !device_sync(dev, err))
+                return false;
+            if (fwrite(stage, 1, n, f) != n)
+                return error_errno(err, "write");
+        }
     return true;
 }
 
-bool weights_file_write(const struct model *m, const char *path, struct error *err)
+bool weights_file_write(const struct model *m, const struct extents *from, const char *path, struct error *err)
 {
     bool ok = false;
-    size_t size;
     char temp[4200];
     FILE *f = NULL;
     struct bundle b = { 0 };
     struct device *dev = model_device(m);
     struct hasher *h = NULL;
     uint64_t *hash = NULL;
-    void *weights = model_weights(m, &size), *stage = malloc(MIN(BUNDLE_STAGE, size));
+    struct extent whole = { 0 };
+    if (!from)
+        whole.mem = model_weights(m, &whole.size_bytes);
+    const struct extents own = { 1, &whole };
+    from = from ? from : &own;
+    size_t size = model_weight_bytes(m);
+    void *stage = malloc(MIN(BUNDLE_STAGE, size));
     snprintf(temp, sizeof temp, "%s.new", path);
     TRY(bundle_of_model(&b, m, err));
     TRY(h = hasher_new(&b, &dev, 1, err));
@@ -147,12 +153,12 @@ bool weights_file_write(const struct model *m, const char *path, struct error *e
         error_set(err, ERR_NO_MEMORY, "no memory to write weights");
         goto out;
     }
-    TRY(bundle_hash(h, weights, hash, err));
+    TRY(bundle_hash_extents(h, from, hash, err));
     if (!(f = fopen(temp, "we"))) {
         error_errno(err, "cannot write '%s'", temp);
         goto out;
     }
-    ok = bytes_write(f, dev, weights, size, stage, err) && weights_file_end(f, hash, b.n, size);
+    ok = bytes_write(f, dev, from, stage, err) && weights_file_end(f, hash, b.n, size);
     ok = fclose(f) == 0 && ok && rename(temp, path) == 0;
     if (!ok)
         error_errno(err, "cannot write '%s'", path);
@@ -218,9 +224,11 @@ bool publication_model(struct publication *p, struct model *m, struct error *err
     return !p->outlet || !p->in_place || model_share(m, err);
 }
 
-bool publication_share(struct publication *p, struct model *m, int64_t made, int64_t version, struct error *err)
+bool publication_share(struct publication *p, struct model *m, const struct extents *from, int64_t made, int64_t version, struct error *err)
 {
     size_t size;
+    if (from)
+        return outlet_share_extents(p->outlet, from, version_key(made, version), err);
     const struct mem_handle *h = p->in_place ? model_share(m, err) : NULL;
     return (!p->in_place || h) && outlet_share(p->outlet, model_weights(m, &size), h, version_key(made, version), err);
 }

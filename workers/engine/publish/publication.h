@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include "workers/engine/publish/outlet.h"
 
-struct model;    // workers/engine/model/model.h
+struct extents;    // workers/engine/model/extent.h
+struct model;      // workers/engine/model/model.h
 struct publication_config {
     const struct model *model;     // that gives, or that takes: for its tensors and devices; borrowed for the call
     const char *run_dir, *name;    // name: this worker, for messages
@@ -25,8 +26,10 @@ void publication_free(struct publication *p);             // NULL is fine
 size_t publication_bytes(const struct publication *p);    // of the device's memory
 /* Ready a newly loaded m to give: its weights may move to memory that others can open. Before anybody keeps their address. */
 MUST_USE bool publication_model(struct publication *p, struct model *m, struct error *err);
-/* Make version, that incarnation made has made (wire.h), available: m's weights as they are. */
-MUST_USE bool publication_share(struct publication *p, struct model *m, int64_t made, int64_t version, struct error *err);
+/* Make version, that incarnation made has made (wire.h), available: m's weights as they are. from: where they lie, read until this
+ * returns; only with slots. NULL: in m, which is whole. */
+MUST_USE bool publication_share(struct publication *p, struct model *m, const struct extents *from, int64_t made, int64_t version,
+                                struct error *err);
 /* Before weights that were shared change or go: without slots nobody gets them or reads them any more; with slots nothing happens.
  * ERR_TIMEOUT names who still reads. NULL is fine. */
 MUST_USE bool publication_withdraw(struct publication *p, struct error *err);
@@ -34,9 +37,9 @@ MUST_USE bool publication_withdraw(struct publication *p, struct error *err);
  * ERR_NOT_FOUND: then they are as they were. */
 MUST_USE bool publication_take(struct publication *p, struct model *m, int64_t made, int64_t version, struct error *err);
 /* The same by a file, and which that is. What is written or read passes through a bounded buffer, and only a team's slices are read of a
- * tensor. ERR_DATA names the file, or the tensor whose hash is another than the file's. */
+ * tensor. from: as above. ERR_DATA names the file, or the tensor whose hash is another than the file's. */
 void weights_file_path(const char *run_dir, int64_t made, int64_t version, char *out, size_t size);
-MUST_USE bool weights_file_write(const struct model *m, const char *path, struct error *err);
+MUST_USE bool weights_file_write(const struct model *m, const struct extents *from, const char *path, struct error *err);
 /* What follows size bytes of weights in such a file: the hashes of n tensors, and what marks it. False: see errno. */
 MUST_USE bool weights_file_end(FILE *f, const uint64_t *hash, int64_t n, size_t size);
 /* A number for what a file of weights holds, from its tensors' hashes; data: its size bytes. False: it is not such a file. */

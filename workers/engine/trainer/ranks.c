@@ -506,6 +506,27 @@ bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err)
     return ok && (!to || model_weights_changed(into, err));
 }
 
+bool ranks_weights_read(struct ranks *r, bool (*read)(void *ctx, const struct extents *from, struct error *err), void *ctx,
+                        struct error *err)
+{
+    struct end *end = &r->here[0].end[0];
+    struct device *dev = trainer_device(end->t);
+    BUG_IF(!ranks_keep_shards(r) || end_is_apart(end) || r->here[0].n_end > 1, "no rank sees all weights in the others' shards");
+    struct extent *at = malloc((size_t)(trainer_parts(end->t).n_piece * r->n_rank) * sizeof *at);
+    if (!at)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a table of the trainers' shards");
+    struct extents from = { end_extents(end, at), at };
+    bool ok = device_sync(dev, err) && end_reach_begin(end, err);
+    if (ok) {
+        struct error ignored;
+        if (!(ok = read(ctx, &from, err)))
+            (void)!device_sync(dev, &ignored);    // what it has begun to read
+        end_reach_end(end);
+    }
+    free(at);
+    return ok;
+}
+
 /* One update from these groups: a gradient of theirs alone, and new weights. */
 static bool update_make(struct ranks *r, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
                         struct trainer_sums *sum, double *grad_norm, struct error *err)

@@ -97,6 +97,35 @@ bool end_gives_always(const struct end *e)
     return end_is_apart(e) && trainer_parts(e->t).weights;
 }
 
+/* Where this device sees rank q's shard of a piece of the weights, which is `n` elements from `first` on. */
+static const char *shard_of(const struct end *e, int p, int q, int64_t *first, int64_t *n)
+{
+    struct trainer_parts parts = trainer_parts(e->t);
+    int n_rank = e->k->r->n_rank;
+    int64_t at = 0, unused;
+    for (int o = 0; o < p; o++)
+        at += collective_shard(parts.piece_n[o], n_rank, q, &unused);
+    *n = collective_shard(parts.piece_n[p], n_rank, q, first);
+    return (const char *)peer_of((void *)e, parts.weights, q) + (size_t)at * dtype_size(model_dtype(trainer_model(e->t)));
+}
+
+int64_t end_extents(const struct end *e, struct extent *out)
+{
+    struct trainer_parts parts = trainer_parts(e->t);
+    size_t size = dtype_size(model_dtype(trainer_model(e->t)));
+    int64_t n_extent = 0;
+    for (int p = 0; p < parts.n_piece; p++)
+        for (int q = 0; q < e->k->r->n_rank; q++) {
+            int64_t first, n;
+            const char *mem = shard_of(e, p, q, &first, &n);
+            if (n > 0)
+                out[n_extent++] = (struct extent){ .from = (size_t)(parts.piece_at[p] + first) * size,
+                                                   .size_bytes = (size_t)n * size,
+                                                   .mem = mem };
+        }
+    return n_extent;
+}
+
 /* Ask for a whole piece of the weights, of which each rank keeps its shard. Reading is as fast as writing between two cards
  * (kernels/cuda/NOTES.md), and needs no word from the other rank: shards change only while nobody computes. */
 bool end_fetch(void *ctx, int p, void *to, struct error *err)
@@ -112,12 +141,9 @@ bool end_fetch(void *ctx, int p, void *to, struct error *err)
         return false;
     for (int i = 0; i < n_rank; i++) {
         int q = (rank + i) % n_rank;    // not all from the same one at a time
-        int64_t first, at = 0, n = collective_shard(parts.piece_n[p], n_rank, q, &first), unused;
-        for (int o = 0; o < p; o++)
-            at += collective_shard(parts.piece_n[o], n_rank, q, &unused);
-        const char *from = peer_of(end, parts.weights, q);
-        if (!lane_copy(trainer_device(end->t), EXCHANGE_FREE_LANE, (char *)to + (size_t)first * e, from + (size_t)at * e, (size_t)n * e,
-                       err))
+        int64_t first, n;
+        const char *from = shard_of(end, p, q, &first, &n);
+        if (!lane_copy(trainer_device(end->t), EXCHANGE_FREE_LANE, (char *)to + (size_t)first * e, from, (size_t)n * e, err))
             return false;
         n_fetched += q == rank ? 0 : n * (int64_t)e;
     }

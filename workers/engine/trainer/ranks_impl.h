@@ -3,6 +3,7 @@
 #include "kernels/collective/collective.h"
 #include "kernels/collective/exchange.h"
 #include "kernels/ops.h"
+#include "workers/engine/model/extent.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
 
@@ -48,6 +49,8 @@ MUST_USE bool ranks_gather(struct ranks *r, const void *mine, size_t size_bytes,
 /* ---- ranks_end.c: a device and its counterparts at the other ranks */
 /* Let the others reach what they must, and say where backward passes add and weights come from. */
 MUST_USE bool end_open(struct end *e, void *ctx, struct error *err);
+/* Where this device sees the weights of which each rank keeps its shards, into out (n_piece x n_rank); returns how many extents. */
+int64_t end_extents(const struct end *e, struct extent *out);
 /* A step's sum begins: of n_micro micro-batches, in groups; of them this rank runs its own, as ranks_n_micro says. */
 MUST_USE bool end_begin(struct end *e, int64_t n_micro, struct error *err);
 void end_close(struct end *e);
