@@ -151,56 +151,6 @@ bool host_rows_copy(UNUSED struct device *dev, const struct rows_copy *a, UNUSED
     return true;
 }
 
-/* Part p of the sum, to `to` (n, n_in) fp32. */
-static bool tree_part(struct device *dev, const struct linear_bwd_tree *a, bwd_x_fn *bwd_x, float *to, int p, struct error *err)
-{
-    bool begun = false;
-    for (int i = 0; i < a->n_seg; i++) {
-        int64_t first = a->seg[i].at + p * a->seg[i].each, n_k = MIN(a->seg[i].each, a->seg[i].end - first);
-        if (n_k <= 0)
-            continue;
-        struct linear_bwd_x x = { .dx = to,
-                                  .dy = (const char *)a->dy + (size_t)first * dtype_size(a->w->dtype),
-                                  .w = a->w,
-                                  .n = a->n,
-                                  .lddy = a->lddy,
-                                  .first = first,
-                                  .n_k = n_k,
-                                  .accumulate = begun,
-                                  .f32 = true };
-        if (!bwd_x(dev, &x, err))
-            return false;
-        begun = true;
-    }
-    if (!begun)
-        memset(to, 0, (size_t)(a->n * a->w->n_in) * sizeof *to);
-    return true;
-}
-
-bool linear_bwd_tree_steps(struct device *dev, const struct linear_bwd_tree *a, bwd_x_fn *bwd_x, tree_sum_fn *sum, struct error *err)
-{
-    int64_t d = a->w->n_in;
-    struct tree_sum tree = { .y = a->y, .n_x = a->n_part, .n = a->n, .d = d, .y_dtype = a->y_dtype, .dtype = a->w->dtype };
-    if (!tree_sum_check(&tree, err))
-        return false;
-    if (a->n_part == 1 && a->y_dtype == DT_F32)
-        return tree_part(dev, a, bwd_x, a->y, 0, err);
-    for (int p = 0; p < a->n_part; p++) {
-        float *to = a->part + p * a->n * d;
-        if (!tree_part(dev, a, bwd_x, to, p, err))
-            return false;
-        tree.x[p] = to;
-    }
-    return sum(dev, &tree, err);
-}
-
-bool tree_sum_check(const struct tree_sum *a, struct error *err)
-{
-    if (a->n_x < 1 || a->n_x > SUM_PARTS_MAX || (a->n_x & (a->n_x - 1)))
-        return error_set(err, ERR_SHAPE, "tree_sum: %d parts; 1, 2, 4 and %d are possible", a->n_x, SUM_PARTS_MAX);
-    return true;
-}
-
 bool host_rows_scatter(UNUSED struct device *dev, const struct rows_scatter *a, struct error *err)
 {
     size_t row_bytes = (size_t)a->d * dtype_size(a->dtype);

@@ -30,11 +30,6 @@ bool host_lane_sum(struct device *dev, int lane, const struct lane_sum *s, struc
 bool host_lane_mark(struct device *dev, int lane, struct mark *m, struct error *err);
 bool host_rows_gather(struct device *dev, const struct rows_gather *a, struct error *err);
 bool host_rows_copy(struct device *dev, const struct rows_copy *a, struct error *err);
-/* linear_bwd_tree step by step: a back end's linear_bwd_x for each chain, then its tree_sum. */
-typedef bool bwd_x_fn(struct device *dev, const struct linear_bwd_x *a, struct error *err);
-typedef bool tree_sum_fn(struct device *dev, const struct tree_sum *a, struct error *err);
-bool linear_bwd_tree_steps(struct device *dev, const struct linear_bwd_tree *a, bwd_x_fn *bwd_x, tree_sum_fn *sum, struct error *err);
-bool tree_sum_check(const struct tree_sum *a, struct error *err);
 bool host_rows_scatter(struct device *dev, const struct rows_scatter *a, struct error *err);
 bool host_kv_copy(struct device *dev, const struct kv_copy *a, struct error *err);
 bool host_mem_fill(struct device *dev, const struct mem_fill *a, struct error *err);

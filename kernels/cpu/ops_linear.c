@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/cpu/cpu.h"
+#include "kernels/tree_steps.h"
 #define BLOCK_ROWS 96              // rows per block: 8 tiles
 #define BLOCK_BYTES (384 << 10)    // of the packed side per block: stays in the second-level cache (1 MiB on Zen 5)
 #define PARTS_PANELS 2             // panels per block of a product in parts, which are added in the second-level cache
@@ -230,7 +231,8 @@ bool linear_bwd_x_cpu(struct device *dev, const struct linear_bwd_x *a, struct e
 
 bool linear_bwd_tree_cpu(struct device *dev, const struct linear_bwd_tree *a, struct error *err)
 {
-    return linear_bwd_tree_steps(dev, a, linear_bwd_x_cpu, tree_sum_cpu, err);
+    static const struct tree_ways ways = { linear_bwd_x_cpu, tree_sum_cpu, mem_fill_cpu };
+    return linear_bwd_tree_steps(dev, a, &ways, err);
 }
 
 /* dw, in two jobs. The first packs all of x into panels, one block of WGRAD_K tokens after the other. In the second each piece owns

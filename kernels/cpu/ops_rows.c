@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include "kernels/cpu/cpu.h"
+#include "kernels/tree_steps.h"
 #include "kernels/ref/ref.h"
 #define SUM_ROWS 64       // rows summed into one part
 #define SUMSQ_F32 4096    // elements summed in fp32 before they join the double

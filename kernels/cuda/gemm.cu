@@ -74,8 +74,8 @@ extern "C" bool tree_sum_cuda(struct device *dev, const struct tree_sum *args, s
     cudaStream_t s = cuda_of(dev)->stream;
     a.ldx = a.ldx ? a.ldx : a.d;
     a.ldy = a.ldy ? a.ldy : a.d;
-    if (a.n_x < 1 || a.n_x > SUM_PARTS_MAX || (a.n_x & (a.n_x - 1)))
-        return error_set(err, ERR_SHAPE, "tree_sum: %d parts; 1, 2, 4 and %d are possible", a.n_x, SUM_PARTS_MAX);
+    if (!tree_sum_check(&a, err))
+        return false;
     if (a.n == 0)
         return true;
     if (a.y_dtype == DT_BF16)
@@ -319,42 +319,11 @@ extern "C" bool linear_bwd_x_cuda(struct device *dev, const struct linear_bwd_x 
     return bwd_run(cu, &call, "linear_bwd_x", err);
 }
 
-/* linear_bwd_tree part by part: the groups' chains, one onto the other, then the tree. */
+/* linear_bwd_tree part by part. */
 bool bwd_by_parts(struct device *dev, const struct linear_bwd_tree *a, struct error *err)
 {
-    struct cuda_device *cu = cuda_of(dev);
-    const struct weight *w = a->w;
-    struct tree_sum tree = {};
-    bool whole = a->n_part == 1 && a->y_dtype == DT_F32;
-    tree.y = a->y;
-    tree.n_x = a->n_part;
-    tree.n = a->n;
-    tree.d = w->n_in;
-    tree.y_dtype = a->y_dtype;
-    tree.dtype = w->dtype;
-    for (int p = 0; p < a->n_part; p++) {
-        float *to = whole ? (float *)a->y : a->part + p * a->n * w->n_in;
-        struct linear_bwd_x x = {};
-        x.dx = to;
-        x.w = w;
-        x.n = a->n;
-        x.lddy = a->lddy;
-        x.f32 = true;
-        for (int i = 0; i < a->n_seg; i++) {
-            x.first = a->seg[i].at + p * a->seg[i].each;
-            x.n_k = MIN(a->seg[i].each, a->seg[i].end - x.first);
-            x.dy = (const char *)a->dy + (size_t)x.first * dtype_size(w->dtype);
-            if (x.n_k <= 0)
-                continue;
-            if (!linear_bwd_x_cuda(dev, &x, err))
-                return false;
-            x.accumulate = true;
-        }
-        if (!x.accumulate && !cuda_ok(cudaMemsetAsync(to, 0, (size_t)(a->n * w->n_in) * sizeof *to, cu->stream), "linear_bwd_tree", err))
-            return false;
-        tree.x[p] = to;
-    }
-    return whole || tree_sum_cuda(dev, &tree, err);
+    static const struct tree_ways ways = { linear_bwd_x_cuda, tree_sum_cuda, mem_fill_cuda };
+    return linear_bwd_tree_steps(dev, a, &ways, err);
 }
 bool cuda_rows_sum(struct cuda_device *cu, float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d, struct error *err);
 extern "C" bool linear_bwd_w_cuda(struct device *dev, const struct linear_bwd_w *a, struct error *err)

@@ -1,6 +1,9 @@
 /* gemm.cuh - what the files of matrix products share; gemm.cu says how they work together */
 #pragma once
 #include "kernels/cuda/cuda.h"
+extern "C" {
+#include "kernels/tree_steps.h"
+}
 #define CANDIDATES 8
 #define TIMED_ROWS 512    // up to here forward products are timed when they are chosen, above by their first use
 

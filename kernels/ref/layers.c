@@ -1,6 +1,7 @@
 /* layers.c - embedding, RMSNorm, linear layers, SwiGLU and elementwise operations, as plain as their formulas */
 #include <stdlib.h>
 #include "kernels/ref/ref.h"
+#include "kernels/tree_steps.h"
 
 /* Does the id of row i occur in an earlier row? */
 static bool id_seen(const int32_t *row, int64_t i)
@@ -159,7 +160,8 @@ bool linear_bwd_x_ref(UNUSED struct device *dev, const struct linear_bwd_x *a, s
 
 bool linear_bwd_tree_ref(struct device *dev, const struct linear_bwd_tree *a, struct error *err)
 {
-    return linear_bwd_tree_steps(dev, a, linear_bwd_x_ref, tree_sum_ref, err);
+    static const struct tree_ways ways = { linear_bwd_x_ref, tree_sum_ref, mem_fill_ref };
+    return linear_bwd_tree_steps(dev, a, &ways, err);
 }
 
 bool linear_bwd_w_ref(UNUSED struct device *dev, const struct linear_bwd_w *a, UNUSED struct error *err)
