@@ -135,43 +135,61 @@ static void parts_add(struct cuda_device *cu, float *y, const float *part, int64
 {
     parts_sum_kernel<<<blocks_for(d, PARTS_THREADS), PARTS_THREADS, 0, cu->stream>>>(y, part, n_part, ld, d);
 }
-/* part[b][j] = sum over the rows of block b of x, V columns a thread. */
-template <typename T, int V>
-__global__ static void rows_part_kernel(float *__restrict__ part, const T *__restrict__ x, int64_t ld, int64_t n, int64_t d)
+/* A sum over n rows, ld apart: of x, or with SCALED of x by x2 by the row's scale. */
+template <typename T> struct rows_sum {
+    const T *x, *x2;       // (n, d)
+    const float *scale;    // (n)
+    int64_t ld, n, d;
+};
+/* part[b][j] = the sum over the rows of block b, V columns a thread. */
+template <typename T, int V, bool SCALED> __global__ static void rows_part_kernel(float *__restrict__ part, rows_sum<T> a)
 {
     int64_t j = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, i0 = (int64_t)blockIdx.y * SUM_ROWS;
-    if (j >= d)
+    const T *__restrict__ x = a.x, *__restrict__ x2 = a.x2;
+    const float *__restrict__ scale = a.scale;
+    if (j >= a.d)
         return;
-    constexpr int R = 16;    // rows on their way at once
-    int64_t end = min(n, i0 + SUM_ROWS);
+    constexpr int R = SCALED ? 8 : 16;    // rows on their way at once
+    int64_t end = min(a.n, i0 + SUM_ROWS);
     float sum[V] = {};
     for (; i0 < end; i0 += R) {
-        vec_of<T, V> v[R];
+        vec_of<T, V> v[R], v2[R];
 #pragma unroll
         for (int r = 0; r < R; r++)
-            if (i0 + r < end)
-                v[r] = *(const vec_of<T, V> *)(x + (i0 + r) * ld + j);
+            if (i0 + r < end) {
+                v[r] = *(const vec_of<T, V> *)(x + (i0 + r) * a.ld + j);
+                if constexpr (SCALED)
+                    v2[r] = *(const vec_of<T, V> *)(x2 + (i0 + r) * a.ld + j);
+            }
 #pragma unroll
         for (int r = 0; r < R; r++)
             if (i0 + r < end)
 #pragma unroll
                 for (int k = 0; k < V; k++)
-                    sum[k] += to_float(v[r].x[k]);
+                    if constexpr (SCALED)
+                        sum[k] = __fmaf_rn(to_float(v[r].x[k]), to_float(v2[r].x[k]) * scale[i0 + r], sum[k]);
+                    else
+                        sum[k] += to_float(v[r].x[k]);
     }
-    store_v<float, V>(part + (int64_t)blockIdx.y * d + j, sum);
+    store_v<float, V>(part + (int64_t)blockIdx.y * a.d + j, sum);
+}
+template <typename T, bool SCALED>
+static bool rows_add(struct cuda_device *cu, float *y, const rows_sum<T> &a, bool wide, const char *op, struct error *err)
+{
+    unsigned n_part = blocks_for(a.n, SUM_ROWS);
+    float *part = (float *)cuda_scratch(cu, (size_t)n_part * (size_t)a.d * 4, op, err);
+    if (!part)
+        return false;
+    auto *kernel = wide ? rows_part_kernel<T, 4, SCALED> : rows_part_kernel<T, 1, SCALED>;
+    kernel<<<dim3(blocks_for(a.d, ROW_THREADS * (wide ? 4 : 1)), n_part), ROW_THREADS, 0, cu->stream>>>(part, a);
+    parts_add(cu, y, part, n_part, a.d, a.d);
+    return launch_ok(op, err);
 }
 template <typename T>
 static bool rows_sum_run(struct cuda_device *cu, float *y, const void *x, int64_t ld, int64_t n, int64_t d, struct error *err)
 {
     bool wide = d % 4 == 0 && ld % 4 == 0 && (uintptr_t)x % (4 * sizeof(T)) == 0;
-    unsigned n_part = blocks_for(n, SUM_ROWS);
-    float *part = (float *)cuda_scratch(cu, (size_t)n_part * (size_t)d * 4, "linear_bwd_w", err);
-    if (!part)
-        return false;
-    auto *kernel = wide ? rows_part_kernel<T, 4> : rows_part_kernel<T, 1>;
-    kernel<<<dim3(blocks_for(d, ROW_THREADS * (wide ? 4 : 1)), n_part), ROW_THREADS, 0, cu->stream>>>(part, (const T *)x, ld, n, d);
-    parts_add(cu, y, part, n_part, d, d);
-    return launch_ok("linear_bwd_w", err);
+    return rows_add<T, false>(cu, y, { (const T *)x, NULL, NULL, ld, n, d }, wide, "linear_bwd_w", err);
 }
 /* y += column sums of x (n, d), rows ld apart; used by linear_bwd_w for biases. */
 bool cuda_rows_sum(struct cuda_device *cu, float *y, const void *x, enum dtype t, int64_t ld, int64_t n, int64_t d, struct error *err)
@@ -408,49 +426,14 @@ template <typename T> static auto rmsnorm_bwd_kernel_for(int64_t d, bool wide)
            : d <= ROW_THREADS * 8 * 4 ? rmsnorm_bwd_kernel<T, 8, 4>
                                       : rmsnorm_bwd_kernel<T, 8, 0>;
 }
-/* part[b][j] = sum over the rows of block b of dy x rstd, V columns a thread; runs before dx, which may be dy. */
-template <typename T, int V>
-__global__ static void rmsnorm_dw_kernel(float *__restrict__ part, const T *__restrict__ dy, const T *__restrict__ x,
-                                         const float *__restrict__ rstd, int64_t n, int64_t d, int64_t ld)
-{
-    int64_t j = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, i0 = (int64_t)blockIdx.y * SUM_ROWS;
-    if (j >= d)
-        return;
-    constexpr int R = 8;    // rows on their way at once
-    int64_t end = min(n, i0 + SUM_ROWS);
-    float sum[V] = {};
-    for (; i0 < end; i0 += R) {
-        vec_of<T, V> g[R], v[R];
-#pragma unroll
-        for (int r = 0; r < R; r++)
-            if (i0 + r < end) {
-                g[r] = *(const vec_of<T, V> *)(dy + (i0 + r) * ld + j);
-                v[r] = *(const vec_of<T, V> *)(x + (i0 + r) * ld + j);
-            }
-#pragma unroll
-        for (int r = 0; r < R; r++)
-            if (i0 + r < end)
-#pragma unroll
-                for (int k = 0; k < V; k++)
-                    sum[k] = __fmaf_rn(to_float(g[r].x[k]), to_float(v[r].x[k]) * rstd[i0 + r], sum[k]);
-    }
-    store_v<float, V>(part + (int64_t)blockIdx.y * d + j, sum);
-}
 template <typename T> static bool rmsnorm_bwd_run(struct cuda_device *cu, const struct rmsnorm_bwd *a, struct error *err)
 {
     int64_t ld = a->ld ? a->ld : a->d;
     bool wide = wide_rows(a->d) && wide_rows(ld);
     const T *dy = (const T *)a->dy, *x = (const T *)a->x;
-    if (a->dw) {
-        auto *kernel = wide ? rmsnorm_dw_kernel<T, 4> : rmsnorm_dw_kernel<T, 1>;
-        unsigned n_part = blocks_for(a->n, SUM_ROWS);
-        float *part = (float *)cuda_scratch(cu, (size_t)n_part * (size_t)a->d * 4, "rmsnorm_bwd", err);
-        if (!part)
-            return false;
-        kernel<<<dim3(blocks_for(a->d, ROW_THREADS * (wide ? 4 : 1)), n_part), ROW_THREADS, 0, cu->stream>>>(part, dy, x, a->rstd, a->n,
-                                                                                                             a->d, ld);
-        parts_add(cu, a->dw, part, n_part, a->d, a->d);
-    }
+    if (a->dw
+        && !rows_add<T, true>(cu, a->dw, { dy, x, a->rstd, ld, a->n, a->d }, wide, "rmsnorm_bwd", err))    // before dx, which may be dy
+        return false;
     auto *kernel = rmsnorm_bwd_kernel_for<T>(a->d, wide);
     kernel<<<(unsigned)a->n, ROW_THREADS, 0, cu->stream>>>((T *)a->dx, dy, (const T *)a->dadd, x, (const T *)a->w, a->rstd, a->d, ld,
                                                            a->form);
