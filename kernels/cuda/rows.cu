@@ -314,6 +314,101 @@ __global__ static void rmsnorm_fwd_kernel(T *y, T *sum, const T *x, norm_add<T> 
         norm_write<T, V>(y + at, v[0], *(const vec_of<T, V> *)(w + j), j, rstd, form);
     }
 }
+/* The same sums with a thread per V elements, for rows too few to hide a wait. */
+#define FEW_ROWS 512
+#define FEW_V 8
+#define FEW_THREADS_MAX 1024
+/* The sum of a row's squares, of which the thread has V elements if any are its own: the first ROW_THREADS threads find the others' in
+ * shared memory. */
+template <typename T> __device__ static inline float few_squares(const float (&v)[FEW_V], bool mine, int64_t d)
+{
+    extern __shared__ uint4 few_row[];
+    __shared__ float tmp[ROW_THREADS / 32];
+    vec_of<T, FEW_V> *row = (vec_of<T, FEW_V> *)few_row;
+    if (blockDim.x > ROW_THREADS) {
+        if (mine && threadIdx.x >= ROW_THREADS)
+            store_v<T, FEW_V>((T *)(row + threadIdx.x), v);
+        __syncthreads();
+    }
+    if (threadIdx.x < ROW_THREADS) {
+        float square = 0, z[FEW_V];
+#pragma unroll
+        for (int k = 0; k < FEW_V; k++)
+            square = mine ? __fmaf_rn(v[k], v[k], square) : 0;
+        for (int64_t c = threadIdx.x + ROW_THREADS; c * FEW_V < d; c += ROW_THREADS) {
+            load_v<T, FEW_V>(z, (const T *)(row + c));
+#pragma unroll
+            for (int k = 0; k < FEW_V; k++)
+                square = __fmaf_rn(z[k], z[k], square);
+        }
+        square = warp_sum(square);
+        if (threadIdx.x % 32 == 0)
+            tmp[threadIdx.x / 32] = square;
+    }
+    __syncthreads();
+    float all = 0;
+#pragma unroll
+    for (int i = 0; i < ROW_THREADS / 32; i++)
+        all += tmp[i];
+    return all;
+}
+/* All of a row is asked for at once, without branches in between. ADD: 0 nothing, 1 rows, else parts. */
+template <typename T, int ADD>
+__global__ static void __launch_bounds__(FEW_THREADS_MAX)
+    rmsnorm_few_kernel(T *y, T *sum, const T *x, norm_add<T> add, const T *__restrict__ w, float *rstd_out, int64_t d, int64_t ld,
+                       float eps, enum norm_form form)
+{
+    constexpr int V = FEW_V;
+    vec_of<T, V> weight, had, more;
+    int64_t at = (int64_t)blockIdx.x * ld, own = (int64_t)threadIdx.x * V, j = own < d ? own : 0;
+    float v[V], u[V] = {}, p[ADD > 1 ? ADD : 1][V];
+    next_start();
+    weight = *(const vec_of<T, V> *)(w + j);
+    if (ADD > 1 && add.bias)
+        load_v<T, V>(u, add.bias + j);
+    before_wait();
+    had = *(const vec_of<T, V> *)(x + at + j);
+    if constexpr (ADD == 1)
+        more = *(const vec_of<T, V> *)(add.rows + at + j);
+    if constexpr (ADD > 1) {
+#pragma unroll
+        for (int s = 0; s < ADD; s++)    // a part that is not there: the first again, which is not added
+            load_v<float, V>(p[s], add.part + (s < add.split ? s : 0) * add.n_elem + at + j);
+#pragma unroll
+        for (int s = 0; s < ADD; s++)
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                u[k] = s < add.split ? u[k] + p[s][k] : u[k];
+    }
+#pragma unroll
+    for (int k = 0; k < V; k++) {
+        v[k] = to_float(had.x[k]);
+        if constexpr (ADD == 1)
+            v[k] = to_float(from_float<T>(v[k] + to_float(more.x[k])));
+        if constexpr (ADD > 1)
+            v[k] = to_float(from_float<T>(v[k] + to_float(from_float<T>(u[k]))));
+    }
+    bool mine = own < d;
+    if (mine && sum)
+        store_v<T, V>(sum + at + j, v);
+    float all = few_squares<T>(v, mine, d);
+    float rstd = 1.0f / sqrtf(all / (float)d + eps);
+    if (threadIdx.x == 0 && rstd_out)
+        rstd_out[blockIdx.x] = rstd;
+    if (mine)
+        norm_write<T, V>(y + at, v, weight, j, rstd, form);
+}
+template <typename T>
+static bool rmsnorm_few_run(struct cuda_device *cu, const struct rmsnorm_fwd *a, norm_add<T> add, int64_t ld, struct error *err)
+{
+    auto *kernel = !add.rows        ? rmsnorm_few_kernel<T, 0>
+                   : !add.part      ? rmsnorm_few_kernel<T, 1>
+                   : add.split == 2 ? rmsnorm_few_kernel<T, 2>
+                                    : rmsnorm_few_kernel<T, NORM_PARTS_MAX>;
+    unsigned threads = MAX((unsigned)ROW_THREADS, blocks_for(a->d / FEW_V, 32) * 32);
+    return launch_early(cu, kernel, (unsigned)a->n, threads, threads > ROW_THREADS ? (size_t)a->d * sizeof(T) : 0, "rmsnorm_fwd", err,
+                        (T *)a->y, (T *)a->sum, (const T *)a->x, add, (const T *)a->w, a->rstd, a->d, ld, a->eps, a->form);
+}
 template <typename T, int PARTS> static auto rmsnorm_fwd_kernel_for(int64_t d, int64_t ld)
 {
     return !wide_rows(d) || !wide_rows(ld) ? rmsnorm_fwd_kernel<T, 1, 0, PARTS>
@@ -333,6 +428,8 @@ template <typename T> static bool rmsnorm_fwd_run(struct cuda_device *cu, const 
         add.n_elem = a->n * a->d;
         cu->unfinished.y = NULL;
     }
+    if (wide_rows(a->d) && wide_rows(ld) && a->d <= FEW_V * FEW_THREADS_MAX && a->n <= FEW_ROWS)
+        return rmsnorm_few_run<T>(cu, a, add, ld, err);
     auto *kernel = !add.part        ? rmsnorm_fwd_kernel_for<T, 0>(a->d, ld)
                    : add.split == 2 ? rmsnorm_fwd_kernel_for<T, 2>(a->d, ld)
                                     : rmsnorm_fwd_kernel_for<T, NORM_PARTS_MAX>(a->d, ld);
@@ -690,14 +787,13 @@ extern "C" bool kv_copy_cuda(struct device *dev, const struct kv_copy *a, struct
 
 /* --- elements -------------------------------------------------------------------------------------------------------- */
 template <typename T, int V>
-__global__ static void swiglu_fwd_kernel(T *__restrict__ y, const T *__restrict__ gu, int64_t n, int64_t f, enum gate_act act)
+__global__ static void swiglu_fwd_kernel(T *__restrict__ y, const T *__restrict__ gu, int64_t f, enum gate_act act)
 {
-    int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
+    int64_t i = blockIdx.x, j = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * V;
     next_start();
     before_wait();
-    if (k >= n * f)
+    if (j >= f)
         return;
-    int64_t i = k / f, j = k % f;
     float g[V], u[V];
     load_v<T, V>(g, gu + i * 2 * f + j);
     load_v<T, V>(u, gu + (i * 2 + 1) * f + j);
@@ -705,15 +801,14 @@ __global__ static void swiglu_fwd_kernel(T *__restrict__ y, const T *__restrict_
     for (int e = 0; e < V; e++) {
         g[e] = gate_times(g[e], u[e], act);
     }
-    store_v<T, V>(y + k, g);
+    store_v<T, V>(y + i * f + j, g);
 }
 template <typename T> static bool swiglu_fwd_run(struct cuda_device *cu, const struct swiglu_fwd *a, struct error *err)
 {
-    if (wide_rows(a->f))
-        return launch_early(cu, swiglu_fwd_kernel<T, 8>, blocks_for(a->n * a->f / 8, 256), 256, 0, "swiglu_fwd", err, (T *)a->y,
-                            (const T *)a->gu, a->n, a->f, a->act);
-    return launch_early(cu, swiglu_fwd_kernel<T, 1>, blocks_for(a->n * a->f, 256), 256, 0, "swiglu_fwd", err, (T *)a->y, (const T *)a->gu,
-                        a->n, a->f, a->act);
+    int v = wide_rows(a->f) ? 8 : 1;
+    return launch_early(cu, v == 8 ? swiglu_fwd_kernel<T, 8> : swiglu_fwd_kernel<T, 1>,
+                        dim3((unsigned)a->n, blocks_for(a->f, v * ROW_THREADS)), ROW_THREADS, 0, "swiglu_fwd", err, (T *)a->y,
+                        (const T *)a->gu, a->f, a->act);
 }
 extern "C" bool swiglu_fwd_cuda(struct device *dev, const struct swiglu_fwd *a, struct error *err)
 {

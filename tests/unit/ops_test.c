@@ -1211,6 +1211,42 @@ static void a_row_alone_gives_the_bits_it_has_in_a_batch(UNUSED void **state)
     device_free(dev);
 }
 
+/* A GPU gives each thread less of a row where rows are few. */
+static void a_norms_rows_have_the_same_bits_among_few_and_many(UNUSED void **state)
+{
+    static const int64_t width[] = { 896, 1032, 1536, 3584, 8192, 8200 };
+    enum {
+        MANY = 520,
+        FEW = 3,
+        FIRST = 511,
+    };
+    const char *name = getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0";
+    struct device *dev = device_of(name, NULL, 2);
+    for (int c = 0; c < 4 * (int)ARRAY_SIZE(width); c++) {
+        enum dtype t = c & 1 ? DT_BF16 : DT_F32;
+        struct run r = { .dev = dev, .rng = 29, .dtype = t };
+        int64_t d = width[c / 4];
+        size_t row = (size_t)d * dtype_size(t), few = FEW * row;
+        char *x = values(&r, MANY * d), *add = c & 2 ? values(&r, MANY * d) : NULL, *y = mem_take(&r, MANY * row);
+        char *sum = mem_take(&r, MANY * row), *want = malloc(2 * few), *got = want + few;
+        void *w = values(&r, d);
+        float *rstd = mem_take(&r, MANY * 4), of_many[FEW], of_few[FEW];
+        assert_true(OP(dev, &r.err, rmsnorm_fwd, .y = y, .sum = add ? sum : NULL, .x = x, .add = add, .w = w, .rstd = rstd, .n = MANY,
+                       .d = d, .eps = 1e-6f, .dtype = t));
+        get(&r, want, y + FIRST * row, few);
+        get(&r, of_many, rstd + FIRST, sizeof of_many);
+        assert_true(OP(dev, &r.err, rmsnorm_fwd, .y = y, .sum = add ? sum + FIRST * row : NULL, .x = x + FIRST * row,
+                       .add = add ? add + FIRST * row : NULL, .w = w, .rstd = rstd, .n = FEW, .d = d, .eps = 1e-6f, .dtype = t));
+        get(&r, got, y, few);
+        get(&r, of_few, rstd, sizeof of_few);
+        if (memcmp(got, want, few) != 0 || memcmp(of_few, of_many, sizeof of_few) != 0)
+            fail_msg("rows of %" PRId64 "%s, %s", d, add ? " with a sum" : "", t == DT_BF16 ? "bf16" : "fp32");
+        free(want);
+        run_release(&r);
+    }
+    device_free(dev);
+}
+
 /* The products of real models, where the library that multiplies chooses by shape: narrow deep weights, heads, biases. */
 static void real_shapes_keep_a_rows_bits_whatever_the_batch(UNUSED void **state)
 {
@@ -2123,6 +2159,7 @@ int main(int argc, char **argv)
             cmocka_unit_test(gradients_of_real_shapes_are_added_once),
             cmocka_unit_test(a_norms_parts_do_not_depend_on_the_shards),
             cmocka_unit_test(a_row_alone_gives_the_bits_it_has_in_a_batch),
+            cmocka_unit_test(a_norms_rows_have_the_same_bits_among_few_and_many),
             cmocka_unit_test(a_norm_that_finishes_a_product_gives_the_same_bits),
             cmocka_unit_test(a_gate_computed_with_its_product_has_the_same_bits),
             cmocka_unit_test(products_of_column_slices_sum_to_the_same_bits),
@@ -2143,6 +2180,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(gradients_of_real_shapes_are_added_once),
         cmocka_unit_test(a_norms_parts_do_not_depend_on_the_shards),
         cmocka_unit_test(a_row_alone_gives_the_bits_it_has_in_a_batch),
+        cmocka_unit_test(a_norms_rows_have_the_same_bits_among_few_and_many),
         cmocka_unit_test(a_norm_that_finishes_a_product_gives_the_same_bits),
         cmocka_unit_test(a_gate_computed_with_its_product_has_the_same_bits),
         cmocka_unit_test(products_of_column_slices_sum_to_the_same_bits),
