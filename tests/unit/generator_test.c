@@ -1113,6 +1113,43 @@ static void short_samples_run_together_whatever_length_they_may_have(UNUSED void
     watched = NULL;
 }
 
+/* Prompts of whole pages need no copy of their last one, so as many samples start as there are pages for: all, in the four prefills of a
+ * round. */
+static void samples_that_fill_all_pages_start_in_one_round(UNUSED void **state)
+{
+    enum {
+        N = 8,
+        EACH = 3,    // pages of a sample
+    };
+    int64_t page_tok = dev->kv_page_tok;
+    struct generator_config c = { .model = model,
+                                  .max_seq = N,
+                                  .max_item = N,
+                                  .max_seq_tok = EACH * page_tok,
+                                  .prefill_tok = N / 4 * page_tok,
+                                  .kv_bytes = N * EACH * kv_pool_page_bytes(model) };
+    struct generator_stats s;
+    struct generator *g = generator_new(&c, &err);
+    int32_t *tokens = calloc((size_t)page_tok, sizeof *tokens);
+    assert_non_null(g);
+    assert_non_null(tokens);
+    for (int i = 0; i < N; i++) {
+        struct generator_item item = item_of(i);
+        item.prompt = tokens;
+        item.n_prompt = (int32_t)page_tok;
+        item.n_sample = 1;
+        item.sampling.max_new_tok = (int32_t)((EACH - 1) * page_tok);
+        item.sampling.ignore_eos = true;
+        submit(g, &item);
+    }
+    assert_true(generator_step(g, &err));
+    generator_stats(g, &s);
+    assert_int_equal(s.n_page, N * EACH);
+    assert_int_equal(s.n_running_seq, N);
+    generator_free(g);
+    free(tokens);
+}
+
 static void weights_may_only_change_between_items(UNUSED void **state)
 {
     struct generator *g = engine(4, 0, NULL);
@@ -1230,6 +1267,7 @@ int main(void)
         cmocka_unit_test(samples_go_on_with_new_weights_after_they_were_put_back),
         cmocka_unit_test(guesses_that_come_true_or_not_change_no_bit),
         cmocka_unit_test(short_samples_run_together_whatever_length_they_may_have),
+        cmocka_unit_test(samples_that_fill_all_pages_start_in_one_round),
         cmocka_unit_test(weights_may_only_change_between_items),
         cmocka_unit_test(running_samples_can_be_looked_at),
     };

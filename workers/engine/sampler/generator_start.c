@@ -34,6 +34,11 @@ static bool copies_tail(const struct generator *g, const struct entry *e)
 {
     return e->spec.n_prompt % g->pages.page_tok != 0 && e->n_admitted < e->spec.n_sample - 1;
 }
+/* How many of the next n_sample samples of e do. */
+static int64_t tails_copied(const struct generator *g, const struct entry *e, int64_t n_sample)
+{
+    return e->spec.n_prompt % g->pages.page_tok != 0 ? MIN(n_sample, (int64_t)e->spec.n_sample - 1 - e->n_admitted) : 0;
+}
 
 /* Admit e's next sample as the last row, with the pages of its prompt; false when there is no room. A page to be copied from the prompt
  * is noted for rows_start. */
@@ -161,7 +166,7 @@ static void batch_collect(struct generator *g, struct prefill *p, int64_t now)
         entry_start(g, e, n_hit * page_tok, now);
         int64_t n_sample = MIN((int64_t)e->spec.n_sample - e->n_admitted, g->config.max_seq - n_row);
         n_row += n_sample;
-        promised += n_sample * (1 + sample_promise(g, &e->spec, e->n_page));    // at most
+        promised += tails_copied(g, e, n_sample) + n_sample * sample_promise(g, &e->spec, e->n_page);
         g->batch[p->n] = e;
         prefill_add(g, p, &e->spec, NULL, 0, n_hit * page_tok, e->page, e->n_page);
     }
