@@ -12,6 +12,7 @@
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/mix64.h"
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/products.h"
@@ -229,6 +230,21 @@ static float *attn_result(struct attn *a, enum attn_kind kind, int64_t *n, struc
     return NULL;
 }
 
+/* The bits of a call's outputs, in one number. */
+static bool attn_hash(struct attn *a, enum attn_kind kind, uint64_t *hash, struct error *err)
+{
+    int64_t n;
+    float *out = attn_result(a, kind, &n, err);
+    *hash = 0;
+    for (int64_t i = 0; out && i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, out + i, 4);
+        *hash = mix64(*hash + bits + MIX64_STEP);
+    }
+    free(out);
+    return out != NULL;
+}
+
 /* The same small problem on this device and on ref: |difference| / |result| of each kind. */
 static bool attn_check(const char *device, struct attn_heads heads, struct attn_bounds bounds, enum dtype t, const void *values,
                        int64_t n_value, double *apart, struct error *err)
@@ -333,6 +349,7 @@ bool bench_attention(int argc, char **argv, struct error *err)
     int64_t n_value = 1000003, wide = window > 0 ? MIN(window, seq) : seq, seen = window > 0 ? MIN(window, context) : context;
     void *values = random_values(t, n_value);
     double apart[ATTN_N], s;
+    uint64_t hash;
     if (!values)
         return error_set(err, ERR_NO_MEMORY, "no memory for a measurement");
     TRY(attn_check(device, heads, bounds, t, values, n_value, apart, err));
@@ -341,6 +358,7 @@ bool bench_attention(int argc, char **argv, struct error *err)
     TRY(attn_fill_pages(&decode, err));
     for (enum attn_kind k = ATTN_FWD; k < ATTN_N; k++) {
         TRY(attn_time(k == ATTN_DECODE ? &decode : &packed, k, calls, &s, err));
+        TRY(attn_hash(k == ATTN_DECODE ? &decode : &packed, k, &hash, err));
         // two products forward and five backward over the keys that are seen; decode reads each of them and its value once
         double pairs = (double)wide * (double)(wide + 1) / 2 + (double)(seq - wide) * (double)wide;
         double flops = (k == ATTN_BWD ? 5 : 2) * (double)n_seq * 2 * pairs * (double)(c->n_head * c->d_head);
@@ -356,7 +374,8 @@ bool bench_attention(int argc, char **argv, struct error *err)
             printf(",\"tflops\":%.2f", flops / s * 1e-12);
         if (packed.dev->kind == DEVICE_CUDA && bf16)
             printf(",\"roofline\":%.3f", k == ATTN_DECODE ? bytes / s * 1e-12 / PEAK_TB_PER_S : flops / s * 1e-12 / PEAK_TFLOPS);
-        printf(",\"distance\":%.2g,\"check\":%s}\n", apart[k], apart[k] <= (bf16 ? 1e-2 : 1e-5) ? "true" : "false");
+        printf(",\"hash\":\"%016" PRIx64 "\",\"distance\":%.2g,\"check\":%s}\n", hash, apart[k],
+               apart[k] <= (bf16 ? 1e-2 : 1e-5) ? "true" : "false");
         fflush(stdout);
     }
     ok = true;

@@ -3,7 +3,7 @@
  * Two kernels again, so that each sum has one owner and one order, without atomics or fp32 gradients in memory. What the
  * products' left sides need (P and dS, transposed for dK and dV) never leaves registers: a result's fragments are the next
  * product's left side. Blocks take pieces of work, the longest first, as in attn_fwd_hopper.cu; one thread loads. The scale of the
- * scores is applied to dQ and dK at the end. */
+ * scores is applied to dQ and dK at the end. Where pieces are few, dK and dV take smaller ones, and dQ is computed beside them. */
 #include <inttypes.h>
 #include "kernels/cuda/attn.cuh"
 #include "kernels/cuda/hopper.cuh"
@@ -19,6 +19,10 @@ template <int HD, int N_GROUP> struct bwd_shape {
     static constexpr int DQ_BYTES = 2 * OWN_BYTES + DQ_STAGES * 2 * KEYS_BYTES + 1024;
 };
 template <int HD> using dkdv_shape = bwd_shape<HD, 2>;
+/* Of few pieces: 64 keys for two warpgroups. */
+template <int HD> struct split_shape : bwd_shape<HD, 1> {
+    static constexpr int THREADS = 384, SENT_BYTES = 64 * 64 * 4, DKDV_BYTES = bwd_shape<HD, 1>::DKDV_BYTES + 2 * SENT_BYTES;
+};
 template <int HD> using dq_shape = bwd_shape<HD, HD == 64 ? 3 : 2>;
 struct bwd_hopper_args {
     bwd_args b;
@@ -68,6 +72,7 @@ template <int HD> __global__ static void stat_kernel(bwd_args a, int64_t stat_ro
 #ifdef HOPPER_CODE
 struct bwd_barriers {
     uint64_t work_full, work_empty, own_full, own_empty, full[4], empty[4];
+    uint64_t sent[2], taken[2];    // weights from one warpgroup to the other
     bwd_piece work;
 };
 /* Take the next piece; n_head heads, `own` rows each, the last rows first or the first. */
@@ -106,6 +111,10 @@ template <int GROUPS> __device__ static inline void bwd_barriers_init(bwd_barrie
         for (int i = 0; i < stages; i++) {
             barrier_init(&bar->full[i], 1);
             barrier_init(&bar->empty[i], GROUPS * 4);
+        }
+        for (int i = 0; i < 2; i++) {
+            barrier_init(&bar->sent[i], 4);
+            barrier_init(&bar->taken[i], 4);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -147,6 +156,104 @@ __device__ static inline void weights_finish(uint32_t (&w)[4], float (&s)[32], c
     for (int i = 0; i < 8; i++)
         s[8 * k + i] *= slope[i];
 }
+/* From scores (64 keys from `first` by 64 queries from q0): weights for dV as left sides, and in s those for dS. */
+template <bool BOUNDS>
+__device__ static inline void weights_make(uint32_t (&w)[4][4], float (&s)[32], const float *lse, float c, int first, int q0,
+                                           const score_bounds &b)
+{
+    int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    float slope[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        float2 l = *(const float2 *)&lse[j * 8 + lane % 4 * 2];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float z = score_of<BOUNDS>(s[4 * j + e], b, &slope[BOUNDS ? j % 2 * 4 + e : 0]);
+            s[4 * j + e] = weight_of(z, c, e % 2 ? l.y : l.x);
+        }
+        if (BOUNDS && j % 2)    // weights for dV now, weights times slopes for dS from here on
+            weights_finish(w[j / 2], s, slope, j / 2, first + warp * 16 + lane / 4, q0 + lane % 4 * 2, b);
+    }
+    if (!BOUNDS && q0 == first)
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            if (warp * 16 + lane / 4 + i / 2 % 2 * 8 > i / 4 * 8 + lane % 4 * 2 + i % 2)
+                s[i] = 0;
+    if (!BOUNDS)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            left_of(w[k], s, k);
+}
+/* dS of weights and dP, as left sides. */
+__device__ static inline void slopes_make(uint32_t (&x)[4][4], const float (&s)[32], float (&dp)[32], const float *dot)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        float2 m = *(const float2 *)&dot[j * 8 + lane % 4 * 2];
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            dp[4 * j + e] = s[4 * j + e] * (dp[4 * j + e] - (e % 2 ? m.y : m.x));
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        left_of(x[k], dp, k);
+}
+/* The memory of a block of dK and dV. */
+template <typename S> struct dkdv_memory {
+    uint8_t *ks, *vs, *qs, *ds;
+    float *stat;    // of each stage: 64 of lse, 64 of D
+    __device__ inline explicit dkdv_memory(uint8_t *raw)
+    {
+        ks = (uint8_t *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
+        vs = ks + S::OWN_BYTES;
+        qs = vs + S::OWN_BYTES;
+        ds = qs + S::STAGES * S::STEP_BYTES;
+        stat = (float *)(ds + S::STAGES * S::STEP_BYTES);
+    }
+};
+/* Nothing comes from what is after the sequence: clear a stage from query `first` on. By a warpgroup. */
+template <typename S> __device__ static inline void queries_clear(uint8_t *q, uint8_t *d, float *stat, int first, int group)
+{
+    rows_clear<S::BOXES>(q, first, 64);
+    rows_clear<S::BOXES>(d, first, 64);
+    if ((int)threadIdx.x % 128 < 64 - first)
+        stat[first + threadIdx.x % 128] = stat[64 + first + threadIdx.x % 128] = 0;
+    stores_show();
+    meet(1 + group, 128);
+}
+/* The thread that loads for dK and dV. */
+template <typename S, int HD, bool BOUNDS>
+__device__ static inline void dkdv_fetch(const bwd_hopper_args &a, const dkdv_memory<S> &m, bwd_barriers &bar)
+{
+    int per = a.b.n_q / a.b.n_kv;
+    uint32_t n_work = 0, n = 0;
+    for (;; n_work++) {
+        bwd_piece p = bwd_next(a, a.b.n_kv, S::OWN, false);
+        barrier_wait(&bar.work_empty, ~n_work & 1);
+        bar.work = p;
+        barrier_arrive(&bar.work_full);
+        if (p.own < 0)
+            break;
+        barrier_wait(&bar.own_empty, ~n_work & 1);
+        barrier_expect(&bar.own_full, 2 * S::OWN_BYTES);
+        tile_fetch<S::BOXES>(m.ks, &a.qkv, (a.b.n_q + p.head) * HD, (int)p.row0 + p.own, S::OWN, &bar.own_full);
+        tile_fetch<S::BOXES>(m.vs, &a.qkv, (a.b.n_q + a.b.n_kv + p.head) * HD, (int)p.row0 + p.own, S::OWN, &bar.own_full);
+        int stop = query_end<BOUNDS>(a, p, S::OWN);
+        for (int head = p.head * per; head < (p.head + 1) * per; head++)
+            for (int q0 = p.own; q0 < stop; q0 += 64, n++) {
+                int stage = n % S::STAGES, row = (int)p.row0 + q0;
+                float *stat = m.stat + stage * 128;
+                barrier_wait(&bar.empty[stage], ~(n / S::STAGES) & 1);
+                barrier_expect(&bar.full[stage], 2 * S::STEP_BYTES + 2 * S::STAT_BYTES);
+                tile_fetch<S::BOXES>(m.qs + stage * S::STEP_BYTES, &a.qkv, head * HD, row, 64, &bar.full[stage]);
+                tile_fetch<S::BOXES>(m.ds + stage * S::STEP_BYTES, &a.dout, head * HD, row, 64, &bar.full[stage]);
+                bytes_load(stat, a.lse + head * a.stat_rows + p.stat0 + q0, S::STAT_BYTES, &bar.full[stage]);
+                bytes_load(stat + 64, a.dot + head * a.stat_rows + p.stat0 + q0, S::STAT_BYTES, &bar.full[stage]);
+            }
+    }
+    bwd_end(a);
+}
 #endif
 
 template <int HD, bool BOUNDS>
@@ -156,45 +263,18 @@ __global__ void __launch_bounds__(dkdv_shape<HD>::THREADS, 1) dkdv_hopper_kernel
     using S = dkdv_shape<HD>;
     extern __shared__ uint8_t raw[];
     __shared__ bwd_barriers bar;
-    uint8_t *smem = (uint8_t *)(((uintptr_t)raw + 1023) & ~(uintptr_t)1023);
-    uint8_t *ks = smem, *vs = ks + S::OWN_BYTES, *qs = vs + S::OWN_BYTES, *ds = qs + S::STAGES * S::STEP_BYTES;
-    float *stat = (float *)(ds + S::STAGES * S::STEP_BYTES);    // of each stage: 64 of lse, 64 of D
+    dkdv_memory<S> m(raw);
     int group = (int)threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, per = a.b.n_q / a.b.n_kv;
     bwd_barriers_init<S::GROUPS>(&bar, S::STAGES);
     if (group < 0) {
         registers_give<HD == 128 ? 24 : 40>();
-        if (threadIdx.x != 0)
-            return;
-        uint32_t n_work = 0, n = 0;
-        for (;; n_work++) {
-            bwd_piece p = bwd_next(a, a.b.n_kv, S::OWN, false);
-            barrier_wait(&bar.work_empty, ~n_work & 1);
-            bar.work = p;
-            barrier_arrive(&bar.work_full);
-            if (p.own < 0)
-                break;
-            barrier_wait(&bar.own_empty, ~n_work & 1);
-            barrier_expect(&bar.own_full, 2 * S::OWN_BYTES);
-            tile_fetch<S::BOXES>(ks, &a.qkv, (a.b.n_q + p.head) * HD, (int)p.row0 + p.own, S::OWN, &bar.own_full);
-            tile_fetch<S::BOXES>(vs, &a.qkv, (a.b.n_q + a.b.n_kv + p.head) * HD, (int)p.row0 + p.own, S::OWN, &bar.own_full);
-            int stop = query_end<BOUNDS>(a, p, S::OWN);
-            for (int head = p.head * per; head < (p.head + 1) * per; head++)
-                for (int q0 = p.own; q0 < stop; q0 += 64, n++) {
-                    int stage = n % S::STAGES, row = (int)p.row0 + q0;
-                    barrier_wait(&bar.empty[stage], ~(n / S::STAGES) & 1);
-                    barrier_expect(&bar.full[stage], 2 * S::STEP_BYTES + 2 * S::STAT_BYTES);
-                    tile_fetch<S::BOXES>(qs + stage * S::STEP_BYTES, &a.qkv, head * HD, row, 64, &bar.full[stage]);
-                    tile_fetch<S::BOXES>(ds + stage * S::STEP_BYTES, &a.dout, head * HD, row, 64, &bar.full[stage]);
-                    bytes_load(stat + stage * 128, a.lse + head * a.stat_rows + p.stat0 + q0, S::STAT_BYTES, &bar.full[stage]);
-                    bytes_load(stat + stage * 128 + 64, a.dot + head * a.stat_rows + p.stat0 + q0, S::STAT_BYTES, &bar.full[stage]);
-                }
-        }
-        bwd_end(a);
+        if (threadIdx.x == 0)
+            dkdv_fetch<S, HD, BOUNDS>(a, m, bar);
         return;
     }
     registers_take<HD == 128 ? 240 : 232>();
     float scale = 1.0f / sqrtf((float)HD), c = BOUNDS && a.b.bounds.cap > 0 ? LOG2E : LOG2E * scale;
-    uint32_t n_work = 0, n = 0, k_at = shared_at(ks) + group * S::PIECE, v_at = shared_at(vs) + group * S::PIECE;
+    uint32_t n_work = 0, n = 0, k_at = shared_at(m.ks) + group * S::PIECE, v_at = shared_at(m.vs) + group * S::PIECE;
     for (;; n_work++) {
         barrier_wait(&bar.work_full, n_work & 1);
         bwd_piece p = bar.work;
@@ -215,17 +295,11 @@ __global__ void __launch_bounds__(dkdv_shape<HD>::THREADS, 1) dkdv_hopper_kernel
                 barrier_wait(&bar.full[stage], n / S::STAGES & 1);
                 // else all queries are before the keys, or see none of them any more
                 if (q0 >= first && (!BOUNDS || q0 < first + 63 + a.b.bounds.window)) {
-                    uint8_t *q = qs + stage * S::STEP_BYTES, *d = ds + stage * S::STEP_BYTES;
-                    float *lse = stat + stage * 128, *dot = lse + 64, s[32], dp[32], slope[8];
-                    uint32_t w[4][4], q_at = shared_at(q), d_at = shared_at(d);
-                    if (p.n - q0 < 64) {    // nothing comes from what is after the sequence
-                        rows_clear<S::BOXES>(q, p.n - q0, 64);
-                        rows_clear<S::BOXES>(d, p.n - q0, 64);
-                        if ((int)threadIdx.x % 128 < 64 - (p.n - q0))
-                            lse[p.n - q0 + threadIdx.x % 128] = dot[p.n - q0 + threadIdx.x % 128] = 0;
-                        stores_show();
-                        meet(1 + group, 128);
-                    }
+                    uint8_t *q = m.qs + stage * S::STEP_BYTES, *d = m.ds + stage * S::STEP_BYTES;
+                    float *stat = m.stat + stage * 128, s[32], dp[32];
+                    uint32_t w[4][4], x[4][4], q_at = shared_at(q), d_at = shared_at(d);
+                    if (p.n - q0 < 64)
+                        queries_clear<S>(q, d, stat, p.n - q0, group);
                     products_begin();
 #pragma unroll
                     for (int k = 0; k < HD / 16; k++)
@@ -237,26 +311,7 @@ __global__ void __launch_bounds__(dkdv_shape<HD>::THREADS, 1) dkdv_hopper_kernel
                     products_commit();
                     products_wait<1>();
                     pin(s);
-#pragma unroll
-                    for (int j = 0; j < 8; j++) {
-                        float2 l = *(const float2 *)&lse[j * 8 + lane % 4 * 2];
-#pragma unroll
-                        for (int e = 0; e < 4; e++) {
-                            float z = score_of<BOUNDS>(s[4 * j + e], a.b.bounds, &slope[BOUNDS ? j % 2 * 4 + e : 0]);
-                            s[4 * j + e] = weight_of(z, c, e % 2 ? l.y : l.x);
-                        }
-                        if (BOUNDS && j % 2)    // weights for dV now, weights times slopes for dS from here on
-                            weights_finish(w[j / 2], s, slope, j / 2, first + warp * 16 + lane / 4, q0 + lane % 4 * 2, a.b.bounds);
-                    }
-                    if (!BOUNDS && q0 == first)
-#pragma unroll
-                        for (int i = 0; i < 32; i++)
-                            if (warp * 16 + lane / 4 + i / 2 % 2 * 8 > i / 4 * 8 + lane % 4 * 2 + i % 2)
-                                s[i] = 0;
-                    if (!BOUNDS)
-#pragma unroll
-                        for (int k = 0; k < 4; k++)
-                            left_of(w[k], s, k);
+                    weights_make<BOUNDS>(w, s, stat, c, first, q0, a.b.bounds);
                     pin(dv);
                     products_begin();
 #pragma unroll
@@ -265,17 +320,7 @@ __global__ void __launch_bounds__(dkdv_shape<HD>::THREADS, 1) dkdv_hopper_kernel
                     products_commit();
                     products_wait<1>();
                     pin(dp);
-#pragma unroll
-                    for (int j = 0; j < 8; j++) {
-                        float2 m = *(const float2 *)&dot[j * 8 + lane % 4 * 2];
-#pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            dp[4 * j + e] = s[4 * j + e] * (dp[4 * j + e] - (e % 2 ? m.y : m.x));
-                    }
-                    uint32_t x[4][4];
-#pragma unroll
-                    for (int k = 0; k < 4; k++)
-                        left_of(x[k], dp, k);
+                    slopes_make(x, s, dp, stat + 64);
                     pin(dk);
                     products_begin();
 #pragma unroll
@@ -297,6 +342,134 @@ __global__ void __launch_bounds__(dkdv_shape<HD>::THREADS, 1) dkdv_hopper_kernel
             bf16 *out = (bf16 *)a.b.dqkv + ((p.row0 + key) * (a.b.n_q + 2 * a.b.n_kv) + a.b.n_q + p.head) * HD;
             row_store<HD>(out, dk, r, scale, key < p.n);
             row_store<HD>(out + (int64_t)a.b.n_kv * HD, dv, r, 1, key < p.n);
+        }
+    }
+#endif
+}
+
+/* One warpgroup makes weights and dV, the other takes the weights and makes dS and dK, for the same 64 keys: half the time from one
+ * step to the next, where pieces are too few for all multiprocessors. Products of the next step's scores follow those of a step. */
+template <int HD, bool BOUNDS>
+__global__ void __launch_bounds__(split_shape<HD>::THREADS, 1) dkdv_split_kernel(const __grid_constant__ bwd_hopper_args a)
+{
+#ifdef HOPPER_CODE
+    using S = split_shape<HD>;
+    extern __shared__ uint8_t raw[];
+    __shared__ bwd_barriers bar;
+    dkdv_memory<S> m(raw);
+    float4 *sent = (float4 *)(m.stat + S::STAGES * 128);
+    int group = (int)threadIdx.x / 128 - 1, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, per = a.b.n_q / a.b.n_kv;
+    bwd_barriers_init<2>(&bar, S::STAGES);
+    next_start();
+    if (group < 0) {
+        registers_give<40>();
+        if (threadIdx.x == 0)
+            dkdv_fetch<S, HD, BOUNDS>(a, m, bar);
+        return;
+    }
+    registers_take<232>();
+    float scale = 1.0f / sqrtf((float)HD), c = BOUNDS && a.b.bounds.cap > 0 ? LOG2E : LOG2E * scale;
+    uint32_t n_work = 0, n = 0, own_at = shared_at(group == 0 ? m.ks : m.vs);
+    for (;; n_work++) {
+        barrier_wait(&bar.work_full, n_work & 1);
+        bwd_piece p = bar.work;
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(&bar.work_empty);
+        if (p.own < 0)
+            break;
+        float sum[HD / 2], s[32];    // dV or dK; scores or dP
+#pragma unroll
+        for (int i = 0; i < HD / 2; i++)
+            sum[i] = 0;
+        barrier_wait(&bar.own_full, n_work & 1);
+        int n_tile = (query_end<BOUNDS>(a, p, S::OWN) - p.own + 63) / 64, tile = 0;
+        uint32_t end = n + (uint32_t)(n_tile * per);
+        // the first product of step i, whose queries are `of`
+        auto begin = [&](uint32_t i, int of) {
+            int stage = i % S::STAGES, q0 = p.own + of * 64;
+            uint8_t *q = m.qs + stage * S::STEP_BYTES, *d = m.ds + stage * S::STEP_BYTES;
+            barrier_wait(&bar.full[stage], i / S::STAGES & 1);
+            if (p.n - q0 < 64)
+                queries_clear<S>(q, d, m.stat + stage * 128, p.n - q0, group);
+            uint32_t at = shared_at(group == 0 ? q : d);
+#pragma unroll
+            for (int k = 0; k < HD / 16; k++)
+                product<64>(s, by_columns(own_at, k, S::OWN_BOX), by_columns(at, k, S::PIECE), k == 0);
+            products_commit();
+        };
+        // from there to the left side of the second
+        auto middle = [&](uint32_t(&w)[4][4], uint32_t i, int of) {
+            float4 *pass = sent + (i % 2 * 8) * 128 + threadIdx.x % 128;
+            const float *stat = m.stat + i % S::STAGES * 128;
+            if (group == 0) {
+                weights_make<BOUNDS>(w, s, stat, c, p.own, p.own + of * 64, a.b.bounds);
+                barrier_wait(&bar.taken[i % 2], ~(i / 2) & 1);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    pass[j * 128] = make_float4(s[4 * j], s[4 * j + 1], s[4 * j + 2], s[4 * j + 3]);
+                __syncwarp();
+                if (lane == 0)
+                    barrier_arrive(&bar.sent[i % 2]);
+            } else {
+                float weight[32];
+                barrier_wait(&bar.sent[i % 2], i / 2 & 1);
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    float4 v = pass[j * 128];
+                    weight[4 * j] = v.x;
+                    weight[4 * j + 1] = v.y;
+                    weight[4 * j + 2] = v.z;
+                    weight[4 * j + 3] = v.w;
+                }
+                __syncwarp();
+                if (lane == 0)
+                    barrier_arrive(&bar.taken[i % 2]);
+                slopes_make(w, weight, s, stat + 64);
+            }
+        };
+        auto second = [&](const uint32_t(&w)[4][4], uint32_t i) {
+            int stage = i % S::STAGES;
+            uint32_t at = shared_at((group == 0 ? m.ds : m.qs) + stage * S::STEP_BYTES);
+            pin(sum);
+            products_begin();
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                product_regs<HD, 1>(sum, w[k], by_rows(at, k, S::PIECE), false);
+            products_commit();
+        };
+        uint32_t w[4][4];
+        products_begin();
+        begin(n, 0);
+        products_wait<0>();
+        pin(s);
+        for (; n + 1 < end; n++) {
+            middle(w, n, tile);
+            tile = tile + 1 == n_tile ? 0 : tile + 1;
+            pin(s);
+            second(w, n);
+            begin(n + 1, tile);
+            products_wait<0>();
+            pin(sum);
+            pin(s);
+            if (lane == 0)
+                barrier_arrive(&bar.empty[n % S::STAGES]);
+        }
+        middle(w, n, tile);
+        second(w, n);
+        products_wait<0>();
+        pin(sum);
+        if (lane == 0) {
+            barrier_arrive(&bar.empty[n % S::STAGES]);
+            barrier_arrive(&bar.own_empty);
+        }
+        n++;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int key = p.own + warp * 16 + lane / 4 + 8 * r;
+            int64_t head = a.b.n_q + p.head + (group == 0 ? a.b.n_kv : 0);
+            bf16 *out = (bf16 *)a.b.dqkv + ((p.row0 + key) * (a.b.n_q + 2 * a.b.n_kv) + head) * HD;
+            row_store<HD>(out, sum, r, group == 0 ? 1 : scale, key < p.n);
         }
     }
 #endif
@@ -339,6 +512,7 @@ __global__ void __launch_bounds__(dq_shape<HD>::THREADS, 1) dq_hopper_kernel(con
             }
         }
         bwd_end(a);
+        before_wait();    // what comes after this kernel relies on all before
         return;
     }
     registers_take<S::GROUPS == 3 ? 160 : 232>();
@@ -435,16 +609,40 @@ __global__ void __launch_bounds__(dq_shape<HD>::THREADS, 1) dq_hopper_kernel(con
 }
 
 /* --- launching ------------------------------------------------------------------------------------------------------- */
+/* Launch the kernel of dQ; beside: while that of dK and dV runs, which calls next_start, on the multiprocessors it leaves. Neither needs what
+ * the other writes; dQ's waits for the other at its end. */
+static bool dq_launch(struct cuda_device *cu, void (*kernel)(bwd_hopper_args), const bwd_hopper_args &a, int64_t work, int threads,
+                      size_t shared_bytes, bool beside, const char *op, struct error *err)
+{
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t c = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    c.gridDim = dim3((unsigned)(work < cu->n_sm ? work : cu->n_sm));
+    c.blockDim = dim3((unsigned)threads);
+    c.dynamicSmemBytes = shared_bytes;
+    c.stream = cu->stream;
+    c.attrs = &early;
+    c.numAttrs = beside;
+    return cuda_ok(cudaLaunchKernelEx(&c, kernel, a), op, err);
+}
 template <int HD, bool BOUNDS>
 static bool bwd_hopper_launch(struct cuda_device *cu, const bwd_args &b, int64_t n, int64_t n_seq, int64_t max_len, struct error *err)
 {
     using DKDV = dkdv_shape<HD>;
     using DQ = dq_shape<HD>;
     const char *op = "attn_bwd";
-    auto *dkdv = dkdv_hopper_kernel<HD, BOUNDS>;
     auto *dq = dq_hopper_kernel<HD, BOUNDS>;
     int64_t wide = (int64_t)(b.n_q + 2 * b.n_kv) * HD, out_wide = (int64_t)b.n_q * HD, stat_rows = attn_stat_rows(n, n_seq);
-    int64_t dkdv_tiles = blocks_for(max_len, DKDV::OWN), dq_tiles = blocks_for(max_len, DQ::OWN);
+    // all pieces run at once; other heads and bounds were not measured
+    constexpr bool MAY_SPLIT = HD == 128 && !BOUNDS;
+    bool split = MAY_SPLIT && blocks_for(max_len, split_shape<HD>::OWN) * b.n_kv * n_seq <= cu->n_sm;
+    auto *keys = dkdv_hopper_kernel<HD, BOUNDS>;
+    if constexpr (MAY_SPLIT)
+        if (split)
+            keys = dkdv_split_kernel<HD, BOUNDS>;
+    int keys_bytes = split ? split_shape<HD>::DKDV_BYTES : DKDV::DKDV_BYTES;
+    int64_t dkdv_tiles = blocks_for(max_len, split ? split_shape<HD>::OWN : DKDV::OWN), dq_tiles = blocks_for(max_len, DQ::OWN);
     int64_t dkdv_work = dkdv_tiles * b.n_kv * n_seq, dq_work = dq_tiles * b.n_q * n_seq;
     bwd_hopper_args a = { .b = b,
                           .lse = b.dot,
@@ -457,15 +655,17 @@ static bool bwd_hopper_launch(struct cuda_device *cu, const bwd_args &b, int64_t
         return error_set(err, ERR_SHAPE, "%s: %" PRId64 " rows, %" PRId64 " pieces of work in one call", op, n, dkdv_work + dq_work);
     if (!tensor_map_make(&a.qkv, b.qkv, wide, n, wide, ATTN_TILE, op, err)
         || !tensor_map_make(&a.dout, b.dout, out_wide, n, out_wide, ATTN_TILE, op, err)
-        || !cuda_ok(cudaFuncSetAttribute(dkdv, cudaFuncAttributeMaxDynamicSharedMemorySize, DKDV::DKDV_BYTES), op, err)
+        || !cuda_ok(cudaFuncSetAttribute(keys, cudaFuncAttributeMaxDynamicSharedMemorySize, keys_bytes), op, err)
         || !cuda_ok(cudaFuncSetAttribute(dq, cudaFuncAttributeMaxDynamicSharedMemorySize, DQ::DQ_BYTES), op, err))
         return false;
     stat_kernel<HD>
         <<<dim3(blocks_for(max_len, stat_shape<HD>::ROWS), (unsigned)b.n_q, (unsigned)n_seq), 128, 0, cu->stream>>>(b, stat_rows);
-    dkdv<<<(unsigned)(dkdv_work < cu->n_sm ? dkdv_work : cu->n_sm), DKDV::THREADS, DKDV::DKDV_BYTES, cu->stream>>>(a);
+    keys<<<(unsigned)(dkdv_work < cu->n_sm ? dkdv_work : cu->n_sm), DKDV::THREADS, keys_bytes, cu->stream>>>(a);
+    if (!launch_ok(op, err))
+        return false;
     a.n_tile = (int)dq_tiles;
-    dq<<<(unsigned)(dq_work < cu->n_sm ? dq_work : cu->n_sm), DQ::THREADS, DQ::DQ_BYTES, cu->stream>>>(a);
-    return launch_ok(op, err);
+    a.turn = cu->turn + 2;    // both share out work at the same time
+    return dq_launch(cu, dq, a, dq_work, DQ::THREADS, DQ::DQ_BYTES, split, op, err);
 }
 template <bool BOUNDS>
 static bool bwd_hopper_by_size(struct cuda_device *cu, const bwd_args &a, int hd, int64_t n, int64_t n_seq, int64_t max_len,

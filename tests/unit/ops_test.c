@@ -1553,6 +1553,53 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
     device_free(dev);
 }
 
+/* Many sequences packed, so that a GPU's multiprocessors all have work; and the first two alone, which may be shared out in another way. */
+static void a_sequences_gradient_has_the_same_bits_packed_and_alone(UNUSED void **state)
+{
+    struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
+    enum {
+        N_SEQ = 70,
+        LONG = 131,    // into a third tile
+        PAIR = LONG + 5,
+        N = N_SEQ / 2 * PAIR,
+    };
+    int32_t seq[N_SEQ + 1];
+    for (int s = 0; s <= N_SEQ; s++)
+        seq[s] = s / 2 * PAIR + s % 2 * LONG;
+    int n_size = (int)ARRAY_SIZE(all_sizes);
+    for (int k = 0; k < n_size * 2; k++)
+        for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
+            struct run r = { .dev = dev, .rng = 5, .dtype = t, .size = (k + 1) % N_SIZE, .other = k >= n_size };
+            struct attn_heads h = all_sizes[k % n_size];
+            struct attn_bounds bounds = bounds_of(&r);
+            int64_t wide = (h.n_q + 2 * h.n_kv) * h.hd, out_wide = h.n_q * h.hd;
+            size_t es = dtype_size(t), row = (size_t)wide * es;
+            char *qkv = values(&r, N * wide), *dout = values(&r, N * out_wide), *out = mem_take(&r, (size_t)(N * out_wide) * es);
+            float *lse = mem_take(&r, (size_t)(N * h.n_q) * 4);
+            void *dqkv = mem_take(&r, N * row);
+            char *want = malloc(N * row), *got = malloc(LONG * row);
+            assert_true(OP(dev, &r.err, attn_fwd, .qkv = qkv, .n = N, .n_seq = N_SEQ, .seq = put(&r, seq, sizeof seq), .seq_host = seq,
+                           .heads = h, .bounds = bounds, .dtype = t, .out = out, .lse = lse)
+                        && OP(dev, &r.err, attn_bwd, .qkv = qkv, .n = N, .n_seq = N_SEQ, .seq = put(&r, seq, sizeof seq), .seq_host = seq,
+                              .heads = h, .bounds = bounds, .dtype = t, .out = out, .lse = lse, .dout = dout, .dqkv = dqkv));
+            get(&r, want, dqkv, N * row);
+            for (int s = 0; s < 2; s++) {
+                int32_t alone[2] = { 0, seq[s + 1] - seq[s] };
+                size_t at = (size_t)seq[s] * (size_t)out_wide * es;
+                assert_true(OP(dev, &r.err, attn_bwd, .qkv = qkv + (size_t)seq[s] * row, .n = alone[1], .n_seq = 1,
+                               .seq = put(&r, alone, sizeof alone), .seq_host = alone, .heads = h, .bounds = bounds, .dtype = t,
+                               .out = out + at, .lse = lse + seq[s] * h.n_q, .dout = dout + at, .dqkv = dqkv));
+                get(&r, got, dqkv, (size_t)alone[1] * row);
+                if (memcmp(got, want + (size_t)seq[s] * row, (size_t)alone[1] * row) != 0)
+                    fail_msg("sequence %d, heads of %d, %s%s", s, h.hd, t == DT_BF16 ? "bf16" : "fp32", r.other ? ", bounds" : "");
+            }
+            free(want);
+            free(got);
+            run_release(&r);
+        }
+    device_free(dev);
+}
+
 /* Sequences of many lengths, with the products by mma.sync and by wgmma; all keys, a window, and one with a cap. */
 static void both_matrix_instructions_give_attention_the_same_bits(UNUSED void **state)
 {
@@ -2187,6 +2234,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_tree_over_rows_has_the_bits_of_its_steps),
         cmocka_unit_test(real_shapes_keep_a_rows_bits_whatever_the_batch),
         cmocka_unit_test(attention_gives_the_same_bits_packed_alone_and_decoded),
+        cmocka_unit_test(a_sequences_gradient_has_the_same_bits_packed_and_alone),
         cmocka_unit_test(both_matrix_instructions_give_attention_the_same_bits),
         cmocka_unit_test(a_sampled_token_has_the_bits_of_the_heads_logp),
         cmocka_unit_test(draws_follow_the_filtered_distribution),
