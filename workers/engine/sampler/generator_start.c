@@ -29,12 +29,7 @@ static struct row *row_add(struct generator *g, struct entry *e, int32_t sample,
     return r;
 }
 
-/* Does e's next sample need a copy of the prompt's last page? The last sample takes it over. */
-static bool copies_tail(const struct generator *g, const struct entry *e)
-{
-    return e->spec.n_prompt % g->pages.page_tok != 0 && e->n_admitted < e->spec.n_sample - 1;
-}
-/* How many of the next n_sample samples of e do. */
+/* How many of e's next n_sample samples need a copy of the prompt's last page? Its last sample takes that page over. */
 static int64_t tails_copied(const struct generator *g, const struct entry *e, int64_t n_sample)
 {
     return e->spec.n_prompt % g->pages.page_tok != 0 ? MIN(n_sample, (int64_t)e->spec.n_sample - 1 - e->n_admitted) : 0;
@@ -44,7 +39,7 @@ static int64_t tails_copied(const struct generator *g, const struct entry *e, in
  * is noted for rows_start. */
 static bool row_admit(struct generator *g, struct entry *e)
 {
-    bool copies = copies_tail(g, e), last = e->n_admitted == e->spec.n_sample - 1;
+    bool copies = tails_copied(g, e, 1) > 0, last = e->n_admitted == e->spec.n_sample - 1;
     if (g->n_run == g->config.max_seq || !sample_fits(g, &e->spec, copies, e->n_page))
         return false;
     int32_t *table = row_table(g, g->n_run);
@@ -156,7 +151,7 @@ static void batch_collect(struct generator *g, struct prefill *p, int64_t now)
             n_hit = prefix_cache_take(&g->cache, e->spec.cache_salt, e->spec.prompt, e->spec.n_prompt - 1, e->page);
         e->n_page = pagedkv_pages(&g->pages, e->spec.n_prompt);
         e->n_full = e->spec.n_prompt / page_tok;
-        int64_t more = copies_tail(g, e) + (n_row > 0 ? sample_promise(g, &e->spec, e->n_page) + promised : 0);
+        int64_t more = (tails_copied(g, e, 1) > 0) + (n_row > 0 ? sample_promise(g, &e->spec, e->n_page) + promised : 0);
         if ((p->n > 0 && p->n_tok + e->spec.n_prompt - n_hit * page_tok > g->config.prefill_tok)
             || !room_make(g, e->n_page - n_hit + more)) {
             pagedkv_drop(&g->pages, e->page, n_hit);
@@ -334,7 +329,7 @@ static bool start_possible(const struct generator *g)
     } else if (e->held) {
         n_take = 0;
     }
-    return n_take + (!is_back && copies_tail(g, e)) + sample_promise(g, &e->spec, n_page) + rows_promised(g)
+    return n_take + (!is_back && tails_copied(g, e, 1) > 0) + sample_promise(g, &e->spec, n_page) + rows_promised(g)
            <= g->pages.n_free + g->cache.n_entry;
 }
 
