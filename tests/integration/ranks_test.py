@@ -27,6 +27,7 @@ class Ranks(RunCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.known = {}
+        cls.n_held = 0
 
     def start(self, settings):
         return super().start("--max-steps", str(STEPS), **settings)
@@ -61,10 +62,14 @@ class Ranks(RunCase):
                 found |= {re.search(name + r"=(\S+)", line)[1] for line in f if "memory planned" in line}
         return found
 
-    def held(self, run):
-        """{number of a worker's device: what it has, in units of the whole weights}, as the models count them when all is loaded; the plan says the same."""
-        run.wait_step(1)
-        found = {}
+    def held(self, settings):
+        """A run, and {number of a worker's device: what it has, in units of the whole weights}, as the models count them when all is loaded; the plan
+        says the same. The first step waits until all workers have loaded: a run of few steps may end before its last sampler has."""
+        type(self).n_held += 1
+        found, holds = {}, Holds(self.task.path(f"held-{self.n_held}"))
+        holds.arm("worker cpu:0", "training")
+        run = self.start(dict(settings, env=dict(RC_TEST_HOLD=holds.dir)))
+        n_worker = settings["num_trainers"] + (settings["num_inferencer"] if settings.get("placement") == "apart" else 0)
 
         def loaded():
             for log in glob.glob(os.path.join(run.dir, "logs", "worker-*.log")):
@@ -75,9 +80,10 @@ class Ranks(RunCase):
                 held, planned, whole = map(float, line.groups())
                 self.assertEqual(held, planned, log)
                 found[int(re.search(r"worker-cpu\D(\d+)", log)[1])] = held / whole
-            return True
-        self.until("every worker has its weights", loaded, run)    # with several samplers a step may be made before the last one has
-        return found
+            return len(found) == n_worker
+        self.until("every worker has its weights", loaded, run)
+        holds.disarm("worker cpu:0", "training")
+        return run, found
 
     def metric(self, run, name):
         """{step: value} of a metric of the run."""
@@ -208,9 +214,8 @@ class Ranks(RunCase):
                                       (dict(ONE, num_inferencer=1, inference_batch_size=8, inference_microbatch_size=8, n_behind=1, pipeline_parallel_size=2,
                                             producer_tensor_parallel_size=2), dict(one, n_behind=1), {0: slices})):
             with self.subTest(**settings):
-                run = self.start(settings)
+                run, held = self.held(settings)
                 try:
-                    held = self.held(run)
                     for k, part in want.items():    # norms are on all devices, and stages are not alike
                         self.assertAlmostEqual(held[k], part, delta=0.1, msg=held)
                     self.assertEqual(self.finish(run), self.undisturbed(alone))
@@ -223,10 +228,10 @@ class Ranks(RunCase):
         for settings, more in ((shards, 0), (dict(shards, weights="copy"), 1), (dict(shards, weights="copy", n_behind=1), 1),
                                (dict(BEHIND, zero_stage=3, weights="copy"), 2), (dict(TWO, zero_stage=3, weights="copy", n_behind=1), 1)):
             with self.subTest(**settings):
-                run = self.start(settings)
+                run, held = self.held(settings)
                 try:
-                    held = self.held(run)
                     self.assertAlmostEqual(held[0] - held[1], more, delta=0.1, msg=held)
+                    run.wait_step(1)
                     pid = run.processes().get("worker cpu:1") if settings.get("n_behind") else None
                     if pid:    # whose shards they are: it dies at any moment
                         os.kill(pid, signal.SIGKILL)

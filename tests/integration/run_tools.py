@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sqlite3
@@ -21,6 +22,7 @@ import tiny_model
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", os.path.join(ROOT, "build/release/rollcall")))
 LIMIT = 240    # seconds until a wait is given up
+KEPT = os.path.join(ROOT, "build/test-logs/stuck")    # folders of runs that a test has waited for in vain
 
 def alive(pid):
     try:
@@ -182,14 +184,14 @@ class Run:
         """The lines of one kind of event."""
         return [line for line in self.output() if line["event"] == event]
 
-    def wait(self):
-        """The exit code and the last line."""
+    def wait(self, *others):
+        """The exit code and the last line. others: its nodes, for what is told when it never ends."""
         try:
             code = self.process.wait(LIMIT)
         except subprocess.TimeoutExpired:
-            text = self.logs()
+            text = self.stuck("the run has not ended in time", *others)
             self.kill()
-            raise AssertionError("the run has not ended in time\n" + text)
+            raise AssertionError(text)
         text = self.logs(whole=True)
         if "Sanitizer" in text or "runtime error:" in text:
             raise AssertionError("a sanitizer has spoken\n" + text)
@@ -205,6 +207,22 @@ class Run:
             with open(os.path.join(logs, name), errors="replace") as f:
                 out.append(f"--- {name}\n" + f.read()[most:])
         return "\n".join(out)
+
+    def stuck(self, what, *others):
+        """The message of a test that has waited for it in vain: what each process waits for, where the folders are kept, and all logs."""
+        code = self.process.poll()
+        text = [what, "it runs" if code is None else f"it has ended with {code}"]
+        try:
+            done = self.ctl("status", limit=20)
+            text.append(done.stdout + done.stderr)
+        except subprocess.TimeoutExpired:
+            text.append("it does not answer what its processes wait for")
+        for side in (self, *others):
+            to = os.path.join(KEPT, f"{os.getpid()}-{os.path.basename(side.dir)}")
+            with contextlib.suppress(shutil.Error):    # files that are replaced meanwhile
+                shutil.copytree(side.dir, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns("sock", "view", "checkpoints", "model", "data"))
+            text += [f"======== {os.path.basename(side.dir)}, kept in {to}", side.logs()]
+        return "\n".join(text)
 
     def journal_number(self, query):
         """What a query of one number finds in the journal; -1: there is no such table yet."""
@@ -225,13 +243,13 @@ class Run:
         """How many samples of hosts' and devices' figures are in the journal."""
         return self.journal_number("select count(*) from sample")
 
-    def wait_step(self, step):
+    def wait_step(self, step, *others):
         end = time.monotonic() + LIMIT
         while self.step() < step:
             if time.monotonic() > end or self.process.poll() is not None:
-                text = self.logs()
+                text = self.stuck(f"step {step} was not reached", *others)
                 self.kill()
-                raise AssertionError(f"step {step} was not reached\n" + text)
+                raise AssertionError(text)
             time.sleep(0.005)
 
     def living(self):
@@ -279,8 +297,8 @@ class Run:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
-    def ctl(self, *args):
-        return subprocess.run([ROLLCALL, "ctl", "--run", self.dir, *args], capture_output=True, text=True, timeout=LIMIT)
+    def ctl(self, *args, limit=LIMIT):
+        return subprocess.run([ROLLCALL, "ctl", "--run", self.dir, *args], capture_output=True, text=True, timeout=limit)
 
     def ctl_on_terminal(self, answer, *args):
         """The same with a terminal as standard input and error; answer is typed when the question has come."""
@@ -346,11 +364,12 @@ class RunCase(unittest.TestCase):
             return db.execute(text).fetchall()
 
     def until(self, what, reached, *runs):
-        """Wait until reached() holds; the runs' logs are printed when it never does."""
+        """Wait until reached() holds; when it never does, the runs' logs are printed (of a run and its nodes, in this order)."""
         end = time.monotonic() + LIMIT
         while not reached():
             if time.monotonic() > end:
-                raise AssertionError("\n".join([what + ": not in time", *(run.logs() for run in runs)]))
+                what += ": not in time"
+                raise AssertionError(runs[0].stuck(what, *runs[1:]) if runs else what)
             time.sleep(0.01)
 
     def ok(self, run, *args):
