@@ -95,7 +95,7 @@ bool room_check(const struct train *t, struct error *err)
 static bool dir_fill(struct train *t, struct error *err)
 {
     static const char *const dirs[] = { "logs", "checkpoints", "rollouts", "eval", "export" };
-    static const char *const old[] = { "ended", "orders", "lock" };
+    static const char *const old[] = { "ending", "ended", "orders", "lock" };
     char path[PATH_MAX], id[RUN_ID_BYTES];
     struct buf yaml = BUF_INIT;
     bool ok = false;

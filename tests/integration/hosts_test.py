@@ -18,6 +18,7 @@ FOUR = dict(num_trainers=4, num_inferencer=2, inference_batch_size=4, inference_
 WIDE = dict(FOUR, num_trainers=2, num_inferencer=1, inference_batch_size=8, inference_microbatch_size=8, train_batch_size=4, train_minibatch_size=4,
             sum_parts=4)
 HELD = "worker cpu:0", "trained"
+TWINS = {"agent": "keeper", "keeper": "agent"}    # each restarts the other one
 
 
 def can_hide():
@@ -35,7 +36,7 @@ class Hosts(RunCase):
         return node
 
     def finish(self, run, *nodes):
-        code, last = run.wait()
+        code, last = run.wait(*nodes)
         self.assertEqual((code, last.get("event"), last.get("step")), (0, "finished", STEPS), run.logs() + "".join(n.logs() for n in nodes))
         self.assertEqual(run.processes(), {})
         for side in (run, *nodes):
@@ -164,17 +165,19 @@ class Hosts(RunCase):
             port, killed, plain = free_port(), [], whole[i % 2]
             run = self.start("--max-steps", str(n), "--listen", f"127.0.0.1:{port}", save_interval=8, **layouts[i % 2])
             node = self.node(run, port, f"random-{i}")
-            for at in sorted(rng.sample(range(1, n - 5), 6)):
-                run.wait_step(at)
-                side = rng.choice((run, node))
-                name, pid = rng.choice(sorted(side.processes().items()) or [("", 0)])
-                killed.append((at, side is run, name))
-                try:
-                    os.kill(pid, signal.SIGKILL) if pid else None
-                except ProcessLookupError:
-                    pass
             with self.subTest(seed=seed, round=i, killed=killed):
-                self.assertEqual(run.wait()[0], 0, run.logs() + node.logs())
+                for at in sorted(rng.sample(range(1, n - 5), 6)):
+                    run.wait_step(at, node)
+                    side = rng.choice((run, node))
+                    name, pid = rng.choice(sorted(side.processes().items()) or [("", 0)])
+                    if name in TWINS:    # with both dead, nothing restarts that side
+                        self.until(f"the {TWINS[name]} lives", lambda: TWINS[name] in side.processes() or run.process.poll() is not None, run, node)
+                    killed.append((at, side is run, name))
+                    try:
+                        os.kill(pid, signal.SIGKILL) if pid else None
+                    except ProcessLookupError:
+                        pass
+                self.assertEqual(run.wait(node)[0], 0, run.logs() + node.logs())
                 self.assertEqual((run.weights(n), run.ledger()), (plain.weights(n), plain.ledger()))
 
     def test_an_order_to_save_that_is_lost_on_its_way_to_a_node_is_given_again(self):
@@ -187,6 +190,19 @@ class Hosts(RunCase):
         self.until("an order to save is on its way", lambda: holds.held(*at), run, node)
         os.kill(holds.held(*at), signal.SIGKILL)
         self.assertEqual(self.finish(run, node), plain)
+
+    def test_an_agent_killed_when_the_run_has_ended_but_for_itself_starts_no_trainer_again(self):
+        """It would wait for those on the node, which has heard of the end and is gone."""
+        port, at = free_port(), ("agent", "ending")
+        holds = Holds(self.task.path("holds-end"))
+        holds.arm(*at)
+        run = self.start("--listen", f"127.0.0.1:{port}", trainers_per_node=2, env={"RC_TEST_HOLD": holds.dir})
+        node = self.node(run, port, "over")
+        self.until("the head's agent is about to end", lambda: holds.held(*at), run, node)
+        self.assertEqual(node.process.wait(LIMIT), 0, node.logs())
+        os.kill(holds.held(*at), signal.SIGKILL)
+        self.finish(run, node)
+        self.assertNotIn(f"loads step {STEPS}", self.log(run, "controller"))
 
     @unittest.skipUnless(os.environ.get("LONG"), "takes seven seconds, for LONG=1")
     def test_a_node_finds_the_head_that_goes_on_elsewhere_and_trains_on_with_it(self):

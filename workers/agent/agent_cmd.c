@@ -5,8 +5,8 @@
  * again; the controller is told of either and journals it. A new agent finds its predecessor's processes by their pid files and
  * keeps them. All processes are watched through pidfds, which also work for processes that are not our children. The end: the
  * controller's heartbeat says that the run is over (or the agent gives up on a process that keeps dying, and writes why into
- * sock/failure); consoles get their last answers; all processes are ordered to stop; those that have not after STOP_S are killed;
- * sock/ended tells the keeper. */
+ * sock/failure); consoles get their last answers; all processes are ordered to stop (sock/ending: a new agent goes on from
+ * there); those that have not after STOP_S are killed; sock/ended tells the keeper. */
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -195,12 +195,37 @@ static bool last_answers_given(struct agent *a, int64_t over_ms)
     return true;
 }
 
-static void children_stop(const struct agent *a)
+static void ending_path(const struct agent *a, char *out, size_t size)
 {
+    snprintf(out, size, "%s/sock/ending", a->run_dir);
+}
+
+/* Noted before the first one is told: an agent that dies from here on is followed by one that goes on ending. Else that one would start
+ * all processes again, and trainers would wait for those on nodes, which have heard of the end and are gone. */
+static void children_stop(struct agent *a)
+{
+    char path[4200];
+    struct error err;
+    a->stop_ms = clock_ms();
+    ending_path(a, path, sizeof path);
+    if (!file_write(path, "", 0, &err))
+        log_error("%s", err.text);
     log_info("all processes are ordered to stop");
     for (int i = 0; i < a->n_child; i++)
         if (a->child[i].command && !a->child[i].exporter)
             child_stop(&a->child[i]);
+}
+
+/* Has the agent before this one told the processes to stop? Then what is left of them is told again. */
+static void end_find(struct agent *a)
+{
+    char path[4200];
+    ending_path(a, path, sizeof path);
+    if (!path_exists(path))
+        return;
+    a->over = true;
+    a->ended_ms = clock_ms();
+    children_stop(a);
 }
 
 /* True when there is nothing left to do. */
@@ -223,10 +248,8 @@ static bool end_tick(struct agent *a)
             log_warn("%s", err.text);
         msg_release(&m);
     }
-    if (a->over && !a->stop_ms && last_answers_given(a, now - a->ended_ms)) {
-        a->stop_ms = now;
+    if (a->over && !a->stop_ms && last_answers_given(a, now - a->ended_ms))
         children_stop(a);
-    }
     if (!a->stop_ms)
         return false;
     if (now - a->stop_ms > STOP_S * 1000)
@@ -342,6 +365,7 @@ static bool agent_run(const char *run_dir, struct error *err)
             log_info("found '%s' running, pid %d", a->child[i].name, (int)pid);
         }
     }
+    end_find(a);
     int64_t looked_ms = clock_ms();
     while (!end_tick(a)) {
         int n = 0;
@@ -365,6 +389,7 @@ static bool agent_run(const char *run_dir, struct error *err)
             }
         }
     }
+    hold_point("ending");
     run_weights_remove(run_dir);
     snprintf(path, sizeof path, "%s/sock/ended", run_dir);
     TRY(file_write(path, "", 0, err));

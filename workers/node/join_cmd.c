@@ -560,7 +560,7 @@ static bool head_connect(struct join *j, struct error *err)
 /* Everything until the folder is ready for starting processes. */
 static bool node_prepare(struct join *j, struct error *err)
 {
-    static const char *const old[] = { "sock/ended", "sock/orders", NODE_REJOIN_FILE, NODE_END_FILE };
+    static const char *const old[] = { "sock/ending", "sock/ended", "sock/orders", NODE_REJOIN_FILE, NODE_END_FILE };
     char path[PATH_MAX];
     bool ok = false;
     struct node last;
