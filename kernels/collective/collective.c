@@ -121,7 +121,6 @@ int64_t collective_shard(int64_t n, int n_rank, int r, int64_t *first)
 
 static bool offer_make(struct collective *c, void *mem, size_t size_bytes, const struct mem_handle *h, bool host, struct error *err)
 {
-    struct mem_handle all[COLLECTIVE_RANK_MAX];
     struct error ignored;    // the other way works as well, only slower
     uint8_t can = 1, others[COLLECTIVE_RANK_MAX];
     BUG_IF(c->n_offer == COLLECTIVE_OFFER_MAX, "more than %d pieces of memory offered", COLLECTIVE_OFFER_MAX);
@@ -129,13 +128,13 @@ static bool offer_make(struct collective *c, void *mem, size_t size_bytes, const
         return true;
     struct offer *o = &c->offer[c->n_offer];
     *o = (struct offer){ .size_bytes = size_bytes, .host = host };
-    if (!collective_gather(c, h, sizeof *h, all, err))
+    if (!collective_gather(c, h, sizeof *h, o->handle, err))
         return false;
     for (int q = 0; q < c->n_rank; q++) {
         o->of[q] = q == c->rank ? mem
                    : !mem       ? NULL
-                   : host       ? host_share_open(c->dev, &all[q], size_bytes, &ignored)
-                                : mem_share_open(c->dev, &all[q], size_bytes, &ignored);
+                   : host       ? host_share_open(c->dev, &o->handle[q], size_bytes, &ignored)
+                                : mem_share_open(c->dev, &o->handle[q], size_bytes, &ignored);
         can = can && o->of[q];
     }
     bool ok = collective_gather(c, &can, 1, others, err);
@@ -178,6 +177,13 @@ void *collective_peer(const struct collective *c, const void *p, int rank)
     return o ? o->of[rank] + at : NULL;
 }
 
+const struct mem_handle *collective_handle(const struct collective *c, const void *p, int rank)
+{
+    size_t at;
+    const struct offer *o = offer_find(c, p, &at);
+    return o && at == 0 ? &o->handle[rank] : NULL;
+}
+
 bool collective_reaches(struct collective *c, bool *yes, struct error *err)
 {
     const size_t size_bytes = 4096;
@@ -201,12 +207,13 @@ bool collective_reaches(struct collective *c, bool *yes, struct error *err)
 bool collective_touch_begin(struct collective *c, struct error *err)
 {
     struct collective_wait w = { 0 };
-    c->kind->touches(c, true);    // first: who leaves after this look sees it
+    if (c->n_touch++ == 0)
+        c->kind->touches(c, true);    // first: who leaves after this look sees it
     bool ok = c->kind->wait(c, &w, -1, 0, 0, 0, err);
     for (int q = 0; q < c->n_rank && ok; q++)
         ok = q == c->rank || c->kind->wait(c, &w, q, 0, c->kind->count(c, q, 0), 0, err);
     c->kind->wait_end(c, &w);
-    if (!ok)
+    if (!ok && --c->n_touch == 0)
         c->kind->touches(c, false);
     return ok;
 }
@@ -215,7 +222,8 @@ void collective_touch_end(struct collective *c)
 {
     struct error ignored;
     (void)!lanes_sync(c->dev, &ignored);    // a device that fails does no more copies
-    c->kind->touches(c, false);
+    if (--c->n_touch == 0)
+        c->kind->touches(c, false);
 }
 
 void collective_count_set(struct collective *c, int which, uint32_t value)

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "kernels/ops.h"
 #include "protocol/base/error.h"
 
 #define COLLECTIVE_RANK_MAX 64
@@ -27,8 +28,6 @@
 #define COLLECTIVE_FILE_MAX 1024    // bytes of a meeting's file
 #define COLLECTIVE_WHY_MAX 512      // bytes of why a rank gives up, cut to that; with its 0
 
-struct device;
-struct mem_handle;
 struct collective_config {
     const char *kind;    // a name of the table above
     const char *dir;     // a folder where the ranks meet, e.g. the run's sock/; of this host, with tcp of all ranks' hosts
@@ -81,10 +80,12 @@ MUST_USE bool collective_offer(struct collective *c, void *mem, size_t size_byte
 MUST_USE bool collective_offer_host(struct collective *c, void *mem, size_t size_bytes, const struct mem_handle *h, struct error *err);
 /* Where this rank sees what another rank has offered, at the same place as p lies in what this rank has; NULL: p was not offered. */
 void *collective_peer(const struct collective *c, const void *p, int rank);
+/* What others open with what `rank` has offered of which this rank's part begins at p; NULL: no part of what was offered does. */
+const struct mem_handle *collective_handle(const struct collective *c, const void *p, int rank);
 /* Can the ranks reach each other's memory? All call it. */
 MUST_USE bool collective_reaches(struct collective *c, bool *yes, struct error *err);
 /* Before this rank touches memory of the others, and after: who leaves meanwhile waits for it. What was asked of the device's lanes
- * is done before the end. */
+ * is done before the end. Such times may overlap: the others wait for the end of the last one. */
 MUST_USE bool collective_touch_begin(struct collective *c, struct error *err);
 void collective_touch_end(struct collective *c);
 /* What a rank sends to each rank and gets from each, itself included; the memory is the device's, and any of it may be empty. */
@@ -159,6 +160,8 @@ struct collective {
         size_t size_bytes;
         bool host;                        // host_share_open's memory, else mem_share_open's
         char *of[COLLECTIVE_RANK_MAX];    // where this rank sees every rank's memory; its own where it is
+        struct mem_handle handle[COLLECTIVE_RANK_MAX];
     } offer[COLLECTIVE_OFFER_MAX];
     int n_offer;
+    int n_touch;    // times of touching others' memory that have begun and not ended
 };

@@ -278,6 +278,10 @@ static void *cuda_share_open(struct device *dev, const struct mem_handle *h, siz
     memcpy(&handle, h->bytes, sizeof handle);
     cudaError_t status = cudaIpcOpenMemHandle(&p, handle, cudaIpcMemLazyEnablePeerAccess);
     (void)cudaGetLastError();
+    if (status == cudaErrorPeerAccessUnsupported || status == cudaErrorTooManyPeers) {
+        error_set(err, ERR_UNSUPPORTED, "%s cannot reach the memory of another process's GPU: %s", dev->name, cudaGetErrorString(status));
+        return NULL;
+    }
     return cuda_ok(status, "opening another process's memory", err) ? p : NULL;
 }
 

@@ -108,8 +108,8 @@ static int producer_main(char **argv)
     return in ? 0 : 1;
 }
 
-/* index: 0 or 1, which of the producers' devices. A new program, since a forked one could not use its GPU. */
-static struct producer producer_start(enum weights_way way, int index, const char *name)
+/* A new program, since a forked one could not use its GPU. */
+static struct producer process_start(char **argv)
 {
     int to[2], from[2];
     assert_int_equal(pipe2(to, O_CLOEXEC), 0);
@@ -117,8 +117,6 @@ static struct producer producer_start(enum weights_way way, int index, const cha
     pid_t pid = fork();
     if (pid == 0) {
         int in = fcntl(to[0], F_DUPFD, 16), out = fcntl(from[1], F_DUPFD, 16);
-        char *argv[] = { "publish_test",    "--producer", (char *)weights_way_name(way), (char *)name,
-                         device[1 + index], dir,          lean ? "lean" : "staged",      NULL };
         if (dup2(in, 3) == 3 && dup2(out, 4) == 4 && close(in) == 0 && close(out) == 0)
             execv("/proc/self/exe", argv);
         _exit(1);
@@ -126,6 +124,14 @@ static struct producer producer_start(enum weights_way way, int index, const cha
     close(to[0]);
     close(from[1]);
     return (struct producer){ pid, to[1], from[0] };
+}
+
+/* index: 0 or 1, which of the producers' devices. */
+static struct producer producer_start(enum weights_way way, int index, const char *name)
+{
+    char *argv[] = { "publish_test",    "--producer", (char *)weights_way_name(way), (char *)name,
+                     device[1 + index], dir,          lean ? "lean" : "staged",      NULL };
+    return process_start(argv);
 }
 
 static void ask(const struct producer *p, int64_t version)
@@ -503,17 +509,111 @@ static void whoever_is_killed_in_the_middle_of_what_is_shared_in_place(void **st
     lean = false;
 }
 
-/* Until a slot is offered. */
-static void slot_await(int fd, struct wire *w)
+/* ---- weights in parts, the second half of them in another process's memory: a keeper's */
+#define FIRST_HALF ((size_t)4 << 20 | 4096)
+
+/* publish_test --keeper DEVICE, which fills its part with the versions that it reads from descriptor 3, and answers with its handle on 4. */
+static int keeper_main(char **argv)
 {
-    static uint64_t hash[WIRE_HASH_MAX];
-    int64_t end = clock_ms() + LIMIT_MS, n = 0;
+    struct error err = { 0 };
+    struct mem_handle h;
+    int64_t v;
+    struct device *dev = device_new(argv[2], 1, &err);
+    void *w = dev ? mem_new(dev, SIZE, "weights", &err) : NULL,
+         *part = w ? mem_share_new(dev, SIZE - FIRST_HALF, "a part", &h, &err) : NULL;
+    while (part && read(3, &v, sizeof v) == (ssize_t)sizeof v) {
+        weights_fill(dev, w, v);
+        if (!mem_copy(dev, part, (char *)w + FIRST_HALF, SIZE - FIRST_HALF, COPY_D2D, &err) || !device_sync(dev, &err)
+            || write(4, &h, sizeof h) != (ssize_t)sizeof h)
+            break;
+    }
+    return part ? 0 : 1;
+}
+
+static struct producer keeper_start(void)
+{
+    char *argv[] = { "publish_test", "--keeper", device[0], NULL };
+    return process_start(argv);
+}
+
+/* Version v is shared in place: its first half is the trainer's, its second the keeper's. */
+static bool halves_share(struct trainer_side *t, const struct producer *keeper, int64_t v, struct error *err)
+{
+    struct mem_handle h;
+    struct error ignored;
+    withdraw(t);
+    weights_fill(t->dev, t->w, v);
+    ask(keeper, v);
+    assert_int_equal(read(keeper->from, &h, sizeof h), sizeof h);
+    const void *seen = mem_share_open(t->dev, &h, SIZE - FIRST_HALF, err);
+    if (!seen)
+        fail_msg("%s", err->text);
+    static struct extent_part part[2];    // until it is withdrawn
+    static struct extent at[2] = { { 0, FIRST_HALF, 0, 0 }, { FIRST_HALF, SIZE - FIRST_HALF, 1, 0 } };
+    part[0] = (struct extent_part){ t->w, SIZE, t->handle };
+    part[1] = (struct extent_part){ seen, SIZE - FIRST_HALF, h };
+    bool ok = outlet_share_extents(t->o, &(struct extents){ 2, at, 2, part }, v, err);
+    (void)!device_sync(t->dev, &ignored);
+    mem_share_close(t->dev, seen, SIZE - FIRST_HALF);    // others open it by themselves
+    return ok;
+}
+
+static void parts_of_several_processes_arrive_while_all_live(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct trainer_side t;
+    int64_t kept[OUTLET_SLOT_MAX];
+    struct producer keeper = keeper_start(), p[2];
+    lean = true;
+    trainer_open(&t, WAY_COPY, 0, LIMIT_MS);
+    for (int k = 0; k < n_producer; k++)
+        p[k] = producer_start(WAY_COPY, k, k ? "two" : "one");
+    for (int64_t v = 1; v < 5; v++) {
+        if (v == 4) {    // whose memory it is has died before anybody opens it
+            if (!halves_share(&t, &keeper, 3, &err))
+                fail_msg("%s", err.text);
+            producer_end(&keeper, SIGKILL);
+            ask(&p[0], 3);
+            expect(&p[0], 3, ERR_CLOSED);
+            int64_t end = clock_ms() + LIMIT_MS;
+            while (outlet_versions(t.o, kept) > 0 && clock_ms() < end)    // nobody else is given it
+                usleep(1000);
+            assert_int_equal(outlet_versions(t.o, kept), 0);
+            keeper = keeper_start();
+        }
+        if (!halves_share(&t, &keeper, v, &err))
+            fail_msg("%s", err.text);
+        for (int k = 0; k < n_producer; k++)
+            ask(&p[k], v);
+        for (int k = 0; k < n_producer; k++)
+            expect(&p[k], v, ERR_NONE);
+    }
+    withdraw(&t);
+    for (int k = 0; k < n_producer; k++)
+        producer_end(&p[k], 0);
+    producer_end(&keeper, 0);
+    trainer_close(&t);
+    lean = false;
+}
+
+/* Until a slot is offered, of one part. */
+static void slot_await(int fd, struct wire *w, struct mem_handle *h)
+{
+    static union wire_list list;
+    int64_t end = clock_ms() + LIMIT_MS, n = 0, n_part = 0, n_place = 0;
     int got = 0;
     while (got >= 0 && clock_ms() < end) {
-        got = wire_receive(fd, w, hash);
+        got = wire_receive(fd, w, &list);
         if (got > 0 && w->kind == WIRE_SLOT)
             break;
-        if (got > 0) {
+        if (got > 0 && w->kind == WIRE_PART) {
+            assert_int_equal(w->size_bytes, SIZE);
+            *h = w->handle;
+            n_part++;
+        } else if (got > 0 && w->kind == WIRE_PLACES) {
+            assert_int_equal(list.place[0].size_bytes, SIZE);
+            n_place += w->n;
+        } else if (got > 0) {
             assert_int_equal(w->kind, WIRE_HASHES);
             assert_int_equal(w->first, n);
             n += w->n;
@@ -523,6 +623,7 @@ static void slot_await(int fd, struct wire *w)
     }
     assert_int_equal(w->kind, WIRE_SLOT);
     assert_int_equal(n, TENSORS);
+    assert_true(n_part == 1 && n_place == 1);
 }
 
 /* A producer of the test's own, at the socket. */
@@ -530,6 +631,7 @@ static void a_slot_that_is_read_is_not_written(UNUSED void **state)
 {
     struct trainer_side t;
     struct error err = { 0 };
+    struct mem_handle h;
     struct wire w = { .kind = WIRE_HELLO, .size_bytes = SIZE, .n = TENSORS, .name = "a slow one" };
     trainer_open(&t, WAY_COPY, 1, 50);
     share(&t, 1);
@@ -537,13 +639,13 @@ static void a_slot_that_is_read_is_not_written(UNUSED void **state)
     assert_true(fd >= 0);
     assert_true(wire_send(fd, w));
     assert_true(wire_send(fd, (struct wire){ .kind = WIRE_WANT, .version = 1 }));
-    slot_await(fd, &w);
+    slot_await(fd, &w, &h);
     assert_false(w.once);
     assert_false(outlet_share(t.o, t.w, NULL, 2, &err));
     assert_int_equal(err.code, ERR_TIMEOUT);
     assert_non_null(strstr(err.text, "a slow one has been taking version 1 for 0 s"));
     if (t.dev->host_memory) {    // a GPU's memory is not opened by the process that made it
-        const void *seen = mem_share_open(t.dev, &w.handle, SIZE, &err);
+        const void *seen = mem_share_open(t.dev, &h, SIZE, &err);
         assert_non_null(seen);
         assert_true(weights_are(t.dev, seen, 1));
         mem_share_close(t.dev, seen, SIZE);
@@ -563,13 +665,14 @@ static void weights_that_are_read_are_not_changed(UNUSED void **state)
 {
     struct trainer_side t;
     struct error err = { 0 };
+    struct mem_handle h;
     struct wire w = { .kind = WIRE_HELLO, .size_bytes = SIZE, .n = TENSORS, .name = "a slow one" };
     int64_t end = clock_ms() + LIMIT_MS;
     trainer_open(&t, WAY_COPY, 0, 50);
     share_in_place(&t, 1);
     int fd = wire_connect(dir);
     assert_true(wire_send(fd, w) && wire_send(fd, (struct wire){ .kind = WIRE_WANT, .version = 1 }));
-    slot_await(fd, &w);
+    slot_await(fd, &w, &h);
     assert_true(w.once);
     assert_false(outlet_withdraw(t.o, &err));
     assert_string_equal(err.text, "a slow one has been taking version 1 for 0 s");
@@ -587,7 +690,9 @@ static void a_tensor_with_another_hash_is_named(UNUSED void **state)
     struct producer p = producer_start(WAY_COPY, 0, "one");
     struct trainer_side t;
     struct wire w = { 0 };
-    uint64_t hash[TENSORS], packet[WIRE_HASH_MAX];
+    uint64_t hash[TENSORS];
+    struct extent whole;
+    struct extent_part part;
     trainer_open(&t, WAY_COPY, 0, LIMIT_MS);
     outlet_free(t.o);    // its place is taken
     t.o = NULL;
@@ -608,14 +713,16 @@ static void a_tensor_with_another_hash_is_named(UNUSED void **state)
         ask(&p, 3);
         w.kind = WIRE_HELLO;
         while (w.kind != WIRE_WANT && clock_ms() < end)
-            if (wire_receive(fd, &w, packet) <= 0)
+            if (wire_receive(fd, &w, NULL) <= 0)
                 usleep(1000);
         if (wrong >= 0) {
             hash[wrong] ^= 42;
             snprintf(text, sizeof text, "'tensor.%d' of version 3 has arrived with hash %016" PRIx64, wrong, keep);
         }
-        assert_true(wire_send_hashes(fd, hash, TENSORS));
-        assert_true(wire_send(fd, (struct wire){ .kind = WIRE_SLOT, .version = 3, .handle = t.handle, .once = true }));
+        struct extents from = extents_whole(&whole, &part, t.w, SIZE);
+        part.handle = t.handle;
+        assert_true(wire_send_hashes(fd, hash, TENSORS) && wire_send_extents(fd, &from));
+        assert_true(wire_send(fd, (struct wire){ .kind = WIRE_SLOT, .version = 3, .once = true }));
         expect_text(&p, 3, wrong < 0 ? ERR_NONE : ERR_DATA, text);
         if (wrong >= 0)
             hash[wrong] = keep;
@@ -652,6 +759,8 @@ int main(int argc, char **argv)
 {
     if (argc == 7 && strcmp(argv[1], "--producer") == 0)
         return producer_main(argv);
+    if (argc == 3 && strcmp(argv[1], "--keeper") == 0)
+        return keeper_main(argv);
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);
     const char *devices = getenv("PUBLISH_DEVICES");
@@ -675,6 +784,7 @@ int main(int argc, char **argv)
         BOTH(what_is_shared_in_place_arrives_and_is_withdrawn),
         BOTH(whoever_is_killed_in_the_middle_of_what_is_shared_in_place),
         cmocka_unit_test(weights_that_are_read_are_not_changed),
+        cmocka_unit_test(parts_of_several_processes_arrive_while_all_live),
         cmocka_unit_test(a_tensor_with_another_hash_is_named),
         cmocka_unit_test(nonsense_at_the_socket_is_sent_away),
     };

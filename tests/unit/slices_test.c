@@ -342,35 +342,44 @@ static void files_are_read_into_every_layout_and_damage_is_named(UNUSED void **s
 }
 
 /* ---- weights that lie in several places */
+#define SCATTERED 3
 struct scattered {
-    char *mem;    // device, as long as the weights
+    struct extent_part part[SCATTERED];    // device, owned
     struct extent *at;
     struct extents all;
 };
 
-/* A copy of m's weights in runs of up to `run` bytes, the last first in memory. */
+/* A copy of m's weights in runs of up to `run` bytes, dealt to the parts in turn, the last first in each part's memory. */
 static void scatter(struct scattered *s, const struct model *m, size_t run)
 {
     struct error err;
-    size_t size;
+    size_t size, end[SCATTERED];
     const char *from = model_weights(m, &size);
     int64_t n = (int64_t)((size + run - 1) / run);
-    s->mem = mem_new(giver, size, "scattered weights", &err);
     s->at = calloc((size_t)n, sizeof *s->at);
-    assert_true(s->mem && s->at);
+    assert_non_null(s->at);
+    for (int k = 0; k < SCATTERED; k++) {
+        struct mem_handle h;
+        s->part[k].size_bytes = end[k] = ((size_t)n + SCATTERED - 1) / SCATTERED * run;
+        s->part[k].mem = mem_share_new(giver, end[k], "scattered weights", &h, &err);
+        assert_non_null(s->part[k].mem);
+        s->part[k].handle = h;
+    }
     for (int64_t i = 0; i < n; i++) {
+        int k = (int)(i % SCATTERED);
         size_t at = (size_t)i * run, bytes = MIN(run, size - at);
-        char *to = s->mem + (size - at - bytes);
-        s->at[i] = (struct extent){ .from = at, .size_bytes = bytes, .mem = to };
-        assert_true(mem_copy(giver, to, from + at, bytes, COPY_D2D, &err));
+        end[k] -= bytes;
+        s->at[i] = (struct extent){ .from = at, .size_bytes = bytes, .part = k, .at = end[k] };
+        assert_true(mem_copy(giver, (char *)s->part[k].mem + end[k], from + at, bytes, COPY_D2D, &err));
     }
     assert_true(device_sync(giver, &err));
-    s->all = (struct extents){ n, s->at };
+    s->all = (struct extents){ n, s->at, SCATTERED, s->part };
 }
 
 static void scattered_free(struct scattered *s)
 {
-    mem_free(giver, s->mem);
+    for (int k = 0; k < SCATTERED; k++)
+        mem_share_free(giver, (void *)s->part[k].mem, s->part[k].size_bytes, &s->part[k].handle);
     free(s->at);
 }
 
@@ -400,11 +409,14 @@ static void weights_in_several_places_are_shared_as_weights_in_one(UNUSED void *
             scatter(&s, from, runs[k]);
             assert_true(shape && weights_file_write(from, NULL, one, &err) && weights_file_write(shape, &s.all, several, &err));
             files_compare(one, several, shapes[i].why);    // hashes, too
-            for (int way = WAY_COPY; way <= WAY_NCCL; way++)
-                for (int n = 1; n <= 2; n++) {
+            for (int k_way = 0; k_way < 3; k_way++)
+                for (int n = 1; n <= 4; n *= 2) {
                     struct pair p;
-                    pair_open(&p, &shapes[i], (enum weights_way)way, 1, n);
-                    if (!publication_share(p.gives, shape, &s.all, 1, 7, &err) || !publication_take(p.takes, p.to, 1, 7, &err))
+                    bool in_place = k_way == 2;    // and read where they are
+                    pair_open(&p, &shapes[i], k_way == 1 ? WAY_NCCL : WAY_COPY, in_place ? 0 : 1, n);
+                    assert_int_equal(publication_in_place(p.gives), in_place);
+                    if (!publication_share(p.gives, shape, &s.all, 1, 7, &err) || !publication_take(p.takes, p.to, 1, 7, &err)
+                        || !publication_withdraw(p.gives, &err))
                         fail_msg("%s", err.text);
                     weights_compare(&shapes[i], p.to, 7, "from several places");
                     pair_close(&p);

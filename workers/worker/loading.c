@@ -483,6 +483,10 @@ void trainers_give_up(struct engine *e, const struct error *why)
 
 void trainers_leave(struct engine *e)
 {
+    struct error why;
+    if (e->ranks && ranks_weights_are_held(e->ranks)
+        && !publishing_withdraw(e, &why))    // the others' shards are not kept for it any longer
+        log_warn("the trainers part while their weights are read: %s", why.text);
     ranks_free(e->ranks);
     for (size_t q = 0; q < ARRAY_SIZE(e->meeting); q++) {
         collective_leave(e->meeting[q]);
@@ -549,7 +553,7 @@ bool loading_run(struct engine *e, struct task *t, struct report *r, struct erro
 void loading_undo(struct engine *e)
 {
     struct error why;
-    if (!publication_withdraw(e->publication, &why))    // its hashes will tell that it has read something else
+    if (!publishing_withdraw(e, &why))    // its hashes will tell that it has read something else
         log_warn("weights are unloaded while they are read: %s", why.text);
     lending_free(e);
     trainers_leave(e);

@@ -34,31 +34,42 @@ bool publishing_prepare(struct engine *e, struct error *err)
     return (e->publication = publication_new(&p, err)) && publication_model(e->publication, e->model, err);
 }
 
-struct sharing {
-    struct engine *e;
-    const struct task *t;
-};
-
 /* from: NULL: e->model. */
-static bool weights_give(void *ctx, const struct extents *from, struct error *err)
+static bool weights_give(struct engine *e, const struct task *t, const struct extents *from, struct error *err)
 {
-    const struct sharing *s = ctx;
-    struct engine *e = s->e;
-    const struct task *t = s->t;
     return (!e->publication || publication_share(e->publication, e->model, from, t->made, t->version, err))
            && (!t->path[0] || weights_file_write(e->model, from, t->path, err));
 }
 
+/* Out of all trainers' shards. Where others read them in place, they stay until publishing_withdraw. */
+static bool shards_give(struct engine *e, const struct task *t, struct error *err)
+{
+    const struct extents *from;
+    if (!e->ranks)
+        return error_set(err, ERR_CLOSED, TRAINERS_PARTED);
+    if (!ranks_weights_hold(e->ranks, &from, err))
+        return false;
+    bool ok = weights_give(e, t, from, err);
+    if (!publication_in_place(e->publication))
+        ranks_weights_let_go(e->ranks);
+    return ok;
+}
+
+bool publishing_withdraw(struct engine *e, struct error *err)
+{
+    bool ok = publication_withdraw(e->publication, err);
+    if (e->ranks)
+        ranks_weights_let_go(e->ranks);
+    return ok;
+}
+
 bool share_run(struct engine *e, struct task *t, struct report *r, struct error *err)
 {
-    struct sharing s = { e, t };
     r->round = e->round;    // the weights may come from all trainers
     if (e->rank != 0 || t->version != e->step)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be shared at step %" PRId64, t->version, e->step);
     engine_waits_for(e, "producers to take older weights");
-    bool ok = model_is_whole(e->model) ? weights_give(&s, NULL, err)
-              : e->ranks               ? ranks_weights_read(e->ranks, weights_give, &s, err)
-                                       : error_set(err, ERR_CLOSED, TRAINERS_PARTED);
+    bool ok = model_is_whole(e->model) ? weights_give(e, t, NULL, err) : shards_give(e, t, err);
     engine_waits_for(e, "");
     return ok;
 }

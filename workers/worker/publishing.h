@@ -12,6 +12,9 @@ struct model *own_copy(const struct engine *e);
 MUST_USE bool own_copy_fill(struct engine *e, struct error *err);
 /* into (the sampler's) = the same weights, out of a whole copy where there is one: shards of trainers that are apart come with it only. */
 MUST_USE bool own_weights_copy(struct engine *e, struct model *into, struct error *err);
+/* Before weights that were shared change or go: as publication_withdraw; after it, whatever came of it, nobody awaits that other trainers'
+ * shards stay. */
+MUST_USE bool publishing_withdraw(struct engine *e, struct error *err);
 MUST_USE bool share_run(struct engine *e, struct task *t, struct report *r, struct error *err);
 /* Sample with t's version from now on; free-running, in the middle of sampling. r->again: the weights did not arrive, and
  * trying again may help. */

@@ -121,7 +121,7 @@ static bool step_run(struct engine *e, struct task *t, struct report *r, struct 
     if (!step_check(e, t, err))
         return false;
     engine_waits_for(e, "producers to take these weights");
-    bool free_to_change = publication_withdraw(e->publication, err);
+    bool free_to_change = publishing_withdraw(e, err);
     engine_waits_for(e, "");
     if (!free_to_change)
         return false;

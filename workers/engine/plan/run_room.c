@@ -90,13 +90,13 @@ static bool samples_behind(const struct run_config *c, const struct run_part *pa
     return part->rank >= 0 && part->producer >= 0 && c->n_behind > 0;
 }
 
-/* Do others get the weights out of the trainers' shards? They come together in a version that is kept, or in a file; versions that are not
- * kept are read, or broadcast, where the first trainer has them. */
+/* Do others get the weights out of the trainers' shards? They come together in a version that is kept, or in a file, or are read where they
+ * are; a version that is not kept is broadcast where the first trainer has it. */
 static bool gives_shards(const struct run_config *c, bool apart)
 {
     enum weights_way way;
     bool by_file = !run_config_travels(c) || c->node_only || !weights_way_parse(c->weights, &way) || way == WAY_FILES;
-    return !apart && run_config_trainer_devices(c) == 1 && (by_file || run_versions_kept(c) > 0);
+    return !apart && run_config_trainer_devices(c) == 1 && (by_file || way == WAY_COPY || run_versions_kept(c) > 0);
 }
 
 bool run_needs_whole(const struct run_config *c, const struct run_part *part, bool apart)

@@ -27,7 +27,7 @@ struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t
 /* Versions of the weights that the first trainer keeps for other samplers beside its own; 0: they have what they need before it goes on. */
 int run_versions_kept(const struct run_config *c);
 /* Does the part need the whole weights on its first device, beside what it trains of them? Others get them from there, or its sampler works
- * on that device alone. A sampler with a copy of its own, and a file or a version that is kept for others, have them from what is trained,
+ * on that device alone. A sampler with a copy of its own, and a file, a version that is kept for others or what they read in place, have them from what is trained,
  * but for shards of trainers that are `apart`, who do not reach each other's memory: these come only when all ask for them. */
 bool run_needs_whole(const struct run_config *c, const struct run_part *part, bool apart);
 bool run_samples(const struct run_config *c, const struct run_part *part);    // the first trainer may, too: it evaluates, or serves

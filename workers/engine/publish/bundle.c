@@ -223,8 +223,8 @@ bool bundle_hash_extents(struct hasher *h, const struct extents *from, uint64_t 
                     return false;
                 n = 0;
             }
-            if (!OP(h->dev[0], err, mem_hash, .hash = h->mem[0] + n, .x = x->mem + (first - x->from), .size_bytes = end - first,
-                    .first = (int64_t)((first - tensor->at) / 8)))
+            if (!OP(h->dev[0], err, mem_hash, .hash = h->mem[0] + n, .x = extent_mem(from, i) + (first - x->from),
+                    .size_bytes = end - first, .first = (int64_t)((first - tensor->at) / 8)))
                 return false;
             h->part_of[n++] = t;
         }
@@ -304,17 +304,60 @@ bool places_sync(const struct places *p, struct error *err)
     return true;
 }
 
-bool places_fill(const struct bundle *b, const struct places *p, const void *const *src, struct error *err)
+/* The first run that has a byte from `from` on. */
+static int64_t extent_find(const struct extents *src, size_t from)
+{
+    int64_t low = 0, high = src->n;
+    while (low < high) {
+        int64_t mid = (low + high) / 2;
+        if (src->at[mid].from + src->at[mid].size_bytes <= from)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+/* What run i has of a piece: as many rows at a time as lie in it whole, and parts of rows at its ends. */
+static bool piece_fill(const struct place *at, const struct piece *x, const struct extents *src, int64_t i, struct error *err)
+{
+    size_t ld = MAX(x->ld, x->row_bytes), end = x->from + (size_t)(x->n_row - 1) * ld + x->row_bytes, run = src->at[i].from,
+           last = MIN(end, run + src->at[i].size_bytes);
+    const char *mem = extent_mem(src, i);
+    for (size_t first = MAX(x->from, run), step; first < last; first += step) {
+        size_t row = (first - x->from) / ld, in_row = (first - x->from) % ld, n = 1, bytes = x->row_bytes;
+        if (in_row >= x->row_bytes) {    // between two rows
+            step = ld - in_row;
+            continue;
+        }
+        if (in_row == 0 && last - first >= x->row_bytes) {
+            n = (last - first - x->row_bytes) / ld + 1;
+            step = n * ld;
+        } else {
+            bytes = step = MIN(x->row_bytes - in_row, last - first);
+        }
+        if (!OP(at->dev, err, rows_copy, .y = (char *)at->mem + x->to + row * x->row_bytes + in_row, .x = mem + (first - run),
+                .n = (int64_t)n, .row_bytes = bytes, .ldy_bytes = x->row_bytes, .ldx_bytes = ld))
+            return false;
+    }
+    return true;
+}
+
+bool places_fill(const struct places *p, const struct extents src[], struct error *err)
 {
     for (int q = p->n - 1; q >= 0; q--) {
         const struct place *at = &p->at[q];
-        if (!device_enter(at->dev, err) || (!at->piece && !mem_copy(at->dev, at->mem, src[q], b->size_bytes, COPY_D2D, err)))
+        if (!device_enter(at->dev, err))
             return false;
-        for (int64_t i = 0; at->piece && i < at->n; i++) {
-            const struct piece *x = &at->piece[i];
-            if (!OP(at->dev, err, rows_copy, .y = (char *)at->mem + x->to, .x = (const char *)src[q] + x->from, .n = x->n_row,
-                    .row_bytes = x->row_bytes, .ldy_bytes = x->row_bytes, .ldx_bytes = x->ld))
+        for (int64_t i = 0; !at->piece && i < src[q].n; i++)
+            if (!mem_copy(at->dev, (char *)at->mem + src[q].at[i].from, extent_mem(&src[q], i), src[q].at[i].size_bytes, COPY_D2D, err))
                 return false;
+        for (int64_t k = 0; at->piece && k < at->n; k++) {
+            const struct piece *x = &at->piece[k];
+            size_t end = x->from + (size_t)(x->n_row - 1) * x->ld + x->row_bytes;
+            for (int64_t i = extent_find(&src[q], x->from); i < src[q].n && src[q].at[i].from < end; i++)
+                if (!piece_fill(at, x, &src[q], i, err))
+                    return false;
         }
     }
     return true;

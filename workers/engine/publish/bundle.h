@@ -63,8 +63,8 @@ MUST_USE bool bundle_hash_extents(struct hasher *h, const struct extents *from, 
  * have each element, and those that are in several are equal. ERR_DATA names the tensor. Waits for the devices. */
 MUST_USE bool bundle_check(struct hasher *h, const struct places *p, const uint64_t *want, int64_t version, struct error *err);
 uint64_t bundle_hash_join(const uint64_t *hash, int64_t n);    // of all hashes, for logs and comparisons
-/* Fill places from a version at src[q], which is how device q sees it; asynchronous. The calling thread drives the first at the end. */
-MUST_USE bool places_fill(const struct bundle *b, const struct places *p, const void *const *src, struct error *err);
+/* Fill places from a version; src[q] is how device q sees it. Asynchronous. The calling thread drives the first at the end. */
+MUST_USE bool places_fill(const struct places *p, const struct extents src[], struct error *err);
 MUST_USE bool places_sync(const struct places *p, struct error *err);    // until all their devices are idle
 /* The same from this host's memory; on return it has been read. Rows that are not neighbours go through a buffer of BUNDLE_STAGE. */
 #define BUNDLE_STAGE ((size_t)16 << 20)

@@ -22,8 +22,9 @@
 #define CONNECT_MS 100    // between two looks for an outlet
 #define LIMIT_MS 60000    // of the outlet
 #define SPIN_MS 200
-#define MAPPED_MAX 16      // of each device
-#define ANNOUNCED_MAX 4    // the outlet begins one broadcast when its end of the last is over: 2
+#define MAPPED_MAX EXTENT_PART_MAX       // of each device
+#define PLACES_MAX ((int64_t)1 << 20)    // runs of a version
+#define ANNOUNCED_MAX 4                  // the outlet begins one broadcast when its end of the last is over: 2
 
 enum want {
     WANT_NOTHING,
@@ -51,6 +52,13 @@ struct announced {    // a broadcast that the outlet has announced
 struct mapped {
     struct mem_handle handle;
     void *mem;
+    size_t size_bytes;
+};
+struct offered {          // where a version lies in the trainers' memory; the parts' mem is not used
+    struct extent *at;    // (room) owned
+    int64_t n, room;
+    struct extent_part part[EXTENT_PART_MAX];
+    int n_part;
 };
 struct inlet {
     struct inlet_config config;
@@ -72,7 +80,7 @@ struct inlet {
     void *want_dst;
     bool want_cancelled;    // the device's thread has waited long enough
     uint64_t *want_hash;    // (bundle.n)
-    struct mem_handle slot;
+    struct offered slot;
     bool slot_once;
     struct error want_err;
     int64_t staged;           // -1: nothing
@@ -85,9 +93,10 @@ struct inlet {
     int64_t group_ms;
     struct announced announced[ANNOUNCED_MAX];    // (n_announced) oldest first; [0] is received when the group is receiving
     int n_announced;
-    bool direct;         // into the weights themselves
-    uint64_t *come;      // (bundle.n) what has come for the next SLOT or SENT
-    uint64_t *packet;    // (WIRE_HASH_MAX)
+    bool direct;                    // into the weights themselves
+    uint64_t *come;                 // (bundle.n) what has come for the next SLOT or SENT
+    struct offered come_offered;    // likewise, for the next SLOT
+    union wire_list *packet;        // owned
     /* the device's thread's own: slots of this connection, as each device sees them */
     struct mapped mapped[PLACE_MAX][MAPPED_MAX];
     int n_mapped;
@@ -271,6 +280,55 @@ static void group_tick(struct inlet *in)
 
 /* ---- the connection (the thread) ---- */
 
+/* False: they do not follow what has come, or there are too many. */
+static bool places_come(struct inlet *in, const struct wire *w)
+{
+    struct offered *o = &in->come_offered;
+    if (w->first != o->n || w->n > PLACES_MAX - o->n)
+        return false;
+    if (o->n + w->n > o->room) {
+        int64_t room = MAX(2 * o->room, o->n + w->n);
+        struct extent *at = realloc(o->at, (size_t)room * sizeof *at);
+        if (!at)
+            return false;
+        o->at = at;
+        o->room = room;
+    }
+    memcpy(o->at + o->n, in->packet->place, (size_t)w->n * sizeof *o->at);
+    o->n += w->n;
+    return true;
+}
+
+/* Are these all bytes of a version, one after the other, each within its part? */
+static bool offered_is_whole(const struct offered *o, size_t size_bytes)
+{
+    size_t at = 0;
+    for (int64_t i = 0; i < o->n; i++) {
+        const struct extent *x = &o->at[i];
+        if (x->from != at || x->size_bytes > size_bytes - at || x->part < 0 || x->part >= o->n_part
+            || x->size_bytes > o->part[x->part].size_bytes || x->at > o->part[x->part].size_bytes - x->size_bytes)
+            return false;
+        at += x->size_bytes;
+    }
+    return at == size_bytes;
+}
+
+/* With the lock: the version lies where the messages before this one say. */
+static void slot_came(struct inlet *in, const struct wire *w)
+{
+    bool whole = offered_is_whole(&in->come_offered, in->config.bundle->size_bytes);
+    if (whole && in->want == WANT_ASKED && in->want_version == w->version) {
+        struct offered free_now = in->slot;
+        in->slot = in->come_offered;
+        in->come_offered = free_now;
+        in->slot_once = w->once;
+        want_end(in, WANT_SLOT, in->come);
+    } else {
+        say(in, (struct wire){ .kind = WIRE_TOOK, .version = -1 });    // not wanted any more, or not a version
+    }
+    in->come_offered.n = in->come_offered.n_part = 0;
+}
+
 static void message_came(struct inlet *in, const struct wire *w)
 {
     char text[96];
@@ -287,7 +345,16 @@ static void message_came(struct inlet *in, const struct wire *w)
     case WIRE_HASHES:
         if (w->n > in->config.bundle->n || w->first > in->config.bundle->n - w->n)
             break;
-        memcpy(in->come + w->first, in->packet, (size_t)w->n * sizeof *in->come);
+        memcpy(in->come + w->first, in->packet->hash, (size_t)w->n * sizeof *in->come);
+        return;
+    case WIRE_PART:
+        if (w->first != in->come_offered.n_part || w->first == EXTENT_PART_MAX)
+            break;
+        in->come_offered.part[in->come_offered.n_part++] = (struct extent_part){ .size_bytes = w->size_bytes, .handle = w->handle };
+        return;
+    case WIRE_PLACES:
+        if (!places_come(in, w))
+            break;
         return;
     case WIRE_SENT:
         for (int i = 0; i < in->n_announced; i++)
@@ -305,12 +372,8 @@ static void message_came(struct inlet *in, const struct wire *w)
             in->staged = -1;
             for (int i = 0; i < in->n_announced; i++)
                 in->announced[i].dropped = true;
-        } else if (in->want == WANT_ASKED && in->want_version == w->version && w->kind == WIRE_SLOT) {
-            in->slot = w->handle;
-            in->slot_once = w->once;
-            want_end(in, WANT_SLOT, in->come);
         } else if (w->kind == WIRE_SLOT) {
-            say(in, (struct wire){ .kind = WIRE_TOOK, .version = -1 });    // not wanted any more
+            slot_came(in, w);
         } else if (in->want_version == w->version) {
             snprintf(text, sizeof text, "the trainer has no version %" PRId64 " any more", version_step(w->version));
             want_fail(in, ERR_NOT_FOUND, text);
@@ -387,14 +450,13 @@ static bool hashes_new(struct inlet *in, struct error *err)
 {
     uint64_t **all[] = { &in->want_hash, &in->staged_hash, &in->come };
     size_t n = (size_t)in->config.bundle->n;
-    uint64_t *at = in->hashes = calloc(n * (ARRAY_SIZE(all) + ANNOUNCED_MAX) + WIRE_HASH_MAX, sizeof *at);
-    if (!at)
+    uint64_t *at = in->hashes = calloc(n * (ARRAY_SIZE(all) + ANNOUNCED_MAX), sizeof *at);
+    if (!at || !(in->packet = malloc(sizeof *in->packet)))
         return error_set(err, ERR_NO_MEMORY, "no memory for hashes");
     for (size_t i = 0; i < ARRAY_SIZE(all); i++, at += n)
         *all[i] = at;
     for (int i = 0; i < ANNOUNCED_MAX; i++, at += n)
         in->announced[i].hash = at;
-    in->packet = at;
     return true;
 }
 
@@ -447,7 +509,7 @@ static void unmap_all(struct inlet *in)
     for (int q = in->config.n_device - 1; q >= 0; q--)
         for (int i = 0; i < in->n_mapped; i++)
             if (in->mapped[q][i].mem && device_enter(in->dev[q], &ignored))
-                mem_share_close(in->dev[q], in->mapped[q][i].mem, in->config.bundle->size_bytes);
+                mem_share_close(in->dev[q], in->mapped[q][i].mem, in->mapped[q][i].size_bytes);
     memset(in->mapped, 0, sizeof in->mapped);
     in->n_mapped = 0;
 }
@@ -469,35 +531,63 @@ void inlet_free(struct inlet *in)
     mem_free(in->dev[0], in->staging);
     hasher_free(in->hasher);
     free(in->hashes);
+    free(in->packet);
+    free(in->slot.at);
+    free(in->come_offered.at);
     pthread_mutex_destroy(&in->lock);
     pthread_cond_destroy(&in->changed);
     free(in);
 }
 
-/* The outlet's slot as this process's devices read it; opened once per connection. Leaves src as places_fill wants it. */
-static bool slot_map(struct inlet *in, const struct mem_handle *h, int64_t connection, const void **src, struct error *err)
+/* The number of a part of memory among what is mapped; it is opened once per connection. -1: it is not there any more, or see err. */
+static int part_map(struct inlet *in, const struct extent_part *part, struct error *err)
 {
-    if (in->mapped_connection != connection || in->n_mapped == MAPPED_MAX)
-        unmap_all(in);
-    in->mapped_connection = connection;
     int i = 0;
-    while (i < in->n_mapped && memcmp(&in->mapped[0][i].handle, h, sizeof *h) != 0)
+    while (i < in->n_mapped && memcmp(&in->mapped[0][i].handle, &part->handle, sizeof part->handle) != 0)
         i++;
     in->n_mapped = MAX(in->n_mapped, i + 1);
     for (int q = in->config.n_device - 1; q >= 0; q--) {
         struct mapped *m = &in->mapped[q][i];
-        m->handle = *h;
-        if (!m->mem && (!device_enter(in->dev[q], err) || !(m->mem = mem_share_open(in->dev[q], h, in->config.bundle->size_bytes, err))))
+        m->handle = part->handle;
+        m->size_bytes = part->size_bytes;
+        if (!m->mem && (!device_enter(in->dev[q], err) || !(m->mem = mem_share_open(in->dev[q], &part->handle, part->size_bytes, err))))
+            return -1;
+    }
+    return i;
+}
+
+/* Where each of this process's devices sees the slot's parts, into part, by device. ERR_CLOSED: the memory of one has gone. */
+static bool slot_map(struct inlet *in, int64_t connection, struct extent_part (*part)[EXTENT_PART_MAX], struct error *err)
+{
+    const struct offered *slot = &in->slot;
+    if (in->mapped_connection != connection || in->n_mapped + slot->n_part > MAPPED_MAX)
+        unmap_all(in);
+    in->mapped_connection = connection;
+    for (int k = 0; k < slot->n_part; k++) {
+        int i = part_map(in, &slot->part[k], err);
+        if (i < 0) {
+            if (err->code != ERR_UNSUPPORTED)    // whose memory it is has gone, and all trainers begin again
+                err->code = ERR_CLOSED;
             return false;
-        src[q] = m->mem;
+        }
+        for (int q = 0; q < in->config.n_device; q++) {
+            part[q][k] = slot->part[k];
+            part[q][k].mem = in->mapped[q][i].mem;
+        }
     }
     return true;
 }
 
-static bool slot_copy(struct inlet *in, int64_t connection, const struct places *places, struct error *err)
+/* *lost: its memory is not there. */
+static bool slot_copy(struct inlet *in, int64_t connection, const struct places *places, bool *lost, struct error *err)
 {
-    const void *src[PLACE_MAX];
-    bool ok = slot_map(in, &in->slot, connection, src, err) && places_fill(in->config.bundle, places, src, err) && places_sync(places, err);
+    struct extent_part part[PLACE_MAX][EXTENT_PART_MAX];
+    struct extents src[PLACE_MAX];
+    for (int q = 0; q < PLACE_MAX; q++)
+        src[q] = (struct extents){ in->slot.n, in->slot.at, in->slot.n_part, part[q] };
+    bool ok = slot_map(in, connection, part, err);
+    *lost = !ok && err->code == ERR_CLOSED;
+    ok = ok && places_fill(places, src, err) && places_sync(places, err);
     if (in->slot_once || !ok)
         unmap_all(in);
     return ok;
@@ -547,10 +637,11 @@ bool inlet_take(struct inlet *in, const struct places *places, int64_t version, 
     pthread_mutex_unlock(&in->lock);
     if (!ok)
         return false;
+    bool lost = false;
     if (state == WANT_STAGED)
         ok = mem_copy(dev, places->at[0].mem, in->staging, in->config.bundle->size_bytes, COPY_D2D, err) && device_sync(dev, err);
     else if (state == WANT_SLOT)
-        ok = slot_copy(in, connection, places, err);
+        ok = slot_copy(in, connection, places, &lost, err);
     hold_point("taken");    // the bytes are here, and nobody has said so
     bool right = ok && bundle_check(in->hasher, places, in->want_hash, version_step(version), err);
     *hash = bundle_hash_join(in->want_hash, in->config.bundle->n);
@@ -559,7 +650,7 @@ bool inlet_take(struct inlet *in, const struct places *places, int64_t version, 
     if (state == WANT_STAGED && !right && in->staged == version)
         in->staged = -1;    // it is to be sent again
     if (state == WANT_SLOT && in->connection == connection)
-        say(in, (struct wire){ .kind = WIRE_TOOK, .version = right ? version : -1 });
+        say(in, (struct wire){ .kind = WIRE_TOOK, .version = right ? version : -1, .lost = lost });
     pthread_mutex_unlock(&in->lock);
     if (state == WANT_STAGED)
         wake(in);    // the next broadcast may be waiting for the staging buffer

@@ -74,6 +74,17 @@ static int slot_oldest(const struct outlet *o)
 
 /* ---- the device's thread ---- */
 
+static bool slot_new(struct device *dev, struct slot *s, size_t size, struct error *err)
+{
+    struct mem_handle h;
+    void *mem = mem_share_new(dev, size, "weights to be published", &h, err);
+    if (!mem)
+        return false;
+    s->from = extents_whole(&s->whole, &s->part, mem, size);
+    s->part.handle = h;
+    return true;
+}
+
 struct outlet *outlet_new(const struct outlet_config *config, struct error *err)
 {
     bool ok = false;
@@ -108,7 +119,7 @@ struct outlet *outlet_new(const struct outlet_config *config, struct error *err)
             error_set(err, ERR_NO_MEMORY, "no memory for hashes");
             goto out;
         }
-        TRY(o->in_place || (s->mem = mem_share_new(config->dev, size, "weights to be published", &s->handle, err)));
+        TRY(o->in_place || slot_new(config->dev, s, size, err));
     }
     TRY(o->hasher = hasher_new(config->bundle, &config->dev, 1, err));
     if (config->way == WAY_NCCL)
@@ -147,8 +158,8 @@ void outlet_free(struct outlet *o)
         close(o->wake_fd);
     hasher_free(o->hasher);
     for (int i = 0; i < o->config.n_slot; i++) {
-        if (!o->in_place)
-            mem_share_free(o->config.dev, o->slot[i].mem, o->config.bundle->size_bytes, &o->slot[i].handle);
+        if (!o->in_place && o->slot[i].part.mem)
+            mem_share_free(o->config.dev, (void *)o->slot[i].part.mem, o->config.bundle->size_bytes, &o->slot[i].part.handle);
         free(o->slot[i].hash);
     }
     pthread_mutex_destroy(&o->lock);
@@ -191,21 +202,19 @@ static bool share_send_end(struct outlet *o)
     return copied;
 }
 
-/* The slot = what lies in several places, each of which is read once. */
+/* The slot = what lies elsewhere. */
 static bool slot_gather(struct outlet *o, struct slot *s, const struct extents *from, struct error *err)
 {
-    for (int64_t i = 0; i < from->n; i++)
-        if (!mem_copy(o->config.dev, (char *)s->mem + from->at[i].from, from->at[i].mem, from->at[i].size_bytes, COPY_D2D, err))
-            return false;
-    return device_sync(o->config.dev, err);
+    struct places to;
+    places_of_whole(&to, o->config.dev, (void *)s->part.mem, o->config.bundle);
+    return places_fill(&to, from, err) && device_sync(o->config.dev, err);
 }
 
 /* Fill a slot that has no version, and hash it. */
 static bool slot_fill(struct outlet *o, struct slot *s, const struct extents *from, bool sends, struct error *err)
 {
-    struct device *dev = o->config.dev;
-    bool copied = false, several = from->n > 1, ok = !several || slot_gather(o, s, from, err);
-    ok = ok && bundle_hash(o->hasher, several ? s->mem : from->at[0].mem, s->hash, err);
+    bool copied = o->in_place || from->n > 1, ok = o->in_place || from->n == 1 || slot_gather(o, s, from, err);
+    ok = ok && bundle_hash_extents(o->hasher, copied ? &s->from : from, s->hash, err);
     pthread_mutex_lock(&o->lock);
     s->hashed = true;    // should it have failed, what is sent with these numbers is not taken
     wake(o);
@@ -214,15 +223,25 @@ static bool slot_fill(struct outlet *o, struct slot *s, const struct extents *fr
     if (!ok)
         s->version = -1;    // nobody takes what was sent; a second try sends it again
     pthread_mutex_unlock(&o->lock);
-    if (!ok || copied || several || o->in_place)
-        return ok;
-    return mem_copy(dev, s->mem, from->at[0].mem, o->config.bundle->size_bytes, COPY_D2D, err) && device_sync(dev, err);
+    return ok && (copied || slot_gather(o, s, from, err));
 }
 
-/* h: how others find what lies in one place; NULL where it is copied. */
-static bool share(struct outlet *o, const struct extents *from, const struct mem_handle *h, int64_t version, struct error *err)
+/* With the lock: the slot is where the weights are. */
+static void slot_borrow(struct slot *s, const struct extents *from)
+{
+    s->from = *from;
+    if (from->n > 1)
+        return;
+    s->whole = from->at[0];    // whose table need not outlive the call
+    s->part = from->part[s->whole.part];
+    s->whole.part = 0;
+    s->from = (struct extents){ 1, &s->whole, 1, &s->part };
+}
+
+bool outlet_share_extents(struct outlet *o, const struct extents *from, int64_t version, struct error *err)
 {
     bool some = false;
+    BUG_IF(o->in_place && o->config.way != WAY_COPY && from->n > 1, "weights in %" PRId64 " places are broadcast where they are", from->n);
     if (!device_sync(o->config.dev, err))
         return false;
     pthread_mutex_lock(&o->lock);
@@ -235,15 +254,13 @@ static bool share(struct outlet *o, const struct extents *from, const struct mem
     if (ok) {
         s->version = -1;
         s->hashed = false;
-        if (o->in_place) {
-            s->mem = (void *)from->at[0].mem;
-            s->handle = *h;
-        }
+        if (o->in_place)
+            slot_borrow(s, from);
         o->shared_ns = clock_ns();
         for (int i = 0; i < MEMBER_MAX && !o->in_place && from->n == 1; i++)    // else it is sent from the slot
             some = some || member_is_sent(o, &o->member[i]);
         if (some)
-            share_send_begin(o, (int)(s - o->slot), from->at[0].mem, version);
+            share_send_begin(o, (int)(s - o->slot), extent_mem(from, 0), version);
     }
     pthread_mutex_unlock(&o->lock);
     wake(o);
@@ -259,14 +276,12 @@ static bool share(struct outlet *o, const struct extents *from, const struct mem
 
 bool outlet_share(struct outlet *o, void *weights, const struct mem_handle *h, int64_t version, struct error *err)
 {
-    struct extent whole = { .size_bytes = o->config.bundle->size_bytes, .mem = weights };
-    return share(o, &(struct extents){ 1, &whole }, h, version, err);
-}
-
-bool outlet_share_extents(struct outlet *o, const struct extents *from, int64_t version, struct error *err)
-{
-    BUG_IF(o->in_place, "weights in %" PRId64 " places are shared where they are", from->n);
-    return share(o, from, NULL, version, err);
+    struct extent at;
+    struct extent_part part;
+    struct extents whole = extents_whole(&at, &part, weights, o->config.bundle->size_bytes);
+    if (h)
+        part.handle = *h;
+    return outlet_share_extents(o, &whole, version, err);
 }
 
 bool outlet_withdraw(struct outlet *o, struct error *err)
@@ -286,15 +301,15 @@ bool outlet_withdraw(struct outlet *o, struct error *err)
 
 bool outlet_copy(struct outlet *o, const struct places *places, int64_t version, struct error *err)
 {
-    const void *src[PLACE_MAX];
+    struct extents src[PLACE_MAX];
     pthread_mutex_lock(&o->lock);
     int slot = outlet_slot_find(o, version);
     pthread_mutex_unlock(&o->lock);
     if (slot < 0)
         return error_set(err, ERR_NOT_FOUND, "version %" PRId64 " is not kept any more", version_step(version));
     for (int q = 0; q < PLACE_MAX; q++)
-        src[q] = o->slot[slot].mem;    // only this thread writes it
-    return places_sync(places, err) && places_fill(o->config.bundle, places, src, err) && places_sync(places, err);
+        src[q] = o->slot[slot].from;    // only this thread writes it
+    return places_sync(places, err) && places_fill(places, src, err) && places_sync(places, err);
 }
 
 int outlet_versions(struct outlet *o, int64_t version[OUTLET_SLOT_MAX])

@@ -91,7 +91,7 @@ static void send_begin(struct outlet *o, int slot)
     } else {
         o->send_version = o->slot[slot].version;
     }
-    b.buf = o->slot[slot].mem;
+    b.buf = (void *)o->slot[slot].from.part[0].mem;
     o->slot[slot].n_reader++;
     o->send_slot = slot;
     for (int i = 0; i < MEMBER_MAX; i++)

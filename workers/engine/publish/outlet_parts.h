@@ -9,8 +9,9 @@
 #define MEMBER_MAX (COMM_RANK_MAX - 1)
 
 struct slot {
-    void *mem;    // owned; without slots the trainer's weights
-    struct mem_handle handle;
+    struct extents from;    // its memory, owned; without slots the trainers' weights, borrowed while it has a version
+    struct extent whole;    // what lies in one part
+    struct extent_part part;
     int64_t version;    // -1: none
     uint64_t *hash;     // (bundle.n) of its tensors,
     bool hashed;        // once that is true
@@ -82,7 +83,7 @@ int64_t outlet_newest(const struct outlet *o);
 void *outlet_main(void *arg);
 /* With the lock: does it take part in broadcasts? */
 bool member_is_sent(const struct outlet *o, const struct member *m);
-/* With the lock: send it what the version in a slot is told by: its hashes, then w. */
+/* With the lock: send it what the version in a slot is told by: its hashes, with SLOT where it lies, then w. */
 void outlet_say_hashed(struct outlet *o, struct member *m, const struct slot *s, struct wire w);
 /* With the lock: send a member away, and send it a message; one that does not take it is sent away. */
 void outlet_member_close(struct outlet *o, struct member *m, const char *why);

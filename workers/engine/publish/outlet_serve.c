@@ -54,7 +54,7 @@ void outlet_say(struct outlet *o, struct member *m, struct wire w)
 
 void outlet_say_hashed(struct outlet *o, struct member *m, const struct slot *s, struct wire w)
 {
-    if (wire_send_hashes(m->fd, s->hash, o->config.bundle->n))
+    if (wire_send_hashes(m->fd, s->hash, o->config.bundle->n) && (w.kind != WIRE_SLOT || wire_send_extents(m->fd, &s->from)))
         outlet_say(o, m, w);
     else
         outlet_member_close(o, m, "does not listen any more");
@@ -114,6 +114,8 @@ static void member_read(struct outlet *o, struct member *m)
             m->want = w.version;
             m->want_ms = clock_ms();
         } else if (w.kind == WIRE_TOOK) {
+            if (w.lost && m->reading >= 0)    // it is shared again when all whose memory it is are there
+                o->slot[m->reading].version = -1;
             reading_end(o, m);
             if (w.version >= 0)
                 member_done(o, m, w.version);
@@ -184,7 +186,7 @@ static bool serve_copies(struct outlet *o)
             m->reading = slot;
             s->n_reader++;
             m->want = -1;
-            outlet_say_hashed(o, m, s, (struct wire){ .kind = WIRE_SLOT, .version = want, .handle = s->handle, .once = o->in_place });
+            outlet_say_hashed(o, m, s, (struct wire){ .kind = WIRE_SLOT, .version = want, .once = o->in_place });
         } else if (slot < 0 && outlet_is_gone(o, want)) {
             m->want = -1;
             outlet_say(o, m, (struct wire){ .kind = WIRE_GONE, .version = want });

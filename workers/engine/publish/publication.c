@@ -122,7 +122,7 @@ static bool bytes_write(FILE *f, struct device *dev, const struct extents *from,
     for (int64_t i = 0; i < from->n; i++)
         for (size_t at = 0, n; at < from->at[i].size_bytes; at += n) {
             n = MIN(BUNDLE_STAGE, from->at[i].size_bytes - at);
-            if (!mem_copy(dev, stage, from->at[i].mem + at, n, COPY_D2H, err) || !device_sync(dev, err))
+            if (!mem_copy(dev, stage, extent_mem(from, i) + at, n, COPY_D2H, err) || !device_sync(dev, err))
                 return false;
             if (fwrite(stage, 1, n, f) != n)
                 return error_errno(err, "write");
@@ -139,12 +139,11 @@ bool weights_file_write(const struct model *m, const struct extents *from, const
     struct device *dev = model_device(m);
     struct hasher *h = NULL;
     uint64_t *hash = NULL;
-    struct extent whole = { 0 };
-    if (!from)
-        whole.mem = model_weights(m, &whole.size_bytes);
-    const struct extents own = { 1, &whole };
-    from = from ? from : &own;
+    struct extent at;
+    struct extent_part part;
     size_t size = model_weight_bytes(m);
+    const struct extents own = extents_whole(&at, &part, from ? NULL : model_weights(m, &size), size);
+    from = from ? from : &own;
     void *stage = malloc(MIN(BUNDLE_STAGE, size));
     snprintf(temp, sizeof temp, "%s.new", path);
     TRY(bundle_of_model(&b, m, err));
@@ -231,6 +230,11 @@ bool publication_share(struct publication *p, struct model *m, const struct exte
         return outlet_share_extents(p->outlet, from, version_key(made, version), err);
     const struct mem_handle *h = p->in_place ? model_share(m, err) : NULL;
     return (!p->in_place || h) && outlet_share(p->outlet, model_weights(m, &size), h, version_key(made, version), err);
+}
+
+bool publication_in_place(const struct publication *p)
+{
+    return p && p->outlet && p->in_place;
 }
 
 bool publication_withdraw(struct publication *p, struct error *err)

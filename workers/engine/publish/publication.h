@@ -27,9 +27,11 @@ size_t publication_bytes(const struct publication *p);    // of the device's mem
 /* Ready a newly loaded m to give: its weights may move to memory that others can open. Before anybody keeps their address. */
 MUST_USE bool publication_model(struct publication *p, struct model *m, struct error *err);
 /* Make version, that incarnation made has made (wire.h), available: m's weights as they are. from: where they lie, read until this
- * returns; only with slots. NULL: in m, which is whole. */
+ * returns, or in place; NULL: in m, which is whole. */
 MUST_USE bool publication_share(struct publication *p, struct model *m, const struct extents *from, int64_t made, int64_t version,
                                 struct error *err);
+/* Are weights that were shared read where they are, until publication_withdraw? NULL: no. */
+bool publication_in_place(const struct publication *p);
 /* Before weights that were shared change or go: without slots nobody gets them or reads them any more; with slots nothing happens.
  * ERR_TIMEOUT names who still reads. NULL is fine. */
 MUST_USE bool publication_withdraw(struct publication *p, struct error *err);

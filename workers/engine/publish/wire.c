@@ -8,7 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define WIRE_MAGIC 0x72637732u    // "rcw2": both sides are the same executable
+#define WIRE_MAGIC 0x72637733u    // "rcw3": both sides are the same executable
 #define SOCKET_NAME "weights"
 
 static const char *const way_names[] = { [WAY_FILES] = "files", [WAY_COPY] = "copy", [WAY_NCCL] = "nccl" };
@@ -77,16 +77,31 @@ bool wire_send(int fd, struct wire m)
     return send(fd, &m, sizeof m, MSG_NOSIGNAL) == (ssize_t)sizeof m;
 }
 
-bool wire_send_hashes(int fd, const uint64_t *hash, int64_t n)
+/* n entries of this many bytes, at most so many a packet. */
+static bool list_send(int fd, enum wire_kind kind, const void *list, size_t entry_bytes, int64_t n, int64_t most)
 {
-    for (int64_t first = 0; first < n; first += WIRE_HASH_MAX) {
-        struct wire m = { .magic = WIRE_MAGIC, .kind = WIRE_HASHES, .first = first, .n = MIN(n - first, (int64_t)WIRE_HASH_MAX) };
-        struct iovec part[2] = { { &m, sizeof m }, { (void *)(hash + first), (size_t)m.n * sizeof *hash } };
+    for (int64_t first = 0; first < n; first += most) {
+        struct wire m = { .magic = WIRE_MAGIC, .kind = kind, .first = first, .n = MIN(n - first, most) };
+        struct iovec part[2] = { { &m, sizeof m }, { (char *)list + (size_t)first * entry_bytes, (size_t)m.n * entry_bytes } };
         struct msghdr all = { .msg_iov = part, .msg_iovlen = 2 };
         if (sendmsg(fd, &all, MSG_NOSIGNAL) != (ssize_t)(part[0].iov_len + part[1].iov_len))
             return false;
     }
     return true;
+}
+
+bool wire_send_hashes(int fd, const uint64_t *hash, int64_t n)
+{
+    return list_send(fd, WIRE_HASHES, hash, sizeof *hash, n, WIRE_HASH_MAX);
+}
+
+bool wire_send_extents(int fd, const struct extents *x)
+{
+    for (int i = 0; i < x->n_part; i++)
+        if (!wire_send(fd,
+                       (struct wire){ .kind = WIRE_PART, .first = i, .size_bytes = x->part[i].size_bytes, .handle = x->part[i].handle }))
+            return false;
+    return list_send(fd, WIRE_PLACES, x->at, sizeof *x->at, x->n, WIRE_PLACE_MAX);
 }
 
 void wire_make_room(int fd)
@@ -95,17 +110,28 @@ void wire_make_room(int fd)
     (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
 }
 
-int wire_receive(int fd, struct wire *m, uint64_t *hash)
+/* What follows the message, in bytes; -1: it cannot be. */
+static ssize_t list_bytes(const struct wire *m)
 {
-    struct iovec part[2] = { { m, sizeof *m }, { hash, hash ? WIRE_HASH_MAX * sizeof *hash : 0 } };
-    struct msghdr all = { .msg_iov = part, .msg_iovlen = hash ? 2 : 1 };
+    if (m->kind != WIRE_HASHES && m->kind != WIRE_PLACES)
+        return 0;
+    bool hashes = m->kind == WIRE_HASHES;
+    if (m->n < 1 || m->n > (hashes ? WIRE_HASH_MAX : WIRE_PLACE_MAX) || m->first < 0)
+        return -1;
+    return (ssize_t)((size_t)m->n * (hashes ? sizeof(uint64_t) : sizeof(struct extent)));
+}
+
+int wire_receive(int fd, struct wire *m, union wire_list *list)
+{
+    struct iovec part[2] = { { m, sizeof *m }, { list, list ? sizeof *list : 0 } };
+    struct msghdr all = { .msg_iov = part, .msg_iovlen = list ? 2 : 1 };
     ssize_t n = recvmsg(fd, &all, 0);
     if (n < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
     if (n < (ssize_t)sizeof *m || m->magic != WIRE_MAGIC || (all.msg_flags & MSG_TRUNC))
         return -1;
-    bool hashes = m->kind == WIRE_HASHES && m->n >= 1 && m->n <= WIRE_HASH_MAX && m->first >= 0;
-    if ((m->kind == WIRE_HASHES) != hashes || n != (ssize_t)(sizeof *m + (hashes ? (size_t)m->n * sizeof *hash : 0)))
+    ssize_t after = list_bytes(m);
+    if (after < 0 || n != (ssize_t)sizeof *m + after)
         return -1;
     if (m->kind == WIRE_HELLO)
         m->name[sizeof m->name - 1] = 0;

@@ -5,9 +5,9 @@
  *
  * 1. Sharing version v copies the trainer's weights into one of the outlet's slots, which keep it while the trainer continues. Where
  *    the trainer waits for everybody anyway (n_behind 0), there is no slot and no copy: what is shared are the weights themselves, and
- *    the trainer withdraws v before it changes them.
+ *    the trainer withdraws v before it changes them. Way copy takes them out of several parts of memory, such as all trainers' shards.
  * 2. A producer takes v between steps: it wants v, and gets the memory to copy from (way copy, and whoever samples on several devices:
- *    mem_share of ops.h), of which each device reads what it holds, or the broadcast it came with (way nccl: comm.h), received into
+ *    mem_share of ops.h; parts, and what lies where in them: extent.h), of which each device reads what it holds, or the broadcast it came with (way nccl: comm.h), received into
  *    a staging buffer ahead of time, or straight into the weights when the producer waits for it already. Without slots there is no
  *    staging either: a broadcast begins when all want it, and who waits for the others too long is given the memory to copy from.
  *    Addresses of weights never change: CUDA graphs hold them.
@@ -16,8 +16,9 @@
  *    goes, inlets forget what they have staged and come back to the next one.
  *
  *   inlet -> outlet   HELLO name copies | WANT version | TOOK version (the slot is not read any more; the broadcast has arrived; -1: it
- *                     failed or is not wanted any more)
- *   outlet -> inlet   HASHES first n (of what the next SLOT or SENT is about; after it n numbers) | SLOT version handle once |
+ *                     failed or is not wanted any more; lost: a part could not be opened, so its maker is gone; the version is not given again)
+ *   outlet -> inlet   HASHES first n (of what the next SLOT or SENT is about; after it n numbers) | PART first size handle | PLACES first n
+ *                     (after it n struct extent; both of the next SLOT) | SLOT version once |
  *                     JOIN id rank n_rank | SEND version bucket (a broadcast begins) | SENT version |
  *                     GONE version (it will not come) | DROP (forget what is staged) */
 #pragma once
@@ -25,6 +26,7 @@
 #include <stdint.h>
 #include "kernels/collective/comm.h"
 #include "kernels/ops.h"
+#include "workers/engine/model/extent.h"
 
 /* One number for a version: its optimizer steps and, above them, the incarnation that made it. A step that was undone and repeated
  * is another version, and the versions of a later incarnation are greater than all before. */
@@ -51,6 +53,8 @@ enum wire_kind {
     WIRE_WANT,
     WIRE_TOOK,
     WIRE_HASHES,
+    WIRE_PART,
+    WIRE_PLACES,
     WIRE_SLOT,
     WIRE_JOIN,
     WIRE_SEND,
@@ -64,9 +68,10 @@ struct wire {
     int32_t rank, n_rank;
     int64_t version;
     uint64_t size_bytes, bucket_bytes;
-    int64_t first, n;    // HASHES: which
+    int64_t first, n;    // HASHES, PLACES: which; PART: first
     bool copies;         // HELLO: it takes no part in broadcasts
     bool once;           // SLOT: its memory may be gone after TOOK, so it is to be closed before
+    bool lost;           // TOOK: it could not be opened
     union {
         char name[64];
         struct mem_handle handle;
@@ -80,8 +85,14 @@ int wire_connect(const char *dir);
 /* Never waits. False: the other side is gone, or does not read. */
 bool wire_send(int fd, struct wire m);
 bool wire_send_hashes(int fd, const uint64_t *hash, int64_t n);
-void wire_make_room(int fd);    // for hashes of many tensors that wait to be read
-/* 1: m is filled, and after HASHES hash (WIRE_HASH_MAX) too, 0: nothing has arrived, -1: the other side is gone or sent nonsense. hash
- * may be NULL for a side that is sent none. */
+bool wire_send_extents(int fd, const struct extents *x);    // as PARTs and PLACES
+void wire_make_room(int fd);                                // for what tells of many tensors and waits to be read
+/* 1: m is filled, and after HASHES and PLACES list too, 0: nothing has arrived, -1: the other side is gone or sent nonsense. list may be NULL for
+ * a side that is sent none. */
 #define WIRE_HASH_MAX 4096
-int wire_receive(int fd, struct wire *m, uint64_t *hash);
+#define WIRE_PLACE_MAX 1024
+union wire_list {
+    uint64_t hash[WIRE_HASH_MAX];
+    struct extent place[WIRE_PLACE_MAX];
+};
+int wire_receive(int fd, struct wire *m, union wire_list *list);

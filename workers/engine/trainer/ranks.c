@@ -124,8 +124,13 @@ static void rank_close(struct rank *k)
 
 void ranks_free(struct ranks *r)
 {
-    for (int i = 0; r && i < r->n_here; i++)
+    if (!r)
+        return;
+    if (r->n_here > 0)
+        ranks_weights_let_go(r);
+    for (int i = 0; i < r->n_here; i++)
         rank_close(&r->here[i]);
+    free(r->held_at);
     free(r);
 }
 
@@ -506,25 +511,37 @@ bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err)
     return ok && (!to || model_weights_changed(into, err));
 }
 
-bool ranks_weights_read(struct ranks *r, bool (*read)(void *ctx, const struct extents *from, struct error *err), void *ctx,
-                        struct error *err)
+bool ranks_weights_hold(struct ranks *r, const struct extents **from, struct error *err)
 {
     struct end *end = &r->here[0].end[0];
     struct device *dev = trainer_device(end->t);
     BUG_IF(!ranks_keep_shards(r) || end_is_apart(end) || r->here[0].n_end > 1, "no rank sees all weights in the others' shards");
-    struct extent *at = malloc((size_t)(trainer_parts(end->t).n_piece * r->n_rank) * sizeof *at);
-    if (!at)
+    if (!r->held_at && !(r->held_at = malloc((size_t)(trainer_parts(end->t).n_piece * r->n_rank) * sizeof *r->held_at)))
         return error_set(err, ERR_NO_MEMORY, "no memory for a table of the trainers' shards");
-    struct extents from = { end_extents(end, at), at };
-    bool ok = device_sync(dev, err) && end_reach_begin(end, err);
-    if (ok) {
-        struct error ignored;
-        if (!(ok = read(ctx, &from, err)))
-            (void)!device_sync(dev, &ignored);    // what it has begun to read
+    if (!device_sync(dev, err) || !end_reach_begin(end, err))
+        return false;
+    if (ranks_weights_are_held(r))
         end_reach_end(end);
-    }
-    free(at);
-    return ok;
+    else
+        r->held = end_extents(end, r->held_at, r->held_part);
+    *from = &r->held;
+    return true;
+}
+
+void ranks_weights_let_go(struct ranks *r)
+{
+    struct error ignored;
+    struct end *end = &r->here[0].end[0];
+    if (!ranks_weights_are_held(r))
+        return;
+    r->held = (struct extents){ 0 };
+    (void)!device_sync(trainer_device(end->t), &ignored);    // what it has begun to read
+    end_reach_end(end);
+}
+
+bool ranks_weights_are_held(const struct ranks *r)
+{
+    return r->held.n > 0;
 }
 
 /* One update from these groups: a gradient of theirs alone, and new weights. */

@@ -49,10 +49,13 @@ void ranks_free(struct ranks *r);    // NULL is fine
 /* Fill a whole model (same shape, device) with the weights as they are now, after the trainers' last step: of zero_stage 3 from all
  * ranks. */
 MUST_USE bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err);
-/* Have read look at the same weights where they are, in all ranks' shards (zero_stage 3, ranks of one device that reach each other's
- * memory), without the other ranks: between two steps of this one. What it reads of them it has read when it returns. */
-MUST_USE bool ranks_weights_read(struct ranks *r, bool (*read)(void *ctx, const struct extents *from, struct error *err), void *ctx,
-                                 struct error *err);
+/* Where the same weights are, in all ranks' shards (zero_stage 3, ranks of one device that reach each other's memory), for this process and,
+ * by the parts' handles, for others. Without the other ranks: between two steps of this one. They stay until ranks_weights_let_go, which
+ * must come before the next step, or ranks_free: a rank that leaves before waits for it, but not long. *from is r's. Once more is fine; it says
+ * whether the others are there still (ERR_CLOSED). */
+MUST_USE bool ranks_weights_hold(struct ranks *r, const struct extents **from, struct error *err);
+void ranks_weights_let_go(struct ranks *r);    // nobody reads them, or begins to; this process's device is idle on return
+bool ranks_weights_are_held(const struct ranks *r);
 /* A hash of all weights; all ranks call it. */
 MUST_USE bool ranks_hash(struct ranks *r, uint64_t *hash, struct error *err);
 /* As trainer_step, with the same arguments on every rank. ERR_CLOSED, ERR_TIMEOUT: another rank has gone, or does not come. After

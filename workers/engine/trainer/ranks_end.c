@@ -1,6 +1,7 @@
 /* ranks_end.c - a device of a rank and the same device of the other ranks: where its gradient goes, whose weights it reads, what it spreads
  *
  * Ranks that are processes exchange by exchange.h; those that one process plays copy and add at once. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include "workers/engine/model/model.h"
@@ -97,8 +98,8 @@ bool end_gives_always(const struct end *e)
     return end_is_apart(e) && trainer_parts(e->t).weights;
 }
 
-/* Where this device sees rank q's shard of a piece of the weights, which is `n` elements from `first` on. */
-static const char *shard_of(const struct end *e, int p, int q, int64_t *first, int64_t *n)
+/* Where rank q's shard of a piece of the weights begins among its shards, in elements; it is `n` of the piece's elements from `first` on. */
+static int64_t shard_at(const struct end *e, int p, int q, int64_t *first, int64_t *n)
 {
     struct trainer_parts parts = trainer_parts(e->t);
     int n_rank = e->k->r->n_rank;
@@ -106,24 +107,41 @@ static const char *shard_of(const struct end *e, int p, int q, int64_t *first, i
     for (int o = 0; o < p; o++)
         at += collective_shard(parts.piece_n[o], n_rank, q, &unused);
     *n = collective_shard(parts.piece_n[p], n_rank, q, first);
-    return (const char *)peer_of((void *)e, parts.weights, q) + (size_t)at * dtype_size(model_dtype(trainer_model(e->t)));
+    return at;
 }
 
-int64_t end_extents(const struct end *e, struct extent *out)
+/* Where this device sees that shard. */
+static const char *shard_of(const struct end *e, int p, int q, int64_t *first, int64_t *n)
 {
+    int64_t at = shard_at(e, p, q, first, n);
+    return (const char *)peer_of((void *)e, trainer_parts(e->t).weights, q) + (size_t)at * dtype_size(model_dtype(trainer_model(e->t)));
+}
+
+struct extents end_extents(const struct end *e, struct extent *at, struct extent_part *part)
+{
+    static_assert(EXTENT_PART_MAX >= RANK_MAX, "a part for each rank");
     struct trainer_parts parts = trainer_parts(e->t);
     size_t size = dtype_size(model_dtype(trainer_model(e->t)));
-    int64_t n_extent = 0;
+    const struct ranks *r = e->k->r;
+    struct extents all = { .at = at, .n_part = r->n_rank, .part = part };
+    for (int q = 0; q < r->n_rank; q++) {
+        const struct mem_handle *h;
+        size_t bytes;
+        (void)model_kept(trainer_model(e->c ? e->t : r->here[q].end[e->index].t), &bytes, &h);
+        if (e->c)
+            h = collective_handle(e->c, parts.weights, q);
+        part[q] = (struct extent_part){ .mem = peer_of((void *)e, parts.weights, q), .size_bytes = bytes, .handle = *h };
+    }
     for (int p = 0; p < parts.n_piece; p++)
-        for (int q = 0; q < e->k->r->n_rank; q++) {
-            int64_t first, n;
-            const char *mem = shard_of(e, p, q, &first, &n);
+        for (int q = 0; q < r->n_rank; q++) {
+            int64_t first, n, in_part = shard_at(e, p, q, &first, &n);
             if (n > 0)
-                out[n_extent++] = (struct extent){ .from = (size_t)(parts.piece_at[p] + first) * size,
-                                                   .size_bytes = (size_t)n * size,
-                                                   .mem = mem };
+                at[all.n++] = (struct extent){ .from = (size_t)(parts.piece_at[p] + first) * size,
+                                               .size_bytes = (size_t)n * size,
+                                               .part = q,
+                                               .at = (size_t)in_part * size };
         }
-    return n_extent;
+    return all;
 }
 
 /* Ask for a whole piece of the weights, of which each rank keeps its shard. Reading is as fast as writing between two cards

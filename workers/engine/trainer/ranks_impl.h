@@ -38,6 +38,9 @@ struct ranks {
     int64_t n_group;               // micro-batches of a group, whose gradients a rank adds up before it gives them
     int64_t n_part;
     struct ranks_cost cost[RANK_MAX];    // (n_rank) of the last step
+    struct extents held;                 // all shards, while others may read them; n 0: nobody does
+    struct extent *held_at;              // owned
+    struct extent_part held_part[EXTENT_PART_MAX];
 };
 
 /* What is asked of each device of a rank, on the thread that drives it. */
@@ -49,8 +52,9 @@ MUST_USE bool ranks_gather(struct ranks *r, const void *mine, size_t size_bytes,
 /* ---- ranks_end.c: a device and its counterparts at the other ranks */
 /* Let the others reach what they must, and say where backward passes add and weights come from. */
 MUST_USE bool end_open(struct end *e, void *ctx, struct error *err);
-/* Where this device sees the weights of which each rank keeps its shards, into out (n_piece x n_rank); returns how many extents. */
-int64_t end_extents(const struct end *e, struct extent *out);
+/* Where the weights are of which each rank keeps its shards: runs into at (n_piece x n_rank), as this device sees them, in parts (n_rank), each a
+ * rank's. Valid until end_close. */
+struct extents end_extents(const struct end *e, struct extent *at, struct extent_part *part);
 /* A step's sum begins: of n_micro micro-batches, in groups; of them this rank runs its own, as ranks_n_micro says. */
 MUST_USE bool end_begin(struct end *e, int64_t n_micro, struct error *err);
 void end_close(struct end *e);
