@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 from nodes_test import Node
-from run_tools import Holds, LIMIT, ROLLCALL, Run, RunCase, free_port, written
+from run_tools import Holds, LIMIT, ROLLCALL, Run, RunCase, alive, free_port, written
 
 STEPS = 12
 FOUR = dict(num_trainers=4, num_inferencer=2, inference_batch_size=4, inference_microbatch_size=4, train_batch_size=2,
@@ -173,10 +173,9 @@ class Hosts(RunCase):
                     if name in TWINS:    # with both dead, nothing restarts that side
                         self.until(f"the {TWINS[name]} lives", lambda: TWINS[name] in side.processes() or run.process.poll() is not None, run, node)
                     killed.append((at, side is run, name))
-                    try:
-                        os.kill(pid, signal.SIGKILL) if pid else None
-                    except ProcessLookupError:
-                        pass
+                    if pid:
+                        run.signal(pid, signal.SIGKILL)
+                        self.until(f"the {name} is gone", lambda: not alive(pid), run, node)    # or it would be taken for the twin that lives
                 self.assertEqual(run.wait(node)[0], 0, run.logs() + node.logs())
                 self.assertEqual((run.weights(n), run.ledger()), (plain.weights(n), plain.ledger()))
 
