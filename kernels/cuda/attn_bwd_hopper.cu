@@ -349,7 +349,7 @@ __global__ void __launch_bounds__(dkdv_shape<HD>::THREADS, 1) dkdv_hopper_kernel
 
 /* One warpgroup makes weights and dV, the other takes the weights and makes dS and dK, for the same 64 keys: half the time from one
  * step to the next, where pieces are too few for all multiprocessors. Products of the next step's scores follow those of a step. */
-template <int HD, bool BOUNDS>
+template <int HD>
 __global__ void __launch_bounds__(split_shape<HD>::THREADS, 1) dkdv_split_kernel(const __grid_constant__ bwd_hopper_args a)
 {
 #ifdef HOPPER_CODE
@@ -364,11 +364,11 @@ __global__ void __launch_bounds__(split_shape<HD>::THREADS, 1) dkdv_split_kernel
     if (group < 0) {
         registers_give<40>();
         if (threadIdx.x == 0)
-            dkdv_fetch<S, HD, BOUNDS>(a, m, bar);
+            dkdv_fetch<S, HD, false>(a, m, bar);
         return;
     }
     registers_take<232>();
-    float scale = 1.0f / sqrtf((float)HD), c = BOUNDS && a.b.bounds.cap > 0 ? LOG2E : LOG2E * scale;
+    float scale = 1.0f / sqrtf((float)HD), c = LOG2E * scale;
     uint32_t n_work = 0, n = 0, own_at = shared_at(group == 0 ? m.ks : m.vs);
     for (;; n_work++) {
         barrier_wait(&bar.work_full, n_work & 1);
@@ -383,7 +383,7 @@ __global__ void __launch_bounds__(split_shape<HD>::THREADS, 1) dkdv_split_kernel
         for (int i = 0; i < HD / 2; i++)
             sum[i] = 0;
         barrier_wait(&bar.own_full, n_work & 1);
-        int n_tile = (query_end<BOUNDS>(a, p, S::OWN) - p.own + 63) / 64, tile = 0;
+        int n_tile = (p.n - p.own + 63) / 64, tile = 0;
         uint32_t end = n + (uint32_t)(n_tile * per);
         // the first product of step i, whose queries are `of`
         auto begin = [&](uint32_t i, int of) {
@@ -403,7 +403,7 @@ __global__ void __launch_bounds__(split_shape<HD>::THREADS, 1) dkdv_split_kernel
             float4 *pass = sent + (i % 2 * 8) * 128 + threadIdx.x % 128;
             const float *stat = m.stat + i % S::STAGES * 128;
             if (group == 0) {
-                weights_make<BOUNDS>(w, s, stat, c, p.own, p.own + of * 64, a.b.bounds);
+                weights_make<false>(w, s, stat, c, p.own, p.own + of * 64, a.b.bounds);
                 barrier_wait(&bar.taken[i % 2], ~(i / 2) & 1);
 #pragma unroll
                 for (int j = 0; j < 8; j++)
@@ -640,7 +640,7 @@ static bool bwd_hopper_launch(struct cuda_device *cu, const bwd_args &b, int64_t
     auto *keys = dkdv_hopper_kernel<HD, BOUNDS>;
     if constexpr (MAY_SPLIT)
         if (split)
-            keys = dkdv_split_kernel<HD, BOUNDS>;
+            keys = dkdv_split_kernel<HD>;
     int keys_bytes = split ? split_shape<HD>::DKDV_BYTES : DKDV::DKDV_BYTES;
     int64_t dkdv_tiles = blocks_for(max_len, split ? split_shape<HD>::OWN : DKDV::OWN), dq_tiles = blocks_for(max_len, DQ::OWN);
     int64_t dkdv_work = dkdv_tiles * b.n_kv * n_seq, dq_work = dq_tiles * b.n_q * n_seq;
