@@ -20,9 +20,10 @@
 #define WORKERS 256
 #define SHARED_BYTES (STAGES * STAGE_BYTES + TILE * TILE * 4 + 1024)
 #define ROWS_CHECKED 2
-/* Up to so many rows of W per part it was faster on an H200 (NOTES.md): the matrix units run at 300 TFLOP/s here and at 700 in cuBLASLt, which
- * counts when partial sums are few for the work. */
-#define PART_ROWS_MAX 320
+#define BAND 8    // results of a cluster, down the rows
+/* Up to so many rows of W per part it was faster in a step on an H200, and not with 9,472 and more (NOTES.md): partial sums are then few for the
+ * work, and cuBLASLt multiplies faster. */
+#define PART_ROWS_MAX 3000
 
 struct tree_args {
     CUtensorMap x, w;
@@ -30,6 +31,7 @@ struct tree_args {
     int64_t ldy;
     int rows, n_part, n_seg;
     int m_turn, n_turn;    // results of a cluster: down the rows, and all
+    int n_col;             // results side by side
     int at[3], each[3];
     bool f32;
 };
@@ -48,13 +50,13 @@ __device__ static inline void box_load_all(void *to, const CUtensorMap *map, int
         "l"(map), "r"(col), "r"(row), "r"(shared_at(b)), "h"(mask)
         : "memory");
 }
+/* Arrive at another block's barrier. Without `.release.cluster`, which waits for all of the thread's memory traffic (MEMBAR.ALL.GPU): what ends
+ * here are reads by the matrix units, which are done. */
 __device__ static inline void barrier_arrive_at(uint64_t *b, uint32_t rank)
 {
-    asm volatile(
-        "{\n.reg .b32 r;\nmapa.shared::cluster.u32 r, %0, %1;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, [r];\n}" ::"r"(
-            shared_at(b)),
-        "r"(rank)
-        : "memory");
+    asm volatile("{\n.reg .b32 r;\nmapa.shared::cluster.u32 r, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [r];\n}" ::"r"(shared_at(b)),
+                 "r"(rank)
+                 : "memory");
 }
 /* product for 128 columns, with the right side summed over its rows. */
 __device__ static inline void product_by_rows(float (&d)[TILE / 2], uint64_t a, uint64_t b, bool first)
@@ -76,21 +78,32 @@ __device__ static inline void place_next(place *p)
     p->s = around ? 0 : p->s;
     p->parity ^= around;
 }
+/* First row and column of a block's result of turn t. Turns go through BAND results down the rows, then to the right, so that those computed at the
+ * same time share what they read in both directions. */
+struct corner {
+    int m, n;
+};
+__device__ static inline corner corner_of(const tree_args &a, int t)
+{
+    int band = t / (BAND * a.n_col), in_band = t - band * (BAND * a.n_col), high = min(BAND, a.m_turn - band * BAND),
+        right = in_band / high;
+    return corner{ ((band * BAND + in_band - right * high) * PAIR + (int)blockIdx.x % PAIR) * TILE, right * TILE };
+}
 /* The loading thread. */
 __device__ static void tree_load(const tree_args &a, uint8_t *smem, uint64_t *full, uint64_t *empty)
 {
     int rank = (int)blockIdx.x % PAIR;
     place p = { 0, 1 };    // the first round finds all places empty
     for (int t = (int)blockIdx.x / PAIR; t < a.n_turn; t += (int)gridDim.x / PAIR) {
-        int m0 = (t % a.m_turn * PAIR + rank) * TILE, n0 = t / a.m_turn * TILE;
+        corner at = corner_of(a, t);
         for (int c = 0; c < a.n_part * a.n_seg; c++) {
             int g = c % a.n_seg, k = a.at[g] + c / a.n_seg * a.each[g], end = k + a.each[g];
             for (; k < end; k += BOX_COLS) {    // the last box may have more than the chain's rows
                 uint8_t *x = smem + p.s * STAGE_BYTES, *w = x + SIDE_BYTES + rank * (SIDE_BYTES / PAIR);
                 barrier_wait(&empty[p.s], p.parity);
                 barrier_expect(&full[p.s], STAGE_BYTES);
-                box_load(x, &a.x, k, m0, &full[p.s]);
-                box_load_all(w, &a.w, n0 + rank * BOX_COLS, k, &full[p.s], (1 << PAIR) - 1);
+                box_load(x, &a.x, k, at.m, &full[p.s]);
+                box_load_all(w, &a.w, at.n + rank * BOX_COLS, k, &full[p.s], (1 << PAIR) - 1);
                 place_next(&p);
             }
         }
@@ -199,11 +212,12 @@ __global__ static void __launch_bounds__(WORKERS + 128, 1) tree_kernel(const __g
                     }
                 }
             }
-            int first = (t % a.m_turn * PAIR + (int)blockIdx.x % PAIR) * TILE + group * 64 + (int)threadIdx.x / 32 % 4 * 16 + lane / 4;
+            corner own = corner_of(a, t);
+            int first = own.m + group * 64 + (int)threadIdx.x / 32 % 4 * 16 + lane / 4;
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 int row = first + 8 * r;
-                int64_t at = row * a.ldy + t / a.m_turn * TILE;
+                int64_t at = row * a.ldy + own.n;
                 if (!a.f32)
                     row_store<TILE>((bf16 *)a.y + at, part, r, 1.0f, row < a.rows);
                 else if (row < a.rows)
@@ -248,7 +262,8 @@ static bool tree_run(struct cuda_device *cu, const struct linear_bwd_tree *call,
         a.each[s] = (int)call->seg[s].each;
     }
     a.m_turn = (int)blocks_for(call->n, TILE * PAIR);
-    a.n_turn = a.m_turn * (int)(w->n_in / TILE);
+    a.n_col = (int)(w->n_in / TILE);
+    a.n_turn = a.m_turn * a.n_col;
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim.x = PAIR;
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
