@@ -165,23 +165,10 @@ static bool plain_whole(struct cuda_device *cu, const struct linear_fwd *a, int6
     return plain_run(cu, &p, "linear_fwd", err);
 }
 
-extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, struct error *err)
+bool fwd_by_plan(struct device *dev, const struct linear_fwd *a, struct gemm_plan *p, struct error *err)
 {
     struct cuda_device *cu = cuda_of(dev);
     const struct weight *w = a->w;
-    int64_t ldx = a->ldx ? a->ldx : w->n_in, ldy = a->ldy ? a->ldy : w->n_out;
-    cu->unfinished.y = NULL;
-    cu->gate.y = NULL;
-    if (a->n == 0)
-        return true;
-    struct gemm_plan *p = NULL;
-    if (fits_lt(w) && ldx % 8 == 0 && ldy % 8 == 0) {    // a slice of an odd vocabulary's rows is computed as the whole is
-        p = plan_ready(cu, a->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, w->n_out, w->n_in, w->parts, a->bias != NULL, err);
-        if (!p)
-            return false;
-    }
-    if (!p || p->plain)
-        return w->parts > 1 ? plain_parts(dev, a, ldx, ldy, err) : plain_whole(cu, a, ldx, ldy, err);
     struct lt_call call = { .kind = p->kind,
                             .rows = a->n,
                             .n_out = w->n_out,
@@ -191,8 +178,8 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
                             .x = a->x,
                             .bias = p->split == 1 ? a->bias : NULL,
                             .y = a->y,
-                            .ldx = ldx,
-                            .ldy = ldy };
+                            .ldx = a->ldx,
+                            .ldy = a->ldy };
     float *part = NULL;
     if (p->split > 1) {
         part = (float *)cuda_scratch(cu, (size_t)p->split * (size_t)a->n * (size_t)w->n_out * 4, "linear_fwd", err);
@@ -214,18 +201,42 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
     if (!way_run(cu, &call, way, err))
         return false;
     if (!part || w->parts > 1)
-        return !part || parts_sum(dev, a, part, ldy, err);
+        return !part || parts_sum(dev, a, part, a->ldy, err);
     int most = a->n > TIMED_ROWS ? 2 : NORM_PARTS_MAX;    // more parts of many rows take the norm's registers
-    if (a->for_norm && a->y_dtype == DT_BF16 && ldy == w->n_out && p->split <= most) {
+    if (a->for_norm && a->y_dtype == DT_BF16 && a->ldy == w->n_out && p->split <= most) {
         cu->unfinished = unfinished{ a->y, part, a->bias, p->split };
         return true;
     }
     unsigned grid = blocks_for(a->n * w->n_out, 4 * 256);
     if (a->y_dtype == DT_F32)
-        split_sum_kernel<float><<<grid, 256, 0, cu->stream>>>((float *)a->y, ldy, part, (const bf16 *)a->bias, a->n, w->n_out, p->split);
+        split_sum_kernel<float><<<grid, 256, 0, cu->stream>>>((float *)a->y, a->ldy, part, (const bf16 *)a->bias, a->n, w->n_out, p->split);
     else
-        split_sum_kernel<bf16><<<grid, 256, 0, cu->stream>>>((bf16 *)a->y, ldy, part, (const bf16 *)a->bias, a->n, w->n_out, p->split);
+        split_sum_kernel<bf16><<<grid, 256, 0, cu->stream>>>((bf16 *)a->y, a->ldy, part, (const bf16 *)a->bias, a->n, w->n_out, p->split);
     return launch_ok("linear_fwd", err);
+}
+
+extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, struct error *err)
+{
+    struct cuda_device *cu = cuda_of(dev);
+    const struct weight *w = a->w;
+    int64_t ldx = a->ldx ? a->ldx : w->n_in, ldy = a->ldy ? a->ldy : w->n_out;
+    cu->unfinished.y = NULL;
+    cu->gate.y = NULL;
+    if (a->n == 0)
+        return true;
+    struct gemm_plan *p = NULL;
+    if (fits_lt(w) && ldx % 8 == 0 && ldy % 8 == 0) {    // a slice of an odd vocabulary's rows is computed as the whole is
+        p = plan_ready(cu, a->y_dtype == DT_F32 ? PRODUCT_FWD_F32 : PRODUCT_FWD, w->n_out, w->n_in, w->parts, a->bias != NULL, err);
+        if (!p)
+            return false;
+    }
+    if (!p || p->plain)
+        return w->parts > 1 ? plain_parts(dev, a, ldx, ldy, err) : plain_whole(cu, a, ldx, ldy, err);
+    struct linear_fwd full = *a;
+    bool done = false;
+    full.ldx = ldx;
+    full.ldy = ldy;
+    return ((w->parts <= 1 && p->split <= 2) || fwd_in_registers(cu, &full, p, &done, err)) && (done || fwd_by_plan(dev, &full, p, err));
 }
 
 bool cuda_gate_run(struct cuda_device *cu, const struct swiglu_fwd *a, struct error *err)

@@ -27,6 +27,7 @@ enum product {
     PRODUCT_BWD_X_F32,
     PRODUCT_BWD_W,
     PRODUCT_BWD_TREE,    // a linear_bwd_tree; a plan has its ways: few 1 is gemm_tree.cu, 0 part by part
+    PRODUCT_FWD_TREE,    // the same of a linear_fwd
 };
 /* How to run a product. */
 struct way {
@@ -88,6 +89,12 @@ struct gemm_plan *plan_ready(struct cuda_device *cu, enum product kind, int64_t 
 /* --- gemm.cu ------------------------------------------------------------------------------------------------------------- */
 /* linear_bwd_tree part by part: each group's chain added to the part's other groups in memory, then the tree; gemm_tree.cu has the other way. */
 bool bwd_by_parts(struct device *dev, const struct linear_bwd_tree *a, struct error *err);
+/* linear_fwd by a plan that has algorithms, part by part; ldx and ldy are there. */
+bool fwd_by_plan(struct device *dev, const struct linear_fwd *a, struct gemm_plan *p, struct error *err);
+
+/* --- gemm_tree.cu: sums in parts without memory in between ----------------------------------------------------------------- */
+/* Compute a linear_fwd by a weight with parts, whose plan this is, if it fits and wins; done: it did. */
+bool fwd_in_registers(struct cuda_device *cu, const struct linear_fwd *a, struct gemm_plan *plan, bool *done, struct error *err);
 
 /* --- gemm_faster.cu: products of many rows ------------------------------------------------------------------------------- */
 /* Replace a call's algorithm by the fastest that gives its bits, if the rows are more than TIMED_ROWS and there is memory to try. Waits for
