@@ -113,22 +113,32 @@ extern const struct comm_ops nccl_comm_ops;    // kernels/collective/nccl.cu
  * launched by this too, still runs: what it does before before_wait (reading weights, which no kernel of a step writes) takes no time of
  * its own. Every block must call before_wait, also one with nothing to wait for: the kernel after it relies on all before. */
 template <typename... P, typename... A>
-static bool launch_early(struct cuda_device *cu, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, const char *op,
-                         struct error *err, A... args)
+static bool launch_early_clusters(struct cuda_device *cu, unsigned cluster, void (*kernel)(P...), dim3 grid, dim3 block,
+                                  size_t shared_bytes, const char *op, struct error *err, A... args)
 {
-    cudaLaunchAttribute early = {};
+    cudaLaunchAttribute attr[2] = {};
     cudaLaunchConfig_t c = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    attr[c.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attr[c.numAttrs].val.clusterDim.x = cluster;
+    attr[c.numAttrs].val.clusterDim.y = attr[c.numAttrs].val.clusterDim.z = 1;
+    c.numAttrs += cluster > 1;
+    attr[c.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr[c.numAttrs].val.programmaticStreamSerializationAllowed = 1;
+    c.numAttrs += cuda_early(cu);
     c.gridDim = grid;
     c.blockDim = block;
     c.dynamicSmemBytes = shared_bytes;
     c.stream = cu->stream;
-    c.attrs = &early;
-    c.numAttrs = cuda_early(cu) ? 1 : 0;
+    c.attrs = attr;
     bool ok = cuda_ok(cudaLaunchKernelEx(&c, kernel, P(args)...), op, err);
     cuda_early_note(cu);
     return ok;
+}
+template <typename... P, typename... A>
+static bool launch_early(struct cuda_device *cu, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, const char *op,
+                         struct error *err, A... args)
+{
+    return launch_early_clusters(cu, 1, kernel, grid, block, shared_bytes, op, err, args...);
 }
 __device__ static inline float to_float(float x)
 {
