@@ -730,7 +730,8 @@ extern "C" bool sample_fwd_cuda(struct device *dev, const struct sample_fwd *arg
     size_t masses = (size_t)(PARTS_OWN * n_group * ROW_PAD) * sizeof(float),
            stages = (size_t)(a.entropy ? 4 : 2) * STAGE_PLACES * sizeof(float4);
     size_t shared = MAX(MAX(masses, stages), sizeof(draw_room));
-    bool spread = cuda_of(dev)->hopper && a.ld % 4 == 0 && a.n * SPREAD < INT32_MAX && n_group <= SPREAD * ADDERS
+    /* Measured on an H200: faster up to one block per multiprocessor, slower from 64 rows on; see NOTES.md. */
+    bool spread = cuda_of(dev)->hopper && a.ld % 4 == 0 && a.n * SPREAD <= cuda_of(dev)->n_sm && n_group <= SPREAD * ADDERS
                   && n_group <= SPREAD * BATCH * BATCHES_MAX && shared + sizeof(spread_room) + 1024 <= (size_t)cuda_of(dev)->shared_bytes;
     if (spread) {
         void (*kernel)(struct sample_fwd) = a.entropy ? spread_kernel<true> : spread_kernel<false>;
