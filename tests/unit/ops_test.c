@@ -1480,7 +1480,8 @@ static void a_tree_over_rows_has_the_bits_of_its_steps(UNUSED void **state)
 }
 
 static const struct attn_heads all_sizes[] = { { 2, 1, 16 }, { 4, 2, 32 }, { 6, 2, 64 }, { 3, 1, 96 }, { 7, 1, 128 }, { 2, 1, 256 } };
-/* Three sequences packed; each alone; and each token by token over pages, all three in one batch. */
+/* Three sequences packed; each alone; and each token by token over pages, all three in one batch, which on a GPU has them many times, too: more
+ * of them are shared out in another way. */
 static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void **state)
 {
     struct device *dev = device_of(getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", NULL, 2);
@@ -1489,7 +1490,9 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
         N_SEQ = 3,
         N = 331,
         MAX_LEN = 260,    // into a third tile
+        MANY = 180,       // times: more than a GPU has places for at once
     };
+    int most = getenv("OPS_DEVICE") && strncmp(getenv("OPS_DEVICE"), "cuda", 4) == 0 ? MANY : 1;
     int n_size = (int)ARRAY_SIZE(all_sizes);
     for (int k = 0; k < n_size * 2; k++)
         for (enum dtype t = DT_F32; t <= DT_BF16; t++) {
@@ -1499,10 +1502,7 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
             size_t row_in = (size_t)((h.n_q + 2 * h.n_kv) * h.hd) * dtype_size(t), row_out = (size_t)(h.n_q * h.hd) * dtype_size(t);
             int64_t max_page = (MAX_LEN + dev->kv_page_tok - 1) / dev->kv_page_tok;
             void *qkv = values(&r, N * (h.n_q + 2 * h.n_kv) * h.hd), *out = mem_take(&r, N * row_out);
-            void *kv = mem_take(&r, (size_t)(N_SEQ * max_page) * kv_page_bytes(dev, h, t));
-            assert_true(
-                OP(dev, &r.err, mem_fill, .y = kv, .byte = 0xff, .size_bytes = (size_t)(N_SEQ * max_page) * kv_page_bytes(dev, h, t)));
-            char *want = malloc(N * row_out), *got = malloc(N * row_out);
+            char *want = malloc(N * row_out), *got = malloc((size_t)MAX(N, N_SEQ * MANY) * row_out);
             assert_true(OP(dev, &r.err, attn_fwd, .qkv = qkv, .n = N, .n_seq = N_SEQ, .seq = put(&r, seq, sizeof seq), .seq_host = seq,
                            .heads = h, .bounds = bounds, .dtype = t, .out = out));
             get(&r, want, out, N * row_out);
@@ -1514,37 +1514,46 @@ static void attention_gives_the_same_bits_packed_alone_and_decoded(UNUSED void *
                 get(&r, got, out, (size_t)alone[1] * row_out);
                 assert_memory_equal(got, want + (size_t)seq[s] * row_out, (size_t)alone[1] * row_out);
             }
-            /* no rotation, so that pages get the packed keys: cos 1, sin 0 */
-            float *one = values_of(&r, h.hd / 2, DT_F32, 1, 0), *zero = values_of(&r, h.hd / 2, DT_F32, 0, 0);
-            int32_t page[64], slot[N_SEQ], kv_len[N_SEQ], pos[N_SEQ] = { 0 };
-            void *batch = mem_take(&r, N_SEQ * row_in), *dev_len = mem_take(&r, sizeof kv_len), *dev_slot = mem_take(&r, sizeof slot);
-            void *dev_pos = put(&r, pos, sizeof pos);
-            for (int i = 0; i < N_SEQ * max_page; i++)
-                page[i] = (int32_t)((i * 5 + 2) % (N_SEQ * max_page));    // scattered: 5 shares no factor with 6, 9, 12, 15
-            if (N_SEQ * max_page % 5 == 0)
-                for (int i = 0; i < N_SEQ * max_page; i++)
-                    page[i] = (int32_t)(N_SEQ * max_page - 1 - i);
-            void *dev_page = put(&r, page, (size_t)(N_SEQ * max_page) * 4);
-            for (int i = 0; i < MAX_LEN; i++) {
-                for (int s = 0; s < N_SEQ; s++) {
-                    bool there = i < seq[s + 1] - seq[s];
-                    kv_len[s] = there ? i + 1 : 0;
-                    slot[s] = there ? page[s * max_page + i / dev->kv_page_tok] * dev->kv_page_tok + i % dev->kv_page_tok : -1;
-                    assert_true(mem_copy(dev, (char *)batch + (size_t)s * row_in, (char *)qkv + (size_t)(seq[s] + (there ? i : 0)) * row_in,
-                                         row_in, COPY_D2D, &r.err));
+            for (int times = 1; times <= most; times += MANY - 1) {
+                int n_seq = N_SEQ * times, n_page = n_seq * (int)max_page, step = n_page % 7 ? 7 : 11;
+                void *kv = mem_take(&r, (size_t)n_page * kv_page_bytes(dev, h, t));    // of NaN
+                /* no rotation, so that pages get the packed keys: cos 1, sin 0 */
+                float *one = values_of(&r, h.hd / 2, DT_F32, 1, 0), *zero = values_of(&r, h.hd / 2, DT_F32, 0, 0);
+                int32_t *page = malloc((size_t)n_page * 4), slot[N_SEQ * MANY], kv_len[N_SEQ * MANY], row[N_SEQ * MANY];
+                int32_t pos[N_SEQ * MANY] = { 0 };
+                void *batch = mem_take(&r, (size_t)n_seq * row_in), *many = mem_take(&r, (size_t)n_seq * row_out);
+                void *dev_len = mem_take(&r, sizeof kv_len), *dev_slot = mem_take(&r, sizeof slot), *dev_row = mem_take(&r, sizeof row);
+                void *dev_pos = put(&r, pos, sizeof pos);
+                assert_int_not_equal(n_page % step, 0);    // a prime that does not divide it: pages are scattered
+                for (int i = 0; i < n_page; i++)
+                    page[i] = (int32_t)((i * step + 2) % n_page);
+                void *dev_page = put(&r, page, (size_t)n_page * 4);
+                for (int i = 0; i < MAX_LEN; i++) {
+                    for (int b = 0; b < n_seq; b++) {
+                        int s = b % N_SEQ;
+                        bool there = i < seq[s + 1] - seq[s];
+                        row[b] = seq[s] + (there ? i : 0);
+                        kv_len[b] = there ? i + 1 : 0;
+                        slot[b] = there ? page[b * max_page + i / dev->kv_page_tok] * dev->kv_page_tok + i % dev->kv_page_tok : -1;
+                    }
+                    assert_true(mem_copy(dev, dev_len, kv_len, sizeof kv_len, COPY_H2D, &r.err));
+                    assert_true(mem_copy(dev, dev_slot, slot, sizeof slot, COPY_H2D, &r.err));
+                    assert_true(mem_copy(dev, dev_row, row, sizeof row, COPY_H2D, &r.err));
+                    assert_true(OP(dev, &r.err, rows_gather, .y = batch, .table = qkv, .row = dev_row, .n = n_seq, .n_row = N,
+                                   .d = (h.n_q + 2 * h.n_kv) * h.hd, .dtype = t));
+                    /* attention finds the new keys in the pool, or writes them itself */
+                    assert_true(OP(dev, &r.err, rope_fwd, .out = batch, .qkv = batch, .cos = one, .sin = zero, .pos = dev_pos, .kv = kv,
+                                   .slot = dev_slot, .n = n_seq, .n_pos = 1, .heads = h, .dtype = t, .for_decode = i % 3 != 0));
+                    assert_true(OP(dev, &r.err, attn_paged, .qkv = batch, .kv = kv, .page = dev_page, .kv_len = dev_len, .n = n_seq,
+                                   .n_seq = n_seq, .max_page = max_page, .max_q = 1, .max_kv = i + 1, .heads = h, .bounds = bounds,
+                                   .dtype = t, .out = many));
+                    get(&r, got, many, (size_t)n_seq * row_out);
+                    for (int b = 0; b < n_seq; b++)
+                        if (kv_len[b] && memcmp(got + (size_t)b * row_out, want + (size_t)row[b] * row_out, row_out) != 0)
+                            fail_msg("token %d of sequence %d, %d in a batch, heads of %d: decode is not the bits of the packed forward", i,
+                                     b, n_seq, h.hd);
                 }
-                assert_true(mem_copy(dev, dev_len, kv_len, sizeof kv_len, COPY_H2D, &r.err));
-                assert_true(mem_copy(dev, dev_slot, slot, sizeof slot, COPY_H2D, &r.err));
-                /* attention finds the new keys in the pool, or writes them itself */
-                assert_true(OP(dev, &r.err, rope_fwd, .out = batch, .qkv = batch, .cos = one, .sin = zero, .pos = dev_pos, .kv = kv,
-                               .slot = dev_slot, .n = N_SEQ, .n_pos = 1, .heads = h, .dtype = t, .for_decode = i % 3 != 0));
-                assert_true(OP(dev, &r.err, attn_paged, .qkv = batch, .kv = kv, .page = dev_page, .kv_len = dev_len, .n = N_SEQ,
-                               .n_seq = N_SEQ, .max_page = max_page, .max_q = 1, .max_kv = i + 1, .heads = h, .bounds = bounds, .dtype = t,
-                               .out = out));
-                get(&r, got, out, N_SEQ * row_out);
-                for (int s = 0; s < N_SEQ; s++)
-                    if (kv_len[s] && memcmp(got + (size_t)s * row_out, want + (size_t)(seq[s] + i) * row_out, row_out) != 0)
-                        fail_msg("token %d of sequence %d, heads of %d: decode is not the bits of the packed forward", i, s, h.hd);
+                free(page);
             }
             free(want);
             free(got);
