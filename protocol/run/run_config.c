@@ -1076,6 +1076,12 @@ bool run_config_travels(const struct run_config *c)
            || (c->n_behind > 0 && c->num_inferencer > 1);
 }
 
+bool run_config_first_evaluates(const struct run_config *c)
+{
+    bool others = strcmp(c->placement, "apart") == 0 && !c->free_running && !run_config_posted(c) && !run_config_external(c);
+    return c->eval_dataset[0] && !others;
+}
+
 int eval_ks(int64_t n, int64_t k[EVAL_K_MAX])
 {
     int n_k = 0;

@@ -304,6 +304,8 @@ MUST_USE bool run_config_groups_path(const struct run_config *c, const char *run
 /* Must weights be transferred between devices? Not when every producer samples with the current weights of the trainer on its own
  * device. */
 bool run_config_travels(const struct run_config *c);
+/* Does the first trainer evaluate? With `placement` apart those that only sample do all of it, where they can have the weights of one step. */
+bool run_config_first_evaluates(const struct run_config *c);
 /* Does the run train on what environments post (environments), to itself or to another server, and sample nothing itself? */
 static inline bool run_config_posted(const struct run_config *c)
 {

@@ -298,7 +298,7 @@ static void whole_weights_are_only_where_somebody_reads_them(UNUSED void **state
         double want;    // whole weights
         const char *why;
         const char *weights;    // NULL: auto, which is by files
-        bool evaluates;
+        bool evaluates, free_running;
     } cases[] = {
         { 4, 4, 1, 1, 1, 0, 1, 1, "3", "shared", 1.25, "shards, and what it samples with" },
         { 4, 4, 1, 1, 4, 0, 1, 1, "3", "shared", 0.5, "shards, and slices to sample with" },
@@ -310,7 +310,9 @@ static void whole_weights_are_only_where_somebody_reads_them(UNUSED void **state
         { 4, 1, 1, 1, 1, 1, 0, -1, "3", "apart", 0.25, "or to be broadcast", .weights = "nccl" },
         { 4, 1, 1, 1, 1, 0, 0, -1, "3", "apart", 0.25, "others read the shards where they are", .weights = "copy" },
         { 4, 1, 1, 1, 1, 0, 0, -1, "3", "apart", 1.25, "and what is broadcast where it is", .weights = "nccl" },
-        { 4, 1, 1, 1, 1, 0, 0, -1, "3", "apart", 1.25, "and what the first trainer evaluates with", .evaluates = true },
+        { 4, 1, 1, 1, 1, 0, 0, -1, "3", "apart", 0.25, "those that sample evaluate", .evaluates = true },
+        { 4, 1, 1, 1, 1, 2, 0, -1, "3", "apart", 1.25, "and what the first trainer evaluates with", .evaluates = true,
+          .free_running = true },
         { 4, 4, 1, 1, 1, 1, 0, 0, "3", "shared", 1.25, "and a sampler's copy", .weights = "copy" },
         { 4, 1, 1, 1, 1, 0, 0, -1, "2", "apart", 1, "the weights, which it trains" },
         { 1, 1, 4, 1, 1, 0, 0, 0, "0", "shared", 1.25, "a slice, and what it samples with" },
@@ -343,11 +345,12 @@ static void whole_weights_are_only_where_somebody_reads_them(UNUSED void **state
         c->pipeline_parallel_size = cases[k].pp;
         c->producer_tensor_parallel_size = cases[k].ptp;
         c->n_behind = cases[k].n_behind;
+        c->free_running = cases[k].free_running;
         snprintf(c->weights, sizeof c->weights, "%s", cases[k].weights ? cases[k].weights : "auto");
         snprintf(c->eval_dataset, sizeof c->eval_dataset, "%s", cases[k].evaluates ? "{\"all\": \"test.jsonl\"}" : "");
         if (!run_room_plan(&room, c, &part, dev, &err))
             fail_msg("%s: %s", cases[k].why, err.text);
-        assert_true((room.plan.sampler > 0) == (part.producer >= 0 || cases[k].evaluates));
+        assert_true((room.plan.sampler > 0) == (part.producer >= 0 || cases[k].free_running));
         bool gives = part.rank == 0 && run_config_travels(c);
         double whole = (double)model_weight_bytes(m), got = (double)(room.plan.weights
                                                                      - (gives                ? room.publication.kept

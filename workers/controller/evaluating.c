@@ -35,11 +35,15 @@ static bool first_alone(const struct controller *c)
     return c->config.free_running || run_config_posted(&c->config);
 }
 
+/* Does it ever take parts of evaluations? A node has no evaluation sets. */
+static bool evaluates(const struct controller *c, const struct worker *w)
+{
+    return !worker_is_away(w) && (w->rank == 0 ? w->produces || run_config_first_evaluates(&c->config) : w->produces && !first_alone(c));
+}
+
 bool evaluating_can(const struct controller *c, const struct worker *w)
 {
-    if (w->rank != 0 && (!w->produces || worker_is_away(w) || first_alone(c)))    // a node has no evaluation sets
-        return false;
-    return w->version == evals_step(&c->evals) && !version_undone(c, w) && (!w->consumes || trainer_in_step(c, w));
+    return evaluates(c, w) && w->version == evals_step(&c->evals) && !version_undone(c, w) && (!w->consumes || trainer_in_step(c, w));
 }
 
 bool evaluating_shares(const struct controller *c, int64_t version)
@@ -51,8 +55,7 @@ bool evaluating_reach(const struct controller *c, const struct worker *w)
 {
     int64_t version = evals_step(&c->evals);
     if (w->consumes)    // its own, for the copy that it samples with
-        return (w->rank == 0 || w->produces) && (w->rank == 0 || !first_alone(c)) && version == c->step && trainer_in_step(c, w)
-               && evaluating_holds_step(c);
+        return evaluates(c, w) && version == c->step && trainer_in_step(c, w) && evaluating_holds_step(c);
     return samples_apart(w) && evaluating_shares(c, version) && weights_coming(c, w, version);
 }
 
@@ -75,7 +78,7 @@ static int parts_of(const struct controller *c)
     int n = 0;
     for (int i = 0; i < c->workers.n && !first_alone(c); i++) {
         const struct worker *w = &c->workers.worker[i];
-        n += w->start && !worker_is_away(w) && (w->produces || w->rank == 0) && clock_ms() - w->heard_ms < HEARD_MS;
+        n += w->start && evaluates(c, w) && clock_ms() - w->heard_ms < HEARD_MS;
     }
     return n <= 1 ? 1 : 2 * n;
 }

@@ -76,7 +76,7 @@ int run_versions_kept(const struct run_config *c)
 bool run_samples(const struct run_config *c, const struct run_part *part)
 {
     return part->producer >= 0
-           || (part->rank == 0 && (c->eval_dataset[0] || run_config_posted(c) || (c->serve[0] && run_config_external(c))));
+           || (part->rank == 0 && (run_config_first_evaluates(c) || run_config_posted(c) || (c->serve[0] && run_config_external(c))));
 }
 
 int run_sampler_devices(const struct run_config *c, const struct run_part *part)
