@@ -527,6 +527,11 @@ static int keeper_main(char **argv)
             || write(4, &h, sizeof h) != (ssize_t)sizeof h)
             break;
     }
+    if (part)
+        mem_share_free(dev, part, SIZE - FIRST_HALF, &h);
+    if (w)
+        mem_free(dev, w);
+    device_free(dev);
     return part ? 0 : 1;
 }
 

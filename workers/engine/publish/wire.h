@@ -86,7 +86,7 @@ int wire_connect(const char *dir);
 bool wire_send(int fd, struct wire m);
 bool wire_send_hashes(int fd, const uint64_t *hash, int64_t n);
 bool wire_send_extents(int fd, const struct extents *x);    // as PARTs and PLACES
-void wire_make_room(int fd);                                // for what tells of many tensors and waits to be read
+void wire_make_room(int fd);                                // for many tensors' HASHES and PLACES that wait to be read
 /* 1: m is filled, and after HASHES and PLACES list too, 0: nothing has arrived, -1: the other side is gone or sent nonsense. list may be NULL for
  * a side that is sent none. */
 #define WIRE_HASH_MAX 4096
