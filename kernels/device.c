@@ -305,6 +305,11 @@ bool graph_begin(struct device *dev, struct error *err)
     return dev->recording = dev->op->graph_begin(dev, err);
 }
 
+void graph_join(struct device *dev, bool joins)
+{
+    dev->recording = joins;
+}
+
 struct graph *graph_end(struct device *dev, struct error *err)
 {
     dev->recording = false;

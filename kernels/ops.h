@@ -73,7 +73,8 @@ struct device {
     int kv_page_tok;            // tokens in a KV page (a multiple of 32); the back end decides the layout inside a page
     int64_t head_rows;          // rows of logits worth processing at a time, times vocab: rows = head_rows / vocab, at least 1
     bool can_capture;           // graph_begin and its family work (cuda)
-    bool recording;             // between graph_begin and graph_end
+    bool recording;             // between graph_begin and graph_end, its own or another device's
+    bool can_meet;              // tree_sum.meet works while recording (cuda)
     char software[96];          // versions of driver and libraries; "" where there are none
     bool host_memory;           // the host may read this device's pointers after device_sync (ref, cpu)
     struct choices *choices;    // of choices.h (cuda), owned; NULL: products need none
@@ -208,6 +209,7 @@ struct graph;
 /* Between begin and end operations are recorded, not run, and so are those of other devices that are asked, by one thread at a time, to
  * begin after a mark that was set in between, up to one that dev waits for before the end; run each kind of call once before, so that its scratch exists. */
 MUST_USE bool graph_begin(struct device *dev, struct error *err);
+void graph_join(struct device *dev, bool joins);    // dev takes part in another's recording from now on, or no longer
 struct graph *graph_end(struct device *dev, struct error *err);
 MUST_USE bool graph_launch(struct device *dev, struct graph *g, struct error *err);
 void graph_free(struct device *dev, struct graph *g);
@@ -298,6 +300,14 @@ struct linear_fwd {
     bool for_gate;          // the next operation is a swiglu_fwd with gu = y, and nothing else reads y: a back end may compute both at
                             // once, and not write y
 };
+/* Where devices meet inside a recorded step: words of each, 0 but while it is waited for, which the others write. Two meetings in a row
+ * need words of their own, and so does each sum's x: a device is past a meeting before it comes to the next, so those of the meeting
+ * before are free again. */
+#define MEET_ROWS 512    // of a norm that meets by itself
+struct step_meeting {
+    uint32_t *word[SUM_PARTS_MAX];    // (n) of each device (n, MEET_ROWS): by whom, and which row or 0
+    int n, rank;
+};
 /* y = the sum of the x as a balanced binary tree, ((x0 + x1) + (x2 + x3)) + ..., in fp32, + bias, rounded once: what weight.parts
  * promises. x may be memory of other devices that this one reaches. */
 struct tree_sum {
@@ -307,6 +317,9 @@ struct tree_sum {
     int n_x;
     int64_t n, d, ldx, ldy;    // ldx, ldy 0: dense
     enum dtype y_dtype, dtype;
+    const struct step_meeting *meet;    // while recording: x[q] is what device q was asked for before its own tree_sum of this meeting, which
+                                   // the devices wait for as the step runs; copied. NULL: x is there
+    bool for_norm;                 // as linear_fwd's
 };
 /* dx = dy W, or dx += dy W with `accumulate`; or of some rows of W and as many columns of dy a part of that sum. The bits of an element
  * depend on no other columns of W when the weight was made with parts. */

@@ -21,12 +21,15 @@ typedef __nv_bfloat16 bf16;
 #define NORM_PARTS_MAX 4       // parts of a product that a norm adds up
 #define CUDA_PIPES 3           // pieces of optimizer state between host and device at a time: one in, one computed, one out
 struct gemm_plan;
-/* A product that was left unfinished for the norm after it (linear_fwd.for_norm): split fp32 parts to be added in order to the bias. */
+/* A product that was left unfinished for the norm after it (linear_fwd.for_norm): split fp32 parts to be added in order to the bias; or
+ * a sum over devices (tree_sum.for_norm). */
 struct unfinished {
     const void *y;        // where it would be; NULL: none
     const float *part;    // (split, n, d) in the scratch
     const void *bias;     // (d), or NULL
     int split;
+    const float *x[SUM_PARTS_MAX];    // of a sum over devices (n, d) of each, instead of part
+    struct step_meeting meet;              // n 0: none
 };
 struct cuda_device {
     struct device base;    // first
@@ -38,7 +41,6 @@ struct cuda_device {
     size_t scratch_bytes;
     void *old[32];    // earlier, smaller pieces of scratch
     int n_old;
-    bool capturing;
     struct unfinished unfinished;
     struct rope_fwd turn_left;    // left for the attn_paged that comes next (rope_fwd.for_decode); out NULL: none
     struct linear_fwd gate;       // left for the swiglu_fwd that comes next (linear_fwd.for_gate); y NULL: none
@@ -49,6 +51,7 @@ struct cuda_device {
     bool hopper;                  // use its own matrix instructions and copies: sm_90, and not RC_CUDA_PATH=ampere
     bool may_early;               // kernels of a recorded step may start before the one before ends
     uint32_t *turn;               // counters of kernels that share out work; 0 between them
+    uint32_t *late;               // host memory: 1 + the device of its team that a kernel has given up to wait for (meet.cuh); else 0
     cudaStream_t lane[LANE_N];    // made by their first use
     /* optimizer state in host memory (optim.cu); made by its first step */
     cudaStream_t in, out;
@@ -67,12 +70,16 @@ static inline bool cuda_ok(cudaError_t status, const char *op, struct error *err
     return error_set(err, status == cudaErrorMemoryAllocation ? ERR_NO_MEMORY : ERR_INTERNAL, "%s: CUDA says %s", op,
                      cudaGetErrorString(status));
 }
+/* The same of what waits for the device: also names the one that a step has waited for in vain. */
+bool cuda_wait_ok(struct device *dev, cudaError_t status, const char *op, struct error *err);
 static inline bool launch_ok(const char *op, struct error *err)
 {
     return cuda_ok(cudaGetLastError(), op, err);
 }
 /* Get size_bytes of scratch for this operation: grows when a larger operation comes, never while recording. */
 void *cuda_scratch(struct cuda_device *cu, size_t size_bytes, const char *op, struct error *err);
+/* Does a norm of n rows of d, ld apart, take a thread per 8 elements, and may therefore finish a sum over devices? */
+bool norm_is_few(int64_t n, int64_t d, int64_t ld);
 /* Sizes of heads that attention and its rotation are compiled for. */
 static inline bool cuda_head_size_ok(int hd)
 {

@@ -12,6 +12,7 @@
  * unless gemm_tree.cu adds them in its registers. */
 #include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/gemm_few.cuh"
+#include "kernels/cuda/meet.cuh"
 #include <inttypes.h>
 
 /* y (rows, n_out) = sum of S fp32 partials (S, rows, n_out) in order, + bias. */
@@ -68,16 +69,37 @@ template <typename Y, typename B> static void tree_launch(cudaStream_t s, const 
     else
         tree_sum_kernel<Y, B, 1><<<blocks_for(a->n * a->d, 256), 256, 0, s>>>(*a);
 }
+__global__ static void meet_kernel(struct step_meeting m, uint32_t *late)
+{
+    next_start();
+    before_wait();
+    devices_meet(m, 0, late);
+}
+/* Wait for the other devices, or leave that and the sum to the norm that comes next. */
+static bool tree_meet(struct cuda_device *cu, const struct tree_sum *a, bool *left, struct error *err)
+{
+    if (a->for_norm && a->ldx == a->d && a->ldy == a->d && a->y_dtype == a->dtype && norm_is_few(a->n, a->d, a->d)) {
+        *left = true;
+        cu->unfinished = unfinished{ a->y, NULL, a->bias, 0, {}, *a->meet };
+        memcpy(cu->unfinished.x, a->x, sizeof cu->unfinished.x);
+        return true;
+    }
+    return launch_early(cu, meet_kernel, 1, 32, 0, "tree_sum", err, *a->meet, cu->late);
+}
 extern "C" bool tree_sum_cuda(struct device *dev, const struct tree_sum *args, struct error *err)
 {
     struct tree_sum a = *args;
     cudaStream_t s = cuda_of(dev)->stream;
+    bool left = false;
     a.ldx = a.ldx ? a.ldx : a.d;
     a.ldy = a.ldy ? a.ldy : a.d;
+    cuda_of(dev)->unfinished.y = NULL;
     if (!tree_sum_check(&a, err))
         return false;
     if (a.n == 0)
         return true;
+    if (a.meet && (!tree_meet(cuda_of(dev), &a, &left, err) || left))
+        return left;
     if (a.y_dtype == DT_BF16)
         tree_launch<bf16, bf16>(s, &a);
     else if (a.dtype == DT_BF16)
@@ -190,7 +212,7 @@ bool fwd_by_plan(struct device *dev, const struct linear_fwd *a, struct gemm_pla
     }
     int bucket = row_bucket(a->n);
     struct way *way = &p->way[bucket];
-    if (!p->known[bucket] && !way->few && !cu->capturing) {
+    if (!p->known[bucket] && !way->few && !cu->base.recording) {
         p->known[bucket] = true;
         lt_faster(cu, &call, FREE_NOT, &way->algo);
     }

@@ -379,7 +379,7 @@ struct gemm_plan *plan_ready(struct cuda_device *cu, enum product kind, int64_t 
         return NULL;
     }
     if (kind <= PRODUCT_FWD_F32 && !p->ready) {
-        if (cu->capturing) {
+        if (cu->base.recording) {
             error_set(err, ERR_INTERNAL, "a new kind of product while a graph is being recorded");
             return NULL;
         }

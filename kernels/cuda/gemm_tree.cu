@@ -428,7 +428,7 @@ static bool tree_chosen(struct cuda_device *cu, const struct tree_call *c, int *
 {
     struct tree_sizes z = sizes_of(c);
     *wide = 0;
-    if (!tree_fits(cu, c) || cu->capturing)
+    if (!tree_fits(cu, c) || cu->base.recording)
         return true;
     struct gemm_plan *p = plan_ready(cu, c->bwd.w ? PRODUCT_BWD_TREE : PRODUCT_FWD_TREE, z.w->n_out, z.w->n_in,
                                      (z.n_part * 4 + z.n_seg) * 2 + (z.y_dtype == DT_F32), false, err);

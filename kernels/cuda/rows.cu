@@ -3,6 +3,7 @@
  * All are bound by memory: V elements per thread (about 16 bytes) where the row length allows. A row is one block, and its sums are
  * a fixed tree that depends only on the row length; sums over rows are split every SUM_ROWS rows and added in order. */
 #include <inttypes.h>
+#include "kernels/cuda/meet.cuh"
 #include "kernels/cuda/rope.cuh"
 #define ROW_THREADS 128
 #define SUM_ROWS 64
@@ -315,7 +316,7 @@ __global__ static void rmsnorm_fwd_kernel(T *y, T *sum, const T *x, norm_add<T> 
     }
 }
 /* The same sums with a thread per V elements, for rows too few to hide a wait. */
-#define FEW_ROWS 512
+#define FEW_ROWS MEET_ROWS
 #define FEW_V 8
 #define FEW_THREADS_MAX 1024
 /* The sum of a row's squares, of which the thread has V elements if any are its own: the first ROW_THREADS threads find the others' in
@@ -352,11 +353,33 @@ template <typename T> __device__ static inline float few_squares(const float (&v
         all += tmp[i];
     return all;
 }
-/* All of a row is asked for at once, without branches in between. ADD: 0 nothing, 1 rows, else parts. */
-template <typename T, int ADD>
+/* What is added is a sum over N devices, each of which has its x, and adds up all of them. */
+template <int N> struct norm_peers {
+    const float *x[N];    // (n, d) of each
+    struct step_meeting meet;
+    uint32_t *late;
+};
+template <> struct norm_peers<0> {
+};
+/* As tree_sum adds: V elements from `at` on, of N devices from q on. */
+template <int N, int V> __device__ static inline void peers_read(float (&u)[V], const float *const *x, int64_t at)
+{
+    if constexpr (N == 1) {
+        load_v<float, V>(u, *x + at);
+    } else {
+        float z[V];
+        peers_read<N / 2, V>(u, x, at);
+        peers_read<N / 2, V>(z, x + N / 2, at);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            u[k] += z[k];
+    }
+}
+/* All of a row is asked for at once, without branches in between. ADD: 0 nothing, 1 rows, else parts; PEERS devices' if not 0. */
+template <typename T, int ADD, int PEERS>
 __global__ static void __launch_bounds__(FEW_THREADS_MAX)
-    rmsnorm_few_kernel(T *y, T *sum, const T *x, norm_add<T> add, const T *__restrict__ w, float *rstd_out, int64_t d, int64_t ld,
-                       float eps, enum norm_form form)
+    rmsnorm_few_kernel(T *y, T *sum, const T *x, norm_add<T> add, norm_peers<PEERS> peers, const T *__restrict__ w, float *rstd_out,
+                       int64_t d, int64_t ld, float eps, enum norm_form form)
 {
     constexpr int V = FEW_V;
     vec_of<T, V> weight, had, more;
@@ -364,10 +387,18 @@ __global__ static void __launch_bounds__(FEW_THREADS_MAX)
     float v[V], u[V] = {}, p[ADD > 1 ? ADD : 1][V];
     next_start();
     weight = *(const vec_of<T, V> *)(w + j);
-    if (ADD > 1 && add.bias)
+    if ((ADD > 1 || PEERS > 0) && add.bias)
         load_v<T, V>(u, add.bias + j);
     before_wait();
     had = *(const vec_of<T, V> *)(x + at + j);
+    if constexpr (PEERS > 0) {
+        float z[V];
+        devices_meet(peers.meet, blockIdx.x, peers.late);
+        peers_read<PEERS, V>(z, peers.x, at + j);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            u[k] = add.bias ? z[k] + u[k] : z[k];
+    }
     if constexpr (ADD == 1)
         more = *(const vec_of<T, V> *)(add.rows + at + j);
     if constexpr (ADD > 1) {
@@ -385,7 +416,7 @@ __global__ static void __launch_bounds__(FEW_THREADS_MAX)
         v[k] = to_float(had.x[k]);
         if constexpr (ADD == 1)
             v[k] = to_float(from_float<T>(v[k] + to_float(more.x[k])));
-        if constexpr (ADD > 1)
+        if constexpr (ADD > 1 || PEERS > 0)
             v[k] = to_float(from_float<T>(v[k] + to_float(from_float<T>(u[k]))));
     }
     bool mine = own < d;
@@ -398,16 +429,35 @@ __global__ static void __launch_bounds__(FEW_THREADS_MAX)
     if (mine)
         norm_write<T, V>(y + at, v, weight, j, rstd, form);
 }
+template <typename T, int ADD, int PEERS>
+static bool rmsnorm_few_launch(struct cuda_device *cu, const struct rmsnorm_fwd *a, norm_add<T> add, norm_peers<PEERS> peers, int64_t ld,
+                               struct error *err)
+{
+    unsigned threads = MAX((unsigned)ROW_THREADS, blocks_for(a->d / FEW_V, 32) * 32);
+    return launch_early(cu, rmsnorm_few_kernel<T, ADD, PEERS>, (unsigned)a->n, threads,
+                        threads > ROW_THREADS ? (size_t)a->d * sizeof(T) : 0, "rmsnorm_fwd", err, (T *)a->y, (T *)a->sum, (const T *)a->x,
+                        add, peers, (const T *)a->w, a->rstd, a->d, ld, a->eps, a->form);
+}
+template <typename T, int PEERS>
+static bool rmsnorm_peers_run(struct cuda_device *cu, const struct rmsnorm_fwd *a, const struct unfinished *left, struct error *err)
+{
+    norm_peers<PEERS> peers = { {}, left->meet, cu->late };
+    norm_add<T> add = { .bias = (const T *)left->bias };
+    memcpy(peers.x, left->x, sizeof peers.x);
+    return rmsnorm_few_launch<T, 0, PEERS>(cu, a, add, peers, a->d, err);
+}
 template <typename T>
 static bool rmsnorm_few_run(struct cuda_device *cu, const struct rmsnorm_fwd *a, norm_add<T> add, int64_t ld, struct error *err)
 {
-    auto *kernel = !add.rows        ? rmsnorm_few_kernel<T, 0>
-                   : !add.part      ? rmsnorm_few_kernel<T, 1>
-                   : add.split == 2 ? rmsnorm_few_kernel<T, 2>
-                                    : rmsnorm_few_kernel<T, NORM_PARTS_MAX>;
-    unsigned threads = MAX((unsigned)ROW_THREADS, blocks_for(a->d / FEW_V, 32) * 32);
-    return launch_early(cu, kernel, (unsigned)a->n, threads, threads > ROW_THREADS ? (size_t)a->d * sizeof(T) : 0, "rmsnorm_fwd", err,
-                        (T *)a->y, (T *)a->sum, (const T *)a->x, add, (const T *)a->w, a->rstd, a->d, ld, a->eps, a->form);
+    norm_peers<0> none = {};
+    return !add.rows        ? rmsnorm_few_launch<T, 0, 0>(cu, a, add, none, ld, err)
+           : !add.part      ? rmsnorm_few_launch<T, 1, 0>(cu, a, add, none, ld, err)
+           : add.split == 2 ? rmsnorm_few_launch<T, 2, 0>(cu, a, add, none, ld, err)
+                            : rmsnorm_few_launch<T, NORM_PARTS_MAX, 0>(cu, a, add, none, ld, err);
+}
+bool norm_is_few(int64_t n, int64_t d, int64_t ld)
+{
+    return wide_rows(d) && wide_rows(ld) && d <= FEW_V * FEW_THREADS_MAX && n <= FEW_ROWS;
 }
 template <typename T, int PARTS> static auto rmsnorm_fwd_kernel_for(int64_t d, int64_t ld)
 {
@@ -421,6 +471,17 @@ template <typename T> static bool rmsnorm_fwd_run(struct cuda_device *cu, const 
 {
     int64_t ld = a->ld ? a->ld : a->d;
     norm_add<T> add = { .rows = (const T *)a->add };
+    if (a->add && a->add == cu->unfinished.y && cu->unfinished.meet.n > 0) {
+        struct unfinished left = cu->unfinished;
+        cu->unfinished.y = NULL;
+        if (ld != a->d)
+            return error_set(err, ERR_INTERNAL, "rmsnorm_fwd: rows %" PRId64 " apart after a sum of devices", ld);
+        switch (left.meet.n) {
+        case 2: return rmsnorm_peers_run<T, 2>(cu, a, &left, err);
+        case 4: return rmsnorm_peers_run<T, 4>(cu, a, &left, err);
+        default: return rmsnorm_peers_run<T, 8>(cu, a, &left, err);
+        }
+    }
     if (a->add && a->add == cu->unfinished.y) {
         add.part = cu->unfinished.part;
         add.bias = (const T *)cu->unfinished.bias;
@@ -428,7 +489,7 @@ template <typename T> static bool rmsnorm_fwd_run(struct cuda_device *cu, const 
         add.n_elem = a->n * a->d;
         cu->unfinished.y = NULL;
     }
-    if (wide_rows(a->d) && wide_rows(ld) && a->d <= FEW_V * FEW_THREADS_MAX && a->n <= FEW_ROWS)
+    if (norm_is_few(a->n, a->d, ld))
         return rmsnorm_few_run<T>(cu, a, add, ld, err);
     auto *kernel = !add.part        ? rmsnorm_fwd_kernel_for<T, 0>(a->d, ld)
                    : add.split == 2 ? rmsnorm_fwd_kernel_for<T, 2>(a->d, ld)

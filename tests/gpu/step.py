@@ -2,7 +2,7 @@
 """GRPO steps on one GPU through a whole run (agent, controller, worker, scorer), with random weights of real shapes: where the
 time and the memory of a step go.
 
-    tests/gpu/step.py [--device cuda:0] [--work DIR] [--steps 3] [CASE...]      cases: 1.5B 7B long 32k (default: all)
+    tests/gpu/step.py [--device cuda:0] [--work DIR] [--steps 3] [CASE...]      cases: 1.5B 7B long 32k (default: these); 32B, on four GPUs
 
 Each case prints one JSON line. The first also times generating alone (bench decode) and training alone (bench train) at the
 same sizes: a step of the run may take 1.08 times their sum. Memory in use must be within 3 % of what was planned. Exits 1 when
@@ -15,6 +15,8 @@ ROLLCALL = os.environ.get("ROLLCALL", os.path.join(ROOT, "build/release/rollcall
 CASES = {
     "1.5B": dict(shape="Qwen2.5-1.5B", prompts=64, group=8, new=512, budget=16384, alone=True),
     "7B": dict(shape="Qwen2.5-7B", prompts=32, group=8, new=256, budget=8192, more=["--offload_optimizer", "true"]),
+    "32B": dict(shape="Qwen2.5-32B", prompts=32, group=8, new=256, budget=8192, devices="cuda:0,cuda:1,cuda:2,cuda:3",
+                more=["--offload_optimizer", "true", "--recompute_full", "true"]),
     "long": dict(shape="Qwen2.5-1.5B", prompts=1, group=8, new=3584, budget=16384),
     "starter": dict(shape="starter", prompts=4, group=4, new=16, budget=1024, alone=True),    # to try this script on a CPU
 }
@@ -113,6 +115,7 @@ def medians(step, phases=PHASES):
 
 
 def run(name, c, device, work, steps):
+    device = c.get("devices", device)
     path, step, n_live = whole_run(c, device, work, f"step-{name}-{os.getpid()}", steps, ["--save_at_end", "false"])
     late = step[1:]
     got = medians(step)

@@ -2,7 +2,7 @@
 """Training steps of real shapes, shared by all GPUs at each zero_stage, against one GPU: tokens/s, what of a step was spent waiting,
 memory, and the hash of the weights after the last step, which must be one and the same for a shape.
 
-    tests/gpu/zero.py [CASE...]      cases: 0.5B 1.5B 7B 7B-large 14B (default: all); starter, on CPUs, to try this script
+    tests/gpu/zero.py [CASE...]      cases: 0.5B 1.5B 7B 7B-large 14B 32B (default: all); starter, on CPUs, to try this script
 
 One JSON line for each measurement, then a table. A case without a line for one GPU has no room there. Exits 1 when bytes differ or a
 measurement fails. ROLLCALL names the program.
@@ -11,20 +11,22 @@ import argparse
 from step import Table, bench_try
 from ranks import n_gpu
 
-CASES = {    # tokens are those of a step of two GPUs, and of one; devices: how many, and at which zero_stage
+CASES = {    # tokens are those of a step of one or two GPUs, and of more if one is among them; devices: how many, and at which zero_stage
     "0.5B": dict(shape="Qwen2.5-0.5B", seq=512, tokens=65536, micro=8192, rounds=8,
                  layouts=((1, 0), (0, 1), (0, 2), (0, 3), (0, 0), (0, 0, "local"), (0, 0, "nccl"))),
     "1.5B": dict(shape="Qwen2.5-1.5B", seq=1024, tokens=131072, micro=16384, rounds=3, layouts=((1, 0), (0, 2), (0, 3))),
     "7B": dict(shape="Qwen2.5-7B", seq=2048, tokens=16384, micro=2048, rounds=3, layouts=((1, 0), (0, 2), (0, 3))),
     "7B-large": dict(shape="Qwen2.5-7B", seq=2048, tokens=65536, micro=8192, rounds=2, layouts=((0, 2), (0, 3))),
     "14B": dict(shape="Qwen2.5-14B", seq=2048, tokens=32768, micro=4096, rounds=2, layouts=((0, 3),), more=["--recompute-full"]),
+    "32B": dict(shape="Qwen2.5-32B", seq=2048, tokens=32768, micro=8192, rounds=1, layouts=((0, 3),), more=["--recompute-full", "--host-share", 0.3]),
     "starter": dict(shape="starter", seq=64, tokens=2048, micro=256, rounds=2, layouts=((1, 0), (0, 1), (0, 2), (0, 3), (0, 0, "local"), (0, 0, "tcp"))),
 }
 
 
-def measure(c, devices, zero, way):
+def measure(c, n, devices, zero, way):
+    alone = any(layout[0] == 1 for layout in c["layouts"])    # then the same batch on any number
     return bench_try("ranks", "--shape", c["shape"], "--devices", devices, "--zero", zero, "--collective", way, "--seq", c["seq"],
-                     "--tokens", c["tokens"], "--micro", c["micro"], "--rounds", c["rounds"], *c.get("more", []))
+                     "--tokens", c["tokens"] * (1 if alone else max(1, n // 2)), "--micro", c["micro"], "--rounds", c["rounds"], *c.get("more", []))
 
 
 def main():
@@ -35,10 +37,14 @@ def main():
     for name in a.case or [name for name in CASES if name != "starter"]:
         c = CASES[name]
         kind, most = ("cpu", 2) if name == "starter" else ("cuda", n_gpu())
+        if name == "32B" and most < 4:    # 18 bytes a parameter
+            continue
         alone = first = None
         for n, zero, *way in c["layouts"]:
             n, way = n or most, way[0] if way else "ipc"
-            r, said = measure(c, ",".join(f"{kind}:{i}" for i in range(n)), zero, way), ""
+            if way == "local" and n > 2 and kind == "cuda":    # a minute, for what two show
+                continue
+            r, said = measure(c, n, ",".join(f"{kind}:{i}" for i in range(n)), zero, way), ""
             r["case"] = name
             if "hash" in r:
                 first = first or r

@@ -79,6 +79,24 @@ static bool on_gpus(void)
     return getenv("OPS_DEVICE") && strncmp(getenv("OPS_DEVICE"), "cuda", 4) == 0;
 }
 
+/* As many devices as a test may open: on GPUs there are not always more. */
+static int devices_most(void)
+{
+    static int most;
+    struct error err;
+    for (int n = 1; most == 0; n++) {
+        char name[32];
+        struct device *dev = NULL;
+        snprintf(name, sizeof name, "cuda:%d", n);
+        if (on_gpus() && n < TEAM_MAX && (dev = device_new(name, 1, &err))) {
+            device_free(dev);
+            continue;
+        }
+        most = on_gpus() ? n : TEAM_MAX;
+    }
+    return most;
+}
+
 static struct model *model_make(const struct shape *s, enum dtype t, int n_device)
 {
     struct error err;
@@ -220,7 +238,7 @@ static void a_team_of_any_size_gives_the_bits_of_one_device(UNUSED void **state)
         int most = 1;
         for (int k = 0; k < 4; k++)
             most = MAX(most, s->sizes[k]);
-        most = on_gpus() ? MIN(most, 2) : most;
+        most = MIN(most, devices_most());
         devices_open(most);
         for (size_t b = 0; b < n_batch; b++) {
             struct group *want = NULL;
@@ -300,7 +318,7 @@ static void a_team_without_whole_weights_gives_the_same_bits(UNUSED void **state
         const struct shape *s = &shapes[c];
         for (int k = 0; k < 4 && s->sizes[k]; k++) {
             int n = s->sizes[k];
-            if (n == 1 || (on_gpus() && n > 2))
+            if (n == 1 || n > devices_most())
                 continue;
             devices_open(n);
             struct model *whole = model_make(s, DT_BF16, n), *sliced = sliced_make(s, whole, n);
@@ -919,7 +937,8 @@ static void a_team_of_any_size_trains_to_the_bytes_of_one_device(UNUSED void **s
         int most = 1;
         while (most < 4 && s->sizes[most] > 0)
             most++;
-        most = on_gpus() ? MIN(most, 2) : most;
+        while (s->sizes[most - 1] > devices_most())
+            most--;
         devices_open(s->sizes[most - 1]);
         outcome_make(&one, s, t, s->parts, (struct layout){ 1 }, recompute);
         outcome_make(&own, s, t, 0, (struct layout){ 1 }, recompute);
@@ -946,7 +965,9 @@ static void a_pipeline_of_any_size_trains_to_the_bytes_of_one_device(UNUSED void
         bool recompute = i % 2;
         enum dtype t = i / 2 % 2 ? DT_BF16 : DT_F32;
         enum optimizer optimizer = i % 3 ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMW_8BIT;
-        int parts = recompute ? 0 : s.parts, most = on_gpus() ? 1 : (int)ARRAY_SIZE(sizes);
+        int parts = recompute ? 0 : s.parts, most = (int)ARRAY_SIZE(sizes);
+        while (most > 1 && sizes[most - 1] > devices_most())
+            most--;
         struct outcome one;
         s.c.n_layer = 5;
         devices_open(sizes[most - 1]);
@@ -970,7 +991,7 @@ static void ranks_of_teams_train_to_the_bytes_of_one_device(UNUSED void **state)
         const struct shape *s = &trained[i / 2];
         enum dtype t = i % 2 ? DT_BF16 : DT_F32;
         bool recompute = i / 2 % 2;
-        int n_device = s->sizes[2] > 0 && !on_gpus() && i % 2 ? s->sizes[2] : s->sizes[1];
+        int n_device = s->sizes[2] > 0 && devices_most() >= s->sizes[2] && i % 2 ? s->sizes[2] : s->sizes[1];
         struct outcome one;
         devices_open(n_device);
         int group = 1 + i % 3 / 2;
@@ -996,7 +1017,7 @@ static void ranks_of_pipelines_train_to_the_bytes_of_one_device(UNUSED void **st
         enum dtype t = i / 3 % 2 ? DT_BF16 : DT_F32;
         enum optimizer optimizer = i % 3 == 2 ? OPTIMIZER_ADAMW_8BIT : OPTIMIZER_ADAMW;
         bool recompute = i % 3 == 1 || i == 2;    // the second with an odd zero_stage
-        int n_device = on_gpus() ? 2 : 2 + (int)((i + 1) / 2) % 2;
+        int n_device = MIN(2 + (int)((i + 1) / 2) % 2, devices_most());
         struct outcome one;
         s.c.n_layer = 3;
         devices_open(n_device);
@@ -1017,13 +1038,13 @@ static void ranks_of_pipelines_train_to_the_bytes_of_one_device(UNUSED void **st
 /* Each stage a team of two; with one rank and with several. */
 static void pipelines_of_teams_train_to_the_bytes_of_one_device(UNUSED void **state)
 {
-    if (on_gpus())    // four are needed
+    if (devices_most() < 4)
         return;
     for (size_t i = 0; i < ARRAY_SIZE(trained); i++) {
         struct shape s = trained[i];
         enum dtype t = i % 2 ? DT_BF16 : DT_F32;
         bool recompute = i % 3 == 1;
-        int n_stage = i == 2 ? 3 : 2, group = 1 + i % 2;
+        int n_stage = MIN(i == 2 ? 3 : 2, devices_most() / 2), group = 1 + i % 2;
         struct outcome one;
         s.c.n_layer = 3;
         devices_open(2 * n_stage);

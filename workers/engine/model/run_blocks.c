@@ -153,7 +153,7 @@ static bool product_fwd(struct model_run *r, int64_t l, enum product which, void
     int64_t n = pass->n;
     struct linear p = linear_of(m, l, which);
     if (r->peers && is_shared_sum(which))
-        return team_product(r, &p, y, x, n, err);
+        return team_product(r, &p, y, x, n, is_for_norm(m, l, which), err);
     return OP(m->dev, err, linear_fwd, .y = y, .x = x, .w = p.w, .bias = model_at(m, p.bias_at), .n = n, .y_dtype = m->dtype,
               .for_norm = is_for_norm(m, l, which), .for_gate = is_for_gate(m, which, pass))
            && lora_fwd(m, l, which, &r->lora, y, x, n, err);

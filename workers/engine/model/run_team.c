@@ -10,6 +10,9 @@
  * A buffer is written again two sums later. Its readers were done by then: they set their mark of the sum between after they had read, and
  * every device has waited for that mark.
  *
+ * In a recorded step on different cards nobody meets and there are no marks: the sum's own kernel, or the norm's that follows, waits for the
+ * other devices (ops.h, step_meeting), and so each rank's part is a chain of its own in the graph.
+ *
  * The embedding's rows are read from all slices. Where a rank keeps shards of its slice only, and has whole pieces in turn, all meet before
  * that, when each has bound its part, and after it, before any of them lets another piece take that place. */
 #include <stdlib.h>
@@ -25,6 +28,7 @@ struct team_run {
         struct model_run *run;    // of the slice
         float *part[2];           // (max_tok, d_model) device
         struct mark *ready[2];
+        uint32_t *word[2];    // of meetings in kernels; NULL: it has none
         int turn;
     } peer[TEAM_MAX];
 };
@@ -52,6 +56,23 @@ size_t team_run_bytes(const struct model *m, const struct run_limits *lim)
     return bytes + 2 * part_bytes(m, lim);
 }
 
+/* May kernels of a rank's device wait for those of the others? */
+static bool ranks_apart(struct team *t)
+{
+    for (int q = 0; q < team_size(t); q++)
+        for (int p = 0; p <= q; p++)
+            if (!team_rank(t, q)->dev->can_meet || (p < q && team_rank(t, p)->dev->index == team_rank(t, q)->dev->index))
+                return false;
+    return true;
+}
+
+static bool words_open(struct team *t, int rank, uint32_t **out, struct error *err)
+{
+    struct device *dev = team_rank(t, rank)->dev;
+    size_t size_bytes = (size_t)team_size(t) * MEET_ROWS * sizeof **out;
+    return (*out = mem_new(dev, size_bytes, "words of meetings", err)) && OP(dev, err, mem_fill, .y = *out, .size_bytes = size_bytes);
+}
+
 static bool peer_open(void *ctx, int rank, struct error *err)
 {
     struct team_run *t = ctx;
@@ -64,7 +85,7 @@ static bool peer_open(void *ctx, int rank, struct error *err)
     p->run->rank = rank;
     for (int b = 0; b < 2; b++)
         if (!(p->part[b] = mem_new(own->dev, part_bytes(own->slice, &lim), "parts of sums", err))
-            || !(p->ready[b] = mark_new(own->dev, err)))
+            || !(p->ready[b] = mark_new(own->dev, err)) || (ranks_apart(t->team) && !words_open(t->team, rank, &p->word[b], err)))
             return false;
     return true;
 }
@@ -94,6 +115,7 @@ void team_run_free(struct team_run *t)
         struct device *dev = team_rank(t->team, q)->dev;
         for (int b = 0; b < 2; b++) {
             mem_free(dev, t->peer[q].part[b]);
+            mem_free(dev, t->peer[q].word[b]);
             mark_free(dev, t->peer[q].ready[b]);
         }
         model_run_free(t->peer[q].run);
@@ -145,19 +167,27 @@ bool team_sum(struct model_run *r, const struct tree_sum *of, struct error *err)
     struct device *dev = r->m->dev;
     int b = own->turn;
     struct tree_sum sum = *of;
-    sum.n_x = team_size(t->team);
-    for (int q = 0; q < sum.n_x; q++)
+    struct step_meeting meet = { .n = team_size(t->team), .rank = r->rank };
+    sum.n_x = meet.n;
+    for (int q = 0; q < meet.n; q++) {
         sum.x[q] = t->peer[q].part[b];
-    return ranks_meet(r, err) && dev->op->tree_sum(dev, &sum, err);
+        meet.word[q] = t->peer[q].word[b];
+    }
+    if (dev->recording && own->word[b]) {
+        sum.meet = &meet;
+        own->turn = 1 - b;
+    }
+    return (sum.meet || ranks_meet(r, err)) && dev->op->tree_sum(dev, &sum, err);
 }
 
-bool team_product(struct model_run *r, const struct linear *l, void *y, const void *x, int64_t n, struct error *err)
+bool team_product(struct model_run *r, const struct linear *l, void *y, const void *x, int64_t n, bool for_norm, struct error *err)
 {
     return OP(r->m->dev, err, linear_fwd, .y = team_part(r), .x = x, .w = l->w, .n = n, .y_dtype = DT_F32)
            && team_sum(
                r,
                &(struct tree_sum){
-                   .y = y, .bias = model_at(r->m, l->bias_at), .n = n, .d = l->n_out, .y_dtype = r->m->dtype, .dtype = r->m->dtype },
+                   .y = y, .bias = model_at(r->m, l->bias_at), .n = n, .d = l->n_out, .y_dtype = r->m->dtype, .dtype = r->m->dtype,
+                   .for_norm = for_norm },
                err);
 }
 

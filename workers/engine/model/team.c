@@ -92,10 +92,14 @@ static void share_do(struct team *t, int q)
 {
     struct team_rank *r = &t->rank[q];
     turn_take(t);
+    if (q > 0)
+        graph_join(r->dev, t->recording);
     bool ok = (q == 0 || (device_enter(r->dev, &r->err) && device_after(r->dev, t->begin, &r->err))) && t->fn(t->ctx, q, &r->err)
               && mark_set(r->dev, r->end, &r->err);
     if (!ok)
         share_failed(t, q);
+    if (q > 0)
+        graph_join(r->dev, false);
     turn_give(t);
 }
 

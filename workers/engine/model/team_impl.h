@@ -62,4 +62,5 @@ MUST_USE bool team_embed(struct model_run *rank, void *y, const struct pass *p, 
 /* In a rank's run: memory for its part of the next sum, (max_tok, d_model) fp32; and the sum of all ranks' parts, which are its x. */
 float *team_part(struct model_run *rank);
 MUST_USE bool team_sum(struct model_run *rank, const struct tree_sum *of, struct error *err);
-MUST_USE bool team_product(struct model_run *rank, const struct linear *l, void *y, const void *x, int64_t n, struct error *err);
+MUST_USE bool team_product(struct model_run *rank, const struct linear *l, void *y, const void *x, int64_t n, bool for_norm,
+                           struct error *err);    // for_norm: linear_fwd's
