@@ -297,6 +297,8 @@ struct linear_fwd {
     enum dtype y_dtype;     // DT_F32 for logits
     bool for_norm;          // the next operation is a rmsnorm_fwd with add = y, and nothing else reads y: a back end may leave the last
                             // sums to that one, and not write y
+    bool in_parts;          // with w->parts above 1, while recording on a device that can_meet: y is (parts, n, n_out) fp32, the parts, not
+                            // their sum, and no bias; y_dtype DT_F32, dense
     bool for_gate;          // the next operation is a swiglu_fwd with gu = y, and nothing else reads y: a back end may compute both at
                             // once, and not write y
 };

@@ -28,7 +28,7 @@ struct unfinished {
     const float *part;    // (split, n, d) in the scratch
     const void *bias;     // (d), or NULL
     int split;
-    const float *x[SUM_PARTS_MAX];    // of a sum over devices (n, d) of each, instead of part
+    const float *x[SUM_PARTS_MAX];    // of a sum over devices (split) of (n, d), instead of part
     struct step_meeting meet;              // n 0: none
 };
 struct cuda_device {

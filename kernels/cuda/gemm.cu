@@ -39,6 +39,8 @@ __global__ static void split_sum_kernel(Y *__restrict__ y, int64_t ldy, const fl
 template <typename Y, typename B, int V> __global__ static void tree_sum_kernel(struct tree_sum a)
 {
     int64_t k = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V, i = k / a.d, j = k % a.d;
+    next_start();
+    before_wait();
     if (i >= a.n)
         return;
     float x[SUM_PARTS_MAX][V], bias[V];
@@ -62,12 +64,11 @@ template <typename Y, typename B, int V> __global__ static void tree_sum_kernel(
     }
     store_v<Y, V>((Y *)a.y + i * a.ldy + j, x[0]);
 }
-template <typename Y, typename B> static void tree_launch(cudaStream_t s, const struct tree_sum *a)
+template <typename Y, typename B> static bool tree_launch(struct cuda_device *cu, const struct tree_sum *a, struct error *err)
 {
-    if (a->d % 4 == 0 && a->ldx % 4 == 0 && a->ldy % 4 == 0)
-        tree_sum_kernel<Y, B, 4><<<blocks_for(a->n * a->d, 4 * 256), 256, 0, s>>>(*a);
-    else
-        tree_sum_kernel<Y, B, 1><<<blocks_for(a->n * a->d, 256), 256, 0, s>>>(*a);
+    bool wide = a->d % 4 == 0 && a->ldx % 4 == 0 && a->ldy % 4 == 0;
+    return launch_early(cu, wide ? tree_sum_kernel<Y, B, 4> : tree_sum_kernel<Y, B, 1>, blocks_for(a->n * a->d, (wide ? 4 : 1) * 256), 256, 0,
+                        "tree_sum", err, *a);
 }
 __global__ static void meet_kernel(struct step_meeting m, uint32_t *late)
 {
@@ -80,7 +81,7 @@ static bool tree_meet(struct cuda_device *cu, const struct tree_sum *a, bool *le
 {
     if (a->for_norm && a->ldx == a->d && a->ldy == a->d && a->y_dtype == a->dtype && norm_is_few(a->n, a->d, a->d)) {
         *left = true;
-        cu->unfinished = unfinished{ a->y, NULL, a->bias, 0, {}, *a->meet };
+        cu->unfinished = unfinished{ a->y, NULL, a->bias, a->n_x, {}, *a->meet };
         memcpy(cu->unfinished.x, a->x, sizeof cu->unfinished.x);
         return true;
     }
@@ -89,24 +90,20 @@ static bool tree_meet(struct cuda_device *cu, const struct tree_sum *a, bool *le
 extern "C" bool tree_sum_cuda(struct device *dev, const struct tree_sum *args, struct error *err)
 {
     struct tree_sum a = *args;
-    cudaStream_t s = cuda_of(dev)->stream;
+    struct cuda_device *cu = cuda_of(dev);
     bool left = false;
     a.ldx = a.ldx ? a.ldx : a.d;
     a.ldy = a.ldy ? a.ldy : a.d;
-    cuda_of(dev)->unfinished.y = NULL;
+    cu->unfinished.y = NULL;
     if (!tree_sum_check(&a, err))
         return false;
     if (a.n == 0)
         return true;
-    if (a.meet && (!tree_meet(cuda_of(dev), &a, &left, err) || left))
+    if (a.meet && (!tree_meet(cu, &a, &left, err) || left))
         return left;
-    if (a.y_dtype == DT_BF16)
-        tree_launch<bf16, bf16>(s, &a);
-    else if (a.dtype == DT_BF16)
-        tree_launch<float, bf16>(s, &a);
-    else
-        tree_launch<float, float>(s, &a);
-    return launch_ok("tree_sum", err);
+    return a.y_dtype == DT_BF16 ? tree_launch<bf16, bf16>(cu, &a, err)
+           : a.dtype == DT_BF16 ? tree_launch<float, bf16>(cu, &a, err)
+                                : tree_launch<float, float>(cu, &a, err);
 }
 /* The parts of a product, one after the other in memory. */
 static bool parts_sum(struct device *dev, const struct linear_fwd *a, const float *part, int64_t ldy, struct error *err)
@@ -169,7 +166,8 @@ static bool plain_parts(struct device *dev, const struct linear_fwd *a, int64_t 
     struct cuda_device *cu = cuda_of(dev);
     const struct weight *w = a->w;
     int64_t k = w->n_in / w->parts;
-    float *part = (float *)cuda_scratch(cu, (size_t)w->parts * (size_t)a->n * (size_t)w->n_out * 4, "linear_fwd", err);
+    float *part = a->in_parts ? (float *)a->y
+                              : (float *)cuda_scratch(cu, (size_t)w->parts * (size_t)a->n * (size_t)w->n_out * 4, "linear_fwd", err);
     if (!part)
         return false;
     for (int i = 0; i < w->parts; i++) {
@@ -177,7 +175,7 @@ static bool plain_parts(struct device *dev, const struct linear_fwd *a, int64_t 
         if (!plain_run(cu, &p, "linear_fwd", err))
             return false;
     }
-    return parts_sum(dev, a, part, ldy, err);
+    return a->in_parts || parts_sum(dev, a, part, ldy, err);
 }
 
 static bool plain_whole(struct cuda_device *cu, const struct linear_fwd *a, int64_t ldx, int64_t ldy, struct error *err)
@@ -204,7 +202,8 @@ bool fwd_by_plan(struct device *dev, const struct linear_fwd *a, struct gemm_pla
                             .ldy = a->ldy };
     float *part = NULL;
     if (p->split > 1) {
-        part = (float *)cuda_scratch(cu, (size_t)p->split * (size_t)a->n * (size_t)w->n_out * 4, "linear_fwd", err);
+        part = a->in_parts ? (float *)a->y
+                           : (float *)cuda_scratch(cu, (size_t)p->split * (size_t)a->n * (size_t)w->n_out * 4, "linear_fwd", err);
         if (!part)
             return false;
         call.y = part;
@@ -223,7 +222,7 @@ bool fwd_by_plan(struct device *dev, const struct linear_fwd *a, struct gemm_pla
     if (!way_run(cu, &call, way, err))
         return false;
     if (!part || w->parts > 1)
-        return !part || parts_sum(dev, a, part, a->ldy, err);
+        return !part || a->in_parts || parts_sum(dev, a, part, a->ldy, err);
     int most = a->n > TIMED_ROWS ? 2 : NORM_PARTS_MAX;    // more parts of many rows take the norm's registers
     if (a->for_norm && a->y_dtype == DT_BF16 && a->ldy == w->n_out && p->split <= most) {
         cu->unfinished = unfinished{ a->y, part, a->bias, p->split };
@@ -258,7 +257,7 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
     bool done = false;
     full.ldx = ldx;
     full.ldy = ldy;
-    return ((w->parts <= 1 && p->split <= 2) || fwd_in_registers(cu, &full, p, &done, err)) && (done || fwd_by_plan(dev, &full, p, err));
+    return (a->in_parts || (w->parts <= 1 && p->split <= 2) || fwd_in_registers(cu, &full, p, &done, err)) && (done || fwd_by_plan(dev, &full, p, err));
 }
 
 bool cuda_gate_run(struct cuda_device *cu, const struct swiglu_fwd *a, struct error *err)

@@ -353,15 +353,15 @@ template <typename T> __device__ static inline float few_squares(const float (&v
         all += tmp[i];
     return all;
 }
-/* What is added is a sum over N devices, each of which has its x, and adds up all of them. */
+/* What is added is a sum of N parts, those of the first device first; each device adds up all of them. */
 template <int N> struct norm_peers {
-    const float *x[N];    // (n, d) of each
+    const float *x[N];    // (n, d) each
     struct step_meeting meet;
     uint32_t *late;
 };
 template <> struct norm_peers<0> {
 };
-/* As tree_sum adds: V elements from `at` on, of N devices from q on. */
+/* As tree_sum adds: V elements from `at` on. */
 template <int N, int V> __device__ static inline void peers_read(float (&u)[V], const float *const *x, int64_t at)
 {
     if constexpr (N == 1) {
@@ -375,7 +375,8 @@ template <int N, int V> __device__ static inline void peers_read(float (&u)[V], 
             u[k] += z[k];
     }
 }
-/* All of a row is asked for at once, without branches in between. ADD: 0 nothing, 1 rows, else parts; PEERS devices' if not 0. */
+/* All of a row is asked for at once, without branches in between. ADD: 0 nothing, 1 rows, else parts; PEERS: so many of several
+ * devices if not 0. */
 template <typename T, int ADD, int PEERS>
 __global__ static void __launch_bounds__(FEW_THREADS_MAX)
     rmsnorm_few_kernel(T *y, T *sum, const T *x, norm_add<T> add, norm_peers<PEERS> peers, const T *__restrict__ w, float *rstd_out,
@@ -476,7 +477,7 @@ template <typename T> static bool rmsnorm_fwd_run(struct cuda_device *cu, const 
         cu->unfinished.y = NULL;
         if (ld != a->d)
             return error_set(err, ERR_INTERNAL, "rmsnorm_fwd: rows %" PRId64 " apart after a sum of devices", ld);
-        switch (left.meet.n) {
+        switch (left.split) {
         case 2: return rmsnorm_peers_run<T, 2>(cu, a, &left, err);
         case 4: return rmsnorm_peers_run<T, 4>(cu, a, &left, err);
         default: return rmsnorm_peers_run<T, 8>(cu, a, &left, err);

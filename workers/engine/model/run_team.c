@@ -160,7 +160,15 @@ float *team_part(struct model_run *r)
     return own->part[own->turn];
 }
 
-bool team_sum(struct model_run *r, const struct tree_sum *of, struct error *err)
+/* Will this rank's sums be made by kernels that wait for each other? */
+static bool meets_in_kernels(const struct model_run *r)
+{
+    const struct peer *own = &r->peers->peer[r->rank];
+    return r->m->dev->recording && own->word[own->turn];
+}
+
+/* The sum of n_own parts of each rank, one after the other in its memory. */
+static bool parts_sum(struct model_run *r, const struct tree_sum *of, int n_own, struct error *err)
 {
     struct team_run *t = r->peers;
     struct peer *own = &t->peer[r->rank];
@@ -168,26 +176,44 @@ bool team_sum(struct model_run *r, const struct tree_sum *of, struct error *err)
     int b = own->turn;
     struct tree_sum sum = *of;
     struct step_meeting meet = { .n = team_size(t->team), .rank = r->rank };
-    sum.n_x = meet.n;
+    sum.n_x = meet.n * n_own;
     for (int q = 0; q < meet.n; q++) {
-        sum.x[q] = t->peer[q].part[b];
+        for (int p = 0; p < n_own; p++)
+            sum.x[q * n_own + p] = t->peer[q].part[b] + p * sum.n * sum.d;
         meet.word[q] = t->peer[q].word[b];
     }
-    if (dev->recording && own->word[b]) {
+    if (meets_in_kernels(r)) {
         sum.meet = &meet;
         own->turn = 1 - b;
     }
     return (sum.meet || ranks_meet(r, err)) && dev->op->tree_sum(dev, &sum, err);
 }
 
+bool team_sum(struct model_run *r, const struct tree_sum *of, struct error *err)
+{
+    return parts_sum(r, of, 1, err);
+}
+
+/* May a rank send the parts of a product of n rows as they are? A kernel that adds them up first takes 3 us, as long as so many more elements
+ * take from card to card, and so many fit. */
+#define PARTS_ELEMS_MORE ((int64_t)200 << 10)
+static bool parts_go(const struct model_run *r, const struct linear *l, int64_t n)
+{
+    int n_own = l->w->parts, n_rank = team_size(r->peers->team);
+    return n_own > 1 && meets_in_kernels(r) && n * n_own <= r->peers->whole->lim.max_tok
+           && (n_own - 1) * (n_rank - 1) * n * l->n_out <= PARTS_ELEMS_MORE;
+}
+
 bool team_product(struct model_run *r, const struct linear *l, void *y, const void *x, int64_t n, bool for_norm, struct error *err)
 {
-    return OP(r->m->dev, err, linear_fwd, .y = team_part(r), .x = x, .w = l->w, .n = n, .y_dtype = DT_F32)
-           && team_sum(
+    bool in_parts = for_norm && parts_go(r, l, n);
+    return OP(r->m->dev, err, linear_fwd, .y = team_part(r), .x = x, .w = l->w, .n = n, .y_dtype = DT_F32, .in_parts = in_parts)
+           && parts_sum(
                r,
                &(struct tree_sum){
                    .y = y, .bias = model_at(r->m, l->bias_at), .n = n, .d = l->n_out, .y_dtype = r->m->dtype, .dtype = r->m->dtype,
                    .for_norm = for_norm },
+               in_parts ? l->w->parts : 1,
                err);
 }
 
@@ -226,7 +252,7 @@ bool team_forward(struct model_run *r, const struct pass *p, struct error *err)
 
 struct head_call {
     struct model_run *r;
-    const void *x;    // (n, d) of the first device
+    const void *x;    // (n, d) of the first device; rows of its run's hf every device has
     int64_t n;
     float *logits;    // (n, vocab) of the first device
 };
@@ -236,8 +262,11 @@ static bool rank_head(void *ctx, int rank, struct error *err)
     const struct team_rank *own = team_rank(h->r->team->team, rank);
     struct model_run *run = h->r->team->peer[rank].run;
     const void *x = h->x;
-    size_t x_bytes = (size_t)(h->n * h->r->m->c.d_model) * dtype_size(h->r->m->dtype);
-    if (!own->dev->host_memory && rank > 0) {    // read once, not by every block of the product
+    size_t row_bytes = (size_t)h->r->m->c.d_model * dtype_size(h->r->m->dtype), x_bytes = (size_t)h->n * row_bytes;
+    const char *hf = h->r->hf, *hf_end = hf + (size_t)h->r->lim.max_tok * row_bytes;
+    if (rank > 0 && (const char *)x >= hf && (const char *)x < hf_end) {
+        x = (const char *)run->hf + ((const char *)x - hf);
+    } else if (!own->dev->host_memory && rank > 0) {    // read once, not by every block of the product
         if (!mem_copy(own->dev, run->h, x, x_bytes, COPY_D2D, err))
             return false;
         x = run->h;
