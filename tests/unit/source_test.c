@@ -1,6 +1,7 @@
 /* Weights that stay in files or in a seed until it is known what each device has of them: the whole, shards, slices, stages and shards of
  * slices get the bytes that they would get from whole weights, and no device ever has more memory than for its part, the first one a piece
- * besides. OPS_DEVICE names another first device, such as cuda:0; the others follow it. */
+ * besides. OPS_DEVICE names another first device, such as cuda:0; the others follow it.
+ * tags: asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,9 +1,9 @@
 /* source.c - weights that are elsewhere: in files (model_files.c), in a seed (model_random.c), in another model
  *
  * A model of such weights is a shape until somebody decides what its devices get of them: the whole (model_weights_take, model_share), this
- * rank's shards (model_keep), or slices (model_team, model_sliced_open). The whole comes straight to where it stays. Everything else is taken out
- * of pieces of the flat order, which come one at a time into room for the longest on the first device. So no device has more than its part
- * and, the first one, a piece. */
+ * rank's shards (model_keep), or slices (model_team, model_sliced_open). The whole comes straight to where it stays. Everything else is
+ * taken out of pieces of the flat order, which come one at a time into room for the longest on the first device. So no device ever has more
+ * than its part; the first one has a piece besides. */
 #include <stdlib.h>
 #include "workers/engine/model/choose_ahead.h"
 #include "workers/engine/model/model_impl.h"
