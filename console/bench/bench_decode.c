@@ -246,8 +246,10 @@ out:
     return ok;
 }
 
+/* On several devices each has only its slice of the weights (team_make). */
 static bool model_make(struct decode_bench *b, struct error *err)
 {
+    b->tool.late = b->n_device > 1 && b->lora_rank == 0;
     if (!b->shape)
         return tool_model_load(&b->tool, false, err);
     const struct model_config *config = config_shape(b->shape, err);
@@ -256,8 +258,9 @@ static bool model_make(struct decode_bench *b, struct error *err)
     bool bf16 = b->tool.dev->kind == DEVICE_CUDA;
     struct model_config longer = *config;    // random weights have no positions they were not trained for
     longer.max_pos = MAX(config->max_pos, b->n_prompt + b->n_new);
-    b->tool.model = model_new_random(&longer, 1, b->tool.dev, bf16 ? DT_BF16 : DT_F32, err);
-    return b->tool.model != NULL;
+    struct model *(*make)(const struct model_config *, uint64_t, struct device *, enum dtype,
+                          struct error *) = b->tool.late ? model_random_open : model_new_random;
+    return (b->tool.model = make(&longer, 1, b->tool.dev, bf16 ? DT_BF16 : DT_F32, err)) != NULL;
 }
 
 /* Let the model work on --device and those after it. */

@@ -98,7 +98,7 @@ static bool rank_run(const struct plan *p, int rank, struct result *out, struct 
     set.rank = rank;
     set.zero_stage = (int)p->zero;
     TRY(dev && g && mem_info(dev, &at_start, &total, err));
-    TRY(m = model_new_random(p->config, 1, dev, p->bf16 ? DT_BF16 : DT_F32, err));
+    TRY(m = model_random_open(p->config, 1, dev, p->bf16 ? DT_BF16 : DT_F32, err));    // the trainer takes what it keeps
     set.offload = p->host_share > 0;
     trainer_memory(m, &set, &need);    // with state_bytes 0: all of it in host memory, and the stage on the device
     set.state_bytes = (size_t)((1 - p->host_share) * (double)need.host) + need.state;

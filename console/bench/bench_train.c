@@ -141,7 +141,9 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     train_hyper_make(&h);
     TRY(g = train_groups_make(b->n_live ? b->n_live : b->config->vocab, b->n_seq, b->len, &n_group, err));
     TRY(mem_info(dev, &at_start, &total, err));
-    TRY((m = model_new_random(b->config, 1, dev, b->dtype, err)) && model_parts_set(m, b->parts > 1 ? (int)b->parts : 0, err));
+    bool cut = train_bench_devices(b) > 1;    // then the first device has no more than its part of the weights
+    TRY(m = cut ? model_random_open(b->config, 1, dev, b->dtype, err) : model_new_random(b->config, 1, dev, b->dtype, err));
+    TRY(model_parts_set(m, b->parts > 1 ? (int)b->parts : 0, err));
     if (b->n_live)
         model_n_live_set(m, b->n_live);
     TRY(bench_adapter(m, b->lora_rank, true, err) && bench_devices_after(all, train_bench_devices(b), b->n_thread, err)

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 #include "protocol/base/file.h"
 #include "protocol/run/run_config.h"
+#include "tests/unit/counted.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/slice.h"
 #include "workers/engine/plan/run_room.h"
@@ -37,84 +38,7 @@ static const struct shape {
 
 static char run_dir[64] = "/tmp/slices-XXXXXX";
 static struct device *taker[4], *giver;
-
-/* ---- memory that a device has given, counted at its operations */
-static struct counted {
-    struct ops op;
-    const struct ops *real;
-    struct device *dev;
-    size_t now, most;
-    struct {
-        void *p;
-        size_t size;
-    } given[256];
-} counted[2];
-
-static struct counted *count_of(const struct device *dev)
-{
-    return dev == counted[0].dev ? &counted[0] : &counted[1];
-}
-
-static void *count_give(struct counted *c, void *p, size_t size)
-{
-    size_t i = 0;
-    while (i < ARRAY_SIZE(c->given) && c->given[i].p)
-        i++;
-    assert_true(i < ARRAY_SIZE(c->given));
-    c->given[i].p = p;
-    c->given[i].size = p ? size : 0;
-    c->now += c->given[i].size;
-    c->most = MAX(c->most, c->now);
-    return p;
-}
-
-static void count_back(struct counted *c, const void *p)
-{
-    for (size_t i = 0; i < ARRAY_SIZE(c->given); i++)
-        if (c->given[i].p == p) {
-            c->now -= c->given[i].size;
-            c->given[i].p = NULL;
-            return;
-        }
-}
-
-static void *counted_new(struct device *dev, size_t size, const char *what, struct error *err)
-{
-    return count_give(count_of(dev), count_of(dev)->real->mem_new(dev, size, what, err), size);
-}
-
-static void counted_free(struct device *dev, void *p)
-{
-    count_back(count_of(dev), p);
-    count_of(dev)->real->mem_free(dev, p);
-}
-
-static void *counted_share_new(struct device *dev, size_t size, const char *what, struct mem_handle *h, struct error *err)
-{
-    return count_give(count_of(dev), count_of(dev)->real->mem_share_new(dev, size, what, h, err), size);
-}
-
-static void counted_share_free(struct device *dev, void *p, size_t size, const struct mem_handle *h)
-{
-    count_back(count_of(dev), p);
-    count_of(dev)->real->mem_share_free(dev, p, size, h);
-}
-
-static void count_begin(struct counted *c, struct device *dev)
-{
-    *c = (struct counted){ .op = *dev->op, .real = dev->op, .dev = dev };
-    c->op.mem_new = counted_new;
-    c->op.mem_free = counted_free;
-    c->op.mem_share_new = counted_share_new;
-    c->op.mem_share_free = counted_share_free;
-    dev->op = &c->op;
-}
-
-static void count_end(struct counted *c)
-{
-    assert_int_equal(c->now, 0);    // all has been given back
-    c->dev->op = c->real;
-}
+static struct counted counted[2];
 
 /* ---- models */
 static void devices_open(void)

@@ -121,12 +121,21 @@ static bool has_adapter(const struct engine *e)
     return e->config.lora_rank > 0 || e->config.lora_adapter[0];
 }
 
-/* The model: loaded where it is trained; elsewhere empty, since a worker that only samples receives its weights and need not
+/* Does the model's trainer get its weights from the files when it is known what it keeps of them (trained_make)? One that trains alone on
+ * one device has all of them. */
+static bool loads_late(const struct engine *e)
+{
+    return e->trains && !has_adapter(e) && (run_config_trainer_devices(&e->config) > 1 || e->config.num_trainers > 1);
+}
+
+/* The model: loaded, now or late, where it is trained; elsewhere empty, since a worker that only samples receives its weights and need not
  * have the files; on several devices it has slices only (team_open). What a sampler receives of a run with an adapter is the adapter, so
  * it loads the base. */
 static struct model *model_open(struct engine *e, enum dtype dtype, struct error *err)
 {
     struct model_config shape;
+    if (loads_late(e))
+        return model_files_open(e->config.model, e->dev, dtype, err);
     if (e->trains || has_adapter(e))
         return model_load(e->config.model, e->dev, dtype, err);
     if (!config_load(&shape, e->config.model, err))
@@ -145,13 +154,13 @@ static bool adapter_open(struct engine *e, struct error *err)
     return run_adapter(c, &lora, err) && model_lora_new(e->model, &lora, (uint64_t)c->seed, e->trains, err);
 }
 
-/* *out = m in slices or stages on the trainer's devices. */
+/* *out = m in slices or stages on the trainer's devices, which have no memory yet. */
 static bool slices_open(struct engine *e, struct model *m, struct model **out, struct error *err)
 {
     struct device *dev[SUM_PARTS_MAX];
     team_devices(e, dev);
     int n_team = (int)e->config.tensor_parallel_size, n_stage = (int)e->config.pipeline_parallel_size;
-    *out = n_stage > 1 ? model_staged_new(m, dev, n_stage, n_team, err) : model_sliced_new(m, dev, n_team, err);
+    *out = n_stage > 1 ? model_staged_open(m, dev, n_stage, n_team, err) : model_sliced_open(m, dev, n_team, err);
     return *out != NULL;
 }
 
@@ -199,6 +208,27 @@ static void products_tell(const struct engine *e)
         }
 }
 
+/* The reference model: the base without its adapter, or the model's files again, on the devices that the trainer has. */
+static bool reference_load(struct engine *e, enum dtype dtype, struct error *err)
+{
+    const struct run_config *c = &e->config;
+    bool cut = run_config_trainer_devices(c) > 1;
+    if (has_adapter(e))
+        e->ref = model_view(e->model, err);
+    else
+        e->ref = cut ? model_files_open(c->model, e->dev, dtype, err) : model_load(c->model, e->dev, dtype, err);
+    if (!e->ref || (!has_adapter(e) && !model_parts_set(e->ref, run_config_sum_parts(c), err)))
+        return false;
+    model_n_live_set(e->ref, tokenizer_n_id(e->prompts.tokenizer));
+    model_length_set(e->ref, c->max_prompt_tokens + c->max_new_tokens);
+    if (!cut)
+        return true;
+    struct model *whole = e->ref;
+    bool ok = slices_open(e, whole, &e->ref, err);
+    model_free(whole);
+    return ok && model_weights_take(e->ref, err);
+}
+
 /* The model, the reference model when the loss needs it, and the sampler's own copy when it samples while it trains. */
 static bool models_load(struct engine *e, struct error *err)
 {
@@ -215,20 +245,8 @@ static bool models_load(struct engine *e, struct error *err)
                  c->max_prompt_tokens + c->max_new_tokens, model_config(e->model)->rope.original_max_pos);
     if (!model_parts_set(e->model, run_config_sum_parts(c), err) || (has_adapter(e) && !adapter_open(e, err)))
         return false;
-    if (e->trains && c->beta > 0) {    // the base without its adapter is the reference
-        if (!(e->ref = has_adapter(e) ? model_view(e->model, err) : model_load(c->model, e->dev, dtype, err))
-            || (!has_adapter(e) && !model_parts_set(e->ref, run_config_sum_parts(c), err)))
-            return false;
-        model_n_live_set(e->ref, n_id);
-        model_length_set(e->ref, c->max_prompt_tokens + c->max_new_tokens);
-        if (run_config_trainer_devices(c) > 1) {
-            struct model *whole = e->ref;
-            bool ok = slices_open(e, whole, &e->ref, err);
-            model_free(whole);
-            if (!ok)
-                return false;
-        }
-    }
+    if (e->trains && c->beta > 0 && !reference_load(e, dtype, err))
+        return false;
     if (e->trains && e->produces && c->n_behind > 0) {
         e->sampler = c->producer_tensor_parallel_size > 1 ? model_shape_like(e->model, err) : model_new_like(e->model, err);
         if (!e->sampler)
@@ -272,20 +290,27 @@ static bool memory_plan(struct engine *e, struct trainer_settings *settings, str
     return memory_plan_make(&e->plan, e->trains ? e->trained : e->model, &w, e->trains ? settings : NULL, !e->sampler, g, err);
 }
 
+/* The whole weights, where others read them if that is how they are given. */
+static bool whole_take(struct engine *e, struct error *err)
+{
+    return publication_in_place(e->publication) ? model_share(e->model, err) != NULL : model_weights_take(e->model, err);
+}
+
 /* What the trainer changes: the model; or shards or slices of it, and then perhaps a copy beside them, whole or in the sampler's slices. */
 static bool trained_make(struct engine *e, const struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
-    bool whole = needs_whole(e), slices = !e->sampler && sampler_devices(e) > 1;
+    bool cut = trainer_is_cut(settings), shards = trainer_keeps_shards(e->model, settings), whole = needs_whole(e),
+         slices = !e->sampler && sampler_devices(e) > 1;
     e->trained = e->model;
-    if (trainer_is_cut(settings)) {
+    if ((cut || shards ? whole : publication_in_place(e->publication)) && !whole_take(e, err))
+        return false;
+    if (cut) {
         if (!slices_open(e, e->model, &e->trained, err))
             return false;
-        if (!whole)
-            model_weights_drop(e->model);
-    } else if (trainer_keeps_shards(e->model, settings) && whole) {
-        if (!(e->trained = model_new_like(e->model, err)) || !model_weights_copy(e->trained, e->model, err))
+    } else if (shards && whole) {
+        if (!(e->trained = model_like_open(e->model, err)))
             return false;
-    } else if (trainer_keeps_shards(e->model, settings) && slices) {
+    } else if (shards && slices) {
         if (!(e->model = model_shape_like(e->trained, err)))
             return false;
     }

@@ -40,7 +40,7 @@ static bool weights_load(struct tool_model *t, enum dtype dtype, char text_dir[4
     struct lora_config lora;
     snprintf(text_dir, 4096, "%s", t->dir);
     if (!lora_dir_is(t->dir))
-        return (t->model = model_load(t->dir, t->dev, dtype, err)) != NULL;
+        return (t->model = t->late ? model_files_open(t->dir, t->dev, dtype, err) : model_load(t->dir, t->dev, dtype, err)) != NULL;
     if (!lora_config_load(&lora, t->dir, err))
         return false;
     if (!lora.base[0])

@@ -20,6 +20,7 @@ struct tool_model {
     struct model *(*open)(void *ctx, struct device *dev, struct error *err);
     void *open_ctx;
     const char *text_name;    // a directory
+    bool late;                // leave a model's weights in its files until they are taken (model_files_open); not an adapter's base
     char dir[4096];           // where the model is; from here on: after tool_model_load
     struct device *dev;       // owned, as all below
     struct model *model;

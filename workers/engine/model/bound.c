@@ -15,6 +15,8 @@
  * model_stages_run). */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
+#include "workers/engine/model/choose_ahead.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/products.h"
 #include "workers/engine/model/team.h"
@@ -61,25 +63,53 @@ void bound_free(struct model *m)
         mark_free(m->dev, k->place[i].came);
     }
     mem_free(m->dev, k->mem);
+    free(k->cut);
     if (k->shards)
         mem_share_free(m->dev, k->shards, k->shard_bytes, &k->handle);
     free(k);
     m->kept = NULL;
 }
 
-/* This rank's shards, out of the whole. */
-static bool shards_fill(struct model *m, struct kept *k, const struct model_cut *cut, struct error *err)
+/* This rank's shard of piece p, which is whole at `from`. */
+static bool shard_fill(struct model *m, int p, const char *from, struct error *err)
 {
+    const struct kept *k = m->kept;
     size_t e = dtype_size(m->dtype);
-    int64_t first;
-    for (int p = 0; p < model_n_piece(m); p++) {
+    int n_piece = model_n_piece(m);
+    int64_t n = k->cut[p], first = k->cut[n_piece + p], at = k->cut[2 * n_piece + p];
+    return n == 0 || mem_copy(m->dev, k->shards + (size_t)at * e, from + (size_t)first * e, (size_t)n * e, COPY_D2D, err);
+}
+
+/* This rank's shards, out of the whole, here or elsewhere; a model that has neither gets them later (piece_filled). */
+static bool shards_fill(struct model *m, struct error *err)
+{
+    struct choose_ahead *ahead = m->source ? choose_ahead_begin(m) : NULL;
+    bool ok = true;
+    for (int p = 0; p < model_n_piece(m) && ok; p++) {
+        int64_t first;
         (void)model_piece(m, p, &first);
-        if (cut->n[p] > 0
-            && !mem_copy(m->dev, k->shards + (size_t)cut->at[p] * e, m->weights + (size_t)(first + cut->first[p]) * e,
-                         (size_t)cut->n[p] * e, COPY_D2D, err))
-            return false;
+        if (m->source)
+            ok = source_piece(m, p, err) && shard_fill(m, p, m->source->mem, err);
+        else if (m->weights)
+            ok = shard_fill(m, p, m->weights + (size_t)first * dtype_size(m->dtype), err);
     }
-    return device_sync(m->dev, err);
+    choose_ahead_end(ahead);
+    return ok && device_sync(m->dev, err);
+}
+
+char *piece_room(struct model *m, int p, int64_t *first)
+{
+    *first = 0;
+    if (!m->kept)
+        return m->weights;
+    (void)model_piece(m, p, first);
+    return place_for(m->kept, m, p)->mem;
+}
+
+bool piece_filled(struct model *m, int p, struct error *err)
+{
+    // between the parts of a piece its place holds 0: it did at first, and the pieces that take turns in it are laid out alike
+    return !m->kept || shard_fill(m, p, place_for(m->kept, m, p)->mem, err);
 }
 
 /* The places, and the handles on what will be in them. Every layer that is here has its parts at the same distances from its beginning. */
@@ -107,26 +137,34 @@ static bool places_make(struct model *m, struct kept *k, struct error *err)
 
 bool model_keep(struct model *m, const struct model_cut *cut, struct error *err)
 {
-    BUG_IF(m->kept || m->lora || m->base, "weights that are cut already, an adapter, or a view");
+    BUG_IF(m->kept || m->lora || m->base || m->team, "weights that are cut already, an adapter, or a view");
     struct kept *k = calloc(1, sizeof *k);
-    if (!k)
+    size_t n = (size_t)model_n_piece(m);
+    if (!k || !(k->cut = calloc(3 * n, sizeof *k->cut))) {
+        free(k);
         return error_set(err, ERR_NO_MEMORY, "no memory for a table of weights");
+    }
     m->kept = k;
+    memcpy(k->cut, cut->n, n * sizeof *k->cut);
+    memcpy(k->cut + n, cut->first, n * sizeof *k->cut);
+    memcpy(k->cut + 2 * n, cut->at, n * sizeof *k->cut);
     k->shard_bytes = (size_t)cut->n_kept * dtype_size(m->dtype);
     k->shards = mem_share_new(m->dev, k->shard_bytes, "shards of the weights", &k->handle, err);
-    if (!k->shards || !OP(m->dev, err, mem_fill, .y = k->shards, .size_bytes = k->shard_bytes) || !shards_fill(m, k, cut, err))
+    if (!k->shards || !OP(m->dev, err, mem_fill, .y = k->shards, .size_bytes = k->shard_bytes) || !shards_fill(m, err))
         return false;
     m->for_bwd = true;
     weights_free(m);
+    source_free(m);
     return places_make(m, k, err);
 }
 
 size_t model_held_bytes(const struct model *m)
 {
     bool sliced = model_is_sliced(m);
-    size_t whole = m->base || sliced ? 0 : (size_t)m->n_flat * dtype_size(m->dtype);    // a view's are the base's
+    size_t whole = m->base || sliced || m->source ? 0 : (size_t)m->n_flat * dtype_size(m->dtype);    // a view's are the base's
     size_t slice = m->team ? model_held_bytes(team_slice(m, 0)) : m->n_sliced > 1 ? model_slice_bytes(m, m->n_sliced) : 0;
-    return m->kept ? m->kept->shard_bytes + model_kept_bytes(m, 0) : whole + slice + (m->lora ? model_weight_bytes(m) : 0);
+    return m->kept ? m->kept->shard_bytes + model_kept_bytes(m, 0)
+                   : whole + slice + source_bytes(m) + (m->lora ? model_weight_bytes(m) : 0);
 }
 
 bool model_keeps_shards(const struct model *m)
@@ -182,6 +220,8 @@ bool model_ahead(struct model *m, int p, struct error *err)
 
 bool model_bind(struct model *m, int p, struct error *err)
 {
+    if (m->source)
+        return source_piece(m, p, err);
     if (!m->kept || !piece_is_here(m, p))
         return true;
     struct bound *b = place_for(m->kept, m, p);
@@ -196,14 +236,20 @@ bool model_bind(struct model *m, int p, struct error *err)
            && (b == &m->kept->place[PLACE_OF_ENDS] || layer_handles_refresh(m, &b->layer, err));
 }
 
+/* Element `at`, if piece p, which is at mem, has it. */
+static const void *piece_at(const struct model *m, int p, const char *mem, int64_t at)
+{
+    int64_t first = 0, n = p < 0 ? 0 : model_piece(m, p, &first);
+    return at >= first && at < first + n ? mem + (size_t)(at - first) * dtype_size(m->dtype) : NULL;
+}
+
 const void *bound_at(const struct model *m, int64_t at)
 {
-    for (int i = 0; i < BOUND_N; i++) {
-        const struct bound *b = &m->kept->place[i];
-        int64_t first = 0, n = b->piece < 0 ? 0 : model_piece(m, b->piece, &first);
-        if (at >= first && at < first + n)
-            return b->mem + (size_t)(at - first) * dtype_size(m->dtype);
-    }
+    const void *found = m->source ? piece_at(m, m->source->piece, m->source->mem, at) : NULL;
+    for (int i = 0; m->kept && i < BOUND_N && !found; i++)
+        found = piece_at(m, m->kept->place[i].piece, m->kept->place[i].mem, at);
+    if (found)
+        return found;
     BUG_IF(true, "element %" PRId64 " of the weights is used, and its piece is not bound", at);
     return NULL;
 }

@@ -1,6 +1,6 @@
 /* model.c - the weights of a model: the table of tensors, the memory and the handles
  *
- * model_files.c loads and saves them, model_random.c draws them, bound.c keeps shards instead, team.c
+ * model_files.c loads and saves them, model_random.c draws them, source.c leaves them where they are, bound.c keeps shards instead, team.c
  * cuts them over several devices, lora.c puts an adapter on them. */
 #include "workers/engine/model/model.h"
 #include <inttypes.h>
@@ -248,6 +248,7 @@ void model_free(struct model *m)
     }
     weights_free(m);
     bound_free(m);
+    source_free(m);
     free(m->layer);
     free(m->at);
     free(m->tensor);
@@ -331,28 +332,32 @@ struct model *model_new_shape(const struct model_config *c, struct device *dev, 
     return m;
 }
 
+bool weights_room(struct model *m, bool shared, struct error *err)
+{
+    size_t size = (size_t)m->n_flat * dtype_size(m->dtype);
+    if (!heads_check(&m->c, m->dev, err))
+        return false;
+    m->weights = shared ? mem_share_new(m->dev, size, "weights", &m->handle, err) : mem_new(m->dev, size, "weights", err);
+    m->shared = shared && m->weights;
+    return m->weights && OP(m->dev, err, mem_fill, .y = m->weights, .size_bytes = size, .byte = 0);
+}
+
 struct model *model_weights_alloc(struct model *m, struct error *err)
 {
-    if (!m || !heads_check(&m->c, m->dev, err)) {
-        model_free(m);
-        return NULL;
-    }
-    size_t size = (size_t)m->n_flat * dtype_size(m->dtype);
-    if ((m->weights = mem_new(m->dev, size, "weights", err)) && OP(m->dev, err, mem_fill, .y = m->weights, .size_bytes = size, .byte = 0))
+    if (m && weights_room(m, false, err))
         return m;
     model_free(m);
     return NULL;
 }
 
-struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
+struct model *model_shape_checked(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
 {
-    return heads_check(c, dev, err) ? model_weights_alloc(model_new_shape(c, dev, dtype, err), err) : NULL;
+    return heads_check(c, dev, err) ? model_new_shape(c, dev, dtype, err) : NULL;
 }
 
-bool model_tensor_set(struct model *m, const struct tensor *t, const void *values, struct error *err)
+struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
 {
-    size_t e = dtype_size(m->dtype);
-    return mem_copy(m->dev, m->weights + (size_t)t->offset * e, values, (size_t)t->n_elem * e, COPY_H2D, err);
+    return model_weights_alloc(model_new_shape(c, dev, dtype, err), err);
 }
 
 struct model *model_new_empty(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err)
@@ -490,6 +495,9 @@ const struct mem_handle *model_share(struct model *m, struct error *err)
         return lora_share(m, err);
     if (m->shared)
         return &m->handle;
+    BUG_IF(m->kept || (m->team && !m->weights), "the whole of weights in shards or slices");
+    if (!m->weights)    // nothing has to move
+        return source_take(m, true, err) ? &m->handle : NULL;
     char *to = model_shared_copy(m, "weights", &m->handle, err);
     if (!to)
         return NULL;
@@ -521,7 +529,7 @@ void model_detach(struct model *m)
 
 void *model_weights(const struct model *m, size_t *size_bytes)
 {
-    BUG_IF(m->kept || !(m->lora || m->weights), "the whole of weights in shards or slices");
+    BUG_IF(m->kept || !(m->lora || m->weights), "the whole of weights in shards or slices, or elsewhere");
     *size_bytes = model_weight_bytes(m);
     return m->lora ? m->lora->weights : m->weights;
 }
@@ -535,6 +543,7 @@ void model_weights_drop(struct model *m)
 {
     BUG_IF(m->lora || m->base || m->kept, "the arena of an adapter, a view or shards");
     weights_free(m);
+    source_free(m);
 }
 
 size_t model_weight_bytes(const struct model *m)
@@ -565,8 +574,10 @@ bool model_weights_copy(struct model *dst, const struct model *src, struct error
     if (!dst->lora && !dst->weights)
         return team_fill(dst, src, err);
     size_t size;
-    const void *from = model_weights(src, &size);
-    return mem_copy(dst->dev, model_weights(dst, &size), from, size, COPY_D2D, err) && model_weights_changed(dst, err);
+    void *to = model_weights(dst, &size);
+    if (src->source)
+        return src->source->bring(src->source->ctx, src, 0, model_n_piece(src), to, err) && model_weights_changed(dst, err);
+    return mem_copy(dst->dev, to, model_weights(src, &size), size, COPY_D2D, err) && model_weights_changed(dst, err);
 }
 
 bool model_weights_hash(const struct model *m, uint64_t *hash, struct error *err)

@@ -32,6 +32,17 @@ MUST_USE bool model_files_check(const char *dir, struct model_config *c, struct 
  * outputs into the residual stream divided by sqrt(2 n_layer), norms 1, biases 0; the same bytes for the same shape,
  * seed and dtype. */
 struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err);
+/* The same models with their weights still where they are, in the files or in the seed: shapes, until memory is taken for the whole
+ * (model_weights_take, model_share), for shards (model_keep) or for slices (model_team, team.h), and filled. Files that are open for that
+ * belong to the model. No device ever has more than its part; the first one has a piece of the flat order besides. */
+struct model *model_files_open(const char *dir, struct device *dev, enum dtype dtype, struct error *err);
+struct model *model_random_open(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err);
+/* A model of the shape of `of` whose weights are `of`'s, which is whole and must stay as it is until they are taken. */
+struct model *model_like_open(const struct model *of, struct error *err);
+bool model_is_elsewhere(const struct model *m);    // such a model, whose weights have not been taken
+/* Take memory for such a model's weights and bring them there: the whole, or slices where it has a team. Others have theirs already. After a
+ * failure m can only be freed. */
+MUST_USE bool model_weights_take(struct model *m, struct error *err);
 /* A model of this shape with all weights 0, to receive published ones. */
 struct model *model_new_empty(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
 /* A model of this shape without weights or handles, for questions about sizes, for a team whose devices have slices of the weights only
@@ -66,8 +77,8 @@ void model_length_set(struct model *m, int64_t n_tok);
 void *model_weights(const struct model *m, size_t *size_bytes);
 size_t model_weight_bytes(const struct model *m);    // of all of them, also where only shards are kept
 bool model_is_whole(const struct model *m);          // it has that arena, not shards, slices or a shape only
-/* Free the arena. From then on m is a shape, as of model_new_shape, or, with a team, slices only (team.h). Before a run, a trainer or a
- * publication is made with it. Not of a model with an adapter. */
+/* Free the arena, or let go of what is elsewhere. From then on m is a shape, as of model_new_shape, or, with a team, slices only
+ * (team.h). Before a run, a trainer or a publication is made with it. Not of a model with an adapter. */
 void model_weights_drop(struct model *m);
 MUST_USE bool model_weights_changed(struct model *m, struct error *err);
 /* Copy src's weights (same shape and dtype, same first device): from whole ones or slices, and for slices from shards, too. */
@@ -108,7 +119,8 @@ struct model_cut {
     int64_t n_kept;
 };
 /* Keep only those from now on, in memory that other processes of this host may open; whole pieces come as a run needs them. Before a
- * run is made. Until then the weights are whole, so there must be room for both. After a failure the model can only be freed. */
+ * run is made. Of whole weights there must be room for both; those that are elsewhere come a piece at a time. A slice that has no memory
+ * yet is filled with the others (model_weights_take of the team's model). After a failure the model can only be freed. */
 MUST_USE bool model_keep(struct model *m, const struct model_cut *cut, struct error *err);
 size_t model_kept_bytes(const struct model *m, int64_t n_kept);    // what such a model takes: shards, and places for pieces in use
 bool model_keeps_shards(const struct model *m);
@@ -128,8 +140,9 @@ void model_fetches(struct model *m, const struct model_fetch *fetch);
 const void *model_piece_whole(struct model *m, int p, struct error *err);
 /* Whole pieces that are there are not used again. Ranks that wait for each other in each fetch must ask for the same ones. */
 void model_pieces_forget(struct model *m);
-/* Move the weights into memory that other processes of this host may open, of model_weights's size; h stays the
- * model's. Call it before a run, a trainer or a publication is made with them. NULL: see err. */
+/* Move the weights, or bring those that are elsewhere, into memory that other processes of this host may open, of model_weights's size; h
+ * stays the model's. A slice that has no memory yet is filled later, as with model_keep. Call it before a run, a trainer or a publication
+ * is made with them. NULL: see err. */
 const struct mem_handle *model_share(struct model *m, struct error *err);
 /* The other side: compute with the memory that another process's model_share has, of this shape and type, in place of weights of its own
  * or of those attached before. m comes from model_new_shape; its weights are only read. A run that was made with it is bound again

@@ -7,7 +7,6 @@
 #include <unistd.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/file.h"
-#include "workers/engine/model/choose_ahead.h"
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_impl.h"
@@ -98,43 +97,66 @@ out:
     return ok;
 }
 
-static bool tensors_load(struct model *m, const struct shards *s, struct error *err)
+/* A model's weights in files that are open. */
+struct weight_files {
+    struct shards *s;
+    const struct st_tensor **file;    // (n_tensor) of each of the model's; the tensors are the shards'
+    struct weights_loader *loader;
+};
+static void files_close(void *ctx)
 {
-    const struct st_tensor **file = calloc((size_t)m->n_tensor, sizeof *file);
-    if (!file)
-        return error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", m->n_tensor);
-    for (int64_t i = 0; i < m->n_tensor; i++)
-        file[i] = file_tensor(m, s, m->tensor[i].name);
-    bool ok = weights_load(m, file, err);
-    free(file);
-    return ok;
+    struct weight_files *f = ctx;
+    if (!f)
+        return;
+    weights_loader_free(f->loader);
+    free(f->file);
+    shards_close(f->s);
+    free(f);
 }
 
-struct model *model_load(const char *dir, struct device *dev, enum dtype dtype, struct error *err)
+static bool files_bring(void *ctx, const struct model *m, int p, int end, char *to, struct error *err)
+{
+    const struct weight_files *f = ctx;
+    int64_t first, last;
+    piece_tensors(m, p, end, &first, &last);
+    return weights_load(f->loader, m, f->file, first, last, to, err);
+}
+
+struct model *model_files_open(const char *dir, struct device *dev, enum dtype dtype, struct error *err)
 {
     struct model *m = NULL;
-    struct shards *s = NULL;
-    struct choose_ahead *ahead = NULL;
+    struct weight_files *f = calloc(1, sizeof *f);
     struct model_config c;
     bool ok = false;
+    if (!f) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a list of files");
+        return NULL;
+    }
     TRY(config_load(&c, dir, err));
-    TRY(s = shards_open(dir, err));
-    TRY(m = model_alloc(&c, dev, dtype, err));
-    TRY(tensors_check(m, s, dir, err));
-    ahead = choose_ahead_begin(m);
-    TRY(tensors_load(m, s, err));
-    choose_ahead_end(ahead);
-    ahead = NULL;
-    TRY(model_handles_new(m, err));
-    ok = true;
+    TRY(f->s = shards_open(dir, err));
+    TRY(m = model_shape_checked(&c, dev, dtype, err));
+    TRY(tensors_check(m, f->s, dir, err));
+    if (!(f->file = calloc((size_t)m->n_tensor, sizeof *f->file))) {
+        error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", m->n_tensor);
+        goto out;
+    }
+    for (int64_t i = 0; i < m->n_tensor; i++)
+        f->file[i] = file_tensor(m, f->s, m->tensor[i].name);
+    TRY(f->loader = weights_loader_new(m, err));
+    ok = source_set(m, &(struct source){ .bring = files_bring, .close = files_close, .ctx = f }, err);
+    f = NULL;
 out:
-    choose_ahead_end(ahead);
-    shards_close(s);
+    files_close(f);
     if (!ok) {
         model_free(m);
         m = NULL;
     }
     return m;
+}
+
+struct model *model_load(const char *dir, struct device *dev, enum dtype dtype, struct error *err)
+{
+    return model_taken(model_files_open(dir, dev, dtype, err), err);
 }
 
 static bool index_write(const struct model *m, const int64_t *shard, int64_t n_shard, const char *dir, struct error *err)

@@ -34,9 +34,20 @@ struct kept {
     char *shards;    // (shard_bytes) piece after piece
     size_t shard_bytes;
     struct mem_handle handle;    // of the shards
+    int64_t *cut;                // (3, model_n_piece) model_cut's n, first and at; owned
     char *mem;                   // of all places
     struct bound place[BOUND_N];
     struct model_fetch fetch;
+};
+/* Weights that are elsewhere (source.c). */
+struct source {
+    /* Bring the tensors of pieces [p, end) of m to `to`, where piece p begins, before what m's device is asked for next. The gaps between
+     * them are left as they are. */
+    bool (*bring)(void *ctx, const struct model *m, int p, int end, char *to, struct error *err);
+    void (*close)(void *ctx);    // NULL: ctx is somebody else's
+    void *ctx;
+    char *mem;    // (device) room for the longest piece; NULL: none has been needed
+    int piece;    // what it holds; -1: nothing
 };
 struct model {
     struct model_config c;
@@ -46,8 +57,9 @@ struct model {
     struct tensor *tensor;    // (n_tensor)
     int64_t n_tensor;
     int64_t n_flat;                        // elements of the arena
-    char *weights;                         // (n_flat) of dtype; device. NULL: kept
+    char *weights;                         // (n_flat) of dtype; device. NULL: kept, elsewhere, or none
     struct kept *kept;                     // instead of weights, layer's handles and head
+    struct source *source;                 // where the weights are until they are taken; NULL: not elsewhere
     struct mem_handle handle;              // of the weights, when shared
     bool shared;                           // of model_share
     bool attached;                         // the weights are another process's (model_attach)
@@ -72,11 +84,11 @@ static inline struct attn_heads model_heads(const struct model *m)
 {
     return (struct attn_heads){ (int)m->c.n_head, (int)m->c.n_kv_head, (int)m->c.d_head };
 }
-/* Of kept weights: an element of a piece that is bound. */
+/* Of kept weights, or of those that are elsewhere: an element of a piece that is bound. */
 const void *bound_at(const struct model *m, int64_t at);
 static inline const void *model_at(const struct model *m, int64_t at)
 {
-    return at == AT_NONE ? NULL : m->kept ? bound_at(m, at) : m->weights + (size_t)at * dtype_size(m->dtype);
+    return at == AT_NONE ? NULL : m->weights ? m->weights + (size_t)at * dtype_size(m->dtype) : bound_at(m, at);
 }
 /* Where a part that follows n elements of the flat order starts: on 256 bytes in bf16 too, for vector loads and cuBLASLt. */
 static inline int64_t part_aligned(int64_t n)
@@ -94,12 +106,14 @@ struct model *model_stage_table(const struct model *m, struct device *dev, int n
 struct model *model_part_table(const struct model *m, const struct model_config *c, struct device *dev, struct error *err);
 /* Give a shape its weights, all 0, but no handles yet; frees it on failure. NULL, or s NULL: see err. */
 struct model *model_weights_alloc(struct model *s, struct error *err);
+/* The same, if it is shared in memory that other processes may open; m stays the caller's. */
+MUST_USE bool weights_room(struct model *m, bool shared, struct error *err);
 /* Rows of a part of the vocabulary, the sums over which are cut like those over heads. */
 int64_t model_vocab_part(const struct model *m);
 /* With zeroed weights, but no handles yet: values are set first. NULL: see err. */
 struct model *model_alloc(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
-/* Put host values (n_elem of the dtype) of one tensor into the weights. */
-MUST_USE bool model_tensor_set(struct model *m, const struct tensor *t, const void *values, struct error *err);
+/* A shape that the device can compute with. NULL: see err. */
+struct model *model_shape_checked(const struct model_config *c, struct device *dev, enum dtype dtype, struct error *err);
 /* A copy of what is trained (model_weights), in memory that other processes may open. NULL: see err. */
 char *model_shared_copy(const struct model *m, const char *what, struct mem_handle *h, struct error *err);
 /* Handles on whole weights, after their values are set. */
@@ -121,3 +135,18 @@ const struct layer_w *model_layer(const struct model *m, int64_t l);     // hand
 const struct weight *model_head_weight(const struct model *m);
 const void *model_embedding(const struct model *m);    // its table (device); kept weights: while piece 0 is bound
 void bound_free(struct model *m);
+/* Whoever fills a model's weights writes piece p to what this gives, where element *first of the flat order goes, on the model's device, and
+ * calls piece_filled. Of kept weights that is a place for the piece, out of which the shard is taken then. */
+char *piece_room(struct model *m, int p, int64_t *first);
+MUST_USE bool piece_filled(struct model *m, int p, struct error *err);
+/* source.c: from now on m's weights are there, and what `from` holds is m's; also after a failure. */
+MUST_USE bool source_set(struct model *m, const struct source *from, struct error *err);
+MUST_USE bool source_piece(struct model *m, int p, struct error *err);    // piece p is at source->mem
+/* Memory for the whole, as weights_room, and the weights and their handles in it. Of a model whose weights are nowhere, such as a slice that
+ * is filled later, the memory only. */
+MUST_USE bool source_take(struct model *m, bool shared, struct error *err);
+struct model *model_taken(struct model *m, struct error *err);    // model_weights_take; frees m on failure. NULL, or m NULL: see err
+size_t source_bytes(const struct model *m);                       // of the device's memory
+void source_free(struct model *m);
+/* The tensors of pieces [p, end): [*first, *last). */
+void piece_tensors(const struct model *m, int p, int end, int64_t *first, int64_t *last);

@@ -78,33 +78,57 @@ static void tensor_draw(struct draw all, int64_t n)
             pthread_join(thread[i], NULL);
 }
 
-struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err)
+/* A seed, and room to draw a tensor in. */
+struct seed {
+    uint64_t seed;
+    void *stage;    // of the longest tensor; host
+};
+static void seed_close(void *ctx)
+{
+    struct seed *s = ctx;
+    free(s->stage);
+    free(s);
+}
+
+static bool seed_bring(void *ctx, const struct model *m, int p, int end, char *to, struct error *err)
+{
+    const struct seed *s = ctx;
+    size_t e = dtype_size(m->dtype);
+    int64_t first, i, last;
+    (void)model_piece(m, p, &first);
+    for (piece_tensors(m, p, end, &i, &last); i < last; i++) {
+        const struct tensor *t = &m->tensor[i];
+        uint64_t key = mix64(s->seed + MIX64_STEP * (uint64_t)(i + 1));
+        tensor_draw((struct draw){ .out = s->stage, .dtype = m->dtype, .key = key, .std = init_std(&m->c, t) }, t->n_elem);
+        if (!mem_copy(m->dev, to + (size_t)(t->offset - first) * e, s->stage, (size_t)t->n_elem * e, COPY_H2D, err))
+            return false;
+    }
+    return true;
+}
+
+struct model *model_random_open(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err)
 {
     int64_t most = 0;
-    void *stage = NULL;
-    bool ok = false;
-    struct model *m = model_alloc(c, dev, dtype, err);
+    struct model *m = model_shape_checked(c, dev, dtype, err);
     if (!m)
         return NULL;
     for (int64_t i = 0; i < m->n_tensor; i++)
         most = MAX(most, m->tensor[i].n_elem);
-    if (!(stage = malloc((size_t)most * dtype_size(dtype)))) {
-        error_set(err, ERR_NO_MEMORY, "no memory to draw a tensor of %" PRId64 " elements", most);
-        goto out;
-    }
-    for (int64_t i = 0; i < m->n_tensor; i++) {
-        const struct tensor *t = &m->tensor[i];
-        uint64_t key = mix64(seed + MIX64_STEP * (uint64_t)(i + 1));
-        tensor_draw((struct draw){ .out = stage, .dtype = dtype, .key = key, .std = init_std(c, t) }, t->n_elem);
-        TRY(model_tensor_set(m, t, stage, err));
-    }
-    TRY(model_handles_new(m, err));
-    ok = true;
-out:
-    free(stage);
-    if (!ok) {
+    struct seed *s = calloc(1, sizeof *s);
+    if (!s || !(s->stage = malloc((size_t)most * dtype_size(dtype)))) {
+        free(s);
         model_free(m);
-        m = NULL;
+        error_set(err, ERR_NO_MEMORY, "no memory to draw a tensor of %" PRId64 " elements", most);
+        return NULL;
     }
-    return m;
+    s->seed = seed;
+    if (source_set(m, &(struct source){ .bring = seed_bring, .close = seed_close, .ctx = s }, err))
+        return m;
+    model_free(m);
+    return NULL;
+}
+
+struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err)
+{
+    return model_taken(model_random_open(c, seed, dev, dtype, err), err);
 }

@@ -18,9 +18,11 @@ MUST_USE bool stages_check(const struct model_config *c, int n, struct error *er
 /* The layers [first, end) of stage q of n: as even as can be when the head counts as many layers as its matrix has weights of. */
 void stage_layers(const struct model_config *c, int n, int q, int64_t *first, int64_t *end);
 /* A model of m's weights in stages only, each on n_slice devices, the first one on dev[0] (m's) to dev[n_slice - 1] and so on, as
- * model_sliced_new: m is only read. n n_slice is at most TEAM_MAX. Its runs score, and train by model_stages_run alone. Returns it for
+ * model_sliced_new takes them. n n_slice is at most TEAM_MAX. Its runs score, and train by model_stages_run alone. Returns it for
  * model_free; NULL: see err. */
 struct model *model_staged_new(struct model *m, struct device *const *dev, int n, int n_slice, struct error *err);
+/* The same without memory yet, as model_sliced_open. */
+struct model *model_staged_open(struct model *m, struct device *const *dev, int n, int n_slice, struct error *err);
 bool model_is_staged(const struct model *m);
 int model_n_stage(const struct model *m);    // 0: it is not in stages
 /* For questions about sizes and for model_free: stage q of n of m's shape on n_slice devices, without weights and with sums in at least as

@@ -422,20 +422,21 @@ struct model *model_sliced_shape(const struct model *m, int n, struct error *err
 }
 
 /* ---- weights */
-/* Fill a rank's block of tensor t from the whole one, at `from` in memory that the rank's device reaches. */
-static bool block_copy(struct team_rank *r, const struct slice_block *b, const char *from, struct error *err)
+/* Fill a rank's block of tensor t, at `to`, from the whole one, at `from` in memory that the rank's device reaches. */
+static bool block_copy(struct team_rank *r, const struct slice_block *b, char *to, const char *from, struct error *err)
 {
     size_t e = dtype_size(r->slice->dtype), row = (size_t)b->n_col * e;
     bool one = b->n_col == b->ld;    // neighbours on both sides
-    return OP(r->dev, err, rows_copy, .y = r->slice->weights + (size_t)b->to * e, .x = from + (size_t)(b->row * b->ld + b->col) * e,
-              .n = one ? 1 : b->n_row, .row_bytes = one ? (size_t)b->n_row * row : row, .ldy_bytes = one ? (size_t)b->n_row * row : row,
+    return OP(r->dev, err, rows_copy, .y = to, .x = from + (size_t)(b->row * b->ld + b->col) * e, .n = one ? 1 : b->n_row,
+              .row_bytes = one ? (size_t)b->n_row * row : row, .ldy_bytes = one ? (size_t)b->n_row * row : row,
               .ldx_bytes = one ? (size_t)b->n_row * row : (size_t)b->ld * e);
 }
 
-/* Tensors [first, end) of src, whose values are in its device's memory. */
+/* A piece of src, tensors [first, end), whose values are in its device's memory. */
 struct filling {
     struct model *m;
     const struct model *src;
+    int piece;
     int64_t first, end;
 };
 static bool tensors_fill(void *ctx, int rank, struct error *err)
@@ -443,13 +444,16 @@ static bool tensors_fill(void *ctx, int rank, struct error *err)
     const struct filling *f = ctx;
     struct team_rank *r = rank_of(f->m, rank);
     struct slice_block block[SLICE_BLOCK_MAX];
+    int64_t base;
+    char *to = piece_room(r->slice, f->piece, &base);
     for (int64_t t = f->first; t < f->end; t++) {
         int n = slice_blocks(f->m, r->slice, t, model_n_device(f->m), rank, block);
         for (int b = 0; b < n; b++)
-            if (!block_copy(r, &block[b], model_at(f->src, f->src->tensor[t].offset), err))
+            if (!block_copy(r, &block[b], to + (size_t)(block[b].to - base) * dtype_size(r->slice->dtype),
+                            model_at(f->src, f->src->tensor[t].offset), err))
                 return false;
     }
-    return true;
+    return piece_filled(r->slice, f->piece, err);
 }
 
 static bool slice_changed(void *ctx, int rank, struct error *err)
@@ -461,15 +465,24 @@ static bool slice_changed(void *ctx, int rank, struct error *err)
 bool team_fill(struct model *m, const struct model *src, struct error *err)
 {
     struct filling f = { .m = m, .src = src };
-    for (int p = 0; p < model_n_piece(src); p++) {    // kept weights are whole a piece at a time
-        int64_t first, end = model_piece(src, p, &first);
-        end += first;
-        for (f.first = f.end; f.end < src->n_tensor && src->tensor[f.end].offset < end;)
-            f.end++;
-        if (!model_bind((struct model *)src, p, err) || !model_team_call(m, tensors_fill, &f, err))
+    for (f.piece = 0; f.piece < model_n_piece(src);
+         f.piece++) {    // kept weights, or those that are elsewhere, are whole a piece at a time
+        piece_tensors(src, f.piece, f.piece + 1, &f.first, &f.end);
+        if (!model_bind((struct model *)src, f.piece, err) || !model_team_call(m, tensors_fill, &f, err))
             return false;
     }
     return team_changed(m, err);
+}
+
+static bool slice_room(void *ctx, int rank, struct error *err)
+{
+    struct model *s = team_slice(ctx, rank);
+    return s->weights || s->kept || weights_room(s, false, err);
+}
+
+bool team_room(struct model *m, struct error *err)
+{
+    return model_team_call(m, slice_room, m, err);
 }
 
 bool team_changed(struct model *m, struct error *err)
@@ -557,6 +570,7 @@ struct opening {
     struct model *m;
     struct device *const *all;    // (n_all) devices of the whole model, which must reach each other
     int n_all, n_slice;           // of stages: devices of each
+    bool bare;                    // slices get no memory yet
 };
 
 static bool all_reach(const struct opening *o, struct device *dev, struct error *err)
@@ -577,10 +591,10 @@ static bool rank_open(void *ctx, int rank, struct error *err)
     const struct opening *o = ctx;
     struct team_rank *r = team_rank(o->m->team, rank);
     struct model_config c = slice_config(&o->m->c, o->m->team->n, rank);
-    if (!all_reach(o, r->dev, err) || !(r->slice = model_weights_alloc(model_part_table(o->m, &c, r->dev, err), err)))
+    if (!all_reach(o, r->dev, err) || !(r->slice = model_part_table(o->m, &c, r->dev, err)))
         return false;
     slice_mark(r->slice, o->m, o->m->team->n, rank);
-    return true;
+    return o->bare || weights_room(r->slice, false, err);
 }
 
 static bool stage_open(void *ctx, int stage, struct error *err)
@@ -590,8 +604,8 @@ static bool stage_open(void *ctx, int stage, struct error *err)
     if (!all_reach(o, r->dev, err) || !(r->slice = model_stage_table(o->m, r->dev, o->m->team->n, stage, err)))
         return false;
     if (o->n_slice == 1)
-        return (r->slice = model_weights_alloc(r->slice, err)) != NULL;
-    struct opening slices = { .m = r->slice, .all = o->all, .n_all = o->n_all };
+        return o->bare || weights_room(r->slice, false, err);
+    struct opening slices = { .m = r->slice, .all = o->all, .n_all = o->n_all, .bare = o->bare };
     return team_start(r->slice, o->all + stage * o->n_slice, o->n_slice, false, err) && team_call(r->slice->team, rank_open, &slices, err);
 }
 
@@ -633,39 +647,60 @@ bool model_team(struct model *m, struct device *const *dev, int n, struct error 
         return false;
     if (!m->for_bwd)
         model_handles_free(m);
-    return m->weights ? team_fill(m, m, err) : team_changed(m, err);
+    return m->source ? model_weights_take(m, err) : m->weights ? team_fill(m, m, err) : team_changed(m, err);
 }
 
-struct model *model_sliced_new(struct model *m, struct device *const *dev, int n, struct error *err)
+/* Where m's weights are, for a model of its shape that takes them later: m's source, which is m's no more, or m itself. */
+static struct model *source_pass(struct model *m, struct error *err)
 {
-    struct model *s = team_train_check(&m->c, n, m->parts, err) ? model_shape_like(m, err) : NULL;
+    struct model *s = m->source ? model_shape_like(m, err) : model_like_open(m, err);
+    if (s && m->source) {
+        s->source = m->source;
+        m->source = NULL;
+    }
+    return s;
+}
+
+struct model *model_sliced_open(struct model *m, struct device *const *dev, int n, struct error *err)
+{
+    struct model *s = team_train_check(&m->c, n, m->parts, err) ? source_pass(m, err) : NULL;
     if (!s)
         return NULL;
     s->for_bwd = true;
-    if (model_team(s, dev, n, err) && model_weights_copy(s, m, err))
+    if (team_start(s, dev, n, false, err)
+        && team_call(s->team, rank_open, &(struct opening){ .m = s, .all = dev, .n_all = n, .bare = true }, err))
         return s;
     model_free(s);
     return NULL;
 }
 
-struct model *model_staged_new(struct model *m, struct device *const *dev, int n, int n_slice, struct error *err)
+struct model *model_staged_open(struct model *m, struct device *const *dev, int n, int n_slice, struct error *err)
 {
     struct device *lead[TEAM_MAX];
     BUG_IF(n_slice < 1 || n * n_slice > TEAM_MAX, "%d stages of %d devices", n, n_slice);
     bool can = stages_check(&m->c, n, err) && team_train_check(&m->c, n_slice, m->parts, err);
-    struct model *s = can ? model_shape_like(m, err) : NULL;
+    struct model *s = can ? source_pass(m, err) : NULL;
     if (!s)
         return NULL;
     s->for_bwd = true;
     for (int q = 0; q < n; q++)
         lead[q] = dev[q * n_slice];
-    struct opening o = { .m = s, .all = dev, .n_all = n * n_slice, .n_slice = n_slice };
+    struct opening o = { .m = s, .all = dev, .n_all = n * n_slice, .n_slice = n_slice, .bare = true };
     if (team_start(s, lead, n, true, err) && team_call(s->team, stage_open, &o, err)) {
         struct model *first = s->team->rank[0].slice, *last = s->team->rank[n - 1].slice;
         first->table = first->own.embed ? NULL : last;
-        if (model_weights_copy(s, m, err))
-            return s;
+        return s;
     }
     model_free(s);
     return NULL;
+}
+
+struct model *model_sliced_new(struct model *m, struct device *const *dev, int n, struct error *err)
+{
+    return model_taken(model_sliced_open(m, dev, n, err), err);
+}
+
+struct model *model_staged_new(struct model *m, struct device *const *dev, int n, int n_slice, struct error *err)
+{
+    return model_taken(model_staged_open(m, dev, n, n_slice, err), err);
 }

@@ -19,11 +19,11 @@ struct team;
 MUST_USE bool team_check(const struct model_config *c, int n, int parts, struct error *err);
 MUST_USE bool team_train_check(const struct model_config *c, int n, int parts, struct error *err);    // the same for model_sliced_new
 /* From now on m is sampled from and scored with on dev[0], which is its own, and dev[1] to dev[n - 1]; all are borrowed for its life and
- * driven by nobody else during a call. They must reach each other's memory. An m that has its whole
- * weights keeps them, and model_weights_changed fills the slices from them; runs that train use m's own device alone. One that has none
- * (model_new_shape, model_shape_like) is from then on slices only, 0 at first: model_weights_copy fills them, or who writes into them
- * (team_slice) and calls model_weights_changed. Before any other run or pool of m's. Not with an adapter. After a failure m can only be
- * freed. */
+ * driven by nobody else during a call. They must reach each other's memory. An m that has its whole weights keeps them, and
+ * model_weights_changed fills the slices from them; runs that train use m's own device alone. Any other is from then on slices only: filled,
+ * if its weights were elsewhere (model_files_open); 0 at first, if it had none (model_new_shape, model_shape_like): model_weights_copy fills
+ * them, or whoever writes into them (team_slice) and calls model_weights_changed. Before any other run or pool of m's. Not with an adapter.
+ * After a failure m can only be freed. */
 MUST_USE bool model_team(struct model *m, struct device *const *dev, int n, struct error *err);
 int model_n_device(const struct model *m);      // 1 without a team
 bool model_is_sliced(const struct model *m);    // slices are all that it has
@@ -34,8 +34,12 @@ size_t model_slice_bytes(const struct model *m, int n);
 
 /* ---- models that are trained on a team */
 /* A model of m's weights in slices only, on dev[0] (m's) to dev[n - 1], as model_team takes them: all its runs work on the team, those that
- * train too. m is only read. Returns it for model_free; NULL: see err. */
+ * train too. m, which is whole, is only read; but weights that are elsewhere are the new model's. Returns it for model_free; NULL: see
+ * err. */
 struct model *model_sliced_new(struct model *m, struct device *const *dev, int n, struct error *err);
+/* The same, but its slices have no memory yet: they get it from model_weights_take, or one by one from model_keep and model_share before
+ * that. If m's weights are elsewhere, they are the new model's from now on, and m is a shape; else m must stay as it is until then. */
+struct model *model_sliced_open(struct model *m, struct device *const *dev, int n, struct error *err);
 /* For questions about sizes and for model_free, without weights and devices: such a model, whose sums have at least n parts, and its first
  * slice. NULL: see err. */
 struct model *model_sliced_shape(const struct model *m, int n, struct error *err);

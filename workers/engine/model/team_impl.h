@@ -28,6 +28,7 @@ int team_size(const struct team *t);
 struct team_rank *team_rank(struct team *t, int rank);
 /* Slices = src's weights (m's own, or those of a model of m's shape on m's device, whole or in shards); and new handles on them. */
 MUST_USE bool team_fill(struct model *m, const struct model *src, struct error *err);
+MUST_USE bool team_room(struct model *m, struct error *err);       // memory for slices that have none
 MUST_USE bool team_changed(struct model *m, struct error *err);    // slices have changed: their handles
 /* into's weights, whole or slices, = m's slices; into has m's shape and m's first device. */
 MUST_USE bool team_take(struct model *m, struct model *into, struct error *err);

@@ -1,6 +1,6 @@
 /* weights_load.c - reading a model of 15 GB from memory takes one thread as long as all else at a start
  *
- * Tensors are cut into pieces. Threads convert pieces out of the mapped files, each into the next of a few buffers; the caller's thread, which
+ * Tensors are cut into pieces (shorter ones than a model's). Threads convert pieces out of the mapped files, each into the next of a few buffers; the caller's thread, which
  * alone talks to the device, sends them in order. Where the host can write the device's memory, pieces are converted right into it.
  *  1. Piece p goes through buffer p % n_slot, when the piece that had it before has been sent.
  *  2. Pieces are taken in order, so the one that is to be sent next is ready, being converted, or the caller's to convert. */
@@ -18,15 +18,20 @@
 struct piece {
     const struct st_tensor *file;
     int64_t first, n;    // elements of it
-    size_t to;           // bytes from the beginning of the weights
+    char *to;            // (device)
 };
-struct loading {
-    struct model *m;
-    struct piece *piece;    // (n_piece) owned
-    int64_t n_piece;
+struct weights_loader {
+    struct device *dev;       // borrowed
     void *slot[SLOTS_MAX];    // (PIECE_ELEMS) host_new memory, owned; none where the host writes the device's memory
     struct mark *sent_at[SLOTS_MAX];
-    int64_t n_slot;
+};
+/* One call. */
+struct loading {
+    const struct model *m;
+    const struct weights_loader *by;
+    struct piece *piece;    // (n_piece) owned
+    int64_t n_piece;
+    int64_t n_slot;              // of the loader's that are used
     pthread_mutex_t lock;        // guards: the rest
     pthread_cond_t changed;      // signals all of it
     int64_t n_taken, n_sent;     // pieces
@@ -34,29 +39,29 @@ struct loading {
     bool stop;
 };
 
-static bool pieces_make(struct loading *l, const struct st_tensor *const *file, struct error *err)
+static bool pieces_make(struct loading *l, const struct st_tensor *const *file, int64_t first, int64_t last, char *to, struct error *err)
 {
     const struct model *m = l->m;
     size_t e = dtype_size(m->dtype);
-    for (int64_t i = 0; i < m->n_tensor; i++)
+    for (int64_t i = first; i < last; i++)
         l->n_piece += (m->tensor[i].n_elem + PIECE_ELEMS - 1) / PIECE_ELEMS;
     if (!(l->piece = calloc((size_t)MAX(l->n_piece, (int64_t)1), sizeof *l->piece)))
         return error_set(err, ERR_NO_MEMORY, "no memory to list the pieces of the weights");
     struct piece *p = l->piece;
-    for (int64_t i = 0; i < m->n_tensor; i++)
+    for (int64_t i = first; i < last; i++)
         for (int64_t at = 0; at < m->tensor[i].n_elem; at += PIECE_ELEMS)
-            *p++ = (struct piece){ file[i], at, MIN(PIECE_ELEMS, m->tensor[i].n_elem - at), (size_t)(m->tensor[i].offset + at) * e };
+            *p++ = (struct piece){ file[i], at, MIN(PIECE_ELEMS, m->tensor[i].n_elem - at),
+                                   to + (size_t)(m->tensor[i].offset - m->tensor[first].offset + at) * e };
     return true;
 }
 
-static bool slots_make(struct loading *l, struct error *err)
+static bool slots_make(struct weights_loader *by, struct loading *l, struct error *err)
 {
-    struct device *dev = l->m->dev;
-    l->n_slot = dev->host_memory ? 0 : MIN((int64_t)SLOTS_MAX, l->n_piece);
+    l->n_slot = by->dev->host_memory ? 0 : MIN((int64_t)SLOTS_MAX, l->n_piece);
     for (int64_t s = 0; s < l->n_slot; s++) {
         l->ready[s] = -1;
-        if (!(l->slot[s] = host_new(dev, (size_t)PIECE_ELEMS * dtype_size(l->m->dtype), "pieces of weights", err))
-            || !(l->sent_at[s] = mark_new(dev, err)))
+        if ((!by->slot[s] && !(by->slot[s] = host_new(by->dev, (size_t)PIECE_ELEMS * dtype_size(l->m->dtype), "pieces of weights", err)))
+            || (!by->sent_at[s] && !(by->sent_at[s] = mark_new(by->dev, err))))
             return false;
     }
     return true;
@@ -65,7 +70,7 @@ static bool slots_make(struct loading *l, struct error *err)
 static void piece_convert(const struct loading *l, int64_t p)
 {
     const struct piece *x = &l->piece[p];
-    void *to = l->n_slot ? l->slot[p % l->n_slot] : (char *)l->m->weights + x->to;
+    void *to = l->n_slot ? l->by->slot[p % l->n_slot] : x->to;
     if (l->m->dtype == DT_F32)
         st_part_to_f32(to, x->file, x->first, x->n);
     else
@@ -111,14 +116,15 @@ static void piece_get(struct loading *l, int64_t p)
 /* Send all pieces in order; a buffer is free again one piece after its own was sent. */
 static bool pieces_send(struct loading *l, struct error *err)
 {
-    struct device *dev = l->m->dev;
+    const struct weights_loader *by = l->by;
+    struct device *dev = by->dev;
     size_t e = dtype_size(l->m->dtype);
     for (int64_t p = 0; p < l->n_piece; p++) {
         const struct piece *x = &l->piece[p];
         int64_t s = p % l->n_slot;
         piece_get(l, p);
-        if (!mem_copy(dev, (char *)l->m->weights + x->to, l->slot[s], (size_t)x->n * e, COPY_H2D, err) || !mark_set(dev, l->sent_at[s], err)
-            || (p > 0 && !mark_wait(dev, l->sent_at[(p - 1) % l->n_slot], err)))
+        if (!mem_copy(dev, x->to, by->slot[s], (size_t)x->n * e, COPY_H2D, err) || !mark_set(dev, by->sent_at[s], err)
+            || (p > 0 && !mark_wait(dev, by->sent_at[(p - 1) % l->n_slot], err)))
             return false;
         pthread_mutex_lock(&l->lock);
         l->n_sent = p;
@@ -132,18 +138,41 @@ static bool pieces_send(struct loading *l, struct error *err)
 static int threads_wanted(const struct loading *l)
 {
     cpu_set_t set;
-    int n = l->m->dev->host_memory ? l->m->dev->n_thread - 1 : sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    const struct device *dev = l->by->dev;
+    int n = dev->host_memory ? dev->n_thread - 1 : sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     return (int)MIN((int64_t)MIN(n, THREADS_MAX), l->n_piece - 1);
 }
 
-bool weights_load(struct model *m, const struct st_tensor *const *file, struct error *err)
+struct weights_loader *weights_loader_new(const struct model *m, struct error *err)
 {
-    struct loading l = { .m = m, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+    struct weights_loader *l = calloc(1, sizeof *l);
+    if (l)
+        l->dev = m->dev;
+    else
+        error_set(err, ERR_NO_MEMORY, "no memory for a loader of weights");
+    return l;
+}
+
+void weights_loader_free(struct weights_loader *l)
+{
+    for (int s = 0; l && s < SLOTS_MAX; s++) {
+        if (l->sent_at[s])
+            mark_free(l->dev, l->sent_at[s]);
+        if (l->slot[s])
+            host_free(l->dev, l->slot[s]);
+    }
+    free(l);
+}
+
+bool weights_load(struct weights_loader *by, const struct model *m, const struct st_tensor *const *file, int64_t first, int64_t last,
+                  char *to, struct error *err)
+{
+    struct loading l = { .m = m, .by = by, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
     pthread_t thread[THREADS_MAX];
     int n_thread = 0;
     bool ok = false;
-    TRY(pieces_make(&l, file, err) && slots_make(&l, err));
-    TRY(device_sync(m->dev, err));    // what was asked for before is done with this memory
+    TRY(pieces_make(&l, file, first, last, to, err) && slots_make(by, &l, err));
+    TRY(device_sync(by->dev, err));    // what was asked for before is done with this memory
     for (int wanted = threads_wanted(&l); n_thread < wanted; n_thread++)
         if (pthread_create(&thread[n_thread], NULL, convert_main, &l) != 0)
             break;    // then it takes longer
@@ -158,12 +187,6 @@ out:
     pthread_mutex_unlock(&l.lock);
     for (int i = 0; i < n_thread; i++)
         pthread_join(thread[i], NULL);
-    for (int s = 0; s < SLOTS_MAX; s++) {
-        if (l.sent_at[s])
-            mark_free(m->dev, l.sent_at[s]);
-        if (l.slot[s])
-            host_free(m->dev, l.slot[s]);
-    }
     free(l.piece);
     return ok;
 }

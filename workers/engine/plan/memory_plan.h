@@ -1,6 +1,6 @@
 /* memory_plan.h - how a worker's device memory is divided, decided before it is allocated
  *
- * First come weights (loaded already, but not yet as they are kept), gradient, the sampler's scratch, optimizer state. Then comes one
+ * First come weights as they will be kept (perhaps loaded already, and in another way), gradient, the sampler's scratch, optimizer state. Then comes one
  * region that alternates between the pool of keys and values during sampling and activations during training; or, when sampling and
  * training overlap, one region for each. Where there is room, training keeps more, so that less is computed twice. With offload, the part
  * of the optimizer's state that does not fit goes to host memory. */

@@ -220,7 +220,7 @@ out:
 
 bool publication_model(struct publication *p, struct model *m, struct error *err)
 {
-    return !p->outlet || !p->in_place || model_share(m, err);
+    return !p->outlet || !p->in_place || model_is_elsewhere(m) || model_share(m, err);
 }
 
 bool publication_share(struct publication *p, struct model *m, const struct extents *from, int64_t made, int64_t version, struct error *err)

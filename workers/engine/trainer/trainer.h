@@ -113,8 +113,8 @@ static inline bool trainer_is_cut(const struct trainer_settings *s)
 }
 /* Does a rank keep only its shards of the model's weights? With zero_stage 3, but where an adapter is trained, which is small. */
 bool trainer_keeps_shards(const struct model *m, const struct trainer_settings *s);
-/* What trainer_new does to the model's weights first, by the zero_stage: move or cut them. For a caller that takes other memory in
- * between. */
+/* What trainer_new does to the model's weights first, by the zero_stage: move or cut them, or bring what of them it keeps, where they are
+ * elsewhere. For a caller that takes other memory in between. */
 MUST_USE bool trainer_weights_place(struct model *m, const struct trainer_settings *s, struct error *err);
 /* Borrows model (whose weights it changes) and ref (NULL: none; then beta must stay 0; changed with ref_every) until trainer_free; takes
  * all memory: masters, moments, gradient, activations. trainer_memory tells how much beforehand. With zero_stage 1 and 2 the weights move

@@ -104,16 +104,19 @@ size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *
 size_t trainer_weight_bytes(const struct model *m, const struct trainer_settings *s)
 {
     size_t sampled = model_is_whole(m) && model_n_device(m) > 1 ? model_held_bytes(team_slice(m, 0)) : 0;    // a sampler's slices
-    return trainer_keeps_shards(m, s) ? model_kept_bytes(m, own_max(m, s->n_rank)) : model_held_bytes(m) - sampled;
+    size_t held = model_is_elsewhere(m) ? model_weight_bytes(m) : model_held_bytes(m);    // what is elsewhere will be whole
+    return trainer_keeps_shards(m, s) ? model_kept_bytes(m, own_max(m, s->n_rank)) : held - sampled;
 }
 
 bool trainer_weights_place(struct model *m, const struct trainer_settings *s, struct error *err)
 {
     int n = model_n_piece(m);
-    if (!own_only(s) || model_keeps_shards(m))
+    if (model_keeps_shards(m))
         return true;
-    if (model_is_sliced(m))
-        return slices_weights_place(m, s, err);
+    if (!own_only(s))
+        return model_weights_take(m, err);
+    if (model_is_sliced(m))    // first all of them get memory, then they are filled
+        return slices_weights_place(m, s, err) && model_weights_take(m, err);
     if (!trainer_keeps_shards(m, s))
         return model_share(m, err) != NULL;
     int64_t *table = calloc(3 * (size_t)n, sizeof *table), at = 0;
