@@ -177,6 +177,7 @@ class Ranks(RunCase):
         mesh = dict(TWO, sum_parts=4, tensor_parallel_size=2, pipeline_parallel_size=2)    # two pipelines of two teams
         cells = [(dict(one, tensor_parallel_size=2), one, "with trainer 0\n", None),
                  (dict(mesh, zero_stage=3), one, "cpu:0 and cpu:2, cpu:1 and cpu:5: layer 0", "worker cpu:1"),
+                 (dict(one, tensor_parallel_size=2, offload_optimizer=True), one, "with trainer 0\n", "worker cpu:0"),
                  (dict(one, tensor_parallel_size=2, producer_tensor_parallel_size=2), one, "with trainer 0, with producer 0\n", "worker cpu:0"),
                  (dict(behind, tensor_parallel_size=2, placement="apart"), behind, "with trainer 0\n", "worker cpu:0"),
                  (dict(behind, pipeline_parallel_size=2), behind, "with trainer 0\n", "worker cpu:0"),
