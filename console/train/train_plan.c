@@ -8,19 +8,28 @@
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/pipeline.h"
 
+/* The name of the trainer's device q, in the order of team_slice. */
+static void trainer_device_name(const struct run_config *c, int64_t rank, int q, char *out, size_t size)
+{
+    const char *at = c->devices;
+    for (int64_t r = 0; r < rank; r++)
+        at += strcspn(at, ",") + 1;
+    if (q == 0)
+        snprintf(out, size, "%.*s", (int)MIN(strcspn(at, ","), size - 1), at);
+    else
+        run_config_trainer_helper(c, rank, q - 1, out, size);
+}
+
 /* Name the devices of stage q of each trainer of this machine. */
 static void stage_devices(const struct run_config *c, int q, struct buf *out)
 {
-    const char *at = c->devices;
-    for (int64_t r = 0; r < run_config_trainers_here(c); r++, at += strcspn(at, ",") + 1) {
-        for (int64_t i = q * c->tensor_parallel_size, end = i + c->tensor_parallel_size, first = i; i < end; i++) {
+    int n_team = (int)c->tensor_parallel_size;
+    for (int64_t r = 0; r < run_config_trainers_here(c); r++)
+        for (int i = 0; i < n_team; i++) {
             char name[64];
-            snprintf(name, sizeof name, "%.*s", (int)MIN(strcspn(at, ","), sizeof name - 1), at);
-            if (i > 0)
-                run_config_trainer_helper(c, r, i - 1, name, sizeof name);
-            buf_fmt(out, "%s%s", i > first ? " and " : r ? ", " : "", name);
+            trainer_device_name(c, r, q * n_team + i, name, sizeof name);
+            buf_fmt(out, "%s%s", i > 0 ? " and " : r ? ", " : "", name);
         }
-    }
 }
 
 /* Does the trainer of this rank keep the whole weights beside what it trains, if that is not whole? */
@@ -59,6 +68,7 @@ static void stages_print(const struct run_config *c, const struct run_room *room
     if (!ok)
         return;
     char each[32] = "", whole[128];
+    const char *most = c->offload_optimizer && c->tensor_parallel_size > 1 ? "at most " : "";    // each device has state as it has room
     if (c->tensor_parallel_size > 1)
         snprintf(each, sizeof each, " of %" PRId64 " devices", c->tensor_parallel_size);
     printf("%s a pipeline of %d stages%s (1F1B), idle for %d of m + %d turns with m micro-batches\n"
@@ -77,9 +87,9 @@ static void stages_print(const struct run_config *c, const struct run_room *room
             snprintf(layers, sizeof layers, "layers %" PRId64 " to %" PRId64, s->first, s->end - 1);
         struct buf names = BUF_INIT;
         stage_devices(c, q, &names);
-        printf("                %s: %s%s%s: %.4g MiB%s of weights, gradient, masters and moments,\n"
+        printf("                %s: %s%s%s: %s%.4g MiB%s of weights, gradient, masters and moments,\n"
                "                and %.4g MiB for activations of %d micro-batch%s\n",
-               buf_text(&names), layers, s->has_embedding ? ", embedding" : "", q == n - 1 ? ", head" : "", (double)s->kept / mib,
+               buf_text(&names), layers, s->has_embedding ? ", embedding" : "", q == n - 1 ? ", head" : "", most, (double)s->kept / mib,
                each[0] ? " each" : "", (double)s->activation / mib, s->n_set, s->n_set == 1 ? "" : "es");
         buf_release(&names);
     }
@@ -204,18 +214,6 @@ static void trainers_print(const struct train *t)
                keeps_whole(c, 1) ? "a trainer that samples, and the first one, keep" : "the first one keeps", (double)whole_bytes / mib);
     else if (run_config_travels(c))
         printf("                (with zero_stage 3 others get the weights out of all trainers' shards, without a whole copy)\n");
-}
-
-/* The name of the trainer's device q, in the order of team_slice. */
-static void trainer_device_name(const struct run_config *c, int64_t rank, int q, char *out, size_t size)
-{
-    const char *at = c->devices;
-    for (int64_t r = 0; r < rank; r++)
-        at += strcspn(at, ",") + 1;
-    if (q == 0)
-        snprintf(out, size, "%.*s", (int)MIN(strcspn(at, ","), size - 1), at);
-    else
-        run_config_trainer_helper(c, rank, q - 1, out, size);
 }
 
 /* Have the devices of the other stages of a trainer's pipeline room for these? least: of each further device of any trainer as many bytes as

@@ -1146,6 +1146,124 @@ static void state_in_host_memory_leaves_the_bytes_of_one_device(UNUSED void **st
     devices_close(4);
 }
 
+/* What a trainer has after two steps: masters and moments, with the hash of the weights. */
+struct trained_state {
+    float *state[STATE_N];    // (n)
+    int64_t n;
+    uint64_t hash;
+};
+/* Train as rank `number` of a run whose devices meet at c, which it leaves; NULL: alone. */
+static bool steps_make(struct trained_state *o, const struct shape *s, struct layout on, int number, struct collective *const *c,
+                       struct error *err)
+{
+    struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+    struct trainer_hyper h;
+    struct group *g[TRAIN_GROUPS];
+    struct model *m = trained_new(s, DT_BF16, s->parts, on, 3);
+    bool ok = true;
+    trainer_hyper_init(&h, ALGO_GRPO);
+    h.lr = 1e-2;
+    h.beta = 0;
+    h.max_norm = 0.5;
+    set.token_budget_max = 64;
+    set.n_team = on.n_device;
+    set.n_rank = c ? on.n_rank : 1;
+    set.rank = number;
+    set.zero_stage = c ? on.zero : 0;
+    room_set(&set, m, on);
+    for (int i = 0; i < TRAIN_GROUPS; i++)
+        g[i] = group_invent(i, s->c.vocab);
+    struct trainer *t = trainer_new(m, NULL, &set, err);
+    struct ranks *ranks = !t ? NULL : c ? ranks_new(t, c, err) : ranks_new_here(&t, 1, err);
+    *o = (struct trained_state){ .n = model_n_flat(m) };
+    for (int i = 0; i < 2 && ranks && ok; i++)
+        ok = ranks_step(ranks, (const struct group *const *)g, TRAIN_GROUPS, &h, NULL, err);
+    ok = ok && ranks && ranks_hash(ranks, &o->hash, err);
+    for (int k = 0; k < STATE_N && ok; k++) {
+        if (number == 0 || !trainer_gives_first(t))
+            o->state[k] = calloc((size_t)o->n, 4);
+        ok = trainer_state_get(t, (enum trainer_state_kind)k, o->state[k], err);
+    }
+    int met[RANKS_MAX];
+    ok = ok && (!c || collective_gather(c[0], &number, sizeof number, met, err));    // then nobody reads this one's shards any more
+    ranks_free(ranks);
+    for (int q = 0; q < on.n_device && c; q++)
+        collective_leave(c[q]);
+    trainer_free(t);
+    model_free(m);
+    for (int i = 0; i < TRAIN_GROUPS; i++)
+        group_free(g[i]);
+    return ok;
+}
+
+/* In a process of its own: is what it leaves what one device leaves? */
+static bool rank_process(const char *dir, const char *kind, struct layout on, int number, const struct trained_state *want,
+                         struct error *err)
+{
+    struct collective *c[2];
+    struct trained_state got;
+    devices_open(on.n_device);
+    for (int q = 0; q < on.n_device; q++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s-%d-%d", kind, on.zero, q);
+        struct collective_config f = { .kind = kind,
+                                       .dir = dir,
+                                       .name = name,
+                                       .rank = number,
+                                       .n_rank = on.n_rank,
+                                       .dev = devices[q],
+                                       .join_ms = PROCESSES_MS,
+                                       .wait_ms = PROCESSES_MS };
+        if (!(c[q] = collective_join(&f, err)))
+            return false;
+    }
+    if (!steps_make(&got, &trained[1], on, number, c, err))
+        return false;
+    bool same = got.hash == want->hash;
+    for (int k = 0; k < STATE_N; k++)
+        same = same && (!got.state[k] || memcmp(got.state[k], want->state[k], (size_t)want->n * 4) == 0);
+    return same || error_set(err, ERR_DATA, "%s, zero_stage %d: it leaves something else than one device", kind, on.zero);
+}
+
+/* Ranks that reach each other's host memory, and ranks that send what is in it. */
+static void processes_with_state_in_host_memory_leave_the_bytes_of_one_device(UNUSED void **state)
+{
+    static const char *const kinds[] = { "ipc", "tcp" };
+    char dir[] = "/tmp/rc-team-XXXXXX", name[32];
+    struct trained_state want;
+    struct error err = { 0 };
+    if (on_gpus())    // they do not survive a fork
+        skip();
+    devices_open(1);
+    assert_true(steps_make(&want, &trained[1], (struct layout){ .n_device = 1 }, 0, NULL, &err));
+    devices_close(1);
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i < ARRAY_SIZE(kinds) * (ZERO_MAX + 1); i++) {
+        struct layout on = { .n_device = 2, .n_rank = 2, .zero = (int)i % (ZERO_MAX + 1), .where = STATE_PARTLY };
+        const char *kind = kinds[i / (ZERO_MAX + 1)];
+        pid_t pid[2];
+        for (int q = 0; q < on.n_device; q++) {
+            snprintf(name, sizeof name, "%s-%d-%d", kind, on.zero, q);
+            assert_true(collective_call(dir, name, &err));
+        }
+        for (int k = 0; k < 2; k++)
+            if ((pid[k] = fork()) == 0) {
+                bool ok = rank_process(dir, kind, on, k, &want, &err);
+                if (!ok)
+                    fprintf(stderr, "process %d: %s\n", k, err.text);
+                _exit(ok ? 0 : 1);
+            }
+        for (int k = 0; k < 2; k++) {
+            int status;
+            assert_int_equal(waitpid(pid[k], &status, 0), pid[k]);
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        }
+    }
+    assert_int_equal(rmdir(dir), 0);
+    for (int k = 0; k < STATE_N; k++)
+        free(want.state[k]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1166,6 +1284,7 @@ int main(void)
         cmocka_unit_test(ranks_of_pipelines_train_to_the_bytes_of_one_device),
         cmocka_unit_test(pipelines_of_teams_train_to_the_bytes_of_one_device),
         cmocka_unit_test(state_in_host_memory_leaves_the_bytes_of_one_device),
+        cmocka_unit_test(processes_with_state_in_host_memory_leave_the_bytes_of_one_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

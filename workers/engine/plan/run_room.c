@@ -197,7 +197,7 @@ bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t
 bool run_stages_room(struct run_stage out[], const struct run_config *c, int zero_stage, const size_t *state_bytes, struct device *dev,
                      struct error *err)
 {
-    int n = (int)c->pipeline_parallel_size;
+    int n = (int)c->pipeline_parallel_size, n_team = (int)c->tensor_parallel_size;
     struct model *m = shape_of(c, dev, err);
     if (!m)
         return false;
@@ -207,8 +207,12 @@ bool run_stages_room(struct run_stage out[], const struct run_config *c, int zer
         memcpy(s.state_bytes, state_bytes, sizeof s.state_bytes);
     for (int q = 0; q < n; q++) {
         struct trainer_memory t;
-        trainer_memory_of_stage(m, &s, q, &t);
-        out[q] = (struct run_stage){ .kept = t.weight + t.gradient + t.state + (c->beta > 0 ? stage_weight_bytes(c, m, q) : 0),
+        size_t state = 0;    // the one part in which a stage's devices may differ
+        for (int i = 0; i < n_team; i++) {
+            trainer_memory_of_device(m, &s, q * n_team + i, &t);
+            state = MAX(state, t.state);
+        }
+        out[q] = (struct run_stage){ .kept = t.weight + t.gradient + state + (c->beta > 0 ? stage_weight_bytes(c, m, q) : 0),
                                      .activation = t.activation,
                                      .n_set = pipeline_sets(n, q),
                                      .has_embedding = q == (model_config(m)->tied ? n - 1 : 0) };

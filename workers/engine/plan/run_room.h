@@ -51,7 +51,7 @@ struct run_room {
     struct plan_short lacks;    // where it does not: which of the trainer's devices; need with the reserve
     char nearest[160];          // where it does not: a clause about what would
 };
-/* What stage q of the trainer's pipeline takes of its device, or of the first of its devices. */
+/* What stage q of the trainer's pipeline takes of its device, or of that of its devices which has most. */
 struct run_stage {
     int64_t first, end;    // its layers
     bool has_embedding;
