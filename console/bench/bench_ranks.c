@@ -101,7 +101,7 @@ static bool rank_run(const struct plan *p, int rank, struct result *out, struct 
     TRY(m = model_random_open(p->config, 1, dev, p->bf16 ? DT_BF16 : DT_F32, err));    // the trainer takes what it keeps
     set.offload = p->host_share > 0;
     trainer_memory(m, &set, &need);    // with state_bytes 0: all of it in host memory, and the stage on the device
-    set.state_bytes = (size_t)((1 - p->host_share) * (double)need.host) + need.state;
+    set.state_bytes[0] = (size_t)((1 - p->host_share) * (double)need.host) + need.state;
     TRY(t = trainer_new(m, NULL, &set, err));
     TRY(c = collective_join(&meet, err));
     TRY(ranks = ranks_new(t, &c, err));

@@ -152,12 +152,16 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     set.n_stage = (int)b->n_stage;
     weight_bytes = model_held_bytes(m);
     set.offload = b->host_share > 0;
-    trainer_memory(m, &set, &need);    // with state_bytes 0: all of it in host memory, and the stage on the device
-    set.state_bytes = (size_t)((1 - b->host_share) * (double)need.host) + need.state;
+    b->host_bytes = 0;
+    for (int q = 0; q < trainer_devices(&set); q++) {
+        trainer_memory_of_device(m, &set, q, &need);    // with state_bytes 0: all of it in host memory, and the stage on the device
+        set.state_bytes[q] = (size_t)((1 - b->host_share) * (double)need.host) + need.state;
+        trainer_memory_of_device(m, &set, q, &need);
+        b->host_bytes += need.host;
+    }
     trainer_memory(m, &set, &need);
     TRY(keep_where_room(m, &set, &need, err));
     b->planned_bytes = weight_bytes + need.activation + need.gradient + need.state;
-    b->host_bytes = need.host;
     TRY(t = trainer_new(m, NULL, &set, err));
     for (int r = -2; r < b->rounds; r++) {
         struct trainer_sums sums;
@@ -310,14 +314,10 @@ bool bench_train(int argc, char **argv, struct error *err)
     b.rounds = (int)rounds;
     if (!(b.config = config_shape(shape, err)))
         return false;
-    if (b.n_team < 0 || b.n_team > SUM_PARTS_MAX || b.parts < 0 || b.parts > SUM_PARTS_MAX
-        || (b.n_team > 1 && (b.lora_rank > 0 || b.host_share > 0)))
-        return error_set(err, ERR_USAGE, "--tp and --sum-parts are 1 to %d, and --tp goes without --lora-rank and --host-share",
-                         SUM_PARTS_MAX);
-    if (b.n_stage < 0 || b.n_stage > SUM_PARTS_MAX || train_bench_devices(&b) > SUM_PARTS_MAX
-        || (b.n_stage > 1 && (b.lora_rank > 0 || b.host_share > 0)))
-        return error_set(err, ERR_USAGE, "--pp is 1 to %d, so is --tp times --pp, and --pp goes without --lora-rank and --host-share",
-                         SUM_PARTS_MAX);
+    if (b.n_team < 0 || b.n_team > SUM_PARTS_MAX || b.parts < 0 || b.parts > SUM_PARTS_MAX || (b.n_team > 1 && b.lora_rank > 0))
+        return error_set(err, ERR_USAGE, "--tp and --sum-parts are 1 to %d, and --tp goes without --lora-rank", SUM_PARTS_MAX);
+    if (b.n_stage < 0 || b.n_stage > SUM_PARTS_MAX || train_bench_devices(&b) > SUM_PARTS_MAX || (b.n_stage > 1 && b.lora_rank > 0))
+        return error_set(err, ERR_USAGE, "--pp is 1 to %d, so is --tp times --pp, and --pp goes without --lora-rank", SUM_PARTS_MAX);
     b.parts = b.parts ? b.parts : b.n_team > 1 ? MAX(b.n_team, (int64_t)4) : 1;
     if (b.n_live < 0 || b.n_live > b.config->vocab)
         return error_set(err, ERR_USAGE, "--live is %" PRId64 "; the model knows %" PRId64 " ids", b.n_live, b.config->vocab);

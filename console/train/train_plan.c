@@ -4,22 +4,32 @@
 #include <string.h>
 #include "console/train/train_parts.h"
 #include "kernels/ops.h"
+#include "protocol/base/machine.h"
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/pipeline.h"
+
+/* The name of the trainer's device q, in the order of team_slice. */
+static void trainer_device_name(const struct run_config *c, int64_t rank, int q, char *out, size_t size)
+{
+    const char *at = c->devices;
+    for (int64_t r = 0; r < rank; r++)
+        at += strcspn(at, ",") + 1;
+    if (q == 0)
+        snprintf(out, size, "%.*s", (int)MIN(strcspn(at, ","), size - 1), at);
+    else
+        run_config_trainer_helper(c, rank, q - 1, out, size);
+}
 
 /* Name the devices of stage q of each trainer of this machine. */
 static void stage_devices(const struct run_config *c, int q, struct buf *out)
 {
-    const char *at = c->devices;
-    for (int64_t r = 0; r < run_config_trainers_here(c); r++, at += strcspn(at, ",") + 1) {
-        for (int64_t i = q * c->tensor_parallel_size, end = i + c->tensor_parallel_size, first = i; i < end; i++) {
+    int n_team = (int)c->tensor_parallel_size;
+    for (int64_t r = 0; r < run_config_trainers_here(c); r++)
+        for (int i = 0; i < n_team; i++) {
             char name[64];
-            snprintf(name, sizeof name, "%.*s", (int)MIN(strcspn(at, ","), sizeof name - 1), at);
-            if (i > 0)
-                run_config_trainer_helper(c, r, i - 1, name, sizeof name);
-            buf_fmt(out, "%s%s", i > first ? " and " : r ? ", " : "", name);
+            trainer_device_name(c, r, q * n_team + i, name, sizeof name);
+            buf_fmt(out, "%s%s", i > 0 ? " and " : r ? ", " : "", name);
         }
-    }
 }
 
 /* Does the trainer of this rank keep the whole weights beside what it trains, if that is not whole? */
@@ -39,8 +49,8 @@ static const char *whole_text(const struct run_config *c, char *out, size_t size
     return keeps_whole(c, 0) ? out : "";
 }
 
-/* The trainers' pipelines: what each device has. planned: the zero_stage of the memory plan, which auto has chosen; 0: there is none. */
-static void stages_print(const struct run_config *c, int planned)
+/* The trainers' pipelines: what each device has. room: has the zero_stage that auto has chosen; or zeros. */
+static void stages_print(const struct run_config *c, const struct run_room *room)
 {
     struct run_stage stage[PIPELINE_STAGES_MAX];
     int n = (int)c->pipeline_parallel_size;
@@ -52,12 +62,13 @@ static void stages_print(const struct run_config *c, int planned)
     snprintf(name, sizeof name, "%.*s", (int)MIN(strcspn(c->devices, ","), sizeof name - 1), c->devices);
     struct device *dev = device_new(name, (int)c->threads, &err);
     bool several = c->num_trainers > 1;
-    int zero = !several ? 0 : run_config_zero(c) < 0 ? MAX(planned, 1) : run_config_zero(c);
-    bool ok = dev && run_stages_room(stage, c, zero, dev, &err);
+    int zero = !several ? 0 : run_config_zero(c) < 0 ? MAX(room->plan.zero_stage, 1) : run_config_zero(c);
+    bool ok = dev && run_stages_room(stage, c, zero, room->state_bytes, dev, &err);
     device_free(dev);
     if (!ok)
         return;
     char each[32] = "", whole[128];
+    const char *most = c->offload_optimizer && c->tensor_parallel_size > 1 ? "at most " : "";    // each device has state as it has room
     if (c->tensor_parallel_size > 1)
         snprintf(each, sizeof each, " of %" PRId64 " devices", c->tensor_parallel_size);
     printf("%s a pipeline of %d stages%s (1F1B), idle for %d of m + %d turns with m micro-batches\n"
@@ -76,15 +87,15 @@ static void stages_print(const struct run_config *c, int planned)
             snprintf(layers, sizeof layers, "layers %" PRId64 " to %" PRId64, s->first, s->end - 1);
         struct buf names = BUF_INIT;
         stage_devices(c, q, &names);
-        printf("                %s: %s%s%s: %.4g MiB%s of weights, gradient, masters and moments,\n"
+        printf("                %s: %s%s%s: %s%.4g MiB%s of weights, gradient, masters and moments,\n"
                "                and %.4g MiB for activations of %d micro-batch%s\n",
-               buf_text(&names), layers, s->has_embedding ? ", embedding" : "", q == n - 1 ? ", head" : "", (double)s->kept / mib,
+               buf_text(&names), layers, s->has_embedding ? ", embedding" : "", q == n - 1 ? ", head" : "", most, (double)s->kept / mib,
                each[0] ? " each" : "", (double)s->activation / mib, s->n_set, s->n_set == 1 ? "" : "es");
         buf_release(&names);
     }
 }
 
-static void placement_print(const struct train *t, int planned)
+static void placement_print(const struct train *t, const struct run_room *room)
 {
     const struct run_config *c = &t->config;
     int64_t n = run_config_n_worker(c);
@@ -130,7 +141,7 @@ static void placement_print(const struct train *t, int planned)
                "                any number of trainers and 'grad_group' %" PRId64 "\n",
                c->grad_group, c->grad_group);
     char whole[128];
-    stages_print(c, planned);
+    stages_print(c, room);
     if (c->tensor_parallel_size > 1 && c->pipeline_parallel_size == 1)
         printf("%son %" PRId64 " devices, each with its part of the weights, gradient, masters and moments%s\n",
                c->num_trainers > 1 ? "trainers:       each " : "trainer:        ", c->tensor_parallel_size,
@@ -205,43 +216,58 @@ static void trainers_print(const struct train *t)
         printf("                (with zero_stage 3 others get the weights out of all trainers' shards, without a whole copy)\n");
 }
 
-/* Have the devices of the other stages of a trainer's pipeline room for these? */
-static bool stages_room(const struct run_config *c, int64_t rank, struct device *first, struct error *err)
+/* Have the devices of the other stages of a trainer's pipeline room for these? least: of each further device of any trainer as many bytes as
+ * are free, where they are fewer than what is there. */
+static bool further_room(const struct run_config *c, int64_t rank, struct device *first, size_t *least, struct error *err)
 {
     struct device *dev[PIPELINE_STAGES_MAX] = { first };
-    int n = first->host_memory || c->pipeline_parallel_size == 1 ? 1 : (int)run_config_trainer_devices(c), n_open = 1;
+    bool alone = first->host_memory || (c->pipeline_parallel_size == 1 && !run_devices_differ(c, first));
+    int n = alone ? 1 : (int)run_config_trainer_devices(c), n_open = 1;
     for (bool ok = true; ok && n_open < n; n_open += ok) {
         char name[64];
-        run_config_trainer_helper(c, rank, n_open - 1, name, sizeof name);
-        if (!(ok = (dev[n_open] = device_new(name, (int)c->threads, err)) != NULL))
+        size_t have, total;
+        trainer_device_name(c, rank, n_open, name, sizeof name);
+        if (!(ok = (dev[n_open] = device_new(name, (int)c->threads, err)) != NULL && mem_info(dev[n_open], &have, &total, err)))
             break;
+        least[n_open] = MIN(least[n_open], have);
     }
     bool ok = n_open == n && run_stages_fit(c, dev, err);
-    while (--n_open > 0)
-        device_free(dev[n_open]);
+    for (int q = 1; q < n; q++)
+        device_free(dev[q]);
     return ok;
+}
+
+/* Have this machine's trainers room for what of masters and moments is not on their devices? */
+static bool host_room(const struct run_config *c, const struct run_room *room, struct error *err)
+{
+    size_t each = memory_plan_host(&room->plan);
+    return each == 0 || run_host_fits(each, run_config_trainers_here(c), machine_memory_available(), err);
 }
 
 bool train_room(const struct train *t, struct run_room *room, bool *planned, struct error *err)
 {
     const struct run_config *c = &t->config;
-    char first[64], role[64];
+    char first[64], lacks[64], role[64];
     struct run_part part;
     struct error none;
+    size_t least[SUM_PARTS_MAX];
+    memset(least, 0xff, sizeof least);
     snprintf(first, sizeof first, "%.*s", (int)MIN(strcspn(c->devices, ","), sizeof first - 1), c->devices);
     *planned = run_config_part(c, first, &part, &none);
     if (!*planned)
         return true;
     struct device *dev = device_new(first, (int)c->threads, err);
-    bool ok = dev && run_room_plan(room, c, &part, dev, err);
+    bool ok = dev != NULL;
     for (int64_t r = 0; r < run_config_trainers_here(c) && ok; r++)
-        ok = stages_room(c, r, dev, err);
+        ok = further_room(c, r, dev, least, err);
+    ok = ok && device_enter(dev, err) && run_room_plan(room, c, &part, dev, run_devices_differ(c, dev) ? least : NULL, err);
     device_free(dev);
-    return ok
-           && (room->fits
-               || error_set(err, ERR_NO_MEMORY, "%s has %.1f GB free, and %s needs %.1f GB of it; %s", first, (double)room->have * 1e-9,
-                            run_part_text(&part, role, sizeof role), (double)(room->plan.total + room->plan.reserve) * 1e-9,
-                            room->nearest));
+    if (!ok || room->fits)
+        return ok && host_room(c, room, err);
+    trainer_device_name(c, 0, room->lacks.device, lacks, sizeof lacks);
+    return error_set(err, ERR_NO_MEMORY, "%s has %.1f GB free, and %s needs %.1f GB of it; %s", lacks,
+                     (double)(room->lacks.device > 0 ? least[room->lacks.device] : room->have) * 1e-9,
+                     run_part_text(&part, role, sizeof role), (double)room->lacks.need * 1e-9, room->nearest);
 }
 
 /* What the weights that travel take, beside those of the trainer. */
@@ -261,6 +287,25 @@ static void publication_print(const struct train *t, const struct run_publicatio
     printf("\n");
 }
 
+/* What of masters and moments is in host memory: of each of a trainer's devices, and of all trainers of this machine. */
+static void host_print(const struct run_config *c, const struct memory_plan *p)
+{
+    int n = (int)run_config_trainer_devices(c);
+    int64_t n_trainer = run_config_trainers_here(c);
+    size_t each = memory_plan_host(p);
+    if (each == 0)
+        return;
+    printf("                and %.3g GB of host memory for masters and moments", (double)each * 1e-9);
+    for (int q = 0; q < n && n > 1; q++) {
+        char name[64];
+        trainer_device_name(c, 0, q, name, sizeof name);
+        printf("%s%s %.3g", q ? ", " : ": ", name, (double)p->host[q] * 1e-9);
+    }
+    if (n_trainer > 1)
+        printf("; %.3g GB for %" PRId64 " trainers", (double)each * (double)n_trainer * 1e-9, n_trainer);
+    printf("\n");
+}
+
 static void room_print(const struct train *t, const struct run_room *room)
 {
     const struct run_config *c = &t->config;
@@ -271,8 +316,7 @@ static void room_print(const struct train *t, const struct run_room *room)
            (double)p->gradient * 1e-9, (double)p->state * 1e-9, (double)p->sampler * 1e-9, (double)p->activation * 1e-9,
            (double)p->kv * 1e-9, p->turns ? " (these two by turns)" : "");
     adapter_print(c);
-    if (p->host > 0)
-        printf("                and %.3g GB of host memory for masters and moments\n", (double)p->host * 1e-9);
+    host_print(c, p);
     if (c->num_trainers > 1 && run_config_zero(c) < 0 && p->zero_stage > 1)
         printf("                zero_stage %d (auto: %d has no room)\n", p->zero_stage, p->zero_stage - 1);
     else if (c->num_trainers > 1)
@@ -289,7 +333,7 @@ bool train_plan_print(const struct train *t, struct error *err)
             printf("%s    %.*s\n", title, (int)strcspn(at, "\n"), at);
     struct run_room room = { 0 };
     bool planned, fits = train_room(t, &room, &planned, err);    // what does not fit is said where the memory is
-    placement_print(t, room.plan.zero_stage);
+    placement_print(t, &room);
     struct environments e;
     struct error none;
     bool posted = run_config_posted(&t->config) && run_config_environments(&t->config, &e, &none);

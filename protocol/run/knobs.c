@@ -140,7 +140,7 @@ const struct knob knobs[] = {
     { "adam_eps", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, .above_min = true, AT(adam_eps), .def = "1e-8", .help = "AdamW's epsilon" },
     { "max_norm", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1e9, AT(max_norm), .def = "1.0", .applies = APPLY_NEXT_STEP, .help = "clip the global gradient norm; 0: never" },
     { "recompute_full", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(recompute_full), .def = "false", .help = "recompute whole blocks in the backward pass: less memory, slower" },
-    { "offload_optimizer", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(offload_optimizer), .def = "false", .help = "keep master weights and moments in host memory as far as they do not fit on the GPU; several trainers each their shards, with zero_stage above 0" },
+    { "offload_optimizer", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(offload_optimizer), .def = "false", .help = "keep master weights and moments in host memory as far as they do not fit on the GPU; each GPU of a trainer its part of them, and several trainers each their shards, with zero_stage above 0" },
 
     { "lora_rank", "lora_r", NULL, "adapter", KNOB_I64, "", 0, 1024, AT(lora_rank), .def = "0", .help = "train a low-rank adapter of this rank on the frozen model (LoRA) instead of all weights; 0: all weights" },
     { "lora_alpha", NULL, NULL, "adapter", KNOB_F64, "", 0, 1e6, AT(lora_alpha), .def = "0", .help = "the adapter's products are multiplied by lora_alpha / lora_rank; 0: lora_alpha is twice the rank" },

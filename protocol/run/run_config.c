@@ -582,15 +582,10 @@ static bool devices_of_trainer_check(const struct run_config *c, const char *nam
                          "'%s' is %" PRId64 ", but an adapter is trained on one device: only 1 works with 'lora_rank' and 'lora_adapter'",
                          name, n);
     bool staged = c->pipeline_parallel_size > 1, whole = c->tensor_parallel_size == 1;    // a stage has whole tensors
-    if (strcmp(c->optimizer, "adamw") != 0 && !(staged && whole && strcmp(c->optimizer, "adamw_8bit") == 0))
-        return error_set(err, ERR_USAGE,
-                         "'%s' is %" PRId64 ", but the 'optimizer' %s adds up over more than one device has: %s possible, or '%s' 1", name,
-                         n, c->optimizer, staged && whole ? "adamw and adamw_8bit are" : "adamw is", name);
-    return !c->offload_optimizer
+    return strcmp(c->optimizer, "adamw") == 0 || (staged && whole && strcmp(c->optimizer, "adamw_8bit") == 0)
            || error_set(err, ERR_USAGE,
-                        "'%s' is %" PRId64
-                        ", and its devices keep the optimizer's state themselves: leave 'offload_optimizer' out, or set '%s' to 1",
-                        name, n, name);
+                        "'%s' is %" PRId64 ", but the 'optimizer' %s adds up over more than one device has: %s possible, or '%s' 1", name,
+                        n, c->optimizer, staged && whole ? "adamw and adamw_8bit are" : "adamw is", name);
 }
 
 /* And with a trainer in stages. */

@@ -3,14 +3,19 @@
 Several trainers: the same bytes each time, wherever they are placed and whoever dies."""
 import glob
 import json
+import math
 import os
 import random
 import re
+import shutil
 import signal
+import struct
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, ROOT, Holds, Run, RunCase, written
+from unittest import mock
+import tiny_model
+from run_tools import LIMIT, ROLLCALL, ROOT, Holds, Run, RunCase, built, written
 
 LONG = bool(os.environ.get("LONG"))
 STEPS = 8
@@ -121,6 +126,43 @@ class Ranks(RunCase):
             each = float(said[0][1]) + (whole if copy or n > 1 else 0) + n_behind * whole    # the first trainer, whose plan it is
             self.assertAlmostEqual(each, sum(parts) * 1e9 / 2**20, delta=0.006 * each)    # of three digits
 
+    def test_a_dry_run_says_how_much_of_which_gpu_is_in_host_memory(self):
+        """Of a model without weights, on GPUs of which only the memory is known: with AdamW's 12 bytes for each of 126 M parameters they are too
+        small, and one of them is smaller than the others."""
+        def sparse(path, shapes, spread, rng):
+            header, at = {}, 0
+            for name, shape in shapes.items():
+                header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at := at + 4 * math.prod(shape)]}
+            text = json.dumps(header).encode()
+            with open(path, "wb") as f:
+                f.write(struct.pack("<Q", len(text)) + text)
+                f.truncate(8 + len(text) + at)
+        model, library = self.task.path("large"), built("fake_cuda/librollcall_cuda.so")
+        with mock.patch.object(tiny_model, "write_tensors", sparse):
+            tiny_model.write(model, d=1024, layers=8, heads=8, kv_heads=4, ff=4096)
+        folder = self.task.path("bin")
+        os.mkdir(folder)
+        for file in (ROLLCALL, library):
+            shutil.copy(file, folder)
+
+        def dry(gpus, offload, **layout):
+            file = self.task.run_file("gpus.yaml", model=model, devices="cuda:0,cuda:1,cuda:2,cuda:3", token_budget=2048, recompute_full=True,
+                                      offload_optimizer=offload, **layout)
+            return subprocess.run([os.path.join(folder, "rollcall"), "train", file, "--dry-run"], capture_output=True, text=True, timeout=LIMIT,
+                                  env=dict(os.environ, FAKE_CUDA=gpus, LD_PRELOAD=library, RC_CUDA_CHOICES="off"))
+        team = dict(tensor_parallel_size=4, producer_tensor_parallel_size=4)
+        for layout in (team, dict(team, tensor_parallel_size=2, pipeline_parallel_size=2)):
+            refused, fits = (dry("ok3 ok3 ok3 ok2.95", offload, **layout) for offload in (False, True))
+            self.assertEqual((refused.returncode, fits.returncode), (1, 0), refused.stderr + fits.stderr)
+            self.assertIn("it would fit with offload_optimizer", refused.stderr)
+            said = re.search(r"and (\S+) GB of host memory for masters and moments: cuda:0 (\S+), cuda:1 (\S+), cuda:2 (\S+), cuda:3 (\S+)\n", fits.stdout)
+            total, *each = map(float, said.groups())
+            self.assertAlmostEqual(total, sum(each), delta=0.01)
+            self.assertAlmostEqual(each[3], each[2] + 0.05, delta=0.0011)
+            self.assertTrue(0 < min(each) and max(each) < 12 * 0.126 / 4 + 0.01, each)
+        refused = dry("ok3 ok3 ok2.7 ok3", True, **team)
+        self.assertRegex(refused.stderr, r"cuda:2 has 2\.7 GB free, and trainer 0, producer 0 needs 2\.9 GB of it; ")
+
     def test_any_number_of_trainers_ends_in_the_same_bytes_and_sees_the_same_numbers(self):
         """Whatever each of them keeps, too."""
         runs = [self.start(settings) for settings in (ONE, dict(FOUR, zero_stage=2), dict(TWO, zero_stage=0), dict(FOUR, zero_stage=3),
@@ -177,6 +219,7 @@ class Ranks(RunCase):
         mesh = dict(TWO, sum_parts=4, tensor_parallel_size=2, pipeline_parallel_size=2)    # two pipelines of two teams
         cells = [(dict(one, tensor_parallel_size=2), one, "with trainer 0\n", None),
                  (dict(mesh, zero_stage=3), one, "cpu:0 and cpu:2, cpu:1 and cpu:5: layer 0", "worker cpu:1"),
+                 (dict(one, tensor_parallel_size=2, offload_optimizer=True), one, "with trainer 0\n", "worker cpu:0"),
                  (dict(one, tensor_parallel_size=2, producer_tensor_parallel_size=2), one, "with trainer 0, with producer 0\n", "worker cpu:0"),
                  (dict(behind, tensor_parallel_size=2, placement="apart"), behind, "with trainer 0\n", "worker cpu:0"),
                  (dict(behind, pipeline_parallel_size=2), behind, "with trainer 0\n", "worker cpu:0"),

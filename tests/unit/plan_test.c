@@ -253,11 +253,13 @@ static void a_layout_fits_when_all_its_stages_do(UNUSED void **state)
     struct device *dev = gpu_new();
     struct model *m = shape_new(dev, "Qwen2.5-0.5B");
     struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
-    struct trainer_settings s = settings_of(1, 0, 1024, true), four = s;
+    struct trainer_settings s = settings_of(1, 0, 1024, true), four;
     struct plan_weights w = { 0 };
     struct trainer_memory last;
     struct memory_plan p;
     char text[160];
+    s.optimizer = OPTIMIZER_ADAMW_8BIT;    // whose state has to be on the devices
+    four = s;
     s.n_stage = 2;
     four.n_stage = 4;
     trainer_memory_of_stage(m, &four, 3, &last);
@@ -267,6 +269,79 @@ static void a_layout_fits_when_all_its_stages_do(UNUSED void **state)
     assert_string_equal(text, "no layout of up to 8 such devices has room for it");    // with 8 there are more such sums
     memory_plan_nearest(have, m, &w, &s, true, &g, text, sizeof text);
     assert_string_equal(text, "it would fit with pipeline_parallel_size 4");
+    model_free(m);
+    device_free(dev);
+}
+
+static bool card_of_80_gb(UNUSED struct device *dev, size_t *free_bytes, size_t *total_bytes, UNUSED struct error *err)
+{
+    *free_bytes = *total_bytes = (size_t)80 * 1000 * 1000 * 1000;
+    return true;
+}
+
+/* 32.8e9 parameters with 2 bytes of weights and 4 of gradient take 49 GB of each of four cards, and slices to sample with 16 GB; of 12 bytes of
+ * masters and moments, 98 GB a card, most is in host memory. */
+static void four_cards_of_80_gb_train_32b_with_state_in_host_memory(UNUSED void **state)
+{
+    const size_t gb = 1000 * 1000 * 1000;
+    struct error err = { 0 };
+    char dir[] = "/tmp/rc-plan-XXXXXX", file[64];
+    struct device *dev = gpu_new();
+    struct model *m = shape_new(dev, "Qwen2.5-32B");
+    struct run_config *c = malloc(sizeof *c);
+    struct run_part part = { .rank = 0, .producer = 0, .helps = -1 };
+    struct run_room room, even, without;
+    struct ops card = *dev->op;
+    card.mem_info = card_of_80_gb;
+    dev->op = &card;
+    size_t have[SUM_PARTS_MAX] = { 0, 80 * gb, 80 * gb, 78 * gb };
+    assert_true(mkdtemp(dir) && config_save(model_config(m), dir, "bfloat16", &err));
+    run_config_init(c);
+    snprintf(c->model, sizeof c->model, "%s", dir);
+    c->beta = 0;
+    c->tensor_parallel_size = c->producer_tensor_parallel_size = 4;
+    c->recompute_full = true;
+    c->token_budget = 2048;
+    c->max_prompt_tokens = c->max_new_tokens = 512;
+    assert_true(run_room_plan(&without, c, &part, dev, NULL, &err) && !without.fits);
+    assert_non_null(strstr(without.nearest, "it would fit with offload_optimizer"));
+    c->offload_optimizer = true;
+    assert_true(run_devices_differ(c, dev));
+    if (!run_room_plan(&room, c, &part, dev, have, &err) || !room.fits)
+        fail_msg("it has no room: %s, %s", err.text, room.nearest);
+    const struct memory_plan *p = &room.plan;
+    double n = (double)model_n_flat(m) / 4, all = 0;
+    assert_float_equal((double)(p->weights + p->gradient), 2 * (2 * n) + 4 * n, 0.1e9);    // what is trained, and what samples
+    assert_true(p->total + p->reserve <= 80 * gb && p->total + p->reserve > 79.9 * gb);
+    for (int q = 0; q < 4; q++) {
+        struct trainer_memory t;
+        struct trainer_settings s = run_trainer_settings(c, 0, dev);
+        memcpy(s.state_bytes, room.state_bytes, sizeof s.state_bytes);
+        trainer_memory_of_device(m, &s, q, &t);
+        all += (double)p->host[q];
+        assert_int_equal(t.host, p->host[q]);
+        assert_in_range(t.host, (size_t)(12 * n) - 12 * gb, (size_t)(12 * n) + gb / 10);
+        assert_float_equal((double)(t.host + t.state), 12 * n, 0.6e9);    // with the stage, and what every device has of norms
+    }
+    assert_true(p->host[1] <= p->host[0] && p->host[2] == p->host[1]);    // the first one has as much else, or more
+    assert_float_equal((double)(p->host[3] - p->host[2]), 2e9, 2e4);      // which this one has less
+    assert_true(run_room_plan(&even, c, &part, dev, (const size_t[]){ 0, 80 * gb, 80 * gb, 80 * gb }, &err) && even.fits);
+    assert_true(p->kv < even.plan.kv && even.plan.host[3] == even.plan.host[1] && even.plan.host[0] > p->host[0]);    // as all have to
+    assert_int_equal(memory_plan_host(p), all);
+    assert_true(run_host_fits(memory_plan_host(p), 1, 512 * gb, &err));
+    assert_false(run_host_fits(memory_plan_host(p), 1, 256 * gb, &err));
+    snprintf(file, sizeof file, "keeps %.1f GB of masters", all * 1e-9);
+    assert_non_null(strstr(err.text, file));
+    snprintf(file, sizeof file, "256.0 GB are available, %.1f GB too little", all * 1e-9 - 256);
+    assert_non_null(strstr(err.text, file));
+    assert_false(run_host_fits(memory_plan_host(p), 2, 512 * gb, &err));
+    have[2] = 60 * gb;    // 65 GB have to be there
+    assert_true(run_room_plan(&room, c, &part, dev, have, &err) && !room.fits);
+    assert_int_equal(room.lacks.device, 2);
+    assert_in_range(room.lacks.need, 65 * gb, 80 * gb);
+    snprintf(file, sizeof file, "%s/config.json", dir);
+    assert_true(unlink(file) == 0 && rmdir(dir) == 0);
+    free(c);
     model_free(m);
     device_free(dev);
 }
@@ -348,7 +423,7 @@ static void whole_weights_are_only_where_somebody_reads_them(UNUSED void **state
         c->free_running = cases[k].free_running;
         snprintf(c->weights, sizeof c->weights, "%s", cases[k].weights ? cases[k].weights : "auto");
         snprintf(c->eval_dataset, sizeof c->eval_dataset, "%s", cases[k].evaluates ? "{\"all\": \"test.jsonl\"}" : "");
-        if (!run_room_plan(&room, c, &part, dev, &err))
+        if (!run_room_plan(&room, c, &part, dev, NULL, &err))
             fail_msg("%s: %s", cases[k].why, err.text);
         assert_true((room.plan.sampler > 0) == (part.producer >= 0 || cases[k].free_running));
         bool gives = part.rank == 0 && run_config_travels(c);
@@ -422,12 +497,22 @@ static void what_has_no_room_names_the_nearest_that_has(UNUSED void **state)
           { .n_rank = 1, .n_team = 2, .token_budget_max = 4096, .recompute_block = true },
           { .whole = true },
           H200,
+          "it would fit with offload_optimizer" },
+        { "Qwen2.5-14B",
+          { .n_rank = 1, .n_team = 2, .token_budget_max = 4096, .recompute_block = true, .offload = true },
+          { .whole = true },
+          H200 / 2,
           "it would fit with tensor_parallel_size 4" },
         { "Qwen2.5-14B",
-          { .n_rank = 1, .n_stage = 2, .token_budget_max = 4096, .recompute_block = true },
+          { .n_rank = 1, .n_stage = 2, .token_budget_max = 4096, .recompute_block = true, .optimizer = OPTIMIZER_ADAMW_8BIT },
           { .whole = true },
-          H200,
+          H200 * 3 / 4,
           "it would fit with pipeline_parallel_size 4" },
+        { "Qwen2.5-14B",
+          { .n_rank = 1, .token_budget_max = 4096, .optimizer = OPTIMIZER_ADAMW_8BIT },
+          { 0 },
+          H200,
+          "it would fit with num_trainers 2 and zero_stage 3" },
         { "Qwen2.5-0.5B", { .n_rank = 1, .n_team = 2, .token_budget_max = 4096 }, { .whole = true }, H200 / 50, "no layout of up to 8" },
         { "Qwen2.5-14B", { .n_rank = 1, .n_team = 4, .token_budget_max = 4096 }, { 0 }, H200 / 20, "no layout of up to 8" },
         { "Qwen2.5-14B", { .n_rank = 2, .zero_stage = 3, .token_budget_max = 4096 }, { 0 }, H200 / 5, "no layout of up to 8" },
@@ -526,7 +611,7 @@ static void the_examples_fit_the_gpus_they_name(UNUSED void **state)
         s.zero_stage = c->num_trainers == 1 ? 0 : set < 0 ? memory_plan_zero(have, m, &w, &s, true, &g) : set;
         if (!memory_plan_in(&p, have, m, &w, &s, true, &g))
             fail_msg("%s has no room in %" PRId64 " GB", cases[k].file, cases[k].gb);
-        if (p.host * (size_t)c->num_trainers > (size_t)cases[k].host_gb * 1000 * 1000 * 1000)
+        if (p.host[0] * (size_t)c->num_trainers > (size_t)cases[k].host_gb * 1000 * 1000 * 1000)
             fail_msg("%s has no room in %" PRId64 " GB of host memory", cases[k].file, cases[k].host_gb);
         model_free(m);
         device_free(dev);
@@ -548,6 +633,7 @@ int main(void)
         cmocka_unit_test(each_device_of_a_team_keeps_its_share),
         cmocka_unit_test(each_stage_of_a_pipeline_keeps_its_layers),
         cmocka_unit_test(a_layout_fits_when_all_its_stages_do),
+        cmocka_unit_test(four_cards_of_80_gb_train_32b_with_state_in_host_memory),
         cmocka_unit_test(an_adapter_of_7b_trains_beside_its_sampler_in_40_gb),
         cmocka_unit_test(the_examples_fit_the_gpus_they_name),
     };

@@ -388,8 +388,8 @@ static void nobody_has_more_memory_than_the_plan_says(UNUSED void **state)
                 struct run_room gives, takes;
                 struct pair p;
                 config_make(c, model, weights_way_name((enum weights_way)way), n_behind, n);
-                if (!run_room_plan(&gives, c, &(struct run_part){ .rank = 0, .producer = -1, .helps = -1 }, giver, &err)
-                    || !run_room_plan(&takes, c, &(struct run_part){ .rank = -1, .producer = 0, .helps = -1 }, taker[0], &err))
+                if (!run_room_plan(&gives, c, &(struct run_part){ .rank = 0, .producer = -1, .helps = -1 }, giver, NULL, &err)
+                    || !run_room_plan(&takes, c, &(struct run_part){ .rank = -1, .producer = 0, .helps = -1 }, taker[0], NULL, &err))
                     fail_msg("%s", err.text);
                 count_begin(&counted[0], giver);
                 count_begin(&counted[1], taker[0]);

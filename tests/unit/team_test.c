@@ -756,6 +756,12 @@ struct layout {
     int n_rank, zero;    // ranks that this process plays, each of so many devices; 0: 1
     int n_slice;         // devices of a stage, each with its slice of it; 0: 1
     int group;           // micro-batches of a group; 0: 1
+    enum {
+        STATE_ON_DEVICES,
+        STATE_HAS_ROOM,    // it could be in host memory, and fits on the devices
+        STATE_PARTLY,      // in host memory, on each device another part
+        STATE_ON_HOST,
+    } where;
 };
 static int slices_of(struct layout on)
 {
@@ -801,6 +807,34 @@ static void samplers_compare(struct ranks *ranks, struct model *whole, int parts
     }
 }
 
+/* Room for masters and moments on each of m's devices, as `on` says. */
+static void room_set(struct trainer_settings *set, const struct model *m, struct layout on)
+{
+    set->offload = on.where != STATE_ON_DEVICES;
+    for (int q = 0; q < on.n_device && set->offload; q++) {
+        struct trainer_memory none, now;
+        set->state_bytes[q] = 0;
+        trainer_memory_of_device(m, set, q, &none);    // its state is the stage
+        if (on.where != STATE_ON_HOST)
+            set->state_bytes[q] = on.where == STATE_HAS_ROOM ? none.host : none.state + none.host * (size_t)(2 + q) / 7;
+        trainer_memory_of_device(m, set, q, &now);
+        assert_true(none.host > 0 && now.host + now.state <= none.host + none.state);
+        assert_true(on.where == STATE_HAS_ROOM ? now.host == 0 : on.where == STATE_ON_HOST || (now.host > 0 && now.host < none.host));
+    }
+}
+
+/* Is there as much in host memory as the memory plan has? A team's later devices may have fewer rows of the vocabulary. */
+static void host_compare(struct trainer *t, const struct trainer_settings *set, int n_device, const char *why)
+{
+    for (int q = 0; q < n_device && trainer_zero(t) > 0; q++) {
+        struct trainer_memory planned;
+        size_t held = trainer_parts(trainer_of_device(t, q)).host_bytes;
+        trainer_memory_of_device(trainer_model(t), set, q, &planned);
+        if (held > planned.host || (q == 0 && held != planned.host))
+            fail_msg("%s: device %d has %zu bytes in host memory, and %zu are planned", why, q, held, planned.host);
+    }
+}
+
 /* Some steps with a reference that follows, through checkpoints' state and back after the first. */
 static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t, int parts, struct layout on, bool recompute)
 {
@@ -838,12 +872,15 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
     for (set.rank = 0; set.rank < n_rank; set.rank++) {
         m[set.rank] = trained_new(s, t, parts, on, 3);
         ref[set.rank] = trained_new(s, t, parts, on, 4);
+        if (set.rank == 0)
+            room_set(&set, m[0], on);
         if (!(tr[set.rank] = trainer_new(m[set.rank], ref[set.rank], &set, &err)))
             fail_msg("%s, %d devices: %s", s->why, on.n_device, err.text);
     }
     struct trainer_memory planned;
     trainer_memory(m[0], &set, &planned);
     assert_int_equal(planned.weight, model_held_bytes(on.n_device > 1 ? team_slice(m[0], 0) : m[0]));
+    host_compare(tr[n_rank - 1], &set, on.n_device, s->why);
     struct ranks *ranks = ranks_new_here(tr, n_rank, &err);
     if (!ranks)
         fail_msg("%s, %d devices: %s", s->why, on.n_device, err.text);
@@ -1063,6 +1100,170 @@ static void pipelines_of_teams_train_to_the_bytes_of_one_device(UNUSED void **st
     }
 }
 
+/* On teams, in stages, and in stages that are teams, of one rank and of several at every zero_stage; moments set to 0 on the way. */
+static void state_in_host_memory_leaves_the_bytes_of_one_device(UNUSED void **state)
+{
+    static const struct {
+        struct layout on;
+        const char *why;
+    } cases[] = {
+        { { .n_device = 2 }, "a team" },
+        { { .n_device = 4 }, "a team of four" },
+        { { .n_device = 2, .staged = true }, "two stages" },
+        { { .n_device = 4, .staged = true, .n_slice = 2 }, "two stages of two slices" },
+        { { .n_device = 2, .n_rank = 2, .zero = 0 }, "ranks that keep everything" },
+        { { .n_device = 4, .n_rank = 2, .zero = 1 }, "shards of masters and moments" },
+        { { .n_device = 2, .n_rank = 3, .zero = 2 }, "and of the gradient" },
+        { { .n_device = 2, .n_rank = 2, .zero = 3, .group = 2 }, "and of the weights" },
+        { { .n_device = 2, .staged = true, .n_rank = 2, .zero = 0, .group = 2 }, "stages of ranks that keep everything" },
+        { { .n_device = 2, .staged = true, .n_rank = 3, .zero = 1 }, "shards of a stage's masters and moments" },
+        { { .n_device = 2, .staged = true, .n_rank = 2, .zero = 2 }, "and of its gradient" },
+        { { .n_device = 2, .staged = true, .n_rank = 2, .zero = 3 }, "and of its weights" },
+        { { .n_device = 4, .staged = true, .n_slice = 2, .n_rank = 2, .zero = 3 }, "shards of slices of stages" },
+    };
+    const struct shape *s = &trained[1];
+    if (devices_most() < 4)
+        return;
+    devices_open(4);
+    for (int group = 1; group <= 2; group++)
+        for (int k = 0; k < 2; k++) {    // also with layers that are not trained; with masters, and where these are the weights
+            struct outcome one;
+            enum dtype t = k ? DT_F32 : DT_BF16;
+            outcome_make(&one, s, t, s->parts, (struct layout){ .n_device = 1, .group = group }, k);
+            for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+                for (int where = STATE_HAS_ROOM; where <= STATE_ON_HOST; where++) {
+                    struct layout on = cases[i].on;
+                    struct outcome o;
+                    if (MAX(on.group, 1) != group)
+                        continue;
+                    on.where = where;
+                    outcome_make(&o, s, t, s->parts, on, k);
+                    outcomes_compare(&one, &o, cases[i].why, on.n_device, MAX(on.n_rank, 1));
+                    outcome_free(&o);
+                }
+            outcome_free(&one);
+        }
+    devices_close(4);
+}
+
+/* What a trainer has after two steps: masters and moments, with the hash of the weights. */
+struct trained_state {
+    float *state[STATE_N];    // (n)
+    int64_t n;
+    uint64_t hash;
+};
+/* Train as rank `number` of a run whose devices meet at c, which it leaves; NULL: alone. */
+static bool steps_make(struct trained_state *o, const struct shape *s, struct layout on, int number, struct collective *const *c,
+                       struct error *err)
+{
+    struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+    struct trainer_hyper h;
+    struct group *g[TRAIN_GROUPS];
+    struct model *m = trained_new(s, DT_BF16, s->parts, on, 3);
+    bool ok = true;
+    trainer_hyper_init(&h, ALGO_GRPO);
+    h.lr = 1e-2;
+    h.beta = 0;
+    h.max_norm = 0.5;
+    set.token_budget_max = 64;
+    set.n_team = on.n_device;
+    set.n_rank = c ? on.n_rank : 1;
+    set.rank = number;
+    set.zero_stage = c ? on.zero : 0;
+    room_set(&set, m, on);
+    for (int i = 0; i < TRAIN_GROUPS; i++)
+        g[i] = group_invent(i, s->c.vocab);
+    struct trainer *t = trainer_new(m, NULL, &set, err);
+    struct ranks *ranks = !t ? NULL : c ? ranks_new(t, c, err) : ranks_new_here(&t, 1, err);
+    *o = (struct trained_state){ .n = model_n_flat(m) };
+    for (int i = 0; i < 2 && ranks && ok; i++)
+        ok = ranks_step(ranks, (const struct group *const *)g, TRAIN_GROUPS, &h, NULL, err);
+    ok = ok && ranks && ranks_hash(ranks, &o->hash, err);
+    for (int k = 0; k < STATE_N && ok; k++) {
+        if (number == 0 || !trainer_gives_first(t))
+            o->state[k] = calloc((size_t)o->n, 4);
+        ok = trainer_state_get(t, (enum trainer_state_kind)k, o->state[k], err);
+    }
+    int met[RANKS_MAX];
+    ok = ok && (!c || collective_gather(c[0], &number, sizeof number, met, err));    // then nobody reads this one's shards any more
+    ranks_free(ranks);
+    for (int q = 0; q < on.n_device && c; q++)
+        collective_leave(c[q]);
+    trainer_free(t);
+    model_free(m);
+    for (int i = 0; i < TRAIN_GROUPS; i++)
+        group_free(g[i]);
+    return ok;
+}
+
+/* In a process of its own: is what it leaves what one device leaves? */
+static bool rank_process(const char *dir, const char *kind, struct layout on, int number, const struct trained_state *want,
+                         struct error *err)
+{
+    struct collective *c[2];
+    struct trained_state got;
+    devices_open(on.n_device);
+    for (int q = 0; q < on.n_device; q++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s-%d-%d", kind, on.zero, q);
+        struct collective_config f = { .kind = kind,
+                                       .dir = dir,
+                                       .name = name,
+                                       .rank = number,
+                                       .n_rank = on.n_rank,
+                                       .dev = devices[q],
+                                       .join_ms = PROCESSES_MS,
+                                       .wait_ms = PROCESSES_MS };
+        if (!(c[q] = collective_join(&f, err)))
+            return false;
+    }
+    if (!steps_make(&got, &trained[1], on, number, c, err))
+        return false;
+    bool same = got.hash == want->hash;
+    for (int k = 0; k < STATE_N; k++)
+        same = same && (!got.state[k] || memcmp(got.state[k], want->state[k], (size_t)want->n * 4) == 0);
+    return same || error_set(err, ERR_DATA, "%s, zero_stage %d: it leaves something else than one device", kind, on.zero);
+}
+
+/* Ranks that reach each other's host memory, and ranks that send what is in it. */
+static void processes_with_state_in_host_memory_leave_the_bytes_of_one_device(UNUSED void **state)
+{
+    static const char *const kinds[] = { "ipc", "tcp" };
+    char dir[] = "/tmp/rc-team-XXXXXX", name[32];
+    struct trained_state want;
+    struct error err = { 0 };
+    if (on_gpus())    // they do not survive a fork
+        skip();
+    devices_open(1);
+    assert_true(steps_make(&want, &trained[1], (struct layout){ .n_device = 1 }, 0, NULL, &err));
+    devices_close(1);
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i < ARRAY_SIZE(kinds) * (ZERO_MAX + 1); i++) {
+        struct layout on = { .n_device = 2, .n_rank = 2, .zero = (int)i % (ZERO_MAX + 1), .where = STATE_PARTLY };
+        const char *kind = kinds[i / (ZERO_MAX + 1)];
+        pid_t pid[2];
+        for (int q = 0; q < on.n_device; q++) {
+            snprintf(name, sizeof name, "%s-%d-%d", kind, on.zero, q);
+            assert_true(collective_call(dir, name, &err));
+        }
+        for (int k = 0; k < 2; k++)
+            if ((pid[k] = fork()) == 0) {
+                bool ok = rank_process(dir, kind, on, k, &want, &err);
+                if (!ok)
+                    fprintf(stderr, "process %d: %s\n", k, err.text);
+                _exit(ok ? 0 : 1);
+            }
+        for (int k = 0; k < 2; k++) {
+            int status;
+            assert_int_equal(waitpid(pid[k], &status, 0), pid[k]);
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        }
+    }
+    assert_int_equal(rmdir(dir), 0);
+    for (int k = 0; k < STATE_N; k++)
+        free(want.state[k]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1082,6 +1283,8 @@ int main(void)
         cmocka_unit_test(ranks_of_teams_train_to_the_bytes_of_one_device),
         cmocka_unit_test(ranks_of_pipelines_train_to_the_bytes_of_one_device),
         cmocka_unit_test(pipelines_of_teams_train_to_the_bytes_of_one_device),
+        cmocka_unit_test(state_in_host_memory_leaves_the_bytes_of_one_device),
+        cmocka_unit_test(processes_with_state_in_host_memory_leave_the_bytes_of_one_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

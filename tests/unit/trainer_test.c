@@ -493,7 +493,7 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         if ((set.offload = offload)) {    // a third of masters and moments on the device
             struct trainer_memory all;
             trainer_memory(f[r].m, &set, &all);
-            set.state_bytes = all.state + all.host / 3;
+            set.state_bytes[0] = all.state + all.host / 3;
             trainer_memory(f[r].m, &set, &all);
             assert_true(all.host > 0 && all.state > 0);
         }
@@ -1029,11 +1029,11 @@ static void where_the_state_lies_changes_no_bit(UNUSED void **state)
             assert_true(way == 0 || now.host == all.state);
             size_t stage = now.state;
             if (way == 2)
-                set.state_bytes = stage + all.state / 3;
+                set.state_bytes[0] = stage + all.state / 3;
             if (way == 3)
                 set.scratch = malloc(all.activation);
             trainer_memory(f.m, &set, &now);
-            assert_true(way != 2 || (now.host > 0 && now.host < all.state && now.state <= set.state_bytes));
+            assert_true(way != 2 || (now.host > 0 && now.host < all.state && now.state <= set.state_bytes[0]));
             assert_true(now.activation == all.activation);
             struct trainer *t = trainer_open_set(&f, &set);
             for (int i = 0; i < 3; i++) {

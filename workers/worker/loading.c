@@ -8,6 +8,7 @@
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/base/machine.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/data/identity.h"
 #include "workers/engine/model/lora.h"
@@ -368,22 +369,62 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
     return trained_make(e, settings, g, err);
 }
 
-/* With shards in host memory: as much of them on each device as all have room for, so that all are laid out alike. */
+/* Where masters and moments may be in host memory: plan the trainer's further devices, too. */
+static bool further_plan(struct engine *e, struct trainer_settings *settings, const struct generator_config *g, struct error *err)
+{
+    struct device *dev[SUM_PARTS_MAX];
+    struct plan_weights w = plan_weights_make(e);
+    struct plan_short lacks;
+    size_t have[SUM_PARTS_MAX], total;
+    if (!e->trains || !run_devices_differ(&e->config, e->dev))
+        return true;
+    team_devices(e, dev);
+    for (int q = 1; q < trainer_devices(settings); q++) {
+        if (!mem_info(dev[q], &have[q], &total, err))
+            return false;
+        have[q] += model_held_bytes(team_slice(e->trained, q)) + (e->ref ? model_held_bytes(team_slice(e->ref, q)) : 0)
+                   + (q < sampler_devices(e) ? model_held_bytes(team_slice(g->model, q)) : 0);
+    }
+    if (!device_enter(e->dev, err))
+        return false;
+    return memory_plan_devices(&e->plan, have, e->trained, &w, settings, g, &lacks)
+           || error_set(err, ERR_NO_MEMORY, "%s has %.3f GB for a run, and its part of the trainer's model needs %.3f GB",
+                        dev[lacks.device]->name, (double)have[lacks.device] * 1e-9, (double)lacks.need * 1e-9);
+}
+
+/* What a trainer tells the others of its plan. */
+struct state_told {
+    uint64_t state_bytes[SUM_PARTS_MAX];
+    uint64_t host_bytes;    // that its machine has left
+};
+
+/* With masters and moments in host memory: of shards as much on each device as all trainers have room for, so that all are laid out alike;
+ * and is there enough for all trainers of this machine? Each asks before any of them takes some. */
 static bool state_agree(struct engine *e, struct trainer_settings *settings, struct error *err)
 {
-    uint64_t all[COLLECTIVE_RANK_MAX], mine = settings->state_bytes;
-    struct trainer_memory t;
-    if (!meeting_of(e) || settings->zero_stage == 0 || !settings->offload)
+    struct state_told all[COLLECTIVE_RANK_MAX], mine;
+    if (!e->trains || !settings->offload)
         return true;
-    if (!collective_gather(meeting_of(e), &mine, sizeof mine, all, err))
+    mine.host_bytes = machine_memory_available();
+    for (int q = 0; q < SUM_PARTS_MAX; q++)
+        mine.state_bytes[q] = settings->state_bytes[q];
+    if (meeting_of(e) && !collective_gather(meeting_of(e), &mine, sizeof mine, all, err))
         return false;
-    for (int q = 0; q < collective_n_rank(meeting_of(e)); q++)
-        settings->state_bytes = MIN(settings->state_bytes, (size_t)all[q]);
+    for (int r = 0; meeting_of(e) && r < collective_n_rank(meeting_of(e)); r++) {
+        if (settings->n_rank_host == 0 || r / settings->n_rank_host == settings->rank / settings->n_rank_host)
+            mine.host_bytes = MIN(mine.host_bytes, all[r].host_bytes);
+        for (int q = 0; q < SUM_PARTS_MAX && settings->zero_stage > 0; q++)
+            settings->state_bytes[q] = MIN(settings->state_bytes[q], (size_t)all[r].state_bytes[q]);
+    }
+    struct trainer_memory t;
     trainer_memory(e->trained, settings, &t);
     e->plan.total -= e->plan.state - t.state;
     e->plan.state = t.state;
-    e->plan.host = t.host;
-    return true;
+    for (int q = 0; q < trainer_devices(settings); q++) {
+        trainer_memory_of_device(e->trained, settings, q, &t);
+        e->plan.host[q] = t.host;
+    }
+    return run_host_fits(memory_plan_host(&e->plan), run_config_trainers_here(&e->config), (size_t)mine.host_bytes, err);
 }
 
 /* Divide up the device's memory. */
@@ -391,7 +432,7 @@ static bool memory_share(struct engine *e, struct trainer_settings *settings, st
 {
     char text[512];
     struct memory_plan *p = &e->plan;
-    if (!memory_plan(e, settings, g, err) || !state_agree(e, settings, err))
+    if (!memory_plan(e, settings, g, err) || !further_plan(e, settings, g, err) || !state_agree(e, settings, err))
         return false;
     memory_plan_text(p, text, sizeof text);
     log_info("memory planned %s", text);

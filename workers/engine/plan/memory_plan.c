@@ -17,14 +17,22 @@ static size_t left(size_t have, size_t take)
     return have > take ? have - take : 0;
 }
 
+size_t memory_plan_host(const struct memory_plan *p)
+{
+    size_t sum = 0;
+    for (int q = 0; q < SUM_PARTS_MAX; q++)
+        sum += p->host[q];
+    return sum;
+}
+
 void memory_plan_text(const struct memory_plan *p, char *out, size_t size)
 {
     snprintf(out, size,
              "zero_stage=%d weights_gb=%.3f gradient_gb=%.3f optimizer_gb=%.3f optimizer_host_gb=%.3f sampler_gb=%.3f activations_gb=%.3f "
              "keys_values_gb=%.3f by_turns=%s total_gb=%.3f",
-             p->zero_stage, (double)p->weights * 1e-9, (double)p->gradient * 1e-9, (double)p->state * 1e-9, (double)p->host * 1e-9,
-             (double)p->sampler * 1e-9, (double)p->activation * 1e-9, (double)p->kv * 1e-9, p->turns ? "yes" : "no",
-             (double)p->total * 1e-9);
+             p->zero_stage, (double)p->weights * 1e-9, (double)p->gradient * 1e-9, (double)p->state * 1e-9,
+             (double)memory_plan_host(p) * 1e-9, (double)p->sampler * 1e-9, (double)p->activation * 1e-9, (double)p->kv * 1e-9,
+             p->turns ? "yes" : "no", (double)p->total * 1e-9);
 }
 
 /* Keep more of the activations where that takes no room from anything else: neither keys and values nor state on the device. Other devices
@@ -55,7 +63,7 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
     size_t kv_full = samples ? generator_kv_bytes(g->model, g->max_seq, g->max_seq_tok) : 0,
            page = samples ? kv_pool_page_bytes(g->model) : 0;
     if (s) {
-        s->state_bytes = 0;
+        s->state_bytes[0] = 0;
         s->keep_more = false;
         trainer_memory(m, s, &t);    // with offload: only the stage is on the device
         p->weights += t.weight + ((trainer_keeps_shards(m, s) || trainer_is_cut(s)) && w->whole ? model_weight_bytes(m) : 0);
@@ -71,30 +79,85 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
     if (s && cuda)
         keep_more(p, m, s, room, t.host);
     if (s && s->offload) {
-        s->state_bytes = t.state + left(room, p->region);
+        s->state_bytes[0] = t.state + left(room, p->region);
         trainer_memory(m, s, &t);
     }
     p->gradient = t.gradient;
     p->state = t.state;
-    p->host = t.host;
+    p->host[0] = t.host;
     p->total = p->weights + p->gradient + p->state + p->sampler + p->region;
     return p->kv >= page && (!cuda || p->region <= room);
 }
 
-/* And the devices of a pipeline's other stages, if each of them may use as much? Those of CPUs share a machine's memory. */
-static bool stages_fit(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s)
+/* What of the weights on device q is not trained: its part of a reference, of which every rank has all, and of what samples. */
+static size_t besides_of_device(int q, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s,
+                                const struct generator_config *g, int n_sampler)
 {
-    bool fits = true;
-    for (int q = 1; q < s->n_stage && model_device(m)->kind == DEVICE_CUDA && fits; q++) {
-        struct trainer_memory t, alone = { 0 };
-        struct trainer_settings one = *s;
-        one.n_rank = 1;
-        trainer_memory_of_stage(m, s, q, &t);
-        if (w->reference)    // of which every rank has a whole stage
-            trainer_memory_of_stage(m, &one, q, &alone);
-        fits = t.weight + alone.weight + t.gradient + t.state + t.activation + RESERVE_CUDA <= have;
+    struct trainer_settings one = *s;
+    struct trainer_memory alone = { 0 };
+    one.n_rank = 1;
+    if (w->reference)
+        trainer_memory_of_device(m, &one, q, &alone);
+    return alone.weight + (q < n_sampler ? model_slice_bytes(g->model, n_sampler) : 0);
+}
+
+/* The sampler's devices have pools of keys and values of one size: a smaller one when one of them lacks so much, if a page is left. What it
+ * leaves of the first device is for the optimizer's state. */
+static void kv_lessen(struct memory_plan *p, size_t lacks, const struct model *m, struct trainer_settings *s,
+                      const struct generator_config *g)
+{
+    struct trainer_memory t;
+    if (lacks == 0 || p->kv < lacks + kv_pool_page_bytes(g->model))
+        return;
+    p->kv -= lacks;
+    p->region -= lacks;    // nothing is by turns where the trainer has several devices
+    s->state_bytes[0] += s->offload ? lacks : 0;
+    trainer_memory(m, s, &t);
+    p->total -= lacks + p->state - t.state;
+    p->state = t.state;
+    p->host[0] = t.host;
+}
+
+bool memory_plan_devices(struct memory_plan *p, const size_t have[], const struct model *m, const struct plan_weights *w,
+                         struct trainer_settings *s, const struct generator_config *g, struct plan_short *out)
+{
+    size_t need[SUM_PARTS_MAX], lacks = 0;    // without keys and values
+    int n = model_device(m)->kind == DEVICE_CUDA ? trainer_devices(s) : 1, n_sampler = g->model ? model_n_device(g->model) : 1;
+    for (int q = 1; q < n; q++) {
+        struct trainer_memory t;
+        s->state_bytes[q] = 0;
+        trainer_memory_of_device(m, s, q, &t);    // with offload: only the stage is on the device
+        need[q] = t.weight + besides_of_device(q, m, w, s, g, n_sampler) + (q < n_sampler ? p->sampler : 0) + t.gradient + t.state
+                  + t.activation + RESERVE_CUDA;
+        lacks = q < n_sampler ? MAX(lacks, left(need[q] + p->kv, have[q])) : lacks;
     }
-    return fits;
+    kv_lessen(p, lacks, m, s, g);
+    for (int q = 1; q < n; q++) {
+        struct trainer_memory t;
+        need[q] += q < n_sampler ? p->kv : 0;
+        if (need[q] > have[q]) {
+            *out = (struct plan_short){ .device = q, .need = need[q] };
+            return false;
+        }
+        trainer_memory_of_device(m, s, q, &t);
+        if (s->offload) {
+            s->state_bytes[q] = t.state + have[q] - need[q];
+            trainer_memory_of_device(m, s, q, &t);
+        }
+        p->host[q] = t.host;
+    }
+    return true;
+}
+
+/* The same where all devices have as much. */
+static bool devices_fit(struct memory_plan *p, size_t have, const struct model *m, const struct plan_weights *w, struct trainer_settings *s,
+                        const struct generator_config *g)
+{
+    size_t each[SUM_PARTS_MAX];
+    struct plan_short ignored;
+    for (int q = 0; q < SUM_PARTS_MAX; q++)
+        each[q] = have;
+    return memory_plan_devices(p, each, m, w, s, g, &ignored);
 }
 
 int memory_plan_zero(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
@@ -106,7 +169,7 @@ int memory_plan_zero(size_t have, const struct model *m, const struct plan_weigh
     int best = 1;
     one.offload = false;    // shards first: what is on the device needs no way over the bus
     for (one.zero_stage = 1; one.zero_stage <= ZERO_MAX; one.zero_stage++) {
-        if (memory_plan_in(&p, have, m, w, &one, turns, g) && stages_fit(have, m, w, &one))
+        if (memory_plan_in(&p, have, m, w, &one, turns, g) && devices_fit(&p, have, m, w, &one, g))
             return one.zero_stage;
         if (p.total < least)
             best = one.zero_stage;
@@ -137,7 +200,7 @@ static bool can_be_cut(const struct model *m, const struct trainer_settings *s)
            && stages_check(model_config(m), n_stage, &ignored);
 }
 
-/* Of a trainer whose model is cut over devices only more of them, as far as it can be cut. */
+/* Of a trainer whose model is cut over devices more of them, as far as it can be cut. */
 static int devices_make(struct attempt *out, const struct attempt *least, const struct trainer_settings *wanted, const struct model *m)
 {
     int n = 0;
@@ -193,13 +256,13 @@ static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_
         out[n] = a;
         attempt_say(&out[n++], "a token_budget of %" PRId64, a.s.token_budget_max);
     }
-    if (trainer_is_cut(wanted))
-        return n + devices_make(out + n, &a, wanted, m);
-    if (!wanted->offload) {
+    if (!wanted->offload && wanted->optimizer == OPTIMIZER_ADAMW) {
         out[n] = a;
         out[n].s.offload = true;
         attempt_say(&out[n++], "offload_optimizer", 0);
     }
+    if (trainer_is_cut(wanted))
+        return n + devices_make(out + n, &a, wanted, m);
     for (int least = 0; least <= 1; least++)    // with the same micro-batches, else with the smallest
         for (int ranks = MAX(2, 2 * wanted->n_rank); ranks <= 8; ranks *= 2) {
             struct attempt more = { .s = least ? a.s : *wanted };
@@ -228,7 +291,7 @@ void memory_plan_nearest(size_t have, const struct model *m, const struct plan_w
     int n = s ? attempts_make(all, s, m, g) : 0;
     snprintf(out, size, "%s", s ? "no layout of up to 8 such devices has room for it" : "fewer samples at a time need less");
     for (int i = 0; i < n; i++)
-        if (memory_plan_in(&p, have, m, w, &all[i].s, turns, g) && stages_fit(have, m, w, &all[i].s)) {
+        if (memory_plan_in(&p, have, m, w, &all[i].s, turns, g) && devices_fit(&p, have, m, w, &all[i].s, g)) {
             snprintf(out, size, "it would fit with %s", all[i].text);
             return;
         }

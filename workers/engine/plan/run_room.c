@@ -194,18 +194,25 @@ bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t
     return true;
 }
 
-bool run_stages_room(struct run_stage out[], const struct run_config *c, int zero_stage, struct device *dev, struct error *err)
+bool run_stages_room(struct run_stage out[], const struct run_config *c, int zero_stage, const size_t *state_bytes, struct device *dev,
+                     struct error *err)
 {
-    int n = (int)c->pipeline_parallel_size;
+    int n = (int)c->pipeline_parallel_size, n_team = (int)c->tensor_parallel_size;
     struct model *m = shape_of(c, dev, err);
     if (!m)
         return false;
     struct trainer_settings s = run_trainer_settings(c, 0, dev);
     s.zero_stage = zero_stage;
+    if (state_bytes)
+        memcpy(s.state_bytes, state_bytes, sizeof s.state_bytes);
     for (int q = 0; q < n; q++) {
         struct trainer_memory t;
-        trainer_memory_of_stage(m, &s, q, &t);
-        out[q] = (struct run_stage){ .kept = t.weight + t.gradient + t.state + (c->beta > 0 ? stage_weight_bytes(c, m, q) : 0),
+        size_t state = 0;    // the one part in which a stage's devices may differ
+        for (int i = 0; i < n_team; i++) {
+            trainer_memory_of_device(m, &s, q * n_team + i, &t);
+            state = MAX(state, t.state);
+        }
+        out[q] = (struct run_stage){ .kept = t.weight + t.gradient + state + (c->beta > 0 ? stage_weight_bytes(c, m, q) : 0),
                                      .activation = t.activation,
                                      .n_set = pipeline_sets(n, q),
                                      .has_embedding = q == (model_config(m)->tied ? n - 1 : 0) };
@@ -221,7 +228,7 @@ bool run_stages_fit(const struct run_config *c, struct device *const *dev, struc
     int n = (int)c->pipeline_parallel_size, each = (int)c->tensor_parallel_size;
     if (n == 1 || dev[0]->host_memory)
         return true;
-    if (!run_stages_room(need, c, run_config_zero(c) < 0 ? ZERO_MAX : run_config_zero(c), dev[0], err))
+    if (!run_stages_room(need, c, run_config_zero(c) < 0 ? ZERO_MAX : run_config_zero(c), NULL, dev[0], err))
         return false;
     for (int i = each; i < n * each; i++) {
         int q = i / each;
@@ -231,13 +238,32 @@ bool run_stages_fit(const struct run_config *c, struct device *const *dev, struc
         if (want > have)
             return error_set(err, ERR_NO_MEMORY,
                              "%s has %.1f GB free, and stage %d of %d, layers %" PRId64 " to %" PRId64
-                             ", needs %.1f GB of it; more stages, 'recompute_full' or a smaller 'token_budget' need less",
-                             dev[i]->name, (double)have * 1e-9, q, n, need[q].first, need[q].end - 1, (double)want * 1e-9);
+                             ", needs %.1f GB of it; more stages, %s'recompute_full' or a smaller 'token_budget' need less",
+                             dev[i]->name, (double)have * 1e-9, q, n, need[q].first, need[q].end - 1, (double)want * 1e-9,
+                             c->offload_optimizer || strcmp(c->optimizer, "adamw") != 0 ? "" : "'offload_optimizer', ");
     }
     return device_enter(dev[0], err);
 }
 
-bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev, struct error *err)
+bool run_devices_differ(const struct run_config *c, const struct device *dev)
+{
+    return c->offload_optimizer && run_config_trainer_devices(c) > 1 && !dev->host_memory;
+}
+
+bool run_host_fits(size_t each_bytes, int64_t n_trainer, size_t have, struct error *err)
+{
+    double need = (double)each_bytes * (double)n_trainer;
+    return need <= (double)have
+           || error_set(err, ERR_NO_MEMORY,
+                        "%" PRId64
+                        " trainer%s of this machine with 'offload_optimizer' keep%s %.1f GB of masters and moments in its memory, of "
+                        "which %.1f GB are available, %.1f GB too little; on more devices there is more room for them",
+                        n_trainer, n_trainer == 1 ? "" : "s", n_trainer == 1 ? "s" : "", need * 1e-9, (double)have * 1e-9,
+                        (need - (double)have) * 1e-9);
+}
+
+bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev, const size_t *have,
+                   struct error *err)
 {
     size_t total_bytes;
     *out = (struct run_room){ 0 };
@@ -259,8 +285,15 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
     if (c->num_trainers > 1)
         s.zero_stage = set < 0 ? memory_plan_zero(out->have, m, &w, &s, turns, &g) : set;
     out->fits = memory_plan_in(&out->plan, out->have, m, &w, trains ? &s : NULL, turns, &g);
+    out->lacks.need = out->plan.total + out->plan.reserve;
+    if (out->fits && have && trains)
+        out->fits = memory_plan_devices(&out->plan, have, m, &w, &s, &g, &out->lacks);
+    memcpy(out->state_bytes, s.state_bytes, sizeof out->state_bytes);
+    size_t least = out->have;
+    for (int q = 1; have && q < run_config_trainer_devices(c); q++)
+        least = MIN(least, have[q]);
     if (!out->fits)
-        memory_plan_nearest(out->have, m, &w, trains ? &s : NULL, turns, &g, out->nearest, sizeof out->nearest);
+        memory_plan_nearest(least, m, &w, trains ? &s : NULL, turns, &g, out->nearest, sizeof out->nearest);
     model_free(sliced);
     model_free(m);
     return true;

@@ -46,19 +46,23 @@ struct run_room {
     struct run_publication publication;    // whoever the part is
     struct memory_plan plan;               // with the zero_stage that is set, or with auto the lowest from 1 on that has room
     size_t have;                           // bytes free on the device
+    size_t state_bytes[SUM_PARTS_MAX];     // as in struct trainer_settings
     bool fits;
-    char nearest[160];    // where it does not: a clause about what would
+    struct plan_short lacks;    // where it does not: which of the trainer's devices; need with the reserve
+    char nearest[160];          // where it does not: a clause about what would
 };
-/* What stage q of the trainer's pipeline takes of its device, or of the first of its devices. */
+/* What stage q of the trainer's pipeline takes of its device, or of that of its devices which has most. */
 struct run_stage {
     int64_t first, end;    // its layers
     bool has_embedding;
-    size_t kept;          // weights, also of a reference, gradient, masters and moments
+    size_t kept;          // weights, also of a reference, gradient, masters and moments that are there
     size_t activation;    // of n_set micro-batches, and what one works in
     int n_set;
 };
-/* Of all pipeline_parallel_size stages, on devices like dev; zero_stage: of several trainers. */
-MUST_USE bool run_stages_room(struct run_stage out[], const struct run_config *c, int zero_stage, struct device *dev, struct error *err);
+/* Of all pipeline_parallel_size stages, on devices like dev; zero_stage: of several trainers; state_bytes as in struct trainer_settings,
+ * NULL: with offload the least. */
+MUST_USE bool run_stages_room(struct run_stage out[], const struct run_config *c, int zero_stage, const size_t *state_bytes,
+                              struct device *dev, struct error *err);
 /* Have the stages' devices (dev, stage after stage) room for them, but for the first stage, of whose first device run_room_plan knows all? On
  * CPUs always. With zero_stage auto what it may take at most counts. ERR_NO_MEMORY names the first that has not. Nothing of the stages is on
  * them yet. */
@@ -67,6 +71,12 @@ MUST_USE bool run_stages_fit(const struct run_config *c, struct device *const *d
  * memory aside, for nothing is offloaded here. *whole_bytes: a whole copy of the weights. */
 MUST_USE bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t *whole_bytes, const struct run_config *c,
                                struct device *dev, struct error *err);
-/* Plan what part of a run (trainer, producer or both) takes of dev, on which nothing of it is yet. */
+/* Does the part's trainer have several devices, each with state in host memory as far as it has too little room? */
+bool run_devices_differ(const struct run_config *c, const struct device *dev);
+/* Plan what part of a run (trainer, producer or both) takes of dev, on which nothing of it is yet. have (run_config_trainer_devices): bytes
+ * free on its trainer's devices, have[0] unused; NULL unless run_devices_differ. */
 MUST_USE bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev,
-                            struct error *err);
+                            const size_t *have, struct error *err);
+/* Has this machine `have` bytes for the masters and moments that n_trainer trainers keep in its memory, each_bytes each? ERR_NO_MEMORY
+ * says how many are missing. */
+MUST_USE bool run_host_fits(size_t each_bytes, int64_t n_trainer, size_t have, struct error *err);

@@ -21,6 +21,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
+#include "protocol/base/machine.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_dir.h"
 #include "workers/engine/model/safetensors.h"
@@ -310,21 +311,6 @@ void checkpoint_writer_free(struct checkpoint_writer *w)
     free(w);
 }
 
-/* Bytes the machine can still give without swapping, as the kernel estimates it; SIZE_MAX: it does not say. */
-static size_t memory_available(void)
-{
-    char line[256];
-    uint64_t kib;
-    size_t found = SIZE_MAX;
-    FILE *f = fopen("/proc/meminfo", "re");
-    while (f && found == SIZE_MAX && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %" PRIu64 " kB", &kib) == 1)
-            found = (size_t)kib * 1024;
-    if (f)
-        fclose(f);
-    return found;
-}
-
 /* Is this kept beside the weights? */
 static bool has_state(const struct trainer *t, enum trainer_state_kind kind)
 {
@@ -338,9 +324,8 @@ static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct e
     int64_t n = trainer_grad_n(t);
     if (s->weights && s->weight_bytes == bytes && s->n_flat == n)
         return true;
-    // what the kernel promises it need not keep: taking too much would kill us, not fail
     size_t wanted = bytes + (size_t)n * 4 * (model_dtype(m) == DT_F32 ? 2 : 3) + (trainer_reference_moved(t) ? bytes : 0),
-           have = memory_available();
+           have = machine_memory_available();
     if (wanted > have)
         return error_set(err, ERR_NO_MEMORY, "a snapshot of %" PRId64 " parameters takes %.1f GB of host memory, and %.1f GB are left", n,
                          (double)wanted * 1e-9, (double)have * 1e-9);

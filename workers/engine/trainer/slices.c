@@ -1,7 +1,7 @@
 /* slices.c - a trainer whose model is cut over the devices of a team (model_sliced_new)
  *
- * Each slice has a trainer of its own, for what lies on its device: the gradient, masters and moments of the slice's weights, in the order of
- * the slice's table of tensors. AdamW knows only elements, so the slices' new weights are the bytes of the whole's. What does not only know
+ * Each slice has a trainer of its own, for what lies on its device or, of masters and moments, in host memory that its device streams: the
+ * gradient, masters and moments of the slice's weights, in the order of the slice's table of tensors. AdamW knows only elements, so the slices' new weights are the bytes of the whole's. What does not only know
  * elements goes by the whole flat order, pieces of which are put together on one device or another: the gradient's norm, whose sums are of
  * blocks of that order, the hash, and what checkpoints hold. Parts that all slices have alike are updated alike, and the first one's
  * counts. */
@@ -31,6 +31,7 @@ static bool slice_open(void *ctx, int rank, struct error *err)
     s->m = team_slice(t->m, rank);
     s->set = t->set;
     s->set.n_team = s->set.n_stage = 0;
+    s->set.state_bytes[0] = t->set.state_bytes[rank];
     s->dev = model_device(s->m);
     s->n_flat = model_n_flat(s->m);
     s->own_master = t->own_master;
@@ -65,9 +66,8 @@ bool slices_new(struct trainer *t, struct error *err)
     // 8-bit moments have a scale per block of the flat order: a stage has its layers' blocks as the whole has them
     bool optimizer = t->set.optimizer == OPTIMIZER_ADAMW
                      || (t->set.optimizer == OPTIMIZER_ADAMW_8BIT && t->n_stage == model_n_device(t->m));
-    if (!optimizer || t->set.offload)
-        return error_set(err, ERR_UNSUPPORTED, "a model that is cut over %d devices is trained with AdamW and its state on the devices",
-                         model_n_device(t->m));
+    if (!optimizer)
+        return error_set(err, ERR_UNSUPPORTED, "a model that is cut over %d devices is trained with AdamW", model_n_device(t->m));
     BUG_IF(t->set.scratch || (t->ref && !model_is_sliced(t->ref)), "borrowed scratch or a whole reference with a model that is cut");
     t->n_slice = model_n_device(t->m);
     t->to.slice = t->slice_to;
@@ -279,7 +279,11 @@ bool slices_run(struct trainer *t, const struct trainer_hyper *h, struct error *
 static bool slice_changed(void *ctx, int rank, struct error *err)
 {
     struct trainer *t = ctx;
-    return model_weights_changed(t->slice[rank]->m, err);
+    struct trainer *s = t->slice[rank];
+    if (!model_weights_changed(s->m, err) || (s->stage_used && !device_sync(s->dev, err)))
+        return false;
+    s->stage_used = false;
+    return true;
 }
 bool slices_changed(struct trainer *t, struct error *err)
 {

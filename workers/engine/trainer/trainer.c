@@ -21,8 +21,20 @@ static void limits_make(struct run_limits *l, const struct trainer_settings *s)
                               .mem = s->scratch };
 }
 
-/* Of the first of a team's devices, which has most to hold: `shape` is what the team has of m, with `activation` bytes for its run. */
-static void memory_of_slice(const struct model *m, const struct model *shape, const struct trainer_settings *s, size_t activation,
+/* Masters and moments of m, whole or what one device has of it: on the device, and in host memory. */
+static void memory_of_state(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out)
+{
+    size_t stage, each = model_dtype(m) == DT_F32 ? 8 : 12, moments = 0;
+    int64_t n = trainer_n_state(m, s), n_dev = trainer_state_dev(m, s, &stage);
+    for (int k = STATE_MOMENT1; k <= STATE_MOMENT2; k++)
+        moments += trainer_moments_bytes(m, s, n_dev, (enum trainer_state_kind)k);
+    out->state = (size_t)n_dev * (each - 8) + moments + stage;
+    out->host = (size_t)(n - n_dev) * each;
+}
+
+/* Of device q, as if it were the first of its team, which has most to hold: `shape` is what the team has of m, with `activation` bytes for
+ * its run. */
+static void memory_of_slice(const struct model *m, const struct model *shape, const struct trainer_settings *s, int q, size_t activation,
                             struct trainer_memory *out)
 {
     struct error ignored;
@@ -31,61 +43,66 @@ static void memory_of_slice(const struct model *m, const struct model *shape, co
     const struct model *own = team ? slice : shape;
     struct trainer_settings one = *s;
     one.n_team = one.n_stage = 0;
+    one.state_bytes[0] = s->state_bytes[q];
     if (own) {
-        int64_t n = trainer_n_state(own, &one);
         *out = (struct trainer_memory){ .weight = trainer_weight_bytes(own, &one),
                                         .activation = activation,
-                                        .gradient = trainer_grad_bytes(own, &one) + (size_t)slices_stage_n(m) * 4,
-                                        .state = (model_dtype(m) == DT_F32 ? 0 : (size_t)n * 4)
-                                                 + trainer_moments_bytes(own, &one, n, STATE_MOMENT1)
-                                                 + trainer_moments_bytes(own, &one, n, STATE_MOMENT2) };
+                                        .gradient = trainer_grad_bytes(own, &one) + (size_t)slices_stage_n(m) * 4 };
+        memory_of_state(own, &one, out);
     }
     model_free(slice);
 }
 
-static void memory_of_team(const struct model *m, const struct trainer_settings *s, const struct run_limits *l, struct trainer_memory *out)
+static void memory_of_team(const struct model *m, const struct trainer_settings *s, int q, struct trainer_memory *out)
 {
     struct error ignored;
+    struct run_limits l;
+    limits_make(&l, s);
     struct model *cut = model_sliced_shape(m, s->n_team, &ignored);
-    *out = (struct trainer_memory){ 0 };
     if (cut)
-        memory_of_slice(m, cut, s, model_run_bytes(cut, l), out);
+        memory_of_slice(m, cut, s, q, model_run_bytes(cut, &l), out);
     model_free(cut);
+}
+
+static void memory_of_stages(const struct model *m, const struct trainer_settings *s, int q, struct trainer_memory *out)
+{
+    struct error ignored;
+    struct run_limits l;
+    int n_team = MAX(s->n_team, 1);
+    limits_make(&l, s);
+    struct model *stage = model_stage_shape(m, s->n_stage, q / n_team, n_team, &ignored);
+    if (stage)
+        memory_of_slice(m, stage, s, q, model_stage_run_bytes(stage, &l), out);
+    model_free(stage);
+}
+
+void trainer_memory_of_device(const struct model *m, const struct trainer_settings *s, int q, struct trainer_memory *out)
+{
+    struct run_limits l;
+    *out = (struct trainer_memory){ 0 };
+    if (s->n_stage > 1) {
+        memory_of_stages(m, s, q, out);
+        return;
+    }
+    if (s->n_team > 1) {
+        memory_of_team(m, s, q, out);
+        return;
+    }
+    limits_make(&l, s);
+    *out = (struct trainer_memory){ .weight = trainer_weight_bytes(m, s),
+                                    .activation = model_run_bytes(m, &l),
+                                    .gradient = trainer_grad_bytes(m, s) };
+    memory_of_state(m, s, out);
 }
 
 void trainer_memory_of_stage(const struct model *m, const struct trainer_settings *s, int q, struct trainer_memory *out)
 {
-    struct error ignored;
-    struct run_limits l;
-    struct model *stage = model_stage_shape(m, s->n_stage, q, MAX(s->n_team, 1), &ignored);
-    limits_make(&l, s);
-    *out = (struct trainer_memory){ 0 };
-    if (stage)
-        memory_of_slice(m, stage, s, model_stage_run_bytes(stage, &l), out);
-    model_free(stage);
+    trainer_memory_of_device(m, s, q * MAX(s->n_team, 1), out);
 }
 
 void trainer_memory(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out)
 {
-    struct run_limits l;
-    limits_make(&l, s);
-    if (s->n_stage > 1) {
-        trainer_memory_of_stage(m, s, 0, out);
-        return;
-    }
-    if (s->n_team > 1) {
-        memory_of_team(m, s, &l, out);
-        return;
-    }
-    size_t stage, each = model_dtype(m) == DT_F32 ? 8 : 12, moments = 0;
-    int64_t n = trainer_n_state(m, s), n_dev = trainer_state_dev(m, s, &stage);
-    for (int k = STATE_MOMENT1; k <= STATE_MOMENT2; k++)
-        moments += trainer_moments_bytes(m, s, n_dev, (enum trainer_state_kind)k);
-    *out = (struct trainer_memory){ .weight = trainer_weight_bytes(m, s),
-                                    .activation = model_run_bytes(m, &l),
-                                    .gradient = trainer_grad_bytes(m, s),
-                                    .state = (size_t)n_dev * (each - 8) + moments + stage,
-                                    .host = (size_t)(n - n_dev) * each };
+    trainer_memory_of_device(m, s, 0, out);
 }
 
 bool micro_new(struct micro *mb, void **mem, int64_t n_tok, struct error *err)

@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "kernels/ops.h"    // SUM_PARTS_MAX
 #include "protocol/base/error.h"
 #include "workers/engine/trainer/loss.h"
 #include "protocol/run/group.h"
@@ -45,13 +46,13 @@ struct trainer_settings {
     bool recompute_block;    // keep only block inputs and run each block's forward again: less memory, a third more work
     bool keep_more;          // keep what is else computed again in the backward pass from what is kept: more memory, the same bits
     bool offload;            // masters and moments in host memory, but for what state_bytes have room for; the same bits
-    size_t state_bytes;      // with offload: device memory for masters, moments and the stage the others pass through; the same
-                             // on all ranks that keep their shards only
-    void *scratch;           // (device) for activations, of trainer_memory's size, borrowed: others use it between steps. NULL:
-                             // its own
-    int n_rank, rank;        // ranks that share a step (ranks.h), and which one this is; n_rank 0: 1
+    size_t state_bytes[SUM_PARTS_MAX];    // with offload: memory of each of its devices, in the order of team_slice, for masters, moments
+                                          // and the stage the others pass through; the same on all ranks that keep their shards only
+    void *scratch;       // (device) for activations, of trainer_memory's size, borrowed: others use it between steps. NULL:
+                         // its own
+    int n_rank, rank;    // ranks that share a step (ranks.h), and which one this is; n_rank 0: 1
     int n_team;     // devices that this rank's model is cut over (model_sliced_new), each with its slice's weights, gradient, masters and
-                    // moments; 0: 1. With more only AdamW without offload, and without scratch
+                    // moments; 0: 1. With more only AdamW, and without scratch
     int n_stage;    // devices that this rank's model is cut over by its layers (model_staged_new), likewise; 0: 1. With
                     // n_team each stage is such a team
     int zero_stage;     // what of a step each of several ranks keeps of its shards only (ZeRO, arXiv 1910.02054): 0 nothing,
@@ -104,12 +105,20 @@ struct trainer_memory {
     size_t state;         // masters and moments on the device, and the stage
     size_t host;          // masters and moments in pinned host memory
 };
-void trainer_memory(const struct model *m, const struct trainer_settings *s, struct trainer_memory *out);    // of n_stage: the first one
+void trainer_memory(const struct model *m, const struct trainer_settings *s,
+                    struct trainer_memory *out);    // of several devices: the first
+/* The same of device q of n_stage times n_team; of the first of stage q. Of a team's slices the first is the largest, and counts for all. */
+void trainer_memory_of_device(const struct model *m, const struct trainer_settings *s, int q, struct trainer_memory *out);
 void trainer_memory_of_stage(const struct model *m, const struct trainer_settings *s, int q, struct trainer_memory *out);
+/* Devices that the model of such a trainer is cut over; 1: it is whole. */
+static inline int trainer_devices(const struct trainer_settings *s)
+{
+    return (s->n_team > 1 ? s->n_team : 1) * (s->n_stage > 1 ? s->n_stage : 1);
+}
 /* Is the model of such a trainer cut over several devices? */
 static inline bool trainer_is_cut(const struct trainer_settings *s)
 {
-    return s->n_team > 1 || s->n_stage > 1;
+    return trainer_devices(s) > 1;
 }
 /* Does a rank keep only its shards of the model's weights? With zero_stage 3, but where an adapter is trained, which is small. */
 bool trainer_keeps_shards(const struct model *m, const struct trainer_settings *s);

@@ -89,6 +89,7 @@ struct trainer {
 MUST_USE bool pieces_make(struct trainer *t, struct error *err);
 size_t trainer_weight_bytes(const struct model *m, const struct trainer_settings *s);
 int64_t trainer_n_state(const struct model *m, const struct trainer_settings *s);    // elements of state kept here
+/* Elements of state on the device that m is of, for which state_bytes[0] is; *stage_bytes: of the stage, 0 when all are there. */
 int64_t trainer_state_dev(const struct model *m, const struct trainer_settings *s, size_t *stage_bytes);
 size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *s);
 size_t trainer_moments_bytes(const struct model *m, const struct trainer_settings *s, int64_t n_dev, enum trainer_state_kind kind);

@@ -143,11 +143,11 @@ int64_t trainer_state_dev(const struct model *m, const struct trainer_settings *
     int64_t n = trainer_n_state(m, s);
     size_t each = model_dtype(m) == DT_F32 ? 8 : 12;
     *stage_bytes = MAX(MIN(STAGE_BYTES, (size_t)n * each / 8), (size_t)1 << 16);
-    if (!s->offload || s->state_bytes >= (size_t)n * each) {
+    if (!s->offload || s->state_bytes[0] >= (size_t)n * each) {
         *stage_bytes = 0;
         return n;
     }
-    size_t room = s->state_bytes > *stage_bytes ? (s->state_bytes - *stage_bytes) / each : 0;
+    size_t room = s->state_bytes[0] > *stage_bytes ? (s->state_bytes[0] - *stage_bytes) / each : 0;
     return (int64_t)(room & ~(size_t)1023);    // host pieces start on whole lines
 }
 
@@ -424,16 +424,17 @@ static bool host_state_new(struct trainer *t, const char *const what[STATE_N], s
     if (!(t->stage = mem_new(t->dev, t->stage_bytes, "the stage of the optimizer's state", err)))
         return false;
     if (t->own_only) {
-        p->host_bytes = STATE_N * each;
+        p->host_bytes = (size_t)(STATE_N - !t->own_master) * each;
         if (!(at = p->host = host_share_new(t->dev, p->host_bytes, "shards of masters and moments", &t->host_handle, err)))
             return false;
         p->host_handle = &t->host_handle;
     }
     for (int k = 0; k < STATE_N; k++)
         if (k != STATE_MASTER || t->own_master) {
-            t->host_state[k] = t->own_only ? at + k * (t->n_state - t->n_dev) : host_new(t->dev, each, what[k], err);
+            t->host_state[k] = t->own_only ? at : host_new(t->dev, each, what[k], err);
             if (!t->host_state[k])
                 return false;
+            at += t->own_only ? t->n_state - t->n_dev : 0;
         }
     return true;
 }
