@@ -29,7 +29,7 @@ struct unfinished {
     const void *bias;     // (d), or NULL
     int split;
     const float *x[SUM_PARTS_MAX];    // of a sum over devices (split) of (n, d), instead of part
-    struct step_meeting meet;              // n 0: none
+    struct step_meeting meet;         // n 0: none
 };
 struct cuda_device {
     struct device base;    // first

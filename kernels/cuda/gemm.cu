@@ -67,8 +67,8 @@ template <typename Y, typename B, int V> __global__ static void tree_sum_kernel(
 template <typename Y, typename B> static bool tree_launch(struct cuda_device *cu, const struct tree_sum *a, struct error *err)
 {
     bool wide = a->d % 4 == 0 && a->ldx % 4 == 0 && a->ldy % 4 == 0;
-    return launch_early(cu, wide ? tree_sum_kernel<Y, B, 4> : tree_sum_kernel<Y, B, 1>, blocks_for(a->n * a->d, (wide ? 4 : 1) * 256), 256, 0,
-                        "tree_sum", err, *a);
+    return launch_early(cu, wide ? tree_sum_kernel<Y, B, 4> : tree_sum_kernel<Y, B, 1>, blocks_for(a->n * a->d, (wide ? 4 : 1) * 256), 256,
+                        0, "tree_sum", err, *a);
 }
 __global__ static void meet_kernel(struct step_meeting m, uint32_t *late)
 {
@@ -257,7 +257,8 @@ extern "C" bool linear_fwd_cuda(struct device *dev, const struct linear_fwd *a, 
     bool done = false;
     full.ldx = ldx;
     full.ldy = ldy;
-    return (a->in_parts || (w->parts <= 1 && p->split <= 2) || fwd_in_registers(cu, &full, p, &done, err)) && (done || fwd_by_plan(dev, &full, p, err));
+    return (a->in_parts || (w->parts <= 1 && p->split <= 2) || fwd_in_registers(cu, &full, p, &done, err))
+           && (done || fwd_by_plan(dev, &full, p, err));
 }
 
 bool cuda_gate_run(struct cuda_device *cu, const struct swiglu_fwd *a, struct error *err)

@@ -208,13 +208,15 @@ bool team_product(struct model_run *r, const struct linear *l, void *y, const vo
 {
     bool in_parts = for_norm && parts_go(r, l, n);
     return OP(r->m->dev, err, linear_fwd, .y = team_part(r), .x = x, .w = l->w, .n = n, .y_dtype = DT_F32, .in_parts = in_parts)
-           && parts_sum(
-               r,
-               &(struct tree_sum){
-                   .y = y, .bias = model_at(r->m, l->bias_at), .n = n, .d = l->n_out, .y_dtype = r->m->dtype, .dtype = r->m->dtype,
-                   .for_norm = for_norm },
-               in_parts ? l->w->parts : 1,
-               err);
+           && parts_sum(r,
+                        &(struct tree_sum){ .y = y,
+                                            .bias = model_at(r->m, l->bias_at),
+                                            .n = n,
+                                            .d = l->n_out,
+                                            .y_dtype = r->m->dtype,
+                                            .dtype = r->m->dtype,
+                                            .for_norm = for_norm },
+                        in_parts ? l->w->parts : 1, err);
 }
 
 /* ---- what callers' runs do by their ranks */
