@@ -1228,7 +1228,7 @@ static bool rank_process(const char *dir, const char *kind, struct layout on, in
 /* Ranks that reach each other's host memory, and ranks that send what is in it. */
 static void processes_with_state_in_host_memory_leave_the_bytes_of_one_device(UNUSED void **state)
 {
-    static const char *const kinds[] = { "ipc", "tcp" };
+    static const char *const kinds[] = { "ipc", "tcp", "local" };
     char dir[] = "/tmp/rc-team-XXXXXX", name[32];
     struct trained_state want;
     struct error err = { 0 };

@@ -230,6 +230,14 @@ static void batch_take(struct model_run *run, const struct model_run *whole)
     run->seq = whole->seq;
 }
 
+/* With several ranks of a step (model_run_idle_of) each device exchanges its gradient with others while it computes, and may have to wait
+ * for them, who in turn may wait for another device of this team. So none of them leaves a call, nor waits for its own work, without
+ * carrying its exchange on until all are done. */
+static bool all_here(struct model_run *run, struct error *err)
+{
+    return !run->idle || team_meet(run->peers->team, run->idle, run->idle_ctx, err);
+}
+
 struct forward {
     struct model_run *r;
     const struct pass *pass;
@@ -244,7 +252,7 @@ static bool rank_forward(void *ctx, int rank, struct error *err)
     batch_take(run, f->r);
     memcpy(run->cu, f->r->cu, ((size_t)f->r->n_seq + 1) * sizeof *run->cu);
     p.kv = p.kv ? kv_of_rank(p.kv, rank) : NULL;
-    return run_forward(run, &p, err);
+    return run_forward(run, &p, err) && all_here(run, err);
 }
 bool team_forward(struct model_run *r, const struct pass *p, struct error *err)
 {
@@ -275,7 +283,8 @@ static bool rank_head(void *ctx, int rank, struct error *err)
     }
     return model_bind(run->m, head_piece(run->m), err)
            && OP(own->dev, err, linear_fwd, .y = h->logits + run->m->vocab_first, .x = x, .w = model_head_weight(run->m), .n = h->n,
-                 .ldy = h->r->m->c.vocab, .y_dtype = DT_F32);
+                 .ldy = h->r->m->c.vocab, .y_dtype = DT_F32)
+           && all_here(run, err);
 }
 bool team_logits(struct model_run *r, const void *x, int64_t n, float *logits, struct error *err)
 {
@@ -292,14 +301,6 @@ void team_bind(struct model_run *r, struct model *m)
 void team_idle(struct team_run *t, int rank, bool (*idle)(void *ctx, struct error *err), void *ctx)
 {
     model_run_idle(t->peer[rank].run, idle, ctx);
-}
-
-/* With several ranks of a step (model_run_idle_of) each device exchanges its gradient with others while it computes, and may have to wait
- * for them, who in turn may wait for another device of this team. So none of them leaves, nor waits for its own work, without carrying its
- * exchange on until all are done. */
-static bool all_here(struct model_run *run, struct error *err)
-{
-    return !run->idle || team_meet(run->peers->team, run->idle, run->idle_ctx, err);
 }
 
 /* ---- of a stage of a pipeline */
@@ -392,7 +393,7 @@ static bool rank_head_rows(void *ctx, int rank, struct error *err)
         c.x = run->hrow;
         c.ld = ld;
     }
-    return head_bwd_rows(run, &c, err);
+    return head_bwd_rows(run, &c, err) && all_here(run, err);
 }
 bool team_head_rows(struct model_run *r, const struct head_part *c, struct error *err)
 {
@@ -404,7 +405,8 @@ static bool rank_head_end(void *ctx, int rank, struct error *err)
 {
     const struct backward *b = ctx;
     struct model_grad g = rank_grad(b, rank);
-    return head_bwd_end(b->r->team->peer[rank].run, &g, err);
+    struct model_run *run = b->r->team->peer[rank].run;
+    return head_bwd_end(run, &g, err) && all_here(run, err);
 }
 bool team_head_end(struct model_run *r, const struct model_grad *g, struct error *err)
 {
