@@ -3,7 +3,7 @@
 one and on two. A hash of all tokens and log-probs, one of the weights after some steps, and the sha256 of the weights that a run ends with
 must be one and the same wherever the sums have as many parts.
 
-    tests/gpu/teams.py [--work DIR] [--runs CASE,...] [--shapes NAME,...] [--batches 16,256] [--train NAME:TOKENS:MICRO,...]
+    tests/gpu/teams.py [--work DIR] [--runs CASE,...] [--shapes NAME[:BATCH],...] [--batches 16,256] [--train NAME:TOKENS:MICRO,...]
                        [--pipelines NAME:TOKENS:MICRO,...]
     on CPUs, to try this script: --runs starter --shapes starter --train starter:2048:1024 --pipelines starter:8192:1024
 
@@ -30,7 +30,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", default="/tmp/rollcall-teams")
     parser.add_argument("--runs", default="0.5B")
-    parser.add_argument("--shapes", default="Qwen2.5-0.5B,Qwen2.5-7B")
+    parser.add_argument("--shapes", default="Qwen2.5-0.5B,Qwen2.5-7B,Qwen2.5-32B:64")
     parser.add_argument("--batches", default="16,256")
     parser.add_argument("--train", default="Qwen2.5-0.5B:16384:8192,Qwen2.5-7B:8192:2048")
     parser.add_argument("--pipelines", default="Qwen2.5-0.5B:32768:2048,Qwen2.5-7B:16384:1024")
@@ -38,8 +38,9 @@ def main():
     os.makedirs(a.work, exist_ok=True)
     table = Table()
     kind, most = ("cpu", 2) if "starter" in a.shapes + a.runs + a.pipelines else ("cuda", n_gpu())
-    for shape in filter(None, a.shapes.split(",")):
-        for batch in map(int, a.batches.split(",")):
+    for case in filter(None, a.shapes.split(",")):
+        shape, *own = case.split(":")
+        for batch in map(int, own or a.batches.split(",")):
             alone = same = None
             for n, parts in LAYOUTS:
                 if n > most or (n == 4 and shape.endswith("0.5B")):    # 14 heads
