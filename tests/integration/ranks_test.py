@@ -294,11 +294,14 @@ class Ranks(RunCase):
             for name in ("worker cpu:0", "worker cpu:1", "worker cpu:2"):
                 with self.subTest(point=point, killed=name):
                     holds = Holds(os.path.join(self.task.dir, f"hold-{point}-{name[-1]}"))
+                    holds.arm("worker cpu:2", point)
                     run = self.start(dict(settings, env=dict(RC_TEST_HOLD=holds.dir)))
                     try:
-                        run.wait_step(2)
-                        holds.arm("worker cpu:2", point)
-                        self.until("a sampler is held", lambda: holds.held("worker cpu:2", point), run)
+                        for before in range(3):    # held from the first time on, so that the run does not end before the third
+                            self.until(f"a sampler is held, {before} times before", lambda: holds.held("worker cpu:2", point), run)
+                            if before < 2:
+                                holds.arm("worker cpu:2", point)
+                                holds.release("worker cpu:2", point, holds.held("worker cpu:2", point))
                         os.kill(run.processes()[name], signal.SIGKILL)
                         holds.disarm("worker cpu:2", point)
                         self.assertEqual(self.finish(run), want)

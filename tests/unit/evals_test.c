@@ -92,8 +92,10 @@ static void it_ends_with_the_last_answer_and_counts_each_prompt_once(UNUSED void
     assert_true(come(&e, e.id - 1, 2, N_PROMPT, true));    // of another evaluation
     assert_true(sampled(&e, 12, 1) && sampled(&e, 11, -1));
     assert_false(evals_complete(&e));
+    assert_true(evals_at_risk(&e));    // all is sampled, but an answer would be lost with its worker
     assert_true(come(&e, e.id, 2, N_PROMPT, false));
     assert_true(evals_complete(&e));
+    assert_false(evals_at_risk(&e));
     assert_int_equal(e.sets->set[0].tally.n_scored, 2);
     assert_int_equal(e.sets->set[0].tally.n_correct, 1);
     evals_end(&e);

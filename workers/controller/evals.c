@@ -56,10 +56,15 @@ int64_t evals_step(const struct evals *e)
     return e->running < 0 ? e->wanted : part_waiting(e) >= 0 ? e->running : -1;
 }
 
-bool evals_sampling(const struct evals *e)
+static bool part_is_here(const struct evals *e, int i)
+{
+    return e->part[i].sampled && eval_sets_has(e->sets, i);
+}
+
+bool evals_at_risk(const struct evals *e)
 {
     for (int i = 0; e->running >= 0 && i < e->n_part; i++)
-        if (e->part[i].worker && !e->part[i].sampled)
+        if (e->part[i].worker && !part_is_here(e, i))
             return true;
     return false;
 }
@@ -89,7 +94,7 @@ int evals_part_give(struct evals *e, int worker, int64_t task)
 void evals_lost(struct evals *e, int worker)
 {
     for (int i = 0; e->running >= 0 && i < e->n_part; i++)
-        if (e->part[i].worker == worker && !(e->part[i].sampled && eval_sets_has(e->sets, i)))
+        if (e->part[i].worker == worker && !part_is_here(e, i))
             e->part[i] = (struct eval_part){ 0 };
 }
 

@@ -43,9 +43,9 @@ MUST_USE bool evals_load(struct evals *e, struct journal *j, struct error *err);
 
 /* Asking for one, in the order in which it happens. */
 void evals_want(struct evals *e, int64_t step);
-bool evals_idle(const struct evals *e);        // none is wanted, none under way
-int64_t evals_step(const struct evals *e);     // the version that parts wait for; -1: none does
-bool evals_sampling(const struct evals *e);    // has somebody a part that is not sampled yet?
+bool evals_idle(const struct evals *e);       // none is wanted, none under way
+int64_t evals_step(const struct evals *e);    // the version that parts wait for; -1: none does
+bool evals_at_risk(const struct evals *e);    // has somebody a part that would be lost with it: not sampled, or answers are missing?
 /* Begin the one that is wanted, with the settings `at`, in n_part parts. */
 MUST_USE bool evals_begin(struct evals *e, const struct run_config *at, int n_part, struct error *err);
 int evals_part_give(struct evals *e, int worker, int64_t task);    // the number of a part that waited
