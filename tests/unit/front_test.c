@@ -492,19 +492,21 @@ static void who_does_not_read_the_answers_is_not_heard_any_more(void **state)
     int n = 0;
     for (; n < N; n++) {
         client_ask(&c, (uint8_t)n, "x", 1);
-        if (!readable(f.event_fd, 500))
+        if (!readable(f.event_fd, n == 0 ? LONG_MS : 500))
             break;
         struct request r = next_heard(&f, n);
         front_answer(f.front, r.connection, &r.trace, answer, ANSWER);
     }
     assert_true(n < N);
-    for (int i = 0; i <= n; i++) {    // it reads, and all goes on
+    bool heard = false;
+    for (int i = 0; i <= n; i++) {    // it reads, and all goes on: how soon depends on the kernel's buffers, which grow
         client_hear(&c, &m);
         assert_int_equal(m.len, ANSWER);
         assert_int_equal(m.trace.byte[3], i);
-        if (i == 0) {
+        if (!heard && (i == n - 1 || readable(f.event_fd, 0))) {
             struct request r = next_heard(&f, n);
             front_answer(f.front, r.connection, &r.trace, answer, ANSWER);
+            heard = true;
         }
     }
     free(answer);
