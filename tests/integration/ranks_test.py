@@ -295,13 +295,15 @@ class Ranks(RunCase):
                 with self.subTest(point=point, killed=name):
                     holds = Holds(os.path.join(self.task.dir, f"hold-{point}-{name[-1]}"))
                     holds.arm("worker cpu:2", point)
+                    holds.arm("worker cpu:3", "loading")    # or it might sample all there is, and the other one nothing
                     run = self.start(dict(settings, env=dict(RC_TEST_HOLD=holds.dir)))
                     try:
-                        for before in range(3):    # held from the first time on, so that the run does not end before the third
+                        for before in range(3):    # from the first time on, so that the run does not end before the third
                             self.until(f"a sampler is held, {before} times before", lambda: holds.held("worker cpu:2", point), run)
                             if before < 2:
                                 holds.arm("worker cpu:2", point)
                                 holds.release("worker cpu:2", point, holds.held("worker cpu:2", point))
+                        holds.disarm("worker cpu:3", "loading")
                         os.kill(run.processes()[name], signal.SIGKILL)
                         holds.disarm("worker cpu:2", point)
                         self.assertEqual(self.finish(run), want)
