@@ -319,9 +319,9 @@ struct tree_sum {
     int n_x;
     int64_t n, d, ldx, ldy;    // ldx, ldy 0: dense
     enum dtype y_dtype, dtype;
-    const struct step_meeting
-        *meet;        // while recording: x[q] is what device q was asked for before its own tree_sum of this meeting, which
-                      // the devices wait for as the step runs; copied. NULL: x is there
+    /* While recording: x[q] is what device q was asked for before its own tree_sum of this meeting, which the devices wait for as the step
+     * runs; copied. NULL: x is there. */
+    const struct step_meeting *meet;
     bool for_norm;    // as linear_fwd's
 };
 /* dx = dy W, or dx += dy W with `accumulate`; or of some rows of W and as many columns of dy a part of that sum. The bits of an element

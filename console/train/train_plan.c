@@ -241,7 +241,7 @@ static bool further_room(const struct run_config *c, int64_t rank, struct device
 static bool host_room(const struct run_config *c, const struct run_room *room, struct error *err)
 {
     size_t each = memory_plan_host(&room->plan);
-    return each == 0 || run_host_fits(each, run_config_trainers_here(c), machine_memory_available(), err);
+    return each == 0 || run_host_fits(each, run_config_trainers_here(c), machine_memory().available, err);
 }
 
 bool train_room(const struct train *t, struct run_room *room, bool *planned, struct error *err)

@@ -1,5 +1,5 @@
 /* device.cu - opening a CUDA device, its memory, its graphs; the library's one exported symbol is rc_ops_cuda */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/meet.cuh"
 #include <stdio.h>
 #include <stdlib.h>
 #define WORKSPACE_BYTES ((size_t)64 << 20)
@@ -91,8 +91,8 @@ bool cuda_wait_ok(struct device *dev, cudaError_t status, const char *op, struct
     uint32_t late = *(volatile uint32_t *)cuda_of(dev)->late;
     if (status == cudaSuccess || late == 0)
         return cuda_ok(status, op, err);
-    return error_set(err, ERR_INTERNAL, "%s: a step on %s waited 20 s for device %u of its team, which did not come: CUDA says %s", op,
-                     dev->name, late - 1, cudaGetErrorString(status));
+    return error_set(err, ERR_INTERNAL, "%s: a step on %s waited %d s for device %u of its team, which did not come: CUDA says %s", op,
+                     dev->name, MEET_LIMIT_S, late - 1, cudaGetErrorString(status));
 }
 
 static bool cuda_enter(struct device *dev, struct error *err)

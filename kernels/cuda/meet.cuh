@@ -6,9 +6,8 @@
  * different cards: blocks that wait keep the multiprocessors they are on. */
 #pragma once
 #include "kernels/cuda/cuda.h"
+#define MEET_LIMIT_S 20    // then a step that takes milliseconds will not end: the kernel notes for whom it waited, and fails
 #ifdef __CUDACC__
-#define MEET_LIMIT_NS 20000000000ull    // then a step that takes milliseconds will not end: the kernel notes for whom it waited, and fails
-
 __device__ static inline uint64_t time_ns(void)
 {
     uint64_t t;
@@ -26,7 +25,7 @@ __device__ static inline void devices_meet(const struct step_meeting &m, int64_t
         asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(own) : "memory");
         for (uint64_t from = seen ? 0 : time_ns(); !seen;) {
             asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(own) : "memory");
-            if (!seen && time_ns() - from > MEET_LIMIT_NS) {
+            if (!seen && time_ns() - from > MEET_LIMIT_S * 1000000000ull) {
                 *(volatile uint32_t *)late = 1 + (uint32_t)q;
                 __threadfence_system();
                 __trap();

@@ -3,16 +3,19 @@
 #include <stdint.h>
 #include <stdio.h>
 
-size_t machine_memory_available(void)
+struct machine_memory machine_memory(void)
 {
+    struct machine_memory m = { SIZE_MAX, SIZE_MAX };
     char line[256];
     uint64_t kib;
-    size_t found = SIZE_MAX;
     FILE *f = fopen("/proc/meminfo", "re");
-    while (f && found == SIZE_MAX && fgets(line, sizeof line, f))
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "MemTotal: %" PRIu64 " kB", &kib) == 1)
+            m.total = (size_t)kib * 1024;
         if (sscanf(line, "MemAvailable: %" PRIu64 " kB", &kib) == 1)
-            found = (size_t)kib * 1024;
+            m.available = (size_t)kib * 1024;
+    }
     if (f)
         fclose(f);
-    return found;
+    return m;
 }

@@ -2,6 +2,11 @@
 #pragma once
 #include <stddef.h>
 
-/* Bytes of memory that it can still give without swapping, as the kernel estimates it; SIZE_MAX: it does not say. What the kernel promises
- * beyond that it need not keep: a process that takes too much is killed, its calls do not fail. */
-size_t machine_memory_available(void);
+/* Bytes; SIZE_MAX: the kernel does not say. */
+struct machine_memory {
+    size_t total;
+    /* What it can still give without swapping, as the kernel estimates it. What the kernel promises beyond that it need not keep: a process
+     * that takes too much is killed, its calls do not fail. */
+    size_t available;
+};
+struct machine_memory machine_memory(void);

@@ -514,8 +514,9 @@ static bool meet_both_or_fail(void *ctx, int rank, struct error *err)
     return true;
 }
 /* In a process of its own: does what ends its team's call say why the other's device failed? */
-static bool process_run(const char *dir, int number, struct error *err)
+static bool process_run(const void *ctx, int number, struct error *err)
 {
+    const char *dir = ctx;
     char name[16];
     devices_open(2);
     struct model *m = model_make(&shapes[0], DT_F32, 2);
@@ -538,18 +539,14 @@ static bool process_run(const char *dir, int number, struct error *err)
     devices_close(2);
     return failed && strcmp(err->text, number == 1 ? "its device has melted" : "rank 1 gave up: its device has melted") == 0;
 }
-static void a_device_that_fails_ends_the_teams_of_other_processes_that_wait_for_it(UNUSED void **state)
+/* Call fn in two processes of their own, 0 and 1; it succeeds in both. */
+static void two_processes(bool (*fn)(const void *ctx, int number, struct error *err), const void *ctx)
 {
-    char dir[] = "/tmp/rc-team-XXXXXX";
     struct error err = { 0 };
     pid_t pid[2];
-    if (on_gpus())    // they do not survive a fork
-        skip();
-    assert_non_null(mkdtemp(dir));
-    assert_true(collective_call(dir, "meeting-0", &err) && collective_call(dir, "meeting-1", &err));
     for (int k = 0; k < 2; k++)
         if ((pid[k] = fork()) == 0) {
-            bool ok = process_run(dir, k, &err);
+            bool ok = fn(ctx, k, &err);
             if (!ok)
                 fprintf(stderr, "process %d: %s\n", k, err.text);
             _exit(ok ? 0 : 1);
@@ -559,6 +556,16 @@ static void a_device_that_fails_ends_the_teams_of_other_processes_that_wait_for_
         assert_int_equal(waitpid(pid[k], &status, 0), pid[k]);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
+}
+static void a_device_that_fails_ends_the_teams_of_other_processes_that_wait_for_it(UNUSED void **state)
+{
+    char dir[] = "/tmp/rc-team-XXXXXX";
+    struct error err = { 0 };
+    if (on_gpus())    // they do not survive a fork
+        skip();
+    assert_non_null(mkdtemp(dir));
+    assert_true(collective_call(dir, "meeting-0", &err) && collective_call(dir, "meeting-1", &err));
+    two_processes(process_run, dir);
     assert_int_equal(rmdir(dir), 0);
 }
 
@@ -1197,17 +1204,24 @@ static bool steps_make(struct trained_state *o, const struct shape *s, struct la
 }
 
 /* In a process of its own: is what it leaves what one device leaves? */
-static bool rank_process(const char *dir, const char *kind, struct layout on, int number, const struct trained_state *want,
-                         struct error *err)
+struct rank_of_two {
+    const char *dir, *kind;
+    struct layout on;
+    const struct trained_state *want;
+};
+static bool rank_process(const void *ctx, int number, struct error *err)
 {
+    const struct rank_of_two *r = ctx;
+    const struct trained_state *want = r->want;
+    struct layout on = r->on;
     struct collective *c[2];
     struct trained_state got;
     devices_open(on.n_device);
     for (int q = 0; q < on.n_device; q++) {
         char name[32];
-        snprintf(name, sizeof name, "%s-%d-%d", kind, on.zero, q);
-        struct collective_config f = { .kind = kind,
-                                       .dir = dir,
+        snprintf(name, sizeof name, "%s-%d-%d", r->kind, on.zero, q);
+        struct collective_config f = { .kind = r->kind,
+                                       .dir = r->dir,
                                        .name = name,
                                        .rank = number,
                                        .n_rank = on.n_rank,
@@ -1222,7 +1236,7 @@ static bool rank_process(const char *dir, const char *kind, struct layout on, in
     bool same = got.hash == want->hash;
     for (int k = 0; k < STATE_N; k++)
         same = same && (!got.state[k] || memcmp(got.state[k], want->state[k], (size_t)want->n * 4) == 0);
-    return same || error_set(err, ERR_DATA, "%s, zero_stage %d: it leaves something else than one device", kind, on.zero);
+    return same || error_set(err, ERR_DATA, "%s, zero_stage %d: it leaves something else than one device", r->kind, on.zero);
 }
 
 /* Ranks that reach each other's host memory, and ranks that send what is in it. */
@@ -1241,23 +1255,11 @@ static void processes_with_state_in_host_memory_leave_the_bytes_of_one_device(UN
     for (size_t i = 0; i < ARRAY_SIZE(kinds) * (ZERO_MAX + 1); i++) {
         struct layout on = { .n_device = 2, .n_rank = 2, .zero = (int)i % (ZERO_MAX + 1), .where = STATE_PARTLY };
         const char *kind = kinds[i / (ZERO_MAX + 1)];
-        pid_t pid[2];
         for (int q = 0; q < on.n_device; q++) {
             snprintf(name, sizeof name, "%s-%d-%d", kind, on.zero, q);
             assert_true(collective_call(dir, name, &err));
         }
-        for (int k = 0; k < 2; k++)
-            if ((pid[k] = fork()) == 0) {
-                bool ok = rank_process(dir, kind, on, k, &want, &err);
-                if (!ok)
-                    fprintf(stderr, "process %d: %s\n", k, err.text);
-                _exit(ok ? 0 : 1);
-            }
-        for (int k = 0; k < 2; k++) {
-            int status;
-            assert_int_equal(waitpid(pid[k], &status, 0), pid[k]);
-            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-        }
+        two_processes(rank_process, &(struct rank_of_two){ dir, kind, on, &want });
     }
     assert_int_equal(rmdir(dir), 0);
     for (int k = 0; k < STATE_N; k++)

@@ -2,12 +2,14 @@
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <time.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/machine.h"
 
 #define PERIOD_S 1
 
@@ -45,17 +47,8 @@ static void cpu_take(double *percent, struct host_before *before)
 
 static void memory_take(double *value)
 {
-    char line[256];
-    double kib, total = NAN, available = NAN;
-    FILE *f = fopen("/proc/meminfo", "re");
-    while (f && fgets(line, sizeof line, f)) {
-        if (sscanf(line, "MemTotal: %lf", &kib) == 1)
-            total = 1024 * kib;
-        if (sscanf(line, "MemAvailable: %lf", &kib) == 1)
-            available = 1024 * kib;
-    }
-    if (f)
-        fclose(f);
+    struct machine_memory m = machine_memory();
+    double total = m.total == SIZE_MAX ? NAN : (double)m.total, available = m.available == SIZE_MAX ? NAN : (double)m.available;
     value[HOST_MEM_TOTAL] = total;
     value[HOST_MEM_USED] = total - available;
     value[HOST_MEM_PERCENT] = 100 * (total - available) / total;

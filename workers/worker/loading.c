@@ -405,7 +405,7 @@ static bool state_agree(struct engine *e, struct trainer_settings *settings, str
     struct state_told all[COLLECTIVE_RANK_MAX], mine;
     if (!e->trains || !settings->offload)
         return true;
-    mine.host_bytes = machine_memory_available();
+    mine.host_bytes = machine_memory().available;
     for (int q = 0; q < SUM_PARTS_MAX; q++)
         mine.state_bytes[q] = settings->state_bytes[q];
     if (meeting_of(e) && !collective_gather(meeting_of(e), &mine, sizeof mine, all, err))

@@ -465,8 +465,8 @@ static bool slice_changed(void *ctx, int rank, struct error *err)
 bool team_fill(struct model *m, const struct model *src, struct error *err)
 {
     struct filling f = { .m = m, .src = src };
-    for (f.piece = 0; f.piece < model_n_piece(src);
-         f.piece++) {    // kept weights, or those that are elsewhere, are whole a piece at a time
+    // kept weights, or those that are elsewhere, are whole a piece at a time
+    for (f.piece = 0; f.piece < model_n_piece(src); f.piece++) {
         piece_tensors(src, f.piece, f.piece + 1, &f.first, &f.end);
         if (!model_bind((struct model *)src, f.piece, err) || !model_team_call(m, tensors_fill, &f, err))
             return false;

@@ -325,7 +325,7 @@ static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct e
     if (s->weights && s->weight_bytes == bytes && s->n_flat == n)
         return true;
     size_t wanted = bytes + (size_t)n * 4 * (model_dtype(m) == DT_F32 ? 2 : 3) + (trainer_reference_moved(t) ? bytes : 0),
-           have = machine_memory_available();
+           have = machine_memory().available;
     if (wanted > have)
         return error_set(err, ERR_NO_MEMORY, "a snapshot of %" PRId64 " parameters takes %.1f GB of host memory, and %.1f GB are left", n,
                          (double)wanted * 1e-9, (double)have * 1e-9);
