@@ -29,6 +29,7 @@ enum ask {
 };
 struct member {
     bool in, left;    // it has been told to go; that it may leave
+    bool leaving;     // it has said that it leaves
     bool open[CROWD_TAGS];
     int64_t due_ms, work_ns;    // when its next round is; when its worker asked
     int64_t round;
@@ -146,7 +147,7 @@ static void figures_write(struct msg_out *m, int64_t i)
     msg_end(m);
 }
 
-static void beat(struct crowd *c, int64_t i, bool leaving)
+static bool beat(struct crowd *c, int64_t i, bool leaving)
 {
     static const char *const kinds[] = { "agent", "keeper", "uplink", "scorer", "worker" };
     struct msg_out m = MSG_OUT_INIT;
@@ -174,7 +175,7 @@ static void beat(struct crowd *c, int64_t i, bool leaving)
     msg_map(&m, "figures");
     figures_write(&m, i);
     msg_end(&m);
-    member_ask(c, i, ASK_BEAT, &m);
+    return member_ask(c, i, ASK_BEAT, &m);
 }
 
 static void figures_send(struct crowd *c, int64_t i)
@@ -294,6 +295,7 @@ static bool answer_take(void *ctx, const struct crowd_answer *a)
     struct member *n = &c->member[a->link];
     n->open[a->tag] = false;
     if (a->failed) {
+        n->leaving = n->leaving && a->tag != ASK_BEAT;
         c->n_failed += c->measures;
         return true;    // the next round asks again
     }
@@ -306,9 +308,9 @@ static bool answer_take(void *ctx, const struct crowd_answer *a)
     if (a->tag != ASK_BEAT)
         return true;
     c->n_beat += c->measures;
-    if (c->leaves) {
-        c->n_left += !n->left;
-        n->left = true;
+    if (c->leaves) {    // else it is the answer to a sign of life from before
+        c->n_left += n->leaving && !n->left;
+        n->left = n->left || n->leaving;
         return true;
     }
     if (!msg_read_answer(&in, MSG_NODE, a->data, a->len, &c->why))
@@ -363,11 +365,13 @@ static bool measure(struct crowd *c)
 
 static void all_leave(struct crowd *c)
 {
-    int64_t end = clock_ms() + LEAVE_MS, next = 0;
+    int64_t end = clock_ms() + LEAVE_MS;
     c->leaves = true;
     while (c->n_left < c->n && clock_ms() < end) {
-        for (int n = 0; next < c->n && n < 64; next++, n++)
-            beat(c, next, true);
+        int n = 0;
+        for (int64_t i = 0; i < c->n && n < 64; i++)
+            if (!c->member[i].leaving && !c->member[i].open[ASK_BEAT])    // one thing is asked at a time
+                n += c->member[i].leaving = beat(c, i, true);
         if (!answers_take(c))
             return;
     }
