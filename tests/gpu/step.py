@@ -2,7 +2,8 @@
 """GRPO steps on one GPU through a whole run (agent, controller, worker, scorer), with random weights of real shapes: where the
 time and the memory of a step go.
 
-    tests/gpu/step.py [--device cuda:0] [--work DIR] [--steps 3] [CASE...]      cases: 1.5B 7B long 32k (default: these); 32B, on four GPUs
+    tests/gpu/step.py [--device cuda:0] [--work DIR] [--steps 3] [CASE...]      cases: 1.5B 7B long 32k (default: these);
+32B and 32B-team, on four GPUs: data parallel on 141 GB each, and one team that trains and samples on 80 GB each
 
 Each case prints one JSON line. The first also times generating alone (bench decode) and training alone (bench train) at the
 same sizes: a step of the run may take 1.08 times their sum. Memory in use must be within 3 % of what was planned. Exits 1 when
@@ -17,8 +18,11 @@ CASES = {
     "7B": dict(shape="Qwen2.5-7B", prompts=32, group=8, new=256, budget=8192, more=["--offload_optimizer", "true"]),
     "32B": dict(shape="Qwen2.5-32B", prompts=32, group=8, new=256, budget=8192, devices="cuda:0,cuda:1,cuda:2,cuda:3",
                 more=["--offload_optimizer", "true", "--recompute_full", "true"]),
+    "32B-team": dict(shape="Qwen2.5-32B", prompts=32, group=8, new=256, budget=8192, devices="cuda:0,cuda:1,cuda:2,cuda:3", team=4,
+                     more=["--offload_optimizer", "true", "--recompute_full", "true"]),
     "long": dict(shape="Qwen2.5-1.5B", prompts=1, group=8, new=3584, budget=16384),
-    "starter": dict(shape="starter", prompts=4, group=4, new=16, budget=1024, alone=True),    # to try this script on a CPU
+    "starter": dict(shape="starter", prompts=4, group=4, new=16, budget=1024, alone=True),    # to try this script on CPUs, as the next
+    "starter-team": dict(shape="starter", prompts=4, group=4, new=16, budget=1024, devices="cpu:0,cpu:1", team=2),
 }
 PHASES = ("generate_s", "train_s", "idle_s", "score_s", "step_s")
 
@@ -85,10 +89,12 @@ def log_values(run, sentence):
 
 
 def whole_run(c, devices, work, label, steps, more=(), workers=None):
-    """A whole run of a case on these devices ("cuda:0,cuda:1"), all of them, or the first `workers` of them, training and sampling.
-    Returns its directory, the metrics of its steps, and how many ids its tokenizer has. The batch is the same whole batch however many devices there are."""
-    data = data_make(work)
-    n = workers or devices.count(",") + 1
+    """A whole run of a case on these devices ("cuda:0,cuda:1"), all of them, or the first `workers` of them, training and sampling, each
+    or in teams of c["team"]. Returns its directory, the metrics of its steps, and how many ids its tokenizer has. The batch is the same
+    whole batch however many devices there are."""
+    data, team = data_make(work), c.get("team", 1)
+    n = workers or (devices.count(",") + 1) // team
+    teams = ["-tp", str(team), "-ptp", str(team)] if team > 1 else []
     if c["prompts"] % n:
         sys.exit(f"step.py: {c['prompts']} prompts cannot be dealt to {n} devices")
     model, n_live = model_make(work, c["shape"], data)
@@ -101,7 +107,7 @@ def whole_run(c, devices, work, label, steps, more=(), workers=None):
                 "--inference_batch_size", each, "--inference_microbatch_size", each, "--train_batch_size", each,
                 "--train_microbatch_size", "1", "--token_budget", str(c["budget"]), "--max_prompt_tokens", "64",
                 "--max_new_tokens", str(c["new"]), "--ignore_eos", "true", "--algo", "GRPO", "--kl_coeff", "0",
-                "--save_interval", "0", "--rollout_log_interval", "0", *c.get("more", []), *more])
+                "--save_interval", "0", "--rollout_log_interval", "0", *teams, *c.get("more", []), *more])
     events = [json.loads(x) for x in text.splitlines()]
     step = [e["metrics"] for e in events if e["event"] == "step"]
     if len(step) != steps or events[-1]["event"] != "finished":

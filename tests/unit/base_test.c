@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <netdb.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/macros.h"
 #include "protocol/base/mix64.h"
+#include "protocol/base/parallel.h"
 #include "protocol/base/utf8.h"
 #include "protocol/base/tcp.h"
 
@@ -210,6 +212,25 @@ static void the_mix_is_splitmix64(UNUSED void **state)
         assert_int_equal(mix64_next(&x), want[i]);
 }
 
+static void round_count(void *ctx, int64_t i)
+{
+    _Atomic int *count = ctx;
+    atomic_fetch_add(&count[i], 1);
+}
+
+static void each_round_of_a_loop_runs_once_whatever_the_threads(UNUSED void **state)
+{
+    static const int threads[] = { 0, 1, 3, 1000 };
+    static const int64_t rounds[] = { 0, 1, 2, 777 };
+    for (size_t t = 0; t < ARRAY_SIZE(threads); t++)
+        for (size_t r = 0; r < ARRAY_SIZE(rounds); r++) {
+            _Atomic int count[778] = { 0 };
+            parallel_run(rounds[r], threads[t], round_count, count);
+            for (int64_t i = 0; i < 778; i++)
+                assert_int_equal(count[i], i < rounds[r]);
+        }
+}
+
 static void only_this_machine_is_loopback(UNUSED void **state)
 {
     static const char *const own[] = { "127.0.0.1", "127.0.0.1:80", "127.9.8.7:1", "localhost", "localhost:9001", "[::1]", "[::1]:80" };
@@ -284,6 +305,7 @@ int main(void)
         cmocka_unit_test(only_a_regular_file_is_read_and_a_text_only_in_utf8),
         cmocka_unit_test(a_text_is_cut_between_characters),
         cmocka_unit_test(a_written_file_reads_back_and_a_limit_is_kept),
+        cmocka_unit_test(each_round_of_a_loop_runs_once_whatever_the_threads),
         cmocka_unit_test(only_this_machine_is_loopback),
         cmocka_unit_test(a_name_server_that_does_not_answer_is_not_waited_for),
         cmocka_unit_test(the_mix_is_splitmix64),

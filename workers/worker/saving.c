@@ -76,6 +76,8 @@ void saving_look(struct engine *e, bool wait)
     struct report *r = report_new(t);
     r->metric[M_CHECKPOINT_STALL_S] = e->saving.stall_s;
     r->metric[M_CHECKPOINT_WRITE_S] = (double)(clock_ms() - e->saving.began_ms) / 1000;
+    log_info("checkpoint %s stall_s=%.3f write_s=%.3f", ok ? "written" : "failed", r->metric[M_CHECKPOINT_STALL_S],
+             r->metric[M_CHECKPOINT_WRITE_S]);
     if (ok && !checkpoint_prune(t->path, t->config.keep_checkpoints, e->run_id, &why))
         log_warn("old checkpoints stay: %s", why.text);
     engine_done(e, t, r, ok ? NULL : &err);

@@ -1,15 +1,12 @@
 /* model_random.c - weights that nobody has trained: drawn from a seed, the same bytes on every machine */
 #include <inttypes.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "protocol/base/mix64.h"
+#include "protocol/base/parallel.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_impl.h"
-
-#define DRAW_THREADS 64
 
 /* Close to normal(0, 1): the sum of twelve uniform numbers less its mean (Irwin-Hall). Only exact integer arithmetic,
  * so that a seed gives the same bytes with any C library. */
@@ -35,47 +32,31 @@ static double init_std(const struct model_config *c, const struct tensor *t)
     return residual ? std / sqrt(2.0 * (double)c->n_layer) : std;    // GPT-2's scaling of residual outputs
 }
 
-/* A thread's share of a tensor being drawn. */
+#define DRAW_ELEMS 100000    // of a round
+/* A tensor being drawn. */
 struct draw {
     void *out;    // (n_elem) of dtype
     enum dtype dtype;
     uint64_t key;
     double std;    // as init_std
-    int64_t first, last;
+    int64_t n_elem;
 };
-static void *draw_run(void *arg)
+static void draw_run(void *ctx, int64_t i)
 {
-    const struct draw *d = arg;
-    for (int64_t k = d->first; k < d->last; k++) {
+    const struct draw *d = ctx;
+    for (int64_t k = i * DRAW_ELEMS, last = MIN(k + DRAW_ELEMS, d->n_elem); k < last; k++) {
         float v = d->std < 0 ? 1.0f : d->std == 0 ? 0.0f : (float)(d->std * (double)normal_draw(d->key, (uint64_t)k));
         if (d->dtype == DT_F32)
             ((float *)d->out)[k] = v;
         else
             ((uint16_t *)d->out)[k] = bf16_from_f32(v);
     }
-    return NULL;
 }
 
-/* Draw n elements with as many threads as there are processors: 7 G of them take 16 cores 5 s. A thread that cannot be
- * started leaves its share to the caller. */
-static void tensor_draw(struct draw all, int64_t n)
+/* 7 G elements take 16 cores 5 s. */
+static void tensor_draw(struct draw d)
 {
-    struct draw part[DRAW_THREADS];
-    pthread_t thread[DRAW_THREADS];
-    bool started[DRAW_THREADS] = { false };
-    int64_t n_part = MIN(MIN(MAX(sysconf(_SC_NPROCESSORS_ONLN), 1), DRAW_THREADS), n / 100000 + 1);
-    for (int64_t i = 0; i < n_part; i++) {
-        part[i] = all;
-        part[i].first = n * i / n_part;
-        part[i].last = n * (i + 1) / n_part;
-        started[i] = i > 0 && pthread_create(&thread[i], NULL, draw_run, &part[i]) == 0;
-    }
-    for (int64_t i = 0; i < n_part; i++)
-        if (!started[i])
-            draw_run(&part[i]);
-    for (int64_t i = 0; i < n_part; i++)
-        if (started[i])
-            pthread_join(thread[i], NULL);
+    parallel_run((d.n_elem + DRAW_ELEMS - 1) / DRAW_ELEMS, 0, draw_run, &d);
 }
 
 /* A seed, and room to draw a tensor in. */
@@ -99,7 +80,7 @@ static bool seed_bring(void *ctx, const struct model *m, int p, int end, char *t
     for (piece_tensors(m, p, end, &i, &last); i < last; i++) {
         const struct tensor *t = &m->tensor[i];
         uint64_t key = mix64(s->seed + MIX64_STEP * (uint64_t)(i + 1));
-        tensor_draw((struct draw){ .out = s->stage, .dtype = m->dtype, .key = key, .std = init_std(&m->c, t) }, t->n_elem);
+        tensor_draw((struct draw){ .out = s->stage, .dtype = m->dtype, .key = key, .std = init_std(&m->c, t), .n_elem = t->n_elem });
         if (!mem_copy(m->dev, to + (size_t)(t->offset - first) * e, s->stage, (size_t)t->n_elem * e, COPY_H2D, err))
             return false;
     }

@@ -17,11 +17,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
+#include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "protocol/base/machine.h"
+#include "protocol/base/parallel.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_dir.h"
 #include "workers/engine/model/safetensors.h"
@@ -317,6 +320,33 @@ static bool has_state(const struct trainer *t, enum trainer_state_kind kind)
     return trainer_state_n(t, kind) > 0 && (kind != STATE_MASTER || model_dtype(trainer_model(t)) != DT_F32);
 }
 
+/* Host memory for a snapshot, which is there already: its first touch by one thread, page by page, would take longer than the copy.
+ * NULL: there is none. */
+#define ROOM_PAGE ((size_t)2 << 20)
+#define ROOM_PART (32 * ROOM_PAGE)
+#define ROOM_THREADS 8
+struct room {
+    char *mem;
+    size_t size_bytes;
+};
+static void room_touch(void *ctx, int64_t part)
+{
+    const struct room *r = ctx;
+    size_t first = (size_t)part * ROOM_PART, size = MIN(ROOM_PART, r->size_bytes - first);
+    (void)madvise(r->mem + first, size, MADV_POPULATE_WRITE);    // where the kernel cannot, pages come as they are used
+}
+static void *room_new(size_t size)
+{
+    struct room r = { .size_bytes = (MAX(size, (size_t)1) + ROOM_PAGE - 1) / ROOM_PAGE * ROOM_PAGE };
+    if (size < ROOM_PART)
+        return malloc(MAX(size, (size_t)1));
+    if (!(r.mem = aligned_alloc(ROOM_PAGE, r.size_bytes)))
+        return NULL;
+    madvise(r.mem, r.size_bytes, MADV_HUGEPAGE);
+    parallel_run((int64_t)((r.size_bytes + ROOM_PART - 1) / ROOM_PART), ROOM_THREADS, room_touch, &r);
+    return r.mem;
+}
+
 static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct error *err)
 {
     const struct model *m = trainer_model(t);
@@ -329,10 +359,11 @@ static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct e
     if (wanted > have)
         return error_set(err, ERR_NO_MEMORY, "a snapshot of %" PRId64 " parameters takes %.1f GB of host memory, and %.1f GB are left", n,
                          (double)wanted * 1e-9, (double)have * 1e-9);
+    int64_t before = clock_ns();
     free(s->weights);
     free(s->reference);
     s->reference = NULL;
-    s->weights = malloc(bytes);
+    s->weights = room_new(bytes);
     s->weight_bytes = bytes;
     s->n_flat = n;
     bool ok = s->weights != NULL;
@@ -342,11 +373,13 @@ static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct e
         s->n_state[k] = trainer_state_n(t, (enum trainer_state_kind)k);
         if (!has_state(t, (enum trainer_state_kind)k))
             continue;
-        s->state[k] = malloc((size_t)s->n_state[k] * 4);
+        s->state[k] = room_new((size_t)s->n_state[k] * 4);
         ok = ok && s->state[k];
     }
-    if (ok)
+    if (ok) {
+        log_info("room for checkpoints gb=%.3f ms=%.1f", (double)wanted * 1e-9, (double)(clock_ns() - before) / 1e6);
         return true;
+    }
     s->n_flat = 0;
     return error_set(err, ERR_NO_MEMORY, "no host memory for a snapshot of %" PRId64 " parameters", n);
 }
@@ -357,7 +390,7 @@ static bool snapshot_reference(struct snapshot *s, const struct trainer *t, stru
     s->has_reference = trainer_reference_moved(t);
     if (!s->has_reference)
         return true;
-    if (!s->reference && !(s->reference = malloc(s->weight_bytes)))
+    if (!s->reference && !(s->reference = room_new(s->weight_bytes)))
         return error_set(err, ERR_NO_MEMORY, "no host memory for a snapshot of the reference, %zu bytes", s->weight_bytes);
     return trainer_reference_get(t, s->reference, err);
 }
