@@ -241,6 +241,16 @@ struct rows_scatter {
     int64_t n, n_row, d;
     enum dtype dtype;
 };
+/* y[i] = ((x[row[first[i]]] + x[row[first[i] + 1]]) + ...) up to row[first[i + 1] - 1], in fp32 and rounded once; no row: zeros. The gradient
+ * by rows that several read: each is a row of x. */
+struct rows_join {
+    void *y;                 // (n, d) dtype
+    const void *x;           // (n_row, d) dtype
+    const int32_t *row;      // (first[n]) below n_row
+    const int32_t *first;    // (n + 1)
+    int64_t n, n_row, d;
+    enum dtype dtype;
+};
 /* dtable[r - first] += sum of dy[i] over the i with row[i] == r, in order of i: gradient of the embedding. Rows outside [first, first +
  * n_row) are an error on cpu and ref, and nothing on cuda; with `slice` they are another slice's everywhere. */
 struct embed_bwd {
@@ -724,7 +734,7 @@ struct mem_hash {
 
 // clang-format off
 #define OPS_TABLE(X) \
-    X(rows_gather) X(rows_scatter) X(rows_copy) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(linear_fwd) X(tree_sum) X(linear_bwd_x) \
+    X(rows_gather) X(rows_scatter) X(rows_join) X(rows_copy) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(linear_fwd) X(tree_sum) X(linear_bwd_x) \
     X(linear_bwd_tree) X(linear_bwd_w) X(rope_fwd) X(rope_bwd) X(kv_copy) X(attn_fwd) X(attn_bwd) X(attn_paged) X(swiglu_fwd) X(swiglu_bwd) \
     X(add_fwd) X(cast) X(softcap) X(axpy) X(blend) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(sum_parts) X(clip_coef) \
     X(adamw) X(adamw_host) X(adamw8) X(adafactor_moments) X(adafactor_update) X(adafactor_apply) X(mem_hash)

@@ -25,6 +25,20 @@ bool rows_copy_cpu(struct device *dev, const struct rows_copy *a, struct error *
     return host_rows_copy(dev, a, err);
 }
 
+static void rows_join_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->rows_join(args, i0, i1);
+}
+bool rows_join_cpu(struct device *dev, const struct rows_join *a, struct error *err)
+{
+    if (a->n == 0)
+        return true;
+    if (!row_ids_check("rows_join", a->row, a->first[a->n], a->n_row, err))
+        return false;
+    cpu_rows(cpu_of(dev), rows_join_range, a, a->n, a->d * 4);
+    return true;
+}
+
 static void tree_sum_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
 {
     path->tree_sum(args, i0, i1);

@@ -268,6 +268,22 @@ static void path_tree_sum(const struct tree_sum *a, int64_t i0, int64_t i1)
             v_put(a->y, i * ldy + j, n, a->y_dtype, a->bias ? v_add(sum, v_get(a->bias, j, n, a->dtype)) : sum);
         }
 }
+VEC_FN void rows_join_rows(const struct rows_join *a, int64_t i0, int64_t i1, const enum dtype t)
+{
+    for (int64_t i = i0; i < i1; i++)
+        for (int64_t j = 0; j < a->d; j += 16) {
+            int n = (int)MIN(16, a->d - j);
+            int32_t k = a->first[i], end = a->first[i + 1];
+            v16 sum = k < end ? v_get(a->x, a->row[k] * a->d + j, n, t) : v_set1(0);
+            for (k++; k < end; k++)
+                sum = v_add(sum, v_get(a->x, a->row[k] * a->d + j, n, t));
+            v_put(a->y, i * a->d + j, n, t, sum);
+        }
+}
+static void path_rows_join(const struct rows_join *a, int64_t i0, int64_t i1)
+{
+    BOTH_TYPES(a->dtype, rows_join_rows, a, i0, i1);
+}
 static void path_cast(const struct cast *a, int64_t i0, int64_t i1)
 {
     v16 scale = v_set1(a->scale);

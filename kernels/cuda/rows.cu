@@ -59,6 +59,39 @@ extern "C" bool rows_scatter_cuda(struct device *dev, const struct rows_scatter 
     return launch_ok("rows_scatter", err);
 }
 
+/* A thread sums V columns of one row, over the rows that are joined to it. */
+template <typename T, int V>
+__global__ static void rows_join_kernel(T *__restrict__ y, const T *__restrict__ x, const int32_t *__restrict__ row,
+                                        const int32_t *__restrict__ first, int64_t d)
+{
+    int64_t i = blockIdx.x;
+    int from = first[i], end = first[i + 1];
+    for (int64_t j = (int64_t)threadIdx.x * V; j < d; j += (int64_t)blockDim.x * V) {
+        float sum[V] = {}, v[V];
+        if (from < end)
+            load_v<T, V>(sum, x + row[from] * d + j);
+        for (int k = from + 1; k < end; k++) {
+            load_v<T, V>(v, x + row[k] * d + j);
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                sum[e] += v[e];
+        }
+        store_v<T, V>(y + i * d + j, sum);
+    }
+}
+template <typename T> static bool rows_join_run(struct cuda_device *cu, const struct rows_join *a, struct error *err)
+{
+    if (wide_rows(a->d))
+        rows_join_kernel<T, 8><<<(unsigned)a->n, ROW_THREADS, 0, cu->stream>>>((T *)a->y, (const T *)a->x, a->row, a->first, a->d);
+    else
+        rows_join_kernel<T, 1><<<(unsigned)a->n, ROW_THREADS, 0, cu->stream>>>((T *)a->y, (const T *)a->x, a->row, a->first, a->d);
+    return launch_ok("rows_join", err);
+}
+extern "C" bool rows_join_cuda(struct device *dev, const struct rows_join *a, struct error *err)
+{
+    return a->n == 0 || BY_TYPE(a->dtype, rows_join_run, cuda_of(dev), a, err);
+}
+
 /* Gradient of the embedding without atomics: block (i, b) owns the b-th EMBED_COLS columns of id row[i] if no earlier token has it;
  * it sums the rows of all its tokens in order, from 0, and adds the sum to the table. n^2 / 2 comparisons of ids from the
  * second-level cache for each b: 0.2 ms at 16k tokens. */

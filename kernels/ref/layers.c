@@ -141,6 +141,20 @@ bool tree_sum_ref(UNUSED struct device *dev, const struct tree_sum *a, struct er
     return true;
 }
 
+bool rows_join_ref(UNUSED struct device *dev, const struct rows_join *a, struct error *err)
+{
+    if (a->n > 0 && !row_ids_check("rows_join", a->row, a->first[a->n], a->n_row, err))
+        return false;
+    for (int64_t i = 0; i < a->n; i++)
+        for (int64_t j = 0; j < a->d; j++) {
+            float sum = 0;
+            for (int32_t k = a->first[i]; k < a->first[i + 1]; k++)
+                sum += (float)elem_get(a->x, a->row[k] * a->d + j, a->dtype);
+            elem_put(a->y, i * a->d + j, a->dtype, sum);
+        }
+    return true;
+}
+
 bool linear_bwd_x_ref(UNUSED struct device *dev, const struct linear_bwd_x *a, struct error *err)
 {
     const struct weight *w = a->w;

@@ -225,6 +225,23 @@ static bool scatter_case(struct run *r)
     free(row);
     return ok;
 }
+/* Row i is the sum of i % 4 rows, in no order of theirs. */
+static bool rows_join_case(struct run *r)
+{
+    int64_t n = row_sizes[r->size], d = width_sizes[r->size], k = 0;
+    int32_t *first = malloc((size_t)(n + 1) * 4), *row = malloc((size_t)(4 * n + 1) * 4);
+    for (int64_t i = 0; i < n; i++) {
+        first[i] = (int32_t)k;
+        for (int64_t e = 0; e < i % 4; e++, k++)
+            row[k] = (int32_t)(k * 7 % 50);
+    }
+    first[n] = (int32_t)k;
+    bool ok = OP(r->dev, &r->err, rows_join, .y = result(r, "y", n * d), .x = values(r, 50 * d), .row = put(r, row, (size_t)(k + 1) * 4),
+                 .first = put(r, first, (size_t)(n + 1) * 4), .n = n, .n_row = 50, .d = d, .dtype = r->dtype);
+    free(first);
+    free(row);
+    return ok;
+}
 static bool embed_bwd_case(struct run *r)
 {
     int64_t n = row_sizes[r->size], d = width_sizes[r->size];
@@ -809,6 +826,7 @@ static const struct {
     { "rows_gather, slices", gather_slices_case, 0 },
     { "rows_copy", rows_copy_case, 0 },
     { "rows_scatter", scatter_case, 0 },
+    { "rows_join", rows_join_case, 0 },
     { "embed_bwd", embed_bwd_case, 1e-6 },
     { "embed_bwd, slices", embed_bwd_slices_case, 1e-6 },
     { "rmsnorm_fwd", rmsnorm_fwd_case, 1e-6 },
