@@ -78,7 +78,7 @@ static bool rank_run(const struct plan *p, int rank, struct result *out, struct 
     struct trainer_memory need;
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     struct device *dev = device_new(p->device[rank], 0, err);
-    struct group **g = train_groups_make(p->config->vocab, p->tokens / p->len, p->len, &n_group, err);
+    struct group **g = train_groups_make(p->config->vocab, p->tokens / p->len, p->len, 1, TRAIN_GROUP, &n_group, err);
     struct model *m = NULL;
     struct trainer *t = NULL;
     struct collective *c = NULL;

@@ -18,10 +18,10 @@
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
-#define SAMPLES_MAX 64          // of one group
 #define CHECK_PARAMS 5000000    // shapes up to this are checked themselves
 #define CHECK_SEQ 4
 #define CHECK_LEN 128
+#define CHECK_PROMPT 48    // which two of them share
 
 double train_flops(const struct model_config *c, int64_t n_seq, int64_t len)
 {
@@ -35,9 +35,11 @@ void train_groups_free(struct group **g, int64_t n)
     free(g);
 }
 
-struct group **train_groups_make(int64_t vocab, int64_t n_seq, int64_t len, int64_t *n_group, struct error *err)
+struct group **train_groups_make(int64_t vocab, int64_t n_seq, int64_t len, int64_t n_prompt, int64_t group, int64_t *n_group,
+                                 struct error *err)
 {
-    *n_group = (n_seq + SAMPLES_MAX - 1) / SAMPLES_MAX;
+    *n_group = (n_seq + group - 1) / group;
+    len -= n_prompt - 1;    // tokens that are sampled: the last of them is no row
     struct group **out = calloc((size_t)*n_group, sizeof *out);
     uint64_t rng = 1;
     if (!out) {
@@ -45,15 +47,16 @@ struct group **train_groups_make(int64_t vocab, int64_t n_seq, int64_t len, int6
         return NULL;
     }
     for (int64_t i = 0; i < *n_group; i++) {
-        int32_t n = (int32_t)MIN(n_seq - i * SAMPLES_MAX, (int64_t)SAMPLES_MAX);
-        struct group *g = out[i] = group_new(1, n, n * len, err);    // one prompt token: rows = completion tokens
+        int32_t n = (int32_t)MIN(n_seq - i * group, group);
+        struct group *g = out[i] = group_new(n_prompt, n, n * len, err);
         if (!g) {
             train_groups_free(out, *n_group);
             return NULL;
         }
         g->temperature = 1;
         g->max_new_tok = len;
-        g->prompt[0] = (int32_t)(i % vocab);
+        for (int64_t k = 0; k < n_prompt; k++)
+            g->prompt[k] = (int32_t)((i + 31 * k) % vocab);
         for (int32_t k = 0; k < n; k++)
             g->sample[k] = (struct sample){ .first_tok = k * len,
                                             .n_tok = len,
@@ -138,8 +141,10 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     set.token_budget_max = b->token_budget ? b->token_budget : b->n_seq * b->len;
     set.recompute_block = b->recompute_block;
     set.run_all = true;
+    set.share_prompts = !b->apart;
     train_hyper_make(&h);
-    TRY(g = train_groups_make(b->n_live ? b->n_live : b->config->vocab, b->n_seq, b->len, &n_group, err));
+    TRY(g = train_groups_make(b->n_live ? b->n_live : b->config->vocab, b->n_seq, b->len, MAX(b->n_prompt, (int64_t)1),
+                              b->group ? b->group : TRAIN_GROUP, &n_group, err));
     TRY(mem_info(dev, &at_start, &total, err));
     bool cut = train_bench_devices(b) > 1;    // then the first device has no more than its part of the weights
     TRY(m = cut ? model_random_open(b->config, 1, dev, b->dtype, err) : model_new_random(b->config, 1, dev, b->dtype, err));
@@ -170,6 +175,7 @@ bool train_bench_run(struct train_bench *b, struct error *err)
         TRY(trainer_begin(t, (const struct group *const *)g, n_group, &h, err));
         TRY(trainer_grad(t, &h, &sums, err));
         TRY(trainer_apply(t, &h, &grad_norm, err));
+        b->shared = sums.n_shared_tok / sums.n_packed_tok;
         if (r >= 0)
             took[r] = (double)(clock_ns() - t0) * 1e-9;
         if (r == -2)
@@ -246,7 +252,7 @@ static bool gradient_check(const struct model_config *shape, const char *device,
         c.vocab = 512;
         c.initializer_range = 0.2;
     }
-    struct group **g = train_groups_make(c.vocab, CHECK_SEQ, CHECK_LEN, &n_group, err);
+    struct group **g = train_groups_make(c.vocab, CHECK_SEQ, CHECK_LEN, CHECK_PROMPT, CHECK_SEQ, &n_group, err);
     if (!g)
         return false;
     const struct group *const *in = (const struct group *const *)g;
@@ -279,6 +285,9 @@ bool bench_train(int argc, char **argv, struct error *err)
         { "device", NULL, CLI_STR, &b.device, "NAME", "cpu:0, cuda:0 ... (cpu:0)" },
         { "dtype", NULL, CLI_STR, &dtype_name, "TYPE", "float32, bfloat16 or auto: float32 on a CPU, bfloat16 on a GPU" },
         { "seq", NULL, CLI_I64, &b.len, "N", "tokens of a sequence (256)" },
+        { "prompt", NULL, CLI_I64, &b.n_prompt, "N", "of them, those of the prompt (1)" },
+        { "group", NULL, CLI_I64, &b.group, "G", "sequences that have one prompt, which is computed once (64)" },
+        { "apart", NULL, CLI_FLAG, &b.apart, NULL, "compute it for each: share_prompts false" },
         { "tokens", NULL, CLI_I64, &tokens, "N", "tokens of an optimizer step (2048)" },
         { "micro", NULL, CLI_I64, &b.token_budget, "N", "tokens of a micro-batch; 0: all at once" },
         { "host-share", NULL, CLI_F64, &b.host_share, "F", "share of masters and moments in host memory, 0 to 1 (0)" },
@@ -303,6 +312,8 @@ bool bench_train(int argc, char **argv, struct error *err)
         return error_set(err, ERR_USAGE, "--rounds must be 1 to %d, --seq 2 to --tokens, --threads 0 to 256", TRAIN_ROUNDS_MAX);
     if ((b.token_budget && b.token_budget < b.len) || !(b.host_share >= 0 && b.host_share <= 1))
         return error_set(err, ERR_USAGE, "--micro must be 0 or at least --seq, --host-share 0 to 1");
+    if (b.n_prompt < 0 || b.n_prompt >= b.len || b.group < 0 || b.group > 1024)
+        return error_set(err, ERR_USAGE, "--prompt must be below --seq, --group 1 to 1024");
     bool cuda = strncmp(b.device, "cuda:", 5) == 0, bf16 = strcmp(dtype_name, "bfloat16") == 0 || (cuda && strcmp(dtype_name, "auto") == 0);
     if (!bf16 && strcmp(dtype_name, "auto") != 0 && strcmp(dtype_name, "float32") != 0)
         return error_set(err, ERR_USAGE, "--dtype is '%s'; it may be auto, float32 or bfloat16", dtype_name);
@@ -325,15 +336,16 @@ bool bench_train(int argc, char **argv, struct error *err)
         return false;
     /* frozen matrices have no gradient, a third of the products; an adapter's own products are few and not counted */
     double frozen = b.lora_rank > 0 ? 2 * (double)(config_n_product(b.config) * b.n_seq * b.len) : 0;
-    double rate = (train_flops(b.config, b.n_seq, b.len) - frozen) / b.step_s * 1e-12;
+    double rate = (1 - b.shared) * (train_flops(b.config, b.n_seq, b.len) - frozen) / b.step_s * 1e-12;
     printf("{\"bench\":\"train\",\"model\":\"%s\",\"device\":\"%s\",\"dtype\":\"%s\",\"lora_rank\":%" PRId64 ",\"seq\":%" PRId64
-           ",\"tokens\":%" PRId64 ",\"micro\":%" PRId64 ",\"devices\":%" PRId64 ",\"stages\":%" PRId64 ",\"sum_parts\":%" PRId64
-           ",\"hash\":\"%016" PRIx64 "\","
+           ",\"prompt\":%" PRId64 ",\"group\":%" PRId64 ",\"shared\":%.4f,\"tokens\":%" PRId64 ",\"micro\":%" PRId64 ",\"devices\":%" PRId64
+           ",\"stages\":%" PRId64 ",\"sum_parts\":%" PRId64 ",\"hash\":\"%016" PRIx64 "\","
            "\"ms\":%.2f,\"tok_per_s\":%.0f,\"tflops\":%.3f,\"memory_gb\":%.3f,\"planned_gb\":%.3f,\"host_gb\":%.3f,\"grown_mb\":%.1f,"
            "\"gradient_distance\":%.2g,\"check\":%s",
-           shape, b.device, bf16 ? "bf16" : "fp32", b.lora_rank, b.len, (b.n_seq * b.len),
-           (b.token_budget ? b.token_budget : b.n_seq * b.len), (int64_t)train_bench_devices(&b), MAX(b.n_stage, (int64_t)1), b.parts,
-           b.hash, b.step_s * 1e3, (double)(b.n_seq * b.len) / b.step_s, rate, (double)b.used_bytes * 1e-9, (double)b.planned_bytes * 1e-9,
+           shape, b.device, bf16 ? "bf16" : "fp32", b.lora_rank, b.len, MAX(b.n_prompt, (int64_t)1),
+           b.group ? b.group : (int64_t)TRAIN_GROUP, b.shared, (b.n_seq * b.len), (b.token_budget ? b.token_budget : b.n_seq * b.len),
+           (int64_t)train_bench_devices(&b), MAX(b.n_stage, (int64_t)1), b.parts, b.hash, b.step_s * 1e3,
+           (double)(b.n_seq * b.len) / b.step_s, rate, (double)b.used_bytes * 1e-9, (double)b.planned_bytes * 1e-9,
            (double)b.host_bytes * 1e-9, (double)b.grown_bytes * 1e-6, apart, same ? "true" : "false");
     if (cuda && bf16)    // a large bf16 product on an H200, random data
         printf(",\"roofline\":%.3f", rate / 790);

@@ -68,7 +68,7 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
         && c->trainers_per_node == before->trainers_per_node && c->tensor_parallel_size == before->tensor_parallel_size
         && c->pipeline_parallel_size == before->pipeline_parallel_size
         && c->producer_tensor_parallel_size == before->producer_tensor_parallel_size && parts == parts_before
-        && c->grad_group == before->grad_group && strcmp(c->placement, before->placement) == 0)
+        && c->grad_group == before->grad_group && c->share_prompts == before->share_prompts && strcmp(c->placement, before->placement) == 0)
         return;
     if (!knob_given(t, "devices"))
         devices_fit(c);
@@ -98,7 +98,10 @@ void workers_change(struct train *t, const struct run_config *before, struct buf
     if (c->grad_group != before->grad_group)
         buf_fmt(notes, "note: 'grad_group' is %" PRId64 " instead of %" PRId64 ": not the same bytes as a run without this change\n",
                 c->grad_group, before->grad_group);
-    if (parts == parts_before && c->grad_group == before->grad_group
+    if (c->share_prompts != before->share_prompts)
+        buf_fmt(notes, "note: 'share_prompts' is %s instead of %s: not the same bytes as a run without this change\n",
+                c->share_prompts ? "true" : "false", before->share_prompts ? "true" : "false");
+    if (parts == parts_before && c->grad_group == before->grad_group && c->share_prompts == before->share_prompts
         && c->inference_batch_size * c->num_inferencer == before->inference_batch_size * before->num_inferencer
         && c->train_batch_size * c->num_trainers == before->train_batch_size * before->num_trainers)
         buf_str(notes, "note: everything is kept: the weights will have the same bytes as in a run without this change\n");

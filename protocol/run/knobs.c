@@ -139,6 +139,7 @@ const struct knob knobs[] = {
     { "adam_beta2", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, AT(adam_beta2), .def = "0.999", .help = "decay of the second moment" },
     { "adam_eps", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1, .above_min = true, AT(adam_eps), .def = "1e-8", .help = "AdamW's epsilon" },
     { "max_norm", NULL, NULL, "optimizer", KNOB_F64, "", 0, 1e9, AT(max_norm), .def = "1.0", .applies = APPLY_NEXT_STEP, .help = "clip the global gradient norm; 0: never" },
+    { "share_prompts", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(share_prompts), .def = "true", .help = "compute the prompt of a group once for all of its samples that a forward and backward pass has, not for each: less work the longer prompts are against answers. Log-probs have the same bits; gradients are equal up to rounding" },
     { "recompute_full", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(recompute_full), .def = "false", .help = "recompute whole blocks in the backward pass: less memory, slower" },
     { "offload_optimizer", NULL, NULL, "optimizer", KNOB_BOOL, "", AT(offload_optimizer), .def = "false", .help = "keep master weights and moments in host memory as far as they do not fit on the GPU; each GPU of a trainer its part of them, and several trainers each their shards, with zero_stage above 0" },
 

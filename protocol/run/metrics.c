@@ -51,6 +51,7 @@ const struct metric metrics[METRIC_N] = {
     [M_TEMPERATURE] = { "rollout/temperature", "temperature", "", CHART_NONE, BY_WORKER, "sampling temperature" },
     [M_ROLLOUT_TOK_PER_S] = { "perf/rollout_tok_per_s", "rollout", "tok/s", CHART_THROUGHPUT, BY_WORKER, "tokens sampled per second of generating; where no trainer samples, by all producers together" },
     [M_TRAIN_TOK_PER_S] = { "perf/train_tok_per_s", "train", "tok/s", CHART_THROUGHPUT, BY_TRAINER, "tokens trained on per second of training, including prompts" },
+    [M_TRAIN_SHARED] = { "perf/train_shared_share", "shared", "", CHART_NONE, BY_TRAINER, "share of these tokens that were computed together with the same ones of another sample (share_prompts)" },
     [M_ROLLOUT_MFU] = { "perf/rollout_mfu", "rollout MFU", "", CHART_NONE, BY_WORKER, "share of the devices' peak rate that sampling needed on the first trainer's worker, or of all producers where no trainer samples; the peaks are those of 'rollcall metrics', or peak_tflops and peak_gb_per_s" },
     [M_ROLLOUT_MBU] = { "perf/rollout_mbu", "rollout MBU", "", CHART_NONE, BY_WORKER, "share of the memory's peak bandwidth: weights once a decode step, keys and values of each running sample" },
     [M_TRAIN_MFU] = { "perf/train_mfu", "train MFU", "", CHART_NONE, BY_WORKER, "share of the trainers' peak rate that forward and backward passes needed, what is computed twice counted once" },

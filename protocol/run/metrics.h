@@ -71,6 +71,7 @@ enum metric_id {
     M_TEMPERATURE,
     M_ROLLOUT_TOK_PER_S,
     M_TRAIN_TOK_PER_S,
+    M_TRAIN_SHARED,
     M_ROLLOUT_MFU,
     M_ROLLOUT_MBU,
     M_TRAIN_MFU,

@@ -128,6 +128,7 @@ struct run_config {
     int64_t warmup_steps;
     double weight_decay, adam_beta1, adam_beta2, adam_eps, max_norm;
     bool recompute_full;       // full-block recompute in training
+    bool share_prompts;        // a group's prompt is computed once in training
     bool offload_optimizer;    // moments and masters in host memory (ColossalAI's HybridAdam)
     /* adapter */
     int64_t lora_rank;      // 0: all weights are trained

@@ -900,6 +900,7 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
             fail_msg("%s, %d ranks of %d devices: %s", s->why, n_rank, on.n_device, err.text);
         o->loss = metric[M_LOSS];
         assert_true((metric[M_SKIPPED] > 0) == (i == TRAIN_STEPS - 1));
+        assert_true(metric[M_TRAIN_SHARED] > 0.05 && metric[M_TRAIN_SHARED] < 0.5);
         o->norm = metric[M_GRAD_NORM];
         if (on.staged)    // the first stage has nothing to do while the last one begins
             assert_true(metric[M_STAGES_N] == set.n_stage && metric[M_STAGES_IDLE_S] > 0 && metric[M_STAGES_IDLE_S] < 60);

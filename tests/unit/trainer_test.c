@@ -87,6 +87,7 @@ struct fixture {
     struct shards *s;
     struct group *g[STEPS * GROUPS];
     struct trainer_hyper h;
+    bool apart;    // each sample's prompt is computed by itself
 };
 
 static void fixture_open_file(struct fixture *f, const char *file, int64_t n_group, const char *device, enum dtype dtype, const char *model)
@@ -153,6 +154,7 @@ static struct trainer *trainer_open(struct fixture *f, int64_t token_budget)
     struct error err = { 0 };
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     set.token_budget_max = token_budget;
+    set.share_prompts = !f->apart;
     struct trainer *t = trainer_new(f->m, f->ref, &set, &err);
     if (!t)
         fail_msg("%s", err.text);
@@ -270,18 +272,58 @@ static void every_form_of_the_loss_is_pytorchs(UNUSED void **state)
     }
 }
 
-/* The gradient of the first step's groups; returned for free. */
-static float *gradient(struct fixture *f, int64_t token_budget)
+/* The gradient of the first step's groups, and what its samples add up to; returned for free. */
+static float *gradient_and_sums(struct fixture *f, int64_t token_budget, struct trainer_sums *sums)
 {
     struct error err = { 0 };
     struct trainer *t = trainer_open(f, token_budget);
-    struct trainer_sums sums;
     float *g = malloc((size_t)trainer_grad_n(t) * 4);
-    if (!trainer_begin(t, (const struct group *const *)f->g, GROUPS, &f->h, &err) || !trainer_grad(t, &f->h, &sums, &err)
+    if (!trainer_begin(t, (const struct group *const *)f->g, GROUPS, &f->h, &err) || !trainer_grad(t, &f->h, sums, &err)
         || !trainer_grad_get(t, g, &err))
         fail_msg("%s", err.text);
     trainer_free(t);
     return g;
+}
+
+static float *gradient(struct fixture *f, int64_t token_budget)
+{
+    struct trainer_sums sums;
+    return gradient_and_sums(f, token_budget, &sums);
+}
+
+/* Log-probs have the same bits, so everything that follows from them has; sums over rows have another order. */
+static void a_prompt_computed_once_gives_what_one_for_each_sample_gives(UNUSED void **state)
+{
+    static const char *const models[] = { "qwen2-tied", "qwen3-untied", "gemma3", "gemma2", "olmo3", "mistral-window", "granite", "phi3" };
+    static const int64_t budgets[] = { 4096, 40 };    // a micro-batch, and several that cut groups
+    for (size_t i = 0; i < ARRAY_SIZE(models); i++)
+        for (size_t b = 0; b < ARRAY_SIZE(budgets); b++) {
+            float *g[2];
+            struct trainer_sums sums[2];
+            int64_t n = 0;
+            double d = 0, s = 0;
+            for (int apart = 0; apart < 2; apart++) {
+                struct fixture f;
+                fixture_open_model(&f, ALGO_GRPO, DEVICE, DT_F32, models[i]);
+                f.apart = apart;
+                g[apart] = gradient_and_sums(&f, budgets[b], &sums[apart]);
+                n = model_n_flat(f.m);
+                fixture_close(&f);
+            }
+            assert_true(sums[0].n_shared_tok * 8 > sums[0].n_packed_tok && sums[1].n_shared_tok == 0);
+            sums[0].n_shared_tok = 0;
+            if (memcmp(&sums[0], &sums[1], sizeof sums[0]) != 0)
+                fail_msg("%s, %" PRId64 " tokens: loss %.9g with shared prompts, %.9g without", models[i], budgets[b], sums[0].loss,
+                         sums[1].loss);
+            for (int64_t k = 0; k < n; k++) {
+                d += ((double)g[0][k] - (double)g[1][k]) * ((double)g[0][k] - (double)g[1][k]);
+                s += (double)g[1][k] * (double)g[1][k];
+            }
+            if (!(s > 0 && d > 0 && sqrt(d / s) < 1e-6))
+                fail_msg("%s, %" PRId64 " tokens: shared prompts move the gradient by %g", models[i], budgets[b], sqrt(d / s));
+            free(g[0]);
+            free(g[1]);
+        }
 }
 
 static void the_gradient_does_not_depend_on_the_cut(UNUSED void **state)
@@ -346,6 +388,7 @@ static void what_an_environment_said_is_read_and_not_learnt(UNUSED void **state)
         for (int in_prompt = 0; in_prompt < 2; in_prompt++) {
             struct fixture f;
             fixture_open(&f, a, DEVICE, DT_F32);
+            f.apart = true;    // only what is in the prompt would be shared
             for (int i = 0; i < GROUPS; i++)
                 f.g[i] = group_said(f.g[i], 3, in_prompt);
             g[in_prompt] = gradient(&f, 4096);
@@ -1268,6 +1311,7 @@ int main(void)
         cmocka_unit_test(twenty_steps_are_pytorchs),
         cmocka_unit_test(every_form_of_the_loss_is_pytorchs),
         cmocka_unit_test(the_gradient_does_not_depend_on_the_cut),
+        cmocka_unit_test(a_prompt_computed_once_gives_what_one_for_each_sample_gives),
         cmocka_unit_test(what_an_environment_said_is_read_and_not_learnt),
         cmocka_unit_test(tokens_between_given_ones_learn_alone),
         cmocka_unit_test(what_came_with_a_group_takes_the_place_of_what_its_rewards_give),

@@ -171,6 +171,7 @@ struct run_limits {
     bool keep_more;          // with train: keep what norms and SwiGLU give, too, rather than compute it again
     bool by_piece;           // with train: gradients are requested piece by piece (model_grad without flat); less memory
     int64_t lora_rank;       // highest rank of an adapter that a model bound later may have (model_run_bind)
+    bool shares;             // batches may have prefixes; max_tok is of all tokens of all sequences then
     int64_t head_rows;       // rows of logits computed at once in scoring and training; 0: what suits the device
     int n_set, n_shared;     // of a stage of a pipeline, set by the run that it belongs to; else 0
     void *mem;               // (device) of model_run_bytes to work in, borrowed; others may use it between calls (forward, head
@@ -192,8 +193,14 @@ void model_run_bind(struct model_run *r, struct model *m);
 struct model_batch {
     int64_t n_seq;
     int64_t n_tok;
-    const int32_t *token;     // (n_tok)
-    const int32_t *cu_tok;    // (n_seq + 1): sequence s is token[cu_tok[s] .. cu_tok[s + 1]), from position 0; none is empty
+    const int32_t *token;                  // (n_tok)
+    const int32_t *cu_tok;                 // (n_seq + 1): sequence s is token[cu_tok[s] .. cu_tok[s + 1]), from position 0; none is empty
+    const struct shared_prefix *prefix;    // (n_seq) of scoring and training with run_limits.shares; NULL: they share nothing
+};
+/* The first n_tok tokens of a sequence are those of an earlier one, seq, which shares none itself: they are computed once, and the batch has
+ * only the others of it, from position n_tok. The bits of what rows give are those without sharing; a gradient's sums have another order. */
+struct shared_prefix {
+    int32_t n_tok, seq;    // 0: it has all of its tokens
 };
 /* Run whole prompts and keep their keys and values: page (host; n_seq, max_page) names each sequence's pages in order.
  * logits (device; n_seq, vocab) gets the row after each sequence's last token; NULL: not wanted. */

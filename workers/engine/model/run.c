@@ -1,8 +1,8 @@
 /* run.c - the transformer itself: what it computes, the memory of a run, and its life
  *
- * run_blocks.c is the forward pass through the layers, run_rope.c its rotations, run_head.c the head, run_backward.c the backward
- * pass by hand, run_batch.c what is asked of a run: prefill, decode, scoring and training; run_team.c does the forward pass and the head on
- * several devices. run_impl.h is what they share.
+ * run_blocks.c is the forward pass through the layers, run_rope.c its rotations, run_shared.c attention over packed sequences, run_head.c
+ * the head, run_backward.c the backward pass by hand, run_batch.c what is asked of a run: prefill, decode, scoring and training; run_team.c
+ * does the forward pass and the head on several devices. run_impl.h is what they share.
  *
  * The residual stream x gets two additions per layer, each fused into the norm that follows it:
  *
@@ -103,6 +103,21 @@ static bool on_team(const struct model *m, const struct run_limits *lim)
     return model_is_sliced(m) || (m->team && !lim->train);
 }
 
+/* Queries, keys and values that attention sees, and its output, or the gradients by them: in a memory of the SwiGLU product, which nothing
+ * needs beside attention, if they fit. */
+static void layout_seen(struct walk *w, const struct model_config *c, const struct run_limits *lim, size_t e, void *act, void **qkv,
+                        void **ao)
+{
+    int64_t q = c->n_head * c->d_head;
+    struct walk in = { .base = act };
+    *qkv = take(&in, lim->max_tok * (q + 2 * c->n_kv_head * c->d_head), e);
+    *ao = take(&in, lim->max_tok * q, e);
+    if (in.used <= (size_t)(lim->max_tok * c->d_ff) * e)
+        return;
+    *qkv = take(w, lim->max_tok * (q + 2 * c->n_kv_head * c->d_head), e);
+    *ao = take(w, lim->max_tok * q, e);
+}
+
 /* What the backward pass needs of the layers and of the head's products; on a team the ranks' runs have it. */
 static void layout_bwd(struct walk *w, struct model_run *r, const struct model *m, const struct run_limits *lim)
 {
@@ -114,6 +129,8 @@ static void layout_bwd(struct walk *w, struct model_run *r, const struct model *
     r->dao = take(w, n * q, e);
     r->dqkv = take(w, n * qkv, e);
     r->dact = take(w, n * c->d_ff, e);
+    if (lim->shares)
+        layout_seen(w, c, lim, e, r->dact, &r->seen_dqkv, &r->seen_dao);
     r->dhrow = m->own.head ? take(w, run_head_rows(m, lim) * c->d_model, e) : NULL;
     r->dheads = r->dhead = head_in_parts(m, lim) ? take(w, MAX(lim->n_shared, 1) * c->vocab * c->d_model, 4) : NULL;
     r->dembed = take(w, lim->n_shared * n * c->d_model, e);
@@ -127,6 +144,12 @@ static void layout_batch(struct walk *w, struct model_run *r, const struct run_l
     r->token = take(w, lim->max_tok, 4);
     r->pos = take(w, lim->max_tok, 4);
     r->seq = take(w, lim->max_seq + 1, 4);
+    r->seen = (struct seen_rows){ 0 };
+    if (!lim->shares)
+        return;
+    int32_t **seen[] = { &r->seen.row, &r->seen.own, &r->seen.at, &r->seen.copy, &r->seen.first };
+    for (size_t i = 0; i < ARRAY_SIZE(seen); i++)
+        *seen[i] = take(w, lim->max_tok + 1, 4);
 }
 
 /* Of each set, on a team. */
@@ -138,6 +161,7 @@ static void layout_batches(struct walk *w, struct model_run *r, const struct run
             r->set[k].token = r->token;
             r->set[k].pos = r->pos;
             r->set[k].seq = r->seq;
+            r->set[k].seen = r->seen;
         }
     }
 }
@@ -183,6 +207,8 @@ static void layout_layers(struct walk *w, struct model_run *r, const struct mode
     struct acts shared = { 0 };
     void *dedge = NULL;
     r->act = take(w, n * c->d_ff, e);
+    if (lim->shares)
+        layout_seen(w, c, lim, e, r->act, &r->seen_qkv, &r->seen_ao);
     if (!lim->train || lim->recompute_block)
         layout_acts(w, &shared, c, lim, e, true);
     for (int k = 0; k < MAX(lim->n_set, 1); k++) {
@@ -194,6 +220,7 @@ static void layout_layers(struct walk *w, struct model_run *r, const struct mode
             r->set[k] = (struct run_set){ .token = r->token,
                                           .pos = r->pos,
                                           .seq = r->seq,
+                                          .seen = r->seen,
                                           .layer = r->layer,
                                           .edge = r->edge,
                                           .dedge = dedge,
@@ -280,7 +307,7 @@ struct model_run *model_run_new(struct model *m, const struct run_limits *lim, s
     r->head_max = run_head_rows(m, lim);
     size_t n = (size_t)lim->max_tok;
     r->layer_mem = calloc((size_t)(m->c.n_layer * MAX(lim->n_set, 1)), sizeof *r->layer);
-    r->host_i = malloc(n * 2 * sizeof *r->host_i);
+    r->host_i = malloc((n + 1) * (lim->shares ? 5 : 2) * sizeof *r->host_i);
     r->host_f = malloc(n * 4 * sizeof *r->host_f);
     r->host_back = host_new(m->dev, n * 3 * sizeof *r->host_back, "log-probs on their way back", err);
     r->row_index = malloc(n * sizeof *r->row_index);
@@ -358,6 +385,7 @@ void run_set_use(struct model_run *r, const struct run_set *set)
     r->cu = set->cu;
     r->n_tok = set->n_tok;
     r->n_seq = set->n_seq;
+    r->seen = set->seen;
     r->resf = set->resf;
     r->hf = set->hf;
     r->rstdf = set->rstdf;

@@ -343,15 +343,11 @@ static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, 
 {
     bool ok = false;
     struct model *m = r->m;
-    struct device *dev = m->dev;
     const struct layer_at *at = &m->at[l];
-    int64_t n = r->n_tok;
-    enum dtype t = m->dtype;
     const void *dy;
     TRY(half_bwd(r, a->half1, at->post1, a->rstd_post1, grad, &dy, err));
     TRY(product_bwd(r, l, PRODUCT_O, grad, r->dao, dy, a->ao, false, err));
-    TRY(OP(dev, err, attn_bwd, .dqkv = r->dqkv, .dout = r->dao, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq,
-           .seq_host = r->cu, .n = n, .n_seq = r->n_seq, .heads = model_heads(m), .bounds = bounds_of(m, l), .dtype = t));
+    TRY(attn_packed_bwd(r, a, l, err));
     TRY(rotation_bwd(r, a, l, grad, err));
     TRY(!m->c.qk_norm_wide || qk_norm_wide_bwd(r, a, l, grad, err));
     TRY(half_input_bwd(r, l, PRODUCT_QKV, at->ln1, a->res1, a->h1, a->rstd1, r->dqkv, grad, err));

@@ -12,16 +12,16 @@ bool run_batch_put(struct model_run *r, const struct model_batch *b, struct erro
                          "a batch of %" PRId64 " tokens in %" PRId64 " sequences does not fit a run of %" PRId64 " in %" PRId64, b->n_tok,
                          b->n_seq, r->lim.max_tok, r->lim.max_seq);
     for (int64_t s = 0; s < b->n_seq; s++) {
-        int64_t len = (int64_t)b->cu_tok[s + 1] - b->cu_tok[s];
-        if (len < 1 || len > r->lim.max_seq_tok)
+        int64_t own = (int64_t)b->cu_tok[s + 1] - b->cu_tok[s], before = b->prefix ? b->prefix[s].n_tok : 0, len = before + own;
+        if (own < 1 || len > r->lim.max_seq_tok)
             return error_set(err, ERR_SHAPE, "sequence %" PRId64 " has %" PRId64 " tokens; from 1 to %" PRId64 " are possible", s, len,
                              r->lim.max_seq_tok);
         if (len > rope_longest(&r->m->c.rope, r->m->c.max_pos))
             return error_set(err, ERR_UNSUPPORTED, "sequence %" PRId64 " has %" PRId64 " tokens; with %s at most %" PRId64 " are supported",
                              s, len, r->m->c.rope.type == ROPE_LONG ? "the short frequencies of longrope" : "dynamic RoPE",
                              rope_longest(&r->m->c.rope, r->m->c.max_pos));
-        for (int64_t i = 0; i < len; i++)
-            r->host_i[b->cu_tok[s] + i] = (int32_t)i;
+        for (int64_t i = 0; i < own; i++)
+            r->host_i[b->cu_tok[s] + i] = (int32_t)(before + i);
     }
     for (int64_t i = 0; i < b->n_tok; i++)
         if (b->token[i] < 0 || b->token[i] >= r->m->c.vocab)
@@ -31,8 +31,8 @@ bool run_batch_put(struct model_run *r, const struct model_batch *b, struct erro
     r->n_seq = b->n_seq;
     struct device *dev = r->m->dev;
     return mem_copy(dev, r->pos, r->host_i, (size_t)b->n_tok * 4, COPY_H2D, err)
-           && mem_copy(dev, r->token, b->token, (size_t)b->n_tok * 4, COPY_H2D, err)
-           && mem_copy(dev, r->seq, b->cu_tok, ((size_t)b->n_seq + 1) * 4, COPY_H2D, err);
+           && mem_copy(dev, r->token, b->token, (size_t)b->n_tok * 4, COPY_H2D, err) && seen_put(r, b, err)
+           && mem_copy(dev, r->seq, r->cu, ((size_t)b->n_seq + 1) * 4, COPY_H2D, err);
 }
 
 /* Positions, page tables and lengths of a prefill that begins after what the pages hold. */

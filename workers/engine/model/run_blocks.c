@@ -45,8 +45,7 @@ static bool attention(struct model_run *r, const struct acts *a, int64_t l, cons
                   .kv_len = p->past->kv_len, .q_seq = r->seq, .n = p->n, .n_seq = r->n_seq, .max_page = p->past->max_page,
                   .max_q = p->max_q, .max_kv = p->past->max_kv, .heads = heads, .bounds = bounds, .dtype = m->dtype);
     if (!p->decode)
-        return OP(m->dev, err, attn_fwd, .out = a->ao, .lse = a->lse, .qkv = a->qkv, .seq = r->seq, .seq_host = r->cu, .n = p->n,
-                  .n_seq = r->n_seq, .heads = heads, .bounds = bounds, .dtype = m->dtype);
+        return attn_packed(r, a, l, p->n, err);
     const struct decode_batch *d = p->decode;
     return OP(m->dev, err, attn_paged, .out = a->ao, .qkv = a->qkv, .kv = kv_layer(p->kv, l), .page = d->page, .kv_len = d->kv_len,
               .n = p->n, .n_seq = d->n, .max_page = d->max_page, .max_q = 1, .max_kv = d->max_kv, .heads = heads, .bounds = bounds,

@@ -42,6 +42,14 @@ struct head_rows {
     int32_t *row, *target;
     float *coef, *adv, *weight, *old, *ref, *log_ratio, *rho, *logp, *entropy, *lse, *loss;
 };
+/* A batch's rows as attention sees them where sequences share some (model_batch.prefix): each sequence with all of its own, one after the
+ * other. Device arrays; run_shared.c. */
+struct seen_rows {
+    int64_t n;                // 0: none are shared, and attention sees the batch's rows
+    int32_t *row, *own;       // (max_tok) the batch's row of each; the same where it is the sequence's own, else -1
+    int32_t *at;              // (max_tok) of each of the batch's rows, where its own sequence is seen to have it
+    int32_t *copy, *first;    // (max_tok), (max_tok + 1) the batch's row i is seen at copy[first[i]] .. copy[first[i + 1] - 1], in order
+};
 /* What a stage of a pipeline keeps of one micro-batch; while it works on that one, the same fields of model_run are these. */
 struct run_set {
     int32_t *token, *pos, *seq;
@@ -49,6 +57,7 @@ struct run_set {
     void *edge, *dedge;    // (max_tok, d) residual stream for the next stage, and the gradient by it; the last one has none
     int32_t *cu;           // (max_seq + 1) host
     int64_t n_tok, n_seq;
+    struct seen_rows seen;
     void *resf, *hf;    // of the last stage
     float *rstdf;
 };
@@ -63,12 +72,14 @@ struct model_run {
     char *tables;                    // those seven, one piece of device memory
     char *mem;                       // everything below, one piece of device memory; owned unless it is lim.mem
     int32_t *token, *pos, *slot;     // (max_tok)
-    int32_t *seq;                    // (max_seq + 1)
-    struct acts *layer;              // (n_layer) host array
-    void *h;                         // (max_tok, d)
-    void *out;                       // (max_tok, d) to be added to the residual stream next
-    void *act;                       // (max_tok, ff)
-    void *resf, *hf;                 // (max_tok, d) last residual stream and its norm
+    int32_t *seq;                    // (max_seq + 1) bounds of the sequences that attention sees, cu on the device
+    struct seen_rows seen;
+    void *seen_qkv, *seen_ao, *seen_dqkv, *seen_dao;    // (max_tok, qkv / q) of seen rows, with lim.shares; in act and dact if they fit
+    struct acts *layer;                                 // (n_layer) host array
+    void *h;                                            // (max_tok, d)
+    void *out;                                          // (max_tok, d) to be added to the residual stream next
+    void *act;                                          // (max_tok, ff)
+    void *resf, *hf;                                    // (max_tok, d) last residual stream and its norm
     float *rstdf;
     void *dres, *dh;            // (max_tok, d) gradients by residual stream and norm output
     void *dao, *dqkv, *dact;    // (max_tok, q / qkv / ff)
@@ -90,11 +101,11 @@ struct model_run {
     int32_t *dembed_token;    // (lim.n_shared)(max_tok)
     struct run_set *set;      // (lim.n_set) of a stage; else NULL
     // host side of the current call
-    int32_t *host_i;           // (2 max_tok)
+    int32_t *host_i;           // (2 max_tok), with lim.shares (5 max_tok + 1)
     float *host_f;             // (4 max_tok)
     float *host_back;          // (3 max_tok) pinned: log-probs, entropies and losses on their way back
     int64_t *row_index;        // (max_tok) index of each head row
-    int32_t *cu;               // (max_seq + 1) sequence bounds of the last forward
+    int32_t *cu;               // (max_seq + 1) bounds of the last forward's sequences, as attention sees them
     struct acts *layer_mem;    // what layer and cu point into: those of all sets
     int32_t *cu_mem;
     int64_t n_tok, n_seq;                          // of the last forward
@@ -141,6 +152,13 @@ void run_micro_use(struct model_run *r, int k);
 /* ---- run_batch.c */
 /* Check a packed batch and put its tokens, positions and bounds on the device. */
 MUST_USE bool run_batch_put(struct model_run *r, const struct model_batch *b, struct error *err);
+
+/* ---- run_shared.c */
+/* The tables of b's seen rows onto the device, and their bounds into r->cu. Uses r->host_i. */
+MUST_USE bool seen_put(struct model_run *r, const struct model_batch *b, struct error *err);
+/* Attention of layer l over the batch's sequences, a->ao and a->lse of a->qkv; and backward, r->dqkv of r->dao. */
+MUST_USE bool attn_packed(struct model_run *r, const struct acts *a, int64_t l, int64_t n, struct error *err);
+MUST_USE bool attn_packed_bwd(struct model_run *r, const struct acts *a, int64_t l, struct error *err);
 
 /* ---- run_rope.c */
 /* What a layer's rotation takes: tables, a row for each position, and positions. */

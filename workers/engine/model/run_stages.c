@@ -191,6 +191,7 @@ static bool forward_do(const struct working *k, int q, int64_t micro, struct err
         return false;
     r->set[set].n_tok = r->n_tok;
     r->set[set].n_seq = r->n_seq;
+    r->set[set].seen = r->seen;
     struct pass p = { .n = b.n_tok, .token = r->token, .pos = r->pos };
     for (int i = 0; i < model_n_device(r->m) && q > 0; i++)
         run_of(k->s, q, i)->input = run_of(k->s, q - 1, i)->set[set_of(k, q - 1, micro)].edge;

@@ -228,6 +228,7 @@ static void batch_take(struct model_run *run, const struct model_run *whole)
     run->token = whole->token;
     run->pos = whole->pos;
     run->seq = whole->seq;
+    run->seen = whole->seen;
 }
 
 /* With several ranks of a step (model_run_idle_of) each device exchanges its gradient with others while it computes, and may have to wait

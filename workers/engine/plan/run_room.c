@@ -44,6 +44,7 @@ struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t
     s.adam_beta2 = c->adam_beta2;
     s.adam_eps = c->adam_eps;
     s.recompute_block = c->recompute_full;
+    s.share_prompts = c->share_prompts;
     s.n_rank = (int)c->num_trainers;
     s.grad_group = (int)c->grad_group;
     s.n_rank_host = run_config_n_host(c) > 1 ? (int)c->trainers_per_node : 0;

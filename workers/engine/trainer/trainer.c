@@ -17,6 +17,7 @@ static void limits_make(struct run_limits *l, const struct trainer_settings *s)
                               .train = true,
                               .recompute_block = s->recompute_block,
                               .keep_more = s->keep_more && !s->recompute_block,
+                              .shares = s->share_prompts,
                               .by_piece = s->n_rank > 1 && s->grad_group <= 1,
                               .mem = s->scratch };
 }
@@ -108,16 +109,18 @@ void trainer_memory(const struct model *m, const struct trainer_settings *s, str
 bool micro_new(struct micro *mb, void **mem, int64_t n_tok, struct error *err)
 {
     size_t n = (size_t)n_tok;
-    if (!(*mem = malloc((14 * n + 1) * 4)))
+    if (!(*mem = malloc((15 * n + 1) * 4 + n * sizeof *mb->prefix)))
         return error_set(err, ERR_NO_MEMORY, "no memory for a micro-batch of %zu tokens", n);
-    float *p = *mem;
+    mb->prefix = *mem;
+    float *p = (float *)(mb->prefix + n);
     float **floats[] = { &mb->temperature, &mb->adv,  &mb->weight, &mb->old,     &mb->ref, &mb->log_ratio,
                          &mb->rho,         &mb->coef, &mb->logp,   &mb->entropy, &mb->loss };
     for (size_t i = 0; i < ARRAY_SIZE(floats); i++, p += n)
         *floats[i] = p;
     mb->token = (int32_t *)p;
     mb->target = mb->token + n;
-    mb->cu = mb->target + n;
+    mb->row = mb->target + n;
+    mb->cu = mb->row + n;
     return true;
 }
 

@@ -45,6 +45,8 @@ struct trainer_settings {
     char layers[256];        // "": everything is trained, else only these layers (layers_parse), without embedding, final norm and head
     bool recompute_block;    // keep only block inputs and run each block's forward again: less memory, a third more work
     bool keep_more;          // keep what is else computed again in the backward pass from what is kept: more memory, the same bits
+    bool share_prompts;      // where samples of a group are run together, its prompt is computed once (model_batch.prefix): less work, and
+                             // gradients of other bits
     bool offload;            // masters and moments in host memory, but for what state_bytes have room for; the same bits
     size_t state_bytes[SUM_PARTS_MAX];    // with offload: memory of each of its devices, in the order of team_slice, for masters, moments
                                           // and the stage the others pass through; the same on all ranks that keep their shards only
@@ -65,7 +67,7 @@ struct trainer_settings {
 };
 /* Adam as ColossalChat sets it: betas 0.9, 0.999, eps 1e-8; a budget of 4096 tokens. */
 #define TRAINER_SETTINGS_DEFAULT                                                                                                           \
-    ((struct trainer_settings){ .token_budget_max = 4096, .adam_beta1 = 0.9, .adam_beta2 = 0.999, .adam_eps = 1e-8 })
+    ((struct trainer_settings){ .token_budget_max = 4096, .adam_beta1 = 0.9, .adam_beta2 = 0.999, .adam_eps = 1e-8, .share_prompts = true })
 /* What a micro-batch's forward pass adds up: all doubles; fields ending in _max merge by maximum, the others by sum. Merged in
  * the order of the micro-batches they are the same bytes for any number of ranks. */
 struct trainer_sums {
@@ -81,7 +83,8 @@ struct trainer_sums {
     double n_skipped;        // samples dropped by skip_threshold
     double age;              // sum over samples of optimizer steps since they were sampled
     double age_max;
-    double n_packed_tok;    // prompt and completion tokens computed
+    double n_packed_tok;    // prompt and completion tokens of the samples run
+    double n_shared_tok;    // of these, prompt tokens that were computed with another sample of the group
     double n_micro;         // micro-batches
 };
 void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *part);
@@ -137,8 +140,8 @@ void trainer_version_set(struct trainer *t, int64_t version);
 /* The next update is number `update` (from 0) of the step that makes version + 1. */
 void trainer_update_set(struct trainer *t, int64_t version, int64_t update);
 
-/* All of one step on one rank; metric (METRIC_N; NULL: not wanted) as trainer_metrics_make, with M_GRAD_NORM
- * and M_TRAIN_TOK_PER_S. On failure the weights are unchanged. */
+/* All of one step on one rank; metric (METRIC_N; NULL: not wanted) as trainer_metrics_make, with M_GRAD_NORM,
+ * M_TRAIN_TOK_PER_S and M_TRAIN_SHARED. On failure the weights are unchanged. */
 MUST_USE bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
                            double *metric, struct error *err);
 /* The parts. groups are the whole batch, and borrowed until its gradient is made. */

@@ -25,6 +25,7 @@ void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *par
     sum->age += part->age;
     sum->age_max = fmax(sum->age_max, part->age_max);
     sum->n_packed_tok += part->n_packed_tok;
+    sum->n_shared_tok += part->n_shared_tok;
     sum->n_micro += part->n_micro;
 }
 
