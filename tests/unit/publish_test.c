@@ -554,7 +554,9 @@ static bool halves_share(struct trainer_side *t, const struct producer *keeper, 
     if (!seen)
         fail_msg("%s", err->text);
     static struct extent_part part[2];    // until it is withdrawn
-    static struct extent at[2] = { { 0, FIRST_HALF, 0, 0 }, { FIRST_HALF, SIZE - FIRST_HALF, 1, 0 } };
+    static struct extent at[2];
+    at[0] = (struct extent){ .of = area_run(0, FIRST_HALF), .part = 0 };
+    at[1] = (struct extent){ .of = area_run(FIRST_HALF, SIZE - FIRST_HALF), .part = 1 };
     part[0] = (struct extent_part){ t->w, SIZE, t->handle };
     part[1] = (struct extent_part){ seen, SIZE - FIRST_HALF, h };
     bool ok = outlet_share_extents(t->o, &(struct extents){ 2, at, 2, part }, v, err);
@@ -616,7 +618,7 @@ static void slot_await(int fd, struct wire *w, struct mem_handle *h)
             *h = w->handle;
             n_part++;
         } else if (got > 0 && w->kind == WIRE_PLACES) {
-            assert_int_equal(list.place[0].size_bytes, SIZE);
+            assert_int_equal(area_bytes(&list.place[0].of), SIZE);
             n_place += w->n;
         } else if (got > 0) {
             assert_int_equal(w->kind, WIRE_HASHES);

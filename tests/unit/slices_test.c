@@ -293,7 +293,7 @@ static void scatter(struct scattered *s, const struct model *m, size_t run)
         int k = (int)(i % SCATTERED);
         size_t at = (size_t)i * run, bytes = MIN(run, size - at);
         end[k] -= bytes;
-        s->at[i] = (struct extent){ .from = at, .size_bytes = bytes, .part = k, .at = end[k] };
+        s->at[i] = (struct extent){ .of = area_run(at, bytes), .part = k, .at = end[k] };
         assert_true(mem_copy(giver, (char *)s->part[k].mem + end[k], from + at, bytes, COPY_D2D, &err));
     }
     assert_true(device_sync(giver, &err));

@@ -494,9 +494,9 @@ struct outcome {
 static void extents_compare(const struct outcome *o, const struct extents *from)
 {
     size_t at = 0;
-    for (int64_t i = 0; i < from->n; at += from->at[i++].size_bytes) {
-        assert_int_equal(from->at[i].from, at);
-        assert_memory_equal(extent_mem(from, i), (const char *)o->weights + at, from->at[i].size_bytes);
+    for (int64_t i = 0; i < from->n; at += area_bytes(&from->at[i++].of)) {
+        assert_true(from->at[i].of.from == at && from->at[i].of.n_row == 1);
+        assert_memory_equal(extent_mem(from, i), (const char *)o->weights + at, area_bytes(&from->at[i].of));
     }
     assert_int_equal(at, o->weight_bytes);
 }

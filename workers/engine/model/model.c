@@ -508,6 +508,11 @@ const struct mem_handle *model_share(struct model *m, struct error *err)
     return model_handles_new(m, err) ? &m->handle : NULL;
 }
 
+const struct mem_handle *model_shared_handle(const struct model *m)
+{
+    return m->shared ? &m->handle : NULL;
+}
+
 bool model_attach(struct model *m, const struct mem_handle *h, struct error *err)
 {
     BUG_IF(m->lora || m->base || m->kept || m->team, "weights of another process for an adapter, a view, shards or a team");

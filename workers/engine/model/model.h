@@ -144,6 +144,7 @@ void model_pieces_forget(struct model *m);
  * stays the model's. A slice that has no memory yet is filled later, as with model_keep. Call it before a run, a trainer or a publication
  * is made with them. NULL: see err. */
 const struct mem_handle *model_share(struct model *m, struct error *err);
+const struct mem_handle *model_shared_handle(const struct model *m);    // the same h; NULL: the weights are not in such memory
 /* The other side: compute with the memory that another process's model_share has, of this shape and type, in place of weights of its own
  * or of those attached before. m comes from model_new_shape; its weights are only read. A run that was made with it is bound again
  * (model_run_bind). model_weights_changed after each change. After a failure, and after model_detach, it has no weights. */

@@ -485,6 +485,16 @@ bool team_room(struct model *m, struct error *err)
     return model_team_call(m, slice_room, m, err);
 }
 
+static bool slice_share(void *ctx, int rank, struct error *err)
+{
+    return model_share(team_slice(ctx, rank), err) != NULL;
+}
+
+bool model_slices_share(struct model *m, struct error *err)
+{
+    return model_team_call(m, slice_share, m, err);
+}
+
 bool team_changed(struct model *m, struct error *err)
 {
     return model_team_call(m, slice_changed, m, err);

@@ -40,6 +40,8 @@ struct model *model_sliced_new(struct model *m, struct device *const *dev, int n
 /* The same, but its slices have no memory yet: they get it from model_weights_take, or one by one from model_keep and model_share before
  * that. If m's weights are elsewhere, they are the new model's from now on, and m is a shape; else m must stay as it is until then. */
 struct model *model_sliced_open(struct model *m, struct device *const *dev, int n, struct error *err);
+/* Give all slices of such a model memory that other processes of this host may open (model_share), before model_weights_take fills them. */
+MUST_USE bool model_slices_share(struct model *m, struct error *err);
 /* For questions about sizes and for model_free, without weights and devices: such a model, whose sums have at least n parts, and its first
  * slice. NULL: see err. */
 struct model *model_sliced_shape(const struct model *m, int n, struct error *err);

@@ -73,10 +73,10 @@ static bool slice_pieces(struct places *p, const struct model *m, int q, struct 
             const struct slice_block *s = &block[b];
             bool one = s->n_col == s->ld;    // neighbours on both sides
             piece[at->n++] = (struct piece){ .tensor = t,
-                                             .n_row = one ? 1 : s->n_row,
-                                             .from = (size_t)s->from * e,
-                                             .ld = (size_t)s->ld * e,
-                                             .row_bytes = (size_t)(one ? s->n_row * s->n_col : s->n_col) * e,
+                                             .of = { .from = (size_t)s->from * e,
+                                                     .row_bytes = (size_t)(one ? s->n_row * s->n_col : s->n_col) * e,
+                                                     .ld = (size_t)s->ld * e,
+                                                     .n_row = one ? 1 : s->n_row },
                                              .to = (size_t)s->to * e };
         }
     }
@@ -112,7 +112,56 @@ static struct piece piece_of(const struct bundle *b, const struct place *at, int
     if (at->piece)
         return at->piece[i];
     const struct bundle_tensor *t = &b->tensor[i];
-    return (struct piece){ .tensor = i, .n_row = 1, .from = t->at, .row_bytes = t->size_bytes, .to = t->at };
+    return (struct piece){ .tensor = i, .of = area_run(t->at, t->size_bytes), .to = t->at };
+}
+
+static size_t tensor_end(const struct bundle *b, int64_t t)
+{
+    return b->tensor[t].at + b->tensor[t].size_bytes;
+}
+
+/* What an area has of tensor t, which is all of it if it has several rows. False: nothing. */
+static bool area_in_tensor(const struct bundle *b, int64_t t, const struct area *a, struct area *out)
+{
+    size_t at = MAX(a->from, b->tensor[t].at), end = MIN(area_end(a), tensor_end(b, t));
+    *out = a->n_row > 1 ? *a : area_run(at, end - MIN(at, end));
+    return at < end;
+}
+
+/* Is it an area of the version, within one tensor if it has several rows, which is then among those from t on? */
+static bool area_fits(const struct bundle *b, int64_t t, const struct area *a)
+{
+    size_t size = b->size_bytes;
+    if (a->n_row < 1 || a->row_bytes < 1 || a->row_bytes > size || a->from > size - a->row_bytes)
+        return false;
+    if (a->n_row == 1)
+        return true;
+    return t < b->n && a->from >= b->tensor[t].at && a->ld >= a->row_bytes && a->ld <= size
+           && (size_t)(a->n_row - 1) <= (size - a->from - a->row_bytes) / a->ld && area_end(a) <= tensor_end(b, t);
+}
+
+bool extents_are_whole(const struct bundle *b, const struct extents *x)
+{
+    size_t n_got = 0, n_want = 0, last = 0;
+    for (int64_t t = 0; t < b->n; t++)
+        n_want += b->tensor[t].size_bytes;
+    for (int64_t i = 0, first = 0; i < x->n; i++) {
+        const struct extent *e = &x->at[i];
+        struct area part;
+        while (first < b->n && tensor_end(b, first) <= e->of.from)
+            first++;
+        if (e->of.from < last || !area_fits(b, first, &e->of) || e->part < 0 || e->part >= x->n_part)
+            return false;
+        size_t room = x->part[e->part].size_bytes;
+        if (area_bytes(&e->of) > room || e->at > room - area_bytes(&e->of))
+            return false;
+        for (int64_t t = first; t < b->n && b->tensor[t].at < area_end(&e->of); t++)
+            n_got += area_in_tensor(b, t, &e->of, &part) ? area_bytes(&part) : 0;
+        if (n_got > n_want)
+            return false;
+        last = e->of.from;
+    }
+    return n_got == n_want;
 }
 
 /* ---- hashes */
@@ -170,17 +219,24 @@ void hasher_free(struct hasher *h)
     free(h);
 }
 
+/* Ask a device for what an area of tensor t, which is at x, adds to the tensor's hash. */
+static bool area_hash(const struct bundle *b, int64_t t, const struct area *a, struct device *dev, const char *x, uint64_t *hash,
+                      struct error *err)
+{
+    const struct bundle_tensor *tensor = &b->tensor[t];
+    bool rows = a->n_row > 1;
+    BUG_IF((a->from - tensor->at) % 8 || (rows && (a->row_bytes % 8 || a->ld % 8)), "a part of '%s' does not begin with a word",
+           tensor->name);
+    return OP(dev, err, mem_hash, .hash = hash, .x = x, .size_bytes = area_bytes(a), .first = (int64_t)((a->from - tensor->at) / 8),
+              .row_words = rows ? (int64_t)(a->row_bytes / 8) : 0, .ld_words = (int64_t)(a->ld / 8));
+}
+
 /* Ask device q for the hash of each of its pieces. */
 static bool pieces_hash(struct hasher *h, const struct place *at, int q, struct error *err)
 {
     for (int64_t i = 0; i < at->n; i++) {
         struct piece p = piece_of(h->bundle, at, i);
-        const struct bundle_tensor *t = &h->bundle->tensor[p.tensor];
-        bool rows = p.n_row > 1;
-        BUG_IF((p.from - t->at) % 8 || (rows && (p.row_bytes % 8 || p.ld % 8)), "a piece of '%s' does not begin with a word", t->name);
-        if (!OP(at->dev, err, mem_hash, .hash = h->mem[q] + i, .x = (char *)at->mem + p.to, .size_bytes = (size_t)p.n_row * p.row_bytes,
-                .first = (int64_t)((p.from - t->at) / 8), .row_words = rows ? (int64_t)(p.row_bytes / 8) : 0,
-                .ld_words = (int64_t)(p.ld / 8)))
+        if (!area_hash(h->bundle, p.tensor, &p.of, at->dev, (char *)at->mem + p.to, h->mem[q] + i, err))
             return false;
     }
     return mem_copy(at->dev, h->hash[q], h->mem[q], (size_t)at->n * sizeof(uint64_t), COPY_D2H, err);
@@ -211,27 +267,23 @@ bool bundle_hash_extents(struct hasher *h, const struct extents *from, uint64_t 
     const struct bundle *b = h->bundle;
     int64_t n = 0;
     memset(hash, 0, (size_t)b->n * sizeof *hash);
-    for (int64_t i = 0, t = 0; i < from->n && t < b->n;) {
-        const struct extent *x = &from->at[i];
-        const struct bundle_tensor *tensor = &b->tensor[t];
-        size_t x_end = x->from + x->size_bytes, t_end = tensor->at + tensor->size_bytes;
-        size_t first = MAX(x->from, tensor->at), end = MIN(x_end, t_end);
-        if (first < end) {
-            BUG_IF((first - tensor->at) % 8, "a part of '%s' does not begin with a word", tensor->name);
+    for (int64_t i = 0, first = 0; i < from->n; i++) {
+        const struct area *of = &from->at[i].of;
+        struct area part;
+        while (first < b->n && tensor_end(b, first) <= of->from)
+            first++;
+        for (int64_t t = first; t < b->n && b->tensor[t].at < area_end(of); t++) {
+            if (!area_in_tensor(b, t, of, &part))
+                continue;
             if (n == h->n_most) {
                 if (!parts_take(h, n, hash, err))
                     return false;
                 n = 0;
             }
-            if (!OP(h->dev[0], err, mem_hash, .hash = h->mem[0] + n, .x = extent_mem(from, i) + (first - x->from),
-                    .size_bytes = end - first, .first = (int64_t)((first - tensor->at) / 8)))
+            if (!area_hash(b, t, &part, h->dev[0], extent_mem(from, i) + (part.from - of->from), h->mem[0] + n, err))
                 return false;
             h->part_of[n++] = t;
         }
-        if (t_end <= x_end)
-            t++;
-        else
-            i++;
     }
     return parts_take(h, n, hash, err);
 }
@@ -284,7 +336,7 @@ bool bundle_check(struct hasher *h, const struct places *p, const uint64_t *want
                 struct piece x = piece_of(h->bundle, &p->at[q], next[q]);
                 if (x.tensor != t)
                     break;
-                part[n++] = (struct part){ x.from, h->hash[q][next[q]] };
+                part[n++] = (struct part){ x.of.from, h->hash[q][next[q]] };
             }
         if (!parts_join(part, n, &hash) || hash != want[t])
             return error_set(err, ERR_DATA,
@@ -304,74 +356,129 @@ bool places_sync(const struct places *p, struct error *err)
     return true;
 }
 
-/* The first run that has a byte from `from` on. */
-static int64_t extent_find(const struct extents *src, size_t from)
+/* A part of an area on a grid of rows, and where it lies: from byte mem of the area's memory on, a row each step bytes. */
+struct cells {
+    struct row_part of;
+    size_t mem, step;
+};
+
+/* What an area has of a grid whose rows of ld bytes begin at byte base of the version, up to three parts; if it has several rows itself, these
+ * are rows of the grid. Returns how many. */
+static int cells_of(const struct area *a, size_t base, size_t ld, struct cells out[ROW_PART_MAX])
+{
+    struct row_part part[ROW_PART_MAX];
+    if (a->n_row > 1) {
+        BUG_IF(a->ld != ld || a->from < base, "an area with rows of %zu bytes on a grid of %zu", a->ld, ld);
+        out[0] = (struct cells){ { (a->from - base) / ld, (size_t)a->n_row, (a->from - base) % ld, a->row_bytes }, 0, a->row_bytes };
+        return 1;
+    }
+    size_t first = MAX(a->from, base), end = MAX(area_end(a), base);    // a run may come from earlier tensors
+    int n = rows_split(first - base, end - base, ld, part);
+    for (int i = 0; i < n; i++)
+        out[i] = (struct cells){ part[i], base + part[i].row * ld + part[i].col - a->from, ld };
+    return n;
+}
+
+/* Copy what two parts on one grid have in common. */
+static bool cells_copy(struct device *dev, const struct cells *d, char *to, const struct cells *s, const char *from, struct error *err)
+{
+    size_t row = MAX(d->of.row, s->of.row), row_end = MIN(d->of.row + d->of.n_row, s->of.row + s->of.n_row),
+           col = MAX(d->of.col, s->of.col), col_end = MIN(d->of.col + d->of.n_col, s->of.col + s->of.n_col);
+    if (row >= row_end || col >= col_end)
+        return true;
+    size_t n = row_end - row, bytes = col_end - col;
+    bool one = n == 1 || (bytes == d->step && bytes == s->step);    // neighbours on both sides
+    return OP(dev, err, rows_copy, .y = to + d->mem + (row - d->of.row) * d->step + (col - d->of.col),
+              .x = from + s->mem + (row - s->of.row) * s->step + (col - s->of.col), .n = one ? 1 : (int64_t)n,
+              .row_bytes = one ? n * bytes : bytes, .ldy_bytes = d->step, .ldx_bytes = s->step);
+}
+
+/* Copy what areas d, at `to`, and s, at `from`, have in common. tensor_at: where the tensor begins that d lies in, if that has several rows. */
+static bool common_copy(struct device *dev, const struct area *d, size_t tensor_at, char *to, const struct area *s, const char *from,
+                        struct error *err)
+{
+    struct cells of_d[ROW_PART_MAX], of_s[ROW_PART_MAX];
+    size_t base = MIN(d->from, s->from), ld = SIZE_MAX;    // of two runs: one row
+    if (area_end(d) <= s->from || area_end(s) <= d->from)
+        return true;
+    if (d->n_row > 1) {
+        base = tensor_at;
+        ld = d->ld;
+    } else if (s->n_row > 1) {
+        base = s->from;
+        ld = s->ld;
+    }
+    int n_d = cells_of(d, base, ld, of_d), n_s = cells_of(s, base, ld, of_s);
+    for (int i = 0; i < n_d; i++)
+        for (int k = 0; k < n_s; k++)
+            if (!cells_copy(dev, &of_d[i], to, &of_s[k], from, err))
+                return false;
+    return true;
+}
+
+/* The first place that may have a byte from `from` on, where no area of several rows begins before and ends after. */
+static int64_t extents_find(const struct extents *src, size_t from)
 {
     int64_t low = 0, high = src->n;
     while (low < high) {
         int64_t mid = (low + high) / 2;
-        if (src->at[mid].from + src->at[mid].size_bytes <= from)
+        if (src->at[mid].of.from < from)
             low = mid + 1;
         else
             high = mid;
     }
-    return low;
+    return low > 0 && area_end(&src->at[low - 1].of) > from ? low - 1 : low;    // a run that goes over several tensors
 }
 
-/* What run i has of a piece: as many rows at a time as lie in it whole, and parts of rows at its ends. */
-static bool piece_fill(const struct place *at, const struct piece *x, const struct extents *src, int64_t i, struct error *err)
+/* Copy what src has of an area, which begins in a tensor, or after its end, from tensor_at on. */
+static bool area_fill(struct device *dev, const struct area *d, size_t tensor_at, char *to, const struct extents *src, struct error *err)
 {
-    size_t ld = MAX(x->ld, x->row_bytes), end = x->from + (size_t)(x->n_row - 1) * ld + x->row_bytes, run = src->at[i].from,
-           last = MIN(end, run + src->at[i].size_bytes);
-    const char *mem = extent_mem(src, i);
-    for (size_t first = MAX(x->from, run), step; first < last; first += step) {
-        size_t row = (first - x->from) / ld, in_row = (first - x->from) % ld, n = 1, bytes = x->row_bytes;
-        if (in_row >= x->row_bytes) {    // between two rows
-            step = ld - in_row;
-            continue;
-        }
-        if (in_row == 0 && last - first >= x->row_bytes) {
-            n = (last - first - x->row_bytes) / ld + 1;
-            step = n * ld;
-        } else {
-            bytes = step = MIN(x->row_bytes - in_row, last - first);
-        }
-        if (!OP(at->dev, err, rows_copy, .y = (char *)at->mem + x->to + row * x->row_bytes + in_row, .x = mem + (first - run),
-                .n = (int64_t)n, .row_bytes = bytes, .ldy_bytes = x->row_bytes, .ldx_bytes = ld))
+    for (int64_t i = extents_find(src, tensor_at); i < src->n && src->at[i].of.from < area_end(d); i++)
+        if (!common_copy(dev, d, tensor_at, to, &src->at[i].of, extent_mem(src, i), err))
             return false;
-    }
     return true;
 }
 
-bool places_fill(const struct places *p, const struct extents src[], struct error *err)
+bool places_fill(const struct bundle *b, const struct places *p, const struct extents src[], struct error *err)
 {
+    const struct area whole = area_run(0, b->size_bytes);
     for (int q = p->n - 1; q >= 0; q--) {
         const struct place *at = &p->at[q];
-        if (!device_enter(at->dev, err))
+        if (!device_enter(at->dev, err) || (!at->piece && !area_fill(at->dev, &whole, 0, at->mem, &src[q], err)))
             return false;
-        for (int64_t i = 0; !at->piece && i < src[q].n; i++)
-            if (!mem_copy(at->dev, (char *)at->mem + src[q].at[i].from, extent_mem(&src[q], i), src[q].at[i].size_bytes, COPY_D2D, err))
-                return false;
         for (int64_t k = 0; at->piece && k < at->n; k++) {
             const struct piece *x = &at->piece[k];
-            size_t end = x->from + (size_t)(x->n_row - 1) * x->ld + x->row_bytes;
-            for (int64_t i = extent_find(&src[q], x->from); i < src[q].n && src[q].at[i].from < end; i++)
-                if (!piece_fill(at, x, &src[q], i, err))
-                    return false;
+            if (!area_fill(at->dev, &x->of, b->tensor[x->tensor].at, (char *)at->mem + x->to, &src[q], err))
+                return false;
         }
     }
     return true;
+}
+
+bool extents_gather(const struct bundle *b, const struct extents *src, struct device *dev, size_t at, size_t n, void *to, struct error *err)
+{
+    const struct area window = area_run(at, n);
+    int64_t low = 0, high = b->n;
+    while (low < high) {    // the first tensor that ends after `at`
+        int64_t mid = (low + high) / 2;
+        if (tensor_end(b, mid) <= at)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    size_t from = low < b->n ? MIN(at, b->tensor[low].at) : at;
+    return OP(dev, err, mem_fill, .y = to, .size_bytes = n) && area_fill(dev, &window, from, to, src, err);
 }
 
 /* A piece whose rows are apart: as many at a time as the buffer holds. */
 static bool rows_send(const struct place *at, const struct piece *x, const char *src, char *stage, struct error *err)
 {
-    int64_t most = MAX((int64_t)(BUNDLE_STAGE / x->row_bytes), (int64_t)1);
-    for (int64_t r = 0; r < x->n_row; r += most) {
-        int64_t n = MIN(most, x->n_row - r);
+    int64_t most = MAX((int64_t)(BUNDLE_STAGE / x->of.row_bytes), (int64_t)1);
+    for (int64_t r = 0; r < x->of.n_row; r += most) {
+        int64_t n = MIN(most, x->of.n_row - r);
         for (int64_t i = 0; i < n; i++)
-            memcpy(stage + (size_t)i * x->row_bytes, src + x->from + (size_t)(r + i) * x->ld, x->row_bytes);
-        if (!mem_copy(at->dev, (char *)at->mem + x->to + (size_t)r * x->row_bytes, stage, (size_t)n * x->row_bytes, COPY_H2D, err))
+            memcpy(stage + (size_t)i * x->of.row_bytes, src + x->of.from + (size_t)(r + i) * x->of.ld, x->of.row_bytes);
+        if (!mem_copy(at->dev, (char *)at->mem + x->to + (size_t)r * x->of.row_bytes, stage, (size_t)n * x->of.row_bytes, COPY_H2D, err))
             return false;
     }
     return true;
@@ -382,7 +489,7 @@ bool places_fill_from_host(const struct bundle *b, const struct places *p, const
     size_t stage_bytes = BUNDLE_STAGE;
     for (int q = 0; q < p->n; q++)
         for (int64_t i = 0; p->at[q].piece && i < p->at[q].n; i++)
-            stage_bytes = MAX(stage_bytes, p->at[q].piece[i].n_row > 1 ? p->at[q].piece[i].row_bytes : 0);
+            stage_bytes = MAX(stage_bytes, p->at[q].piece[i].of.n_row > 1 ? p->at[q].piece[i].of.row_bytes : 0);
     char *stage = p->n > 1 ? malloc(stage_bytes) : NULL;
     bool ok = p->n == 1 || stage || error_set(err, ERR_NO_MEMORY, "no memory for rows of weights");
     for (int q = p->n - 1; q >= 0 && ok; q--) {
@@ -390,8 +497,9 @@ bool places_fill_from_host(const struct bundle *b, const struct places *p, const
         ok = device_enter(at->dev, err) && (at->piece || mem_copy(at->dev, at->mem, src, b->size_bytes, COPY_H2D, err));
         for (int64_t i = 0; at->piece && i < at->n && ok; i++) {
             const struct piece *x = &at->piece[i];
-            ok = x->n_row > 1 ? rows_send(at, x, src, stage, err)
-                              : mem_copy(at->dev, (char *)at->mem + x->to, (const char *)src + x->from, x->row_bytes, COPY_H2D, err);
+            ok = x->of.n_row > 1
+                     ? rows_send(at, x, src, stage, err)
+                     : mem_copy(at->dev, (char *)at->mem + x->to, (const char *)src + x->of.from, x->of.row_bytes, COPY_H2D, err);
         }
         ok = ok && device_sync(at->dev, err);
     }

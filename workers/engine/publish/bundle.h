@@ -27,11 +27,11 @@ MUST_USE bool bundle_of_model(struct bundle *b, const struct model *m, struct er
 MUST_USE bool bundle_of_size(struct bundle *b, size_t size_bytes, int64_t n, struct error *err);
 void bundle_release(struct bundle *b);
 
-/* n_row rows of row_bytes, ld bytes apart in the version, one after the other in the place. */
+/* An area of one tensor. */
 struct piece {
-    int64_t tensor, n_row;
-    size_t from, ld, row_bytes;    // bytes of the version: where it begins
-    size_t to;                     // bytes of the place: where it begins
+    int64_t tensor;
+    struct area of;
+    size_t to;    // bytes of the place: where it begins
 };
 struct place {
     struct device *dev;    // borrowed
@@ -57,14 +57,20 @@ struct hasher *hasher_new(const struct bundle *b, struct device *const *dev, int
 void hasher_free(struct hasher *h);    // NULL is fine
 /* The hash of each tensor (host; b.n) of a whole version at mem on the first device; waits for it. */
 MUST_USE bool bundle_hash(struct hasher *h, const void *mem, uint64_t *hash, struct error *err);
-/* The same of a version in several places, each of which begins and ends with a word of 8 bytes. */
+/* The same of a version in several places, each area of which begins and ends with a word of 8 bytes, and each row of it. */
 MUST_USE bool bundle_hash_extents(struct hasher *h, const struct extents *from, uint64_t *hash, struct error *err);
 /* Hash what is in places and compare with want (host; b.n), which came with version. Every place's part of a tensor counts: together they
  * have each element, and those that are in several are equal. ERR_DATA names the tensor. Waits for the devices. */
 MUST_USE bool bundle_check(struct hasher *h, const struct places *p, const uint64_t *want, int64_t version, struct error *err);
 uint64_t bundle_hash_join(const uint64_t *hash, int64_t n);    // of all hashes, for logs and comparisons
-/* Fill places from a version; src[q] is how device q sees it. Asynchronous. The calling thread drives the first at the end. */
-MUST_USE bool places_fill(const struct places *p, const struct extents src[], struct error *err);
+/* Is this a table of where a version's tensors are, each within its part? What is only almost one has other hashes. */
+bool extents_are_whole(const struct bundle *b, const struct extents *x);
+/* Fill places from a version; src[q] is how device q sees it. Gaps between tensors that are in no place are left as they are. Asynchronous. The
+ * calling thread drives the first at the end. */
+MUST_USE bool places_fill(const struct bundle *b, const struct places *p, const struct extents src[], struct error *err);
+/* Bring bytes [at, at + n) of a version together on dev, at `to`; gaps that are in no place are 0. Asynchronous. */
+MUST_USE bool extents_gather(const struct bundle *b, const struct extents *src, struct device *dev, size_t at, size_t n, void *to,
+                             struct error *err);
 MUST_USE bool places_sync(const struct places *p, struct error *err);    // until all their devices are idle
 /* The same from this host's memory; on return it has been read. Rows that are not neighbours go through a buffer of BUNDLE_STAGE. */
 #define BUNDLE_STAGE ((size_t)16 << 20)

@@ -23,7 +23,7 @@
 #define LIMIT_MS 60000    // of the outlet
 #define SPIN_MS 200
 #define MAPPED_MAX EXTENT_PART_MAX       // of each device
-#define PLACES_MAX ((int64_t)1 << 20)    // runs of a version
+#define PLACES_MAX ((int64_t)1 << 20)    // areas of a version
 #define ANNOUNCED_MAX 4                  // the outlet begins one broadcast when its end of the last is over: 2
 
 enum want {
@@ -299,24 +299,11 @@ static bool places_come(struct inlet *in, const struct wire *w)
     return true;
 }
 
-/* Are these all bytes of a version, one after the other, each within its part? */
-static bool offered_is_whole(const struct offered *o, size_t size_bytes)
-{
-    size_t at = 0;
-    for (int64_t i = 0; i < o->n; i++) {
-        const struct extent *x = &o->at[i];
-        if (x->from != at || x->size_bytes > size_bytes - at || x->part < 0 || x->part >= o->n_part
-            || x->size_bytes > o->part[x->part].size_bytes || x->at > o->part[x->part].size_bytes - x->size_bytes)
-            return false;
-        at += x->size_bytes;
-    }
-    return at == size_bytes;
-}
-
 /* With the lock: the version lies where the messages before this one say. */
 static void slot_came(struct inlet *in, const struct wire *w)
 {
-    bool whole = offered_is_whole(&in->come_offered, in->config.bundle->size_bytes);
+    const struct offered *come = &in->come_offered;
+    bool whole = extents_are_whole(in->config.bundle, &(struct extents){ come->n, come->at, come->n_part, come->part });
     if (whole && in->want == WANT_ASKED && in->want_version == w->version) {
         struct offered free_now = in->slot;
         in->slot = in->come_offered;
@@ -587,7 +574,7 @@ static bool slot_copy(struct inlet *in, int64_t connection, const struct places 
         src[q] = (struct extents){ in->slot.n, in->slot.at, in->slot.n_part, part[q] };
     bool ok = slot_map(in, connection, part, err);
     *lost = !ok && err->code == ERR_CLOSED;
-    ok = ok && places_fill(places, src, err) && places_sync(places, err);
+    ok = ok && places_fill(in->config.bundle, places, src, err) && places_sync(places, err);
     if (in->slot_once || !ok)
         unmap_all(in);
     return ok;

@@ -82,7 +82,7 @@ static bool slot_new(struct device *dev, struct slot *s, size_t size, struct err
         return false;
     s->from = extents_whole(&s->whole, &s->part, mem, size);
     s->part.handle = h;
-    return true;
+    return OP(dev, err, mem_fill, .y = mem, .size_bytes = size);    // slices bring no gaps between tensors, which hold 0
 }
 
 struct outlet *outlet_new(const struct outlet_config *config, struct error *err)
@@ -207,7 +207,7 @@ static bool slot_gather(struct outlet *o, struct slot *s, const struct extents *
 {
     struct places to;
     places_of_whole(&to, o->config.dev, (void *)s->part.mem, o->config.bundle);
-    return places_fill(&to, from, err) && device_sync(o->config.dev, err);
+    return places_fill(o->config.bundle, &to, from, err) && device_sync(o->config.dev, err);
 }
 
 /* Fill a slot that has no version, and hash it. */
@@ -309,7 +309,7 @@ bool outlet_copy(struct outlet *o, const struct places *places, int64_t version,
         return error_set(err, ERR_NOT_FOUND, "version %" PRId64 " is not kept any more", version_step(version));
     for (int q = 0; q < PLACE_MAX; q++)
         src[q] = o->slot[slot].from;    // only this thread writes it
-    return places_sync(places, err) && places_fill(places, src, err) && places_sync(places, err);
+    return places_sync(places, err) && places_fill(o->config.bundle, places, src, err) && places_sync(places, err);
 }
 
 int outlet_versions(struct outlet *o, int64_t version[OUTLET_SLOT_MAX])

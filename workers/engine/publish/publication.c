@@ -117,16 +117,19 @@ bool weights_file_key(const void *data, size_t size, uint64_t *key)
     return true;
 }
 
-static bool bytes_write(FILE *f, struct device *dev, const struct extents *from, void *stage, struct error *err)
+/* In the flat order. What lies in several places comes together in `gathered` (device), a stage at a time; NULL: it is in one. */
+static bool bytes_write(FILE *f, const struct bundle *b, struct device *dev, const struct extents *from, void *stage, void *gathered,
+                        struct error *err)
 {
-    for (int64_t i = 0; i < from->n; i++)
-        for (size_t at = 0, n; at < from->at[i].size_bytes; at += n) {
-            n = MIN(BUNDLE_STAGE, from->at[i].size_bytes - at);
-            if (!mem_copy(dev, stage, extent_mem(from, i) + at, n, COPY_D2H, err) || !device_sync(dev, err))
-                return false;
-            if (fwrite(stage, 1, n, f) != n)
-                return error_errno(err, "write");
-        }
+    for (size_t at = 0, n; at < b->size_bytes; at += n) {
+        n = MIN(BUNDLE_STAGE, b->size_bytes - at);
+        const void *x = gathered ? gathered : extent_mem(from, 0) + at;
+        if ((gathered && !extents_gather(b, from, dev, at, n, gathered, err)) || !mem_copy(dev, stage, x, n, COPY_D2H, err)
+            || !device_sync(dev, err))
+            return false;
+        if (fwrite(stage, 1, n, f) != n)
+            return error_errno(err, "write");
+    }
     return true;
 }
 
@@ -144,7 +147,7 @@ bool weights_file_write(const struct model *m, const struct extents *from, const
     size_t size = model_weight_bytes(m);
     const struct extents own = extents_whole(&at, &part, from ? NULL : model_weights(m, &size), size);
     from = from ? from : &own;
-    void *stage = malloc(MIN(BUNDLE_STAGE, size));
+    void *stage = malloc(MIN(BUNDLE_STAGE, size)), *gathered = NULL;
     snprintf(temp, sizeof temp, "%s.new", path);
     TRY(bundle_of_model(&b, m, err));
     TRY(h = hasher_new(&b, &dev, 1, err));
@@ -152,16 +155,18 @@ bool weights_file_write(const struct model *m, const struct extents *from, const
         error_set(err, ERR_NO_MEMORY, "no memory to write weights");
         goto out;
     }
+    TRY(from->n == 1 || (gathered = mem_new(dev, MIN(BUNDLE_STAGE, size), "a part of weights that are written", err)));
     TRY(bundle_hash_extents(h, from, hash, err));
     if (!(f = fopen(temp, "we"))) {
         error_errno(err, "cannot write '%s'", temp);
         goto out;
     }
-    ok = bytes_write(f, dev, from, stage, err) && weights_file_end(f, hash, b.n, size);
+    ok = bytes_write(f, &b, dev, from, stage, gathered, err) && weights_file_end(f, hash, b.n, size);
     ok = fclose(f) == 0 && ok && rename(temp, path) == 0;
     if (!ok)
         error_errno(err, "cannot write '%s'", path);
 out:
+    mem_free(dev, gathered);
     free(hash);
     free(stage);
     hasher_free(h);

@@ -38,8 +38,8 @@ MUST_USE bool publication_withdraw(struct publication *p, struct error *err);
 /* Fill m's weights with version; the side that gives has it in a slot. On failure m's weights mean nothing, except after
  * ERR_NOT_FOUND: then they are as they were. */
 MUST_USE bool publication_take(struct publication *p, struct model *m, int64_t made, int64_t version, struct error *err);
-/* The same by a file, and which that is. What is written or read passes through a bounded buffer, and only a team's slices are read of a
- * tensor. from: as above. ERR_DATA names the file, or the tensor whose hash is another than the file's. */
+/* The same by a file, and which that is. What is written or read passes through a bounded buffer, with weights in several places one on the
+ * device as well (BUNDLE_STAGE), and only a team's slices are read of a tensor. from: as above. ERR_DATA names the file, or the tensor whose hash is another than the file's. */
 void weights_file_path(const char *run_dir, int64_t made, int64_t version, char *out, size_t size);
 MUST_USE bool weights_file_write(const struct model *m, const struct extents *from, const char *path, struct error *err);
 /* What follows size bytes of weights in such a file: the hashes of n tensors, and what marks it. False: see errno. */

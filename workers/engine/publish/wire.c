@@ -8,7 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define WIRE_MAGIC 0x72637733u    // "rcw3": both sides are the same executable
+#define WIRE_MAGIC 0x72637734u    // "rcw4": both sides are the same executable
 #define SOCKET_NAME "weights"
 
 static const char *const way_names[] = { [WAY_FILES] = "files", [WAY_COPY] = "copy", [WAY_NCCL] = "nccl" };

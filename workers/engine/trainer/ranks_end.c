@@ -136,8 +136,7 @@ struct extents end_extents(const struct end *e, struct extent *at, struct extent
         for (int q = 0; q < r->n_rank; q++) {
             int64_t first, n, in_part = shard_at(e, p, q, &first, &n);
             if (n > 0)
-                at[all.n++] = (struct extent){ .from = (size_t)(parts.piece_at[p] + first) * size,
-                                               .size_bytes = (size_t)n * size,
+                at[all.n++] = (struct extent){ .of = area_run((size_t)(parts.piece_at[p] + first) * size, (size_t)n * size),
                                                .part = q,
                                                .at = (size_t)in_part * size };
         }
