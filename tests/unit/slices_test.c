@@ -1,5 +1,5 @@
-/* Versions of the weights from one layout to another: from whole weights, in memory or in a file, to a model on one device and to teams of
- * 2 and 4, to the bit; what is damaged is named; and nobody has more memory for it than the plan says. OPS_DEVICE names another first
+/* Versions of the weights from one layout to another: from whole weights, in memory or in a file, and from a trainer's slices and stages, to
+ * a model on one device and to teams of 2 and 4, to the bit; what is damaged is named; and nobody has more memory for it than the plan says. OPS_DEVICE names another first
  * device of the takers', such as cuda:0, GIVER_DEVICE the giver's.
  * tags: asan */
 #include <setjmp.h>
@@ -16,7 +16,9 @@
 #include "protocol/run/run_config.h"
 #include "tests/unit/counted.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/model/extent.h"
 #include "workers/engine/model/slice.h"
+#include "workers/engine/model/stages.h"
 #include "workers/engine/plan/run_room.h"
 #include "workers/engine/publish/publication.h"
 
@@ -32,6 +34,8 @@ static const struct shape {
       "fused tensors, and two of four share a head of keys and values" },
     { { BASE, .d_model = 64, .n_head = 4, .n_kv_head = 1, .d_head = 64, .d_ff = 208, .vocab = 100, .qk_norm = true, .qkv_bias = true, .o_bias = true,
         .mlp_bias = true }, "biases, norms of each head, and one head of keys and values" },
+    { { BASE, .d_model = 96, .n_head = 8, .n_kv_head = 4, .d_head = 16, .d_ff = 192, .vocab = 100, .tied = true, .qk_norm = true, .qkv_bias = true,
+        .o_bias = true, .mlp_bias = true }, "biases and norms of each head, in slices" },
 };
 // clang-format on
 #define PARTS 4
@@ -352,6 +356,196 @@ static void weights_in_several_places_are_shared_as_weights_in_one(UNUSED void *
     assert_true(unlink(one) == 0 && unlink(several) == 0);
 }
 
+/* ---- weights in the slices and stages of a trainer's devices */
+static const struct layout {
+    int n_stage, n_slice;
+} layouts[] = { { 1, 2 }, { 1, 4 }, { 2, 1 }, { 2, 2 } };
+
+/* The model that whole_make makes on the giver, cut over it and other devices, in memory that others may open. NULL: it cannot be cut so. */
+static struct model *cut_make(const struct shape *s, uint64_t seed, const struct layout *l)
+{
+    struct error err;
+    struct device *dev[4] = { giver, taker[1], taker[2], taker[3] };
+    if (!team_train_check(&s->c, l->n_slice, PARTS, &err))
+        return NULL;
+    struct model *whole = whole_make(s, seed, giver);
+    struct model *m = l->n_stage > 1 ? model_staged_open(whole, dev, l->n_stage, l->n_slice, &err)
+                                     : model_sliced_open(whole, dev, l->n_slice, &err);
+    if (!m || !model_slices_share(m, &err) || !model_weights_take(m, &err) || !device_sync(giver, &err))
+        fail_msg("%s in %d stages of %d: %s", s->why, l->n_stage, l->n_slice, err.text);
+    model_free(whole);
+    return m;
+}
+
+/* m's weights become those of this seed. */
+static void cut_refill(const struct shape *s, struct model *m, uint64_t seed)
+{
+    struct error err;
+    struct model *other = whole_make(s, seed, giver);
+    assert_true(model_weights_copy(m, other, &err) && device_sync(giver, &err));
+    model_free(other);
+}
+
+static void weights_in_slices_are_shared_as_weights_in_one(UNUSED void **state)
+{
+    struct error err;
+    char one[128], several[128];
+    int n_tried = 0;
+    snprintf(one, sizeof one, "%s/one", run_dir);
+    snprintf(several, sizeof several, "%s/several", run_dir);
+    for (size_t i = 0; i < ARRAY_SIZE(shapes); i++)
+        for (size_t k = 0; k < ARRAY_SIZE(layouts); k++) {
+            const struct shape *s = &shapes[i];
+            struct model *m = cut_make(s, 7, &layouts[k]), *whole = whole_make(s, 7, giver), *shape = model_shape_like(whole, &err);
+            struct extent_table t = { 0 };
+            char what[96];
+            assert_non_null(shape);
+            for (int k_way = 0; m && k_way < 4; k_way++)
+                for (int n = 1; n <= 4; n *= 2) {
+                    enum weights_way way = k_way % 2 ? WAY_NCCL : WAY_COPY;
+                    int n_slot = k_way / 2;
+                    struct pair p;
+                    pair_open(&p, s, way, n_slot, n);
+                    for (int64_t v = 1; v < 4; v++) {    // of each the slices are where they were, and nothing else
+                        if (!publication_withdraw(p.gives, &err))
+                            fail_msg("%s", err.text);
+                        cut_refill(s, m, (uint64_t)v);
+                        if (t.n == 0)
+                            assert_true(extent_table_of_model(&t, m, &err));
+                        const struct extents from = extent_table_all(&t);
+                        if (!publication_share(p.gives, shape, &from, 1, v, &err) || !publication_take(p.takes, p.to, 1, v, &err))
+                            fail_msg("%s", err.text);
+                        snprintf(what, sizeof what, "%d stages of %d, %s, %d slots, version %d", layouts[k].n_stage, layouts[k].n_slice,
+                                 weights_way_name(way), n_slot, (int)v);
+                        weights_compare(s, p.to, (uint64_t)v, what);
+                    }
+                    assert_true(publication_withdraw(p.gives, &err));
+                    assert_true((publication_take(p.takes, p.to, 1, 3, &err)) == (n_slot > 0));
+                    pair_close(&p);
+                    n_tried++;
+                }
+            if (m) {
+                cut_refill(s, m, 7);
+                const struct extents from = extent_table_all(&t);
+                assert_true(weights_file_write(whole, NULL, one, &err) && weights_file_write(shape, &from, several, &err));
+                files_compare(one, several, s->why);    // hashes and gaps, too
+            }
+            extent_table_release(&t);
+            model_free(m);
+            model_free(whole);
+            model_free(shape);
+        }
+    assert_int_equal(n_tried, (4 + 3 + 1 + 4) * 4 * 3);    // two heads of keys and values are cut in two, one is not
+    assert_true(unlink(one) == 0 && unlink(several) == 0);
+}
+
+/* A window of the flat order that begins or ends anywhere has the bytes that it has in one piece. */
+static void any_window_of_slices_is_that_of_the_whole(UNUSED void **state)
+{
+    struct error err;
+    const struct shape *s = &shapes[0];
+    struct model *whole = whole_make(s, 3, giver);
+    struct bundle b;
+    size_t size;
+    assert_true(bundle_of_model(&b, whole, &err));
+    const char *want = model_weights(whole, &size);
+    const size_t lengths[] = { 1, 2 * 96 - 1, 5000, 100003 };
+    char *got = mem_new(giver, lengths[3], "a window", &err), *host = malloc(lengths[3]), *host_want = malloc(lengths[3]);
+    assert_true(got && host && host_want);
+    for (size_t k = 0; k < ARRAY_SIZE(layouts); k++) {
+        struct model *m = cut_make(s, 3, &layouts[k]);
+        struct extent_table t = { 0 };
+        assert_true(m && extent_table_of_model(&t, m, &err));
+        const struct extents from = extent_table_all(&t);
+        for (size_t l = 0; l < ARRAY_SIZE(lengths); l++)
+            for (size_t at = 0; at < size; at += size / 97 + l) {
+                size_t n = MIN(lengths[l], size - at);
+                assert_true(OP(giver, &err, mem_fill, .y = got, .size_bytes = lengths[3], .byte = 0x5a));
+                assert_true(extents_gather(&b, &from, giver, at, n, got, &err) && mem_copy(giver, host, got, n, COPY_D2H, &err)
+                            && mem_copy(giver, host_want, want + at, n, COPY_D2H, &err) && device_sync(giver, &err));
+                if (memcmp(host, host_want, n) != 0)
+                    fail_msg("%d stages of %d: %zu bytes from %zu on", layouts[k].n_stage, layouts[k].n_slice, n, at);
+            }
+        extent_table_release(&t);
+        model_free(m);
+    }
+    mem_free(giver, got);
+    free(host);
+    free(host_want);
+    bundle_release(&b);
+    model_free(whole);
+}
+
+/* What a producer refuses before it reads anything, and a table that its hashes refuse. */
+static void a_table_that_is_not_a_version_is_refused(UNUSED void **state)
+{
+    struct error err;
+    const struct shape *s = &shapes[0];
+    struct model *m = cut_make(s, 3, &layouts[1]), *shape = model_shape_like(m, &err);
+    struct extent_table t = { 0 };
+    struct bundle b;
+    assert_true(shape && bundle_of_model(&b, m, &err) && extent_table_of_model(&t, m, &err));
+    struct extents x = extent_table_all(&t);
+    int64_t rows = 0, other = 0;
+    while (t.at[rows].of.n_row == 1)
+        rows++;
+    while (t.at[other].part != 1)
+        other++;
+    struct extent keep[2] = { t.at[rows], t.at[other] };
+    assert_true(extents_are_whole(&b, &x));
+    x.n--;
+    assert_false(extents_are_whole(&b, &x));    // one is missing
+    x.n++;
+    x.n_part--;
+    assert_false(extents_are_whole(&b, &x));    // and so is a part
+    x.n_part++;
+    static const struct {
+        size_t offset;
+        int64_t add;
+        const char *why;
+    } wrong[] = {
+        { offsetof(struct extent, of.from), 1 << 30, "outside" },
+        { offsetof(struct extent, of.from), -192, "before an earlier one" },
+        { offsetof(struct extent, of.row_bytes), INT64_MAX, "longer than all" },
+        { offsetof(struct extent, of.row_bytes), 2, "twice the same" },
+        { offsetof(struct extent, of.from), 2 * 96, "over a row's end" },
+        { offsetof(struct extent, of.ld), -96, "rows of another length" },
+        { offsetof(struct extent, of.ld), INT64_MAX, "rows far away" },
+        { offsetof(struct extent, of.n_row), 1, "a row of the next tensor" },
+        { offsetof(struct extent, of.n_row), INT64_MAX / 2, "rows without end" },
+        { offsetof(struct extent, of.n_row), -1000000, "less than no rows" },
+        { offsetof(struct extent, part), 100, "a part that there is not" },
+        { offsetof(struct extent, part), -100, "another one" },
+        { offsetof(struct extent, at), INT64_MAX, "outside its part" },
+        { offsetof(struct extent, at), -1000000000, "before it" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        int64_t *field = (int64_t *)((char *)&t.at[rows] + wrong[i].offset), is = *field;
+        *field = (int64_t)((uint64_t)is + (uint64_t)wrong[i].add);
+        if (extents_are_whole(&b, &x))
+            fail_msg("%s is taken", wrong[i].why);
+        *field = is;
+    }
+    assert_true(extents_are_whole(&b, &x) && memcmp(&keep[0], &t.at[rows], sizeof keep[0]) == 0);
+    for (int n = 1; n <= 4; n *= 2) {    // as long as it should be, but from another place
+        struct pair p;
+        pair_open(&p, s, WAY_COPY, 0, n);
+        assert_true(publication_share(p.gives, shape, &x, 1, 1, &err));
+        t.at[other].at += 64;
+        assert_false(publication_take(p.takes, p.to, 1, 1, &err));
+        assert_int_equal(err.code, ERR_DATA);
+        t.at[other] = keep[1];
+        assert_true(publication_take(p.takes, p.to, 1, 1, &err));
+        weights_compare(s, p.to, 3, "after a wrong table");
+        assert_true(publication_withdraw(p.gives, &err));
+        pair_close(&p);
+    }
+    extent_table_release(&t);
+    bundle_release(&b);
+    model_free(shape);
+    model_free(m);
+}
+
 /* ---- memory */
 #define HASHES_MAX ((size_t)16 << 10)    // three words for each of these models' tensors
 static void config_make(struct run_config *c, const char *model, const char *way, int n_behind, int n_device)
@@ -422,6 +616,9 @@ int main(void)
         cmocka_unit_test(a_giver_takes_older_versions_into_its_own_slices),
         cmocka_unit_test(files_are_read_into_every_layout_and_damage_is_named),
         cmocka_unit_test(weights_in_several_places_are_shared_as_weights_in_one),
+        cmocka_unit_test(weights_in_slices_are_shared_as_weights_in_one),
+        cmocka_unit_test(any_window_of_slices_is_that_of_the_whole),
+        cmocka_unit_test(a_table_that_is_not_a_version_is_refused),
         cmocka_unit_test(nobody_has_more_memory_than_the_plan_says),
     };
     char path[128];

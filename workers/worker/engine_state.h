@@ -12,6 +12,7 @@
 #include "protocol/base/error.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_owner.h"
+#include "workers/engine/model/extent.h"
 #include "workers/engine/plan/memory_plan.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/worker/engine.h"
@@ -84,6 +85,7 @@ struct engine {
     struct device *helper[SUM_PARTS_MAX];    // what the sampler and the trainer work on besides dev, each the first ones
     struct prompts prompts;
     struct publication *publication;    // NULL: weights stay here, or travel by file
+    struct extent_table slices;         // where the slices lie that others get the weights from (publishing.c); empty before the first time
     struct saving saving;
     size_t free_at_start, memory_peak;      // bytes of the device: free before anything was loaded; most seen in use
     struct model *model, *ref, *sampler;    // from here on, made by each load; sampler NULL: it samples with model itself

@@ -306,7 +306,8 @@ static bool trained_make(struct engine *e, const struct trainer_settings *settin
     if ((cut || shards ? whole : publication_in_place(e->publication)) && !whole_take(e, err))
         return false;
     if (cut) {
-        if (!slices_open(e, e->model, &e->trained, err))
+        bool shared = publication_in_place(e->publication) && !whole && !shards;    // others read the slices; shards are so anyway
+        if (!slices_open(e, e->model, &e->trained, err) || (shared && !model_slices_share(e->trained, err)))
             return false;
     } else if (shards && whole) {
         if (!(e->trained = model_like_open(e->model, err)))
@@ -621,6 +622,7 @@ void loading_undo(struct engine *e)
     struct error why;
     if (!publishing_withdraw(e, &why))    // its hashes will tell that it has read something else
         log_warn("weights are unloaded while they are read: %s", why.text);
+    publishing_forget(e);
     lending_free(e);
     trainers_leave(e);
     visitors_detach(e);

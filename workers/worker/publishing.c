@@ -1,6 +1,7 @@
 #include "workers/worker/publishing.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include "workers/engine/model/extent.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/plan/run_room.h"
 #include "workers/engine/publish/publication.h"
@@ -55,6 +56,15 @@ static bool shards_give(struct engine *e, const struct task *t, struct error *er
     return ok;
 }
 
+/* Out of the slices or stages of this trainer's devices. */
+static bool slices_give(struct engine *e, const struct task *t, struct error *err)
+{
+    if (e->slices.n == 0 && !extent_table_of_model(&e->slices, e->trained, err))
+        return false;
+    const struct extents from = extent_table_all(&e->slices);
+    return weights_give(e, t, &from, err);
+}
+
 bool publishing_withdraw(struct engine *e, struct error *err)
 {
     bool ok = publication_withdraw(e->publication, err);
@@ -69,9 +79,16 @@ bool share_run(struct engine *e, struct task *t, struct report *r, struct error 
     if (e->rank != 0 || t->version != e->step)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be shared at step %" PRId64, t->version, e->step);
     engine_waits_for(e, "producers to take older weights");
-    bool ok = model_is_whole(e->model) ? weights_give(e, t, NULL, err) : shards_give(e, t, err);
+    bool ok = model_is_whole(e->model)               ? weights_give(e, t, NULL, err)
+              : trainer_zero(e->trainer) == ZERO_MAX ? shards_give(e, t, err)
+                                                     : slices_give(e, t, err);
     engine_waits_for(e, "");
     return ok;
+}
+
+void publishing_forget(struct engine *e)
+{
+    extent_table_release(&e->slices);
 }
 
 struct model *own_copy(const struct engine *e)

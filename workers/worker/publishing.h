@@ -15,6 +15,7 @@ MUST_USE bool own_weights_copy(struct engine *e, struct model *into, struct erro
 /* Before weights that were shared change or go: as publication_withdraw; after it, whatever came of it, nobody awaits that other trainers'
  * shards stay. */
 MUST_USE bool publishing_withdraw(struct engine *e, struct error *err);
+void publishing_forget(struct engine *e);    // when they have been withdrawn and are about to be freed: where they lie
 MUST_USE bool share_run(struct engine *e, struct task *t, struct report *r, struct error *err);
 /* Sample with t's version from now on; free-running, in the middle of sampling. r->again: the weights did not arrive, and
  * trying again may help. */

@@ -76,11 +76,10 @@ static int by_first_byte(const void *a, const void *b)
     return (x->of.from > y->of.from) - (x->of.from < y->of.from);
 }
 
-struct extents extent_table_done(struct extent_table *t)
+void extent_table_sort(struct extent_table *t)
 {
     if (t->n > 0)
         qsort(t->at, (size_t)t->n, sizeof *t->at, by_first_byte);
-    return (struct extents){ t->n, t->at, t->n_part, t->part };
 }
 
 bool extent_table_of_model(struct extent_table *t, const struct model *m, struct error *err)
@@ -98,6 +97,7 @@ bool extent_table_of_model(struct extent_table *t, const struct model *m, struct
             return false;
         }
     }
+    extent_table_sort(t);
     return true;
 }
 

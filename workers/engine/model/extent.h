@@ -80,9 +80,12 @@ struct extent_table {
 MUST_USE bool extent_table_add_slice(struct extent_table *t, const struct model *m, int q, int64_t first, int64_t n, int64_t part,
                                      size_t at, struct error *err);
 MUST_USE bool extent_table_add(struct extent_table *t, const struct extent *x, struct error *err);
-/* When all is added: the table, in its order. It borrows t. */
-struct extents extent_table_done(struct extent_table *t);
+void extent_table_sort(struct extent_table *t);                                // when all is added
+static inline struct extents extent_table_all(const struct extent_table *t)    // borrows t
+{
+    return (struct extents){ t->n, t->at, t->n_part, t->part };
+}
 /* Where all weights of m are, which has slices or stages, and whole ones: a part for each device, with a handle if its slice is shared
- * (model_slices_share). t was empty, and is also released after a failure. */
+ * (model_slices_share). t was empty, and is so again after a failure. */
 MUST_USE bool extent_table_of_model(struct extent_table *t, const struct model *m, struct error *err);
 void extent_table_release(struct extent_table *t);    // and empty it; an empty one is all 0

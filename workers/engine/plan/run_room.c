@@ -91,21 +91,26 @@ static bool samples_behind(const struct run_config *c, const struct run_part *pa
     return part->rank >= 0 && part->producer >= 0 && c->n_behind > 0;
 }
 
-/* Do others get the weights out of the trainers' shards? They come together in a version that is kept, or in a file, or are read where they
- * are; a version that is not kept is broadcast where the first trainer has it. */
-static bool gives_shards(const struct run_config *c, bool apart)
+/* May each trainer keep only its shards of the weights? */
+static bool may_shard(const struct run_config *c)
 {
-    enum weights_way way;
-    bool by_file = !run_config_travels(c) || c->node_only || !weights_way_parse(c->weights, &way) || way == WAY_FILES;
-    return !apart && run_config_trainer_devices(c) == 1 && (by_file || way == WAY_COPY || run_versions_kept(c) > 0);
+    return c->num_trainers > 1 && (run_config_zero(c) == ZERO_MAX || run_config_zero(c) < 0);
+}
+
+/* Do others get the weights out of their parts: the slices and stages of the first trainer's devices, or the shards of all trainers? They
+ * come together in a version that is kept, or in a file, or are read where they are. Of shards of slices the first device does not reach the
+ * other trainers'. */
+static bool gives_parts(const struct run_config *c, bool apart)
+{
+    return !may_shard(c) || (!apart && run_config_trainer_devices(c) == 1);
 }
 
 bool run_needs_whole(const struct run_config *c, const struct run_part *part, bool apart)
 {
     bool posted = run_config_posted(c), travels = run_config_travels(c) || c->listen[0],
-         gives = part->rank == 0 && (posted || (travels && !gives_shards(c, apart))), own = samples_behind(c, part);    // a copy
+         gives = part->rank == 0 && (posted || (travels && !gives_parts(c, apart))), own = samples_behind(c, part);    // a copy
     return gives || (run_samples(c, part) && !own && run_sampler_devices(c, part) == 1)
-           || (own && apart && (run_config_trainer_devices(c) == 1 || run_config_zero(c) == ZERO_MAX || run_config_zero(c) < 0));
+           || (own && apart && (run_config_trainer_devices(c) == 1 || may_shard(c)));
 }
 
 static struct run_publication publication_of(const struct run_config *c, const struct model *m)

@@ -23,7 +23,9 @@ bool bundle_of_model(struct bundle *b, const struct model *m, struct error *err)
     b->size_bytes = model_weight_bytes(m);
     for (int64_t i = 0; i < b->n; i++) {
         const struct tensor *t = model_tensor(m, i);
-        b->tensor[i] = (struct bundle_tensor){ .at = (size_t)t->offset * e, .size_bytes = (size_t)t->n_elem * e };
+        b->tensor[i] = (struct bundle_tensor){ .at = (size_t)t->offset * e,
+                                               .size_bytes = (size_t)t->n_elem * e,
+                                               .row_bytes = (size_t)MAX(t->dim[1], (int64_t)1) * e };
         memcpy(b->tensor[i].name, t->name, sizeof t->name);
     }
     return true;
@@ -37,7 +39,8 @@ bool bundle_of_size(struct bundle *b, size_t size_bytes, int64_t n, struct error
     size_t each = size_bytes / (size_t)n / 256 * 256;
     for (int64_t i = 0; i < n; i++) {
         size_t at = (size_t)i * each;
-        b->tensor[i] = (struct bundle_tensor){ .at = at, .size_bytes = i + 1 < n ? each : size_bytes - at };
+        size_t size = i + 1 < n ? each : size_bytes - at;
+        b->tensor[i] = (struct bundle_tensor){ .at = at, .size_bytes = size, .row_bytes = size };
         snprintf(b->tensor[i].name, sizeof b->tensor[i].name, "tensor.%" PRId64, i);
     }
     return true;
@@ -136,7 +139,8 @@ static bool area_fits(const struct bundle *b, int64_t t, const struct area *a)
         return false;
     if (a->n_row == 1)
         return true;
-    return t < b->n && a->from >= b->tensor[t].at && a->ld >= a->row_bytes && a->ld <= size
+    return t < b->n && a->from >= b->tensor[t].at && a->ld == b->tensor[t].row_bytes && a->row_bytes <= a->ld
+           && (a->from - b->tensor[t].at) % a->ld <= a->ld - a->row_bytes
            && (size_t)(a->n_row - 1) <= (size - a->from - a->row_bytes) / a->ld && area_end(a) <= tensor_end(b, t);
 }
 

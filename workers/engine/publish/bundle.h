@@ -15,6 +15,7 @@
 struct bundle_tensor {
     char name[96];
     size_t at, size_bytes;    // in the version
+    size_t row_bytes;         // of a row, which an area may have a part of
 };
 struct bundle {
     size_t size_bytes;

@@ -63,6 +63,11 @@ bool outlet_is_gone(const struct outlet *o, int64_t version)
     return version < outlet_newest(o) || version <= o->withdrawn;
 }
 
+bool outlet_is_scattered(const struct outlet *o)
+{
+    return o->in_place && o->slot[0].from.n > 1;
+}
+
 static int slot_oldest(const struct outlet *o)
 {
     int oldest = 0;
@@ -241,7 +246,6 @@ static void slot_borrow(struct slot *s, const struct extents *from)
 bool outlet_share_extents(struct outlet *o, const struct extents *from, int64_t version, struct error *err)
 {
     bool some = false;
-    BUG_IF(o->in_place && o->config.way != WAY_COPY && from->n > 1, "weights in %" PRId64 " places are broadcast where they are", from->n);
     if (!device_sync(o->config.dev, err))
         return false;
     pthread_mutex_lock(&o->lock);

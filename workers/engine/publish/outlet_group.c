@@ -196,7 +196,7 @@ static int send_choose(struct outlet *o)
             choice = outlet_slot_find(o, last);
         }
     }
-    if (o->in_place && !all)
+    if (o->in_place && (!all || outlet_is_scattered(o)))
         choice = -2;    // who does not want it now has no memory for it
     if (o->share == SHARE_ASKED) {
         choice = some ? -1 : -2;

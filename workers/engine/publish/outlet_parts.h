@@ -77,6 +77,8 @@ int64_t outlet_limit_ms(const struct outlet *o);
 int outlet_slot_find(const struct outlet *o, int64_t version);
 /* With the lock: can this version, which is in no slot, not come any more? */
 bool outlet_is_gone(const struct outlet *o, int64_t version);
+/* With the lock: do the weights that are shared where they are lie in several places? A broadcast needs them in one. */
+bool outlet_is_scattered(const struct outlet *o);
 int64_t outlet_newest(const struct outlet *o);
 
 /* ---- outlet_serve.c: the outlet's thread, and the producers that talk to it ---- */

@@ -164,7 +164,7 @@ static void events_take(struct outlet *o, bool at_work)
 /* Give this member the version it wants to copy? Without staging it may have waited too long for others to take part in a broadcast. */
 static bool member_copies_now(const struct outlet *o, const struct member *m)
 {
-    return !member_is_sent(o, m)
+    return !member_is_sent(o, m) || outlet_is_scattered(o)
            || (o->in_place && clock_ms() - m->want_ms >= ALONE_MS && o->group != GROUP_SENDING && o->group != GROUP_CONFIRMING);
 }
 

@@ -5,10 +5,11 @@
  *
  * 1. Sharing version v copies the trainer's weights into one of the outlet's slots, which keep it while the trainer continues. Where
  *    the trainer waits for everybody anyway (n_behind 0), there is no slot and no copy: what is shared are the weights themselves, and
- *    the trainer withdraws v before it changes them. Way copy takes them out of several parts of memory, such as all trainers' shards.
+ *    the trainer withdraws v before it changes them. They may lie in several parts of memory, such as the slices of a trainer's devices or
+ *    all trainers' shards; then everybody copies them, as there is nothing whole to broadcast.
  * 2. A producer takes v between steps: it wants v, and gets the memory to copy from (way copy, and whoever samples on several devices:
- *    mem_share of ops.h; parts, and what lies where in them: extent.h), of which each device reads what it holds, or the broadcast it came with (way nccl: comm.h), received into
- *    a staging buffer ahead of time, or straight into the weights when the producer waits for it already. Without slots there is no
+ *    mem_share of ops.h; parts, and what lies where in them: extent.h), of which each device reads what it holds, or the broadcast it came
+ *    with (way nccl: comm.h), received into a staging buffer ahead of time, or straight into the weights when the producer waits for it already. Without slots there is no
  *    staging either: a broadcast begins when all want it, and who waits for the others too long is given the memory to copy from.
  *    Addresses of weights never change: CUDA graphs hold them.
  * 3. Both sides hash each tensor of what was shared and of what has arrived; a version with a tensor whose hashes differ is not taken.
