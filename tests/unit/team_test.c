@@ -21,6 +21,7 @@
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/slice.h"
+#include "workers/engine/model/extent.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team_impl.h"
 #include "workers/engine/sampler/generator.h"
@@ -842,6 +843,62 @@ static void host_compare(struct trainer *t, const struct trainer_settings *set, 
     }
 }
 
+/* The places have each byte of the tensors once, and these are o's weights, as the first device reads them. */
+static void places_compare(const struct outcome *o, const struct extents *x, const struct model *m, const char *why)
+{
+    struct error err;
+    size_t e = dtype_size(model_dtype(m)), n_want = 0, last = 0;
+    char *seen = calloc(o->weight_bytes, 1), *got = malloc(o->weight_bytes);
+    assert_true(seen && got);
+    for (int64_t i = 0; i < x->n; i++) {
+        const struct area *a = &x->at[i].of;
+        assert_true(a->from >= last && area_end(a) <= o->weight_bytes);
+        assert_in_range(x->at[i].at + area_bytes(a), 1, x->part[x->at[i].part].size_bytes);
+        last = a->from;
+        assert_true(mem_copy(devices[0], got, extent_mem(x, i), area_bytes(a), COPY_D2H, &err) && device_sync(devices[0], &err));
+        for (int64_t r = 0; r < a->n_row; r++) {
+            size_t at = a->from + (size_t)r * a->ld;
+            if (memcmp(got + (size_t)r * a->row_bytes, (const char *)o->weights + at, a->row_bytes) != 0)
+                fail_msg("%s: another row at byte %zu", why, at);
+            for (size_t k = 0; k < a->row_bytes; k++)
+                if (seen[at + k]++)
+                    fail_msg("%s: byte %zu is in two places", why, at + k);
+        }
+    }
+    for (int64_t t = 0; t < model_n_tensor(m); t++) {
+        const struct tensor *of = model_tensor(m, t);
+        n_want += (size_t)of->n_elem * e;
+        if (of->n_elem > 0 && memchr(seen + (size_t)of->offset * e, 0, (size_t)of->n_elem * e))
+            fail_msg("%s: a part of '%s' is in no place", why, of->name);
+    }
+    assert_true(n_want > 0);
+    free(seen);
+    free(got);
+}
+
+/* Where others find the weights that some trainers have: in all ranks' shards, or in the first one's slices and stages. */
+static void places_look(const struct outcome *o, struct ranks *ranks, const struct model *m, struct layout on, const char *why)
+{
+    struct error err;
+    struct extent_table t = { 0 };
+    if (on.n_rank > 1 && on.zero == ZERO_MAX) {
+        const struct extents *from;
+        for (int k = 0; k < 2; k++) {    // once more is fine
+            if (!ranks_weights_hold(ranks, &from, &err))
+                fail_msg("%s: %s", why, err.text);
+            assert_true(ranks_weights_are_held(ranks) && from->n_part == on.n_rank * on.n_device);
+            places_compare(o, from, m, why);
+        }
+        ranks_weights_let_go(ranks);
+        assert_false(ranks_weights_are_held(ranks));
+    } else if (on.n_device > 1) {
+        assert_true(extent_table_of_model(&t, m, &err) && t.n_part == on.n_device);
+        const struct extents from = extent_table_all(&t);
+        places_compare(o, &from, m, why);
+        extent_table_release(&t);
+    }
+}
+
 /* Some steps with a reference that follows, through checkpoints' state and back after the first. */
 static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t, int parts, struct layout on, bool recompute)
 {
@@ -930,6 +987,7 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
     assert_true(mem_copy(devices[0], got, model_weights(whole, &bytes), o->weight_bytes, COPY_D2H, &err) && device_sync(devices[0], &err));
     assert_memory_equal(got, o->weights, o->weight_bytes);
     free(got);
+    places_look(o, ranks, m[0], on, s->why);
     samplers_compare(ranks, whole, parts, s->why);
     model_free(whole);
     ranks_free(ranks);

@@ -116,6 +116,8 @@ static void rank_close(struct rank *k)
     struct error ignored;
     if (k->n_end > 1)
         model_team_tell(trainer_model(k->t), NULL, NULL);
+    for (int q = 0; q < k->n_end; q++)
+        end_unsee(&k->end[q]);
     for (int q = k->n_end - 1; q >= 0 && ranks_add_up(k->r); q--)    // so that this thread drives the first device at the end
         if (device_enter(trainer_device(k->end[q].t), &ignored))
             end_close(&k->end[q]);
@@ -130,7 +132,7 @@ void ranks_free(struct ranks *r)
         ranks_weights_let_go(r);
     for (int i = 0; i < r->n_here; i++)
         rank_close(&r->here[i]);
-    free(r->held_at);
+    extent_table_release(&r->shards);
     free(r);
 }
 
@@ -511,19 +513,33 @@ bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err)
     return ok && (!to || model_weights_changed(into, err));
 }
 
+/* Find out where all shards are, once. */
+static bool shards_find(struct ranks *r, struct error *err)
+{
+    struct rank *k = &r->here[0];
+    if (r->shards.n > 0)
+        return true;
+    for (int q = 0; q < k->n_end; q++)
+        if (!end_shards_add(&k->end[q], &r->shards, err)) {
+            extent_table_release(&r->shards);
+            return false;
+        }
+    extent_table_sort(&r->shards);
+    return true;
+}
+
 bool ranks_weights_hold(struct ranks *r, const struct extents **from, struct error *err)
 {
-    struct end *end = &r->here[0].end[0];
-    struct device *dev = trainer_device(end->t);
-    BUG_IF(!ranks_keep_shards(r) || end_is_apart(end) || r->here[0].n_end > 1, "no rank sees all weights in the others' shards");
-    if (!r->held_at && !(r->held_at = malloc((size_t)(trainer_parts(end->t).n_piece * r->n_rank) * sizeof *r->held_at)))
-        return error_set(err, ERR_NO_MEMORY, "no memory for a table of the trainers' shards");
-    if (!device_sync(dev, err) || !end_reach_begin(end, err))
+    struct rank *k = &r->here[0];
+    BUG_IF(!ranks_keep_shards(r) || end_is_apart(&k->end[0]), "no rank sees all weights in the others' shards");
+    bool again = ranks_weights_are_held(r);
+    if (!ranks_ends_do(k, end_hold, NULL, err) || (!again && !shards_find(r, err))) {
+        struct error ignored;
+        if (!again)
+            (void)!ranks_ends_do(k, end_let_go, NULL, &ignored);
         return false;
-    if (ranks_weights_are_held(r))
-        end_reach_end(end);
-    else
-        r->held = end_extents(end, r->held_at, r->held_part);
+    }
+    r->held = extent_table_all(&r->shards);
     *from = &r->held;
     return true;
 }
@@ -531,12 +547,11 @@ bool ranks_weights_hold(struct ranks *r, const struct extents **from, struct err
 void ranks_weights_let_go(struct ranks *r)
 {
     struct error ignored;
-    struct end *end = &r->here[0].end[0];
     if (!ranks_weights_are_held(r))
         return;
     r->held = (struct extents){ 0 };
-    (void)!device_sync(trainer_device(end->t), &ignored);    // what it has begun to read
-    end_reach_end(end);
+    (void)!device_sync(trainer_device(r->here[0].t), &ignored);    // what it has begun to read
+    (void)!ranks_ends_do(&r->here[0], end_let_go, NULL, &ignored);
 }
 
 bool ranks_weights_are_held(const struct ranks *r)

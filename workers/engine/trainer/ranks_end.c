@@ -117,30 +117,79 @@ static const char *shard_of(const struct end *e, int p, int q, int64_t *first, i
     return (const char *)peer_of((void *)e, trainer_parts(e->t).weights, q) + (size_t)at * dtype_size(model_dtype(trainer_model(e->t)));
 }
 
-struct extents end_extents(const struct end *e, struct extent *at, struct extent_part *part)
+/* Where the first device sees what rank q has of this device's weights. Memory of another process is open to the device that has opened it. */
+static const void *first_sees(struct end *e, int q, const struct extent_part *part, struct error *err)
 {
-    static_assert(EXTENT_PART_MAX >= RANK_MAX, "a part for each rank");
+    struct device *first = trainer_device(e->k->end[0].t);
+    if (!e->c || e->index == 0 || q == e->k->index || first->host_memory)
+        return peer_of(e, trainer_parts(e->t).weights, q);
+    if (!e->seen && !(e->seen = calloc((size_t)e->k->r->n_rank, sizeof *e->seen))) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a table of the trainers' shards");
+        return NULL;
+    }
+    if (!e->seen[q])
+        e->seen[q] = mem_share_open(first, &part->handle, part->size_bytes, err);
+    return e->seen[q];
+}
+
+bool end_shards_add(struct end *e, struct extent_table *t, struct error *err)
+{
     struct trainer_parts parts = trainer_parts(e->t);
     size_t size = dtype_size(model_dtype(trainer_model(e->t)));
     const struct ranks *r = e->k->r;
-    struct extents all = { .at = at, .n_part = r->n_rank, .part = part };
+    const struct model *whole = trainer_model(e->k->t);
     for (int q = 0; q < r->n_rank; q++) {
         const struct mem_handle *h;
-        size_t bytes;
-        (void)model_kept(trainer_model(e->c ? e->t : r->here[q].end[e->index].t), &bytes, &h);
-        if (e->c)
-            h = collective_handle(e->c, parts.weights, q);
-        part[q] = (struct extent_part){ .mem = peer_of((void *)e, parts.weights, q), .size_bytes = bytes, .handle = *h };
-    }
-    for (int p = 0; p < parts.n_piece; p++)
-        for (int q = 0; q < r->n_rank; q++) {
+        struct extent_part part = { 0 };
+        BUG_IF(t->n_part == EXTENT_PART_MAX, "shards in more than %d parts of memory", EXTENT_PART_MAX);
+        (void)model_kept(trainer_model(e->c ? e->t : r->here[q].end[e->index].t), &part.size_bytes, &h);
+        part.handle = *(e->c ? collective_handle(e->c, parts.weights, q) : h);
+        if (!(part.mem = first_sees(e, q, &part, err)))
+            return false;
+        t->part[t->n_part] = part;
+        for (int p = 0; p < parts.n_piece; p++) {
             int64_t first, n, in_part = shard_at(e, p, q, &first, &n);
-            if (n > 0)
-                at[all.n++] = (struct extent){ .of = area_run((size_t)(parts.piece_at[p] + first) * size, (size_t)n * size),
-                                               .part = q,
-                                               .at = (size_t)in_part * size };
+            first += parts.piece_at[p];
+            struct extent run = { .of = area_run((size_t)first * size, (size_t)n * size), .part = t->n_part, .at = (size_t)in_part * size };
+            if (n > 0
+                && !(e->k->n_end > 1 ? extent_table_add_slice(t, whole, e->index, first, n, t->n_part, run.at, err)
+                                     : extent_table_add(t, &run, err)))
+                return false;
         }
-    return all;
+        t->n_part++;
+    }
+    return true;
+}
+
+void end_unsee(struct end *e)
+{
+    size_t bytes;
+    const struct mem_handle *h;
+    for (int q = 0; e->seen && q < e->k->r->n_rank; q++)
+        if (e->seen[q]) {
+            (void)model_kept(trainer_model(e->t), &bytes, &h);    // as long on all ranks
+            mem_share_close(trainer_device(e->k->end[0].t), e->seen[q], bytes);
+        }
+    free(e->seen);
+    e->seen = NULL;
+}
+
+bool end_hold(struct end *e, UNUSED void *ctx, struct error *err)
+{
+    if (!device_sync(trainer_device(e->t), err) || !end_reach_begin(e, err))
+        return false;
+    if (e->held)
+        end_reach_end(e);
+    e->held = true;
+    return true;
+}
+
+bool end_let_go(struct end *e, UNUSED void *ctx, UNUSED struct error *err)
+{
+    if (e->held)
+        end_reach_end(e);
+    e->held = false;
+    return true;
 }
 
 /* Ask for a whole piece of the weights, of which each rank keeps its shard. Reading is as fast as writing between two cards

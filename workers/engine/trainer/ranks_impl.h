@@ -21,6 +21,8 @@ struct end {
     int64_t *n_made;          // (n_piece) and of how many of them a piece's gradient has been made;
     bool *made;               // (n_piece) the sum of a group is made, and is not given yet
     struct mark **updated;    // (runs of the update)
+    bool held;                // the others' shards are, for readers of all weights
+    const void **seen;        // (n_rank) where the first device sees them, if this is another one of its own process; owned
 };
 /* A rank that this process plays. */
 struct rank {
@@ -38,9 +40,8 @@ struct ranks {
     int64_t n_group;               // micro-batches of a group, whose gradients a rank adds up before it gives them
     int64_t n_part;
     struct ranks_cost cost[RANK_MAX];    // (n_rank) of the last step
-    struct extents held;                 // all shards, while others may read them; n 0: nobody does
-    struct extent *held_at;              // owned
-    struct extent_part held_part[EXTENT_PART_MAX];
+    struct extent_table shards;          // where all ranks' are; empty before they are held for the first time
+    struct extents held;                 // the same, while others may read them; n 0: nobody does
 };
 
 /* What is asked of each device of a rank, on the thread that drives it. */
@@ -52,9 +53,13 @@ MUST_USE bool ranks_gather(struct ranks *r, const void *mine, size_t size_bytes,
 /* ---- ranks_end.c: a device and its counterparts at the other ranks */
 /* Let the others reach what they must, and say where backward passes add and weights come from. */
 MUST_USE bool end_open(struct end *e, void *ctx, struct error *err);
-/* Where the weights are of which each rank keeps its shards: runs into at (n_piece x n_rank), as this device sees them, in parts (n_rank), each a
- * rank's. Valid until end_close. */
-struct extents end_extents(const struct end *e, struct extent *at, struct extent_part *part);
+/* Where the weights of this device are of which each rank keeps its shards, as the first device sees them: a part for each rank. On the first
+ * device's thread. Valid until end_unsee. */
+MUST_USE bool end_shards_add(struct end *e, struct extent_table *t, struct error *err);
+void end_unsee(struct end *e);    // likewise
+/* The others stay where they are until end_let_go, which is also fine without; once more says whether they are there still. */
+MUST_USE bool end_hold(struct end *e, void *ctx, struct error *err);
+MUST_USE bool end_let_go(struct end *e, void *ctx, struct error *err);
 /* A step's sum begins: of n_micro micro-batches, in groups; of them this rank runs its own, as ranks_n_micro says. */
 MUST_USE bool end_begin(struct end *e, int64_t n_micro, struct error *err);
 void end_close(struct end *e);
