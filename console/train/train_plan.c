@@ -32,21 +32,23 @@ static void stage_devices(const struct run_config *c, int q, struct buf *out)
         }
 }
 
-/* Does the trainer of this rank keep the whole weights beside what it trains, if that is not whole? */
-static bool keeps_whole(const struct run_config *c, int64_t rank)
+/* Does the trainer of this rank keep the whole weights beside what it trains, if that is not whole? zero_stage: that the trainers have. */
+static bool keeps_whole(const struct run_config *c, int64_t rank, int zero_stage)
 {
     bool samples = !run_config_posted(c) && strcmp(c->placement, "apart") != 0 && rank < c->num_inferencer;
-    return run_needs_whole(c, &(struct run_part){ .rank = rank, .producer = samples ? rank : -1, .helps = -1 }, run_config_apart(c));
+    return run_needs_whole(c, &(struct run_part){ .rank = rank, .producer = samples ? rank : -1, .helps = -1 }, zero_stage == ZERO_MAX,
+                           run_config_apart(c));
 }
 
 /* The same as a clause, of trainers that are cut over several devices. */
-static const char *whole_text(const struct run_config *c, char *out, size_t size)
+static const char *whole_text(const struct run_config *c, int zero_stage, char *out, size_t size)
 {
-    bool gives = run_needs_whole(c, &(struct run_part){ .rank = 0, .producer = -1, .helps = -1 }, run_config_apart(c)),
-         next = c->num_trainers > 1 && keeps_whole(c, 1);
+    bool gives = run_needs_whole(c, &(struct run_part){ .rank = 0, .producer = -1, .helps = -1 }, zero_stage == ZERO_MAX,
+                                 run_config_apart(c)),
+         next = c->num_trainers > 1 && keeps_whole(c, 1, zero_stage);
     snprintf(out, size, ";\n                %s device also keeps the whole weights, to %s",
              c->num_trainers == 1 || next ? "the first" : "the first one's first", gives ? "publish" : "sample");
-    return keeps_whole(c, 0) ? out : "";
+    return keeps_whole(c, 0, zero_stage) ? out : "";
 }
 
 /* The trainers' pipelines: what each device has. room: has the zero_stage that auto has chosen; or zeros. */
@@ -74,7 +76,7 @@ static void stages_print(const struct run_config *c, const struct run_room *room
     printf("%s a pipeline of %d stages%s (1F1B), idle for %d of m + %d turns with m micro-batches\n"
            "                %sin a step%s%s",
            several ? "trainers:       each" : "trainer:       ", n, each, n - 1, n - 1, several ? "of its own " : "",
-           whole_text(c, whole, sizeof whole), several ? ". With zero_stage " : "");
+           whole_text(c, zero, whole, sizeof whole), several ? ". With zero_stage " : "");
     if (several)
         printf("%d", zero);
     printf("\n");
@@ -145,7 +147,7 @@ static void placement_print(const struct train *t, const struct run_room *room)
     if (c->tensor_parallel_size > 1 && c->pipeline_parallel_size == 1)
         printf("%son %" PRId64 " devices, each with its part of the weights, gradient, masters and moments%s\n",
                c->num_trainers > 1 ? "trainers:       each " : "trainer:        ", c->tensor_parallel_size,
-               whole_text(c, whole, sizeof whole));
+               whole_text(c, room->plan.zero_stage, whole, sizeof whole));
 }
 
 static bool weights_are_half(const struct run_config *c)
@@ -209,9 +211,10 @@ static void trainers_print(const struct train *t)
     }
     if (most < ZERO_MAX || (set >= 0 && set < ZERO_MAX) || run_config_trainer_devices(c) > 1)
         return;
-    if (keeps_whole(c, 0))
+    if (keeps_whole(c, 0, ZERO_MAX))
         printf("                (with zero_stage 3 %s a whole copy of the weights, too: %.4g MiB)\n",
-               keeps_whole(c, 1) ? "a trainer that samples, and the first one, keep" : "the first one keeps", (double)whole_bytes / mib);
+               keeps_whole(c, 1, ZERO_MAX) ? "a trainer that samples, and the first one, keep" : "the first one keeps",
+               (double)whole_bytes / mib);
     else if (run_config_travels(c))
         printf("                (with zero_stage 3 others get the weights out of all trainers' shards, without a whole copy)\n");
 }

@@ -78,7 +78,7 @@ static void auto_takes_the_lowest_stage_that_has_room(UNUSED void **state)
     struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct trainer_settings s = settings_of(2, 0, 8192, false);
-        struct plan_weights w = { .whole = cases[i].whole };
+        struct plan_weights w = { .whole = cases[i].whole, .whole_shards = cases[i].whole };
         s.n_team = cases[i].n_team;
         s.n_stage = cases[i].n_stage;
         int zero = memory_plan_zero((size_t)cases[i].gib << 30, m, &w, &s, true, &g);
@@ -120,7 +120,8 @@ static void what_has_room_is_not_computed_again(UNUSED void **state)
         s.offload = cases[i].offload;
         s.n_team = cases[i].n_team;
         trainer_memory(m, &s, &t);
-        if (!memory_plan_in(&p, (size_t)cases[i].gib << 30, m, &(struct plan_weights){ .whole = true }, &s, cases[i].turns, &g))
+        if (!memory_plan_in(&p, (size_t)cases[i].gib << 30, m, &(struct plan_weights){ .whole = true, .whole_shards = true }, &s,
+                            cases[i].turns, &g))
             fail_msg("case %zu does not fit at all", i);
         if (s.keep_more != (cases[i].kept_bytes > 0) || p.activation != t.activation + (size_t)(cases[i].kept_bytes * cases[i].budget))
             fail_msg("case %zu, %s: %zu bytes of activations instead of %zu", i, cases[i].why, p.activation, t.activation);
@@ -230,7 +231,7 @@ static void each_device_of_a_team_keeps_its_share(UNUSED void **state)
     struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
     for (int n_team = 2; n_team <= 4; n_team *= 2) {
         struct trainer_settings s = settings_of(1, 0, 4096, false);
-        struct plan_weights w = { .whole = true };
+        struct plan_weights w = { .whole = true, .whole_shards = true };
         struct trainer_memory t;
         struct memory_plan p;
         s.n_team = n_team;
@@ -354,7 +355,7 @@ static void a_whole_copy_beside_shards_is_counted(UNUSED void **state)
     struct memory_plan with, without;
     for (int z = 2; z <= 3; z++) {
         struct trainer_settings s = settings_of(2, z, 4096, false);
-        struct plan_weights w = { .whole = true }, none = { 0 };
+        struct plan_weights w = { .whole_shards = true }, none = { 0 };
         assert_true(memory_plan_in(&with, H200, m, &w, &s, true, &g) && memory_plan_in(&without, H200, m, &none, &s, true, &g));
         assert_true(with.weights - without.weights == (z == 3 ? model_weight_bytes(m) : 0));
         assert_true(with.zero_stage == z && with.total <= H200);
@@ -372,7 +373,8 @@ static void whole_weights_are_only_where_somebody_reads_them(UNUSED void **state
         const char *zero, *placement;
         double want;    // whole weights
         const char *why;
-        const char *weights;    // NULL: auto, which is by files
+        const char *weights;       // NULL: auto, which is by files
+        const char *collective;    // NULL: auto
         bool evaluates, free_running;
     } cases[] = {
         { 4, 4, 1, 1, 1, 0, 1, 1, "3", "shared", 1.25, "shards, and what it samples with" },
@@ -401,7 +403,11 @@ static void whole_weights_are_only_where_somebody_reads_them(UNUSED void **state
         { 1, 2, 4, 1, 4, 0, 0, 0, "0", "shared", 0.5, "a slice, and one that it samples with, beside another sampler", .weights = "copy" },
         { 1, 1, 1, 4, 1, 0, 0, -1, "0", "apart", 0.25, "a stage", .weights = "copy" },
         { 1, 1, 2, 2, 2, 1, 0, -1, "0", "apart", 0.25, "a slice of a stage", .weights = "copy" },
-        { 2, 1, 4, 1, 1, 0, 0, -1, "3", "apart", 1.125, "a shard of a slice, and what it gives to others" },
+        { 2, 1, 4, 1, 1, 0, 0, -1, "3", "apart", 0.125, "a shard of a slice" },
+        { 2, 1, 4, 1, 1, 0, 0, -1, "3", "apart", 1.125, "and what it gives, where it does not reach the others'", .collective = "tcp" },
+        { 2, 1, 4, 1, 1, 0, 0, -1, "1", "apart", 0.25, "but it has all slices itself", .collective = "tcp" },
+        { 2, 2, 4, 1, 1, 1, 1, 1, "1", "shared", 1.25, "and copies them for its sampler", .collective = "tcp" },
+        { 2, 1, 4, 1, 1, 0, 0, -1, "auto", "apart", 0.25, "whatever others need with shards", .collective = "tcp" },
         { 2, 1, 4, 1, 1, 0, 1, -1, "0", "apart", 0.25, "a slice" },
         { 2, 1, 4, 1, 1, 0, 1, -1, "3", "apart", 0.125, "a shard of a slice" },
         { 2, 1, 1, 4, 1, 0, 1, -1, "0", "apart", 0.25, "a stage" },
@@ -428,6 +434,7 @@ static void whole_weights_are_only_where_somebody_reads_them(UNUSED void **state
         c->producer_tensor_parallel_size = cases[k].ptp;
         c->n_behind = cases[k].n_behind;
         c->free_running = cases[k].free_running;
+        snprintf(c->collective, sizeof c->collective, "%s", cases[k].collective ? cases[k].collective : "auto");
         snprintf(c->weights, sizeof c->weights, "%s", cases[k].weights ? cases[k].weights : "auto");
         snprintf(c->eval_dataset, sizeof c->eval_dataset, "%s", cases[k].evaluates ? "{\"all\": \"test.jsonl\"}" : "");
         if (!run_room_plan(&room, c, &part, dev, NULL, &err))
@@ -486,33 +493,33 @@ static void what_has_no_room_names_the_nearest_that_has(UNUSED void **state)
         { "Qwen2.5-14B", { .n_rank = 2, .zero_stage = 2, .token_budget_max = 4096 }, { 0 }, H200, "zero_stage 3 and recompute_full" },
         { "Qwen2.5-14B",
           { .n_rank = 2, .zero_stage = 3, .token_budget_max = 4096, .recompute_block = true },
-          { .whole = true },
+          { .whole = true, .whole_shards = true },
           H200,
           "offload_optimizer" },
         { "Qwen2.5-14B",
           { .n_rank = 2, .zero_stage = 3, .token_budget_max = 4096, .recompute_block = true, .offload = true },
-          { .whole = true },
+          { .whole = true, .whole_shards = true },
           H200 / 30 * 17,
           "num_trainers 8 and zero_stage 3" },
         { "Qwen2.5-14B",
           { .n_rank = 2, .zero_stage = 3, .grad_group = 4, .token_budget_max = 4096, .recompute_block = true, .offload = true },
-          { .whole = true },
+          { .whole = true, .whole_shards = true },
           H200 / 30 * 17,
           "num_trainers 8 and zero_stage 3 and grad_group 1 and a token_budget of 2048" },
         { "Qwen2.5-14B", { .n_rank = 1, .token_budget_max = 4096 }, { 0 }, H200, "recompute_full and offload_optimizer" },
         { "Qwen2.5-14B",
           { .n_rank = 1, .n_team = 2, .token_budget_max = 4096, .recompute_block = true },
-          { .whole = true },
+          { .whole = true, .whole_shards = true },
           H200,
           "it would fit with offload_optimizer" },
         { "Qwen2.5-14B",
           { .n_rank = 1, .n_team = 2, .token_budget_max = 4096, .recompute_block = true, .offload = true },
-          { .whole = true },
+          { .whole = true, .whole_shards = true },
           H200 / 2,
           "it would fit with tensor_parallel_size 4" },
         { "Qwen2.5-14B",
           { .n_rank = 1, .n_stage = 2, .token_budget_max = 4096, .recompute_block = true, .optimizer = OPTIMIZER_ADAMW_8BIT },
-          { .whole = true },
+          { .whole = true, .whole_shards = true },
           H200 * 3 / 4,
           "it would fit with pipeline_parallel_size 4" },
         { "Qwen2.5-14B",
@@ -520,7 +527,11 @@ static void what_has_no_room_names_the_nearest_that_has(UNUSED void **state)
           { 0 },
           H200,
           "it would fit with num_trainers 2 and zero_stage 3" },
-        { "Qwen2.5-0.5B", { .n_rank = 1, .n_team = 2, .token_budget_max = 4096 }, { .whole = true }, H200 / 50, "no layout of up to 8" },
+        { "Qwen2.5-0.5B",
+          { .n_rank = 1, .n_team = 2, .token_budget_max = 4096 },
+          { .whole = true, .whole_shards = true },
+          H200 / 50,
+          "no layout of up to 8" },
         { "Qwen2.5-14B", { .n_rank = 1, .n_team = 4, .token_budget_max = 4096 }, { 0 }, H200 / 20, "no layout of up to 8" },
         { "Qwen2.5-14B", { .n_rank = 2, .zero_stage = 3, .token_budget_max = 4096 }, { 0 }, H200 / 5, "no layout of up to 8" },
         { "Qwen2.5-0.5B", { .n_rank = 1, .token_budget_max = 262144, .recompute_block = true }, { 0 }, H200 / 6, "with a token_budget of" },
@@ -610,7 +621,7 @@ static void the_examples_fit_the_gpus_they_name(UNUSED void **state)
                     || (lora_targets_parse(&lora.targets, c->lora_target_modules, &err) && model_lora_shape(m, &lora, &err)));
         struct trainer_settings s = run_trainer_settings(c, 0, dev);
         struct generator_config g = run_generator_config(c);
-        struct plan_weights w = { .whole = true };
+        struct plan_weights w = { .whole = true, .whole_shards = true };
         struct memory_plan p;
         g.model = m;
         const size_t have = (size_t)cases[k].gb * 1000 * 1000 * 1000;

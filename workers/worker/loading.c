@@ -258,17 +258,19 @@ static bool models_load(struct engine *e, struct error *err)
 }
 
 /* Does this worker need a whole model beside the shards or slices that it trains? */
-static bool needs_whole(const struct engine *e)
+static bool needs_whole(const struct engine *e, bool shards)
 {
     struct run_part part = part_of(e);
-    return run_needs_whole(&e->config, &part, e->apart);
+    return run_needs_whole(&e->config, &part, shards, e->apart);
 }
 
 static struct plan_weights plan_weights_make(const struct engine *e)
 {
     const struct model *copy[] = { own_copy(e) || e->trained == e->model ? e->model : NULL, e->ref, e->sampler,
                                    e->trained == e->model ? NULL : e->trained };
-    struct plan_weights w = { .whole = needs_whole(e), .reference = e->ref && !has_adapter(e) };
+    struct plan_weights w = { .whole = needs_whole(e, false),
+                              .whole_shards = needs_whole(e, true),
+                              .reference = e->ref && !has_adapter(e) };
     for (size_t i = 0; i < ARRAY_SIZE(copy); i++)
         if (copy[i])
             w.loaded += model_held_bytes(copy[i]);
@@ -300,7 +302,7 @@ static bool whole_take(struct engine *e, struct error *err)
 /* What the trainer changes: the model; or shards or slices of it, and then perhaps a copy beside them, whole or in the sampler's slices. */
 static bool trained_make(struct engine *e, const struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
-    bool cut = trainer_is_cut(settings), shards = trainer_keeps_shards(e->model, settings), whole = needs_whole(e),
+    bool cut = trainer_is_cut(settings), shards = trainer_keeps_shards(e->model, settings), whole = needs_whole(e, shards),
          slices = !e->sampler && sampler_devices(e) > 1;
     e->trained = e->model;
     if ((cut || shards ? whole : publication_in_place(e->publication)) && !whole_take(e, err))

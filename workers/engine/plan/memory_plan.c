@@ -66,7 +66,8 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
         s->state_bytes[0] = 0;
         s->keep_more = false;
         trainer_memory(m, s, &t);    // with offload: only the stage is on the device
-        p->weights += t.weight + ((trainer_keeps_shards(m, s) || trainer_is_cut(s)) && w->whole ? model_weight_bytes(m) : 0);
+        bool whole = trainer_keeps_shards(m, s) ? w->whole_shards : trainer_is_cut(s) && w->whole;
+        p->weights += t.weight + (whole ? model_weight_bytes(m) : 0);
     }
     size_t room = left(have, p->weights + p->reserve + p->sampler + t.gradient + t.state);
     // a GPU is ours alone, of a machine's memory half is enough

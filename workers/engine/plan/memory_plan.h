@@ -34,7 +34,7 @@ struct plan_weights {
     size_t loaded;     // bytes that the device has given for weights already
     size_t besides;    // of copies that stay beside the model that is trained, or all where none is: reference, sampler, publication
     bool reference;    // besides has one of what is trained; the further stages of a pipeline have theirs
-    bool whole;        // a whole copy stays beside shards or slices that are trained (run_needs_whole)
+    bool whole, whole_shards;    // a whole copy stays beside slices or stages that are trained; and beside shards (run_needs_whole)
 };
 /* Of all of the trainer's devices. */
 size_t memory_plan_host(const struct memory_plan *p);

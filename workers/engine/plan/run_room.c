@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/run/knobs.h"
+#include "workers/engine/model/extent.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/pipeline.h"
@@ -91,26 +92,17 @@ static bool samples_behind(const struct run_config *c, const struct run_part *pa
     return part->rank >= 0 && part->producer >= 0 && c->n_behind > 0;
 }
 
-/* May each trainer keep only its shards of the weights? */
-static bool may_shard(const struct run_config *c)
+/* Do the trainers reach each other's shards, and are they in no more parts of memory than a version may be in? */
+static bool shards_are_reached(const struct run_config *c, bool apart)
 {
-    return c->num_trainers > 1 && (run_config_zero(c) == ZERO_MAX || run_config_zero(c) < 0);
+    return !apart && c->num_trainers * run_config_trainer_devices(c) <= EXTENT_PART_MAX;
 }
 
-/* Do others get the weights out of their parts: the slices and stages of the first trainer's devices, or the shards of all trainers? They
- * come together in a version that is kept, or in a file, or are read where they are. Of shards of slices the first device does not reach the
- * other trainers'. */
-static bool gives_parts(const struct run_config *c, bool apart)
+bool run_needs_whole(const struct run_config *c, const struct run_part *part, bool shards, bool apart)
 {
-    return !may_shard(c) || (!apart && run_config_trainer_devices(c) == 1);
-}
-
-bool run_needs_whole(const struct run_config *c, const struct run_part *part, bool apart)
-{
-    bool posted = run_config_posted(c), travels = run_config_travels(c) || c->listen[0],
-         gives = part->rank == 0 && (posted || (travels && !gives_parts(c, apart))), own = samples_behind(c, part);    // a copy
-    return gives || (run_samples(c, part) && !own && run_sampler_devices(c, part) == 1)
-           || (own && apart && (run_config_trainer_devices(c) == 1 || may_shard(c)));
+    bool travels = run_config_travels(c) || c->listen[0], own = samples_behind(c, part);    // a copy
+    bool gives = part->rank == 0 && (run_config_posted(c) || (travels && shards && !shards_are_reached(c, apart)));
+    return gives || (run_samples(c, part) && !own && run_sampler_devices(c, part) == 1) || (own && shards && apart);
 }
 
 static struct run_publication publication_of(const struct run_config *c, const struct model *m)
@@ -143,7 +135,8 @@ static struct plan_weights weights_of(const struct run_config *c, const struct r
     int n_device = run_sampler_devices(c, part);
     size_t size = model_weight_bytes(m), sampled = n_device > 1 ? model_slice_bytes(m, n_device) : size;
     int n_team = (int)c->tensor_parallel_size, n_stage = (int)c->pipeline_parallel_size;
-    struct plan_weights w = { .whole = run_needs_whole(c, part, run_config_apart(c)),
+    struct plan_weights w = { .whole = run_needs_whole(c, part, false, run_config_apart(c)),
+                              .whole_shards = run_needs_whole(c, part, true, run_config_apart(c)),
                               .reference = trains && c->beta > 0 && !model_lora(m) };
     size_t reference = n_stage > 1  ? stage_weight_bytes(c, m, 0)
                        : n_team > 1 ? model_slice_bytes(m, n_team)

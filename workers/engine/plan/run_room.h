@@ -28,9 +28,9 @@ struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t
 int run_versions_kept(const struct run_config *c);
 /* Does the part need the whole weights on its first device, beside what it trains of them? Its sampler works on that device alone, or others
  * get them from there. A sampler with a copy of its own, and a file, a version that is kept for others or what they read in place, have them
- * out of what is trained: slices, stages or shards; but for shards of trainers that are `apart`, who do not reach each other's memory, as
- * these come only when all ask for them, and for shards of slices. */
-bool run_needs_whole(const struct run_config *c, const struct run_part *part, bool apart);
+ * out of what is trained. Only shards, if each trainer keeps no more than these, do not serve where trainers are `apart`, who do not reach each
+ * other's memory: they come only when all ask for them; nor where they are in more than EXTENT_PART_MAX parts. */
+bool run_needs_whole(const struct run_config *c, const struct run_part *part, bool shards, bool apart);
 bool run_samples(const struct run_config *c, const struct run_part *part);    // the first trainer may, too: it evaluates, or serves
 /* Does the part's sampler have slices, on this many devices? 1: it has not, or samples nothing. */
 int run_sampler_devices(const struct run_config *c, const struct run_part *part);
