@@ -103,13 +103,12 @@ class Ranks(RunCase):
 
     def test_a_dry_run_says_of_trainers_what_the_memory_plan_says(self):
         whole = None
-        for zero, name, n, weights, n_behind in ((3, "collective", "local", "copy", 0), (3, "tensor_parallel_size", 1, "copy", 0),
-                                                 (3, "tensor_parallel_size", 1, "copy", 1),
-                                                 (3, "tensor_parallel_size", 1, "files", 0), (0, "tensor_parallel_size", 1, "auto", 0),
-                                                 (1, "pipeline_parallel_size", 2, "auto", 0), (2, "tensor_parallel_size", 1, "auto", 0),
-                                                 (3, "tensor_parallel_size", 2, "auto", 0), (3, "pipeline_parallel_size", 2, "auto", 0)):
-            apart, settings = name == "collective", {name: n}    # apart: what the first one gives it has
-            n = 1 if apart else n
+        tp, pp, local = dict(tensor_parallel_size=2), dict(pipeline_parallel_size=2), dict(collective="local")
+        for zero, settings, weights, n_behind in ((3, local, "copy", 0), (3, {}, "copy", 0), (3, {}, "copy", 1), (3, {}, "files", 0), (0, {}, "auto", 0),
+                                                  (1, pp, "auto", 0), (2, {}, "auto", 0), (3, tp, "auto", 0), (3, pp, "auto", 0), (0, tp, "copy", 1),
+                                                  (3, dict(tp, **local), "copy", 0), (1, dict(tp, **local), "copy", 0)):
+            n = 2 if tp.items() <= settings.items() or settings == pp else 1
+            keeps = zero == 3 and "collective" in settings    # shards that the first one does not reach
             file = self.task.run_file(f"dry-{zero}-{n}.yaml", **APART, zero_stage=str(zero), devices=",".join(f"cpu:{q}" for q in range(2 * n + 2)),
                                       max_steps=4, weights=weights, n_behind=n_behind, **settings)
             done = subprocess.run([ROLLCALL, "train", file, "--dry-run"], capture_output=True, text=True, timeout=LIMIT)
@@ -117,13 +116,13 @@ class Ranks(RunCase):
             parts = [float(x) for x in re.search(r"weights (\S+), gradient (\S+), masters and moments (\S+),", done.stdout).groups()]
             said = re.findall(r"zero_stage (\d): weights, gradient, masters and moments take (\S+) MiB of [a-z ]*each[a-z ]* of 2 trainers", done.stdout)
             self.assertEqual([int(z) for z, _ in said], [zero])
-            self.assertEqual(re.findall(r"With zero_stage (\d)", done.stdout), [str(zero)] if name == "pipeline_parallel_size" else [])    # the stages
+            self.assertEqual(re.findall(r"With zero_stage (\d)", done.stdout), [str(zero)] if settings == pp else [])    # the stages
             copy = re.search(r"with zero_stage 3 the first one keeps a whole copy of the weights, too: (\S+)\s+MiB", done.stdout)
-            self.assertEqual(copy is not None, apart)
+            self.assertEqual(copy is not None, keeps and n == 1)
             self.assertEqual("get the weights out of all trainers' shards, without a whole copy" in done.stdout, zero == 3 and n == 1 and not copy)
             whole = float(copy.group(1)) if copy else whole
-            self.assertEqual("the first one's first device also keeps the whole weights, to publish" in done.stdout, n > 1)
-            each = float(said[0][1]) + (whole if copy or n > 1 else 0) + n_behind * whole    # the first trainer, whose plan it is
+            self.assertEqual("the first one's first device also keeps the whole weights, to publish" in done.stdout, keeps and n > 1)
+            each = float(said[0][1]) + (whole if keeps else 0) + n_behind * whole    # the first trainer, whose plan it is
             self.assertAlmostEqual(each, sum(parts) * 1e9 / 2**20, delta=0.006 * each)    # of three digits
 
     def test_a_dry_run_says_how_much_of_which_gpu_is_in_host_memory(self):
@@ -252,11 +251,12 @@ class Ranks(RunCase):
         one, teams = dict(TWO, sum_parts=4), dict(TWO, tensor_parallel_size=2, producer_tensor_parallel_size=2)
         slices = 1 / 2 + 1 / 2    # of what is trained, and to sample with
         for settings, alone, want in ((teams, one, {0: slices, 1: slices}),
-                                      (dict(teams, n_behind=1, zero_stage=2, weights="copy"), dict(one, n_behind=1), {0: slices + 1 + 1, 1: slices}),    # given, and a version
+                                      (dict(teams, n_behind=1, zero_stage=2, weights="copy"), dict(one, n_behind=1), {0: slices + 1, 1: slices}),    # a version
                                       (dict(teams, n_behind=1, zero_stage=3), dict(one, n_behind=1), {}),
                                       (dict(TWO, producer_tensor_parallel_size=2, zero_stage=3), one, {}),    # places for pieces are as much as these layers
                                       (dict(TWO, producer_tensor_parallel_size=2, zero_stage=3, collective="tcp"), one, {}),
-                                      (dict(APART, tensor_parallel_size=2), one, {0: 1 / 2 + 1, 1: 1 / 2}),
+                                      (dict(APART, tensor_parallel_size=2), one, {0: 1 / 2, 1: 1 / 2}),
+                                      (dict(APART, tensor_parallel_size=2, zero_stage=3, weights="copy"), one, {}),
                                       (dict(ONE, num_inferencer=1, inference_batch_size=8, inference_microbatch_size=8, n_behind=1, pipeline_parallel_size=2,
                                             producer_tensor_parallel_size=2), dict(one, n_behind=1), {0: slices})):
             with self.subTest(**settings):
@@ -265,6 +265,42 @@ class Ranks(RunCase):
                     for k, part in want.items():    # norms are on all devices, and stages are not alike
                         self.assertAlmostEqual(held[k], part, delta=0.1, msg=held)
                     self.assertEqual(self.finish(run), self.undisturbed(alone))
+                finally:
+                    run.kill()
+
+    def test_the_first_trainer_gives_weights_out_of_its_slices_and_stages(self):
+        """To samplers on one device and in slices, and has nothing whole for it but the versions that it keeps; whoever is killed: the trainer whose
+        slices they are, another one that has shards of them, or a sampler that may be reading them."""
+        one = dict(ONE, num_inferencer=1, inference_batch_size=8, inference_microbatch_size=8, sum_parts=4)
+        apart, tp, pp, ptp = dict(one, placement="apart"), dict(tensor_parallel_size=2), dict(pipeline_parallel_size=2), dict(producer_tensor_parallel_size=2)
+        two = dict(TWO, sum_parts=4, placement="apart")
+        cells = [(dict(apart, **tp, weights="copy"), 1 / 2, "worker cpu:0"),
+                 (dict(apart, **tp, **ptp, weights="copy"), 1 / 2, "worker cpu:1"),
+                 (dict(apart, **tp, **pp, weights="nccl"), 1 / 4, None),
+                 (dict(apart, **pp, **ptp, weights="copy", n_behind=1), 1 / 2 + 1, "worker cpu:0"),
+                 (dict(apart, **tp, **pp, **ptp, weights="nccl", n_behind=1), 1 / 4 + 1, None),
+                 (dict(apart, **tp, **pp, weights="files"), 1 / 4, None),
+                 (dict(two, **tp, zero_stage=2, weights="copy"), 1 / 2, "worker cpu:1"),
+                 (dict(two, **tp, collective="tcp", zero_stage=1, weights="copy"), 1 / 2, None),
+                 (dict(two, **tp, zero_stage=3, weights="copy"), None, "worker cpu:1"),    # places for pieces are as much as these layers
+                 (dict(two, **tp, **pp, zero_stage=3, weights="copy", n_behind=1), None, "worker cpu:1"),
+                 (dict(two, **tp, **ptp, zero_stage=3, weights="files"), None, None)]
+        for settings, want, name in cells:
+            with self.subTest(killed=name, **settings):
+                run, held = self.held(settings)
+                try:
+                    if want:    # norms are on all devices, and stages are not alike
+                        self.assertAlmostEqual(held[0], want, delta=0.13, msg=held)
+                    else:    # beyond what the second trainer has, a version
+                        self.assertAlmostEqual(held[0] - held[1], settings.get("n_behind", 0), delta=0.1, msg=held)
+                    run.wait_step(1)
+                    pid = run.processes().get(name)
+                    if pid:    # at any moment; otherwise it was too late
+                        os.kill(pid, signal.SIGKILL)
+                    alone = dict(two if settings["num_trainers"] == 2 else apart, n_behind=settings.get("n_behind", 0))
+                    self.assertEqual(self.finish(run), self.undisturbed(alone))
+                    for step, value in self.metric(run, "train/sampler_trainer_diff").items():
+                        self.assertTrue(value == 0 or settings.get("n_behind"), step)    # samples of older weights differ
                 finally:
                     run.kill()
 
