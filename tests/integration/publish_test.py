@@ -95,13 +95,16 @@ class Publish(RunCase):
                 continue
             with self.subTest(way=way, killed=killed):
                 holds = Holds(self.task.path(f"holds-{way}-{killed[-1]}"))
+                holds.arm(PRODUCERS[0], "taken")    # from the first version on, so that the run does not end before the third
                 devices = DEVICES[:2 + (settings["producer_tensor_parallel_size"] > 1)]
                 run = self.start(n_behind=0, weights=way, save_interval=2, sum_parts=4, devices=",".join(devices),
                                  env={"RC_TEST_HOLD": holds.dir}, **settings)
                 try:
-                    run.wait_step(3)
-                    holds.arm(PRODUCERS[0], "taken")
-                    producer = self.held(run, holds, PRODUCERS[0], "taken")
+                    for before in range(3):
+                        producer = self.held(run, holds, PRODUCERS[0], "taken")
+                        if before < 2:
+                            holds.arm(PRODUCERS[0], "taken")
+                            holds.release(PRODUCERS[0], "taken", producer)
                     os.kill(run.processes()[killed], signal.SIGKILL)
                     if killed == TRAINER:
                         holds.release(PRODUCERS[0], "taken", producer)
