@@ -608,6 +608,65 @@ static void nobody_has_more_memory_than_the_plan_says(UNUSED void **state)
     free(c);
 }
 
+/* A trainer in slices or stages that gives weights: beside its own part the first device has the versions that are kept, or while a file is
+ * written a stage; the other devices have nothing else. */
+static void who_gives_out_of_slices_has_nothing_whole_for_it(UNUSED void **state)
+{
+    struct error err;
+    char model[128], file[128];
+    const struct shape big = { { BASE, .d_model = 512, .n_head = 8, .n_kv_head = 4, .d_head = 32, .d_ff = 2048, .vocab = 16384,
+                                 .tied = true, .qkv_bias = true },
+                               "more than two stages" };
+    struct run_config *c = malloc(sizeof *c);
+    snprintf(model, sizeof model, "%s/model-of-slices", run_dir);
+    snprintf(file, sizeof file, "%s/file", run_dir);
+    assert_int_equal(mkdir(model, MODE_DIR), 0);
+    struct model *whole = whole_make(&big, 1, giver), *shape = model_shape_like(whole, &err);
+    size_t size = model_weight_bytes(whole);
+    assert_true(shape && size > 2 * BUNDLE_STAGE && model_save(whole, model, &err));
+    model_free(whole);
+    for (size_t k = 0; k < ARRAY_SIZE(layouts); k++)
+        for (int n_behind = 0; n_behind < 2; n_behind++) {
+            const struct layout *l = &layouts[k];
+            struct run_room room;
+            struct extent_table t = { 0 };
+            config_make(c, model, "copy", n_behind, 1);
+            c->tensor_parallel_size = l->n_slice;
+            c->pipeline_parallel_size = l->n_stage;
+            if (!run_room_plan(&room, c, &(struct run_part){ .rank = 0, .producer = -1, .helps = -1 }, giver, NULL, &err))
+                fail_msg("%s", err.text);
+            count_begin(&counted[0], giver);
+            count_begin(&counted[1], taker[1]);
+            struct model *m = cut_make(&big, 1, l);
+            struct publication_config g = {
+                .model = shape, .run_dir = run_dir, .name = "giver", .way = WAY_COPY, .gives = true, .n_slot = n_behind
+            };
+            struct publication *gives = publication_new(&g, &err);
+            assert_true(gives && extent_table_of_model(&t, m, &err));
+            const struct extents from = extent_table_all(&t);
+            size_t own = model_held_bytes(team_slice(m, 0)), other = model_held_bytes(team_slice(m, 1));
+            counted[0].most = counted[0].now;    // not what it was cut out of
+            counted[1].most = counted[1].now;
+            assert_int_equal(room.plan.weights, own + (size_t)n_behind * size);
+            assert_true(own < size * 3 / 4);
+            for (int64_t v = 1; v < 3; v++)
+                if (!publication_withdraw(gives, &err) || !publication_share(gives, shape, &from, 1, v, &err))
+                    fail_msg("%s", err.text);
+            assert_in_range(counted[0].most, room.plan.weights, room.plan.weights + HASHES_MAX);
+            assert_true(weights_file_write(shape, &from, file, &err));
+            assert_in_range(counted[0].most, room.plan.weights, room.plan.weights + BUNDLE_STAGE + HASHES_MAX);
+            assert_in_range(counted[1].most, other, other + HASHES_MAX);
+            publication_free(gives);
+            extent_table_release(&t);
+            model_free(m);
+            count_end(&counted[1]);
+            count_end(&counted[0]);
+        }
+    assert_int_equal(unlink(file), 0);
+    model_free(shape);
+    free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -620,6 +679,7 @@ int main(void)
         cmocka_unit_test(any_window_of_slices_is_that_of_the_whole),
         cmocka_unit_test(a_table_that_is_not_a_version_is_refused),
         cmocka_unit_test(nobody_has_more_memory_than_the_plan_says),
+        cmocka_unit_test(who_gives_out_of_slices_has_nothing_whole_for_it),
     };
     char path[128];
     if (!mkdtemp(run_dir))
