@@ -284,6 +284,7 @@ static void scatter(struct scattered *s, const struct model *m, size_t run)
     size_t size, end[SCATTERED];
     const char *from = model_weights(m, &size);
     int64_t n = (int64_t)((size + run - 1) / run);
+    *s = (struct scattered){ 0 };
     s->at = calloc((size_t)n, sizeof *s->at);
     assert_non_null(s->at);
     for (int k = 0; k < SCATTERED; k++) {

@@ -90,6 +90,7 @@ bool extent_table_of_model(struct extent_table *t, const struct model *m, struct
         struct extent_part *part = &t->part[q];
         const struct mem_handle *h = model_shared_handle(slice);
         part->mem = model_weights(slice, &part->size_bytes);
+        part->dev = model_device(slice);
         if (h)
             part->handle = *h;
         if (!extent_table_add_slice(t, m, q, 0, model_n_flat(slice), q, 0, err)) {

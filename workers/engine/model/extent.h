@@ -35,6 +35,7 @@ struct extent_part {
     const char *mem;    // (size_bytes) device; borrowed
     size_t size_bytes;
     struct mem_handle handle;    // what others open it with; of mem_share_new's memory alone
+    struct device *dev;          // of this process, whose memory it is; NULL: another process's, or whoever reads it
 };
 struct extent {
     struct area of;

@@ -172,54 +172,58 @@ bool extents_are_whole(const struct bundle *b, const struct extents *x)
 
 struct hasher {
     const struct bundle *bundle;    // borrowed
-    int n;
-    struct device *dev[PLACE_MAX];
     int64_t n_most;
-    uint64_t *mem[PLACE_MAX];     // (n_most) device
-    uint64_t *hash[PLACE_MAX];    // (n_most) host
-    int64_t *part_of;             // (n_most) the tensor that each of the first device's is a part of
+    int n;
+    struct hashing {    // of a device
+        struct device *dev;
+        uint64_t *mem;       // (n_most) device
+        uint64_t *hash;      // (n_most) host
+        int64_t *part_of;    // (n) the tensor that each of extents is a part of, until they are taken
+        int64_t n;
+    } on[PLACE_MAX];
 };
+
+static void hashing_close(struct hashing *on)
+{
+    struct error ignored;
+    free(on->hash);
+    free(on->part_of);
+    if (on->mem && device_enter(on->dev, &ignored))
+        mem_free(on->dev, on->mem);
+    *on = (struct hashing){ 0 };
+}
+
+/* on[q] is dev's; closed by the caller also after a failure. */
+static bool hashing_open(struct hasher *h, int q, struct device *dev, struct error *err)
+{
+    size_t most = (size_t)h->n_most * sizeof(uint64_t);
+    struct hashing *on = &h->on[q];
+    on->dev = dev;
+    if (!(on->hash = malloc(most)) || !(on->part_of = malloc((size_t)h->n_most * sizeof *on->part_of)))
+        return error_set(err, ERR_NO_MEMORY, "no memory for hashes");
+    return device_enter(dev, err) && (on->mem = mem_new(dev, most, "hashes of weights", err)) != NULL;
+}
 
 struct hasher *hasher_new(const struct bundle *b, struct device *const *dev, int n, struct error *err)
 {
     struct hasher *h = calloc(1, sizeof *h);
-    int64_t n_most = MAX(b->n * (n > 1 ? SLICE_BLOCK_MAX : 1), (int64_t)1);
-    size_t most = (size_t)n_most * sizeof(uint64_t);
     if (!h) {
         error_set(err, ERR_NO_MEMORY, "no memory for hashes");
         return NULL;
     }
-    h->bundle = b;
-    h->n = n;
-    h->n_most = n_most;
-    if (!(h->part_of = malloc((size_t)n_most * sizeof *h->part_of))) {
-        error_set(err, ERR_NO_MEMORY, "no memory for hashes");
-        free(h);
-        return NULL;
-    }
-    for (int q = n - 1; q >= 0; q--) {    // the calling thread drives the first at the end
-        h->dev[q] = dev[q];
-        if (!(h->hash[q] = malloc(most)))
-            error_set(err, ERR_NO_MEMORY, "no memory for hashes");
-        if (!h->hash[q] || !device_enter(dev[q], err) || !(h->mem[q] = mem_new(dev[q], most, "hashes of weights", err))) {
+    *h = (struct hasher){ .bundle = b, .n_most = MAX(b->n * (n > 1 ? SLICE_BLOCK_MAX : 1), (int64_t)1), .n = n };
+    for (int q = n - 1; q >= 0; q--)    // the calling thread drives the first at the end
+        if (!hashing_open(h, q, dev[q], err)) {
             hasher_free(h);
             return NULL;
         }
-    }
     return h;
 }
 
 void hasher_free(struct hasher *h)
 {
-    struct error ignored;
-    if (!h)
-        return;
-    for (int q = h->n - 1; q >= 0; q--) {
-        free(h->hash[q]);
-        if (h->mem[q] && device_enter(h->dev[q], &ignored))
-            mem_free(h->dev[q], h->mem[q]);
-    }
-    free(h->part_of);
+    for (int q = h ? h->n - 1 : -1; q >= 0; q--)
+        hashing_close(&h->on[q]);
     free(h);
 }
 
@@ -240,56 +244,95 @@ static bool pieces_hash(struct hasher *h, const struct place *at, int q, struct 
 {
     for (int64_t i = 0; i < at->n; i++) {
         struct piece p = piece_of(h->bundle, at, i);
-        if (!area_hash(h->bundle, p.tensor, &p.of, at->dev, (char *)at->mem + p.to, h->mem[q] + i, err))
+        if (!area_hash(h->bundle, p.tensor, &p.of, at->dev, (char *)at->mem + p.to, h->on[q].mem + i, err))
             return false;
     }
-    return mem_copy(at->dev, h->hash[q], h->mem[q], (size_t)at->n * sizeof(uint64_t), COPY_D2H, err);
+    return mem_copy(at->dev, h->on[q].hash, h->on[q].mem, (size_t)at->n * sizeof(uint64_t), COPY_D2H, err);
 }
 
 bool bundle_hash(struct hasher *h, const void *mem, uint64_t *hash, struct error *err)
 {
     struct places whole;
-    places_of_whole(&whole, h->dev[0], (void *)mem, h->bundle);
-    if (!pieces_hash(h, &whole.at[0], 0, err) || !device_sync(h->dev[0], err))
+    places_of_whole(&whole, h->on[0].dev, (void *)mem, h->bundle);
+    if (!pieces_hash(h, &whole.at[0], 0, err) || !device_sync(h->on[0].dev, err))
         return false;
-    memcpy(hash, h->hash[0], (size_t)h->bundle->n * sizeof *hash);
+    memcpy(hash, h->on[0].hash, (size_t)h->bundle->n * sizeof *hash);
     return true;
 }
 
-/* Add up what the first device was asked for: n parts of the tensors part_of. */
-static bool parts_take(struct hasher *h, int64_t n, uint64_t *hash, struct error *err)
+/* Add up what a device was asked for. */
+static bool parts_take(struct hashing *on, uint64_t *hash, struct error *err)
 {
-    if (!mem_copy(h->dev[0], h->hash[0], h->mem[0], (size_t)n * sizeof(uint64_t), COPY_D2H, err) || !device_sync(h->dev[0], err))
+    if (!device_enter(on->dev, err) || !mem_copy(on->dev, on->hash, on->mem, (size_t)on->n * sizeof(uint64_t), COPY_D2H, err)
+        || !device_sync(on->dev, err))
         return false;
-    for (int64_t k = 0; k < n; k++)
-        hash[h->part_of[k]] += h->hash[0][k];
+    for (int64_t k = 0; k < on->n; k++)
+        hash[on->part_of[k]] += on->hash[k];
+    on->n = 0;
     return true;
+}
+
+/* Ask a device for what place i adds to the hashes of the tensors that it is a part of, of which `first` is the first. */
+static bool extent_hash(struct hasher *h, struct hashing *on, const struct extents *from, int64_t i, int64_t first, uint64_t *hash,
+                        struct error *err)
+{
+    const struct bundle *b = h->bundle;
+    const struct area *of = &from->at[i].of;
+    struct area part;
+    for (int64_t t = first; t < b->n && b->tensor[t].at < area_end(of); t++) {
+        if (!area_in_tensor(b, t, of, &part))
+            continue;
+        if (on->n == h->n_most && !parts_take(on, hash, err))
+            return false;
+        if (!area_hash(b, t, &part, on->dev, extent_mem(from, i) + (part.from - of->from), on->mem + on->n, err))
+            return false;
+        on->part_of[on->n++] = t;
+    }
+    return true;
+}
+
+/* The number of the device that hashes a part: its own, if this process drives that, or else the first. -1: see err. */
+static int part_hasher(struct hasher *h, const struct extent_part *part, struct error *err)
+{
+    int q = 0;
+    if (!part->dev)
+        return 0;
+    while (q < h->n && h->on[q].dev != part->dev)
+        q++;
+    BUG_IF(q == PLACE_MAX, "weights on more than %d devices of a process", PLACE_MAX);
+    if (q < h->n)
+        return q;
+    if (hashing_open(h, q, part->dev, err)) {
+        h->n++;
+        return q;
+    }
+    hashing_close(&h->on[q]);
+    return -1;
 }
 
 bool bundle_hash_extents(struct hasher *h, const struct extents *from, uint64_t *hash, struct error *err)
 {
     const struct bundle *b = h->bundle;
-    int64_t n = 0;
+    int on[EXTENT_PART_MAX];
     memset(hash, 0, (size_t)b->n * sizeof *hash);
-    for (int64_t i = 0, first = 0; i < from->n; i++) {
-        const struct area *of = &from->at[i].of;
-        struct area part;
-        while (first < b->n && tensor_end(b, first) <= of->from)
-            first++;
-        for (int64_t t = first; t < b->n && b->tensor[t].at < area_end(of); t++) {
-            if (!area_in_tensor(b, t, of, &part))
-                continue;
-            if (n == h->n_most) {
-                if (!parts_take(h, n, hash, err))
-                    return false;
-                n = 0;
-            }
-            if (!area_hash(b, t, &part, h->dev[0], extent_mem(from, i) + (part.from - of->from), h->mem[0] + n, err))
+    for (int k = 0; k < from->n_part; k++)
+        if ((on[k] = part_hasher(h, &from->part[k], err)) < 0)
+            return false;
+    for (int q = 0; q < h->n; q++) {    // all at once
+        if (!device_enter(h->on[q].dev, err))
+            return false;
+        h->on[q].n = 0;
+        for (int64_t i = 0, first = 0; i < from->n; i++) {
+            while (first < b->n && tensor_end(b, first) <= from->at[i].of.from)
+                first++;
+            if (on[from->at[i].part] == q && !extent_hash(h, &h->on[q], from, i, first, hash, err))
                 return false;
-            h->part_of[n++] = t;
         }
     }
-    return parts_take(h, n, hash, err);
+    for (int q = h->n - 1; q >= 0; q--)    // the calling thread drives the first at the end
+        if (!parts_take(&h->on[q], hash, err))
+            return false;
+    return true;
 }
 
 uint64_t bundle_hash_join(const uint64_t *hash, int64_t n)
@@ -340,7 +383,7 @@ bool bundle_check(struct hasher *h, const struct places *p, const uint64_t *want
                 struct piece x = piece_of(h->bundle, &p->at[q], next[q]);
                 if (x.tensor != t)
                     break;
-                part[n++] = (struct part){ x.of.from, h->hash[q][next[q]] };
+                part[n++] = (struct part){ x.of.from, h->on[q].hash[next[q]] };
             }
         if (!parts_join(part, n, &hash) || hash != want[t])
             return error_set(err, ERR_DATA,

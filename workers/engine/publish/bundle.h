@@ -52,19 +52,22 @@ MUST_USE bool places_of_model(struct places *p, const struct model *m, struct er
 void places_of_whole(struct places *p, struct device *dev, void *mem, const struct bundle *b);
 void places_release(struct places *p);
 
-/* Memory for hashes on each of n devices. */
+/* Memory for hashes, on each of n devices, and when it is first asked about weights on others of this process, on these. The devices are
+ * borrowed as long as it lives. */
 struct hasher;
 struct hasher *hasher_new(const struct bundle *b, struct device *const *dev, int n, struct error *err);
 void hasher_free(struct hasher *h);    // NULL is fine
 /* The hash of each tensor (host; b.n) of a whole version at mem on the first device; waits for it. */
 MUST_USE bool bundle_hash(struct hasher *h, const void *mem, uint64_t *hash, struct error *err);
-/* The same of a version in several places, each area of which begins and ends with a word of 8 bytes, and each row of it. */
+/* The same of a version in several places, each area of which begins and ends with a word of 8 bytes, and each row of it. Each part is hashed by its
+ * own device, if that is known, or the first. */
 MUST_USE bool bundle_hash_extents(struct hasher *h, const struct extents *from, uint64_t *hash, struct error *err);
 /* Hash what is in places and compare with want (host; b.n), which came with version. Every place's part of a tensor counts: together they
  * have each element, and those that are in several are equal. ERR_DATA names the tensor. Waits for the devices. */
 MUST_USE bool bundle_check(struct hasher *h, const struct places *p, const uint64_t *want, int64_t version, struct error *err);
 uint64_t bundle_hash_join(const uint64_t *hash, int64_t n);    // of all hashes, for logs and comparisons
-/* Is this a table of where a version's tensors are, each within its part? What is only almost one has other hashes. */
+/* Can this be a table of where a version's tensors are: is each place an area of the version and within its part, and are they together as long as
+ * the tensors? For tables that have come from elsewhere. One that passes and has a byte twice, so that another is missing, has other hashes. */
 bool extents_are_whole(const struct bundle *b, const struct extents *x);
 /* Fill places from a version; src[q] is how device q sees it. Gaps between tensors that are in no place are left as they are. Asynchronous. The
  * calling thread drives the first at the end. */

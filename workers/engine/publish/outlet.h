@@ -1,7 +1,7 @@
 /* outlet.h - the trainer's side of publication (wire.h): keeps shared versions and hands them to producers
  *
  * Made and called by the thread that drives the device; the outlet's own thread serves the producers. outlet_new takes all device
- * memory: n_slot versions, and a hash per tensor. */
+ * memory: n_slot versions, and a hash per tensor, which other devices of this process get when weights on them are first shared. */
 #pragma once
 #include "workers/engine/publish/bundle.h"
 #include "workers/engine/publish/wire.h"

@@ -140,7 +140,7 @@ bool end_shards_add(struct end *e, struct extent_table *t, struct error *err)
     const struct model *whole = trainer_model(e->k->t);
     for (int q = 0; q < r->n_rank; q++) {
         const struct mem_handle *h;
-        struct extent_part part = { 0 };
+        struct extent_part part = { .dev = q == e->k->index ? trainer_device(e->t) : NULL };
         BUG_IF(t->n_part == EXTENT_PART_MAX, "shards in more than %d parts of memory", EXTENT_PART_MAX);
         (void)model_kept(trainer_model(e->c ? e->t : r->here[q].end[e->index].t), &part.size_bytes, &h);
         part.handle = *(e->c ? collective_handle(e->c, parts.weights, q) : h);
