@@ -117,18 +117,19 @@ static const char *shard_of(const struct end *e, int p, int q, int64_t *first, i
     return (const char *)peer_of((void *)e, trainer_parts(e->t).weights, q) + (size_t)at * dtype_size(model_dtype(trainer_model(e->t)));
 }
 
-/* Where the first device sees what rank q has of this device's weights. Memory of another process is open to the device that has opened it. */
+/* Where the first device sees what rank q has of this device's weights. Another process's memory is seen by the device that has opened it alone.
+ * ERR_CLOSED: that process has gone. */
 static const void *first_sees(struct end *e, int q, const struct extent_part *part, struct error *err)
 {
     struct device *first = trainer_device(e->k->end[0].t);
-    if (!e->c || e->index == 0 || q == e->k->index || first->host_memory)
+    if (!e->c || e->index == 0 || q == e->k->index)
         return peer_of(e, trainer_parts(e->t).weights, q);
     if (!e->seen && !(e->seen = calloc((size_t)e->k->r->n_rank, sizeof *e->seen))) {
         error_set(err, ERR_NO_MEMORY, "no memory for a table of the trainers' shards");
         return NULL;
     }
-    if (!e->seen[q])
-        e->seen[q] = mem_share_open(first, &part->handle, part->size_bytes, err);
+    if (!e->seen[q] && !(e->seen[q] = mem_share_open(first, &part->handle, part->size_bytes, err)) && err->code != ERR_UNSUPPORTED)
+        err->code = ERR_CLOSED;
     return e->seen[q];
 }
 
