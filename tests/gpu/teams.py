@@ -4,7 +4,7 @@ one and on two. A hash of all tokens and log-probs, one of the weights after som
 must be one and the same wherever the sums have as many parts.
 
     tests/gpu/teams.py [--work DIR] [--runs CASE,...] [--shapes NAME[:BATCH],...] [--batches 16,256] [--train NAME:TOKENS:MICRO,...]
-                       [--pipelines NAME:TOKENS:MICRO,...]
+                       [--pipelines NAME:TOKENS:MICRO,...] [--apart]
     on CPUs, to try this script: --runs starter --shapes starter --train starter:2048:1024 --pipelines starter:8192:1024
 
 One JSON line for each measurement, then a table. Exits 1 when bytes differ or a measurement fails. ROLLCALL names the program.
@@ -34,6 +34,7 @@ def main():
     parser.add_argument("--batches", default="16,256")
     parser.add_argument("--train", default="Qwen2.5-0.5B:16384:8192,Qwen2.5-7B:8192:2048")
     parser.add_argument("--pipelines", default="Qwen2.5-0.5B:32768:2048,Qwen2.5-7B:16384:1024")
+    parser.add_argument("--apart", action="store_true", help="of whole runs only those whose producer has devices of its own")
     a = parser.parse_args()
     os.makedirs(a.work, exist_ok=True)
     table = Table()
@@ -83,27 +84,34 @@ def main():
                         f"  {r['memory_gb']:7.2f} of {r['planned_gb']:7.2f} GB of the first")
             table.put(f"{shape:14}{tokens:>6} tokens in {micro:>5}  {pp} stages of {tp}, {parts} parts", r, said)
     for name in filter(None, a.runs.split(",")):
-        c, first = MORE.get(name) or CASES[name], None
+        c, first = MORE.get(name) or CASES[name], {}    # by n_behind
         # trainers; stages of each, and devices of each stage; devices of a producer; the last ones on four devices, and by bytes alone
         layouts = [(1, 1, 1, 1, "auto"), (1, 1, 1, 2, "auto"), (1, 1, 2, 1, "auto"), (1, 1, 2, 2, "auto"), (1, 2, 1, 1, "auto"), (1, 2, 1, 2, "auto")]
+        apart = []
         if kind == "cpu" or most >= 4:
             two = [(2, pp, tp, 2, zero) for pp, tp in ((1, 2), (2, 1)) for zero in "0123"]
             layouts += two + [(1, 2, 2, 1, "auto"), (1, 2, 2, 2, "auto")] + [(*layout, "tcp" if kind == "cpu" else "nccl") for layout in two]
-        for t, pp, tp, m, zero, *way in layouts:
-            way = "".join(way) or "auto"
-            path, step, _ = whole_run(c, ",".join(f"{kind}:{i}" for i in range(t * max(pp * tp, m))), a.work,
-                                      f"teams-{name}-{t}-{pp}-{tp}-{m}-{zero}-{way}-{os.getpid()}", 3,
-                                      ["-pp", str(pp), "-tp", str(tp), "-ptp", str(m), "--sum_parts", "4", "-zero", zero, "--collective", way],
-                                      workers=t)
-            got = medians(step, ("generate_s", "train_s", "step_s"))
+            # on other devices than the trainer's, which gives its weights so, kept for a step or not; the first of each with whole ones
+            apart = [(pp, tp, m, weights, behind) for behind in (0, 1) for pp, tp, m in ((1, 1, 1), (1, 2, 1), (2, 1, 2))
+                     for weights in (("copy", "nccl", "files") if pp * tp > 1 else ("copy",))]
+        runs = [] if a.apart else [(t, pp, tp, m, zero, "".join(way) or "auto", None) for t, pp, tp, m, zero, *way in layouts]
+        runs += [(1, pp, tp, m, "auto", "auto", (weights, behind)) for pp, tp, m, weights, behind in apart]
+        for t, pp, tp, m, zero, way, given in runs:
+            weights, behind = given or ("auto", 0)
+            devices = ",".join(f"{kind}:{i}" for i in range(pp * tp + m if given else t * max(pp * tp, m)))
+            more = ["--placement", "apart", "--weights", weights, "--n_behind", str(behind)] if given else ["--collective", way]
+            path, step, _ = whole_run(c, devices, a.work, f"teams-{name}-{t}-{pp}-{tp}-{m}-{zero}-{way}-{weights}-{behind}-{os.getpid()}", 3,
+                                      ["-pp", str(pp), "-tp", str(tp), "-ptp", str(m), "--sum_parts", "4", "-zero", zero, *more], workers=t)
+            got = medians(step, ("generate_s", "train_s", "publish_s", "step_s"))
             got["hash"] = sha256(os.path.join(path, "checkpoints", "step-000003", "model.safetensors"))
             got["sampler_trainer_diff"] = max(m["train/sampler_trainer_diff"] for m in step)
             shutil.rmtree(path)
-            first = first or got
-            got["check"] = got["hash"] == first["hash"] and got["sampler_trainer_diff"] == 0
-            table.put(f"{name:14}run, -t {t} -i {t} -pp {pp} -tp {tp} -ptp {m} -zero {zero} {way}",
-                      dict(bench="teams", case=name, trainers=t, stages=pp, stage_devices=tp, zero_stage=zero, collective=way, producer_devices=m, **got),
-                      f"step {got['step_s']:8.3f} s  generate {got['generate_s']:8.3f}  train {got['train_s']:8.3f}")
+            same = first.setdefault(behind, got)
+            got["check"] = got["hash"] == same["hash"] and got["sampler_trainer_diff"] == 0
+            table.put(f"{name:14}run, -t {t} -i {t} -pp {pp} -tp {tp} -ptp {m} " + (f"apart, {weights}, n_behind {behind}" if given else f"-zero {zero} {way}"),
+                      dict(bench="teams", case=name, trainers=t, stages=pp, stage_devices=tp, zero_stage=zero, collective=way, producer_devices=m,
+                           apart=bool(given), weights=weights, n_behind=behind, **got),
+                      f"step {got['step_s']:8.3f} s  generate {got['generate_s'] or 0:8.3f}  train {got['train_s']:8.3f}")
     table.end()
 
 
