@@ -274,19 +274,22 @@ bool train_room(const struct train *t, struct run_room *room, bool *planned, str
 }
 
 /* What the weights that travel take, beside those of the trainer. */
-static void publication_print(const struct train *t, const struct run_publication *p)
+static void publication_print(const struct train *t, const struct run_room *room)
 {
-    int n_kept = run_versions_kept(&t->config);
+    const struct run_publication *p = &room->publication;
     if (p->held == 0)
         return;
-    if (n_kept > 0)
-        printf("                the first trainer keeps %d of the last versions for them (%.1f MB)", n_kept, (double)p->kept * 1e-6);
+    if (p->n_kept > 0)
+        printf("                the first trainer keeps %d of the last versions for them (%.1f MB)", p->n_kept, (double)p->kept * 1e-6);
     else
         printf("                out of the first trainer's own weights (no further copy)");
     printf(", and each of a producer's devices has %.1f MB%s", (double)p->held * 1e-6,
            t->config.producer_tensor_parallel_size > 1 ? ", its slices" : "");
     if (p->staged > 0)
         printf("\n                and %.1f MB for a version that comes while it samples", (double)p->staged * 1e-6);
+    if (room->fills_gap)
+        printf("\n                and as much again, and twice the keys and values, for the next version in a rollout step's tail%s",
+               strcmp(t->config.fill_gap, "auto") == 0 ? ",\n                where that fits (fill_gap auto)" : " (fill_gap)");
     printf("\n");
 }
 
@@ -386,6 +389,6 @@ bool train_plan_print(const struct train *t, struct error *err)
         return true;    // nothing is sampled here
     printf("%s        %s%s%s%s\n", c->lora_rank > 0 ? "adapter:" : "weights:", own, own[0] && far ? "; " : "", far ? way : "",
            far ? run_config_external(c) ? " from the first trainer to the engines" : " from the first trainer to other samplers" : "");
-    publication_print(t, &room.publication);
+    publication_print(t, &room);
     return true;
 }

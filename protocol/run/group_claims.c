@@ -81,7 +81,7 @@ static bool is_amount(const struct mval *map, const char *name)
 static bool amounts_check(const struct mval *map, struct error *err)
 {
     static const char *const times[] = { "gen_s", "score_s", "verify_s" };
-    static const char *const sampled[] = { "generate_s", "tail_s",     "n_tok", "n_draft",    "n_accepted",
+    static const char *const sampled[] = { "generate_s", "tail_s",     "gap_s", "n_tok",      "n_draft", "n_accepted",
                                            "n_put_back", "flops_most", "flops", "bytes_most", "bytes" };
     for (size_t i = 0; i < ARRAY_SIZE(times); i++)
         if (!is_amount(map, times[i]))

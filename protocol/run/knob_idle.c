@@ -41,6 +41,10 @@ static bool in_logical_time(const struct run_config *c)
 {
     return !c->free_running;
 }
+static bool no_gap(const struct run_config *c)
+{
+    return !run_config_gap_possible(c);
+}
 static bool has_budget(const struct run_config *c)
 {
     return c->token_budget > 0;
@@ -203,6 +207,7 @@ static const struct idle_rule {
       "there are no more trainers than that, and all are on the head's machine; a larger 'num_trainers' goes on to nodes" },
     { "threads", on_gpus, "it applies to CPU devices, and this run uses GPUs only" },
     { "max_staleness", in_logical_time, "it applies to 'free_running' only; otherwise 'n_behind' bounds the age of samples" },
+    { "fill_gap", no_gap, "it is for producers that do not train, with 'n_behind' above 0 and one device each, without an environment" },
     { "train_microbatch_size", has_budget, "'token_budget' overrides it; with 'token_budget' 0 'train_microbatch_size' decides" },
     { "cache_length", no_punishment, "'soft_over_length_punishment' is false" },
     { "ppb_as_upstream", not_batch, "it is for 'advantages' batch, as 'algo' REINFORCE_PPB sets them" },

@@ -107,6 +107,7 @@ enum metric_id {
     M_LONG_PROMPTS,
     M_PUT_BACK,
     M_IDLE_SHARE,
+    M_GAP_SHARE,
     M_DRAFT_ACCEPTANCE,
     M_SOLVED_PROMPTS,
     M_STOPPED_GROUPS,

@@ -1071,6 +1071,13 @@ bool run_config_travels(const struct run_config *c)
            || (c->n_behind > 0 && c->num_inferencer > 1);
 }
 
+bool run_config_gap_possible(const struct run_config *c)
+{
+    bool some_sample_only = strcmp(c->placement, "apart") == 0 || c->num_inferencer > run_config_trainers_here(c) || c->node_only;
+    return strcmp(c->fill_gap, "off") != 0 && c->n_behind > 0 && some_sample_only && !run_config_posted(c) && !run_config_external(c)
+           && !c->environment[0] && c->producer_tensor_parallel_size == 1;
+}
+
 bool run_config_first_evaluates(const struct run_config *c)
 {
     bool others = strcmp(c->placement, "apart") == 0 && !c->free_running && !run_config_posted(c) && !run_config_external(c);

@@ -68,6 +68,7 @@ struct run_config {
     char listen_lent[280];                                                             // HOST:PORT of nodes that only sample; "": none
     char hosts[4096];                                                                  // to start nodes on over ssh (host_list.h)
     int64_t n_behind;
+    char fill_gap[8];    // auto | off | on
     bool free_running;
     int64_t max_staleness;    // of a token in free-running mode, optimizer steps
     /* batch sizes, in prompts except for the micro-batches (samples) */
@@ -305,6 +306,9 @@ MUST_USE bool run_config_groups_path(const struct run_config *c, const char *run
 /* Must weights be transferred between devices? Not when every producer samples with the current weights of the trainer on its own
  * device. */
 bool run_config_travels(const struct run_config *c);
+/* May a worker that only samples begin with the next version of the weights while the last samples of the one before still run
+ * ('fill_gap')? With auto its device's memory decides (run_room.h). */
+bool run_config_gap_possible(const struct run_config *c);
 /* Does the first trainer evaluate? With `placement` apart those that only sample do all of it, where they can have the weights of one step. */
 bool run_config_first_evaluates(const struct run_config *c);
 /* Does the run train on what environments post (environments), to itself or to another server, and sample nothing itself? */

@@ -55,6 +55,17 @@ static const struct {
     { { WAITING(5), SAMPLES }, "there is nothing to do", GIVE_NOTHING },    // they are not shared yet
     { { WAITING(4), SAMPLES, .has_items = true, .next_coming = true, .room = 2 }, "a producer with room samples what waits", GIVE_ITEMS },
 
+#define TAKES_BESIDE "a sampler whose batch runs out takes the next weights beside it"
+#define RUNS_OUT WAITING(5), SAMPLES, .busy = true, .gap = true, .next_shared = true, .next_coming = true
+    { { RUNS_OUT }, TAKES_BESIDE, GIVE_NEXT },
+    { { RUNS_OUT, .has_items = true, .room = 3 }, "a producer with room samples what waits", GIVE_ITEMS },
+    { { RUNS_OUT, .undone = true }, "what nobody wants any more is not sampled on", GIVE_CANCEL },
+    { { RUNS_OUT, .pausing = true }, "there is nothing to do", GIVE_NOTHING },
+    { { RUNS_OUT, .eval_waits = true }, "there is nothing to do", GIVE_NOTHING },
+    { { WAITING(5), SAMPLES, .busy = true, .next_shared = true }, "there is nothing to do", GIVE_NOTHING },    // more than half runs
+    { { WAITING(5), SAMPLES, .busy = true, .gap = true, .next_coming = true }, "there is nothing to do", GIVE_NOTHING },    // it would wait
+    { { WAITING(5), SAMPLES, .busy = true, .gap = true, .next_is_own = true }, "there is nothing to do", GIVE_NOTHING },
+
     { { TRAINER, .present_wanted = true, .present_fits = true, .save_due = true, .step_due = true },
       "the first trainer shares weights before it goes on",
       GIVE_SHARE },

@@ -456,6 +456,71 @@ static void whole_weights_are_only_where_somebody_reads_them(UNUSED void **state
     device_free(dev);
 }
 
+static size_t card_bytes;
+
+static bool card_of_some_bytes(UNUSED struct device *dev, size_t *free_bytes, size_t *total_bytes, UNUSED struct error *err)
+{
+    *free_bytes = *total_bytes = card_bytes;
+    return true;
+}
+
+/* A producer that does not train needs a second copy of the weights and a second generator to fill the gap, the first trainer a place for one
+ * more version. With auto it is filled as soon as there is room for that beside all else, not a byte earlier. */
+static void auto_fills_the_gap_where_all_else_stays_as_it_is(UNUSED void **state)
+{
+    static const struct {
+        int rank, producer, n_behind, ptp;
+        const char *environment;
+        bool possible;
+        const char *why;
+    } cases[] = {
+        { -1, 0, 1, 1, "", true, "a producer" },
+        { 0, -1, 1, 1, "", true, "the first trainer" },
+        { -1, 0, 0, 1, "", false, "the next version is not there before all is back" },
+        { -1, 0, 1, 2, "", false, "slices" },
+        { -1, 0, 1, 1, "turns.py", false, "turns that wait for an environment" },
+    };
+    struct error err = { 0 };
+    char dir[] = "/tmp/rc-plan-XXXXXX", file[64];
+    struct device *dev = gpu_new();
+    struct model *m = shape_new(dev, "Qwen2.5-1.5B");
+    struct run_config *c = malloc(sizeof *c);
+    struct ops card = *dev->op;
+    card.mem_info = card_of_some_bytes;
+    dev->op = &card;
+    assert_true(mkdtemp(dir) && config_save(model_config(m), dir, "bfloat16", &err));
+    for (size_t k = 0; k < ARRAY_SIZE(cases); k++) {
+        struct run_room off, with;
+        struct run_part part = { .rank = cases[k].rank, .producer = cases[k].producer, .helps = -1 };
+        run_config_init(c);
+        snprintf(c->model, sizeof c->model, "%s", dir);
+        snprintf(c->placement, sizeof c->placement, "apart");
+        snprintf(c->weights, sizeof c->weights, "copy");
+        snprintf(c->environment, sizeof c->environment, "%s", cases[k].environment);
+        c->beta = 0;
+        c->recompute_full = true;
+        c->n_behind = cases[k].n_behind;
+        c->producer_tensor_parallel_size = cases[k].ptp;
+        for (int roomy = 0; roomy <= 1; roomy++) {
+            snprintf(c->fill_gap, sizeof c->fill_gap, "off");
+            card_bytes = H200;
+            assert_true(run_room_plan(&off, c, &part, dev, NULL, &err) && off.fits && !off.fills_gap);
+            size_t more = model_weight_bytes(m) + (part.producer >= 0 ? off.plan.sampler + off.plan.kv : 0);
+            card_bytes = off.plan.total + off.plan.reserve + more - !roomy;
+            snprintf(c->fill_gap, sizeof c->fill_gap, "auto");
+            assert_true(run_room_plan(&with, c, &part, dev, NULL, &err) && with.fits);
+            if (with.fills_gap != (roomy && cases[k].possible))
+                fail_msg("%s, with room %d: the gap is %sfilled", cases[k].why, roomy, with.fills_gap ? "" : "not ");
+            assert_int_equal(with.plan.total, off.plan.total + (with.fills_gap ? more : 0));
+        }
+    }
+    snprintf(file, sizeof file, "%s/config.json", dir);
+    assert_true(unlink(file) == 0 && rmdir(dir) == 0);
+    free(c);
+    model_free(m);
+    device_free(dev);
+}
+
 static void who_samples_nothing_has_no_memory_for_it(UNUSED void **state)
 {
     struct device *dev = gpu_new();
@@ -645,6 +710,7 @@ int main(void)
         cmocka_unit_test(what_has_room_is_not_computed_again),
         cmocka_unit_test(each_optimizer_takes_what_its_moments_take),
         cmocka_unit_test(a_whole_copy_beside_shards_is_counted),
+        cmocka_unit_test(auto_fills_the_gap_where_all_else_stays_as_it_is),
         cmocka_unit_test(who_samples_nothing_has_no_memory_for_it),
         cmocka_unit_test(whole_weights_are_only_where_somebody_reads_them),
         cmocka_unit_test(what_has_no_room_names_the_nearest_that_has),

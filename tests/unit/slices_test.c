@@ -560,6 +560,7 @@ static void config_make(struct run_config *c, const char *model, const char *way
     c->num_trainers = c->num_inferencer = 1;
     c->producer_tensor_parallel_size = n_device;
     c->n_behind = n_behind;
+    snprintf(c->fill_gap, sizeof c->fill_gap, "off");
 }
 
 /* From the first version on: what loads has been freed. */

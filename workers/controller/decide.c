@@ -43,6 +43,13 @@ static bool sampler_needs_next_weights(const struct facts *f)
            && f->next_coming;
 }
 
+/* An evaluation waits for a sampler that has nothing else to do, and a pause for what is in work. */
+static bool sampler_runs_out(const struct facts *f)
+{
+    return f->busy && f->gap && !f->consumes && f->running && !f->stopping && !f->pausing && !f->eval_waits && f->next >= 0
+           && !f->next_is_own && !f->has_items && f->next_shared;
+}
+
 static bool others_need_present_weights(const struct facts *f)
 {
     return !f->busy && f->consumes && f->first && (!f->stopping || f->eval_waits) && f->present_wanted && !f->present_shared
@@ -126,6 +133,7 @@ static const struct rule {
     { "who has the version that is evaluated and no items for it takes a part", evaluation_has_a_part,        GIVE_EVAL },
     { "who has no items takes the version that is evaluated",             evaluation_needs_weights,           GIVE_EVALUATED },
     { "a sampler without items takes the weights that waiting items want",   sampler_needs_next_weights,         GIVE_NEXT },
+    { "a sampler whose batch runs out takes the next weights beside it",  sampler_runs_out,                   GIVE_NEXT },
     { "a trainer samples with its own newest weights when items want them", trainer_samples_with_older_weights, GIVE_PRESENT },
     { "a trainer without items of its version takes the one they want",   trainer_samples_behind_others,      GIVE_NEXT },
     { "a step is made when it is due, by all trainers once one has begun", step_is_to_be_made,                GIVE_TRAIN },

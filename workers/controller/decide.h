@@ -31,6 +31,7 @@ struct facts {
     bool has_weights;           // it has weights to sample with
     bool present;               // ... which are those of the present step
     bool has_items;             // items wait that are to be sampled with them
+    bool gap;                   // busy with fewer than half of its batch, it can take other weights beside those
     bool eval_mine;             // it samples with the version that parts of an evaluation wait for
     bool eval_coming;           // it may take that version now, or it is being shared; no items of older ones are to be sampled first
     int64_t room;               // how many more items it may hold
@@ -55,7 +56,7 @@ enum give {
     GIVE_EVAL,
     GIVE_EVALUATED,    // sample with the version that is evaluated from now on
     GIVE_PRESENT,      // sample with the present weights from now on
-    GIVE_NEXT,         // sample with version facts.next from now on
+    GIVE_NEXT,         // sample with version facts.next from now on; what is in work is finished with its own
     GIVE_TRAIN,
     GIVE_ITEMS,
 };

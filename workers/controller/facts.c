@@ -82,6 +82,7 @@ void facts_gather(const struct controller *c, const struct worker *w, struct fac
         .undone = version_undone(c, w),
         .has_weights = w->version >= 0,
         .present = w->version == c->step,
+        .gap = w->gap,
         .step = c->step,
         .next = -1,
     };

@@ -156,6 +156,8 @@ void step_metrics_sampled(struct step_metrics *s, const struct mval *sampled)
         return;
     s->sampled.generate_s += mval_f64(mval_get(sampled, "generate_s"), 0);
     s->sampled.tail_s += mval_f64(mval_get(sampled, "tail_s"), 0);
+    s->sampled.gap_s += mval_f64(mval_get(sampled, "gap_s"), 0);
+    s->sampled.n_gap += mval_get(sampled, "gap_s") != NULL;
     s->sampled.n_tok += (double)mval_i64(mval_get(sampled, "n_tok"), 0);
     s->sampled.n_draft += (double)mval_i64(mval_get(sampled, "n_draft"), 0);
     s->sampled.n_accepted += (double)mval_i64(mval_get(sampled, "n_accepted"), 0);
@@ -180,6 +182,7 @@ static void sampled_metrics(struct step_metrics *s, int64_t n_producer)
     metric_put(s, metrics[M_GENERATE_S].name, one_s);
     metric_put(s, metrics[M_ROLLOUT_TOK_PER_S].name, all.n_tok / one_s);
     metric_put(s, metrics[M_IDLE_SHARE].name, all.tail_s / all.generate_s);
+    metric_put(s, metrics[M_GAP_SHARE].name, all.n_gap > 0 ? all.gap_s / all.generate_s : NAN);
     metric_put(s, metrics[M_DRAFT_ACCEPTANCE].name, all.n_draft > 0 ? all.n_accepted / all.n_draft : NAN);
     metric_put(s, metrics[M_PUT_BACK].name, all.n_put_back);
     metric_put(s, metrics[M_ROLLOUT_MFU].name, all.flops / all.flops_most);

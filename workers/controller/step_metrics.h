@@ -14,6 +14,8 @@ struct msg_out;
 /* What workers that only sample have told; NAN: not known. */
 struct step_sampled {
     double generate_s, tail_s, n_tok, n_draft, n_accepted, n_put_back, flops, flops_most, bytes, bytes_most;
+    double gap_s;
+    int64_t n_gap;    // groups that came with gap_s: of a worker that can fill the gap
 };
 struct step_metrics {
     struct journal_metric value[STEP_METRICS_MAX];    // (n) of the last step

@@ -31,7 +31,8 @@ void weights_path(const struct controller *c, int64_t version, char *out, size_t
 
 bool version_undone(const struct controller *c, const struct worker *w)
 {
-    return w->version >= 0 && w->made != lineage_made(&c->lineage, w->version);
+    return (w->version >= 0 && w->made != lineage_made(&c->lineage, w->version))
+           || (w->ending >= 0 && w->ending_made != lineage_made(&c->lineage, w->ending));
 }
 
 /* The first trainer, when what it keeps belongs to the present incarnation; else NULL. */
@@ -97,7 +98,7 @@ bool weights_fit(const struct controller *c, const struct worker *w)
     int64_t wanted = version_needed(c), oldest = INT64_MAX;
     for (int i = 0; i < w->n_shared; i++)
         oldest = MIN(oldest, w->shared[i]);
-    return w->n_shared < MAX(c->config.n_behind, (int64_t)1) || wanted < 0 || oldest < wanted;
+    return w->n_shared < MAX(w->keeps, (int64_t)1) || wanted < 0 || oldest < wanted;
 }
 
 bool weights_own_present(const struct controller *c)

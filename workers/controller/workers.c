@@ -130,6 +130,9 @@ static void worker_hear(struct worker *w, const struct mval *told)
     w->step = mval_i64(mval_get(told, "step"), -1);
     w->version = mval_i64(mval_get(told, "version"), -1);
     w->made = mval_i64(mval_get(told, "made"), 0);
+    w->ending = mval_i64(mval_get(told, "ending"), -1);
+    w->ending_made = mval_i64(mval_get(told, "ending_made"), 0);
+    w->gap = mval_bool(mval_get(told, "gap"), false);
     w->produces = mval_bool(mval_get(told, "produces"), false);
     w->consumes = mval_bool(mval_get(told, "consumes"), false);
     w->rank = mval_i64(mval_get(told, "rank"), w->consumes ? 0 : -1);
@@ -138,6 +141,7 @@ static void worker_hear(struct worker *w, const struct mval *told)
     w->items = MAX(mval_i64(mval_get(told, "items"), 0), (int64_t)0);
     w->busy = mval_bool(mval_get(told, "busy"), false);
     w->lent = mval_get(told, "lent") != NULL;
+    w->keeps = mval_i64(mval_get(told, "keeps"), 0);
     const struct mval *shared = mval_get(told, "shared");
     w->n_shared = (int)MIN(mval_n(shared), (int64_t)ARRAY_SIZE(w->shared));
     for (int i = 0; i < w->n_shared; i++)

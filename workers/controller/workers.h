@@ -18,8 +18,10 @@ struct worker {
     char name[64];                      // "": the slot is free
     int64_t start;                      // random, of the process that has this name
     int64_t incarnation, step;          // of the weights it trains with, or has loaded
-    int64_t items;                      // inside its sampler
+    int64_t items;                      // inside its sampler, of version
     int64_t version, made;              // of the weights it samples with: optimizer steps, and the incarnation that made them so
+    int64_t ending, ending_made;        // the version whose last samples it draws beside, likewise; -1: none
+    bool gap;                           // fewer than half of its batch runs, and it has a place for another version
     bool produces, consumes, busy;      // busy: it samples, and asks for more of it
     bool lent;                          // of a machine that may only sample: the run does not depend on it
     int64_t rank;                       // among the trainers; -1: it is none
@@ -30,6 +32,7 @@ struct worker {
     int64_t task_step;                  // that the task was given for
     int64_t shared[OUTLET_SLOT_MAX];    // (n_shared) versions that it keeps for others, as it said last
     int n_shared;
+    int64_t keeps;           // how many it can keep
     int n_again;             // weights that did not come, in a row
     struct request *held;    // its request for work; NULL: it has none open
     int64_t held_ms, heard_ms;

@@ -15,6 +15,7 @@
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "workers/engine/data/dataset.h"
+#include "workers/engine/plan/run_room.h"
 #include "workers/engine/publish/publication.h"
 #include "workers/engine/sampler/external.h"
 #include "workers/worker/bridge.h"
@@ -70,7 +71,9 @@ void engine_put(struct engine *e, struct task *t)
     *e->task_last = t;
     e->task_last = &t->next;
     e->look.idle = false;
+    e->look.taking = e->look.taking || t->kind == TASK_PUBLISH;
     if (t->kind == TASK_ITEMS) {
+        e->look.gap = false;
         e->look.sampling = true;
         e->look.n_item += t->n_item;
     }
@@ -207,7 +210,8 @@ static void idle_show(struct engine *e)
     if (idle) {
         e->look.idle = true;
         e->look.sampling = false;
-        e->look.n_item = 0;
+        e->look.gap = false;
+        e->look.n_item = e->look.n_item_ending = 0;
         e->look.n_running = e->look.n_waiting = e->look.n_page_used = 0;
         snprintf(e->look.phase, sizeof e->look.phase, "waiting");
     }
@@ -247,12 +251,23 @@ static void versions_show(struct engine *e)
     e->look.step = e->step;
     e->look.version = e->version;
     e->look.made = e->made;
+    e->look.ending = e->ending.version;
+    e->look.ending_made = e->ending.made;
+    e->look.n_keeps = e->rank == 0 ? run_versions_kept(&e->config) : 0;
     e->look.round = e->round;
     e->look.saves = e->saves;
     e->look.n_row = e->prompts.n_row;
     e->look.n_vocab = e->model ? model_config(e->model)->vocab : 0;
     e->look.n_shared = publication_versions(e->publication, e->look.shared);
     e->look.publish_ms = publication_ms(e->publication);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* The loop may ask for work with the version that versions_show has told. */
+static void taking_end(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->look.taking = false;
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -274,6 +289,8 @@ static void task_run(struct engine *e, struct task *t)
     if (!ok && kinds[kind].failed)
         kinds[kind].failed(e);
     versions_show(e);
+    if (kind == TASK_PUBLISH)
+        taking_end(e);
     visitors_look(e);
     engine_done(e, t, r, ok ? NULL : &err);
     task_free(t);
@@ -349,7 +366,7 @@ struct engine *engine_new(const struct run_config *config, const char *run_dir, 
     e->task_last = &e->task_first;
     e->report_last = &e->report_first;
     e->turned_last = &e->turned_first;
-    e->step = e->version = e->look.step = e->look.version = -1;
+    e->step = e->version = e->ending.version = e->look.step = e->look.version = e->look.ending = -1;
     e->look.publish_ms = e->look.ranks_idle_s = e->look.ranks_exposed_s = NAN;
     e->look.items_max = config->inference_microbatch_size;
     snprintf(e->look.phase, sizeof e->look.phase, "starting");

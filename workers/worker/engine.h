@@ -14,24 +14,27 @@
 /* What the engine is doing, for heartbeats and scheduling. */
 struct engine_look {
     char phase[32], waits_for[64];
-    double progress;                    // pieces of work done: tokens, micro-batches, groups
-    bool idle;                          // no task waits or runs
-    bool sampling;                      // it is running items: more may be put in
-    bool away;                          // its external engine is not there: others are to sample
-    int64_t n_item;                     // items inside the sampler
-    int64_t items_max;                  // most items that the controller lets it hold, from the last items task
-    int64_t step, version, n_row;       // of the weights; -1, -1 and 0 before the first load
-    int64_t n_vocab;                    // token ids that the model has; 0: it is elsewhere, or not loaded
-    int64_t made;                       // the incarnation that made version
-    int64_t round;                      // the round in which it met the other trainers; 0: none
-    int64_t saves;                      // the last checkpoint in it that this trainer has brought its shards for (task.save); 0: none
-    int64_t n_running, n_waiting;       // samples being decoded, and those that wait for room
-    int64_t n_visitor, visitor_tok;     // requests' prompts inside; tokens drawn for requests so far ('serve')
-    int64_t n_page, n_page_used;        // of keys and values; 0 before the first items
-    int64_t n_put_back;                 // as in struct generator_stats
-    double tok_per_s;                   // decoded, over the last second or so
-    int64_t shared[OUTLET_SLOT_MAX];    // (n_shared) versions that it keeps available to others
-    int n_shared;
+    double progress;                         // pieces of work done: tokens, micro-batches, groups
+    bool idle;                               // no task waits or runs
+    bool sampling;                           // it is running items: more may be put in
+    bool away;                               // its external engine is not there: others are to sample
+    int64_t n_item, n_item_ending;           // items inside the sampler: of version, and of the one whose last samples it draws beside
+    int64_t items_max;                       // most items of version that the controller lets it hold, from the last items task
+    bool gap;                                // fewer than half of its batch runs, and there is a place for another version
+    bool taking;                             // new weights are being taken, or wait for that: version is about to change
+    int64_t step, version, n_row;            // of the weights; -1, -1 and 0 before the first load
+    int64_t n_vocab;                         // token ids that the model has; 0: it is elsewhere, or not loaded
+    int64_t made;                            // the incarnation that made version
+    int64_t ending, ending_made;             // the version that it finishes beside, and who made it; -1: none
+    int64_t round;                           // the round in which it met the other trainers; 0: none
+    int64_t saves;                           // the last checkpoint in it that this trainer has brought its shards for (task.save); 0: none
+    int64_t n_running, n_waiting;            // samples being decoded, and those that wait for room
+    int64_t n_visitor, visitor_tok;          // requests' prompts inside; tokens drawn for requests so far ('serve')
+    int64_t n_page, n_page_used;             // of keys and values; 0 before the first items
+    int64_t n_put_back;                      // as in struct generator_stats
+    double tok_per_s;                        // decoded, over the last second or so
+    int64_t shared[OUTLET_SLOT_MAX];         // (n_shared) versions that it keeps available to others
+    int n_shared, n_keeps;                   // n_keeps: how many it can keep
     double ranks_idle_s, ranks_exposed_s;    // of the last step with other trainers, as in struct ranks_cost; NAN: none yet
     double publish_ms;                       // time to send or receive the last version; NAN: none
 };

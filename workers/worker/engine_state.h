@@ -44,8 +44,16 @@ struct saving {
 struct sampler_work {
     double generate_s, idle_s;
     int64_t n_tok, n_put_back;
-    double tail_s;                                                             // of generate_s: fewer than half of the batch ran
+    double tail_s, gap_s;    // of generate_s: fewer than half of a batch ran; two versions did
     int64_t n_decode, n_kv_tok, n_run_tok, n_seen_tok, n_draft, n_accepted;    // as in struct generator_stats
+};
+/* The other one of a sampler's two generators, with its weights (gap.h). */
+struct lane {
+    struct model *model;            // owned; NULL: there is none
+    struct generator *generator;    // owned
+    int64_t version, made;          // of the samples inside; -1: there are none. made: the incarnation that made version
+    int64_t n_running;              // samples, when it was last looked at
+    int64_t most_running;           // at once, since it was last idle
 };
 /* Where the sampler's rate was last measured. */
 struct sampler_mark {
@@ -53,7 +61,7 @@ struct sampler_mark {
 };
 
 struct engine {
-    /* set by engine_new and then only read */
+    /* set by engine_new and then only read, but for 'fill_gap' auto, which the first load settles */
     struct run_config config;
     char run_dir[4096], device_name[32], run_id[RUN_ID_BYTES];
     int n_thread;
@@ -93,6 +101,8 @@ struct engine {
                               // shards. Then model, where somebody here needs it, gets the new weights after each step, whole or in
                               // the sampler's slices; else it is a shape only
     struct generator *generator;
+    struct lane ending;           // beside the generator: the last samples of another version ('fill_gap')
+    bool turned;                  // model and generator are those that gap_prepare has made
     struct external *external;    // in place of the generator: this worker's samples are drawn by somebody else's engine; else NULL
     struct bridge *bridge;        // to inference servers of others (bridge.h); NULL: none
     struct lending *lending;      // of the model's memory to servers on this host (lending.h); NULL: none
@@ -113,7 +123,7 @@ struct engine {
     struct sampler_work work;
     struct sampler_mark mark;
     int64_t drawn_ns;               // clock_ns, up to which the time of an external engine's drawing has been counted
-    int64_t most_running;           // samples at once, since the sampler was last idle
+    int64_t most_running;           // samples of the generator at once, since it was last idle
     struct generator_stats seen;    // of the generator, when it was last looked at
     int64_t idle_ms;                // when the last task ended
 };

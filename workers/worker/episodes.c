@@ -19,6 +19,7 @@
 #include "workers/engine/sampler/external.h"
 #include "workers/engine/sampler/prompt.h"
 #include "workers/engine/text/tokenizer.h"
+#include "workers/worker/gap.h"
 #include "workers/worker/items.h"
 #include "workers/worker/visitors.h"
 
@@ -524,9 +525,11 @@ static bool items_finish(struct engine *e, struct error *err)
 
 /* ---- the sampler, with or without an environment ---- */
 
-/* A step of the generator, with its visitors. */
+/* A step of the generator, with its visitors, and of the other one. */
 static bool generator_round(struct engine *e, struct error *err)
 {
+    if (e->ending.generator && !generator_step(e->ending.generator, err))
+        return false;
     visitors_feed(e);
     bool ok = generator_step(e->generator, err);
     visitors_stepped(e, ok ? NULL : err);
@@ -551,11 +554,16 @@ bool sampler_step(struct engine *e, struct error *err)
     return items_finish(e, err);
 }
 
-struct group *sampler_poll(struct engine *e)
+struct group *sampler_poll(struct engine *e, bool *ending)
 {
     struct episodes *all = e->episodes;
+    *ending = false;
     if (e->external)
         return external_poll(e->external);
+    struct group *last = e->ending.generator ? generator_poll(e->ending.generator) : NULL;
+    *ending = last != NULL;
+    if (last)
+        return last;
     if (!all)
         return generator_poll(e->generator);
     if (all->n_finished == 0)
@@ -594,18 +602,25 @@ static bool episode_stop(struct engine *e, int64_t rollout_step, int64_t n_tok, 
     return false;
 }
 
-bool sampler_stop(struct engine *e, int64_t rollout_step, int64_t n_tok, struct stopped_item *out)
+bool sampler_stop(struct engine *e, int64_t rollout_step, int64_t n_tok, struct stopped_item *out, bool *ending)
 {
-    if (e->episodes)
-        return episode_stop(e, rollout_step, n_tok, out);
+    *ending = e->ending.generator && generator_stop(e->ending.generator, rollout_step, n_tok, out);
+    if (*ending || e->episodes)
+        return *ending || episode_stop(e, rollout_step, n_tok, out);
     return e->generator && generator_stop(e->generator, rollout_step, n_tok, out);
+}
+
+bool sampler_drop(struct engine *e, int64_t item, struct stopped_item *out, bool *ending)
+{
+    *ending = e->ending.generator && generator_drop_item(e->ending.generator, item, out);
+    return *ending || (e->generator && !e->episodes && generator_drop_item(e->generator, item, out));
 }
 
 bool sampler_busy(const struct engine *e)
 {
     if (e->external)
         return external_ready(e->external);
-    return e->generator && !generator_idle(e->generator);
+    return e->generator && (!generator_idle(e->generator) || gap_ends(e));
 }
 
 void sampler_waits_show(struct engine *e)
@@ -620,7 +635,7 @@ bool sampler_empty(const struct engine *e)
 {
     if (e->external)
         return external_idle(e->external);
-    return (!e->generator || generator_own_idle(e->generator)) && (!e->episodes || e->episodes->n_item == 0);
+    return (!e->generator || (generator_own_idle(e->generator) && !gap_ends(e))) && (!e->episodes || e->episodes->n_item == 0);
 }
 
 bool sampler_wait(struct engine *e, int64_t wait_ms, struct error *err)

@@ -88,8 +88,9 @@ static bool prompts_submit(struct engine *e, struct evaluation *x, struct error 
 static bool groups_send(struct engine *e, struct evaluation *x, struct error *err)
 {
     struct group *g;
-    while ((g = sampler_poll(e))) {
-        struct report *r = group_report(e, g, x->data, g->prompt_row, err);
+    bool ending;
+    while ((g = sampler_poll(e, &ending))) {
+        struct report *r = group_report(e, g, e->made, x->data, g->prompt_row, err);
         if (!r)
             return false;
         r->eval = x->place;

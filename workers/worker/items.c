@@ -13,6 +13,7 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
 #include "workers/worker/episodes.h"
+#include "workers/worker/gap.h"
 #include "workers/worker/rubrics.h"
 #include "workers/worker/visitors.h"
 
@@ -133,7 +134,7 @@ static bool texts_make(struct report *r, const struct tokenizer *tokenizer)
     return ok;
 }
 
-struct report *group_report(struct engine *e, struct group *g, struct dataset *data, int64_t data_row, struct error *err)
+struct report *group_report(struct engine *e, struct group *g, int64_t made, struct dataset *data, int64_t data_row, struct error *err)
 {
     struct report *r = calloc(1, sizeof *r);
     if (!r) {
@@ -143,7 +144,7 @@ struct report *group_report(struct engine *e, struct group *g, struct dataset *d
     }
     r->kind = REPORT_GROUP;
     r->group = g;
-    r->made = e->made;
+    r->made = made;
     json_t *row = dataset_row(data, data_row, err);
     const json_t *answer = json_object_get(row, "gt_answer");
     if (json_is_string(answer))    // else what the verifier says it is
@@ -171,7 +172,11 @@ void items_look(struct engine *e)
     } else {
         generator_stats(e->generator, &s);
     }
+    e->most_running = s.n_running_seq > 0 ? MAX(e->most_running, s.n_running_seq) : 0;
+    gap_stats_add(e, &s);
+    bool gap = gap_is_open(e, &s);
     pthread_mutex_lock(&e->lock);
+    e->look.gap = gap && !e->task_first;    // items that are about to come fill the batch
     e->look.progress += 1;
     e->work.n_put_back += s.n_put_back - e->look.n_put_back;
     if (s.n_decode < e->seen.n_decode || s.n_run_tok < e->seen.n_run_tok)    // another generator
@@ -203,6 +208,7 @@ void items_drop(struct engine *e)
         external_clear(e->external);
     if (e->generator)
         generator_clear(e->generator);
+    gap_clear(e);
     episodes_clear(e->episodes);
     rubrics_clear(e);
 }
@@ -242,24 +248,40 @@ bool items_run(struct engine *e, struct task *t, struct report *r, struct error 
     return true;
 }
 
+/* An item has left the sampler. */
+static void item_left(struct engine *e, bool ending)
+{
+    pthread_mutex_lock(&e->lock);
+    if (ending)
+        e->look.n_item_ending--;
+    else
+        e->look.n_item--;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* The incarnation that made the weights of a group or an item. */
+static int64_t made_of(const struct engine *e, bool ending)
+{
+    return ending ? e->ending.made : e->made;
+}
+
 /* An item was stopped: say so. */
-static bool stopped_report(struct engine *e, const struct stopped_item *one, struct error *err)
+static bool stopped_report(struct engine *e, const struct stopped_item *one, bool ending, struct error *err)
 {
     struct report *r = calloc(1, sizeof *r);
     if (!r)
         return error_set(err, ERR_NO_MEMORY, "no memory for the report of item %" PRId64, one->item);
     rubrics_drop(e, one->item);
-    *r = (struct report){ .kind = REPORT_STOPPED, .made = e->made, .stopped = *one };
+    *r = (struct report){ .kind = REPORT_STOPPED, .made = made_of(e, ending), .stopped = *one };
     engine_report(e, r);
-    pthread_mutex_lock(&e->lock);
-    e->look.n_item--;
-    pthread_mutex_unlock(&e->lock);
+    item_left(e, ending);
     return true;
 }
 
-/* Stop items that an operator has dropped. An external engine's requests and episodes go on: what comes of them is not used. */
+/* Stop items that an operator has dropped. */
 static bool drops_mind(struct engine *e, struct error *err)
 {
+    bool ending;
     struct stopped_item one;
     int64_t item[DROPPED_TOLD_MAX];
     pthread_mutex_lock(&e->lock);
@@ -267,7 +289,7 @@ static bool drops_mind(struct engine *e, struct error *err)
     memcpy(item, e->dropped, sizeof item);
     pthread_mutex_unlock(&e->lock);
     for (int i = 0; i < n; i++)
-        if (e->generator && !e->episodes && generator_drop_item(e->generator, item[i], &one) && !stopped_report(e, &one, err))
+        if (sampler_drop(e, item[i], &one, &ending) && !stopped_report(e, &one, ending, err))
             return false;
     return true;
 }
@@ -275,6 +297,7 @@ static bool drops_mind(struct engine *e, struct error *err)
 /* Stop items that cannot count any more. */
 static bool tails_mind(struct engine *e, struct error *err)
 {
+    bool ending;
     struct stopped_item one;
     struct tail tail[TAIL_MAX];
     pthread_mutex_lock(&e->lock);
@@ -282,8 +305,8 @@ static bool tails_mind(struct engine *e, struct error *err)
     memcpy(tail, e->tail, sizeof tail);
     pthread_mutex_unlock(&e->lock);
     for (int i = 0; i < n; i++)
-        while (sampler_stop(e, tail[i].rollout_step, tail[i].n_tok, &one))
-            if (!stopped_report(e, &one, err))
+        while (sampler_stop(e, tail[i].rollout_step, tail[i].n_tok, &one, &ending))
+            if (!stopped_report(e, &one, ending, err))
                 return false;
     return true;
 }
@@ -292,14 +315,15 @@ static bool tails_mind(struct engine *e, struct error *err)
 static void generated(struct engine *e, double s)
 {
     int64_t n = e->look.n_running;    // written by this thread only
-    e->most_running = n > 0 ? MAX(e->most_running, n) : 0;
     e->work.generate_s += s;
-    e->work.tail_s += 2 * n < e->most_running ? s : 0;
+    e->work.tail_s += 2 * n < MAX(e->most_running, e->ending.most_running) ? s : 0;
+    e->work.gap_s += e->ending.n_running > 0 && n > e->ending.n_running ? s : 0;
 }
 
 bool items_step(struct engine *e, struct error *err)
 {
     struct group *g;
+    bool ending;
     int64_t before = e->external ? e->drawn_ns : clock_ns();    // an external engine has drawn since this was here last
     engine_phase(e, "generating");
     if (!sampler_step(e, err))
@@ -307,13 +331,13 @@ bool items_step(struct engine *e, struct error *err)
     e->drawn_ns = clock_ns();
     generated(e, (double)(e->drawn_ns - before) / 1e9);
     items_look(e);
-    while ((g = sampler_poll(e))) {
+    while ((g = sampler_poll(e, &ending))) {
         for (int32_t i = 0; i < g->n_sample; i++)
             e->work.n_tok += sample_n_own(g, i);
         // full length was asked for: counted as cut off, they would have no reward and training nothing to do
         for (int32_t i = 0; full_length(&e->config) && i < g->n_sample; i++)
             g->sample[i].finish = FINISH_STOP;
-        struct report *r = group_report(e, g, e->prompts.data, e->prompts.usable[g->prompt_row], err);
+        struct report *r = group_report(e, g, made_of(e, ending), e->prompts.data, e->prompts.usable[g->prompt_row], err);
         if (!r || !rubrics_give(e, r, err)) {
             report_free(r);
             return false;
@@ -323,11 +347,11 @@ bool items_step(struct engine *e, struct error *err)
             e->work = (struct sampler_work){ 0 };
         }
         engine_report(e, r);
-        pthread_mutex_lock(&e->lock);
-        e->look.n_item--;
-        pthread_mutex_unlock(&e->lock);
+        item_left(e, ending);
     }
-    return drops_mind(e, err) && tails_mind(e, err);
+    bool ok = drops_mind(e, err) && tails_mind(e, err);
+    gap_close_up(e);
+    return ok;
 }
 
 bool cancel_run(struct engine *e, struct task *t, struct report *r, struct error *err)

@@ -25,5 +25,6 @@ struct prompt_order {
 };
 /* *dropped: the prompt is too long, and nothing was submitted. ERR_FULL: as generator_submit. */
 MUST_USE bool prompt_submit(struct engine *e, const struct prompt_order *o, const struct sampling *s, bool *dropped, struct error *err);
-/* A finished group with everything that the scorer needs. Takes g. Returns it for engine_report or report_free. */
-struct report *group_report(struct engine *e, struct group *g, struct dataset *data, int64_t data_row, struct error *err);
+/* A finished group with everything that the scorer needs; made: the incarnation that made its weights. Takes g. Returns it for
+ * engine_report or report_free. */
+struct report *group_report(struct engine *e, struct group *g, int64_t made, struct dataset *data, int64_t data_row, struct error *err);

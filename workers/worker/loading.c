@@ -26,6 +26,7 @@
 #include "workers/worker/bridge.h"
 #include "workers/worker/lending.h"
 #include "workers/worker/episodes.h"
+#include "workers/worker/gap.h"
 #include "workers/worker/network.h"
 #include "workers/worker/profile.h"
 #include "workers/worker/outside.h"
@@ -230,10 +231,24 @@ static bool reference_load(struct engine *e, enum dtype dtype, struct error *err
     return ok && model_weights_take(e->ref, err);
 }
 
+/* What 'fill_gap' auto comes to on this device, which has nothing of the run yet. */
+static bool gap_settle(struct engine *e, struct error *err)
+{
+    struct run_part part = part_of(e);
+    struct run_room room = { 0 };
+    if (strcmp(e->config.fill_gap, "auto") != 0 || !run_config_gap_possible(&e->config))
+        return true;
+    if (!run_devices_differ(&e->config, e->dev) && !run_room_plan(&room, &e->config, &part, e->dev, NULL, err))
+        return false;
+    snprintf(e->config.fill_gap, sizeof e->config.fill_gap, "%s", room.fills_gap ? "on" : "off");
+    return true;
+}
+
 /* The model, the reference model when the loss needs it, and the sampler's own copy when it samples while it trains. */
 static bool models_load(struct engine *e, struct error *err)
 {
     const struct run_config *c = &e->config;
+    struct run_part part = part_of(e);
     int64_t n_id = tokenizer_n_id(e->prompts.tokenizer);
     bool on_gpu = strncmp(c->devices, "cuda:", 5) == 0;
     enum dtype dtype = run_dtype(c, !is_outside(e) ? e->dev->kind : on_gpu ? DEVICE_CUDA : DEVICE_CPU);    // as the trainers have it
@@ -254,6 +269,8 @@ static bool models_load(struct engine *e, struct error *err)
             return false;
         model_n_live_set(e->sampler, n_id);
     }
+    if (run_lanes(c, &part) > 1 && !gap_prepare(e, err))
+        return false;
     return (e->trains && !e->sampler) || team_open(e, err);    // trained_make says whose slices it gets
 }
 
@@ -266,15 +283,16 @@ static bool needs_whole(const struct engine *e, bool shards)
 
 static struct plan_weights plan_weights_make(const struct engine *e)
 {
-    const struct model *copy[] = { own_copy(e) || e->trained == e->model ? e->model : NULL, e->ref, e->sampler,
+    const struct model *copy[] = { own_copy(e) || e->trained == e->model ? e->model : NULL, e->ref, e->sampler, e->ending.model,
                                    e->trained == e->model ? NULL : e->trained };
     struct plan_weights w = { .whole = needs_whole(e, false),
                               .whole_shards = needs_whole(e, true),
-                              .reference = e->ref && !has_adapter(e) };
+                              .reference = e->ref && !has_adapter(e),
+                              .n_further = e->ending.model != NULL };
     for (size_t i = 0; i < ARRAY_SIZE(copy); i++)
         if (copy[i])
             w.loaded += model_held_bytes(copy[i]);
-    for (size_t i = e->trains ? 1 : 0; i < 3; i++)
+    for (size_t i = e->trains ? 1 : 0; i < ARRAY_SIZE(copy) - 1; i++)
         if (copy[i])
             w.besides += model_held_bytes(copy[i]);
     if (e->trains && !e->sampler && sampler_devices(e) > 1)    // of what is trained or of a copy
@@ -439,7 +457,7 @@ static bool memory_share(struct engine *e, struct trainer_settings *settings, st
         return false;
     memory_plan_text(p, text, sizeof text);
     log_info("memory planned %s", text);
-    g->kv_bytes = p->kv;
+    g->kv_bytes = p->kv / (e->ending.model ? 2 : 1);
     if (!p->turns)
         return true;
     if (!(e->region = mem_new(e->dev, p->region, "activations, and keys and values by turns", err)))
@@ -575,8 +593,8 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
     loading_undo(e);
     if (path[0] && !checkpoint_check(e, t, path, r, err))
         return false;
-    if (!devices_open(e, err) || !prompts_load(&e->prompts, &e->config, row_ticked, e, err) || !identity_check(e, err)
-        || !models_load(e, err))
+    if (!devices_open(e, err) || !gap_settle(e, err) || !prompts_load(&e->prompts, &e->config, row_ticked, e, err)
+        || !identity_check(e, err) || !models_load(e, err))
         return false;
     if (is_outside(e)) {
         e->step = t->step;
@@ -594,7 +612,7 @@ static bool load(struct engine *e, struct task *t, struct report *r, struct erro
         return false;
     if (e->trains && !trainer_open(e, &settings, t, path, r, err))
         return false;
-    if (g.model && !(e->generator = generator_new(&g, err)))
+    if (g.model && (!(e->generator = generator_new(&g, err)) || !gap_open(e, &g, err)))
         return false;
     if (!saving_prepare(e, err) || !profile_start(e, err))
         return false;
@@ -630,6 +648,7 @@ void loading_undo(struct engine *e)
     visitors_detach(e);
     if (e->external)
         external_clear(e->external);
+    gap_end(e);
     generator_free(e->generator);
     pthread_mutex_lock(&e->lock);
     e->look.n_put_back = 0;    // the next generator counts from there

@@ -8,6 +8,7 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/worker/gap.h"
 #include "workers/worker/items.h"
 #include "workers/worker/outside.h"
 
@@ -127,7 +128,6 @@ bool publish_run(struct engine *e, struct task *t, struct report *r, struct erro
 {
     if (e->trains && !e->sampler)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be published at step %" PRId64, t->version, e->step);
-    int64_t before = e->version;
     r->round = e->round;    // the weights may come from all trainers
     if (e->external) {
         if (!outside_publish(e, t, err)) {
@@ -138,6 +138,10 @@ bool publish_run(struct engine *e, struct task *t, struct report *r, struct erro
         e->made = t->made;
         return true;
     }
+    bool turned;
+    if (!gap_turn(e, t->version, &turned, err))
+        return false;
+    int64_t before = e->version;
     e->version = -1;    // while they change, the weights have no version
     bool ok = weights_fetch(e, t, err);
     if (ok && e->config.free_running)
@@ -151,8 +155,10 @@ bool publish_run(struct engine *e, struct task *t, struct report *r, struct erro
     }
     if (err->code == ERR_NOT_FOUND)    // nothing has been written
         e->version = before;
-    else
-        items_drop(e);    // free-running: the items in progress cannot continue
+    else if (e->config.free_running)
+        items_drop(e);    // the items in progress cannot continue
+    if (turned)
+        gap_turn_back(e);
     r->again = err->code == ERR_NOT_FOUND
                || (e->publication && (err->code == ERR_CLOSED || err->code == ERR_TIMEOUT || err->code == ERR_DATA));
     return false;

@@ -35,6 +35,7 @@ void sampled_make(const struct engine *e, struct sampled *out)
     const struct sampler_work *w = &e->work;
     *out = (struct sampled){ .generate_s = w->generate_s,
                              .tail_s = w->tail_s,
+                             .gap_s = e->ending.generator ? w->gap_s : NAN,
                              .n_tok = w->n_tok,
                              .n_draft = w->n_draft,
                              .n_accepted = w->n_accepted,

@@ -10,6 +10,7 @@ struct group;
 /* What sampling has taken, and needed of what its devices could have done in that time. */
 struct sampled {
     double generate_s, tail_s;    // as in struct sampler_work
+    double gap_s;                 // the same; NAN: two versions cannot be in work here
     int64_t n_tok, n_draft, n_accepted;
     int64_t n_put_back;          // -1: an external engine does not say
     double flops, flops_most;    // NAN: not known

@@ -28,7 +28,7 @@ static void gauges_write(void *ctx, struct msg_out *m)
     engine_look(w->engine, &look);
     msg_i64(m, "step", look.step);
     msg_i64(m, "version", look.version);
-    msg_i64(m, "items", look.n_item);
+    msg_i64(m, "items", look.n_item + look.n_item_ending);
     msg_i64(m, "running", look.n_running);
     if (look.n_page > 0) {
         msg_i64(m, "waiting", look.n_waiting);

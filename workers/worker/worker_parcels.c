@@ -110,6 +110,7 @@ static void sampled_write(struct msg_out *m, const struct sampled *s)
     msg_map(m, "sampled");
     msg_f64(m, "generate_s", s->generate_s);
     msg_f64(m, "tail_s", s->tail_s);
+    number_write(m, "gap_s", s->gap_s);
     msg_i64(m, "n_tok", s->n_tok);
     msg_i64(m, "n_draft", s->n_draft);
     msg_i64(m, "n_accepted", s->n_accepted);

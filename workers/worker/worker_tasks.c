@@ -11,7 +11,7 @@
 
 #define WORK_LIMIT_MS 15000    // the controller holds a request for work for 2 s
 #define BUSY_ASK_MS 1000       // while it samples; also serves as a sign of life
-#define FULL_ASK_MS 10         // while it samples, and has room for a quarter more
+#define FULL_ASK_MS 10         // while it samples, and has room for a quarter more, or for another version
 #define FREE_ASK_MS 50         // the same where news may come in between: free-running new weights, with over_sample_rate tails
 #define REST_MS 1000           // at the end of a run: a controller killed then ends the run once more, and needs the worker for that
 
@@ -26,6 +26,11 @@ static void work_ask(struct worker_process *w, const struct engine_look *look, b
     msg_i64(&m, "step", look->step);
     msg_i64(&m, "version", look->version);
     msg_i64(&m, "made", look->made);
+    if (look->ending >= 0) {
+        msg_i64(&m, "ending", look->ending);
+        msg_i64(&m, "ending_made", look->ending_made);
+    }
+    msg_bool(&m, "gap", look->gap);
     msg_bool(&m, "produces", w->part.producer >= 0 && !look->away);
     msg_bool(&m, "consumes", w->part.rank >= 0);
     msg_i64(&m, "rank", w->part.rank);
@@ -39,6 +44,7 @@ static void work_ask(struct worker_process *w, const struct engine_look *look, b
     for (int i = 0; i < look->n_shared; i++)
         msg_i64(&m, NULL, look->shared[i]);
     msg_end(&m);
+    msg_i64(&m, "keeps", look->n_keeps);
     w->work_ms = clock_ms();
     if (msg_finish(&m, &err) && peer_ask(w->controller, &m, WORK_LIMIT_MS, TAG_WORK, &err))
         w->work_open = true;
@@ -237,7 +243,9 @@ void groups_answered(struct worker_process *w, const struct net_event *ev)
 /* While the engine has work: time from the last request until the next is due. -1: no more work is wanted. */
 static int64_t ask_pause_ms(const struct worker_process *w, const struct engine_look *look)
 {
-    if (look->sampling && look->n_item * 4 <= look->items_max * 3)
+    if (look->taking && !w->config.free_running)    // what it asks for depends on the version
+        return -1;
+    if (look->sampling && (look->gap || look->n_item * 4 <= look->items_max * 3))
         return FULL_ASK_MS;
     if (look->sampling || (look->idle && w->n_score_open > 0))
         return w->config.free_running || w->config.over_sample_rate > 0 ? FREE_ASK_MS : BUSY_ASK_MS;

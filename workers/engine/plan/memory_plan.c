@@ -55,13 +55,14 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
 {
     struct trainer_memory t = { 0 };
     bool cuda = model_device(m)->kind == DEVICE_CUDA, samples = g->model;
+    size_t n_lane = samples ? 1 + (size_t)w->n_further : 0;
     *p = (struct memory_plan){ .weights = w->besides,
-                               .sampler = samples ? generator_bytes(g) : 0,
+                               .sampler = samples ? n_lane * generator_bytes(g) : 0,
                                .reserve = cuda ? RESERVE_CUDA : 0,
                                .turns = turns && samples && s && !trainer_is_cut(s) };
     p->zero_stage = s && s->n_rank > 1 ? s->zero_stage : 0;
-    size_t kv_full = samples ? generator_kv_bytes(g->model, g->max_seq, g->max_seq_tok) : 0,
-           page = samples ? kv_pool_page_bytes(g->model) : 0;
+    size_t kv_full = samples ? n_lane * generator_kv_bytes(g->model, g->max_seq, g->max_seq_tok) : 0,
+           page = samples ? n_lane * kv_pool_page_bytes(g->model) : 0;
     if (s) {
         s->state_bytes[0] = 0;
         s->keep_more = false;

@@ -21,8 +21,8 @@ struct memory_plan {
     size_t weights;                // all copies, as they are kept
     size_t gradient, state;        // state: masters and moments on the device, and the stage
     size_t host[SUM_PARTS_MAX];    // masters and moments in pinned host memory, of each of the trainer's devices
-    size_t sampler;                // scratch and logits
-    size_t activation, kv;         // what training and sampling work in
+    size_t sampler;                // scratch and logits, of all generators
+    size_t activation, kv;         // what training and sampling work in; kv: the pools of all generators, of one size
     size_t region;                 // the larger of both when they take turns, else their sum
     size_t reserve;                // for scratch of operations, graphs and libraries; not part of the total
     size_t total;                  // weights, gradient, state, sampler and region
@@ -35,6 +35,7 @@ struct plan_weights {
     size_t besides;    // of copies that stay beside the model that is trained, or all where none is: reference, sampler, publication
     bool reference;    // besides has one of what is trained; the further stages of a pipeline have theirs
     bool whole, whole_shards;    // a whole copy stays beside slices or stages that are trained; and beside shards (run_needs_whole)
+    int n_further;               // generators beside the one, each with weights of its own, which besides has (run_lanes)
 };
 /* Of all of the trainer's devices. */
 size_t memory_plan_host(const struct memory_plan *p);

@@ -70,9 +70,20 @@ struct generator_config run_generator_config(const struct run_config *c)
     };
 }
 
+static bool fills_gap(const struct run_config *c)
+{
+    return strcmp(c->fill_gap, "on") == 0 && run_config_gap_possible(c);
+}
+
 int run_versions_kept(const struct run_config *c)
 {
-    return (int)MAX(c->n_behind, (int64_t)(c->free_running ? 2 : 0));
+    return (int)MAX(c->n_behind + fills_gap(c), (int64_t)(c->free_running ? 2 : 0));
+}
+
+int run_lanes(const struct run_config *c, const struct run_part *part)
+{
+    bool serves = c->serve[0] && part->producer == 0;    // requests would stay in one of the generators
+    return fills_gap(c) && part->producer >= 0 && part->rank < 0 && !serves ? 2 : 1;
 }
 
 bool run_samples(const struct run_config *c, const struct run_part *part)
@@ -112,7 +123,8 @@ static struct run_publication publication_of(const struct run_config *c, const s
     size_t size = model_weight_bytes(m);
     if (!run_config_travels(c) || c->node_only || !weights_way_parse(c->weights, &way) || way == WAY_FILES)
         return (struct run_publication){ 0 };
-    return (struct run_publication){ .kept = publication_room(size, way, true, n_kept, 1),
+    return (struct run_publication){ .n_kept = n_kept,
+                                     .kept = publication_room(size, way, true, n_kept, 1),
                                      .held = n_device > 1 ? model_slice_bytes(m, n_device) : size,
                                      .staged = publication_room(size, way, false, n_kept, n_device) };
 }
@@ -137,14 +149,15 @@ static struct plan_weights weights_of(const struct run_config *c, const struct r
     int n_team = (int)c->tensor_parallel_size, n_stage = (int)c->pipeline_parallel_size;
     struct plan_weights w = { .whole = run_needs_whole(c, part, false, run_config_apart(c)),
                               .whole_shards = run_needs_whole(c, part, true, run_config_apart(c)),
-                              .reference = trains && c->beta > 0 && !model_lora(m) };
+                              .reference = trains && c->beta > 0 && !model_lora(m),
+                              .n_further = run_lanes(c, part) - 1 };
     size_t reference = n_stage > 1  ? stage_weight_bytes(c, m, 0)
                        : n_team > 1 ? model_slice_bytes(m, n_team)
                                     : size;    // as the weights that are trained
     if (trains)
         w.besides = (w.reference ? reference : 0) + (sampler || n_device > 1 ? sampled : 0);    // an adapter's reference is its base
     else
-        w.besides = sampled + model_held_bytes(m) - size;    // an adapter's base
+        w.besides = (size_t)run_lanes(c, part) * sampled + model_held_bytes(m) - size;    // an adapter's base
     struct run_publication p = publication_of(c, m);
     w.besides += part->rank == 0 ? p.kept : produces ? p.staged : 0;
     return w;
@@ -261,11 +274,12 @@ bool run_host_fits(size_t each_bytes, int64_t n_trainer, size_t have, struct err
                         (need - (double)have) * 1e-9);
 }
 
-bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev, const size_t *have,
-                   struct error *err)
+/* run_room_plan, with 'fill_gap' auto as off. */
+static bool room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev, const size_t *have,
+                      struct error *err)
 {
     size_t total_bytes;
-    *out = (struct run_room){ 0 };
+    *out = (struct run_room){ .fills_gap = fills_gap(c) };
     struct model *m = shape_of(c, dev, err);
     int n_sampler = run_sampler_devices(c, part);
     struct model *sliced = m && n_sampler > 1 ? model_sliced_shape(m, n_sampler, err) : NULL;
@@ -296,4 +310,32 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
     model_free(sliced);
     model_free(m);
     return true;
+}
+
+/* Is the plan with the gap filled the other one, with more weights and as many pages for each generator? */
+static bool adds_only(const struct run_room *with, const struct run_room *without, size_t n_lane)
+{
+    const struct memory_plan *a = &with->plan, *b = &without->plan;
+    return with->fits && a->total + a->reserve <= with->have && a->zero_stage == b->zero_stage && a->state == b->state
+           && a->activation == b->activation && a->kv == n_lane * b->kv;
+}
+
+bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev, const size_t *have,
+                   struct error *err)
+{
+    struct run_room with;
+    if (!room_plan(out, c, part, dev, have, err))
+        return false;
+    if (strcmp(c->fill_gap, "auto") != 0 || !run_config_gap_possible(c) || !out->fits || have)
+        return true;    // with `have`, what is left is for the optimizer's state
+    struct run_config *on = malloc(sizeof *on);
+    if (!on)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a plan");
+    *on = *c;
+    snprintf(on->fill_gap, sizeof on->fill_gap, "on");
+    bool ok = room_plan(&with, on, part, dev, have, err);
+    if (ok && adds_only(&with, out, (size_t)run_lanes(on, part)))
+        *out = with;
+    free(on);
+    return ok;
 }

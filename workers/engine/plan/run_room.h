@@ -24,8 +24,11 @@ double run_n_trained(const struct run_config *c, const struct model_config *shap
 
 /* Of the trainer of this rank on dev; zero_stage is 0 as yet. */
 struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t rank, const struct device *dev);
-/* Versions of the weights that the first trainer keeps for other samplers beside its own; 0: they have what they need before it goes on. */
+/* Versions of the weights that the first trainer keeps for other samplers beside its own; 0: they have what they need before it goes on.
+ * Where the gap at the end of a rollout step is filled ('fill_gap' on: auto comes to that in run_room_plan) one more, as samplers want two. */
 int run_versions_kept(const struct run_config *c);
+/* Generators of the part's sampler, each with weights of its own: 2 where it fills the gap, so that it can have two versions in work. */
+int run_lanes(const struct run_config *c, const struct run_part *part);
 /* Does the part need the whole weights on its first device, beside what it trains of them? Its sampler works on that device alone, or others
  * get them from there. A sampler with a copy of its own, and a file, a version that is kept for others or what they read in place, have them
  * out of what is trained. Only shards, if each trainer keeps no more than these, do not serve where trainers are `apart`, who do not reach each
@@ -39,7 +42,8 @@ struct generator_config run_generator_config(const struct run_config *c);
 
 /* What weights that travel through memory take, in bytes; 0 where they do not. */
 struct run_publication {
-    size_t kept;      // of the first trainer's device, beside its weights: versions for other samplers
+    int n_kept;       // versions for other samplers
+    size_t kept;      // of the first trainer's device, beside its weights, for these
     size_t held;      // of each of a producer's devices: its weights, or its slice of them
     size_t staged;    // of its first device: a version that comes while it samples
 };
@@ -49,6 +53,7 @@ struct run_room {
     size_t have;                           // bytes free on the device
     size_t state_bytes[SUM_PARTS_MAX];     // as in struct trainer_settings
     bool fits;
+    bool fills_gap;             // 'fill_gap' is on, or auto comes to that here; the rest is of that
     struct plan_short lacks;    // where it does not: which of the trainer's devices; need with the reserve
     char nearest[160];          // where it does not: a clause about what would
 };
@@ -75,7 +80,8 @@ MUST_USE bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *mos
 /* Does the part's trainer have several devices, each with state in host memory as far as it has too little room? */
 bool run_devices_differ(const struct run_config *c, const struct device *dev);
 /* Plan what part of a run (trainer, producer or both) takes of dev, on which nothing of it is yet. have (run_config_trainer_devices): bytes
- * free on its trainer's devices, have[0] unused; NULL unless run_devices_differ. */
+ * free on its trainer's devices, have[0] unused; NULL unless run_devices_differ. With 'fill_gap' auto the gap is filled where what that
+ * takes fits beside a plan that is the same in all else. */
 MUST_USE bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev,
                             const size_t *have, struct error *err);
 /* Has this machine `have` bytes for the masters and moments that n_trainer trainers keep in its memory, each_bytes each? ERR_NO_MEMORY

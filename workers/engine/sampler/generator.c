@@ -599,6 +599,28 @@ void generator_stats(const struct generator *g, struct generator_stats *out)
     out->page_tok = g->pages.page_tok;
 }
 
+void generator_stats_add(struct generator_stats *to, const struct generator_stats *other)
+{
+    to->n_step += other->n_step;
+    to->n_decode += other->n_decode;
+    to->n_kv_tok += other->n_kv_tok;
+    to->n_run_tok += other->n_run_tok;
+    to->n_seen_tok += other->n_seen_tok;
+    to->n_decode_tok += other->n_decode_tok;
+    to->n_group += other->n_group;
+    to->n_cached_tok += other->n_cached_tok;
+    to->n_running_seq += other->n_running_seq;
+    to->n_waiting_seq += other->n_waiting_seq;
+    to->n_put_back += other->n_put_back;
+    to->n_again_tok += other->n_again_tok;
+    to->n_draft += other->n_draft;
+    to->n_accepted += other->n_accepted;
+    to->n_page += other->n_page;
+    to->n_free_page += other->n_free_page;
+    to->prefill_s += other->prefill_s;
+    to->decode_s += other->decode_s;
+}
+
 int64_t generator_live(const struct generator *g, struct generator_live *out, int64_t max)
 {
     int64_t n = 0;

@@ -162,6 +162,8 @@ struct generator_stats {
     double prefill_s, decode_s;     // busy time, since the start
 };
 void generator_stats(const struct generator *g, struct generator_stats *out);
+void generator_stats_add(struct generator_stats *to,
+                         const struct generator_stats *other);    // those of two generators with pages of one size
 
 /* A look at a sample that is being decoded, for the operator's screen. */
 struct generator_live {
