@@ -307,7 +307,7 @@ MUST_USE bool run_config_groups_path(const struct run_config *c, const char *run
  * device. */
 bool run_config_travels(const struct run_config *c);
 /* May a worker that only samples begin with the next version of the weights while the last samples of the one before still run
- * ('fill_gap')? With auto its device's memory decides (run_room.h). */
+ * ('fill_gap')? With auto its device decides (run_room.h). */
 bool run_config_gap_possible(const struct run_config *c);
 /* Does the first trainer evaluate? With `placement` apart those that only sample do all of it, where they can have the weights of one step. */
 bool run_config_first_evaluates(const struct run_config *c);

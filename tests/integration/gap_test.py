@@ -4,6 +4,7 @@ The gap at the end of a rollout step (fill_gap): the next version and its items 
 those of a run that waits, whatever happens in the meantime, and it does come in.
 
 The producer is held after each of its rounds and let go again, so that the trainer is always ahead and has the next version."""
+import json
 import os
 import re
 import signal
@@ -91,12 +92,14 @@ class Gap(RunCase):
             self.assertNotIn("two versions", self.log(run))
         return self.known[key]
 
+    def test_auto_leaves_it_on_cpus(self):
+        self.wanted(fill_gap="auto")
+
     def gap_shares(self, run):
         return [line["metrics"].get("rollout/gap_share") for line in run.told("step")]
 
     def test_it_comes_in_by_every_way_and_changes_no_byte(self):
         cases = {
-            "auto": dict(fill_gap="auto"),
             "copy": dict(weights="copy"),
             "nccl": dict(weights="nccl"),
             "files": dict(weights="files"),
@@ -110,13 +113,28 @@ class Gap(RunCase):
                 run, slow = self.begin(name, **settings)
                 self.in_gap(run, 2)
                 slow.free()
-                plain = {k: v for k, v in settings.items() if k not in ("weights", "fill_gap")}
+                plain = {k: v for k, v in settings.items() if k != "weights"}
                 self.assertEqual(self.finish(run), self.wanted(**plain))
                 shares = [m for m in self.gap_shares(run) if m is not None]
                 self.assertTrue(any(0 < m <= 1 for m in shares), shares)
                 for line in run.told("step"):
                     self.assertIn(line["metrics"].get("train/sampler_trainer_diff"), (0, None), line["step"])
                 run.kill()
+
+    def test_evaluations_have_their_turn_and_the_same_results(self):
+        """They wait for a producer with nothing in work, which the gap must not keep from them."""
+        data = self.task.path("eval.jsonl")
+        with open(self.task.path("train.jsonl")) as f, open(data, "w") as out:
+            out.writelines(list(f)[:11])
+        settings = dict(eval_interval=4, weights="copy", eval_dataset=json.dumps({"drawn": {"path": data, "temperature": 1, "n": 3}}))
+        results = "select step, set_name, n, mean from eval order by step, set_name"
+        waits = self.start("--max-steps", str(STEPS), **{**APART, "fill_gap": "off", **settings})
+        want = self.finish(waits), self.query(waits, results)
+        run, slow = self.begin("evaluated", **settings)
+        self.in_gap(run)
+        slow.free()
+        self.assertEqual((self.finish(run), self.query(run, results)), want)
+        self.assertLessEqual({0, 4}, {row[0] for row in want[1]})
 
     def test_the_run_is_killed_in_the_gap_and_goes_on(self):
         run, slow = self.begin("killed")

@@ -102,7 +102,8 @@ struct engine {
                               // the sampler's slices; else it is a shape only
     struct generator *generator;
     struct lane ending;           // beside the generator: the last samples of another version ('fill_gap')
-    bool turned;                  // model and generator are those that gap_prepare has made
+    bool turned;                  // model and generator are those that gap_prepare and gap_open have made,
+    struct device *twin;          // on this: dev by another stream; owned. NULL: on dev itself
     struct external *external;    // in place of the generator: this worker's samples are drawn by somebody else's engine; else NULL
     struct bridge *bridge;        // to inference servers of others (bridge.h); NULL: none
     struct lending *lending;      // of the model's memory to servers on this host (lending.h); NULL: none

@@ -1,13 +1,27 @@
 #include "workers/worker/gap.h"
 #include <inttypes.h>
 #include "protocol/base/log.h"
+#include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
 
+/* The same shape without weights, on e->twin. */
+static struct model *model_on_twin(struct engine *e, struct error *err)
+{
+    struct model *m = model_new_empty(model_config(e->model), e->twin, model_dtype(e->model), err);
+    if (m && model_parts_set(m, run_config_sum_parts(&e->config), err))
+        return m;
+    model_free(m);
+    return NULL;
+}
+
 bool gap_prepare(struct engine *e, struct error *err)
 {
-    if (!(e->ending.model = model_new_like(e->model, err)))
+    bool overlap = !e->dev->host_memory && !model_lora(e->model);    // an adapter stays with its base
+    if (overlap && !(e->twin = device_new(e->device_name, e->n_thread, err)))
+        return false;
+    if (!(e->ending.model = overlap ? model_on_twin(e, err) : model_new_like(e->model, err)))
         return false;
     model_n_live_set(e->ending.model, tokenizer_n_id(e->prompts.tokenizer));
     return true;
@@ -78,6 +92,8 @@ void gap_end(struct engine *e)
         exchange(e);
     generator_free(e->ending.generator);
     model_free(e->ending.model);
+    device_free(e->twin);
+    e->twin = NULL;
     e->ending = (struct lane){ .version = -1 };
 }
 

@@ -5,6 +5,10 @@
  * work moves there to be finished, and the next version, with its items, is the engine's own. Whichever generator is empty is free for another
  * version. A group's bytes depend on its own weights and seeds alone, so they are the same with and without it.
  *
+ * What it gains is what two steps take less at a time than one after the other, since samples of two versions cannot share one. So on a GPU
+ * the second model has a struct device, and that is a stream, of its own: a generator leaves its step behind on the device and looks at the one
+ * before, so that both steps are under way while few samples leave most of the GPU idle. A CPU computes one after the other.
+ *
  * All run on the engine's thread. Without a second generator they do nothing. */
 #pragma once
 #include <stdbool.h>

@@ -326,8 +326,8 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
     struct run_room with;
     if (!room_plan(out, c, part, dev, have, err))
         return false;
-    if (strcmp(c->fill_gap, "auto") != 0 || !run_config_gap_possible(c) || !out->fits || have)
-        return true;    // with `have`, what is left is for the optimizer's state
+    if (strcmp(c->fill_gap, "auto") != 0 || !run_config_gap_possible(c) || !out->fits || have || dev->host_memory)
+        return true;    // with `have`, what is left is for the optimizer's state; what gap.h says of CPUs
     struct run_config *on = malloc(sizeof *on);
     if (!on)
         return error_set(err, ERR_NO_MEMORY, "no memory for a plan");
