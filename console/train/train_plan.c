@@ -274,9 +274,8 @@ bool train_room(const struct train *t, struct run_room *room, bool *planned, str
 }
 
 /* What the weights that travel take, beside those of the trainer. */
-static void publication_print(const struct train *t, const struct run_room *room)
+static void publication_print(const struct train *t, const struct run_publication *p)
 {
-    const struct run_publication *p = &room->publication;
     if (p->held == 0)
         return;
     if (p->n_kept > 0)
@@ -287,10 +286,16 @@ static void publication_print(const struct train *t, const struct run_room *room
            t->config.producer_tensor_parallel_size > 1 ? ", its slices" : "");
     if (p->staged > 0)
         printf("\n                and %.1f MB for a version that comes while it samples", (double)p->staged * 1e-6);
-    if (room->fills_gap)
-        printf("\n                and as much again, and twice the keys and values, for the next version in a rollout step's tail%s",
-               strcmp(t->config.fill_gap, "auto") == 0 ? ",\n                where that fits (fill_gap auto)" : " (fill_gap)");
     printf("\n");
+}
+
+/* That samplers may have two versions in work. */
+static void gap_print(const struct run_config *c, const struct run_room *room)
+{
+    if (room->fills_gap)
+        printf("                a producer that does not train has them, and keys and values, twice for the tail of a rollout step\n"
+               "                (fill_gap%s)\n",
+               strcmp(c->fill_gap, "auto") == 0 ? ", auto: where there is room" : "");
 }
 
 /* What of masters and moments is in host memory: of each of a trainer's devices, and of all trainers of this machine. */
@@ -389,6 +394,7 @@ bool train_plan_print(const struct train *t, struct error *err)
         return true;    // nothing is sampled here
     printf("%s        %s%s%s%s\n", c->lora_rank > 0 ? "adapter:" : "weights:", own, own[0] && far ? "; " : "", far ? way : "",
            far ? run_config_external(c) ? " from the first trainer to the engines" : " from the first trainer to other samplers" : "");
-    publication_print(t, &room);
+    publication_print(t, &room.publication);
+    gap_print(c, &room);
     return true;
 }

@@ -43,7 +43,7 @@ static bool in_logical_time(const struct run_config *c)
 }
 static bool no_gap(const struct run_config *c)
 {
-    return !run_config_gap_possible(c);
+    return strcmp(c->fill_gap, "off") != 0 && !run_config_gap_possible(c);
 }
 static bool has_budget(const struct run_config *c)
 {

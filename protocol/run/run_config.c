@@ -1073,8 +1073,10 @@ bool run_config_travels(const struct run_config *c)
 
 bool run_config_gap_possible(const struct run_config *c)
 {
-    bool some_sample_only = strcmp(c->placement, "apart") == 0 || c->num_inferencer > run_config_trainers_here(c) || c->node_only;
-    return strcmp(c->fill_gap, "off") != 0 && c->n_behind > 0 && some_sample_only && !run_config_posted(c) && !run_config_external(c)
+    int64_t n = c->node_only                         ? 1    // its part says whether it trains
+                : strcmp(c->placement, "apart") == 0 ? c->num_inferencer - (c->serve[0] != 0)
+                                                     : c->num_inferencer - run_config_trainers_here(c);
+    return strcmp(c->fill_gap, "off") != 0 && c->n_behind > 0 && n > 0 && !run_config_posted(c) && !run_config_external(c)
            && !c->environment[0] && c->producer_tensor_parallel_size == 1;
 }
 

@@ -163,9 +163,9 @@ class Gap(RunCase):
             with self.subTest(name):
                 run, slow = self.begin(name)
                 self.in_gap(run, 2)
-                slow.free()
-                for command in words:
+                for command in words:    # the producer is slow, so that the run does not end before
                     self.ok(run, *command)
+                slow.free()
                 self.assertEqual(self.finish(run), self.wanted())
                 run.kill()
 
