@@ -70,6 +70,7 @@ struct generator_config run_generator_config(const struct run_config *c)
     };
 }
 
+/* Settled: auto counts as off (run_room_plan). */
 static bool fills_gap(const struct run_config *c)
 {
     return strcmp(c->fill_gap, "on") == 0 && run_config_gap_possible(c);
