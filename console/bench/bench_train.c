@@ -21,7 +21,7 @@
 #define CHECK_PARAMS 5000000    // shapes up to this are checked themselves
 #define CHECK_SEQ 4
 #define CHECK_LEN 128
-#define CHECK_PROMPT 20    // which two of them share; the more there is of it, the fewer tokens average out what bf16 rounds
+#define CHECK_PROMPT 20    // which two of them share
 
 double train_flops(const struct model_config *c, int64_t n_seq, int64_t len)
 {
@@ -215,6 +215,8 @@ static float *gradient_of(const struct model_config *c, const char *device, enum
     struct trainer_sums sums;
     train_hyper_make(&h);
     set.token_budget_max = CHECK_LEN * CHECK_SEQ / 2;    // two micro-batches
+    h.clip_low = 1;                                      // no token is at an edge, to be clipped by rounding here and not there
+    h.clip_high = 1e6;
     TRY(m && bench_adapter(m, lora_rank, true, err) && (t = trainer_new(m, NULL, &set, err)));
     *n_flat = model_n_flat(m);
     if (!(grad = malloc((size_t)*n_flat * 4))) {

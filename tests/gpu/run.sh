@@ -1,6 +1,7 @@
 #!/bin/bash
 # run.sh GROUP...: the checks and measurements that need an NVIDIA GPU, one table at the end. Groups: tests, sanitize, decode, train,
-# lora, kernels, attention (against cuDNN), start, step, serve, lent, ranks (two or four GPUs), teams (two or four), learn, compare, publish (two GPUs).
+# lora, kernels, attention (against cuDNN), start, step, serve, lent, ranks (two or four GPUs), teams (two or four), gap (two), learn, compare,
+# publish (two).
 # RC_CUDA_CARDS=4: what needs several GPUs runs on one under several names; only its bytes mean something then.
 # Uses .gpu (tests/gpu/pack.sh) if it exists, else build/release. Without a GPU every group is reported as skipped (exit 77),
 # never as passed.
@@ -190,9 +191,17 @@ for group in "$@"; do
             table+=("skipped slices and stages on two GPUs: they need two")
         else
             OPS_DEVICE=cuda:0 LIMIT_S=300 note "slices and stages on several GPUs have the bytes of one" "$tests/team_test"
-            [ "$cards" -lt 4 ] || OPS_DEVICE=cuda:0 note "each GPU loads its part only" "$tests/source_test"
+            # it counts the memory of each card
+            [ "$cards" -lt 4 ] || [ -n "${RC_CUDA_CARDS:-}" ] || OPS_DEVICE=cuda:0 note "each GPU loads its part only" "$tests/source_test"
         fi
         ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "decoding and runs on one GPU and on teams" $python tests/gpu/teams.py ${TEAMS_ARGS:-}
+        ;;
+    gap)
+        if [ "$cards" -lt 2 ]; then
+            table+=("skipped two versions of the weights in work: they need two GPUs")
+        else
+            ROLLCALL=$rollcall LIMIT_S=600 LINES_SHOWN=30 note "two versions of the weights in work" $python tests/gpu/gap.py
+        fi
         ;;
     publish)
         if [ "$cards" -lt 2 ]; then

@@ -474,11 +474,12 @@ static void auto_fills_the_gap_where_all_else_stays_as_it_is(UNUSED void **state
         bool possible;
         const char *why;
     } cases[] = {
-        { -1, 0, 1, 1, "", true, "a producer" },
-        { 0, -1, 1, 1, "", true, "the first trainer" },
+        { -1, 0, 2, 1, "", true, "a producer" },
+        { 0, -1, 2, 1, "", true, "the first trainer" },
+        { -1, 0, 1, 1, "", false, "the trainer waits for the samples that would be slowed down" },
         { -1, 0, 0, 1, "", false, "the next version is not there before all is back" },
-        { -1, 0, 1, 2, "", false, "slices" },
-        { -1, 0, 1, 1, "turns.py", false, "turns that wait for an environment" },
+        { -1, 0, 2, 2, "", false, "slices" },
+        { -1, 0, 2, 1, "turns.py", false, "turns that wait for an environment" },
     };
     struct error err = { 0 };
     char dir[] = "/tmp/rc-plan-XXXXXX", file[64];

@@ -7,7 +7,8 @@
  *
  * What it gains is what two steps take less at a time than one after the other, since samples of two versions cannot share one. So on a GPU
  * the second model has a struct device, and that is a stream, of its own: a generator leaves its step behind on the device and looks at the one
- * before, so that both steps are under way while few samples leave most of the GPU idle. A CPU computes one after the other.
+ * before, so that both steps are under way while few samples leave most of the GPU idle. A CPU computes one after the other. With n_behind 1
+ * the trainer waits for the very samples that two versions slow down, so that nothing is gained on the whole (kernels/cuda/NOTES.md).
  *
  * All run on the engine's thread. Without a second generator they do nothing. */
 #pragma once

@@ -327,8 +327,9 @@ bool run_room_plan(struct run_room *out, const struct run_config *c, const struc
     struct run_room with;
     if (!room_plan(out, c, part, dev, have, err))
         return false;
-    if (strcmp(c->fill_gap, "auto") != 0 || !run_config_gap_possible(c) || !out->fits || have || dev->host_memory)
-        return true;    // with `have`, what is left is for the optimizer's state; what gap.h says of CPUs
+    bool gains = c->n_behind > 1 && !dev->host_memory;    // what gap.h says
+    if (strcmp(c->fill_gap, "auto") != 0 || !run_config_gap_possible(c) || !out->fits || have || !gains)
+        return true;    // with `have`, what is left is for the optimizer's state
     struct run_config *on = malloc(sizeof *on);
     if (!on)
         return error_set(err, ERR_NO_MEMORY, "no memory for a plan");
