@@ -3,14 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
-#include "protocol/base/parallel.h"
 
 #define HEADER_BYTES_MAX (100u << 20)    // the limit of the reference implementation
 #define SHARDS_MAX 4096
@@ -355,77 +353,19 @@ void st_to_bf16(uint16_t *out, const struct st_tensor *t)
     st_part_to_bf16(out, t, 0, t->n_elem);
 }
 
-static bool fd_write(int fd, const void *data, size_t len, off_t at, const char *path, struct error *err)
+static bool fd_write(int fd, const void *data, size_t len, const char *path, struct error *err)
 {
     const char *p = data;
     while (len > 0) {
-        ssize_t n = pwrite(fd, p, MIN(len, (size_t)1 << 30), at);
+        ssize_t n = write(fd, p, MIN(len, (size_t)1 << 30));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
             return error_errno(err, "cannot write '%s'", path);
         p += n;
-        at += n;
         len -= (size_t)n;
     }
     return true;
-}
-
-#define CHUNK_BYTES ((size_t)32 << 20)
-#define WRITE_THREADS 8    // a file system's page cache takes 1 to 2 GB/s from one
-/* A file's tensors, on their way into it by several threads: round i writes chunk i of what follows the header. */
-struct chunks {
-    int fd;
-    const char *path;
-    const struct st_out *tensor;
-    const uint64_t *from;    // (n + 1) where each tensor begins after the header, and where all end
-    int64_t n;
-    off_t first;             // bytes of the header
-    pthread_mutex_t lock;    // guards: the rest
-    bool ok;
-    struct error err;    // of the first that failed
-};
-
-static void chunk_write(void *ctx, int64_t i)
-{
-    struct chunks *c = ctx;
-    struct error err = { 0 };
-    uint64_t at = (uint64_t)i * CHUNK_BYTES, end = MIN(at + CHUNK_BYTES, c->from[c->n]);
-    bool ok = true;
-    for (int64_t t = 0; t < c->n && ok; t++) {
-        uint64_t first = MAX(at, c->from[t]), last = MIN(end, c->from[t + 1]);
-        if (first < last)
-            ok = fd_write(c->fd, (const char *)c->tensor[t].data + (first - c->from[t]), last - first, c->first + (off_t)first, c->path,
-                          &err);
-    }
-    if (ok)
-        return;
-    pthread_mutex_lock(&c->lock);
-    if (c->ok)
-        c->err = err;
-    c->ok = false;
-    pthread_mutex_unlock(&c->lock);
-}
-
-static bool tensors_write(int fd, const struct st_out *tensor, int64_t n, size_t first, const char *path, struct error *err)
-{
-    uint64_t *from = calloc((size_t)n + 1, sizeof *from);
-    if (!from)
-        return error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors of '%s'", n, path);
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t size = st_dtype_size(tensor[i].dtype);
-        for (int d = 0; d < tensor[i].n_dim; d++)
-            size *= (uint64_t)tensor[i].dim[d];
-        from[i + 1] = from[i] + size;
-    }
-    struct chunks c = { .fd = fd, .path = path, .tensor = tensor, .from = from, .n = n, .first = (off_t)first, .ok = true };
-    pthread_mutex_init(&c.lock, NULL);
-    parallel_run((int64_t)((from[n] + CHUNK_BYTES - 1) / CHUNK_BYTES), WRITE_THREADS, chunk_write, &c);
-    pthread_mutex_destroy(&c.lock);
-    free(from);
-    if (!c.ok)
-        *err = c.err;
-    return c.ok;
 }
 
 /* The header of a file: JSON padded with spaces to 8 bytes, tensors in the order given, data without gaps. */
@@ -468,9 +408,14 @@ bool st_write(const char *path, const struct st_out *tensor, int64_t n, struct e
     uint8_t len[8];
     for (int i = 0; i < 8; i++)
         len[i] = (uint8_t)((uint64_t)h.len >> 8 * i);
-    TRY(fd_write(fd, len, sizeof len, 0, tmp, err));
-    TRY(fd_write(fd, h.data, h.len, sizeof len, tmp, err));
-    TRY(tensors_write(fd, tensor, n, sizeof len + h.len, tmp, err));
+    TRY(fd_write(fd, len, sizeof len, tmp, err));
+    TRY(fd_write(fd, h.data, h.len, tmp, err));
+    for (int64_t i = 0; i < n; i++) {
+        size_t size = st_dtype_size(tensor[i].dtype);
+        for (int d = 0; d < tensor[i].n_dim; d++)
+            size *= (size_t)tensor[i].dim[d];
+        TRY(fd_write(fd, tensor[i].data, size, tmp, err));
+    }
     if (fsync(fd) != 0) {
         error_errno(err, "cannot sync '%s'", tmp);
         goto out;
