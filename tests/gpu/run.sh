@@ -191,8 +191,6 @@ for group in "$@"; do
             table+=("skipped slices and stages on two GPUs: they need two")
         else
             OPS_DEVICE=cuda:0 LIMIT_S=300 note "slices and stages on several GPUs have the bytes of one" "$tests/team_test"
-            # it counts the memory of each card
-            [ "$cards" -lt 4 ] || [ -n "${RC_CUDA_CARDS:-}" ] || OPS_DEVICE=cuda:0 note "each GPU loads its part only" "$tests/source_test"
         fi
         ROLLCALL=$rollcall LIMIT_S=900 LINES_SHOWN=30 note "decoding and runs on one GPU and on teams" $python tests/gpu/teams.py ${TEAMS_ARGS:-}
         ;;

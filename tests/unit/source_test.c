@@ -1,6 +1,6 @@
 /* Weights that stay in files or in a seed until it is known what each device has of them: the whole, shards, slices, stages and shards of
  * slices get the bytes that they would get from whole weights, and no device ever has more memory than for its part, the first one a piece
- * besides. OPS_DEVICE names another first device, such as cuda:0; the others follow it.
+ * besides. On CPUs, where nothing but weights takes memory that is counted: on a GPU the choice of products does, too.
  * tags: asan */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,11 +44,10 @@ static struct counted counted[DEVICES];
 
 static void devices_open(void)
 {
-    const char *first = getenv("OPS_DEVICE") ? getenv("OPS_DEVICE") : "cpu:0", *colon = strchr(first, ':');
     struct error err;
     for (int i = 0; i < DEVICES; i++) {
         char name[32];
-        snprintf(name, sizeof name, "%.*s:%d", (int)(colon - first), first, atoi(colon + 1) + i);
+        snprintf(name, sizeof name, "cpu:%d", i);
         if (!(devices[i] = device_new(name, 1, &err)))
             fail_msg("%s", err.text);
     }

@@ -182,7 +182,7 @@ static void sampled_metrics(struct step_metrics *s, int64_t n_producer)
     metric_put(s, metrics[M_GENERATE_S].name, one_s);
     metric_put(s, metrics[M_ROLLOUT_TOK_PER_S].name, all.n_tok / one_s);
     metric_put(s, metrics[M_IDLE_SHARE].name, all.tail_s / all.generate_s);
-    metric_put(s, metrics[M_GAP_SHARE].name, all.n_gap > 0 ? all.gap_s / all.generate_s : NAN);
+    metric_own(s, M_GAP_SHARE, all.n_gap > 0 ? all.gap_s / all.generate_s : NAN);
     metric_put(s, metrics[M_DRAFT_ACCEPTANCE].name, all.n_draft > 0 ? all.n_accepted / all.n_draft : NAN);
     metric_put(s, metrics[M_PUT_BACK].name, all.n_put_back);
     metric_put(s, metrics[M_ROLLOUT_MFU].name, all.flops / all.flops_most);

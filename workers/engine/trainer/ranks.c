@@ -623,7 +623,7 @@ bool ranks_step(struct ranks *r, const struct group *const *groups, int64_t n_gr
         trainer_metrics_make(metric, &sum, groups, n_group, h);
         metric[M_GRAD_NORM] = grad_norm;
         metric[M_TRAIN_TOK_PER_S] = sum.n_packed_tok / s;
-        metric[M_TRAIN_SHARED] = sum.n_shared_tok / sum.n_packed_tok;    // 0 / 0: nothing was run
+        metric[M_TRAIN_SHARED] = sum.n_packed_tok > 0 ? sum.n_shared_tok / sum.n_packed_tok : 0;
         if (r->n_rank > 1) {
             metric[M_RANKS_N] = r->n_rank;
             metric[M_ZERO_STAGE] = trainer_zero(r->here[0].t);
