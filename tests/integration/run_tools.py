@@ -132,9 +132,11 @@ class Holds:
 
     def disarm(self, process, point):
         """Stop holding processes there, and release one that is held."""
-        for f in os.listdir(self.dir):
-            if f == f"{process}@{point}" or f.startswith(f"{process}@{point}."):
-                os.unlink(os.path.join(self.dir, f))
+        name = f"{process}@{point}"
+        while files := [f for f in os.listdir(self.dir) if f == name or f.startswith(name + ".")]:
+            for f in files:
+                with contextlib.suppress(FileNotFoundError):    # a process comes there at this very moment, and renames it
+                    os.unlink(os.path.join(self.dir, f))
 
     def release(self, process, point, pid):
         os.unlink(os.path.join(self.dir, f"{process}@{point}.{pid}"))
