@@ -286,6 +286,8 @@ bool bench_cpu(int argc, char **argv, struct error *err)
                                      .dtype = dtype,
                                      .n_seq = 8,
                                      .len = 256,
+                                     .n_prompt = 1,
+                                     .group = TRAIN_GROUP,
                                      .rounds = (int)rounds,
                                      .profile = profile };
         if (!train_bench_run(&train, err))

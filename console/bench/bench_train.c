@@ -143,8 +143,7 @@ bool train_bench_run(struct train_bench *b, struct error *err)
     set.run_all = true;
     set.share_prompts = !b->apart;
     train_hyper_make(&h);
-    TRY(g = train_groups_make(b->n_live ? b->n_live : b->config->vocab, b->n_seq, b->len, MAX(b->n_prompt, (int64_t)1),
-                              b->group ? b->group : TRAIN_GROUP, &n_group, err));
+    TRY(g = train_groups_make(b->n_live ? b->n_live : b->config->vocab, b->n_seq, b->len, b->n_prompt, b->group, &n_group, err));
     TRY(mem_info(dev, &at_start, &total, err));
     bool cut = train_bench_devices(b) > 1;    // then the first device has no more than its part of the weights
     TRY(m = cut ? model_random_open(b->config, 1, dev, b->dtype, err) : model_new_random(b->config, 1, dev, b->dtype, err));
@@ -281,7 +280,7 @@ bool bench_train(int argc, char **argv, struct error *err)
 {
     const char *shape = "starter", *dtype_name = "auto";
     int64_t tokens = 2048, n_thread = 0, rounds = 7;
-    struct train_bench b = { .device = "cpu:0", .len = 256 };
+    struct train_bench b = { .device = "cpu:0", .len = 256, .n_prompt = 1, .group = TRAIN_GROUP };
     struct cli_option options[] = {
         { "shape", NULL, CLI_STR, &shape, "NAME", "random weights of this shape, e.g. Qwen2.5-0.5B (starter)" },
         { "device", NULL, CLI_STR, &b.device, "NAME", "cpu:0, cuda:0 ... (cpu:0)" },
@@ -314,8 +313,8 @@ bool bench_train(int argc, char **argv, struct error *err)
         return error_set(err, ERR_USAGE, "--rounds must be 1 to %d, --seq 2 to --tokens, --threads 0 to 256", TRAIN_ROUNDS_MAX);
     if ((b.token_budget && b.token_budget < b.len) || !(b.host_share >= 0 && b.host_share <= 1))
         return error_set(err, ERR_USAGE, "--micro must be 0 or at least --seq, --host-share 0 to 1");
-    if (b.n_prompt < 0 || b.n_prompt >= b.len || b.group < 0 || b.group > 1024)
-        return error_set(err, ERR_USAGE, "--prompt must be below --seq, --group 1 to 1024");
+    if (b.n_prompt < 1 || b.n_prompt >= b.len || b.group < 1 || b.group > 1024)
+        return error_set(err, ERR_USAGE, "--prompt must be 1 to below --seq, --group 1 to 1024");
     bool cuda = strncmp(b.device, "cuda:", 5) == 0, bf16 = strcmp(dtype_name, "bfloat16") == 0 || (cuda && strcmp(dtype_name, "auto") == 0);
     if (!bf16 && strcmp(dtype_name, "auto") != 0 && strcmp(dtype_name, "float32") != 0)
         return error_set(err, ERR_USAGE, "--dtype is '%s'; it may be auto, float32 or bfloat16", dtype_name);
@@ -344,10 +343,9 @@ bool bench_train(int argc, char **argv, struct error *err)
            ",\"stages\":%" PRId64 ",\"sum_parts\":%" PRId64 ",\"hash\":\"%016" PRIx64 "\","
            "\"ms\":%.2f,\"tok_per_s\":%.0f,\"tflops\":%.3f,\"memory_gb\":%.3f,\"planned_gb\":%.3f,\"host_gb\":%.3f,\"grown_mb\":%.1f,"
            "\"gradient_distance\":%.2g,\"check\":%s",
-           shape, b.device, bf16 ? "bf16" : "fp32", b.lora_rank, b.len, MAX(b.n_prompt, (int64_t)1),
-           b.group ? b.group : (int64_t)TRAIN_GROUP, b.shared, (b.n_seq * b.len), (b.token_budget ? b.token_budget : b.n_seq * b.len),
-           (int64_t)train_bench_devices(&b), MAX(b.n_stage, (int64_t)1), b.parts, b.hash, b.step_s * 1e3,
-           (double)(b.n_seq * b.len) / b.step_s, rate, (double)b.used_bytes * 1e-9, (double)b.planned_bytes * 1e-9,
+           shape, b.device, bf16 ? "bf16" : "fp32", b.lora_rank, b.len, b.n_prompt, b.group, b.shared, (b.n_seq * b.len),
+           (b.token_budget ? b.token_budget : b.n_seq * b.len), (int64_t)train_bench_devices(&b), MAX(b.n_stage, (int64_t)1), b.parts,
+           b.hash, b.step_s * 1e3, (double)(b.n_seq * b.len) / b.step_s, rate, (double)b.used_bytes * 1e-9, (double)b.planned_bytes * 1e-9,
            (double)b.host_bytes * 1e-9, (double)b.grown_bytes * 1e-6, apart, same ? "true" : "false");
     if (cuda && bf16)    // a large bf16 product on an H200, random data
         printf(",\"roofline\":%.3f", rate / 790);

@@ -1,6 +1,6 @@
 /* parallel.h - a loop whose rounds do not depend on each other, by several threads
  *
- * For work that one thread's speed bounds: drawing, hashing, writing, the first touch of fresh memory. Threads are started for the call and
+ * For work that one thread's speed bounds: drawing, hashing, the first touch of fresh memory. Threads are started for the call and
  * have ended when it returns. */
 #pragma once
 #include <stdint.h>

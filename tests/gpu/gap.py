@@ -25,7 +25,7 @@ def main():
     made = step.model_make(a.work, a.shape, step.data_make(a.work))
     step.model_make = lambda *_: made    # the same for all runs
     differ = False
-    print(f"n_behind  fill_gap" + "".join(f"{m.split('/')[1]:>18}" for m in SHOWN))
+    print("n_behind  fill_gap" + "".join(f"{m.split('/')[1]:>18}" for m in SHOWN))
     for behind in (1, 2):
         losses = []
         for fill in ("off", "on"):

@@ -289,12 +289,50 @@ static void bf16_stays_near_fp32(UNUSED void **state)
     }
 }
 
+static void a_prefix_that_is_not_there_is_refused_by_its_sequence(UNUSED void **state)
+{
+    static const struct {
+        struct shared_prefix of[3];
+        const char *why;
+    } cases[] = {
+        { { { 1, 0 } }, "sequence 0 shares 1 tokens of sequence 0" },
+        { { { 0 }, { 2, 2 } }, "sequence 1 shares 2 tokens of sequence 2" },
+        { { { 0 }, { -1, 0 } }, "sequence 1 shares -1 tokens" },
+        { { { 0 }, { 4, 0 } }, "sequence 1 shares 4 tokens of sequence 0, which does not have them" },
+        { { { 0 }, { 1, 0 }, { 1, 1 } }, "sequence 2 shares 1 tokens of sequence 1" },
+        { { { 0 }, { 3, 0 }, { 3, 0 } }, "more than 12 tokens together" },
+    };
+    static const int32_t token[] = { 5, 6, 7, 8, 9, 10, 11, 12, 13 }, cu[] = { 0, 3, 6, 9 }, target[] = { 6, 7, 8, 9, 10, 11, 12, 13, -1 };
+    static const float temperature[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    float logp[9];
+    struct golden g;
+    struct error err = { 0 };
+    golden_open(&g, names[0], "cpu:0", DT_F32);
+    struct run_limits lim = { .max_tok = 12, .max_seq = 3, .max_seq_tok = 12, .shares = true };
+    struct model_run *r = model_run_new(g.m, &lim, &err);
+    struct model_batch b = { .n_seq = 3, .n_tok = 9, .token = token, .cu_tok = cu };
+    assert_non_null(r);
+    for (size_t k = 0; k < ARRAY_SIZE(cases); k++) {
+        b.prefix = cases[k].of;
+        if (model_score(r, &b, target, temperature, logp, NULL, &err) || err.code != ERR_SHAPE || !strstr(err.text, cases[k].why))
+            fail_msg("wanted '%s', got '%s'", cases[k].why, err.text);
+    }
+    b.prefix = (struct shared_prefix[]){ { 0 }, { 3, 0 }, { 0 } };    // as many as there is room for
+    assert_true(model_score(r, &b, target, temperature, logp, NULL, &err));
+    model_run_free(r);
+    golden_close(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_and_gradients_are_pytorchs), cmocka_unit_test(the_gradient_is_the_slope_of_the_loss),
-        cmocka_unit_test(ten_adamw_steps_are_pytorchs),      cmocka_unit_test(bf16_stays_near_fp32),
-        cmocka_unit_test(rope_frequencies_are_transformers), cmocka_unit_test(some_models_end_with_their_positions),
+        cmocka_unit_test(logits_and_gradients_are_pytorchs),
+        cmocka_unit_test(the_gradient_is_the_slope_of_the_loss),
+        cmocka_unit_test(ten_adamw_steps_are_pytorchs),
+        cmocka_unit_test(bf16_stays_near_fp32),
+        cmocka_unit_test(rope_frequencies_are_transformers),
+        cmocka_unit_test(some_models_end_with_their_positions),
+        cmocka_unit_test(a_prefix_that_is_not_there_is_refused_by_its_sequence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

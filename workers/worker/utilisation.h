@@ -19,5 +19,6 @@ struct sampled {
 /* What this worker's sampler has done since e->work was cleared. */
 void sampled_make(const struct engine *e, struct sampled *out);
 /* The shares of the step just made and of the sampling before it, into metric (METRIC_N): NAN where a peak is not known (peaks.h has none,
- * the weights are not bf16, and no setting gives one), or nothing was sampled here. metric[M_TRAIN_TOK_PER_S] and M_TRAIN_SHARED are there already. */
+ * the weights are not bf16, and no setting gives one), or nothing was sampled here. metric[M_TRAIN_TOK_PER_S] and M_TRAIN_SHARED are there
+ * already. */
 void utilisation_make(const struct engine *e, const struct group *const *groups, int64_t n_group, double *metric);

@@ -80,8 +80,8 @@ MUST_USE bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *mos
 /* Does the part's trainer have several devices, each with state in host memory as far as it has too little room? */
 bool run_devices_differ(const struct run_config *c, const struct device *dev);
 /* Plan what part of a run (trainer, producer or both) takes of dev, on which nothing of it is yet. have (run_config_trainer_devices): bytes
- * free on its trainer's devices, have[0] unused; NULL unless run_devices_differ. With 'fill_gap' auto the gap is filled on GPUs with n_behind above 1 where
- * what that takes fits beside a plan that is the same in all else. */
+ * free on its trainer's devices, have[0] unused; NULL unless run_devices_differ. With 'fill_gap' auto the gap is filled on GPUs
+ * with n_behind above 1 where what that takes fits beside a plan that is the same in all else. */
 MUST_USE bool run_room_plan(struct run_room *out, const struct run_config *c, const struct run_part *part, struct device *dev,
                             const size_t *have, struct error *err);
 /* Has this machine `have` bytes for the masters and moments that n_trainer trainers keep in its memory, each_bytes each? ERR_NO_MEMORY

@@ -320,8 +320,6 @@ static bool has_state(const struct trainer *t, enum trainer_state_kind kind)
     return trainer_state_n(t, kind) > 0 && (kind != STATE_MASTER || model_dtype(trainer_model(t)) != DT_F32);
 }
 
-/* Host memory for a snapshot, which is there already: its first touch by one thread, page by page, would take longer than the copy.
- * NULL: there is none. */
 #define ROOM_PAGE ((size_t)2 << 20)
 #define ROOM_PART (32 * ROOM_PAGE)
 #define ROOM_THREADS 8
@@ -335,9 +333,12 @@ static void room_touch(void *ctx, int64_t part)
     size_t first = (size_t)part * ROOM_PART, size = MIN(ROOM_PART, r->size_bytes - first);
     (void)madvise(r->mem + first, size, MADV_POPULATE_WRITE);    // where the kernel cannot, pages come as they are used
 }
+
+/* Host memory for a snapshot, for free(), which is there already: its first touch by one thread, page by page, would take longer than the copy.
+ * NULL: there is none. */
 static void *room_new(size_t size)
 {
-    struct room r = { .size_bytes = (MAX(size, (size_t)1) + ROOM_PAGE - 1) / ROOM_PAGE * ROOM_PAGE };
+    struct room r = { .size_bytes = (size + ROOM_PAGE - 1) / ROOM_PAGE * ROOM_PAGE };
     if (size < ROOM_PART)
         return malloc(MAX(size, (size_t)1));
     if (!(r.mem = aligned_alloc(ROOM_PAGE, r.size_bytes)))

@@ -50,9 +50,9 @@ void ranks_free(struct ranks *r);    // NULL is fine
  * ranks. */
 MUST_USE bool ranks_weights_get(struct ranks *r, struct model *into, struct error *err);
 /* Where the same weights are, in all ranks' shards (zero_stage 3, ranks that reach each other's memory, of at most EXTENT_PART_MAX devices in
- * all), for this process's first device and, by the parts' handles, for others. Without the other ranks: between two steps of this one. They stay until ranks_weights_let_go, which
- * must come before the next step, or ranks_free: a rank that leaves before waits for it, but not long. *from is r's. Once more is fine; it says
- * whether the others are there still (ERR_CLOSED). */
+ * all), for this process's first device and, by the parts' handles, for others. Without the other ranks: between two steps of this one. They
+ * stay until ranks_weights_let_go, which must come before the next step, or ranks_free: a rank that leaves before waits for it, but not long.
+ * *from is r's. Once more is fine; it says whether the others are there still (ERR_CLOSED). */
 MUST_USE bool ranks_weights_hold(struct ranks *r, const struct extents **from, struct error *err);
 void ranks_weights_let_go(struct ranks *r);    // nobody reads them, or begins to; this process's device is idle on return
 bool ranks_weights_are_held(const struct ranks *r);

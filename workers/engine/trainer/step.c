@@ -32,7 +32,7 @@ static int64_t item_rows(const struct item *it)
 
 void micro_clear(struct micro *mb)
 {
-    mb->n_tok = mb->n_seq = mb->n_shared = 0;
+    mb->n_tok = mb->n_seq = 0;
     mb->cu[0] = 0;
     mb->shares = false;
     mb->group = NULL;
@@ -57,20 +57,25 @@ int64_t micro_seq(struct micro *mb, const int32_t *a, int64_t n_a, const int32_t
     return at;
 }
 
+/* The row that predicts the first token of sequence q, a sample of this group. */
+static int64_t first_row(const struct micro *mb, int64_t q, const struct group *g)
+{
+    return mb->cu[q] + g->n_prompt - mb->prefix[q].n_tok - 1;
+}
+
 /* Append a sample with its targets; returns the row that predicts its first token. */
 static int64_t micro_item(struct micro *mb, const struct item *it)
 {
     const struct group *g = it->g;
     const int32_t *tok = g->token + it->s->first_tok;
-    int64_t n = it->s->n_tok, s = mb->n_seq, shared = mb->shares && mb->group == g ? g->n_prompt - 1 : 0, own = g->n_prompt - shared;
-    int64_t row = micro_seq(mb, g->prompt + shared, own, tok, n - 1, train_temperature(it)) + own - 1;
-    mb->row[s] = (int32_t)row;
+    int64_t n = it->s->n_tok, s = mb->n_seq, shared = mb->shares && mb->group == g ? g->n_prompt - 1 : 0;
+    micro_seq(mb, g->prompt + shared, g->n_prompt - shared, tok, n - 1, train_temperature(it));
     if (mb->group != g) {
         mb->group = g;
         mb->root = s;
     }
     mb->prefix[s] = (struct shared_prefix){ (int32_t)shared, shared > 0 ? (int32_t)mb->root : 0 };
-    mb->n_shared += shared;
+    int64_t row = first_row(mb, s, g);
     for (int64_t k = 0; k < n; k++) {
         mb->target[row + k] = it->mask[k] ? tok[k] : -1;
         mb->old[row + k] = it->mask[k] ? it->g->logp[it->s->first_tok + k] : 0;
@@ -329,7 +334,7 @@ void reference_take(struct trainer *t, const struct trainer_hyper *h, int64_t k,
     *part = (struct trainer_norm){ 0 };
     for (int64_t i = 0; i < n; i++) {
         const struct item *it = &t->item[t->order[from + i]];
-        memcpy(t->ref_logp + it->ref_at, mb->logp + mb->row[i], (size_t)it->s->n_tok * 4);
+        memcpy(t->ref_logp + it->ref_at, mb->logp + first_row(mb, i, it->g), (size_t)it->s->n_tok * 4);
         for (int64_t q = 0; h->advantages == ADV_BATCH && q < it->s->n_tok; q++) {
             if (!it->mask[q])
                 continue;
@@ -367,7 +372,7 @@ static bool samples_skip(struct trainer *t, const struct item *const *it, const 
     struct micro *mb = &t->mb;
     double before = s->n_skipped;
     for (int64_t q = 0; q < mb->n_seq; q++) {
-        int64_t row = mb->row[q], n = it[q]->s->n_tok;
+        int64_t row = first_row(mb, q, it[q]->g), n = it[q]->s->n_tok;
         double most = 0;
         for (int64_t k = 0; k < n; k++)
             most = it[q]->mask[k] ? fmax(most, exp((double)mb->logp[row + k] - (double)mb->old[row + k])) : most;
@@ -385,7 +390,7 @@ static void samples_correct(struct trainer *t, const struct item *const *it, con
 {
     struct micro *mb = &t->mb;
     for (int64_t q = 0; q < mb->n_seq; q++) {
-        int64_t row = mb->row[q], n = it[q]->s->n_tok;
+        int64_t row = first_row(mb, q, it[q]->g), n = it[q]->s->n_tok;
         rho_make(mb->rho + row, mb->logp + row, mb->old + row, mb->adv + row, it[q]->mask, n, h, &s->rho);
         if (h->old == OLD_CURRENT)
             memcpy(mb->old + row, mb->logp + row, (size_t)n * 4);
@@ -478,11 +483,14 @@ bool micro_finish(struct trainer *t, struct model_run *run, const struct model_g
     };
     if (!model_backward(run, &loss, to, err))
         return false;
-    for (int64_t q = 0; q < mb->n_seq; q++)
-        item_sums(t, it[q], mb->row[q], h, s);
+    int64_t n_shared = 0;
+    for (int64_t q = 0; q < mb->n_seq; q++) {
+        item_sums(t, it[q], first_row(mb, q, it[q]->g), h, s);
+        n_shared += mb->prefix[q].n_tok;
+    }
     s->n_micro++;
-    s->n_packed_tok += (double)(mb->n_tok + mb->n_shared);
-    s->n_shared_tok += (double)mb->n_shared;
+    s->n_packed_tok += (double)(mb->n_tok + n_shared);
+    s->n_shared_tok += (double)n_shared;
     return true;
 }
 

@@ -109,7 +109,7 @@ void trainer_memory(const struct model *m, const struct trainer_settings *s, str
 bool micro_new(struct micro *mb, void **mem, int64_t n_tok, struct error *err)
 {
     size_t n = (size_t)n_tok;
-    if (!(*mem = malloc((15 * n + 1) * 4 + n * sizeof *mb->prefix)))
+    if (!(*mem = malloc((14 * n + 1) * 4 + n * sizeof *mb->prefix)))
         return error_set(err, ERR_NO_MEMORY, "no memory for a micro-batch of %zu tokens", n);
     mb->prefix = *mem;
     float *p = (float *)(mb->prefix + n);
@@ -119,8 +119,7 @@ bool micro_new(struct micro *mb, void **mem, int64_t n_tok, struct error *err)
         *floats[i] = p;
     mb->token = (int32_t *)p;
     mb->target = mb->token + n;
-    mb->row = mb->target + n;
-    mb->cu = mb->row + n;
+    mb->cu = mb->target + n;
     return true;
 }
 

@@ -19,14 +19,12 @@ struct item {
 /* Host arrays of one micro-batch, (token_budget_max) each. */
 struct micro {
     int32_t *token, *target, *cu;    // cu (token_budget_max + 1)
-    int32_t *row;                    // of a sequence that is a sample: the row that predicts its first token
     struct shared_prefix *prefix;    // of each sequence
     bool shares;                     // samples may have one,
     const struct group *group;       // that of the last,
     int64_t root;                    // whose prompt this sequence has
     float *temperature, *adv, *weight, *old, *ref, *log_ratio, *rho, *coef, *logp, *entropy, *loss;
     int64_t n_tok, n_seq;
-    int64_t n_shared;    // tokens of all prefixes
 };
 struct trainer {
     struct model *m, *ref;    // borrowed
