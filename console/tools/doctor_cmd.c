@@ -185,6 +185,9 @@ static void sandbox_check(struct checkup *c)
             sandbox_host_no_cgroups(h) ? "" : ", its memory limited by cgroups");
     else
         say(c, WORTH_KNOWING, "code rewards do not work here: %s", err.text);
+    if (h && sandbox_host_lacks(h))
+        say(c, WORTH_KNOWING, "the sandbox's Python has no %1$s, so a program that imports it earns nothing; install python3-%1$s",
+            sandbox_host_lacks(h));
     sandbox_host_free(h);
 }
 

@@ -46,6 +46,28 @@ PROGRAMS = [
     (fenced(""), DOUBLE, 0, "code: missing code", None),
     (fenced("x = List[int]\nprint(2 * gcd(int(input()), 0) if deque([1]) and Counter('a') else 0)"), DOUBLE, 2 / 3,
      "code: wrong answer in test 3 of 3", [1, 1, 0]),    # the names PRIME's prelude gives
+    *((fenced(code), {"inputs": ["7 8\n9"], "outputs": ["5"]}, 1, "code: all 1 tests pass", [1]) for code in (
+        # what python3 gives a program that is started as a file
+        "print(5)\nquit()", "print(5)\nexit(1)", "print(5 if callable(help) and license and credits and copyright else 6)",
+        "import os\nprint(5 if os.path.dirname(os.path.abspath(__file__)) == os.getcwd() else 6)",
+        "import inspect\ndef f(): pass\nclass C: pass\nprint(5 if inspect.getsource(f) and inspect.getsource(C) else 6)",
+        "import sys\nprint(5 if __file__ == sys.argv[0] and open(__file__).read() else 6)",
+        "print(4 + __builtins__.len([1]))", "import sys\nsys.__stdout__.write('5' if sys.__stdin__.read() else '6')",
+        "open('mod.py', 'w').write('five = 5')\nimport mod\nprint(mod.five)",
+        "print(5 if len(str(2**20000)) == 6021 and int('7' * 5000) % 9 == 8 else 6)",
+        "import sys\ninput = sys.stdin.readline\nprint(5 if input().split() == ['7', '8'] and input() == '9' else 6)",
+        "import io, os\nprint(5 if io.BytesIO(os.read(0, os.fstat(0).st_size)).readline() == b'7 8\\n' else 6)",
+        "import sys\nprint(sum(map(int, sys.stdin.buffer.read().split())) - 19)", "print(len(open(0).read()))",
+        "import fileinput\nprint(3 + sum(1 for _ in fileinput.input()))",
+        "try:\n    while True:\n        input()\nexcept EOFError:\n    print(5)",
+        "import sys, threading\nsys.setrecursionlimit(10**7)\nthreading.stack_size(2**27)\ndef f(n):\n    return 5 if n == 0 else f(n - 1)\n"
+        "threading.Thread(target=lambda: print(f(100000))).start()",
+        "import resource\nresource.setrlimit(resource.RLIMIT_STACK, (2**28, -1))\nprint(5)",
+        "import sys\nprint('x' * 1000000, file=sys.stderr)\nprint(5)")),
+    (fenced("def f(n):\n    return 10**n"), {"inputs": ["5000"], "outputs": ["1" + "0" * 5000], "fn_name": "f"}, 1,
+     "code: all 1 tests pass", [1]),
+    (fenced("import sys\nprint('x' * 1000000, file=sys.stderr)\nprint(2 * int(input()))"),
+     {"inputs": list("1234567"), "outputs": [str(2 * i) for i in range(1, 8)]}, 1, "code: all 7 tests pass", [1] * 7),
     (fenced("def add(a, b):\n    return a + b"), ADD, 1, "code: all 2 tests pass", [1, 1]),
     (fenced("class Solution:\n    def add(self, a, b):\n        print('noise')\n        return a + b"), ADD, 1, "code: all 2 tests pass", [1, 1]),
     (fenced("def add(a, b):\n    return (a + b) if a == 1 else tuple(a + b)"), ADD, 1, "code: all 2 tests pass", [1, 1]),

@@ -30,6 +30,8 @@ EXIT_EXCEPTION, EXIT_MEMORY, EXIT_FULL, EXIT_ANSWER, EXIT_MISSING, EXIT_NAME = 8
 # A program may signal pid 1, but only signals with a handler get through, and python installs one for SIGINT.
 IGNORED = (1, 2, 3, 15)
 
+SOURCE = "/tmp/program.py"    # the program's own file, for __file__ and inspect.getsource; a program may change its copy
+
 # What PRIME's runner imports with wildcards before a program, in its order: a later module wins. Written out so that a
 # module is loaded only when the program failed for lack of one of its names.
 PRELUDE = (
@@ -157,13 +159,14 @@ def case_main(code, name, extra):
         posix.close(INPUT)
         for number in IGNORED:
             signal(number, 0)
-        sys.stdin = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
-        sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
+        sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
+        sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
         module = type(sys)("__main__" if name is None else "solution")
         space = module.__dict__
-        space.update(extra)
+        space.update(extra, __file__=SOURCE, __builtins__=__builtins__)
         sys.modules[module.__name__] = module
-        sys.argv = ["program.py"]
+        sys.argv = [SOURCE]
+        sys.path.insert(0, "/tmp")
         sys.setrecursionlimit(600000)
         try:
             try:
@@ -196,6 +199,8 @@ def case_main(code, name, extra):
 
 def case_run(code, name, extra):
     """Fork a child for one case, wait for it, and leave only this process alive. Returns the wait status."""
+    posix.ftruncate(2, 0)    # what all cases write to it together may be more than a file may hold
+    posix.lseek(2, 0, 0)
     pid = posix.fork()
     if pid == 0:
         case_main(code, name, extra)
@@ -211,6 +216,24 @@ def case_run(code, name, extra):
             posix.kill(-1, 9)    # whatever the program started; pid 1 itself is spared
         except ProcessLookupError:
             pass
+
+
+def source_write(source):
+    fd = posix.open(SOURCE, posix.O_WRONLY | posix.O_CREAT | posix.O_CLOEXEC, 0o644)
+    while source:
+        source = source[posix.write(fd, source):]
+    posix.close(fd)
+
+
+def builtins_complete():
+    """What the module site, which costs more to load than all the rest, gives every program: quit, exit, help and three texts."""
+    import _sitebuiltins
+    import builtins
+    for name in ("quit", "exit"):
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
+    for name in ("copyright", "credits", "license"):
+        setattr(builtins, name, _sitebuiltins._Printer(name, getattr(sys, name, "See https://www.python.org/psf/license/")))
+    builtins.help = _sitebuiltins._Helper()
 
 
 def driver():
@@ -231,8 +254,9 @@ def driver():
             continue
         name = command[2:].decode() if command[:1] == b"F" else None
         try:
-            size = posix.fstat(INPUT).st_size
-            code = compile(posix.pread(INPUT, size, 0), "program.py", "exec", 0, True)
+            source = posix.pread(INPUT, posix.fstat(INPUT).st_size, 0)
+            source_write(source)
+            code = compile(source, SOURCE, "exec", 0, True)
         except BaseException as error:
             posix.write(COMMAND, b"compile " + type(error).__name__.encode())
             continue
@@ -277,6 +301,7 @@ def zygote():
     sys.path.append("/usr/lib/python3/dist-packages")
     for module in PRELOADED:
         __import__(module)
+    builtins_complete()
     libc = ctypes.CDLL(None, use_errno=True)
     clone_call = {"x86_64": 56, "aarch64": 220}[posix.uname().machine]
     NEWNS, NEWIPC, NEWPID, SIGCHLD = 0x20000, 0x8000000, 0x20000000, 17

@@ -74,6 +74,7 @@ struct sandbox_host {
     struct sandbox_limits limits;
     struct cgroup_set *cgroups;    // NULL: we cannot make any on this machine; no_cgroups says why
     char no_cgroups[512];
+    char lacks[64];                    // modules that many programs import and this machine's Python does not have
     int filter;                        // memory file: the compiled seccomp filter
     int driver;                        // memory file: driver.py as marshalled code
     pid_t bwrap;                       // our child, the outer box with the zygote in it; 0: none
@@ -238,7 +239,8 @@ static bool zygote_start(struct sandbox_host *h, struct error *err)
         "PATH", "/usr/bin", "--setenv", "HOME", "/tmp", "--setenv", "LANG", "C.UTF-8", "--setenv", "PYTHONHASHSEED",
         "0", "--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64",
         "--symlink", "usr/bin", "/bin", "--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom",
-        "/dev/urandom", "--dir", "/tmp", "--remount-ro", "/", PYTHON, "-I", "-S", "-B", "-X", "utf8", "-c", boot, NULL,
+        "/dev/urandom", "--dir", "/tmp", "--remount-ro", "/", PYTHON, "-I", "-S", "-B", "-X", "utf8", "-X",
+        "int_max_str_digits=0", "-c", boot, NULL,
     };
     // clang-format on
     pid_t pid = fork();
@@ -604,7 +606,9 @@ static bool canary_run(struct sandbox_host *h, struct error *err)
                                "try: socket.socket(); found.append('sockets')\n"
                                "except OSError: pass\n"
                                "if os.getpid() == 1 or os.getuid() == 0: found.append('privileges')\n"
-                               "print(input(), *found)\n";
+                               "print(input(), *found)\n"
+                               "import importlib.util\n"
+                               "print(*(m for m in ('numpy',) if importlib.util.find_spec(m) is None))\n";
     static const char input[] = "canary";
     struct buf out = BUF_INIT;
     bool ok = false;
@@ -622,10 +626,13 @@ static bool canary_run(struct sandbox_host *h, struct error *err)
         error_set(err, ERR_UNSUPPORTED, "a harmless program did not run in the sandbox: %s; %s", case_status_name(status), text);
         goto out;
     }
-    if (strcmp(buf_text(&out), "canary\n") != 0) {
+    static const char contained[] = "canary\n";
+    if (strncmp(buf_text(&out), contained, sizeof contained - 1) != 0) {
         error_set(err, ERR_UNSUPPORTED, "the sandbox does not contain: a program could reach '%.200s'", buf_text(&out));
         goto out;
     }
+    snprintf(h->lacks, sizeof h->lacks, "%.*s", (int)strcspn(buf_text(&out) + sizeof contained - 1, "\n"),
+             buf_text(&out) + sizeof contained - 1);
     ok = true;
 out:
     buf_release(&out);
@@ -681,6 +688,11 @@ out:
 const char *sandbox_host_no_cgroups(const struct sandbox_host *h)
 {
     return h->cgroups ? NULL : h->no_cgroups;
+}
+
+const char *sandbox_host_lacks(const struct sandbox_host *h)
+{
+    return h->lacks[0] ? h->lacks : NULL;
 }
 
 void sandbox_host_free(struct sandbox_host *h)

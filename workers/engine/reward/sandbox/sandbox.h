@@ -45,6 +45,9 @@ void sandbox_host_free(struct sandbox_host *h);
 /* Why the kernel does not limit the memory of whole sandboxes (cgroup.h), so that shared anonymous memory is refused
  * instead; NULL: it does. Borrowed from h. */
 const char *sandbox_host_no_cgroups(const struct sandbox_host *h);
+/* The modules outside of the standard library that many programs import and that the sandbox's Python does not have (today only
+ * numpy is looked for); NULL: none. A program that imports one of them crashes. Borrowed from h. */
+const char *sandbox_host_lacks(const struct sandbox_host *h);
 /* Take a sandbox; the next is started in the background meanwhile. Returns it for sandbox_free. NULL: see err. */
 struct sandbox *sandbox_take(struct sandbox_host *h, struct error *err);
 /* Give it its program: stdin and stdout (function NULL) or call-based. CASE_OK: cases may be run. CASE_SANDBOX: see
