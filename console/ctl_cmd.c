@@ -17,6 +17,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/run_last.h"
 #include "protocol/run/run_far.h"
 #include "protocol/run/run_find.h"
@@ -86,7 +87,7 @@ static json_t *json_of(const struct mval *v)
 
 static void json_print(json_t *o)
 {
-    char *text = json_dumps(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+    char *text = json_text_dump(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
     if (text)
         puts(text);
     free(text);

@@ -139,7 +139,7 @@ static void line_write(struct batch *b, const char *line)
 
 static void json_write(struct batch *b, const json_t *json)
 {
-    char *line = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    char *line = json ? json_text_dump(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     if (line)
         line_write(b, line);
     else if (!b->write_errno)
@@ -324,7 +324,7 @@ void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, doubl
 /* The event's line in jsonl; NULL: this kind is printed elsewhere or not at all. */
 static json_t *event_json(const struct batch_event *e)
 {
-    json_t *detail = e->detail[0] ? json_loads(e->detail, 0, NULL) : NULL, *json = NULL;
+    json_t *detail = e->detail[0] ? json_str_read(e->detail, 0, NULL) : NULL, *json = NULL;
     bool knob = strcmp(e->kind, "command") == 0 && json_is_array(json_object_get(detail, "changes"));
     if (knob || strcmp(e->kind, "command") == 0 || strcmp(e->kind, "alert") == 0 || strcmp(e->kind, "alarm") == 0
         || strcmp(e->kind, "process") == 0 || strcmp(e->kind, "return") == 0)

@@ -11,6 +11,7 @@
 #include "console/bench/bench.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "workers/engine/reward/math/math.h"
 
 /* Short answers as in MATH, GSM8K and AIME; every other pair is unequal. */
@@ -139,7 +140,7 @@ static bool suite_read(const char *path, struct pair **pair, json_t **all, int *
         line++;
         if (len == 0)
             continue;
-        json_t *row = json_loadb(s, len, 0, &je);
+        json_t *row = json_text_read(s, len, 0, &je);
         const char *want = json_string_value(json_object_get(row, "want"));
         if (!row || !want || !json_string_value(json_object_get(row, "gold")) || !json_string_value(json_object_get(row, "pred"))) {
             json_decref(row);

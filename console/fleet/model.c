@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 
 #define SILENT_S 4.0    // an agent reports its processes every second: 4 s leave room for a slow moment, 5 s are promised
 
@@ -311,7 +312,7 @@ static bool alarm_rings(const json_t *facts)
 void model_event_facts(struct model *m, const struct event_view *e, const char *facts, size_t len)
 {
     struct event_view full = *e;
-    json_t *o = json_loadb(facts, len, 0, NULL), *mean = json_object_get(o, "mean");
+    json_t *o = json_text_read(facts, len, 0, NULL), *mean = json_object_get(o, "mean");
     const char *set = json_string_value(json_object_get(o, "set"));
     full.changed = json_is_array(json_object_get(o, "changes"));
     full.rings = strcmp(e->kind, "alarm") == 0 && alarm_rings(o);

@@ -10,6 +10,7 @@
 #include "console/fleet/logtail.h"
 #include "console/fleet/run_end.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/journal.h"
 #include "protocol/run/rollout_file.h"
 #include "protocol/run/run_last.h"
@@ -63,7 +64,7 @@ static bool item_take(void *arg, const struct journal_item *i)
 void record_changes(struct model *m, const char *facts, int64_t now_ns)
 {
     size_t i;
-    json_t *change, *all = facts[0] ? json_loads(facts, 0, NULL) : NULL;
+    json_t *change, *all = facts[0] ? json_str_read(facts, 0, NULL) : NULL;
     json_array_foreach(json_object_get(all, "changes"), i, change)
     {
         const char *name = json_string_value(json_object_get(change, "name"));

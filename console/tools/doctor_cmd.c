@@ -18,6 +18,7 @@
 #include "console/tools/doctor_products.h"
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/run/journal.h"
 #include "protocol/run/run_lock.h"
@@ -106,7 +107,7 @@ static void device_print(const struct gpu_sample *g, int i, const char *driver)
                                         isnan(g->process[k].mem_bytes) ? json_null() : json_real(g->process[k].mem_bytes), "util_percent",
                                         isnan(g->process[k].util_percent) ? json_null() : json_real(g->process[k].util_percent)));
     json_object_set_new(o, "processes", list);
-    char *text = json_dumps(o, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
+    char *text = json_text_dump(o, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
     if (text)
         puts(text);
     free(text);

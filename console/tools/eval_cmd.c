@@ -8,6 +8,7 @@
 #include "console/tools/jsonl.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/cli.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/eval.h"
@@ -183,7 +184,7 @@ static bool result_print(const struct eval *e, struct error *err)
         json_object_set_new(json, "n_long_prompts_dropped", json_integer(e->n_dropped));
     if (json)
         json_object_set_new(json, "n_long_prompts_cut", json_integer(e->n_cut));
-    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL;
+    char *text = json ? json_text_dump(json, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL;
     bool ok = text && json_line_print(text, stdout);
     free(text);
     json_decref(json);

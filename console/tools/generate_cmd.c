@@ -7,6 +7,7 @@
 #include "workers/engine/load/tool_model.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/cli.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/eval.h"
@@ -99,7 +100,7 @@ static bool sample_print(struct generate *g, const struct prompt *p, const struc
         for (int64_t i = 0; i < s->n_tok; i++)
             buf_fmt(&g->line, i ? ",%.9g" : "%.9g", (double)logp[i]);
         json_t *text = json_text(buf_text(&g->text), g->text.len);
-        char *quoted = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
+        char *quoted = text ? json_text_dump(text, JSON_ENCODE_ANY) : NULL;
         ok = ok && quoted;
         buf_fmt(&g->line, "],\"text\":%s,\"finish_reason\":\"%s\"}\n", quoted ? quoted : "null",
                 s->finish == FINISH_STOP ? "stop" : "length");

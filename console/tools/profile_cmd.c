@@ -108,7 +108,7 @@ static bool operations_read(struct picture *p, int row, FILE *in, const char *pa
     while (ok && !first_look && (len = getline(&line, &cap, in)) > 0) {
         while (len > 0 && (line[len - 1] == '\n' || line[len - 1] == ','))
             line[--len] = 0;
-        json_t *e = line[0] == '{' ? json_loadb(line, (size_t)len, 0, NULL) : NULL;
+        json_t *e = line[0] == '{' ? json_text_read(line, (size_t)len, 0, NULL) : NULL;
         const char *name = json_string_value(json_object_get(e, "name"));
         if (name) {
             event_put(p, row, name, began_us + json_number_value(json_object_get(e, "ts")), json_number_value(json_object_get(e, "dur")));

@@ -10,6 +10,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/wire/message.h"
 #include "protocol/run/group_msg.h"
 #include "workers/engine/sampler/eval.h"
@@ -99,7 +100,7 @@ static bool sample_print(struct rollouts *r, const struct mval *map, const struc
     json_object_set_new(json, "reason", json_text(s->reason, strlen(s->reason)));
     if (r->ids)
         ids_set(json, map, g, s);
-    char *text = json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    char *text = json_text_dump(json, JSON_COMPACT | JSON_REAL_PRECISION(9));
     bool ok = text && json_line_print(text, stdout);
     free(text);
     json_decref(json);

@@ -40,7 +40,7 @@ static bool row_answer(struct sandbox_host *host, const json_t *row, double time
     answer = json_object();
     json_object_set_new(answer, "status", json_string(status == CASE_OK ? "ok" : case_status_name(status)));
     json_object_set_new(answer, "output", json_text_new(status == CASE_OK ? buf_text(&out) : ""));
-    line = json_dumps(answer, JSON_COMPACT);
+    line = json_text_dump(answer, JSON_COMPACT);
     ok = (line && json_line_print(line, stdout) && fflush(stdout) == 0) || error_set(err, ERR_IO, "cannot write an answer");
 out:
     free(line);

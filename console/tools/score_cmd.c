@@ -29,7 +29,7 @@ static bool input_read(const char *path, int64_t line, const char *text, size_t 
                        json_t **row, struct error *err)
 {
     json_error_t je;
-    *row = json_loadb(text, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &je);
+    *row = json_text_read(text, len, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &je);
     if (!*row || !json_is_object(*row))
         return error_set(err, ERR_DATA, "%s:%" PRId64 ": not a JSON object: %s", path, line, *row ? "another kind" : je.text);
     const json_t *response = json_object_get(*row, "response"), *n_tok = json_object_get(*row, "n_tok");
@@ -76,7 +76,7 @@ static bool output_print(const struct reward *r, const struct reward_output *o, 
     if (o->tests.n > 0)
         json_object_set_new(line, "test_results", test_results_json(&o->tests));
     json_object_set_new(line, "us", json_real(round(o->us * 10) / 10));
-    char *text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(10));
+    char *text = json_text_dump(line, JSON_COMPACT | JSON_REAL_PRECISION(10));
     json_decref(line);
     bool done = text && json_line_print(text, stdout);
     free(text);

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
 #include "workers/engine/hub/hub.h"
 #include "workers/engine/template/template.h"
@@ -16,11 +17,13 @@
 static bool line_print(const char *key, const char *text, size_t len, struct error *err)
 {
     json_t *o = json_object(), *s = json_stringn(text, len);
-    bool ok = o && s && json_object_set_new(o, key, s) == 0;
+    char *line = o && s && json_object_set_new(o, key, s) == 0 ? json_text_dump(o, JSON_COMPACT) : NULL;
+    bool ok = line != NULL;
     if (!ok)
         error_set(err, ERR_NO_MEMORY, "no memory for a line, or text that is not UTF-8");
-    else if (json_dumpf(o, stdout, JSON_COMPACT) != 0 || putchar('\n') == EOF)
+    else if (puts(line) == EOF)
         ok = error_errno(err, "cannot write the output");
+    free(line);
     json_decref(o);
     return ok;
 }
@@ -38,7 +41,7 @@ static bool lines_run(const struct template *t, double now_s, long *n_failed, st
         struct error failed = { 0 };
         if (strspn(line, " \t\r\n") == (size_t)len)
             continue;
-        json_t *vars = (size_t)len > LINE_BYTES_MAX ? NULL : json_loadb(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+        json_t *vars = (size_t)len > LINE_BYTES_MAX ? NULL : json_text_read(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
         if (!json_is_object(vars))
             error_set(&failed, ERR_DATA, "stdin:%ld: %s", n,
                       (size_t)len > LINE_BYTES_MAX ? "the line is too long"

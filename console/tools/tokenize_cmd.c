@@ -7,6 +7,7 @@
 #include "protocol/base/subcommand.h"
 #include "workers/engine/hub/hub.h"
 #include "workers/engine/text/tokenizer.h"
+#include "protocol/base/json_text.h"
 
 #define LINE_BYTES_MAX ((size_t)1 << 30)
 
@@ -53,7 +54,7 @@ static bool line_decode(struct tokenize *k, const json_t *row, struct error *err
     json_t *s = NULL;
     bool ok = tokenizer_decode(k->tokenizer, k->ids.id, k->ids.n, k->skip_special, &text);
     if (ok)
-        ok = (s = json_stringn(buf_text(&text), text.len)) && (dumped = json_dumps(s, JSON_ENCODE_ANY))
+        ok = (s = json_stringn(buf_text(&text), text.len)) && (dumped = json_text_dump(s, JSON_ENCODE_ANY))
              && buf_fmt(&k->out, "{\"text\":%s}\n", dumped);
     if (!ok)
         error_set(err, ERR_NO_MEMORY, "no memory for the text");
@@ -73,7 +74,7 @@ static bool lines_run(struct tokenize *k, struct error *err)
         json_error_t why;
         if (strspn(line, " \t\r\n") == (size_t)len)
             continue;
-        json_t *row = (size_t)len > LINE_BYTES_MAX ? NULL : json_loadb(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+        json_t *row = (size_t)len > LINE_BYTES_MAX ? NULL : json_text_read(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
         if (!row)
             ok = error_set(err, ERR_DATA, "stdin:%ld: %s", n, (size_t)len > LINE_BYTES_MAX ? "the line is too long" : why.text);
         else if (!(ok = k->decode ? line_decode(k, row, err) : line_encode(k, row, err)))

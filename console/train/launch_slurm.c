@@ -11,6 +11,7 @@
 #include "console/train/launch.h"
 #include "console/train/program.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/node.h"
 #include "protocol/wire/join_token.h"
 #include "protocol/wire/run_head.h"
@@ -93,7 +94,7 @@ static bool plan_write(const struct launch *l, const char *run_dir, bool resume,
     json_t *o = json_pack("{s:s,s:o,s:b,s:I,s:I,s:I,s:I,s:I,s:s}", "cwd", cwd, "words", words, "resume", resume, "nodes",
                           (json_int_t)l->nodes, "gpus", (json_int_t)l->gpus, "port", (json_int_t)l->port, "wait_s", (json_int_t)l->wait_s,
                           "lost_s", (json_int_t)l->lost_s, "dir", l->dir);
-    char *text = o ? json_dumps(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
+    char *text = o ? json_text_dump(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
     json_decref(o);
     ok = ok && text ? file_write(path, text, strlen(text), err)
                     : error_set(err, ERR_USAGE, "the command line cannot be kept for the head: a word is not UTF-8, or a path is too long");

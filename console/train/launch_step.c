@@ -20,6 +20,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/tcp.h"
 #include "protocol/run/node.h"
@@ -191,7 +192,7 @@ static void missing_tell(const struct step *s)
     struct buf text = BUF_INIT, names = BUF_INIT, missing = BUF_INIT;
     struct error err;
     int status = 1, n = 0;
-    json_t *o = program_run(argv, STATUS_MS, &text, NULL, &status, &err) && status == 0 ? json_loadb(buf_text(&text), text.len, 0, NULL)
+    json_t *o = program_run(argv, STATUS_MS, &text, NULL, &status, &err) && status == 0 ? json_text_read(buf_text(&text), text.len, 0, NULL)
                                                                                         : NULL;
     if (o && names_find(&names, &err)) {
         char *rest = names.data, *name;
@@ -404,7 +405,7 @@ static bool step_open(struct step *s, const char *run_dir, struct error *err)
                          "node '%s' does not see '%s/" LAUNCH_PLAN "'; put the run on a file system that all nodes share, with --runs-dir",
                          s->node, run_dir);
     bool ok = file_read_text(&text, path, PLAN_BYTES_MAX, err)
-              && ((s->plan = json_loadb(buf_text(&text), text.len, 0, NULL)) || error_set(err, ERR_DATA, "'%s' is damaged", path));
+              && ((s->plan = json_text_read(buf_text(&text), text.len, 0, NULL)) || error_set(err, ERR_DATA, "'%s' is damaged", path));
     buf_release(&text);
     if (!ok)
         return false;

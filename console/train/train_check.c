@@ -8,6 +8,7 @@
 #include "kernels/collective/comm.h"
 #include "kernels/ops.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/node.h"
 #include "protocol/wire/run_door.h"
 #include "workers/engine/model/config.h"
@@ -138,7 +139,7 @@ static bool environment_try(const struct train *t, const struct dataset_columns 
         return true;
     TRY(d = dataset_open(c->dataset, columns, err));
     TRY((first = dataset_row(d, 0, err)));
-    TRY((row = json_dumps(first, JSON_COMPACT)) || error_set(err, ERR_NO_MEMORY, "no memory for a row"));
+    TRY((row = json_text_dump(first, JSON_COMPACT)) || error_set(err, ERR_NO_MEMORY, "no memory for a row"));
     TRY(e = environment_new(c->environment + strlen("program:"), c->environment_timeout_s, err));
     environment_turn(e, &(struct turn){ .row = row }, &a);
     ok = a.state == SCORE_OK
@@ -185,9 +186,9 @@ out:
 /* Put the pinned path of an evaluation set into the settings. */
 static bool eval_path_set(struct run_config *c, const struct eval_set *set, struct error *err)
 {
-    json_t *root = json_loads(c->eval_dataset, 0, NULL), *one = json_object_get(root, set->name);
+    json_t *root = json_str_read(c->eval_dataset, 0, NULL), *one = json_object_get(root, set->name);
     bool put = one && json_object_set_new(one, "path", json_string(set->path)) == 0;
-    char *text = put ? json_dumps(root, JSON_COMPACT) : NULL;
+    char *text = put ? json_text_dump(root, JSON_COMPACT) : NULL;
     bool ok = text && strlen(text) < sizeof c->eval_dataset;
     if (ok)
         strcpy(c->eval_dataset, text);

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/journal.h"
 #include "protocol/run/journal_home.h"
 #include "protocol/run/journal_rebuild.h"
@@ -47,7 +48,7 @@ static void journal_see(const struct train *t, struct journal_seen *s, json_t **
     s->readable = j && journal_furthest_step(j, &s->furthest_step, &s->why) && journal_checkpoints_read(j, checkpoint_seen, s, &s->why)
                   && journal_incarnations_read(j, incarnation_seen, s, &s->why) && journal_value_get(j, "identity", &text, &found, &s->why);
     if (s->readable && found)
-        *identity = json_loadb(text.data, text.len, 0, &je);
+        *identity = json_text_read(text.data, text.len, 0, &je);
     journal_close(j);
     buf_release(&text);
 }

@@ -11,6 +11,7 @@
 #include "protocol/run/run_state.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_lock.h"
 #include "protocol/wire/transport.h"
@@ -70,7 +71,7 @@ static bool eval_known(void *arg, const struct journal_eval *e)
 
 static void eval_told(struct watch *w, const struct journal_event *e)
 {
-    json_t *detail = json_loads(e->detail, 0, NULL);
+    json_t *detail = json_str_read(e->detail, 0, NULL);
     const char *set = json_string_value(json_object_get(detail, "set"));
     json_t *mean = json_object_get(detail, "mean");
     if (set)

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <jansson.h>
 #include "protocol/base/cli.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/knobs.h"
 
 #define NUMBER(field) .number = offsetof(struct run_config, atropos.field)
@@ -77,7 +78,7 @@ static bool url_set(struct run_config *c, const char *url, enum knob_source sour
     struct error none;
     struct environments e;
     json_t *o = json_pack("{s:s}", "url", url);
-    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    char *text = o ? json_text_dump(o, JSON_COMPACT) : NULL;
     bool ok = text ? run_config_set(c, "environments", text, source, NULL, err)
                    : error_set(err, ERR_USAGE, "'atropos_url' is not text in UTF-8");
     if (ok && !run_config_environments(c, &e, &none))

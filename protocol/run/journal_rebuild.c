@@ -8,6 +8,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/journal.h"
 
 /* The log is moved first: SQLite would replay a log left behind into the new journal. */
@@ -51,7 +52,7 @@ bool journal_rebuild(const struct journal_rebuild *r, char *aside, struct error 
 {
     char text[400];
     bool ok = false;
-    char *identity = r->identity ? json_dumps(r->identity, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    char *identity = r->identity ? json_text_dump(r->identity, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     int64_t incarnation;
     struct journal *j = NULL;
     if (!old_move(r->run_dir, aside, err))

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/knobs.h"
 #include "protocol/wire/message.h"
 
@@ -270,7 +271,7 @@ static bool json_read(const struct knob *k, void *at, const char *text, const ch
     char cwd[PATH_MAX];
     if (!base_dir)
         base_dir = getcwd(cwd, sizeof cwd) ? cwd : ".";
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &je);
+    json_t *root = json_str_read(text, JSON_REJECT_DUPLICATES, &je);
     bool ok = false;
     char *out = NULL;
     if (!root || !json_is_object(root)) {
@@ -296,7 +297,7 @@ static bool json_read(const struct knob *k, void *at, const char *text, const ch
         free(plain);
         json_object_set_new(root, name, set);
     }
-    out = json_dumps(root, JSON_COMPACT);
+    out = json_text_dump(root, JSON_COMPACT);
     if (!out || strlen(out) >= k->size) {
         error_set(err, ERR_USAGE, "'eval_dataset' is longer than %zu bytes", k->size - 1);
         goto out;
@@ -336,7 +337,7 @@ static bool object_read(const struct knob *k, void *at, const char *text, const 
 {
     char cwd[PATH_MAX];
     json_error_t why = { .text = "" };
-    json_t *root = text[0] ? json_loads(text, JSON_REJECT_DUPLICATES, &why) : NULL;
+    json_t *root = text[0] ? json_str_read(text, JSON_REJECT_DUPLICATES, &why) : NULL;
     char *out = NULL;
     bool ok = true;
     if (!base_dir)
@@ -347,7 +348,7 @@ static bool object_read(const struct knob *k, void *at, const char *text, const 
     else if (root)
         ok = object_files(k, root, base_dir, err);
     if (ok && root) {
-        out = json_dumps(root, JSON_COMPACT);
+        out = json_text_dump(root, JSON_COMPACT);
         ok = (out && strlen(out) < k->size) || error_set(err, ERR_USAGE, "'%s' is longer than %zu bytes", k->name, k->size - 1);
     }
     if (ok)

@@ -10,6 +10,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
 #include "protocol/base/digest.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/run_config.h"
 
 bool node_here(const char *run_dir)
@@ -80,7 +81,7 @@ bool node_read(struct node *n, const char *run_dir, struct error *err)
     snprintf(path, sizeof path, "%s/" NODE_FILE, run_dir);
     if (!file_read_text(&text, path, 65536, err))
         return false;
-    json_t *o = json_loadb(buf_text(&text), text.len, 0, &why);
+    json_t *o = json_text_read(buf_text(&text), text.len, 0, &why);
     const char *name = json_string_value(json_object_get(o, "name")), *id = json_string_value(json_object_get(o, "id"));
     const char *head = json_string_value(json_object_get(o, "head")), *hash = json_string_value(json_object_get(o, "hash"));
     bool ok = name && id && head && strlen(id) == 32;
@@ -111,7 +112,7 @@ bool node_write(const struct node *n, const char *run_dir, struct error *err)
     snprintf(path, sizeof path, "%s/" NODE_FILE, run_dir);
     json_t *o = json_pack("{s:s,s:s,s:s,s:s,s:s,s:f,s:I,s:I}", "name", n->name, "id", n->id, "head", n->head, "heads", n->heads, "hash",
                           n->hash, "wait_s", n->wait_s, "devices", (json_int_t)n->n_device, "first_trainer", (json_int_t)n->first_trainer);
-    char *text = o ? json_dumps(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
+    char *text = o ? json_text_dump(o, JSON_INDENT(1) | JSON_PRESERVE_ORDER) : NULL;
     json_decref(o);
     bool ok = text ? file_write(path, text, strlen(text), err) : error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path);
     free(text);

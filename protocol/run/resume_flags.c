@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 
 #define FLAGS_MAX_BYTES ((size_t)4 << 20)
 
@@ -16,7 +17,7 @@ static bool path_make(const char *run_dir, char path[PATH_MAX], struct error *er
 bool resume_flags_add(struct buf *text, const char *name, const char *before, const char *value, struct error *err)
 {
     json_t *o = json_pack("{s:s,s:s,s:s}", "name", name, "before", before, "value", value);
-    char *line = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    char *line = o ? json_text_dump(o, JSON_COMPACT) : NULL;
     bool ok = line && buf_str(text, line) && buf_char(text, '\n');
     free(line);
     json_decref(o);
@@ -46,7 +47,7 @@ bool resume_flags_read(const char *run_dir, resume_flags_fn *fn, void *arg, stru
     bool ok = file_read_text(&text, path, FLAGS_MAX_BYTES, err);
     for (const char *at = buf_text(&text); ok && *at; at += strcspn(at, "\n") + (strchr(at, '\n') != NULL)) {
         json_error_t je;
-        json_t *o = json_loadb(at, strcspn(at, "\n"), 0, &je);
+        json_t *o = json_text_read(at, strcspn(at, "\n"), 0, &je);
         const char *name = json_string_value(json_object_get(o, "name")), *before = json_string_value(json_object_get(o, "before"));
         const char *value = json_string_value(json_object_get(o, "value"));
         ok = name && before && value ? fn(arg, name, before, value, err)

@@ -143,7 +143,7 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
                                      : text && run_config_set(c, k->name, text, FROM_FILE, dir, &why);
     } else if (knob_types[k->type].yaml_nested) {
         json_t *j = yaml_to_json(value, 0);
-        char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
+        char *text = j ? json_text_dump(j, JSON_COMPACT) : NULL;
         ok = text ? run_config_set(c, k->name, text, FROM_FILE, dir, &why) : error_set(&why, ERR_USAGE, "'%s' cannot be read", name);
         free(text);
         json_decref(j);
@@ -767,7 +767,7 @@ int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SE
     int n = 0;
     if (!c->eval_dataset[0])
         return 0;
-    json_t *root = json_loads(c->eval_dataset, 0, NULL), *v;
+    json_t *root = json_str_read(c->eval_dataset, 0, NULL), *v;
     const char *name;
     bool ok = json_is_object(root) || error_set(err, ERR_USAGE, "'eval_dataset' must be a JSON object");
     json_object_foreach(root, name, v)
@@ -995,7 +995,7 @@ static bool is_true(const json_t *v)
 bool run_config_environments(const struct run_config *c, struct environments *e, struct error *err)
 {
     const char *name;
-    json_t *o = json_loads(c->environments, 0, NULL), *v;
+    json_t *o = json_str_read(c->environments, 0, NULL), *v;
     const char *listen = json_string_value(json_object_get(o, "listen")), *url = json_string_value(json_object_get(o, "url"));
     const char *token_file = json_string_value(json_object_get(o, "token_file"));
     bool ok = true;

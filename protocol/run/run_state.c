@@ -42,7 +42,7 @@ json_t *run_state_facts(enum run_state s, const char *reason)
 
 enum run_state run_state_read(const char *detail, size_t len, char *reason, size_t size)
 {
-    json_t *facts = json_loadb(detail, len, 0, NULL);
+    json_t *facts = json_text_read(detail, len, 0, NULL);
     const char *state = json_string_value(json_object_get(facts, "state")), *why = json_string_value(json_object_get(facts, "reason"));
     enum run_state s = state ? run_state_find(state) : RUN_UNKNOWN;
     snprintf(reason, size, "%s", why ? why : "");

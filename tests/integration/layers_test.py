@@ -87,6 +87,12 @@ class Layers(unittest.TestCase):
                 wrong += broken(f, file.read())
         self.assertEqual(wrong, [], "\n" + "\n".join(wrong))
 
+    def test_json_goes_through_the_one_reader_and_writer(self):
+        """jansson alone refuses what Python writes (protocol/base/json_text.h)."""
+        found = subprocess.run(["git", "grep", "-nE", r"\bjson_(load|dump)(s|b|f|fd|_file|_callback)\(", "--", "console/*.c", "workers/*.c",
+                                "protocol/*.c"], cwd=ROOT, text=True, capture_output=True).stdout.splitlines()
+        self.assertEqual({line.split(":")[0] for line in found}, {"protocol/base/json_read.c"}, found)
+
     def test_a_new_include_is_named_with_the_rule_it_breaks(self):
         cases = {
             ("console/tui/app.c", '#include "kernels/ops.h"\n'): "console/tui may use",

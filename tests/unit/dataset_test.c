@@ -106,6 +106,9 @@ static void questions_and_answers_become_messages(UNUSED void **state)
         { "{\"problem\":\"q\",\"solution\":42}", "problem", "solution", "42" },
         { "{\"problem\":\"q\",\"gt_answer\":\"x\"}", "problem", NULL, "x" },
         { "{\"problem\":\"q\",\"gt_answer\":1.5}", "problem", NULL, "1.5" },
+        { "{\"problem\":\"q\",\"gt_answer\":1180591620717411303424}", "problem", NULL, "1180591620717411303424" },
+        { "{\"question\":\"q\",\"answer\":[-18446744073709551616]}", NULL, NULL, "-18446744073709551616" },
+        { "{\"question\":\"q\",\"answer\":\"7\",\"u\":[NaN,1e400,99999999999999999999,\"\\u0000\",\"\\udc80\"]}", NULL, NULL, "7" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };

@@ -44,7 +44,8 @@ static void an_answer_is_taken_as_it_stands(void **state)
     struct reward *r = script_reward(*state,
                                      "while read -r line; do " GET_ID
                                      "case $line in *good*) echo \"{\\\"id\\\":$id,\\\"reward\\\":2.5,\\\"ans_acc\\\":true,"
-                                     "\\\"format_acc\\\":1,\\\"rule\\\":\\\"length\\\"}\";; *) echo "
+                                     "\\\"format_acc\\\":1,\\\"rule\\\":\\\"length\\\",\\\"x\\\":[NaN,18446744073709551616,"
+                                     "\\\"\\\\u0000\\\\ud800\\\"]}\";; *) printf '%s\\n' "
                                      "\"{\\\"id\\\":$id,\\\"reward\\\":-1}\";; esac; done\n",
                                      60);
     struct reward_output out = score(r, "a good one");
@@ -72,6 +73,10 @@ static void what_is_not_an_answer_leaves_the_sample_out(void **state)
          "program: no reward", SCORE_ERROR},
         {"while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"error\\\":\\\"no data\\\"}\"; done",
          "program: error: no data", SCORE_ERROR},
+        {"while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":NaN}\"; done", "program: no finite reward", SCORE_ERROR},
+        {"while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":-Infinity}\"; done",
+         "program: no finite reward", SCORE_ERROR},
+        {"while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":1e999}\"; done", "program: no finite reward", SCORE_ERROR},
         {"exit 3", "program: it ended", SCORE_ERROR},
         {"read -r line; exec sleep 1000", "program: time-out", SCORE_TIMEOUT},
         {"exec yes | tr -d '\\n'", "program: error", SCORE_ERROR}, // a line without end
@@ -241,6 +246,7 @@ static void an_answer_that_does_not_fit_the_group_leaves_it_out(void **state)
         {"echo \"{\\\"id\\\":$id,\\\"rewards\\\":[]}\"", "program: 0 rewards for 2 responses", SCORE_ERROR},
         {"echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"", "program: no rewards", SCORE_ERROR},
         {"echo \"{\\\"id\\\":$id,\\\"rewards\\\":[null,\\\"1\\\"]}\"", "program: no reward", SCORE_ERROR},
+        {"echo \"{\\\"id\\\":$id,\\\"rewards\\\":[NaN,Infinity]}\"", "program: no finite reward", SCORE_ERROR},
         {"echo \"{\\\"id\\\":$id,\\\"error\\\":\\\"no data\\\"}\"", "program: error: no data", SCORE_ERROR},
         {"echo '{\"rewards\":[1,2]}'", "program: not an answer", SCORE_ERROR},
         {"exit 0", "program: it ended", SCORE_ERROR},

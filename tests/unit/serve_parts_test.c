@@ -133,6 +133,8 @@ static void tool_calls_are_found_in_both_forms(UNUSED void **state)
         { "{\"name\": \"f\", \"parameters\": {}} and more", "{\"name\": \"f\", \"parameters\": {}} and more", "", "Llama calls are the whole text" },
         { "{\"name\": \"f\", \"parameters\": {}}.", "{\"name\": \"f\", \"parameters\": {}}.", "", "a single character after them is text too" },
         { "{\"name\": \"f\", \"parameters\": {}};", "{\"name\": \"f\", \"parameters\": {}};", "", "nothing after the last ';'" },
+        { "<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":340282366920938463463374607431768211456,\"y\":NaN}}</tool_call>", "",
+          "f({\"x\": 340282366920938463463374607431768211456, \"y\": NaN})", "numbers as Python writes them" },
         { "{\"name\": 5}", "{\"name\": 5}", "", "a name that is no string" },
     };
     // clang-format on

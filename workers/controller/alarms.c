@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/run/spawn.h"
 #include "workers/controller/controller.h"
@@ -61,7 +62,7 @@ static bool states_save(struct controller *c, struct error *err)
                 all, c->alarms.book.rule[i].name,
                 json_pack("{s:s, s:I, s:s}", "state", alarm_state_name(a->state), "step", (json_int_t)a->step, "text", a->text));
     }
-    char *text = json_dumps(all, JSON_COMPACT | JSON_SORT_KEYS);
+    char *text = json_text_dump(all, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(all);
     bool ok = text ? transaction(c, err) && journal_value_put(c->journal, VALUE, text, strlen(text), err)
                    : error_set(err, ERR_NO_MEMORY, "no memory for the alarms");
@@ -76,7 +77,7 @@ static bool states_load(struct controller *c, struct error *err)
     if (!journal_value_get(c->journal, VALUE, &text, &found, err))
         return false;
     json_error_t je;
-    json_t *all = found ? json_loadb(text.data, text.len, 0, &je) : NULL;
+    json_t *all = found ? json_text_read(text.data, text.len, 0, &je) : NULL;
     for (int i = 0; i < c->alarms.book.n; i++) {
         struct alarm_now *a = &c->alarms.now[i];
         const json_t *o = json_object_get(all, c->alarms.book.rule[i].name);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "workers/controller/controller.h"
 
@@ -72,7 +73,7 @@ static bool changes_save(struct controller *c, struct error *err)
                                               k->value, "before", k->before, "made", (json_int_t)k->made, "undoes", (json_int_t)k->undoes,
                                               "undone", k->undone, "voided", k->voided));
     }
-    char *text = json_dumps(list, JSON_COMPACT);
+    char *text = json_text_dump(list, JSON_COMPACT);
     json_decref(list);
     if (!text)
         return error_set(err, ERR_NO_MEMORY, "no memory for the changes of knobs");
@@ -131,7 +132,7 @@ bool changes_load(struct controller *c, struct error *err)
     json_t *list = NULL, *row;
     size_t i;
     TRY(journal_value_get(c->journal, "changes", &text, &found, err));
-    if (found && !(list = json_loadb(text.data, text.len, 0, &jerr))) {
+    if (found && !(list = json_text_read(text.data, text.len, 0, &jerr))) {
         error_set(err, ERR_DATA, "the journal's changes of knobs cannot be read");
         goto out;
     }
@@ -222,7 +223,7 @@ bool changes_make(struct controller *c, const char *const *name, const char *con
     TRY(length_set(c, err));
     TRY(!c->ledger || ledger_advance(c, err));
     facts = json_pack("{s:O}", "changes", list);
-    effect->detail = facts ? json_dumps(facts, JSON_COMPACT) : NULL;
+    effect->detail = facts ? json_text_dump(facts, JSON_COMPACT) : NULL;
     ok = true;
 out:
     json_decref(facts);
@@ -367,7 +368,7 @@ bool changes_void(struct controller *c, int64_t step, struct effect *effect, str
     c->now = *then;
     if (json_array_size(list) > 0) {
         facts = json_pack("{s:O}", "changes", list);
-        effect->detail = facts ? json_dumps(facts, JSON_COMPACT) : NULL;
+        effect->detail = facts ? json_text_dump(facts, JSON_COMPACT) : NULL;
     }
     ok = true;
 out:

@@ -1,6 +1,7 @@
 #include "workers/controller/events.h"
 #include <stdlib.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "workers/controller/controller.h"
 
@@ -52,7 +53,7 @@ void event_add(struct controller *c, const char *kind, const char *who, const ch
 
 void event_add_facts(struct controller *c, const char *kind, const char *who, const char *text, json_t *facts)
 {
-    char *detail = facts ? json_dumps(facts, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    char *detail = facts ? json_text_dump(facts, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     event_add(c, kind, who, text, detail ? detail : "");
     free(detail);
     json_decref(facts);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/run/journal_rebuild.h"
 #include "protocol/run/run_owner.h"
@@ -42,8 +43,8 @@ static bool identity_note(struct controller *c, struct error *err)
     json_t *was = NULL, *is = NULL;
     char *now = NULL;
     TRY(identity_read(c->process.run_dir, &is, err) && journal_value_get(c->journal, "identity", &text, &found, err));
-    now = is ? json_dumps(is, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
-    was = found ? json_loadb(text.data, text.len, 0, &je) : NULL;
+    now = is ? json_text_dump(is, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    was = found ? json_text_read(text.data, text.len, 0, &je) : NULL;
     if (now && identity_changed(was, is, changed, sizeof changed)) {
         snprintf(line, sizeof line, "not what the run was begun with, on purpose: %s", changed);
         event_add(c, "alert", "train --accept-changed", line, "");

@@ -11,6 +11,7 @@
 #include "workers/controller/amending.h"
 #include "workers/controller/controller.h"
 #include "workers/engine/data/dataset.h"
+#include "protocol/base/json_text.h"
 
 #define SCORE_LIMIT_MS 120000
 #define SHOWN_MAX 16    // rewards in the answer; the means are of all samples
@@ -40,7 +41,7 @@ static void *row_read(void *arg)
     json_t *row = i >= 0 ? dataset_row(d, i, &r->why) : NULL;
     if (d && i < 0)
         error_set(&r->why, ERR_DATA, "'%.300s' has no row on line %" PRId64, r->config->dataset, r->line);
-    if (row && !(r->row = json_dumps(row, JSON_COMPACT)))
+    if (row && !(r->row = json_text_dump(row, JSON_COMPACT)))
         error_set(&r->why, ERR_NO_MEMORY, "no memory for a row");
     json_decref(row);
     dataset_free(d);

@@ -1,6 +1,7 @@
 #include "workers/controller/rubrics.h"
 #include <inttypes.h>
 #include <jansson.h>
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "workers/controller/controller.h"
 
@@ -8,7 +9,7 @@ bool rubrics_check(const struct mval *told, struct error *err)
 {
     size_t len;
     const char *text = mval_str(told, &len);
-    json_t *json = text ? json_loadb(text, len, 0, NULL) : NULL;
+    json_t *json = text ? json_text_read(text, len, 0, NULL) : NULL;
     bool ok = !text || json_is_array(json_object_get(json, "active"));
     json_decref(json);
     return ok || error_set(err, ERR_DATA, "its 'rubrics' are no JSON with a list 'active'");
@@ -18,7 +19,7 @@ bool rubrics_take(struct controller *c, const struct ledger_item *i, const struc
 {
     size_t len;
     const char *text = c->config.apply_evolving_rubric_reward ? mval_str(mval_get(in->root, "rubrics"), &len) : NULL;
-    json_t *told = text ? json_loadb(text, len, 0, NULL) : NULL;
+    json_t *told = text ? json_text_read(text, len, 0, NULL) : NULL;
     if (!text)
         return true;
     if (json_is_true(json_object_get(told, "failed")))

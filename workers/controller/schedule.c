@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/run/group_msg.h"
 #include "workers/controller/controller.h"
@@ -77,7 +78,7 @@ static bool item_restore(void *arg, const struct journal_item *row)
 static bool state_read(const struct buf *text, struct ledger_state *out, int64_t *first, struct error *err)
 {
     json_error_t jerr;
-    json_t *o = json_loadb(text->data, text->len, 0, &jerr), *after = json_object_get(o, "after");
+    json_t *o = json_text_read(text->data, text->len, 0, &jerr), *after = json_object_get(o, "after");
     bool ok = o && json_array_size(after) == ARRAY_SIZE(out->after);
     if (ok) {
         out->n_cut = json_integer_value(json_object_get(o, "n_cut"));
@@ -208,7 +209,7 @@ bool state_save(struct controller *c, struct error *err)
     json_t *o = json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "floor", (json_int_t)s.floor, "n_cut", (json_int_t)s.n_cut, "n_batch",
                           (json_int_t)s.n_batch, "n_open", (json_int_t)s.n_open, "n_item", (json_int_t)s.n_item, "first",
                           (json_int_t)ledger_first(c->ledger), "after", after);
-    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    char *text = o ? json_text_dump(o, JSON_COMPACT) : NULL;
     json_decref(o);
     if (!text)
         return error_set(err, ERR_NO_MEMORY, "no memory for the ledger's state");

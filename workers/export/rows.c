@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/run_config.h"
@@ -168,7 +169,7 @@ bool event_alerts(const struct journal_event *e)
 {
     if (strcmp(e->kind, "alert") == 0)
         return true;
-    json_t *facts = strcmp(e->kind, "alarm") == 0 ? json_loads(e->detail, 0, NULL) : NULL;
+    json_t *facts = strcmp(e->kind, "alarm") == 0 ? json_str_read(e->detail, 0, NULL) : NULL;
     const char *state = json_string_value(json_object_get(facts, "state")),
                *severity = json_string_value(json_object_get(facts, "severity"));
     bool alerts = state && severity && strcmp(state, "firing") == 0 && strcmp(severity, "critical") == 0;

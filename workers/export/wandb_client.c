@@ -10,6 +10,7 @@
 #include <zlib.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/base/utf8.h"
 #include "workers/export/rows.h"
@@ -100,7 +101,7 @@ static bool refusal(const struct http_reply *reply, const char *what, struct err
                          "the wandb server redirects the %s (HTTP %ld); redirects are not followed with a key: "
                          "name the right server in wandb_base_url",
                          what, reply->status);
-    json_t *root = json_loads(buf_text(&reply->body), 0, NULL);
+    json_t *root = json_str_read(buf_text(&reply->body), 0, NULL);
     const char *text = json_string_value(json_object_get(root, "error"));
     const char *first = json_string_value(json_object_get(json_array_get(json_object_get(root, "errors"), 0), "message"));
     error_set(err, ERR_REFUSED, "wandb refuses the %s: HTTP %ld%s%.200s", what, reply->status, text || first ? ", " : "",
@@ -150,7 +151,7 @@ static bool graphql(struct wandb_client *c, const char *operation, const char *q
 {
     struct http_reply reply;
     json_t *request = json_pack("{s:s,s:s,s:o}", "operationName", operation, "query", query, "variables", variables);
-    char *body = request ? json_dumps(request, JSON_COMPACT) : NULL;
+    char *body = request ? json_text_dump(request, JSON_COMPACT) : NULL;
     json_decref(request);
     if (!body)
         return error_set(err, ERR_NO_MEMORY, "no memory for a wandb request");
@@ -159,7 +160,7 @@ static bool graphql(struct wandb_client *c, const char *operation, const char *q
     free(body);
     if (!ok)
         return false;
-    json_t *root = json_loads(buf_text(&reply.body), 0, NULL);
+    json_t *root = json_str_read(buf_text(&reply.body), 0, NULL);
     json_t *d = json_object_get(root, "data");
     if (!json_is_object(d)) {    // a 200 with errors and no data is a failure
         refusal(&reply, operation, err);
@@ -196,10 +197,10 @@ void wandb_features_ask(struct wandb_client *c)
 /* _step of the last line of a tail: JSON text of a list of strings. */
 static int64_t tail_step(const char *tail)
 {
-    json_t *list = tail ? json_loads(tail, 0, NULL) : NULL;
+    json_t *list = tail ? json_str_read(tail, 0, NULL) : NULL;
     size_t n = json_array_size(list);
     const char *line = n ? json_string_value(json_array_get(list, n - 1)) : NULL;
-    json_t *row = line ? json_loads(line, 0, NULL) : NULL;
+    json_t *row = line ? json_str_read(line, 0, NULL) : NULL;
     json_t *step = json_object_get(row, "_step");
     int64_t v = json_is_integer(step) ? (int64_t)json_integer_value(step) : -1;
     json_decref(row);
@@ -217,7 +218,7 @@ bool wandb_resume_ask(struct wandb_client *c, struct wandb_resume *r, struct err
         return false;
     json_t *bucket = json_object_get(json_object_get(data, "model"), "bucket");
     const char *config = json_string_value(json_object_get(bucket, "wandbConfig"));
-    json_t *started = config ? json_loads(config, 0, NULL) : NULL;
+    json_t *started = config ? json_str_read(config, 0, NULL) : NULL;
     if (json_object_get(started, "t")) {    // a run without it has never really started
         const char *id = json_string_value(json_object_get(bucket, "id"));
         r->exists = true;
@@ -379,7 +380,7 @@ bool wandb_stream_send(struct wandb_client *c, const struct buf *body, bool *sto
     if (!post(c, c->stream_url, "rows", bytes == body ? NULL : packed_header, buf_text(bytes), bytes->len, 180, 0, false, &reply, err))
         return false;
     c->rate_until_ms = isnan(reply.rate_wait_s) ? 0 : clock_ms() + (int64_t)(1000 * fmin(reply.rate_wait_s, RATE_WAIT_MAX_S));
-    json_t *root = json_loads(buf_text(&reply.body), 0, NULL);
+    json_t *root = json_str_read(buf_text(&reply.body), 0, NULL);
     *stopped = json_is_true(json_object_get(root, "stopped"));
     json_decref(root);
     buf_release(&reply.body);

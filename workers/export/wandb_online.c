@@ -61,7 +61,7 @@ static bool place_read(struct online *o, struct error *err)
     if (!path_exists(path))
         return true;
     bool ok = file_read_text(&text, path, 4096, err);
-    json_t *root = ok ? json_loads(buf_text(&text), 0, NULL) : NULL;
+    json_t *root = ok ? json_str_read(buf_text(&text), 0, NULL) : NULL;
     json_int_t v[12] = { [9] = -1 };
     if (ok
         && json_unpack(root, "{s:I,s:I,s:I,s:I,s:I,s:I,s:F,s?I,s?I,s?I,s?I,s?I,s?I}", "step_seq", &v[0], "step", &v[1], "eval_step", &v[2],

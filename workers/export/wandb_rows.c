@@ -134,7 +134,7 @@ static bool eval_take(void *arg, const struct journal_eval *e)
 static bool event_take(void *arg, const struct journal_event *e)
 {
     struct reading *r = arg;
-    json_t *facts = json_loads(e->detail, 0, NULL);
+    json_t *facts = json_str_read(e->detail, 0, NULL);
     const char *state = json_string_value(json_object_get(facts, "state"));
     bool alert = strcmp(e->kind, "alert") == 0, alarm = strcmp(e->kind, "alarm") == 0 && state && strcmp(state, "firing") == 0;
     bool doctor = strcmp(e->kind, "doctor") == 0;    // its text is its value
@@ -292,7 +292,7 @@ bool wandb_config_refresh(struct wandb_setup *s, struct journal *j, bool *change
     struct buf text = BUF_INIT, before = BUF_INIT, after = BUF_INIT;
     struct error ignored;
     bool found = false, ok = journal_value_get(j, "changes", &text, &found, err);
-    json_t *list = ok && found ? json_loadb(buf_text(&text), text.len, 0, NULL) : NULL, *row;
+    json_t *list = ok && found ? json_text_read(buf_text(&text), text.len, 0, NULL) : NULL, *row;
     size_t i;
     *changed = false;
     json_array_foreach(list, i, row)

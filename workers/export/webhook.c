@@ -74,7 +74,7 @@ static char *body_make(const struct webhook *w)
     } else {
         body = json_pack("{s:s, s:O}", "run", w->run, "events", w->events);
     }
-    char *out = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    char *out = body ? json_text_dump(body, JSON_COMPACT) : NULL;
     json_decref(body);
     buf_release(&text);
     return out;

@@ -17,6 +17,7 @@
 #include "kernels/collective/collective.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/run/run_state.h"
 #include "workers/engine/trainer/ranks.h"
@@ -291,13 +292,16 @@ static bool copies_remove(const struct uplink *u, struct error *err)
 static bool manifest_take(struct uplink *u, struct error *err)
 {
     char path[4200], folder[4200], state[4300];
-    json_error_t why;
     struct copy *c = u->copy;
     folder_path(u, "manifest.json", path);
     folder_path(u, c->step, folder);
     if (copy_is_at(u, c->from, path) || copy_is_at(u, folder, path))
         return true;
-    if (strncmp(c->step, "step-", 5) != 0 || !(c->manifest = json_load_file(path, 0, &why)))
+    struct buf text = BUF_INIT;
+    if (strncmp(c->step, "step-", 5) == 0 && file_read(&text, path, MANIFEST_MAX, err))
+        c->manifest = json_text_read(buf_text(&text), text.len, 0, NULL);
+    buf_release(&text);
+    if (!c->manifest)
         return error_set(err, ERR_DATA, "the manifest of the head's checkpoint '%s' cannot be read", c->from);
     c->file = json_object_iter(json_object_get(c->manifest, "files"));
     c->state = COPY_FILES;

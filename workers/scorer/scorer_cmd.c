@@ -19,6 +19,7 @@
 #include "workers/engine/reward/environment_pool.h"
 #include "workers/engine/reward/queue.h"
 #include "workers/scorer/service.h"
+#include "protocol/base/json_text.h"
 
 #define N_OPEN 1024          // requests held open at once
 #define MAX_DEPTH 65536      // samples waiting
@@ -92,7 +93,7 @@ static struct score_job *job_read(const struct mval *root, struct error *err)
         error_set(err, ERR_NO_MEMORY, "no memory for a request of %" PRId64 " samples", n);
         return NULL;
     }
-    job->row = json_loadb(row, row_len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &je);
+    job->row = json_text_read(row, row_len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &je);
     if (!json_is_object(job->row)) {
         error_set(err, ERR_DATA, "'row' is not a JSON object: %s", job->row ? "another kind" : je.text);
         job_free(job);
@@ -248,7 +249,7 @@ static void job_answer(struct scorer *s, struct score_job *job)
         msg_end(&m);
     }
     msg_end(&m);
-    char *evolved = job->evolved ? json_dumps(job->evolved, JSON_COMPACT) : NULL;
+    char *evolved = job->evolved ? json_text_dump(job->evolved, JSON_COMPACT) : NULL;
     if (evolved)
         msg_str(&m, "rubrics", evolved);
     free(evolved);

@@ -16,6 +16,7 @@
 #include "protocol/base/bearer.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/hold.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/base/secret.h"
 #include "protocol/base/tcp.h"
@@ -68,7 +69,7 @@ static void request_free(void *own)
 static void fail(struct request *q, int status, const char *text)
 {
     json_t *body = json_pack("{s:s}", "detail", text);
-    char *dumped = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    char *dumped = body ? json_text_dump(body, JSON_COMPACT) : NULL;
     buf_clear(&q->answer);
     buf_str(&q->answer, dumped ? dumped : "{\"detail\":\"no memory\"}");
     free(dumped);
@@ -212,7 +213,7 @@ static void ask_take(struct service *s, const struct web_request *w, struct web_
 {
     struct error err = { 0 };
     json_error_t je;
-    json_t *body = json_loadb(w->body, w->len, JSON_ALLOW_NUL, &je);
+    json_t *body = json_text_read(w->body, w->len, JSON_ALLOW_NUL, &je);
     struct request *q = json_is_object(body) ? calloc(1, sizeof *q) : NULL;
     struct serve_job *j = q ? serve_job_new(JOB_PROGRAM, &err) : NULL;
     if (!j) {

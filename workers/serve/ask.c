@@ -6,6 +6,7 @@
 #include <string.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/digest.h"
+#include "protocol/base/json_text.h"
 #include "workers/engine/template/template.h"
 
 #define OPENAI (1u << ASK_COMPLETION | 1u << ASK_CHAT)
@@ -468,7 +469,7 @@ static bool arguments_open(json_t *message, size_t i, struct error *err)
         json_t *function = json_object_get(json_array_get(calls, k), "function"), *arguments = json_object_get(function, "arguments");
         if (!json_is_string(arguments))
             continue;
-        json_t *value = json_string_length(arguments) ? json_loadb(json_string_value(arguments), json_string_length(arguments), 0, NULL)
+        json_t *value = json_string_length(arguments) ? json_text_read(json_string_value(arguments), json_string_length(arguments), 0, NULL)
                                                       : json_object();
         if (!value)
             return error_set(err, ERR_DATA, "'messages'[%zu].tool_calls[%zu] has arguments that are not JSON", i, k);

@@ -9,6 +9,7 @@
 #include <jansson.h>
 #include "protocol/base/client.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 
 #define SHORT_S 10.0                       // time limit of a request that changes or looks up little, as the example trainer's
@@ -81,7 +82,7 @@ static bool ask(struct atropos_client *c, const char *path, const char *body, do
 /* Numbers as reals: Python's server answers /register with a number of 128 bits. */
 static bool answer_parse(struct atropos_client *c, const char *path, json_t **root, struct error *err)
 {
-    *root = json_loadb(buf_text(&c->http.answer), c->http.answer.len, JSON_DECODE_INT_AS_REAL, NULL);
+    *root = json_text_read(buf_text(&c->http.answer), c->http.answer.len, JSON_DECODE_INT_AS_REAL, NULL);
     if (json_is_object(*root))
         return true;
     json_decref(*root);
@@ -111,7 +112,7 @@ static bool registration_post(struct atropos_client *c, int64_t step, struct err
                                         "batch_size", (json_int_t)t->batch_size, "max_token_len", (json_int_t)t->max_token_len,
                                         "checkpoint_dir", t->checkpoint_dir, "save_checkpoint_interval", (json_int_t)t->save_interval,
                                         "starting_step", (json_int_t)step, "num_steps", (json_int_t)t->num_steps);
-    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    char *text = o ? json_text_dump(o, JSON_COMPACT) : NULL;
     json_decref(o);
     bool ok = text ? ask(c, "/register", text, SHORT_S, err) : error_set(err, ERR_NO_MEMORY, "no memory for a request");
     free(text);
@@ -177,7 +178,7 @@ bool atropos_batch_read(const char *text, size_t len, struct scored ***group, in
     *registered = true;
     if (list)
         return list_read(list, n_list, group, n, err);
-    json_t *root = json_loadb(text, len, 0, NULL), *batch = json_object_get(root, "batch");
+    json_t *root = json_text_read(text, len, 0, NULL), *batch = json_object_get(root, "batch");
     const char *status = json_string_value(json_object_get(root, "status"));
     bool ok = false;
     if (status && strcmp(status, "error") == 0) {
@@ -186,7 +187,7 @@ bool atropos_batch_read(const char *text, size_t len, struct scored ***group, in
     } else if (json_is_null(batch)) {
         ok = true;
     } else if (json_is_array(batch)) {
-        char *again = json_dumps(batch, JSON_COMPACT | JSON_REAL_PRECISION(17));
+        char *again = json_text_dump(batch, JSON_COMPACT | JSON_REAL_PRECISION(17));
         ok = again ? list_read(again, strlen(again), group, n, err) : error_set(err, ERR_NO_MEMORY, "no memory for a batch");
         free(again);
     } else {

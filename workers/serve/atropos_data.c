@@ -164,7 +164,7 @@ static bool value_skip(struct cursor *c, const char **from, size_t *len)
 static json_t *value_load(struct cursor *c, const char *from, size_t len)
 {
     json_error_t why;
-    json_t *v = json_text_read(from, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    json_t *v = json_text_read(from, len, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_STANDARD, &why);
     if (!v && json_text_code(&why) == ERR_NO_MEMORY)
         memory_fault(c);
     else if (!v)

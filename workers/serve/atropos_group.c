@@ -171,7 +171,7 @@ out:
 
 int64_t posted_version(const struct scored *posted, int64_t now)
 {
-    json_t *root = json_loadb(posted->text, posted->len, JSON_ALLOW_NUL, NULL);
+    json_t *root = json_text_read(posted->text, posted->len, JSON_ALLOW_NUL, NULL);
     const json_t *v = number_in(root, "generation_params", "weight_version");
     v = v ? v : number_in(root, "group_overrides", "weight_version");
     int64_t version = json_is_integer(v) && json_integer_value(v) >= 0 ? MIN((int64_t)json_integer_value(v), now) : now;

@@ -77,7 +77,7 @@ static void env_load(struct atropos_env *e, const json_t *o, int64_t now_ms)
 /* Print and free a JSON value. */
 static bool json_text_take(struct buf *out, json_t *v, struct error *err)
 {
-    char *text = v ? json_dumps(v, JSON_COMPACT) : NULL;
+    char *text = v ? json_text_dump(v, JSON_COMPACT) : NULL;
     bool ok = (text && buf_str(out, text)) || error_set(err, ERR_NO_MEMORY, "no memory to write down a change");
     free(text);
     json_decref(v);

@@ -36,7 +36,7 @@ json_t *serve_body_read(const struct web_request *q, bool may_be_empty, struct w
     char why[400];
     if (q->len == 0 && may_be_empty)
         return json_object();
-    json_t *body = json_loadb(q->body, q->len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
+    json_t *body = json_text_read(q->body, q->len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
     if (!body) {
         snprintf(why, sizeof why, "the body is not JSON: line %d, column %d: %s", at.line, at.column, at.text);
         web_fail(a, 400, why);

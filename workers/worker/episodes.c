@@ -14,6 +14,7 @@
 #include <jansson.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/json_text.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/reward/environment_pool.h"
 #include "workers/engine/sampler/external.h"
@@ -218,7 +219,7 @@ bool episodes_submit(struct engine *e, const struct prompt_order *o, const struc
                                  .version = -1,
                                  .start_ns = clock_ns(),
                                  .n_sample = (int32_t)o->n_sample };
-    TRY(((it->row = json_dumps(row, JSON_COMPACT)) && samples_new(it)) || error_set(err, ERR_NO_MEMORY, "no memory for an item"));
+    TRY(((it->row = json_text_dump(row, JSON_COMPACT)) && samples_new(it)) || error_set(err, ERR_NO_MEMORY, "no memory for an item"));
     TRY(turn_ask(e, it, 0, err));
     all->next_serial++;
     all->n_item++;
@@ -260,7 +261,7 @@ static void item_fail(struct episode_item *it, enum score_state score, const cha
 /* The row that the item's prompt is made from: what the environment begins with, else the dataset's. A new reference. */
 static json_t *begin_row(const struct engine *e, const struct episode_item *it, const json_t *answer)
 {
-    json_t *row = json_loads(it->row, JSON_ALLOW_NUL, NULL), *observation = json_object_get(answer, "observation");
+    json_t *row = json_str_read(it->row, JSON_ALLOW_NUL, NULL), *observation = json_object_get(answer, "observation");
     json_t *messages = json_object_get(answer, "messages"), *tools = json_object_get(answer, "tools");
     bool chat = json_object_get(row, "messages") || (e->prompts.template && !json_object_get(row, "prompt"));
     if (row && json_is_string(observation) && chat)
@@ -283,7 +284,7 @@ static void item_begin(struct engine *e, struct episode_item *it, const struct t
         item_fail(it, a->state, a->reason);
         return;
     }
-    json_t *answer = json_loads(a->json, JSON_ALLOW_NUL, NULL), *row = begin_row(e, it, answer);
+    json_t *answer = json_str_read(a->json, JSON_ALLOW_NUL, NULL), *row = begin_row(e, it, answer);
     it->chat = json_object_get(row, "messages") != NULL;
     if (!row || !prompt_make(&e->prompts.maker, row, &it->prompt, &dropped, &err))
         item_fail(it, SCORE_ERROR, row ? err.text : "environment: no memory");
@@ -326,10 +327,11 @@ static void turn_take(struct engine *e, struct episode_item *it, struct episode 
         episode_fail(it, s, a->state, a->reason);
         return;
     }
-    json_t *answer = json_loads(a->json, JSON_ALLOW_NUL, NULL);
+    json_t *answer = json_str_read(a->json, JSON_ALLOW_NUL, NULL);
     const json_t *reward = json_object_get(answer, "reward"), *acc = json_object_get(answer, "ans_acc");
-    if (json_is_number(reward)) {
-        s->last = json_number_value(reward);
+    double number;
+    if (json_double_get(reward, &number)) {
+        s->last = number;
         s->sum += s->last;
     }
     if (json_is_number(acc) || json_is_boolean(acc))

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/utf8.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/reward/reward.h"
@@ -150,7 +151,7 @@ struct report *group_report(struct engine *e, struct group *g, int64_t made, str
     if (json_is_string(answer))    // else what the verifier says it is
         utf8_copy(g->gold, sizeof g->gold, json_string_value(answer), json_string_length(answer));
     bool ok = row
-              && (((r->row = json_dumps(row, JSON_COMPACT)) && texts_make(r, e->prompts.tokenizer))
+              && (((r->row = json_text_dump(row, JSON_COMPACT)) && texts_make(r, e->prompts.tokenizer))
                   || error_set(err, ERR_NO_MEMORY, "no memory for the text of a group"));
     json_decref(row);
     if (!ok) {

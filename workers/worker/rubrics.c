@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include "workers/engine/reward/reward.h"
 #include "workers/worker/engine_state.h"
+#include "protocol/base/json_text.h"
 
 struct row_rubrics {
     struct row_rubrics *next;
@@ -45,11 +46,11 @@ bool rubrics_note(struct engine *e, struct task_item *item, struct error *err)
 bool rubrics_give(struct engine *e, struct report *r, struct error *err)
 {
     struct row_rubrics *one = one_take(e, r->group->item);
-    json_t *told = one ? json_loads(one->text, 0, NULL) : NULL, *active = json_object_get(told, "active");
-    json_t *row = active ? json_loads(r->row, JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *told = one ? json_str_read(one->text, 0, NULL) : NULL, *active = json_object_get(told, "active");
+    json_t *row = active ? json_str_read(r->row, JSON_ALLOW_NUL, NULL) : NULL;
     char *text = NULL;
     if (row && json_object_set(row, EVOLVING_KEY, active) == 0)
-        text = json_dumps(row, JSON_COMPACT);
+        text = json_text_dump(row, JSON_COMPACT);
     bool ok = !active || text || error_set(err, ERR_NO_MEMORY, "no memory for the rubrics of item %" PRId64, r->group->item);
     if (text) {
         free(r->row);

@@ -16,6 +16,7 @@
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/sampler/eval.h"
 #include "workers/worker/worker_parts.h"
+#include "protocol/base/json_text.h"
 
 #define FILES_BYTES_MAX ((size_t)1 << 20)       // of the list of the data's files; a longer one is not sent
 #define RECORDS_BYTES_MAX ((size_t)32 << 20)    // of an evaluation's answers to a prompt; more are not kept
@@ -142,7 +143,7 @@ static void parcel_evaluated_make(struct parcel *p, const char *run_id)
     const struct report *r = p->report;
     struct error err;
     struct buf lines = { .max = RECORDS_BYTES_MAX };
-    json_t *row = json_loads(r->row, JSON_ALLOW_NUL, NULL);
+    json_t *row = json_str_read(r->row, JSON_ALLOW_NUL, NULL);
     msg_begin(&p->msg, MSG_EVALUATED);
     msg_i64(&p->msg, "eval", r->eval.id);
     msg_str(&p->msg, "set", r->eval.set);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/buf.h"
+#include "protocol/base/json_text.h"
 
 /* Of a text; see gold_text. */
 static json_t *after_marks(const char *text)
@@ -28,9 +29,9 @@ static json_t *after_marks(const char *text)
 
 json_t *gold_text(const json_t *column)
 {
-    if (json_is_string(column))
+    if (json_is_string(column) && !json_odd_text(column))
         return after_marks(json_string_value(column));
-    char *text = json_dumps(column, JSON_ENCODE_ANY);
+    char *text = json_text_dump(column, JSON_ENCODE_ANY);
     json_t *s = text ? json_string(text) : NULL;
     free(text);
     return s;

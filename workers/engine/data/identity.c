@@ -74,10 +74,10 @@ static bool tokenizer_config_add(struct digest *tokenizer, struct digest *chat, 
         buf_release(&text);
         return false;
     }
-    json_t *config = json_loadb(text.data, text.len, 0, &je);
-    char *template = config ? json_dumps(json_object_get(config, "chat_template"), JSON_ENCODE_ANY | JSON_SORT_KEYS) : NULL;
+    json_t *config = json_text_read(text.data, text.len, 0, &je);
+    char *template = config ? json_text_dump(json_object_get(config, "chat_template"), JSON_ENCODE_ANY | JSON_SORT_KEYS) : NULL;
     json_object_del(config, "chat_template");
-    char *rest = config ? json_dumps(config, JSON_SORT_KEYS) : NULL;
+    char *rest = config ? json_text_dump(config, JSON_SORT_KEYS) : NULL;
     digest_add(chat, template ? template : "", template ? strlen(template) : 0);
     digest_add(tokenizer, rest ? rest : buf_text(&text),
                rest ? strlen(rest) : text.len);    // a file that is not JSON is reported elsewhere
@@ -152,7 +152,7 @@ bool identity_read(const char *run_dir, json_t **out, struct error *err)
 bool identity_write(const char *run_dir, const json_t *parts, struct error *err)
 {
     char path[PATH_MAX];
-    char *text = json_dumps(parts, JSON_INDENT(1) | JSON_SORT_KEYS);
+    char *text = json_text_dump(parts, JSON_INDENT(1) | JSON_SORT_KEYS);
     bool ok = (path_join(path, sizeof path, run_dir, "identity.json") || error_set(err, ERR_USAGE, "the path '%s' is too long", run_dir))
               && (text || error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path)) && file_write(path, text, strlen(text), err);
     free(text);

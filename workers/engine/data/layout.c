@@ -63,7 +63,7 @@ static json_t *column_get(json_t *v, const char *path)
     json_t *inner = json_object_get(v, part);
     const char *text = json_string_value(inner);
     if (text && (text[0] == '{' || text[0] == '[')) {
-        json_t *read = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        json_t *read = json_str_read(text, JSON_REJECT_DUPLICATES, NULL);
         if (read && json_object_set_new(v, part, read) == 0)
             inner = read;
     }
@@ -124,7 +124,7 @@ static bool message_check(const json_t *m, size_t i, struct error *err)
         return error_set(err, ERR_DATA, "messages[%zu] is not an object with 'role' and 'content'", i);
     if (!json_is_string(json_object_get(m, "role")))
         return error_set(err, ERR_DATA, "messages[%zu] has no string 'role'", i);
-    if (!json_is_string(content) && !json_is_array(content)
+    if ((!json_is_string(content) || json_odd_text(content)) && !json_is_array(content)
         && !(json_is_null(content) || !content ? json_object_get(m, "tool_calls") : NULL))
         return error_set(err, ERR_DATA, "messages[%zu] has no string 'content'", i);
     return true;
@@ -176,7 +176,7 @@ static bool template_fill(json_t *row, const char *template, struct error *err)
             continue;
         }
         const json_t *v = column_get(row, name);
-        char *number = json_is_number(v) ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
+        char *number = json_is_number(v) || json_odd_text(v) ? json_text_dump(v, JSON_ENCODE_ANY) : NULL;
         if (!v) {
             column_missing(row, name, err);
             error_wrap(err, "prompt_template");
@@ -203,7 +203,7 @@ static json_t *messages_in_text(const char *text)
     size_t blank = strspn(text, " \t\r\n");
     if (text[blank] != '[' && text[blank] != '{')
         return NULL;
-    json_t *v = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_t *v = json_str_read(text, JSON_REJECT_DUPLICATES, NULL);
     const json_t *first = json_is_array(v) ? json_array_get(v, 0) : v;
     if (json_is_string(json_object_get(first, "role")))
         return v;
@@ -306,9 +306,9 @@ static bool answer_set(json_t *row, const char *column, const struct layout *lay
         return json_object_del(row, column) == 0;
     if (!json_is_string(v) && !json_is_number(v))
         return error_set(err, ERR_DATA, "'%s' is neither a string nor a number", column);
-    const char *text = json_string_value(v);
+    const char *text = json_odd_text(v) ? NULL : json_string_value(v);
     if (layout && layout->answer_may_be_tests && text && text[strspn(text, " \t\r\n")] == '{') {
-        json_t *read = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        json_t *read = json_str_read(text, JSON_REJECT_DUPLICATES, NULL);
         bool tests = json_object_get(read, "inputs") && json_object_get(read, "outputs");
         json_decref(read);
         if (tests)

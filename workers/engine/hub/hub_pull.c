@@ -18,6 +18,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/digest.h"
 #include "protocol/base/http.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/tcp.h"
 #include "workers/engine/hub/hub.h"
 #include "workers/engine/hub/hub_data.h"
@@ -244,7 +245,7 @@ static json_t *api_get(struct pull *p, struct error *err)
         backoff(tries);
     }
     json_error_t why;
-    answer = json_loadb(buf_text(&text), text.len, JSON_REJECT_DUPLICATES, &why);
+    answer = json_text_read(buf_text(&text), text.len, JSON_REJECT_DUPLICATES, &why);
     if (!answer)
         error_set(err, ERR_DATA, "the hub's answer about '%s' is not JSON: %s", p->want->name, why.text);
 out:

@@ -551,7 +551,7 @@ bool config_save(const struct model_config *c, const char *dir, const char *dtyp
             built = built && json_array_append_new(list, json_integer(c->eos[i])) == 0;
         built = built && json_object_set_new(j, "eos_token_id", list) == 0;
     }
-    if (!built || !(text = json_dumps(j, JSON_INDENT(2) | JSON_REAL_PRECISION(15)))) {
+    if (!built || !(text = json_text_dump(j, JSON_INDENT(2) | JSON_REAL_PRECISION(15)))) {
         error_set(err, ERR_NO_MEMORY, "no memory for config.json");
         goto out;
     }

@@ -198,7 +198,7 @@ bool lora_config_save(const struct lora_config *c, const char *dir, struct error
                           "target_modules", targets, "bias", "none", "use_rslora", c->rslora, "use_dora", 0, "fan_in_fan_out", 0,
                           "init_lora_weights", 1, "rank_pattern", "alpha_pattern", "inference_mode", 1);
     if (j)
-        text = json_dumps(j, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+        text = json_text_dump(j, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
     json_decref(j);
     bool ok = text ? file_write(path, text, strlen(text), err) : error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path);
     free(text);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "workers/engine/model/model.h"
 
 #define LENT_FORM 1                    // of "rollcall"
@@ -149,7 +150,7 @@ bool lent_file_write(const struct lent_file *f, const struct model *m, const cha
                              "dp_shard_degree", 1, "param_mappings", mappings, "param_names", names_json(m), "ipc_handles", handles,
                              "shared_weights_enabled", 1, "num_params", (int)n, "single_copy_enabled", 1, "dtype",
                              torch_dtype(model_dtype(m)), "rollcall", own_json(f));
-    char *text = ok && root ? json_dumps(root, JSON_INDENT(1)) : NULL;
+    char *text = ok && root ? json_text_dump(root, JSON_INDENT(1)) : NULL;
     ok = text ? file_write(path, text, strlen(text), err) : error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path);
     free(text);
     json_decref(root);
@@ -173,7 +174,7 @@ bool lent_file_read(struct lent_file *f, const char *path, struct error *err)
     if (!path_exists(path))
         return error_set(err, ERR_NOT_FOUND, "'%s' does not exist; a run with 'weight_bridge_file' writes it", path);
     TRY(file_read_text(&text, path, LENT_BYTES_MAX, err));
-    if (!(f->root = json_loadb(buf_text(&text), text.len, 0, &why))) {
+    if (!(f->root = json_text_read(buf_text(&text), text.len, 0, &why))) {
         error_set(err, ERR_DATA, "'%s' is not JSON: %s", path, why.text);
         goto out;
     }

@@ -2,6 +2,7 @@
 #include <jansson.h>
 #include <stdint.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 #include "protocol/base/macros.h"
 
 static bool is_space(char c)
@@ -57,7 +58,7 @@ const struct answer_tags answer_tags_default = { { "<think>", "</think>", "<answ
 bool answer_tags_read(struct answer_tags *t, const char *json, struct error *err)
 {
     static const char *const names[ANSWER_TAGS] = { "think_start", "think_end", "answer_start", "answer_end" };
-    json_t *root = json_loads(json, JSON_REJECT_DUPLICATES, NULL), *tag;
+    json_t *root = json_str_read(json, JSON_REJECT_DUPLICATES, NULL), *tag;
     const char *name;
     bool ok = json_is_object(root) || error_set(err, ERR_USAGE, "'response_format_tags' must be an object of tags");
     *t = answer_tags_default;

@@ -1,9 +1,11 @@
 #include "workers/engine/reward/environment.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "workers/engine/reward/line_program.h"
 #include "workers/engine/template/tool_calls.h"
@@ -56,7 +58,7 @@ static void episode_drop(struct episode *p)
 static bool text_add(struct buf *b, const char *key, const char *text, size_t len)
 {
     json_t *s = json_stringn(text, len);
-    char *quoted = s ? json_dumps(s, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    char *quoted = s ? json_text_dump(s, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     json_decref(s);
     if (quoted)
         buf_fmt(b, ",\"%s\":%s", key, quoted);
@@ -87,10 +89,10 @@ static bool step_question(struct environment *e, const struct turn *t, const cha
     bool ok = text_add(b, "text", text, strlen(text)) && text_add(b, "content", buf_text(&calls.content), calls.content.len);
     buf_str(b, ",\"tool_calls\":[");
     for (int i = 0; ok && i < calls.n; i++) {
-        json_t *arguments = json_loads(calls.call[i].arguments, 0, NULL);    // a text that is no object is passed on as a text
+        json_t *arguments = json_str_read(calls.call[i].arguments, 0, NULL);    // a text that is no object is passed on as a text
         json_t *call = json_pack("{s:s, s:o}", "name", calls.call[i].name, "arguments",
                                  json_is_object(arguments) ? arguments : json_string(calls.call[i].arguments));
-        char *line = call ? json_dumps(call, JSON_COMPACT) : NULL;
+        char *line = call ? json_text_dump(call, JSON_COMPACT) : NULL;
         if (!json_is_object(arguments))
             json_decref(arguments);
         json_decref(call);
@@ -145,7 +147,7 @@ static bool episode_ask(struct environment *e, struct episode *p, struct error *
     p->start = line_program_starts(e->lines);
     p->over = json_is_true(json_object_get(answer, "done")) || json_object_get(answer, "error");
     free(p->json);
-    p->json = json_dumps(answer, JSON_COMPACT);
+    p->json = json_text_dump(answer, JSON_COMPACT);
     json_decref(answer);
     return p->json || error_set(err, ERR_NO_MEMORY, "no memory for its answer");
 }
@@ -184,10 +186,13 @@ static void answer_fail(struct turn_answer *out, enum score_state state, const c
 /* The answer that p ended with. */
 static void answer_use(const struct episode *p, struct turn_answer *out)
 {
-    json_t *o = json_loads(p->json, 0, NULL);
+    json_t *o = json_str_read(p->json, 0, NULL);
     const char *error = json_string_value(json_object_get(o, "error"));
+    double reward;
     if (error)
         answer_fail(out, SCORE_ERROR, error);
+    else if (json_double_get(json_object_get(o, "reward"), &reward) && !isfinite(reward))
+        answer_fail(out, SCORE_ERROR, "no finite reward");
     else if (!(out->json = strdup(p->json)))
         answer_fail(out, SCORE_ERROR, "no memory");
     else

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 
 #define LINE_MAX_BYTES (1u << 20)    // of an answer
@@ -225,7 +226,7 @@ static bool answer_get(struct line_program *p, json_t **answer, struct error *er
         if (!line_exchange(p, &sent, end, &len, err))
             return false;
         p->answer.data[len] = 0;
-        json_t *o = json_loadb(p->answer.data, len, 0, NULL);
+        json_t *o = json_text_read(p->answer.data, len, 0, NULL);
         enum line_kind kind = line_kind(p, o);
         if (kind != LINE_ANSWER)
             line_count(p, kind);

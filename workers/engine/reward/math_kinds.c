@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/utf8.h"
 #include "workers/engine/reward/answer.h"
 #include "workers/engine/reward/kind.h"
@@ -27,6 +28,10 @@ enum answer_form {
 static const char *gold_text(const json_t *row, size_t *len, char *buf, size_t size)
 {
     const json_t *v = row ? json_object_get(row, "gt_answer") : NULL;
+    if (json_odd_text(v)) {
+        *len = strlen(json_odd_text(v));
+        return json_odd_text(v);
+    }
     if (json_is_string(v)) {
         *len = json_string_length(v);
         return *len > 0 ? json_string_value(v) : NULL;

@@ -22,6 +22,7 @@
 #include <string.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "workers/engine/reward/kind.h"
 #include "workers/engine/reward/line_program.h"
@@ -40,7 +41,7 @@ struct program {
 static bool response_add(struct buf *b, const struct reward_input *in)
 {
     json_t *text = json_stringn(in->response, in->response_len);
-    char *quoted = text ? json_dumps(text, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    char *quoted = text ? json_text_dump(text, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     json_decref(text);
     if (!quoted)
         return false;
@@ -68,7 +69,7 @@ static bool question_make(struct program *p, const struct reward_input *in, int6
         buf_str(b, group ? "}" : "");
     }
     buf_str(b, group ? "]" : "");
-    char *row = in->row ? json_dumps(in->row, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    char *row = in->row ? json_text_dump(in->row, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     ok = ok && (row || !in->row);
     if (row)
         buf_fmt(b, ",\"row\":%s", row);
@@ -76,11 +77,12 @@ static bool question_make(struct program *p, const struct reward_input *in, int6
     return ok;
 }
 
+/* A number or a truth value; 0 and false: neither. */
 static bool number_get(const json_t *o, const char *key, double *out)
 {
     const json_t *v = json_object_get(o, key);
-    *out = json_is_true(v) ? 1 : json_is_number(v) ? json_number_value(v) : 0;
-    return (json_is_number(v) || json_is_boolean(v)) && isfinite(*out);
+    *out = json_is_true(v);
+    return json_is_boolean(v) || json_double_get(v, out);
 }
 
 static void outputs_fail(struct reward_output *out, int64_t n, enum score_state score, const char *why)
@@ -102,6 +104,9 @@ static void answer_use(const json_t *o, struct reward_output *out)
         outputs_fail(out, 1, SCORE_ERROR, why);
     } else if (!number_get(o, "reward", &out->reward)) {
         outputs_fail(out, 1, SCORE_ERROR, "no reward");
+    } else if (!isfinite(out->reward)) {
+        out->reward = 0;
+        outputs_fail(out, 1, SCORE_ERROR, "no finite reward");
     } else {
         number_get(o, "format_acc", &format);
         number_get(o, "ans_acc", &right);

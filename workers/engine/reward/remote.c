@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/client.h"
+#include "protocol/base/json_text.h"
 
 #define ATTEMPTS 3
 #define WHOLE_MAX_S 600.0    // longest wait for one program, the upstream service's own limit
@@ -68,7 +69,7 @@ static char *request_text(const struct remote *r, const struct reward_input *in)
 {
     json_t *cases = json_object_get(in->row, "test_cases"), *parsed = NULL;
     if (json_is_string(cases))
-        parsed = json_loadb(json_string_value(cases), json_string_length(cases), 0, NULL);
+        parsed = json_text_read(json_string_value(cases), json_string_length(cases), 0, NULL);
     else
         parsed = json_deep_copy(cases);    // a reference would change the count in a row that other threads use too
     json_t *body = json_object();
@@ -76,7 +77,7 @@ static char *request_text(const struct remote *r, const struct reward_input *in)
     bool ok = json_object_set_new(body, "generation", json_stringn(in->response, in->response_len)) == 0;
     json_object_set_new(body, "timeout", json_integer((json_int_t)ceil(r->test_timeout_s)));
     json_object_set_new(body, "debug", json_false());
-    char *text = ok ? json_dumps(body, JSON_COMPACT) : NULL;
+    char *text = ok ? json_text_dump(body, JSON_COMPACT) : NULL;
     json_decref(body);
     return text;
 }
@@ -86,7 +87,7 @@ static bool answer_read(const struct remote *r, int64_t n_test, int64_t *n_pass,
 {
     json_error_t je;
     size_t i;
-    json_t *one, *answer = json_loadb(buf_text(&r->client.answer), r->client.answer.len, 0, &je),
+    json_t *one, *answer = json_text_read(buf_text(&r->client.answer), r->client.answer.len, 0, &je),
                  *result = json_object_get(answer, "result");
     int64_t n = (int64_t)json_array_size(result);
     bool ok = json_is_array(result) && n > 0 && n <= n_test;
@@ -161,7 +162,7 @@ bool remote_tests(struct remote *r, bool stdio, const char *code, size_t len, co
     double limit_s = r->test_timeout_s;
     json_t *body = json_pack("{s:o, s:o, s:f}", "program", json_stringn(code, len), "tests", json_deep_copy(tests), "max_execution_time",
                              limit_s);
-    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    char *text = body ? json_text_dump(body, JSON_COMPACT) : NULL;
     json_decref(body);
     if (!text)
         return error_set(err, ERR_NO_MEMORY, "no memory for a request to the code verifier, or a program that is not UTF-8");
@@ -170,7 +171,7 @@ bool remote_tests(struct remote *r, bool stdio, const char *code, size_t len, co
     free(text);
     if (!ok)
         return false;
-    json_t *answer = json_loadb(buf_text(&r->client.answer), r->client.answer.len, 0, NULL), *results = json_object_get(answer, "results");
+    json_t *answer = json_text_read(buf_text(&r->client.answer), r->client.answer.len, 0, NULL), *results = json_object_get(answer, "results");
     const json_t *times = json_object_get(answer, "runtimes");
     ok = (int64_t)json_array_size(results) == n_test && json_array_size(times) == json_array_size(results);
     for (int64_t i = 0; ok && i < n_test; i++) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/buf.h"
+#include "protocol/base/json_text.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/reward/sandbox/output.h"
 
@@ -53,7 +54,7 @@ static bool arguments_read(const json_t *v, int64_t i, char **text, size_t *len,
     if (json_is_array(v)) {
         json_array_foreach(v, k, member)
         {
-            char *one = json_dumps(member, JSON_TEXT);
+            char *one = json_text_dump(member, JSON_TEXT);
             if (b.len > 0)
                 buf_char(&b, '\n');
             buf_str(&b, one ? one : "null");
@@ -94,7 +95,7 @@ out:
 
 static bool result_read(const json_t *v, int64_t i, struct test_case *t, struct error *err)
 {
-    t->output = json_is_string(v) ? strndup(json_string_value(v), json_string_length(v)) : json_dumps(v, JSON_TEXT);
+    t->output = json_is_string(v) && !json_odd_text(v) ? strndup(json_string_value(v), json_string_length(v)) : json_text_dump(v, JSON_TEXT);
     if (!t->output)
         return error_set(err, ERR_NO_MEMORY, "no memory for test cases");
     t->output_len = strlen(t->output);
@@ -109,7 +110,7 @@ bool tests_read(struct tests *t, const json_t *test_cases, struct error *err)
     bool ok = false;
     *t = (struct tests){ 0 };
     if (json_is_string(test_cases)) {
-        test_cases = parsed = json_loadb(json_string_value(test_cases), json_string_length(test_cases),
+        test_cases = parsed = json_text_read(json_string_value(test_cases), json_string_length(test_cases),
                                          JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &je);
         if (!parsed) {
             error_set(err, ERR_DATA, "test_cases is a string that is not JSON: %s", je.text);

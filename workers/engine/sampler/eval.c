@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
+#include "protocol/base/json_text.h"
 
 bool eval_tally_init(struct eval_tally *t, int64_t n_prompt, int64_t n_per_prompt, struct error *err)
 {
@@ -131,7 +132,7 @@ json_t *json_text(const char *text, size_t len)
 /* Append json as a line; takes it. */
 static bool json_line(struct buf *line, json_t *json, struct error *err)
 {
-    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    char *text = json ? json_text_dump(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     bool ok = text && buf_str(line, text) && buf_char(line, '\n');
     free(text);
     json_decref(json);

@@ -253,7 +253,7 @@ static bool name_get(struct external *x, struct client *c, char *name, bool *own
     long status;
     if (!post(x, c, "/v1/models", NULL, 30, &status, err))
         return false;
-    json_t *root = json_loadb(buf_text(&c->answer), c->answer.len, 0, NULL);
+    json_t *root = json_text_read(buf_text(&c->answer), c->answer.len, 0, NULL);
     const json_t *first = json_array_get(json_object_get(root, "data"), 0);
     const char *id = json_string_value(json_object_get(first, "id")), *by = json_string_value(json_object_get(first, "owned_by"));
     bool ok = id && strlen(id) < MODEL_NAME_MAX;
@@ -267,13 +267,13 @@ static bool name_get(struct external *x, struct client *c, char *name, bool *own
 static bool order_post(struct external *x, struct client *c, const char *path, json_t *body, struct error *err)
 {
     long status;
-    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    char *text = body ? json_text_dump(body, JSON_COMPACT) : NULL;
     json_decref(body);
     bool ok = text ? post(x, c, path, text, CONTROL_S, &status, err) : error_set(err, ERR_NO_MEMORY, "no memory for a request");
     free(text);
     if (!ok)
         return false;
-    json_t *root = json_loadb(buf_text(&c->answer), c->answer.len, 0, NULL);    // vLLM's adapter routes answer with a text
+    json_t *root = json_text_read(buf_text(&c->answer), c->answer.len, 0, NULL);    // vLLM's adapter routes answer with a text
     if (json_is_false(json_object_get(root, "success")))
         ok = error_set(err, ERR_IO, "the engine at %s%s did not take the weights: %.200s", x->url, path, buf_text(&c->answer));
     json_decref(root);

@@ -227,7 +227,7 @@ struct group *external_answer(enum external_kind kind, const struct generator_it
                               int64_t *version, struct error *err)
 {
     json_error_t why;
-    json_t *root = json_loadb(text, len, JSON_ALLOW_NUL, &why);    // a model may draw it
+    json_t *root = json_text_read(text, len, JSON_ALLOW_NUL, &why);    // a model may draw it
     struct group *g = NULL;
     if (!root)
         error_set(err, ERR_DATA, "the answer is not JSON (%.60s): %.20s", why.text, text);

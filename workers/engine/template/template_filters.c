@@ -5,6 +5,7 @@
 #include <string.h>
 #include "workers/engine/template/template_args.h"
 #include "workers/engine/text/unicode.h"
+#include "protocol/base/json_text.h"
 
 /* ---- of sequences ---- */
 
@@ -519,7 +520,7 @@ static struct value from_json_filter(struct render *r, struct value *v, UNUSED c
 {
     struct str s = str_arg(r, v[0]);
     json_error_t why;
-    json_t *j = json_loadb(s.p, s.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    json_t *j = json_text_read(s.p, s.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (!j)
         jinja_fail_set(&r->fail, ERR_DATA, "from_json: %s", why.text);
     if (!r->held)

@@ -65,6 +65,7 @@ struct str {
 struct value {
     enum value_kind kind;
     bool markup;    // a V_STR from safe or escape; "+" then escapes what is not
+    bool whole;     // a V_STR that is the digits of an integer beyond 64 bits: no quotes around it
     char view;      // V_VIEW: 'i', 'k' or 'v'
     union {
         bool b;

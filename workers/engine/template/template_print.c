@@ -138,7 +138,10 @@ void jinja_repr(struct render *r, struct buf *b, struct value v, int depth)
     case V_STR:
         if (v.markup)
             buf_str(b, "Markup(");
-        str_repr(b, v.s);
+        if (v.whole)
+            buf_add(b, v.s.p, v.s.len);
+        else
+            str_repr(b, v.s);
         if (v.markup)
             buf_char(b, ')');
         break;
@@ -283,7 +286,12 @@ void jinja_json(struct render *r, struct buf *b, struct value v, const struct va
         else
             jinja_repr(r, b, v, 0);
         return;
-    case V_STR: json_text_print(b, v.s.p, v.s.len, ascii ? JSON_TEXT_ASCII : JSON_TEXT_UTF8); return;
+    case V_STR:
+        if (v.whole)
+            buf_add(b, v.s.p, v.s.len);
+        else
+            json_text_print(b, v.s.p, v.s.len, ascii ? JSON_TEXT_ASCII : JSON_TEXT_UTF8);
+        return;
     case V_LIST:
     case V_TUPLE:
         if (v.list->n == 0) {

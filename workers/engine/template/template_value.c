@@ -131,6 +131,20 @@ struct value jinja_dict_view(struct render *r, const struct dict *d, enum value_
     return l;
 }
 
+/* A string, or a number that jansson cannot hold. Borrowed: the variables outlive the rendering. */
+static struct value text_value(const json_t *j)
+{
+    const char *odd = json_odd_text(j);
+    double f;
+    if (!odd || !json_double_get(j, &f))
+        return jinja_str(json_string_value(j), json_string_length(j));
+    if (strpbrk(odd, "NI"))
+        return jinja_float(f);
+    struct value digits = jinja_str(odd, strlen(odd));
+    digits.whole = true;
+    return digits;
+}
+
 struct value jinja_from_json(struct render *r, const json_t *j, int depth)
 {
     if (depth > VALUE_DEPTH_MAX)
@@ -142,8 +156,7 @@ struct value jinja_from_json(struct render *r, const json_t *j, int depth)
     case JSON_FALSE: return jinja_bool(json_is_true(j));
     case JSON_INTEGER: return jinja_int(json_integer_value(j));
     case JSON_REAL: return jinja_float(json_real_value(j));
-    case JSON_STRING:    // borrowed: the variables outlive the rendering
-        return jinja_str(json_string_value(j), json_string_length(j));
+    case JSON_STRING: return text_value(j);
     case JSON_ARRAY: {
         struct value l = jinja_list_new(r, V_LIST, (int64_t)json_array_size(j));
         const json_t *one;

@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 
 static const char open_tag[] = "<tool_call>", close_tag[] = "</tool_call>", python_tag[] = "<|python_tag|>";
 
@@ -20,7 +21,7 @@ void tool_calls_release(struct tool_calls *c)
 static bool call_add(struct tool_calls *out, const char *text, size_t len, size_t *used)
 {
     json_error_t at;
-    json_t *o = json_loadb(text, len, JSON_DISABLE_EOF_CHECK | JSON_REJECT_DUPLICATES, &at);
+    json_t *o = json_text_read(text, len, JSON_DISABLE_EOF_CHECK | JSON_REJECT_DUPLICATES, &at);
     const json_t *name = json_object_get(o, "name"), *arguments = json_object_get(o, "arguments");
     if (!arguments)
         arguments = json_object_get(o, "parameters");
@@ -28,7 +29,7 @@ static bool call_add(struct tool_calls *out, const char *text, size_t len, size_
     if (ok) {
         struct tool_call call = { .name = strdup(json_string_value(name)) };
         call.arguments = json_is_string(arguments) ? strdup(json_string_value(arguments))
-                         : arguments               ? json_dumps(arguments, 0)
+                         : arguments               ? json_text_dump(arguments, 0)
                                                    : strdup("{}");
         ok = call.name && call.arguments;
         if (ok) {

@@ -178,7 +178,8 @@ static bool value_skip(struct json_scan *s, int depth, struct error *err)
     if (open == '"')
         return string_read(s, NULL, err);
     if (open != '{' && open != '[') {
-        if (word_skip(s, "true") || word_skip(s, "false") || word_skip(s, "null") || number_skip(s))
+        if (word_skip(s, "true") || word_skip(s, "false") || word_skip(s, "null") || word_skip(s, "NaN") || word_skip(s, "Infinity")
+            || word_skip(s, "-Infinity") || number_skip(s))
             return true;
         return json_scan_fail(s, err, "a value is expected");
     }

@@ -22,6 +22,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/hold.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/base/machine.h"
 #include "protocol/base/parallel.h"
@@ -69,7 +70,7 @@ struct checkpoint_writer {
 
 static bool json_write(json_t *j, const char *path, struct error *err)    // takes j
 {
-    char *text = j ? json_dumps(j, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
+    char *text = j ? json_text_dump(j, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(j);
     bool ok = text ? file_write(path, text, strlen(text), err) : error_set(err, ERR_NO_MEMORY, "no memory for '%s'", path);
     free(text);
@@ -89,7 +90,7 @@ static bool state_write(const struct snapshot *s, const char *dir, struct error 
     if (!checkpoint_join(path, dir, "trainer.safetensors", err) || !st_write(path, out, n, err))
         return false;
     json_error_t je;
-    json_t *settings = s->settings ? json_loads(s->settings, JSON_DECODE_ANY, &je) : json_null();
+    json_t *settings = s->settings ? json_str_read(s->settings, JSON_DECODE_ANY, &je) : json_null();
     if (!settings)
         return error_set(err, je.text[0] ? ERR_DATA : ERR_NO_MEMORY, "the settings for '%s' cannot be kept: %s", dir,
                          je.text[0] ? je.text : "no memory");

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "workers/engine/reward/verify/verify.h"
+#include "protocol/base/json_text.h"
 
 /* The last number of the response, after a comma between two digits is taken out, is the label, letter case aside. Without
  * a number the whole response is compared. */
@@ -62,7 +63,7 @@ static json_t *labels_read(struct verify_host *h, const json_t *truth, bool json
 {
     json_t *read = NULL;
     if (json && json_is_string(truth))
-        read = json_loadb(json_string_value(truth), json_string_length(truth), JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        read = json_text_read(json_string_value(truth), json_string_length(truth), JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     const json_t *labels = read ? read : truth;
     if (json_is_array(labels)) {
         if (!read)

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "workers/engine/reward/verify/ifeval.h"
 #include "workers/engine/reward/verify/language.h"
+#include "protocol/base/json_text.h"
 
 #define RE(c) (c)->h->regexes
 #define POOL(c) &(c)->h->pool
@@ -151,7 +152,7 @@ static bool sections(const struct ifeval_call *c)
 
 static bool json_format(const struct ifeval_call *c)
 {
-    json_t *read = json_loadb(c->text.s, c->text.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_t *read = json_text_read(c->text.s, c->text.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     json_decref(read);
     return read != NULL;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "workers/engine/reward/verify/ifeval.h"
 #include "workers/engine/reward/verify/language.h"
+#include "protocol/base/json_text.h"
 
 #define RE(c) (c)->h->regexes
 #define POOL(c) &(c)->h->pool
@@ -367,7 +368,7 @@ static bool json_format(const struct ifeval_call *c)
     if (span_ends(s, span_str("```")))
         s.len -= 3;
     s = text_strip(s);
-    json_t *read = json_loadb(s.s, s.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_t *read = json_text_read(s.s, s.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     json_decref(read);
     return read != NULL;
 }

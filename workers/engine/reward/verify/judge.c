@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/client.h"
+#include "protocol/base/json_text.h"
 
 #define ATTEMPTS 3
 
@@ -69,7 +70,7 @@ static bool budget_take(struct judge *j)
 /* The first choice's text without <think>...</think>. */
 static bool text_take(const struct buf *body_text, struct buf *answer, struct error *err)
 {
-    json_t *body = json_loadb(buf_text(body_text), body_text->len, JSON_ALLOW_NUL, NULL);
+    json_t *body = json_text_read(buf_text(body_text), body_text->len, JSON_ALLOW_NUL, NULL);
     const json_t *message = json_object_get(json_array_get(json_object_get(body, "choices"), 0), "message");
     const json_t *content = json_object_get(message, "content");
     bool ok = json_is_string(content);
@@ -95,7 +96,7 @@ bool judge_ask(struct judge *j, const char *system, const char *user, size_t use
     json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "user", "content", json_stringn(user, user_len)));
     json_t *body = json_pack("{s:s, s:o, s:f, s:I}", "model", j->model, "messages", messages, "temperature", temperature, "max_tokens",
                              (json_int_t)j->max_tokens);
-    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    char *text = body ? json_text_dump(body, JSON_COMPACT) : NULL;
     json_decref(body);
     if (!text)
         return error_set(err, ERR_NO_MEMORY, "no memory for a request to the judge, or a text that is not UTF-8");
@@ -124,10 +125,8 @@ bool judge_ask(struct judge *j, const char *system, const char *user, size_t use
 static bool number_of(const json_t *v, double *out)
 {
     char *end;
-    if (json_is_number(v)) {
-        *out = json_number_value(v);
-        return true;
-    }
+    if (json_double_get(v, out))
+        return isfinite(*out);
     const char *text = json_string_value(v);
     *out = text ? strtod(text, &end) : 0;
     return text && end != text && !end[strspn(end, " ")] && isfinite(*out);
@@ -139,9 +138,9 @@ json_t *judge_json_object(const char *text, size_t len)
     json_t *found = NULL;
     for (const char *at = text; end && !found && (at = memchr(at, '{', (size_t)(end + 1 - at))); at++) {
         size_t n = (size_t)(end + 1 - at);
-        found = json_loadb(at, n, JSON_ALLOW_NUL, NULL);
+        found = json_text_read(at, n, JSON_ALLOW_NUL, NULL);
         if (!found && n >= 4 && at[1] == '{' && end[-1] == '}')
-            found = json_loadb(at + 1, n - 2, JSON_ALLOW_NUL, NULL);
+            found = json_text_read(at + 1, n - 2, JSON_ALLOW_NUL, NULL);
     }
     return found;
 }

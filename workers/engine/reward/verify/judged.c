@@ -10,6 +10,7 @@
 #include "workers/engine/reward/verify/judge.h"
 #include "workers/engine/reward/verify/literal.h"
 #include "workers/engine/reward/verify/verify.h"
+#include "protocol/base/json_text.h"
 
 #define RUBRICS_MAX 64       // of one row
 #define BYTES_PER_TOKEN 3    // of a prompt, to keep it within the judge's context
@@ -177,7 +178,7 @@ out:
 
 json_t *verify_rubric_read(const json_t *truth, struct error *err)
 {
-    json_t *v = json_is_string(truth) ? json_loadb(json_string_value(truth), json_string_length(truth), JSON_ALLOW_NUL, NULL)
+    json_t *v = json_is_string(truth) ? json_text_read(json_string_value(truth), json_string_length(truth), JSON_ALLOW_NUL, NULL)
                                       : json_deep_copy(truth);
     size_t n = json_array_size(json_object_get(v, "rubrics"));
     if (n > 0 && n <= RUBRICS_MAX)

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "asserts_py.h"
 #include "workers/engine/reward/answer.h"
+#include "protocol/base/json_text.h"
 
 #define WHOLE_MAX_S 600.0    // of all tests of a program
 
@@ -21,13 +22,13 @@ static bool text_take(const json_t *v, char **text, size_t *len)
 bool program_tests_read(struct tests *t, const json_t *tests, enum program_form form, struct error *err)
 {
     static const char passed[] = "\"passed\"";
-    json_t *read = NULL, *expected = json_loads(passed, JSON_DECODE_ANY, NULL);
+    json_t *read = NULL, *expected = json_str_read(passed, JSON_DECODE_ANY, NULL);
     bool ok = false;
     size_t i;
     const json_t *one;
     *t = (struct tests){ 0 };
     if (json_is_string(tests)) {
-        read = json_loadb(json_string_value(tests), json_string_length(tests), JSON_ALLOW_NUL, NULL);
+        read = json_text_read(json_string_value(tests), json_string_length(tests), JSON_ALLOW_NUL, NULL);
         if (!read && form == PROGRAM_ASSERTS && strstr(json_string_value(tests), "assert"))
             read = json_pack("[o]", json_stringn(json_string_value(tests), json_string_length(tests)));    // the one test of a list
         if (!read) {
@@ -76,7 +77,7 @@ out:
 static char *asserts_source(const char *code, size_t len)
 {
     json_t *text = json_stringn(code, len);
-    char *quoted = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL, *source = NULL;
+    char *quoted = text ? json_text_dump(text, JSON_ENCODE_ANY) : NULL, *source = NULL;
     if (quoted && asprintf(&source, "PROGRAM = %s\n%s", quoted, asserts_py) < 0)
         source = NULL;
     free(quoted);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "protocol/base/json_text.h"
 #include "protocol/base/utf8.h"
 #include "workers/engine/reward/remote.h"
 #include "workers/engine/reward/sandbox/sandbox.h"
@@ -125,6 +126,8 @@ void verify_run(struct verify_host *h, const struct verifier *v, const struct ve
 struct span verify_truth(struct verify_host *h, const json_t *truth)
 {
     char number[64];
+    if (json_odd_text(truth))
+        return span_str(pool_str(&h->pool, span_str(json_odd_text(truth))));
     if (json_is_string(truth))
         return span_of(json_string_value(truth), json_string_length(truth));
     if (json_is_integer(truth))
@@ -140,7 +143,7 @@ struct span verify_truth(struct verify_host *h, const json_t *truth)
         }
     if (json_is_number(truth))
         return span_str(pool_str(&h->pool, span_str(number)));
-    char *text = json_dumps(truth, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *text = json_text_dump(truth, JSON_ENCODE_ANY | JSON_COMPACT);
     struct span copy = span_str(text ? pool_str(&h->pool, span_str(text)) : "");
     free(text);
     return copy;
