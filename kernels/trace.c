@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/file.h"
 
 enum trace_op {
 #define TRACE_ENUM(name) TRACE_##name,
@@ -91,9 +92,8 @@ bool trace_stop(struct device *dev, const char *path, struct error *err)
     dev->op = t->inner;
     dev->trace = NULL;
     bool ok = true;
-    FILE *f = path ? fopen(path, "w") : NULL;
-    if (path && !f)
-        ok = error_errno(err, "cannot write '%s'", path);
+    FILE *f = path ? file_create_stream(path, false, err) : NULL;
+    ok = !path || f;
     if (f) {
         double began_us = clock_wall_s() * 1e6 - (double)(clock_ns() - t->t0_ns) * 1e-3;    // where time 0 is, since 1970
         fprintf(f, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"began_us\":%.0f},\"traceEvents\":[\n", began_us);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "protocol/base/file.h"
 #include "kernels/collective/kinds.h"
 #include "kernels/ops.h"
 
@@ -69,9 +70,9 @@ bool collective_call(const char *dir, const char *name, struct error *err)
 {
     char path[4200];
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int fd = file_create(path, O_RDWR | O_EXCL, 0600, err);
     if (fd < 0)
-        return error_errno(err, "cannot call a meeting at '%s'", path);
+        return error_wrap(err, "while calling a meeting");
     close(fd);
     return true;
 }

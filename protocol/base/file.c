@@ -102,14 +102,47 @@ static void path_parent(char *out, size_t size, const char *path)
     snprintf(out, size, "%.*s", n, slash ? path : ".");
 }
 
+int file_create(const char *path, int flags, unsigned mode, struct error *err)
+{
+    struct stat st;
+    bool fresh = flags & O_TRUNC;
+    flags = (flags & ~O_TRUNC) | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (fresh ? O_EXCL : 0);
+    if (fresh && unlink(path) != 0 && errno != ENOENT) {
+        error_errno(err, "cannot replace '%s'", path);
+        return -1;
+    }
+    int fd = open(path, flags, mode);
+    if (fd < 0 && errno == ELOOP) {
+        error_set(err, ERR_IO, "'%s' is a link, and files are not created through links", path);
+    } else if (fd < 0) {
+        error_errno(err, "cannot create '%s'", path);
+    } else if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        error_set(err, ERR_IO, "'%s' is not a regular file", path);
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+FILE *file_create_stream(const char *path, bool append, struct error *err)
+{
+    int fd = file_create(path, O_WRONLY | (append ? O_APPEND : O_TRUNC), 0644, err);
+    FILE *f = fd >= 0 ? fdopen(fd, append ? "a" : "w") : NULL;
+    if (fd >= 0 && !f) {
+        error_set(err, ERR_NO_MEMORY, "no memory to write '%s'", path);
+        close(fd);
+    }
+    return f;
+}
+
 static bool write_as(const char *path, const void *data, size_t len, mode_t mode, struct error *err)
 {
     char tmp[PATH_MAX], dir[PATH_MAX];
     if (snprintf(tmp, sizeof tmp, "%s.tmp-%d", path, (int)getpid()) >= (int)sizeof tmp)
         return error_set(err, ERR_IO, "the path '%s' is too long", path);
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
+    int fd = file_create(tmp, O_WRONLY | O_TRUNC, mode, err);
     if (fd < 0)
-        return error_errno(err, "cannot create '%s'", tmp);
+        return false;
     bool ok = fd_write_all(fd, data, len) && fsync(fd) == 0;
     if (!ok)
         error_errno(err, "cannot write '%s'", path);
@@ -168,37 +201,65 @@ bool dir_sync(const char *dir, struct error *err)
     return ok;
 }
 
-bool dir_remove(const char *path, struct error *err)
+/* Remove what is called name in the open folder dir. path says the same in messages. */
+static bool entry_remove(int dir, const char *name, const char *path, struct error *err);
+
+/* Remove everything in the open folder fd, which becomes this function's. */
+static bool dir_empty(int fd, const char *path, struct error *err)
 {
-    DIR *d = opendir(path);
-    if (!d)
-        return errno == ENOENT || error_errno(err, "cannot open the folder '%s'", path);
+    DIR *d = fdopendir(fd);
+    if (!d) {
+        close(fd);
+        return error_set(err, ERR_NO_MEMORY, "no memory to list '%s'", path);
+    }
     bool ok = true;
-    struct dirent *e;
-    while (ok && (e = readdir(d))) {
+    for (struct dirent *e; ok && (e = readdir(d));) {
+        char at[PATH_MAX];
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
             continue;
-        char at[PATH_MAX];
-        struct stat st;
-        if (!path_join(at, sizeof at, path, e->d_name))
-            ok = error_set(err, ERR_IO, "a path in '%s' is too long", path);
-        else if (lstat(at, &st) != 0)
-            ok = errno == ENOENT || error_errno(err, "cannot look at '%s'", at);
-        else if (S_ISDIR(st.st_mode))
-            ok = dir_remove(at, err);
-        else if (unlink(at) != 0 && errno != ENOENT)
-            ok = error_errno(err, "cannot remove '%s'", at);
+        ok = path_join(at, sizeof at, path, e->d_name) ? entry_remove(fd, e->d_name, at, err)
+                                                       : error_set(err, ERR_IO, "a path in '%s' is too long", path);
     }
     closedir(d);
-    if (ok && rmdir(path) != 0 && errno != ENOENT)
-        ok = error_errno(err, "cannot remove the folder '%s'", path);
     return ok;
+}
+
+static bool entry_remove(int dir, const char *name, const char *path, struct error *err)
+{
+    if (unlinkat(dir, name, 0) == 0 || errno == ENOENT)
+        return true;
+    if (errno != EISDIR && errno != EPERM)    // of a folder: Linux, POSIX
+        return error_errno(err, "cannot remove '%s'", path);
+    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);    // a link put there meanwhile is not followed
+    if (fd < 0)
+        return errno == ENOENT || error_errno(err, "cannot open the folder '%s'", path);
+    if (!dir_empty(fd, path, err))
+        return false;
+    return unlinkat(dir, name, AT_REMOVEDIR) == 0 || errno == ENOENT || error_errno(err, "cannot remove the folder '%s'", path);
+}
+
+bool dir_remove(const char *path, struct error *err)
+{
+    char own[PATH_MAX];
+    size_t len = strlen(path);
+    while (len > 1 && path[len - 1] == '/')    // a slash at the end would follow a link
+        len--;
+    if (len >= sizeof own)
+        return error_set(err, ERR_IO, "the path '%s' is too long", path);
+    snprintf(own, sizeof own, "%.*s", (int)len, path);
+    return entry_remove(AT_FDCWD, own, own, err);
 }
 
 bool path_exists(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0;
+}
+
+bool path_is_link(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
 }
 
 bool path_is_dir(const char *path)

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
 /* Append a file's bytes to b; fails when it is larger than max_bytes or not a regular file: a FIFO has no end to wait for. */
@@ -16,14 +17,21 @@ MUST_USE bool file_read_text(struct buf *b, const char *path, size_t max_bytes, 
 MUST_USE bool file_write(const char *path, const void *data, size_t len, struct error *err);
 /* The same for a file that only its owner may read (mode 0600). */
 MUST_USE bool file_write_secret(const char *path, const void *data, size_t len, struct error *err);
+/* Open a file of ours, made with mode if it is not there; -1: see err. Every file that rollcall creates comes from here: a link at path is
+ * not followed, and what is not a regular file is refused. flags: O_WRONLY or O_RDWR, and O_APPEND or O_EXCL. O_TRUNC stands for a new
+ * file: what had the name, a link too, loses it and keeps its bytes. The descriptor is closed on exec. */
+MUST_USE int file_create(const char *path, int flags, unsigned mode, struct error *err);
+/* The same as a stream to write to, mode 0644: at the end of what is there, or of a new file. NULL: see err. */
+FILE *file_create_stream(const char *path, bool append, struct error *err);
 /* Make a folder and its missing parents; an existing folder is fine. */
 MUST_USE bool dir_make(const char *path, unsigned mode, struct error *err);
 /* Make renames and new files in dir survive a power cut. */
 MUST_USE bool dir_sync(const char *dir, struct error *err);
-/* Remove a folder and everything in it; does not follow links. A missing folder is fine. */
+/* Remove a folder and everything in it. A link, also at path itself, is removed and never followed. A missing folder is fine. */
 MUST_USE bool dir_remove(const char *path, struct error *err);
 bool path_exists(const char *path);
 bool path_is_dir(const char *path);
+bool path_is_link(const char *path);    // a symbolic one, wherever it leads
 bool path_in_memory(const char *path);    // what is there is on tmpfs
 /* dir + "/" + name (or name when it is absolute) into out of size bytes; false when it does not fit. */
 bool path_join(char *out, size_t size, const char *dir, const char *name);

@@ -115,11 +115,9 @@ struct rollout_file *rollout_file_open(const char *path, int64_t known_size, str
     }
     ZSTD_CCtx_setParameter(f->cctx, ZSTD_c_checksumFlag, 1);
     ZSTD_CCtx_setParameter(f->cctx, ZSTD_c_compressionLevel, RECORD_LEVEL);
-    f->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (f->fd < 0) {
-        error_errno(err, "cannot open '%s'", path);
+    f->fd = file_create(path, O_RDWR, 0644, err);
+    if (f->fd < 0)
         goto out;
-    }
     TRY(file_map_open(&map, path, err));
     if (map.size_bytes == 0)
         TRY(parent_sync(path, err));

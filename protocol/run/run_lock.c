@@ -13,11 +13,9 @@ int run_lock_take(const char *run_dir, struct error *err)
         error_set(err, ERR_IO, "the path '%s' is too long", run_dir);
         return -1;
     }
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        error_errno(err, "cannot open '%s'", path);
+    int fd = file_create(path, O_RDWR, 0600, err);
+    if (fd < 0)
         return -1;
-    }
     struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
     if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
         return fd;

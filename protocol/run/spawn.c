@@ -49,7 +49,7 @@ pid_t process_spawn(const char *command, const char *run_dir, const char *name, 
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attr);
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, 1, path, O_WRONLY | O_CREAT | O_APPEND, 0644);
+    posix_spawn_file_actions_addopen(&actions, 1, path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0644);
     posix_spawn_file_actions_adddup2(&actions, 1, 2);
     posix_spawn_file_actions_adddup2(&actions, parked, RUN_LOCK_FD);
     sigemptyset(&none);
@@ -93,11 +93,12 @@ bool process_note(const char *run_dir, const char *name, struct error *err)
     char path[4300], temp[4320], text[32];
     pid_path(run_dir, name, path, sizeof path);
     snprintf(temp, sizeof temp, "%s.%d", path, (int)getpid());
-    int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int fd = file_create(temp, O_WRONLY | O_TRUNC, 0600, err);
+    if (fd < 0)
+        return false;
     int n = snprintf(text, sizeof text, "%d\n", (int)getpid());
-    bool ok = fd >= 0 && write(fd, text, (size_t)n) == n;
-    if (fd >= 0)
-        ok = close(fd) == 0 && ok;
+    bool ok = write(fd, text, (size_t)n) == n;
+    ok = close(fd) == 0 && ok;
     ok = ok && rename(temp, path) == 0;
     return ok || error_errno(err, "cannot write '%s'", path);
 }

@@ -187,6 +187,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "kind", KIND_STR, false, "as in work" }, { "incarnation", KIND_I64, false, "" },
                { "step", KIND_I64, false, "optimizer steps done" }, { "ok", KIND_BOOL, false, "" },
                { "error", KIND_STR, true, "why not" }, { "code", KIND_STR, true, "the kind of error, as in a refusal" },
+               { "note", KIND_STR, true, "save: what the operator should know although it succeeded" },
                { "broken", KIND_BOOL, true, "load: the checkpoint is at fault; the one before it may work" },
                { "rank", KIND_I64, true, "its rank among the trainers" }, { "round", KIND_I64, true, "load, train: the round in which it was done" },
                { "version", KIND_I64, true, "publish: version of the weights" },

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -203,6 +204,63 @@ static void a_written_file_reads_back_and_a_limit_is_kept(UNUSED void **state)
     assert_false(path_exists(dir));
 }
 
+/* Where a link leads, nothing is removed and nothing is written. */
+static void no_link_is_followed_to_remove_or_to_create(UNUSED void **state)
+{
+    static const struct {
+        const char *target, *at, *why;
+    } gone[] = {
+        { "victim", "link", "a link at the top" },
+        { "victim", "link/", "... named with a slash, which makes the system follow it" },
+        { "victim", "link///", "... or with several" },
+        { "victim", "deep/in/link", "a link inside" },
+        { "victim/f", "link", "a link to a file" },
+        { "nowhere", "link", "a link to nothing" },
+    };
+    static const struct {
+        int flags;
+        bool made;
+    } create[] = { { O_WRONLY, false }, { O_RDWR | O_APPEND, false }, { O_WRONLY | O_EXCL, false }, { O_WRONLY | O_TRUNC, true } };
+    struct error err = { 0 };
+    char dir[] = "/tmp/rc_base_XXXXXX", victim[64], file[64], at[64], target[64];
+    struct buf b = BUF_INIT;
+    assert_non_null(mkdtemp(dir));
+    snprintf(victim, sizeof victim, "%s/victim", dir);
+    snprintf(file, sizeof file, "%s/victim/f", dir);
+    assert_true(dir_make(victim, 0755, &err) && file_write(file, "kept", 4, &err));
+    for (size_t i = 0; i < ARRAY_SIZE(gone); i++) {
+        bool deep = strncmp(gone[i].at, "deep", 4) == 0;
+        print_message("%s\n", gone[i].why);
+        snprintf(at, sizeof at, "%s/deep/in", dir);
+        assert_true(dir_make(at, 0755, &err));
+        snprintf(target, sizeof target, "%s/%s", dir, gone[i].target);
+        snprintf(at, sizeof at, "%s/%s", dir, deep ? gone[i].at : "link");
+        assert_int_equal(symlink(target, at), 0);
+        snprintf(at, sizeof at, "%s/%s", dir, deep ? "deep" : gone[i].at);
+        assert_true(dir_remove(at, &err));
+        assert_true(file_read(&b, file, 4, &err) && b.len == 4);
+        buf_clear(&b);
+        snprintf(at, sizeof at, "%s/%s", dir, deep ? "deep" : "link");
+        assert_false(path_is_link(at) || path_exists(at));
+    }
+    for (int hard = 0; hard < 2; hard++)
+        for (size_t i = 0; i < ARRAY_SIZE(create); i++) {
+            snprintf(at, sizeof at, "%s/link", dir);
+            assert_int_equal(hard ? link(file, at) : symlink(file, at), 0);
+            int fd = !hard || create[i].made ? file_create(at, create[i].flags, 0600, &err) : -1;    // a hard link is a file of its own
+            assert_int_equal(fd >= 0, create[i].made);
+            assert_true(fd < 0 || (write(fd, "mine", 4) == 4 && close(fd) == 0));
+            assert_true(file_read(&b, file, 4, &err) && strcmp(buf_text(&b), "kept") == 0);
+            buf_clear(&b);
+            assert_int_equal(unlink(at), 0);
+        }
+    snprintf(at, sizeof at, "%s/fifo", dir);
+    assert_int_equal(mkfifo(at, 0600), 0);
+    assert_true(file_create(at, O_WRONLY, 0600, &err) < 0 && file_create(at, O_RDWR, 0600, &err) < 0);    // neither waits for a reader
+    buf_release(&b);
+    assert_true(dir_remove(dir, &err));
+}
+
 /* The first numbers of splitmix64 from 0, as the vectors of other implementations (Java's SplittableRandom, Rust's rand) have them. */
 static void the_mix_is_splitmix64(UNUSED void **state)
 {
@@ -308,6 +366,7 @@ int main(void)
         cmocka_unit_test(each_round_of_a_loop_runs_once_whatever_the_threads),
         cmocka_unit_test(only_this_machine_is_loopback),
         cmocka_unit_test(a_name_server_that_does_not_answer_is_not_waited_for),
+        cmocka_unit_test(no_link_is_followed_to_remove_or_to_create),
         cmocka_unit_test(the_mix_is_splitmix64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -165,7 +165,7 @@ static void broken_checkpoints_are_skipped(UNUSED void **state)
         assert_non_null(strstr(err.text, path));
         assert_true(checkpoint_newest(dir, path, &step, &err) && step == damage[i].step - 1);
     }
-    struct buf broken = BUF_INIT;
+    struct buf broken = BUF_INIT, links = BUF_INIT;
     assert_true(checkpoint_newest_whole(dir, NULL, path, &step, &broken, &err) && step == 1);
     assert_non_null(strstr(path, "/step-000001"));
     for (size_t i = 0; i < ARRAY_SIZE(damage); i++)
@@ -176,9 +176,20 @@ static void broken_checkpoints_are_skipped(UNUSED void **state)
     buf_release(&broken);
     save(w, &a, dir);    // the broken step 4 is replaced
     assert_true(checkpoint_newest(dir, path, &step, &err) && step == 4);
-    assert_true(checkpoint_prune(dir, 1, NULL, &err) && checkpoint_newest(dir, path, &step, &err) && step == 4);
+    assert_true(checkpoint_prune(dir, 1, NULL, &links, &err) && links.len == 0 && checkpoint_newest(dir, path, &step, &err) && step == 4);
     snprintf(path, sizeof path, "%s/step-%06d", dir, 1);
     assert_false(path_exists(path));
+    char away[300], link[300], planted[300];
+    snprintf(away, sizeof away, "%s/away", root);
+    snprintf(link, sizeof link, "%s/step-000001", dir);
+    snprintf(planted, sizeof planted, "%s/.step-000035.part-999999", dir);
+    snprintf(path, sizeof path, "%s/step-000004", dir);
+    assert_true(rename(path, away) == 0 && symlink(away, link) == 0 && symlink(away, planted) == 0);
+    save(w, &a, dir);    // the planted link does not look like this writer's
+    assert_true(checkpoint_prune(dir, 1, NULL, &links, &err) && strcmp(buf_text(&links), link) == 0);    // moved elsewhere and linked back
+    assert_true(!path_is_link(link) && checkpoint_verify(away, &step, &err) && step == 4);
+    assert_int_equal(unlink(planted), 0);
+    buf_release(&links);
     for (int i = 1; i <= 2; i++) {    // the second one finds the first one's name taken
         assert_true(checkpoint_set_aside(dir, NULL, 4, &err));
         assert_true(checkpoint_newest(dir, path, &step, &err) && step == 4);

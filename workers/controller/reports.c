@@ -121,6 +121,8 @@ static bool save_done(struct controller *c, const struct mval *told, const struc
     snprintf(text, sizeof text, "step %" PRId64 " saved", r->step);
     event_add_facts(c, "checkpoint", "controller", text,
                     json_pack("{s:I, s:s}", "step", (json_int_t)r->step, "path", checkpoints_path(&c->checkpoints, r->step)));
+    if (*mval_text(told, "note", text, sizeof text))
+        event_add(c, "alert", "controller", text, "");
     /* the one before is kept in reach, in case this one turns out to be broken */
     int64_t keep = checkpoints_before(&c->checkpoints, r->step);
     if (keep <= 0)

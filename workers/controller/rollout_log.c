@@ -73,9 +73,7 @@ struct rollout_log *rollout_log_open(const char *dir, struct error *err)
     }
     l->last = l->skip = l->rollout_step = -1;
     snprintf(l->path, sizeof l->path, "%.4100s/log.jsonl", dir);
-    l->fd = open(l->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (l->fd < 0)
-        error_errno(err, "cannot open '%s'", l->path);
+    l->fd = file_create(l->path, O_RDWR | O_APPEND, 0644, err);
     if (l->fd < 0 || !tail_read(l, err)) {
         rollout_log_close(l);
         return NULL;

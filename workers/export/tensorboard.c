@@ -150,7 +150,8 @@ bool export_tensorboard(const struct export_request *r, struct error *err)
     TRY(r->out_path ? path_join(dir, sizeof dir, r->out_path, "") : path_join(dir, sizeof dir, r->run_dir, "export/tensorboard"));
     TRY(dir_make(dir, 0755, err));
     TRY(path_join(path, sizeof path, dir, "events.out.tfevents.rollcall"));
-    if ((e.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644)) < 0 || ftruncate(e.fd, cursor.extra) != 0 || lseek(e.fd, 0, SEEK_END) < 0) {
+    TRY((e.fd = file_create(path, O_RDWR, 0644, err)) >= 0);
+    if (ftruncate(e.fd, cursor.extra) != 0 || lseek(e.fd, 0, SEEK_END) < 0) {
         error_errno(err, "cannot open '%s'", path);
         goto out;
     }

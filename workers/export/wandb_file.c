@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <zlib.h>
 #include "workers/export/wandb.h"
+#include "protocol/base/file.h"
 
 #define BLOCK 32768
 #define CHUNK_HEAD 7
@@ -84,9 +85,9 @@ struct wandb_file *wandb_file_new(const char *path, struct error *err)
         return NULL;
     }
     snprintf(f->path, sizeof f->path, "%s", path);
-    f->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    f->fd = file_create(path, O_WRONLY | O_EXCL, 0644, err);
     buf_add(&f->chunks, head, sizeof head);
-    if (f->fd < 0 ? !error_errno(err, "cannot create '%s'", path) : !chunks_write(f, err)) {
+    if (f->fd < 0 || !chunks_write(f, err)) {
         wandb_file_close(f);
         return NULL;
     }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/run/node.h"
 
@@ -59,9 +60,8 @@ struct fetch *fetch_new(const char *name, int64_t made, int64_t version, const c
     f->n_peer = MIN(n_peer, FETCH_TAGS);
     memcpy(f->peer, peer, (size_t)f->n_peer * sizeof *peer);
     f->tag = tag;
-    f->fd = open(f->temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    f->fd = file_create(f->temp, O_WRONLY | O_TRUNC, 0600, err);
     if (f->fd < 0) {
-        error_errno(err, "cannot write '%s'", f->temp);
         free(f);
         return NULL;
     }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/file.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "protocol/run/spawn.h"
@@ -118,8 +119,8 @@ bool process_profile(struct process *p, struct error *err)
     for (char *c = file; *c; c++)
         *c = *c == ' ' || *c == ':' || *c == '/' ? '-' : *c;
     snprintf(path, sizeof path, "%s/logs/%s.prof", p->run_dir, file);
-    if (!(p->profile = fopen(path, "ae")))
-        return error_errno(err, "cannot write '%s'", path);
+    if (!(p->profile = file_create_stream(path, true, err)))
+        return false;
     profile_note(p, "Enter", p->phase);
     return true;
 }

@@ -259,11 +259,9 @@ bool atropos_log_turn(struct atropos_log *l, const struct buf *state, struct sco
         error_set(err, ERR_NO_MEMORY, "no memory for a new segment of '%s'", l->dir);
         goto out;
     }
-    fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        error_errno(err, "cannot create '%s'", tmp);
+    fd = file_create(tmp, O_WRONLY | O_TRUNC, 0600, err);
+    if (fd < 0)
         goto out;
-    }
     TRY(beginning_write(l, fd, &size, state, live, n_live, copied, &n_copied, err));
     TRY(segment_add(l, number, err));
     if (rename(tmp, path) != 0 || !dir_sync(l->dir, err)) {
@@ -432,9 +430,9 @@ static bool folder_lock(struct atropos_log *l, struct error *err)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/lock", l->dir);
-    l->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    l->lock_fd = file_create(path, O_RDWR, 0600, err);
     if (l->lock_fd < 0)
-        return error_errno(err, "cannot open '%s'", path);
+        return false;
     return flock(l->lock_fd, LOCK_EX | LOCK_NB) == 0
            || (errno == EWOULDBLOCK ? error_set(err, ERR_EXISTS, "another server uses '%s'", l->dir)
                                     : error_errno(err, "cannot lock '%s'", path));

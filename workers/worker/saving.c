@@ -1,4 +1,6 @@
 #include "workers/worker/saving.h"
+#include <stdio.h>
+#include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "workers/engine/trainer/checkpoint.h"
@@ -63,11 +65,26 @@ bool saving_run(struct engine *e, struct task *t, struct report *r, struct error
     return ok;
 }
 
+/* Remove old checkpoints; the report notes what the operator should know. */
+static void saving_prune(struct engine *e, const struct task *t, struct report *r)
+{
+    struct error why;
+    struct buf links = BUF_INIT;
+    if (!checkpoint_prune(t->path, t->config.keep_checkpoints, e->run_id, &links, &why))
+        snprintf(r->note, sizeof r->note, "old checkpoints stay: %.400s", why.text);
+    else if (links.len > 0)
+        snprintf(r->note, sizeof r->note, "an old checkpoint was a link: the link is removed, and the files that it led to stay (%.300s)",
+                 buf_text(&links));
+    if (r->note[0])
+        log_warn("%s", r->note);
+    buf_release(&links);
+}
+
 void saving_look(struct engine *e, bool wait)
 {
     bool ok = true;
     char path[4096] = "";
-    struct error err = { 0 }, why;
+    struct error err = { 0 };
     struct task *t = e->saving.task;
     if (!t || (!wait && !checkpoint_poll(e->saving.writer, &ok, path, &err)))
         return;
@@ -78,8 +95,8 @@ void saving_look(struct engine *e, bool wait)
     r->metric[M_CHECKPOINT_WRITE_S] = (double)(clock_ms() - e->saving.began_ms) / 1000;
     log_info("checkpoint %s stall_s=%.3f write_s=%.3f", ok ? "written" : "failed", r->metric[M_CHECKPOINT_STALL_S],
              r->metric[M_CHECKPOINT_WRITE_S]);
-    if (ok && !checkpoint_prune(t->path, t->config.keep_checkpoints, e->run_id, &why))
-        log_warn("old checkpoints stay: %s", why.text);
+    if (ok)
+        saving_prune(e, t, r);
     engine_done(e, t, r, ok ? NULL : &err);
     task_free(t);
     e->saving.task = NULL;

@@ -100,6 +100,7 @@ struct report {
     bool broken;    // load, not ok: the checkpoint is broken
     bool again;     // publish, not ok: the weights did not arrive; trying again may help
     char error[512];
+    char note[512];                 // save, ok: what the operator should know of it
     double metric[METRIC_N];        // NAN: unknown
     struct histogram *histogram;    // (HISTOGRAM_N) train, of the first trainer: owned; NULL: none
     struct eval_told *told;         // (n_told) eval: what each set is; owned

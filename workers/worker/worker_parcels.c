@@ -446,6 +446,8 @@ void done_send(struct worker_process *w, const struct report *r)
     if (!r->ok)
         msg_str(m, "code", error_code_name(r->code));
     msg_str(m, "error", r->error);
+    if (r->note[0])
+        msg_str(m, "note", r->note);
     msg_map(m, "metrics");
     for (int i = 0; i < METRIC_N; i++) {
         if (isnan(r->metric[i]))

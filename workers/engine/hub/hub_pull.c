@@ -327,9 +327,9 @@ static bool receive_begin(struct receive *r, const char *path, bool sha256, stru
     digest_init(&r->digest, sha256);
     if (!sha256)
         digest_add(&r->digest, block, (size_t)snprintf(block, sizeof block, "blob %" PRId64, r->size) + 1);
-    r->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+    r->fd = file_create(path, O_RDWR, 0644, err);
     if (r->fd < 0)
-        return error_errno(err, "cannot create '%s'", path);
+        return false;
     if (flock(r->fd, LOCK_EX | LOCK_NB) != 0)
         return error_set(err, ERR_EXISTS, "'%s' is being downloaded by another process", path);
     for (ssize_t n; (n = read(r->fd, block, sizeof block)) != 0;) {

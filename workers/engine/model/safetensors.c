@@ -400,11 +400,9 @@ bool st_write(const char *path, const struct st_out *tensor, int64_t n, struct e
     if (snprintf(tmp, sizeof tmp, "%s.part-%d", path, (int)getpid()) >= (int)sizeof tmp)
         return error_set(err, ERR_USAGE, "the path '%s' is too long", path);
     TRY(header_make(&h, tensor, n, err));
-    fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0) {
-        error_errno(err, "cannot write '%s'", tmp);
+    fd = file_create(tmp, O_WRONLY | O_TRUNC, 0644, err);
+    if (fd < 0)
         goto out;
-    }
     uint8_t len[8];
     for (int i = 0; i < 8; i++)
         len[i] = (uint8_t)((uint64_t)h.len >> 8 * i);

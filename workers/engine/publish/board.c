@@ -17,6 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/file.h"
 
 #define BOARD_MAGIC UINT64_C(0x31647261626c6372)    // "rclbard1"
 #define LOOK_MS 50                                  // between two looks at who lives
@@ -109,10 +110,11 @@ static struct board *board_drop(struct board *b)
 /* ---- the trainer */
 static bool board_make(struct board *b, int64_t version, struct error *err)
 {
-    unlink(b->path);    // an earlier trainer's: who has joined it keeps that file
-    b->fd = open(b->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    b->fd = file_create(b->path, O_RDWR | O_TRUNC, 0600, err);    // of an earlier trainer's, who has joined it keeps that file
     b->writes = b->fd >= 0;
-    if (b->fd < 0 || ftruncate(b->fd, sizeof *b->s) != 0)
+    if (b->fd < 0)
+        return false;
+    if (ftruncate(b->fd, sizeof *b->s) != 0)
         return error_errno(err, "cannot make '%s'", b->path);
     if (!board_map(b, err))
         return false;

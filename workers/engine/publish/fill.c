@@ -37,9 +37,8 @@ bool fill_open(struct fill *f, const char *path, const char *spare, size_t size,
     snprintf(f->path, sizeof f->path, "%s", path);
     f->fd = spare_take(spare, path);
     if (f->fd < 0)
-        f->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (f->fd < 0 || ftruncate(f->fd, (off_t)size) != 0) {
-        error_errno(err, "cannot write '%s'", path);
+        f->fd = file_create(path, O_RDWR | O_TRUNC, 0600, err);
+    if (f->fd < 0 || (ftruncate(f->fd, (off_t)size) != 0 && !error_errno(err, "cannot write '%s'", path))) {
         fill_close(f);
         return false;
     }

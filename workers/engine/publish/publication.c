@@ -157,10 +157,7 @@ bool weights_file_write(const struct model *m, const struct extents *from, const
     }
     TRY(from->n == 1 || (gathered = mem_new(dev, MIN(BUNDLE_STAGE, size), "a part of weights that are written", err)));
     TRY(bundle_hash_extents(h, from, hash, err));
-    if (!(f = fopen(temp, "we"))) {
-        error_errno(err, "cannot write '%s'", temp);
-        goto out;
-    }
+    TRY(f = file_create_stream(temp, false, err));
     ok = bytes_write(f, &b, dev, from, stage, gathered, err) && weights_file_end(f, hash, b.n, size);
     ok = fclose(f) == 0 && ok && rename(temp, path) == 0;
     if (!ok)

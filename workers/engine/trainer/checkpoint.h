@@ -67,5 +67,5 @@ bool checkpoint_is_pinned(const char *path);
 MUST_USE bool checkpoint_measure(const char *path, int64_t *size_bytes, struct error *err);
 /* Remove all but the newest keep complete checkpoints of dir; 0 keeps all. run: only checkpoints of this run, or without an owner,
  * count and go; NULL: all do. Pinned ones stay and do not count. Those that a rollback has moved aside (step-N.undone-K) go when keep
- * others are complete. */
-MUST_USE bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct error *err);
+ * others are complete. Where the name is a link, only the link goes; links gets its path. */
+MUST_USE bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct buf *links, struct error *err);

@@ -147,8 +147,15 @@ bool checkpoint_is_pinned(const char *path)
     return checkpoint_join(file, path, "state/pinned", &err) && path_exists(file);
 }
 
+/* Remove a checkpoint. One that has been moved elsewhere and linked back keeps its files there: only the link goes, and is noted. */
+static bool checkpoint_drop(const char *path, struct buf *links, struct error *err)
+{
+    bool noted = !path_is_link(path) || buf_fmt(links, "%s%s", links->len ? ", " : "", path);
+    return dir_remove(path, err) && (noted || error_set(err, ERR_NO_MEMORY, "no memory to note that '%s' was a link", path));
+}
+
 /* Remove what a rollback has moved aside, unless it is pinned. */
-static bool undone_remove(const char *dir, const char *run, struct error *err)
+static bool undone_remove(const char *dir, const char *run, struct buf *links, struct error *err)
 {
     DIR *d = opendir(dir);
     bool ok = d || error_errno(err, "cannot list '%s'", dir);
@@ -158,14 +165,14 @@ static bool undone_remove(const char *dir, const char *run, struct error *err)
         char path[CHECKPOINT_PATH];
         if (sscanf(e->d_name, "step-%" PRId64 ".undone-%d%n", &step, &k, &end) != 2 || e->d_name[end])
             continue;
-        ok = checkpoint_join(path, dir, e->d_name, err) && (!belongs_to(path, run) || checkpoint_is_pinned(path) || dir_remove(path, err));
+        ok = checkpoint_join(path, dir, e->d_name, err) && (!belongs_to(path, run) || checkpoint_is_pinned(path) || checkpoint_drop(path, links, err));
     }
     if (d)
         closedir(d);
     return ok;
 }
 
-bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct error *err)
+bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct buf *links, struct error *err)
 {
     int64_t *steps, n;
     if (keep <= 0)
@@ -182,8 +189,8 @@ bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct err
         if (!belongs_to(path, run) || checkpoint_is_pinned(path))
             continue;
         if (++complete > keep)
-            ok = dir_remove(path, err);
+            ok = checkpoint_drop(path, links, err);
     }
     free(steps);
-    return ok && (complete < keep || undone_remove(dir, run, err));
+    return ok && (complete < keep || undone_remove(dir, run, links, err));
 }

@@ -142,21 +142,36 @@ out:
     return ok;
 }
 
-/* Remove what writers that live no more have left half-written in dir, and an earlier failure of our own. */
-static bool leftovers_remove(const char *dir, struct error *err)
+/* The name of a folder beside a checkpoint that one writer uses: ".step-000120.RUN.part-PID", with "none" for a run that has no id. */
+#define BESIDE_RUN(s) ((s)->run[0] ? (s)->run : "none")
+static bool beside_path(const struct snapshot *s, const char *what, char path[CHECKPOINT_PATH], struct error *err)
 {
-    DIR *d = opendir(dir);
-    bool ok = d || error_errno(err, "cannot list '%s'", dir);
+    char name[128];
+    snprintf(name, sizeof name, ".step-%06" PRId64 ".%s.%s-%d", s->step, BESIDE_RUN(s), what, (int)getpid());
+    return checkpoint_join(path, s->dir, name, err);
+}
+
+/* Is this such a folder of the same run, by a writer that lives no more or by this one? */
+static bool is_leftover(const struct snapshot *s, const char *name)
+{
+    int64_t step;
+    char run[64], what[5];
+    int pid, end = 0;
+    if (sscanf(name, ".step-%" SCNd64 ".%63[^.].%4[a-z]-%d%n", &step, run, what, &pid, &end) != 4 || name[end] || pid <= 0)
+        return false;
+    if (strcmp(run, BESIDE_RUN(s)) != 0 || (strcmp(what, "part") != 0 && strcmp(what, "old") != 0))
+        return false;
+    return pid == getpid() || (kill(pid, 0) != 0 && errno == ESRCH);
+}
+
+/* Remove what writers of this run that live no more have left half-written in its folder, and an earlier failure of our own. */
+static bool leftovers_remove(const struct snapshot *s, struct error *err)
+{
+    DIR *d = opendir(s->dir);
+    bool ok = d || error_errno(err, "cannot list '%s'", s->dir);
     for (struct dirent *e; ok && (e = readdir(d));) {
-        int64_t step;
-        int pid, end = 0;
         char path[CHECKPOINT_PATH];
-        if (sscanf(e->d_name, ".step-%" PRId64 ".part-%d%n", &step, &pid, &end) != 2
-            && sscanf(e->d_name, ".step-%" PRId64 ".old-%d%n", &step, &pid, &end) != 2)
-            continue;
-        if (e->d_name[end] || pid <= 0 || (pid != getpid() && (kill(pid, 0) == 0 || errno != ESRCH)))
-            continue;
-        ok = checkpoint_join(path, dir, e->d_name, err) && dir_remove(path, err);
+        ok = !is_leftover(s, e->d_name) || (checkpoint_join(path, s->dir, e->d_name, err) && dir_remove(path, err));
     }
     if (d)
         closedir(d);
@@ -203,12 +218,9 @@ static bool snapshot_write(const struct snapshot *s, char path[CHECKPOINT_PATH],
     json_t *files = json_object();
     snprintf(name, sizeof name, "step-%06" PRId64, s->step);
     TRY(checkpoint_join(path, s->dir, name, err));
-    snprintf(name, sizeof name, ".step-%06" PRId64 ".old-%d", s->step, (int)getpid());
-    TRY(checkpoint_join(old, s->dir, name, err));
-    snprintf(name, sizeof name, ".step-%06" PRId64 ".part-%d", s->step, (int)getpid());
-    TRY(checkpoint_join(tmp, s->dir, name, err));
+    TRY(beside_path(s, "old", old, err) && beside_path(s, "part", tmp, err));
     TRY(checkpoint_join(state, tmp, "state", err) && checkpoint_join(manifest, state, "manifest.json", err));
-    TRY(leftovers_remove(s->dir, err) && dir_make(state, 0755, err));
+    TRY(dir_make(s->dir, 0755, err) && leftovers_remove(s, err) && dir_make(state, 0755, err));
     TRY(model_save_copy(s->m, s->weights, tmp, err));
     if (s->has_tokenizer)
         TRY(model_dir_copy_tokenizer(s->tokenizer_dir, tmp, err));
