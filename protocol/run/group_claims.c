@@ -1,11 +1,8 @@
 #include "protocol/run/group_claims.h"
-#include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include "protocol/run/bounds.h"
 #include "protocol/run/group_msg.h"
-
-#define LOGP_LOW (-88.0f)    // e to the 89th is no fp32 number: the ratio to the trainer's probability would be infinite
-#define LOGP_HIGH 0.5f       // a log-prob is at most 0, but large logits are rounded
 
 static bool settings_check(const struct group *g, const struct group_claims *may, struct error *err)
 {
@@ -34,20 +31,9 @@ static bool sizes_check(const struct group *g, const struct group_claims *may, s
     return true;
 }
 
-static bool ids_check(const int32_t *id, int64_t n, int64_t n_vocab, const char *what, struct error *err)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (id[i] < 0 || id[i] >= n_vocab)
-            return error_set(err, ERR_DATA, "token %" PRId64 " of its %s is %d, which the model does not have", i, what, (int)id[i]);
-    return true;
-}
-
 static bool tokens_check(const struct group *g, const struct group_claims *may, struct error *err)
 {
     for (int64_t i = 0; i < g->n_tok; i++) {
-        float logp = g->logp[i];
-        if (g->mask[i] ? !(logp >= LOGP_LOW && logp <= LOGP_HIGH) : logp != 0)
-            return error_set(err, ERR_DATA, "token %" PRId64 " of its samples has log-prob %g", i, (double)logp);
         if (g->newer[i] < 0 || g->newer[i] > may->version_high - g->weight_version)
             return error_set(err, ERR_DATA, "token %" PRId64 " of its samples is of version %" PRId64 " + %d, which is none yet", i,
                              g->weight_version, (int)g->newer[i]);
@@ -57,17 +43,12 @@ static bool tokens_check(const struct group *g, const struct group_claims *may, 
     return true;
 }
 
-static bool scores_check(const struct group *g, struct error *err)
+/* Only a posted group has these. */
+static bool own_check(const struct group *g, struct error *err)
 {
-    for (int32_t i = 0; i < g->n_sample; i++) {
-        const struct sample *s = &g->sample[i];
-        bool parts = s->format_acc >= 0 && s->format_acc <= 1 && s->ans_acc >= 0 && s->ans_acc <= 1;
-        if (s->score == SCORE_OK && !(fabs(s->reward) <= (double)FLT_MAX && parts))
-            return error_set(err, ERR_DATA, "sample %d has reward %g, format %g and answer %g", (int)i, s->reward, (double)s->format_acc,
-                             (double)s->ans_acc);
-        if (s->temperature != 0 || s->adv_zero)
+    for (int32_t i = 0; i < g->n_sample; i++)
+        if (g->sample[i].temperature != 0 || g->sample[i].adv_zero)
             return error_set(err, ERR_DATA, "sample %d has a temperature or an advantage of its own", (int)i);
-    }
     return !g->has_adv || error_set(err, ERR_DATA, "it has advantages of its own");
 }
 
@@ -96,9 +77,8 @@ static bool amounts_check(const struct mval *map, struct error *err)
 bool group_claims_check(const struct mval *map, const struct group_claims *may, struct error *err)
 {
     struct group *g = group_read(map, err);
-    bool ok = g && settings_check(g, may, err) && sizes_check(g, may, err) && ids_check(g->prompt, g->n_prompt, may->n_vocab, "prompt", err)
-              && ids_check(g->token, g->n_tok, may->n_vocab, "samples", err) && tokens_check(g, may, err) && scores_check(g, err)
-              && amounts_check(map, err);
+    bool ok = g && settings_check(g, may, err) && sizes_check(g, may, err) && group_bounds_check(g, may->n_id, err)
+              && tokens_check(g, may, err) && own_check(g, err) && amounts_check(map, err);
     group_free(g);
     return ok;
 }

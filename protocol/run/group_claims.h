@@ -14,10 +14,9 @@ struct group_claims {
     int64_t version_low, version_high;    // optimizer steps of the weights that may have drawn its tokens, both included
     int64_t n_sample;
     int64_t n_prompt_max, n_tok_max;    // tokens of the prompt, and of each sample
-    int64_t n_vocab;                    // token ids are below this; 0: none is good
+    int64_t n_id;                       // token ids are below this; 0: none is good
     double temperature, top_p;          // that it was to be sampled with
     int64_t top_k;
 };
-/* Read a group from its message's map and hold it against what it may claim: that, and that log-probs, rewards and times are numbers which
- * can be computed with. ERR_DATA names the first that is not so. */
+/* Read a group from its message's map and hold it against what it may claim: that, and that it can be computed with (bounds.h). ERR_DATA names the first that is not so. */
 MUST_USE bool group_claims_check(const struct mval *map, const struct group_claims *may, struct error *err);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/run/bounds.h"
 
 void sample_score_write(struct msg_out *m, const struct sample *s)
 {
@@ -21,6 +22,8 @@ void sample_score_read(struct sample *s, const struct mval *result)
     const struct mval *parts = mval_get(result, "parts");
     int64_t score = mval_i64(mval_get(result, "score"), SCORE_ERROR);
     s->score = score >= SCORE_OK && score <= SCORE_ERROR ? (enum score_state)score : SCORE_ERROR;
+    if (s->score == SCORE_OK && !bound_holds(BOUND_REWARD, mval_f64(mval_get(result, "reward"), 0)))    // a scorer may be anybody's
+        s->score = SCORE_ERROR;
     bool ok = s->score == SCORE_OK;
     s->reward = ok ? mval_f64(mval_get(result, "reward"), 0) : 0;
     s->format_acc = ok ? (float)mval_f64(mval_get(result, "format_acc"), 0) : 0;

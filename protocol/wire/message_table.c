@@ -119,7 +119,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "items", KIND_I64, false, "inside its sampler, of version" },
                { "busy", KIND_BOOL, true, "it is sampling: only items, cancel, none and, with gap or free-running, publish may be answered, at once" },
                { "n_row", KIND_I64, true, "usable prompts of the dataset, once it is loaded" },
-               { "n_vocab", KIND_I64, true, "token ids that the model has, once it is loaded" },
+               { "n_id", KIND_I64, true, "token ids that may be drawn are below this (the tokenizer's), once the model is loaded" },
                { "lent", KIND_STR, true, "as in group" },
                { "shared", KIND_LIST, true, "versions it keeps for other samplers (weights by copy or nccl)" },
                { "keeps", KIND_I64, true, "how many of them it can keep" },

@@ -661,7 +661,7 @@ static void a_posted_group_becomes_what_the_run_trains_on(UNUSED void **state)
     assert_true(g->n_prompt == 1 && g->n_tok == 2 && sample_n_own(g, 0) == 1 && sample_n_own(g, 1) == 0);
     group_free(g);
     static const struct {
-        const char *tokens, *masks, *logprobs, *words;
+        const char *tokens, *masks, *logprobs, *words, *more;
     } refused[] = {
         { "[[1,2,3],[4,2,3]]", "[[1,2,3],[4,2,3]]", "[[-1,-1,-1],[-1,-1,-1]]", "begin with different tokens" },
         { "[[1],[1]]", "[[1],[1]]", "[[-1],[-1]]", "has 1 tokens" },
@@ -671,9 +671,17 @@ static void a_posted_group_becomes_what_the_run_trains_on(UNUSED void **state)
         { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,1.0]]", "the log-prob 1" },
         { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1]]", "'inference_logprobs' has 1 entries" },
         { "[[1,2]]", "[[1,2]]", "[[-1,-1]]", "'scores' has 2 entries" },
+        { "[[1,2],[1,-1]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1]]", "the token -1" },
+        { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-41]]", "the log-prob -41 is not from -40 to 0.5" },
+        { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1e300]]", "the log-prob -1e+300" },
+        { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1]]", "sequence 1, token 1: the advantage 1e+30", ",\"advantages\":[[1],[1e30]]" },
+        { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-39]]", "the advantage 5 and the log-prob -39", ",\"advantages\":[[1],[0,5]]" },
+        { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1]]", "the temperature 1e-300", ",\"overrides\":[{},{\"temperature\":1e-300}]" },
+        { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1]]", "the temperature 1e+300", ",\"generation_params\":{\"temperature\":1e300}" },
+        { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1]]", "sequence 0: the reward -1e+300", ",\"scores\":[-1e300,1]" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {
-        assert_null(made_of("", refused[i].tokens, refused[i].masks, refused[i].logprobs));
+        assert_null(made_of(refused[i].more ? refused[i].more : "", refused[i].tokens, refused[i].masks, refused[i].logprobs));
         if (!strstr(err.text, refused[i].words))
             fail_msg("%s", err.text);
     }

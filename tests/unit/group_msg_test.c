@@ -140,7 +140,7 @@ static struct group *claiming(int n)
     case 4: g->logp[0] = NAN; break;
     case 5: g->logp[0] = -INFINITY; break;
     case 6: g->logp[0] = 1; break;
-    case 7: g->logp[0] = -100; break;
+    case 7: g->logp[0] = -41; break;
     case 8: g->token[1] = 300; break;
     case 9: g->token[1] = -1; break;
     case 10: g->prompt[2] = 300; break;
@@ -163,6 +163,8 @@ static struct group *claiming(int n)
         g->has_entropy = true;
         g->entropy[0] = NAN;
         break;
+    case 28: g->sample[0].reward = 1e30; break;
+    case 29: g->logp[0] = 0.6f; break;
     }
     return g;
 }
@@ -177,7 +179,7 @@ static void a_group_of_a_lent_machine_claims_no_more_than_it_may(UNUSED void **s
                                       .n_sample = 2,
                                       .n_prompt_max = 3,
                                       .n_tok_max = 3,
-                                      .n_vocab = 300,
+                                      .n_id = 300,
                                       .temperature = 0.7,
                                       .top_p = 0.9,
                                       .top_k = 40 };
@@ -185,8 +187,8 @@ static void a_group_of_a_lent_machine_claims_no_more_than_it_may(UNUSED void **s
     less[0].n_sample = 3;
     less[1].n_prompt_max = 2;
     less[2].n_tok_max = 2;
-    less[3].n_vocab = 0;
-    for (int n = 0; n <= 27; n++) {
+    less[3].n_id = 0;
+    for (int n = 0; n <= 29; n++) {
         struct msg_out m = MSG_OUT_INIT;
         struct msg_in in;
         struct group *g = claiming(n);

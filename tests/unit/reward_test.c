@@ -188,6 +188,21 @@ static void a_weighted_list_reports_its_parts(UNUSED void **state)
     assert_float_equal(o.ans_acc, 1, 0);
 }
 
+static void a_reward_that_no_step_can_compute_with_leaves_the_sample_out(UNUSED void **state)
+{
+    static const struct { const char *type; enum score_state score; } cases[] = {
+        { "1e8*boxed", SCORE_OK }, { "1.1e8*boxed", SCORE_ERROR }, { "1e300*boxed", SCORE_ERROR },    // a right answer has 10
+        { "1e308*boxed", SCORE_ERROR },                                                                // infinity
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct reward_config config = { .type = cases[i].type };
+        struct reward_output o = score(&config, "\\boxed{1}", "1", -1, FINISH_STOP);
+        assert_int_equal(o.score, cases[i].score);
+        assert_true(o.reward == (o.score == SCORE_OK ? 1e9 : 0));
+        assert_true(o.score == SCORE_OK || strstr(o.rule, "is not from -1e+09 to 1e+09"));
+    }
+}
+
 static void a_wrong_type_is_named_with_the_nearest(UNUSED void **state)
 {
     static const struct { const char *type, *text; } cases[] = {
@@ -225,6 +240,7 @@ int main(void)
         cmocka_unit_test(a_missing_gt_answer_leaves_the_sample_out),
         cmocka_unit_test(a_row_without_what_a_part_needs_is_named),
         cmocka_unit_test(a_weighted_list_reports_its_parts),
+        cmocka_unit_test(a_reward_that_no_step_can_compute_with_leaves_the_sample_out),
         cmocka_unit_test(a_wrong_type_is_named_with_the_nearest),
         cmocka_unit_test(prompts_and_stops_belong_to_the_type),
     };

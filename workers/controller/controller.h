@@ -104,7 +104,7 @@ struct controller {
 
     /* the schedule */
     int64_t n_row;            // usable prompts; 0: no worker has loaded the data yet
-    int64_t n_vocab;          // token ids that the model has; 0: no trainer has said so yet
+    int64_t n_id;             // token ids that may be drawn are below this; 0: no trainer has said so yet
     struct ledger *ledger;    // NULL until then
     struct data_lines lines;
     struct solved solved;

@@ -54,7 +54,7 @@ static struct group_claims claims_of(const struct controller *c, const struct le
                                   .n_sample = at->num_generations,
                                   .n_prompt_max = at->max_prompt_tokens,
                                   .n_tok_max = run_config_length(at, i->rollout_step),
-                                  .n_vocab = c->n_vocab,
+                                  .n_id = c->n_id,
                                   .temperature = run_config_temperature(at, i->rollout_step),
                                   .top_p = at->top_p,
                                   .top_k = at->top_k };

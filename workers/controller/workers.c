@@ -226,7 +226,7 @@ void work_asked(struct controller *c, struct request *r, const struct msg_in *in
         return;
     }
     if (w->consumes)
-        c->n_vocab = MAX(mval_i64(mval_get(in->root, "n_vocab"), 0), c->n_vocab);
+        c->n_id = MAX(mval_i64(mval_get(in->root, "n_id"), 0), c->n_id);
     if (!w->consumes || !trainer_in_step(c, w))
         return;
     rounds_seen(c);

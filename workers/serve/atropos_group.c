@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/json_text.h"
+#include "protocol/run/bounds.h"
 
 #define NOT_TRAINED (-100)    // in masks
-#define LOGP_MOST 1e-3        // of a sampled token, with an engine's rounding; 1.0 stands for none
 
 /* A posted group's fields, borrowed from root. */
 struct fields {
@@ -70,7 +70,33 @@ static bool is_trained(const struct fields *f, int64_t i, int64_t k)
     return json_integer_value(at2(f->masks, i, k)) != NOT_TRAINED;
 }
 
-/* Do the lists of sequence i fit each other and the trainer? An advantage may stand alone for all tokens. */
+/* A token's advantage: one may stand alone for all of a sequence. */
+static const json_t *advantage_at(const struct fields *f, int64_t i, int64_t k)
+{
+    return at2(f->advantages, i, len_of(f->advantages, i) == 1 ? 0 : k);
+}
+
+/* Can token k of sequence i be computed with? These are looked at as they were posted: as fp32 they may be other numbers. */
+static bool token_check(const struct fields *f, int64_t i, int64_t k, const struct posted_rules *rules, struct error *err)
+{
+    const json_t *id = at2(f->tokens, i, k);
+    if (!json_is_integer(id))
+        return error_set(err, ERR_DATA, "the token is no whole number");
+    if (!bound_id_check(json_integer_value(id), rules->n_id, err))
+        return false;
+    if (!is_trained(f, i, k) || k == 0)
+        return true;
+    return bound_check(BOUND_LOGP, json_number_value(at2(f->logprobs, i, k)), err)    // 1.0 stands for none
+           && (!f->advantages || bound_check(BOUND_ADVANTAGE, json_number_value(advantage_at(f, i, k)), err));
+}
+
+static double temperature_of(const struct fields *f, int64_t i)
+{
+    const json_t *t = json_object_get(json_array_get(f->overrides, (size_t)i), "temperature");
+    return json_is_number(t) && json_number_value(t) > 0 ? json_number_value(t) : f->temperature;
+}
+
+/* Do the lists of sequence i fit each other and the trainer? */
 static bool sequence_check(const struct fields *f, int64_t i, const struct posted_rules *rules, struct error *err)
 {
     int64_t n = len_of(f->tokens, i), n_adv = f->advantages ? len_of(f->advantages, i) : n;
@@ -82,16 +108,12 @@ static bool sequence_check(const struct fields *f, int64_t i, const struct poste
                          "sequence %" PRId64 " has %" PRId64 " tokens, %" PRId64 " masks, %" PRId64 " log-probs and %" PRId64
                          " advantages; there must be as many of each",
                          i, n, len_of(f->masks, i), len_of(f->logprobs, i), n_adv);
-    for (int64_t k = 0; k < n; k++) {
-        const json_t *id = at2(f->tokens, i, k);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= rules->n_id)
-            return error_set(err, ERR_DATA,
-                             "sequence %" PRId64 " has the token %" JSON_INTEGER_FORMAT "; the model's ids are below %" PRId64, i,
-                             json_integer_value(id), rules->n_id);
-        if (is_trained(f, i, k) && k > 0 && !(json_number_value(at2(f->logprobs, i, k)) <= LOGP_MOST))
-            return error_set(err, ERR_DATA, "sequence %" PRId64 " has the log-prob %g; a token that was sampled has at most 0", i,
-                             json_number_value(at2(f->logprobs, i, k)));
-    }
+    if (!bound_check(BOUND_REWARD, json_number_value(json_array_get(f->scores, (size_t)i)), err)
+        || !bound_check(BOUND_TEMPERATURE, temperature_of(f, i), err))
+        return error_wrap(err, "sequence %" PRId64, i);
+    for (int64_t k = 0; k < n; k++)
+        if (!token_check(f, i, k, rules, err))
+            return error_wrap(err, "sequence %" PRId64 ", token %" PRId64, i, k);
     return true;
 }
 
@@ -105,12 +127,6 @@ static int64_t prompt_len(const struct fields *f)
             if (k + 1 >= len_of(f->tokens, i) || !same || (k > 0 && is_trained(f, i, k)))
                 return k;
         }
-}
-
-static double temperature_of(const struct fields *f, int64_t i)
-{
-    const json_t *t = json_object_get(json_array_get(f->overrides, (size_t)i), "temperature");
-    return json_is_number(t) && json_number_value(t) > 0 ? json_number_value(t) : f->temperature;
 }
 
 static void sample_fill(struct group *g, const struct fields *f, int64_t i)
@@ -131,7 +147,7 @@ static void sample_fill(struct group *g, const struct fields *f, int64_t i)
         g->mask[at] = is_trained(f, i, from);
         g->logp[at] = g->mask[at] ? (float)json_number_value(at2(f->logprobs, i, from)) : 0;
         if (g->has_adv && g->mask[at])
-            g->adv[at] = (float)json_number_value(at2(f->advantages, i, len_of(f->advantages, i) == 1 ? 0 : from));
+            g->adv[at] = (float)json_number_value(advantage_at(f, i, from));
     }
 }
 
@@ -164,8 +180,26 @@ struct group *posted_group(const struct scored *posted, const struct posted_rule
         g->sample[i].first_tok = at;
         sample_fill(g, &f, i);
     }
+    if (!group_bounds_check(g, rules->n_id, err)) {    // a log-prob and an advantage together
+        group_free(g);
+        g = NULL;
+    }
 out:
     json_decref(f.root);
+    return g;
+}
+
+struct group *posted_none(int64_t item, int64_t version, struct error *err)
+{
+    struct group *g = group_new(1, 1, 1, err);
+    if (!g)
+        return NULL;
+    g->item = item;
+    g->weight_version = version;
+    g->temperature = g->top_p = 1;
+    g->sample[0] = (struct sample){ .n_tok = 1, .finish = FINISH_STOP, .score = SCORE_ERROR, .reason = "posted: cannot be trained on" };
+    for (int p = 0; p < GROUP_PARTS_MAX; p++)
+        g->sample[0].part[p] = NAN;
     return g;
 }
 

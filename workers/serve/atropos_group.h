@@ -13,9 +13,11 @@
 
 struct posted_rules {
     int64_t max_seq_tok;    // longest sequence the trainer has memory for
-    int64_t n_id;           // token ids are below
+    int64_t n_id;           // the tokenizer's ids are below; a model's table may have more rows
 };
 /* The group of this item; weight_version is that of posted. Returns it for group_free. NULL: it cannot be trained on, and err says why. */
 struct group *posted_group(const struct scored *posted, const struct posted_rules *rules, int64_t item, struct error *err);
+/* A group in place of one that was accepted and cannot be trained on after all: one sample of one token, left out. */
+struct group *posted_none(int64_t item, int64_t version, struct error *err);
 /* The version that generation_params or group_overrides give as weight_version, at most now; without one, now. */
 int64_t posted_version(const struct scored *posted, int64_t now);

@@ -29,6 +29,7 @@
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_state.h"
 #include "workers/engine/model/config.h"
+#include "workers/engine/text/tokenizer.h"
 #include "workers/process/process.h"
 #include "workers/serve/atropos.h"
 #include "workers/serve/atropos_client.h"
@@ -188,8 +189,10 @@ static bool lease_fill(struct door *d, struct lease *l)
     struct group *g = NULL;
     pthread_mutex_lock(&d->lock);
     bool ok = atropos_take(d->routes.state, l->item, &posted, &err), none = ok && !posted;
-    if (ok && posted)
-        g = posted_group(posted, &d->rules, l->item, &err);
+    if (ok && posted && !(g = posted_group(posted, &d->rules, l->item, &err)) && err.code == ERR_DATA) {    // taken by another rollcall's rules
+        log_warn("item %" PRId64 " is left out: the group that was posted for it cannot be trained on: %s", l->item, err.text);
+        g = posted_none(l->item, posted->version, &err);
+    }
     pthread_mutex_unlock(&d->lock);
     if (none)
         return false;
@@ -594,6 +597,7 @@ static bool environments_cmd(int argc, char **argv, struct error *err)
     char path[4200], token[BEARER_MAX];
     struct environments e;
     struct model_config shape;
+    struct tokenizer *tokenizer;
     bool ok = false;
     struct door *d = calloc(1, sizeof *d);
     if (!d)
@@ -607,7 +611,10 @@ static bool environments_cmd(int argc, char **argv, struct error *err)
     snprintf(path, sizeof path, "%s/run.yaml", run_dir);
     TRY(run_config_read(&d->config, path, err) && run_config_environments(&d->config, &e, err));
     TRY(config_load(&shape, d->config.model, err));
-    d->rules = (struct posted_rules){ .max_seq_tok = d->config.max_prompt_tokens + d->config.max_new_tokens, .n_id = shape.vocab };
+    TRY(tokenizer = tokenizer_load(run_config_tokenizer(&d->config), err));
+    d->rules = (struct posted_rules){ .max_seq_tok = d->config.max_prompt_tokens + d->config.max_new_tokens,
+                                      .n_id = MIN((int64_t)tokenizer_n_id(tokenizer), shape.vocab) };
+    tokenizer_free(tokenizer);
     d->routes = (struct atropos_door){ .run = d->config.name, .ctx = d, .check = group_fits, .posted = groups_posted };
     TRY(process_init(&d->process, run_dir, name, err));
     process_pace(&d->process, d->config.heartbeat_s);

@@ -17,6 +17,7 @@
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/plan/run_room.h"
 #include "workers/engine/publish/publication.h"
+#include "workers/engine/text/tokenizer.h"
 #include "workers/engine/sampler/external.h"
 #include "workers/worker/bridge.h"
 #include "workers/worker/engine_state.h"
@@ -257,7 +258,7 @@ static void versions_show(struct engine *e)
     e->look.round = e->round;
     e->look.saves = e->saves;
     e->look.n_row = e->prompts.n_row;
-    e->look.n_vocab = e->model ? model_config(e->model)->vocab : 0;
+    e->look.n_id = e->model ? MIN((int64_t)tokenizer_n_id(e->prompts.tokenizer), model_config(e->model)->vocab) : 0;
     e->look.n_shared = publication_versions(e->publication, e->look.shared);
     e->look.publish_ms = publication_ms(e->publication);
     pthread_mutex_unlock(&e->lock);

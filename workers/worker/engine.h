@@ -23,7 +23,7 @@ struct engine_look {
     bool gap;                                // fewer than half of its batch runs, and there is a place for another version
     bool taking;                             // new weights are being taken, or wait for that: version is about to change
     int64_t step, version, n_row;            // of the weights; -1, -1 and 0 before the first load
-    int64_t n_vocab;                         // token ids that the model has; 0: it is elsewhere, or not loaded
+    int64_t n_id;                            // token ids that may be drawn are below this; 0: the model is elsewhere, or not loaded
     int64_t made;                            // the incarnation that made version
     int64_t ending, ending_made;             // the version that it finishes beside, and who made it; -1: none
     int64_t round;                           // the round in which it met the other trainers; 0: none

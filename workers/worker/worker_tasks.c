@@ -39,7 +39,7 @@ static void work_ask(struct worker_process *w, const struct engine_look *look, b
     msg_i64(&m, "items", look->n_item);
     msg_bool(&m, "busy", busy);
     msg_i64(&m, "n_row", look->n_row);
-    msg_i64(&m, "n_vocab", look->n_vocab);
+    msg_i64(&m, "n_id", look->n_id);
     msg_list(&m, "shared");
     for (int i = 0; i < look->n_shared; i++)
         msg_i64(&m, NULL, look->shared[i]);

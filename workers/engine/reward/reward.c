@@ -5,6 +5,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/cli.h"
+#include "protocol/run/bounds.h"
 #include "protocol/run/run_config.h"
 #include "workers/engine/reward/answer.h"
 #include "workers/engine/reward/kind.h"
@@ -269,6 +270,18 @@ static void part_add(const struct part *p, int k, const struct reward_output *pa
     }
 }
 
+/* A reward that no step could compute with is none: the sample is left out, and its rule says why. */
+static void outputs_bound(struct reward_output *out, int64_t n)
+{
+    struct error why;
+    for (int64_t i = 0; i < n; i++)
+        if (out[i].score == SCORE_OK && !bound_check(BOUND_REWARD, out[i].reward, &why)) {
+            out[i].score = SCORE_ERROR;
+            out[i].reward = 0;
+            snprintf(out[i].rule, sizeof out[i].rule, "%.90s", why.text);
+        }
+}
+
 bool reward_wants_groups(const struct reward *r)
 {
     for (int i = 0; i < r->n_part; i++)
@@ -281,6 +294,7 @@ void reward_score(struct reward *r, const struct reward_input *in, struct reward
 {
     if (!r->weighted) {
         part_score(r, &r->part[0], in, out, n);
+        outputs_bound(out, n);
         return;
     }
     output_clear(out, n);
@@ -300,6 +314,7 @@ void reward_score(struct reward *r, const struct reward_input *in, struct reward
         part_score(r, &r->part[k], in, r->scratch, n);
         part_add(&r->part[k], k, r->scratch, out, n);
     }
+    outputs_bound(out, n);
 }
 
 json_t *reward_evolve(struct reward *r, const struct reward_input *in, const struct reward_output *out, int64_t n)

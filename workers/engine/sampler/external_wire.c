@@ -5,10 +5,9 @@
 #include <string.h>
 #include <jansson.h>
 #include "protocol/base/json_text.h"
+#include "protocol/run/bounds.h"
 
 #define DEAD_IDS_MAX 4096    // more are no padding of the vocabulary
-#define LOGP_MOST 1e-3       // an engine's rounding above 0
-#define LOGP_LEAST (-1e3)    // below this it stands for "not known": vLLM has -9999, SGLang the least float
 
 bool external_kind_parse(const char *name, enum external_kind *out)
 {
@@ -106,11 +105,6 @@ struct reply_sample {
     int64_t n;
 };
 
-static bool logp_fits(double v)
-{
-    return v >= LOGP_LEAST && v <= LOGP_MOST;    // a NaN does not
-}
-
 static int64_t version_read(const json_t *v)
 {
     char *end;
@@ -183,11 +177,12 @@ static bool sample_put(struct group *g, int64_t at, const struct reply_sample *s
     for (int64_t t = 0; t < s->n; t++) {
         const json_t *pair = json_array_get(s->logps, (size_t)t), *lp = s->ids ? pair : json_array_get(pair, 0);
         const json_t *id = s->ids ? json_array_get(s->ids, (size_t)t) : json_array_get(pair, 1);
-        double logp = json_is_number(lp) ? json_number_value(lp) : NAN;
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= n_id)
-            return error_set(err, ERR_DATA, "token %" PRId64 " of sample %" PRId64 " is none of the model's %" PRId64, t, i, n_id);
-        if (!logp_fits(logp))
-            return error_set(err, ERR_DATA, "token %" PRId64 " of sample %" PRId64 " has no log-prob, or %g", t, i, logp);
+        double logp = json_number_value(lp);
+        bool whole = !json_is_integer(id)   ? error_set(err, ERR_DATA, "it has no id")
+                     : !json_is_number(lp) ? error_set(err, ERR_DATA, "it has no log-prob")
+                                            : bound_id_check(json_integer_value(id), n_id, err) && bound_check(BOUND_LOGP, logp, err);
+        if (!whole)
+            return error_wrap(err, "token %" PRId64 " of sample %" PRId64, t, i);
         g->token[at + t] = (int32_t)json_integer_value(id);
         g->logp[at + t] = (float)logp;
     }
