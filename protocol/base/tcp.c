@@ -26,6 +26,15 @@ const char *tcp_host(const char *address, char *host, size_t size)
     return colon + 1;
 }
 
+/* getaddrinfo takes a port modulo 65536. */
+static bool port_check(const char *port, struct error *err)
+{
+    size_t n = strspn(port, "0123456789");
+    if (!port[n] && (n > 10 || strtoull(port, NULL, 10) > 65535))
+        return error_set(err, ERR_USAGE, "'%.40s' is not a port: the largest is 65535", port);
+    return true;
+}
+
 int tcp_listen(const char *address, struct error *err)
 {
     char host[280];
@@ -36,6 +45,8 @@ int tcp_listen(const char *address, struct error *err)
         error_set(err, ERR_USAGE, "'%.300s' is not HOST:PORT", address);
         return -1;
     }
+    if (!port_check(port, err))
+        return -1;
     int rv = getaddrinfo(host[0] && strcmp(host, "*") != 0 ? host : NULL, port, &hints, &list);
     if (rv != 0) {
         error_set(err, ERR_USAGE, "cannot listen on '%s': %s", address, gai_strerror(rv));
@@ -139,6 +150,8 @@ static bool lookup_end(struct lookup *l, int64_t limit_ms, int *rv, struct addri
 
 struct addrinfo *tcp_lookup(const char *host, const char *port, const char *what, int64_t limit_ms, struct error *err)
 {
+    if (!port_check(port, err))
+        return NULL;
     struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV }, *list = NULL;
     pthread_t thread;
     int rv = getaddrinfo(host, port, &hints, &list);    // a number needs nobody's answer

@@ -302,6 +302,18 @@ static void only_this_machine_is_loopback(UNUSED void **state)
             fail_msg("'%s' is taken for this host", others[i]);
 }
 
+static void a_port_above_65535_is_not_another_one(UNUSED void **state)
+{
+    static const char *const wrong[] = { "127.0.0.1:65536", "127.0.0.1:99999", "127.0.0.1:4294967296", "[::1]:18446744073709551617" };
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        struct error err = { 0 };
+        assert_int_equal(tcp_listen(wrong[i], &err), -1);
+        assert_non_null(strstr(err.text, "the largest is 65535"));
+        assert_int_equal(tcp_connect(wrong[i], "a server", 1000, &err), -1);
+        assert_non_null(strstr(err.text, "the largest is 65535"));
+    }
+}
+
 /* ---- names that no server resolves */
 static sem_t server_answers;
 
@@ -365,6 +377,7 @@ int main(void)
         cmocka_unit_test(a_written_file_reads_back_and_a_limit_is_kept),
         cmocka_unit_test(each_round_of_a_loop_runs_once_whatever_the_threads),
         cmocka_unit_test(only_this_machine_is_loopback),
+        cmocka_unit_test(a_port_above_65535_is_not_another_one),
         cmocka_unit_test(a_name_server_that_does_not_answer_is_not_waited_for),
         cmocka_unit_test(no_link_is_followed_to_remove_or_to_create),
         cmocka_unit_test(the_mix_is_splitmix64),
