@@ -131,7 +131,8 @@ static void histogram_draw(const struct app *a, struct cells *c, struct rect r)
     for (int64_t i = 0; i < n; i++) {
         double rate = pass_rate(&p[i]);
         int k = isnan(rate) ? 6 : rate == 0 ? 0 : rate >= 1 ? 5 : 1 + MIN((int)(rate * 4), 3);
-        most = MAX(most, ++count[k]);
+        count[k]++;
+        most = MAX(most, count[k]);
         quarantined += p[i].quarantined;
         filtered += p[i].n_filtered > 0;
     }

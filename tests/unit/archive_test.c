@@ -460,6 +460,9 @@ static void the_data_pane_sorts_prompts_by_how_hard_they_are(UNUSED void **state
     app.archive = k.archive;
     keys(&app, &k, "D");
     app_must_show(&app, &c, k.now, "3 prompts by pass rate; 1 filtered, 0 in quarantine");
+    app_must_show(&app, &c, k.now, "      0 %       1");    // each prompt is in one class
+    app_must_show(&app, &c, k.now, "    100 %       1");
+    app_must_show(&app, &c, k.now, "  unknown       0");
     app_must_show(&app, &c, k.now, "      12      1       2     0      0   1 filtered");
     app_must_show(&app, &c, k.now, "question 1");    // the newest group of the hardest one
     app_must_show(&app, &c, k.now, "right answer: gold 1");
