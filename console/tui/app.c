@@ -147,8 +147,12 @@ static void step_back(struct app *a, int64_t now_ns)
 
 static void message_show(struct app *a, int64_t now_ns)
 {
-    char text[MESSAGE_MAX];
-    message_line(a, now_ns, false, text, sizeof(text));
+    char text[MESSAGE_MAX + sizeof(a->flash) + 64];
+    message_line(a, now_ns, text, MESSAGE_MAX);
+    if (a->flash[0] && strcmp(text, a->flash) != 0) {    // it has left its line: it is older than what stands there
+        size_t len = strlen(text);
+        snprintf(text + len, sizeof(text) - len, "%s%s", len ? "\n\nbefore it, this console said: " : "", a->flash);
+    }
     whole_open(a, "the newest message", text[0] ? text : "there was none yet");
 }
 

@@ -171,8 +171,8 @@ struct state_row {    // the word on the screen for a run's state
 };
 const struct state_row *run_state_row(enum run_state state);
 void frame_draw(const struct app *a, struct cells *c, const struct layout *l, int64_t now_ns, double wall_s);
-/* The line below the pane: the newest message of the console or of the run; fresh: the console's only while it is new. */
-enum role message_line(const struct app *a, int64_t now_ns, bool fresh, char *out, size_t size);
+/* The line below the pane: the newest message of the run, or of the console while it is new. */
+enum role message_line(const struct app *a, int64_t now_ns, char *out, size_t size);
 #define MESSAGE_MAX 1400
 int tab_width(const struct app *a, int i);    // columns of pane i's tab, including the gap after it
 void dialog_draw(const struct app *a, struct cells *c);

@@ -218,11 +218,11 @@ static void prompt_draw(const struct app *a, struct cells *c, struct rect r)
     c->cursor_y = r.y;
 }
 
-enum role message_line(const struct app *a, int64_t now_ns, bool fresh, char *out, size_t size)
+enum role message_line(const struct app *a, int64_t now_ns, char *out, size_t size)
 {
     const struct model *m = a->model;
     const struct event_view *e = model_event_at(m, 0);
-    if (a->flash[0] && (!fresh || now_ns - a->flash_ns < FLASH_NS)) {
+    if (a->flash[0] && now_ns - a->flash_ns < FLASH_NS) {
         snprintf(out, size, "%s", a->flash);
         return a->flash_role;
     }
@@ -251,7 +251,7 @@ static void line_draw(const struct app *a, struct cells *c, struct rect r, int64
         prompt_draw(a, c, r);
         return;
     }
-    enum role role = message_line(a, now_ns, true, text, sizeof(text));
+    enum role role = message_line(a, now_ns, text, sizeof(text));
     int w = r.w - 2, n = text_columns(text, strlen(text));
     const char *more = " i: in full";
     bool cut = n > w && w > 40;

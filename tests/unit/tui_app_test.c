@@ -1107,6 +1107,11 @@ static void a_setting_and_a_message_that_are_cut_are_shown_in_full(UNUSED void *
     press(&s, 'i');
     assert_true(shows(&s, "the newest message") && shows(&s, "the-end"));
     press(&s, KEY_ESCAPE);
+    const struct event_view *before = model_event_at(s.m, 0);
+    model_event(s.m, &(struct event_view){ .id = before ? before->id + 1 : 1, .who = "controller", .text = "back from step 9 to 8" });
+    press(&s, 'i');    // the console's own message is not the newest any more
+    assert_true(shows(&s, "the newest message") && shows(&s, "back from step 9 to 8") && shows(&s, "before it, this console said: begin"));
+    press(&s, KEY_ESCAPE);
     press(&s, '4');
     type(&s, "/max_norm");
     press(&s, KEY_RETURN);
