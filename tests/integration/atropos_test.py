@@ -227,7 +227,9 @@ class Api(unittest.TestCase):
             status, _, answer = d.ask("GET", "/reset_data")
             self.assertEqual(status, 403)
             self.assertIn("/view", answer["detail"])
-            self.assertEqual(d.ask("GET", "/reset_data", headers={"Origin": "http://evil.example"})[0], 403)
+            for page in ({"Origin": "http://evil.example"}, {"Referer": "http://evil.example/"}, {"Sec-Fetch-Site": "cross-site"},
+                         {"Sec-Fetch-Site": "same-site"}):    # an image sends no Origin
+                self.assertEqual(d.ask("GET", "/reset_data", headers=page)[0], 403, page)
             self.assertEqual(d.numbers(), [1])
 
 

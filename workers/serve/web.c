@@ -307,6 +307,9 @@ struct framing {
 static enum MHD_Result header_see(void *cls, UNUSED enum MHD_ValueKind kind, const char *key, const char *value)
 {
     struct framing *f = cls;
+    f->differs |= key[0] == 0 || strpbrk(key, " \t\r\n") != NULL;    // no blank stands before the colon (RFC 9112, 5.1)
+    f->differs |= value && strpbrk(value, "\r\n") != NULL;
+    f->differs |= value && strcasecmp(key, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0 && strcasecmp(value, "chunked") != 0;
     if (strcasecmp(key, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0) {
         f->differs |= f->length && value && strcmp(f->length, value) != 0;
         f->length = value;
@@ -321,12 +324,20 @@ static const char *header_of(const struct exchange *x, const char *name)
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
-/* A browser names the site whose page sends the request; only our own is allowed. */
+/* Does a URL, if there is one, lead to host? */
+static bool leads_to(const char *url, const char *host)
+{
+    const char *at = url ? strstr(url, "://") : NULL;
+    return !url || (at && host && strcspn(at + 3, "/?#") == strlen(host) && strncmp(at + 3, host, strlen(host)) == 0);
+}
+
+/* A browser names the site whose page sends the request; only our own is allowed. An image or a link comes without Origin, but with
+ * Sec-Fetch-Site (Fetch Metadata Request Headers, section 2.3) or Referer. */
 static bool is_foreign_page(const struct exchange *x)
 {
-    const char *origin = header_of(x, "Origin"), *host = header_of(x, "Host");
-    const char *at = origin ? strstr(origin, "://") : NULL;
-    return origin && (!at || !host || strcmp(at + 3, host) != 0);
+    const char *host = header_of(x, "Host"), *site = header_of(x, "Sec-Fetch-Site");
+    bool own = !site || strcasecmp(site, "same-origin") == 0 || strcasecmp(site, "none") == 0;
+    return !own || !leads_to(header_of(x, "Origin"), host) || !leads_to(header_of(x, "Referer"), host);
 }
 
 static void route_find(struct exchange *x, const char *method, const char *path)
@@ -707,6 +718,7 @@ struct web *web_new(const struct web_config *config, struct error *err)
                      | (config->cert_pem ? MHD_USE_TLS : 0);
     struct MHD_OptionItem tls[] = {
         { config->cert_pem ? MHD_OPTION_HTTPS_MEM_CERT : MHD_OPTION_END, 0, (void *)(uintptr_t)config->cert_pem },
+        { MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t) "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2" },
         { MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)config->key_pem },
         { MHD_OPTION_END, 0, NULL },
     };
