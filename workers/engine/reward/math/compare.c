@@ -513,7 +513,9 @@ enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char
                 return pieces_equal(m, &pt, &po, rule);
         }
         *rule = "tuple";
-        if (is_list(o) && o->n == t->n && (t->op == 0 || t->n > 2))
+        // a point or an interval is not the set of its ends, nor two solutions of one unknown
+        bool places = o->kind == K_LIST && o->n == t->n && (none_named(o->child, o->n) || all_named(o->child, o->n));
+        if (places && (t->op == 0 || t->n > 2))
             return t == a ? ordered_compare(m, t->child, o->child, t->n, rule, depth)
                           : ordered_compare(m, o->child, t->child, t->n, rule, depth);
         if (is_list(o) && o->n == 1)

@@ -26,8 +26,7 @@ bool node_names(const struct node *a);
 bool node_closed(const struct node *a);    // a number, whatever it looks like
 /* Does name, a symbol or a function's value, occur in a? */
 bool node_occurs(const struct node *a, const struct node *name);
-/* A chain of equalities in which two neighbouring numbers differ: 3 + 2 = 4, \sqrt{2} \approx 1.7. Not one that begins
- * with a name: x = 3 + 2 = 4 gives x the value 4, as in Math-Verify. */
+/* A chain of equalities that gives two different numbers: 3 + 2 = 4, \sqrt{2} \approx 1.7, x = 3 + 2 = 4, 1 = x = 4. */
 bool relation_chain_false(struct math *m, struct node *a);
 /* A chain of equalities in its shortest form: first = last, what follows an approximation sign is dropped. Others unchanged. */
 struct node *relation_shorten(struct math *m, struct node *a);

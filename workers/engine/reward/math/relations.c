@@ -57,16 +57,20 @@ static struct node *named_part(struct node *a)    // the part that is named
 
 bool relation_chain_false(struct math *m, struct node *a)
 {
-    if (node_names(named_part(a->child[0])))
-        return false;
-    for (int i = 0; i < a->len; i++) {
-        struct node *l = a->child[i], *r = a->child[i + 1];
+    struct node *number = NULL;    // the last one that the chain has given
+    for (int i = 0; i <= a->len; i++) {
+        struct node *side = named_part(a->child[i]);
         const char *rule;
-        if ((a->s[i] != REL_EQ && a->s[i] != REL_APPROX) || !node_closed(l) || !node_closed(r)
-            || ((l->flags | r->flags) & (HAS_MATRIX | HAS_PM)))
+        if (i > 1 && a->s[i - 1] == REL_APPROX && node_names(named_part(a->child[0])))
+            break;    // x = 1/3 \approx 0.3: what follows is no part of the answer
+        if (i > 0 && a->s[i - 1] != REL_EQ && a->s[i - 1] != REL_APPROX)
+            number = NULL;
+        if (!node_closed(side) || (side->flags & (HAS_MATRIX | HAS_PM)) || (i == 0 && node_names(side)))
             continue;
-        if (scalar_compare(m, l, r, &rule, 0) == TRI_NO && !scalar_near(m, l, r))
+        side = a->child[i];
+        if (number && scalar_compare(m, number, side, &rule, 0) == TRI_NO && !scalar_near(m, number, side))
             return true;
+        number = side;
     }
     return false;
 }

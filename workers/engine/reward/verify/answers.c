@@ -9,8 +9,28 @@
 #include "workers/engine/reward/verify/verify.h"
 #include "protocol/base/json_text.h"
 
-/* The last number of the response, after a comma between two digits is taken out, is the label, letter case aside. Without
- * a number the whole response is compared. */
+/* A number as gsm8k's labels write it: no dollar sign, plus sign or commas, no zeros after the last decimal. Other texts are
+ * unchanged. */
+static struct span number_plain(struct verify_host *h, struct span s)
+{
+    struct span g[RE_GROUPS], t = text_replace(&h->pool, text_strip(s), ",", "");
+    if (!regex_find(h->regexes, "^([-+]?)\\$?([-+]?)(\\d+|\\d*\\.\\d+)$", 0, t, 0, g))
+        return s;
+    bool minus = (g[1].len > 0 && *g[1].s == '-') || (g[2].len > 0 && *g[2].s == '-');
+    struct span n = g[3];
+    if (memchr(n.s, '.', n.len)) {
+        while (n.s[n.len - 1] == '0')
+            n.len--;
+        n.len -= n.s[n.len - 1] == '.';
+        n = n.len > 0 ? n : span_str("0");
+    }
+    while (n.len > 1 && *n.s == '0' && n.s[1] != '.')
+        n.s++, n.len--;
+    return minus ? regex_replace(h->regexes, &h->pool, "^", "-", n) : n;
+}
+
+/* The last number of the response, after a comma between two digits is taken out, is the label, letter case and spelling
+ * aside: $29.00 is 29. Without a number the whole response is compared. */
 void verify_gsm8k(struct verify_host *h, const struct verify_input *in, struct verify_result *out)
 {
     struct span text = regex_replace(h->regexes, &h->pool, "(\\d),(\\d)", "\\1\\2", in->text), g[RE_GROUPS], found = text;
@@ -18,7 +38,7 @@ void verify_gsm8k(struct verify_host *h, const struct verify_input *in, struct v
     for (size_t at = 0; regex_each(h->regexes, "[-+]?(?:\\d*\\.\\d+|\\d+)", 0, text, &at, g); any = true)
         found = g[0];
     struct span gold = verify_truth(h, in->truth);
-    out->score = span_equal(text_lower(&h->pool, found), text_lower(&h->pool, gold));
+    out->score = span_equal(text_lower(&h->pool, number_plain(h, found)), text_lower(&h->pool, number_plain(h, gold)));
     verify_say(out, any ? out->score > 0 ? "the last number is equal" : "the last number is another" : "no number", found, gold);
 }
 
