@@ -1,9 +1,8 @@
 #include "workers/engine/reward/sandbox/output.h"
-#include <ctype.h>
-#include <math.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include "workers/engine/reward/sandbox/number.h"
 
 struct span {
     const char *at;
@@ -144,48 +143,62 @@ static bool trimmed_lines_equal(const struct lines *out, struct span expected, s
     return true;
 }
 
-static bool is_digits(struct span s)
+/* A number, a delimiter of one byte, or any other word. */
+struct token {
+    struct span text;
+    size_t gap;    // bytes of white space before it
+};
+/* Take the next token of the rest of a line; false: none is left. */
+static bool token_take(struct span *rest, struct token *t)
 {
-    for (size_t i = 0; i < s.len; i++)
-        if (!isdigit((unsigned char)s.at[i]))
-            return false;
-    return s.len > 0;
-}
-
-/* Python's float(): decimal, or inf and nan, white space around it. */
-static bool float_read(struct span s, double *out)
-{
-    char text[400], *end;
-    s = span_trim(s);
-    if (s.len == 0 || s.len >= sizeof text || memchr(s.at, 'x', s.len) || memchr(s.at, 'X', s.len) || memchr(s.at, '(', s.len)
-        || memchr(s.at, 0, s.len))
-        return false;
-    memcpy(text, s.at, s.len);
-    text[s.len] = 0;
-    *out = strtod(text, &end);
-    return end == text + s.len;
-}
-
-/* numpy.allclose with its defaults; the tolerance is of the expected value. */
-static bool close_enough(double out, double expected)
-{
-    return out == expected || (isfinite(expected) && fabs(out - expected) <= 1e-8 + 1e-5 * fabs(expected));
-}
-
-/* Step 5: unless all pairs of lines are digit strings, each line one number, all close. */
-static bool floats_close(const struct lines *out, const struct lines *expected)
-{
-    bool all_digits = true;
-    for (int64_t i = 0; i < MIN(out->n, expected->n); i++)
-        all_digits = all_digits && is_digits(out->line[i]) && is_digits(expected->line[i]);
-    if (all_digits || out->n != expected->n)
-        return false;
-    for (int64_t i = 0; i < out->n; i++) {
-        double a, b;
-        if (!float_read(out->line[i], &a) || !float_read(expected->line[i], &b) || !close_enough(a, b))
-            return false;
+    static const char delimiters[] = "[](){},;:=";
+    *t = (struct token){ 0 };
+    for (size_t n = space_len(*rest); n > 0; n = space_len(*rest)) {
+        t->gap += n;
+        rest->at += n;
+        rest->len -= n;
     }
-    return true;
+    t->text.at = rest->at;
+    while (rest->len > 0 && space_len(*rest) == 0) {
+        bool ends = *rest->at && strchr(delimiters, *rest->at);
+        if (ends && t->text.len > 0)
+            break;
+        t->text.len++;
+        rest->at++;
+        rest->len--;
+        if (ends)
+            break;
+    }
+    return t->text.len > 0;
+}
+
+/* Numbers are equal as number.h says, all else as text. White space counts as it stands, except between numbers alone. */
+static bool tokens_equal(struct span out, struct span expected)
+{
+    struct token a, b;
+    bool numbers = true, same_gaps = true;
+    out = span_trim(out);
+    expected = span_trim(expected);
+    for (;;) {
+        bool more = token_take(&out, &a);
+        if (more != token_take(&expected, &b))
+            return false;
+        if (!more)
+            return numbers || same_gaps;
+        if (!span_equal(a.text, b.text) && !number_equal(a.text.at, a.text.len, b.text.at, b.text.len))
+            return false;
+        numbers = numbers && number_is(b.text.at, b.text.len);
+        same_gaps = same_gaps && a.gap == b.gap;
+    }
+}
+
+/* Step 5: line by line, token by token. */
+static bool numbers_equal(const struct lines *out, const struct lines *expected)
+{
+    for (int64_t i = 0; i < out->n && out->n == expected->n; i++)
+        if (!tokens_equal(out->line[i], expected->line[i]))
+            return false;
+    return out->n == expected->n;
 }
 
 bool output_compare(const char *out, size_t out_len, const char *expected, size_t expected_len, bool *ok, struct error *err)
@@ -210,7 +223,7 @@ bool output_compare(const char *out, size_t out_len, const char *expected, size_
             if (lines.line[i].len > 0)
                 lines.line[n++] = lines.line[i];
         lines.n = n;
-        *ok = lines_equal(&lines, &wanted) || floats_close(&lines, &wanted);    // 4 without empty lines, 5
+        *ok = lines_equal(&lines, &wanted) || numbers_equal(&lines, &wanted);    // 4 without empty lines, 5
     }
     done = true;
 out:

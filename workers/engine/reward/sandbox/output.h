@@ -1,7 +1,9 @@
 /* output.h - is a program's output the expected one? The comparison of PRIME's runner for programs that write to stdout
  *
- * The steps are those of PRIME (also verl, rllm, ColossalChat), in their order; the last one upstream, on sets of
- * tokens, can never pass and is left out. Any thread. */
+ * The steps are those of PRIME (also verl, rllm, ColossalChat), in their order, up to the comparison of numbers. PRIME compares
+ * lines of one number with a tolerance, whole numbers too as soon as one line is not plain digits. Here it is done token by token and
+ * whole numbers are exact (number.h), as LiveCodeBench and NeMo Gym do. Upstream's last step, on sets of tokens, can never
+ * pass and is left out. Any thread. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

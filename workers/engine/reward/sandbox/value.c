@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/buf.h"
+#include "workers/engine/reward/sandbox/number.h"
 
 #define DEPTH_MAX 256
 struct reader {
@@ -193,6 +194,11 @@ static struct value *number_read(struct reader *r)
         value_free(v);
         return NULL;
     }
+    if (!whole && isinf(v->number)) {
+        fail(r, "a number too large for a double");
+        value_free(v);
+        return NULL;
+    }
     return v;
 }
 
@@ -346,27 +352,31 @@ static bool int_equals_float(const struct value *a, double d)
     return strcmp(text, a->text) == 0;
 }
 
-bool value_equal(const struct value *a, const struct value *b)
+static bool is_number(const struct value *v)
 {
-    if (a->kind == VALUE_INT && b->kind == VALUE_FLOAT)
-        return int_equals_float(a, b->number);
-    if (a->kind == VALUE_FLOAT && b->kind == VALUE_INT)
-        return int_equals_float(b, a->number);
-    if (a->kind != b->kind)
+    return v->kind == VALUE_INT || v->kind == VALUE_FLOAT;
+}
+
+/* Of two values that are neither lists nor objects. */
+static bool scalar_accepted(const struct value *got, const struct value *expected)
+{
+    if (expected->kind == VALUE_FLOAT)
+        return number_is_close(got->kind == VALUE_FLOAT ? got->number : strtod(got->text, NULL), expected->number);
+    if (got->kind == VALUE_FLOAT)
+        return int_equals_float(expected, got->number);
+    return got->len == expected->len && (got->len == 0 || memcmp(got->text, expected->text, got->len) == 0);
+}
+
+bool value_accepted(const struct value *got, const struct value *expected)
+{
+    if (got->kind != expected->kind)
+        return is_number(got) && is_number(expected) && scalar_accepted(got, expected);
+    if (got->kind != VALUE_LIST && got->kind != VALUE_DICT)
+        return scalar_accepted(got, expected);
+    if (got->n != expected->n)
         return false;
-    switch (a->kind) {
-    case VALUE_NULL: return true;
-    case VALUE_INT:
-    case VALUE_STR: return a->len == b->len && memcmp(a->text, b->text, a->len) == 0;
-    case VALUE_FLOAT: return a->number == b->number;
-    case VALUE_LIST:
-    case VALUE_DICT:    // keys and values alternate, both in the order of the keys
-        if (a->n != b->n)
+    for (int64_t i = 0; i < (got->kind == VALUE_DICT ? 2 : 1) * got->n; i++)    // keys and values in turn, in the order of the keys
+        if (!value_accepted(got->item[i], expected->item[i]))
             return false;
-        for (int64_t i = 0; i < (a->kind == VALUE_DICT ? 2 : 1) * a->n; i++)
-            if (!value_equal(a->item[i], b->item[i]))
-                return false;
-        return true;
-    }
-    return false;
+    return true;
 }

@@ -25,7 +25,8 @@ struct value {
     int64_t n;
 };
 /* Read one JSON value (NaN and Infinity too, as Python writes them) with nothing after it but white space; ERR_DATA names the
- * byte. Nested at most 256 deep. Returns it for value_free. */
+ * byte. A finite number too large for a double is refused: it is not infinity. Nested at most 256 deep. Returns it for value_free. */
 struct value *value_read(const char *text, size_t len, struct error *err);
-bool value_equal(const struct value *a, const struct value *b);
+/* Equal as in Python; where the expected value holds a float, close to it (number.h). */
+bool value_accepted(const struct value *got, const struct value *expected);
 void value_free(struct value *v);
