@@ -17,6 +17,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/mix64.h"
 #include "protocol/base/tcp.h"
+#include "protocol/base/thread.h"
 #include "protocol/wire/bulk.h"
 
 #define RECORD ((size_t)256 << 10)
@@ -158,7 +159,7 @@ static bool pass_run(struct bulk_pass *p, uint8_t *into, double *s, struct error
         return false;
     snprintf(address, sizeof address, "127.0.0.1:%u", tcp_port(p->listen_fd));
     int64_t began = clock_ns();
-    bool runs = pthread_create(&giver, NULL, give_main, p) == 0;
+    bool runs = thread_start(&giver, give_main, p) == 0;
     if (runs) {
         p->take.ok = p->sealed ? take_sealed(p, address) : take_plain(p, address, into);
         pthread_join(giver, NULL);

@@ -25,6 +25,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/thread.h"
 #include "protocol/run/metrics.h"
 #include "protocol/run/run_lock.h"
 #include "protocol/run/journal.h"
@@ -249,7 +250,7 @@ bool bench_export(int argc, char **argv, struct error *err)
     TRY(made = journal_open(dir, err));    // there must be a run to follow
     TRY((lock = run_lock_take(dir, err)) >= 0);
     TRY(sink_open(&sink, &port, err));
-    TRY((threaded = pthread_create(&thread, NULL, sink_run, &sink) == 0) || error_set(err, ERR_NO_MEMORY, "cannot make a thread"));
+    TRY((threaded = thread_start(&thread, sink_run, &sink) == 0) || error_set(err, ERR_NO_MEMORY, "cannot make a thread"));
     TRY((pid = exporter_start(dir, port, err)) > 0);
     journal_close(made);
     made = NULL;

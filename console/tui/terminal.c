@@ -24,6 +24,7 @@
 #include <wchar.h>
 #include "console/tui/text.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/thread.h"
 
 #define KEYS_MAX 256
 #define PAIRS_MAX 512
@@ -586,7 +587,7 @@ struct terminal *terminal_new(const struct terminal_options *options, const stru
         return NULL;
     }
     stderr_hide(t);
-    if (pthread_create(&t->thread, NULL, terminal_thread, t) != 0) {
+    if (thread_start(&t->thread, terminal_thread, t) != 0) {
         error_set(err, ERR_IO, "cannot start the terminal's thread");
         terminal_release(t);
         return NULL;

@@ -17,6 +17,7 @@
 extern "C" {
 #include "kernels/collective/comm.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/thread.h"
 }
 
 struct nccl_config {    // ncclConfig_t as of 2.14: later versions use their defaults for missing members
@@ -152,7 +153,7 @@ static bool abort_wait(struct nccl_comm *c, int64_t end_ms)
     end.tv_nsec = end_ms % 1000 * 1000000;
     if (!c->handle)
         return true;
-    if (pthread_create(&thread, NULL, abort_run, c) != 0) {
+    if (thread_start(&thread, abort_run, c) != 0) {
         abort_run(c);
         return true;
     }

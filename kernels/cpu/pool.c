@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "protocol/base/thread.h"
 #define SPIN_ROUNDS 4000    // some 40 us: longer than the gap between two operations of a step
 #define SHARE_NS 5000       // less work is not shared at all: handing it to a thread that spins costs a microsecond or two
 #define WAKE_NS 20000       // work of each thread that is woken: that costs the caller up to 5 us, and the thread comes in 30 to 50
@@ -135,7 +136,7 @@ struct pool *pool_new(int n_thread, struct error *err)
     for (int i = 0; i < n_thread - 1; i++)
         p->member[i] = (struct pool_thread){ .pool = p, .index = i + 1 };
     for (int i = 0; i < n_thread - 1; i++) {
-        if (pthread_create(&p->member[i].thread, NULL, member_main, &p->member[i]) != 0) {
+        if (thread_start(&p->member[i].thread, member_main, &p->member[i]) != 0) {
             error_set(err, ERR_IO, "cannot start thread %d of %d of a CPU device", i + 1, n_thread);
             pool_free(p);
             return NULL;

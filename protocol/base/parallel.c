@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 #include "protocol/base/macros.h"
+#include "protocol/base/thread.h"
 
 #define THREADS_MAX 64
 
@@ -27,7 +28,7 @@ void parallel_run(int64_t n, int n_thread, void (*body)(void *ctx, int64_t i), v
     int started = 0;
     struct loop l = { .n = n, .body = body, .ctx = ctx };
     int64_t n_cpu = MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L), most = MIN(MIN(n_thread > 0 ? n_thread : n_cpu, n_cpu), (int64_t)THREADS_MAX);
-    while (started + 1 < MIN(n, most) && pthread_create(&thread[started], NULL, loop_run, &l) == 0)
+    while (started + 1 < MIN(n, most) && thread_start(&thread[started], loop_run, &l) == 0)
         started++;
     loop_run(&l);
     while (started > 0)

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/thread.h"
 
 #define BACKLOG 128
 #define LONG_US 5000    // round trip from which a way is long: not within a data centre
@@ -166,7 +167,7 @@ struct addrinfo *tcp_lookup(const char *host, const char *port, const char *what
     clock_cond_init(&l->some);
     snprintf(l->host, sizeof l->host, "%s", host);
     snprintf(l->port, sizeof l->port, "%s", port);
-    if ((rv = pthread_create(&thread, NULL, lookup_run, l)) != 0) {
+    if ((rv = thread_start(&thread, lookup_run, l)) != 0) {
         lookup_free(l);
         error_set(err, ERR_NO_MEMORY, "no thread to look '%s' up: %s", host, strerror(rv));
         return NULL;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/thread.h"
 #include "protocol/run/journal_home.h"
 
 #define FOLD_MS 1000                     // until a folding that a reader cut short is tried again
@@ -239,7 +240,7 @@ struct journal_folder *folder_new(sqlite3 *db, const char *path, struct error *e
     pthread_mutex_init(&f->lock, NULL);
     clock_cond_init(&f->wake);
     clock_cond_init(&f->folded);
-    int code = pthread_create(&f->thread, NULL, fold_run, f);
+    int code = thread_start(&f->thread, fold_run, f);
     f->runs = code == 0;
     if (!f->runs) {    // without it the log would grow without bound
         error_set(err, ERR_NO_MEMORY, "cannot start the thread of the journal '%s': %s", path, strerror(code));

@@ -13,7 +13,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +24,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "protocol/base/tcp.h"
+#include "protocol/base/thread.h"
 #include "protocol/wire/bulk.h"
 #include "protocol/wire/front_queue.h"
 
@@ -542,15 +542,11 @@ void front_requests(struct front *f, int held_max, front_hear *hear, void *ctx)
 
 bool front_start(struct front *f, struct error *err)
 {
-    sigset_t all, before;
     struct epoll_event ev = { .events = EPOLLIN, .data.u64 = ID_EVENT };
     if (epoll_ctl(f->epoll_fd, EPOLL_CTL_ADD, f->queue.event_fd, &ev) != 0)
         return error_errno(err, "cannot listen on '%s'", f->address);
     listen_watch(f, true);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);    // signals are for the loop's thread
-    int rv = pthread_create(&f->thread, NULL, front_run, f);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rv = thread_start(&f->thread, front_run, f);
     f->started = rv == 0;
     return f->started || error_set(err, ERR_IO, "cannot make a thread to listen on '%s': %s", f->address, strerror(rv));
 }

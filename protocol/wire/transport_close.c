@@ -1,12 +1,12 @@
 /* nng_close may hang for ever (transport.c, 5): it runs on a separate thread, which is abandoned when it hangs. */
 #include "protocol/wire/transport_parts.h"
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/base/thread.h"
 
 #define CLOSE_MS 3000
 
@@ -60,15 +60,11 @@ static void closings_sweep(struct transport *t)
 
 void transport_close_begin(struct transport *t, nng_socket socket)
 {
-    sigset_t all, before;
     closings_sweep(t);
     struct closing *c = calloc(1, sizeof *c);
     if (c)
         *c = (struct closing){ .next = t->closings, .socket = socket, .done_fd = eventfd(0, EFD_CLOEXEC) };
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);    // signals are for the loop's thread
-    bool began = c && c->done_fd >= 0 && pthread_create(&c->thread, NULL, closing_run, c) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    bool began = c && c->done_fd >= 0 && thread_start(&c->thread, closing_run, c) == 0;
     if (began) {
         t->closings = c;
         return;

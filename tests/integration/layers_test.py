@@ -49,6 +49,9 @@ ONLY = {
     "microhttpd.h": ("workers/serve/web.c",),
 }
 
+# Functions that only one file may call, and what others call in their place.
+CALLS = {"pthread_create": ("protocol/base/thread.c", "thread_start starts a thread that takes no signals")}
+
 
 def folder(path, folders):
     return max((f for f in folders if path.startswith(f + "/")), key=len, default=None)
@@ -69,6 +72,9 @@ def broken(path, text):
             a, b = path.split("/")[2], name.split("/")[2]
             if a != b and b not in ENGINE_MAY.get(a, ()):
                 yield f"{path} includes {name}: {ENGINE}/{a} may use {', '.join(ENGINE_MAY.get(a, ())) or 'no other part of the engine'}"
+    for name, (place, instead) in CALLS.items():
+        if path != place and re.search(rf"\b{name}\(", text):
+            yield f"{path} calls {name}: {instead}"
     for name in re.findall(r"^\s*#\s*include\s+<([^>]+)>", text, re.M):
         for header, places in ONLY.items():
             if name.startswith(header) and not path.startswith(places):
@@ -100,6 +106,7 @@ class Layers(unittest.TestCase):
             ("workers/engine/model/run.c", '#include "workers/engine/sampler/generator.h"\n'): "no other part of the engine",
             ("workers/agent/x.c", "#include <nng/nng.h>\n"): "protocol/wire/",
             ("workers/export/x.c", '#include "workers/controller/ledger.h"\n'): "workers/export may use",
+            ("workers/serve/x.c", "rv = pthread_create(&t, NULL, f, x);\n"): "thread_start",
         }
         for (path, text), words in cases.items():
             self.assertIn(words, " ".join(broken(path, text)), path)

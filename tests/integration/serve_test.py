@@ -633,9 +633,12 @@ class Orders(unittest.TestCase):
         self.assertEqual(len({tuple(f.result(LIMIT)[0]) for f in inside}), 1)
 
     def test_sigterm_finishes_what_is_under_way_and_ends_with_0(self):
+        self.server.close()
+        self.server = Server(self.model, "--threads", "2")    # one of the model's threads could take the signal, too
         c, r, first = self.long()
+        rest = self.pool.submit(r.read)    # while the server drains, which waits only so long for a client that reads nothing
         self.assertEqual(self.server.stop(), 0)
-        events = (first + r.read()).split(b"\n\n")
+        events = (first + rest.result(LIMIT)).split(b"\n\n")
         c.close()
         self.assertEqual(events[-2], b"data: [DONE]")
         self.assertEqual(json.loads(events[-3][6:])["choices"][0]["finish_reason"], "length")

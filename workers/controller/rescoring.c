@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/thread.h"
 #include "protocol/run/group_msg.h"
 #include "protocol/run/prompt_lines.h"
 #include "protocol/run/rollout_file.h"
@@ -112,7 +113,7 @@ bool rescore_begin(struct controller *c, int64_t item, struct error *err)
     r->process = &c->process;
     r->config = &c->config;
     atomic_store(&r->found, false);
-    if (pthread_create(&r->thread, NULL, row_read, r) != 0)
+    if (thread_start(&r->thread, row_read, r) != 0)
         return error_set(err, ERR_NO_MEMORY, "cannot start the thread that reads the data");
     r->stage = RESCORE_READS;
     return true;

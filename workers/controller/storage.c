@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <sys/statvfs.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/thread.h"
 #include "workers/controller/amending.h"
 #include "workers/controller/controller.h"
 #include "workers/controller/groups.h"
@@ -154,7 +155,7 @@ bool storage_open(struct controller *c, struct error *err)
     s->last = &s->first;
     pthread_mutex_init(&s->lock, NULL);
     clock_cond_init(&s->wake);
-    s->runs = pthread_create(&s->thread, NULL, sync_run, s) == 0;
+    s->runs = thread_start(&s->thread, sync_run, s) == 0;
     c->storage = s;
     return s->runs || error_set(err, ERR_NO_MEMORY, "cannot start the thread that syncs the rollouts");
 }

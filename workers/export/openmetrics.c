@@ -5,15 +5,14 @@
 #include <ctype.h>
 #include <limits.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 #include "protocol/base/bearer.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/base/thread.h"
 #include "protocol/run/metrics.h"
 #include "protocol/run/telemetry.h"
 #include "workers/export/export.h"
@@ -234,8 +233,6 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
     char path[PATH_MAX];
     bool ok = false;
     int stop_fd = -1;
-    struct signalfd_siginfo got;
-    sigset_t stop;
     snprintf(e.run_dir, sizeof e.run_dir, "%s", r->run_dir);
     const char *colon = r->listen ? strrchr(r->listen, ':') : NULL;
     if (!colon || colon == r->listen)
@@ -251,19 +248,12 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
         error_set(err, ERR_NO_MEMORY, "no memory for the metrics page");
         goto out;
     }
-    sigemptyset(&stop);
-    sigaddset(&stop, SIGINT);
-    sigaddset(&stop, SIGTERM);
-    sigprocmask(SIG_BLOCK, &stop, NULL);
-    if ((stop_fd = signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK)) < 0) {
-        error_errno(err, "cannot wait for signals");
-        goto out;
-    }
+    TRY((stop_fd = stop_fd_open(true, err)) >= 0);
     TRY(server = page_server_new(r->listen, paths, PAGE_LIMIT_MS, page_get, &e, err));
     fprintf(stderr, "serving http://%.*s:%u/metrics\n", (int)(colon - r->listen), r->listen, page_server_port(server));
     int64_t looked_ms = clock_ms();
     bool over = false;
-    while (!over && read(stop_fd, &got, sizeof got) < 0) {
+    while (!over && !stop_fd_take(stop_fd)) {
         page_server_turn(server, stop_fd, LOOK_MS);
         if (r->follow && clock_ms() >= looked_ms + LOOK_MS) {
             over = !run_goes_on(e.journal, e.run_dir);

@@ -5,10 +5,10 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/http.h"
+#include "protocol/base/thread.h"
 #include "workers/export/wandb.h"
 
 #define REPLY_MAX ((size_t)4 << 20)
@@ -25,21 +25,19 @@ struct http {
 struct http *http_new(const struct wandb_setup *setup, struct error *err)
 {
     struct http *h = calloc(1, sizeof *h);
-    sigset_t stop;
     if (!h) {
         error_set(err, ERR_NO_MEMORY, "no memory for HTTP");
         return NULL;
     }
     h->setup = setup;
-    sigemptyset(&stop);
-    sigaddset(&stop, SIGINT);
-    sigaddset(&stop, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &stop, NULL);
-    h->signal_fd = signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK);
+    if ((h->signal_fd = stop_fd_open(true, err)) < 0) {
+        http_free(h);
+        return NULL;
+    }
     curl_global_init(CURL_GLOBAL_DEFAULT);
     h->multi = curl_multi_init();
     h->easy = curl_easy_init();
-    if (h->signal_fd < 0 || !h->multi || !h->easy) {
+    if (!h->multi || !h->easy) {
         error_set(err, ERR_NO_MEMORY, "libcurl cannot be set up");
         http_free(h);
         return NULL;
@@ -64,8 +62,7 @@ void http_free(struct http *h)
 
 static void stop_look(struct http *h)
 {
-    struct signalfd_siginfo si;
-    while (read(h->signal_fd, &si, sizeof si) == sizeof si)
+    if (stop_fd_take(h->signal_fd))
         h->stop = true;
 }
 

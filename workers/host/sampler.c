@@ -10,6 +10,7 @@
 #include <time.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/machine.h"
+#include "protocol/base/thread.h"
 
 #define PERIOD_S 1
 
@@ -177,7 +178,7 @@ struct sampler *sampler_new(const char *run_dir, struct error *err)
     pthread_cond_init(&s->wake, &attr);
     pthread_condattr_destroy(&attr);
     s->finished_ms = clock_ms();
-    if (pthread_create(&s->thread, NULL, sampler_run, s) != 0) {
+    if (thread_start(&s->thread, sampler_run, s) != 0) {
         free(s);
         error_set(err, ERR_NO_MEMORY, "cannot make the thread of telemetry");
         return NULL;

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 #include "protocol/base/bearer.h"
 #include "protocol/base/cli.h"
@@ -20,6 +19,7 @@
 #include "protocol/base/log.h"
 #include "protocol/base/secret.h"
 #include "protocol/base/tcp.h"
+#include "protocol/base/thread.h"
 #include "workers/engine/reward/verify/programs.h"
 #include "workers/serve/serve_job.h"
 #include "workers/serve/web.h"
@@ -310,7 +310,7 @@ static bool options_check(struct service *s, struct error *err)
 static bool threads_start(struct service *s, struct error *err)
 {
     for (; s->n_started < s->n_thread; s->n_started++)
-        if (pthread_create(&s->thread[s->n_started], NULL, thread_main, s) != 0)
+        if (thread_start(&s->thread[s->n_started], thread_main, s) != 0)
             return error_set(err, ERR_NO_MEMORY, "a thread cannot be started");
     pthread_mutex_lock(&s->lock);
     while (s->n_ready < s->n_started && !s->failed)
@@ -338,16 +338,10 @@ static void threads_end(struct service *s)
 
 static bool service_run(struct service *s, struct error *err)
 {
-    struct signalfd_siginfo got;
     bool ok = false;
-    sigset_t stop;
-    sigemptyset(&stop);
-    sigaddset(&stop, SIGTERM);
-    sigaddset(&stop, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &stop, NULL);    // before any thread starts
-    int stop_fd = signalfd(-1, &stop, SFD_CLOEXEC), fd = -1;
+    int stop_fd = stop_fd_open(false, err), fd = -1;
     if (stop_fd < 0)
-        return error_errno(err, "signals cannot be received");
+        return false;
     TRY(threads_start(s, err));
     fd = tcp_listen(s->listen, err);
     TRY(fd >= 0);
@@ -374,8 +368,7 @@ static bool service_run(struct service *s, struct error *err)
         error_errno(err, "cannot write the output");
         goto out;
     }
-    while (read(stop_fd, &got, sizeof got) < 0 && errno == EINTR) {
-    }
+    stop_fd_wait(stop_fd);
     web_close(s->web);
     ok = true;
 out:

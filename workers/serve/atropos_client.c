@@ -11,6 +11,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
+#include "protocol/base/thread.h"
 
 #define SHORT_S 10.0                       // time limit of a request that changes or looks up little, as the example trainer's
 #define BATCH_S 600.0                      // of a batch; it may be large,
@@ -279,7 +280,7 @@ struct atropos_client *atropos_client_new(const struct atropos_client_config *co
     client_stop_by(&c->http, &c->stop, STALL_S);
     pthread_mutex_init(&c->lock, NULL);
     clock_cond_init(&c->some);
-    if (pthread_create(&c->thread, NULL, client_main, c) != 0) {
+    if (thread_start(&c->thread, client_main, c) != 0) {
         error_set(err, ERR_IO, "cannot start the thread of the Atropos API's client");
         client_release(&c->http);
         free(c);

@@ -19,6 +19,7 @@
 #include <sys/random.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/base/thread.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/serve/lent.h"
@@ -829,7 +830,7 @@ struct policy *policy_new(const struct policy_config *config, struct error *err)
     }
     if (in_run)
         policy_detach(e);
-    int rv = in_run ? 0 : pthread_create(&e->thread, NULL, policy_main, e);
+    int rv = in_run ? 0 : thread_start(&e->thread, policy_main, e);
     e->has_thread = !in_run && rv == 0;
     if (rv != 0) {
         error_set(err, ERR_IO, "the policy's thread cannot be started: %s", strerror(rv));

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 #include "protocol/base/bearer.h"
 #include "protocol/base/cli.h"
@@ -16,6 +15,7 @@
 #include "protocol/base/secret.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/tcp.h"
+#include "protocol/base/thread.h"
 #include "workers/engine/load/tool_model.h"
 #include "workers/engine/model/lora_config.h"
 #include "workers/engine/model/model.h"
@@ -264,33 +264,21 @@ static void doors_release(struct doors *d)
     atropos_free(d->groups.state);
 }
 
-static bool serve_run(struct serve_options *o, struct error *err)
+static bool serve_run(struct serve_options *o, int stop_fd, struct error *err)
 {
     struct doors d = { .max_len = 0 };
-    struct signalfd_siginfo got;
-    int stop_fd = -1;
     bool ok = false;
-    sigset_t stop;
-    sigemptyset(&stop);
-    sigaddset(&stop, SIGTERM);
-    sigaddset(&stop, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &stop, NULL);    // before any thread starts
-    stop_fd = signalfd(-1, &stop, SFD_CLOEXEC);
-    if (stop_fd < 0)
-        return error_errno(err, "signals cannot be received");
     TRY(!o->atropos_listen || groups_open(&d, o, err));
     TRY(!o->listen || model_open(&d, o, err));
     if (fflush(stdout) != 0) {
         error_errno(err, "cannot write the output");
         goto out;
     }
-    while (read(stop_fd, &got, sizeof got) < 0 && errno == EINTR)
-        ;
+    stop_fd_wait(stop_fd);
     drain(&d, o->drain_s);
     ok = true;
 out:
     doors_release(&d);
-    close(stop_fd);
     return ok;
 }
 
@@ -344,6 +332,7 @@ static bool serve_cmd(int argc, char **argv, struct error *err)
                  "Takes scored groups from environments that were written for Atropos, for any trainer of its protocol:\n"
                  "  rollcall serve --atropos-listen 127.0.0.1:8000 --state groups"
     };
+    int stop_fd = -1;
     bool ok = false;
     if (!cli_parse(&cli, argc, argv, err))
         return false;
@@ -352,16 +341,19 @@ static bool serve_cmd(int argc, char **argv, struct error *err)
     TRY(options_check(&o, err));
     if (o.token_file || o.key_file)
         secret_process();
+    TRY((stop_fd = stop_fd_open(false, err)) >= 0);    // loading a model starts threads, some of them in libraries
     TRY(!o.lent_file || lent_find(&o, err));
     o.tool.device = o.tool.device ? o.tool.device : "cpu:0";
     TRY(!o.listen || tool_model_load(&o.tool, true, err));
-    TRY(serve_run(&o, err));
+    TRY(serve_run(&o, stop_fd, err));
     ok = true;
 out:
     buf_release(&o.cert);
     buf_release(&o.key);
     lent_free(o.lent);
     tool_model_release(&o.tool);
+    if (stop_fd >= 0)
+        close(stop_fd);
     return ok;
 }
 

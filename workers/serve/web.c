@@ -24,6 +24,7 @@
 #include "protocol/base/bearer.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/base/thread.h"
 #include "workers/serve/serve_job.h"
 #include "workers/serve/reply.h"
 
@@ -733,7 +734,7 @@ struct web *web_new(const struct web_config *config, struct error *err)
                                    : "the server cannot be started");
         goto out;
     }
-    int rv = pthread_create(&h->watch, NULL, watch_main, h);
+    int rv = thread_start(&h->watch, watch_main, h);
     h->has_watch = rv == 0;
     if (rv != 0) {
         error_set(err, ERR_IO, "the server's thread cannot be started: %s", strerror(rv));

@@ -8,6 +8,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/base/thread.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_dir.h"
 #include "workers/engine/sampler/external.h"
@@ -202,7 +203,7 @@ static bool servers_open(struct engine *e, struct bridge *b, struct error *err)
         if (!(s->external = external_new(&config, err)))
             return false;
         b->n_server++;
-        if (pthread_create(&s->thread, NULL, server_main, s) != 0)
+        if (thread_start(&s->thread, server_main, s) != 0)
             return error_set(err, ERR_IO, "cannot start a thread of the weight bridge");
         s->running = true;
     }

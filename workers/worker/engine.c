@@ -14,6 +14,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
+#include "protocol/base/thread.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/plan/run_room.h"
 #include "workers/engine/publish/publication.h"
@@ -373,7 +374,7 @@ struct engine *engine_new(const struct run_config *config, const char *run_dir, 
     snprintf(e->look.phase, sizeof e->look.phase, "starting");
     pthread_mutex_init(&e->lock, NULL);
     clock_cond_init(&e->some);
-    if (pthread_create(&e->thread, NULL, engine_main, e) != 0) {
+    if (thread_start(&e->thread, engine_main, e) != 0) {
         error_set(err, ERR_IO, "cannot start the engine's thread");
         task_free(e->quit);
         free(e);

@@ -11,6 +11,7 @@
 #include "protocol/base/log.h"
 #include "protocol/base/secret.h"
 #include "protocol/base/tcp.h"
+#include "protocol/base/thread.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/text/tokenizer.h"
 #include "workers/serve/policy.h"
@@ -156,7 +157,7 @@ static struct web *web_start(const struct web_config *c, struct error *err)
 {
     struct opening o = { .config = *c };
     pthread_t thread;
-    if (pthread_create(&thread, NULL, web_open, &o) != 0) {
+    if (thread_start(&thread, web_open, &o) != 0) {
         close(c->listen_fd);
         error_set(err, ERR_IO, "no thread can be started");
         return NULL;

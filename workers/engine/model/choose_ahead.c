@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include "kernels/ops.h"
 #include "protocol/base/log.h"
+#include "protocol/base/thread.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/products.h"
 
@@ -48,7 +49,7 @@ struct choose_ahead *choose_ahead_begin(const struct model *m)
     for (int i = 0, n = model_products(m, all); i < n; i++)
         if (!is_known(m->dev->choices, all[i].kind))
             a->product[a->n++] = all[i];
-    if (a->n > 0 && pthread_create(&a->thread, NULL, choose_main, a) == 0)
+    if (a->n > 0 && thread_start(&a->thread, choose_main, a) == 0)
         return a;
     free(a);
     return NULL;

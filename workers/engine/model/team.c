@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#include "protocol/base/thread.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/slice.h"
 #include "workers/engine/model/stages.h"
@@ -627,7 +628,7 @@ static bool ranks_start(struct team *t, struct device *const *dev, struct error 
         *r = (struct team_rank){ .team = t, .index = q, .dev = dev[q] };
         if (!(r->end = mark_new(r->dev, err)))
             return false;
-        if (q > 0 && pthread_create(&t->thread[q], NULL, rank_main, r) != 0)
+        if (q > 0 && thread_start(&t->thread[q], rank_main, r) != 0)
             return error_set(err, ERR_IO, "cannot start the thread of device %d of %d of a team", q + 1, t->n);
         r->started = q > 0;
     }

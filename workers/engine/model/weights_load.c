@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include "kernels/ops.h"
+#include "protocol/base/thread.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/safetensors.h"
 
@@ -174,7 +175,7 @@ bool weights_load(struct weights_loader *by, const struct model *m, const struct
     TRY(pieces_make(&l, file, first, last, to, err) && slots_make(by, &l, err));
     TRY(device_sync(by->dev, err));    // what was asked for before is done with this memory
     for (int wanted = threads_wanted(&l); n_thread < wanted; n_thread++)
-        if (pthread_create(&thread[n_thread], NULL, convert_main, &l) != 0)
+        if (thread_start(&thread[n_thread], convert_main, &l) != 0)
             break;    // then it takes longer
     if (l.n_slot)
         ok = pieces_send(&l, err);

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/thread.h"
 #include "workers/engine/publish/delta.h"
 #include "workers/engine/publish/fill.h"
 #include "workers/engine/publish/publication.h"
@@ -324,16 +324,12 @@ static void *lane_main(void *arg)
 
 static bool threads_start(struct bulk_fetch *f, struct error *err)
 {
-    sigset_t all, before;
     int rv = 0, n = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);    // signals are for the loop's thread
     for (; n < f->n_lane && rv == 0; n++) {
         f->lane[n].fetch = f;
-        rv = pthread_create(&f->lane[n].thread, NULL, lane_main, &f->lane[n]);
+        rv = thread_start(&f->lane[n].thread, lane_main, &f->lane[n]);
         f->lane[n].runs = rv == 0;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return rv == 0 || error_set(err, ERR_IO, "cannot make a thread to fetch weights: %s", strerror(rv));
 }
 

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/base/thread.h"
 #include "workers/engine/publish/delta.h"
 #include "workers/engine/publish/publication.h"
 
@@ -577,14 +577,10 @@ static void *connection_main(void *arg)
     return NULL;
 }
 
-static bool thread_start(struct connection *c)
+static bool connection_start(struct connection *c)
 {
     pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);    // signals are for the loop's thread
-    bool ok = pthread_create(&thread, NULL, connection_main, c) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    bool ok = thread_start(&thread, connection_main, c) == 0;
     if (ok)
         pthread_detach(thread);
     return ok;
@@ -603,7 +599,7 @@ bool bulk_server_connection(void *server, int fd, const uint8_t *hello)
     if (ok) {
         *c = (struct connection){ .server = s, .offer = o, .fd = fd, .next = s->connections };
         memcpy(c->hello, hello, BULK_HELLO_BYTES);
-        if ((ok = thread_start(c))) {    // it waits for the lock before it looks at the list
+        if ((ok = connection_start(c))) {    // it waits for the lock before it looks at the list
             s->connections = c;
             s->n_connection++;
             o->n_connection++;

@@ -18,6 +18,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
+#include "protocol/base/thread.h"
 
 #define CONNECT_MS 100    // between two looks for an outlet
 #define LIMIT_MS 60000    // of the outlet
@@ -472,7 +473,7 @@ struct inlet *inlet_new(const struct inlet_config *config, struct error *err)
         TRY(!config->staged || (in->staging = mem_new(in->dev[0], config->bundle->size_bytes, "published weights", err)));
     }
     TRY(in->hasher = hasher_new(config->bundle, in->dev, config->n_device, err));
-    if ((in->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (errno = pthread_create(&in->thread, NULL, inlet_main, in)) != 0) {
+    if ((in->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (errno = thread_start(&in->thread, inlet_main, in)) != 0) {
         error_errno(err, "cannot start the thread that receives weights");
         goto out;
     }

@@ -20,6 +20,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/thread.h"
 #include "workers/engine/publish/outlet_parts.h"
 
 #define LIMIT_MS 60000
@@ -130,7 +131,7 @@ struct outlet *outlet_new(const struct outlet_config *config, struct error *err)
     if (config->way == WAY_NCCL)
         TRY(comm_available(config->dev, err));
     TRY((o->listen_fd = wire_listen(config->dir, err)) >= 0);
-    if ((o->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (errno = pthread_create(&o->thread, NULL, outlet_main, o)) != 0) {
+    if ((o->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0 || (errno = thread_start(&o->thread, outlet_main, o)) != 0) {
         error_errno(err, "cannot start the thread that publishes weights");
         goto out;
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/hold.h"
+#include "protocol/base/thread.h"
 
 #define COPIES_MAX 256
 #define WAITING_MAX 65536    // turns
@@ -143,7 +144,7 @@ struct environment_pool *environment_pool_new(const char *command, double timeou
     pthread_mutex_lock(&p->lock);    // so that no thread sees n before it is final
     for (int i = 0; i < n; i++) {
         p->copy[p->n].pool = p;
-        if (pthread_create(&p->copy[p->n].thread, NULL, copy_main, &p->copy[p->n]) == 0)
+        if (thread_start(&p->copy[p->n].thread, copy_main, &p->copy[p->n]) == 0)
             p->n++;
     }
     pthread_mutex_unlock(&p->lock);

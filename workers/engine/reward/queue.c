@@ -7,6 +7,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
+#include "protocol/base/thread.h"
 
 #define N_THREAD_MAX 256
 struct score_queue {
@@ -181,7 +182,7 @@ struct score_queue *queue_new(const struct reward_config *config, int n_thread, 
     n_thread = MIN(MAX(n_thread, 1), N_THREAD_MAX);
     pthread_mutex_lock(&q->lock);    // so that no thread sees n_thread before it is final
     for (int i = 0; i < n_thread; i++)
-        if (pthread_create(&q->thread[q->n_thread], NULL, scorer_thread, q) == 0)
+        if (thread_start(&q->thread[q->n_thread], scorer_thread, q) == 0)
             q->n_thread++;
     pthread_mutex_unlock(&q->lock);
     if (q->n_thread == 0) {

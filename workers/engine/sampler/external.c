@@ -10,6 +10,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
+#include "protocol/base/thread.h"
 #include "workers/engine/reward/line_program.h"
 
 #define TRIES 5         // of an item whose answer is none
@@ -608,7 +609,7 @@ struct external *external_new(const struct external_config *config, struct error
         line_program_stop_by(x->helper, &x->stop);
     }
     for (; x->n_thread < config->n_request; x->n_thread++)
-        if (pthread_create(&x->thread[x->n_thread], NULL, external_main, x) != 0) {
+        if (thread_start(&x->thread[x->n_thread], external_main, x) != 0) {
             error_set(err, ERR_IO, "cannot start thread %d of an engine's client", x->n_thread);
             external_free(x);
             return NULL;

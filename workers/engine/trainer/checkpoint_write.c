@@ -26,6 +26,7 @@
 #include "protocol/base/log.h"
 #include "protocol/base/machine.h"
 #include "protocol/base/parallel.h"
+#include "protocol/base/thread.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_dir.h"
 #include "workers/engine/model/safetensors.h"
@@ -285,7 +286,7 @@ struct checkpoint_writer *checkpoint_writer_new(struct error *err)
     w->ok = true;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
-    int rc = pthread_create(&w->thread, NULL, writer_main, w);
+    int rc = thread_start(&w->thread, writer_main, w);
     if (rc != 0) {
         errno = rc;
         error_errno(err, "cannot start the checkpoint thread");
