@@ -236,7 +236,7 @@ class Nodes(RunCase):
         w.refused("not been given to this node but to worker cpu:0", "group", **w.group(theirs))
         w.refused("not been given to this node but to worker cpu:0", "stopped", item=0, version=0, made=0, n_tok=10**6)
         w.refused("not been given to this node", "group", **w.group({"item": 7, "row": 0}))    # nor to anybody
-        for words, wrong in (("instead of 4", dict(n_sample=5)), ("which the model does not have", dict(ids=[10**6] * 8)), ("log-prob", dict(logps=[float("nan")] * 8)),
+        for words, wrong in (("instead of 4", dict(n_sample=5)), ("none of the tokenizer", dict(ids=[10**6] * 8)), ("log-prob", dict(logps=[float("nan")] * 8)),
                              ("log-prob", dict(logps=[1.0] * 8)), ("reward", dict(sample=dict(reward=1e300))), ("of prompt", dict(row=mine["row"] + 1)),
                              ("temperature", dict(temperature=0.5)), ("does not fit", dict(logp={"bytes": ""}))):
             w.refused(words, "group", **w.group(mine, **wrong))
