@@ -169,7 +169,7 @@ static void *thread_main(void *arg)
     struct sandbox_limits limits = sandbox_limits_default;
     struct error err = { 0 };
     limits.case_s = TEST_MAX_S;
-    struct sandbox_host *host = runner_host_new(&limits, &err);
+    struct sandbox_host *host = sandbox_host_new(&limits, &err);
     pthread_mutex_lock(&s->lock);
     s->n_ready++;
     if (!host) {

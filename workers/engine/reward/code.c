@@ -39,7 +39,7 @@ static bool open_any(void **self, const struct reward_config *config, bool share
     if (config->code_verifier_api_url)
         c->remote = remote_new(config->code_verifier_api_url, config->code_verifier_key_file, config->program_timeout_s, err);
     else
-        c->host = runner_host_new(&limits, err);
+        c->host = sandbox_host_new(&limits, err);
     if (!c->remote && !c->host) {
         free(c);
         return false;

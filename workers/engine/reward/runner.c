@@ -1,6 +1,5 @@
 #include "workers/engine/reward/runner.h"
 #include "protocol/base/clock.h"
-#include "protocol/base/log.h"
 
 #define LOAD_MAX 8     // each spare killed together with its zygote uses one
 #define AGAIN_MAX 4    // one kill may use two: the sandbox that ran, and a spare loaded before the kill reached it
@@ -21,15 +20,6 @@ static enum case_status program_load(struct sandbox_host *host, struct sandbox *
         }
     }
     return status;
-}
-
-struct sandbox_host *runner_host_new(const struct sandbox_limits *limits, struct error *err)
-{
-    struct sandbox_host *h = sandbox_host_new(limits, err);
-    if (h && sandbox_host_lacks(h))
-        log_warn("the sandbox's Python has no %1$s, so a program that imports it earns nothing; install python3-%1$s",
-                 sandbox_host_lacks(h));
-    return h;
 }
 
 static enum test_code code_of(enum case_status status)

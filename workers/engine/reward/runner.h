@@ -22,8 +22,6 @@ struct runner_result {
     struct error err;             // of CASE_SANDBOX
 };
 
-/* Make a host for a reward's programs, and log what its Python lacks. */
-struct sandbox_host *runner_host_new(const struct sandbox_limits *limits, struct error *err);
 /* Run the tests in order. first_out gets the start of the first wrong output. */
 void runner_run(struct sandbox_host *host, const struct tests *t, const char *code, size_t len, const struct runner_options *options,
                 struct runner_result *r, struct buf *first_out);

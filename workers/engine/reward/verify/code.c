@@ -39,7 +39,7 @@ static bool runner_open(struct verify_host *h, struct error *err)
                || (h->remote = remote_new(h->options.code_api_url, h->options.code_key_file, h->options.code_max_execution_time, err))
                       != NULL;
     limits.case_s = MAX(ceil(h->options.code_max_execution_time), 1);
-    return h->sandboxes || (h->sandboxes = runner_host_new(&limits, err)) != NULL;
+    return h->sandboxes || (h->sandboxes = sandbox_host_new(&limits, err)) != NULL;
 }
 
 /* The score of the tests' run times, -1 for those that did not pass. */
