@@ -91,11 +91,23 @@ static const char *string_end(const struct pass *p, bool *special)
     return s < p->end ? s + 1 : s;
 }
 
+/* A text from outside that begins with our mark is no number: U+FFFD stands in the mark's place. */
+static void mark_pass(struct pass *p, const char *end)
+{
+    const char *from = ++p->at;    // after the quote
+    bool bare = (size_t)(end - from) > strlen(JSON_ODD) && memcmp(from, JSON_ODD, strlen(JSON_ODD)) == 0;
+    if (!bare && escape_value(from, end) != 0xFDD0)
+        return;
+    p->at += bare ? strlen(JSON_ODD) : 6;
+    replace(p, from, "\\ufffd", 6);
+}
+
 static void string_pass(struct pass *p)
 {
     bool special;
     const char *end = string_end(p, &special);
     bool nul_goes = !(p->flags & JSON_ALLOW_NUL) || is_name(end, p->end);    // jansson has no NUL in names
+    mark_pass(p, end);
     while (special && p->at < end) {
         const char *from = p->at;
         int v = escape_value(from, end), low;

@@ -25,7 +25,7 @@ json_t *json_text_new(const char *text);
  *   integers beyond 64 bits, NaN, Infinity, -Infinity   a string: JSON_ODD, then the number as it was spelled. jansson has no number for
  *     and reals beyond a double (1e400: Infinity)        it; whoever asks for a number finds none. json_text_dump writes it as it came
  *   \u0000                                             kept with JSON_ALLOW_NUL, else and in names U+FFFD
- *   lone surrogates                                     U+FFFD
+ *   lone surrogates, and JSON_ODD at a string's begin   U+FFFD
  *   a byte order mark before the value                  passed
  * Everything else is as strict as jansson: syntax, UTF-8, depth (2048), and what the flags ask for. */
 
@@ -36,7 +36,7 @@ json_t *json_text_new(const char *text);
  * here why says so then, and what is wrong with the text otherwise. With JSON_DISABLE_EOF_CHECK why->position is where the value ends.
  * why may be NULL, and so may text. Returns a value for json_decref, or NULL. */
 json_t *json_text_read(const char *text, size_t len, size_t flags, json_error_t *why);
-/* The same up to the NUL. */
+/* json_text_read of a text that ends with a NUL. */
 json_t *json_str_read(const char *text, size_t flags, json_error_t *why);
 /* How a number is spelled that jansson cannot hold ("NaN", "1000000000000000000000"); borrowed from v. NULL: v is anything else. */
 const char *json_odd_text(const json_t *v);

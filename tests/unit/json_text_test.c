@@ -31,6 +31,7 @@ static void what_python_writes_is_read_and_written_again(UNUSED void **state)
         { "{\"k\\u0000\":\"v\\u0000\"}", "{\"k\xef\xbf\xbd\":\"v\xef\xbf\xbd\"}" },
         { "{\"k\\u0000\" : \"v\\u0000\"}", "{\"k\xef\xbf\xbd\":\"v\\u0000\"}", JSON_ALLOW_NUL },
         { "\xef\xbb\xbf[1]", "[1]" },
+        { "[\"\xef\xb7\x90" "7\",\"\\uFDD0NaN\"]", "[\"\xef\xbf\xbd" "7\",\"\xef\xbf\xbdNaN\"]" },    // our mark, from outside, makes no number
         { "{\"a\":{\"b\":[NaN,{\"c\":123456789012345678901234567890}]},\"d\":\"e\"}",
           "{\"a\":{\"b\":[NaN,{\"c\":123456789012345678901234567890}]},\"d\":\"e\"}" },
         { "[18446744073709551616]", "[1.8446744073709552e19]", JSON_DECODE_INT_AS_REAL },
