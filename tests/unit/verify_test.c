@@ -73,6 +73,30 @@ static void instructions_are_followed_as_open_instruct_sees_it(UNUSED void **sta
     assert_int_equal(n_wrong, 0);
 }
 
+static void gsm8k_compares_numbers_however_they_are_spelled(UNUSED void **state)
+{
+    static const struct {
+        const char *response, *truth;
+        double score;
+    } cases[] = {
+        { "It costs $29.00.", "29", 1 }, { "so +4", "4", 1 },     { "It is 12.", "12.0", 1 },       { "It is 1,234.", "1,234", 1 },
+        { "It is $14.", "$14", 1 },      { "-0.50", "-.5", 1 },   { "007", "7", 1 },                { "It is -4", "$-4", 1 },
+        { "It costs $29.01.", "29", 0 }, { "so -4", "4", 0 },     { "It is 12.", "12.5", 0 },       { "It is 1,234.", "12,345", 0 },
+        { "It is 40", "4", 0 },          { "It is 0.4", "4", 0 }, { "It is 14", "14 dollars", 0 }, { "no number", "7", 0 },
+    };
+    struct verify_host h;
+    struct error err;
+    assert_true(verify_host_init(&h, &text_only, &err));
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        json_t *truth = json_string(cases[i].truth);
+        struct verify_result res = verify_one(&h, "gsm8k", cases[i].response, -1, truth);
+        if (res.state != SCORE_OK || res.score != cases[i].score)
+            fail_msg("'%s' for '%s' scored %g", cases[i].response, cases[i].truth, res.score);
+        json_decref(truth);
+    }
+    verify_host_release(&h);
+}
+
 static void long_answers_are_verified_like_short_ones(UNUSED void **state)
 {
     static const struct {
@@ -467,6 +491,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_scored_as_open_instruct_scores_them),
         cmocka_unit_test(instructions_are_followed_as_open_instruct_sees_it),
+        cmocka_unit_test(gsm8k_compares_numbers_however_they_are_spelled),
         cmocka_unit_test(long_answers_are_verified_like_short_ones),
         cmocka_unit_test(programs_pass_the_tests_that_python_says_they_pass),
         cmocka_unit_test(programs_that_cheat_earn_nothing),

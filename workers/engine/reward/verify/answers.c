@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "workers/engine/reward/verify/verify.h"
 #include "protocol/base/json_text.h"
+#include "workers/engine/reward/verify/verify.h"
 
-/* A number as gsm8k's labels write it: no dollar sign, plus sign or commas, no zeros after the last decimal. Other texts are
- * unchanged. */
+/* A number as gsm8k's labels write it: no dollar sign, plus sign or commas, no zeros before the first digit
+ * or after the last decimal. Other texts are unchanged. */
 static struct span number_plain(struct verify_host *h, struct span s)
 {
     struct span g[RE_GROUPS], t = text_replace(&h->pool, text_strip(s), ",", "");
@@ -24,7 +24,7 @@ static struct span number_plain(struct verify_host *h, struct span s)
         n.len -= n.s[n.len - 1] == '.';
         n = n.len > 0 ? n : span_str("0");
     }
-    while (n.len > 1 && *n.s == '0' && n.s[1] != '.')
+    while (n.len > 1 && *n.s == '0')    // 0.5 is .5
         n.s++, n.len--;
     return minus ? regex_replace(h->regexes, &h->pool, "^", "-", n) : n;
 }
