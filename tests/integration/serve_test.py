@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import unittest
+import warnings
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tiny_model
@@ -689,6 +690,8 @@ class Hostile(unittest.TestCase):
             "two lengths": b"Host: x\r\nContent-Length: 2\r\nContent-Length: 20",
             "length and chunks": b"Host: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked",
             "no host": b"Content-Length: 2",
+            "a blank before the colon": b"Host: x\r\nContent-Length : 2",
+            "a coding that is not chunked": b"Host: x\r\nTransfer-Encoding: xchunked",
             "a negative length": b"Host: x\r\nContent-Length: -2",
             "an enormous length": b"Host: x\r\nContent-Length: 99999999999999999999",
             "a long length": b"Host: x\r\nContent-Length: 1048577",
@@ -819,6 +822,19 @@ class Guarded(unittest.TestCase):
                     self.assertEqual(ask("POST", "/v1/completions", wrong, body)[0], 401, wrong)
                     self.assertEqual(ask("GET", "/nothing", wrong)[0], 401)
                 self.assertEqual(ask("POST", "/v1/completions", "Bearer s3cret", body)[0], 200)
+                for version, spoken in ((ssl.TLSVersion.TLSv1, False), (ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True)):
+                    old = ssl.create_default_context(cafile=cert)
+                    old.set_ciphers("ALL:@SECLEVEL=0")    # with which this client does speak the old versions
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore", DeprecationWarning)
+                        old.minimum_version, old.maximum_version = version, version
+                    with socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT) as s:
+                        if spoken:
+                            old.wrap_socket(s, server_hostname="127.0.0.1").close()
+                            continue
+                        with self.assertRaises(OSError) as refused:
+                            old.wrap_socket(s, server_hostname="127.0.0.1")
+                        self.assertNotIn("NO_PROTOCOLS_AVAILABLE", str(refused.exception))    # the server refuses, not this client
                 self.assertEqual(server.stop(), 0)
                 self.assertNotIn("s3cret", server.errors())
             finally:

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "protocol/run/bounds.h"
 #include "workers/serve/atropos.h"
 #include "workers/serve/atropos_client.h"
 #include "workers/serve/atropos_group.h"
@@ -685,6 +686,10 @@ static void a_posted_group_becomes_what_the_run_trains_on(UNUSED void **state)
         if (!strstr(err.text, refused[i].words))
             fail_msg("%s", err.text);
     }
+    g = posted_none(42, 3, &err);    // in place of one that had been accepted: it can be computed with, and its sample is left out
+    assert_true(g && g->item == 42 && g->weight_version == 3 && g->n_sample == 1 && g->sample[0].score == SCORE_ERROR);
+    assert_true(group_bounds_check(g, 1, &err));
+    group_free(g);
 }
 
 static void an_answer_to_batch_is_groups_or_nothing_yet_or_an_error(UNUSED void **state)

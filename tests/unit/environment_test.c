@@ -126,6 +126,8 @@ static void what_is_not_an_answer_leaves_the_sample_out(void **state)
         {"exit 1;", "environment: it ended", SCORE_ERROR},
         {"echo \"{\\\"id\\\":$id,\\\"error\\\":\\\"no such tool\\\"}\"; continue;", "environment: no such tool", SCORE_ERROR},
         {"echo '{\"observation\":\"x\"}';", "environment: not an answer", SCORE_ERROR},
+        {"echo \"{\\\"id\\\":$id,\\\"reward\\\":NaN}\"; continue;", "environment: no finite reward", SCORE_ERROR},
+        {"echo \"{\\\"id\\\":$id,\\\"reward\\\":-1e400}\"; continue;", "environment: no finite reward", SCORE_ERROR},
     };
     // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

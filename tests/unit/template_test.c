@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <jansson.h>
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "workers/engine/template/template.h"
 
 #define NOW 1741478400.0    // 9 Mar 2025, as in make_templates.py
@@ -57,6 +58,24 @@ static void conversations_and_expressions_render_as_jinja2_renders_them(UNUSED v
     json_decref(vars);
     free(line);
     fclose(f);
+}
+
+/* As jinja2 renders Python's own numbers. */
+static void an_integer_beyond_64_bits_is_a_number(UNUSED void **state)
+{
+#define DIGITS "123456789012345678901234567890"
+    static const char source[] = "{{ n }} {{ [n] }} {{ m|tojson }} {{ n is integer }} {{ n is number }} {{ n is string }} {{ f }}";
+    static const char want[] = DIGITS " [" DIGITS "] {\"a\": " DIGITS "} True True False inf";
+    struct error err = { 0 };
+    struct buf out = BUF_INIT;
+    json_t *vars = json_str_read("{\"n\":" DIGITS ",\"m\":{\"a\":" DIGITS "},\"f\":Infinity}", 0, NULL);
+    struct template *t = template_new(source, strlen(source), "t", &err);
+    if (!t || !template_render(t, vars, NOW, &out, &err))
+        fail_msg("%s", err.text);
+    assert_string_equal(buf_text(&out), want);
+    template_free(t);
+    buf_release(&out);
+    json_decref(vars);
 }
 
 static void what_is_outside_the_subset_is_refused_with_line_and_construct(UNUSED void **state)
@@ -241,6 +260,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conversations_and_expressions_render_as_jinja2_renders_them),
+        cmocka_unit_test(an_integer_beyond_64_bits_is_a_number),
         cmocka_unit_test(what_is_outside_the_subset_is_refused_with_line_and_construct),
         cmocka_unit_test(hostile_templates_end_with_an_error),
         cmocka_unit_test(a_chat_takes_one_message_or_a_list_and_a_system_prompt),
