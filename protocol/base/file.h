@@ -21,8 +21,8 @@ MUST_USE bool file_write_secret(const char *path, const void *data, size_t len, 
  * not followed, and what is not a regular file is refused. flags: O_WRONLY or O_RDWR, and O_APPEND or O_EXCL. O_TRUNC stands for a new
  * file: what had the name, a link too, loses it and keeps its bytes. The descriptor is closed on exec. */
 MUST_USE int file_create(const char *path, int flags, unsigned mode, struct error *err);
-/* The same as a stream to write to, mode 0644: at the end of what is there, or of a new file. NULL: see err. */
-FILE *file_create_stream(const char *path, bool append, struct error *err);
+/* Open such a file, mode 0644, as a stream to write to: with append at the end of what is there, else as a new file. NULL: see err. */
+MUST_USE FILE *file_create_stream(const char *path, bool append, struct error *err);
 /* Make a folder and its missing parents; an existing folder is fine. */
 MUST_USE bool dir_make(const char *path, unsigned mode, struct error *err);
 /* Make renames and new files in dir survive a power cut. */

@@ -22,7 +22,8 @@ enum bound {
 bool bound_holds(enum bound b, double v);    // not of a NaN
 /* ERR_DATA: v is beyond its bound; err names it, its value and the bound. */
 MUST_USE bool bound_check(enum bound b, double v, struct error *err);
-/* A token's id is one of the tokenizer's n_id. A model's table may have more rows than that: such an id is never drawn, and has no log-prob. */
+/* A token's id is one of the tokenizer's n_id. A model's table may have more rows than that: their ids are never drawn, and have no
+ * log-prob. */
 MUST_USE bool bound_id_check(int64_t id, int64_t n_id, struct error *err);
 /* All of a group's ids, log-probs, advantages and scores. ERR_DATA names the first that cannot be. */
 MUST_USE bool group_bounds_check(const struct group *g, int64_t n_id, struct error *err);

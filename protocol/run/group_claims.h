@@ -18,5 +18,6 @@ struct group_claims {
     double temperature, top_p;          // that it was to be sampled with
     int64_t top_k;
 };
-/* Read a group from its message's map and hold it against what it may claim: that, and that it can be computed with (bounds.h). ERR_DATA names the first that is not so. */
+/* Read a group from its message's map and hold it against what it may claim. A step must be able to compute with it, too (bounds.h).
+ * ERR_DATA names the first claim that fails. */
 MUST_USE bool group_claims_check(const struct mval *map, const struct group_claims *may, struct error *err);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 #include "protocol/base/thread.h"
 #include "protocol/run/group_msg.h"
 #include "protocol/run/prompt_lines.h"
@@ -12,7 +13,6 @@
 #include "workers/controller/amending.h"
 #include "workers/controller/controller.h"
 #include "workers/engine/data/dataset.h"
-#include "protocol/base/json_text.h"
 
 #define SCORE_LIMIT_MS 120000
 #define SHOWN_MAX 16    // rewards in the answer; the means are of all samples

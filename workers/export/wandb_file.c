@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 #include <zlib.h>
-#include "workers/export/wandb.h"
 #include "protocol/base/file.h"
+#include "workers/export/wandb.h"
 
 #define BLOCK 32768
 #define CHUNK_HEAD 7

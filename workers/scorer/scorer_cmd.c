@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/log.h"
 #include "protocol/base/secret.h"
@@ -19,7 +20,6 @@
 #include "workers/engine/reward/environment_pool.h"
 #include "workers/engine/reward/queue.h"
 #include "workers/scorer/service.h"
-#include "protocol/base/json_text.h"
 
 #define N_OPEN 1024          // requests held open at once
 #define MAX_DEPTH 65536      // samples waiting

@@ -189,7 +189,9 @@ static bool lease_fill(struct door *d, struct lease *l)
     struct group *g = NULL;
     pthread_mutex_lock(&d->lock);
     bool ok = atropos_take(d->routes.state, l->item, &posted, &err), none = ok && !posted;
-    if (ok && posted && !(g = posted_group(posted, &d->rules, l->item, &err)) && err.code == ERR_DATA) {    // taken by another rollcall's rules
+    if (ok && posted)
+        g = posted_group(posted, &d->rules, l->item, &err);
+    if (ok && posted && !g && err.code == ERR_DATA) {    // it was accepted by an earlier version's rules
         log_warn("item %" PRId64 " is left out: the group that was posted for it cannot be trained on: %s", l->item, err.text);
         g = posted_none(l->item, posted->version, &err);
     }

@@ -2,9 +2,9 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
+#include "protocol/base/json_text.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/worker/engine_state.h"
-#include "protocol/base/json_text.h"
 
 struct row_rubrics {
     struct row_rubrics *next;

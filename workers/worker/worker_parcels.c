@@ -9,6 +9,7 @@
 #include <string.h>
 #include <jansson.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/run/prompt_lines.h"
 #include "protocol/run/group_msg.h"
@@ -16,7 +17,6 @@
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/sampler/eval.h"
 #include "workers/worker/worker_parts.h"
-#include "protocol/base/json_text.h"
 
 #define FILES_BYTES_MAX ((size_t)1 << 20)       // of the list of the data's files; a longer one is not sent
 #define RECORDS_BYTES_MAX ((size_t)32 << 20)    // of an evaluation's answers to a prompt; more are not kept

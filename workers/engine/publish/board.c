@@ -110,7 +110,7 @@ static struct board *board_drop(struct board *b)
 /* ---- the trainer */
 static bool board_make(struct board *b, int64_t version, struct error *err)
 {
-    b->fd = file_create(b->path, O_RDWR | O_TRUNC, 0600, err);    // of an earlier trainer's, who has joined it keeps that file
+    b->fd = file_create(b->path, O_RDWR | O_TRUNC, 0600, err);    // a process that has joined an earlier trainer's board keeps that file
     b->writes = b->fd >= 0;
     if (b->fd < 0)
         return false;

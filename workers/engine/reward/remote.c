@@ -171,7 +171,8 @@ bool remote_tests(struct remote *r, bool stdio, const char *code, size_t len, co
     free(text);
     if (!ok)
         return false;
-    json_t *answer = json_text_read(buf_text(&r->client.answer), r->client.answer.len, 0, NULL), *results = json_object_get(answer, "results");
+    json_t *answer = json_text_read(buf_text(&r->client.answer), r->client.answer.len, 0, NULL);
+    json_t *results = json_object_get(answer, "results");
     const json_t *times = json_object_get(answer, "runtimes");
     ok = (int64_t)json_array_size(results) == n_test && json_array_size(times) == json_array_size(results);
     for (int64_t i = 0; ok && i < n_test; i++) {

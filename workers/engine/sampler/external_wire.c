@@ -178,10 +178,10 @@ static bool sample_put(struct group *g, int64_t at, const struct reply_sample *s
         const json_t *pair = json_array_get(s->logps, (size_t)t), *lp = s->ids ? pair : json_array_get(pair, 0);
         const json_t *id = s->ids ? json_array_get(s->ids, (size_t)t) : json_array_get(pair, 1);
         double logp = json_number_value(lp);
-        bool whole = !json_is_integer(id)   ? error_set(err, ERR_DATA, "it has no id")
-                     : !json_is_number(lp) ? error_set(err, ERR_DATA, "it has no log-prob")
-                                            : bound_id_check(json_integer_value(id), n_id, err) && bound_check(BOUND_LOGP, logp, err);
-        if (!whole)
+        bool fits = (json_is_integer(id) || error_set(err, ERR_DATA, "it has no id"))
+                    && (json_is_number(lp) || error_set(err, ERR_DATA, "it has no log-prob"))
+                    && bound_id_check(json_integer_value(id), n_id, err) && bound_check(BOUND_LOGP, logp, err);
+        if (!fits)
             return error_wrap(err, "token %" PRId64 " of sample %" PRId64, t, i);
         g->token[at + t] = (int32_t)json_integer_value(id);
         g->logp[at + t] = (float)logp;

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 #include "workers/engine/template/template_args.h"
 #include "workers/engine/text/unicode.h"
-#include "protocol/base/json_text.h"
 
 /* ---- of sequences ---- */
 

@@ -165,7 +165,8 @@ static bool undone_remove(const char *dir, const char *run, struct buf *links, s
         char path[CHECKPOINT_PATH];
         if (sscanf(e->d_name, "step-%" PRId64 ".undone-%d%n", &step, &k, &end) != 2 || e->d_name[end])
             continue;
-        ok = checkpoint_join(path, dir, e->d_name, err) && (!belongs_to(path, run) || checkpoint_is_pinned(path) || checkpoint_drop(path, links, err));
+        ok = checkpoint_join(path, dir, e->d_name, err)
+             && (!belongs_to(path, run) || checkpoint_is_pinned(path) || checkpoint_drop(path, links, err));
     }
     if (d)
         closedir(d);

@@ -357,7 +357,7 @@ static bool is_number(const struct value *v)
     return v->kind == VALUE_INT || v->kind == VALUE_FLOAT;
 }
 
-/* Of two values that are neither lists nor objects. */
+/* value_accepted for values that are neither lists nor objects. */
 static bool scalar_accepted(const struct value *got, const struct value *expected)
 {
     if (expected->kind == VALUE_FLOAT)

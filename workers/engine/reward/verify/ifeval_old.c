@@ -1,9 +1,9 @@
 /* ifeval_old.c - the 25 functions of if_functions.py, by their names; see ifeval.h */
 #include <math.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 #include "workers/engine/reward/verify/ifeval.h"
 #include "workers/engine/reward/verify/language.h"
-#include "protocol/base/json_text.h"
 
 #define RE(c) (c)->h->regexes
 #define POOL(c) &(c)->h->pool

@@ -2,9 +2,9 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 #include "workers/engine/reward/verify/ifeval.h"
 #include "workers/engine/reward/verify/language.h"
-#include "protocol/base/json_text.h"
 
 #define RE(c) (c)->h->regexes
 #define POOL(c) &(c)->h->pool

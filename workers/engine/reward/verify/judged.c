@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/json_text.h"
 #include "protocol/base/utf8.h"
 #include "workers/engine/reward/verify/judge.h"
 #include "workers/engine/reward/verify/literal.h"
 #include "workers/engine/reward/verify/verify.h"
-#include "protocol/base/json_text.h"
 
 #define RUBRICS_MAX 64       // of one row
 #define BYTES_PER_TOKEN 3    // of a prompt, to keep it within the judge's context

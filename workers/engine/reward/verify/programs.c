@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "asserts_py.h"
-#include "workers/engine/reward/answer.h"
 #include "protocol/base/json_text.h"
+#include "workers/engine/reward/answer.h"
 
 #define WHOLE_MAX_S 600.0    // of all tests of a program
 
