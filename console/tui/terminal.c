@@ -306,10 +306,15 @@ static void suspend_here(struct terminal *t)
     /* Stop the whole job, as the terminal itself would; in an orphaned group nothing happens. Our own signal is sent to this
      * thread: another thread could take a signal to the process, and refresh ignores SIGTSTP while it draws, which discards a
      * pending one. */
+    sigset_t stop, before;
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTSTP);
     signal(SIGTSTP, SIG_IGN);
     kill(0, SIGTSTP);
     signal(SIGTSTP, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &stop, &before);    // as every thread of ours, this one takes no signals else
     raise(SIGTSTP);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     refresh();    // back again
     mouse_set(t->options.mouse);
     paste_marks_set(true);
