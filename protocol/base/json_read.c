@@ -309,7 +309,12 @@ static size_t odd_printed(const char *s, const char **from, size_t *len)
 
 char *json_text_dump(const json_t *v, size_t flags)
 {
+    was_short = false;
     char *text = json_dumps(v, flags), *to = text;
+    if (was_short) {    // jansson leaves out what it has no memory for, and goes on
+        free(text);
+        return NULL;
+    }
     for (const char *s = text; s && *s;) {
         const char *from;
         size_t len, n;
