@@ -41,7 +41,8 @@ static bool lines_run(const struct template *t, double now_s, long *n_failed, st
         struct error failed = { 0 };
         if (strspn(line, " \t\r\n") == (size_t)len)
             continue;
-        json_t *vars = (size_t)len > LINE_BYTES_MAX ? NULL : json_text_read(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+        json_t *vars = (size_t)len > LINE_BYTES_MAX ? NULL
+                                                    : json_text_read(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
         if (!json_is_object(vars))
             error_set(&failed, ERR_DATA, "stdin:%ld: %s", n,
                       (size_t)len > LINE_BYTES_MAX ? "the line is too long"

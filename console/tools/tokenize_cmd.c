@@ -74,7 +74,8 @@ static bool lines_run(struct tokenize *k, struct error *err)
         json_error_t why;
         if (strspn(line, " \t\r\n") == (size_t)len)
             continue;
-        json_t *row = (size_t)len > LINE_BYTES_MAX ? NULL : json_text_read(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+        json_t *row = (size_t)len > LINE_BYTES_MAX ? NULL
+                                                   : json_text_read(line, (size_t)len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
         if (!row)
             ok = error_set(err, ERR_DATA, "stdin:%ld: %s", n, (size_t)len > LINE_BYTES_MAX ? "the line is too long" : why.text);
         else if (!(ok = k->decode ? line_decode(k, row, err) : line_encode(k, row, err)))

@@ -31,7 +31,7 @@ MUST_USE bool dir_sync(const char *dir, struct error *err);
 MUST_USE bool dir_remove(const char *path, struct error *err);
 bool path_exists(const char *path);
 bool path_is_dir(const char *path);
-bool path_is_link(const char *path);    // a symbolic one, wherever it leads
+bool path_is_link(const char *path);      // a symbolic one, wherever it leads
 bool path_in_memory(const char *path);    // what is there is on tmpfs
 /* dir + "/" + name (or name when it is absolute) into out of size bytes; false when it does not fit. */
 bool path_join(char *out, size_t size, const char *dir, const char *name);

@@ -185,7 +185,8 @@ static void scalar_pass(struct pass *p)
             return;
         }
     bool exponent = false, real = (p->flags & JSON_DECODE_INT_AS_REAL) != 0, point;
-    for (char c; p->at < p->end && ((c = *p->at, (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E')); p->at++)
+    for (char c; p->at < p->end && ((c = *p->at, (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E'));
+         p->at++)
         exponent = exponent || c == 'e' || c == 'E';
     size_t len = (size_t)(p->at - from);
     if (len == 0) {    // true, false, null, or what jansson will refuse

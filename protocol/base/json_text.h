@@ -29,7 +29,8 @@ json_t *json_text_new(const char *text);
  *   a byte order mark before the value                  passed
  * Everything else is as strict as jansson: syntax, UTF-8, depth (2048), and what the flags ask for. */
 
-#define JSON_STANDARD ((size_t)1 << 30)    // a flag: only what JSON's standard has, for texts that are handed on to other readers as they are
+#define JSON_STANDARD                                                                                                                      \
+    ((size_t)1 << 30)              // a flag: only what JSON's standard has, for texts that are handed on to other readers as they are
 #define JSON_ODD "\xef\xb7\x90"    // U+FDD0, which Unicode keeps for a program's own use
 
 /* json_loadb for such texts. jansson takes want of memory for a fault of the text ("invalid token"), or reads on without a character;

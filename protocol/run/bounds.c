@@ -27,8 +27,7 @@ bool bound_check(enum bound b, double v, struct error *err)
 
 bool bound_id_check(int64_t id, int64_t n_id, struct error *err)
 {
-    return (id >= 0 && id < n_id)
-           || error_set(err, ERR_DATA, "the token %" PRId64 " is none of the tokenizer's %" PRId64, id, n_id);
+    return (id >= 0 && id < n_id) || error_set(err, ERR_DATA, "the token %" PRId64 " is none of the tokenizer's %" PRId64, id, n_id);
 }
 
 static bool ids_check(const int32_t *id, int64_t n, int64_t n_id, const char *what, struct error *err)

@@ -675,10 +675,12 @@ static void a_posted_group_becomes_what_the_run_trains_on(UNUSED void **state)
         { "[[1,2],[1,-1]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1]]", "the token -1" },
         { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-41]]", "the log-prob -41 is not from -40 to 0.5" },
         { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1e300]]", "the log-prob -1e+300" },
-        { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1]]", "sequence 1, token 1: the advantage 1e+30", ",\"advantages\":[[1],[1e30]]" },
+        { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1]]", "sequence 1, token 1: the advantage 1e+30",
+          ",\"advantages\":[[1],[1e30]]" },
         { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-39]]", "the advantage 5 and the log-prob -39", ",\"advantages\":[[1],[0,5]]" },
         { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1]]", "the temperature 1e-300", ",\"overrides\":[{},{\"temperature\":1e-300}]" },
-        { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1]]", "the temperature 1e+300", ",\"generation_params\":{\"temperature\":1e300}" },
+        { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1]]", "the temperature 1e+300",
+          ",\"generation_params\":{\"temperature\":1e300}" },
         { "[[1,2],[1,2]]", "[[1,2],[1,2]]", "[[-1,-1],[-1,-1]]", "sequence 0: the reward -1e+300", ",\"scores\":[-1e300,1]" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(refused); i++) {

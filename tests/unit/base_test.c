@@ -210,12 +210,9 @@ static void no_link_is_followed_to_remove_or_to_create(UNUSED void **state)
     static const struct {
         const char *target, *at, *why;
     } gone[] = {
-        { "victim", "link", "a link at the top" },
-        { "victim", "link/", "... named with a slash, which makes the system follow it" },
-        { "victim", "link///", "... or with several" },
-        { "victim", "deep/in/link", "a link inside" },
-        { "victim/f", "link", "a link to a file" },
-        { "nowhere", "link", "a link to nothing" },
+        { "victim", "link", "a link at the top" },      { "victim", "link/", "... named with a slash, which makes the system follow it" },
+        { "victim", "link///", "... or with several" }, { "victim", "deep/in/link", "a link inside" },
+        { "victim/f", "link", "a link to a file" },     { "nowhere", "link", "a link to nothing" },
     };
     static const struct {
         int flags;

@@ -173,8 +173,7 @@ static void what_is_no_such_answer_is_named(UNUSED void **state)
           "it has no id" },
         { EXTERNAL_SGLANG, "[" SGLANG_ONE ",{\"meta_info\":{\"finish_reason\":\"stop\",\"output_token_logprobs\":[[-3.4e38,1,null]]}}]",
           "the log-prob -3.4e+38 is not from -40" },
-        { EXTERNAL_SGLANG, "[" SGLANG_ONE ",{\"meta_info\":{\"finish_reason\":\"stop\",\"output_token_logprobs\":[7]}}]",
-          "it has no id" },
+        { EXTERNAL_SGLANG, "[" SGLANG_ONE ",{\"meta_info\":{\"finish_reason\":\"stop\",\"output_token_logprobs\":[7]}}]", "it has no id" },
     };
     struct generator_item it = item_make();
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -26,12 +26,15 @@ static void what_python_writes_is_read_and_written_again(UNUSED void **state)
         { "{\"NaN\":\"NaN\",\"Infinity\":\"1e400\"}", "{\"NaN\":\"NaN\",\"Infinity\":\"1e400\"}" },
         { "\"\\ud800\"", "\"\xef\xbf\xbd\"" },
         { "\"a\\udc00b\\ud83d\\ude00\\ud83dx\"", "\"a\xef\xbf\xbd"
-                                                   "b\xf0\x9f\x98\x80\xef\xbf\xbdx\"" },
+                                                 "b\xf0\x9f\x98\x80\xef\xbf\xbdx\"" },
         { "\"\\\\ud800 \\\\u0000\"", "\"\\\\ud800 \\\\u0000\"" },    // a backslash, then text
         { "{\"k\\u0000\":\"v\\u0000\"}", "{\"k\xef\xbf\xbd\":\"v\xef\xbf\xbd\"}" },
         { "{\"k\\u0000\" : \"v\\u0000\"}", "{\"k\xef\xbf\xbd\":\"v\\u0000\"}", JSON_ALLOW_NUL },
         { "\xef\xbb\xbf[1]", "[1]" },
-        { "[\"\xef\xb7\x90" "7\",\"\\uFDD0NaN\"]", "[\"\xef\xbf\xbd" "7\",\"\xef\xbf\xbdNaN\"]" },    // our mark, from outside, makes no number
+        { "[\"\xef\xb7\x90"
+          "7\",\"\\uFDD0NaN\"]",
+          "[\"\xef\xbf\xbd"
+          "7\",\"\xef\xbf\xbdNaN\"]" },    // our mark, from outside, makes no number
         { "{\"a\":{\"b\":[NaN,{\"c\":123456789012345678901234567890}]},\"d\":\"e\"}",
           "{\"a\":{\"b\":[NaN,{\"c\":123456789012345678901234567890}]},\"d\":\"e\"}" },
         { "[18446744073709551616]", "[1.8446744073709552e19]", JSON_DECODE_INT_AS_REAL },
@@ -55,9 +58,26 @@ static void what_python_writes_is_read_and_written_again(UNUSED void **state)
 
 static void nothing_else_becomes_json(UNUSED void **state)
 {
-    static const char *const cases[] = { "nan",    "[nan]",  "[+1]",     "[-NaN]",  "[01]",   "[99999999999999999999x]", "[1NaN]",
-                                         "[NaNN]", "[.5e]",  "[1e]",     "[--9999999999999999999]", "\"\\u12\"", "[00000000000000000000001]",
-                                         "{NaN:1}", "[1 NaN]", "[\"\\x\"]", "",        "[Infinity",  "\"\\ud800", "{\"a\":1}}" };
+    static const char *const cases[] = { "nan",
+                                         "[nan]",
+                                         "[+1]",
+                                         "[-NaN]",
+                                         "[01]",
+                                         "[99999999999999999999x]",
+                                         "[1NaN]",
+                                         "[NaNN]",
+                                         "[.5e]",
+                                         "[1e]",
+                                         "[--9999999999999999999]",
+                                         "\"\\u12\"",
+                                         "[00000000000000000000001]",
+                                         "{NaN:1}",
+                                         "[1 NaN]",
+                                         "[\"\\x\"]",
+                                         "",
+                                         "[Infinity",
+                                         "\"\\ud800",
+                                         "{\"a\":1}}" };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         json_t *v = json_str_read(cases[i], JSON_DECODE_ANY, NULL);
         if (v && strcmp(cases[i], "{NaN:1}") != 0)
@@ -75,8 +95,14 @@ static void a_number_that_jansson_cannot_hold_is_known_as_one(UNUSED void **stat
         const char *odd;
         double number;
         bool is;
-    } want[] = { { NULL, 1e30, true }, { "100000000000000000000", 1e20, true }, { "NaN", NAN, true }, { "-Infinity", -INFINITY, true },
-                 { NULL, 0, false },   { NULL, 0, false },                      { NULL, 3, true },    { NULL, 0, false },
+    } want[] = { { NULL, 1e30, true },
+                 { "100000000000000000000", 1e20, true },
+                 { "NaN", NAN, true },
+                 { "-Infinity", -INFINITY, true },
+                 { NULL, 0, false },
+                 { NULL, 0, false },
+                 { NULL, 3, true },
+                 { NULL, 0, false },
                  { "-12345678901234567890123", -12345678901234567890123.0, true } };
     assert_int_equal(json_array_size(v), ARRAY_SIZE(want));
     for (size_t i = 0; i < ARRAY_SIZE(want); i++) {

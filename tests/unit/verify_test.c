@@ -48,7 +48,7 @@ static int64_t golden_check(const char *path, int64_t *n_wrong)
                                               json_string_value(json_object_get(c, "response")),
                                               json_integer_value(json_object_get(c, "n_tok")), json_object_get(c, "truth"));
         const json_t *ours = json_object_get(c, "ours"), *want = ours ? ours : json_object_get(c, "score");    // where we differ on purpose
-        if (res.state != SCORE_OK || fabs(res.score - json_number_value(want)) > 1e-12) {    // quotients of counts
+        if (res.state != SCORE_OK || fabs(res.score - json_number_value(want)) > 1e-12) {                      // quotients of counts
             print_message("%" PRId64 " scored %g (%s, '%s' and '%s'): %s", n, res.score, res.why, res.pred, res.gold, line);
             ++*n_wrong;
         }
@@ -79,10 +79,22 @@ static void gsm8k_compares_numbers_however_they_are_spelled(UNUSED void **state)
         const char *response, *truth;
         double score;
     } cases[] = {
-        { "It costs $29.00.", "29", 1 }, { "so +4", "4", 1 },     { "It is 12.", "12.0", 1 },       { "It is 1,234.", "1,234", 1 },
-        { "It is $14.", "$14", 1 },      { "-0.50", "-.5", 1 },   { "007", "7", 1 },                { "It is -4", "$-4", 1 },
-        { "It costs $29.01.", "29", 0 }, { "so -4", "4", 0 },     { "It is 12.", "12.5", 0 },       { "It is 1,234.", "12,345", 0 },
-        { "It is 40", "4", 0 },          { "It is 0.4", "4", 0 }, { "It is 14", "14 dollars", 0 }, { "no number", "7", 0 },
+        { "It costs $29.00.", "29", 1 },
+        { "so +4", "4", 1 },
+        { "It is 12.", "12.0", 1 },
+        { "It is 1,234.", "1,234", 1 },
+        { "It is $14.", "$14", 1 },
+        { "-0.50", "-.5", 1 },
+        { "007", "7", 1 },
+        { "It is -4", "$-4", 1 },
+        { "It costs $29.01.", "29", 0 },
+        { "so -4", "4", 0 },
+        { "It is 12.", "12.5", 0 },
+        { "It is 1,234.", "12,345", 0 },
+        { "It is 40", "4", 0 },
+        { "It is 0.4", "4", 0 },
+        { "It is 14", "14 dollars", 0 },
+        { "no number", "7", 0 },
     };
     struct verify_host h;
     struct error err;

@@ -95,7 +95,8 @@ out:
 
 static bool result_read(const json_t *v, int64_t i, struct test_case *t, struct error *err)
 {
-    t->output = json_is_string(v) && !json_odd_text(v) ? strndup(json_string_value(v), json_string_length(v)) : json_text_dump(v, JSON_TEXT);
+    t->output = json_is_string(v) && !json_odd_text(v) ? strndup(json_string_value(v), json_string_length(v))
+                                                       : json_text_dump(v, JSON_TEXT);
     if (!t->output)
         return error_set(err, ERR_NO_MEMORY, "no memory for test cases");
     t->output_len = strlen(t->output);
@@ -111,7 +112,7 @@ bool tests_read(struct tests *t, const json_t *test_cases, struct error *err)
     *t = (struct tests){ 0 };
     if (json_is_string(test_cases)) {
         test_cases = parsed = json_text_read(json_string_value(test_cases), json_string_length(test_cases),
-                                         JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &je);
+                                             JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &je);
         if (!parsed) {
             error_set(err, ERR_DATA, "test_cases is a string that is not JSON: %s", je.text);
             goto out;
