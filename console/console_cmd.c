@@ -20,8 +20,8 @@
 
 #define PLAIN_INTERVAL_S 30    // between two steps that are read out
 
-/* What remains on the terminal after the screen has closed: the run's state and its results. */
-static void farewell_print(const struct model *m, const char *run_dir)
+/* how: the arguments that open the run again. What remains on the terminal after the screen has closed: the run's state and its results. */
+static void farewell_print(const struct model *m, const char *how)
 {
     char took[16];
     bool over = run_state_is_over(m->state);
@@ -34,8 +34,11 @@ static void farewell_print(const struct model *m, const char *run_dir)
     for (int i = 0; i < m->n_eval; i++)
         printf("  %-12s %5.1f %% -> %5.1f %% of %" PRId64 " problems\n", m->eval[i].set, 100 * m->eval[i].first_mean, 100 * m->eval[i].mean,
                m->eval[i].n);
+    if (!over && m->me[0] && strcmp(m->lock.holder, m->me) == 0)
+        printf("  you still have the control of it, so others are refused; give it back with: rollcall ctl %s%s unlock\n",
+               strncmp(how, "--", 2) == 0 ? "" : "--run ", how);
     if (!over)
-        printf("  it continues; come back with: rollcall console %s\n", run_dir);
+        printf("  it continues; come back with: rollcall console %s\n", how);
 }
 
 /* A live run through its agent, another from its folder. */
@@ -44,8 +47,8 @@ static struct feed *feed_open(const char *run_dir, bool read_only, struct model 
     return run_is_live(run_dir) ? link_new(run_dir, read_only, m, clock_ns(), err) : record_new(run_dir, m, clock_ns(), err);
 }
 
-/* Open a run on the screen or print it line by line; the console's own end is never the run's. */
-static bool run_watch(const char *run_dir, const char *with_dir, bool read_only, const struct console_options *o,
+/* Open a run on the screen or print it line by line; the console's own end is never the run's. how: the arguments that open it again. */
+static bool run_watch(const char *run_dir, const char *how, const char *with_dir, bool read_only, const struct console_options *o,
                       const struct batch_config *batch, const struct watch_options *watch, struct error *err)
 {
     sigset_t set;
@@ -63,7 +66,7 @@ static bool run_watch(const char *run_dir, const char *with_dir, bool read_only,
     struct feed *feed = ok ? feed_open(run_dir, read_only, m, err) : NULL;
     ok = feed && (batch ? batch_watch(feed, m, batch, watch, err) : console_run(feed, m, &look, err));
     if (ok && !batch)
-        farewell_print(m, run_dir);
+        farewell_print(m, how);
     if (feed)
         feed->free(feed);
     if (look.with_feed)
@@ -167,7 +170,13 @@ static bool console_cmd(int argc, char **argv, struct error *err)
     const char *base = strrchr(run_dir, '/');
     batch.run = base ? base + 1 : run_dir;
     batch.interval_s = interval_s >= 0 ? interval_s : watch.plain ? PLAIN_INTERVAL_S : batch.format == BATCH_TEXT ? 1 : 0;
-    bool ok = run_watch(run_dir, with ? with_dir : NULL, read_only, &o, is_batch ? &batch : NULL, &watch, err);
+    char how[4608];    // what opens the run again: its folder, or its address and token
+    snprintf(how, sizeof how,
+             far_address && token_file ? "--connect %.300s --token-file %.4000s"
+             : far_address             ? "--connect %.300s"
+                                       : "%s",
+             far_address ? far_address : run_dir, token_file);
+    bool ok = run_watch(run_dir, how, with ? with_dir : NULL, read_only, &o, is_batch ? &batch : NULL, &watch, err);
     run_far_close(&far);
     return ok;
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "console/fleet/command.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/clean_out.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
@@ -158,7 +159,8 @@ static bool ended_status(struct ctl *c, struct error *err)
         json_print(
             json_pack("{s:s,s:s,s:I,s:{},s:[]}", "state", state, "reason", reason, "step", (json_int_t)last.step, "knobs", "processes"));
     else
-        printf("%s: %s at step %" PRId64 "%s%s; no process of it is alive\n", c->run_dir, state, last.step, reason[0] ? ": " : "", reason);
+        line_print(stdout, "%s: %s at step %" PRId64 "%s%s; no process of it is alive", c->run_dir, state, last.step, reason[0] ? ": " : "",
+                   reason);
     return true;
 }
 
@@ -178,9 +180,9 @@ static void devices_print(const struct mval *node, const char *before)
     const struct mval *list = mval_get(node, "devices"), *host = mval_get(node, "host");
     char a[32], b[32], c[32], d[32], e[32], f[32], name[32], what[96], state[32], throttle[160];
     if (host)
-        printf("%shost: processors %s, memory %s of %s, disk %s full\n", before, figure(host, "cpu_percent", 1, " %", a),
-               figure(host, "mem_used_bytes", 0x1p-30, " GiB", b), figure(host, "mem_total_bytes", 0x1p-30, " GiB", c),
-               figure(host, "disk_percent", 1, " %", d));
+        line_print(stdout, "%shost: processors %s, memory %s of %s, disk %s full", before, figure(host, "cpu_percent", 1, " %", a),
+                   figure(host, "mem_used_bytes", 0x1p-30, " GiB", b), figure(host, "mem_total_bytes", 0x1p-30, " GiB", c),
+                   figure(host, "disk_percent", 1, " %", d));
     for (int64_t i = 0; i < mval_n(list); i++) {
         const struct mval *g = mval_at(list, i), *v = mval_get(g, "figures");
         mval_text(g, "state", state, sizeof state);
@@ -188,10 +190,10 @@ static void devices_print(const struct mval *node, const char *before)
         printf("%s%s %s: ", before, mval_text(g, "name", name, sizeof name), mval_text(g, "what", what, sizeof what));
         if (strcmp(state, "ok") != 0)
             printf("%s; ", state);
-        printf("busy %s, memory %s of %s, %s, %s, %s%s%s\n", figure(v, "util_percent", 1, " %", a),
-               figure(v, "mem_used_bytes", 0x1p-30, " GiB", b), figure(v, "mem_total_bytes", 0x1p-30, " GiB", c),
-               figure(v, "temp_celsius", 1, " C", d), figure(v, "power_watts", 1, " W", e), figure(v, "sm_clock_mhz", 1, " MHz", f),
-               throttle[0] ? ", clocks: " : "", throttle);
+        line_print(stdout, "busy %s, memory %s of %s, %s, %s, %s%s%s", figure(v, "util_percent", 1, " %", a),
+                   figure(v, "mem_used_bytes", 0x1p-30, " GiB", b), figure(v, "mem_total_bytes", 0x1p-30, " GiB", c),
+                   figure(v, "temp_celsius", 1, " C", d), figure(v, "power_watts", 1, " W", e), figure(v, "sm_clock_mhz", 1, " MHz", f),
+                   throttle[0] ? ", clocks: " : "", throttle);
     }
 }
 
@@ -202,9 +204,9 @@ static void alarms_print(const struct mval *list)
     for (int64_t i = 0; i < mval_n(list); i++) {
         const struct mval *v = mval_at(list, i);
         if (strcmp(mval_text(v, "state", state, sizeof state), "firing") == 0 || strcmp(state, "acknowledged") == 0)
-            printf("alarm %s, %s%s since step %" PRId64 ": %s; %s\n", mval_text(v, "name", name, sizeof name),
-                   mval_bool(mval_get(v, "critical"), false) ? "critical, " : "", state, mval_i64(mval_get(v, "step"), 0),
-                   mval_text(v, "text", text, sizeof text), mval_text(v, "remedy", remedy, sizeof remedy));
+            line_print(stdout, "alarm %s, %s%s since step %" PRId64 ": %s; %s", mval_text(v, "name", name, sizeof name),
+                       mval_bool(mval_get(v, "critical"), false) ? "critical, " : "", state, mval_i64(mval_get(v, "step"), 0),
+                       mval_text(v, "text", text, sizeof text), mval_text(v, "remedy", remedy, sizeof remedy));
     }
 }
 
@@ -216,36 +218,37 @@ static void status_print(const struct msg_in *in)
     mval_text(root, "state", state, sizeof state);
     mval_text(root, "reason", reason, sizeof reason);
     mval_text(root, "pause_depth", depth, sizeof depth);
-    printf("run %s: %s%s%s, step %" PRId64, name, state, reason[0] ? ": " : "", reason, mval_i64(mval_get(root, "step"), 0));
+    char of[32] = "", pausing[64] = "", left[48] = "";
     if (mval_i64(mval_get(root, "max_steps"), 0) > 0)
-        printf(" of %" PRId64, mval_i64(mval_get(root, "max_steps"), 0));
+        snprintf(of, sizeof of, " of %" PRId64, mval_i64(mval_get(root, "max_steps"), 0));
     if (depth[0] && run_state_find(state) != RUN_PAUSED)
-        printf(", pausing (%s)", depth);
+        snprintf(pausing, sizeof pausing, ", pausing (%s)", depth);
     if (mval_get(root, "left_s"))
-        printf(", %.0f s left", mval_f64(mval_get(root, "left_s"), 0));
-    printf("\n");
+        snprintf(left, sizeof left, ", %.0f s left", mval_f64(mval_get(root, "left_s"), 0));
+    line_print(stdout, "run %s: %s%s%s, step %" PRId64 "%s%s%s", name, state, reason[0] ? ": " : "", reason,
+               mval_i64(mval_get(root, "step"), 0), of, pausing, left);
     if (mval_text(root, "alert", alert, sizeof alert)[0])
-        printf("alert: %s\n", alert);
+        line_print(stdout, "alert: %s", alert);
     struct control_lock lock;
     control_lock_read(&lock, mval_get(root, "lock"));
     if (lock.holder[0])
-        printf("lock: %s has the control, since %.0f s\n", lock.holder, fmax(clock_wall_s() - lock.since_s, 0));
+        line_print(stdout, "lock: %s has control, since %.0f s", lock.holder, fmax(clock_wall_s() - lock.since_s, 0));
     const struct mval *doctor = mval_get(root, "doctor");
     if (doctor)
-        printf("doctor: %s%s%s\n", mval_text(doctor, "text", alert, sizeof alert),
-               mval_text(doctor, "remedy", remedy, sizeof remedy)[0] ? ": " : "", remedy);
+        line_print(stdout, "doctor: %s%s%s", mval_text(doctor, "text", alert, sizeof alert),
+                   mval_text(doctor, "remedy", remedy, sizeof remedy)[0] ? ": " : "", remedy);
     alarms_print(mval_get(root, "alarms"));
     if (mval_get(metrics_map, "metrics/reward"))
         printf("reward %.4f, length %.1f tok\n", mval_f64(mval_get(metrics_map, "metrics/reward"), NAN),
                mval_f64(mval_get(metrics_map, "metrics/response_length"), NAN));
-    printf("%-16s %8s %-12s %9s %-8s %-22s %s\n", "process", "pid", "phase", "for s", "verdict", "part", "waits for");
+    line_print(stdout, "%-16s %8s %-12s %9s %-8s %-22s %s", "process", "pid", "phase", "for s", "verdict", "part", "waits for");
     for (int64_t i = 0; i < mval_n(list); i++) {
         const struct mval *p = mval_at(list, i);
         char pname[64], phase[32], verdict[16], waits[200], plays[64];
-        printf("%-16s %8" PRId64 " %-12s %9.1f %-8s %-22s %s\n", mval_text(p, "name", pname, sizeof pname), mval_i64(mval_get(p, "pid"), 0),
-               mval_text(p, "phase", phase, sizeof phase), mval_f64(mval_get(p, "phase_s"), 0),
-               mval_text(p, "verdict", verdict, sizeof verdict), mval_text(p, "plays", plays, sizeof plays),
-               mval_text(p, "waits_for", waits, sizeof waits));
+        line_print(stdout, "%-16s %8" PRId64 " %-12s %9.1f %-8s %-22s %s", mval_text(p, "name", pname, sizeof pname),
+                   mval_i64(mval_get(p, "pid"), 0), mval_text(p, "phase", phase, sizeof phase), mval_f64(mval_get(p, "phase_s"), 0),
+                   mval_text(p, "verdict", verdict, sizeof verdict), mval_text(p, "plays", plays, sizeof plays),
+                   mval_text(p, "waits_for", waits, sizeof waits));
     }
     devices_print(root, "");
     list = mval_get(root, "nodes");
@@ -299,6 +302,8 @@ static bool checkpoint_print(void *arg, const struct journal_checkpoint *k)
     snprintf(state, sizeof state, "%s", k->state);
     if (strcmp(k->state, "complete") == 0 && !path_is_dir(k->path))
         snprintf(state, sizeof state, "removed");
+    else if (strcmp(k->state, "broken") == 0 && !path_is_dir(k->path))
+        snprintf(state, sizeof state, "not written");
     else if (c->verify && strcmp(k->state, "complete") == 0)
         snprintf(state, sizeof state, checkpoint_verify(k->path, &step, &err) ? "verified" : "broken: %.500s", err.text);
     if (!journal_why_get(l->journal, k->step, why, &err))
@@ -309,8 +314,8 @@ static bool checkpoint_print(void *arg, const struct journal_checkpoint *k)
                              pinned, "why", why, "time", k->wall_s, "stall_s", isfinite(k->stall_s) ? k->stall_s : 0, "write_s",
                              isfinite(k->write_s) ? k->write_s : 0));
     else
-        printf("step %-8" PRId64 " %-19s %-10s %-6s %-20s stall %.3f s, write %.3f s  %s\n", k->step, when, state, pinned ? "pinned" : "",
-               why, isfinite(k->stall_s) ? k->stall_s : 0, isfinite(k->write_s) ? k->write_s : 0, k->path);
+        line_print(stdout, "step %-8" PRId64 " %-19s %-10s %-6s %-20s stall %.3f s, write %.3f s  %s", k->step, when, state,
+                   pinned ? "pinned" : "", why, isfinite(k->stall_s) ? k->stall_s : 0, isfinite(k->write_s) ? k->write_s : 0, k->path);
     return true;
 }
 
@@ -338,9 +343,9 @@ static void checkpoint_answer_print(struct ctl *c, const struct mval *v)
     if (c->json)
         json_print(json_of(v));
     else
-        printf("step %-8" PRId64 " %-10s %-6s %-20s %s\n", mval_i64(mval_get(v, "step"), 0), mval_text(v, "state", state, sizeof state),
-               mval_bool(mval_get(v, "pinned"), false) ? "pinned" : "", mval_text(v, "why", why, sizeof why),
-               mval_text(v, "path", path, sizeof path));
+        line_print(stdout, "step %-8" PRId64 " %-10s %-6s %-20s %s", mval_i64(mval_get(v, "step"), 0),
+                   mval_text(v, "state", state, sizeof state), mval_bool(mval_get(v, "pinned"), false) ? "pinned" : "",
+                   mval_text(v, "why", why, sizeof why), mval_text(v, "path", path, sizeof path));
 }
 
 /* The checkpoints of a run on another machine, from the run itself. */
@@ -371,7 +376,7 @@ static bool event_print(UNUSED void *arg, const struct journal_event *e)
     struct tm tm;
     if (localtime_r(&t, &tm))
         strftime(when, sizeof when, "%F %T", &tm);
-    printf("%s step %-6" PRId64 " %-10s %-16s %s\n", when, e->step, e->kind, e->who, e->text);
+    line_print(stdout, "%s step %-6" PRId64 " %-10s %-16s %s", when, e->step, e->kind, e->who, e->text);
     return true;
 }
 
@@ -471,7 +476,7 @@ static bool command_send(struct ctl *c, const struct command *command, struct er
     }
     size_t len;
     const char *effect = mval_str(mval_get(in.root, "effect"), &len);
-    printf("%.*s\n", (int)len, effect);
+    line_print(stdout, "%.*s", (int)len, effect);
     msg_in_release(&in);
     net_event_release(&ev);
     return true;

@@ -1,5 +1,6 @@
 /* rollcall init: ask for model, data, devices and hours, check that they fit, and write a run file */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,13 +109,40 @@ static bool text_write(const struct init *i, const char *path, struct error *err
     return ok;
 }
 
+static void trial_print(const char *name, const struct init_trial *t)
+{
+    fprintf(stderr, "  %-24s %5.1f %%   %5.1f %%   %5.1f %%   %6.0f\n", name, 100 * t->right, 100 * t->cut, 100 * t->spread, t->tok);
+}
+
+/* Sample with the reward's own system prompt and without one, say what comes of it, and take the better one. */
+static bool system_settle(struct init *i, struct error *err)
+{
+    char why[400];
+    fprintf(stderr, "sampling a few prompts with and without the reward's own system prompt ...\n");
+    if (!init_system(i, why, sizeof why, err))
+        return false;
+    if (i->own.n == 0) {
+        fprintf(stderr, "  not compared, so it stays in force%s%s\n", why[0] ? ": " : "", why);
+        return true;
+    }
+    fprintf(stderr, "  %" PRId64 " prompts, %" PRId64 " of each      right       cut    spread   tokens\n", i->own.n, i->own.n_each);
+    trial_print("the reward's own", &i->own);
+    trial_print("none", &i->none);
+    fprintf(stderr, "  chosen: %s\n", i->no_system ? "none" : "the reward's own");
+    if (!(fmax(i->own.spread, i->none.spread) > 0))
+        fprintf(stderr,
+                "  warning: no prompt has both right and wrong answers, so there is nothing to learn from; choose other prompts or another "
+                "model\n");
+    return true;
+}
+
 /* Under another name until everything has been checked. */
 static bool write_checked(struct init *i, const struct wanted *w, struct error *err)
 {
     char draft[PATH_MAX];
     if ((size_t)snprintf(draft, sizeof draft, "%s.draft", w->file) >= sizeof draft)
         return error_set(err, ERR_USAGE, "the path '%s' is too long", w->file);
-    i->max_steps = 1;
+    i->n_step = 1;
     fprintf(stderr, "measuring a step ...\n");
     bool again = false, ok = text_write(i, draft, err) && init_measure(i, draft, &again, err);
     if (again)
@@ -128,10 +156,10 @@ static bool init_cmd(int argc, char **argv, struct error *err)
     struct wanted w = { 0 };
     const char *operand[1] = { NULL };
     struct cli_option options[] = {
-        { "model", "m", CLI_STR, &w.model, "NAME", "a model directory, or ORG/NAME of the hub" },
+        { "model", "m", CLI_STR, &w.model, "NAME", "a model directory, a .gguf file, or ORG/NAME of the hub" },
         { "dataset", "d", CLI_STR, &w.dataset, "NAME", "a file, a folder, a pattern, or ORG/NAME[:CONFIG][:SPLIT] of the hub" },
         { "devices", NULL, CLI_STR, &w.devices, "LIST", "such as cuda:0,cuda:1 (auto: all GPUs, else the processor)" },
-        { "hours", NULL, CLI_F64, &w.hours, "H", "how long the run may take (2); sets max_steps" },
+        { "hours", NULL, CLI_F64, &w.hours, "H", "how long the run may take (2); sets max_hours" },
         { "max-new-tokens", "mnt", CLI_I64, &w.max_new_tok, "N", "longest response (512)" },
         { "pull", NULL, CLI_FLAG, &w.pull, NULL, "download what is not in the Hugging Face cache, without a question" },
         { "yes", "y", CLI_FLAG, &w.yes, NULL, "ask nothing: take the default of what is not given" },
@@ -140,7 +168,8 @@ static bool init_cmd(int argc, char **argv, struct error *err)
     struct cli cli = {
         .command = "rollcall init",
         .about = "Writes a run file with comments: asks for model, data, devices and hours (or takes them as options), checks\n"
-                 "that they fit, and measures a step. Then: rollcall train RUN.yaml",
+                 "that they fit, samples a few prompts with and without the reward's own system prompt, takes the better of the two,\n"
+                 "and measures a step. Then: rollcall train RUN.yaml",
         .operands = "[RUN.yaml]",
         .options = options,
         .n_options = ARRAY_SIZE(options),
@@ -160,12 +189,12 @@ static bool init_cmd(int argc, char **argv, struct error *err)
     struct init *i = calloc(1, sizeof *i);
     if (!i)
         return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
-    bool ok = collect(i, &w, err) && write_checked(i, &w, err);
+    bool ok = collect(i, &w, err) && system_settle(i, err) && write_checked(i, &w, err);
     if (ok)
-        printf("%s: %" PRId64 " steps of at most about %.3g s\n"
+        printf("%s: %g h, about %" PRId64 " steps of %s%.3g s\n"
                "  look at it:  rollcall train %s --dry-run\n"
                "  start it:    rollcall train %s\n",
-               w.file, i->max_steps, i->step_s, w.file, w.file);
+               w.file, i->hours, i->n_step, i->own.n > 0 ? "" : "at most ", i->step_s, w.file, w.file);
     free(i);
     return ok;
 }

@@ -1,14 +1,22 @@
 /* main.c - the table of subcommands; the only file that knows every folder
  *
  * A command returns true for exit 0; otherwise its error is printed here, in one line, and decides the exit status. */
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 #include "console/manual.h"
+#include "protocol/base/clean_out.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/error.h"
 #include "protocol/base/secret.h"
 #include "protocol/base/subcommand.h"
+
+#define STACK_KIB 256    // train, score and the sandbox ran with it on glibc 2.36
+#define TEXT_OF(number) #number
+#define NUMBER_TEXT(number) TEXT_OF(number)
 
 static bool version_cmd(int argc, char **argv, struct error *err);
 static bool manual_cmd(int argc, char **argv, struct error *err);
@@ -19,7 +27,7 @@ static const struct subcommand manual_subcommand = { "manual", manual_cmd, "writ
 // clang-format off
 #define SUBCOMMANDS(X) \
     X(init) X(train) X(ctl) X(score) X(pull) X(template) X(tokenize) X(bench) X(doctor) X(settings) X(metrics) X(sft) \
-    X(random_model) X(merge) X(export) X(agent) X(launch) X(starter) X(gate) X(uplink) X(controller) X(worker) X(scorer) X(exporter) X(console) \
+    X(random_model) X(convert) X(merge) X(export) X(agent) X(launch) X(starter) X(gate) X(uplink) X(controller) X(worker) X(scorer) X(exporter) X(console) \
     X(simulate) X(generate) X(eval) X(rollouts) X(profile) X(logprobs) X(serve) X(environments) X(sandbox)
 // clang-format on
 SUBCOMMANDS(SUBCOMMAND_DECLARE)
@@ -79,12 +87,23 @@ static const char *command_nearest(const char *word)
     return best;
 }
 
-int main(int argc, char **argv)
+/* Has who read our output closed the pipe (`| head`)? Then they have seen what they wanted, and that it cannot be written is no error. */
+static bool reader_has_left(void)
+{
+    struct pollfd out = { .fd = STDOUT_FILENO, .events = POLLOUT };
+    return ferror(stdout) && poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
+}
+
+static int command_run(int argc, char **argv)
 {
     struct error err = { 0 };
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);    // past the file size limit ("ulimit -f") the write then fails with its reason instead
     secret_env_hide();
+    if (!clean_out_begin(&err)) {
+        fprintf(stderr, "rollcall: %s\n", err.text);
+        return error_exit_status(err.code);
+    }
     if (argc < 2) {
         usage_print(stderr);
         return 2;
@@ -101,16 +120,33 @@ int main(int argc, char **argv)
         bool ok = subcommands[i]->run(argc - 1, argv + 1, &err);
         if (fflush(stdout) != 0 && ok)
             ok = error_errno(&err, "cannot write the output");
-        if (ok)
+        if (ok || (err.code == ERR_IO && reader_has_left()))
             return 0;
         if (err.text[0])
-            fprintf(stderr, "rollcall %s: %s\n", argv[1], err.text);
+            line_print(stderr, "rollcall %s: %s", argv[1], err.text);
         return error_exit_status(err.code);
     }
     const char *nearest = command_nearest(argv[1]);
     if (nearest)
-        fprintf(stderr, "rollcall: unknown command '%s'; did you mean '%s'?\n", argv[1], nearest);
+        line_print(stderr, "rollcall: unknown command '%s'; did you mean '%s'?", argv[1], nearest);
     else
-        fprintf(stderr, "rollcall: unknown command '%s'; see 'rollcall --help'\n", argv[1]);
+        line_print(stderr, "rollcall: unknown command '%s'; see 'rollcall --help'", argv[1]);
     return 2;
+}
+
+/* What every command needs, before its own frames need it: too small a stack ends a process without a word. Printf's own frames may
+ * not fit either. */
+static bool stack_is_enough(void)
+{
+    static const char words[] = "rollcall: the stack may have less than " NUMBER_TEXT(STACK_KIB) " KiB; raise the limit ('ulimit -s')\n";
+    struct rlimit stack;
+    if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur >= STACK_KIB << 10)
+        return true;
+    (void)!write(STDERR_FILENO, words, sizeof words - 1);
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    return stack_is_enough() ? command_run(argc, argv) : 1;
 }

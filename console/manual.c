@@ -1,18 +1,16 @@
 #include "console/manual.h"
 #include <fcntl.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base/buf.h"
+#include "protocol/base/child.h"
 #include "protocol/base/file.h"
 #include "protocol/wire/message.h"
 
 #define ANSWER_MAX ((size_t)1 << 20)
-
-extern char **environ;
 
 /* What `rollcall NAME HELP` prints; *status is its exit status. */
 static bool help_ask(const char *name, const char *help, struct buf *out, int *status, struct error *err)
@@ -31,7 +29,7 @@ static bool help_ask(const char *name, const char *help, struct buf *out, int *s
     posix_spawn_file_actions_addclose(&actions, fd[0]);
     posix_spawn_file_actions_addclose(&actions, fd[1]);
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-    int rc = posix_spawn(&pid, "/proc/self/exe", &actions, NULL, argv, environ);
+    int rc = child_spawn(&pid, "/proc/self/exe", &actions, 0, argv, NULL);
     posix_spawn_file_actions_destroy(&actions);
     close(fd[1]);
     while (rc == 0 && out->len < ANSWER_MAX && (n = read(fd[0], chunk, sizeof chunk)) > 0)

@@ -8,10 +8,10 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "console/fleet/crowd.h"
-#include "console/fleet/crowd_join.h"
 #include "console/fleet/link.h"
-#include "console/fleet/simulate.h"
+#include "console/simulate/crowd.h"
+#include "console/simulate/crowd_join.h"
+#include "console/simulate/simulate.h"
 #include "console/tui/console.h"
 #include "console/tui/screen.h"
 #include "protocol/base/cli.h"

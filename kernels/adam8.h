@@ -11,6 +11,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "kernels/both.h"
 #define ADAM8_BLOCK 128    // elements with a scale of their own: parts of the flat order begin at multiples (model_impl.h)
 // clang-format off
 #define ADAM8_SIGNED \
@@ -84,11 +85,7 @@
     0.947265625f, 0.954296887f, 0.961328149f, 0.968359351f, 0.975390613f, 0.982421875f, 0.989453137f, 0.996484399f, 1.0f,
 // clang-format on
 /* The code whose value is nearest to x, which is in [-1, 1] or [0, 1] as the table (ascending); of two equally near the lower. */
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    static inline uint8_t
-    adam8_code(const float *table, float x)
+BOTH_SIDES static inline uint8_t adam8_code(const float *table, float x)
 {
     int low = 0, high = 255;    // the code is in [low, high]
     while (low < high) {
@@ -101,11 +98,7 @@ __host__ __device__
     return (uint8_t)low;
 }
 /* The same of a second moment, by the unsigned table: one that is above 0 never gets the code of 0. */
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    static inline uint8_t
-    adam8_second_code(const float *table, float x, bool above)
+BOTH_SIDES static inline uint8_t adam8_second_code(const float *table, float x, bool above)
 {
     uint8_t code = adam8_code(table, x);
     return above && code == 0 ? 1 : code;

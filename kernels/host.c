@@ -3,8 +3,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/machine.h"
 #include "protocol/base/mix64.h"
 
 void *host_mem_new(UNUSED struct device *dev, size_t size_bytes, const char *what, struct error *err)
@@ -23,11 +23,11 @@ void host_mem_free(UNUSED struct device *dev, void *p)
 
 bool host_mem_info(UNUSED struct device *dev, size_t *free_bytes, size_t *total_bytes, struct error *err)
 {
-    long page = sysconf(_SC_PAGESIZE), avail = sysconf(_SC_AVPHYS_PAGES), total = sysconf(_SC_PHYS_PAGES);
-    if (page < 0 || avail < 0 || total < 0)
-        return error_errno(err, "cannot determine the size of memory");
-    *free_bytes = (size_t)avail * (size_t)page;
-    *total_bytes = (size_t)total * (size_t)page;
+    struct machine_memory m = machine_memory();
+    if (m.total == SIZE_MAX || m.available == SIZE_MAX)
+        return error_set(err, ERR_IO, "cannot determine the size of memory: /proc/meminfo does not say");
+    *free_bytes = m.available;
+    *total_bytes = m.total;
     return true;
 }
 

@@ -23,6 +23,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "kernels/policy_form.h"
 #include "protocol/base/error.h"
 
 enum dtype {
@@ -568,33 +569,9 @@ struct logprob_bwd {
     float cap;    // 0: none
     enum dtype dtype;
 };
-/* Where the ratio stops to count. With c = clip(r, 1 - clip_low, 1 + clip_high), the policy term of a token is
- *   ppo      -min(r A, c A)                                   PPO, arXiv 1707.06347, eq. 7; two widths: DAPO, arXiv 2503.14476, sec. 3.1
- *   cispo    -c A logp, c without gradient                    MiniMax-M1, arXiv 2506.13585, eq. 4 and 5: every token keeps a gradient
- *   atropos  -min(r A, c A) for A >= 0, -max(r A, c A) else   the example trainer of Atropos, kept for comparison: it is no bound, since
- *                                                             tokens of A < 0 above 1 + clip_high are no longer pushed down */
-enum clip_form {
-    CLIP_PPO,
-    CLIP_CISPO,
-    CLIP_ATROPOS,
-};
-/* The penalty of a token, x = logp_ref - logp, q = exp(logp - logp_old) of the token, all with their gradient:
- *   k3        e^x - x - 1        Schulman, "Approximating KL divergence", 2020; DeepSeekMath, arXiv 2402.03300, eq. 4
- *   k1        -x                 the same; the expectation of its gradient is 0
- *   k2        x^2 / 2            the same
- *   k1_ratio  q (-x)             open-instruct's estimator 3
- *   k3_ratio  q (e^x - x - 1)    DeepSeek-V3.2, arXiv 2512.02556, sec. 3.1: where samples are of other weights, and at q = 1, the gradient is
- *                                that of the KL; TRL's use_bias_correction_kl
- * open-instruct's numbers 0, 1, 2, 3 are k1, k2, k3, k1_ratio. */
-enum kl_form {
-    KL_K3,
-    KL_K1,
-    KL_K2,
-    KL_K1_RATIO,
-    KL_K3_RATIO,
-};
 /* Policy loss with a penalty, and its gradient with respect to each token's log-prob:
  *   loss = weight (rho term(r, A) + beta kl),   r = exp(log_ratio), or exp(logp - logp_old);   coef = dloss/dlogp.
+ * policy_form.h has the terms.
  * log_ratio is for ratios of whole sequences, s = exp(mean of logp - logp_old): GSPO, arXiv 2507.18071, sec. 4.1. A token's derivative is
  * that of GSPO-token (sec. 4.3), s times the derivative of its own log-prob; where all tokens of a sequence have the same weight and
  * advantage the sum over them is the gradient of the sequence's own term. */
@@ -609,9 +586,7 @@ struct policy_loss {
     const float *adv;                // (n) advantage of the token
     const float *weight;             // (n) its share of the loss; 0 masks it out whatever the other values are
     int64_t n;
-    enum clip_form clip;
-    enum kl_form kl;
-    float clip_low, clip_high, beta;
+    struct policy_form form;
 };
 
 /* How a row is sampled; its token depends only on these values and the row's logits. */

@@ -3,13 +3,9 @@
  * A pure function, the same on every device. Included by C and CUDA. */
 #pragma once
 #include <stdint.h>
-#ifdef __CUDACC__
-#define PHILOX_FN __host__ __device__ static inline
-#else
-#define PHILOX_FN static inline
-#endif
+#include "kernels/both.h"
 
-PHILOX_FN void philox_4x32(uint32_t c[4], uint32_t k0, uint32_t k1)
+BOTH_SIDES static inline void philox_4x32(uint32_t c[4], uint32_t k0, uint32_t k1)
 {
     for (int round = 0; round < 10; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c[0], p1 = (uint64_t)0xCD9E8D57u * c[2];
@@ -23,7 +19,7 @@ PHILOX_FN void philox_4x32(uint32_t c[4], uint32_t k0, uint32_t k1)
     }
 }
 /* Strictly inside (0, 1): (n + 1/2) 2^-23 for the top 23 bits n, exact in fp32. */
-PHILOX_FN float philox_uniform(uint64_t seed, int64_t item, int32_t sample, int32_t pos)
+BOTH_SIDES static inline float philox_uniform(uint64_t seed, int64_t item, int32_t sample, int32_t pos)
 {
     uint32_t c[4] = { (uint32_t)item, (uint32_t)((uint64_t)item >> 32), (uint32_t)sample, (uint32_t)pos };
     philox_4x32(c, (uint32_t)seed, (uint32_t)(seed >> 32));

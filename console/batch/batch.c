@@ -28,10 +28,10 @@ struct batch {
     int64_t printed_ns;         // when the last step line was printed; 0: none yet
     int64_t n_line;             // step lines printed
     int64_t step, max_steps;    // step of the last batch_step
-    int64_t first_step;         // the first step printed; for the time left
-    int64_t first_step_ns;
-    json_t *held;       // (jsonl) or
-    char *held_text;    // (text) a step not printed yet because of the interval; owned
+    double limit_s;             // batch_ends_in
+    double step_s;              // seconds a step, recent ones count most; 0: not known
+    json_t *held;               // (jsonl) or
+    char *held_text;            // (text) a step not printed yet because of the interval; owned
     struct eval_row eval[SETS_MAX];
     int n_eval;
     int write_errno;    // 0: everything written so far
@@ -108,6 +108,7 @@ struct batch *batch_new(const struct batch_config *config, struct error *err)
         return NULL;
     }
     b->config = *config;
+    b->limit_s = NAN;
     snprintf(b->run, sizeof(b->run), "%s", config->run ? config->run : "");
     b->config.run = b->run;
     b->start_ns = clock_ns();
@@ -135,6 +136,13 @@ static void line_write(struct batch *b, const char *line)
     errno = 0;
     if (fputs(line, b->config.out) < 0 || fputc('\n', b->config.out) == EOF || fflush(b->config.out) != 0)
         b->write_errno = errno ? errno : EIO;
+}
+
+/* A text in it must not begin a line of its own. */
+static void line_clean(char *line)
+{
+    for (char *c = strchr(line, '\n'); c; c = strchr(c, '\n'))
+        *c = ' ';
 }
 
 static void json_write(struct batch *b, const json_t *json)
@@ -218,10 +226,8 @@ static char *step_text(const struct batch *b, const struct batch_metric *metric,
                 v = metric[j].value * column[i].scale;
         value_add(&line, &column[i], v);
     }
-    double left_s = NAN;
-    if (b->max_steps > b->step && b->step > b->first_step)
-        left_s = (double)(clock_ns() - b->first_step_ns) * 1e-9 / (double)(b->step - b->first_step) * (double)(b->max_steps - b->step);
-    duration_format(left, sizeof(left), b->max_steps == b->step ? 0 : left_s);
+    double left_s = b->max_steps > b->step && b->step_s > 0 ? b->step_s * (double)(b->max_steps - b->step) : NAN;
+    duration_format(left, sizeof(left), b->max_steps == b->step ? 0 : fmin(left_s, b->limit_s));    // what is NAN does not count
     buf_fmt(&line, " %8s", left);
     char *text = strdup(buf_text(&line));
     buf_release(&line);
@@ -257,13 +263,24 @@ static void held_flush(struct batch *b)
     b->held_text = NULL;
 }
 
+void batch_joins(struct batch *b, double elapsed_s, double step_s)
+{
+    if (elapsed_s > 0)
+        b->start_ns -= (int64_t)(elapsed_s * 1e9);
+    b->step_s = step_s > 0 ? step_s : 0;
+}
+
+void batch_ends_in(struct batch *b, double limit_s)
+{
+    b->limit_s = limit_s;
+}
+
 void batch_step(struct batch *b, int64_t step, int64_t max_steps, const struct batch_metric *metric, int n_metric)
 {
     int64_t now = clock_ns();
-    if (b->first_step_ns == 0 || step <= b->first_step) {
-        b->first_step = step;
-        b->first_step_ns = now;
-    }
+    for (int i = 0; i < n_metric; i++)
+        if (strcmp(metric[i].name, metrics[M_STEP_S].name) == 0)
+            b->step_s = step_s_mean(b->step_s, metric[i].value);
     b->step = step;
     b->max_steps = max_steps;
     json_decref(b->held);
@@ -280,12 +297,24 @@ void batch_step(struct batch *b, int64_t step, int64_t max_steps, const struct b
         held_flush(b);
 }
 
-void batch_eval_known(struct batch *b, const char *set, int64_t n, double mean)
+static struct eval_row *eval_find(struct batch *b, const char *set)
 {
-    struct eval_row *row = NULL;
     for (int i = 0; i < b->n_eval; i++)
         if (strncmp(b->eval[i].set, set, sizeof(b->eval[i].set) - 1) == 0)
-            row = &b->eval[i];
+            return &b->eval[i];
+    return NULL;
+}
+
+void batch_eval_began(struct batch *b, const char *set, double mean)
+{
+    struct eval_row *row = eval_find(b, set);
+    if (row)
+        row->mean_first = mean;
+}
+
+void batch_eval_known(struct batch *b, const char *set, int64_t n, double mean)
+{
+    struct eval_row *row = eval_find(b, set);
     if (!row && b->n_eval < SETS_MAX) {
         row = &b->eval[b->n_eval++];
         snprintf(row->set, sizeof(row->set), "%s", set);
@@ -327,7 +356,7 @@ static json_t *event_json(const struct batch_event *e)
     json_t *detail = e->detail[0] ? json_str_read(e->detail, 0, NULL) : NULL, *json = NULL;
     bool knob = strcmp(e->kind, "command") == 0 && json_is_array(json_object_get(detail, "changes"));
     if (knob || strcmp(e->kind, "command") == 0 || strcmp(e->kind, "alert") == 0 || strcmp(e->kind, "alarm") == 0
-        || strcmp(e->kind, "process") == 0 || strcmp(e->kind, "return") == 0)
+        || strcmp(e->kind, "process") == 0 || strcmp(e->kind, "return") == 0 || strcmp(e->kind, "node") == 0)
         json = json_pack("{s:s, s:I, s:o, s:o}", "event", knob ? "knob" : e->kind, "step", (json_int_t)e->step, "who",
                          json_text_new(e->who), "text", json_text_new(e->text));
     else if (strcmp(e->kind, "checkpoint") == 0)
@@ -368,6 +397,7 @@ void batch_event(struct batch *b, const struct batch_event *e)
              e->text, own ? "" : ", by ", own ? "" : e->who);
     json_decref(json);
     held_flush(b);
+    line_clean(line);
     line_write(b, line);
 }
 
@@ -378,6 +408,7 @@ void batch_note(struct batch *b, const char *text)
     char line[512];
     snprintf(line, sizeof(line), "%11s %s", "", text);
     held_flush(b);
+    line_clean(line);
     line_write(b, line);
 }
 

@@ -35,12 +35,18 @@ MUST_USE bool batch_format_parse(const char *text, enum batch_format *format, st
 MUST_USE bool batch_fields_check(const char *fields, struct error *err);
 struct batch *batch_new(const struct batch_config *config, struct error *err);
 void batch_free(struct batch *b);    // NULL is fine
+/* The run was going before: for elapsed_s, and it takes step_s a step, as it says itself; NAN: it does not. Before the first step. */
+void batch_joins(struct batch *b, double elapsed_s, double step_s);
+/* The run ends by the clock in limit_s at the latest (max_hours); NAN: it does not. For the steps printed from now on. */
+void batch_ends_in(struct batch *b, double limit_s);
 /* Optimizer step `step` of max_steps (0: unknown) is done. A step that is not above the last one (a rollback) is printed again. */
 void batch_step(struct batch *b, int64_t step, int64_t max_steps, const struct batch_metric *metric, int n_metric);
 /* An evaluation of a set (at most 16 different ones are kept for the end) after `step` steps: n problems, mean score. */
 void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, double mean);
 /* The same for one that was printed before: it only counts for the table at the end. */
 void batch_eval_known(struct batch *b, const char *set, int64_t n, double mean);
+/* What a set that was printed began with, before the watching did. */
+void batch_eval_began(struct batch *b, const char *set, double mean);
 /* A row of the run's journal of events (protocol/run/journal.h), in its order: alerts, knob changes, commands, checkpoints, returns
  * and states are printed; the run's last state and evaluations are not (batch_end and batch_eval print them). detail: JSON or "".
  * */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "console/fleet/alarm.h"
 #include "console/fleet/doctor.h"
+#include "protocol/base/clean_out.h"
 #include "protocol/wire/message.h"
 
 #define LINES 10    // of the log and the events, when no number is given
@@ -20,14 +21,7 @@ static void say(struct plain *p, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof(text), fmt, args);
     va_end(args);
-    for (unsigned char *c = (unsigned char *)text; *c; c++) {
-        bool c1 = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0;
-        if (*c < 0x20 || *c == 0x7f || c1)
-            *c = ' ';
-        if (c1)
-            *++c = ' ';
-    }
-    fprintf(p->out, "%s\n", text);
+    line_print(p->out, "%s", text);
 }
 
 static void status_say(struct plain *p, UNUSED const char *rest, int64_t now_ns)
@@ -44,7 +38,7 @@ static void status_say(struct plain *p, UNUSED const char *rest, int64_t now_ns)
         say(p, "evaluation %s: %.1f percent of %" PRId64 ", at first %.1f", m->eval[i].set, 100 * m->eval[i].mean, m->eval[i].n,
             100 * m->eval[i].first_mean);
     if (m->lock.holder[0])
-        say(p, "%s has the control of the run", m->lock.holder);
+        say(p, "%s has control of the run", m->lock.holder);
 }
 
 static void workers_say(struct plain *p, const char *rest, int64_t now_ns)
@@ -54,7 +48,7 @@ static void workers_say(struct plain *p, const char *rest, int64_t now_ns)
         const struct proc *k = &m->proc[i];
         if (strstr(k->name, rest))
             say(p, "%s: %s, %s for %.0f seconds%s%s", k->name, proc_verdict_name(model_verdict(m, k, now_ns)), k->phase,
-                k->phase_s + (double)(now_ns - k->heard_ns) * 1e-9, k->waits_for[0] ? ", waits for " : "", k->waits_for);
+                k->phase_s + (double)(now_ns - k->heard_ns) * 1e-9, proc_waits_join(k), k->waits_for);
     }
 }
 

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -32,6 +33,14 @@ struct watch {
     char said[280];      // its text
 };
 
+/* The time left where max_hours is set: the run itself says it. NAN: there is no such limit. */
+static double limit_left(const struct model *m)
+{
+    struct error none;
+    const struct knob *k = knob_find("max_hours", &none);
+    return k && strtod(m->knob[k - knobs].text, NULL) > 0 ? m->left_s : NAN;
+}
+
 static void step_tell(struct watch *w, const struct model *m, int64_t step)
 {
     struct batch_metric metric[METRIC_N + MODEL_EXTRA];
@@ -42,8 +51,10 @@ static void step_tell(struct watch *w, const struct model *m, int64_t step)
     for (int i = 0; i < m->n_extra; i++)
         if (!isnan(series_at(&m->extra[i].series, step)))
             metric[n++] = (struct batch_metric){ m->extra[i].name, series_at(&m->extra[i].series, step) };
-    if (n > 0)
+    if (n > 0) {
+        batch_ends_in(w->batch, limit_left(m));
         batch_step(w->batch, step, m->max_steps, metric, n);
+    }
 }
 
 /* Print the steps before `end` that have arrived and are not printed yet. */
@@ -96,6 +107,8 @@ static void first_tell(struct watch *w, const struct model *m)
 {
     char note[320];
     w->next = w->next < 0 ? MAX(m->step, 1) : w->next;
+    if (!run_state_is_over(m->state))
+        batch_joins(w->batch, m->elapsed_s, m->step_s);
     steps_tell(w, m, m->step + 1);
     for (int i = 0; i < m->n_eval; i++)
         eval_tell(w, &m->eval[i]);
@@ -227,6 +240,8 @@ bool batch_watch(struct feed *feed, struct model *m, const struct batch_config *
     struct diagnosis last = doctor_summary(m);
     if (last.text[0])
         batch_bound(w.batch, last.text);
+    for (int i = 0; i < m->n_eval; i++)    // the table begins where the run did, whenever we came
+        batch_eval_began(w.batch, m->eval[i].set, m->eval[i].first_mean);
     const char *left = w.reached ? "what was waited for has come; the run goes on" : "the run continues";
     if (options->until && !w.reached && run_state_is_over(m->state) && !signalled)
         ok = error_set(err, ERR_NOT_FOUND, "the run is over, and '%.40s' has not come", options->until);

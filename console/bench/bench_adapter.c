@@ -29,7 +29,7 @@ bool bench_adapter(struct model *m, int64_t rank, bool train, struct error *err)
         return true;
     if (rank < 0 || rank > LORA_RANK_MAX)
         return error_set(err, ERR_USAGE, "--lora-rank is %" PRId64 "; it must be 0 to %d", rank, LORA_RANK_MAX);
-    TRY(lora_targets_parse(&c.targets, "all-linear", err) && model_lora_new(m, &c, 1, train, err));
+    TRY(lora_targets_parse(&c, "all-linear", err) && model_lora_new(m, &c, 1, train, err));
     char *weights = model_weights(m, &bytes);
     if (!(values = calloc(bytes, 1))) {
         error_set(err, ERR_NO_MEMORY, "no memory for an adapter");

@@ -21,6 +21,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/sampler/generator.h"
+#include "workers/engine/pass/pass.h"
 
 #define GROUP_MAX 64
 struct decode_bench {

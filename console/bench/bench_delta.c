@@ -11,7 +11,7 @@
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
-#include "workers/engine/publish/delta.h"
+#include "workers/node/bulk/delta.h"
 
 #define PASSES 3
 struct delta_work {

@@ -10,7 +10,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +21,7 @@
 #include <unistd.h>
 #include "console/bench/bench.h"
 #include "protocol/base/buf.h"
+#include "protocol/base/child.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
@@ -33,8 +33,6 @@
 #define N_SERIES 200
 #define STEPS_A_SECOND 20
 #define BODY_MAX ((size_t)64 << 20)
-
-extern char **environ;
 
 struct sink {
     int listen_fd, wake_fd[2];    // the pipe's other end closed: stop
@@ -208,7 +206,7 @@ static pid_t exporter_start(const char *dir, int port, struct error *err)
     setenv("WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL", "0.05", 1);
     setenv("WANDB_FINISH_TIMEOUT", "3600", 1);
     setenv("no_proxy", "*", 1);
-    int rv = posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ);
+    int rv = child_spawn(&pid, "/proc/self/exe", NULL, CHILD_OURS, argv, NULL);
     if (rv == 0)
         return pid;
     error_set(err, ERR_IO, "cannot start the exporter: %s", strerror(rv));

@@ -22,8 +22,8 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/wire/front.h"
-#include "workers/engine/publish/bulk_fetch.h"
-#include "workers/engine/publish/delta.h"
+#include "workers/node/bulk/bulk_fetch.h"
+#include "workers/node/bulk/delta.h"
 #include "workers/engine/publish/publication.h"
 
 #define LIMIT_MS 600000

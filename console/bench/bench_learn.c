@@ -302,11 +302,10 @@ out:
     return ok;
 }
 
-static bool learn_open(struct learn *l, enum algo algo, struct trainer_hyper *h, struct error *err)
+static bool learn_open(struct learn *l, struct trainer_hyper *h, struct error *err)
 {
-    trainer_hyper_init(h, algo);
     h->weight_decay = l->weight_decay;
-    h->beta = l->kl;
+    h->form.beta = (float)l->kl;
     if (!tool_model_load(&l->tool, true, err))
         return false;
     struct device *dev = l->tool.dev;
@@ -323,7 +322,7 @@ static bool learn_open(struct learn *l, enum algo algo, struct trainer_hyper *h,
     l->prompts = (struct prompt_maker){ .encoder = l->tool.encoder, .template = l->tool.template, .max_tok = 256 };
     l->rng = (uint64_t)l->seed;
     return (l->train = dataset_open(l->train_path, NULL, err)) && (l->eval = dataset_open(l->eval_path, NULL, err))
-           && (h->beta <= 0 || (l->ref = model_load(l->tool.dir, dev, model_dtype(l->tool.model), err)))
+           && (l->kl <= 0 || (l->ref = model_load(l->tool.dir, dev, model_dtype(l->tool.model), err)))
            && (l->trainer = trainer_new(l->tool.model, l->ref, &set, err)) && (l->gen = generator_new(&gc, err))
            && (l->reward = reward_new(&rc, err));
 }
@@ -350,7 +349,7 @@ bool bench_learn(int argc, char **argv, struct error *err)
         TOOL_MODEL_OPTIONS(&l.tool),
         {.name = "dataset", .kind = CLI_STR, .value = &l.train_path, .arg = "FILE", .help = "training problems"},
         {.name = "eval-dataset", .kind = CLI_STR, .value = &l.eval_path, .arg = "FILE", .help = "held-out problems"},
-        {.name = "algo", .kind = CLI_STR, .value = &l.algo, .arg = "NAME", .help = "GRPO, DAPO, RLOO or REINFORCE_PPB"},
+        {.name = "algo", .kind = CLI_STR, .value = &l.algo, .arg = "NAME", .help = "as the setting of that name"},
         {.name = "steps", .kind = CLI_I64, .value = &l.n_step, .arg = "N", .help = "optimizer steps (default 60)"},
         {.name = "batch", .kind = CLI_I64, .value = &l.batch, .arg = "N", .help = "prompts per step (default 64)"},
         {.name = "group-size",
@@ -397,7 +396,6 @@ bool bench_learn(int argc, char **argv, struct error *err)
                                 "how much was learned.",
                        .options = options,
                        .n_options = ARRAY_SIZE(options) };
-    enum algo algo;
     struct trainer_hyper h;
     double sampled[2], greedy[2];
     if (!cli_parse(&cli, argc, argv, err))
@@ -407,10 +405,10 @@ bool bench_learn(int argc, char **argv, struct error *err)
     if (!l.train_path || !l.eval_path || l.batch < 1 || l.group_size < 2 || l.group_size > 64 || l.n_step < 0 || l.max_new < 1
         || l.eval_n < 1)
         return error_set(err, ERR_USAGE, "--dataset and --eval-dataset are needed, and sizes of at least 1 (groups: 2 to 64)");
-    TRY(algo_parse(&algo, l.algo, err));
+    TRY(trainer_hyper_init_algo(&h, l.algo, err));
     if (l.out)
         TRY(model_dir_check(l.out, l.force, err));
-    TRY(learn_open(&l, algo, &h, err));
+    TRY(learn_open(&l, &h, err));
     TRY(evaluate(&l, 1, &sampled[0], err) && evaluate(&l, 0, &greedy[0], err));
     l.gen_s = l.score_s = 0;
     int64_t t0 = clock_ns();
@@ -421,8 +419,8 @@ bool bench_learn(int argc, char **argv, struct error *err)
         TRY(dir_make(l.out, 0755, err) && model_dir_copy_tokenizer(l.tool.dir, l.out, err) && model_save(l.tool.model, l.out, err));
     printf("{\"bench\":\"learn\",\"algo\":\"%s\",\"seed\":%" PRId64 ",\"steps\":%" PRId64 ",\"shuffled\":%s,\"sampled\":[%.4f,%.4f],"
            "\"greedy\":[%.4f,%.4f],\"wall_s\":%.1f,\"generate_s\":%.1f,\"score_s\":%.2f,\"train_s\":%.1f}\n",
-           algo_name(algo), l.seed, l.n_step, l.shuffle ? "true" : "false", sampled[0], sampled[1], greedy[0], greedy[1], wall, gen_s,
-           score_s, l.train_s);
+           l.algo, l.seed, l.n_step, l.shuffle ? "true" : "false", sampled[0], sampled[1], greedy[0], greedy[1], wall, gen_s, score_s,
+           l.train_s);
     ok = true;
 out:
     reward_free(l.reward);

@@ -6,7 +6,7 @@
 #include "console/bench/bench.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
-#include "workers/engine/hub/hub.h"
+#include "workers/engine/load/model_find.h"
 #include "workers/engine/text/tokenizer.h"
 
 #define TEXT_BYTES_MAX ((size_t)1 << 30)
@@ -92,7 +92,7 @@ bool bench_tokenize(int argc, char **argv, struct error *err)
     struct token_list ids = { 0 };
     struct tokenizer *t = NULL;
     bool ok = false;
-    TRY(hub_find(dir, sizeof dir, path, NULL, err));
+    TRY(model_find(dir, sizeof dir, path, err));
     int64_t from = cpu_ns();
     TRY((t = tokenizer_load(dir, err)) != NULL);
     double load_ms = (double)(cpu_ns() - from) * 1e-6;

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "console/fleet/nodes.h"
 
 /* Into out, in which the first max of *n stand, critical ones first. */
 static void alarm_add(struct alarm *out, int max, int *n, const struct alarm *a)
@@ -17,6 +18,26 @@ static void alarm_add(struct alarm *out, int max, int *n, const struct alarm *a)
     held = MIN(held, max - 1);
     memmove(&out[at + 1], &out[at], (size_t)(held - at) * sizeof(*out));
     out[at] = *a;
+}
+
+/* GPUs that are lost, failing or slowed, on whatever node. */
+static void devices_check(const struct model *m, struct alarm *out, int max, int *n)
+{
+    static const char *const remedies[] = {
+        [DEVICE_SLOWED] = "see to its cooling and its power supply; pane 2 has its clocks",
+        [DEVICE_FAILING] = "'nvidia-smi -q -d ECC' on its node says where; replace it when they grow",
+        [DEVICE_LOST] = "'dmesg' on its node has the cause ('Xid'); the node must be restarted, or left out of 'devices'",
+    };
+    for (int h = 0, at = 0; h < m->n_host; h++)
+        for (int i = 0; i < m->host[h].n_device; i++, at++) {
+            char words[160];
+            enum device_fault fault = device_fault_say(&m->device[at], words, sizeof words);
+            struct alarm a = { .crit = fault != DEVICE_SLOWED, .remedy = remedies[fault] };
+            if (fault == DEVICE_WELL)
+                continue;
+            snprintf(a.text, sizeof a.text, "%s of %s %s", m->device[at].name, m->host[h].node, words);
+            alarm_add(out, max, n, &a);
+        }
 }
 
 int alarms_check(const struct model *m, int64_t now_ns, struct alarm *out, int max)
@@ -51,15 +72,17 @@ int alarms_check(const struct model *m, int64_t now_ns, struct alarm *out, int m
             snprintf(a.text, sizeof(a.text), "%s silent %.0f s, last %s", p->name, age_s, p->phase);
         else
             snprintf(a.text, sizeof(a.text), "%s %s %.0f s in %s%s%.60s", p->name, proc_verdict_name(v),
-                     p->phase_s + (double)(now_ns - p->heard_ns) * 1e-9, p->phase, p->waits_for[0] ? ", waits for " : "", p->waits_for);
+                     p->phase_s + (double)(now_ns - p->heard_ns) * 1e-9, p->phase, proc_waits_join(p), p->waits_for);
         alarm_add(out, max, &n, &a);
     }
     for (int i = 0; i < m->n_alarm && !over; i++) {
         if (m->alarm[i].state != ALARM_FIRING)
             continue;
-        struct alarm a = { .crit = m->alarm[i].critical, .remedy = m->alarm[i].remedy };
+        struct alarm a = { .crit = m->alarm[i].critical, .rule = true, .remedy = m->alarm[i].remedy };
         snprintf(a.text, sizeof(a.text), "%s", m->alarm[i].text);
         alarm_add(out, max, &n, &a);
     }
+    if (!over && !lost)
+        devices_check(m, out, max, &n);
     return n;
 }

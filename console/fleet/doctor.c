@@ -65,7 +65,7 @@ struct diagnosis doctor_say(const struct model *m, int64_t now_ns)
     struct diagnosis d = { .kind = DIAGNOSIS_NONE };
     if (m->told_ns == 0 || broken_say(m, now_ns, &d) || run_state_is_over(m->state))
         return d;
-    if (m->says.kind != DIAGNOSIS_NONE && m->step > 0)
+    if (m->says.kind > DIAGNOSIS_BOUND || (m->says.kind == DIAGNOSIS_BOUND && m->step > 0))
         return m->says;
     if (m->state == RUN_PAUSED)
         doctor_paused(&d);

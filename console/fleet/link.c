@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
+#include "console/fleet/far_folder.h"
 #include "console/fleet/logtail.h"
 #include "console/fleet/news.h"
 #include "console/fleet/run_end.h"
@@ -35,6 +36,7 @@ enum {
     TAG_EVENTS,
     TAG_ROLLOUTS,
     TAG_CHECKPOINTS,
+    TAG_KEPT,
     TAG_COMMAND,
 };    // TAG_COMMAND and above: commands
 struct open_command {
@@ -51,6 +53,7 @@ struct link {
     struct run_door door;
     struct subscriber *telemetry;
     struct logtail *log;
+    struct far_folder *far;    // of a run on another machine; NULL: its folder is here
     bool open[TAG_COMMAND];    // indexed by tag
     bool events_stale, rollouts_stale, checkpoints_stale;
     int64_t checkpoint, incarnation;    // as they were when the checkpoints were asked for
@@ -298,11 +301,35 @@ static void command_answered(struct link *l, struct model *m, const struct net_e
     }
 }
 
+/* A far run's folder is asked for piece by piece. */
+static void kept_ask(struct link *l, const struct model *m, int64_t now_ns)
+{
+    struct msg_out out = MSG_OUT_INIT;
+    if (l->far && !l->open[TAG_KEPT] && m->link == LINK_LIVE && far_folder_ask(l->far, &out, m->incarnation, now_ns))
+        ask(l, TAG_KEPT, &out);
+    else
+        msg_release(&out);
+}
+
+static void kept_came(struct link *l, struct model *m, const struct mval *v, int64_t now_ns)
+{
+    struct error err;
+    if (far_folder_take(l->far, v, now_ns, &err)) {
+        kept_ask(l, m, now_ns);
+        return;
+    }
+    char note[300];    // once: the disk here is full, or cannot be written
+    int n = snprintf(note, sizeof note, "what the run keeps is shown no further: %.200s", err.text);
+    model_log(m, "console", note, (size_t)n);
+    far_folder_free(l->far);
+    l->far = NULL;
+}
+
 static void answered(struct link *l, struct model *m, const struct net_event *ev, int64_t now_ns)
 {
     static const enum msg_type asked[TAG_COMMAND] = {
         [TAG_STATUS] = MSG_STATUS,           [TAG_STEPS] = MSG_STEPS, [TAG_EVENTS] = MSG_EVENTS, [TAG_ROLLOUTS] = MSG_ROLLOUTS,
-        [TAG_CHECKPOINTS] = MSG_CHECKPOINTS,
+        [TAG_CHECKPOINTS] = MSG_CHECKPOINTS, [TAG_KEPT] = MSG_KEPT,
     };
     struct msg_in in;
     struct error err;
@@ -337,6 +364,7 @@ static void answered(struct link *l, struct model *m, const struct net_event *ev
         break;
     case TAG_ROLLOUTS: news_rollouts(m, in.root); break;
     case TAG_CHECKPOINTS: news_checkpoints(m, in.root); break;
+    case TAG_KEPT: kept_came(l, m, in.root, now_ns); break;
     default: break;
     }
     msg_in_release(&in);
@@ -366,9 +394,16 @@ static void end_judge(struct link *l, struct model *m, int64_t now_ns)
     struct error err;
     if (!l->over || m->ended || (run_is_live(l->run_dir) && now_ns - l->over_ns < LAST_ANSWERS_NS))
         return;
-    if (!run_end_read(m, l->run_dir, &err))
+    if (l->door.far || !run_end_read(m, l->run_dir, &err))
         model_link(m, LINK_LOST, "the run's processes have ended, and its journal cannot be read from here", now_ns);
     end_take(l, m);
+}
+
+/* The run is over and so are its processes: nothing of them may stand there as if they went on. */
+static void gone_judge(struct link *l, struct model *m, int64_t now_ns)
+{
+    if (m->ended && (!run_is_live(l->run_dir) || now_ns - l->answered_ns >= LOST_NS))
+        model_fleet_forget(m);
 }
 
 static void silence_judge(struct link *l, struct model *m, int64_t now_ns)
@@ -382,7 +417,7 @@ static void silence_judge(struct link *l, struct model *m, int64_t now_ns)
         return;
     }
     model_link(m, LINK_LOST, "the run's processes have ended", now_ns);
-    bool read = run_end_read(m, l->run_dir, &err);
+    bool read = !l->door.far && run_end_read(m, l->run_dir, &err);
     if (!run_state_is_over(m->state)) {
         if (!run_failure_read(l->run_dir, m->reason, sizeof(m->reason)))
             snprintf(m->reason, sizeof(m->reason),
@@ -413,12 +448,14 @@ static void link_pump(struct feed *f, struct model *m, int64_t now_ns)
         status_ask(l, m, now_ns);
         silence_judge(l, m, now_ns);
         end_judge(l, m, now_ns);
+        gone_judge(l, m, now_ns);
         for (int i = 0; i < COMMANDS_OPEN && m->link == LINK_LIVE; i++)
             if (l->command[i].tag && !l->command[i].asked && !command_ask(l, &l->command[i], now_ns, &err)) {
                 model_command_answer(m, l->command[i].tag, COMMAND_LOST, err.text, now_ns);
                 l->command[i].tag = 0;
             }
     }
+    kept_ask(l, m, now_ns);
     if (now_ns >= l->log_ns) {
         logtail_pump(l->log, m);
         l->log_ns = now_ns + LOG_NS;
@@ -435,6 +472,7 @@ static void link_free(struct feed *f)
 {
     struct link *l = (struct link *)f;
     logtail_free(l->log);
+    far_folder_free(l->far);
     subscriber_free(l->telemetry);
     run_door_close(&l->door);
     free(l);
@@ -470,8 +508,9 @@ struct feed *link_new(const char *run_dir, bool read_only, struct model *m, int6
         error_set(err, ERR_USAGE, "the run's path is too long");
         goto fail;
     }
-    if (!(l->log = logtail_new(path, err)))
+    if (!(l->log = logtail_new(path, err)) || (l->door.far && !(l->far = far_folder_new(run_dir, err))))
         goto fail;
+    m->far = l->door.far;
     l->feed.fd = transport_fd(l->door.transport);
     l->feed.read_only = l->door.read_only;
     const char *base = strrchr(run_dir, '/');

@@ -1,6 +1,7 @@
 /* model.c - see model.h */
 #include "console/fleet/model.h"
 #include <jansson.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +37,15 @@ enum proc_verdict proc_verdict_find(const char *name)
 const char *proc_verdict_name(enum proc_verdict v)
 {
     return verdict_names[v];
+}
+
+const char *proc_waits_join(const struct proc *p)
+{
+    static const char *const states[] = { "no sign of life", "being restarted", "ended" };
+    for (size_t i = 0; i < ARRAY_SIZE(states); i++)
+        if (strncmp(p->waits_for, states[i], strlen(states[i])) == 0)
+            return ", ";
+    return p->waits_for[0] ? ", waits for " : "";
 }
 
 const struct phase_row *phase_find(const char *phase)
@@ -219,6 +229,16 @@ void model_lane(struct model *m, struct proc *p, int64_t now_ns)
     model_changed(m);
 }
 
+void model_fleet_forget(struct model *m)
+{
+    if (m->n_proc + m->n_host + m->n_device == 0)
+        return;
+    m->n_proc = m->n_host = m->n_device = 0;
+    m->sweep = (struct fleet_sweep){ .next = 0 };
+    m->n_node = m->n_left_out = 0;
+    model_changed(m);
+}
+
 enum proc_verdict model_verdict(const struct model *m, const struct proc *p, int64_t now_ns)
 {
     if (run_state_is_over(m->state))
@@ -277,7 +297,7 @@ bool model_groups_path(const struct model *m, const char *run_dir, char *out, si
     struct error unused;
     const struct knob *k = knob_find("rollout_save_dir", &unused);
     const char *dir = k ? m->knob[k - knobs].text : "";
-    return dir[0] ? path_join(out, size, dir, "groups.zst") : path_join(out, size, run_dir, "rollouts/groups.zst");
+    return dir[0] && !m->far ? path_join(out, size, dir, "groups.zst") : path_join(out, size, run_dir, "rollouts/groups.zst");
 }
 
 enum advantage_form model_advantages(const struct model *m)
@@ -309,12 +329,49 @@ static bool alarm_rings(const json_t *facts)
     return state && strcmp(state, alarm_state_name(ALARM_FIRING)) == 0 && actions && strstr(actions, "bell");    // no other action has it
 }
 
+/* From when on the changes act, by the words in their facts: "optimizer step 77", "rollout step 12", "now". Several: the first. */
+static void changes_place(struct event_view *e, const json_t *changes)
+{
+    size_t i;
+    json_t *change;
+    json_array_foreach(changes, i, change)
+    {
+        const char *from = json_string_value(json_object_get(change, "from"));
+        int64_t n;
+        if (from && sscanf(from, "rollout step %" SCNd64, &n) == 1) {
+            e->from_rollout = e->from_rollout > 0 ? MIN(e->from_rollout, n) : n;
+            continue;
+        }
+        if (!from || sscanf(from, "optimizer step %" SCNd64, &n) != 1)
+            n = e->step + 1;
+        e->from_step = e->from_step > 0 ? MIN(e->from_step, n) : n;
+    }
+}
+
+#define CHANGE_FAR 10000    // steps in which a change of rollout steps is looked for
+
+int64_t model_change_step(const struct model *m, const struct event_view *e)
+{
+    if (!e->changed && strcmp(e->kind, "return") != 0)
+        return -1;
+    if (e->from_step > 0 || e->from_rollout <= 0)
+        return e->from_step > 0 ? e->from_step : e->step + 1;
+    const struct series *rollout = &m->metric[M_ROLLOUT_STEP];
+    for (int64_t s = e->step + 1; s < MIN(m->n_step, e->step + CHANGE_FAR); s++)
+        if (series_at(rollout, s) >= (double)(e->from_rollout - 1))    // the metric counts from 0
+            return s;
+    return -1;
+}
+
 void model_event_facts(struct model *m, const struct event_view *e, const char *facts, size_t len)
 {
     struct event_view full = *e;
     json_t *o = json_text_read(facts, len, 0, NULL), *mean = json_object_get(o, "mean");
     const char *set = json_string_value(json_object_get(o, "set"));
     full.changed = json_is_array(json_object_get(o, "changes"));
+    changes_place(&full, json_object_get(o, "changes"));
+    if (strcmp(e->kind, "return") == 0 && json_is_integer(json_object_get(o, "step")))
+        full.from_step = json_integer_value(json_object_get(o, "step")) + 1;
     full.rings = strcmp(e->kind, "alarm") == 0 && alarm_rings(o);
     if (len < sizeof full.detail)    // part of it is not JSON
         snprintf(full.detail, sizeof full.detail, "%.*s", (int)len, facts);

@@ -46,8 +46,8 @@ struct gauge {
     double value;
 };
 struct proc {
-    char name[40], kind[16];
-    int64_t pid;    // 0: not running
+    char name[104], kind[16];    // of another node: NODE/NAME
+    int64_t pid;                 // 0: not running
     char phase[24];
     double phase_s;        // seconds in this phase at the last report
     double progress;       // grows with each piece of work
@@ -70,6 +70,7 @@ struct device_view {    // a GPU as the agent last sampled it; NAN: not known
 };
 struct host_view {    // a node's; NAN: not known
     char node[64];
+    bool own;    // the agent's that answers: processes without a node in their names are there
     double cpu_percent, mem_used_bytes, mem_total_bytes, disk_percent;
     int n_device;    // how many of the model's devices are its own; they follow those of earlier hosts
 };
@@ -105,6 +106,8 @@ struct event_view {
     char kind[24], who[48], text[240];
     char detail[2048];        // JSON, "" when there is none or it is longer
     bool changed;             // settings were changed
+    int64_t from_step;        // a change: the first optimizer step that it acts on; 0: not told
+    int64_t from_rollout;     // or the first rollout step, from 1; 0: none
     bool rings;               // an alarm of the run's book begins that wants the bell
     struct eval_view eval;    // an evaluation's set, step, n and mean; set "": not an evaluation
 };
@@ -156,6 +159,7 @@ struct model {
     int64_t link_ns;        // since when
     /* the run, as last reported */
     char name[96], dir[512];
+    bool far;    // on another machine: its folder's paths are not ours
     enum run_state state;
     char reason[256], pause_depth[16];
     bool ended;                            // it is over, and everything available has arrived
@@ -209,6 +213,8 @@ void model_changed(struct model *m);
 /* The names on the wire; RUN_UNKNOWN and PROC_OK for others. */
 enum proc_verdict proc_verdict_find(const char *name);
 const char *proc_verdict_name(enum proc_verdict v);
+/* What stands between a process's phase and its waits_for, which agents fill with what it waits for, or with a state such as "being restarted". */
+const char *proc_waits_join(const struct proc *p);
 /* A phase's letter in the lanes, the number of its colour role (0..7: ROLE_SERIES1 + n), and its help. */
 struct phase_row {
     const char *phase;
@@ -230,6 +236,8 @@ struct series *model_series(struct model *m, const char *name);
 void model_metric(struct model *m, int64_t step, const char *name, double value);
 /* The process of that name, added if there is room (NULL: none). The list stays sorted by kind and name. */
 struct proc *model_proc(struct model *m, const char *name);
+/* The run's processes are gone: forget them, and what they said of hosts and devices. */
+void model_fleet_forget(struct model *m);
 void model_procs_sweep(struct model *m);    // remove those that are not told, and forget which are
 /* Call after a change of phase or verdict: extends the lane up to now. */
 void model_lane(struct model *m, struct proc *p, int64_t now_ns);
@@ -246,6 +254,9 @@ MUST_USE bool model_groups_path(const struct model *m, const char *run_dir, char
 enum advantage_form model_advantages(const struct model *m);
 /* The i-th newest, 0 is the newest; NULL: there are fewer. */
 const struct rollout_view *model_rollout_at(const struct model *m, int64_t i);
+/* The first optimizer step that shows what an event has changed: of settings, as the controller says in its facts, or of weights by a
+ * return to a checkpoint. -1: it changes nothing, or the step has not been made yet. */
+int64_t model_change_step(const struct model *m, const struct event_view *e);
 /* Add an event with an id above the last one's (others are already known and dropped). */
 void model_event(struct model *m, const struct event_view *e);
 /* The same, with its facts: JSON of any length, or "". An evaluation's facts are taken even from a known event. */

@@ -133,7 +133,7 @@ static int devices_fit(struct model *m, int had, int64_t n)
 }
 
 /* A node's host and devices; nothing changes for one whose agent has not sampled yet. */
-static void host_read(struct model *m, const struct mval *v)
+static void host_read(struct model *m, const struct mval *v, bool own)
 {
     const struct mval *figures = mval_get(v, "host"), *list = mval_get(v, "devices");
     if (!figures)
@@ -148,6 +148,7 @@ static void host_read(struct model *m, const struct mval *v)
         *h = (struct host_view){ .n_device = 0 };
     }
     mval_text(v, "node", h->node, sizeof(h->node));
+    h->own = own;
     h->cpu_percent = mval_f64(mval_get(figures, "cpu_percent"), NAN);
     h->mem_used_bytes = mval_f64(mval_get(figures, "mem_used_bytes"), NAN);
     h->mem_total_bytes = mval_f64(mval_get(figures, "mem_total_bytes"), NAN);
@@ -168,10 +169,10 @@ static void fleet_read(struct model *m, const struct mval *v, int64_t now_ns)
         m->sweep = (struct fleet_sweep){ .next = m->sweep.next };
         for (int i = 0; i < m->n_proc; i++)
             m->proc[i].told = false;
-        host_read(m, v);
+        host_read(m, v, true);
     }
     for (int64_t i = 0; i < n; i++)
-        host_read(m, mval_at(others, i));
+        host_read(m, mval_at(others, i), false);
     for (int64_t i = 0; i < mval_n(procs); i++)
         news_process(m, mval_at(procs, i), true, now_ns);
     if (m->sweep.next < m->n_node && m->sweep.next > from)

@@ -85,7 +85,8 @@ static void tokens_read(struct sample_view *s, const struct mval *v, int64_t n_a
     if (s->n_tok < 0 || first + s->n_tok > n_all)
         return;
     s->token = array_part(v, "token", sizeof(*s->token), n_all, first, s->n_tok);
-    s->logp = array_part(v, "logp", sizeof(*s->logp), n_all, first, s->n_tok);
+    if (!mval_bool(mval_get(v, "no_logp"), false))    // else they are not known
+        s->logp = array_part(v, "logp", sizeof(*s->logp), n_all, first, s->n_tok);
     s->entropy = array_part(v, "entropy", sizeof(*s->entropy), n_all, first, s->n_tok);
     s->newer = array_part(v, "newer", sizeof(*s->newer), n_all, first, s->n_tok);
     s->mask = array_part(v, "mask", sizeof(*s->mask), n_all, first, s->n_tok);

@@ -8,9 +8,12 @@
 #include "console/tools/jsonl.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/cli.h"
+#include "protocol/base/file.h"
+#include "protocol/base/log.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/sampler/completion.h"
 #include "workers/engine/sampler/eval.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/sampler/prompt.h"
@@ -29,8 +32,9 @@ struct eval {
     struct tool_model tool;
     struct sampling_options sampling;
     struct dataset *data;
-    const char *dataset, *reward_type, *system_prompt, *output, *code_url;
-    bool own_system_prompt;    // use the reward type's
+    const char *dataset, *reward_type, *system_prompt, *output, *code_url, *tags;
+    bool own_system_prompt;       // use the reward type's, whatever the model's run has
+    char of_run[RUN_TEXT_MAX];    // the system prompt of the run that has saved the model; "": there is none, or it has none of its own
     int64_t n, seed, limit;
     struct reward *reward;
     struct problem *problem;    // (n_problem)
@@ -40,11 +44,51 @@ struct eval {
     FILE *records;
 };
 
+/* A checkpoint is evaluated with the system prompt that its run trains with: RUN/run.yaml of RUN/checkpoints/step-N. */
+static void run_system_find(struct eval *e, struct run_config *c)
+{
+    char path[4200];
+    struct error err;
+    snprintf(path, sizeof path, "%s/../../run.yaml", e->tool.dir);
+    run_config_init(c);
+    if (!path_exists(path))
+        return;
+    if (!run_config_read(c, path, &err)) {
+        log_warn("%s; the system prompt of its run is not known: give it with --system-prompt", err.text);
+        return;
+    }
+    snprintf(e->of_run, sizeof e->of_run, "%s", c->system_prompt);
+    if (e->of_run[0])
+        e->system_prompt = e->of_run;
+}
+
+static bool system_choose(struct eval *e, struct error *err)
+{
+    if (e->system_prompt || e->own_system_prompt)
+        return true;
+    struct run_config *c = calloc(1, sizeof *c);
+    if (!c)
+        return error_set(err, ERR_NO_MEMORY, "no memory for settings");
+    run_system_find(e, c);
+    free(c);
+    return true;
+}
+
+static void system_print(const struct prompt_maker *maker)
+{
+    struct buf text = BUF_INIT;
+    buf_str(&text, "system prompt: ");
+    prompt_maker_system(maker, &text);
+    fputs(buf_text(&text), stderr);
+    buf_release(&text);
+}
+
 static bool problems_read(struct eval *e, struct error *err)
 {
     struct prompt_maker maker = { .encoder = e->tool.encoder,
                                   .template = e->tool.template,
-                                  .system_prompt = e->system_prompt,
+                                  .system_prompt = prompt_system(e->system_prompt, e->reward_type),
+                                  .system_is_rewards = !e->system_prompt,
                                   .max_tok = sampling_options_max_prompt(&e->sampling, e->tool.model),
                                   .long_prompt = e->sampling.long_prompt };
     int64_t n = dataset_n_row(e->data);
@@ -64,6 +108,11 @@ static bool problems_read(struct eval *e, struct error *err)
     }
     e->n_dropped = maker.n_dropped;
     e->n_cut = maker.n_cut;
+    system_print(&maker);
+    prompt_notes_print(&maker);
+    if (dataset_n_answered(e->data) > 0)
+        fprintf(stderr, "note: %" PRId64 " rows end with the assistant's answer, which is not shown to the model\n",
+                dataset_n_answered(e->data));
     return true;
 }
 
@@ -79,9 +128,7 @@ static bool group_score(struct eval *e, const struct group *g, struct error *err
               && buf_nul_replace(&prompt, 0);
     for (size_t i = 0; ok && i < n; i++) {
         const struct sample *s = &g->sample[i];
-        const int32_t *id = g->token + s->first_tok;
-        bool ended = s->n_tok > 0 && tokenizer_is_eos(e->tool.tokenizer, id[s->n_tok - 1]);
-        ok = tokenizer_decode(e->tool.tokenizer, id, s->n_tok - ended, true, &text[i]) && buf_nul_replace(&text[i], 0);    // as a run's
+        ok = completion_text(e->tool.tokenizer, g->token + s->first_tok, s->n_tok, &text[i]);
         // no length rules in an evaluation (ColossalChat's evaluation mode)
         in[i] = (struct reward_input){ .response = buf_text(&text[i]), .response_len = text[i].len, .row = p->row };
     }
@@ -193,13 +240,11 @@ static bool result_print(const struct eval *e, struct error *err)
 
 static bool reward_open(struct eval *e, struct error *err)
 {
-    struct reward_config config = {
-        .type = e->reward_type, .max_new_tok = e->sampling.max_new_tok, .code_verifier_api_url = e->code_url, .program_timeout_s = 60
-    };
-    if (e->system_prompt && strcmp(e->system_prompt, "none") == 0)    // as in a run file
-        e->system_prompt = NULL;
-    else if (!e->system_prompt && e->own_system_prompt)
-        e->system_prompt = reward_system_prompt(e->reward_type);
+    struct reward_config config = { .type = e->reward_type,
+                                    .max_new_tok = e->sampling.max_new_tok,
+                                    .code_verifier_api_url = e->code_url,
+                                    .program_timeout_s = 60,
+                                    .response_format_tags = e->tags };
     return (e->reward = reward_new(&config, err)) != NULL;
 }
 
@@ -216,14 +261,15 @@ static bool eval_cmd(int argc, char **argv, struct error *err)
         {"prompt-template", NULL, CLI_STR, &columns.template, "TEXT", "the prompt's text, with columns in braces"},
         {"reward-type", "rt", CLI_STR, &e.reward_type, "R",
          "boxed (default), think_answer_tags, math, code, program:CMD"},
+        {"response-format-tags", NULL, CLI_STR, &e.tags, "JSON", "tags of think_answer_tags, as in a run file (default: <think>, <answer>)"},
         {"n", NULL, CLI_I64, &e.n, "N", "samples for each problem (default 1)"},
         {"seed", NULL, CLI_I64, &e.seed, "S", "of the random draws (default 0)"},
         {"limit", NULL, CLI_I64, &e.limit, "N", "only the first N problems (default 0: all)"},
         {"output", "o", CLI_STR, &e.output, "FILE", "file for one line of JSON per sample; must not exist"},
         {"system-prompt", "s", CLI_STR, &e.system_prompt, "TEXT",
-         "put before messages that have no system message (default: none)"},
+         "put before messages that have no system message; 'none' for none (default, as in training: that of the model's run, or the reward type's own)"},
         {"default-system-prompt", NULL, CLI_FLAG, &e.own_system_prompt, NULL,
-         "use the reward type's own system prompt"},
+         "use the reward type's own system prompt, whatever the model's run uses"},
         {"code-verifier-api-url", NULL, CLI_STR, &e.code_url, "URL", "address of an external verifier for code (default: the local sandbox)"},
         SAMPLING_OPTIONS(&e.sampling),
     };
@@ -248,7 +294,8 @@ static bool eval_cmd(int argc, char **argv, struct error *err)
         return false;
     TRY(reward_open(&e, err));
     TRY((e.data = dataset_open(e.dataset, &columns, err)) != NULL);
-    TRY(tool_model_load(&e.tool, true, err));
+    TRY(tool_model_load(&e.tool, true, err) && completion_tags_show(e.tool.tokenizer, e.tags, err));
+    TRY(system_choose(&e, err));
     TRY(problems_read(&e, err));
     TRY(eval_tally_init(&e.tally, e.n_problem, e.n, err));
     if (e.output && !(e.records = fopen(e.output, "wxe"))) {

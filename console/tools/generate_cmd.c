@@ -12,6 +12,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/eval.h"
 #include "workers/engine/sampler/generator.h"
+#include "workers/engine/data/conversation.h"
 #include "workers/engine/sampler/prompt.h"
 #include "workers/engine/text/tokenizer.h"
 
@@ -42,7 +43,7 @@ static bool prompts_read(struct generate *g, struct error *err)
                                   .max_tok = sampling_options_max_prompt(&g->sampling, g->tool.model),
                                   .long_prompt = g->sampling.long_prompt };
     json_t *row = NULL;
-    bool ok = false;
+    bool ok = false, answered;
     TRY(jsonl_open(&in, g->input, err));
     for (int64_t cap = 0;;) {
         TRY(jsonl_next(&in, &row, err));
@@ -59,7 +60,7 @@ static bool prompts_read(struct generate *g, struct error *err)
         }
         struct prompt *p = &g->prompt[g->n_prompt++];
         *p = (struct prompt){ .number = in.number };
-        if (!prompt_make(&maker, row, &p->token, &p->dropped, err)) {
+        if (!conversation_settle(row, &answered, err) || !prompt_make(&maker, row, &p->token, &p->dropped, err)) {
             jsonl_wrap(&in, in.number, err);
             goto out;
         }
@@ -68,6 +69,8 @@ static bool prompts_read(struct generate *g, struct error *err)
     }
     g->n_dropped = maker.n_dropped;
     g->n_cut = maker.n_cut;
+    maker.n_text = 0;    // its input says 'prompt' where it means a text
+    prompt_notes_print(&maker);
     ok = true;
 out:
     json_decref(row);
@@ -87,7 +90,7 @@ static bool sample_print(struct generate *g, const struct prompt *p, const struc
 {
     const int32_t *id = p->group->token + s->first_tok;
     const float *logp = p->group->logp + s->first_tok;
-    int64_t n_text = s->n_tok - (s->n_tok > 0 && tokenizer_is_eos(g->tool.tokenizer, id[s->n_tok - 1]));
+    int64_t n_text = tokenizer_n_text(g->tool.tokenizer, id, s->n_tok);
     buf_clear(&g->text);
     buf_clear(&g->line);
     bool ok = tokenizer_decode(g->tool.tokenizer, id, n_text, true, &g->text);

@@ -9,6 +9,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/pass/pass.h"
 
 struct request {
     int64_t number;    // its line number, from 1

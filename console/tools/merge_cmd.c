@@ -6,7 +6,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
 #include "protocol/base/subcommand.h"
-#include "workers/engine/hub/hub.h"
+#include "workers/engine/load/model_find.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model_dir.h"
 #include "workers/engine/model/safetensors.h"
@@ -30,7 +30,7 @@ static bool merge_cmd(int argc, char **argv, struct error *err)
     // clang-format off
     struct cli_option options[] = {
         {.name = "adapter", .kind = CLI_STR, .value = &adapter, .arg = "DIR", .help = "adapter as PEFT or a run's checkpoint has it"},
-        {.name = "base", .kind = CLI_STR, .value = &base, .arg = "DIR", .help = "its base: a model directory, or org/name in the Hugging Face cache (default: what the adapter names)"},
+        {.name = "base", .kind = CLI_STR, .value = &base, .arg = "DIR", .help = "its base: a model directory, a .gguf file, or org/name in the Hugging Face cache (default: what the adapter names)"},
         {.name = "out", .kind = CLI_STR, .value = &out, .arg = "DIR", .help = "the directory to write; must not hold a model yet"},
         {.name = "dtype", .kind = CLI_STR, .value = &dtype, .arg = "TYPE", .help = "float32 or bfloat16 (default: the base's)"},
         {.name = "device", .kind = CLI_STR, .value = &device, .arg = "NAME", .help = "cuda:0, cpu:0, or ref, which takes the least memory (default)"},
@@ -57,7 +57,7 @@ static bool merge_cmd(int argc, char **argv, struct error *err)
         error_set(err, ERR_USAGE, "'%s' names no base model; give it with --base", adapter);
         goto out;
     }
-    if (!hub_find(dir, sizeof dir, base ? base : c.base, NULL, err)) {
+    if (!model_find(dir, sizeof dir, base ? base : c.base, err)) {
         error_wrap(err, "the base of the adapter '%s' (--base)", adapter);
         goto out;
     }

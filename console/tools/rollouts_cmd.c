@@ -65,7 +65,7 @@ static void ids_set(json_t *json, const struct mval *map, const struct group *g,
         json_array_append_new(prompt, json_integer(g->prompt[i]));
     for (int64_t i = 0; i < s->n_tok; i++) {
         json_array_append_new(ids, json_integer(g->token[s->first_tok + i]));
-        json_array_append_new(logp, number((double)g->logp[s->first_tok + i]));
+        json_array_append_new(logp, g->no_logp ? json_null() : number((double)g->logp[s->first_tok + i]));
         if (entropy)
             json_array_append_new(entropy, number((double)g->entropy[s->first_tok + i]));
         json_array_append_new(mask, json_integer(g->mask[s->first_tok + i]));

@@ -1,19 +1,32 @@
 #include "console/tools/sampling_options.h"
+#include <float.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include "workers/engine/load/tool_model.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/text/tokenizer.h"
 
+/* Models sample in single precision. */
+static bool number_check(const char *option, double v, struct error *err)
+{
+    return v == 0 || fabs(v) >= FLT_MIN
+           || error_set(err, ERR_USAGE, "--%s is %g; the least number other than 0 is %.2g", option, v, (double)FLT_MIN);
+}
+
 bool sampling_options_check(struct sampling_options *o, struct error *err)
 {
     struct sampling s = { .temperature = (float)o->temperature,
                           .top_p = (float)o->top_p,
                           .min_p = (float)o->min_p,
-                          .top_k = o->top_k > INT32_MAX ? -1 : (int32_t)o->top_k,
+                          .top_k = (int32_t)o->top_k,
                           .max_new_tok = o->max_new_tok,
                           .min_new_tok = o->min_new_tok };
+    if (o->top_k < 0 || o->top_k > INT32_MAX)
+        return error_set(err, ERR_USAGE, "--top-k is %" PRId64 "; it must be between 0 (off) and %d", o->top_k, INT32_MAX);
+    if (!number_check("temperature", o->temperature, err) || !number_check("top-p", o->top_p, err) || !number_check("min-p", o->min_p, err))
+        return false;
     if (o->stop && (!*o->stop || strlen(o->stop) > SAMPLING_STOP_STRING_MAX))
         return error_set(err, ERR_USAGE, "--stop must have between 1 and %d bytes", SAMPLING_STOP_STRING_MAX);
     if (o->batch < 1 || o->batch > 65536)
@@ -28,6 +41,14 @@ int64_t sampling_options_max_prompt(const struct sampling_options *o, const stru
 {
     int64_t most = config_longest(model_config(m)) - 1;
     return o->max_prompt_tok > 0 ? MIN(o->max_prompt_tok, most) : most;
+}
+
+void prompt_notes_print(const struct prompt_maker *p)
+{
+    struct buf notes = BUF_INIT;
+    prompt_maker_notes(p, &notes);
+    fputs(buf_text(&notes), stderr);
+    buf_release(&notes);
 }
 
 void sampling_options_for(const struct sampling_options *o, const struct tool_model *t, int64_t n_prompt, struct sampling *out)

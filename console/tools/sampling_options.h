@@ -36,6 +36,8 @@ struct sampling_options {
 MUST_USE bool sampling_options_check(struct sampling_options *o, struct error *err);
 /* Longest prompt that leaves room for one token. */
 int64_t sampling_options_max_prompt(const struct sampling_options *o, const struct model *m);
+/* Print on stderr what was done with prompts that are texts. */
+void prompt_notes_print(const struct prompt_maker *p);
 /* How a prompt of n_prompt tokens is sampled: the options, the tokenizer's end tokens, and no more tokens than the model allows. */
 void sampling_options_for(const struct sampling_options *o, const struct tool_model *t, int64_t n_prompt, struct sampling *out);
 /* An engine for prompts of at most longest tokens, with room for max_item of them. */

@@ -61,8 +61,8 @@ static bool output_print(const struct reward *r, const struct reward_output *o, 
     bool ok = o->score == SCORE_OK;
     json_t *line = json_object();
     json_object_set_new(line, "reward", ok && isfinite(o->reward) ? json_real(o->reward) : json_null());
-    json_object_set_new(line, "format_acc", json_integer(o->format_acc > 0));
-    json_object_set_new(line, "ans_acc", json_integer(o->ans_acc > 0));
+    json_object_set_new(line, "format_acc", isnan(o->format_acc) ? json_null() : json_integer(o->format_acc > 0));
+    json_object_set_new(line, "ans_acc", isnan(o->ans_acc) ? json_null() : json_integer(o->ans_acc > 0));
     json_object_set_new(line, "verdict", json_string(verdict_name[o->verdict]));
     json_object_set_new(line, "pred", json_text_new(o->pred));
     json_object_set_new(line, "gold", json_text_new(o->gold));
@@ -85,8 +85,19 @@ static bool output_print(const struct reward *r, const struct reward_output *o, 
 
 struct tally {
     int64_t n, n_right, n_format, n_left_out;
+    int64_t n_unknown_right, n_unknown_format;    // the reward does not say
     double reward;
 };
+
+/* n of n_known as a share, "unknown" of none. Returns out. */
+static const char *share_text(int64_t n, int64_t n_known, char *out, size_t size)
+{
+    if (n_known > 0)
+        snprintf(out, size, "%.4f", (double)n / (double)n_known);
+    else
+        snprintf(out, size, "unknown");
+    return out;
+}
 
 /* Lines that wait to be scored. */
 struct batch {
@@ -108,6 +119,8 @@ static bool batch_score(struct reward *r, struct batch *b, int64_t n, struct tal
         t->n++;
         t->n_right += o->ans_acc > 0;
         t->n_format += o->format_acc > 0;
+        t->n_unknown_right += isnan(o->ans_acc);
+        t->n_unknown_format += isnan(o->format_acc);
         t->n_left_out += o->score != SCORE_OK;
         t->reward += o->score == SCORE_OK ? o->reward : 0;
         json_decref(b->row[i]);
@@ -243,10 +256,12 @@ static bool score_cmd(int argc, char **argv, struct error *err)
     if (f && !is_stdin)
         fclose(f);
     reward_free(r);
+    char format[32], right[32];
     if (ok && summary && t.n > 0)
-        fprintf(stderr, "%" PRId64 " scored: reward %.4f, format_acc %.4f, ans_acc %.4f, left out %" PRId64 "\n", t.n,
-                t.n > t.n_left_out ? t.reward / (double)(t.n - t.n_left_out) : NAN, (double)t.n_format / (double)t.n,
-                (double)t.n_right / (double)t.n, t.n_left_out);
+        fprintf(stderr, "%" PRId64 " scored: reward %.4f, format_acc %s, ans_acc %s, left out %" PRId64 "\n", t.n,
+                t.n > t.n_left_out ? t.reward / (double)(t.n - t.n_left_out) : NAN,
+                share_text(t.n_format, t.n - t.n_unknown_format, format, sizeof format),
+                share_text(t.n_right, t.n - t.n_unknown_right, right, sizeof right), t.n_left_out);
     return ok;
 }
 

@@ -11,6 +11,7 @@
 #include "workers/engine/trainer/sft.h"
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/load/model_find.h"
 #include "workers/engine/model/model_dir.h"
 #include "workers/engine/template/template.h"
 #include "workers/engine/text/tokenizer.h"
@@ -128,10 +129,14 @@ static bool sft_all(const struct sft_options *o, struct stage_spec *spec, int n_
     struct tokenizer *tok = NULL;
     struct template *chat = NULL;
     struct sft_data *eval = NULL;
+    char model[4096];
     TRY(model_dtype_parse(&dtype, o->dtype, err));
     TRY(model_dir_check(o->out, o->force, err));
-    TRY(tok = tokenizer_load(o->model, err));
-    TRY(chat = template_load(o->model, err));
+    TRY(model_find(model, sizeof model, o->model, err));
+    TRY(tok = tokenizer_load(model, err));
+    TRY(template_find(model, &chat, err));
+    if (!chat)
+        fprintf(stderr, "note: the model has no chat template: a question, its answer and the end token are put together as they are\n");
     int64_t max_tok = MIN(o->max_tokens, o->token_budget);
     for (int i = 0; i < n_stage; i++) {
         TRY(spec[i].data = sft_data_open(spec[i].path, tok, chat, max_tok, err));
@@ -142,8 +147,8 @@ static bool sft_all(const struct sft_options *o, struct stage_spec *spec, int n_
     if (o->eval)
         TRY(eval = sft_data_open(o->eval, tok, chat, max_tok, err));
     TRY(dev = device_new(o->device, (int)o->threads, err));
-    TRY(m = model_load(o->model, dev, dtype, err));
-    TRY(tokenizer_fits(tok, model_config(m)->vocab, o->model, err));
+    TRY(m = model_load(model, dev, dtype, err));
+    TRY(tokenizer_fits(tok, model_config(m)->vocab, model, err));
     model_n_live_set(m, tokenizer_n_id(tok));
     model_length_set(m, max_tok);
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
@@ -160,7 +165,7 @@ static bool sft_all(const struct sft_options *o, struct stage_spec *spec, int n_
         TRY(sft_run(t, &spec[i].stage, progress_tell, &teller, err));
         TRY(evaluate(t, eval, i + 1, err));
     }
-    TRY(dir_make(o->out, 0755, err) && model_dir_copy_tokenizer(o->model, o->out, err));
+    TRY(dir_make(o->out, 0755, err) && model_dir_copy_tokenizer(model, o->out, err));
     TRY(model_save(m, o->out, err));
     ok = true;
 out:
@@ -189,7 +194,7 @@ static bool sft_cmd(int argc, char **argv, struct error *err)
                              .max_norm = 1 };
     // clang-format off
     struct cli_option options[] = {
-        {.name = "model", .kind = CLI_STR, .value = &o.model, .arg = "DIR", .help = "model to start from"},
+        {.name = "model", .kind = CLI_STR, .value = &o.model, .arg = "DIR", .help = "model to start from: a directory, a .gguf file, or org/name in the Hugging Face cache"},
         {.name = "out",
          .kind = CLI_STR,
          .value = &o.out,

@@ -8,7 +8,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
-#include "workers/engine/hub/hub.h"
+#include "workers/engine/load/model_find.h"
 #include "workers/engine/template/template.h"
 
 #define LINE_BYTES_MAX ((size_t)256 << 20)
@@ -96,7 +96,7 @@ static bool template_cmd(int argc, char **argv, struct error *err)
             return error_set(err, ERR_USAGE, "'%s' is not a date like 2024-07-26", now);
         now_s = (double)timegm(&tm);
     }
-    if (model && !hub_find(dir, sizeof dir, model, NULL, err))
+    if (model && !model_find(dir, sizeof dir, model, err))
         return false;
     struct template *t = model ? template_load(dir, err) : template_load_file(file, err);
     long n_failed = 0;

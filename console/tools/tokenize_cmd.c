@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
-#include "workers/engine/hub/hub.h"
+#include "workers/engine/load/model_find.h"
 #include "workers/engine/text/tokenizer.h"
 #include "protocol/base/json_text.h"
 
@@ -122,7 +122,7 @@ static bool tokenize_cmd(int argc, char **argv, struct error *err)
         return true;
     if (!path)
         return error_set(err, ERR_USAGE, "give the tokenizer with --tokenizer");
-    if (!hub_find(dir, sizeof dir, path, NULL, err))
+    if (!model_find(dir, sizeof dir, path, err))
         return false;
     struct tokenizer *t = tokenizer_load(dir, err);
     k.tokenizer = t;

@@ -9,8 +9,8 @@
 #include "kernels/ops.h"
 #include "protocol/base/file.h"
 #include "workers/engine/data/dataset.h"
-#include "workers/engine/hub/hub.h"
 #include "workers/engine/hub/hub_data.h"
+#include "workers/engine/load/model_find.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/sampler/prompt.h"
@@ -26,7 +26,7 @@
 bool init_model(struct init *i, const char *name, struct error *err)
 {
     char full[PATH_MAX];
-    if (!hub_find(i->model_dir, sizeof i->model_dir, name, NULL, err) || !model_files_check(i->model_dir, &i->shape, err))
+    if (!model_find(i->model_dir, sizeof i->model_dir, name, err) || !model_files_check(i->model_dir, &i->shape, err))
         return false;
     if (path_exists(name) && !realpath(name, full))
         return error_errno(err, "cannot find the model '%s'", name);
@@ -48,6 +48,7 @@ static int i64_compare(const void *a, const void *b)
 /* The length that 99.5 % of the prompts have at most, rounded up to a multiple of 64. */
 static bool prompts_measure(struct init *i, const struct dataset *d, struct error *err)
 {
+    double sum = 0;
     int64_t n = MIN(dataset_n_row(d), PROMPTS_MEASURED), *length = calloc((size_t)n, sizeof *length);
     struct tokenizer *tokenizer = tokenizer_load(i->model_dir, err);
     struct encoder *encoder = tokenizer ? encoder_new(tokenizer, true, err) : NULL;
@@ -60,9 +61,10 @@ static bool prompts_measure(struct init *i, const struct dataset *d, struct erro
         goto out;
     }
     TRY(template_find(i->model_dir, &chat, err));
-    struct prompt_maker maker = {
-        .encoder = encoder, .template = chat, .system_prompt = reward_system_prompt(i->reward), .long_prompt = LONG_REFUSE
-    };
+    struct prompt_maker maker = { .encoder = encoder,
+                                  .template = chat,
+                                  .system_prompt = prompt_system(i->no_system ? "none" : "", i->reward),
+                                  .long_prompt = LONG_REFUSE };
     for (int64_t r = 0; r < n; r++) {
         bool dropped;
         json_t *row = dataset_row(d, r, err);
@@ -70,8 +72,10 @@ static bool prompts_measure(struct init *i, const struct dataset *d, struct erro
         json_decref(row);
         TRY(made);
         length[r] = ids.n;
+        sum += (double)ids.n;
     }
     qsort(length, (size_t)n, sizeof *length, i64_compare);
+    i->prompt_mean = sum / (double)n;
     i->n_prompt_tok = (length[(int64_t)ceil(0.995 * (double)n) - 1] + 63) / 64 * 64;
     ok = true;
 out:
@@ -130,6 +134,14 @@ out:
     return ok;
 }
 
+bool init_prompts_again(struct init *i, struct error *err)
+{
+    struct dataset *d = dataset_open(i->dataset, NULL, err);
+    bool ok = d && prompts_measure(i, d, err);
+    dataset_free(d);
+    return ok && init_settle(i, err);
+}
+
 /* ---- devices ---- */
 
 bool init_devices(struct init *i, const char *list, struct error *err)
@@ -169,10 +181,15 @@ bool init_devices(struct init *i, const char *list, struct error *err)
 
 /* ---- choices ---- */
 
+bool init_is_tiny(const struct init *i)
+{
+    return config_n_param(&i->shape) < TINY_PARAMS;
+}
+
 bool init_settle(struct init *i, struct error *err)
 {
     double n = (double)config_n_param(&i->shape);
-    bool tiny = n < TINY_PARAMS;
+    bool tiny = init_is_tiny(i);
     int64_t room = config_longest(&i->shape) - i->n_prompt_tok, wanted = i->max_new_tok > 0 ? i->max_new_tok : tiny ? 64 : 512;
     if (room < 1 || (i->max_new_tok > room))
         return error_set(err, ERR_USAGE,
@@ -205,13 +222,16 @@ bool init_measure(struct init *i, const char *path, bool *again, struct error *e
         i->offload = i->offload || *again;
         goto out;
     }
-    TRY(train_estimate(t, &e, err));
+    const struct init_trial *seen = i->no_system ? &i->none : &i->own;
+    const struct step_lengths lengths = { .prompt = i->prompt_mean, .response = seen->tok, .longest = seen->longest };
+    TRY(train_estimate(t, seen->n > 0 ? &lengths : NULL, &e, err));
     i->step_s = e.step_s;
-    i->max_steps = MAX((int64_t)(i->hours * 3600 / i->step_s), 1);
+    i->n_step = MAX((int64_t)(i->hours * 3600 / i->step_s), 1);
     ok = true;
 out:
     json_decref(t->identity);
     buf_release(&t->about);
+    buf_release(&t->shown);
     free(t);
     return ok;
 }

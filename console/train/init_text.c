@@ -1,5 +1,6 @@
 /* The run file that 'rollcall init' writes: settings with the reason for each. */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 #include "console/train/init.h"
 #include "protocol/base/json_text.h"
@@ -16,15 +17,41 @@ static void setting(struct buf *out, const char *name, const char *value)
     buf_char(out, '\n');
 }
 
+/* Which system prompt, and why. */
+static void system_text(const struct init *i, struct buf *out)
+{
+    const struct init_trial *a = &i->own, *b = &i->none;
+    if (i->own.n == 0) {
+        buf_str(out, "# system_prompt: none    # leaves the reward_type's own out, which is in force otherwise\n");
+        return;
+    }
+    buf_fmt(out,
+            "%ssystem_prompt: none    # of %" PRId64
+            " answers %.1f %% were right without a system prompt, and %.1f %% with the reward_type's "
+            "own,\n"
+            "                       # which is in force %s\n",
+            i->no_system ? "" : "# ", b->n * b->n_each, 100 * b->right, 100 * a->right,
+            i->no_system ? "without this line" : "without such a line");
+}
+
+/* Passes over the data for four times as many steps as are expected. */
+static int64_t episodes(const struct init *i)
+{
+    double rows = 4.0 * (double)i->n_step * (double)(i->prompts * i->n_device);
+    return (int64_t)fmin(fmax(ceil(rows / (double)MAX(i->n_row, (int64_t)1)), 1), 1e6);
+}
+
 void init_text(const struct init *i, struct buf *out)
 {
-    int64_t often = MAX(i->max_steps / 10, 1);
+    const struct init_trial *seen = i->no_system ? &i->none : &i->own;
+    int64_t often = MAX(i->n_step / 10, 1);
     buf_str(out,
             "# Written by 'rollcall init'. Every key is a setting of 'rollcall settings'; flags of 'rollcall train' take precedence.\n\n");
     setting(out, "model", i->model);
     setting(out, "dataset", i->dataset);
     buf_fmt(out, "reward_type: %s    # %s; see examples/RUNNING.md for others\n", i->reward,
             i->reward[0] == 'b' ? "the answer in \\boxed{} is compared with the data's" : "the program must pass the data's tests");
+    system_text(i, out);
     if (i->eval[0]) {
         buf_str(out, "eval_dataset: { test: { path: ");
         quoted(out, i->eval);
@@ -57,6 +84,8 @@ void init_text(const struct init *i, struct buf *out)
             "lr_schedule: constant\n"
             "warmup_steps: 5\n",
             i->learning_rate);
-    buf_fmt(out, "max_steps: %" PRId64 "    # a step takes at most about %.3g s, and %g h were given\n", i->max_steps, i->step_s, i->hours);
+    buf_fmt(out, "max_hours: %g    # about %" PRId64 " steps of %s%.3g s; the step that is being made then is finished and saved\n",
+            i->hours, i->n_step, seen->n > 0 ? "" : "at most ", i->step_s);
+    buf_fmt(out, "num_episodes: %" PRId64 "    # passes over the data: more than fit into the hours\n", episodes(i));
     buf_fmt(out, "save_interval: %" PRId64 "\n", often);
 }

@@ -8,7 +8,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include <unistd.h>
 #include "console/train/launch.h"
 #include "console/train/program.h"
+#include "protocol/base/child.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
@@ -33,8 +33,6 @@
 #define STATUS_MS 30000
 #define REACH_EVERY_MS 2000
 #define FAREWELL_MS 10000    // for a node's agent to hear from the head that the run is over
-
-extern char **environ;
 
 struct step {
     char run_dir[PATH_MAX], start[64], node[NODE_NAME_MAX + 1];
@@ -72,7 +70,7 @@ bool launch_awaits(const char *run_dir)
 
 static bool child_start(char *const argv[], pid_t *pid, struct error *err)
 {
-    int rv = posix_spawn(pid, "/proc/self/exe", NULL, NULL, argv, environ);
+    int rv = child_spawn(pid, "/proc/self/exe", NULL, CHILD_OURS, argv, NULL);
     errno = rv;
     return rv == 0 || error_errno(err, "cannot start 'rollcall %s'", argv[1]);
 }

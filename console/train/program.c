@@ -3,13 +3,11 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "protocol/base/child.h"
 #include "protocol/base/clock.h"
-
-extern char **environ;
 
 struct stream {
     int end[2];    // of a pipe; -1: closed
@@ -20,22 +18,13 @@ struct stream {
 static bool program_start(char *const argv[], struct stream stream[2], pid_t *pid, struct error *err)
 {
     posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attr;
-    sigset_t none, all;
     posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attr);
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     for (int i = 0; i < 2; i++)
         if (stream[i].to)
             posix_spawn_file_actions_adddup2(&actions, stream[i].end[1], i + 1);
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_setsigmask(&attr, &none);
-    posix_spawnattr_setsigdefault(&attr, &all);
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    int rv = posix_spawnp(pid, argv[0], &actions, &attr, argv, environ);
+    int rv = child_spawn(pid, argv[0], &actions, 0, argv, NULL);
     posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attr);
     if (rv == ENOENT)
         return error_set(err, ERR_NOT_FOUND, "there is no program '%s' on the PATH", argv[0]);
     errno = rv;

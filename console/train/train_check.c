@@ -10,28 +10,26 @@
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
 #include "protocol/run/node.h"
+#include "protocol/run/wandb_who.h"
 #include "protocol/wire/run_door.h"
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
-#include "workers/engine/reward/environment.h"
-#include "workers/engine/reward/reward.h"
-#include "workers/engine/data/dataset.h"
-#include "workers/engine/data/files.h"
 #include "workers/engine/data/identity.h"
-#include "workers/engine/hub/hub.h"
+#include "workers/engine/load/model_find.h"
 #include "workers/engine/template/template.h"
 #include "workers/engine/text/tokenizer.h"
+#include "workers/engine/trainer/checkpoint.h"
 
 static bool model_check(struct train *t, struct error *err)
 {
     char dir[PATH_MAX], full[PATH_MAX];
     struct model_config shape;
     if (!t->config.model[0])
-        return error_set(err, ERR_USAGE, "--model is needed: a model directory, or org/name in the Hugging Face cache");
-    if (!hub_find(dir, sizeof dir, t->config.model, NULL, err))
+        return error_set(err, ERR_USAGE, "--model is needed: a model directory, a .gguf file, or org/name in the Hugging Face cache");
+    if (!model_find(dir, sizeof dir, t->config.model, err))
         return false;
     if (!realpath(dir, full))
         return error_errno(err, "cannot find the model '%s'", dir);
@@ -40,7 +38,7 @@ static bool model_check(struct train *t, struct error *err)
     snprintf(t->config.model, sizeof t->config.model, "%s", full);
     if (t->config.tokenizer_path[0]) {
         char own[PATH_MAX];
-        if (!hub_find(dir, sizeof dir, t->config.tokenizer_path, NULL, err))
+        if (!model_find(dir, sizeof dir, t->config.tokenizer_path, err))
             return false;
         if (!realpath(dir, own) || strlen(own) >= sizeof t->config.tokenizer_path)
             return error_errno(err, "cannot find the tokenizer '%s'", dir);
@@ -73,7 +71,7 @@ static bool adapter_check(struct train *t, struct error *err)
     if (!config_load(&shape, c->model, err))
         return false;
     if (!c->lora_adapter[0])
-        return (lora_targets_parse(&lora.targets, c->lora_target_modules, err) || error_wrap(err, "'lora_target_modules'"))
+        return (lora_targets_parse(&lora, c->lora_target_modules, err) || error_wrap(err, "'lora_target_modules'"))
                && lora_n_param(&lora, &shape, err) > 0;
     if (!realpath(c->lora_adapter, full) || strlen(full) >= sizeof c->lora_adapter)
         return error_errno(err, "cannot find the adapter '%s'", c->lora_adapter);
@@ -87,152 +85,14 @@ static bool adapter_check(struct train *t, struct error *err)
     return identity_adapter(t->identity, full, err);
 }
 
-/* The reward of the run; the caller frees it. */
-static struct reward *reward_make(const struct train *t, struct error *err)
+/* The checkpoint of another run that this one begins with. Its bytes are compared by the trainer, which reads them anyway. */
+static bool beginning_check(const struct train *t, struct error *err)
 {
-    struct verify_options options;
-    struct reward_config c = reward_config_of(&t->config, &options);
-    return reward_new(&c, err);
-}
-
-static bool row_check(void *reward, const json_t *row, struct error *err)
-{
-    return reward_row_check(reward, row, err);
-}
-
-/* One set of data: pin its revision in path (size bytes), read every row, keep its hash under the name identity, and say what was
- * recognised. The reward must be able to score every row: a run whose samples are all left out learns nothing. */
-static bool set_check(struct train *t, const char *identity, char *path, size_t size, const struct dataset_columns *columns,
-                      struct reward *reward, int64_t *n_row, struct error *err)
-{
-    if (!data_name_pin(path, size, err))
-        return false;
-    struct dataset *d = dataset_open_checked(path, columns, row_check, reward, err);
-    if (!d)
-        return false;
-    *n_row = dataset_n_row(d);
-    if (dataset_n_file(d) > NODE_DATA_FILES_MAX && t->config.listen[0]) {
-        error_set(err, ERR_USAGE, "'%s' has %d files, and nodes take at most %d; put them together, or leave 'listen' away", path,
-                  dataset_n_file(d), NODE_DATA_FILES_MAX);
-        dataset_free(d);
-        return false;
-    }
-    buf_fmt(&t->about, "%s, %" PRId64 " prompts: ", path, *n_row);
-    dataset_describe(d, &t->about);
-    buf_char(&t->about, '\n');
-    bool ok = identity_add(t->identity, identity, dataset_hash(d), err);
-    dataset_free(d);
-    return ok;
-}
-
-/* Does the environment begin an episode with the first row? A program that cannot would leave every sample out. */
-static bool environment_try(const struct train *t, const struct dataset_columns *columns, struct error *err)
-{
-    const struct run_config *c = &t->config;
-    struct turn_answer a = { .state = SCORE_NONE };
-    char *row = NULL;
-    json_t *first = NULL;
-    struct dataset *d = NULL;
-    struct environment *e = NULL;
-    bool ok = false;
-    if (!c->environment[0])
-        return true;
-    TRY(d = dataset_open(c->dataset, columns, err));
-    TRY((first = dataset_row(d, 0, err)));
-    TRY((row = json_text_dump(first, JSON_COMPACT)) || error_set(err, ERR_NO_MEMORY, "no memory for a row"));
-    TRY(e = environment_new(c->environment + strlen("program:"), c->environment_timeout_s, err));
-    environment_turn(e, &(struct turn){ .row = row }, &a);
-    ok = a.state == SCORE_OK
-         || error_set(err, ERR_DATA,
-                      "'environment' does not begin with the first row of '%s': %s; what it wrote on standard error is above", c->dataset,
-                      a.reason);
-out:
-    environment_free(e);
-    free(a.json);
-    free(row);
-    json_decref(first);
-    dataset_free(d);
-    return ok;
-}
-
-/* Before a dry run says that all is well: does a reward program answer when it is asked about an empty response to the first row? An
- * error that it answers with is an answer; it may be about that response. */
-static bool program_try(const struct train *t, const struct dataset_columns *columns, struct reward *reward, struct error *err)
-{
-    const struct run_config *c = &t->config;
-    json_t *first = NULL;
-    struct dataset *d = NULL;
-    bool ok = false;
-    if (!t->dry_run || c->environment[0] || !strstr(c->reward_type, "program:"))
-        return true;
-    TRY(d = dataset_open(c->dataset, columns, err));
-    TRY((first = dataset_row(d, 0, err)));
-    struct reward_input in = { .response = "", .row = first, .has_length = true, .finish = FINISH_STOP };
-    struct reward_output out;
-    reward_score(reward, &in, &out, 1);
-    if (out.score == SCORE_TIMEOUT)
-        fprintf(stderr, "note: the reward program did not answer within 'reward_timeout_s' when it was asked about the first row\n");
-    ok = out.score != SCORE_ERROR || strstr(out.rule, "error: ")
-         || error_set(err, ERR_DATA,
-                      "'reward_type' does not answer when it is asked about the first row of '%s': %s; what it wrote on standard error is "
-                      "above",
-                      c->dataset, out.rule);
-out:
-    json_decref(first);
-    dataset_free(d);
-    return ok;
-}
-
-/* Put the pinned path of an evaluation set into the settings. */
-static bool eval_path_set(struct run_config *c, const struct eval_set *set, struct error *err)
-{
-    json_t *root = json_str_read(c->eval_dataset, 0, NULL), *one = json_object_get(root, set->name);
-    bool put = one && json_object_set_new(one, "path", json_string(set->path)) == 0;
-    char *text = put ? json_text_dump(root, JSON_COMPACT) : NULL;
-    bool ok = text && strlen(text) < sizeof c->eval_dataset;
-    if (ok)
-        strcpy(c->eval_dataset, text);
-    free(text);
-    json_decref(root);
-    return ok || error_set(err, ERR_USAGE, "'eval_dataset' is longer than %zu bytes", sizeof c->eval_dataset - 1);
-}
-
-static bool data_check(struct train *t, struct error *err)
-{
-    struct eval_set set[EVAL_SET_MAX];
-    struct run_config *c = &t->config;
-    const struct dataset_columns columns = { c->prompt_column, c->answer_column, c->prompt_template };
-    char name[96];
-    struct reward *reward = NULL;
-    struct error none;
-    bool ok = false;
-    int64_t n_row;
-    int n = run_config_eval_sets(c, set, err);
-    if (n < 0)
-        return false;
-    bool own = !run_config_posted(c);    // else the training prompts are the environments'
-    if (own && c->source[knob_find("dataset", &none) - knobs] == FROM_DEFAULT && !path_exists(c->dataset))
-        return error_set(err, ERR_USAGE,
-                         "no dataset is given, and there is no 'data.jsonl' here; give one with --dataset, or as 'dataset' in the run "
-                         "file: a file of JSON lines, CSV or Parquet, a folder, or ORG/NAME of the hub");
-    TRY(reward = reward_make(t, err));
-    t->n_row = 1;
-    TRY(!own || set_check(t, "dataset", c->dataset, sizeof c->dataset, &columns, reward, &t->n_row, err));
-    TRY(environment_try(t, &columns, err));
-    TRY(!own || program_try(t, &columns, reward, err));
-    for (int i = 0; i < n; i++) {
-        const struct dataset_columns its = { set[i].prompt_column, set[i].answer_column, set[i].prompt_template };
-        snprintf(name, sizeof name, "eval_dataset %s", set[i].name);
-        if (!set_check(t, name, set[i].path, sizeof set[i].path, &its, reward, &n_row, err)) {
-            error_wrap(err, "evaluation set '%s'", set[i].name);
-            goto out;
-        }
-        TRY(eval_path_set(c, &set[i], err));
-    }
-    ok = true;
-out:
-    reward_free(reward);
-    return ok;
+    int64_t size_bytes;
+    const char *path = t->config.checkpoint_path;
+    return !path[0] || t->resume
+           || ((checkpoint_measure(path, &size_bytes, err) || error_wrap(err, "'checkpoint_path'"))
+               && checkpoint_config_check(path, t->config.model, err));
 }
 
 static bool devices_choose(struct run_config *c, struct error *err);
@@ -300,10 +160,10 @@ static bool devices_choose(struct run_config *c, struct error *err)
     if (strcmp(c->devices, "auto") != 0)
         return n_given == n
                || error_set(err, ERR_USAGE,
-                            "devices '%s' are %" PRId64 ", but num_trainers %" PRId64 "%s and num_inferencer %" PRId64
+                            "'devices' names %" PRId64 " (%s), but num_trainers %" PRId64 "%s and num_inferencer %" PRId64
                             " with placement '%s', tensor_parallel_size %" PRId64 ", pipeline_parallel_size %" PRId64
                             " and producer_tensor_parallel_size %" PRId64 " need %" PRId64 "%s",
-                            c->devices, n_given, run_config_trainers_here(c), run_config_n_host(c) > 1 ? " on this machine" : "",
+                            n_given, c->devices, run_config_trainers_here(c), run_config_n_host(c) > 1 ? " on this machine" : "",
                             c->num_inferencer, c->placement, c->tensor_parallel_size, c->pipeline_parallel_size,
                             c->producer_tensor_parallel_size, n, layout_nearest(c, n_given, nearest, sizeof nearest));
     struct device *gpu = path_exists("/dev/nvidiactl") ? device_new("cuda:0", 0, &none) : NULL;
@@ -382,14 +242,16 @@ bool train_check(struct train *t, struct error *err)
 {
     if (!(t->identity = json_object()))
         return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
-    return model_check(t, err) && adapter_check(t, err) && data_check(t, err) && sizes_check(t, err) && machine_check(t, err)
-           && folders_check(t, err) && (!t->resume || kept_check(t, err));
+    return model_check(t, err) && adapter_check(t, err) && beginning_check(t, err) && data_check(t, err) && sizes_check(t, err)
+           && machine_check(t, err) && folders_check(t, err) && wandb_who_check(&t->config, true, err)
+           && (!t->resume || kept_check(t, err));
 }
 
 bool train_check_far(struct train *t, struct error *err)
 {
     if (!(t->identity = json_object()))
         return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
-    return model_check(t, err) && adapter_check(t, err) && data_check(t, err) && (t->resume || name_check(t, err)) && room_check(t, err)
-           && folders_check(t, err) && (!t->resume || kept_check(t, err));
+    return model_check(t, err) && adapter_check(t, err) && beginning_check(t, err) && data_check(t, err)
+           && (t->resume || name_check(t, err)) && room_check(t, err) && folders_check(t, err) && wandb_who_check(&t->config, false, err)
+           && (!t->resume || kept_check(t, err));
 }

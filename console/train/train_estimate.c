@@ -12,24 +12,28 @@
 #define SPREAD_LEAST 0.1           // rounds may agree by chance; extrapolating from two layers to all is not better than this
 #define FORWARD_SHARE (1.0 / 3)    // of forward and backward, which have three times the products
 
-struct step_estimate step_estimate_of(const struct run_config *c, const struct run_plan *p, const struct step_cost *cost)
+struct step_estimate step_estimate_of(const struct run_config *c, const struct run_plan *p, const struct step_cost *cost,
+                                      const struct step_lengths *l)
 {
     struct step_estimate e = { 0 };
-    int64_t held = MIN(c->inference_microbatch_size, c->inference_batch_size), longest = c->max_prompt_tokens + c->max_new_tokens;
+    struct step_lengths allowed = { .prompt = (double)c->max_prompt_tokens,
+                                    .response = (double)c->max_new_tokens,
+                                    .longest = (double)c->max_new_tokens };
+    int64_t held = MIN(c->inference_microbatch_size, c->inference_batch_size);
+    l = l ? l : &allowed;
     double waves = (double)((c->inference_batch_size + held - 1) / held), prompts = (double)c->inference_batch_size;
     double trained = (double)(c->train_batch_size * c->num_generations);
     double passes = (double)c->update_epochs + (c->beta > 0 ? FORWARD_SHARE : 0);    // the reference runs once a batch
     bool turns = strcmp(c->placement, "apart") != 0 && c->n_behind == 0;
     if (!run_config_posted(c) && !run_config_external(c))    // else others sample
-        e.generate_s = (waves * (double)c->max_new_tokens * cost->decode_s + prompts * (double)c->max_prompt_tokens * cost->prefill_s)
-                       / (double)p->k;
-    e.train_s = passes * trained * (double)longest * cost->train_s;
+        e.generate_s = (waves * l->longest * cost->decode_s + prompts * l->prompt * cost->prefill_s) / (double)p->k;
+    e.train_s = passes * trained * (l->prompt + l->response) * cost->train_s;
     e.spread = cost->spread;
     e.step_s = turns ? e.generate_s + e.train_s : MAX(e.generate_s, e.train_s);
     return e;
 }
 
-bool train_estimate(const struct train *t, struct step_estimate *e, struct error *err)
+bool train_estimate(const struct train *t, const struct step_lengths *l, struct step_estimate *e, struct error *err)
 {
     const struct run_config *c = &t->config;
     struct model_config shape;
@@ -51,7 +55,7 @@ bool train_estimate(const struct train *t, struct step_estimate *e, struct error
     bool ok = step_probe(&cost, &shape, dev, run_dtype(c, dev->kind), &load, PROBE_S, err);
     device_free(dev);
     if (ok)
-        *e = step_estimate_of(c, &t->plan, &cost);
+        *e = step_estimate_of(c, &t->plan, &cost, l);
     return ok;
 }
 
@@ -59,7 +63,7 @@ void train_estimate_print(const struct train *t)
 {
     struct step_estimate e;
     struct error err;
-    if (!train_estimate(t, &e, &err)) {
+    if (!train_estimate(t, NULL, &e, &err)) {
         printf("time:           not measured: %s\n", err.text);
         return;
     }

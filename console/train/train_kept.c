@@ -11,8 +11,10 @@
 #include "protocol/run/journal.h"
 #include "protocol/run/journal_home.h"
 #include "protocol/run/journal_rebuild.h"
+#include "protocol/run/resume_flags.h"
 #include "protocol/run/run_lock.h"
 #include "protocol/run/run_owner.h"
+#include "protocol/run/settings_kept.h"
 #include "workers/engine/data/identity.h"
 #include "workers/engine/trainer/checkpoint.h"
 
@@ -152,6 +154,55 @@ bool kept_journal_check(const struct train *t, struct error *err)
         return error_set(err, ERR_EXISTS, "the journal of '%s' exists and knows what the run has saved; omit --from-checkpoint",
                          t->run_dir);
     return fits || t->from_checkpoint;
+}
+
+static bool pending_see(void *arg, const char *name, UNUSED const char *before, UNUSED const char *value, struct error *err)
+{
+    const struct knob *k = knob_find(name, err);
+    if (k)
+        ((bool *)arg)[k - knobs] = true;
+    return k != NULL;
+}
+
+bool kept_settings_check(struct train *t, const struct run_config *before, struct error *err)
+{
+    struct error none;
+    struct buf text = BUF_INIT;
+    bool meant[KNOB_MAX] = { false };
+    const char *first = NULL;
+    struct journal *j = t->from_checkpoint ? NULL : journal_open_reader(t->run_dir, &none);
+    bool ok = !j || settings_kept_read(j, &t->settings, err);
+    journal_close(j);
+    ok = ok && resume_flags_read(t->run_dir, pending_see, meant, err);
+    for (int i = 0; ok && i < n_knobs; i++)
+        if (!meant[i] && !t->value[i] && setting_differs(t->settings, &knobs[i], before)) {
+            setting_tell(&text, t->settings, &knobs[i], before);
+            first = first ? first : knobs[i].name;
+        }
+    if (ok && text.len && !is_listed(t->accept, "run.yaml", strlen("run.yaml")))
+        ok = error_set(
+            err, ERR_DATA,
+            "'%s/run.yaml' is not what the run has written: %.600s; put it back, give what is meant with --resume (--%s ...), or "
+            "take the file as it is with --accept-changed 'run.yaml', which is noted in the journal",
+            t->run_dir, buf_text(&text), first);
+    buf_release(&text);
+    return ok;
+}
+
+bool kept_settings_note(struct train *t, const struct run_config *before, struct error *err)
+{
+    struct buf was = BUF_INIT, is = BUF_INIT;
+    bool ok = true;
+    for (int i = 0; ok && i < n_knobs; i++) {
+        const struct knob *k = &knobs[i];
+        const char *kept = json_string_value(json_object_get(t->settings, k->name)), *now = knob_text(k, &t->config, &is);
+        kept = kept ? kept : knob_text(k, before, &was);
+        if (!(t->value[i] && knob_is_live(k)) && strcmp(kept, now) != 0)
+            ok = resume_flags_add(&t->flags, k->name, kept, now, err);
+    }
+    buf_release(&was);
+    buf_release(&is);
+    return ok;
 }
 
 bool kept_checkpoint_find(struct train *t, struct error *err)

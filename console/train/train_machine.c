@@ -82,7 +82,7 @@ bool name_check(const struct train *t, struct error *err)
     if (!path_join(path, sizeof path, t->runs_dir ? t->runs_dir : "runs", name))
         return error_set(err, ERR_USAGE, "the path of run '%s' is too long", name);
     char full[PATH_MAX];
-    return !path_exists(path) || (realpath(path, full) && launch_awaits(full))
+    return !path_exists(path) || start_was_cut(path) || (realpath(path, full) && launch_awaits(full))
            || error_set(err, ERR_EXISTS, "'%s' exists; choose another --name, or continue it: --resume %s", path, path);
 }
 

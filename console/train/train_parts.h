@@ -26,6 +26,8 @@ struct train {
     double interval_s;
     char run_dir[PATH_MAX];
     struct buf about;            // what was recognised of the data and each evaluation set, a line each; owned
+    json_t *settings;            // as the journal keeps them (settings_kept.h), of a run that is resumed; NULL: it does not; owned
+    struct buf shown;            // the first prompts, and how answers end, as the dry run prints them; owned
     json_t *identity;            // hashes of data, model, tokenizer and template (identity.h); owned
     const char *accept;          // parts that may have changed since the run began; NULL: none
     bool from_checkpoint;        // with resume: rebuild a lost journal
@@ -54,6 +56,11 @@ MUST_USE bool name_check(const struct train *t, struct error *err);
  * train_start.c. */
 MUST_USE bool room_check(const struct train *t, struct error *err);
 
+/* ---- train_data.c: a part of train_check ---- */
+/* Check every row, prompt and program; fills about, shown, identity and n_row (prompts that fit), and says on stderr what an operator
+ * should know. */
+MUST_USE bool data_check(struct train *t, struct error *err);
+
 /* ---- train_check.c: before anything is created ---- */
 /* Model, data, reward, devices and sizes; on success config holds what run.yaml will, and n_row and plan are known. */
 MUST_USE bool train_check(struct train *t, struct error *err);
@@ -66,16 +73,22 @@ MUST_USE bool train_room(const struct train *t, struct run_room *room, bool *pla
 MUST_USE bool train_plan_print(const struct train *t, struct error *err);    // on stdout
 
 /* ---- train_estimate.c ---- */
-struct step_estimate {    // seconds of an optimizer step when every prompt and response is as long as allowed
+struct step_estimate {    // seconds of an optimizer step
     double generate_s, train_s;
     double step_s;    // of both, which are by turns or at once
     double spread;    // as in struct step_cost
 };
 struct step_cost;
-/* From the probe's costs. */
-struct step_estimate step_estimate_of(const struct run_config *c, const struct run_plan *p, const struct step_cost *cost);
+/* How long prompts and responses are, tokens. */
+struct step_lengths {
+    double prompt, response;    // on average
+    double longest;             // of the responses that are sampled together, since a step waits for the last one
+};
+/* From the probe's costs. l: NULL: all as long as allowed. */
+struct step_estimate step_estimate_of(const struct run_config *c, const struct run_plan *p, const struct step_cost *cost,
+                                      const struct step_lengths *l);
 /* Probe the first of the run's devices (step_probe.h), which nothing may use meanwhile. After train_check. */
-MUST_USE bool train_estimate(const struct train *t, struct step_estimate *e, struct error *err);
+MUST_USE bool train_estimate(const struct train *t, const struct step_lengths *l, struct step_estimate *e, struct error *err);
 void train_estimate_print(const struct train *t);    // a line on stdout
 static inline int64_t run_steps(const struct train *t)
 {
@@ -92,6 +105,11 @@ MUST_USE bool train_take(struct train *t, const struct run_config *before, struc
 MUST_USE bool kept_journal_take(const struct train *t, struct error *err);
 /* Check that its journal exists and knows what the run has saved; with --from-checkpoint, that it does not. */
 MUST_USE bool kept_journal_check(const struct train *t, struct error *err);
+/* Check that run.yaml (before) is what the run has written, by what the journal keeps of it. Settings given now, or at a resume that the
+ * controller has not seen yet, are meant; any other difference is refused, unless --accept-changed names run.yaml. */
+MUST_USE bool kept_settings_check(struct train *t, const struct run_config *before, struct error *err);
+/* Add to t->flags what run.yaml will have otherwise than the run had it (before: as its file has it), besides what flags_note has. */
+MUST_USE bool kept_settings_note(struct train *t, const struct run_config *before, struct error *err);
 /* --from-checkpoint: find the newest complete checkpoint of the run, which no process writes any more. Broken ones are named on stderr. */
 MUST_USE bool kept_checkpoint_find(struct train *t, struct error *err);
 /* --from-checkpoint: rebuild the journal from what was found, and print one line on stderr for each thing that is lost. */
@@ -106,6 +124,8 @@ MUST_USE bool folders_check(const struct train *t, struct error *err);
 MUST_USE bool folders_take(const struct train *t, struct error *err);
 
 /* ---- train_start.c ---- */
+/* Is this what a start leaves that was killed before there was anything to resume? Then a start under its name goes on there. */
+bool start_was_cut(const char *run_dir);
 /* Make the run's directory, which is its name's claim; the name is chosen when none is given. */
 MUST_USE bool dir_take(struct train *t, struct error *err);
 /* Make the run's directory, or fill that of the resumed run, and start its keeper. On failure nothing new is left. */

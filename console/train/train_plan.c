@@ -240,11 +240,20 @@ static bool further_room(const struct run_config *c, int64_t rank, struct device
     return ok;
 }
 
-/* Have this machine's trainers room for what of masters and moments is not on their devices? */
+/* Has this machine room for what of masters and moments is not on its trainers' devices, and for the copy of which checkpoints are written? A
+ * CPU's part of the run is in the same memory. */
 static bool host_room(const struct run_config *c, const struct run_room *room, struct error *err)
 {
-    size_t each = memory_plan_host(&room->plan);
-    return each == 0 || run_host_fits(each, run_config_trainers_here(c), machine_memory().available, err);
+    size_t each = memory_plan_host(&room->plan), have = machine_memory().available;
+    size_t taken = each * (size_t)run_config_trainers_here(c) + (strncmp(c->devices, "cpu", 3) == 0 ? room->plan.total : 0);
+    if (each > 0 && !run_host_fits(each, run_config_trainers_here(c), have, err))
+        return false;
+    return taken + room->copy <= have
+           || error_set(
+               err, ERR_NO_MEMORY,
+               "a checkpoint is written from a copy of %.1f GB in this machine's memory, of which %.1f GB are available and the run "
+               "takes %.1f GB; free %.1f GB, or train an adapter ('lora_rank')",
+               (double)room->copy * 1e-9, (double)have * 1e-9, (double)taken * 1e-9, (double)(taken + room->copy - have) * 1e-9);
 }
 
 bool train_room(const struct train *t, struct run_room *room, bool *planned, struct error *err)
@@ -328,6 +337,8 @@ static void room_print(const struct train *t, const struct run_room *room)
            (double)p->kv * 1e-9, p->turns ? " (these two by turns)" : "");
     adapter_print(c);
     host_print(c, p);
+    if (room->copy > 0)
+        printf("                and %.3g GB of host memory for the copy from which checkpoints are written\n", (double)room->copy * 1e-9);
     if (c->num_trainers > 1 && run_config_zero(c) < 0 && p->zero_stage > 1)
         printf("                zero_stage %d (auto: %d has no room)\n", p->zero_stage, p->zero_stage - 1);
     else if (c->num_trainers > 1)
@@ -342,6 +353,7 @@ bool train_plan_print(const struct train *t, struct error *err)
     for (const char *at = buf_text(&t->about), *title = "data:       "; *at; at = strchr(at, '\n') + 1, title = "evaluation: ")
         if (*at != '\n')    // posted groups are the data
             printf("%s    %.*s\n", title, (int)strcspn(at, "\n"), at);
+    printf("%s", buf_text(&t->shown));
     struct run_room room = { 0 };
     bool planned, fits = train_room(t, &room, &planned, err);    // what does not fit is said where the memory is
     placement_print(t, &room);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "console/batch/batch.h"
 #include "protocol/run/run_state.h"
+#include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
@@ -102,6 +103,19 @@ static bool events_tell(struct watch *w, double until_s, struct error *err)
     return journal_events_read(w->journal, w->seen.event_seq, NULL, event_told, w, err);
 }
 
+/* Seconds until max_hours are over, by what the journal has of the time used; NAN: there is no such limit, or nothing is known. */
+static double limit_left(const struct watch *w)
+{
+    struct buf used = BUF_INIT;
+    struct error none;
+    bool found = false;
+    int64_t used_ms = 0;
+    bool known = w->train->config.max_hours > 0 && journal_value_get(w->journal, "used_ms", &used, &found, &none) && found
+                 && parse_i64(buf_text(&used), &used_ms);
+    buf_release(&used);
+    return known ? fmax(3600 * w->train->config.max_hours - (double)used_ms / 1000, 0) : NAN;
+}
+
 static bool step_told(void *arg, const struct journal_step *s)
 {
     struct watch *w = arg;
@@ -116,6 +130,7 @@ static bool step_told(void *arg, const struct journal_step *s)
         return true;
     for (int i = 0; i < n; i++)
         metric[i] = (struct batch_metric){ s->metric[i].name, s->metric[i].value };
+    batch_ends_in(w->batch, limit_left(w));
     batch_step(w->batch, s->step, w->train->config.max_steps > 0 ? w->train->config.max_steps : w->train->plan.total_steps, metric, n);
     return true;
 }

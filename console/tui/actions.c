@@ -119,7 +119,13 @@ static bool local_at(struct app *a, const char *rest, int64_t now_ns)
     int64_t step = INT64_MAX;
     if (strcmp(rest, "end") != 0 && (!parse_i64(rest, &step) || step < 0))
         return false;
-    app_seek(a, step, now_ns);
+    if (a->feed && a->feed->seek) {
+        app_seek(a, step, now_ns);
+        return true;
+    }
+    if (step != INT64_MAX && step >= a->model->n_step)
+        app_flash(a, ROLE_WARN, now_ns, "step %" PRId64 " has not been made yet; the last one is %" PRId64, step, a->model->n_step - 1);
+    metrics_go(a, step);
     return true;
 }
 
@@ -151,7 +157,7 @@ const struct local_command local_commands[] = {
     { "filter", "TEXT", "show only rows that contain TEXT", local_filter },
     { "theme", "NAME|FILE", "draw with another theme", local_theme },
     { "align", "step|time", "show the other run (--with) by its steps, or by time", local_align },
-    { "at", "STEP|end", "show a run that is over as it was after that step", local_at },
+    { "at", "STEP|end", "a live run: its charts at that step; one that is over: as it was after it", local_at },
     { "knob", "NAME", "go to a setting", local_knob },
     { "mouse", "", "mouse on or off", local_mouse },
     { "save-screen", "FILE", "write the screen to a file: as text, or as a picture (FILE.svg)", local_save_screen },
@@ -162,6 +168,11 @@ const struct local_command local_commands[] = {
 };
 const int n_local_commands = ARRAY_SIZE(local_commands);
 
+bool app_shows_the_past(const struct app *a)
+{
+    return a->replay || run_state_is_over(a->model->state);
+}
+
 bool app_looks_only(const struct app *a)
 {
     return a->feed && a->feed->read_only;
@@ -169,6 +180,10 @@ bool app_looks_only(const struct app *a)
 
 void app_refuse_to_act(struct app *a, int64_t now_ns)
 {
+    if (app_shows_the_past(a)) {
+        app_flash(a, ROLE_WARN, now_ns, "the run is over; 'rollcall train --resume %.200s' continues it", a->model->dir);
+        return;
+    }
     app_flash(a, ROLE_CRIT, now_ns, "refused: this console is read-only; only the run's owner can change the run, without --read-only");
 }
 

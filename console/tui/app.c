@@ -244,7 +244,7 @@ static void mouse_act(struct app *a, const struct key_event *k, int64_t now_ns)
         return;
     if (k->y == l.tabs.y) {
         for (int i = 0, x = l.tabs.x + 1; i < N_PANE; i++) {
-            int w = tab_width(a, i);
+            int w = tab_width(a, i, now_ns);
             if (k->x >= x && k->x < x + w) {
                 common_act(a, (enum request)(REQ_PANE_1 + i), now_ns);
                 return;    // the tabs have moved
@@ -263,6 +263,7 @@ static void mouse_act(struct app *a, const struct key_event *k, int64_t now_ns)
 
 void app_key(struct app *a, const struct key_event *k, int64_t now_ns)
 {
+    a->now_ns = now_ns;
     if (k->key == KEY_CLICK || k->key == KEY_WHEEL_UP || k->key == KEY_WHEEL_DOWN) {
         if (!a->dialog.title[0] && a->prompt.kind == PROMPT_NONE)
             mouse_act(a, k, now_ns);
@@ -275,7 +276,7 @@ void app_key(struct app *a, const struct key_event *k, int64_t now_ns)
         return;
     if (help_key(a, req) || whole_key(a, req))
         return;
-    if (request_acts(req) && app_looks_only(a)) {
+    if (request_acts(req) && (app_looks_only(a) || app_shows_the_past(a))) {
         app_refuse_to_act(a, now_ns);
         return;
     }
@@ -305,6 +306,7 @@ static void alarms_ring(struct app *a)
 
 void app_news(struct app *a, int64_t now_ns)
 {
+    a->now_ns = now_ns;
     const struct model *m = a->model;
     for (int64_t i = MAX(m->n_command - MODEL_COMMANDS, 0); i < m->n_command; i++) {
         const struct command_view *c = &m->command[i % MODEL_COMMANDS];

@@ -86,6 +86,7 @@ struct app {
     char flash[320];    // the newest message
     enum role flash_role;
     int64_t flash_ns;    // when
+    int64_t now_ns;      // of the newest key, news or tick
     int64_t heard;       // the newest event that was looked at; 0: none yet
     int64_t answered;    // commands whose answer has been shown
 };
@@ -108,11 +109,12 @@ void app_flash(struct app *a, enum role role, int64_t now_ns, const char *fmt, .
 
 /* ---- actions.c: commands, of the console and of the run ---- */
 bool app_looks_only(const struct app *a);                 // the run accepts no commands from this console
+bool app_shows_the_past(const struct app *a);             // the run is over, or is shown as it was
 void app_refuse_to_act(struct app *a, int64_t now_ns);    // say so
 /* Execute a line as typed after ':'. */
 void app_command(struct app *a, const char *line, int64_t now_ns);
 void app_align(struct app *a, bool by_time, int64_t now_ns);    // the other run in the charts
-/* Show a run that is over as it was after a step, or let that go on by itself from there. */
+/* Show a run that is over as it was after a step, or let that go on by itself from there. A live run shows the step in its charts. */
 void app_seek(struct app *a, int64_t step, int64_t now_ns);
 void app_play(struct app *a, int64_t now_ns);
 
@@ -133,6 +135,8 @@ bool dialog_key(struct app *a, uint32_t key, int64_t now_ns);
 
 /* Show a metric's chart in full, if it has values; closing it goes back to the overview. */
 void metrics_open(struct app *a, enum metric_id metric);
+/* Put the cursor of the metrics' chart on a step, in view; INT64_MAX: let it follow the run. */
+void metrics_go(struct app *a, int64_t step);
 /* What an export from here holds: the chart's metrics and steps when the metrics are shown, else all; at most max. */
 int metrics_chosen(const struct app *a, struct save_column *column, int max, int64_t *from, int64_t *to);
 
@@ -174,7 +178,8 @@ void frame_draw(const struct app *a, struct cells *c, const struct layout *l, in
 /* The line below the pane: the newest message of the run, or of the console while it is new. */
 enum role message_line(const struct app *a, int64_t now_ns, char *out, size_t size);
 #define MESSAGE_MAX 1400
-int tab_width(const struct app *a, int i);    // columns of pane i's tab, including the gap after it
+/* Columns of pane i's tab, including the gap after it; 0: it is not shown. */
+int tab_width(const struct app *a, int i, int64_t now_ns);
 void dialog_draw(const struct app *a, struct cells *c);
 /* help.c */
 void help_draw(const struct app *a, struct cells *c);

@@ -15,6 +15,11 @@ void chart_view_range(const struct chart_view *v, int64_t first, int64_t n, int6
     *from = *to - w;
 }
 
+int64_t chart_view_first(const struct series *s)
+{
+    return s->n > 1 && isnan(series_at(s, 0)) ? 1 : 0;
+}
+
 struct chart chart_view_of(const struct chart_view *v, const struct series *s, int64_t n, enum chart_glyphs glyphs)
 {
     struct chart c = { .series = s,
@@ -24,8 +29,7 @@ struct chart chart_view_of(const struct chart_view *v, const struct series *s, i
                        .log_scale = v->log_scale,
                        .smooth = smoothings[v->smoothing],
                        .glyphs = glyphs };
-    int64_t first = s->n > 1 && isnan(series_at(s, 0)) ? 1 : 0;    // steps are counted from 1: no empty column for step 0
-    chart_view_range(v, first, n, &c.from, &c.to);
+    chart_view_range(v, chart_view_first(s), n, &c.from, &c.to);
     return c;
 }
 
@@ -46,10 +50,14 @@ static void zoom(struct chart_view *v, bool in, int64_t n)
     }
 }
 
+/* Show w steps from `from` on. With a cursor the view stays where it is; without one its end follows the run. The cursor comes along, at
+ * the edge that is nearer to where it was. */
 static void pan_to(struct chart_view *v, int64_t from, int64_t w, int64_t n)
 {
-    from = MAX(from, 0);
-    v->end = from + w >= n ? 0 : from + w;
+    from = MAX(MIN(from, n - w), 0);
+    v->end = from + w >= n && v->cursor < 0 ? 0 : from + w;
+    if (v->cursor >= 0)
+        v->cursor = MAX(MIN(v->cursor, from + w - 1), from);
 }
 
 void chart_view_go(struct chart_view *v, int64_t step, int64_t n)
@@ -57,10 +65,10 @@ void chart_view_go(struct chart_view *v, int64_t step, int64_t n)
     int64_t from, to;
     v->cursor = MAX(MIN(step, n - 1), 0);
     chart_view_range(v, 0, n, &from, &to);
-    if (v->cursor < from)
-        pan_to(v, v->cursor, to - from, n);
-    else if (v->cursor >= to)
-        pan_to(v, v->cursor - (to - from) + 1, to - from, n);
+    if (v->steps == 0)
+        return;    // the whole history has it in view
+    int64_t w = to - from;
+    pan_to(v, v->cursor < from ? v->cursor : v->cursor >= to ? v->cursor - w + 1 : from, w, n);
 }
 
 bool chart_view_act(struct chart_view *v, enum request req, int64_t n)
@@ -98,18 +106,13 @@ const char *chart_view_note(const struct chart_view *v, char out[64])
     return out;
 }
 
-bool is_change(const struct event_view *e)
-{
-    return strcmp(e->kind, "return") == 0 || e->changed;
-}
-
 int marks_find(const struct model *m, int64_t mark[MARKS_MAX])
 {
     int n = 0;
     const struct event_view *e;
     for (int64_t i = 0; n < MARKS_MAX && (e = model_event_at(m, i)) != NULL; i++)
-        if (e->step > 0 && is_change(e))
-            mark[n++] = e->step;
+        if ((mark[n] = model_change_step(m, e)) > 0)
+            n++;
     return n;
 }
 

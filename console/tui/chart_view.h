@@ -21,6 +21,8 @@ struct chart_view {
 
 /* The steps shown, of a history that has the steps first <= step < n. */
 void chart_view_range(const struct chart_view *v, int64_t first, int64_t n, int64_t *from, int64_t *to);
+/* The first step of a series that a chart shows: steps are counted from 1, and an empty column for step 0 would say nothing. */
+int64_t chart_view_first(const struct series *s);
 /* A chart of s by this view, without marks and bounds. */
 struct chart chart_view_of(const struct chart_view *v, const struct series *s, int64_t n, enum chart_glyphs glyphs);
 /* Zoom, pan, move the cursor, change scale or smoothing; false: req is none of these. n as above. */
@@ -30,9 +32,7 @@ void chart_view_go(struct chart_view *v, int64_t step, int64_t n);
 /* "mean of 50 steps, logarithmic": what differs from the usual; "": nothing. */
 const char *chart_view_note(const struct chart_view *v, char out[64]);
 
-/* Steps at which knobs were changed or the run went back to a checkpoint, newest first; at most MARKS_MAX. */
+/* The first steps that a change of knobs, or a return to a checkpoint, acts on; newest first; at most MARKS_MAX. */
 int marks_find(const struct model *m, int64_t mark[MARKS_MAX]);
 /* The bounds within which no alarm of the metric holds, as far as they are fixed: in c. */
 void band_find(const struct model *m, const char *metric, struct chart *c);
-/* Is it a change of knobs, or a return to a checkpoint? */
-bool is_change(const struct event_view *e);

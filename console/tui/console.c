@@ -70,8 +70,8 @@ static void series_save(struct loop *l, int64_t now_ns)
     int64_t from, to;
     int n = metrics_chosen(&l->app, column, ARRAY_SIZE(column), &from, &to);
     if (save_series(column, n, from, to, l->app.path, &err))
-        app_flash(&l->app, ROLE_OK, now_ns, "%d metrics of the steps %" PRId64 " to %" PRId64 " written to %s", n, from, to - 1,
-                  l->app.path);
+        app_flash(&l->app, ROLE_OK, now_ns, "%d metric%s of steps %" PRId64 " to %" PRId64 ": written to %s", n, n == 1 ? "" : "s", from,
+                  to - 1, l->app.path);
     else
         app_flash(&l->app, ROLE_CRIT, now_ns, "%s", err.text);
 }

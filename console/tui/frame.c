@@ -9,6 +9,7 @@
 #include "console/tui/text.h"
 #include "protocol/wire/message.h"
 
+#define NOTE_LEAST 12    // columns of a note beside the tabs that is cut
 #define FLASH_NS ((int64_t)8 * 1000000000)
 
 static const struct state_row state_rows[] = {
@@ -138,9 +139,18 @@ static bool tab_is_short(const struct app *a, int i)
     return a->shown != (enum pane_id)i && a->w < (noted ? 195 : 150);
 }
 
-int tab_width(const struct app *a, int i)
+/* On a narrow screen what is wrong takes the place of the numbers of panes that are not shown. */
+static bool only_shown_tab(const struct app *a, int64_t now_ns)
+{
+    struct diagnosis d = doctor_say(a->model, now_ns);
+    return a->w < 60 && !a->frozen && (d.kind == DIAGNOSIS_WARN || d.kind == DIAGNOSIS_CRIT);
+}
+
+int tab_width(const struct app *a, int i, int64_t now_ns)
 {
     int gap = a->w >= 90;
+    if (a->shown != (enum pane_id)i && only_shown_tab(a, now_ns))
+        return 0;
     return gap + (tab_is_short(a, i) ? (a->w >= 60 ? 3 : 2) : (a->w >= 90 ? 4 : 3) + (int)strlen(pane_name((enum pane_id)i)));
 }
 
@@ -171,6 +181,9 @@ static void tabs_draw(const struct app *a, struct cells *c, struct rect r, bool 
     int x = r.x + 1;
     for (int i = 0; i < N_PANE; i++) {
         bool here = a->shown == (enum pane_id)i;
+        int w = tab_width(a, i, now_ns);
+        if (w == 0)
+            continue;
         int n = cells_fmt(c, x, r.y, r.x + r.w - x, here ? ROLE_TITLE : ROLE_DIM,
                           tab_is_short(a, i) ? (a->w >= 60 ? " %c " : "%c ")
                           : a->w >= 90       ? " %c %s "
@@ -178,7 +191,7 @@ static void tabs_draw(const struct app *a, struct cells *c, struct rect r, bool 
                           pane_key((enum pane_id)i), pane_name((enum pane_id)i));
         if (here)
             cells_attr(c, (struct rect){ x, r.y, n, 1 }, ATTR_REVERSE);
-        x += tab_width(a, i);
+        x += w;
     }
     char note[96] = "";
     enum role role = ROLE_DIM;
@@ -195,8 +208,9 @@ static void tabs_draw(const struct app *a, struct cells *c, struct rect r, bool 
     } else if (!a->mouse) {
         snprintf(note, sizeof(note), " mouse off ");
     }
-    if (r.x + r.w - x > 0)
-        cells_text_right(c, x, r.y, r.x + r.w - x, note, role);
+    int room = r.x + r.w - x;
+    if (room > NOTE_LEAST || room >= text_columns(note, strlen(note)))    // a few letters of a sentence say nothing
+        cells_text_right(c, x, r.y, room, note, role);
 }
 
 static void prompt_draw(const struct app *a, struct cells *c, struct rect r)
@@ -273,7 +287,7 @@ static void footer_draw(const struct app *a, struct cells *c, struct rect r)
     for (int i = 0; i < n_key_rows && n < 32; i++) {
         const struct key_row *k = &key_table[i];
         if (!k->label || !(k->panes & ON(a->shown)) || (k->request == REQ_PAUSE && paused) || (k->request == REQ_RESUME && !paused)
-            || (request_acts(k->request) && (run_over(a->model) || app_looks_only(a))))
+            || (request_acts(k->request) && (app_shows_the_past(a) || app_looks_only(a))))
             continue;
         int at = n++;
         for (; at > 0 && row[at - 1]->rank > k->rank; at--)

@@ -42,6 +42,8 @@ bool filter_matches(const char *filter, const char *text)
 {
     if (filter[0] == '!' && filter[1])
         return strcasestr(text, filter + 1) == NULL;
+    if (filter[0] == '^' && filter[1])
+        return strncasecmp(text, filter + 1, strlen(filter + 1)) == 0;
     return filter[0] == 0 || strcasestr(text, filter) != NULL;
 }
 

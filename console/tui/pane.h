@@ -49,6 +49,7 @@ bool pane_close(struct pane *p);
 void pane_fix(struct pane *p, const struct app *a);
 
 /* for panes */
-bool filter_matches(const char *filter, const char *text);    // "": all; "!x": without x; else containing x; ignores case
+bool filter_matches(const char *filter,
+                    const char *text);    // "": all; "!x": without x; "^x": begins with x; else containing x; ignores case
 /* The first of n rows to draw, so that row sel is visible on a page; starts from the row drawn first so far. */
 int64_t list_top(int64_t top, int64_t sel, int64_t n, int page);

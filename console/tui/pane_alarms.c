@@ -1,11 +1,33 @@
-/* pane_alarms.c - the run's alarm book: what holds, what is watched for, and what an operator has said to it */
+/* pane_alarms.c - what is wrong: what is seen from outside, then the run's alarm book: what holds, what is watched for, and what an
+ * operator has said to it */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "console/fleet/alarm.h"
 #include "console/tui/app.h"
 
-static const struct alarm_view *alarm_row(const struct pane *p, const struct app *a, int64_t row)
+#define SEEN_MAX 256    // alarms from outside that are listed; more are counted
+
+/* The alarms that are not of the book and pass the filter. */
+struct seen {
+    int n;
+    int n_more;    // without room here
+    struct alarm alarm[SEEN_MAX];
+};
+
+static void seen_make(struct seen *s, const struct pane *p, const struct app *a, int64_t now_ns)
+{
+    int all = alarms_check(a->model, now_ns, s->alarm, SEEN_MAX), n = MIN(all, SEEN_MAX);
+    s->n = 0;
+    s->n_more = all - n;
+    for (int i = 0; i < n; i++)
+        if (!s->alarm[i].rule && filter_matches(p->filter, s->alarm[i].text))
+            s->alarm[s->n++] = s->alarm[i];
+}
+
+/* The rule in a row below those that are seen from outside. */
+static const struct alarm_view *rule_at(const struct pane *p, const struct app *a, int64_t row)
 {
     for (int i = 0; i < a->model->n_alarm; i++) {
         const struct alarm_view *v = &a->model->alarm[i];
@@ -19,10 +41,12 @@ static const struct alarm_view *alarm_row(const struct pane *p, const struct app
 
 static int64_t alarms_rows(const struct pane *p, const struct app *a)
 {
+    struct seen s;
+    seen_make(&s, p, a, a->now_ns);
     int64_t n = 0;
-    while (alarm_row(p, a, n))
+    while (rule_at(p, a, n))
         n++;
-    return n;
+    return s.n + n;
 }
 
 static int detail_height(struct rect body)
@@ -64,6 +88,20 @@ static void condition_say(const struct alarm_view *v, char *out, size_t size)
     }
 }
 
+static void seen_draw(struct cells *c, struct rect r, const struct alarm *v)
+{
+    enum role role = v->crit ? ROLE_CRIT : ROLE_WARN;
+    int x = r.x + cells_fmt(c, r.x, r.y, r.w, role, "%-13s", v->crit ? "critical" : "warning");
+    cells_text(c, x, r.y, r.x + r.w - x, v->text, role);
+}
+
+static void seen_detail_draw(struct cells *c, struct rect r, const struct alarm *v)
+{
+    cells_text(c, r.x, r.y, r.w, v->text, v->crit ? ROLE_CRIT : ROLE_WARN);
+    cells_fmt(c, r.x, r.y + 1, r.w, ROLE_TEXT, "\u2192 %s", v->remedy);
+    cells_text(c, r.x, r.y + 2, r.w, "seen from outside: it goes when its cause does", ROLE_DIM);
+}
+
 static void detail_draw(struct cells *c, struct rect r, const struct alarm_view *v)
 {
     if (v->text[0])
@@ -89,27 +127,39 @@ static void row_draw(struct cells *c, struct rect r, const struct alarm_view *v)
     cells_text(c, x, r.y, end - x, condition, ROLE_DIM);
 }
 
-static void alarms_draw(const struct pane *p, const struct app *a, struct cells *c, struct rect r, UNUSED int64_t now_ns)
+static void alarms_draw(const struct pane *p, const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
-    struct rect in = cells_box(c, r, "alarms: what the run is watched for", ROLE_FOCUS, ROLE_TITLE);
+    struct seen seen;
+    char title[96] = "alarms: what the run is watched for";
+    seen_make(&seen, p, a, now_ns);
+    if (seen.n_more > 0)
+        snprintf(title, sizeof title, "alarms (%d more have no room here)", seen.n_more);
+    struct rect in = cells_box(c, r, title, ROLE_FOCUS, ROLE_TITLE);
     int page = alarms_page(a, r);
     if (in.h < 1)
         return;
     cells_fmt(c, in.x + 1, in.y, in.w - 2, ROLE_TITLE, "%-13s%-21s%7s %-*s%s", "state", "alarm", "since", in.w - 2 >= 100 ? 30 : 0,
               in.w - 2 >= 100 ? "metric" : "", "when");
     for (int i = 0; i < page && i + 1 < in.h; i++) {
-        const struct alarm_view *v = alarm_row(p, a, p->top + i);
-        struct rect row = { in.x + 1, in.y + 1 + i, in.w - 2, 1 };
-        if (!v)
+        int64_t at = p->top + i;
+        const struct alarm *outside = at < seen.n ? &seen.alarm[at] : NULL;
+        const struct alarm_view *v = outside ? NULL : rule_at(p, a, at - seen.n);
+        struct rect row = { in.x + 1, in.y + 1 + i, in.w - 2, 1 }, detail = { in.x + 1, in.y + in.h - 3, in.w - 2, 3 };
+        if (outside)
+            seen_draw(c, row, outside);
+        else if (v)
+            row_draw(c, row, v);
+        else
             break;
-        row_draw(c, row, v);
         if (p->top + i != p->sel)
             continue;
         cells_select(c, (struct rect){ in.x, row.y, in.w, 1 });
         c->cursor_x = row.x;
         c->cursor_y = row.y;
-        if (detail_height(r))
-            detail_draw(c, (struct rect){ in.x + 1, in.y + in.h - 3, in.w - 2, 3 }, v);
+        if (detail_height(r) && outside)
+            seen_detail_draw(c, detail, outside);
+        else if (detail_height(r))
+            detail_draw(c, detail, v);
     }
     if (alarms_rows(p, a) == 0 && in.h > 1)
         cells_text(c, in.x + 1, in.y + 1, in.w - 2,
@@ -118,8 +168,19 @@ static void alarms_draw(const struct pane *p, const struct app *a, struct cells 
 
 static bool alarms_act(struct pane *p, struct app *a, enum request req, int64_t now_ns)
 {
-    const struct alarm_view *v = alarm_row(p, a, p->sel);
-    char command[80];
+    struct seen seen;
+    char command[80], outside[512];
+    seen_make(&seen, p, a, now_ns);
+    if (p->sel < seen.n) {
+        const struct alarm *o = &seen.alarm[p->sel];
+        snprintf(outside, sizeof(outside), "%s\n%s", o->text, o->remedy);
+        if (req == REQ_ENTER)
+            whole_open(a, "an alarm", outside);
+        else if (req == REQ_ACK || req == REQ_MUTE)
+            app_flash(a, ROLE_WARN, now_ns, "this alarm is not of the run's book: it goes when its cause does");
+        return req == REQ_ENTER || req == REQ_ACK || req == REQ_MUTE;
+    }
+    const struct alarm_view *v = rule_at(p, a, p->sel - seen.n);
     if (req == REQ_ENTER && v) {
         char text[1024], condition[64];
         condition_say(v, condition, sizeof(condition));

@@ -188,7 +188,7 @@ static void prompts_draw(const struct data_pane *o, const struct app *a, struct 
     }
     if (n > 0 || in.h < 2)
         return;
-    const char *why = a->archive ? archive_why(a->archive) : "the run has no folder to read them from";
+    const char *why = a->archive ? archive_why(a->archive) : "this run has no folder with groups";
     cells_text(c, in.x + 1, in.y + 1, in.w - 2, why[0] ? why : all ? "no prompt is like that" : "no group has been kept yet", ROLE_DIM);
 }
 

@@ -98,7 +98,7 @@ static void list_draw(const struct devices_pane *o, const struct app *a, struct 
         cells_fmt(c, r.x + 2, r.y + r.h - 1, r.w - 4, ROLE_DIM, " %s ", ranks_layout(a->model, layout, sizeof(layout)));
     if (n > 0 || in.h < 1)
         return;
-    const char *why = a->devices ? device_log_why(a->devices) : "the run has no folder to read them from";
+    const char *why = a->devices ? device_log_why(a->devices) : "this run has no folder with their history";
     cells_text(c, in.x + 1, in.y, in.w - 2,
                o->pane.filter[0] ? "none contains the filter's text"
                : why[0]          ? why

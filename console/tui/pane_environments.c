@@ -111,7 +111,7 @@ static void totals_draw(const struct app *a, struct cells *c, struct rect r)
     const struct proc *door = door_find(a->model);
     char rate[16], waits[16], age[16];
     if (!door) {
-        cells_text(c, r.x, r.y, r.w, "none posts to this run: 'environments' in its settings opens a door", ROLE_DIM);
+        cells_text(c, r.x, r.y, r.w, "no environment posts to this run; the setting 'environments' opens a door for them", ROLE_DIM);
         return;
     }
     double refused = proc_gauge(door, "refused"), full = proc_gauge(door, "had no room");

@@ -3,98 +3,20 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define SLOTS 4096    // of the table of nodes; a power of two above MODEL_HOSTS
 #define NAME_MAX_W 14
 #define IDLE_PERCENT 10
-
-struct node_state {
-    int host;                    // of the model's
-    int first;                   // its first device
-    int lost, errors, slowed;    // devices
-    int stuck, slow;             // processes
-    double use, heat, full;      // means and, of heat, the maximum; NAN: unknown
-    double key;                  // by which it is sorted, smallest first
-};
-struct fleet {
-    int n;
-    struct node_state node[MODEL_HOSTS];
-};
 
 static double percent(double part, double whole)
 {
     return whole > 0 ? 100 * part / whole : NAN;
 }
 
-static void devices_count(const struct model *m, struct node_state *s)
-{
-    double use = 0, full = 0;
-    int n_use = 0, n_full = 0;
-    s->heat = NAN;
-    for (int i = 0; i < m->host[s->host].n_device; i++) {
-        const struct device_view *d = &m->device[s->first + i];
-        double p = percent(d->mem_used_bytes, d->mem_total_bytes);
-        s->lost += strcmp(d->state, "ok") != 0;
-        s->errors += d->ecc_uncorrected > 0;
-        s->slowed += d->throttle[0] != 0;
-        s->heat = fmax(s->heat, d->temp_celsius);
-        if (!isnan(d->util_percent)) {
-            use += d->util_percent;
-            n_use++;
-        }
-        if (!isnan(p)) {
-            full += p;
-            n_full++;
-        }
-    }
-    s->use = n_use ? use / n_use : NAN;
-    s->full = n_full ? full / n_full : NAN;
-}
-
-static uint32_t name_hash(const char *s, size_t len)
-{
-    uint32_t h = 2166136261u;    // FNV-1a
-    for (size_t i = 0; i < len; i++)
-        h = (h ^ (unsigned char)s[i]) * 16777619u;
-    return h;
-}
-
-/* What is wrong with the processes of each node; a process of another node is called NODE/NAME. */
-static void processes_count(const struct model *m, struct fleet *f)
-{
-    int16_t slot[SLOTS];
-    memset(slot, -1, sizeof(slot));
-    for (int i = 0; i < f->n; i++) {
-        const char *name = m->host[f->node[i].host].node;
-        uint32_t at = name_hash(name, strlen(name)) % SLOTS;
-        while (slot[at] >= 0)
-            at = (at + 1) % SLOTS;
-        slot[at] = (int16_t)i;
-    }
-    for (int i = 0; i < m->n_proc; i++) {
-        const struct proc *p = &m->proc[i];
-        const char *end = strchr(p->name, '/');
-        size_t len = end ? (size_t)(end - p->name) : 0;
-        if (p->verdict == PROC_OK || !end)
-            continue;
-        for (uint32_t at = name_hash(p->name, len) % SLOTS; slot[at] >= 0; at = (at + 1) % SLOTS) {
-            struct node_state *s = &f->node[slot[at]];
-            const char *node = m->host[s->host].node;
-            if (strlen(node) == len && memcmp(node, p->name, len) == 0) {
-                s->stuck += p->verdict != PROC_SLOW;
-                s->slow += p->verdict == PROC_SLOW;
-                break;
-            }
-        }
-    }
-}
-
 static bool node_shown(const struct model *m, const struct node_state *s, const char *filter)
 {
     char row[128];
-    snprintf(row, sizeof(row), "%s%s%s%s%s%s", m->host[s->host].node, s->lost ? " lost" : "", s->errors ? " errors" : "",
+    snprintf(row, sizeof(row), "%s%s%s%s%s%s", m->host[s->host].node, s->lost ? " lost" : "", s->failing ? " errors" : "",
              s->slowed ? " slowed" : "", s->stuck ? " stuck" : "", s->slow ? " slow" : "");
     return filter_matches(filter, row);
 }
@@ -102,7 +24,7 @@ static bool node_shown(const struct model *m, const struct node_state *s, const 
 static double node_key(const struct node_state *s, enum fleet_sort sort)
 {
     switch (sort) {
-    case FLEET_WORST: return -(1000.0 * s->lost + 300.0 * s->stuck + 100.0 * s->errors + 10.0 * s->slowed + s->slow);
+    case FLEET_WORST: return node_severity(s);
     case FLEET_IDLE: return isnan(s->use) ? 200 : round(s->use / 5);    // in coarse steps, so that nodes keep their places
     case FLEET_HOT: return isnan(s->heat) ? 0 : -round(s->heat / 3);
     case FLEET_FULL: return isnan(s->full) ? 0 : -round(s->full / 3);
@@ -112,22 +34,11 @@ static double node_key(const struct node_state *s, enum fleet_sort sort)
     return 0;
 }
 
-static int by_key(const void *a, const void *b)
-{
-    const struct node_state *x = a, *y = b;
-    return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : x->host - y->host;
-}
-
 /* All nodes with their state; f is sorted, and holds those that pass the filter. */
-static void fleet_make(struct fleet *f, const struct model *m, const char *filter, enum fleet_sort sort)
+static void fleet_make(struct nodes *f, const struct model *m, const char *filter, enum fleet_sort sort)
 {
-    f->n = 0;
-    for (int h = 0, device = 0; h < m->n_host; device += m->host[h++].n_device) {
-        f->node[f->n] = (struct node_state){ .host = h, .first = device };
-        devices_count(m, &f->node[f->n++]);
-    }
-    processes_count(m, f);
     int kept = 0;
+    nodes_make(f, m, NULL, NULL);
     for (int i = 0; i < f->n; i++)
         if (node_shown(m, &f->node[i], filter)) {
             f->node[kept] = f->node[i];
@@ -135,12 +46,12 @@ static void fleet_make(struct fleet *f, const struct model *m, const char *filte
             kept++;
         }
     f->n = kept;
-    qsort(f->node, (size_t)f->n, sizeof(f->node[0]), by_key);
+    nodes_sort(f);
 }
 
 int64_t fleet_rows(const struct model *m, const char *filter)
 {
-    struct fleet f;
+    struct nodes f;
     if (!filter[0])
         return m->n_host;
     fleet_make(&f, m, filter, FLEET_NAME);
@@ -149,13 +60,13 @@ int64_t fleet_rows(const struct model *m, const char *filter)
 
 const char *fleet_node(const struct fleet_view *v, const struct model *m, const char *filter, int64_t row)
 {
-    struct fleet f;
+    struct nodes f;
     fleet_make(&f, m, filter, v->sort);
     return row >= 0 && row < f.n ? m->host[f.node[row].host].node : NULL;
 }
 
 /* Columns of a node: its sign, name and devices. */
-static int node_width(const struct model *m, int *name_w)
+int fleet_node_width(const struct model *m, int *name_w)
 {
     int gpus = 1;
     *name_w = 4;
@@ -168,7 +79,7 @@ static int node_width(const struct model *m, int *name_w)
 
 int fleet_columns(const struct model *m, struct rect body)
 {
-    int name_w, w = node_width(m, &name_w);
+    int name_w, w = fleet_node_width(m, &name_w);
     return MAX((body.w - 4 + 2) / w, 1);
 }
 
@@ -186,23 +97,21 @@ static uint32_t device_cell(const struct device_view *d, enum fleet_value what, 
                : what == FLEET_MEMORY ? percent(d->mem_used_bytes, d->mem_total_bytes)
                : what == FLEET_HEAT   ? d->temp_celsius
                                       : percent(d->power_watts, d->power_limit_watts);
-    *role = ROLE_CRIT;
-    if (strcmp(d->state, "ok") != 0)
-        return 'X';
-    if (d->ecc_uncorrected > 0)
-        return 'E';
-    *role = ROLE_WARN;
-    if (d->throttle[0])
-        return 'T';
+    enum device_fault fault = device_fault(d);
+    static const char signs[] = { [DEVICE_SLOWED] = 'T', [DEVICE_FAILING] = 'E', [DEVICE_LOST] = 'X' };
+    if (fault != DEVICE_WELL) {
+        *role = fault == DEVICE_SLOWED ? ROLE_WARN : ROLE_CRIT;
+        return (uint32_t)signs[fault];
+    }
     *role = isnan(v) ? ROLE_DIM : level_of(what, v);
     return isnan(v) ? '?' : (uint32_t)('0' + (int)fmin(fmax(v / 10, 0), 9));
 }
 
-static void node_draw(const struct fleet_view *v, const struct model *m, struct cells *c, struct rect r, int name_w,
-                      const struct node_state *s)
+void fleet_node_draw(const struct fleet_view *v, const struct model *m, struct cells *c, struct rect r, int name_w,
+                     const struct node_state *s)
 {
     const struct host_view *h = &m->host[s->host];
-    bool crit = s->lost || s->stuck || s->errors, warn = s->slowed || s->slow;
+    bool crit = s->lost || s->stuck || s->failing, warn = s->slowed || s->slow;
     enum role role = crit ? ROLE_CRIT : warn ? ROLE_WARN : ROLE_TEXT;
     cells_put(c, r.x, r.y, s->stuck ? '!' : crit ? '*' : warn ? '~' : ' ', role);
     cells_text(c, r.x + 1, r.y, MIN(name_w, r.w - 1), h->node, role);
@@ -213,16 +122,16 @@ static void node_draw(const struct fleet_view *v, const struct model *m, struct 
     }
 }
 
-static void summary_draw(const struct model *m, struct cells *c, struct rect r, const struct fleet *f)
+static void summary_draw(const struct model *m, struct cells *c, struct rect r, const struct nodes *f)
 {
     int idle = 0, lost = 0, errors = 0, slowed = 0, stuck = 0, busy = 0;
-    for (int i = 0; i < m->n_device; i++) {
-        busy += m->device[i].util_percent >= IDLE_PERCENT;
-        idle += m->device[i].util_percent < IDLE_PERCENT;
-    }
     for (int i = 0; i < f->n; i++) {
+        for (int k = 0; k < m->host[f->node[i].host].n_device; k++) {
+            busy += m->device[f->node[i].first + k].util_percent >= IDLE_PERCENT;
+            idle += m->device[f->node[i].first + k].util_percent < IDLE_PERCENT;
+        }
         lost += f->node[i].lost;
-        errors += f->node[i].errors;
+        errors += f->node[i].failing;
         slowed += f->node[i].slowed;
         stuck += f->node[i].stuck;
     }
@@ -248,22 +157,19 @@ static void detail_draw(const struct model *m, struct cells *c, struct rect r, c
     int n = snprintf(line, sizeof(line), "%s", h->node);
     for (int i = 0; i < h->n_device && n < (int)sizeof(line) - 80; i++) {
         const struct device_view *d = &m->device[s->first + i];
-        if (strcmp(d->state, "ok") != 0)
-            n += snprintf(line + n, sizeof(line) - (size_t)n, "  %s %s", d->name, d->state);
-        else if (d->ecc_uncorrected > 0)
-            n += snprintf(line + n, sizeof(line) - (size_t)n, "  %s %.0f memory errors", d->name, d->ecc_uncorrected);
-        else if (d->throttle[0])
-            n += snprintf(line + n, sizeof(line) - (size_t)n, "  %s slowed by %.40s", d->name, d->throttle);
+        char fault[160];
+        if (device_fault_say(d, fault, sizeof(fault)) != DEVICE_WELL)
+            n += snprintf(line + n, sizeof(line) - (size_t)n, "  %s %.60s", d->name, fault);
     }
     if (s->stuck + s->slow > 0)
         n += snprintf(line + n, sizeof(line) - (size_t)n, "  %d stuck, %d slow: Enter lists its processes", s->stuck, s->slow);
     snprintf(line + n, sizeof(line) - (size_t)n, "  cpu %.0f %%  use %.0f %%  hottest %.0f C  memory %.0f %%", h->cpu_percent, s->use,
              s->heat, s->full);
-    bool crit = s->lost || s->stuck || s->errors;
+    bool crit = s->lost || s->stuck || s->failing;
     cells_text(c, r.x, r.y, r.w, line, crit ? ROLE_CRIT : s->slowed || s->slow ? ROLE_WARN : ROLE_DIM);
 }
 
-static void title_make(const struct fleet_view *v, const struct model *m, const struct fleet *f, char title[160])
+static void title_make(const struct fleet_view *v, const struct model *m, const struct nodes *f, char title[160])
 {
     static const char *const sorts[] = { [FLEET_WORST] = "worst first",
                                          [FLEET_IDLE] = "idle first",
@@ -291,7 +197,7 @@ struct grid {
 static struct grid grid_make(const struct model *m, struct rect body, int64_t n, int64_t top)
 {
     struct grid g = { .columns = fleet_columns(m, body), .words = body.h >= 8 ? 2 : 0 };
-    g.node_w = node_width(m, &g.name_w);
+    g.node_w = fleet_node_width(m, &g.name_w);
     g.rows = MAX(body.h - 3 - g.words, 1);    // of the border and the summary
     int total = ((int)n + g.columns - 1) / g.columns;
     g.first = MAX(MIN((int)(top / g.columns), total - g.rows), 0);
@@ -320,7 +226,7 @@ void fleet_draw(const struct fleet_view *v, const struct app *a, struct cells *c
                 int64_t sel)
 {
     const struct model *m = a->model;
-    struct fleet f;
+    struct nodes f;
     char title[160];
     fleet_make(&f, m, filter, v->sort);
     title_make(v, m, &f, title);
@@ -334,7 +240,7 @@ void fleet_draw(const struct fleet_view *v, const struct app *a, struct cells *c
         at.w = MIN(g.node_w - 2, in.x + in.w - at.x);
         if (at.y >= in.y + in.h - g.words)
             break;
-        node_draw(v, m, c, at, g.name_w, &f.node[i]);
+        fleet_node_draw(v, m, c, at, g.name_w, &f.node[i]);
         if (i == sel) {
             cells_select(c, at);
             c->cursor_x = at.x + 1;

@@ -1,5 +1,6 @@
 /* pane_fleet.h - many nodes at a glance: a cell per GPU, grouped by node, the worst node first; drawn in the workers' pane */
 #pragma once
+#include "console/fleet/nodes.h"
 #include "console/tui/app.h"
 
 enum fleet_sort {
@@ -31,5 +32,9 @@ const char *fleet_node(const struct fleet_view *v, const struct model *m, const 
 int64_t fleet_top(const struct model *m, struct rect body, const char *filter, int64_t top, int64_t sel);
 /* The place of the node that is drawn at cell x, y when top is drawn first; -1: none is. */
 int64_t fleet_at(const struct model *m, struct rect body, const char *filter, int64_t top, int x, int y);
+/* Columns of a node: its sign, name and devices, and a gap; and its drawing in r. */
+int fleet_node_width(const struct model *m, int *name_w);
+void fleet_node_draw(const struct fleet_view *v, const struct model *m, struct cells *c, struct rect r, int name_w,
+                     const struct node_state *s);
 void fleet_draw(const struct fleet_view *v, const struct app *a, struct cells *c, struct rect r, const char *filter, int64_t top,
                 int64_t sel);

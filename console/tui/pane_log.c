@@ -43,7 +43,7 @@ static void log_draw(const struct pane *p, const struct app *a, struct cells *c,
     const struct model *m = a->model;
     char title[160];
     int64_t end = log_end(lp, m), below = m->n_log - end, lost = m->n_log - MODEL_LOG;
-    int n = snprintf(title, sizeof(title), "log%s%s", lp->level == LINE_OTHER ? "" : ", up to ", level_names[lp->level]);
+    int n = snprintf(title, sizeof(title), "log%s%s", lp->level == LINE_OTHER ? "" : ": ", level_names[lp->level]);
     if (below > 0)
         n += snprintf(title + n, sizeof(title) - (size_t)n, ", %" PRId64 " newer below: f follows", below);
     if (lost > 0)
@@ -68,8 +68,9 @@ static void log_draw(const struct pane *p, const struct app *a, struct cells *c,
         }
         y--;
     }
+    const char *none = app_pane(a)->filter[0] ? "no line contains the filter's text" : "no line is that grave: L shows more";
     if (y == in.y + in.h - 1)
-        cells_text(c, in.x + 1, in.y, in.w - 2, m->n_log ? "no line contains the filter's text" : "no lines yet", ROLE_DIM);
+        cells_text(c, in.x + 1, in.y, in.w - 2, m->n_log ? none : "no lines yet", ROLE_DIM);
 }
 
 static void log_move(struct log_pane *lp, const struct model *m, int64_t delta)

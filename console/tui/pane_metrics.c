@@ -133,22 +133,22 @@ static void list_draw(const struct metrics_pane *o, const struct app *a, struct 
 
 /* ---- the chart ---- */
 
-/* The newest change at this step: an event of a knob or of a return to a checkpoint; NULL: there is none. */
+/* The newest change that acts from this step on: of a knob, or a return to a checkpoint; NULL: there is none. */
 static const struct event_view *change_at(const struct model *m, int64_t step)
 {
     const struct event_view *e;
     for (int64_t i = 0; (e = model_event_at(m, i)) != NULL; i++)
-        if (e->step == step && is_change(e))
+        if (model_change_step(m, e) == step)
             return e;
     return NULL;
 }
 
-/* The first alarm that began within CARD_STEPS after a change at step; NULL: none did. */
+/* The first alarm that began within CARD_STEPS of a change, from step on; NULL: none did. */
 static const struct event_view *alarm_after(const struct model *m, int64_t step)
 {
     const struct event_view *e, *first = NULL;
     for (int64_t i = 0; (e = model_event_at(m, i)) != NULL; i++)
-        if (strcmp(e->kind, "alarm") == 0 && e->step > step && e->step <= step + CARD_STEPS && strstr(e->detail, "\"firing\""))
+        if (strcmp(e->kind, "alarm") == 0 && e->step >= step && e->step < step + CARD_STEPS && strstr(e->detail, "\"firing\""))
             first = e;    // they come newest first
     return first;
 }
@@ -167,15 +167,15 @@ static void cursor_draw(const struct metrics_pane *o, const struct app *a, struc
         return;
     }
     struct series_span was = series_query(k->series, MAX(step - CARD_STEPS, 0), step);
-    struct series_span is = series_query(k->series, step + 1, step + 1 + CARD_STEPS);
-    cells_fmt(c, r.x, r.y, r.w, ROLE_FOCUS, "step %" PRId64 ": %s   %d steps before: %s, after: %s", step, here, CARD_STEPS,
+    struct series_span is = series_query(k->series, step, step + CARD_STEPS);    // with the change
+    cells_fmt(c, r.x, r.y, r.w, ROLE_FOCUS, "step %" PRId64 ": %s   %d steps before: %s, from here: %s", step, here, CARD_STEPS,
               value_format(before, was.mean), value_format(after, is.n > 0 ? is.mean : NAN));
     if (r.h < 3)
         return;
     cells_fmt(c, r.x, r.y + 1, r.w, ROLE_CHANGED, "%s%s%s", e->text, e->who[0] ? " \u00b7 " : "", e->who);
     const struct event_view *alarm = alarm_after(m, step);
     if (alarm)
-        cells_fmt(c, r.x, r.y + 2, r.w, ROLE_WARN, "\u26a0 %" PRId64 " steps later: %s", alarm->step - step, alarm->text);
+        cells_fmt(c, r.x, r.y + 2, r.w, ROLE_WARN, "\u26a0 the next alarm, in step %" PRId64 ": %s", alarm->step, alarm->text);
 }
 
 /* May b stand on a's axis? Both must keep at least a third of its height. */
@@ -349,6 +349,11 @@ static bool metrics_act(struct pane *p, struct app *a, enum request req, int64_t
         else
             app_flash(a, ROLE_DIM, now_ns, "no change of a knob lies further on");
         return true;
+    case REQ_TOP:
+    case REQ_BOTTOM:
+        if (o->open && metric_row(o, m, p->sel, &k))
+            chart_view_go(&o->view, req == REQ_TOP ? chart_view_first(k.series) : m->n_step - 1, m->n_step);
+        return o->open;    // else the list's ends
     default: return chart_view_act(&o->view, req, compare_steps(&a->compare, m->n_step));
     }
 }
@@ -379,6 +384,19 @@ void metrics_open(struct app *a, enum metric_id metric)
             pane_fix(&o->pane, a);
             return;
         }
+}
+
+void metrics_go(struct app *a, int64_t step)
+{
+    struct metrics_pane *o = (struct metrics_pane *)a->pane[PANE_METRICS];
+    app_show(a, PANE_METRICS);
+    o->open = true;
+    if (step == INT64_MAX)    // the end, as it comes
+        o->view = (struct chart_view){
+            .cursor = -1, .steps = o->view.steps, .log_scale = o->view.log_scale, .smoothing = o->view.smoothing
+        };
+    else
+        chart_view_go(&o->view, step, a->model->n_step);
 }
 
 static int column_add(struct save_column *column, int n, int max, const struct metric_ref *k)

@@ -76,17 +76,33 @@ static uint32_t verdict_sign(enum proc_verdict v)
     return sign[v];
 }
 
+#define PROCS_SHOWN 64
+
+/* Which processes stand in the most lines there are: all, in their order, or those in trouble first, the worst of them at the top. */
+static int procs_choose(const struct model *m, int64_t now_ns, int most, int shown[PROCS_SHOWN])
+{
+    static const enum proc_verdict worst_first[] = { PROC_STUCK, PROC_SILENT, PROC_SLOW, PROC_OK };
+    int n = 0;
+    bool fit = m->n_proc <= most;
+    for (size_t k = fit ? ARRAY_SIZE(worst_first) - 1 : 0; k < ARRAY_SIZE(worst_first); k++)
+        for (int i = 0; i < m->n_proc && n < most; i++)
+            if (fit || model_verdict(m, &m->proc[i], now_ns) == worst_first[k])
+                shown[n++] = i;
+    return n;
+}
+
 static void procs_draw(const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
     const struct model *m = a->model;
     char dur[16], title[64];
     snprintf(title, sizeof(title), "processes %d", m->n_proc);
     struct rect in = cells_box(c, r, title, ROLE_BORDER, ROLE_TITLE);
-    for (int i = 0; i < m->n_proc && i < in.h; i++) {
-        const struct proc *p = &m->proc[i];
+    int shown[PROCS_SHOWN], n_shown = procs_choose(m, now_ns, MIN(in.h, PROCS_SHOWN), shown);
+    for (int i = 0; i < n_shown; i++) {
+        const struct proc *p = &m->proc[shown[i]];
         enum proc_verdict v = model_verdict(m, p, now_ns);
         int y = in.y + i;
-        bool more = i == in.h - 1 && m->n_proc > in.h;
+        bool more = i == n_shown - 1 && m->n_proc > n_shown;
         if (more) {
             cells_fmt(c, in.x + 1, y, in.w - 2, ROLE_DIM, "%d more: 2 lists them", m->n_proc - i);
             break;
@@ -101,7 +117,7 @@ static void procs_draw(const struct app *a, struct cells *c, struct rect r, int6
         if (v != PROC_OK)
             cells_text(c, x, y, in.x + in.w - x, proc_verdict_name(v), verdict_role(v));
         else if (p->waits_for[0])
-            cells_fmt(c, x, y, in.x + in.w - x, ROLE_DIM, "waits for %s", p->waits_for);
+            cells_fmt(c, x, y, in.x + in.w - x, ROLE_DIM, "%s%s", proc_waits_join(p) + 2, p->waits_for);
     }
     if (m->n_proc == 0 && in.h > 0)
         cells_text(c, in.x + 1, in.y, in.w - 2, m->ended ? "all have ended" : "no process is known yet", ROLE_DIM);

@@ -56,7 +56,8 @@ static void detail_draw(const struct app *a, struct cells *c, struct rect r, con
             x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_TEXT, "%s %s  ", metrics[shown_metrics[i]].label, value_format(value, v));
     }
     cells_fmt(c, r.x, r.y + 1, r.w, ROLE_DIM, "%s%s%s%s", when, s->why, s->path[0] ? ", " : "", s->path);
-    cells_fmt(c, r.x, r.y + 2, r.w, ROLE_CHANGED, "back to it: %" PRId64 " steps are undone%s%s", MAX(a->model->step - s->step, (int64_t)0),
+    int64_t undone = MAX(a->model->step - s->step, (int64_t)0);
+    cells_fmt(c, r.x, r.y + 2, r.w, ROLE_CHANGED, "back to it: %" PRId64 " step%s undone%s%s", undone, undone == 1 ? " is" : "s are",
               s->changes[0] ? ", and " : "", s->changes);
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "console/tui/app.h"
+#include "console/tui/hosts_view.h"
 #include "console/tui/pane_fleet.h"
 #include "console/tui/ranks_view.h"
 
@@ -11,27 +12,53 @@
 
 struct workers {
     struct pane pane;
-    enum { SHOW_WHAT_FITS, SHOW_LIST, SHOW_FLEET } show;
+    enum { SHOW_WHAT_FITS, SHOW_LIST, SHOW_FLEET, SHOW_NODE } show;    // NODE: one of the fleet's in the list, until its filter goes
     struct fleet_view fleet;
 };
 
 static bool fleet_shown(const struct pane *pane, const struct app *a)
 {
     const struct workers *w = (const struct workers *)pane;
-    return w->show == SHOW_WHAT_FITS ? a->model->n_host > FLEET_HOSTS : w->show == SHOW_FLEET;
+    switch (w->show) {
+    case SHOW_WHAT_FITS: return a->model->n_host > FLEET_HOSTS;
+    case SHOW_LIST: return false;
+    case SHOW_FLEET: return true;
+    case SHOW_NODE: break;
+    }
+    return !pane->filter[0];
 }
 
-static bool proc_shown(const struct pane *pane, const struct proc *p)
+/* What a filter is compared with begins with the process's node, also where its name does not. */
+static bool proc_passes(const char *filter, const struct model *m, const struct proc *p)
 {
-    char row[320];
-    snprintf(row, sizeof(row), "%s %s %s %s %s", p->name, p->plays, p->phase, p->waits_for, proc_verdict_name(p->verdict));
-    return filter_matches(pane->filter, row);
+    char row[448];
+    const char *node;
+    size_t len = proc_node(m, p, &node);
+    snprintf(row, sizeof(row), "%.*s%s%s %s %s %s %s", node == p->name ? 0 : (int)len, node, node == p->name || !len ? "" : "/", p->name,
+             p->plays, p->phase, p->waits_for, proc_verdict_name(p->verdict));
+    return filter_matches(filter, row);
+}
+
+static bool proc_shown(const struct pane *pane, const struct app *a, const struct proc *p)
+{
+    return proc_passes(pane->filter, a->model, p);
+}
+
+/* The list's filter over the processes of a model, as hosts_view.h wants it. */
+struct filtered {
+    const char *filter;
+    const struct model *model;
+};
+static bool filtered_passes(const void *ctx, const struct proc *p)
+{
+    const struct filtered *f = ctx;
+    return proc_passes(f->filter, f->model, p);
 }
 
 /* The first process from number i on that passes the filter; n_proc: none does. */
 static int proc_next(const struct pane *pane, const struct app *a, int i)
 {
-    while (i < a->model->n_proc && pane->filter[0] && !proc_shown(pane, &a->model->proc[i]))
+    while (i < a->model->n_proc && pane->filter[0] && !proc_shown(pane, a, &a->model->proc[i]))
         i++;
     return i;
 }
@@ -65,16 +92,24 @@ static int exchange_lines(const struct app *a, struct rect body)
     return body.h >= 18 ? ranks_rows(a->model) : 0;
 }
 
-static int device_lines(const struct app *a, struct rect body)
+/* Lines for processes and devices together: without border and heading, and the detail of the selected process. */
+static int shared_lines(const struct app *a, struct rect body)
 {
-    int wanted = a->model->n_device + a->model->n_host;
-    return MIN(wanted, MAX(body.h - 12 - exchange_lines(a, body), 0) / 2);
+    return body.h - 3 - (body.h >= 14 ? 3 : 0) - exchange_lines(a, body);
+}
+
+static int device_lines(const struct pane *pane, const struct app *a, struct rect body)
+{
+    struct filtered f = { pane->filter, a->model };
+    int wanted = hosts_rows(a->model, pane->filter[0] ? filtered_passes : NULL, &f), half = (body.h - 12 - exchange_lines(a, body)) / 2;
+    if (half <= 0 || fleet_shown(pane, a))
+        return 0;
+    return MIN(wanted, MAX(half, shared_lines(a, body) - (int)workers_rows(pane, a)));    // and the lines that no process needs
 }
 
 static int workers_page(const struct app *a, struct rect body)
 {
-    /* border, heading; the detail of the selected one */
-    return MAX(body.h - 3 - (body.h >= 14 ? 3 : 0) - exchange_lines(a, body) - device_lines(a, body), 1);
+    return MAX(shared_lines(a, body) - device_lines(a->pane[PANE_WORKERS], a, body), 1);
 }
 
 static int64_t workers_top(const struct pane *pane, const struct app *a)
@@ -204,7 +239,7 @@ static void detail_draw(struct cells *c, struct rect r, const struct proc *p, en
     int n = snprintf(line, sizeof(line), "%s%s%s%s: %s for %s", p->name, p->plays[0] ? " (" : "", p->plays, p->plays[0] ? ")" : "",
                      p->phase, duration_format(dur, for_s));
     if (p->waits_for[0])
-        n += snprintf(line + n, sizeof(line) - (size_t)n, ", waits for %s", p->waits_for);
+        n += snprintf(line + n, sizeof(line) - (size_t)n, "%s%s", proc_waits_join(p), p->waits_for);
     if (!isnan(p->progress))
         n += snprintf(line + n, sizeof(line) - (size_t)n, ", work done %.0f", p->progress);
     for (int i = 0; i < p->n_gauge && n < (int)sizeof(line) - 60; i++) {
@@ -242,70 +277,6 @@ static void items_draw(const struct model *m, struct cells *c, struct rect r)
     }
 }
 
-/* "87" or "-" when it is not known. */
-static const char *known(char out[16], double v)
-{
-    if (isnan(v))
-        snprintf(out, 16, "-");
-    else
-        snprintf(out, 16, "%.0f", v);
-    return out;
-}
-
-static void device_draw(struct cells *c, struct rect r, const struct device_view *d)
-{
-    char util[16], used[16], total[16], temp[16], power[16], limit[16], clock[16], ecc[64] = "";
-    bool lost = strcmp(d->state, "ok") != 0, errors = d->ecc_uncorrected > 0;
-    int x = r.x + cells_fmt(c, r.x, r.y, r.w, lost ? ROLE_CRIT : ROLE_TITLE, "%-7s", d->name);
-    if (lost) {
-        cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_CRIT, "%s %s", d->what, d->state);
-        return;
-    }
-    if (errors)
-        snprintf(ecc, sizeof(ecc), "  %.0f memory errors", d->ecc_uncorrected);
-    x += cells_fmt(c, x, r.y, r.x + r.w - x, ROLE_TEXT, "%3s %%  %8s of %8s  %3s C  %4s of %4s W  %5s MHz", known(util, d->util_percent),
-                   bytes_format(used, d->mem_used_bytes), bytes_format(total, d->mem_total_bytes), known(temp, d->temp_celsius),
-                   known(power, d->power_watts), known(limit, d->power_limit_watts), known(clock, d->sm_clock_mhz));
-    if (x < r.x + r.w)
-        cells_fmt(c, x, r.y, r.x + r.w - x,
-                  errors           ? ROLE_CRIT
-                  : d->throttle[0] ? ROLE_WARN
-                                   : ROLE_DIM,
-                  "  %s%s%s", d->what, ecc, d->throttle[0] ? "  clocks: " : "");
-    int used_w = (int)strlen(d->what) + 2 + (int)strlen(ecc) + (d->throttle[0] ? 10 : 0);
-    if (d->throttle[0] && x + used_w < r.x + r.w)
-        cells_text(c, x + used_w, r.y, r.x + r.w - x - used_w, d->throttle, ROLE_WARN);
-}
-
-static void host_draw(struct cells *c, struct rect r, const struct host_view *h)
-{
-    char cpu[16], used[16], total[16], disk[16];
-    cells_fmt(c, r.x, r.y, r.w, ROLE_DIM, "%-7s%3s %%  %8s of %8s  disk %s %% full  %s", "host", known(cpu, h->cpu_percent),
-              bytes_format(used, h->mem_used_bytes), bytes_format(total, h->mem_total_bytes), known(disk, h->disk_percent), h->node);
-}
-
-/* Each host, then its GPUs; the last line counts those without a line. */
-static void devices_draw(const struct model *m, struct cells *c, struct rect r)
-{
-    int n = 0, device = 0, wanted = m->n_host + m->n_device;
-    for (int h = 0; h < m->n_host; h++)
-        for (int i = -1; i < m->host[h].n_device; i++, n++) {
-            struct rect line = { r.x, r.y + n, r.w, 1 };
-            if (n >= r.h)
-                return;
-            if (n == r.h - 1 && wanted > r.h) {
-                int hosts = m->n_host - h - (i >= 0);
-                cells_fmt(c, line.x, line.y, line.w, ROLE_DIM, hosts ? "and %d more GPUs, %d more host%s" : "and %d more GPUs",
-                          m->n_device - device, hosts, hosts == 1 ? "" : "s");
-                return;
-            }
-            if (i < 0)
-                host_draw(c, line, &m->host[h]);
-            else
-                device_draw(c, line, &m->device[device++]);
-        }
-}
-
 static void workers_draw(const struct pane *pane, const struct app *a, struct cells *c, struct rect r, int64_t now_ns)
 {
     const struct model *m = a->model;
@@ -335,7 +306,7 @@ static void workers_draw(const struct pane *pane, const struct app *a, struct ce
     struct rect lane = { x + 1, in.y, MIN(in.x + in.w - x - 2, LANE_SECONDS), 1 };
     if (lane.w >= 8)
         cells_fmt(c, lane.x, lane.y, lane.w, ROLE_TITLE, "last %d s", lane.w);
-    int page = workers_page(a, r), n_line = device_lines(a, r);
+    int page = workers_page(a, r), n_line = device_lines(pane, a, r);
     int64_t top = pane->top, sel = pane->sel;
     int at = proc_at(pane, a, top);
     for (int i = 0; i < page && i + 1 < in.h && at < m->n_proc; i++, at = proc_next(pane, a, at + 1)) {
@@ -360,7 +331,8 @@ static void workers_draw(const struct pane *pane, const struct app *a, struct ce
         }
     }
     int n_exchange = exchange_lines(a, r), y_low = in.y + in.h - n_exchange - (r.h >= 14 ? 3 : 0);
-    devices_draw(m, c, (struct rect){ in.x + 1, y_low - n_line, in.w - 2, n_line });
+    struct filtered f = { pane->filter, m };
+    hosts_draw(m, c, (struct rect){ in.x + 1, y_low - n_line, in.w - 2, n_line }, pane->filter[0] ? filtered_passes : NULL, &f);
     ranks_draw(m, c, (struct rect){ in.x + 1, y_low, in.w - 2, n_exchange });
     if (r.h >= 14)
         items_draw(m, c, (struct rect){ in.x + 1, in.y + in.h - 3, in.w - 2, 1 });
@@ -389,8 +361,8 @@ static bool fleet_act(struct workers *w, struct app *a, enum request req)
     case REQ_VALUE: w->fleet.value = (enum fleet_value)((w->fleet.value + 1) % N_FLEET_VALUE); break;
     case REQ_ENTER:
         if ((node = fleet_node(&w->fleet, a->model, p->filter, p->sel)) != NULL) {
-            snprintf(p->filter, sizeof(p->filter), "%s/", node);
-            w->show = SHOW_LIST;
+            snprintf(p->filter, sizeof(p->filter), "^%s/", node);
+            w->show = SHOW_NODE;
             p->sel = 0;
         }
         break;

@@ -39,6 +39,7 @@ struct terminal {
     int wake_fd;             // to the thread: the mailbox has something
     int keys_fd;             // to the loop: keys wait
     struct termios saved;    // modes before we started
+    FILE *out;               // what ncurses writes to; NULL: not open
     int stderr_fd;           // the real stderr while messages go to memory; -1
     int notes_fd;            // what libraries wrote to stderr meanwhile; -1
     enum color_depth depth;
@@ -350,7 +351,10 @@ static void sequences_define(void)
 static bool start_here(struct terminal *t, struct error *err)
 {
     const char *term = getenv("TERM");
-    t->screen = newterm(NULL, stdout, stdin);
+    int fd = t->out ? -1 : fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    if (!t->out && (fd < 0 || !(t->out = fdopen(fd, "w"))))    // ncurses' own: stdout shows control characters instead of sending them
+        return error_errno(err, "cannot open the terminal");
+    t->screen = newterm(NULL, t->out, stdin);
     if (!t->screen)
         return error_set(err, ERR_UNSUPPORTED, "the terminal type '%.60s' is not known here; try TERM=xterm, or --batch", term ? term : "");
     if (!tigetstr("cup") || tigetstr("cup") == (char *)-1) {
@@ -556,6 +560,8 @@ static void stderr_show(struct terminal *t)
 
 static void terminal_release(struct terminal *t)
 {
+    if (t->out)
+        fclose(t->out);
     stderr_show(t);
     cells_release(&t->frame);
     cells_release(&t->shown);

@@ -381,13 +381,13 @@ static void axes_draw(struct cells *out, struct rect r, struct rect area, const 
     if (!below)
         return;
     int y = r.y + r.h - 1;
+    for (int i = 0; i < c->n_mark; i++)    // below the numbers: a digit less is another number
+        if (c->mark[i] >= p->from && c->mark[i] < p->to)
+            cells_put(out, area.x + column_of(p, area.w, c->mark[i]), y, 0x25b2, ROLE_MARK);
     tick_text(c, p->from, text);
     cells_text(out, area.x, y, area.w, text, ROLE_AXIS);
     tick_text(c, p->to - 1, text);
     cells_text_right(out, area.x, y, area.w, text, ROLE_AXIS);
-    for (int i = 0; i < c->n_mark; i++)
-        if (c->mark[i] >= p->from && c->mark[i] < p->to)
-            cells_put(out, area.x + column_of(p, area.w, c->mark[i]), y, 0x25b2, ROLE_MARK);
     if (c->cursor >= p->from && c->cursor < p->to) {
         tick_text(c, c->cursor, text);
         int x = column_of(p, area.w, c->cursor), n = (int)strlen(text);

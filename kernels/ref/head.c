@@ -63,48 +63,14 @@ bool logprob_bwd_ref(UNUSED struct device *dev, const struct logprob_bwd *a, str
     return true;
 }
 
-struct token_term {
-    double loss, coef;    // and its derivative by logp
-};
-/* The policy term of a token. A NaN is passed on, not hidden. */
-static struct token_term policy_term(const struct policy_loss *a, double r, double logp, double adv)
-{
-    double low = 1 - (double)a->clip_low, high = 1 + (double)a->clip_high;
-    bool over = r > high, under = r < low, clipped = false;
-    switch (a->clip) {
-    case CLIP_PPO: clipped = adv > 0 ? over : adv < 0 && under; break;
-    case CLIP_ATROPOS: clipped = over; break;
-    case CLIP_CISPO: {
-        double c = over ? high : under ? low : r;
-        return (struct token_term){ -c * adv * logp, -c * adv };
-    }
-    }
-    double c = !clipped ? r : over ? high : low;
-    return (struct token_term){ -c * adv, clipped ? 0 : -r * adv };
-}
-
-/* The penalty of a token: x = logp_ref - logp, q its own ratio. */
-static struct token_term kl_term(enum kl_form form, double x, double q)
-{
-    double k3 = exp(x) - x - 1;
-    switch (form) {
-    case KL_K3: break;
-    case KL_K1: return (struct token_term){ -x, 1 };
-    case KL_K2: return (struct token_term){ x * x / 2, -x };
-    case KL_K1_RATIO: return (struct token_term){ -q * x, q * (1 - x) };
-    case KL_K3_RATIO: return (struct token_term){ q * k3, q * (k3 + 1 - exp(x)) };
-    }
-    return (struct token_term){ k3, 1 - exp(x) };
-}
-
 bool policy_loss_ref(UNUSED struct device *dev, const struct policy_loss *a, UNUSED struct error *err)
 {
     for (int64_t i = 0; i < a->n; i++) {
         double w = a->weight[i], q = w == 0 ? 1 : exp((double)a->logp[i] - a->logp_old[i]);
         double r = w == 0 || !a->log_ratio ? q : exp(a->log_ratio[i]), rho = a->rho ? a->rho[i] : 1;
         double x = w == 0 || !a->logp_ref ? 0 : (double)a->logp_ref[i] - a->logp[i];
-        struct token_term pg = policy_term(a, r, a->logp[i], a->adv[i]), kl = kl_term(a->kl, x, q);
-        double beta = a->logp_ref ? a->beta : 0;
+        struct token_term pg = policy_term(&a->form, r, a->logp[i], a->adv[i]), kl = kl_term(&a->form, x, q);
+        double beta = a->logp_ref ? a->form.beta : 0;
         a->coef[i] = w == 0 ? 0 : (float)(w * (rho * pg.coef + beta * kl.coef));
         if (a->loss)
             a->loss[i] = w == 0 ? 0 : (float)(w * (rho * pg.loss + beta * kl.loss));

@@ -1,5 +1,7 @@
 #include "protocol/base/cli.h"
+#include <ctype.h>
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +12,7 @@ bool parse_i64(const char *text, int64_t *out)
     char *end;
     errno = 0;
     long long v = strtoll(text, &end, 10);
-    if (errno || end == text || *end || text[0] == ' ')
+    if (errno || end == text || *end || isspace((unsigned char)text[0]))
         return false;
     *out = v;
     return true;
@@ -21,7 +23,8 @@ bool parse_f64(const char *text, double *out)
     char *end;
     errno = 0;
     double v = strtod(text, &end);
-    if (end == text || *end || text[0] == ' ' || !isfinite(v) || strpbrk(text, "xX"))
+    bool lost = errno == ERANGE && fabs(v) < DBL_MIN;    // what is too small would be 0, or have few digits
+    if (end == text || *end || isspace((unsigned char)text[0]) || !isfinite(v) || lost || strpbrk(text, "xX"))
         return false;
     *out = v;
     return true;
@@ -213,7 +216,8 @@ bool cli_parse(struct cli *cli, int argc, char **argv, struct error *err)
             return cli->help_wanted = true;
         if (options_over || word[0] != '-' || word[1] == 0) {
             if (cli->n_operands >= cli->max_operands)
-                return error_set(err, ERR_USAGE, "'%s' is one word too many for '%s'; see '%s --help'", word, cli->command, cli->command);
+                return error_set(err, ERR_USAGE, "'%s' takes no more words, and '%s' is one; see '%s --help'", cli->command, word,
+                                 cli->command);
             cli->operand[cli->n_operands++] = word;
             continue;
         }

@@ -16,7 +16,8 @@ static void curl_start(void)
 
 static size_t on_data(char *data, size_t size, size_t n, void *ctx)
 {
-    return buf_add(ctx, data, size * n) ? size * n : 0;
+    struct client *c = ctx;
+    return c->ignores_body || buf_add(&c->answer, data, size * n) ? size * n : 0;
 }
 
 static bool header_add(struct client *c, const char *line)
@@ -49,7 +50,7 @@ bool client_init(struct client *c, const char *what, const char *key_file, struc
     curl_easy_setopt(c->curl, CURLOPT_HTTPHEADER, c->headers);
     curl_easy_setopt(c->curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c->curl, CURLOPT_WRITEFUNCTION, on_data);
-    curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, &c->answer);
+    curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, c);
     curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT, 10L);
     http_only(c->curl, true);
     return true;

@@ -1,6 +1,6 @@
 /* client.h - JSON texts sent to an HTTP server, and its answers: what all clients of other people's servers share
  *
- * The code verifier's, the judge's, a foreign Atropos API's and an external engine's. Redirects are not followed. One thread per
+ * The code verifier's, the judge's, a foreign Atropos API's, an external engine's and a webhook's. Redirects are not followed. One thread per
  * struct client. */
 #pragma once
 #include <curl/curl.h>
@@ -13,6 +13,7 @@ struct client {
     CURL *curl;                    // owned
     struct curl_slist *headers;    // owned
     struct buf answer;             // body of the last answer; its max bounds what is taken (4 MiB unless the owner changes it)
+    bool ignores_body;             // of answers, whose status is all that counts: set by the owner after client_init
 };
 /* Set c up. what names it in messages ("the judge"); key_file: its first line is sent as a bearer token; NULL: none. Does not connect
  * yet. On failure c holds nothing. */

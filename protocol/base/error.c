@@ -21,6 +21,14 @@ bool error_set(struct error *err, enum error_code code, const char *fmt, ...)
     return false;
 }
 
+/* What to do about an errno that says that a limit is reached, as the end of a sentence. */
+static const char *limit_advice(int code)
+{
+    if (code == EMFILE)
+        return "; raise the limit of open files ('ulimit -n')";
+    return code == EFBIG ? "; raise the limit of a file's size ('ulimit -f')" : "";
+}
+
 bool error_errno(struct error *err, const char *fmt, ...)
 {
     int saved = errno;
@@ -31,7 +39,7 @@ bool error_errno(struct error *err, const char *fmt, ...)
     err->code = saved == ENOMEM ? ERR_NO_MEMORY : ERR_IO;
     if (n >= 0 && n < (int)sizeof err->text) {
         char why[128];
-        n += snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", strerror_r(saved, why, sizeof why));
+        n += snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s%s", strerror_r(saved, why, sizeof why), limit_advice(saved));
     }
     text_mark_cut(err, n);
     return false;
@@ -51,6 +59,31 @@ bool error_wrap(struct error *err, const char *fmt, ...)
     return false;
 }
 
+/* The length of the absolute path that begins at s, after this character; 0: none does. A route is none. */
+static size_t path_len(const char *s, char before)
+{
+    if (*s != '/' || !strchr(" '\"(=", before) || strncmp(s, "/v1/", 4) == 0)
+        return 0;
+    return before == '\'' || before == '"' ? strcspn(s, before == '"' ? "\"" : "'") : strcspn(s, " '\"():,;");
+}
+
+void error_tell(const struct error *err, char out[ERROR_TEXT_BYTES])
+{
+    size_t n = 0;
+    char before = ' ';
+    for (const char *s = err->text; *s;) {
+        size_t len = path_len(s, before);
+        const char *name = s;
+        for (size_t i = 1; i + 1 < len; i++)
+            if (s[i] == '/' && s[i + 1] != '/')
+                name = s + i + 1;
+        for (const char *end = s + MAX(len, (size_t)1); name < end; name++)
+            before = out[n++] = *name;
+        s = name;
+    }
+    out[n] = 0;
+}
+
 int error_exit_status(enum error_code code)
 {
     return code == ERR_NONE ? 0 : code == ERR_USAGE ? 2 : code == ERR_STOPPED ? 3 : 1;
@@ -66,7 +99,7 @@ const char *error_code_name(enum error_code code)
         [ERR_EXISTS] = "exists",       [ERR_TIMEOUT] = "timeout",
         [ERR_CLOSED] = "closed",       [ERR_REFUSED] = "refused",
         [ERR_STOPPED] = "stopped",     [ERR_UNSUPPORTED] = "unsupported",
-        [ERR_INTERNAL] = "internal",
+        [ERR_CONTEXT] = "context",     [ERR_INTERNAL] = "internal",
     };
     return (size_t)code < ARRAY_SIZE(names) ? names[code] : "unknown";
 }

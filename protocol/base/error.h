@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include "protocol/base/macros.h"
 
+#define ERROR_TEXT_BYTES 1024
+
 enum error_code {
     ERR_NONE,
     ERR_USAGE,    // the command line or a setting is wrong: exit 2
@@ -22,19 +24,23 @@ enum error_code {
     ERR_REFUSED,    // understood and declined
     ERR_STOPPED,    // an operator or a signal ended it: exit 3
     ERR_UNSUPPORTED,
+    ERR_CONTEXT,    // more tokens than the model's context holds
     ERR_INTERNAL,
 };
 struct error {
     enum error_code code;
-    char text[1024];    // one sentence, no capital, no full stop; cut with ... when longer
+    char text[ERROR_TEXT_BYTES];    // one sentence, no capital, no full stop; cut with ... when longer
 };
 
 /* Fill err; always returns false, so that a function can say: return error_set(err, ...). */
 bool error_set(struct error *err, enum error_code code, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* As error_set, followed by ": " and the text of errno (saved on entry); the code is ERR_NO_MEMORY for ENOMEM, else ERR_IO. */
+/* As error_set, followed by ": " and the text of errno (saved on entry), and by what to do where a limit is reached; the code is
+ * ERR_NO_MEMORY for ENOMEM, else ERR_IO. */
 bool error_errno(struct error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Prefix err's text with what the caller knows: "while ...: text". Returns false. */
 bool error_wrap(struct error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* The text for somebody elsewhere, whom this machine's folders do not concern: of each absolute path only its last name is left. */
+void error_tell(const struct error *err, char out[ERROR_TEXT_BYTES]);
 /* The exit status for a code: 0 none, 2 usage, 3 stopped, 1 all others. */
 int error_exit_status(enum error_code code);
 /* "usage", "data", ... for messages on the wire and logs. */

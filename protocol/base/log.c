@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include "protocol/base/clean_out.h"
+#include "protocol/base/utf8.h"
 
 /* The one mutable global of the program: a process has one name, set before its threads start. */
 static char component[64] = "rollcall";
@@ -46,9 +48,12 @@ void log_at(enum log_level level, const char *fmt, ...)
     int more = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
     va_end(ap);
     n = more < 0 ? n : MIN(n + more, (int)sizeof line - 2);
-    for (int i = 0; i < n; i++)    // an event is one line, and what comes from outside must not drive a terminal
-        if ((unsigned char)line[i] < 32 || line[i] == 127)
-            line[i] = ' ';
+    for (int i = 0, len; i<n; i += len> 0 ? len : 1) {    // an event is one line, and what comes from outside must not drive a terminal
+        len = utf8_look((const uint8_t *)line + i, (size_t)(n - i));
+        uint32_t c = len > 0 ? utf8_character((const uint8_t *)line + i, len) : 0;
+        if (c == '\n' || c == '\t' || terminal_obeys(c))
+            memset(line + i, ' ', (size_t)MAX(len, 1));
+    }
     line[n++] = '\n';
     if (write(STDERR_FILENO, line, (size_t)n) < 0) {
         /* nowhere left to say it */

@@ -115,7 +115,7 @@ static void lookup_free(struct lookup *l)
 static void *lookup_run(void *arg)
 {
     struct lookup *l = arg;
-    struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *list = NULL;
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_CANONNAME }, *list = NULL;
     int rv = getaddrinfo(l->host, l->port, &hints, &list);
     pthread_mutex_lock(&l->lock);
     l->rv = rv;

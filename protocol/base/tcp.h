@@ -14,7 +14,7 @@ MUST_USE int tcp_listen(const char *address, struct error *err);
 const char *tcp_host(const char *address, char *host, size_t size);
 struct addrinfo;
 /* The addresses of host, a name or a number, with this port, for freeaddrinfo: for a stream. NULL: see err (ERR_CLOSED); a name server gets
- * limit_ms to answer. what: "the head", for it. */
+ * limit_ms to answer. The first one's ai_canonname is the full name, or NULL. what: "the head", for it. */
 struct addrinfo *tcp_lookup(const char *host, const char *port, const char *what, int64_t limit_ms, struct error *err);
 /* Connect to address, HOST:PORT, trying each of the host's addresses for limit_ms. Returns a descriptor that does not block and does not
  * outlive exec, the caller's to close. -1: see err (ERR_CLOSED: the host cannot be resolved or reached); what: "the head", for it. */

@@ -32,6 +32,14 @@ int utf8_look(const uint8_t *p, size_t len)
     return n;
 }
 
+uint32_t utf8_character(const uint8_t *p, int len)
+{
+    uint32_t c = len == 1 ? p[0] : p[0] & (0x7fu >> len);
+    for (int i = 1; i < len; i++)
+        c = c << 6 | (p[i] & 0x3f);
+    return c;
+}
+
 size_t utf8_valid_len(const uint8_t *p, size_t len, bool *is_ascii, bool *may_change)
 {
     size_t i = 0;

@@ -10,6 +10,8 @@
 /* Look at the character that begins at p (Unicode 14, table 3-7). Returns its length when it is complete; 0 when the bytes are a
  * valid start but end too early; minus the length of the maximal invalid part otherwise. */
 int utf8_look(const uint8_t *p, size_t len);
+/* The character in the len bytes at p that utf8_look has found complete. */
+uint32_t utf8_character(const uint8_t *p, int len);
 /* How many bytes from the start are valid UTF-8 (len when all are). *is_ascii says whether those are all below 0x80,
  * *may_change whether any stands for a character from U+0300 up: below, NFC changes nothing. Both may be NULL. */
 size_t utf8_valid_len(const uint8_t *p, size_t len, bool *is_ascii, bool *may_change);

@@ -221,9 +221,11 @@ static bool rule_read(struct alarm_book *b, struct fy_node *key, struct fy_node 
     }
     for (struct fy_node_pair *p; (p = fy_node_mapping_iterate(fields, &it));) {
         const char *field = yaml_text(fy_node_pair_key(p), &why);
-        if (!field || !fy_node_pair_value(p) || !field_take(r, field, fy_node_pair_value(p), &why))
+        if (field && yaml_is_null(fy_node_pair_value(p)))
+            continue;    // not given
+        if (!field || !field_take(r, field, fy_node_pair_value(p), &why))
             return error_set(err, ERR_USAGE, "%s:%d: '%s' of alarm '%s' %s", path, yaml_line(fy_node_pair_key(p)), field ? field : "?",
-                             name, why.text[0] ? why.text : "has no value");
+                             name, why.text);
         for (int w = 0; w < ALARM_WHEN_N; w++)
             has_when |= strcmp(field, when_names[w]) == 0;
     }

@@ -11,6 +11,7 @@
 
 #define NUMBER(field) .number = offsetof(struct run_config, atropos.field)
 #define SERVER_WHY "it is about an inference server that the example trainer would start; start one with 'rollcall serve'"
+#define SHARED_WHY "with 'weight_bridge_mode' shared_vllm the weights are in memory once, and servers read them there"
 #define RANK_WHY "'devices' and 'num_trainers' say what trains; the example trainer has it without using it, too"
 
 // clang-format off
@@ -42,6 +43,8 @@ const struct atropos_option atropos_options[] = {
     { "num_inference_nodes", .why = RANK_WHY },
     { "debug_loading", .is_switch = true, .why = "the run's logs say what is loaded" },
     { "benchmark", .is_switch = true, .why = "every step's times are in the journal anyway" },
+    { "use_shared_memory", .is_switch = true, .why = SHARED_WHY },
+    { "single_copy", .is_switch = true, .why = SHARED_WHY },
     { "log_dir", .why = "logs are in the run's directory" },
 };
 // clang-format on
@@ -139,7 +142,8 @@ static bool batch_finish(struct run_config *c, struct error *err)
     if (seqs % per_prompt != 0)
         return error_set(err, ERR_USAGE,
                          "a batch of %" PRId64 " sequences ('batch_size' %" PRId64 " x 'gradient_accumulation_steps' %" PRId64
-                         ") is no multiple of the %" PRId64 " of 'num_generations' x 'num_trainers'; 'num_generations' is the group_size "
+                         ") is not a multiple of the %" PRId64
+                         " of 'num_generations' x 'num_trainers'; 'num_generations' is the group_size "
                          "of the environments",
                          seqs, pass, n, per_prompt);
     return number_set(c, "train_microbatch_size", pass, err) && number_set(c, "train_batch_size", seqs / per_prompt, err)
@@ -163,4 +167,23 @@ bool atropos_options_finish(struct run_config *c, struct buf *notes, struct erro
            && (seq_len == 0
                || (number_set(c, "max_prompt_tokens", MIN(c->max_prompt_tokens, MAX(seq_len / 4, (int64_t)1)), err)
                    && number_set(c, "max_new_tokens", MAX(seq_len - c->max_prompt_tokens, (int64_t)1), err)));
+}
+
+void environment_note(struct buf *notes)
+{
+    // clang-format off
+    static const struct { const char *name, *why; } variables[] = {
+        { "VLLM_ENABLE_SHARED_WEIGHTS", SHARED_WHY },
+        { "NUM_INFERENCE_NODES", "'listen' or 'hosts' bring nodes that sample" },
+        { "MASTER_ADDR", "'listen' says where nodes meet" },
+        { "MASTER_PORT", "'listen' says where nodes meet" },
+        { "RAY_ADDRESS", "there is no Ray; 'hosts' starts other nodes" },
+        { "RAY_CGRAPH_get_timeout", "there is no Ray; 'engine_timeout_s' and 'ranks_timeout_s' bound what is waited for" },
+    };
+    // clang-format on
+    for (size_t i = 0; i < ARRAY_SIZE(variables); i++) {
+        const char *value = getenv(variables[i].name);
+        if (value && value[0])
+            buf_fmt(notes, "note: the environment's %s has no effect: %s\n", variables[i].name, variables[i].why);
+    }
 }

@@ -21,6 +21,8 @@ struct atropos_option {
 extern const struct atropos_option atropos_options[];
 extern const int n_atropos_options;
 
+/* Note the environment variables that set up the example trainer, its servers or Ray, and are not read here. */
+void environment_note(struct buf *notes);
 /* By name, also with hyphens. NULL: it is none of them. */
 const struct atropos_option *atropos_option_find(const char *name);
 /* As run_config_set does for a setting. */

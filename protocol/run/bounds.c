@@ -49,12 +49,17 @@ static bool token_check(const struct group *g, int64_t i, struct error *err)
            || error_set(err, ERR_DATA, "the advantage %g and the log-prob %g make a gradient that cannot be computed", adv, logp);
 }
 
+/* NAN is a share that is not known. */
+static bool share_check(double v, struct error *err)
+{
+    return isnan(v) || bound_check(BOUND_SHARE, v, err);
+}
+
 static bool score_check(const struct sample *s, struct error *err)
 {
     if (s->score != SCORE_OK)
         return true;
-    return bound_check(BOUND_REWARD, s->reward, err) && bound_check(BOUND_SHARE, (double)s->format_acc, err)
-           && bound_check(BOUND_SHARE, (double)s->ans_acc, err);
+    return bound_check(BOUND_REWARD, s->reward, err) && share_check((double)s->format_acc, err) && share_check((double)s->ans_acc, err);
 }
 
 bool group_bounds_check(const struct group *g, int64_t n_id, struct error *err)

@@ -156,7 +156,7 @@ static const struct bound_rule rules[] = {
 // clang-format on
 
 /* Names besides those of the rules. */
-static const char *const other_names[] = { "alarm", "paused", "first step" };
+static const char *const other_names[] = { "alarm", "paused", "first step", "refused posts", "servers", "missing trainers" };
 static const char *const kind_names[] = {
     [DIAGNOSIS_NONE] = "", [DIAGNOSIS_BOUND] = "bound", [DIAGNOSIS_WARN] = "warn", [DIAGNOSIS_CRIT] = "crit"
 };

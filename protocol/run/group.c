@@ -53,6 +53,6 @@ bool batch_filter_passes(const struct batch_filter *f, const struct group_summar
         return false;
     if (isnan(f->low) || isnan(f->high))
         return true;
-    double mean = s->ans_sum / (double)s->n_scored;    // NAN without a sample that counts: it does not pass
+    double mean = s->ans_sum / (double)s->n_ans;    // NAN without a sample that counts: it does not pass
     return mean > f->low && mean < f->high;
 }

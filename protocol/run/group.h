@@ -28,8 +28,8 @@ struct sample {
     enum finish_reason finish;
     enum score_state score;
     double reward;                   // only when score is SCORE_OK, as the two below
-    float format_acc;                // 0 or 1
-    float ans_acc;                   // 0 or 1
+    float format_acc;                // 0 or 1; NAN: the reward does not say
+    float ans_acc;                   // 0 or 1; NAN likewise
     double part[GROUP_PARTS_MAX];    // rewards by part, in the order of the run's reward table; NAN where not given
     float temperature;               // it was drawn at; 0: the group's
     bool adv_zero;                   // its advantage is 0, though its reward counts in the group's mean and spread
@@ -56,6 +56,7 @@ struct group {
     uint8_t *mask;            // (n_tok) 1: sampled, and in the loss; 0: given by an environment, only read by what follows
     float *adv;               // (n_tok) advantages that came with the group, in place of those from rewards; only when has_adv
     bool has_adv;
+    bool no_logp;    // it came without log-probs: logp is 0, and the trainer takes those of its own weights
     bool has_entropy;
     char gold[128];     // the right answer: the row's, or what the verifier read, cut when longer; "": neither names one
     double gen_s;       // seconds from prefill to last token
@@ -71,9 +72,11 @@ void group_free(struct group *g);
 /* What the controller keeps of a returned group, for filters and the metrics of its batch. */
 struct group_summary {
     int64_t n_sample, n_scored, n_truncated, n_tok, n_tok_max;
-    int64_t n_left_out, n_timeout, n_error;                 // n_sample - n_scored; of these by the verifier's time-out, its failure
-    double reward_sum, reward_sum2, format_sum, ans_sum;    // over scored samples
-    double reward_low, reward_high;                         // the smallest and largest of them; both 0 without one
+    int64_t n_left_out, n_timeout, n_error;    // n_sample - n_scored; of these by the verifier's time-out, its failure
+    double reward_sum, reward_sum2;            // over scored samples
+    int64_t n_format, n_ans;                   // scored samples of which format_acc, ans_acc is known,
+    double format_sum, ans_sum;                // and its sum over these
+    double reward_low, reward_high;            // the smallest and largest of them; both 0 without one
     double gen_s, score_s, verify_s;
     int64_t file_offset, file_bytes;    // where the group lies in the rollout file
     int64_t arrived;                    // an operator has changed it: where its first record ends there; 0: this is the first

@@ -49,7 +49,8 @@ static bool own_check(const struct group *g, struct error *err)
     for (int32_t i = 0; i < g->n_sample; i++)
         if (g->sample[i].temperature != 0 || g->sample[i].adv_zero)
             return error_set(err, ERR_DATA, "sample %d has a temperature or an advantage of its own", (int)i);
-    return !g->has_adv || error_set(err, ERR_DATA, "it has advantages of its own");
+    return (!g->has_adv || error_set(err, ERR_DATA, "it has advantages of its own"))
+           && (!g->no_logp || error_set(err, ERR_DATA, "it has no log-probs"));
 }
 
 /* A number of seconds, or of anything else that is summed up. -1 stands for one that is not known. */

@@ -10,8 +10,10 @@ void sample_score_write(struct msg_out *m, const struct sample *s)
 {
     msg_i64(m, "score", s->score);
     msg_f64(m, "reward", s->reward);
-    msg_f64(m, "format_acc", (double)s->format_acc);
-    msg_f64(m, "ans_acc", (double)s->ans_acc);
+    if (!isnan(s->format_acc))
+        msg_f64(m, "format_acc", (double)s->format_acc);
+    if (!isnan(s->ans_acc))
+        msg_f64(m, "ans_acc", (double)s->ans_acc);
     msg_bin(m, "parts", s->part, sizeof s->part);
     msg_str(m, "reason", s->reason);
 }
@@ -26,8 +28,8 @@ void sample_score_read(struct sample *s, const struct mval *result)
         s->score = SCORE_ERROR;
     bool ok = s->score == SCORE_OK;
     s->reward = ok ? mval_f64(mval_get(result, "reward"), 0) : 0;
-    s->format_acc = ok ? (float)mval_f64(mval_get(result, "format_acc"), 0) : 0;
-    s->ans_acc = ok ? (float)mval_f64(mval_get(result, "ans_acc"), 0) : 0;
+    s->format_acc = ok ? (float)mval_f64(mval_get(result, "format_acc"), NAN) : 0;
+    s->ans_acc = ok ? (float)mval_f64(mval_get(result, "ans_acc"), NAN) : 0;
     for (int k = 0; k < GROUP_PARTS_MAX; k++)
         s->part[k] = k < mval_n(parts) ? mval_f64(mval_at(parts, k), NAN) : NAN;
     mval_text(result, "rule", rule, sizeof rule);
@@ -61,6 +63,8 @@ void group_write(struct msg_out *m, const struct group *g, const struct group_te
         msg_bin(m, "mask", g->mask, (size_t)g->n_tok);
     if (g->has_entropy)
         msg_bin(m, "entropy", g->entropy, (size_t)g->n_tok * sizeof *g->entropy);
+    if (g->no_logp)
+        msg_bool(m, "no_logp", true);
     if (g->has_adv)
         msg_bin(m, "adv", g->adv, (size_t)g->n_tok * sizeof *g->adv);
     msg_list(m, "samples");
@@ -115,6 +119,12 @@ static bool sample_check(const struct mval *s, int64_t i, int64_t *left, struct 
     return true;
 }
 
+static void known_add(int64_t *n, double *sum, double value)
+{
+    *n += !isnan(value);
+    *sum += isnan(value) ? 0 : value;
+}
+
 bool group_summary_read(const struct mval *map, struct group_summary *out, struct error *err)
 {
     struct group_summary sum = { .gen_s = mval_f64(mval_get(map, "gen_s"), 0),
@@ -146,8 +156,8 @@ bool group_summary_read(const struct mval *map, struct group_summary *out, struc
         sum.n_scored++;
         sum.reward_sum += reward;
         sum.reward_sum2 += reward * reward;
-        sum.format_sum += mval_f64(mval_get(s, "format_acc"), 0);
-        sum.ans_sum += mval_f64(mval_get(s, "ans_acc"), 0);
+        known_add(&sum.n_format, &sum.format_sum, mval_f64(mval_get(s, "format_acc"), NAN));
+        known_add(&sum.n_ans, &sum.ans_sum, mval_f64(mval_get(s, "ans_acc"), NAN));
     }
     if (left != 0 || sum.n_sample == 0)
         return error_set(err, ERR_DATA, "a group's samples do not add up to its %" PRId64 " tokens", sum.n_tok);
@@ -197,6 +207,7 @@ struct group *group_read(const struct mval *map, struct error *err)
     g->has_entropy = has_entropy;
     if (has_entropy)
         memcpy(g->entropy, entropy, (size_t)sum.n_tok * sizeof(float));
+    g->no_logp = mval_bool(mval_get(map, "no_logp"), false);
     g->has_adv = has_adv;
     if (has_adv)
         memcpy(g->adv, adv, (size_t)sum.n_tok * sizeof(float));
@@ -215,8 +226,8 @@ struct group *group_read(const struct mval *map, struct error *err)
         o->finish = (enum finish_reason)mval_i64(mval_get(s, "finish"), 0);
         o->score = (enum score_state)mval_i64(mval_get(s, "score"), 0);
         o->reward = mval_f64(mval_get(s, "reward"), 0);
-        o->format_acc = (float)mval_f64(mval_get(s, "format_acc"), 0);
-        o->ans_acc = (float)mval_f64(mval_get(s, "ans_acc"), 0);
+        o->format_acc = (float)mval_f64(mval_get(s, "format_acc"), o->score == SCORE_OK ? NAN : 0);
+        o->ans_acc = (float)mval_f64(mval_get(s, "ans_acc"), o->score == SCORE_OK ? NAN : 0);
         for (int k = 0; k < GROUP_PARTS_MAX; k++)
             o->part[k] = NAN;
         p = mval_bin(mval_get(s, "parts"), &len);

@@ -517,6 +517,16 @@ bool journal_item_put(struct journal *j, const struct journal_item *it, struct e
     return query_run(j, s, err);
 }
 
+int64_t journal_last_item(struct journal *j)
+{
+    struct error ignored;
+    sqlite3_stmt *s = query(j, Q_ITEM_LAST, &ignored);
+    int64_t item = s && sqlite3_step(s) == SQLITE_ROW && sqlite3_column_type(s, 0) != SQLITE_NULL ? sqlite3_column_int64(s, 0) : -1;
+    if (s)
+        sqlite3_reset(s);
+    return item;
+}
+
 struct item_told {
     journal_item_fn *fn;
     void *arg;

@@ -113,6 +113,7 @@ struct journal_item {
 };
 MUST_USE bool journal_item_put(struct journal *j, const struct journal_item *item, struct error *err);
 typedef bool journal_item_fn(void *arg, const struct journal_item *item);
+int64_t journal_last_item(struct journal *j);    // the newest; -1: there is none
 /* Items from first on, in order. */
 MUST_USE bool journal_items_read(struct journal *j, int64_t first, journal_item_fn *fn, void *arg, struct error *err);
 

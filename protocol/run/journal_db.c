@@ -1,10 +1,13 @@
 #include "protocol/run/journal_db.h"
+#include <errno.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 #include "protocol/run/journal.h"
 
 #define JOURNAL_VERSION 1
-#define PAGE_ROWS 256    // rows that a reader copies at once
+#define PAGE_ROWS 256                  // rows that a reader copies at once
+#define VALUE_MAX_BYTES (256 << 20)    // of a text or blob; ours have a few MiB at most
 
 static const char schema[] =
     "CREATE TABLE IF NOT EXISTS series(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);"
@@ -49,6 +52,7 @@ static const char *const queries[Q_N] = {
     [Q_SAMPLE_ADD] = "INSERT INTO sample(node, wall_s, figures) VALUES(?,?,?)",
     [Q_SAMPLE_READ] = "SELECT seq, node, wall_s, figures FROM sample WHERE seq>? ORDER BY seq",
     [Q_SAMPLE_LAST] = "SELECT max(seq) FROM sample",
+    [Q_ITEM_LAST] = "SELECT max(item) FROM item",
     [Q_ITEM_PUT] = "INSERT OR REPLACE INTO item VALUES(?,?,?,?,?,?,?,?,?)",
     [Q_ITEM_READ] = "SELECT * FROM item WHERE item>? ORDER BY item",
     [Q_EVENT_ADD] = "INSERT INTO event(incarnation, step, wall_s, kind, who, text, detail) VALUES(?,?,?,?,?,?,?)",
@@ -68,10 +72,23 @@ static const char *const queries[Q_N] = {
     [Q_CHECKPOINT_READ] = "SELECT step, path, state, stall_s, write_s, wall_s FROM checkpoint ORDER BY step",
 };
 
+/* Why the system refused what SQLite asked of it; 0: it did not, or that is unknown. */
+static int system_errno(sqlite3 *db, int last)
+{
+    int code = sqlite3_extended_errcode(db);
+    if ((code & 0xff) != SQLITE_IOERR && (code & 0xff) != SQLITE_CANTOPEN)
+        return 0;
+    int why = sqlite3_system_errno(db);
+    return why == 0 && code == SQLITE_IOERR_WRITE ? last : why;    // SQLite 3.40 forgets that of a commit's write
+}
+
 bool db_failed(struct journal *j, const char *what, struct error *err)
 {
-    int code = j->db ? sqlite3_errcode(j->db) : SQLITE_NOMEM;
+    int last = errno, code = j->db ? sqlite3_errcode(j->db) : SQLITE_NOMEM;
     enum error_code kind = code == SQLITE_NOMEM ? ERR_NO_MEMORY : code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? ERR_DATA : ERR_IO;
+    errno = j->db ? system_errno(j->db, last) : 0;
+    if (errno != 0)    // says more than "disk I/O error"
+        return error_errno(err, "cannot %s the journal '%s': %s", what, j->path, sqlite3_errmsg(j->db));
     return error_set(err, kind, "cannot %s the journal '%s': %s", what, j->path, j->db ? sqlite3_errmsg(j->db) : "no memory");
 }
 
@@ -236,6 +253,31 @@ bool journal_path_check(const char *run_dir, struct error *err)
                         strlen(run_dir), max - name, run_dir);
 }
 
+/* A journal that comes from elsewhere is data: nothing in it is to run. A view can take the place of a table and never end, a trigger can
+ * change what we write, and an expression (of a column, a check, a default or an index) can take a gigabyte for each row. Ours has none of
+ * these: a parenthesis is opened once for a table or index, and once for a key of several columns. */
+static const char
+    foreign[] = "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE '%virtual%' OR sql LIKE '%where%'"
+                " OR length(sql) - length(replace(sql, '(', ''))"
+                " > 1 + (length(sql) - length(replace(sql, 'PRIMARY KEY(', ''))) / length('PRIMARY KEY(') LIMIT 1";
+
+static bool schema_check(struct journal *j, struct error *err)
+{
+    sqlite3_stmt *s = NULL;
+    char what[160] = "";
+    sqlite3_db_config(j->db, SQLITE_DBCONFIG_DEFENSIVE, 1, (int *)NULL);
+    sqlite3_db_config(j->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, (int *)NULL);
+    sqlite3_db_config(j->db, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, (int *)NULL);
+    sqlite3_db_config(j->db, SQLITE_DBCONFIG_ENABLE_VIEW, 0, (int *)NULL);
+    sqlite3_limit(j->db, SQLITE_LIMIT_LENGTH, VALUE_MAX_BYTES);
+    if (sqlite3_prepare_v2(j->db, foreign, -1, &s, NULL) != SQLITE_OK)
+        return db_failed(j, "open", err);
+    if (sqlite3_step(s) == SQLITE_ROW)
+        snprintf(what, sizeof what, "%.20s '%.100s'", (const char *)sqlite3_column_text(s, 0), (const char *)sqlite3_column_text(s, 1));
+    sqlite3_finalize(s);
+    return !what[0] || error_set(err, ERR_DATA, "the journal '%s' has the %s, which rollcall does not make; it is not read", j->path, what);
+}
+
 bool db_open(struct journal *j, struct error *err)
 {
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (j->reader ? 0 : SQLITE_OPEN_CREATE);
@@ -247,6 +289,8 @@ bool db_open(struct journal *j, struct error *err)
     if (code != SQLITE_OK)
         return db_failed(j, "open", err);
     sqlite3_busy_timeout(j->db, JOURNAL_BUSY_MS);
+    if (!schema_check(j, err))
+        return false;
     if (j->reader)    // the last connection to close would fold the log: that is the writer's job
         sqlite3_db_config(j->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, (int *)NULL);
     if (!j->reader && !db_exec(j, "PRAGMA journal_mode=WAL", "open", err))

@@ -41,6 +41,7 @@ enum statement {    // the text of each is in journal_db.c
     Q_SAMPLE_ADD,
     Q_SAMPLE_READ,
     Q_SAMPLE_LAST,
+    Q_ITEM_LAST,
     Q_EVAL_READ,
     Q_EVAL_FORGET,
     Q_CHECKPOINT_PUT,

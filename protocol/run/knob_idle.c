@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/run/export_kinds.h"
 #include "protocol/run/knobs.h"
 
 /* Does every device's name begin with this? False while the devices are still to be chosen. */
@@ -32,6 +33,10 @@ static bool one_trainer(const struct run_config *c)
 static bool one_host(const struct run_config *c)
 {
     return c->trainers_per_node > 0 && run_config_n_host(c) == 1;
+}
+static bool none_joins(const struct run_config *c)
+{
+    return run_config_n_host(c) == 1;
 }
 static bool weights_stay(const struct run_config *c)
 {
@@ -174,6 +179,10 @@ static bool no_serve(const struct run_config *c)
 {
     return !c->serve[0];
 }
+static bool no_door(const struct run_config *c)
+{
+    return no_serve(c) && no_metrics(c) && !c->environments[0];
+}
 static bool no_webhook(const struct run_config *c)
 {
     return !c->alert_webhook_file[0];
@@ -185,6 +194,18 @@ static bool no_wandb(const struct run_config *c)
 static bool no_project(const struct run_config *c)
 {
     return no_wandb(c) && !c->eval_save_dir[0];
+}
+
+static bool no_exporter(const struct run_config *c)
+{
+    for (int i = 0; i < EXPORT_KIND_N; i++)
+        if (export_wanted(c, (enum export_kind)i))
+            return false;
+    return true;
+}
+static bool rubrics_stay(const struct run_config *c)
+{
+    return !c->apply_evolving_rubric_reward;
 }
 
 #define EVAL_WHY "there is no evaluation set; 'eval_dataset' names them"
@@ -202,6 +223,9 @@ static const struct idle_rule {
     { "num_episodes", ends_by_steps, "'max_steps' ends the run; with 'max_steps' 0 'num_episodes' decides" },
     { "weights", weights_stay, "no weights are transferred: each device samples with its own" },
     { "collective", one_trainer, "there is one trainer, which exchanges nothing; with 'num_trainers' above 1 they do" },
+    { "ranks_timeout_s", one_trainer, "there is one trainer, which waits for no other" },
+    { "join_timeout_s", none_joins, "all trainers are on this host, so none comes with a node" },
+    { "publish_timeout_s", weights_stay, "no weights are transferred: each device samples with its own" },
     { "zero_stage", one_trainer, "there is one trainer, which keeps everything; with 'num_trainers' above 1 they share it" },
     { "trainers_per_node", one_host,
       "there are no more trainers than that, and all are on the head's machine; a larger 'num_trainers' goes on to nodes" },
@@ -229,7 +253,7 @@ static const struct idle_rule {
     { "bridge_interval", own_engine, "there is no 'engine_url', so weights are given to nobody" },
     { "engine_token_file", own_engine, OWN_ENGINE_WHY },
     { "engine_timeout_s", asks_nobody, "there is no 'engine_url' and no 'weight_bridge_file', so nothing is waited for" },
-    { "engine_patience_s", own_engine, OWN_ENGINE_WHY },
+    { "engine_patience_s", asks_nobody, "there is no 'engine_url' and no 'weight_bridge_file', so nothing is waited for" },
     { "engine_helper", own_engine, OWN_ENGINE_WHY },
     { "lora_dropout", no_adapter, "'lora_rank' is 0: all weights are trained" },
     { "lora_alpha", given_adapter, "'lora_rank' is 0, or 'lora_adapter' has its own" },
@@ -260,6 +284,7 @@ static const struct idle_rule {
     { "llm_judge_temperature", no_verifier, VERIFY_WHY },
     { "llm_judge_timeout", no_verifier, VERIFY_WHY },
     { "llm_judge_budget", no_verifier, VERIFY_WHY },
+    { "max_active_rubrics", rubrics_stay, "'apply_evolving_rubric_reward' is false, so no criteria are written" },
     { "code_max_execution_time", no_verifier, VERIFY_WHY },
     { "code_pass_rate_reward_threshold", no_verifier, VERIFY_WHY },
     { "code_apply_perf_penalty", no_verifier, VERIFY_WHY },
@@ -283,6 +308,8 @@ static const struct idle_rule {
     { "serve_tls_cert", no_serve, SERVE_WHY },
     { "serve_tls_key", no_serve, SERVE_WHY },
     { "serve_samples", no_serve, SERVE_WHY },
+    { "allowed_hosts", no_door, "none of 'serve', 'environments' and 'metrics_listen' is set, so nothing is served" },
+    { "metric_names", no_exporter, "the run has no exporter; 'rollcall export' alone uses it" },
     { "metrics_token_file", no_metrics, "'metrics_listen' is not set, so nothing is served" },
 };
 

@@ -1,4 +1,5 @@
 #include "protocol/run/knob_type.h"
+#include <float.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
@@ -17,8 +18,9 @@
 static bool value_refused(const struct knob *k, const char *text, struct error *err)
 {
     struct buf b = BUF_INIT;
-    error_set(err, ERR_USAGE, "'%s' cannot be '%.100s'; it is %s%s%s", k->name, text, knob_bounds_text(k, &b), k->unit[0] ? " " : "",
-              k->unit);
+    bool counted = strlen(k->unit) > 3;    // "sample", "step", which stand in the plural; not "s", "tok", "MiB"
+    error_set(err, ERR_USAGE, "'%s' cannot be '%.100s'; it must be %s%s%s%s", k->name, text, knob_bounds_text(k, &b), k->unit[0] ? " " : "",
+              k->unit, counted ? "s" : "");
     buf_release(&b);
     return false;
 }
@@ -64,7 +66,10 @@ static bool i64_read(const struct knob *k, void *at, const char *text, UNUSED co
     int64_t n;
     /* "none" turns top-k off, as in ColossalChat */
     const char *number = strcmp(k->name, "top_k") == 0 && (strcasecmp(text, "none") == 0 || strcmp(text, "-1") == 0) ? "0" : text;
-    if (!parse_i64(number, &n) || (double)n < k->min || (double)n > k->max)
+    bool whole = parse_i64(number, &n);
+    if (k->max >= KNOB_UNBOUNDED && number[0] && !number[strspn(number, "0123456789")] && (!whole || n > (int64_t)k->max))
+        return error_set(err, ERR_USAGE, "'%s' cannot be '%.100s'; the most is %.0f", k->name, text, k->max);
+    if (!whole || n < (int64_t)k->min || n > (int64_t)k->max)    // bounds are whole and at most 2^53
         return value_refused(k, text, err);
     *(int64_t *)at = n;
     return true;
@@ -83,8 +88,10 @@ static void i64_send(const struct knob *k, const void *at, struct msg_out *m)
 static bool f64_read(const struct knob *k, void *at, const char *text, UNUSED const char *base_dir, struct error *err)
 {
     double v;
-    if (!parse_f64(text, &v) || v < k->min || v > k->max || (k->above_min && v == k->min))
+    if (!parse_f64(text, &v) || v < k->min || v > k->max || (k->above_min && v == k->min) || (v != 0 && fabs(v) < k->least))
         return value_refused(k, text, err);
+    if (v != 0 && fabs(v) < FLT_MIN)    // devices compute in single precision, where it would be 0
+        return error_set(err, ERR_USAGE, "'%s' cannot be '%.100s'; the least number other than 0 is %.2g", k->name, text, (double)FLT_MIN);
     *(double *)at = v;
     return true;
 }
@@ -114,8 +121,8 @@ static void f64_send(const struct knob *k, const void *at, struct msg_out *m)
 
 static void number_bounds(const struct knob *k, struct buf *out)
 {
-    buf_str(out, k->above_min ? "above " : k->max >= KNOB_UNBOUNDED ? "at least " : "");
-    number_print(out, k->min);
+    buf_str(out, k->least > 0 ? "0, or " : k->above_min ? "above " : k->max >= KNOB_UNBOUNDED ? "at least " : "");
+    number_print(out, k->least > 0 ? k->least : k->min);
     if (k->max < KNOB_UNBOUNDED) {
         buf_str(out, k->above_min ? ", at most " : " to ");
         number_print(out, k->max);
@@ -131,11 +138,20 @@ static bool range_parse(const struct knob *k, const char *text, double out[2])
         out[0] = out[1] = NAN;
         return true;
     }
-    char low[64], high[64], extra;
-    const char *p = text + strspn(text, "[ ");
-    if (sscanf(p, "%63[^, ] , %63[^] ,] %c", low, high, &extra) < 2)
-        return false;
-    return parse_f64(low, &out[0]) && parse_f64(high, &out[1]) && out[0] >= k->min && out[1] <= k->max && out[0] < out[1];
+    char part[2][64];
+    const char *p = text + strspn(text, " ");
+    bool bracket = *p == '[', ok = true;
+    p += bracket;
+    for (int i = 0; i < 2 && ok; i++) {
+        p += strspn(p, " ");
+        size_t len = strcspn(p, " ,]");
+        ok = len < sizeof part[i];
+        snprintf(part[i], sizeof part[i], "%.*s", (int)len, p);
+        p += len + strspn(p + len, " ");
+        ok = ok && *p == (i == 0 ? ',' : bracket ? ']' : 0) && parse_f64(part[i], &out[i]);
+        p += *p != 0;
+    }
+    return ok && !p[strspn(p, " ")] && out[0] >= k->min && out[1] <= k->max && out[0] < out[1];
 }
 
 static bool range_read(const struct knob *k, void *at, const char *text, UNUSED const char *base_dir, struct error *err)
@@ -187,10 +203,10 @@ static bool choice_has(const char *choices, const char *text)
 
 static bool text_read(const struct knob *k, void *at, const char *text, UNUSED const char *base_dir, struct error *err)
 {
-    if (strlen(text) >= k->size)
-        return error_set(err, ERR_USAGE, "'%s' is longer than %zu bytes", k->name, k->size - 1);
     if (k->choices && !choice_has(k->choices, text))
         return value_refused(k, text, err);
+    if (strlen(text) >= k->size)
+        return error_set(err, ERR_USAGE, "'%s' is longer than %zu bytes", k->name, k->size - 1);
     strcpy(at, text);
     return true;
 }
@@ -238,7 +254,7 @@ static bool path_read(const struct knob *k, void *at, const char *text, const ch
 {
     char cwd[PATH_MAX], path[PATH_MAX];
     if (strlen(text) >= k->size)
-        return error_set(err, ERR_USAGE, "'%s': the path '%s' is too long", k->name, text);
+        return error_set(err, ERR_USAGE, "'%s' is longer than %zu bytes: '%.60s...'", k->name, k->size - 1, text);
     if (!text[0] || text[0] == '/') {
         strcpy(at, text);
         return true;
@@ -246,7 +262,7 @@ static bool path_read(const struct knob *k, void *at, const char *text, const ch
     if (!base_dir)
         base_dir = getcwd(cwd, sizeof cwd) ? cwd : ".";
     if (!path_join(path, sizeof path, base_dir, text) || strlen(path) >= k->size)
-        return error_set(err, ERR_USAGE, "'%s': the path '%s' is too long", k->name, text);
+        return error_set(err, ERR_USAGE, "'%s' is longer than %zu bytes: '%.60s...'", k->name, k->size - 1, text);
     bool is_data = strcmp(k->name, "dataset") == 0;
     bool hub_name = (is_data || strcmp(k->name, "model") == 0) && is_hub_name(text, is_data) && !path_exists(path);
     char *plain = hub_name ? NULL : realpath(path, NULL);    // NULL also when it does not exist yet: then the path stays as written
@@ -258,6 +274,19 @@ static bool path_read(const struct knob *k, void *at, const char *text, const ch
 static void path_bounds(UNUSED const struct knob *k, struct buf *out)
 {
     buf_str(out, "a path");
+}
+
+/* Leave the names out whose value is null: not given. */
+static void nulls_drop(json_t *object)
+{
+    const char *name;
+    json_t *v;
+    void *next;
+    json_object_foreach_safe(object, next, name, v)
+    {
+        if (json_is_null(v))
+            json_object_del(object, name);
+    }
 }
 
 /* Make the paths inside the JSON of eval_dataset absolute, and check its form. */
@@ -281,9 +310,11 @@ static bool json_read(const struct knob *k, void *at, const char *text, const ch
     const char *name;
     json_t *v;
     void *next;
+    nulls_drop(root);
     json_object_foreach_safe(root, next, name, v)
     {
         json_t *set = json_is_string(v) ? json_pack("{sO}", "path", v) : json_incref(v);
+        nulls_drop(set);
         const char *path = json_string_value(json_object_get(set, "path"));
         char full[PATH_MAX];
         if (!path || !path_join(full, sizeof full, base_dir, path)) {
@@ -345,8 +376,10 @@ static bool object_read(const struct knob *k, void *at, const char *text, const 
     if (text[0] && !json_is_object(root))
         ok = error_set(err, ERR_USAGE, "'%s' is '%.100s'; it must be a JSON object%s%s", k->name, text, root ? "" : ": ",
                        root ? "" : why.text);
-    else if (root)
+    else if (root) {
+        nulls_drop(root);
         ok = object_files(k, root, base_dir, err);
+    }
     if (ok && root) {
         out = json_text_dump(root, JSON_COMPACT);
         ok = (out && strlen(out) < k->size) || error_set(err, ERR_USAGE, "'%s' is longer than %zu bytes", k->name, k->size - 1);
@@ -359,12 +392,12 @@ static bool object_read(const struct knob *k, void *at, const char *text, const 
 }
 
 const struct knob_type_row knob_types[KNOB_TYPE_N] = {
-    [KNOB_BOOL] = { bool_read, bool_print, bool_bounds, bool_send, .null = "", .json_bare = true, .yaml_bare = true },
+    [KNOB_BOOL] = { bool_read, bool_print, bool_bounds, bool_send, .json_bare = true, .yaml_bare = true },
     [KNOB_I64] = { i64_read, i64_print, number_bounds, i64_send, .json_bare = true, .yaml_bare = true },
-    [KNOB_F64] = { f64_read, f64_print, number_bounds, f64_send, .null = "", .json_bare = true, .yaml_bare = true },
-    [KNOB_TEXT] = { text_read, text_print, text_bounds, text_send, .null = "" },
-    [KNOB_PATH] = { path_read, text_print, path_bounds, text_send, .null = "" },
-    [KNOB_RANGE] = { range_read, range_print, range_bounds, range_send, .null = "none", .yaml_bare = true, .yaml_nested = true },
-    [KNOB_OBJECT] = { object_read, text_print, json_bounds, text_send, .null = "", .yaml_nested = true },
-    [KNOB_JSON] = { json_read, text_print, json_bounds, text_send, .null = "", .yaml_nested = true },
+    [KNOB_F64] = { f64_read, f64_print, number_bounds, f64_send, .json_bare = true, .yaml_bare = true },
+    [KNOB_TEXT] = { text_read, text_print, text_bounds, text_send },
+    [KNOB_PATH] = { path_read, text_print, path_bounds, text_send },
+    [KNOB_RANGE] = { range_read, range_print, range_bounds, range_send, .yaml_bare = true, .yaml_nested = true },
+    [KNOB_OBJECT] = { object_read, text_print, json_bounds, text_send, .yaml_nested = true },
+    [KNOB_JSON] = { json_read, text_print, json_bounds, text_send, .yaml_nested = true },
 };

@@ -27,7 +27,6 @@ struct knob_type_row {
     void (*print)(const void *at, struct buf *out);                           // the text that read takes
     void (*bounds)(const struct knob *k, struct buf *out);                    // "0 to 1", "true or false", ...
     void (*send)(const struct knob *k, const void *at, struct msg_out *m);    // as a field of an open map
-    const char *null;                                                         // what null means in a run file; NULL: the setting's default
     bool json_bare;                                                           // its text is already JSON; otherwise it is quoted
     bool yaml_bare;                                                           // the same in a run file
     bool yaml_nested;                                                         // a run file may hold it as a list or a mapping

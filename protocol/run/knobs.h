@@ -23,6 +23,7 @@ struct knob {
     const char *unit;       // "" when it has none
     double min, max;        // bounds of numbers, inclusive
     bool above_min;         // min itself is excluded
+    double least;           // the least above 0 of a number that may be 0, where that means something else; 0: any
     const char *choices;    // "a|b|c" for texts that must be one of these, or NULL
     enum knob_applies applies;
     size_t offset;            // in struct run_config

@@ -32,9 +32,9 @@ const struct metric metrics[METRIC_N] = {
     [M_ADVANTAGE_MAX] = { "train/advantages_max", "advantage max", "", CHART_NONE, BY_TRAINER, "largest advantage" },
     [M_LEARNING_RATE] = { "train/learning_rate", "lr", "", CHART_NONE, BY_TRAINER, "learning rate of the step" },
     [M_SAMPLE_UTILIZATION] = { "train/sample_utilization", "used", "", CHART_NONE, BY_TRAINER, "share of consumed samples that contributed a loss" },
-    [M_ENTROPY] = { "train/entropy", "entropy", "nat", CHART_ENTROPY, BY_TRAINER, "mean entropy of the policy on the trained tokens, at the sampling temperature" },
+    [M_ENTROPY] = { "train/entropy", "entropy", "nat", CHART_ENTROPY, BY_TRAINER, "mean entropy of the policy over the trained tokens, at the sampling temperature" },
     [M_OVERLENGTH] = { "train/overlength_samples_ratio", "over-length", "", CHART_NONE, BY_TRAINER, "share of consumed samples at least max_new_tokens long" },
-    [M_KL] = { "train/kl", "KL", "nat", CHART_KL, BY_TRAINER, "k3 estimate of the KL to the reference model; only with kl_coeff above 0" },
+    [M_KL] = { "train/kl", "KL", "nat", CHART_KL, BY_TRAINER, "k3 estimate of the KL to the reference model, mean over the trained tokens; only with kl_coeff above 0" },
     [M_GRAD_NORM] = { "train/grad_norm", "grad norm", "", CHART_GRAD, BY_TRAINER, "global gradient norm before clipping" },
     [M_CLIP_LOW] = { "train/clip_low_ratio", "clip low", "", CHART_NONE, BY_TRAINER, "share of tokens clipped below" },
     [M_CLIP_HIGH] = { "train/clip_high_ratio", "clip high", "", CHART_NONE, BY_TRAINER, "share of tokens clipped above" },
@@ -78,7 +78,7 @@ const struct metric metrics[METRIC_N] = {
     [M_NODES_FETCH_S] = { "time/nodes_fetch_s", "fetch", "s", CHART_NONE, BY_CONTROLLER, "time until new weights were on another node, the longest since the last step; this and the next two only with nodes" },
     [M_NODES_SENT_GB] = { "perf/nodes_sent_gb", "sent to nodes", "GB", CHART_NONE, BY_CONTROLLER, "bytes of new weights that went over the network to other nodes since the last step" },
     [M_NODES_DELTA_RATIO] = { "perf/nodes_delta_ratio", "delta ratio", "", CHART_NONE, BY_CONTROLLER, "how many times more these weights are than the bytes that were sent for them, as differences from the version before" },
-    [M_LENT_REFUSED] = { "rollout/lent_refused", "lent refused", "group", CHART_NONE, BY_CONTROLLER, "groups of lent machines that were refused so far, because their items had not been given to that machine or they claimed what cannot be; only with listen_lent" },
+    [M_LENT_REFUSED] = { "rollout/lent_refused", "lent refused", "group", CHART_NONE, BY_CONTROLLER, "groups of lent machines that were refused so far, because their items were not wanted or had not been given to that machine, or they claimed what cannot be; only with listen_lent" },
     [M_IDLE_S] = { "time/idle_s", "idle", "s", CHART_NONE, BY_WORKER, "time the trainer waited for groups, without pauses" },
     [M_STEP_S] = { "time/step_s", "step", "s", CHART_TIME, BY_CONTROLLER, "wall time since the last optimizer step, without pauses" },
     [M_CHECKPOINT_STALL_S] = { "time/checkpoint_stall_s", "save stall", "s", CHART_NONE, BY_WORKER, "time training paused for the last checkpoint" },
@@ -125,6 +125,13 @@ bool metric_is_controllers(const char *name)
 {
     int i = metric_find(name);
     return i >= 0 && metrics[i].by == BY_CONTROLLER;
+}
+
+double step_s_mean(double mean, double step_s)
+{
+    if (!(step_s > 0))
+        return mean;
+    return mean > 0 ? 0.8 * mean + 0.2 * step_s : step_s;
 }
 
 void metrics_print_docs(struct buf *out)

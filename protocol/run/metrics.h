@@ -145,5 +145,7 @@ extern const struct metric metrics[METRIC_N];
 int metric_find(const char *name);
 /* Does the controller compute it? Then no worker may send it. */
 bool metric_is_controllers(const char *name);
+/* Seconds per step for the time that is left, after one more step of step_s: recent steps count most. mean 0: none before it. */
+double step_s_mean(double mean, double step_s);
 /* The table in Markdown. */
 void metrics_print_docs(struct buf *out);

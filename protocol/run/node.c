@@ -44,7 +44,11 @@ bool node_address(const char *text, const char *what, char out[280], struct erro
 
 bool node_file_name_ok(const char *name)
 {
-    const char *rest = strncmp(name, "model/", 6) == 0 ? name + 6 : strncmp(name, "data/", 5) == 0 ? name + 5 : "";
+    static const char *const folders[] = { NODE_CHAT_TEMPLATES "/", "model/", "data/" };
+    const char *rest = "";
+    for (size_t i = 0; i < ARRAY_SIZE(folders) && !rest[0]; i++)
+        if (strncmp(name, folders[i], strlen(folders[i])) == 0)
+            rest = name + strlen(folders[i]);
     return rest[0] && rest[0] != '.' && !strchr(rest, '/') && strlen(name) < 160;
 }
 

@@ -18,7 +18,7 @@
  * 4. Trainers meet over connections of their own (kernels/collective). What they must know for that, the meeting's key, comes over TLS:
  *    the uplink copies the meeting's file from the head to the node's folder and back off again (uplink_trainers.c).
  * 5. Weights travel beside the requests, over connections that the gate has given a ticket for (weights_fetch.h on the node,
- *    workers/engine/publish/bulk_server.h on the head). They are lost like anything else: what is missing is asked for again.
+ *    workers/node/bulk/bulk_server.h on the head). They are lost like anything else: what is missing is asked for again.
  * 6. Nothing is accepted beyond a stated size: names 32 bytes, pieces of files 4 MiB, files the size that join announced. */
 #pragma once
 #include <stdbool.h>
@@ -79,6 +79,7 @@ struct node_file {
     int64_t size_bytes;
     char hash[65];    // SHA-256
 };
+#define NODE_CHAT_TEMPLATES "model/additional_chat_templates"    // the one folder in another one
 /* Is name one that may be written under a node's folder? */
 bool node_file_name_ok(const char *name);
 /* SHA-256 of a file, read in pieces: tick(ctx) is called between them (NULL: not called). */

@@ -1,4 +1,4 @@
-/* resume_flags.h - RUN_DIR/resume: settings given with `train --resume`, until the controller has made them changes of knobs
+/* resume_flags.h - RUN_DIR/resume: settings changed by `train --resume`, until the controller has noted them, or made them changes of knobs
  *
  * Written by `train` before it rewrites run.yaml; consumed by the controller, the only process that knows which changes the run has
  * had since it began. Lines are appended, so that what a failed start left behind is not lost; a knob's last line counts. */

@@ -1,5 +1,6 @@
 #include "protocol/run/run_config.h"
 #include "protocol/run/host_list.h"
+#include <float.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
@@ -11,13 +12,16 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
+#include "protocol/base/own_hosts.h"
 #include "protocol/base/tcp.h"
 #include "protocol/base/utf8.h"
 #include "protocol/run/atropos_options.h"
+#include "protocol/run/colossal_blocks.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/preset.h"
 #include "protocol/run/yaml_file.h"
 
+#define JUDGE_SHOWN_MIN 1024    // tokens: instructions, and some of the question and the answer
 #define RUN_FILE_MAX ((size_t)1 << 20)
 
 void run_config_init(struct run_config *c)
@@ -58,8 +62,10 @@ static json_t *yaml_to_json(struct fy_node *node, int depth)
         size_t len = 0;
         int64_t n;
         double v;
-        if (!s)
+        if (yaml_is_null(node))
             return json_null();
+        if (!s)
+            return NULL;
         if (!fy_node_get_scalar(node, &len) || strlen(s) != len)
             return NULL;    // a NUL, written as an escape
         if (fy_node_get_style(node) == FYNS_PLAIN && parse_i64(s, &n))
@@ -90,22 +96,24 @@ static json_t *yaml_to_json(struct fy_node *node, int depth)
 static bool mapping_read(struct run_config *c, struct fy_node *map, const char *path, const char *dir, const char *within,
                          bool seen[KNOB_MAX], struct error *err);
 
-/* Mappings of ColossalChat's that hold settings. */
-static bool is_group(const char *name)
+static bool has_block(struct fy_node *map)
 {
-    static const char *const groups[] = { "grpo_config", "plugin_config", "generate_config", "model_config", "tokenizer_config" };
-    for (size_t i = 0; i < ARRAY_SIZE(groups); i++)
-        if (strcmp(name, groups[i]) == 0)
+    void *it = NULL;
+    for (struct fy_node_pair *p; (p = fy_node_mapping_iterate(map, &it));) {
+        struct fy_node *key = fy_node_pair_key(p), *value = fy_node_pair_value(p);
+        const char *name = key ? fy_node_get_scalar0(key) : NULL;
+        if (name && value && fy_node_is_mapping(value) && block_is(name))
             return true;
+    }
     return false;
 }
 
-/* The setting that a key of such a mapping means. */
-static const char *name_within(const char *group, const char *name)
+/* A key of such a mapping that means no setting. */
+static bool block_pair_read(struct run_config *c, const struct block_key *k, struct fy_node *value, struct error *err)
 {
-    if (strcmp(name, "path") == 0 && strcmp(group, "model_config") == 0)
-        return "model";
-    return strcmp(name, "path") == 0 && strcmp(group, "tokenizer_config") == 0 ? "tokenizer_path" : name;
+    struct error why = { 0 };
+    const char *text = value && fy_node_is_scalar(value) && !fy_node_is_alias(value) ? yaml_text(value, &why) : "a list or a mapping";
+    return yaml_is_null(value) || (text ? block_key_take(c, k, text, err) : error_set(err, ERR_USAGE, "%s", why.text));
 }
 
 static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const char *path, const char *dir, const char *within,
@@ -117,26 +125,31 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
     struct error why = { 0 };
     if (!name)
         return error_set(err, ERR_USAGE, "%s: a key is not plain text", path);
-    if (!within && value && fy_node_is_mapping(value) && is_group(name))
+    if ((!within || !*within) && value && fy_node_is_mapping(value) && block_is(name))
         return mapping_read(c, value, path, dir, name, seen, err);
-    const struct knob *k = knob_find(within ? name_within(within, name) : name, &why);
+    const struct block_key *meant = within ? block_key_find(within, name) : NULL;
+    if (meant && !meant->sets)
+        return block_pair_read(c, meant, value, &why) || error_set(err, ERR_USAGE, "%s:%d: %s", path, line, why.text);
+    const struct knob *k = knob_find(meant ? meant->sets : name, &why);
     const struct atropos_option *option = k ? NULL : atropos_option_find(name);
     if (option) {
         why = (struct error){ 0 };
         const char *text = value && fy_node_is_scalar(value) && !fy_node_is_alias(value) ? yaml_text(value, &why) : NULL;
-        return (!value || fy_node_is_null(value))    // null, as its default is there
-               || (text && atropos_option_set(c, option, text, FROM_FILE, dir, &why))
+        return yaml_is_null(value) || (text && atropos_option_set(c, option, text, FROM_FILE, dir, &why))
                || error_set(err, ERR_USAGE, "%s:%d: %s", path, line, why.text[0] ? why.text : "a single value is needed");
     }
     if (!k)
         return error_set(err, ERR_USAGE, "%s:%d: %s", path, line, why.text);
-    if (seen[k - knobs])
+    bool again = seen[k - knobs] && within && !yaml_is_null(value);    // blocks say some things twice
+    if (seen[k - knobs] && !again)
         return error_set(err, ERR_USAGE, "%s:%d: '%s' is there twice", path, line, name);
     seen[k - knobs] = true;
-    bool ok;
-    if (!value || fy_node_is_null(value)) {
-        const char *null = knob_types[k->type].null;
-        ok = run_config_set(c, k->name, null ? null : k->def, FROM_FILE, dir, &why);
+    struct buf before = BUF_INIT, after = BUF_INIT;
+    bool ok = true;
+    if (again)
+        knob_text(k, c, &before);
+    if (yaml_is_null(value)) {
+        ok = true;    // not given
     } else if (fy_node_is_scalar(value)) {
         const char *text = fy_node_is_alias(value) ? "" : yaml_text(value, &why);
         ok = fy_node_is_alias(value) ? error_set(&why, ERR_USAGE, "YAML aliases are not used in run files")
@@ -150,6 +163,11 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
     } else {
         ok = error_set(&why, ERR_USAGE, "'%s' must be a single value", name);
     }
+    if (ok && again && strcmp(knob_text(k, c, &after), buf_text(&before)) != 0)
+        ok = error_set(&why, ERR_USAGE, "'%s' is there twice, as %.200s and %.200s ('%s')", name, buf_text(&before), buf_text(&after),
+                       k->name);
+    buf_release(&before);
+    buf_release(&after);
     return ok || error_set(err, ERR_USAGE, "%s:%d: %s", path, line, why.text);
 }
 
@@ -157,6 +175,8 @@ static bool mapping_read(struct run_config *c, struct fy_node *map, const char *
                          bool seen[KNOB_MAX], struct error *err)
 {
     void *it = NULL;
+    if (!within && has_block(map))
+        within = BLOCK_BESIDE;
     for (struct fy_node_pair *p; (p = fy_node_mapping_iterate(map, &it));)
         if (!pair_read(c, p, path, dir, within, seen, err))
             return false;
@@ -299,7 +319,7 @@ static bool sizes_check(struct run_config *c, struct buf *notes, struct error *e
     if (prompts % (c->train_batch_size * c->num_trainers) != 0)
         return error_set(err, ERR_USAGE,
                          "a rollout step of %" PRId64 " prompts (inference_batch_size %" PRId64 " x num_inferencer %" PRId64
-                         ") is no multiple of "
+                         ") is not a multiple of "
                          "the %" PRId64 " of an optimizer step (train_batch_size %" PRId64 " x num_trainers %" PRId64 ")",
                          prompts, c->inference_batch_size, c->num_inferencer, (c->train_batch_size * c->num_trainers), c->train_batch_size,
                          c->num_trainers);
@@ -501,6 +521,19 @@ static bool bridge_default(struct run_config *c, struct error *err)
     return urls_check(c, err);
 }
 
+/* Example lines of ColossalChat name the engine it would start itself. Nothing is started here, so without a server's address rollcall's
+ * own engine samples. */
+static bool backend_default(struct run_config *c, struct buf *notes, struct error *err)
+{
+    bool transformers = strcmp(c->backend, "transformers") == 0;
+    if (!run_config_external(c) || (c->engine_url[0] && !transformers))
+        return true;
+    if (notes)
+        buf_fmt(notes, "note: 'backend' %s: rollcall's own engine samples%s\n", c->backend,
+                transformers ? "" : "; to have a server of it sample, start it and give 'engine_url' http://HOST:PORT");
+    return run_config_set(c, "backend", "rollcall", FROM_PRESET, NULL, err);
+}
+
 /* External engines are producers of their own: one per address, on devices of their own. */
 static bool external_default(struct run_config *c, struct error *err)
 {
@@ -509,11 +542,6 @@ static bool external_default(struct run_config *c, struct error *err)
     if (!run_config_external(c))
         return !c->engine_url[0] || run_config_posted(c)
                || error_set(err, ERR_USAGE, "'engine_url' is for 'backend' vllm or sglang; with rollcall the run samples by itself");
-    if (n_engine == 0)
-        return error_set(err, ERR_USAGE,
-                         "'backend' %s needs 'engine_url' http://HOST:PORT of a server that is running; leave 'backend' out to sample with "
-                         "rollcall's own engine",
-                         c->backend);
     if (!urls_check(c, err))
         return false;
     static const struct {
@@ -564,6 +592,8 @@ static bool posted_default(struct run_config *c, struct error *err)
 /* Who can reach the policy must be allowed to use it. */
 static bool serve_check(const struct run_config *c, struct error *err)
 {
+    if (!own_hosts_check(c->allowed_hosts, "'allowed_hosts'", err))
+        return false;
     if (!c->serve[0])
         return true;
     if (!strchr(c->serve, ':'))
@@ -659,6 +689,28 @@ static bool starts_check(struct run_config *c, struct error *err)
     return true;
 }
 
+/* Sizes of which the run would use another than is set. */
+static bool sizes_kept(const struct run_config *c, struct error *err)
+{
+    int64_t longest = c->max_prompt_tokens + c->max_new_tokens, room = c->inference_microbatch_size * c->num_generations,
+            shown = c->llm_judge_max_context_length - c->llm_judge_max_tokens;
+    if (c->token_budget > 0 && c->token_budget < longest)
+        return error_set(err, ERR_USAGE,
+                         "'token_budget' is %" PRId64 "; it must be 0, or at least the %" PRId64
+                         " tokens of the longest sequence (max_prompt_tokens + max_new_tokens)",
+                         c->token_budget, longest);
+    if (run_config_posted(c) && c->serve_samples > room)
+        return error_set(err, ERR_USAGE,
+                         "'serve_samples' is %" PRId64 "; with 'environments' it must be 0 to %" PRId64
+                         " (inference_microbatch_size x num_generations)",
+                         c->serve_samples, room);
+    return shown >= JUDGE_SHOWN_MIN || !strstr(c->reward_type, "verify")
+           || error_set(err, ERR_USAGE,
+                        "'llm_judge_max_context_length' is %" PRId64 "; it must be at least %" PRId64
+                        " (llm_judge_max_tokens and %d for what the judge is shown)",
+                        c->llm_judge_max_context_length, c->llm_judge_max_tokens + JUDGE_SHOWN_MIN, JUDGE_SHOWN_MIN);
+}
+
 static bool meaning_check(struct run_config *c, struct buf *notes, struct error *err)
 {
     if (!starts_check(c, err))
@@ -666,7 +718,7 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
     if (!name_check(c->name, err) || !optimizer_check(c, notes, err) || !hosts_check(c, err) || !collective_check(c, err)
         || !adapter_check(c, err) || !environment_check(c, err) || !serve_check(c, err))
         return false;
-    if (!parallel_check(c, err))
+    if (!parallel_check(c, err) || !sizes_kept(c, err))
         return false;
     if (c->free_running && strcmp(c->placement, "apart") != 0)
         return error_set(err, ERR_USAGE, "'free_running' needs 'placement' apart: producers that never wait need their own devices");
@@ -716,9 +768,10 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
 bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err)
 {
     struct eval_set sets[EVAL_SET_MAX];
-    return preset_apply(c, err) && atropos_options_finish(c, notes, err) && posted_default(c, err) && bridge_default(c, err)
-           && external_default(c, err) && rho_default(c, notes, err) && sizes_check(c, notes, err) && meaning_check(c, notes, err)
-           && run_config_eval_sets(c, sets, err) >= 0;
+    blocks_finish(c, notes);
+    return preset_apply(c, err) && atropos_options_finish(c, notes, err) && backend_default(c, notes, err) && posted_default(c, err)
+           && bridge_default(c, err) && external_default(c, err) && rho_default(c, notes, err) && sizes_check(c, notes, err)
+           && meaning_check(c, notes, err) && run_config_eval_sets(c, sets, err) >= 0;
 }
 
 bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row, struct error *err)
@@ -735,11 +788,9 @@ bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row
                          "'%s' has %" PRId64 " usable lines, fewer than the %" PRId64 " prompts of a rollout step; lower "
                          "'inference_batch_size' or set 'max_steps'",
                          c->dataset, n_row, p->prompts_opened);
-    p->rollout_steps_per_episode = MAX((int64_t)1, n_row / p->prompts_opened);
+    p->rollout_steps = (c->num_episodes * n_row + p->prompts_opened - 1) / p->prompts_opened;
     /* not computed from k, which is 0 while old and new sizes are briefly in force together */
-    p->total_steps = c->max_steps
-                         ? c->max_steps
-                         : c->num_episodes * p->rollout_steps_per_episode * p->prompts_per_rollout_step / p->prompts_per_train_batch;
+    p->total_steps = c->max_steps ? c->max_steps : p->rollout_steps * p->prompts_per_rollout_step / p->prompts_per_train_batch;
     p->max_age_steps = c->free_running ? c->max_staleness : (c->n_behind + 1) * p->k - 1;
     p->on_policy = c->n_behind == 0 && p->k == 1 && !c->free_running && c->update_epochs * c->update_minibatches == 1;
     return true;
@@ -760,6 +811,13 @@ int64_t run_config_opened(const struct run_config *c)
 {
     int64_t n = c->inference_batch_size * c->num_inferencer;
     return n + (int64_t)ceil((double)n * c->over_sample_rate - 1e-9);    // a tenth of 10 is 1, though 0.1 is a little more
+}
+
+static bool eval_number_check(const char *field, double v, double low, double high, const char *set, struct error *err)
+{
+    return (v >= low && v <= high)
+           || error_set(err, ERR_USAGE, "'eval_dataset': the '%s' of the set '%s' is %g; it must be %s%.3g to %.16g", field, set, v,
+                        strcmp(field, "temperature") == 0 ? "0, or " : "", low, high);
 }
 
 int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SET_MAX], struct error *err)
@@ -790,10 +848,11 @@ int run_config_eval_sets(const struct run_config *c, struct eval_set out[EVAL_SE
                            "'eval_dataset': answers of %" PRId64
                            " tokens to the set '%s' need a 'max_new_tokens' of as many; it is %" PRId64,
                            (int64_t)length, name, c->max_new_tokens);
-        else if (!(top_p > 0 && top_p <= 1))
-            ok = error_set(err, ERR_USAGE, "'eval_dataset': the set '%s' has a top_p of %g; it is above 0 and at most 1", name, top_p);
-        else if (t < 0 || t > 100 || samples < 1 || samples > 1024 || limit < 0)
-            ok = error_set(err, ERR_USAGE, "'eval_dataset': the set '%s' has a temperature, n or limit out of bounds", name);
+        else if (!(eval_number_check("top_p", top_p, FLT_MIN, 1, name, err)
+                   && (t == 0 || eval_number_check("temperature", t, FLT_MIN, 100, name, err))
+                   && eval_number_check("n", (double)samples, 1, 1024, name, err)
+                   && eval_number_check("limit", (double)limit, 0, KNOB_UNBOUNDED, name, err)))
+            ok = false;
         else if (strlen(name) >= sizeof out->name || strlen(path) >= sizeof out->path || strlen(prompt) >= sizeof out->prompt_column
                  || strlen(answer) >= sizeof out->answer_column || strlen(template) >= sizeof out->prompt_template)
             ok = error_set(err, ERR_USAGE, "'eval_dataset': the name, path or columns of '%.40s' are too long", name);
@@ -1051,10 +1110,9 @@ bool run_config_engine(const struct run_config *c, const char *device, char *url
 
 int64_t run_config_serve_samples(const struct run_config *c)
 {
-    int64_t room = c->inference_microbatch_size * c->num_generations;
-    if (run_config_posted(c))
-        return c->serve_samples > 0 ? MIN(c->serve_samples, room) : room;
-    return c->serve_samples > 0 ? c->serve_samples : 16;
+    if (c->serve_samples > 0)
+        return c->serve_samples;
+    return run_config_posted(c) ? c->inference_microbatch_size * c->num_generations : 16;
 }
 
 bool run_config_groups_path(const struct run_config *c, const char *run_dir, char *out, size_t size)

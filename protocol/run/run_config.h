@@ -27,11 +27,12 @@ enum knob_source {
 struct run_config {
     /* the run */
     char name[128];    // "" : a free name is taken
-    char project[128];
+    char project[513];
     char model[RUN_TEXT_MAX];              // directory or org/name
     char checkpoint_path[RUN_TEXT_MAX];    // start a new run from this checkpoint
     int64_t seed;
     int64_t max_steps;       // optimizer steps; 0: what num_episodes gives
+    double max_hours;        // 0: without a limit
     int64_t num_episodes;    // passes over the dataset
     char dtype[8];           // fp32 | bf16: weights and activations
     char devices[256];       // "auto" or a list: cpu:0,cuda:0
@@ -109,6 +110,7 @@ struct run_config {
     double no_resampling_pass_rate;       // 0: off
     char tokenizer_path[RUN_TEXT_MAX];    // run_config_tokenizer reads it
     double publish_timeout_s, ranks_timeout_s, score_timeout_s;
+    double join_timeout_s;                // that a node with trainers is waited for; 0: without a limit
     double over_sample_rate;              // 0: off
     double peak_tflops, peak_gb_per_s;    // of a device; 0: by workers/engine/plan/peaks.h
     bool dynamic_batching;
@@ -162,6 +164,7 @@ struct run_config {
     char environments[RUN_JSON_MAX];       // "": none; JSON object {"listen" or "url", "token_file", "no_token"}
     char serve[280];                       // "": not served; HOST:PORT
     char serve_token_file[RUN_TEXT_MAX];
+    char allowed_hosts[RUN_TEXT_MAX];                                  // more names of the run's HTTP servers (protocol/base/own_hosts.h)
     char serve_tls_cert[RUN_TEXT_MAX], serve_tls_key[RUN_TEXT_MAX];    // files; "": plain HTTP
     int64_t serve_samples;                                             // 0: run_config_serve_samples chooses
     char weight_bridge_mode[16];    // how servers that environments ask get the weights: none | shared_vllm | lora_only | lora_restart
@@ -206,6 +209,7 @@ struct run_config {
         unsigned char source;                                    // of these
         uint64_t given;                                          // a bit per row of the table of options
     } atropos;
+    uint64_t blocks_given;    // the same for keys of ColossalChat's blocks (colossal_blocks.h)
     /* where each value came from, by row of the knob table */
     unsigned char source[KNOB_MAX];
 };
@@ -241,14 +245,14 @@ MUST_USE bool run_config_print(const struct run_config *c, struct buf *out, stru
 /* What follows from the sizes. */
 struct run_plan {
     int64_t producers, dp;
-    int64_t prompts_per_rollout_step;     // inference_batch_size x producers
-    int64_t prompts_opened;               // that it samples: more, with over_sample_rate
-    int64_t prompts_per_train_batch;      // train_batch_size x dp
-    int64_t k;                            // optimizer steps of a rollout step, without filtering
-    int64_t rollout_steps_per_episode;    // whole rollout steps in the dataset (at least 1)
-    int64_t total_steps;                  // optimizer steps of the run
-    int64_t max_age_steps;                // greatest age of a token when it is trained on, in optimizer steps
-    bool on_policy;                       // n_behind 0 and k 1
+    int64_t prompts_per_rollout_step;    // inference_batch_size x producers
+    int64_t prompts_opened;              // that it samples: more, with over_sample_rate
+    int64_t prompts_per_train_batch;     // train_batch_size x dp
+    int64_t k;                           // optimizer steps of a rollout step, without filtering
+    int64_t rollout_steps;    // that num_episodes take: every prompt that often, and the last step is filled up with more of them
+    int64_t total_steps;      // optimizer steps of the run
+    int64_t max_age_steps;    // greatest age of a token when it is trained on, in optimizer steps
+    bool on_policy;           // n_behind 0 and k 1
 };
 /* n_row: usable lines of the dataset. */
 MUST_USE bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row, struct error *err);

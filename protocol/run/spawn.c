@@ -3,13 +3,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base/buf.h"
+#include "protocol/base/child.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
 #include "protocol/base/secret.h"
@@ -36,41 +37,46 @@ pid_t process_spawn(const char *command, const char *run_dir, const char *name, 
     char file[64], path[4300];
     pid_t pid = -1;
     posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attr;
-    sigset_t none, all;
     process_file_name(name, file, sizeof file);
     snprintf(path, sizeof path, "%s/logs/%s.log", run_dir, file);
     char *argv[] = { "rollcall", (char *)command, "--run", (char *)run_dir, "--name", (char *)name, NULL };
+    int log = file_create(path, O_WRONLY | O_APPEND, 0644, err);
+    if (log < 0)
+        return -1;
     int parked = fcntl(lock_fd, F_DUPFD_CLOEXEC, RUN_LOCK_FD + 1);    // above the descriptors that the child is given
     if (parked < 0) {
         error_errno(err, "cannot pass the run's lock on");
+        close(log);
         return -1;
     }
     posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attr);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, 1, path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0644);
+    posix_spawn_file_actions_adddup2(&actions, log, 1);
     posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, parked, RUN_LOCK_FD);
-    sigemptyset(&none);
-    sigfillset(&all);
-    sigdelset(&all, SIGPIPE);
-    sigdelset(&all, SIGXFSZ);
-    posix_spawnattr_setsigmask(&attr, &none);
-    posix_spawnattr_setsigdefault(&attr, &all);
-    posix_spawnattr_setflags(&attr, (short)(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | (session ? POSIX_SPAWN_SETSID : 0)));
     char **env = environment_for(command);
-    int rv = env ? posix_spawn(&pid, "/proc/self/exe", &actions, &attr, argv, env) : ENOMEM;
+    int rv = env ? child_spawn(&pid, "/proc/self/exe", &actions, CHILD_OURS | (session ? CHILD_SESSION : 0), argv, env) : ENOMEM;
     free(env);
     if (rv != 0) {
-        errno = rv;
-        error_errno(err, "cannot start '%s'", name);
+        char what[160];
+        snprintf(what, sizeof what, "'%s'", name);
+        child_unspawned(rv, what, err);
         pid = -1;
     }
     posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attr);
     close(parked);
+    close(log);
     return pid;
+}
+
+void process_end_words(int status, char *out, size_t size)
+{
+    if (!WIFSIGNALED(status)) {
+        snprintf(out, size, "ended with status %d", WEXITSTATUS(status));
+        return;
+    }
+    const char *word = sigabbrev_np(WTERMSIG(status));
+    snprintf(out, size, "was killed by signal %d (SIG%s)", WTERMSIG(status), word ? word : "?");
 }
 
 void process_file_name(const char *name, char *out, size_t size)

@@ -17,6 +17,8 @@
 pid_t process_spawn(const char *command, const char *run_dir, const char *name, int lock_fd, bool session, struct error *err);
 /* The living process of this name, by its pid file and command line; 0: none. */
 pid_t process_find(const char *run_dir, const char *name);
+/* How a process ended, from its wait status: "ended with status 1", "was killed by signal 11 (SIGSEGV)". */
+void process_end_words(int status, char *out, size_t size);
 /* Write our own pid file. */
 MUST_USE bool process_note(const char *run_dir, const char *name, struct error *err);
 struct run_process {

@@ -84,21 +84,21 @@ const struct telemetry_field *telemetry_find(const char *full_name, int *gpu)
     return field_find(gpu_fields, GPU_FIELD_N, end + 1);
 }
 
-/* nvmlClocksEventReasons of NVML's documentation; slows: it makes work slower. */
+/* nvmlClocksEventReasons of NVML's documentation; slows: it makes work slower; fault: and it does not on a machine that is well. */
 static const struct {
     unsigned long long bit;
     const char *words;
-    bool slows;
+    bool slows, fault;
 } reasons[] = {
-    { 0x1, "idle", false },
-    { 0x2, "clocks set by a program", false },
-    { 0x4, "power limit", true },
-    { 0x8, "hardware slowdown", true },
-    { 0x10, "sync boost", true },
-    { 0x20, "heat", true },
-    { 0x40, "hardware thermal protection", true },
-    { 0x80, "power brake", true },
-    { 0x100, "display clocks", false },
+    { 0x1, "idle", false, false },
+    { 0x2, "clocks set by a program", false, false },
+    { 0x4, "power limit", true, false },
+    { 0x8, "hardware slowdown", true, true },
+    { 0x10, "sync boost", true, false },
+    { 0x20, "heat", true, true },
+    { 0x40, "hardware thermal protection", true, true },
+    { 0x80, "power brake", true, true },
+    { 0x100, "display clocks", false, false },
 };
 
 const char *throttle_text(double bits, char *out, size_t size)
@@ -116,6 +116,25 @@ bool throttle_slows(unsigned long long bits)
     for (size_t i = 0; i < ARRAY_SIZE(reasons); i++)
         if (reasons[i].slows && bits & reasons[i].bit)
             return true;
+    return false;
+}
+
+static bool reason_is_fault(const char *word, size_t len)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(reasons); i++)
+        if (strlen(reasons[i].words) == len && memcmp(reasons[i].words, word, len) == 0)
+            return reasons[i].fault;
+    return len > 0;
+}
+
+bool throttle_is_fault(const char *text)
+{
+    for (; *text; text += strspn(text, ", ")) {
+        size_t len = strcspn(text, ",");
+        if (reason_is_fault(text, len))
+            return true;
+        text += len;
+    }
     return false;
 }
 

@@ -79,5 +79,8 @@ const struct telemetry_field *telemetry_find(const char *full_name, int *gpu);
 const char *throttle_text(double bits, char *out, size_t size);
 /* Bits of GPU_THROTTLE that slow work down (not: idle, or clocks set by a program). */
 bool throttle_slows(unsigned long long bits);
+/* Does a text of throttle_text name a reason that a machine that is well does not have: heat, or its power supply? The power limit is
+ * none, since every busy GPU meets it. A word that is not known is. */
+bool throttle_is_fault(const char *text);
 /* The table in Markdown. */
 void telemetry_print_docs(struct buf *out);

@@ -21,6 +21,18 @@ int yaml_line(struct fy_node *node)
     return m ? m->line + 1 : 0;
 }
 
+bool yaml_is_null(struct fy_node *node)
+{
+    static const char *const words[] = { "", "~", "null", "Null", "NULL" };
+    const char *text = node && fy_node_is_scalar(node) ? fy_node_get_scalar0(node) : NULL;
+    if (!node || fy_node_is_null(node))
+        return true;
+    for (size_t i = 0; text && fy_node_get_style(node) == FYNS_PLAIN && i < ARRAY_SIZE(words); i++)
+        if (strcmp(text, words[i]) == 0)
+            return true;
+    return false;
+}
+
 /* The first error that libfyaml found, with its line. */
 static bool yaml_refused(struct fy_diag *diag, const char *path, struct error *err)
 {
@@ -65,7 +77,7 @@ bool yaml_open(struct yaml_file *y, const char *path, size_t max, const char *wh
                        document_line(second), what);
     fy_parse_document_destroy(y->parser, second);
     struct fy_node *root = y->doc ? fy_document_root(y->doc) : NULL;    // an empty file has none
-    if (!ok || !root || fy_node_is_null(root))
+    if (!ok || !root || yaml_is_null(root))
         return ok;
     y->root = root;
     return fy_node_is_mapping(root) || error_set(err, ERR_USAGE, "%s:1: %s is %s", path, what, lines);

@@ -22,3 +22,5 @@ void yaml_close(struct yaml_file *y);
 int yaml_line(struct fy_node *node);    // of a scalar, from 1; 0: unknown
 /* The text of a scalar; NULL and why when it holds a NUL (written as an escape), since the rest would be lost. */
 const char *yaml_text(struct fy_node *node, struct error *why);
+/* Is a value not given: absent, or a plain null or ~ (YAML 1.2, 10.3.2; libfyaml itself takes the words for text)? */
+bool yaml_is_null(struct fy_node *node);

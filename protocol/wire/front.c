@@ -78,6 +78,10 @@ struct front {
     atomic_bool over;
     _Atomic(front_take *) take;    // of connections for large data; NULL: nobody takes them
     void *take_ctx;                // written before take
+    struct {
+        _Atomic uint64_t connection;
+        _Atomic int64_t ms;    // written for that connection alone
+    } heard[VISITS_MAX];       // when bytes last came by the connection in each place
     struct front_queue queue;
     /* the front's thread's: */
     struct visit *visit[VISITS_MAX];    // NULL: free
@@ -154,6 +158,7 @@ static void visit_end(struct front *f, int at)
         close(v->fd);
     tls_link_free(v->link);
     free(v);
+    atomic_store(&f->heard[at].ms, 0);
     f->visit[at] = NULL;
     f->n_visit--;
 }
@@ -218,6 +223,7 @@ static void visit_move(struct front *f, int at)
             visit_drop(f, at, WHY_LEFT);
             return;
         }
+        atomic_store(&f->heard[at].ms, clock_ms());
         if (!visit_take(f, at, f->chunk, (size_t)n))
             return;
         more = (size_t)n == sizeof f->chunk;
@@ -384,6 +390,8 @@ static void visit_accept(struct front *f)
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &gap_s, sizeof gap_s);
     f->visit[at] = v;
+    atomic_store(&f->heard[at].ms, 0);
+    atomic_store(&f->heard[at].connection, v->connection);
     f->n_visit++;
     f->n_stranger++;
     visit_watch(f, at, EPOLLIN);
@@ -531,6 +539,13 @@ struct front *front_new(const char *address, int64_t limit_ms, struct error *err
 fail:
     front_free(f);
     return NULL;
+}
+
+int64_t front_heard_ms(const struct front *f, uint64_t connection)
+{
+    int at = (int)(connection % VISITS_MAX);
+    int64_t ms = atomic_load(&f->heard[at].ms);    // before the number: it may be another connection's by now
+    return atomic_load(&f->heard[at].connection) == connection ? ms : 0;
 }
 
 void front_requests(struct front *f, int held_max, front_hear *hear, void *ctx)

@@ -37,6 +37,9 @@ MUST_USE bool front_start(struct front *f, struct error *err);
 /* Answer a request; the bytes are copied. One whose connection has gone is forgotten. */
 void front_answer(struct front *f, uint64_t connection, const struct tls_trace *trace, const void *data, size_t len);
 void front_drop(struct front *f);    // a request gets no answer
+/* When bytes last came by this connection (clock_ms), whether or not they have made a whole message yet. 0: it is not one of the front's any
+ * more. */
+int64_t front_heard_ms(const struct front *f, uint64_t connection);
 /* Hand connections for large data to take(ctx, fd, hello), which has hello for the call; true: it has taken fd, false: it knows of no such
  * caller. Called by the front's thread; once, at any time. Without it they are turned away. */
 typedef bool front_take(void *ctx, int fd, const uint8_t *hello);

@@ -24,6 +24,7 @@ enum msg_type {
     MSG_HEARTBEAT,
     MSG_PUBLISH,
     MSG_STATUS,
+    MSG_KEPT,
     /* to the controller; an agent passes these on for console and ctl */
     MSG_COMMAND,
     MSG_STEPS,

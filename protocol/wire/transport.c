@@ -28,6 +28,7 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/wire/nng_start.h"
 
 #define TICK_MS 20    // between two checks of what is due, however many messages come
 
@@ -51,8 +52,10 @@ static int folder_open(const char *dir, bool shared, struct error *err)
 
 static struct transport *transport_open(const char *sock_dir, bool make, bool shared, struct error *err)
 {
-    struct transport *t = calloc(1, sizeof *t);
-    if (!t) {
+    struct transport *t;
+    if (!nng_start(err))
+        return NULL;
+    if (!(t = calloc(1, sizeof *t))) {
         error_set(err, ERR_NO_MEMORY, "no memory for the transport");
         return NULL;
     }

@@ -78,6 +78,9 @@ void request_drop(struct request *r);                            // no answer: t
 const struct server *request_server(const struct request *r);    // the server it came to
 uint64_t request_connection(const struct request *r);            // the number of the connection that it came by, not 0; no other one of
                                                                  // this process has it
+/* When bytes last came by this connection (clock_ms), whether or not they have made a whole message yet. 0: it is gone, or it is not one to a
+ * server of server_new_tls. */
+int64_t connection_heard_ms(const struct transport *t, uint64_t connection);
 
 /* A peer at the socket name; it need not exist yet, and may come and go. At most 4096 requests may be open. */
 struct peer *peer_new(struct transport *t, const char *name, struct error *err);

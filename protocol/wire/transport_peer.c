@@ -15,6 +15,11 @@
 #include "protocol/wire/tls.h"
 
 #define REDIAL_MS 3000
+#define RECONNECT_LEAST_MS 20    // nng's waits between two connections, which it doubles
+#define RECONNECT_MOST_MS 250
+#define STRANGE_REDIAL_MS 30000    // the same three for a peer that does not accept our token: many nodes may have an old one
+#define STRANGE_LEAST_MS 2000
+#define STRANGE_MOST_MS 10000
 #define SILENT_MS 6000    // for a connection to another host, while requests on it go unanswered
 #define ALIVE_MS 60000    // the same while the other host acknowledges packets: what was asked may be long, and the way slow
 #define LOOK_MS 1000      // between two looks whether it does
@@ -42,6 +47,7 @@ struct peer {
     bool is_open;
     char name[280];
     nng_tls_config *tls;       // NULL: a Unix socket of this host
+    bool strange;              // it does not accept our identity
     int n_pipe;                // connections
     int64_t unconnected_ms;    // since when there is no connection, on the monotonic clock
     int64_t heard_ms;          // when it was connected or last answered
@@ -99,8 +105,8 @@ static bool peer_open(struct peer *p, struct error *err)
         return net_error(err, rv, "cannot open a socket for", p->name);
     nng_socket_set_size(p->socket, NNG_OPT_RECVMAXSZ, MSG_BYTES_MAX);
     nng_socket_set_ms(p->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
-    nng_socket_set_ms(p->socket, NNG_OPT_RECONNMINT, 20);
-    nng_socket_set_ms(p->socket, NNG_OPT_RECONNMAXT, 250);
+    nng_socket_set_ms(p->socket, NNG_OPT_RECONNMINT, p->strange ? STRANGE_LEAST_MS : RECONNECT_LEAST_MS);
+    nng_socket_set_ms(p->socket, NNG_OPT_RECONNMAXT, p->strange ? STRANGE_MOST_MS : RECONNECT_MOST_MS);
     nng_pipe_notify(p->socket, NNG_PIPE_EV_ADD_POST, pipe_cb, p->transport);
     nng_pipe_notify(p->socket, NNG_PIPE_EV_REM_POST, pipe_cb, p->transport);
     rv = tls_dial(p->socket, url, p->tls);
@@ -290,6 +296,7 @@ static void peer_reopen(struct peer *p)
 void peer_move(struct peer *p, const char *address)
 {
     snprintf(p->name, sizeof p->name, "%s", address);
+    p->strange = false;
     peer_reopen(p);
 }
 
@@ -300,6 +307,7 @@ bool peer_identity(struct peer *p, const struct join_identity *id, struct error 
         return false;
     nng_tls_config_free(p->tls);
     p->tls = tls;
+    p->strange = false;
     if (p->n_pipe > 0) {
         past_close(p);
         p->past = p->socket;
@@ -396,6 +404,7 @@ void pipe_event(struct transport *t, struct pipe_entry *e)
     for (struct peer *p = t->peers; p; p = p->next)
         if (p->is_open && nng_socket_id(p->socket) == e->socket_id) {
             p->n_pipe += e->change;
+            p->strange = p->strange && p->n_pipe <= 0;
             p->port = e->change > 0 ? e->port : p->port;
             p->unconnected_ms = p->heard_ms = clock_ms();
             if (p->tls && e->change > 0)
@@ -453,6 +462,11 @@ static bool link_is_dead(struct peer *p, int64_t now)
     return true;
 }
 
+static int64_t redial_due(const struct peer *p)
+{
+    return p->unconnected_ms + (p->strange ? STRANGE_REDIAL_MS : REDIAL_MS);
+}
+
 int64_t peers_due(const struct transport *t)
 {
     int64_t due = INT64_MAX;
@@ -469,7 +483,7 @@ int64_t peers_due(const struct transport *t)
         if (p->tls && late)
             due = MIN(due, silence_due(p));
         if ((waits || !p->is_open) && p->n_pipe <= 0)
-            due = MIN(due, p->unconnected_ms + REDIAL_MS);
+            due = MIN(due, redial_due(p));
     }
     return due;
 }
@@ -491,8 +505,10 @@ bool peers_tick(struct transport *t, int64_t now, struct net_event *ev)
         if (p->past_limit_ms && (now >= p->past_limit_ms || !past_waits(p)))
             past_close(p);
         bool dead = p->tls && late && now >= silence_due(p) && link_is_dead(p, now);
-        if (dead || ((waits || !p->is_open) && p->n_pipe <= 0 && now >= p->unconnected_ms + REDIAL_MS))
+        if (dead || ((waits || !p->is_open) && p->n_pipe <= 0 && now >= redial_due(p))) {
+            p->strange = peer_is_strange(p);
             peer_reopen(p);
+        }
     }
     return false;
 }

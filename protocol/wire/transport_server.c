@@ -308,6 +308,14 @@ uint64_t request_connection(const struct request *r)
     return r->connection << 8 | (uint64_t)r->server->number;
 }
 
+int64_t connection_heard_ms(const struct transport *t, uint64_t connection)
+{
+    for (const struct server *s = t->servers; s; s = s->next)
+        if (s->front && (uint64_t)s->number == (connection & 255))
+            return front_heard_ms(s->front, connection >> 8);
+    return 0;
+}
+
 void request_event(struct request *r, struct net_event *ev)
 {
     struct server *s = r->server;

@@ -2,7 +2,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include "workers/engine/publish/delta.h"
+#include "workers/node/bulk/delta.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

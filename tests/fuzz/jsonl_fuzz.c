@@ -13,7 +13,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         json_t *row = dataset_line_parse((const char *)data, size, &columns[i], "fuzz:1", &err);
         const json_t *gt = json_object_get(row, "gt_answer"), *tests = json_object_get(row, "test_cases");
         if (row
-            && (json_array_size(json_object_get(row, "messages")) == 0 || (gt && !json_is_string(gt)) || (tests && !json_is_object(tests))))
+            && (!(json_object_get(row, "messages") ? json_array_size(json_object_get(row, "messages")) > 0
+                                                   : json_is_string(json_object_get(row, "prompt")))
+                || (gt && !json_is_string(gt)) || (tests && !json_is_object(tests))))
             abort();
         json_decref(row);
     }

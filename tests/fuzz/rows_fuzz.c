@@ -31,6 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct reader r;
     struct error err = { 0 };
     struct place at;
+    struct row_form form;
     bool done = false;
     if (size >= 4 && memcmp(data, "PAR1", 4) == 0)
         return 0;    // parquet_fuzz.c
@@ -45,7 +46,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (at.at > size || at.len > size - at.at || at.line < 1)
             abort();
         json_t *row = reader_row(&r, &at, &err);
-        if (row && layout_apply(row, NULL, NULL, &err) && json_array_size(json_object_get(row, "messages")) == 0)
+        if (row && layout_apply(row, NULL, &form, &err)
+            && (form.as_is ? !json_is_string(json_object_get(row, "prompt")) : json_array_size(json_object_get(row, "messages")) == 0))
             abort();
         json_decref(row);
     }

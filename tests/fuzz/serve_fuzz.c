@@ -1,9 +1,11 @@
 /* A hostile request for 'rollcall serve', in each of its forms, and a model's text that looks like tool calls. */
+#include <ctype.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include "workers/serve/ask.h"
 #include "workers/engine/template/tool_calls.h"
+#include "workers/engine/template/tool_schema.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -34,10 +36,17 @@ static void ask_try(enum ask_form form, const json_t *body)
 static void calls_try(const char *text, size_t len)
 {
     struct tool_calls c;
-    if (!tool_calls_find(&c, text, len))
+    if (!tool_calls_find(&c, text, len, NULL))
         abort();
     if (c.n > TOOL_CALLS_MAX || c.content.len > len || tool_calls_safe(text, len) > len)
         abort();
+    for (size_t n = 0; c.n > 0 && n <= len; n += 1 + len / 8) {    // what a stream shows of the first n bytes is content in the end
+        size_t shown = tool_calls_safe(text, n);
+        while (shown > 0 && isspace((unsigned char)text[shown - 1]))
+            shown--;
+        if (shown > c.content.len || memcmp(buf_text(&c.content), text, shown) != 0)
+            abort();
+    }
     tool_calls_release(&c);
 }
 
@@ -46,7 +55,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     json_t *body = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
     for (int form = ASK_COMPLETION; body && form <= ASK_SGLANG; form++)
         ask_try((enum ask_form)form, body);
-    json_decref(body);
     calls_try((const char *)data, size);
+    struct error err;
+    const json_t *schema = json_object_get(body, "schema");
+    if (schema && tool_schema_check(schema, &err))
+        (void)tool_schema_fits(schema, json_object_get(body, "value"));
+    json_decref(body);
     return 0;
 }

@@ -15,6 +15,7 @@ golden.safetensors beside it holds
 import json
 import os
 import shutil
+import sys
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
@@ -28,6 +29,8 @@ ADAPTERS = {
     "all": ("llama-biased", dict(r=8, lora_alpha=16, target_modules=ALL)),
     # norms of q and k after the product; a rank that is no multiple of anything; alpha over its root
     "root": ("qwen3-untied", dict(r=3, lora_alpha=5, use_rslora=True, target_modules=["k_proj", "o_proj", "up_proj", "down_proj"])),
+    # one matrix for q, k and v, and one for gate and up
+    "fused": ("phi3", dict(r=4, lora_alpha=8, target_modules=["qkv_proj", "o_proj", "gate_up_proj", "down_proj"])),
     "scaled": ("granite", dict(r=2, lora_alpha=2, target_modules=["gate_proj", "self_attn.q_proj", "o_proj"])),
 }
 LENS = [7, 1, 40]
@@ -91,7 +94,9 @@ def golden(name, base, config, out):
 
 
 def main():
-    for name, (base, config) in ADAPTERS.items():
+    """All, or those that are named."""
+    for name in sys.argv[1:] or ADAPTERS:
+        base, config = ADAPTERS[name]
         golden(name, base, config, os.path.join(HERE, "lora", name))
         print(name)
 

@@ -79,6 +79,10 @@ MODELS = {
                         rope_type="longrope", attention_factor=1.2, short_factor=[1 + 0.1 * k for k in range(8)],
                         long_factor=[2.0 + k for k in range(8)]),
                     **NO_TOKENS, **COMMON)),
+    # other families take longrope, too: from the length that is given, or from max_position_embeddings
+    "llama-longrope": (LlamaForCausalLM, LlamaConfig(num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True, rope_scaling=dict(
+                           rope_type="longrope", rope_theta=1e4, factor=2.0, original_max_position_embeddings=4,
+                           short_factor=[1 + 0.1 * k for k in range(8)], long_factor=[2.0 + k for k in range(8)]), **COMMON)),
     "gemma2": (Gemma2ForCausalLM, Gemma2Config(num_attention_heads=2, num_key_value_heads=1, head_dim=32, query_pre_attn_scalar=24,
                sliding_window=5, attn_logit_softcapping=2.0, final_logit_softcapping=3.0, **NO_TOKENS, **COMMON)),
     "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(num_attention_heads=2, num_key_value_heads=1, head_dim=16, query_pre_attn_scalar=24,

@@ -335,9 +335,220 @@ def ratios():
     return '%d:%d' % (a, b), R.choice(['%d:%d' % (a * k, b * k), '%d : %d' % (a, b), tex(F(a, b))]), R.choice(['%d:%d' % (b, a), '%d:%d' % (a, b + 1), str(b)])
 
 
+def before():
+    """Words before a value that change it."""
+    q = F(R.randint(1, 300), R.choice([1, 1, 2, 3]))
+    v, font = tex(q), R.choice(['\\text{%s }', '\\textbf{%s} ', '\\mathrm{%s}\\ ', '\\text{%s} '])
+    word = R.choice(['not', 'at least', 'at most', 'less than', 'more than', 'about', 'half of', 'the square root of', 'outside', 'all except',
+                     'the derivative of', 'negative', 'twice', 'the reciprocal of', 'never', 'other than', 'any value but', 'the inverse of',
+                     'the opposite of', 'roughly', 'up to', 'between 0 and', 'anything except', 'fewer than', 'the cube of', 'minus'])
+    if '\\mathrm' in font:
+        word = word.replace(' ', '\\ ')
+    same = R.choice(['\\text{The answer is } %s', '\\text{Answer: } %s', '\\text{so } %s', '\\text{the value is } %s', '%s']) % v
+    return v, same, font % word + v
+
+
+def after():
+    """Words after a value that change it."""
+    n = R.randint(2, 300)
+    word = R.choice(['million', 'thousand', 'dozen', 'squared', 'cubed', 'or more', 'or less', 'and a half', 'is wrong', 'below zero', 'factorial',
+                     'to the third', 'times larger', 'halves', 'hundredths', 'more', 'less', 'is not it', 'excluded', 'at most', 'per mille',
+                     'k', 'mod 2', 'below', 'tenths', 'too many', 'off', 'short', 'out of ten', 'is the wrong one', 'short of it', 'times itself'])
+    unit = R.choice(['marbles', 'apples', 'cm', 'square units', 'hours', 'students', 'dollars'])
+    return str(n), R.choice(['%d\\text{ %s}', '%d \\mathrm{%s}', '%d\\textbf{ %s}']).replace('\\mathrm{%s}', '\\text{ %s}') % (n, unit), '%d\\text{ %s}' % (n, word)
+
+
+def multipliers():
+    n = R.randint(2, 99)
+    word, k = R.choice([('hundred', 100), ('thousand', 1000), ('million', 10 ** 6), ('billion', 10 ** 9), ('dozen', 12), ('万', 10 ** 4)])
+    return str(n * k), R.choice(['%d\\text{ %s}', '%d %s']) % (n, word), R.choice(['%d\\text{ %s}' % (n + 1, word), str(n), '-%d\\text{ %s}' % (n, word)])
+
+
+def joined():
+    """Relations joined by "and" and "or"."""
+    a, b = R.sample(range(-20, 20), 2)
+    a, b = min(a, b), max(a, b)
+    gold, same, word = R.choice([('x<%d\\text{ or }x>%d', 'x>{1}\\text{{ or }}x<{0}', 'x<%d\\text{ and }x>%d'), ('x>%d\\text{ and }x<%d', '{0}<x<{1}', 'x>%d\\text{ or }x<%d')])
+    if R.random() < 0.3:
+        return 'x=%d\\text{ and }y=%d' % (a, b), 'y=%d\\text{ and }x=%d' % (b, a), 'x=%d\\text{ or }y=%d' % (a, b)
+    return gold % (a, b), same.format(a, b), word % (a, b)
+
+
+def jumps():
+    """Functions with jumps and corners that agree at nearly all points."""
+    n, m = R.randint(1, 9), R.randint(0, 9)
+    gold, same, different = R.choice([
+        ('\\lfloor x\\rfloor+%d', '%d+\\lfloor x\\rfloor', '\\lceil x\\rceil+%d-1'), ('|x-%d|', '|%d-x|', 'x-%d'),
+        ('|x+%d|', '\\sqrt{(x+%d)^2}', 'x+%d'), ('%d', '%d', '%d\\operatorname{sgn}(x)^2'), ('%d-1', '-1+%d', '\\lfloor x\\rfloor+\\lfloor -x\\rfloor+%d'),
+        ('\\lceil x\\rceil-%d', '-%d+\\lceil x\\rceil', '\\lfloor x\\rfloor+1-%d'), ('%d', '%d', '%d+\\lfloor\\cos^2 x\\rfloor')])
+    return gold % n, same % n, different % n
+
+
+def contradictions():
+    """Units that contradict each other."""
+    n = R.randint(2, 99)
+    a, b = R.sample([' cm', ' kg', ' hours', ' m/s', ' km/h', ' cents', ' dollars', ' am', ' pm', ' liters', ' cm}^2', ' cm}^3', ' miles'], 2)
+    u = lambda k, w: '%d\\text{%s' % (k, w) + ('' if '}' in w else '}')
+    if R.random() < 0.2:
+        a, b = R.sample(['C', 'F'], 2)
+        return '%d^\\circ\\text{%s}' % (n, a), '%d^\\circ\\text{ %s}' % (n, a), '%d^\\circ\\text{%s}' % (n, b)
+    return u(n, a), R.choice([u(n, a), str(n)]), R.choice([u(n, b), u(n + 1, a)])
+
+
+def times_of_day():
+    h, m = R.randint(1, 12), R.randint(10, 59)
+    t = '%d:%02d' % (h, m)
+    return t, R.choice([t, '%d : %02d' % (h, m)]), R.choice(['%d/%d' % (h, m), '\\frac{%d}{%d}' % (h, m), '%d:%02d' % (h, m - 1), '%d.%02d' % (h, m), '%d\\text{ pm}' % h])
+
+
+def repeating():
+    d = R.randint(1, 8)
+    k = R.randint(2, 9)
+    x = ''.join(str(R.randint(0, 9)) for _ in range(k - 1)) + str(R.randint(1, 8))
+    if R.random() < 0.5:
+        return tex(F(d, 9)), R.choice(['0.\\dot{%d}', '0.\\overline{%d}', '0.\\dot %d']) % d, R.choice(['0.\\dot{%d}' % (d + 1 if d < 8 else 1), '0.%d' % d, '0.0\\dot{%d}' % d])
+    return tex(F(int(x), 10 ** k - 1)), '0.\\dot{%s}%s\\dot{%s}' % (x[0], x[1:-1], x[-1]), '0.\\dot{%s}%s\\dot{%d}' % (x[0], x[1:-1], int(x[-1]) + 1)
+
+
+def constants():
+    n, a = R.randint(2, 9), R.randint(1, 9)
+    f = R.choice(['%dx^%d' % (a, n), '%d\\sin x' % a, 'e^{%dx}' % a, '\\ln|x+%d|' % a])
+    return f + '+C', f + '+c', R.choice([f, f + '+%d' % a, f + '+x', '%d+' % a + f, f + '-x+C'])
+
+
+def unicode_forms():
+    n, k = R.randint(2, 99), R.randint(2, 99)
+    wide = lambda v: ''.join(chr(R.choice([0xff10, 0x1d7ce]) + int(c)) for c in str(v))
+    high = lambda v: ''.join('⁰¹²³⁴⁵⁶⁷⁸⁹'[int(c)] for c in str(v))
+    gold, same, different = R.choice([(str(n), wide(n), wide(n + 1)), ('x^{%d}' % k, 'x' + high(k), 'x' + high(k + 1)), ('x_{%d}' % k, 'x' + ''.join('₀₁₂₃₄₅₆₇₈₉'[int(c)] for c in str(k)), 'x' + high(k))])
+    return gold, same, different
+
+
+def dressed():
+    """Sizes, colours, boxes and ordinals around a value."""
+    n = R.randint(4, 20)
+    way = R.choice(['\\large %s', '{\\Large %s}', '\\textcolor{red}{%s}', '\\framebox{%s}', '\\framebox[3cm][c]{%s}', '\\colorbox{red}{%s}', '\\color[rgb]{1,0,0}%s', '\\Rightarrow %s', '%s\\blacksquare', '%s^{\\text{th}}', '%s\\text{th}', '\\fbox{%s}'])
+    return str(n), way % n, way % (n + 1)
+
+
+def polynomial(n):
+    """Coefficients of a random polynomial, the highest first, and its text."""
+    c = [R.randint(1, 9)] + [R.randint(-9, 9) for _ in range(n)]
+    terms = ['%+d%s' % (a, '' if n == i else 'x' if n - i == 1 else 'x^%d' % (n - i)) for i, a in enumerate(c) if a]
+    return c, ''.join(terms).lstrip('+')
+
+
+def integrals():
+    """Definite integrals: of polynomials, exactly, and some whose values are known."""
+    a, b, k, m = R.randint(-4, 3), R.randint(4, 9), R.randint(2, 9), R.randint(1, 4)
+    c, f = polynomial(R.randint(1, 4))
+    n = len(c)
+    q = sum(F(x, n - i) * (F(b) ** (n - i) - F(a) ** (n - i)) for i, x in enumerate(c))
+    d = R.choice(['dx', '\\,dx', '\\mathrm{d}x', '\\, \\mathrm{d} x'])
+    known = [('\\int_{%d}^{%d} (%s) %s' % (a, b, f, d), tex(q), tex(other(q)))] * 4
+    known += [('\\int_0^{\\pi} \\sin(%dx) %s' % (2 * k + 1, d), '\\frac{2}{%d}' % (2 * k + 1), '\\frac{1}{%d}' % (2 * k + 1)),
+              ('\\int_1^{%d} \\frac{dx}{x}' % k, '\\ln %d' % k, '\\ln %d' % (k + 1)), ('\\int_0^1 e^{%dx} dx' % k, '\\frac{e^{%d}-1}{%d}' % (k, k), '\\frac{e^{%d}}{%d}' % (k, k)),
+              ('\\int_0^{%d} \\sqrt{x}\\,dx' % k ** 2, tex(F(2 * k ** 3, 3)), tex(F(2 * k ** 3 + 1, 3))),
+              ('\\int_0^\\infty x^%d e^{-%dx} dx' % (m, k), tex(F(math.factorial(m), k ** (m + 1))), tex(F(math.factorial(m), k ** m))),
+              ('\\int_{-\\infty}^{\\infty} e^{-%dx^2} dx' % k, '\\sqrt{\\frac{\\pi}{%d}}' % k, '\\frac{\\pi}{%d}' % k), ('\\int_%d^\\infty \\frac{dx}{x^%d}' % (k, m + 1), tex(F(1, m * k ** m)), tex(F(1, k ** m) + 1)),
+              ('\\int_{-%d}^{%d} |x| dx' % (k, k), str(k * k), '0'), ('\\int_0^{%d} \\frac{%d\\,dx}{x^2+%d}' % (k, k, k * k), '\\frac{\\pi}{4}', '\\frac{\\pi}{%d}' % (k + 3))]
+    gold, same, different = R.choice(known)
+    return (gold, same, different) if R.random() < .5 else (same, gold, R.choice([different, gold + '+1', '-' + gold]))
+
+
+def limits():
+    a, b, k = R.randint(1, 9), R.randint(1, 9), R.randint(1, 6)
+    q = F(a, b)
+    text, value = R.choice([
+        ('\\lim_{x\\to 0}\\frac{\\sin %dx}{%dx}' % (a, b), tex(q)), ('\\lim_{x \\to 0} \\frac{e^{%dx}-1}{%dx}' % (a, b), tex(q)),
+        ('\\lim_{n\\to\\infty}\\frac{%dn^%d+%d}{%dn^%d-n+1}' % (a, k + 1, k, b, k + 1), tex(q)), ('\\lim_{x\\to %d}\\frac{x^2-%d}{x-%d}' % (a, a * a, a), str(2 * a)),
+        ('\\lim_{n\\to\\infty}\\left(1+\\frac{%d}{n}\\right)^{%dn}' % (a, b), 'e^{%d}' % (a * b)), ('\\lim_{x\\to 0}\\frac{1-\\cos %dx}{x^2}' % a, tex(F(a * a, 2))),
+        ('\\lim_{x\\to %d}\\frac{\\sqrt{x}-%d}{x-%d}' % (a * a, a, a * a), tex(F(1, 2 * a))), ('\\lim_{x\\to %d}(x^2+%dx)' % (a, b), str(a * a + a * b)),
+        ('\\lim_{x\\to\\infty}(\\sqrt{x^2+%dx}-x)' % a, tex(F(a, 2))), ('\\lim_{x\\to 0^+}\\frac{%d}{x}' % a, '\\infty'), ('\\lim_{x\\to %d^-}\\frac{1}{x-%d}' % (a, a), '-\\infty')])
+    return text, value, R.choice(['0', '-' + value if value[0] != '-' else value[1:], value + '+1' if 'infty' not in value else str(a)])
+
+
+def derivatives():
+    c, f = polynomial(R.randint(2, 4))
+    a, b, n = R.randint(2, 9), R.randint(2, 9), len(c) - 1
+    d = '+'.join('(%d)x^{%d}' % (x * (n - i), n - i - 1) for i, x in enumerate(c[:-1]) if x)
+    op = R.choice(['\\frac{d}{dx}', '\\frac{\\mathrm{d}}{\\mathrm{d}x}', '\\frac{\\partial}{\\partial x}'])
+    gold, same, different = R.choice([
+        ('(%s)' % f, d, d + '+x'), ('\\sin(%dx)' % a, '%d\\cos(%dx)' % (a, a), '\\cos(%dx)' % a), ('e^{%dx}' % a, '%de^{%dx}' % (a, a), 'e^{%dx}' % a),
+        ('\\ln(x^2+%d)' % a, '\\frac{2x}{x^2+%d}' % a, '\\frac{1}{x^2+%d}' % a), ('\\left(x^%d\\ln x\\right)' % a, 'x^{%d}(%d\\ln x+1)' % (a - 1, a), '%dx^{%d}\\ln x' % (a, a - 1)),
+        ('\\frac{x}{x+%d}' % a, '\\frac{%d}{(x+%d)^2}' % (a, a), '\\frac{1}{(x+%d)^2}' % a), ('\\sqrt{%dx+%d}' % (a, b), '\\frac{%d}{2\\sqrt{%dx+%d}}' % (a, a, b), '\\frac{1}{2\\sqrt{%dx+%d}}' % (a, b)),
+        ('\\arctan(%dx)' % a, '\\frac{%d}{1+%dx^2}' % (a, a * a), '\\frac{1}{1+%dx^2}' % (a * a))])
+    return op + gold, same, different
+
+
+def endless():
+    """Sums and products without end, and sums up to n."""
+    a, b = R.randint(2, 9), R.randint(1, 6)
+    return R.choice([
+        ('\\sum_{n=%d}^{\\infty}\\frac{1}{%d^n}' % (b, a), tex(F(1, a ** b) / (1 - F(1, a))), tex(F(1, a ** b))), ('\\sum_{n=1}^\\infty\\frac{n}{%d^n}' % a, tex(F(a, (a - 1) ** 2)), tex(F(a, a * a + 1))),
+        ('\\sum_{n=1}^{\\infty}\\frac{1}{n(n+%d)}' % b, tex(sum(F(1, k) for k in range(1, b + 1)) / b), tex(F(1, b) + 5)), ('\\sum_{n=1}^\\infty\\frac{%d}{n^2}' % a, '\\frac{%d\\pi^2}{6}' % a, '\\frac{%d\\pi}{6}' % a),
+        ('\\sum_{n=0}^\\infty\\frac{%d^n}{n!}' % a, 'e^{%d}' % a, 'e^{%d}-1' % a), ('\\sum_{n=1}^\\infty\\frac{(-1)^{n+1}}{n}', '\\ln 2', '\\ln 3'), ('\\sum_{n=0}^\\infty\\frac{(-1)^n}{2n+1}', '\\frac{\\pi}{4}', '\\frac{\\pi}{3}'),
+        ('\\prod_{n=%d}^\\infty\\left(1-\\frac{1}{n^2}\\right)' % a, tex(F(a - 1, a)), tex(F(a, a + 1))), ('\\sum_{n=1}^\\infty\\frac{%d}{n}' % a, '\\infty', str(a)),
+        ('\\sum_{k=1}^{n} k^2', '\\frac{n(n+1)(2n+1)}{6}', '\\frac{n^2(n+1)}{2}'), ('\\sum_{k=1}^n (%dk+%d)' % (a, b), '\\frac{%dn(n+1)}{2}+%dn' % (a, b), '\\frac{%dn(n+1)}{2}+%d' % (a, b)),
+        ('\\sum_{k=0}^n \\binom{n}{k}', '2^n', '2^n-1'), ('\\prod_{k=1}^{n} k', 'n!', '(n+1)!')])
+
+
+def numerals():
+    """Numerals to a base: other ways to write the base, or another base; and a wrong digit."""
+    base, n = R.choice([2, 3, 5, 7, 8, 12, 16]), R.randint(40, 5000)
+    digits = lambda v: digits(v // base) + '0123456789ABCDEF'[v % base] if v >= base else '0123456789ABCDEF'[v]
+    names = {2: 'two', 3: 'three', 5: 'five', 7: 'seven', 8: 'eight', 12: 'twelve', 16: 'sixteen'}
+    d, e = digits(n), digits(n + R.choice([1, base, -1]))
+    same = R.choice(['(%s)_{%d}' % (d, base), '%s_{\\text{%s}}' % (d, names[base]), '\\text{%s}_{%d}' % (d, base), '%d_{10}' % n, '0x%s' % d if base == 16 else '%s_{(%d)}' % (d, base)])
+    return '%s_{%d}' % (d, base), same, R.choice(['%s_{%d}' % (e, base), '(%s)_{%d}' % (e, base), '%s_{%d}' % (d, base + 1), '%d_{10}' % (n + 1)])
+
+
+def builders():
+    """Sets of whole numbers between bounds."""
+    a, n, k = R.randint(-5, 5), R.randint(2, 6), R.randint(2, 4)
+    sets = ['\\mathbb{Z}', 'ℤ'] + (['\\mathbb{N}', '\\mathbb{Z}^+', '\\mathbb{N}^*'] if a >= 1 else [])
+    form = R.choice(['\\{x\\in %s : %d<x<%d\\}', '\\{x \\in %s \\mid %d < x < %d\\}', '{x∈%s | %d<x<%d}', 'x\\in %s : %d<x<%d'])
+    elements = list(range(a, a + n))
+    if R.random() < .3:
+        return '\\{%s\\}' % ','.join(str(k * x) for x in elements), '\\{%dx : x\\in\\mathbb{Z}, %d\\le x\\le %d\\}' % (k, a, a + n - 1), '\\{%dx : x\\in\\mathbb{Z}, %d\\le x< %d\\}' % (k, a, a + n - 1)
+    text = lambda lo, hi: form % (R.choice(sets), lo, hi)
+    return '\\{%s\\}' % ','.join(map(str, elements)), text(a - 1, a + n), R.choice([text(a, a + n), text(a - 1, a + n + 1)])
+
+
+def piecewise():
+    """Functions by cases: the ends of the cases, their order and words; and another value, end or direction."""
+    a, k, m = R.randint(-5, 5), R.randint(2, 9), R.randint(1, 9)
+    x, y = '%dx' % k, '%dx+%d' % (m, (k - m) * a)    # both are k a where x is a
+    rows = lambda v, w, left='x<%d' % a, right='x\\ge %d' % a: R.choice([
+        '\\begin{cases} %s & %s \\\\ %s & %s \\end{cases}' % (v, left, w, right), '\\begin{cases} %s, & \\text{if } %s \\\\ %s, & \\text{if } %s \\end{cases}' % (w, right, v, left),
+        '\\begin{cases} %s & \\text{for } %s \\\\ %s & \\text{otherwise} \\end{cases}' % (v, left, w)])
+    name = 'f(x)=' if R.random() < .3 else ''
+    other_end = ('x<%d' % (a + 1), 'x\\ge %d' % (a + 1))
+    if k == m or R.random() < .3:    # a jump: the end belongs to one of them
+        return name + rows(str(k), str(k + m)), rows(str(k), str(k + m)), R.choice([rows(str(k), str(k + m), 'x\\le %d' % a, 'x> %d' % a), rows(str(k + m), str(k)), rows(str(k), str(k + m + 1))])
+    return name + rows(x, y), rows(x, y, *R.choice([(), ('x\\le %d' % a, 'x> %d' % a)])), R.choice([rows(y, x), rows(x, y + '+1'), rows(x, y, *other_end)])
+
+
+def no_solution():
+    ways = ['\\emptyset', '\\varnothing', '∅', '\\text{no solution}', 'no solutions', '\\text{There is no solution}', '\\text{No solutions exist}', '无解', '方程无解',
+            '\\text{the equation has no solutions}', '\\text{empty set}', '\\{\\}']
+    n = R.randint(1, 9)
+    return R.choice(ways), R.choice(ways), R.choice([str(n), '\\{%d\\}' % n, '\\text{one solution}', '\\text{infinitely many solutions}', '0', '\\text{no}', '\\{0\\}', '有解', '\\mathbb{R}'])
+
+
+def chinese_units():
+    n = R.randint(2, 900)
+    unit, as_, wrong = R.choice([('米', ' m', ' cm'), ('平方米', ' m}^2', ' m}^3'), ('立方厘米', ' cm}^3', ' cm}^2'), ('千米', ' km', ' m'), ('千克', ' kg', ' g'), ('小时', ' hours', ' minutes'),
+                                 ('千米/小时', ' km/h', ' m/s'), ('千米每小时', ' km/h', ' m/s'), ('升', ' liters', ' ml'), ('天', ' days', ' hours'), ('个', '', None), ('人', '', None)])
+    text = lambda k, u: '%d\\text{%s' % (k, u) + ('' if '}' in u else '}') if u else str(k)
+    return text(n, as_), R.choice(['%d%s', '%d\\text{%s}', '%d %s']) % (n, unit), R.choice(['%d%s' % (n + 1, unit), text(n, wrong).replace(text(n, ''), str(n)) if wrong else '%d厘米' % (n + 3)])
+
+
 CATEGORIES = [integers, decimals, fractions, mixed, percent, units, currency, powers, roots, logarithms, exponentials, trigonometry,
               factorials, binomials, absolutes, floors, sums, sets, tuples, intervals, unions, inequalities, equations, assignments,
-              matrices, complexes, plus_minus, infinities, polynomials, symbolic, nested, tiny, letters, texts, ratios]
+              matrices, complexes, plus_minus, infinities, polynomials, symbolic, nested, tiny, letters, texts, ratios, before, after, multipliers, joined, jumps, contradictions,
+              times_of_day, repeating, constants, unicode_forms, dressed, integrals, limits, derivatives, endless, numerals, builders,
+              piecewise, no_solution, chinese_units]
 
 
 def pairs(n, seed):

@@ -11,6 +11,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_dir.h"
 #include "workers/engine/model/safetensors.h"
+#include "workers/engine/pass/pass.h"
 
 struct dump {
     struct device *dev;

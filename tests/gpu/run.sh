@@ -43,6 +43,19 @@ field() {
 cost() {
     note "cost of equal bits, $1, $2 rows" "$bin/rollcall" bench gemm --device cuda:0 --shape "$1" --rows "$2" --step-us "$3"
 }
+# races COMMAND...: it succeeds, and racecheck finds no hazard in it but those of spread_kernel, which kernels/cuda/NOTES.md proves false
+races() {
+    local log ran status
+    log=$(mktemp)
+    compute-sanitizer --tool racecheck "$@" >"$log" 2>&1    # its status is the command's
+    ran=$?
+    grep -E '^{|SUMMARY' "$log"
+    [ $ran = 0 ] && grep -q 'RACECHECK SUMMARY' "$log" && ! grep -E '(Error|Warning): ' "$log" | grep -v 'spread_kernel'
+    status=$?
+    rm "$log"
+    return $status
+}
+export -f races
 # where NCCL is, when the loader does not know: packed, or beside PyTorch
 nccl_find() {
     local at
@@ -81,6 +94,10 @@ for group in "$@"; do
             OPS_DEVICE=cuda:0 note "compute-sanitizer $tool" \
                 compute-sanitizer --tool $tool --error-exitcode 9 "$tests/ops_test" short
         done
+        whole=(bench learn --device cuda:0 --dtype bfloat16 --model build/starter --dataset build/data/train.jsonl
+            --eval-dataset build/data/eval.jsonl --steps 1 --batch 2 --group-size 4 --eval-n 2)    # it decodes, trains and evaluates
+        note "memcheck of a whole step" compute-sanitizer --tool memcheck --error-exitcode 9 "$bin/rollcall" "${whole[@]}"
+        note "racecheck of a whole step" bash -c 'races "$@"' - "$bin/rollcall" "${whole[@]}"
         ;;
     decode)
         for case in 0.5B/64 0.5B/256 1.5B/256 7B/256; do

@@ -62,6 +62,20 @@ truncated: {{on: false}}
         self.assertEqual(run.ctl("ack", "nonsense").returncode, 1)
         self.assertTrue([line for line in run.told("alarm") if line["alarm"] == "hot" and line["state"] == "firing"])    # in jsonl
 
+    def test_alarms_that_a_system_prompt_can_cause_name_the_rewards_own_where_it_is_in_force(self):
+        base = dict(reward_type="boxed", max_prompt_tokens=128, waste_alert=0)
+        own, none = self.start(system_prompt="", **base), self.start(**base)
+        own.wait_step(3)
+        none.wait_step(3)
+        for name in ("reward_zero", "no_spread"):
+            self.until("the alarm fires in both", lambda: all(self.alarm(run, name)["state"] == "firing" for run in (own, none)), own, none)
+            said = [self.alarm(run, name)["remedy"].endswith("; prompts have the reward_type's own system prompt: compare with 'rollcall eval "
+                                                             "--system-prompt none'") for run in (own, none)]
+            self.assertEqual(said, [True, False])
+        with open(os.path.join(own.dir, "logs/controller.log")) as f:
+            self.assertNotIn("WARN", f.read())
+        self.assertIn("note: prompts have the system prompt \"Please reason step by step", own.logs())
+
     def test_an_alarm_takes_a_ruinous_change_back_by_itself(self):
         self.book("hot: {metric: rollout/temperature, above: 1.5, actions: [checkpoint, rollback]}\n")
         run = self.start()
@@ -82,6 +96,12 @@ truncated: {{on: false}}
         run.wait_step(1)
         self.until("it is paused", lambda: self.status(run)["state"] == "paused", run)
         self.assertEqual(len(self.events(run, "return")), 1)
+        paused = "alarm began paused it, after a whole step"    # not an operator: also for who comes later, and after a restart
+        self.assertEqual(self.status(run)["reason"], paused)
+        os.kill(run.processes()["controller"], signal.SIGKILL)
+        self.until("it is paused again", lambda: self.status(run)["state"] == "paused", run)
+        self.assertEqual(self.status(run)["reason"], paused)
+        self.assertIn("paused: " + paused, self.ok(run, "events"))
 
     def test_what_bounds_the_run_is_said_in_status_events_and_at_its_end(self):
         self.book("\n".join(f"{name}: {{on: false}}" for name in ("no_spread", "step_slow", "publish_slow", "rollout_slow", "kl_jump", "grad_norm_jump")))

@@ -10,6 +10,7 @@ import subprocess
 import time
 import unittest
 from run_tools import LIMIT, ROLLCALL, Holds, Run, RunCase
+from tiny_model import tensors_change
 
 
 def json_change(path, change):
@@ -25,21 +26,16 @@ def cut(path, size):
         f.truncate(size if size >= 0 else os.path.getsize(path) + size)
 
 
-def tensors_change(path, change):
-    """Rewrite a safetensors file after change({name: (entry, bytes)})."""
-    with open(path, "rb") as f:
-        size = int.from_bytes(f.read(8), "little")
-        header, data = json.loads(f.read(size)), f.read()
-    header.pop("__metadata__", None)
-    tensors = {name: (entry, data[slice(*entry["data_offsets"])]) for name, entry in header.items()}
-    change(tensors)
-    header, data = {}, b""
-    for name, (entry, values) in tensors.items():
-        header[name] = dict(entry, data_offsets=[len(data), len(data) + len(values)])
-        data += values
-    text = json.dumps(header).encode()
-    with open(path, "wb") as f:
-        f.write(len(text).to_bytes(8, "little") + text + data)
+ANSWER = """while read -r line; do id=${line#*'"id":'}; echo '{"id":'${id%%,*}'FIELDS}'; done"""
+PROGRAMS_THAT_DO_NOT_SCORE = [    # and what the start says of each
+    ("echo no module named nothere >&2; exit 1", 'it ended; it wrote "no module named nothere" on standard error'),
+    ("no-such-program", """no-such-program: not found" on standard error"""),
+    ("while read -r line; do echo hello; done", "time-out after stray lines ('reward_timeout_s' is 0.5)"),
+    ("exec sleep 60", "time-out ('reward_timeout_s' is 0.5)"),
+    (ANSWER.replace("FIELDS", ""), "asked about the first row of"),
+    (ANSWER.replace("FIELDS", ',"error":"no key"'), "error: no key"),
+    (ANSWER.replace("FIELDS", ',"reward":1e308'), "the reward 1e+308 is not from -1e+09 to 1e+09"),
+]
 
 
 class BadInput(RunCase):
@@ -59,6 +55,27 @@ class BadInput(RunCase):
         done = self.rollcall("train", run_file, "--batch", "--runs-dir", runs, *extra)
         self.assertFalse(os.path.exists(runs), done.stderr)
         return done
+
+    def test_no_name_drives_the_terminal_it_is_printed_on(self):
+        """Window title, clear screen, one in C1, turned text, a line of its own: whichever command says it."""
+        evil = "no\033]0;owned\007\033[2J\u009b31m\r\u202e\nrun x: finished"
+        for args in (["train", evil], ["train", "--devices", evil], ["ctl", "--run", evil, "status"], ["console", evil], ["eval", "-m", evil],
+                     ["score", "-i", evil], ["generate", "--model", evil], ["rollouts", evil], ["export", evil], ["template", "--model", evil],
+                     ["serve", "--model", evil], ["merge", evil, "x"], [evil], ["pull", evil], ["settings", evil], ["doctor", evil],
+                     ["sft", "-m", evil], ["tokenize", "--model", evil], ["profile", evil], ["console", "--theme", evil, evil]):
+            done = subprocess.run([ROLLCALL, *args], capture_output=True, stdin=subprocess.DEVNULL, timeout=LIMIT)
+            said = (done.stdout + done.stderr).decode()
+            self.assertNotEqual(done.returncode, 0, args)
+            self.assertFalse([c for c in said if (c < " " and c not in "\n\t") or "\x7f" <= c <= "\x9f" or c == "\u202e"], said)
+            self.assertNotIn("\nrun x: finished", said)
+
+    def test_a_reader_that_has_left_is_no_error(self):
+        for args in (["train", "--help"], ["settings"], ["metrics"]):
+            ours, theirs = os.pipe()
+            os.close(ours)
+            done = subprocess.run([ROLLCALL, *args], stdout=theirs, stderr=subprocess.PIPE, timeout=LIMIT)
+            os.close(theirs)
+            self.assertEqual((done.returncode, done.stderr), (0, b""), args)
 
     def broken_models(self):
         """(path, words that the sentence must have) of models with one fault each."""
@@ -175,7 +192,7 @@ class BadInput(RunCase):
     def test_a_dry_run_says_what_the_start_would_say(self):
         runs = self.task.path("dry")
         taken = os.path.join(runs, "taken")
-        os.makedirs(taken)
+        os.makedirs(os.path.join(taken, "mine"))
         file = self.task.run_file(reward_type="boxed")    # no program to start
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
@@ -202,6 +219,13 @@ class BadInput(RunCase):
         broken = self.rollcall("train", file, "--dry-run", "--reward-type", "0.5*boxed + 0.5*program:false")
         self.assertEqual(broken.returncode, 1)
         self.assertIn("'reward_type' does not answer when it is asked about the first row of", broken.stderr)
+        for reward, words in PROGRAMS_THAT_DO_NOT_SCORE:
+            with self.subTest(reward=reward):
+                for more in (["--dry-run"], ["--batch"]):
+                    bad = self.rollcall("train", file, "--reward-type", f"program:{reward}", "--reward_timeout_s", "0.5", "--runs-dir", self.task.path("none"), *more)
+                    self.assertEqual(bad.returncode, 1, bad.stderr)
+                    self.assertIn(words, bad.stderr.splitlines()[-1])
+                    self.assertFalse(os.path.exists(self.task.path("none")))
         good = self.rollcall("train", file, "--dry-run", "-i", "2", "--devices", "cpu:0,cpu:1", "--offload-optimizer",
                              "--master_address", "head", "--weights", "nccl")
         self.assertEqual(good.returncode, 0, good.stderr)
@@ -209,6 +233,24 @@ class BadInput(RunCase):
         self.assertIn("note: 'master_address' has no effect: ", good.stderr)
         self.assertIn("note: 'weights' nccl is for GPUs", good.stderr)
         self.assertIn("through shared memory", good.stdout)
+        self.assertRegex(good.stdout, r'prompt 3: +"[^"]*2\+4=[^"]*", \d+ tokens\n')
+        self.assertIn('answers end:    with "<|im_end|>" (258), ', good.stdout)
+        self.assertIn("system prompt:  none is put before the prompts\n", good.stdout)
+        rewards = self.rollcall("train", file, "--dry-run", "--reward-type", "boxed", "--system-prompt", "", "--max-prompt-tokens", "128")
+        self.assertIn("\\\\boxed{}.\", which is the reward_type's own; system_prompt 'none' leaves it out\n", rewards.stdout)
+        endless = self.task.path("endless")
+        shutil.copytree(self.task.path("model"), endless)
+        for name in ("config", "generation_config", "tokenizer_config"):
+            json_change(os.path.join(endless, name + ".json"), lambda c: [c.pop(k, None) for k in ("eos_token_id", "eos_token")])
+        for more in (["--dry-run"], ["--batch"]):
+            self.one_sentence(self.rollcall("train", file, "-m", endless, "--runs-dir", self.task.path("none"), *more), 1, f"'{endless}' names no end token",
+                              'its chat template ends answers with "<|im_end|>" (258)', "'eos_token'")
+        json_change(os.path.join(endless, "tokenizer_config.json"), lambda c: c.update(eos_token="<pad>"))
+        other = self.rollcall("train", file, "--dry-run", "-m", endless)
+        self.assertEqual(other.returncode, 0, other.stderr)
+        self.assertIn('note: the chat template ends answers with "<|im_end|>" (258), which is no end token of', other.stderr)
+        lost = self.rollcall("train", file, "--dry-run", "-cp", self.task.path("nowhere"))
+        self.one_sentence(lost, 1, "'checkpoint_path'", "nowhere")
 
     def test_a_newcomer_s_mistake_is_answered_with_one_sentence_that_helps(self):
         run_file, no_data = self.task.run_file(), self.task.run_file("no_data.yaml")
@@ -233,6 +275,7 @@ class BadInput(RunCase):
             (train("-d", "openai/gsm8k"), 1, ["there is no file 'openai/gsm8k'", "rollcall pull --dataset openai/gsm8k"]),
             (train("-d", self.task.path("empty")), 1, ["holds no file of data", ".parquet"]),
             (train("-d", os.path.join(self.task.dir, "*.parq")), 1, ["no file matches the pattern"]),
+            (train("--wandb", "offline", "--project", "gsm8k/qwen:0.5b"), 2, ["'gsm8k/qwen:0.5b'", "holds '/'"]),
             (["train", no_data, "--dry-run"], 2, ["no dataset is given", "--dataset"]),
             (["console", "/etc"], 1, ["'/etc' is not a run", "run.yaml"]),
             (["ctl", "--run", "/etc", "status"], 1, ["'/etc' is not a run"]),
@@ -250,24 +293,22 @@ class BadInput(RunCase):
                 self.one_sentence(self.rollcall(*args), code, *words)
 
     def test_prompts_that_are_all_too_long_are_reported_with_their_lengths(self):
-        run = Run(self.task, "long-prompts", self.task.run_file("long.yaml", system_prompt="Think. " * 8, max_prompt_tokens=8))
-        self.addCleanup(run.kill)
-        code, last = run.wait()
-        self.assertEqual((code, last["event"]), (1, "failed"))
-        self.assertRegex(last["reason"], r"no prompt of .*max_prompt_tokens 8: the shortest has \d+ tokens, \d\d of them the system prompt; "
-                         r"raise max_prompt_tokens or give a shorter system_prompt")
+        long = self.task.run_file("long.yaml", system_prompt="Think. " * 8, max_prompt_tokens=8)
+        for more in (["--dry-run"], ["--batch"]):
+            self.one_sentence(self.rollcall("train", long, "--runs-dir", self.task.path("none"), *more), 1, "no prompt of ", "max_prompt_tokens 8: the shortest has ",
+                              " tokens, 66 of them the system prompt; raise max_prompt_tokens or give a shorter system_prompt")
 
     def test_a_run_that_learns_from_no_sample_says_so_and_fails(self):
         """The reward always fails, always runs out of time, or scores alike what filter_range then takes out."""
         def answer(fields):
-            return f"""program:while read -r line; do id=${{line#*'"id":'}}; echo '{{"id":'${{id%%,*}}',{fields}}}'; done"""
+            return f"""while read -r line; do id=${{line#*'"id":'}}; echo '{{"id":'${{id%%,*}}',{fields}}}'; done"""
 
         refuses, right = answer('"error":"judge away"'), answer('"reward":1,"ans_acc":1')
-        late = "program:sleep 3600"
+        late = "sleep 3600"
         cases = [    # reward, settings, words of the failure, whether a step was made
             (refuses, dict(max_steps=2, waste_alert=16), ["nothing was learned: the last 64 samples were all left out", "64 errors",
                                                           "judge away", "logs/scorer.log"], True),
-            (late, dict(max_steps=1, reward_timeout_s=0.01), ["nothing was learned: the last 32 samples were all left out", "32 time-outs",
+            (late, dict(max_steps=1, reward_timeout_s=0.5, scorer_threads=16), ["nothing was learned: the last 32 samples were all left out", "32 time-outs",
                                                               "raise reward_timeout_s"], True),
             (refuses, dict(max_steps=1000, waste_alert=16, waste_limit=80), ["the last 80 samples were all left out", "waste_limit is 80"], True),
             (right, dict(filter_range=[0.1, 0.9], num_episodes=1, waste_alert=16), ["nothing was learned: 256 of 256 answers are right: all of "
@@ -275,7 +316,7 @@ class BadInput(RunCase):
         ]
         for i, (reward, settings, words, stepped) in enumerate(cases):
             with self.subTest(settings=settings):
-                run = Run(self.task, f"waste-{i}", self.task.run_file("waste.yaml", reward_type=reward, **settings))
+                run = Run(self.task, f"waste-{i}", self.task.run_file("waste.yaml", reward_type=self.task.later_reward(f"asked-{i}", reward), **settings))
                 self.addCleanup(run.kill)
                 code, last = run.wait()
                 self.assertEqual((code, last["event"], last["step"] > 0), (1, "failed", stepped), run.logs())
@@ -294,9 +335,12 @@ class BadInput(RunCase):
         one_long = self.task.path("one_long.jsonl")
         with open(self.task.path("train.jsonl")) as f, open(one_long, "w") as out:
             out.writelines([*f.readlines()[:63], json.dumps({"messages": [{"role": "user", "content": "1+1=" * 100}], "gt_answer": "2"}) + "\n"])
-        run = Run(self.task, "few", self.task.run_file("few.yaml", dataset=one_long, inference_batch_size=64, num_episodes=1))
-        self.addCleanup(run.kill)
-        self.assert_no_step(run, f"'{one_long}' has 63 usable lines, fewer than the 64 prompts of a rollout step; lower 'inference_batch_size'")
+        few = self.task.run_file("few.yaml", dataset=one_long, inference_batch_size=64, num_episodes=1)
+        for more in (["--dry-run"], ["--batch"]):
+            done = self.rollcall("train", few, "--runs-dir", self.task.path("none"), *more)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("note: 1 prompts of ", done.stderr)
+            self.assertIn(f"'{one_long}' has 63 usable lines, fewer than the 64 prompts of a rollout step; lower 'inference_batch_size'", done.stderr)
         holds = Holds(self.task.path("few-holds"))
         holds.arm("worker cpu:0", "starting")
         run = Run(self.task, "grown", self.task.run_file("grown.yaml", num_episodes=1), env={"RC_TEST_HOLD": holds.dir})
@@ -315,7 +359,7 @@ class BadInput(RunCase):
                             "filter_range; ", "or lower train_batch_size")    # one group of 64 is useful
 
     def test_samples_in_a_row_keep_counting_when_the_controller_is_killed_and_begin_at_0_when_the_run_is_resumed(self):
-        refuses = """program:while read -r line; do id=${line#*'"id":'}; echo '{"id":'${id%%,*}',"error":"judge away"}'; done"""
+        refuses = self.task.later_reward("row-asked", """while read -r line; do id=${line#*'"id":'}; echo '{"id":'${id%%,*}',"error":"judge away"}'; done""")
         samples = "select coalesce(max(cast(value as integer)), 0) from value where name = 'samples'"
         file = self.task.run_file("row.yaml", reward_type=refuses, waste_alert=16, waste_limit=960)
         run = Run(self.task, "row", file, ["--max-steps", "100000"])
@@ -328,6 +372,7 @@ class BadInput(RunCase):
         self.assertIn("the last 960 samples were all left out (0 time-outs, 960 errors of the verifier, the last: program: error: judge away)", last["reason"])
         self.assertEqual(run.journal_number(samples), 960)
         self.assertEqual(len(run.told("alert")), 1, run.told("alert"))
+        os.rmdir(self.task.path("row-asked"))    # the start asks the program again
         again = Run(self.task, "row", resume=True)
         self.addCleanup(again.kill)
         self.assertEqual(again.wait()[1]["event"], "failed", again.logs())

@@ -63,7 +63,12 @@ PROGRAMS = [
         "import sys, threading\nsys.setrecursionlimit(10**7)\nthreading.stack_size(2**27)\ndef f(n):\n    return 5 if n == 0 else f(n - 1)\n"
         "threading.Thread(target=lambda: print(f(100000))).start()",
         "import resource\nresource.setrlimit(resource.RLIMIT_STACK, (2**28, -1))\nprint(5)",
-        "import sys\nprint('x' * 1000000, file=sys.stderr)\nprint(5)")),
+        "import sys\nfor _ in range(100):\n    print('x' * 100000, file=sys.stderr)\nprint(5)",
+        "import os\nfor _ in range(100):\n    os.write(2, b'x' * 100000)\nprint(5)",
+        "import multiprocessing\ndef f(x):\n    return x * x\nif __name__ == '__main__':\n    with multiprocessing.Pool(2) as p:\n        print(sum(p.map(f, [1, 2])))",
+        "import multiprocessing\ndef f(v):\n    with v.get_lock():\n        v.value += 5\nv = multiprocessing.Value('i', 0)\np = multiprocessing.Process(target=f, args=(v,))\n"
+        "p.start()\np.join()\nprint(v.value)",
+        "from concurrent.futures import ProcessPoolExecutor\nif __name__ == '__main__':\n    with ProcessPoolExecutor(2) as p:\n        print(p.submit(int, '5').result())")),
     (fenced("def f(n):\n    return 10**n"), {"inputs": ["5000"], "outputs": ["1" + "0" * 5000], "fn_name": "f"}, 1,
      "code: all 1 tests pass", [1]),
     (fenced("import sys\nprint('x' * 1000000, file=sys.stderr)\nprint(2 * int(input()))"),
@@ -214,8 +219,8 @@ class Service(unittest.TestCase):
 
 class Own(unittest.TestCase):
     def test_the_examples_score(self):
-        cases = [("python3 length.py", {"response": "x" * 100}, 7.5, 0), ("sh polite.sh", {"response": "yes, please"}, 10, 1),
-                 ("sh polite.sh", {"response": "no"}, 0, 0),
+        cases = [("python3 length.py", {"response": "x" * 100}, 7.5, None), ("sh polite.sh", {"response": "yes, please"}, 10, 1),
+                 ("sh polite.sh", {"response": "no"}, 0, None),
                  ("python3 same_words.py", {"response": "a tree and a house", "keywords": ["Tree", "sun"]}, 5, 0),
                  ("python3 same_words.py", {"response": "x"}, None, 0)]
         for command, row, reward, right in cases:
@@ -371,11 +376,12 @@ class Judge(unittest.TestCase):
 
     def test_each_judge_has_its_scale_and_its_own_words(self):
         cases = [    # verifier, what the judge says, the score or None for no score
-            ("general-quality", '{"REASONING": "ok", "SCORE": "7"}', 0.7), ("general-quality", '```json\n{"REASONING": "ok", "SCORE": 10}\n```', 1), ("general-quality", '{"SCORE": 99}', 1),
+            ("general-quality", '{"REASONING": "ok", "SCORE": "7"}', 0.7), ("general-quality", '```json\n{"REASONING": "ok", "SCORE": 10}\n```', 1), ("general-quality", '{"SCORE": 99}', None),
             ("general-quality_ref", '{"REASONING": "a \\"b\\"", "SCORE": "3.5"}', 0.35), ("general-quality_rubric", '{"REASONING": "", "SCORE": "1"}', 1), ("general-quality_rubric", '{"SCORE": 0}', 0),
             ("general-factuality", "<think>SCORE 0?</think>{\"REASONING\": \"same\", \"SCORE\": \"1\"}", 1), ("general-refusal", '{"REASONING": broken, "SCORE": "1"}', 1),
             ("general-safety", '{"SCORE": "1.0"}', 1), ("general-creative_writing", "no score at all", None), ("general-web_instruct_general_verifier", "Final Decision: Yes", 1),
             ("general-web_instruct_general_verifier", "Thus: final decision: no", 0), ("general-web_instruct_general_verifier", "maybe", None), ("general-quality", '{"SCORE": "high"}', None),
+            ("general-quality", '{"SCORE": "2/10"}', 0.2), ("judge", '{"SCORE": "2/10"}', 0.2), ("judge", '{"SCORE": 2/10}', 0.2), ("judge", '{"SCORE": 2}', None), ("judge", '{"SCORE": -1}', None),
         ]
         rows = [{"response": "<think>x</think><answer>says=" + says + "=end</answer>", "dataset": name, "ground_truth": "the label", "messages": [{"role": "user", "content": "the question"}]}
                 for name, says, _ in cases]
@@ -415,7 +421,7 @@ class Judge(unittest.TestCase):
             truth = {"query": "q", "rubrics": [{"description": 'says={"score": %s}=end' % s, "weight": w} for s, w in rubrics]}
             return {"response": "r", "dataset": "rubric", "ground_truth": json.dumps(truth)}
         cases = [(row((2, 1)), 1), (row((0, 1)), 0), (row((2, 1), (0, 1)), 0.5), (row((2, 3), (0, 1)), 0.75), (row((2, 1), (2, -1)), 0), (row((0, 1), (2, -1)), -0.5), (row((1, 2), (2, 2)), 0.75),
-                 (row(("x", 1)), None)]
+                 (row(("x", 1)), None), (row((3, 1)), None), (row((-1, 1)), None), (row(('"1/2"', 1)), 0.5)]
         answers, done = score("verify", [c[0] for c in cases], *self.run_file(verification_reward=1))
         self.assertEqual([a["reward"] for a in answers], [c[1] for c in cases], done.stderr)
 

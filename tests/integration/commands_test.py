@@ -14,7 +14,7 @@ from run_tools import LIMIT, ROLLCALL, Holds, RunCase
 
 # Every setting that may change while a run goes, with a value that is neither the default nor the tests'.
 LIVE = dict(
-    max_steps="99999", inference_batch_size="16", inference_microbatch_size="4", train_batch_size="4",
+    max_steps="99999", max_hours="99", join_timeout_s="99", inference_batch_size="16", inference_microbatch_size="4", train_batch_size="4",
     train_microbatch_size="3", token_budget="150", num_generations="6", temperature="0.8", top_k="9", top_p="0.9", min_p="0.01", min_new_tokens="2",
     max_new_tokens="11", kl_coeff="0", clip_eps_low="0.1", clip_eps_high="0.3", loss_variation="token_level", filter_range="[0, 1]",
     filter_truncated_response="true", filter_no_spread="true", rho_clamp="[0, 3]", rho_mask="[0.1, 10]", skip_threshold="30", learning_rate="0.002", lr_schedule="linear", lr_min_ratio="0.2",
@@ -66,6 +66,9 @@ class Commands(RunCase):
             self.assertIn(bad.split("=")[0], done.stderr)
             self.assertEqual(self.status(run)["knobs"]["learning_rate"], 0.001, bad)
         self.assertEqual(run.ctl("revert").returncode, 1)    # nothing has been changed
+        done = run.ctl("eval")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("the run has no evaluation set", done.stderr)
 
     def test_an_id_is_carried_out_once_and_answered_alike(self):
         run = self.start()
@@ -118,7 +121,7 @@ class Commands(RunCase):
             self.assertEqual(refused.returncode, 1, words)
             self.assertIn(f"refused: {holder} has had control of the run for ", refused.stderr)
             self.assertIn(f"rollcall ctl --force {words[0]}", refused.stderr)    # what would work
-        self.assertIn(f"lock: {holder} has the control", self.ok(run, "status"))
+        self.assertIn(f"lock: {holder} has control", self.ok(run, "status"))
         os.kill(run.processes()["controller"], 9)    # it outlives the controller
         self.until("the controller is back", lambda: "lock" in self.status(run), run)
         self.assertEqual(run.ctl("set", "learning_rate=0.002").returncode, 1)
@@ -278,7 +281,7 @@ class Commands(RunCase):
             self.ok(run, "pause", "--depth", "step")
         item, offset = found()[0]
         new, mean = ended(item), f"select reward_mean from item where item = {item}"
-        self.assertIn(f"item {item} is as it was: rewards 0 0 0 0, mean 0;", self.ok(run, "rescore", str(item)))
+        self.assertIn(f"item {item} is scored as before: rewards 0 0 0 0, mean 0;", self.ok(run, "rescore", str(item)))
         self.assertEqual(self.query(run, mean), [(0,)])
         open(flag, "w").close()
         self.assertIn(f"item {item} has new rewards {words(new)}; before: 0 0 0 0, mean 0", self.ok(run, "rescore", str(item)))
@@ -342,7 +345,7 @@ class Commands(RunCase):
         self.assertIn("unusable lines in more than 65536 places", done.stderr)
 
     def test_a_limit_that_passes_names_the_late_process(self):
-        run = self.start()
+        run = self.start(eval_dataset=json.dumps({"small": {"path": self.task.path("train.jsonl"), "limit": 4}}), eval_at_end=False)
         worker = run.processes()["worker cpu:0"]
         os.kill(worker, 19)
         late = run.ctl("eval", "--limit", "1")

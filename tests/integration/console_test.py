@@ -6,13 +6,15 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, ROOT, Run, RunCase
+from run_tools import LIMIT, ROLLCALL, ROOT, Run, RunCase, free_port
 
 DRIVER = os.path.join(ROOT, "build", "release", "tests", "tui_screenshot")    # drives a terminal: waits for texts, presses keys
 
@@ -274,9 +276,26 @@ class Console(RunCase):
         self.screen(run, "wait:RUNNING", "wait:reward", "wait:worker cpu:0", "keys:2", "wait:processes and devices",
                     "keys:3", "wait:#1  reward", "keys:5", "wait:state: running",
                     "keys::set temperature=0.9\\r", "wait:temperature: 1 -> 0.9", "keys:ps", "wait:PAUSED (step)",
-                    "keys:6", "wait:console", "keys:r", "wait:RUNNING", "keys:S", "wait:Stop the run?", "keys:y", "wait:STOPPED")
+                    "keys:6", "wait:console", "keys:r", "wait:RUNNING", "keys:S", "wait:Stop the run?", "keys:y", "wait:STOPPED",
+                    "keys:2", "wait:all have ended", "gone:controller")
         code, last = run.wait()
         self.assertEqual((code, last["event"]), (3, "stopped"))
+
+    def test_a_console_on_another_machine_shows_logs_data_and_devices_too(self):
+        port = free_port()
+        run = self.start("--listen", f"127.0.0.1:{port}", "--telemetry-s", "1")
+        run.wait_step(3)
+        if not os.path.exists(DRIVER):
+            self.skipTest("libvterm or cmocka was not there when the tests were built")
+        token = self.task.path("token")
+        shutil.copy(os.path.join(run.dir, "sock", "join"), token)
+        seen = set(os.listdir(tempfile.gettempdir()))
+        done = subprocess.run([DRIVER, self.task.path("far.svg"), "120x36", "dark", "wait:RUNNING", "keys:5", "wait:started 'controller'",
+                               "keys:D", "wait:right answer:", "keys:V", "wait:processor time in use", "keys:3", "wait:#1  reward", "keys:q",
+                               "--", ROLLCALL, "console", "--connect", f"127.0.0.1:{port}", "--token-file", token],
+                              capture_output=True, text=True, timeout=LIMIT + 100)
+        self.assertEqual(done.returncode, 0, done.stderr + run.logs())
+        self.assertFalse([d for d in set(os.listdir(tempfile.gettempdir())) - seen if d.startswith("rollcall-")])
 
     def test_a_prompt_is_put_into_quarantine_by_its_key(self):
         run = self.start()
@@ -346,6 +365,12 @@ class Console(RunCase):
         told = [json.loads(line) for line in console.stdout]
         self.assertEqual([t["step"] for t in told if t["event"] == "step"], list(range(1, last + 1)))
         self.assertEqual((told[-1]["event"], console.wait()), ("finished", 0))
+        with contextlib.closing(sqlite3.connect(os.path.join(run.dir, "journal.db"))) as db, db:    # a stranger's words in the journal
+            db.execute("update event set text = ?, who = ?", ("\033]0;owned\007\u009b2J\nrun x: FINISHED", "\033[31mme"))
+        for args in (["ctl", "--run", run.dir, "events"], ["console", "--batch", run.dir], ["console", "--batch", "--from", "1", run.dir]):
+            said = subprocess.run([ROLLCALL, *args], capture_output=True, timeout=LIMIT).stdout.decode()
+            self.assertFalse([c for c in said if (c < " " and c != "\n") or "\x7f" <= c <= "\x9f"], said)
+            self.assertNotIn("\nrun x:", said)
 
     def test_a_run_whose_processes_were_all_killed_opens_and_says_how_it_goes_on(self):
         run = self.start()

@@ -298,6 +298,13 @@ class Control(RunCase):
     def test_a_stopped_keeper_or_agent_is_named_at_once(self):
         run = self.start()
         run.wait_step(1)
+        def restarts(name):
+            answer = run.ctl("status", "--json")
+            rows = json.loads(answer.stdout)["processes"] if answer.returncode == 0 else []
+            return [p.get("restarts") for p in rows if p["name"] == name] or [None]
+
+        os.kill(run.processes()["scorer"], signal.SIGKILL)
+        self.until("the scorer is started again", lambda: restarts("scorer") == [1], run)
         pids = run.processes()
         self.addCleanup(lambda: [os.kill(pid, signal.SIGCONT) for pid in run.processes().values()])
         os.kill(pids["agent"], signal.SIGSTOP)
@@ -311,7 +318,13 @@ class Control(RunCase):
         self.assertIn(f"keeper (pid {pids['keeper']})", done.stderr)
         self.assertIn("kill -CONT", done.stderr)
         self.assertLess(time.monotonic() - began, 8, "it has waited for an answer that nobody can give")
+        os.kill(pids["scorer"], signal.SIGKILL)    # and nobody sees it
         os.kill(pids["keeper"], signal.SIGCONT)
+        # the next agent knows what the one before has counted, and what happened in between
+        self.until("the counts are as they were", lambda: restarts("agent") == [1] and restarts("scorer") == [2], run)
+        self.assertEqual(restarts("keeper"), [0])
+        self.until("the journal has it", lambda: f"'agent' (pid {pids['agent']}) has ended after" in self.ok(run, "events"), run)
+        self.assertIn(f"'scorer' (pid {pids['scorer']}) has ended while no agent watched it", self.ok(run, "events"))
 
     def test_a_resume_needs_no_second_try_whatever_is_left_of_the_run(self):
         def resume(*extra):

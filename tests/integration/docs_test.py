@@ -39,7 +39,7 @@ class Docs(unittest.TestCase):
                 for word in quoted.split():
                     word = word.strip("',;:()")
                     own = re.match(r"[\w.]+", word)
-                    if (own and own[0] in TOP and "/" in word or re.fullmatch(r"(unit|integration|tui)/\w+_test", word)) \
+                    if (own and own[0] in TOP and "/" in word or re.fullmatch(r"(unit|integration|tui)/\w+_test|[\w/]+/\w+\.[ch]", word)) \
                             and not re.search(r"NAME|\.\.\.|…|[<>{}|]", word) and not there(word, folder):
                         wrong.append(f"{doc}: `{word}`")
         self.assertEqual(wrong, [])

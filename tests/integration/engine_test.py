@@ -374,7 +374,7 @@ class ExternalEngines(run_tools.RunCase):
         self.assertAlmostEqual(rho, 0.99, delta=0.006)    # exp(-0.01), and 1 where the log-prob was 0
 
     def test_settings_that_do_not_go_together_are_refused(self):
-        for settings, words in [({"backend": "vllm"}, "needs 'engine_url'"), ({"backend": "transformers"}, "'backend'"),
+        for settings, words in [({"backend": "torch"}, "'backend'"),
                                 ({"engine_url": "http://h:1"}, "is for 'backend' vllm or sglang"),
                                 ({"backend": "vllm", "engine_url": "h:1"}, "it is http://HOST:PORT"),
                                 ({"backend": "vllm", "engine_url": "http://h:1,"}, "it is http://HOST:PORT"),
@@ -390,22 +390,28 @@ class ExternalEngines(run_tools.RunCase):
         self.assertEqual(ok.returncode, 0, ok.stderr)
         self.assertIn("engine:1: producer 1, sglang at https://i:2", ok.stdout)
         self.assertIn("an external engine rounds otherwise", ok.stderr)
+        for backend in ("vllm", "sglang", "transformers"):    # as ColossalChat's example lines have it
+            ok = subprocess.run([ROLLCALL, "train", self.task.run_file("own.yaml"), "-b", backend, "--dry-run"], capture_output=True, text=True,
+                                timeout=LIMIT)
+            self.assertEqual(ok.returncode, 0, ok.stderr)
+            self.assertIn(f"note: 'backend' {backend}: rollcall's own engine samples", ok.stderr)
 
 
 class Drawing:
     """A thread that is an environment of Atropos': it draws groups from an inference server and posts them to a run. Odd tokens are
-    rewarded."""
+    rewarded. One that does not say the version posts what it drew n_late groups ago, in whichever step that was."""
     PROMPT = [5, 6, 7]
 
-    def __init__(self, engine_port, door_port):
-        self.engine, self.door, self.stop, self.versions = engine_port, door_port, False, []
+    def __init__(self, engine_port, door_port, says_version=True, n_late=0):
+        self.engine, self.door, self.stop, self.versions, self.says_version = engine_port, door_port, False, [], says_version
+        self.n_late, self.held, self.drawn = n_late, [], {}    # version by the tokens of a group
         self.thread = threading.Thread(target=self.work)
         self.thread.start()
 
     def ask(self, port, path, body):
         c = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
         with contextlib.closing(c):
-            c.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            c.request("GET" if body is None else "POST", path, json.dumps(body), {"Content-Type": "application/json"})
             r = c.getresponse()
             return r.status, json.loads(r.read())
 
@@ -419,11 +425,16 @@ class Drawing:
                 ids, meta = [sample["output_ids"] for sample in a], [sample["meta_info"] for sample in a]
                 version = min(int(span["version"]) for m in meta for span in m["weight_versions"])    # a step may have come in between
                 n = len(self.PROMPT)
-                self.ask(self.door, "/scored_data", {
+                self.drawn[tuple(map(tuple, ids))] = version
+                self.held.append({
                     "tokens": [self.PROMPT + t for t in ids], "masks": [[-100] * n + t for t in ids],
                     "scores": [sum(x % 2 for x in t) / len(t) for t in ids],
                     "inference_logprobs": [[1.0] * n + [logp for logp, *_ in m["output_token_logprobs"]] for m in meta],
-                    "generation_params": {"temperature": 1.0, "weight_version": version}})
+                    "generation_params": {"temperature": 1.0, **({"weight_version": version} if self.says_version else {})}})
+                while self.n_late and not self.stop and self.ask(self.door, "/status", None)[1]["queue_size"] > 4:
+                    time.sleep(0.01)    # what waits is dated already
+                if len(self.held) > self.n_late:
+                    self.ask(self.door, "/scored_data", self.held.pop(0))
                 self.versions.append(version)
             except (OSError, http.client.HTTPException, ValueError):    # one of the two is away
                 time.sleep(0.05)
@@ -434,13 +445,22 @@ class Drawing:
 
 
 class WeightBridge(run_tools.RunCase):
-    def begin(self, mode, engine_port, *extra, **settings):
+    def begin(self, mode, engine_port, *extra, drawing={}, **settings):
         door = run_tools.free_port()
         run = self.start("--weight-bridge-mode", mode, "--vllm-port", str(engine_port), "--max-steps", "8", *extra,
                          environments={"listen": f"127.0.0.1:{door}"}, max_staleness=64, **settings)
-        d = Drawing(engine_port, door)
+        d = Drawing(engine_port, door, **drawing)
         self.addCleanup(d.close)
         return run, d
+
+    def dated_as_drawn(self, run, d):
+        """Each group that was trained on has the version that its server said, though its post did not."""
+        said = subprocess.run([ROLLCALL, "rollouts", run.dir, "--ids"], capture_output=True, text=True, timeout=LIMIT, check=True)
+        dated, ids = {}, {}
+        for sample in map(json.loads, said.stdout.splitlines()):
+            ids.setdefault(sample["item"], []).append(tuple(sample["ids"]))
+            dated[sample["item"]] = sample["version"]
+        self.assertEqual({tuple(ids[item]): version for item, version in dated.items()}, {tuple(ids[item]): d.drawn[tuple(ids[item])] for item in dated})
 
     def diffs(self, run):
         return {m["train/sampler_trainer_diff"] for line in run.told("step") if "train/sampler_trainer_diff" in (m := line["metrics"])}
@@ -450,12 +470,15 @@ class WeightBridge(run_tools.RunCase):
             with self.subTest(mode):
                 e = Engine(self.task.path("model"), *more)
                 self.addCleanup(e.close)
-                run, d = self.begin(mode, e.port, "--vllm-restart-interval", "3")
+                run, d = self.begin(mode, e.port, "--vllm-restart-interval", "3", drawing=dict(says_version=False, n_late=12))
                 self.assertEqual(run.wait()[0], 0, run.logs())
                 d.close()
+                self.dated_as_drawn(run, d)
                 self.assertEqual(e.loads(), [0, 3, 6, 8])
                 self.assertLessEqual({0, 3}, set(d.versions))
                 self.assertEqual(self.diffs(run), {0})    # what it draws with is what the trainer has
+                with open(os.path.join(run.dir, "environments/drawn"), "rb") as f:    # groups that name no version have this one (drawn_book.h)
+                    self.assertEqual(int.from_bytes(f.read(8), sys.byteorder) - 1, 8)
                 with open(os.path.join(run.dir, "run.yaml")) as f:
                     self.assertIn("lora_rank: " + ("0" if mode == "none" else "16"), f.read())
 
@@ -487,11 +510,46 @@ class WeightBridge(run_tools.RunCase):
         self.assertEqual(late.loads()[-1], 8)
         self.assertEqual(e.loads(), list(range(9)))
 
+    def test_a_server_that_never_gets_the_weights_is_named_and_then_ends_the_run(self):
+        e = Engine(self.task.path("model"))
+        self.addCleanup(e.close)
+        free = run_tools.free_port()
+
+        def between(act):
+            b = Between(e.port, lambda path, body: None if path == "/generate" else act)
+            self.addCleanup(b.close)
+            return b.url
+        cases = [    # the server, what is said of it
+            (f"http://127.0.0.1:{free}", "connect"),
+            (between(403), "403"),
+            (between("silence"), "does not answer"),
+            (between("close"), "returned nothing"),
+        ]
+        runs = [(url, why, self.begin("none", e.port, "--max-steps", "100000", engine_url=url, engine_patience_s=6, slow_s=1)[0])
+                for url, why in cases]
+        said = {url: "" for url, *_ in cases}
+
+        def all_named():
+            for url, _, run in runs:
+                if url not in said[url]:
+                    said[url] = run.ctl("status").stdout
+            return all(url in text for url, text in said.items())
+        self.until("the doctor names each server", all_named, *[run for *_, run in runs])
+        for url, why, run in runs:
+            with self.subTest(why):
+                self.assertIn(f"doctor: the server at {url}, from which environments draw, has been without the newest weights", said[url])
+                code, last = run.wait()
+                self.assertEqual((code, last["event"]), (1, "failed"), run.logs())
+                self.assertRegex(last["reason"], re.escape(f"the server at {url}, ") + f".*{why}.*'engine_patience_s' is 6")
+                alerts = [text for text, in self.query(run, "select text from event where kind = 'alert'") if url in text]
+                self.assertEqual(len(alerts), 1)
+
     def test_the_run_itself_may_be_the_server_on_the_trainers_own_weights(self):
         port = run_tools.free_port()
-        run, d = self.begin("shared_vllm", port)
+        run, d = self.begin("shared_vllm", port, drawing=dict(says_version=False, n_late=40))
         self.assertEqual(run.wait()[0], 0, run.logs())
         d.close()
+        self.dated_as_drawn(run, d)
         self.assertGreaterEqual(len(set(d.versions)), 3)
         self.assertEqual(self.diffs(run), {0})
         self.assertFalse(os.path.exists(os.path.join(run.dir, "engine")))
@@ -513,8 +571,8 @@ class LentWeights(run_tools.RunCase):
         self.addCleanup(e.close)
         return e
 
-    def draw(self, e):
-        d = Drawing(e.port, self.door)
+    def draw(self, e, **drawing):
+        d = Drawing(e.port, self.door, **drawing)
         self.addCleanup(d.close)
         return d
 
@@ -538,6 +596,12 @@ class LentWeights(run_tools.RunCase):
             else:
                 self.assertEqual(status, 503, text)
 
+    def test_weights_that_no_server_computes_with_end_the_run(self):
+        run = self.begin("--max-steps", "8", engine_patience_s=2, slow_s=1)
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (1, "failed"), run.logs())
+        self.assertIn(f"the server of '{self.file}', from which environments draw, has been without the newest weights", last["reason"])
+
     def test_requests_have_the_trainers_weights_and_each_only_one_version(self):
         run = self.begin("--max-steps", "8")
         e = self.server()
@@ -546,7 +610,7 @@ class LentWeights(run_tools.RunCase):
         watcher.start()
         self.addCleanup(watcher.join)
         self.addCleanup(stop.set)
-        d = self.draw(e)
+        d = self.draw(e, says_version=False, n_late=12)
         self.assertEqual(run.wait()[0], 0, run.logs())
         stop.set()
         d.close()

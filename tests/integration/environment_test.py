@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import unittest
+import tiny_model
 from run_tools import ROLLCALL, ROOT, RunCase, commands
 
 STEPS = 6
@@ -25,7 +26,7 @@ for line in sys.stdin:
     elif q["op"] == "step":
         game[:] = [(game[0] * 31 + sum(map(ord, q["text"]))) % 1000, game[1] + 1]
         good = sum(ord(c) % 2 for c in q["text"]) / max(len(q["text"]), 1)
-        answer = {"observation": f"seen {game[0]}", "role": "tool", "reward": good, "done": game[0] % 5 == 0}
+        answer = {"observation": f"seen {game[0]}" + " tag" * q["text"].count("</think>"), "role": "tool", "reward": good, "done": game[0] % 5 == 0}
     if q["op"] == "end":
         del games[q["episode"]]
     print(json.dumps({"id": q["id"], **answer}), flush=True)
@@ -36,6 +37,7 @@ class Environments(RunCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
+        tiny_model.pad_rename(cls.task.path("model"), "</think>")
         with open(cls.task.path("play.py"), "w") as f:
             f.write(PLAY)
         cls.settings = dict(reward_type="environment", environment=f"program:exec {sys.executable} {cls.task.path('play.py')}",
@@ -64,7 +66,7 @@ class Environments(RunCase):
         run, _ = self.whole()
         rows = self.tool("rollouts", run.dir, "--ids")
         self.assertEqual(len(rows), STEPS * 8 * 4)
-        turns, cut = set(), 0
+        turns, cut, tags = set(), 0, 0
         for r in rows:
             self.assertEqual(len(r["mask"]), len(r["ids"]))
             self.assertIn("user\nstart ", r["prompt"])
@@ -75,6 +77,8 @@ class Environments(RunCase):
             turns.add(len(stretches) + 1)
             if 0 not in r["ids"]:    # a text ends at the byte 0
                 self.assertEqual(r["text"].count("tool\nseen "), len(stretches))
+                tags += r["text"].count(" tag")
+                self.assertEqual(r["text"].count("</think>"), r["ids"].count(259))
             self.assertTrue(r["scored"], r)
             self.assertLessEqual(len(r["ids"]), 110)
             if r["finish_reason"] == "length":
@@ -82,6 +86,7 @@ class Environments(RunCase):
                 self.assertEqual(r["reward"], 0)
         self.assertEqual(turns | {1, 2, 3, 4}, {1, 2, 3, 4})
         self.assertGreater(len(turns), 2)
+        self.assertGreater(tags, 0)    # the environment has seen tags that are special tokens
         checked = 0
         for version in range(STEPS):
             model = self.task.path("model") if version == 0 else os.path.join(run.dir, "checkpoints", "step-%06d" % version)

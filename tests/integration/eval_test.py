@@ -4,6 +4,7 @@ tags: asan
 """
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -78,6 +79,54 @@ class Eval(unittest.TestCase):
         self.assertEqual(again.stdout, p.stdout)
         p = self.run_eval("--reward-type", self.program, "--output", path, want=1)
         self.assertIn("records.jsonl", p.stderr.decode())
+
+    def test_tags_that_are_special_tokens_reach_the_reward(self):
+        tags = tiny_model.write(os.path.join(self.dir.name, "tags"))
+        program = os.path.join(self.dir.name, "tags.py")
+        with open(program, "w") as f:
+            f.write(PROGRAM.replace('n = len(q["response"].encode())', 'n = q["response"].count("<answer>") + q["response"].count("[A]") + 1'))
+        own = ["--response-format-tags", '{"answer_start":{"text":"[A]","num_occur":1}}']
+        for text, more, shown in (("<pad>", [], False), ("<answer>", [], True), ("[A]", [], False), ("[A]", own, True)):
+            tiny_model.pad_rename(tags, text)
+            p = subprocess.run([ROLLCALL, "eval", "--model", tags, "--dataset", self.data, "--temperature", "1", "--n", "8",
+                                "--max-new-tokens", "24", "--reward-type", "program:/usr/bin/python3 " + program, *more],
+                               capture_output=True, text=True, timeout=120)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.assertEqual(json.loads(p.stdout)["n_correct"] > 0, shown, (text, p.stdout))
+
+    def test_the_system_prompt_is_that_of_training_and_is_said(self):
+        shown = {}
+        run = os.path.join(self.dir.name, "run")    # of a run's folder only what is read
+        checkpoint = os.path.join(run, "checkpoints/step-1")
+        shutil.copytree(self.model, checkpoint)
+
+        def run_file(system):
+            with open(os.path.join(run, "run.yaml"), "w") as f:
+                f.write("model: m\n" + (f"system_prompt: {system}\n" if system else ""))
+        for name, model, system, more in (("reward", self.model, None, []), ("none", self.model, None, ["--system-prompt", "none"]),
+                                          ("given", self.model, None, ["--system-prompt", "be brief"]), ("run", checkpoint, "be kind", []),
+                                          ("run none", checkpoint, "none", []), ("run unset", checkpoint, None, []),
+                                          ("run, reward", checkpoint, "be kind", ["--default-system-prompt"])):
+            run_file(system)
+            out = os.path.join(self.dir.name, f"system {name}.jsonl")
+            p = self.run_eval("--limit", "1", "--output", out, "--model", model, *more)
+            with open(out) as f:
+                shown[name] = json.loads(f.readline())["prompt"], p.stderr.decode()
+        own = "put your final answer within \\boxed{}."
+        for name, system, said in (("reward", own, "the reward_type's own"), ("none", None, "none"), ("given", "be brief", '"be brief"\n'),
+                                   ("run", "be kind", '"be kind"\n'), ("run none", None, "none"), ("run unset", own, "the reward_type's own"),
+                                   ("run, reward", own, "the reward_type's own")):
+            with self.subTest(name):
+                prompt, stderr = shown[name]
+                self.assertIn(system or shown["none"][0], prompt)
+                self.assertEqual(prompt == shown["none"][0], system is None)
+                self.assertIn("system prompt: ", stderr)
+                self.assertIn(said, stderr)
+
+        with open(os.path.join(run, "run.yaml"), "w") as f:
+            f.write("model: [\n")
+        self.assertRegex(self.run_eval("--limit", "1", "--model", checkpoint).stderr.decode(),
+                         r"run\.yaml.*the system prompt of its run is not known: give it with --system-prompt")
 
     def test_a_random_model_solves_nothing_and_is_scored_all_the_same(self):
         r = json.loads(self.run_eval("--reward-type", "boxed", "--temperature", "0", "--n", "2").stdout)

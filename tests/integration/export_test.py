@@ -355,6 +355,13 @@ class Export(unittest.TestCase):
         self.assertIn("cannot create", self.export("csv", "--out", out, code=1))
         self.assertEqual(open(out).read(), "mine")
         self.assertIn("unknown kind", self.export("xml", code=2))
+        os.remove(out)
+        for kind in ("csv", "jsonl"):
+            self.assertIn("no 'metrics/rewrad'; did you mean 'metrics/reward'?", self.export(kind, "--series", "train/loss,metrics/rewrad", "--out", out, code=2))
+            self.assertIn("the run has no 'eval/haard'", self.export(kind, "--series", "eval/haard", code=2))
+            self.assertIn("names no metric", self.export(kind, "--series", ",", code=2))
+        self.assertFalse(os.path.exists(out))
+        self.assertEqual(self.export("csv", "--series", "train/entropy").splitlines()[0], "step,time,train/entropy")    # known, not there yet
         self.assertIn("HOST:PORT", self.export("openmetrics", code=2))
 
 

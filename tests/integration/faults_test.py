@@ -10,7 +10,8 @@ import sqlite3
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Holds, Run, Task, built, written
+from nodes_test import Node
+from run_tools import LIMIT, ROLLCALL, Holds, Run, Task, built, free_port, written
 
 STEPS = 12
 FULL = "disk is full|No space left"
@@ -99,6 +100,64 @@ class Faults(unittest.TestCase):
 
     def test_a_disk_that_becomes_read_only_ends_the_run_which_can_be_resumed(self):
         self.disk_fails("readonly", "worker cpu:0", "training", "cannot be written to any more.*Read-only file system.*--resume")
+
+    def test_a_process_without_a_first_sign_of_life_is_named_ended_and_started_again(self):
+        """Twice in a row, and the run is given up."""
+        for n_mute, name in ((1, "once"), (2, "twice")):
+            self.holds = Holds(self.task.path(f"holds-{self.name}-{name}"))
+            self.holds.arm("worker cpu:0", "starting")
+            run = Run(self.task, f"{self.name}-{name}", self.task.run_file(stuck_s=0.2, slow_s=0.1, heartbeat_s=0.03), ["--max-steps", "1"],
+                      env=dict(RC_TEST_HOLD=self.holds.dir, RC_TEST_FIRST_SIGN_S="1"))
+            self.addCleanup(run.kill)
+            pid = self.wait_held(run, "worker cpu:0", "starting")
+            if n_mute > 1:
+                self.holds.arm("worker cpu:0", "starting")
+            code, last = run.wait()
+            with sqlite3.connect(os.path.join(run.dir, "journal.db")) as db:
+                told = [text for text, in db.execute("select text from event where text like '%has given no sign of life in%'")]
+            self.assertEqual(len(told), n_mute, run.logs())
+            self.assertIn(f"'worker cpu:0' (pid {pid}) has given no sign of life in 1 s since it was started, and is ended", told)
+            self.assertEqual(run.processes(), {})
+            if n_mute == 1:
+                self.assertEqual((code, last.get("step")), (0, 1), run.logs())
+            else:
+                self.assertEqual(code, 1)
+                self.assertIn("'worker cpu:0' cannot run; it was started again and again: it has given no sign of life", last["reason"])
+
+    def test_a_start_that_is_killed_can_be_made_again_or_resumed(self):
+        cut, resumable, extra = 1, False, ["--max-steps", "1"]
+        while True:
+            run = Run(self.task, self.name, self.task.run_file(), extra, resume=resumable, env=dict(self.env(), RC_FAULTS_CUT=str(cut)))
+            self.addCleanup(run.kill)
+            code, last = run.wait()
+            if code != -signal.SIGKILL:
+                break
+            resumable = os.path.exists(os.path.join(run.dir, "run.yaml"))
+            cut = cut + 1 if os.environ.get("LONG") else 2 * cut
+        self.assertEqual((code, last.get("step")), (0, 1), f"{cut}: {run.logs()}")
+        self.assertGreater(cut, 10)    # several have been killed
+
+    def test_a_node_that_is_killed_while_it_joins_can_join_again(self):
+        port = free_port()
+        run = Run(self.task, self.name, self.task.run_file(save_interval=0), ["--max-steps", "100000", "--listen", f"127.0.0.1:{port}"])
+        self.addCleanup(run.kill)
+        end = time.monotonic() + LIMIT
+        while not os.path.exists(os.path.join(run.dir, "sock/join")):
+            self.assertTrue(time.monotonic() < end and run.process.poll() is None, run.logs())
+            time.sleep(0.01)
+        cut = 1
+        while True:
+            dir = self.task.path(f"nodes/{self.name}")
+            node = Node(self.task, run, port, folder=self.name, env=dict(LD_PRELOAD=PRELOAD, RC_FAULTS_CUT=str(cut), RC_FAULTS_UNDER=dir))
+            self.addCleanup(node.kill)
+            while node.process.poll() is None and "agent" not in node.processes():
+                self.assertLess(time.monotonic(), end, node.logs())
+                time.sleep(0.01)
+            if node.process.poll() != -signal.SIGKILL:
+                break
+            cut += 1 if os.environ.get("LONG") else 5
+        self.assertIsNone(node.process.poll(), f"{cut}: {node.logs()}")
+        self.assertGreater(cut, 10)    # several have been killed
 
     def groups_indexed(self, run):
         """The length that the rollout file needs for each group that the journal names."""

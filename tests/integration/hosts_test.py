@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 from nodes_test import Node
-from run_tools import Holds, LIMIT, ROLLCALL, Run, RunCase, alive, free_port, written
+from run_tools import Holds, LIMIT, ROLLCALL, Run, RunCase, alive, can_mount, free_port, written
 
 STEPS = 12
 FOUR = dict(num_trainers=4, num_inferencer=2, inference_batch_size=4, inference_microbatch_size=4, train_batch_size=2,
@@ -19,10 +19,6 @@ WIDE = dict(FOUR, num_trainers=2, num_inferencer=1, inference_batch_size=8, infe
             sum_parts=4)
 HELD = "worker cpu:0", "trained"
 TWINS = {"agent": "keeper", "keeper": "agent"}    # each restarts the other one
-
-
-def can_hide():
-    return subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode == 0
 
 
 class Hosts(RunCase):
@@ -60,7 +56,7 @@ class Hosts(RunCase):
             return f.read()
 
     def test_trainers_of_two_nodes_give_the_bytes_of_one_host_and_a_spare_node_replaces_a_killed_one(self):
-        port, hide = free_port(), can_hide()
+        port, hide = free_port(), can_mount()
         run = self.start("--listen", f"127.0.0.1:{port}", trainers_per_node=2, zero_stage=3)
         holds = Holds(self.task.path("holds"))
         holds.arm(*HELD)
@@ -85,6 +81,22 @@ class Hosts(RunCase):
         if hide:    # its large files not over TLS
             self.assertRegex(self.log(spare, "uplink"), r"was copied in [\d.]+ s, (?!0\.0 )[\d.]+ MiB of it over connections for large data")
         self.assertEqual(os.readlink(os.path.join(spare.dir, "model/model.safetensors")), self.task.path("model/model.safetensors"))
+
+    def test_trainers_that_never_come_are_named_at_once_and_then_end_the_run(self):
+        port, slow = free_port(), 1
+        run = self.start("--listen", f"127.0.0.1:{port}", trainers_per_node=2, slow_s=slow, join_timeout_s=5)
+        who = "trainers 2, 3 of another node have not come"
+        self.until("train --batch says who is missing", lambda: any(who in line["text"] for line in run.told("alert")), run)
+        alert = run.told("alert")[0]["text"]
+        self.assertRegex(alert, who + r" for \d s; the run fails after 5 s \('join_timeout_s'\)")
+        self.assertLess(int(alert.split(" for ")[1].split()[0]), 5)
+        self.until("the top of the console says so", lambda: f"doctor: no step is made: {who}" in run.ctl("status").stdout, run)
+        node = self.node(run, port, "late")
+        self.until("the trainers are said to have come", lambda: any("all trainers are here" in line["text"] for line in run.told("node")), run, node)
+        node.kill()
+        code, last = run.wait(node)
+        self.assertEqual((code, last["event"]), (1, "failed"), run.logs())
+        self.assertRegex(last["reason"], who + r" for \d s \('join_timeout_s'\); 'rollcall train --resume' continues")
 
     def test_groups_of_micro_batches_send_less_between_nodes_and_end_in_the_bytes_of_one_device(self):
         settings = dict(FOUR, train_microbatch_size=1, kl_coeff=0.01)
@@ -227,17 +239,18 @@ class Hosts(RunCase):
         self.assertIn("node 'mobile'", self.log(again, "gate"))
 
     def test_a_dry_run_says_which_trainers_are_on_nodes(self):
+        listen = f"127.0.0.1:{free_port()}"
         file = self.task.run_file("dry.yaml", **dict(FOUR, num_trainers=5, train_batch_size=1, train_minibatch_size=1, inference_batch_size=5, inference_microbatch_size=5),
-                                  trainers_per_node=2, listen="127.0.0.1:1234", max_steps=4)
+                                  trainers_per_node=2, listen=listen, max_steps=4)
         done = subprocess.run([ROLLCALL, "train", file, "--dry-run"], capture_output=True, text=True, timeout=LIMIT)
         self.assertEqual(done.returncode, 0, done.stderr)
-        for words in ("cpu:1: trainer 1, producer 1\n", "a node that joins at 127.0.0.1:1234 with 2 devices: trainers 2 to 3, samples too\n",
+        for words in ("cpu:1: trainer 1, producer 1\n", f"a node that joins at {listen} with 2 devices: trainers 2 to 3, samples too\n",
                       "with 1 device: trainer 4, samples too\n", "exchange: tcp\n"):
             self.assertIn(words, done.stdout)
         dry = lambda *more: subprocess.run([ROLLCALL, "train", file, "--dry-run", *more], capture_output=True, text=True, timeout=LIMIT)
         done = dry("-tp", "2")
         self.assertEqual(done.returncode, 0, done.stderr)
-        for words in ("cpu:1: trainer 1, producer 1\n", "cpu:2: with trainer 0\n", "1234 with 4 devices: trainers 2 to 3, samples too\n", "1234 with 2 devices: trainer 4, samples too\n",
+        for words in ("cpu:1: trainer 1, producer 1\n", "cpu:2: with trainer 0\n", f"{listen} with 4 devices: trainers 2 to 3, samples too\n", f"{listen} with 2 devices: trainer 4, samples too\n",
                       "layout:         5 trainers on 2 devices each; 2 producers on 1 device each; exchange: tcp\n"):
             self.assertIn(words, done.stdout)
         for layout, nearest in ((("-pp", "2", "-i", "1"), "need 4; 'trainers_per_node' 1 needs 2 here, and the others on nodes"),

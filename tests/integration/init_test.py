@@ -1,9 +1,10 @@
-"""tags: limit=300
+"""tags: starter limit=300
 
 A run file from a few answers: asked for on a terminal or given as flags, and it trains."""
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import time
@@ -30,6 +31,12 @@ class Init(unittest.TestCase):
             text = f.read()
         self.assertIn(f'model: "{os.path.realpath(self.task.path("model"))}"', text)
         self.assertIn("reward_type: boxed", text)
+        # a model of random weights answers nothing right, with a system prompt or without
+        self.assertRegex(done.stderr, r"the reward's own +0\.0 % .*\n +none +0\.0 % ")
+        self.assertIn("warning: no prompt has both right and wrong answers", done.stderr)
+        self.assertRegex(text, r"# system_prompt: none    # of 256 answers 0\.0 % were right without a system prompt")
+        self.assertIn("max_hours: 0.01 ", text)
+        self.assertNotIn("max_steps", text)
         self.assertEqual(sorted(n for n in os.listdir(self.task.dir) if n.startswith("run.yaml")), ["run.yaml"])
         dry = subprocess.run([ROLLCALL, "train", run_file, "--dry-run"], capture_output=True, text=True, timeout=LIMIT)
         self.assertEqual(dry.returncode, 0, dry.stderr)
@@ -40,13 +47,27 @@ class Init(unittest.TestCase):
         last = json.loads(done.stdout.splitlines()[-1])
         self.assertEqual(last.get("step"), 1, done.stdout + done.stderr)
 
+    def test_the_starter_is_trained_without_the_system_prompt_that_it_never_saw(self):
+        done = self.init("-m", os.path.join(ROOT, "build/starter"), "-d", os.path.join(ROOT, "build/data/train.jsonl"), "--hours", "0.01", "--yes")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("chosen: none", done.stderr)
+        with open(self.task.path("run.yaml")) as f:
+            text = f.read()
+        shares = re.search(r"^system_prompt: none    # of 256 answers ([\d.]+) % were right without a system prompt, and ([\d.]+) %", text, re.M)
+        self.assertGreater(float(shares[1]), 20)
+        self.assertLess(float(shares[2]), 5)
+        # about what a step takes, not what it would if all answers were as long as allowed
+        step_s = float(re.search(r"about \d+ steps of ([\d.e-]+) s", done.stdout)[1])
+        worst = subprocess.run([ROLLCALL, "train", self.task.path("run.yaml"), "--dry-run"], capture_output=True, text=True, timeout=LIMIT)
+        self.assertLess(step_s, 0.8 * float(re.search(r"at most about ([\d.e-]+) s a step", worst.stdout)[1]))
+
     def test_the_run_files_of_the_examples_hold_together(self):
         folder = os.path.join(ROOT, "examples/runs")
         for name in sorted(os.listdir(folder)):
             with self.subTest(file=name), open(os.path.join(folder, name)) as f:
                 n = f.read().count("cuda:")    # the model, the data and the devices are others here; the rest is checked as it is
                 done = subprocess.run([ROLLCALL, "train", f.name, "--dry-run", "-m", self.task.path("model"), "-d", self.task.path("train.jsonl"),
-                                       "--eval-dataset", "", "--devices", ",".join(f"cpu:{i}" for i in range(n)), "--max-prompt-tokens", "64",
+                                       "--eval-dataset", "", "--devices", ",".join(f"cpu:{i}" for i in range(n)), "--max-prompt-tokens", "128",
                                        "--max-new-tokens", "64", "--offload-optimizer", "false"], capture_output=True, text=True, timeout=LIMIT)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertNotIn("warning", done.stderr)

@@ -14,7 +14,7 @@ import struct
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, ROOT, Holds, RunCase
+from run_tools import LIMIT, ROLLCALL, ROOT, Holds, Run, RunCase, free_port
 
 PROVED = set()    # knobs with a test below that sees their effect
 
@@ -69,6 +69,10 @@ class Table(unittest.TestCase):
                          "bridge_default"):
             read += re.search(rf"^(?:static )?\w+ {function}\(.*?^}}", text, re.M | re.S).group(0)
         fields = set(re.findall(r"\b(?:(?:config|c|at|now|next)(?:->|\.))+(\w+)", read))    # the usual names of variables of struct run_config
+        for file in ("wandb_who.c", "export_kinds.c"):    # tables whose rows name the setting that they read
+            with open(os.path.join(ROOT, "protocol/run", file)) as f:
+                named = set(re.findall(r'^ +(?:\[\w+\] = )?\{ "(\w+)"', f.read(), re.M))
+            fields |= {field for name, field in rows if name in named}
         for name, field in rows:
             if "NO_EFFECT(" in lines[name]:
                 with self.subTest(name, no_effect=True):
@@ -252,6 +256,29 @@ class Effects(RunCase):
         self.assertEqual((code, end["event"]), (0, "finished"), run.logs())
         # all passes, and what was open beyond them already
         self.assertEqual(end["step"] * 8, max(20 * 64, self.query(run, "select max(item) + 1 from item")[0][0]))
+
+    @proves("max_hours")
+    def test_the_run_ends_when_its_hours_are_over_and_a_resume_counts_them(self):
+        run = self.start(save_at_end=True)
+        self.change(run, max_hours=2e-4)
+        code, end = run.wait()
+        self.assertEqual((code, end["event"]), (0, "finished"), run.logs())
+        self.assertRegex(end["reason"], r"the run has gone for [0-9.e-]+ h, and 'max_hours' is 0.0002")
+        self.assertEqual(self.query(run, "select max(step) from checkpoint"), [(end["step"],)])
+        again = Run(self.task, os.path.basename(run.dir), resume=True)
+        self.addCleanup(again.kill)
+        code, same = again.wait()
+        self.assertEqual((code, same["event"], same["step"]), (0, "finished", end["step"]), again.logs())
+
+    @proves("join_timeout_s")
+    def test_a_run_waits_as_long_for_a_node_as_its_knob_says(self):
+        run = super().start("--listen", f"127.0.0.1:{free_port()}", num_trainers=2, trainers_per_node=1, slow_s=0.2, join_timeout_s=0)
+        self.until(run, "a trainer is missing", lambda: run.told("alert"))
+        self.assertIn("waits for them without a limit", run.told("alert")[0]["text"])
+        self.change(run, join_timeout_s=0.3)
+        code, end = run.wait()
+        self.assertEqual((code, end["event"]), (1, "failed"), run.logs())
+        self.assertIn("'join_timeout_s'", end["reason"])
 
     @proves("clip_eps_low", "clip_eps_high", "skip_threshold", "kl_coeff")
     def test_the_loss_goes_by_its_knobs(self):

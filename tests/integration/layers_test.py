@@ -1,8 +1,12 @@
-"""Includes point one way, and a system's header stays in its folder: the rules of ARCHITECTURE.md, held against every #include."""
+"""Includes and calls point one way, and a system's header stays in its folder: the rules of ARCHITECTURE.md, held against every #include and
+against every symbol that one object file of the build takes from another."""
+import collections
+import glob
 import os
 import re
 import subprocess
 import unittest
+from run_tools import ROLLCALL
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BASE, WIRE, RUN, KERNELS = "protocol/base", "protocol/wire", "protocol/run", "kernels"
@@ -18,25 +22,30 @@ MAY = {
     HOST: PROTOCOL,
     PROCESS: PROTOCOL,
     "workers/worker": (*PROTOCOL, KERNELS, ENGINE, PROCESS, "workers/serve"),
-    "workers/controller": (*PROTOCOL, KERNELS, ENGINE, PROCESS),
+    "workers/schedule": (*PROTOCOL, ENGINE),
+    "workers/controller": (*PROTOCOL, KERNELS, ENGINE, PROCESS, "workers/schedule"),
     "workers/scorer": (*PROTOCOL, ENGINE, PROCESS, "workers/serve"),
-    "workers/node": (*PROTOCOL, KERNELS, ENGINE, HOST, PROCESS),
+    "workers/node/bulk": (BASE, WIRE, ENGINE),
+    "workers/node": (*PROTOCOL, KERNELS, ENGINE, HOST, PROCESS, "workers/node/bulk"),
     "workers/agent": (*PROTOCOL, HOST, PROCESS, "workers/node"),
     "workers/export": PROTOCOL,
     "workers/serve": (*PROTOCOL, KERNELS, ENGINE, PROCESS),
     "console/fleet": PROTOCOL,
+    "console/simulate": (*PROTOCOL, "console/fleet"),
     "console/tui": (*PROTOCOL, "console/fleet"),
     "console/batch": (*PROTOCOL, "console/fleet"),
     "console/train": (*PROTOCOL, KERNELS, ENGINE, "console/batch"),
     "console/tools": (*PROTOCOL, KERNELS, ENGINE, HOST),
-    "console/bench": (*PROTOCOL, KERNELS, ENGINE, "console/tools"),
-    "console": (*PROTOCOL, KERNELS, ENGINE, "console/fleet", "console/tui", "console/batch", "console/train"),
+    "console/bench": (*PROTOCOL, KERNELS, ENGINE, "console/tools", "workers/node/bulk"),
+    "console": (*PROTOCOL, KERNELS, ENGINE, "console/fleet", "console/simulate", "console/tui", "console/batch", "console/train"),
 }
 # The layers inside the engine.
 ENGINE_MAY = {
-    "text": (), "hub": (), "data": ("hub",), "reward": ("template",), "template": ("text",), "model": (), "publish": ("model",),
-    "sampler": ("model", "text", "template", "reward"), "trainer": ("model", "text", "template", "data"),
-    "plan": ("model", "sampler", "trainer", "publish"), "load": ("hub", "model", "text", "template"),
+    "text": (), "hub": (), "data": ("hub",), "reward": ("template",), "template": ("text",), "model": (), "pass": ("model",),
+    "publish": ("model",), "sampler": ("model", "pass", "text", "template", "reward"),
+    "trainer": ("model", "pass", "text", "template", "data"),
+    "plan": ("model", "pass", "sampler", "trainer", "publish"),
+    "load": ("hub", "model", "text", "template"),
 }
 # System headers and the one place they may be included from.
 ONLY = {
@@ -46,11 +55,73 @@ ONLY = {
     "nng/": ("protocol/wire/",),
     "openssl/": ("protocol/wire/",),
     "sqlite3.h": ("protocol/run/",),
-    "microhttpd.h": ("workers/serve/web.c",),
 }
 
 # Functions that only one file may call, and what others call in their place.
-CALLS = {"pthread_create": ("protocol/base/thread.c", "thread_start starts a thread that takes no signals")}
+CALLS = {"pthread_create": ("protocol/base/thread.c", "thread_start starts a thread that takes no signals"),
+         "posix_spawnp?": ("protocol/base/child.c", "child_spawn starts a program that takes all signals")}
+
+
+# The most files of a library that need each other, directly or by way of others: what one of them does is understood only with the rest. Lower a
+# row when the knot has become smaller; it may not grow.
+KNOT = 6
+KNOTS = {"rc_controller": 13, "rc_tui": 23, "rc_template": 12, "rc_pass": 9, "rc_reward": 9, "rc_kernels": 8}
+
+
+class Symbols:
+    """The object files of a build's libraries, as (library, file), and who takes which symbols from whom."""
+
+    def __init__(self, build):
+        self.defined, self.needed = {}, collections.defaultdict(set)
+        for archive in glob.glob(os.path.join(build, "librc_*.a")):
+            library = os.path.basename(archive)[3:-2]
+            out = subprocess.run(["nm", "-A", "-g", archive], capture_output=True, text=True, check=True).stdout
+            for member, kind, name in re.findall(r":(\S+)\.c\.o:[ 0-9a-f]* (\w) (\S+)$", out, re.M):
+                if kind == "U":
+                    self.needed[library, member].add(name)
+                else:
+                    self.defined.setdefault(name, (library, member))
+        self.takes = collections.defaultdict(lambda: collections.defaultdict(set))
+        for user, names in self.needed.items():
+            for name in names & self.defined.keys():
+                if self.defined[name] != user:
+                    self.takes[user][self.defined[name]].add(name)
+
+    def knots(self):
+        """The largest set of files that need each other, of each library: Tarjan, SIAM J. Comput. 1, 1972."""
+        index, low, stack, largest = {}, {}, [], collections.defaultdict(list)
+
+        def visit(file):
+            index[file] = low[file] = len(index)
+            stack.append(file)
+            for to in self.takes.get(file, ()):
+                if to[0] != file[0]:
+                    continue
+                if to not in index:
+                    visit(to)
+                if to in stack:
+                    low[file] = min(low[file], low[to])
+            if low[file] == index[file]:
+                at = stack.index(file)
+                knot = sorted(member for _, member in stack[at:])
+                del stack[at:]
+                largest[file[0]] = max(largest[file[0]], knot, key=len)
+        for file in list(self.takes):
+            if file not in index:
+                visit(file)
+        return largest
+
+
+def libraries():
+    """What each library of CMakeLists.txt may take symbols from: those that its row uses, and what they use."""
+    with open(os.path.join(ROOT, "CMakeLists.txt"), encoding="utf-8") as f:
+        text = f.read()
+    uses = {name: words.split() for name, words in re.findall(r"rc_library\((\w+) FOLDERS [^)]*?USES ([^)]*)\)", text)}
+    uses.update({name: words.split() for name, words in re.findall(r"target_link_libraries\((rc_\w+) INTERFACE ([^)]*)\)", text)})
+
+    def below(name):
+        return {name}.union(*(below(n) for n in uses.get(name, ()) if n in uses))
+    return {name: below(name) for name in uses}
 
 
 def folder(path, folders):
@@ -74,7 +145,7 @@ def broken(path, text):
                 yield f"{path} includes {name}: {ENGINE}/{a} may use {', '.join(ENGINE_MAY.get(a, ())) or 'no other part of the engine'}"
     for name, (place, instead) in CALLS.items():
         if path != place and re.search(rf"\b{name}\(", text):
-            yield f"{path} calls {name}: {instead}"
+            yield f"{path} calls {name.rstrip('p?')}: {instead}"
     for name in re.findall(r"^\s*#\s*include\s+<([^>]+)>", text, re.M):
         for header, places in ONLY.items():
             if name.startswith(header) and not path.startswith(places):
@@ -93,6 +164,20 @@ class Layers(unittest.TestCase):
                 wrong += broken(f, file.read())
         self.assertEqual(wrong, [], "\n" + "\n".join(wrong))
 
+    def test_every_symbol_comes_from_a_library_that_may_be_used(self):
+        symbols, may = Symbols(os.path.dirname(ROLLCALL)), libraries()
+        self.assertGreater(len(symbols.takes), 300)
+        wrong = [f"{user[0]} ({user[1]}) takes {', '.join(sorted(names))} of {to[0]} ({to[1]})" for user, taken in symbols.takes.items()
+                 for to, names in taken.items() if to[0] not in may[user[0]]]
+        self.assertEqual(wrong, [], "\n".join(wrong) + "\ngive the library's row in CMakeLists.txt what it uses, if that may be below it")
+
+    def test_no_knot_of_files_grows(self):
+        knots = Symbols(os.path.dirname(ROLLCALL)).knots()
+        wrong = [f"{len(files)} files of {library} need each other, and at most {KNOTS.get(library, KNOT)} may: {', '.join(files)}"
+                 for library, files in knots.items() if len(files) > KNOTS.get(library, KNOT)]
+        self.assertEqual(wrong, [], "\n".join(wrong))
+        self.assertEqual({library for library in KNOTS if len(knots[library]) <= KNOT}, set(), "these need no row any more")
+
     def test_json_goes_through_the_one_reader_and_writer(self):
         """jansson alone refuses what Python writes (protocol/base/json_text.h)."""
         found = subprocess.run(["git", "grep", "-nE", r"\bjson_(load|dump)(s|b|f|fd|_file|_callback)\(", "--", "console/*.c", "workers/*.c",
@@ -103,10 +188,11 @@ class Layers(unittest.TestCase):
         cases = {
             ("console/tui/app.c", '#include "kernels/ops.h"\n'): "console/tui may use",
             ("protocol/base/buf.c", '#include "protocol/wire/message.h"\n'): "nothing of ours",
-            ("workers/engine/model/run.c", '#include "workers/engine/sampler/generator.h"\n'): "no other part of the engine",
+            ("workers/engine/pass/run.c", '#include "workers/engine/sampler/generator.h"\n'): "workers/engine/pass may use model",
             ("workers/agent/x.c", "#include <nng/nng.h>\n"): "protocol/wire/",
-            ("workers/export/x.c", '#include "workers/controller/ledger.h"\n'): "workers/export may use",
+            ("workers/export/x.c", '#include "workers/schedule/ledger.h"\n'): "workers/export may use",
             ("workers/serve/x.c", "rv = pthread_create(&t, NULL, f, x);\n"): "thread_start",
+            ("console/x.c", "rv = posix_spawn(&pid, f, NULL, NULL, argv, environ);\n"): "child_spawn",
         }
         for (path, text), words in cases.items():
             self.assertIn(words, " ".join(broken(path, text)), path)

@@ -17,7 +17,7 @@ STEP = ("worker cpu:0", "trained")    # where the run is held between two steps
 ASAN = os.environ.get("RC_VARIANT") == "asan"
 # Growth allowed from the first to the second look. Memory: allocator's caches settle slowly; a leak of 1 KiB a step is seen.
 GROWN_KIB = 1024
-NAMES = {"agent.pid", "controller.pid", "ended", "ending", "failure.spare", "keeper.pid", "scorer.pid", "worker-cpu-0.pid", "worker-cpu-1.pid"}
+NAMES = {"agent.pid", "controller.pid", "ended", "ending", "failure.spare", "keeper.pid", "lives", "scorer.pid", "worker-cpu-0.pid", "worker-cpu-1.pid"}
 
 
 def look(pid):

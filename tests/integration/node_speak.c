@@ -12,7 +12,7 @@
 #include "protocol/wire/transport.h"
 
 #define ASK_MS 60000
-#define LINE_MAX ((size_t)1 << 20)
+#define LINE_SIZE ((size_t)1 << 20)
 
 static void value_write(struct msg_out *m, const char *key, json_t *v);
 
@@ -127,14 +127,14 @@ int main(int argc, char **argv)
 {
     struct error err = { 0 };
     static struct join_identity id;
-    char token[JOIN_TOKEN_LEN + 1], dir[] = "/tmp/node-speak-XXXXXX", *line = malloc(LINE_MAX);
+    char token[JOIN_TOKEN_LEN + 1], dir[] = "/tmp/node-speak-XXXXXX", *line = malloc(LINE_SIZE);
     struct transport *t = NULL;
     struct peer *p = NULL;
     bool ok = argc == 3 && line && mkdtemp(dir) && join_token_read(token, argv[2], &err) && join_identity_make(&id, token, NULL, &err)
               && (t = transport_new(dir, false, &err)) && (p = peer_new_tls(t, argv[1], &id, &err));
     if (!ok)
         fprintf(stderr, "node_speak: %s\n", argc == 3 ? err.text : "usage: node_speak HOST:PORT TOKEN-FILE");
-    while (ok && fgets(line, (int)LINE_MAX, stdin)) {
+    while (ok && fgets(line, (int)LINE_SIZE, stdin)) {
         json_t *answer = said(p, line);
         ok = json_dumpf(answer, stdout, JSON_COMPACT) == 0 && putchar('\n') != EOF && fflush(stdout) == 0;
         json_decref(answer);

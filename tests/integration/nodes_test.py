@@ -18,6 +18,7 @@ import tempfile
 import time
 import unittest
 from run_tools import Holds, LIMIT, ROLLCALL, ROOT, Run, RunCase, built, free_port, written
+from tiny_model import head_add
 
 STEPS = 12
 DRIVER = os.path.join(ROOT, "build", "release", "tests", "tui_screenshot")    # a terminal: waits for texts, presses keys
@@ -238,9 +239,14 @@ class Nodes(RunCase):
         w.refused("not been given to this node", "group", **w.group({"item": 7, "row": 0}))    # nor to anybody
         for words, wrong in (("instead of 4", dict(n_sample=5)), ("none of the tokenizer", dict(ids=[10**6] * 8)), ("log-prob", dict(logps=[float("nan")] * 8)),
                              ("log-prob", dict(logps=[1.0] * 8)), ("reward", dict(sample=dict(reward=1e300))), ("of prompt", dict(row=mine["row"] + 1)),
-                             ("temperature", dict(temperature=0.5)), ("does not fit", dict(logp={"bytes": ""}))):
+                             ("temperature", dict(temperature=0.5)), ("does not fit", dict(logp={"bytes": ""})), ("sample 0", dict(sample=dict(finish=9))),
+                             ("sample 0", dict(sample=dict(n_tok=10**9)))):
             w.refused(words, "group", **w.group(mine, **wrong))
-        w.refused("is not wanted", "group", **w.group(mine, version=1))
+        for item, wrong in ((mine, dict(version=1)), (dict(mine, item=10**9), {})):
+            w.refused("is not wanted", "group", **w.group(item, **wrong))
+        self.assertFalse(any("(16 refused so far)" in e for e in self.events(run)), self.events(run))
+        w.refused("is not wanted", "stopped", item=10**9, version=0, made=0, n_tok=10)
+        self.assertTrue(any("(16 refused so far)" in e for e in self.events(run)), self.events(run))    # all of them are counted
         done = dict(name="model/worker cpu:0", task=given["task"], incarnation=1, step=1, rank=0, round=0)
         w.refused("is not given a 'train'", "done", kind="train", ok=True, metrics={}, **done)
         w.refused("the run does not", "done", kind="load", ok=False, error="no", **done)
@@ -364,10 +370,37 @@ class Nodes(RunCase):
         self.assertEqual(run.ctl("stop").returncode, 0)
         self.assertEqual(run.wait()[0], 3)
 
+    def test_a_node_whose_token_has_ended_says_so_and_ends_after_its_limit(self):
+        port = free_port()
+        run = self.start("--listen", f"127.0.0.1:{port}", "--max-steps", "100000", heartbeat_s=0.1, slow_s=0.5, save_interval=0)
+        self.until(run, None, "the head has a join token", lambda: os.path.exists(os.path.join(run.dir, "sock/join")))
+        node = self.node(run, port, extra=("--wait", "10"), token=shutil.copy(os.path.join(run.dir, "sock/join"), self.task.path("ended.token")))
+        self.until(run, node, "the node is present", lambda: self.phases(run).get("b/worker cpu:0"))
+        uplink = node.processes()["uplink"]
+        os.kill(uplink, signal.SIGSTOP)    # so that it hears nothing of the new token
+        self.until(run, node, "the head has lost it", lambda: self.phases(run).get("b/agent") == "lost")
+        ctl = subprocess.Popen([ROLLCALL, "ctl", "--run", run.dir, "rotate-token", "--overlap", "0"], stdout=subprocess.DEVNULL)
+        self.until(run, node, "the journal says that the old token has ended",    # while ctl waits for the node
+                   lambda: self.query(run, "select 1 from event where text like '%the old one is no longer accepted'"))
+        os.kill(uplink, signal.SIGCONT)
+        self.assertEqual(node.process.wait(LIMIT), 1, node.logs())
+        self.assertIn("does not accept the join token of this machine", written(node.errors).splitlines()[-1])
+        with open(os.path.join(node.dir, "logs/uplink.log")) as f:
+            self.assertIn("does not accept the join token", f.read())
+        self.assertEqual(node.processes(), {})
+        self.assertEqual(ctl.wait(LIMIT), 0)
+        self.assertEqual(run.ctl("stop").returncode, 0)
+        self.assertEqual(run.wait()[0], 3)
+
     def test_a_machine_with_the_token_for_sampling_only_samples_and_cannot_command(self):
         port, lent_port = free_port(), free_port()
+        model = shutil.copytree(self.task.path("model"), self.task.path("own-head"))
+        hook = self.task.path("webhook")
+        with open(hook, "w") as f:
+            f.write("http://127.0.0.1:1/alerts\n")
+        head_add(model)    # this node has no files of weights, from which it could see that the head is not the embedding
         run = self.start("--listen", f"127.0.0.1:{port}", "--listen-lent", f"127.0.0.1:{lent_port}", "--max-steps", "100000", slow_s=2,
-                         heartbeat_s=0.1)
+                         heartbeat_s=0.1, model=model, alert_webhook_file=hook, tensorboard=True)
         token, lent = os.path.join(run.dir, "sock/join"), os.path.join(run.dir, "sock/join-lent")
         self.until(run, None, "both tokens are there", lambda: os.path.exists(token) and os.path.exists(lent))
         self.assertNotEqual(open_text(token), open_text(lent))
@@ -375,6 +408,8 @@ class Nodes(RunCase):
         node = self.node(run, lent_port, token=used)
         self.until(run, node, "the lent node's worker is there", lambda: "b/worker cpu:0" in self.phases(run))
         self.until(run, node, "it takes work", lambda: self.phases(run).get("b/worker cpu:0") in ("waiting", "generating", "scoring"))
+
+        self.assertEqual(sorted(name for name in self.phases(run) if "export" in name), ["export tensorboard", "export webhook"])    # the head's, none of b
 
         with open(used, "w") as f:    # brought by mistake, and then the right one again
             f.write("0" * 64)

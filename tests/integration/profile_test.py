@@ -7,7 +7,8 @@ class Profile(unittest.TestCase):
     def test_a_profiled_run_leaves_a_timeline_of_full_length_samples(self):
         task = Task()
         self.addCleanup(task.close)
-        file = task.run_file(enable_profiling=True, max_steps=2, save_interval=0, save_at_end=False)
+        sets = {"wild": {"path": task.path("train.jsonl"), "temperature": 100, "n": 8, "limit": 8}}    # some of these 64 answers end
+        file = task.run_file(enable_profiling=True, max_steps=2, save_interval=0, save_at_end=False, eval_dataset=sets, eval_interval=2)
         p = subprocess.run([ROLLCALL, "train", file, "--batch", "--format", "jsonl", "--runs-dir", task.path("runs"), "--name", "p"],
                            capture_output=True, text=True, timeout=240)
         self.assertEqual(p.returncode, 0, p.stderr)
@@ -17,6 +18,8 @@ class Profile(unittest.TestCase):
             self.assertEqual(m["metrics/response_length"], 12)
             self.assertEqual(m["metrics/truncated_ratio"], 0)    # or there would be no reward, and nothing to train on
             self.assertGreater(m["train/grad_norm"], 0)
+        with open(task.path("runs/p/eval/wild_training_step_2.jsonl"), encoding="utf-8") as f:
+            self.assertIn("stop", {json.loads(line)["finish_reason"] for line in f})    # evaluations end as ever
         self.assertEqual(glob.glob(task.path("runs/p/checkpoints/step-*")), [])    # save_at_end is false
         with open(task.path("runs/p/logs/profile-cpu-0.json"), encoding="utf-8") as f:
             events = json.load(f)["traceEvents"]

@@ -355,11 +355,11 @@ class Ranks(RunCase):
     def test_a_team_that_cannot_be_is_refused_with_the_nearest_one(self):
         p, t, pp = "producer_tensor_parallel_size", "tensor_parallel_size", "pipeline_parallel_size"
         for name, n, devices, says in ((p, 8, "auto", "heads of keys and values, .* cannot be cut over 8 devices; 4 devices are possible"),
-                                       (p, 2, "cpu:0", "devices 'cpu:0' are 1, but .* producer_tensor_parallel_size 2 need 2"),
+                                       (p, 2, "cpu:0", r"'devices' names 1 \(cpu:0\), but .* producer_tensor_parallel_size 2 need 2"),
                                        (t, 4, "auto", "heads of keys and values, .* over 4 devices to be trained; 2 devices are possible"),
-                                       (t, 2, "cpu:0", "devices 'cpu:0' are 1, but .* 'shared', tensor_parallel_size 2, .* need 2"),
+                                       (t, 2, "cpu:0", r"'devices' names 1 \(cpu:0\), but .* 'shared', tensor_parallel_size 2, .* need 2"),
                                        (pp, 3, "auto", "2 layers cannot be cut into 3 stages of at least one layer; at most 2 are possible"),
-                                       (pp, 2, "cpu:0", "devices 'cpu:0' are 1, but .* pipeline_parallel_size 2 .* need 2")):
+                                       (pp, 2, "cpu:0", r"'devices' names 1 \(cpu:0\), but .* pipeline_parallel_size 2 .* need 2")):
             file = self.task.run_file("team.yaml", devices=devices, **{name: n})
             out = subprocess.run([ROLLCALL, "train", file, "--dry-run"], capture_output=True, text=True)
             self.assertEqual(len(out.stderr.strip().splitlines()), 1, out.stderr)
@@ -382,7 +382,8 @@ class Ranks(RunCase):
                 run = super().start("--max-steps", "2", model=starter, num_trainers=t, num_inferencer=t, zero_stage=zero,
                                     tensor_parallel_size=tp, pipeline_parallel_size=pp, sum_parts=parts, collective=way,
                                     inference_batch_size=8 // t, inference_microbatch_size=8 // t, train_batch_size=8 // t,
-                                    train_minibatch_size=8 // t, save_interval=2, token_budget=128 if group == 1 else 64, grad_group=group)
+                                    train_minibatch_size=8 // t, save_interval=2, max_prompt_tokens=48, token_budget=128 if group == 1 else 64,
+                                    grad_group=group)
                 try:
                     self.assertEqual(self.plans(run, "zero_stage"), {str(zero)})
                     code, last = run.wait()

@@ -38,6 +38,8 @@ class Relay:
         self.open_to = {"head": True, "node": True}
 
     def listen(self, port):
+        if port in self.ports:    # of a meeting before, whose trainer has been killed
+            return
         s = socket.create_server((NODE, port), backlog=64)
         self.ports.add(port)
         threading.Thread(target=self.serve, args=(s, port), daemon=True).start()

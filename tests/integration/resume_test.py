@@ -94,6 +94,30 @@ class Resume(unittest.TestCase):
         self.assertIn("another machine has taken the run over", written(run.errors) + written(run.log))
         self.assertEqual(os.stat(copy).st_ino, before)
 
+    @staticmethod
+    def held_in(path):
+        """What a file holds, or the names in a folder."""
+        if os.path.isdir(path):
+            return sorted(os.listdir(path))
+        with open(path, "rb") as f:
+            return f.read()
+
+    def test_a_run_writes_through_no_link_that_somebody_has_put_into_its_folder(self):
+        run = self.start("linked", self.task.run_file(), ["--max-steps", "1"])
+        self.finish(run, 1)
+        for name in ("rollouts/groups.zst", "rollouts/log.jsonl", "logs/agent.log", "logs/keeper.log", "lock", "sock"):
+            own, away = os.path.join(run.dir, name), self.task.path("away")
+            os.rename(own, away)
+            os.symlink(away, own)
+            before = self.held_in(away)
+            again = subprocess.run([ROLLCALL, "train", "--resume", run.dir, "--max-steps", "2", "--batch"], capture_output=True, text=True, timeout=LIMIT)
+            self.assertEqual(again.returncode, 1, name)
+            self.assertIn(f"'{own}' is a link", again.stderr.splitlines()[-1])
+            self.assertEqual(self.held_in(away), before, name)
+            os.unlink(own)
+            os.rename(away, own)
+        self.finish(self.start("linked", resume=True, extra=["--max-steps", "2"]), 2)
+
     def test_a_tokenizer_of_its_own_is_used_saved_and_watched(self):
         own = self.task.path("tokenizer")
         os.mkdir(own)
@@ -114,7 +138,7 @@ class Resume(unittest.TestCase):
         self.assertIn("tokenizer", again.stderr)
 
     def test_a_producer_waits_for_scores_as_long_as_it_is_told_to(self):
-        run = self.start("silent", self.task.run_file(reward_type="program:exec sleep 1000", score_timeout_s=0.2, waste_limit=32), ["--max-steps", "1"])
+        run = self.start("silent", self.task.run_file(reward_type=self.task.later_reward("silent-asked", "exec sleep 1000"), score_timeout_s=0.2, waste_limit=32), ["--max-steps", "1"])
         code, last = run.wait()
         self.assertEqual((code, last.get("event")), (1, "failed"), run.logs())
         self.assertIn("has not answered in time", last["reason"])
@@ -285,6 +309,15 @@ class Resume(unittest.TestCase):
         self.finish(self.start("kept", resume=True, extra=["--max-steps", "12"]), 12)    # it is all there again, and trains on
         new = self.start("fresh", self.task.run_file(), ["--max-steps", "2", "--checkpoint-path", checkpoints + "/step-000008"])
         self.finish(new, 2)    # the remedy named
+        other = self.task.path("other-model")    # the checkpoint's tensors fit it, but it computes otherwise with them
+        shutil.copytree(self.task.path("model"), other)
+        with open(os.path.join(other, "config.json")) as f:
+            config = json.load(f)
+        with open(os.path.join(other, "config.json"), "w") as f:
+            json.dump({**config, "rope_theta": 123456.0}, f)
+        new = self.start("other", self.task.run_file("other.yaml", model=other), ["--max-steps", "2", "--checkpoint-path", checkpoints + "/step-000008"])
+        self.assertNotEqual(new.wait()[0], 0)
+        self.assertIn("has another 'rope_theta'", new.logs())
 
     def test_a_run_whose_journal_is_gone_goes_on_from_its_newest_whole_checkpoint_when_told_to(self):
         def state(folder):
@@ -407,6 +440,57 @@ class Resume(unittest.TestCase):
         self.finish(again, 8)
         self.assertIn("not what the run was begun with, on purpose: dataset", again.ctl("events").stdout)
         self.finish(self.start("same", resume=True, extra=["--max-steps", "10"]), 10)    # from now on that is what it is made of
+
+    def test_what_only_a_start_can_change_is_journaled_and_an_edited_run_file_is_asked_about(self):
+        def told(run):
+            return [line for line in run.ctl("events").stdout.splitlines() if "(was " in line]
+
+        def edit(run, old, new):
+            path = os.path.join(run.dir, "run.yaml")
+            with open(path) as f:
+                text = f.read()
+            self.assertIn(old, text)
+            with open(path, "w") as f:
+                f.write(text.replace(old, new))
+
+        run = self.start("start", self.task.run_file(), ["--max-steps", "2"])
+        self.finish(run, 2)
+        self.assertEqual(told(run), [])
+        again = ["--max-steps", "3", "--seed", "9", "--shuffle", "false", "--learning-rate", "2e-3"]
+        run = self.start("start", resume=True, extra=again)
+        self.finish(run, 3)
+        self.assertEqual(len(told(run)), 1)
+        self.assertIn("seed is '9' (was '1')", told(run)[0])
+        self.assertIn("shuffle is 'false' (was 'true')", told(run)[0])
+        self.assertNotIn("learning_rate", told(run)[0])    # which is a change like any other, with an event of its own
+        run = self.start("start", resume=True, extra=[*again, "--max-steps", "4"])
+        self.finish(run, 4)
+        self.assertEqual(len(told(run)), 1, "told twice")
+        edit(run, "seed: 9\n", "seed: 8\n")
+        self.refused(["--resume", run.dir, "--max-steps", "5"], "run.yaml' is not what the run has written: seed is '8' (was '9')", "(--seed ...)",
+                     "--accept-changed 'run.yaml'")
+        edit(run, "learning_rate: 0.002\n", "learning_rate: 0.006\n")
+        self.refused(["--resume", run.dir, "--max-steps", "5", "--seed", "8"], "learning_rate is '0.006' (was '0.002')")
+        run = self.start("start", resume=True, extra=["--max-steps", "5", "--accept-changed", "run.yaml"])
+        self.finish(run, 5)
+        self.assertIn("seed is '8' (was '9')", told(run)[1])
+        self.assertTrue(any("learning_rate" in line and "0.006" in line for line in run.ctl("events").stdout.splitlines()))
+        self.finish(self.start("start", resume=True, extra=["--max-steps", "6"]), 6)    # and now it is the run's own
+        self.assertEqual(len(told(run)), 2)
+
+    def test_a_run_file_edited_while_the_run_goes_on_ends_it_when_its_controller_starts_again(self):
+        run = self.start("edited", self.task.run_file(), ["--max-steps", "100000"])
+        run.wait_step(2)
+        path = os.path.join(run.dir, "run.yaml")
+        with open(path) as f:
+            text = f.read()
+        with open(path + ".new", "w") as f:
+            f.write(text.replace("\nseed: 1\n", "\nseed: 43\n"))
+        os.rename(path + ".new", path)
+        os.kill(run.processes()["controller"], signal.SIGKILL)
+        code, last = run.wait()
+        self.assertEqual((code, last["event"]), (1, "failed"), run.logs())
+        self.assertIn("run.yaml has been changed while the run goes on: seed is '43' (was '1')", last["reason"])
 
     def test_data_exchanged_while_a_run_goes_on_are_noticed_when_a_process_starts_again(self):
         run = self.start("live", self.task.run_file(), ["--max-steps", "100000"])

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import unittest
 import histograms
+import tiny_model
 from run_tools import ROLLCALL, Run, Task
 
 STEPS = 4
@@ -15,6 +16,7 @@ class Rollouts(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.task = Task(max_pos=1024)    # for answers long enough to be stopped in the middle
+        tiny_model.pad_rename(cls.task.path("model"), "</think>")
         cls.run_ = Run(cls.task, "r", cls.task.run_file(save_interval=1, temperature=0.9, rollout_log_interval=2, rollout_entropy=True, peak_tflops=1, peak_gb_per_s=10), ["--max-steps", str(STEPS)])
         code, last = cls.run_.wait()
         assert (code, last.get("event")) == (0, "finished"), cls.run_.logs()
@@ -59,9 +61,9 @@ class Rollouts(unittest.TestCase):
         for r in rows:
             self.assertEqual(len(r["entropies"]), len(r["ids"]))
             self.assertTrue(all(0 <= e <= math.log(300) for e in r["entropies"]), r)    # the model's vocabulary is smaller
-        for step, entropy in told.items():    # on policy: the batch is the rollout step's; a mean over samples of their means
+        for step, entropy in told.items():    # on policy: the batch is the rollout step's; a mean over tokens
             rewards = {item: {r["reward"] for r in rows if r["item"] == item} for item in {r["item"] for r in rows}}
-            mine = [sum(r["entropies"]) / len(r["entropies"]) for r in rows if r["version"] == step - 1 and len(rewards[r["item"]]) > 1]
+            mine = [e for r in rows if r["version"] == step - 1 and len(rewards[r["item"]]) > 1 for e in r["entropies"]]
             self.assertAlmostEqual(entropy, sum(mine) / len(mine), delta=1e-5 * entropy, msg=step)    # fp32 both ways
 
     def test_each_sample_has_its_text_reward_and_end(self):
@@ -91,6 +93,14 @@ class Rollouts(unittest.TestCase):
             self.assertEqual(at, len(text), r)
             checked += 1
         self.assertGreater(checked, 0)
+
+    def test_a_tag_that_is_a_special_token_is_in_the_text_and_no_other_is(self):
+        rows = [r for r in self.tool("rollouts", self.run_.dir, "--ids") if 0 not in r["ids"]]
+        for r in rows:
+            self.assertEqual(r["text"].count("</think>"), r["ids"].count(259), r)
+            self.assertNotIn("<|", r["text"])
+        self.assertGreater(sum(r["ids"].count(259) for r in rows), 0)
+        self.assertIn("stop", [r["finish_reason"] for r in rows])    # after an end token
 
     def test_the_log_has_the_first_sample_of_each_prompt(self):
         log = self.tool("rollouts", self.run_.dir, "--log", "--every", "2")

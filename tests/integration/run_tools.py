@@ -62,6 +62,11 @@ def commands():
         yield int(pid), words
 
 
+def can_mount():
+    """May a program mount something that it alone sees?"""
+    return subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode == 0
+
+
 LEFT_OUT = object()    # as a value of run_file: the setting is not in the file
 
 
@@ -87,6 +92,17 @@ class Task:
         with open(self.path("poor.sh"), "w") as f:
             f.write(POOR_REWARD)
         return f"program:exec sh {self.path('poor.sh')}"
+
+    def later_reward(self, name, command):
+        """A reward program that scores what the start asks it, and is this command afterwards; name: a folder that says so."""
+        with open(self.path(name + ".sh"), "w") as f:
+            f.write(f"""if mkdir {self.path(name)} 2>/dev/null; then
+    while read -r line; do id=${{line#*'"id":'}}; echo '{{"id":'${{id%%,*}}',"reward":1}}'; done
+else
+    {command}
+fi
+""")
+        return f"program:exec sh {self.path(name)}.sh"
 
     def run_file(self, file="run.yaml", **settings):
         base = dict(model=self.path("model"), dataset=self.path("train.jsonl"), system_prompt="none",

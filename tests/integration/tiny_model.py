@@ -43,6 +43,41 @@ def write_tokenizer(path):
                    "chat_template": TEMPLATE, "model_max_length": 512}, f)
 
 
+def pad_rename(path, text):
+    """Give the padding token, a special token that a random model draws now and then, another text."""
+    name = os.path.join(path, "tokenizer.json")
+    with open(name) as f:
+        tokenizer = json.load(f)
+    tokenizer["added_tokens"][SPECIAL.index("<pad>")]["content"] = text
+    with open(name, "w") as f:
+        json.dump(tokenizer, f)
+
+
+def tensors_change(path, change):
+    """Rewrite a safetensors file after change({name: (entry, bytes)})."""
+    with open(path, "rb") as f:
+        size = int.from_bytes(f.read(8), "little")
+        header, data = json.loads(f.read(size)), f.read()
+    header.pop("__metadata__", None)
+    tensors = {name: (entry, data[slice(*entry["data_offsets"])]) for name, entry in header.items()}
+    change(tensors)
+    header, data = {}, b""
+    for name, (entry, values) in tensors.items():
+        header[name] = dict(entry, data_offsets=[len(data), len(data) + len(values)])
+        data += values
+    text = json.dumps(header).encode()
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text + data)
+
+
+def head_add(path):
+    """Add a head of its own to a model whose config.json says that head and embedding are tied."""
+    def change(tensors):
+        entry, values = tensors["model.embed_tokens.weight"]
+        tensors["lm_head.weight"] = entry, values[4:] + values[:4]
+    tensors_change(os.path.join(path, "model.safetensors"), change)
+
+
 def write_tensors(path, shapes, spread, rng):
     """A safetensors file of random tensors in fp32; those of spread 0 are all 1."""
     header, data, at = {"__metadata__": {"format": "pt"}}, [], 0

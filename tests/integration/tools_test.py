@@ -77,7 +77,7 @@ class Tools(unittest.TestCase):
             self.assertEqual(p.stdout, b"")
 
     def test_bad_options_are_usage_errors(self):
-        for more in (["--n", "0"], ["--temperature", "-1"], ["--top-p", "0"], ["--batch", "0"], ["--max-new-tokens", "0"],
+        for more in (["--n", "0"], ["--temperature", "-1"], ["--temperature", "1e-50"], ["--min-p", "1e-60"], ["--top-k", "4294967296"], ["--top-k", "-1"], ["--top-p", "0"], ["--batch", "0"], ["--max-new-tokens", "0"],
                      ["--long-prompt", "maybe"], ["--device", "cpu"], ["--dtype", "int8"], ["--threads", "-1"]):
             p = run(["generate", "--model", self.model, *more], PROMPTS[:1], want=None)
             self.assertIn(p.returncode, (1, 2), more)

@@ -48,6 +48,8 @@ def checks(base):
     print("openai", openai.__version__)
     c = openai.OpenAI(base_url=base, api_key="secret", max_retries=0)
     held("models.list, with max_model_len", c.models.list().data[0].max_model_len == 1024)
+    held("models.retrieve", c.models.retrieve("starter").id == "starter")
+    held("models.retrieve of another: NotFoundError", refused(openai.NotFoundError, lambda: c.models.retrieve("gpt/4")))
     r = c.chat.completions.create(model="starter", messages=CHAT, max_tokens=24, seed=1)
     held("chat: content, finish reason, usage, request id", r.choices[0].message.content and r.choices[0].finish_reason in ("stop", "length")
          and r.usage.total_tokens > 0 and r._request_id == r.id)
@@ -73,6 +75,17 @@ def checks(base):
     held("completions stream", "".join(pieces) == c.completions.create(model="starter", prompt="1+1=", max_tokens=9, temperature=0).choices[0].text)
     r = c.chat.completions.create(model="starter", messages=CHAT, max_tokens=4, tools=[TOOL], tool_choice="auto")
     held("chat with tools", r.choices[0].message.role == "assistant")
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 3}'}}
+    loop = CHAT + [{"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "tool_call_id": "call_1", "content": "7"}]
+    held("a tool's result after null content", c.chat.completions.create(model="starter", messages=loop, max_tokens=4, tools=[TOOL]).choices)
+    for choice in ("required", {"type": "function", "function": {"name": "add"}}):
+        held("a forced call is BadRequestError", "'tool_choice'" in str(refused(openai.BadRequestError, lambda: c.chat.completions.create(
+            model="starter", messages=CHAT, tools=[TOOL], tool_choice=choice))))
+    e = refused(openai.BadRequestError, lambda: c.chat.completions.create(model="starter", messages=[{"role": "user", "content": "1" * 3000}]))
+    held("a long prompt has the code context_length_exceeded", e.code == "context_length_exceeded" and "maximum context length" in str(e))
+    r = c.completions.create(model="starter", prompt="6+6=12", max_tokens=0, echo=True, logprobs=1)
+    held("max_tokens 0 with echo scores the text", r.choices[0].text == "6+6=12" and r.choices[0].logprobs.token_logprobs[0] is None
+         and len(r.choices[0].logprobs.token_logprobs) == r.usage.prompt_tokens and r.usage.completion_tokens == 0)
     held("400 is BadRequestError with a sentence", "'n'" in str(refused(openai.BadRequestError, lambda: c.completions.create(
         model="starter", prompt="a", n=0))))
     held("an unknown model is NotFoundError", refused(openai.NotFoundError, lambda: c.completions.create(model="gpt", prompt="a")).status_code == 404)

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "console/fleet/simulate.h"
+#include "console/simulate/simulate.h"
 #include "console/tui/app.h"
 #include "console/tui/screen.h"
 #include "protocol/base/buf.h"

@@ -114,7 +114,8 @@ static bool known(struct feed *feed, struct model *m)
 static bool harmless(const char *text)
 {
     static const char *const free_of_cost[] = { "resume", "checkpoint", "eval", "ack", "mute", "unmute", "pin", "unpin" };
-    static const char *const outcomes[] = { "step ", "evaluated at step ", "running from step ", "no alarm can be " };
+    static const char *const outcomes[] = { "step ", "evaluated at step ", "the run has no evaluation set", "running from step ",
+                                            "no alarm can be " };
     static const char *const words[] = {
         " acknowledged", " muted", " heard again", " is pinned", " pinned", " stays until it is unpinned"
     };

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/fleet/link.h"
-#include "console/fleet/simulate.h"
+#include "console/simulate/simulate.h"
 #include "console/tui/app.h"
 #include "protocol/base/clock.h"
 

@@ -12,6 +12,7 @@
 #include <string.h>
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
+#include "workers/engine/pass/pass.h"
 
 #define SEQS 4
 #define NEW 20    // decoded tokens of each

@@ -96,6 +96,9 @@ static void a_file_changes_what_it_names_and_adds_its_own(UNUSED void **state)
     assert_true(rule("kl_high")->critical);
     assert_string_equal(rule("kl_high")->text, "kl_high is {}");
     assert_string_equal(read_text(""), "");
+    assert_string_equal(read_text("truncated: {above: null, steps: ~, text: , command: NULL}\n"), "");
+    assert_float_equal(rule("truncated")->limit, 0.05, 0);
+    assert_string_equal(rule("truncated")->command, "");
 }
 
 static void a_book_that_is_printed_reads_back_the_same(UNUSED void **state)

@@ -1,4 +1,5 @@
-/* ascii_tokenizer.h - a tokenizer whose ids can be read: each printable ASCII character is a token, and its id is its code */
+/* ascii_tokenizer.h - a tokenizer whose ids can be read: each printable ASCII character is a token, and its id is its code;
+ * the special token <|turn|> is 1 */
 #pragma once
 #include "protocol/base/buf.h"
 #include "workers/engine/text/tokenizer.h"
@@ -15,7 +16,7 @@ static struct tokenizer *ascii_tokenizer_new(bool bytes, struct error *err)
         if (b != 0xad)
             buf_fmt(&json, ",\"\\u%04x\":%d", b <= 0xa0 ? b - 0x80 + 0x122 : b, b);
     buf_str(&json, "},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"
-                   "\"decoder\":{\"type\":\"ByteLevel\"}}");
+                   "\"decoder\":{\"type\":\"ByteLevel\"},\"added_tokens\":[{\"id\":1,\"content\":\"<|turn|>\",\"special\":true}]}");
     struct tokenizer *t = tokenizer_parse(json.data, json.len, "test", err);
     buf_release(&json);
     return t;

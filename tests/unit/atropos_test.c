@@ -1,5 +1,6 @@
 /* The server of scored groups without its HTTP: which groups make a batch, what is taken as a group, and what outlives a kill.
  * The vectors for batches were computed with the Python functions of atroposlib 0.4 (api/utils.py). */
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +19,7 @@
 #include "workers/serve/atropos_client.h"
 #include "workers/serve/atropos_group.h"
 #include "workers/serve/atropos_pack.h"
+#include "workers/serve/drawn_book.h"
 
 static struct error err;
 
@@ -414,7 +416,7 @@ static void a_record_that_was_cut_off_was_never_acknowledged(UNUSED void **state
     struct buf whole = BUF_INIT;
     struct atropos *a = start(folder);
     struct stat before, after;
-    char path[512];
+    char path[512], kept[600];
     trainer_comes(a, 8);
     must_post(a, -1, 4, 1);
     newest_segment(path);
@@ -433,16 +435,93 @@ static void a_record_that_was_cut_off_was_never_acknowledged(UNUSED void **state
         assert_batch(a, size < after.st_size ? "1,3" : "1,2", true);
         atropos_free(a);
     }
-    whole.data[before.st_size - 4] ^= 1;    // a damaged byte: only what comes before it counts
+    whole.data[before.st_size - 4] ^= 1;    // a damaged byte: no kill leaves whole records after it, and they count
     assert_true(dir_remove(folder, &err) && dir_make(folder, 0700, &err) && file_write(path, whole.data, whole.len, &err));
     a = start(folder);
-    assert_int_equal(atropos_queued(a), 0);
+    assert_int_equal(atropos_queued(a), 1);
+    snprintf(kept, sizeof kept, "%s.damaged", path);
+    assert_true(path_exists(kept));
+    must_post(a, -1, 4, 3);    // its number is its own
+    a = restart(a);
+    assert_batch(a, "2,3", true);
     atropos_free(a);
     assert_true(dir_remove(folder, &err) && dir_make(folder, 0700, &err) && file_write(path, "nonsense", 8, &err));
     struct atropos_config config = { .dir = folder, .max_bytes = 1 << 20 };
     assert_null(atropos_new(&config, &err));
     assert_non_null(strstr(err.text, "damaged"));
     buf_release(&whole);
+}
+
+/* What the server logged while body ran, for tests of what it says. */
+static void logged(void (*body)(void), struct buf *out)
+{
+    char path[] = "/tmp/rc-atropos-log-XXXXXX";
+    int fd = mkstemp(path), own = dup(STDERR_FILENO);
+    assert_true(fd >= 0 && own >= 0);
+    fflush(stderr);
+    dup2(fd, STDERR_FILENO);
+    body();
+    fflush(stderr);
+    dup2(own, STDERR_FILENO);
+    close(own);
+    close(fd);
+    buf_clear(out);
+    assert_true(file_read(out, path, 1 << 20, &err));
+    unlink(path);
+}
+
+static void kills_between_every_two_changes(void)
+{
+    struct atropos *a = start(folder);
+    trainer_comes(a, 4);
+    int64_t id = env_comes(a, "gsm", 4, -1);
+    for (int64_t i = 1; i < 12; i++) {
+        a = restart(a);
+        must_post(a, i % 3 ? -1 : id, 4, i);
+        a = restart(a);    // the group is in an older segment than what follows
+        if (i % 4 == 0) {
+            must_post(a, id, 2, 100 + i);
+            a = restart(a);
+            must_post(a, id, 2, 200 + i);    // two from the buffer
+        }
+        char want[16];
+        snprintf(want, sizeof want, "%" PRId64, i);
+        assert_batch(a, want, i % 2);
+        a = restart(a);
+        if (i % 2 == 0)
+            assert_batch(a, want, true);
+        if (i % 4 == 0) {
+            a = restart(a);
+            snprintf(want, sizeof want, "%" PRId64 ",%" PRId64, 100 + i, 200 + i);
+            assert_batch(a, want, true);
+        }
+    }
+    atropos_free(restart(a));
+}
+
+static void segment_is_deleted(void)
+{
+    char path[512];
+    newest_segment(path);
+    assert_int_equal(unlink(path), 0);
+    atropos_free(start(folder));
+}
+
+static void a_kill_is_no_loss_and_a_loss_is_said(UNUSED void **state)
+{
+    struct buf said = BUF_INIT;
+    logged(kills_between_every_two_changes, &said);
+    assert_null(strstr(buf_text(&said), "lost"));
+    assert_null(strstr(buf_text(&said), "damaged"));
+    assert_true(dir_remove(folder, &err) && dir_make(folder, 0700, &err));
+    struct atropos *a = start(folder);
+    must_post(a, -1, 4, 1);    // so that the first segment stays
+    a = restart(a);
+    must_post(a, -1, 4, 2);
+    atropos_free(a);
+    logged(segment_is_deleted, &said);
+    assert_non_null(strstr(buf_text(&said), "another segment follows it, and there is none"));
+    buf_release(&said);
 }
 
 static int64_t folder_bytes(void)
@@ -617,18 +696,100 @@ static void an_item_keeps_its_group_over_a_kill(UNUSED void **state)
     atropos_free(a);
 }
 
-static struct group *made_of(const char *more, const char *tokens, const char *masks, const char *logprobs)
+static struct group *made_by(const struct posted_rules *rules, const char *more, const char *tokens, const char *masks,
+                             const char *logprobs)
 {
-    static const struct posted_rules rules = { .max_seq_tok = 6, .n_id = 100 };
     struct scored_fault fault;
     char text[1024];
     snprintf(text, sizeof text, "{\"tokens\":%s,\"masks\":%s,\"scores\":[1,0],\"inference_logprobs\":%s%s}", tokens, masks, logprobs, more);
     struct scored *posted = read_one(text, &fault);
     assert_non_null(posted);
     posted->version = posted_version(posted, 9);
-    struct group *g = posted_group(posted, &rules, 42, &err);
+    struct group *g = posted_group(posted, rules, 42, &err);
     scored_drop(posted);
     return g;
+}
+
+static struct group *made_of(const char *more, const char *tokens, const char *masks, const char *logprobs)
+{
+    return made_by(&(struct posted_rules){ .max_seq_tok = 6, .n_id = 100 }, more, tokens, masks, logprobs);
+}
+
+static void a_group_may_come_without_logprobs(UNUSED void **state)
+{
+    static const char tokens[] = "[[1,2,3],[1,2,4,5]]", masks[] = "[[-100,2,3],[-100,2,-100,5]]";
+    static const float none[7] = { 0 };
+    static const char *const forms[] = { "null", "[]" };
+    for (size_t i = 0; i < ARRAY_SIZE(forms); i++) {
+        struct group *g = made_of("", tokens, masks, forms[i]);
+        if (!g)
+            fail_msg("%s: %s", forms[i], err.text);
+        assert_true(g->no_logp && g->n_prompt == 1 && g->n_tok == 5);
+        assert_memory_equal(g->logp, none, (size_t)g->n_tok * sizeof *none);
+        assert_true(group_bounds_check(g, 100, &err));
+        group_free(g);
+        assert_null(made_by(&(struct posted_rules){ .max_seq_tok = 6, .n_id = 100, .needs_logp = true }, "", tokens, masks, forms[i]));
+        assert_true(err.code == ERR_DATA && strstr(err.text, "'inference_logprobs' is missing"));
+    }
+    struct group *g = made_of("", tokens, masks, "[[1,-1,-1],[1,-1,1,-1]]");
+    assert_true(g && !g->no_logp);
+    group_free(g);
+    assert_null(made_of("", tokens, masks, "[[],[]]"));    // as many lists as sequences: they were to have some
+    assert_non_null(strstr(err.text, "0 log-probs"));
+}
+
+static void a_group_is_dated_by_the_weights_that_drew_its_tokens(UNUSED void **state)
+{
+    static const int32_t prompt[] = { 1, 2 }, a[] = { 3, 4, 9 }, b[] = { 5, 6, 9 }, turn[] = { 1, 2, 3, 4, 9, 8 }, second[] = { 7 };
+    static const struct posted_rules rules = { .max_seq_tok = 20, .n_id = 100 };
+    // clang-format off
+    static const struct { const char *tokens, *masks; int64_t version; const char *why; } cases[] = {
+        { "[[1,2,3,4,9],[1,2,3,4,9]]", "[[-100,-100,3,4,9],[-100,-100,3,4,9]]", 7, "as drawn" },
+        { "[[1,2,3,4,9],[1,2,5,6,9]]", "[[-100,-100,3,4,9],[-100,-100,5,6,9]]", 4, "the oldest of the group's" },
+        { "[[1,2,3,4],[1,2,3,4]]", "[[-100,-100,3,4],[-100,-100,3,4]]", 7, "without the end token" },
+        { "[[1,2,3,4,9,50],[1,2,3,4,50]]", "[[-100,-100,3,4,9,50],[-100,-100,3,4,50]]", 7, "with a line's end after it" },
+        { "[[1,2,3,4,9,8,7],[1,2,3,4,9,8,7]]", "[[-100,-100,3,4,9,-100,7],[-100,-100,3,4,9,-100,7]]", 6, "two turns, the second older" },
+        { "[[1,2,3,60,61],[1,2,60,61,62]]", "[[-100,-100,3,60,61],[-100,-100,60,61,62]]", -1, "drawn by others" },
+        { "[[2,3,4,9],[2,3,4,9]]", "[[-100,3,4,9],[-100,3,4,9]]", -1, "the answer to another prompt" },
+        { "[[1,2,3,4,9],[1,2,3,60,9]]", "[[-100,-100,3,4,9],[-100,-100,3,60,9]]", 7, "one of its samples is known" },
+    };
+    // clang-format on
+    char path[300];
+    snprintf(path, sizeof path, "/tmp/rollcall-drawn-%ld/drawn", (long)getpid());
+    struct drawn_book *book = drawn_book_open(path, &err);
+    assert_non_null(book);
+    struct drawn_book *reader = drawn_book_open(path, &err);    // another process
+    assert_non_null(reader);
+    assert_int_equal(drawn_book_given(reader), -1);
+    drawn_book_add(book, prompt, 2, a, 3, 7);
+    drawn_book_add(book, prompt, 2, b, 3, 4);
+    drawn_book_add(book, turn, 6, second, 1, 6);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct group *g = made_by(&rules, "", cases[i].tokens, cases[i].masks, "null");
+        assert_true(g && drawn_book_find(NULL, g) == -1);
+        if (drawn_book_find(reader, g) != cases[i].version)
+            fail_msg("%s: version %" PRId64, cases[i].why, drawn_book_find(reader, g));
+        group_free(g);
+    }
+    drawn_book_add(book, prompt, 2, a, 3, 9);    // drawn again, by newer weights
+    struct group *g = made_by(&rules, "", cases[0].tokens, cases[0].masks, "null");
+    assert_true(g && g->weight_version == -1 && drawn_book_find(reader, g) == 9);
+    group_free(g);
+    g = made_by(&rules, ",\"group_overrides\":{\"weight_version\":3}", cases[0].tokens, cases[0].masks, "null");
+    assert_true(g && g->weight_version == 3);
+    group_free(g);
+    drawn_book_given_set(book, 5);
+    assert_int_equal(drawn_book_given(reader), 5);
+    drawn_book_given_set(book, -1);
+    assert_int_equal(drawn_book_given(reader), -1);
+    drawn_book_clear(reader);
+    g = made_by(&rules, "", cases[0].tokens, cases[0].masks, "null");
+    assert_true(g && drawn_book_find(book, g) == -1);
+    group_free(g);
+    drawn_book_close(book);
+    drawn_book_close(reader);
+    *strrchr(path, '/') = 0;
+    assert_true(dir_remove(path, &err));
 }
 
 static void a_posted_group_becomes_what_the_run_trains_on(UNUSED void **state)
@@ -741,9 +902,12 @@ int main(void)
         cmocka_unit_test(a_group_comes_back_as_it_was_posted),
         cmocka_unit_test_setup_teardown(everything_acknowledged_outlives_a_kill, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(a_record_that_was_cut_off_was_never_acknowledged, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(a_kill_is_no_loss_and_a_loss_is_said, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(the_folder_does_not_grow_with_what_was_fetched, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(an_item_keeps_its_group_over_a_kill, folder_setup, folder_teardown),
+        cmocka_unit_test(a_group_is_dated_by_the_weights_that_drew_its_tokens),
         cmocka_unit_test(a_posted_group_becomes_what_the_run_trains_on),
+        cmocka_unit_test(a_group_may_come_without_logprobs),
         cmocka_unit_test(an_answer_to_batch_is_groups_or_nothing_yet_or_an_error),
         cmocka_unit_test(memory_is_bounded),
         cmocka_unit_test(a_silent_environment_does_not_hold_up_batches),

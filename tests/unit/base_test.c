@@ -8,19 +8,26 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base/buf.h"
+#include "protocol/base/child.h"
+#include "protocol/base/clean_out.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/error.h"
 #include "protocol/base/file.h"
+#include "protocol/base/machine.h"
 #include "protocol/base/macros.h"
 #include "protocol/base/mix64.h"
+#include "protocol/base/own_hosts.h"
 #include "protocol/base/parallel.h"
 #include "protocol/base/utf8.h"
 #include "protocol/base/tcp.h"
@@ -36,6 +43,26 @@ static void an_error_that_does_not_fit_ends_in_dots(UNUSED void **state)
     error_set(&err, ERR_DATA, "inner");
     error_wrap(&err, "while reading '%s'", "f");
     assert_string_equal(err.text, "while reading 'f': inner");
+}
+
+static void a_path_is_told_without_its_folders(UNUSED void **state)
+{
+    static const struct {
+        const char *text, *told;
+    } cases[] = {
+        { "/srv/a/model/tokenizer_config.json: chat_template:1: no", "tokenizer_config.json: chat_template:1: no" },
+        { "cannot read '/srv/my models/x.json': No such file", "cannot read 'x.json': No such file" },
+        { "'/a/b', \"/c/d e\" and (/f/g/)", "'b', \"d e\" and (g/)" },
+        { "use /v1/chat/completions; 1/2 of 3/4/5 tokens/s, a // b", "use /v1/chat/completions; 1/2 of 3/4/5 tokens/s, a // b" },
+        { "state '/x' is '/'", "state '/x' is '/'" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err;
+        char told[ERROR_TEXT_BYTES];
+        error_set(&err, ERR_IO, "%s", cases[i].text);
+        error_tell(&err, told);
+        assert_string_equal(told, cases[i].told);
+    }
 }
 
 static void a_buffer_stops_at_its_bound_and_keeps_what_it_had(UNUSED void **state)
@@ -286,6 +313,84 @@ static void each_round_of_a_loop_runs_once_whatever_the_threads(UNUSED void **st
         }
 }
 
+/* What a stream that cleans makes of text, printed in pieces of `piece` bytes. */
+static const char *cleaned(const char *text, size_t len, size_t piece)
+{
+    static char out[1024];
+    int fd = memfd_create("cleaned", MFD_CLOEXEC);
+    FILE *f = clean_stream(fd);
+    assert_true(fd >= 0 && f);
+    setvbuf(f, NULL, _IONBF, 0);    // as stderr is
+    for (size_t at = 0; at < len; at += piece)
+        assert_int_equal(fwrite(text + at, 1, MIN(piece, len - at), f), MIN(piece, len - at));
+    assert_int_equal(fclose(f), 0);
+    ssize_t n = pread(fd, out, sizeof out - 1, 0);
+    assert_true(n >= 0);
+    out[n] = 0;
+    close(fd);
+    return out;
+}
+
+static void what_a_terminal_would_obey_is_printed_as_signs(UNUSED void **state)
+{
+    static const struct {
+        const char *text, *out;
+    } cases[] = {
+        { "reward 0.5\n\tall well\n", "reward 0.5\n\tall well\n" },
+        { "\033]0;owned\007\033[2J", "\\u001b]0;owned\\u0007\\u001b[2J" },    // window title, clear screen
+        { "\033]52;c;ZWNobw==\033\\", "\\u001b]52;c;ZWNobw==\\u001b\\" },     // clipboard
+        { "75 %\rfake", "75 %\\u000dfake" },
+        { "a\bb\x7f", "a\\u0008b\\u007f" },
+        { "\xc2\x9b"
+          "31m",
+          "\\u009b31m" },    // C1: CSI in one character
+        { "\x9b"
+          "31m",
+          "\xef\xbf\xbd"
+          "31m" },    // and as a byte that is not UTF-8
+        { "\xe2\x80\xae"
+          "live\xe2\x81\xa6",
+          "\\u202elive\\u2066" },    // turned text
+        { "\xe7\xad\x94 \xc3\xa9 \xf0\x9f\x99\x82 \xd7\xa9", "\xe7\xad\x94 \xc3\xa9 \xf0\x9f\x99\x82 \xd7\xa9" },
+        { "\xf0\x9f\x99", "\xef\xbf\xbd" },    // ends inside a character
+        { "\xe2\x80"
+          "x",
+          "\xef\xbf\xbd"
+          "x" },
+        { "\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" },    // a surrogate
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        for (size_t piece = 1; piece <= 7; piece += 2)
+            assert_string_equal(cleaned(cases[i].text, strlen(cases[i].text), piece), cases[i].out);
+    assert_string_equal(cleaned("a\0b", 3, 8), "a\\u0000b");
+    char line[64];
+    FILE *f = fmemopen(line, sizeof line, "w");
+    assert_true(f && line_print(f, "%s is %s", "a\nb", "well\n"));    // no text begins a line of its own
+    fclose(f);
+    assert_string_equal(line, "a\\u000ab is well\\u000a\n");
+}
+
+static int told(int *n_told, int v)
+{
+    (*n_told)++;
+    return v;
+}
+
+static void the_smaller_and_the_larger_evaluate_each_argument_once(UNUSED void **state)
+{
+    int n_told = 0;
+    int64_t count = 6;
+    assert_int_equal(MAX(count, told(&n_told, 7)), 7);
+    assert_int_equal(MIN(told(&n_told, 7), count), 6);
+    assert_int_equal(MAX(MIN(told(&n_told, 1), 5), told(&n_told, -1)), 1);
+    assert_int_equal(n_told, 4);
+    /* in the type of both together, as C has it */
+    assert_int_equal(MAX((int64_t)1 << 40, 3), (int64_t)1 << 40);
+    assert_true(MIN(SIZE_MAX, (size_t)5) == 5 && MAX(SIZE_MAX, 5u) == SIZE_MAX);
+    assert_true(MIN(0.25, 1) == 0.25 && MAX(0.25f, 0) == 0.25f && sizeof(MAX(0.25f, 0)) == sizeof(float));
+    assert_int_equal(MIN((uint8_t)200, (int8_t)-3), -3);
+}
+
 static void only_this_machine_is_loopback(UNUSED void **state)
 {
     static const char *const own[] = { "127.0.0.1", "127.0.0.1:80", "127.9.8.7:1", "localhost", "localhost:9001", "[::1]", "[::1]:80" };
@@ -297,6 +402,59 @@ static void only_this_machine_is_loopback(UNUSED void **state)
     for (size_t i = 0; i < ARRAY_SIZE(others); i++)
         if (tcp_is_loopback(others[i]))
             fail_msg("'%s' is taken for this host", others[i]);
+}
+
+static void only_names_that_cannot_be_another_sites_are_ours(UNUSED void **state)
+{
+    static const struct {
+        const char *host;
+        bool ours;
+    } cases[] = {
+        { NULL, true },    // no browser
+        { "127.0.0.1:8000", true },
+        { "10.1.2.3", true },
+        { "[::1]:8000", true },
+        { "[fe80::1]", true },
+        { "localhost:8000", true },
+        { "head", true },    // of this network: no public site's name has no dot
+        { "a.localhost", true },
+        { "HEAD.cluster.example:1", true },    // where it listens
+        { "llm.example.org", true },
+        { "LLM.Example.org.:443", true },
+        { "a.proxy.example", true },
+        { "a.b.proxy.example", true },
+        { "proxy.example", false },
+        { "evil.example", false },
+        { "evil.example:8000", false },
+        { "xllm.example.org", false },
+        { "llm.example.org.evil.example", false },
+        { "127.0.0.1.evil.example", false },
+        { "localhost.evil.example", false },
+        { "xlocalhost.x", false },
+        { "evilproxy.example", false },
+        { "127.0.0.1:8000:evil", false },
+        { "127.0.0.1@evil.example", false },
+        { "[::1", false },
+        { "[evil.example]", false },
+        { "[::1]evil.example", false },
+        { "evil.example,localhost", false },
+        { "a b", false },
+        { "", false },
+        { ":80", false },
+    };
+    struct own_hosts o;
+    struct error err;
+    assert_true(own_hosts_check("llm.example.org, *.proxy.example", "'x'", &err));
+    own_hosts_set(&o, "head.cluster.example:8000", "llm.example.org, *.proxy.example");
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        if (own_hosts_have(&o, cases[i].host) != cases[i].ours)
+            fail_msg("'%s' is %sours", cases[i].host, cases[i].ours ? "not " : "");
+    own_hosts_set(&o, "127.0.0.1:8000", "*");
+    assert_true(own_hosts_have(&o, "evil.example"));
+    static const char *const bad[] = { "a.example:80", "http://a", "*a", "a b*", "*.", "a,*.b/" };
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        if (own_hosts_check(bad[i], "'allowed_hosts'", &err))
+            fail_msg("'%s' was taken", bad[i]);
 }
 
 static void a_port_above_65535_is_not_another_one(UNUSED void **state)
@@ -360,11 +518,120 @@ static void a_name_server_that_does_not_answer_is_not_waited_for(UNUSED void **s
     assert_int_equal(sem_destroy(&server_answers), 0);
 }
 
+/* Whatever this process blocks and ignores, which a loop does: a program that inherited it would not end by Ctrl-C or 'timeout'. */
+static void a_program_that_is_started_takes_all_signals(UNUSED void **state)
+{
+    static const struct {
+        int flags;
+        unsigned long long kept;    // of those below, what it ignores: bit N-1 is signal N
+    } cases[] = { { 0, 0 }, { CHILD_OURS, 1ull << (SIGPIPE - 1) | 1ull << (SIGXFSZ - 1) } };
+    char *argv[] = { "sed", "-n", "s/^Sig\\(Blk\\|Ign\\):.//p", "/proc/self/status", NULL };
+    sigset_t all, before;
+    struct sigaction ignore = { .sa_handler = SIG_IGN }, was[3];
+    static const int ignored[] = { SIGHUP, SIGPIPE, SIGXFSZ };
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
+    for (size_t i = 0; i < ARRAY_SIZE(ignored); i++)
+        sigaction(ignored[i], &ignore, &was[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char said[128] = "";
+        unsigned long long blocked, deaf;
+        int end[2], status;
+        pid_t pid;
+        posix_spawn_file_actions_t actions;
+        assert_int_equal(pipe2(end, O_CLOEXEC), 0);
+        posix_spawn_file_actions_init(&actions);
+        posix_spawn_file_actions_adddup2(&actions, end[1], 1);
+        assert_int_equal(child_spawn(&pid, "sed", &actions, cases[i].flags, argv, NULL), 0);
+        posix_spawn_file_actions_destroy(&actions);
+        close(end[1]);
+        for (ssize_t n, at = 0; (n = read(end[0], said + at, sizeof said - 1 - (size_t)at)) > 0;)
+            at += n;
+        close(end[0]);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(sscanf(said, "%llx %llx", &blocked, &deaf), 2);
+        assert_int_equal(blocked, 0);
+        for (size_t k = 0; k < ARRAY_SIZE(ignored); k++)
+            assert_int_equal(deaf >> (ignored[k] - 1) & 1, cases[i].kept >> (ignored[k] - 1) & 1);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(ignored); i++)
+        sigaction(ignored[i], &was[i], NULL);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
+/* A container, a Slurm job and a service manager all bound a process so; MemFree leaves out what only caches files. */
+static void memory_is_what_the_machine_and_its_control_groups_can_give(UNUSED void **state)
+{
+    static const char meminfo[] = "MemTotal: 1000 kB\nMemFree: 10 kB\nMemAvailable: 800 kB\n";
+    static const struct {
+        const char *cgroup;
+        struct {
+            const char *path, *text;
+        } file[8];
+        size_t total, available;
+    } cases[] = {
+        { "", { { NULL, NULL } }, 1024000, 819200 },
+        { "0::/a/b\n", { { "a/b/memory.max", "max\n" }, { "a/b/memory.current", "5\n" } }, 1024000, 819200 },
+        { "0::/a/b\n", { { "a/b/memory.max", "600000\n" }, { "a/b/memory.current", "100000\n" } }, 600000, 500000 },
+        { "0::/a/b\n",
+          { { "a/b/memory.max", "600000\n" },
+            { "a/b/memory.current", "500000\n" },
+            { "a/b/memory.stat", "anon 1\nfile 450000\ninactive_file 400000\n" } },
+          600000,
+          500000 },
+        { "0::/a/b\n",    // the one above is narrower
+          { { "a/b/memory.max", "600000\n" },
+            { "a/b/memory.current", "100000\n" },
+            { "a/memory.max", "300000\n" },
+            { "a/memory.current", "290000\n" } },
+          300000,
+          10000 },
+        { "0::/not/seen\n", { { "memory.max", "700000\n" }, { "memory.current", "700001\n" } }, 700000, 0 },
+        { "0::/\n", { { "memory.max", "5000000\n" }, { "memory.current", "1\n" } }, 1024000, 819200 },
+        { "5:cpu:/x\n4:hugetlb,memory:/x\n0::/\n",
+          { { "memory/x/memory.limit_in_bytes", "400000\n" },
+            { "memory/x/memory.usage_in_bytes", "300000\n" },
+            { "memory/x/memory.stat", "inactive_file 1\ntotal_inactive_file 50000\n" },
+            { "memory/memory.limit_in_bytes", "9223372036854771712\n" },
+            { "memory/memory.usage_in_bytes", "1\n" } },
+          400000,
+          150000 },
+        { "0:/\nnonsense\n:::\n", { { "memory.max", "lots\n" }, { "memory.current", "1\n" } }, 1024000, 819200 },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        char root[] = "/tmp/machine_test.XXXXXX", path[400], folder[300], command[100];
+        assert_non_null(mkdtemp(root));
+        snprintf(folder, sizeof folder, "%s/proc/self", root);
+        assert_true(dir_make(folder, 0755, &err));
+        snprintf(path, sizeof path, "%s/proc/meminfo", root);
+        assert_true(file_write(path, meminfo, strlen(meminfo), &err));
+        snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+        assert_true(file_write(path, cases[i].cgroup, strlen(cases[i].cgroup), &err));
+        for (size_t k = 0; k < ARRAY_SIZE(cases[i].file) && cases[i].file[k].path; k++) {
+            snprintf(folder, sizeof folder, "%s/sys/fs/cgroup/%s", root, cases[i].file[k].path);
+            snprintf(path, sizeof path, "%s", folder);
+            *strrchr(folder, '/') = 0;
+            assert_true(dir_make(folder, 0755, &err));
+            assert_true(file_write(path, cases[i].file[k].text, strlen(cases[i].file[k].text), &err));
+        }
+        struct machine_memory m = machine_memory_in(root);
+        if (m.total != cases[i].total || m.available != cases[i].available)
+            fail_msg("case %zu: %zu of %zu", i, m.available, m.total);
+        snprintf(command, sizeof command, "rm -r %s", root);
+        assert_int_equal(system(command), 0);
+    }
+    struct machine_memory none = machine_memory_in("/nowhere"), here = machine_memory();
+    assert_true(none.total == SIZE_MAX && none.available == SIZE_MAX);
+    assert_true(here.available > 0 && here.available <= here.total && here.total < SIZE_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_of_0_are_spelt_and_nothing_else_changes),
         cmocka_unit_test(an_error_that_does_not_fit_ends_in_dots),
+        cmocka_unit_test(a_path_is_told_without_its_folders),
         cmocka_unit_test(a_buffer_stops_at_its_bound_and_keeps_what_it_had),
         cmocka_unit_test(a_shell_reads_a_word_as_it_was),
         cmocka_unit_test(numbers_are_read_whole_or_not_at_all),
@@ -373,11 +640,16 @@ int main(void)
         cmocka_unit_test(a_text_is_cut_between_characters),
         cmocka_unit_test(a_written_file_reads_back_and_a_limit_is_kept),
         cmocka_unit_test(each_round_of_a_loop_runs_once_whatever_the_threads),
+        cmocka_unit_test(what_a_terminal_would_obey_is_printed_as_signs),
+        cmocka_unit_test(the_smaller_and_the_larger_evaluate_each_argument_once),
         cmocka_unit_test(only_this_machine_is_loopback),
+        cmocka_unit_test(only_names_that_cannot_be_another_sites_are_ours),
         cmocka_unit_test(a_port_above_65535_is_not_another_one),
         cmocka_unit_test(a_name_server_that_does_not_answer_is_not_waited_for),
         cmocka_unit_test(no_link_is_followed_to_remove_or_to_create),
         cmocka_unit_test(the_mix_is_splitmix64),
+        cmocka_unit_test(a_program_that_is_started_takes_all_signals),
+        cmocka_unit_test(memory_is_what_the_machine_and_its_control_groups_can_give),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

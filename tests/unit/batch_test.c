@@ -128,6 +128,31 @@ static void an_evaluation_printed_before_counts_only_for_the_table(UNUSED void *
     assert_null(strstr(s.text, "evaluated 'greedy' after step 0"));
     assert_non_null(strstr(s.text, "evaluated 'greedy' after step 9: 75.0 % of 500"));
     assert_non_null(strstr(s.text, "     25.0      75.0     +50.0      500"));
+    batch_eval_began(b, "greedy", 0.125);    // as an older event says that came later
+    assert_true(batch_end(b, RUN_FINISHED, 9, "", &err));
+    assert_non_null(strstr(s.text, "     12.5      75.0     +62.5      500"));
+    batch_free(b);
+    sink_release(&s);
+}
+
+static void the_time_left_is_what_steps_take_however_late_the_watching_began(UNUSED void **state)
+{
+    struct sink s;
+    struct error err = { 0 };
+    struct batch *b = batch_make(&s, BATCH_TEXT, 0);
+    batch_joins(b, 3600, 10);    // an hour old, 10 s a step
+    batch_step(b, 11, 100, NULL, 0);
+    assert_non_null(strstr(s.text, " 14:50\n"));    // 89 steps; this one came at once after the attaching
+    batch_step(b, 12, 100, (struct batch_metric[]){ { "time/step_s", 20 } }, 1);
+    assert_non_null(strstr(s.text, " 17:36\n"));    // 88 steps of 0.8 * 10 + 0.2 * 20 s, as status has it
+    batch_step(b, 13, 100, (struct batch_metric[]){ { "time/step_s", NAN } }, 1);
+    assert_non_null(strstr(s.text, " 17:24\n"));
+    batch_ends_in(b, 75);
+    batch_step(b, 13, 100, NULL, 0);
+    assert_non_null(strstr(s.text, "  1:15\n"));    // max_hours are over before that
+    batch_ends_in(b, NAN);
+    assert_true(batch_end(b, RUN_RUNNING, 13, "", &err));
+    assert_non_null(strstr(s.text, "left after step 13 in 1:00:0"));    // the run's time, not ours
     batch_free(b);
     sink_release(&s);
 }
@@ -206,6 +231,7 @@ int main(void)
         cmocka_unit_test(events_are_printed_as_they_come_in_both_formats),
         cmocka_unit_test(who_leaves_says_that_the_run_goes_on),
         cmocka_unit_test(an_evaluation_printed_before_counts_only_for_the_table),
+        cmocka_unit_test(the_time_left_is_what_steps_take_however_late_the_watching_began),
         cmocka_unit_test(the_interval_holds_lines_back_but_never_the_last_step),
         cmocka_unit_test(text_ends_with_a_table_of_start_and_end),
         cmocka_unit_test(a_full_disk_is_reported_at_the_end_and_stops_nothing),

@@ -20,8 +20,8 @@
 #include "protocol/base/file.h"
 #include "protocol/base/mix64.h"
 #include "protocol/base/tcp.h"
-#include "workers/engine/publish/bulk_fetch.h"
-#include "workers/engine/publish/delta.h"
+#include "workers/node/bulk/bulk_fetch.h"
+#include "workers/node/bulk/delta.h"
 
 #define WAIT_MS 60000
 #define N_WEIGHT (9 * (int64_t)DELTA_BLOCK + 1000)    // bytes of weights in a file: its last block is short

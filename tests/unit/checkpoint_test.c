@@ -56,7 +56,7 @@ static void job_steps(struct job *j, int n)
     struct trainer_hyper h;
     struct error err = { 0 };
     double loss, n_tok, norm;
-    trainer_hyper_init(&h, ALGO_GRPO);
+    trainer_hyper_init(&h);
     h.lr = 1e-2;
     for (int i = 0; i < n; i++)
         if (!trainer_sft_step(j->t, &(struct sft_seq){ token, one, 8 }, 1, &h, true, &loss, &n_tok, &norm, &err))

@@ -69,6 +69,23 @@ static void three_check(void)
     dataset_free(d);
 }
 
+static void a_bomb_is_refused_before_it_fills_the_memory(UNUSED void **state)
+{
+    enum { BLANKS = 70 << 20 };
+    struct error err = { 0 };
+    size_t room = ZSTD_compressBound(BLANKS);
+    char *blanks = calloc(1, BLANKS), *packed = malloc(room);
+    assert_true(blanks && packed);
+    memset(blanks, ' ', BLANKS);
+    size_t n = ZSTD_compress(packed, room, blanks, BLANKS, 1);
+    assert_true(n < BLANKS / 200);
+    bytes_write(packed, n);
+    assert_null(dataset_open(path, NULL, &err));
+    assert_non_null(strstr(err.text, "more than 200 times as long"));
+    free(blanks);
+    free(packed);
+}
+
 static void rows_are_the_same_plain_and_compressed(UNUSED void **state)
 {
     bytes_write(THREE, strlen(THREE));
@@ -164,6 +181,9 @@ static void a_wrong_line_is_named_with_its_field(UNUSED void **state)
     assert_null(dataset_open(path, NULL, &err));
     assert_non_null(strstr(err.text, "has no rows"));
     assert_null(dataset_open("/nonexistent/rows", NULL, &err));
+    static const char row[] = "{\"question\":\"q\",\"answer\":\"1\"}";
+    assert_null(dataset_line_parse(row, strlen(row), &(struct dataset_columns){ .answer = "anser" }, "f:1", &err));
+    assert_string_equal(err.text, "f:1: 'anser' is missing; the row's columns are 'question', 'answer'");    // and none of ours
 }
 
 static void a_file_of_another_kind_is_named_with_what_to_do(UNUSED void **state)
@@ -250,7 +270,7 @@ static void csv_and_json_arrays_have_rows_with_named_columns(UNUSED void **state
         { "messages,gt_answer\n\"[{\"\"role\"\":\"\"user\"\",\"\"content\"\":\"\"q\"\"}]\",1\n", 0,
           "{\"gt_answer\":\"1\",\"messages\":[{\"content\":\"q\",\"role\":\"user\"}]}", "rows.jsonl:2" },
         { " [ {\"prompt\":\"a]\\\"[\",\"answer\":1}\n,{\"prompt\":\"b\",\"answer\":[\"x\"]} ]\n", 1,
-          "{\"answer\":[\"x\"],\"gt_answer\":\"x\",\"messages\":[{\"content\":\"b\",\"role\":\"user\"}],\"prompt\":\"b\"}", "rows.jsonl, row 2" },
+          "{\"answer\":[\"x\"],\"gt_answer\":\"x\",\"prompt\":\"b\"}", "rows.jsonl, row 2" },
         { "[[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"assistant\",\"ground_truth\":{\"value\":\"7\",\"pass_at_n\":0.5}}]]", 0,
           "{\"conversations\":[{\"from\":\"human\",\"value\":\"q\"},{\"from\":\"assistant\",\"ground_truth\":{\"pass_at_n\":0.5,\"value\":\"7\"}}],\"gt_answer\":\"7\","
           "\"messages\":[{\"content\":\"q\",\"role\":\"user\"}]}", "rows.jsonl, row 1" },
@@ -290,6 +310,9 @@ static void published_layouts_are_recognised_and_named(UNUSED void **state)
         { "{\"messages\":[{\"content\":\"q\",\"role\":\"user\"}],\"ground_truth\":\"4\",\"dataset\":\"gsm8k\"}", "q", "4", "RLVR's layout" },
         { "{\"messages\":[{\"content\":\"q\",\"role\":\"user\"}],\"ground_truth\":[\"4\",\"9\"],\"dataset\":[\"gsm8k\",\"max_length\"]}", "q", NULL, "RLVR's layout" },
         { "{\"prompt\":\"q\",\"ground_truth\":\"4\"}", "q", "4", "TRL's layout" },
+        { "{\"prompt\":\"q\",\"solution\":\"4\"}", "q", "4", "TRL's layout" },
+        { "{\"prompt\":\"[q\",\"completion\":\"4\"}", "[q", NULL, "TRL's layout" },
+        { "{\"prompt\":\"q\",\"verification_info\":{\"test_cases\":{\"inputs\":[1],\"outputs\":[1]}}}", "q", NULL, "verifiable-coding" },
     };
     // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -301,8 +324,13 @@ static void published_layouts_are_recognised_and_named(UNUSED void **state)
         if (!row)
             fail_msg("case %zu: %s", i, err.text);
         dataset_describe(d, &said);
-        assert_string_equal(json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), 0), "content")),
-                            cases[i].prompt);
+        const json_t *messages = json_object_get(row, "messages");
+        bool as_is = strstr(buf_text(&said), "a text there, which is continued as it is");
+        assert_int_equal(as_is, !messages);
+        assert_int_equal(as_is, strncmp(cases[i].said, "TRL's", 5) == 0);
+        assert_string_equal(
+            json_string_value(as_is ? json_object_get(row, "prompt") : json_object_get(json_array_get(messages, 0), "content")),
+            cases[i].prompt);
         assert_true(cases[i].answer || !json_object_get(row, "gt_answer"));
         if (cases[i].answer)
             assert_string_equal(json_string_value(json_object_get(row, "gt_answer")), cases[i].answer);
@@ -336,6 +364,71 @@ static void tests_come_in_the_forms_that_people_keep_them_in(UNUSED void **state
         free(text);
         json_decref(row);
     }
+}
+
+static void conversations_and_tools_come_in_the_forms_that_people_keep_them_in(UNUSED void **state)
+{
+#define USER "{\"content\":\"q\",\"role\":\"user\"}"
+#define SAID "{\"content\":\"a\",\"role\":\"assistant\"}"
+#define F "{\"function\":{\"name\":\"f\"},\"type\":\"function\"}"
+#define F_TEXT "\"{\\\"function\\\":{\\\"name\\\":\\\"f\\\"},\\\"type\\\":\\\"function\\\"}\""
+#define F_LIST_TEXT "\" [{\\\"function\\\":{\\\"name\\\":\\\"f\\\"},\\\"type\\\":\\\"function\\\"}]\""
+    // clang-format off
+    static const struct { const char *row, *messages, *tools, *error; } cases[] = {
+        { "{\"messages\":[" USER "," SAID "]}", "[" USER "]" },
+        { "{\"messages\":[" USER "," SAID "," SAID "]}", "[" USER "]" },
+        { "{\"messages\":[" USER "," SAID "," USER "]}", "[" USER "," SAID "," USER "]" },
+        { "{\"messages\":\"[" "{\\\"content\\\":\\\"q\\\",\\\"role\\\":\\\"user\\\"},{\\\"content\\\":\\\"a\\\",\\\"role\\\":\\\"assistant\\\"}" "]\"}", "[" USER "]" },
+        { "{\"prompt\":[" USER "," SAID "],\"answer\":\"4\"}", "[" USER "]" },
+        { "{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[1]}]}", "[" USER "]" },
+        { "{\"messages\":[" SAID "]}", .error = "'messages' has nothing but the assistant's answer" },
+        { "{\"messages\":" SAID "}", .error = "'messages' has nothing but the assistant's answer" },
+        { "{\"messages\":[" USER "],\"tools\":[" F "]}", "[" USER "]", "[" F "]" },
+        { "{\"messages\":[" USER "],\"tools\":" F "}", "[" USER "]", "[" F "]" },
+        { "{\"messages\":[" USER "],\"tools\":" F_TEXT "}", "[" USER "]", "[" F "]" },
+        { "{\"messages\":[" USER "],\"tools\":" F_LIST_TEXT "}", "[" USER "]", "[" F "]" },
+        { "{\"messages\":[" USER "],\"tools\":[" F_TEXT "," F "]}", "[" USER "]", "[" F "," F "]" },
+        { "{\"messages\":[" USER "],\"tools\":[]}", "[" USER "]", "[]" },
+        { "{\"messages\":[" USER "],\"tools\":null}", "[" USER "]" },
+        { "{\"messages\":[" USER "],\"tools\":\" \"}", "[" USER "]" },
+        { "{\"messages\":[" USER "],\"tools\":\"null\"}", "[" USER "]" },
+        { "{\"messages\":[" USER "],\"tools\":\"[{\"}", .error = "the JSON in 'tools' is wrong" },
+        { "{\"messages\":[" USER "],\"tools\":[\"f\"]}", .error = "the JSON in 'tools' is wrong" },
+        { "{\"messages\":[" USER "],\"tools\":[7]}", .error = "'tools' is neither a list of objects" },
+        { "{\"messages\":[" USER "],\"tools\":7}", .error = "'tools' is neither a list of objects" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"q\",\"name\":null}],\"tools\":[{\"p\":{\"a\":null,\"b\":{\"c\":null,\"e\":[null,1]}}}],\"meta\":null}",
+          "[" USER "]", "[{\"p\":{\"b\":{\"e\":[null,1]}}}]" },
+        { "{\"messages\":[" USER ",{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"content\":null,\"id\":1}]}," USER "]}",
+          "[" USER ",{\"content\":null,\"role\":\"assistant\",\"tool_calls\":[{\"id\":1}]}," USER "]" },
+        { "{\"messages\":[" USER "],\"tools\":\"[{\\\"a\\\":null}]\"}", "[" USER "]", "[{\"a\":null}]" },    // a text is as its author wrote it
+    };
+    // clang-format on
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        json_t *row = dataset_line_parse(cases[i].row, strlen(cases[i].row), NULL, "f:1", &err);
+        if (!row != (cases[i].error != NULL) || (!row && !strstr(err.text, cases[i].error)))
+            fail_msg("case %zu: %s", i, row ? "it is taken" : err.text);
+        char *messages = row ? json_dumps(json_object_get(row, "messages"), JSON_SORT_KEYS | JSON_COMPACT) : NULL;
+        char *tools = row ? json_dumps(json_object_get(row, "tools"), JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+        if (row && (strcmp(messages, cases[i].messages) != 0 || strcmp(tools ? tools : "", cases[i].tools ? cases[i].tools : "") != 0))
+            fail_msg("case %zu: messages %s, tools %s", i, messages, tools);
+        free(messages);
+        free(tools);
+        json_decref(row);
+    }
+    struct error err = { 0 };
+    struct buf said = BUF_INIT;
+    bytes_write(cases[0].row, strlen(cases[0].row));
+    struct dataset *d = dataset_open(path, NULL, &err), *whole = dataset_open(path, &(struct dataset_columns){ .whole = true }, &err);
+    json_t *row = whole ? dataset_row(whole, 0, &err) : NULL;
+    assert_int_equal(json_array_size(json_object_get(row, "messages")), 2);    // to learn from
+    dataset_describe(d, &said);
+    assert_true(dataset_n_answered(d) == 1 && dataset_n_answered(whole) == 0);
+    assert_non_null(strstr(buf_text(&said), "1 of the rows end with the assistant's answer"));
+    buf_release(&said);
+    json_decref(row);
+    dataset_free(whole);
+    dataset_free(d);
 }
 
 static void a_template_puts_columns_into_the_prompt(UNUSED void **state)
@@ -553,6 +646,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_the_same_plain_and_compressed),
+        cmocka_unit_test(a_bomb_is_refused_before_it_fills_the_memory),
         cmocka_unit_test(questions_and_answers_become_messages),
         cmocka_unit_test(a_wrong_line_is_named_with_its_field),
         cmocka_unit_test(a_file_of_another_kind_is_named_with_what_to_do),
@@ -560,6 +654,7 @@ int main(void)
         cmocka_unit_test(csv_and_json_arrays_have_rows_with_named_columns),
         cmocka_unit_test(published_layouts_are_recognised_and_named),
         cmocka_unit_test(tests_come_in_the_forms_that_people_keep_them_in),
+        cmocka_unit_test(conversations_and_tools_come_in_the_forms_that_people_keep_them_in),
         cmocka_unit_test(a_template_puts_columns_into_the_prompt),
         cmocka_unit_test(several_files_are_one_data_set),
         cmocka_unit_test(the_hash_covers_every_file_and_their_order),

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "protocol/base/macros.h"
-#include "workers/controller/decide.h"
+#include "workers/schedule/decide.h"
 
 /* A run in the middle, with nothing due; items wait that are to be sampled with version v, -1: none. */
 #define WAITING(v) .running = true, .data_known = true, .step = 5, .next = (v)

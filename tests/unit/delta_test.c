@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/mix64.h"
-#include "workers/engine/publish/delta.h"
+#include "workers/node/bulk/delta.h"
 
 struct fixture {
     struct delta_coder *coder;

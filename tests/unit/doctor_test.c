@@ -147,6 +147,25 @@ static void what_is_broken_comes_before_what_is_slow(UNUSED void **state)
     fleet_model_free(m);
 }
 
+static void a_process_waits_for_things_and_not_for_states(UNUSED void **state)
+{
+    static const struct {
+        const char *waits, *join;
+    } cases[] = {
+        { "", "" },
+        { "scorer: scores", ", waits for " },
+        { "an operator: it has failed; see its log", ", waits for " },
+        { "no sign of life for 12 s", ", " },
+        { "being restarted", ", " },
+        { "ended; see its log", ", " },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct proc p = { .pid = 1 };
+        snprintf(p.waits_for, sizeof p.waits_for, "%s", cases[i].waits);
+        assert_string_equal(proc_waits_join(&p), cases[i].join);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -154,6 +173,7 @@ int main(void)
         cmocka_unit_test(a_trainer_that_is_always_late_is_named),
         cmocka_unit_test(before_the_first_step_it_says_what_that_waits_for),
         cmocka_unit_test(what_is_broken_comes_before_what_is_slow),
+        cmocka_unit_test(a_process_waits_for_things_and_not_for_states),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,7 +43,7 @@ static struct environment *script_environment(const struct folder *f, const char
     char command[256];
     struct error err = { 0 };
     script_write(f, more, command, sizeof command);
-    struct environment *e = environment_new(command, timeout_s, &err);
+    struct environment *e = environment_new(command, timeout_s, 0, &err);
     if (!e)
         fail_msg("%s", err.text);
     return e;
@@ -152,7 +152,7 @@ static void a_turns_tool_calls_are_found(void **state)
     snprintf(command, sizeof command,
              "cd %s; while read -r line; do echo \"$line\" >> line; id=${line#*\\\"id\\\":}; echo \"{\\\"id\\\":${id%%%%,*}}\"; done",
              f->path);
-    struct environment *e = environment_new(command, 60, &err);
+    struct environment *e = environment_new(command, 60, 0, &err);
     struct turn t = turn_of(7, text, 1);
     struct turn_answer a;
     assert_non_null(e);

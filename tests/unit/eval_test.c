@@ -77,7 +77,9 @@ static void a_sample_left_out_is_in_no_mean(UNUSED void **state)
     assert_int_equal(t.n_left_out, 1);
     assert_int_equal(t.n_truncated, 1);
     assert_int_equal(t.n_tok, 32);
+    assert_int_equal(t.n_tok_max, 7);
     assert_true(eval_mean(&t) == 2.0 / 5);
+    assert_true(eval_spread(&t) == 0.5);    // prompt 0 of prompts 0 and 2; prompt 1 has one scored sample only
     assert_true(eval_reward_mean(&t) == 20.0 / 5);
     assert_true(eval_pass_at(&t, 1) == (0.5 + 1 + 0) / 3);
     assert_true(eval_pass_at(&t, 2) == (1.0 + 0) / 2);    // prompt 1 has one scored sample only
@@ -87,6 +89,22 @@ static void a_sample_left_out_is_in_no_mean(UNUSED void **state)
     assert_true(json_real_value(json_object_get(json, "mean")) == 0.4);
     assert_true(json_real_value(json_object_get(json_object_get(json, "pass_at"), "2")) == 0.5);
     json_decref(json);
+    eval_tally_release(&t);
+}
+
+static void an_answer_that_the_reward_does_not_judge_is_neither_right_nor_wrong(UNUSED void **state)
+{
+    struct eval_tally t;
+    struct reward_output scored = { .score = SCORE_OK, .reward = 4, .ans_acc = NAN, .format_acc = NAN, .verdict = VERDICT_DIFFERENT };
+    struct reward_output right = { .score = SCORE_OK, .reward = 10, .ans_acc = 1, .format_acc = 1, .verdict = VERDICT_EQUAL };
+    assert_true(eval_tally_init(&t, 1, 4, &err));
+    eval_tally_add(&t, 0, &scored, 5, FINISH_STOP);
+    assert_true(isnan(eval_mean(&t)) && isnan(eval_pass_at(&t, 1)) && eval_reward_mean(&t) == 4);
+    json_t *json = eval_tally_json(&t);
+    assert_true(json_is_null(json_object_get(json, "mean")) && json_is_null(json_object_get(json, "format")));
+    json_decref(json);
+    eval_tally_add(&t, 0, &right, 5, FINISH_STOP);
+    assert_true(eval_mean(&t) == 1 && eval_pass_at(&t, 1) == 1 && eval_reward_mean(&t) == 7);
     eval_tally_release(&t);
 }
 
@@ -184,6 +202,7 @@ int main(void)
         cmocka_unit_test(pass_at_k_equals_counting_for_all_small_cases),
         cmocka_unit_test(the_reported_k_are_powers_of_two_and_n),
         cmocka_unit_test(a_sample_left_out_is_in_no_mean),
+        cmocka_unit_test(an_answer_that_the_reward_does_not_judge_is_neither_right_nor_wrong),
         cmocka_unit_test(in_an_evaluation_a_right_answer_counts_in_any_format),
         cmocka_unit_test(a_record_has_upstreams_fields),
         cmocka_unit_test(an_evaluation_file_is_named_as_upstream_names_it),

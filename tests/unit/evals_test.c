@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include "protocol/base/macros.h"
 #include "protocol/wire/message.h"
-#include "workers/controller/evals.h"
+#include "workers/schedule/evals.h"
 
 #define N_PROMPT 3
 static struct error err;

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "workers/engine/publish/fill.h"
+#include "workers/node/bulk/fill.h"
 
 #define PART 8192
 #define SIZE ((size_t)3 * PART + 100)

@@ -444,6 +444,55 @@ static void a_client_with_the_token_stays_past_the_limit_and_large_messages_go_b
     close_front(&f);
 }
 
+/* When something is next heard of a connection, other than at this time. */
+static int64_t heard_after(const struct fixture *f, uint64_t connection, int64_t before_ms)
+{
+    int64_t ms = before_ms;
+    for (int64_t end = clock_ms() + LONG_MS; ms == before_ms && clock_ms() < end;) {
+        poll(NULL, 0, 1);
+        ms = front_heard_ms(f->front, connection);
+    }
+    return ms;
+}
+
+static void bytes_of_a_request_that_is_not_whole_yet_are_a_sign_of_life(void **state)
+{
+    (void)state;
+    enum { PARTS = 3 };
+    static uint8_t data[60000];
+    const struct tls_trace trace = { { 0x80, 0, 0, 2 }, 4 };
+    size_t len;
+    struct fixture f;
+    open_front(&f, NEVER_MS, 2);
+    struct client c = client_in(&f), other = client_in(&f);
+    client_ask(&other, 1, "other", 5);
+    uint64_t others = next_heard(&f, 0).connection;
+    client_ask(&c, 1, "first", 5);
+    uint64_t mine = next_heard(&f, 1).connection;
+    front_drop(f.front);
+    front_drop(f.front);
+    int64_t since = front_heard_ms(f.front, mine), others_ms = front_heard_ms(f.front, others);
+    assert_in_range(clock_ms() - since, 0, LONG_MS);
+    assert_true(tls_link_say(c.link, &trace, data, sizeof data));
+    for (int i = 0; i < PARTS; i++) {
+        const uint8_t *b = tls_link_bytes(c.link, &len);
+        assert_true(b && len > 1000);
+        poll(NULL, 0, 5);    // the clock moves
+        assert_int_equal(send(c.fd, b, 1000, MSG_NOSIGNAL), 1000);
+        tls_link_sent(c.link, 1000);
+        int64_t heard = heard_after(&f, mine, since);
+        assert_true(heard > since && heard <= clock_ms());
+        since = heard;
+    }
+    assert_int_equal(atomic_load(&f.n_heard), 2);    // the request is not whole
+    assert_true(front_heard_ms(f.front, others) == others_ms);
+    assert_int_equal(front_heard_ms(f.front, mine + 1), 0);
+    client_close(&c);
+    assert_int_equal(heard_after(&f, mine, since), 0);
+    client_close(&other);
+    close_front(&f);
+}
+
 static void requests_are_answered_in_any_order_and_as_many_are_held_as_may_be(void **state)
 {
     (void)state;
@@ -650,6 +699,7 @@ int main(void)
         cmocka_unit_test(what_was_answered_last_arrives_when_the_front_ends_at_once),
         cmocka_unit_test(a_caller_with_large_data_is_handed_over_when_its_hello_is_whole),
         cmocka_unit_test(a_client_with_the_token_stays_past_the_limit_and_large_messages_go_both_ways),
+        cmocka_unit_test(bytes_of_a_request_that_is_not_whole_yet_are_a_sign_of_life),
         cmocka_unit_test(requests_are_answered_in_any_order_and_as_many_are_held_as_may_be),
         cmocka_unit_test(who_does_not_read_the_answers_is_not_heard_any_more),
         cmocka_unit_test(many_nodes_of_one_address_do_not_push_each_other_out_of_their_handshakes),

@@ -11,6 +11,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
+#include "workers/engine/pass/pass.h"
 
 /* Everything on cpu:0, or on OPS_DEVICE the tests that do not read the device's memory. */
 enum {

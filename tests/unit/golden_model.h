@@ -7,6 +7,7 @@
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/pass/pass.h"
 
 #define MAX_TOK 64
 
@@ -148,7 +149,7 @@ static void adamw_steps_check(struct golden *g, struct trainer *t, const char *n
     st_to_f32(want_loss, find(g->g, "adam_loss"));
     st_to_f32(want_norm, find(g->g, "adam_norm"));
     struct trainer_hyper h;
-    trainer_hyper_init(&h, ALGO_GRPO);
+    trainer_hyper_init(&h);
     h.lr = 1e-2;
     for (int i = 0; i < 10; i++) {
         double loss, n_tok, norm;

@@ -24,7 +24,7 @@ static struct group *group_make(void)
         g->mask[i] = i != 3;
         g->adv[i] = 0.5f * (float)i;
     }
-    g->has_adv = true;
+    g->has_adv = g->no_logp = true;
     g->sample[0] = (struct sample){ .first_tok = 0,
                                     .n_tok = 2,
                                     .seed = UINT64_MAX,
@@ -68,7 +68,7 @@ static void what_was_sent_is_what_comes(UNUSED void **state)
     assert_memory_equal(back->logp, g->logp, 5 * sizeof *g->logp);
     assert_memory_equal(back->newer, g->newer, 5 * sizeof *g->newer);
     assert_memory_equal(back->mask, g->mask, 5);
-    assert_true(back->has_adv);
+    assert_true(back->has_adv && back->no_logp);
     assert_memory_equal(back->adv, g->adv, 5 * sizeof *g->adv);
     assert_true(back->sample[0].temperature == 0 && back->sample[1].temperature == 0.25f);
     assert_true(!back->sample[0].adv_zero && back->sample[1].adv_zero);
@@ -133,6 +133,7 @@ static struct group *claiming(int n)
 {
     struct group *g = group_make();
     g->has_adv = n == 0;
+    g->no_logp = n == 30;
     g->sample[1].temperature = n == 1 ? 0.5f : 0;
     g->sample[1].adv_zero = n == 2;
     g->logp[3] = n == 3 ? -0.1f : 0;    // an environment gave it
@@ -188,7 +189,7 @@ static void a_group_of_a_lent_machine_claims_no_more_than_it_may(UNUSED void **s
     less[1].n_prompt_max = 2;
     less[2].n_tok_max = 2;
     less[3].n_id = 0;
-    for (int n = 0; n <= 29; n++) {
+    for (int n = 0; n <= 30; n++) {
         struct msg_out m = MSG_OUT_INIT;
         struct msg_in in;
         struct group *g = claiming(n);

@@ -95,17 +95,39 @@ static void a_step_is_added_up_from_what_was_measured(UNUSED void **state)
     c.max_new_tokens = 20;
     c.train_batch_size = 4;
     c.beta = 0;
-    struct step_estimate e = step_estimate_of(&c, &plan, &cost);
+    struct step_estimate e = step_estimate_of(&c, &plan, &cost, NULL);
     assert_float_equal(e.generate_s, (2 * 20 * 1 + 8 * 10 * 0.1) / 2, 1e-9);    // two waves of 20 tokens, for two steps
     assert_float_equal(e.train_s, 4 * 2 * 30 * 0.01, 1e-9);
     assert_float_equal(e.step_s, 24 + 2.4, 1e-9);
+    const struct step_lengths seen = { .prompt = 8, .response = 5, .longest = 12 };
+    e = step_estimate_of(&c, &plan, &cost, &seen);
+    assert_float_equal(e.generate_s, (2 * 12 * 1 + 8 * 8 * 0.1) / 2, 1e-9);    // two waves, each as long as its longest response
+    assert_float_equal(e.train_s, 4 * 2 * 13 * 0.01, 1e-9);
     c.n_behind = 1;    // at once
-    assert_float_equal(step_estimate_of(&c, &plan, &cost).step_s, 24, 1e-9);
+    assert_float_equal(step_estimate_of(&c, &plan, &cost, NULL).step_s, 24, 1e-9);
     c.update_epochs = 3;
     c.beta = 0.1;    // and a forward pass of the reference
-    assert_float_equal(step_estimate_of(&c, &plan, &cost).train_s, 3 * 2.4 + 0.8, 1e-9);
+    assert_float_equal(step_estimate_of(&c, &plan, &cost, NULL).train_s, 3 * 2.4 + 0.8, 1e-9);
     strcpy(c.environments, "{}");    // others sample
-    assert_float_equal(step_estimate_of(&c, &plan, &cost).step_s, 8, 1e-9);
+    assert_float_equal(step_estimate_of(&c, &plan, &cost, NULL).step_s, 8, 1e-9);
+}
+
+static void the_system_prompt_is_chosen_by_right_answers_then_by_spread_then_by_cuts(UNUSED void **state)
+{
+    static const struct {
+        struct init_trial own, none;
+        bool none_is_better;
+        const char *why;
+    } cases[] = {
+        { { .right = 0, .cut = 0.1 }, { .right = 0.25, .spread = 0.7 }, true, "the starter: it never saw a system prompt" },
+        { { .right = 0.6, .spread = 0.3 }, { .right = 0.2, .spread = 0.6 }, false, "more right answers count before spread" },
+        { { .right = 0.30, .spread = 0.2 }, { .right = 0.33, .spread = 0.5 }, true, "about as many are right" },
+        { { .right = 0, .cut = 0.5 }, { .right = 0, .cut = 0.1 }, true, "nothing is right with either, and fewer are cut" },
+        { { .right = 0.5, .spread = 0.5 }, { .right = 0.5, .spread = 0.5 }, false, "as good: the reward's own, as without a choice" },
+    };
+    for (size_t k = 0; k < ARRAY_SIZE(cases); k++)
+        if (init_none_is_better(&cases[k].own, &cases[k].none) != cases[k].none_is_better)
+            fail_msg("%s", cases[k].why);
 }
 
 int main(void)
@@ -114,6 +136,7 @@ int main(void)
         cmocka_unit_test(sizes_follow_from_the_model_and_the_devices),
         cmocka_unit_test(responses_fit_into_the_models_positions),
         cmocka_unit_test(paths_are_quoted),
+        cmocka_unit_test(the_system_prompt_is_chosen_by_right_answers_then_by_spread_then_by_cuts),
         cmocka_unit_test(a_step_is_measured),
         cmocka_unit_test(a_step_is_added_up_from_what_was_measured),
     };

@@ -277,6 +277,44 @@ static void what_is_not_a_journal_is_named(void **state)
     assert_non_null(strstr(err.text, path));
 }
 
+static void nothing_in_a_journal_from_elsewhere_is_run(void **state)
+{
+    static const char *const planted[] = {
+        "DROP TABLE event; CREATE VIEW event AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n) SELECT i AS seq FROM n",
+        "CREATE TRIGGER t AFTER INSERT ON event BEGIN DELETE FROM event; END",
+        "ALTER TABLE event ADD COLUMN more TEXT AS (hex(zeroblob(400000000)))",
+        "DROP TABLE value; CREATE TABLE value(name TEXT PRIMARY KEY, value BLOB, CHECK/* PRIMARY KEY( */(length(randomblob(400000000)) > 1))",
+        "DROP TABLE value; CREATE TABLE value(name TEXT PRIMARY KEY, value BLOB DEFAULT (zeroblob(400000000)))",
+        "CREATE INDEX t ON event(hex(zeroblob(400000000)))",
+        "CREATE INDEX t ON event(text) WHERE text GLOB '*a*a*a*a*a*a*a*a*a*a*b'",
+        "DROP TABLE eval; CREATE VIRTUAL TABLE eval USING fts5(step, set_name)",
+    };
+    static const char *const named[] = { "the view 'event', which rollcall does not make",
+                                         "the trigger 't'",
+                                         "the table 'event'",
+                                         "the table 'value'",
+                                         "the table 'value'",
+                                         "the index 't'",
+                                         "the index 't'",
+                                         "the table 'eval" };
+    struct error err = { 0 };
+    for (size_t i = 0; i < ARRAY_SIZE(planted); i++) {
+        char path[128];
+        sqlite3 *db;
+        struct journal *j = journal_open(*state, &err);
+        assert_non_null(j);
+        journal_close(j);
+        snprintf(path, sizeof path, "%s/journal.db", (char *)*state);
+        assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+        assert_int_equal(sqlite3_exec(db, planted[i], NULL, NULL, NULL), SQLITE_OK);
+        sqlite3_close(db);
+        assert_null(journal_open_reader(*state, &err));
+        assert_non_null(strstr(err.text, named[i]));
+        assert_null(journal_open(*state, &err));
+        assert_int_equal(unlink(path), 0);
+    }
+}
+
 struct samples {
     int n;
     int64_t seq;
@@ -554,6 +592,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_series_named_in_a_lost_transaction_does_not_shift_the_others, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(items_commands_and_values_are_kept_by_key, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(what_is_not_a_journal_is_named, dir_setup, dir_teardown),
+        cmocka_unit_test_setup_teardown(nothing_in_a_journal_from_elsewhere_is_run, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(a_journal_on_another_disk_is_copied_and_taken_over_without_it, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(samples_are_read_once_in_order_and_an_older_journal_has_none, dir_setup, dir_teardown),
         cmocka_unit_test_setup_teardown(the_log_is_folded_and_stays_bounded_while_a_run_writes_and_others_read, dir_setup, dir_teardown),

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "workers/controller/ledger.h"
+#include "workers/schedule/ledger.h"
 
 struct log {    // the journal's part: the last thing said about each item
     struct ledger_item item[4096];
@@ -45,7 +45,7 @@ static struct ledger *ledger_make(int64_t n_behind)
 /* What a group of this item holds: fixed by the item, as it is in a run. */
 static struct group_summary summary_of(int64_t item)
 {
-    return (struct group_summary){ .n_sample = 4, .n_scored = 4, .ans_sum = (double)(item * 7 % 5) };    // 0 .. 4 right of 4
+    return (struct group_summary){ .n_sample = 4, .n_scored = 4, .n_ans = 4, .ans_sum = (double)(item * 7 % 5) };    // 0 .. 4 right of 4
 }
 
 static const struct ledger_cut rules_all = { .batch_size = 4, .filter = { NAN, NAN, false } };
@@ -100,6 +100,7 @@ static int64_t play(int64_t n_behind, const struct ledger_cut *cut, unsigned noi
                 ledger_forget(l, saved);
             }
         }
+        ledger_check(l);
         if (kills && rand() % 60 == 0) {    // the controller dies: make a new ledger from what was written
             struct ledger_state state;
             struct error err = { 0 };
@@ -325,6 +326,7 @@ static void free_running_batches_form_by_arrival_and_leave_out_what_is_too_old(U
     assert_int_equal(ledger_find(l, 1)->fate, LEDGER_STALE);
     assert_int_equal(ledger_find(l, 3)->fate, LEDGER_RETURNED);
     assert_int_equal(ledger_batch_seen(l, 4, in, 8), 1);    // and it counts with that batch
+    ledger_check(l);                                        // which is not formed yet
     ledger_counts(l, 4, &n);
     assert_true(n.stale == 1 && n.trained == 16);
     ledger_return_to(l, 2, changed, &log);    // as it was cut: batches stay
@@ -371,6 +373,7 @@ static void play_on(struct ledger *l, struct log *log, const struct ledger_cut *
         assert_true(ledger_batch(l, step, in, 8) > 0);
         ledger_trained(l, step, changed, log);
         settle(l, log, cut, step + 1);
+        ledger_check(l);
     }
 }
 
@@ -451,6 +454,36 @@ static void free_running_a_rollback_issues_what_later_weights_have_sampled_again
     assert_int_equal(ledger_find(l, 8)->fate, LEDGER_ISSUED);
     assert_int_equal(ledger_find(l, 8)->version, -1);
     assert_true(ledger_form(l, &rules_all, changed, log));    // and trained on first
+    ledger_free(l);
+    free(log);
+}
+
+static void free_running_a_lost_group_of_a_batch_that_a_rollback_undoes_is_of_no_batch(void **state)
+{
+    (void)state;
+    struct error err = { 0 };
+    struct ledger_rules rules = { .seed = 7, .n_row = 10, .n_item_max = 400, .free = true, .max_age = 3 };
+    struct ledger *l = ledger_new(&rules, &err);
+    struct log *log = calloc(1, sizeof *log);
+    const struct ledger_item *in[8];
+    int64_t first, oldest;
+    while (ledger_open(l, 4, &first))
+        ;
+    for (int64_t batch = 0; batch < 2; batch++) {
+        for (int64_t k = 0; k < 4; k++)
+            give_back(l, ledger_lease(l, batch, 1)->item, batch, 100 * batch + k);
+        assert_true(ledger_form(l, &rules_all, changed, log));
+        if (batch == 0)
+            ledger_trained(l, 0, changed, log);
+    }
+    ledger_lose(l, 5);
+    assert_int_equal(ledger_reissue(l, &oldest, changed, log), 1);
+    ledger_rewind(l, 1, changed, log);
+    ledger_check(l);
+    for (const struct ledger_item *i; (i = ledger_lease(l, 1, 1)) != NULL;)
+        give_back(l, i->item, 1, 300 + i->item);
+    assert_true(ledger_form(l, &rules_all, changed, log));
+    assert_int_equal(ledger_batch(l, 1, in, 8), 4);
     ledger_free(l);
     free(log);
 }
@@ -551,7 +584,7 @@ static int64_t work_of_wasted_steps(struct ledger *l, int n_step, int n_kept)
     for (int s = 0; s < n_step; s++) {
         assert_true(ledger_open(l, 8, &first));
         while ((i = ledger_lease(l, 0, 1))) {
-            struct group_summary sum = { .n_sample = 4, .n_scored = 4, .ans_sum = s == 0 && i->item - first < n_kept ? 2 : 0 };
+            struct group_summary sum = { .n_sample = 4, .n_scored = 4, .n_ans = 4, .ans_sum = s == 0 && i->item - first < n_kept ? 2 : 0 };
             assert_int_equal(ledger_return(l, i->item, 0, &sum), LEDGER_NEW);
             ledger_counts(l, 8, &counts);
             assert_int_equal(ledger_batch(l, 0, batch, 8), 0);
@@ -619,7 +652,7 @@ static void what_gave_nothing_is_let_go_and_the_run_can_still_return(UNUSED void
     struct ledger_state s;
     (void)work_of_wasted_steps(l, 3000, 0);
     int64_t first = ledger_first(l), next;
-    struct group_summary sum = { .n_sample = 4, .n_scored = 4 };
+    struct group_summary sum = { .n_sample = 4, .n_scored = 4, .n_ans = 4 };
     assert_true(first > 0);
     assert_true(ledger_can_return(l, 0));
     assert_int_equal(ledger_return(l, 0, 0, &sum), LEDGER_KNOWN);
@@ -814,6 +847,7 @@ int main(void)
         cmocka_unit_test(the_last_part_of_the_data_that_fills_no_rollout_step_is_not_opened),
         cmocka_unit_test(what_later_weights_have_made_is_made_again_after_a_rollback_and_ends_alike),
         cmocka_unit_test(free_running_a_rollback_issues_what_later_weights_have_sampled_again),
+        cmocka_unit_test(free_running_a_lost_group_of_a_batch_that_a_rollback_undoes_is_of_no_batch),
         cmocka_unit_test(a_lost_group_is_sampled_again_for_its_batch_and_only_if_it_is_still_needed),
         cmocka_unit_test(the_work_of_a_step_does_not_grow_with_the_groups_that_were_filtered),
         cmocka_unit_test(the_work_of_a_step_does_not_grow_with_the_steps_that_were_trained),

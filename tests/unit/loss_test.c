@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include <string.h>
+#include "tests/unit/hyper_of.h"
 #include "workers/engine/trainer/loss.h"
 #include "workers/engine/trainer/schedule.h"
 
@@ -70,7 +71,7 @@ static void ppb_is_normalised_over_the_batch(UNUSED void **state)
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct trainer_hyper h;
-        trainer_hyper_init(&h, ALGO_REINFORCE_PPB);
+        hyper_of(&h, "REINFORCE_PPB");
         h.ppb_as_coded = cases[i].as_coded;
         double a[G] = { 7.5, -2.5, -2.5, -2.5 };
         struct trainer_norm norm = { 0 };
@@ -93,7 +94,7 @@ static void a_sample_its_verifier_left_out_counts_nowhere(UNUSED void **state)
     g->sample[2].score = SCORE_LEFT_OUT;
     double adv[5];
     struct trainer_hyper h;
-    trainer_hyper_init(&h, ALGO_GRPO);
+    trainer_hyper_init(&h);
     advantage_group(adv, ADV_DEVIATION, g);
     assert_true(fabs(adv[0] - 0.866010) < 1e-6 && fabs(adv[1] + 0.866010) < 1e-6);    // those of [10, 0, 10, 0]
     assert_true(adv[2] == 0 && !sample_in_loss(g, 2, &h) && sample_in_loss(g, 0, &h));
@@ -110,7 +111,7 @@ static void masks_and_filters_decide_about_whole_samples(UNUSED void **state)
 {
     struct group *g = group_of((double[]){ 10, 0, 0, 0 }, (int64_t[]){ 3, 3, 0, 3 }, G);
     struct trainer_hyper h;
-    trainer_hyper_init(&h, ALGO_DAPO);
+    hyper_of(&h, "DAPO");
     g->sample[1].finish = FINISH_LENGTH;
     assert_true(sample_in_loss(g, 0, &h));
     assert_false(sample_in_loss(g, 1, &h));    // cut
@@ -134,7 +135,7 @@ static void masks_and_filters_decide_about_whole_samples(UNUSED void **state)
 static void token_weights_follow_each_divisor(UNUSED void **state)
 {
     struct trainer_hyper h;
-    trainer_hyper_init(&h, ALGO_GRPO);
+    trainer_hyper_init(&h);
     struct trainer_norm norm = { .n_sample = 3, .n_loss_tok = 20, .n_tok = 25 };
     // sample level: each sample is worth 1/3 however long it is; one of the three may be masked and still counts
     assert_true(fabs(7 * token_weight(&h, &norm, 7) - 1.0 / 3) < 1e-15);
@@ -153,6 +154,7 @@ static void rho_is_bounded_by_token_and_by_sample(UNUSED void **state)
         struct rho_rule clamp, mask;
         double want[3], n_clamped, n_masked;
         const char *why;
+        enum old_logprobs old;
     } cases[] = {
         { { none, none, RHO_TOKEN }, { none, none, RHO_TOKEN }, { 1, 1, 1 }, 0, 0, "no rule" },
         { { 0, 1.5, RHO_TOKEN }, { none, none, RHO_TOKEN }, { 1.5, 1.5, 0.25 }, 2, 0, "truncated from above only" },
@@ -170,13 +172,21 @@ static void rho_is_bounded_by_token_and_by_sample(UNUSED void **state)
           2,
           "d A above 0: the first and the last have moved where they should" },
         { { none, none, RHO_TOKEN }, { 0, 0.95, RHO_TV }, { 1, 1, 1 }, 0, 0, "2.75 / 3 is below" },
+        { { none, none, RHO_TOKEN }, { 0.5, 5, RHO_TOKEN }, { 2, 2, 0 }, 0, 1, "IcePop alone weighs by rho inside", OLD_CURRENT },
+        { { none, none, RHO_TOKEN }, { 0.5, 5, RHO_TOKEN }, { 1, 1, 0 }, 0, 1, "the ratio has rho in it already", OLD_SAMPLED },
+        { { none, none, RHO_TOKEN }, { 0.9, 1.1, RHO_SEQUENCE }, { 1, 1, 1 }, 0, 0, "the product, 1, is the weight", OLD_CURRENT },
+        { { none, none, RHO_TOKEN }, { 0.9, 1.1, RHO_GEOMETRIC }, { 2, 2, 0.25 }, 0, 0, "the mean masks, tokens weigh", OLD_CURRENT },
+        { { none, none, RHO_TOKEN }, { 1.1, 2, RHO_GEOMETRIC }, { 0, 0, 0 }, 0, 3, "and outside nothing is left", OLD_CURRENT },
+        { { none, none, RHO_TOKEN }, { 0, 0.95, RHO_TV }, { 1, 1, 1 }, 0, 0, "total variation only leaves out", OLD_CURRENT },
+        { { 1, 1, RHO_TOKEN }, { 0.5, 5, RHO_TOKEN }, { 1, 1, 0 }, 3, 1, "a clamp of [1, 1] weighs nothing", OLD_CURRENT },
     };
     const float two = logf(2), now[3] = { -1, -2, -3 }, was[3] = { -1 - two, -2 - two, -3 + 2 * two }, adv[3] = { 1, -1, -1 };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct trainer_hyper h;
         struct rho_sums s = { 0 };
         float got[3];
-        trainer_hyper_init(&h, ALGO_GRPO);
+        trainer_hyper_init(&h);
+        h.old = cases[i].old;
         h.rho_clamp = cases[i].clamp;
         h.rho_mask = cases[i].mask;
         static const uint8_t all[3] = { 1, 1, 1 }, some[6] = { 0, 1, 0, 1, 1, 0 };
@@ -211,11 +221,15 @@ static void each_clip_counts_its_own_tokens(UNUSED void **state)
         { CLIP_CISPO, -1, 1.5, 1 },  { CLIP_CISPO, 1, 0.5, -1 },   { CLIP_CISPO, 0, 1.5, 0 },    { CLIP_CISPO, 1, 1.1, 0 },
     };
     struct trainer_hyper h;
-    trainer_hyper_init(&h, ALGO_GRPO);
+    trainer_hyper_init(&h);
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-        h.clip = cases[i].clip;
-        if (clip_side(&h, cases[i].adv, cases[i].ratio) != cases[i].want)
-            fail_msg("case %zu: %d", i, clip_side(&h, cases[i].adv, cases[i].ratio));
+        h.form.clip = cases[i].clip;
+        int side = policy_side(&h.form, cases[i].ratio, cases[i].adv);
+        if (side != cases[i].want)
+            fail_msg("case %zu: %d", i, side);
+        struct token_term t = policy_term(&h.form, INFINITY, 800, 0);    // the ratio overflows where a log-prob has risen by 710
+        if (h.form.clip != CLIP_PPO && !(t.loss == 0 && t.coef == 0))
+            fail_msg("case %zu: a token without an advantage has the term %g, %g", i, t.loss, t.coef);
     }
 }
 
@@ -226,11 +240,6 @@ static void words_mean_what_they_say(UNUSED void **state)
     struct error err = { 0 };
     struct trainer_hyper h;
     run_config_init(&c);
-    for (enum algo a = ALGO_GRPO; a < ALGO_N; a++) {
-        assert_true(run_config_set(&c, "algo", algo_name(a), FROM_FLAG, NULL, &err));
-        trainer_hyper_of(&h, &c, 0, 1);
-        assert_int_equal(h.algo, a);
-    }
 #define MEANS(name, text, field, value)                                                                                                    \
     assert_true(run_config_set(&c, name, text, FROM_FLAG, NULL, &err));                                                                    \
     trainer_hyper_of(&h, &c, 0, 1);                                                                                                        \
@@ -245,14 +254,14 @@ static void words_mean_what_they_say(UNUSED void **state)
     MEANS("loss_variation", "constant", loss, LOSS_CONSTANT);
     MEANS("ratio_level", "token", ratio, RATIO_TOKEN);
     MEANS("ratio_level", "sequence", ratio, RATIO_SEQUENCE);
-    MEANS("clip_form", "ppo", clip, CLIP_PPO);
-    MEANS("clip_form", "cispo", clip, CLIP_CISPO);
-    MEANS("clip_form", "atropos", clip, CLIP_ATROPOS);
-    MEANS("kl_estimator", "k1", kl, KL_K1);
-    MEANS("kl_estimator", "k2", kl, KL_K2);
-    MEANS("kl_estimator", "k3", kl, KL_K3);
-    MEANS("kl_estimator", "k1_ratio", kl, KL_K1_RATIO);
-    MEANS("kl_estimator", "k3_ratio", kl, KL_K3_RATIO);
+    MEANS("clip_form", "ppo", form.clip, CLIP_PPO);
+    MEANS("clip_form", "cispo", form.clip, CLIP_CISPO);
+    MEANS("clip_form", "atropos", form.clip, CLIP_ATROPOS);
+    MEANS("kl_estimator", "k1", form.kl, KL_K1);
+    MEANS("kl_estimator", "k2", form.kl, KL_K2);
+    MEANS("kl_estimator", "k3", form.kl, KL_K3);
+    MEANS("kl_estimator", "k1_ratio", form.kl, KL_K1_RATIO);
+    MEANS("kl_estimator", "k3_ratio", form.kl, KL_K3_RATIO);
     MEANS("old_logprobs", "sampled", old, OLD_SAMPLED);
     MEANS("old_logprobs", "current", old, OLD_CURRENT);
     MEANS("rho_clamp_level", "token", rho_clamp.level, RHO_TOKEN);
@@ -274,14 +283,12 @@ static void presets_are_colossalchats(UNUSED void **state)
 {
     struct trainer_hyper h;
     struct error err;
-    enum algo a;
-    trainer_hyper_init(&h, ALGO_GRPO);
-    assert_true(h.clip_low == 0.2 && h.clip_high == 0.2 && h.beta == 0.01 && h.loss == LOSS_SAMPLE_LEVEL && h.lr == 1e-6);
-    trainer_hyper_init(&h, ALGO_DAPO);
-    assert_true(h.clip_low == 0.2 && h.clip_high == 0.28 && h.beta == 0 && h.loss == LOSS_TOKEN_LEVEL && h.mask_truncated);
+    trainer_hyper_init(&h);
+    assert_true(h.form.clip_low == 0.2f && h.form.clip_high == 0.2f && h.form.beta == 0.01f && h.loss == LOSS_SAMPLE_LEVEL && h.lr == 1e-6);
+    hyper_of(&h, "DAPO");
+    assert_true(h.form.clip_low == 0.2f && h.form.clip_high == 0.28f && h.form.beta == 0 && h.loss == LOSS_TOKEN_LEVEL && h.mask_truncated);
     assert_true(h.skip_threshold == 20 && h.filter_low == 0.01 && h.filter_high == 0.99);
-    assert_true(algo_parse(&a, "reinforce_ppb", &err) && a == ALGO_REINFORCE_PPB);
-    assert_false(algo_parse(&a, "PPO", &err));
+    assert_false(trainer_hyper_init_algo(&h, "PPO", &err));
     assert_non_null(strstr(err.text, "'PPO'"));
 }
 

@@ -225,8 +225,10 @@ static void what_cannot_be_judged_says_why(UNUSED void **state)
     } cases[] = {
         { "\\begin{cases} x \\\\ y \\end{cases}", "5", "gt_answer cannot be parsed" },
         { "\\frac{1}{0}", "5", "neither proved nor refuted" },
-        { "\\int_0^1 x\\,dx", "\\frac12", "an integral, limit or the like is not evaluated" },
+        { "\\int_0^1 \\lfloor 2x \\rfloor\\,dx", "\\frac12", "an integral, limit or the like is not evaluated" },
         { "\\sum_{i=1}^{4000}\\sum_{j=1}^{4000} ij", "2", "budget spent" },
+        { "\\int_0^1 \\frac{dx}{x-1/3}", "0", "budget spent" },
+        { "\\int_0^\\infty \\frac{dx}{(x-1/3)^2}", "0", "budget spent" },
         { "9^{9^{9^{9}}}+1", "10^{10^{10^{10}}}", "power too large" },
     };
     struct math *m = scratch(6);
@@ -274,6 +276,20 @@ static void hostile_answers_come_back(UNUSED void **state)
         { "1e", "9", "", "", 4000 },
         { "\\sum_{k=1}^{", "9", "} k", "", 9 }, { "", "(A) ", "1", "", 4000 }, { "", "\\text{(A)} ", "1", "", 1200 },
         { "", "\\lfloor ", "1", "\\rfloor ", 900 }, { "", "\\{", "1", "\\}", 3000 },
+        { "", "\\int_0^1", "x", "dx", 150 }, { "", "\\int_0^1 x^", "x", "dx", 40 }, { "", "\\int_0^{", "x", "} xdx", 60 },
+        { "", "\\int_0^1\\sin(x^", "x", ")dx", 40 }, { "", "\\frac{d}{dx}x^", "x", "", 60 }, { "", "\\frac{d}{dx}(x", "x", ")", 100 },
+        { "", "\\lim_{x\\to0}(x+", "x", ")", 100 }, { "", "\\lim_{x\\to0}(1+x)^{", "9", "/x}", 50 },
+        { "", "\\sum_{n=1}^\\infty(", "n", ")/n^2", 50 }, { "\\sum_{n=1}^\\infty\\frac{1}{n^{", "9", "}}", "", 20 },
+        { "\\sum_{n=1}^\\infty\\frac{1}{n^2+", "9", "}", "", 70 }, { "\\sum_{n=1}^\\infty\\left(", "\\frac{1}{n^2+n}+", "\\frac{1}{2^n}", "\\right)", 40 },
+        { "\\sum_{n=1}^\\infty 0.", "9", "^n", "", 12 }, { "\\sum_{n=", "9", "}^\\infty\\frac{1}{n!}", "", 3 },
+        { "\\prod_{n=1}^\\infty\\frac{(n+1)", "(n+1)", "}{", "(n+1)", 10 }, { "\\lim_{x\\to ", "9", "}x^9", "", 400 },
+        { "", "\\begin{cases}", "1", "&x>0\\end{cases}", 300 }, { "", "\\begin{cases}1&", "x>0", "\\end{cases}", 300 },
+        { "\\begin{cases}", "1&x>0\\\\", "", "", 400 }, { "\\begin{cases}", "1&x>0\\\\", "\\end{cases}", "", 20 },
+        { "\\{x\\in Z: x<1", "9", "\\}", "", 30 }, { "1", "A", "_{16}", "", 4000 }, { "", "(", "1", ")_2", 2000 },
+        { "", "\\framebox[", "1", "]{1}", 1000 }, { "no ", "no ", "solution", "", 3000 },
+        { "\\int_0^\\infty x^", "9", "e^{-x}dx", "", 30 }, { "\\int_0^\\infty e^{-", "9", "x}dx", "", 80 },
+        { "\\int_{-\\infty}^", "\\infty", " e^{-x^2+9999999x}dx", "", 1 }, { "\\int_1^\\infty\\frac{dx}{x^2", "+x^9", "}", "", 3 },
+        { "\\frac{d^9}{dx^9}", "x", "", "", 9 }, { "\\frac{d^8}{dx^8}", "\\sin x", "", "", 30 },
     };
     // clang-format on
     struct math *m = scratch(6);

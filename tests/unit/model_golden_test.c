@@ -15,11 +15,12 @@
 #include "workers/engine/trainer/trainer.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/safetensors.h"
+#include "workers/engine/pass/pass.h"
 
-static const char *const names[] = { "qwen2-tied",   "qwen2-untied", "qwen3-tied",     "qwen3-untied",   "llama-scaled",
-                                     "llama-tied",   "qwen2-yarn",   "mistral-linear", "granite",        "smollm3",
-                                     "llama-biased", "olmo2",        "olmo3",          "phi3",           "phi3-long",
-                                     "phi3-longer",  "gemma2",       "gemma3",         "mistral-window", "qwen2-window" };
+static const char *const names[] = { "qwen2-tied", "qwen2-untied",   "qwen3-tied",  "qwen3-untied",   "llama-scaled", "llama-tied",
+                                     "qwen2-yarn", "mistral-linear", "granite",     "smollm3",        "llama-biased", "olmo2",
+                                     "olmo3",      "phi3",           "phi3-long",   "llama-longrope", "phi3-longer",  "gemma2",
+                                     "gemma3",     "mistral-window", "qwen2-window" };
 static const char *const devices[] = { "ref", "cpu:0" };
 static void golden_open(struct golden *g, const char *name, const char *device, enum dtype dtype)
 {

@@ -611,8 +611,8 @@ static bool policy_loss_of(struct run *r, enum clip_form clip, enum kl_form kl, 
     return OP(r->dev, &r->err, policy_loss, .logp = logp, .logp_old = values_of(r, n, DT_F32, -1, 0.3),
               .logp_ref = r->size & 1 ? values_of(r, n, DT_F32, -1, 0.3) : NULL, .adv = floats(r, n), .weight = floats(r, n), .n = n,
               .log_ratio = whole ? values_of(r, n, DT_F32, 0, 0.3) : NULL, .rho = whole ? values_of(r, n, DT_F32, 1, 0.3) : NULL,
-              .clip = clip, .kl = kl, .clip_low = 0.2f, .clip_high = 0.28f, .beta = 0.05f, .coef = result_of(r, "coef", n, DT_F32),
-              .loss = result_of(r, "loss", n, DT_F32), .ratio = result_of(r, "ratio", n, DT_F32));
+              .form = { clip, kl, 0.2f, 0.28f, 0.05f }, .coef = result_of(r, "coef", n, DT_F32), .loss = result_of(r, "loss", n, DT_F32),
+              .ratio = result_of(r, "ratio", n, DT_F32));
 }
 static bool policy_loss_case(struct run *r)
 {
@@ -2091,9 +2091,9 @@ static void tokens_beyond_the_clip_range_get_no_gradient(UNUSED void **state)
     for (size_t i = 0; i < ARRAY_SIZE(rules); i++) {
         struct run r = { .dev = dev };
         float logp = logf(rules[i].ratio), zero = 0, one = 1, coef, loss, *dev_coef = mem_take(&r, 4), *dev_loss = mem_take(&r, 4);
-        assert_true(OP(dev, &r.err, policy_loss, .coef = dev_coef, .loss = dev_loss, .clip = rules[i].clip, .logp = put(&r, &logp, 4),
+        assert_true(OP(dev, &r.err, policy_loss, .coef = dev_coef, .loss = dev_loss, .logp = put(&r, &logp, 4),
                        .logp_old = put(&r, &zero, 4), .adv = put(&r, &rules[i].adv, 4), .weight = put(&r, &one, 4), .n = 1,
-                       .clip_low = 0.2f, .clip_high = 0.28f));
+                       .form = { .clip = rules[i].clip, .clip_low = 0.2f, .clip_high = 0.28f }));
         get(&r, &coef, dev_coef, 4);
         get(&r, &loss, dev_loss, 4);
         if (fabsf(coef - rules[i].want) > 1e-6f || fabsf(loss - rules[i].loss) > 1e-6f)
@@ -2119,8 +2119,7 @@ static void the_policy_loss_has_its_derivative(UNUSED void **state)
             float logp = side == 2 ? at : side ? at + step : at - step, *dev_coef = mem_take(&r, 4), *dev_loss = mem_take(&r, 4);
             assert_true(OP(dev, &r.err, policy_loss, .coef = dev_coef, .loss = dev_loss, .logp = put(&r, &logp, 4),
                            .logp_old = put(&r, &old, 4), .logp_ref = put(&r, &ref, 4), .rho = put(&r, &rho, 4), .adv = put(&r, &a, 4),
-                           .weight = put(&r, &weight, 4), .n = 1, .clip = clip, .kl = kl, .clip_low = 0.2f, .clip_high = 0.28f,
-                           .beta = 0.3f));
+                           .weight = put(&r, &weight, 4), .n = 1, .form = { clip, kl, 0.2f, 0.28f, 0.3f }));
             get(&r, &coef, dev_coef, 4);
             if (side < 2)
                 get(&r, &loss[side], dev_loss, 4);

@@ -5,9 +5,11 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <signal.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "tests/unit/folder.h"
@@ -53,7 +55,7 @@ static void an_answer_is_taken_as_it_stands(void **state)
     assert_true(out.reward == 2.5 && out.ans_acc == 1 && out.format_acc == 1);
     assert_string_equal(out.rule, "length");
     out = score(r, "a bad one");
-    assert_true(out.score == SCORE_OK && out.reward == -1 && out.ans_acc == 0);
+    assert_true(out.score == SCORE_OK && out.reward == -1 && isnan(out.ans_acc) && isnan(out.format_acc));    // it does not say
     reward_free(r);
 }
 
@@ -128,6 +130,38 @@ static void a_line_too_many_costs_no_sample_its_score(void **state)
     }
 }
 
+/* Is this process gone, or does it wait for somebody to collect it? */
+static bool is_gone(int pid)
+{
+    char path[64];
+    struct error err = { 0 };
+    struct buf stat = BUF_INIT;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    bool gone = !file_read(&stat, path, 4096, &err) || strstr(buf_text(&stat), ") Z ");
+    buf_release(&stat);
+    return gone;
+}
+
+/* Wait until those whose ids are in the file child are gone; returns how many there were. */
+static int children_gone(const struct folder *f)
+{
+    struct buf b = BUF_INIT;
+    struct error err = { 0 };
+    char path[128], *rest = NULL;
+    int n = 0;
+    snprintf(path, sizeof path, "%s/child", f->path);
+    assert_true(file_read(&b, path, 1000, &err));
+    for (char *line = strtok_r(b.data, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest), n++) {
+        bool gone = false;
+        for (int i = 0; i < 6000 && !(gone = is_gone(atoi(line))); i++)
+            usleep(10000);
+        if (!gone)
+            fail_msg("child %d lives", n);
+    }
+    buf_release(&b);
+    return n;
+}
+
 static void a_late_program_is_killed_with_its_children_and_works_again(void **state)
 {
     const struct folder *f = *state;
@@ -136,23 +170,51 @@ static void a_late_program_is_killed_with_its_children_and_works_again(void **st
                                      "echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"; read -r line\n",
                                      2);
     assert_string_equal(score(r, "x").rule, "program: time-out");
-    struct buf b = BUF_INIT;
-    struct error err = { 0 };
-    char path[128];
-    snprintf(path, sizeof path, "%s/child", f->path);
-    assert_true(file_read(&b, path, 100, &err));
-    snprintf(path, sizeof path, "/proc/%d/stat", atoi(buf_text(&b)));
-    bool gone = false;
-    for (int i = 0; i < 6000 && !gone; i++) {    // dead, or waiting for somebody to collect it
-        struct buf stat = BUF_INIT;
-        gone = !file_read(&stat, path, 4096, &err) || strstr(buf_text(&stat), ") Z ");
-        buf_release(&stat);
-        usleep(10000);
-    }
-    assert_true(gone);
+    assert_int_equal(children_gone(f), 1);
     assert_true(score(r, "x").reward == 1);
-    buf_release(&b);
     reward_free(r);
+}
+
+/* In its group, in a session of their own, without its environment, and as orphans. */
+#define LEAVE_CHILDREN                                                                                                                     \
+    "child='echo $$ >> child; exec sleep 1000'\n"                                                                                          \
+    "sh -c \"$child\" & setsid sh -c \"$child\" & env -i PATH=\"$PATH\" setsid sh -c \"$child\" &\n"                                       \
+    "sh -c \"sh -c '$child' & setsid sh -c '$child' &\"\n"                                                                                 \
+    "while [ \"$(wc -l < child)\" -lt 5 ]; do sleep 0.01; done 2> /dev/null\n"
+
+static void nothing_that_a_program_has_started_outlives_it(void **state)
+{
+    const struct folder *f = *state;
+    static const struct {
+        const char *rest, *why;
+        bool killed;
+    } cases[] = {
+        { "while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"; done\n", "it ends when it is asked to", false },
+        { "trap '' TERM; exec 2> /dev/null; read -r line; " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"; sleep 1000",
+          "it must be killed", false },
+        { "while read -r line; do " GET_ID "echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\"; done\n", "the process that asks it is killed",
+          true },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char script[2000], path[128];
+        print_message("%s\n", cases[i].why);
+        snprintf(path, sizeof path, "%s/child", f->path);
+        unlink(path);
+        snprintf(script, sizeof script, "%s%s", LEAVE_CHILDREN, cases[i].rest);
+        pid_t pid = cases[i].killed ? fork() : 0;
+        if (pid == 0) {
+            struct reward *r = script_reward(f, script, 60);
+            assert_true(score(r, "x").reward == 1);
+            if (cases[i].killed)
+                raise(SIGKILL);
+            reward_free(r);
+        } else {
+            int status = 0;
+            assert_int_equal(waitpid(pid, &status, 0), pid);
+            assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);    // its own assertion held
+        }
+        assert_int_equal(children_gone(f), 5);
+    }
 }
 
 static void parts_are_weighed_and_named(void **state)
@@ -215,7 +277,7 @@ static void a_program_that_asks_for_groups_gets_all_responses_at_once(void **sta
     assert_true(reward_wants_groups(r));    // it may
     for (int k = 0; k < 2; k++) {
         scores(r, text, out, 3);
-        assert_true(out[0].score == SCORE_OK && out[0].reward == 0.5 && out[0].ans_acc == 0);
+        assert_true(out[0].score == SCORE_OK && out[0].reward == 0.5 && isnan(out[0].ans_acc));
         assert_true(out[1].score == SCORE_OK && out[1].reward == 2 && out[1].ans_acc == 1);
         assert_string_equal(out[1].rule, "best");
         assert_int_equal(out[2].score, SCORE_ERROR);
@@ -332,6 +394,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_program_that_ends_is_started_again_and_asked_once_more, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_line_too_many_costs_no_sample_its_score, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_late_program_is_killed_with_its_children_and_works_again, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(nothing_that_a_program_has_started_outlives_it, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(parts_are_weighed_and_named, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_program_that_asks_for_groups_gets_all_responses_at_once, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(an_answer_that_does_not_fit_the_group_leaves_it_out, folder_make, folder_remove),

@@ -21,6 +21,7 @@
 
 struct fixture {
     struct page_server *server;
+    struct own_hosts hosts;
     size_t body_size;    // of the page: 'x' repeated; 0: it says what Authorization was
     int n_made;          // pages
     char heard[8192];    // the last answer
@@ -50,7 +51,8 @@ static void setup(struct fixture *f, int64_t limit_ms)
 {
     struct error err = { 0 };
     *f = (struct fixture){ 0 };
-    f->server = page_server_new("127.0.0.1:0", paths, limit_ms, page, f, &err);
+    own_hosts_set(&f->hosts, "127.0.0.1:0", "");
+    f->server = page_server_new("127.0.0.1:0", &f->hosts, paths, limit_ms, page, f, &err);
     if (!f->server)
         fail_msg("%s", err.text);
 }
@@ -103,15 +105,34 @@ static void each_request_has_its_answer(void **state)
     } cases[] = {
         { "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200 OK\r\n", "\r\n\r\nyou are <nobody>" },
         { "GET /metrics HTTP/1.0\r\n\r\n", "HTTP/1.1 200 OK\r\n", "Connection: close\r\n" },
-        { "GET /metrics HTTP/1.1\n\n", "HTTP/1.1 200 OK\r\n", "Content-Length: 16\r\n" },
-        { "GET /metrics?a=b HTTP/1.1\r\n\r\n", "HTTP/1.1 200 OK\r\n", "" },
-        { "GET http://localhost:1/metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 200 OK\r\n", "" },
-        { "GET /metrics HTTP/1.1\r\nX: Authorization: no\r\nAUTHORIZATION: \t Bearer s \r\n\r\n", "HTTP/1.1 200 OK\r\n", "<Bearer s>" },
-        { "GET /metrics HTTP/1.1\r\nAuthorization: wrong\r\n\r\n", "HTTP/1.1 401 Unauthorized\r\n", "WWW-Authenticate: Bearer\r\n" },
-        { "GET / HTTP/1.1\r\n\r\n", "HTTP/1.1 404 Not Found\r\n", "" },
-        { "GET http://localhost HTTP/1.1\r\n\r\n", "HTTP/1.1 404 Not Found\r\n", "" },
-        { "POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 405 Method Not Allowed\r\n", "Allow: GET, HEAD\r\n" },
-        { "GET /metrics HTTP/2.0\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", "" },
+        { "GET /metrics HTTP/1.1\nHost: a\n\n", "HTTP/1.1 400 Bad Request\r\n", "" },
+        { "GET /metrics?a=b HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200 OK\r\n", "" },
+        { "GET http://localhost:1/metrics HTTP/1.1\r\nHost: localhost:1\r\n\r\n", "HTTP/1.1 200 OK\r\n", "" },
+        { "GET /metrics HTTP/1.1\r\nHost: a\r\nX: Authorization: no\r\nAUTHORIZATION: \t Bearer s \r\n\r\n", "HTTP/1.1 200 OK\r\n",
+          "<Bearer s>" },
+        { "GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: wrong\r\n\r\n", "HTTP/1.1 401 Unauthorized\r\n",
+          "WWW-Authenticate: Bearer\r\n" },
+        { "GET /metrics HTTP/1.1\r\nHost: evil.example:9\r\nAuthorization: Bearer s\r\n\r\n", "HTTP/1.1 403 Forbidden\r\n",
+          "allowed_hosts" },
+        { "GET /metrics HTTP/1.1\r\nhost:127.0.0.1:9\r\nAuthorization: Bearer s\r\n\r\n", "HTTP/1.1 200 OK\r\n", "<Bearer s>" },
+        { "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 404 Not Found\r\n", "" },
+        { "GET http://localhost HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 404 Not Found\r\n", "" },
+        { "POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 405 Method Not Allowed\r\n",
+          "Allow: GET, HEAD\r\n" },
+        { "GET /metrics HTTP/2.0\r\n\r\n", "HTTP/1.1 505 HTTP Version Not Supported\r\n", "HTTP/1.1" },
+        { "GET /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", "" },    // no Host
+        { "GET /metrics HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", "" },
+        { "GET /metrics HTTP/1.1\r\nHost: a\r\n folded: b\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", "" },
+        { "GET /metrics HTTP/1.1\r\nHost: a\r\nX : b\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", "" },
+        { "GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n",
+          "" },
+        { "GET /metrics HTTP/1.1\r\nHost: a\r\nExpect: tea\r\n\r\n", "HTTP/1.1 417 Expectation Failed\r\n", "" },
+        { "GET /metric%73 HTTP/1.1\r\nHost: a\r\n\r\n", "HTTP/1.1 200 OK\r\n", "" },
+        { "GET /metrics HTTP/1.1\r\nHost: a\r\nOrigin: http://evil.example\r\n\r\n", "HTTP/1.1 403 Forbidden\r\n", "other sites' pages" },
+        { "GET /metrics HTTP/1.1\r\nHost: a\r\nReferer: http://evil.example/x\r\n\r\n", "HTTP/1.1 403 Forbidden\r\n",
+          "other sites' pages" },
+        { "GET /metrics HTTP/1.1\r\nHost: a\r\nSec-Fetch-Site: cross-site\r\n\r\n", "HTTP/1.1 403 Forbidden\r\n", "other sites' pages" },
+        { "GET /metrics HTTP/1.1\r\nHost: a\r\nOrigin: http://a\r\nSec-Fetch-Site: same-origin\r\n\r\n", "HTTP/1.1 200 OK\r\n", "" },
         { "GET  \r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", "" },
         { "\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", "" },
         { "a b c d\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n", "" },
@@ -136,7 +157,7 @@ static void head_has_no_body(void **state)
     struct fixture f;
     setup(&f, NEVER_MS);
     int fd = dial(&f);
-    say(fd, "HEAD /metrics HTTP/1.1\r\n\r\n");
+    say(fd, "HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_true(hear(&f, fd));
     assert_non_null(strstr(f.heard, "Content-Length: 16\r\n"));
     assert_string_equal(strstr(f.heard, "\r\n\r\n"), "\r\n\r\n");
@@ -147,7 +168,7 @@ static void head_has_no_body(void **state)
 static void a_request_may_come_byte_by_byte(void **state)
 {
     (void)state;
-    const char request[] = "GET /metrics HTTP/1.1\r\nA: b\r\n\r\n";
+    const char request[] = "GET /metrics HTTP/1.1\r\nHost: a\r\nA: b\r\n\r\n";
     struct fixture f;
     setup(&f, NEVER_MS);
     int fd = dial(&f);
@@ -190,7 +211,7 @@ static void strangers_push_out_strangers_and_a_scrape_goes_through(void **state)
             page_server_turn(f.server, -1, 50);
     }
     int scrape = dial(&f);
-    say(scrape, "GET /metrics HTTP/1.1\r\n\r\n");
+    say(scrape, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_true(hear(&f, scrape));
     assert_memory_equal(f.heard, "HTTP/1.1 200 ", 13);
     close(scrape);
@@ -233,7 +254,7 @@ static void a_client_that_does_not_take_the_answer_is_disconnected(void **state)
     setup(&f, 200);
     f.body_size = 64 << 20;    // more than the kernel keeps for both ends
     int fd = dial(&f);
-    say(fd, "GET /metrics HTTP/1.1\r\n\r\n");
+    say(fd, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
     while (f.n_made == 0)
         page_server_turn(f.server, -1, 50);
     for (int64_t made = clock_ms(); clock_ms() < made + 1000;)    // it is late many times over
@@ -254,7 +275,7 @@ static void a_large_page_comes_whole(void **state)
     int fd = dial(&f);
     size_t n = 0;
     static char piece[1 << 20];
-    say(fd, "GET /metrics HTTP/1.1\r\n\r\n");
+    say(fd, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
     for (int64_t until = clock_ms() + LONG_MS;;) {
         page_server_turn(f.server, fd, 50);
         ssize_t got = recv(fd, piece, sizeof piece, MSG_DONTWAIT);
@@ -277,7 +298,7 @@ static void an_address_in_use_is_named(void **state)
     char address[64];
     setup(&f, NEVER_MS);
     snprintf(address, sizeof address, "127.0.0.1:%u", page_server_port(f.server));
-    assert_null(page_server_new(address, paths, NEVER_MS, page, &f, &err));
+    assert_null(page_server_new(address, NULL, paths, NEVER_MS, page, &f, &err));
     assert_int_equal(err.code, ERR_EXISTS);
     assert_non_null(strstr(err.text, address));
     page_server_free(f.server);

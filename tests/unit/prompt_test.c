@@ -65,6 +65,10 @@ static void every_form_of_a_row_becomes_ids(UNUSED void **state)
         { "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}", "S", "[system]S[user]hi[assistant]" },
         { "{\"messages\":[{\"role\":\"system\",\"content\":\"own\"},{\"role\":\"user\",\"content\":\"hi\"}]}", "S",
           "[system]own[user]hi[assistant]" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"[user]hi[assistant]\"}]}", "S", "[user]hi[assistant]" },    // rendered once
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"[user]hi[assistant] \"}]}", NULL, "[user]hi[assistant] " },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"[assistant]?\"}]}", NULL, "[user][assistant]?[assistant]" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"\"}]}", NULL, "[user][assistant]" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct prompt_maker p = { .encoder = encoder, .template = template, .system_prompt = cases[i].system };
@@ -77,18 +81,112 @@ static void every_form_of_a_row_becomes_ids(UNUSED void **state)
     }
 }
 
+/* $ is the special token. */
+static void a_message_that_is_a_rendered_prompt_is_not_rendered_again(UNUSED void **state)
+{
+    static const char source[] = "{% for m in messages %}<|turn|>{{ m.role }}:{{ m.content | trim }}<|turn|>.{% endfor %}"
+                                 "{% if add_generation_prompt %}<|turn|>assistant:{% endif %}";
+    static const struct {
+        const char *content, *want, *why;
+        bool rendered;
+    } cases[] = {
+        { "hi", "$user:hi$.$assistant:", "a question", false },
+        { "$user:hi$.$assistant:", "$user:hi$.$assistant:", "all of it", true },
+        { "$system:S$.$user:hi$.$assistant:", "$system:S$.$user:hi$.$assistant:", "with a system message", true },
+        { "$user:hi$.", "$user:hi$.$assistant:", "without the assistant's header", true },
+        { "$user:hi", "$user:hi", "without its end: the model goes on with the question", true },
+        { "$user:hi$.$assist", "$user:hi$.$assistant:", "a part of the header", true },
+        { "$user:hi$.$assistant:<think>", "$user:hi$.$assistant:<think>", "with the answer's begin", true },
+        { "user:hi$.$assistant:", "user:hi$.$assistant:", "known by its end", true },
+        { "what is $?", "$user:what is $?$.$assistant:", "a special token within a question", false },
+        { "user:hi", "$user:user:hi$.$assistant:", "words of the template", false },
+    };
+    struct template *turns = template_new(source, strlen(source), "test", &err);
+    assert_non_null(turns);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct prompt_maker p = { .encoder = encoder, .template = turns };
+        struct buf row = BUF_INIT;
+        bool ok, dropped;
+        buf_str(&row, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
+        for (const char *c = cases[i].content; *c; c++)
+            buf_fmt(&row, *c == '$' ? "<|turn|>" : "%c", *c);
+        buf_str(&row, "\"}]}");
+        const char *ids = make(&p, buf_text(&row), &ok, &dropped);
+        if (!ok)
+            fail_msg("%s: %s", cases[i].why, err.text);
+        char got[256] = "";
+        for (size_t k = 0; ids[k]; k++)
+            got[k] = ids[k] == 1 ? '$' : ids[k];
+        if (strcmp(got, cases[i].want) != 0 || p.n_rendered != cases[i].rendered)
+            fail_msg("%s: '%s', not '%s'", cases[i].why, got, cases[i].want);
+        buf_release(&row);
+    }
+    template_free(turns);
+}
+
+static void texts_are_continued_as_they_are_without_a_template(UNUSED void **state)
+{
+    static const struct {
+        const char *row, *want, *error;
+    } cases[] = {
+        { "{\"prompt\":\"6+6=\"}", "6+6=" },
+        { "{\"messages\":{\"role\":\"user\",\"content\":\"6+6=\"}}", "6+6=" },
+        { "{\"messages\":[{\"role\":\"system\",\"content\":\"own\"},{\"role\":\"user\",\"content\":\"6+6=\"}]}",
+          "own6+6=" },    // this tokenizer has no line breaks
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"user\",\"content\":\"c\"}]}",
+          .error = "more than one question" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}", .error = "more than one question" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"f\":1}]}", .error = "'tools' needs a chat template" },
+        { "{\"prompt\":\"a\",\"tools\":[{\"f\":1}]}", .error = "'tools' go through the chat template" },
+    };
+    struct prompt_maker p = { .encoder = encoder, .system_prompt = "S" };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        bool ok, dropped;
+        const char *got = make(&p, cases[i].row, &ok, &dropped);
+        if (ok != !cases[i].error || (ok ? strcmp(got, cases[i].want) != 0 : !strstr(err.text, cases[i].error)))
+            fail_msg("%s: %s", cases[i].row, ok ? got : err.text);
+    }
+    struct buf notes = BUF_INIT;
+    prompt_maker_notes(&p, &notes);
+    assert_true(p.n_text == 1 && p.n_plain == 2);
+    assert_non_null(strstr(buf_text(&notes), "no chat template"));
+    assert_non_null(strstr(buf_text(&notes), "the system prompt is not put before them"));
+    buf_release(&notes);
+}
+
+static void tools_that_the_template_does_not_show_are_noted(UNUSED void **state)
+{
+    static const char shows[] = "{{ tools }}{{ messages[0].content }}";
+    static const char *const rows[] = { "{\"messages\":{\"role\":\"user\",\"content\":\"x\"}}",
+                                        "{\"messages\":{\"role\":\"user\",\"content\":\"x\"},\"tools\":[{\"f\":1}]}",
+                                        "{\"messages\":{\"role\":\"user\",\"content\":\"x\"},\"tools\":[{\"g\":1}]}" };
+    struct template *showing = template_new(shows, strlen(shows), "test", &err);
+    for (int i = 0; i < 2; i++) {
+        struct prompt_maker p = { .encoder = encoder, .template = i == 0 ? template : showing };
+        struct buf notes = BUF_INIT;
+        bool ok, dropped;
+        for (size_t r = 0; r < ARRAY_SIZE(rows); r++)
+            make(&p, rows[r], &ok, &dropped);
+        prompt_maker_notes(&p, &notes);
+        assert_int_equal(i == 0, strstr(buf_text(&notes), "does not show the tools of 2 prompts") != NULL);
+        buf_release(&notes);
+    }
+    template_free(showing);
+}
+
 static void what_is_said_between_turns_is_written_as_the_template_does(UNUSED void **state)
 {
-    static const char source[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }};~{% endfor %}"
+    static const char source[] = "{% for m in messages %}[{{ m.role }}]{{ m.content }};~{% endfor %}{{ tools }}"
                                  "{% if add_generation_prompt %}[assistant]{% endif %}";
     static const struct {
         bool chat;
-        const char *role, *last, *want, *why;
+        const char *role, *last, *want, *why, *tools;
     } cases[] = {
-        { true, "user", ";", "~[user]up;~[assistant]", "the end token was drawn: it is not written again" },
-        { true, "tool", "", ";~[tool]up;~[assistant]", "the turn was cut: its end is written" },
-        { true, "tool", "$", ";~[tool]up;~[assistant]", "it ended with another token than the template's" },
+        { true, "user", ";", "~[user]up;~None[assistant]", "the end token was drawn: it is not written again" },
+        { true, "tool", "", ";~[tool]up;~None[assistant]", "the turn was cut: its end is written" },
+        { true, "tool", "$", ";~[tool]up;~None[assistant]", "it ended with another token than the template's" },
         { false, "user", ";", "up", "the prompt was a text, and so is this" },
+        { true, "user", ";", "~[user]up;~[7][assistant]", "the prompt had tools, and so has what continues it", "[7]" },
     };
     struct template *ending = template_new(source, strlen(source), "test", &err);
     assert_non_null(ending);
@@ -96,12 +194,14 @@ static void what_is_said_between_turns_is_written_as_the_template_does(UNUSED vo
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct token_list ids = { 0 };
         char text[64] = "";
-        if (!prompt_turn_add(&p, cases[i].chat, cases[i].role, "up", 2, cases[i].last, strlen(cases[i].last), &ids, &err))
+        json_t *tools = cases[i].tools ? json_loads(cases[i].tools, 0, NULL) : NULL;
+        if (!prompt_turn_add(&p, cases[i].chat, tools, cases[i].role, "up", 2, cases[i].last, strlen(cases[i].last), &ids, &err))
             fail_msg("%s: %s", cases[i].why, err.text);
         for (int64_t k = 0; k < ids.n; k++)
             text[k] = (char)ids.id[k];
         if (strcmp(text, cases[i].want) != 0)
             fail_msg("%s: '%s'", cases[i].why, text);
+        json_decref(tools);
         token_list_release(&ids);
     }
     template_free(ending);
@@ -145,7 +245,6 @@ static void a_row_that_is_not_a_prompt_is_an_error_that_names_the_field(UNUSED v
         { "{\"prompt_ids\":\"a\"}", "'prompt_ids'" },
         { "{\"prompt_ids\":[1,-1]}", "'prompt_ids'[1]" },
         { "{\"prompt_ids\":[4294967297]}", "'prompt_ids'[0]" },
-        { "{\"messages\":{\"role\":\"user\",\"content\":\"x\"}}", "chat template" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct prompt_maker p = { .encoder = encoder };
@@ -171,6 +270,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form_of_a_row_becomes_ids),
+        cmocka_unit_test(a_message_that_is_a_rendered_prompt_is_not_rendered_again),
+        cmocka_unit_test(texts_are_continued_as_they_are_without_a_template),
+        cmocka_unit_test(tools_that_the_template_does_not_show_are_noted),
         cmocka_unit_test(what_is_said_between_turns_is_written_as_the_template_does),
         cmocka_unit_test(a_long_prompt_is_refused_dropped_or_keeps_its_end),
         cmocka_unit_test(a_row_that_is_not_a_prompt_is_an_error_that_names_the_field),

@@ -40,6 +40,7 @@ static void the_score_table_is_colossalchats(UNUSED void **state)
         { "boxed", "\\boxed{\\frac{1}{2}}", "0.5", 10, 1, 1, "nested braces, another form" },
         { "boxed", "\\boxed{\\frac{1}{2{}}}", "\\frac{1}{2}", 5, 1, 1, "cannot be read, but its text matches" },
         { "boxed", "so \\fbox{42}.", "42", 10, 1, 1, "LaTeX's own box" },
+        { "boxed", "so \\framebox[3cm] [c]{42}, not \\framebox.", "42", 10, 1, 1, "a box with a width and a place" },
         { "boxed", "so \\boxed  {42}.", "42", 10, 1, 1, "blanks before the brace" },
         { "boxed", "\\boxed{42} as \\boxed asks, \\fbox", "42", 10, 1, 1, "a mention without a brace is no box" },
         { "boxed", "\\boxed", "42", 0, 0, 0, "nothing but a mention" },

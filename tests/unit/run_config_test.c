@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/metric_names.h"
 #include "protocol/run/metrics.h"
@@ -141,24 +142,57 @@ static void a_colossalchat_constructor_is_a_run_file(UNUSED void **state)
 {
     struct run_config c;
     struct error err = { 0 };
-    bool ok = yaml_try(&c,
-                       "num_producers: 3\nnum_episodes: 2\nrank: 0\nworld_size: 4\nmaster_addr: localhost\nmaster_port: 29501\n"
-                       "train_dataset_size: 100\nmodel_config: {path: starter}\ntokenizer_config: {path: words}\n"
-                       "generate_config: {top_k: 50, top_p: 0.9, temperature: 0.7}\nminibatch_size: 1\nnum_generations: 8\n"
-                       "plugin_config: {zero_stage: 2}\ngrpo_config: {beta: 0.01}\nsave_interval: 100\nproject_name: p\nrun_name: r\n"
-                       "wandb_group_name: g\nenable_profiling: false\nn_behind: 1\n",
-                       &err);
+    bool ok = yaml_try(
+        &c,
+        "num_producers: 3\nnum_episodes: 2\nrank: 0\nworld_size: 4\nmaster_addr: localhost\nmaster_port: 29501\n"
+        "train_dataset_size: 100\nmodel_config: {path: starter, trust_remote_code: true}\n"
+        "tokenizer_config: {path: words, trust_remote_code: true}\n"
+        "generate_config: {n: 8, top_k: 50, top_p: 0.9, temperature: 0.7, max_tokens: 4096, logprobs: 0, stop: [a]}\nbatch_size: 8\n"
+        "minibatch_size: 1\nnum_generations: 8\n"
+        "plugin_config: {zero_stage: 2, precision: bf16}\n"
+        "grpo_config: {beta: 0.01, reward_fn_type: boxed, response_format_tags: null, max_new_tokens: 4096}\n"
+        "save_interval: 100\nproject_name: p\nrun_name: r\n"
+        "wandb_group_name: g\nenable_profiling: false\nn_behind: 1\n",
+        &err);
     if (!ok)
         fail_msg("%s", err.text);
+    struct buf notes = BUF_INIT;
+    assert_true(run_config_finish(&c, &notes, &err));
+    static const char *const noted[] = { "'trust_remote_code' has no effect", "'logprobs' has no effect", "'stop' has no effect",
+                                         "'precision' has no effect" };
+    for (size_t i = 0; i < ARRAY_SIZE(noted); i++)
+        if (!strstr(buf_text(&notes), noted[i]))
+            fail_msg("no note: %s", noted[i]);
+    buf_release(&notes);
+    assert_int_equal(c.max_new_tokens, 4096);
     assert_true(c.num_inferencer == 3 && c.num_generations == 8 && c.top_k == 50 && c.n_behind == 1);
     assert_string_equal(strrchr(c.model, '/') ? strrchr(c.model, '/') + 1 : c.model, "starter");
     assert_string_equal(strrchr(c.tokenizer_path, '/') ? strrchr(c.tokenizer_path, '/') + 1 : c.tokenizer_path, "words");
     assert_string_equal(c.name, "r");
     assert_string_equal(c.project, "p");
     assert_string_equal(c.wandb_group, "g");
+    assert_string_equal(c.reward_type, "boxed");
+    assert_true(c.train_batch_size == 8 && c.atropos.batch_size == 0);
+    assert_true(yaml_try(&c, "model: a\nbatch_size: 4\n", &err) && c.atropos.batch_size == 4);    // the other system's, alone
     assert_false(yaml_try(&c, "model: a\nmodel_config: {path: b}\n", &err));
     assert_non_null(strstr(err.text, ":2: 'path' is there twice"));
     assert_false(yaml_try(&c, "plugin_config: {path: b}\n", &err));
+    // clang-format off
+    static const struct { const char *text, *want; } wrong[] = {
+        { "grpo_config: {max_new_tokens: 64}\ngenerate_config: {max_tokens: 65}\n", ":2: 'max_tokens' is there twice, as 64 and 65 ('max_new_tokens')" },
+        { "generate_config: {max_tokens: 65.5}\n", ":1: 'max_new_tokens' cannot be '65.5'" },
+        { "generate_config: {do_sample: false}\n", ":1: 'do_sample' can only be true" },
+        { "max_tokens: 64\n", ":1: unknown setting 'max_tokens'" },
+        { "generate_config: {precision: bf16}\n", ":1: unknown setting 'precision'" },
+    };
+    // clang-format on
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        assert_false(yaml_try(&c, wrong[i].text, &err));
+        if (!strstr(err.text, wrong[i].want))
+            fail_msg("%s: %s", wrong[i].text, err.text);
+    }
+    assert_true(yaml_try(&c, "model_config: {path: a, tensor_parallel_size: 2}\n", &err));    // an engine's
+    assert_true(c.producer_tensor_parallel_size == 2 && c.tensor_parallel_size == 1);
 }
 
 static void bad_run_files_get_one_sentence_with_the_line(UNUSED void **state)
@@ -168,8 +202,8 @@ static void bad_run_files_get_one_sentence_with_the_line(UNUSED void **state)
     } cases[] = {
         { "model: x\nlerning_rate: 1\n", ":2: unknown setting 'lerning_rate'; did you mean 'learning_rate'?" },
         { "lr: 0.1\nlearning_rate: 0.2\n", ":2: 'learning_rate' is there twice" },
-        { "\nnum_generations: 1\n", ":2: 'num_generations' cannot be '1'; it is 2 to 1024 sample" },
-        { "algo: PPO\n", ":1: 'algo' cannot be 'PPO'; it is one of GRPO, DAPO, RLOO, REINFORCE_PPB" },
+        { "\nnum_generations: 1\n", ":2: 'num_generations' cannot be '1'; it must be 2 to 1024 samples" },
+        { "algo: PPO\n", ":1: 'algo' cannot be 'PPO'; it must be one of GRPO, DAPO, RLOO, REINFORCE_PPB" },
         { "train_batch_size: 0\n", ":1: 'train_batch_size' cannot be '0'" },
         { "temperature: nan\n", ":1: 'temperature' cannot be 'nan'" },
         { "filter_range: [0.9, 0.1]\n", ":1: 'filter_range' cannot be" },
@@ -186,6 +220,137 @@ static void bad_run_files_get_one_sentence_with_the_line(UNUSED void **state)
         if (!strstr(err.text, cases[i].want))
             fail_msg("case %zu: '%s' lacks '%s'", i, err.text, cases[i].want);
     }
+}
+
+/* Refused as a run file has it, with the line, the setting and what is possible; c keeps its value. */
+static void refused(const struct knob *k, const char *text)
+{
+    struct run_config c, untouched;
+    struct error err = { 0 };
+    struct buf file = BUF_INIT, bounds = BUF_INIT, want = BUF_INIT;
+    run_config_init(&untouched);
+    buf_fmt(&file, "%s: a\n%s: ", strcmp(k->name, "model") == 0 ? "project" : "model", k->name);
+    json_text_print(&file, text, strlen(text), JSON_TEXT_UTF8);
+    buf_char(&file, '\n');
+    if (yaml_try(&c, buf_text(&file), &err))
+        fail_msg("'%.40s' is taken as '%.40s' for '%s'", text, knob_text(k, &c, &bounds), k->name);
+    bool tiny = strstr(err.text, "the least number other than 0 is") || strstr(err.text, "the most is 9007199254740992"),
+         is_text = k->type == KNOB_TEXT || k->type == KNOB_PATH;
+    buf_fmt(&want, ":2: '%s' ", k->name);
+    if (!strstr(err.text, buf_text(&want)))
+        fail_msg("'%.40s' for '%s': '%s' does not name line and setting", text, k->name, err.text);
+    if (!tiny && (!is_text || k->choices) && !strstr(err.text, knob_bounds_text(k, &bounds)))
+        fail_msg("'%s' for '%s': '%s' does not say '%s'", text, k->name, err.text, buf_text(&bounds));
+    assert_memory_equal((char *)&c + k->offset, (char *)&untouched + k->offset, k->size);
+    buf_release(&file);
+    buf_release(&bounds);
+    buf_release(&want);
+}
+
+/* Taken, and exactly so. */
+static void kept(const struct knob *k, double v)
+{
+    char text[64];
+    struct run_config c;
+    struct error err = { 0 };
+    struct buf shown = BUF_INIT;
+    run_config_init(&c);
+    snprintf(text, sizeof text, "%.17g", v);
+    if (k->type == KNOB_I64)
+        snprintf(text, sizeof text, "%.0f", v);
+    if (!run_config_set(&c, k->name, text, FROM_FILE, NULL, &err))
+        fail_msg("'%s' for '%s': %s", text, k->name, err.text);
+    if (strtod(knob_text(k, &c, &shown), NULL) != v)
+        fail_msg("'%s' for '%s' became '%s'", text, k->name, buf_text(&shown));
+    buf_release(&shown);
+}
+
+static void no_setting_takes_a_value_that_it_would_change(UNUSED void **state)
+{
+    static const char *const no_number[] = { "",     "nan", "inf", "-inf", " 1",  "\t1",   "1 ",   "1,5", "1x",
+                                             "0x10", "1e",  "one", "1_0",  "--1", "1e400", "true", "1 2", "99999999999999999999e400" };
+    static const char *const no_whole[] = { "1.5", "1.0", "1e3", "99999999999999999999", "9007199254740993", "-9007199254740993" };
+    static const char *const no_range[] = { "[0.1]",
+                                            "[0.1, 0.2, 0.3]",
+                                            "[0.1, 0.2",
+                                            "0.1 0.2",
+                                            "[0.2, 0.1]",
+                                            "[0.1, 0.2] x",
+                                            "[0.1x, 0.2]",
+                                            "0.1, 0.2]",
+                                            "[nan, 0.2]",
+                                            "[1e-400, 0.2]",
+                                            "(0.1, 0.2)",
+                                            "[0.1, 0.1]",
+                                            "[-1, 0.5]",
+                                            "[0.1, 1e7]",
+                                            "[, 0.2]",
+                                            "[0.1,, 0.2]",
+                                            "[0.1, 0.20000000000000000000000000000000000000000000000000000000000000001]" };
+    static const char *const no_truth[] = { "", "2", "tru", "yess", "0.0", "null " };
+    char text[5000];
+    for (int i = 0; i < n_knobs; i++) {
+        const struct knob *k = &knobs[i];
+        bool number = k->type == KNOB_I64 || k->type == KNOB_F64;
+        for (size_t n = 0; number && n < ARRAY_SIZE(no_number); n++)
+            refused(k, no_number[n]);
+        for (size_t n = 0; k->type == KNOB_I64 && n < ARRAY_SIZE(no_whole); n++)
+            refused(k, no_whole[n]);
+        for (size_t n = 0; k->type == KNOB_RANGE && n < ARRAY_SIZE(no_range); n++)
+            refused(k, no_range[n]);
+        for (size_t n = 0; k->type == KNOB_BOOL && n < ARRAY_SIZE(no_truth); n++)
+            refused(k, no_truth[n]);
+        if (k->type == KNOB_TEXT || k->type == KNOB_PATH) {    // nothing is cut
+            memset(text, 'x', sizeof text);
+            text[k->size] = 0;
+            refused(k, text);
+        }
+        if (!number)
+            continue;
+        double step = k->type == KNOB_I64 ? 1 : fabs(k->max) * 1e-6;
+        snprintf(text, sizeof text, k->type == KNOB_I64 ? "%.0f" : "%.17g",
+                 k->min - (strcmp(k->name, "top_k") == 0 ? 2 : step));    // -1 is "off"
+        refused(k, text);
+        snprintf(text, sizeof text, k->type == KNOB_I64 ? "%.0f" : "%.17g", k->max + (k->max >= KNOB_UNBOUNDED ? 2 : step));
+        refused(k, text);
+        kept(k, k->max);
+        if (!k->above_min)
+            kept(k, k->min);
+        for (int tiny = 0; k->type == KNOB_F64 && tiny < 3; tiny++)    // 0 in double precision, in single, and with few digits in it
+            refused(k, (const char *const[]){ "1e-400", "1e-50", "1e-39" }[tiny]);
+        if (k->least > 0) {
+            kept(k, k->least);
+            snprintf(text, sizeof text, "%.17g", k->least * 0.99);
+            refused(k, text);
+        }
+    }
+}
+
+/* PyYAML and ruamel write Python's None so; libfyaml takes the words for text. */
+static void null_in_a_run_file_means_not_given(UNUSED void **state)
+{
+    static const char *const spelled[] = { "", "~", "null", "Null", "NULL" };
+    static struct run_config c, untouched;
+    struct error err = { 0 };
+    struct buf text = BUF_INIT;
+    run_config_init(&untouched);
+    for (size_t i = 0; i < ARRAY_SIZE(spelled); i++) {
+        buf_clear(&text);
+        for (int k = 0; k < n_knobs; k++)
+            buf_fmt(&text, "%s: %s\n", knobs[k].name, spelled[i]);
+        if (!yaml_try(&c, buf_text(&text), &err))
+            fail_msg("'%s': %s", spelled[i], err.text);
+        assert_memory_equal(&c, &untouched, sizeof c);
+    }
+    assert_true(yaml_try(&c,
+                         "eval_dataset: {a: {path: /f, temperature: null, n: ~, prompt_column: }, b: null}\n"
+                         "response_format_tags: {think_start: null, think_end: </t>}\nname: 'null'\nsystem_prompt: null and void\n",
+                         &err));
+    assert_string_equal(c.eval_dataset, "{\"a\":{\"path\":\"/f\"}}");
+    assert_string_equal(c.response_format_tags, "{\"think_end\":\"</t>\"}");
+    assert_string_equal(c.name, "null");
+    assert_string_equal(c.system_prompt, "null and void");
+    buf_release(&text);
 }
 
 /* A library that takes such a byte for the end of its input would leave the later settings at their defaults. */
@@ -447,7 +612,7 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
         const char *says;
     } cases[] = {
         { { "ibs", "10", "imbs", "4" }, false, "must be a multiple of 'inference_microbatch_size' (4)" },
-        { { "ibs", "64", "tbs", "24" }, false, "is no multiple of the 24 of an optimizer step" },
+        { { "ibs", "64", "tbs", "24" }, false, "is not a multiple of the 24 of an optimizer step" },
         { { "tbs", "8", "tMbs", "3" }, false, "must be a multiple of 'train_minibatch_size' (3)" },
         { { "pp", "3" }, true, "" },
         { { "pp", "2", "tp", "2", "t", "2", "zero", "1" }, true, "" },
@@ -544,7 +709,10 @@ static void a_plan_counts_steps_and_ages_as_documented(UNUSED void **state)
     run_config_init(&c);
     c.inference_batch_size = 64, c.train_batch_size = 32, c.n_behind = 1, c.num_episodes = 3;
     assert_true(run_plan_make(&p, &c, 200, &err));
-    assert_true(p.k == 2 && p.rollout_steps_per_episode == 3 && p.total_steps == 18 && p.max_age_steps == 3 && !p.on_policy);
+    assert_true(p.k == 2 && p.rollout_steps == 10 && p.total_steps == 20 && p.max_age_steps == 3
+                && !p.on_policy);                                                                    // 600 prompts in tens of 64
+    assert_true(run_plan_make(&p, &c, 192, &err) && p.rollout_steps == 9 && p.total_steps == 18);    // nine, exactly
+    assert_true(run_plan_make(&p, &c, 200, &err));
     p.prompts_per_rollout_step = p.prompts_opened = 12;
     p.prompts_per_train_batch = 8;
     assert_int_equal(run_plan_item_after(&p, 3), 24);
@@ -726,6 +894,8 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
         { "engine_token_file", "/t", { { "engine_url", "http://h:1" } } }, { "bridge_interval", "3", { { "engine_url", "http://h:1" } } },
         { "train_minibatch_size", "4" },
         { "project", "p", { { "wandb", "online" } } },
+        { "metric_names", "atropos", { { "tensorboard", "true" } } }, { "max_active_rubrics", "3", { { "apply_evolving_rubric_reward", "true" } } },
+        { "ranks_timeout_s", "9", { { "num_trainers", "2" } } }, { "join_timeout_s", "9", { { "num_trainers", "2" }, { "trainers_per_node", "1" }, { "listen", "h:1" } } }, { "publish_timeout_s", "9", { { "placement", "apart" } } },
         { "num_episodes", "3", { { "max_steps", "0" } } },
         { "weights", "copy", { { "placement", "apart" } } },
         { "threads", "3", { { "devices", "cuda:0,cpu:0" } } },
@@ -786,6 +956,7 @@ static void a_setting_without_effect_is_noted_with_what_to_use(UNUSED void **sta
         { "wandb_notes", "x", { { "wandb", "online" } } }, { "wandb_ca", "/x", { { "wandb", "online" } } },
         { "wandb_completions", "true", { { "wandb", "offline" } } }, { "wandb_console", "true", { { "wandb", "offline" } } },
         { "wandb_host", "true", { { "wandb", "offline" } } },
+        { "allowed_hosts", "h", { { "metrics_listen", "127.0.0.1:1" } } },
         { "metrics_token_file", "/x", { { "metrics_listen", "127.0.0.1:1" } } },
         { "learning_rate", "0.5", { { "seed", "2" } } },    // always read: no note either way
     };
@@ -972,6 +1143,8 @@ int main(void)
         cmocka_unit_test(a_run_file_is_read_and_what_is_printed_reads_back_the_same),
         cmocka_unit_test(a_colossalchat_constructor_is_a_run_file),
         cmocka_unit_test(bad_run_files_get_one_sentence_with_the_line),
+        cmocka_unit_test(no_setting_takes_a_value_that_it_would_change),
+        cmocka_unit_test(null_in_a_run_file_means_not_given),
         cmocka_unit_test(a_run_file_is_read_to_its_end_or_refused_with_the_line),
         cmocka_unit_test(a_runs_name_is_one_line_and_a_folders_name),
         cmocka_unit_test(presets_are_their_origins),

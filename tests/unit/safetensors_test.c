@@ -147,9 +147,9 @@ static bool same_config(const struct model_config *x, const struct model_config 
 /* Every family, in both types: the weights' bytes, and all that config.json says. */
 static void a_saved_model_loads_and_is_the_same(UNUSED void **state)
 {
-    static const char *const names[] = { "qwen2-tied", "qwen3-untied", "llama-scaled",   "qwen2-yarn",  "mistral-linear", "granite",
-                                         "smollm3",    "llama-biased", "olmo2",          "olmo3",       "phi3",           "phi3-long",
-                                         "gemma2",     "gemma3",       "mistral-window", "qwen2-window" };
+    static const char *const names[] = { "qwen2-tied",     "qwen3-untied", "llama-scaled", "qwen2-yarn",     "mistral-linear", "granite",
+                                         "smollm3",        "llama-biased", "olmo2",        "olmo3",          "phi3",           "phi3-long",
+                                         "llama-longrope", "gemma2",       "gemma3",       "mistral-window", "qwen2-window" };
     for (size_t k = 0; k < 2 * ARRAY_SIZE(names); k++) {
         struct error err = { 0 };
         enum dtype type = k % 2 ? DT_BF16 : DT_F32;
@@ -275,6 +275,22 @@ static void traits_follow_the_family(UNUSED void **state)
                 && c.rope_local.type == ROPE_DEFAULT);
     assert_true(config_parse(&c, "{\"model_type\":\"olmo3\",\"rope_theta\":7000," SIZES "}", "config.json", &err));
     assert_true(c.slides[0] == 0x77 && c.rope.theta == 7000 && c.rope_local.theta == 5e5 && c.qk_norm_wide);
+    /* only the objects inside count there, and what stands outside the object */
+    assert_true(config_parse(&c,
+                             "{\"model_type\":\"olmo3\",\"rope_theta\":7000,\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4,"
+                             "\"rope_theta\":9}," SIZES "}",
+                             "config.json", &err));
+    assert_true(c.rope.theta == 7000 && c.rope.type == ROPE_DEFAULT && c.rope_local.theta == 5e5);
+    assert_true(config_parse(&c, "{\"model_type\":\"gemma3_text\",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4}," SIZES "}",
+                             "c", &err));
+    assert_true(c.rope.theta == 1e6 && c.rope.type == ROPE_DEFAULT && c.rope_local.theta == 10000);
+    assert_true(config_parse(&c, "{\"model_type\":\"olmo3\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4}," SIZES "}", "c", &err));
+    assert_true(c.rope.type == ROPE_YARN && c.rope.theta == 5e5);
+    assert_true(config_parse(&c,
+                             "{\"model_type\":\"qwen2\",\"rope_scaling\":{\"type\":\"longrope\","
+                             "\"long_factor\":[1,1,1,1,1,1,1,1],\"short_factor\":[1,1,1,1,1,1,1,2]}," SIZES "}",
+                             "c", &err));
+    assert_true(c.rope.type == ROPE_LONG && c.rope.factor == 1 && c.rope.original_max_pos == c.max_pos);
     assert_true(config_parse(&c,
                              "{\"model_type\":\"phi3\",\"original_max_position_embeddings\":1024,\"rope_scaling\":{\"type\":\"su\","
                              "\"long_factor\":[1,1,1,1,1,1,1,1],\"short_factor\":[1,1,1,1,1,1,1,2]}," SIZES "}",
@@ -298,6 +314,9 @@ static void traits_follow_the_family(UNUSED void **state)
         { "{\"model_type\":\"phi3\",\"partial_rotary_factor\":0.2," SIZES "}", "turns 3 of 'head_dim' 16" },
         { "{\"model_type\":\"llama\",\"partial_rotary_factor\":0.5," SIZES "}", "'partial_rotary_factor' is 0.5; heads of this family" },
         { "{\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}," SIZES "}", "known are default and longrope" },
+        { "{\"model_type\":\"olmo3\",\"rope_scaling\":{\"type\":\"longrope\"}," SIZES "}",
+          "known are default, linear, dynamic, yarn and llama3" },
+        { "{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"su\"}," SIZES "}", "llama3 and longrope" },
         { "{\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1]}," SIZES "}",
           "'rope_scaling.short_factor' is not a list of 8" },
         { "{\"model_type\":\"phi3\",\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,1,1,1,1,1,1,0]}," SIZES "}",
@@ -376,6 +395,102 @@ static void shards_put(const char *from, const char *dir, const char *second)
     shards_close(s);
     buf_release(&index);
     buf_release(&config);
+}
+
+/* The tied model in dir, with a head besides its tensors; of one or two files. */
+static void head_put(const char *dir, bool sharded, struct st_out head)
+{
+    struct error err = { 0 };
+    char path[700];
+    struct buf config = BUF_INIT, index = BUF_INIT;
+    snprintf(path, sizeof path, "%s/golden/models/qwen3-tied/model.safetensors", TEST_DATA_DIR);
+    struct shards *s = shards_open_file(path, &err);
+    assert_non_null(s);
+    int64_t n = shards_n(s);
+    struct st_out *out = calloc((size_t)n + 1, sizeof *out);
+    buf_str(&index, "{\"weight_map\":{\"lm_head.weight\":\"b.safetensors\"");
+    for (int64_t i = 0; i < n; i++) {
+        const struct st_tensor *t = shards_at(s, i);
+        out[i] = (struct st_out){ .name = t->name, .dtype = t->dtype, .n_dim = t->n_dim, .dim = { t->dim[0], t->dim[1] }, .data = t->data };
+        buf_fmt(&index, ",\"%s\":\"a.safetensors\"", t->name);
+    }
+    buf_str(&index, "}}");
+    out[n] = head;
+    assert_true(dir_make(dir, 0755, &err));
+    snprintf(path, sizeof path, "%s/%s", dir, sharded ? "a.safetensors" : "model.safetensors");
+    assert_true(st_write(path, out, sharded ? n : n + 1, &err));
+    snprintf(path, sizeof path, "%s/b.safetensors", dir);
+    assert_true(!sharded || st_write(path, out + n, 1, &err));
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
+    assert_true(!sharded || file_write(path, index.data, index.len, &err));
+    snprintf(path, sizeof path, "%s/golden/models/qwen3-tied/config.json", TEST_DATA_DIR);
+    assert_true(file_read(&config, path, 1 << 20, &err));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_true(file_write(path, config.data, config.len, &err));
+    free(out);
+    shards_close(s);
+    buf_release(&index);
+    buf_release(&config);
+}
+
+static const struct tensor *tensor_named(const struct model *m, const char *name)
+{
+    for (int64_t i = 0; i < model_n_tensor(m); i++)
+        if (strcmp(model_tensor(m, i)->name, name) == 0)
+            return model_tensor(m, i);
+    return NULL;
+}
+
+/* transformers 5 and vLLM tie head and embedding only when the files hold no other head, whatever config.json says. */
+static void a_tied_model_with_another_head_in_its_files_is_not_tied(UNUSED void **state)
+{
+    struct error err = { 0 };
+    char dir[600], again[600], from[600];
+    size_t bytes;
+    struct device *dev = device_new("ref", 1, &err);
+    struct model_config c, saved;
+    snprintf(from, sizeof from, "%s/golden/models/qwen3-tied", TEST_DATA_DIR);
+    assert_true(config_load(&c, from, &err) && c.tied && !c.head_differs);
+    struct model *tied = model_load(from, dev, DT_F32, &err);
+    assert_non_null(tied);
+    int64_t n = c.vocab * c.d_model;
+    const float *embed = (const float *)model_weights(tied, &bytes) + tensor_named(tied, "model.embed_tokens.weight")->offset;
+    float *head = malloc((size_t)n * sizeof *head);
+    uint16_t *rounded = malloc((size_t)n * sizeof *rounded);
+    for (int64_t i = 0; i < n; i++)
+        rounded[i] = 0x3f80;         // 1, whatever the embedding is
+    for (int i = 0; i < 6; i++) {    // one file or two, and a head that is the embedding, differs in its last value, or is of another type
+        memcpy(head, embed, (size_t)n * sizeof *head);
+        head[n - 1] += i / 2 == 1;
+        bool differs = i / 2 > 0;
+        struct st_out out = { .name = "lm_head.weight", .dtype = ST_F32, .n_dim = 2, .dim = { c.vocab, c.d_model }, .data = head };
+        if (i / 2 == 2)
+            out.dtype = ST_BF16, out.data = rounded;
+        snprintf(dir, sizeof dir, "%s/head-%d", root, i);
+        head_put(dir, i % 2, out);
+        struct model *m = model_load(dir, dev, DT_F32, &err);
+        if (!m || !config_load(&c, dir, &err))
+            fail_msg("%s", err.text);
+        assert_true(c.tied == !differs && c.head_differs == differs);
+        const struct tensor *t = tensor_named(m, "lm_head.weight");
+        assert_int_equal(t != NULL, differs);
+        const float *w = model_weights(m, &bytes);
+        for (int64_t k = 0; t && k < n; k++)
+            assert_true(w[t->offset + k] == (i / 2 == 2 ? 1 : head[k]));
+        snprintf(again, sizeof again, "%s/head-saved-%d", root, i);
+        assert_true(dir_make(again, 0755, &err) && model_save(m, again, &err) && config_load(&saved, again, &err));
+        assert_true(saved.tied == !differs && !saved.head_differs);    // what is saved says what it is
+        model_free(m);
+    }
+    snprintf(dir, sizeof dir, "%s/head-short", root);
+    head_put(dir, false,
+             (struct st_out){ .name = "lm_head.weight", .dtype = ST_F32, .n_dim = 2, .dim = { c.vocab - 1, c.d_model }, .data = head });
+    assert_null(model_load(dir, dev, DT_F32, &err));
+    assert_non_null(strstr(err.text, "'lm_head.weight' must be float of"));
+    free(head);
+    free(rounded);
+    model_free(tied);
+    device_free(dev);
 }
 
 /* The files of a model of images and text: the text part under either prefix, and parts for images, which are left out. */
@@ -495,7 +610,8 @@ static void configs_say_which_key_is_wrong(UNUSED void **state)
         { "{" BASE ",\"head_dim\":33}", "odd" },
         { "{" BASE ",\"eos_token_id\":100}", "'eos_token_id'" },
         { "{" BASE ",\"hidden_act\":\"gelu\"}", "'hidden_act'" },
-        { "{" BASE ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "'longrope'; known are default, linear, dynamic, yarn and llama3" },
+        { "{" BASE ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "'rope_scaling.short_factor' is not a list of 8 numbers" },
+        { "{" BASE ",\"rope_scaling\":{\"rope_type\":\"su\"}}", "'su'; known are default, linear, dynamic, yarn, llama3 and longrope" },
         { "{" BASE ",\"rope_scaling\":{\"type\":7}}", "'rope_scaling.type' is not a string" },
         { "{" BASE ",\"rope_scaling\":{\"type\":\"linear\"}}", "'rope_scaling.factor' is missing" },
         { "{" BASE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0.5}}", "'rope_scaling.factor' is 0.5" },
@@ -554,11 +670,17 @@ static int teardown(UNUSED void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_files_are_refused_and_named),      cmocka_unit_test(every_truncation_is_refused),
-        cmocka_unit_test(sixteen_bit_floats_convert_exactly),       cmocka_unit_test(a_saved_model_loads_and_is_the_same),
-        cmocka_unit_test(large_tensors_load_piece_by_piece),        cmocka_unit_test(sharded_models_of_any_float_type_load),
-        cmocka_unit_test(the_text_part_of_a_model_of_images_loads), cmocka_unit_test(head_sizes_are_checked_at_load),
-        cmocka_unit_test(configs_say_which_key_is_wrong),           cmocka_unit_test(traits_follow_the_family),
+        cmocka_unit_test(hostile_files_are_refused_and_named),
+        cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(sixteen_bit_floats_convert_exactly),
+        cmocka_unit_test(a_saved_model_loads_and_is_the_same),
+        cmocka_unit_test(large_tensors_load_piece_by_piece),
+        cmocka_unit_test(sharded_models_of_any_float_type_load),
+        cmocka_unit_test(a_tied_model_with_another_head_in_its_files_is_not_tied),
+        cmocka_unit_test(the_text_part_of_a_model_of_images_loads),
+        cmocka_unit_test(head_sizes_are_checked_at_load),
+        cmocka_unit_test(configs_say_which_key_is_wrong),
+        cmocka_unit_test(traits_follow_the_family),
         cmocka_unit_test(shapes_have_the_published_sizes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

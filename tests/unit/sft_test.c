@@ -57,6 +57,8 @@ static void only_answers_carry_loss(UNUSED void **state)
           "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"d\"}]}",
           "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n<|im_start|>user\nc<|im_end|>\n"
           "<|im_start|>assistant\n[d<|im_end|>]" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}],\"tools\":\"[{\\\"f\\\":1}]\"}",
+          "[{\"f\": 1}]<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]" },
     };
     struct buf text = BUF_INIT;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -68,6 +70,38 @@ static void only_answers_carry_loss(UNUSED void **state)
         assert_string_equal(buf_text(&text), cases[i].want);
         sft_data_free(d);
     }
+    buf_release(&text);
+}
+
+static void without_a_template_a_row_is_its_texts_and_the_end_token(UNUSED void **state)
+{
+    static const struct {
+        const char *line, *want;    // want: the row, or what the error has
+    } cases[] = {
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"1+1=\"}],\"answer\":\"2\"}", "1+1=[2<|im_end|>]" },
+        { "{\"messages\":[{\"role\":\"system\",\"content\":\"Add.\"},{\"role\":\"user\",\"content\":\"1+1=\"},"
+          "{\"role\":\"assistant\",\"content\":\"2\"}]}",
+          "Add.\n\n1+1=[2<|im_end|>]" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},"
+          "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"d\"}]}",
+          "data.jsonl:1: only the text of one question and its answer" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"}],\"tools\":\"[{\\\"f\\\":1}]\"}",
+          "chat_template.jinja" },
+    };
+    struct template *with = chat;
+    struct buf text = BUF_INIT;
+    chat = NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct sft_data *d = data_of(cases[i].line, 100, &err);
+        buf_clear(&text);
+        if (d)
+            row_text(d, 0, &text);
+        if (d ? strcmp(buf_text(&text), cases[i].want) != 0 : !strstr(err.text, cases[i].want))
+            fail_msg("case %zu: '%s'", i, d ? buf_text(&text) : err.text);
+        sft_data_free(d);
+    }
+    chat = with;
     buf_release(&text);
 }
 
@@ -151,10 +185,11 @@ static int setup(UNUSED void **state)
     buf_str(&b, "}}}");
     snprintf(path, sizeof path, "%s/tokenizer.json", root);
     bool ok = file_write(path, b.data, b.len, &err);
-    static const char config[] = "{\"eos_token\":\"<|im_end|>\",\"chat_template\":\"{% for m in messages %}{{ '<|im_start|>' + m['role'] "
-                                 "+ '\\\\n' + m['content'] + '<|im_end|>\\\\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
-                                 "'<|im_start|>assistant\\\\n' }}"
-                                 "{% endif %}\"}";
+    static const char config[] =
+        "{\"eos_token\":\"<|im_end|>\",\"chat_template\":\"{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ '<|im_start|>' + m['role'] "
+        "+ '\\\\n' + m['content'] + '<|im_end|>\\\\n' }}{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\\\\n' }}"
+        "{% endif %}\"}";
     snprintf(path, sizeof path, "%s/tokenizer_config.json", root);
     ok = ok && file_write(path, config, sizeof config - 1, &err) && (tok = tokenizer_load(root, &err))
          && (chat = template_load(root, &err));
@@ -176,6 +211,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_answers_carry_loss),
+        cmocka_unit_test(without_a_template_a_row_is_its_texts_and_the_end_token),
         cmocka_unit_test(wrong_rows_are_named_and_long_ones_counted),
         cmocka_unit_test(training_lowers_the_loss_and_repeats_to_the_bit),
     };

@@ -13,6 +13,8 @@
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/loss.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/pass/pass.h"
+#include "workers/engine/pass/run_stages.h"
 
 enum {
     STAGES = 3,
@@ -108,7 +110,7 @@ static void outcome_make(struct outcome *o, int n_stage, bool untied)
     int32_t token[SEQS][24];
     float weight[SEQS][24];
     c.tied = !untied;
-    trainer_hyper_init(&h, ALGO_GRPO);
+    trainer_hyper_init(&h);
     h.lr = 1e-2;
     set.token_budget_max = 40;    // 2 or 3 sequences
     set.n_stage = n_stage;

@@ -27,6 +27,7 @@
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/pass/pass.h"
 
 #define TEMPERATURE 2.0f
 #define BASE .family = FAMILY_QWEN2, .n_layer = 2, .max_pos = 512, .rms_eps = 1e-6, .rope.theta = 1e4, .initializer_range = 0.3
@@ -639,7 +640,7 @@ static void a_team_that_cannot_be_made_says_why(UNUSED void **state)
     const struct shape *s = &shapes[0];
     devices_open(2);
     struct model *m = model_new_random(&s->c, 3, devices[0], DT_F32, &err);
-    assert_true(m && lora_targets_parse(&lora.targets, "q_proj", &err) && model_lora_new(m, &lora, 1, false, &err));
+    assert_true(m && lora_targets_parse(&lora, "q_proj", &err) && model_lora_new(m, &lora, 1, false, &err));
     assert_false(model_team(m, devices, 2, &err));
     assert_string_equal(err.text, "a model with an adapter cannot be cut over 2 devices; 1 device is possible");
     model_free(m);
@@ -910,9 +911,9 @@ static void outcome_make(struct outcome *o, const struct shape *s, enum dtype t,
     struct trainer *tr[RANKS_MAX];
     int n_rank = on.n_rank > 0 ? on.n_rank : 1;
     int64_t head_rows = devices[0]->head_rows;
-    trainer_hyper_init(&h, ALGO_GRPO);
+    trainer_hyper_init(&h);
     h.lr = 1e-2;
-    h.beta = 0.05;
+    h.form.beta = 0.05f;
     h.weight_decay = 0.1;
     h.decay_matrices = true;
     h.max_norm = 0.5;
@@ -1227,9 +1228,9 @@ static bool steps_make(struct trained_state *o, const struct shape *s, struct la
     struct group *g[TRAIN_GROUPS];
     struct model *m = trained_new(s, DT_BF16, s->parts, on, 3);
     bool ok = true;
-    trainer_hyper_init(&h, ALGO_GRPO);
+    trainer_hyper_init(&h);
     h.lr = 1e-2;
-    h.beta = 0;
+    h.form.beta = 0;
     h.max_norm = 0.5;
     set.token_budget_max = 64;
     set.n_team = on.n_device;

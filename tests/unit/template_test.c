@@ -218,14 +218,21 @@ static void a_chat_takes_one_message_or_a_list_and_a_system_prompt(UNUSED void *
 static void a_directory_gives_its_template_and_its_tokens(UNUSED void **state)
 {
     // clang-format off
-    static const struct { const char *config, *jinja, *want;
+    static const struct { const char *config, *jinja, *want, *with_tools, *tool_use;
     } cases[] = {
         {"{\"chat_template\":\"{{ bos_token }}{{ messages|length }}\",\"bos_token\":{\"content\":\"<s>\"}}", NULL,
          "<s>1"},
         {"{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"a\"},{\"name\":\"default\",\"template\":\"b{{ "
          "eos_token }}\"}],\"eos_token\":\"E\"}",
-         NULL, "bE"},
-        {"{\"chat_template\":\"old\"}", "new\n", "new"},
+         NULL, "bE", "a"},
+        {"{\"chat_template\":[{\"name\":\"default\",\"template\":\"b\"},{\"name\":\"tool_use\",\"template\":\"{{ eos_token }}{{ tools | tojson }}\"}],\"eos_token\":\"E\"}",
+         NULL, "b", "E[1]"},
+        {"{\"chat_template\":{\"default\":\"b\",\"tool_use\":\"a\"}}", NULL, "b", "a"},
+        {"{\"chat_template\":[{\"name\":\"default\",\"template\":\"b\"},{\"name\":\"rag\",\"template\":\"a\"}]}", NULL, "b", "b"},
+        {"{\"chat_template\":\"old\"}", "new\n", "new", "new"},
+        {"{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"a\"}]}", "new\n", "new", "new"},
+        {"{\"bos_token\":\"<s>\"}", "new\n", "new", "<s>[1]", "{{ bos_token }}{{ tools | tojson }}"},
+        {"{\"chat_template\":\"old\"}", NULL, "old", "T", "T"},
         {"{}", NULL, NULL},
     };
     // clang-format on
@@ -239,6 +246,12 @@ static void a_directory_gives_its_template_and_its_tokens(UNUSED void **state)
         snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
         if (cases[i].jinja)
             assert_true(file_write(path, cases[i].jinja, strlen(cases[i].jinja), &err));
+        snprintf(path, sizeof path, "%s/additional_chat_templates", dir);
+        if (cases[i].tool_use)
+            assert_true(dir_make(path, 0755, &err));
+        snprintf(path, sizeof path, "%s/" TEMPLATE_TOOL_USE_FILE, dir);
+        if (cases[i].tool_use)
+            assert_true(file_write(path, cases[i].tool_use, strlen(cases[i].tool_use), &err));
         struct template *t = template_load(dir, &err);
         assert_int_equal(t != NULL, cases[i].want != NULL);
         json_t *m = json_pack("{s:s, s:s}", "role", "user", "content", "x");
@@ -246,6 +259,11 @@ static void a_directory_gives_its_template_and_its_tokens(UNUSED void **state)
         if (t) {
             assert_true(template_chat(t, m, &options, &out, &err));
             assert_string_equal(buf_text(&out), cases[i].want);
+            options.tools = json_pack("[i]", 1);
+            buf_clear(&out);
+            assert_true(template_chat(t, m, &options, &out, &err));
+            assert_string_equal(buf_text(&out), cases[i].with_tools ? cases[i].with_tools : cases[i].want);
+            json_decref((json_t *)(uintptr_t)options.tools);
         } else {
             assert_int_equal(err.code, ERR_NOT_FOUND);
         }
@@ -254,6 +272,15 @@ static void a_directory_gives_its_template_and_its_tokens(UNUSED void **state)
         buf_release(&out);
         assert_true(dir_remove(dir, &err));
     }
+    char dir[] = "/tmp/template-test-XXXXXX", path[200];
+    static const char config[] = "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"a\"}]}";
+    struct error err = { 0 };
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
+    assert_true(file_write(path, config, strlen(config), &err));
+    assert_null(template_load(dir, &err));
+    assert_non_null(strstr(err.text, "none is called 'default'"));
+    assert_true(dir_remove(dir, &err));
 }
 
 int main(void)

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <arpa/inet.h>
 #include <poll.h>
+#include <nng/nng.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -317,6 +318,50 @@ static bool found_strange(struct fixture *f, const struct peer *p)
     return peer_is_strange(p);
 }
 
+/* Connections that were turned away for their token, by nng's own count, of the sockets that are open now. */
+static int64_t turned_away(void)
+{
+    nng_stat *all = NULL;
+    int64_t n = 0;
+    assert_int_equal(nng_stats_get(&all), 0);
+    for (nng_stat *s = nng_stat_child(all); s; s = nng_stat_next(s))
+        for (nng_stat *c = strcmp(nng_stat_name(s), "dialer") == 0 ? nng_stat_child(s) : NULL; c; c = nng_stat_next(c))
+            if (strcmp(nng_stat_name(c), "auth") == 0)
+                n += (int64_t)nng_stat_value(c);
+    nng_stats_free(all);
+    return n;
+}
+
+static void node_moves(struct fixture *f, int64_t ms)
+{
+    struct net_event ev;
+    for (int64_t end = clock_ms() + ms; clock_ms() < end;)
+        if (transport_wait(f->node, &ev, 10))
+            net_event_release(&ev);
+}
+
+static void a_node_with_an_old_token_does_not_storm_the_head(void **state)
+{
+    struct fixture *f = *state;
+    struct error err;
+    static struct join_identity id, strange;
+    char path[128];
+    identity_of(f->path, &id);
+    snprintf(path, sizeof path, "%s/other", f->dir);
+    identity_of(path, &strange);
+    assert_non_null(server_new_tls(f->head, f->address, &id, 4, &err));
+    struct peer *p = peer_new_tls(f->node, f->address, &strange, &err);
+    ask(p, LONG_MS);
+    assert_true(found_strange(f, p));
+    node_moves(f, 3500);    // it is redialed after 3 s, from then on as a stranger
+    int64_t before = turned_away();
+    node_moves(f, 1500);
+    assert_true(turned_away() - before <= 3);    // a dozen, at the pace for a head that was lost
+    assert_true(peer_identity(p, &id, &err));
+    int n_seen = 0;
+    assert_true(answered(f, p, &n_seen));    // the right one is not waited with
+}
+
 static void while_a_token_replaces_another_both_get_in_and_afterwards_the_new_one(void **state)
 {
     struct fixture *f = *state;
@@ -490,6 +535,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_node_knows_every_token_that_was_replaced_and_a_head_the_last, setup, teardown),
         cmocka_unit_test_setup_teardown(a_node_with_the_token_is_answered_and_a_stranger_is_not, setup, teardown),
         cmocka_unit_test_setup_teardown(a_head_with_another_token_is_not_told_anything, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_node_with_an_old_token_does_not_storm_the_head, setup, teardown),
         cmocka_unit_test_setup_teardown(while_a_token_replaces_another_both_get_in_and_afterwards_the_new_one, setup, teardown),
         cmocka_unit_test_setup_teardown(what_was_asked_before_the_identity_changes_is_answered, setup, teardown),
         cmocka_unit_test_setup_teardown(a_head_that_is_there_and_takes_long_keeps_its_connection, setup, teardown),

@@ -224,7 +224,8 @@ static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state
         {"{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}," MODEL "}",
          "the decoder 'Strip' is not supported, or not in its place"},
         {"{\"decoder\":{\"type\":\"WordPiece\"}," MODEL "}", "the decoder 'WordPiece'"},
-        {"{\"decoder\":null," MODEL "}", "the decoder 'null'"},
+        {"{\"decoder\":null," MODEL "}", NULL},
+        {"{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":null," MODEL "}", NULL},
         {"{" TEXT "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"last\"}," MODEL "}",
          "'prepend_scheme' that is not known"},
         {"{" TEXT "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"add_prefix_space\":false}," MODEL "}",
@@ -271,7 +272,32 @@ static void a_wrong_tokenizer_file_is_refused_with_its_place(UNUSED void **state
     buf_release(&text);
 }
 
-static void special_tokens_of_a_directory_are_found(UNUSED void **state)
+/* As the tokenizers library decodes where tokens are text: they are joined by blanks. Bytes are bytes all the same. */
+static void tokens_without_a_decoder_are_joined_by_blanks_or_are_bytes(UNUSED void **state)
+{
+    static const struct {
+        const char *json, *want;
+    } cases[] = {
+        { "{\"decoder\":null," MODEL "}", "ab a ab" },
+        { "{" MODEL "}", "ab a ab" },
+        { "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":null," MODEL "}", "abaab" },
+    };
+    static const int32_t id[] = { 2, 0, 2 };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct buf text = BUF_INIT;
+        struct tokenizer *t = tokenizer_parse(cases[i].json, strlen(cases[i].json), "t.json", &err);
+        if (!t)
+            fail_msg("%s", err.text);
+        assert_true(tokenizer_decode(t, id, 3, false, &text));
+        assert_string_equal(buf_text(&text), cases[i].want);
+        buf_release(&text);
+        tokenizer_free(t);
+    }
+}
+
+/* Qwen2's tokenizer.json in a directory with the files that name its end tokens. */
+static struct tokenizer *qwen2_directory_load(struct error *err)
 {
     static const struct {
         const char *name, *text;
@@ -280,18 +306,26 @@ static void special_tokens_of_a_directory_are_found(UNUSED void **state)
         { "generation_config.json", "{\"eos_token_id\":[602,600],\"pad_token_id\":1}" },
     };
     char dir[] = "/tmp/tokenizer-test-XXXXXX", path[600];
-    struct error err = { 0 };
     struct buf text = BUF_INIT;
     assert_non_null(mkdtemp(dir));
-    assert_true(file_read(&text, TEST_DATA_DIR "/golden/tokenizer/qwen2.json", 1 << 20, &err));
+    assert_true(file_read(&text, TEST_DATA_DIR "/golden/tokenizer/qwen2.json", 1 << 20, err));
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-    assert_true(file_write(path, buf_text(&text), text.len, &err));
+    assert_true(file_write(path, buf_text(&text), text.len, err));
     for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
         snprintf(path, sizeof path, "%s/%s", dir, files[i].name);
-        assert_true(file_write(path, files[i].text, strlen(files[i].text), &err));
+        assert_true(file_write(path, files[i].text, strlen(files[i].text), err));
     }
-    struct tokenizer *t = tokenizer_load(dir, &err);
+    struct tokenizer *t = tokenizer_load(dir, err);
     assert_non_null(t);
+    buf_release(&text);
+    assert_true(dir_remove(dir, err));
+    return t;
+}
+
+static void special_tokens_of_a_directory_are_found(UNUSED void **state)
+{
+    struct error err = { 0 };
+    struct tokenizer *t = qwen2_directory_load(&err);
     int n;
     const int32_t *eos = tokenizer_eos(t, &n);
     assert_int_equal(n, 2);
@@ -303,8 +337,43 @@ static void special_tokens_of_a_directory_are_found(UNUSED void **state)
     assert_false(tokenizer_find(t, "<|nothing|>", &id));
     assert_int_equal(tokenizer_n_id(t), 605);
     tokenizer_free(t);
-    buf_release(&text);
-    assert_true(dir_remove(dir, &err));
+}
+
+static void special_tokens_that_are_a_format_s_tags_are_decoded(UNUSED void **state)
+{
+    static const struct {
+        const char *tag, *want;
+        int64_t n_text;
+        const char *why;
+    } cases[] = {
+        { "<answer>", "<think>a</think>", 6, "no special token is in it; <think> is not a special one in this file" },
+        { "<|im_start|>", "<|im_start|><think>a</think>", 6, "the tag is a special token, and the end token stays hidden" },
+        { "\n<|im_start|>|", "<|im_start|><think>a</think>", 6, "the special token is a part of the tag" },
+        { "<|im_end|>", "<think>a</think><|im_end|>", 7, "the tag is the end token" },
+        { "<|im_", "<think>a</think>", 6, "the tag is a part of special tokens" },
+    };
+    static const char *const pieces[] = { "<|endoftext|>", "<|im_start|>", "<think>", "a", "</think>", "<|endoftext|>", "<|im_end|>" };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct buf text = BUF_INIT;
+        int32_t id[ARRAY_SIZE(pieces)];
+        struct tokenizer *t = qwen2_directory_load(&err);
+        for (size_t k = 0; k < ARRAY_SIZE(pieces); k++)
+            assert_true(tokenizer_find(t, pieces[k], &id[k]));
+        tokenizer_show(t, cases[i].tag);
+        int64_t n = tokenizer_n_text(t, id, ARRAY_SIZE(pieces));
+        assert_true(tokenizer_decode(t, id, n, true, &text));
+        if (n != cases[i].n_text || strcmp(buf_text(&text), cases[i].want) != 0)
+            fail_msg("'%s': %d ids, '%s' (%s)", cases[i].tag, (int)n, buf_text(&text), cases[i].why);
+        struct decoder d = { .tokenizer = t, .skip_special = true };
+        buf_clear(&text);
+        for (int64_t k = 0; k < n; k++)
+            assert_true(decoder_push(&d, id[k], &text));
+        assert_true(decoder_end(&d, &text));
+        assert_string_equal(buf_text(&text), cases[i].want);
+        buf_release(&text);
+        tokenizer_free(t);
+    }
 }
 
 static void text_of_unknown_origin_cannot_forge_special_tokens_when_asked(UNUSED void **state)
@@ -328,6 +397,35 @@ static void text_of_unknown_origin_cannot_forge_special_tokens_when_asked(UNUSED
     tokenizer_free(t);
 }
 
+static void a_text_gets_its_begin_token_once_when_asked(UNUSED void **state)
+{
+    static const struct {
+        const char *name, *text, *want;    // want: the text of the ids
+    } cases[] = {
+        { "llama3", "6+6=", "<|begin_of_text|>6+6=" },
+        { "llama3", "<|begin_of_text|>6+6=", "<|begin_of_text|>6+6=" },
+        { "llama3", "", "<|begin_of_text|>" },
+        { "qwen2", "6+6=", "6+6=" },    // it has none
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct tokenizer *t = fixture_load(cases[i].name);
+        struct encoder *e = encoder_new(t, false, &err);
+        struct token_list ids = { 0 };
+        struct buf out = BUF_INIT;
+        int32_t before = 1;
+        assert_true(token_list_add(&ids, &before, 1));    // what the list held stays
+        assert_true(encoder_encode(e, cases[i].text, strlen(cases[i].text), ENCODE_ADD_BEGIN, &ids, &err));
+        assert_int_equal(ids.id[0], before);
+        assert_true(tokenizer_decode(t, ids.id + 1, ids.n - 1, false, &out));
+        assert_string_equal(buf_text(&out), cases[i].want);
+        token_list_release(&ids);
+        buf_release(&out);
+        encoder_free(e);
+        tokenizer_free(t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -336,7 +434,10 @@ int main(void)
         cmocka_unit_test(bytes_that_are_not_text_become_one_mark_per_maximal_part),
         cmocka_unit_test(a_long_run_of_unordered_marks_is_sorted_in_time),
         cmocka_unit_test(a_wrong_tokenizer_file_is_refused_with_its_place),
+        cmocka_unit_test(tokens_without_a_decoder_are_joined_by_blanks_or_are_bytes),
         cmocka_unit_test(special_tokens_of_a_directory_are_found),
+        cmocka_unit_test(special_tokens_that_are_a_format_s_tags_are_decoded),
+        cmocka_unit_test(a_text_gets_its_begin_token_once_when_asked),
         cmocka_unit_test(text_of_unknown_origin_cannot_forge_special_tokens_when_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

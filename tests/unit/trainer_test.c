@@ -12,6 +12,8 @@
 #include "kernels/adam8.h"
 #include "protocol/run/knobs.h"
 #include "protocol/run/metrics.h"
+#include "tests/unit/hyper_of.h"
+#include "workers/engine/trainer/blame.h"
 #include "workers/engine/trainer/cut.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
@@ -103,13 +105,19 @@ static void fixture_open_file(struct fixture *f, const char *file, int64_t n_gro
     groups_read(f->s, f->g, n_group);
 }
 
-static void fixture_open_model(struct fixture *f, enum algo algo, const char *device, enum dtype dtype, const char *model)
+/* All of them; PyTorch's rollouts are of the first N_GOLDEN. */
+#define N_GOLDEN 4
+static const char *const algos[] = { "GRPO", "DAPO", "RLOO", "REINFORCE_PPB", "DR_GRPO", "GSPO", "CISPO" };
+
+static void fixture_open_model(struct fixture *f, const char *algo, const char *device, enum dtype dtype, const char *model)
 {
-    const char *rollouts = algo_name(algo > ALGO_REINFORCE_PPB ? ALGO_GRPO : algo);    // these have none of their own
-    fixture_open_file(f, rollouts, (int64_t)STEPS * GROUPS, device, dtype, model);
-    trainer_hyper_init(&f->h, algo);
+    bool own = false;    // the others have no rollouts of their own
+    for (int i = 0; i < N_GOLDEN; i++)
+        own = own || strcmp(algo, algos[i]) == 0;
+    fixture_open_file(f, own ? algo : "GRPO", (int64_t)STEPS * GROUPS, device, dtype, model);
+    hyper_of(&f->h, algo);
     f->h.lr = 3e-3;
-    f->h.beta = algo == ALGO_DAPO ? 0 : 0.05;
+    f->h.form.beta = strcmp(algo, "DAPO") == 0 ? 0 : 0.05f;
     f->h.loss_constant = 8;
     f->h.has_filter = false;
     f->h.skip_threshold = 0;
@@ -134,7 +142,7 @@ static void fixture_widen(struct fixture *f)
     f->ref = ref;
 }
 
-static void fixture_open(struct fixture *f, enum algo algo, const char *device, enum dtype dtype)
+static void fixture_open(struct fixture *f, const char *algo, const char *device, enum dtype dtype)
 {
     fixture_open_model(f, algo, device, dtype, "qwen2-tied");
 }
@@ -170,12 +178,28 @@ static struct trainer *trainer_open_set(struct fixture *f, const struct trainer_
     return t;
 }
 
+static void sums_are_added_and_of_maxima_the_larger_counts(UNUSED void **state)
+{
+    struct trainer_sums sum, part;
+    double *to = (double *)&sum, *from = (double *)&part;
+    const size_t n = sizeof sum / sizeof *to;
+    for (size_t i = 0; i < n; i++) {
+        to[i] = 1;
+        from[i] = 2;
+    }
+    trainer_sums_merge(&sum, &part);
+    assert_true(sum.ratio_max == 2 && sum.logp_diff_max == 2 && sum.age_max == 2);
+    sum.ratio_max = sum.logp_diff_max = sum.age_max = 3;
+    for (size_t i = 0; i < n; i++)
+        assert_true(to[i] == 3);
+}
+
 static void twenty_steps_are_pytorchs(UNUSED void **state)
 {
-    for (enum algo a = ALGO_GRPO; a <= ALGO_REINFORCE_PPB; a++) {
+    for (int a = 0; a < N_GOLDEN; a++) {
         struct fixture f;
         struct error err = { 0 };
-        fixture_open(&f, a, DEVICE, DT_F32);
+        fixture_open(&f, algos[a], DEVICE, DT_F32);
         struct trainer *t = trainer_open(&f, 64);    // several micro-batches a step
         float *loss = array(f.s, "loss"), *norm = array(f.s, "norm");
         for (int i = 0; i < STEPS; i++) {
@@ -185,7 +209,7 @@ static void twenty_steps_are_pytorchs(UNUSED void **state)
             // fp32 sums in another order, twenty updates deep
             if (!(fabs(metric[M_LOSS] - (double)loss[i]) < 1e-4 * fmax(fabs((double)loss[i]), 0.1))
                 || !(fabs(metric[M_GRAD_NORM] - (double)norm[i]) < 1e-3 * (double)norm[i]))
-                fail_msg("%s, step %d: loss %.7g, norm %.7g; PyTorch has %.7g, %.7g", algo_name(a), i, metric[M_LOSS], metric[M_GRAD_NORM],
+                fail_msg("%s, step %d: loss %.7g, norm %.7g; PyTorch has %.7g, %.7g", algos[a], i, metric[M_LOSS], metric[M_GRAD_NORM],
                          (double)loss[i], (double)norm[i]);
         }
         free(loss);
@@ -304,7 +328,7 @@ static void a_prompt_computed_once_gives_what_one_for_each_sample_gives(UNUSED v
             double d = 0, s = 0;
             for (int apart = 0; apart < 2; apart++) {
                 struct fixture f;
-                fixture_open_model(&f, ALGO_GRPO, DEVICE, DT_F32, models[i]);
+                fixture_open_model(&f, "GRPO", DEVICE, DT_F32, models[i]);
                 f.apart = apart;
                 g[apart] = gradient_and_sums(&f, budgets[b], &sums[apart]);
                 n = model_n_flat(f.m);
@@ -328,9 +352,9 @@ static void a_prompt_computed_once_gives_what_one_for_each_sample_gives(UNUSED v
 
 static void the_gradient_does_not_depend_on_the_cut(UNUSED void **state)
 {
-    for (enum algo a = ALGO_GRPO; a < ALGO_N; a++) {
+    for (size_t a = 0; a < ARRAY_SIZE(algos); a++) {
         struct fixture f;
-        fixture_open(&f, a, DEVICE, DT_F32);
+        fixture_open(&f, algos[a], DEVICE, DT_F32);
         int64_t n = model_n_flat(f.m);
         float *whole = gradient(&f, 4096), *again = gradient(&f, 4096);
         assert_memory_equal(whole, again, (size_t)n * 4);    // the same cut: the same bits
@@ -343,7 +367,7 @@ static void the_gradient_does_not_depend_on_the_cut(UNUSED void **state)
                 s += (double)whole[k] * (double)whole[k];
             }
             if (!(sqrt(d / s) < 1e-6))
-                fail_msg("%s: micro-batches of %" PRId64 " tokens move the gradient by %g", algo_name(a), budgets[i], sqrt(d / s));
+                fail_msg("%s: micro-batches of %" PRId64 " tokens move the gradient by %g", algos[a], budgets[i], sqrt(d / s));
             free(g);
         }
         free(whole);
@@ -382,12 +406,12 @@ static struct group *group_said(struct group *g, int64_t n_said, bool in_prompt)
 
 static void what_an_environment_said_is_read_and_not_learnt(UNUSED void **state)
 {
-    for (enum algo a = ALGO_GRPO; a < ALGO_N; a++) {
+    for (size_t a = 0; a < ARRAY_SIZE(algos); a++) {
         float *g[2];
         int64_t n = 0;
         for (int in_prompt = 0; in_prompt < 2; in_prompt++) {
             struct fixture f;
-            fixture_open(&f, a, DEVICE, DT_F32);
+            fixture_open(&f, algos[a], DEVICE, DT_F32);
             f.apart = true;    // only what is in the prompt would be shared
             for (int i = 0; i < GROUPS; i++)
                 f.g[i] = group_said(f.g[i], 3, in_prompt);
@@ -396,7 +420,7 @@ static void what_an_environment_said_is_read_and_not_learnt(UNUSED void **state)
             fixture_close(&f);
         }
         if (memcmp(g[0], g[1], (size_t)n * 4) != 0)
-            fail_msg("%s: the gradient is not that of a longer prompt", algo_name(a));
+            fail_msg("%s: the gradient is not that of a longer prompt", algos[a]);
         free(g[0]);
         free(g[1]);
     }
@@ -412,7 +436,7 @@ static void tokens_between_given_ones_learn_alone(UNUSED void **state)
     double d = 0, s = 0;
     for (int part = 0; part < 3; part++) {
         struct fixture f;
-        fixture_open(&f, ALGO_DR_GRPO, DEVICE, DT_F32);
+        fixture_open(&f, "DR_GRPO", DEVICE, DT_F32);
         for (int i = 0; i < GROUPS; i++)
             for (int64_t k = 0; k < f.g[i]->n_tok; k++)
                 f.g[i]->mask[k] = part == 2 || k % 2 == part;
@@ -455,7 +479,7 @@ static void what_came_with_a_group_takes_the_place_of_what_its_rewards_give(UNUS
     int64_t n = 0;
     for (int c = 0; c < CASES; c++) {
         struct fixture f;
-        fixture_open(&f, ALGO_GRPO, DEVICE, DT_F32);
+        fixture_open(&f, "GRPO", DEVICE, DT_F32);
         if (c == ADVANTAGES || c == ONE_GIVEN_ZERO)
             advantages_give(&f);
         if (c == ONE_ZERO)
@@ -480,6 +504,59 @@ static void what_came_with_a_group_takes_the_place_of_what_its_rewards_give(UNUS
         free(g[c]);
 }
 
+/* The gradient of a batch whose groups came without log-probs, or of one that takes those of its own weights for all. */
+static float *gradient_of_unknown(const char *a, enum ratio_level ratio, bool unknown, int64_t *n, struct trainer_sums *sums)
+{
+    struct fixture f;
+    fixture_open(&f, a, DEVICE, DT_F32);
+    f.h.ratio = ratio;
+    f.h.old = unknown ? OLD_SAMPLED : OLD_CURRENT;
+    for (int i = 0; i < GROUPS && unknown; i++) {
+        f.g[i]->no_logp = true;
+        f.g[i]->weight_version = -3;    // old, so that nothing is taken for fresh
+        memset(f.g[i]->logp, 0, (size_t)f.g[i]->n_tok * sizeof *f.g[i]->logp);
+    }
+    if (unknown) {
+        f.h.rho_clamp = (struct rho_rule){ 0, 2, RHO_TOKEN };
+        f.h.skip_threshold = 1.5;
+    }
+    float *g = gradient_and_sums(&f, 64, sums);
+    *n = model_n_flat(f.m);
+    fixture_close(&f);
+    return g;
+}
+
+static void a_group_without_logprobs_has_the_gradient_of_current_ones(UNUSED void **state)
+{
+    static const struct {
+        const char *algo;
+        enum ratio_level ratio;
+    } cases[] = { { "GRPO", RATIO_TOKEN }, { "DAPO", RATIO_TOKEN }, { "GRPO", RATIO_SEQUENCE } };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct trainer_sums sums[2];
+        float *g[2];
+        int64_t n;
+        for (int unknown = 0; unknown < 2; unknown++)
+            g[unknown] = gradient_of_unknown(cases[i].algo, cases[i].ratio, unknown, &n, &sums[unknown]);
+        if (memcmp(g[0], g[1], (size_t)n * 4) != 0)
+            fail_msg("case %zu: the gradient is another one", i);
+        assert_true(sums[1].n_skipped == 0 && sums[1].rho.n_tok == 0 && sums[1].n_known_tok == 0 && sums[1].n_tok == sums[0].n_tok);
+        assert_true(sums[1].ratio == sums[1].n_tok && sums[1].logp_diff_max == 0 && sums[0].n_known_tok == sums[0].n_tok);
+        free(g[0]);
+        free(g[1]);
+    }
+    struct fixture f;
+    struct error err = { 0 };
+    fixture_open(&f, "REINFORCE_PPB", DEVICE, DT_F32);
+    assert_true(f.h.form.beta > 0);
+    f.g[1]->no_logp = true;
+    struct trainer *t = trainer_open(&f, 64);
+    assert_false(trainer_begin(t, (const struct group *const *)f.g, GROUPS, &f.h, &err));
+    assert_true(err.code == ERR_DATA && strstr(err.text, "has no log-probs"));
+    trainer_free(t);
+    fixture_close(&f);
+}
+
 /* What some steps by so many ranks leave behind; all of it must be the same bytes for any number. */
 struct outcome {
     size_t weight_bytes;
@@ -502,7 +579,7 @@ static void extents_compare(const struct outcome *o, const struct extents *from)
 }
 
 /* Three steps by n_rank ranks that this process plays in turn, each with weights of its own. */
-static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, const char *model, int n_rank, int zero, bool offload,
+static void outcome_make(struct outcome *o, const char *algo, enum dtype dtype, const char *model, int n_rank, int zero, bool offload,
                          int64_t budget, enum optimizer optimizer, int group)
 {
     struct error err = { 0 };
@@ -516,7 +593,7 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         f[r].h.mask_truncated = true;     // some samples are only in the batch's moments
         f[r].h.skip_threshold = 1000;
         f[r].g[2 * GROUPS + 1]->logp[0] -= 20;    // a sample of the last step is beyond it
-        if (algo == ALGO_GSPO) {                  // whose form looks at whole samples, as corrections do
+        if (strcmp(algo, "GSPO") == 0) {          // whose form looks at whole samples, as corrections do
             f[r].h.old = OLD_CURRENT;
             f[r].h.n_epoch = f[r].h.n_mini = 2;
             f[r].h.decay_matrices = true;
@@ -531,7 +608,7 @@ static void outcome_make(struct outcome *o, enum algo algo, enum dtype dtype, co
         set.zero_stage = zero;
         set.optimizer = optimizer;
         set.grad_group = group;
-        if (algo == ALGO_RLOO)
+        if (strcmp(algo, "RLOO") == 0)
             strcpy(set.layers, "1-2");
         if ((set.offload = offload)) {    // a third of masters and moments on the device
             struct trainer_memory all;
@@ -620,19 +697,19 @@ static bool outcomes_are_same(const struct outcome *a, const struct outcome *b)
 static void any_number_of_ranks_leaves_the_same_bytes(UNUSED void **state)
 {
     static const char *const models[] = { "qwen2-tied", "qwen3-untied" };
-    static const enum algo algos[] = { ALGO_GRPO, ALGO_DAPO, ALGO_REINFORCE_PPB, ALGO_GSPO, ALGO_RLOO };
+    static const char *const cut[] = { "GRPO", "DAPO", "REINFORCE_PPB", "GSPO", "RLOO" };
     static const enum optimizer optimizers[] = { OPTIMIZER_ADAMW, OPTIMIZER_ADAMW_8BIT, OPTIMIZER_ADAMW, OPTIMIZER_ADAMW,
-                                                 OPTIMIZER_ADAFACTOR };    // in the order of algos
+                                                 OPTIMIZER_ADAFACTOR };    // in the order of cut
     static const int64_t budgets[] = { 13, 30 };                           // micro-batches of one sample, and of two or three
     const char *long_run = getenv("LONG");
-    for (size_t k = 0; k < ARRAY_SIZE(models) * ARRAY_SIZE(algos) * ARRAY_SIZE(budgets) * 2; k++) {
+    for (size_t k = 0; k < ARRAY_SIZE(models) * ARRAY_SIZE(cut) * ARRAY_SIZE(budgets) * 2; k++) {
         // half of them have every two of model, type and budget with every algorithm, and every stage with every model and type
         if (!(long_run && *long_run) && ((k ^ k >> 1 ^ k >> 2 ^ k >> 3) & 1))
             continue;
         const char *model = models[k % 2];
         enum dtype dtype = k / 2 % 2 ? DT_BF16 : DT_F32;
         int64_t budget = budgets[k / 4 % 2];
-        enum algo algo = algos[k / 8];
+        const char *algo = cut[k / 8];
         enum optimizer optimizer = optimizers[k / 8];
         bool offload = optimizer == OPTIMIZER_ADAMW;
         struct outcome one, several;
@@ -642,7 +719,7 @@ static void any_number_of_ranks_leaves_the_same_bytes(UNUSED void **state)
             int zero = optimizer == OPTIMIZER_ADAFACTOR ? 0 : (n_rank + (int)(k + k / 4)) % 4;
             outcome_make(&several, algo, dtype, model, n_rank, zero, offload && (k / 8 + (size_t)n_rank) % 2, budget, optimizer, 1);
             if (!outcomes_are_same(&one, &several))
-                fail_msg("%s, %s, %s, micro-batches of %d: %d ranks leave other weights than one", model, algo_name(algo),
+                fail_msg("%s, %s, %s, micro-batches of %d: %d ranks leave other weights than one", model, algo,
                          dtype == DT_F32 ? "fp32" : "bf16", (int)budget, n_rank);
             assert_memory_equal(one.metric, several.metric, sizeof one.metric);
             outcome_free(&several);
@@ -660,7 +737,7 @@ static void any_number_of_ranks_leaves_the_same_bytes_with_the_same_groups(UNUSE
         enum dtype dtype = k / 2 % 2 ? DT_BF16 : DT_F32;
         int group = groups[(k ^ k / 4) % 2];
         int64_t budget = k / 4 ? 30 : 13;
-        enum algo algo = k % 3 ? ALGO_GRPO : ALGO_REINFORCE_PPB;    // whose advantages are of sums over the micro-batches
+        const char *algo = k % 3 ? "GRPO" : "REINFORCE_PPB";    // whose advantages are of sums over the micro-batches
         struct outcome one, several, plain;
         outcome_make(&one, algo, dtype, model, 1, 0, false, budget, OPTIMIZER_ADAMW, group);
         for (int n_rank = 2; n_rank <= 4; n_rank++) {
@@ -704,8 +781,8 @@ static void a_groups_gradients_are_added_up_before_the_groups(UNUSED void **stat
     struct fixture f;
     struct error err = { 0 };
     struct trainer_sums sums;
-    fixture_open(&f, ALGO_GRPO, DEVICE, DT_F32);
-    f.h.beta = 0;
+    fixture_open(&f, "GRPO", DEVICE, DT_F32);
+    f.h.form.beta = 0;
     int64_t n = model_n_flat(f.m), budget = 13;
     struct trainer *t = trainer_of_group(&f, 1), *by_five = trainer_of_group(&f, 5);
     while (budget < 80 && (micros_of(by_five, &f, budget) != N_MICRO || micros_of(t, &f, budget) != N_MICRO))
@@ -753,7 +830,7 @@ static void the_reference_moves_by_its_share_every_so_many_steps(UNUSED void **s
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct fixture f;
         struct error err = { 0 };
-        fixture_open(&f, ALGO_GRPO, DEVICE, cases[i].dtype);
+        fixture_open(&f, "GRPO", DEVICE, cases[i].dtype);
         size_t bytes = model_weight_bytes(f.m), e = dtype_size(cases[i].dtype);
         f.h.ref_every = 2;
         f.h.ref_share = cases[i].share;
@@ -887,7 +964,7 @@ static void layers_that_are_not_named_keep_their_bytes(UNUSED void **state)
     for (size_t o = 0; o < ARRAY_SIZE(optimizers); o++) {
         struct fixture f;
         struct error err = { 0 };
-        fixture_open(&f, ALGO_GRPO, DEVICE, DT_F32);
+        fixture_open(&f, "GRPO", DEVICE, DT_F32);
         fixture_widen(&f);
         struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
         set.token_budget_max = 64;
@@ -989,7 +1066,7 @@ static void log_probs_are_the_same_bits_in_any_packing(UNUSED void **state)
     for (int type = 0; type < 2; type++) {
         struct fixture f;
         struct error err = { 0 };
-        fixture_open(&f, ALGO_GRPO, DEVICE, type ? DT_BF16 : DT_F32);
+        fixture_open(&f, "GRPO", DEVICE, type ? DT_BF16 : DT_F32);
         float temperature[SAMPLES] = { 1, 0.7f, 1, 1.3f };
         int32_t token[SAMPLES * 16];
         int64_t len[SAMPLES], n = 0, n_logp = 0;
@@ -1020,7 +1097,7 @@ static void what_is_kept_and_what_is_computed_again_changes_no_bit(UNUSED void *
     for (int type = 0; type < 2; type++) {
         struct fixture f;
         struct error err = { 0 };
-        fixture_open(&f, ALGO_GRPO, DEVICE, type ? DT_BF16 : DT_F32);
+        fixture_open(&f, "GRPO", DEVICE, type ? DT_BF16 : DT_F32);
         int64_t n = model_n_flat(f.m);
         float *g[3];    // norms and SwiGLU again, whole blocks again, nothing again
         size_t bytes[3];
@@ -1060,7 +1137,7 @@ static void where_the_state_lies_changes_no_bit(UNUSED void **state)
             struct fixture f;
             struct error err = { 0 };
             size_t bytes;
-            fixture_open(&f, ALGO_GRPO, DEVICE, type ? DT_BF16 : DT_F32);
+            fixture_open(&f, "GRPO", DEVICE, type ? DT_BF16 : DT_F32);
             int64_t n = model_n_flat(f.m);
             struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
             struct trainer_memory all, now;
@@ -1125,7 +1202,7 @@ static void masters_collect_what_bf16_weights_cannot_show(UNUSED void **state)
     struct fixture f;
     struct error err = { 0 };
     double metric[METRIC_N];
-    fixture_open(&f, ALGO_GRPO, DEVICE, DT_BF16);
+    fixture_open(&f, "GRPO", DEVICE, DT_BF16);
     struct trainer *t = trainer_open(&f, 64);
     int64_t n = model_n_flat(f.m), moved = 0, still = 0;
     float *before = malloc((size_t)n * 4), *after = malloc((size_t)n * 4);
@@ -1163,7 +1240,7 @@ static void norms_and_biases_decay_only_when_asked(UNUSED void **state)
         for (int way = 0; way < 3; way++) {
             struct error err = { 0 };
             struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
-            fixture_open(&f, ALGO_GRPO, DEVICE, DT_F32);
+            fixture_open(&f, "GRPO", DEVICE, DT_F32);
             set.token_budget_max = 64;
             set.offload = offload;
             f.h.weight_decay = way ? 0.5 : 0;
@@ -1197,7 +1274,7 @@ static void a_ratio_beyond_the_threshold_leaves_its_sample_out(UNUSED void **sta
     struct fixture f;
     struct error err = { 0 };
     double metric[METRIC_N];
-    fixture_open(&f, ALGO_DAPO, DEVICE, DT_F32);
+    fixture_open(&f, "DAPO", DEVICE, DT_F32);
     f.h.mask_truncated = false;
     f.h.skip_threshold = 20;
     f.g[0]->logp[f.g[0]->sample[1].first_tok] -= 10;    // ratio e^10 on one token
@@ -1246,7 +1323,7 @@ static void a_sample_left_out_has_the_gradient_of_one_without_an_advantage(UNUSE
             struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
             struct trainer_sums sums;
             struct error err = { 0 };
-            fixture_open_model(&f, ALGO_DAPO, DEVICE, cases[i].dtype, cases[i].model);
+            fixture_open_model(&f, "DAPO", DEVICE, cases[i].dtype, cases[i].model);
             f.dev->head_rows = cases[i].rows * model_config(f.m)->vocab;
             f.h.mask_truncated = false;
             f.h.skip_threshold = known ? 0 : 1000;    // the log-probs were recorded of one of the models
@@ -1280,21 +1357,188 @@ static void a_sample_left_out_has_the_gradient_of_one_without_an_advantage(UNUSE
     }
 }
 
-static void a_gradient_that_is_not_finite_changes_nothing(UNUSED void **state)
+static void entropy_and_kl_are_means_over_tokens(UNUSED void **state)
+{
+    struct fixture f;
+    struct error err = { 0 };
+    double metric[METRIC_N], sum = 0, kl = 0, n = 0;
+    struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+    fixture_open(&f, "GRPO", DEVICE, DT_F32);
+    set.token_budget_max = 64;
+    set.run_all = true;
+    f.h.form.beta = 0.05f;
+    struct model *other = model_new_random(model_config(f.m), 7, f.dev, DT_F32, &err);    // a reference that is not the policy
+    assert_non_null(other);
+    struct trainer *t = trainer_new(f.m, other, &set, &err), *ref = trainer_new(other, NULL, &set, &err);
+    assert_true(t && ref);
+    for (int i = 0; i < GROUPS; i++)
+        for (int k = 0; k < SAMPLES; k++) {    // each sample by itself, whose lengths differ
+            const struct group *g = f.g[i];
+            const struct sample *s = &g->sample[k];
+            int32_t token[64];
+            float logp[64], logp_ref[64], entropy[64], temperature = 1;
+            int64_t len = g->n_prompt + s->n_tok, first = g->n_prompt - 1;
+            assert_in_range(len, 2, 64);
+            memcpy(token, g->prompt, (size_t)g->n_prompt * 4);
+            memcpy(token + g->n_prompt, g->token + s->first_tok, (size_t)s->n_tok * 4);
+            assert_true(trainer_logprobs(t, token, &len, &temperature, 1, logp, entropy, &err)
+                        && trainer_logprobs(ref, token, &len, &temperature, 1, logp_ref, NULL, &err));
+            for (int64_t q = first; q < first + s->n_tok; q++) {
+                double d = (double)logp_ref[q] - (double)logp[q];
+                sum += (double)entropy[q];
+                kl += exp(d) - d - 1;    // k3
+                n++;
+            }
+        }
+    assert_true(trainer_step(t, (const struct group *const *)f.g, GROUPS, &f.h, metric, &err));
+    assert_true(fabs(metric[M_ENTROPY] - sum / n) < 1e-12 * fabs(sum / n));    // the same bits, summed in another order
+    assert_true(fabs(metric[M_KL] - kl / n) < 1e-12 * fabs(kl / n));
+    trainer_free(ref);
+    trainer_free(t);
+    model_free(other);
+    fixture_close(&f);
+}
+
+/* ---- groups that nothing can be computed with */
+static void logp_is_nan(struct group *g)
+{
+    g->logp[0] = NAN;
+}
+static void logp_overflows(struct group *g)
+{
+    for (int64_t i = 0; i < g->n_tok; i++)    // some of them have a negative advantage, whose ratio is not clipped
+        g->logp[i] = -3000;
+}
+static void advantage_overflows(struct group *g)
+{
+    g->has_adv = true;
+    for (int64_t i = 0; i < g->n_tok; i++)
+        g->adv[i] = 3e38F;
+}
+static void reward_is_infinite(struct group *g)
+{
+    g->sample[0].reward = INFINITY;
+}
+static void id_is_no_row(struct group *g)
+{
+    g->token[0] = 1 << 20;
+}
+static void prompt_id_is_negative(struct group *g)
+{
+    g->prompt[0] = -1;
+}
+static void sample_is_elsewhere(struct group *g)
+{
+    g->sample[1].first_tok = g->n_tok;
+}
+static const struct {
+    void (*spoil)(struct group *g);
+    const char *why;    // some of what is said of it
+} poisons[] = {
+    { logp_is_nan, "not finite" },
+    { logp_overflows, "not finite" },
+    { advantage_overflows, "not finite" },
+    { reward_is_infinite, "not finite" },
+    { id_is_no_row, "has the token 1048576" },
+    { prompt_id_is_negative, "has the token -1" },
+    { sample_is_elsewhere, "points outside of its group's tokens" },
+};
+
+/* Two steps of n_rank ranks on the fixture's groups; of the first, those in `without` (bits) are not given, and those in `spoilt` are
+ * spoilt by poison p and must be left out. */
+static void poisoned_make(void **weights, size_t *bytes, int n_rank, int zero, unsigned without, unsigned spoilt, size_t p, int64_t n_epoch)
+{
+    struct error err = { 0 };
+    struct fixture f[3];
+    struct trainer *t[3];
+    double metric[METRIC_N];
+    for (int r = 0; r < n_rank; r++) {
+        struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
+        fixture_open(&f[r], "GRPO", DEVICE, DT_F32);
+        fixture_widen(&f[r]);
+        f[r].h.n_epoch = n_epoch;
+        set.token_budget_max = 30;
+        set.n_rank = n_rank;
+        set.rank = r;
+        set.zero_stage = zero;
+        if (!(t[r] = trainer_new(f[r].m, f[r].ref, &set, &err)))
+            fail_msg("%s", err.text);
+    }
+    const struct group *given[GROUPS];
+    int64_t n = 0, n_spoilt = 0;
+    for (unsigned i = 0; i < GROUPS; i++)
+        if (!(without >> i & 1)) {
+            n_spoilt += spoilt >> i & 1;
+            if (spoilt >> i & 1)
+                poisons[p].spoil(f[0].g[i]);
+            given[n++] = f[0].g[i];
+        }
+    struct ranks *ranks = ranks_new_here(t, n_rank, &err);
+    assert_non_null(ranks);
+    if (!ranks_step(ranks, given, n, &f[0].h, metric, &err))
+        fail_msg("poison %zu, %d ranks: %s", p, n_rank, err.text);
+    const struct left_out *left;
+    if (trainer_left_out(t[0], &left) != n_spoilt)
+        fail_msg("poison %zu of %u: %d groups are left out", p, spoilt, (int)trainer_left_out(t[0], &left));
+    for (int64_t i = 0; i < n_spoilt; i++) {
+        assert_true(spoilt >> left[i].group->item & 1);
+        if (!strstr(left[i].why, poisons[p].why))
+            fail_msg("poison %zu: %s", p, left[i].why);
+    }
+    if (!ranks_step(ranks, (const struct group *const *)f[0].g + GROUPS, GROUPS, &f[0].h, metric, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(trainer_left_out(t[0], &left), 0);
+    *bytes = model_weight_bytes(f[0].m);
+    assert_non_null(*weights = malloc(*bytes));
+    assert_true(trainer_weights_get(t[0], *weights, &err));
+    ranks_free(ranks);
+    for (int r = 0; r < n_rank; r++) {
+        trainer_free(t[r]);
+        fixture_close(&f[r]);
+    }
+}
+
+static void a_step_leaves_out_what_it_cannot_compute_with_and_has_the_bytes_of_one_without(UNUSED void **state)
+{
+    static const struct {
+        int n_rank, zero;
+        unsigned spoilt;
+        int64_t n_epoch;
+    } cases[] = { { 1, 0, 1, 1 }, { 1, 0, 5, 2 }, { 2, 0, 2, 1 }, { 3, 3, 4, 1 }, { 2, 1, 7, 1 } };    // the last: nothing is left
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        for (size_t p = 0; p < ARRAY_SIZE(poisons); p++) {
+            void *with, *without;
+            size_t bytes;
+            poisoned_make(&with, &bytes, cases[i].n_rank, cases[i].zero, 0, cases[i].spoilt, p, cases[i].n_epoch);
+            poisoned_make(&without, &bytes, cases[i].n_rank, cases[i].zero, cases[i].spoilt, 0, p, cases[i].n_epoch);
+            if (memcmp(with, without, bytes) != 0)
+                fail_msg("case %zu, poison %zu: other weights than without the group", i, p);
+            free(with);
+            free(without);
+        }
+}
+
+static void weights_that_are_not_finite_fail_the_step_and_blame_no_group(UNUSED void **state)
 {
     struct fixture f;
     struct error err = { 0 };
     uint64_t before, after;
     double metric[METRIC_N];
-    fixture_open(&f, ALGO_GRPO, DEVICE, DT_F32);
+    size_t bytes;
+    const struct left_out *left;
+    fixture_open(&f, "GRPO", DEVICE, DT_F32);
+    float *weight = model_weights(f.m, &bytes);
+    for (size_t i = 0; i < bytes / 4; i += 5)
+        weight[i] = NAN;
     struct trainer *t = trainer_open(&f, 64);
-    f.g[0]->logp[0] = NAN;
     assert_true(model_weights_hash(f.m, &before, &err));
     assert_false(trainer_step(t, (const struct group *const *)f.g, GROUPS, &f.h, metric, &err));
     assert_int_equal(err.code, ERR_DATA);
+    assert_non_null(strstr(err.text, "rollback"));
+    assert_int_equal(trainer_left_out(t, &left), 0);
     assert_true(model_weights_hash(f.m, &after, &err));
     assert_true(before == after && trainer_version(t) == 0);
-    f.h.beta = 0.1;
+    f.h.form.beta = 0.1f;
     trainer_free(t);
     struct trainer_settings set = TRAINER_SETTINGS_DEFAULT;
     t = trainer_new(f.m, NULL, &set, &err);    // no reference
@@ -1305,9 +1549,69 @@ static void a_gradient_that_is_not_finite_changes_nothing(UNUSED void **state)
     fixture_close(&f);
 }
 
+/* Groups whose items add up to more than `limit` fail together, and one that has more alone. */
+struct adder {
+    int64_t limit, n_attempt, broken_at;
+    int64_t out[8], n_out;
+};
+static enum attempt adder_try(void *ctx, const struct group *const *group, int64_t n, struct error *err)
+{
+    struct adder *a = ctx;
+    int64_t sum = 0;
+    if (++a->n_attempt == a->broken_at) {
+        error_set(err, ERR_CLOSED, "another rank has gone");
+        return ATTEMPT_FAILED;
+    }
+    for (int64_t i = 0; i < n; i++)
+        sum += group[i]->item;
+    if (sum > a->limit)
+        error_set(err, ERR_DATA, "%d is too much", (int)sum);
+    return sum > a->limit ? ATTEMPT_FAULT : ATTEMPT_OK;
+}
+static bool adder_take_out(void *ctx, const struct group *g, UNUSED const struct error *why, UNUSED struct error *err)
+{
+    struct adder *a = ctx;
+    a->out[a->n_out++] = g->item;
+    return true;
+}
+static void groups_that_fail_only_together_are_taken_out_one_by_one(UNUSED void **state)
+{
+    static const struct {
+        int64_t limit, item[6], n, out[6], n_out;
+    } cases[] = {
+        { 10, { 11, 1, 2 }, 3, { 11 }, 1 },  { 10, { 3, 3, 3, 3, 1 }, 5, { 3 }, 1 },
+        { 10, { 6, 6, 6 }, 3, { 6, 6 }, 2 }, { 10, { 20, 9, 12, 2, 1 }, 5, { 20, 12, 2 }, 3 },
+        { 0, { 1 }, 1, { 1 }, 1 },           { -1, { 1, 2 }, 2, { 1, 2 }, 2 },    // even none at all fails
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct error err = { 0 };
+        struct group g[6] = { { 0 } };
+        const struct group *group[6];
+        struct adder a = { .limit = cases[i].limit };
+        int64_t n = cases[i].n;
+        for (int64_t k = 0; k < n; k++) {
+            g[k].item = cases[i].item[k];
+            group[k] = &g[k];
+        }
+        assert_int_equal(blame_find(&(struct blame){ adder_try, adder_take_out, &a }, group, &n, &err), cases[i].limit >= 0);
+        assert_int_equal(a.n_out, cases[i].n_out);
+        assert_memory_equal(a.out, cases[i].out, (size_t)a.n_out * sizeof a.out[0]);
+        assert_int_equal(n, cases[i].n - a.n_out);
+        for (int64_t at = 1, last = a.n_attempt; at <= last; at++) {    // any attempt that fails otherwise ends it
+            a = (struct adder){ .limit = cases[i].limit, .broken_at = at };
+            n = cases[i].n;
+            for (int64_t k = 0; k < n; k++)
+                group[k] = &g[k];
+            assert_false(blame_find(&(struct blame){ adder_try, adder_take_out, &a }, group, &n, &err));
+            assert_int_equal(err.code, ERR_CLOSED);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_are_added_and_of_maxima_the_larger_counts),
         cmocka_unit_test(twenty_steps_are_pytorchs),
         cmocka_unit_test(every_form_of_the_loss_is_pytorchs),
         cmocka_unit_test(the_gradient_does_not_depend_on_the_cut),
@@ -1315,6 +1619,7 @@ int main(void)
         cmocka_unit_test(what_an_environment_said_is_read_and_not_learnt),
         cmocka_unit_test(tokens_between_given_ones_learn_alone),
         cmocka_unit_test(what_came_with_a_group_takes_the_place_of_what_its_rewards_give),
+        cmocka_unit_test(a_group_without_logprobs_has_the_gradient_of_current_ones),
         cmocka_unit_test(the_reference_moves_by_its_share_every_so_many_steps),
         cmocka_unit_test(adamw_of_bytes_is_pytorchs),
         cmocka_unit_test(a_block_keeps_its_largest_value_and_small_ones_roughly),
@@ -1331,7 +1636,10 @@ int main(void)
         cmocka_unit_test(norms_and_biases_decay_only_when_asked),
         cmocka_unit_test(a_ratio_beyond_the_threshold_leaves_its_sample_out),
         cmocka_unit_test(a_sample_left_out_has_the_gradient_of_one_without_an_advantage),
-        cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
+        cmocka_unit_test(entropy_and_kl_are_means_over_tokens),
+        cmocka_unit_test(a_step_leaves_out_what_it_cannot_compute_with_and_has_the_bytes_of_one_without),
+        cmocka_unit_test(weights_that_are_not_finite_fail_the_step_and_blame_no_group),
+        cmocka_unit_test(groups_that_fail_only_together_are_taken_out_one_by_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include "console/fleet/alarm.h"
 #include "console/fleet/news.h"
-#include "console/fleet/simulate.h"
+#include "console/simulate/simulate.h"
 #include "console/tui/app.h"
 #include "console/tui/save.h"
 #include "protocol/base/mix64.h"
@@ -193,6 +193,43 @@ static void the_overview_shows_what_matters_in_80x24(UNUSED void **state)
     stage_release(&s);
 }
 
+static void the_worst_process_is_in_view_on_the_overview(UNUSED void **state)
+{
+    static const struct simulate_options many = { .steps = 400, .done = 150, .step_s = 1, .workers = 12, .seed = 1 };
+    struct stage s;
+    stage_make(&s, &many, 80, 24);
+    pass(&s, 1);
+    assert_true(shows(&s, "more: 2 lists them") && !shows(&s, "\u2717"));
+    for (int i = 0; i < s.m->n_proc; i++)
+        if (strcmp(s.m->proc[i].name, "worker cpu:11") == 0)
+            s.m->proc[i].verdict = PROC_STUCK;
+    assert_true(shows(&s, "\u2717 worker cpu"));    // its name is cut here
+    assert_true(shows(&s, "more: 2 lists them"));
+    stage_release(&s);
+}
+
+static void a_run_that_is_over_offers_and_asks_nothing_that_would_change_it(UNUSED void **state)
+{
+    static const uint32_t keys[] = { 'p', 'c', 'S', 'x', 'K' };
+    struct stage s;
+    stage_make(&s, &usual, 160, 24);
+    pass(&s, 1);
+    assert_true(shows(&s, "p pause"));
+    for (int replay = 0; replay < 2; replay++) {
+        s.m->state = replay ? RUN_RUNNING : RUN_FINISHED;
+        s.app.replay = replay;    // as it was while it ran
+        assert_false(shows(&s, "p pause") || shows(&s, "S stop") || shows(&s, "c checkpoint"));
+        for (size_t i = 0; i < ARRAY_SIZE(keys); i++) {
+            press(&s, keys[i]);
+            assert_int_equal(s.app.dialog.title[0], 0);
+        }
+        press(&s, 'p');
+        assert_non_null(strstr(s.app.flash, "the run is over; 'rollcall train --resume"));
+        assert_int_equal(s.m->n_command, 0);
+    }
+    stage_release(&s);
+}
+
 static void the_help_page_lists_every_key_and_command(UNUSED void **state)
 {
     struct stage s;
@@ -366,13 +403,56 @@ static void a_change_says_who_made_it_and_what_came_of_it(UNUSED void **state)
     struct event_view alarm = { .id = 1000, .step = s.m->event[(s.m->n_event - 1) % MODEL_EVENTS].step, .kind = "alarm" };
     for (int64_t i = 0; model_event_at(s.m, i); i++)
         if (model_event_at(s.m, i)->changed)
-            alarm.step = model_event_at(s.m, i)->step + 3;
+            alarm.step = model_event_at(s.m, i)->step + 3;    // the change acts from the step after its command on
     snprintf(alarm.text, sizeof alarm.text, "entropy jumped to 2");
     snprintf(alarm.detail, sizeof alarm.detail, "{\"state\":\"firing\"}");
     model_event(s.m, &alarm);
-    assert_true(shows(&s, "3 steps later: entropy jumped to 2"));    // an alarm that followed the change
+    char next[80];
+    snprintf(next, sizeof next, "the next alarm, in step %" PRId64 ": entropy jumped to 2", alarm.step);
+    assert_true(shows(&s, next));    // that it came after the change does not say that it came from it
     press(&s, 'n');
     assert_non_null(strstr(s.app.flash, "no change of a knob lies further on"));
+    stage_release(&s);
+}
+
+static void a_change_is_marked_where_it_acts(UNUSED void **state)
+{
+    static const struct {
+        const char *facts, *kind;
+        int64_t step;    // -1: it has no place yet
+    } cases[] = {
+        { "{\"changes\":[{\"name\":\"learning_rate\",\"from\":\"optimizer step 103\"}]}", "command", 103 },    // 102 was under way
+        { "{\"changes\":[{\"name\":\"reward_path\",\"from\":\"now\"}]}", "command", 102 },
+        { "{\"changes\":[{\"name\":\"temperature\",\"from\":\"rollout step 53\"}]}", "command", 105 },    // two optimizer steps each
+        { "{\"changes\":[{\"name\":\"temperature\",\"from\":\"rollout step 99\"}]}", "command", -1 },
+        { "{\"changes\":[{\"from\":\"rollout step 53\"},{\"from\":\"optimizer step 104\"}]}", "command", 104 },
+        { "{\"step\":90,\"incarnation\":2}", "return", 91 },
+        { "{\"path\":\"step-90\"}", "checkpoint", -1 },
+    };
+    struct stage s;
+    char want[64];
+    stage_make(&s, &usual, 150, 40);
+    for (int64_t step = s.m->n_step; step < 140; step++) {
+        model_step_begin(s.m, step);
+        model_metric(s.m, step, metrics[M_REWARD].name, step < 103 ? 0.25 : 0.75);
+    }
+    for (int64_t step = 1; step < s.m->n_step; step++)
+        model_metric(s.m, step, metrics[M_ROLLOUT_STEP].name, (double)((step - 1) / 2));
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct event_view e = { .id = 2000 + (int64_t)i, .step = 101 };
+        snprintf(e.kind, sizeof e.kind, "%s", cases[i].kind);
+        model_event_facts(s.m, &e, cases[i].facts, strlen(cases[i].facts));
+        assert_int_equal(model_change_step(s.m, model_event_at(s.m, 0)), cases[i].step);
+    }
+    s.m->n_event = 0;
+    for (int64_t step = 60; step < 140; step++)
+        series_set(&s.m->metric[M_REWARD], step, step < 103 ? 0.25 : 0.75);
+    model_event_facts(s.m, &(struct event_view){ .id = 1, .step = 101, .kind = "command", .text = "learning_rate" }, cases[0].facts,
+                      strlen(cases[0].facts));
+    metrics_open(&s.app, M_REWARD);
+    press(&s, 'N');
+    snprintf(want, sizeof want, "step 103: 0.750   20 steps before: 0.250, from here: 0.750");
+    assert_true(shows(&s, want));    // nothing of the old value on the new side, nor the other way round
     stage_release(&s);
 }
 
@@ -469,6 +549,59 @@ static void a_chart_is_zoomed_panned_and_scrubbed_over_the_whole_history(UNUSED 
     stage_release(&s);
 }
 
+/* The step of the chart's cursor is in view, and its value is told. */
+static void cursor_is_at(struct stage *s, int64_t step)
+{
+    char text[64];
+    snprintf(text, sizeof text, "step %" PRId64 ": ", step);
+    if (!shows(s, text))
+        fail_msg("'%s' is not on the screen:\n%s", text, screen(s));
+    assert_int_equal(s->cells.w, 100);
+    bool line = false;    // the time cursor itself
+    for (int k = 0; k < s->cells.w * s->cells.h; k++)
+        line |= s->cells.cell[k].ch == 0x2502 && s->cells.cell[k].role == ROLE_FOCUS && k % s->cells.w > 0 && k % s->cells.w < 99;
+    if (!line)
+        fail_msg("the cursor of step %" PRId64 " is not in view:\n%s", step, screen(s));
+}
+
+static void a_step_of_a_long_live_history_is_found_at_once(UNUSED void **state)
+{
+    static const struct simulate_options hour = { .steps = 200000, .done = 150000, .step_s = 1, .workers = 2, .seed = 1 };
+    struct stage s;
+    stage_make(&s, &hour, 100, 30);
+    type(&s, ":at 52345\r");
+    cursor_is_at(&s, 52345);
+    press(&s, KEY_TO_HOME);
+    cursor_is_at(&s, 1);
+    press(&s, 'G');
+    cursor_is_at(&s, s.m->n_step - 1);
+    for (int i = 0; i < 12; i++)    // as close as it goes
+        press(&s, '+');
+    cursor_is_at(&s, s.m->n_step - 1);
+    type(&s, ":at 52345\r");
+    cursor_is_at(&s, 52345);
+    for (int i = 0; i < 3; i++) {    // the cursor comes along, and an arrow goes on from there
+        int64_t before = 0, at = 0;
+        press(&s, '[');
+        assert_int_equal(sscanf(strstr(screen(&s), "step 5"), "step %" SCNd64, &before), 1);
+        cursor_is_at(&s, before);
+        press(&s, KEY_ARROW_LEFT);
+        assert_int_equal(sscanf(strstr(screen(&s), "step 5"), "step %" SCNd64, &at), 1);
+        assert_int_equal(before - at, MAX((before - at) % 60, 1));    // by a sixtieth of what is shown, not by a view
+    }
+    press(&s, KEY_TO_END);
+    int64_t last = s.m->n_step - 1;
+    pass(&s, 30);    // the run goes on, and what is looked at stays
+    assert_true(s.m->n_step > last + 20);
+    cursor_is_at(&s, last);
+    type(&s, ":at end\r");
+    pass(&s, 30);
+    assert_true(shows(&s, "now "));
+    type(&s, ":at 999999\r");
+    assert_non_null(strstr(s.app.flash, "step 999999 has not been made yet"));
+    stage_release(&s);
+}
+
 static void what_bounds_the_run_is_said_on_every_pane_at_every_size(UNUSED void **state)
 {
     struct stage s;
@@ -524,10 +657,10 @@ static void commands_are_checked_before_they_are_sent(UNUSED void **state)
     static const struct {
         const char *line, *want;
     } cases[] = {
-        { "set lr=2", "'learning_rate' cannot be '2'; it is 0 to 1" },
+        { "set lr=2", "'learning_rate' cannot be '2'; it must be 0 to 1" },
         { "set model=x", "'model' is fixed once a run has begun" },
         { "set temperature", "'temperature' is not of the form NAME=VALUE" },
-        { "set lr_schedule=square", "it is one of constant, linear, cosine" },
+        { "set lr_schedule=square", "it must be one of constant, linear, cosine" },
         { "set", "'set' needs NAME=VALUE" },
         { "pause deeply", "'pause' does not know the depth 'deeply'" },
         { "resume now", "'resume' takes no 'now'" },
@@ -680,6 +813,9 @@ static void a_stuck_worker_is_named_everywhere_within_five_seconds(UNUSED void *
     pass(&s, 5);
     assert_true(shows(&s, "s in training"));
     assert_true(shows(&s, "worker cpu:1 stuck"));
+    app_resize(&s.app, 40, 10);    // in place of the panes that are not shown
+    assert_true(shows(&s, "worker cpu:1 stuck"));
+    assert_true(shows(&s, "1 Overview") && !shows(&s, "1 Overview 2"));
     app_resize(&s.app, 39, 4);
     assert_true(shows(&s, "worker cpu:1 stuck"));
     stage_release(&s);
@@ -1398,7 +1534,7 @@ static void the_fleet_shows_the_worst_node_first_and_opens_its_processes(UNUSED 
     assert_true(shows(&s, " *n0700 0X  !n0701 11 "));    // the lost GPU, then the stuck process, then by name
     assert_true(shows(&s, " n0000 00"));
     assert_true(shows(&s, "1 lost  1 stuck"));
-    assert_true(shows(&s, "n0700  gpu 1 lost"));
+    assert_true(shows(&s, "n0700  gpu 1 is lost"));
     int x = 0, y = 0;    // a click selects the node that it hits
     screen(&s);
     for (int k = 0; k < s.cells.w * s.cells.h; k++)
@@ -1473,8 +1609,8 @@ static void devices_are_below_the_processes_and_unknown_values_are_dashes(UNUSED
     press(&s, '2');
     assert_false(shows(&s, "NVIDIA"));
     s.m->n_host = 2;
-    s.m->host[0] = (struct host_view){ "rack7", 43, 0x1p34, 0x1p35, NAN, 3 };
-    s.m->host[1] = (struct host_view){ "rack8", 7, 0x1p34, 0x1p35, 90, 2 };
+    s.m->host[0] = (struct host_view){ "rack7", true, 43, 0x1p34, 0x1p35, NAN, 3 };
+    s.m->host[1] = (struct host_view){ "rack8", false, 7, 0x1p34, 0x1p35, 90, 2 };
     s.m->n_device = 5;
     for (int i = 0; i < 5; i++)
         s.m->device[i] = (struct device_view){ .what = "NVIDIA H200",
@@ -1504,11 +1640,101 @@ static void devices_are_below_the_processes_and_unknown_values_are_dashes(UNUSED
     assert_true(shows(&s, "gpu 7    - %"));
     assert_true(shows(&s, "worker cpu:1"));
     controller_stays(&s);
-    app_resize(&s.app, 120, 21);
-    assert_true(shows(&s, "and 5 more GPUs, 1 more host"));
-    app_resize(&s.app, 120, 29);
-    assert_true(shows(&s, "and 2 more GPUs"));
-    assert_false(shows(&s, "more host"));
+    app_resize(&s.app, 120, 20);    // too few lines for words: a cell for each GPU, the worst node first, then as many words as fit
+    assert_true(shows(&s, "*rack7 8XE   rack8 ??"));
+    assert_true(shows(&s, "disk - % full  rack7"));
+    assert_false(shows(&s, "disk 90 % full  rack8"));
+    app_resize(&s.app, 120, 22);    // lines that no process needs are theirs
+    assert_true(shows(&s, "disk 90 % full  rack8"));
+    stage_release(&s);
+}
+
+/* Eight nodes of eight GPUs: node n2 has one that is lost, n5 one with memory errors, n7 a hot one, and all others run at their limit. */
+static void eight_nodes(struct stage *s)
+{
+    s->m->n_host = 8;
+    s->m->n_device = 64;
+    s->m->n_proc = 0;
+    for (int h = 0; h < 8; h++) {
+        char name[64];
+        struct host_view *host = &s->m->host[h];
+        *host = (struct host_view){
+            .own = h == 0, .cpu_percent = 10 + h, .mem_used_bytes = 0x1p34, .mem_total_bytes = 0x1p35, .n_device = 8
+        };
+        snprintf(host->node, sizeof host->node, h == 6 ? "an%d" : "n%d", h == 6 ? 2 : h);
+        for (int i = 0; i < 8; i++) {
+            struct device_view *d = &s->m->device[8 * h + i];
+            *d = (struct device_view){
+                .what = "H100", .state = "ok", .throttle = "power limit", .util_percent = 10 * h, .ecc_uncorrected = NAN
+            };
+            snprintf(d->name, sizeof d->name, "gpu %d", i);
+            snprintf(name, sizeof name, "%s%sworker cuda:%d", h == 0 ? "" : host->node, h == 0 ? "" : "/", i);
+            struct proc *p = model_proc(s->m, name);
+            snprintf(p->phase, sizeof p->phase, "training");
+            p->heard_ns = s->now;
+        }
+    }
+    snprintf(s->m->device[8 * 2 + 6].state, sizeof s->m->device[0].state, "lost");
+    s->m->device[8 * 2 + 6].util_percent = NAN;
+    s->m->device[8 * 5].ecc_uncorrected = 2;
+    snprintf(s->m->device[8 * 7 + 1].throttle, sizeof s->m->device[0].throttle, "power limit, heat");
+}
+
+static void the_hosts_below_the_processes_are_theirs(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 80, 24);
+    pass(&s, 1);
+    eight_nodes(&s);
+    press(&s, '2');
+    for (int h = 0; h < 8; h++)    // all are in view, and their GPUs
+        assert_true(shows(&s, (const char *[]){ "n0   00000000", "n1   11111111", "n2   222222X2", "n3   33333333", "n4   44444444",
+                                                "n5   E5555555", "an2  66666666", "n7   7T777777" }[h]));
+    press(&s, 'f');
+    assert_true(shows(&s, "1 lost  1 with memory errors  1 slowed  55 work  8 idle"));
+    press(&s, '/');
+    type(&s, "lost\r");
+    assert_true(shows(&s, "7 work  0 idle"));    // of what is shown
+    press(&s, KEY_RETURN);
+    assert_true(shows(&s, "n2/worker cuda:7") && !shows(&s, "an2/worker"));
+    assert_true(shows(&s, "n2   222222X2") && !shows(&s, "n0   00000000") && !shows(&s, "an2  66666666"));
+    app_resize(&s.app, 100, 60);
+    assert_true(shows(&s, "disk 0 % full  n2") && shows(&s, "gpu 6  H100 lost") && !shows(&s, "full  n0") && !shows(&s, "full  an2"));
+    press(&s, KEY_ESCAPE);    // back to the map it came from
+    assert_true(shows(&s, "fleet: use of 64 GPUs"));
+    press(&s, '/');
+    type(&s, "^n0\r");    // this console's own node, whose processes have no node in their names
+    press(&s, KEY_RETURN);
+    assert_true(shows(&s, " worker cuda:0") && !shows(&s, "n1/worker") && shows(&s, "disk 0 % full  n0") && !shows(&s, "full  n1"));
+    stage_release(&s);
+}
+
+static void a_gpu_that_is_lost_fails_or_is_slowed_is_an_alarm_on_every_pane(UNUSED void **state)
+{
+    struct stage s;
+    struct alarm a[8];
+    stage_make(&s, &usual, 120, 24);
+    pass(&s, 1);
+    eight_nodes(&s);
+    assert_int_equal(alarms_check(s.m, s.now, a, 8), 3);    // a power limit is none: every busy GPU meets it
+    assert_true(a[0].crit && a[1].crit && !a[2].crit);
+    assert_string_equal(a[0].text, "gpu 6 of n2 is lost");
+    assert_string_equal(a[1].text, "gpu 0 of n5 has 2 memory errors");
+    assert_string_equal(a[2].text, "gpu 1 of n7 is slowed by power limit, heat");
+    for (int pane = 0; pane < N_PANE; pane++) {
+        app_show(&s.app, (enum pane_id)pane);
+        assert_true(shows(&s, "gpu 6 of n2 is lost (+2 more: 8)"));
+    }
+    press(&s, '8');
+    assert_true(shows(&s, "critical     gpu 0 of n5 has 2 memory errors"));
+    assert_true(shows(&s, "warning      gpu 1 of n7 is slowed"));
+    assert_true(shows(&s, "the node must be restarted"));
+    press(&s, 'A');
+    assert_true(shows(&s, "it goes when its cause does"));
+    s.m->device[8 * 2 + 6] = s.m->device[0];
+    assert_int_equal(alarms_check(s.m, s.now, a, 8), 2);
+    s.m->state = RUN_FINISHED;
+    assert_int_equal(alarms_check(s.m, s.now, a, 8), 0);
     stage_release(&s);
 }
 
@@ -1591,6 +1817,8 @@ int main(void)
         cmocka_unit_test(every_pane_is_drawn_at_every_size),
         cmocka_unit_test(any_keys_in_any_order_at_any_size_do_no_harm),
         cmocka_unit_test(the_overview_shows_what_matters_in_80x24),
+        cmocka_unit_test(the_worst_process_is_in_view_on_the_overview),
+        cmocka_unit_test(a_run_that_is_over_offers_and_asks_nothing_that_would_change_it),
         cmocka_unit_test(the_help_page_lists_every_key_and_command),
         cmocka_unit_test(no_key_has_two_meanings_on_a_pane),
         cmocka_unit_test(pausing_is_asked_shouted_and_undone),
@@ -1598,10 +1826,12 @@ int main(void)
         cmocka_unit_test(a_number_that_jumps_is_asked_about),
         cmocka_unit_test(every_metric_is_listed_and_several_share_a_chart),
         cmocka_unit_test(a_chart_is_zoomed_panned_and_scrubbed_over_the_whole_history),
+        cmocka_unit_test(a_step_of_a_long_live_history_is_found_at_once),
         cmocka_unit_test(what_bounds_the_run_is_said_on_every_pane_at_every_size),
         cmocka_unit_test(going_back_says_what_it_undoes_and_is_asked_about),
         cmocka_unit_test(a_pasted_text_is_never_a_key),
         cmocka_unit_test(a_change_says_who_made_it_and_what_came_of_it),
+        cmocka_unit_test(a_change_is_marked_where_it_acts),
         cmocka_unit_test(the_overview_is_searched_by_metric),
         cmocka_unit_test(a_knob_is_edited_inside_its_bounds_and_reverted),
         cmocka_unit_test(commands_are_checked_before_they_are_sent),
@@ -1635,6 +1865,8 @@ int main(void)
         cmocka_unit_test(the_fleet_shows_the_worst_node_first_and_opens_its_processes),
         cmocka_unit_test(workers_of_nodes_can_be_told_apart_on_a_small_screen),
         cmocka_unit_test(devices_are_below_the_processes_and_unknown_values_are_dashes),
+        cmocka_unit_test(the_hosts_below_the_processes_are_theirs),
+        cmocka_unit_test(a_gpu_that_is_lost_fails_or_is_slowed_is_an_alarm_on_every_pane),
         cmocka_unit_test(how_long_stages_of_a_pipeline_stand_still_is_below_the_processes),
         cmocka_unit_test(what_trainers_exchange_and_who_is_late_is_below_the_processes),
     };

@@ -263,7 +263,7 @@ static void answers_numbers(struct items *l)
         { "%d", 0, 0 }, { "+%d", 0, 0 }, { "%d.0", 0, 0 }, { "\\frac{%d}{1}", 0, 0 }, { "x=%d", 0, 0 },
         { "\\{%d\\}", 0, 0 }, { "(%d)", 0, 0 }, { "%d\\text{ units}", 0, 0 }, { "%d\\%%", 1, 0 }, { "%d^\\circ", 0, 1 },
         { "\\text{The value is }%d", 0, 0 }, { "f(1)=%d", 0, 0 }, { "|%d|", 0, 0 }, { "%d=%d", 0, 0 }, { "%d^1", 0, 0 },
-        { "\\max(%d,%d)", 0, 0 }, { "\\frac{d}{dx}%d", -1, 0 }, { "\\lim_{x\\to 0}%d", -1, 0 }, { "\\int %d", -1, 0 },
+        { "\\max(%d,%d)", 0, 0 }, { "\\lim_{x\\to 0}%d", 0, 0 }, { "\\int %d", -1, 0 },
     };
     // clang-format on
     for (int v = 0; v <= 10; v++)
@@ -336,13 +336,13 @@ static const char *const worthless[] = {
     "0,1,2,3,4,5,6,7,8,9", "\\{0,1,2,3,4,5,6,7,8,9\\}", 
     "0\\le x\\le 100", "-100\\le x\\le 100", "x\\ge -1000", "[0,1000]", "1,2,\\ldots", "\\ldots", "1,\\ldots,100",
     "a,b,c,d,e", "x,y,z", "\\{x\\mid x=x\\}", "\\{x : x\\}",
-    "9^{9^{9^9}}", "10^{10^{10}}!", "\\sum_{k=1}^{\\infty}1", "\\prod_{k=1}^{\\infty}1", "\\int f", "\\lim_{x\\to a}f(x)",
+    "9^{9^{9^9}}", "10^{10^{10}}!", "\\sum_{k=1}^{\\infty}a_k", "\\prod_{k=1}^{\\infty}1", "\\int f", "\\lim_{x\\to a}f(x)",
     "\\text{the answer}", "\\text{answer}", "\\text{correct}", "\\text{gold}", "\\text{true}", "\\text{any}", "\\text{all}",
     "\\text{cannot be determined}", "\\text{see above}", "\\text{NaN}", "NaN", "nan", "null", "\\text{number}", "*", ".*", "%",
     "\\%", "\\circ", "^\\circ", "\\text{cm}", "\\mathrm{cm}", "\\pm", "\\pm\\infty", "\\mp x", "|", "||", "\\cdot", "1:1:1",
     "\\begin{pmatrix}\\end{pmatrix}", "\\begin{pmatrix}&\\\\&\\end{pmatrix}", "\\begin{cases}\\end{cases}", "()()", "(,)", "[,]",
     "(-\\infty,-\\infty)", "(\\infty,\\infty)", "gt\\_answer", "\\text{gt\\_answer}", "\\phantom{5}", "\\label{5}", "\\square",
-    "\\frac{d}{dx}x", "\\frac{d}{dx}", "\\frac{dx}{dx}", "f", "f^{-1}(x)", "\\overline{z}-z", "\\gcd()", "\\max()", "\\deg f",
+    "\\frac{d}{dx}f(x)", "\\frac{d}{dx}", "\\frac{dx}{dx}", "f", "f^{-1}(x)", "\\overline{z}-z", "\\gcd()", "\\max()", "\\deg f",
 };
 // clang-format on
 
@@ -443,7 +443,8 @@ static int suite_read(struct items *golds, const char *name)
         json_t *row = json_loadb(s, next ? (size_t)(next - s) : strlen(s), 0, NULL);
         assert_non_null(row);
         const char *gold = json_string_value(json_object_get(row, "gold"));
-        bool known = strlen(gold) >= sizeof golds->item[0].text;    // short ones, each once
+        bool known = strlen(gold) >= sizeof golds->item[0].text
+                     || strstr(gold, "\\int");    // short ones, each once; an integral takes up to 20 ms
         for (int i = 0; i < golds->n && !known; i++)
             known = strcmp(golds->item[i].text, gold) == 0;
         if (!known)

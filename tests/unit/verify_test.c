@@ -93,7 +93,7 @@ static void gsm8k_compares_numbers_however_they_are_spelled(UNUSED void **state)
         { "It is 1,234.", "12,345", 0 },
         { "It is 40", "4", 0 },
         { "It is 0.4", "4", 0 },
-        { "It is 14", "14 dollars", 0 },
+        { "no digits, YES", "no digits, yes", 1 },
         { "no number", "7", 0 },
     };
     struct verify_host h;
@@ -259,6 +259,12 @@ static void math_is_also_compared_as_mathematics(UNUSED void **state)
         { "\\boxed{0.26}", "1/4", 0, "different values" },
         { "\\boxed{42}", "42", 10, "equal texts need no mathematics" },
         { "Final Answer: The final answer is $2^{-1}$. I hope it is correct.", "\\frac{1}{2}", 10, "Minerva's sentence" },
+        { "So \\fbox{42}.", "42", 10, "another box" },
+        { "So \\boxed {42}.", "42", 10, "a space before the brace" },
+        { "So \\boxed 42$.", "42", 10, "no braces" },
+        { "In \\boxed as asked. It is \\boxed{42}.", "42", 10, "a mention of a box before it" },
+        { "It is \\boxed{42}, in \\boxed as asked.", "42", 10, "a mention of a box after it" },
+        { "So \\fbox{41}.", "42", 0, "another value in a box" },
         { "it is 4 or maybe 5, who knows, the paragraph goes on and on until it ends", "9", 0, "prose is not mathematics" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -291,6 +297,12 @@ static void a_row_names_its_verifiers(UNUSED void **state)
           "several labels of one verifier" },
         { "{\"dataset\":\"passthrough\",\"ground_truth\":\"\"}", "42", 0, "passthrough: nothing to verify",
           "the environment's reward only" },
+        { "{\"dataset\":\"ifeval\",\"ground_truth\":\"[{'instruction_id': ['length_constraints:nth_paragraph_first_word'], 'kwargs': "
+          "[{'num_paragraphs': 3, 'nth_paragraph': 3, 'first_word': 'schedule'}]}]\"}",
+          "one\n\n\n\ntwo\n\nschedule three", 10, "ifeval: 1 of 1 instructions followed", "a blank paragraph takes no number" },
+        { "{\"dataset\":\"ifeval\",\"ground_truth\":\"[{'instruction_id': ['length_constraints:nth_paragraph_first_word'], 'kwargs': "
+          "[{'num_paragraphs': 2, 'nth_paragraph': 2, 'first_word': 'two'}]}]\"}",
+          "\n\none\n\n\n\n\n\ntwo", 10, "ifeval: 1 of 1 instructions followed", "nor do several, or one at the start" },
         { "{\"dataset\":\"gsm8k\",\"gt_answer\":\"42\"}", "42", 10, "gsm8k: the last number is equal", "gt_answer stands in" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -312,6 +324,10 @@ static void a_row_that_cannot_be_verified_is_left_out_and_refused_at_the_start(U
         { "{\"ground_truth\":\"42\"}", "'dataset' is missing" },
         { "{\"dataset\":\"gsm8k\"}", "'ground_truth' is missing" },
         { "{\"dataset\":\"gsm8k\",\"ground_truth\":[\"1\",\"2\"]}", "verifier 'gsm8k': the ground truth must be a number" },
+        { "{\"dataset\":\"gsm8k\",\"ground_truth\":\"14 dollars\"}", "verifier 'gsm8k': no response can meet '14 dollars'" },
+        { "{\"dataset\":\"gsm8k\",\"ground_truth\":\"3/4\"}", "verifier 'gsm8k': no response can meet '3/4'" },
+        { "{\"dataset\":\"gsm8k\",\"ground_truth\":\"5%\"}", "verifier 'gsm8k': no response can meet '5%'" },
+        { "{\"dataset\":\"gsm8k\",\"ground_truth\":\"42.\"}", "verifier 'gsm8k': no response can meet '42.'" },
         { "{\"dataset\":[\"gsm8k\",\"math\"],\"ground_truth\":[\"1\"]}", "'dataset' names 2 verifiers, and 'ground_truth' has 1" },
         { "{\"dataset\":\"max_length\",\"ground_truth\":\"long\"}", "must be a number of tokens" },
         { "{\"dataset\":\"ifeval\",\"ground_truth\":\"[{'instruction_id': ['keywords:nothing'], 'kwargs': [None]}]\"}",
@@ -422,41 +438,73 @@ static void settings_that_make_no_sense_are_refused(UNUSED void **state)
     }
 }
 
-/* Numbers, fences, doubled braces and broken JSON as judges write them. */
+/* Numbers, fractions, fences, doubled braces and broken JSON as judges write them. What lies outside its scale is no score. */
 static void a_judges_score_is_found_in_what_it_writes(UNUSED void **state)
 {
     static const struct {
         const char *text;
-        double want;
+        double full, want;
     } cases[] = {
-        { "{\"SCORE\": 7}", 7 },
-        { "{\"REASONING\": \"good\", \"SCORE\": \"7\"}", 7 },
-        { "{\"REASONING\": \"good\", \"SCORE\": \" 7.5 \"}", 7.5 },
-        { "```json\n{\"SCORE\": 1}\n```", 1 },
-        { "```\n{\"SCORE\": \"0\"}\n```", 0 },
-        { "Here it is: {\"SCORE\": 3} as asked.", 3 },
-        { "{{\"SCORE\": 2}}", 2 },
-        { "{\"REASONING\": \"a {brace}\", \"SCORE\": 4}", 4 },
-        { "{\"REASONING\": \"line\nbreak\", \"SCORE\": \"5\"}", 5 },
-        { "{\"REASONING\": unquoted, \"SCORE\": 6}", 6 },
-        { "\"SCORE\" : \"8.25\"", 8.25 },
-        { "{\"SCORE\": -1}", -1 },
-        { "{\"score\": 7}", NAN },
-        { "{\"SCORE\": \"high\"}", NAN },
-        { "{\"SCORE\": null}", NAN },
-        { "{\"SCORE\": \"\"}", NAN },
-        { "SCORE 7", NAN },
-        { "", NAN },
-        { "}{", NAN },
-        { "{\"SCORE\": \"inf\"}", NAN },
+        { "{\"SCORE\": 7}", 10, 0.7 },
+        { "{\"REASONING\": \"good\", \"SCORE\": \"7\"}", 10, 0.7 },
+        { "{\"REASONING\": \"good\", \"SCORE\": \" 7.5 \"}", 10, 0.75 },
+        { "```json\n{\"SCORE\": 1}\n```", 1, 1 },
+        { "```\n{\"SCORE\": \"0\"}\n```", 1, 0 },
+        { "Here it is: {\"SCORE\": 3} as asked.", 10, 0.3 },
+        { "{{\"SCORE\": 2}}", 10, 0.2 },
+        { "{\"REASONING\": \"a {brace}\", \"SCORE\": 4}", 10, 0.4 },
+        { "{\"REASONING\": \"line\nbreak\", \"SCORE\": \"5\"}", 10, 0.5 },
+        { "{\"REASONING\": unquoted, \"SCORE\": 6}", 10, 0.6 },
+        { "\"SCORE\" : \"8.25\"", 10, 0.825 },
+        { "{\"SCORE\": \"2/10\"}", 1, 0.2 },
+        { "{\"SCORE\": \"2/10\"}", 10, 0.2 },
+        { "{\"SCORE\": 2/10}", 1, 0.2 },
+        { "{\"SCORE\": \"2 / 10 \"}", 1, 0.2 },
+        { "{\"SCORE\": \"2 out of 10\"}", 1, 0.2 },
+        { "{\"SCORE\": \"2 of 10\"}", 1, 0.2 },
+        { "{\"SCORE\": \"20%\"}", 1, 0.2 },
+        { "{\"SCORE\": 20 %}", 10, 0.2 },
+        { "SCORE: 2/10", 1, 0.2 },
+        { "**SCORE**: 2/10\nThat is all.", 1, 0.2 },
+        { "The SCORE: 7.\nOnce more: \"SCORE\": 7.", 10, 0.7 },
+        { "{\"SCORE\": 2}", 1, NAN },
+        { "{\"SCORE\": \"2\"}", 1, NAN },
+        { "{\"SCORE\": 1.0000001}", 1, NAN },
+        { "{\"SCORE\": -1}", 1, NAN },
+        { "{\"SCORE\": \"-0.5\"}", 1, NAN },
+        { "{\"SCORE\": bad, \"SCORE\": -0.5}", 1, NAN },
+        { "{\"SCORE\": \"11/10\"}", 1, NAN },
+        { "{\"SCORE\": \"2/0\"}", 1, NAN },
+        { "{\"SCORE\": \"0/0\"}", 1, NAN },
+        { "{\"SCORE\": \"2/-10\"}", 1, NAN },
+        { "{\"SCORE\": \"120%\"}", 1, NAN },
+        { "{\"SCORE\": \"2/10/10\"}", 1, NAN },
+        { "{\"SCORE\": \"0,5\"}", 1, NAN },
+        { "\"SCORE\": 0,5", 1, NAN },
+        { "\"SCORE\": 0 to 1", 1, NAN },
+        { "\"SCORE\": 0.5.1", 1, NAN },
+        { "\"SCORE\": 1 or \"SCORE\": 0", 1, NAN },
+        { "{\"SCORE\": NaN}", 1, NAN },
+        { "{\"SCORE\": 1e400}", 1, NAN },
+        { "{\"SCORE\": true}", 1, NAN },
+        { "{\"SCORE\": [1]}", 1, NAN },
+        { "{\"score\": 7}", 10, NAN },
+        { "{\"SCORE\": \"high\"}", 1, NAN },
+        { "{\"SCORE\": \"SCORE: 2/10\"}", 1, NAN },
+        { "{\"SCORE\": null}", 1, NAN },
+        { "{\"SCORE\": \"\"}", 1, NAN },
+        { "SCORE 7", 10, NAN },
+        { "", 1, NAN },
+        { "}{", 1, NAN },
+        { "{\"SCORE\": \"inf\"}", 1, NAN },
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         double score = 0;
-        bool found = judge_json_score(cases[i].text, strlen(cases[i].text), &score);
+        bool found = judge_score(cases[i].text, strlen(cases[i].text), "SCORE", cases[i].full, &score);
         print_message("%s\n", cases[i].text);
         assert_int_equal(found, !isnan(cases[i].want));
         if (found)
-            assert_float_equal(score, cases[i].want, 0);
+            assert_float_equal(score, cases[i].want, 1e-15);
     }
 }
 

@@ -1,4 +1,4 @@
-/* wandb_files_test.c - settings files of wandb's own client: what is read of them, and what is refused
+/* wandb_files_test.c - settings files of wandb's own client and the names of a run: what is read of them, and what is refused
  * tags: valgrind */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,7 +6,8 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
-#include "workers/export/wandb_files.h"
+#include "protocol/run/wandb_files.h"
+#include "protocol/run/wandb_who.h"
 
 static void a_value_is_what_python_s_configparser_reads(UNUSED void **state)
 {
@@ -74,12 +75,68 @@ static void every_cut_of_a_file_is_read_or_refused(UNUSED void **state)
         }
 }
 
+#define TIMES_8(x) x x x x x x x x
+#define LONG_64 TIMES_8("12345678")
+
+/* wandb.init of wandb 0.28 raises UsageError for these; a name that is cut or replaced would be another run's. */
+static void names_that_wandb_refuses_are_refused_at_the_start(UNUSED void **state)
+{
+    static const struct {
+        const char *project, *variable, *value, *says;    // says NULL: taken
+    } cases[] = {
+        { "gsm8k/qwen", NULL, NULL, "'gsm8k/qwen' (project) holds '/'" },
+        { "a\\b", NULL, NULL, "holds '\\'" },
+        { "a#b", NULL, NULL, "holds '#'" },
+        { "a?", NULL, NULL, "holds '?'" },
+        { "50%", NULL, NULL, "holds '%'" },
+        { "qwen:0.5b", NULL, NULL, "holds ':'" },
+        { LONG_64 LONG_64 "x", NULL, NULL, "longer than the 128 characters" },
+        { LONG_64 LONG_64, NULL, NULL, NULL },
+        { LONG_64 LONG_64 "\xcc\x88", NULL, NULL, "longer than the 128 characters" },
+        { TIMES_8(TIMES_8("\xc3\xbc\xc3\xbc")), NULL, NULL, NULL },    // 128 characters, 256 bytes
+        { "a project of mine", NULL, NULL, NULL },
+        { "GRPO", "WANDB_PROJECT", "team/project", "'team/project' (WANDB_PROJECT) holds '/'" },
+        { "mine", "WANDB_PROJECT", "team/project", NULL },    // not used
+        { "GRPO", "WANDB_RUN_ID", LONG_64, NULL },
+        { "GRPO", "WANDB_RUN_ID", LONG_64 "9", "'WANDB_RUN_ID' is longer than 64 bytes" },
+        { "GRPO", "WANDB_RUN_ID", "a/b", "WANDB_RUN_ID is 'a/b'" },
+        { "GRPO", "WANDB_RUN_ID", " a", "WANDB_RUN_ID is ' a'" },
+        { "GRPO", "WANDB_RUN_ID", "a ", "WANDB_RUN_ID is 'a '" },
+        { "GRPO", "WANDB_RESUME", "maybe", "WANDB_RESUME is 'maybe'" },
+        { "GRPO", "WANDB_RESUME", "must", NULL },
+        { "GRPO", "WANDB_TAGS", LONG_64 LONG_64 LONG_64 LONG_64, "'WANDB_TAGS' is longer than 255 bytes" },
+        { "GRPO", "WANDB_NAME", LONG_64 LONG_64 "x", "'WANDB_NAME' is longer than 128 bytes" },
+        { "GRPO", "WANDB_BASE_URL", "wandb.mine", "must begin with http" },
+        { "GRPO", "WANDB_BASE_URL", "http://wandb.mine//", NULL },
+    };
+    static const char *const variables[] = {
+        "WANDB_PROJECT", "WANDB_RUN_ID", "WANDB_RESUME", "WANDB_TAGS", "WANDB_NAME", "WANDB_BASE_URL"
+    };
+    setenv("WANDB_CONFIG_DIR", "/nowhere", 1);
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        static struct run_config c;
+        struct error err = { 0 };
+        for (size_t v = 0; v < ARRAY_SIZE(variables); v++)
+            unsetenv(variables[v]);
+        if (cases[i].variable)
+            setenv(cases[i].variable, cases[i].value, 1);
+        run_config_init(&c);
+        assert_true(run_config_set(&c, "project", cases[i].project, FROM_FILE, NULL, &err));
+        assert_true(wandb_who_check(&c, true, &err));    // wandb is off
+        assert_true(run_config_set(&c, "wandb", "offline", FROM_FILE, NULL, &err));
+        bool ok = wandb_who_check(&c, true, &err);
+        if (ok != !cases[i].says || (!ok && (err.code != ERR_USAGE || !strstr(err.text, cases[i].says))))
+            fail_msg("case %zu: %s", i, ok ? "taken" : err.text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_value_is_what_python_s_configparser_reads),
         cmocka_unit_test(what_is_not_a_settings_file_is_refused_by_line),
         cmocka_unit_test(every_cut_of_a_file_is_read_or_refused),
+        cmocka_unit_test(names_that_wandb_refuses_are_refused_at_the_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

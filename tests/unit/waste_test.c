@@ -8,13 +8,17 @@
 #include <string.h>
 #include <cmocka.h>
 #include "protocol/base/macros.h"
-#include "workers/controller/waste.h"
+#include "workers/schedule/waste.h"
 
 static struct group_summary group(int64_t n_scored, double ans_sum, int64_t n_timeout, int64_t n_error)
 {
-    return (struct group_summary){
-        .n_sample = 8, .n_scored = n_scored, .n_left_out = 8 - n_scored, .n_timeout = n_timeout, .n_error = n_error, .ans_sum = ans_sum
-    };
+    return (struct group_summary){ .n_sample = 8,
+                                   .n_scored = n_scored,
+                                   .n_ans = n_scored,
+                                   .n_left_out = 8 - n_scored,
+                                   .n_timeout = n_timeout,
+                                   .n_error = n_error,
+                                   .ans_sum = ans_sum };
 }
 
 static void a_group_is_wasted_when_nothing_can_be_learned_from_it(UNUSED void **state)
@@ -70,6 +74,9 @@ static void the_text_says_what_happened_and_what_to_look_at(UNUSED void **state)
         { { .n_sample = 16, .n_left_out = 16, .n_timeout = 12, .n_error = 4, .reason = "code: time" },
           "the last 16 samples were all left out (12 time-outs, 4 errors of the verifier, the last: code: time); ",
           "raise reward_timeout_s" },
+        { { .n_group = 2, .n_sample = 16, .n_unknown = 16 },
+          "none of 16 answers has an accuracy: all of the last 2 groups were filtered; ",
+          "filter_range needs a reward that gives ans_acc" },
         { { .n_sample = 16, .n_left_out = 16, .n_error = 16 }, "(0 time-outs, 16 errors of the verifier); ", "look at logs/scorer.log" },
         { { .n_sample = 16, .n_left_out = 16 }, "the last 16 samples were all left out", "reward_type cannot tell" },
         { { .n_group = 2, .n_sample = 16 },

@@ -14,7 +14,7 @@
 #include "protocol/base/tcp.h"
 #include "protocol/run/node.h"
 #include "protocol/wire/front.h"
-#include "workers/engine/publish/bulk_server.h"
+#include "workers/node/bulk/bulk_server.h"
 #include "workers/engine/publish/publication.h"
 #include "workers/node/weights_fetch.h"
 

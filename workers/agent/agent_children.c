@@ -12,7 +12,10 @@
 #include "protocol/run/run_failure.h"
 #include "protocol/run/spawn.h"
 
-#define DEATHS_MAX 6    // quick deaths in a row
+#define DEATHS_MAX 6      // quick deaths in a row
+#define MUTE_DEATHS 3     // ... that one counts for which had never given a sign of life, and took its time for that
+#define SPAWN_MS 10000    // for a process that cannot be started, before the run is given up
+#define SPAWN_AGAIN_MS 1000
 
 int pidfd_of(pid_t pid)
 {
@@ -47,6 +50,7 @@ void child_watch(struct child *c, pid_t pid)
     snprintf(c->phase, sizeof c->phase, "starting");
     c->waits_for[0] = 0;
     c->stuck_ms = 0;
+    c->spoke = c->mute = false;
     if (c->pidfd < 0)
         c->pid = 0;    // it is gone already
 }
@@ -82,16 +86,38 @@ static void agent_fail(struct agent *a, const char *text)
     a->ended_ms = a->ended_ms ? a->ended_ms : clock_ms();
 }
 
+/* It is said once. A limit that others have used up may be free again soon; if not, the run cannot go on without this process. */
+static void spawn_failed(struct agent *a, struct child *c, const struct error *err)
+{
+    char text[1024];
+    int64_t now = clock_ms();
+    c->next_ms = now + SPAWN_AGAIN_MS;
+    if (c->unspawned_ms == 0) {
+        c->unspawned_ms = now;
+        log_error("%s", err->text);
+        note_add(a, "alert", "agent", err->text);
+    }
+    if (now - c->unspawned_ms < SPAWN_MS || !c->command)
+        return;
+    if (c->exporter) {
+        c->next_ms = INT64_MAX;
+        c->failed = true;
+        return;
+    }
+    snprintf(text, sizeof text, "%.900s (tried for %d s)", err->text, SPAWN_MS / 1000);
+    agent_fail(a, text);
+}
+
 static void child_start(struct agent *a, struct child *c)
 {
     struct error err;
     const char *command = c->command ? c->command : "agent";
     pid_t pid = process_spawn(command, a->run_dir, c->name, RUN_LOCK_FD, false, &err);
     if (pid < 0) {
-        log_error("%s", err.text);
-        c->next_ms = clock_ms() + 1000;
+        spawn_failed(a, c, &err);
         return;
     }
+    c->unspawned_ms = 0;
     child_watch(c, pid);
     c->failed = false;
     log_info("started '%s', pid %d", c->name, (int)pid);
@@ -112,8 +138,7 @@ static void exporter_ended(struct agent *a, struct child *c, const char *how, bo
     note_add(a, "alert", "agent", text);
 }
 
-/* Note which process died, of what, and what becomes of its work. */
-static void death_note(struct agent *a, const struct child *c, pid_t pid, const char *how, int64_t lived_ms)
+void death_note(struct agent *a, const struct child *c, pid_t pid, const char *how, int64_t lived_ms)
 {
     static const struct {
         const char *command, *follows;
@@ -136,13 +161,8 @@ static void child_died(struct agent *a, struct child *c)
 {
     int status = SIGKILL;    // not our child, so its status is unknown: treat as killed
     char how[64] = "ended", last[512], text[1024];
-    if (waitpid(c->pid, &status, WNOHANG) == c->pid) {
-        if (WIFSIGNALED(status))
-            snprintf(how, sizeof how, "was killed by signal %d (SIG%s)", WTERMSIG(status),
-                     sigabbrev_np(WTERMSIG(status)) ? sigabbrev_np(WTERMSIG(status)) : "?");
-        else
-            snprintf(how, sizeof how, "ended with status %d", WEXITSTATUS(status));
-    }
+    if (waitpid(c->pid, &status, WNOHANG) == c->pid)
+        process_end_words(status, how, sizeof how);
     int64_t lived = clock_ms() - c->started_ms;
     pid_t pid = c->pid;
     close(c->pidfd);
@@ -155,7 +175,7 @@ static void child_died(struct agent *a, struct child *c)
         return;
     }
     bool failed = !WIFSIGNALED(status) || (WTERMSIG(status) != SIGKILL && WTERMSIG(status) != SIGTERM);
-    c->n_quick = lived < QUICK_MS && failed ? c->n_quick + 1 : 0;
+    c->n_quick = c->mute ? c->n_quick + MUTE_DEATHS : lived < QUICK_MS && failed ? c->n_quick + 1 : 0;
     c->n_restart++;
     c->next_ms = clock_ms() + (c->n_quick > 0 ? MIN(100 << MIN(c->n_quick, 4), 2000) : 0);
     log_warn("'%s' (pid %d) %s after %.1f s", c->name, (int)pid, how, (double)lived / 1000);
@@ -165,7 +185,10 @@ static void child_died(struct agent *a, struct child *c)
         exporter_ended(a, c, how, true);
     } else if (c->n_quick >= DEATHS_MAX) {
         log_last_line(a->run_dir, c->name, last, sizeof last);
-        snprintf(text, sizeof text, "'%s' cannot run; it was started %d times: %.600s", c->name, c->n_quick, last);
+        snprintf(text, sizeof text, "'%s' cannot run; it was started again and again: %.600s", c->name,
+                 c->mute   ? "it has given no sign of life"
+                 : last[0] ? last
+                           : how);
         agent_fail(a, text);
     }
 }
@@ -186,11 +209,16 @@ void children_tick(struct agent *a)
     for (int i = 0; i < a->n_child; i++)
         fd[i] = (struct pollfd){ .fd = a->child[i].pidfd, .events = POLLIN };
     poll(fd, (nfds_t)a->n_child, 0);
+    bool changed = false;
     for (int i = 0; i < a->n_child; i++) {
         struct child *c = &a->child[i];
+        pid_t before = c->pid;
         if (c->pid && (fd[i].revents & POLLIN))
             child_died(a, c);
         if (!c->pid && now >= c->next_ms && !a->stop_ms && !a->over)
             child_start(a, c);
+        changed |= c->pid != before;
     }
+    if (changed)
+        lives_keep(a);
 }

@@ -7,11 +7,14 @@
  * controller's heartbeat says that the run is over (or the agent gives up on a process that keeps dying, and writes why into
  * sock/failure); consoles get their last answers; all processes are ordered to stop (sock/ending: a new agent goes on from
  * there); those that have not after STOP_S are killed; sock/ended tells the keeper. */
+#include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/subcommand.h"
@@ -20,8 +23,10 @@
 #include "protocol/base/log.h"
 #include "protocol/wire/run_door.h"
 #include "workers/agent/agent_parts.h"
-#include "protocol/run/spawn.h"
+#include "protocol/run/export_kinds.h"
+#include "protocol/run/journal.h"
 #include "protocol/run/node.h"
+#include "protocol/run/spawn.h"
 #include "workers/process/process.h"
 
 SUBCOMMAND_DECLARE(join)
@@ -29,6 +34,7 @@ SUBCOMMAND_DECLARE(join)
 #define VIEW_OPEN 24             // questions from read-only visitors, held open at once
 #define LINGER_MS 200            // after the end is known, time for a console that is just connecting
 #define LAST_ANSWERS_MS 10000    // ... time for connected consoles to ask for what they have not received
+#define FILES_SPARE 5            // descriptors, besides one a process: to start one, and to write why not
 #define STOP_S 20                // time for processes that were ordered to stop
 #define LOOK_MS 250              // between two checks of things without a due time
 #define END_LOOK_MS 20           // the same at the run's end: has the last console gone?
@@ -114,6 +120,7 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
         }
         break;
     }
+    case MSG_KEPT: kept_asked(a, ev->request, &in); break;
     case MSG_STEPS:
     case MSG_EVENTS:
     case MSG_ROLLOUTS:
@@ -261,19 +268,15 @@ static bool end_tick(struct agent *a)
     return all_gone(a);
 }
 
+/* On the head alone: the journal is there. */
 static void exporters_make(struct agent *a)
 {
-    const struct {
-        bool wanted;
-        const char *name;
-    } kinds[] = {
-        { strcmp(a->config.wandb, "off") != 0, "export wandb" },
-        { a->config.tensorboard, "export tensorboard" },
-        { a->config.alert_webhook_file[0] != 0, "export webhook" },
-        { a->config.metrics_listen[0] != 0, "export openmetrics" },
-    };
-    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
-        struct child *c = kinds[i].wanted ? child_add(a, "exporter", kinds[i].name) : NULL;
+    char name[64];
+    for (int i = 0; i < EXPORT_KIND_N && !a->is_node; i++) {
+        if (!export_wanted(&a->config, (enum export_kind)i))
+            continue;
+        snprintf(name, sizeof name, "export %s", export_kinds[i].name);
+        struct child *c = child_add(a, "exporter", name);
         if (c)
             c->exporter = true;
     }
@@ -327,6 +330,22 @@ static bool agent_wait(struct agent *a, struct net_event *ev)
     }
 }
 
+/* An agent that runs out of descriptors later could start nothing, and could not even say so. */
+static bool files_try(const struct agent *a, struct error *err)
+{
+    int fd[CHILD_MAX + FILES_SPARE], n = 0, want = a->n_child + FILES_SPARE;
+    struct rlimit limit = { 0 };
+    while (n < want && (fd[n] = fcntl(RUN_LOCK_FD, F_DUPFD_CLOEXEC, 0)) >= 0)
+        n++;
+    for (int i = 0; i < n; i++)
+        close(fd[i]);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    return n == want
+           || error_set(err, ERR_NO_MEMORY,
+                        "the agent may open %" PRIu64 " files, and needs %d more for its processes; raise the limit ('ulimit -n')",
+                        limit.rlim_cur, want - n);
+}
+
 static bool agent_run(const char *run_dir, struct error *err)
 {
     char path[4200];
@@ -358,6 +377,7 @@ static bool agent_run(const char *run_dir, struct error *err)
     TRY(node_config(&a->config, run_dir, err));
     a->is_node = a->config.node_only;
     children_make(a);
+    TRY(files_try(a, err));
     for (int i = 0; i < a->n_child; i++) {
         pid_t pid = process_find(run_dir, a->child[i].name);
         if (pid > 0) {
@@ -366,6 +386,7 @@ static bool agent_run(const char *run_dir, struct error *err)
         }
     }
     end_find(a);
+    lives_find(a);
     int64_t looked_ms = clock_ms();
     while (!end_tick(a)) {
         int n = 0;
@@ -405,6 +426,7 @@ out:
     publisher_free(a->view_telemetry);
     transport_free(a->transport);
     node_watch_free(a->node);
+    journal_close(a->journal);
     free(a);
     return ok;
 }

@@ -4,11 +4,13 @@
 #include "workers/agent/agent_parts.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 
-#define GAP_MS 1000    // a turn that took this long: the agent itself was stopped or starved
+#define FIRST_SIGN_S 60.0    // for a process to say that it is there; milliseconds are usual
+#define GAP_MS 1000          // a turn that took this long: the agent itself was stopped or starved
 
 /* A silence long enough to matter: longer than a few heartbeats, whatever their interval. */
 double silence_s(const struct agent *a)
@@ -20,7 +22,7 @@ double silence_s(const struct agent *a)
 const char *child_verdict(const struct agent *a, const struct child *c)
 {
     int64_t now = clock_ms();
-    double silent_s = (double)(now - c->heard_ms) / 1000, still_s = (double)(now - c->progress_ms) / 1000;
+    double silent_s = (double)(now - c->heard_ms) / 1000, still_s = (double)(now - MAX(c->progress_ms, c->phase_ms)) / 1000;
     double slow_s = a->config.slow_s, stuck_s = a->config.stuck_s;
     if (!c->pid)
         return "stuck";
@@ -55,6 +57,28 @@ void late_tell(const struct agent *a, char *out, size_t size)
                  (double)(now - busy->phase_ms) / 1000);
 }
 
+/* Tests set another one, which need not be waited for. */
+static double first_sign_s(void)
+{
+    const char *s = getenv("RC_TEST_FIRST_SIGN_S");
+    return s ? strtod(s, NULL) : FIRST_SIGN_S;
+}
+
+/* A process that has never spoken does nothing yet that is worth waiting for: it is named and ended, and started again. */
+static void mute_look(struct agent *a, struct child *c, int64_t now)
+{
+    char text[256];
+    double still_s = (double)(now - c->started_ms) / 1000;
+    if (c->spoke || still_s < fmax(first_sign_s(), a->config.stuck_s))
+        return;
+    snprintf(text, sizeof text, "'%s' (pid %d) has given no sign of life in %.0f s since it was started, and is ended", c->name,
+             (int)c->pid, still_s);
+    log_error("%s", text);
+    note_add(a, "alert", "agent", text);
+    c->mute = true;
+    child_kill(c);
+}
+
 /* Kill what has been stuck for restart_stuck_s; children_tick starts it again. Exporters and the keeper have no heartbeat, so
  * nothing is known about them. */
 void stuck_tick(struct agent *a)
@@ -66,6 +90,8 @@ void stuck_tick(struct agent *a)
         struct child *c = &a->child[i];
         bool stuck = c->command && !c->exporter && c->pid && !a->over && !a->stop_ms && !gap && strcmp(child_verdict(a, c), "stuck") == 0;
         c->stuck_ms = !stuck ? 0 : c->stuck_ms ? c->stuck_ms : now;
+        if (stuck && !c->mute)
+            mute_look(a, c, now);
         if (!stuck || a->config.restart_stuck_s <= 0 || (double)(now - c->stuck_ms) < 1000 * a->config.restart_stuck_s)
             continue;
         char text[256];
@@ -94,6 +120,7 @@ static void child_heard(struct child *c, const struct msg_in *in, int64_t now, c
     mval_text(in->root, "waits_for", c->waits_for, sizeof c->waits_for);
     c->progress = progress;
     c->heard_ms = now;
+    c->spoke = true;
     c->start = mval_i64(mval_get(in->root, "start"), 0);
     c->phase_ms = now - (int64_t)(1000 * mval_f64(mval_get(in->root, "phase_s"), 0));
     buf_clear(&c->gauges);

@@ -21,8 +21,9 @@ static void on_signal(UNUSED int sig)
 
 bool keeper_run(const char *run_dir, struct error *err)
 {
-    char ended[4200], text[1024], last[512];
-    int n_quick = 0;
+    char ended[4200], text[1024], last[512], how[64] = "ended";
+    struct error none;
+    int n_quick = 0, status;
     struct sigaction sa = { .sa_handler = on_signal };
     sigaction(SIGTERM, &sa, NULL);
     sigaction(SIGINT, &sa, NULL);
@@ -35,8 +36,11 @@ bool keeper_run(const char *run_dir, struct error *err)
         pid_t pid = process_find(run_dir, "agent");
         if (pid <= 0 && path_exists(ended))
             return true;
-        if (pid <= 0 && (pid = process_spawn("agent", run_dir, "agent", RUN_LOCK_FD, false, err)) < 0)
+        if (pid <= 0 && (pid = process_spawn("agent", run_dir, "agent", RUN_LOCK_FD, false, err)) < 0) {
+            if (!run_failure_write(run_dir, err->text, &none))
+                log_error("%s", none.text);
             return false;
+        }
         int fd = pidfd_of(pid);
         while (fd >= 0) {
             struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -50,15 +54,16 @@ bool keeper_run(const char *run_dir, struct error *err)
         }
         if (fd >= 0)
             close(fd);
-        while (waitpid(-1, NULL, WNOHANG) > 0)
-            ;
+        for (pid_t gone; (gone = waitpid(-1, &status, WNOHANG)) > 0;)
+            if (gone == pid)
+                process_end_words(status, how, sizeof how);
         if (path_exists(ended))
             return true;
         n_quick = clock_ms() - started < QUICK_MS ? n_quick + 1 : 0;
         log_warn("the agent has ended before its work was done");
         if (n_quick >= 10) {
             log_last_line(run_dir, "agent", last, sizeof last);
-            snprintf(text, sizeof text, "the agent cannot run; it was started %d times: %.600s", n_quick, last);
+            snprintf(text, sizeof text, "the agent cannot run; it was started %d times: %.600s", n_quick, last[0] ? last : how);
             return run_failure_write(run_dir, text, err) && error_set(err, ERR_INTERNAL, "%s", text);
         }
         if (n_quick > 1)

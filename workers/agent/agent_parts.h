@@ -24,7 +24,10 @@ struct child {
     pid_t pid;              // 0: not running
     int pidfd;
     int64_t started_ms, next_ms;    // next_ms: when it may be started
+    int64_t unspawned_ms;           // since when it cannot be started; 0: it can
     int n_restart, n_quick;
+    bool spoke;          // it has given a sign of life
+    bool mute;           // it has not in time, and was killed for that
     bool failed;         // an exporter: it has ended for good, with data unsent
     int64_t stuck_ms;    // since when its verdict has been stuck; 0: it is not stuck
     /* its last heartbeat */
@@ -81,6 +84,7 @@ struct agent {
     int n_restart;    // in total; the newest is at (n_restart - 1) % RESTART_MAX
     struct note note[NOTE_MAX];
     int64_t turned_ms;           // when the loop last turned
+    struct journal *journal;     // for reading; NULL: nobody has asked for what is in it
     int64_t kept_ms;             // when the last sample went to the journal; 0: none yet
     struct buf detail;           // the controller's last heartbeat
     struct control_lock lock;    // as it said then
@@ -99,6 +103,13 @@ void child_stop(const struct child *c);    // asks it to end (SIGTERM), which it
 void children_tick(struct agent *a);
 int64_t children_due(const struct agent *a);    // these three: when the tick must be called next; INT64_MAX: not before something comes
 int pidfd_of(pid_t pid);                        // -1: it is not alive
+
+/* Note which process died, of what, and what becomes of its work. how: "was killed by signal 9 (SIGKILL)". */
+void death_note(struct agent *a, const struct child *c, pid_t pid, const char *how, int64_t lived_ms);
+
+/* ---- agent_lives.c: what outlives an agent that is killed ---- */
+void lives_find(struct agent *a);    // once the children that are alive are watched: what the agent before has kept; says how it ended
+void lives_keep(const struct agent *a);
 
 /* ---- agent_heartbeat.c: what processes report about themselves, and which are slow or stuck ---- */
 double silence_s(const struct agent *a);                                    // a silence this long matters
@@ -120,6 +131,9 @@ void status_answer(struct agent *a, struct request *r, const struct page *page, 
 void status_cached(struct agent *a, struct request *r, const struct page *page);
 void telemetry_send(struct agent *a, const char *topic, const void *data, size_t len);
 void telemetry_tick(struct agent *a);
+
+/* ---- agent_kept.c: what the run keeps in its folder, for consoles on other machines ---- */
+void kept_asked(struct agent *a, struct request *r, const struct msg_in *in);
 
 /* ---- agent_pending.c: requests that wait for the controller, the gate or a process's restart ---- */
 /* Hold r for at most limit_ms; to ask the controller, call pending_ask next. NULL: too many are waiting, and r was refused. */

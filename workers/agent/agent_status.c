@@ -190,6 +190,7 @@ static void processes_write(struct agent *a, struct msg_out *m, const struct mva
     msg_f64(m, "phase_s", 0);
     msg_str(m, "waits_for", "");
     msg_str(m, "verdict", "ok");
+    msg_i64(m, "restarts", a->self.n_restart);
     msg_f64(m, "cpu", a->self.cpu_share);
     msg_f64(m, "rss_mib", a->self.rss_mib);
     msg_end(m);

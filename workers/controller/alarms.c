@@ -1,17 +1,18 @@
 #include "workers/controller/alarms.h"
 #include <inttypes.h>
 #include <math.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include "protocol/base/child.h"
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/run/spawn.h"
 #include "workers/controller/controller.h"
 #include "workers/controller/rollback.h"
+#include "workers/engine/reward/reward.h"
 
 #define VALUE "alarms"    // the journal's name of the states
 
@@ -91,12 +92,31 @@ static bool states_load(struct controller *c, struct error *err)
     return true;
 }
 
+/* Where the reward type's own system prompt is in force, which nobody may have thought of, the alarms that it can cause say so. */
+static void system_prompt_say(struct controller *c)
+{
+    static const char *const caused[] = { "reward_zero", "no_spread", "truncated" };
+    static const char says[] = "; prompts have the reward_type's own system prompt: compare with 'rollcall eval --system-prompt none'";
+    if (c->config.system_prompt[0] || run_config_posted(&c->config) || !reward_system_prompt(c->config.reward_type))
+        return;
+    for (size_t i = 0; i < ARRAY_SIZE(caused); i++)
+        for (int k = 0; k < c->alarms.book.n; k++) {
+            struct alarm_rule *r = &c->alarms.book.rule[k];
+            size_t n = strlen(r->remedy);
+            if (strcmp(r->name, caused[i]) == 0 && n + strlen(says) < sizeof r->remedy)
+                snprintf(r->remedy + n, sizeof r->remedy - n, "%s", says);
+        }
+}
+
 bool alarms_open(struct controller *c, struct error *err)
 {
     char path[4200];
     alarm_book_init(&c->alarms.book);
     snprintf(path, sizeof path, "%s/alarms.yaml", c->process.run_dir);
-    return (!path_exists(path) || alarm_book_read(&c->alarms.book, path, err)) && states_load(c, err) && past_load(c, err);
+    if (path_exists(path) && !alarm_book_read(&c->alarms.book, path, err))
+        return false;
+    system_prompt_say(c);
+    return states_load(c, err) && past_load(c, err);
 }
 
 /* ---- what follows ---- */
@@ -127,7 +147,7 @@ static void command_run(const struct controller *c, const struct alarm_rule *r, 
     env[n++] = run;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addclose(&files, RUN_LOCK_FD);
-    if (posix_spawn(&pid, "/bin/sh", &files, NULL, argv, env) == 0)
+    if (child_spawn(&pid, "/bin/sh", &files, 0, argv, env) == 0)
         waitpid(pid, NULL, 0);    // the shell leaves at once
     else
         log_warn("the command of alarm '%s' cannot be started", r->name);
@@ -146,7 +166,7 @@ static void actions_take(struct controller *c, const struct alarm_rule *r, const
     if ((r->actions & ALARM_ROLLBACK) && !rollback_want(c, after_change, who))
         log_warn("%s: there is nothing to go back to", who);
     if ((r->actions & ALARM_PAUSE) || ((r->actions & ALARM_ROLLBACK) && !after_change))    // else it would only happen again
-        orders_pause(c, PAUSE_STEP);
+        orders_pause(c, PAUSE_STEP, who);
 }
 
 /* ", 3 steps after learning_rate 0.0001 -> 0.1"; false: no change was so near. */

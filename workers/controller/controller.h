@@ -2,12 +2,14 @@
  *
  * A part of the state has its struct, its header and its file, and is changed by its own functions:
  *
- *   run            run_state.c     the state machine, and when the run ends
- *   open           opening.c       building the state from run directory and journal
+ *   run            run_state.c     its state; run_end.c: when the run stops, and what it ends as; due.c: what settings want after a step;
+ *                  time_used.c     how long it has gone
+ *   open           opening.c       building the state from run directory and journal; numbers.c: numbers in the journal
  *   answers        answers.c       sent once the journal has what they say; events.c: into the journal and to listeners
  *   orders         orders.c        what operators want; outcomes.c: how their commands ended
  *   changes        changes.c       knobs changed while the run goes; resumed.c: settings given at resume
- *   workers        workers.c       which there are; facts.c, decide.c, give.c: what each gets next; reports.c: what they have done
+ *   workers        workers.c       what they ask; roster.c: which there are; facts.c, decide.c, give.c: what each gets next; reports.c: what
+ *                                  they have done
  *   rounds         rounds.c        how several trainers stay together
  *   lineage        lineage.c       which incarnation made which step; returning.c: going back to an earlier one
  *   weights        weights.c       where each version can be had
@@ -20,8 +22,13 @@
  *   metrics        step_metrics.c  the numbers of a step; counts.c, waste.c: of the whole run
  *   alarms         alarms.c        what the run is watched for, and what follows
  *   doctor         doctor.c        what bounds or breaks the run, in one sentence
+ *   missing        missing.c       trainers of other nodes that have not come
+ *   servers        servers.c       outside the run, from which environments draw: which have not got the weights
  *   questions      status.c, history.c, data_lines.c
- *   the loop       controller_cmd.c
+ *   the loop       controller_cmd.c; check.c: do the invariants hold after a turn?
+ *
+ * In workers/schedule, which does not know this state: checkpoints, decide, eval_sets, evals, ledger, lineage, prompt_order, rollout_log,
+ * waste.
  *
  * Invariants:
  * 1. What is answered is committed: handlers queue answers (answer_later), the loop commits the journal, then sends them.
@@ -33,11 +40,12 @@
  * 5. Only controller_return and a rollback change incarnation, and only state_set changes state:
  *      starting -> running             first trainer is in step                     workers.c, run_begin
  *      running <-> paused              command, when its depth is reached           orders.c
- *      running, paused -> stopping     command stop, or the last step is done       run_state.c, run_tick
+ *      running, paused -> stopping     command stop, the last step is done, or      run_end.c, run_tick
+ *                                      max_hours are over
  *      stopping -> running             the trainer died and is back before the end  returning.c, controller_return
  *                                      or an operator goes back                     rollback.c
- *      stopping -> finished | stopped  everything due is saved and evaluated        run_state.c, run_tick
- *      stopping -> failed              nothing was learned                          run_state.c, run_conclude
+ *      stopping -> finished | stopped  everything due is saved and evaluated        run_end.c, run_tick
+ *      stopping -> failed              nothing was learned                          run_end.c, run_conclude
  *      any -> failed                   a task failed for good, the journal cannot be written, a process keeps dying, or nothing
  *                                      can be learned from what comes (groups.c, waste_look) */
 #pragma once
@@ -51,24 +59,28 @@
 #include "workers/controller/alarms.h"
 #include "workers/controller/answers.h"
 #include "workers/controller/changes.h"
-#include "workers/controller/checkpoints.h"
+#include "workers/schedule/checkpoints.h"
 #include "workers/controller/counts.h"
 #include "workers/controller/doctor.h"
 #include "workers/controller/dropping.h"
-#include "workers/controller/evals.h"
+#include "workers/schedule/evals.h"
 #include "workers/controller/events.h"
-#include "workers/controller/ledger.h"
-#include "workers/controller/lineage.h"
+#include "workers/controller/missing.h"
+#include "workers/controller/numbers.h"
+#include "workers/schedule/ledger.h"
+#include "workers/schedule/lineage.h"
 #include "workers/controller/orders.h"
+#include "workers/controller/posted.h"
 #include "workers/controller/data_lines.h"
 #include "workers/controller/recent.h"
 #include "workers/controller/rescoring.h"
 #include "workers/controller/resumed.h"
 #include "workers/controller/returning.h"
-#include "workers/controller/rollout_log.h"
+#include "workers/schedule/rollout_log.h"
 #include "workers/controller/rounds.h"
 #include "workers/controller/rubrics.h"
 #include "workers/controller/schedule.h"
+#include "workers/controller/servers.h"
 #include "workers/controller/solved.h"
 #include "workers/controller/step_metrics.h"
 #include "workers/controller/storage.h"
@@ -84,10 +96,15 @@ struct controller {
     struct run_config config;    // run.yaml
     struct run_config now;       // with all changes
     int64_t started_ms;
+    double elapsed_before_s;    // since the run's first event when this controller started; 0: it begins
+    int64_t used_before_ms;     // for how long earlier controllers of this run went
+    int64_t used_kept_ms;       // clock_ms when the run's whole time was last put into the journal
 
     /* where the run stands */
     enum run_state state;
-    char reason[1024];    // why it is so; "": as planned
+    char reason[1024];                       // why it is so; "": as planned
+    void (*ending)(struct controller *c);    // state_set calls it before it tells that the run is over,
+    void (*ended)(struct controller *c);     // and this one afterwards
     int64_t step, max_steps, incarnation;
     int64_t loading_step;    // where a load that is under way leads; -1: none
     int64_t next_task;
@@ -125,20 +142,32 @@ struct controller {
     struct doctor doctor;
     struct rescoring rescoring;
     struct dropping dropping;
+    struct posted posted;
+    struct servers servers;
+    struct missing missing;
     bool difference_told;    // between an external engine's log-probs and the trainer's (reports.c)
 };
 
 /* ---- opening.c ---- */
 MUST_USE bool controller_open(struct controller *c, const char *run_dir, struct error *err);
 void controller_close(struct controller *c);
-/* Small numbers in the journal, by name; get: otherwise when there is none. */
-MUST_USE bool number_get(struct controller *c, const char *name, int64_t otherwise, int64_t *out, struct error *err);
-MUST_USE bool number_put(struct controller *c, const char *name, int64_t v, struct error *err);
 
 /* ---- run_state.c ---- */
 void state_set(struct controller *c, enum run_state state, const char *who, const char *text);
 void run_fail(struct controller *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
 bool run_is_over(const struct controller *c);
+
+/* ---- time_used.c ---- */
+double run_used_s(const struct controller *c);    // for how long the run's controllers have gone, without the time between them
+MUST_USE bool run_used_keep(struct controller *c, struct error *err);    // put that into the journal
+void run_used_note(struct controller *c);                                // likewise; a failure is only logged
+
+/* ---- due.c ---- */
 bool evaluated_at(const struct controller *c, int64_t step);    // are the last results of all evaluation sets of this step?
 void save_if_due(struct controller *c, bool episode_ends);      // is the last step to be saved by the settings?
-void run_tick(struct controller *c);                            // each turn of the loop: is it to stop, has it ended?
+
+/* ---- check.c ---- */
+void controller_check(const struct controller *c);    // in test builds: do the invariants hold? Ends the process if not
+
+/* ---- run_end.c ---- */
+void run_tick(struct controller *c);    // each turn of the loop: is it to stop, has it ended?

@@ -42,6 +42,7 @@ static void request_dispatch(struct controller *c, struct net_event *ev)
     case MSG_STATUS: status_asked(c, ev->request); break;
     case MSG_PUBLISH: event_told(c, ev->request, &in); break;
     case MSG_HEARTBEAT:
+    case MSG_KEPT:
     case MSG_SCORE:
     case MSG_TURN:
     case MSG_JOIN:
@@ -93,6 +94,7 @@ static bool turn(struct controller *c, int64_t pause_ms)
     rescore_tick(c);
     rollback_tick(c);    // before the run ends: it may be what its last checkpoint was waited for
     evaluating_tick(c);
+    missing_tick(c);
     run_tick(c);
     again = workers_tick(c) || again;
     orders_tick(c);
@@ -103,6 +105,7 @@ static bool turn(struct controller *c, int64_t pause_ms)
         checkpoints_move(&c->checkpoints);
     if (c->ledger)    // after the answers: nobody waits for it
         again = rollout_log_turn(c->log, c->ledger, c->rollout_path, c->now.rollout_log_interval) || again;
+    controller_check(c);
     phase_tell(c);
     c->process.progress++;    // its work is to turn this loop: it is late only when it is not heard
     return again;
@@ -144,6 +147,8 @@ static bool controller_cmd(int argc, char **argv, struct error *err)
     TRY(process_init(&c->process, run_dir, name, err));
     c->process.detail = detail_write;
     c->process.ctx = c;
+    c->ending = doctor_end;
+    c->ended = orders_end;
     TRY(controller_open(c, run_dir, err));
     process_pace(&c->process, c->config.heartbeat_s);
     TRY(!c->config.enable_profiling || process_profile(&c->process, err));

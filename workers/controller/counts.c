@@ -21,6 +21,7 @@ static const struct count {
     { "waste_groups", offsetof(struct counts, waste.n_group) },
     { "waste_format", offsetof(struct counts, waste.n_format) },
     { "waste_right", offsetof(struct counts, waste.n_right) },
+    { "waste_unknown", offsetof(struct counts, waste.n_unknown) },
     { "waste_left_out", offsetof(struct counts, waste.n_left_out) },
     { "waste_timeouts", offsetof(struct counts, waste.n_timeout) },
     { "waste_errors", offsetof(struct counts, waste.n_error) },

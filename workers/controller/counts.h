@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/run/group.h"
-#include "workers/controller/waste.h"
+#include "workers/schedule/waste.h"
 
 #define COUNT_MAX 16    // numbers
 

@@ -72,6 +72,17 @@ static const char *line_file(const struct controller *c, int64_t line, char *out
     return out;
 }
 
+const char *row_place(const struct controller *c, int64_t row, char *out, size_t size)
+{
+    char file[512];
+    int64_t line = prompt_line(&c->lines.pairs, row);
+    if (line > 0)
+        snprintf(out, size, "line %" PRId64 "%s", line, line_file(c, line, file, sizeof file));
+    else
+        snprintf(out, size, "prompt %" PRId64 " of the data", row);
+    return out;
+}
+
 bool quarantine_add(struct controller *c, int64_t line, struct buf *text, struct error *err)
 {
     struct buf list = BUF_INIT;

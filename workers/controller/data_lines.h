@@ -21,6 +21,8 @@ void lines_release(struct data_lines *l);
 MUST_USE bool lines_load(struct controller *c, struct error *err);
 /* A worker has loaded the data and reports this; NULL: its report has no such field. */
 MUST_USE bool lines_take(struct controller *c, const struct mval *pairs, const struct mval *files, struct error *err);
+/* Where a prompt stands, for people: "line 7 ('PATH', line or row 3)", "prompt 6 of the data" when that is not known. Returns out. */
+const char *row_place(const struct controller *c, int64_t row, char *out, size_t size);
 /* The line that a prompt stands on, as field line; nothing when it is not known. */
 void line_write(const struct controller *c, struct msg_out *m, const struct mval *row);
 /* The prompt on a line is issued no more, in this run and whenever it is resumed. text: says so. */

@@ -73,10 +73,12 @@ static struct diagnosis judge(const struct controller *c)
 {
     struct diagnosis d = { .kind = DIAGNOSIS_NONE };
     struct ledger_counts n;
-    if (run_is_over(c) || waste_judge(c, &d) || alarm_judge(c, &d))
+    if (run_is_over(c) || servers_judge(c, &d) || missing_judge(c, &d) || waste_judge(c, &d) || alarm_judge(c, &d))
         return d;
     if (c->state == RUN_PAUSED) {
         doctor_paused(&d);
+    } else if (posted_judge(c, &d)) {
+        return d;
     } else if (c->step > 0) {
         (void)bound_judge(c, &d);
     } else if (c->ledger) {

@@ -1,6 +1,6 @@
 /* facts.h - what the rules of decide.h look at, gathered from the run's state */
 #pragma once
-#include "workers/controller/decide.h"
+#include "workers/schedule/decide.h"
 
 struct controller;
 struct worker;

@@ -40,10 +40,12 @@ bool group_is_ours(struct controller *c, struct request *r, const struct msg_in 
     *known = i ? i->fate != LEDGER_ISSUED && i->fate != LEDGER_LEASED : c->ledger && item >= 0 && item < ledger_first(c->ledger);
     if (*known)
         return true;
-    if (!i || (!c->config.free_running && (i->version != version || undone)))
+    if (!i || (!c->config.free_running && (i->version != version || undone))) {
         error_set(&err, ERR_REFUSED, "item %" PRId64 " at version %" PRId64 " is not wanted", item, version);
-    else if (lent_owns(c, in, i, &err))
+        lent_refused(c, in, item, &err);
+    } else if (lent_owns(c, in, i, &err)) {
         return true;
+    }
     refuse_later(c, r, &err);
     return false;
 }
@@ -59,11 +61,12 @@ void group_came(struct controller *c, struct request *r, const struct msg_in *in
         ok_later(c, r);
         return;
     }
+    int64_t item = mval_i64(mval_get(in->root, "item"), -1);
     if (!group_summary_read(in->root, &sum, &err)) {
+        lent_refused(c, in, item, &err);
         refuse_later(c, r, &err);
         return;
     }
-    int64_t item = mval_i64(mval_get(in->root, "item"), -1);
     const struct ledger_item *i = ledger_find(c->ledger, item);
     if (!lent_claims_check(c, in, i, &err)) {
         refuse_later(c, r, &err);
@@ -99,6 +102,7 @@ static bool group_take(struct controller *c, const struct msg_in *in, const stru
     step_metrics_sampled(&c->metrics, mval_get(in->root, "sampled"));
     recent_add(c, data, len);
     waste_look(c, sum, &filter, mval_get(in->root, "samples"));
+    posted_taken(c, in);
     return counts_keep(c, err);
 }
 

@@ -2,21 +2,14 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include "protocol/run/group_claims.h"
 #include "workers/controller/controller.h"
-
-static bool is_of(const struct worker *w, const char *node)
-{
-    size_t len = strlen(node);
-    return strncmp(w->name, node, len) == 0 && w->name[len] == '/';
-}
 
 static bool was_given(const struct controller *c, const struct ledger_item *i, const char *node)
 {
     for (int k = 0; k < c->workers.n; k++) {
         const struct worker *w = &c->workers.worker[k];
-        if (is_of(w, node) && ledger_was_given(c->ledger, i->item, worker_id(c, w)))
+        if (worker_is_of(w, node) && ledger_was_given(c->ledger, i->item, worker_id(c, w)))
             return true;
     }
     return false;
@@ -33,6 +26,12 @@ static bool refused(struct controller *c, const char *node, int64_t item, struct
     if ((n & (n - 1)) == 0)
         event_add(c, "node", "controller", text, "");
     return error_set(err, ERR_REFUSED, "item %" PRId64 ": %.900s", item, why.text);
+}
+
+bool lent_refused(struct controller *c, const struct msg_in *in, int64_t item, struct error *err)
+{
+    char node[64];
+    return mval_text(in->root, "lent", node, sizeof node)[0] ? refused(c, node, item, err) : false;
 }
 
 bool lent_owns(struct controller *c, const struct msg_in *in, const struct ledger_item *i, struct error *err)

@@ -1,10 +1,10 @@
 /* Building the controller's state from the run's directory and journal. */
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
@@ -13,25 +13,6 @@
 #include "workers/controller/controller.h"
 #include "workers/controller/evaluating.h"
 #include "workers/engine/data/identity.h"
-
-bool number_get(struct controller *c, const char *name, int64_t otherwise, int64_t *out, struct error *err)
-{
-    bool found;
-    struct buf text = BUF_INIT;
-    bool ok = journal_value_get(c->journal, name, &text, &found, err);
-    *out = otherwise;
-    if (ok && found && !parse_i64(buf_text(&text), out))
-        ok = error_set(err, ERR_DATA, "the journal's value '%s' is not a number", name);
-    buf_release(&text);
-    return ok;
-}
-
-bool number_put(struct controller *c, const char *name, int64_t v, struct error *err)
-{
-    char text[32];
-    int n = snprintf(text, sizeof text, "%" PRId64, v);
-    return transaction(c, err) && journal_value_put(c->journal, name, text, (size_t)n, err);
-}
 
 /* What the run is made of is in the journal; what has been changed on purpose since (train --accept-changed) is an event. */
 static bool identity_note(struct controller *c, struct error *err)
@@ -99,14 +80,22 @@ static bool folders_take(struct controller *c, const char *run_dir, struct error
     return (c->log = rollout_log_open(rollouts, err)) != NULL;
 }
 
+static bool first_event(void *arg, const struct journal_event *e)
+{
+    struct controller *c = arg;
+    c->elapsed_before_s = fmax(clock_wall_s() - e->wall_s, 0);
+    return false;
+}
+
 /* What the journal has of the run. *rollout_bytes: up to where it names groups in their file; -1: it has named none yet. */
 static bool journal_load(struct controller *c, int64_t *rollout_bytes, struct error *err)
 {
     return changes_load(c, err) && checkpoints_load(&c->checkpoints, c->journal, err) && evals_load(&c->evals, c->journal, err)
            && journal_last_step(c->journal, &c->step, err) && number_get(c, "incarnation", 0, &c->incarnation, err)
            && number_get(c, "n_row", 0, &c->n_row, err) && number_get(c, "rollout_bytes", -1, rollout_bytes, err) && counts_load(c, err)
-           && rounds_load(c, err) && number_get(c, REBUILD_STEP, 0, &c->rebuild_step, err)
-           && number_get(c, REBUILD_ITEM, 0, &c->rebuild_item, err) && evaluating_load(c, err);
+           && journal_events_read(c->journal, 0, NULL, first_event, c, err) && rounds_load(c, err)
+           && number_get(c, REBUILD_STEP, 0, &c->rebuild_step, err) && number_get(c, REBUILD_ITEM, 0, &c->rebuild_item, err)
+           && number_get(c, "used_ms", 0, &c->used_before_ms, err) && evaluating_load(c, err);
 }
 
 /* The first controller of a run begins its first incarnation. */
@@ -124,7 +113,7 @@ bool controller_open(struct controller *c, const char *run_dir, struct error *er
     char path[4200];
     int64_t rollout_bytes;
     c->state = RUN_STARTING;
-    c->started_ms = clock_ms();
+    c->started_ms = c->used_kept_ms = clock_ms();
     c->loading_step = -1;
     c->orders.rollback = -1;
     evals_init(&c->evals);

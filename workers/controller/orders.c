@@ -17,6 +17,13 @@ static const char *const depth_names[] = {
     [PAUSE_NONE] = "", [PAUSE_ROLLOUTS] = "rollouts", [PAUSE_STEP] = "step", [PAUSE_DRAIN] = "drain"
 };
 
+static const char *const depth_says[] = {
+    [PAUSE_NONE] = "",
+    [PAUSE_ROLLOUTS] = "after the rollouts that were under way",
+    [PAUSE_STEP] = "after a whole step",
+    [PAUSE_DRAIN] = "after a drain and its checkpoint",
+};
+
 const char *pause_depth_name(enum pause_depth depth)
 {
     return depth_names[depth];
@@ -28,14 +35,14 @@ static void lock_restore(struct controller *c);
 
 static void orders_keep(const struct controller *c)
 {
-    char path[4200], text[64];
+    char path[4200], text[128];
     struct error err;
     snprintf(path, sizeof path, "%s/sock/orders", c->process.run_dir);
     if (c->orders.pause == PAUSE_NONE && !c->orders.stop) {
         unlink(path);
         return;
     }
-    int n = snprintf(text, sizeof text, "%d %d", (int)c->orders.pause, c->orders.stop);
+    int n = snprintf(text, sizeof text, "%d %d %s", (int)c->orders.pause, c->orders.stop, c->orders.pause_who);
     if (!file_write(path, text, (size_t)n, &err))
         log_warn("%s", err.text);
 }
@@ -45,12 +52,14 @@ void orders_restore(struct controller *c)
     char path[4200];
     struct error err;
     struct buf text = BUF_INIT;
-    int pause = 0, stop = 0;
+    int pause = 0, stop = 0, who_at = 0;
     snprintf(path, sizeof path, "%s/sock/orders", c->process.run_dir);
-    if (path_exists(path) && file_read(&text, path, 64, &err) && sscanf(buf_text(&text), "%d %d", &pause, &stop) == 2 && pause >= PAUSE_NONE
-        && pause <= PAUSE_DRAIN) {
+    if (path_exists(path) && file_read(&text, path, 128, &err) && sscanf(buf_text(&text), "%d %d %n", &pause, &stop, &who_at) == 2
+        && pause >= PAUSE_NONE && pause <= PAUSE_DRAIN) {
         c->orders.pause = (enum pause_depth)pause;
         c->orders.stop = stop;
+        if (who_at)
+            snprintf(c->orders.pause_who, sizeof c->orders.pause_who, "%.63s", buf_text(&text) + who_at);
         if (stop)
             snprintf(c->reason, sizeof c->reason, "stopped by an operator");
     }
@@ -58,11 +67,12 @@ void orders_restore(struct controller *c)
     lock_restore(c);
 }
 
-void orders_pause(struct controller *c, enum pause_depth depth)
+void orders_pause(struct controller *c, enum pause_depth depth, const char *who)
 {
     if (c->orders.pause != PAUSE_NONE)
         return;
     c->orders.pause = depth;
+    snprintf(c->orders.pause_who, sizeof c->orders.pause_who, "%.63s", who);
     orders_keep(c);
 }
 
@@ -101,7 +111,7 @@ static bool lock_begin(struct controller *c, struct order *o, const struct mval 
     bool other = l->holder[0] && strcmp(l->holder, o->who) != 0;
     if (other && !o->force && strcmp(mval_text(args, "how", how, sizeof how), "force") != 0)
         return control_lock_lets(l, o->who, "lock", false, clock_wall_s(), err);
-    buf_fmt(&effect->text, "%s has the control of the run", o->who);
+    buf_fmt(&effect->text, "%s has control of the run", o->who);
     if (other)
         buf_fmt(&effect->text, ", taken from %s", l->holder);
     if (!l->holder[0] || other)
@@ -117,7 +127,7 @@ static bool unlock_begin(struct controller *c, UNUSED struct order *o, UNUSED co
     struct control_lock *l = &c->orders.lock;
     if (!l->holder[0])
         return error_set(err, ERR_REFUSED, "nobody has taken the control of the run");
-    buf_fmt(&effect->text, "%s gives the control of the run back", l->holder);
+    buf_fmt(&effect->text, "%s has given back control of the run", l->holder);
     *l = (struct control_lock){ 0 };
     lock_keep(c);
     return true;
@@ -239,6 +249,7 @@ static bool pause_begin(struct controller *c, struct order *o, const struct mval
     if (c->state == RUN_PAUSED && c->orders.pause != o->depth)    // another depth: what it still allows may go on first
         state_set(c, RUN_RUNNING, o->who, "");
     c->orders.pause = o->depth;
+    c->orders.pause_who[0] = 0;
     return true;
 }
 
@@ -279,8 +290,10 @@ static bool checkpoint_reached(struct controller *c, const struct order *o, char
 }
 
 static bool eval_begin(struct controller *c, UNUSED struct order *o, UNUSED const struct mval *args, UNUSED struct effect *effect,
-                       UNUSED struct error *err)
+                       struct error *err)
 {
+    if (!c->now.eval_dataset[0])
+        return error_set(err, ERR_REFUSED, "the run has no evaluation set; 'eval_dataset' names them, from the start on");
     evals_want(&c->evals, c->step);
     return true;
 }
@@ -499,10 +512,11 @@ static void orders_answer(struct controller *c)
 
 void orders_tick(struct controller *c)
 {
-    char text[64];
+    char text[128];
+    const char *who = c->orders.pause_who;
     if (c->state == RUN_RUNNING && !c->orders.stop && depth_is_reached(c)) {
-        snprintf(text, sizeof text, "depth %s", depth_names[c->orders.pause]);
-        state_set(c, RUN_PAUSED, "controller", text);
+        snprintf(text, sizeof text, "%s%s%s", who, who[0] ? " paused it, " : "", depth_says[c->orders.pause]);
+        state_set(c, RUN_PAUSED, who[0] ? who : "controller", text);
     }
     orders_answer(c);
 }

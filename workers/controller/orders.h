@@ -33,6 +33,7 @@ struct order {    // a command that waits
 };
 struct orders {
     enum pause_depth pause;     // wanted
+    char pause_who[64];         // who wants it, when the run itself does: "alarm kl_jump"; "": an operator
     bool stop;                  // wanted
     int64_t rollback;           // step to go back to; -1: none is wanted
     char rollback_who[128];     // who wants it
@@ -42,9 +43,9 @@ struct orders {
     int n;
 };
 void command_came(struct controller *c, struct request *r, const struct msg_in *in);
-void orders_pause(struct controller *c, enum pause_depth depth);    // the run itself wants to be paused
-void orders_restore(struct controller *c);                          // what pause or stop was wanted before this controller began
-void orders_tick(struct controller *c);                             // a pause that is reached; commands that have taken effect, or are late
+void orders_pause(struct controller *c, enum pause_depth depth, const char *who);    // the run itself wants to be paused
+void orders_restore(struct controller *c);    // what pause or stop was wanted before this controller began
+void orders_tick(struct controller *c);       // a pause that is reached; commands that have taken effect, or are late
 int64_t orders_due(const struct controller *c);
 void orders_end(struct controller *c);                   // the run is over: answers all commands that still wait
 const char *orders_first(const struct controller *c);    // the name of a command that waits; NULL: none does

@@ -66,10 +66,12 @@ static void difference_tell(struct controller *c)
     if ((!external && !run_config_posted(&c->config)) || !(diff > 0) || c->difference_told)
         return;
     c->difference_told = true;
-    snprintf(text, sizeof text,
-             "train/sampler_trainer_diff is %.3g nat, as %s%s computes log-probs with other kernels than the trainer; %s", diff,
-             external ? "the engine of backend " : "the server that environments ask", external ? c->config.backend : "",
-             isnan(c->now.rho_clamp[1]) ? "'rho_clamp' is none, so nothing corrects for it" : "'rho_clamp' corrects for it");
+    snprintf(
+        text, sizeof text, "train/sampler_trainer_diff is %.3g nat, as %s%s computes log-probs with other kernels than the trainer%s; %s",
+        diff, external ? "the engine of backend " : "the server that environments ask", external ? c->config.backend : "",
+        external ? ""
+                 : ", or drew with older weights: a group without 'weight_version' that no server of this run drew is dated by its arrival",
+        isnan(c->now.rho_clamp[1]) ? "'rho_clamp' is none, so nothing corrects for it" : "'rho_clamp' corrects for it");
     event_add(c, "weights", "controller", text, "");
 }
 
@@ -82,18 +84,48 @@ static bool histograms_take(struct controller *c, const struct mval *told, struc
     return !data || (histograms_unpack(h, data, len, err) && journal_histograms_add(c->journal, data, len, err));
 }
 
+/* An alert for each group that the step could not compute with, so that it is seen whose it is. */
+static void left_out_tell(struct controller *c, const struct mval *told)
+{
+    const struct mval *left = mval_get(told, "left_out");
+    int64_t n = mval_i64(mval_get(told, "n_left_out"), mval_n(left));
+    for (int64_t k = 0; k < mval_n(left); k++) {
+        char why[256], place[640], text[1280];
+        int64_t item = mval_i64(mval_get(mval_at(left, k), "item"), -1);
+        const struct ledger_item *i = ledger_find(c->ledger, item);
+        mval_text(mval_at(left, k), "why", why, sizeof why);
+        if (run_config_posted(&c->config))
+            snprintf(place, sizeof place, "posted by an environment");
+        else if (!i)
+            snprintf(place, sizeof place, "of a prompt that is not known any more");
+        else
+            (void)row_place(c, i->row, place, sizeof place);
+        snprintf(text, sizeof text,
+                 "group %" PRId64 " (%s) was left out of step %" PRId64 ", which could not be computed with it: %s; look at it: rollcall "
+                 "rollouts --item %" PRId64,
+                 item, place, c->step, why, item);
+        event_add_facts(c, "alert", "controller", text, json_pack("{s:I, s:I}", "left_out", (json_int_t)item, "step", (json_int_t)c->step));
+    }
+    if (n > mval_n(left)) {
+        char text[160];
+        snprintf(text, sizeof text, "%" PRId64 " more groups were left out of step %" PRId64, n - mval_n(left), c->step);
+        event_add(c, "alert", "controller", text, "");
+    }
+}
+
 static bool step_done(struct controller *c, const struct mval *told, int64_t step, struct error *err)
 {
     bool episode_ends = step_metrics_ends_episode(c, step - 1);
     step_metrics_make(c, step - 1, mval_get(told, "metrics"));
     if (!transaction(c, err) || !journal_step_add(c->journal, c->incarnation, step, clock_wall_s(), c->metrics.value, c->metrics.n, err)
-        || !histograms_take(c, told, err) || !ledger_step_done(c, step - 1, err))
+        || !histograms_take(c, told, err) || !ledger_step_done(c, step - 1, err) || !run_used_keep(c, err))
         return false;
     c->step = step;
     weights_forget(c, c->config.free_running ? step - 1 : step);    // free-running, somebody may be taking the last ones
     if (c->config.free_running && !ledger_advance(c, err))
         return false;
     publish(c, "step", step_body);
+    left_out_tell(c, told);
     difference_tell(c);
     alarms_step(c);
     doctor_step(c);

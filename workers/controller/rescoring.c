@@ -242,7 +242,7 @@ static void scores_take(struct controller *c, const struct mval *group, const st
     if (record_is_old(c))
         over(r, "item %" PRId64 " is not changed, only shown: %s (its group was changed meanwhile)", r->item, r->shown);
     else if (!other)
-        over(r, "item %" PRId64 " is as it was: %s", r->item, r->shown);
+        over(r, "item %" PRId64 " is scored as before: %s", r->item, r->shown);
     else if (!amend_open(c, r->item, &err))
         over(r, "item %" PRId64 " is not changed, only shown: %s (%s)", r->item, r->shown, err.text);
     else if (!amend_begin(c, r->item, group, members, ARRAY_SIZE(members), score_write, now, &err))

@@ -186,7 +186,7 @@ bool length_set(struct controller *c, struct error *err)
     }
     if (!run_plan_make(&plan, &c->config, c->n_row, err))
         return false;
-    int64_t n_item = c->config.num_episodes * plan.rollout_steps_per_episode * plan.prompts_opened;
+    int64_t n_item = plan.rollout_steps * plan.prompts_opened;
     ledger_item_max_set(c->ledger, n_item);
     ledger_counts(c->ledger, 1, &n);
     /* as many as the data still give in batches of today's size; the data decide, filtered groups make it fewer */

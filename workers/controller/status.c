@@ -113,13 +113,17 @@ void detail_write(void *ctx, struct msg_out *m)
     msg_i64(m, "step", c->step);
     msg_i64(m, "max_steps", c->max_steps);
     msg_i64(m, "incarnation", c->incarnation);
-    msg_f64(m, "elapsed_s", (double)(clock_ms() - c->started_ms) / 1000);
-    double step_s = c->metrics.step_s_mean;
+    msg_f64(m, "elapsed_s", c->elapsed_before_s + (double)(clock_ms() - c->started_ms) / 1000);
+    double step_s = c->metrics.step_s_mean, left_s = INFINITY;
     if (step_s > 0) {
         msg_f64(m, "step_s", step_s);
         if (c->max_steps > 0)
-            msg_f64(m, "left_s", step_s * (double)(c->max_steps - c->step));
+            left_s = step_s * (double)(c->max_steps - c->step);
     }
+    if (c->now.max_hours > 0)
+        left_s = fmin(left_s, fmax(3600 * c->now.max_hours - run_used_s(c), 0));
+    if (isfinite(left_s))
+        msg_f64(m, "left_s", left_s);
     knob_values_write(&c->now, m);
     if (c->ledger)
         buffer_write(c, m);

@@ -33,7 +33,7 @@ struct seen {
     struct group_summary sum;
     int64_t n, same, filtered;    // groups: all; those whose samples are all worth the same; those that were left out
     int64_t judged, right, wrong, filtered_right,
-        filtered_wrong;                             // with a scored sample; of these all right, none right; of the filtered
+        filtered_wrong;                             // with a sample whose ans_acc is known; of these all right, none right; of the filtered
     double solve_rate;                              // sum over the judged ones
     int64_t rollout_step, first_item, last_item;    // the newest; -1: there is no group
 };
@@ -52,14 +52,16 @@ static struct seen batch_seen(const struct controller *c, int64_t batch)
         s.sum.n_tok_max = MAX(s.sum.n_tok_max, g->n_tok_max);
         s.sum.reward_sum += g->reward_sum;
         s.sum.reward_sum2 += g->reward_sum2;
+        s.sum.n_format += g->n_format;
+        s.sum.n_ans += g->n_ans;
         s.sum.format_sum += g->format_sum;
         s.sum.ans_sum += g->ans_sum;
         s.same += !(g->reward_low < g->reward_high);
         s.filtered += item[k]->fate == LEDGER_FILTERED;
-        if (g->n_scored > 0) {
-            bool all = g->ans_sum >= (double)g->n_scored, none = g->ans_sum <= 0, filtered = item[k]->fate == LEDGER_FILTERED;
+        if (g->n_ans > 0) {
+            bool all = g->ans_sum >= (double)g->n_ans, none = g->ans_sum <= 0, filtered = item[k]->fate == LEDGER_FILTERED;
             s.judged++;
-            s.solve_rate += g->ans_sum / (double)g->n_scored;
+            s.solve_rate += g->ans_sum / (double)g->n_ans;
             s.right += all;
             s.wrong += none;
             s.filtered_right += all && filtered;
@@ -90,8 +92,8 @@ static void batch_metrics(struct controller *c, int64_t batch)
     double scored = sum->n_scored > 0 ? (double)sum->n_scored : NAN, mean = sum->reward_sum / scored;
     metric_own(s, M_REWARD, mean);
     metric_own(s, M_REWARD_STD, sqrt(fmax(sum->reward_sum2 / scored - mean * mean, 0)));
-    metric_own(s, M_FORMAT_ACC, sum->format_sum / scored);
-    metric_own(s, M_ANS_ACC, sum->ans_sum / scored);
+    metric_own(s, M_FORMAT_ACC, sum->n_format > 0 ? sum->format_sum / (double)sum->n_format : NAN);
+    metric_own(s, M_ANS_ACC, sum->n_ans > 0 ? sum->ans_sum / (double)sum->n_ans : NAN);
     metric_own(s, M_RESPONSE_LENGTH, (double)sum->n_tok / samples);
     metric_own(s, M_LENGTH_MAX, (double)sum->n_tok_max);
     metric_own(s, M_TRUNCATED, (double)sum->n_truncated / samples);
@@ -103,8 +105,8 @@ static void batch_metrics(struct controller *c, int64_t batch)
     metric_own(s, M_ALL_RIGHT, (double)seen.right / judged);
     metric_own(s, M_NONE_RIGHT, (double)seen.wrong / judged);
     metric_own(s, M_FILTERED_GROUPS, (double)seen.filtered);
-    metric_own(s, M_FILTERED_ALL_RIGHT, (double)seen.filtered_right);
-    metric_own(s, M_FILTERED_NONE_RIGHT, (double)seen.filtered_wrong);
+    metric_own(s, M_FILTERED_ALL_RIGHT, seen.judged > 0 ? (double)seen.filtered_right : NAN);
+    metric_own(s, M_FILTERED_NONE_RIGHT, seen.judged > 0 ? (double)seen.filtered_wrong : NAN);
     ledger_counts(c->ledger, 1, &counts);
     metric_own(s, M_BUFFER_DEPTH, (double)counts.returned);
     int64_t n_solved = c->config.no_resampling_pass_rate > 0 && seen.n > 0 ? solved_until(c, seen.rollout_step) : -1;
@@ -258,7 +260,7 @@ void step_metrics_make(struct controller *c, int64_t batch, const struct mval *t
     metric_put(s, metrics[M_CHECKPOINT_WRITE_S].name, c->checkpoints.write_s);
     if (s->host_mem_bytes > 0)
         metric_own(s, M_HOST_MEM_GIB, s->host_mem_bytes / (1 << 30));
-    s->step_s_mean = s->step_s_mean > 0 ? 0.8 * s->step_s_mean + 0.2 * step_s : step_s;
+    s->step_s_mean = step_s_mean(s->step_s_mean, step_s);
     step_metrics_restart(s);
 }
 

@@ -1,4 +1,4 @@
-/* export.h - the kinds of export: one table behind 'rollcall export KIND RUN_DIR' and behind the exporters of a live run
+/* export.h - what each kind of export (export_kinds.h) does
  *
  * An exporter is a separate process. It reads the journal, never writes to it, and ends by itself when the run has ended and
  * everything is sent, unless it was asked to keep serving. */
@@ -15,16 +15,13 @@ struct export_request {
     const char *out_path;                         // file to write; NULL: standard output
     const char *listen;                           // openmetrics: HOST:PORT
     const char *token_file;                       // openmetrics: bearer token, or NULL
+    const char *allowed_hosts;                    // openmetrics: more names of the server (own_hosts.h); NULL: the run's
     const char *webhook_file, *webhook_format;    // webhook: the address is in this file; slack, json or auto
     bool offline;                                 // wandb: write a directory for wandb sync instead of sending
 };
-struct export_kind {
-    const char *name;
-    bool (*run)(const struct export_request *r, struct error *err);
-    const char *help;
-};
-extern const struct export_kind export_kinds[];
-extern const int n_export_kinds;
+typedef bool export_fn(const struct export_request *r, struct error *err);
+/* Run the kind of this name. ERR_USAGE: there is none. */
+MUST_USE bool export_run(const char *name, const struct export_request *r, struct error *err);
 
 bool export_csv(const struct export_request *r, struct error *err);
 bool export_jsonl(const struct export_request *r, struct error *err);

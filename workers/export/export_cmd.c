@@ -5,7 +5,9 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
+#include "protocol/base/own_hosts.h"
 #include "protocol/base/secret.h"
+#include "protocol/run/export_kinds.h"
 #include "workers/export/export.h"
 
 static bool export_cmd(int argc, char **argv, struct error *err)
@@ -21,27 +23,28 @@ static bool export_cmd(int argc, char **argv, struct error *err)
         { "listen", NULL, CLI_STR, &r.listen, "HOST:PORT", "openmetrics: address to serve at" },
         { "webhook-file", NULL, CLI_STR, &r.webhook_file, "FILE", "webhook: its first line is the address" },
         { "webhook-format", NULL, CLI_STR, &r.webhook_format, "FORMAT", "webhook: slack, json, or auto (default): by the address" },
+        { "allowed-hosts", NULL, CLI_STR, &r.allowed_hosts, "NAME,…",
+          "openmetrics: more names that clients may ask for, such as a proxy's (default: the run's setting)" },
         { "token-file", NULL, CLI_STR, &r.token_file, "FILE", "openmetrics: require this bearer token" },
     };
     struct buf about = BUF_INIT;
     buf_str(&about, "Exports a live or finished run's metrics. KIND is one of:\n");
-    for (int i = 0; i < n_export_kinds; i++)
+    for (int i = 0; i < EXPORT_KIND_N; i++)
         buf_fmt(&about, "  %-12s %s\n", export_kinds[i].name, export_kinds[i].help);
     struct cli cli = { "rollcall export", buf_text(&about), "KIND RUN_DIR", options, ARRAY_SIZE(options), operand, 2 };
     bool ok = cli_parse(&cli, argc, argv, err);
     buf_release(&about);
     if (!ok || cli.help_wanted)
         return ok;
+    if (!own_hosts_check(r.allowed_hosts, "--allowed-hosts", err))
+        return false;
     if (cli.n_operands < 2)
         return error_set(err, ERR_USAGE, "name what to export and from which run; see 'rollcall export --help'");
     secret_process();
     r.run_dir = operand[1];
     if (!path_is_dir(r.run_dir))
         return error_set(err, ERR_NOT_FOUND, "there is no run directory '%s'", r.run_dir);
-    for (int i = 0; i < n_export_kinds; i++)
-        if (strcmp(export_kinds[i].name, operand[0]) == 0)
-            return export_kinds[i].run(&r, err);
-    return error_set(err, ERR_USAGE, "unknown kind of export '%s'; see 'rollcall export --help'", operand[0]);
+    return export_run(operand[0], &r, err);
 }
 
 const struct subcommand export_subcommand = { "export", export_cmd,

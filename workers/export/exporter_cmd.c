@@ -62,10 +62,7 @@ static bool exporter_cmd(int argc, char **argv, struct error *err)
     r.webhook_format = config.alert_webhook_format;
     r.listen = config.metrics_listen;
     r.token_file = config.metrics_token_file[0] ? config.metrics_token_file : NULL;
-    for (int i = 0; i < n_export_kinds; i++)
-        if (strcmp(export_kinds[i].name, name + 7) == 0)
-            return export_kinds[i].run(&r, err);
-    return error_set(err, ERR_USAGE, "unknown kind of export '%s'", name + 7);
+    return export_run(name + 7, &r, err);
 }
 
 const struct subcommand exporter_subcommand = { "exporter", exporter_cmd, NULL };

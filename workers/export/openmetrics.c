@@ -229,6 +229,7 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
 {
     struct endpoint e = { .cursor = CURSOR_START };
     struct page_server *server = NULL;
+    struct own_hosts hosts;
     static const char *const paths[] = { "/metrics", STATUS_PATH, NULL };
     char path[PATH_MAX];
     bool ok = false;
@@ -244,12 +245,13 @@ bool export_openmetrics(const struct export_request *r, struct error *err)
     status_page_init(&e.status);
     TRY(path_join(path, sizeof path, r->run_dir, "run.yaml") && (!path_exists(path) || run_config_read(&e.config, path, err)));
     e.sample_seq = MAX(journal_last_sample(e.journal) - 4 * NODES_MAX, (int64_t)0);    // older samples are of no use here
+    own_hosts_set(&hosts, r->listen, r->allowed_hosts ? r->allowed_hosts : e.config.allowed_hosts);
     if (!(e.series = calloc(SERIES_MAX, sizeof *e.series)) || !(e.node = calloc(NODES_MAX, sizeof *e.node))) {
         error_set(err, ERR_NO_MEMORY, "no memory for the metrics page");
         goto out;
     }
     TRY((stop_fd = stop_fd_open(true, err)) >= 0);
-    TRY(server = page_server_new(r->listen, paths, PAGE_LIMIT_MS, page_get, &e, err));
+    TRY(server = page_server_new(r->listen, r->token_file ? NULL : &hosts, paths, PAGE_LIMIT_MS, page_get, &e, err));
     fprintf(stderr, "serving http://%.*s:%u/metrics\n", (int)(colon - r->listen), r->listen, page_server_port(server));
     int64_t looked_ms = clock_ms();
     bool over = false;

@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/http_head.h"
 #include "protocol/base/log.h"
 #include "protocol/base/tcp.h"
 
@@ -41,13 +41,14 @@ struct visitor {
     int64_t n;           // accepted before it; a millisecond may have many
     int64_t since_ms;    // in this stage
     struct sockaddr_storage from;
-    char request[REQUEST_MAX + 1];    // NUL-terminated for the parser
-    size_t n_request;
-    struct buf answer;    // head and body
-    size_t n_sent;        // of answer
+    char request[REQUEST_MAX + 1];    // with room for a NUL
+    size_t n_request, n_seen;         // bytes that have come, and that http_head_find has looked at
+    struct buf answer;                // head and body
+    size_t n_sent;                    // of answer
 };
 struct page_server {
     char address[280];
+    const struct own_hosts *hosts;    // NULL: any
     const char *const *path;
     int64_t limit_ms;
     page_make *make;
@@ -102,51 +103,6 @@ static void visitor_drop(struct page_server *s, struct visitor *v, enum why why)
 
 /* ---- the answer ---- */
 
-static const char *status_words(int status)
-{
-    switch (status) {
-    case 200: return "OK";
-    case 400: return "Bad Request";
-    case 401: return "Unauthorized";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 431: return "Request Header Fields Too Large";
-    }
-    return "Internal Server Error";
-}
-
-/* The value of a header, its name in any case (RFC 9110, 5.1), without the blanks around; NULL: it is not there. Ends the value with a
- * NUL in place. */
-static char *header_find(char *headers, const char *name)
-{
-    size_t len = strlen(name);
-    for (char *line = headers; *line;) {
-        char *end = line + strcspn(line, "\n"), *next = *end ? end + 1 : end;
-        if (strncasecmp(line, name, len) == 0 && line[len] == ':') {
-            char *value = line + len + 1;
-            value += strspn(value, " \t");
-            while (end > value && strchr(" \t\r\n", end[-1]))
-                end--;
-            *end = 0;
-            return value;
-        }
-        line = next;
-    }
-    return NULL;
-}
-
-/* The path that a request line asks for: '/path', '/path?query' or 'http://host/path' (RFC 9112, 3.2). Cuts target. */
-static const char *target_path(char *target)
-{
-    if (strncasecmp(target, "http://", 7) == 0) {
-        target = strchr(target + 7, '/');
-        if (!target)
-            return "/";
-    }
-    target[strcspn(target, "?#")] = 0;
-    return target;
-}
-
 static const char *path_find(const struct page_server *s, const char *path)
 {
     for (const char *const *at = s->path; *at; at++)
@@ -155,28 +111,32 @@ static const char *path_find(const struct page_server *s, const char *path)
     return NULL;
 }
 
-/* Look into the request, which is whole, and fill a. head: only the head of the answer is wanted. */
-static void request_serve(struct page_server *s, struct visitor *v, struct page_answer *a, bool *head)
+/* Look into the request, whose head is the first len bytes, and fill a. head: only the head of the answer is wanted. *why: of a refusal. */
+static void request_serve(struct page_server *s, struct visitor *v, size_t len, struct page_answer *a, bool *head, const char **why)
 {
-    char method[16], target[REQUEST_MAX], version[16], rest;
+    struct http_head h;
     const char *path = NULL;
-    char *headers = strchr(v->request, '\n');
-    *headers++ = 0;
-    v->request[strcspn(v->request, "\r")] = 0;
-    if (sscanf(v->request, "%15s %8191s %15s %c", method, target, version, &rest) != 3) {
-        a->status = 400;
+    v->request[len] = 0;
+    int status = http_head_read(&h, v->request, why);
+    if (status != 0) {
+        a->status = status;
         return;
     }
-    *head = strcmp(method, "HEAD") == 0;
-    if (strncmp(version, "HTTP/1.", 7) != 0) {
-        a->status = 400;
-    } else if (!(path = path_find(s, target_path(target)))) {
+    *head = strcmp(h.method, "HEAD") == 0;
+    *why = NULL;
+    if (http_is_foreign(&h)) {
+        a->status = 403;
+        *why = HTTP_FOREIGN_WHY;
+    } else if (s->hosts && !own_hosts_have(s->hosts, h.host)) {
+        a->status = 403;
+        *why = "the name in Host is none of this server's; ask it by its address, or see the setting 'allowed_hosts'";
+    } else if (!(path = path_find(s, h.path))) {
         a->status = 404;
-    } else if (!*head && strcmp(method, "GET") != 0) {
+    } else if (!*head && strcmp(h.method, "GET") != 0) {
         a->status = 405;
         a->header = "Allow: GET, HEAD\r\n";
     } else {
-        struct page_request request = { .path = path, .authorization = header_find(headers, "Authorization") };
+        struct page_request request = { .path = path, .authorization = http_header(&h, "Authorization") };
         s->make(s->arg, &request, a);
     }
 }
@@ -196,19 +156,20 @@ static void visitor_send(struct visitor *v)
     }
 }
 
-/* Answer the request, or say with status what is wrong with it (0: nothing). */
-static void visitor_answer(struct page_server *s, struct visitor *v, int status)
+/* Answer the request, whose head has len bytes, or say with status what is wrong with it (0: nothing). */
+static void visitor_answer(struct page_server *s, struct visitor *v, size_t len, int status)
 {
+    const char *why = NULL;
     struct page_answer a = { .status = status ? status : 200, .type = "text/plain; charset=utf-8" };
     bool head = false;
     if (status == 0)
-        request_serve(s, v, &a, &head);
+        request_serve(s, v, len, &a, &head, &why);
     if (a.status != 200) {
         buf_clear(&a.body);
-        buf_fmt(&a.body, "%d %s\n", a.status, status_words(a.status));
+        buf_fmt(&a.body, "%d %s%s%s\n", a.status, http_status_words(a.status), why ? ": " : "", why ? why : "");
     }
     buf_fmt(&v->answer, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%sConnection: close\r\n\r\n", a.status,
-            status_words(a.status), a.type, a.body.len, a.header ? a.header : "");
+            http_status_words(a.status), a.type, a.body.len, a.header ? a.header : "");
     if (!head)
         buf_add(&v->answer, a.body.data, a.body.len);
     bool whole = !a.body.failed && !v->answer.failed;
@@ -225,14 +186,9 @@ static void visitor_answer(struct page_server *s, struct visitor *v, int status)
 
 /* ---- one connection ---- */
 
-/* Does an empty line end the headers? Bare line feeds are taken, too (RFC 9112, 2.2). */
-static bool request_is_whole(const struct visitor *v)
-{
-    return strstr(v->request, "\r\n\r\n") || strstr(v->request, "\n\n");
-}
-
 static void visitor_hear(struct page_server *s, struct visitor *v)
 {
+    size_t len;
     ssize_t n = recv(v->fd, v->request + v->n_request, REQUEST_MAX - v->n_request, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
@@ -241,13 +197,13 @@ static void visitor_hear(struct page_server *s, struct visitor *v)
         return;
     }
     v->n_request += (size_t)n;
-    v->request[v->n_request] = 0;
-    if (strlen(v->request) != v->n_request)
-        visitor_answer(s, v, 400);
-    else if (request_is_whole(v))
-        visitor_answer(s, v, 0);
-    else if (v->n_request == REQUEST_MAX)
-        visitor_answer(s, v, 431);
+    switch (http_head_find(v->request, v->n_request, &v->n_seen, &len)) {
+    case HTTP_BAD: visitor_answer(s, v, 0, 400); break;
+    case HTTP_WHOLE: visitor_answer(s, v, len, 0); break;
+    case HTTP_MORE:
+        if (v->n_request == REQUEST_MAX)
+            visitor_answer(s, v, 0, 431);
+    }
 }
 
 /* It has its answer: read on until it closes. */
@@ -339,8 +295,8 @@ void page_server_turn(struct page_server *s, int wake_fd, int64_t wait_ms)
     visitors_tick(s);
 }
 
-struct page_server *page_server_new(const char *address, const char *const *path, int64_t limit_ms, page_make *make, void *arg,
-                                    struct error *err)
+struct page_server *page_server_new(const char *address, const struct own_hosts *hosts, const char *const *path, int64_t limit_ms,
+                                    page_make *make, void *arg, struct error *err)
 {
     struct rlimit fds;
     struct page_server *s = calloc(1, sizeof *s);
@@ -349,6 +305,7 @@ struct page_server *page_server_new(const char *address, const char *const *path
         return NULL;
     }
     snprintf(s->address, sizeof s->address, "%s", address);
+    s->hosts = hosts;
     s->path = path;
     s->limit_ms = limit_ms;
     s->make = make;

@@ -1,12 +1,16 @@
+#include <string.h>
+#include "protocol/run/export_kinds.h"
 #include "workers/export/export.h"
 
-const struct export_kind export_kinds[] = {
-    { "csv", export_csv, "comma-separated values, one row per step" },
-    { "jsonl", export_jsonl, "JSON lines, one per step" },
-    { "tensorboard", export_tensorboard, "event files in RUN_DIR/export/tensorboard (or --out DIR)" },
-    { "wandb", export_wandb, "send to Weights & Biases, or with --offline write a directory for 'wandb sync'" },
-    { "webhook", export_webhook,
-      "send alerts and the run's end to the address in --webhook-file, as Slack or any other webhook takes them" },
-    { "openmetrics", export_openmetrics, "serve the newest values over HTTP at --listen HOST:PORT" },
+static export_fn *const runs[EXPORT_KIND_N] = {
+    [EXPORT_CSV] = export_csv,     [EXPORT_JSONL] = export_jsonl,     [EXPORT_TENSORBOARD] = export_tensorboard,
+    [EXPORT_WANDB] = export_wandb, [EXPORT_WEBHOOK] = export_webhook, [EXPORT_OPENMETRICS] = export_openmetrics,
 };
-const int n_export_kinds = ARRAY_SIZE(export_kinds);
+
+bool export_run(const char *name, const struct export_request *r, struct error *err)
+{
+    for (int i = 0; i < EXPORT_KIND_N; i++)
+        if (strcmp(export_kinds[i].name, name) == 0)
+            return runs[i](r, err);
+    return error_set(err, ERR_USAGE, "unknown kind of export '%s'; see rollcall export --help", name);
+}

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
+#include "protocol/run/metrics.h"
 #include "protocol/run/run_config.h"
 #include "workers/export/export.h"
 #include "workers/export/rows.h"
@@ -42,8 +43,8 @@ static void columns_release(struct columns *c)
 static void columns_parse(struct columns *c, const char *list)
 {
     c->fixed = list != NULL;
-    for (const char *p = list; p && *p; p += strspn(p, ",")) {
-        size_t len = strcspn(p, ",");
+    for (const char *p = list ? list + strspn(list, ", ") : ""; *p; p += strspn(p, ", ")) {
+        size_t len = strcspn(p, ", ");
         column_add(c, p, len);
         p += len;
     }
@@ -228,6 +229,38 @@ static bool csv_head(struct printer *p, struct journal *j, const char *run_dir, 
     return ok;
 }
 
+/* Could a run have a series of this name? The journal has it, or it may still come: a metric in the table, a part of the reward, a set's
+ * accuracy. metric_names renames what is in the journal. */
+static bool series_is_known(const char *name, const struct columns *seen, bool nodes, bool goes_on)
+{
+    return column_find(seen, name) >= 0
+           || (!nodes && (metric_find(name) >= 0 || (goes_on && (strncmp(name, "reward/", 7) == 0 || strncmp(name, "eval/", 5) == 0))));
+}
+
+/* Is each of --series one that the run has? A wrong name would be a column without a value. */
+static bool series_check(const struct printer *p, struct journal *j, const char *run_dir, struct error *err)
+{
+    struct columns seen = { .n = 0 };
+    bool goes_on = run_goes_on(j, run_dir);
+    bool ok = p->nodes ? journal_samples_read(j, 0, columns_of_sample, &seen, err)
+                       : journal_steps_read(j, 0, columns_of_step, &seen, err) && journal_evals_read(j, columns_of_eval, &seen, err);
+    if (ok && !p->nodes)
+        columns_of_sets(&seen, run_dir);
+    ok = ok && (p->columns.n > 0 || error_set(err, ERR_USAGE, "--series names no metric"));
+    for (int i = 0; ok && i < p->columns.n && !(p->nodes && seen.n == 0); i++) {
+        const char *nearest = "";
+        if (series_is_known(p->columns.name[i], &seen, p->nodes, goes_on))
+            continue;
+        for (int k = 0; k < seen.n; k++)
+            if (!nearest[0] || word_distance(seen.name[k], p->columns.name[i]) < word_distance(nearest, p->columns.name[i]))
+                nearest = seen.name[k];
+        ok = error_set(err, ERR_USAGE, "--series: the run has no '%.80s'%s%.80s%s", p->columns.name[i],
+                       nearest[0] ? "; did you mean '" : "", nearest, nearest[0] ? "'?" : "; 'rollcall metrics' lists what runs have");
+    }
+    columns_release(&seen);
+    return ok;
+}
+
 static bool text_export(const struct export_request *r, bool csv, struct error *err)
 {
     struct printer p = { .out = stdout, .csv = csv, .nodes = r->nodes };
@@ -236,12 +269,13 @@ static bool text_export(const struct export_request *r, bool csv, struct error *
     struct journal *j = rows_open(r->run_dir, err);
     if (!j)
         return false;
+    columns_parse(&p.columns, r->series);
+    TRY(!r->series || series_check(&p, j, r->run_dir, err));
     if (r->out_path && !(p.out = fopen(r->out_path, "wxe"))) {    // never overwrite an existing file
         error_errno(err, "cannot create '%s'", r->out_path);
-        journal_close(j);
-        return false;
+        p.out = stdout;
+        goto out;
     }
-    columns_parse(&p.columns, r->series);
     if (csv)
         TRY(csv_head(&p, j, r->run_dir, err));
     for (;;) {

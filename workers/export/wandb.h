@@ -11,6 +11,7 @@
 #include "protocol/base/error.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/journal.h"
+#include "protocol/run/wandb_who.h"
 #include "workers/export/export.h"
 
 /* --- who and where (wandb_setup.c) --- */
@@ -18,21 +19,15 @@ struct wandb_setup {
     const char *run_dir;         // borrowed
     struct run_config config;    // of the run, with the changes that wandb_config_refresh has applied
     int64_t n_change;            // number of those changes
-    char base_url[1024];         // without a trailing slash
-    char key[512];               // never printed, logged or put on a command line; wiped by wandb_setup_release
-    char entity[128], project[129], run_id[65], display_name[129], group[129], job_type[129];
-    char tags[256], notes[1024];
-    char resume[16];       // WANDB_RESUME: allow, must, never; "": allow
-    bool id_given;         // run_id was given, so the run may already exist
-    char ca[1024];         // file of certificates, "" : the system's
-    double start_s;        // wall time of the run's beginning
-    double transmit_s;     // between two sends; 15 as in the real client (WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL)
-    double retry_min_s;    // first wait before a repetition; 2 (WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS)
-    double finish_s;       // most seconds that the end of a run may wait for the server
+    struct wandb_who who;        // its key is wiped by wandb_setup_release
+    bool id_given;               // run_id was given, so the run may already exist
+    char ca[1024];               // file of certificates, "" : the system's
+    double start_s;              // wall time of the run's beginning
+    double transmit_s;           // between two sends; 15 as in the real client (WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL)
+    double retry_min_s;          // first wait before a repetition; 2 (WANDB_X_FILE_STREAM_RETRY_WAIT_MIN_SECONDS)
+    double finish_s;             // most seconds that the end of a run may wait for the server
 };
-/* Each value comes from the run's run.yaml if it is set there, else the environment (WANDB_*), else wandb's settings files
- * (wandb_files.h); the key comes from the environment, else netrc. need_key: fail without one. The run id is made once and kept in
- * RUN/export/wandb/id. */
+/* need_key: fail without one. A run id that WANDB_RUN_ID does not give is made once and kept in RUN/export/wandb/id. */
 MUST_USE bool wandb_setup_make(struct wandb_setup *s, const char *run_dir, bool need_key, struct error *err);
 void wandb_setup_release(struct wandb_setup *s);
 

@@ -44,7 +44,7 @@ static const char alert_query[] =
 bool wandb_client_init(struct wandb_client *c, struct wandb_setup *setup, struct journal *j, bool follow, struct error *err)
 {
     *c = (struct wandb_client){ .setup = setup, .journal = j, .follow = follow };
-    snprintf(c->graphql_url, sizeof c->graphql_url, "%s/graphql", setup->base_url);
+    snprintf(c->graphql_url, sizeof c->graphql_url, "%s/graphql", setup->who.base_url);
     return (c->http = http_new(setup, err)) != NULL;
 }
 
@@ -211,8 +211,8 @@ static int64_t tail_step(const char *tail)
 bool wandb_resume_ask(struct wandb_client *c, struct wandb_resume *r, struct error *err)
 {
     const struct wandb_setup *s = c->setup;
-    json_t *data = NULL, *v = json_pack("{s:s,s:o,s:s}", "project", s->project, "entity",
-                                        s->entity[0] ? json_string(s->entity) : json_null(), "name", s->run_id);
+    json_t *data = NULL, *v = json_pack("{s:s,s:o,s:s}", "project", s->who.project, "entity",
+                                        s->who.entity[0] ? json_string(s->who.entity) : json_null(), "name", s->who.run_id);
     *r = (struct wandb_resume){ .last_step = -1 };
     if (!graphql(c, "RunResumeStatus", resume_query, v, &data, err))
         return false;
@@ -230,10 +230,10 @@ bool wandb_resume_ask(struct wandb_client *c, struct wandb_resume *r, struct err
     }
     json_decref(started);
     json_decref(data);
-    if (r->exists && strcmp(s->resume, "never") == 0)
-        return error_set(err, ERR_REFUSED, "wandb has a run '%s' already, and WANDB_RESUME is never", s->run_id);
-    if (!r->exists && strcmp(s->resume, "must") == 0)
-        return error_set(err, ERR_REFUSED, "wandb has no run '%s' to continue, and WANDB_RESUME is must", s->run_id);
+    if (r->exists && strcmp(s->who.resume, "never") == 0)
+        return error_set(err, ERR_REFUSED, "wandb has a run '%s' already, and WANDB_RESUME is never", s->who.run_id);
+    if (!r->exists && strcmp(s->who.resume, "must") == 0)
+        return error_set(err, ERR_REFUSED, "wandb has no run '%s' to continue, and WANDB_RESUME is must", s->who.run_id);
     return true;
 }
 
@@ -266,11 +266,12 @@ bool wandb_upsert(struct wandb_client *c, const char *config, bool first, struct
 {
     struct wandb_setup *s = c->setup;
     json_t *data = NULL;
-    json_t *v = json_pack("{s:o,s:s,s:s,s:o,s:o,s:o,s:o,s:s,s:o,s:o}", "id", text_or_null(c->storage_id), "name", s->run_id, "project",
-                          s->project, "entity", text_or_null(s->entity), "groupName", first ? text_or_null(s->group) : json_null(),
-                          "displayName", first ? text_or_null(s->display_name) : json_null(), "notes",
-                          first ? text_or_null(s->notes) : json_null(), "config", config, "jobType",
-                          first ? text_or_null(s->job_type) : json_null(), "tags", first && s->tags[0] ? tags_list(s->tags) : json_null());
+    json_t *v = json_pack(
+        "{s:o,s:s,s:s,s:o,s:o,s:o,s:o,s:s,s:o,s:o}", "id", text_or_null(c->storage_id), "name", s->who.run_id, "project", s->who.project,
+        "entity", text_or_null(s->who.entity), "groupName", first ? text_or_null(s->who.group) : json_null(), "displayName",
+        first ? text_or_null(s->who.display_name) : json_null(), "notes", first ? text_or_null(s->who.notes) : json_null(), "config",
+        config, "jobType", first ? text_or_null(s->who.job_type) : json_null(), "tags",
+        first && s->who.tags[0] ? tags_list(s->who.tags) : json_null());
     if (!graphql(c, "UpsertBucket", upsert_query, v, &data, err))
         return false;
     const char *id = NULL, *name = NULL, *project = NULL, *entity = NULL;
@@ -282,10 +283,10 @@ bool wandb_upsert(struct wandb_client *c, const char *config, bool first, struct
     if (ok) {
         struct buf url = BUF_INIT;
         snprintf(c->storage_id, sizeof c->storage_id, "%s", id);
-        snprintf(s->run_id, sizeof s->run_id, "%s", name);
-        snprintf(s->project, sizeof s->project, "%s", project);
-        snprintf(s->entity, sizeof s->entity, "%s", entity);
-        buf_fmt(&url, "%s/files/", s->base_url);
+        snprintf(s->who.run_id, sizeof s->who.run_id, "%s", name);
+        snprintf(s->who.project, sizeof s->who.project, "%s", project);
+        snprintf(s->who.entity, sizeof s->who.entity, "%s", entity);
+        buf_fmt(&url, "%s/files/", s->who.base_url);
         path_encode(&url, entity);
         buf_char(&url, '/');
         path_encode(&url, project);
@@ -304,8 +305,8 @@ bool wandb_alert_send(struct wandb_client *c, const char *text, struct error *er
     char title[ALERT_TITLE_MAX + 1];
     json_t *data = NULL;
     utf8_copy(title, sizeof title, text, strlen(text));
-    json_t *v = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:i}", "entityName", c->setup->entity, "projectName", c->setup->project, "runName",
-                          c->setup->run_id, "title", title, "text", text, "severity", "WARN", "waitDuration", 60000);
+    json_t *v = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:i}", "entityName", c->setup->who.entity, "projectName", c->setup->who.project,
+                          "runName", c->setup->who.run_id, "title", title, "text", text, "severity", "WARN", "waitDuration", 60000);
     bool ok = v ? graphql(c, "NotifyScriptableRunAlert", alert_query, v, &data, err)
                 : error_set(err, ERR_DATA, "an alert is not valid text");
     json_decref(data);
@@ -315,8 +316,8 @@ bool wandb_alert_send(struct wandb_client *c, const char *text, struct error *er
 bool wandb_file_upload(struct wandb_client *c, const char *name, const struct buf *bytes, struct error *err)
 {
     const char *header[UPLOAD_HEADERS + 1] = { NULL }, *url = NULL;
-    json_t *reply = NULL, *v = json_pack("{s:s,s:s,s:s,s:[s]}", "entity", c->setup->entity, "project", c->setup->project, "run",
-                                         c->setup->run_id, "files", name);
+    json_t *reply = NULL, *v = json_pack("{s:s,s:s,s:s,s:[s]}", "entity", c->setup->who.entity, "project", c->setup->who.project, "run",
+                                         c->setup->who.run_id, "files", name);
     if (!graphql(c, "CreateRunFiles", files_query, v, &reply, err))
         return false;
     json_t *made = json_object_get(reply, "createRunFiles"), *extra = json_object_get(made, "uploadHeaders");

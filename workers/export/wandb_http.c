@@ -42,7 +42,7 @@ struct http *http_new(const struct wandb_setup *setup, struct error *err)
         http_free(h);
         return NULL;
     }
-    snprintf(h->user_password, sizeof h->user_password, "api:%s", setup->key);
+    snprintf(h->user_password, sizeof h->user_password, "api:%s", setup->who.key);
     return h;
 }
 

@@ -125,17 +125,17 @@ static bool run_write(struct offline *o, struct error *err)
     pb_text(&telemetry, 5, "rollcall");
     pb_text(&telemetry, 13, "linux-x86_64");
     buf_clear(&o->message);
-    pb_text(&o->message, 1, s->run_id);
-    if (s->entity[0])
-        pb_text(&o->message, 2, s->entity);
-    pb_text(&o->message, 3, s->project);
+    pb_text(&o->message, 1, s->who.run_id);
+    if (s->who.entity[0])
+        pb_text(&o->message, 2, s->who.entity);
+    pb_text(&o->message, 3, s->who.project);
     pb_bytes(&o->message, 4, buf_text(&config), config.len);
     static const int fields[] = { 6, 7, 8, 9 };
-    const char *const texts[] = { s->group, s->job_type, s->display_name, s->notes };
+    const char *const texts[] = { s->who.group, s->who.job_type, s->who.display_name, s->who.notes };
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
         if (texts[i][0])
             pb_text(&o->message, fields[i], texts[i]);
-    for (const char *p = s->tags; *p; p += strspn(p, ",")) {
+    for (const char *p = s->who.tags; *p; p += strspn(p, ",")) {
         size_t n = strcspn(p, ",");
         if (n)
             pb_bytes(&o->message, 10, p, n);
@@ -395,9 +395,9 @@ static bool paths_make(const struct wandb_setup *s, char *dir, char *path, struc
         return error_errno(err, "cannot look at '%s'", id_file);
     localtime_r(&st.st_mtime, &tm);    // fixed for the run, since the id is written once
     strftime(when, sizeof when, "%Y%m%d_%H%M%S", &tm);
-    if (snprintf(dir, PATH_MAX, "%s/export/wandb/offline-run-%s-%s", s->run_dir, when, s->run_id) >= PATH_MAX - 128)
+    if (snprintf(dir, PATH_MAX, "%s/export/wandb/offline-run-%s-%s", s->run_dir, when, s->who.run_id) >= PATH_MAX - 128)
         return error_set(err, ERR_IO, "the path '%s' is too long", s->run_dir);
-    snprintf(path, PATH_MAX, "%s/run-%s.wandb", dir, s->run_id);
+    snprintf(path, PATH_MAX, "%s/run-%s.wandb", dir, s->who.run_id);
     char files[PATH_MAX];
     return path_join(files, sizeof files, dir, "files") && dir_make(files, 0755, err);
 }

@@ -8,11 +8,11 @@
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "protocol/base/child.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
@@ -237,7 +237,7 @@ static void stop_pass_on(struct online *o)
     self[n] = 0;
     char *argv[] = { self, "ctl", "--run", (char *)o->setup.run_dir, "stop", NULL };
     log_warn("wandb: Stop was pressed on the run's page; stopping the run");
-    if (posix_spawn(&o->stopper, self, NULL, NULL, argv, environ) != 0)
+    if (child_spawn(&o->stopper, self, NULL, CHILD_OURS, argv, NULL) != 0)
         o->stopper = 0;
 }
 

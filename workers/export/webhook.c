@@ -4,16 +4,15 @@
  * Slack's {"text": ...}, or {"run", "events": [{kind, step, time, text}]} for any other receiver. The cursor says what was sent, so
  * that a restart repeats nothing but a message whose answer was lost. A receiver that is away is asked again with growing pauses and
  * holds up nothing; after the run's end it has END_MS. The address is a secret: it is read from a file, and never logged. */
-#include <curl/curl.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/bearer.h"
+#include "protocol/base/client.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
-#include "protocol/base/http.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/base/utf8.h"
@@ -23,7 +22,7 @@
 
 #define EVENTS_MAX 32    // of one message; the rest go with the next
 #define TEXT_MAX 1000    // bytes of an event's text
-#define REQUEST_MS 20000
+#define REQUEST_S 20
 #define PAUSE_MIN_MS 1000    // between messages, and after the first failure
 #define PAUSE_MAX_MS 60000
 #define END_MS 60000
@@ -31,8 +30,7 @@
 struct webhook {
     char url[BEARER_MAX], run[256];
     bool slack;
-    CURL *curl;
-    struct curl_slist *headers;
+    struct client client;
     json_t *events;      // what is to be sent
     int64_t seq;         // of the newest event that was read
     int64_t sent_seq;    // of the newest that needs no sending any more
@@ -80,31 +78,24 @@ static char *body_make(const struct webhook *w)
     return out;
 }
 
-static size_t ignore(UNUSED char *data, size_t size, size_t n, UNUSED void *ctx)
-{
-    return size * n;
-}
-
 /* *gone: the receiver will never take it. */
 static bool message_send(struct webhook *w, bool *gone)
 {
+    struct error err;
     char *body = body_make(w);
     long status = 0;
     *gone = false;
     if (!body)
         return false;
-    curl_easy_setopt(w->curl, CURLOPT_POSTFIELDS, body);
-    curl_easy_setopt(w->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)strlen(body));
-    CURLcode rc = curl_easy_perform(w->curl);
-    curl_easy_getinfo(w->curl, CURLINFO_RESPONSE_CODE, &status);
+    bool ok = client_post(&w->client, "the webhook", w->url, body, REQUEST_S, &status, &err) || status / 100 == 2;
     free(body);
-    if (rc == CURLE_OK && status >= 200 && status < 300)
+    if (ok)
         return true;
-    if (rc != CURLE_OK)    // libcurl's own words would hold the address
-        log_warn("alerts could not be sent to the webhook: %s", curl_easy_strerror(rc));
-    else
+    if (status)    // what it says may hold the address
         log_warn("alerts could not be sent: the webhook answered with status %ld", status);
-    *gone = rc == CURLE_OK && status >= 400 && status < 500 && status != 408 && status != 429;
+    else
+        log_warn("alerts could not be sent: %s", err.text);
+    *gone = status / 100 == 4 && status != 408 && status != 429;
     return false;
 }
 
@@ -124,24 +115,16 @@ static bool webhook_open(struct webhook *w, const struct export_request *r, stru
     slash = strrchr(full, '/');
     snprintf(w->run, sizeof w->run, "%s", slash && slash[1] ? slash + 1 : full);
     w->events = json_array();
-    curl_global_init(CURL_GLOBAL_DEFAULT);
-    w->curl = curl_easy_init();
-    w->headers = curl_slist_append(NULL, "Content-Type: application/json");
-    if (!w->events || !w->curl || !w->headers)
+    if (!w->events)
         return error_set(err, ERR_NO_MEMORY, "no memory for a webhook");
-    curl_easy_setopt(w->curl, CURLOPT_HTTPHEADER, w->headers);
-    curl_easy_setopt(w->curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(w->curl, CURLOPT_WRITEFUNCTION, ignore);
-    curl_easy_setopt(w->curl, CURLOPT_TIMEOUT_MS, (long)REQUEST_MS);
-    http_only(w->curl, true);
-    return curl_easy_setopt(w->curl, CURLOPT_URL, w->url) == CURLE_OK
-           || error_set(err, ERR_USAGE, "'%s' does not hold an address", r->webhook_file);
+    bool ok = client_init(&w->client, "the webhook", NULL, err);
+    w->client.ignores_body = true;
+    return ok;
 }
 
 static void webhook_release(struct webhook *w)
 {
-    curl_easy_cleanup(w->curl);
-    curl_slist_free_all(w->headers);
+    client_release(&w->client);
     json_decref(w->events);
     explicit_bzero(w->url, sizeof w->url);
 }

@@ -98,6 +98,7 @@ static void request_of_node(struct gate *g, struct net_event *ev)
     case MSG_STOPPED:
     case MSG_PUBLISH: pass_on(g, ev, &in, lent, g->controller, GROUP_LIMIT_MS, ""); break;
     case MSG_STATUS:
+    case MSG_KEPT:
     case MSG_STEPS:
     case MSG_EVENTS:
     case MSG_ROLLOUTS:

@@ -10,7 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "protocol/base/json_text.h"
 #include "workers/engine/data/files.h"
+#include "workers/engine/model/config.h"
 #include "workers/engine/model/model_dir.h"
 #include "workers/engine/publish/publication.h"
 #include "protocol/base/digest.h"
@@ -100,6 +102,38 @@ static bool weights_add(struct gate *g, struct error *err)
     return ok;
 }
 
+/* The model's config.json. Nodes that only sample get no files of weights, so that they could not see that those hold another head than
+ * the embedding: what they get says that the two are not tied. */
+static bool config_add(struct gate *g, const char *name, char *path, size_t size, struct error *err)
+{
+    struct model_config shape;
+    struct buf text = BUF_INIT;
+    json_t *config = NULL;
+    char *printed = NULL;
+    bool ok = false;
+    TRY(config_load(&shape, g->config.model, err));
+    if (shape.head_differs) {
+        TRY(file_read_text(&text, path, SETTINGS_MAX, err));
+        TRY(config = json_text_parse(buf_text(&text), text.len, 0, path, err));
+        json_t *part = json_object_get(config, "text_config");    // of a model of images and text
+        json_object_set_new(config, "tie_word_embeddings", json_false());
+        if (json_is_object(part))
+            json_object_set_new(part, "tie_word_embeddings", json_false());
+        if (!(printed = json_text_dump(config, JSON_INDENT(2)))) {
+            error_set(err, ERR_NO_MEMORY, "no memory for the model's config.json");
+            goto out;
+        }
+        snprintf(path, size, "%s/sock/config.json", g->process.run_dir);
+        TRY(file_write(path, printed, strlen(printed), err));
+    }
+    ok = file_add(g, name, path, err);
+out:
+    free(printed);
+    json_decref(config);
+    buf_release(&text);
+    return ok;
+}
+
 /* Settings, the model's small files and the data; weights come with each version, and to trainers at first. */
 bool files_make(struct gate *g, struct error *err)
 {
@@ -110,7 +144,10 @@ bool files_make(struct gate *g, struct error *err)
         return false;
     for (int i = 0; model_dir_file(i); i++) {
         snprintf(name, sizeof name, "model/%s", model_dir_file(i));
-        if (path_join(path, sizeof path, g->config.model, model_dir_file(i)) && path_exists(path) && !file_add(g, name, path, err))
+        if (!path_join(path, sizeof path, g->config.model, model_dir_file(i)) || !path_exists(path))
+            continue;
+        bool is_config = strcmp(model_dir_file(i), "config.json") == 0;
+        if (!(is_config ? config_add(g, name, path, sizeof path, err) : file_add(g, name, path, err)))
             return false;
     }
     if (!data_add(g, err))

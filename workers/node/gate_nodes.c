@@ -6,6 +6,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/base/name_hash.h"
 #include "protocol/run/knobs.h"
 #include "workers/host/node_watch.h"
 
@@ -14,18 +15,9 @@
 #define BEAT_BYTES_MAX ((size_t)1 << 20)
 #define RETURN_MS 2000    // for nodes to find a gate that has opened again: they try every 250 ms
 
-/* FNV-1a (draft-eastlake-fnv), of 32 bits. */
-static uint32_t name_key(const char *name)
-{
-    uint32_t key = 2166136261u;
-    for (; *name; name++)
-        key = (key ^ (uint8_t)*name) * 16777619u;
-    return key;
-}
-
 struct node_seen *node_find(struct gate *g, const char *name)
 {
-    uint32_t key = name_key(name);
+    uint32_t key = name_hash(name, strlen(name));
     for (int i = 0; i < g->n_node; i++)
         if (g->name_key[i] == key && strcmp(g->node[i].node.name, name) == 0)
             return &g->node[i];
@@ -83,7 +75,7 @@ static struct node_seen *node_add(struct gate *g, const struct node *who, struct
         g->node = grown;
         g->node_cap = cap;
     }
-    g->name_key[g->n_node] = name_key(who->name);
+    g->name_key[g->n_node] = name_hash(who->name, strlen(who->name));
     struct node_seen *n = &g->node[g->n_node++];
     *n = (struct node_seen){ .node = *who, .processes = MSG_OUT_INIT, .figures = MSG_OUT_INIT };
     return n;
@@ -396,6 +388,8 @@ void nodes_tick(struct gate *g)
     g->nodes_look_ms = INT64_MAX;
     for (int i = 0; i < g->n_node; i++) {
         struct node_seen *n = &g->node[i];
+        for (size_t k = 0; n->here && k < ARRAY_SIZE(n->connection); k++)
+            n->heard_ms = MAX(n->heard_ms, connection_heard_ms(g->process.transport, n->connection[k]));
         if (n->here && now - n->heard_ms > silence_ms) {
             char text[100];
             snprintf(text, sizeof text, "no sign of life for %.0f s", (double)(now - n->heard_ms) / 1000);
@@ -492,7 +486,7 @@ static void lost_write(struct msg_out *m, const struct node_seen *n)
     char name[200], waits[120];
     double silent_s = (double)(clock_ms() - n->heard_ms) / 1000;
     snprintf(name, sizeof name, "%s/agent", n->node.name);
-    snprintf(waits, sizeof waits, "lost: no sign of life for %.0f s", silent_s);
+    snprintf(waits, sizeof waits, "no sign of life for %.0f s", silent_s);
     msg_map(m, NULL);
     msg_str(m, "name", name);
     msg_str(m, "node", n->node.name);

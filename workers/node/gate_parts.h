@@ -6,7 +6,7 @@
 #include "protocol/run/run_config.h"
 #include "protocol/run/node.h"
 #include "protocol/wire/join_rotation.h"
-#include "workers/engine/publish/bulk_server.h"
+#include "workers/node/bulk/bulk_server.h"
 #include "workers/node/relay.h"
 #include "workers/process/process.h"
 
@@ -21,7 +21,7 @@ struct node_seen {
     char token_id[JOIN_TOKEN_ID_LEN + 1];    // name of the token that it has, as it says; "": it does not say
     bool told;                               // it has been ordered to stop
     int64_t start;
-    int64_t heard_ms;             // when its last 'node' message came; 0: none has since the gate has opened
+    int64_t heard_ms;             // when bytes last came from it; 0: no 'node' message has come since the gate opened
     int64_t asked_ms;             // when it asked to join; 0: it has not since the gate has opened
     char dismissed[200];          // who dismissed it; "": nobody
     char restart[64];             // one of its processes that an operator wants to restart

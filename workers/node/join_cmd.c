@@ -23,6 +23,7 @@
 #include "protocol/base/log.h"
 #include "protocol/base/tcp.h"
 #include "protocol/wire/join_rotation.h"
+#include "protocol/run/export_kinds.h"
 #include "protocol/run/run_config.h"
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_lock.h"
@@ -221,15 +222,15 @@ static bool token_find(struct join *j, struct error *err)
 /* The node's folder and identity: a folder that is anything else is left alone. */
 static bool dir_take(struct join *j, struct error *err)
 {
-    char path[PATH_MAX];
-    static const char *const folders[] = { "logs", "model", "data" };
+    char path[PATH_MAX], head[PATH_MAX];
+    static const char *const folders[] = { "logs", "model", NODE_CHAT_TEMPLATES, "data" };
     if (!dir_make(j->dir, 0755, err))
         return false;
     if (!realpath(j->dir, j->run_dir) || strlen(j->run_dir) > PATH_MAX - 300)
         return error_errno(err, "cannot find '%s'", j->dir);
-    if (!path_join(path, sizeof path, j->run_dir, "run.yaml"))
+    if (!path_join(path, sizeof path, j->run_dir, "run.yaml") || !path_join(head, sizeof head, j->run_dir, HEAD_FILE))
         return error_set(err, ERR_USAGE, "the path '%s' is too long", j->run_dir);
-    if (path_exists(path) && !node_here(j->run_dir))
+    if (path_exists(path) && !node_here(j->run_dir) && !path_exists(head))    // with it: of a node that was killed while it joined
         return error_set(err, ERR_EXISTS, "'%s' is a run's directory, not a node's; choose another --dir", j->run_dir);
     for (size_t i = 0; i < ARRAY_SIZE(folders); i++)
         if (!path_join(path, sizeof path, j->run_dir, folders[i]) || !dir_make(path, 0755, err))
@@ -497,9 +498,6 @@ static bool settings_write(struct join *j, struct error *err)
         { "hosts", "" },
         { "listen_lent", "" },
         { "view_group", "" },
-        { "wandb", "off" },
-        { "tensorboard", "false" },
-        { "metrics_listen", "" },
         { "serve", "" },
         { "eval_dataset", "" },
         { "checkpoint_path", "" },
@@ -513,6 +511,7 @@ static bool settings_write(struct join *j, struct error *err)
     // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(own); i++)
         TRY(run_config_set(c, own[i].name, own[i].value, FROM_FLAG, NULL, err));
+    TRY(exports_leave_off(c, err));
     char number[32], where[PATH_MAX];
     TRY(layout_make(j, c, err));
     snprintf(number, sizeof number, "%" PRId64, j->threads);

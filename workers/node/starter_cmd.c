@@ -7,12 +7,12 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "protocol/base/child.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "protocol/base/subcommand.h"
@@ -27,8 +27,6 @@
 #define PAUSE_MAX_MS 60000
 #define STAYED_MS 60000    // an ssh that lived this long had come: the pause begins small again
 #define TOKEN_MS 30000     // for the head to have made its token
-
-extern char **environ;
 
 struct remote {
     struct host host;
@@ -63,8 +61,6 @@ static bool ssh_start(struct starter *s, struct remote *r, struct error *err)
     int end[2];
     struct buf command = BUF_INIT;
     posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attr;
-    sigset_t none, all;
     const char *run = strrchr(s->process.run_dir, '/');
     if (pipe2(end, O_CLOEXEC) != 0)
         return error_errno(err, "cannot make a pipe");
@@ -81,17 +77,10 @@ static bool ssh_start(struct starter *s, struct remote *r, struct error *err)
                      (char *)buf_text(&command),
                      NULL };
     posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attr);
     posix_spawn_file_actions_adddup2(&actions, end[0], 0);
     posix_spawn_file_actions_addclose(&actions, RUN_LOCK_FD);    // ssh may outlive the run
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_setsigmask(&attr, &none);
-    posix_spawnattr_setsigdefault(&attr, &all);
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    int rv = command.failed ? ENOMEM : posix_spawnp(&r->pid, "ssh", &actions, &attr, argv, environ);
+    int rv = command.failed ? ENOMEM : child_spawn(&r->pid, "ssh", &actions, 0, argv, NULL);
     posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attr);
     buf_release(&command);
     close(end[0]);
     ssize_t n = rv == 0 ? write(end[1], s->token, strlen(s->token)) : 0;    // 65 bytes into an empty pipe: it does not block

@@ -141,6 +141,7 @@ static void request_came(struct uplink *u, struct net_event *ev)
     case MSG_OK:
     case MSG_REFUSED:
     case MSG_HEARTBEAT:
+    case MSG_KEPT:
     case MSG_EVALUATED:
     case MSG_SCORE:
     case MSG_TURN:

@@ -15,6 +15,7 @@
 
 #define BEAT_LIMIT_MS 3000
 #define TOKEN_LOOK_MS 2000    // while the head does not answer
+#define SLEPT_MS 3000         // between two looks, which come each second at least
 #define MOVE_MS 4000          // for the head to answer at one of its addresses
 #define FAR_MS 1000           // an answer that takes longer is worth a word, and so is
 #define ANSWERS_MIN 8         // before they are judged
@@ -68,7 +69,7 @@ static void token_use(struct uplink *u)
 {
     struct error err;
     struct join_identity id;
-    u->token_new = false;
+    u->token_new = u->strange = false;
     bool ok = join_identity_make(&id, u->token, NULL, &err) && peer_identity(u->head, &id, &err) && peer_identity(u->pulse, &id, &err);
     for (int i = 0; i < N_STREAM && ok; i++)
         ok = peer_identity(u->stream[i], &id, &err);
@@ -114,9 +115,12 @@ void beat_send(struct uplink *u, bool leaving)
         msg_list(&m, "processes");
         msg_end(&m);
     }
-    u->asked_ms = clock_ms();
-    struct peer *way = u->introduce && u->way != u->head ? u->head : u->pulse;    // in turn: long requests may be before it there
+    /* Until the gate knows head, and after a sign of life that was lost, the two connections in turn: on head, long requests may be before
+     * it; on pulse, TCP may wait long before it sends again what was lost. */
+    bool lost = u->lost_ms && u->lost_ms >= u->asked_ms;
+    struct peer *way = (u->introduce || lost) && u->way != u->head ? u->head : u->pulse;
     u->way = way;
+    u->asked_ms = clock_ms();
     u->beat_open = msg_finish(&m, &err) && peer_ask(way, &m, BEAT_LIMIT_MS, TAG_BEAT, &err);
     msg_release(&m);
 }
@@ -192,6 +196,7 @@ void beat_came(struct uplink *u, const struct net_event *ev)
         return;
     }
     u->heard_ms = clock_ms();
+    u->strange = false;
     u->introduce = u->introduce && ev->peer != u->head;
     if (u->moved && !node_write(&u->node, u->process.run_dir, &err))    // processes that start from now on need it
         log_error("%s", err.text);
@@ -250,16 +255,20 @@ static void token_look(struct uplink *u, int64_t now)
     if (now - u->token_ms < TOKEN_LOOK_MS)
         return;
     u->token_ms = now;
-    u->strange = peer_is_strange(u->head);
+    u->strange = strange || peer_is_strange(u->head) || peer_is_strange(u->pulse);
     if (u->strange && !strange)
         log_warn("the head %s " NODE_STRANGE, u->node.head);
     if (u->strange && !uplink_token_read(u, &err))
         log_warn("%s", err.text);
 }
 
-/* What the uplink does now, and whether the head has been silent for too long. */
+/* What the uplink does now, and whether the head has been silent for too long. Time in which this process did not run is no silence of the
+ * head's: it looks for the head again first, and says why it is turned away. */
 static void silence_look(struct uplink *u, int64_t now)
 {
+    if (u->looked_ms > 0 && now - u->looked_ms > SLEPT_MS)
+        u->heard_ms += now - u->looked_ms;
+    u->looked_ms = now;
     double silent_s = (double)(now - u->heard_ms) / 1000;
     char text[400];
     snprintf(text, sizeof text, "head %s", u->node.head);

@@ -29,7 +29,7 @@ struct uplink {
     struct node node;
     struct server *server;
     struct peer *head;     // for requests, which may be long
-    struct peer *pulse;    // for signs of life, which must not wait for those
+    struct peer *pulse;    // for signs of life, which must not wait for those; after one without an answer, the next goes over head
     struct peer *stream[N_STREAM];
     bool introduce;    // signs of life go over head, too, until one is answered there: the gate is to know that this connection is ours
     const struct peer *way;    // over which the last one went
@@ -64,12 +64,13 @@ struct uplink {
     int64_t n_beat_lost;                 // signs of life without an answer in time
     int64_t lost_ms;                     // when the last one of them was found; 0: none was
     int64_t n_lost_before, warned_ms;    // what was said of them last
+    int64_t looked_ms;                   // when the silence of the head was looked at last; 0: not yet
     int64_t moved_ms;                    // when the head was last looked for at another address
     bool moved;                          // since it was heard last
     bool beat_open, status_open, ends;
     bool over;    // the head has said that its run is, and is ending itself
     char token[JOIN_TOKEN_LEN + 1], token_id[JOIN_TOKEN_ID_LEN + 1];
-    bool strange;            // the head does not accept it
+    bool strange;            // the head has not accepted it since it was heard last
     bool token_new;          // connect with it: the connections were made with another one
     int64_t token_ms;        // when its file was last looked at
     struct buf processes;    // the agent's last answer to status

@@ -6,7 +6,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
-#include "workers/engine/publish/bulk_fetch.h"
+#include "workers/node/bulk/bulk_fetch.h"
 #include "workers/engine/publish/publication.h"
 
 #define OFFER_LIMIT_MS 10000

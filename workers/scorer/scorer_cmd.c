@@ -6,6 +6,7 @@
  * worker asks the next scorer, which scores it again. */
 #include <inttypes.h>
 #include <stdatomic.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -235,8 +236,10 @@ static void job_answer(struct scorer *s, struct score_job *job)
         msg_map(&m, NULL);
         msg_i64(&m, "score", o->score);
         msg_f64(&m, "reward", o->reward);
-        msg_f64(&m, "format_acc", o->format_acc);
-        msg_f64(&m, "ans_acc", o->ans_acc);
+        if (!isnan(o->format_acc))
+            msg_f64(&m, "format_acc", o->format_acc);
+        if (!isnan(o->ans_acc))
+            msg_f64(&m, "ans_acc", o->ans_acc);
         msg_list(&m, "parts");
         for (int k = 0; k < s->n_part; k++)
             msg_f64(&m, NULL, o->part[k]);

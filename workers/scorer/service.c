@@ -1,6 +1,6 @@
 /* service.c - see service.h
  *
- * libmicrohttpd's thread (workers/serve/web.c) reads requests and puts them into a bounded queue; threads with a sandbox_host each
+ * the HTTP server's thread (workers/serve/web.c) reads requests and puts them into a bounded queue; threads with a sandbox_host each
  * take them out, run the program, write the answer's body and wake the connection. A request whose client has gone is dropped. */
 #include "workers/scorer/service.h"
 #include <errno.h>
@@ -17,6 +17,7 @@
 #include "protocol/base/hold.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
+#include "protocol/base/own_hosts.h"
 #include "protocol/base/secret.h"
 #include "protocol/base/tcp.h"
 #include "protocol/base/thread.h"
@@ -41,7 +42,7 @@ struct request {
     int status;    // of the answer; 0: not run yet
 };
 struct service {
-    const char *listen, *token_file;
+    const char *listen, *token_file, *allowed_hosts;
     bool no_token;
     int64_t n_thread, max_queue, body_mib, connections;
     char token[BEARER_MAX];
@@ -77,6 +78,13 @@ static void fail(struct request *q, int status, const char *text)
     q->status = status;
 }
 
+static void fail_for(struct request *q, int status, const struct error *err)
+{
+    char text[ERROR_TEXT_BYTES];
+    error_tell(err, text);
+    fail(q, status, text);
+}
+
 static int status_of(const struct error *err)
 {
     return err->code == ERR_DATA ? 422 : 500;
@@ -103,14 +111,14 @@ static void seeds_run(struct sandbox_host *host, struct request *q)
         return;
     }
     if (!tests_read(&t, json_object_get(q->body, "in_outs"), &err)) {
-        fail(q, status_of(&err), err.text);
+        fail_for(q, status_of(&err), &err);
         return;
     }
     program_find(json_string_value(text), json_string_length(text), &code, &len);
     struct runner_options options = { .whole_s = WHOLE_MAX_S, .test_s = seconds_of(json_object_get(q->body, "timeout"), 10) };
     runner_run(host, &t, code, len, &options, &r, &first_out);
     if (r.status == CASE_SANDBOX) {
-        fail(q, 500, r.err.text);
+        fail_for(q, 500, &r.err);
     } else {
         buf_str(&q->answer, "{\"result\":[");
         for (int i = 0; i < r.tests.n; i++)
@@ -141,14 +149,14 @@ static void tests_run(struct sandbox_host *host, struct request *q)
         return;
     }
     if (!program_tests_read(&t, json_object_get(q->body, "tests"), form, &err)) {
-        fail(q, status_of(&err), err.text);
+        fail_for(q, status_of(&err), &err);
         return;
     }
     double *runtime_s = calloc((size_t)t.n, sizeof *runtime_s), test_s = seconds_of(json_object_get(q->body, "max_execution_time"), 1);
     if (!runtime_s) {
         fail(q, 500, "no memory");
     } else if (!program_tests_run(host, &t, form, json_string_value(program), json_string_length(program), test_s, runtime_s, &r, &err)) {
-        fail(q, 500, err.text);
+        fail_for(q, 500, &err);
     } else {
         buf_str(&q->answer, "{\"results\":[");
         for (int64_t i = 0; i < t.n; i++)
@@ -207,7 +215,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* ---- routes, called by libmicrohttpd's thread ---- */
+/* ---- routes, called by the HTTP server's thread ---- */
 
 static void ask_take(struct service *s, const struct web_request *w, struct web_answer *a, enum request_kind kind)
 {
@@ -268,10 +276,8 @@ static void on_health(UNUSED void *ctx, UNUSED const struct web_request *q, stru
 }
 
 static const struct web_route routes[] = {
-    { "GET", "/health", on_health, true },
-    { "POST", "/", on_seeds, false },
-    { "POST", "/check_correctness", on_seeds, false },
-    { "POST", "/test_program", on_asserts, false },
+    { "GET", "/health", on_health, .open = true },      { "POST", "/", on_seeds, false },
+    { "POST", "/check_correctness", on_seeds, false },  { "POST", "/test_program", on_asserts, false },
     { "POST", "/test_program_stdio", on_stdio, false },
 };
 
@@ -304,7 +310,7 @@ static bool options_check(struct service *s, struct error *err)
                          "--queue must be between 1 and 1048576, --body-mib between 1 and 1024, --connections between 1 and 16384");
     if (s->n_thread == 0)
         s->n_thread = MAX(MIN(sysconf(_SC_NPROCESSORS_ONLN), THREADS_MAX), 1);
-    return !s->token_file || bearer_read(s->token, s->token_file, err);
+    return own_hosts_check(s->allowed_hosts, "--allowed-hosts", err) && (!s->token_file || bearer_read(s->token, s->token_file, err));
 }
 
 static bool threads_start(struct service *s, struct error *err)
@@ -348,6 +354,8 @@ static bool service_run(struct service *s, struct error *err)
     uint16_t port = tcp_port(fd);
     struct web_config config = {
         .listen_fd = fd,
+        .address = s->listen,
+        .allowed_hosts = s->allowed_hosts,
         .route = routes,
         .n_route = ARRAY_SIZE(routes),
         .ctx = s,
@@ -397,6 +405,7 @@ bool service_cmd(int argc, char **argv, struct error *err)
         { "queue", NULL, CLI_I64, &s->max_queue, "N", "programs that wait; more are answered with 503 (default 1024)" },
         { "body-mib", NULL, CLI_I64, &s->body_mib, "N", "longest body of a request, also after gzip (default 16)" },
         { "connections", NULL, CLI_I64, &s->connections, "N", "open at once (default 512)" },
+        { "allowed-hosts", NULL, CLI_STR, &s->allowed_hosts, "NAME,…", "more names that clients may ask for, such as a proxy's: llm.example.org, *.example.org, or * for any; without a token, a server answers only for addresses, this host's name and names without a dot" },
         { "token-file", NULL, CLI_STR, &s->token_file, "FILE", "clients must send the bearer token in this file" },
         { "no-token", NULL, CLI_FLAG, &s->no_token, NULL, "listen beyond this host without a token" },
     };

@@ -8,6 +8,7 @@
 #include "protocol/base/digest.h"
 #include "protocol/base/json_text.h"
 #include "workers/engine/template/template.h"
+#include "workers/engine/template/tool_calls.h"
 
 #define OPENAI (1u << ASK_COMPLETION | 1u << ASK_CHAT)
 #define ALL (OPENAI | 1u << ASK_TOKENS | 1u << ASK_VLLM | 1u << ASK_SGLANG)
@@ -40,11 +41,17 @@ static bool wrong(struct error *err, const struct field *f, const char *what)
     return error_set(err, ERR_DATA, "'%s' must be %s", f->name, what);
 }
 
+/* A number that jansson cannot hold is a string to it, and no text (json_text.h). */
+static bool is_text(const json_t *v)
+{
+    return json_is_string(v) && !json_odd_text(v);
+}
+
 /* ---- fields parsed by a function */
 static bool stop_add(struct ask *a, const struct field *f, const json_t *v, struct error *err)
 {
     size_t len = json_string_length(v);
-    if (!json_is_string(v) || strlen(json_string_value(v)) != len)
+    if (!is_text(v) || strlen(json_string_value(v)) != len)
         return wrong(err, f, "a string or a list of strings");
     if (len == 0)
         return true;
@@ -153,7 +160,7 @@ static bool prompt_add(struct ask *a, const struct field *f, const json_t *v, st
     a->prompt = grown;
     struct ask_prompt *p = &a->prompt[a->n_prompt++];
     *p = (struct ask_prompt){ .text = NULL };
-    if (json_is_string(v)) {
+    if (is_text(v)) {
         p->len = json_string_length(v);
         p->text = malloc(p->len + 1);
         if (!p->text)
@@ -203,13 +210,18 @@ static bool list_keep(struct ask *a, const struct field *f, const json_t *v, str
     return true;
 }
 
-/* "auto", "none", "required" or one function: templates may use it. The model is never forced to call a tool. */
+static bool tools_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    return list_keep(a, f, v, err) && tools_strict_check(v, err);
+}
+
+/* "auto" or "none": templates may use it. Nothing here can make the model call a tool, as "required" and a function by name ask for. */
 static bool tool_choice_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
 {
     const char *word = json_string_value(v);
-    if (!json_is_object(v) && (!word || (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0 && strcmp(word, "required") != 0)))
-        return wrong(err, f, "\"auto\", \"none\", \"required\" or a function");
-    a->parse_tools = !word || strcmp(word, "none") != 0;
+    if (!word || (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0))
+        return wrong(err, f, "\"auto\" or \"none\"; no model is forced to call a tool here");
+    a->parse_tools = strcmp(word, "none") != 0;
     if (!a->template_more && !(a->template_more = json_object()))
         return error_set(err, ERR_NO_MEMORY, "no memory for '%s'", f->name);
     return json_object_set(a->template_more, "tool_choice", (json_t *)(uintptr_t)v) == 0
@@ -233,11 +245,29 @@ static bool response_format_read(UNUSED struct ask *a, const struct field *f, co
     return (type && strcmp(type, "text") == 0) || wrong(err, f, "{\"type\": \"text\"}; grammars are not supported");
 }
 
+/* What is wanted back: only text can be. */
+static bool modalities_read(UNUSED struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const char *word = json_string_value(json_array_get(v, i));
+        if (!word || strcmp(word, "text") != 0)
+            return wrong(err, f, "[\"text\"]");
+    }
+    return json_is_array(v) || wrong(err, f, "[\"text\"]");
+}
+
+/* 'best_of' draws more samples than are answered; only 'n' itself, all of them, is done. */
+static bool best_of_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
+{
+    return (json_is_integer(v) && json_integer_value(v) == a->n)
+           || error_set(err, ERR_DATA, "'%s' other than 'n' is not supported", f->name);
+}
+
 static bool cache_salt_read(struct ask *a, const struct field *f, const json_t *v, struct error *err)
 {
     struct digest d;
     char hex[65];
-    if (!json_is_string(v) || json_string_length(v) == 0)
+    if (!is_text(v) || json_string_length(v) == 0)
         return wrong(err, f, "a string that is not empty");
     digest_init(&d, true);
     digest_add(&d, json_string_value(v), json_string_length(v));
@@ -247,7 +277,7 @@ static bool cache_salt_read(struct ask *a, const struct field *f, const json_t *
     return true;
 }
 
-/* In the order they are read: 'stream' comes before what needs it. Sampling fields may be in 'sampling_params', where
+/* In the order they are read: 'stream' and 'n' come before what needs them. Sampling fields may be in 'sampling_params', where
  * the form has it, or at the top level. */
 #define AT(member) .at = offsetof(struct ask, member)
 // clang-format off
@@ -255,19 +285,22 @@ static const struct field fields[] = {
     { "model",                         ALL,                 FIELD_STR,  AT(model) },
     { "request_id",                    ALL,                 FIELD_STR,  AT(request_id) },
     { "rid",                           SGLANG,              FIELD_STR,  AT(request_id) },
+    { "lora_path",                     SGLANG,              FIELD_STR,  AT(model) },
     { "prompt",                        COMPLETION | VLLM,   FIELD_OWN,  .own = prompt_read },
     { "token_ids",                     TOKENS,              FIELD_OWN,  .own = prompt_read },
     { "text",                          SGLANG,              FIELD_OWN,  .own = prompt_read },
     { "input_ids",                     SGLANG,              FIELD_OWN,  .own = prompt_read },
     { "messages",                      CHAT,                FIELD_OWN,  AT(messages), .own = list_keep },
-    { "tools",                         CHAT,                FIELD_OWN,  AT(tools), .own = list_keep },
+    { "tools",                         CHAT,                FIELD_OWN,  AT(tools), .own = tools_read },
     { "tool_choice",                   CHAT,                FIELD_OWN,  .own = tool_choice_read },
+    { "parallel_tool_calls",           CHAT,                FIELD_BOOL, AT(parallel_tools) },
     { "chat_template_kwargs",          CHAT,                FIELD_OWN,  .own = object_keep },
     { "add_generation_prompt",         CHAT,                FIELD_BOOL, AT(add_generation_prompt) },
     { "n",                             ALL,                 FIELD_I64,  1, ASK_SAMPLES_MAX, AT(n) },
-    { "max_tokens",                    ALL & ~SGLANG,       FIELD_I64,  1, INT32_MAX, AT(max_tok) },
-    { "max_completion_tokens",         CHAT,                FIELD_I64,  1, INT32_MAX, AT(max_tok) },
-    { "max_new_tokens",                SGLANG,              FIELD_I64,  1, INT32_MAX, AT(max_tok) },
+    { "best_of",                       ALL,                 FIELD_OWN,  .own = best_of_read },
+    { "max_tokens",                    ALL & ~SGLANG,       FIELD_I64,  0, INT32_MAX, AT(max_tok) },
+    { "max_completion_tokens",         CHAT,                FIELD_I64,  0, INT32_MAX, AT(max_tok) },
+    { "max_new_tokens",                SGLANG,              FIELD_I64,  0, INT32_MAX, AT(max_tok) },
     { "min_tokens",                    ALL,                 FIELD_I64,  0, INT32_MAX, AT(min_tok) },
     { "min_new_tokens",                SGLANG,              FIELD_I64,  0, INT32_MAX, AT(min_tok) },
     { "temperature",                   ALL,                 FIELD_F64,  0, 100, AT(temperature) },
@@ -293,17 +326,34 @@ static const struct field fields[] = {
     { "stream",                        ALL,                 FIELD_BOOL, AT(stream) },
     { "stream_options",                OPENAI | TOKENS,     FIELD_OWN,  .own = stream_options_read },
     { "cache_salt",                    ALL,                 FIELD_OWN,  .own = cache_salt_read },
-    { "response_format",               OPENAI,              FIELD_OWN,  .own = response_format_read },
+    { "response_format",               ALL,                 FIELD_OWN,  .own = response_format_read },
+    { "modalities",                    ALL,                 FIELD_OWN,  .own = modalities_read },
     { "presence_penalty",              ALL,                 FIELD_MUST, 0 },
     { "frequency_penalty",             ALL,                 FIELD_MUST, 0 },
     { "repetition_penalty",            ALL,                 FIELD_MUST, 1 },
+    { "length_penalty",                ALL,                 FIELD_MUST, 1 },
+    { "use_beam_search",               ALL,                 FIELD_CANNOT },
     { "logit_bias",                    ALL,                 FIELD_CANNOT },
+    { "logits_processors",             ALL,                 FIELD_CANNOT },
+    { "custom_logit_processor",        SGLANG,              FIELD_CANNOT },
     { "echo",                          COMPLETION,          FIELD_BOOL, AT(echo) },
+    { "echo",                          ALL & ~COMPLETION,   FIELD_CANNOT },
     { "suffix",                        COMPLETION,          FIELD_CANNOT },
     { "prompt_logprobs",               ALL & ~SGLANG,       FIELD_OWN,  .own = prompt_logprobs_read },
     { "logprob_start_len",             SGLANG,              FIELD_I64,  -1, INT32_MAX, AT(read_from) },
     { "continue_final_message",        CHAT,                FIELD_CANNOT },
+    { "chat_template",                 CHAT,                FIELD_CANNOT },
+    { "documents",                     CHAT,                FIELD_CANNOT },
     { "functions",                     CHAT,                FIELD_CANNOT },
+    { "web_search_options",            CHAT,                FIELD_CANNOT },
+    { "audio",                         CHAT,                FIELD_CANNOT },
+    { "truncate_prompt_tokens",        ALL,                 FIELD_CANNOT },
+    { "prompt_embeds",                 ALL,                 FIELD_CANNOT },
+    { "input_embeds",                  SGLANG,              FIELD_CANNOT },
+    { "image_data",                    SGLANG,              FIELD_CANNOT },
+    { "audio_data",                    SGLANG,              FIELD_CANNOT },
+    { "video_data",                    SGLANG,              FIELD_CANNOT },
+    { "return_hidden_states",          ALL,                 FIELD_CANNOT },
     { "allowed_token_ids",             ALL,                 FIELD_CANNOT },
     { "bad_words",                     ALL,                 FIELD_CANNOT },
     { "logprob_token_ids",             ALL,                 FIELD_CANNOT },
@@ -313,9 +363,12 @@ static const struct field fields[] = {
     { "guided_regex",                  ALL,                 FIELD_CANNOT },
     { "guided_choice",                 ALL,                 FIELD_CANNOT },
     { "guided_grammar",                ALL,                 FIELD_CANNOT },
-    { "json_schema",                   SGLANG,              FIELD_CANNOT },
-    { "regex",                         SGLANG,              FIELD_CANNOT },
-    { "ebnf",                          SGLANG,              FIELD_CANNOT },
+    { "structural_tag",                ALL,                 FIELD_CANNOT },
+    { "json_schema",                   ALL,                 FIELD_CANNOT },
+    { "regex",                         ALL,                 FIELD_CANNOT },
+    { "grammar",                       ALL,                 FIELD_CANNOT },
+    { "ebnf",                          ALL,                 FIELD_CANNOT },
+    { "stop_regex",                    ALL,                 FIELD_CANNOT },
 };
 // clang-format on
 
@@ -346,7 +399,7 @@ static bool field_read(struct ask *a, const struct field *f, const json_t *v, st
         *(bool *)at = json_is_true(v);
         return true;
     case FIELD_STR:
-        if (!json_is_string(v) || json_string_length(v) > 1024 || strlen(json_string_value(v)) != json_string_length(v))
+        if (!is_text(v) || json_string_length(v) > 1024 || strlen(json_string_value(v)) != json_string_length(v))
             return wrong(err, f, "a string of at most 1024 bytes");
         free(*(char **)at);
         return (*(char **)at = strdup(json_string_value(v))) || error_set(err, ERR_NO_MEMORY, "no memory for '%s'", f->name);
@@ -377,6 +430,8 @@ static bool ask_check(struct ask *a, struct error *err)
         return error_set(err, ERR_DATA, "'echo' is not streamed; leave 'stream' out");
     if (a->echo && a->logprobs)
         a->n_read = MAX(a->n_read, a->n_top);
+    if (a->max_tok == 0 && !a->echo && a->n_read < 0 && a->form != ASK_SGLANG)
+        return error_set(err, ERR_DATA, "'max_tokens' is 0, which needs 'echo' or 'prompt_logprobs'; there would be nothing to answer");
     if (a->stream && a->n_read >= 0)
         return error_set(err, ERR_DATA, "log-probs of the prompt are not streamed; leave 'stream' out");
     return true;
@@ -393,8 +448,9 @@ bool ask_parse(struct ask *a, enum ask_form form, const json_t *body, struct err
                        .top_p = 1,
                        .skip_special = true,
                        .add_generation_prompt = true,
-                       .add_special = true,
-                       .parse_tools = true };
+                       .add_special = form != ASK_CHAT,    // chat templates write their own
+                       .parse_tools = true,
+                       .parallel_tools = true };
     const json_t *params = form == ASK_TOKENS || form == ASK_SGLANG ? json_object_get(body, "sampling_params") : NULL;
     bool ok = false;
     if (!json_is_object(body)) {
@@ -439,18 +495,21 @@ void ask_release(struct ask *a)
 }
 
 /* ---- text to ids */
-/* Join a message's content into one text where it is a list of text parts. */
+/* Make a message's content one text: a list of text parts is joined, and null (as beside tool calls) is empty, as in vLLM. Templates
+ * add it to other texts. Objects pass: some templates print what a tool returned as JSON. */
 static bool content_flatten(json_t *message, size_t i, struct error *err)
 {
     json_t *parts = json_object_get(message, "content"), *text;
     struct buf b = BUF_INIT;
     bool ok = true;
-    if (!json_is_array(parts))
+    if (is_text(parts) || json_is_object(parts))
         return true;
+    if (parts && !json_is_null(parts) && !json_is_array(parts))
+        return error_set(err, ERR_DATA, "'messages'[%zu].content must be a text, a list of text parts, or null", i);
     for (size_t k = 0; ok && k < json_array_size(parts); k++) {
         const json_t *part = json_array_get(parts, k);
         text = json_is_string(part) ? (json_t *)(uintptr_t)part : json_object_get(part, "text");
-        if (!json_is_string(text))
+        if (!is_text(text))
             ok = error_set(err, ERR_DATA, "'messages'[%zu] has a part that is not text; only text is supported", i);
         else if (!(k == 0 || buf_char(&b, '\n')) || !buf_add(&b, json_string_value(text), json_string_length(text)))
             ok = error_set(err, ERR_NO_MEMORY, "no memory for 'messages'[%zu]", i);
@@ -467,7 +526,7 @@ static bool arguments_open(json_t *message, size_t i, struct error *err)
     const json_t *calls = json_object_get(message, "tool_calls");
     for (size_t k = 0; k < json_array_size(calls); k++) {
         json_t *function = json_object_get(json_array_get(calls, k), "function"), *arguments = json_object_get(function, "arguments");
-        if (!json_is_string(arguments))
+        if (!is_text(arguments))
             continue;
         json_t *value = json_string_length(arguments) ? json_text_read(json_string_value(arguments), json_string_length(arguments), 0, NULL)
                                                       : json_object();
@@ -508,12 +567,16 @@ static bool chat_encode(struct ask *a, const struct ask_text *text, struct error
         goto out;
     }
     a->n_prompt = 1;
-    TRY(encoder_encode(text->encoder, buf_text(&rendered), rendered.len, 0, &a->prompt[0].token, err));
+    TRY(encoder_encode(text->encoder, buf_text(&rendered), rendered.len, a->add_special ? ENCODE_ADD_SPECIAL : 0, &a->prompt[0].token,
+                       err));
     ok = true;
 out:
     buf_release(&rendered);
     return ok;
 }
+
+/* Clients know by these words of OpenAI's that a prompt must be cut: litellm and verifiers look for them. */
+#define CONTEXT_WORDS "this model's maximum context length is %" PRId64 " tokens"
 
 bool ask_encode(struct ask *a, const struct ask_text *text, struct error *err)
 {
@@ -527,9 +590,8 @@ bool ask_encode(struct ask *a, const struct ask_text *text, struct error *err)
         if (p->token.n == 0)
             return error_set(err, ERR_DATA, "prompt %" PRId64 " has no token", i);
         if (p->token.n >= text->max_seq_tok)
-            return error_set(err, ERR_DATA,
-                             "prompt %" PRId64 " has %" PRId64 " tokens; the model's context of %" PRId64 " must also hold a new one", i,
-                             p->token.n, text->max_seq_tok);
+            return error_set(err, ERR_CONTEXT, CONTEXT_WORDS "; prompt %" PRId64 " has %" PRId64 ", and a new one must fit, too",
+                             text->max_seq_tok, i, p->token.n);
         for (int64_t k = 0; k < p->token.n; k++)
             if (p->token.id[k] >= text->n_id)
                 return error_set(err, ERR_DATA, "prompt %" PRId64 " has token id %d; the model knows 0 to %" PRId64, i, p->token.id[k],
@@ -551,19 +613,18 @@ bool ask_sampling(const struct ask *a, int64_t n_prompt, const struct ask_text *
                   struct error *err)
 {
     int64_t room = text->max_seq_tok - n_prompt;
-    if (a->max_tok > room)
-        return error_set(err, ERR_DATA,
-                         "the prompt has %" PRId64 " tokens and %" PRId64 " new ones are asked for; the model's context holds %" PRId64,
-                         n_prompt, a->max_tok, text->max_seq_tok);
+    int64_t most = a->max_tok >= 0 ? a->max_tok : MIN(max_tok_default(a->form), room);
+    if (most > room)
+        return error_set(err, ERR_CONTEXT, CONTEXT_WORDS "; the prompt has %" PRId64 ", and %" PRId64 " new ones are asked for",
+                         text->max_seq_tok, n_prompt, most);
     *out = (struct sampling){ .temperature = a->temperature < 1e-5 ? 0 : (float)a->temperature,    // greedy below this, as in vLLM
                               .top_p = (float)a->top_p,
                               .min_p = (float)a->min_p,
                               .top_k = (int32_t)a->top_k,
-                              .max_new_tok = MIN(a->max_tok > 0 ? a->max_tok : max_tok_default(a->form), room),
+                              .max_new_tok = MAX(most, (int64_t)1),    // 0: one is drawn and left out, since that reads the prompt
                               .ignore_eos = a->ignore_eos && a->n_stop_token == 0 };
-    if (a->min_tok > out->max_new_tok)
-        return error_set(err, ERR_DATA, "%" PRId64 " new tokens are asked for at least, and %" PRId64 " at most", a->min_tok,
-                         out->max_new_tok);
+    if (a->min_tok > most)
+        return error_set(err, ERR_DATA, "%" PRId64 " new tokens are asked for at least, and %" PRId64 " at most", a->min_tok, most);
     out->min_new_tok = a->min_tok;
     for (int i = 0; i < n_eos && (!a->ignore_eos || (out->ignore_eos && a->min_tok > 0)); i++)    // ignored, but not drawn, as in vLLM
         sampling_add_stop(out, eos[i]);

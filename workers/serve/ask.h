@@ -2,8 +2,8 @@
  *
  * The forms are those of OpenAI's completions and chat, of vLLM's /inference/v1/generate and /generate, and of SGLang's
  * /generate. A table in ask.c defines the meaning of each field of each form. Unknown fields are ignored, as in all
- * these servers; known ones that would change the result and are not supported (penalties, grammars) are refused unless
- * they are neutral. Made and read by the thread that serves HTTP; the policy's thread only reads it. */
+ * these servers; known ones that would change the result and are not supported (penalties, grammars, calls that must be made)
+ * are refused unless they are neutral. Made and read by the thread that serves HTTP; the policy's thread only reads it. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,8 +42,9 @@ struct ask {
     json_t *template_more;         // owned; more variables for the chat template
     bool add_generation_prompt;    // chat
     bool parse_tools;              // return tool calls in the text as tool calls
+    bool parallel_tools;           // ... all of them; else the first
     int64_t n;                     // samples of each prompt
-    int64_t max_tok;               // -1: not given
+    int64_t max_tok;               // -1: not given; 0: only the prompt is read
     int64_t min_tok;               // no end token and no stop string ends a sample before it has so many
     double temperature, top_p, min_p;
     int64_t top_k;    // 0: off
@@ -77,12 +78,13 @@ struct ask_text {
     int64_t max_seq_tok;                  // longest prompt and completion
     int64_t n_id;                         // ids are below
 };
-/* Encode all prompts to ids, rendering chats first; afterwards every prompt has at least one token and room for one more. */
+/* Encode all prompts to ids, rendering chats first; afterwards every prompt has at least one token and room for one more. ERR_CONTEXT:
+ * it has no such room. */
 MUST_USE bool ask_encode(struct ask *a, const struct ask_text *text, struct error *err);
 /* The sampling settings for a prompt of n_prompt tokens, with the model's end tokens (n_eos) and no more new tokens than the
- * context has room for. */
+ * context has room for. ERR_CONTEXT: it has no room for those asked for. */
 MUST_USE bool ask_sampling(const struct ask *a, int64_t n_prompt, const struct ask_text *text, const int32_t *eos, int n_eos,
                            struct sampling *out, struct error *err);
-/* Render messages (a list) for this template; text is appended to out. Content that is a list of text parts is joined, and tool
- * calls' arguments become objects, as templates expect. */
+/* Render messages (a list) for this template; text is appended to out. Content that is a list of text parts is joined, null becomes
+ * an empty text, and tool calls' arguments become objects, as templates expect. */
 MUST_USE bool ask_render(const struct ask *a, const struct ask_text *text, struct buf *out, struct error *err);

@@ -220,7 +220,9 @@ bool atropos_post(struct atropos *a, struct scored **g, int64_t n, struct atropo
     for (int64_t i = 0; ok && i < n; i++)
         g[i]->id = a->next_id + i;
     if (ok && n > 0 && a->log)
-        ok = state_keep_short(a, err) && atropos_log_post(a->log, g, n, err);
+        ok = state_keep_short(a, err)
+             && (atropos_log_post(a->log, g, n, err)
+                 || (atropos_log_would_shrink(a->log) && state_turn(a, err) && atropos_log_post(a->log, g, n, err)));
     for (int64_t i = 0; i < n && (ok || err->code == ERR_FULL); i++)
         group_counted(a, g[i]->env_id, !ok);
     if (!ok) {

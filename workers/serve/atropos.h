@@ -100,8 +100,10 @@ MUST_USE bool atropos_take(struct atropos *a, int64_t item, const struct scored 
 MUST_USE bool atropos_give_back(struct atropos *a, int64_t item, struct error *err);
 /* Items that have a group, ascending by when they took it, into out (max). Returns how many. */
 int64_t atropos_taken(const struct atropos *a, int64_t *out, int64_t max);
-/* A post was faulty and not taken; env_id -1: whose is not known. */
-void atropos_refused(struct atropos *a, int64_t env_id);
+/* A post was faulty and not taken, for this reason; env_id -1: whose is not known. */
+#define ATROPOS_REFUSAL_MAX 256
+void atropos_refused(struct atropos *a, int64_t env_id, const char *why);
+const char *atropos_refusal(const struct atropos *a);    // why the last one was; "": none was
 /* Every environment's, those that take part first, into out (max). Returns how many. all: everything that came, also from what is no
  * registered environment; its name is NULL. */
 int64_t atropos_looks(const struct atropos *a, struct atropos_look *out, int64_t max, struct atropos_look *all);

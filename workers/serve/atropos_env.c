@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/base/utf8.h"
 
 bool env_reserve(struct atropos *a, struct error *err)
 {
@@ -178,8 +179,14 @@ void group_counted(struct atropos *a, int64_t env_id, bool full)
         came_count(&x->came, atropos_now(a), full);
 }
 
-void atropos_refused(struct atropos *a, int64_t env_id)
+const char *atropos_refusal(const struct atropos *a)
 {
+    return a->refusal;
+}
+
+void atropos_refused(struct atropos *a, int64_t env_id, const char *why)
+{
+    utf8_copy(a->refusal, sizeof a->refusal, why, strlen(why));
     struct env *x = env_find(a, env_id);
     a->came.n_refused++;
     if (x)

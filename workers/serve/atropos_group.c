@@ -38,6 +38,8 @@ static bool fields_read(struct fields *f, const struct scored *posted, struct er
     f->temperature = t && json_number_value(t) > 0 ? json_number_value(t) : 1;
     if (!json_array_size(f->advantages))
         f->advantages = NULL;
+    if (!json_array_size(f->logprobs))
+        f->logprobs = NULL;
     const struct {
         const json_t *list;
         const char *name;
@@ -45,7 +47,7 @@ static bool fields_read(struct fields *f, const struct scored *posted, struct er
     } lists[] = {
         { f->masks, "masks", true },
         { f->scores, "scores", true },
-        { f->logprobs, "inference_logprobs", true },
+        { f->logprobs, "inference_logprobs", false },
         { f->advantages, "advantages", false },
     };
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
@@ -86,7 +88,7 @@ static bool token_check(const struct fields *f, int64_t i, int64_t k, const stru
         return false;
     if (!is_trained(f, i, k) || k == 0)
         return true;
-    return bound_check(BOUND_LOGP, json_number_value(at2(f->logprobs, i, k)), err)    // 1.0 stands for none
+    return (!f->logprobs || bound_check(BOUND_LOGP, json_number_value(at2(f->logprobs, i, k)), err))    // 1.0 stands for none
            && (!f->advantages || bound_check(BOUND_ADVANTAGE, json_number_value(advantage_at(f, i, k)), err));
 }
 
@@ -100,14 +102,15 @@ static double temperature_of(const struct fields *f, int64_t i)
 static bool sequence_check(const struct fields *f, int64_t i, const struct posted_rules *rules, struct error *err)
 {
     int64_t n = len_of(f->tokens, i), n_adv = f->advantages ? len_of(f->advantages, i) : n;
+    int64_t n_logp = f->logprobs ? len_of(f->logprobs, i) : n;
     if (n < 2 || n > rules->max_seq_tok)
         return error_set(err, ERR_DATA, "sequence %" PRId64 " has %" PRId64 " tokens; the run trains on 2 to %" PRId64, i, n,
                          rules->max_seq_tok);
-    if (len_of(f->masks, i) != n || len_of(f->logprobs, i) != n || (n_adv != n && n_adv != 1))
+    if (len_of(f->masks, i) != n || n_logp != n || (n_adv != n && n_adv != 1))
         return error_set(err, ERR_DATA,
                          "sequence %" PRId64 " has %" PRId64 " tokens, %" PRId64 " masks, %" PRId64 " log-probs and %" PRId64
                          " advantages; there must be as many of each",
-                         i, n, len_of(f->masks, i), len_of(f->logprobs, i), n_adv);
+                         i, n, len_of(f->masks, i), n_logp, n_adv);
     if (!bound_check(BOUND_REWARD, json_number_value(json_array_get(f->scores, (size_t)i)), err)
         || !bound_check(BOUND_TEMPERATURE, temperature_of(f, i), err))
         return error_wrap(err, "sequence %" PRId64, i);
@@ -137,6 +140,7 @@ static void sample_fill(struct group *g, const struct fields *f, int64_t i)
     s->finish = FINISH_STOP;
     s->score = SCORE_OK;
     s->reward = json_number_value(json_array_get(f->scores, (size_t)i));
+    s->format_acc = s->ans_acc = NAN;    // environments post scores alone
     s->temperature = t != f->temperature ? (float)t : 0;
     s->adv_zero = json_is_true(json_object_get(json_array_get(f->overrides, (size_t)i), "set_advantage_to_zero"));
     for (int p = 0; p < GROUP_PARTS_MAX; p++)
@@ -145,7 +149,7 @@ static void sample_fill(struct group *g, const struct fields *f, int64_t i)
         int64_t at = s->first_tok + k, from = g->n_prompt + k;
         g->token[at] = (int32_t)json_integer_value(at2(f->tokens, i, from));
         g->mask[at] = is_trained(f, i, from);
-        g->logp[at] = g->mask[at] ? (float)json_number_value(at2(f->logprobs, i, from)) : 0;
+        g->logp[at] = g->mask[at] && f->logprobs ? (float)json_number_value(at2(f->logprobs, i, from)) : 0;
         if (g->has_adv && g->mask[at])
             g->adv[at] = (float)json_number_value(advantage_at(f, i, from));
     }
@@ -157,6 +161,10 @@ struct group *posted_group(const struct scored *posted, const struct posted_rule
     struct group *g = NULL;
     int64_t n_prompt, n_tok = 0;
     bool ok = fields_read(&f, posted, err);
+    if (ok && !f.logprobs && rules->needs_logp)
+        ok = error_set(err, ERR_DATA,
+                       "'inference_logprobs' is missing, and the penalty of REINFORCE_PPB is made of it; have the environment post it, or "
+                       "set 'kl_coeff' to 0");
     for (int64_t i = 0; ok && i < f.n; i++)
         ok = sequence_check(&f, i, rules, err);
     if (!ok)
@@ -174,6 +182,7 @@ struct group *posted_group(const struct scored *posted, const struct posted_rule
     g->temperature = (float)f.temperature;
     g->top_p = 1;
     g->has_adv = f.advantages != NULL;
+    g->no_logp = f.logprobs == NULL;
     for (int64_t k = 0; k < n_prompt; k++)
         g->prompt[k] = (int32_t)json_integer_value(at2(f.tokens, 0, k));
     for (int64_t i = 0, at = 0; i < f.n; at += g->sample[i++].n_tok) {
@@ -208,7 +217,7 @@ int64_t posted_version(const struct scored *posted, int64_t now)
     json_t *root = json_text_read(posted->text, posted->len, JSON_ALLOW_NUL, NULL);
     const json_t *v = number_in(root, "generation_params", "weight_version");
     v = v ? v : number_in(root, "group_overrides", "weight_version");
-    int64_t version = json_is_integer(v) && json_integer_value(v) >= 0 ? MIN((int64_t)json_integer_value(v), now) : now;
+    int64_t version = json_is_integer(v) && json_integer_value(v) >= 0 ? MIN((int64_t)json_integer_value(v), now) : -1;
     json_decref(root);
     return version;
 }

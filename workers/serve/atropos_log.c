@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -17,7 +18,8 @@
 #define SEGMENT_BYTES ((int64_t)64 << 20)    // then a new one begins
 #define SPARSE 4                             // a segment of which less than 1/SPARSE still waits is copied away
 #define COPY_GROUPS 64                       // in one record
-#define PIECES 1000                          // of one writev; at most IOV_MAX
+#define RESERVE_BYTES (1 << 20)
+#define PIECES 1000    // of one writev; at most IOV_MAX
 
 struct record_head {
     char magic[4];                  // "rcA2"
@@ -31,12 +33,15 @@ struct group_head {
 struct segment {
     int64_t number, size_bytes;
     int64_t live_bytes, n_live;    // groups that wait
+    int64_t cut_bytes;             // at its end, which a kill left
+    bool is_damaged;
 };
 struct atropos_log {
     char dir[PATH_MAX - 64];
     int lock_fd, fd;            // fd: the newest segment; -1: none yet
     struct segment *segment;    // (n_segment) ascending; the last one is the newest
     int64_t n_segment, cap;
+    bool is_full;      // the last record found no space
     bool is_broken;    // the disk failed in a way that leaves the newest segment's end unknown
 };
 
@@ -65,6 +70,46 @@ static bool segment_add(struct atropos_log *l, int64_t number, struct error *err
     }
     l->segment[l->n_segment++] = (struct segment){ .number = number };
     return true;
+}
+
+/* ---- space that is kept */
+static void reserve_path(const struct atropos_log *l, char out[PATH_MAX])
+{
+    snprintf(out, PATH_MAX, "%s/reserve", l->dir);
+}
+
+/* False: there is no space for it. */
+static bool reserve_make(const struct atropos_log *l)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    struct error ignored;
+    reserve_path(l, path);
+    if (lstat(path, &st) == 0 && st.st_size == RESERVE_BYTES)
+        return true;
+    int fd = file_create(path, O_WRONLY, 0600, &ignored);
+    bool ok = fd >= 0 && posix_fallocate(fd, 0, RESERVE_BYTES) == 0;
+    if (fd >= 0)
+        close(fd);
+    if (!ok)
+        unlink(path);
+    return ok;
+}
+
+/* Give the space to what is written next. False: it has been given already. */
+static bool reserve_give(const struct atropos_log *l)
+{
+    char path[PATH_MAX];
+    reserve_path(l, path);
+    if (unlink(path) != 0)
+        return false;
+    log_warn("the disk of '%s' is full: no groups are taken until some were handed out, or there is space", l->dir);
+    return true;
+}
+
+static bool is_no_space(int why)
+{
+    return why == ENOSPC || why == EDQUOT;
 }
 
 /* ---- writing */
@@ -116,9 +161,12 @@ static bool groups_write(int fd, int64_t *size, enum atropos_record kind, struct
     TRY(pieces_write(fd, v, 2 * n + 1, err));
     *size += (int64_t)(sizeof h + h.len);
     ok = true;
+    int why;
 out:
+    why = errno;
     free(head);
     free(v);
+    errno = why;
     return ok;
 }
 
@@ -158,7 +206,16 @@ bool atropos_log_post(struct atropos_log *l, struct scored *const *g, int64_t n,
 {
     struct segment *s = &l->segment[l->n_segment - 1];
     int64_t before = s->size_bytes;
-    if (!is_writable(l, err) || !record_end(l, groups_write(l->fd, &s->size_bytes, RECORD_POST, g, n, err), true, before, err))
+    if (!is_writable(l, err))
+        return false;
+    l->is_full = !reserve_make(l);
+    if (l->is_full)
+        return error_set(err, ERR_FULL, "the disk of '%s' is full; no groups are taken until some were handed out, or there is space",
+                         l->dir);
+    errno = 0;
+    bool ok = groups_write(l->fd, &s->size_bytes, RECORD_POST, g, n, err);
+    l->is_full = !ok && is_no_space(errno);
+    if (!record_end(l, ok, true, before, err))
         return false;
     for (int64_t i = 0; i < n; i++) {
         g[i]->place = s->number;
@@ -174,7 +231,14 @@ bool atropos_log_note(struct atropos_log *l, const struct buf *json, bool sync, 
     int64_t before = s->size_bytes;
     if (json->failed)
         return error_set(err, ERR_NO_MEMORY, "no memory to note a change");
-    return is_writable(l, err) && record_end(l, text_write(l->fd, &s->size_bytes, RECORD_NOTE, json, err), sync, before, err);
+    if (!is_writable(l, err))
+        return false;
+    errno = 0;
+    bool ok = text_write(l->fd, &s->size_bytes, RECORD_NOTE, json, err);
+    bool again = !ok && is_no_space(errno) && reserve_give(l);
+    if (record_end(l, ok, sync, before, err))
+        return true;
+    return again && is_writable(l, err) && record_end(l, text_write(l->fd, &s->size_bytes, RECORD_NOTE, json, err), sync, before, err);
 }
 
 /* Delete older segments that nothing needs. */
@@ -223,6 +287,12 @@ bool atropos_log_is_long(const struct atropos_log *l)
     return l->segment[l->n_segment - 1].size_bytes > SEGMENT_BYTES;
 }
 
+bool atropos_log_would_shrink(const struct atropos_log *l)
+{
+    const struct segment *s = &l->segment[l->n_segment - 1];
+    return l->is_full && s->live_bytes < s->size_bytes / SPARSE;
+}
+
 static bool is_sparse(const struct atropos_log *l, const struct scored *g)
 {
     const struct segment *s = segment_find(l, g->place);
@@ -245,7 +315,29 @@ static bool beginning_write(struct atropos_log *l, int fd, int64_t *size, const 
     return fsync(fd) == 0 || error_errno(err, "posted groups cannot be written");
 }
 
-bool atropos_log_turn(struct atropos_log *l, const struct buf *state, struct scored *const *live, int64_t n_live, struct error *err)
+/* Say in the newest segment, before another begins, that one follows: if that is missing, a start notices. What a kill left at its end is
+ * cut off first. Without space for it nothing is lost. */
+static void next_note(struct atropos_log *l)
+{
+    struct segment *s = l->n_segment ? &l->segment[l->n_segment - 1] : NULL;
+    struct buf text = BUF_INIT;
+    struct error ignored;
+    char path[PATH_MAX];
+    if (!s || s->is_damaged || l->is_broken)
+        return;
+    segment_path(l, s->number, "", path);
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    int64_t end = s->size_bytes - s->cut_bytes, size = 0;
+    buf_str(&text, "{}");
+    if (fd >= 0 && ftruncate(fd, end) == 0 && lseek(fd, end, SEEK_SET) == end && !text_write(fd, &size, RECORD_NEXT, &text, &ignored)
+        && ftruncate(fd, end) != 0)
+        log_debug("a part of a record is left in '%s'", path);
+    if (fd >= 0)
+        close(fd);
+    buf_release(&text);
+}
+
+static bool turn_once(struct atropos_log *l, const struct buf *state, struct scored *const *live, int64_t n_live, struct error *err)
 {
     int64_t number = l->n_segment ? l->segment[l->n_segment - 1].number + 1 : 1, size = 0, n_copied = 0;
     char path[PATH_MAX], tmp[PATH_MAX];
@@ -263,6 +355,7 @@ bool atropos_log_turn(struct atropos_log *l, const struct buf *state, struct sco
     if (fd < 0)
         goto out;
     TRY(beginning_write(l, fd, &size, state, live, n_live, copied, &n_copied, err));
+    next_note(l);
     TRY(segment_add(l, number, err));
     if (rename(tmp, path) != 0 || !dir_sync(l->dir, err)) {
         l->n_segment--;
@@ -286,11 +379,24 @@ bool atropos_log_turn(struct atropos_log *l, const struct buf *state, struct sco
     }
     segments_drop(l);
 out:
+    int why = errno;
     if (!ok && fd >= 0) {
         close(fd);
         unlink(tmp);
     }
     free(copied);
+    errno = why;
+    return ok;
+}
+
+bool atropos_log_turn(struct atropos_log *l, const struct buf *state, struct scored *const *live, int64_t n_live, struct error *err)
+{
+    errno = 0;
+    bool ok = turn_once(l, state, live, n_live, err);
+    if (!ok && is_no_space(errno) && reserve_give(l))
+        ok = turn_once(l, state, live, n_live, err);
+    if (ok)
+        reserve_make(l);    // without it nothing is taken
     return ok;
 }
 
@@ -363,6 +469,56 @@ out:
     return ok;
 }
 
+/* The next whole record after p, where none is; NULL: there is none. */
+static const uint8_t *record_after(const uint8_t *p, const uint8_t *end)
+{
+    struct record_head h;
+    while (p < end && (p = memmem(p + 1, (size_t)(end - p - 1), "rcA2", 4)) != NULL)
+        if (record_at(p, end, &h))
+            return p;
+    return NULL;
+}
+
+/* Damage, since a kill leaves nothing whole after a broken record: say it, and keep the file from being deleted with its groups. */
+static void damage_tell(const struct atropos_log *l, const struct segment *s, int64_t from, int64_t bytes, bool more)
+{
+    char path[PATH_MAX], kept[PATH_MAX];
+    segment_path(l, s->number, "", path);
+    segment_path(l, s->number, ".damaged", kept);
+    bool is_kept = link(path, kept) == 0 || errno == EEXIST;
+    log_error("'%s' is damaged: %" PRId64 " bytes from byte %" PRId64
+              " on cannot be read, and what was acknowledged in them is lost; %s%s%s",
+              path, bytes, from, more ? "what is whole after them is kept" : "nothing follows them",
+              is_kept ? "; the file is also kept as " : "", is_kept ? kept : "");
+}
+
+/* Is the record at p, which is not whole, as long as it says? Then it was written to its end. */
+static bool is_long_enough(const uint8_t *p, const uint8_t *end)
+{
+    struct record_head h;
+    if ((size_t)(end - p) < sizeof h)
+        return false;
+    memcpy(&h, p, sizeof h);
+    return memcmp(h.magic, "rcA2", 4) == 0 && h.len == (uint64_t)(end - p) - sizeof h;
+}
+
+/* What is not a record at p, in the newest segment or an older one: where the next one is, or end. Of an older one only those groups
+ * matter that still wait; the state says which are missing. */
+static const uint8_t *broken_skip(const struct atropos_log *l, struct segment *s, const uint8_t *data, const uint8_t *p, const uint8_t *end,
+                                  bool newest)
+{
+    const uint8_t *next = record_after(p, end);
+    if (newest && !next && !is_long_enough(p, end)) {
+        log_warn("'%s/%08" PRId64 ".log': the last %" PRId64 " bytes are not whole records, and are left out; a kill leaves such an end",
+                 l->dir, s->number, (int64_t)(end - p));
+        s->cut_bytes = end - p;
+    } else if (newest) {
+        damage_tell(l, s, p - data, (next ? next : end) - p, next != NULL);
+        s->is_damaged = true;
+    }
+    return next ? next : end;
+}
+
 /* Read a segment: only the groups that the state names, or as the newest one, which has the state. */
 static bool segment_read(struct atropos_log *l, struct segment *s, bool newest, bool state_only, const struct atropos_reader *r, void *ctx,
                          struct error *err)
@@ -370,13 +526,19 @@ static bool segment_read(struct atropos_log *l, struct segment *s, bool newest, 
     struct file_map map = { 0 };
     struct record_head h;
     char path[PATH_MAX];
-    bool ok = false, ready = !newest;
+    bool ok = false, ready = !newest, goes_on = false;
     segment_path(l, s->number, "", path);
     if (!file_map_open(&map, path, err))
         return false;
     const uint8_t *p = map.data, *end = p + map.size_bytes;
     s->size_bytes = (int64_t)map.size_bytes;
-    for (; record_at(p, end, &h); p += sizeof h + h.len) {
+    while (p < end) {
+        if (!record_at(p, end, &h)) {
+            if (state_only)
+                break;
+            p = broken_skip(l, s, map.data, p, end, newest);
+            continue;
+        }
         if (h.kind == RECORD_STATE && state_only) {
             ok = r->state(ctx, (const char *)p + sizeof h, h.len, err);
             goto out;
@@ -388,14 +550,15 @@ static bool segment_read(struct atropos_log *l, struct segment *s, bool newest, 
             TRY(r->ready(ctx, err));
         }
         TRY(record_read(l, s, &h, p + sizeof h, r, ctx, !newest, err));
+        goes_on = h.kind == RECORD_NEXT;
+        p += sizeof h + h.len;
     }
     if (state_only) {
         error_set(err, ERR_DATA, "'%s' is damaged at its beginning; move '%s' away to begin with nothing", path, l->dir);
         goto out;
     }
-    if (newest && p < end)
-        log_warn("'%s': the last %" PRId64 " bytes are not whole records, and are left out; a kill leaves such an end", path,
-                 (int64_t)(end - p));
+    if (newest && goes_on)
+        log_error("'%s' says that another segment follows it, and there is none: what was acknowledged there is lost", path);
     ok = ready || r->ready(ctx, err);
 out:
     file_map_close(&map);
@@ -416,8 +579,8 @@ static bool segments_list(struct atropos_log *l, struct error *err)
         return error_errno(err, "cannot read '%s'", l->dir);
     for (const struct dirent *e; ok && (e = readdir(d));) {
         int64_t number;
-        int len = 0;
-        if (sscanf(e->d_name, "%8" SCNd64 ".log%n", &number, &len) == 1 && len > 0 && !e->d_name[len])
+        size_t digits = strspn(e->d_name, "0123456789");
+        if (digits >= 8 && digits <= 18 && strcmp(e->d_name + digits, ".log") == 0 && sscanf(e->d_name, "%" SCNd64, &number) == 1)
             ok = segment_add(l, number, err);
     }
     closedir(d);

@@ -4,7 +4,9 @@
  * of state. A record is on the disk before the request is answered. Reading the records in order gives the state again. A segment
  * begins with the whole small state, which names the groups that still wait; so older segments are needed only for the texts of
  * those groups, and are deleted when none is left. A segment with few of them is copied away. The folder therefore takes at most
- * about four times the waiting groups, and two segments. What follows the first broken record of a segment was never acknowledged.
+ * about four times the waiting groups, and two segments. A kill leaves a broken record at a segment's end, which was never acknowledged;
+ * a broken record with whole ones after it is damage: those are read, and the file is kept beside as NUMBER.log.damaged. The file
+ * 'reserve' keeps space with which groups can be handed out, and a restart made, when the disk is full; new groups may not take it.
  *
  * One process at a time (a lock), one thread. */
 #pragma once
@@ -20,6 +22,7 @@ enum atropos_record {
     RECORD_GROUPS,       // groups that wait, copied from an older segment
     RECORD_POST,         // groups as they were posted
     RECORD_NOTE,         // another change, as JSON
+    RECORD_NEXT,         // the log goes on in the next segment
 };
 /* Functions that rebuild the state from the records, in their order. False stops the reading; err says why. */
 struct atropos_reader {
@@ -39,6 +42,8 @@ void atropos_log_close(struct atropos_log *l);    // NULL is fine
 MUST_USE bool atropos_log_turn(struct atropos_log *l, const struct buf *state, struct scored *const *live, int64_t n_live,
                                struct error *err);
 bool atropos_log_is_long(const struct atropos_log *l);    // is it time for that?
+/* Has the disk no space, and would a new segment give some back? */
+bool atropos_log_would_shrink(const struct atropos_log *l);
 /* Add posted groups, on the disk on return, and set their place. On failure nothing has been added. */
 MUST_USE bool atropos_log_post(struct atropos_log *l, struct scored *const *g, int64_t n, struct error *err);
 /* Add a note. sync: on the disk on return; otherwise a power cut may lose it, a kill does not. */

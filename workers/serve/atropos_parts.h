@@ -45,12 +45,13 @@ struct atropos {
     int64_t n_out;                 // of them being sent
     struct scored *latest;         // one reference
     struct came came;              // from all
-    size_t bytes;                  // of all groups inside
+    char refusal[ATROPOS_REFUSAL_MAX];
+    size_t bytes;    // of all groups inside
     int64_t n_group;
     // while the log is read
     json_t *state;
     struct named *named;    // (n_named) by id: the groups that the state names
-    int64_t n_named, n_lost;
+    int64_t n_named, n_lost, first_lost;
 };
 
 int64_t atropos_now(const struct atropos *a);    // by the configured clock, ms
@@ -83,7 +84,9 @@ void group_counted(struct atropos *a, int64_t env_id, bool full);    // a group 
 /* Write a change down before it is applied; takes note (NULL: there was no memory for it). sync: as in atropos_log_note. Without a
  * log nothing is written. */
 MUST_USE bool change_note(struct atropos *a, json_t *note, bool sync, struct error *err);
-/* Begin a new segment of the log when it is time for one. */
+/* Begin a new segment of the log. */
+MUST_USE bool state_turn(struct atropos *a, struct error *err);
+/* ... when it is time for one. */
 MUST_USE bool state_keep_short(struct atropos *a, struct error *err);
 /* Parts of notes. NULL: no memory, which json_pack and change_note pass on. */
 json_t *ids_json(struct scored *const *group, const int64_t *index, int64_t n);    // their ids; index: only of these (n)

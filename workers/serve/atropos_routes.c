@@ -32,7 +32,9 @@ static void route_fail(struct web_answer *a, int status, const char *message)
 
 static void fail(struct web_answer *a, const struct error *err)
 {
-    route_fail(a, err->code == ERR_NOT_FOUND ? 404 : 503, err->text);
+    char text[ERROR_TEXT_BYTES];
+    error_tell(err, text);
+    route_fail(a, err->code == ERR_NOT_FOUND ? 404 : 503, text);
 }
 
 static void text_print(struct buf *out, const char *key, const char *value)
@@ -346,7 +348,7 @@ static bool groups_check(struct atropos_door *d, struct scored **g, int64_t n, s
         i++;
     if (i == n)
         return true;
-    atropos_refused(d->state, g[i]->env_id);
+    atropos_refused(d->state, g[i]->env_id, err.text);
     snprintf(fault.loc, sizeof fault.loc, n > 1 ? "[\"body\",%" PRId64 "]" : "[\"body\"]", i);
     snprintf(fault.msg, sizeof fault.msg, "%.230s", err.text);
     a->status = 422;
@@ -377,7 +379,7 @@ static void fault_answer(struct atropos_door *d, struct web_answer *a, const str
         route_fail(a, 503, fault->msg);
         return;
     }
-    atropos_refused(d->state, -1);
+    atropos_refused(d->state, -1, fault->msg);
     a->status = 422;
     scored_fault_print(&a->body, fault);
 }

@@ -84,14 +84,27 @@ static bool json_text_take(struct buf *out, json_t *v, struct error *err)
     return ok;
 }
 
+/* The sizes of a buffer's groups, by which it was decided what leaves it. */
+static json_t *seqs_json(const struct groups *l)
+{
+    json_t *seqs = json_array();
+    for (int64_t i = 0; seqs && i < l->n; i++)
+        if (json_array_append_new(seqs, json_integer(l->at[i]->n_seq)) != 0) {
+            json_decref(seqs);
+            seqs = NULL;
+        }
+    return seqs;
+}
+
 /* The whole small state. */
 static bool state_text(const struct atropos *a, struct buf *out, struct error *err)
 {
-    json_t *envs = json_array(), *buffers = json_array(), *batches = json_array();
+    json_t *envs = json_array(), *buffers = json_array(), *seqs = json_array(), *batches = json_array();
     int failed = 0;    // appends; each takes its value in any case
     for (int64_t i = 0; i < a->n_env; i++) {
         failed |= json_array_append_new(envs, env_json(&a->env[i]->e));
         failed |= json_array_append_new(buffers, ids_json(a->env[i]->buffer.at, NULL, a->env[i]->buffer.n));
+        failed |= json_array_append_new(seqs, seqs_json(&a->env[i]->buffer));
     }
     for (const struct batch *b = a->first; b; b = b->next)
         failed |= json_array_append_new(
@@ -99,14 +112,15 @@ static bool state_text(const struct atropos *a, struct buf *out, struct error *e
     if (failed) {
         json_decref(envs);
         json_decref(buffers);
+        json_decref(seqs);
         json_decref(batches);
         return error_set(err, ERR_NO_MEMORY, "no memory to write down the state");
     }
     return json_text_take(out,
-                          json_pack("{s:i, s:b, s:b, s:o, s:I, s:I, s:I, s:o, s:o, s:o, s:o}", "version", 1, "registered", a->registered,
-                                    "started", a->started, "trainer", trainer_json(&a->trainer), "step", (json_int_t)a->step, "next_id",
-                                    (json_int_t)a->next_id, "next_batch", (json_int_t)a->next_batch, "envs", envs, "buffers", buffers,
-                                    "batches", batches, "queue", ids_json(a->queue.at, NULL, a->queue.n)),
+                          json_pack("{s:i, s:b, s:b, s:o, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "version", 1, "registered",
+                                    a->registered, "started", a->started, "trainer", trainer_json(&a->trainer), "step", (json_int_t)a->step,
+                                    "next_id", (json_int_t)a->next_id, "next_batch", (json_int_t)a->next_batch, "envs", envs, "buffers",
+                                    buffers, "buffer_seqs", seqs, "batches", batches, "queue", ids_json(a->queue.at, NULL, a->queue.n)),
                           err);
 }
 
@@ -125,7 +139,7 @@ static void live_collect(const struct atropos *a, struct scored **out)
     BUG_IF(n != a->n_group, "%" PRId64 " groups in lists, %" PRId64 " counted", n, a->n_group);
 }
 
-static bool state_turn(struct atropos *a, struct error *err)
+bool state_turn(struct atropos *a, struct error *err)
 {
     struct buf state = BUF_INIT;
     struct scored **live = calloc((size_t)MAX(a->n_group, 1), sizeof *live);
@@ -150,7 +164,10 @@ bool change_note(struct atropos *a, json_t *note, bool sync, struct error *err)
         json_decref(note);
         return true;
     }
-    bool ok = json_text_take(&text, note, err) && state_keep_short(a, err) && atropos_log_note(a->log, &text, sync, err);
+    struct error why;
+    if (!state_keep_short(a, &why))    // the old one holds the note as well: groups must be handed out from a full disk, too
+        log_warn("no new segment of the log could be begun: %s", why.text);
+    bool ok = json_text_take(&text, note, err) && atropos_log_note(a->log, &text, sync, err);
     buf_release(&text);
     return ok;
 }
@@ -232,21 +249,24 @@ static bool state_group(void *ctx, struct scored *g, UNUSED struct error *err)
     return true;
 }
 
-/* The groups with these ids into a list; those that the disk lost are counted. */
-static bool named_take(struct atropos *a, const json_t *ids, struct groups *l, struct error *err)
+/* The groups with these ids into a list. One that is not in the log may have left later, and its segment with it: an empty one stands
+ * for it, of its size (NULL: unknown), until all is read. */
+static bool named_take(struct atropos *a, const json_t *ids, const json_t *seqs, struct groups *l, struct error *err)
 {
     if (!groups_reserve(l, (int64_t)json_array_size(ids), err))
         return false;
     for (size_t i = 0; i < json_array_size(ids); i++) {
-        struct named *n = named_find(a, json_integer_value(json_array_get(ids, i)));
-        if (!n || !n->group) {
-            a->n_lost++;
-            continue;
-        }
-        a->bytes += scored_bytes(n->group);
+        struct scored empty = { .id = json_integer_value(json_array_get(ids, i)), .env_id = -1 };
+        struct named *n = named_find(a, empty.id);
+        empty.n_seq = MAX(json_integer_value(json_array_get(seqs, i)), 1);
+        struct scored *g = n && n->group ? n->group : scored_new(&empty, "", 0);
+        if (!g)
+            return error_set(err, ERR_NO_MEMORY, "no memory for the groups of '%s'", a->config.dir);
+        a->bytes += scored_bytes(g);
         a->n_group++;
-        groups_push(l, n->group);
-        n->group = NULL;
+        groups_push(l, g);
+        if (n)
+            n->group = NULL;
     }
     return true;
 }
@@ -256,10 +276,11 @@ static bool state_ready(void *ctx, struct error *err)
     struct atropos *a = ctx;
     size_t i;
     json_t *v;
-    if (!named_take(a, json_object_get(a->state, "queue"), &a->queue, err))
+    const json_t *seqs = json_object_get(a->state, "buffer_seqs");
+    if (!named_take(a, json_object_get(a->state, "queue"), NULL, &a->queue, err))
         return false;
     json_array_foreach(json_object_get(a->state, "buffers"), i,
-                       v) if (i < (size_t)a->n_env && !named_take(a, v, &a->env[i]->buffer, err)) return false;
+                       v) if (i < (size_t)a->n_env && !named_take(a, v, json_array_get(seqs, i), &a->env[i]->buffer, err)) return false;
     json_array_foreach(json_object_get(a->state, "batches"), i, v)
     {
         struct batch *b = calloc(1, sizeof *b);
@@ -267,12 +288,47 @@ static bool state_ready(void *ctx, struct error *err)
             return error_set(err, ERR_NO_MEMORY, "no memory for the batches of '%s'", a->config.dir);
         b->number = int_of(v, "number");
         batch_push(a, b);
-        if (!named_take(a, json_object_get(v, "groups"), &b->group, err))
+        if (!named_take(a, json_object_get(v, "groups"), NULL, &b->group, err))
             return false;
     }
-    if (a->n_lost > 0)
-        log_warn("%" PRId64 " posted groups are missing in '%s'; was something deleted there?", a->n_lost, a->config.dir);
     return true;
+}
+
+static void lost_count(struct atropos *a, int64_t id, int64_t n)
+{
+    a->first_lost = a->n_lost == 0 ? id : MIN(a->first_lost, id);
+    a->n_lost += n;
+}
+
+/* All segments have been read: a group of this list that is still empty was never handed out, and is lost. */
+static void lost_remove(struct atropos *a, struct groups *l)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < l->n; i++) {
+        struct scored *g = l->at[i];
+        if (g->len > 0) {
+            l->at[kept++] = g;
+            continue;
+        }
+        lost_count(a, g->id, 1);
+        a->bytes -= scored_bytes(g);
+        a->n_group--;
+        scored_drop(g);
+    }
+    l->n = kept;
+}
+
+static void lost_tell(struct atropos *a)
+{
+    lost_remove(a, &a->queue);
+    for (int64_t i = 0; i < a->n_env; i++)
+        lost_remove(a, &a->env[i]->buffer);
+    for (struct batch *b = a->first; b; b = b->next)
+        lost_remove(a, &b->group);
+    if (a->n_lost > 0)
+        log_error("%" PRId64 " acknowledged groups are lost in '%s', from number %" PRId64
+                  " on: a segment there is damaged, or was deleted",
+                  a->n_lost, a->config.dir, a->first_lost);
 }
 
 static bool post_read(void *ctx, struct scored **g, int64_t n, struct error *err)
@@ -284,6 +340,8 @@ static bool post_read(void *ctx, struct scored **g, int64_t n, struct error *err
             scored_drop(g[i]);
         return false;
     }
+    if (n > 0 && g[0]->id > a->next_id)    // numbers have no gaps: those between were in a record that is damaged
+        lost_count(a, a->next_id, g[0]->id - a->next_id);
     for (int64_t i = 0; i < n; i++)
         a->next_id = MAX(a->next_id, g[i]->id + 1);
     post_apply(a, g, n, &unused);
@@ -381,7 +439,10 @@ bool state_open(struct atropos *a, struct error *err)
 {
     static const struct atropos_reader reader = { state_read, state_wants, state_group, state_ready, post_read, note_read };
     a->log = atropos_log_open(a->config.dir, &reader, a, err);
-    if (!a->log || !state_turn(a, err))
+    if (!a->log)
+        return false;
+    lost_tell(a);
+    if (!state_turn(a, err))
         return false;
     state_release(a);
     return true;

@@ -3,7 +3,7 @@
  * To environments it is Atropos' API server (atropos_routes.h), or the trainer of another such server that they post to
  * (atropos_client.h): a batch fetched there is posted here. To the controller it is a worker that produces: it asks for work,
  * and each item it is given gets the oldest posted group that waits. Two threads share the posted groups under door.lock:
- * libmicrohttpd's (or the client's) posts and answers, this one gives groups to items.
+ * the HTTP server's (or the client's) posts and answers, this one gives groups to items.
  *
  * Each group is trained on once:
  * 1. A post is answered when it is in the log, RUN/environments (atropos_log.h).
@@ -30,11 +30,13 @@
 #include "protocol/run/run_state.h"
 #include "workers/engine/model/config.h"
 #include "workers/engine/text/tokenizer.h"
+#include "workers/engine/trainer/loss.h"
 #include "workers/process/process.h"
 #include "workers/serve/atropos.h"
 #include "workers/serve/atropos_client.h"
 #include "workers/serve/atropos_group.h"
 #include "workers/serve/atropos_routes.h"
+#include "workers/serve/drawn_book.h"
 #include "workers/serve/web.h"
 
 #define GROUPS_BYTES ((size_t)1 << 30)    // that wait; more are answered with 503
@@ -65,7 +67,8 @@ struct door {
     struct peer *controller;
     struct run_config config;
     struct posted_rules rules;
-    pthread_mutex_t lock;    // guards: routes.state, step, n_hungry, hindrance
+    struct drawn_book *book;    // owned; NULL: none can be opened
+    pthread_mutex_t lock;       // guards: routes.state, step, n_hungry, hindrance
     struct atropos_door routes;
     struct web *web;                  // one of these two
     struct atropos_client *client;    //
@@ -88,12 +91,23 @@ enum {
     TAG_FIRST = 16,
 };
 
+/* The version of the weights that drew a posted group: what the group names; else what a server of this run drew its tokens with; else the
+ * oldest that the servers have which the run gives weights to; else the run's own. */
+static int64_t version_of(const struct door *d, const struct scored *posted, const struct group *g)
+{
+    int64_t version = posted_version(posted, d->step);
+    version = version >= 0 ? version : drawn_book_find(d->book, g);    // which may be newer than the step that was last heard of
+    version = version >= 0 ? version : drawn_book_given(d->book);
+    return version >= 0 ? version : d->step;
+}
+
 /* ---- called by the routes, with the lock held */
 static bool group_fits(void *ctx, struct scored *g, struct error *err)
 {
     struct door *d = ctx;
     struct group *made = posted_group(g, &d->rules, 0, err);
-    g->version = posted_version(g, d->step);
+    if (made)
+        g->version = version_of(d, g, made);
     group_free(made);
     return made;
 }
@@ -114,7 +128,7 @@ static bool batch_wanted(void *ctx, int64_t *step)
     return wanted;
 }
 
-/* Drop the groups that cannot be trained on: there is nobody to tell but the operator. */
+/* Drop the groups that cannot be trained on: there is nobody to tell but the operator. Lock held. */
 static void groups_sift(struct door *d, struct scored **g, int64_t *n)
 {
     struct error err, why = { 0 };
@@ -124,6 +138,7 @@ static void groups_sift(struct door *d, struct scored **g, int64_t *n)
             g[kept++] = g[i];
         } else {
             why = kept == i ? err : why;    // the first
+            atropos_refused(d->routes.state, g[i]->env_id, err.text);
             scored_drop(g[i]);
         }
     }
@@ -286,8 +301,10 @@ static void work_ask(struct door *d)
     msg_i64(&m, "items", d->n_lease);
     msg_bool(&m, "busy", d->n_lease > 0);
     struct atropos_look all, one;
+    char refusal[ATROPOS_REFUSAL_MAX];
     pthread_mutex_lock(&d->lock);
     atropos_looks(d->routes.state, &one, 0, &all);
+    snprintf(refusal, sizeof refusal, "%s", atropos_refusal(d->routes.state));
     int64_t n_env = atropos_n_env(d->routes.state);
     pthread_mutex_unlock(&d->lock);
     msg_map(&m, "posted");
@@ -296,6 +313,7 @@ static void work_ask(struct door *d)
     msg_i64(&m, "waiting", all.n_waiting);
     msg_f64(&m, "age", all.age);
     msg_i64(&m, "refused", all.n_refused);
+    msg_str(&m, "refusal", refusal);
     msg_i64(&m, "full", all.n_full);
     msg_end(&m);
     d->work_ms = clock_ms();
@@ -364,6 +382,8 @@ static void work_came(struct door *d, const struct mval *task)
     }
     if ((kind == TASK_NONE || kind == TASK_PUBLISH) && step >= 0) {
         pthread_mutex_lock(&d->lock);
+        if (step < d->step)    // the run has gone back, so versions have another meaning
+            drawn_book_clear(d->book);
         d->step = step;
         atropos_step_set(d->routes.state, step);
         pthread_mutex_unlock(&d->lock);
@@ -544,7 +564,9 @@ static bool state_open(struct door *d, struct error *err)
 
 static bool web_open(struct door *d, const struct environments *e, char token[BEARER_MAX], struct error *err)
 {
-    struct web_config config = { .lock = &d->lock,
+    struct web_config config = { .address = e->listen,
+                                 .allowed_hosts = d->config.allowed_hosts,
+                                 .lock = &d->lock,
                                  .token = e->token_file[0] ? token : NULL,
                                  .max_connections = CONNECTIONS,
                                  .max_body_bytes = BODY_BYTES,
@@ -588,9 +610,20 @@ static void door_free(struct door *d)
         lease_drop(d, &d->lease[0]);
     msg_release(&d->done);
     atropos_free(d->routes.state);
+    drawn_book_close(d->book);
     process_release(&d->process);
     pthread_mutex_destroy(&d->lock);
     free(d);
+}
+
+static void book_open(struct door *d)
+{
+    struct error err;
+    char path[4200];
+    if (!drawn_book_path(&d->config, d->process.run_dir, path, sizeof path))
+        return;
+    if (!(d->book = drawn_book_open(path, &err)))
+        log_warn("groups without 'weight_version' are dated by their arrival: %s", err.text);
 }
 
 static bool environments_cmd(int argc, char **argv, struct error *err)
@@ -600,6 +633,7 @@ static bool environments_cmd(int argc, char **argv, struct error *err)
     struct environments e;
     struct model_config shape;
     struct tokenizer *tokenizer;
+    struct trainer_hyper hyper;
     bool ok = false;
     struct door *d = calloc(1, sizeof *d);
     if (!d)
@@ -614,8 +648,10 @@ static bool environments_cmd(int argc, char **argv, struct error *err)
     TRY(run_config_read(&d->config, path, err) && run_config_environments(&d->config, &e, err));
     TRY(config_load(&shape, d->config.model, err));
     TRY(tokenizer = tokenizer_load(run_config_tokenizer(&d->config), err));
+    trainer_hyper_of(&hyper, &d->config, 0, d->config.max_steps);
     d->rules = (struct posted_rules){ .max_seq_tok = d->config.max_prompt_tokens + d->config.max_new_tokens,
-                                      .n_id = MIN((int64_t)tokenizer_n_id(tokenizer), shape.vocab) };
+                                      .n_id = MIN((int64_t)tokenizer_n_id(tokenizer), shape.vocab),
+                                      .needs_logp = loss_needs_sampled(&hyper) };
     tokenizer_free(tokenizer);
     d->routes = (struct atropos_door){ .run = d->config.name, .ctx = d, .check = group_fits, .posted = groups_posted };
     TRY(process_init(&d->process, run_dir, name, err));
@@ -623,6 +659,7 @@ static bool environments_cmd(int argc, char **argv, struct error *err)
     TRY(!d->config.enable_profiling || process_profile(&d->process, err));
     TRY(d->controller = peer_new(d->process.transport, "controller", err));
     TRY(state_open(d, err));
+    book_open(d);
     TRY(e.url[0] ? client_open(d, &e, err) : web_open(d, &e, token, err));
     d->process.gauges = gauges_write;
     d->process.nodes = environments_write;

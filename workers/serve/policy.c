@@ -22,6 +22,7 @@
 #include "protocol/base/thread.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
+#include "workers/serve/drawn_book.h"
 #include "workers/serve/lent.h"
 
 #define LOGP_LEAST (-9999.0f)    // means minus infinity, as in vLLM, since JSON has none
@@ -53,6 +54,7 @@ struct policy {
     struct job_list active;
     struct serve_job *update;      // new weights or another adapter: waits for the generator to be idle
     struct adapter adapter;        // its look is read by others: written under lock
+    struct drawn_book *book;       // of the run that gave the weights; NULL: config.book
     struct serve_job *draining;    // a JOB_PAUSE that waits for the same
     bool paused;
     bool lost;            // the trainer that lends the weights is not there
@@ -173,6 +175,16 @@ static void top_find(struct top_token *top, int64_t n_top, const float *logits, 
     }
 }
 
+/* Note a sample that has ended, by its oldest token's weights. */
+static void choice_note(struct policy *e, const struct serve_job *j, const struct choice *c)
+{
+    const struct token_list *prompt = &j->ask.prompt[(c - j->choice) / j->ask.n].token;
+    int64_t version = c->n_tok > 0 ? c->version[0] : -1;
+    for (int64_t i = 1; i < c->n_tok; i++)
+        version = MIN(version, (int64_t)c->version[i]);
+    drawn_book_add(e->book ? e->book : e->config.book, prompt->id, prompt->n, c->token, c->n_tok, version);
+}
+
 bool policy_watch(struct policy *e, const struct drawn *d)
 {
     struct slot *s = &e->slot[slot_row(d->prompt_row)];
@@ -189,16 +201,19 @@ bool policy_watch(struct policy *e, const struct drawn *d)
     struct choice *c = &j->choice[s->first + d->sample];
     if (c->n_tok == 0)
         c->n_cached = d->n_cached;
-    c->stop_token = d->is_stop ? d->id : -1;
-    ok = choice_add(j, c, d->id, d->logp, d->version, &stopped);
-    if (ok && j->ask.n_top > 0 && d->logits)
+    bool wanted = j->ask.max_tok != 0;    // else it was drawn only because that reads the prompt
+    c->stop_token = wanted && d->is_stop ? d->id : -1;
+    ok = !wanted || choice_add(j, c, d->id, d->logp, d->version, &stopped);
+    if (ok && wanted && j->ask.n_top > 0 && d->logits)
         top_find(c->top + (c->n_tok - 1) * j->ask.n_top, j->ask.n_top, d->logits, e->text.n_id, d->id, d->logp,
                  j->ask.temperature < 1e-5 ? 0 : (float)j->ask.temperature);
     ends = d->is_last || stopped || !ok;
     if (ends) {
-        c->end = !ok ? CHOICE_ABORT : stopped || d->is_stop ? CHOICE_STOP : CHOICE_LENGTH;
+        c->end = !ok ? CHOICE_ABORT : stopped || c->stop_token >= 0 ? CHOICE_STOP : CHOICE_LENGTH;
         if (!stopped && !stop_text_end(&c->text))
             c->end = CHOICE_ABORT;
+        if (c->end != CHOICE_ABORT)
+            choice_note(e, j, c);
         j->n_open--;
         e->n_inside--;
         if (--s->n_open == 0)
@@ -387,7 +402,10 @@ static bool weights_load(struct policy *e, const struct serve_job *j, int64_t ve
     struct model *fresh = model_load(j->dir, dev, model_dtype(e->config.model), err);
     if (!fresh)
         return false;
-    bool ok = model_weights_copy(e->config.model, fresh, err) && device_sync(dev, err);
+    char what[600];
+    snprintf(what, sizeof what, "'%.500s'", j->dir);
+    bool ok = config_same(model_config(e->config.model), model_config(fresh), what, err) && model_weights_copy(e->config.model, fresh, err)
+              && device_sync(dev, err);
     model_free(fresh);
     if (ok)
         generator_version_update(e->generator, version);
@@ -417,6 +435,17 @@ static bool adapter_change(struct policy *e, struct serve_job *j, int64_t versio
     return true;
 }
 
+/* Note what is drawn for the run whose weights these are, if it is one on this host. */
+static void book_follow(struct policy *e, const char *dir)
+{
+    char path[4200];
+    struct error err;
+    drawn_book_close(e->book);
+    e->book = NULL;
+    if (drawn_book_path_given(dir, path, sizeof path) && !(e->book = drawn_book_open(path, &err)))
+        log_warn("what is drawn for environments is not noted: %s", err.text);
+}
+
 static void update_run(struct policy *e)
 {
     struct serve_job *j = e->update;
@@ -425,6 +454,7 @@ static void update_run(struct policy *e)
     e->update = NULL;
     bool ok = j->kind == JOB_UPDATE ? weights_load(e, j, version, &err) : adapter_change(e, j, version, &err);
     if (ok) {
+        book_follow(e, j->dir);
         pthread_mutex_lock(&e->lock);
         e->state.version = version;
         pthread_mutex_unlock(&e->lock);
@@ -467,6 +497,9 @@ static void job_begin(struct policy *e, struct serve_job *j)
             }
             return;
         }
+        if (e->draining)    // it wanted a pause, and has one; what it waited for is held, or has ended
+            job_end(e, e->draining, NULL);
+        e->draining = NULL;
         paused_set(e, true);
         job_end(e, j, NULL);
         return;
@@ -858,6 +891,7 @@ void policy_free(struct policy *e)
     if (e->config.model)
         generator_free(e->generator);
     adapter_close(&e->adapter);
+    drawn_book_close(e->book);
     pthread_cond_destroy(&e->news);
     pthread_cond_destroy(&e->done);
     pthread_mutex_destroy(&e->lock);

@@ -22,11 +22,13 @@
 #include "workers/serve/ask.h"
 #include "workers/serve/serve_job.h"
 
+struct drawn_book;
 struct lent;
 struct model;
 struct policy;
 struct policy_config {
     struct lent *lent;          // whose the model's weights are (lent.h); borrowed. NULL: they are its own
+    struct drawn_book *book;    // notes what was drawn; borrowed. NULL: nothing is noted
     struct model *model;        // borrowed; only the policy's thread uses it until policy_free. NULL: in a run
     int64_t n_id;               // in a run: token ids are below
     void (*wake)(void *ctx);    // in a run: called by other threads when policy_feed has something to do

@@ -1,4 +1,5 @@
 #include "workers/serve/reply.h"
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -291,6 +292,16 @@ static void head_print(struct buf *out, const struct reply_context *x, const str
     buf_fmt(out, ",\"system_fingerprint\":\"weights-%" PRId64 "\",\"weight_version\":%" PRId64 ",", version_of(j), version_of(j));
 }
 
+/* The tool calls of an answer, as many as its request allows. False: no memory. */
+static bool calls_find(struct tool_calls *calls, const struct serve_job *j, const struct choice *c)
+{
+    if (!tool_calls_find(calls, buf_text(&c->text.text), c->text.text.len, j->ask.tools))
+        return false;
+    if (!j->ask.parallel_tools)
+        tool_calls_cut(calls, 1);
+    return true;
+}
+
 /* {"role": "assistant", "content": ..., "tool_calls": ...}; *has_calls: there are some. */
 static void message_print(struct buf *out, const struct serve_job *j, const struct choice *c, int64_t index, bool *has_calls)
 {
@@ -299,7 +310,7 @@ static void message_print(struct buf *out, const struct serve_job *j, const stru
     buf_str(out, "\"message\":{\"role\":\"assistant\",\"content\":");
     if (!j->ask.parse_tools) {
         text_print(out, buf_text(&c->text.text), c->text.text.len);
-    } else if (!tool_calls_find(&calls, buf_text(&c->text.text), c->text.text.len)) {
+    } else if (!calls_find(&calls, j, c)) {
         out->failed = true;
     } else if (calls.n > 0) {
         *has_calls = true;
@@ -559,8 +570,8 @@ void reply_print(struct buf *out, const struct reply_context *x, const struct se
 }
 
 /* ---- streams */
-/* One event with what has not been sent of choice i: text up to `text_end`, tokens up to n_tok. calls: what to send in place of
- * text at the end, or NULL. */
+/* One event with what has not been sent of choice i: its text up to `text_end`, tokens up to n_tok. calls: those found at the end, whose
+ * content is the text then; what was sent is its beginning (choice_stream). */
 static void event_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, struct choice *c, int64_t i,
                         size_t text_end, const struct tool_calls *calls)
 {
@@ -573,13 +584,13 @@ static void event_print(struct buf *out, const struct reply_context *x, const st
         buf_char(out, ',');
     }
     buf_fmt(out, "\"choices\":[{\"index\":%" PRId64 ",", i);
-    const char *text = buf_text(&c->text.text) + c->sent_text;
+    const char *text = buf_text(calls->n > 0 ? &calls->content : &c->text.text) + c->sent_text;
     size_t len = text_end - c->sent_text;
     if (chat) {
         buf_str(out, "\"delta\":{");
         buf_str(out, c->began ? "\"content\":" : "\"role\":\"assistant\",\"content\":");
         text_print(out, text, len);
-        if (calls && calls->n > 0) {
+        if (calls->n > 0) {
             buf_str(out, ",\"tool_calls\":");
             calls_print(out, j, calls, i, true);
         }
@@ -593,7 +604,7 @@ static void event_print(struct buf *out, const struct reply_context *x, const st
     logprobs_print(out, x, j, c, c->sent_tok, c->n_tok);
     buf_char(out, ',');
     if (ends)
-        end_print(out, c, calls && calls->n > 0);
+        end_print(out, c, calls->n > 0);
     else
         buf_str(out, "\"finish_reason\":null");
     if (j->ask.return_ids || j->ask.form == ASK_TOKENS) {
@@ -611,20 +622,30 @@ static void event_print(struct buf *out, const struct reply_context *x, const st
     c->ended = ends;
 }
 
+/* How much of an unfinished text is sure to be content as it stands: nothing that may become a call, and no blanks at the end, which
+ * are left out if only calls follow. */
+static size_t content_safe(const struct choice *c)
+{
+    const char *text = buf_text(&c->text.text);
+    size_t end = MIN(c->text.safe, tool_calls_safe(text, c->text.text.len));
+    while (end > 0 && isspace((unsigned char)text[end - 1]))
+        end--;
+    return end;
+}
+
 /* The events that choice i has now. */
 static void choice_stream(struct buf *out, const struct reply_context *x, struct serve_job *j, int64_t i)
 {
     struct choice *c = &j->choice[i];
     struct tool_calls calls = { .n = 0 };
-    const char *text = buf_text(&c->text.text);
     size_t end = c->text.safe;
     if (c->ended || (c->n_tok == 0 && c->end == CHOICE_OPEN))
         return;
     if (j->ask.parse_tools && c->end == CHOICE_OPEN)
-        end = MIN(end, tool_calls_safe(text, c->text.text.len));
+        end = content_safe(c);
     if (j->ask.parse_tools && c->end != CHOICE_OPEN) {
-        out->failed |= !tool_calls_find(&calls, text, c->text.text.len);
-        end = calls.n > 0 ? MAX(c->sent_text, tool_calls_safe(text, c->text.text.len)) : end;
+        out->failed |= !calls_find(&calls, j, c);
+        end = calls.n > 0 ? calls.content.len : end;
     }
     end = MAX(end, c->sent_text);
     bool wants_tokens = j->ask.return_ids || j->ask.logprobs || j->ask.form == ASK_TOKENS;
@@ -693,8 +714,10 @@ bool reply_stream(struct buf *out, const struct reply_context *x, struct serve_j
     if (!j->done)
         return false;
     if (j->failed) {
+        char text[ERROR_TEXT_BYTES];
+        error_tell(&j->err, text);
         buf_str(out, events ? "data: " : "");
-        reply_error(out, 500, j->err.text);
+        reply_error(out, 500, NULL, text);
         buf_str(out, events ? "\n\n" : "\n");
     } else if (j->ask.include_usage) {
         buf_str(out, "data: ");
@@ -707,7 +730,7 @@ bool reply_stream(struct buf *out, const struct reply_context *x, struct serve_j
     return true;
 }
 
-void reply_error(struct buf *out, int status, const char *message)
+void reply_error(struct buf *out, int status, const char *code, const char *message)
 {
     const char *type = status == 401   ? "authentication_error"
                        : status == 404 ? "not_found_error"
@@ -716,5 +739,10 @@ void reply_error(struct buf *out, int status, const char *message)
                                        : "server_error";
     buf_str(out, "{\"error\":{\"message\":");
     string_print(out, message);
-    buf_fmt(out, ",\"type\":\"%s\",\"param\":null,\"code\":%d}}", type, status);
+    buf_fmt(out, ",\"type\":\"%s\",\"param\":null,\"code\":", type);
+    if (code)
+        string_print(out, code);
+    else
+        buf_fmt(out, "%d", status);
+    buf_str(out, "}}");
 }

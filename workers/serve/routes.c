@@ -1,6 +1,5 @@
 #include "workers/serve/routes.h"
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/file.h"
@@ -20,6 +19,7 @@ static int status_of(const struct error *err)
     case ERR_DATA:
     case ERR_SHAPE:
     case ERR_REFUSED:
+    case ERR_CONTEXT:
     case ERR_UNSUPPORTED: return 400;
     default: return 500;
     }
@@ -27,7 +27,9 @@ static int status_of(const struct error *err)
 
 void serve_fail(struct web_answer *a, const struct error *err)
 {
-    web_fail(a, status_of(err), err->text);
+    char text[ERROR_TEXT_BYTES];
+    error_tell(err, text);
+    web_fail_code(a, status_of(err), err->code == ERR_CONTEXT ? "context_length_exceeded" : NULL, text);
 }
 
 json_t *serve_body_read(const struct web_request *q, bool may_be_empty, struct web_answer *a)
@@ -72,14 +74,18 @@ static bool ask_fits(const struct serve *s, const struct ask *ask, struct error 
     return true;
 }
 
+bool serve_model_unknown(const struct serve *s, const char *model, struct error *err)
+{
+    return error_set(err, ERR_NOT_FOUND, "the model '%.200s' is not served here; '%.200s' is", model, s->reply.model);
+}
+
 /* The model's name or, while an adapter is loaded, the adapter's: it applies to all requests, whichever they name. */
 static bool model_check(const struct serve *s, const struct ask *ask, struct error *err)
 {
     struct adapter_look now;
     if (ask->model && strcmp(ask->model, s->reply.model) != 0 && policy_adapter(s->policy, &now) && strcmp(ask->model, now.name) == 0)
         return true;
-    return !ask->model || strcmp(ask->model, s->reply.model) == 0
-           || error_set(err, ERR_NOT_FOUND, "the model '%.200s' is not served here; '%.200s' is", ask->model, s->reply.model);
+    return !ask->model || strcmp(ask->model, s->reply.model) == 0 || serve_model_unknown(s, ask->model, err);
 }
 
 static void generate(struct serve *s, enum ask_form form, const struct web_request *q, struct web_answer *a)
@@ -217,75 +223,13 @@ static void detokenize_post(void *ctx, const struct web_request *q, struct web_a
     json_decref(body);
 }
 
-/* ---- about the server */
-static void health_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
-{
-    struct serve *s = ctx;
-    struct policy_state state;
-    policy_state(s->policy, &state);
-    if (state.failed)
-        web_fail(a, 503, state.err.text);
-    else
-        buf_fmt(&a->body,
-                "{\"status\":\"ok\",\"prompts\":%" PRId64 ",\"weight_version\":%" PRId64 ",\"running\":%" PRId64 ",\"waiting\":%" PRId64
-                ",\"pages_used\":%" PRId64 ",\"pages\":%" PRId64 ",\"put_back\":%" PRId64 "}",
-                state.n_prompt, state.version, state.n_running, state.n_waiting, state.n_page_used, state.n_page, state.n_put_back);
-}
-
+/* ---- about the server: more in about_routes.c */
 /* Draws one token, so that the answer proves that the engine works. */
 static void health_generate_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
 {
     static const char body[] = "{\"prompt\":[0],\"max_tokens\":1,\"temperature\":0}";
     struct web_request one = { .method = "POST", .path = "/v1/completions", .body = body, .len = sizeof body - 1 };
     generate(ctx, ASK_COMPLETION, &one, a);
-}
-
-static void models_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
-{
-    struct serve *s = ctx;
-    struct adapter_look now;
-    struct policy_state state;
-    policy_state(s->policy, &state);
-    buf_str(&a->body, "{\"object\":\"list\",\"data\":[{\"id\":");
-    json_text_print(&a->body, s->reply.model, strlen(s->reply.model), JSON_TEXT_UTF8);
-    buf_fmt(&a->body, ",\"object\":\"model\",\"created\":%.0f,\"owned_by\":\"rollcall\",\"root\":", floor(s->started_s));
-    json_text_print(&a->body, s->dir, strlen(s->dir), JSON_TEXT_UTF8);
-    buf_fmt(&a->body, ",\"parent\":null,\"max_model_len\":%" PRId64 ",\"weight_version\":%" PRId64 ",\"permission\":[]}",
-            s->text.max_seq_tok, state.version);
-    if (policy_adapter(s->policy, &now) && now.name[0]) {
-        buf_str(&a->body, ",{\"id\":");
-        json_text_print(&a->body, now.name, strlen(now.name), JSON_TEXT_UTF8);
-        buf_fmt(&a->body, ",\"object\":\"model\",\"created\":%.0f,\"owned_by\":\"rollcall\",\"root\":", floor(s->started_s));
-        json_text_print(&a->body, now.dir, strlen(now.dir), JSON_TEXT_UTF8);
-        buf_str(&a->body, ",\"parent\":");
-        json_text_print(&a->body, s->reply.model, strlen(s->reply.model), JSON_TEXT_UTF8);
-        buf_str(&a->body, ",\"permission\":[]}");
-    }
-    buf_str(&a->body, "]}");
-}
-
-/* SGLang's; clients read the version here. */
-static void model_info_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
-{
-    struct serve *s = ctx;
-    struct policy_state state;
-    policy_state(s->policy, &state);
-    buf_str(&a->body, "{\"model_path\":");
-    json_text_print(&a->body, s->dir, strlen(s->dir), JSON_TEXT_UTF8);
-    buf_fmt(&a->body, ",\"is_generation\":true,\"weight_version\":\"%" PRId64 "\"}", state.version);
-}
-
-static void is_paused_get(void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
-{
-    struct serve *s = ctx;
-    struct policy_state state;
-    policy_state(s->policy, &state);
-    buf_fmt(&a->body, "{\"is_paused\":%s}", state.paused ? "true" : "false");
-}
-
-static void is_sleeping_get(UNUSED void *ctx, UNUSED const struct web_request *q, struct web_answer *a)
-{
-    buf_str(&a->body, "{\"is_sleeping\":false}");    // memory is never released while serving
 }
 
 /* ---- orders */
@@ -427,14 +371,21 @@ const struct web_route serve_routes[] = {
     { "GET",  "/ping",                     health_get, .open = true },
     { "GET",  "/health_generate",          health_generate_get },
     { "GET",  "/v1/models",                models_get },
+    { "GET",  "/v1/models/",               model_get, .rest = true },
     { "POST", "/v1/completions",           completions_post },
     { "POST", "/v1/chat/completions",      chat_post },
     { "POST", "/inference/v1/generate",    tokens_post },
     { "POST", "/generate",                 generate_post },
     { "POST", "/tokenize",                 tokenize_post },
+    { "POST", "/v1/tokenize",              tokenize_post },
     { "POST", "/detokenize",               detokenize_post },
+    { "POST", "/v1/detokenize",            detokenize_post },
+    { "GET",  "/version",                  version_get },
+    { "GET",  "/metrics",                  metrics_get },
     { "GET",  "/model_info",               model_info_get },
     { "GET",  "/get_model_info",           model_info_get },
+    { "GET",  "/server_info",              server_info_get },
+    { "GET",  "/get_server_info",          server_info_get },
     { "GET",  "/is_paused",                is_paused_get },
     { "GET",  "/is_sleeping",              is_sleeping_get },
     { "POST", "/pause",                    pause_post, .order = true },

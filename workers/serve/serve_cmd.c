@@ -12,6 +12,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
+#include "protocol/base/own_hosts.h"
 #include "protocol/base/secret.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/base/tcp.h"
@@ -22,6 +23,7 @@
 #include "workers/engine/text/tokenizer.h"
 #include "workers/serve/atropos.h"
 #include "workers/serve/atropos_routes.h"
+#include "workers/serve/drawn_book.h"
 #include "workers/serve/lent.h"
 #include "workers/serve/policy.h"
 #include "workers/serve/routes.h"
@@ -29,15 +31,20 @@
 
 #define MODEL_LEN_MOST 32768    // default limit, since every sequence's memory is reserved as a whole
 #define PEM_BYTES_MAX 65536
-#define ABORT_MS 5000    // to send what is left after all jobs were ended
+#define PORT_NONE INT64_MIN    // --port was not given
+#define ABORT_MS 5000          // to send what is left after all jobs were ended
 
 struct serve_options {
     struct tool_model tool;
     const char *lent_file;
-    struct lent *lent;    // NULL: the weights are loaded
-    const char *listen, *atropos_listen, *state_dir, *name, *token_file, *cert_file, *key_file;
+    struct lent *lent;          // NULL: the weights are loaded
+    struct drawn_book *book;    // of the run that lends them; NULL: of none
+    const char *listen, *atropos_listen, *state_dir, *name, *token_file, *cert_file, *key_file, *allowed_hosts;
     bool no_token, lifo, no_reset;
     int64_t max_lora_rank, batch, max_len, queue, connections, body_mib, request_s, drain_s, groups_mib, env_expire_s;
+    const char *host;    // with port another way to say `listen`
+    int64_t port, n_device;
+    char address[300];    // ... which is then kept here
     double kv_gib;
     char token[BEARER_MAX];
     struct buf cert, key;
@@ -74,16 +81,45 @@ static bool doors_check(const struct serve_options *o, struct error *err)
            && (!o->atropos_listen || listen_check(o, "atropos-listen", o->atropos_listen, err));
 }
 
+/* Options of vLLM's servers that say the same in other words. */
+static bool other_words(struct serve_options *o, struct error *err)
+{
+    bool given = o->port != PORT_NONE;
+    if ((given && !in_range("port", o->port, 0, 65535, err)) || !in_range("tensor-parallel-size", o->n_device, 1, 1024, err))
+        return false;
+    if (o->n_device > 1)
+        return error_set(err, ERR_USAGE,
+                         "--tensor-parallel-size is %" PRId64 "; a server computes on one device. A run samples on several: "
+                         "'producer_tensor_parallel_size'",
+                         o->n_device);
+    if (o->listen && (given || o->host))
+        return error_set(err, ERR_USAGE, "--listen HOST:PORT says what --host and --port say; give one of both");
+    if (o->host && !given)
+        return error_set(err, ERR_USAGE, "--host needs --port, or give --listen HOST:PORT");
+    if (!given)
+        return true;
+    bool is_v6 = o->host && strchr(o->host, ':') && o->host[0] != '[';
+    if (snprintf(o->address, sizeof o->address, "%s%s%s:%" PRId64, is_v6 ? "[" : "", o->host ? o->host : "127.0.0.1", is_v6 ? "]" : "",
+                 o->port)
+        >= (int)sizeof o->address)
+        return error_set(err, ERR_USAGE, "--host '%.60s...' is too long", o->host);
+    o->listen = o->address;
+    return true;
+}
+
 static bool options_check(struct serve_options *o, struct error *err)
 {
-    if (!doors_check(o, err) || !in_range("batch", o->batch, 1, 65536, err) || !in_range("max-model-len", o->max_len, 0, 1 << 24, err)
-        || !in_range("max-lora-rank", o->max_lora_rank, 0, LORA_RANK_MAX, err) || !in_range("queue", o->queue, 1, 1 << 20, err)
-        || !in_range("connections", o->connections, 1, 16384, err) || !in_range("body-mib", o->body_mib, 1, 1024, err)
-        || !in_range("request-s", o->request_s, 1, 3600, err) || !in_range("drain-s", o->drain_s, 0, 86400, err)
-        || !in_range("groups-mib", o->groups_mib, 1, 1 << 20, err) || !in_range("env-expire-s", o->env_expire_s, 0, 86400, err))
+    if (!other_words(o, err) || !doors_check(o, err) || !in_range("batch", o->batch, 1, 65536, err)
+        || !in_range("max-model-len", o->max_len, 0, 1 << 24, err) || !in_range("max-lora-rank", o->max_lora_rank, 0, LORA_RANK_MAX, err)
+        || !in_range("queue", o->queue, 1, 1 << 20, err) || !in_range("connections", o->connections, 1, 16384, err)
+        || !in_range("body-mib", o->body_mib, 1, 1024, err) || !in_range("request-s", o->request_s, 1, 3600, err)
+        || !in_range("drain-s", o->drain_s, 0, 86400, err) || !in_range("groups-mib", o->groups_mib, 1, 1 << 20, err)
+        || !in_range("env-expire-s", o->env_expire_s, 0, 86400, err))
         return false;
-    if (!(o->kv_gib >= 0) || o->kv_gib > 16384)
-        return error_set(err, ERR_USAGE, "--kv-gib is %g; it must be between 0 and 16384", o->kv_gib);
+    if (!(o->kv_gib == 0 || o->kv_gib >= 0.001) || o->kv_gib > 16384)    // less would be 0, which asks for enough
+        return error_set(err, ERR_USAGE, "--kv-gib is %g; it must be 0, or between 0.001 and 16384", o->kv_gib);
+    if (!own_hosts_check(o->allowed_hosts, "--allowed-hosts", err))
+        return false;
     if (!o->cert_file != !o->key_file)
         return error_set(err, ERR_USAGE, "--tls-cert and --tls-key are needed both, or neither");
     if (o->token_file && !bearer_read(o->token, o->token_file, err))
@@ -124,6 +160,8 @@ static struct web *door_open(const struct serve_options *o, const char *address,
     if (c->listen_fd < 0)
         return NULL;
     *port = tcp_port(c->listen_fd);
+    c->address = address;
+    c->allowed_hosts = o->allowed_hosts;
     c->token = o->token_file ? o->token : NULL;
     c->cert_pem = o->cert_file ? buf_text(&o->cert) : NULL;
     c->key_pem = o->key_file ? buf_text(&o->key) : NULL;
@@ -158,6 +196,10 @@ static bool lent_find(struct serve_options *o, struct error *err)
     if (on_gpu != (strncmp(own, "cuda:", 5) == 0))
         return error_set(err, ERR_USAGE, "the weights of '%s' are in the memory of %s; --device %s cannot compute with them", o->lent_file,
                          lends, own);
+    struct error why;
+    char book[4200];
+    if (drawn_book_path_lent(o->lent_file, book, sizeof book) && !(o->book = drawn_book_open(book, &why)))
+        log_warn("what is drawn for environments is not noted: %s", why.text);
     o->tool.device = own;
     o->tool.name = f->model;
     o->tool.text_name = f->tokenizer;
@@ -192,6 +234,7 @@ static bool model_open(struct doors *d, struct serve_options *o, struct error *e
                                  .n_id = model_n_live(o->tool.model) };
     s->reply = (struct reply_context){ .model = d->name, .tokenizer = o->tool.tokenizer };
     struct policy_config config = { .lent = o->lent,
+                                    .book = o->book,
                                     .model = o->tool.model,
                                     .tokenizer = o->tool.tokenizer,
                                     .max_seq = o->batch,
@@ -285,6 +328,8 @@ out:
 static bool serve_cmd(int argc, char **argv, struct error *err)
 {
     struct serve_options o = { .tool = { .dtype = "auto" },    // the device's default depends on --shared-weights
+                               .port = PORT_NONE,
+                               .n_device = 1,
                                .max_lora_rank = 64,
                                .batch = 256,
                                .queue = 4096,
@@ -299,6 +344,9 @@ static bool serve_cmd(int argc, char **argv, struct error *err)
         TOOL_MODEL_OPTIONS(&o.tool),
         {"shared-weights", NULL, CLI_STR, &o.lent_file, "FILE", "in place of --model: compute with the weights that a run on this host lends (its 'weight_bridge_file'), as they are being trained; they are in memory once"},
         {"listen", "l", CLI_STR, &o.listen, "HOST:PORT", "where to serve, e.g. 127.0.0.1:9001; port 0 is a free one"},
+        {"port", NULL, CLI_I64, &o.port, "PORT", "the same as --listen 127.0.0.1:PORT, as vLLM's servers have it"},
+        {"host", NULL, CLI_STR, &o.host, "HOST", "with --port: the same as --listen HOST:PORT"},
+        {"tensor-parallel-size", NULL, CLI_I64, &o.n_device, "N", "only 1: a server computes on one device"},
         {"served-name", NULL, CLI_STR, &o.name, "NAME", "what clients call the model (default: its directory's name)"},
         {"max-model-len", NULL, CLI_I64, &o.max_len, "N", "longest prompt and completion (default: the model's, at most 32768)"},
         {"batch", NULL, CLI_I64, &o.batch, "N", "samples decoded at once (default 256, on a CPU 32 per thread)"},
@@ -316,6 +364,7 @@ static bool serve_cmd(int argc, char **argv, struct error *err)
         {"lifo", NULL, CLI_FLAG, &o.lifo, NULL, "hand out the newest batch first, as Atropos does"},
         {"no-reset", NULL, CLI_FLAG, &o.no_reset, NULL, "refuse /reset_data, so that a viewer cannot empty the queue"},
         {"token-file", NULL, CLI_STR, &o.token_file, "FILE", "clients must send the bearer token in this file"},
+        {"allowed-hosts", NULL, CLI_STR, &o.allowed_hosts, "NAME,…", "more names that clients may ask for, such as a proxy's: llm.example.org, *.example.org, or * for any; without a token, a server answers only for addresses, this host's name and names without a dot"},
         {"no-token", NULL, CLI_FLAG, &o.no_token, NULL, "listen beyond this host without a token"},
         {"tls-cert", NULL, CLI_STR, &o.cert_file, "FILE", "serve HTTPS with this certificate (PEM)"},
         {"tls-key", NULL, CLI_STR, &o.key_file, "FILE", "and its key (PEM)"},
@@ -351,6 +400,7 @@ out:
     buf_release(&o.cert);
     buf_release(&o.key);
     lent_free(o.lent);
+    drawn_book_close(o.book);
     tool_model_release(&o.tool);
     if (stop_fd >= 0)
         close(stop_fd);

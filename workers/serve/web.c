@@ -1,182 +1,111 @@
-/* web.c - connections, bounds and answers around libmicrohttpd
+/* web.c - connections, bounds and answers
  *
  * Invariants:
- *  1. A connection is in the list `first` from libmicrohttpd's notice of its start until that of its end; its
- *     descriptor stays open that long. http.lock guards list, phases and times, so the watch can shut a descriptor down
- *     without hitting another connection's.
- *  2. An exchange is one request on a connection, made at its header (exchange_begin) and freed when libmicrohttpd says it is over
- *     (exchange_over). Only libmicrohttpd's thread touches it, except `suspended`, which the job's lock guards.
- *  3. A connection is suspended exactly while exchange.suspended is set. That happens with the job's lock held when there is no
- *     news; job_news clears it and resumes. So no news is lost between checking and suspending. */
-#include "workers/serve/web.h"
+ *  1. One thread, the server's, owns all connections: it reads requests (http_head.h), calls the routes, and sends answers. Others
+ *     only wake it (job_news, server_wake).
+ *  2. A connection has at most one request at a time. The next one is read, though it may have come, when the answer has gone.
+ *  3. A job's news is looked for after `news` was cleared, and with the job's lock held. So none is lost.
+ *
+ * A connection's phases, and the functions that change them:
+ *   PHASE_NEW, PHASE_IDLE   connection_accept, exchange_end    no byte of a request has come
+ *   PHASE_HEAD              head_step                          ... a part of its head
+ *   PHASE_BODY              exchange_begin                     ... its head
+ *   PHASE_ANSWER            exchange_run, refusal_send         it is being answered
+ *   PHASE_LEAVING           exchange_end                       all was sent that will be; it is heard until it closes, since closing
+ *                                                              before would reset the connection and lose the answer (RFC 9112, 9.6)
+ *   PHASE_GONE              connection_drop                    closed at the end of the turn */
 #include <errno.h>
-#include <microhttpd.h>
-#include <poll.h>
-#include <pthread.h>
-#include <stdatomic.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <zlib.h>
-#include "protocol/base/bearer.h"
-#include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "protocol/base/thread.h"
-#include "workers/serve/serve_job.h"
-#include "workers/serve/reply.h"
+#include "workers/serve/web_parts.h"
 
-#define HEAD_BYTES (32 * 1024)    // request line and headers
-#define SLACK 64                  // connections being pushed out, in addition to the limit
-#define PUSH_MS 500               // a connection that has waited less is not pushed out
-#define PUSH_BODY_MS 2000         // ... and whose body has been coming for less
-#define LOOK_MS 200               // interval of the checks for time limits and clients that have gone
-#define STREAM_PIECE 16384
-
-enum phase {
-    PHASE_NEW,     // no request yet
-    PHASE_IDLE,    // between two requests
-    PHASE_BODY,
-    PHASE_ANSWER,
-};
-struct exchange;
-struct connection {
-    struct connection *next, *prev;
-    int fd;    // libmicrohttpd's
-    enum phase phase;
-    int64_t since_ms;         // of the phase
-    struct serve_job *job;    // the job whose answer it waits for; NULL: none
-    bool is_shut;
-};
-struct exchange {
-    struct web *http;
-    struct connection *at;
-    struct MHD_Connection *connection;
-    const struct web_route *route;
-    struct buf body;
-    size_t n_came;    // bytes of the body as received
-    int refused;      // status; the rest of the body is skipped
-    char why[256];
-    struct serve_job *job;    // one reference
-    bool stream, suspended;
-    bool is_last;       // close the connection after the answer
-    int64_t receipt;    // of the answer; 0: none
-    struct buf out;     // what a stream still has to send, from out_at on
-    size_t out_at;
-    bool stream_over;
-};
-struct web {
-    struct web_config config;
-    struct MHD_Daemon *daemon;
-    pthread_t watch;
-    bool has_watch;
-    struct pollfd *polled;    // (max_connections + SLACK + 2) the watch's
-    int wake_fd;
-    pthread_mutex_t lock;    // guards: the next four
-    pthread_cond_t over;     // an exchange has ended
-    struct connection *first;
-    int64_t n_exchange;
-    bool stop;
-    atomic_bool closed;
-    atomic_long n_connection;
-    atomic_size_t bodies_bytes;
-};
-
-static void ctx_lock(struct web *h)
-{
-    if (h->config.lock)
-        pthread_mutex_lock(h->config.lock);
-}
-
-static void ctx_unlock(struct web *h)
-{
-    if (h->config.lock)
-        pthread_mutex_unlock(h->config.lock);
-}
-
-void web_fail(struct web_answer *a, int status, const char *message)
-{
-    a->status = status;
-    buf_clear(&a->body);
-    reply_error(&a->body, status, message);
-    if (status == 503)
-        a->retry_after_s = 1;
-}
-
-const char *web_query(const struct web_request *q, const char *name)
-{
-    return MHD_lookup_connection_value(q->connection, MHD_GET_ARGUMENT_KIND, name);
-}
+#define SLACK 64                 // connections being pushed out, in addition to the limit
+#define PUSH_MS 500              // a connection that has waited less is not pushed out
+#define PUSH_BODY_MS 2000        // ... and whose body has been coming for less
+#define SLOW_BYTES_PER_MS 16     // slower, a client does not take its answer
+#define LOOK_MS 200              // interval of the checks for time limits
+#define LEAVE_MS 2000            // for a client to close after its last answer
+#define LEAVE_BYTES (4 << 20)    // ... and to send what nobody reads
+#define SEND_BYTES (1 << 20)     // in one turn of a connection
+#define EVENTS_MAX 256
+#define STEPS_MAX 64    // in one turn of a connection
 
 /* ---- connections */
-static void phase_set(struct web *h, struct connection *c, enum phase phase)
+int64_t late_taking(const struct connection *c, int64_t now, size_t bytes_per_ms)
 {
-    pthread_mutex_lock(&h->lock);
-    c->phase = phase;
-    c->since_ms = clock_ms();
-    pthread_mutex_unlock(&h->lock);
+    return to_send(c) == 0 ? -1 : MAX(now - c->sent_ms, now - c->sends_since_ms - (int64_t)(c->n_sent / bytes_per_ms));
 }
 
-static void connection_notice(void *cls, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code)
+void connection_drop(struct connection *c)
 {
-    struct web *h = cls;
-    struct connection *c = *context;
-    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-        *context = c = calloc(1, sizeof *c);
-        if (!c)
-            return;    // its requests are refused
-        *c = (struct connection){ .fd = info ? info->connect_fd : -1, .since_ms = clock_ms() };
-        pthread_mutex_lock(&h->lock);
-        c->next = h->first;
-        if (c->next)
-            c->next->prev = c;
-        h->first = c;
-        pthread_mutex_unlock(&h->lock);
+    if (c->phase == PHASE_GONE)
         return;
-    }
-    atomic_fetch_sub(&h->n_connection, 1);
-    if (!c)
-        return;
-    pthread_mutex_lock(&h->lock);
+    exchange_forget(c, false);
+    phase_set(c, PHASE_GONE);
+}
+
+static void connection_free(struct connection *c)
+{
+    struct web *h = c->web;
+    exchange_forget(c, false);
     if (c->prev)
         c->prev->next = c->next;
     else
         h->first = c->next;
     if (c->next)
         c->next->prev = c->prev;
-    pthread_mutex_unlock(&h->lock);
+    h->n_connection--;
+    h->n_at[c->place]--;
+    if (c->tls)
+        tls_visit_end(c->tls);
+    tls_visit_free(c->tls);
+    close(c->fd);
+    buf_release(&c->in);
     free(c);
-    *context = NULL;
 }
 
-/* End a connection from outside libmicrohttpd's thread, which notices at once. Lock held. */
-static void connection_shut(struct connection *c)
+/* How long it has been a burden; below 0: it may stay. */
+static int64_t burden(const struct connection *c, int64_t now)
 {
-    if (!c->is_shut && c->fd >= 0)
-        shutdown(c->fd, SHUT_RDWR);
-    c->is_shut = true;
+    static const int64_t patience_ms[] = { [PHASE_NEW] = PUSH_MS,       [PHASE_IDLE] = PUSH_MS,    [PHASE_HEAD] = PUSH_MS,
+                                           [PHASE_BODY] = PUSH_BODY_MS, [PHASE_LEAVING] = PUSH_MS, [PHASE_GONE] = INT64_MAX };
+    if (c->phase == PHASE_GONE)
+        return -1;
+    return c->phase == PHASE_ANSWER ? late_taking(c, now, PUSH_BYTES_PER_MS) - PUSH_ANSWER_MS : now - c->since_ms - patience_ms[c->phase];
 }
 
-/* Push out the oldest connection that has no request, or else the oldest that is slow with its body. */
+/* Make a place: of those that may be pushed out, first one without a request, and then of the address that has most connections, the
+ * one that has been a burden for longest. */
 static void connection_push_out(struct web *h)
 {
-    static const int64_t patience_ms[] = { [PHASE_NEW] = PUSH_MS, [PHASE_IDLE] = PUSH_MS, [PHASE_BODY] = PUSH_BODY_MS };
-    struct connection *oldest = NULL;
-    int64_t now = clock_ms();
-    pthread_mutex_lock(&h->lock);
+    struct connection *out = NULL;
+    int64_t now = clock_ms(), most = -1;
     for (struct connection *c = h->first; c; c = c->next) {
-        if (c->is_shut || c->phase == PHASE_ANSWER || now - c->since_ms < patience_ms[c->phase])
+        int64_t ms = burden(c, now);
+        bool asks = c->phase == PHASE_BODY || c->phase == PHASE_ANSWER,
+             best_asks = out && (out->phase == PHASE_BODY || out->phase == PHASE_ANSWER);
+        if (ms < 0)
             continue;
-        bool reads = c->phase == PHASE_BODY, best_reads = oldest && oldest->phase == PHASE_BODY;
-        if (!oldest || reads < best_reads || (reads == best_reads && c->since_ms < oldest->since_ms))
-            oldest = c;
+        bool better = !out                                       ? true
+                      : asks != best_asks                        ? !asks
+                      : h->n_at[c->place] != h->n_at[out->place] ? h->n_at[c->place] > h->n_at[out->place]
+                                                                 : ms > most;
+        if (better) {
+            out = c;
+            most = ms;
+        }
     }
-    if (oldest)
-        connection_shut(oldest);
-    pthread_mutex_unlock(&h->lock);
+    if (out)
+        connection_drop(out);
 }
 
 static void connection_refuse(struct web *h, int fd)
@@ -196,502 +125,331 @@ static void connection_refuse(struct web *h, int fd)
     close(fd);
 }
 
+/* Where an address is counted: a network of 64 bits is one of IPv6. */
+static unsigned place_of(const struct sockaddr_storage *from)
+{
+    uint64_t key = 0;
+    if (from->ss_family == AF_INET)
+        key = ((const struct sockaddr_in *)from)->sin_addr.s_addr;
+    else if (from->ss_family == AF_INET6)
+        memcpy(&key, &((const struct sockaddr_in6 *)from)->sin6_addr, sizeof key);
+    return (unsigned)((key * 0x9e3779b97f4a7c15) >> 32) % PLACES;
+}
+
+static bool connection_add(struct web *h, int fd, const struct sockaddr_storage *from)
+{
+    struct connection *c = calloc(1, sizeof *c);
+    if (!c)
+        return false;
+    *c = (struct connection){ .web = h, .fd = fd, .place = place_of(from), .next = h->first, .asked = EPOLLIN };
+    struct epoll_event e = { .events = EPOLLIN, .data.ptr = c };
+    if ((h->tls && !(c->tls = tls_visit_new(h->tls, fd))) || epoll_ctl(h->epoll_fd, EPOLL_CTL_ADD, fd, &e) != 0) {
+        tls_visit_free(c->tls);
+        free(c);
+        return false;
+    }
+    c->in.max = HTTP_HEAD_MAX + READ_BYTES;
+    phase_set(c, PHASE_NEW);
+    if (c->next)
+        c->next->prev = c;
+    h->first = c;
+    h->n_connection++;
+    h->n_at[c->place]++;
+    return true;
+}
+
+static void listener_set(struct web *h, bool on)
+{
+    struct epoll_event e = { .events = EPOLLIN, .data.ptr = NULL };
+    if (h->listens != on && epoll_ctl(h->epoll_fd, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, h->config.listen_fd, &e) == 0)
+        h->listens = on;
+}
+
 static void connections_accept(struct web *h)
 {
     struct sockaddr_storage from;
+    const int at_once = 1;
     for (;;) {
         socklen_t len = sizeof from;
         int fd = accept4(h->config.listen_fd, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE)
+            if (errno == EMFILE || errno == ENFILE) {
                 connection_push_out(h);
+                listener_set(h, false);    // until the next look
+            }
             return;
         }
-        long n = atomic_load(&h->n_connection);
-        if (n >= h->config.max_connections)
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof at_once);    // a body would wait 40 ms for the client to confirm its head
+        if (h->n_connection >= h->config.max_connections)
             connection_push_out(h);
-        if (n >= h->config.max_connections + SLACK) {
+        if (h->n_connection >= h->config.max_connections + SLACK)
             connection_refuse(h, fd);
-            continue;
+        else if (!connection_add(h, fd, &from))
+            close(fd);
+    }
+}
+
+static ssize_t connection_recv(struct connection *c, char *data, size_t len)
+{
+    return c->tls ? tls_visit_recv(c->tls, data, len, &c->wants_out) : recv(c->fd, data, len, MSG_DONTWAIT);
+}
+
+static ssize_t connection_send(struct connection *c, const char *data, size_t len)
+{
+    c->wants_out = true;
+    return c->tls ? tls_visit_send(c->tls, data, len, &c->wants_out) : send(c->fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* Read once into `in`. False: nothing has come now, or never will. */
+static bool connection_read(struct connection *c)
+{
+    if (c->in_at > 0) {
+        memmove(c->in.data, c->in.data + c->in_at, c->in.len - c->in_at);
+        c->in.len -= c->in_at;
+        c->in_at = 0;
+    }
+    ssize_t n = connection_recv(c, c->web->scratch, MIN((size_t)READ_BYTES, c->in.max - c->in.len));
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    if (n > 0 && buf_add(&c->in, c->web->scratch, (size_t)n))
+        return true;
+    connection_drop(c);
+    return false;
+}
+
+/* ---- one connection's turn */
+/* Send what there is. False: some of it must wait, or the client has gone. */
+static bool out_step(struct connection *c)
+{
+    size_t budget = SEND_BYTES;
+    if (c->out.failed) {
+        connection_drop(c);
+        return false;
+    }
+    for (size_t left; (left = to_send(c)) > 0 && budget > 0;) {
+        bool head = c->out_at < c->out.len;
+        const char *data = head ? c->out.data + c->out_at : c->answer.data + c->answer_at;
+        size_t len = MIN(head ? c->out.len - c->out_at : c->answer.len - c->answer_at, budget);
+        if (c->sends_since_ms == 0) {
+            c->sends_since_ms = c->sent_ms = clock_ms();
+            c->n_sent = 0;
         }
-        atomic_fetch_add(&h->n_connection, 1);
-        if (MHD_add_connection(h->daemon, fd, (struct sockaddr *)&from, len) != MHD_YES)    // closes fd itself
-            atomic_fetch_sub(&h->n_connection, 1);
+        ssize_t n = connection_send(c, data, len);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return false;
+        if (n <= 0) {
+            connection_drop(c);
+            return false;
+        }
+        *(head ? &c->out_at : &c->answer_at) += (size_t)n;
+        c->n_sent += (size_t)n;
+        c->sent_ms = clock_ms();
+        budget -= (size_t)n;
     }
-}
-
-/* ---- the watch: accepts connections, and ends those that take too long or whose client has gone */
-/* Descriptors to poll: the listener, the wake, and those whose clients may go away while a job runs. */
-static nfds_t polled_collect(struct web *h, struct pollfd *polled, nfds_t max)
-{
-    nfds_t n = 0;
-    polled[n++] = (struct pollfd){ .fd = h->wake_fd, .events = POLLIN };
-    polled[n++] = (struct pollfd){ .fd = atomic_load(&h->closed) ? -1 : h->config.listen_fd, .events = POLLIN };
-    pthread_mutex_lock(&h->lock);
-    for (struct connection *c = h->first; c && n < max; c = c->next)
-        if (c->phase == PHASE_ANSWER && c->job && !atomic_load(&c->job->gone))
-            polled[n++] = (struct pollfd){ .fd = c->fd, .events = POLLRDHUP };
-    pthread_mutex_unlock(&h->lock);
-    return n;
-}
-
-static void gone_leave(struct web *h, const struct pollfd *polled, nfds_t n)
-{
-    for (nfds_t i = 2; i < n; i++) {
-        struct serve_job *left = NULL;
-        if (!(polled[i].revents & (POLLRDHUP | POLLHUP | POLLERR)))
-            continue;
-        pthread_mutex_lock(&h->lock);
-        for (struct connection *c = h->first; c && !left; c = c->next)
-            if (c->fd == polled[i].fd && c->phase == PHASE_ANSWER && c->job && !atomic_load(&c->job->gone)) {
-                left = c->job;
-                serve_job_hold(left);
-            }
-        pthread_mutex_unlock(&h->lock);
-        if (left)
-            h->config.leave(h->config.ctx, left);
-        serve_job_drop(left);
+    if (to_send(c) > 0) {    // others have their turn first
+        c->wants_out = true;
+        return false;
     }
+    c->wants_out = false;
+    c->sends_since_ms = 0;
+    c->out_at = c->answer_at = 0;
+    buf_clear(&c->out);
+    buf_release(&c->answer);
+    held_set(c, 0);
+    return true;
 }
 
-static void late_shut(struct web *h)
+/* The answer has gone: the next request, or good-bye. */
+static void exchange_end(struct connection *c)
+{
+    bool is_last = c->is_last;
+    exchange_forget(c, true);
+    if (!is_last) {
+        if (c->in_at == c->in.len) {
+            buf_release(&c->in);
+            c->in_at = 0;
+        }
+        phase_set(c, PHASE_IDLE);
+        return;
+    }
+    if (c->tls)
+        tls_visit_end(c->tls);
+    shutdown(c->fd, SHUT_WR);
+    c->n_came = 0;
+    phase_set(c, PHASE_LEAVING);
+}
+
+static bool leaving_step(struct connection *c)
+{
+    ssize_t n = recv(c->fd, c->web->scratch, READ_BYTES, MSG_DONTWAIT);    // as it comes: nobody reads it
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    c->n_came += n > 0 ? (size_t)n : 0;
+    if (n <= 0 || c->n_came > LEAVE_BYTES)
+        connection_drop(c);
+    return c->phase != PHASE_GONE;
+}
+
+/* One step. False: it must wait. */
+static bool step(struct connection *c)
+{
+    if (c->phase == PHASE_GONE)
+        return false;
+    if (to_send(c) > 0 || c->out.failed)
+        return out_step(c);
+    switch (c->phase) {
+    case PHASE_NEW:
+    case PHASE_IDLE:
+    case PHASE_HEAD: return head_step(c) || connection_read(c);
+    case PHASE_BODY: return body_step(c) || connection_read(c);
+    case PHASE_ANSWER:
+        if (!c->over && atomic_load(&c->news))
+            job_look(c);
+        if (c->over && to_send(c) == 0)
+            exchange_end(c);
+        return c->phase != PHASE_ANSWER || to_send(c) > 0;
+    case PHASE_LEAVING: return leaving_step(c);
+    case PHASE_GONE: break;
+    }
+    return false;
+}
+
+static void interest_set(struct connection *c)
+{
+    bool sends = to_send(c) > 0, waits = c->phase == PHASE_ANSWER && !sends;
+    uint32_t want = sends ? (c->wants_out ? EPOLLOUT : EPOLLIN) : waits ? 0 : c->wants_out ? EPOLLOUT : EPOLLIN;
+    if (c->phase == PHASE_ANSWER && c->job && !c->left)
+        want |= EPOLLRDHUP;
+    struct epoll_event e = { .events = want, .data.ptr = c };
+    if (c->asked == want || c->phase == PHASE_GONE)
+        return;
+    c->asked = want;
+    if (epoll_ctl(c->web->epoll_fd, EPOLL_CTL_MOD, c->fd, &e) != 0)
+        connection_drop(c);
+}
+
+static void connection_turn(struct connection *c, uint32_t events)
+{
+    if (c->phase == PHASE_GONE)
+        return;
+    if (events & (EPOLLERR | EPOLLHUP)) {
+        connection_drop(c);
+        return;
+    }
+    if ((events & EPOLLRDHUP) && c->job && !c->left) {
+        c->left = true;    // it may still read what there is
+        c->web->config.leave(c->web->config.ctx, c->job);
+    }
+    c->again = true;
+    for (int n = 0; n < STEPS_MAX && c->again; n++)
+        c->again = step(c);
+    if (c->again)
+        atomic_store(&c->web->has_news, true);
+    interest_set(c);
+}
+
+/* ---- all of them */
+static void late_drop(struct web *h)
 {
     int64_t now = clock_ms();
-    const int64_t limit_ms[] = { [PHASE_NEW] = h->config.head_ms, [PHASE_IDLE] = h->config.idle_ms, [PHASE_BODY] = h->config.body_ms };
-    pthread_mutex_lock(&h->lock);
-    for (struct connection *c = h->first; c; c = c->next)
-        if (c->phase != PHASE_ANSWER && now - c->since_ms > limit_ms[c->phase])
-            connection_shut(c);
-    pthread_mutex_unlock(&h->lock);
+    const struct web_config *config = &h->config;
+    const int64_t limit_ms[] = { [PHASE_NEW] = config->head_ms,
+                                 [PHASE_IDLE] = config->idle_ms,
+                                 [PHASE_HEAD] = config->head_ms,
+                                 [PHASE_BODY] = config->body_ms,
+                                 [PHASE_LEAVING] = LEAVE_MS };
+    for (struct connection *c = h->first; c; c = c->next) {
+        if (c->phase == PHASE_GONE)
+            continue;
+        if (c->phase == PHASE_ANSWER ? late_taking(c, now, SLOW_BYTES_PER_MS) > config->idle_ms : now - c->since_ms > limit_ms[c->phase])
+            connection_drop(c);
+        else if (c->phase == PHASE_IDLE && atomic_load(&h->closed))
+            connection_drop(c);
+    }
 }
 
-static void *watch_main(void *arg)
+/* After a turn: those with news have theirs, and what is gone is closed. */
+static void connections_sweep(struct web *h)
+{
+    bool has_news = atomic_exchange(&h->has_news, false);
+    for (struct connection *c = h->first, *next; c; c = next) {
+        next = c->next;
+        if (has_news && (c->again || atomic_load(&c->news)))
+            connection_turn(c, 0);
+    }
+    for (struct connection *c = h->first, *next; c; c = next) {
+        next = c->next;
+        if (c->phase == PHASE_GONE)
+            connection_free(c);
+    }
+}
+
+static bool stop_asked(struct web *h)
+{
+    pthread_mutex_lock(&h->lock);
+    bool stop = h->stop;
+    pthread_mutex_unlock(&h->lock);
+    return stop;
+}
+
+static void *server_main(void *arg)
 {
     struct web *h = arg;
-    nfds_t max = (nfds_t)(h->config.max_connections + SLACK + 2);
-    struct pollfd *polled = h->polled;
-    int64_t looked = 0;
-    bool stop = false;
-    while (!stop) {
-        nfds_t n = polled_collect(h, polled, max);
-        if (poll(polled, n, LOOK_MS) < 0 && errno != EINTR)
+    struct epoll_event event[EVENTS_MAX];
+    int64_t looked = clock_ms();
+    uint64_t woken;
+    while (!stop_asked(h)) {
+        int n = epoll_wait(h->epoll_fd, event, EVENTS_MAX, atomic_load(&h->has_news) ? 0 : LOOK_MS);
+        if (n < 0 && errno != EINTR)
             log_warn("connections cannot be watched: %s", strerror(errno));
-        if (polled[1].revents & POLLIN)
-            connections_accept(h);
-        gone_leave(h, polled, n);
-        if (clock_ms() - looked >= LOOK_MS) {
-            late_shut(h);
-            looked = clock_ms();
+        for (int i = 0; i < n; i++) {
+            if (event[i].data.ptr == h)
+                (void)!read(h->wake_fd, &woken, sizeof woken);
+            else if (event[i].data.ptr)
+                connection_turn(event[i].data.ptr, event[i].events);
+            else if (!atomic_load(&h->closed))
+                connections_accept(h);
         }
-        pthread_mutex_lock(&h->lock);
-        stop = h->stop;
-        pthread_mutex_unlock(&h->lock);
+        if (atomic_load(&h->closed))
+            listener_set(h, false);
+        if (clock_ms() - looked >= LOOK_MS) {
+            late_drop(h);
+            looked = clock_ms();
+            listener_set(h, !atomic_load(&h->closed));
+        }
+        connections_sweep(h);
     }
     return NULL;
 }
 
-/* ---- a request's header */
-static void refuse(struct exchange *x, int status, const char *why)
-{
-    if (!x->refused) {
-        x->refused = status;
-        snprintf(x->why, sizeof x->why, "%s", why);
-    }
-}
-
-struct framing {
-    int n_length, n_coding;
-    const char *length;
-    bool differs;
-};
-
-static enum MHD_Result header_see(void *cls, UNUSED enum MHD_ValueKind kind, const char *key, const char *value)
-{
-    struct framing *f = cls;
-    f->differs |= key[0] == 0 || strpbrk(key, " \t\r\n") != NULL;    // no blank stands before the colon (RFC 9112, 5.1)
-    f->differs |= value && strpbrk(value, "\r\n") != NULL;
-    f->differs |= value && strcasecmp(key, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0 && strcasecmp(value, "chunked") != 0;
-    if (strcasecmp(key, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0) {
-        f->differs |= f->length && value && strcmp(f->length, value) != 0;
-        f->length = value;
-        f->n_length++;
-    }
-    f->n_coding += strcasecmp(key, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
-    return MHD_YES;
-}
-
-static const char *header_of(const struct exchange *x, const char *name)
-{
-    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
-}
-
-/* Does a URL, if there is one, lead to host? */
-static bool leads_to(const char *url, const char *host)
-{
-    const char *at = url ? strstr(url, "://") : NULL;
-    return !url || (at && host && strcspn(at + 3, "/?#") == strlen(host) && strncmp(at + 3, host, strlen(host)) == 0);
-}
-
-/* A browser names the site whose page sends the request; only our own is allowed. An image or a link comes without Origin, but with
- * Sec-Fetch-Site (Fetch Metadata Request Headers, section 2.3) or Referer. */
-static bool is_foreign_page(const struct exchange *x)
-{
-    const char *host = header_of(x, "Host"), *site = header_of(x, "Sec-Fetch-Site");
-    bool own = !site || strcasecmp(site, "same-origin") == 0 || strcasecmp(site, "none") == 0;
-    return !own || !leads_to(header_of(x, "Origin"), host) || !leads_to(header_of(x, "Referer"), host);
-}
-
-static void route_find(struct exchange *x, const char *method, const char *path)
-{
-    const struct web_config *c = &x->http->config;
-    size_t len = strlen(path);
-    bool known = false;
-    len -= len > 1 && path[len - 1] == '/';    // TRL's clients end their paths with a slash
-    if (strcmp(method, "HEAD") == 0)
-        method = "GET";
-    for (size_t i = 0; i < c->n_route && !x->route; i++) {
-        if (strlen(c->route[i].path) != len || memcmp(c->route[i].path, path, len) != 0)
-            continue;
-        known = true;
-        if (strcmp(c->route[i].method, method) == 0)
-            x->route = &c->route[i];
-    }
-    if (!x->route && known)
-        refuse(x, 405, "this path takes another method");
-    else if (!x->route)
-        refuse(x, 404, "there is no such path");
-}
-
-static void exchange_begin(struct exchange *x, const char *method, const char *path, const char *version)
-{
-    const struct web_config *c = &x->http->config;
-    struct framing f = { 0 };
-    int64_t length = 0;
-    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, header_see, &f);
-    if (f.differs || (f.n_length > 0 && f.n_coding > 0) || f.n_coding > 1 || (strcmp(version, "HTTP/1.1") == 0 && !header_of(x, "Host"))) {
-        refuse(x, 400, "the request's length or host is ambiguous");
-        x->is_last = true;
-    }
-    if (is_foreign_page(x))
-        refuse(x, 403, "requests from other sites' pages are not answered");
-    route_find(x, method, path);
-    if (c->token && !(x->route && x->route->open) && !bearer_matches(c->token, header_of(x, "Authorization"))) {
-        x->refused = 0;    // clients without the token do not learn which paths exist
-        refuse(x, 401, "this server needs 'Authorization: Bearer TOKEN'");
-    }
-    if (c->no_orders && x->route && x->route->order)
-        refuse(x, 403, c->no_orders);
-    if (f.length)
-        length = strtoll(f.length, NULL, 10);
-    if (length < 0 || (size_t)length > c->max_body_bytes) {
-        x->refused = 0;
-        refuse(x, 413, "the body is longer than this server takes");
-        x->is_last = true;
-    }
-}
-
-/* ---- a request's body */
-static void body_add(struct exchange *x, const char *data, size_t len)
-{
-    struct web *h = x->http;
-    x->n_came += len;
-    if (x->refused)
-        return;
-    if (x->n_came > h->config.max_body_bytes) {
-        refuse(x, 413, "the body is longer than this server takes");
-        x->is_last = true;
-    } else if (atomic_fetch_add(&h->bodies_bytes, len) + len > h->config.max_bodies_bytes) {
-        atomic_fetch_sub(&h->bodies_bytes, len);
-        refuse(x, 503, "too many bytes of requests are being read");
-    } else if (!buf_add(&x->body, data, len)) {
-        atomic_fetch_sub(&h->bodies_bytes, len);
-        refuse(x, 503, "no memory for the body");
-    } else {
-        return;
-    }
-    atomic_fetch_sub(&h->bodies_bytes, x->body.len);
-    buf_release(&x->body);
-}
-
-/* Inflate a gzip or zlib body in place, to at most the size allowed for a plain one. */
-static void body_inflate(struct exchange *x)
-{
-    struct buf plain = { .max = x->http->config.max_body_bytes + 1 };
-    z_stream z = { .next_in = (Bytef *)x->body.data, .avail_in = (uInt)x->body.len };
-    int rv = inflateInit2(&z, 15 + 32);    // either header
-    while (rv == Z_OK) {
-        char *to = buf_reserve(&plain, MIN((size_t)65536, plain.max - plain.len));
-        size_t room = MIN((size_t)65536, plain.max - plain.len);
-        if (!to || room == 0)
-            break;
-        z.next_out = (Bytef *)to;
-        z.avail_out = (uInt)room;
-        rv = inflate(&z, Z_NO_FLUSH);
-        plain.len += room - z.avail_out;
-    }
-    inflateEnd(&z);
-    if (rv != Z_STREAM_END) {
-        const char *bad = x->http->config.bad_gzip ? x->http->config.bad_gzip : "the body is not what its Content-Encoding says";
-        refuse(x, rv == Z_OK ? 413 : 400, rv == Z_OK ? "the inflated body is longer than this server takes" : bad);
-        buf_release(&plain);
-        return;
-    }
-    atomic_fetch_sub(&x->http->bodies_bytes, x->body.len);
-    atomic_fetch_add(&x->http->bodies_bytes, plain.len);
-    buf_release(&x->body);
-    plain.max = 0;
-    x->body = plain;
-    buf_str(&x->body, "");    // with its NUL
-}
-
-static void body_decode(struct exchange *x)
-{
-    const char *coding = header_of(x, "Content-Encoding");
-    if (x->refused || !coding || strcasecmp(coding, "identity") == 0 || x->body.len == 0)
-        return;
-    if (strcasestr(coding, "gzip") || strcasecmp(coding, "deflate") == 0)
-        body_inflate(x);
-    else
-        refuse(x, 415, "the body's Content-Encoding is not gzip, deflate or identity");
-}
-
-/* ---- answers */
-/* Does the client take gzip? A weight of 0 says no (RFC 9110, 12.5.3). */
-static bool accepts_gzip(const struct exchange *x)
-{
-    const char *accepted = header_of(x, "Accept-Encoding"), *at = accepted ? strcasestr(accepted, "gzip") : NULL;
-    if (!at)
-        return false;
-    at += strlen("gzip");
-    at += strspn(at, " \t");
-    return *at != ';' || !strcasestr(at, "q=0") || strtod(strcasestr(at, "q=") + 2, NULL) > 0;
-}
-
-/* Compress an answer in place, quickly; without memory, or when it does not get shorter, it stays as it is. Returns whether it did. */
-static bool answer_deflate(struct buf *body)
-{
-    z_stream z = { .next_in = (Bytef *)body->data, .avail_in = (uInt)body->len };
-    struct buf small = { .max = body->len };
-    if (deflateInit2(&z, Z_BEST_SPEED, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK)
-        return false;
-    z.next_out = (Bytef *)buf_reserve(&small, body->len - 1);
-    z.avail_out = (uInt)(body->len - 1);
-    bool ok = z.next_out && deflate(&z, Z_FINISH) == Z_STREAM_END;
-    small.len = z.total_out;
-    deflateEnd(&z);
-    buf_release(ok ? body : &small);
-    if (ok)
-        *body = small;
-    return ok;
-}
-
-static enum MHD_Result answer_send(struct exchange *x, struct web_answer *a)
-{
-    enum MHD_ResponseMemoryMode mode = a->body.data ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT;
-    const struct web_config *c = &x->http->config;
-    struct MHD_Response *r = NULL;
-    enum MHD_Result rv = MHD_NO;
-    char number[16];
-    bool is_small = c->gzip_from > 0 && !a->body.failed && a->body.len >= c->gzip_from && a->body.len <= c->gzip_to && accepts_gzip(x)
-                    && answer_deflate(&a->body);
-    if (!a->body.failed)
-        r = MHD_create_response_from_buffer(a->body.len, a->body.data ? a->body.data : (void *)(uintptr_t) "", mode);
-    if (!r) {
-        buf_release(&a->body);
-        return MHD_NO;    // no memory: the connection closes
-    }
-    MHD_add_response_header(r, "Content-Type", a->type ? a->type : "application/json");
-    snprintf(number, sizeof number, "%d", a->retry_after_s);
-    if (a->retry_after_s > 0)
-        MHD_add_response_header(r, "Retry-After", number);
-    if (is_small)
-        MHD_add_response_header(r, "Content-Encoding", "gzip");
-    if (c->gzip_from > 0)
-        MHD_add_response_header(r, "Vary", "Accept-Encoding");
-    if (a->status == 401)
-        MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
-    if (x->job)
-        MHD_add_response_header(r, "X-Request-Id", x->job->id);
-    if (x->is_last || atomic_load(&x->http->closed))
-        MHD_add_response_header(r, "Connection", "close");
-    rv = MHD_queue_response(x->connection, (unsigned)a->status, r);
-    MHD_destroy_response(r);
-    return rv;
-}
-
-static enum MHD_Result refusal_send(struct exchange *x)
-{
-    struct web_answer a = { 0 };
-    void (*fail)(struct web_answer *, int, const char *) = x->http->config.fail;
-    (fail ? fail : web_fail)(&a, x->refused, x->why);
-    return answer_send(x, &a);
-}
-
-/* job.wake; the job's lock is held. */
-static void job_news(void *arg)
-{
-    struct exchange *x = arg;
-    if (x->suspended) {
-        x->suspended = false;
-        MHD_resume_connection(x->connection);
-    }
-}
-
-/* Send more of a stream, or wait for it. */
-static ssize_t stream_read(void *cls, UNUSED uint64_t pos, char *to, size_t max)
-{
-    struct exchange *x = cls;
-    struct web *h = x->http;
-    if (x->out_at == x->out.len && !x->stream_over) {
-        buf_clear(&x->out);
-        x->out_at = 0;
-        pthread_mutex_lock(&x->job->lock);
-        x->stream_over = h->config.stream(h->config.ctx, x->job, &x->out);
-        if (!x->stream_over && x->out.len == 0 && !x->out.failed) {
-            x->suspended = true;
-            MHD_suspend_connection(x->connection);
-        }
-        pthread_mutex_unlock(&x->job->lock);
-    }
-    if (x->out.failed)
-        return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (x->out_at == x->out.len)
-        return x->stream_over ? MHD_CONTENT_READER_END_OF_STREAM : 0;
-    size_t n = MIN(max, x->out.len - x->out_at);
-    memcpy(to, x->out.data + x->out_at, n);
-    x->out_at += n;
-    return (ssize_t)n;
-}
-
-static enum MHD_Result stream_begin(struct exchange *x, const char *type)
-{
-    struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_PIECE, stream_read, x, NULL);
-    if (!r)
-        return MHD_NO;
-    MHD_add_response_header(r, "Content-Type", type ? type : "text/event-stream; charset=utf-8");
-    MHD_add_response_header(r, "Cache-Control", "no-cache");
-    MHD_add_response_header(r, "X-Request-Id", x->job->id);
-    enum MHD_Result rv = MHD_queue_response(x->connection, 200, r);
-    MHD_destroy_response(r);
-    return rv;
-}
-
-/* Send the whole answer of a job when it is done; otherwise wait. */
-static enum MHD_Result job_answer(struct exchange *x)
-{
-    struct web_answer a = { .status = 200 };
-    struct web *h = x->http;
-    pthread_mutex_lock(&x->job->lock);
-    bool done = x->job->done;
-    if (done) {
-        h->config.print(h->config.ctx, x->job, &a);
-    } else {
-        x->suspended = true;
-        MHD_suspend_connection(x->connection);
-    }
-    pthread_mutex_unlock(&x->job->lock);
-    return done ? answer_send(x, &a) : MHD_YES;
-}
-
-/* The request is complete: answer it, or start its job. */
-static enum MHD_Result exchange_run(struct exchange *x, const char *method, const char *path)
-{
-    struct web_answer a = { .status = 200 };
-    struct web *h = x->http;
-    phase_set(h, x->at, PHASE_ANSWER);
-    body_decode(x);
-    if (x->refused)
-        return refusal_send(x);
-    struct web_request q = { .method = method, .path = path, .body = buf_text(&x->body), .len = x->body.len, .connection = x->connection };
-    ctx_lock(h);
-    x->route->run(h->config.ctx, &q, &a);
-    ctx_unlock(h);
-    x->receipt = a.receipt;
-    atomic_fetch_sub(&h->bodies_bytes, x->body.len);
-    buf_release(&x->body);
-    if (!a.job)
-        return answer_send(x, &a);
-    x->job = a.job;
-    x->stream = a.stream;
-    pthread_mutex_lock(&h->lock);
-    x->at->job = a.job;
-    pthread_mutex_unlock(&h->lock);
-    pthread_mutex_lock(&x->job->lock);
-    x->job->wake = job_news;
-    x->job->wake_arg = x;
-    pthread_mutex_unlock(&x->job->lock);
-    return a.stream ? stream_begin(x, a.type) : job_answer(x);
-}
-
-/* MHD_AccessHandlerCallback: once for the header, then for pieces of the body, then with none, and again after each resumption. */
-static enum MHD_Result exchange_came(void *cls, struct MHD_Connection *connection, const char *path, const char *method,
-                                     const char *version, const char *data, size_t *n_data, void **context)
-{
-    struct web *h = cls;
-    struct exchange *x = *context;
-    if (!x) {
-        const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-        struct connection *at = info ? info->socket_context : NULL;
-        *context = x = at ? calloc(1, sizeof *x) : NULL;
-        if (!x)
-            return MHD_NO;
-        *x = (struct exchange){ .http = h, .at = at, .connection = connection };
-        pthread_mutex_lock(&h->lock);
-        h->n_exchange++;
-        pthread_mutex_unlock(&h->lock);
-        phase_set(h, at, PHASE_BODY);
-        exchange_begin(x, method, path, version);
-        return x->refused && x->is_last ? refusal_send(x) : MHD_YES;
-    }
-    if (*n_data > 0) {
-        body_add(x, data, *n_data);
-        *n_data = 0;
-        return x->n_came > 4 * h->config.max_body_bytes ? MHD_NO : MHD_YES;
-    }
-    return x->job ? job_answer(x) : exchange_run(x, method, path);
-}
-
-/* MHD_RequestCompletedCallback */
-static void exchange_over(void *cls, UNUSED struct MHD_Connection *connection, void **context, enum MHD_RequestTerminationCode code)
-{
-    struct web *h = cls;
-    struct exchange *x = *context;
-    if (!x)
-        return;
-    *context = NULL;
-    pthread_mutex_lock(&h->lock);
-    x->at->job = NULL;
-    x->at->phase = PHASE_IDLE;
-    x->at->since_ms = clock_ms();
-    pthread_mutex_unlock(&h->lock);
-    if (x->job) {
-        pthread_mutex_lock(&x->job->lock);
-        x->job->wake = NULL;
-        bool done = x->job->done;
-        pthread_mutex_unlock(&x->job->lock);
-        if (!done)
-            h->config.leave(h->config.ctx, x->job);
-        serve_job_drop(x->job);
-    }
-    if (x->receipt != 0) {
-        ctx_lock(h);
-        h->config.sent(h->config.ctx, x->receipt, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
-        ctx_unlock(h);
-    }
-    atomic_fetch_sub(&h->bodies_bytes, x->body.len);
-    buf_release(&x->body);
-    buf_release(&x->out);
-    free(x);
-    pthread_mutex_lock(&h->lock);
-    h->n_exchange--;
-    pthread_cond_broadcast(&h->over);
-    pthread_mutex_unlock(&h->lock);
-}
-
 /* ---- starting and stopping */
+void server_wake(struct web *h)
+{
+    uint64_t one = 1;
+    if (write(h->wake_fd, &one, sizeof one) < 0 && errno != EAGAIN)
+        log_warn("the server's thread could not be woken: %s", strerror(errno));    // it checks again after LOOK_MS
+}
+
+static bool server_open(struct web *h, struct error *err)
+{
+    struct epoll_event wakes = { .events = EPOLLIN, .data.ptr = h }, comes = { .events = EPOLLIN, .data.ptr = NULL };
+    h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    h->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (h->wake_fd < 0 || h->epoll_fd < 0 || epoll_ctl(h->epoll_fd, EPOLL_CTL_ADD, h->wake_fd, &wakes) != 0
+        || epoll_ctl(h->epoll_fd, EPOLL_CTL_ADD, h->config.listen_fd, &comes) != 0)
+        return error_errno(err, "no descriptor to watch connections with");
+    h->listens = true;
+    if (!(h->scratch = malloc(READ_BYTES)))
+        return error_set(err, ERR_NO_MEMORY, "no memory for a server");
+    if (h->config.cert_pem && !(h->tls = tls_door_new(h->config.cert_pem, h->config.key_pem, err)))
+        return false;
+    int rv = thread_start(&h->thread, server_main, h);
+    h->has_thread = rv == 0;
+    return rv == 0 || error_set(err, ERR_IO, "the server's thread cannot be started: %s", strerror(rv));
+}
+
 struct web *web_new(const struct web_config *config, struct error *err)
 {
-    bool ok = false;
     struct web *h = calloc(1, sizeof *h);
     if (!h) {
         close(config->listen_fd);
@@ -699,68 +457,23 @@ struct web *web_new(const struct web_config *config, struct error *err)
         return NULL;
     }
     h->config = *config;
+    h->wake_fd = h->epoll_fd = -1;
+    h->answers_max = 2 * config->max_bodies_bytes;
+    if (!config->token)
+        own_hosts_set(&h->hosts, config->address, config->allowed_hosts);
     pthread_mutex_init(&h->lock, NULL);
     clock_cond_init(&h->over);
-    h->polled = calloc((size_t)config->max_connections + SLACK + 2, sizeof *h->polled);
-    h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (h->wake_fd < 0) {
-        error_errno(err, "no descriptor to wake the server with");
-        goto out;
-    }
-    if (!h->polled) {
-        error_set(err, ERR_NO_MEMORY, "no memory to watch connections");
-        goto out;
-    }
-    if (config->cert_pem && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
-        error_set(err, ERR_UNSUPPORTED, "this libmicrohttpd was built without TLS");
-        goto out;
-    }
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET
-                     | (config->cert_pem ? MHD_USE_TLS : 0);
-    struct MHD_OptionItem tls[] = {
-        { config->cert_pem ? MHD_OPTION_HTTPS_MEM_CERT : MHD_OPTION_END, 0, (void *)(uintptr_t)config->cert_pem },
-        { MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t) "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2" },
-        { MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)config->key_pem },
-        { MHD_OPTION_END, 0, NULL },
-    };
-    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, exchange_came, h, MHD_OPTION_NOTIFY_COMPLETED, exchange_over, h,
-                                 MHD_OPTION_NOTIFY_CONNECTION, connection_notice, h, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEAD_BYTES,
-                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)(config->max_connections + 2 * SLACK),
-                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)((config->idle_ms + 999) / 1000), MHD_OPTION_ARRAY, tls,
-                                 MHD_OPTION_END);
-    if (!h->daemon) {
-        error_set(err, ERR_IO,
-                  config->cert_pem ? "the server cannot be started; are certificate and key a pair in PEM?"
-                                   : "the server cannot be started");
-        goto out;
-    }
-    int rv = thread_start(&h->watch, watch_main, h);
-    h->has_watch = rv == 0;
-    if (rv != 0) {
-        error_set(err, ERR_IO, "the server's thread cannot be started: %s", strerror(rv));
-        goto out;
-    }
-    ok = true;
-out:
-    if (!ok) {
-        web_free(h);
-        h = NULL;
-    }
-    return h;
-}
-
-static void watch_wake(struct web *h)
-{
-    uint64_t one = 1;
-    if (write(h->wake_fd, &one, sizeof one) < 0)
-        log_warn("the server's thread could not be woken: %s", strerror(errno));    // it checks again after LOOK_MS
+    if (server_open(h, err))
+        return h;
+    web_free(h);
+    return NULL;
 }
 
 void web_close(struct web *h)
 {
     atomic_store(&h->closed, true);
     shutdown(h->config.listen_fd, SHUT_RDWR);
-    watch_wake(h);
+    server_wake(h);
 }
 
 bool web_wait(struct web *h, int64_t limit_ms)
@@ -779,20 +492,23 @@ void web_free(struct web *h)
 {
     if (!h)
         return;
-    if (h->has_watch) {
+    if (h->has_thread) {
         pthread_mutex_lock(&h->lock);
         h->stop = true;
         pthread_mutex_unlock(&h->lock);
-        watch_wake(h);
-        pthread_join(h->watch, NULL);
+        server_wake(h);
+        pthread_join(h->thread, NULL);
     }
-    if (h->daemon)
-        MHD_stop_daemon(h->daemon);
+    while (h->first)
+        connection_free(h->first);
+    tls_door_free(h->tls);
+    if (h->epoll_fd >= 0)
+        close(h->epoll_fd);
     if (h->wake_fd >= 0)
         close(h->wake_fd);
     close(h->config.listen_fd);
     pthread_cond_destroy(&h->over);
     pthread_mutex_destroy(&h->lock);
-    free(h->polled);
+    free(h->scratch);
     free(h);
 }

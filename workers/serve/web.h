@@ -1,13 +1,14 @@
-/* web.h - an HTTP server for one table of routes, by libmicrohttpd, with bounds on everything a client may send
+/* web.h - an HTTP server for one table of routes, with bounds on everything a client may send, or may not read
  *
- * Bounded are connections, the header (32 KiB), the body (also after gzip), all bodies together, the time for header and body, and idle
- * time. A connection beyond the limit replaces the oldest one that waits for a request, or is refused with 503. Requests with
- * ambiguous framing (two lengths, a length as well as chunks, no Host) are refused with 400 and closed, since a proxy may read
- * them differently; requests that a browser makes for another site's page are refused with 403.
+ * Bounded are connections, the header (32 KiB), the body (also after gzip), all bodies together, the answers that have not been taken (of
+ * all clients, and of one address), the time for header and body, for taking an answer, and idle time. A connection beyond the limit
+ * replaces one that waits for a request, or one whose client does not read its answer, of the address with most of them; or it is
+ * refused with 503. A request with ambiguous framing (http_head.h) is refused with 400 and its connection closed, since a proxy may read
+ * it differently; requests that a browser makes for another site's page, or for a host that is not ours (protocol/base/own_hosts.h), are
+ * refused with 403.
  *
- * Two threads: libmicrohttpd's reads requests, calls the routes' functions (which must be short) and sends answers; ours
- * accepts connections and watches for exceeded time limits and clients that go away. A route answers at once or with a job,
- * whose answer is sent when it is done, or as a stream. */
+ * One thread reads requests, calls the routes' functions (which must be short) and sends answers. A route answers at once or with a
+ * job, whose answer is sent when it is done, or as a stream. */
 #pragma once
 #include <pthread.h>
 #include <stdbool.h>
@@ -16,13 +17,14 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
 
+struct http_head;
 struct serve_job;
 struct web;
 struct web_request {
     const char *method, *path;
     const char *body;    // (len) NUL-terminated; whole, and inflated
     size_t len;
-    void *connection;    // for web_query
+    const struct http_head *head;    // for web_query; NULL: none
 };
 /* The value of ?NAME=; NULL: absent. */
 const char *web_query(const struct web_request *q, const char *name);
@@ -39,11 +41,14 @@ struct web_answer {
 struct web_route {
     const char *method, *path;
     void (*run)(void *ctx, const struct web_request *q, struct web_answer *a);
+    bool rest;     // path is the beginning, which more follows (q->path has all of it)
     bool open;     // needs no token
     bool order;    // changes what the server does for others
 };
 struct web_config {
     int listen_fd;                    // already listening; closed by web_free
+    const char *address;              // HOST:PORT where it listens
+    const char *allowed_hosts;        // more names for this server (own_hosts_check); NULL or "": none
     const struct web_route *route;    // (n_route)
     size_t n_route;
     pthread_mutex_t *lock;             // held while a route's function or sent is called, for what others use too; NULL: none
@@ -75,3 +80,5 @@ bool web_wait(struct web *h, int64_t limit_ms);
 void web_free(struct web *h);
 /* An answer that says what is wrong, in OpenAI's shape. */
 void web_fail(struct web_answer *a, int status, const char *message);
+/* ... with a word by which clients know it in place of the status (reply_error). */
+void web_fail_code(struct web_answer *a, int status, const char *code, const char *message);

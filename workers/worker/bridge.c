@@ -1,6 +1,7 @@
 #include "workers/worker/bridge.h"
 #include <dirent.h>
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +14,10 @@
 #include "workers/engine/model/model_dir.h"
 #include "workers/engine/sampler/external.h"
 #include "workers/engine/text/tokenizer.h"
+#include "workers/serve/drawn_book.h"
 
 #define PATIENCE_S 20.0    // for one version at one server; a trainer waits no longer
+#define AGAIN_MS 2000      // before a server that did not get the weights is given them once more
 
 /* A server, and the thread that has it read versions. It always takes the newest, so one that was away misses those between. */
 struct bridge_server {
@@ -24,6 +27,8 @@ struct bridge_server {
     bool running;    // thread has been started
     /* under bridge.lock */
     int64_t wanted, has;    // version; -1: none
+    int64_t since_ms;       // while it has not got the newest: clock_ms when that began, or when it last got an older one
+    char trouble[200];      // why it has not got the last one; "": it has, or nothing is known
     int64_t dir;            // number of the directory that is being read; -1: none
     bool late;              // it did not get a version in time, so trainers do not wait for it until it has one again
 };
@@ -31,10 +36,14 @@ struct bridge {
     struct bridge_server *server;    // (n_server) owned
     int n_server;
     bool adapter;
+    struct drawn_book *book;    // owned; NULL: the versions that servers have are not noted
     char base[4160];
+    double patience_s;          // PATIENCE_S, or half of engine_patience_s if that is less
     pthread_mutex_t lock;       // guards: all that follows, and what is said above
     pthread_cond_t some;        // a version is wanted, or was read, or failed; or stop
     int64_t version, number;    // the newest version, and the number of its directory; -1: none
+    int64_t unwritten_ms;       // clock_ms when a version could not be written for the first time; 0: the last one could
+    char trouble[200];          // why
     bool stop;
 };
 
@@ -47,6 +56,7 @@ static void woken(void *ctx)
         external_trouble(s->external, trouble, sizeof trouble);
     pthread_mutex_lock(&s->bridge->lock);
     s->late = s->late || trouble[0];
+    snprintf(s->trouble, sizeof s->trouble, "%.190s", trouble);
     pthread_cond_broadcast(&s->bridge->some);
     pthread_mutex_unlock(&s->bridge->lock);
 }
@@ -61,6 +71,16 @@ static void version_dir(const struct bridge *b, int64_t number, int64_t version,
     snprintf(out, size, "%s/%" PRId64 "-%" PRId64, b->base, number, version);
 }
 
+/* Note for the run's door the oldest weights that a server has; one that is away draws nothing. With the lock. */
+static void given_note(struct bridge *b)
+{
+    int64_t oldest = -1;
+    for (int i = 0; i < b->n_server; i++)
+        if (b->server[i].has >= 0 && !b->server[i].late)
+            oldest = oldest < 0 ? b->server[i].has : MIN(oldest, b->server[i].has);
+    drawn_book_given_set(b->book, oldest);
+}
+
 /* ---- a server's thread */
 static void *server_main(void *arg)
 {
@@ -70,10 +90,15 @@ static void *server_main(void *arg)
     char dir[4300];
     pthread_mutex_lock(&b->lock);
     while (!b->stop) {
-        if (s->wanted < 0) {
+        struct timespec again = clock_after(AGAIN_MS);
+        if (s->wanted < 0 && s->has == b->version) {
             pthread_cond_wait(&b->some, &b->lock);    // without a limit: versions and the end are signalled
             continue;
         }
+        while (s->wanted < 0 && !b->stop && pthread_cond_timedwait(&b->some, &b->lock, &again) == 0)
+            ;    // a run that waits for groups makes no version that would be given next
+        if (b->stop)
+            break;
         int64_t version = b->version, before = clock_ms();
         s->dir = b->number;
         s->wanted = -1;
@@ -86,8 +111,11 @@ static void *server_main(void *arg)
             log_warn("a server has not got the weights of step %" PRId64 ": %s", version, err.text);
         pthread_mutex_lock(&b->lock);
         s->has = ok ? version : s->has;
+        s->since_ms = ok ? clock_ms() : s->since_ms;
         s->late = !ok;
+        snprintf(s->trouble, sizeof s->trouble, "%.190s", ok ? "" : err.text);
         s->dir = -1;
+        given_note(b);
         pthread_cond_broadcast(&b->some);
     }
     pthread_mutex_unlock(&b->lock);
@@ -129,7 +157,7 @@ static void dirs_sweep(struct bridge *b)
 /* Wait until every server has read the newest version or has failed to; only with last for those, too, that are late already. */
 static void servers_wait(struct bridge *b, bool last)
 {
-    struct timespec end = clock_after((int64_t)(PATIENCE_S * 1000));
+    struct timespec end = clock_after((int64_t)(b->patience_s * 1000));
     pthread_mutex_lock(&b->lock);
     for (;;) {
         bool busy = false;
@@ -155,13 +183,21 @@ static void push(struct engine *e, bool last)
     if (!dir_make(dir, 0755, &err) || (!b->adapter && !model_dir_copy_tokenizer(run_config_tokenizer(&e->config), dir, &err))
         || !model_save(e->model, dir, &err)) {
         log_warn("the weights of step %" PRId64 " are not given to other servers: %s", e->step, err.text);
+        pthread_mutex_lock(&b->lock);
+        b->unwritten_ms = b->unwritten_ms ? b->unwritten_ms : before;
+        snprintf(b->trouble, sizeof b->trouble, "%.190s", err.text);
+        pthread_mutex_unlock(&b->lock);
         return;
     }
     pthread_mutex_lock(&b->lock);
+    b->unwritten_ms = 0;
+    for (int i = 0; i < b->n_server; i++) {
+        struct bridge_server *s = &b->server[i];
+        s->since_ms = s->has == b->version ? before : s->since_ms;
+        s->wanted = e->step;
+    }
     b->number = number;
     b->version = e->step;
-    for (int i = 0; i < b->n_server; i++)
-        b->server[i].wanted = e->step;
     pthread_cond_broadcast(&b->some);
     pthread_mutex_unlock(&b->lock);
     engine_waits_for(e, "inference servers to read weights");
@@ -190,7 +226,7 @@ static bool servers_open(struct engine *e, struct bridge *b, struct error *err)
                                           .token_file = c->engine_token_file[0] ? c->engine_token_file : NULL,
                                           .helper = c->engine_helper[0] ? c->engine_helper : NULL,
                                           .request_s = c->engine_timeout_s,
-                                          .patience_s = PATIENCE_S,
+                                          .patience_s = b->patience_s,
                                           .n_request = 1,
                                           .n_id = tokenizer_n_id(e->prompts.tokenizer),
                                           .n_vocab = model_config(e->model)->vocab,
@@ -215,20 +251,27 @@ bool bridge_open(struct engine *e, struct error *err)
     if (e->rank != 0 || !run_config_posted(&e->config) || !e->config.engine_url[0])
         return true;
     if (!e->bridge) {
+        char book[4200];
+        struct error why;
         struct bridge *b = calloc(1, sizeof *b);
         if (!b)
             return error_set(err, ERR_NO_MEMORY, "no memory for the weight bridge");
         b->adapter = e->config.lora_rank > 0 || e->config.lora_adapter[0];
         b->version = b->number = -1;
+        b->patience_s = fmin(PATIENCE_S, e->config.engine_patience_s / 2);
         pthread_mutex_init(&b->lock, NULL);
         clock_cond_init(&b->some);
         dir_of(e, b->base, sizeof b->base);
-        e->bridge = b;
+        if (drawn_book_path(&e->config, e->run_dir, book, sizeof book) && !(b->book = drawn_book_open(book, &why)))
+            log_warn("the versions that servers have are not noted: %s", why.text);
         if ((path_exists(b->base) && !dir_remove(b->base, err))    // an earlier life's
             || !servers_open(e, b, err)) {
-            bridge_free(e);
+            bridge_free(b);
             return false;
         }
+        pthread_mutex_lock(&e->lock);
+        e->bridge = b;
+        pthread_mutex_unlock(&e->lock);
     }
     push(e, false);
     return true;
@@ -240,9 +283,31 @@ void bridge_step(struct engine *e, int64_t max_steps)
         push(e, e->step >= max_steps);
 }
 
-void bridge_free(struct engine *e)
+int bridge_behind(const struct run_config *c, struct bridge *b, struct engine_server *out, int max)
 {
-    struct bridge *b = e->bridge;
+    int n = 0;
+    int64_t now = clock_ms();
+    pthread_mutex_lock(&b->lock);
+    for (int i = 0; i < b->n_server && n < max; i++) {
+        const struct bridge_server *s = &b->server[i];
+        char device[32], url[280] = "";
+        bool late = s->has != b->version && s->late;
+        if (!late && !b->unwritten_ms)
+            continue;
+        const char *why = !late ? b->trouble : s->trouble[0] ? s->trouble : "it does not answer";
+        snprintf(device, sizeof device, "engine:%d", i);
+        if (!run_config_engine(c, device, url, sizeof url))
+            continue;    // servers_open has read it
+        snprintf(out[n].name, sizeof out[n].name, "the server at %s", url);
+        snprintf(out[n].trouble, sizeof out[n].trouble, "%s", why);
+        out[n++].behind_s = (double)(now - (late ? s->since_ms : b->unwritten_ms)) / 1000;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return n;
+}
+
+void bridge_free(struct bridge *b)
+{
     if (!b)
         return;
     pthread_mutex_lock(&b->lock);
@@ -256,9 +321,9 @@ void bridge_free(struct engine *e)
             pthread_join(b->server[i].thread, NULL);
         external_free(b->server[i].external);
     }
+    drawn_book_close(b->book);
     pthread_mutex_destroy(&b->lock);
     pthread_cond_destroy(&b->some);
     free(b->server);
     free(b);
-    e->bridge = NULL;
 }

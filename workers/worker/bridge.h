@@ -11,4 +11,6 @@
 
 MUST_USE bool bridge_open(struct engine *e, struct error *err);    // after a load, with what was loaded
 void bridge_step(struct engine *e, int64_t max_steps);             // after an optimizer step
-void bridge_free(struct engine *e);
+/* The servers that did not get the newest version in time, at most max; returns how many. From any thread. */
+int bridge_behind(const struct run_config *c, struct bridge *b, struct engine_server *out, int max);
+void bridge_free(struct bridge *b);    // NULL is fine

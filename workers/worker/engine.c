@@ -1,21 +1,17 @@
-/* engine.c - the engine's thread and its queues
+/* engine.c - the engine's thread (engine_queues.c: what it is asked and what it tells)
  *
  * The thread takes a task and does it (the table kinds). While items are inside the sampler, it checks the queue after
  * each of the sampler's rounds. It waits for a task (without a limit, since only the loop sends tasks and ends the
  * thread), for scores inside an evaluation, and for the other trainers inside a train step. */
 #include "workers/worker/engine.h"
-#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
-#include "protocol/base/hold.h"
 #include "protocol/base/log.h"
 #include "protocol/base/thread.h"
-#include "workers/engine/data/dataset.h"
 #include "workers/engine/plan/run_room.h"
 #include "workers/engine/publish/publication.h"
 #include "workers/engine/text/tokenizer.h"
@@ -25,6 +21,7 @@
 #include "workers/worker/episodes.h"
 #include "workers/worker/evaluation.h"
 #include "workers/worker/items.h"
+#include "workers/worker/lending.h"
 #include "workers/worker/loading.h"
 #include "workers/worker/outside.h"
 #include "workers/worker/profile.h"
@@ -51,153 +48,16 @@ static const struct {
     [TASK_CANCEL] = { NULL, cancel_run, .takes = true },
 };
 
-/* ---- the queues, from the loop's side ---- */
-
-struct report *engine_take(struct engine *e)
+int engine_servers(struct engine *e, struct engine_server *out, int max)
 {
+    int n = 0;
     pthread_mutex_lock(&e->lock);
-    struct report *r = e->report_first;
-    if (r) {
-        e->report_first = r->next;
-        if (!e->report_first)
-            e->report_last = &e->report_first;
-    }
+    if (e->bridge)
+        n = bridge_behind(&e->config, e->bridge, out, max);
+    if (e->lending && n < max)
+        n += lending_unused(e, &out[n]);
     pthread_mutex_unlock(&e->lock);
-    return r;
-}
-
-void engine_put(struct engine *e, struct task *t)
-{
-    pthread_mutex_lock(&e->lock);
-    t->next = NULL;
-    *e->task_last = t;
-    e->task_last = &t->next;
-    e->look.idle = false;
-    e->look.taking = e->look.taking || t->kind == TASK_PUBLISH;
-    if (t->kind == TASK_ITEMS) {
-        e->look.gap = false;
-        e->look.sampling = true;
-        e->look.n_item += t->n_item;
-    }
-    pthread_cond_signal(&e->some);
-    pthread_mutex_unlock(&e->lock);
-}
-
-void engine_answered(struct engine *e, struct report *r)
-{
-    pthread_mutex_lock(&e->lock);
-    r->next = NULL;
-    *e->turned_last = r;
-    e->turned_last = &r->next;
-    pthread_cond_signal(&e->some);
-    pthread_mutex_unlock(&e->lock);
-}
-
-void engine_tails(struct engine *e, const struct tail *tail, int n)
-{
-    pthread_mutex_lock(&e->lock);
-    e->n_tail = MIN(n, TAIL_MAX);
-    memcpy(e->tail, tail, (size_t)e->n_tail * sizeof *tail);
-    pthread_mutex_unlock(&e->lock);
-}
-
-void engine_dropped(struct engine *e, const int64_t *item, int n)
-{
-    pthread_mutex_lock(&e->lock);
-    e->n_dropped = MIN(n, DROPPED_TOLD_MAX);
-    memcpy(e->dropped, item, (size_t)e->n_dropped * sizeof *item);
-    pthread_mutex_unlock(&e->lock);
-}
-
-void engine_backlog(struct engine *e, int64_t n)
-{
-    pthread_mutex_lock(&e->lock);
-    e->n_backlog = n;
-    pthread_cond_signal(&e->some);
-    pthread_mutex_unlock(&e->lock);
-}
-
-void engine_look(struct engine *e, struct engine_look *out)
-{
-    pthread_mutex_lock(&e->lock);
-    *out = e->look;
-    pthread_mutex_unlock(&e->lock);
-}
-
-void engine_files(struct engine *e, struct buf *out)
-{
-    struct engine_look look;
-    engine_look(e, &look);
-    int n = look.n_row > 0 && e->prompts.data ? dataset_n_file(e->prompts.data) : 0;
-    for (int i = 0; i < n && n > 1; i++)
-        buf_fmt(out, "%" PRId64 " %s\n", dataset_file_line(e->prompts.data, i), dataset_file(e->prompts.data, i));
-}
-
-int64_t engine_lines(struct engine *e, int64_t (*pair)[2], int64_t max)
-{
-    int64_t n = 0, next = 0;
-    struct engine_look look;
-    engine_look(e, &look);
-    if (look.n_row == 0 || !e->prompts.data)
-        return -1;
-    for (int64_t i = 0; i < look.n_row; i++, next++) {    // once n_row is visible, the prompts no longer change
-        int64_t line = dataset_line(e->prompts.data, e->prompts.usable[i]);
-        if (i > 0 && line == next)
-            continue;
-        if (n == max)
-            return 0;
-        pair[n][0] = i;
-        pair[n++][1] = next = line;
-    }
     return n;
-}
-
-/* ---- what tasks report ---- */
-
-void engine_phase(struct engine *e, const char *phase)
-{
-    pthread_mutex_lock(&e->lock);
-    snprintf(e->look.phase, sizeof e->look.phase, "%s", phase);
-    e->look.progress++;
-    pthread_mutex_unlock(&e->lock);
-    e->wake(e->wake_ctx);
-    hold_point(phase);
-}
-
-void engine_waits_for(struct engine *e, const char *what)
-{
-    pthread_mutex_lock(&e->lock);
-    snprintf(e->look.waits_for, sizeof e->look.waits_for, "%s", what);
-    pthread_mutex_unlock(&e->lock);
-    e->wake(e->wake_ctx);
-}
-
-void engine_progress(struct engine *e, double n)
-{
-    pthread_mutex_lock(&e->lock);
-    e->look.progress += n;
-    pthread_mutex_unlock(&e->lock);
-}
-
-void engine_report(struct engine *e, struct report *r)
-{
-    pthread_mutex_lock(&e->lock);
-    r->next = NULL;
-    *e->report_last = r;
-    e->report_last = &r->next;
-    pthread_mutex_unlock(&e->lock);
-    e->wake(e->wake_ctx);
-}
-
-void engine_done(struct engine *e, const struct task *t, struct report *r, const struct error *why)
-{
-    if (t->kind != TASK_SAVE && t->kind != TASK_EVAL)    // those may be about an earlier step than the engine's
-        r->step = e->step;
-    if (why) {
-        report_fail(r, why);
-        r->left = r->round > 0 && (why->code == ERR_CLOSED || why->code == ERR_TIMEOUT);
-    }
-    engine_report(e, r);
 }
 
 /* ---- the thread ---- */
@@ -412,7 +272,7 @@ void engine_free(struct engine *e)
     loading_undo(e);
     queues_release(e);
     external_free(e->external);
-    bridge_free(e);
+    bridge_free(e->bridge);
     prompts_release(&e->prompts);
     publication_free(e->publication);
     for (size_t i = 0; i < ARRAY_SIZE(e->helper); i++)

@@ -38,6 +38,12 @@ struct engine_look {
     double ranks_idle_s, ranks_exposed_s;    // of the last step with other trainers, as in struct ranks_cost; NAN: none yet
     double publish_ms;                       // time to send or receive the last version; NAN: none
 };
+/* A server outside of the run, from which environments draw, that has not got the newest weights in time. */
+struct engine_server {
+    char name[320];       // "the server at http://HOST:PORT"
+    char trouble[200];    // why
+    double behind_s;      // for how long
+};
 struct engine;
 /* config is copied; device, such as "cpu:0", is one of the config's. The engine's thread calls wake(ctx) when a report is
  * waiting. */
@@ -54,6 +60,7 @@ void engine_dropped(struct engine *e, const int64_t *item, int n);
 /* n groups of an evaluation have not been scored yet; it samples no more while they are many. */
 void engine_backlog(struct engine *e, int64_t n);
 void engine_look(struct engine *e, struct engine_look *out);
+int engine_servers(struct engine *e, struct engine_server *out, int max);    // returns how many there are, at most max
 /* The lines of the usable prompts in the data's file, as pairs (prompt_lines.h). Returns their number, at most max; 0
  * when there are more, -1 before the first load. */
 int64_t engine_lines(struct engine *e, int64_t (*pair)[2], int64_t max);

@@ -1,7 +1,7 @@
 /* engine_state.h - the state of the engine, and how its tasks report
  *
- * For engine.c and the files that do its tasks: loading.c, items.c, training.c, publishing.c, saving.c, evaluation.c. All of
- * them run on the engine's thread. A function NAME_run does a task of that kind: it returns false with err when the task fails,
+ * For engine.c, engine_queues.c and the files that do its tasks: loading.c, items.c, training.c, publishing.c, saving.c, evaluation.c.
+ * The tasks run on the engine's thread. A function NAME_run does a task of that kind: it returns false with err when the task fails,
  * and fills in the rest of the report r. The loop's thread sees only the fields under "shared" here, through engine.h. */
 #pragma once
 #include <pthread.h>
@@ -74,7 +74,8 @@ struct engine {
     struct task *quit;    // made at the start, so that ending needs no memory; in the queue once engine_free has begun
 
     /* shared with the loop */
-    pthread_mutex_t lock;    // guards: tasks, reports, turned, tail, dropped, written, visited, look
+    pthread_mutex_t lock;    // guards: tasks, reports, turned, tail, dropped, written, visited, look; against the loop, changes of the
+                             // pointers bridge and lending. Taken before a bridge's lock
     pthread_cond_t some;     // signals a task, an answered turn, written, or visited
     struct task *task_first, **task_last;
     struct report *report_first, **report_last;

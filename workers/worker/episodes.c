@@ -15,8 +15,10 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/json_text.h"
+#include "workers/engine/data/conversation.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/reward/environment_pool.h"
+#include "workers/engine/sampler/completion.h"
 #include "workers/engine/sampler/external.h"
 #include "workers/engine/sampler/prompt.h"
 #include "workers/engine/text/tokenizer.h"
@@ -59,6 +61,7 @@ struct episode_item {
     enum episode_state state;    // ASKED, READY and then DRAWS
     struct token_list prompt;
     bool chat;          // the prompt was messages
+    json_t *tools;      // that it had; NULL: none; owned
     int64_t version;    // that drew its first token; -1: none yet
     int64_t start_ns;
     int32_t n_sample, n_over;
@@ -86,6 +89,7 @@ static void item_free(struct episode_item *it)
     }
     free(it->sample);
     free(it->row);
+    json_decref(it->tools);
     token_list_release(&it->prompt);
     free(it);
 }
@@ -279,19 +283,20 @@ static json_t *begin_row(const struct engine *e, const struct episode_item *it, 
 static void item_begin(struct engine *e, struct episode_item *it, const struct turn_answer *a)
 {
     struct error err = { 0 };
-    bool dropped = false;
+    bool dropped = false, answered;
     if (a->state != SCORE_OK) {
         item_fail(it, a->state, a->reason);
         return;
     }
     json_t *answer = json_str_read(a->json, JSON_ALLOW_NUL, NULL), *row = begin_row(e, it, answer);
     it->chat = json_object_get(row, "messages") != NULL;
-    if (!row || !prompt_make(&e->prompts.maker, row, &it->prompt, &dropped, &err))
+    if (!row || !conversation_settle(row, &answered, &err) || !prompt_make(&e->prompts.maker, row, &it->prompt, &dropped, &err))
         item_fail(it, SCORE_ERROR, row ? err.text : "environment: no memory");
     else if (dropped)
         item_fail(it, SCORE_ERROR, "environment: its prompt is too long");
     else
         it->state = EPISODE_READY;
+    it->tools = json_incref(json_object_get(row, "tools"));
     json_decref(row);
     json_decref(answer);
 }
@@ -305,8 +310,8 @@ static bool said_add(struct engine *e, const struct episode_item *it, struct epi
     size_t n_last = 0;
     int32_t end = s->token[s->n_tok - 1];
     const void *last = tokenizer_is_eos(e->prompts.tokenizer, end) ? tokenizer_bytes(e->prompts.tokenizer, end, &n_last) : NULL;
-    bool ok = prompt_turn_add(&e->prompts.maker, it->chat, role ? role : "user", json_is_string(said) ? json_string_value(said) : "",
-                              json_string_length(said), last, n_last, &ids, err);
+    bool ok = prompt_turn_add(&e->prompts.maker, it->chat, it->tools, role ? role : "user",
+                              json_is_string(said) ? json_string_value(said) : "", json_string_length(said), last, n_last, &ids, err);
     ok = ok && s->n_tok + ids.n < it->sampling.max_new_tok;
     for (int64_t k = 0; ok && k < ids.n; k++) {
         s->token[s->n_tok] = ids.id[k];
@@ -432,7 +437,6 @@ static bool turn_end(struct engine *e, struct episode_item *it, int32_t i, struc
 {
     struct episode *s = &it->sample[i];
     struct buf text = BUF_INIT;
-    bool eos = tokenizer_is_eos(e->prompts.tokenizer, s->token[s->n_tok - 1]);
     s->ended = false;
     if (!s->is_stop && s->n_tok >= it->sampling.max_new_tok) {
         episode_over(it, s, FINISH_LENGTH);
@@ -441,8 +445,8 @@ static bool turn_end(struct engine *e, struct episode_item *it, int32_t i, struc
     char **more = realloc(s->text, (size_t)(s->n_turn + 1) * sizeof *more);
     if (more)
         s->text = more;
-    bool ok = more && tokenizer_decode(e->prompts.tokenizer, s->token + s->turn_at, s->n_tok - s->turn_at - eos, true, &text)
-              && buf_nul_replace(&text, 0) && (s->text[s->n_turn] = strdup(buf_text(&text)));
+    bool ok = more && completion_text(e->prompts.tokenizer, s->token + s->turn_at, s->n_tok - s->turn_at, &text)
+              && (s->text[s->n_turn] = strdup(buf_text(&text)));
     buf_release(&text);
     if (!ok)
         return error_set(err, ERR_NO_MEMORY, "no memory for a turn of item %" PRId64, it->item);

@@ -10,6 +10,7 @@
 #include "protocol/base/utf8.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/reward/reward.h"
+#include "workers/engine/sampler/completion.h"
 #include "workers/engine/sampler/external.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/text/tokenizer.h"
@@ -36,10 +37,9 @@ void sampling_make(const struct engine *e, const struct run_config *c, double te
     s->top_k = (int32_t)c->top_k;
     s->min_p = (float)c->min_p;
     s->max_new_tok = c->max_new_tokens;
-    s->ignore_eos = full_length(c);
     for (int i = 0; i < n_eos && i < SAMPLING_STOP_TOKENS_MAX; i++)
         s->stop_token[s->n_stop_token++] = eos[i];
-    if (stop && !full_length(c))
+    if (stop)
         snprintf(s->stop_string, sizeof s->stop_string, "%s", stop);
 }
 
@@ -88,7 +88,7 @@ static bool sample_text(struct report *r, int32_t i, const struct tokenizer *tok
     const struct sample *s = &r->group->sample[i];
     struct decoder d = { .tokenizer = tokenizer, .skip_special = true };
     const int32_t *id = r->group->token + s->first_tok;
-    int64_t n = s->n_tok - (s->n_tok > 0 && tokenizer_is_eos(tokenizer, id[s->n_tok - 1]));
+    int64_t n = tokenizer_n_text(tokenizer, id, s->n_tok);
     uint16_t *piece = r->piece + s->first_tok;
     bool ok = true;
     buf_clear(text);
@@ -118,7 +118,6 @@ static bool texts_make(struct report *r, const struct tokenizer *tokenizer)
     for (int32_t i = 0; ok && i < g->n_sample; i++) {
         const struct sample *s = &g->sample[i];
         const int32_t *id = g->token + s->first_tok;
-        bool ended = s->n_tok > 0 && tokenizer_is_eos(tokenizer, id[s->n_tok - 1]);
         int64_t last = s->n_tok;    // where the last turn begins
         while (last > 0 && g->mask[s->first_tok + last - 1])
             last--;
@@ -127,8 +126,7 @@ static bool texts_make(struct report *r, const struct tokenizer *tokenizer)
             r->last[i] = r->text[i];
         } else if (ok) {
             buf_clear(&text);
-            ok = tokenizer_decode(tokenizer, id + last, s->n_tok - last - ended, true, &text) && buf_nul_replace(&text, 0)
-                 && (r->last[i] = strdup(buf_text(&text)));
+            ok = completion_text(tokenizer, id + last, s->n_tok - last, &text) && (r->last[i] = strdup(buf_text(&text)));
         }
     }
     buf_release(&text);
@@ -225,6 +223,10 @@ bool items_run(struct engine *e, struct task *t, struct report *r, struct error 
     e->look.items_max = t->config.inference_microbatch_size;
     pthread_mutex_unlock(&e->lock);
     sampling_make(e, &t->config, run_config_temperature(&t->config, t->rollout_step), &s);
+    if (full_length(&t->config)) {    // of rollouts alone: an evaluation asks what the model can do
+        s.ignore_eos = true;
+        s.stop_string[0] = 0;
+    }
     s.max_new_tok = run_config_length(&t->config, t->rollout_step);
     s.min_new_tok = MIN(t->config.min_new_tokens, s.max_new_tok);
     if (t->version >= 0 && t->version != e->version)

@@ -1,6 +1,7 @@
 #include "workers/worker/lending.h"
 #include <inttypes.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@ struct lending {
     struct board *board;
     struct engine *engine;
     int64_t asked_ms;    // clock_ms when the weights were asked for; 0: they are lent
+    int64_t used_ms;     // under engine.lock: clock_ms when a server last had them
 };
 
 static bool lends(const struct engine *e)
@@ -80,9 +82,11 @@ bool lending_open(struct engine *e, struct error *err)
         return false;
     f.handle = *h;
     snprintf(f.device, sizeof f.device, "%s", e->device_name);
-    if (!(e->lending = calloc(1, sizeof *e->lending)))
+    struct lending *l = calloc(1, sizeof *l);
+    if (!l)
         return error_set(err, ERR_NO_MEMORY, "no memory to lend weights");
-    e->lending->engine = e;
+    l->engine = e;
+    l->used_ms = clock_ms();
     const char *slash = strrchr(c->weight_bridge_file, '/');
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - c->weight_bridge_file) + 1 : 2, slash ? c->weight_bridge_file : "./");
     TRY(path_whole(f.model, sizeof f.model, c->model, err) && path_whole(f.tokenizer, sizeof f.tokenizer, run_config_tokenizer(c), err)
@@ -90,21 +94,41 @@ bool lending_open(struct engine *e, struct error *err)
     snprintf(board, sizeof board, "%s/%s.board", folder, slash ? slash + 1 : c->weight_bridge_file);
     snprintf(f.board, sizeof f.board, "%s", board);
     TRY(device_sync(e->dev, err));
-    TRY((e->lending->board = board_new(board, e->step, err)) != NULL);
+    TRY((l->board = board_new(board, e->step, err)) != NULL);
     TRY(lent_file_write(&f, e->model, c->weight_bridge_file, err));
-    trainer_changes_set(e->trainer, weights_ask, e->lending);
+    trainer_changes_set(e->trainer, weights_ask, l);
+    pthread_mutex_lock(&e->lock);
+    e->lending = l;
+    pthread_mutex_unlock(&e->lock);
     log_info("weights are lent by '%s' version=%" PRId64 " dtype=%s", c->weight_bridge_file, e->step,
              f.dtype == DT_BF16 ? "bfloat16" : "float32");
     ok = true;
 out:
-    if (!ok)
-        lending_free(e);
+    if (!ok) {
+        board_free(l->board);
+        free(l);
+    }
     return ok;
+}
+
+int lending_unused(struct engine *e, struct engine_server *out)
+{
+    struct lending *l = e->lending;
+    int64_t now = clock_ms();
+    if (board_has_readers(l->board))
+        l->used_ms = now;
+    snprintf(out->name, sizeof out->name, "the server of '%.290s'", e->config.weight_bridge_file);
+    snprintf(out->trouble, sizeof out->trouble, "no process computes with the weights that this file lends");
+    out->behind_s = (double)(now - l->used_ms) / 1000;
+    return now > l->used_ms;
 }
 
 void lending_free(struct engine *e)
 {
+    pthread_mutex_lock(&e->lock);
     struct lending *l = e->lending;
+    e->lending = NULL;
+    pthread_mutex_unlock(&e->lock);
     if (!l)
         return;
     if (e->trainer)
@@ -113,5 +137,4 @@ void lending_free(struct engine *e)
         log_warn("servers compute with weights that are freed now; they notice and stop");
     board_free(l->board);
     free(l);
-    e->lending = NULL;
 }

@@ -10,4 +10,7 @@
 MUST_USE bool lending_prepare(struct engine *e, struct error *err);    // before anything takes the address of the model's weights
 MUST_USE bool lending_open(struct engine *e, struct error *err);       // after a load, with what was loaded
 void lending_changed(struct engine *e);                                // after an optimizer step
-void lending_free(struct engine *e);                                   // before the model goes
+/* Is there no server with the lent weights? *out says for how long. Returns how many entries that is, 0 or 1. Called with engine.lock, while e
+ * lends. */
+int lending_unused(struct engine *e, struct engine_server *out);
+void lending_free(struct engine *e);    // before the model goes

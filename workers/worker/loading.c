@@ -44,7 +44,8 @@ static bool checkpoint_check(const struct engine *e, const struct task *t, const
     char owner[64];
     bool ok = checkpoint_verify(path, &found, err) && checkpoint_owner(path, owner, err)
               && (!t->path[0] || found == t->step
-                  || error_set(err, ERR_DATA, "checkpoint '%s' is of step %" PRId64 ", not %" PRId64, path, found, t->step));
+                  || error_set(err, ERR_DATA, "checkpoint '%s' is of step %" PRId64 ", not %" PRId64, path, found, t->step))
+              && (t->path[0] || checkpoint_config_check(path, e->config.model, err));
     r->broken = !ok && err->code == ERR_DATA;    // not for lack of memory, or because of a disk or a limit
     if (ok && t->path[0] && owner[0] && e->run_id[0] && strcmp(owner, e->run_id) != 0)
         ok = error_set(err, ERR_EXISTS,

@@ -69,6 +69,7 @@ void report_free(struct report *r)
     free(r->row);
     free(r->out);
     free(r->histogram);
+    free(r->left_item);
     free(r->rubrics);
     for (int i = 0; i < r->n_told; i++)
         free(r->told[i].dropped);

@@ -63,8 +63,13 @@ struct tail {
 #define DROPPED_TOLD_MAX 64    // items that were dropped, as many as a controller may tell
 struct reward_output;          // workers/engine/reward/reward.h
 struct turn_job;               // workers/engine/reward/environment_pool.h
-#define REPORT_RANKS 16        // of more trainers, the others' idle time is not told by trainer
-#define REPORT_STAGES 8        // as many as a pipeline may have
+#define LEFT_TOLD_MAX 64       // items that a step left out, as many as are told by name
+struct left_item {
+    int64_t item;
+    char why[256];
+};
+#define REPORT_RANKS 16    // of more trainers, the others' idle time is not told by trainer
+#define REPORT_STAGES 8    // as many as a pipeline may have
 struct report {
     struct report *next;
     enum report_kind kind;
@@ -103,7 +108,9 @@ struct report {
     char note[512];                 // save, ok: what the operator should know of it
     double metric[METRIC_N];        // NAN: unknown
     struct histogram *histogram;    // (HISTOGRAM_N) train, of the first trainer: owned; NULL: none
-    struct eval_told *told;         // (n_told) eval: what each set is; owned
+    struct left_item *left_item;    // (n_left_item) train: what the step did without; owned
+    int64_t n_left_item;
+    struct eval_told *told;    // (n_told) eval: what each set is; owned
     int n_told;
 };
 /* A report that t has succeeded, with t's numbers and no metric. Returns it for report_free. Aborts when out of memory,

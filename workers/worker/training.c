@@ -1,6 +1,7 @@
 #include "workers/worker/training.h"
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/ops.h"
@@ -112,6 +113,20 @@ static void ranks_note(struct engine *e, struct report *r)
     pthread_mutex_unlock(&e->lock);
 }
 
+/* What the step did without, while its groups are there. */
+static bool left_out_note(struct engine *e, struct report *r, struct error *err)
+{
+    const struct left_out *left;
+    r->n_left_item = trainer_left_out(e->trainer, &left);
+    if (r->n_left_item > 0 && !(r->left_item = calloc((size_t)r->n_left_item, sizeof *r->left_item)))
+        return error_set(err, ERR_NO_MEMORY, "no memory to tell what the step left out");
+    for (int64_t i = 0; i < r->n_left_item; i++) {
+        r->left_item[i].item = left[i].group->item;
+        snprintf(r->left_item[i].why, sizeof r->left_item[i].why, "%s", left[i].why);
+    }
+    return true;
+}
+
 static bool step_run(struct engine *e, struct task *t, struct report *r, struct error *err)
 {
     struct trainer_hyper h;
@@ -133,6 +148,8 @@ static bool step_run(struct engine *e, struct task *t, struct report *r, struct 
     const struct group *const *group = (const struct group *const *)t->group;
     if (e->ranks ? !ranks_step(e->ranks, group, t->n_group, &h, r->metric, err)
                  : !trainer_step(e->trainer, group, t->n_group, &h, r->metric, err))
+        return false;
+    if (!left_out_note(e, r, err))
         return false;
     ranks_note(e, r);
     hold_point("trained");

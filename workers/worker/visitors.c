@@ -14,6 +14,7 @@
 #include "protocol/base/thread.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/text/tokenizer.h"
+#include "workers/serve/drawn_book.h"
 #include "workers/serve/policy.h"
 #include "workers/serve/routes.h"
 #include "workers/serve/web.h"
@@ -35,6 +36,7 @@ struct visitors {
     struct web *web;            // owned; NULL: it does not listen yet
     int64_t again_ms;
     int32_t *eos;               // (serve.n_eos) owned
+    struct drawn_book *book;    // owned; NULL: nobody posts what is drawn
     char name[RUN_TEXT_MAX];    // of the run, which is the model's for clients
     char token[BEARER_MAX];
     struct buf cert, key;    // PEM; empty: plain HTTP
@@ -46,6 +48,7 @@ static void free_parts(struct visitors *v)
 {
     web_free(v->web);
     policy_free(v->policy);
+    drawn_book_close(v->book);
     encoder_free(v->encoder);
     free(v->eos);
     buf_release(&v->cert);
@@ -92,6 +95,17 @@ static bool text_make(const struct engine *e, struct visitors *v, struct error *
     return true;
 }
 
+/* Note what is drawn where it may be posted to the run. */
+static void book_open(const struct engine *e, struct visitors *v)
+{
+    struct error err;
+    char path[4200];
+    if (!run_config_posted(&e->config) || !drawn_book_path(&e->config, e->run_dir, path, sizeof path))
+        return;
+    if (!(v->book = drawn_book_open(path, &err)))
+        log_warn("what is drawn for environments is not noted: %s", err.text);
+}
+
 bool visitors_prepare(struct engine *e, struct error *err)
 {
     bool ok = false;
@@ -109,7 +123,9 @@ bool visitors_prepare(struct engine *e, struct error *err)
     TRY(v->encoder = encoder_new(e->prompts.tokenizer, true, err));
     TRY(text_make(e, v, err));
     TRY(getrandom(&s->run, sizeof s->run, 0) == (ssize_t)sizeof s->run || error_errno(err, "the system gives no random numbers"));
-    struct policy_config config = { .n_id = s->text.n_id,
+    book_open(e, v);
+    struct policy_config config = { .book = v->book,
+                                    .n_id = s->text.n_id,
                                     .wake = come,
                                     .wake_ctx = e,
                                     .tokenizer = e->prompts.tokenizer,
@@ -173,7 +189,9 @@ static void door_open(struct engine *e)
 {
     struct visitors *v = e->visitors;
     struct error err;
-    struct web_config c = { .route = serve_routes,
+    struct web_config c = { .address = e->config.serve,
+                            .allowed_hosts = e->config.allowed_hosts,
+                            .route = serve_routes,
                             .n_route = n_serve_routes,
                             .ctx = &v->serve,
                             .print = serve_print,

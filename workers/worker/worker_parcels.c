@@ -168,8 +168,10 @@ static void parcel_evaluated_make(struct parcel *p, const char *run_id)
         msg_map(&p->msg, NULL);
         msg_i64(&p->msg, "score", out->score);
         msg_f64(&p->msg, "reward", out->reward);
-        msg_f64(&p->msg, "format_acc", (double)out->format_acc);
-        msg_bool(&p->msg, "correct", eval_correct(out));
+        if (!isnan(out->format_acc))
+            msg_f64(&p->msg, "format_acc", (double)out->format_acc);
+        if (out->score != SCORE_OK || eval_judged(out))
+            msg_bool(&p->msg, "correct", eval_correct(out));
         msg_i64(&p->msg, "n_tok", s->n_tok);
         msg_i64(&p->msg, "finish", s->finish);
         msg_end(&p->msg);
@@ -236,8 +238,8 @@ static void output_read(struct reward_output *out, const struct mval *o)
     const void *code = mval_bin(mval_get(o, "tests"), &n);
     out->score = score_read(o);
     out->reward = mval_f64(mval_get(o, "reward"), 0);
-    out->format_acc = (float)mval_f64(mval_get(o, "format_acc"), 0);
-    out->ans_acc = (float)mval_f64(mval_get(o, "ans_acc"), 0);
+    out->format_acc = (float)mval_f64(mval_get(o, "format_acc"), NAN);
+    out->ans_acc = (float)mval_f64(mval_get(o, "ans_acc"), NAN);
     out->verdict = out->ans_acc > 0 ? VERDICT_EQUAL : VERDICT_DIFFERENT;
     mval_text(o, "rule", out->rule, sizeof out->rule);
     mval_text(o, "pred", out->pred, sizeof out->pred);
@@ -448,6 +450,17 @@ void done_send(struct worker_process *w, const struct report *r)
     msg_str(m, "error", r->error);
     if (r->note[0])
         msg_str(m, "note", r->note);
+    if (r->n_left_item > 0) {
+        msg_list(m, "left_out");
+        for (int64_t i = 0; i < MIN(r->n_left_item, LEFT_TOLD_MAX); i++) {
+            msg_map(m, NULL);
+            msg_i64(m, "item", r->left_item[i].item);
+            msg_str(m, "why", r->left_item[i].why);
+            msg_end(m);
+        }
+        msg_end(m);
+        msg_i64(m, "n_left_out", r->n_left_item);
+    }
     msg_map(m, "metrics");
     for (int i = 0; i < METRIC_N; i++) {
         if (isnan(r->metric[i]))

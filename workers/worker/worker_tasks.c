@@ -9,11 +9,28 @@
 #include "protocol/run/group_msg.h"
 #include "workers/worker/worker_parts.h"
 
+#define SERVERS_TOLD_MAX 16
 #define WORK_LIMIT_MS 15000    // the controller holds a request for work for 2 s
 #define BUSY_ASK_MS 1000       // while it samples; also serves as a sign of life
 #define FULL_ASK_MS 10         // while it samples, and has room for a quarter more, or for another version
 #define FREE_ASK_MS 50         // the same where news may come in between: free-running new weights, with over_sample_rate tails
 #define REST_MS 1000           // at the end of a run: a controller killed then ends the run once more, and needs the worker for that
+
+/* The servers outside that have not got the newest weights, which only the first trainer knows. */
+static void servers_write(struct worker_process *w, struct msg_out *m)
+{
+    struct engine_server s[SERVERS_TOLD_MAX];
+    int n = engine_servers(w->engine, s, ARRAY_SIZE(s));
+    msg_list(m, "servers");
+    for (int i = 0; i < n; i++) {
+        msg_map(m, NULL);
+        msg_str(m, "name", s[i].name);
+        msg_str(m, "trouble", s[i].trouble);
+        msg_f64(m, "behind_s", s[i].behind_s);
+        msg_end(m);
+    }
+    msg_end(m);
+}
 
 static void work_ask(struct worker_process *w, const struct engine_look *look, bool busy)
 {
@@ -45,6 +62,8 @@ static void work_ask(struct worker_process *w, const struct engine_look *look, b
         msg_i64(&m, NULL, look->shared[i]);
     msg_end(&m);
     msg_i64(&m, "keeps", look->n_keeps);
+    if (run_config_posted(&w->config) && w->part.rank == 0)
+        servers_write(w, &m);
     w->work_ms = clock_ms();
     if (msg_finish(&m, &err) && peer_ask(w->controller, &m, WORK_LIMIT_MS, TAG_WORK, &err))
         w->work_open = true;

@@ -1,5 +1,6 @@
-# expect: output limit|crash
-# floods the error output
+# expect: time-out
+# limit: 2
+# floods the error output, which goes nowhere
 import sys
 while True:
     sys.stderr.write('x' * 65536)

@@ -28,18 +28,22 @@ struct dataset {
     size_t kept_bytes;              // of text that is not mapped
     const struct layout *layout;    // of the first row; NULL: columns are named
     bool mixed;                     // some rows have another one
+    bool whole;                     // answers at the end of conversations stay
+    int64_t n_answered;             // rows whose answer was removed
+    int64_t n_as_is;                // rows whose prompt is a text
     uint64_t hash;
 };
 
 static struct dataset_columns columns_of(const struct dataset *d)
 {
-    return (struct dataset_columns){ d->prompt, d->answer, d->template };
+    return (struct dataset_columns){ d->prompt, d->answer, d->template, d->whole };
 }
 
 json_t *dataset_line_parse(const char *line, size_t len, const struct dataset_columns *columns, const char *where, struct error *err)
 {
+    struct row_form form;
     json_t *row = row_parse(line, len, err);
-    if (row && layout_apply(row, columns, NULL, err))
+    if (row && layout_apply(row, columns, &form, err))
         return row;
     error_wrap(err, "%s", where);
     json_decref(row);
@@ -73,12 +77,12 @@ const char *dataset_where(const struct dataset *d, int64_t i, char *out, size_t 
     return where_print(file_of(d, i), d->place[i].line, out, size);
 }
 
-static json_t *row_read(const struct dataset *d, int64_t i, const struct layout **layout, struct error *err)
+static json_t *row_read(const struct dataset *d, int64_t i, struct row_form *form, struct error *err)
 {
     char where[512];
     const struct dataset_columns columns = columns_of(d);
     json_t *row = reader_row(&file_of(d, i)->reader, &d->place[i], err);
-    if (row && layout_apply(row, &columns, layout, err))
+    if (row && layout_apply(row, &columns, form, err))
         return row;
     error_wrap(err, "%s", dataset_where(d, i, where, sizeof where));
     json_decref(row);
@@ -87,7 +91,8 @@ static json_t *row_read(const struct dataset *d, int64_t i, const struct layout 
 
 json_t *dataset_row(const struct dataset *d, int64_t i, struct error *err)
 {
-    return row_read(d, i, NULL, err);
+    struct row_form form;
+    return row_read(d, i, &form, err);
 }
 
 static bool place_add(struct dataset *d, const struct place *at, struct error *err)
@@ -108,7 +113,7 @@ static bool place_add(struct dataset *d, const struct place *at, struct error *e
 static bool rows_find(struct dataset *d, struct data_file *f, dataset_check_fn *check, void *arg, struct error *err)
 {
     struct place at;
-    const struct layout *layout;
+    struct row_form form;
     char where[512];
     for (;;) {
         bool done;
@@ -119,11 +124,13 @@ static bool rows_find(struct dataset *d, struct data_file *f, dataset_check_fn *
         if (!place_add(d, &at, err))
             return false;
         int64_t i = d->n_row - 1;
-        json_t *row = row_read(d, i, &layout, err);
+        json_t *row = row_read(d, i, &form, err);
         if (!row)
             return false;
-        d->mixed |= i > 0 && layout != d->layout;
-        d->layout = i > 0 ? d->layout : layout;
+        d->mixed |= i > 0 && form.layout != d->layout;
+        d->layout = i > 0 ? d->layout : form.layout;
+        d->n_answered += form.answered;
+        d->n_as_is += form.as_is;
         bool ok = !check || check(arg, row, err) || error_wrap(err, "%s", where_print(f, at.line, where, sizeof where));
         json_decref(row);
         if (!ok)
@@ -198,6 +205,7 @@ struct dataset *dataset_open_checked(const char *name, const struct dataset_colu
     struct data_files files = { 0 };
     bool ok = false;
     TRY(d || error_set(err, ERR_NO_MEMORY, "no memory to open '%s'", name));
+    d->whole = columns && columns->whole;
     TRY(names_keep(d, columns, err));
     TRY(data_files_find(&files, name, err));
     TRY((d->file = calloc((size_t)files.n, sizeof *d->file)) || error_set(err, ERR_NO_MEMORY, "no memory to open '%s'", name));
@@ -259,6 +267,11 @@ int64_t dataset_file_line(const struct dataset *d, int i)
     return d->file[i].first_line + 1;
 }
 
+int64_t dataset_n_answered(const struct dataset *d)
+{
+    return d->n_answered;
+}
+
 uint64_t dataset_hash(const struct dataset *d)
 {
     return d->hash;
@@ -277,4 +290,8 @@ void dataset_describe(const struct dataset *d, struct buf *out)
     layout_describe(d->layout, &columns, out);
     if (d->mixed)
         buf_str(out, " (of the first row; others have other layouts)");
+    if (d->n_as_is > 0)
+        buf_fmt(out, "; %" PRId64 " of the rows have a text there, which is continued as it is", d->n_as_is);
+    if (d->n_answered > 0)
+        buf_fmt(out, "; %" PRId64 " of the rows end with the assistant's answer, which is not shown to the model", d->n_answered);
 }

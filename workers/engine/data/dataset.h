@@ -33,10 +33,13 @@ int dataset_n_file(const struct dataset *d);
 const char *dataset_file(const struct dataset *d, int i);
 /* The number of a file's first line among those of all, as dataset_line counts. */
 int64_t dataset_file_line(const struct dataset *d, int i);
-/* Row i as an object in which `messages` is a list of at least one message, `gt_answer` is a string when there is one,
- * and `test_cases` an object when there is one; other members as in the file. Returns it for json_decref; NULL: see
- * err. */
+/* Row i as an object in which `messages` is a list of at least one message, or, where a text is the whole prompt, `prompt` is this text
+ * and there are no `messages`; `tools` is a list of objects when there are any (both as conversation.h settles them), `gt_answer` a
+ * string when there is one, and `test_cases` an object when there is one; other members as in the file. Returns it for json_decref;
+ * NULL: see err. */
 json_t *dataset_row(const struct dataset *d, int64_t i, struct error *err);
+/* Rows whose conversation ended with the assistant's answer, which dataset_row leaves out. */
+int64_t dataset_n_answered(const struct dataset *d);
 /* What was recognised, for the operator: "3 Parquet files, GSM8K's layout: prompt from 'question', ...". */
 void dataset_describe(const struct dataset *d, struct buf *out);
 /* A 64-bit hash of the bytes of all files, in order (of compressed text after decompression): a run checks that it still has the data

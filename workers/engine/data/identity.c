@@ -99,9 +99,10 @@ bool identity_model(json_t *out, const char *dir, const char *tokenizer_dir, str
     bool ok = file_add(&model, dir, "config.json", err) && weights_add(&model, dir, err);
     for (size_t i = 0; i < ARRAY_SIZE(tokenizer_files) && ok; i++)
         ok = file_add(&tokenizer, tokenizer_dir, tokenizer_files[i], err);
-    return ok && file_add(&chat, tokenizer_dir, "chat_template.jinja", err) && tokenizer_config_add(&tokenizer, &chat, tokenizer_dir, err)
-           && part_set(out, "model", &model, err) && part_set(out, "tokenizer", &tokenizer, err)
-           && part_set(out, "chat_template", &chat, err);
+    return ok && file_add(&chat, tokenizer_dir, "chat_template.jinja", err)
+           && file_add(&chat, tokenizer_dir, "additional_chat_templates/tool_use.jinja", err)
+           && tokenizer_config_add(&tokenizer, &chat, tokenizer_dir, err) && part_set(out, "model", &model, err)
+           && part_set(out, "tokenizer", &tokenizer, err) && part_set(out, "chat_template", &chat, err);
 }
 
 bool identity_adapter(json_t *out, const char *dir, struct error *err)

@@ -3,11 +3,24 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#define RATIO_MOST 200    // text of data sets shrinks to a fifth, repeated rows to a fiftieth
+#define FREE_BYTES ((size_t)64 << 20)
+
+/* Is what has come still in proportion to the file? A few kilobytes can otherwise fill all memory before anything is read. */
+static bool ratio_check(size_t came, size_t size, const char *path, struct error *err)
+{
+    return came <= FREE_BYTES || came / RATIO_MOST <= size
+           || error_set(err, ERR_DATA,
+                        "'%s' has %zu bytes and would be more than %d times as long when decompressed; unpack it yourself if it is right",
+                        path, size, RATIO_MOST);
+}
+
 static bool inflate_gzip(struct buf *into, const uint8_t *in, size_t left, const char *path, struct error *err)
 {
     z_stream z = { 0 };
     if (inflateInit2(&z, 15 + 32) != Z_OK)
         return error_set(err, ERR_NO_MEMORY, "no memory to decompress '%s'", path);
+    size_t size = left, begin = into->len;
     int got = Z_OK;
     bool ok = true;
     while (ok && (left > 0 || z.avail_in > 0 || got != Z_STREAM_END)) {
@@ -36,6 +49,7 @@ static bool inflate_gzip(struct buf *into, const uint8_t *in, size_t left, const
         into->len += (1 << 18) - z.avail_out;
         if (got != Z_OK && got != Z_STREAM_END)
             ok = error_set(err, ERR_DATA, "'%s' cannot be decompressed: %s", path, z.msg ? z.msg : "damaged data");
+        ok = ok && ratio_check(into->len - begin, size, path, err);
     }
     inflateEnd(&z);
     return ok;
@@ -47,7 +61,7 @@ static bool inflate_zstd(struct buf *into, const uint8_t *in, size_t left, const
     if (!z)
         return error_set(err, ERR_NO_MEMORY, "no memory to decompress '%s'", path);
     ZSTD_inBuffer from = { in, left, 0 };
-    size_t hint = 1;
+    size_t hint = 1, begin = into->len;
     bool ok = true;
     while (ok) {
         char *at = buf_reserve(into, 1 << 18);
@@ -62,6 +76,7 @@ static bool inflate_zstd(struct buf *into, const uint8_t *in, size_t left, const
             ok = error_set(err, ERR_DATA, "'%s' cannot be decompressed: %s", path, ZSTD_getErrorName(hint));
         else if (from.pos == from.size && out.pos < out.size)
             break;
+        ok = ok && ratio_check(into->len - begin, left, path, err);
     }
     if (ok && hint != 0)
         ok = error_set(err, ERR_DATA, "'%s' ends inside its compressed data", path);

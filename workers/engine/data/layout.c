@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/json_text.h"
+#include "workers/engine/data/conversation.h"
 #include "workers/engine/data/gold.h"
 
 #define HAS_MAX 4
@@ -14,6 +15,7 @@ struct layout {
     const char *prompt;          // column of the prompt
     const char *answer;          // column of the answer; NULL: gt_answer, or none
     const char *tests;           // column of the tests; NULL: test_cases, or none
+    bool text;                   // a text in the prompt's column is continued as it is, and is not a user's message
     bool boxed;                  // the answer is what the last \boxed{} of the column holds
     bool answer_may_be_tests;    // the answer's text may be JSON with inputs and outputs
 };
@@ -37,10 +39,10 @@ static const struct layout layouts[] = {
     { "AIME's", { "Problem", "Answer" }, "Problem", "Answer" },
     { "AIME's", { "problem", "answer" }, "problem", "answer" },
     { "MATH's", { "problem", "solution" }, "problem", "solution", .boxed = true },
-    { "TRL's", { "prompt", "answer" }, "prompt", "answer" },
-    { "TRL's", { "prompt", "ground_truth" }, "prompt", "ground_truth" },
-    { "TRL's", { "prompt", "solution" }, "prompt", "solution" },
-    { "TRL's", { "prompt" }, "prompt" },
+    { "TRL's", { "prompt", "answer" }, "prompt", "answer", .text = true },
+    { "TRL's", { "prompt", "ground_truth" }, "prompt", "ground_truth", .text = true },
+    { "TRL's", { "prompt", "solution" }, "prompt", "solution", .text = true },
+    { "TRL's", { "prompt" }, "prompt", .text = true },
     { "GSM8K's", { "question" }, "question" },
 };
 // clang-format on
@@ -211,15 +213,27 @@ static json_t *messages_in_text(const char *text)
     return NULL;
 }
 
-/* The column becomes `messages`: a list of messages. */
-static bool prompt_set(json_t *row, const char *column, struct error *err)
+/* Is a text in this column one that is continued as it is? TRL's standard form, which holds prompts that are already rendered, too. */
+static bool column_is_text(const char *column, const struct layout *layout)
+{
+    return layout && strcmp(layout->prompt, column) == 0 ? layout->text : strcmp(column, "prompt") == 0;
+}
+
+/* The column becomes `messages`, a list of messages, or, with text, `prompt`. */
+static bool prompt_set(json_t *row, const char *column, bool text, bool *as_is, struct error *err)
 {
     json_t *v = column_get(row, column), *one;
     size_t i;
+    *as_is = false;
     if (!v)
         return column_missing(row, column, err);
-    if (json_is_string(v)) {
+    if (json_is_string(v) && !json_odd_text(v)) {
         json_t *read = messages_in_text(json_string_value(v));
+        *as_is = !read && text;
+        if (*as_is)
+            json_object_del(row, "messages");
+        if (*as_is)
+            return true;
         if (!read && strcmp(column, "messages") != 0)
             return question_set(row, v, err);
         v = read;
@@ -331,7 +345,7 @@ static const char *named(const char *column)
     return column && column[0] ? column : NULL;
 }
 
-bool layout_apply(json_t *row, const struct dataset_columns *columns, const struct layout **found, struct error *err)
+bool layout_apply(json_t *row, const struct dataset_columns *columns, struct row_form *form, struct error *err)
 {
     static const struct dataset_columns none = { NULL };
     char names[400];
@@ -340,8 +354,7 @@ bool layout_apply(json_t *row, const struct dataset_columns *columns, const stru
     if (!json_is_object(row))
         return error_set(err, ERR_DATA, "the line is not a JSON object");
     const struct layout *layout = layout_find(row);
-    if (found)
-        *found = (prompt || template) && answer ? NULL : layout;
+    *form = (struct row_form){ .layout = (prompt || template) && answer ? NULL : layout };
     if (!prompt && !template && !layout)
         return error_set(err, ERR_DATA,
                          "no prompt is recognised: 'messages' is missing, and the columns are %s; name them with 'prompt_column' and "
@@ -351,7 +364,13 @@ bool layout_apply(json_t *row, const struct dataset_columns *columns, const stru
     bool has_tests = tests && !json_is_null(tests);
     if (!answer)    // a row that has its tests needs no answer
         answer = json_object_get(row, "gt_answer") ? "gt_answer" : layout && !has_tests ? layout->answer : NULL;
-    if (template ? !template_fill(row, template, err) : !prompt_set(row, prompt ? prompt : layout->prompt, err))
+    if (answer && !column_get(row, answer))    // before columns of our own are there to be named
+        return column_missing(row, answer, err);
+    const char *column = prompt ? prompt : layout ? layout->prompt : "";
+    bool text = !columns->whole && column_is_text(column, layout);
+    if (template ? !template_fill(row, template, err) : !prompt_set(row, column, text, &form->as_is, err))
+        return false;
+    if (!conversation_settle(row, columns->whole ? NULL : &form->answered, err))
         return false;
     /* a row of verifiers has ground truths of any kind, which the verifiers read themselves */
     const json_t *truth = answer && strcmp(answer, "ground_truth") == 0 ? json_object_get(row, answer) : NULL;

@@ -14,12 +14,18 @@ struct dataset_columns {
     const char *prompt;      // column of the prompt: a text, a message, or a list of messages
     const char *answer;      // column of the answer
     const char *template;    // the prompt's text, with columns in braces: "{question}\nThink step by step."
+    bool whole;              // the rows are conversations to learn from: an answer at their end stays
 };
 struct layout;
+/* What layout_apply found in a row. */
+struct row_form {
+    const struct layout *layout;    // it was recognised as this; NULL: columns are named
+    bool answered;                  // the assistant's answer ended it, and was removed
+    bool as_is;                     // its prompt is the text in `prompt`
+};
 /* Is the template one: at least one column in it? */
 MUST_USE bool prompt_template_check(const char *template, struct error *err);
-/* Give row the form that dataset_row promises. *found: the layout it was recognised as, NULL when columns are named; may be NULL.
- * Messages name columns, but not the place. */
-MUST_USE bool layout_apply(json_t *row, const struct dataset_columns *columns, const struct layout **found, struct error *err);
+/* Give row the form that dataset_row promises. Messages name columns, but not the place. */
+MUST_USE bool layout_apply(json_t *row, const struct dataset_columns *columns, struct row_form *form, struct error *err);
 /* In words, for the operator: "GSM8K's: prompt from 'question', answer from 'answer' after ####". */
 void layout_describe(const struct layout *layout, const struct dataset_columns *columns, struct buf *out);

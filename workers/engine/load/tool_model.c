@@ -6,7 +6,7 @@
 #include "protocol/base/file.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
-#include "workers/engine/hub/hub.h"
+#include "workers/engine/load/model_find.h"
 #include "workers/engine/template/template.h"
 #include "workers/engine/text/tokenizer.h"
 
@@ -47,7 +47,7 @@ static bool weights_load(struct tool_model *t, enum dtype dtype, char text_dir[4
         return error_set(err, ERR_DATA, "'%s/" LORA_CONFIG_FILE "' names no 'base_model_name_or_path'", t->dir);
     if (!path_join(path, sizeof path, t->dir, "tokenizer.json") || !path_exists(path))
         text_dir[0] = 0;
-    if (!hub_find(path, sizeof path, lora.base, NULL, err) || !(t->model = model_load(path, t->dev, dtype, err)))
+    if (!model_find(path, sizeof path, lora.base, err) || !(t->model = model_load(path, t->dev, dtype, err)))
         return error_wrap(err, "the base of the adapter '%s'", t->dir);
     if (!text_dir[0])
         snprintf(text_dir, 4096, "%s", path);
@@ -63,7 +63,7 @@ bool tool_model_load(struct tool_model *t, bool need_text, struct error *err)
         return error_set(err, ERR_USAGE, "--model is needed: a directory with config.json and model.safetensors");
     if (t->n_thread < 0 || t->n_thread > 4096)
         return error_set(err, ERR_USAGE, "--threads is %" PRId64 "; it must be between 1 and 4096, or 0 for all cores", t->n_thread);
-    TRY(hub_find(t->dir, sizeof t->dir, t->name, NULL, err));
+    TRY(model_find(t->dir, sizeof t->dir, t->name, err));
     TRY((t->dev = device_new(t->device, (int)t->n_thread, err)) != NULL);
     TRY(dtype_find(t->dtype, t->dev, &dtype, err));
     if (t->open) {

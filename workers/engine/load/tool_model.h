@@ -12,7 +12,7 @@ struct model;
 struct template;
 struct tokenizer;
 struct tool_model {
-    const char *name;      // --model: a directory, of a model or of an adapter, or org/name in the Hugging Face cache
+    const char *name;      // --model: a directory, of a model or of an adapter, a GGUF file, or org/name in the Hugging Face cache
     const char *device;    // --device; "cpu:0"
     const char *dtype;     // --dtype: "auto", "float32" or "bfloat16"
     int64_t n_thread;      // --threads; 0: all cores
@@ -31,7 +31,7 @@ struct tool_model {
 #define TOOL_MODEL_DEFAULT ((struct tool_model){ .device = "cpu:0", .dtype = "auto" })
 /* Rows for a command's table of options. */
 #define TOOL_MODEL_OPTIONS(t)                                                                                                              \
-    { "model", "m", CLI_STR, &(t)->name, "DIR", "model or adapter directory, or org/name in the Hugging Face cache" },                     \
+    { "model", "m", CLI_STR, &(t)->name, "DIR", "model or adapter directory, a .gguf file, or org/name in the Hugging Face cache" },       \
         { "device", NULL, CLI_STR, &(t)->device, "NAME", "cpu:0, cuda:0 ... or ref (default cpu:0)" },                                     \
         { "dtype", NULL, CLI_STR, &(t)->dtype, "TYPE", "float32, bfloat16 or auto: float32 on a CPU, bfloat16 on a GPU" },                 \
     {                                                                                                                                      \

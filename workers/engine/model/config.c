@@ -9,6 +9,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
 #include "workers/engine/model/fields.h"
+#include "workers/engine/model/file_tensors.h"
 
 #define CONFIG_BYTES_MAX (4u << 20)
 
@@ -64,9 +65,9 @@ static const struct family {
                          .attention_bias = true, .mlp_bias = true, .windows = WINDOWS_STILL, .named_tokens = true },
     [FAMILY_OLMO2] = { "olmo2", "Olmo2ForCausalLM", .rope.theta = 10000, .qk_norm = true, .qk_norm_wide = true, .attention_bias = true,
                        .norm_place = NORM_AFTER, .norm_form = NORM_OLMO, .named_tokens = true },
-    [FAMILY_OLMO3] = { "olmo3", "Olmo3ForCausalLM", .rope = { .theta = 5e5, .local_theta = 5e5 }, .qk_norm = true, .qk_norm_wide = true,
-                       .attention_bias = true, .norm_place = NORM_AFTER, .norm_form = NORM_OLMO, .windows = WINDOWS_REPEAT, .window = 4096,
-                       .full_every = 4, .named_tokens = true },
+    [FAMILY_OLMO3] = { "olmo3", "Olmo3ForCausalLM", .rope = { .theta = 5e5, .local_theta = 5e5, .ignores_flat = true }, .qk_norm = true,
+                       .qk_norm_wide = true, .attention_bias = true, .norm_place = NORM_AFTER, .norm_form = NORM_OLMO,
+                       .windows = WINDOWS_REPEAT, .window = 4096, .full_every = 4, .named_tokens = true },
     [FAMILY_PHI3] = { "phi3", "Phi3ForCausalLM", .rope = { .theta = 10000, .partial = true, .longrope = true, .original_max_pos = 4096 },
                       .fused_names = true, .windows = WINDOWS_ALL, .named_tokens = true },
     [FAMILY_GEMMA2] = { "gemma2",
@@ -97,7 +98,7 @@ static const struct family {
                         .vocab = 262208,
                         .max_pos = 131072,
                         .rms_eps = 1e-6,
-                        .rope = { .theta = 1e6, .local_theta = 10000, .local_key = "rope_local_base_freq" },
+                        .rope = { .theta = 1e6, .local_theta = 10000, .local_key = "rope_local_base_freq", .ignores_flat = true },
                         .n_kv_head = 4,
                         .d_head = 256,
                         .tied = true,
@@ -451,6 +452,8 @@ bool config_load(struct model_config *c, const char *dir, struct error *err)
         return error_set(err, ERR_USAGE, "the path '%s' is too long", dir);
     TRY(file_read_text(&text, path, CONFIG_BYTES_MAX, err));
     TRY(config_parse(c, buf_text(&text), path, err));
+    c->head_differs = c->tied && file_head_differs(c, dir);
+    c->tied = c->tied && !c->head_differs;
     if (!path_join(path, sizeof path, dir, "generation_config.json") || !path_exists(path)) {
         ok = true;
         goto out;

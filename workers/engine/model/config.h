@@ -50,6 +50,7 @@ struct model_config {
     bool wrapped;         // it was the text part of a model of images and text: the files' names have a prefix, others are left out
     bool fused_names;     // the files hold qkv_proj and gate_up_proj, not their parts (Phi-3)
     bool tied;            // the head is the embedding
+    bool head_differs;    // config.json says tied, but the files hold another head: tied is false (transformers 5 and vLLM do the same)
     bool qkv_bias;        // Qwen2: yes; else attention_bias
     bool o_bias;          // attention_bias
     bool mlp_bias;        // of gate, up and down
@@ -81,6 +82,9 @@ MUST_USE bool config_load(struct model_config *c, const char *dir, struct error 
 MUST_USE bool config_parse(struct model_config *c, const char *text, const char *path, struct error *err);
 /* Write dir/config.json so that transformers loads it; dtype is "float32" or "bfloat16". */
 MUST_USE bool config_save(const struct model_config *c, const char *dir, const char *dtype, struct error *err);
+/* Would weights made for `come` be computed with as they are by a model of `have`? ERR_DATA names each key that differs, with both values;
+ * what: whose config `come` is. */
+MUST_USE bool config_same(const struct model_config *have, const struct model_config *come, const char *what, struct error *err);
 /* A well-known shape ("Qwen2.5-0.5B" ... "Llama-3.1-8B", "starter"); NULL: err lists them. */
 const struct model_config *config_shape(const char *name, struct error *err);
 /* Is q and k of layer l rotated by position? */

@@ -14,16 +14,50 @@
 
 #define PREFIX "base_model.model."
 
-/* Which modules make which product, in the order of its columns. */
-static const struct {
+/* Which modules make which product, in the order of its columns. A family whose files hold a product as one matrix has one module there. */
+struct product_modules {
     enum lora_module first;
     int n;
-} product_modules[PRODUCT_N] = {
-    [PRODUCT_QKV] = { LORA_Q, 3 },
-    [PRODUCT_O] = { LORA_O, 1 },
-    [PRODUCT_GATE_UP] = { LORA_GATE, 2 },
-    [PRODUCT_DOWN] = { LORA_DOWN, 1 },
 };
+static struct product_modules modules_of(const struct model_config *c, enum product which)
+{
+    static const struct product_modules apart[PRODUCT_N] = {
+        [PRODUCT_QKV] = { LORA_Q, 3 },
+        [PRODUCT_O] = { LORA_O, 1 },
+        [PRODUCT_GATE_UP] = { LORA_GATE, 2 },
+        [PRODUCT_DOWN] = { LORA_DOWN, 1 },
+    };
+    static const struct product_modules fused[PRODUCT_N] = {
+        [PRODUCT_QKV] = { LORA_QKV, 1 },
+        [PRODUCT_O] = { LORA_O, 1 },
+        [PRODUCT_GATE_UP] = { LORA_GATE_UP, 1 },
+        [PRODUCT_DOWN] = { LORA_DOWN, 1 },
+    };
+    return c->fused_names ? fused[which] : apart[which];
+}
+
+/* Keep those of the targets that the model has. ERR_UNSUPPORTED: one is missing, or, where that may be, all are. */
+static bool targets_keep(struct lora_config *lo, const struct model_config *c, struct error *err)
+{
+    unsigned has = 0;
+    struct buf names = BUF_INIT;
+    int n = 0, missing = 0;
+    for (int p = 0; p < PRODUCT_N; p++) {
+        struct product_modules of = modules_of(c, (enum product)p);
+        has |= ((1u << of.n) - 1) << of.first;
+        for (int i = 0; i < of.n; i++)
+            buf_fmt(&names, "%s%s", n++ ? ", " : "", strchr(lora_module_path((enum lora_module)((int)of.first + i)), '.') + 1);
+    }
+    while (missing < LORA_MODULE_N && !((lo->targets & ~has) >> missing & 1))
+        missing++;
+    bool ok = lo->loose ? (lo->targets & has) != 0 : missing == LORA_MODULE_N;
+    if (!ok)
+        error_set(err, ERR_UNSUPPORTED, "the model has no module '%s' for an adapter; it has %s",
+                  missing < LORA_MODULE_N ? strchr(lora_module_path((enum lora_module)missing), '.') + 1 : "", buf_text(&names));
+    lo->targets &= has;
+    buf_release(&names);
+    return ok;
+}
 
 /* ---- the table */
 static int64_t tensor_put(struct lora *lo, int64_t rows, int64_t cols, int64_t layer, enum lora_module module, const char *side)
@@ -35,27 +69,26 @@ static int64_t tensor_put(struct lora *lo, int64_t rows, int64_t cols, int64_t l
     return t->offset;
 }
 
-/* The base's matrix of a module. */
-static const struct tensor *base_tensor(const struct model *m, int64_t layer, enum lora_module module, struct error *err)
+/* The base's matrix of a module, which it has. */
+static const struct tensor *base_tensor(const struct model *m, int64_t layer, enum lora_module module)
 {
     char name[96];
     snprintf(name, sizeof name, "model.layers.%" PRId64 ".%s.weight", layer, lora_module_path(module));
     for (int64_t i = 0; i < m->n_tensor; i++)
         if (strcmp(m->tensor[i].name, name) == 0)
             return &m->tensor[i];
-    error_set(err, ERR_UNSUPPORTED, "adapters are not supported for this family: it has no module '%s'", lora_module_path(module));
-    return NULL;
+    BUG_IF(true, "the model has no '%s'", name);
 }
 
-static bool product_put(const struct model *m, struct lora *lo, int64_t layer, enum product which, struct error *err)
+static void product_put(const struct model *m, struct lora *lo, int64_t layer, enum product which)
 {
     struct lora_product *p = &lo->layer[layer].product[which];
     const struct tensor *of[LORA_PART_MAX];
-    int first = (int)product_modules[which].first, n = product_modules[which].n;
+    struct product_modules modules = modules_of(&m->c, which);
+    int first = (int)modules.first, n = modules.n;
     p->at = lo->n_flat = part_aligned(lo->n_flat);
     for (int i = 0; i < n; i++) {
-        if (!(of[i] = base_tensor(m, layer, (enum lora_module)(first + i), err)))
-            return false;
+        of[i] = base_tensor(m, layer, (enum lora_module)(first + i));
         if (lo->c.targets >> (first + i) & 1)
             tensor_put(lo, lo->c.rank, of[i]->dim[1], layer, (enum lora_module)(first + i), "A");
     }
@@ -69,7 +102,6 @@ static bool product_put(const struct model *m, struct lora *lo, int64_t layer, e
         p->n_in = of[i]->dim[1];
         p->n_out += of[i]->dim[0];
     }
-    return true;
 }
 
 static void struct_free(struct lora *lo)
@@ -92,14 +124,15 @@ static struct lora *table_new(const struct model *m, const struct lora_config *c
         return NULL;
     }
     lo->c = *c;
+    if (!targets_keep(&lo->c, &m->c, err)) {
+        struct_free(lo);
+        return NULL;
+    }
     lo->scale = (float)lora_config_scale(c);
     for (int64_t l = 0; l < m->c.n_layer; l++) {
         lo->layer[l].first = lo->n_flat = part_aligned(lo->n_flat);
         for (int p = 0; p < PRODUCT_N; p++)
-            if (!product_put(m, lo, l, (enum product)p, err)) {
-                struct_free(lo);
-                return NULL;
-            }
+            product_put(m, lo, l, (enum product)p);
     }
     lo->n_flat = part_aligned(lo->n_flat);
     return lo;
@@ -333,6 +366,11 @@ bool model_lora_load(struct model *m, const char *dir, bool train, struct error 
             st_to_f32(to, f);
         else
             st_to_bf16(to, f);
+        int64_t bad = st_values_broken(to, m->dtype == DT_BF16, f->n_elem);
+        if (bad >= 0) {
+            st_broken(f, bad, err);
+            goto out;
+        }
     }
     struct lora *given = lo;
     lo = NULL;

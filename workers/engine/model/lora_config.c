@@ -11,10 +11,12 @@
 
 #define CONFIG_BYTES_MAX ((size_t)1 << 20)
 #define SEPARATORS ", \t\n"
+#define KNOWN_NAMES "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj, in Phi-3 qkv_proj and gate_up_proj"
 
 static const char *const module_paths[LORA_MODULE_N] = {
-    [LORA_Q] = "self_attn.q_proj", [LORA_K] = "self_attn.k_proj", [LORA_V] = "self_attn.v_proj", [LORA_O] = "self_attn.o_proj",
-    [LORA_GATE] = "mlp.gate_proj", [LORA_UP] = "mlp.up_proj",     [LORA_DOWN] = "mlp.down_proj",
+    [LORA_Q] = "self_attn.q_proj", [LORA_K] = "self_attn.k_proj",     [LORA_V] = "self_attn.v_proj",
+    [LORA_O] = "self_attn.o_proj", [LORA_GATE] = "mlp.gate_proj",     [LORA_UP] = "mlp.up_proj",
+    [LORA_DOWN] = "mlp.down_proj", [LORA_QKV] = "self_attn.qkv_proj", [LORA_GATE_UP] = "mlp.gate_up_proj",
 };
 /* Keys that turn on what we do not have, unless they are null, false or empty. */
 static const char *const unsupported[] = {
@@ -65,12 +67,13 @@ static bool target_add(unsigned *targets, const char *name)
     return false;
 }
 
-bool lora_targets_parse(unsigned *targets, const char *text, struct error *err)
+bool lora_targets_parse(struct lora_config *c, const char *text, struct error *err)
 {
     char copy[512], *rest = NULL;
     unsigned found = 0;
     if (strcmp(text, "all-linear") == 0) {
-        *targets = (1u << LORA_MODULE_N) - 1;
+        c->targets = (1u << LORA_MODULE_N) - 1;
+        c->loose = true;
         return true;
     }
     if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy)
@@ -78,12 +81,11 @@ bool lora_targets_parse(unsigned *targets, const char *text, struct error *err)
     for (char *name = strtok_r(copy, SEPARATORS, &rest); name; name = strtok_r(NULL, SEPARATORS, &rest))
         if (!target_add(&found, name))
             return error_set(err, ERR_USAGE,
-                             "'%s' is not a target module; there are q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj, or "
-                             "all-linear for all of them",
-                             name);
+                             "'%s' is not a target module; there are " KNOWN_NAMES ", or all-linear for all that the model has", name);
     if (!found)
         return error_set(err, ERR_USAGE, "the list of target modules is empty; 'all-linear' names all of them");
-    *targets = found;
+    c->targets = found;
+    c->loose = false;
     return true;
 }
 
@@ -109,23 +111,21 @@ static bool init_leaves_base(const json_t *v)
     return !v || json_is_null(v) || json_is_boolean(v) || (s && (strcmp(s, "gaussian") == 0 || strcmp(s, "orthogonal") == 0));
 }
 
-static bool targets_read(unsigned *targets, const json_t *v, const char *path, struct error *err)
+static bool targets_read(struct lora_config *c, const json_t *v, const char *path, struct error *err)
 {
     size_t i;
     const json_t *one;
-    *targets = 0;
     if (json_is_string(v) && strcmp(json_string_value(v), "all-linear") == 0)
-        return lora_targets_parse(targets, "all-linear", err);
+        return lora_targets_parse(c, "all-linear", err);
     if (!json_is_array(v) || json_array_size(v) == 0)
         return error_set(err, ERR_UNSUPPORTED, "'%s': 'target_modules' is not a list of names; patterns are not supported", path);
     json_array_foreach(v, i, one)
     {
-        if (!json_is_string(one) || !target_add(targets, json_string_value(one)))
-            return error_set(
-                err, ERR_UNSUPPORTED,
-                "'%s': target module '%s' is not supported; q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj are", path,
-                json_is_string(one) ? json_string_value(one) : "?");
+        if (!json_is_string(one) || !target_add(&c->targets, json_string_value(one)))
+            return error_set(err, ERR_UNSUPPORTED, "'%s': target module '%s' is not supported; there are " KNOWN_NAMES, path,
+                             json_is_string(one) ? json_string_value(one) : "?");
     }
+    c->loose = true;
     return true;
 }
 
@@ -167,7 +167,7 @@ bool lora_config_load(struct lora_config *c, const char *dir, struct error *err)
     TRY(field_int(&f, "r", 1, LORA_RANK_MAX, &read.rank, err));
     TRY(field_real(&f, "lora_alpha", 0, 1e6, &read.alpha, err));
     TRY(!field_given(&f, "use_rslora") || field_bool(&f, "use_rslora", &read.rslora, err));
-    TRY(targets_read(&read.targets, json_object_get(j, "target_modules"), path, err));
+    TRY(targets_read(&read, json_object_get(j, "target_modules"), path, err));
     const char *base = json_string_value(json_object_get(j, "base_model_name_or_path"));
     if (snprintf(read.base, sizeof read.base, "%s", base ? base : "") >= (int)sizeof read.base) {
         error_set(err, ERR_DATA, "'%s': 'base_model_name_or_path' is too long", path);

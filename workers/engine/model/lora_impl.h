@@ -1,4 +1,4 @@
-/* lora_impl.h - an adapter in memory; for this folder only
+/* lora_impl.h - an adapter in memory; for model/ and pass/ only
  *
  * The modules that are computed in one product (q, k, v; gate, up) share the low-rank side: their A matrices lie one after the other
  * and are one weight, so a product with an adapter takes one product by A, and one by B for each module. */
@@ -45,20 +45,6 @@ struct lora {
     bool shared;
     struct lora_layer *layer;    // (n_layer)
 };
-
-/* Memory of a run for adapters; device. */
-struct lora_scratch {
-    void *low, *dlow;    // (max_tok, LORA_PART_MAX rank) A x, and its gradient
-    void *up;            // (rows, widest product) B A x
-    int64_t rows;        // rows of it computed at a time
-};
-#define LORA_ROWS 1024    // bounds what `up` takes; a row's bits do not depend on it
-/* y += s B A x for n rows of a product; nothing without an adapter there. */
-MUST_USE bool lora_fwd(const struct model *m, int64_t layer, enum product p, const struct lora_scratch *s, void *y, const void *x,
-                       int64_t n, struct error *err);
-/* The gradients: dx += (through the adapter), and A's and B's into grad, where the layer's piece begins (fp32, +=). */
-MUST_USE bool lora_bwd(const struct model *m, int64_t layer, enum product p, const struct lora_scratch *s, float *grad, void *dx,
-                       const void *dy, const void *x, int64_t n, struct error *err);
 
 /* What model.c and model_files.c do for a model with an adapter. */
 MUST_USE bool lora_like(struct model *m, const struct lora *of, struct error *err);    // one of the same shape, all 0

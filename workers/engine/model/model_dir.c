@@ -4,9 +4,18 @@
 
 #define FILE_BYTES_MAX ((size_t)1 << 28)
 #define PATH_BYTES 4096
+#define CHAT_TEMPLATES "additional_chat_templates"
 static const char *const tokenizer_files[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "added_tokens.json", "vocab.json",
-    "merges.txt",     "chat_template.jinja",   "chat_template.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    CHAT_TEMPLATES "/tool_use.jinja",
 };
 
 const char *model_dir_file(int i)
@@ -31,6 +40,9 @@ bool model_dir_copy_tokenizer(const char *from, const char *to, struct error *er
     bool ok = false;
     char a[PATH_BYTES], b[PATH_BYTES];
     struct buf text = { .max = FILE_BYTES_MAX };
+    TRY((path_join(a, sizeof a, from, CHAT_TEMPLATES) && path_join(b, sizeof b, to, CHAT_TEMPLATES))
+        || error_set(err, ERR_USAGE, "the path '%s' or '%s' is too long", from, to));
+    TRY(!path_is_dir(a) || dir_make(b, 0755, err));
     for (size_t i = 0; i < ARRAY_SIZE(tokenizer_files); i++) {
         if (!path_join(a, sizeof a, from, tokenizer_files[i]) || !path_join(b, sizeof b, to, tokenizer_files[i])) {
             error_set(err, ERR_USAGE, "the path '%s' or '%s' is too long", from, to);

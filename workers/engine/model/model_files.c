@@ -7,6 +7,8 @@
 #include <unistd.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/file.h"
+#include "protocol/base/log.h"
+#include "workers/engine/model/file_tensors.h"
 #include "workers/engine/model/lora_impl.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_impl.h"
@@ -28,20 +30,6 @@ static const char *text_name(const struct model *m, const char *name, char *out,
     return out;
 }
 
-/* The file's tensor of one of the model's; NULL: there is none. */
-static const struct st_tensor *file_tensor(const struct model *m, const struct shards *s, const char *name)
-{
-    char path[160];
-    const struct st_tensor *t = shards_find(s, name);
-    if (t || !m->c.wrapped)
-        return t;
-    snprintf(path, sizeof path, "language_model.%s", name);
-    if ((t = shards_find(s, path)) || strncmp(name, "model.", 6) != 0)
-        return t;
-    snprintf(path, sizeof path, "model.language_model.%s", name + 6);
-    return shards_find(s, path);
-}
-
 static bool name_is_extra(const struct model *m, const char *name)
 {
     static const char *const images[] = { "vision_tower.", "multi_modal_projector.", "model.vision_tower.",
@@ -59,7 +47,7 @@ static bool tensors_check(const struct model *m, const struct shards *s, const c
 {
     for (int64_t i = 0; i < m->n_tensor; i++) {
         const struct tensor *t = &m->tensor[i];
-        const struct st_tensor *f = file_tensor(m, s, t->name);
+        const struct st_tensor *f = file_tensor(&m->c, s, t->name);
         if (!f)
             return error_set(err, ERR_DATA, "'%s': tensor '%s' is missing", dir, t->name);
         if (f->dtype == ST_OTHER || f->n_dim != t->n_dim || f->dim[0] != t->dim[0] || (t->n_dim == 2 && f->dim[1] != t->dim[1]))
@@ -81,6 +69,14 @@ static bool tensors_check(const struct model *m, const struct shards *s, const c
     return true;
 }
 
+static void head_tell(const struct model_config *c, const char *dir)
+{
+    if (c->head_differs)
+        log_warn("'%s': config.json says that head and embedding are tied, but the files hold another 'lm_head.weight': that one is used, "
+                 "as transformers does",
+                 dir);
+}
+
 bool model_files_check(const char *dir, struct model_config *c, struct error *err)
 {
     struct model *m = NULL;
@@ -90,6 +86,7 @@ bool model_files_check(const char *dir, struct model_config *c, struct error *er
     TRY(s = shards_open(dir, err));
     TRY(m = model_shape_new(c, err));
     TRY(tensors_check(m, s, dir, err));
+    head_tell(c, dir);
     ok = true;
 out:
     model_free(m);
@@ -136,12 +133,13 @@ struct model *model_files_open(const char *dir, struct device *dev, enum dtype d
     TRY(f->s = shards_open(dir, err));
     TRY(m = model_shape_checked(&c, dev, dtype, err));
     TRY(tensors_check(m, f->s, dir, err));
+    head_tell(&c, dir);
     if (!(f->file = calloc((size_t)m->n_tensor, sizeof *f->file))) {
         error_set(err, ERR_NO_MEMORY, "no memory to list %" PRId64 " tensors", m->n_tensor);
         goto out;
     }
     for (int64_t i = 0; i < m->n_tensor; i++)
-        f->file[i] = file_tensor(m, f->s, m->tensor[i].name);
+        f->file[i] = file_tensor(&m->c, f->s, m->tensor[i].name);
     TRY(f->loader = weights_loader_new(m, err));
     ok = source_set(m, &(struct source){ .bring = files_bring, .close = files_close, .ctx = f }, err);
     f = NULL;

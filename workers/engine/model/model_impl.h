@@ -1,4 +1,4 @@
-/* model_impl.h - shared by the files of this folder: the layout of a model in memory */
+/* model_impl.h - shared by the files of model/ and pass/: the layout of a model in memory */
 #pragma once
 #include "workers/engine/model/model.h"
 

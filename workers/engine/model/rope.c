@@ -34,6 +34,14 @@ static const struct number {
 #define POS_KEY "original_max_position_embeddings"
 #define HAS_POS (OF(ROPE_YARN) | OF(ROPE_LLAMA3) | OF(ROPE_LONG))
 
+/* Phi-3 has longrope alone. Where layers with a window have frequencies of their own, a change to the long ones is not supported. */
+static bool type_known(enum rope_type type, const struct rope_family *family)
+{
+    if (type == ROPE_LONG)
+        return family->longrope || family->local_theta == 0;
+    return type == ROPE_DEFAULT || !family->longrope;
+}
+
 static bool type_read(struct rope *r, const struct fields *f, const struct rope_family *family, struct error *err)
 {
     const char *key = json_object_get(f->obj, "rope_type") ? "rope_type" : "type";
@@ -46,12 +54,14 @@ static bool type_read(struct rope *r, const struct fields *f, const struct rope_
     if (family->longrope && (strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0))
         name = types[ROPE_LONG];
     for (size_t i = 0; i < ARRAY_SIZE(types); i++)
-        if (strcmp(name, types[i]) == 0 && (i == ROPE_DEFAULT || (i == ROPE_LONG) == family->longrope)) {
+        if (strcmp(name, types[i]) == 0 && type_known((enum rope_type)i, family)) {
             r->type = (enum rope_type)i;
             return true;
         }
     return error_set(err, ERR_UNSUPPORTED, "'%s': '%s%s' is '%s'; known are %s", f->path, f->prefix, key, name,
-                     family->longrope ? "default and longrope" : "default, linear, dynamic, yarn and llama3");
+                     family->longrope          ? "default and longrope"
+                     : family->local_theta > 0 ? "default, linear, dynamic, yarn and llama3"
+                                               : "default, linear, dynamic, yarn, llama3 and longrope");
 }
 
 /* The two lists of longrope, a number for each pair that turns. */
@@ -173,6 +183,8 @@ bool rope_read(struct rope *r, struct rope *local, const struct fields *top, con
         struct fields f = { json_object_get(top->obj, places[p]), top->path, prefix };
         if (family->local_theta > 0 && (field_given(&f, "full_attention") || field_given(&f, "sliding_attention")))
             return nested_read(r, local, top, f.obj, family, max_pos, d_head, err);
+        if (family->ignores_flat && strcmp(places[p], "rope_parameters") == 0)
+            return true;
         return object_read(r, top, &f, family, max_pos, d_head, err);
     }
     return true;

@@ -36,6 +36,7 @@ struct rope_family {
     double theta;                // of a missing rope_theta
     bool partial;                // it has partial_rotary_factor
     bool longrope;               // it has this type, also under the names su and yarn (Phi-3), and no other
+    bool ignores_flat;           // its class takes rope_parameters only with an object per kind of layer, and reads nothing else there
     int64_t original_max_pos;    // of a missing original_max_position_embeddings; 0: max_position_embeddings
     double local_theta;          // of layers with a window, which have frequencies of their own, without a scaling; 0: no difference
     const char *local_key;       // where config.json has it, or NULL

@@ -13,6 +13,7 @@
 #define HEADER_BYTES_MAX (100u << 20)    // the limit of the reference implementation
 #define SHARDS_MAX 4096
 #define TENSORS_MAX (1 << 20)
+#define PIECE_BYTES ((size_t)4 << 20)    // of values that are made while they are written; a power of two
 
 struct shard {
     struct file_map map;
@@ -292,8 +293,7 @@ static float f32_of(uint32_t bits)
     return f;
 }
 
-/* IEEE 754 half to single, exact. */
-static float half_to_f32(uint16_t h)
+float st_half(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, man = h & 1023;
     if (exp == 31)
@@ -325,8 +325,32 @@ void st_part_to_f32(float *out, const struct st_tensor *t, int64_t first, int64_
     for (int64_t i = 0; i < n; i++) {
         uint16_t h;
         memcpy(&h, t->data + 2 * (first + i), 2);
-        out[i] = t->dtype == ST_BF16 ? f32_of((uint32_t)h << 16) : half_to_f32(h);
+        out[i] = t->dtype == ST_BF16 ? f32_of((uint32_t)h << 16) : st_half(h);
     }
+}
+
+int64_t st_values_broken(const void *values, bool bf16, int64_t n)
+{
+    const uint32_t all = bf16 ? 0x7f80 : 0x7f800000;    // of the exponent: infinities and NaNs
+    for (int64_t at = 0, end; at < n; at = end) {
+        bool any = false;
+        end = MIN(at + 4096, n);
+        if (bf16)
+            for (int64_t i = at; i < end; i++)
+                any |= (((const uint16_t *)values)[i] & all) == all;
+        else
+            for (int64_t i = at; i < end; i++)
+                any |= (((const uint32_t *)values)[i] & all) == all;
+        for (int64_t i = at; any && i < end; i++)
+            if (((bf16 ? ((const uint16_t *)values)[i] : ((const uint32_t *)values)[i]) & all) == all)
+                return i;
+    }
+    return -1;
+}
+
+bool st_broken(const struct st_tensor *t, int64_t i, struct error *err)
+{
+    return error_set(err, ERR_DATA, "'%s': value %" PRId64 " of tensor '%s' is not finite", t->file, i, t->name);
 }
 
 void st_part_to_bf16(uint16_t *out, const struct st_tensor *t, int64_t first, int64_t n)
@@ -339,7 +363,7 @@ void st_part_to_bf16(uint16_t *out, const struct st_tensor *t, int64_t first, in
     for (int64_t i = 0; i < n; i++) {
         uint32_t u = 0;
         memcpy(&u, t->data + (t->dtype == ST_F32 ? 4 : 2) * (first + i), t->dtype == ST_F32 ? 4 : 2);
-        out[i] = f32_to_bf16(t->dtype == ST_F32 ? f32_of(u) : half_to_f32((uint16_t)u));
+        out[i] = f32_to_bf16(t->dtype == ST_F32 ? f32_of(u) : st_half((uint16_t)u));
     }
 }
 
@@ -391,6 +415,24 @@ static bool header_make(struct buf *h, const struct st_out *tensor, int64_t n, s
     return h->failed ? error_set(err, ERR_NO_MEMORY, "no memory for the header of %" PRId64 " tensors", n) : true;
 }
 
+static bool values_write(int fd, const struct st_out *t, const char *path, struct error *err)
+{
+    size_t slice = st_dtype_size(t->dtype);
+    for (int d = 1; d < t->n_dim; d++)
+        slice *= (size_t)t->dim[d];
+    if (t->data)
+        return fd_write(fd, t->data, slice * (size_t)t->dim[0], path, err);
+    int64_t most = slice < PIECE_BYTES ? (int64_t)(PIECE_BYTES / slice) : 1;
+    void *piece = malloc(slice * (size_t)MIN(most, t->dim[0]) + 1);
+    bool ok = piece || error_set(err, ERR_NO_MEMORY, "no memory to write '%s'", path);
+    for (int64_t first = 0, n; ok && first < t->dim[0]; first += n) {
+        n = MIN(most, t->dim[0] - first);
+        ok = t->fill(t->source, piece, first, n, err) && fd_write(fd, piece, slice * (size_t)n, path, err);
+    }
+    free(piece);
+    return ok;
+}
+
 bool st_write(const char *path, const struct st_out *tensor, int64_t n, struct error *err)
 {
     bool ok = false;
@@ -408,12 +450,8 @@ bool st_write(const char *path, const struct st_out *tensor, int64_t n, struct e
         len[i] = (uint8_t)((uint64_t)h.len >> 8 * i);
     TRY(fd_write(fd, len, sizeof len, tmp, err));
     TRY(fd_write(fd, h.data, h.len, tmp, err));
-    for (int64_t i = 0; i < n; i++) {
-        size_t size = st_dtype_size(tensor[i].dtype);
-        for (int d = 0; d < tensor[i].n_dim; d++)
-            size *= (size_t)tensor[i].dim[d];
-        TRY(fd_write(fd, tensor[i].data, size, tmp, err));
-    }
+    for (int64_t i = 0; i < n; i++)
+        TRY(values_write(fd, &tensor[i], tmp, err));
     if (fsync(fd) != 0) {
         error_errno(err, "cannot sync '%s'", tmp);
         goto out;

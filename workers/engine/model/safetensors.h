@@ -42,14 +42,23 @@ void st_to_bf16(uint16_t *out, const struct st_tensor *t);
 /* The same of the n elements from first on. */
 void st_part_to_f32(float *out, const struct st_tensor *t, int64_t first, int64_t n);
 void st_part_to_bf16(uint16_t *out, const struct st_tensor *t, int64_t first, int64_t n);
+/* IEEE 754 half to single, exact. */
+float st_half(uint16_t h);
+/* Which of n values, fp32 or bf16 as a conversion gave them, is the first that is not finite; -1: none. */
+int64_t st_values_broken(const void *values, bool bf16, int64_t n);
+/* ERR_DATA, for such a value of t. Returns false. */
+bool st_broken(const struct st_tensor *t, int64_t i, struct error *err);
 
-/* A tensor to be written; data is (n_elem) of dtype. */
+/* A tensor to be written: its values, or what makes them piece by piece, so that a file may be larger than the memory. */
 struct st_out {
     const char *name;
     enum st_dtype dtype;
     int n_dim;
     int64_t dim[ST_DIM_MAX];
-    const void *data;    // borrowed until the call returns
+    const void *data;    // (n_elem) of dtype, borrowed until the call returns; NULL:
+    /* Put n slices of the first dimension, from `first` on, into out. */
+    bool (*fill)(const void *source, void *out, int64_t first, int64_t n, struct error *err);
+    const void *source;    // borrowed until the call returns
 };
 /* Write one file (temporary name, fsync, rename) whose only metadata is {"format":"pt"}. */
 MUST_USE bool st_write(const char *path, const struct st_out *tensor, int64_t n, struct error *err);

@@ -4,7 +4,7 @@
  * MLP, some rows of the embedding and of the head; norms are on all. A layer's products by heads and by columns of the MLP give whole
  * outputs of some rows of their matrix; the two that read these (o_proj, down_proj) give each rank a part of every sum, and the parts are
  * added as one fixed tree (ops.h, weight.parts). In training the sums over rows of a matrix, gradients by what those products read, are
- * cut in the same parts and added likewise (run_sums.c). So log-probs and gradients have the same bits on one device and on any team,
+ * cut in the same parts and added likewise (pass/run_sums.c). So log-probs and gradients have the same bits on one device and on any team,
  * when the model's sums have the same parts (model_parts_set). Scheme: Megatron-LM, arXiv 1909.08053, section 3; the tree: arXiv
  * 2511.17826.
  *

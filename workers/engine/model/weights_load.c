@@ -32,11 +32,12 @@ struct loading {
     const struct weights_loader *by;
     struct piece *piece;    // (n_piece) owned
     int64_t n_piece;
-    int64_t n_slot;              // of the loader's that are used
-    pthread_mutex_t lock;        // guards: the rest
-    pthread_cond_t changed;      // signals all of it
-    int64_t n_taken, n_sent;     // pieces
-    int64_t ready[SLOTS_MAX];    // the piece in each slot; -1: none
+    int64_t n_slot;               // of the loader's that are used
+    pthread_mutex_t lock;         // guards: the rest
+    pthread_cond_t changed;       // signals all of it
+    int64_t n_taken, n_sent;      // pieces
+    int64_t ready[SLOTS_MAX];     // the piece in each slot; -1: none
+    int64_t broken, broken_at;    // the first piece with a value that is not finite, and which of the tensor's it is; -1: none
     bool stop;
 };
 
@@ -68,7 +69,7 @@ static bool slots_make(struct weights_loader *by, struct loading *l, struct erro
     return true;
 }
 
-static void piece_convert(const struct loading *l, int64_t p)
+static void piece_convert(struct loading *l, int64_t p)
 {
     const struct piece *x = &l->piece[p];
     void *to = l->n_slot ? l->by->slot[p % l->n_slot] : x->to;
@@ -76,6 +77,15 @@ static void piece_convert(const struct loading *l, int64_t p)
         st_part_to_f32(to, x->file, x->first, x->n);
     else
         st_part_to_bf16(to, x->file, x->first, x->n);
+    int64_t bad = st_values_broken(to, l->m->dtype == DT_BF16, x->n);
+    if (bad < 0)
+        return;
+    pthread_mutex_lock(&l->lock);
+    if (l->broken < 0 || p < l->broken) {
+        l->broken = p;
+        l->broken_at = x->first + bad;
+    }
+    pthread_mutex_unlock(&l->lock);
 }
 
 /* A thread that converts until there is nothing left. */
@@ -168,7 +178,7 @@ void weights_loader_free(struct weights_loader *l)
 bool weights_load(struct weights_loader *by, const struct model *m, const struct st_tensor *const *file, int64_t first, int64_t last,
                   char *to, struct error *err)
 {
-    struct loading l = { .m = m, .by = by, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+    struct loading l = { .m = m, .by = by, .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .broken = -1 };
     pthread_t thread[THREADS_MAX];
     int n_thread = 0;
     bool ok = false;
@@ -188,6 +198,8 @@ out:
     pthread_mutex_unlock(&l.lock);
     for (int i = 0; i < n_thread; i++)
         pthread_join(thread[i], NULL);
+    if (ok && l.broken >= 0)
+        ok = st_broken(l.piece[l.broken].file, l.broken_at, err);
     free(l.piece);
     return ok;
 }

@@ -8,6 +8,7 @@
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/sampler/generator.h"
+#include "workers/engine/pass/pass.h"
 
 #define ATTEMPTS_MAX 24
 

@@ -11,6 +11,7 @@
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/publish/publication.h"
+#include "workers/engine/trainer/checkpoint.h"
 
 enum dtype run_dtype(const struct run_config *c, enum device_kind kind)
 {
@@ -23,7 +24,7 @@ bool run_adapter(const struct run_config *c, struct lora_config *lora, struct er
     if (c->lora_adapter[0] && !lora_config_load(lora, c->lora_adapter, err))
         return false;
     snprintf(lora->base, sizeof lora->base, "%s", c->model);
-    return lora->rank == 0 || c->lora_adapter[0] || lora_targets_parse(&lora->targets, c->lora_target_modules, err);
+    return lora->rank == 0 || c->lora_adapter[0] || lora_targets_parse(lora, c->lora_target_modules, err);
 }
 
 double run_n_trained(const struct run_config *c, const struct model_config *shape)
@@ -292,6 +293,7 @@ static bool room_plan(struct run_room *out, const struct run_config *c, const st
     bool trains = part->rank >= 0, turns = c->n_behind == 0 || part->producer < 0;
     struct plan_weights w = weights_of(c, part, m);
     out->publication = publication_of(c, m);
+    out->copy = part->rank == 0 ? checkpoint_copy_bytes(model_n_flat(m), model_weight_bytes(m), model_dtype(m) != DT_F32) : 0;
     struct trainer_settings s = run_trainer_settings(c, part->rank, dev);
     struct generator_config g = run_generator_config(c);
     g.model = !run_samples(c, part) ? NULL : sliced ? sliced : m;

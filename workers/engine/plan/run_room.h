@@ -50,6 +50,7 @@ struct run_publication {
 struct run_room {
     struct run_publication publication;    // whoever the part is
     struct memory_plan plan;               // with the zero_stage that is set, or with auto the lowest from 1 on that has room
+    size_t copy;                           // host memory from which the first trainer writes checkpoints; of other parts 0
     size_t have;                           // bytes free on the device
     size_t state_bytes[SUM_PARTS_MAX];     // as in struct trainer_settings
     bool fits;

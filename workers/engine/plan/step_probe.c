@@ -6,6 +6,7 @@
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
+#include "workers/engine/pass/pass.h"
 
 #define DECODE_STEPS 8       // timed ones of a round
 #define FIRST_STEPS 2        // of the first round, which says whether there is time for others

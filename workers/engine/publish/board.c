@@ -139,6 +139,14 @@ static int busy_count(const struct board *b)
     return n;
 }
 
+bool board_has_readers(const struct board *b)
+{
+    for (int i = 0; i < BOARD_READERS; i++)
+        if (lock_lives(b, 1 + i))
+            return true;
+    return false;
+}
+
 int board_change(struct board *b, int64_t limit_ms)
 {
     int64_t end = clock_ms() + limit_ms;

@@ -23,6 +23,7 @@ struct board *board_new(const char *path, int64_t version, struct error *err);
 /* The weights are about to change: ask for them, and wait at most limit_ms. Returns how many have not let go. Not a second time before
  * board_changed: returns 0 at once. */
 int board_change(struct board *b, int64_t limit_ms);
+bool board_has_readers(const struct board *b);           // from any thread: has a server joined that lives?
 void board_changed(struct board *b, int64_t version);    // they are whole again, and this is their version
 
 /* ---- a server */

@@ -37,22 +37,42 @@ static bool brace_content(const char *from, const char *end, bool escaped, struc
     return false;
 }
 
+const char *box_mark_end(const char *p, const char *end)
+{
+    static const struct {
+        const char *name;
+        bool options;
+    } marks[] = { { "\\boxed", false }, { "\\fbox", false }, { "\\framebox", true } };
+    for (size_t k = 0; k < ARRAY_SIZE(marks); k++) {
+        size_t n = strlen(marks[k].name);
+        if ((size_t)(end - p) < n || memcmp(p, marks[k].name, n) != 0)
+            continue;
+        for (p += n; marks[k].options;) {    // \framebox[3cm][c]
+            const char *q = p;
+            while (q < end && *q == ' ')
+                q++;
+            q = q < end && *q == '[' ? memchr(q, ']', (size_t)(end - q)) : NULL;
+            if (!q)
+                break;
+            p = q + 1;
+        }
+        while (p < end && *p == ' ')
+            p++;
+        return p;
+    }
+    return NULL;
+}
+
 bool answer_boxed(const char *text, size_t len, struct span *out)
 {
-    static const char *const marks[] = { "\\boxed", "\\fbox" };
     const char *end = text + len;
-    for (const char *p = end, *q; p-- > text;)
-        for (size_t k = 0; *p == '\\' && k < ARRAY_SIZE(marks); k++) {
-            size_t n = strlen(marks[k]);
-            if ((size_t)(end - p) <= n || memcmp(p, marks[k], n) != 0)
-                continue;
-            for (q = p + n; q < end && *q == ' ';)
-                q++;
-            if (q == end || *q != '{')
-                continue;    // a mention of \boxed without an answer
-            /* ColossalChat counts every brace; a set's \{ \} balances both ways, a \left\{ ... \right. only when skipped */
-            return brace_content(q + 1, end, true, out) || brace_content(q + 1, end, false, out);
-        }
+    for (const char *p = end; p-- > text;) {
+        const char *q = *p == '\\' ? box_mark_end(p, end) : NULL;
+        if (!q || q == end || *q != '{')
+            continue;    // a mention of \boxed without an answer
+        /* ColossalChat counts every brace; a set's \{ \} balances both ways, a \left\{ ... \right. only when skipped */
+        return brace_content(q + 1, end, true, out) || brace_content(q + 1, end, false, out);
+    }
     return false;
 }
 

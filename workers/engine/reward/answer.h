@@ -9,6 +9,8 @@ struct span {
     const char *s;    // borrowed from the text that was searched
     size_t len;
 };
+/* What follows a box's command at p, its options and the blanks after it: \boxed, \fbox, \framebox[3cm][c]. NULL: none stands there. */
+const char *box_mark_end(const char *p, const char *end);
 /* The content of the last \boxed{...} with balanced braces; false: there is none, or the last one never closes. */
 bool answer_boxed(const char *text, size_t len, struct span *out);
 /* The four tags of a response in their order: think_start, think_end, answer_start, answer_end; how often each must occur. */

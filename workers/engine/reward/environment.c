@@ -84,7 +84,7 @@ static bool step_question(struct environment *e, const struct turn *t, const cha
 {
     struct tool_calls calls;
     struct buf *b = question_begin(e, "step", t->item, t->sample);
-    if (!tool_calls_find(&calls, text, strlen(text)))
+    if (!tool_calls_find(&calls, text, strlen(text), NULL))
         return false;
     bool ok = text_add(b, "text", text, strlen(text)) && text_add(b, "content", buf_text(&calls.content), calls.content.len);
     buf_str(b, ",\"tool_calls\":[");
@@ -236,7 +236,7 @@ void environment_free(struct environment *e)
     free(e);
 }
 
-struct environment *environment_new(const char *command, double timeout_s, struct error *err)
+struct environment *environment_new(const char *command, double timeout_s, int errors, struct error *err)
 {
     struct environment *e = calloc(1, sizeof *e);
     if (!e || !(e->command = strdup(command))) {
@@ -244,7 +244,7 @@ struct environment *environment_new(const char *command, double timeout_s, struc
         error_set(err, ERR_NO_MEMORY, "no memory for an environment");
         return NULL;
     }
-    e->lines = line_program_new("environment", command, timeout_s, err);
+    e->lines = line_program_new("environment", command, timeout_s, errors, err);
     if (!e->lines) {
         environment_free(e);
         return NULL;

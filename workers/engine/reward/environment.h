@@ -34,7 +34,7 @@ struct turn_answer {
     char *json;    // with SCORE_OK the program's answer, an object; owned, for free
 };
 struct environment;
-/* Start a program. Returns it for environment_free; NULL: see err. */
-struct environment *environment_new(const char *command, double timeout_s, struct error *err);
+/* Start a program. errors: as line_program_new takes it. Returns it for environment_free; NULL: see err. */
+struct environment *environment_new(const char *command, double timeout_s, int errors, struct error *err);
 void environment_free(struct environment *e);    // NULL is fine
 void environment_turn(struct environment *e, const struct turn *t, struct turn_answer *out);

@@ -92,7 +92,7 @@ static void *copy_main(void *arg)
     struct copy *c = arg;
     struct environment_pool *p = c->pool;
     struct error err = { 0 };
-    struct environment *e = environment_new(p->command, p->timeout_s, &err);
+    struct environment *e = environment_new(p->command, p->timeout_s, 0, &err);
     pthread_mutex_lock(&p->lock);
     p->n_ready += e != NULL;
     if (!e && !p->failed) {

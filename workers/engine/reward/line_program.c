@@ -1,19 +1,17 @@
-/* line_program.c - see line_program.h; how the process is kept on a leash, and how its lines are told apart */
+/* line_program.c - see line_program.h; how the lines are told apart */
 #include "workers/engine/reward/line_program.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
+#include "workers/engine/reward/leash.h"
 
 #define LINE_MAX_BYTES (1u << 20)    // of an answer
 #define END_MS 1000                  // time for a program to end after its input is closed
@@ -23,10 +21,9 @@ struct line_program {
     const char *what;
     char *command;
     double timeout_s;
-    const atomic_bool *stop;       // questions are given up when it is true; borrowed, or NULL
-    pid_t watcher;                 // leader of the process group; 0: not running
-    pid_t pid;                     // of the shell that runs the command; 0: not running
-    int leash;                     // the other end is the watcher's input, which only ever sees our end close
+    const atomic_bool *stop;    // questions are given up when it is true; borrowed, or NULL
+    struct leash leash;
+    int errors;                    // for its standard error; 0: ours
     int to, from;                  // our ends of the pipes, non-blocking; -1: not running
     struct buf request, answer;    // answer keeps what was read beyond a line
     bool request_ended;
@@ -46,82 +43,28 @@ bool is_worth_a_line(int64_t n)
     return n > 0 && (n & (n - 1)) == 0;
 }
 
-static void child_collect(pid_t *pid)
-{
-    while (*pid > 0 && waitpid(*pid, NULL, 0) < 0 && errno == EINTR) {
-    }
-    *pid = 0;
-}
-
-/* Kills its whole process group in the end. */
 void line_program_stop(struct line_program *p, int64_t wait_ms)
 {
     fd_close(&p->to);
     fd_close(&p->from);
     buf_clear(&p->answer);
-    pid_t done = 0;
-    for (int64_t end = clock_ms() + wait_ms; p->pid > 0 && done == 0 && clock_ms() < end; usleep(1000))
-        done = waitpid(p->pid, NULL, WNOHANG);
-    if (done != 0)
-        p->pid = 0;
-    if (p->watcher > 0)
-        kill(-p->watcher, SIGKILL);    // also what it started; the number belongs to the watcher until the watcher is reaped
-    child_collect(&p->pid);
-    child_collect(&p->watcher);
-    fd_close(&p->leash);
-}
-
-/* Runs in the forked child, where only system calls are safe: make in and out descriptors 0 and 1, and become a shell
- * that runs command in group (0: a new one). */
-static void __attribute__((noreturn)) shell_exec(const char *command, pid_t group, int in, int out)
-{
-    struct rlimit none = { 0, 0 };
-    sigset_t empty;
-    sigemptyset(&empty);
-    sigprocmask(SIG_SETMASK, &empty, NULL);
-    signal(SIGPIPE, SIG_DFL);
-    signal(SIGXFSZ, SIG_DFL);
-    setrlimit(RLIMIT_CORE, &none);
-    if (setpgid(0, group) != 0 || dup2(in, 0) < 0 || (out >= 0 && dup2(out, 1) < 0))
-        _exit(126);
-    close_range(3, ~0u, 0);
-    execl("/bin/sh", "sh", "-c", command, (char *)NULL);
-    _exit(127);
+    leash_end(&p->leash, wait_ms);
 }
 
 static bool line_program_start(struct line_program *p, struct error *err)
 {
-    int in[2] = { -1, -1 }, out[2] = { -1, -1 }, leash[2] = { -1, -1 };
-    pid_t scorer = getpid();
+    int in[2] = { -1, -1 }, out[2] = { -1, -1 };
+    char name[512];
     bool ok = false;
-    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0 || pipe2(leash, O_CLOEXEC) != 0) {
-        error_errno(err, "cannot make the pipes of the %s '%s'", p->what, p->command);
+    snprintf(name, sizeof name, "the %s '%.400s'", p->what, p->command);
+    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) {
+        error_errno(err, "cannot make the pipes of %s", name);
         goto out;
     }
-    p->watcher = fork();
-    if (p->watcher == 0)
-        shell_exec("read -r line; kill -KILL 0", 0, leash[0], -1);
-    if (p->watcher < 0) {
-        error_errno(err, "cannot start the watcher of the %s '%s'", p->what, p->command);
-        goto out;
-    }
-    setpgid(p->watcher, p->watcher);    // parent or child, whichever is first
-    p->pid = fork();
-    if (p->pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != scorer)    // the scorer died before the death signal was set: the watcher may have looked already
-            _exit(126);
-        shell_exec(p->command, p->watcher, in[0], out[1]);
-    }
-    if (p->pid < 0) {
-        error_errno(err, "cannot start the %s '%s'", p->what, p->command);
-        goto out;
-    }
-    setpgid(p->pid, p->watcher);    // here too: a program stopped at once must be in the group that is killed
-    p->leash = leash[1];
+    TRY(leash_start(&p->leash, p->command, in[0], out[1], p->errors, name, err));
     p->to = in[1];
     p->from = out[0];
-    leash[1] = in[1] = out[0] = -1;
+    in[1] = out[0] = -1;
     fcntl(p->to, F_SETFL, O_NONBLOCK);
     fcntl(p->from, F_SETFL, O_NONBLOCK);
     p->n_start++;
@@ -132,12 +75,6 @@ out:
     for (int i = 0; i < 2; i++) {
         fd_close(&in[i]);
         fd_close(&out[i]);
-        fd_close(&leash[i]);
-    }
-    if (!ok) {
-        p->pid = MAX(p->pid, 0);
-        p->watcher = MAX(p->watcher, 0);
-        line_program_stop(p, 0);
     }
     return ok;
 }
@@ -259,7 +196,7 @@ bool line_program_ask(struct line_program *p, json_t **answer, struct error *err
     p->request_ended = true;
     if (p->request.failed)
         return error_set(err, ERR_NO_MEMORY, "no memory for a question to the %s", p->what);
-    if (p->pid == 0 && !line_program_start(p, err))
+    if (!line_program_runs(p) && !line_program_start(p, err))
         return false;
     if (answer_get(p, answer, err))
         return true;
@@ -274,7 +211,7 @@ void line_program_stop_by(struct line_program *p, const atomic_bool *stop)
 
 bool line_program_runs(const struct line_program *p)
 {
-    return p->pid != 0;
+    return p->leash.pid != 0;
 }
 
 int64_t line_program_starts(const struct line_program *p)
@@ -298,7 +235,7 @@ void line_program_free(struct line_program *p)
     free(p);
 }
 
-struct line_program *line_program_new(const char *what, const char *command, double timeout_s, struct error *err)
+struct line_program *line_program_new(const char *what, const char *command, double timeout_s, int errors, struct error *err)
 {
     struct line_program *p = calloc(1, sizeof *p);
     char *copy = strdup(command);
@@ -312,7 +249,8 @@ struct line_program *line_program_new(const char *what, const char *command, dou
                                 .command = copy,
                                 .to = -1,
                                 .from = -1,
-                                .leash = -1,
+                                .errors = errors,
+                                .leash = { .end = -1 },
                                 .timeout_s = timeout_s > 0 ? timeout_s : LINE_PROGRAM_LATE_S,
                                 .answer = { .max = LINE_MAX_BYTES + 65537 } };
     if (!line_program_start(p, err)) {

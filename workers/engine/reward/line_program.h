@@ -6,12 +6,9 @@
  *   - an object with an id that was never asked, or what looks like an answer without an id, shows that the two are out of step:
  *     the program is killed.
  * The log says how many of each there were. It runs with the caller's rights: it is the user's own program and is not sandboxed.
- * Its standard error goes to the log of this process. Closing its input asks it to end.
+ * Its standard error goes to the log of this process, or where the caller says. Closing its input asks it to end.
  *
- * The leader of its process group is a watcher: a shell that waits for the end of a pipe whose other end only this process
- * holds, and then kills the group. So nothing in the group outlives this process, however it ends. Killing the recorded
- * group at the next start was considered, but `rollcall score` has no next start, and the group's number may belong to
- * other processes by then.
+ * Nothing that it has started outlives it, or this process (leash.h).
  *
  * One thread at a time. */
 #pragma once
@@ -26,8 +23,9 @@
 
 struct line_program;
 /* Start command. what names it in messages ("reward program") and is borrowed. timeout_s: for an answer; 0: LINE_PROGRAM_LATE_S.
- * Returns it for line_program_free; NULL: see err. */
-struct line_program *line_program_new(const char *what, const char *command, double timeout_s, struct error *err);
+ * errors: a descriptor for its standard error, borrowed as long as it lives; 0: this process's own. Returns it for line_program_free;
+ * NULL: see err. */
+struct line_program *line_program_new(const char *what, const char *command, double timeout_s, int errors, struct error *err);
 void line_program_free(struct line_program *p);    // asks it to end, and kills it after a second; NULL is fine
 /* Give up a question within a second after *stop has become true (borrowed as long as p lives). */
 void line_program_stop_by(struct line_program *p, const atomic_bool *stop);

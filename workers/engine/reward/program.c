@@ -85,6 +85,13 @@ static bool number_get(const json_t *o, const char *key, double *out)
     return json_is_boolean(v) || json_double_get(v, out);
 }
 
+/* 0 or 1; NAN: it does not say. */
+static float accuracy_get(const json_t *o, const char *key)
+{
+    double v;
+    return number_get(o, key, &v) && !isnan(v) ? v > 0 : NAN;
+}
+
 static void outputs_fail(struct reward_output *out, int64_t n, enum score_state score, const char *why)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -97,7 +104,6 @@ static void outputs_fail(struct reward_output *out, int64_t n, enum score_state 
 static void answer_use(const json_t *o, struct reward_output *out)
 {
     const char *error = json_string_value(json_object_get(o, "error")), *rule = json_string_value(json_object_get(o, "rule"));
-    double format = 0, right = 0;
     char why[sizeof out->rule];
     if (error) {
         snprintf(why, sizeof why, "error: %s", error);
@@ -108,11 +114,9 @@ static void answer_use(const json_t *o, struct reward_output *out)
         out->reward = 0;
         outputs_fail(out, 1, SCORE_ERROR, "no finite reward");
     } else {
-        number_get(o, "format_acc", &format);
-        number_get(o, "ans_acc", &right);
         out->score = SCORE_OK;
-        out->format_acc = format > 0;
-        out->ans_acc = right > 0;
+        out->format_acc = accuracy_get(o, "format_acc");
+        out->ans_acc = accuracy_get(o, "ans_acc");
         out->verdict = out->ans_acc > 0 ? VERDICT_EQUAL : VERDICT_DIFFERENT;
         snprintf(out->rule, sizeof out->rule, "%s", rule ? rule : "program");
     }
@@ -244,7 +248,7 @@ static bool program_open(void **self, const struct reward_config *config, const 
         free(p);
         return error_set(err, ERR_NO_MEMORY, "no memory for a reward program");
     }
-    p->lines = line_program_new("reward program", arg, config->program_timeout_s, err);
+    p->lines = line_program_new("reward program", arg, config->program_timeout_s, config->program_errors, err);
     if (!p->lines) {
         program_close(p);
         return false;

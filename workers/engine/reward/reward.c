@@ -245,7 +245,8 @@ static void part_score(struct reward *r, struct part *p, const struct reward_inp
 }
 
 /* Add part k's outputs to the sum. The sample's verdict, texts and accuracies are the first part's, since that is the
- * reward that knows what an answer is. A part that cannot tell leaves the sample out. */
+ * reward that knows what an answer is; accuracies that it does not say are those of the next part that does. A part that cannot tell
+ * leaves the sample out. */
 static void part_add(const struct part *p, int k, const struct reward_output *part, struct reward_output *out, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -260,6 +261,8 @@ static void part_add(const struct part *p, int k, const struct reward_output *pa
         }
         o->us = us;
         if (part[i].score == SCORE_OK) {
+            o->format_acc = isnan(o->format_acc) ? part[i].format_acc : o->format_acc;
+            o->ans_acc = isnan(o->ans_acc) ? part[i].ans_acc : o->ans_acc;
             o->part[k] = part[i].reward;
             if (part[i].n_criterion > 0) {
                 o->n_criterion = part[i].n_criterion;

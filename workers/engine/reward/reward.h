@@ -47,7 +47,7 @@ struct reward_input {
 struct reward_output {
     enum score_state score;    // SCORE_OK, or why it is left out (rule says it in words)
     double reward;
-    float format_acc, ans_acc;    // 0 or 1
+    float format_acc, ans_acc;    // 0 or 1; NAN: the reward does not say
     enum verdict verdict;
     double part[GROUP_PARTS_MAX];    // filled by combined rewards, NAN elsewhere
     char rule[96];                   // which rule decided: "rational", "interval", "text", "code: wrong answer", ...
@@ -104,6 +104,7 @@ struct reward_config {
     const char *response_format_tags;      // of think_answer_tags, as answer_tags_read takes them; NULL: the default
     const struct answer_tags *tags;        // reward_new's own
     const struct verify_options *verify;    // NULL: VERIFY_OPTIONS_DEFAULT; borrowed until reward_new returns
+    int program_errors;                     // a descriptor for the standard error of the user's programs; 0: this process's own
     double program_timeout_s;               // for an answer of the user's reward program, or one test of a code reward; 0: 10
 };
 struct run_config;

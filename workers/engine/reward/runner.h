@@ -8,10 +8,11 @@
 #include "workers/engine/reward/tests.h"
 
 struct runner_options {
-    bool all;             // run the tests after one that failed, too
-    double whole_s;       // of all tests together
-    double test_s;        // of one; 0: the sandbox's
-    double *runtime_s;    // (t->n) seconds of each test, -1 for one that did not pass or was not run; NULL: not wanted
+    bool all;                // run the tests after one that failed, too
+    double whole_s;          // of all tests together
+    double test_s;           // of one; 0: the sandbox's
+    const char *left_out;    // of assertions: an output that begins so says why nothing can be known of the program; else NULL
+    double *runtime_s;       // (t->n) seconds of each test, -1 for one that did not pass or was not run; NULL: not wanted
 };
 /* What is known about a program once its tests have run. */
 struct runner_result {

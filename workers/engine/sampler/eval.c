@@ -13,9 +13,9 @@ bool eval_tally_init(struct eval_tally *t, int64_t n_prompt, int64_t n_per_promp
     if (n_prompt < 0 || n_per_prompt < 1)
         return error_set(err, ERR_SHAPE, "an evaluation of %" PRId64 " prompts with %" PRId64 " samples each is not possible", n_prompt,
                          n_per_prompt);
-    t->scored = calloc((size_t)n_prompt + 1, sizeof *t->scored);
+    t->judged = calloc((size_t)n_prompt + 1, sizeof *t->judged);
     t->correct = calloc((size_t)n_prompt + 1, sizeof *t->correct);
-    if (!t->scored || !t->correct) {
+    if (!t->judged || !t->correct) {
         eval_tally_release(t);
         return error_set(err, ERR_NO_MEMORY, "no memory to evaluate %" PRId64 " prompts", n_prompt);
     }
@@ -24,7 +24,7 @@ bool eval_tally_init(struct eval_tally *t, int64_t n_prompt, int64_t n_per_promp
 
 void eval_tally_release(struct eval_tally *t)
 {
-    free(t->scored);
+    free(t->judged);
     free(t->correct);
     *t = (struct eval_tally){ 0 };
 }
@@ -34,28 +34,46 @@ bool eval_correct(const struct reward_output *out)
     return out->score == SCORE_OK && (out->ans_acc > 0.5f || out->verdict == VERDICT_EQUAL);
 }
 
+bool eval_judged(const struct reward_output *out)
+{
+    return out->score == SCORE_OK && (!isnan(out->ans_acc) || out->verdict == VERDICT_EQUAL);
+}
+
 void eval_tally_add(struct eval_tally *t, int64_t i, const struct reward_output *out, int64_t n_tok, enum finish_reason finish)
 {
     BUG_IF(i < 0 || i >= t->n_prompt, "prompt %" PRId64 " of %" PRId64, i, t->n_prompt);
     t->n_sample++;
     t->n_tok += n_tok;
+    t->n_tok_max = MAX(t->n_tok_max, n_tok);
     t->n_truncated += finish == FINISH_LENGTH;
     if (out->score != SCORE_OK) {
         t->n_left_out++;
         return;
     }
-    bool correct = eval_correct(out);
+    bool correct = eval_correct(out), judged = eval_judged(out);
     t->n_scored++;
+    t->n_judged += judged;
     t->n_correct += correct;
+    t->n_format_known += !isnan(out->format_acc);
     t->n_format += out->format_acc > 0.5f;
     t->reward_sum += out->reward;
-    t->scored[i]++;
+    t->judged[i] += judged;
     t->correct[i] += correct;
 }
 
 double eval_mean(const struct eval_tally *t)
 {
-    return t->n_scored ? (double)t->n_correct / (double)t->n_scored : NAN;
+    return t->n_judged ? (double)t->n_correct / (double)t->n_judged : NAN;
+}
+
+double eval_spread(const struct eval_tally *t)
+{
+    int64_t n = 0, mixed = 0;
+    for (int64_t i = 0; i < t->n_prompt; i++) {
+        n += t->judged[i] > 1;
+        mixed += t->judged[i] > 1 && t->correct[i] > 0 && t->correct[i] < t->judged[i];
+    }
+    return n ? (double)mixed / (double)n : NAN;
 }
 
 double eval_reward_mean(const struct eval_tally *t)
@@ -79,9 +97,9 @@ double eval_pass_at(const struct eval_tally *t, int64_t k)
     double sum = 0;
     int64_t n = 0;
     for (int64_t i = 0; i < t->n_prompt; i++) {
-        if (t->scored[i] < k)
+        if (t->judged[i] < k)
             continue;
-        sum += pass_at_k(t->scored[i], t->correct[i], k);
+        sum += pass_at_k(t->judged[i], t->correct[i], k);
         n++;
     }
     return n ? sum / (double)n : NAN;
@@ -102,11 +120,12 @@ json_t *eval_tally_json(const struct eval_tally *t)
         snprintf(name, sizeof name, "%" PRId64, k[i]);
         json_object_set_new(pass_at, name, json_number(eval_pass_at(t, k[i])));
     }
-    return json_pack("{s:I, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:I}", "n", (json_int_t)t->n_prompt, "mean",
-                     json_number(eval_mean(t)), "pass_at", pass_at, "n_sample", (json_int_t)t->n_sample, "n_scored",
-                     (json_int_t)t->n_scored, "n_correct", (json_int_t)t->n_correct, "n_left_out", (json_int_t)t->n_left_out, "n_truncated",
-                     (json_int_t)t->n_truncated, "format", json_number(t->n_scored ? (double)t->n_format / (double)t->n_scored : NAN),
-                     "reward", json_number(eval_reward_mean(t)), "tokens", (json_int_t)t->n_tok);
+    return json_pack("{s:I, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:I, s:I}", "n", (json_int_t)t->n_prompt, "mean",
+                     json_number(eval_mean(t)), "pass_at", pass_at, "spread", json_number(eval_spread(t)), "n_sample",
+                     (json_int_t)t->n_sample, "n_scored", (json_int_t)t->n_scored, "n_correct", (json_int_t)t->n_correct, "n_left_out",
+                     (json_int_t)t->n_left_out, "n_truncated", (json_int_t)t->n_truncated, "format",
+                     json_number(t->n_format_known ? (double)t->n_format / (double)t->n_format_known : NAN), "reward",
+                     json_number(eval_reward_mean(t)), "tokens", (json_int_t)t->n_tok, "longest", (json_int_t)t->n_tok_max);
 }
 
 json_t *json_text(const char *text, size_t len)
@@ -173,8 +192,8 @@ bool eval_record_line(struct buf *line, const struct eval_record *r, struct erro
     if (!gold && cases)
         tests_record(json, out);
     json_object_set_new(json, "parsed", out->pred[0] ? json_text(out->pred, strlen(out->pred)) : json_null());
-    json_object_set_new(json, "format_valid", json_integer(out->format_acc > 0.5f));
-    json_object_set_new(json, "ans_valid", json_integer(eval_correct(out)));
+    json_object_set_new(json, "format_valid", isnan(out->format_acc) ? json_null() : json_integer(out->format_acc > 0.5f));
+    json_object_set_new(json, "ans_valid", out->score == SCORE_OK && !eval_judged(out) ? json_null() : json_integer(eval_correct(out)));
     json_object_set_new(json, "response_length", json_integer(r->n_tok));
     json_object_set_new(json, "reward", out->score == SCORE_OK ? json_number(out->reward) : json_null());
     json_object_set_new(json, "row", json_integer(r->prompt_row));

@@ -602,7 +602,7 @@ struct external *external_new(const struct external_config *config, struct error
     pthread_mutex_init(&x->lock, NULL);
     clock_cond_init(&x->some);
     if (config->helper) {
-        if (!(x->helper = line_program_new("engine's helper", config->helper, CONTROL_S, err))) {
+        if (!(x->helper = line_program_new("engine's helper", config->helper, CONTROL_S, 0, err))) {
             external_free(x);
             return NULL;
         }

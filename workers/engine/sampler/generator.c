@@ -25,6 +25,7 @@
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "workers/engine/sampler/generator_parts.h"
+#include "workers/engine/pass/pass.h"
 
 /* ---- lists of entries ---- */
 void entries_push(struct entry_list *l, struct entry *e)

@@ -15,6 +15,7 @@
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "workers/engine/sampler/generator_parts.h"
+#include "workers/engine/pass/pass.h"
 
 #define DRAFT_MAX 15         // guesses per sample and step
 #define WAIT_MAX 32          // rounds until guessing is tried again after it was not worth while

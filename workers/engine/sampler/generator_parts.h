@@ -9,6 +9,7 @@
 #include "workers/engine/sampler/mirror.h"
 #include "workers/engine/sampler/pagedkv.h"
 #include "workers/engine/sampler/prefix_cache.h"
+#include "workers/engine/pass/pass.h"
 
 #define DRAFT_ROWS 64         // most rows of a step with guesses
 #define DRAFT_SEQ_MAX 32      // most samples that it is tried with

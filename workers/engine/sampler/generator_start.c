@@ -5,6 +5,7 @@
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "workers/engine/sampler/generator_parts.h"
+#include "workers/engine/pass/pass.h"
 
 /* Sequences that are run in one pass. */
 struct prefill {

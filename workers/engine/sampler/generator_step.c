@@ -7,6 +7,7 @@
 #include "protocol/base/clock.h"
 #include "workers/engine/sampler/generator_parts.h"
 #include "workers/engine/text/tokenizer.h"
+#include "workers/engine/pass/pass.h"
 
 /* ---- rows ---- */
 /* Row i has moved here (now: i) or leaves (now: -1): update the flights. */

@@ -15,9 +15,11 @@
 struct template;
 /* Read a template from memory (UTF-8); name is used in messages. NULL: see err, "name:line: ...". */
 struct template *template_new(const char *source, size_t len, const char *name, struct error *err);
+#define TEMPLATE_TOOL_USE_FILE "additional_chat_templates/tool_use.jinja"
 /* The chat template of a model directory: chat_template.jinja, else tokenizer_config.json's chat_template (a string, or
- * a list of {name, template}, of which "default" is taken); with the special tokens' texts (bos_token, eos_token, ...)
- * that tokenizer_config.json gives. ERR_NOT_FOUND when the directory has none. */
+ * named ones, of which "default" is taken); with the special tokens' texts (bos_token, eos_token, ...) that
+ * tokenizer_config.json gives. Where the directory has one called "tool_use" (TEMPLATE_TOOL_USE_FILE, or a named one),
+ * conversations with tools are rendered by it, as transformers does. ERR_NOT_FOUND when the directory has none. */
 struct template *template_load(const char *dir, struct error *err);
 /* The same, but having none is no error: *out is then NULL. */
 MUST_USE bool template_find(const char *dir, struct template **out, struct error *err);

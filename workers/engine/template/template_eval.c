@@ -12,7 +12,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
 #include "workers/engine/template/template_parts.h"
 
@@ -475,18 +474,26 @@ void jinja_stmts_run(struct render *r, const struct stmt *s, struct scope *scope
 
 /* ---- the public side ---- */
 
+/* As in transformers, a template for tools is used where they are given, if only as an empty list. */
+static const struct template *template_for(const struct template *t, const json_t *variables)
+{
+    const json_t *tools = json_object_get(variables, "tools");
+    return t->tool_use && tools && !json_is_null(tools) ? t->tool_use : t;
+}
+
 bool template_render(const struct template *t, const json_t *variables, double now_s, struct buf *out, struct error *err)
 {
     struct render *r = calloc(1, sizeof *r);
     volatile bool ok = false;
     if (!r)
         return error_set(err, ERR_NO_MEMORY, "no memory to render a template");
-    *r = (struct render){ .fail = { .err = err, .name = t->name, .line = 1 }, .t = t, .out = &r->text, .now_s = now_s };
+    *r = (struct render){ .fail = { .err = err, .line = 1 }, .t = template_for(t, variables), .out = &r->text, .now_s = now_s };
+    r->fail.name = r->t->name;
     r->text.max = RENDER_OUTPUT_MAX + 4096;
     r->pool.max = RENDER_BYTES_MAX;
     r->fail.pool = &r->pool;
     if (!setjmp(r->fail.at)) {
-        const json_t *sources[] = { t->tokens, variables };    // the later one wins
+        const json_t *sources[] = { r->t->tokens, variables };    // the later one wins
         struct scope *given = scope_new(r, NULL);
         for (size_t i = 0; i < ARRAY_SIZE(sources); i++) {
             if (!sources[i])
@@ -497,8 +504,8 @@ bool template_render(const struct template *t, const json_t *variables, double n
             for (int64_t k = 0; k < d.dict->n; k++)
                 jinja_dict_set(r, &given->vars, d.dict->key[k], d.dict->value[k]);
         }
-        jinja_stmts_run(r, t->body, scope_new(r, given));
-        ok = buf_add(out, buf_text(&r->text), r->text.len) || error_set(err, ERR_FULL, "%s: no room for the text", t->name);
+        jinja_stmts_run(r, r->t->body, scope_new(r, given));
+        ok = buf_add(out, buf_text(&r->text), r->text.len) || error_set(err, ERR_FULL, "%s: no room for the text", r->t->name);
     }
     for (struct temp *b = r->temps; b; b = b->next)
         buf_release(&b->b);
@@ -527,122 +534,9 @@ void template_free(struct template *t)
 {
     if (!t)
         return;
+    template_free(t->tool_use);
     jinja_pool_release(&t->pool);
     json_decref(t->tokens);
     free(t->name);
     free(t);
-}
-
-struct template *template_load_file(const char *path, struct error *err)
-{
-    struct buf text = { .max = (size_t)4 << 20 };
-    struct template *t = NULL;
-    if (file_read_text(&text, path, TEMPLATE_BYTES_MAX, err))
-        t = template_new(buf_text(&text), text.len, path, err);
-    buf_release(&text);
-    return t;
-}
-
-/* The texts of special tokens: members ending in _token of tokenizer_config.json, a string or an object with a content.
- */
-static json_t *tokens_read(json_t *config)
-{
-    json_t *tokens = json_object(), *v;
-    const char *key;
-    json_object_foreach(config, key, v)
-    {
-        size_t len = strlen(key);
-        const json_t *text = json_is_object(v) ? json_object_get(v, "content") : v;
-        if (len > 6 && strcmp(key + len - 6, "_token") == 0 && json_is_string(text))
-            json_object_set(tokens, key, (json_t *)(uintptr_t)text);
-    }
-    return tokens;
-}
-
-/* chat_template of tokenizer_config.json: a string, or a list of named ones. */
-static const char *source_find(const json_t *config, size_t *len)
-{
-    const json_t *v = json_object_get(config, "chat_template"), *one;
-    size_t i;
-    json_array_foreach(
-        v, i,
-        one) if (strcmp(json_string_value(json_object_get(one, "name")) ? json_string_value(json_object_get(one, "name")) : "", "default")
-                 == 0) v = json_object_get(one, "template");
-    *len = json_string_length(v);
-    return json_string_value(v);
-}
-
-struct template *template_load(const char *dir, struct error *err)
-{
-    char config_path[PATH_MAX], path[PATH_MAX], name[PATH_MAX + 40];
-    struct buf text = { .max = (size_t)64 << 20 };
-    json_t *config = NULL;
-    struct template *t = NULL;
-    if (!path_join(config_path, sizeof config_path, dir, "tokenizer_config.json")
-        || !path_join(path, sizeof path, dir, "chat_template.jinja")) {
-        error_set(err, ERR_IO, "the path '%s' is too long", dir);
-        return NULL;
-    }
-    if (path_exists(config_path)) {
-        TRY(file_read_text(&text, config_path, (size_t)64 << 20, err));
-        TRY(config = json_text_parse(buf_text(&text), text.len, JSON_REJECT_DUPLICATES, config_path, err));
-    }
-    size_t len;
-    const char *source = source_find(config, &len);
-    snprintf(name, sizeof name, "%s: chat_template", config_path);
-    if (path_exists(path))
-        t = template_load_file(path, err);
-    else if (source)
-        t = template_new(source, len, name, err);
-    else
-        error_set(err, ERR_NOT_FOUND, "'%s' has no chat template, neither chat_template.jinja nor in tokenizer_config.json", dir);
-    if (t && config && !(t->tokens = tokens_read(config))) {
-        template_free(t);
-        t = NULL;
-        error_set(err, ERR_NO_MEMORY, "no memory for a template");
-    }
-out:
-    json_decref(config);
-    buf_release(&text);
-    return t;
-}
-
-bool template_find(const char *dir, struct template **out, struct error *err)
-{
-    struct error why = { 0 };
-    *out = template_load(dir, &why);
-    if (*out || why.code == ERR_NOT_FOUND)
-        return true;
-    *err = why;
-    return false;
-}
-
-bool template_chat(const struct template *t, const json_t *messages, const struct chat_options *options, struct buf *out, struct error *err)
-{
-    json_t *m = (json_t *)(uintptr_t)messages, *list = NULL, *vars = NULL;
-    bool ok = false;
-    list = json_is_object(m) ? json_pack("[O]", m) : json_copy(m);
-    const char *role = json_string_value(json_object_get(json_array_get(list, 0), "role"));
-    if (!json_is_array(list) || json_array_size(list) == 0) {
-        error_set(err, ERR_DATA, "'messages' is neither a message nor a list of messages");
-        goto out;
-    }
-    if (options->system && (!role || strcmp(role, "system") != 0)
-        && json_array_insert_new(list, 0, json_pack("{s:s, s:s}", "role", "system", "content", options->system)) != 0) {
-        error_set(err, ERR_NO_MEMORY, "no memory for a conversation, or a system prompt that is not UTF-8");
-        goto out;
-    }
-    vars = options->more ? json_copy((json_t *)(uintptr_t)options->more) : json_object();
-    json_t *tools = options->tools ? json_incref((json_t *)(uintptr_t)options->tools) : json_null();
-    if (json_object_set(vars, "messages", list) != 0 || json_object_set_new(vars, "tools", tools) != 0
-        || json_object_set_new(vars, "documents", json_null()) != 0
-        || json_object_set_new(vars, "add_generation_prompt", json_boolean(options->add_generation_prompt)) != 0) {
-        error_set(err, ERR_NO_MEMORY, "no memory for a conversation");
-        goto out;
-    }
-    ok = template_render(t, vars, options->now_s > 0 ? options->now_s : 1721952000 /* 26 Jul 2024 */, out, err);
-out:
-    json_decref(list);
-    json_decref(vars);
-    return ok;
 }

@@ -331,7 +331,8 @@ struct template
     char *name;
     struct pool pool;
     struct stmt *body;
-    json_t *tokens;    // special tokens by name (bos_token, ...), or NULL
+    json_t *tokens;               // special tokens by name (bos_token, ...), or NULL
+    struct template *tool_use;    // renders in its place where there are tools; NULL: it renders all; owned
 };
 /* Read source into t->body; all in t->pool. */
 bool template_parse(struct template *t, const char *source, size_t len, struct error *err);

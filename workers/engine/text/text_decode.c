@@ -71,8 +71,10 @@ bool decode_rules_read(struct decode_rules *r, const json_t *spec, const char *n
     const json_t *list = json_object_get(spec, "decoders"), *one;
     bool fused = false;
     size_t i;
-    if (!spec || json_is_null(spec))
-        return error_set(err, ERR_UNSUPPORTED, "%s: the decoder 'null' is not supported", name);
+    if (!spec || json_is_null(spec)) {    // as the tokenizers library: the tokens, with blanks between them
+        r->joined = true;
+        return true;
+    }
     if (!type || strcmp(type, "Sequence") != 0)
         return one_read(r, spec, &fused, name, err);
     json_array_foreach(list, i, one) if (!one_read(r, one, &fused, name, err)) return false;
@@ -116,6 +118,8 @@ bool text_decoder_push(struct decoder *d, int32_t id, struct buf *out)
     const struct spelling *s = &t->spelling[id];
     bool first = !d->begun;
     d->begun = true;
+    if (t->rules.joined && !first && !buf_char(out, ' '))
+        return false;
     if (s->byte)
         return buf_add(&d->run, s->bytes, s->len);
     if (!run_end(d, out))

@@ -217,6 +217,17 @@ static bool raw_gap(struct encoder *e, const uint8_t *p, size_t len, unsigned fl
     return added_walk(e, &e->t->added_normal, p, len, flags, normal_gap);
 }
 
+/* If what begins a text stands there twice, keep it once. */
+static void begin_once(const struct tokenizer *t, struct token_list *out, int64_t at)
+{
+    int64_t n = t->before.n, rest = out->n - at - n;
+    size_t size = sizeof *out->id;
+    if (rest < n || memcmp(out->id + at + n, t->before.id, (size_t)n * size) != 0)
+        return;
+    memmove(out->id + at, out->id + at + n, (size_t)rest * size);
+    out->n -= n;
+}
+
 bool encoder_encode(struct encoder *e, const char *text, size_t len, unsigned flags, struct token_list *out, struct error *err)
 {
     const struct tokenizer *t = e->t;
@@ -229,8 +240,11 @@ bool encoder_encode(struct encoder *e, const char *text, size_t len, unsigned fl
     e->out = out;
     e->err = err;
     e->text = (const uint8_t *)text;
-    bool ok = !(flags & ENCODE_ADD_SPECIAL) || token_list_add(out, t->before.id, t->before.n) || piece_fail(e, len);
+    bool begin = (flags & (ENCODE_ADD_SPECIAL | ENCODE_ADD_BEGIN)) && t->before.n > 0;
+    bool ok = !begin || token_list_add(out, t->before.id, t->before.n) || piece_fail(e, len);
     ok = ok && added_walk(e, &t->added_raw, (const uint8_t *)text, len, flags, raw_gap);
+    if (ok && begin && (flags & ENCODE_ADD_BEGIN))
+        begin_once(t, out, was);
     ok = ok && (!(flags & ENCODE_ADD_SPECIAL) || token_list_add(out, t->after.id, t->after.n) || piece_fail(e, len));
     if (!ok)
         out->n = was;
@@ -247,6 +261,11 @@ const uint8_t *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *le
     return t->spelling[id].bytes;
 }
 
+static bool hidden(const struct tokenizer *t, int32_t id)
+{
+    return t->spelling[id].special && !t->spelling[id].shown;
+}
+
 bool tokenizer_decode(const struct tokenizer *t, const int32_t *id, int64_t n, bool skip_special, struct buf *out)
 {
     if (t->bpe.text) {
@@ -261,14 +280,14 @@ bool tokenizer_decode(const struct tokenizer *t, const int32_t *id, int64_t n, b
     // First the bytes as they are; only when they are not UTF-8, once more through the stream that repairs them.
     size_t was = out->len, len = 0, total = 0;
     for (int64_t i = 0; i < n; i++)
-        if (tokenizer_bytes(t, id[i], &len) && !(skip_special && t->spelling[id[i]].special))
+        if (tokenizer_bytes(t, id[i], &len) && !(skip_special && hidden(t, id[i])))
             total += len;
     char *at = buf_reserve(out, total);
     if (!at)
         return false;
     for (int64_t i = 0; i < n; i++) {
         const uint8_t *bytes = tokenizer_bytes(t, id[i], &len);
-        if (!bytes || (skip_special && t->spelling[id[i]].special))
+        if (!bytes || (skip_special && hidden(t, id[i])))
             continue;
         memcpy(at, bytes, len);
         at += len;
@@ -288,7 +307,7 @@ bool decoder_push(struct decoder *d, int32_t id, struct buf *out)
 {
     size_t len;
     const uint8_t *bytes = tokenizer_bytes(d->tokenizer, id, &len);
-    if (!bytes || (d->skip_special && d->tokenizer->spelling[id].special))
+    if (!bytes || (d->skip_special && hidden(d->tokenizer, id)))
         return true;
     return d->tokenizer->bpe.text ? text_decoder_push(d, id, out) : utf8_stream_push(&d->stream, bytes, len, out);
 }
@@ -333,6 +352,19 @@ bool tokenizer_is_eos(const struct tokenizer *t, int32_t id)
         if (t->eos.id[i] == id)
             return true;
     return false;
+}
+
+void tokenizer_show(struct tokenizer *t, const char *tag)
+{
+    for (int i = 0; i < t->n_added; i++)
+        if (t->added[i].len > 0 && strstr(tag, t->added[i].content))
+            t->spelling[t->added[i].id].shown = true;
+}
+
+int64_t tokenizer_n_text(const struct tokenizer *t, const int32_t *id, int64_t n)
+{
+    bool ended = n > 0 && tokenizer_is_eos(t, id[n - 1]);
+    return n - (ended && !(tokenizer_has_id(t, id[n - 1]) && t->spelling[id[n - 1]].shown));
 }
 
 bool tokenizer_find(const struct tokenizer *t, const char *text, int32_t *id)

@@ -32,6 +32,10 @@ bool tokenizer_has_id(const struct tokenizer *t, int32_t id);
  * eos_token, without repeats; n_eos may be 0. Borrowed. */
 const int32_t *tokenizer_eos(const struct tokenizer *t, int *n_eos);
 bool tokenizer_is_eos(const struct tokenizer *t, int32_t id);
+/* Keep the special tokens that occur in tag when skip_special decodes. Before t is shared. */
+void tokenizer_show(struct tokenizer *t, const char *tag);
+/* How many of a completion's n ids are its text: all of them but an end token at the end, unless that one is shown. */
+int64_t tokenizer_n_text(const struct tokenizer *t, const int32_t *id, int64_t n);
 
 struct token_list {
     int32_t *id;    // (n) owned: token_list_release
@@ -44,6 +48,7 @@ MUST_USE bool token_list_add(struct token_list *l, const int32_t *id, int64_t n)
 struct encoder;
 enum encode_flags {
     ENCODE_ADD_SPECIAL = 1,        // what the post-processor adds around a text (Llama's begin token); templates write their own
+    ENCODE_ADD_BEGIN = 4,          // only what it adds before a text, unless the text begins with that
     ENCODE_SPECIAL_AS_TEXT = 2,    // special tokens in the text are not recognised: text of unknown origin cannot forge them
 };
 /* An encoder of one thread; borrows t until encoder_free. cache: keep the ids of words seen (1.5 MiB); results are the

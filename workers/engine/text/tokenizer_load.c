@@ -493,11 +493,14 @@ static bool decoder_check(struct load *l, struct error *err)
 {
     if (l->t->bpe.text)
         return decode_rules_read(&l->t->rules, l->decoder, l->name, err);
+    // without one the library prints the alphabet that stands for the bytes, with blanks between tokens: nobody's text, so the bytes are taken
+    if (!l->decoder || json_is_null(l->decoder))
+        return true;
     const char *type = json_string_value(json_object_get(l->decoder, "type"));
     if (type && strcmp(type, "ByteLevel") == 0)
         return true;
     return error_set(err, ERR_UNSUPPORTED, "%s: the decoder '%s' is not supported; byte-level BPE has ByteLevel", l->name,
-                     type ? type : "null");
+                     type ? type : "without a type");
 }
 
 /* The tokens of bytes and of the unknown, where tokens are text. */

@@ -13,6 +13,7 @@ struct spelling {
     const uint8_t *bytes;    // what the id decodes to; NULL: no such id. In bpe.bytes or added_bytes
     uint32_t len;
     bool special;
+    bool shown;            // though special, it is decoded even with skip_special
     const uint8_t *own;    // where tokens are text: its spelling in the file
     uint32_t own_len;
     bool byte;    // a byte fallback's: neighbours of this kind are decoded together
@@ -21,8 +22,9 @@ struct spelling {
 struct decode_rules {
     struct buf from, to;    // in each token, mostly the mark for a space; from empty: nothing
     bool bytes;             // tokens <0x00> ... <0xFF> are bytes
-    int strip;              // so many spaces are taken off the beginning of the whole text
+    int strip;              // this many spaces are taken off the beginning of the whole text
     bool bare_first;        // from is taken off the first token, not replaced (Metaspace)
+    bool joined;            // a space goes between tokens: the file has no decoder
 };
 struct tokenizer {
     struct unicode unicode;

@@ -189,6 +189,8 @@ static bool masters_from_weights(struct trainer *t, const char *path, float *fla
             ok = error_set(err, ERR_DATA, "'%s': tensor '%s' is missing or of another size", path, x->name);
         else
             st_to_f32(flat + x->offset, f);
+        int64_t bad = ok ? st_values_broken(flat + x->offset, false, x->n_elem) : -1;
+        ok = bad < 0 ? ok : st_broken(f, bad, err);
     }
     shards_close(s);
     return ok && trainer_state_set(t, STATE_MASTER, flat, err);
@@ -265,6 +267,11 @@ bool checkpoint_restore(struct trainer *t, const char *path, struct error *err)
             goto out;
         }
         st_to_f32(flat, f);
+        int64_t bad = st_values_broken(flat, false, n);
+        if (bad >= 0) {
+            st_broken(f, bad, err);
+            goto out;
+        }
         TRY(trainer_state_set(t, (enum trainer_state_kind)k, flat, err));
     }
     TRY(reference_restore(t, path, err));

@@ -31,6 +31,9 @@ void checkpoint_writer_free(struct checkpoint_writer *w);
 /* Have done(ctx) called, on the writer's thread, each time a checkpoint has been written or has failed: checkpoint_poll knows it by
  * then. Before the first checkpoint_start. */
 void checkpoint_writer_notify(struct checkpoint_writer *w, void (*done)(void *ctx), void *ctx);
+/* A checkpoint is written from a copy in host memory, which is kept for the next one. Returns the bytes of that copy: the weights, the
+ * moments of the n_param parameters that are trained, and with half, weights in bf16, their masters. */
+size_t checkpoint_copy_bytes(int64_t n_param, size_t weight_bytes, bool half);
 /* Copy weights and state to host memory and start writing dir/step-NNNNNN. Waits first for an unfinished earlier one.
  * An existing complete checkpoint of that name is replaced, but never one of another run. */
 MUST_USE bool checkpoint_start(struct checkpoint_writer *w, struct trainer *t, const char *dir, const struct checkpoint_info *info,
@@ -44,6 +47,9 @@ bool checkpoint_poll(struct checkpoint_writer *w, bool *ok, char path[4096], str
 MUST_USE bool checkpoint_wait(struct checkpoint_writer *w, struct error *err);
 /* Is path a complete checkpoint? Reads and hashes every file; err says what is wrong. *step from its manifest. */
 MUST_USE bool checkpoint_verify(const char *path, int64_t *step, struct error *err);
+/* May a run of this model directory begin with another run's checkpoint? That gives tensors; all else comes from the model, which must
+ * compute with them as that run did. */
+MUST_USE bool checkpoint_config_check(const char *path, const char *model, struct error *err);
 /* The id of the run that a checkpoint belongs to, from its manifest, at most 63 bytes; "": it does not say. */
 MUST_USE bool checkpoint_owner(const char *path, char run[64], struct error *err);
 /* Set the trainer's masters, moments and version (and so the model's weights), and the reference if it had moved, from a checkpoint that

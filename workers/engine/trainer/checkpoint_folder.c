@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
+#include "workers/engine/model/config.h"
+#include "workers/engine/model/lora_config.h"
 #include "workers/engine/trainer/checkpoint.h"
 #include "workers/engine/trainer/checkpoint_parts.h"
 
@@ -194,4 +196,18 @@ bool checkpoint_prune(const char *dir, int64_t keep, const char *run, struct buf
     }
     free(steps);
     return ok && (complete < keep || undone_remove(dir, run, links, err));
+}
+
+bool checkpoint_config_check(const char *path, const char *model, struct error *err)
+{
+    struct model_config have, come;
+    char what[700];
+    if (lora_dir_is(path))    // it has no config.json: its base is this run's model
+        return true;
+    snprintf(what, sizeof what, "the checkpoint '%.500s'", path);
+    if (!config_load(&have, model, err) || !config_load(&come, path, err))
+        return false;
+    return config_same(&have, &come, what, err)
+           || error_wrap(err, "'checkpoint_path' continues with the model '%.200s'; give the checkpoint as the 'model' to take it whole",
+                         model);
 }

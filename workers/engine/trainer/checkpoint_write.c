@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "protocol/base/child.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/hold.h"
@@ -288,8 +289,7 @@ struct checkpoint_writer *checkpoint_writer_new(struct error *err)
     pthread_cond_init(&w->changed, NULL);
     int rc = thread_start(&w->thread, writer_main, w);
     if (rc != 0) {
-        errno = rc;
-        error_errno(err, "cannot start the checkpoint thread");
+        child_unspawned(rc, "the checkpoint thread", err);
         free(w);
         return NULL;
     }
@@ -362,6 +362,11 @@ static void *room_new(size_t size)
     return r.mem;
 }
 
+size_t checkpoint_copy_bytes(int64_t n_param, size_t weight_bytes, bool half)
+{
+    return weight_bytes + (size_t)n_param * 4 * (half ? 3 : 2);
+}
+
 static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct error *err)
 {
     const struct model *m = trainer_model(t);
@@ -369,7 +374,7 @@ static bool snapshot_alloc(struct snapshot *s, const struct trainer *t, struct e
     int64_t n = trainer_grad_n(t);
     if (s->weights && s->weight_bytes == bytes && s->n_flat == n)
         return true;
-    size_t wanted = bytes + (size_t)n * 4 * (model_dtype(m) == DT_F32 ? 2 : 3) + (trainer_reference_moved(t) ? bytes : 0),
+    size_t wanted = checkpoint_copy_bytes(n, bytes, model_dtype(m) != DT_F32) + (trainer_reference_moved(t) ? bytes : 0),
            have = machine_memory().available;
     if (wanted > have)
         return error_set(err, ERR_NO_MEMORY, "a snapshot of %" PRId64 " parameters takes %.1f GB of host memory, and %.1f GB are left", n,

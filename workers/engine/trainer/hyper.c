@@ -26,14 +26,16 @@ void trainer_hyper_of(struct trainer_hyper *h, const struct run_config *c, int64
                           .n_step = max_steps - c->warmup_steps,
                           .decay_share = c->lr_decay_share };
     *h = (struct trainer_hyper){
-        .algo = (enum algo)choice("algo", c->algo),
         .advantages = (enum advantage_form)choice("advantages", c->advantages),
         .loss = (enum loss_variation)choice("loss_variation", c->loss_variation),
         .loss_constant = (double)(c->loss_constant > 0 ? c->loss_constant : c->max_new_tokens),
         .ratio = (enum ratio_level)choice("ratio_level", c->ratio_level),
         .old = (enum old_logprobs)choice("old_logprobs", c->old_logprobs),
-        .clip = (enum clip_form)choice("clip_form", c->clip_form),
-        .kl = (enum kl_form)choice("kl_estimator", c->kl_estimator),
+        .form = { .clip = (enum clip_form)choice("clip_form", c->clip_form),
+                  .kl = (enum kl_form)choice("kl_estimator", c->kl_estimator),
+                  .clip_low = (float)c->clip_eps_low,
+                  .clip_high = (float)c->clip_eps_high,
+                  .beta = (float)c->beta },
         .rho_clamp = rho_rule(c->rho_clamp, "rho_clamp_level", c->rho_clamp_level),
         .rho_mask = rho_rule(c->rho_mask, "rho_mask_level", c->rho_mask_level),
         .n_epoch = c->update_epochs,
@@ -42,9 +44,6 @@ void trainer_hyper_of(struct trainer_hyper *h, const struct run_config *c, int64
         .weight_decay = c->weight_decay,
         .decay_matrices = choice("weight_decay_on", c->weight_decay_on) == 1,
         .max_norm = c->max_norm,
-        .clip_low = c->clip_eps_low,
-        .clip_high = c->clip_eps_high,
-        .beta = c->beta,
         .ref_every = c->ref_update_steps,
         .ref_share = c->ref_update_alpha,
         .skip_threshold = c->skip_threshold,
@@ -58,14 +57,23 @@ void trainer_hyper_of(struct trainer_hyper *h, const struct run_config *c, int64
     };
 }
 
-void trainer_hyper_init(struct trainer_hyper *h, enum algo algo)
+bool trainer_hyper_init_algo(struct trainer_hyper *h, const char *algo, struct error *err)
+{
+    struct run_config c;
+    run_config_init(&c);
+    if (!run_config_set(&c, "algo", algo, FROM_FLAG, NULL, err) || !preset_apply(&c, err))
+        return false;
+    trainer_hyper_of(h, &c, 0, 1);
+    h->lr = c.learning_rate;
+    h->token_budget = 0;
+    return true;
+}
+
+void trainer_hyper_init(struct trainer_hyper *h)
 {
     struct run_config c;
     struct error err = { 0 };
     run_config_init(&c);
-    bool ok = run_config_set(&c, "algo", algo_name(algo), FROM_FLAG, NULL, &err) && preset_apply(&c, &err);
-    BUG_IF(!ok, "the preset of %s: %s", algo_name(algo), err.text);
-    trainer_hyper_of(h, &c, 0, 1);
-    h->lr = c.learning_rate;
-    h->token_budget = 0;
+    bool ok = trainer_hyper_init_algo(h, c.algo, &err);
+    BUG_IF(!ok, "the preset of %s: %s", c.algo, err.text);
 }

@@ -1,39 +1,13 @@
 #include "workers/engine/trainer/loss.h"
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
-#include <strings.h>
 
-static const char *const algo_names[ALGO_N] = {
-    [ALGO_GRPO] = "GRPO",       [ALGO_DAPO] = "DAPO", [ALGO_RLOO] = "RLOO",   [ALGO_REINFORCE_PPB] = "REINFORCE_PPB",
-    [ALGO_DR_GRPO] = "DR_GRPO", [ALGO_GSPO] = "GSPO", [ALGO_CISPO] = "CISPO",
-};
-
-bool algo_parse(enum algo *out, const char *name, struct error *err)
-{
-    char all[128] = "";
-    for (size_t i = 0; i < ALGO_N; i++) {
-        if (strcasecmp(name, algo_names[i]) == 0) {
-            *out = (enum algo)i;
-            return true;
-        }
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i == 0 ? "" : i + 1 < ALGO_N ? ", " : " and ", algo_names[i]);
-    }
-    return error_set(err, ERR_USAGE, "unknown algorithm '%s'; known are %s", name, all);
-}
-
-const char *algo_name(enum algo a)
-{
-    return algo_names[a];
-}
-
-/* Mean of ans_acc over the samples that count; NAN when none does. What filter ranges look at. */
+/* Mean of ans_acc over the samples that count and where it is known; NAN when none does. What filter ranges look at. */
 static double group_accuracy(const struct group *g)
 {
     double sum = 0;
     int32_t n = 0;
     for (int32_t i = 0; i < g->n_sample; i++)
-        if (g->sample[i].score == SCORE_OK) {
+        if (g->sample[i].score == SCORE_OK && !isnan(g->sample[i].ans_acc)) {
             sum += (double)g->sample[i].ans_acc;
             n++;
         }
@@ -87,6 +61,11 @@ bool loss_needs_logp(const struct trainer_hyper *h)
     return h->ratio == RATIO_SEQUENCE || h->old == OLD_CURRENT || !isnan(h->rho_clamp.high) || !isnan(h->rho_mask.high);
 }
 
+bool loss_needs_sampled(const struct trainer_hyper *h)
+{
+    return h->advantages == ADV_BATCH && h->form.beta > 0;    // the penalty is in the advantage
+}
+
 double sequence_log_ratio(const float *logp, const float *old, const uint8_t *mask, int64_t n)
 {
     double sum = 0, n_own = 0;
@@ -109,6 +88,15 @@ static double rho_of(enum rho_level level, double d_t, double d, double tv, int6
     return tv;
 }
 
+/* What a token inside rho_mask's range is weighed by, where no clamp says so. Those that mask by a mean still weigh each token by its
+ * own. */
+static double mask_weight(const struct trainer_hyper *h, double d_t, double d)
+{
+    if (isnan(h->rho_mask.high) || h->old != OLD_CURRENT || h->rho_mask.level == RHO_TV)
+        return 1;
+    return h->rho_mask.level == RHO_SEQUENCE ? exp(d) : exp(d_t);
+}
+
 void rho_make(float *rho, const float *logp, const float *sampled, const float *adv, const uint8_t *mask, int64_t n,
               const struct trainer_hyper *h, struct rho_sums *s)
 {
@@ -128,7 +116,7 @@ void rho_make(float *rho, const float *logp, const float *sampled, const float *
         rho[t] = 1;
         if (!mask[t])
             continue;
-        double d_t = (double)logp[t] - (double)sampled[t], factor = 1;
+        double d_t = (double)logp[t] - (double)sampled[t], factor = mask_weight(h, d_t, d);
         if (!isnan(clamp->high)) {
             double r = rho_of(clamp->level, d_t, d, tv, n_own);
             factor = r < clamp->low ? clamp->low : r > clamp->high ? clamp->high : r;
@@ -144,15 +132,4 @@ void rho_make(float *rho, const float *logp, const float *sampled, const float *
         s->rho += exp(d_t);
     }
     s->n_tok += (double)n_own;
-}
-
-int clip_side(const struct trainer_hyper *h, double adv, double ratio)
-{
-    bool over = ratio > 1 + h->clip_high, under = ratio < 1 - h->clip_low;
-    switch (h->clip) {
-    case CLIP_PPO: return adv > 0 && over ? 1 : adv < 0 && under ? -1 : 0;
-    case CLIP_ATROPOS: return adv != 0 && over ? 1 : 0;
-    case CLIP_CISPO: break;
-    }
-    return adv == 0 ? 0 : over ? 1 : under ? -1 : 0;
 }

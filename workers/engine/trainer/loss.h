@@ -14,16 +14,6 @@
 #include "protocol/run/group.h"
 #include "protocol/run/run_config.h"
 
-enum algo {
-    ALGO_GRPO,
-    ALGO_DAPO,
-    ALGO_RLOO,
-    ALGO_REINFORCE_PPB,
-    ALGO_DR_GRPO,
-    ALGO_GSPO,
-    ALGO_CISPO,
-    ALGO_N,
-};
 /* The choices, each in the order of its setting's choices in knobs.c. */
 enum loss_variation {     // 'loss_variation': what a sample's tokens are divided by
     LOSS_SAMPLE_LEVEL,    // samples of the batch x its own tokens: DeepSeekMath, eq. 3
@@ -32,7 +22,7 @@ enum loss_variation {     // 'loss_variation': what a sample's tokens are divide
 };
 enum ratio_level {     // 'ratio_level'
     RATIO_TOKEN,       // r_t = exp(logp_t - old_t)
-    RATIO_SEQUENCE,    // of all of a sample's tokens the same: exp(mean of logp - old); GSPO, arXiv 2507.18071, section 4.1
+    RATIO_SEQUENCE,    // one for all of a sample's tokens: exp(mean of logp - old); GSPO, arXiv 2507.18071, section 4.1
 };
 enum old_logprobs {    // 'old_logprobs': what the ratio compares with
     OLD_SAMPLED,       // the log-probs recorded when the sample was drawn
@@ -51,28 +41,24 @@ struct rho_rule {
     enum rho_level level;
 };
 
-/* What may change between steps (knobs). trainer_hyper_init gives an algorithm's preset. */
+/* What may change between steps (knobs). trainer_hyper_init_algo gives an algorithm's preset. */
 struct trainer_hyper {
-    enum algo algo;
     enum advantage_form advantages;
     enum loss_variation loss;
     double loss_constant;    // tokens, with LOSS_CONSTANT
     enum ratio_level ratio;
     enum old_logprobs old;
-    enum clip_form clip;
-    enum kl_form kl;
+    struct policy_form form;
     struct rho_rule rho_clamp, rho_mask;
-    int64_t n_epoch, n_mini;       // a step's updates: so often over its batch, each time in so many parts; 0: 1
-    double lr;                     // of this step, after the schedule (schedule.h)
-    double weight_decay;           // decoupled; on every tensor, as ColossalAI's HybridAdam
-    bool decay_matrices;           // weight decay on matrices only: none on norms and biases (torch's usual two parameter groups)
-    double max_norm;               // global L2 clip; 0: no clip
-    double clip_low, clip_high;    // ratio is clipped to [1 - clip_low, 1 + clip_high]
-    double beta;                   // KL coefficient; above 0 needs a reference model
-    int64_t ref_every;             // steps after which the reference moves towards the policy; 0: it stays
-    double ref_share;              // by so much of the way
-    double skip_threshold;         // leave a sample out of the loss when one of its ratios is above; 0: never
-    bool has_filter;               // leave groups out of the loss unless filter_low < mean accuracy < filter_high
+    int64_t n_epoch, n_mini;    // a step passes n_epoch times over its batch, each time in n_mini updates; 0: 1
+    double lr;                  // of this step, after the schedule (schedule.h)
+    double weight_decay;        // decoupled; on every tensor, as ColossalAI's HybridAdam
+    bool decay_matrices;        // weight decay on matrices only: none on norms and biases (torch's usual two parameter groups)
+    double max_norm;            // global L2 clip; 0: no clip
+    int64_t ref_every;          // steps after which the reference moves towards the policy; 0: it stays
+    double ref_share;           // the part of the way that it moves then
+    double skip_threshold;      // leave a sample out of the loss when one of its ratios is above; 0: never
+    bool has_filter;            // leave groups out of the loss unless filter_low < mean accuracy < filter_high
     double filter_low, filter_high;
     bool filter_no_spread;    // leave groups out whose rewards are all equal (open-instruct's filter_zero_std_samples)
     bool mask_truncated;      // leave samples cut at max_new_tokens out of the loss (they stay in mean and spread)
@@ -81,11 +67,10 @@ struct trainer_hyper {
 };
 /* Those of optimizer step `step` (from 0) of max_steps under settings that run_config_finish has passed. */
 void trainer_hyper_of(struct trainer_hyper *h, const struct run_config *c, int64_t step, int64_t max_steps);
-/* Those of a run with all defaults and this algorithm, at the constant learning rate of the default; the budget is the trainer's. */
-void trainer_hyper_init(struct trainer_hyper *h, enum algo algo);
-/* A name as --algo has it, in any case; false: unknown (err names all). */
-MUST_USE bool algo_parse(enum algo *out, const char *name, struct error *err);
-const char *algo_name(enum algo a);
+/* Those of a run with all defaults, at the constant learning rate of the default; the budget is the trainer's. */
+void trainer_hyper_init(struct trainer_hyper *h);
+/* As trainer_hyper_init, with this choice of the setting 'algo'. False: it is none (err names all). */
+MUST_USE bool trainer_hyper_init_algo(struct trainer_hyper *h, const char *algo, struct error *err);
 
 /* Is sample i in the loss (lambda)? Not when left out by its verifier, or empty, or truncated under mask_truncated, or
  * in a group outside the filter's range or without spread under filter_no_spread. */
@@ -107,6 +92,8 @@ double advantage_normalise(double a, const struct trainer_hyper *h, const struct
 
 /* Must a sample's log-probs be known before its loss (old_logprobs, ratio of the sequence, rho)? Else none of the two below is called. */
 bool loss_needs_logp(const struct trainer_hyper *h);
+/* Is the loss made of the log-probs recorded when sampling, before any are computed? Then a group without them cannot be trained on. */
+bool loss_needs_sampled(const struct trainer_hyper *h);
 /* Logarithm of the ratio of a sample of n tokens: the mean of logp - old, of those whose mask (n) is 1. */
 double sequence_log_ratio(const float *logp, const float *old, const uint8_t *mask, int64_t n);
 /* What rho did, added up over tokens. */
@@ -118,12 +105,13 @@ struct rho_sums {
  * of the step and when sampled, and adds to s. In this order:
  *   rho_clamp   rho of its level brought into [low, high]: truncated importance sampling, Yao et al., "Your Efficient RL Framework
  *               Secretly Brings You Off-Policy RL Training", 2025 (there low 0, high 2); open-instruct's rho_clamp_*
- *   rho_mask    0 where rho of its level is outside [low, high]. By token: IcePop, arXiv 2510.18855, section 3; by sample: its
- *               product (TRL's sequence_mask) or its geometric mean (NeMo-RL's seq-mask-tis); TV: where it is above high, the tokens
+ *   rho_mask    0 where rho of its level is outside [low, high]; inside, without a clamp and with old_logprobs current, rho itself. By
+ *               token: IcePop, arXiv 2510.18855, section 3 (OpenRLHF's icepop, TRL's token_mask); by sample: its product, which is the
+ *               weight too (TRL's sequence_mask), or its geometric mean, where each token has its own (OpenRLHF's and NeMo-RL's
+ *               seq-mask-tis). With old_logprobs sampled the ratio has rho in it already, and the factor is 1. A clamp of [1, 1] leaves
+ *               out alone (verl's rollout_rs without rollout_is). TV: where it is above high, the tokens
  *               that are already moved where their advantage pushes them, d_t A_t > 0 (open-instruct's rho_mask_tv_divergence, which
  *               takes a row of packed samples for one; here it is one sample). A masked token counts in what the loss is divided by.
  * adv (n): the tokens' advantages; mask (n): those with 0 do not count and get 1. Without either rule every factor is 1. */
 void rho_make(float *rho, const float *logp, const float *sampled, const float *adv, const uint8_t *mask, int64_t n,
               const struct trainer_hyper *h, struct rho_sums *s);
-/* Is the token's gradient bounded by the clip? Below -1, above 1, not at all 0; with CLIP_CISPO its weight is, and it keeps a gradient. */
-int clip_side(const struct trainer_hyper *h, double adv, double ratio);

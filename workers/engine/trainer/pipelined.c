@@ -6,6 +6,8 @@
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer_impl.h"
+#include "workers/engine/pass/pass.h"
+#include "workers/engine/pass/run_stages.h"
 
 bool pipelined_new(struct trainer *t, struct error *err)
 {

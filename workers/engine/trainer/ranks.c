@@ -1,5 +1,6 @@
 #include "workers/engine/trainer/ranks.h"
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,9 @@
 #include "protocol/run/metrics.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/team.h"
+#include "workers/engine/trainer/blame.h"
 #include "workers/engine/trainer/ranks_impl.h"
+#include "workers/engine/trainer/trainer_impl.h"
 
 struct end_call {
     struct rank *k;
@@ -393,14 +396,24 @@ static bool sums_spread(struct ranks *r, struct error *err)
     return all_ends_do(r, apart_spread, NULL, err) && trainer_norm_whole(r->here[0].t, err);
 }
 
-/* Clip and AdamW: each rank its shards, or each everything. */
-static bool weights_make(struct ranks *r, const struct trainer_hyper *h, double *grad_norm, struct error *err)
+/* The norm of the gradient that was made, on every rank. */
+static bool norm_make(struct ranks *r, const struct trainer_hyper *h, double *grad_norm, struct error *err)
 {
+    if (r->n_rank == 1)
+        return trainer_norm_alone(r->here[0].t, h, grad_norm, err);
     if (!sums_spread(r, err))
         return false;
     for (int i = 0; i < r->n_here; i++)
         if (!trainer_norm_all(r->here[i].t, h, grad_norm, err))
             return false;
+    return true;
+}
+
+/* Clip and AdamW: each rank its shards, or each everything. */
+static bool weights_make(struct ranks *r, const struct trainer_hyper *h, struct error *err)
+{
+    if (r->n_rank == 1)
+        return trainer_apply_alone(r->here[0].t, h, err);
     if (!all_ends_do(r, runs_apply, (void *)h, err) || (trainer_zero(r->here[0].t) > 0 && !all_ends_do(r, end_spread_end, NULL, err)))
         return false;
     for (int i = 0; i < r->n_here; i++)
@@ -559,18 +572,132 @@ bool ranks_weights_are_held(const struct ranks *r)
     return r->held.n > 0;
 }
 
+/* An update under way: the gradient of the groups that were tried last, and its numbers. */
+struct update {
+    struct ranks *r;
+    const struct trainer_hyper *h;
+    struct trainer_sums sum;
+    double grad_norm;
+};
+
+/* A gradient of these groups alone, and its norm; no weight changes. What every rank sees alike is a fault of the groups: samples that
+ * cannot be (trainer_begin looks at all of them on every rank), and sums over all ranks that are not finite. */
+static enum attempt gradient_try(void *ctx, const struct group *const *groups, int64_t n_group, struct error *err)
+{
+    struct update *u = ctx;
+    struct ranks *r = u->r;
+    for (int i = 0; i < r->n_here; i++)
+        if (!trainer_begin(r->here[i].t, groups, n_group, u->h, err))
+            return err->code == ERR_DATA || err->code == ERR_SHAPE ? ATTEMPT_FAULT : ATTEMPT_FAILED;
+    u->grad_norm = 0;
+    if (!gradient_make(r, u->h, &u->sum, err))
+        return ATTEMPT_FAILED;
+    if (!norm_make(r, u->h, &u->grad_norm, err))
+        return isfinite(u->grad_norm) ? ATTEMPT_FAILED : ATTEMPT_FAULT;
+    if (isfinite(u->sum.loss))
+        return ATTEMPT_OK;
+    error_set(err, ERR_DATA, "the loss is not finite");
+    return ATTEMPT_FAULT;
+}
+
+/* One token of advantage 1, which any weights that compute at all make a finite gradient of. */
+static bool weights_check(struct update *u, struct error *err)
+{
+    const struct trainer_hyper *was = u->h;
+    struct trainer_hyper h = *was;
+    struct error why;
+    struct group *g = group_new(1, 1, 1, err);
+    if (!g)
+        return false;
+    g->weight_version = trainer_version(u->r->here[0].t);
+    g->has_adv = true;
+    g->adv[0] = 1;
+    g->sample[0] = (struct sample){ .n_tok = 1, .score = SCORE_OK };
+    h.has_filter = h.filter_no_spread = false;
+    h.skip_threshold = 0;
+    h.form.beta = 0;
+    u->h = &h;
+    enum attempt a = gradient_try(u, (const struct group *const *)&g, 1, &why);
+    u->h = was;
+    group_free(g);
+    if (a == ATTEMPT_FAILED)
+        *err = why;
+    return a == ATTEMPT_OK
+           || (a == ATTEMPT_FAULT
+               && error_set(err, ERR_DATA,
+                            "the weights of step %" PRId64 " give no finite gradient whatever they are trained on; go back to a checkpoint "
+                            "before it (rollback)",
+                            trainer_version(u->r->here[0].t)));
+}
+
+static bool group_take_out(void *ctx, const struct group *g, const struct error *why, struct error *err)
+{
+    struct update *u = ctx;
+    struct trainer *t = u->r->here[0].t;
+    if (t->n_left == t->cap_left) {
+        int64_t cap = MAX(2 * t->cap_left, (int64_t)8);
+        struct left_out *more = realloc(t->left, (size_t)cap * sizeof *more);
+        if (!more)
+            return error_set(err, ERR_NO_MEMORY, "no memory for what a step leaves out");
+        t->left = more;
+        t->cap_left = cap;
+    }
+    struct left_out *left = &t->left[t->n_left++];
+    left->group = g;
+    snprintf(left->why, sizeof left->why, "%.*s", (int)sizeof left->why - 1, why->text);
+    return true;
+}
+
+int64_t trainer_left_out(const struct trainer *t, const struct left_out **left)
+{
+    *left = t->left;
+    return t->n_left;
+}
+
+/* Copy the groups that no update of this step has left out yet; returns how many. */
+static int64_t groups_left(const struct trainer *t, const struct group *const *groups, int64_t n, const struct group **out)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++) {
+        bool left = false;
+        for (int64_t k = 0; k < t->n_left && !left; k++)
+            left = t->left[k].group == groups[i];
+        if (!left)
+            out[kept++] = groups[i];
+    }
+    return kept;
+}
+
+/* The gradient of all of these groups that one can be made of. */
+static bool gradient_find(struct update *u, const struct group *const *groups, int64_t n_group, struct error *err)
+{
+    struct error why;
+    struct blame b = { gradient_try, group_take_out, u };
+    const struct trainer *t = u->r->here[0].t;
+    const struct group **group = malloc((size_t)(n_group + 1) * sizeof *group);    // the trainer has it until its gradient is made
+    if (!group)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a batch of %" PRId64 " groups", n_group);
+    int64_t n = groups_left(t, groups, n_group, group);
+    enum attempt a = gradient_try(u, group, n, &why);
+    if (a == ATTEMPT_FAILED)
+        *err = why;
+    bool ok = a == ATTEMPT_OK || (a == ATTEMPT_FAULT && weights_check(u, err) && blame_find(&b, group, &n, err));
+    free(group);
+    return ok;
+}
+
 /* One update from these groups: a gradient of theirs alone, and new weights. */
 static bool update_make(struct ranks *r, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
                         struct trainer_sums *sum, double *grad_norm, struct error *err)
 {
-    for (int i = 0; i < r->n_here; i++)
-        if (!trainer_begin(r->here[i].t, groups, n_group, h, err))
-            return false;
-    if (!gradient_make(r, h, sum, err))
+    struct update u = { .r = r, .h = h };
+    if (!gradient_find(&u, groups, n_group, err))
         return false;
     for (int i = 0; i < r->n_here; i++)
         trainer_changes(r->here[i].t);
-    return (r->n_rank == 1 ? trainer_apply(r->here[0].t, h, grad_norm, err) : weights_make(r, h, grad_norm, err));
+    *sum = u.sum;
+    *grad_norm = u.grad_norm;
+    return weights_make(r, h, err);
 }
 
 /* All updates of a step: n_epoch times over the batch, each time in n_mini parts of whole groups in their order, as even as they can be; no
@@ -582,6 +709,7 @@ static bool step_make(struct ranks *r, const struct group *const *groups, int64_
             n_epoch = MAX(h->n_epoch, (int64_t)1);
     *sum = (struct trainer_sums){ 0 };
     *grad_norm = 0;
+    r->here[0].t->n_left = 0;
     for (int64_t u = 0; u < n_epoch * n_mini; u++) {
         int64_t m = u % n_mini, from = n_group * m / n_mini, to = n_group * (m + 1) / n_mini;
         struct trainer_sums part = { 0 };

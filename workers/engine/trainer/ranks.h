@@ -11,6 +11,8 @@
  * A rank without a group in the last round gives nothing. Then each makes the new weights of its shards and sends them to
  * the others (zero_stage 1 and 2), or keeps them for all (3), or all get the whole sum and make the same update (0); weights of which
  * every rank has all are compared by hash.
+ * Groups without a finite gradient are found and left out by every rank alike (blame.h), since all look at the whole batch and at the same
+ * sums.
  * Sums of metrics go the same way. Other bytes come from another batch, another token budget, or another kind of device.
  *
  * A rank may be a team of several devices (team.h). Then each device exchanges the gradient and the weights of its slice with the same

@@ -21,8 +21,9 @@ struct sft_data {
 /* A row being read. */
 struct sft_reader {
     const struct tokenizer *tok;
-    const struct template *chat;
+    const struct template *chat;    // NULL: texts are put together as they are
     struct encoder *enc;
+    const json_t *tools;         // of the row; NULL: none
     struct buf before, after;    // the conversation up to a turn, and with it
     struct token_list ids;
     int64_t max_tok;
@@ -68,7 +69,7 @@ static bool piece_encode(struct sft_reader *r, const char *text, size_t len, str
  * encoded. */
 static bool turn_add(struct sft_reader *r, struct sft_data *d, const json_t *upto, const json_t *with, size_t *done, struct error *err)
 {
-    struct chat_options prompt = { .add_generation_prompt = true }, whole = { 0 };
+    struct chat_options prompt = { .add_generation_prompt = true, .tools = r->tools }, whole = { .tools = r->tools };
     buf_clear(&r->before);
     buf_clear(&r->after);
     if (!template_chat(r->chat, upto, &prompt, &r->before, err) || !template_chat(r->chat, with, &whole, &r->after, err))
@@ -109,15 +110,54 @@ static json_t *row_messages(json_t *row, struct error *err)
     return copy;
 }
 
+/* The text of messages[i] if it is of this role and one; NULL otherwise. */
+static const json_t *text_of(const json_t *messages, size_t i, const char *role)
+{
+    const json_t *m = json_array_get(messages, i), *content = json_object_get(m, "content");
+    const char *is = json_string_value(json_object_get(m, "role"));
+    return is && strcmp(is, role) == 0 && json_is_string(content) ? content : NULL;
+}
+
+/* Without a chat template: system message and question, which have no loss, and the answer up to the end token. */
+static bool plain_add(struct sft_reader *r, struct sft_data *d, const json_t *messages, struct error *err)
+{
+    size_t n = json_array_size(messages);
+    const json_t *system = n == 3 ? text_of(messages, 0, "system") : NULL, *question = n >= 2 ? text_of(messages, n - 2, "user") : NULL;
+    const json_t *answer = n >= 2 ? text_of(messages, n - 1, "assistant") : NULL;
+    int n_eos;
+    const int32_t *eos = tokenizer_eos(r->tok, &n_eos);
+    if (json_array_size(r->tools) > 0 || !question || !answer || n != 2 + (size_t)(system != NULL))
+        return error_set(err, ERR_DATA,
+                         "only the text of one question and its answer can be learned without a chat template, and the model directory has "
+                         "none; put one there as chat_template.jinja for conversations and tools");
+    if (n_eos == 0)
+        return error_set(err, ERR_DATA,
+                         "the tokenizer names no end token for an answer to end with; give it as 'eos_token' in "
+                         "tokenizer_config.json");
+    buf_clear(&r->before);
+    if (system)
+        buf_fmt(&r->before, "%s\n\n", json_string_value(system));
+    buf_add(&r->before, json_string_value(question), json_string_length(question));
+    if (r->before.failed)
+        return error_set(err, ERR_NO_MEMORY, "no memory for a conversation");
+    r->ids.n = 0;
+    return encoder_encode(r->enc, buf_text(&r->before), r->before.len, ENCODE_ADD_BEGIN, &r->ids, err)
+           && data_add(d, r->ids.id, r->ids.n, 0, err) && piece_encode(r, json_string_value(answer), json_string_length(answer), err)
+           && data_add(d, r->ids.id, r->ids.n, 1, err) && data_add(d, eos, 1, 1, err);
+}
+
 static bool row_add(struct sft_reader *r, struct sft_data *d, json_t *row, struct error *err)
 {
     bool ok = false;
     int64_t at = d->n_tok;
     size_t done = 0;
     json_t *upto = json_array(), *messages = row_messages(row, err);
+    r->tools = json_object_get(row, "tools");
     if (!messages)
         goto out;
-    for (size_t i = 0; i < json_array_size(messages); i++) {
+    if (!r->chat && !plain_add(r, d, messages, err))
+        goto out;
+    for (size_t i = 0; r->chat && i < json_array_size(messages); i++) {
         json_t *m = json_array_get(messages, i), *with = json_copy(upto);
         const char *role = json_string_value(json_object_get(m, "role"));
         bool mine = role && strcmp(role, "assistant") == 0;
@@ -148,7 +188,7 @@ struct sft_data *sft_data_open(const char *path, const struct tokenizer *tok, co
     bool ok = false;
     struct sft_data *d = calloc(1, sizeof *d);
     struct sft_reader r = { .tok = tok, .chat = chat, .max_tok = max_tok };
-    struct dataset *set = dataset_open(path, NULL, err);
+    struct dataset *set = dataset_open(path, &(struct dataset_columns){ .whole = true }, err);
     if (!set)
         goto out;
     if (!d || !(d->first = calloc((size_t)dataset_n_row(set) + 1, sizeof *d->first))) {
@@ -243,7 +283,7 @@ bool sft_run(struct trainer *t, const struct sft_stage *stage, bool (*told)(void
             n_tok += seq[i].n_tok;
         }
         struct trainer_hyper h;
-        trainer_hyper_init(&h, ALGO_GRPO);
+        trainer_hyper_init(&h);
         h.lr = schedule_lr(&stage->schedule, stage->lr, step);
         h.weight_decay = stage->weight_decay;
         h.max_norm = stage->max_norm;
@@ -267,7 +307,7 @@ bool sft_evaluate(struct trainer *t, const struct sft_data *d, double *loss, dou
 {
     double sum = 0, n = 0;
     struct trainer_hyper h;
-    trainer_hyper_init(&h, ALGO_GRPO);
+    trainer_hyper_init(&h);
     for (int64_t at = 0; at < d->n_row; at += 64) {    // the trainer packs; 64 rows only bound the list
         struct sft_seq seq[64];
         double part, n_part, unused;

@@ -15,8 +15,9 @@ struct template;     // workers/engine/template/template.h
 
 struct sft_data;
 /* Read and tokenise a data set (workers/engine/data/dataset.h): a row's conversation is `messages`; when its last turn is not
- * the assistant's, a text member `answer` is that turn. Rows longer than max_tok are left out and counted. NULL: err
- * names file and line. */
+ * the assistant's, a text member `answer` is that turn. chat NULL: the model has no template. A row is then the tokenizer's begin token, the
+ * texts of its system message and of its one question as rollouts have them, the answer, and the end token. Rows longer than max_tok are
+ * left out and counted. NULL: err names file and line. */
 struct sft_data *sft_data_open(const char *path, const struct tokenizer *tok, const struct template *chat, int64_t max_tok,
                                struct error *err);
 void sft_data_free(struct sft_data *d);

@@ -16,6 +16,7 @@
 #include <string.h>
 #include "workers/engine/trainer/cut.h"
 #include "workers/engine/trainer/trainer_impl.h"
+#include "workers/engine/pass/pass.h"
 
 /* ---- packing */
 static float train_temperature(const struct item *it)
@@ -142,7 +143,7 @@ static bool group_holds(const struct group *g, const struct sample *s)
 
 static bool items_make(struct trainer *t, const struct trainer_hyper *h, struct error *err)
 {
-    int64_t n = 0;
+    int64_t n = 1;    // memory also of a batch of which nothing is left
     for (int64_t i = 0; i < t->n_group; i++)
         n += t->groups[i]->n_sample;
     if (!items_reserve(t, n, err))
@@ -170,26 +171,40 @@ static bool items_make(struct trainer *t, const struct trainer_hyper *h, struct 
     return true;
 }
 
-static bool item_check(const struct trainer *t, const struct item *it, struct error *err)
+static bool ids_check(const int32_t *id, int64_t n, int64_t n_id, int64_t item, struct error *err)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (id[i] < 0 || id[i] >= n_id)
+            return error_set(err, ERR_DATA, "a sample of item %" PRId64 " has the token %d; the model's vocabulary has %" PRId64, item,
+                             id[i], n_id);
+    return true;
+}
+
+/* All that a model's run would refuse: seen here it is seen by every rank, there by the one that runs the micro-batch. */
+static bool item_check(const struct trainer *t, const struct item *it, const struct trainer_hyper *h, struct error *err)
 {
     const struct group *g = it->g;
+    const struct model_config *c = model_config(t->m);
+    int64_t longest = MIN(t->set.token_budget_max, rope_longest(&c->rope, c->max_pos));
     if (g->n_prompt < 1)
         return error_set(err, ERR_DATA, "item %" PRId64 " has an empty prompt", g->item);
-    if (item_rows(it) > t->set.token_budget_max)
-        return error_set(err, ERR_SHAPE,
-                         "a sample of item %" PRId64 " has %" PRId64 " tokens; the trainer was made for micro-batches of %" PRId64, g->item,
-                         item_rows(it), t->set.token_budget_max);
-    return true;
+    if (g->no_logp && loss_needs_sampled(h))
+        return error_set(err, ERR_DATA, "item %" PRId64 " has no log-probs, which the penalty of REINFORCE_PPB is made of", g->item);
+    if (item_rows(it) > longest)
+        return error_set(err, ERR_SHAPE, "a sample of item %" PRId64 " has %" PRId64 " tokens; the trainer was made for %" PRId64, g->item,
+                         item_rows(it), longest);
+    return ids_check(g->prompt, g->n_prompt, c->vocab, g->item, err)
+           && ids_check(g->token + it->s->first_tok, it->s->n_tok, c->vocab, g->item, err);
 }
 
 /* Token advantage of ADV_BATCH before normalisation: the penalty uses the recorded log-probs, so it has no
  * gradient. */
 static double ppb_advantage(const struct trainer *t, const struct item *it, int64_t k, const struct trainer_hyper *h)
 {
-    if (!(h->beta > 0))
+    if (!(h->form.beta > 0))
         return it->adv;
     double d = (double)t->ref_logp[it->ref_at + k] - (double)it->g->logp[it->s->first_tok + k];
-    return it->adv - h->beta * (exp(d) - d - 1);    // k3
+    return it->adv - (double)h->form.beta * (exp(d) - d - 1);    // k3
 }
 
 /* Is any of the advantages that came with it not 0? */
@@ -215,7 +230,7 @@ static bool item_active(const struct trainer *t, const struct item *it, const st
 {
     if (!it->in_loss)
         return t->set.run_all;
-    if (h->beta > 0 || t->set.run_all)
+    if (h->form.beta > 0 || t->set.run_all)
         return true;
     return it->g->has_adv ? adv_any(it) : advantage_normalise(it->adv, h, &t->norm) != 0;
 }
@@ -230,7 +245,7 @@ static void norm_make(struct trainer *t, const struct trainer_hyper *h)
         t->norm.n_sample++;
         t->norm.n_tok += n;
         t->norm.n_loss_tok += it->in_loss ? n : 0;
-        if (h->advantages == ADV_BATCH && !(h->beta > 0)) {
+        if (h->advantages == ADV_BATCH && !(h->form.beta > 0)) {
             t->norm.sum_a += n * it->adv;
             t->norm.sum_a2 += n * it->adv * it->adv;
         }
@@ -261,8 +276,8 @@ static void micros_make(struct trainer *t, const struct trainer_hyper *h)
         if (!t->item[i].active)
             t->order[n++] = i;
     t->n_micro = order_cut(t, h, 0, n_active, 0);
-    t->n_reference = h->beta > 0 ? t->n_micro : 0;
-    if (h->beta > 0 && h->advantages == ADV_BATCH)
+    t->n_reference = h->form.beta > 0 ? t->n_micro : 0;
+    if (h->form.beta > 0 && h->advantages == ADV_BATCH)
         t->n_reference += order_cut(t, h, n_active, n - n_active, t->n_micro);
 }
 
@@ -284,12 +299,13 @@ bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t
     t->groups = groups;
     t->n_group = n_group;
     t->n_item = t->n_micro = t->n_reference = 0;
-    if (h->beta > 0 && !t->ref)
-        return error_set(err, ERR_USAGE, "a KL coefficient of %g needs a reference model, and the run started without one", h->beta);
+    if (h->form.beta > 0 && !t->ref)
+        return error_set(err, ERR_USAGE, "a KL coefficient of %g needs a reference model, and the run started without one",
+                         (double)h->form.beta);
     TRY(items_make(t, h, err));
     for (int64_t i = 0; i < t->n_item; i++)
-        TRY(item_check(t, &t->item[i], err));
-    TRY(!(h->beta > 0) || ref_reserve(t, err));
+        TRY(item_check(t, &t->item[i], h, err));
+    TRY(!(h->form.beta > 0) || ref_reserve(t, err));
     norm_make(t, h);
     micros_make(t, h);
     ok = true;
@@ -362,7 +378,7 @@ static void item_pack(struct trainer *t, const struct item *it, const struct tra
             continue;    // no target: micro_seq's zeros
         mb->adv[row + k] = (float)token_advantage(t, it, k, h);
         mb->weight[row + k] = weight;
-        mb->ref[row + k] = h->beta > 0 ? t->ref_logp[it->ref_at + k] : 0;
+        mb->ref[row + k] = h->form.beta > 0 ? t->ref_logp[it->ref_at + k] : 0;
     }
 }
 
@@ -374,7 +390,7 @@ static bool samples_skip(struct trainer *t, const struct item *const *it, const 
     for (int64_t q = 0; q < mb->n_seq; q++) {
         int64_t row = first_row(mb, q, it[q]->g), n = it[q]->s->n_tok;
         double most = 0;
-        for (int64_t k = 0; k < n; k++)
+        for (int64_t k = 0; k < n && !it[q]->g->no_logp; k++)
             most = it[q]->mask[k] ? fmax(most, exp((double)mb->logp[row + k] - (double)mb->old[row + k])) : most;
         if (most <= h->skip_threshold)
             continue;
@@ -385,14 +401,16 @@ static bool samples_skip(struct trainer *t, const struct item *const *it, const 
     return s->n_skipped > before;
 }
 
-/* What the loss takes from a sample's log-probs as they are now: rho, the old log-probs, the ratio of the whole. */
+/* What the loss takes from a sample's log-probs as they are now: rho, the old log-probs, the ratio of the whole. One that came without
+ * log-probs has those of now in their place: its ratio and its rho are 1. */
 static void samples_correct(struct trainer *t, const struct item *const *it, const struct trainer_hyper *h, struct trainer_sums *s)
 {
     struct micro *mb = &t->mb;
     for (int64_t q = 0; q < mb->n_seq; q++) {
         int64_t row = first_row(mb, q, it[q]->g), n = it[q]->s->n_tok;
-        rho_make(mb->rho + row, mb->logp + row, mb->old + row, mb->adv + row, it[q]->mask, n, h, &s->rho);
-        if (h->old == OLD_CURRENT)
+        if (!it[q]->g->no_logp)
+            rho_make(mb->rho + row, mb->logp + row, mb->old + row, mb->adv + row, it[q]->mask, n, h, &s->rho);
+        if (h->old == OLD_CURRENT || it[q]->g->no_logp)
             memcpy(mb->old + row, mb->logp + row, (size_t)n * 4);
         float log_ratio = (float)sequence_log_ratio(mb->logp + row, mb->old + row, it[q]->mask, n);
         for (int64_t k = 0; k < n; k++)
@@ -429,23 +447,24 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
             continue;
         double d = (double)mb->logp[k] - (double)it->g->logp[it->s->first_tok + k - row], x = (double)mb->ref[k] - (double)mb->logp[k];
         double r = exp(h->ratio == RATIO_SEQUENCE ? (double)mb->log_ratio[k] : (double)mb->logp[k] - (double)mb->old[k]);
-        int side = clip_side(h, (double)mb->adv[k], r);
+        int side = policy_side(&h->form, r, (double)mb->adv[k]);
         if (mb->weight[k] != 0)
             s->loss += (double)mb->loss[k];
         s->ratio += r;
         s->ratio_max = fmax(s->ratio_max, r);
-        if (it->g->weight_version == t->version && t->update == 0)
+        if (it->g->weight_version == t->version && t->update == 0 && !it->g->no_logp)
             s->logp_diff_max = fmax(s->logp_diff_max, fabs(d));
         s->n_clip_high += side > 0;
         s->n_clip_low += side < 0;
         entropy += (double)mb->entropy[k];
-        kl += h->beta > 0 ? exp(x) - x - 1 : 0;
+        kl += h->form.beta > 0 ? exp(x) - x - 1 : 0;
     }
     double age = fmax((double)(t->version - it->g->weight_version), 0);    // of its first token; below 0 after a return
-    s->kl += kl / (double)n_own;
-    s->entropy += entropy / (double)n_own;
+    s->kl += kl;
+    s->entropy += entropy;
     s->n_sample++;
     s->n_tok += (double)n_own;
+    s->n_known_tok += it->g->no_logp ? 0 : (double)n_own;
     s->age += fmax((double)(t->version - it->g->weight_version) - newer / (double)n_own, 0);
     s->age_max = fmax(s->age_max, age);
 }
@@ -453,12 +472,14 @@ static void item_sums(const struct trainer *t, const struct item *it, int64_t ro
 bool micro_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, const struct trainer_hyper *h,
                   struct trainer_sums *s, struct error *err)
 {
-    bool stale = false;
+    bool stale = false, unknown = false;
     const struct item *const *it = t->packed;
     struct micro *mb = &t->mb;
-    for (int64_t q = 0; q < mb->n_seq; q++)
+    for (int64_t q = 0; q < mb->n_seq; q++) {
         stale = stale || it[q]->g->weight_version != t->version || t->update > 0;
-    struct revision rev = { t, h, s, h->skip_threshold > 0 && stale, loss_needs_logp(h) };    // ratios of fresh samples are 1
+        unknown = unknown || it[q]->g->no_logp;
+    }
+    struct revision rev = { t, h, s, h->skip_threshold > 0 && stale, loss_needs_logp(h) || unknown };    // ratios of fresh samples are 1
     struct token_loss loss = {
         .target = mb->target,
         .temperature = mb->temperature,
@@ -466,14 +487,10 @@ bool micro_finish(struct trainer *t, struct model_run *run, const struct model_g
         .weight = mb->weight,
         .logp_old = mb->old,
         // ADV_BATCH has its penalty in the advantage
-        .logp_ref = h->beta > 0 && h->advantages != ADV_BATCH ? mb->ref : NULL,
+        .logp_ref = h->form.beta > 0 && h->advantages != ADV_BATCH ? mb->ref : NULL,
         .log_ratio = h->ratio == RATIO_SEQUENCE ? mb->log_ratio : NULL,
         .rho = rev.correct ? mb->rho : NULL,
-        .clip = h->clip,
-        .kl = h->kl,
-        .clip_low = (float)h->clip_low,
-        .clip_high = (float)h->clip_high,
-        .beta = (float)h->beta,
+        .form = h->form,
         .logp = mb->logp,
         .entropy = mb->entropy,
         .loss = mb->loss,

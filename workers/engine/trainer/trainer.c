@@ -7,6 +7,8 @@
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer_impl.h"
+#include "workers/engine/pass/pass.h"
+#include "workers/engine/pass/run_stages.h"
 
 /* ---- life */
 static void limits_make(struct run_limits *l, const struct trainer_settings *s)
@@ -183,6 +185,7 @@ void trainer_free(struct trainer *t)
     free(t->packed);
     free(t->adv);
     free(t->ref_logp);
+    free(t->left);
     free(t);
 }
 

@@ -72,9 +72,10 @@ struct trainer_settings {
  * the order of the micro-batches they are the same bytes for any number of ranks. */
 struct trainer_sums {
     double loss;                       // already divided by the counts of the batch: the sum over micro-batches is the loss
-    double kl, entropy;                // sums over the samples run of their token means; kl 0 without a reference
+    double kl, entropy;                // sums over tokens; kl 0 without a reference
     double n_sample;                   // samples run forward
     double n_tok;                      // their tokens
+    double n_known_tok;                // of these, the ones that came with a log-prob
     double n_clip_low, n_clip_high;    // tokens without gradient because clipped
     double ratio;                      // sum over tokens
     double ratio_max;
@@ -141,10 +142,18 @@ void trainer_version_set(struct trainer *t, int64_t version);
 void trainer_update_set(struct trainer *t, int64_t version, int64_t update);
 
 /* All of one step on one rank; metric (METRIC_N; NULL: not wanted) as trainer_metrics_make, with M_GRAD_NORM,
- * M_TRAIN_TOK_PER_S and M_TRAIN_SHARED. On failure the weights are unchanged. */
+ * M_TRAIN_TOK_PER_S and M_TRAIN_SHARED. Groups that no finite gradient can be made of are left out of it (blame.h), and the weights are
+ * those of the step without them. ERR_DATA: the weights themselves give none. On failure the weights are unchanged. */
 MUST_USE bool trainer_step(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
                            double *metric, struct error *err);
-/* The parts. groups are the whole batch, and borrowed until its gradient is made. */
+/* What the last step has left out, each group once: n of the groups it was given, and why. Valid until the next step. */
+struct left_out {
+    const struct group *group;
+    char why[256];
+};
+int64_t trainer_left_out(const struct trainer *t, const struct left_out **left);
+/* The parts. groups are the whole batch, and borrowed until its gradient is made. ERR_DATA, ERR_SHAPE: a sample is at fault, on every rank
+ * alike; err names its item. */
 MUST_USE bool trainer_begin(struct trainer *t, const struct group *const *groups, int64_t n_group, const struct trainer_hyper *h,
                             struct error *err);
 int64_t trainer_n_micro(const struct trainer *t);        // micro-batches of the batch that was begun
@@ -240,6 +249,9 @@ void trainer_changes(const struct trainer *t);    // the time has come; of those
  * ERR_DATA and changes nothing. The device may still be at the new weights on return: what it is asked for next comes after them, and
  * others may read them after a device_sync. A whole step (trainer_step, trainer_sft_step) ends with one. */
 MUST_USE bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
+/* trainer_apply in two steps: the gradient's norm, then the update with a gradient whose norm is known. */
+MUST_USE bool trainer_norm_alone(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
+MUST_USE bool trainer_apply_alone(struct trainer *t, const struct trainer_hyper *h, struct error *err);
 /* The same in parts, for several ranks: the sums of squares of this rank's shards, to be spread; the norm of all; of each device's trainer
  * AdamW run by run, whose new weights are to be spread where a run is not all of them; and the end. A team's sums are of its pieces
  * (trainer_norm_team), after all ranks have made trainer_freeze and their sums. */
@@ -250,6 +262,7 @@ int trainer_norm_rank(const struct trainer *t, int piece);    // which rank of t
 MUST_USE bool trainer_freeze(struct trainer *t, struct error *err);
 /* Where ranks do not reach each other's memory: the sums of squares of the whole gradient, which each rank has then. */
 MUST_USE bool trainer_norm_whole(struct trainer *t, struct error *err);
+/* ERR_DATA with a *grad_norm that is not finite: the gradient is at fault, on every rank alike. */
 MUST_USE bool trainer_norm_all(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err);
 /* Before the first run, on the thread that drives device q. */
 MUST_USE bool trainer_apply_begin(struct trainer *t, int q, struct error *err);

@@ -4,6 +4,7 @@
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/trainer/trainer.h"
+#include "workers/engine/pass/pass.h"
 
 /* A sample on its way through a step. */
 struct item {
@@ -87,6 +88,8 @@ struct trainer {
     struct trainer_norm norm;      // of the whole batch
     float *ref_logp;               // (n_ref) host; only of the micro-batches that this rank has run
     int64_t n_ref, cap_ref;
+    struct left_out *left;    // (cap_left) of the step; grows by what is left out
+    int64_t n_left, cap_left;
 };
 
 /* update.c: the masters, moments and gradients of a trainer, and its new weights */

@@ -1,32 +1,27 @@
 /* trainer_metrics.c - a step's numbers, from what its micro-batches add up and from the groups themselves */
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include "protocol/run/metrics.h"
 #include "workers/engine/trainer/trainer.h"
 
+/* Those of the sums of which the largest counts; all others are added. */
+static const size_t largest[] = { offsetof(struct trainer_sums, ratio_max), offsetof(struct trainer_sums, logp_diff_max),
+                                  offsetof(struct trainer_sums, age_max) };
+
 void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *part)
 {
-    sum->loss += part->loss;
-    sum->kl += part->kl;
-    sum->entropy += part->entropy;
-    sum->n_sample += part->n_sample;
-    sum->n_tok += part->n_tok;
-    sum->n_clip_low += part->n_clip_low;
-    sum->n_clip_high += part->n_clip_high;
-    sum->ratio += part->ratio;
-    sum->ratio_max = fmax(sum->ratio_max, part->ratio_max);
-    sum->logp_diff_max = fmax(sum->logp_diff_max, part->logp_diff_max);
-    sum->rho.n_tok += part->rho.n_tok;
-    sum->rho.n_clamped += part->rho.n_clamped;
-    sum->rho.n_masked += part->rho.n_masked;
-    sum->rho.rho += part->rho.rho;
-    sum->n_skipped += part->n_skipped;
-    sum->age += part->age;
-    sum->age_max = fmax(sum->age_max, part->age_max);
-    sum->n_packed_tok += part->n_packed_tok;
-    sum->n_shared_tok += part->n_shared_tok;
-    sum->n_micro += part->n_micro;
+    _Static_assert(sizeof *sum % sizeof(double) == 0, "they are added as an array of doubles");
+    double before[ARRAY_SIZE(largest)];
+    double *to = (double *)sum;
+    const double *from = (const double *)part;
+    for (size_t k = 0; k < ARRAY_SIZE(largest); k++)
+        before[k] = to[largest[k] / sizeof *to];
+    for (size_t i = 0; i < sizeof *sum / sizeof *to; i++)
+        to[i] += from[i];
+    for (size_t k = 0; k < ARRAY_SIZE(largest); k++)
+        to[largest[k] / sizeof *to] = fmax(before[k], from[largest[k] / sizeof *to]);
 }
 
 static int i64_compare(const void *a, const void *b)
@@ -42,6 +37,12 @@ static double percentile(const int64_t *sorted, int64_t n, double p)
     return (double)sorted[MIN(MAX(k, 0), n - 1)];
 }
 
+/* Is it known whether it is right? */
+static bool is_judged(const struct sample *s)
+{
+    return s->score == SCORE_OK && !isnan(s->ans_acc);
+}
+
 static bool is_right(const struct sample *s)
 {
     return s->score == SCORE_OK && s->ans_acc > 0.5f;
@@ -55,7 +56,7 @@ static void length_metrics(double *metric, const struct group *const *groups, in
         for (int32_t k = 0; k < groups[i]->n_sample; k++) {
             const struct sample *s = &groups[i]->sample[k];
             len[n++] = s->n_tok;
-            if (s->score != SCORE_OK)
+            if (!is_judged(s))
                 continue;
             *(is_right(s) ? &right : &wrong) += (double)s->n_tok;
             *(is_right(s) ? &n_right : &n_wrong) += 1;
@@ -104,8 +105,8 @@ void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const
     length_metrics(metric, groups, n_group, (int64_t)n_all);
     metric[M_LOSS] = sums->loss;
     metric[M_LEARNING_RATE] = h->lr;
-    metric[M_ENTROPY] = sums->entropy / sums->n_sample;
-    metric[M_KL] = h->beta > 0 ? sums->kl / sums->n_sample : NAN;
+    metric[M_ENTROPY] = sums->entropy / sums->n_tok;
+    metric[M_KL] = h->form.beta > 0 ? sums->kl / sums->n_tok : NAN;
     metric[M_CLIP_LOW] = sums->n_clip_low / sums->n_tok;
     metric[M_CLIP_HIGH] = sums->n_clip_high / sums->n_tok;
     metric[M_RATIO_MEAN] = sums->ratio / sums->n_tok;
@@ -114,7 +115,7 @@ void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const
     metric[M_RHO_MEAN] = corrected ? sums->rho.rho / sums->rho.n_tok : NAN;
     metric[M_RHO_CLAMPED] = corrected ? sums->rho.n_clamped / sums->rho.n_tok : NAN;
     metric[M_RHO_MASKED] = corrected ? sums->rho.n_masked / sums->rho.n_tok : NAN;
-    metric[M_SAMPLER_TRAINER_DIFF] = sums->n_tok > 0 ? sums->logp_diff_max : NAN;
+    metric[M_SAMPLER_TRAINER_DIFF] = sums->n_known_tok > 0 ? sums->logp_diff_max : NAN;
     metric[M_AGE_MEAN] = sums->age / sums->n_sample;
     metric[M_AGE_MAX] = sums->n_sample > 0 ? sums->age_max : NAN;
 }
@@ -132,7 +133,7 @@ bool trainer_histograms_make(struct histogram *h, const struct group *const *gro
         return error_set(err, ERR_NO_MEMORY, "no memory for histograms of %" PRId64 " samples", n_most);
     for (int64_t i = 0; i < n_group; i++) {
         const struct group *g = groups[i];
-        int64_t n_scored = 0, n_right = 0;
+        int64_t n_judged = 0, n_right = 0;
         advantage_group(adv, hyper->advantages, g);
         for (int32_t k = 0; k < g->n_sample; k++) {
             const struct sample *s = &g->sample[k];
@@ -140,14 +141,16 @@ bool trainer_histograms_make(struct histogram *h, const struct group *const *gro
             all[HISTOGRAM_LENGTH * n_most + n[HISTOGRAM_LENGTH]++] = (double)s->n_tok;
             if (s->score != SCORE_OK)
                 continue;
-            n_scored++;
-            n_right += is_right(s);
-            all[side * n_most + n[side]++] = (double)s->n_tok;
+            if (is_judged(s)) {
+                n_judged++;
+                n_right += is_right(s);
+                all[side * n_most + n[side]++] = (double)s->n_tok;
+            }
             all[HISTOGRAM_REWARD * n_most + n[HISTOGRAM_REWARD]++] = s->reward;
             all[HISTOGRAM_ADVANTAGES * n_most + n[HISTOGRAM_ADVANTAGES]++] = adv[k];
         }
-        if (n_scored > 0)
-            all[HISTOGRAM_SOLVE_RATE * n_most + n[HISTOGRAM_SOLVE_RATE]++] = (double)n_right / (double)n_scored;
+        if (n_judged > 0)
+            all[HISTOGRAM_SOLVE_RATE * n_most + n[HISTOGRAM_SOLVE_RATE]++] = (double)n_right / (double)n_judged;
     }
     for (int i = 0; i < HISTOGRAM_N; i++)
         histogram_make(&h[i], all + i * n_most, n[i]);

@@ -21,6 +21,7 @@
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/trainer_impl.h"
+#include "workers/engine/pass/pass.h"
 
 #define STAGE_BYTES ((size_t)288 << 20)    // three pieces of 8 Mi elements: copies of 32 MiB run a bus at full speed
 #define GRAD_SLOTS 2                       // places for gradients of a piece from zero_stage 2 on: one is sent while the next is made
@@ -604,11 +605,11 @@ bool trainer_norm_all(struct trainer *t, const struct trainer_hyper *h, double *
     TRY(OP(t->dev, err, clip_coef, .norm = t->clip, .coef = t->clip + 1, .sum = t->sumsq, .max_norm = (float)h->max_norm, .grad_scale = 1));
     TRY(mem_copy(t->dev, &norm, t->clip, sizeof norm, COPY_D2H, err));
     TRY(device_sync(t->dev, err));
+    *grad_norm = (double)norm;
     if (!isfinite(norm)) {
-        error_set(err, ERR_DATA, "the gradient's norm is not finite at step %" PRId64 "; the weights stay as they are", t->version);
+        error_set(err, ERR_DATA, "the gradient's norm is not finite");
         goto out;
     }
-    *grad_norm = (double)norm;
     ok = true;
 out:
     return ok;
@@ -775,9 +776,18 @@ bool trainer_norm_whole(struct trainer *t, struct error *err)
     return true;
 }
 
-bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err)
+bool trainer_norm_alone(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err)
 {
     return (t->n_slice ? slices_freeze(t, err) : trainer_freeze(t, err)) && trainer_norm_whole(t, err)
-           && trainer_norm_all(t, h, grad_norm, err) && (t->n_slice ? slices_run(t, h, err) : trainer_run_apply(t, h, 0, err))
-           && trainer_apply_end(t, err);
+           && trainer_norm_all(t, h, grad_norm, err);
+}
+
+bool trainer_apply_alone(struct trainer *t, const struct trainer_hyper *h, struct error *err)
+{
+    return (t->n_slice ? slices_run(t, h, err) : trainer_run_apply(t, h, 0, err)) && trainer_apply_end(t, err);
+}
+
+bool trainer_apply(struct trainer *t, const struct trainer_hyper *h, double *grad_norm, struct error *err)
+{
+    return trainer_norm_alone(t, h, grad_norm, err) && trainer_apply_alone(t, h, err);
 }

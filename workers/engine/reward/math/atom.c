@@ -20,8 +20,10 @@ struct node *number_node(struct parser *p)
     a->len = t.len;
     a->scale = t.scale;
     a->flags |= t.decimal && t.repeat == 0 ? HAS_DECIMAL : 0;
-    while (a->len > 1 && *a->s == '0')
-        a->s++, a->len--;
+    for (; a->len > 1 && *a->s == '0'; a->len--) {
+        a->s++;
+        a->op = 1;
+    }
     if (a->len <= 18)
         for (int i = 0; i < a->len; i++)
             a->small = a->small * 10 + (a->s[i] - '0');
@@ -110,14 +112,6 @@ struct node *symbol_node(struct parser *p, const char *s, size_t len)
     return node_named(p->m, K_SYM, s, len);
 }
 
-struct node *const_node(struct parser *p, enum math_const which)
-{
-    struct node *a = node_op(node_new(p->m, K_CONST, 0), which);
-    if (a)
-        a->flags |= which == CONST_I ? HAS_I : which == CONST_PI ? HAS_PI | HAS_TRANS : which == CONST_INF ? HAS_INF : HAS_TRANS;
-    return a;
-}
-
 struct node *argument_parse(struct parser *p, bool one_digit)
 {
     struct node *a = NULL;
@@ -176,6 +170,7 @@ bool starts_factor(const struct parser *p)
         case C_MARK:
         case C_OPEN:
         case C_BOX:
+        case C_NUMERAL:
         case C_SUM:
         case C_OPAQUE:
         case C_OPNAME:
@@ -260,7 +255,7 @@ struct node *func_parse(struct parser *p, int fn)
         }
     }
     if (fn == FN_GAMMA && !is_char(p, '('))
-        return const_node(p, CONST_GAMMA);
+        return node_const(p->m, CONST_GAMMA);
     if (power && power->kind == K_NEG && node_is(power->child[0], K_NUM) && power->child[0]->small == 1 && func_inverse(fn) >= 0) {
         fn = func_inverse(fn);
         power = NULL;
@@ -285,6 +280,18 @@ struct node *func_parse(struct parser *p, int fn)
     return power ? node_new(p->m, K_POW, 2, a, power) : a;
 }
 
+/* Do plain braces hold a letter in a set, and then a condition: {x \in N : x < 5}? */
+static bool builder_follows(const struct parser *p)
+{
+    const char *from, *to;
+    if (!group_find(p->t.s, p->end, &from, &to))
+        return false;
+    size_t len = (size_t)(to - from);
+    const char *in = memmem(from, len, "\\in ", 4), *sign = memmem(from, len, "∈", strlen("∈"));
+    in = in ? in : sign;
+    return in && condition_follows(in, to);
+}
+
 struct node *bracket_parse(struct parser *p, char open)
 {
     int abs_depth = p->abs_depth;
@@ -293,7 +300,8 @@ struct node *bracket_parse(struct parser *p, char open)
         return NULL;
     p->abs_depth = 0;
     p->in_matrix = p->in_func = false;
-    p->no_bar = open == '{';
+    bool builder = open == '{' || (open == 'b' && builder_follows(p));    // also with plain braces
+    p->no_bar = builder;
     token_take(p);
     struct node *a = NULL;
     bool empty = false;
@@ -324,7 +332,7 @@ struct node *bracket_parse(struct parser *p, char open)
             return parser_fail(p);
         /* fall through */
     case '{': {
-        if (open == '{' && a && (is_char(p, '|') || is_char(p, ':'))) {    // { x | x > 2 }
+        if (builder && a && (is_char(p, '|') || is_char(p, ':'))) {    // { x | x > 2 }
             token_take(p);
             if (!parser_deeper(p))
                 return NULL;
@@ -401,7 +409,8 @@ static size_t words_len(const struct parser *p, const char *s)
 
 struct node *sub_parse(struct parser *p, const char *s, size_t len)
 {
-    struct parser sub = { .m = p->m, .p = s, .start = s, .end = s + len, .depth = p->depth, .nest = p->nest };
+    struct parser sub = { .m = p->m, .p = s, .start = s, .end = s + len, .depth = p->depth, .nest = p->nest, .n_index = p->n_index };
+    memcpy(sub.index, p->index, sizeof sub.index);
     if (!parser_deeper(&sub))
         return parser_fail(p);
     token_next(&sub);
@@ -417,6 +426,15 @@ static struct node *text_node(struct parser *p, const char *s, size_t len)
     for (size_t i = 0; i < ARRAY_SIZE(reals); i++)
         if (word_is(s, len, reals[i]))
             return node_op(node_new(p->m, K_NAMED_SET, 0), 'R');
+    struct span limit;
+    if (no_solution(s, len, &limit)) {
+        struct node *empty = node_named(p->m, K_NAMED_SET, limit.len > 0 ? limit.s : "", limit.len);
+        return node_op(empty, '0');
+    }
+    static const char *const none[] = { "DNE", "D.N.E", "doesn't exist", "does not exist", "the limit does not exist" };
+    for (size_t i = 0; i < ARRAY_SIZE(none); i++)
+        if (word_is(s, len, none[i]))
+            return node_named(p->m, K_TEXT, "DNE", 3);
     return node_named(p->m, K_TEXT, s, len);
 }
 
@@ -456,7 +474,7 @@ static struct node *word_parse(struct parser *p)
         return func_parse(p, c->arg);
     if (c && (c->class == C_CONST) && strncmp(t.s, "imath", 5) != 0) {
         token_take(p);
-        return const_node(p, (enum math_const)c->arg);
+        return node_const(p->m, (enum math_const)c->arg);
     }
     if (c && c->class == C_SQRT) {
         token_take(p);
@@ -469,7 +487,7 @@ static struct node *word_parse(struct parser *p)
     }
     if (word_is(t.s, (size_t)t.len, "infinity")) {
         token_take(p);
-        return const_node(p, CONST_INF);
+        return node_const(p->m, CONST_INF);
     }
     size_t words = t.end == t.s + t.len ? words_len(p, t.s) : 0;
     if (words > 0) {
@@ -496,9 +514,9 @@ static struct node *word_parse(struct parser *p)
     token_next(p);
     bool is_index = memchr(p->index, t.s[0], (size_t)p->n_index) != NULL;
     if (t.s[0] == 'e' && !is_char(p, '_') && !is_index)
-        return const_node(p, CONST_E);
+        return node_const(p->m, CONST_E);
     if (t.s[0] == 'i' && !is_char(p, '_') && !is_index)
-        return const_node(p, CONST_I);
+        return node_const(p->m, CONST_I);
     bool apply = strchr(FUNCTION_LETTERS, t.s[0]) != NULL;
     static const char *const inverse[] = { "^{-1}(", "^{-1}\\left(", "^{-1} (" };
     for (size_t i = 0; apply && i < ARRAY_SIZE(inverse); i++)    // f^{-1}(x) is a separate function

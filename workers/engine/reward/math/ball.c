@@ -1,7 +1,8 @@
 /* ball.c - values within Arb balls (Johansson 2017, doi 10.1109/TC.2017.2690633) */
-#include "workers/engine/reward/math/eval.h"
+#include "workers/engine/reward/math/calculus.h"
 #include <acb_hypgeom.h>
 #include <arb_hypgeom.h>
+#include <string.h>
 
 /* A value between 1/4 and 3 for the unknown with this hash; negative at every second one of the later points. At three
  * points it is 64 times as large, of either sign, so that |x+5| and x+5 do not agree everywhere. */
@@ -9,7 +10,18 @@ static void unknown_value(const struct ball *b, uint64_t h, acb_t z)
 {
     uint64_t name = h;
     h = mix(h, (uint64_t)b->point + 1000);
-    if (b->whole) {    // with common factors at every other point
+    if (b->point >= N_POINT_JUMP) {    // halves of small whole numbers, 0 first, and each a step of its own apart
+        slong k = b->point - N_POINT_JUMP;
+        slong step = 1 + (slong)(name % 3);
+        acb_set_si(z, (k % 2 ? -1 : 1) * (k + 1) / 2 * step);
+        acb_mul_2exp_si(z, z, -1);
+        return;
+    }
+    if (b->unknowns == UNKNOWN_COUNT) {    // one number after the other, in another order for each name
+        acb_set_si(z, 1 + (slong)(((uint64_t)b->point + name) % 41));
+        return;
+    }
+    if (b->unknowns == UNKNOWN_WHOLE) {    // with common factors at every other point
         static const uint8_t prime[] = { 2, 2, 2, 3, 3, 5, 7 };
         slong v = 1;
         for (size_t i = 0; i < ARRAY_SIZE(prime); i++)
@@ -66,6 +78,32 @@ static bool real_root(acb_t z, const acb_t x, const fmpq_t q, slong prec)
     return true;
 }
 
+/* x^q for a real ball x around 0 and positive q: no larger than the largest of x to that power. */
+static bool root_near_zero(acb_t z, const acb_t x, const fmpq_t q)
+{
+    if (!acb_is_real(x) || fmpq_sgn(q) <= 0 || !arb_contains_zero(acb_realref(x)))
+        return false;
+    mag_t size;
+    arb_t most;
+    mag_init(size);
+    arb_init(most);
+    arb_get_mag(size, acb_realref(x));
+    arb_set_interval_mag(most, size, size, 64);
+    arb_pow_fmpq(most, most, q, 64);
+    arb_get_mag(size, most);
+    acb_zero(z);
+    arb_add_error_mag(acb_realref(z), size);
+    mag_clear(size);
+    arb_clear(most);
+    return true;
+}
+
+/* Does the ball keep off the line from 0 to minus infinity, where logarithms and roots jump? */
+static bool off_cut(const acb_t x)
+{
+    return arb_is_positive(acb_realref(x)) || !arb_contains_zero(acb_imagref(x));
+}
+
 static bool ball_power(struct ball *b, const struct node *exp, bool inverse, const acb_t x, acb_t z)
 {
     fmpq_t q;
@@ -79,8 +117,10 @@ static bool ball_power(struct ball *b, const struct node *exp, bool inverse, con
             ok = fmpz_sgn(fmpq_numref(q)) > 0 || !acb_contains_zero(x);    // 0^0 has no value
             if (ok)
                 acb_pow_fmpz(z, x, fmpq_numref(q), b->prec);
+        } else if (b->analytic && !off_cut(x)) {
+            ok = false;
         } else if (fmpz_bits(fmpq_numref(q)) <= 62 && fmpz_bits(fmpq_denref(q)) <= 62) {
-            ok = real_root(z, x, q, b->prec);
+            ok = real_root(z, x, q, b->prec) || (b->bound && root_near_zero(z, x, q));
             if (!ok && !acb_contains_zero(x)) {
                 acb_t e;
                 acb_init(e);
@@ -92,7 +132,7 @@ static bool ball_power(struct ball *b, const struct node *exp, bool inverse, con
         } else {
             b->m->why = "power too large";
         }
-    } else if (!inverse && !acb_contains_zero(x)) {
+    } else if (!inverse && !acb_contains_zero(x) && (!b->analytic || off_cut(x))) {
         acb_t e;
         acb_init(e);
         ok = ball_eval(b, exp, e);
@@ -137,12 +177,15 @@ static bool whole_func(struct ball *b, const struct node *a, const acb_t x, acb_
 
 /* ---- functions ---- */
 
-typedef bool ball_fn(struct ball *b, const struct node *a, acb_ptr x, acb_ptr z);    // x: the first argument's value
+typedef bool argument_fn(struct ball *b, const struct node *a, acb_ptr x, acb_ptr z);    // x: the first argument's value
 
 static bool abs_ball(struct ball *b, UNUSED const struct node *a, acb_ptr x, acb_ptr z)
 {
     acb_zero(z);
-    acb_abs(acb_realref(z), x, b->prec);
+    if (b->analytic)
+        acb_real_abs(z, x, 1, b->prec);    // the same on the line, and analytic on each side of 0
+    else
+        acb_abs(acb_realref(z), x, b->prec);
     return true;
 }
 
@@ -157,6 +200,8 @@ static bool floor_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr 
     else
         arb_ceil(acb_realref(z), acb_realref(x), b->prec);
     bool ok = real && !too_big(z, 512) && arb_get_unique_fmpz(n, acb_realref(z));    // never a number of 2^60 bits
+    if (real && !ok && !b->m->why)
+        b->m->why = "a number that may be whole";
     fmpz_clear(n);
     return ok;
 }
@@ -243,7 +288,7 @@ enum guard {
 // clang-format off
 static const struct func {
     void (*simple)(acb_t z, const acb_t x, slong prec);    // or
-    ball_fn *special;
+    argument_fn *special;
     uint8_t guard;       // enum guard
     bool inverse;        // of one over the argument
 } funcs[] = {
@@ -268,6 +313,30 @@ static const struct func {
 };
 // clang-format on
 
+/* Is the function analytic in the ball x, as far as cuts go? Poles show by themselves. */
+static bool analytic_at(enum math_func fn, const acb_t x)
+{
+    arb_t one;
+    arb_init(one);
+    arb_one(one);
+    arb_t size;
+    arb_init(size);
+    bool imaginary = fn == FN_ATAN || fn == FN_ASINH;    // the cut is on the imaginary line
+    arb_abs(size, imaginary ? acb_imagref(x) : acb_realref(x));
+    bool inside = arb_lt(size, one) || !arb_contains_zero(imaginary ? acb_realref(x) : acb_imagref(x));
+    arb_clear(one);
+    arb_clear(size);
+    switch (fn) {
+    case FN_ASIN:
+    case FN_ACOS:
+    case FN_ATANH:
+    case FN_ATAN:
+    case FN_ASINH: return inside;
+    case FN_LN: return off_cut(x);
+    default: return ball_analytic(fn);
+    }
+}
+
 static bool guard_passed(struct ball *b, enum guard guard, const acb_t x)
 {
     switch (guard) {
@@ -280,6 +349,25 @@ static bool guard_passed(struct ball *b, enum guard guard, const acb_t x)
     case NOT_ZERO: return !acb_contains_zero(x);
     }
     return false;
+}
+
+static const struct bound_ball *bound_find(const struct ball *b, const struct node *a)
+{
+    for (const struct bound_ball *v = b->bound; v; v = v->outer)
+        if (v->len == a->len && memcmp(v->s, a->s, (size_t)a->len) == 0)
+            return v;
+    return NULL;
+}
+
+/* Does an integral's variable occur in a? */
+static bool depends_on_bound(const struct ball *b, const struct node *a)
+{
+    if (a->kind == K_SYM)
+        return bound_find(b, a) != NULL;
+    bool any = false;
+    for (int i = 0; !any && i < a->n; i++)
+        any = depends_on_bound(b, a->child[i]);
+    return any;
 }
 
 static bool ball_func(struct ball *b, const struct node *a, acb_t z)
@@ -300,7 +388,7 @@ static bool ball_func(struct ball *b, const struct node *a, acb_t z)
         return false;
     acb_init(x);
     const struct func *f = &funcs[a->op];
-    ok = a->n > 0 && ball_eval(b, a->child[0], x);
+    ok = a->n > 0 && ball_eval(b, a->child[0], x) && (!b->analytic || !depends_on_bound(b, a) || analytic_at((enum math_func)a->op, x));
     if (ok && f->simple) {
         ok = guard_passed(b, (enum guard)f->guard, x);
         if (ok && f->inverse)
@@ -312,6 +400,23 @@ static bool ball_func(struct ball *b, const struct node *a, acb_t z)
     }
     acb_clear(x);
     return ok && acb_is_finite(z);
+}
+
+/* A bound of a sum: a whole number, and when unknowns are counts, one at this point. */
+static bool bound_of_sum(struct ball *b, const struct node *a, int64_t *v)
+{
+    fmpq_t q;
+    acb_t z;
+    fmpq_init(q);
+    acb_init(z);
+    bool ok = eval_rational(b->m, a, q);
+    if (!ok && b->unknowns == UNKNOWN_COUNT)
+        ok = ball_eval(b, a, z) && acb_is_real(z) && arb_is_exact(acb_realref(z)) && arb_is_int(acb_realref(z))
+             && arb_get_unique_fmpz(fmpq_numref(q), acb_realref(z));
+    ok = ok && int_get(q, -1000000000, 1000000000, v);
+    fmpq_clear(q);
+    acb_clear(z);
+    return ok;
 }
 
 /* ---- trees ---- */
@@ -349,14 +454,21 @@ bool ball_eval(struct ball *b, const struct node *a, acb_t z)
         }
         return false;
     case K_SYM:
-        if (bound_value(m, a, &v))
+        if (bound_find(b, a))
+            acb_set(z, bound_find(b, a)->value);
+        else if (bound_value(m, a, &v))
             acb_set_si(z, v);
         else
             unknown_value(b, mix_text(77, a->s, a->len), z);
         return true;
+    case K_OPAQUE:
+        if (a->scale == 2)
+            return improper_ball(b, a, eval_rational, z) || (b->lenient && stand_in(b, a, z));
+        if (a->scale == 1)
+            return integral_ball(b, a, ball_eval, z) || (b->lenient && stand_in(b, a, z));
+        return !b->bound && stand_in(b, a, z);
     case K_TEXT:
-    case K_APP:
-    case K_OPAQUE: return stand_in(b, a, z);
+    case K_APP: return !b->bound && stand_in(b, a, z);
     case K_NEG:
         ok = ball_eval(b, a->child[0], z);
         acb_neg(z, z);
@@ -403,7 +515,7 @@ bool ball_eval(struct ball *b, const struct node *a, acb_t z)
     case K_LOG:
         acb_init(x);
         ok = ball_eval(b, a->child[0], z) && ball_eval(b, a->child[1], x) && !acb_contains_zero(z) && !acb_contains_zero(x)
-             && math_spend(m, 10 + b->prec / 16);
+             && (!b->analytic || (off_cut(z) && off_cut(x))) && math_spend(m, 10 + b->prec / 16);
         if (ok) {
             acb_log(z, z, b->prec);
             acb_log(x, x, b->prec);
@@ -415,12 +527,11 @@ bool ball_eval(struct ball *b, const struct node *a, acb_t z)
         return ok && acb_is_finite(z);
     case K_SUM:
     case K_PROD: {
-        fmpq_t q;
+        if (a->op == 1)
+            return endless_ball(b, a, eval_rational, z) || (b->lenient && stand_in(b, a, z));
         int64_t last;
-        fmpq_init(q);
-        ok = m->n_bind < MATH_BIND_MAX && eval_rational(m, a->child[1], q) && int_get(q, -1000000000, 1000000000, &v)
-             && eval_rational(m, a->child[2], q) && int_get(q, -1000000000, 1000000000, &last) && last - v < SUM_TERMS_MAX;
-        fmpq_clear(q);
+        ok = m->n_bind < MATH_BIND_MAX && bound_of_sum(b, a->child[1], &v) && bound_of_sum(b, a->child[2], &last)
+             && last - v < SUM_TERMS_MAX;
         if (!ok)
             return b->lenient && stand_in(b, a, z);
         int k = m->n_bind++;
@@ -451,6 +562,7 @@ bool ball_eval(struct ball *b, const struct node *a, acb_t z)
     case K_NAMED_SET:
     case K_JUXT:
     case K_BUILDER:
+    case K_CASES:
     case K_MATRIX: return false;
     }
     return false;

@@ -8,6 +8,9 @@
  * means its number and also a hundredth of it; a unit counts only when both sides have known ones. */
 #include "workers/engine/reward/math/compare.h"
 #include <string.h>
+#include <strings.h>
+
+static const char WHY_ZERO[] = "0 may be a natural number";
 
 /* The tree with every plus-minus resolved: sign +1 takes the upper signs. */
 static struct node *decide_sign(struct math *m, struct node *a, int sign)
@@ -386,12 +389,28 @@ static enum tri builder_compare(struct math *m, struct node *a, struct node *b, 
     return TRI_UNKNOWN;    // { 2k | k in Z } is { 2k + 2 | k in Z }
 }
 
+/* Two empty sets, as signs or as words. "No real solution" does not say that there is no other; a sign may stand for either. */
+static enum tri empty_compare(struct math *m, const struct node *a, const struct node *b)
+{
+    const struct node *words = a->s ? a : b;
+    bool both = a->s && b->s, real = !words->s || words->len == 0 || (words->len == 4 && strncasecmp(words->s, "real", 4) == 0);
+    if (both ? a->len == b->len && strncasecmp(a->s, b->s, (size_t)a->len) == 0 : real)
+        return TRI_YES;
+    m->why = "no solution, of another kind";
+    return TRI_UNKNOWN;
+}
+
 static enum tri set_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
 {
     struct pieces pa, pb;
     *rule = "set";
-    if (a->kind == K_NAMED_SET && b->kind == K_NAMED_SET)
-        return a->op == b->op ? TRI_YES : TRI_NO;
+    if (a->kind == K_NAMED_SET && b->kind == K_NAMED_SET && a->op == '0' && b->op == '0')
+        return empty_compare(m, a, b);
+    if (a->kind == K_NAMED_SET && b->kind == K_NAMED_SET) {
+        bool natural = (a->op == 'N' && strchr("pw", b->op)) || (b->op == 'N' && strchr("pw", a->op));
+        m->why = natural ? WHY_ZERO : m->why;
+        return a->op == b->op ? TRI_YES : natural ? TRI_UNKNOWN : TRI_NO;
+    }
     if (pieces_of(m, a, &pa, 24) && pieces_of(m, b, &pb, 24))
         return pieces_equal(m, &pa, &pb, rule);
     if (a->kind == K_BUILDER && b->kind == K_BUILDER)
@@ -405,6 +424,11 @@ static enum tri set_compare(struct math *m, struct node *a, struct node *b, cons
         t = ordered_compare(m, a->child, b->child, a->n, rule, depth);
     if (t != TRI_NO)
         return t;
+    bool sets = (is_set_tree(a) || is_list(a)) && (is_set_tree(b) || is_list(b));
+    if (sets && (a->kind == K_BUILDER || b->kind == K_BUILDER)) {    // { x | x^2 = 4 }
+        m->why = "sets that could not be compared";
+        return TRI_UNKNOWN;
+    }
     bool symbols = ((a->flags | b->flags) & HAS_SYM) || a->kind == K_NAMED_SET || b->kind == K_NAMED_SET;
     if (!symbols)
         return TRI_NO;
@@ -412,6 +436,86 @@ static enum tri set_compare(struct math *m, struct node *a, struct node *b, cons
         return TRI_NO;
     m->why = "sets that could not be compared";
     return TRI_UNKNOWN;
+}
+
+/* ---- sets of whole numbers between bounds ---- */
+
+#define LISTED_MAX 100    // elements
+
+/* The first (low) or last whole number of a piece, from its end there. */
+static bool end_whole(struct math *m, struct node *end, bool open, bool low, int64_t *v)
+{
+    fmpq_t q;
+    fmpq_init(q);
+    bool up = low != open;    // a closed end is rounded inwards, an open one outwards and then moved inwards by 1
+    bool ok = end && eval_rational(m, node_op(node_new(m, K_FUNC, 1, end), up ? FN_CEIL : FN_FLOOR), q)
+              && int_get(q, -1000000000, 1000000000, v);
+    fmpq_clear(q);
+    *v += ok && open ? low ? 1 : -1 : 0;
+    return ok;
+}
+
+/* { x in Z | 0 < x < 5 }, { 2k | k in N, k < 4 } with all their elements written out; *without: without what 0 gives, where only some count
+ * it among the natural numbers; else the same. False: a is no such set. */
+static bool builder_list(struct math *m, struct node *a, struct node **with, struct node **without)
+{
+    struct node *part[ELEMENTS_MAX], *element[LISTED_MAX];
+    struct bound bound;
+    struct pieces all = { .n = 1, .p = { { .lo_open = true, .hi_open = true } } }, one;
+    const struct node *u;
+    int n = a->kind == K_BUILDER ? builder_parts(m, a, part, &bound) : 0, n_element = 0, zero = -1;
+    if (n < 1 || bound.n != 1 || bound.set[0]->kind != K_NAMED_SET || !strchr("ZNpw", bound.set[0]->op))
+        return false;
+    struct node *place = place_name(m, 0);
+    int least = bound.set[0]->op == 'p', op = bound.set[0]->op;
+    if (!place)
+        return false;
+    for (int i = 1; i < n; i++)
+        if (part[i]->kind != K_REL || !relation_pieces(m, part[i], &one, &u) || u->kind != K_SYM || !name_same(u, place)
+            || !pieces_join(m, &all, &one, K_INTER))
+            return false;
+    if (op != 'Z') {
+        one = (struct pieces){ .n = 1, .p = { { .lo = node_int(m, least), .hi_open = true } } };
+        if (!one.p[0].lo || !pieces_join(m, &all, &one, K_INTER))
+            return false;
+    }
+    for (int i = 0; i < all.n; i++) {
+        int64_t lo, hi;
+        if (!end_whole(m, all.p[i].lo, all.p[i].lo_open, true, &lo) || !end_whole(m, all.p[i].hi, all.p[i].hi_open, false, &hi))
+            return false;
+        for (int64_t k = lo; k <= hi; k++) {
+            struct node *value = node_int(m, k < 0 ? -k : k);
+            value = k < 0 ? node_new(m, K_NEG, 1, value) : value;
+            if (n_element == LISTED_MAX || !value || !(value = node_substitute(m, part[0], place, value)))
+                return false;
+            zero = k == 0 && op == 'N' ? n_element : zero;
+            element[n_element++] = value;
+        }
+    }
+    *with = n_element > 0 ? node_list(m, K_SET, element, n_element) : node_op(node_new(m, K_NAMED_SET, 0), '0');
+    *without = *with;
+    if (zero >= 0) {
+        memmove(element + zero, element + zero + 1, (size_t)(n_element - zero - 1) * sizeof *element);
+        *without = n_element > 1 ? node_list(m, K_SET, element, n_element - 1) : node_op(node_new(m, K_NAMED_SET, 0), '0');
+    }
+    return *with && *without;
+}
+
+/* Compare with such sets written out. False: neither is one. */
+static bool builders_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth, enum tri *out)
+{
+    struct node *wa = a, *oa = a, *wb = b, *ob = b;
+    bool la = builder_list(m, a, &wa, &oa), lb = builder_list(m, b, &wb, &ob);
+    if (!la && !lb)
+        return false;
+    *out = tree_compare(m, wa, wb, rule, depth + 1);
+    if (wa == oa && wb == ob)
+        return true;
+    if (tree_compare(m, oa, ob, rule, depth + 1) != *out) {
+        m->why = WHY_ZERO;
+        *out = TRI_UNKNOWN;
+    }
+    return true;
 }
 
 static enum tri tuple_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
@@ -454,6 +558,26 @@ static struct node *derived(struct node *a)
             return a;
     }
     return last;
+}
+
+/* How the relations of a list are joined: 'a' and, 'o' or, 'm' both, 0 it does not matter, as with the values of one unknown.
+ * Commas between equations for several unknowns are a system. */
+static char list_join(const struct node *a)
+{
+    bool many = false, values = true;
+    if (a->kind != K_LIST || a->n < 2 || a->child[0]->kind != K_REL)
+        return 0;
+    for (int i = 0; i < a->n; i++)
+        values &= a->child[i]->kind != K_REL || (a->child[i]->len == 1 && a->child[i]->s[0] == REL_EQ);
+    unknown_find(a, NULL, &many);
+    return (char)(values && !many ? 0 : a->base == 0 && many ? 'a' : a->base);
+}
+
+/* Is one list of relations joined by "and" and the other by "or"? A comma may be either. */
+static bool joins_differ(const struct node *a, const struct node *b)
+{
+    char x = list_join(a), y = list_join(b);
+    return x != 0 && y != 0 && x != y;
 }
 
 enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
@@ -501,6 +625,17 @@ enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char
                 return pieces_equal(m, &pr, &po, rule);
         return TRI_NO;
     }
+    if (a->kind == K_CASES && b->kind == K_CASES)
+        return cases_compare(m, a, b, rule, depth);
+    if (a->kind == K_CASES || b->kind == K_CASES) {    // |x| may be a function by cases, a number is hardly one
+        struct node *o = a->kind == K_CASES ? b : a;
+        *rule = "cases";
+        m->why = "a function by cases";
+        return node_closed(o) ? TRI_NO : TRI_UNKNOWN;
+    }
+    enum tri listed;
+    if ((a->kind == K_BUILDER || b->kind == K_BUILDER) && builders_compare(m, a, b, rule, depth, &listed))
+        return listed;
     if (is_set_tree(a) || is_set_tree(b))
         return set_compare(m, a, b, rule, depth);
     if (a->kind == K_TUPLE && b->kind == K_TUPLE)
@@ -534,7 +669,12 @@ enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char
             if (ua && ub && unknown_same(ua, ub))
                 return pieces_equal(m, &pa, &pb, rule);
         }
-        return list_compare(m, a, b, rule, depth);
+        enum tri t = list_compare(m, a, b, rule, depth);
+        if (t == TRI_YES && joins_differ(a, b)) {
+            m->why = "'and' in one answer, 'or' in the other";
+            return TRI_UNKNOWN;
+        }
+        return t;
     }
     if ((a->flags | b->flags) & HAS_MATRIX) {
         struct node *x = matrix_value(m, a, 16), *y = matrix_value(m, b, 16);

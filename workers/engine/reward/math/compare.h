@@ -20,12 +20,11 @@ static inline enum tri tri_either(enum tri a, enum tri b)
 }
 
 /* relations.c */
+enum tri cases_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth);    // two K_CASES
 enum tri relation_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth);
 /* A left side that only names what is on the right: a symbol, a product or ratio of symbols, f(x), |AB|, a tuple of names. */
 bool node_names(const struct node *a);
 bool node_closed(const struct node *a);    // a number, whatever it looks like
-/* Does name, a symbol or a function's value, occur in a? */
-bool node_occurs(const struct node *a, const struct node *name);
 /* A chain of equalities that gives two different numbers: 3 + 2 = 4, \sqrt{2} \approx 1.7, x = 3 + 2 = 4, 1 = x = 4. */
 bool relation_chain_false(struct math *m, struct node *a);
 /* A chain of equalities in its shortest form: first = last, what follows an approximation sign is dropped. Others unchanged. */
@@ -46,6 +45,8 @@ struct pieces {
 /* A tree as pieces of the real line, at most depth levels deep; false: it is not such a set. */
 bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth);
 bool relation_pieces(struct math *m, struct node *a, struct pieces *s, const struct node **unknown);    // its solutions
+/* s becomes what how (K_UNION, K_INTER, K_MINUS) makes of s and t; false: their order is not known, or there are too many. */
+bool pieces_join(struct math *m, struct pieces *s, const struct pieces *t, enum node_kind how);
 enum tri pieces_equal(struct math *m, const struct pieces *a, const struct pieces *b, const char **rule);
 bool relation_inequality(const struct node *a);
 /* The one unknown of a relation: a symbol, f(x), or the absolute value of one; found: the unknown of what was searched before.

@@ -62,7 +62,9 @@ static bool tiny(const acb_t diff, const acb_t x, const acb_t y, slong bits)
 
 static enum tri constants_equal(struct math *m, const struct node *a, const struct node *b, int decimals, const char **rule)
 {
-    static const slong precs[] = { 64, 512, 2048 };
+    bool calculus = ((a->flags | b->flags) & HAS_CALC) != 0;    // each digit costs more there, and no two answers are that close
+    static const slong precs[2][3] = { { 64, 512, 2048 }, { 64, 128, 256 } };
+    slong sure = calculus ? 128 : 512, bits = calculus ? 90 : 400;
     enum tri answer = TRI_UNKNOWN;
     bool rounded = decimals > 0 && (decimal_atom(a) || decimal_atom(b));
     acb_t x, y, d;
@@ -73,17 +75,18 @@ static enum tri constants_equal(struct math *m, const struct node *a, const stru
     arb_init(tol);
     arb_init(abs);
     *rule = "interval";
-    for (size_t i = 0; i < ARRAY_SIZE(precs) && answer == TRI_UNKNOWN; i++) {
-        struct ball ba = { .m = m, .prec = precs[i] };
+    for (size_t i = 0; i < ARRAY_SIZE(precs[0]) && answer == TRI_UNKNOWN; i++) {
+        slong prec = precs[calculus][i];
+        struct ball ba = { .m = m, .prec = prec };
         if (!ball_eval(&ba, a, x) || !ball_eval(&ba, b, y)) {
             if (m->steps < 0)
                 break;
             continue;
         }
-        acb_sub(d, x, y, precs[i]);
+        acb_sub(d, x, y, prec);
         if (rounded) {
-            tolerance_set(tol, x, y, decimals, precs[i]);
-            acb_abs(abs, d, precs[i]);
+            tolerance_set(tol, x, y, decimals, prec);
+            acb_abs(abs, d, prec);
             if (arb_le(abs, tol)) {
                 answer = TRI_YES;
                 *rule = "decimal";
@@ -95,7 +98,7 @@ static enum tri constants_equal(struct math *m, const struct node *a, const stru
         }
         if (!acb_contains_zero(d))
             answer = TRI_NO;
-        else if (precs[i] >= 512 && tiny(d, x, y, 400))
+        else if (prec >= sure && tiny(d, x, y, bits))
             answer = TRI_YES;
     }
     if (answer == TRI_UNKNOWN && !m->why)
@@ -113,17 +116,53 @@ static bool real_ball(const acb_t z)
     return arb_contains_zero(acb_imagref(z)) && mag_cmp_2exp_si(arb_radref(acb_imagref(z)), -40) < 0;
 }
 
-/* Is there a whole-number function with an unknown argument? */
-static bool asks_whole(struct math *m, const struct node *a)
+/* Is there a whole-number function with an unknown argument, or a sum with an unknown bound? */
+static enum unknowns unknowns_of(struct math *m, const struct node *a)
 {
     if (!(a->flags & (HAS_SYM | HAS_OPAQUE)) || !math_spend(m, 1))
-        return false;
+        return UNKNOWN_REAL;
+    enum unknowns most = UNKNOWN_REAL;
     if (a->kind == K_FUNC && (a->op == FN_GCD || a->op == FN_LCM || a->op == FN_MOD))
-        return true;
+        most = UNKNOWN_WHOLE;
+    if ((a->kind == K_SUM || a->kind == K_PROD) && a->op != 1 && ((a->child[1]->flags | a->child[2]->flags) & HAS_SYM))
+        most = UNKNOWN_COUNT;
     for (int i = 0; i < a->n; i++)
-        if (asks_whole(m, a->child[i]))
-            return true;
-    return false;
+        most = MAX(most, unknowns_of(m, a->child[i]));
+    return most;
+}
+
+/* What a function of the unknowns is made of that no points prove: jumps (2) and corners (1); 0: neither. */
+static int corners_of(struct math *m, const struct node *a)
+{
+    if (!(a->flags & (HAS_SYM | HAS_OPAQUE)) || !math_spend(m, 1))
+        return 0;
+    int most = 0;
+    if (a->kind == K_FUNC)
+        most = a->op == FN_FLOOR || a->op == FN_CEIL || a->op == FN_SIGN || a->op == FN_ARG ? 2
+               : a->op == FN_ABS || a->op == FN_MAX || a->op == FN_MIN                      ? 1
+                                                                                            : 0;
+    for (int i = 0; i < a->n; i++)
+        most = MAX(most, corners_of(m, a->child[i]));
+    return most;
+}
+
+/* Do a and b differ at one of the points where jumps and corners usually are? */
+static bool corners_differ(struct math *m, const struct node *a, const struct node *b)
+{
+    acb_t x, y;
+    acb_init(x);
+    acb_init(y);
+    bool differ = false;
+    for (int k = 0; k < N_JUMP && !differ && m->steps > 0; k++) {
+        struct ball at = { .m = m, .prec = 160, .point = N_POINT_JUMP + k };
+        if (ball_eval(&at, a, x) && ball_eval(&at, b, y) && real_ball(x) && real_ball(y)) {
+            acb_sub(x, x, y, 160);
+            differ = !acb_contains_zero(x);
+        }
+    }
+    acb_clear(x);
+    acb_clear(y);
+    return differ;
 }
 
 /* Compare at N_POINT points. Real values only, at first: points where one side is not real are skipped. */
@@ -135,13 +174,14 @@ static enum tri functions_equal(struct math *m, const struct node *a, const stru
     acb_init(y);
     acb_init(d);
     *rule = "interval";
-    bool complex = ((a->flags | b->flags) & HAS_I) != 0, whole = asks_whole(m, a) || asks_whole(m, b);
-    int wanted = whole ? 3 * N_POINT : N_POINT;    // gcds agree by chance more often
+    bool complex = ((a->flags | b->flags) & HAS_I) != 0;
+    enum unknowns unknowns = MAX(unknowns_of(m, a), unknowns_of(m, b));
+    int wanted = unknowns == UNKNOWN_REAL ? N_POINT : 3 * N_POINT;    // whole numbers agree by chance more often
     for (int pass = complex; pass < 2 && answer == TRI_UNKNOWN; pass++) {
         int agree = 0;
         for (int point = 0; point < 2 * wanted && agree < wanted && answer == TRI_UNKNOWN; point++)
             for (slong prec = 160; prec <= 640; prec *= 4) {
-                struct ball ba = { .m = m, .prec = prec, .point = point, .whole = whole };
+                struct ball ba = { .m = m, .prec = prec, .point = point, .unknowns = unknowns };
                 if (!ball_eval(&ba, a, x) || !ball_eval(&ba, b, y))
                     break;
                 bool ra = real_ball(x), rb = real_ball(y);
@@ -162,6 +202,13 @@ static enum tri functions_equal(struct math *m, const struct node *a, const stru
         if (m->steps < 0)
             break;
     }
+    int corners = answer == TRI_YES ? MAX(corners_of(m, a), corners_of(m, b)) : 0;
+    if (corners > 0 && corners_differ(m, a, b)) {
+        answer = TRI_NO;
+    } else if (corners == 2) {    // a jump may be between any two points
+        answer = TRI_UNKNOWN;
+        m->why = "a function with jumps agrees at the points tried";
+    }
     if (answer == TRI_UNKNOWN && !m->why)
         m->why = "neither proved nor refuted";
     acb_clear(x);
@@ -170,14 +217,20 @@ static enum tri functions_equal(struct math *m, const struct node *a, const stru
     return answer;
 }
 
-static bool has_kind(const struct node *a, enum node_kind kind)
+static bool has_application(const struct node *a)    // of an unknown function
 {
-    if (a->kind == kind)
-        return true;
-    for (int i = 0; i < a->n; i++)
-        if ((a->flags & HAS_OPAQUE) && has_kind(a->child[i], kind))
-            return true;
-    return false;
+    bool any = a->kind == K_APP;
+    for (int i = 0; !any && (a->flags & HAS_OPAQUE) && i < a->n; i++)
+        any = has_application(a->child[i]);
+    return any;
+}
+
+bool scalar_unevaluated(const struct node *a)
+{
+    bool any = a->kind == K_OPAQUE && a->scale == 0;
+    for (int i = 0; !any && (a->flags & HAS_OPAQUE) && i < a->n; i++)
+        any = scalar_unevaluated(a->child[i]);
+    return any;
 }
 
 /* Does the tree have a value at one point at least? ln(0) - ln(0) has a residue but no value. A value too large to compute is
@@ -310,8 +363,11 @@ enum tri scalar_equal(struct math *m, const struct node *a, const struct node *b
         return extents_equal(m, a, b, rule);
     m->why = NULL;
     enum tri answer = flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT) ? functions_equal(m, a, b, rule) : constants_equal(m, a, b, decimals, rule);
-    if (answer == TRI_NO && (flags & HAS_OPAQUE) && (has_kind(a, K_OPAQUE) || has_kind(b, K_OPAQUE))) {
-        m->why = "an integral, limit or the like is not evaluated";
+    // a named value beside an integral, such as \zeta(3), is not evaluated either
+    bool named = (flags & HAS_CALC) && (has_application(a) || has_application(b));
+    bool left = (flags & HAS_OPAQUE) && (named || scalar_unevaluated(a) || scalar_unevaluated(b));
+    if (answer == TRI_NO && left) {
+        m->why = CALCULUS_LEFT;
         return TRI_UNKNOWN;
     }
     return answer;

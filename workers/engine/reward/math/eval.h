@@ -8,15 +8,16 @@
 #include <arb.h>
 #include "workers/engine/reward/math/node.h"
 
-#define N_POINT 8    // points at which trees with free symbols are compared
+#define N_POINT 8            // points at which trees with free symbols are compared
+#define N_POINT_JUMP 1000    // the first of the points where functions with jumps and corners have them: 0 and halves
+#define N_JUMP 48            // of those points
 #define SUM_TERMS_MAX 5000
 
 /* rational.c: exact values */
-bool math_spend(struct math *m, int64_t steps);                              // false: the budget is spent
-bool bound_value(const struct math *m, const struct node *a, int64_t *v);    // of an index of the enclosing sums
-bool number_value(struct math *m, const struct node *a, fmpq_t out);         // a K_NUM; false: too long
-bool func_exact(struct math *m, const struct node *a, fmpq_t out);           // a K_FUNC; false: as eval_rational
-bool int_get(const fmpq_t q, int64_t lo, int64_t hi, int64_t *v);            // q as an integer in [lo, hi]
+bool bound_value(const struct math *m, const struct node *a, int64_t *v);             // of an index of the enclosing sums
+bool number_value(struct math *m, const struct node *a, fmpq_t out);                  // a K_NUM; false: too long
+bool func_exact(struct math *m, const struct node *a, fmpq_t out);                    // a K_FUNC; false: as eval_rational
+bool power_exact(struct math *m, fmpq_t out, const fmpq_t base, const fmpq_t exp);    // false: base^exp is not rational, or too long
 
 /* residue.c: values modulo 2^61 - 1 */
 #define P61 ((UINT64_C(1) << 61) - 1)
@@ -32,12 +33,25 @@ uint64_t mix(uint64_t h, uint64_t v);      // a hash of h and v
 uint64_t mix_text(uint64_t h, const char *s, int32_t len);
 
 /* ball.c: values within a ball */
+struct bound_ball {    // the variable of an integral
+    const char *s;
+    int32_t len;
+    acb_srcptr value;
+    const struct bound_ball *outer;    // of the integral around it; NULL: none
+};
+enum unknowns {
+    UNKNOWN_REAL,
+    UNKNOWN_WHOLE,    // positive integers, as gcd, lcm and mod need
+    UNKNOWN_COUNT,    // small positive integers, as the bounds of sums are
+};
 struct ball {
     struct math *m;
     slong prec;
-    int point;       // the point at which free symbols are evaluated
-    bool whole;      // free symbols are positive integers, as gcd, lcm and mod need
-    bool lenient;    // what cannot be computed here counts as some number; what has no value still fails
+    int point;                         // the point at which free symbols are evaluated
+    enum unknowns unknowns;            // what free symbols are
+    bool lenient;                      // what cannot be computed here counts as some number; what has no value still fails
+    bool analytic;                     // fail where the function is not analytic in the whole ball
+    const struct bound_ball *bound;    // innermost first; NULL: none
 };
 /* z: a ball of b->prec bits around the value of a; false: it has none here, or none that can be computed. */
 bool ball_eval(struct ball *b, const struct node *a, acb_t z);

@@ -52,11 +52,9 @@ struct box {
 
 static bool box_at(const char *p, const char *end, struct box *b)
 {
-    const char *q = starts(p, end, "\\boxed") ? p + 6 : starts(p, end, "\\fbox") ? p + 5 : NULL;
+    const char *q = box_mark_end(p, end);
     if (!q)
         return false;
-    while (q < end && *q == ' ')
-        q++;
     b->start = p;
     if (q == end || *q != '{') {    // \boxed 5
         b->in = (struct span){ q, (size_t)(end - q) };
@@ -135,7 +133,7 @@ static void found_spans(struct math *m, struct extracted *out, const struct span
 static const char *last_box(const char *text, const char *end)
 {
     for (const char *p = end; p-- > text;)
-        if (*p == '\\' && (starts(p, end, "\\boxed") || starts(p, end, "\\fbox")))
+        if (*p == '\\' && box_mark_end(p, end))
             return p;
     return NULL;
 }
@@ -494,7 +492,7 @@ struct extracted math_extract(struct math *m, const char *text, size_t len, bool
     const char *from = behind ? behind : text;
     const char *final = word_last(from, end, "final answer is");
     if (final) {
-        const char *p = final + strlen("final answer is"), *stop = MIN(end, p + 400);
+        const char *p = final + strlen("final answer is"), *stop = p + MIN(end - p, 400);
         const char *hope = memmem(p, (size_t)(stop - p), "I hope", 6);
         if (hope && candidate_find(text, p, hope, true, &c)) {
             candidate_take(m, &c, &out);
@@ -505,18 +503,18 @@ struct extracted math_extract(struct math *m, const char *text, size_t len, bool
         return out;
     final = word_last(text, end, "final answer");
     if (final) {
-        const char *p = final + strlen("final answer"), *stop = MIN(end, p + 160);
+        const char *p = final + strlen("final answer"), *stop = p + MIN(end - p, 160);
         for (const char *q = p; q + 4 < stop; q++)    // "final answer: the largest $n$ is 34"
             if (is_space(q[0]) && starts_case(q + 1, stop, "is") && (is_space(q[3]) || q[3] == ':')) {
                 const char *r = q + 3;
                 while (r < stop && (is_space(*r) || *r == ':'))
                     r++;
-                if (candidate_find(text, r, MIN(end, r + 400), true, &c) && (c.plain ? c.s.s == r : c.s.s - r <= 4)) {
+                if (candidate_find(text, r, r + MIN(end - r, 400), true, &c) && (c.plain ? c.s.s == r : c.s.s - r <= 4)) {
                     candidate_take(m, &c, &out);
                     return out;
                 }
             }
-        if (candidate_find(text, p, MIN(end, p + 160), true, &c)) {
+        if (candidate_find(text, p, p + MIN(end - p, 160), true, &c)) {
             candidate_take(m, &c, &out);
             return out;
         }
@@ -539,7 +537,7 @@ struct extracted math_extract(struct math *m, const char *text, size_t len, bool
             answer = NULL;
     }
     if (answer) {
-        const char *p = answer + strlen("answer"), *stop = MIN(end, p + 70);
+        const char *p = answer + strlen("answer"), *stop = p + MIN(end - p, 70);
         const char *open = p, *choice = choice_at(p, end);
         if (choice) {
             out.found = true;

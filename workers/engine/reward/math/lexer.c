@@ -25,6 +25,38 @@ static const char *thousands_at(const struct parser *p, const char *q)
     return NULL;
 }
 
+/* A digit under \dot at q: \dot{3}, \dot 3. What follows it; NULL: there is none. */
+static const char *dotted_digit(const char *q, const char *end, char *digit)
+{
+    if (!starts(q, end, "\\dot"))
+        return NULL;
+    q = space_skip(q + 4, end);
+    bool brace = q < end && *q == '{';
+    q += brace;
+    if (q == end || !is_digit(*q) || (brace && (q + 1 == end || q[1] != '}')))
+        return NULL;
+    *digit = *q;
+    return q + 1 + brace;
+}
+
+/* Repeating digits with a dot above the first and the last: 0.\dot{1}4285\dot{7}. Copies them; what follows, or NULL. */
+static const char *dotted_digits(const char *q, const char *end, char *digits, size_t *n)
+{
+    *n = 0;
+    if (!(q = dotted_digit(q, end, &digits[0])))
+        return NULL;
+    *n = 1;
+    const char *more = q, *last;
+    size_t k = 1;
+    while (more < end && is_digit(*more) && k < 17)
+        digits[k++] = *more++;
+    if ((last = dotted_digit(more, end, &digits[k]))) {
+        *n = k + 1;
+        return last;
+    }
+    return more == q ? q : NULL;    // a digit after the only dotted one
+}
+
 static void number_lex(struct parser *p, const char *s)
 {
     struct token *t = &p->t;
@@ -62,7 +94,8 @@ static void number_lex(struct parser *p, const char *s)
     t->repeat = 0;
     t->decimal = false;
     bool point = q < p->end && *q == '.' && q + 1 < p->end
-                 && (is_digit(q[1]) || starts(q + 1, p->end, "\\overline{") || starts(q + 1, p->end, "\\bar{"));
+                 && (is_digit(q[1]) || starts(q + 1, p->end, "\\overline{") || starts(q + 1, p->end, "\\bar{")
+                     || starts(q + 1, p->end, "\\dot"));
     bool comma = p->plain && !group && q + 1 < p->end && *q == ',' && is_digit(q[1]) && len > 0;
     if (point || comma) {
         const char *f = q + 1, *fe = f;
@@ -79,7 +112,19 @@ static void number_lex(struct parser *p, const char *s)
                     rep = NULL;
             }
         }
-        size_t nf = (size_t)(fe - f), nr = rep ? (size_t)(rep_end - rep) : 0;
+        char dotted[18];
+        size_t nf = (size_t)(fe - f), nr = rep ? (size_t)(rep_end - rep) : 0, n_dotted;
+        const char *after = rep ? rep_end + 1 : fe, *dots = point && !rep ? dotted_digits(fe, p->end, dotted, &n_dotted) : NULL;
+        if (!dots && !rep && starts(fe, p->end, "\\dot")) {    // dots that do not enclose what repeats
+            t->kind = T_BAD;
+            t->end = fe;
+            return;
+        }
+        if (dots) {
+            rep = dotted;
+            nr = n_dotted;
+            after = dots;
+        }
         char *copy = math_take(p->m, len + nf + nr + 1);
         if (copy) {
             memcpy(copy, digits, len);
@@ -91,7 +136,7 @@ static void number_lex(struct parser *p, const char *s)
             t->scale = (int32_t)(nf + nr);
             t->repeat = (int32_t)nr;
             t->decimal = true;
-            q = rep ? rep_end + 1 : fe;
+            q = after;
         }
     }
     /* 1.5e-3 */
@@ -138,6 +183,14 @@ static bool is_percent_word(const char *s, size_t len)
            || word_is(s, len, "%");
 }
 
+/* What a word between answers says of them: 'a' that all hold, 'o' that one does, 0: nothing. */
+static char join_of(const char *s, size_t len)
+{
+    if (word_is(s, len, "and") || word_is(s, len, "land") || word_is(s, len, "wedge"))
+        return 'a';
+    return word_is(s, len, "or") || word_is(s, len, "lor") || word_is(s, len, "vee") ? 'o' : 0;
+}
+
 static void text_token(struct parser *p, const char *from, const char *to, const char *behind)
 {
     struct token *t = &p->t;
@@ -162,6 +215,7 @@ static void text_token(struct parser *p, const char *from, const char *to, const
                || word_is(f, n, "with")) {
         t->kind = T_CHAR;
         t->c = ',';
+        t->join = join_of(f, n);
     } else if (is_percent_word(f, n)) {
         t->kind = T_CHAR;
         t->c = '%';
@@ -208,6 +262,23 @@ static void line_token(struct parser *p, const char *behind)
     p->t.line = !p->in_matrix;
 }
 
+/* After n groups at q and the square brackets among them: \framebox[3cm][c], \color[rgb]{1,0,0}. Where a group is missing, before it. */
+static const char *arguments_skip(const char *q, const char *end, int n)
+{
+    const char *from, *to;
+    for (const char *next = space_skip(q, end); next < end; next = space_skip(q, end)) {
+        const char *close = *next == '[' ? memchr(next, ']', (size_t)(end - next)) : NULL,
+                   *after = close ? space_skip(close + 1, end) : end;
+        if (after < end && (*after == '{' || *after == '['))
+            q = close + 1;
+        else if (n-- > 0 && *next == '{' && group_find(next, end, &from, &to))
+            q = to + 1;
+        else
+            break;
+    }
+    return q;
+}
+
 static void command_token(struct parser *p, const char *s)    // s is at the backslash
 {
     struct token *t = &p->t;
@@ -239,6 +310,7 @@ static void command_token(struct parser *p, const char *s)    // s is at the bac
         case '"':
         case '/':
         case '\n':
+            p->dollar |= *q == '$' && p->depth == 0;
             p->p = q + 1;
             token_next(p);
             t->space = true;
@@ -290,11 +362,14 @@ static void command_token(struct parser *p, const char *s)    // s is at the bac
         t->space = true;
         break;
     case C_SKIP_ARG:
-        p->p = brace < p->end && *brace == '{' && group_find(brace, p->end, &from, &to) ? to + 1 : q;
+        p->p = arguments_skip(q, p->end, t->cmd->arg);
         token_next(p);
         t->space = true;
         break;
-    case C_CHAR: char_token(p, (char)t->cmd->arg, q); break;
+    case C_CHAR:
+        t->join = join_of(t->cmd->name, strlen(t->cmd->name));
+        char_token(p, (char)t->cmd->arg, q);
+        break;
     case C_REL: rel_token(p, (enum math_rel)t->cmd->arg, q); break;
     case C_TEXT:
         if (brace < p->end && *brace == '{' && group_find(brace, p->end, &from, &to))
@@ -341,6 +416,7 @@ void token_next(struct parser *p)
     const char *s = space_skip(p->p, p->end);
     t->space = s > p->p;
     t->line = false;
+    t->join = 0;
     t->cmd = NULL;
     p->p = s;
     if (s >= p->end) {
@@ -368,13 +444,15 @@ void token_next(struct parser *p)
         size_t n = (size_t)t->len;
         // 1orx, (1,2)or(2,1)
         bool glued = s > p->start && (is_digit(s[-1]) || s[-1] == ')' || s[-1] == ']' || s[-1] == '}');
-        if (word_is(s, n, "and") || word_is(s, n, "or"))
+        t->join = join_of(s, n);
+        if (word_is(s, n, "and") || word_is(s, n, "or")) {
             char_token(p, ',', q);
-        else if (glued && (starts(s, q, "or") || starts(s, q, "and")))
+        } else if (glued && (starts(s, q, "or") || starts(s, q, "and"))) {
+            t->join = *s == 'o' ? 'o' : 'a';
             char_token(p, ',', s + (*s == 'o' ? 2 : 3));
-        else if (is_percent_word(s, n))
+        } else if (is_percent_word(s, n)) {
             char_token(p, '%', q);
-        else if (word_is(s, n, "degrees") || word_is(s, n, "degree")) {
+        } else if (word_is(s, n, "degrees") || word_is(s, n, "degree")) {
             t->kind = T_CMD;
             t->cmd = math_command_find(p->m, "circ", 4);
         }
@@ -394,14 +472,17 @@ void token_next(struct parser *p)
             t->s = cmd->name;
             t->len = (int32_t)strlen(cmd->name);
             t->end = s + len;
-            if (cmd->class == C_CHAR)
+            if (cmd->class == C_CHAR) {
+                t->join = join_of(cmd->name, strlen(cmd->name));
                 char_token(p, (char)cmd->arg, t->end);
-            else if (cmd->class == C_REL)
+            } else if (cmd->class == C_REL)
                 rel_token(p, (enum math_rel)cmd->arg, t->end);
             return;
         }
-        t->kind = T_BAD;
-        t->end = s + 1;
+        size_t unit = chinese_len(s, p->end);
+        t->kind = unit ? T_TEXT : T_BAD;
+        t->len = unit ? (int32_t)unit : 1;
+        t->end = s + t->len;
         return;
     }
     t->kind = T_CHAR;
@@ -450,6 +531,7 @@ void token_take(struct parser *p)
 static const char *ascii_copy(struct math *m, const char *s, size_t *len)
 {
     size_t room = *len * 3 + 1, n = 0;
+    char raised = 0;    // '^' or '_' while what was copied last is such a character's
     char *out = math_take(m, room);
     if (!out)
         return NULL;
@@ -457,10 +539,24 @@ static const char *ascii_copy(struct math *m, const char *s, size_t *len)
         size_t from;
         const char *plain = (unsigned char)s[i] >= 0x80 ? unicode_plain(s + i, s + *len, &from) : NULL;
         if (!plain) {
+            raised = 0;
             out[n++] = s[i++];
             continue;
         }
         size_t as = strlen(plain);
+        if (as == 2 && (plain[0] == '^' || plain[0] == '_')) {    // several in a row are one exponent, one index
+            if (raised == plain[0]) {
+                out[n - 1] = plain[1];
+            } else {
+                out[n++] = raised = plain[0];
+                out[n++] = '{';
+                out[n++] = plain[1];
+            }
+            out[n++] = '}';
+            i += from;
+            continue;
+        }
+        raised = 0;
         memcpy(out + n, plain, as);
         if (plain[0] == '(' && as > 1 && n > 0 && is_digit(out[n - 1]))
             out[n] = out[n + as - 1] = ' ';    // 3 and a half as the mixed number 3 1/2
@@ -525,6 +621,121 @@ static const char *choices_write(struct math *m, const char *s, size_t *len)
         } else {
             used += (size_t)snprintf(out + used, room - used, "\\frac{(%.*s)!}{(%.*s-%.*s)!}", a, n.s, a, n.s, b, k.s);
         }
+    }
+    *len = used;
+    return out;
+}
+
+/* The number that the base of a numeral is written as at p, 2 to 36: 16, {16}, {\text{two}}, {(8)}, \text{base } 3. What follows it, or
+ * NULL. */
+static const char *base_take(const char *p, const char *end, int *base)
+{
+    static const char *const words[] = { "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve" };
+    static const char *const fonts[] = { "\\text{", "\\mathrm{", "\\textrm{", "\\mbox{", "(", "{" };
+    int close = 0;
+    const char *from = p;
+    for (size_t i = 0; i < ARRAY_SIZE(fonts); i++)
+        if (starts(p, end, fonts[i])) {
+            p = space_skip(p + strlen(fonts[i]), end);
+            close++;
+            i = (size_t)-1;
+        }
+    if (close && starts(p, end, "base")) {
+        p = space_skip(p + 4, end);
+        bool font = close > 1 && p < end && *p == '}';    // \text{base }3
+        close -= font;
+        p = space_skip(p + font, end);
+    }
+    *base = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(words) && close; i++)
+        if (starts(p, end, words[i]) && !(p + strlen(words[i]) < end && is_letter(p[strlen(words[i])]))) {
+            *base = (int)i + 2;
+            p += strlen(words[i]);
+        }
+    if (close && starts(p, end, "sixteen")) {
+        *base = 16;
+        p += 7;
+    }
+    bool word = *base > 0;
+    for (int n = 0; !word && n < 2 && p < end && is_digit(*p); n++)
+        *base = *base * 10 + (*p++ - '0');
+    for (; close > 0; close--) {
+        p = space_skip(p, end);
+        if (p == end || (*p != '}' && *p != ')'))
+            return NULL;
+        p++;
+    }
+    bool more = p < end && is_digit(*p) && from[0] != '{';
+    return *base >= 2 && *base <= 36 && !more ? p : NULL;
+}
+
+/* A numeral with its base at p: 1A_{16}, (101)_2, \text{FF}_{16}, 0xFF. What follows it, or NULL. Small
+ * letters are digits only in base 16: 2a_{12} is twice a_{12}. One letter alone is a name, and so are small letters among capitals. */
+static const char *numeral_take(const char *s, const char *p, const char *end, struct span *digits, int *base)
+{
+    static const struct {
+        const char *mark;
+        int base;
+    } marks[] = { { "0x", 16 }, { "0X", 16 }, { "0b", 2 }, { "0o", 8 } };
+    static const char *const wraps[] = { "(", "\\text{", "\\mathrm{", "\\mathtt{", "\\texttt{" };
+    const char *from = p, *to;
+    char close = 0;
+    *base = 0;
+    if (p > s && (isalnum((unsigned char)p[-1]) || strchr("\\_^.", p[-1]) || (p[-1] == '{' && p - 1 > s && strchr("_^", p[-2]))))
+        return NULL;
+    for (size_t i = 0; i < ARRAY_SIZE(marks) && *base == 0; i++)
+        if (starts(p, end, marks[i].mark)) {
+            from = p + 2;
+            *base = marks[i].base;
+        }
+    for (size_t i = 0; i < ARRAY_SIZE(wraps) && *base == 0 && !close; i++)
+        if (starts(p, end, wraps[i])) {
+            from = p + strlen(wraps[i]);
+            close = *wraps[i] == '(' ? ')' : '}';
+        }
+    for (to = from; to < end && isalnum((unsigned char)*to);)
+        to++;
+    *digits = (struct span){ from, (size_t)(to - from) };
+    bool marked = *base > 0;
+    if (digits->len == 0 || (close && (to == end || *to++ != close)))
+        return NULL;
+    to = marked ? to : space_skip(to, end);
+    if (!marked && (to == end || *to != '_' || !(to = base_take(space_skip(to + 1, end), end, base))))
+        return NULL;
+    bool digit = false, small = false, big = false;
+    for (size_t i = 0; i < digits->len; i++) {
+        int value = digit_value(digits->s[i]);
+        digit |= is_digit(digits->s[i]);
+        small |= digits->s[i] >= 'a';
+        big |= !is_digit(digits->s[i]) && digits->s[i] < 'a';
+        if (value >= *base)
+            return NULL;
+    }
+    bool letters = small || big;
+    if (!letters || marked)
+        return to;
+    bool hexadecimal = *base == 16 && (digit || digits->len > 1);
+    return !(small && big) && (small ? hexadecimal : digit || digits->len > 1) ? to : NULL;
+}
+
+/* Rewrite them as \numeral{DIGITS}{BASE}; NULL: no room. */
+static const char *numerals_write(struct math *m, const char *s, size_t *len)
+{
+    const char *end = s + *len;
+    size_t used = 0, room = *len * 6 + 64;    // "1_2" becomes "\numeral{1}{2}"
+    char *out = math_take(m, room);
+    if (!out)
+        return NULL;
+    for (const char *p = s, *q; p < end; p = q) {
+        struct span digits;
+        int base;
+        q = numeral_take(s, p, end, &digits, &base);
+        if (q) {
+            used += (size_t)snprintf(out + used, room - used, "\\numeral{%.*s}{%d}", (int)digits.len, digits.s, base);
+            continue;
+        }
+        out[used++] = *p;
+        q = p + 1;
     }
     *len = used;
     return out;
@@ -629,6 +840,30 @@ static const char *lines_separate(struct math *m, const char *s, size_t *len)
     return out;
 }
 
+bool condition_follows(const char *p, const char *end)
+{
+    size_t len = (size_t)(end - p);
+    return memchr(p, ':', len) || memchr(p, '|', len) || memmem(p, len, "\\mid", 4);
+}
+
+/* "x \in N: x < 5" is a set without its braces: x, a sign of membership, and a condition after a colon or a bar. NULL: no room. */
+static const char *builder_write(struct math *m, const char *s, size_t *len)
+{
+    const char *end = s + *len, *p = space_skip(s, end), *in = p < end && is_letter(*p) ? space_skip(p + 1, end) : end;
+    size_t sign = starts(in, end, "∈") ? strlen("∈") : starts(in, end, "\\in") && !(in + 3 < end && is_letter(in[3])) ? 3 : 0;
+    const char *after = in + sign;
+    if (sign == 0 || !condition_follows(after, end) || memchr(after, ',', (size_t)(end - after)))
+        return s;
+    char *out = math_take(m, *len + 4);
+    if (!out)
+        return NULL;
+    memcpy(out, "\\{", 2);
+    memcpy(out + 2, s, *len);
+    memcpy(out + 2 + *len, "\\}", 2);
+    *len += 4;
+    return out;
+}
+
 const char *text_prepare(struct math *m, const char *s, size_t *len, bool *lines)
 {
     bool high = false;
@@ -636,10 +871,17 @@ const char *text_prepare(struct math *m, const char *s, size_t *len, bool *lines
         high |= (unsigned char)s[i] >= 0x80;
     if (high && !(s = ascii_copy(m, s, len)))
         return NULL;
+    if (!(s = builder_write(m, s, len)))
+        return NULL;
     bool chosen = memmem(s, *len, "C_", 2) || memmem(s, *len, "P_", 2) || memmem(s, *len, "C _", 3) || memmem(s, *len, "P _", 3);
     if (chosen && !(s = choices_write(m, s, len)))
         return NULL;
-    bool matrix = memmem(s, *len, "matrix", 6) || memmem(s, *len, "{array}", 7);
+    bool numeral = memchr(s, '_', *len) || memmem(s, *len, "0x", 2) || memmem(s, *len, "0X", 2) || memmem(s, *len, "0b", 2)
+                   || memmem(s, *len, "0o", 2);
+    if (numeral && !(s = numerals_write(m, s, len)))
+        return NULL;
+    bool cases = memmem(s, *len, "cases}", 6) && !cases_are_system(s, *len);
+    bool matrix = cases || memmem(s, *len, "matrix", 6) || memmem(s, *len, "{array}", 7);
     *lines = matrix || memmem(s, *len, "\\begin", 6);
     if (!matrix && *lines && !(s = layout_strip(m, s, len)))
         return NULL;

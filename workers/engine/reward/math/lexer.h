@@ -26,6 +26,7 @@ struct token {
     enum tk kind;
     bool space;       // white space stood before it
     bool line;        // a ',' that is a new line
+    char join;        // a ',' that is the word "and": 'a', "or": 'o'; else 0
     char c;           // T_CHAR; T_REL: enum math_rel
     const char *s;    // T_WORD, T_CMD (without the backslash), T_TEXT; T_NUM: digits
     int32_t len;
@@ -51,8 +52,9 @@ struct parser {
     bool in_func;       // in a function's argument without parentheses: \sin x(1+y) ends before them
     bool comma_seen;    // a comma separated something at the top level
     bool failed;
-    const char *unit;    // of the element being parsed
-    int32_t unit_len;
+    struct span unit;    // of the element being parsed: its words, with ^n and /; empty: none so far
+    const char *side;    // where the side of a relation that is being parsed begins
+    bool dollar;         // a dollar sign stood in the element being parsed
 };
 
 /* Read the token at p->p into p->t. Commands without meaning and white space are skipped. */
@@ -60,6 +62,8 @@ void token_next(struct parser *p);
 void token_take(struct parser *p);    // continue after p->t
 /* The content of the brace group at p (which is at the brace), and its closing brace. */
 bool group_find(const char *p, const char *end, const char **from, const char **to);
+/* Does a colon or a bar stand there, as before the condition of a set? */
+bool condition_follows(const char *p, const char *end);
 /* Rewrite s[0..*len) for the lexer: plain characters where there are such spellings, no layout-only environments,
  * separate statements on separate lines. *lines: a doubled backslash ends a line. Returns the text, s itself or in the
  * scratch; NULL: no room. */

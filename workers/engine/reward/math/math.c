@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/utf8.h"
+#include "workers/engine/reward/math/compare.h"
 #include "workers/engine/reward/math/node.h"
 
 #define TEXT_KEY_MAX 2048    // bytes of a text that is compared as text
@@ -52,18 +53,21 @@ static bool is_alnum(char c)
     return is_digit(c) || ((c | 32) >= 'a' && (c | 32) <= 'z');
 }
 
-/* Pass over spaces, braces and commas from *i on. True: there was a brace or comma, or a space between two digits, so that
- * 1{23} is not 12{3}. */
+/* Pass over spaces, braces and commas from *i on. True: there was a comma with something before and after it, a brace between
+ * letters or digits, or a space between two digits, so that 1{23} is not 12{3} and x,=x not x=x. */
 static bool fill_skip(struct span s, size_t *i)
 {
-    bool mark = false, space = false;
+    bool brace = false, space = false, comma = false;
     size_t from = *i;
     for (; *i < s.len && memchr(" {},", s.s[*i], 4); ++*i) {
-        mark |= s.s[*i] != ' ';
+        comma |= s.s[*i] == ',';
         space |= s.s[*i] == ' ';
+        brace |= s.s[*i] == '{' || s.s[*i] == '}';
     }
-    bool digits = from > 0 && *i < s.len && is_digit(s.s[from - 1]) && is_digit(s.s[*i]);
-    return (mark && from > 0 && *i < s.len && is_alnum(s.s[from - 1]) && is_alnum(s.s[*i])) || (space && digits);
+    if (from == 0 || *i == s.len)
+        return false;
+    char before = s.s[from - 1], after = s.s[*i];
+    return comma || (brace && is_alnum(before) && is_alnum(after)) || (space && is_digit(before) && is_digit(after));
 }
 
 /* ColossalChat's second chance: the same text except for spaces, braces and commas that separate nothing. */
@@ -241,6 +245,34 @@ static bool value_stated(struct math *m, struct node *gold, struct node *pred)
     return value && math_compare(m, gold, value, &rule) == TRI_YES;
 }
 
+/* The constant of integration of a, a term C or c beside an expression of the usual variables; NULL: it has none. */
+static struct node *integration_constant(struct node *a)
+{
+    while (a->kind == K_REL && a->n > 0)
+        a = a->child[a->n - 1];
+    struct node *c = a->kind == K_ADD ? a->child[a->n - 1] : NULL;
+    return c && c->kind == K_SYM && c->len == 1 && (*c->s | 32) == 'c' ? c : NULL;
+}
+
+/* Are the symbols of a, those named c aside, variables as an integral has them? */
+static bool usual_variables(const struct node *a, const struct node *c)
+{
+    if (a->kind == K_SYM)
+        return name_same(a, c) || (a->len == 1 && strchr("rstuvwxyz", *a->s)) || (a->len == 5 && memcmp(a->s, "theta", 5) == 0);
+    for (int i = 0; i < a->n; i++)
+        if (!usual_variables(a->child[i], c))
+            return false;
+    return true;
+}
+
+/* The answer with its constant of integration named as the gold's: + c is + C. */
+static struct node *constant_named(struct math *m, struct node *gold, struct node *pred)
+{
+    struct node *g = integration_constant(gold), *p = integration_constant(pred);
+    bool apart = g && p && !name_same(g, p) && usual_variables(gold, g) && usual_variables(pred, p);
+    return apart ? node_substitute(m, pred, p, g) : pred;
+}
+
 static void trees_decide(struct math *m, struct node *gold, struct node *pred, bool same_text, struct math_result *out)
 {
     const char *rule = "";
@@ -249,9 +281,14 @@ static void trees_decide(struct math *m, struct node *gold, struct node *pred, b
         out->rule = m->why;
         return;
     }
-    if (relation_identity(m, gold)) {    // an identity to be proved says nothing about an answer
+    if (relation_identity(m, gold) || (same_text && relation_identity(m, pred))) {    // one to be proved says nothing about an answer
         out->verdict = same_text ? VERDICT_EQUAL : VERDICT_CANNOT_TELL;
         out->rule = same_text ? "text" : RULE_IDENTITY;
+        return;
+    }
+    if (!(pred = constant_named(m, gold, pred))) {
+        out->verdict = VERDICT_CANNOT_TELL;
+        out->rule = m->why ? m->why : "no room";
         return;
     }
     enum tri t = math_compare(m, gold, pred, &rule);
@@ -280,9 +317,13 @@ static void bare_decide(struct math *m, struct span p, bool p_plain, struct span
         out->pred_parsed = out->gold_parsed = true;
         return;
     }
+    m->doubt = (struct span){ 0 };
     struct node *gold = answer_parse(m, g, g_plain);
     const char *why = m->why;
+    struct span gold_doubt = m->doubt;
+    m->doubt = (struct span){ 0 };
     struct node *pred = answer_parse(m, p, p_plain);
+    bool doubt = (gold_doubt.len > 0 || m->doubt.len > 0) && !keys_same(gold_doubt, m->doubt);
     m->why = NULL;
     bool g_words = !gold && is_words(g), p_words = !pred && is_words(p);
     out->gold_parsed = gold || g_words;
@@ -296,7 +337,13 @@ static void bare_decide(struct math *m, struct span p, bool p_plain, struct span
     if (is_one_word(g) && is_one_word(p))    // cat is not act, though c a t = a c t
         return;
     if (gold && pred) {
-        trees_decide(m, gold, pred, text_same(p, g), out);
+        bool same = text_same(p, g);
+        trees_decide(m, gold, pred, same, out);
+        if (doubt && !same && out->verdict == VERDICT_EQUAL) {
+            bool one_sided = math_rule_one_sided(out->rule);    // the other way round they are different without the words
+            out->verdict = one_sided ? VERDICT_DIFFERENT : VERDICT_CANNOT_TELL;
+            out->rule = one_sided ? "relation" : "words that may change the value";
+        }
         return;
     }
     if (g.len > 0 && text_same(p, g)) {
@@ -347,6 +394,7 @@ void math_start(struct math *m)
     m->steps = MATH_STEPS;
     m->n_bind = 0;
     m->why = NULL;
+    m->doubt = (struct span){ 0 };
 }
 
 void math_answer(struct math *m, const char *pred, size_t pred_len, const char *gold, size_t gold_len, struct math_result *out)

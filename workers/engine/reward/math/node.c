@@ -44,6 +44,7 @@ static uint16_t own_flags(enum node_kind kind)
     case K_INTER:
     case K_MINUS:
     case K_NAMED_SET:
+    case K_CASES:
     case K_BUILDER: return HAS_SET;
     case K_ROOT:
     case K_LOG: return HAS_TRANS;
@@ -63,6 +64,12 @@ static uint16_t own_flags(enum node_kind kind)
     case K_UNIT: break;
     }
     return 0;
+}
+
+void math_give_back(struct math *m, size_t used)
+{
+    m->used = used;
+    m->out_of_memory = false;
 }
 
 struct node *node_list(struct math *m, enum node_kind kind, struct node **child, int n)
@@ -107,6 +114,14 @@ struct node *node_int(struct math *m, int64_t v)
     return a;
 }
 
+struct node *node_const(struct math *m, enum math_const which)
+{
+    struct node *a = node_op(node_new(m, K_CONST, 0), which);
+    if (a)
+        a->flags |= which == CONST_I ? HAS_I : which == CONST_PI ? HAS_PI | HAS_TRANS : which == CONST_INF ? HAS_INF : HAS_TRANS;
+    return a;
+}
+
 struct node *node_like(struct math *m, const struct node *a, enum node_kind kind, struct node **child)
 {
     struct node *c = node_list(m, kind, child, a->n);
@@ -117,7 +132,9 @@ struct node *node_like(struct math *m, const struct node *a, enum node_kind kind
         c->scale = a->scale;
         c->base = a->base;
         c->small = a->small;
-        c->flags |= a->flags & (HAS_DECIMAL | HAS_TRANS | HAS_I | HAS_PI | HAS_INF);
+        c->flags |= a->flags & (HAS_DECIMAL | HAS_TRANS | HAS_I | HAS_PI | HAS_INF | HAS_CALC);
+        if ((a->op == 1 && (a->kind == K_SUM || a->kind == K_PROD)) || (a->kind == K_OPAQUE && a->scale == 2))    // ends at infinity
+            c->flags &= (uint16_t)~HAS_INF;
     }
     return c;
 }
@@ -137,4 +154,36 @@ struct node *node_op(struct node *a, int op)
     if (a)
         a->op = (int8_t)op;
     return a;
+}
+
+bool math_spend(struct math *m, int64_t steps)
+{
+    m->steps -= steps;
+    if (m->steps >= 0)
+        return true;
+    m->why = "budget spent";
+    return false;
+}
+
+bool int_get(const fmpq_t q, int64_t lo, int64_t hi, int64_t *v)
+{
+    if (!fmpz_is_one(fmpq_denref(q)) || !fmpz_fits_si(fmpq_numref(q)))
+        return false;
+    *v = fmpz_get_si(fmpq_numref(q));
+    return *v >= lo && *v <= hi;
+}
+
+bool node_occurs(const struct node *a, const struct node *name)    // name: a symbol, or a function's value
+{
+    if (a->kind == name->kind && (a->kind == K_SYM || a->kind == K_APP) && name_same(a, name))
+        return true;
+    for (int i = 0; i < a->n; i++)
+        if ((a->flags & HAS_SYM) && node_occurs(a->child[i], name))
+            return true;
+    return false;
+}
+
+int digit_value(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'z' ? c - 'a' + 10 : c >= 'A' && c <= 'Z' ? c - 'A' + 10 : 99;
 }

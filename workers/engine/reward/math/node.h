@@ -4,11 +4,6 @@
  * block of fixed size and are freed together. Children are borrowed, trees may share them. */
 #pragma once
 #include <flint/fmpq.h>
-/* FLINT brings sys/param.h with its own spelling of these two; ours again, word for word */
-#undef MIN
-#undef MAX
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,7 +12,7 @@
 #include "workers/engine/reward/math/math.h"
 
 enum node_kind {
-    K_NUM,      // digits s[0..len) times 10^-scale; base > 0: written with that subscript
+    K_NUM,      // digits s[0..len) times 10^-scale; base > 0: written with that subscript; op 1: with zeros in front
     K_CONST,    // op: enum math_const
     K_SYM,      // free symbol, name s
     K_TEXT,     // words
@@ -32,24 +27,27 @@ enum node_kind {
     K_APP,     // unknown function s of its children
     K_JUXT,    // letter s before a parenthesis: child[0] is the product, child[1] with a function; see readings.c
     K_SUM,
-    K_PROD,      // child: body, first, last; index name s
-    K_OPAQUE,    // integral, limit, ...: op says which; equal only when its children are
+    K_PROD,      // child: body, first, last; index name s; op 1: last is infinity, see calculus.h
+    K_OPAQUE,    // integral, limit, ...: op says which; equal only when its children are. scale 1 or 2: an integral that can be computed
     K_DEG,       // child[0] degrees
     K_PCT,       // child[0] percent
     K_PM,        // op +1: plus or minus child[0]; -1: minus or plus
     K_RATIO,     // child[0] : child[1] : ...
     K_UNIT,      // child[0] with unit s
-    K_LIST,      // a, b, c as written at top level, in no order; groups: separated by ';'; scale 1: a line each
+    K_LIST,      // a, b, c as written at top level, in no order; groups: separated by ';'; scale 1: a line each; base: joined
+                 // by 'a' and, 'o' or, 'm' both, 0 neither
     K_SET,       // braces
     K_TUPLE,     // round or square brackets, open/close in op: (op & 1) '[' at the start, (op & 2) ']' at the end
     K_REL,       // child[0] rel child[1] rel ... ; relation i between i and i+1 is s[i] (enum math_rel)
     K_UNION,
     K_INTER,
     K_MINUS,
-    K_NAMED_SET,    // op: 'R', 'Z', 'N', 'Q', 'C', '0'
+    K_NAMED_SET,    // op: 'R', 'Z', 'N', 'Q', 'C', 'P', '0', 'p' for Z from 1 on, 'w' from 0 on; s: '0' as the words "no SOLUTION", and of which kind, else NULL
     K_BUILDER,      // { child[0] | child[1] }
     K_MATRIX,       // scale rows of n / scale columns
+    K_CASES,        // a function by cases: value, condition, value, condition, ...; a condition in words is a K_TEXT
 };
+#define CASE_OTHERWISE "otherwise"    // the K_TEXT of where no other case applies
 enum math_const {
     CONST_PI,
     CONST_E,
@@ -130,6 +128,7 @@ enum node_flag {
     HAS_TEXT = 512,
     HAS_TRANS = 1024,    // roots, logarithms, trigonometry, ...: no rational number
     HAS_JUXT = 2048,     // a letter before a parenthesis that is not decided yet
+    HAS_CALC = 4096,     // an integral or a sum without end, known to fewer digits than the rest
 };
 struct node {
     uint8_t kind;
@@ -166,19 +165,26 @@ struct math {
         int64_t value;
     } bind[MATH_BIND_MAX];    // indices of the sums being evaluated
     const char *why;          // why something could not be decided; static text
+    struct span doubt;        // words of the answer being parsed that may change its value, in the scratch; empty: none
     char *mem;                // MATH_MEM_BYTES
 };
 
 void math_start(struct math *m);                                           // a new check: whole budget, empty block; math.c
 void *math_take(struct math *m, size_t size);                              // NULL: the block is full
+void math_give_back(struct math *m, size_t used);                          // all taken since m->used was that, after a try that failed
 struct node *node_new(struct math *m, enum node_kind kind, int n, ...);    // with n children; NULL when one of them is
 struct node *node_list(struct math *m, enum node_kind kind, struct node **child, int n);    // copies the array
 struct node *node_int(struct math *m, int64_t v);
+struct node *node_const(struct math *m, enum math_const which);
 struct node *node_named(struct math *m, enum node_kind kind, const char *s, size_t len);    // s is borrowed
 struct node *node_op(struct node *a, int op);                                               // a with that op; NULL stays NULL
 /* A copy of node a, but of that kind and with other children: (a->n), copied. */
 struct node *node_like(struct math *m, const struct node *a, enum node_kind kind, struct node **child);
 bool node_is(const struct node *a, enum node_kind kind);
+/* Does name, a symbol or a function's value, occur in a? */
+bool node_occurs(const struct node *a, const struct node *name);
+bool math_spend(struct math *m, int64_t steps);                      // false: the budget is spent
+bool int_get(const fmpq_t q, int64_t lo, int64_t hi, int64_t *v);    // q as an integer in [lo, hi]
 bool name_same(const struct node *a, const struct node *b);
 
 void commands_init(struct math *m);    // words.c
@@ -204,6 +210,9 @@ enum tri scalar_equal(struct math *m, const struct node *a, const struct node *b
 int scalar_sign(struct math *m, const struct node *a);
 /* Has a tree without free symbols no value at all, as 1/0, infinity - infinity, ln(0)? */
 bool scalar_undefined(struct math *m, const struct node *a);
+int digit_value(char c);    // of a numeral: 0 to 35; 99: it is none
+#define CALCULUS_LEFT "an integral, limit or the like is not evaluated"
+bool scalar_unevaluated(const struct node *a);    // does a hold a limit, an integral or the like that nothing computes?
 /* Is one of two numbers the other to the last digit that is written, rounded or cut off, and within a twentieth? */
 bool scalar_near(struct math *m, const struct node *a, const struct node *b);
 /* Are two scalar trees the same up to a constant factor? *sign is the factor's, 0 when not known. */

@@ -90,6 +90,21 @@ struct node *factor_parse(struct parser *p)
     return a && may_apply(p, a) ? applied_parse(p, a) : postfix_parse(p, a);
 }
 
+/* After the brace of 3^{\text{rd}}: what follows the exponent; NULL: it is no ordinal's ending. */
+static const char *ordinal_end(const char *q, const char *end)
+{
+    static const char *const fonts[] = { "\\text{", "\\mathrm{", "\\textrm{", "\\rm{", "" };
+    static const char *const endings[] = { "st", "nd", "rd", "th" };
+    for (size_t i = 0; q && i < ARRAY_SIZE(fonts); i++)
+        for (size_t k = 0; starts(q, end, fonts[i]) && k < ARRAY_SIZE(endings); k++) {
+            const char *r = space_skip(q + strlen(fonts[i]), end);
+            const char *close = *fonts[i] ? "}}" : "}";
+            if (starts(r, end, endings[k]) && starts(r + 2, end, close))
+                return r + 2 + strlen(close);
+        }
+    return NULL;
+}
+
 static struct node *postfix_parse(struct parser *p, struct node *a)
 {
     while (a && !p->failed) {
@@ -100,7 +115,13 @@ static struct node *postfix_parse(struct parser *p, struct node *a)
                 a = node_new(p->m, K_DEG, 1, a);
                 continue;
             }
-            const char *q = is_char(p, '{') ? space_skip(p->t.end, p->end) : NULL;
+            const char *q = is_char(p, '{') ? space_skip(p->t.end, p->end) : NULL,
+                       *ordinal = a->kind == K_NUM ? ordinal_end(q, p->end) : NULL;
+            if (ordinal) {
+                p->p = ordinal;
+                token_next(p);
+                continue;
+            }
             if (q
                 && (starts(q, p->end, "\\circ") || starts(q, p->end, "\\degree") || starts(q, p->end, "°")
                     || starts(q, p->end, "\\prime"))) {
@@ -166,16 +187,42 @@ static bool is_natural(const struct node *a)
     return node_is(a, K_NUM) && a->scale == 0 && a->base == 0 && !(a->flags & HAS_DECIMAL);
 }
 
+/* s with before in front of it, in the scratch; an empty span: no room, and the parse fails. */
+static struct span span_joined(struct math *m, struct span before, const char *s, size_t len)
+{
+    char *all = math_take(m, before.len + len + 1);
+    if (!all)
+        return (struct span){ "", 0 };
+    if (before.len > 0)
+        memcpy(all, before.s, before.len);
+    memcpy(all + before.len, s, len);
+    return (struct span){ all, before.len + len };
+}
+
+/* A word of a unit, or what stands between two, onto the unit of the element. */
+static void unit_add(struct parser *p, const char *s, size_t len)
+{
+    if (p->unit.len > 0 && *s != '^' && *s != '/')
+        p->unit = span_joined(p->m, p->unit, " ", 1);
+    p->unit = span_joined(p->m, p->unit, s, len);
+}
+
+/* Words after an operand that are no unit may change its value: the check then cannot tell (math.c). */
+static void words_doubt(struct parser *p, const char *s, size_t len)
+{
+    p->m->doubt = span_joined(p->m, span_joined(p->m, p->m->doubt, s, len), " ", 1);
+}
+
 /* A unit after an operand (number: it is one, so that a single letter may be a unit): text, or a word that is one.
  * Takes it with its power and what it is divided by. */
 static bool unit_take(struct parser *p, bool number)
 {
-    bool any = false;
+    bool any = false, per = false;
     while (p->t.kind == T_TEXT || p->t.kind == T_WORD) {
         if (p->t.kind == T_WORD) {
             const struct command *c = math_command_find(p->m, p->t.s, (size_t)p->t.len);
             bool known = p->t.len >= 2 && unit_word(p->t.s, (size_t)p->t.len);
-            bool single = number && p->t.len == 1 && p->t.space && strchr("mgshtl", *p->t.s) && p->depth == 0;
+            bool single = number && p->t.len == 1 && (p->t.space || per) && strchr("mgshtl", *p->t.s) && p->depth == 0;
             bool word = p->t.len >= 4 && p->t.space && !c;
             if (c && c->class == C_FUNC && !(known && p->t.space))
                 break;
@@ -186,31 +233,90 @@ static bool unit_take(struct parser *p, bool number)
             if (!known && !single && !word && !(any && p->t.space && p->depth == 0))
                 break;
         }
-        if (!any) {
-            p->unit = p->t.s;
-            p->unit_len = p->t.len;
-        }
         any = true;
+        per = false;
+        unit_add(p, p->t.s, (size_t)p->t.len);
         token_take(p);
         if (is_char(p, '^')) {
             const char *q = space_skip(p->t.end, p->end);
             bool brace = q < p->end && *q == '{';
             q += brace;
-            bool minus = q < p->end && *q == '-';
-            q += minus;
+            const char *power = q;
+            q += q < p->end && *q == '-';
             if (q < p->end && is_digit(*q) && (!brace || (q + 1 < p->end && q[1] == '}'))) {
-                p->unit_len = (int32_t)(q + 1 + brace - p->unit);
+                unit_add(p, "^", 1);
+                p->unit = span_joined(p->m, p->unit, power, (size_t)(q + 1 - power));
                 p->p = q + 1 + brace;
                 token_next(p);
             }
         }
         if (is_char(p, '/') || is_char(p, '*')) {
             const char *q = space_skip(p->t.end, p->end);
-            if (starts(q, p->end, "\\text") || starts(q, p->end, "\\mathrm") || (q < p->end && is_letter(*q)))
+            if (starts(q, p->end, "\\text") || starts(q, p->end, "\\mathrm") || (q < p->end && is_letter(*q)) || chinese_len(q, p->end)) {
+                per = is_char(p, '/');
+                if (per)
+                    unit_add(p, "/", 1);
                 token_take(p);
+            }
         }
     }
+    if (any && !unit_plain(p->unit.s, p->unit.len))
+        words_doubt(p, p->unit.s, p->unit.len);
     return any;
+}
+
+/* Take len bytes of the word or text that is next, and the spaces after them. */
+static void words_take(struct parser *p, size_t len)
+{
+    const char *to = p->t.s + p->t.len, *q = space_skip(p->t.s + len, to);
+    if (p->t.kind == T_TEXT && q < to) {
+        p->t.len = (int32_t)(to - q);
+        p->t.s = q;
+    } else {
+        token_take(p);
+    }
+}
+
+/* What the words after a number do to it: 5 million, 5 squared, 5 and a half. They are taken.
+ * from: where a begins; elsewhere than at the element's start they may mean the whole of it. */
+static struct node *words_applied(struct parser *p, struct node *a, const char *from)
+{
+    while (a && (p->t.kind == T_TEXT || p->t.kind == T_WORD || p->t.join == 'a')) {
+        if (p->t.join == 'a') {
+            size_t half = half_words(p->t.s, p->end);
+            if (half == 0)
+                break;
+            p->p = p->t.s + half;
+            token_next(p);
+            a = node_new(p->m, K_ADD, 2, a, node_new(p->m, K_DIV, 2, node_int(p->m, 1), node_int(p->m, 2)));
+            continue;
+        }
+        size_t half = half_words(p->t.s, p->t.s + p->t.len), len = half;
+        const struct multiplier *w = half ? NULL : multiplier_find(p->t.s, (size_t)p->t.len, &len);
+        if (!half && !w)
+            break;
+        if (w && from != p->side)
+            words_doubt(p, w->word, strlen(w->word));
+        words_take(p, len);
+        a = half       ? node_new(p->m, K_ADD, 2, a, node_new(p->m, K_DIV, 2, node_int(p->m, 1), node_int(p->m, 2)))
+            : w->power ? node_new(p->m, K_POW, 2, a, node_int(p->m, w->power))
+                       : node_new(p->m, K_MUL, 2, a, node_int(p->m, w->times));
+    }
+    return a;
+}
+
+/* Words before an operand that say nothing of its value ("Area:", "the answer is") or something that is understood. */
+static struct node *words_before(struct parser *p, const struct node *words, struct node *a)
+{
+    enum lead lead = lead_of(words->s, (size_t)words->len);
+    switch (lead) {
+    case LEAD_EMPTY: return a;
+    case LEAD_MINUS: return node_new(p->m, K_NEG, 1, a);
+    case LEAD_HALF: return node_new(p->m, K_DIV, 2, a, node_int(p->m, 2));
+    case LEAD_TWICE: return node_new(p->m, K_MUL, 2, a, node_int(p->m, 2));
+    case LEAD_UNKNOWN: words_doubt(p, words->s, (size_t)words->len); return a;
+    }
+    return a;
 }
 
 /* Factors side by side: a product that binds more tightly than '/'; a natural number before a fraction is a mixed
@@ -230,11 +336,17 @@ static struct node *implicit_parse(struct parser *p)
         if (n > 0 && (!starts_factor(p) || binder_follows(p)))
             break;
         bool number = p->t.kind == T_NUM;
+        const char *at = p->p;
         struct node *a = factor_parse(p);
         if (!a)
             return parser_fail(p);
-        if (n == 1 && part[0]->kind == K_TEXT && p->depth == 0)    // \text{Area: } 5
+        if ((number || p->t.kind == T_TEXT) && !(a = words_applied(p, a, at)))
+            return parser_fail(p);
+        if (n == 1 && part[0]->kind == K_TEXT && p->depth == 0) {    // \text{Area: } 5
+            if (!(a = words_before(p, part[0], a)))
+                return parser_fail(p);
             n = 0;
+        }
         bool proper = n > 0 && is_natural(before) && part[n - 1] == before;
         if (proper && frac && (a->kind == K_PCT || a->kind == K_DEG) && a->child[0]->kind == K_DIV && is_natural(a->child[0]->child[0])
             && is_natural(a->child[0]->child[1])) {    // 33\frac{1}{3}\%
@@ -370,46 +482,47 @@ struct node *set_parse(struct parser *p)
     return a;
 }
 
+/* a with the unit that was read beside it. */
+static struct node *unit_applied(struct parser *p, struct node *a)
+{
+    if (p->unit.len == 0 && p->dollar && p->depth == 0)
+        unit_add(p, "dollar", 6);
+    p->dollar &= p->depth > 0;
+    if (p->unit.len == 0 || !a)
+        return a;
+    a = node_new(p->m, K_UNIT, 1, a);
+    if (a) {
+        a->s = p->unit.s;
+        a->len = (int32_t)p->unit.len;
+    }
+    p->unit = (struct span){ 0 };
+    return a;
+}
+
 #define RELS_MAX 24
 static struct node *relation_parse(struct parser *p)
 {
     struct node *side[RELS_MAX + 1];
     char rel[RELS_MAX];
     int n = 0;
-    p->unit = NULL;
+    p->unit = (struct span){ 0 };
     if (p->t.kind == T_REL && (p->t.c == REL_EQ || p->t.c == REL_APPROX) && p->depth == 0)    // "= 5"
         token_take(p);
-    side[0] = set_parse(p);
-    if (!side[0])
+    p->side = p->p;
+    struct node *a = side[0] = unit_applied(p, set_parse(p));
+    if (!a)
         return parser_fail(p);
-    struct node *a = side[0];
-    if (p->unit) {
-        a = side[0] = node_new(p->m, K_UNIT, 1, a);
-        if (!a)
-            return parser_fail(p);
-        a->s = p->unit;
-        a->len = p->unit_len;
-        p->unit = NULL;
-    }
     while (p->t.kind == T_REL || is_class(p, C_PMOD)) {
         bool pmod = is_class(p, C_PMOD);
         if (n == RELS_MAX)
             return parser_fail(p);
         rel[n] = pmod ? REL_MOD : p->t.c;
         token_take(p);
-        p->unit = NULL;
-        side[n + 1] = pmod ? argument_parse(p, false) : set_parse(p);
+        p->unit = (struct span){ 0 };
+        p->side = p->p;
+        side[n + 1] = unit_applied(p, pmod ? argument_parse(p, false) : set_parse(p));
         if (!side[n + 1])
             return parser_fail(p);
-        if (p->unit) {
-            struct node *u = node_new(p->m, K_UNIT, 1, side[n + 1]);
-            if (!u)
-                return parser_fail(p);
-            u->s = p->unit;
-            u->len = p->unit_len;
-            side[n + 1] = u;
-            p->unit = NULL;
-        }
         n++;
         struct node *last = side[n];
         if (rel[n - 1] == REL_CONG && last->kind == K_FUNC && last->op == FN_MOD && n < RELS_MAX) {    // a = b mod n
@@ -430,12 +543,25 @@ static struct node *relation_parse(struct parser *p)
     return a;
 }
 
+/* Arrows that only lead to an answer. */
+static bool is_arrow(const struct parser *p)
+{
+    static const char *const arrows[] = { "Rightarrow", "implies", "rightarrow", "longrightarrow", "Longrightarrow", "to" };
+    for (size_t i = 0; p->t.kind == T_CMD && i < ARRAY_SIZE(arrows); i++)
+        if (word_is(p->t.s, (size_t)p->t.len, arrows[i]))
+            return true;
+    return false;
+}
+
 #define LIST_MAX 256
 struct node *list_parse(struct parser *p)
 {
     struct node *elem[LIST_MAX], *group[64];
     int n = 0, n_group = 0, from = 0;
     bool separated = false, lines = true;
+    char join = 0;
+    while (p->depth == 0 && is_arrow(p))    // \Rightarrow 7
+        token_take(p);
     for (;;) {
         while (is_char(p, ',') || is_char(p, ';') || (is_char(p, '.') && p->depth == 0)) {
             bool semi = is_char(p, ';'), dot = is_char(p, '.');
@@ -445,6 +571,7 @@ struct node *list_parse(struct parser *p)
                 from = n;
             }
             separated |= !dot && n > 0;
+            join = n > 0 && p->t.join ? (join && join != p->t.join ? 'm' : p->t.join) : join;
             if (p->depth == 0 && !dot && n > 0)
                 p->comma_seen = true;
             token_take(p);
@@ -491,8 +618,10 @@ struct node *list_parse(struct parser *p)
     if (n == 1)
         return elem[0];
     struct node *list = node_list(p->m, K_LIST, elem, n);
-    if (list)
+    if (list) {
         list->scale = lines;
+        list->base = join;
+    }
     return list;
 }
 

@@ -10,7 +10,6 @@
 /* atom.c: numbers, names, functions, groups */
 struct node *atom_parse(struct parser *p);
 struct node *number_node(struct parser *p);
-struct node *const_node(struct parser *p, enum math_const which);
 struct node *func_parse(struct parser *p, int fn);    // fn with its power, subscript and argument
 /* The text s[0..len) on its own, as list_parse reads it; NULL when some of it is left over. */
 struct node *sub_parse(struct parser *p, const char *s, size_t len);

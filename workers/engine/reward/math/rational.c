@@ -2,15 +2,6 @@
 #include "workers/engine/reward/math/eval.h"
 #include <string.h>
 
-bool math_spend(struct math *m, int64_t steps)
-{
-    m->steps -= steps;
-    if (m->steps >= 0)
-        return true;
-    m->why = "budget spent";
-    return false;
-}
-
 bool bound_value(const struct math *m, const struct node *a, int64_t *v)
 {
     for (int i = m->n_bind; i-- > 0;)
@@ -31,10 +22,10 @@ bool number_value(struct math *m, const struct node *a, fmpq_t out)
         fmpz_zero(fmpq_numref(out));
         fmpz_one(fmpq_denref(out));
         for (int i = 0; i < a->len; i++) {
-            if (a->s[i] - '0' >= a->base)
+            if (digit_value(a->s[i]) >= a->base)
                 return false;
             fmpz_mul_ui(fmpq_numref(out), fmpq_numref(out), (ulong)a->base);
-            fmpz_add_ui(fmpq_numref(out), fmpq_numref(out), (ulong)(a->s[i] - '0'));
+            fmpz_add_ui(fmpq_numref(out), fmpq_numref(out), (ulong)digit_value(a->s[i]));
         }
         return true;
     }
@@ -81,8 +72,7 @@ static bool root_exact(fmpz_t out, const fmpz_t a, ulong n)
     return ok;
 }
 
-/* base^exp when that is rational and not too long. */
-static bool power_exact(struct math *m, fmpq_t out, const fmpq_t base, const fmpq_t exp)
+bool power_exact(struct math *m, fmpq_t out, const fmpq_t base, const fmpq_t exp)
 {
     if (fmpz_is_zero(fmpq_numref(exp))) {
         if (fmpq_is_zero(base))
@@ -122,14 +112,6 @@ static bool power_exact(struct math *m, fmpq_t out, const fmpq_t base, const fmp
     }
     fmpq_clear(root);
     return ok;
-}
-
-bool int_get(const fmpq_t q, int64_t lo, int64_t hi, int64_t *v)
-{
-    if (!fmpz_is_one(fmpq_denref(q)) || !fmpz_fits_si(fmpq_numref(q)))
-        return false;
-    *v = fmpz_get_si(fmpq_numref(q));
-    return *v >= lo && *v <= hi;
 }
 
 bool func_exact(struct math *m, const struct node *a, fmpq_t out)
@@ -267,6 +249,7 @@ bool eval_rational(struct math *m, const struct node *a, fmpq_t out)
     case K_MINUS:
     case K_NAMED_SET:
     case K_BUILDER:
+    case K_CASES:
     case K_MATRIX: return false;
     }
     fmpq_init(x);

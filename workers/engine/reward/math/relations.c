@@ -40,6 +40,7 @@ bool node_names(const struct node *a)
     case K_NAMED_SET:
     case K_JUXT:
     case K_BUILDER:
+    case K_CASES:
     case K_MATRIX: break;
     }
     return false;
@@ -117,16 +118,6 @@ bool relation_identity(struct math *m, struct node *a)
     struct node *l = a->child[0], *r = a->child[1];
     return !((l->flags | r->flags) & (HAS_SET | HAS_MATRIX | HAS_TEXT | HAS_PM)) && !(node_closed(l) && node_closed(r))
            && scalar_equal(m, l, r, 0, &rule) == TRI_YES;
-}
-
-bool node_occurs(const struct node *a, const struct node *name)    // name: a symbol, or a function's value
-{
-    if (a->kind == name->kind && (a->kind == K_SYM || a->kind == K_APP) && name_same(a, name))
-        return true;
-    for (int i = 0; i < a->n; i++)
-        if ((a->flags & HAS_SYM) && node_occurs(a->child[i], name))
-            return true;
-    return false;
 }
 
 struct node *relation_assigned(struct node *a)
@@ -336,4 +327,128 @@ enum tri relation_compare(struct math *m, struct node *a, struct node *b, const 
         }
     }
     return t;
+}
+
+/* ---- functions by cases ---- */
+
+static bool has_corners(const struct node *a)
+{
+    bool any = a->kind == K_FUNC
+               && (a->op == FN_ABS || a->op == FN_FLOOR || a->op == FN_CEIL || a->op == FN_SIGN || a->op == FN_MAX || a->op == FN_MIN);
+    for (int i = 0; !any && i < a->n; i++)
+        any = has_corners(a->child[i]);
+    return any;
+}
+
+/* Where each case applies, all in the one unknown u; "otherwise" is where no other does. False: not so simple. */
+static bool cases_pieces(struct math *m, struct node *a, struct pieces *out, const struct node **u)
+{
+    struct pieces any = { 0 };
+    *u = NULL;
+    for (int i = 0; i < a->n / 2; i++) {
+        struct node *when = a->child[2 * i + 1];
+        const struct node *one = NULL;
+        bool many = false;
+        if (when->kind == K_TEXT) {
+            out[i] = (struct pieces){ .n = 1, .p = { { .lo_open = true, .hi_open = true } } };
+            if (!(when->len == (int32_t)strlen(CASE_OTHERWISE) && memcmp(when->s, CASE_OTHERWISE, (size_t)when->len) == 0)
+                || i + 1 < a->n / 2 || !pieces_join(m, &out[i], &any, K_MINUS))
+                return false;
+            continue;
+        }
+        one = unknown_find(when, NULL, &many);
+        one = one && one->kind == K_FUNC ? one->child[0] : one;
+        if (!one || many || one->kind != K_SYM || (*u && !name_same(*u, one)) || !pieces_of(m, when, &out[i], 8)
+            || !pieces_join(m, &any, &out[i], K_UNION))
+            return false;
+        *u = one;
+    }
+    return *u != NULL;
+}
+
+/* Compare two values on the pieces of the line where both apply. */
+static enum tri cases_on(struct math *m, struct node *x, struct node *y, const struct pieces *on, const struct node *u, const char **rule,
+                         int depth)
+{
+    enum tri all = TRI_YES;
+    for (int i = 0; i < on->n && all != TRI_NO; i++) {
+        struct node *lo = on->p[i].lo, *hi = on->p[i].hi;
+        const char *r;
+        bool point = lo && hi && scalar_equal(m, lo, hi, 0, &r) == TRI_YES;
+        enum tri t = point ? tree_compare(m, node_substitute(m, x, u, lo), node_substitute(m, y, u, lo), rule, depth + 1)
+                           : tree_compare(m, x, y, rule, depth + 1);
+        if (t == TRI_NO && !point && (has_corners(x) || has_corners(y)))    // |x| is x for positive x
+            t = TRI_UNKNOWN;
+        all = t == TRI_YES ? all : t;
+    }
+    return all;
+}
+
+/* Do two cases of a apply at once, and give different values? */
+static bool cases_clash(struct math *m, struct node *a, const struct pieces *when, const struct node *u, int depth)
+{
+    const char *rule;
+    for (int i = 0; i < a->n / 2; i++)
+        for (int k = 0; k < i; k++) {
+            struct pieces both = when[i];
+            if (!pieces_join(m, &both, &when[k], K_INTER)
+                || cases_on(m, a->child[2 * i], a->child[2 * k], &both, u, &rule, depth) != TRI_YES)
+                return true;
+        }
+    return false;
+}
+
+/* The cases of a and b paired by their conditions. */
+static enum tri cases_paired(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+{
+    enum tri all = a->n == b->n ? TRI_YES : TRI_UNKNOWN;
+    for (int i = 0; i < a->n && all == TRI_YES; i += 2) {
+        enum tri value = TRI_NO;
+        bool found = false;
+        for (int k = 0; k < b->n && value != TRI_YES; k += 2) {
+            struct node *x = a->child[i + 1], *y = b->child[k + 1];
+            bool words = x->kind == K_TEXT || y->kind == K_TEXT;
+            if (words ? x->kind == y->kind && name_same(x, y) : tree_compare(m, x, y, rule, depth + 1) == TRI_YES) {
+                value = tri_either(value, tree_compare(m, a->child[i], b->child[k], rule, depth + 1));
+                found = true;
+            }
+        }
+        all = found ? value : TRI_UNKNOWN;
+    }
+    return all;
+}
+
+enum tri cases_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+{
+    int na = a->n / 2, nb = b->n / 2;
+    struct pieces *pa = math_take(m, sizeof *pa * (size_t)na), *pb = math_take(m, sizeof *pb * (size_t)nb);
+    const struct node *u, *v;
+    enum tri all = TRI_YES;
+    if (!pa || !pb)
+        return TRI_UNKNOWN;
+    if (!cases_pieces(m, a, pa, &u) || !cases_pieces(m, b, pb, &v) || !name_same(u, v) || cases_clash(m, a, pa, u, depth)
+        || cases_clash(m, b, pb, v, depth)) {
+        all = cases_paired(m, a, b, rule, depth);
+        if (all != cases_paired(m, b, a, rule, depth))    // one of them has two values in one case
+            all = TRI_UNKNOWN;
+    } else {
+        struct pieces da = { 0 }, db = { 0 };    // all of them
+        for (int i = 0; i < na && all != TRI_NO; i++)
+            for (int k = 0; k < nb && all != TRI_NO; k++) {
+                struct pieces both = pa[i];
+                enum tri t = pieces_join(m, &both, &pb[k], K_INTER) ? cases_on(m, a->child[2 * i], b->child[2 * k], &both, u, rule, depth)
+                                                                    : TRI_UNKNOWN;
+                all = t == TRI_YES ? all : t;
+            }
+        bool joined = true;
+        for (int i = 0; i < na; i++)
+            joined = joined && pieces_join(m, &da, &pa[i], K_UNION);
+        for (int i = 0; i < nb; i++)
+            joined = joined && pieces_join(m, &db, &pb[i], K_UNION);
+        enum tri domain = joined ? pieces_equal(m, &da, &db, rule) : TRI_UNKNOWN;
+        all = all == TRI_YES || domain == TRI_NO ? domain : all;
+    }
+    *rule = "cases";
+    m->why = all == TRI_UNKNOWN ? "functions by cases that could not be compared" : m->why;
+    return all;
 }

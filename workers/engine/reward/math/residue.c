@@ -103,7 +103,7 @@ bool residue_eval(struct residue *r, const struct node *a, uint64_t *out)
         if (a->base > 1) {
             v = 0;
             for (int i = 0; i < a->len; i++)
-                v = add61(mul61(v, (uint64_t)a->base), (uint64_t)(a->s[i] - '0'));
+                v = add61(mul61(v, (uint64_t)a->base), (uint64_t)digit_value(a->s[i]));
             *out = v;
             return true;
         }
@@ -238,6 +238,7 @@ bool residue_eval(struct residue *r, const struct node *a, uint64_t *out)
     case K_MINUS:
     case K_NAMED_SET:
     case K_BUILDER:
+    case K_CASES:
     case K_MATRIX: return unknown_eval(r, a, out);
     }
     return false;

@@ -1,6 +1,8 @@
 /* scalars.c - numbers and functions as they are written: with units, percent and degree marks, as ratios, in matrices */
 #include "workers/engine/reward/math/compare.h"
+#include <flint/ulong_extras.h>
 #include <string.h>
+#include <strings.h>
 
 struct node *node_minus(struct math *m, struct node *a, struct node *b)
 {
@@ -17,58 +19,178 @@ bool node_infinite(const struct node *a, int *sign)
     return a->kind == K_CONST && a->op == CONST_INF;
 }
 
+enum dimension {
+    DIM_NONE,
+    DIM_LENGTH,
+    DIM_TIME,
+    DIM_MASS,
+    DIM_MONEY,
+    DIM_VOLUME,
+    DIM_EURO,
+    DIM_MORNING,
+    DIM_AFTERNOON,
+    DIM_CELSIUS,
+    DIM_FAHRENHEIT,
+    DIM_KELVIN,
+    DIM_N,
+};
 // clang-format off
 static const struct unit {
     const char *name;
-    char dim;
+    enum dimension dim;
     int64_t num, den;    // of the dimension's base unit
 } units[] = {
-    { "mm", 'l', 1, 1000 }, { "cm", 'l', 1, 100 }, { "centimeter", 'l', 1, 100 }, { "dm", 'l', 1, 10 },
-    { "m", 'l', 1, 1 },
-    { "meter", 'l', 1, 1 }, { "metre", 'l', 1, 1 }, { "km", 'l', 1000, 1 }, { "kilometer", 'l', 1000, 1 },
-    { "in", 'l', 127, 5000 }, { "inch", 'l', 127, 5000 }, { "ft", 'l', 381, 1250 }, { "foot", 'l', 381, 1250 },
-    { "feet", 'l', 381, 1250 }, { "yard", 'l', 1143, 1250 }, { "yd", 'l', 1143, 1250 }, { "mile", 'l', 201168, 125 },
-    { "second", 't', 1, 1 }, { "sec", 't', 1, 1 }, { "s", 't', 1, 1 }, { "minute", 't', 60, 1 }, { "min", 't', 60, 1 },
-    { "hour", 't', 3600, 1 }, { "hr", 't', 3600, 1 }, { "h", 't', 3600, 1 }, { "day", 't', 86400, 1 },
-    { "week", 't', 604800, 1 },
-    { "mg", 'm', 1, 1000000 }, { "g", 'm', 1, 1000 }, { "gram", 'm', 1, 1000 }, { "kg", 'm', 1, 1 },
-    { "kilogram", 'm', 1, 1 },
-    { "dollar", '$', 1, 1 }, { "cent", '$', 1, 100 },
+    { "unit", DIM_NONE, 1, 1 },
+    { "mm", DIM_LENGTH, 1, 1000 }, { "cm", DIM_LENGTH, 1, 100 }, { "centimeter", DIM_LENGTH, 1, 100 },
+    { "centimetre", DIM_LENGTH, 1, 100 }, { "millimeter", DIM_LENGTH, 1, 1000 }, { "dm", DIM_LENGTH, 1, 10 },
+    { "m", DIM_LENGTH, 1, 1 }, { "meter", DIM_LENGTH, 1, 1 }, { "metre", DIM_LENGTH, 1, 1 },
+    { "km", DIM_LENGTH, 1000, 1 }, { "kilometer", DIM_LENGTH, 1000, 1 }, { "kilometre", DIM_LENGTH, 1000, 1 },
+    { "in", DIM_LENGTH, 127, 5000 }, { "inch", DIM_LENGTH, 127, 5000 }, { "ft", DIM_LENGTH, 381, 1250 },
+    { "foot", DIM_LENGTH, 381, 1250 }, { "feet", DIM_LENGTH, 381, 1250 }, { "yard", DIM_LENGTH, 1143, 1250 },
+    { "yd", DIM_LENGTH, 1143, 1250 }, { "mile", DIM_LENGTH, 201168, 125 },
+    { "second", DIM_TIME, 1, 1 }, { "sec", DIM_TIME, 1, 1 }, { "s", DIM_TIME, 1, 1 }, { "minute", DIM_TIME, 60, 1 },
+    { "min", DIM_TIME, 60, 1 }, { "hour", DIM_TIME, 3600, 1 }, { "hr", DIM_TIME, 3600, 1 }, { "h", DIM_TIME, 3600, 1 },
+    { "day", DIM_TIME, 86400, 1 }, { "week", DIM_TIME, 604800, 1 },
+    { "mg", DIM_MASS, 1, 1000000 }, { "g", DIM_MASS, 1, 1000 }, { "gram", DIM_MASS, 1, 1000 }, { "kg", DIM_MASS, 1, 1 },
+    { "kilogram", DIM_MASS, 1, 1 },
+    { "dollar", DIM_MONEY, 1, 1 }, { "usd", DIM_MONEY, 1, 1 }, { "cent", DIM_MONEY, 1, 100 },
+    { "euro", DIM_EURO, 1, 1 },
+    { "l", DIM_VOLUME, 1, 1 }, { "liter", DIM_VOLUME, 1, 1 }, { "litre", DIM_VOLUME, 1, 1 },
+    { "ml", DIM_VOLUME, 1, 1000 }, { "milliliter", DIM_VOLUME, 1, 1000 },
+    { "am", DIM_MORNING, 1, 1 }, { "a.m", DIM_MORNING, 1, 1 }, { "pm", DIM_AFTERNOON, 1, 1 }, { "p.m", DIM_AFTERNOON, 1, 1 },
+    { "c", DIM_CELSIUS, 1, 1 }, { "celsius", DIM_CELSIUS, 1, 1 }, { "f", DIM_FAHRENHEIT, 1, 1 },
+    { "fahrenheit", DIM_FAHRENHEIT, 1, 1 }, { "k", DIM_KELVIN, 1, 1 }, { "kelvin", DIM_KELVIN, 1, 1 },
+    { "米", DIM_LENGTH, 1, 1 }, { "厘米", DIM_LENGTH, 1, 100 }, { "毫米", DIM_LENGTH, 1, 1000 }, { "千米", DIM_LENGTH, 1000, 1 },
+    { "公里", DIM_LENGTH, 1000, 1 }, { "秒", DIM_TIME, 1, 1 }, { "分钟", DIM_TIME, 60, 1 }, { "小时", DIM_TIME, 3600, 1 },
+    { "克", DIM_MASS, 1, 1000 }, { "千克", DIM_MASS, 1, 1 }, { "公斤", DIM_MASS, 1, 1 }, { "吨", DIM_MASS, 1000, 1 },
+    { "分米", DIM_LENGTH, 1, 10 }, { "天", DIM_TIME, 86400, 1 }, { "周", DIM_TIME, 604800, 1 },
+    { "升", DIM_VOLUME, 1, 1 }, { "毫升", DIM_VOLUME, 1, 1000 },
+};
+/* Units that are powers and quotients of others. */
+static const struct { const char *name, *as; } compound_units[] = {
+    { "平方米", "m^2" }, { "平方分米", "dm^2" }, { "平方厘米", "cm^2" }, { "平方毫米", "mm^2" }, { "平方千米", "km^2" }, { "平方公里", "km^2" },
+    { "立方米", "m^3" }, { "立方分米", "dm^3" }, { "立方厘米", "cm^3" },
+    { "mph", "mile/hour" }, { "kmh", "km/hour" }, { "kph", "km/hour" }, { "kmph", "km/hour" }, { "mps", "m/s" },
 };
 // clang-format on
 
-/* The unit's row and power; NULL: unknown unit. */
-static const struct unit *unit_find(const struct node *a, int *power)
+/* What is measured: the powers of its dimensions, the factor to their base units, and a sum over the unknown words. */
+struct measure {
+    int power[DIM_N];
+    struct node *factor;
+    uint64_t other;
+};
+
+static const struct unit *unit_row(struct span w)
 {
-    const char *s = a->s;
-    int32_t n = a->len;
-    *power = 1;
-    while (n > 0 && (s[n - 1] == ' ' || s[n - 1] == '.'))
-        n--;
-    while (n > 0 && *s == ' ')
-        s++, n--;
-    const char *caret = memchr(s, '^', (size_t)n);
-    if (caret) {
-        for (const char *q = caret; q < s + n; q++)
-            if (*q >= '0' && *q <= '9')
-                *power = *q - '0';
-        n = (int32_t)(caret - s);
-        while (n > 0 && (s[n - 1] == '}' || s[n - 1] == ' '))
-            n--;
-    }
     for (size_t i = 0; i < ARRAY_SIZE(units); i++) {
-        int32_t len = (int32_t)strlen(units[i].name);
-        if (n >= len && strncasecmp(s, units[i].name, (size_t)len) == 0
-            && (n == len || (n == len + 1 && s[len] == 's' && len > 1) || (n == len + 2 && s[len] == 'e' && s[len + 1] == 's')))
+        size_t len = strlen(units[i].name);
+        if (w.len >= len && strncasecmp(w.s, units[i].name, len) == 0
+            && (w.len == len || (w.len == len + 1 && w.s[len] == 's' && len > 1)
+                || (w.len == len + 2 && w.s[len] == 'e' && w.s[len + 1] == 's')))
             return &units[i];
     }
     return NULL;
 }
 
-static struct node *in_base_unit(struct math *m, struct node *a, const struct unit *u, int power)
+static uint64_t word_hash(struct span w)    // without case and the plural's s
 {
-    struct node *f = node_new(m, K_DIV, 2, node_int(m, u->num), node_int(m, u->den));
-    return node_new(m, K_MUL, 2, a, node_new(m, K_POW, 2, f, node_int(m, power)));
+    uint64_t h = 14695981039346656037u;
+    w.len -= w.len > 3 && (w.s[w.len - 1] | 32) == 's';
+    for (size_t i = 0; i < w.len; i++)
+        h = (h ^ (unsigned char)(w.s[i] >= 'A' && w.s[i] <= 'Z' ? w.s[i] | 32 : w.s[i])) * 1099511628211u;
+    return h;
+}
+
+static bool span_is(struct span w, const char *word)
+{
+    return w.len == strlen(word) && strncasecmp(w.s, word, w.len) == 0;
+}
+
+/* Read a unit: words, each with ^n, "square" before it or "squared" after it; '/' and "per" divide by the next one. */
+static bool measure_read(struct math *m, struct span s, int sign, struct measure *out)
+{
+    int next = 1, divide = 1;    // of the next word
+    for (size_t i = 0; i < s.len;) {
+        size_t n = i;
+        while (n < s.len && !strchr(" ~/^*,\t\n", s.s[n]))
+            n++;
+        struct span w = { s.s + i, n - i };
+        while (w.len > 1 && w.s[w.len - 1] == '.')
+            w.len--;
+        if (n == i) {
+            divide = s.s[i++] == '/' ? -1 : divide;
+            continue;
+        }
+        i = n;
+        if (span_is(w, "per") || span_is(w, "square") || span_is(w, "sq") || span_is(w, "cubic")) {
+            divide = span_is(w, "per") ? -1 : divide;
+            next = span_is(w, "per") ? next : span_is(w, "cubic") ? 3 : 2;
+            continue;
+        }
+        if (span_is(w, "of") || span_is(w, "a") || span_is(w, "an"))
+            continue;
+        struct span rest = span_trim((struct span){ s.s + i, s.len - i });
+        int power = sign * divide * next;
+        if (rest.len > 1 && *rest.s == '^') {
+            bool minus = rest.s[1] == '-';
+            size_t k = (size_t)(rest.s - s.s) + 1 + minus;
+            while (k < s.len && strchr("{ ", s.s[k]))
+                k++;
+            if (k == s.len || s.s[k] < '1' || s.s[k] > '9')
+                return false;
+            power *= (s.s[k] - '0') * (minus ? -1 : 1);
+            i = k + 1;
+        } else if ((rest.len >= 7 && strncasecmp(rest.s, "squared", 7) == 0) || (rest.len >= 5 && strncasecmp(rest.s, "cubed", 5) == 0)) {
+            bool square = (*rest.s | 32) == 's';
+            power *= square ? 2 : 3;
+            i = (size_t)(rest.s - s.s) + (square ? 7 : 5);
+        }
+        next = divide = 1;
+        const char *as = NULL;
+        for (size_t k = 0; k < ARRAY_SIZE(compound_units) && !as; k++)
+            as = span_is(w, compound_units[k].name) ? compound_units[k].as : NULL;
+        const struct unit *u = as ? NULL : unit_row(w);
+        if (as && !measure_read(m, (struct span){ as, strlen(as) }, power, out))
+            return false;
+        if (u && u->dim != DIM_NONE) {
+            out->power[u->dim] += power;
+            if (u->num != u->den)
+                out->factor = node_new(
+                    m, K_MUL, 2, out->factor,
+                    node_new(m, K_POW, 2, node_new(m, K_DIV, 2, node_int(m, u->num), node_int(m, u->den)), node_int(m, power)));
+        }
+        if (!u && !as)
+            out->other += word_hash(w) * (uint64_t)(int64_t)power;
+    }
+    return out->factor != NULL;
+}
+
+/* Two numbers with units: in the same dimensions they are converted; in others they are different. */
+static enum tri units_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+{
+    struct measure x = { .factor = node_int(m, 1) }, y = x;
+    if (!measure_read(m, (struct span){ a->s, (size_t)a->len }, 1, &x) || !measure_read(m, (struct span){ b->s, (size_t)b->len }, 1, &y)) {
+        m->why = "units that cannot be read";
+        return TRI_UNKNOWN;
+    }
+    bool same = memcmp(x.power, y.power, sizeof x.power) == 0, none_x = true, none_y = true;
+    for (int i = 0; i < DIM_N; i++) {
+        none_x &= x.power[i] == 0;
+        none_y &= y.power[i] == 0;
+    }
+    *rule = "units";
+    if (!same && !(none_x && x.other == 0) && !(none_y && y.other == 0) && x.other == y.other)
+        return TRI_NO;
+    struct node *va = same ? node_new(m, K_MUL, 2, a->child[0], x.factor) : a->child[0];
+    struct node *vb = same ? node_new(m, K_MUL, 2, b->child[0], y.factor) : b->child[0];
+    bool plain = x.factor->kind == K_NUM && y.factor->kind == K_NUM;    // nothing to convert: marks and infinities stay as they are
+    enum tri t = !va || !vb ? TRI_UNKNOWN : scalar_compare(m, plain ? a->child[0] : va, plain ? b->child[0] : vb, rule, depth + 1);
+    if (t == TRI_YES && !((none_x && x.other == 0) || (none_y && y.other == 0)) && (!same || x.other != y.other)) {
+        m->why = "units that may differ";
+        return TRI_UNKNOWN;
+    }
+    return t;
 }
 
 static bool text_node_same(const struct node *a, const struct node *b)
@@ -107,6 +229,34 @@ static enum tri ratio_compare(struct math *m, struct node *a, struct node *b, co
     return all;
 }
 
+static bool is_part(const struct node *a, int64_t most)    // of a time of day, as far as its digits go
+{
+    return node_is(a, K_NUM) && a->scale == 0 && a->len <= 2 && a->small <= most;
+}
+
+/* 12:30 is a ratio or a time of day. */
+static bool is_clock(const struct node *a)
+{
+    return a->kind == K_RATIO && a->n == 2 && is_part(a->child[0], 24) && is_part(a->child[1], 59)
+           && a->child[1]->len + a->child[1]->op == 2;
+}
+
+/* 3:05, 0:30 and 12:00 are no ratios. */
+static bool is_time(const struct node *a)
+{
+    return is_clock(a) && (a->child[1]->op || a->child[0]->op || a->child[0]->small == 0 || a->child[1]->small == 0);
+}
+
+static bool is_reduced(const struct node *a)    // a clock, as a ratio
+{
+    return n_gcd((ulong)a->child[0]->small, (ulong)a->child[1]->small) == 1;
+}
+
+static bool clock_same(const struct node *a, const struct node *b)
+{
+    return a->child[0]->small == b->child[0]->small && a->child[1]->small == b->child[1]->small;
+}
+
 /* A degree or percent mark at the end of a quotient, product or sum marks the whole: 173/2^\circ, -5\%. */
 static struct node *lift_mark(struct math *m, struct node *a)
 {
@@ -121,6 +271,22 @@ static struct node *lift_mark(struct math *m, struct node *a)
     memcpy(child, a->child, (size_t)a->n * sizeof *child);
     child[a->n - 1] = last->child[0];
     return node_new(m, (enum node_kind)last->kind, 1, node_like(m, a, (enum node_kind)a->kind, child));
+}
+
+/* Is a, a product of numbers and symbols, written as rest begins? */
+static bool spells(const struct node *a, struct span *rest)
+{
+    if (a->kind == K_MUL) {
+        for (int i = 0; i < a->n; i++)
+            if (!spells(a->child[i], rest))
+                return false;
+        return true;
+    }
+    bool same = (a->kind == K_NUM || a->kind == K_SYM) && a->scale == 0 && a->len > 0 && (size_t)a->len <= rest->len
+                && strncasecmp(a->s, rest->s, (size_t)a->len) == 0;
+    if (same)
+        *rest = (struct span){ rest->s + a->len, rest->len - (size_t)a->len };
+    return same;
 }
 
 enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
@@ -140,19 +306,8 @@ enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const ch
             return (c->op == CONST_E && t->s[0] == 'e') || (c->op == CONST_I && t->s[0] == 'i') ? TRI_YES : TRI_NO;
         return TRI_NO;
     }
-    if (a->kind == K_UNIT && b->kind == K_UNIT) {
-        int pa, pb;
-        const struct unit *ua = unit_find(a, &pa), *ub = unit_find(b, &pb);
-        if (ua && ub && (ua->dim != ub->dim || pa != pb)) {
-            *rule = "units";
-            return TRI_NO;
-        }
-        if (ua && ub && (ua->num != ub->num || ua->den != ub->den)) {
-            struct node *va = in_base_unit(m, a->child[0], ua, pa), *vb = in_base_unit(m, b->child[0], ub, pb);
-            return va && vb ? scalar_compare(m, va, vb, rule, depth + 1) : TRI_UNKNOWN;
-        }
-        return scalar_compare(m, a->child[0], b->child[0], rule, depth + 1);
-    }
+    if (a->kind == K_UNIT && b->kind == K_UNIT)
+        return units_compare(m, a, b, rule, depth);
     if (a->kind == K_UNIT || b->kind == K_UNIT) {
         struct node *u = a->kind == K_UNIT ? a : b, *o = u == a ? b : a;
         enum tri t = scalar_compare(m, u->child[0], o, rule, depth + 1);
@@ -166,6 +321,18 @@ enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const ch
             t = tri_either(t, scalar_equal(m, node_new(m, K_MUL, 2, u->child[0], sym), o, d, rule));
         }
         return t;
+    }
+    bool clocks = is_clock(a) && is_clock(b), one = is_clock(a) || is_clock(b), times = is_time(a) || is_time(b);
+    if (times && !(clocks && clock_same(a, b))) {
+        *rule = "a time of day";
+        return TRI_NO;
+    }
+    if ((clocks && !clock_same(a, b)) || (one && a->kind != b->kind)) {    // 12:30 may be a time, which is not 12/30
+        enum tri t = clocks ? ratio_compare(m, a, b, rule) : scalar_equal(m, a, b, d, rule);
+        // one in lowest terms and one not: two times of day are hardly ever the same ratio
+        bool ratios = t == TRI_YES && clocks && is_reduced(a) != is_reduced(b);
+        m->why = t == TRI_YES && !ratios ? "a ratio that may be a time" : m->why;
+        return t == TRI_YES && !ratios ? TRI_UNKNOWN : t;
     }
     if (a->kind != b->kind && (node_is(a, K_RATIO) ? a->n : node_is(b, K_RATIO) ? b->n : 0) > 2) {
         *rule = "ratio";
@@ -187,19 +354,21 @@ enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const ch
     if (a->kind == K_RATIO && b->kind == K_RATIO)
         return ratio_compare(m, a, b, rule);
     bool ia = node_infinite(a, &sa), ib = node_infinite(b, &sb);
+    if (ia != ib && ((a->flags & HAS_CALC) || (b->flags & HAS_CALC) || scalar_unevaluated(a) || scalar_unevaluated(b))) {
+        m->why = CALCULUS_LEFT;
+        return TRI_UNKNOWN;
+    }
     if ((ia && ib) || ((ia || ib) && !((a->flags & b->flags) & HAS_INF))) {
         *rule = "infinity";
         return ia && ib && sa == sb ? TRI_YES : TRI_NO;
     }
-    // the base left out: the same digits
-    if (a->kind == K_NUM && b->kind == K_NUM && (a->base > 0) != (b->base > 0)) {
-        struct node *na = node_new(m, K_NUM, 0), *nb = node_new(m, K_NUM, 0);
-        if (!na || !nb)
-            return TRI_UNKNOWN;
-        *na = *a;
-        *nb = *b;
-        na->base = nb->base = 0;
-        return scalar_equal(m, na, nb, d, rule);
+    bool ba = node_is(a, K_NUM) && a->base > 0, bb = node_is(b, K_NUM) && b->base > 0;
+    const struct node *numeral = ba ? a : b, *other = ba ? b : a;
+    struct span rest = { numeral->s, (size_t)numeral->len };
+    bool spelt = ba != bb && spells(other, &rest) && rest.len == 0;
+    if (spelt || (ba != bb && other->kind == K_NUM)) {    // the base left out: the same digits
+        *rule = "numeral";
+        return spelt ? TRI_YES : TRI_NO;
     }
     return scalar_equal(m, a, b, d, rule);
 }

@@ -96,7 +96,7 @@ bool unknown_same(const struct node *a, const struct node *b)
     return a->kind == b->kind && name_same(a, b);
 }
 
-static bool pieces_join(struct math *m, struct pieces *s, const struct pieces *t, enum node_kind how)
+bool pieces_join(struct math *m, struct pieces *s, const struct pieces *t, enum node_kind how)
 {
     struct pieces u = *t;
     bool meet = how != K_UNION;    // a and b = not (not a or not b); a minus b = not (not a or b)
@@ -283,7 +283,9 @@ bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth)
                && pieces_join(m, s, &t, (enum node_kind)a->kind);
     case K_BUILDER: return builder_pieces(m, a, s, depth);
     case K_REL: return relation_pieces(m, a, s, &u);
-    case K_LIST: {    // x < 1 or x > 3; x > 1, x < 3: the union when disjoint, otherwise the intersection
+    case K_LIST: {             // x < 1 or x > 3; x > 1, x < 3: with a comma the union when disjoint, otherwise the intersection
+        if (a->base == 'm')    // x > 1 and y < 2 or z < 3: which comes first?
+            return false;
         if (a->n < 2 || !relation_inequality(a->child[0]) || !relation_pieces(m, a->child[0], s, &u))
             return false;
         for (int i = 1; i < a->n; i++) {
@@ -292,7 +294,7 @@ bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth)
             struct pieces common = *s;
             if (!pieces_join(m, &common, &t, K_INTER))
                 return false;
-            if (common.n > 0)
+            if (a->base == 'a' || (a->base == 0 && common.n > 0))
                 *s = common;
             else if (!pieces_join(m, s, &t, K_UNION))
                 return false;
@@ -328,6 +330,7 @@ bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth)
     case K_RATIO:
     case K_JUXT:
     case K_UNIT:
+    case K_CASES:
     case K_MATRIX: break;
     }
     return false;
@@ -343,6 +346,7 @@ static enum tri end_equal(struct math *m, struct node *a, struct node *b, const 
 enum tri pieces_equal(struct math *m, const struct pieces *a, const struct pieces *b, const char **rule)
 {
     enum tri all = TRI_YES;
+    *rule = "set";
     if (a->n != b->n)
         return TRI_NO;
     for (int i = 0; i < a->n && all != TRI_NO; i++) {

@@ -42,7 +42,8 @@ enum cmd_class {
     C_CUP,
     C_CAP,
     C_SETMINUS,
-    C_SKIP_ARG,
+    C_NUMERAL,     // our own, see numerals_write in lexer.c
+    C_SKIP_ARG,    // colours, lengths and places: that many groups, and those in square brackets, say nothing
     C_BAD,
 };
 struct command {
@@ -57,3 +58,27 @@ const char *unicode_command(const char *p, const char *end, size_t *len);
 /* The plain spelling of the character at p, and the character's bytes; NULL: none. */
 const char *unicode_plain(const char *p, const char *end, size_t *len);
 bool unit_word(const char *s, size_t len);    // a unit's name as a separate word
+/* Are these words after a number nothing but what is measured or counted: units, or one word in the plural? */
+bool unit_plain(const char *s, size_t len);
+/* A word after a number that changes it: million times, squared to a power. */
+struct multiplier {
+    const char *word;
+    int64_t times;
+    int power;    // 0: times counts
+};
+/* The multiplier that s begins with as a whole word, and its bytes; NULL: none. */
+const struct multiplier *multiplier_find(const char *s, size_t len, size_t *bytes);
+/* The bytes of a Chinese unit at s, a multiplier before it or alone; 0: none stands there. */
+size_t chinese_len(const char *s, const char *end);
+/* Do these words say that there is no solution? limit: the word that says of which kind there is none ("real"), or empty. */
+bool no_solution(const char *s, size_t len, struct span *limit);
+size_t half_words(const char *s, const char *end);    // the bytes of "and a half" at s; 0: it does not stand there
+/* What words before an answer do to it. */
+enum lead {
+    LEAD_EMPTY,
+    LEAD_MINUS,
+    LEAD_HALF,
+    LEAD_TWICE,
+    LEAD_UNKNOWN,
+};
+enum lead lead_of(const char *s, size_t len);

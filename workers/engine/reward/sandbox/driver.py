@@ -6,18 +6,19 @@ driver mounts a private /tmp, drops all privileges, installs the system call fil
 is pid 1 of its namespace: the program cannot stop it with a signal, and when it is killed everything inside is killed
 too. It forks one child per test case.
 
-Descriptors of the zygote: 3 its socket, 6 this file, 8 the filter. Descriptors of a driver: 2 errors, 3 commands and answers
+Descriptors of the zygote: 3 its socket, 6 this file, 8 the filter. Descriptors of a driver: 2 its own errors, 3 commands and answers
 (one packet each), 4 input (a memory file: first the program's source, then each case's input), 5 output (a memory file, emptied
 by the other side before each case).
 
     "S"         the input file holds the source of a program that reads stdin and writes stdout
     "F name"    the same for a program whose function (or method of class Solution) is called
+    "A"         the same for a program that each case's input asserts something of (asserts.py, which is here as ASSERTS)
     "R"         run a case on what the input file holds now
 
 Each is answered by one packet: "ready" at the start, then "ok", "compile ERROR" or "exit STATUS" with the raw wait
 status. No expected output ever comes here, so there is nothing to steal; this process only passes a case's input and
 output on, and the comparison is made outside. N_TASK (the most processes and threads), CPU_S (processor seconds of a
-process) and TMP_BYTES are defined by the command that runs this."""
+process), TMP_BYTES and ASSERTS are defined by the command that runs this."""
 import posix
 import sys
 from _signal import signal
@@ -85,11 +86,11 @@ PRELOADED = ("bisect", "collections", "functools", "heapq", "itertools", "math",
 
 def names_of(code):
     """All names that a code object and those inside it mention."""
-    found, todo = set(), [code]
-    while todo:
-        one = todo.pop()
+    found, waiting = set(), [code]
+    while waiting:
+        one = waiting.pop()
         found.update(one.co_names)
-        todo.extend(c for c in one.co_consts if isinstance(c, type(code)))
+        waiting.extend(c for c in one.co_consts if isinstance(c, type(code)))
     return found
 
 
@@ -157,6 +158,8 @@ def case_main(code, name, extra):
             posix.close(OUTPUT)
         posix.close(COMMAND)
         posix.close(INPUT)
+        # nobody reads what a program says to descriptor 2, so it may say any amount
+        posix.dup2(posix.open("/dev/null", posix.O_WRONLY), 2)
         for number in IGNORED:
             signal(number, 0)
         sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", errors="surrogateescape", closefd=False)
@@ -199,8 +202,6 @@ def case_main(code, name, extra):
 
 def case_run(code, name, extra):
     """Fork a child for one case, wait for it, and leave only this process alive. Returns the wait status."""
-    posix.ftruncate(2, 0)    # what all cases write to it together may be more than a file may hold
-    posix.lseek(2, 0, 0)
     pid = posix.fork()
     if pid == 0:
         case_main(code, name, extra)
@@ -252,15 +253,18 @@ def driver():
                 status = case_run(code, name, extra)
             posix.write(COMMAND, b"exit %d" % status)
             continue
-        name = command[2:].decode() if command[:1] == b"F" else None
+        name, extra = command[2:].decode() if command[:1] == b"F" else None, {}
         try:
             source = posix.pread(INPUT, posix.fstat(INPUT).st_size, 0)
             source_write(source)
             code = compile(source, SOURCE, "exec", 0, True)
+            names = names_of(code)
+            if command[:1] == b"A":
+                code, extra = ASSERTS, {"PROGRAM": source.decode()}
         except BaseException as error:
             posix.write(COMMAND, b"compile " + type(error).__name__.encode())
             continue
-        for module in names_of(code) & WARM:
+        for module in names & WARM:
             try:
                 __import__(module)
             except BaseException:

@@ -38,7 +38,11 @@
 #include "workers/engine/reward/sandbox/filter.h"
 #include "workers/engine/reward/sandbox/memory.h"
 #include "workers/engine/reward/sandbox/userns.h"
-#include "driver_py.h"    // made from driver.py by sandbox.cmake: driver_py, the file's text
+#include "asserts_py.h"    // made by sandbox.cmake: the files' texts
+#include "crossing_py.h"
+#include "driver_py.h"
+#include "program_end_py.h"
+#include "test_end_py.h"
 
 #define BWRAP "/usr/bin/bwrap"
 #define PYTHON "/usr/bin/python3"
@@ -61,12 +65,14 @@ const struct sandbox_limits sandbox_limits_default = {
     .n_task = 32,
 };
 
+const char sandbox_asserts[] = "assertions";
+
 struct sandbox {
     struct sandbox_host *host;
     pid_t driver;                 // pid 1 inside, by its number outside; 0: not known yet, or killed
     int pidfd;                    // of it
     int control;                  // packets to and from the driver
-    int input, output, errors;    // memory files; errors is what the program writes to descriptor 2
+    int input, output, errors;    // memory files; errors is what the driver writes to descriptor 2
     bool ready, loaded, dead;
     int cgroup;    // which of the host's groups; -1: none
 };
@@ -76,7 +82,7 @@ struct sandbox_host {
     char no_cgroups[512];
     char lacks[64];                    // modules that many programs import and this machine's Python does not have
     int filter;                        // memory file: the compiled seccomp filter
-    int driver;                        // memory file: driver.py as marshalled code
+    int driver;                        // memory file: driver.py and asserts.py as marshalled code
     pid_t bwrap;                       // our child, the outer box with the zygote in it; 0: none
     int zygote;                        // packets to the zygote
     int errors;                        // memory file: what bwrap and the zygote write to descriptor 2
@@ -224,7 +230,8 @@ static bool zygote_start(struct sandbox_host *h, struct error *err)
         goto out;
     }
     snprintf(boot, sizeof boot,
-             "import marshal,posix;N_TASK=%" PRId64 ";TMP_BYTES=%" PRId64 ";CPU_S=%d;c=marshal.loads(posix.pread(6,1<<20,0));exec(c)",
+             "import marshal,posix;N_TASK=%" PRId64 ";TMP_BYTES=%" PRId64
+             ";CPU_S=%d;c,ASSERTS=marshal.loads(posix.pread(6,1<<20,0));exec(c)",
              h->limits.n_task, h->limits.tmp_bytes, (int)ceil(h->limits.case_s) + 1);
     rlim_t mem = (rlim_t)h->limits.mem_bytes, out_max = (rlim_t)h->limits.out_bytes;
     const struct limit limits[N_LIMIT] = {
@@ -239,7 +246,7 @@ static bool zygote_start(struct sandbox_host *h, struct error *err)
         "PATH", "/usr/bin", "--setenv", "HOME", "/tmp", "--setenv", "LANG", "C.UTF-8", "--setenv", "PYTHONHASHSEED",
         "0", "--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64",
         "--symlink", "usr/bin", "/bin", "--dev-bind", "/dev/null", "/dev/null", "--dev-bind", "/dev/urandom",
-        "/dev/urandom", "--dir", "/tmp", "--remount-ro", "/", PYTHON, "-I", "-S", "-B", "-X", "utf8", "-X",
+        "/dev/urandom", "--dir", "/tmp", "--symlink", "/tmp", "/dev/shm", "--remount-ro", "/", PYTHON, "-I", "-S", "-B", "-X", "utf8", "-X",
         "int_max_str_digits=0", "-c", boot, NULL,
     };
     // clang-format on
@@ -471,8 +478,10 @@ static enum case_status command_run(struct sandbox *s, const char *command, doub
 enum case_status sandbox_load(struct sandbox *s, const char *code, size_t len, const char *function, struct error *err)
 {
     char command[512] = "S", text[256];
+    if (function == sandbox_asserts)
+        command[0] = 'A';
     BUG_IF(s->loaded || s->dead, "a sandbox holds one program");
-    if (function && (size_t)snprintf(command, sizeof command, "F %s", function) >= sizeof command) {
+    if (function && function != sandbox_asserts && (size_t)snprintf(command, sizeof command, "F %s", function) >= sizeof command) {
         error_set(err, ERR_DATA, "the name of the function to call is longer than %zu bytes", sizeof command - 3);
         return CASE_SANDBOX;
     }
@@ -553,12 +562,14 @@ enum case_status sandbox_run(struct sandbox *s, const char *input, size_t len, d
     return CASE_OK;
 }
 
-/* driver.py as marshalled code, compiled once by the interpreter that will run it. */
+/* driver.py and asserts.py, which comes after its parts, as marshalled code, compiled once by the interpreter that will run them. */
 static int driver_compile(struct error *err)
 {
     int in = memfd_create("driver-source", MFD_CLOEXEC), out = memfd_create("rollcall-driver", MFD_CLOEXEC), status = 0;
     bool ok = false;
-    if (in < 0 || out < 0 || write(in, driver_py, sizeof driver_py - 1) != (ssize_t)(sizeof driver_py - 1) || lseek(in, 0, SEEK_SET) != 0) {
+    bool written = in >= 0 && dprintf(in, "%s%c%s%s%s%s", driver_py, 0, crossing_py, program_end_py, test_end_py, asserts_py) > 0
+                   && lseek(in, 0, SEEK_SET) == 0;
+    if (!written || out < 0) {
         error_errno(err, "cannot write the sandbox's driver");
         goto out;
     }
@@ -568,8 +579,8 @@ static int driver_compile(struct error *err)
         goto out;
     }
     if (pid == 0) {
-        static char compile[] = "import marshal,posix;"
-                                "posix.write(1,marshal.dumps(compile(posix.read(0,1<<20),'driver.py','exec')))";
+        static char compile[] = "import marshal,posix;d,a=posix.read(0,1<<20).split(b'\\0');"
+                                "posix.write(1,marshal.dumps((compile(d,'driver.py','exec'),compile(a,'asserts.py','exec'))))";
         char *argv[] = { PYTHON, "-I", "-S", "-c", compile, NULL };
         if (dup2(in, 0) < 0 || dup2(out, 1) < 0)
             _exit(126);

@@ -1,5 +1,5 @@
-# driver.py and asserts.py become headers, their texts as bytes of C arrays, rebuilt when the files change.
-foreach(name driver asserts)
+# driver.py and the parts of asserts.py become headers, their texts as bytes of C arrays, rebuilt when the files change.
+foreach(name driver crossing program_end test_end asserts)
   set(source ${CMAKE_CURRENT_LIST_DIR}/${name}.py)
   set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
   file(READ ${source} hex HEX)

@@ -50,8 +50,9 @@ const char *sandbox_host_no_cgroups(const struct sandbox_host *h);
 const char *sandbox_host_lacks(const struct sandbox_host *h);
 /* Take a sandbox; the next is started in the background meanwhile. Returns it for sandbox_free. NULL: see err. */
 struct sandbox *sandbox_take(struct sandbox_host *h, struct error *err);
-/* Give it its program: stdin and stdout (function NULL) or call-based. CASE_OK: cases may be run. CASE_SANDBOX: see
- * err. */
+extern const char sandbox_asserts[];    // stands for a function's name: each case's input asserts something (asserts.py)
+/* Give it its program: stdin and stdout (function NULL), call-based, or asserted of (sandbox_asserts). CASE_OK: cases may
+ * be run. CASE_SANDBOX: see err. */
 enum case_status sandbox_load(struct sandbox *s, const char *code, size_t len, const char *function, struct error *err);
 /* Run one case for at most wall_s seconds (and never longer than case_s). out is cleared and filled with the output
  * when the status is CASE_OK. After CASE_TIMEOUT, CASE_MEMORY by the sum of its processes, or a crash of the driver the

@@ -29,6 +29,20 @@ static struct span number_plain(struct verify_host *h, struct span s)
     return minus ? regex_replace(h->regexes, &h->pool, "^", "-", n) : n;
 }
 
+/* A label with a digit in it is met by a number alone: a response that has the same digits has a last number, which is compared. */
+bool verify_gsm8k_check(struct verify_host *h, const json_t *truth, struct error *err)
+{
+    if (!json_is_string(truth) && !json_is_number(truth))
+        return error_set(err, ERR_DATA, "the ground truth must be a number");
+    struct span gold = verify_truth(h, truth), g[RE_GROUPS];
+    bool met = !regex_find(h->regexes, "\\d", 0, gold, 0, g)
+               || regex_find(h->regexes, "^-?(?:\\d*\\.\\d+|\\d+)$", 0, number_plain(h, gold), 0, g);
+    return met
+           || error_set(err, ERR_DATA,
+                        "no response can meet '%.*s': write the ground truth as one plain number, or choose another verifier",
+                        (int)MIN(gold.len, 60), gold.s);
+}
+
 /* The last number of the response, after a comma between two digits is taken out, is the label, letter case and spelling
  * aside: $29.00 is 29. Without a number the whole response is compared. */
 void verify_gsm8k(struct verify_host *h, const struct verify_input *in, struct verify_result *out)

@@ -249,12 +249,16 @@ static bool two_paragraphs_by_lines(const struct ifeval_call *c)
 static bool paragraph_first_word(const struct ifeval_call *c)
 {
     struct spans parts = spans_split(POOL(c), c->text, "\n\n");
-    int64_t n = parts.n, nth = ifeval_count(c, "nth_paragraph");
-    for (int64_t i = 0; i < parts.n; i++)
-        n -= text_strip(parts.at[i]).len == 0;
+    struct span paragraph = { 0 }, word;
+    int64_t n = 0, nth = ifeval_count(c, "nth_paragraph");
+    for (int64_t i = 0; i < parts.n; i++) {    // a blank one is not counted, and no other takes its number
+        struct span one = text_strip(parts.at[i]);
+        n += one.len > 0;
+        if (one.len > 0 && n == nth)
+            paragraph = one;
+    }
     if (nth < 1 || nth > n)
         return false;
-    struct span paragraph = text_strip(parts.at[nth - 1]), word;
     size_t at = 0;
     if (!text_word(paragraph, &at, &word))
         return false;

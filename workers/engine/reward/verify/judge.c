@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
+#include "protocol/base/cli.h"
 #include "protocol/base/client.h"
 #include "protocol/base/json_text.h"
 
@@ -122,14 +124,61 @@ bool judge_ask(struct judge *j, const char *system, const char *user, size_t use
 
 /* ---- scores ---- */
 
-static bool number_of(const json_t *v, double *out)
+/* The number at *at, which moves past it. */
+static bool number_take(const char **at, const char *end, double *out)
 {
-    char *end;
-    if (json_double_get(v, out))
-        return isfinite(*out);
-    const char *text = json_string_value(v);
-    *out = text ? strtod(text, &end) : 0;
-    return text && end != text && !end[strspn(end, " ")] && isfinite(*out);
+    char digits[32] = "";
+    size_t n = 0;
+    while (n < (size_t)(end - *at) && ((*at)[n] && strchr("+-.0123456789eE", (*at)[n])))
+        n++;
+    if (n == 0 || n >= sizeof digits)
+        return false;
+    memcpy(digits, *at, n);
+    *at += n;
+    return parse_f64(digits, out);
+}
+
+/* Pass blanks and then word, if it is there. */
+static bool word_take(const char **at, const char *end, const char *word)
+{
+    const char *p = *at;
+    while (p < end && isspace((unsigned char)*p))
+        p++;
+    size_t n = strlen(word);
+    if ((size_t)(end - p) < n || strncasecmp(p, word, n) != 0)
+        return false;
+    *at = p + n;
+    return true;
+}
+
+/* A score as judges write it at *at: a number on the scale that ends at full, or one that names its own scale, "2/10", "2 out of 10",
+ * "20%". *score is from 0 to 1; a number outside its scale is none. *at moves past what was read. */
+static bool score_take(const char **at, const char *end, double full, double *score)
+{
+    double v;
+    word_take(at, end, "");
+    if (!number_take(at, end, &v))
+        return false;
+    if (word_take(at, end, "%"))
+        full = 100;
+    else if (word_take(at, end, "/") || word_take(at, end, "out of") || word_take(at, end, "of")) {
+        word_take(at, end, "");
+        if (!number_take(at, end, &full))
+            return false;
+    }
+    *score = v / full;
+    return full > 0 && v >= 0 && v <= full && isfinite(*score);
+}
+
+static bool value_score(const json_t *v, double full, double *score)
+{
+    double number;
+    if (json_double_get(v, &number)) {
+        *score = number / full;
+        return number >= 0 && number <= full;    // not of a NaN
+    }
+    const char *at = json_string_value(v), *end = at ? at + json_string_length(v) : NULL;
+    return at && score_take(&at, end, full, score) && (word_take(&at, end, ""), at == end);
 }
 
 json_t *judge_json_object(const char *text, size_t len)
@@ -145,20 +194,41 @@ json_t *judge_json_object(const char *text, size_t len)
     return found;
 }
 
-bool judge_json_score(const char *text, size_t len, double *score)
+/* Does what stands at `at` end a value? Not a further digit: "0,5" is no 0. */
+static bool value_ends(const char *at, const char *end)
+{
+    return at == end || strchr("\"}`*\n", *at) || (*at == ',' && (at + 1 == end || !isdigit((unsigned char)at[1])));
+}
+
+/* The score after key and a colon in a text that is not JSON. Two that differ are none: it cannot be told which one is meant. */
+static bool text_score(const char *text, size_t len, const char *key, double full, double *score)
+{
+    const char *end = text + len;
+    bool found = false;
+    for (const char *at = text; (at = memmem(at, (size_t)(end - at), key, strlen(key)));) {
+        double v;
+        at += strlen(key);
+        const char *value = at + strspn(at, "\"'*");
+        if (!word_take(&value, end, ":"))
+            continue;
+        value += strspn(value, " \t\r\n\"'*");
+        if (!score_take(&value, end, full, &v))
+            return false;
+        while (value < end && (*value == ' ' || *value == '\r' || *value == '.'))
+            value++;
+        if (!value_ends(value, end) || (found && v != *score))
+            return false;
+        *score = v;
+        found = true;
+    }
+    return found;
+}
+
+bool judge_score(const char *text, size_t len, const char *key, double full, double *score)
 {
     json_t *object = judge_json_object(text, len);
-    bool ok = object && number_of(json_object_get(object, "SCORE"), score);
+    const json_t *value = json_object_get(object, key);
+    bool ok = value ? value_score(value, full, score) : text_score(text, len, key, full, score);
     json_decref(object);
-    const char *end = text + len, *at = ok ? NULL : memmem(text, len, "\"SCORE\"", 7);
-    for (at = at ? at + 7 : end; at < end && (isspace((unsigned char)*at) || *at == ':' || *at == '"');)
-        at++;
-    if (!ok && at < end && isdigit((unsigned char)*at)) {
-        char digits[32] = "";
-        for (size_t n = 0; at < end && n + 1 < sizeof digits && (isdigit((unsigned char)*at) || *at == '.');)
-            digits[n++] = *at++;
-        *score = strtod(digits, NULL);
-        ok = true;
-    }
     return ok;
 }

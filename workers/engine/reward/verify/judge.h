@@ -16,8 +16,9 @@ void judge_free(struct judge *j);
 /* Ask; answer gets the text of the first choice, without <think> blocks. system may be NULL. ERR_FULL: the budget is used up. */
 MUST_USE bool judge_ask(struct judge *j, const char *system, const char *user, size_t user_len, double temperature, struct buf *answer,
                         struct error *err);
-/* The score in an answer of the form {"REASONING": ..., "SCORE": ...}, in a ``` block or not; where that is not JSON, the number
- * after "SCORE". False: there is none. */
-bool judge_json_score(const char *text, size_t len, double *score);
+/* The score in an answer of the form {"REASONING": ..., key: ...}, in a ``` block or not; where that is not JSON, the one after key and a
+ * colon. It is a number on the scale from 0 to full, or names its own scale: "2/10", "2 out of 10", "20%". *score is from 0 to 1. False:
+ * there is none, or it lies outside its scale, so that nobody can tell what the judge meant; it is never clamped. text ends with a NUL. */
+bool judge_score(const char *text, size_t len, const char *key, double full, double *score);
 /* The last JSON object in a text, with doubled braces made single where nothing else is one. A new reference, or NULL. */
 json_t *judge_json_object(const char *text, size_t len);

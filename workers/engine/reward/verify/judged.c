@@ -66,13 +66,16 @@ static const struct judge_form {
 
 /* ---- prompts ---- */
 
-/* The conversation of a row: the one message's text, or "role: text" for each of several. */
+/* The conversation of a row: the one message's text, or "role: text" for each of several; a prompt that is a text as it is. */
 static struct span conversation(struct verify_host *h, const json_t *row)
 {
-    const json_t *messages = json_object_get(row, "messages"), *m;
+    const json_t *messages = json_object_get(row, "messages"), *m, *text_prompt = json_object_get(row, "prompt");
     struct buf out = BUF_INIT;
     size_t i;
     bool one = json_array_size(messages) == 1;
+    if (!messages && json_is_string(text_prompt))
+        return span_of(pool_str(&h->pool, span_of(json_string_value(text_prompt), json_string_length(text_prompt))),
+                       json_string_length(text_prompt));
     json_array_foreach(messages, i, m)
     {
         const json_t *content = json_object_get(m, "content");
@@ -164,13 +167,16 @@ void verify_judged(struct verify_host *h, const struct verify_input *in, struct 
     struct span said = span_of(buf_text(&answer), answer.len);
     bool yes = regex_find(h->regexes, "final decision: yes", RE_NOCASE, said, 0, NULL);
     if (form->full == 0 ? !yes && !regex_find(h->regexes, "final decision: no", RE_NOCASE, said, 0, NULL)
-                        : !judge_json_score(said.s, said.len, &score)) {
-        verify_fail(out, SCORE_ERROR, "the judge gave no score: %.50s", buf_text(&answer));
+                        : !judge_score(said.s, said.len, "SCORE", form->full, &score)) {
+        char wanted[32] = "decision";
+        if (form->full > 0)
+            snprintf(wanted, sizeof wanted, "score from 0 to %g", form->full);
+        verify_fail(out, SCORE_ERROR, "the judge gave no %s: %.50s", wanted, buf_text(&answer));
         goto out;
     }
-    out->score = form->full == 0 ? yes : MAX(MIN(score / form->full, 1), 0);
+    out->score = form->full == 0 ? yes : score;
     verify_say(out, "the judge", text_strip(said), label);
-    snprintf(out->why, sizeof out->why, "the judge says %g", form->full == 0 ? (double)yes : score);
+    snprintf(out->why, sizeof out->why, "the judge says %g", form->full == 0 ? (double)yes : score * form->full);
 out:
     buf_release(&prompt);
     buf_release(&answer);
@@ -217,12 +223,8 @@ static bool criterion_score(struct verify_host *h, struct span question, struct 
     prompt_make(h, "<question>{input}</question>\n<response>{output}</response>\n<criterion>{label}</criterion>", question, response,
                 criterion, &prompt);
     bool ok = judge_ask(h->judge, RUBRIC_SYSTEM, buf_text(&prompt), prompt.len, 0, &answer, err);
-    json_t *object = ok ? judge_json_object(buf_text(&answer), answer.len) : NULL;
-    if (ok && !json_is_number(json_object_get(object, "score")))
-        ok = error_set(err, ERR_DATA, "the judge gave no score: %.50s", buf_text(&answer));
-    else if (ok)
-        *score = MAX(MIN(json_number_value(json_object_get(object, "score")) / 2, 1), 0);
-    json_decref(object);
+    if (ok && !judge_score(buf_text(&answer), answer.len, "score", 2, score))
+        ok = error_set(err, ERR_DATA, "the judge gave no score from 0 to 2: %.50s", buf_text(&answer));
     buf_release(&prompt);
     buf_release(&answer);
     return ok;

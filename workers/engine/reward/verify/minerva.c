@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "workers/engine/reward/answer.h"
 #include "workers/engine/reward/verify/verify.h"
 
 #define SYMBOLIC_MAX 1000    // bytes of an answer that is compared as mathematics; longer ones are prose
@@ -212,27 +213,16 @@ static bool equal(struct verify_host *h, struct span pred, struct span gold, boo
 
 /* ---- where the answer is ---- */
 
-/* The content of the last box, as upstream's last_boxed_only_string and remove_boxed find it. */
+/* The content of the last box, as the other rewards find it; a mention of \boxed is none. Without one, what upstream takes after
+ * "\boxed ": \boxed 42. Upstream gives \boxed {42} its braces, finds no answer in \fbox{42}, and takes a mention for a box. */
 static bool boxed(struct span s, struct span *out)
 {
-    if (span_has(s, "\\boxed ")) {
-        *out = text_before_first(text_after_last(s, "\\boxed "), "$");
+    if (answer_boxed(s.s, s.len, out))
         return true;
-    }
-    int64_t from = -1, depth = 0;
-    for (int64_t at = 0; (at = span_find(s, span_str("\\boxed"), (size_t)at)) >= 0; at++)
-        from = at;
-    size_t mark = strlen("\\boxed{");
-    if (from < 0 || s.len - (size_t)from < mark || s.s[(size_t)from + mark - 1] != '{')
-        return false;    // \fbox and \boxed without a brace are found upstream, and thrown away
-    for (size_t i = (size_t)from; i < s.len; i++) {
-        depth += (s.s[i] == '{') - (s.s[i] == '}');
-        if (depth == 0 && s.s[i] == '}') {
-            *out = span_of(s.s + from + mark, i - (size_t)from - mark);
-            return true;
-        }
-    }
-    return false;
+    if (!span_has(s, "\\boxed "))
+        return false;
+    *out = text_before_first(text_after_last(s, "\\boxed "), "$");
+    return true;
 }
 
 /* The answer of Minerva's sentence, normalised. The end of the sentence may be missing. */

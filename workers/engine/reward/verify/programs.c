@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "asserts_py.h"
 #include "protocol/base/json_text.h"
 #include "workers/engine/reward/answer.h"
 
@@ -72,19 +71,6 @@ out:
     return ok;
 }
 
-/* The source that runs a program's assertions: asserts.py after the program as a text. NULL: no memory, or it is not UTF-8. A
- * JSON text is a Python text. */
-static char *asserts_source(const char *code, size_t len)
-{
-    json_t *text = json_stringn(code, len);
-    char *quoted = text ? json_text_dump(text, JSON_ENCODE_ANY) : NULL, *source = NULL;
-    if (quoted && asprintf(&source, "PROGRAM = %s\n%s", quoted, asserts_py) < 0)
-        source = NULL;
-    free(quoted);
-    json_decref(text);
-    return source;
-}
-
 bool program_tests_run(struct sandbox_host *host, const struct tests *t, enum program_form form, const char *code, size_t len,
                        double test_s, double *runtime_s, struct runner_result *r, struct error *err)
 {
@@ -93,14 +79,11 @@ bool program_tests_run(struct sandbox_host *host, const struct tests *t, enum pr
     struct runner_options options = { .all = true,
                                       .whole_s = MIN(test_s * (double)t->n + (form == PROGRAM_STDIO ? 5 : 10), WHOLE_MAX_S),
                                       .test_s = each_s,
+                                      .left_out = form == PROGRAM_ASSERTS ? "left out: " : NULL,
                                       .runtime_s = runtime_s };
-    char *source = form == PROGRAM_ASSERTS ? asserts_source(code, len) : NULL;
-    if (form == PROGRAM_ASSERTS && !source)
-        return error_set(err, ERR_NO_MEMORY, "no memory for a program, or it is not UTF-8");
     for (int64_t i = 0; i < t->n; i++)
         runtime_s[i] = -1;
-    runner_run(host, t, source ? source : code, source ? strlen(source) : len, &options, r, &first_out);
-    free(source);
+    runner_run(host, t, code, len, &options, r, &first_out);
     buf_release(&first_out);
     if (r->status == CASE_SANDBOX)
         *err = r->err;

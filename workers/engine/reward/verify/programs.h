@@ -1,9 +1,9 @@
 /* programs.h - run a program on the tests of open-instruct's code data, in sandboxes
  *
  * Two forms: assertions, each run in a process of its own that calls the program in another (sandbox/asserts.py), and pairs
- * of input and output. For the verifiers code and code_stdio, and for the service that answers the same requests. Upstream
- * does not run programs that mention os, threading and others; here they run, since the sandbox contains them. One thread
- * per struct programs. */
+ * of input and output. An assertion that cannot be judged so leaves the sample out, with the reason. For the verifiers code and
+ * code_stdio, and for the service that answers the same requests. Upstream does not run programs that mention os, threading
+ * and others; here they run, since the sandbox contains them. One thread per struct programs. */
 #pragma once
 #include <jansson.h>
 #include "workers/engine/reward/runner.h"

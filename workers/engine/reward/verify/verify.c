@@ -14,7 +14,7 @@
 
 // clang-format off
 static const struct verifier verifiers[] = {
-    { "gsm8k", "a number", NULL, verify_gsm8k },
+    { "gsm8k", "a number", verify_gsm8k_check, verify_gsm8k },
     { "math", "a LaTeX answer", NULL, verify_math },
     { "strict_math", "a LaTeX answer", NULL, verify_strict_math },
     { "ifeval", "instructions with their arguments", verify_ifeval_check, verify_ifeval },

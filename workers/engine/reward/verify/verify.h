@@ -69,6 +69,7 @@ void verify_say(struct verify_result *out, const char *why, struct span pred, st
 void verify_fail(struct verify_result *out, enum score_state state, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* answers.c */
+bool verify_gsm8k_check(struct verify_host *h, const json_t *truth, struct error *err);
 void verify_gsm8k(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
 void verify_flan(struct verify_host *h, const struct verify_input *in, struct verify_result *out);
 void verify_string_matcher(struct verify_host *h, const struct verify_input *in, struct verify_result *out);

@@ -1,0 +1,90 @@
+/* policy_form.h - the form of a policy loss: the terms of a token and their derivatives, for ref, for CUDA, and for what counts clipped
+ * tokens
+ *
+ * A form travels whole from a run's settings (trainer_hyper_of) to the kernel (ops.h, policy_loss). To add one: a name in an enum here, its
+ * case in a function here, and its word in knobs.c's choices, in the enum's order. */
+#pragma once
+#include <math.h>
+#include "kernels/both.h"
+
+/* Where the ratio stops to count. With c = clip(r, 1 - clip_low, 1 + clip_high), the policy term of a token is
+ *   ppo      -min(r A, c A)                                   PPO, arXiv 1707.06347, eq. 7; two widths: DAPO, arXiv 2503.14476, sec. 3.1
+ *   cispo    -c A logp, c without gradient                    MiniMax-M1, arXiv 2506.13585, eq. 4 and 5: every token keeps a gradient
+ *   atropos  -min(r A, c A) for A >= 0, -max(r A, c A) else   the example trainer of Atropos, kept for comparison: it is no bound, since
+ *                                                             tokens of A < 0 above 1 + clip_high are no longer pushed down */
+enum clip_form {
+    CLIP_PPO,
+    CLIP_CISPO,
+    CLIP_ATROPOS,
+};
+/* The penalty of a token, x = logp_ref - logp, q = exp(logp - logp_old) of the token, all with their gradient:
+ *   k3        e^x - x - 1        Schulman, "Approximating KL divergence", 2020; DeepSeekMath, arXiv 2402.03300, eq. 4
+ *   k1        -x                 the same; the expectation of its gradient is 0
+ *   k2        x^2 / 2            the same
+ *   k1_ratio  q (-x)             open-instruct's estimator 3
+ *   k3_ratio  q (e^x - x - 1)    DeepSeek-V3.2, arXiv 2512.02556, sec. 3.1: where samples are of other weights, and at q = 1, the gradient is
+ *                                that of the KL; TRL's use_bias_correction_kl
+ * open-instruct's numbers 0, 1, 2, 3 are k1, k2, k3, k1_ratio. */
+enum kl_form {
+    KL_K3,
+    KL_K1,
+    KL_K2,
+    KL_K1_RATIO,
+    KL_K3_RATIO,
+};
+struct policy_form {
+    enum clip_form clip;
+    enum kl_form kl;
+    float clip_low, clip_high;    // the ratio is clipped to [1 - clip_low, 1 + clip_high]
+    float beta;                   // times the penalty; above 0 needs log-probs of a reference
+};
+struct token_term {
+    double loss, coef;    // and its derivative by logp
+};
+
+/* Which end of the clip range bounds a token of ratio r and advantage adv: 1 the upper one, -1 the lower one, 0 neither. With CLIP_CISPO
+ * its weight is bounded, and it keeps a gradient; with the others it has none. */
+BOTH_SIDES static inline int policy_bound(const struct policy_form *f, double r, double adv)
+{
+    int side = r > 1 + (double)f->clip_high ? 1 : r < 1 - (double)f->clip_low ? -1 : 0;
+    switch (f->clip) {
+    case CLIP_PPO: return adv > 0 ? side > 0 : adv < 0 && side < 0 ? -1 : 0;
+    case CLIP_ATROPOS: return side > 0;
+    case CLIP_CISPO: break;
+    }
+    return side;
+}
+
+/* That end for counts: a token without an advantage is not clipped. */
+BOTH_SIDES static inline int policy_side(const struct policy_form *f, double r, double adv)
+{
+    return adv == 0 ? 0 : policy_bound(f, r, adv);
+}
+
+/* The policy term of a token. A NaN is passed on, not hidden. */
+BOTH_SIDES static inline struct token_term policy_term(const struct policy_form *f, double r, double logp, double adv)
+{
+    int side = policy_bound(f, r, adv);
+    double c = side > 0 ? 1 + (double)f->clip_high : side < 0 ? 1 - (double)f->clip_low : r;
+    struct token_term t = { -c * adv, side ? 0 : -r * adv };
+    if (f->clip == CLIP_CISPO) {
+        t.loss = -c * adv * logp;
+        t.coef = -c * adv;
+    }
+    return t;
+}
+
+/* The penalty of a token, without beta: x = logp_ref - logp, q its own ratio. */
+BOTH_SIDES static inline struct token_term kl_term(const struct policy_form *f, double x, double q)
+{
+    double k3 = exp(x) - x - 1;
+    struct token_term t = { k3, 1 - exp(x) };
+    switch (f->kl) {
+    case KL_K3: break;
+    case KL_K1: t.loss = -x, t.coef = 1; break;
+    case KL_K2: t.loss = x * x / 2, t.coef = -x; break;
+    case KL_K1_RATIO: t.loss = -q * x, t.coef = q * (1 - x); break;
+    case KL_K3_RATIO: t.loss = q * k3, t.coef = q * (k3 + 1 - exp(x)); break;
+    }
+    return t;
+}

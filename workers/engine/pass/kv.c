@@ -1,0 +1,101 @@
+#include "workers/engine/pass/kv.h"
+#include <inttypes.h>
+#include <stdlib.h>
+#include "workers/engine/model/model_impl.h"
+#include "workers/engine/model/team_impl.h"
+
+/* A pool for each rank; mem is the first one's. */
+struct pools_make {
+    struct kv_pool *kv;
+    int64_t n_page;
+    void *mem;
+};
+static bool rank_pool(void *ctx, int rank, struct error *err)
+{
+    const struct pools_make *p = ctx;
+    const struct model *slice = team_rank(p->kv->team, rank)->slice;
+    return (p->kv->of_rank[rank] = kv_pool_new(slice, p->n_page, rank == 0 ? p->mem : NULL, err)) != NULL;
+}
+static struct kv_pool *pools_new(struct kv_pool *kv, const struct model *m, int64_t n_page, void *mem, struct error *err)
+{
+    struct pools_make p = { kv, n_page, mem };
+    kv->team = m->team;
+    if (team_call(m->team, rank_pool, &p, err))
+        return kv;
+    kv_pool_free(kv);
+    return NULL;
+}
+
+struct kv_pool *kv_pool_new(const struct model *m, int64_t n_page, void *mem, struct error *err)
+{
+    if (n_page < 1 || n_page > INT32_MAX / m->dev->kv_page_tok) {
+        error_set(err, ERR_SHAPE, "a pool of %" PRId64 " pages of keys and values is not possible", n_page);
+        return NULL;
+    }
+    struct kv_pool *kv = calloc(1, sizeof *kv);
+    if (!kv) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a pool of keys and values");
+        return NULL;
+    }
+    if (m->team)
+        return pools_new(kv, m, n_page, mem, err);
+    kv->dev = m->dev;
+    kv->dtype = m->dtype;
+    kv->heads = model_heads(m);
+    kv->n_page = n_page;
+    kv->n_layer = m->c.n_layer;
+    kv->layer_bytes = (size_t)n_page * kv_page_bytes(m->dev, kv->heads, m->dtype);
+    kv->borrowed = mem != NULL;
+    kv->mem = mem ? mem : mem_new(m->dev, (size_t)kv->n_layer * kv->layer_bytes, "keys and values", err);
+    if (kv->mem)
+        return kv;
+    kv_pool_free(kv);
+    return NULL;
+}
+
+void kv_pool_free(struct kv_pool *kv)
+{
+    if (!kv)
+        return;
+    for (int q = 0; q < TEAM_MAX; q++)
+        kv_pool_free(kv->of_rank[q]);
+    if (!kv->team && !kv->borrowed)
+        mem_free(kv->dev, kv->mem);
+    free(kv);
+}
+
+size_t kv_pool_page_bytes(const struct model *m)
+{
+    if (m->team)
+        return kv_pool_page_bytes(team_rank(m->team, 0)->slice);
+    if (m->n_sliced > 1) {
+        struct error ignored;
+        struct model *slice = model_slice_shape(m, m->n_sliced, &ignored);
+        size_t size = slice ? kv_pool_page_bytes(slice) : 0;
+        model_free(slice);
+        return size;
+    }
+    return (size_t)m->c.n_layer * kv_page_bytes(m->dev, model_heads(m), m->dtype);
+}
+
+struct pages_copy {
+    struct kv_pool *kv;
+    const int32_t *dst, *src;
+    int64_t n;
+};
+static bool rank_copy(void *ctx, int rank, struct error *err)
+{
+    const struct pages_copy *c = ctx;
+    return kv_pool_copy(c->kv->of_rank[rank], c->dst, c->src, c->n, err);
+}
+
+bool kv_pool_copy(struct kv_pool *kv, const int32_t *dst, const int32_t *src, int64_t n, struct error *err)
+{
+    struct pages_copy c = { kv, dst, src, n };
+    if (kv->team)
+        return team_call(kv->team, rank_copy, &c, err);
+    for (int64_t l = 0; l < kv->n_layer; l++)
+        if (!OP(kv->dev, err, kv_copy, .kv = kv_layer(kv, l), .src = src, .dst = dst, .n = n, .heads = kv->heads, .dtype = kv->dtype))
+            return false;
+    return true;
+}

@@ -1,0 +1,441 @@
+/* run.c - the transformer itself: what it computes, the memory of a run, and its life
+ *
+ * run_blocks.c is the forward pass through the layers, run_rope.c its rotations, run_shared.c attention over packed sequences, run_head.c
+ * the head, run_backward.c the backward pass by hand, run_batch.c what is asked of a run: prefill, decode, scoring and training; run_team.c
+ * does the forward pass and the head on several devices. run_impl.h is what they share.
+ *
+ * The residual stream x gets two additions per layer, each fused into the norm that follows it:
+ *
+ *   res1 = x + mlp output of the layer before      h = norm(res1)     qkv = rope(Wqkv h + b)    ao = attention(qkv)
+ *   res2 = res1 + Wo ao                            h = norm(res2)     gu = [Wg h | Wu h]        out = Wd (silu(g) u)
+ *
+ * That is a block of norm_place NORM_BEFORE. With NORM_AROUND what a half adds is Norm(Wo ao) and Norm(Wd ...), with NORM_AFTER h is
+ * the stream itself, without a norm.
+ *
+ * Granite's multipliers cost next to nothing. The residual stream is kept divided by residual_multiplier: then nothing that
+ * is added needs it, the embedding is multiplied by embedding_multiplier / residual_multiplier, and the norms that read the
+ * stream have eps / residual_multiplier^2. attention_multiplier is in the tables of cos and sin, half of it on each side of
+ * q k. The last norm's output is divided by logits_scaling, rather than the much larger logits.
+ *
+ * Training keeps res1, qkv, ao, res2, gu, what norms after the halves read, and the norms' statistics of every layer; the norms'
+ * outputs and the SwiGLU product are computed again in the backward pass, from the same inputs by the same operation, hence the
+ * same bits, or kept with keep_more. With recompute_block only res1 is kept and the rest of a block is run again. Without training all
+ * layers share one set. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include "workers/engine/model/lora_impl.h"
+#include "workers/engine/model/model_impl.h"
+#include "workers/engine/pass/run_impl.h"
+#include "workers/engine/model/stages.h"
+#include "workers/engine/model/team.h"
+#include "workers/engine/pass/run_team.h"
+
+/* ---- memory: the same walk measures and assigns it */
+struct walk {
+    char *base;    // NULL: only measure
+    size_t used;
+};
+
+static void *take(struct walk *w, int64_t n, size_t elem)
+{
+    void *p = w->base ? w->base + w->used : NULL;
+    w->used += ((size_t)n * elem + 255) / 256 * 256;
+    return p;
+}
+
+static void layout_acts(struct walk *w, struct acts *a, const struct model_config *c, const struct run_limits *lim, size_t e, bool own_res1)
+{
+    int64_t n = lim->max_tok, q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
+    if (own_res1)
+        a->res1 = take(w, n * c->d_model, e);
+    a->rstd1 = take(w, n, 4);
+    a->qkv = take(w, n * qkv, e);
+    a->qkv_in = lim->train && c->qk_norm ? take(w, n * qkv, e) : a->qkv;
+    a->ao = take(w, n * q, e);
+    a->lse = lim->train ? take(w, n * c->n_head, 4) : NULL;
+    a->res2 = lim->train ? take(w, n * c->d_model, e) : a->res1;
+    a->rstd2 = take(w, n, 4);
+    a->gu = take(w, n * 2 * c->d_ff, e);
+    if (lim->train && c->norm_place != NORM_BEFORE) {
+        a->half1 = take(w, n * c->d_model, e);
+        a->half2 = take(w, n * c->d_model, e);
+        a->rstd_post1 = take(w, n, 4);
+        a->rstd_post2 = take(w, n, 4);
+    }
+    if (lim->train && c->qk_norm_wide) {
+        a->rstd_q = take(w, n, 4);
+        a->rstd_k = take(w, n, 4);
+    }
+}
+
+int64_t run_head_rows(const struct model *m, const struct run_limits *lim)
+{
+    int64_t want = lim->head_rows ? lim->head_rows : MAX(m->dev->head_rows / m->c.vocab, 1);
+    return MIN(want, MAX(lim->max_tok, 1));
+}
+
+/* Does the head's gradient, computed in parts, need memory to be summed in before it is added to the gradient? In the tied case the
+ * embedding's is one of the parts; else a piece that is set serves itself. */
+static bool head_in_parts(const struct model *m, const struct run_limits *lim)
+{
+    return lim->train && !m->lora && m->own.head && (m->head_at == m->embed_at || (run_head_rows(m, lim) < lim->max_tok && !lim->by_piece));
+}
+
+/* The highest rank of an adapter that a run has room for; 0: it has none for any. */
+static int64_t adapter_rank(const struct model *m, const struct run_limits *lim)
+{
+    return MAX(lim->lora_rank, m->lora ? m->lora->c.rank : 0);
+}
+
+static void layout_lora(struct walk *w, struct lora_scratch *s, const struct model *m, const struct run_limits *lim)
+{
+    const struct model_config *c = &m->c;
+    size_t e = dtype_size(m->dtype);
+    int64_t low = LORA_PART_MAX * adapter_rank(m, lim), qkv = (c->n_head + 2 * c->n_kv_head) * c->d_head;
+    s->rows = MIN(LORA_ROWS, lim->max_tok);
+    s->low = take(w, lim->max_tok * low, e);
+    s->dlow = lim->train ? take(w, lim->max_tok * low, e) : NULL;
+    s->up = take(w, s->rows * MAX(MAX(qkv, 2 * c->d_ff), c->d_model), e);
+}
+
+/* Does the run work on a team? A model with whole weights is trained on its own device. */
+static bool on_team(const struct model *m, const struct run_limits *lim)
+{
+    return model_is_sliced(m) || (m->team && !lim->train);
+}
+
+/* Queries, keys and values that attention sees, and its output, or the gradients by them: in a memory of the SwiGLU product, which nothing
+ * needs beside attention, if they fit. */
+static void layout_seen(struct walk *w, const struct model_config *c, const struct run_limits *lim, size_t e, void *act, void **qkv,
+                        void **ao)
+{
+    int64_t q = c->n_head * c->d_head;
+    struct walk in = { .base = act };
+    *qkv = take(&in, lim->max_tok * (q + 2 * c->n_kv_head * c->d_head), e);
+    *ao = take(&in, lim->max_tok * q, e);
+    if (in.used <= (size_t)(lim->max_tok * c->d_ff) * e)
+        return;
+    *qkv = take(w, lim->max_tok * (q + 2 * c->n_kv_head * c->d_head), e);
+    *ao = take(w, lim->max_tok * q, e);
+}
+
+/* What the backward pass needs of the layers and of the head's products; on a team the ranks' runs have it. */
+static void layout_bwd(struct walk *w, struct model_run *r, const struct model *m, const struct run_limits *lim)
+{
+    const struct model_config *c = &m->c;
+    size_t e = dtype_size(m->dtype);
+    int64_t n = lim->max_tok, q = c->n_head * c->d_head, qkv = q + 2 * c->n_kv_head * c->d_head;
+    r->dres = take(w, n * c->d_model, e);
+    r->dh = take(w, n * c->d_model, e);
+    r->dao = take(w, n * q, e);
+    r->dqkv = take(w, n * qkv, e);
+    r->dact = take(w, n * c->d_ff, e);
+    if (lim->shares)
+        layout_seen(w, c, lim, e, r->dact, &r->seen_dqkv, &r->seen_dao);
+    r->dhrow = m->own.head ? take(w, run_head_rows(m, lim) * c->d_model, e) : NULL;
+    r->dheads = r->dhead = head_in_parts(m, lim) ? take(w, MAX(lim->n_shared, 1) * c->vocab * c->d_model, 4) : NULL;
+    r->dembed = take(w, lim->n_shared * n * c->d_model, e);
+    r->dembed_token = take(w, lim->n_shared * n, 4);
+    r->dnorm = norm_parts(m) ? take(w, 2 * (norm_parts(m) + 1) * c->d_head, 4) : NULL;
+    r->leaf = m->parts > 1 && sums_own(m) > 1 ? take(w, sums_own(m) * n * c->d_model, 4) : NULL;
+}
+
+static void layout_batch(struct walk *w, struct model_run *r, const struct run_limits *lim)
+{
+    r->token = take(w, lim->max_tok, 4);
+    r->pos = take(w, lim->max_tok, 4);
+    r->seq = take(w, lim->max_seq + 1, 4);
+    r->seen = (struct seen_rows){ 0 };
+    if (!lim->shares)
+        return;
+    int32_t **seen[] = { &r->seen.row, &r->seen.own, &r->seen.at, &r->seen.copy, &r->seen.first };
+    for (size_t i = 0; i < ARRAY_SIZE(seen); i++)
+        *seen[i] = take(w, lim->max_tok + 1, 4);
+}
+
+/* The batch of each set. */
+static void layout_batches(struct walk *w, struct model_run *r, const struct run_limits *lim)
+{
+    for (int k = 0; k < MAX(lim->n_set, 1); k++) {
+        layout_batch(w, r, lim);
+        if (r->set) {
+            r->set[k].token = r->token;
+            r->set[k].pos = r->pos;
+            r->set[k].seq = r->seq;
+            r->set[k].seen = r->seen;
+        }
+    }
+}
+
+/* What is kept of a micro-batch: the layers' activations, where they do not work in `shared`, and the last norm's or what the next stage
+ * reads and gives back. */
+static void layout_kept(struct walk *w, struct model_run *r, const struct model *m, const struct run_limits *lim, const struct acts *shared,
+                        void **dedge)
+{
+    const struct model_config *c = &m->c;
+    size_t e = dtype_size(m->dtype);
+    int64_t n = lim->max_tok;
+    bool own = lim->train && !lim->recompute_block;    // every layer keeps its own set
+    for (int64_t l = m->own.first; l < m->own.end; l++) {
+        struct acts a = *shared;
+        if (own)
+            layout_acts(w, &a, c, lim, e, true);
+        else if (lim->train)
+            a.res1 = take(w, n * c->d_model, e);
+        bool more = own && lim->keep_more, norms = more && c->norm_place != NORM_AFTER;
+        a.h1 = norms ? take(w, n * c->d_model, e) : r->h;
+        a.h2 = norms ? take(w, n * c->d_model, e) : r->h;
+        a.act = more ? take(w, n * c->d_ff, e) : r->act;
+        if (r->layer)
+            r->layer[l] = a;
+    }
+    if (m->own.head) {
+        r->resf = take(w, n * c->d_model, e);
+        r->hf = take(w, n * c->d_model, e);
+        r->rstdf = take(w, n, 4);
+    } else {
+        r->edge = take(w, n * c->d_model, e);
+        *dedge = lim->train ? take(w, n * c->d_model, e) : NULL;
+    }
+}
+
+/* What the layers need; on a team the ranks' runs have it. */
+static void layout_layers(struct walk *w, struct model_run *r, const struct model *m, const struct run_limits *lim)
+{
+    const struct model_config *c = &m->c;
+    size_t e = dtype_size(m->dtype);
+    int64_t n = lim->max_tok;
+    struct acts shared = { 0 };
+    void *dedge = NULL;
+    r->act = take(w, n * c->d_ff, e);
+    if (lim->shares)
+        layout_seen(w, c, lim, e, r->act, &r->seen_qkv, &r->seen_ao);
+    if (!lim->train || lim->recompute_block)
+        layout_acts(w, &shared, c, lim, e, true);
+    for (int k = 0; k < MAX(lim->n_set, 1); k++) {
+        if (r->set)
+            run_set_use(r, &r->set[k]);    // its host arrays
+        layout_batch(w, r, lim);
+        layout_kept(w, r, m, lim, &shared, &dedge);
+        if (r->set)
+            r->set[k] = (struct run_set){ .token = r->token,
+                                          .pos = r->pos,
+                                          .seq = r->seq,
+                                          .seen = r->seen,
+                                          .layer = r->layer,
+                                          .edge = r->edge,
+                                          .dedge = dedge,
+                                          .cu = r->cu,
+                                          .resf = r->resf,
+                                          .hf = r->hf,
+                                          .rstdf = r->rstdf };
+    }
+    r->out = take(w, n * c->d_model, e);
+    if (adapter_rank(m, lim) > 0)
+        layout_lora(w, &r->lora, m, lim);
+}
+
+static size_t layout(struct model_run *r, const struct model *m, const struct run_limits *lim, char *base)
+{
+    struct walk w = { .base = base };
+    const struct model_config *c = &m->c;
+    size_t e = dtype_size(m->dtype);
+    int64_t n = lim->max_tok, head_max = run_head_rows(m, lim);
+    bool copies = m->n_slice && lim->train;    // of the gradient by the logits, which the first device computes
+    r->slot = take(&w, n, 4);
+    r->h = take(&w, n * c->d_model, e);
+    if (on_team(m, lim))
+        layout_batches(&w, r, lim);
+    else
+        layout_layers(&w, r, m, lim);
+    struct head_rows *h = &r->head;
+    int32_t **ints[] = { &h->row, &h->target };
+    for (size_t i = 0; i < ARRAY_SIZE(ints); i++)
+        *ints[i] = take(&w, n, 4);
+    float **floats[] = {
+        &h->coef, &h->adv, &h->weight, &h->old, &h->ref, &h->log_ratio, &h->rho, &h->logp, &h->entropy, &h->lse, &h->loss
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(floats); i++)
+        *floats[i] = take(&w, n, 4);
+    if (m->own.head) {
+        r->hrow = take(&w, head_max * c->d_model, e);
+        r->logits = take(&w, head_max * (c->vocab + (copies ? 1 : 0)), copies ? e : 4);
+        if (lim->train)
+            r->dlogits = m->dtype == DT_F32 || copies ? r->logits : take(&w, head_max * c->vocab, e);
+    }
+    if (lim->train && !on_team(m, lim))
+        layout_bwd(&w, r, m, lim);
+    return w.used;
+}
+
+size_t model_run_bytes(const struct model *m, const struct run_limits *limits)
+{
+    struct model_run r = { 0 };
+    return layout(&r, m, limits, NULL) + (on_team(m, limits) ? team_run_bytes(m, limits) : 0);
+}
+
+/* Bytes of the tables: cos, sin, and what they are for layers with other frequencies or none. */
+static size_t rope_layout(struct model_run *r, const struct model_config *c, const struct run_limits *lim, char *base)
+{
+    struct walk w = { .base = base };
+    int64_t half = rope_dims(&c->rope, c->d_head) / 2, n = lim->max_seq_tok * half, n_local = c->has_rope_local ? n : 0;
+    r->cos = take(&w, n, 4);
+    r->sin = take(&w, n, 4);
+    r->cos_local = take(&w, n_local, 4);
+    r->sin_local = take(&w, n_local, 4);
+    r->cos_still = take(&w, half, 4);
+    r->sin_still = take(&w, half, 4);
+    r->pos_still = take(&w, lim->max_tok, 4);
+    return w.used;
+}
+
+struct model_run *model_run_new(struct model *m, const struct run_limits *lim, struct error *err)
+{
+    if (lim->max_tok < 1 || lim->max_seq < 1 || lim->max_seq_tok < 1 || lim->max_tok > INT32_MAX / 2 || lim->max_seq_tok > INT32_MAX / 2
+        || lim->head_rows < 0) {
+        error_set(err, ERR_SHAPE, "a run of %" PRId64 " tokens in %" PRId64 " sequences of at most %" PRId64 " is not possible",
+                  lim->max_tok, lim->max_seq, lim->max_seq_tok);
+        return NULL;
+    }
+    struct model_run *r = calloc(1, sizeof *r);
+    if (!r) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a run");
+        return NULL;
+    }
+    r->m = m;
+    r->lim = *lim;
+    r->lim.lora_rank = adapter_rank(m, lim);
+    r->head_max = run_head_rows(m, lim);
+    size_t n = (size_t)lim->max_tok;
+    r->layer_mem = calloc((size_t)(m->c.n_layer * MAX(lim->n_set, 1)), sizeof *r->layer);
+    r->host_i = malloc((n + 1) * (lim->shares ? 5 : 2) * sizeof *r->host_i);
+    r->host_f = malloc(n * 4 * sizeof *r->host_f);
+    r->host_back = host_new(m->dev, n * 3 * sizeof *r->host_back, "log-probs on their way back", err);
+    r->row_index = malloc(n * sizeof *r->row_index);
+    r->cu_mem = calloc(((size_t)lim->max_seq + 1) * (size_t)MAX(lim->n_set, 1), sizeof *r->cu);
+    r->set = lim->n_set > 0 ? calloc((size_t)lim->n_set, sizeof *r->set) : NULL;
+    r->layer = r->layer_mem;
+    r->cu = r->cu_mem;
+    if (!r->layer || (lim->n_set > 0 && !r->set) || !r->host_i || !r->host_f || !r->host_back || !r->row_index || !r->cu) {
+        error_set(err, ERR_NO_MEMORY, "no memory for a run of %" PRId64 " tokens", lim->max_tok);
+        goto fail;
+    }
+    for (int k = 0; k < lim->n_set; k++) {
+        r->set[k].layer = r->layer_mem + k * m->c.n_layer;
+        r->set[k].cu = r->cu_mem + k * (lim->max_seq + 1);
+    }
+    if (model_is_staged(m)) {
+        BUG_IF(lim->mem != NULL, "a run in stages in borrowed memory");
+        if (!(r->stages = stage_runs_new(r, err)))
+            goto fail;
+        return r;
+    }
+    if (on_team(m, lim)) {
+        BUG_IF(lim->mem != NULL, "a run on a team in borrowed memory");
+        if (!(r->mem = mem_new(m->dev, layout(r, m, lim, NULL), "scratch", err)))
+            goto fail;
+        layout(r, m, lim, r->mem);
+        if (!(r->team = team_run_new(r, err)))
+            goto fail;
+        return r;
+    }
+    if ((lim->train && !model_want_bwd(m, err)) || !(r->tables = mem_new(m->dev, rope_layout(r, &m->c, lim, NULL), "RoPE tables", err)))
+        goto fail;
+    rope_layout(r, &m->c, lim, r->tables);
+    r->mem = lim->mem ? lim->mem : mem_new(m->dev, layout(r, m, lim, NULL), lim->train ? "activations" : "scratch", err);
+    if (!r->mem)
+        goto fail;
+    layout(r, m, lim, r->mem);
+    if (!rope_tables(r, err) || (lim->train && !(r->done = mark_new(m->dev, err))))
+        goto fail;
+    return r;
+fail:
+    model_run_free(r);
+    return NULL;
+}
+
+void model_run_free(struct model_run *r)
+{
+    if (!r)
+        return;
+    team_run_free(r->team);
+    stage_runs_free(r->stages);
+    mem_free(r->m->dev, r->tables);
+    mark_free(r->m->dev, r->done);
+    if (!r->lim.mem)
+        mem_free(r->m->dev, r->mem);
+    free(r->set);
+    free(r->layer_mem);
+    free(r->host_i);
+    free(r->host_f);
+    if (r->host_back)
+        host_free(r->m->dev, r->host_back);
+    free(r->row_index);
+    free(r->cu_mem);
+    free(r);
+}
+
+void run_set_use(struct model_run *r, const struct run_set *set)
+{
+    r->token = set->token;
+    r->pos = set->pos;
+    r->seq = set->seq;
+    r->layer = set->layer;
+    r->edge = set->edge;
+    r->dedge = set->dedge;
+    r->cu = set->cu;
+    r->n_tok = set->n_tok;
+    r->n_seq = set->n_seq;
+    r->seen = set->seen;
+    r->resf = set->resf;
+    r->hf = set->hf;
+    r->rstdf = set->rstdf;
+}
+
+void run_micro_use(struct model_run *r, int k)
+{
+    run_set_use(r, &r->set[k]);
+    if (r->team)
+        team_set_use(r, k);
+}
+
+void model_run_idle(struct model_run *r, bool (*idle)(void *ctx, struct error *err), void *ctx)
+{
+    r->idle = idle;
+    r->idle_ctx = ctx;
+}
+
+void model_run_idle_of(struct model_run *r, int q, bool (*idle)(void *ctx, struct error *err), void *ctx)
+{
+    if (r->stages)
+        stage_idle(r->stages, q, idle, ctx);
+    else
+        team_idle(r->team, q, idle, ctx);
+}
+
+bool run_idle(struct model_run *r, struct error *err)
+{
+    return !r->idle || r->idle(r->idle_ctx, err);
+}
+
+bool run_sync(struct model_run *r, struct error *err)
+{
+    bool done = !r->idle || !r->done;
+    if (!done && !mark_set(r->m->dev, r->done, err))
+        return false;
+    while (!done)
+        if (!mark_done(r->m->dev, r->done, &done, err) || !run_idle(r, err))
+            return false;
+    return device_sync(r->m->dev, err);
+}
+
+void model_run_bind(struct model_run *r, struct model *m)
+{
+    BUG_IF(m->n_flat != r->m->n_flat || m->dtype != r->m->dtype || m->dev != r->m->dev, "models of different shapes");
+    BUG_IF(adapter_rank(m, &(struct run_limits){ 0 }) > r->lim.lora_rank, "an adapter of a higher rank than the run has room for");
+    r->m = m;
+    if (r->team)
+        team_bind(r, m);
+    if (r->stages)
+        stage_runs_bind(r->stages, m);
+}

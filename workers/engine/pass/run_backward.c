@@ -1,0 +1,451 @@
+/* run_backward.c - the backward pass, by hand: the head's, the blocks' and the embedding's
+ *
+ * It adds to each element of the gradient once: a gradient computed in several parts (the head's weight by chunks of rows, with
+ * the embedding's where they are tied) is summed up in dhead first. Where a model has an adapter, only the adapter's gradient is
+ * computed: none of matrices, norms, biases, embedding and head, and the pass ends below the first layer. */
+#include "workers/engine/pass/lora_product.h"
+#include "workers/engine/model/model_impl.h"
+#include "workers/engine/pass/run_impl.h"
+#include "workers/engine/pass/run_team.h"
+
+static bool policy_coef(struct model_run *r, const struct token_loss *loss, int64_t row0, int64_t n, struct error *err)
+{
+    struct head_rows *h = &r->head;
+    if (loss->coef)
+        return true;
+    return OP(r->m->dev, err, policy_loss, .coef = h->coef + row0, .loss = h->loss + row0, .logp = h->logp + row0,
+              .logp_old = h->old + row0, .logp_ref = loss->logp_ref ? h->ref + row0 : NULL, .adv = h->adv + row0,
+              .log_ratio = loss->log_ratio ? h->log_ratio + row0 : NULL, .rho = loss->rho ? h->rho + row0 : NULL,
+              .weight = h->weight + row0, .n = n, .form = loss->form);
+}
+
+static float *place_of(const struct place *p, int64_t at)
+{
+    return p->at + (at - p->first);
+}
+/* Where the gradient of a norm or a bias goes; NULL where the model has no such part, or it is frozen. */
+static float *place_or_null(const struct model *m, const struct place *p, int64_t at)
+{
+    return at == AT_NONE || m->lora ? NULL : place_of(p, at);
+}
+
+/* The piece that layer l's gradient belongs to. */
+static int piece_of_layer(const struct model *m, int64_t l)
+{
+    return (int)l + (m->lora ? 0 : 1);
+}
+
+static bool place_begin(const struct model *m, const struct model_grad *g, int piece, struct place *out, struct error *err)
+{
+    model_piece(m, piece, &out->first);
+    out->piece = piece;
+    bool adds = g->flat && !g->set;
+    out->at = g->flat ? g->flat + out->first : g->piece_begin(g->ctx, piece, &adds, err);
+    out->set = !adds;
+    return out->at != NULL;
+}
+
+static bool place_end(const struct model_grad *g, const struct place *p, struct error *err)
+{
+    return g->flat || g->piece_end(g->ctx, p->piece, err);
+}
+
+/* Clear the part of an overwritten place that the backward pass adds to, from one element of the flat order to another. */
+static bool place_clear(const struct model *m, const struct place *p, int64_t from, int64_t to, struct error *err)
+{
+    return !p->set || from == to || OP(m->dev, err, mem_fill, .y = place_of(p, from), .size_bytes = (size_t)(to - from) * 4);
+}
+
+/* place_clear for a layer: everything except its matrices, or the whole adapter. */
+static bool layer_clear(const struct model *m, const struct place *p, int64_t l, struct error *err)
+{
+    const struct layer_at *at = &m->at[l];
+    int64_t d = m->c.d_model, q = m->c.n_head * m->c.d_head, kv = m->c.n_kv_head * m->c.d_head, first, n = model_piece(m, p->piece, &first);
+    if (m->lora)
+        return place_clear(m, p, first, first + n, err);
+    return place_clear(m, p, first, at->qkv, err) && place_clear(m, p, at->qkv + (q + 2 * kv) * d, at->o, err)
+           && place_clear(m, p, at->o + d * q, at->gate_up, err) && place_clear(m, p, at->gate_up + 2 * m->c.d_ff * d, at->down, err)
+           && place_clear(m, p, at->down + d * m->c.d_ff, first + n, err);
+}
+
+/* Add dhead to the gradient of the head's weight. */
+static bool dhead_add(struct model_run *r, const struct place *grad, struct error *err)
+{
+    const struct model *m = r->m;
+    int64_t n = m->c.vocab * m->c.d_model;
+    if (grad->set)
+        return mem_copy(m->dev, place_of(grad, m->head_at), r->dhead, (size_t)n * 4, COPY_D2D, err);
+    return OP(m->dev, err, axpy, .y = place_of(grad, m->head_at), .x = r->dhead, .n = n, .scale = 1);
+}
+
+/* Is the gradient of a matrix that head and embedding share summed up where it belongs? Only where nothing is there yet, and where no other
+ * micro-batch is under way: it is added once. */
+static bool tied_here(const struct model_run *r, const struct model_grad *g)
+{
+    return r->m->head_at == r->m->embed_at && g->flat && g->set && r->lim.n_shared == 0;
+}
+
+bool head_bwd_begin(struct model_run *r, int64_t n_head, const struct model_grad *g, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct head_grad *h = &r->head_grad;
+    *h = (struct head_grad){ .frozen = m->lora != NULL, .none = n_head == 0, .sum = r->dhead, .fresh = true };
+    h->own = !h->frozen && m->head_at != m->embed_at;
+    TRY(!h->own || place_begin(m, g, model_n_piece(m) - 1, &h->to, err));
+    if (h->own && (h->to.set || n_head <= r->head_max)) {
+        h->sum = place_of(&h->to, m->head_at);
+        h->fresh = h->to.set;
+    } else if (tied_here(r, g)) {
+        h->sum = g->flat + m->head_at;
+    }
+    h->clear_from = h->none ? m->head_at : m->head_at + m->c.vocab * m->c.d_model;
+    ok = head_bwd_clear(r, err);
+out:
+    return ok;
+}
+
+bool head_bwd_clear(struct model_run *r, struct error *err)
+{
+    const struct model *m = r->m;
+    struct head_grad *h = &r->head_grad;
+    int64_t d = m->c.d_model;
+    h->empty = h->fresh;
+    return (!h->own || place_clear(m, &h->to, h->clear_from, m->n_flat, err))
+           && (h->own || h->frozen || !h->none
+               || OP(m->dev, err, mem_fill, .y = h->sum, .size_bytes = (size_t)(m->c.vocab * d) * 4))    // for the embedding's
+           && OP(m->dev, err, mem_fill, .y = r->dh, .size_bytes = (size_t)(r->n_tok * d) * dtype_size(m->dtype));
+}
+
+bool head_bwd_rows(struct model_run *r, const struct head_part *c, struct error *err)
+{
+    const struct model *m = r->m;
+    struct head_grad *h = &r->head_grad;
+    int64_t d = m->c.d_model;
+    if (m->parts > 1
+            ? !head_sum(r, r->dhrow, c->dlogits, c->n, c->ld, err)
+            : !OP(m->dev, err, linear_bwd_x, .dx = r->dhrow, .dy = c->dlogits, .w = model_head_weight(m), .n = c->n, .lddy = c->ld))
+        return false;
+    if (!h->frozen
+        && !OP(m->dev, err, linear_bwd_w, .dw = h->sum, .dy = c->dlogits, .x = c->x, .n = c->n, .n_out = m->c.vocab, .n_in = d,
+               .lddy = c->ld, .dtype = m->dtype, .set = h->empty, .any_cut = m->parts > 0))
+        return false;
+    h->empty = false;
+    return OP(m->dev, err, rows_scatter, .y = r->dh, .x = r->dhrow, .row = c->row, .n = c->n, .n_row = r->n_tok, .d = d, .dtype = m->dtype);
+}
+
+bool head_bwd_end(struct model_run *r, const struct model_grad *g, struct error *err)
+{
+    const struct head_grad *h = &r->head_grad;
+    return !h->own || ((h->sum != r->dhead || dhead_add(r, &h->to, err)) && place_end(g, &h->to, err));
+}
+
+/* What the loss takes from the host for each row. */
+static bool loss_upload(struct model_run *r, const struct token_loss *loss, int64_t n_head, struct error *err)
+{
+    const struct {
+        float *dst;
+        const float *src;
+    } up[] = {
+        { r->head.coef, loss->coef },
+        { r->head.adv, loss->coef ? NULL : loss->adv },
+        { r->head.weight, loss->coef ? NULL : loss->weight },
+        { r->head.old, loss->coef ? NULL : loss->logp_old },
+        { r->head.ref, loss->coef ? NULL : loss->logp_ref },
+        { r->head.log_ratio, loss->coef ? NULL : loss->log_ratio },
+        { r->head.rho, loss->coef ? NULL : loss->rho },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(up); i++)
+        if (up[i].src && !head_upload(r, up[i].dst, up[i].src, n_head, err))
+            return false;
+    return true;
+}
+
+/* Loss and both gradients of the head, chunk by chunk of its rows. */
+static bool head_bwd_chunks(struct model_run *r, const struct token_loss *loss, int64_t n_head, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct head_rows *h = &r->head;
+    int64_t vocab = m->c.vocab;
+    size_t e = dtype_size(m->dtype);
+    TRY(loss_upload(r, loss, n_head, err));
+    for (int64_t row0 = 0; row0 < n_head; row0 += r->head_max) {
+        int64_t n = MIN(r->head_max, n_head - row0);
+        struct head_part c = { .dlogits = r->dlogits, .x = r->hrow, .row = h->row + row0, .n = n, .ld = vocab };
+        TRY(head_chunk(r, row0, n, loss->temperature, err));
+        r->logits_n = 0;    // in fp32 the gradient overwrites them
+        TRY(policy_coef(r, loss, row0, n, err));
+        for (int64_t i = 0, k; i < n; i += k) {
+            k = same_temperature(r, loss->temperature, row0 + i, n - i);
+            TRY(OP(m->dev, err, logprob_bwd, .dlogits = (char *)r->dlogits + (size_t)(i * vocab) * e, .logits = r->logits + i * vocab,
+                   .lse = h->lse + row0 + i, .coef = h->coef + row0 + i, .id = h->target + row0 + i, .n = k, .vocab = vocab,
+                   .n_live = m->n_live, .temperature = loss->temperature[r->row_index[row0 + i]], .cap = (float)m->c.logit_cap,
+                   .dtype = m->dtype));
+        }
+        TRY(r->team ? team_head_rows(r, &c, err) : head_bwd_rows(r, &c, err));
+    }
+    ok = true;
+out:
+    return ok;
+}
+
+/* The head's part of the backward pass: the gradient by the last norm's output goes into dh, that by the head's weight into
+ * grad; a tied head's goes into dhead, to which the embedding's is added later; a frozen head has none.
+ *
+ * Where the loss is revised, logits that fit one chunk are looked at first, and kept for their gradient. More would have to be computed
+ * twice; unless a change is likely, the gradient is made of the loss as it is, and again from 0 only if that was revised. What is cleared
+ * is all that the chunks add to: with several chunks the head's own gradient is not yet in grad. */
+static bool head_bwd(struct model_run *r, const struct token_loss *loss, int64_t n_head, const struct model_grad *g, struct error *err)
+{
+    bool ok = false, look_first = loss->revise && (loss->revise_likely || n_head <= r->head_max);
+    if (look_first) {
+        TRY(head_all(r, loss, n_head, err));
+        loss->revise(loss->revise_ctx);
+    }
+    TRY(r->team ? team_head_begin(r, n_head, g, err) : head_bwd_begin(r, n_head, g, err));
+    TRY(head_bwd_chunks(r, loss, n_head, err));
+    if (loss->revise && !look_first) {
+        TRY(head_download_begin(r, n_head, err) && head_download_end(r, n_head, loss->logp, loss->entropy, NULL, err));
+        if (loss->revise(loss->revise_ctx))
+            TRY((r->team ? team_head_clear(r, err) : head_bwd_clear(r, err)) && head_bwd_chunks(r, loss, n_head, err));
+    }
+    ok = r->team ? team_head_end(r, g, err) : head_bwd_end(r, g, err);
+out:
+    return ok;
+}
+
+/* Backward of product_fwd by its matrix and bias, of the gradient dy by its output and its input x, into grad; not where the base is
+ * frozen. */
+static bool product_bwd_w(struct model_run *r, int64_t l, enum product which, const struct place *grad, const void *dy, const void *x,
+                          struct error *err)
+{
+    const struct model *m = r->m;
+    struct linear p = linear_of(m, l, which);
+    return m->lora
+           || OP(m->dev, err, linear_bwd_w, .dw = place_of(grad, p.at), .dbias = place_or_null(m, grad, p.bias_at), .dy = dy, .x = x,
+                 .n = r->n_tok, .n_out = p.n_out, .n_in = p.n_in, .dtype = m->dtype, .set = grad->set, .any_cut = m->parts > 0);
+}
+
+/* Backward of product_fwd by its input: into dx, or added to it. */
+static bool product_bwd_x(struct model_run *r, int64_t l, enum product which, void *dx, const void *dy, bool accumulate, struct error *err)
+{
+    const struct model *m = r->m;
+    return sums_in_parts(m, which)
+               ? product_sum(r, l, which, dx, dy, accumulate, err)
+               : OP(m->dev, err, linear_bwd_x, .dx = dx, .dy = dy, .w = linear_of(m, l, which).w, .n = r->n_tok, .accumulate = accumulate);
+}
+
+/* Both, and those of an adapter. */
+static bool product_bwd(struct model_run *r, int64_t l, enum product which, const struct place *grad, void *dx, const void *dy,
+                        const void *x, bool accumulate, struct error *err)
+{
+    return product_bwd_w(r, l, which, grad, dy, x, err) && product_bwd_x(r, l, which, dx, dy, accumulate, err)
+           && lora_bwd(r->m, l, which, &r->lora, grad->at, dx, dy, x, r->n_tok, err);
+}
+
+/* The gradient by a->qkv_in in r->dqkv, from that by what the norms gave. */
+static bool qk_norm_wide_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
+{
+    struct model *m = r->m;
+    int64_t ld = (m->c.n_head + 2 * m->c.n_kv_head) * m->c.d_head;
+    size_t e = dtype_size(m->dtype);
+    float *rstd[] = { a->rstd_q, a->rstd_k };
+    struct wide_norm norm[2];
+    wide_norms(m, l, norm);
+    for (int k = 0; k < 2; k++) {
+        char *part = (char *)r->dqkv + (size_t)norm[k].first * e;
+        if (!OP(m->dev, err, rmsnorm_bwd, .dx = part, .dw = place_or_null(m, grad, norm[k].w), .dy = part,
+                .x = (char *)a->qkv_in + (size_t)norm[k].first * e, .w = model_at(m, norm[k].w), .rstd = rstd[k], .n = r->n_tok,
+                .d = norm[k].d, .ld = ld, .form = m->c.norm_form, .dtype = m->dtype))
+            return false;
+    }
+    return true;
+}
+
+/* The gradient by what a half block gave, of dres, that by the stream: through the norm after it, in r->dh, or dres itself. */
+static bool half_bwd(struct model_run *r, const void *half, int64_t post, const float *rstd, const struct place *grad, const void **out,
+                     struct error *err)
+{
+    const struct model *m = r->m;
+    *out = post == AT_NONE ? r->dres : r->dh;
+    return post == AT_NONE
+           || OP(m->dev, err, rmsnorm_bwd, .dx = r->dh, .dw = place_or_null(m, grad, post), .dy = r->dres, .x = half,
+                 .w = model_at(m, post), .rstd = rstd, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form, .dtype = m->dtype);
+}
+
+/* A half's first product, and the norm before it if there is one: dres, the gradient by what the half is added to, becomes that by the
+ * stream x, which the half reads. dy is the gradient by the product's output. */
+static bool half_input_bwd(struct model_run *r, int64_t l, enum product which, int64_t ln, const void *x, void *h, const float *rstd,
+                           const void *dy, const struct place *grad, struct error *err)
+{
+    const struct model *m = r->m;
+    int64_t n = r->n_tok, d = m->c.d_model;
+    if (ln == AT_NONE)
+        return product_bwd(r, l, which, grad, r->dres, dy, x, true, err);
+    return (h != r->h
+            || OP(m->dev, err, rmsnorm_fwd, .y = h, .x = x, .w = model_at(m, ln), .n = n, .d = d, .eps = stream_eps(&m->c),
+                  .form = m->c.norm_form, .dtype = m->dtype))
+           && product_bwd(r, l, which, grad, r->dh, dy, h, false, err)
+           && OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, grad, ln), .dy = r->dh, .dadd = r->dres, .x = x,
+                 .w = model_at(m, ln), .rstd = rstd, .n = n, .d = d, .form = m->c.norm_form, .dtype = m->dtype);
+}
+
+/* Second half of a block: dres is the gradient by its output and becomes the gradient by res2. */
+static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct device *dev = m->dev;
+    const struct layer_at *at = &m->at[l];
+    int64_t n = r->n_tok, f = m->c.d_ff;
+    enum dtype t = m->dtype;
+    const void *dy;
+    TRY(half_bwd(r, a->half2, at->post2, a->rstd_post2, grad, &dy, err));
+    if (m->lora) {    // the adapter adds to dact, and needs act for it
+        TRY(a->act != r->act || OP(dev, err, swiglu_fwd, .y = r->act, .gu = a->gu, .n = n, .f = f, .act = m->c.act, .dtype = t));
+        TRY(product_bwd(r, l, PRODUCT_DOWN, grad, r->dact, dy, a->act, false, err));
+    } else {
+        TRY(product_bwd_x(r, l, PRODUCT_DOWN, r->dact, dy, false, err));
+    }
+    TRY(OP(dev, err, swiglu_bwd, .dgu = a->gu, .y = m->lora || a->act != r->act ? NULL : r->act, .dy = r->dact, .gu = a->gu, .n = n, .f = f,
+           .act = m->c.act, .dtype = t));
+    TRY(m->lora || product_bwd_w(r, l, PRODUCT_DOWN, grad, dy, a->act, err));
+    TRY(half_input_bwd(r, l, PRODUCT_GATE_UP, at->ln2, a->res2, a->h2, a->rstd2, a->gu, grad, err));
+    ok = true;
+out:
+    return ok;
+}
+
+/* Rotation and the norms of each head: dqkv becomes the gradient by a->qkv_in. */
+static bool rotation_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
+{
+    struct model *m = r->m;
+    const struct layer_at *at = &m->at[l];
+    struct rotation turn = rotation_of(r, l, r->pos);
+    bool head_norms = m->c.qk_norm && !m->c.qk_norm_wide;
+    int parts = norm_parts(m);
+    int64_t hd = m->c.d_head;
+    float *dq = head_norms ? place_or_null(m, grad, at->q_norm) : NULL, *dk = head_norms ? place_or_null(m, grad, at->k_norm) : NULL;
+    if (parts && !OP(m->dev, err, mem_fill, .y = r->dnorm, .size_bytes = (size_t)(2 * parts * hd) * sizeof *r->dnorm))
+        return false;
+    return OP(m->dev, err, rope_bwd, .dqkv = r->dqkv, .qkv = a->qkv_in, .cos = turn.cos, .sin = turn.sin, .pos = turn.pos,
+              .q_norm = head_norms ? model_at(m, at->q_norm) : NULL, .k_norm = head_norms ? model_at(m, at->k_norm) : NULL,
+              .dq_norm = parts ? r->dnorm : dq, .dk_norm = parts ? r->dnorm + parts * hd : dk, .n = r->n_tok, .n_pos = turn.n_pos,
+              .heads = model_heads(m), .parts = parts, .rot = (int)rope_dims(&m->c.rope, hd), .eps = (float)m->c.rms_eps,
+              .form = m->c.norm_form, .dtype = m->dtype)
+           && (!parts || norm_sum(r, dq, dk, err));
+}
+
+/* First half: dres is the gradient by res2 and becomes the gradient by res1. */
+static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    const struct layer_at *at = &m->at[l];
+    const void *dy;
+    TRY(half_bwd(r, a->half1, at->post1, a->rstd_post1, grad, &dy, err));
+    TRY(product_bwd(r, l, PRODUCT_O, grad, r->dao, dy, a->ao, false, err));
+    TRY(attn_packed_bwd(r, a, l, err));
+    TRY(rotation_bwd(r, a, l, grad, err));
+    TRY(!m->c.qk_norm_wide || qk_norm_wide_bwd(r, a, l, grad, err));
+    TRY(half_input_bwd(r, l, PRODUCT_QKV, at->ln1, a->res1, a->h1, a->rstd1, r->dqkv, grad, err));
+    ok = true;
+out:
+    return ok;
+}
+
+/* Run a block's forward again from its input, into the shared activations. */
+static bool block_again(struct model_run *r, const struct acts *a, int64_t l, struct error *err)
+{
+    struct model *m = r->m;
+    struct pass p = { .n = r->n_tok, .token = r->token, .pos = r->pos };
+    return stream_add(r, a->h1, a->res1, a->res1, NULL, m->at[l].ln1, a->rstd1, p.n, err) && block_fwd(r, a, l, &p, err);
+}
+
+bool embed_grad(struct model_run *r, const struct model_grad *grad, const void *dy, const int32_t *token, int64_t n_tok, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct place to;
+    bool tied = m->head_at == m->embed_at, apart = tied && !tied_here(r, grad);
+    int64_t first, n = model_piece(m, 0, &first);
+    TRY(place_begin(m, grad, 0, &to, err) && place_clear(m, &to, tied ? m->c.vocab * m->c.d_model : 0, n, err));
+    TRY(OP(m->dev, err, embed_bwd, .dtable = apart ? r->dhead : place_of(&to, m->embed_at), .dy = dy, .row = token, .n = n_tok,
+           .first = m->vocab_first, .n_row = m->c.vocab, .slice = m->n_slice > 0, .d = m->c.d_model, .dtype = m->dtype));
+    TRY(!apart || dhead_add(r, &to, err));
+    ok = place_end(grad, &to, err);
+out:
+    return ok;
+}
+
+bool embedding_bwd(struct model_run *r, const struct model_grad *grad, struct error *err)
+{
+    return rows_scale(r, r->dres, r->n_tok, embed_scale(r->m), err) && embed_grad(r, grad, r->dres, r->token, r->n_tok, err);
+}
+
+/* The last norm, whose gradient belongs to the last layer's piece. */
+static bool last_norm_bwd(struct model_run *r, const struct model_grad *grad, struct place *to, struct error *err)
+{
+    struct model *m = r->m;
+    return model_bind(m, (int)m->c.n_layer, err) && rows_scale(r, r->dh, r->n_tok, head_scale(&m->c), err)
+           && place_begin(m, grad, piece_of_layer(m, m->c.n_layer - 1), to, err) && layer_clear(m, to, m->c.n_layer - 1, err)
+           && OP(m->dev, err, rmsnorm_bwd, .dx = r->dres, .dw = place_or_null(m, to, m->norm_at), .dy = r->dh, .x = r->resf,
+                 .w = model_at(m, m->norm_at), .rstd = r->rstdf, .n = r->n_tok, .d = m->c.d_model, .form = m->c.norm_form,
+                 .dtype = m->dtype);
+}
+
+/* The gradient by a stage's first stream: to the embedding, which it has, or to the stage that reads it next. */
+static bool stream_bwd(struct model_run *r, const struct model_grad *grad, struct error *err)
+{
+    const struct model *m = r->m;
+    size_t bytes = (size_t)(r->n_tok * m->c.d_model) * dtype_size(m->dtype);
+    bool first = m->own.first == 0;
+    if (m->lora || (first && m->own.embed))
+        return m->lora || embedding_bwd(r, grad, err);
+    return (!first || rows_scale(r, r->dres, r->n_tok, embed_scale(m), err)) && mem_copy(m->dev, r->dinput, r->dres, bytes, COPY_D2D, err)
+           && (!first || mem_copy(m->dev, r->dinput_token, r->token, (size_t)r->n_tok * 4, COPY_D2D, err));
+}
+
+bool layers_bwd(struct model_run *r, const struct model_grad *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    struct place to;
+    if (m->own.head)
+        TRY(last_norm_bwd(r, grad, &to, err));
+    else
+        TRY(mem_copy(m->dev, r->dres, r->dedge, (size_t)(r->n_tok * m->c.d_model) * dtype_size(m->dtype), COPY_D2D, err));
+    for (int64_t l = m->own.end - 1; l >= m->own.first; l--) {
+        TRY(model_bind(m, 1 + (int)l, err));
+        if (r->lim.recompute_block)
+            TRY(block_again(r, &r->layer[l], l, err));
+        TRY((m->own.head && l == m->c.n_layer - 1)
+            || (place_begin(m, grad, piece_of_layer(m, l), &to, err) && layer_clear(m, &to, l, err)));
+        TRY(mlp_bwd(r, &r->layer[l], l, &to, err));
+        TRY(attn_half_bwd(r, &r->layer[l], l, &to, err));
+        TRY(l < m->own.first + 2 || model_ahead(m, (int)l - 1, err));
+        TRY(place_end(grad, &to, err) && run_idle(r, err));
+    }
+    ok = stream_bwd(r, grad, err);
+out:
+    return ok;
+}
+
+bool model_backward(struct model_run *r, const struct token_loss *loss, const struct model_grad *grad, struct error *err)
+{
+    bool ok = false;
+    struct model *m = r->m;
+    int64_t n_head;
+    BUG_IF(!r->lim.train || r->stages || (r->lim.by_piece && grad->flat), "this run was not made for such training");
+    r->logits_n = 0;
+    TRY(head_select(r, loss->target, &n_head, err));
+    TRY(model_bind(m, head_piece(m), err) && head_bwd(r, loss, n_head, grad, err));
+    TRY(model_ahead(m, 0, err));                 // for the next forward pass
+    TRY(head_download_begin(r, n_head, err));    // what the host does with it goes on beside the layers
+    TRY(r->team ? team_layers_bwd(r, grad, err) : layers_bwd(r, grad, err));
+    TRY(head_download_end(r, n_head, loss->logp, loss->entropy, loss->coef ? NULL : loss->loss, err));
+    ok = true;
+out:
+    return ok;
+}

@@ -1,0 +1,176 @@
+#include "workers/engine/reward/leash.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "protocol/base/child.h"
+#include "protocol/base/clock.h"
+
+#define NAME "rollcall-leash"
+#define END_FD 3
+#define KILLED_MS 5000    // for what has been killed to be gone; what hangs in the kernel is left
+#define STUCK_MS 7000     // for a leash to end
+
+/* ---- in the process that holds the program ---- */
+
+static pid_t parent_of(pid_t pid)
+{
+    char path[64], text[512];
+    int parent = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "re");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f)
+        fclose(f);
+    text[n] = 0;
+    const char *name_end = strrchr(text, ')');    // the name may hold anything
+    return name_end && sscanf(name_end + 1, " %*c %d", &parent) == 1 ? (pid_t)parent : 0;
+}
+
+static void children_kill(void)
+{
+    DIR *proc = opendir("/proc");
+    for (struct dirent *e; proc && (e = readdir(proc));) {
+        pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
+        if (pid > 0 && parent_of(pid) == getpid())
+            kill(pid, SIGKILL);
+    }
+    if (proc)
+        closedir(proc);
+}
+
+/* The children of a child that dies are ours next. */
+static void all_kill(void)
+{
+    for (int64_t end = clock_ms() + KILLED_MS;;) {
+        pid_t pid;
+        while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) {
+        }
+        if (pid < 0 || clock_ms() >= end)    // there is none
+            return;
+        children_kill();
+        usleep(1000);
+    }
+}
+
+/* Orphans that have ended are taken off the list of processes meanwhile. */
+static bool has_ended(pid_t program)
+{
+    bool ended = false;
+    pid_t pid;
+    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+        ended = ended || pid == program;
+    return ended;
+}
+
+static void __attribute__((noreturn)) program_exec(const char *command, pid_t leash)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == leash && setpgid(0, 0) == 0) {
+        close_range(END_FD, ~0u, 0);
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+    }
+    _exit(127);
+}
+
+static int leash_run(const char *command)
+{
+    struct rlimit no_core = { 0, 0 };
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    setpgid(0, 0);    // a signal to our starter's group is not meant for it
+    setrlimit(RLIMIT_CORE, &no_core);
+    close_range(END_FD + 1, ~0u, 0);
+    int change = sigprocmask(SIG_BLOCK, &child, NULL) == 0 ? signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK) : -1;
+    if (change < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
+        return 126;
+    pid_t leash = getpid(), program = fork();
+    if (program == 0)
+        program_exec(command, leash);
+    if (program < 0) {
+        struct error err;
+        child_unspawned(errno, "it", &err);
+        dprintf(STDERR_FILENO, "%s\n", err.text);
+        return 126;
+    }
+    close(STDIN_FILENO);    // so that the program's ends of the pipes are the only ones
+    close(STDOUT_FILENO);
+    struct pollfd fds[2] = { { .fd = END_FD, .events = POLLIN }, { .fd = change, .events = POLLIN } };
+    struct signalfd_siginfo told;
+    while (!has_ended(program) && (poll(fds, 2, -1) > 0 || errno == EINTR) && fds[0].revents == 0)
+        (void)!read(change, &told, sizeof told);
+    all_kill();
+    return 0;
+}
+
+/* Every executable that holds programs can be the process that does. */
+static void __attribute__((constructor)) leash_main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[0], NAME) == 0)
+        _exit(leash_run(argv[1]));
+}
+
+/* ---- in the process that starts it ---- */
+
+bool leash_start(struct leash *l, const char *command, int in, int out, int errors, const char *what, struct error *err)
+{
+    char *argv[] = { NAME, (char *)command, NULL };
+    int pipe[2], given[4] = { in, out, errors > 0 ? errors : STDERR_FILENO, -1 }, n = 0;
+    posix_spawn_file_actions_t actions;
+    *l = (struct leash){ .end = -1 };
+    if (pipe2(pipe, O_CLOEXEC) != 0)
+        return error_errno(err, "cannot make a pipe for %s", what);
+    given[END_FD] = pipe[0];
+    posix_spawn_file_actions_init(&actions);
+    for (; n < 4 && (given[n] = fcntl(given[n], F_DUPFD_CLOEXEC, 4)) >= 0; n++)    // above those that are replaced
+        posix_spawn_file_actions_adddup2(&actions, given[n], n);
+    int rv = n < 4 ? errno : child_spawn(&l->pid, "/proc/self/exe", &actions, 0, argv, NULL);
+    posix_spawn_file_actions_destroy(&actions);
+    while (n > 0)
+        close(given[--n]);
+    close(pipe[0]);
+    l->end = pipe[1];
+    if (rv == 0)
+        return true;
+    l->pid = 0;
+    leash_end(l, 0);
+    return child_unspawned(rv, what, err);
+}
+
+/* Wait at most wait_ms for the leash to end, which it does once the program and all its children are gone. True: it has. */
+static bool leash_wait(struct leash *l, int64_t wait_ms)
+{
+    for (int64_t end = clock_ms() + wait_ms; l->pid > 0; usleep(1000)) {
+        if (waitpid(l->pid, NULL, WNOHANG) != 0)
+            l->pid = 0;
+        else if (clock_ms() >= end)
+            return false;
+    }
+    return true;
+}
+
+void leash_end(struct leash *l, int64_t wait_ms)
+{
+    leash_wait(l, wait_ms);
+    if (l->end >= 0)
+        close(l->end);
+    l->end = -1;
+    if (leash_wait(l, STUCK_MS))
+        return;
+    kill(l->pid, SIGKILL);    // then the program dies with it, and what the program has left stays
+    waitpid(l->pid, NULL, 0);
+    l->pid = 0;
+}
