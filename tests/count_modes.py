@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Count the mode tests: lines of code that ask in which form weights, a pass or a trainer's state lie.
+
+    tests/count_modes.py            # per file, and the sum
+    tests/count_modes.py --lines    # each line, too
+
+A form should be a table of functions in a file of its own. Each line that this script counts is a place where one function serves several
+forms by a condition, and where the next form has to be added by hand. The sum is to fall below 60. A line counts once for each name.
+"""
+import argparse
+import collections
+import glob
+import os
+import re
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FOLDERS = ("workers/engine/model", "workers/engine/pass", "workers/engine/trainer", "workers/engine/publish", "workers/engine/sampler",
+           "workers/engine/plan", "workers/worker", "workers/serve")
+# The names by which a form is asked for: a pointer or a number of struct run, struct model or struct trainer that only some forms have, or a
+# question.
+NAMES = {
+    "pass": (r"r->team\b", r"r->peers\b", r"r->stages\b"),
+    "weights": (r"m->team\b", r"m->lora\b", r"m->kept\b", r"m->source\b", r"m->base\b", r"m->own\b", r"is_sliced\b", r"is_staged\b"),
+    "sizes": (r"\bn_slice\b", r"\bn_stage\b"),
+    "trainer": (r"\bown_only\b", r"\bis_apart\b"),
+    "worker": (r"e->sampler\b", r"e->ref\b", r"e->trained\b", r"model_is_whole\b", r"model_keeps_shards\b", r"trainer_keeps_shards\b",
+               r"needs_whole\b", r"own_copy\b", r"loads_late\b", r"has_adapter\b", r"shards_are_reached\b", r"samples_behind\b"),
+}
+CONDITION = re.compile(r"\bif \(|\bwhile \(| \? |&&|\|\|")
+
+
+def code_of(text):
+    """The text without comments and strings; the lines keep their numbers."""
+    blank = lambda m: re.sub(r"[^\n]", " ", m.group())
+    return re.sub(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"", blank, text, flags=re.S)
+
+
+def tests_of(path):
+    """[(line number, kind, the line)] of a file."""
+    with open(path, encoding="utf-8") as f:
+        lines = code_of(f.read()).split("\n")
+    return [(at, kind, line.strip()) for at, line in enumerate(lines, 1) if CONDITION.search(line)
+            for kind, names in NAMES.items() for name in names if re.search(name, line)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--lines", action="store_true", help="print each line that counts")
+    args = parser.parse_args()
+    total, rows = collections.Counter(), []
+    for folder in FOLDERS:
+        for path in sorted(glob.glob(os.path.join(ROOT, folder, "*.[ch]"))):
+            found = tests_of(path)
+            kinds = collections.Counter(kind for _, kind, _ in found)
+            total += kinds
+            if found:
+                rows.append((len(found), os.path.relpath(path, ROOT), kinds, found))
+    print("".join(f"{kind:>9}" for kind in ("sum", *NAMES)) + "  file")
+    for n, path, kinds, found in sorted(rows, key=lambda row: (-row[0], row[1])):
+        print("".join(f"{k or '':>9}" for k in (n, *(kinds[kind] for kind in NAMES))) + f"  {path}")
+        for at, kind, line in found if args.lines else ():
+            print(f"{'':>11}{at}: {kind}: {line}")
+    print("".join(f"{k:>9}" for k in (sum(total.values()), *(total[kind] for kind in NAMES))) + f"  {len(rows)} files")
+
+
+if __name__ == "__main__":
+    main()
