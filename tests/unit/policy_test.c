@@ -147,7 +147,7 @@ static void a_guest_that_was_lifted_out_draws_what_it_would_have_drawn(UNUSED vo
         assert_int_equal(n_wake, 1);
         assert_true(policy_wants(p));
         policy_attach(p, g);
-        for (int round = 1; !j->done; round++) {
+        for (int round = 1; !j->http.done; round++) {
             assert_true(round < 2000);
             step(p, g);
             if (lift_every[k] && round % lift_every[k] == 0) {
@@ -193,13 +193,13 @@ static void own_run(int n_job, struct group *out[OWN], int64_t *n_guest_prompt)
     }
     *n_guest_prompt = 0;
     for (int i = 0; i < n_job; i++)
-        *n_guest_prompt += 40 * job[i]->done;
+        *n_guest_prompt += 40 * job[i]->http.done;
     for (round++; n_done < n_job; round++) {    // the others have their turn when the run pauses
         assert_true(round < 2000);
         step(p, g);
         n_done = 0;
         for (int i = 0; i < n_job; i++)
-            n_done += job[i]->done;
+            n_done += job[i]->http.done;
     }
     assert_null(generator_poll(g));    // no group is made of a guest
     for (int i = 0; i < n_job; i++)
@@ -245,7 +245,7 @@ static void a_request_that_cannot_go_on_is_told_why(UNUSED void **state)
     policy_feed(p);
     generator_clear(g);    // as a failed step leaves it
     policy_stepped(p, &why);
-    assert_true(failed->done && failed->failed);
+    assert_true(failed->http.done && failed->failed);
     assert_string_equal(failed->err.text, "no memory");
 
     assert_true(policy_submit(p, left, &err));
@@ -254,15 +254,15 @@ static void a_request_that_cannot_go_on_is_told_why(UNUSED void **state)
     policy_leave(p, left);
     assert_true(policy_wants(p));
     policy_feed(p);
-    assert_true(left->done && generator_idle(g));
+    assert_true(left->http.done && generator_idle(g));
 
     assert_non_null(order = serve_job_new(JOB_UPDATE, &err));
     assert_true(policy_submit(p, order, &err));
     assert_true(policy_submit(p, ended, &err));
     step(p, g);
-    assert_true(order->done && order->failed && !ended->done);
+    assert_true(order->http.done && order->failed && !ended->http.done);
     policy_end(p);
-    assert_true(ended->done && ended->choice[0].end == CHOICE_ABORT && ended->choice[0].n_tok > 0);
+    assert_true(ended->http.done && ended->choice[0].end == CHOICE_ABORT && ended->choice[0].n_tok > 0);
     struct serve_job *late = job_make(5, 1, 1);
     assert_false(policy_submit(p, late, &err));
     assert_int_equal(err.code, ERR_CLOSED);
@@ -354,9 +354,9 @@ static void borrower_end(struct borrower *b)
 /* Is it done, or has its first sample, if it has one, so many tokens? */
 static bool job_has(struct serve_job *j, int64_t n_tok)
 {
-    pthread_mutex_lock(&j->lock);
-    bool has = j->done || (j->choice && j->choice[0].n_tok >= n_tok);
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_lock(&j->http.lock);
+    bool has = j->http.done || (j->choice && j->choice[0].n_tok >= n_tok);
+    pthread_mutex_unlock(&j->http.lock);
     return has;
 }
 

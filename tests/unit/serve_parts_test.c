@@ -278,7 +278,7 @@ static void a_stream_with_tools_has_the_content_of_the_whole_answer(UNUSED void 
                 assert_true(choice_add(j, &j->choice[0], *p, -1, 0, &stopped));
         assert_true(stop_text_end(&j->choice[0].text));
         j->choice[0].end = CHOICE_STOP;
-        j->done = true;
+        j->http.done = true;
         assert_true(reply_stream(&stream, &x, j));
         reply_print(&whole, &x, j);
         content_add(&content[0], &stream, true);

@@ -22,7 +22,7 @@
 #include "protocol/base/tcp.h"
 #include "protocol/base/thread.h"
 #include "workers/engine/reward/verify/programs.h"
-#include "workers/serve/serve_job.h"
+#include "workers/serve/http_job.h"
 #include "workers/serve/web.h"
 
 #define THREADS_MAX 256
@@ -36,6 +36,8 @@ enum request_kind {
     ASK_STDIO,
 };
 struct request {
+    struct http_job job;     // first
+    struct request *next;    // that waits
     enum request_kind kind;
     json_t *body;    // owned
     struct buf answer;
@@ -49,17 +51,17 @@ struct service {
     struct web *web;
     pthread_t thread[THREADS_MAX];
     int n_started;
-    pthread_mutex_t lock;              // guards: all below; never held while a program runs
-    pthread_cond_t work;               // a job was put, or closing
-    struct serve_job *first, *last;    // waiting; each holds a reference
+    pthread_mutex_t lock;            // guards: all below; never held while a program runs
+    pthread_cond_t work;             // a job was put, or closing
+    struct request *first, *last;    // waiting; a reference each
     int64_t n_waiting, n_ready;
     bool closing, failed;
     struct error why;    // of failed
 };
 
-static void request_free(void *own)
+static void request_free(struct http_job *job)
 {
-    struct request *q = own;
+    struct request *q = (struct request *)job;
     json_decref(q->body);
     buf_release(&q->answer);
     free(q);
@@ -67,14 +69,17 @@ static void request_free(void *own)
 
 /* ---- answers, written by the threads ---- */
 
+static void fail_print(struct buf *out, const char *text)
+{
+    buf_clear(out);
+    buf_str(out, "{\"detail\":");
+    json_text_print(out, text, strlen(text), JSON_TEXT_UTF8);
+    buf_char(out, '}');
+}
+
 static void fail(struct request *q, int status, const char *text)
 {
-    json_t *body = json_pack("{s:s}", "detail", text);
-    char *dumped = body ? json_text_dump(body, JSON_COMPACT) : NULL;
-    buf_clear(&q->answer);
-    buf_str(&q->answer, dumped ? dumped : "{\"detail\":\"no memory\"}");
-    free(dumped);
-    json_decref(body);
+    fail_print(&q->answer, text);
     q->status = status;
 }
 
@@ -188,26 +193,24 @@ static void *thread_main(void *arg)
     while (host) {
         while (!s->first && !s->closing)
             pthread_cond_wait(&s->work, &s->lock);
-        struct serve_job *j = s->first;
-        if (!j)
+        struct request *q = s->first;
+        if (!q)
             break;
-        s->first = j->next;
+        s->first = q->next;
         s->last = s->first ? s->last : NULL;
         s->n_waiting--;
         pthread_mutex_unlock(&s->lock);
-        struct request *q = j->own;
-        if (atomic_load(&j->gone))
+        if (atomic_load(&q->job.gone))
             fail(q, 503, "the client has gone");
         else if (q->kind == ASK_SEEDS)
             seeds_run(host, q);
         else
             tests_run(host, q);
-        pthread_mutex_lock(&j->lock);
-        j->done = true;
-        if (j->wake)
-            j->wake(j->wake_arg);
-        pthread_mutex_unlock(&j->lock);
-        serve_job_drop(j);
+        pthread_mutex_lock(&q->job.lock);
+        q->job.done = true;
+        http_job_tell(&q->job);
+        pthread_mutex_unlock(&q->job.lock);
+        http_job_drop(&q->job);
         pthread_mutex_lock(&s->lock);
     }
     pthread_mutex_unlock(&s->lock);
@@ -217,42 +220,47 @@ static void *thread_main(void *arg)
 
 /* ---- routes, called by the HTTP server's thread ---- */
 
+static void refuse(struct web_answer *a, int status, const char *message)
+{
+    a->status = status;
+    fail_print(&a->body, message);
+    if (status == 503)
+        a->retry_after_s = 1;
+}
+
 static void ask_take(struct service *s, const struct web_request *w, struct web_answer *a, enum request_kind kind)
 {
-    struct error err = { 0 };
     json_error_t je;
     json_t *body = json_text_read(w->body, w->len, JSON_ALLOW_NUL, &je);
     struct request *q = json_is_object(body) ? calloc(1, sizeof *q) : NULL;
-    struct serve_job *j = q ? serve_job_new(JOB_PROGRAM, &err) : NULL;
-    if (!j) {
+    if (!q) {
+        bool is_object = json_is_object(body);
         json_decref(body);
-        free(q);
-        web_fail(a, q ? 500 : 422, q ? "no memory" : "the body must be a JSON object");
+        refuse(a, is_object ? 500 : 422, is_object ? "no memory" : "the body must be a JSON object");
         return;
     }
-    *q = (struct request){ .kind = kind, .body = body };
-    j->own = q;
-    j->own_free = request_free;
+    q->kind = kind;
+    q->body = body;
+    http_job_init(&q->job, request_free);
     pthread_mutex_lock(&s->lock);
     bool full = s->n_waiting >= s->max_queue || s->closing;
     if (!full) {
-        serve_job_hold(j);
+        http_job_hold(&q->job);
         if (s->last)
-            s->last->next = j;
+            s->last->next = q;
         else
-            s->first = j;
-        s->last = j;
+            s->first = q;
+        s->last = q;
         s->n_waiting++;
         pthread_cond_signal(&s->work);
     }
     pthread_mutex_unlock(&s->lock);
     if (full) {
-        serve_job_drop(j);
-        a->retry_after_s = 1;
-        web_fail(a, 503, "too many programs are waiting");
+        http_job_drop(&q->job);
+        refuse(a, 503, "too many programs are waiting");
         return;
     }
-    a->job = j;
+    a->job = &q->job;
 }
 
 static void on_seeds(void *ctx, const struct web_request *q, struct web_answer *a)
@@ -281,14 +289,14 @@ static const struct web_route routes[] = {
     { "POST", "/test_program_stdio", on_stdio, false },
 };
 
-static void print(UNUSED void *ctx, struct serve_job *j, struct web_answer *a)
+static void print(UNUSED void *ctx, struct http_job *j, struct web_answer *a)
 {
-    const struct request *q = j->own;
+    const struct request *q = (const struct request *)j;
     a->status = q->status ? q->status : 500;
     buf_add(&a->body, buf_text(&q->answer), q->answer.len);
 }
 
-static void leave(UNUSED void *ctx, struct serve_job *j)
+static void leave(UNUSED void *ctx, struct http_job *j)
 {
     atomic_store(&j->gone, true);
 }
@@ -336,9 +344,9 @@ static void threads_end(struct service *s)
     pthread_mutex_unlock(&s->lock);
     for (int i = 0; i < s->n_started; i++)
         pthread_join(s->thread[i], NULL);
-    for (struct serve_job *j; (j = s->first);) {
-        s->first = j->next;
-        serve_job_drop(j);
+    for (struct request *q; (q = s->first);) {
+        s->first = q->next;
+        http_job_drop(&q->job);
     }
 }
 
@@ -368,6 +376,7 @@ static bool service_run(struct service *s, struct error *err)
         .idle_ms = 75000,
         .print = print,
         .leave = leave,
+        .fail = refuse,
     };
     TRY(s->web = web_new(&config, err));
     printf("judging programs at http://%.*s:%u with %" PRId64 " threads\n", (int)(strrchr(s->listen, ':') - s->listen), s->listen, port,

@@ -19,7 +19,7 @@ void health_get(void *ctx, UNUSED const struct web_request *q, struct web_answer
     policy_state(s->policy, &state);
     error_tell(&state.err, why);
     if (state.failed)
-        web_fail(a, 503, why);
+        serve_refuse(a, 503, why);
     else
         buf_fmt(&a->body,
                 "{\"status\":\"ok\",\"prompts\":%" PRId64 ",\"weight_version\":%" PRId64 ",\"running\":%" PRId64 ",\"waiting\":%" PRId64

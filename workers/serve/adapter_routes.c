@@ -50,15 +50,15 @@ static void load_with(struct serve *s, const struct web_request *q, bool unique,
     const char *name = text_of(body, "lora_name", "adapter_name", ADAPTER_NAME_MAX);
     bool again = unique && name && name[0] && strcmp(name, now.name) == 0 && !json_is_true(json_object_get(body, "load_inplace"));
     if (!dir || !dir[0])
-        web_fail(a, 400, "'lora_path' (or 'adapter_path') must be the directory of an adapter");
+        serve_refuse(a, 400, "'lora_path' (or 'adapter_path') must be the directory of an adapter");
     else if (!name || (unique && !name[0]))
-        web_fail(a, 400, "'lora_name' (or 'adapter_name') must be the adapter's name, of at most 255 bytes");
+        serve_refuse(a, 400, "'lora_name' (or 'adapter_name') must be the adapter's name, of at most 255 bytes");
     else if (strcmp(name, s->reply.model) == 0)
-        web_fail(a, 400, "an adapter cannot have the model's own name");
+        serve_refuse(a, 400, "an adapter cannot have the model's own name");
     else if (again)
-        web_fail(a, 400, "an adapter of that name has been loaded; 'load_inplace' replaces it");
+        serve_refuse(a, 400, "an adapter of that name has been loaded; 'load_inplace' replaces it");
     else if (!path_is_dir(dir) || !lora_dir_is(dir))
-        web_fail(a, 404, "the path is no directory of this machine with an adapter_config.json");
+        serve_refuse(a, 404, "the path is no directory of this machine with an adapter_config.json");
     else if (!(j = adapter_load_job(dir, name, -1, &err)))
         serve_fail(a, &err);
     else
@@ -86,7 +86,7 @@ static void unload_with(struct serve *s, const struct web_request *q, bool must,
         return;
     const char *name = text_of(body, "lora_name", "adapter_name", ADAPTER_NAME_MAX);
     if (!name || (must && !name[0]))
-        web_fail(a, 400, "'lora_name' must be the adapter's name");
+        serve_refuse(a, 400, "'lora_name' must be the adapter's name");
     else if (!(j = serve_job_new(JOB_ADAPTER_UNLOAD, &err)) || !serve_job_adapter(j, &err))
         serve_fail(a, &err);
     if (j && j->adapter) {

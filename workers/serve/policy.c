@@ -102,16 +102,15 @@ static void list_remove(struct job_list *l, struct serve_job *j)
 /* The job is done: wake its waiter and drop it. It is in no list any more. */
 static void job_end(struct policy *e, struct serve_job *j, const struct error *err)
 {
-    pthread_mutex_lock(&j->lock);
-    j->done = true;
+    pthread_mutex_lock(&j->http.lock);
+    j->http.done = true;
     j->done_version = e->state.version;
     if (err) {
         j->failed = true;
         j->err = *err;
     }
-    if (j->wake)
-        j->wake(j->wake_arg);
-    pthread_mutex_unlock(&j->lock);
+    http_job_tell(&j->http);
+    pthread_mutex_unlock(&j->http.lock);
     pthread_mutex_lock(&e->lock);
     e->state.n_prompt -= j->kind == JOB_GENERATE ? j->ask.n_prompt : 0;
     pthread_cond_broadcast(&e->done);
@@ -133,14 +132,14 @@ static void job_abort(struct policy *e, struct serve_job *j)
     for (int64_t i = 0; i < e->n_slot; i++)
         if (e->slot[i].job == j)
             slot_empty(e, i);
-    pthread_mutex_lock(&j->lock);
+    pthread_mutex_lock(&j->http.lock);
     for (int64_t i = 0; i < j->n_choice; i++) {
         struct choice *c = &j->choice[i];
         if (c->end == CHOICE_OPEN && !stop_text_end(&c->text))
             log_warn("no memory for the last characters of a sample that was ended early");
         c->end = c->end == CHOICE_OPEN ? CHOICE_ABORT : c->end;
     }
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_unlock(&j->http.lock);
 }
 
 /* End all generating jobs; with err they failed, otherwise they are aborted with what they have. */
@@ -195,9 +194,9 @@ bool policy_watch(struct policy *e, const struct drawn *d)
         e->tainted = true;
         return true;
     }
-    if (!j || atomic_load(&j->gone))
+    if (!j || atomic_load(&j->http.gone))
         return true;
-    pthread_mutex_lock(&j->lock);
+    pthread_mutex_lock(&j->http.lock);
     struct choice *c = &j->choice[s->first + d->sample];
     if (c->n_tok == 0)
         c->n_cached = d->n_cached;
@@ -219,7 +218,7 @@ bool policy_watch(struct policy *e, const struct drawn *d)
         if (--s->n_open == 0)
             s->job = NULL;
     }
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_unlock(&j->http.lock);
     if (!j->touched) {
         BUG_IF(e->n_touched == e->max_touched, "%" PRId64 " jobs have news", e->n_touched);
         e->touched[e->n_touched++] = j;
@@ -243,14 +242,14 @@ void policy_read_watch(struct policy *e, const struct read_token *t)
         return;
     for (int64_t i = 0; i < e->text.n_id; i++)
         rank += t->logits[i] > t->logits[t->id];
-    pthread_mutex_lock(&j->lock);
+    pthread_mutex_lock(&j->http.lock);
     struct prompt_logps *p = &j->read[s->first / j->ask.n];
     p->logp[at] = t->logp;
     p->rank[at] = (int32_t)rank;
     if (p->top)
         top_find(p->top + at * j->ask.n_read, j->ask.n_read, t->logits, e->text.n_id, t->id, t->logp, 1);
     p->n = t->at;
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_unlock(&j->http.lock);
 }
 
 static void prompt_read(void *ctx, const struct read_token *t)
@@ -268,10 +267,9 @@ static void news_tell(struct policy *e)
             list_remove(&e->active, j);
             job_end(e, j, NULL);
         } else if (j->ask.stream) {
-            pthread_mutex_lock(&j->lock);
-            if (j->wake)
-                j->wake(j->wake_arg);
-            pthread_mutex_unlock(&j->lock);
+            pthread_mutex_lock(&j->http.lock);
+            http_job_tell(&j->http);
+            pthread_mutex_unlock(&j->http.lock);
         }
     }
     e->n_touched = 0;
@@ -428,9 +426,9 @@ static bool adapter_change(struct policy *e, struct serve_job *j, int64_t versio
     pthread_mutex_lock(&e->lock);
     e->adapter = is;
     pthread_mutex_unlock(&e->lock);
-    pthread_mutex_lock(&j->lock);
+    pthread_mutex_lock(&j->http.lock);
     *j->adapter = load ? is.look : was.look;
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_unlock(&j->http.lock);
     adapter_close(&was);
     return true;
 }
@@ -514,7 +512,6 @@ static void job_begin(struct policy *e, struct serve_job *j)
         generator_cache_clear(e->generator);
         job_end(e, j, NULL);
         return;
-    case JOB_PROGRAM: break;    // never comes here
     case JOB_UPDATE:
     case JOB_ADAPTER_LOAD:
     case JOB_ADAPTER_UNLOAD:
@@ -564,7 +561,7 @@ static void left_end(struct policy *e)
 {
     for (struct serve_job *j = e->active.first, *next; j; j = next) {
         next = j->next;
-        if (!atomic_load(&j->gone))
+        if (!atomic_load(&j->http.gone))
             continue;
         list_remove(&e->active, j);
         job_abort(e, j);
@@ -930,7 +927,7 @@ bool policy_submit(struct policy *e, struct serve_job *j, struct error *err)
 
 void policy_leave(struct policy *e, struct serve_job *j)
 {
-    atomic_store(&j->gone, true);
+    atomic_store(&j->http.gone, true);
     pthread_mutex_lock(&e->lock);
     e->left = true;
     unlock_and_wake(e);

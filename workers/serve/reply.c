@@ -271,7 +271,7 @@ static void calls_print(struct buf *out, const struct serve_job *j, const struct
         buf_str(out, i > 0 ? ",{" : "{");
         if (indexed)
             buf_fmt(out, "\"index\":%d,", i);
-        buf_fmt(out, "\"id\":\"call_%s-%" PRId64 "-%d\",\"type\":\"function\",\"function\":{\"name\":", j->id, choice, i);
+        buf_fmt(out, "\"id\":\"call_%s-%" PRId64 "-%d\",\"type\":\"function\",\"function\":{\"name\":", j->http.id, choice, i);
         string_print(out, calls->call[i].name);
         buf_str(out, ",\"arguments\":");
         string_print(out, calls->call[i].arguments);
@@ -284,9 +284,9 @@ static void calls_print(struct buf *out, const struct serve_job *j, const struct
 static void head_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const char *object)
 {
     if (j->ask.form == ASK_TOKENS)
-        buf_fmt(out, "{\"request_id\":\"%s\",", j->id);
+        buf_fmt(out, "{\"request_id\":\"%s\",", j->http.id);
     else
-        buf_fmt(out, "{\"id\":\"%s\",\"object\":\"%s\",", j->id, object);
+        buf_fmt(out, "{\"id\":\"%s\",\"object\":\"%s\",", j->http.id, object);
     buf_fmt(out, "\"created\":%.0f,\"model\":", floor(j->created_s));
     string_print(out, x->model);
     buf_fmt(out, ",\"system_fingerprint\":\"weights-%" PRId64 "\",\"weight_version\":%" PRId64 ",", version_of(j), version_of(j));
@@ -529,7 +529,7 @@ static void sglang_choice_print(struct buf *out, const struct reply_context *x, 
     text_print(out, buf_text(&c->text.text), text_end);
     buf_str(out, ",\"output_ids\":");
     ids_print(out, c->token, c->n_tok);
-    buf_fmt(out, ",\"meta_info\":{\"id\":\"%s\",\"finish_reason\":", j->id);
+    buf_fmt(out, ",\"meta_info\":{\"id\":\"%s\",\"finish_reason\":", j->http.id);
     sglang_end_print(out, c);
     buf_fmt(out,
             ",\"prompt_tokens\":%" PRId64 ",\"completion_tokens\":%" PRId64 ",\"cached_tokens\":%" PRId64 ",\"weight_version\":\"%" PRId64
@@ -663,10 +663,10 @@ static void vllm_stream(struct buf *out, const struct reply_context *x, struct s
         news |= c->text.safe > c->sent_text;
         c->sent_text = c->text.safe;
     }
-    if (j->done || !news) {
-        if (j->done)
+    if (j->http.done || !news) {
+        if (j->http.done)
             vllm_print(out, x, j);
-        buf_str(out, j->done ? "\n" : "");
+        buf_str(out, j->http.done ? "\n" : "");
         return;
     }
     buf_str(out, "{\"text\":[");
@@ -711,7 +711,7 @@ bool reply_stream(struct buf *out, const struct reply_context *x, struct serve_j
     else
         for (int64_t i = 0; i < j->n_choice && !j->failed; i++)
             choice_stream(out, x, j, i);
-    if (!j->done)
+    if (!j->http.done)
         return false;
     if (j->failed) {
         char text[ERROR_TEXT_BYTES];

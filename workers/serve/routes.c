@@ -25,11 +25,25 @@ static int status_of(const struct error *err)
     }
 }
 
+static void serve_refuse_code(struct web_answer *a, int status, const char *code, const char *message)
+{
+    a->status = status;
+    buf_clear(&a->body);
+    reply_error(&a->body, status, code, message);
+    if (status == 503)
+        a->retry_after_s = 1;
+}
+
+void serve_refuse(struct web_answer *a, int status, const char *message)
+{
+    serve_refuse_code(a, status, NULL, message);
+}
+
 void serve_fail(struct web_answer *a, const struct error *err)
 {
     char text[ERROR_TEXT_BYTES];
     error_tell(err, text);
-    web_fail_code(a, status_of(err), err->code == ERR_CONTEXT ? "context_length_exceeded" : NULL, text);
+    serve_refuse_code(a, status_of(err), err->code == ERR_CONTEXT ? "context_length_exceeded" : NULL, text);
 }
 
 json_t *serve_body_read(const struct web_request *q, bool may_be_empty, struct web_answer *a)
@@ -41,9 +55,9 @@ json_t *serve_body_read(const struct web_request *q, bool may_be_empty, struct w
     json_t *body = json_text_read(q->body, q->len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &at);
     if (!body) {
         snprintf(why, sizeof why, "the body is not JSON: line %d, column %d: %s", at.line, at.column, at.text);
-        web_fail(a, 400, why);
+        serve_refuse(a, 400, why);
     } else if (!json_is_object(body)) {
-        web_fail(a, 400, "the body must be a JSON object");
+        serve_refuse(a, 400, "the body must be a JSON object");
         json_decref(body);
         body = NULL;
     }
@@ -59,7 +73,7 @@ static void job_start(struct serve *s, struct serve_job *j, bool stream, struct 
         serve_job_drop(j);
         return;
     }
-    a->job = j;
+    a->job = &j->http;
     a->stream = stream;
 }
 
@@ -109,7 +123,7 @@ static void generate(struct serve *s, enum ask_form form, const struct web_reque
     TRY((j = serve_job_new(JOB_GENERATE, &err)) != NULL);
     stream = ask.stream;
     TRY(serve_job_ask(j, &ask, s->text.tokenizer, &err));
-    snprintf(j->id, sizeof j->id, "%s-%08" PRIx64 "-%" PRIu64, prefix[form], s->run & 0xffffffffu, ++s->n_request);
+    snprintf(j->http.id, sizeof j->http.id, "%s-%08" PRIx64 "-%" PRIu64, prefix[form], s->run & 0xffffffffu, ++s->n_request);
     ok = true;
 out:
     json_decref(body);
@@ -235,7 +249,7 @@ static void health_generate_get(void *ctx, UNUSED const struct web_request *q, s
 /* ---- orders */
 void serve_order(struct serve *s, struct serve_job *j, struct web_answer *a)
 {
-    snprintf(j->id, sizeof j->id, "order-%08" PRIx64 "-%" PRIu64, s->run & 0xffffffffu, ++s->n_request);
+    snprintf(j->http.id, sizeof j->http.id, "order-%08" PRIx64 "-%" PRIu64, s->run & 0xffffffffu, ++s->n_request);
     job_start(s, j, false, a);
 }
 
@@ -258,7 +272,7 @@ static void pause_with(struct serve *s, const char *mode, struct web_answer *a)
             serve_order(s, j, a);
             return;
         }
-    web_fail(a, 400, "'mode' must be abort, wait or keep (in_place)");
+    serve_refuse(a, 400, "'mode' must be abort, wait or keep (in_place)");
 }
 
 static void pause_post(void *ctx, const struct web_request *q, struct web_answer *a)
@@ -313,13 +327,13 @@ static void update_post(void *ctx, const struct web_request *q, struct web_answe
     bool bad_version = v && !json_is_null(v) && (version < 0 || version > INT32_MAX || (end && *end));
     struct serve_job *j = NULL;
     if (json_object_get(body, "update_info"))
-        web_fail(a, 501, "weights cannot come over NCCL or IPC here; save them and send {\"path\": DIRECTORY}");
+        serve_refuse(a, 501, "weights cannot come over NCCL or IPC here; save them and send {\"path\": DIRECTORY}");
     else if (!dir || strlen(dir) >= sizeof j->dir)
-        web_fail(a, 400, "'path' must be the directory of a model");
+        serve_refuse(a, 400, "'path' must be the directory of a model");
     else if (!path_is_dir(dir))
-        web_fail(a, 400, "'path' is no directory of this machine");
+        serve_refuse(a, 400, "'path' is no directory of this machine");
     else if (bad_version)
-        web_fail(a, 400, "'version' must be a whole number from 0 on");
+        serve_refuse(a, 400, "'version' must be a whole number from 0 on");
     else if (!(j = lora_dir_is(dir) ? adapter_load_job(dir, "", version, &err) : serve_job_new(JOB_UPDATE, &err)))
         serve_fail(a, &err);
     if (j) {
@@ -340,9 +354,10 @@ static void order_print(const struct serve_job *j, struct web_answer *a)
             words[j->kind], j->done_version);
 }
 
-void serve_print(void *ctx, struct serve_job *j, struct web_answer *a)
+static void job_print(void *ctx, struct http_job *job, struct web_answer *a)
 {
     struct serve *s = ctx;
+    const struct serve_job *j = serve_job_of(job);
     if (j->failed)
         serve_fail(a, &j->err);
     else if (j->kind == JOB_GENERATE)
@@ -353,20 +368,20 @@ void serve_print(void *ctx, struct serve_job *j, struct web_answer *a)
         order_print(j, a);
 }
 
-bool serve_stream(void *ctx, struct serve_job *j, struct buf *out)
+static bool job_stream(void *ctx, struct http_job *job, struct buf *out)
 {
     struct serve *s = ctx;
-    return reply_stream(out, &s->reply, j);
+    return reply_stream(out, &s->reply, serve_job_of(job));
 }
 
-void serve_leave(void *ctx, struct serve_job *j)
+static void job_leave(void *ctx, struct http_job *job)
 {
     struct serve *s = ctx;
-    policy_leave(s->policy, j);
+    policy_leave(s->policy, serve_job_of(job));
 }
 
 // clang-format off
-const struct web_route serve_routes[] = {
+static const struct web_route routes[] = {
     { "GET",  "/health",                   health_get, .open = true },
     { "GET",  "/ping",                     health_get, .open = true },
     { "GET",  "/health_generate",          health_generate_get },
@@ -405,4 +420,14 @@ const struct web_route serve_routes[] = {
     { "POST", "/update_weights_from_disk", update_post, .order = true },
 };
 // clang-format on
-const size_t n_serve_routes = ARRAY_SIZE(serve_routes);
+
+void serve_routes_set(struct web_config *c, struct serve *s)
+{
+    c->route = routes;
+    c->n_route = ARRAY_SIZE(routes);
+    c->ctx = s;
+    c->print = job_print;
+    c->stream = job_stream;
+    c->leave = job_leave;
+    c->fail = serve_refuse;
+}

@@ -22,9 +22,5 @@ struct serve {
     uint64_t n_request;    // so far; numbers the ids
     uint64_t run;          // random; in the ids
 };
-extern const struct web_route serve_routes[];
-extern const size_t n_serve_routes;
-/* For struct web_config; ctx is a struct serve. */
-void serve_print(void *ctx, struct serve_job *j, struct web_answer *a);
-bool serve_stream(void *ctx, struct serve_job *j, struct buf *out);
-void serve_leave(void *ctx, struct serve_job *j);
+/* Let the server answer for s: its routes, and what they need. */
+void serve_routes_set(struct web_config *c, struct serve *s);

@@ -7,6 +7,8 @@
 /* The body as JSON; NULL: a says what is wrong. An empty body counts as an empty object where that is enough. */
 json_t *serve_body_read(const struct web_request *q, bool may_be_empty, struct web_answer *a);
 void serve_fail(struct web_answer *a, const struct error *err);
+/* An answer that says what is wrong, in OpenAI's shape. */
+void serve_refuse(struct web_answer *a, int status, const char *message);
 /* Hand an order to the policy; a is its answer from here on. Takes j. */
 void serve_order(struct serve *s, struct serve_job *j, struct web_answer *a);
 

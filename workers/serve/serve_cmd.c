@@ -248,9 +248,8 @@ static bool model_open(struct doors *d, struct serve_options *o, struct error *e
         return error_errno(err, "the system gives no random numbers");
     if (!(s->policy = policy_new(&config, err)))
         return false;
-    struct web_config web_config = {
-        .route = serve_routes, .n_route = n_serve_routes, .ctx = s, .print = serve_print, .stream = serve_stream, .leave = serve_leave
-    };
+    struct web_config web_config = { 0 };
+    serve_routes_set(&web_config, s);
     if (!(d->model_web = door_open(o, o->listen, &web_config, &port, err)))
         return false;
     url_print(url, sizeof url, o, o->listen, port);

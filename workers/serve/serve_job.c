@@ -4,6 +4,29 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 
+static void job_release(struct http_job *http)
+{
+    struct serve_job *j = serve_job_of(http);
+    for (int64_t i = 0; i < j->n_choice; i++) {
+        struct choice *c = &j->choice[i];
+        free(c->token);
+        free(c->logp);
+        free(c->version);
+        free(c->top);
+        stop_text_release(&c->text);
+    }
+    free(j->choice);
+    for (int64_t i = 0; j->read && i < j->ask.n_prompt; i++) {
+        free(j->read[i].logp);
+        free(j->read[i].rank);
+        free(j->read[i].top);
+    }
+    free(j->read);
+    free(j->adapter);
+    ask_release(&j->ask);
+    free(j);
+}
+
 struct serve_job *serve_job_new(enum job_kind kind, struct error *err)
 {
     struct serve_job *j = calloc(1, sizeof *j);
@@ -14,9 +37,7 @@ struct serve_job *serve_job_new(enum job_kind kind, struct error *err)
     j->kind = kind;
     j->version = -1;
     j->created_s = clock_wall_s();
-    pthread_mutex_init(&j->lock, NULL);
-    atomic_init(&j->n_ref, 1);
-    atomic_init(&j->gone, false);
+    http_job_init(&j->http, job_release);
     return j;
 }
 
@@ -29,9 +50,9 @@ bool serve_job_prompt_room(struct serve_job *j, int64_t prompt, struct error *er
     room.logp = calloc(n, sizeof *room.logp);
     room.rank = calloc(n, sizeof *room.rank);
     room.top = k ? calloc(n * k, sizeof *room.top) : NULL;
-    pthread_mutex_lock(&j->lock);
+    pthread_mutex_lock(&j->http.lock);
     *p = room;    // serve_job_drop frees what there is
-    pthread_mutex_unlock(&j->lock);
+    pthread_mutex_unlock(&j->http.lock);
     return (p->logp && p->rank && (!k || p->top)) || error_set(err, ERR_NO_MEMORY, "no memory for the log-probs of %zu tokens", n);
 }
 
@@ -62,34 +83,13 @@ bool serve_job_adapter(struct serve_job *j, struct error *err)
 
 void serve_job_hold(struct serve_job *j)
 {
-    atomic_fetch_add(&j->n_ref, 1);
+    http_job_hold(&j->http);
 }
 
 void serve_job_drop(struct serve_job *j)
 {
-    if (!j || atomic_fetch_sub(&j->n_ref, 1) != 1)
-        return;
-    for (int64_t i = 0; i < j->n_choice; i++) {
-        struct choice *c = &j->choice[i];
-        free(c->token);
-        free(c->logp);
-        free(c->version);
-        free(c->top);
-        stop_text_release(&c->text);
-    }
-    free(j->choice);
-    for (int64_t i = 0; j->read && i < j->ask.n_prompt; i++) {
-        free(j->read[i].logp);
-        free(j->read[i].rank);
-        free(j->read[i].top);
-    }
-    free(j->read);
-    free(j->adapter);
-    ask_release(&j->ask);
-    if (j->own_free)
-        j->own_free(j->own);
-    pthread_mutex_destroy(&j->lock);
-    free(j);
+    if (j)
+        http_job_drop(&j->http);
 }
 
 /* Grow an array of a choice to cap elements; NULL as result leaves it as it is. */

@@ -1,17 +1,15 @@
 /* serve_job.h - a job for the policy's thread: continue prompts, pause, resume, load weights
  *
- * Made by a thread that serves HTTP and given to the policy (policy.h); both hold a reference, and the last one to drop
- * it frees the job. The fields above `lock` do not change once the policy has it. The policy appends tokens under the
- * lock and wakes the HTTP side, which reads under the lock. Its size is bounded by its ask: samples, and tokens of
- * each. */
+ * Made by a thread that serves HTTP and given to the policy (policy.h), which finishes it (http_job.h). The fields above `choice` do
+ * not change once the policy has it. The policy appends tokens under the lock and wakes the HTTP side, which reads under the lock. A
+ * job's size is bounded by its ask: samples, and tokens of each. */
 #pragma once
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
 #include "workers/serve/adapter.h"
 #include "workers/serve/ask.h"
+#include "workers/serve/http_job.h"
 #include "workers/serve/stop_text.h"
 
 enum job_kind {
@@ -22,7 +20,6 @@ enum job_kind {
     JOB_FORGET,            // empty the prefix cache
     JOB_ADAPTER_LOAD,      // the adapter in a directory
     JOB_ADAPTER_UNLOAD,    // no adapter
-    JOB_PROGRAM,           // not the policy's: workers/scorer judges a program
 };
 enum pause_mode {
     PAUSE_ABORT,    // work under way ends now, with what it has
@@ -63,9 +60,9 @@ struct choice {
     bool began, ended;
 };
 struct serve_job {
+    struct http_job http;    // first; its lock guards: everything from choice on, except the policy's fields
     enum job_kind kind;
     struct ask ask;           // JOB_GENERATE
-    char id[48];              // "cmpl-..."
     double created_s;         // since 1970
     int64_t n_choice;         // prompts x samples, a prompt's samples together
     enum pause_mode pause;    // JOB_PAUSE
@@ -73,25 +70,21 @@ struct serve_job {
     int64_t version;          // JOB_UPDATE, JOB_ADAPTER_LOAD: of the new weights; -1: the current one plus 1
     /* JOB_ADAPTER_*, owned: the wanted name, or "". When the job is done: the adapter that was loaded or unloaded. */
     struct adapter_look *adapter;
-    atomic_bool gone;             // its client has gone
-    pthread_mutex_t lock;         // guards: everything below except the policy's fields
     struct choice *choice;        // (n_choice) owned
     struct prompt_logps *read;    // (ask.n_prompt) owned; NULL: not asked for
-    bool done;                    // nothing more will be added
-    bool failed;                  // ... because of err
+    bool failed;                  // it is done because of err
     struct error err;
-    int64_t done_version;       // of the weights when it was done
-    void (*wake)(void *arg);    // called by the policy with the lock held when there is news. NULL: no waiter
-    void *wake_arg;
-    atomic_int n_ref;
-    void *own;                      // of a server that is not the policy's; freed with own_free
-    void (*own_free)(void *own);    // NULL: there is none
-    // used by the policy, or by that server
+    int64_t done_version;    // of the weights when it was done
+    // used by the policy
     struct serve_job *next;    // in its queue
     int64_t next_choice;       // open samples from this one on are not in the generator
     int64_t n_open;            // samples that have not ended
     bool touched;              // has news in this step
 };
+static inline struct serve_job *serve_job_of(struct http_job *j)
+{
+    return (struct serve_job *)j;    // its first member
+}
 /* A job with one reference. NULL: no memory. */
 struct serve_job *serve_job_new(enum job_kind kind, struct error *err);
 /* Take the encoded ask (a holds nothing then) and make room for its samples. */

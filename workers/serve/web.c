@@ -110,18 +110,21 @@ static void connection_push_out(struct web *h)
 
 static void connection_refuse(struct web *h, int fd)
 {
-    static const char sentence[] = "{\"error\":{\"message\":\"too many connections are open\",\"type\":\"overloaded_error\","
-                                   "\"param\":null,\"code\":503}}";
-    char answer[512], dump[4096];
-    int n = snprintf(answer, sizeof answer,
-                     "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nRetry-After: 1\r\n"
-                     "Connection: close\r\n\r\n%s",
-                     sizeof sentence - 1, sentence);
-    if (!h->config.cert_pem && send(fd, answer, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
+    struct web_answer a = { 0 };
+    struct buf answer = BUF_INIT;
+    char dump[4096];
+    h->config.fail(&a, 503, "too many connections are open");
+    buf_fmt(&answer, "HTTP/1.1 503 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nRetry-After: 1\r\nConnection: close\r\n\r\n",
+            http_status_words(503), a.type ? a.type : "application/json", a.body.len);
+    buf_add(&answer, a.body.data, a.body.len);
+    bool whole = !a.body.failed && !answer.failed;
+    if (whole && !h->config.cert_pem && send(fd, answer.data, answer.len, MSG_NOSIGNAL | MSG_DONTWAIT) > 0) {
         shutdown(fd, SHUT_WR);
         while (recv(fd, dump, sizeof dump, MSG_DONTWAIT) > 0)    // unread bytes would make close discard the answer
             ;
     }
+    buf_release(&a.body);
+    buf_release(&answer);
     close(fd);
 }
 
@@ -450,6 +453,7 @@ static bool server_open(struct web *h, struct error *err)
 
 struct web *web_new(const struct web_config *config, struct error *err)
 {
+    BUG_IF(!config->fail, "the server at '%s' has no words for a refusal", config->address);
     struct web *h = calloc(1, sizeof *h);
     if (!h) {
         close(config->listen_fd);

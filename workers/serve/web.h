@@ -18,7 +18,7 @@
 #include "protocol/base/error.h"
 
 struct http_head;
-struct serve_job;
+struct http_job;
 struct web;
 struct web_request {
     const char *method, *path;
@@ -30,13 +30,13 @@ struct web_request {
 const char *web_query(const struct web_request *q, const char *name);
 
 struct web_answer {
-    int status;               // 200 unless set
-    struct buf body;          // taken by the server
-    const char *type;         // "application/json" unless set; outlives the server
-    int retry_after_s;        // 0: no such header
-    struct serve_job *job;    // the answer is this job's; the reference passes to the server. NULL: the answer is in body
-    bool stream;              // ... sent as a stream, of server-sent events unless type is set
-    int64_t receipt;          // not 0: web_config.sent is called with this number
+    int status;              // 200 unless set
+    struct buf body;         // taken by the server
+    const char *type;        // "application/json" unless set; outlives the server
+    int retry_after_s;       // 0: no such header
+    struct http_job *job;    // the answer is this job's; the reference passes to the server. NULL: the answer is in body
+    bool stream;             // ... sent as a stream, of server-sent events unless type is set
+    int64_t receipt;         // not 0: web_config.sent is called with this number
 };
 struct web_route {
     const char *method, *path;
@@ -61,12 +61,12 @@ struct web_config {
     size_t max_bodies_bytes;     // of all requests that are being read
     int64_t head_ms, body_ms;    // to send a request's header after connecting, and its body
     int64_t idle_ms;             // longest time between two requests, and without the client taking any of an answer
-    void (*print)(void *ctx, struct serve_job *j, struct web_answer *a);    // writes the answer of a job that is done; lock held
-    bool (*stream)(void *ctx, struct serve_job *j, struct buf *out);        // writes what is new; lock held; true: that was all
-    void (*leave)(void *ctx, struct serve_job *j);                          // called when the job's client has gone
+    void (*print)(void *ctx, struct http_job *j, struct web_answer *a);    // writes the answer of a job that is done; lock held
+    bool (*stream)(void *ctx, struct http_job *j, struct buf *out);        // writes what is new; lock held; true: that was all
+    void (*leave)(void *ctx, struct http_job *j);                          // called when the job's client has gone
     /* The answer with this receipt has been sent (arrived: as far as this host can know), or its client went away. NULL: not used. */
     void (*sent)(void *ctx, int64_t receipt, bool arrived);
-    void (*fail)(struct web_answer *a, int status, const char *message);    // writes a refusal. NULL: web_fail
+    void (*fail)(struct web_answer *a, int status, const char *message);    // writes a refusal, in the shape that its clients know
     const char *bad_gzip;         // the refusal of a body that is not gzip; NULL: our own sentence
     size_t gzip_from, gzip_to;    // answers of so many bytes are compressed for clients that accept it; 0: none
 };
@@ -78,7 +78,3 @@ void web_close(struct web *h);
 bool web_wait(struct web *h, int64_t limit_ms);
 /* All jobs must be done: unfinished answers are cut off. NULL is fine. */
 void web_free(struct web *h);
-/* An answer that says what is wrong, in OpenAI's shape. */
-void web_fail(struct web_answer *a, int status, const char *message);
-/* ... with a word by which clients know it in place of the status (reply_error). */
-void web_fail_code(struct web_answer *a, int status, const char *code, const char *message);

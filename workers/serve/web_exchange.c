@@ -6,8 +6,7 @@
 #include <time.h>
 #include <zlib.h>
 #include "protocol/base/bearer.h"
-#include "workers/serve/reply.h"
-#include "workers/serve/serve_job.h"
+#include "workers/serve/http_job.h"
 #include "workers/serve/web_parts.h"
 
 static void ctx_lock(struct web *h)
@@ -20,20 +19,6 @@ static void ctx_unlock(struct web *h)
 {
     if (h->config.lock)
         pthread_mutex_unlock(h->config.lock);
-}
-
-void web_fail_code(struct web_answer *a, int status, const char *code, const char *message)
-{
-    a->status = status;
-    buf_clear(&a->body);
-    reply_error(&a->body, status, code, message);
-    if (status == 503)
-        a->retry_after_s = 1;
-}
-
-void web_fail(struct web_answer *a, int status, const char *message)
-{
-    web_fail_code(a, status, NULL, message);
 }
 
 const char *web_query(const struct web_request *q, const char *name)
@@ -67,7 +52,7 @@ void exchange_forget(struct connection *c, bool arrived)
         pthread_mutex_unlock(&c->job->lock);
         if (!done && !c->left)
             h->config.leave(h->config.ctx, c->job);
-        serve_job_drop(c->job);
+        http_job_drop(c->job);
     }
     if (c->receipt != 0) {
         ctx_lock(h);
@@ -327,7 +312,7 @@ static void answer_head(struct connection *c, int status, const char *type)
     gmtime_r(&now, &utc);
     strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &utc);
     buf_fmt(&c->out, "HTTP/1.1 %d %s\r\nDate: %s\r\nContent-Type: %s\r\n", status, http_status_words(status), date, type);
-    if (c->job)
+    if (c->job && c->job->id[0])
         buf_fmt(&c->out, "X-Request-Id: %s\r\n", c->job->id);
     c->is_last |= atomic_load(&c->web->closed);
     if (c->is_last)
@@ -360,9 +345,9 @@ static void answer_send(struct connection *c, struct web_answer *a)
         buf_release(&a->body);
         a->body = BUF_INIT;
         is_small = false;
-        (config->fail ? config->fail : web_fail)(a, 503,
-                                                 failed ? "the answer is longer than this server sends, or there is no memory for it"
-                                                        : "too many bytes of answers wait for clients to take them");
+        config->fail(a, 503,
+                     failed ? "the answer is longer than this server sends, or there is no memory for it"
+                            : "too many bytes of answers wait for clients to take them");
     }
     answer_head(c, a->status, a->type ? a->type : "application/json");
     buf_fmt(&c->out, "Content-Length: %zu\r\n", a->body.len);
@@ -387,9 +372,8 @@ static void answer_send(struct connection *c, struct web_answer *a)
 static void refusal_send(struct connection *c)
 {
     struct web_answer a = { 0 };
-    void (*fail)(struct web_answer *, int, const char *) = c->web->config.fail;
     phase_set(c, PHASE_ANSWER);
-    (fail ? fail : web_fail)(&a, c->refused, c->why);
+    c->web->config.fail(&a, c->refused, c->why);
     answer_send(c, &a);
 }
 

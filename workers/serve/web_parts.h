@@ -46,10 +46,10 @@ struct connection {
     char why[256];
     bool is_last;    // close the connection after the answer
     /* the answer */
-    struct serve_job *job;    // one reference; NULL: none
-    bool stream, over;        // over: nothing will be added to what is to be sent
-    bool left;                // the client has gone, and the job was told
-    bool again;               // it has more to do at once
+    struct http_job *job;    // one reference; NULL: none
+    bool stream, over;       // over: nothing will be added to what is to be sent
+    bool left;               // the client has gone, and the job was told
+    bool again;              // it has more to do at once
     atomic_bool news;
     int64_t receipt;           // of the answer; 0: none
     struct buf out, answer;    // to be sent: heads and streams, then a body

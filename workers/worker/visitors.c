@@ -191,12 +191,6 @@ static void door_open(struct engine *e)
     struct error err;
     struct web_config c = { .address = e->config.serve,
                             .allowed_hosts = e->config.allowed_hosts,
-                            .route = serve_routes,
-                            .n_route = n_serve_routes,
-                            .ctx = &v->serve,
-                            .print = serve_print,
-                            .stream = serve_stream,
-                            .leave = serve_leave,
                             .token = v->token[0] ? v->token : NULL,
                             .cert_pem = e->config.serve_tls_cert[0] ? buf_text(&v->cert) : NULL,
                             .key_pem = e->config.serve_tls_cert[0] ? buf_text(&v->key) : NULL,
@@ -207,6 +201,7 @@ static void door_open(struct engine *e)
                             .head_ms = 15000,
                             .body_ms = 60000,
                             .idle_ms = 75000 };
+    serve_routes_set(&c, &v->serve);
     if (v->web || clock_ms() < v->again_ms)
         return;
     v->again_ms = clock_ms() + AGAIN_MS;
