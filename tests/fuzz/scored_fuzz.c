@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include "workers/serve/atropos_data.h"
-#include "workers/serve/atropos_group.h"
+#include "workers/atropos/atropos_data.h"
+#include "workers/atropos/atropos_group.h"
 
 #define LIST_MAX 8
 

@@ -81,7 +81,7 @@ class Docs(unittest.TestCase):
         words = r"\bfor (want of|ever)\b|\btold of\b|\bin the midst\b|\bone a (line|thread|process|node|step|row|completion|token)\b" \
                 r"|\bbehind the end\b|\bof one's own\b|\b(is|are) no (number|text|prompt|token|journal|mathematics|JSON|key|call|answer)\b"
         folders = [f"workers/engine/{f}" for f in ("reward", "text", "template", "sampler", "model")] \
-            + ["workers/serve", "workers/worker", "tests/unit", "tests/integration", "examples"]
+            + ["workers/serve", "workers/http", "workers/atropos", "workers/worker", "tests/unit", "tests/integration", "examples"]
         found = subprocess.run(["git", "grep", "-nPi", words, "--", *folders, ":!tests/integration/docs_test.py"],
                                cwd=ROOT, text=True, capture_output=True)
         self.assertEqual((found.returncode, found.stdout), (1, ""), "say 'for lack of', 'forever', 'reported', 'one per', 'is not a'")

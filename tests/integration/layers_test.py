@@ -10,7 +10,7 @@ from run_tools import ROLLCALL
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BASE, WIRE, RUN, KERNELS = "protocol/base", "protocol/wire", "protocol/run", "kernels"
-ENGINE, HOST, PROCESS = "workers/engine", "workers/host", "workers/process"
+ENGINE, HOST, PROCESS, HTTP = "workers/engine", "workers/host", "workers/process", "workers/http"
 PROTOCOL = (BASE, WIRE, RUN)
 # Which folder may include which. The longest matching folder of a file decides; a folder may always include itself.
 MAY = {
@@ -21,15 +21,17 @@ MAY = {
     ENGINE: (*PROTOCOL, KERNELS),
     HOST: PROTOCOL,
     PROCESS: PROTOCOL,
-    "workers/worker": (*PROTOCOL, KERNELS, ENGINE, PROCESS, "workers/serve"),
+    HTTP: (BASE, WIRE),
+    "workers/worker": (*PROTOCOL, KERNELS, ENGINE, PROCESS, HTTP, "workers/serve"),
     "workers/schedule": (*PROTOCOL, ENGINE),
     "workers/controller": (*PROTOCOL, KERNELS, ENGINE, PROCESS, "workers/schedule"),
-    "workers/scorer": (*PROTOCOL, ENGINE, PROCESS, "workers/serve"),
+    "workers/scorer": (*PROTOCOL, ENGINE, PROCESS, HTTP),
     "workers/node/bulk": (BASE, WIRE, ENGINE),
     "workers/node": (*PROTOCOL, KERNELS, ENGINE, HOST, PROCESS, "workers/node/bulk"),
     "workers/agent": (*PROTOCOL, HOST, PROCESS, "workers/node"),
     "workers/export": PROTOCOL,
-    "workers/serve": (*PROTOCOL, KERNELS, ENGINE, PROCESS),
+    "workers/atropos": (*PROTOCOL, ENGINE, PROCESS, HTTP),
+    "workers/serve": (*PROTOCOL, KERNELS, ENGINE, PROCESS, HTTP, "workers/atropos"),
     "console/fleet": PROTOCOL,
     "console/simulate": (*PROTOCOL, "console/fleet"),
     "console/tui": (*PROTOCOL, "console/fleet"),
@@ -191,6 +193,7 @@ class Layers(unittest.TestCase):
             ("workers/engine/pass/run.c", '#include "workers/engine/sampler/generator.h"\n'): "workers/engine/pass may use model",
             ("workers/agent/x.c", "#include <nng/nng.h>\n"): "protocol/wire/",
             ("workers/export/x.c", '#include "workers/schedule/ledger.h"\n'): "workers/export may use",
+            ("workers/http/x.c", '#include "workers/serve/reply.h"\n'): "workers/http may use",
             ("workers/serve/x.c", "rv = pthread_create(&t, NULL, f, x);\n"): "thread_start",
             ("console/x.c", "rv = posix_spawn(&pid, f, NULL, NULL, argv, environ);\n"): "child_spawn",
         }

@@ -15,11 +15,11 @@
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "protocol/run/bounds.h"
-#include "workers/serve/atropos.h"
-#include "workers/serve/atropos_client.h"
-#include "workers/serve/atropos_group.h"
-#include "workers/serve/atropos_pack.h"
-#include "workers/serve/drawn_book.h"
+#include "workers/atropos/atropos.h"
+#include "workers/atropos/atropos_client.h"
+#include "workers/atropos/atropos_group.h"
+#include "workers/atropos/atropos_pack.h"
+#include "protocol/run/drawn_book.h"
 
 static struct error err;
 

@@ -1,6 +1,6 @@
 /* service.c - see service.h
  *
- * the HTTP server's thread (workers/serve/web.c) reads requests and puts them into a bounded queue; threads with a sandbox_host each
+ * the HTTP server's thread (workers/http/web.c) reads requests and puts them into a bounded queue; threads with a sandbox_host each
  * take them out, run the program, write the answer's body and wake the connection. A request whose client has gone is dropped. */
 #include "workers/scorer/service.h"
 #include <errno.h>
@@ -22,8 +22,8 @@
 #include "protocol/base/tcp.h"
 #include "protocol/base/thread.h"
 #include "workers/engine/reward/verify/programs.h"
-#include "workers/serve/http_job.h"
-#include "workers/serve/web.h"
+#include "workers/http/http_job.h"
+#include "workers/http/web.h"
 
 #define THREADS_MAX 256
 #define TEST_MAX_S 60.0      // of one test, whatever a request asks

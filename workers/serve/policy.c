@@ -22,7 +22,7 @@
 #include "protocol/base/thread.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
-#include "workers/serve/drawn_book.h"
+#include "protocol/run/drawn_book.h"
 #include "workers/serve/lent.h"
 
 #define LOGP_LEAST (-9999.0f)    // means minus infinity, as in vLLM, since JSON has none

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include "protocol/base/error.h"
 #include "workers/serve/ask.h"
-#include "workers/serve/web.h"
+#include "workers/http/web.h"
 #include "workers/serve/reply.h"
 
 struct policy;

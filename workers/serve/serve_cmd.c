@@ -21,13 +21,13 @@
 #include "workers/engine/model/lora_config.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/text/tokenizer.h"
-#include "workers/serve/atropos.h"
-#include "workers/serve/atropos_routes.h"
-#include "workers/serve/drawn_book.h"
+#include "workers/atropos/atropos.h"
+#include "workers/atropos/atropos_routes.h"
+#include "protocol/run/drawn_book.h"
 #include "workers/serve/lent.h"
 #include "workers/serve/policy.h"
 #include "workers/serve/routes.h"
-#include "workers/serve/web.h"
+#include "workers/http/web.h"
 
 #define MODEL_LEN_MOST 32768    // default limit, since every sequence's memory is reserved as a whole
 #define PEM_BYTES_MAX 65536

@@ -9,7 +9,7 @@
 #include "protocol/base/error.h"
 #include "workers/serve/adapter.h"
 #include "workers/serve/ask.h"
-#include "workers/serve/http_job.h"
+#include "workers/http/http_job.h"
 #include "workers/serve/stop_text.h"
 
 enum job_kind {

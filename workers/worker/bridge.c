@@ -14,7 +14,7 @@
 #include "workers/engine/model/model_dir.h"
 #include "workers/engine/sampler/external.h"
 #include "workers/engine/text/tokenizer.h"
-#include "workers/serve/drawn_book.h"
+#include "protocol/run/drawn_book.h"
 
 #define PATIENCE_S 20.0    // for one version at one server; a trainer waits no longer
 #define AGAIN_MS 2000      // before a server that did not get the weights is given them once more

@@ -14,10 +14,10 @@
 #include "protocol/base/thread.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/text/tokenizer.h"
-#include "workers/serve/drawn_book.h"
+#include "protocol/run/drawn_book.h"
 #include "workers/serve/policy.h"
 #include "workers/serve/routes.h"
-#include "workers/serve/web.h"
+#include "workers/http/web.h"
 
 #define CONNECTIONS 128
 #define QUEUE 256                       // prompts inside, waiting ones too; more are answered with 503

@@ -3,8 +3,8 @@
  * What environments and trainers of atroposlib 0.4 send and expect (api/server.py). Differences are in workers/serve/README.md. */
 #pragma once
 #include <stdbool.h>
-#include "workers/serve/atropos.h"
-#include "workers/serve/web.h"
+#include "workers/atropos/atropos.h"
+#include "workers/http/web.h"
 
 struct atropos_door {
     struct atropos *state;

@@ -1,4 +1,4 @@
-#include "workers/serve/http_job.h"
+#include "workers/http/http_job.h"
 #include <stddef.h>
 
 void http_job_init(struct http_job *j, void (*release)(struct http_job *j))

@@ -1,4 +1,4 @@
-#include "workers/serve/atropos_data.h"
+#include "workers/atropos/atropos_data.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

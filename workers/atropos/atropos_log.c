@@ -1,4 +1,4 @@
-#include "workers/serve/atropos_log.h"
+#include "workers/atropos/atropos_log.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* atropos_env.c - the environments that post groups: which ones take part, and what each is told about the queue */
-#include "workers/serve/atropos_parts.h"
+#include "workers/atropos/atropos_parts.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

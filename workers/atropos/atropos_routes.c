@@ -1,4 +1,4 @@
-#include "workers/serve/atropos_routes.h"
+#include "workers/atropos/atropos_routes.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,14 +1,14 @@
 /* atropos_state.c - the state on disk: written down change by change, and read again at a start
  *
  * Above the log's records (atropos_log.h): what the JSON in them says. */
-#include "workers/serve/atropos_parts.h"
+#include "workers/atropos/atropos_parts.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
-#include "workers/serve/atropos_log.h"
+#include "workers/atropos/atropos_log.h"
 
 /* ---- writing */
 static const char *text_of(const json_t *o, const char *key)

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <jansson.h>
 #include "protocol/base/error.h"
-#include "workers/serve/atropos.h"
+#include "workers/atropos/atropos.h"
 
 struct groups {
     struct scored **at;    // (n) one reference each

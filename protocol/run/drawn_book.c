@@ -1,7 +1,7 @@
 /* drawn_book.c - a word for each sample: 40 bits of its hash, and 24 of its version plus 1, so that an empty one is 0
  *
  * Words are read and written whole, by pread and pwrite: a mapping would end the process when a disk is full, or the file is cut. */
-#include "workers/serve/drawn_book.h"
+#include "protocol/run/drawn_book.h"
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>

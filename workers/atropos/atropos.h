@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
-#include "workers/serve/atropos_data.h"
+#include "workers/atropos/atropos_data.h"
 
 #define ATROPOS_TEXT_MAX 1024       // bytes of a name or path, with its NUL
 #define ATROPOS_ENVS_MAX 4096       // registrations

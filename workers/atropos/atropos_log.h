@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
-#include "workers/serve/atropos_data.h"
+#include "workers/atropos/atropos_data.h"
 
 enum atropos_record {
     RECORD_STATE = 1,    // the whole small state, as JSON; the first of a segment

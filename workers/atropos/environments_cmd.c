@@ -32,12 +32,12 @@
 #include "workers/engine/text/tokenizer.h"
 #include "workers/engine/trainer/loss.h"
 #include "workers/process/process.h"
-#include "workers/serve/atropos.h"
-#include "workers/serve/atropos_client.h"
-#include "workers/serve/atropos_group.h"
-#include "workers/serve/atropos_routes.h"
-#include "workers/serve/drawn_book.h"
-#include "workers/serve/web.h"
+#include "workers/atropos/atropos.h"
+#include "workers/atropos/atropos_client.h"
+#include "workers/atropos/atropos_group.h"
+#include "workers/atropos/atropos_routes.h"
+#include "protocol/run/drawn_book.h"
+#include "workers/http/web.h"
 
 #define GROUPS_BYTES ((size_t)1 << 30)    // that wait; more are answered with 503
 #define BODY_BYTES ((size_t)64 << 20)     // of one post

@@ -26,7 +26,7 @@
 #include <unistd.h>
 #include "protocol/base/log.h"
 #include "protocol/base/thread.h"
-#include "workers/serve/web_parts.h"
+#include "workers/http/web_parts.h"
 
 #define SLACK 64                 // connections being pushed out, in addition to the limit
 #define PUSH_MS 500              // a connection that has waited less is not pushed out

@@ -6,8 +6,8 @@
 #include <time.h>
 #include <zlib.h>
 #include "protocol/base/bearer.h"
-#include "workers/serve/http_job.h"
-#include "workers/serve/web_parts.h"
+#include "workers/http/http_job.h"
+#include "workers/http/web_parts.h"
 
 static void ctx_lock(struct web *h)
 {

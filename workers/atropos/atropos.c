@@ -3,14 +3,14 @@
  * Every change goes through three steps: make sure that it cannot fail any more (room is reserved), write it to the log
  * (change_note), apply it (a function that ends in _apply). Reading the log at a start applies the same changes, by the same
  * functions: atropos_state.c. Environments are in atropos_env.c. */
-#include "workers/serve/atropos_parts.h"
+#include "workers/atropos/atropos_parts.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
-#include "workers/serve/atropos_log.h"
-#include "workers/serve/atropos_pack.h"
+#include "workers/atropos/atropos_log.h"
+#include "workers/atropos/atropos_pack.h"
 
 #define SUM_STEPS 1000000    // most groups x group size for which every combination is tried
 

@@ -1,4 +1,4 @@
-#include "workers/serve/atropos_group.h"
+#include "workers/atropos/atropos_group.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

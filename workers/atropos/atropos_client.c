@@ -1,4 +1,4 @@
-#include "workers/serve/atropos_client.h"
+#include "workers/atropos/atropos_client.h"
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>

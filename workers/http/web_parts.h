@@ -7,7 +7,7 @@
 #include "protocol/base/http_head.h"
 #include "protocol/base/own_hosts.h"
 #include "protocol/wire/tls_door.h"
-#include "workers/serve/web.h"
+#include "workers/http/web.h"
 
 #define READ_BYTES 65536
 #define PUSH_ANSWER_MS 2000      // ... and whose client could have taken what was sent

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include "protocol/base/error.h"
 #include "protocol/run/group.h"
-#include "workers/serve/atropos_data.h"
+#include "workers/atropos/atropos_data.h"
 
 struct posted_rules {
     int64_t max_seq_tok;    // longest sequence the trainer has memory for

@@ -1,4 +1,4 @@
-#include "workers/serve/atropos_pack.h"
+#include "workers/atropos/atropos_pack.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

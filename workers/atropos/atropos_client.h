@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-#include "workers/serve/atropos.h"
+#include "workers/atropos/atropos.h"
 
 struct atropos_client_config {
     const char *url;           // http://HOST:PORT without a slash at its end; borrowed, as token_file
