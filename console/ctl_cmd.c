@@ -13,25 +13,25 @@
 #include <time.h>
 #include <unistd.h>
 #include "console/fleet/command.h"
-#include "protocol/base/clock.h"
 #include "protocol/base/clean_out.h"
 #include "protocol/base/cli.h"
-#include "protocol/base/subcommand.h"
+#include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
-#include "protocol/run/run_last.h"
+#include "protocol/base/subcommand.h"
+#include "protocol/record/journal.h"
+#include "protocol/run/control_lock.h"
+#include "protocol/run/node.h"
 #include "protocol/run/run_far.h"
 #include "protocol/run/run_find.h"
+#include "protocol/run/run_last.h"
 #include "protocol/run/run_lock.h"
 #include "protocol/run/run_state.h"
+#include "protocol/run/spawn.h"
+#include "protocol/settings/knobs.h"
 #include "protocol/wire/run_door.h"
 #include "protocol/wire/run_head.h"
 #include "workers/engine/trainer/checkpoint.h"
-#include "protocol/run/journal.h"
-#include "protocol/run/node.h"
-#include "protocol/run/control_lock.h"
-#include "protocol/run/knobs.h"
-#include "protocol/run/spawn.h"
 
 #define ASK_AGAIN_MS 4000    // then after 8 s, 16 s, ...
 #define FAR_AGAIN_MS 1500    // ... of another machine, which may not accept our token

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <jansson.h>
-#include "protocol/run/run_config.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/json_text.h"
-#include "protocol/run/metrics.h"
+#include "protocol/settings/metrics.h"
+#include "protocol/settings/run_config.h"
 
 #define SETS_MAX EVAL_ROW_MAX
 #define HEADING_EVERY 24    // text lines between two headings: one heading per screen of 25 rows

@@ -25,7 +25,7 @@ struct batch_config {
     const char *fields;    // metrics to tell, names between commas; NULL: the usual ones (text), all (jsonl). Borrowed until batch_free
 };
 struct batch_metric {
-    const char *name;    // as in protocol/run/metrics.h; borrowed
+    const char *name;    // as in protocol/settings/metrics.h; borrowed
     double value;        // NAN: unknown
 };
 struct batch;
@@ -47,7 +47,7 @@ void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, doubl
 void batch_eval_known(struct batch *b, const char *set, int64_t n, double mean);
 /* What a set that was printed began with, before the watching did. */
 void batch_eval_began(struct batch *b, const char *set, double mean);
-/* A row of the run's journal of events (protocol/run/journal.h), in its order: alerts, knob changes, commands, checkpoints, returns
+/* A row of the run's journal of events (protocol/record/journal.h), in its order: alerts, knob changes, commands, checkpoints, returns
  * and states are printed; the run's last state and evaluations are not (batch_end and batch_eval print them). detail: JSON or "".
  * */
 struct batch_event {

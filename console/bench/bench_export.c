@@ -26,9 +26,9 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/thread.h"
-#include "protocol/run/metrics.h"
+#include "protocol/record/journal.h"
 #include "protocol/run/run_lock.h"
-#include "protocol/run/journal.h"
+#include "protocol/settings/metrics.h"
 
 #define N_SERIES 200
 #define STEPS_A_SECOND 20

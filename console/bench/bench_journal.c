@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "console/bench/bench.h"
-#include "protocol/base/clock.h"
 #include "protocol/base/cli.h"
+#include "protocol/base/clock.h"
 #include "protocol/base/file.h"
-#include "protocol/run/metrics.h"
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
+#include "protocol/settings/metrics.h"
 
 static int ns_compare(const void *a, const void *b)
 {

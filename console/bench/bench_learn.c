@@ -11,21 +11,21 @@
 #include <string.h>
 #include "console/bench/bench.h"
 #include "console/bench/bench_tools.h"
-#include "workers/engine/load/tool_model.h"
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/mix64.h"
-#include "protocol/run/metrics.h"
-#include "workers/engine/trainer/schedule.h"
-#include "workers/engine/trainer/trainer.h"
+#include "protocol/settings/metrics.h"
+#include "workers/engine/data/dataset.h"
+#include "workers/engine/load/tool_model.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_dir.h"
+#include "workers/engine/reward/reward.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/sampler/prompt.h"
-#include "workers/engine/reward/reward.h"
-#include "workers/engine/data/dataset.h"
 #include "workers/engine/text/tokenizer.h"
+#include "workers/engine/trainer/schedule.h"
+#include "workers/engine/trainer/trainer.h"
 
 struct learn {
     struct tool_model tool;

@@ -16,7 +16,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
-#include "protocol/run/metrics.h"
+#include "protocol/settings/metrics.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"

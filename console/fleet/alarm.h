@@ -1,6 +1,6 @@
 /* alarm.h - all that is wrong with a run at this moment, as a console sees it; pure
  *
- * The run's own alarms (protocol/run/alarm_book.h) are judged by its controller; what only somebody outside can see is added here: an
+ * The run's own alarms (protocol/settings/alarm_book.h) are judged by its controller; what only somebody outside can see is added here: an
  * agent that does not answer, a process that is slow, stuck or silent, a GPU that is lost, failing or slowed, a run that has failed. */
 #pragma once
 #include "console/fleet/model.h"

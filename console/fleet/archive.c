@@ -6,8 +6,8 @@
 #include <string.h>
 #include "console/fleet/rollout_filter.h"
 #include "protocol/base/clock.h"
-#include "protocol/run/prompt_lines.h"
-#include "protocol/run/rollout_file.h"
+#include "protocol/record/prompt_lines.h"
+#include "protocol/record/rollout_file.h"
 #include "protocol/wire/message.h"
 
 #define POLL_NS ((int64_t)1000000000)

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "console/fleet/model.h"
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
 
 #define ARCHIVE_GROUPS (1 << 18)     // most groups held; the oldest are forgotten
 #define ARCHIVE_PROMPTS (1 << 18)    // most prompts counted

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/cli.h"
-#include "protocol/run/knobs.h"
+#include "protocol/settings/knobs.h"
 #include "protocol/wire/message.h"
 
 #define LINE_MAX_BYTES 4096

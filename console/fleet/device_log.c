@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/clock.h"
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
 
 #define POLL_NS ((int64_t)1000000000)
 #define SAMPLES_AT_ONCE 500

@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
+#include "protocol/record/rollout_file.h"
 #include "protocol/run/log_places.h"
-#include "protocol/run/rollout_file.h"
 
 #define AGAIN_NS ((int64_t)1000000000)    // after an answer that had everything, until the same kind is asked for again
 #define LOG_BYTES ((off_t)1 << 20)

@@ -7,14 +7,14 @@
 #include <stdint.h>
 #include "console/fleet/rollout_view.h"
 #include "console/fleet/series.h"
-#include "protocol/run/run_config.h"
 #include "protocol/base/error.h"
-#include "protocol/run/alarm_book.h"
 #include "protocol/run/control_lock.h"
 #include "protocol/run/doctor.h"
-#include "protocol/run/knobs.h"
-#include "protocol/run/metrics.h"
 #include "protocol/run/run_state.h"
+#include "protocol/settings/alarm_book.h"
+#include "protocol/settings/knobs.h"
+#include "protocol/settings/metrics.h"
+#include "protocol/settings/run_config.h"
 
 #define MODEL_PROCS 36864
 #define MODEL_ROLLOUTS 64

@@ -5,14 +5,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "console/fleet/logtail.h"
 #include "console/fleet/news.h"
 #include "console/fleet/replay.h"
-#include "console/fleet/logtail.h"
 #include "console/fleet/run_end.h"
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
-#include "protocol/run/journal.h"
-#include "protocol/run/rollout_file.h"
+#include "protocol/record/journal.h"
+#include "protocol/record/rollout_file.h"
 #include "protocol/run/run_last.h"
 #include "protocol/wire/message.h"
 

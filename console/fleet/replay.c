@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/fleet/record.h"
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
 
 #define GROUPS_SHOWN 24    // the newest at a step
 

@@ -1,12 +1,12 @@
 /* rollout_view.h - a rollout group as people read it: texts, rewards, advantages, and what is known of each token
  *
- * Made from a group's message (protocol/run/group_msg.h), whether it came over the wire or from the run's rollout file. Texts are cut to
+ * Made from a group's message (protocol/record/group_msg.h), whether it came over the wire or from the run's rollout file. Texts are cut to
  * the sizes given here. Owned by whoever holds the struct; any thread. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "protocol/run/advantage.h"
+#include "protocol/record/advantage.h"
 
 #define ROLLOUT_SAMPLES 64        // most samples of a group that are shown
 #define ROLLOUT_TEXT_MAX 16384    // bytes of one prompt or completion kept

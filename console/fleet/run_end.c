@@ -1,7 +1,7 @@
 #include "console/fleet/run_end.h"
 #include <stdio.h>
 #include <string.h>
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
 #include "protocol/run/run_last.h"
 
 static bool step_take(void *arg, const struct journal_step *s)

@@ -20,10 +20,11 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
+#include "protocol/run/journal_wal.h"
 #include "protocol/run/run_lock.h"
-#include "workers/host/nvml.h"
 #include "workers/engine/reward/sandbox/sandbox.h"
+#include "workers/host/nvml.h"
 
 #define LOOKS 10
 #define LOOK_GAP_MS 100

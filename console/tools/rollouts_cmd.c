@@ -8,16 +8,16 @@
 #include "console/tools/jsonl.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/cli.h"
-#include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
+#include "protocol/base/subcommand.h"
+#include "protocol/record/group_msg.h"
+#include "protocol/record/journal.h"
+#include "protocol/record/prompt_lines.h"
+#include "protocol/record/rollout_file.h"
+#include "protocol/settings/run_config.h"
 #include "protocol/wire/message.h"
-#include "protocol/run/group_msg.h"
 #include "workers/engine/sampler/eval.h"
-#include "protocol/run/rollout_file.h"
-#include "protocol/run/journal.h"
-#include "protocol/run/prompt_lines.h"
-#include "protocol/run/run_config.h"
 
 /* Sample 0 of a prompt, for the log. */
 struct log_text {

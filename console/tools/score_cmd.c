@@ -10,7 +10,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 #include "workers/engine/reward/reward.h"
 
 #define BATCH 64          // lines scored at a time, so that programs and sandboxes work in parallel

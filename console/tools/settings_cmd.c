@@ -2,11 +2,11 @@
 #include <stdio.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/subcommand.h"
-#include "protocol/run/alarm_book.h"
-#include "protocol/run/knobs.h"
-#include "protocol/run/histogram.h"
-#include "protocol/run/metrics.h"
+#include "protocol/record/histogram.h"
 #include "protocol/run/telemetry.h"
+#include "protocol/settings/alarm_book.h"
+#include "protocol/settings/knobs.h"
+#include "protocol/settings/metrics.h"
 #include "workers/engine/plan/peaks.h"
 
 static bool printed(void (*print)(struct buf *), struct error *err)

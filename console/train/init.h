@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 #include "workers/engine/model/config.h"
 
 /* How the model answers with a system prompt, by 'rollcall eval'. */

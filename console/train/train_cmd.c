@@ -10,9 +10,9 @@
 #include "console/batch/batch.h"
 #include "console/train/train_parts.h"
 #include "protocol/base/cli.h"
-#include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
-#include "protocol/run/host_list.h"
+#include "protocol/base/subcommand.h"
+#include "protocol/settings/host_list.h"
 
 SUBCOMMAND_DECLARE(console)
 

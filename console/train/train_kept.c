@@ -8,13 +8,13 @@
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
-#include "protocol/run/journal.h"
-#include "protocol/run/journal_home.h"
-#include "protocol/run/journal_rebuild.h"
+#include "protocol/record/journal.h"
+#include "protocol/record/journal_home.h"
+#include "protocol/record/journal_rebuild.h"
+#include "protocol/record/settings_kept.h"
 #include "protocol/run/resume_flags.h"
 #include "protocol/run/run_lock.h"
 #include "protocol/run/run_owner.h"
-#include "protocol/run/settings_kept.h"
 #include "workers/engine/data/identity.h"
 #include "workers/engine/trainer/checkpoint.h"
 

@@ -7,10 +7,10 @@
 #include "console/train/launch.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
-#include "protocol/run/alarm_book.h"
-#include "protocol/run/atropos_options.h"
-#include "protocol/run/knobs.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/alarm_book.h"
+#include "protocol/settings/atropos_options.h"
+#include "protocol/settings/knobs.h"
+#include "protocol/settings/run_config.h"
 #include "workers/engine/plan/run_room.h"
 
 struct train {

@@ -8,16 +8,16 @@
 #include <string.h>
 #include <unistd.h>
 #include "console/batch/batch.h"
-#include "protocol/run/run_state.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
+#include "protocol/record/journal.h"
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_lock.h"
-#include "protocol/wire/transport.h"
+#include "protocol/run/run_state.h"
 #include "protocol/run/spawn.h"
-#include "protocol/run/journal.h"
+#include "protocol/wire/transport.h"
 
 #define END_LIMIT_S 60       // time from the run's last event until its processes are gone
 #define STOP_LIMIT_S 3600    // limit of the stop that a signal asks for

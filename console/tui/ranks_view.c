@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "console/tui/widget.h"
-#include "protocol/run/knobs.h"
-#include "protocol/run/metrics.h"
+#include "protocol/settings/knobs.h"
+#include "protocol/settings/metrics.h"
 
 #define RANKS_SHOWN 16    // trainers, or stages of one, whose idle time comes one by one
 

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 
 /* The inputs of the rules, computed once. Shares are of a step's wall time; NAN: not known. */
 struct facts {

@@ -4,7 +4,7 @@
  * judges what it alone has: a finished run's record, or a simulation. */
 #pragma once
 #include <stdbool.h>
-#include "protocol/run/metrics.h"
+#include "protocol/settings/metrics.h"
 
 #define DOCTOR_STEPS 16
 #define DOCTOR_LATE_STEPS 4    // from how many steps on one trainer is the one that is always late

@@ -1,4 +1,4 @@
-/* journal_wal.c - the sizes of a journal's files, and who reads it, from outside: no byte of them is read */
+#include "protocol/run/journal_wal.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <stdint.h>
@@ -8,7 +8,6 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "protocol/run/journal.h"
 #include "protocol/run/spawn.h"
 
 /* "process 7534 (rollcall ctl events)" */

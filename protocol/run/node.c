@@ -1,5 +1,4 @@
 #include "protocol/run/node.h"
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -8,28 +7,15 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/cli.h"
-#include "protocol/base/file.h"
 #include "protocol/base/digest.h"
+#include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 
 bool node_here(const char *run_dir)
 {
     char path[4200];
     return path_join(path, sizeof path, run_dir, NODE_FILE) && path_exists(path);
-}
-
-bool node_name_check(const char *name, struct error *err)
-{
-    size_t len = strlen(name);
-    bool ok = len > 0 && len <= NODE_NAME_MAX && name[0] != '.' && name[0] != '-';
-    for (size_t i = 0; ok && i < len; i++)
-        ok = isalnum((unsigned char)name[i]) || strchr("._-", name[i]);
-    return ok
-           || error_set(err, ERR_USAGE,
-                        "'%.60s' is not a valid node name: letters, digits, '.', '_' and '-', at most %d, not "
-                        "beginning with '.' or '-'",
-                        name, NODE_NAME_MAX);
 }
 
 bool node_address(const char *text, const char *what, char out[280], struct error *err)

@@ -25,8 +25,8 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
+#include "protocol/settings/node_name.h"
 
-#define NODE_NAME_MAX 32    // bytes
 #define NODE_HEADS_MAX 2048
 #define NODE_FILE "node"                         // in the node's folder
 #define NODE_TOKEN_FILE "sock/join"              // of run and node
@@ -65,8 +65,6 @@ bool node_head_next(struct node *n);
 MUST_USE bool node_heads_read(struct node *n, const char *list, const char *what, struct error *err);
 /* The address without brackets under which the head of this node is reached: the HOST of its `head`. */
 void node_head_host(const struct node *n, char *out, size_t size);
-/* Letters, digits, '.', '_' and '-', not beginning with '.' or '-', at most NODE_NAME_MAX. */
-MUST_USE bool node_name_check(const char *name, struct error *err);
 /* "tcp://HOST:PORT" or "HOST:PORT" -> "HOST:PORT". what: "listen", "--join", for the message. */
 MUST_USE bool node_address(const char *text, const char *what, char out[280], struct error *err);
 

@@ -1,7 +1,7 @@
 #include "protocol/run/run_last.h"
 #include <stdio.h>
 #include <string.h>
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
 #include "protocol/run/run_failure.h"
 
 static bool state_take(void *arg, const struct journal_event *e)

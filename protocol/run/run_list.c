@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "protocol/base/file.h"
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
 #include "protocol/run/run_last.h"
 #include "protocol/run/run_lock.h"
 

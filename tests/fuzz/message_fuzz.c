@@ -1,7 +1,7 @@
 /* Every message a process accepts: the walk, the unpacking, the table's checks, and what is read out of a group. */
 #include <stddef.h>
 #include <stdint.h>
-#include "protocol/run/group_msg.h"
+#include "protocol/record/group_msg.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "protocol/run/rollout_file.h"
+#include "protocol/record/rollout_file.h"
 
 static int64_t records_read(const char *path)
 {

@@ -441,7 +441,7 @@ class Environment:
 
 
 GROUPS = 8    # of a step
-RETURNED, TRAINED = 1, 4    # fates of items in the journal (protocol/run/journal.h)
+RETURNED, TRAINED = 1, 4    # fates of items in the journal (protocol/record/journal.h)
 
 
 class Runs(run_tools.RunCase):

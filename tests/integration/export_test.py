@@ -11,7 +11,7 @@ ROLLCALL = os.environ.get("ROLLCALL", "build/release/rollcall")
 
 
 class Journal:
-    """A journal as protocol/run/journal.c documents it, written by SQLite itself."""
+    """A journal as protocol/record/journal.c documents it, written by SQLite itself."""
 
     def __init__(self, run):
         self.db = sqlite3.connect(os.path.join(run, "journal.db"))

@@ -1,4 +1,4 @@
-"""Histograms as a journal has them (protocol/run/histogram.h), and as numpy.histogram would make them."""
+"""Histograms as a journal has them (protocol/record/histogram.h), and as numpy.histogram would make them."""
 import struct
 
 BINS = 32

@@ -48,7 +48,7 @@ class Table(unittest.TestCase):
 
     def test_every_setting_is_read_or_says_that_it_has_no_effect(self):
         refused = {"sequence_parallel_size", "enable_sequence_parallelism"}    # but for 1: run_config_test
-        with open(os.path.join(ROOT, "protocol/run/knobs.c")) as f:
+        with open(os.path.join(ROOT, "protocol/settings/knobs.c")) as f:
             rows = re.findall(r'^    \{ "(\w+)",.*AT\((\w+)\).*$', f.read(), re.M)
             f.seek(0)
             lines = {m.group(1): m.group(0) for m in re.finditer(r'^    \{ "(\w+)",.*$', f.read(), re.M)}
@@ -62,7 +62,7 @@ class Table(unittest.TestCase):
                         with open(os.path.join(folder, file)) as f:
                             read += f.read()
         # functions of run_config.c that turn settings into what others act on
-        with open(os.path.join(ROOT, "protocol/run/run_config.c")) as f:
+        with open(os.path.join(ROOT, "protocol/settings/run_config.c")) as f:
             text = f.read()
         for function in ("run_plan_make", "run_config_eval_sets", "run_config_n_device", "run_config_part", "run_config_micro_tok",
                          "run_config_temperature", "run_config_length", "run_config_zero", "run_config_environments", "run_config_serve_samples",
@@ -70,7 +70,7 @@ class Table(unittest.TestCase):
             read += re.search(rf"^(?:static )?\w+ {function}\(.*?^}}", text, re.M | re.S).group(0)
         fields = set(re.findall(r"\b(?:(?:config|c|at|now|next)(?:->|\.))+(\w+)", read))    # the usual names of variables of struct run_config
         for file in ("wandb_who.c", "export_kinds.c"):    # tables whose rows name the setting that they read
-            with open(os.path.join(ROOT, "protocol/run", file)) as f:
+            with open(os.path.join(ROOT, "protocol/settings", file)) as f:
                 named = set(re.findall(r'^ +(?:\[\w+\] = )?\{ "(\w+)"', f.read(), re.M))
             fields |= {field for name, field in rows if name in named}
         for name, field in rows:

@@ -9,21 +9,24 @@ import unittest
 from run_tools import ROLLCALL
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BASE, WIRE, RUN, KERNELS = "protocol/base", "protocol/wire", "protocol/run", "kernels"
+BASE, WIRE, SETTINGS, RECORD, RUN = (f"protocol/{room}" for room in ("base", "wire", "settings", "record", "run"))
+KERNELS = "kernels"
 ENGINE, HOST, PROCESS, HTTP = "workers/engine", "workers/host", "workers/process", "workers/http"
-PROTOCOL = (BASE, WIRE, RUN)
+PROTOCOL = (BASE, WIRE, SETTINGS, RECORD, RUN)
 # Which folder may include which. The longest matching folder of a file decides; a folder may always include itself.
 MAY = {
     BASE: (),
     WIRE: (BASE,),
-    RUN: (BASE, WIRE),
+    SETTINGS: (BASE, WIRE),
+    RECORD: (BASE, WIRE, SETTINGS),
+    RUN: (BASE, WIRE, SETTINGS, RECORD),
     KERNELS: (BASE,),
-    ENGINE: (*PROTOCOL, KERNELS),
+    ENGINE: (BASE, WIRE, SETTINGS, RECORD, KERNELS),
     HOST: PROTOCOL,
     PROCESS: PROTOCOL,
     HTTP: (BASE, WIRE),
     "workers/worker": (*PROTOCOL, KERNELS, ENGINE, PROCESS, HTTP, "workers/serve"),
-    "workers/schedule": (*PROTOCOL, ENGINE),
+    "workers/schedule": (BASE, WIRE, SETTINGS, RECORD, ENGINE),
     "workers/controller": (*PROTOCOL, KERNELS, ENGINE, PROCESS, "workers/schedule"),
     "workers/scorer": (*PROTOCOL, ENGINE, PROCESS, HTTP),
     "workers/node/bulk": (BASE, WIRE, ENGINE),
@@ -56,7 +59,7 @@ ONLY = {
     "nccl.h": ("kernels/collective/",),
     "nng/": ("protocol/wire/",),
     "openssl/": ("protocol/wire/",),
-    "sqlite3.h": ("protocol/run/",),
+    "sqlite3.h": ("protocol/record/",),
 }
 
 # Functions that only one file may call, and what others call in their place.
@@ -190,6 +193,7 @@ class Layers(unittest.TestCase):
         cases = {
             ("console/tui/app.c", '#include "kernels/ops.h"\n'): "console/tui may use",
             ("protocol/base/buf.c", '#include "protocol/wire/message.h"\n'): "nothing of ours",
+            ("protocol/settings/knobs.c", '#include "protocol/record/journal.h"\n'): "protocol/settings may use",
             ("workers/engine/pass/run.c", '#include "workers/engine/sampler/generator.h"\n'): "workers/engine/pass may use model",
             ("workers/agent/x.c", "#include <nng/nng.h>\n"): "protocol/wire/",
             ("workers/export/x.c", '#include "workers/schedule/ledger.h"\n'): "workers/export may use",
@@ -201,7 +205,7 @@ class Layers(unittest.TestCase):
             self.assertIn(words, " ".join(broken(path, text)), path)
 
     def test_each_metric_is_computed_in_the_one_place_that_its_row_names(self):
-        with open(os.path.join(ROOT, "protocol/run/metrics.c"), encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "protocol/settings/metrics.c"), encoding="utf-8") as file:
             rows = dict(re.findall(r'\[(M_\w+)\] = \{ "[^"]*", "[^"]*", "[^"]*", CHART_\w+, (BY_\w+),', file.read()))
         self.assertGreater(len(rows), 50)
         places = {"workers/engine/trainer/": "BY_TRAINER", "workers/worker/": "BY_WORKER", "workers/controller/": "BY_CONTROLLER"}

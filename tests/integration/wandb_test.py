@@ -15,7 +15,7 @@ KEY = "s3cretkey" + "x" * 31
 
 
 class FakeRun:
-    """A run directory with a journal as protocol/run/journal.c lays it out, and the lock that says it is alive."""
+    """A run directory with a journal as protocol/record/journal.c lays it out, and the lock that says it is alive."""
 
     def __init__(self, path):
         self.path = path

@@ -17,9 +17,9 @@
 #include "console/tui/screen.h"
 #include "protocol/base/buf.h"
 #include "protocol/base/file.h"
-#include "protocol/run/group_msg.h"
-#include "protocol/run/journal.h"
-#include "protocol/run/rollout_file.h"
+#include "protocol/record/group_msg.h"
+#include "protocol/record/journal.h"
+#include "protocol/record/rollout_file.h"
 #include "tests/tui/pty.h"
 
 #define NOW_NS ((int64_t)100 * 1000000000)

@@ -9,8 +9,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "protocol/base/file.h"
-#include "protocol/run/alarm_book.h"
-#include "protocol/run/metrics.h"
+#include "protocol/settings/alarm_book.h"
+#include "protocol/settings/metrics.h"
 
 static struct alarm_book book;
 

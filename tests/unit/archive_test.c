@@ -15,8 +15,8 @@
 #include "console/fleet/rollout_filter.h"
 #include "console/tui/app.h"
 #include "protocol/base/file.h"
-#include "protocol/run/group_msg.h"
-#include "protocol/run/rollout_file.h"
+#include "protocol/record/group_msg.h"
+#include "protocol/record/rollout_file.h"
 #include "protocol/wire/message.h"
 #include "tests/unit/app_screen.h"
 

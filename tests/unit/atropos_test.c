@@ -14,12 +14,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "protocol/run/bounds.h"
+#include "protocol/record/bounds.h"
+#include "protocol/record/drawn_book.h"
 #include "workers/atropos/atropos.h"
 #include "workers/atropos/atropos_client.h"
 #include "workers/atropos/atropos_group.h"
 #include "workers/atropos/atropos_pack.h"
-#include "protocol/run/drawn_book.h"
 
 static struct error err;
 

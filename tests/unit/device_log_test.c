@@ -10,7 +10,7 @@
 #include <string.h>
 #include "console/fleet/device_log.h"
 #include "console/tui/app.h"
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
 #include "tests/unit/app_screen.h"
 #include "tests/unit/folder.h"
 

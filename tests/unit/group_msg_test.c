@@ -5,8 +5,8 @@
 #include <stdarg.h>
 #include <string.h>
 #include <cmocka.h>
-#include "protocol/run/group_claims.h"
-#include "protocol/run/group_msg.h"
+#include "protocol/record/group_claims.h"
+#include "protocol/record/group_msg.h"
 
 static struct group *group_make(void)
 {

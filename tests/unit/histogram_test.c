@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "protocol/run/histogram.h"
+#include "protocol/record/histogram.h"
 
 static void bins_are_numpys(UNUSED void **state)
 {

@@ -14,8 +14,8 @@
 #include <unistd.h>
 #include "faults.h"
 #include "protocol/base/file.h"
-#include "protocol/run/journal.h"
-#include "protocol/run/rollout_file.h"
+#include "protocol/record/journal.h"
+#include "protocol/record/rollout_file.h"
 
 #define CALLS_MAX 3000    // in one transaction: more would mean that counting is broken
 static const int kinds[] = { FAULT_FILE, FAULT_MEMORY };

@@ -12,10 +12,11 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "protocol/base/file.h"
-#include "protocol/run/journal.h"
 #include "protocol/base/clock.h"
-#include "protocol/run/journal_home.h"
+#include "protocol/base/file.h"
+#include "protocol/record/journal.h"
+#include "protocol/record/journal_home.h"
+#include "protocol/run/journal_wal.h"
 
 static int dir_setup(void **state)
 {

@@ -9,7 +9,7 @@
 #include <string.h>
 #include "console/fleet/command.h"
 #include "protocol/base/json_text.h"
-#include "protocol/run/knobs.h"
+#include "protocol/settings/knobs.h"
 #include "protocol/wire/message.h"
 
 static const char *const samples[KNOB_TYPE_N][3] = {

@@ -9,7 +9,7 @@
 #include <string.h>
 #include "protocol/base/file.h"
 #include "protocol/run/node.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 
 static void only_plain_files_under_model_and_data_are_taken(UNUSED void **state)
 {

@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "kernels/ops.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 #include "workers/engine/model/config.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include "protocol/run/prompt_lines.h"
+#include "protocol/record/prompt_lines.h"
 
 static void prompts_and_lines_are_found_from_each_other(void **state)
 {

@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include "protocol/base/file.h"
-#include "protocol/run/rollout_file.h"
+#include "protocol/record/rollout_file.h"
 
 static char dir[64], path[96];
 static struct error err;

@@ -11,9 +11,9 @@
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
-#include "protocol/run/knobs.h"
-#include "protocol/run/metric_names.h"
-#include "protocol/run/metrics.h"
+#include "protocol/record/metric_names.h"
+#include "protocol/settings/knobs.h"
+#include "protocol/settings/metrics.h"
 
 /* Write text into a temporary run file and read it. */
 static bool yaml_try_bytes(struct run_config *c, const char *text, size_t len, struct error *err)

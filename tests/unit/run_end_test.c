@@ -8,7 +8,7 @@
 #include <string.h>
 #include "console/fleet/run_end.h"
 #include "protocol/base/file.h"
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
 
 struct fixture {
     char *dir;

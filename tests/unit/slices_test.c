@@ -13,10 +13,10 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "protocol/base/file.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 #include "tests/unit/counted.h"
-#include "workers/engine/model/model.h"
 #include "workers/engine/model/extent.h"
+#include "workers/engine/model/model.h"
 #include "workers/engine/model/slice.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/plan/run_room.h"

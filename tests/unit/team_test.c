@@ -16,18 +16,18 @@
 #include <unistd.h>
 #include "kernels/collective/collective.h"
 #include "protocol/base/clock.h"
-#include "protocol/run/group.h"
-#include "protocol/run/metrics.h"
+#include "protocol/record/group.h"
+#include "protocol/settings/metrics.h"
+#include "workers/engine/model/extent.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model_impl.h"
 #include "workers/engine/model/slice.h"
-#include "workers/engine/model/extent.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team_impl.h"
+#include "workers/engine/pass/pass.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
-#include "workers/engine/pass/pass.h"
 
 #define TEMPERATURE 2.0f
 #define BASE .family = FAMILY_QWEN2, .n_layer = 2, .max_pos = 512, .rms_eps = 1e-6, .rope.theta = 1e4, .initializer_range = 0.3

@@ -8,18 +8,18 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "kernels/ops.h"
 #include "kernels/adam8.h"
-#include "protocol/run/knobs.h"
-#include "protocol/run/metrics.h"
+#include "kernels/ops.h"
+#include "protocol/settings/knobs.h"
+#include "protocol/settings/metrics.h"
 #include "tests/unit/hyper_of.h"
+#include "workers/engine/model/extent.h"
+#include "workers/engine/model/model.h"
+#include "workers/engine/model/safetensors.h"
 #include "workers/engine/trainer/blame.h"
 #include "workers/engine/trainer/cut.h"
 #include "workers/engine/trainer/ranks.h"
 #include "workers/engine/trainer/trainer.h"
-#include "workers/engine/model/extent.h"
-#include "workers/engine/model/model.h"
-#include "workers/engine/model/safetensors.h"
 
 #define DEVICE "cpu:0"
 #define STEPS 20

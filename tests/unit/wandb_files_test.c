@@ -6,8 +6,8 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
-#include "protocol/run/wandb_files.h"
-#include "protocol/run/wandb_who.h"
+#include "protocol/settings/wandb_files.h"
+#include "protocol/settings/wandb_who.h"
 
 static void a_value_is_what_python_s_configparser_reads(UNUSED void **state)
 {

@@ -17,16 +17,16 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
-#include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "protocol/base/hold.h"
 #include "protocol/base/log.h"
-#include "protocol/wire/run_door.h"
-#include "workers/agent/agent_parts.h"
-#include "protocol/run/export_kinds.h"
-#include "protocol/run/journal.h"
+#include "protocol/base/subcommand.h"
+#include "protocol/record/journal.h"
 #include "protocol/run/node.h"
 #include "protocol/run/spawn.h"
+#include "protocol/settings/export_kinds.h"
+#include "protocol/wire/run_door.h"
+#include "workers/agent/agent_parts.h"
 #include "workers/process/process.h"
 
 SUBCOMMAND_DECLARE(join)

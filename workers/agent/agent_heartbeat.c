@@ -1,6 +1,6 @@
 /* Heartbeats: what processes report about themselves, and which are slow or stuck. */
-#include "protocol/run/knobs.h"
 #include "protocol/run/run_state.h"
+#include "protocol/settings/knobs.h"
 #include "workers/agent/agent_parts.h"
 #include <math.h>
 #include <stdio.h>

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 #include "protocol/base/file.h"
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
+#include "protocol/record/rollout_file.h"
 #include "protocol/run/log_places.h"
-#include "protocol/run/rollout_file.h"
 
 #define PIECE_BYTES ((size_t)1 << 20)      // after which an answer takes nothing more
 #define FILE_BYTES ((size_t)64 << 10)      // of one log file

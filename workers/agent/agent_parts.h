@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include "protocol/run/control_lock.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 #include "protocol/wire/transport.h"
 #include "workers/host/node_watch.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/json_text.h"
-#include "protocol/run/bounds.h"
+#include "protocol/record/bounds.h"
 
 #define NOT_TRAINED (-100)    // in masks
 

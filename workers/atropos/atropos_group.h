@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-#include "protocol/run/group.h"
+#include "protocol/record/group.h"
 #include "workers/atropos/atropos_data.h"
 
 struct posted_rules {

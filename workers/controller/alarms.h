@@ -7,7 +7,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "protocol/run/alarm_book.h"
+#include "protocol/settings/alarm_book.h"
 
 #define ALARM_AFTER 20    // steps
 #define ALARM_HELD (ALARM_PAST + ALARM_STEPS_MAX)

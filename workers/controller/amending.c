@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include "protocol/run/group_msg.h"
+#include "protocol/record/group_msg.h"
 #include "workers/controller/controller.h"
 
 /* A batch that is being trained on has been given to the trainers. */

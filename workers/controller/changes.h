@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
-#include "protocol/run/knobs.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/knobs.h"
+#include "protocol/settings/run_config.h"
 
 #define CHANGES_AT_ONCE 64    // of one command
 

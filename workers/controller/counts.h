@@ -4,7 +4,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "protocol/run/group.h"
+#include "protocol/record/group.h"
 #include "workers/schedule/waste.h"
 
 #define COUNT_MAX 16    // numbers

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "protocol/run/prompt_lines.h"
+#include "protocol/record/prompt_lines.h"
 #include "workers/controller/controller.h"
 
 void line_write(const struct controller *c, struct msg_out *m, const struct mval *row)

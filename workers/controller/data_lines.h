@@ -13,7 +13,7 @@ struct msg_out;
 struct mval;
 struct data_lines {
     struct buf
-        pairs;    // where the prompts stand (protocol/run/prompt_lines.h); empty: they stand in too many places, or nothing is known yet
+        pairs;    // where the prompts stand (protocol/record/prompt_lines.h); empty: they stand in too many places, or nothing is known yet
     bool told;    // a worker has reported them, in this run or before a resume
     struct buf files;    // of data in several files: "LINE PATH\n" for each, with its first line; empty: there is one
 };

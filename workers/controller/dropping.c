@@ -1,8 +1,8 @@
 #include "workers/controller/dropping.h"
 #include <inttypes.h>
 #include <stdio.h>
-#include "protocol/run/group_msg.h"
-#include "protocol/run/rollout_file.h"
+#include "protocol/record/group_msg.h"
+#include "protocol/record/rollout_file.h"
 #include "workers/controller/amending.h"
 #include "workers/controller/controller.h"
 

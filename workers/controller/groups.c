@@ -1,6 +1,6 @@
 #include "workers/controller/groups.h"
 #include <inttypes.h>
-#include "protocol/run/group_msg.h"
+#include "protocol/record/group_msg.h"
 #include "workers/controller/controller.h"
 #include "workers/controller/lent_groups.h"
 

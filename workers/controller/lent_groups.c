@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "protocol/run/group_claims.h"
+#include "protocol/record/group_claims.h"
 #include "workers/controller/controller.h"
 
 static bool was_given(const struct controller *c, const struct ledger_item *i, const char *node)

@@ -4,7 +4,7 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/clock.h"
 #include "protocol/run/doctor.h"
-#include "protocol/run/host_list.h"
+#include "protocol/settings/host_list.h"
 #include "workers/controller/controller.h"
 
 #define NAMED_MAX 6    // trainers, and hosts, that are named one by one

@@ -8,7 +8,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
-#include "protocol/run/journal_rebuild.h"
+#include "protocol/record/journal_rebuild.h"
 #include "protocol/run/run_owner.h"
 #include "workers/controller/controller.h"
 #include "workers/controller/evaluating.h"

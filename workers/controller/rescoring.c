@@ -7,9 +7,9 @@
 #include <string.h>
 #include "protocol/base/json_text.h"
 #include "protocol/base/thread.h"
-#include "protocol/run/group_msg.h"
-#include "protocol/run/prompt_lines.h"
-#include "protocol/run/rollout_file.h"
+#include "protocol/record/group_msg.h"
+#include "protocol/record/prompt_lines.h"
+#include "protocol/record/rollout_file.h"
 #include "workers/controller/amending.h"
 #include "workers/controller/controller.h"
 #include "workers/engine/data/dataset.h"

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 #include "protocol/wire/transport.h"
 
 struct controller;

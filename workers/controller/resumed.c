@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/json_text.h"
+#include "protocol/record/settings_kept.h"
 #include "protocol/run/resume_flags.h"
-#include "protocol/run/settings_kept.h"
 #include "workers/controller/controller.h"
 
 struct resumed {

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
-#include "protocol/run/group_msg.h"
+#include "protocol/record/group_msg.h"
 #include "workers/controller/controller.h"
 
 /* ---- from the journal ---- */

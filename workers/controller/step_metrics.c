@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "protocol/base/clock.h"
-#include "protocol/run/metrics.h"
+#include "protocol/settings/metrics.h"
 #include "workers/controller/controller.h"
 
 static void metric_put(struct step_metrics *s, const char *name, double value)

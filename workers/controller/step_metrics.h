@@ -3,7 +3,7 @@
  * A trainer measures most of them; what depends on all groups, and the controller's own clock, is computed here. */
 #pragma once
 #include <stdint.h>
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
 
 #define STEP_METRICS_MAX 160
 

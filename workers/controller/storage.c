@@ -13,6 +13,7 @@
 #include <sys/statvfs.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/thread.h"
+#include "protocol/run/journal_wal.h"
 #include "workers/controller/amending.h"
 #include "workers/controller/controller.h"
 #include "workers/controller/groups.h"

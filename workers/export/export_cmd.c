@@ -3,11 +3,11 @@
 #include <string.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/cli.h"
-#include "protocol/base/subcommand.h"
 #include "protocol/base/file.h"
 #include "protocol/base/own_hosts.h"
 #include "protocol/base/secret.h"
-#include "protocol/run/export_kinds.h"
+#include "protocol/base/subcommand.h"
+#include "protocol/settings/export_kinds.h"
 #include "workers/export/export.h"
 
 static bool export_cmd(int argc, char **argv, struct error *err)

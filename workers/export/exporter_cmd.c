@@ -3,16 +3,16 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "protocol/base/clock.h"
 #include "protocol/base/cli.h"
-#include "protocol/base/subcommand.h"
+#include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/base/secret.h"
-#include "protocol/run/run_config.h"
+#include "protocol/base/subcommand.h"
+#include "protocol/record/journal.h"
 #include "protocol/run/run_lock.h"
 #include "protocol/run/spawn.h"
-#include "protocol/run/journal.h"
+#include "protocol/settings/run_config.h"
 #include "workers/export/export.h"
 
 #define JOURNAL_WAIT_S 60

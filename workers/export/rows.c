@@ -12,10 +12,10 @@
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
-#include "protocol/run/knobs.h"
-#include "protocol/run/run_config.h"
 #include "protocol/run/run_lock.h"
 #include "protocol/run/run_state.h"
+#include "protocol/settings/knobs.h"
+#include "protocol/settings/run_config.h"
 
 struct journal *rows_open(const char *run_dir, struct error *err)
 {

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
 
 /* An exporter's position; a plain value kept in its cursor file. */
 struct cursor {

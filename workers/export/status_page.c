@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 #include "protocol/base/json_text.h"
-#include "protocol/run/metrics.h"
+#include "protocol/settings/metrics.h"
 
 void status_page_init(struct status_page *p)
 {

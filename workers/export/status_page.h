@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/buf.h"
-#include "protocol/run/journal.h"
-#include "protocol/run/run_config.h"
+#include "protocol/record/journal.h"
+#include "protocol/settings/run_config.h"
 
 #define STATUS_STEPS 100
 struct status_page {

@@ -1,5 +1,5 @@
 #include <string.h>
-#include "protocol/run/export_kinds.h"
+#include "protocol/settings/export_kinds.h"
 #include "workers/export/export.h"
 
 static export_fn *const runs[EXPORT_KIND_N] = {

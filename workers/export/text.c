@@ -6,8 +6,8 @@
 #include <string.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/file.h"
-#include "protocol/run/metrics.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/metrics.h"
+#include "protocol/settings/run_config.h"
 #include "workers/export/export.h"
 #include "workers/export/rows.h"
 

@@ -9,9 +9,9 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
-#include "protocol/run/run_config.h"
-#include "protocol/run/journal.h"
-#include "protocol/run/wandb_who.h"
+#include "protocol/record/journal.h"
+#include "protocol/settings/run_config.h"
+#include "protocol/settings/wandb_who.h"
 #include "workers/export/export.h"
 
 /* --- who and where (wandb_setup.c) --- */

@@ -15,7 +15,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/utf8.h"
-#include "protocol/run/knobs.h"
+#include "protocol/settings/knobs.h"
 #include "workers/export/rows.h"
 #include "workers/export/wandb.h"
 

@@ -5,8 +5,8 @@
 #include <jansson.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/json_text.h"
-#include "protocol/run/knobs.h"
-#include "protocol/run/metrics.h"
+#include "protocol/settings/knobs.h"
+#include "protocol/settings/metrics.h"
 #include "workers/export/wandb.h"
 
 #define SUMMARY_MAX 4096

@@ -5,14 +5,14 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include "protocol/base/digest.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "protocol/base/utf8.h"
+#include "protocol/record/group_msg.h"
+#include "protocol/record/rollout_file.h"
 #include "protocol/wire/message.h"
-#include "protocol/run/group_msg.h"
 #include "workers/export/wandb.h"
-#include "protocol/run/rollout_file.h"
-#include "protocol/base/digest.h"
 
 #define TABLE_ITEMS 32           // prompts per table
 #define TABLE_SAMPLES 4          // samples of each prompt

@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/clock.h"
-#include "protocol/base/subcommand.h"
 #include "protocol/base/log.h"
-#include "protocol/run/knobs.h"
+#include "protocol/base/subcommand.h"
 #include "protocol/run/run_state.h"
+#include "protocol/settings/knobs.h"
 #include "workers/node/gate_parts.h"
 
 #define WORK_LIMIT_MS 12000    // the controller holds a request for work 2 s; the worker gives up after 15

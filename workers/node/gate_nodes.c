@@ -7,7 +7,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "protocol/base/name_hash.h"
-#include "protocol/run/knobs.h"
+#include "protocol/settings/knobs.h"
 #include "workers/host/node_watch.h"
 
 #define LETTER_WAIT_MS 200    // until a letter may be free

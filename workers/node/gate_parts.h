@@ -3,8 +3,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "kernels/collective/collective.h"
-#include "protocol/run/run_config.h"
 #include "protocol/run/node.h"
+#include "protocol/settings/run_config.h"
 #include "protocol/wire/join_rotation.h"
 #include "workers/node/bulk/bulk_server.h"
 #include "workers/node/relay.h"

@@ -16,9 +16,10 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "protocol/base/subcommand.h"
-#include "protocol/run/host_list.h"
-#include "protocol/run/run_config.h"
+#include "protocol/run/node.h"
 #include "protocol/run/spawn.h"
+#include "protocol/settings/host_list.h"
+#include "protocol/settings/run_config.h"
 #include "protocol/wire/join_token.h"
 #include "workers/process/process.h"
 

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include "kernels/ops.h"
 #include "protocol/run/node.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 #include "protocol/wire/join_token.h"
 #include "workers/node/relay.h"
 #include "workers/process/process.h"

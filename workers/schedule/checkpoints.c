@@ -8,7 +8,7 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
-#include "protocol/run/metrics.h"
+#include "protocol/settings/metrics.h"
 #include "protocol/wire/message.h"
 
 #define CHECKPOINT_MAX 256    // remembered

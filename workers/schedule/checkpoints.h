@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
 
 struct mval;
 struct checkpoint_row {

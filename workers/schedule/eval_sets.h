@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 #include "workers/engine/sampler/eval.h"
 
 #define EVAL_PROMPT_MAX ((int64_t)1 << 24)    // of a set

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/macros.h"
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
 #include "protocol/wire/message.h"
 
 void evals_init(struct evals *e)

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 #include "workers/schedule/eval_sets.h"
 #include "workers/schedule/ledger.h"
 

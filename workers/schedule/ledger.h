@@ -27,7 +27,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-#include "protocol/run/group.h"
+#include "protocol/record/group.h"
 
 #define WORKER_MAX 2048    // that a run may have
 #define LEDGER_BEHIND_MAX 8

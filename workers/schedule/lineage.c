@@ -1,6 +1,6 @@
 #include "workers/schedule/lineage.h"
 #include <stdlib.h>
-#include "protocol/run/journal.h"
+#include "protocol/record/journal.h"
 
 void lineage_release(struct lineage *l)
 {

@@ -8,9 +8,9 @@
 #include <unistd.h>
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
-#include "protocol/run/group_msg.h"
+#include "protocol/record/group_msg.h"
+#include "protocol/record/rollout_file.h"
 #include "workers/engine/sampler/eval.h"
-#include "protocol/run/rollout_file.h"
 
 #define TAIL_CHUNK 65536
 #define TEXT_MAX 65536    // prompts of a line

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "protocol/run/group.h"
+#include "protocol/record/group.h"
 
 #define WASTE_TEXT_MAX 480
 

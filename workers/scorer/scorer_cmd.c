@@ -13,13 +13,13 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/json_text.h"
-#include "protocol/base/subcommand.h"
 #include "protocol/base/log.h"
 #include "protocol/base/secret.h"
-#include "protocol/run/run_config.h"
-#include "workers/process/process.h"
+#include "protocol/base/subcommand.h"
+#include "protocol/settings/run_config.h"
 #include "workers/engine/reward/environment_pool.h"
 #include "workers/engine/reward/queue.h"
+#include "workers/process/process.h"
 #include "workers/scorer/service.h"
 
 #define N_OPEN 1024          // requests held open at once

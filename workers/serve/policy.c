@@ -20,9 +20,9 @@
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
 #include "protocol/base/thread.h"
+#include "protocol/record/drawn_book.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
-#include "protocol/run/drawn_book.h"
 #include "workers/serve/lent.h"
 
 #define LOGP_LEAST (-9999.0f)    // means minus infinity, as in vLLM, since JSON has none

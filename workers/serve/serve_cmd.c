@@ -17,17 +17,17 @@
 #include "protocol/base/subcommand.h"
 #include "protocol/base/tcp.h"
 #include "protocol/base/thread.h"
+#include "protocol/record/drawn_book.h"
+#include "workers/atropos/atropos.h"
+#include "workers/atropos/atropos_routes.h"
 #include "workers/engine/load/tool_model.h"
 #include "workers/engine/model/lora_config.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/text/tokenizer.h"
-#include "workers/atropos/atropos.h"
-#include "workers/atropos/atropos_routes.h"
-#include "protocol/run/drawn_book.h"
+#include "workers/http/web.h"
 #include "workers/serve/lent.h"
 #include "workers/serve/policy.h"
 #include "workers/serve/routes.h"
-#include "workers/http/web.h"
 
 #define MODEL_LEN_MOST 32768    // default limit, since every sequence's memory is reserved as a whole
 #define PEM_BYTES_MAX 65536

@@ -10,11 +10,11 @@
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
 #include "protocol/base/thread.h"
+#include "protocol/record/drawn_book.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/model_dir.h"
 #include "workers/engine/sampler/external.h"
 #include "workers/engine/text/tokenizer.h"
-#include "protocol/run/drawn_book.h"
 
 #define PATIENCE_S 20.0    // for one version at one server; a trainer waits no longer
 #define AGAIN_MS 2000      // before a server that did not get the weights is given them once more

@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include "kernels/ops.h"
 #include "protocol/base/error.h"
-#include "protocol/run/run_config.h"
 #include "protocol/run/run_owner.h"
+#include "protocol/settings/run_config.h"
 #include "workers/engine/model/extent.h"
 #include "workers/engine/plan/memory_plan.h"
 #include "workers/engine/sampler/generator.h"

@@ -5,7 +5,7 @@
 #include "protocol/base/log.h"
 #include "protocol/base/tcp.h"
 #include "protocol/run/node.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 
 #define LOOKUP_MS 20000    // for a name server to answer
 

@@ -6,11 +6,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-#include "protocol/run/group.h"
-#include "protocol/run/histogram.h"
-#include "protocol/run/metrics.h"
-#include "protocol/run/run_config.h"
+#include "protocol/record/group.h"
+#include "protocol/record/histogram.h"
 #include "protocol/run/run_state.h"
+#include "protocol/settings/metrics.h"
+#include "protocol/settings/run_config.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/worker/utilisation.h"
 

@@ -1,8 +1,8 @@
 #include "workers/worker/utilisation.h"
 #include <math.h>
 #include "kernels/ops.h"
-#include "protocol/run/group.h"
-#include "protocol/run/metrics.h"
+#include "protocol/record/group.h"
+#include "protocol/settings/metrics.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/plan/peaks.h"
 #include "workers/worker/engine_state.h"

@@ -12,12 +12,12 @@
 #include "protocol/base/secret.h"
 #include "protocol/base/tcp.h"
 #include "protocol/base/thread.h"
+#include "protocol/record/drawn_book.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/text/tokenizer.h"
-#include "protocol/run/drawn_book.h"
+#include "workers/http/web.h"
 #include "workers/serve/policy.h"
 #include "workers/serve/routes.h"
-#include "workers/http/web.h"
 
 #define CONNECTIONS 128
 #define QUEUE 256                       // prompts inside, waiting ones too; more are answered with 503

@@ -2,8 +2,8 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
-#include "protocol/run/run_config.h"
 #include "protocol/run/run_owner.h"
+#include "protocol/settings/run_config.h"
 #include "workers/process/process.h"
 #include "workers/worker/engine.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
-#include "protocol/run/group_msg.h"
+#include "protocol/record/group_msg.h"
 #include "workers/worker/worker_parts.h"
 
 #define SERVERS_TOLD_MAX 16

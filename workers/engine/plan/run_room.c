@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "protocol/run/knobs.h"
+#include "protocol/settings/knobs.h"
 #include "workers/engine/model/extent.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"

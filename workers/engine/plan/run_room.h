@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include "kernels/ops.h"
 #include "protocol/base/error.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 #include "workers/engine/plan/memory_plan.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/trainer.h"

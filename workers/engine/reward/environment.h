@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-#include "protocol/run/group.h"
+#include "protocol/record/group.h"
 
 /* What is asked. All borrowed until the call returns. */
 struct turn {

@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "protocol/base/clock.h"
 #include "protocol/base/cli.h"
-#include "protocol/run/bounds.h"
-#include "protocol/run/run_config.h"
+#include "protocol/base/clock.h"
+#include "protocol/record/bounds.h"
+#include "protocol/settings/run_config.h"
 #include "workers/engine/reward/answer.h"
 #include "workers/engine/reward/kind.h"
 #include "workers/engine/reward/verify/verify.h"

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <jansson.h>
 #include "protocol/base/error.h"
-#include "protocol/run/group.h"
+#include "protocol/record/group.h"
 
 struct answer_tags;
 enum verdict {

@@ -9,7 +9,7 @@
 #include <jansson.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 #include "workers/engine/reward/reward.h"
 
 /* Counts of one set. A sample that the verifier left out counts in n_left_out and nowhere else. */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <jansson.h>
 #include "protocol/base/json_text.h"
-#include "protocol/run/bounds.h"
+#include "protocol/record/bounds.h"
 
 #define DEAD_IDS_MAX 4096    // more are no padding of the vocabulary
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include "protocol/base/buf.h"
 #include "protocol/base/error.h"
-#include "protocol/run/group.h"
+#include "protocol/record/group.h"
 #include "workers/engine/sampler/generator.h"
 
 enum external_kind {

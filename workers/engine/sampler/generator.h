@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
-#include "protocol/run/group.h"
+#include "protocol/record/group.h"
 #include "workers/engine/sampler/sampling.h"
 
 struct model;        // workers/engine/model/model.h

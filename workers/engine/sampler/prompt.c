@@ -5,7 +5,7 @@
 #include "protocol/base/buf.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/utf8.h"
-#include "protocol/run/run_config.h"
+#include "protocol/settings/run_config.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/template/template.h"
 #include "workers/engine/text/tokenizer.h"

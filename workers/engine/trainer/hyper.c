@@ -1,7 +1,7 @@
 /* hyper.c - a run's settings as the trainer wants them */
 #include <math.h>
-#include "protocol/run/knobs.h"
-#include "protocol/run/preset.h"
+#include "protocol/settings/knobs.h"
+#include "protocol/settings/preset.h"
 #include "workers/engine/trainer/loss.h"
 #include "workers/engine/trainer/schedule.h"
 

@@ -4,15 +4,15 @@
  *
  * An algorithm is a composition of seven choices, each a setting of its own: how rewards become advantages, whose ratio is looked at
  * (a token's or its sample's), where it is clipped, what a sum of tokens is divided by, the penalty, which log-probs are the old
- * ones, and what corrects for samples of other weights. protocol/run/preset.c is the table of algorithms. */
+ * ones, and what corrects for samples of other weights. protocol/settings/preset.c is the table of algorithms. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "kernels/ops.h"
 #include "protocol/base/error.h"
-#include "protocol/run/advantage.h"
-#include "protocol/run/group.h"
-#include "protocol/run/run_config.h"
+#include "protocol/record/advantage.h"
+#include "protocol/record/group.h"
+#include "protocol/settings/run_config.h"
 
 /* The choices, each in the order of its setting's choices in knobs.c. */
 enum loss_variation {     // 'loss_variation': what a sample's tokens are divided by

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/clock.h"
-#include "protocol/run/metrics.h"
+#include "protocol/settings/metrics.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/team.h"
 #include "workers/engine/trainer/blame.h"

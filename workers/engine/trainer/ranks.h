@@ -30,8 +30,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "protocol/base/error.h"
+#include "protocol/record/group.h"
 #include "workers/engine/trainer/loss.h"
-#include "protocol/run/group.h"
 
 struct collective;    // kernels/collective/collective.h
 struct extents;       // workers/engine/model/extent.h

@@ -1,5 +1,5 @@
 /* ranks_costs.c - what a step costs the ranks: bytes and time on their way, and who waited for whom */
-#include "protocol/run/metrics.h"
+#include "protocol/settings/metrics.h"
 #include "workers/engine/trainer/ranks_impl.h"
 
 /* What every rank tells the others of its step. */

@@ -19,9 +19,9 @@
 #include <stdint.h>
 #include "kernels/ops.h"    // SUM_PARTS_MAX
 #include "protocol/base/error.h"
+#include "protocol/record/group.h"
+#include "protocol/record/histogram.h"
 #include "workers/engine/trainer/loss.h"
-#include "protocol/run/group.h"
-#include "protocol/run/histogram.h"
 
 struct device;
 struct mem_handle;
@@ -91,7 +91,7 @@ struct trainer_sums {
 void trainer_sums_merge(struct trainer_sums *sum, const struct trainer_sums *part);
 
 /* A step's numbers from what was summed over all micro-batches, and from all the groups consumed since the last step (those
- * outside the filter too): writes the trainer's own of protocol/run/metrics.h's table (BY_TRAINER) into metric (METRIC_N),
+ * outside the filter too): writes the trainer's own of protocol/settings/metrics.h's table (BY_TRAINER) into metric (METRIC_N),
  * but M_GRAD_NORM and times, and nothing else. Without a token run, what is a mean over tokens becomes NAN. */
 void trainer_metrics_make(double *metric, const struct trainer_sums *sums, const struct group *const *groups, int64_t n_group,
                           const struct trainer_hyper *h);

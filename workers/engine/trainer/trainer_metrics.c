@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include "protocol/run/metrics.h"
+#include "protocol/settings/metrics.h"
 #include "workers/engine/trainer/trainer.h"
 
 /* Those of the sums of which the largest counts; all others are added. */

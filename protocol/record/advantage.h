@@ -1,0 +1,20 @@
+/* advantage.h - how the rewards of a group become advantages
+ *
+ * The trainer's rule, which screens show too. Pure; any thread. */
+#pragma once
+#include "protocol/record/group.h"
+
+/* In the order of the choices of the setting 'advantages'. */
+enum advantage_form {     // 'advantages'; r: rewards of the group's samples that count
+    ADV_DEVIATION,        // (r - mean) / (s + 1e-4), s with n - 1: GRPO, DeepSeekMath, arXiv 2402.03300, section 4.1.2
+    ADV_POPULATION,       // (r - mean) / (s + 1e-8), s with n: open-instruct's "standard", Atropos' trainer
+    ADV_CENTERED,         // r - mean: Dr. GRPO, arXiv 2503.20783, section 3.2
+    ADV_LEAVE_ONE_OUT,    // r - mean of the other samples: RLOO, arXiv 2402.14740, eq. 8
+    ADV_BATCH,    // r - mean, then normalised over the tokens of the batch (advantage_normalise of the trainer), the penalty before that:
+                  // REINFORCE++-baseline, arXiv 2501.03262, section 3.3
+};
+/* Advantage of each sample of a group into adv (n_sample), ADV_BATCH's before its normalisation. Only samples with SCORE_OK count; the
+ * others get 0, and so does a group with fewer than two that count, or with equal rewards. */
+void advantage_group(double *adv, enum advantage_form form, const struct group *g);
+/* Do samples of the group differ in reward (those that count)? */
+bool group_has_spread(const struct group *g);

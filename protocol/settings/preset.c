@@ -1,0 +1,124 @@
+#include "protocol/settings/preset.h"
+#include <math.h>
+#include <string.h>
+#include "protocol/settings/knobs.h"
+
+/* Each row: where `of` has the value `is`, the setting `name` gets `value`.
+ *
+ * The algorithms, as compositions. What a row does not name is GRPO's: deviation, token ratio, PPO's clip at 0.2, sample level, k3 at 0.01
+ * (ColossalChat's zero-bubble launcher).
+ *   DAPO     ColossalChat's README; arXiv 2503.14476
+ *   DR_GRPO  arXiv 2503.20783, section 3.2: no deviation, a constant divisor, no penalty
+ *   GSPO     arXiv 2507.18071, section 5.1: clip 3e-4 and 4e-4, no penalty
+ *   CISPO    MiniMax-M1, arXiv 2506.13585, section 3.1: no lower bound, no penalty, token level; the upper bound is 5 as ScaleRL found best,
+ *            arXiv 2510.13786 (MiniMax does not say theirs). No sample is skipped: every token is to keep its gradient
+ *
+ * The presets: an algorithm with the settings that its origin trains with.
+ *   open_instruct  the defaults of grpo_fast.py as of August 2026. Its old log-probs are those of the step itself, and what samples are
+ *                  off by is bounded by rho; active sampling is off, so batches shrink by groups without spread
+ *   atropos        the defaults of the example trainer of NousResearch/atropos 0.4.0
+ *   dr_grpo        examples/qwen2.5-math-7b.sh of sail-sg/understand-r1-zero, and the paper's table of hyper-parameters
+ *   gspo           section 5.1: four optimizer steps of a rollout batch
+ *   cispo          MiniMax-M1, section 3.1: its AdamW */
+static const struct preset_row {
+    const char *of, *is, *name, *value;
+} rows[] = {
+    // clang-format off
+    { "algo", "DAPO", "kl_coeff", "0" },
+    { "algo", "DAPO", "clip_eps_low", "0.2" },
+    { "algo", "DAPO", "clip_eps_high", "0.28" },
+    { "algo", "DAPO", "loss_variation", "token_level" },
+    { "algo", "DAPO", "filter_range", "[0.01, 0.99]" },
+    { "algo", "DAPO", "soft_over_length_punishment", "true" },
+    { "algo", "DAPO", "filter_truncated_response", "true" },
+    { "algo", "RLOO", "advantages", "leave_one_out" },
+    { "algo", "REINFORCE_PPB", "advantages", "batch" },
+    { "algo", "DR_GRPO", "advantages", "centered" },
+    { "algo", "DR_GRPO", "loss_variation", "constant" },
+    { "algo", "DR_GRPO", "kl_coeff", "0" },
+    { "algo", "GSPO", "ratio_level", "sequence" },
+    { "algo", "GSPO", "clip_eps_low", "3e-4" },
+    { "algo", "GSPO", "clip_eps_high", "4e-4" },
+    { "algo", "GSPO", "kl_coeff", "0" },
+    { "algo", "CISPO", "clip_form", "cispo" },
+    { "algo", "CISPO", "clip_eps_low", "1" },
+    { "algo", "CISPO", "clip_eps_high", "4" },
+    { "algo", "CISPO", "loss_variation", "token_level" },
+    { "algo", "CISPO", "kl_coeff", "0" },
+    { "algo", "CISPO", "skip_threshold", "0" },
+
+    { "preset", "open_instruct", "advantages", "centered" },
+    { "preset", "open_instruct", "loss_variation", "token_level" },
+    { "preset", "open_instruct", "clip_eps_low", "0.2" },
+    { "preset", "open_instruct", "clip_eps_high", "0.272" },
+    { "preset", "open_instruct", "kl_coeff", "0.05" },
+    { "preset", "open_instruct", "kl_estimator", "k3" },
+    { "preset", "open_instruct", "old_logprobs", "current" },
+    { "preset", "open_instruct", "rho_clamp", "[0, 2]" },
+    { "preset", "open_instruct", "skip_threshold", "0" },
+    { "preset", "open_instruct", "filter_no_spread", "true" },
+    { "preset", "open_instruct", "dynamic_batching", "false" },
+    { "preset", "open_instruct", "learning_rate", "2e-5" },
+    { "preset", "open_instruct", "lr_schedule", "linear" },
+    { "preset", "open_instruct", "lr_min_ratio", "0" },
+    { "preset", "open_instruct", "weight_decay", "0" },
+    { "preset", "open_instruct", "max_norm", "1" },
+    { "preset", "open_instruct", "num_generations", "4" },
+    { "preset", "open_instruct", "inference_batch_size", "16" },
+    { "preset", "open_instruct", "train_batch_size", "16" },
+    { "preset", "open_instruct", "n_behind", "8" },
+    { "preset", "open_instruct", "max_prompt_tokens", "256" },
+    { "preset", "open_instruct", "max_new_tokens", "256" },
+    { "preset", "atropos", "advantages", "deviation_population" },
+    { "preset", "atropos", "clip_form", "atropos" },
+    { "preset", "atropos", "loss_variation", "sample_level" },
+    { "preset", "atropos", "kl_coeff", "0" },
+    { "preset", "atropos", "skip_threshold", "0" },
+    { "preset", "atropos", "learning_rate", "1e-5" },
+    { "preset", "atropos", "lr_schedule", "constant" },
+    { "preset", "atropos", "num_generations", "4" },
+    { "preset", "atropos", "inference_batch_size", "16" },
+    { "preset", "atropos", "train_batch_size", "16" },
+    { "preset", "atropos", "max_new_tokens", "2048" },
+    { "preset", "dr_grpo", "algo", "DR_GRPO" },
+    { "preset", "dr_grpo", "skip_threshold", "0" },
+    { "preset", "dr_grpo", "learning_rate", "1e-6" },
+    { "preset", "dr_grpo", "lr_schedule", "constant" },
+    { "preset", "dr_grpo", "weight_decay", "0" },
+    { "preset", "dr_grpo", "adam_beta2", "0.95" },
+    { "preset", "dr_grpo", "num_generations", "8" },
+    { "preset", "dr_grpo", "inference_batch_size", "128" },
+    { "preset", "dr_grpo", "train_batch_size", "128" },
+    { "preset", "dr_grpo", "max_prompt_tokens", "1024" },
+    { "preset", "dr_grpo", "max_new_tokens", "3000" },
+    { "preset", "gspo", "algo", "GSPO" },
+    { "preset", "gspo", "skip_threshold", "0" },
+    { "preset", "gspo", "inference_batch_size", "64" },
+    { "preset", "gspo", "train_batch_size", "16" },
+    { "preset", "cispo", "algo", "CISPO" },
+    { "preset", "cispo", "adam_beta2", "0.95" },
+    { "preset", "cispo", "adam_eps", "1e-15" },
+    // clang-format on
+};
+
+static bool from_default(const struct run_config *c, const char *name)
+{
+    struct error err;
+    const struct knob *k = knob_find(name, &err);
+    return c->source[k - knobs] <= FROM_PRESET;
+}
+
+static bool rows_apply(struct run_config *c, const char *of, const char *is, struct error *err)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(rows); i++)
+        if (strcmp(rows[i].of, of) == 0 && strcmp(rows[i].is, is) == 0 && from_default(c, rows[i].name)
+            && !run_config_set(c, rows[i].name, rows[i].value, FROM_PRESET, NULL, err))
+            return false;
+    return true;
+}
+
+bool preset_apply(struct run_config *c, struct error *err)
+{
+    return rows_apply(c, "preset", c->preset, err)    // its algorithm
+           && rows_apply(c, "algo", c->algo, err) && rows_apply(c, "preset", c->preset, err);
+}
