@@ -245,16 +245,10 @@ void mem_share_close(struct device *dev, const void *p, size_t size_bytes)
         dev->op->mem_share_close(dev, p, size_bytes);
 }
 
-struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, int parts, bool for_bwd,
-                          struct error *err)
+static struct weight *weight_make(struct device *dev, const struct weight *as, struct error *err)
 {
-    if (n_out < 1 || n_in < 1 || n_out > INT32_MAX || n_in > INT32_MAX) {
-        error_set(err, ERR_SHAPE, "a weight of %" PRId64 " x %" PRId64, n_out, n_in);
-        return NULL;
-    }
-    if (parts < 0 || parts > SUM_PARTS_MAX || (parts & (parts - 1)) || (parts > 0 && n_in % parts)) {
-        error_set(err, ERR_SHAPE, "a sum over %" PRId64 " in %d parts; 1, 2, 4 and %d of equal length are possible", n_in, parts,
-                  SUM_PARTS_MAX);
+    if (as->n_out < 1 || as->n_in < 1 || as->n_out > INT32_MAX || as->n_in > INT32_MAX) {
+        error_set(err, ERR_SHAPE, "a weight of %" PRId64 " x %" PRId64, as->n_out, as->n_in);
         return NULL;
     }
     struct weight *w = calloc(1, sizeof *w);
@@ -262,12 +256,39 @@ struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype
         error_set(err, ERR_NO_MEMORY, "no memory for a weight handle");
         return NULL;
     }
-    *w = (struct weight){ .data = data, .dtype = dtype, .n_out = n_out, .n_in = n_in, .parts = parts, .for_bwd = for_bwd };
+    *w = *as;
     if (!dev->op->weight_init(dev, w, err) || !dev->op->weight_refresh(dev, w, err)) {
         weight_free(dev, w);
         return NULL;
     }
     return w;
+}
+
+struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, int parts, bool for_bwd,
+                          struct error *err)
+{
+    if (parts < 0 || parts > SUM_PARTS_MAX || (parts & (parts - 1)) || (parts > 0 && n_in % parts)) {
+        error_set(err, ERR_SHAPE, "a sum over %" PRId64 " in %d parts; 1, 2, 4 and %d of equal length are possible", n_in, parts,
+                  SUM_PARTS_MAX);
+        return NULL;
+    }
+    return weight_make(
+        dev, &(struct weight){ .data = data, .dtype = dtype, .n_out = n_out, .n_in = n_in, .parts = parts, .for_bwd = for_bwd }, err);
+}
+
+struct weight *weight_new_grouped(struct device *dev, const void *data, enum dtype dtype, int64_t n_group, int64_t n_out, int64_t n_in,
+                                  bool for_bwd, struct error *err)
+{
+    if (!device_has_experts(dev)) {
+        error_set(err, ERR_UNSUPPORTED, "%s has no operations on experts", dev->name);
+        return NULL;
+    }
+    if (n_group < 1 || n_group > ROUTE_EXPERTS_MAX) {
+        error_set(err, ERR_SHAPE, "a weight of %" PRId64 " matrices; 1 to %d are possible", n_group, ROUTE_EXPERTS_MAX);
+        return NULL;
+    }
+    return weight_make(
+        dev, &(struct weight){ .data = data, .dtype = dtype, .n_out = n_out, .n_in = n_in, .n_group = n_group, .for_bwd = for_bwd }, err);
 }
 
 void weight_free(struct device *dev, struct weight *w)

@@ -131,6 +131,42 @@ bool row_ids_check(const char *op, const int32_t *row, int64_t n, int64_t n_row,
     return true;
 }
 
+bool group_first_check(const char *op, const int32_t *first, int64_t n_group, int64_t n, struct error *err)
+{
+    bool ok = first[0] == 0 && first[n_group] == n;
+    for (int64_t g = 0; g < n_group; g++)
+        ok = ok && first[g] <= first[g + 1];
+    return ok || error_set(err, ERR_SHAPE, "%s: the groups do not begin at row 0 and end at row %" PRId64 " in order", op, n);
+}
+
+bool route_check(const char *op, int64_t n_expert, int64_t k, struct error *err)
+{
+    return (n_expert >= 1 && n_expert <= ROUTE_EXPERTS_MAX && k >= 1 && k <= n_expert)
+           || error_set(err, ERR_SHAPE, "%s: %" PRId64 " of %" PRId64 " experts; up to %d are possible", op, k, n_expert,
+                        ROUTE_EXPERTS_MAX);
+}
+
+bool host_group_rows(UNUSED struct device *dev, const struct group_rows *a, struct error *err)
+{
+    int32_t next[ROUTE_EXPERTS_MAX] = { 0 };
+    if (!route_check("group_rows", a->n_expert, a->k, err) || !row_ids_check("group_rows", a->expert, a->n * a->k, a->n_expert, err))
+        return false;
+    for (int64_t p = 0; p < a->n * a->k; p++)
+        next[a->expert[p]]++;
+    a->first[0] = 0;
+    for (int64_t e = 0; e < a->n_expert; e++) {
+        if (a->load)
+            a->load[e] += next[e];
+        a->first[e + 1] = a->first[e] + next[e];
+        next[e] = a->first[e];
+    }
+    for (int64_t p = 0; p < a->n * a->k; p++) {
+        a->place[p] = next[a->expert[p]]++;
+        a->row[a->place[p]] = (int32_t)(p / a->k);
+    }
+    return true;
+}
+
 bool host_rows_gather(UNUSED struct device *dev, const struct rows_gather *a, struct error *err)
 {
     size_t row_bytes = (size_t)a->d * dtype_size(a->dtype);

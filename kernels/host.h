@@ -33,6 +33,7 @@ bool host_rows_copy(struct device *dev, const struct rows_copy *a, struct error 
 bool host_rows_scatter(struct device *dev, const struct rows_scatter *a, struct error *err);
 bool host_kv_copy(struct device *dev, const struct kv_copy *a, struct error *err);
 bool host_mem_fill(struct device *dev, const struct mem_fill *a, struct error *err);
+bool host_group_rows(struct device *dev, const struct group_rows *a, struct error *err);
 bool host_mem_hash(struct device *dev, const struct mem_hash *a, struct error *err);
 /* The rows of struct ops that ref and cpu share, for their tables. */
 #define HOST_OPS                                                                                                                           \
@@ -59,6 +60,8 @@ bool attn_paged_check(const struct attn_paged *a, int page_tok, struct error *er
 bool rope_check(const char *op, const int32_t *pos, int64_t n, int64_t n_pos, struct attn_heads h, int rot, struct error *err);
 bool norm_parts_check(struct attn_heads heads, int parts, struct error *err);
 bool row_ids_check(const char *op, const int32_t *row, int64_t n, int64_t n_row, struct error *err);
+bool group_first_check(const char *op, const int32_t *first, int64_t n_group, int64_t n, struct error *err);
+bool route_check(const char *op, int64_t n_expert, int64_t k, struct error *err);
 bool logits_check(const char *op, int64_t n, int64_t vocab, int64_t n_live, int64_t ld, struct error *err);
 
 /* Element i of a matrix of either dtype, as a double, and back with one rounding (double to fp32, fp32 to bf16). */

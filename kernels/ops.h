@@ -173,9 +173,10 @@ struct weight {
     const void *data;    // (n_out, n_in) of dtype
     enum dtype dtype;
     int64_t n_out, n_in;
-    int parts;       // how linear_fwd sums; see weight_new
-    bool for_bwd;    // linear_bwd_x will be called
-    void *pack;      // the back end's own data
+    int64_t n_group;    // of group_fwd: data is (n_group, n_out, n_in), a matrix each; 0: one matrix
+    int parts;          // how linear_fwd sums; see weight_new
+    bool for_bwd;       // linear_bwd_x will be called, or group_bwd_x
+    void *pack;         // the back end's own data
 };
 /* The parts of a sum that linear_fwd may be asked for. */
 #define SUM_PARTS_MAX 8
@@ -186,6 +187,10 @@ struct weight {
  * parts 1, a device that has only some of the rows gives the same bits for them. */
 struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, int parts, bool for_bwd,
                           struct error *err);
+/* The same for n_group matrices, one for each expert of a layer, which group_fwd and group_bwd_x take; each sum is one chain. ERR_UNSUPPORTED:
+ * the device has no operations on experts. */
+struct weight *weight_new_grouped(struct device *dev, const void *data, enum dtype dtype, int64_t n_group, int64_t n_out, int64_t n_in,
+                                  bool for_bwd, struct error *err);
 void weight_free(struct device *dev, struct weight *w);
 /* Call when data has changed (loading, optimizer step, publication): packs again, in stream order. */
 MUST_USE bool weight_refresh(struct device *dev, struct weight *w, struct error *err);
@@ -501,6 +506,95 @@ struct swiglu_bwd {
     enum dtype dtype;
 };
 
+/* --- experts: a row of activations goes through k of n_expert small MLPs, and gets the weighted sum of what they give. No expert has a
+ * limit of rows, and none is left out, so what a row gets depends on no other row (promise 1). */
+#define ROUTE_EXPERTS_MAX 1024
+enum route_kind {
+    ROUTE_SOFTMAX,    // score: the softmax over all logits; normalised over the chosen ones it is the softmax over their logits
+    ROUTE_SIGMOID,    // score: 1 / (1 + e^-logit)
+};
+/* The k experts of each row, those with the largest score + bias, among equals the lower id first, and their weights: the scores, divided by
+ * the sum of the k scores (sigmoid: + 1e-20) if `normalise`, times scale. The bias takes part in the choice only. By softmax the logits are
+ * compared, whose order is the scores' own. Formulas: transformers' Qwen3-MoE, GraniteMoE (softmax over the chosen logits) and DeepSeek-V3. */
+struct route_fwd {
+    int32_t *expert;        // (n, k) ids, ascending
+    float *weight;          // (n, k)
+    const float *logits;    // (n, n_expert)
+    const float *bias;      // (n_expert), or NULL
+    int64_t n, n_expert, k;
+    enum route_kind kind;
+    bool normalise;
+    float scale;
+};
+/* The gradient by the logits, of that by the weights; `logits` and `expert` are the forward's. */
+struct route_bwd {
+    void *dlogits;           // (n, n_expert) dtype
+    const float *dweight;    // (n, k)
+    const float *logits;
+    const int32_t *expert;
+    int64_t n, n_expert, k;
+    enum route_kind kind;
+    bool normalise;
+    float scale;
+    enum dtype dtype;
+};
+/* The list of (expert, row) pairs, sorted by expert and then by row: places first[e] .. first[e + 1] - 1 are expert e's. */
+struct group_rows {
+    int32_t *first;           // (n_expert + 1)
+    int32_t *row;             // (n k) the row at each place
+    int32_t *place;           // (n, k) the place of each pair
+    int64_t *load;            // (n_expert) += rows of each expert; NULL: not wanted
+    const int32_t *expert;    // (n, k) of route_fwd
+    int64_t n, n_expert, k;
+};
+/* Rows first[g] .. first[g + 1] - 1 of y are those of x times matrix g: y = x W_g^T, every element one chain over n_in from 0, whatever
+ * the number of rows. */
+struct group_fwd {
+    void *y;                   // (n, n_out) dtype
+    const void *x;             // (n, n_in) dtype, the weight's
+    const struct weight *w;    // of weight_new_grouped
+    const int32_t *first;      // (n_group + 1), first[n_group] == n
+    int64_t n;
+};
+/* dx = dy W_g for those rows, every element one chain over n_out. */
+struct group_bwd_x {
+    void *dx;                  // (n, n_in) dtype, the weight's
+    const void *dy;            // (n, n_out) dtype
+    const struct weight *w;    // made with for_bwd
+    const int32_t *first;
+    int64_t n;
+};
+/* dw_g += dy^T x over those rows, in their order, or dw_g = that with `set`: of a matrix without rows 0. */
+struct group_bwd_w {
+    float *dw;         // (n_group, n_out, n_in) +=
+    const void *dy;    // (n, n_out) dtype
+    const void *x;     // (n, n_in) dtype
+    const int32_t *first;
+    int64_t n, n_group, n_out, n_in;
+    enum dtype dtype;
+    bool set;
+};
+/* y[i] = ((w0 x[place[i, 0]] + w1 x[place[i, 1]]) + ...) in fp32 and rounded once; in order of the experts, as route_fwd lists them. */
+struct combine_fwd {
+    void *y;                 // (n, d) dtype
+    const void *x;           // (n k, d) dtype
+    const float *weight;     // (n, k); NULL: 1 each, the gradient by rows that several experts read
+    const int32_t *place;    // (n, k)
+    int64_t n, k, d;
+    enum dtype dtype;
+};
+/* The gradient by the weights, and through them, where rows are narrow: before an expert's last product, of which x is the input and dx
+ * is dy W with the gradient dy by the sum. dweight = <dx, x>, then both are multiplied by the pair's weight: dx is the gradient by x, and
+ * dy^T x that by W. */
+struct combine_bwd {
+    float *dweight;          // (n, k)
+    void *x, *dx;            // (n k, f) dtype, in and out
+    const float *weight;     // (n, k)
+    const int32_t *place;    // (n, k)
+    int64_t n, k, f;
+    enum dtype dtype;
+};
+
 /* y = a + b. */
 struct add_fwd {
     void *y;              // (n) dtype; may be a or b
@@ -708,13 +802,16 @@ struct mem_hash {
 };
 
 // clang-format off
-#define OPS_TABLE(X) \
+#define OPS_DENSE(X) \
     X(rows_gather) X(rows_scatter) X(rows_join) X(rows_copy) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(linear_fwd) X(tree_sum) X(linear_bwd_x) \
     X(linear_bwd_tree) X(linear_bwd_w) X(rope_fwd) X(rope_bwd) X(kv_copy) X(attn_fwd) X(attn_bwd) X(attn_paged) X(swiglu_fwd) X(swiglu_bwd) \
     X(add_fwd) X(cast) X(softcap) X(axpy) X(blend) X(mem_fill) X(logprob_fwd) X(logprob_bwd) X(policy_loss) X(sample_fwd) X(sumsq) X(sum_parts) X(clip_coef) \
     X(adamw) X(adamw_host) X(adamw8) X(adafactor_moments) X(adafactor_update) X(adafactor_apply) X(mem_hash)
+#define OPS_EXPERTS(X) \
+    X(route_fwd) X(route_bwd) X(group_rows) X(group_fwd) X(group_bwd_x) X(group_bwd_w) X(combine_fwd) X(combine_bwd)
+#define OPS_TABLE(X) OPS_DENSE(X) OPS_EXPERTS(X)
 // clang-format on
-/* A back end: its life cycle and one function per operation. */
+/* A back end: its life cycle and one function per operation. Those of OPS_EXPERTS are NULL where a back end has none (cuda). */
 struct ops {
     void (*device_free)(struct device *);
     bool (*device_enter)(struct device *, struct error *);                             // these two NULL: nothing to do; always,
@@ -759,6 +856,10 @@ struct ops {
     OPS_TABLE(OPS_ROW)
 #undef OPS_ROW
 };
+static inline bool device_has_experts(const struct device *dev)
+{
+    return dev->op->group_fwd != NULL;
+}
 /* Call one: OP(dev, err, rmsnorm_fwd, .y = y, .x = x, ...). Omitted fields are 0. Returns bool. */
 #define OP(dev, err, name, ...) ((dev)->op->name((dev), &(struct name){ __VA_ARGS__ }, (err)))
 

@@ -75,7 +75,7 @@ bool trace_start(struct device *dev, int64_t max_events, struct error *err)
     t->inner = dev->op;
     t->max_events = max_events;
     t->t0_ns = clock_ns();
-#define TRACE_SET(name) t->table.name = name##_trace;
+#define TRACE_SET(name) t->table.name = t->inner->name ? name##_trace : NULL;
     OPS_TABLE(TRACE_SET)
     t->table.weight_refresh = weight_refresh_trace;
     t->table.mem_copy = mem_copy_trace;

@@ -16,13 +16,23 @@
 #define WGRAD_TILES 29             // per piece, approximately
 
 struct weight_pack {
-    float *fwd;    // (panels of n_out)(n_in, PANEL)
-    float *bwd;    // (panels of n_in)(n_out, PANEL), or NULL
+    float *fwd;    // (n_group)(panels of n_out)(n_in, PANEL)
+    float *bwd;    // (n_group)(panels of n_in)(n_out, PANEL), or NULL
 };
 
 static int64_t panels(int64_t n)
 {
     return (n + PANEL - 1) / PANEL;
+}
+
+/* Floats of one matrix's panels. */
+static int64_t fwd_floats(const struct weight *w)
+{
+    return panels(w->n_out) * PANEL * w->n_in;
+}
+static int64_t bwd_floats(const struct weight *w)
+{
+    return panels(w->n_in) * PANEL * w->n_out;
 }
 
 bool cpu_weight_init(struct device *dev, struct weight *w, struct error *err)
@@ -31,9 +41,10 @@ bool cpu_weight_init(struct device *dev, struct weight *w, struct error *err)
     if (!pack)
         return error_set(err, ERR_NO_MEMORY, "no memory for a weight handle");
     w->pack = pack;
-    pack->fwd = host_mem_new(dev, (size_t)(panels(w->n_out) * PANEL * w->n_in) * sizeof(float), "a packed weight", err);
+    size_t n = (size_t)MAX(w->n_group, 1) * sizeof(float);
+    pack->fwd = host_mem_new(dev, (size_t)fwd_floats(w) * n, "a packed weight", err);
     if (pack->fwd && w->for_bwd)
-        pack->bwd = host_mem_new(dev, (size_t)(panels(w->n_in) * PANEL * w->n_out) * sizeof(float), "a packed weight", err);
+        pack->bwd = host_mem_new(dev, (size_t)bwd_floats(w) * n, "a packed weight", err);
     return pack->fwd && (pack->bwd || !w->for_bwd);
 }
 
@@ -63,28 +74,32 @@ static void panel_fwd_pack(float *to, const struct weight *w, int64_t panel)
 struct pack_job {
     const struct cpu_path *path;
     struct weight *w;
+    int64_t n_each;    // panels of a matrix
 };
 static void pack_piece(void *arg, int64_t piece, UNUSED int thread)
 {
     const struct pack_job *job = arg;
-    const struct weight *w = job->w;
-    struct weight_pack *pack = w->pack;
-    if (piece < panels(w->n_out)) {
-        panel_fwd_pack(pack->fwd + piece * PANEL * w->n_in, w, piece);
+    struct weight w = *job->w;    // the piece's matrix
+    struct weight_pack *pack = w.pack;
+    int64_t group = piece / job->n_each;
+    piece %= job->n_each;
+    w.data = (const char *)w.data + (size_t)(group * w.n_out * w.n_in) * dtype_size(w.dtype);
+    if (piece < panels(w.n_out)) {
+        panel_fwd_pack(pack->fwd + group * fwd_floats(&w) + piece * PANEL * w.n_in, &w, piece);
         return;
     }
-    piece -= panels(w->n_out);
-    int64_t width = MIN(PANEL, w->n_in - piece * PANEL);
-    float *to = pack->bwd + piece * PANEL * w->n_out;
-    job->path->tiles_load(to, PANEL, 0, (const char *)w->data + (size_t)(piece * PANEL) * dtype_size(w->dtype), w->dtype, w->n_in, w->n_out,
+    piece -= panels(w.n_out);
+    int64_t width = MIN(PANEL, w.n_in - piece * PANEL);
+    float *to = pack->bwd + group * bwd_floats(&w) + piece * PANEL * w.n_out;
+    job->path->tiles_load(to, PANEL, 0, (const char *)w.data + (size_t)(piece * PANEL) * dtype_size(w.dtype), w.dtype, w.n_in, w.n_out,
                           width);
 }
 bool cpu_weight_refresh(struct device *dev, struct weight *w, UNUSED struct error *err)
 {
     struct cpu_device *cpu = cpu_of(dev);
-    struct pack_job job = { cpu->path, w };
-    pool_run(cpu->pool, pack_piece, &job, panels(w->n_out) + (w->for_bwd ? panels(w->n_in) : 0),
-             work_bytes(w->n_out * w->n_in * (w->for_bwd ? 16 : 8)));
+    struct pack_job job = { cpu->path, w, panels(w->n_out) + (w->for_bwd ? panels(w->n_in) : 0) };
+    int64_t n_group = MAX(w->n_group, (int64_t)1);
+    pool_run(cpu->pool, pack_piece, &job, n_group * job.n_each, work_bytes(n_group * w->n_out * w->n_in * (w->for_bwd ? 16 : 8)));
     return true;
 }
 
@@ -145,6 +160,33 @@ static void gemm_piece(void *arg, int64_t piece, int thread)
     else
         job->path->gemm(&g);
 }
+/* Cut columns, of n_rows blocks of `rows` rows; and take scratch for the left side and for parts. */
+static bool gemm_cut(struct cpu_device *cpu, struct gemm_job *job, const void *a, enum dtype a_dtype, const char *op, struct error *err)
+{
+    const struct gemm *g = &job->g;
+    int64_t most = MAX(1, BLOCK_BYTES / (PANEL * 4 * MAX(1, g->k)));
+    /* few rows: split columns more finely so that every thread has work, but not below about 0.1 ms of it */
+    if (cpu->base.n_thread > 1 && job->n_rows < 4 * cpu->base.n_thread) {
+        int64_t want = (4 * cpu->base.n_thread + job->n_rows - 1) / job->n_rows, least = 2000000 / MAX(1, job->rows * g->k * PANEL) + 1;
+        most = MIN(most, MAX(least, (panels(g->n) + want - 1) / want));
+    }
+    most = job->parts > 1 ? MIN(most, PARTS_PANELS) : most;
+    job->cols = most * PANEL;
+    job->n_cols = (g->n + job->cols - 1) / job->cols;
+    size_t n_thread = (size_t)cpu->base.n_thread, a_bytes = a_dtype == DT_BF16 ? scratch_floats(job->rows * g->k) * n_thread : 0;
+    size_t part_bytes = job->parts > 1 ? scratch_floats(job->parts * job->rows * job->cols) * n_thread : 0;
+    char *scratch = a_bytes + part_bytes ? cpu_scratch(cpu, a_bytes + part_bytes, op, err) : NULL;
+    if (a_bytes + part_bytes && !scratch)
+        return false;
+    job->part = (float *)(scratch + a_bytes);
+    if (a_dtype == DT_BF16) {
+        job->a16 = a;
+        job->a32 = (float *)scratch;
+    } else {
+        job->g.a = a;
+    }
+    return true;
+}
 static bool gemm_run(struct cpu_device *cpu, const struct gemm *g, int parts, const void *a, enum dtype a_dtype, const char *op,
                      struct error *err)
 {
@@ -153,29 +195,92 @@ static bool gemm_run(struct cpu_device *cpu, const struct gemm *g, int parts, co
         return true;
     job.rows = MIN(BLOCK_ROWS, g->m);
     job.n_rows = (g->m + job.rows - 1) / job.rows;
-    int64_t most = MAX(1, BLOCK_BYTES / (PANEL * 4 * MAX(1, g->k)));
-    /* few rows: split columns more finely so that every thread has work, but not below about 0.1 ms of it */
-    if (cpu->base.n_thread > 1 && job.n_rows < 4 * cpu->base.n_thread) {
-        int64_t want = (4 * cpu->base.n_thread + job.n_rows - 1) / job.n_rows, least = 2000000 / MAX(1, job.rows * g->k * PANEL) + 1;
-        most = MIN(most, MAX(least, (panels(g->n) + want - 1) / want));
-    }
-    most = parts > 1 ? MIN(most, PARTS_PANELS) : most;
-    job.cols = most * PANEL;
-    job.n_cols = (g->n + job.cols - 1) / job.cols;
-    size_t n_thread = (size_t)cpu->base.n_thread, a_bytes = a_dtype == DT_BF16 ? scratch_floats(job.rows * g->k) * n_thread : 0;
-    size_t part_bytes = parts > 1 ? scratch_floats(parts * job.rows * job.cols) * n_thread : 0;
-    char *scratch = a_bytes + part_bytes ? cpu_scratch(cpu, a_bytes + part_bytes, op, err) : NULL;
-    if (a_bytes + part_bytes && !scratch)
+    if (!gemm_cut(cpu, &job, a, a_dtype, op, err))
         return false;
-    job.part = (float *)(scratch + a_bytes);
-    if (a_dtype == DT_BF16) {
-        job.a16 = a;
-        job.a32 = (float *)scratch;
-    } else {
-        job.g.a = a;
-    }
     pool_run(cpu->pool, gemm_piece, &job, job.n_rows * job.n_cols, work_mul(g->m * g->n * g->k));
     return true;
+}
+
+/* A product of rows that each have one of n_group matrices: blocks of rows belong to one matrix. */
+struct group_job {
+    struct gemm_job job;      // of all rows, with the first matrix
+    const int32_t *first;     // (n_group + 1) rows
+    int64_t n_group, step;    // step: floats from one matrix's panels to the next
+};
+/* Blocks of a matrix's rows. */
+static int64_t group_blocks(const struct group_job *job, int64_t g)
+{
+    return (job->first[g + 1] - job->first[g] + job->job.rows - 1) / job->job.rows;
+}
+static void group_piece(void *arg, int64_t piece, int thread)
+{
+    const struct group_job *job = arg;
+    struct gemm_job one = job->job;
+    int64_t group = 0;
+    for (int64_t n; piece >= (n = group_blocks(job, group) * one.n_cols); group++)
+        piece -= n;
+    int64_t i0 = job->first[group];
+    one.g.m = job->first[group + 1] - i0;
+    one.g.b += group * job->step;
+    one.g.c = (char *)one.g.c + (size_t)(i0 * one.g.ldc) * dtype_size(one.g.c_dtype);
+    if (one.a16)
+        one.a16 = (const uint16_t *)one.a16 + i0 * one.g.lda;
+    else
+        one.g.a += i0 * one.g.lda;
+    gemm_piece(&one, piece, thread);
+}
+static bool group_run(struct cpu_device *cpu, const struct gemm *g, const struct weight *w, int64_t step, const int32_t *first,
+                      const void *a, const char *op, struct error *err)
+{
+    struct group_job job = { { .path = cpu->path, .g = *g }, first, w->n_group, step };
+    if (!group_first_check(op, first, w->n_group, g->m, err))
+        return false;
+    if (g->m == 0)
+        return true;
+    for (int64_t e = 0; e < w->n_group; e++)
+        job.job.rows = MAX(job.job.rows, MIN((int64_t)BLOCK_ROWS, (int64_t)(first[e + 1] - first[e])));
+    for (int64_t e = 0; e < w->n_group; e++)
+        job.job.n_rows += group_blocks(&job, e);
+    if (!gemm_cut(cpu, &job.job, a, w->dtype, op, err))
+        return false;
+    pool_run(cpu->pool, group_piece, &job, job.job.n_rows * job.job.n_cols, work_mul(g->m * g->n * g->k));
+    return true;
+}
+
+bool group_fwd_cpu(struct device *dev, const struct group_fwd *a, struct error *err)
+{
+    const struct weight *w = a->w;
+    const struct weight_pack *pack = w->pack;
+    struct gemm g = { .m = a->n,
+                      .n = w->n_out,
+                      .k = w->n_in,
+                      .lda = w->n_in,
+                      .b = pack->fwd,
+                      .ldb = PANEL,
+                      .panel_step = PANEL * w->n_in,
+                      .c = a->y,
+                      .ldc = w->n_out,
+                      .c_dtype = w->dtype };
+    return group_run(cpu_of(dev), &g, w, fwd_floats(w), a->first, a->x, "group_fwd", err);
+}
+
+bool group_bwd_x_cpu(struct device *dev, const struct group_bwd_x *a, struct error *err)
+{
+    const struct weight *w = a->w;
+    const struct weight_pack *pack = w->pack;
+    if (!w->for_bwd)
+        return error_set(err, ERR_SHAPE, "group_bwd_x: the weight was not made for it");
+    struct gemm g = { .m = a->n,
+                      .n = w->n_in,
+                      .k = w->n_out,
+                      .lda = w->n_out,
+                      .b = pack->bwd,
+                      .ldb = PANEL,
+                      .panel_step = PANEL * w->n_out,
+                      .c = a->dx,
+                      .ldc = w->n_in,
+                      .c_dtype = w->dtype };
+    return group_run(cpu_of(dev), &g, w, bwd_floats(w), a->first, a->dy, "group_bwd_x", err);
 }
 
 bool linear_fwd_cpu(struct device *dev, const struct linear_fwd *a, struct error *err)
@@ -325,5 +430,25 @@ bool linear_bwd_w_cpu(struct device *dev, const struct linear_bwd_w *a, struct e
     job.sum = (float *)(scratch + x_bytes + job.dy_bytes * (size_t)n_thread);
     pool_run(cpu->pool, wgrad_x_piece, &job, (a->n + WGRAD_X_ROWS - 1) / WGRAD_X_ROWS, work_bytes(a->n * a->n_in * 8));
     pool_run(cpu->pool, wgrad_piece, &job, (a->n_out + job.rows - 1) / job.rows, work_mul(a->n * a->n_out * a->n_in));
+    return true;
+}
+
+bool group_bwd_w_cpu(struct device *dev, const struct group_bwd_w *a, struct error *err)
+{
+    if (!group_first_check("group_bwd_w", a->first, a->n_group, a->n, err))
+        return false;
+    size_t e = dtype_size(a->dtype);
+    for (int64_t g = 0; g < a->n_group; g++) {
+        struct linear_bwd_w one = { .dw = a->dw + g * a->n_out * a->n_in,
+                                    .dy = (const char *)a->dy + (size_t)(a->first[g] * a->n_out) * e,
+                                    .x = (const char *)a->x + (size_t)(a->first[g] * a->n_in) * e,
+                                    .n = a->first[g + 1] - a->first[g],
+                                    .n_out = a->n_out,
+                                    .n_in = a->n_in,
+                                    .dtype = a->dtype,
+                                    .set = a->set };
+        if (!linear_bwd_w_cpu(dev, &one, err))
+            return false;
+    }
     return true;
 }

@@ -51,6 +51,73 @@ bool tree_sum_cpu(struct device *dev, const struct tree_sum *a, struct error *er
     return true;
 }
 
+/* A few exponentials a row beside megabytes of products: the reference's, with rows cut among threads. */
+static void route_fwd_range(UNUSED const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    struct route_fwd a = *(const struct route_fwd *)args;
+    struct error ignored;    // the caller has checked
+    a.expert += i0 * a.k;
+    a.weight += i0 * a.k;
+    a.logits += i0 * a.n_expert;
+    a.n = i1 - i0;
+    (void)!route_fwd_ref(NULL, &a, &ignored);
+}
+bool route_fwd_cpu(struct device *dev, const struct route_fwd *a, struct error *err)
+{
+    if (!route_check("route_fwd", a->n_expert, a->k, err))
+        return false;
+    cpu_rows(cpu_of(dev), route_fwd_range, a, a->n, a->n_expert * (64 + 8 * a->k));
+    return true;
+}
+
+static void route_bwd_range(UNUSED const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    struct route_bwd a = *(const struct route_bwd *)args;
+    struct error ignored;
+    a.dlogits = (char *)a.dlogits + (size_t)(i0 * a.n_expert) * dtype_size(a.dtype);
+    a.dweight += i0 * a.k;
+    a.logits += i0 * a.n_expert;
+    a.expert += i0 * a.k;
+    a.n = i1 - i0;
+    (void)!route_bwd_ref(NULL, &a, &ignored);
+}
+bool route_bwd_cpu(struct device *dev, const struct route_bwd *a, struct error *err)
+{
+    if (!route_check("route_bwd", a->n_expert, a->k, err) || !row_ids_check("route_bwd", a->expert, a->n * a->k, a->n_expert, err))
+        return false;
+    cpu_rows(cpu_of(dev), route_bwd_range, a, a->n, a->n_expert * 64);
+    return true;
+}
+
+bool group_rows_cpu(struct device *dev, const struct group_rows *a, struct error *err)
+{
+    return host_group_rows(dev, a, err);
+}
+
+static void combine_fwd_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->combine_fwd(args, i0, i1);
+}
+bool combine_fwd_cpu(struct device *dev, const struct combine_fwd *a, struct error *err)
+{
+    if (!row_ids_check("combine_fwd", a->place, a->n * a->k, a->n * a->k, err))
+        return false;
+    cpu_rows(cpu_of(dev), combine_fwd_range, a, a->n, a->d * 4 * (a->k + 1));
+    return true;
+}
+
+static void combine_bwd_range(const struct cpu_path *path, const void *args, int64_t i0, int64_t i1)
+{
+    path->combine_bwd(args, i0, i1);
+}
+bool combine_bwd_cpu(struct device *dev, const struct combine_bwd *a, struct error *err)
+{
+    if (!row_ids_check("combine_bwd", a->place, a->n * a->k, a->n * a->k, err))
+        return false;
+    cpu_rows(cpu_of(dev), combine_bwd_range, a, a->n, a->f * 16 * a->k);
+    return true;
+}
+
 bool kv_copy_cpu(struct device *dev, const struct kv_copy *a, struct error *err)
 {
     return host_kv_copy(dev, a, err);

@@ -75,6 +75,8 @@ struct cpu_path {
     void (*gemm)(const struct gemm *g);
     void (*tree_sum)(const struct tree_sum *a, int64_t i0, int64_t i1);
     void (*rows_join)(const struct rows_join *a, int64_t i0, int64_t i1);
+    void (*combine_fwd)(const struct combine_fwd *a, int64_t i0, int64_t i1);
+    void (*combine_bwd)(const struct combine_bwd *a, int64_t i0, int64_t i1);
     void (*rmsnorm_fwd)(const struct rmsnorm_fwd *a, int64_t i0, int64_t i1);
     void (*rmsnorm_bwd)(const struct rmsnorm_bwd *a, int64_t i0, int64_t i1, float *dw);    // dw (d): written
     void (*rope_fwd)(const struct rope_fwd *a, int64_t i0, int64_t i1);

@@ -284,6 +284,40 @@ static void path_rows_join(const struct rows_join *a, int64_t i0, int64_t i1)
 {
     BOTH_TYPES(a->dtype, rows_join_rows, a, i0, i1);
 }
+VEC_FN void combine_fwd_rows(const struct combine_fwd *a, int64_t i0, int64_t i1, const enum dtype t)
+{
+    for (int64_t i = i0; i < i1; i++)
+        for (int64_t j = 0; j < a->d; j += 16) {
+            int n = (int)MIN(16, a->d - j);
+            v16 sum = v_set1(0);
+            for (int64_t p = i * a->k; p < (i + 1) * a->k; p++)
+                sum = v_fma(v_set1(a->weight ? a->weight[p] : 1), v_get(a->x, a->place[p] * a->d + j, n, t), sum);
+            v_put(a->y, i * a->d + j, n, t, sum);
+        }
+}
+static void path_combine_fwd(const struct combine_fwd *a, int64_t i0, int64_t i1)
+{
+    BOTH_TYPES(a->dtype, combine_fwd_rows, a, i0, i1);
+}
+VEC_FN void combine_bwd_rows(const struct combine_bwd *a, int64_t i0, int64_t i1, const enum dtype t)
+{
+    for (int64_t p = i0 * a->k; p < i1 * a->k; p++) {
+        v16 sum = v_set1(0), w = v_set1(a->weight[p]);
+        for (int64_t j = 0; j < a->f; j += 16) {
+            int n = (int)MIN(16, a->f - j);
+            int64_t at = a->place[p] * a->f + j;
+            v16 x = v_get(a->x, at, n, t), dx = v_get(a->dx, at, n, t);
+            sum = v_fma(dx, x, sum);
+            v_put(a->x, at, n, t, v_mul(x, w));
+            v_put(a->dx, at, n, t, v_mul(dx, w));
+        }
+        a->dweight[p] = v_sum(sum);
+    }
+}
+static void path_combine_bwd(const struct combine_bwd *a, int64_t i0, int64_t i1)
+{
+    BOTH_TYPES(a->dtype, combine_bwd_rows, a, i0, i1);
+}
 static void path_cast(const struct cast *a, int64_t i0, int64_t i1)
 {
     v16 scale = v_set1(a->scale);

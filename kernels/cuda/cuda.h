@@ -96,7 +96,7 @@ bool cuda_early(struct cuda_device *cu);
 /* Remember the kernel just launched. */
 void cuda_early_note(struct cuda_device *cu);
 #define CUDA_ROW(name) extern "C" bool name##_cuda(struct device *dev, const struct name *a, struct error *err);
-OPS_TABLE(CUDA_ROW)
+OPS_DENSE(CUDA_ROW)
 #undef CUDA_ROW
 bool cuda_weight_init(struct device *dev, struct weight *w, struct error *err);
 void cuda_weight_release(struct device *dev, struct weight *w);

@@ -385,7 +385,7 @@ static struct ops ops_table(void)
     t.graph_launch = cuda_graph_launch;
     t.graph_free = cuda_graph_free;
 #define CUDA_ENTRY(name) t.name = name##_cuda;
-    OPS_TABLE(CUDA_ENTRY)
+    OPS_DENSE(CUDA_ENTRY)
     return t;
 }
 
