@@ -1,4 +1,4 @@
-/* trainer_impl.h - what trainer.c and step.c share; for nobody else */
+/* trainer_impl.h - what the files of this folder share about a trainer; for no other folder */
 #pragma once
 #include "kernels/ops.h"
 #include "workers/engine/model/lora.h"
@@ -11,96 +11,111 @@ struct item {
     const struct group *g;
     const struct sample *s;
     double adv;             // before ADV_BATCH's normalisation and penalty
-    bool in_loss;           // lambda
+    bool in_loss;           // it counts in the loss (lambda)
     int64_t n_own;          // tokens that were sampled (mask 1); only these count anywhere
     const uint8_t *mask;    // (s->n_tok) borrowed from g
     int64_t ref_at;         // where its reference log-probs start in trainer.ref_logp
     bool active;            // some token of it may have a gradient, or it is run all the same
 };
-/* Host arrays of one micro-batch, (token_budget_max) each. */
+/* Host arrays of one micro-batch. Each is (token_budget_max) unless it says otherwise. */
 struct micro {
-    int32_t *token, *target, *cu;    // cu (token_budget_max + 1)
+    int32_t *token, *target;
+    int32_t *cu;                     // (token_budget_max + 1) bounds of the sequences
     struct shared_prefix *prefix;    // of each sequence
-    bool shares;                     // samples may have one,
-    const struct group *group;       // that of the last,
-    int64_t root;                    // whose prompt this sequence has
+    bool shares;                     // sequences may share a prompt's rows
+    const struct group *group;       // the group of the last sample
+    int64_t root;                    // the sequence whose prompt that group's samples share
     float *temperature, *adv, *weight, *old, *ref, *log_ratio, *rho, *coef, *logp, *entropy, *loss;
     int64_t n_tok, n_seq;
 };
 struct trainer {
     struct model *m, *ref;    // borrowed
-    bool ref_moved;           // ref is no longer what it was loaded as
+    bool ref_moved;           // ref has changed since it was loaded
     struct trainer_settings set;
     struct device *dev;
     struct model_run *run;
     int64_t n_flat, version, adam_step;
-    int64_t update;            // updates of the present step that have been made: with one, no sample is of the present weights
-    struct trainer_parts p;    // its arrays are one piece of memory, piece_mem; of one rank, shards are whole pieces
-    int64_t *piece_mem;
-    float *grad;             // device: (n_flat), or with zero_stage 2 (n_slot, slot_n)
+    // Updates that the present step has made. After the first one no sample is of the present
+    // weights.
+    int64_t update;
+    struct trainer_parts p;
+    int64_t *piece_mem;      // one piece of memory for the arrays of p
+    float *grad;             // device: (n_flat), or from zero_stage 2 on (n_slot, slot_n)
     struct model_grad to;    // where backward passes add
     struct mem_handle share_handle, host_handle;
     struct trainer_reach reach;    // all NULL: there is none
-    void (*changes)(void *ctx);    // before the weights change; NULL: nothing
+    void (*changes)(void *ctx);    // called before the weights change; NULL: nothing
     void *changes_ctx;
-    bool own_only;                 // masters and moments of this rank's shards only
-    int64_t n_state;               // elements whose masters and moments are kept here: n_flat, or the largest sum of shards
-    int64_t n_dev;                 // of them on the device
-    float *state[STATE_N];         // (n_dev) device; the master is the weights themselves, (n_flat), in fp32; else moments8, factors
-    int64_t n_factor;              // of Adafactor: floats of state[STATE_MOMENT2]
-    float *host_state[STATE_N];    // (n_state - n_dev) host_new, or of own shards parts of p.host; no master in fp32
-    bool stage_used;               // by an AdamW that may be under way
-    void *stage;                   // (stage_bytes) device; NULL without host state
+    bool own_only;      // masters and moments of this rank's shards only
+    int64_t n_state;    // elements with masters and moments here: n_flat, or the longest shards
+    int64_t n_dev;      // the first n_dev of these elements have them on the device
+    // (n_dev) device. Without own_master the master is the weights, (n_flat). 8-bit moments:
+    // moment8. Adafactor: no first moment, and update_n_factor floats for the second.
+    float *state[STATE_N];
+    // (n_state - n_dev) of host_new, or with own_only parts of p.host. Without own_master no
+    // master.
+    float *host_state[STATE_N];
+    bool stage_used;    // an AdamW that may be under way uses the stage
+    void *stage;        // (stage_bytes) device; NULL without host_state
     size_t stage_bytes;
-    bool own_master;
-    bool of_team;    // of a device of a team (slices.c)
-    /* where the model is cut over a team (slices.c): instead of own gradient, masters and moments */
-    int n_slice;                                  // devices; 0: it is whole
-    struct trainer *slice[SUM_PARTS_MAX];         // a trainer of each slice, which makes no steps of its own
-    struct model_grad slice_to[SUM_PARTS_MAX];    // where backward passes add theirs
-    void *slice_stage[SUM_PARTS_MAX];             // (slices_stage_n floats) on their devices: pieces of the flat order
-    const float *slice_piece[SUM_PARTS_MAX];      // of several ranks: the sums of a piece of each slice, for the norm
-    bool *frozen;                                 // (model_n_tensor) is not trained; NULL: all are
-    double *sumsq;                                // (3) device: of the whole gradient; of a tensor's masters, and of its update (Adafactor)
-    float *row_mean;                              // (1) device: Adafactor's
-    int64_t n_sumsq;                              // blocks of p.norm_part
-    uint64_t *hash;                               // (1) device
-    float *clip;                                  // (2) device: norm, coefficient
+    bool own_master;    // the weights are not fp32, so that masters are apart from them
+    bool of_team;       // this is the trainer of one device of a team (slices.c)
+    // Where the model is cut over n_slice devices (slices.c): in place of gradient, masters,
+    // moments.
+    int n_slice;                                  // devices; 0: the model is whole
+    struct trainer *slice[SUM_PARTS_MAX];         // one per slice, which makes no steps of its own
+    struct model_grad slice_to[SUM_PARTS_MAX];    // where backward passes add a slice's gradient
+    void *slice_stage[SUM_PARTS_MAX];             // (slices_stage_n floats) on that device
+    // Several ranks: the sum of one piece of each slice, while the norm is made.
+    const float *slice_piece[SUM_PARTS_MAX];
+    bool *frozen;    // (model_n_tensor) tensors that are not trained; NULL: all are
+    // (3) device: sum of squares of the gradient; of a tensor's masters and of its update
+    // (Adafactor)
+    double *sumsq;
+    float *row_mean;    // (1) device: Adafactor's
+    int64_t n_sumsq;    // blocks of p.norm_part
+    uint64_t *hash;     // (1) device
+    float *clip;        // (2) device: norm, coefficient
     struct micro mb;
     void *mb_mem;
-    int n_stage;                             // of a model in stages: how many (pipelined.c); else 0
-    struct micro stage_mb[SUM_PARTS_MAX];    // what each stage runs forward
+    int n_stage;                             // stages of the model (pipelined.c); 0: it is in none
+    struct micro stage_mb[SUM_PARTS_MAX];    // the micro-batch that each stage runs forward
     void *stage_mb_mem[SUM_PARTS_MAX];
     double stage_idle_s[SUM_PARTS_MAX];    // as last measured
-    /* the batch of the step that is under way */
+    // The batch of the step that is under way.
     const struct group *const *groups;
     int64_t n_group;
-    struct item *item;             // (cap_item)
-    int64_t n_item, cap_item;      // grows with the largest batch seen
-    int64_t *order;                // (cap_item) items as they are run: the active ones, then the others; each in item order
-    int64_t *first;                // (cap_item + 2) micro-batch k is order[first[k]] .. order[first[k + 1] - 1]
-    int64_t n_micro;               // with active items
-    int64_t n_reference;           // of these and those that follow: run under the reference first
+    struct item *item;           // (cap_item)
+    int64_t n_item, cap_item;    // cap_item grows with the largest batch seen
+    int64_t *order;              // (cap_item) the active items, then the others, by item
+    // (cap_item + 2) micro-batch k is order[first[k]] .. order[first[k + 1] - 1]
+    int64_t *first;
+    int64_t n_micro;               // micro-batches with active items
+    int64_t n_reference;           // the first n_reference run under the reference
     int64_t *rows;                 // (cap_item) for the cut
-    const struct item **packed;    // (cap_item) those of the micro-batch, by sequence
-    double *adv;                   // (cap_item) of one group
-    bool skipped;                  // the last micro-batch of which this was known had samples beyond skip_threshold; changes no bit
-    struct trainer_norm norm;      // of the whole batch
-    float *ref_logp;               // (n_ref) host; only of the micro-batches that this rank has run
+    const struct item **packed;    // (cap_item) the items of the micro-batch, by sequence
+    double *adv;                   // (cap_item) advantages of one group
+    // The last micro-batch whose log-probs were looked at had samples beyond skip_threshold. It
+    // changes no bit.
+    bool skipped;
+    struct trainer_norm norm;    // counts and sums of the whole batch
+    float *ref_logp;             // (n_ref) host; filled where this rank has run
     int64_t n_ref, cap_ref;
-    struct left_out *left;    // (cap_left) of the step; grows by what is left out
+    struct left_out *left;    // (cap_left) what the step has left out
     int64_t n_left, cap_left;
 };
 
 /* update.c: the masters, moments and gradients of a trainer, and its new weights */
 MUST_USE bool pieces_make(struct trainer *t, struct error *err);
 size_t trainer_weight_bytes(const struct model *m, const struct trainer_settings *s);
-int64_t trainer_n_state(const struct model *m, const struct trainer_settings *s);    // elements of state kept here
-/* Elements of state on the device that m is of, for which state_bytes[0] is; *stage_bytes: of the stage, 0 when all are there. */
+/* Elements of state kept here. */
+int64_t trainer_n_state(const struct model *m, const struct trainer_settings *s);
+/* Elements of state on m's device, where state_bytes[0] has room for them. *stage_bytes is the size
+ * of the stage; 0: all elements are on the device. */
 int64_t trainer_state_dev(const struct model *m, const struct trainer_settings *s, size_t *stage_bytes);
 size_t trainer_grad_bytes(const struct model *m, const struct trainer_settings *s);
 size_t trainer_moments_bytes(const struct model *m, const struct trainer_settings *s, int64_t n_dev, enum trainer_state_kind kind);
-/* A moment of one byte: its codes, and behind them its scales. */
+/* A moment of one byte. Its scales follow its codes in memory. */
 struct moment8 {
     uint8_t *code;    // (n_state)
     float *scale;     // (n_state / ADAM8_BLOCK, rounded up)
@@ -110,19 +125,26 @@ int64_t update_n_factor(const struct model *m);
 MUST_USE bool frozen_make(struct trainer *t, struct error *err);
 MUST_USE bool state_new(struct trainer *t, struct error *err);
 MUST_USE bool grad_new(struct trainer *t, struct error *err);
-void trainer_grad_more(struct trainer *t);    // the gradient holds a micro-batch's: the next one is added
+/* The gradient holds a micro-batch's: the next one is added to it. */
+void trainer_grad_more(struct trainer *t);
 void update_release(struct trainer *t);
-/* A run of the update: n elements of the flat order from `flat`, whose state is kept from `at`. */
+/* A run of the update. */
 struct update_run {
-    int64_t flat, n, at;
-    const float *grad;
+    int64_t flat;         // its first element in the flat order
+    int64_t n;            // its elements
+    int64_t at;           // its first element among the state that is kept here
+    const float *grad;    // (n) device
 };
 struct update_run update_run_of(const struct trainer *t, int i);
-int64_t update_run_n_dev(const struct trainer *t, const struct update_run *r);    // of its elements, how many are kept on the device
-char *update_weights_at(const struct trainer *t, const struct update_run *r, int64_t from);    // the weights from its element `from` on
-int64_t update_grad_n(const struct model *m, const struct trainer_settings *s);    // of this rank's gradient: all, or so many places
+/* Elements of a run whose state is on the device. */
+int64_t update_run_n_dev(const struct trainer *t, const struct update_run *r);
+/* Where the weights of a run are (device), from its element `from` on. */
+char *update_weights_at(const struct trainer *t, const struct update_run *r, int64_t from);
+/* Elements of this rank's gradient: the whole flat order, or its slots. */
+int64_t update_grad_n(const struct model *m, const struct trainer_settings *s);
 
-/* slices.c: the same of a model that is cut over a team. */
+/* slices.c: a model that is cut over a team; each function is as its namesake above or in
+ * trainer.h. */
 MUST_USE bool slices_new(struct trainer *t, struct error *err);
 void slices_free(struct trainer *t);
 int64_t slices_stage_n(const struct model *m);
@@ -130,7 +152,8 @@ MUST_USE bool slices_grad_clear(struct trainer *t, struct error *err);
 MUST_USE bool slices_grad_get(const struct trainer *t, float *out, struct error *err);
 MUST_USE bool slices_weights_place(struct model *m, const struct trainer_settings *s, struct error *err);
 MUST_USE bool slices_freeze(struct trainer *t, struct error *err);
-MUST_USE bool slices_norm(struct trainer *t, bool own, struct error *err);    // own: of several ranks this one's pieces, else of the whole
+/* Sums of squares. own: of the pieces that this rank makes among several, else of all pieces. */
+MUST_USE bool slices_norm(struct trainer *t, bool own, struct error *err);
 MUST_USE bool slices_run(struct trainer *t, const struct trainer_hyper *h, struct error *err);
 MUST_USE bool slices_clip_take(struct trainer *t, int q, struct error *err);
 MUST_USE bool slices_changed(struct trainer *t, struct error *err);
@@ -138,15 +161,18 @@ MUST_USE bool slices_state_get(const struct trainer *t, enum trainer_state_kind 
 MUST_USE bool slices_state_set(struct trainer *t, enum trainer_state_kind kind, const float *in, struct error *err);
 MUST_USE bool slices_adam_reset(struct trainer *t, struct error *err);
 MUST_USE bool slices_hash(const struct trainer *t, uint64_t *hash, struct error *err);
-/* Weights of t's model or of its reference, out to and in from host memory of model_weight_bytes. */
+/* m is t's model or its reference. Its weights go out to, or in from, host memory of
+ * model_weight_bytes. */
 MUST_USE bool slices_weights_get(const struct trainer *t, struct model *m, void *out, struct error *err);
 MUST_USE bool slices_weights_set(const struct trainer *t, struct model *m, const void *in, struct error *err);
 MUST_USE bool slices_blend(struct trainer *t, double share, struct error *err);
 
-/* reference.c: ref, on t's device, takes this share of t's weights. */
+/* reference.c: ref, on t's device, becomes (1 - share) times itself plus share times t's
+ * weights. */
 MUST_USE bool reference_blend(const struct trainer *t, struct model *ref, double share, struct error *err);
 
-/* trainer.c: host arrays of a micro-batch of the largest budget, in *mem, for free. */
+/* trainer.c: make a micro-batch's host arrays for n_tok tokens. Returns *mem, which holds all of
+ * them, for free(). */
 MUST_USE bool micro_new(struct micro *mb, void **mem, int64_t n_tok, struct error *err);
 
 /* pipelined.c: a trainer whose model is in stages. */
@@ -157,20 +183,24 @@ MUST_USE bool pipelined_references(struct trainer *t, const struct trainer_hyper
 MUST_USE bool pipelined_micros(struct trainer *t, const struct trainer_hyper *h, const struct micro_series *of, struct trainer_sums *part,
                                struct error *err);
 
-/* step.c: what a micro-batch k of the batch is: its sequences; and into t->mb also what its loss takes. */
+/* step.c: pack the sequences of micro-batch k of the batch. */
 void micro_pack(const struct trainer *t, struct micro *mb, int64_t k);
+/* Pack micro-batch k into t->mb, with what its loss takes. */
 void micro_pack_loss(struct trainer *t, const struct trainer_hyper *h, int64_t k);
-/* Of micro-batch k, which t->mb holds with log-probs under the reference: keep them. part: as trainer_references. */
+/* t->mb holds micro-batch k with log-probs under the reference: keep these. part is as for
+ * trainer_references. */
 void reference_take(struct trainer *t, const struct trainer_hyper *h, int64_t k, struct trainer_norm *part);
-/* The one token of a micro-batch that adds nothing: into mb; and of t->mb, which holds it, the backward pass of `run`. */
+/* Pack the one token of a micro-batch that adds nothing. */
 void micro_pack_none(struct micro *mb);
+/* t->mb holds that token, which `run` has run forward: its backward pass, with a gradient of 0. */
 MUST_USE bool micro_none_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, struct error *err);
-/* What t->mb holds, which `run` has run forward: loss, backward pass and sums. */
+/* `run` has run forward what t->mb holds: its loss, backward pass and sums. */
 MUST_USE bool micro_finish(struct trainer *t, struct model_run *run, const struct model_grad *to, const struct trainer_hyper *h,
                            struct trainer_sums *s, struct error *err);
-/* packed sequences, as every kind of step runs them. */
+/* Begin to pack sequences, which every kind of step does in this way. */
 void micro_clear(struct micro *mb);
-/* Append a sequence's tokens, a then b, no row of it with a target yet; returns its first row. */
+/* Append a sequence: the tokens a (n_a), then b (n_b). No row of it has a target yet. Returns its
+ * first row. */
 int64_t micro_seq(struct micro *mb, const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_b, float temperature);
 struct model_batch micro_batch(const struct micro *mb);
 /* Packed tokens that a micro-batch of this step may have. */
