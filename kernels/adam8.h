@@ -97,7 +97,7 @@ BOTH_SIDES static inline uint8_t adam8_code(const float *table, float x)
     }
     return (uint8_t)low;
 }
-/* The same of a second moment, by the unsigned table: one that is above 0 never gets the code of 0. */
+/* The code of a second moment, by the unsigned table: one that is above 0 never gets the code of 0. */
 BOTH_SIDES static inline uint8_t adam8_second_code(const float *table, float x, bool above)
 {
     uint8_t code = adam8_code(table, x);

@@ -61,7 +61,8 @@ struct choices {
 };
 /* The entry of this kind; NULL: there is none. */
 struct choice *choices_find(struct choices *c, const struct product_kind *kind);
-/* The same, or a new one with kind alone set. When the table is full one that was only read makes room; NULL: there is none such. */
+/* As choices_find, or a new choice with kind alone set. When the table is full, one that was only read makes room. NULL: there is
+ * none such. */
 struct choice *choices_take(struct choices *c, const struct product_kind *kind);
 /* Take over what was chosen on another handle of the same device, as if read: it is to be tried before use. */
 void choices_join(struct choices *c, const struct choices *from);

@@ -102,7 +102,8 @@ void mem_free(struct device *dev, void *p);
 /* Host memory that the device copies from and to at full speed (pinned for cuda). */
 void *host_new(struct device *dev, size_t size_bytes, const char *what, struct error *err);
 void host_free(struct device *dev, void *p);
-/* The same that other processes of this host may open, too; freed after they have closed it. h: how to find it. */
+/* Host memory, as of host_new, that other processes of this host may open too. It is freed after they have closed it. *h says how to
+ * find it. */
 void *host_share_new(struct device *dev, size_t size_bytes, const char *what, struct mem_handle *h, struct error *err);
 void host_share_free(struct device *dev, void *p, size_t size_bytes, const struct mem_handle *h);
 void *host_share_open(struct device *dev, const struct mem_handle *h, size_t size_bytes, struct error *err);    // plain host memory here
@@ -181,7 +182,7 @@ struct weight {
 /* The parts of a sum that linear_fwd may be asked for. */
 #define SUM_PARTS_MAX 8
 /* Make the handle. It packs at once, so data must already hold its values (or call weight_refresh later). NULL: see err.
- * parts: how linear_fwd sums over n_in. 0: in the back end's own order for this shape. Else n_in is cut into so many equal parts (a power
+ * parts: how linear_fwd sums over n_in. 0: in the back end's own order for this shape. Else n_in is cut into this many equal parts (a power
  * of two up to SUM_PARTS_MAX), each is one chain from 0 in fp32, and they are added as tree_sum does, the bias last. Then a device that
  * has only some neighbouring parts of the columns (half, a quarter) and gives fp32 without bias has a branch of the same tree. With
  * parts 1, a device that has only some of the rows gives the same bits for them. */
@@ -639,7 +640,7 @@ struct mem_fill {
 };
 
 /* Statistics of rows of logits at temperature T (z = logits / T): log-prob of the given id z_id - lse, entropy
- * -sum p ln p. Ids at or above n_live get probability 0. The same code gives sample_fwd's log-prob. */
+ * -sum p ln p. Ids at or above n_live get probability 0. sample_fwd's log-prob comes from this code too. */
 struct logprob_fwd {
     float *logp;                     // (n), or NULL
     float *entropy;                  // (n) nat, or NULL
@@ -743,14 +744,14 @@ struct adamw {
     float lr, beta1, beta2, eps, decay;
     enum dtype dtype;
 };
-/* The same step with master, m and v in host_new memory, moved to the device and back piece by piece; the same bits. The next
+/* adamw's step, with its bits, for master, m and v in host_new memory: they move to the device and back piece by piece. The next
  * operation sees the new weights; master, m, v and the stage are in use until device_sync. */
 struct adamw_host {
     struct adamw step;     // master NULL: the fp32 weight is the master, and stays on the device
     void *stage;           // device memory through which the pieces pass
     size_t stage_bytes;    // some 100 MB keep a bus busy; at least 64 KiB
 };
-/* The same step with moments of one byte each and a scale per ADAM8_BLOCK elements (adam8.h), and without decay: torch's AdamW decays
+/* adamw's step with moments of one byte each and a scale per ADAM8_BLOCK elements (adam8.h), and without decay: torch's AdamW decays
  * first, which cast does in place. The step itself takes the new moments before they are rounded. A scale of 0 makes any codes zeros. */
 struct adamw8 {
     void *weight;                // (n) dtype, or NULL; in fp32 it may be master
@@ -763,7 +764,7 @@ struct adamw8 {
     enum dtype dtype;
 };
 /* Adafactor, arXiv 1804.04235, algorithms 4 and 5, with the defaults and in the order of torch.optim.Adafactor, for one tensor in three
- * steps; G = grad coef, eps1 2^-23. Of a vector n_col is 1 and col NULL: its second moment is not factored.
+ * steps; G = grad coef, eps1 2^-23. A vector has n_col 1 and col NULL: its second moment is not factored.
  *   moments  row_i += share (mean_j G_ij^2 - row_i), col_j likewise over i; share = step^beta2_decay. row_mean is that of the new row
  *   update   grad becomes U_ij = G_ij / sqrt(max(row_i col_j / max(row_mean, eps1), eps1^2)), of a vector G_i / sqrt(max(row_i, eps1^2))
  *   apply    master = master (1 - lr decay) - rho max(eps2, RMS(master)) / max(1, RMS(U) / d) U,   rho = min(lr, 1 / sqrt(step)),

@@ -43,7 +43,7 @@ void batch_ends_in(struct batch *b, double limit_s);
 void batch_step(struct batch *b, int64_t step, int64_t max_steps, const struct batch_metric *metric, int n_metric);
 /* An evaluation of a set (at most 16 different ones are kept for the end) after `step` steps: n problems, mean score. */
 void batch_eval(struct batch *b, int64_t step, const char *set, int64_t n, double mean);
-/* The same for one that was printed before: it only counts for the table at the end. */
+/* An evaluation that was printed before: it only counts for the table at the end. */
 void batch_eval_known(struct batch *b, const char *set, int64_t n, double mean);
 /* What a set that was printed began with, before the watching did. */
 void batch_eval_began(struct batch *b, const char *set, double mean);

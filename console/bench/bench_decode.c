@@ -1,6 +1,6 @@
 /* bench decode: tokens per second of the engine as rollouts use it: prefill of distinct prompts, scheduler, decode,
  * sampling and recording of log-probs, end tokens ignored. With --mean the samples end at lengths as they come in training, and it
- * says how many run at once in so many pages of keys and values. Before the figure is printed the recorded log-probs are
+ * says how many run at once in this many pages of keys and values. Before the figure is printed the recorded log-probs are
  * compared with packed scoring, byte by byte. With --speculate the same rounds are run without and with guesses at next tokens
  * (generator_draft.c), as often as each pays; their tokens and log-probs must be the same. On a CPU the target is 50k tokens/s per core for a model of 0.6 M
  * parameters at batch 32. */

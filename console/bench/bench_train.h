@@ -14,7 +14,7 @@ struct train_bench {
     int n_thread;    // CPU threads; 0: all
     enum dtype dtype;
     int64_t n_seq, len;         // sequences per optimizer step, tokens per sequence
-    int64_t n_prompt, group;    // of the tokens, those of the prompt, which so many sequences in a row share
+    int64_t n_prompt, group;    // tokens of the prompt, and how many sequences in a row share it
     bool apart;                 // prompts are computed for each of them
     int64_t token_budget;       // tokens per micro-batch; 0: all in one
     int64_t n_live;             // ids that occur, as with a tokenizer that has no more; 0: all

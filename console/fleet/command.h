@@ -20,7 +20,7 @@ struct command {
 MUST_USE bool command_words_parse(struct command *c, const char *name, const char *const *word, int n, struct error *err);
 /* Add an argument that has a name of its own, besides those that the words have given. */
 MUST_USE bool command_arg_add(struct command *c, const char *key, const char *value, struct error *err);
-/* The same for a whole line ("pause step", "set learning_rate=1e-4 temperature=0.9"), as typed at the console's prompt. Settings
+/* Fill c from a whole line ("pause step", "set learning_rate=1e-4 temperature=0.9"), as typed at the console's prompt. Settings
  * are checked too: they may change and are within their bounds. c gets their full names. */
 MUST_USE bool command_parse(struct command *c, const char *text, struct error *err);
 #define COMMAND_JUMP 4    // a number changed by more than this factor needs confirmation

@@ -259,7 +259,7 @@ const struct rollout_view *model_rollout_at(const struct model *m, int64_t i);
 int64_t model_change_step(const struct model *m, const struct event_view *e);
 /* Add an event with an id above the last one's (others are already known and dropped). */
 void model_event(struct model *m, const struct event_view *e);
-/* The same, with its facts: JSON of any length, or "". An evaluation's facts are taken even from a known event. */
+/* As model_event, with the event's facts: JSON of any length, or "". An evaluation's facts are taken even from a known event. */
 void model_event_facts(struct model *m, const struct event_view *e, const char *facts, size_t len);
 const struct event_view *model_event_at(const struct model *m, int64_t i);          // i-th newest
 void model_log(struct model *m, const char *proc, const char *line, size_t len);    // add one line of a process's log file

@@ -18,7 +18,7 @@ struct crowd_nodes *crowd_nodes_new(const struct crowd_options *o, struct transp
 void crowd_nodes_free(struct crowd_nodes *n);
 void crowd_nodes_tick(struct crowd_nodes *n, int64_t now_ns);
 void crowd_nodes_answered(struct crowd_nodes *n, const struct net_event *ev, int64_t now_ns);
-/* crowd.c: let the process open the files that so many connections need. */
+/* crowd.c: let the process open the files that this many connections need. */
 MUST_USE bool crowd_descriptors(int64_t agents, struct error *err);
 /* The name of node i, from 0. */
 const char *crowd_node_name(char out[32], int64_t i);

@@ -127,7 +127,7 @@ void stop_ask(struct app *a);
 void revert_ask(struct app *a, int64_t now_ns);
 /* Ask before going back to a checkpoint, saying what that undoes. */
 void rollback_ask(struct app *a, const struct saved_view *to);
-/* The same for a command's argument: a step, or "change". False: it is not among the checkpoints that are known. */
+/* As rollback_ask, for a command's argument: a step, or "change". False: it is not among the checkpoints that are known. */
 bool rollback_ask_to(struct app *a, const char *to);
 void doctor_show(struct app *a, int64_t now_ns);    // what bounds or breaks the run, and the remedy
 /* Answer the open dialog; true: the key was taken. */

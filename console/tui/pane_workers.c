@@ -141,7 +141,7 @@ static int name_width(const struct model *m)
     return width;
 }
 
-/* A name in so many columns: of one that is too long the middle is left out, since its node and its device tell it apart. */
+/* A name in this many columns. One that is too long loses its middle, since its node and its device tell it apart. */
 static void name_text(char out[64], const char *name, int width)
 {
     int len = (int)strlen(name);

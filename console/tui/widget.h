@@ -24,8 +24,8 @@ struct chart {
     const struct chart_line *line;    // (n_line) drawn besides series; the chart's range holds those without a scale of their own
     int n_line;
     bool log_scale;         // values of 0 and less stay blank
-    int64_t smooth;         // the line is a mean over so many steps; 0: over 1/24 of the range
-    double tick_s;          // 0: the axis counts steps; else it shows times, and a step of the series lasts so many seconds
+    int64_t smooth;         // the line is a mean over this many steps; 0: over 1/24 of the range
+    double tick_s;          // 0: the axis counts steps; else it shows times, and a step of the series lasts this many seconds
     const int64_t *mark;    // (n_mark) steps with a change, drawn as a line and a sign on the axis
     int n_mark;
     int64_t cursor;      // step under the time cursor; -1: none

@@ -76,7 +76,7 @@ int64_t collective_shard(int64_t n, int n_rank, int r, int64_t *first);
  * same size, each for its own. Where one of them cannot open the others' (another kind of device, no access from GPU to GPU),
  * nothing is shared and nothing fails. After leaving, memory that was offered may be freed. */
 MUST_USE bool collective_offer(struct collective *c, void *mem, size_t size_bytes, const struct mem_handle *h, struct error *err);
-/* The same for host memory (of host_share_new), which any rank of the host can open. */
+/* As collective_offer, for host memory (of host_share_new), which any rank of the host can open. */
 MUST_USE bool collective_offer_host(struct collective *c, void *mem, size_t size_bytes, const struct mem_handle *h, struct error *err);
 /* Where this rank sees what another rank has offered, at the same place as p lies in what this rank has; NULL: p was not offered. */
 void *collective_peer(const struct collective *c, const void *p, int rank);

@@ -178,7 +178,7 @@ int64_t exchange_before_in_place(const struct exchange *x, int64_t give, int n)
     return give - n;
 }
 
-/* So many gives must have been pushed and taken before the place for this rank's next gradient of a piece is free. */
+/* How many gives must have been pushed and taken before the place for this rank's next gradient of a piece is free. */
 static int64_t slot_free_at(const struct exchange *x, int piece)
 {
     return x->f.n_slot ? exchange_before_in_place(x, x->given, x->f.n_slot) + 1 : x->after[piece];
@@ -357,7 +357,7 @@ static struct late late_find(struct exchange *x)
     return (struct late){ -1, COUNT_PUSHED, x->total };
 }
 
-/* The device stood still for so long: since a rank has not computed its part of the sum, or else for what is on its way. */
+/* The device stood still for s seconds: since a rank has not computed its part of the sum, or else for what is on its way. */
 static void wait_note(struct exchange *x, const struct late *l, double s)
 {
     for (int q = 0, n = l->rank < 0 ? 0 : exchange_n_given(x, l->give); q < n; q++)
@@ -427,7 +427,7 @@ static bool is_turn_of(const struct exchange *x, int piece)
     return x->given < x->total && exchange_piece_of(x, x->given) == piece;
 }
 
-/* Until so many gives are pushed and so many taken. */
+/* Wait until this many gives are pushed and taken. */
 static bool wait_until(struct exchange *x, int64_t pushed, int64_t taken, struct error *err)
 {
     struct collective_wait w = { 0 };

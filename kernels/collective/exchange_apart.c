@@ -17,7 +17,7 @@
 #include "kernels/collective/exchange_impl.h"
 #include "protocol/base/clock.h"
 
-#define FETCHES 8    // jobs that fetch, of which so many may wait at once
+#define FETCHES 8    // jobs that fetch and may wait at once
 
 bool apart_new(struct exchange *x, struct error *err)
 {
@@ -155,7 +155,7 @@ out:
     return ok;
 }
 
-/* The device stood still for so long: since a rank has not computed its part yet, or else for what is on its way. */
+/* The device stood still since `began`: since a rank has not computed its part yet, or else for what is on its way. */
 static bool wait_note(struct exchange *x, int late, int64_t began, struct error *err)
 {
     bool idle;

@@ -3,7 +3,7 @@
  * Forward, per query: scores by key in ascending order (each one fmaf chain over hd), maximum, exponentials, their sum in
  * lanes, then values added in ascending order of keys, and one division. Keys after a query's own position get probability 0, which
  * adds exactly nothing; so neither the set of rows handled together nor the place of the keys (packed or in pages) changes a bit.
- * The same holds for keys before a window; tiles that no row of a call sees are left out. */
+ * Keys before a window add nothing likewise; tiles that no row of a call sees are left out. */
 
 /* Like block_mul, for any number of rows. */
 static void rows_mul(int64_t m, int n, bool cols, int64_t n_k, const float *a, int64_t lda, const float *b, int64_t ldb, const float *init,

@@ -41,7 +41,7 @@ static inline int64_t rows_per_piece(int64_t row_bytes)
 {
     return MAX(1, RANGE_BYTES / MAX(1, row_bytes));
 }
-/* Run fn over n rows of about so many bytes each in such pieces. */
+/* Run fn over n rows of about row_bytes each in such pieces. */
 void cpu_rows(struct cpu_device *cpu, range_fn *fn, const void *args, int64_t n, int64_t row_bytes);
 #define CPU_ROW(name) bool name##_cpu(struct device *dev, const struct name *a, struct error *err);
 OPS_TABLE(CPU_ROW)

@@ -109,7 +109,7 @@ static void *member_main(void *arg)
     }
 }
 
-/* Let the threads that spin know, and wake so many of the others that n work together, if there are so many. */
+/* Let the threads that spin know, and wake others until n work together, if there are that many. */
 static void epoch_raise(struct pool *p, int64_t n)
 {
     atomic_fetch_add(&p->epoch, 1);

@@ -70,7 +70,7 @@ static inline bool cuda_ok(cudaError_t status, const char *op, struct error *err
     return error_set(err, status == cudaErrorMemoryAllocation ? ERR_NO_MEMORY : ERR_INTERNAL, "%s: CUDA says %s", op,
                      cudaGetErrorString(status));
 }
-/* The same of what waits for the device: also names the one that a step has waited for in vain. */
+/* As cuda_ok, after a call that waits for the device: also names the peer that a step has waited for in vain. */
 bool cuda_wait_ok(struct device *dev, cudaError_t status, const char *op, struct error *err);
 static inline bool launch_ok(const char *op, struct error *err)
 {
@@ -238,7 +238,7 @@ __device__ static inline float gate_times(float gate, float up, enum gate_act ac
     float slope, sig = gate_sigmoid(gate, act, &slope);
     return gate * sig * up;
 }
-/* Of a kernel that was launched by launch_early: let the next such kernel start, as soon as all blocks have come here, and wait until
+/* In a kernel that was launched by launch_early: let the next such kernel start as soon as all blocks have come here, and wait until
  * what the kernels before this one have written is there. */
 __device__ static inline void next_start(void)
 {

@@ -58,7 +58,7 @@ static void race_close(struct race *r)
     (void)cudaGetLastError();
 }
 
-/* The hash of what an algorithm makes of the first so many rows; false: it cannot be run. */
+/* The hash of what an algorithm makes of the first `rows` rows; false: it cannot be run. */
 static bool race_hash(struct cuda_device *cu, struct race *r, int64_t rows, const cublasLtMatmulAlgo_t *algo, uint64_t *hash)
 {
     struct lt_call c = r->call;

@@ -8,12 +8,12 @@
 #include "kernels/cuda/gemm_few.cuh"
 #include <stdlib.h>
 #define RUNS_ALL 3      // of each way
-#define RUNS_NEAR 15    // of those that are near the best after so many
+#define RUNS_NEAR 15    // of those that are near the best after RUNS_ALL
 #define NEAR 1.12f
 #define LONG_MS 3    // runs of as much differ by little
 #define CALLS_LEAST 4
 #define CALLS_MOST 48    // products in a recording
-#define GATE_LEAST 4     // a weight with so many times as many outputs as inputs is gate and up
+#define GATE_LEAST 4     // a weight with this many times as many outputs as inputs is gate and up
 
 struct race {
     struct cost_run *r;

@@ -376,7 +376,7 @@ static bool tree_trial_run(struct cuda_device *cu, const struct tree_call *c, in
            : c->bwd.w ? bwd_by_parts(&cu->base, &c->bwd, &ignored)
                       : fwd_by_plan(&cu->base, &c->fwd, c->fwd_plan, &ignored);
 }
-/* The hash of what one way makes of the first so many rows; false: it cannot be run. */
+/* The hash of what one way makes of the first `rows` rows; false: it cannot be run. */
 static bool tree_trial_hash(struct cuda_device *cu, const struct tree_trial *t, int64_t rows, int wide, uint64_t *hash)
 {
     struct tree_call c = t->c;

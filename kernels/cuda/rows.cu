@@ -408,7 +408,7 @@ template <int N, int V> __device__ static inline void peers_read(float (&u)[V], 
             u[k] += z[k];
     }
 }
-/* All of a row is asked for at once, without branches in between. ADD: 0 nothing, 1 rows, else parts; PEERS: so many of several
+/* All of a row is asked for at once, without branches in between. ADD: 0 nothing, 1 rows, else parts; PEERS: this many of several
  * devices if not 0. */
 template <typename T, int ADD, int PEERS>
 __global__ static void __launch_bounds__(FEW_THREADS_MAX)

@@ -10,12 +10,12 @@
 #include "protocol/base/error.h"
 /* Append a file's bytes to b; fails when it is larger than max_bytes or not a regular file: a FIFO has no end to wait for. */
 MUST_USE bool file_read(struct buf *b, const char *path, size_t max_bytes, struct error *err);
-/* The same for a text: ERR_DATA names the line of the first byte that is not UTF-8, or that is NUL. */
+/* As file_read, for a text: ERR_DATA names the line of the first byte that is not UTF-8, or that is NUL. */
 MUST_USE bool file_read_text(struct buf *b, const char *path, size_t max_bytes, struct error *err);
 /* Write data to path through a temporary file, fsync and rename, and sync the folder: after a crash either the old file or the new
  * one is there, never a part. */
 MUST_USE bool file_write(const char *path, const void *data, size_t len, struct error *err);
-/* The same for a file that only its owner may read (mode 0600). */
+/* As file_write, for a file that only its owner may read (mode 0600). */
 MUST_USE bool file_write_secret(const char *path, const void *data, size_t len, struct error *err);
 /* Open a file of ours, made with mode if it is not there; -1: see err. Every file that rollcall creates comes from here: a link at path is
  * not followed, and what is not a regular file is refused. flags: O_WRONLY or O_RDWR, and O_APPEND or O_EXCL. O_TRUNC stands for a new
@@ -41,7 +41,7 @@ struct file_map {
     size_t size_bytes;
 };
 MUST_USE bool file_map_open(struct file_map *map, const char *path, struct error *err);
-/* The same for a file that others reuse when nobody reads it (fill.h): while it is mapped it stays as it is. ERR_NOT_FOUND: it is in use
+/* As file_map_open, for a file that others reuse when nobody reads it (fill.h): while it is mapped it stays as it is. ERR_NOT_FOUND: it is in use
  * for other bytes already. */
 MUST_USE bool file_map_shared(struct file_map *map, const char *path, struct error *err);
 void file_map_close(struct file_map *map);

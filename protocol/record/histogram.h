@@ -29,7 +29,7 @@ struct histogram {
     double min, max, sum, sum2;
     uint32_t count[HISTOGRAM_BINS];
 };
-/* Of n values, of which those that are not finite are left out. */
+/* Make h from n values. Values that are not finite are left out. */
 void histogram_make(struct histogram *h, const double *value, int64_t n);
 double histogram_edge(const struct histogram *h, int k);    // 0 <= k <= HISTOGRAM_BINS: bin k is from edge k to edge k + 1
 /* All histograms of a step as one block of bytes, as the journal and the message done have them: for each that is not empty a byte with

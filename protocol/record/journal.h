@@ -20,7 +20,7 @@ struct journal;
 MUST_USE bool journal_path_check(const char *run_dir, struct error *err);
 /* Make or open RUN_DIR/journal.db for writing. A file made by a newer version is refused. */
 struct journal *journal_open(const char *run_dir, struct error *err);
-/* Open one for reading only; fails when there is none. Of a run whose journal is on another machine, its snapshot. */
+/* Open one for reading only; fails when there is none. If the run's journal is on another machine, its snapshot is opened. */
 struct journal *journal_open_reader(const char *run_dir, struct error *err);
 /* False when the last attempt to fold the log has failed (a full disk): err says why. Waiting for a reader is no failure. */
 bool journal_folds(struct journal *j, struct error *err);

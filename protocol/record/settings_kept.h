@@ -17,5 +17,5 @@ json_t *settings_kept_make(const struct run_config *c);
 MUST_USE bool settings_kept_read(struct journal *j, json_t **out, struct error *err);
 /* Does k have another value in c than in was? One that was does not name is new, and does not differ. */
 bool setting_differs(const json_t *was, const struct knob *k, const struct run_config *c);
-/* Add "NAME is VALUE (was VALUE)" to text, after ", " when it is not empty. Of long values the first bytes. */
+/* Add "NAME is VALUE (was VALUE)" to text, after ", " when it is not empty. Long values are cut after their first bytes. */
 void setting_tell(struct buf *text, const json_t *was, const struct knob *k, const struct run_config *c);

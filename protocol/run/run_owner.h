@@ -17,5 +17,5 @@ MUST_USE bool run_id_read(const char *run_dir, char id[RUN_ID_BYTES], struct err
  * files either. setting: the one that names the folder. ERR_EXISTS names both runs and says what to do. A missing folder is fine.
  * */
 MUST_USE bool folder_check(const char *folder, const char *setting, const char *run_dir, const char *id, struct error *err);
-/* The same for a run that has an id, and from now on the folder belongs to the run; it is created when missing. */
+/* As folder_check, for a run that has an id. From now on the folder belongs to the run; it is created when missing. */
 MUST_USE bool folder_take(const char *folder, const char *setting, const char *run_dir, const char *id, struct error *err);

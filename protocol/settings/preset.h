@@ -5,5 +5,5 @@
 #include "protocol/settings/run_config.h"
 
 /* Give every setting that is still a default or a preset's the value of c's algo and preset; a row of the preset wins over one of the
- * algorithm. The same again changes nothing. */
+ * algorithm. A second call changes nothing. */
 MUST_USE bool preset_apply(struct run_config *c, struct error *err);

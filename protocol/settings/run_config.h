@@ -101,7 +101,7 @@ struct run_config {
     char kl_estimator[16];
     int64_t ref_update_steps;                     // optimizer steps between updates of the reference; 0: it stays
     double ref_update_alpha;                      // the policy's share in one
-    int64_t update_epochs, update_minibatches;    // an optimizer step is so many updates
+    int64_t update_epochs, update_minibatches;    // an optimizer step has this many updates
     char old_logprobs[16];
     double rho_clamp[2], rho_mask[2];    // NAN: off
     char rho_clamp_level[16], rho_mask_level[16];
@@ -295,7 +295,7 @@ int64_t run_config_n_device(const struct run_config *c);    // devices that the 
 int64_t run_config_n_worker(const struct run_config *c);    // those with a worker
 /* The name of a producer's further device k, 0 <= k < producer_tensor_parallel_size - 1. */
 void run_config_helper(const struct run_config *c, int64_t producer, int64_t k, char *out, size_t size);
-/* The same of a trainer of this host, by its rank, 0 <= k < run_config_trainer_devices - 1. */
+/* The name of a further device of a trainer of this host, by its rank, 0 <= k < run_config_trainer_devices - 1. */
 void run_config_trainer_helper(const struct run_config *c, int64_t rank, int64_t k, char *out, size_t size);
 /* The parts in which all of the run's models sum over heads and over columns of the MLP (model_parts_set): sum_parts, or what suits
  * tensor_parallel_size and producer_tensor_parallel_size. 0: the device's own order. */
@@ -350,7 +350,7 @@ struct eval_set {
     double top_p;
     int64_t max_new_tokens;
     int64_t n;                                                                   // samples per prompt
-    int64_t limit;                                                               // first so many rows; 0: all
+    int64_t limit;                                                               // rows to use, from the first; 0: all
     char prompt_column[64], answer_column[64], prompt_template[RUN_TEXT_MAX];    // its own, else the run's
 };
 #define EVAL_SET_MAX 16

@@ -39,7 +39,7 @@
 #define HELLO_BYTES 16389    // the largest ClientHello, with its record's head
 #define CHUNK_BYTES 65536    // read at a time
 #define ROUNDS_MAX 16        // reads of one connection before the others have their turn
-#define UNSENT_BYTES_MAX ((size_t)1 << 20)    // of answers: who leaves so much unread is not read either
+#define UNSENT_BYTES_MAX ((size_t)1 << 20)    // of answers: a client that leaves this much unread is not read either
 #define EVENTS_MAX 64
 
 enum stage {

@@ -10,7 +10,7 @@
  * closed, dial again. Closed connections are counted and logged, at most once in ten seconds.
  *
  * A connection that begins with BULK_MAGIC instead is for large data (bulk.h): when its hello is whole it is handed to whom front_bulk
- * names, and the front has nothing more to do with it. The same limits hold until then.
+ * names, and the front has nothing more to do with it. Until then these limits hold.
  *
  * One thread, made by front_start, owns the connections. The other functions are for the transport's loop thread. */
 #pragma once

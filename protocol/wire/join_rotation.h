@@ -9,13 +9,13 @@
 #include "protocol/wire/join_token.h"
 
 #define JOIN_COMMAND_LEN 64                                // hexadecimal digits
-#define JOIN_COMMANDS_SIZE (8 * (JOIN_COMMAND_LEN + 1))    // of so many commands
+#define JOIN_COMMANDS_SIZE (8 * (JOIN_COMMAND_LEN + 1))    // of this many commands
 struct join_before {
     char token[JOIN_TOKEN_LEN + 1];       // "": none was replaced
     double until_s;                       // since 1970; 0: it is over, whatever the clock says
     char commands[JOIN_COMMANDS_SIZE];    // SHA-256, in hexadecimal, of the ids of the last that replaced one, newest first, with commas
 };
-/* Of the token's file path: what was there before, if anything. A file that is no such file is an error. */
+/* Read which token was in the token's file path before, if any. A file that is no such file is an error. */
 MUST_USE bool join_before_read(struct join_before *b, const char *path, struct error *err);
 /* Change what is known of the token before: how long it is good. */
 MUST_USE bool join_before_write(const char *path, const struct join_before *b, struct error *err);

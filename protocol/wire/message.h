@@ -146,7 +146,7 @@ struct msg_in {
 MUST_USE bool msg_check(const void *data, size_t len, struct error *err);
 /* Check, unpack and compare with the table; data must outlive in. On failure in holds nothing. */
 MUST_USE bool msg_read_request(struct msg_in *in, const void *data, size_t len, struct error *err);
-/* The same for the answer to a request of type asked. A refusal is returned in err with the sender's code and reason. */
+/* As msg_read_request, for the answer to a request of type asked. A refusal is returned in err with the sender's code and reason. */
 MUST_USE bool msg_read_answer(struct msg_in *in, enum msg_type asked, const void *data, size_t len, struct error *err);
 void msg_in_release(struct msg_in *in);
 

@@ -39,7 +39,7 @@ static void *trial_wait(void *arg)
     return NULL;
 }
 
-/* Can so many threads be there at once? */
+/* Can this many threads be there at once? */
 static bool threads_try(int n, struct error *err)
 {
     struct trial t = { .lock = PTHREAD_MUTEX_INITIALIZER, .end = PTHREAD_COND_INITIALIZER };

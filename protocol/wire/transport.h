@@ -61,9 +61,9 @@ bool transport_woken(struct transport *t);
 struct server *server_new(struct transport *t, const char *name, int n_wait, struct error *err);
 /* Answer at address, HOST:PORT, over TLS, only to peers that prove that they have the same token. */
 struct server *server_new_tls(struct transport *t, const char *address, const struct join_identity *id, int n_wait, struct error *err);
-/* Of server_new_tls: connections for large data that arrive at its address are handed to take (front_bulk in front.h). */
+/* For a server of server_new_tls: hand connections for large data that arrive at its address to take (front_bulk in front.h). */
 void server_bulk(struct server *s, bool (*take)(void *ctx, int fd, const uint8_t *hello), void *ctx);
-/* Of server_new_tls: new connections are judged by id from now on; those that there are stay until server_cut. On failure nothing has
+/* For a server of server_new_tls: judge new connections by id from now on. Present ones stay until server_cut. On failure nothing has
  * changed. */
 MUST_USE bool server_identity(struct server *s, const struct join_identity *id, struct error *err);
 /* End the connections that were made before the last server_identity. */

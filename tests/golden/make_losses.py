@@ -89,7 +89,7 @@ CASES = {
     "mask-geometric": dict(mask=("geometric", 0.9, 1.1)),
     "updates": dict(updates=(2, 2)),    # epochs, mini-batches
     "mask-tv": dict(mask=("tv", 0.0, 0.15)),
-    "polyak": dict(beta=0.5, moves=(2, 0.6)),    # the reference: every so many steps, by so much
+    "polyak": dict(beta=0.5, moves=(2, 0.6)),    # the reference: how often it moves, and by how much
     "copied": dict(beta=0.5, moves=(3, 1.0)),
     "adafactor": dict(adafactor=True),
     "layers": dict(layers=[1]),    # the only ones that are trained

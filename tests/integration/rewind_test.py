@@ -41,7 +41,7 @@ class Rewind(RunCase):
         return step
 
     def goes_back(self, last, **settings):
-        """Two runs alike of so many steps, one of which is ruined and goes back: they must end with the same bytes."""
+        """Two runs alike of this many steps, one of which is ruined and goes back: they must end with the same bytes."""
         calm, run = (self.start("--max-steps", str(last), **settings) for _ in range(2))
         made = self.ruin(run)
         to = max(s for s in self.kept(run) if s <= made)

@@ -405,7 +405,7 @@ static bool piece_is_given(struct exchange *x, struct giver *g, int p, int64_t r
     return exchange_give(x, p, err);
 }
 
-/* A step of so many micro-batches, each with values of its own. */
+/* A step of this many micro-batches, each with values of its own. */
 static bool step_is_given(struct exchange *x, struct giver *g, int64_t n_micro, int step, struct error *err)
 {
     int rank = collective_rank(g->f.c), n_rank = collective_n_rank(g->f.c);
@@ -841,7 +841,7 @@ static bool takes_turns_until_closed(struct collective *c, UNUSED struct device 
     return !turn_take(c, err);    // and it stays closed
 }
 
-/* Dies somewhere in the calls of the others: its own are cut short after so many. */
+/* Dies somewhere in the calls of the others: its own are cut short after this many. */
 static bool stands_still(struct collective *c, UNUSED struct device *dev, struct error *err)
 {
     int64_t mine = 0, all[RANKS];
@@ -1357,7 +1357,7 @@ static uint16_t port_of(const char *name, char key[65])
     return (uint16_t)port;
 }
 
-/* Connect, send so many bytes of a first message, then of a proof; *n: what came back until the other end closed. */
+/* Connect, send this many bytes of a first message, then of a proof; *n: what came back until the other end closed. */
 static void stranger_calls(uint16_t port, size_t n_hello, const char *start, size_t n_proof, size_t *n)
 {
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };

@@ -1209,7 +1209,7 @@ static void a_stop_string_ends_after_the_token_that_completes_it(UNUSED void **s
     assert_int_equal(strlen(found), 3);    // nothing after it
     buf_release(&text);
     buf_release(&json);
-    // with so many tokens as it took, it does not end there, nor at the next token, whose text has the string before it
+    // with as many tokens as it took, it does not end there, nor at the next token, whose text has the string before it
     struct group *longer[N_ITEM] = { NULL };
     item.sampling.min_new_tok = s->n_tok;
     submit(g, &item);

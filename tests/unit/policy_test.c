@@ -351,7 +351,7 @@ static void borrower_end(struct borrower *b)
     device_free(b->dev);
 }
 
-/* Is it done, or has its first sample, if it has one, so many tokens? */
+/* Is it done, or has its first sample, if it has one, this many tokens? */
 static bool job_has(struct serve_job *j, int64_t n_tok)
 {
     pthread_mutex_lock(&j->http.lock);

@@ -762,7 +762,7 @@ struct layout {
     int n_device;
     bool staged;
     enum optimizer optimizer;
-    int n_rank, zero;    // ranks that this process plays, each of so many devices; 0: 1
+    int n_rank, zero;    // ranks that this process plays, each of this many devices; 0: 1
     int n_slice;         // devices of a stage, each with its slice of it; 0: 1
     int group;           // micro-batches of a group; 0: 1
     enum {

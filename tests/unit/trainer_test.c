@@ -557,7 +557,7 @@ static void a_group_without_logprobs_has_the_gradient_of_current_ones(UNUSED voi
     fixture_close(&f);
 }
 
-/* What some steps by so many ranks leave behind; all of it must be the same bytes for any number. */
+/* What some steps by this many ranks leave behind; all of it must be the same bytes for any number. */
 struct outcome {
     size_t weight_bytes;
     void *weights;    // of rank 0; every other rank's were compared with them

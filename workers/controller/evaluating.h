@@ -12,7 +12,7 @@ struct msg_in;
 struct mval;
 struct request;
 struct worker;
-/* Of the parts that wait (evals_step is not -1): */
+/* About the parts of an evaluation that wait (evals_step is not -1): */
 bool evaluating_can(const struct controller *c, const struct worker *w);      // w can sample one now
 bool evaluating_reach(const struct controller *c, const struct worker *w);    // w can take the weights for it, or they are coming
 bool evaluating_shares(const struct controller *c, int64_t version);          // producers could take this version for one

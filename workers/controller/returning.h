@@ -7,7 +7,7 @@
 struct controller;
 /* The newest step that can be returned to, and its checkpoint's path ("" for the start); -1: there is none. */
 int64_t return_target(struct controller *c, char path[4096]);
-/* The same, also further back than the ledger keeps in reach: its items are then read from the journal again. */
+/* As return_target, also further back than the ledger keeps in reach: its items are then read from the journal again. */
 int64_t return_find(struct controller *c, char path[4096]);
 /* From step on a new incarnation makes the steps; the run is at step then. */
 MUST_USE bool incarnation_begin(struct controller *c, int64_t step, struct error *err);

@@ -19,7 +19,7 @@ MUST_USE bool ledger_advance(struct controller *c, struct error *err);    // cut
 MUST_USE bool item_write(struct controller *c, const struct ledger_item *i, struct error *err);
 MUST_USE bool ledger_step_done(struct controller *c, int64_t batch, struct error *err);
 MUST_USE bool ledger_back(struct controller *c, int64_t step, struct error *err);    // what was trained on after step is to be again
-/* The same on an operator's word (ledger_rewind); ledger_advance is to follow once the settings are those of that step. */
+/* Go back on an operator's word (ledger_rewind); ledger_advance is to follow once the settings are those of that step. */
 MUST_USE bool ledger_undo(struct controller *c, int64_t step, struct error *err);
 /* n groups' records turn out to be damaged or missing, and are marked lost in the ledger: what is still needed of them is sampled again.
  * why: for the alert. */

@@ -13,7 +13,7 @@ struct worker;
 bool weights_are_shared(const struct controller *c);
 bool weights_shared(const struct controller *c, int64_t version);    // can every sampler have this version now?
 bool weights_shared_with(const struct controller *c, const struct worker *w, int64_t version);    // can w?
-/* The same, or it is being shared now: a sampler that takes it out of memory may wait for it already. */
+/* Can w have this version, or is it being shared now? A sampler that takes it out of memory may wait for it already. */
 bool weights_coming(const struct controller *c, const struct worker *w, int64_t version);
 /* Can a sampler still take a version that was shared when the trainer has gone on from it? */
 bool weights_outlive_step(const struct controller *c);

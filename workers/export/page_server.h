@@ -25,7 +25,7 @@ struct page_request {
 struct page_answer {
     int status;            // 200 unless set
     const char *type;      // of the body
-    const char *header;    // more lines of the head, each ended by "\r\n"; NULL: none. Of static storage
+    const char *header;    // more lines of the head, each ended by "\r\n"; NULL: none; not freed
     struct buf body;       // the server's
 };
 /* Called for each request, on the thread of page_server_turn. */

@@ -96,8 +96,8 @@ MUST_USE bool wandb_table_next(struct wandb_table *t, const struct wandb_setup *
  * lines, at most 256 KiB per call; an unreadable log has none. structured: as objects, for servers that have
  * STRUCTURED_CONSOLE_LOGS. (wandb_console.c) */
 void wandb_console_take(struct buf *out, int *n, const struct wandb_setup *s, bool structured, struct wandb_cursor *c);
-/* The same for callers that write lines in another form: each is passed to fn, cleaned, with the time at which it was taken.
- * Returns how many. */
+/* As wandb_console_take, for callers that write lines in another form: each is passed to fn, cleaned, with the time at which it was
+ * taken. Returns how many. */
 typedef bool wandb_console_fn(void *arg, const char *text, size_t len, bool is_error, double wall_s);
 int wandb_console_each(const struct wandb_setup *s, struct wandb_cursor *c, wandb_console_fn *fn, void *arg);
 

@@ -68,7 +68,7 @@ struct web_config {
     void (*sent)(void *ctx, int64_t receipt, bool arrived);
     void (*fail)(struct web_answer *a, int status, const char *message);    // writes a refusal, in the shape that its clients know
     const char *bad_gzip;         // the refusal of a body that is not gzip; NULL: our own sentence
-    size_t gzip_from, gzip_to;    // answers of so many bytes are compressed for clients that accept it; 0: none
+    size_t gzip_from, gzip_to;    // answers of this many bytes are compressed for clients that accept it; 0: none
 };
 /* Begin to serve. NULL: see err; listen_fd is closed. Strings are borrowed until web_free. */
 struct web *web_new(const struct web_config *config, struct error *err);

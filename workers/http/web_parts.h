@@ -97,7 +97,7 @@ static inline size_t to_send(const struct connection *c)
 int64_t late_taking(const struct connection *c, int64_t now, size_t bytes_per_ms);
 /* Close it at the end of the turn: other events of this turn may name it. */
 void connection_drop(struct connection *c);
-/* Count so many bytes of its answer. */
+/* Count this many bytes of its answer. */
 void held_set(struct connection *c, size_t bytes);
 /* Find the head of the next request in what has come, and refuse or begin it. False: more must come first. */
 bool head_step(struct connection *c);

@@ -128,7 +128,7 @@ MUST_USE bool right_check(struct gate *g, const struct request *r, const struct 
 MUST_USE bool lent_write(struct msg_out *m, const struct msg_in *in, const char *lent, struct error *err);
 
 /* ---- gate_seats.c: which nodes train ---- */
-/* The rank of the first trainer of a node that asks to join with so many devices: its own place, or a free one, which it now has. -1: it is to
+/* The rank of the first trainer of a node that asks to join with this many devices: its own place, or a free one, which it now has. -1: it is to
  * sample only. */
 int64_t seat_give(struct gate *g, const struct node *who, int64_t n_device);
 /* A node says that it has the place with this first trainer. False: it has not, or not any more. */

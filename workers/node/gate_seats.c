@@ -38,7 +38,7 @@ static void place_take(struct gate *g, int p, const struct node *who)
     g->place[p].heard_ms = clock_ms();
 }
 
-/* A place for a node with so many devices: its own before a free one; -1: none. */
+/* A place for a node with this many devices: its own before a free one; -1: none. */
 static int place_find(const struct gate *g, const struct node *who, int64_t n_device)
 {
     int found = -1;

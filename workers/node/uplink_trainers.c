@@ -29,7 +29,7 @@
 #define MEETING_LIMIT_MS 5000
 #define MANIFEST_MAX ((size_t)1 << 26)
 #define FILE_MAX ((int64_t)1 << 44)
-#define LARGE_BYTES ((int64_t)64 << 10)    // a file of so many comes over connections of its own; a smaller one takes TLS a millisecond
+#define LARGE_BYTES ((int64_t)64 << 10)    // a file of this many comes over connections of its own; a smaller one takes TLS a millisecond
 
 /* ---- the meeting ---- */
 
@@ -201,7 +201,7 @@ static void folder_path(const struct uplink *u, const char *name, char out[4200]
     snprintf(out, 4200, "%s/checkpoints/%s", u->process.run_dir, name);
 }
 
-/* A file of so many bytes; -1: as many as it has, which are few. */
+/* A file of this many bytes; -1: as many as it has, which are few. */
 static bool file_fetch(struct uplink *u, const char *name, const char *path, int64_t n_bytes, struct error *err)
 {
     char full[160];

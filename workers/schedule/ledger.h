@@ -103,7 +103,7 @@ bool ledger_forbid(struct ledger *l, int64_t row);
 void ledger_allow_all(struct ledger *l);
 /* The next issued item of exactly this version, now leased to worker; NULL: none. */
 const struct ledger_item *ledger_lease(struct ledger *l, int64_t version, int worker);
-/* The same, of one rollout step (whose items share their settings). */
+/* As ledger_lease, from one rollout step (whose items share their settings). */
 const struct ledger_item *ledger_lease_of(struct ledger *l, int64_t version, int64_t rollout_step, int worker);
 /* The one that ledger_lease would find; NULL: none. */
 const struct ledger_item *ledger_next(const struct ledger *l, int64_t version);
@@ -141,7 +141,7 @@ struct ledger_cut {
     int64_t n_need;        // groups of a rollout step that can count; 0: all
     bool dynamic;          // only groups that pass the filter count; else all do
     struct batch_filter filter;
-    double pass_rate;    // a prompt that a group of the step has solved at least so often is forbidden from now on; 0: none is
+    double pass_rate;    // a prompt that a group of the step has solved at least this often is forbidden from now on; 0: none is
     void (*solved)(void *ctx, int64_t row);    // called for each
 };
 /* Cut the next rollout step; changed is called for each item whose fate or batch it has fixed. Returns batches made. */
@@ -164,7 +164,7 @@ void ledger_let_go(struct ledger *l);
 bool ledger_can_return(const struct ledger *l, int64_t step);
 /* Return to it: what was trained later is untrained, leases end. */
 void ledger_return_to(struct ledger *l, int64_t step, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);
-/* The same on an operator's word: what was sampled with the weights of `step` or later is sampled again, since those weights, or the
+/* Return to it on an operator's word: what was sampled with the weights of `step` or later is sampled again, since those weights, or the
  * settings, were not wanted; rollout steps opened since then will be opened again, and batches cut again. What older weights have
  * sampled stays, as nobody has those any more. Free-running, groups of later weights are issued again. Items from ledger_state's n_item
  * on are forgotten; the journal's rows of them no longer count. */

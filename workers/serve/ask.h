@@ -45,7 +45,7 @@ struct ask {
     bool parallel_tools;           // ... all of them; else the first
     int64_t n;                     // samples of each prompt
     int64_t max_tok;               // -1: not given; 0: only the prompt is read
-    int64_t min_tok;               // no end token and no stop string ends a sample before it has so many
+    int64_t min_tok;               // no end token and no stop string ends a sample before it has this many
     double temperature, top_p, min_p;
     int64_t top_k;    // 0: off
     bool has_seed, ignore_eos;

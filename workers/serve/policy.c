@@ -300,7 +300,7 @@ static int64_t samples_next(const struct policy *e, struct serve_job *j)
     return n;
 }
 
-/* May so many samples more, of a prompt of so many tokens, join now? */
+/* May this many samples more, of a prompt of this many tokens, join now? */
 static bool samples_may(const struct policy *e, int64_t n_sample, int64_t n_prompt)
 {
     bool guest = !e->config.model;

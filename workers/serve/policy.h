@@ -3,7 +3,7 @@
  * Any thread adds jobs with policy_submit; they start in order of arrival, as room allows. The forward path is that of rollouts and
  * training, so log-probs are the same to the bit.
  *
- * Of a server (`rollcall serve`) the policy owns a generator, and the thread that drives it. New weights wait until nothing is under
+ * In a server (`rollcall serve`) the policy owns a generator, and the thread that drives it. New weights wait until nothing is under
  * way, unless the policy is paused with its work kept: then that work continues with the new ones, and every token records which
  * weights drew it.
  *

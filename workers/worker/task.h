@@ -44,7 +44,7 @@ enum report_kind {
     REPORT_STOPPED,    // an item that was stopped: its rollout step has enough shorter groups
     REPORT_DONE,       // a task has ended (save: its checkpoint is on disk)
 };
-/* Of a prompt: the evaluation set it is of. */
+/* The evaluation set that a prompt belongs to. */
 struct eval_place {
     int64_t id;    // of the evaluation; 0: the prompt is trained on
     int64_t n;     // prompts of the set
@@ -55,7 +55,7 @@ struct eval_told {
     int64_t n, n_dropped;    // prompts of the set; of this part, too long to be sampled
     int64_t *dropped;        // (n_dropped) their rows; owned
 };
-/* Of a rollout step with enough groups: items with a sample of more than n_tok tokens are stopped. */
+/* A rollout step that has enough groups: its items with a sample of more than n_tok tokens are stopped. */
 struct tail {
     int64_t rollout_step, n_tok;
 };

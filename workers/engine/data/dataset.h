@@ -17,7 +17,7 @@
 struct dataset;
 /* Open what name names; columns may be NULL. Errors name file, line or row, and column. No rows at all is an error too. */
 struct dataset *dataset_open(const char *name, const struct dataset_columns *columns, struct error *err);
-/* The same, and check is also called for each row (in the form that dataset_row gives): its error fails the opening, prefixed with
+/* As dataset_open; check is also called for each row (in the form that dataset_row gives). Its error fails the opening, prefixed with
  * file and line. */
 typedef bool dataset_check_fn(void *arg, const json_t *row, struct error *err);
 struct dataset *dataset_open_checked(const char *name, const struct dataset_columns *columns, dataset_check_fn *check, void *arg,

@@ -50,7 +50,7 @@ static const struct family {
     double attn_cap, logit_cap;    // attn_logit_softcapping and final_logit_softcapping
     bool reads_attn_cap;           // ... of which Gemma 3 has both, and applies the second
     bool reads_logit_cap;
-    int64_t no_rope_every;    // every so many layers one is not rotated; 0: the family has no such layers
+    int64_t no_rope_every;    // one in this many layers is not rotated; 0: the family has no such layers
     bool multipliers;         // the family has them; 1 each
     bool named_tokens;        // the class has bos, eos and pad tokens of the published vocabulary
 } families[] = {

@@ -78,7 +78,7 @@ struct model_config {
 /* Parse dir/config.json (and the end tokens of dir/generation_config.json if it exists). ERR_DATA names file and key:
  * missing, of the wrong type, out of range, or of a kind that is not supported (other rope scalings, activations). */
 MUST_USE bool config_load(struct model_config *c, const char *dir, struct error *err);
-/* The same from text; path is only used in messages. */
+/* As config_load, from text; path is only used in messages. */
 MUST_USE bool config_parse(struct model_config *c, const char *text, const char *path, struct error *err);
 /* Write dir/config.json so that transformers loads it; dtype is "float32" or "bfloat16". */
 MUST_USE bool config_save(const struct model_config *c, const char *dir, const char *dtype, struct error *err);

@@ -76,8 +76,8 @@ struct extent_table {
     struct extent_part part[EXTENT_PART_MAX];
     int n_part;
 };
-/* Of device q of m, in slices or stages (slice.h): elements [first, first + n) of its slice's flat order, which lie in a part from byte `at`
- * on. What several devices have alike is taken from the first of them alone. */
+/* Add elements [first, first + n) of the flat order of device q's slice or stage of m (slice.h). They lie in a part from byte `at` on. What
+ * several devices have alike is taken from the first of them alone. */
 MUST_USE bool extent_table_add_slice(struct extent_table *t, const struct model *m, int q, int64_t first, int64_t n, int64_t part,
                                      size_t at, struct error *err);
 MUST_USE bool extent_table_add(struct extent_table *t, const struct extent *x, struct error *err);

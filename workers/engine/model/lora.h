@@ -20,7 +20,7 @@
  * the same shape, config, seed and dtype. train: it will be trained, which prepares the backward products. Do it before runs,
  * trainers, views or publications are made with m. ERR_UNSUPPORTED: the family has no module of that name. */
 MUST_USE bool model_lora_new(struct model *m, const struct lora_config *c, uint64_t seed, bool train, struct error *err);
-/* The same with the adapter in dir; every tensor must be there with its shape, and none that it does not have. */
+/* As model_lora_new, with the adapter in dir. Every tensor of it must be there with its shape, and no other. */
 MUST_USE bool model_lora_load(struct model *m, const char *dir, bool train, struct error *err);
 /* Which directory adapter_config.json names as the base, when m's adapter is saved. */
 MUST_USE bool model_lora_base_set(struct model *m, const char *base, struct error *err);

@@ -37,7 +37,8 @@ struct model *model_load(const char *dir, struct device *dev, enum dtype dtype, 
 MUST_USE bool model_files_check(const char *dir, struct model_config *c, struct error *err);
 /* Make a model with weights drawn from seed: matrices normal(0, 1 / sqrt(n_in)), embedding
  * normal(0, initializer_range), outputs into the residual stream divided by sqrt(2 n_layer), norms
- * 1, biases 0. The same shape, seed and dtype give the same bytes. */
+ * 1, biases 0. Equal shape, seed and dtype give
+ * the same bytes. */
 struct model *model_new_random(const struct model_config *c, uint64_t seed, struct device *dev, enum dtype dtype, struct error *err);
 /* As model_load and model_new_random, but the weights stay elsewhere: in the files, which remain
  * open, or in the seed. The model is a shape until memory is taken and filled for the whole

@@ -10,7 +10,7 @@ int pipeline_sets(int n_stage, int q)
     return n_stage - q;
 }
 
-/* The last stage takes a micro-batch's embedding step so many backward steps after its own. With backward steps twice as long as forward
+/* The last stage takes a micro-batch's embedding step this many backward steps after its own. With backward steps twice as long as forward
  * ones these take 3 b units until then, and the other stages' backward steps 2 (n - 1): nothing waits from 2 (n - 1) / 3 on. */
 static int embed_after(int n_stage)
 {

@@ -39,7 +39,7 @@ const struct st_tensor *shards_find(const struct shards *s, const char *name);
 /* Values of t as fp32 or bf16 (round to nearest even); out holds t->n_elem. ST_OTHER is a bug of the caller. */
 void st_to_f32(float *out, const struct st_tensor *t);
 void st_to_bf16(uint16_t *out, const struct st_tensor *t);
-/* The same of the n elements from first on. */
+/* As above, for the n elements from first on. */
 void st_part_to_f32(float *out, const struct st_tensor *t, int64_t first, int64_t n);
 void st_part_to_bf16(uint16_t *out, const struct st_tensor *t, int64_t first, int64_t n);
 /* IEEE 754 half to single, exact. */

@@ -18,7 +18,7 @@ struct slice_block {
 };
 /* The blocks of tensor t of `whole` that device q of n has, of which slice is the part (both may be tables only). Returns how many. */
 int slice_blocks(const struct model *whole, const struct model *slice, int64_t t, int n, int q, struct slice_block out[SLICE_BLOCK_MAX]);
-/* Does device q's block of tensor t count where the whole is put together? Of what several have alike the first one's does. */
+/* Does device q's block of tensor t count where the whole is put together? If several have it alike, the first one's does. */
 bool slice_block_counts(const struct model *whole, const struct model *slice, int64_t t, const struct slice_block *b, int q);
 /* Rows of the vocabulary that each of n devices (or parts of a sum) has, a power of two up to SUM_PARTS_MAX; the last ones have what is
  * left. A multiple of 8, which matrix units like, and for half as many devices twice as many: parts of sums over the vocabulary are the

@@ -22,7 +22,8 @@ static bool prefix_check(const struct model_run *r, const struct model_batch *b,
 {
     const struct shared_prefix *p = &b->prefix[s];
     if (seen > r->lim.max_tok)
-        return error_set(err, ERR_SHAPE, "a batch whose sequences have more than %" PRId64 " tokens together does not fit a run of so many",
+        return error_set(err, ERR_SHAPE,
+                         "a batch whose sequences have more than %" PRId64 " tokens together does not fit a run of that many",
                          r->lim.max_tok);
     if (p->n_tok == 0)
         return true;

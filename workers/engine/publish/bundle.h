@@ -59,8 +59,8 @@ struct hasher *hasher_new(const struct bundle *b, struct device *const *dev, int
 void hasher_free(struct hasher *h);    // NULL is fine
 /* The hash of each tensor (host; b.n) of a whole version at mem on the first device; waits for it. */
 MUST_USE bool bundle_hash(struct hasher *h, const void *mem, uint64_t *hash, struct error *err);
-/* The same of a version in several places, each area of which begins and ends with a word of 8 bytes, and each row of it. Each part is hashed by its
- * own device, if that is known, or the first. */
+/* As bundle_hash, for a version in several places. Each area, and each row of it, begins and ends with a word of 8 bytes. Each part is
+ * hashed by its own device, if that is known, or by the first. */
 MUST_USE bool bundle_hash_extents(struct hasher *h, const struct extents *from, uint64_t *hash, struct error *err);
 /* Hash what is in places and compare with want (host; b.n), which came with version. Every place's part of a tensor counts: together they
  * have each element, and those that are in several are equal. ERR_DATA names the tensor. Waits for the devices. */
@@ -76,6 +76,6 @@ MUST_USE bool places_fill(const struct bundle *b, const struct places *p, const 
 MUST_USE bool extents_gather(const struct bundle *b, const struct extents *src, struct device *dev, size_t at, size_t n, void *to,
                              struct error *err);
 MUST_USE bool places_sync(const struct places *p, struct error *err);    // until all their devices are idle
-/* The same from this host's memory; on return it has been read. Rows that are not neighbours go through a buffer of BUNDLE_STAGE. */
+/* Fill places from this host's memory, which has been read on return. Rows that are not neighbours go through a buffer of BUNDLE_STAGE. */
 #define BUNDLE_STAGE ((size_t)16 << 20)
 MUST_USE bool places_fill_from_host(const struct bundle *b, const struct places *p, const void *src, struct error *err);

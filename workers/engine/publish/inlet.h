@@ -26,5 +26,5 @@ void inlet_free(struct inlet *in);    // NULL is fine
  * tensor, which is named, has another hash than the trainer's. */
 MUST_USE bool inlet_take(struct inlet *in, const struct places *places, int64_t version, int64_t limit_ms, uint64_t *hash,
                          struct error *err);
-/* Of each device: bytes that an inlet takes for a bundle. */
+/* Bytes that an inlet takes of each device for a bundle. */
 size_t inlet_bytes(const struct inlet *in);

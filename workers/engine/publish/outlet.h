@@ -23,9 +23,9 @@ void outlet_free(struct outlet *o);    // NULL is fine
  * there. Returns when weights (device) may change again; without slots they must not before outlet_withdraw has returned, and h is what
  * others open them with (else it may be NULL). ERR_TIMEOUT names the producer that still reads the slot. */
 MUST_USE bool outlet_share(struct outlet *o, void *weights, const struct mem_handle *h, int64_t version, struct error *err);
-/* The same of weights that lie in several places, which this device reaches; with slots they come together in one. Without slots all copy them,
- * whatever the way, and nobody is sent them: others open the parts by their handles, and what from has is borrowed until outlet_withdraw has
- * returned. */
+/* As outlet_share, for weights that lie in several places, which this device reaches. With slots they come together in one. Without slots
+ * every producer copies them, whatever the way, and none is sent them: producers open the parts by their handles, and what from has is
+ * borrowed until outlet_withdraw has returned. */
 MUST_USE bool outlet_share_extents(struct outlet *o, const struct extents *from, int64_t version, struct error *err);
 /* Without slots: nobody gets what is shared any more, or reads the weights. ERR_TIMEOUT names the producer that still does; nobody begins to
  * all the same. With slots it does nothing. */

@@ -77,7 +77,7 @@ bool wire_send(int fd, struct wire m)
     return send(fd, &m, sizeof m, MSG_NOSIGNAL) == (ssize_t)sizeof m;
 }
 
-/* n entries of this many bytes, at most so many a packet. */
+/* n entries of this many bytes, at most `most` a packet. */
 static bool list_send(int fd, enum wire_kind kind, const void *list, size_t entry_bytes, int64_t n, int64_t most)
 {
     for (int64_t first = 0; first < n; first += most) {

@@ -135,8 +135,8 @@ void generator_cache_clear(struct generator *g);
  * this version. ERR_REFUSED while an item is started but not finished: a group is generated entirely at one version. */
 MUST_USE bool generator_version_set(struct generator *g, int64_t version, struct error *err);
 
-/* The same while items are being generated (free-running): they continue with the new weights and the keys and values of the old
- * ones, and group.newer says which tokens the new weights drew. */
+/* As generator_version_set, while items are being generated (free-running). They continue with the new weights and the keys and values of
+ * the old ones, and group.newer says which tokens the new weights drew. */
 void generator_version_update(struct generator *g, int64_t version);
 
 /* Continue with another model from now on: m, of the same base (lora.h), with an adapter of at most lora_rank or none. m is borrowed

@@ -8,7 +8,7 @@
  * else (Leviathan et al., arXiv 2211.17192, with equality in place of a test: the noise is a function of seed, item, sample and position).
  *
  * Whether a guess is worth its row is judged from measurements: how often guesses came true, by how long a context they were found with, and
- * how long steps of so many rows take. */
+ * how long steps of this many rows take. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +96,7 @@ static int64_t step_rows(const struct generator *g, int64_t n)
     return g->dev->can_capture ? MIN(graph_rows(n), g->max_row) : n;
 }
 
-/* Has a step of so many rows been measured lately? */
+/* Has a step of this many rows been measured lately? */
 static bool time_known(const struct generator *g, int64_t rows)
 {
     const struct step_time *t = &g->draft.time[rows];
@@ -120,7 +120,7 @@ void drafts_time_note(struct generator *g, int64_t n_row, bool counts)
     t->round = g->stats.n_step;
 }
 
-/* Seconds of a step of so many rows: measured, or between those of the next smaller and larger sizes. Without a larger one it is the smaller
+/* Seconds of a step of this many rows: measured, or between those of the next smaller and larger sizes. Without a larger one it is the smaller
  * one's, so that it is tried. NAN: not even that is known. */
 static double step_time(const struct generator *g, int64_t n_row)
 {

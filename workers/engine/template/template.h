@@ -21,9 +21,9 @@ struct template *template_new(const char *source, size_t len, const char *name, 
  * tokenizer_config.json gives. Where the directory has one called "tool_use" (TEMPLATE_TOOL_USE_FILE, or a named one),
  * conversations with tools are rendered by it, as transformers does. ERR_NOT_FOUND when the directory has none. */
 struct template *template_load(const char *dir, struct error *err);
-/* The same, but having none is no error: *out is then NULL. */
+/* As template_load, but having none is no error: *out is then NULL. */
 MUST_USE bool template_find(const char *dir, struct template **out, struct error *err);
-/* The same from a file that holds only the template. */
+/* As template_load, from a file that holds only the template. */
 struct template *template_load_file(const char *path, struct error *err);
 void template_free(struct template *t);
 /* Append the text for these variables (an object) to out. now_s: seconds since 1970 for strftime_now, in UTC.

@@ -28,7 +28,7 @@ json_t *json_scan_value(struct json_scan *s, struct error *err);
 /* Step through an object: false at its end or on an error (*ok says which). Call first with *first true. key gets the
  * member's name; its value must be read or skipped before the next call. */
 bool json_scan_member(struct json_scan *s, bool *first, struct buf *key, bool *ok, struct error *err);
-/* The same for an array. */
+/* As json_scan_member, for an array. */
 bool json_scan_item(struct json_scan *s, bool *first, bool *ok, struct error *err);
 /* Is there only white space up to the end? Other parsers might read bytes after the document. */
 MUST_USE bool json_scan_end(struct json_scan *s, struct error *err);

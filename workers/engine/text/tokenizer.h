@@ -17,7 +17,7 @@ struct tokenizer;
 /* Load FILE (a tokenizer.json) or DIR/tokenizer.json. From the directory it also reads the end tokens, from
  * tokenizer_config.json, generation_config.json and config.json, if present. NULL: see err. */
 struct tokenizer *tokenizer_load(const char *path, struct error *err);
-/* The same from memory; name is used in messages. */
+/* As tokenizer_load, from memory; name is used in messages. */
 struct tokenizer *tokenizer_parse(const char *json, size_t len, const char *name, struct error *err);
 void tokenizer_free(struct tokenizer *t);
 

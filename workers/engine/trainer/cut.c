@@ -30,7 +30,7 @@ int64_t batch_cut(const int64_t *rows, int64_t n, int64_t budget, int64_t group,
     for (int64_t i = 0; i < n; i++)
         low = MAX(low, rows[i]);
     BUG_IF(low > MAX(high, 1), "a sample of %" PRId64 " tokens in micro-batches of %" PRId64, low, budget);
-    while (low < high) {    // the smallest cap for which so many suffice
+    while (low < high) {    // the smallest cap for which this many suffice
         int64_t cap = low + (high - low) / 2;
         if (fill(rows, n, cap, NULL) <= want)
             high = cap;

@@ -8,7 +8,7 @@
 /* Cut n samples of rows[i] packed tokens (each at most budget) into micro-batches of at most budget: micro-batch k has samples
  * [first[k], first[k + 1]). first: (n + 1). Returns their number.
  *
- * In the order of the samples, whole, and as even as that allows: of all cuts into so many pieces it takes one whose largest
+ * In the order of the samples, whole, and as even as that allows: of all cuts into this many pieces it takes one whose largest
  * is smallest. Ranks take groups of `group` micro-batches in turn and wait for each other after each round, so even pieces are what
  * keeps them busy. A batch that needs more than two groups is cut into a multiple of four where it has the samples, which leaves no rank
  * of 2 or 4 idle in the last round; one that fits into one or two stays so, since more passes cost a single device more than they would

@@ -4,8 +4,8 @@
  * shards of the weights and, for a while, the layers it computes with.
  *
  * Which rank runs what. The batch is cut into micro-batches without regard to the ranks (cut.h). G
- * = grad_group of them in a row form a group. Of R ranks, rank i mod R runs group i, in round i div
- * R. A rank without a group in the last round gives nothing.
+ * = grad_group of them in a row form a group. With R ranks, rank i mod R runs group i, in round i
+ * div R. A rank without a group in the last round gives nothing.
  *
  * The order of the sum. A rank adds up the gradients of a group's micro-batches where they are
  * made. In each round every rank adds the groups' sums to its shards of the whole sum, in rank

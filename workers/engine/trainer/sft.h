@@ -26,7 +26,7 @@ int64_t sft_data_n_too_long(const struct sft_data *d);
 /* Tokens of row i and which of them carry loss (1 or 0); borrowed. */
 int64_t sft_data_row(const struct sft_data *d, int64_t i, const int32_t **token, const float **weight);
 
-/* One stage: so many steps over the data at a schedule, with a fresh optimizer. */
+/* One stage: this many steps over the data at a schedule, with a fresh optimizer. */
 struct sft_stage {
     const struct sft_data *data;
     int64_t n_step, batch_rows;

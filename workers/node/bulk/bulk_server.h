@@ -3,8 +3,8 @@
  * A node is offered a version: it gets a ticket over TLS, connects with it as often as the offer allows, and asks for blocks (delta.h) of
  * the file in any order. When it names a version that it has, and the head has the same one (both files' keys are equal), a block is sent
  * as its differences from that one's block wherever that is smaller. What was written for one node is kept for the others, up to a bound.
- * The files of the two versions that were asked for last stay mapped, so that the trainer may remove them. Of versions before, what was
- * written for others stays for a while: a node that is several versions late gets a block as a chain of differences, each with the hash of
+ * The files of the two versions that were asked for last stay mapped, so that the trainer may remove them. What was written for earlier versions
+ * stays for a while: a node that is several versions late gets a block as a chain of differences, each with the hash of
  * what it leads to, where all of them together are smaller than the block.
  *
  *   node -> head   WANT first n (u32 each): these blocks | DONE: the offer is over
@@ -49,7 +49,8 @@ void bulk_server_free(struct bulk_server *s);    // ends its connections; NULL i
  * not hold weights; ERR_FULL: BULK_OFFERS_MAX are open, ask again. An offer that nobody uses ends after some seconds. */
 MUST_USE bool bulk_server_offer(struct bulk_server *s, const char *path, const char *base_path, uint64_t base_key, bool links,
                                 struct bulk_offer *out, struct error *err);
-/* The same for any file that nobody changes while it is there, whole; its key says which file it is, not what it holds. */
+/* As bulk_server_offer, for any file that nobody changes while it is there, and which goes whole. Its key says which file it is, not what
+ * it holds. */
 MUST_USE bool bulk_server_offer_file(struct bulk_server *s, const char *path, struct bulk_offer *out, struct error *err);
 /* Serve the connection fd, from which hello (BULK_HELLO_BYTES) has been read, and take it. False: it has no offer, or too many connections;
  * fd stays the caller's. server: a struct bulk_server. */

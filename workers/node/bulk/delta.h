@@ -35,5 +35,5 @@ size_t delta_encode(struct delta_coder *c, const void *base, const void *new, si
  * may hold anything. ERR_DATA: data is not a block of that kind and size, or needs a base; out then means nothing. */
 MUST_USE bool delta_decode(struct delta_coder *c, enum delta_kind kind, const void *data, size_t len, const void *base, void *out, size_t n,
                            struct error *err);
-/* Of a block's bytes. Finds what memory and disks do to them; not for secrets. */
+/* A hash of a block's bytes. It finds what memory and disks do to them; it is not for secrets. */
 uint64_t delta_hash(const void *data, size_t n);

@@ -16,7 +16,7 @@ struct cgroup_set;
 /* Find a place for groups of at most mem_bytes each. mount: where cgroup v2 is mounted; own: this process's group, as in
  * /proc/self/cgroup. NULL with ERR_UNSUPPORTED: err says what is missing. */
 struct cgroup_set *cgroup_set_new(const char *mount, const char *own, int64_t mem_bytes, struct error *err);
-/* The same for this process's own mount and group. */
+/* As cgroup_set_new, for this process's own mount and group. */
 struct cgroup_set *cgroup_set_here(int64_t mem_bytes, struct error *err);
 /* Remove the groups, waiting a little for the last processes to end. NULL is fine. */
 void cgroup_set_free(struct cgroup_set *set);
