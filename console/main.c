@@ -87,7 +87,7 @@ static const char *command_nearest(const char *word)
     return best;
 }
 
-/* Has who read our output closed the pipe (`| head`)? Then they have seen what they wanted, and that it cannot be written is no error. */
+/* Has the reader of our output closed the pipe (`| head`)? Then they have seen what they wanted, and that it cannot be written is no error. */
 static bool reader_has_left(void)
 {
     struct pollfd out = { .fd = STDOUT_FILENO, .events = POLLOUT };

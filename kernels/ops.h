@@ -134,7 +134,7 @@ struct mark *mark_new_timed(struct device *dev, struct error *err);
 MUST_USE bool marks_apart(struct device *dev, struct mark *from, struct mark *to, double *s, struct error *err);
 
 /* --- lanes: work beside the device's own ---------------------------------------------------------------------------- */
-/* A lane keeps its own order and knows neither the other lanes nor the device's stream: who needs an order between them waits for
+/* A lane keeps its own order and knows neither the other lanes nor the device's stream: a caller that needs an order between them waits for
  * marks. cuda: streams; copies go by copy engines and take no multiprocessor. cpu, ref: done when the call returns. */
 #define LANE_N 5
 #define LANE_SUM_MAX 64
@@ -324,7 +324,7 @@ struct linear_fwd {
  * before are free again. */
 #define MEET_ROWS 512    // of a norm that meets by itself
 struct step_meeting {
-    uint32_t *word[SUM_PARTS_MAX];    // (n) of each device (n, MEET_ROWS): by whom, and which row or 0
+    uint32_t *word[SUM_PARTS_MAX];    // (n) of each device (n, MEET_ROWS): by which device, and which row or 0
     int n, rank;
 };
 /* y = the sum of the x as a balanced binary tree, ((x0 + x1) + (x2 + x3)) + ..., in fp32, + bias, rounded once: what weight.parts
@@ -499,7 +499,7 @@ struct swiglu_fwd {
 };
 struct swiglu_bwd {
     void *dgu;         // (n, 2 f) dtype; may be gu
-    void *y;           // (n, f) dtype: what swiglu_fwd gave, to the bit, for who has not kept it; or NULL
+    void *y;           // (n, f) dtype: what swiglu_fwd gave, to the bit, for a caller that has not kept it; or NULL
     const void *dy;    // (n, f) dtype
     const void *gu;    // (n, 2 f) dtype
     int64_t n, f;

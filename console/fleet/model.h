@@ -59,7 +59,7 @@ struct proc {
     int64_t restarts;
     struct gauge gauge[MODEL_GAUGES];
     int n_gauge;
-    char lane[LANE_SECONDS];    // phase_letter of each second, ring; ' ': not known
+    char lane[LANE_SECONDS];    // a letter of each second's phase, ring; ' ': not known
     int64_t lane_s;             // the second (monotonic) of the last letter; 0: none yet
     bool told;                  // by the status that is being read
 };

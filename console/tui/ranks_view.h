@@ -1,4 +1,4 @@
-/* ranks_view.h - how several trainers, or the stages of one, share the work: their layout, what they exchange, and who waits for whom; pure */
+/* ranks_view.h - how several trainers, or the stages of one, share the work: their layout, what they exchange, and which one waits for which; pure */
 #pragma once
 #include "console/tui/cells.h"
 #include "console/fleet/model.h"

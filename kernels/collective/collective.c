@@ -209,7 +209,7 @@ bool collective_touch_begin(struct collective *c, struct error *err)
 {
     struct collective_wait w = { 0 };
     if (c->n_touch++ == 0)
-        c->kind->touches(c, true);    // first: who leaves after this look sees it
+        c->kind->touches(c, true);    // first: a rank that leaves after this look sees it
     bool ok = c->kind->wait(c, &w, -1, 0, 0, 0, err);
     for (int q = 0; q < c->n_rank && ok; q++)
         ok = q == c->rank || c->kind->wait(c, &w, q, 0, c->kind->count(c, q, 0), 0, err);

@@ -84,7 +84,7 @@ void *collective_peer(const struct collective *c, const void *p, int rank);
 const struct mem_handle *collective_handle(const struct collective *c, const void *p, int rank);
 /* Can the ranks reach each other's memory? All call it. */
 MUST_USE bool collective_reaches(struct collective *c, bool *yes, struct error *err);
-/* Before this rank touches memory of the others, and after: who leaves meanwhile waits for it. What was asked of the device's lanes
+/* Before this rank touches memory of the others, and after: a rank that leaves meanwhile waits for it. What was asked of the device's lanes
  * is done before the end. Such times may overlap: the others wait for the end of the last one. */
 MUST_USE bool collective_touch_begin(struct collective *c, struct error *err);
 void collective_touch_end(struct collective *c);
@@ -106,7 +106,7 @@ MUST_USE bool collective_all_to_all(struct collective *c, const struct collectiv
 /* x (n) of every rank = the shards that all ranks have at own, end to end. Waits for all ranks. */
 MUST_USE bool collective_all_gather(struct collective *c, float *x, const float *own, int64_t n, struct error *err);
 
-/* Counters that every rank has, all ranks read, and only rise (modulo 2^32); what one rank wrote before it set a counter is seen by who
+/* Counters that every rank has, all ranks read, and only rise (modulo 2^32); what one rank wrote before it set a counter is seen by one that
  * reads the counter. */
 #define COLLECTIVE_COUNT_N 3
 void collective_count_set(struct collective *c, int which, uint32_t value);

@@ -475,7 +475,7 @@ bool exchange_end(struct exchange *x, struct error *err)
 {
     if (!others_pass(x, err) || !(x->apart ? apart_end(x, err) : wait_until(x, x->given, x->total, err)))
         return false;
-    x->base = x->given = x->ready = x->pushing = x->pushed = x->total;    // who had nothing to give in the last round has passed it too
+    x->base = x->given = x->ready = x->pushing = x->pushed = x->total;    // a rank with nothing to give in the last round has passed it too
     if (x->apart)
         return true;
     collective_count_set(x->f.c, COUNT_READY, (uint32_t)x->ready);

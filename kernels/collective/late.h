@@ -1,6 +1,6 @@
 /* late.h - which of the ranks of a transfer that a library carries is late
  *
- * The library says that a transfer is not done, and not for whom it waits. So a rank that looks after its transfer shows that by a counter
+ * The library says that a transfer is not done, and not for which rank it waits. So a rank that looks after its transfer shows that by a counter
  * of the collective beneath, and by another one how many it has done: one that does neither for a moment is what the others wait for. */
 #pragma once
 #include "kernels/collective/collective.h"

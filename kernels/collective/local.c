@@ -54,7 +54,7 @@ struct meeting {                // the mapped file: this, then small, slot
     _Atomic uint32_t over;
     struct member member[COLLECTIVE_RANK_MAX];
     _Atomic uint32_t cause;
-    int32_t cause_rank;    // who gave up first, and why; from CAUSE_IS on
+    int32_t cause_rank;    // the rank that gave up first, and why; from CAUSE_IS on
     char why[COLLECTIVE_WHY_MAX];
 };
 struct local {
@@ -434,7 +434,7 @@ static bool slots_take(struct local *l, struct error *err)
     return device_sync(l->dev, err);
 }
 
-/* A rank whose counter is below this, and what it was: who waits must sleep on that value, or misses a rise that comes between two
+/* A rank whose counter is below this, and what it was: a wait must sleep on that value, or misses a rise that comes between two
  * looks. -1: none is. */
 static int behind_find(const struct local *l, int which, uint32_t count, uint32_t *seen)
 {

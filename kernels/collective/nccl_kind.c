@@ -1,6 +1,6 @@
-/* nccl_kind.c - GPUs whose bytes go by NCCL (comm.h); who is there, barriers and counters are local's, or between hosts tcp's
+/* nccl_kind.c - GPUs whose bytes go by NCCL (comm.h); presence, barriers and counters are local's, or between hosts tcp's
  *
- * NCCL's unique id is a secret: who knows it can join. Ranks of one host tell it each other in memory; between hosts it goes with the
+ * NCCL's unique id is a secret: whoever knows it can join. Ranks of one host tell it each other in memory; between hosts it goes with the
  * meeting's key. What NCCL itself sends over a network is not encrypted, and whoever can send to its ports can disturb it.
  *
  * Before a transfer all ranks meet and compare what they send, so that no kernel of NCCL is started for a rank that does not come. A

@@ -6,7 +6,7 @@
  *    the same order, so at most two barriers and one head of bytes to come can lie there unread; of counters only the newest is sent.
  * 3. Bytes are read to where they belong. Those of a call that this rank has not made yet are left where they are (`held`).
  * 4. A connection that ends is a rank that has died, unless it said before that it leaves. What it sent before still counts.
- * 5. When a call fails, this rank tells the others that it leaves, so that theirs end too, and who gave up first and why, if it knows.
+ * 5. When a call fails, this rank tells the others that it leaves, so that theirs end too, and which rank gave up first and why, if it knows.
  *    Bytes under way end with the part that has been begun, so that these last words are understood, and they are waited for until the
  *    others' kernels have them: what a connection loses when it is closed is what they have not got. */
 #include <errno.h>
@@ -79,7 +79,7 @@ struct tcp {
     int64_t wait_ms;
     void (*waits)(void *ctx, int rank);
     bool over;
-    int cause_rank;    // who gave up first, and why; -1: nobody has
+    int cause_rank;    // the rank that gave up first, and why; -1: none has
     char why[COLLECTIVE_WHY_MAX];
     uint32_t seq, call;    // barriers reached, calls for bytes made
     bool moving;           // one is under way
@@ -376,7 +376,7 @@ static bool gone_say(const struct tcp *t, int q, struct error *err)
     return error_set(err, ERR_CLOSED, "another rank has left");
 }
 
-/* For what we wait. Who has gone after it had done all of it hinders nobody. */
+/* What we wait for. A rank that has gone after it had done all of it hinders no other. */
 enum awaited {
     AWAIT_ANYTHING,
     AWAIT_BARRIER,
@@ -491,7 +491,7 @@ static bool tcp_gather(struct collective *c, const void *mine, size_t size_bytes
     struct collective_wait w = { 0 };
     bool ok = !t->over || collective_over(c, err), moved;
     BUG_IF(t->moving, "a barrier while bytes are on their way");
-    pump(t, 0);    // who is there already has not come last
+    pump(t, 0);    // a rank that is there already has not come last
     int64_t last_ns = clock_ns();
     c->last = c->rank;
     t->seq++;

@@ -19,18 +19,18 @@
 
 #define TICK_MS 50          // between looks whether the meeting was called off
 #define TELL_MS 100         // a wait this long is reported to the operator
-#define STRANGER_MS 2000    // for who connects to prove that it belongs here
+#define STRANGER_MS 2000    // in which a connecting process must prove that it belongs here
 #define LOST_MS 30000       // a host that acknowledges nothing for so long has gone; others of its ranks are waited for no longer
 #define KEY_BYTES 32
 #define MAC_BYTES 32
 
 /* What is sent, in the bytes of this machine: all that we run on are little-endian. */
-struct hello {    // of who connects
+struct hello {    // from the side that connects
     char magic[8];
     uint8_t nonce[KEY_BYTES];
     uint32_t rank, n_rank, port;
 };
-struct answer {    // of who listens
+struct answer {    // from the side that listens
     uint8_t nonce[KEY_BYTES], mac[MAC_BYTES];
 };
 struct verdict {
@@ -140,7 +140,7 @@ static void connection_tune(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &lost_ms, sizeof lost_ms);
 }
 
-/* ---- who connects */
+/* ---- the side that connects */
 static int connection_open(struct meet *m, const struct place *at, int rank, struct error *err)
 {
     char name[64];
@@ -193,7 +193,7 @@ static bool rank_reach(struct meet *m, int rank, struct error *err)
     return admission_ask(m, m->fd[rank], rank, err);
 }
 
-/* ---- who listens */
+/* ---- the side that listens */
 /* What one who has connected says; *rank: whose connection it is now, -1: it was sent away, which is no failure of ours. */
 static bool admission_give(struct meet *m, int fd, int *rank, struct error *err)
 {

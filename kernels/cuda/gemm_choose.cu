@@ -147,7 +147,7 @@ __global__ static void differ_kernel(int *differs, const uint32_t *__restrict__ 
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, s = blockIdx.y;
     if (i < part && got[s * part + i] != want[s * full + i])
-        *differs = 1;    // all who write write the same
+        *differs = 1;    // all writers write the same
 }
 
 /* Run a way and compare it with the first; without one yet it becomes the first if it runs. False: the device has failed. */

@@ -299,7 +299,7 @@ static bool tree_run(struct cuda_device *cu, const struct tree_call *call, int w
     a.rows = (int)z.rows;
     a.n_part = z.n_part;
     a.n_seg = z.n_seg;
-    a.start = fwd && z.n_part == 1 ? 0.0f : -0.0f;    // the former loses the sign of a zero, as split_sum does
+    a.start = fwd && z.n_part == 1 ? 0.0f : -0.0f;    // the former loses the sign of a zero, as split_sum_kernel does
     for (int s = 0; s < z.n_seg; s++) {
         a.each[s] = (int)(fwd ? z.depth / (z.n_part * z.n_seg) : call->bwd.seg[s].each);
         a.at[s] = fwd ? s * a.each[s] : (int)call->bwd.seg[s].at;

@@ -6,7 +6,7 @@
  * different cards: blocks that wait keep the multiprocessors they are on. */
 #pragma once
 #include "kernels/cuda/cuda.h"
-#define MEET_LIMIT_S 20    // then a step that takes milliseconds will not end: the kernel notes for whom it waited, and fails
+#define MEET_LIMIT_S 20    // then a step that takes milliseconds will not end: the kernel notes for which device it waited, and fails
 #ifdef __CUDACC__
 __device__ static inline uint64_t time_ns(void)
 {

@@ -232,7 +232,7 @@ bool cuda_rows_sum(struct cuda_device *cu, float *y, const void *x, enum dtype t
 }
 
 /* --- RMSNorm --------------------------------------------------------------------------------------------------------- */
-/* What is added to a row, from its element `at` of the batch on: rows, or with PARTS a product's parts, which are summed as split_sum does. */
+/* What is added to a row, from its element `at` of the batch on: rows, or with PARTS a product's parts, which are summed as split_sum_kernel does. */
 template <typename T> struct norm_add {
     const T *rows;
     const float *part;    // NULL: rows

@@ -39,7 +39,7 @@ bool error_set(struct error *err, enum error_code code, const char *fmt, ...) PR
 bool error_errno(struct error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Prefix err's text with what the caller knows: "while ...: text". Returns false. */
 bool error_wrap(struct error *err, const char *fmt, ...) PRINTF_LIKE(2, 3);
-/* The text for somebody elsewhere, whom this machine's folders do not concern: of each absolute path only its last name is left. */
+/* The text for somebody elsewhere, who need not know this machine's folders: each absolute path keeps only its last name. */
 void error_tell(const struct error *err, char out[ERROR_TEXT_BYTES]);
 /* The exit status for a code: 0 none, 2 usage, 3 stopped, 1 all others. */
 int error_exit_status(enum error_code code);

@@ -35,7 +35,7 @@ bool path_is_link(const char *path);      // a symbolic one, wherever it leads
 bool path_in_memory(const char *path);    // what is there is on tmpfs
 /* dir + "/" + name (or name when it is absolute) into out of size bytes; false when it does not fit. */
 bool path_join(char *out, size_t size, const char *dir, const char *name);
-/* Map a file read-only; size 0 gives data NULL and true. The mapping is the caller's: file_unmap. */
+/* Map a file read-only; size 0 gives data NULL and true. The mapping is the caller's, for file_map_close. */
 struct file_map {
     const uint8_t *data;
     size_t size_bytes;

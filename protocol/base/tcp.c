@@ -95,7 +95,7 @@ static int connect_wait(int fd, const struct addrinfo *a, int64_t limit_ms)
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &len) == 0 ? why : errno;
 }
 
-/* A look-up on a thread of its own, since getaddrinfo has no limit. Whoever is last frees it: the thread, or who asked. */
+/* A look-up on a thread of its own, since getaddrinfo has no limit. The last one frees it: the thread, or the one that asked. */
 struct lookup {
     pthread_mutex_t lock;    // guards: done, given_up
     pthread_cond_t some;     // signals done

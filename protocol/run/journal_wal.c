@@ -1,4 +1,4 @@
-#include "protocol/run/journal_wal.h"
+/* journal_wal.c - the sizes of a journal's files, and which process reads it, from outside: no byte of them is read */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdint.h>
@@ -29,7 +29,7 @@ static void process_say(int pid, char *out, size_t size)
         snprintf(out, size, "process %d (%.180s)", pid, line);
 }
 
-/* Who holds a lock of a reader on the log, as the kernel lists them: "1: POSIX  ADVISORY  READ 7534 fe:00:10953417 123 123". The
+/* Which process holds a lock of a reader on the log, as the kernel lists them: "1: POSIX  ADVISORY  READ 7534 fe:00:10953417 123 123". The
  * process found last time is preferred when it is still there. writer: skipped, since it does not block itself. */
 static void reader_find(const struct stat *shm, int writer, int last_pid, struct journal_wal *out)
 {

@@ -58,7 +58,7 @@ struct run_config {
     int64_t trainer_rank, train_dataset_size;
     char collective[8];    // run_config_collective
     char ray_dir[RUN_TEXT_MAX], master_address[128];
-    char backend[16];                              // who samples: rollcall, or the external engines
+    char backend[16];                              // what samples: rollcall, or the external engines
     char engine_url[RUN_TEXT_MAX];                 // at these addresses, with commas between them; "": rollcall
     char engine_token_file[RUN_TEXT_MAX];          // "": they need none
     char engine_helper[RUN_TEXT_MAX];              // gives them the weights; "": they read them themselves

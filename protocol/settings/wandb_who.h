@@ -11,7 +11,7 @@
 #define WANDB_VALUE_MAX 1025     // bytes of the longest value
 struct wandb_who {
     char base_url[1024];    // without a trailing slash
-    char key[512];          // of wandb_key_find; never printed, logged or put on a command line. Wiped by who had it found
+    char key[512];          // of wandb_key_find; never printed, logged or put on a command line. Wiped by the caller that had it found
     char entity[128], project[4 * WANDB_PROJECT_MAX + 1], display_name[129], group[129], job_type[129];
     char run_id[65];    // WANDB_RUN_ID; "": none is given
     char tags[256], notes[WANDB_VALUE_MAX - 1];

@@ -1,6 +1,6 @@
 /* bulk.h - one connection for large data between two machines: encrypted records, faster than TLS through nng
  *
- * Somebody who is known over TLS is given a ticket there: a name and a key, both random. It connects to the same address and shows the
+ * A partner that is known over TLS is given a ticket there: a name and a key, both random. It connects to the same address and shows the
  * ticket's name; both sides say a random number, and derive the two directions' keys from ticket and numbers (HKDF-SHA256, RFC 5869). Each
  * record is sealed by AES-128-GCM (NIST SP 800-38D) with its number as the nonce, so that none can be read, changed, left out, repeated or
  * moved to another connection. What does not fit is the end of the connection: whoever wants more connects again, and asks for what is

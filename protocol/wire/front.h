@@ -3,13 +3,13 @@
  * Other hosts dial with nng (transport_peer.c); here nng has no part. It set no limit that works until a connection has shown its
  * certificate, and handed each message through four threads: 0.25 ms of a processor for each request, as measured with 1000 nodes.
  *
- * A handshake begins when a whole ClientHello has arrived; who connects must show the token within FRONT_LIMIT_MS of being accepted. A third
+ * A handshake begins when a whole ClientHello has arrived; the other side must show the token within FRONT_LIMIT_MS of being accepted. A third
  * of all connections, at most 64, may be waiting for that. When one more arrives, one of the address with the most of them is closed, the
  * oldest that is silent, else the oldest: a stranger pushes out its own connections. A handshake under way is not pushed out by its own
  * address in its first second: of many nodes that connect at once from one address 64 get through, and the others, whose connections are
  * closed, dial again. Closed connections are counted and logged, at most once in ten seconds.
  *
- * A connection that begins with BULK_MAGIC instead is for large data (bulk.h): when its hello is whole it is handed to whom front_bulk
+ * A connection that begins with BULK_MAGIC instead is for large data (bulk.h): when its hello is whole it is handed to what front_bulk
  * names, and the front has nothing more to do with it. Until then these limits hold.
  *
  * One thread, made by front_start, owns the connections. The other functions are for the transport's loop thread. */
@@ -29,7 +29,7 @@ struct front *front_new(const char *address, int64_t limit_ms, struct error *err
  * by the front's thread. At most held_max may be without front_answer or front_drop; then the others are not read. Before front_start. */
 typedef bool front_hear(void *ctx, uint64_t connection, const struct tls_message *m);
 void front_requests(struct front *f, int held_max, front_hear *hear, void *ctx);
-/* Let those in whom id trusts, from now on: connections that there are stay until front_cut. Before it nobody is let in. On failure nothing
+/* From now on let in those that id trusts: connections that there are stay until front_cut. Before it nobody is let in. On failure nothing
  * has changed. */
 MUST_USE bool front_identity(struct front *f, const struct join_identity *id, struct error *err);
 void front_cut(struct front *f);    // end the connections that were let in before the last front_identity

@@ -1,4 +1,4 @@
-/* front_queue.h - what a front's two threads pass to each other: requests one way, and answers and whom to let in the other
+/* front_queue.h - what a front's two threads pass to each other: requests one way, and answers and identities to trust the other
  *
  * Only for front.c. Requests are handed on by the front's thread itself, as many as may be without an answer; a link that has more is
  * stalled. An answer waits here until the front's thread takes it, woken by event_fd. */

@@ -190,8 +190,8 @@ static int cert_write(char *out, size_t size, mbedtls_pk_context *subject, mbedt
     return rv;
 }
 
-/* With past the certificates shown are two: the token's own, and one for the same key that the past token's has signed. Who knows the token
- * trusts the first; who knows only the past one is led there by the second (RFC 5280, 3.2: a self-issued certificate for a change of keys). */
+/* With past the certificates shown are two: the token's own, and one for the same key that the past token's has signed. A side that knows the token
+ * trusts the first; one that knows only the past one is led there by the second (RFC 5280, 3.2: a self-issued certificate for a change of keys). */
 bool join_identity_make(struct join_identity *out, const char *token, const char *past, struct error *err)
 {
     mbedtls_pk_context key, past_key;

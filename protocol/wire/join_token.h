@@ -22,7 +22,7 @@ MUST_USE bool join_token_read(char token[JOIN_TOKEN_LEN + 1], const char *path, 
 MUST_USE bool join_token_write(const char *path, const char *token, struct error *err);
 /* Is this text a token? Blanks and newlines around it are cut off in place. */
 MUST_USE bool join_token_check(char *text, struct error *err);
-/* The identity of who has the token. With past, the token that it has replaced (else NULL), both sides are content with either token: the
+/* The identity of a holder of the token. With past, the token that it has replaced (else NULL), both sides are content with either token: the
  * other side's may be one or the other, and it accepts this identity whichever it is. */
 MUST_USE bool join_identity_make(struct join_identity *out, const char *token, const char *past, struct error *err);
 /* Make a token; for join_token_write. */

@@ -67,7 +67,7 @@ struct msg_field {
 };
 struct msg_spec {
     const char *name;         // "t" on the wire
-    const char *from, *to;    // who sends, who answers
+    const char *from, *to;    // the side that sends, and the one that answers
     const char *help;
     const struct msg_field *request;    // ends with a row without name
     const struct msg_field *answer;

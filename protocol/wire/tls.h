@@ -1,4 +1,4 @@
-/* tls.h - nng's TLS for dialing other hosts, from a join token's identity; for transport_peer.c only. Who is dialed has tls_link.h. */
+/* tls.h - nng's TLS for dialing other hosts, from a join token's identity; for transport_peer.c only. The side that is dialed has tls_link.h. */
 #pragma once
 #include <nng/nng.h>
 #include <nng/supplemental/tls/tls.h>

@@ -26,7 +26,7 @@ struct tls_side {
     SSL_CTX *ctx;
     enum tls_role role;
 };
-struct keys {    // whom a context trusts; it owns this
+struct keys {    // what a context trusts; it owns this
     EVP_PKEY *key[TRUSTED_MAX];
     int n;
 };

@@ -11,7 +11,7 @@
 #include "protocol/base/error.h"
 #include "protocol/wire/join_token.h"
 
-struct tls_side;    // who we are, and whom we trust
+struct tls_side;    // our identity, and those that we trust
 struct tls_link;
 enum tls_role {
     TLS_ANSWERS,    // it has been dialed, and is asked (REP)

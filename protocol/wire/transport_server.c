@@ -295,7 +295,7 @@ void request_drop(struct request *r)
         nng_msg_free(r->msg);
     r->msg = NULL;
     r->server->n_held--;
-    nng_ctx_recv(r->ctx, r->aio);    // receiving again forgets who asked
+    nng_ctx_recv(r->ctx, r->aio);    // receiving again forgets which side asked
 }
 
 const struct server *request_server(const struct request *r)

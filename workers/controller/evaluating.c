@@ -65,7 +65,7 @@ bool evaluating_holds_step(const struct controller *c)
     int64_t version = evals_step(e);
     if (e->wanted >= 0)    // one after the other: it must have begun before a step makes the next one due
         return true;
-    if (version < 0)    // who has a part may die: then another one needs these weights
+    if (version < 0)    // a worker with a part may die: then another one needs these weights
         return evals_at_risk(e) && !weights_outlive_step(c);
     return !(evaluating_shares(c, version) && weights_shared(c, version) && weights_outlive_step(c));
 }

@@ -1,4 +1,4 @@
-/* evaluating.h - an evaluation among the run's other work: who takes its parts, what waits for it, and what becomes of its answers
+/* evaluating.h - an evaluation among the run's other work: which worker takes its parts, what waits for it, and what becomes of its answers
  *
  * Producers take parts when no items of their version wait. Where they have weights of their own, training goes on meanwhile: then the
  * version that is evaluated is kept for them. Otherwise the next step waits until all parts are sampled. */

@@ -23,7 +23,7 @@ struct gpu_process {
 struct gpu_sample {
     char name[96], uuid[96], bus[32];    // "": unknown
     enum gpu_state state;
-    double value[GPU_FIELD_N];    // GPU_RUN_MEM and GPU_RUN_UTIL are left to the caller, who knows the run's processes
+    double value[GPU_FIELD_N];    // GPU_RUN_MEM and GPU_RUN_UTIL are left to the caller, which knows the run's processes
     struct gpu_process process[GPU_PROCESSES];
     int n_process;
 };

@@ -11,7 +11,7 @@
 
 struct node_sample {
     double wall_s;                // when it was complete
-    double host[HOST_FIELD_N];    // HOST_RUN_* are left to the caller, who knows the run's processes
+    double host[HOST_FIELD_N];    // HOST_RUN_* are left to the caller, which knows the run's processes
     struct gpu_sample gpu[NODE_GPUS];
     int n_gpu;
     char driver[80];     // NVIDIA's version, "": none

@@ -111,7 +111,7 @@ bool nodes_told(const struct gate *g);           // have all nodes that are pres
 /* ---- gate_tokens.c: the doors, and who gets in ---- */
 /* Read the door's token; it is made when there is none. */
 MUST_USE bool door_token(struct gate *g, enum door_kind kind, struct error *err);
-/* Listen at the address in text, a setting's value, for who has the token. */
+/* Listen at the address in text, a setting's value, for nodes that have the token. */
 MUST_USE bool door_open(struct gate *g, enum door_kind kind, const char *text, struct error *err);
 bool gate_lent(const struct gate *g, const struct request *r);                    // did it come through the door of lent machines?
 void token_rotate(struct gate *g, struct request *r, const struct msg_in *in);    // an operator's command
@@ -121,7 +121,7 @@ void tokens_tick(struct gate *g);
 int64_t tokens_due(const struct gate *g);
 
 /* ---- gate_lent.c: what machines may ask that may only sample ---- */
-/* May who sent r ask this? *lent: the name of its node when it is a lent machine that is to be known by name (gate_lent.c); borrowed until
+/* May the sender of r ask this? *lent: the name of its node when it is a lent machine that is to be known by name (gate_lent.c); borrowed until
  * nodes come or go. */
 MUST_USE bool right_check(struct gate *g, const struct request *r, const struct msg_in *in, const char **lent, struct error *err);
 /* A lent machine's message as it is passed on: what a sampler has to say, and whose it is. The caller releases m. */

@@ -8,7 +8,7 @@
 #include "workers/node/fetch.h"
 
 struct weights_fetch_config {
-    struct peer *head, *const *stream;    // who is asked; n_stream connections for pieces. Borrowed
+    struct peer *head, *const *stream;    // the side that is asked; n_stream connections for pieces. Borrowed
     int n_stream;
     const char *address;    // of the head, HOST:PORT; borrowed, and read again with each offer
     const char *path;       // of the file

@@ -1,7 +1,7 @@
 /* evals.h - evaluations: which is wanted, which is under way, and the last results of each set
  *
  * An evaluation is of one version of the weights. It is cut into parts (of each set every n-th prompt), which any worker that samples
- * with that version may take; its answers come prompt by prompt (eval_sets.h). Who has taken which part changes no result. The answers
+ * with that version may take; its answers come prompt by prompt (eval_sets.h). Which worker has taken which part changes no result. The answers
  * are lost with the controller; the next one has them sampled again. Owned by the controller's loop thread. */
 #pragma once
 #include <stdbool.h>
@@ -22,7 +22,7 @@ struct eval_row {
     double mean;
 };
 struct eval_part {
-    int worker;      // worker_id of who has it; 0: it waits
+    int worker;      // worker_id of the worker that has it; 0: it waits
     int64_t task;    // given as
     bool sampled;    // all its answers have come, or are on their way
 };

@@ -190,7 +190,7 @@ bool policy_watch(struct policy *e, const struct drawn *d)
     struct serve_job *j = s->job;
     bool stopped = false, ok, ends;
     e->n_drawn++;
-    if (e->config.lent && !lent_clean(e->config.lent)) {    // drawn by who knows which weights
+    if (e->config.lent && !lent_clean(e->config.lent)) {    // drawn by unknown weights
         e->tainted = true;
         return true;
     }

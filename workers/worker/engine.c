@@ -173,7 +173,7 @@ static void sampler_run(struct engine *e)
     engine_done(e, e->items_task, report_new(e->items_task), &err);
 }
 
-/* The run has nothing to sample: a round for its visitors, who have been told if it fails. */
+/* The run has nothing to sample: a round for its guests, which have been told if it fails. */
 static void visitors_run(struct engine *e)
 {
     struct error err;

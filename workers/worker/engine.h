@@ -25,7 +25,7 @@ struct engine_look {
     int64_t step, version, n_row;            // of the weights; -1, -1 and 0 before the first load
     int64_t n_id;                            // token ids that may be drawn are below this; 0: the model is elsewhere, or not loaded
     int64_t made;                            // the incarnation that made version
-    int64_t ending, ending_made;             // the version that it finishes beside, and who made it; -1: none
+    int64_t ending, ending_made;             // the version that it finishes beside, and the incarnation that made it; -1: none
     int64_t round;                           // the round in which it met the other trainers; 0: none
     int64_t saves;                           // the last checkpoint in it that this trainer has brought its shards for (task.save); 0: none
     int64_t n_running, n_waiting;            // samples being decoded, and those that wait for room

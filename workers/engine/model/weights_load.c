@@ -111,7 +111,7 @@ static void *convert_main(void *arg)
     return NULL;
 }
 
-/* Convert piece p here if nobody has taken it, else wait until it is ready: the one who has it only copies memory. */
+/* Convert piece p here if nobody has taken it, else wait until it is ready: the one that has it only copies memory. */
 static void piece_get(struct loading *l, int64_t p)
 {
     pthread_mutex_lock(&l->lock);

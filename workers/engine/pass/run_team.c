@@ -1,4 +1,4 @@
-/* run_team.c - a run on the devices of a team: who computes what, and where ranks meet
+/* run_team.c - a run on the devices of a team: which one computes what, and where ranks meet
  *
  * All ranks have the whole residual stream and compute its norms, all alike. Per layer they meet twice, at the sums after the attention and
  * after the MLP:
@@ -233,7 +233,7 @@ static void batch_take(struct model_run *run, const struct model_run *whole)
 }
 
 /* With several ranks of a step (model_run_idle_of) each device exchanges its gradient with others while it computes, and may have to wait
- * for them, who in turn may wait for another device of this team. So none of them leaves a call, nor waits for its own work, without
+ * for them, which in turn may wait for another device of this team. So none of them leaves a call, nor waits for its own work, without
  * carrying its exchange on until all are done. */
 static bool all_here(struct model_run *run, struct error *err)
 {

@@ -1,6 +1,6 @@
 /* board.c - turns, by atomics in a shared file and futexes on them
  *
- * A reader says that it is busy and then looks whether the weights are wanted; the trainer says that it wants them and then looks who is
+ * A reader says that it is busy and then looks whether the weights are wanted; the trainer says that it wants them and then looks which side is
  * busy. Both are sequentially consistent, so at least one sees the other (Dekker). `writing` is odd while they change, and only grows, so
  * a reader that was not waited for sees a change that began after its hold, even when that is over. */
 #include "workers/engine/publish/board.h"
@@ -20,7 +20,7 @@
 #include "protocol/base/file.h"
 
 #define BOARD_MAGIC UINT64_C(0x31647261626c6372)    // "rclbard1"
-#define LOOK_MS 50                                  // between two looks at who lives
+#define LOOK_MS 50                                  // between two looks at which side lives
 
 struct shared {
     uint64_t magic;

@@ -5,7 +5,7 @@
  * that did not let go in time finds that afterwards (board_clean): what it has computed since may come from two versions, and it drops that.
  * So nobody can keep the trainer from its work, and nobody mixes versions.
  *
- * Who lives is known by locks on the file (of the open file description, fcntl(2)), which end with the process: byte 0 is the trainer's, byte
+ * Which side lives is known by locks on the file (of the open file description, fcntl(2)), which end with the process: byte 0 is the trainer's, byte
  * 1 + i reader i's. A trainer that is started again makes a new file in the place of the old one.
  *
  * A board belongs to one thread. Not over a network file system. */

@@ -52,7 +52,7 @@ void bundle_release(struct bundle *b)
     *b = (struct bundle){ 0 };
 }
 
-/* ---- who has what of it */
+/* ---- which device has what of it */
 
 void places_of_whole(struct places *p, struct device *dev, void *mem, const struct bundle *b)
 {

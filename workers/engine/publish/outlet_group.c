@@ -197,7 +197,7 @@ static int send_choose(struct outlet *o)
         }
     }
     if (o->in_place && (!all || outlet_is_scattered(o)))
-        choice = -2;    // who does not want it now has no memory for it
+        choice = -2;    // a member that does not want it now has no memory for it
     if (o->share == SHARE_ASKED) {
         choice = some ? -1 : -2;
         if (!some) {

@@ -15,9 +15,9 @@
 
 struct publication {
     struct bundle bundle;
-    bool in_place;            // it gives what the model has
-    struct outlet *outlet;    // of the side that gives; else NULL
-    struct inlet *inlet;      // who takes; else NULL
+    bool in_place;            // it gives the model's own memory
+    struct outlet *outlet;    // the side that gives; else NULL
+    struct inlet *inlet;      // the side that takes; else NULL
     size_t room;
     int64_t limit_ms;
     double took_ms;

@@ -3,18 +3,26 @@
  * The trainer's side is an outlet, a producer's an inlet; each has its own thread that talks over a Unix socket in the run's sock/
  * (SOCK_SEQPACKET, one struct wire per packet; a process that dies closes it at once). Versions are keys (version_key).
  *
- * 1. Sharing version v copies the trainer's weights into one of the outlet's slots, which keep it while the trainer continues. Where
- *    the trainer waits for everybody anyway (n_behind 0), there is no slot and no copy: what is shared are the weights themselves, and
- *    the trainer withdraws v before it changes them. They may lie in several parts of memory, such as the slices of a trainer's devices or
- *    all trainers' shards; then everybody copies them, as there is nothing whole to broadcast.
- * 2. A producer takes v between steps: it wants v, and gets the memory to copy from (way copy, and whoever samples on several devices:
- *    mem_share of ops.h; parts, and what lies where in them: extent.h), of which each device reads what it holds, or the broadcast it came
- *    with (way nccl: comm.h), received into a staging buffer ahead of time, or straight into the weights when the producer waits for it already. Without slots there is no
- *    staging either: a broadcast begins when all want it, and who waits for the others too long is given the memory to copy from.
- *    Addresses of weights never change: CUDA graphs hold them.
- * 3. Both sides hash each tensor of what was shared and of what has arrived; a version with a tensor whose hashes differ is not taken.
- * 4. When a member dies the group is aborted, and built again from who is there when something has to be sent. When the outlet
- *    goes, inlets forget what they have staged and come back to the next one.
+ * 1. Sharing. With slots, sharing version v copies the trainer's weights into a slot of the outlet, which
+ *    keeps it while the trainer goes on. Without slots there is no copy: the weights themselves are shared,
+ *    and the trainer withdraws v before it changes them. That is the way where the trainer waits for every
+ *    producer anyway (n_behind 0).
+ * 2. Where shared weights lie. They may lie in several parts of memory, such as the slices of a trainer's
+ *    devices or all trainers' shards (extent.h says what lies where in which part). Then every producer
+ *    copies them, since there is nothing whole to broadcast.
+ * 3. Taking. A producer takes v between steps, when it wants v. There are two ways:
+ *      copy  It opens the memory that v lies in (mem_share_open of ops.h), and each of its devices reads
+ *            what it holds. A producer that samples on several devices always does this.
+ *      nccl  It takes part in a broadcast (comm.h). With slots the broadcast comes into a staging buffer
+ *            ahead of time, or straight into the weights if the producer waits for it already. Without slots
+ *            there is no staging: a broadcast begins when all producers want it, and one that waits for the
+ *            others too long is given the memory to copy from.
+ *    The addresses of weights never change, since CUDA graphs hold them.
+ * 4. Checking. Both sides hash each tensor of what was shared and of what has arrived. A version with a
+ *    tensor whose hashes differ is not taken.
+ * 5. Dying. When a member dies its group is aborted, and built again from the members that are there when
+ *    something has to be sent. When the outlet goes, inlets forget what they have staged and come back to the
+ *    next one.
  *
  *   inlet -> outlet   HELLO name copies | WANT version | TOOK version (the slot is not read any more; the broadcast has arrived; -1: it
  *                     failed or is not wanted any more; lost: a part could not be opened, so its maker is gone; the version is not given again)

@@ -14,8 +14,10 @@ struct sampling {
     int32_t top_k;          // 0: off
     float min_p;            // 0: off; else tokens below min_p times the likeliest one's probability are left out
     int64_t max_new_tok;    // at least 1
-    int64_t min_new_tok;    // before it has this many tokens neither an end token nor a stop string ends it; 0: off
-    bool ignore_eos;        // end tokens are sampled like any other and do not end the sample
+    // Before a sample has this many tokens, no end token is drawn, even with ignore_eos, and no stop string
+    // ends it; 0: off.
+    int64_t min_new_tok;
+    bool ignore_eos;    // end tokens are sampled like any other and do not end the sample
     int32_t n_stop_token;
     int32_t stop_token[SAMPLING_STOP_TOKENS_MAX];      // end tokens; the one that ends a sample is its last token
     char stop_string[SAMPLING_STOP_STRING_MAX + 1];    // "": none; ends the sample after the token that completes it

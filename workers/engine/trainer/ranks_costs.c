@@ -1,4 +1,4 @@
-/* ranks_costs.c - what a step costs the ranks: bytes and time on their way, and who waited for whom */
+/* ranks_costs.c - what a step costs the ranks: bytes and time on their way, and which rank waited for which */
 #include "protocol/settings/metrics.h"
 #include "workers/engine/trainer/ranks_impl.h"
 

@@ -8,7 +8,7 @@
  * (adamw_host). All of them on the device unless offload is set. Of own shards they lie in host memory that the other ranks can read.
  *
  * The gradient's norm is a sum over blocks of SUMSQ_BLOCK elements that are counted from the beginning of their piece, so it does not
- * depend on who has which shard. */
+ * depend on which rank has which shard. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <math.h>

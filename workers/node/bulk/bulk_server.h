@@ -45,8 +45,8 @@ struct bulk_offer {
 struct bulk_server;
 struct bulk_server *bulk_server_new(struct error *err);
 void bulk_server_free(struct bulk_server *s);    // ends its connections; NULL is fine
-/* Offer the file path to somebody who has base_path with base_key (NULL: nothing), and who knows links or not. ERR_NOT_FOUND: there is no such file; ERR_DATA: it does
- * not hold weights; ERR_FULL: BULK_OFFERS_MAX are open, ask again. An offer that nobody uses ends after some seconds. */
+/* Offer the file path to a node that has base_path with base_key (NULL: nothing), and that knows links or not. ERR_NOT_FOUND: there is no
+ * such file; ERR_DATA: it does not hold weights; ERR_FULL: BULK_OFFERS_MAX are open, ask again. An offer that nobody uses ends after some seconds. */
 MUST_USE bool bulk_server_offer(struct bulk_server *s, const char *path, const char *base_path, uint64_t base_key, bool links,
                                 struct bulk_offer *out, struct error *err);
 /* As bulk_server_offer, for any file that nobody changes while it is there, and which goes whole. Its key says which file it is, not what

@@ -27,7 +27,7 @@ static int spare_take(const char *spare, const char *path)
         return fd;
     if (fd >= 0)
         close(fd);
-    unlink(path);    // who reads it has it still
+    unlink(path);    // a reader has it still
     return -1;
 }
 
