@@ -1,4 +1,4 @@
-/* journal_wal.c - the sizes of a journal's files, and which process reads it, from outside: no byte of them is read */
+#include "protocol/run/journal_wal.h"
 #include <inttypes.h>
 #include <limits.h>
 #include <stdint.h>
