@@ -32,19 +32,25 @@ static void stage_devices(const struct run_config *c, int q, struct buf *out)
         }
 }
 
+static bool part_keeps_whole(const struct run_config *c, const struct run_part *part, int zero_stage)
+{
+    struct holder h = holder_of(c, part, run_config_apart(c), zero_stage);
+    struct holdings holdings;
+    holdings_of(&holdings, &h);
+    return holdings_find(&holdings, HOLDS_CURRENT, HELD_WHOLE);
+}
+
 /* Does the trainer of this rank keep the whole weights beside what it trains, if that is not whole? zero_stage: that the trainers have. */
 static bool keeps_whole(const struct run_config *c, int64_t rank, int zero_stage)
 {
     bool samples = !run_config_posted(c) && strcmp(c->placement, "apart") != 0 && rank < c->num_inferencer;
-    return run_needs_whole(c, &(struct run_part){ .rank = rank, .producer = samples ? rank : -1, .helps = -1 }, zero_stage == ZERO_MAX,
-                           run_config_apart(c));
+    return part_keeps_whole(c, &(struct run_part){ .rank = rank, .producer = samples ? rank : -1, .helps = -1 }, zero_stage);
 }
 
 /* The same as a clause, of trainers that are cut over several devices. */
 static const char *whole_text(const struct run_config *c, int zero_stage, char *out, size_t size)
 {
-    bool gives = run_needs_whole(c, &(struct run_part){ .rank = 0, .producer = -1, .helps = -1 }, zero_stage == ZERO_MAX,
-                                 run_config_apart(c)),
+    bool gives = part_keeps_whole(c, &(struct run_part){ .rank = 0, .producer = -1, .helps = -1 }, zero_stage),
          next = c->num_trainers > 1 && keeps_whole(c, 1, zero_stage);
     snprintf(out, size, ";\n                %s device also keeps the whole weights, to %s",
              c->num_trainers == 1 || next ? "the first" : "the first one's first", gives ? "publish" : "sample");

@@ -44,6 +44,14 @@ static struct model *shape_new(struct device *dev, const char *name)
     return m;
 }
 
+/* A trainer's device, with g's sampler. whole: which reads whole weights of the last step. */
+static struct plan_ask ask_of(size_t have, const struct model *m, bool whole, const struct generator_config *g)
+{
+    return (struct plan_ask){
+        .have = have, .model = m, .holder = { .trains = true, .first = true, .samples = whole, .n_sampler = 1, .n_lane = 1 }, .g = g
+    };
+}
+
 static struct trainer_settings settings_of(int n_rank, int zero, int64_t budget, bool recompute)
 {
     struct trainer_settings s = TRAINER_SETTINGS_DEFAULT;
@@ -78,15 +86,15 @@ static void auto_takes_the_lowest_stage_that_has_room(UNUSED void **state)
     struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct trainer_settings s = settings_of(2, 0, 8192, false);
-        struct plan_weights w = { .whole = cases[i].whole, .whole_shards = cases[i].whole };
+        struct plan_ask a = ask_of((size_t)cases[i].gib << 30, m, cases[i].whole, &g);
         s.n_team = cases[i].n_team;
         s.n_stage = cases[i].n_stage;
-        int zero = memory_plan_zero((size_t)cases[i].gib << 30, m, &w, &s, true, &g);
+        int zero = memory_plan_zero(&a, &s);
         if (zero != cases[i].zero)
             fail_msg("case %zu, %d GiB: zero_stage %d, not %d", i, (int)cases[i].gib, zero, cases[i].zero);
         struct memory_plan p;
         s.zero_stage = zero;
-        assert_true(memory_plan_in(&p, (size_t)cases[i].gib << 30, m, &w, &s, true, &g) == (cases[i].gib > 20));
+        assert_true(memory_plan_in(&p, &a, &s) == (cases[i].gib > 20));
     }
     model_free(m);
     device_free(dev);
@@ -120,8 +128,9 @@ static void what_has_room_is_not_computed_again(UNUSED void **state)
         s.offload = cases[i].offload;
         s.n_team = cases[i].n_team;
         trainer_memory(m, &s, &t);
-        if (!memory_plan_in(&p, (size_t)cases[i].gib << 30, m, &(struct plan_weights){ .whole = true, .whole_shards = true }, &s,
-                            cases[i].turns, &g))
+        struct plan_ask a = ask_of((size_t)cases[i].gib << 30, m, true, &g);
+        a.holder.ahead = !cases[i].turns;
+        if (!memory_plan_in(&p, &a, &s))
             fail_msg("case %zu does not fit at all", i);
         if (s.keep_more != (cases[i].kept_bytes > 0) || p.activation != t.activation + (size_t)(cases[i].kept_bytes * cases[i].budget))
             fail_msg("case %zu, %s: %zu bytes of activations instead of %zu", i, cases[i].why, p.activation, t.activation);
@@ -231,7 +240,7 @@ static void each_device_of_a_team_keeps_its_share(UNUSED void **state)
     struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
     for (int n_team = 2; n_team <= 4; n_team *= 2) {
         struct trainer_settings s = settings_of(1, 0, 4096, false);
-        struct plan_weights w = { .whole = true, .whole_shards = true };
+        struct plan_ask a = ask_of(H200, m, true, &g);
         struct trainer_memory t;
         struct memory_plan p;
         s.n_team = n_team;
@@ -240,7 +249,7 @@ static void each_device_of_a_team_keeps_its_share(UNUSED void **state)
         assert_float_equal((double)t.weight, 2 * n, 0.002 * n);
         assert_float_equal((double)t.gradient, 4 * n + 33554432, 0.004 * n);    // and the stage of 8 Mi elements
         assert_float_equal((double)t.state, 12 * n, 0.012 * n);
-        assert_true(memory_plan_in(&p, H200, m, &w, &s, true, &g));
+        assert_true(memory_plan_in(&p, &a, &s));
         assert_int_equal(p.weights, t.weight + model_weight_bytes(m));
         assert_false(p.turns);
     }
@@ -255,7 +264,6 @@ static void a_layout_fits_when_all_its_stages_do(UNUSED void **state)
     struct model *m = shape_new(dev, "Qwen2.5-0.5B");
     struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
     struct trainer_settings s = settings_of(1, 0, 1024, true), four;
-    struct plan_weights w = { 0 };
     struct trainer_memory last;
     struct memory_plan p;
     char text[160];
@@ -265,10 +273,11 @@ static void a_layout_fits_when_all_its_stages_do(UNUSED void **state)
     four.n_stage = 4;
     trainer_memory_of_stage(m, &four, 3, &last);
     size_t have = last.weight + last.gradient + last.state + last.activation + RESERVE_CUDA;
-    assert_true(memory_plan_in(&p, have - 1, m, &w, &four, true, &g));    // the first one
-    memory_plan_nearest(have - 1, m, &w, &s, true, &g, text, sizeof text);
+    struct plan_ask enough = ask_of(have, m, false, &g), less = ask_of(have - 1, m, false, &g);
+    assert_true(memory_plan_in(&p, &less, &four));    // the first one
+    memory_plan_nearest(&less, &s, text, sizeof text);
     assert_string_equal(text, "no layout of up to 8 such devices has room for it");    // with 8 there are more such sums
-    memory_plan_nearest(have, m, &w, &s, true, &g, text, sizeof text);
+    memory_plan_nearest(&enough, &s, text, sizeof text);
     assert_string_equal(text, "it would fit with pipeline_parallel_size 4");
     model_free(m);
     device_free(dev);
@@ -356,8 +365,8 @@ static void a_whole_copy_beside_shards_is_counted(UNUSED void **state)
     struct memory_plan with, without;
     for (int z = 2; z <= 3; z++) {
         struct trainer_settings s = settings_of(2, z, 4096, false);
-        struct plan_weights w = { .whole_shards = true }, none = { 0 };
-        assert_true(memory_plan_in(&with, H200, m, &w, &s, true, &g) && memory_plan_in(&without, H200, m, &none, &s, true, &g));
+        struct plan_ask a = ask_of(H200, m, true, &g), none = ask_of(H200, m, false, &g);
+        assert_true(memory_plan_in(&with, &a, &s) && memory_plan_in(&without, &none, &s));
         assert_true(with.weights - without.weights == (z == 3 ? model_weight_bytes(m) : 0));
         assert_true(with.zero_stage == z && with.total <= H200);
     }
@@ -530,9 +539,9 @@ static void who_samples_nothing_has_no_memory_for_it(UNUSED void **state)
     for (int samples = 0; samples <= 1; samples++) {
         struct generator_config g = { .model = samples ? m : NULL, .max_seq = 64, .max_item = 64, .max_seq_tok = 1024 };
         struct trainer_settings s = settings_of(4, 3, 4096, false);
-        struct plan_weights w = { 0 };
+        struct plan_ask a = ask_of(H200, m, false, &g);
         struct memory_plan p;
-        assert_true(memory_plan_in(&p, H200, m, &w, &s, true, &g));
+        assert_true(memory_plan_in(&p, &a, &s));
         assert_true((p.sampler > 0) == samples && (p.kv > 0) == samples && p.turns == samples);
         assert_true(samples || p.region == p.activation);
     }
@@ -546,75 +555,72 @@ static void what_has_no_room_names_the_nearest_that_has(UNUSED void **state)
     static const struct {
         const char *shape;
         struct trainer_settings s;
-        struct plan_weights w;
+        bool whole;
         size_t have;
         const char *nearest;
     } cases[] = {
-        { "Qwen2.5-7B", { .n_rank = 2, .zero_stage = 0, .token_budget_max = 8192 }, { 0 }, H200, "zero_stage 1" },
-        { "Qwen2.5-7B", { .n_rank = 2, .zero_stage = 1, .token_budget_max = 8192 }, { 0 }, H200 / 10 * 9, "zero_stage 2" },
+        { "Qwen2.5-7B", { .n_rank = 2, .zero_stage = 0, .token_budget_max = 8192 }, false, H200, "zero_stage 1" },
+        { "Qwen2.5-7B", { .n_rank = 2, .zero_stage = 1, .token_budget_max = 8192 }, false, H200 / 10 * 9, "zero_stage 2" },
         { "Qwen2.5-7B",
           { .n_rank = 2, .zero_stage = 2, .grad_group = 4, .token_budget_max = 8192 },
-          { 0 },
+          false,
           H200 / 10 * 9,
           "with grad_group 1" },
-        { "Qwen2.5-14B", { .n_rank = 2, .zero_stage = 2, .token_budget_max = 4096 }, { 0 }, H200, "zero_stage 3 and recompute_full" },
+        { "Qwen2.5-14B", { .n_rank = 2, .zero_stage = 2, .token_budget_max = 4096 }, false, H200, "zero_stage 3 and recompute_full" },
         { "Qwen2.5-14B",
           { .n_rank = 2, .zero_stage = 3, .token_budget_max = 4096, .recompute_block = true },
-          { .whole = true, .whole_shards = true },
+          true,
           H200,
           "offload_optimizer" },
         { "Qwen2.5-14B",
           { .n_rank = 2, .zero_stage = 3, .token_budget_max = 4096, .recompute_block = true, .offload = true },
-          { .whole = true, .whole_shards = true },
+          true,
           H200 / 30 * 17,
           "num_trainers 8 and zero_stage 3" },
         { "Qwen2.5-14B",
           { .n_rank = 2, .zero_stage = 3, .grad_group = 4, .token_budget_max = 4096, .recompute_block = true, .offload = true },
-          { .whole = true, .whole_shards = true },
+          true,
           H200 / 30 * 17,
           "num_trainers 8 and zero_stage 3 and grad_group 1 and a token_budget of 2048" },
-        { "Qwen2.5-14B", { .n_rank = 1, .token_budget_max = 4096 }, { 0 }, H200, "recompute_full and offload_optimizer" },
+        { "Qwen2.5-14B", { .n_rank = 1, .token_budget_max = 4096 }, false, H200, "recompute_full and offload_optimizer" },
         { "Qwen2.5-14B",
           { .n_rank = 1, .n_team = 2, .token_budget_max = 4096, .recompute_block = true },
-          { .whole = true, .whole_shards = true },
+          true,
           H200,
           "it would fit with offload_optimizer" },
         { "Qwen2.5-14B",
           { .n_rank = 1, .n_team = 2, .token_budget_max = 4096, .recompute_block = true, .offload = true },
-          { .whole = true, .whole_shards = true },
+          true,
           H200 / 2,
           "it would fit with tensor_parallel_size 4" },
         { "Qwen2.5-14B",
           { .n_rank = 1, .n_stage = 2, .token_budget_max = 4096, .recompute_block = true, .optimizer = OPTIMIZER_ADAMW_8BIT },
-          { .whole = true, .whole_shards = true },
+          true,
           H200 * 3 / 4,
           "it would fit with pipeline_parallel_size 4" },
         { "Qwen2.5-14B",
           { .n_rank = 1, .token_budget_max = 4096, .optimizer = OPTIMIZER_ADAMW_8BIT },
-          { 0 },
+          false,
           H200,
           "it would fit with num_trainers 2 and zero_stage 3" },
-        { "Qwen2.5-0.5B",
-          { .n_rank = 1, .n_team = 2, .token_budget_max = 4096 },
-          { .whole = true, .whole_shards = true },
-          H200 / 50,
-          "no layout of up to 8" },
-        { "Qwen2.5-14B", { .n_rank = 1, .n_team = 4, .token_budget_max = 4096 }, { 0 }, H200 / 20, "no layout of up to 8" },
-        { "Qwen2.5-14B", { .n_rank = 2, .zero_stage = 3, .token_budget_max = 4096 }, { 0 }, H200 / 5, "no layout of up to 8" },
-        { "Qwen2.5-0.5B", { .n_rank = 1, .token_budget_max = 262144, .recompute_block = true }, { 0 }, H200 / 6, "with a token_budget of" },
+        { "Qwen2.5-0.5B", { .n_rank = 1, .n_team = 2, .token_budget_max = 4096 }, true, H200 / 50, "no layout of up to 8" },
+        { "Qwen2.5-14B", { .n_rank = 1, .n_team = 4, .token_budget_max = 4096 }, false, H200 / 20, "no layout of up to 8" },
+        { "Qwen2.5-14B", { .n_rank = 2, .zero_stage = 3, .token_budget_max = 4096 }, false, H200 / 5, "no layout of up to 8" },
+        { "Qwen2.5-0.5B", { .n_rank = 1, .token_budget_max = 262144, .recompute_block = true }, false, H200 / 6, "with a token_budget of" },
     };
     struct device *dev = gpu_new();
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct model *m = shape_new(dev, cases[i].shape);
         struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 2048 };
         struct trainer_settings s = cases[i].s;
+        struct plan_ask a = ask_of(cases[i].have, m, cases[i].whole, &g);
         struct memory_plan p;
         char text[160];
         if (s.n_team > 1)    // as such a run has; 8 devices, which may be proposed, need more
             assert_true(model_parts_set(m, 4, &err));
-        if (memory_plan_in(&p, cases[i].have, m, &cases[i].w, &s, true, &g))
+        if (memory_plan_in(&p, &a, &s))
             fail_msg("case %zu fits", i);
-        memory_plan_nearest(cases[i].have, m, &cases[i].w, &s, true, &g, text, sizeof text);
+        memory_plan_nearest(&a, &s, text, sizeof text);
         if (!strstr(text, cases[i].nearest))
             fail_msg("case %zu: '%s' does not say '%s'", i, text, cases[i].nearest);
         model_free(m);
@@ -638,9 +644,11 @@ static void an_adapter_of_7b_trains_beside_its_sampler_in_40_gb(UNUSED void **st
     for (int ahead = 0; ahead <= 1; ahead++) {
         struct trainer_settings s = settings_of(1, 0, 8192, true);
         struct generator_config g = { .model = m, .max_seq = 64, .max_item = 64, .max_seq_tok = 2048 };
-        struct plan_weights w = { .besides = ahead ? model_weight_bytes(m) : 0 };
+        struct plan_ask a = ask_of(have, m, true, &g);
         struct memory_plan p;
-        assert_true(memory_plan_in(&p, have, m, &w, &s, !ahead, &g));
+        a.holder.adapter = true;
+        a.holder.ahead = ahead;
+        assert_true(memory_plan_in(&p, &a, &s));
         assert_true(p.total + p.reserve <= have && p.kv == generator_kv_bytes(m, 64, 2048));    // a full batch never waits
         assert_float_equal((double)p.weights, 2 * (double)model_n_flat(whole) + (1 + ahead) * 2.0 * (double)n, 1e6);
         assert_float_equal((double)p.gradient, 4 * (double)n, 1e6);
@@ -649,7 +657,8 @@ static void an_adapter_of_7b_trains_beside_its_sampler_in_40_gb(UNUSED void **st
     struct trainer_settings s = settings_of(1, 0, 8192, true);
     struct generator_config g = { .model = whole, .max_seq = 64, .max_item = 64, .max_seq_tok = 2048 };
     struct memory_plan p;
-    assert_false(memory_plan_in(&p, 3 * have, whole, &(struct plan_weights){ 0 }, &s, true, &g));
+    struct plan_ask a = ask_of(3 * have, whole, true, &g);
+    assert_false(memory_plan_in(&p, &a, &s));
     model_free(whole);
     model_free(m);
     device_free(dev);
@@ -687,13 +696,15 @@ static void the_examples_fit_the_gpus_they_name(UNUSED void **state)
         assert_true(c->lora_rank == 0 || (lora_targets_parse(&lora, c->lora_target_modules, &err) && model_lora_shape(m, &lora, &err)));
         struct trainer_settings s = run_trainer_settings(c, 0, dev);
         struct generator_config g = run_generator_config(c);
-        struct plan_weights w = { .whole = true, .whole_shards = true };
+        struct plan_ask a = { .have = (size_t)cases[k].gb * 1000 * 1000 * 1000,
+                              .model = m,
+                              .holder = holder_of(c, &(struct run_part){ .rank = 0, .producer = 0, .helps = -1 }, false, 0),
+                              .g = &g };
         struct memory_plan p;
         g.model = m;
-        const size_t have = (size_t)cases[k].gb * 1000 * 1000 * 1000;
         int set = run_config_zero(c);
-        s.zero_stage = c->num_trainers == 1 ? 0 : set < 0 ? memory_plan_zero(have, m, &w, &s, true, &g) : set;
-        if (!memory_plan_in(&p, have, m, &w, &s, true, &g))
+        s.zero_stage = c->num_trainers == 1 ? 0 : set < 0 ? memory_plan_zero(&a, &s) : set;
+        if (!memory_plan_in(&p, &a, &s))
             fail_msg("%s has no room in %" PRId64 " GB", cases[k].file, cases[k].gb);
         if (p.host[0] * (size_t)c->num_trainers > (size_t)cases[k].host_gb * 1000 * 1000 * 1000)
             fail_msg("%s has no room in %" PRId64 " GB of host memory", cases[k].file, cases[k].host_gb);

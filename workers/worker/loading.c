@@ -275,41 +275,31 @@ static bool models_load(struct engine *e, struct error *err)
     return (e->trains && !e->sampler) || team_open(e, err);    // trained_make says whose slices it gets
 }
 
-/* Does this worker need a whole model beside the shards or slices that it trains? */
-static bool needs_whole(const struct engine *e, bool shards)
-{
-    struct run_part part = part_of(e);
-    return run_needs_whole(&e->config, &part, shards, e->apart);
-}
-
-static struct plan_weights plan_weights_make(const struct engine *e)
+/* Bytes that the first device has given for weights, as the models count them. */
+static size_t weights_loaded(const struct engine *e)
 {
     const struct model *copy[] = { own_copy(e) || e->trained == e->model ? e->model : NULL, e->ref, e->sampler, e->ending.model,
                                    e->trained == e->model ? NULL : e->trained };
-    struct plan_weights w = { .whole = needs_whole(e, false),
-                              .whole_shards = needs_whole(e, true),
-                              .reference = e->ref && !has_adapter(e),
-                              .n_further = e->ending.model != NULL };
+    size_t sum = e->publication ? publication_bytes(e->publication) : 0;
     for (size_t i = 0; i < ARRAY_SIZE(copy); i++)
-        if (copy[i])
-            w.loaded += model_held_bytes(copy[i]);
-    for (size_t i = e->trains ? 1 : 0; i < ARRAY_SIZE(copy) - 1; i++)
-        if (copy[i])
-            w.besides += model_held_bytes(copy[i]);
-    if (e->trains && !e->sampler && sampler_devices(e) > 1)    // of what is trained or of a copy
-        w.besides += model_slice_bytes(e->model, sampler_devices(e));
-    if (e->publication) {
-        w.loaded += publication_bytes(e->publication);
-        w.besides += publication_bytes(e->publication);
-    }
-    return w;
+        sum += copy[i] ? model_held_bytes(copy[i]) : 0;
+    return sum;
+}
+
+/* What is planned for; its `have` is filled in later. */
+static struct plan_ask plan_ask_of(const struct engine *e, const struct generator_config *g)
+{
+    struct run_part part = part_of(e);
+    return (struct plan_ask){
+        .loaded = weights_loaded(e), .model = e->trains ? e->trained : e->model, .holder = holder_of(&e->config, &part, e->apart, 0), .g = g
+    };
 }
 
 /* Plan how trainer and sampler share the device's memory (memory_plan.h). */
-static bool memory_plan(struct engine *e, struct trainer_settings *settings, struct generator_config *g, struct error *err)
+static bool memory_plan(struct engine *e, struct trainer_settings *settings, const struct generator_config *g, struct error *err)
 {
-    struct plan_weights w = plan_weights_make(e);
-    return memory_plan_make(&e->plan, e->trains ? e->trained : e->model, &w, e->trains ? settings : NULL, !e->sampler, g, err);
+    struct plan_ask ask = plan_ask_of(e, g);
+    return memory_plan_make(&e->plan, &ask, e->trains ? settings : NULL, err);
 }
 
 /* The whole weights, where others read them if that is how they are given. */
@@ -321,8 +311,11 @@ static bool whole_take(struct engine *e, struct error *err)
 /* What the trainer changes: the model; or shards or slices of it, and then perhaps a copy beside them, whole or in the sampler's slices. */
 static bool trained_make(struct engine *e, const struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
-    bool cut = trainer_is_cut(settings), shards = trainer_keeps_shards(e->model, settings), whole = needs_whole(e, shards),
-         slices = !e->sampler && sampler_devices(e) > 1;
+    struct plan_ask ask = plan_ask_of(e, g);
+    struct holdings holdings;
+    memory_plan_holdings(&holdings, &ask, settings);
+    bool cut = trainer_is_cut(settings), shards = trainer_keeps_shards(e->model, settings),
+         whole = holdings_find(&holdings, HOLDS_CURRENT, HELD_WHOLE), slices = holdings_find(&holdings, HOLDS_CURRENT, HELD_SLICES);
     e->trained = e->model;
     if ((cut || shards ? whole : publication_in_place(e->publication)) && !whole_take(e, err))
         return false;
@@ -352,10 +345,11 @@ static bool zero_wanted(const struct engine *e, const struct trainer_settings *s
                         struct error *err)
 {
     size_t free_bytes, total_bytes;
-    struct plan_weights w = plan_weights_make(e);
+    struct plan_ask ask = plan_ask_of(e, g);
     if (!mem_info(e->dev, &free_bytes, &total_bytes, err))
         return false;
-    *zero = (uint8_t)memory_plan_zero(free_bytes + w.loaded, e->model, &w, settings, !e->sampler, g);
+    ask.have = free_bytes + ask.loaded;
+    *zero = (uint8_t)memory_plan_zero(&ask, settings);
     return true;
 }
 
@@ -395,7 +389,7 @@ static bool zero_agree(struct engine *e, struct trainer_settings *settings, stru
 static bool further_plan(struct engine *e, struct trainer_settings *settings, const struct generator_config *g, struct error *err)
 {
     struct device *dev[SUM_PARTS_MAX];
-    struct plan_weights w = plan_weights_make(e);
+    struct plan_ask ask = plan_ask_of(e, g);
     struct plan_short lacks;
     size_t have[SUM_PARTS_MAX], total;
     if (!e->trains || !run_devices_differ(&e->config, e->dev))
@@ -409,7 +403,7 @@ static bool further_plan(struct engine *e, struct trainer_settings *settings, co
     }
     if (!device_enter(e->dev, err))
         return false;
-    return memory_plan_devices(&e->plan, have, e->trained, &w, settings, g, &lacks)
+    return memory_plan_devices(&e->plan, have, &ask, settings, &lacks)
            || error_set(err, ERR_NO_MEMORY, "%s has %.3f GB for a run, and its part of the trainer's model needs %.3f GB",
                         dev[lacks.device]->name, (double)have[lacks.device] * 1e-9, (double)lacks.need * 1e-9);
 }
@@ -517,8 +511,8 @@ static bool ranks_open(struct engine *e, struct error *err)
 /* Say in the log what the first device has of the weights now, as the models count it, and what the plan said. */
 static void held_tell(const struct engine *e)
 {
-    log_info("weights held held_mb=%.6f planned_mb=%.6f whole_mb=%.6f", (double)plan_weights_make(e).loaded * 1e-6,
-             (double)e->plan.weights * 1e-6, (double)model_weight_bytes(e->model) * 1e-6);
+    log_info("weights held held_mb=%.6f planned_mb=%.6f whole_mb=%.6f", (double)weights_loaded(e) * 1e-6, (double)e->plan.weights * 1e-6,
+             (double)model_weight_bytes(e->model) * 1e-6);
 }
 
 static void trainer_waits(void *ctx, int rank)

@@ -51,16 +51,26 @@ static void keep_more(struct memory_plan *p, const struct model *m, struct train
     }
 }
 
-bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, const struct plan_weights *w, struct trainer_settings *s,
-                    bool turns, const struct generator_config *g)
+void memory_plan_holdings(struct holdings *out, const struct plan_ask *a, const struct trainer_settings *s)
+{
+    struct holder h = s ? holder_with(&a->holder, s) : a->holder;
+    holdings_of(out, &h);
+    holdings_measure(out, a->model, s);
+}
+
+bool memory_plan_in(struct memory_plan *p, const struct plan_ask *a, struct trainer_settings *s)
 {
     struct trainer_memory t = { 0 };
+    struct holdings holdings;
+    const struct model *m = a->model;
+    const struct generator_config *g = a->g;
     bool cuda = model_device(m)->kind == DEVICE_CUDA, samples = g->model;
-    size_t n_lane = samples ? 1 + (size_t)w->n_further : 0;
-    *p = (struct memory_plan){ .weights = w->besides,
+    size_t n_lane = samples ? (size_t)a->holder.n_lane : 0, have = a->have;
+    memory_plan_holdings(&holdings, a, s);
+    *p = (struct memory_plan){ .weights = holdings_bytes(&holdings, 0),
                                .sampler = samples ? n_lane * generator_bytes(g) : 0,
                                .reserve = cuda ? RESERVE_CUDA : 0,
-                               .turns = turns && samples && s && !trainer_is_cut(s) };
+                               .turns = !a->holder.ahead && samples && s && !trainer_is_cut(s) };
     p->zero_stage = s && s->n_rank > 1 ? s->zero_stage : 0;
     size_t kv_full = samples ? n_lane * generator_kv_bytes(g->model, g->max_seq, g->max_seq_tok) : 0,
            page = samples ? n_lane * kv_pool_page_bytes(g->model) : 0;
@@ -68,12 +78,10 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
         s->state_bytes[0] = 0;
         s->keep_more = false;
         trainer_memory(m, s, &t);    // with offload: only the stage is on the device
-        bool whole = trainer_keeps_shards(m, s) ? w->whole_shards : trainer_is_cut(s) && w->whole;
-        p->weights += t.weight + (whole ? model_weight_bytes(m) : 0);
     }
     size_t room = left(have, p->weights + p->reserve + p->sampler + t.gradient + t.state);
     // a GPU is ours alone, of a machine's memory half is enough
-    size_t kv_room = !cuda ? left(have, w->loaded) / 2 : p->turns ? room : left(room, t.activation);
+    size_t kv_room = !cuda ? left(have, a->loaded) / 2 : p->turns ? room : left(room, t.activation);
     p->activation = t.activation;
     p->kv = MIN(kv_full, kv_room);
     if (p->turns)    // what activations need anyway
@@ -90,18 +98,6 @@ bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, c
     p->host[0] = t.host;
     p->total = p->weights + p->gradient + p->state + p->sampler + p->region;
     return p->kv >= page && (!cuda || p->region <= room);
-}
-
-/* What of the weights on device q is not trained: its part of a reference, of which every rank has all, and of what samples. */
-static size_t besides_of_device(int q, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s,
-                                const struct generator_config *g, int n_sampler)
-{
-    struct trainer_settings one = *s;
-    struct trainer_memory alone = { 0 };
-    one.n_rank = 1;
-    if (w->reference)
-        trainer_memory_of_device(m, &one, q, &alone);
-    return alone.weight + (q < n_sampler ? model_slice_bytes(g->model, n_sampler) : 0);
 }
 
 /* The sampler's devices have pools of keys and values of one size: a smaller one when one of them lacks so much, if a page is left. What it
@@ -121,17 +117,20 @@ static void kv_lessen(struct memory_plan *p, size_t lacks, const struct model *m
     p->host[0] = t.host;
 }
 
-bool memory_plan_devices(struct memory_plan *p, const size_t have[], const struct model *m, const struct plan_weights *w,
-                         struct trainer_settings *s, const struct generator_config *g, struct plan_short *out)
+bool memory_plan_devices(struct memory_plan *p, const size_t have[], const struct plan_ask *a, struct trainer_settings *s,
+                         struct plan_short *out)
 {
+    const struct model *m = a->model;
+    const struct generator_config *g = a->g;
+    struct holdings holdings;
     size_t need[SUM_PARTS_MAX], lacks = 0;    // without keys and values
-    int n = model_device(m)->kind == DEVICE_CUDA ? trainer_devices(s) : 1, n_sampler = g->model ? model_n_device(g->model) : 1;
+    int n = model_device(m)->kind == DEVICE_CUDA ? trainer_devices(s) : 1, n_sampler = g->model ? a->holder.n_sampler : 1;
+    memory_plan_holdings(&holdings, a, s);
     for (int q = 1; q < n; q++) {
         struct trainer_memory t;
         s->state_bytes[q] = 0;
         trainer_memory_of_device(m, s, q, &t);    // with offload: only the stage is on the device
-        need[q] = t.weight + besides_of_device(q, m, w, s, g, n_sampler) + (q < n_sampler ? p->sampler : 0) + t.gradient + t.state
-                  + t.activation + RESERVE_CUDA;
+        need[q] = holdings_bytes(&holdings, q) + (q < n_sampler ? p->sampler : 0) + t.gradient + t.state + t.activation + RESERVE_CUDA;
         lacks = q < n_sampler ? MAX(lacks, left(need[q] + p->kv, have[q])) : lacks;
     }
     kv_lessen(p, lacks, m, s, g);
@@ -152,19 +151,17 @@ bool memory_plan_devices(struct memory_plan *p, const size_t have[], const struc
     return true;
 }
 
-/* The same where all devices have as much. */
-static bool devices_fit(struct memory_plan *p, size_t have, const struct model *m, const struct plan_weights *w, struct trainer_settings *s,
-                        const struct generator_config *g)
+/* Do the further devices have room if each can use as much as the first one? */
+static bool devices_fit(struct memory_plan *p, const struct plan_ask *a, struct trainer_settings *s)
 {
     size_t each[SUM_PARTS_MAX];
     struct plan_short ignored;
     for (int q = 0; q < SUM_PARTS_MAX; q++)
-        each[q] = have;
-    return memory_plan_devices(p, each, m, w, s, g, &ignored);
+        each[q] = a->have;
+    return memory_plan_devices(p, each, a, s, &ignored);
 }
 
-int memory_plan_zero(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
-                     const struct generator_config *g)
+int memory_plan_zero(const struct plan_ask *a, const struct trainer_settings *s)
 {
     struct trainer_settings one = *s;
     struct memory_plan p;
@@ -172,7 +169,7 @@ int memory_plan_zero(size_t have, const struct model *m, const struct plan_weigh
     int best = 1;
     one.offload = false;    // shards first: what is on the device needs no way over the bus
     for (one.zero_stage = 1; one.zero_stage <= ZERO_MAX; one.zero_stage++) {
-        if (memory_plan_in(&p, have, m, w, &one, turns, g) && devices_fit(&p, have, m, w, &one, g))
+        if (memory_plan_in(&p, a, &one) && devices_fit(&p, a, &one))
             return one.zero_stage;
         if (p.total < least)
             best = one.zero_stage;
@@ -286,32 +283,31 @@ static int attempts_make(struct attempt out[ATTEMPTS_MAX], const struct trainer_
     return n;
 }
 
-void memory_plan_nearest(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
-                         const struct generator_config *g, char *out, size_t size)
+void memory_plan_nearest(const struct plan_ask *a, const struct trainer_settings *s, char *out, size_t size)
 {
     struct attempt all[ATTEMPTS_MAX];
     struct memory_plan p;
-    int n = s ? attempts_make(all, s, m, g) : 0;
+    int n = s ? attempts_make(all, s, a->model, a->g) : 0;
     snprintf(out, size, "%s", s ? "no layout of up to 8 such devices has room for it" : "fewer samples at a time need less");
     for (int i = 0; i < n; i++)
-        if (memory_plan_in(&p, have, m, w, &all[i].s, turns, g) && devices_fit(&p, have, m, w, &all[i].s, g)) {
+        if (memory_plan_in(&p, a, &all[i].s) && devices_fit(&p, a, &all[i].s)) {
             snprintf(out, size, "it would fit with %s", all[i].text);
             return;
         }
 }
 
-bool memory_plan_make(struct memory_plan *p, const struct model *m, const struct plan_weights *w, struct trainer_settings *s, bool turns,
-                      const struct generator_config *g, struct error *err)
+bool memory_plan_make(struct memory_plan *p, const struct plan_ask *ask, struct trainer_settings *s, struct error *err)
 {
-    struct device *dev = model_device(m);
+    struct device *dev = model_device(ask->model);
+    struct plan_ask a = *ask;
     size_t free_bytes, total_bytes;
     char text[512], other[160];
     if (!mem_info(dev, &free_bytes, &total_bytes, err))
         return false;
-    size_t have = free_bytes + w->loaded;
-    if (memory_plan_in(p, have, m, w, s, turns, g))
+    a.have = free_bytes + a.loaded;
+    if (memory_plan_in(p, &a, s))
         return true;
     memory_plan_text(p, text, sizeof text);
-    memory_plan_nearest(have, m, w, s, turns, g, other, sizeof other);
-    return error_set(err, ERR_NO_MEMORY, "%s has %.3f GB for a run, too little for: %s; %s", dev->name, (double)have * 1e-9, text, other);
+    memory_plan_nearest(&a, s, other, sizeof other);
+    return error_set(err, ERR_NO_MEMORY, "%s has %.3f GB for a run, too little for: %s; %s", dev->name, (double)a.have * 1e-9, text, other);
 }

@@ -1,13 +1,15 @@
 /* memory_plan.h - how a worker's device memory is divided, decided before it is allocated
  *
- * First come weights as they will be kept (perhaps loaded already, and in another way), gradient, the sampler's scratch, optimizer state. Then comes one
- * region that alternates between the pool of keys and values during sampling and activations during training; or, when sampling and
- * training overlap, one region for each. Where there is room, training keeps more, so that less is computed twice. With offload, the part
- * of the optimizer's state that does not fit goes to host memory; of a trainer on several devices each one's own part (memory_plan_devices). */
+ * First come the weights of holdings.h's table, the gradient, the sampler's scratch and the optimizer's state. The weights may be loaded
+ * already, and in another way. Then comes one region that alternates between the pool of keys and values during sampling and activations
+ * during training. When sampling and training overlap, each has a region. Where there is room, training keeps more, and computes less twice.
+ * With offload, the part of the optimizer's state that does not fit goes to host memory. Each of a trainer's devices has its own such part
+ * (memory_plan_devices). */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include "protocol/base/error.h"
+#include "workers/engine/plan/holdings.h"
 #include "workers/engine/trainer/trainer.h"    // ZERO_MAX
 
 /* Scratch of operations grows on first use: partial sums of split products, attention's backward pass; 0.6 GB on an H200 for
@@ -29,42 +31,39 @@ struct memory_plan {
     bool turns;
     int zero_stage;    // of the trainer's settings
 };
-/* The weights of a worker. */
-struct plan_weights {
-    size_t loaded;     // bytes that the device has given for weights already
-    size_t besides;    // of copies that stay beside the model that is trained, or all where none is: reference, sampler, publication
-    bool reference;    // besides has one of what is trained; the further stages of a pipeline have theirs
-    bool whole, whole_shards;    // a whole copy stays beside slices or stages that are trained; and beside shards (run_needs_whole)
-    int n_further;               // generators beside the one, each with weights of its own, which besides has (run_lanes)
+/* What is planned for. */
+struct plan_ask {
+    size_t have;                         // bytes of the device that can be used, those of `loaded` among them
+    size_t loaded;                       // bytes that the device has given for weights already
+    const struct model *model;           // the shape, on its device
+    struct holder holder;                // whose trainers are as the settings of each function say
+    const struct generator_config *g;    // of its sampler; model NULL: nobody samples
 };
+/* The weights of a part whose trainer has these settings, with their bytes; s as below. */
+void memory_plan_holdings(struct holdings *out, const struct plan_ask *a, const struct trainer_settings *s);
 /* Of all of the trainer's devices. */
 size_t memory_plan_host(const struct memory_plan *p);
-/* Plan for m's shape on its device, of which `have` bytes can be used, those of w.loaded among them. False: they are too few. Sets
- * s->state_bytes[0] and keep_more; s NULL when it does not train here, g->model NULL when nobody samples. */
-MUST_USE bool memory_plan_in(struct memory_plan *p, size_t have, const struct model *m, const struct plan_weights *w,
-                             struct trainer_settings *s, bool turns, const struct generator_config *g);
+/* Plan the model's device. False: it has too few bytes. Sets s->state_bytes[0] and keep_more; s: of the trainer, NULL when it does not train
+ * here. */
+MUST_USE bool memory_plan_in(struct memory_plan *p, const struct plan_ask *a, struct trainer_settings *s);
 /* A device that has too little. */
 struct plan_short {
     int device;     // the trainer's, in the order of team_slice
     size_t need;    // bytes, with the reserve
 };
-/* And of the trainer's further devices, when p is the first one's plan and device q can use have[q] bytes, those of weights that are there
- * among them: each has its part of what is trained, of a reference and, as far as the sampler's devices go, of what samples. Sets
- * s->state_bytes[q] and p->host[q], and a smaller p->kv where one of them has less room for it. False: see out. Those of CPUs share a
- * machine's memory, and always have room. */
-MUST_USE bool memory_plan_devices(struct memory_plan *p, const size_t have[], const struct model *m, const struct plan_weights *w,
-                                  struct trainer_settings *s, const struct generator_config *g, struct plan_short *out);
+/* Plan the trainer's further devices, when p is the first one's plan and device q can use have[q] bytes, those of weights that are there
+ * among them. Sets s->state_bytes[q] and p->host[q], and a smaller p->kv where one of them has less room for it. False: see out. The devices
+ * of CPUs share a machine's memory, and always have room. */
+MUST_USE bool memory_plan_devices(struct memory_plan *p, const size_t have[], const struct plan_ask *a, struct trainer_settings *s,
+                                  struct plan_short *out);
 /* The zero_stage that auto takes for these settings of several ranks: the lowest from 1 on that has room without host memory, or the
  * one that needs least: beside a whole copy, shards of the weights are more, not less. The trainer's further devices count as if each
  * had as much memory as this one. */
-int memory_plan_zero(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
-                     const struct generator_config *g);
+int memory_plan_zero(const struct plan_ask *a, const struct trainer_settings *s);
 /* What does not fit: which settings nearest to those would, as a clause. */
-void memory_plan_nearest(size_t have, const struct model *m, const struct plan_weights *w, const struct trainer_settings *s, bool turns,
-                         const struct generator_config *g, char *out, size_t size);
-/* Plan for m's shape; s: of the trainer, NULL when it does not train here. Sets s->state_bytes[0] and keep_more. ERR_NO_MEMORY names every
- * part when they do not fit, and what would. */
-MUST_USE bool memory_plan_make(struct memory_plan *p, const struct model *m, const struct plan_weights *w, struct trainer_settings *s,
-                               bool turns, const struct generator_config *g, struct error *err);
+void memory_plan_nearest(const struct plan_ask *a, const struct trainer_settings *s, char *out, size_t size);
+/* memory_plan_in with what the device has free and has given already in place of a->have. ERR_NO_MEMORY names every part when they do not
+ * fit, and what would. */
+MUST_USE bool memory_plan_make(struct memory_plan *p, const struct plan_ask *a, struct trainer_settings *s, struct error *err);
 /* The parts in one line of text. */
 void memory_plan_text(const struct memory_plan *p, char *out, size_t size);

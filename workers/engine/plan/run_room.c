@@ -4,13 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/settings/knobs.h"
-#include "workers/engine/model/extent.h"
 #include "workers/engine/model/lora.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/pipeline.h"
 #include "workers/engine/model/stages.h"
 #include "workers/engine/model/team.h"
-#include "workers/engine/publish/publication.h"
 #include "workers/engine/trainer/checkpoint.h"
 
 enum dtype run_dtype(const struct run_config *c, enum device_kind kind)
@@ -71,98 +69,19 @@ struct generator_config run_generator_config(const struct run_config *c)
     };
 }
 
-/* Settled: auto counts as off (run_room_plan). */
-static bool fills_gap(const struct run_config *c)
-{
-    return strcmp(c->fill_gap, "on") == 0 && run_config_gap_possible(c);
-}
-
-int run_versions_kept(const struct run_config *c)
-{
-    return (int)MAX(c->n_behind + fills_gap(c), (int64_t)(c->free_running ? 2 : 0));
-}
-
-int run_lanes(const struct run_config *c, const struct run_part *part)
-{
-    bool serves = c->serve[0] && part->producer == 0;    // requests would stay in one of the generators
-    return fills_gap(c) && part->producer >= 0 && part->rank < 0 && !serves ? 2 : 1;
-}
-
-bool run_samples(const struct run_config *c, const struct run_part *part)
-{
-    return part->producer >= 0
-           || (part->rank == 0 && (run_config_first_evaluates(c) || run_config_posted(c) || (c->serve[0] && run_config_external(c))));
-}
-
-int run_sampler_devices(const struct run_config *c, const struct run_part *part)
-{
-    return part->producer >= 0 ? (int)c->producer_tensor_parallel_size : 1;
-}
-
-/* Has the part's sampler weights of its own beside the trainer's? */
-static bool samples_behind(const struct run_config *c, const struct run_part *part)
-{
-    return part->rank >= 0 && part->producer >= 0 && c->n_behind > 0;
-}
-
-/* Do the trainers reach each other's shards, and are they in no more parts of memory than a version may be in? */
-static bool shards_are_reached(const struct run_config *c, bool apart)
-{
-    return !apart && c->num_trainers * run_config_trainer_devices(c) <= EXTENT_PART_MAX;
-}
-
-bool run_needs_whole(const struct run_config *c, const struct run_part *part, bool shards, bool apart)
-{
-    bool travels = run_config_travels(c) || c->listen[0], own = samples_behind(c, part);    // a copy
-    bool gives = part->rank == 0 && (run_config_posted(c) || (travels && shards && !shards_are_reached(c, apart)));
-    return gives || (run_samples(c, part) && !own && run_sampler_devices(c, part) == 1) || (own && shards && apart);
-}
-
 static struct run_publication publication_of(const struct run_config *c, const struct model *m)
 {
-    enum weights_way way;
-    int n_device = (int)c->producer_tensor_parallel_size, n_kept = run_versions_kept(c);
+    const struct run_part first = { .rank = 0, .producer = -1, .helps = -1 }, producer = { .rank = -1, .producer = 0, .helps = -1 };
+    struct run_publication out = { 0 };
+    struct holder gives = holder_of(c, &first, run_config_apart(c), 0), takes = holder_of(c, &producer, run_config_apart(c), 0);
     size_t size = model_weight_bytes(m);
-    if (!run_config_travels(c) || c->node_only || !weights_way_parse(c->weights, &way) || way == WAY_FILES)
-        return (struct run_publication){ 0 };
-    return (struct run_publication){ .n_kept = n_kept,
-                                     .kept = publication_room(size, way, true, n_kept, 1),
-                                     .held = n_device > 1 ? model_slice_bytes(m, n_device) : size,
-                                     .staged = publication_room(size, way, false, n_kept, n_device) };
-}
-
-/* What the first device of the trainer's stage q has of the weights. */
-static size_t stage_weight_bytes(const struct run_config *c, const struct model *m, int q)
-{
-    struct error ignored;
-    int n_team = (int)c->tensor_parallel_size;
-    struct model *stage = model_stage_shape(m, (int)c->pipeline_parallel_size, q, n_team, &ignored);
-    size_t size = !stage ? 0 : n_team > 1 ? model_slice_bytes(stage, n_team) : model_weight_bytes(stage);
-    model_free(stage);
-    return size;
-}
-
-/* What of the weights the part keeps beside those that are trained. Who only samples on several devices has slices and no whole. */
-static struct plan_weights weights_of(const struct run_config *c, const struct run_part *part, const struct model *m)
-{
-    bool trains = part->rank >= 0, produces = part->producer >= 0, sampler = samples_behind(c, part);
-    int n_device = run_sampler_devices(c, part);
-    size_t size = model_weight_bytes(m), sampled = n_device > 1 ? model_slice_bytes(m, n_device) : size;
-    int n_team = (int)c->tensor_parallel_size, n_stage = (int)c->pipeline_parallel_size;
-    struct plan_weights w = { .whole = run_needs_whole(c, part, false, run_config_apart(c)),
-                              .whole_shards = run_needs_whole(c, part, true, run_config_apart(c)),
-                              .reference = trains && c->beta > 0 && !model_lora(m),
-                              .n_further = run_lanes(c, part) - 1 };
-    size_t reference = n_stage > 1  ? stage_weight_bytes(c, m, 0)
-                       : n_team > 1 ? model_slice_bytes(m, n_team)
-                                    : size;    // as the weights that are trained
-    if (trains)
-        w.besides = (w.reference ? reference : 0) + (sampler || n_device > 1 ? sampled : 0);    // an adapter's reference is its base
-    else
-        w.besides = (size_t)run_lanes(c, part) * sampled + model_held_bytes(m) - size;    // an adapter's base
-    struct run_publication p = publication_of(c, m);
-    w.besides += part->rank == 0 ? p.kept : produces ? p.staged : 0;
-    return w;
+    if (!gives.by_memory)
+        return out;
+    out.n_kept = gives.n_kept;
+    out.kept = size * (size_t)gives.n_kept;
+    out.held = takes.n_sampler > 1 ? model_slice_bytes(m, takes.n_sampler) : size;
+    out.staged = size * (size_t)takes.n_staged;
+    return out;
 }
 
 /* Are the layers that train_layer_indices names layers of the model? */
@@ -219,6 +138,11 @@ bool run_stages_room(struct run_stage out[], const struct run_config *c, int zer
     s.zero_stage = zero_stage;
     if (state_bytes)
         memcpy(s.state_bytes, state_bytes, sizeof s.state_bytes);
+    struct holder h = holder_of(c, &(struct run_part){ .rank = 0, .producer = -1, .helps = -1 }, run_config_apart(c), zero_stage);
+    struct holdings holdings;
+    holdings_of(&holdings, &h);
+    holdings_measure(&holdings, m, &s);
+    const struct holding *reference = holdings_find(&holdings, HOLDS_REFERENCE, HELD_STAGES);
     for (int q = 0; q < n; q++) {
         struct trainer_memory t;
         size_t state = 0;    // the one part in which a stage's devices may differ
@@ -226,7 +150,7 @@ bool run_stages_room(struct run_stage out[], const struct run_config *c, int zer
             trainer_memory_of_device(m, &s, q * n_team + i, &t);
             state = MAX(state, t.state);
         }
-        out[q] = (struct run_stage){ .kept = t.weight + t.gradient + state + (c->beta > 0 ? stage_weight_bytes(c, m, q) : 0),
+        out[q] = (struct run_stage){ .kept = t.weight + t.gradient + state + (reference ? reference->bytes[q * n_team] : 0),
                                      .activation = t.activation,
                                      .n_set = pipeline_sets(n, q),
                                      .has_embedding = q == (model_config(m)->tied ? n - 1 : 0) };
@@ -281,7 +205,7 @@ static bool room_plan(struct run_room *out, const struct run_config *c, const st
                       struct error *err)
 {
     size_t total_bytes;
-    *out = (struct run_room){ .fills_gap = fills_gap(c) };
+    *out = (struct run_room){ .fills_gap = run_fills_gap(c) };
     struct model *m = shape_of(c, dev, err);
     int n_sampler = run_sampler_devices(c, part);
     struct model *sliced = m && n_sampler > 1 ? model_sliced_shape(m, n_sampler, err) : NULL;
@@ -290,26 +214,25 @@ static bool room_plan(struct run_room *out, const struct run_config *c, const st
         model_free(m);
         return false;
     }
-    bool trains = part->rank >= 0, turns = c->n_behind == 0 || part->producer < 0;
-    struct plan_weights w = weights_of(c, part, m);
+    bool trains = part->rank >= 0;
     out->publication = publication_of(c, m);
     out->copy = part->rank == 0 ? checkpoint_copy_bytes(model_n_flat(m), model_weight_bytes(m), model_dtype(m) != DT_F32) : 0;
     struct trainer_settings s = run_trainer_settings(c, part->rank, dev);
     struct generator_config g = run_generator_config(c);
     g.model = !run_samples(c, part) ? NULL : sliced ? sliced : m;
+    struct plan_ask ask = { .have = out->have, .model = m, .holder = holder_of(c, part, run_config_apart(c), 0), .g = &g };
     int set = run_config_zero(c);
     if (c->num_trainers > 1)
-        s.zero_stage = set < 0 ? memory_plan_zero(out->have, m, &w, &s, turns, &g) : set;
-    out->fits = memory_plan_in(&out->plan, out->have, m, &w, trains ? &s : NULL, turns, &g);
+        s.zero_stage = set < 0 ? memory_plan_zero(&ask, &s) : set;
+    out->fits = memory_plan_in(&out->plan, &ask, trains ? &s : NULL);
     out->lacks.need = out->plan.total + out->plan.reserve;
     if (out->fits && have && trains)
-        out->fits = memory_plan_devices(&out->plan, have, m, &w, &s, &g, &out->lacks);
+        out->fits = memory_plan_devices(&out->plan, have, &ask, &s, &out->lacks);
     memcpy(out->state_bytes, s.state_bytes, sizeof out->state_bytes);
-    size_t least = out->have;
     for (int q = 1; have && q < run_config_trainer_devices(c); q++)
-        least = MIN(least, have[q]);
+        ask.have = MIN(ask.have, have[q]);
     if (!out->fits)
-        memory_plan_nearest(least, m, &w, trains ? &s : NULL, turns, &g, out->nearest, sizeof out->nearest);
+        memory_plan_nearest(&ask, trains ? &s : NULL, out->nearest, sizeof out->nearest);
     model_free(sliced);
     model_free(m);
     return true;

@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "protocol/base/error.h"
 #include "protocol/settings/run_config.h"
+#include "workers/engine/plan/holdings.h"
 #include "workers/engine/plan/memory_plan.h"
 #include "workers/engine/sampler/generator.h"
 #include "workers/engine/trainer/trainer.h"
@@ -24,19 +25,6 @@ double run_n_trained(const struct run_config *c, const struct model_config *shap
 
 /* Of the trainer of this rank on dev; zero_stage is 0 as yet. */
 struct trainer_settings run_trainer_settings(const struct run_config *c, int64_t rank, const struct device *dev);
-/* Versions of the weights that the first trainer keeps for other samplers beside its own; 0: they have what they need before it goes on.
- * Where the gap at the end of a rollout step is filled ('fill_gap' on: auto comes to that in run_room_plan) one more, as samplers want two. */
-int run_versions_kept(const struct run_config *c);
-/* Generators of the part's sampler, each with weights of its own: 2 where it fills the gap, so that it can have two versions in work. */
-int run_lanes(const struct run_config *c, const struct run_part *part);
-/* Does the part need the whole weights on its first device, beside what it trains of them? Its sampler works on that device alone, or others
- * get them from there. A sampler with a copy of its own, and a file, a version that is kept for others or what they read in place, have them
- * out of what is trained. Only shards, if each trainer keeps no more than these, do not serve where trainers are `apart`, who do not reach each
- * other's memory: they come only when all ask for them; nor where they are in more than EXTENT_PART_MAX parts. */
-bool run_needs_whole(const struct run_config *c, const struct run_part *part, bool shards, bool apart);
-bool run_samples(const struct run_config *c, const struct run_part *part);    // the first trainer may, too: it evaluates, or serves
-/* Does the part's sampler have slices, on this many devices? 1: it has not, or samples nothing. */
-int run_sampler_devices(const struct run_config *c, const struct run_part *part);
 /* Of the sampler, but for its model, tokenizer, memory and version. */
 struct generator_config run_generator_config(const struct run_config *c);
 
