@@ -26,7 +26,7 @@ static const struct subcommand manual_subcommand = { "manual", manual_cmd, "writ
 /* In the order of --help. */
 // clang-format off
 #define SUBCOMMANDS(X) \
-    X(init) X(train) X(ctl) X(score) X(pull) X(template) X(tokenize) X(bench) X(doctor) X(settings) X(metrics) X(sft) \
+    X(quickstart) X(init) X(train) X(ctl) X(score) X(pull) X(template) X(tokenize) X(bench) X(doctor) X(settings) X(metrics) X(sft) \
     X(random_model) X(convert) X(merge) X(export) X(agent) X(launch) X(starter) X(gate) X(uplink) X(controller) X(worker) X(scorer) X(exporter) X(console) \
     X(simulate) X(generate) X(eval) X(rollouts) X(profile) X(logprobs) X(serve) X(environments) X(sandbox)
 // clang-format on

@@ -12,31 +12,43 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/library.h"
 
 #define CUDA_LIB "librollcall_cuda.so"
 /* Where the library may be, relative to the executable's folder, before the loader's own path: built, next to a test program, installed. */
 static const char *const cuda_lib_at[] = { CUDA_LIB, "../" CUDA_LIB, "../lib/rollcall/" CUDA_LIB };
 
-static struct device *cuda_open(int index, struct error *err)
+static void *cuda_lib_open(int index, struct error *err)
 {
     char path[PATH_MAX + 64];
+    struct error why;
     ssize_t len = readlink("/proc/self/exe", path, PATH_MAX);
     char *slash = len > 0 ? memrchr(path, '/', (size_t)len) : NULL;
-    void *lib = NULL;
-    for (size_t i = 0; slash && !lib && i < ARRAY_SIZE(cuda_lib_at); i++) {
+    const char *found = CUDA_LIB;
+    for (size_t i = 0; slash && i < ARRAY_SIZE(cuda_lib_at); i++) {
         snprintf(slash + 1, 64, "%s", cuda_lib_at[i]);
-        lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (!lib && access(path, F_OK) == 0) {
-            error_set(err, ERR_UNSUPPORTED, "cuda:%d: the CUDA back end does not load: %s", index, dlerror());
-            return NULL;
+        if (access(path, F_OK) == 0) {
+            found = path;
+            break;
         }
     }
+    void *lib = library_open(found, &why);
+    if (lib)
+        return lib;
+    if (why.code == ERR_NOT_FOUND && strncmp(why.text, CUDA_LIB " ", strlen(CUDA_LIB " ")) == 0)
+        error_set(err, ERR_UNSUPPORTED,
+                  "cuda:%d: this build has no CUDA back end: " CUDA_LIB " is neither beside the program nor where the loader looks", index);
+    else
+        error_set(err, ERR_UNSUPPORTED, "cuda:%d: the CUDA back end does not load: %s", index, why.text);
+    return NULL;
+}
+
+static struct device *cuda_open(int index, struct error *err)
+{
+    char path[PATH_MAX];
+    void *lib = cuda_lib_open(index, err);
     if (!lib)
-        lib = dlopen(CUDA_LIB, RTLD_NOW | RTLD_LOCAL);
-    if (!lib) {
-        error_set(err, ERR_UNSUPPORTED, "cuda:%d: this build has no CUDA back end: %s", index, dlerror());
         return NULL;
-    }
     rc_ops_cuda_fn *open_fn;
     *(void **)&open_fn = dlsym(lib, "rc_ops_cuda");
     if (!open_fn) {

@@ -10,6 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/mirror.sh
+. tests/roots.sh
 LIMIT_S=5400    # of each stage: two busy cores need about 25 minutes for all tests
 
 suites=() quick=0 only='' mirror='' keyring='' keep=0
@@ -37,30 +38,12 @@ clean() { [ $keep = 1 ] || [ -z "$root" ] || rm -rf --one-file-system "$root"; }
 trap clean EXIT
 trap 'exit 130' INT TERM
 
-# enter COMMAND...: run it with $root as the root of mounts and processes of its own, which end with it. Not chroot: in that no
-# user namespace can be made, and the sandbox of code rewards needs one.
+# enter COMMAND...: run it in $root and its /src.
 enter() {
-    local cache=''
-    command -v ccache >/dev/null && cache=$(ccache --get-config cache_dir) && mkdir -p "$cache"
-    # shellcheck disable=SC2016 # expanded inside
-    timeout $LIMIT_S unshare --mount --pid --fork --kill-child --propagation private bash -euc '
-        root=$1 cache=$2
-        shift 2
-        mount --bind "$root" "$root"
-        mount -t proc proc "$root/proc"
-        mount --rbind /sys "$root/sys"
-        mount --rbind /dev "$root/dev"
-        mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
-        mkdir -p "$root/var/cache/ccache" "$root/outside"
-        [ -z "$cache" ] || mount --bind "$cache" "$root/var/cache/ccache"
-        cp /etc/resolv.conf "$root/etc/resolv.conf"
-        cd "$root"
-        pivot_root . outside
-        umount -l /outside
-        cd /src
-        exec env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 CCACHE_DIR=/var/cache/ccache \
-            CMAKE_C_COMPILER_LAUNCHER=ccache CFLAGS=-Werror DEBIAN_FRONTEND=noninteractive "$@"
-    ' enter "$root" "$cache" "$@"
+    local cache='' binds=()
+    command -v ccache >/dev/null && cache=$(ccache --get-config cache_dir) && mkdir -p "$cache" && binds=("$cache:/var/cache/ccache")
+    ROOT_LIMIT_S=$LIMIT_S root_enter "$root" "${binds[@]}" -- env -C /src CCACHE_DIR=/var/cache/ccache CMAKE_C_COMPILER_LAUNCHER=ccache \
+        CFLAGS=-Werror "$@"
 }
 
 # stage NAME COMMAND...: with a log, whose end is shown on failure.

@@ -19,6 +19,7 @@
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/json_text.h"
+#include "protocol/base/library.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/record/journal.h"
 #include "protocol/run/journal_wal.h"
@@ -62,6 +63,27 @@ static bool program_found(const char *name)
     return false;
 }
 
+/* Where the CUDA back end, which has been asked for GPUs, and what it uses were found. */
+static void libraries_check(struct checkup *c)
+{
+    static const struct {
+        const char *start, *what;
+    } parts[] = {
+        { "librollcall_cuda.so", "the CUDA back end" },
+        { "libcublasLt.so", "cuBLASLt" },
+        { "libnccl.so", "NCCL" },
+    };
+    char path[PATH_MAX];
+    struct error err;
+    if (!library_where(parts[0].start, path, sizeof path))
+        return;
+    if (!library_open_nccl(&err))
+        say(c, WORTH_KNOWING, "GPUs exchange without NCCL: %s", err.text);
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        if (library_where(parts[i].start, path, sizeof path))
+            say(c, FINE, "%s: %s", parts[i].what, path);
+}
+
 static void devices_check(struct checkup *c)
 {
     struct error err = { 0 };
@@ -83,6 +105,7 @@ static void devices_check(struct checkup *c)
     }
     if (n_gpu == 0)
         say(c, WORTH_KNOWING, "no GPU is used: %s", err.text);
+    libraries_check(c);
     struct nvml *nvml = nvml_new(&err);
     if (nvml)
         say(c, FINE, "NVML reports %d GPU%s, driver %s ('rollcall doctor --devices' prints details)", nvml_n_gpu(nvml),

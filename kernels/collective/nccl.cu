@@ -17,6 +17,7 @@
 extern "C" {
 #include "kernels/collective/comm.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/library.h"
 #include "protocol/base/thread.h"
 }
 
@@ -93,10 +94,10 @@ static const struct nccl_api *nccl_open(struct error *err)
     setenv("NCCL_NVLS_ENABLE", "0", 1);
     if (getenv("RC_CUDA_CARDS"))    // NCCL refuses a card that two ranks of a host name, and takes them where each is a host of its own
         setenv("NCCL_HOSTID", host, 0);
-    const char *path = getenv("RC_NCCL");    // a place where the loader would not look
-    void *lib = dlopen(path && path[0] ? path : "libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    struct error why;
+    void *lib = library_open_nccl(&why);
     if (!lib) {
-        error_set(err, ERR_UNSUPPORTED, "NCCL cannot be opened: %s; RC_NCCL may name libnccl.so.2", dlerror());
+        error_set(err, ERR_UNSUPPORTED, "NCCL cannot be opened: %s; RC_NCCL may name libnccl.so.2", why.text);
         return NULL;
     }
     for (size_t i = 0; i < ARRAY_SIZE(entry); i++) {

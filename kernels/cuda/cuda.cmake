@@ -21,7 +21,7 @@ if(RC_HAVE_CUDA)
   find_library(CUBLASLT_LIB NAMES cublasLt libcublasLt.so.13
                HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${CUBLASLT_INC}/../lib64 ${CUBLASLT_INC}/../lib REQUIRED)
   add_library(rollcall_cuda SHARED ${cuda_src} kernels/choices.c kernels/tree_steps.c protocol/base/clock.c protocol/base/error.c
-              protocol/base/thread.c)
+              protocol/base/library.c protocol/base/thread.c)
   target_include_directories(rollcall_cuda PRIVATE ${CMAKE_SOURCE_DIR} ${CUBLASLT_INC})
   # the folder's C options are not nvcc's; a product and a sum are fused only where the source says so
   set_target_properties(rollcall_cuda PROPERTIES CUDA_STANDARD 20 COMPILE_OPTIONS "" CUDA_VISIBILITY_PRESET hidden
