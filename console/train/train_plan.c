@@ -1,6 +1,7 @@
 /* What --dry-run prints: placement, batch arithmetic, memory, what trainers exchange, seconds per step. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "console/train/train_parts.h"
 #include "kernels/ops.h"
@@ -351,6 +352,64 @@ static void room_print(const struct train *t, const struct run_room *room)
         printf("                zero_stage %d%s\n", p->zero_stage, run_config_zero(c) < 0 ? " (auto)" : "");
 }
 
+/* Parts of the run, one after the other, that hold the same weights. */
+struct alike {
+    char role[64];    // the first one's
+    int n;
+    struct buf rows;
+};
+
+static void alike_print(const struct alike *a, const char *title)
+{
+    printf("%s%s", title, a->role);
+    if (a->n > 1)
+        printf(", and %d more like it", a->n - 1);
+    printf("\n%s", buf_text(&a->rows));
+}
+
+/* Which weights each part of the run on this machine holds. room: what fill_gap and zero_stage have come to on the first device. */
+static void holds_print(const struct train *t, const struct run_room *room)
+{
+    struct error err;
+    char device[64];
+    struct run_config *c = malloc(sizeof *c);
+    struct alike last = { .rows = BUF_INIT };
+    const char *title = "holds:          ";
+    snprintf(device, sizeof device, "%.*s", (int)MIN(strcspn(t->config.devices, ","), sizeof device - 1), t->config.devices);
+    struct device *dev = c ? device_new(device, (int)t->config.threads, &err) : NULL;
+    if (dev) {
+        *c = t->config;
+        snprintf(c->fill_gap, sizeof c->fill_gap, "%s", room->fills_gap ? "on" : "off");
+    }
+    for (const char *at = t->config.devices; dev && *at; at += strcspn(at, ","), at += *at == ',') {
+        struct run_part part;
+        struct holdings holdings;
+        struct alike next = { .n = 1, .rows = BUF_INIT };
+        snprintf(device, sizeof device, "%.*s", (int)MIN(strcspn(at, ","), sizeof device - 1), at);
+        if (!run_config_part(c, device, &part, &err) || !run_part_has_worker(&part)
+            || !run_holdings(&holdings, c, &part, room->plan.zero_stage, dev, &err))
+            continue;
+        run_part_text(&part, next.role, sizeof next.role);
+        holdings_print(&holdings, 18, &next.rows);
+        if (last.n > 0 && strcmp(buf_text(&next.rows), buf_text(&last.rows)) == 0) {
+            last.n++;
+            buf_release(&next.rows);
+            continue;
+        }
+        if (last.n > 0) {
+            alike_print(&last, title);
+            title = "                ";
+        }
+        buf_release(&last.rows);
+        last = next;
+    }
+    if (last.n > 0)
+        alike_print(&last, title);
+    buf_release(&last.rows);
+    device_free(dev);
+    free(c);
+}
+
 bool train_plan_print(const struct train *t, struct error *err)
 {
     const struct run_plan *p = &t->plan;
@@ -393,8 +452,10 @@ bool train_plan_print(const struct train *t, struct error *err)
                p->max_age_steps);
     if (!fits)
         return false;
-    if (planned)
+    if (planned) {
         room_print(t, &room);
+        holds_print(t, &room);
+    }
     trainers_print(t);
     train_estimate_print(t);
     const struct run_config *c = &t->config;

@@ -121,6 +121,9 @@ class Ranks(RunCase):
             self.assertEqual(copy is not None, keeps and n == 1)
             self.assertEqual("get the weights out of all trainers' shards, without a whole copy" in done.stdout, zero == 3 and n == 1 and not copy)
             whole = float(copy.group(1)) if copy else whole
+            held = re.search(r"^holds: +trainer 0.*\n((?: {18}.*\n)+)", done.stdout, re.M).group(1)
+            self.assertEqual(re.findall(r"^ {18}(\w+)", held, re.M), ["trained"] + ["copy"] * keeps + ["kept"] * n_behind)
+            self.assertEqual(len(re.findall(r"^ +sampled +whole +from the first trainer ", done.stdout, re.M)), 1, done.stdout)
             self.assertEqual("the first one's first device also keeps the whole weights, to publish" in done.stdout, keeps and n > 1)
             each = float(said[0][1]) + (whole if keeps else 0) + n_behind * whole    # the first trainer, whose plan it is
             self.assertAlmostEqual(each, sum(parts) * 1e9 / 2**20, delta=0.006 * each)    # of three digits

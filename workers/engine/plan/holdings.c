@@ -1,6 +1,7 @@
 #include "workers/engine/plan/holdings.h"
 #include <stdio.h>
 #include <string.h>
+#include "protocol/base/buf.h"
 #include "workers/engine/model/extent.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/model/stages.h"
@@ -237,4 +238,18 @@ const char *holding_form_text(const struct holding *h, char *out, size_t size)
     else
         snprintf(out, size, "%s%s%s%s", versions, whole, stages, slices);
     return out;
+}
+
+void holdings_print(const struct holdings *h, int margin, struct buf *out)
+{
+    char form[96];
+    for (int i = 0; i < h->n; i++) {
+        const struct holding *row = &h->row[i];
+        int n = row->n_stage * row->n_slice;
+        buf_fmt(out, "%*s%-9s  %-29s  from %-18s ", margin, "", holding_use_name(row->use), holding_form_text(row, form, sizeof form),
+                holding_from_name(row->from));
+        for (int q = 0; q < n; q++)
+            buf_fmt(out, "%s%.1f", q ? " + " : "", (double)row->bytes[q] * 1e-6);
+        buf_str(out, " MB\n");
+    }
 }

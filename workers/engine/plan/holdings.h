@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "protocol/settings/run_config.h"
 
+struct buf;
 struct model;
 struct trainer_settings;
 
@@ -90,3 +91,5 @@ size_t holdings_bytes(const struct holdings *h, int device);    // of all rows
 const char *holding_use_name(enum holding_use use);
 const char *holding_form_text(const struct holding *h, char *out, size_t size);
 const char *holding_from_name(enum holding_from from);
+/* A line of text for each row, with the megabytes of each of its devices, after `margin` columns. */
+void holdings_print(const struct holdings *h, int margin, struct buf *out);

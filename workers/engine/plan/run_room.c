@@ -160,6 +160,21 @@ bool run_stages_room(struct run_stage out[], const struct run_config *c, int zer
     return true;
 }
 
+bool run_holdings(struct holdings *out, const struct run_config *c, const struct run_part *part, int zero_stage, struct device *dev,
+                  struct error *err)
+{
+    struct holder h = holder_of(c, part, run_config_apart(c), zero_stage);
+    struct trainer_settings s = run_trainer_settings(c, part->rank, dev);
+    struct model *m = shape_of(c, dev, err);
+    if (!m)
+        return false;
+    s.zero_stage = zero_stage;
+    holdings_of(out, &h);
+    holdings_measure(out, m, part->rank >= 0 ? &s : NULL);
+    model_free(m);
+    return true;
+}
+
 bool run_stages_fit(const struct run_config *c, struct device *const *dev, struct error *err)
 {
     struct run_stage need[PIPELINE_STAGES_MAX];

@@ -66,6 +66,9 @@ MUST_USE bool run_stages_fit(const struct run_config *c, struct device *const *d
  * memory aside, for nothing is offloaded here. *whole_bytes: a whole copy of the weights. */
 MUST_USE bool run_trainer_room(struct trainer_memory out[ZERO_MAX + 1], int *most, size_t *whole_bytes, const struct run_config *c,
                                struct device *dev, struct error *err);
+/* The weights that a part holds on devices like dev, with their bytes; zero_stage: of several trainers. */
+MUST_USE bool run_holdings(struct holdings *out, const struct run_config *c, const struct run_part *part, int zero_stage,
+                           struct device *dev, struct error *err);
 /* Does the part's trainer have several devices, each with state in host memory as far as it has too little room? */
 bool run_devices_differ(const struct run_config *c, const struct device *dev);
 /* Plan what part of a run (trainer, producer or both) takes of dev, on which nothing of it is yet. have (run_config_trainer_devices): bytes
