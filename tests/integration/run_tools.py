@@ -62,6 +62,16 @@ def commands():
         yield int(pid), words
 
 
+def processes_of(folder):
+    """{pid: command} of the living processes whose command or environment names the folder."""
+    found = {}
+    for pid, words in commands():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as f:
+            if (any(folder in w for w in words) or folder.encode() in f.read()) and alive(pid):
+                found[pid] = " ".join(words)
+    return found
+
+
 def can_mount():
     """May a program mount something that it alone sees?"""
     return subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode == 0
@@ -119,7 +129,15 @@ fi
         return path
 
     def close(self):
+        """Delete the folder once the processes of its runs, nodes that are leaving among them, have ended."""
+        end = time.monotonic() + LIMIT / 4
+        while (left := processes_of(self.dir)) and time.monotonic() < end:
+            time.sleep(0.01)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.tmp.cleanup()
+        assert not left, f"still there at the end: {left}"
 
 
 def built(name):

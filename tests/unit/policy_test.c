@@ -371,6 +371,21 @@ static void job_wait(struct serve_job *j, int64_t n_tok)
     }
 }
 
+/* Wait until its first sample has this many tokens; returns with its lock, without which the policy's thread cannot go on. */
+static void job_stop(struct serve_job *j, int64_t n_tok)
+{
+    int64_t end = clock_ms() + LIMIT_MS;
+    for (;;) {
+        pthread_mutex_lock(&j->http.lock);
+        if (j->choice && j->choice[0].n_tok >= n_tok)
+            break;
+        pthread_mutex_unlock(&j->http.lock);
+        assert_true(clock_ms() < end);
+        usleep(200);
+    }
+    assert_false(j->http.done);
+}
+
 static struct serve_job *job_run(struct borrower *b, int n, int n_new)
 {
     struct serve_job *j = job_make(21, n, n_new);
@@ -423,10 +438,11 @@ static void a_request_that_the_trainer_does_not_wait_for_fails(UNUSED void **sta
     struct borrower b = borrower_make();
     struct serve_job *j = job_make(21, 3 * GUESTS, 100);
     assert_true(policy_submit(b.policy, j, &err));
-    job_wait(j, 5);
+    job_stop(j, 5);
     assert_int_equal(board_change(l.board, 0), 1);
     weights_change(&l);
     board_changed(l.board, 1);
+    pthread_mutex_unlock(&j->http.lock);
     job_wait(j, INT64_MAX);
     assert_true(j->failed && j->err.code == ERR_CLOSED);
     assert_non_null(strstr(j->err.text, "ask again"));
@@ -460,8 +476,9 @@ static void a_trainer_that_has_gone_is_said_and_its_successor_found(UNUSED void 
     struct serve_job *before = job_run(&b, 2, 20), *j = job_make(21, 3 * GUESTS, 100);
     struct policy_state look = { 0 };
     assert_true(policy_submit(b.policy, j, &err));
-    job_wait(j, 5);
+    job_stop(j, 5);
     lender_end(&l);
+    pthread_mutex_unlock(&j->http.lock);
     job_wait(j, INT64_MAX);
     assert_true(j->failed && strstr(j->err.text, "has gone"));
     lender_wait(&b, "has gone");
