@@ -12,12 +12,8 @@
 #define FLASH_NS ((int64_t)8 * 1000000000)
 #define LEAPS 20    // of a replay from its beginning to its end
 
-static const struct pane_type *const pane_types[N_PANE] = {
-    [PANE_OVERVIEW] = &pane_overview, [PANE_WORKERS] = &pane_workers, [PANE_ROLLOUTS] = &pane_rollouts,
-    [PANE_KNOBS] = &pane_knobs,       [PANE_LOG] = &pane_log,         [PANE_EVENTS] = &pane_events,
-    [PANE_SAVED] = &pane_saved,       [PANE_ALARMS] = &pane_alarms,   [PANE_METRICS] = &pane_metrics,
-    [PANE_DATA] = &pane_data,         [PANE_DEVICES] = &pane_devices, [PANE_ENVIRONMENTS] = &pane_environments,
-};
+#define PANE_OF(id, type, key, keys, help) [PANE_##id] = &pane_##type,
+static const struct pane_type *const pane_types[N_PANE] = { PANES(PANE_OF) };
 
 const char *pane_name(enum pane_id id)
 {
@@ -172,18 +168,9 @@ static void common_act(struct app *a, enum request req, int64_t now_ns)
     case REQ_BACK: step_back(a, now_ns); break;
     case REQ_PROMPT: prompt_open(a, PROMPT_COMMAND, ""); break;
     case REQ_FILTER: prompt_open(a, PROMPT_FILTER, p->filter); break;
-    case REQ_PANE_1:
-    case REQ_PANE_2:
-    case REQ_PANE_3:
-    case REQ_PANE_4:
-    case REQ_PANE_5:
-    case REQ_PANE_6:
-    case REQ_PANE_7:
-    case REQ_PANE_8:
-    case REQ_PANE_9:
-    case REQ_PANE_10:
-    case REQ_PANE_11:
-    case REQ_PANE_12: app_show(a, (enum pane_id)(req - REQ_PANE_1)); break;
+#define PANE_CASE(id, type, key, keys, help)                                                                                               \
+    case REQ_PANE_##id: app_show(a, PANE_##id); break;
+        PANES(PANE_CASE)
     case REQ_PANE_NEXT:
     case REQ_PANE_PREV: app_show(a, (enum pane_id)((a->shown + (req == REQ_PANE_NEXT ? 1 : N_PANE - 1)) % N_PANE)); break;
     case REQ_UP: list_move(a, -1); break;
@@ -246,7 +233,7 @@ static void mouse_act(struct app *a, const struct key_event *k, int64_t now_ns)
         for (int i = 0, x = l.tabs.x + 1; i < N_PANE; i++) {
             int w = tab_width(a, i, now_ns);
             if (k->x >= x && k->x < x + w) {
-                common_act(a, (enum request)(REQ_PANE_1 + i), now_ns);
+                app_show(a, (enum pane_id)i);
                 return;    // the tabs have moved
             }
             x += w;

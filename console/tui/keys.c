@@ -5,6 +5,8 @@
 #define CURVES (ON(PANE_METRICS) | ON(PANE_DEVICES))    // panes with charts that can be scaled and smoothed
 #define CHARTS (ON(PANE_OVERVIEW) | CURVES)
 
+#define PANE_ROW(id, type, key, keys, help) { REQ_PANE_##id, { key }, ON_ALL, keys, NULL, 0, "everywhere", help },
+
 // clang-format off
 const struct key_row key_table[] = {
     { REQ_HELP,       { '?', KEY_F1_ },                     ON_ALL, "? F1", "help", 90, "everywhere", "this page" },
@@ -14,18 +16,7 @@ const struct key_row key_table[] = {
     { REQ_INTERRUPT,  { KEY_CTRL('c') },                    ON_ALL, "Ctrl-C", NULL, 0, "everywhere", "cancel what is open, else offer to quit; never affects training" },
     { REQ_PANE_NEXT,  { KEY_TABULATOR },                    ON_ALL, "Tab", NULL, 0, "everywhere", "next pane" },
     { REQ_PANE_PREV,  { KEY_SHIFT_TAB },                    ON_ALL, "Shift-Tab", NULL, 0, "everywhere", "pane before" },
-    { REQ_PANE_1,     { '1' },                              ON_ALL, "1", NULL, 0, "everywhere", "overview: state, charts, processes, alarms" },
-    { REQ_PANE_2,     { '2' },                              ON_ALL, "2", NULL, 0, "everywhere", "workers: what each does, and what it waits for" },
-    { REQ_PANE_3,     { '3' },                              ON_ALL, "3", NULL, 0, "everywhere", "rollouts: prompts, completions, rewards" },
-    { REQ_PANE_4,     { '4' },                              ON_ALL, "4", NULL, 0, "everywhere", "knobs: see and change settings" },
-    { REQ_PANE_5,     { '5' },                              ON_ALL, "5", NULL, 0, "everywhere", "log of every process" },
-    { REQ_PANE_6,     { '6' },                              ON_ALL, "6", NULL, 0, "everywhere", "events: what happened and who did it" },
-    { REQ_PANE_7,     { '7' },                              ON_ALL, "7", NULL, 0, "everywhere", "checkpoints: what is kept, and going back" },
-    { REQ_PANE_8,     { '8' },                              ON_ALL, "8", NULL, 0, "everywhere", "alarms: what the run is watched for" },
-    { REQ_PANE_9,     { '9' },                              ON_ALL, "9", NULL, 0, "everywhere", "metrics: all of them, and charts with several" },
-    { REQ_PANE_10,    { 'D' },                              ON_ALL, "D", NULL, 0, "everywhere", "data: prompts by pass rate" },
-    { REQ_PANE_11,    { 'V' },                              ON_ALL, "V", NULL, 0, "everywhere", "devices: hosts and GPUs since the run began" },
-    { REQ_PANE_12,    { 'O' },                              ON_ALL, "O", NULL, 0, "everywhere", "environments: what feeds the run from outside" },
+    PANES(PANE_ROW)
     { REQ_DOCTOR,     { 'd' },                              ON_ALL, "d", NULL, 0, "everywhere", "what bounds or breaks the run, in full, and the setting to look at" },
     { REQ_INFO,       { 'i' },                              ON_ALL & ~ON(PANE_KNOBS), "i", NULL, 0, "everywhere", "the newest message, in full" },
     { REQ_FREEZE,     { ' ' },                              ON_ALL, "Space", NULL, 0, "everywhere", "freeze the screen; training continues" },
@@ -94,10 +85,9 @@ const int n_key_rows = ARRAY_SIZE(key_table);
 
 char pane_key(enum pane_id id)
 {
-    for (int i = 0; i < n_key_rows; i++)
-        if (key_table[i].request == (enum request)(REQ_PANE_1 + (int)id))
-            return (char)key_table[i].key[0];
-    return '?';
+#define PANE_KEY(id, type, key, keys, help) [PANE_##id] = key,
+    static const char of[N_PANE] = { PANES(PANE_KEY) };
+    return of[id];
 }
 
 bool request_acts(enum request r)

@@ -34,21 +34,26 @@ struct key_event {
     uint32_t key;    // code point or enum key
     int x, y;        // KEY_CLICK and wheel: the cell; KEY_PASTE, x: bytes that were pasted
 };
-enum pane_id {
-    PANE_OVERVIEW,
-    PANE_WORKERS,
-    PANE_ROLLOUTS,
-    PANE_KNOBS,
-    PANE_LOG,
-    PANE_EVENTS,
-    PANE_SAVED,
-    PANE_ALARMS,
-    PANE_METRICS,
-    PANE_DATA,
-    PANE_DEVICES,
-    PANE_ENVIRONMENTS,
-    N_PANE,
-};
+/* Every pane, in the order of Tab: its id, its type (pane_TYPE in pane_TYPE.c), its key, the key as shown to people, and its line on the
+ * ? page. The enum, the requests, the key rows and the console's list of types are made from it. */
+// clang-format off
+#define PANES(row)                                                                                \
+    row(OVERVIEW,     overview,     '1', "1", "overview: state, charts, processes, alarms")       \
+    row(WORKERS,      workers,      '2', "2", "workers: what each does, and what it waits for")   \
+    row(ROLLOUTS,     rollouts,     '3', "3", "rollouts: prompts, completions, rewards")          \
+    row(KNOBS,        knobs,        '4', "4", "knobs: see and change settings")                   \
+    row(LOG,          log,          '5', "5", "log of every process")                             \
+    row(EVENTS,       events,       '6', "6", "events: what happened and who did it")             \
+    row(SAVED,        saved,        '7', "7", "checkpoints: what is kept, and going back")        \
+    row(ALARMS,       alarms,       '8', "8", "alarms: what the run is watched for")              \
+    row(METRICS,      metrics,      '9', "9", "metrics: all of them, and charts with several")    \
+    row(DATA,         data,         'D', "D", "data: prompts by pass rate")                       \
+    row(DEVICES,      devices,      'V', "V", "devices: hosts and GPUs since the run began")      \
+    row(ENVIRONMENTS, environments, 'O', "O", "environments: what feeds the run from outside")
+// clang-format on
+#define PANE_ID(id, type, key, keys, help) PANE_##id,
+#define PANE_REQUEST(id, type, key, keys, help) REQ_PANE_##id,
+enum pane_id { PANES(PANE_ID) N_PANE };
 #define ON(pane) (1u << (pane))
 #define ON_ALL ((1u << N_PANE) - 1)
 
@@ -61,18 +66,7 @@ enum request {
     REQ_FILTER,
     REQ_MATCH_NEXT,
     REQ_MATCH_PREV,
-    REQ_PANE_1,
-    REQ_PANE_2,
-    REQ_PANE_3,
-    REQ_PANE_4,
-    REQ_PANE_5,
-    REQ_PANE_6,
-    REQ_PANE_7,
-    REQ_PANE_8,
-    REQ_PANE_9,
-    REQ_PANE_10,
-    REQ_PANE_11,
-    REQ_PANE_12,
+    PANES(PANE_REQUEST)    // in the order of enum pane_id
     REQ_PANE_NEXT,
     REQ_PANE_PREV,
     REQ_UP,

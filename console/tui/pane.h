@@ -37,8 +37,8 @@ struct pane {
     char filter[INPUT_MAX];    // text that its rows must contain (filter_matches)
     int64_t sel, top;          // with rows: the selected and the first drawn row, among those that pass the filter
 };
-extern const struct pane_type pane_overview, pane_workers, pane_rollouts, pane_knobs, pane_log, pane_events, pane_saved, pane_alarms,
-    pane_metrics, pane_data, pane_devices, pane_environments;
+#define PANE_TYPE(id, type, key, keys, help) extern const struct pane_type pane_##type;
+PANES(PANE_TYPE)
 
 /* Make a pane of this type, for pane_free. NULL: no memory. */
 struct pane *pane_new(const struct pane_type *type);
