@@ -310,7 +310,7 @@ static bool fields_check(const struct msg_field *f, const struct mval *root, con
 
 static bool msg_open(struct msg_in *in, const void *data, size_t len, struct error *err)
 {
-    *in = (struct msg_in){ 0 };
+    *in = (struct msg_in){ .data = data, .len = len };
     if (!msg_check(data, len, err))
         return false;
     msgpack_unpacked *u = calloc(1, sizeof *u);

@@ -141,6 +141,8 @@ struct msg_in {
     enum msg_type type;
     const struct mval *root;    // the map; NULL when nothing is held
     void *zone;                 // msgpack-c's memory
+    const void *data;           // (len) the message itself; borrowed
+    size_t len;
 };
 /* Only the walk: sizes, depth and number of values of one msgpack value in exactly len bytes. */
 MUST_USE bool msg_check(const void *data, size_t len, struct error *err);

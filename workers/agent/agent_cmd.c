@@ -31,6 +31,8 @@
 
 SUBCOMMAND_DECLARE(join)
 
+#define STATUS_LIMIT_MS 1500
+#define QUESTION_LIMIT_MS 10000
 #define VIEW_OPEN 24             // questions from read-only visitors, held open at once
 #define LINGER_MS 200            // after the end is known, time for a console that is just connecting
 #define LAST_ANSWERS_MS 10000    // ... time for connected consoles to ask for what they have not received
@@ -63,11 +65,74 @@ static bool is_question(enum msg_type type)
     return type == MSG_STATUS || type == MSG_STEPS || type == MSG_EVENTS || type == MSG_ROLLOUTS || type == MSG_CHECKPOINTS;
 }
 
+/* To everyone who listens. */
+static void publish_came(struct agent *a, struct request *r, const struct msg_in *in)
+{
+    struct error err;
+    struct msg_out m = MSG_OUT_INIT;
+    char topic[32];
+    telemetry_send(a, mval_text(in->root, "topic", topic, sizeof topic), in->data, in->len);
+    msg_begin(&m, MSG_OK);
+    if (msg_finish(&m, &err))
+        request_answer(r, &m);
+    msg_release(&m);
+}
+
+static void status_asked(struct agent *a, struct request *r, const struct msg_in *in)
+{
+    struct page page;
+    struct pending *x;
+    page_read(&page, in->root);
+    if (!mval_bool(mval_get(in->root, "fresh"), true)) {
+        status_cached(a, r, &page);
+    } else if ((x = pending_new(a, r, in->type, in->data, in->len, STATUS_LIMIT_MS))) {
+        x->page = page;
+        pending_ask(a, x);
+    }
+}
+
+static void command_came(struct agent *a, struct request *r, const struct msg_in *in)
+{
+    struct error err;
+    struct pending *x;
+    bool of_node = command_of_node(a, in);
+    if (!command_allowed(a, in, of_node, &err)) {
+        request_refuse(r, &err);
+    } else if (of_node && !a->gate) {
+        error_set(&err, ERR_REFUSED, "this run does not accept nodes; see the setting 'listen'");
+        request_refuse(r, &err);
+    } else if ((of_node || !restart_asked(a, r, in))
+               && (x = pending_new(a, r, in->type, in->data, in->len, command_limit_ms(in->root, COMMAND_LIMIT_S) + 2000))) {
+        x->to = of_node ? a->gate : x->to;
+        pending_ask(a, x);
+    }
+}
+
+/* A question that the controller answers. */
+static void question_came(struct agent *a, struct request *r, const struct msg_in *in)
+{
+    struct pending *x = pending_new(a, r, in->type, in->data, in->len, QUESTION_LIMIT_MS);
+    if (x)
+        pending_ask(a, x);
+}
+
+/* What is not here is not for the agent. A handler takes the request. */
+static void (*const handlers[MSG_TYPE_COUNT])(struct agent *a, struct request *r, const struct msg_in *in) = {
+    [MSG_HEARTBEAT] = heartbeat_came,
+    [MSG_PUBLISH] = publish_came,
+    [MSG_STATUS] = status_asked,
+    [MSG_COMMAND] = command_came,
+    [MSG_KEPT] = kept_asked,
+    [MSG_STEPS] = question_came,
+    [MSG_EVENTS] = question_came,
+    [MSG_ROLLOUTS] = question_came,
+    [MSG_CHECKPOINTS] = question_came,
+};
+
 static void request_dispatch(struct agent *a, struct net_event *ev)
 {
     struct error err;
     struct msg_in in;
-    struct pending *x;
     if (!msg_read_request(&in, ev->data, ev->len, &err)) {
         request_refuse(ev->request, &err);
         return;
@@ -78,75 +143,11 @@ static void request_dispatch(struct agent *a, struct net_event *ev)
         msg_in_release(&in);
         return;
     }
-    switch (in.type) {
-    case MSG_HEARTBEAT: heartbeat_came(a, ev->request, &in, ev->data, ev->len); break;
-    case MSG_PUBLISH: {
-        char topic[32];
-        struct msg_out m = MSG_OUT_INIT;
-        telemetry_send(a, mval_text(in.root, "topic", topic, sizeof topic), ev->data, ev->len);
-        msg_begin(&m, MSG_OK);
-        if (msg_finish(&m, &err))
-            request_answer(ev->request, &m);
-        msg_release(&m);
-        break;
-    }
-    case MSG_STATUS: {
-        struct page page;
-        page_read(&page, in.root);
-        if (!mval_bool(mval_get(in.root, "fresh"), true)) {
-            status_cached(a, ev->request, &page);
-        } else if ((x = pending_new(a, ev->request, in.type, ev->data, ev->len, 1500))) {
-            x->page = page;
-            pending_ask(a, x);
-        }
-        break;
-    }
-    case MSG_COMMAND: {
-        bool of_node = command_of_node(a, &in);
-        if (!command_allowed(a, &in, of_node, &err)) {
-            request_refuse(ev->request, &err);
-            break;
-        }
-        if (of_node && !a->gate) {
-            error_set(&err, ERR_REFUSED, "this run does not accept nodes; see the setting 'listen'");
-            request_refuse(ev->request, &err);
-            break;
-        }
-        if (!of_node && restart_asked(a, ev->request, &in))
-            break;
-        if ((x = pending_new(a, ev->request, in.type, ev->data, ev->len, command_limit_ms(in.root, COMMAND_LIMIT_S) + 2000))) {
-            x->to = of_node ? a->gate : x->to;
-            pending_ask(a, x);
-        }
-        break;
-    }
-    case MSG_KEPT: kept_asked(a, ev->request, &in); break;
-    case MSG_STEPS:
-    case MSG_EVENTS:
-    case MSG_ROLLOUTS:
-    case MSG_CHECKPOINTS:
-        if ((x = pending_new(a, ev->request, in.type, ev->data, ev->len, 10000)))
-            pending_ask(a, x);
-        break;
-    case MSG_WORK:
-    case MSG_GROUP:
-    case MSG_STOPPED:
-    case MSG_FETCH:
-    case MSG_EVALUATED:
-    case MSG_DONE:
-    case MSG_SCORE:
-    case MSG_TURN:
-    case MSG_JOIN:
-    case MSG_NODE:
-    case MSG_FILE:
-    case MSG_WEIGHTS:
-    case MSG_GONE:
-    case MSG_OK:
-    case MSG_REFUSED:
-    case MSG_TYPE_COUNT:
+    if (handlers[in.type]) {
+        handlers[in.type](a, ev->request, &in);
+    } else {
         error_set(&err, ERR_UNSUPPORTED, "the agent does not answer '%s'", msg_specs[in.type].name);
         request_refuse(ev->request, &err);
-        break;
     }
     msg_in_release(&in);
 }

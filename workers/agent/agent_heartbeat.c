@@ -104,7 +104,7 @@ void stuck_tick(struct agent *a)
 }
 
 /* What the child reports about itself. */
-static void child_heard(struct child *c, const struct msg_in *in, int64_t now, const void *data, size_t len)
+static void child_heard(struct child *c, const struct msg_in *in, int64_t now)
 {
     char phase[32];
     mval_text(in->root, "phase", phase, sizeof phase);
@@ -125,16 +125,17 @@ static void child_heard(struct child *c, const struct msg_in *in, int64_t now, c
     c->phase_ms = now - (int64_t)(1000 * mval_f64(mval_get(in->root, "phase_s"), 0));
     buf_clear(&c->gauges);
     if (mval_get(in->root, "gauges") || mval_get(in->root, "processes") || mval_get(in->root, "nodes"))
-        buf_add(&c->gauges, data, len);
+        buf_add(&c->gauges, in->data, in->len);
 }
 
 /* The run's state from the controller's heartbeat: the answer to status while the controller is away, and how the agent learns that
  * the run is over. */
-static void detail_take(struct agent *a, const struct mval *detail, int64_t now, const void *data, size_t len)
+static void detail_take(struct agent *a, const struct msg_in *in, int64_t now)
 {
+    const struct mval *detail = mval_get(in->root, "detail");
     char state[16];
     buf_clear(&a->detail);
-    buf_add(&a->detail, data, len);
+    buf_add(&a->detail, in->data, in->len);
     a->detail_ms = now;
     knobs_watch_take(&a->config, mval_get(detail, "knobs"));    // they may have changed since
     control_lock_read(&a->lock, mval_get(detail, "lock"));
@@ -167,7 +168,7 @@ static void heartbeat_publish(struct agent *a, const char *name, const struct ms
     msg_release(&m);
 }
 
-void heartbeat_came(struct agent *a, struct request *r, const struct msg_in *in, const void *data, size_t len)
+void heartbeat_came(struct agent *a, struct request *r, const struct msg_in *in)
 {
     char name[64];
     struct error err;
@@ -183,9 +184,9 @@ void heartbeat_came(struct agent *a, struct request *r, const struct msg_in *in,
             stop = true;    // its place has been taken
     }
     if (c && c->pid == pid) {
-        child_heard(c, in, now, data, len);
+        child_heard(c, in, now);
         if (mval_get(in->root, "detail"))
-            detail_take(a, mval_get(in->root, "detail"), now, data, len);
+            detail_take(a, in, now);
     }
     heartbeat_publish(a, name, in);
     msg_begin(&m, MSG_OK);    // last, since the answer frees the request's bytes

@@ -114,7 +114,7 @@ void lives_keep(const struct agent *a);
 /* ---- agent_heartbeat.c: what processes report about themselves, and which are slow or stuck ---- */
 double silence_s(const struct agent *a);                                    // a silence this long matters
 const char *child_verdict(const struct agent *a, const struct child *c);    // ok, slow or stuck
-void heartbeat_came(struct agent *a, struct request *r, const struct msg_in *in, const void *data, size_t len);
+void heartbeat_came(struct agent *a, struct request *r, const struct msg_in *in);
 void stuck_tick(struct agent *a);
 /* The process that others wait for, and the reason; out stays "" when nothing is late. */
 void late_tell(const struct agent *a, char *out, size_t size);

@@ -18,6 +18,24 @@
 #define EVENTS_AT_ONCE 256                     // of a turn
 #define LOOK_MS 1000                           // whether our place is still ours
 
+/* What is not here is not for the controller. A handler takes the request. */
+static void (*const handlers[MSG_TYPE_COUNT])(struct controller *c, struct request *r, const struct msg_in *in) = {
+    [MSG_WORK] = work_asked,
+    [MSG_GROUP] = group_came,
+    [MSG_STOPPED] = tails_stopped,
+    [MSG_FETCH] = fetch_asked,
+    [MSG_EVALUATED] = evaluated_came,
+    [MSG_DONE] = done_came,
+    [MSG_GONE] = gone_told,
+    [MSG_COMMAND] = command_came,
+    [MSG_STEPS] = steps_asked,
+    [MSG_EVENTS] = events_asked,
+    [MSG_ROLLOUTS] = rollouts_asked,
+    [MSG_CHECKPOINTS] = checkpoints_asked,
+    [MSG_STATUS] = status_asked,
+    [MSG_PUBLISH] = event_told,
+};
+
 static void request_dispatch(struct controller *c, struct net_event *ev)
 {
     struct error err;
@@ -26,35 +44,11 @@ static void request_dispatch(struct controller *c, struct net_event *ev)
         refuse_later(c, ev->request, &err);
         return;
     }
-    switch (in.type) {
-    case MSG_WORK: work_asked(c, ev->request, &in); break;
-    case MSG_GROUP: group_came(c, ev->request, &in, ev->data, ev->len); break;
-    case MSG_STOPPED: tails_stopped(c, ev->request, &in); break;
-    case MSG_FETCH: fetch_asked(c, ev->request, &in); break;
-    case MSG_EVALUATED: evaluated_came(c, ev->request, &in); break;
-    case MSG_DONE: done_came(c, ev->request, &in); break;
-    case MSG_GONE: gone_told(c, ev->request, &in); break;
-    case MSG_COMMAND: command_came(c, ev->request, &in); break;
-    case MSG_STEPS: steps_asked(c, ev->request, &in); break;
-    case MSG_EVENTS: events_asked(c, ev->request, &in); break;
-    case MSG_ROLLOUTS: rollouts_asked(c, ev->request, &in); break;
-    case MSG_CHECKPOINTS: checkpoints_asked(c, ev->request); break;
-    case MSG_STATUS: status_asked(c, ev->request); break;
-    case MSG_PUBLISH: event_told(c, ev->request, &in); break;
-    case MSG_HEARTBEAT:
-    case MSG_KEPT:
-    case MSG_SCORE:
-    case MSG_TURN:
-    case MSG_JOIN:
-    case MSG_NODE:
-    case MSG_FILE:
-    case MSG_WEIGHTS:
-    case MSG_OK:
-    case MSG_REFUSED:
-    case MSG_TYPE_COUNT:
+    if (handlers[in.type]) {
+        handlers[in.type](c, ev->request, &in);
+    } else {
         error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the controller", msg_specs[in.type].name);
         refuse_later(c, ev->request, &err);
-        break;
     }
     msg_in_release(&in);
 }

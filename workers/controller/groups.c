@@ -50,7 +50,7 @@ bool group_is_ours(struct controller *c, struct request *r, const struct msg_in 
     return false;
 }
 
-void group_came(struct controller *c, struct request *r, const struct msg_in *in, const void *data, size_t len)
+void group_came(struct controller *c, struct request *r, const struct msg_in *in)
 {
     struct error err;
     struct group_summary sum;
@@ -78,7 +78,7 @@ void group_came(struct controller *c, struct request *r, const struct msg_in *in
         ok_later(c, r);
         return;
     }
-    if (run_is_over(c) || !storage_put(c, r, item, &sum, data, len, &err)) {
+    if (run_is_over(c) || !storage_put(c, r, item, &sum, in->data, in->len, &err)) {
         if (!run_is_over(c))
             run_fail(c, "cannot keep a rollout group: %s", err.text);
         error_set(&err, ERR_REFUSED, "the run has ended");

@@ -7,7 +7,7 @@ struct controller;
 struct group_summary;
 struct msg_in;
 struct request;
-void group_came(struct controller *c, struct request *r, const struct msg_in *in, const void *data, size_t len);
+void group_came(struct controller *c, struct request *r, const struct msg_in *in);
 /* What storage_put was given is on disk: the group belongs to the run. sum: with its place in the file. */
 void group_note(struct controller *c, struct request *r, const struct msg_in *in, const struct group_summary *sum, const void *data,
                 size_t len);

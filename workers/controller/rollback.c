@@ -195,7 +195,7 @@ static void row_write(const struct controller *c, const struct checkpoint_row *r
     msg_end(m);
 }
 
-void checkpoints_asked(struct controller *c, struct request *r)
+void checkpoints_asked(struct controller *c, struct request *r, UNUSED const struct msg_in *in)
 {
     struct msg_out m = MSG_OUT_INIT;
     int64_t made = changes_made_last(&c->changes), before = made >= 0 ? target_before(c, made) : -1;

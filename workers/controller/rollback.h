@@ -23,4 +23,4 @@ void rollback_tick(struct controller *c);    // each turn of the loop: goes back
 MUST_USE bool pin_begin(struct controller *c, struct order *o, const struct mval *args, struct effect *effect, struct error *err);
 MUST_USE bool unpin_begin(struct controller *c, struct order *o, const struct mval *args, struct effect *effect, struct error *err);
 /* The checkpoints that can be gone back to, and what each would undo. */
-void checkpoints_asked(struct controller *c, struct request *r);
+void checkpoints_asked(struct controller *c, struct request *r, const struct msg_in *in);

@@ -139,7 +139,7 @@ void detail_write(void *ctx, struct msg_out *m)
 }
 
 /* The controller's half; the agent adds the processes. */
-void status_asked(struct controller *c, struct request *r)
+void status_asked(struct controller *c, struct request *r, UNUSED const struct msg_in *in)
 {
     struct msg_out m = MSG_OUT_INIT;
     msg_begin(&m, MSG_OK);

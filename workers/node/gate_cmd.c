@@ -65,11 +65,83 @@ static void pass_on(struct gate *g, struct net_event *ev, const struct msg_in *i
     msg_release(&m);
 }
 
+/* ---- what nodes send; lent as in pass_on */
+static void join_came(struct gate *g, struct net_event *ev, const struct msg_in *in, UNUSED const char *lent)
+{
+    join_asked(g, ev->request, in);
+}
+
+static void node_came(struct gate *g, struct net_event *ev, const struct msg_in *in, UNUSED const char *lent)
+{
+    node_asked(g, ev->request, in);
+}
+
+static void file_came(struct gate *g, struct net_event *ev, const struct msg_in *in, UNUSED const char *lent)
+{
+    file_asked(g, ev->request, in);
+}
+
+static void weights_came(struct gate *g, struct net_event *ev, const struct msg_in *in, UNUSED const char *lent)
+{
+    weights_asked(g, ev->request, in);
+}
+
+/* A worker asks for work, or has done a task. */
+static void work_came(struct gate *g, struct net_event *ev, const struct msg_in *in, const char *lent)
+{
+    struct error err;
+    char node[64];
+    if (worker_known(g, in->root, node, &err) && trainer_known(g, in->root, node, &err))
+        pass_on(g, ev, in, lent, g->controller, in->type == MSG_WORK ? WORK_LIMIT_MS : GROUP_LIMIT_MS, node);
+    else
+        request_refuse(ev->request, &err);
+}
+
+static void fetch_came(struct gate *g, struct net_event *ev, const struct msg_in *in, const char *lent)
+{
+    pass_on(g, ev, in, lent, g->controller, WORK_LIMIT_MS, "");
+}
+
+static void result_came(struct gate *g, struct net_event *ev, const struct msg_in *in, const char *lent)
+{
+    pass_on(g, ev, in, lent, g->controller, GROUP_LIMIT_MS, "");
+}
+
+static void question_came(struct gate *g, struct net_event *ev, const struct msg_in *in, const char *lent)
+{
+    pass_on(g, ev, in, lent, g->process.agent, QUESTION_LIMIT_MS, "");
+}
+
+static void command_came(struct gate *g, struct net_event *ev, const struct msg_in *in, const char *lent)
+{
+    pass_on(g, ev, in, lent, g->process.agent, command_limit_ms(in->root, COMMAND_LIMIT_S) + 2000, "");
+}
+
+/* What is not here is not for the gate; nodes do not evaluate. A handler takes the request. */
+static void (*const handlers[MSG_TYPE_COUNT])(struct gate *g, struct net_event *ev, const struct msg_in *in, const char *lent) = {
+    [MSG_JOIN] = join_came,
+    [MSG_NODE] = node_came,
+    [MSG_FILE] = file_came,
+    [MSG_WEIGHTS] = weights_came,
+    [MSG_WORK] = work_came,
+    [MSG_DONE] = work_came,
+    [MSG_FETCH] = fetch_came,
+    [MSG_GROUP] = result_came,
+    [MSG_STOPPED] = result_came,
+    [MSG_PUBLISH] = result_came,
+    [MSG_STATUS] = question_came,
+    [MSG_KEPT] = question_came,
+    [MSG_STEPS] = question_came,
+    [MSG_EVENTS] = question_came,
+    [MSG_ROLLOUTS] = question_came,
+    [MSG_CHECKPOINTS] = question_came,
+    [MSG_COMMAND] = command_came,
+};
+
 static void request_of_node(struct gate *g, struct net_event *ev)
 {
     struct error err;
     struct msg_in in;
-    char node[64];
     if (!msg_read_request(&in, ev->data, ev->len, &err)) {
         request_refuse(ev->request, &err);
         return;
@@ -81,40 +153,11 @@ static void request_of_node(struct gate *g, struct net_event *ev)
         msg_in_release(&in);
         return;
     }
-    switch (in.type) {
-    case MSG_JOIN: join_asked(g, ev->request, &in); break;
-    case MSG_NODE: node_asked(g, ev->request, &in, ev->data, ev->len); break;
-    case MSG_FILE: file_asked(g, ev->request, &in); break;
-    case MSG_WEIGHTS: weights_asked(g, ev->request, &in); break;
-    case MSG_WORK:
-    case MSG_DONE:
-        if (worker_known(g, in.root, node, &err) && trainer_known(g, in.root, node, &err))
-            pass_on(g, ev, &in, lent, g->controller, in.type == MSG_WORK ? WORK_LIMIT_MS : GROUP_LIMIT_MS, node);
-        else
-            request_refuse(ev->request, &err);
-        break;
-    case MSG_FETCH: pass_on(g, ev, &in, lent, g->controller, WORK_LIMIT_MS, ""); break;
-    case MSG_GROUP:
-    case MSG_STOPPED:
-    case MSG_PUBLISH: pass_on(g, ev, &in, lent, g->controller, GROUP_LIMIT_MS, ""); break;
-    case MSG_STATUS:
-    case MSG_KEPT:
-    case MSG_STEPS:
-    case MSG_EVENTS:
-    case MSG_ROLLOUTS:
-    case MSG_CHECKPOINTS: pass_on(g, ev, &in, lent, g->process.agent, QUESTION_LIMIT_MS, ""); break;
-    case MSG_COMMAND: pass_on(g, ev, &in, lent, g->process.agent, command_limit_ms(in.root, COMMAND_LIMIT_S) + 2000, ""); break;
-    case MSG_OK:
-    case MSG_REFUSED:
-    case MSG_HEARTBEAT:
-    case MSG_EVALUATED:    // nodes do not evaluate
-    case MSG_SCORE:
-    case MSG_TURN:
-    case MSG_GONE:
-    case MSG_TYPE_COUNT:
+    if (handlers[in.type]) {
+        handlers[in.type](g, ev, &in, lent);
+    } else {
         error_set(&err, ERR_UNSUPPORTED, "'%s' is not for the gate", msg_specs[in.type].name);
         request_refuse(ev->request, &err);
-        break;
     }
     msg_in_release(&in);
 }

@@ -241,15 +241,15 @@ static void process_write(struct msg_out *m, const char *node, const struct mval
 
 /* What a node has said of itself: as it came, and as our heartbeats pass it on. That is made here, a node at a time: made for all nodes
  * at once it would keep the others waiting for 10 ms and more. */
-static void beat_keep(struct node_seen *n, const struct mval *root, const void *data, size_t len)
+static void beat_keep(struct node_seen *n, const struct msg_in *in)
 {
-    const struct mval *list = mval_get(root, "processes"), *figures = mval_get(root, "figures");
+    const struct mval *list = mval_get(in->root, "processes"), *figures = mval_get(in->root, "figures");
     buf_clear(&n->beat);
     msg_values_begin(&n->processes);
     msg_values_begin(&n->figures);
-    if (len > BEAT_BYTES_MAX)
+    if (in->len > BEAT_BYTES_MAX)
         return;
-    buf_add(&n->beat, data, len);
+    buf_add(&n->beat, in->data, in->len);
     for (int64_t k = 0; k < MIN(mval_n(list), (int64_t)80); k++)
         process_write(&n->processes, n->node.name, mval_at(list, k));
     if (!figures)
@@ -283,7 +283,7 @@ static int64_t silence_ms_of(const struct gate *g)
     return (int64_t)(1000 * MAX(g->config.slow_s, 3 * g->config.heartbeat_s));
 }
 
-void node_asked(struct gate *g, struct request *r, const struct msg_in *in, const void *data, size_t len)
+void node_asked(struct gate *g, struct request *r, const struct msg_in *in)
 {
     struct error err;
     struct node who;
@@ -310,7 +310,7 @@ void node_asked(struct gate *g, struct request *r, const struct msg_in *in, cons
     }
     mval_text(in->root, "token", n->token_id, sizeof n->token_id);
     n->heard_ms = clock_ms();
-    beat_keep(n, in->root, data, len);
+    beat_keep(n, in);
     mval_text(in->root, "reason", reason, sizeof reason);
     if (leaving) {
         order = "stop";

@@ -99,7 +99,7 @@ bool letter_answered(struct gate *g, const struct net_event *ev);    // false: t
 void node_release(struct node_seen *n);
 struct node_seen *node_find(struct gate *g, const char *name);    // NULL: no node has had this name, or it was forgotten
 void join_asked(struct gate *g, struct request *r, const struct msg_in *in);
-void node_asked(struct gate *g, struct request *r, const struct msg_in *in, const void *data, size_t len);
+void node_asked(struct gate *g, struct request *r, const struct msg_in *in);
 void node_command(struct gate *g, struct request *r, const struct msg_in *in);    // an operator's command: dismiss, or restart a process
 void nodes_tick(struct gate *g);
 int64_t nodes_due(const struct gate *g);

@@ -110,6 +110,46 @@ static void publish_pass(struct uplink *u, struct net_event *ev, const struct ms
     msg_release(&m);
 }
 
+static void result_came(struct uplink *u, struct net_event *ev, const struct msg_in *in)
+{
+    pass_on(u, ev, in, false, GROUP_LIMIT_MS);
+}
+
+static void done_came(struct uplink *u, struct net_event *ev, const struct msg_in *in)
+{
+    if (mval_bool(mval_get(in->root, "ok"), false) || mval_bool(mval_get(in->root, "again"), false)
+        || mval_bool(mval_get(in->root, "left"), false))
+        pass_on(u, ev, in, true, GROUP_LIMIT_MS);
+    else
+        task_failed(u, ev->request, in);
+}
+
+static void question_came(struct uplink *u, struct net_event *ev, const struct msg_in *in)
+{
+    pass_on(u, ev, in, false, QUESTION_LIMIT_MS);
+}
+
+static void command_came(struct uplink *u, struct net_event *ev, const struct msg_in *in)
+{
+    pass_on(u, ev, in, false, command_limit_ms(in->root, COMMAND_LIMIT_S) + 2000);
+}
+
+/* What is not here is not for a node. A handler takes the request. */
+static void (*const handlers[MSG_TYPE_COUNT])(struct uplink *u, struct net_event *ev, const struct msg_in *in) = {
+    [MSG_WORK] = work_asked,
+    [MSG_GROUP] = result_came,
+    [MSG_STOPPED] = result_came,
+    [MSG_FETCH] = result_came,
+    [MSG_DONE] = done_came,
+    [MSG_STATUS] = question_came,
+    [MSG_STEPS] = question_came,
+    [MSG_EVENTS] = question_came,
+    [MSG_ROLLOUTS] = question_came,
+    [MSG_CHECKPOINTS] = question_came,
+    [MSG_COMMAND] = command_came,
+    [MSG_PUBLISH] = publish_pass,
+};
+
 static void request_came(struct uplink *u, struct net_event *ev)
 {
     struct error err;
@@ -119,41 +159,11 @@ static void request_came(struct uplink *u, struct net_event *ev)
         return;
     }
     u->process.progress++;
-    switch (in.type) {
-    case MSG_WORK: work_asked(u, ev, &in); break;
-    case MSG_GROUP:
-    case MSG_STOPPED:
-    case MSG_FETCH: pass_on(u, ev, &in, false, GROUP_LIMIT_MS); break;
-    case MSG_DONE:
-        if (mval_bool(mval_get(in.root, "ok"), false) || mval_bool(mval_get(in.root, "again"), false)
-            || mval_bool(mval_get(in.root, "left"), false))
-            pass_on(u, ev, &in, true, GROUP_LIMIT_MS);
-        else
-            task_failed(u, ev->request, &in);
-        break;
-    case MSG_STATUS:
-    case MSG_STEPS:
-    case MSG_EVENTS:
-    case MSG_ROLLOUTS:
-    case MSG_CHECKPOINTS: pass_on(u, ev, &in, false, QUESTION_LIMIT_MS); break;
-    case MSG_COMMAND: pass_on(u, ev, &in, false, command_limit_ms(in.root, COMMAND_LIMIT_S) + 2000); break;
-    case MSG_PUBLISH: publish_pass(u, ev, &in); break;
-    case MSG_OK:
-    case MSG_REFUSED:
-    case MSG_HEARTBEAT:
-    case MSG_KEPT:
-    case MSG_EVALUATED:
-    case MSG_SCORE:
-    case MSG_TURN:
-    case MSG_JOIN:
-    case MSG_NODE:
-    case MSG_FILE:
-    case MSG_WEIGHTS:
-    case MSG_GONE:
-    case MSG_TYPE_COUNT:
+    if (handlers[in.type]) {
+        handlers[in.type](u, ev, &in);
+    } else {
         error_set(&err, ERR_UNSUPPORTED, "a node does not answer '%s'", msg_specs[in.type].name);
         request_refuse(ev->request, &err);
-        break;
     }
     msg_in_release(&in);
 }
