@@ -188,7 +188,7 @@ struct weight {
  * parts 1, a device that has only some of the rows gives the same bits for them. */
 struct weight *weight_new(struct device *dev, const void *data, enum dtype dtype, int64_t n_out, int64_t n_in, int parts, bool for_bwd,
                           struct error *err);
-/* The same for n_group matrices, one for each expert of a layer, which group_fwd and group_bwd_x take; each sum is one chain. ERR_UNSUPPORTED:
+/* As weight_new, for n_group matrices, one for each expert of a layer, which group_fwd and group_bwd_x take; each sum is one chain. ERR_UNSUPPORTED:
  * the device has no operations on experts. */
 struct weight *weight_new_grouped(struct device *dev, const void *data, enum dtype dtype, int64_t n_group, int64_t n_out, int64_t n_in,
                                   bool for_bwd, struct error *err);

@@ -5,7 +5,7 @@
 #include "kernels/philox.h"
 #define HEAD_BLOCK 256
 
-struct row_stat {
+struct row_stats {
     float top;          // largest z = logit inv_t
     double sum;         // of e^(z - top)
     double weighted;    // of e^(z - top) (z - top), when wanted
@@ -19,9 +19,9 @@ static float row_top(const float *z, int64_t n)
     }
     return v_hmax(max);
 }
-static struct row_stat row_stat(const float *logits, int64_t n, float inv_t, bool want_weighted)
+static struct row_stats row_stat(const float *logits, int64_t n, float inv_t, bool want_weighted)
 {
-    struct row_stat r = { .top = row_top(logits, n) * inv_t };
+    struct row_stats r = { .top = row_top(logits, n) * inv_t };
     v16 scale = v_set1(inv_t), top = v_set1(r.top), least = v_set1(-87.0f);
     for (int64_t b = 0; b < n; b += HEAD_BLOCK) {
         v16 sum = v_set1(0), weighted = v_set1(0);
@@ -39,15 +39,15 @@ static struct row_stat row_stat(const float *logits, int64_t n, float inv_t, boo
     }
     return r;
 }
-static float stat_lse(const struct row_stat *r)
+static float stat_lse(const struct row_stats *r)
 {
     return r->top + (float)log(r->sum);
 }
-static float stat_entropy(const struct row_stat *r)
+static float stat_entropy(const struct row_stats *r)
 {
     return (float)(log(r->sum) - r->weighted / r->sum);
 }
-static float stat_logp(const struct row_stat *r, const float *logits, int64_t id, int64_t n_live, float inv_t)
+static float stat_logp(const struct row_stats *r, const float *logits, int64_t id, int64_t n_live, float inv_t)
 {
     return id < 0 || id >= n_live ? -INFINITY : logits[id] * inv_t - stat_lse(r);
 }
@@ -66,7 +66,7 @@ static void path_logprob_fwd(const struct logprob_fwd *a, int64_t i0, int64_t i1
     float inv_t = 1 / a->temperature;
     for (int64_t i = i0; i < i1; i++) {
         const float *logits = a->logits + i * ld;
-        struct row_stat r = row_stat(logits, n_live, inv_t, a->entropy != NULL);
+        struct row_stats r = row_stat(logits, n_live, inv_t, a->entropy != NULL);
         if (a->logp)
             a->logp[i] = stat_logp(&r, logits, a->id[i], n_live, inv_t);
         if (a->entropy)
@@ -217,7 +217,7 @@ static void path_sample_fwd(const struct sample_fwd *a, int64_t i0, int64_t i1, 
         const struct sample_row *row = &a->row[i];
         const float *logits = a->logits + i * ld, *from = logits;
         float inv_t = row->temperature > 0 ? 1 / row->temperature : 1;
-        struct row_stat r = row_stat(logits, n, inv_t, a->entropy != NULL);
+        struct row_stats r = row_stat(logits, n, inv_t, a->entropy != NULL);
         if (row->n_ban > 0)
             from = row_without(scratch + a->vocab + 16, logits, n, a->ban + i * SAMPLE_BAN_MAX, row->n_ban);
         int32_t id = row->temperature > 0 ? row_draw(row, from, n, row_top(from, n), from == logits ? r.sum : 0, scratch)

@@ -139,11 +139,12 @@ bool cuda_weight_refresh(struct device *, struct weight *, struct error *)
 }
 
 /* linear_fwd over k columns from first on by the plain kernel, without bias. */
-static struct plain plain_fwd(const struct linear_fwd *a, int64_t ldx, int64_t first, int64_t k, void *c, enum dtype c_dtype, int64_t ldc)
+static struct plain_product plain_fwd(const struct linear_fwd *a, int64_t ldx, int64_t first, int64_t k, void *c, enum dtype c_dtype,
+                                      int64_t ldc)
 {
     const struct weight *w = a->w;
     size_t at = (size_t)first * dtype_size(w->dtype);
-    struct plain p = {};
+    struct plain_product p = {};
     p.c = c;
     p.c_dtype = c_dtype;
     p.dtype = w->dtype;
@@ -171,7 +172,7 @@ static bool plain_parts(struct device *dev, const struct linear_fwd *a, int64_t 
     if (!part)
         return false;
     for (int i = 0; i < w->parts; i++) {
-        struct plain p = plain_fwd(a, ldx, i * k, k, part + i * a->n * w->n_out, DT_F32, w->n_out);
+        struct plain_product p = plain_fwd(a, ldx, i * k, k, part + i * a->n * w->n_out, DT_F32, w->n_out);
         if (!plain_run(cu, &p, "linear_fwd", err))
             return false;
     }
@@ -180,7 +181,7 @@ static bool plain_parts(struct device *dev, const struct linear_fwd *a, int64_t 
 
 static bool plain_whole(struct cuda_device *cu, const struct linear_fwd *a, int64_t ldx, int64_t ldy, struct error *err)
 {
-    struct plain p = plain_fwd(a, ldx, 0, a->w->n_in, a->y, a->y_dtype, ldy);
+    struct plain_product p = plain_fwd(a, ldx, 0, a->w->n_in, a->y, a->y_dtype, ldy);
     p.bias = a->bias;
     return plain_run(cu, &p, "linear_fwd", err);
 }
@@ -318,21 +319,21 @@ extern "C" bool linear_bwd_x_cuda(struct device *dev, const struct linear_bwd_x 
     if (a->n == 0)
         return true;
     if ((a->n_k == 0 && !fits_lt(w)) || w->dtype == DT_F32 || w->n_in % 8 || n_k % 8 || a->first % 8 || ldx % 8 || lddy % 8) {
-        struct plain p = { .c = a->dx,
-                           .c_dtype = a->f32 ? DT_F32 : w->dtype,
-                           .dtype = w->dtype,
-                           .ldc = ldx,
-                           .a = a->dy,
-                           .b = data,
-                           .bias = NULL,
-                           .am = lddy,
-                           .ak = 1,
-                           .bn = 1,
-                           .bk = w->n_in,
-                           .m = a->n,
-                           .n = w->n_in,
-                           .k = n_k,
-                           .accumulate = a->accumulate };
+        struct plain_product p = { .c = a->dx,
+                                   .c_dtype = a->f32 ? DT_F32 : w->dtype,
+                                   .dtype = w->dtype,
+                                   .ldc = ldx,
+                                   .a = a->dy,
+                                   .b = data,
+                                   .bias = NULL,
+                                   .am = lddy,
+                                   .ak = 1,
+                                   .bn = 1,
+                                   .bk = w->n_in,
+                                   .m = a->n,
+                                   .n = w->n_in,
+                                   .k = n_k,
+                                   .accumulate = a->accumulate };
         return plain_run(cu, &p, "linear_bwd_x", err);
     }
     struct lt_call call = { .kind = a->f32 ? PRODUCT_BWD_X_F32 : PRODUCT_BWD_X,
@@ -368,21 +369,21 @@ extern "C" bool linear_bwd_w_cuda(struct device *dev, const struct linear_bwd_w 
     if (a->dbias && !cuda_rows_sum(cu, a->dbias, a->dy, a->dtype, lddy, a->n, a->n_out, err))
         return false;
     if (a->dtype == DT_F32 || a->n_out % 8 || a->n_in % 8 || ldx % 8 || lddy % 8) {
-        struct plain p = { .c = a->dw,
-                           .c_dtype = DT_F32,
-                           .dtype = a->dtype,
-                           .ldc = a->n_in,
-                           .a = a->dy,
-                           .b = a->x,
-                           .bias = NULL,
-                           .am = 1,
-                           .ak = lddy,
-                           .bn = 1,
-                           .bk = ldx,
-                           .m = a->n_out,
-                           .n = a->n_in,
-                           .k = a->n,
-                           .accumulate = !a->set };
+        struct plain_product p = { .c = a->dw,
+                                   .c_dtype = DT_F32,
+                                   .dtype = a->dtype,
+                                   .ldc = a->n_in,
+                                   .a = a->dy,
+                                   .b = a->x,
+                                   .bias = NULL,
+                                   .am = 1,
+                                   .ak = lddy,
+                                   .bn = 1,
+                                   .bk = ldx,
+                                   .m = a->n_out,
+                                   .n = a->n_in,
+                                   .k = a->n,
+                                   .accumulate = !a->set };
         return plain_run(cu, &p, "linear_bwd_w", err);
     }
     struct lt_call call = { .kind = PRODUCT_BWD_W,

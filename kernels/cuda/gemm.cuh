@@ -9,7 +9,7 @@ extern "C" {
 
 /* --- gemm_plain.cu: one fused chain per element, in order of k --------------------------------------------------------- */
 /* c (m, n) = bias by column + sum over k of a[i am + k ak] b[j bn + k bk], added to what c holds with accumulate. */
-struct plain {
+struct plain_product {
     void *c;
     enum dtype c_dtype, dtype;
     int64_t ldc;
@@ -17,10 +17,10 @@ struct plain {
     int64_t am, ak, bn, bk, m, n, k;
     bool accumulate;
 };
-bool plain_run(struct cuda_device *cu, const struct plain *p, const char *op, struct error *err);
+bool plain_run(struct cuda_device *cu, const struct plain_product *p, const char *op, struct error *err);
 
 /* --- gemm_lt.cu: cuBLASLt, and the choice between it and gemm_few.cu ------------------------------------------------------ */
-enum product {
+enum gemm_kind {
     PRODUCT_FWD,
     PRODUCT_FWD_F32,
     PRODUCT_BWD_X,
@@ -35,7 +35,7 @@ struct way {
     cublasLtMatmulAlgo_t algo;
 };
 struct lt_call {
-    enum product kind;
+    enum gemm_kind kind;
     int64_t rows, n_out, n_in;
     int split;
     const void *weight;    // W
@@ -69,7 +69,7 @@ bool way_run(struct cuda_device *cu, const struct lt_call *c, const struct way *
 /* --- gemm_choose.cu: plans, that is, how each kind of product is run at each number of rows ------------------------------- */
 struct gemm_plan {
     struct gemm_plan *next;
-    enum product kind;
+    enum gemm_kind kind;
     bool bias;
     int64_t n_out, n_in;
     int parts;                     // the weight's
@@ -83,7 +83,7 @@ int row_bucket(int64_t n);
 /* May a weight's products go by a plan? */
 bool fits_lt(const struct weight *w);
 /* The plan for this use of a weight, chosen now if it is the first. */
-struct gemm_plan *plan_ready(struct cuda_device *cu, enum product kind, int64_t n_out, int64_t n_in, int parts, bool bias,
+struct gemm_plan *plan_ready(struct cuda_device *cu, enum gemm_kind kind, int64_t n_out, int64_t n_in, int parts, bool bias,
                              struct error *err);
 
 /* --- gemm.cu ------------------------------------------------------------------------------------------------------------- */

@@ -33,7 +33,7 @@ static int split_of(int64_t n_out, int64_t n_in, int parts)
     return parts > 0 ? parts : k_split(n_out, n_in);
 }
 
-static struct gemm_plan *plan_find(struct cuda_device *cu, enum product kind, int64_t n_out, int64_t n_in, int parts, bool bias)
+static struct gemm_plan *plan_find(struct cuda_device *cu, enum gemm_kind kind, int64_t n_out, int64_t n_in, int parts, bool bias)
 {
     for (struct gemm_plan *p = cu->plan; p; p = p->next)
         if (p->kind == kind && p->n_out == n_out && p->n_in == n_in && p->parts == parts && p->bias == bias)
@@ -370,7 +370,7 @@ bool fits_lt(const struct weight *w)
     return w->dtype == DT_BF16 && sizes_fit(w->n_out, w->n_in, w->parts);
 }
 
-struct gemm_plan *plan_ready(struct cuda_device *cu, enum product kind, int64_t n_out, int64_t n_in, int parts, bool bias,
+struct gemm_plan *plan_ready(struct cuda_device *cu, enum gemm_kind kind, int64_t n_out, int64_t n_in, int parts, bool bias,
                              struct error *err)
 {
     struct gemm_plan *p = plan_find(cu, kind, n_out, n_in, parts, bias && split_of(n_out, n_in, parts) == 1);

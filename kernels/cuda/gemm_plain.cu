@@ -46,13 +46,13 @@ __global__ static void plain_kernel(C *c, int64_t ldc, const T *__restrict__ a, 
                 c[i * ldc + j] = from_float<C>(accumulate ? to_float(c[i * ldc + j]) + acc[x][y] : acc[x][y]);
         }
 }
-template <typename T, typename C> static void plain_launch(cudaStream_t s, const struct plain *p)
+template <typename T, typename C> static void plain_launch(cudaStream_t s, const struct plain_product *p)
 {
     plain_kernel<T, C><<<dim3(blocks_for(p->n, TILE), blocks_for(p->m, TILE)), 256, 0, s>>>(
         (C *)p->c, p->ldc, (const T *)p->a, p->am, p->ak, (const T *)p->b, p->bn, p->bk, (const T *)p->bias, p->m, p->n, p->k,
         p->accumulate);
 }
-bool plain_run(struct cuda_device *cu, const struct plain *p, const char *op, struct error *err)
+bool plain_run(struct cuda_device *cu, const struct plain_product *p, const char *op, struct error *err)
 {
     if (p->m > 65535 * TILE)
         return error_set(err, ERR_SHAPE, "%s: %" PRId64 " rows in one call", op, p->m);

@@ -179,7 +179,8 @@ struct incarnation_told {
     void *arg;
 };
 
-static bool incarnation_tell(UNUSED struct journal *j, const struct page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
+static bool incarnation_tell(UNUSED struct journal *j, const struct row_page *p, int row, void *ctx, UNUSED bool *ok,
+                             UNUSED struct error *err)
 {
     const struct incarnation_told *t = ctx;
     return t->fn(t->arg, cell_i64(p, row, 0), cell_i64(p, row, 1));
@@ -351,7 +352,7 @@ static bool step_rename(struct journal *j, struct journal_step *step, struct err
     return true;
 }
 
-static bool step_tell(struct journal *j, const struct page *p, int row, void *ctx, bool *ok, struct error *err)
+static bool step_tell(struct journal *j, const struct row_page *p, int row, void *ctx, bool *ok, struct error *err)
 {
     const struct step_told *t = ctx;
     struct journal_step step = { cell_i64(p, row, 0), cell_i64(p, row, 1), cell_i64(p, row, 2), cell_f64(p, row, 3) };
@@ -431,7 +432,7 @@ struct sample_told {
     void *arg;
 };
 
-static bool sample_tell(struct journal *j, const struct page *p, int row, void *ctx, bool *ok, struct error *err)
+static bool sample_tell(struct journal *j, const struct row_page *p, int row, void *ctx, bool *ok, struct error *err)
 {
     const struct sample_told *t = ctx;
     struct journal_sample sample = { cell_i64(p, row, 0), cell_text(p, row, 1), cell_f64(p, row, 2) };
@@ -532,7 +533,7 @@ struct item_told {
     void *arg;
 };
 
-static bool item_tell(UNUSED struct journal *j, const struct page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
+static bool item_tell(UNUSED struct journal *j, const struct row_page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
 {
     const struct item_told *t = ctx;
     struct journal_item it = {
@@ -578,7 +579,7 @@ struct event_told {
     void *arg;
 };
 
-static bool event_tell(UNUSED struct journal *j, const struct page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
+static bool event_tell(UNUSED struct journal *j, const struct row_page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
 {
     const struct event_told *t = ctx;
     struct journal_event e = { cell_i64(p, row, 0),  cell_i64(p, row, 1),  cell_i64(p, row, 2),  cell_f64(p, row, 3),
@@ -660,7 +661,7 @@ struct eval_told {
     void *arg;
 };
 
-static bool eval_tell(UNUSED struct journal *j, const struct page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
+static bool eval_tell(UNUSED struct journal *j, const struct row_page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
 {
     const struct eval_told *t = ctx;
     struct journal_eval e = { .step = cell_i64(p, row, 0),
@@ -698,7 +699,8 @@ struct checkpoint_told {
     void *arg;
 };
 
-static bool checkpoint_tell(UNUSED struct journal *j, const struct page *p, int row, void *ctx, UNUSED bool *ok, UNUSED struct error *err)
+static bool checkpoint_tell(UNUSED struct journal *j, const struct row_page *p, int row, void *ctx, UNUSED bool *ok,
+                            UNUSED struct error *err)
 {
     const struct checkpoint_told *t = ctx;
     struct journal_checkpoint c = { cell_i64(p, row, 0), cell_text(p, row, 1), cell_text(p, row, 2),

@@ -134,20 +134,20 @@ bool query_done(struct journal *j, sqlite3_stmt *s, int code, struct error *err)
 
 /* ---- pages of rows ---- */
 
-static void page_release(struct page *p)
+static void page_release(struct row_page *p)
 {
     for (int i = 0; i < p->n * p->n_column; i++)
         sqlite3_value_free(p->value[i]);
     free(p->value);
-    *p = (struct page){ 0 };
+    *p = (struct row_page){ 0 };
 }
 
 /* Copy at most max rows of s into p, and reset s. False: p is empty. */
-static bool page_read(struct journal *j, sqlite3_stmt *s, int max, struct page *p, struct error *err)
+static bool page_read(struct journal *j, sqlite3_stmt *s, int max, struct row_page *p, struct error *err)
 {
     int code;
     bool ok = true;
-    *p = (struct page){ .n_column = sqlite3_column_count(s) };
+    *p = (struct row_page){ .n_column = sqlite3_column_count(s) };
     while (ok && p->n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
         if (p->n == p->cap) {
             int cap = MAX(2 * p->cap, 32);
@@ -175,22 +175,22 @@ static bool page_read(struct journal *j, sqlite3_stmt *s, int max, struct page *
     return ok;
 }
 
-sqlite3_value *cell(const struct page *p, int row, int column)
+sqlite3_value *cell(const struct row_page *p, int row, int column)
 {
     return p->value[row * p->n_column + column];
 }
 
-int64_t cell_i64(const struct page *p, int row, int column)
+int64_t cell_i64(const struct row_page *p, int row, int column)
 {
     return sqlite3_value_int64(cell(p, row, column));
 }
 
-double cell_f64(const struct page *p, int row, int column)
+double cell_f64(const struct row_page *p, int row, int column)
 {
     return sqlite3_value_double(cell(p, row, column));
 }
 
-const char *cell_text(const struct page *p, int row, int column)
+const char *cell_text(const struct row_page *p, int row, int column)
 {
     const char *t = (const char *)sqlite3_value_text(cell(p, row, column));
     return t ? t : "";
@@ -199,7 +199,7 @@ const char *cell_text(const struct page *p, int row, int column)
 bool pages_read(struct journal *j, enum statement q, int64_t after, const char *bind, page_row_fn *fn, void *ctx, struct error *err)
 {
     for (bool more = true; more;) {
-        struct page p;
+        struct row_page p;
         sqlite3_stmt *s = query(j, q, err);
         if (!s)
             return false;

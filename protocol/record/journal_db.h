@@ -86,16 +86,16 @@ void bind_text(sqlite3_stmt *s, int i, const char *text);
 const char *column_text(sqlite3_stmt *s, int i);    // "" for NULL
 
 /* Copies of rows, so that the statement that read them holds nothing while they are used. */
-struct page {
+struct row_page {
     sqlite3_value **value;    // (n * n_column)
     int n, cap, n_column;
 };
-sqlite3_value *cell(const struct page *p, int row, int column);
-int64_t cell_i64(const struct page *p, int row, int column);
-double cell_f64(const struct page *p, int row, int column);
-const char *cell_text(const struct page *p, int row, int column);    // "" for NULL
+sqlite3_value *cell(const struct row_page *p, int row, int column);
+int64_t cell_i64(const struct row_page *p, int row, int column);
+double cell_f64(const struct row_page *p, int row, int column);
+const char *cell_text(const struct row_page *p, int row, int column);    // "" for NULL
 /* Called for each row of a page. Returning false ends the reading; with *ok false it has failed. */
-typedef bool page_row_fn(struct journal *j, const struct page *p, int row, void *ctx, bool *ok, struct error *err);
+typedef bool page_row_fn(struct journal *j, const struct row_page *p, int row, void *ctx, bool *ok, struct error *err);
 /* All rows of q whose first column is greater than after, in its order, one page at a time. bind: the second parameter, a text;
  * NULL: none. */
 MUST_USE bool pages_read(struct journal *j, enum statement q, int64_t after, const char *bind, page_row_fn *fn, void *ctx,

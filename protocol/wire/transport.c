@@ -159,7 +159,7 @@ static bool transport_tick(struct transport *t, struct net_event *ev)
 
 bool transport_next(struct transport *t, struct net_event *ev)
 {
-    struct entry *e;
+    struct queue_entry *e;
     *ev = (struct net_event){ 0 };
     while ((e = entry_pop(&t->queue))) {
         bool tell = true;
@@ -205,7 +205,7 @@ void net_event_release(struct net_event *ev)
     *ev = (struct net_event){ 0 };
 }
 
-static void entry_free(struct entry *e)
+static void entry_free(struct queue_entry *e)
 {
     if (e->kind == ENTRY_HEARD)
         heard_free(e);
@@ -213,7 +213,7 @@ static void entry_free(struct entry *e)
         free(e);
 }
 
-static bool entry_any(UNUSED const struct entry *e, UNUSED const void *owner)
+static bool entry_any(UNUSED const struct queue_entry *e, UNUSED const void *owner)
 {
     return true;
 }

@@ -18,25 +18,25 @@ enum entry_kind {
     ENTRY_HEARD,
     ENTRY_PIPE,
 };
-struct entry {    // the first member of a slot, which the slot's part makes, reads and frees
-    struct entry *next;
+struct queue_entry {    // the first member of a slot, which the slot's part makes, reads and frees
+    struct queue_entry *next;
     enum entry_kind kind;
 };
 struct entry_queue {
     int event_fd;            // readable when there may be an entry: until entry_pop has found none
     pthread_mutex_t lock;    // guards: first, last, n_heard, woken
     bool woken;              // event_fd has been written since entry_pop found none
-    struct entry *first, **last;
+    struct queue_entry *first, **last;
     int n_heard;    // publications in the queue
 };
 MUST_USE bool entry_queue_init(struct entry_queue *q, struct error *err);
-void entry_queue_release(struct entry_queue *q);            // the queue must be empty
-void entry_push(struct entry_queue *q, struct entry *e);    // any thread
-struct entry *entry_pop(struct entry_queue *q);             // NULL: none
-bool entry_room(struct entry_queue *q);                     // for one more publication; any thread
+void entry_queue_release(struct entry_queue *q);                  // the queue must be empty
+void entry_push(struct entry_queue *q, struct queue_entry *e);    // any thread
+struct queue_entry *entry_pop(struct entry_queue *q);             // NULL: none
+bool entry_room(struct entry_queue *q);                           // for one more publication; any thread
 /* Remove the entries of one owner, and pass each to release unless that is NULL. */
-void entry_remove(struct entry_queue *q, bool (*owned)(const struct entry *e, const void *owner), const void *owner,
-                  void (*release)(struct entry *e));
+void entry_remove(struct entry_queue *q, bool (*owned)(const struct queue_entry *e, const void *owner), const void *owner,
+                  void (*release)(struct queue_entry *e));
 void entry_wake(struct entry_queue *q);    // make event_fd readable; any thread
 
 /* ---- transport.c ---- */
@@ -74,7 +74,7 @@ void request_event(struct request *r, struct net_event *ev);
 bool call_event(struct call *c, struct net_event *ev);
 void pipe_event(struct transport *t, struct pipe_entry *e);
 void heard_event(struct heard *h, struct net_event *ev);
-void heard_free(struct entry *e);
+void heard_free(struct queue_entry *e);
 /* Work that is due: time limits of calls (true: one has passed) and silent dialers; listeners that no longer accept. */
 bool peers_tick(struct transport *t, int64_t now, struct net_event *ev);
 void servers_tick(struct transport *t);

@@ -27,7 +27,7 @@
 #define CALLS_MAX 4096    // open at one peer
 
 struct call {
-    struct entry entry;
+    struct queue_entry entry;
     struct call *next;    // in the peer's list
     struct peer *peer;
     nng_socket socket;    // of the peer, when it was asked
@@ -59,7 +59,7 @@ struct peer {
     int n_open;
 };
 struct pipe_entry {    // a connection of a peer's socket came or went
-    struct entry entry;
+    struct queue_entry entry;
     int socket_id;
     int change;
     uint16_t port;    // ours, network byte order; 0: not of TCP
@@ -244,7 +244,7 @@ static void past_close(struct peer *p)
     p->past_limit_ms = 0;
 }
 
-static bool entry_of_peer(const struct entry *e, const void *owner)
+static bool entry_of_peer(const struct queue_entry *e, const void *owner)
 {
     return e->kind == ENTRY_CALL && ((const struct call *)(const void *)e)->peer == owner;
 }

@@ -27,7 +27,7 @@ void entry_wake(struct entry_queue *q)
     (void)n;
 }
 
-void entry_push(struct entry_queue *q, struct entry *e)
+void entry_push(struct entry_queue *q, struct queue_entry *e)
 {
     e->next = NULL;
     pthread_mutex_lock(&q->lock);
@@ -42,11 +42,11 @@ void entry_push(struct entry_queue *q, struct entry *e)
         entry_wake(q);
 }
 
-struct entry *entry_pop(struct entry_queue *q)
+struct queue_entry *entry_pop(struct entry_queue *q)
 {
     uint64_t n;
     pthread_mutex_lock(&q->lock);
-    struct entry *e = q->first;
+    struct queue_entry *e = q->first;
     if (!e) {
         ssize_t got = read(q->event_fd, &n, sizeof n);    // the next push wakes us again
         (void)got;
@@ -70,13 +70,13 @@ bool entry_room(struct entry_queue *q)
     return room;
 }
 
-void entry_remove(struct entry_queue *q, bool (*owned)(const struct entry *e, const void *owner), const void *owner,
-                  void (*release)(struct entry *e))
+void entry_remove(struct entry_queue *q, bool (*owned)(const struct queue_entry *e, const void *owner), const void *owner,
+                  void (*release)(struct queue_entry *e))
 {
-    struct entry *removed = NULL;
+    struct queue_entry *removed = NULL;
     pthread_mutex_lock(&q->lock);
-    for (struct entry **at = &q->first; *at;) {
-        struct entry *e = *at;
+    for (struct queue_entry **at = &q->first; *at;) {
+        struct queue_entry *e = *at;
         if (!owned(e, owner)) {
             at = &e->next;
             continue;
@@ -92,7 +92,7 @@ void entry_remove(struct entry_queue *q, bool (*owned)(const struct entry *e, co
         q->last = &(*q->last)->next;
     pthread_mutex_unlock(&q->lock);
     while (removed) {
-        struct entry *e = removed;
+        struct queue_entry *e = removed;
         removed = e->next;
         if (release)
             release(e);

@@ -13,7 +13,7 @@
 #define SP_REQ 0x30       // SP's number for the protocol that dials ours (not all of nng's headers have it)
 
 struct request {
-    struct entry entry;
+    struct queue_entry entry;
     struct server *server;
     uint64_t connection;    // that it came by: its number among those of the server
     /* of a Unix socket */
@@ -159,12 +159,12 @@ static void far_free(struct request *r)
     free(r);
 }
 
-static bool entry_of_server(const struct entry *e, const void *owner)
+static bool entry_of_server(const struct queue_entry *e, const void *owner)
 {
     return e->kind == ENTRY_REQUEST && ((const struct request *)(const void *)e)->server == owner;
 }
 
-static void far_forget(struct entry *e)
+static void far_forget(struct queue_entry *e)
 {
     free((struct request *)(void *)e);
 }

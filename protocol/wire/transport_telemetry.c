@@ -20,7 +20,7 @@ struct subscriber {
     nng_aio *aio;
 };
 struct heard {
-    struct entry entry;
+    struct queue_entry entry;
     const struct subscriber *subscriber;
     nng_msg *msg;
 };
@@ -136,12 +136,12 @@ fail:
     return NULL;
 }
 
-static bool entry_of_subscriber(const struct entry *e, const void *owner)
+static bool entry_of_subscriber(const struct queue_entry *e, const void *owner)
 {
     return e->kind == ENTRY_HEARD && ((const struct heard *)(const void *)e)->subscriber == owner;
 }
 
-void heard_free(struct entry *e)
+void heard_free(struct queue_entry *e)
 {
     struct heard *h = (void *)e;
     nng_msg_free(h->msg);

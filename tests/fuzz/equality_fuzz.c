@@ -29,7 +29,7 @@ static struct asked relation(struct math *m, const char *a, const char *b)
 {
     struct asked out = { .t = TRI_UNKNOWN, .rule = "" };
     math_start(m);
-    struct node *x = math_parse(m, a, strlen(a), false), *y = x ? math_parse(m, b, strlen(b), false) : NULL;
+    struct math_node *x = math_parse(m, a, strlen(a), false), *y = x ? math_parse(m, b, strlen(b), false) : NULL;
     out.parsed = x && y;
     if (out.parsed)
         out.t = math_compare(m, x, y, &out.rule);

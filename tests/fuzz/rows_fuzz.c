@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct reader r;
     struct error err = { 0 };
-    struct place at;
+    struct row_place at;
     struct row_form form;
     bool done = false;
     if (size >= 4 && memcmp(data, "PAR1", 4) == 0)

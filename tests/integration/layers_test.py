@@ -133,6 +133,12 @@ def folder(path, folders):
     return max((f for f in folders if path.startswith(f + "/")), key=len, default=None)
 
 
+def tags(text):
+    """The struct, enum and union tags that a header defines."""
+    code = re.sub(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', " ", text, flags=re.S)
+    return re.findall(r"\b(?:struct|enum|union)\s+(\w+)\s*\{", code)
+
+
 def broken(path, text):
     """A sentence for each rule that a file's includes break."""
     own = folder(path, MAY)
@@ -182,6 +188,19 @@ class Layers(unittest.TestCase):
                  for library, files in knots.items() if len(files) > KNOTS.get(library, KNOT)]
         self.assertEqual(wrong, [], "\n".join(wrong))
         self.assertEqual({library for library in KNOTS if len(knots[library]) <= KNOT}, set(), "these need no row any more")
+
+    def test_a_tag_is_defined_in_one_header_only(self):
+        """A reader, and a debugger's ptype, find what a name is without asking in which folder."""
+        self.assertEqual(tags("struct a { enum b { C } x; }; // struct d {\nstruct e;\nunion f\n{ int g; };"), ["a", "b", "f"])
+        places = collections.defaultdict(set)
+        for f in subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.h", "*.cuh"], cwd=ROOT, text=True, capture_output=True,
+                                check=True).stdout.split():
+            if not f.startswith("tests/") and os.path.exists(os.path.join(ROOT, f)):
+                with open(os.path.join(ROOT, f), encoding="utf-8") as file:
+                    for tag in tags(file.read()):
+                        places[tag].add(f)
+        self.assertGreater(len(places), 500)
+        self.assertEqual({tag: sorted(files) for tag, files in places.items() if len(files) > 1 and tag != "model"}, {})
 
     def test_json_goes_through_the_one_reader_and_writer(self):
         """jansson alone refuses what Python writes (protocol/base/json_text.h)."""

@@ -144,7 +144,7 @@ static void values_compare_as_python_compares_them(UNUSED void **state)
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct error err = { 0 };
-        struct value *a = value_read(cases[i].a, strlen(cases[i].a), &err), *b = value_read(cases[i].b, strlen(cases[i].b), &err);
+        struct json_value *a = value_read(cases[i].a, strlen(cases[i].a), &err), *b = value_read(cases[i].b, strlen(cases[i].b), &err);
         if (!a || !b || value_accepted(a, b) != cases[i].equal)
             fail_msg("%s against %s: %s %s", cases[i].a, cases[i].b, cases[i].why, err.text);
         value_free(a);
@@ -165,7 +165,7 @@ static void what_is_not_json_is_refused_at_its_byte(UNUSED void **state)
     // clang-format on
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
         struct error err = { 0 };
-        struct value *v = value_read(bad[i], strlen(bad[i]), &err);
+        struct json_value *v = value_read(bad[i], strlen(bad[i]), &err);
         if (v || err.code != ERR_DATA || !strstr(err.text, "at byte"))
             fail_msg("'%s' was read: %s", bad[i], err.text);
     }

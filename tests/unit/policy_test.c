@@ -125,7 +125,7 @@ static void samples_equal(const struct serve_job *a, const struct serve_job *b)
 {
     assert_int_equal(a->n_choice, b->n_choice);
     for (int64_t i = 0; i < a->n_choice; i++) {
-        const struct choice *x = &a->choice[i], *y = &b->choice[i];
+        const struct job_choice *x = &a->choice[i], *y = &b->choice[i];
         assert_int_equal(x->n_tok, y->n_tok);
         assert_int_equal(x->end, y->end);
         assert_memory_equal(x->token, y->token, (size_t)x->n_tok * sizeof *x->token);

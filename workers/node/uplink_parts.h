@@ -15,7 +15,7 @@
 
 struct weights_fetch;           // weights_fetch.h
 struct copy;                    // uplink_trainers.c
-struct order {                  // to sample with a version, or to train from a checkpoint: kept back until its files are here
+struct held_order {             // to sample with a version, or to train from a checkpoint: kept back until its files are here
     char worker[64];            // "": free
     int64_t start;              // the worker's life
     struct request *request;    // NULL: the worker has given up and will ask again
@@ -34,7 +34,7 @@ struct uplink {
     bool introduce;    // signs of life go over head, too, until one is answered there: the gate is to know that this connection is ours
     const struct peer *way;    // over which the last one went
     struct relays relays;
-    struct order order[WORKERS_MAX];
+    struct held_order order[WORKERS_MAX];
     struct weights_fetch *fetch;
     int64_t fetch_version, fetch_made, fetch_ms;
     uint64_t fetch_tag;

@@ -140,7 +140,7 @@ static void load_write(struct msg_out *m, const struct msg_in *in, const char *p
 }
 
 /* Hand the worker its order, with the path the weights or the checkpoint have here; or nothing to do, when they are not to be had. */
-static void order_end(struct uplink *u, struct order *o, bool have)
+static void order_end(struct uplink *u, struct held_order *o, bool have)
 {
     struct error err;
     struct msg_in in;
@@ -171,10 +171,10 @@ static void order_end(struct uplink *u, struct order *o, bool have)
         request_refuse(o->request, &err);
     msg_release(&m);
     buf_release(&o->answer);
-    *o = (struct order){ 0 };
+    *o = (struct held_order){ 0 };
 }
 
-static bool order_has(const struct uplink *u, const struct order *o)
+static bool order_has(const struct uplink *u, const struct held_order *o)
 {
     char path[4200];
     return o->round ? checkpoint_here(u, o->round, path) : weights_here(u, o->version, o->made);
@@ -186,7 +186,7 @@ static void orders_answer(struct uplink *u, enum fetch_state state)
     int64_t round = 0;
     bool gone = checkpoint_lost(u, &round);
     for (int i = 0; i < WORKERS_MAX; i++) {
-        struct order *o = &u->order[i];
+        struct held_order *o = &u->order[i];
         if (!o->worker[0])
             continue;
         bool have = order_has(u, o);
@@ -206,7 +206,7 @@ static void checkpoints_want(struct uplink *u)
     struct error err;
     char path[4096];
     for (int i = 0; i < WORKERS_MAX && !u->ends; i++) {
-        const struct order *o = &u->order[i];
+        const struct held_order *o = &u->order[i];
         if (!o->worker[0] || !o->round || order_has(u, o) || !msg_read_answer(&in, MSG_WORK, o->answer.data, o->answer.len, &err))
             continue;
         mval_text(in.root, "path", path, sizeof path);
@@ -222,7 +222,7 @@ void uplink_wake(void *ctx)
 }
 
 /* Fetch the weights that o needs, as differences from the newest that are here when there are any. */
-static struct weights_fetch *fetch_make(struct uplink *u, const struct order *o, struct error *err)
+static struct weights_fetch *fetch_make(struct uplink *u, const struct held_order *o, struct error *err)
 {
     char path[4200], base[4200], spare[4200];
     spare_path(u, spare, sizeof spare);
@@ -250,7 +250,7 @@ static void fetch_begin(struct uplink *u)
 {
     struct error err = { 0 };
     for (int i = 0; i < WORKERS_MAX && !u->fetch && !u->ends; i++) {
-        const struct order *o = &u->order[i];
+        const struct held_order *o = &u->order[i];
         if (!o->worker[0] || o->round || weights_here(u, o->version, o->made))
             continue;
         u->fetch_version = o->version;
@@ -298,7 +298,7 @@ bool weights_order_asked(struct uplink *u, struct net_event *ev, const struct ms
     char name[64];
     mval_text(in->root, "name", name, sizeof name);
     for (int i = 0; i < WORKERS_MAX; i++) {
-        struct order *o = &u->order[i];
+        struct held_order *o = &u->order[i];
         if (!o->worker[0] || strcmp(o->worker, name) != 0)
             continue;
         if (o->request)
@@ -319,17 +319,17 @@ bool weights_order_keep(struct uplink *u, struct relay *x, const struct net_even
     struct error err;
     struct msg_in asked;
     char name[120];
-    struct order *o = NULL;
+    struct held_order *o = NULL;
     for (int i = 0; !o && i < WORKERS_MAX; i++)
         if (!u->order[i].worker[0])
             o = &u->order[i];
     if (!o || !msg_read_request(&asked, x->msg.buf.data, x->msg.buf.len, &err))
         return false;
     buf_release(&o->answer);
-    *o = (struct order){ .start = mval_i64(mval_get(asked.root, "start"), 0),
-                         .version = mval_i64(mval_get(in->root, "version"), -1),
-                         .made = mval_i64(mval_get(in->root, "made"), 0),
-                         .round = mval_i64(mval_get(in->root, "round"), 0) };
+    *o = (struct held_order){ .start = mval_i64(mval_get(asked.root, "start"), 0),
+                              .version = mval_i64(mval_get(in->root, "version"), -1),
+                              .made = mval_i64(mval_get(in->root, "made"), 0),
+                              .round = mval_i64(mval_get(in->root, "round"), 0) };
     mval_text(asked.root, "name", name, sizeof name);
     snprintf(o->worker, sizeof o->worker, "%s", name + strlen(u->node.name) + 1);    // the head knows it as NODE/NAME
     msg_in_release(&asked);

@@ -134,7 +134,7 @@ static void job_abort(struct policy *e, struct serve_job *j)
             slot_empty(e, i);
     pthread_mutex_lock(&j->http.lock);
     for (int64_t i = 0; i < j->n_choice; i++) {
-        struct choice *c = &j->choice[i];
+        struct job_choice *c = &j->choice[i];
         if (c->end == CHOICE_OPEN && !stop_text_end(&c->text))
             log_warn("no memory for the last characters of a sample that was ended early");
         c->end = c->end == CHOICE_OPEN ? CHOICE_ABORT : c->end;
@@ -175,7 +175,7 @@ static void top_find(struct top_token *top, int64_t n_top, const float *logits, 
 }
 
 /* Note a sample that has ended, by its oldest token's weights. */
-static void choice_note(struct policy *e, const struct serve_job *j, const struct choice *c)
+static void choice_note(struct policy *e, const struct serve_job *j, const struct job_choice *c)
 {
     const struct token_list *prompt = &j->ask.prompt[(c - j->choice) / j->ask.n].token;
     int64_t version = c->n_tok > 0 ? c->version[0] : -1;
@@ -197,7 +197,7 @@ bool policy_watch(struct policy *e, const struct drawn *d)
     if (!j || atomic_load(&j->http.gone))
         return true;
     pthread_mutex_lock(&j->http.lock);
-    struct choice *c = &j->choice[s->first + d->sample];
+    struct job_choice *c = &j->choice[s->first + d->sample];
     if (c->n_tok == 0)
         c->n_cached = d->n_cached;
     bool wanted = j->ask.max_tok != 0;    // else it was drawn only because that reads the prompt
@@ -312,7 +312,7 @@ static bool samples_may(const struct policy *e, int64_t n_sample, int64_t n_prom
 /* Everything so far of the job's next sample: its prompt, and what it has drawn. */
 static bool sequence_make(const struct serve_job *j, struct token_list *out, struct error *err)
 {
-    const struct choice *c = &j->choice[j->next_choice];
+    const struct job_choice *c = &j->choice[j->next_choice];
     const struct token_list *prompt = &j->ask.prompt[j->next_choice / j->ask.n].token;
     return (token_list_add(out, prompt->id, prompt->n) && token_list_add(out, c->token, c->n_tok))
            || error_set(err, ERR_NO_MEMORY, "no memory for a prompt of %" PRId64 " tokens", prompt->n + c->n_tok);
@@ -321,7 +321,7 @@ static bool sequence_make(const struct serve_job *j, struct token_list *out, str
 /* Give the job's next n samples to the generator. ERR_FULL: later. */
 static bool samples_submit(struct policy *e, struct serve_job *j, int64_t n, struct error *err)
 {
-    const struct choice *c = &j->choice[j->next_choice];
+    const struct job_choice *c = &j->choice[j->next_choice];
     int64_t prompt = j->next_choice / j->ask.n, at = slot_find(e), n_prompt = j->ask.prompt[prompt].token.n;
     bool keep_prompt = j->read && j->read[prompt].n == 0 && c->n_tok == 0;
     struct token_list sequence = { .n = 0 };

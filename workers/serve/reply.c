@@ -37,7 +37,7 @@ static void token_print(struct buf *out, const struct reply_context *x, const st
     buf_release(&text);
 }
 
-static const struct top_token *top_of(const struct serve_job *j, const struct choice *c, int64_t i)
+static const struct top_token *top_of(const struct serve_job *j, const struct job_choice *c, int64_t i)
 {
     return c->top + i * j->ask.n_top;
 }
@@ -60,7 +60,7 @@ static void chat_token_print(struct buf *out, const struct reply_context *x, con
     buf_str(out, n_bytes ? "]" : "[]");
 }
 
-static void chat_logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct choice *c,
+static void chat_logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct job_choice *c,
                                 int64_t from, int64_t to)
 {
     buf_str(out, "{\"content\":[");
@@ -98,7 +98,7 @@ struct listed {
     const struct top_token *top;    // (n_top) some of a prompt's may have id -1: there were no more
     int64_t n_top;
 };
-static struct listed listed_at(const struct serve_job *j, const struct choice *c, int64_t i)
+static struct listed listed_at(const struct serve_job *j, const struct job_choice *c, int64_t i)
 {
     if (i >= 0)
         return (struct listed){ c->token[i], (double)c->logp[i], j->ask.n_top > 0 ? top_of(j, c, i) : NULL, j->ask.n_top };
@@ -146,7 +146,7 @@ static void top_print(struct buf *out, const struct reply_context *x, const stru
 
 /* completions: parallel lists. The likeliest tokens and the sampled one are keys of an object; a text that two tokens
  * share appears twice, since the ids tell them apart. from: below 0 with 'echo', see listed_at. */
-static void completion_logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct choice *c,
+static void completion_logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct job_choice *c,
                                       int64_t from, int64_t to)
 {
     int64_t offset = 0;
@@ -175,8 +175,8 @@ static void completion_logprobs_print(struct buf *out, const struct reply_contex
     buf_str(out, "]}");
 }
 
-static void logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct choice *c, int64_t from,
-                           int64_t to)
+static void logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct job_choice *c,
+                           int64_t from, int64_t to)
 {
     if (!j->ask.logprobs)
         buf_str(out, "null");
@@ -223,7 +223,7 @@ static void prompt_logprobs_print(struct buf *out, const struct reply_context *x
 }
 
 /* ---- pieces shared by several shapes */
-static void end_print(struct buf *out, const struct choice *c, bool has_calls)
+static void end_print(struct buf *out, const struct job_choice *c, bool has_calls)
 {
     buf_fmt(out, "\"finish_reason\":\"%s\",\"stop_reason\":", has_calls && c->end == CHOICE_STOP ? "tool_calls" : choice_end_name(c->end));
     if (c->text.stopped_by >= 0)
@@ -293,7 +293,7 @@ static void head_print(struct buf *out, const struct reply_context *x, const str
 }
 
 /* The tool calls of an answer, as many as its request allows. False: no memory. */
-static bool calls_find(struct tool_calls *calls, const struct serve_job *j, const struct choice *c)
+static bool calls_find(struct tool_calls *calls, const struct serve_job *j, const struct job_choice *c)
 {
     if (!tool_calls_find(calls, buf_text(&c->text.text), c->text.text.len, j->ask.tools))
         return false;
@@ -303,7 +303,7 @@ static bool calls_find(struct tool_calls *calls, const struct serve_job *j, cons
 }
 
 /* {"role": "assistant", "content": ..., "tool_calls": ...}; *has_calls: there are some. */
-static void message_print(struct buf *out, const struct serve_job *j, const struct choice *c, int64_t index, bool *has_calls)
+static void message_print(struct buf *out, const struct serve_job *j, const struct job_choice *c, int64_t index, bool *has_calls)
 {
     struct tool_calls calls = { .n = 0 };
     *has_calls = false;
@@ -328,7 +328,7 @@ static void message_print(struct buf *out, const struct serve_job *j, const stru
 }
 
 /* A sample's text, with 'echo' after the prompt's: as it was given, or its ids in words. */
-static void completion_text_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct choice *c,
+static void completion_text_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct job_choice *c,
                                   int64_t prompt)
 {
     const struct ask_prompt *p = &j->ask.prompt[prompt];
@@ -348,7 +348,7 @@ static void openai_print(struct buf *out, const struct reply_context *x, const s
     head_print(out, x, j, j->ask.form == ASK_CHAT ? "chat.completion" : "text_completion");
     buf_str(out, "\"choices\":[");
     for (int64_t i = 0; i < j->n_choice; i++) {
-        const struct choice *c = &j->choice[i];
+        const struct job_choice *c = &j->choice[i];
         bool has_calls = false;
         buf_fmt(out, i ? ",{\"index\":%" PRId64 "," : "{\"index\":%" PRId64 ",", i);
         if (j->ask.form == ASK_CHAT) {
@@ -411,7 +411,7 @@ static void vllm_print(struct buf *out, const struct reply_context *x, const str
     buf_str(out, "],\"logprobs\":");
     buf_str(out, j->ask.logprobs ? "[" : "null");
     for (int64_t i = 0; i < j->n_choice && j->ask.logprobs; i++) {
-        const struct choice *c = &j->choice[i];
+        const struct job_choice *c = &j->choice[i];
         buf_str(out, i ? ",[" : "[");
         for (int64_t t = 0; t < c->n_tok; t++) {
             buf_fmt(out, t ? ",[{\"%d\":%.9g" : "[{\"%d\":%.9g", c->token[t], (double)c->logp[t]);
@@ -438,7 +438,7 @@ static void vllm_print(struct buf *out, const struct reply_context *x, const str
 }
 
 /* The weights that drew each range of tokens: [{"version", "start", "end"}]. */
-static void versions_print(struct buf *out, const struct choice *c)
+static void versions_print(struct buf *out, const struct job_choice *c)
 {
     buf_char(out, '[');
     for (int64_t from = 0, to; from < c->n_tok; from = to) {
@@ -461,7 +461,7 @@ static void triple_print(struct buf *out, const struct reply_context *x, const s
 }
 
 /* [[logp, id, text or null], ...] of tokens or, under each, of the likeliest ones. */
-static void sglang_logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct choice *c,
+static void sglang_logprobs_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, const struct job_choice *c,
                                   bool top)
 {
     buf_char(out, '[');
@@ -502,7 +502,7 @@ static void sglang_prompt_print(struct buf *out, const struct reply_context *x, 
     buf_char(out, ']');
 }
 
-static void sglang_end_print(struct buf *out, const struct choice *c)
+static void sglang_end_print(struct buf *out, const struct job_choice *c)
 {
     if (c->end == CHOICE_OPEN) {
         buf_str(out, "null");
@@ -524,7 +524,7 @@ static void sglang_end_print(struct buf *out, const struct choice *c)
 static void sglang_choice_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, int64_t i, size_t text_end,
                                 const char *more)
 {
-    const struct choice *c = &j->choice[i];
+    const struct job_choice *c = &j->choice[i];
     buf_fmt(out, "{%s\"text\":", more);
     text_print(out, buf_text(&c->text.text), text_end);
     buf_str(out, ",\"output_ids\":");
@@ -572,7 +572,7 @@ void reply_print(struct buf *out, const struct reply_context *x, const struct se
 /* ---- streams */
 /* One event with what has not been sent of choice i: its text up to `text_end`, tokens up to n_tok. calls: those found at the end, whose
  * content is the text then; what was sent is its beginning (choice_stream). */
-static void event_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, struct choice *c, int64_t i,
+static void event_print(struct buf *out, const struct reply_context *x, const struct serve_job *j, struct job_choice *c, int64_t i,
                         size_t text_end, const struct tool_calls *calls)
 {
     bool chat = j->ask.form == ASK_CHAT, ends = c->end != CHOICE_OPEN;
@@ -624,7 +624,7 @@ static void event_print(struct buf *out, const struct reply_context *x, const st
 
 /* How much of an unfinished text is sure to be content as it stands: nothing that may become a call, and no blanks at the end, which
  * are left out if only calls follow. */
-static size_t content_safe(const struct choice *c)
+static size_t content_safe(const struct job_choice *c)
 {
     const char *text = buf_text(&c->text.text);
     size_t end = MIN(c->text.safe, tool_calls_safe(text, c->text.text.len));
@@ -636,7 +636,7 @@ static size_t content_safe(const struct choice *c)
 /* The events that choice i has now. */
 static void choice_stream(struct buf *out, const struct reply_context *x, struct serve_job *j, int64_t i)
 {
-    struct choice *c = &j->choice[i];
+    struct job_choice *c = &j->choice[i];
     struct tool_calls calls = { .n = 0 };
     size_t end = c->text.safe;
     if (c->ended || (c->n_tok == 0 && c->end == CHOICE_OPEN))
@@ -659,7 +659,7 @@ static void vllm_stream(struct buf *out, const struct reply_context *x, struct s
 {
     bool news = false;
     for (int64_t i = 0; i < j->n_choice; i++) {
-        struct choice *c = &j->choice[i];
+        struct job_choice *c = &j->choice[i];
         news |= c->text.safe > c->sent_text;
         c->sent_text = c->text.safe;
     }
@@ -687,7 +687,7 @@ static void sglang_stream(struct buf *out, const struct reply_context *x, struct
 {
     char more[64] = "";
     for (int64_t i = 0; i < j->n_choice; i++) {
-        struct choice *c = &j->choice[i];
+        struct job_choice *c = &j->choice[i];
         bool ends = c->end != CHOICE_OPEN;
         if (c->ended || (!ends && c->n_tok == c->sent_tok))
             continue;

@@ -8,7 +8,7 @@ static void job_release(struct http_job *http)
 {
     struct serve_job *j = serve_job_of(http);
     for (int64_t i = 0; i < j->n_choice; i++) {
-        struct choice *c = &j->choice[i];
+        struct job_choice *c = &j->choice[i];
         free(c->token);
         free(c->logp);
         free(c->version);
@@ -66,7 +66,7 @@ bool serve_job_ask(struct serve_job *j, struct ask *a, const struct tokenizer *t
     *a = (struct ask){ .n = 0 };
     j->n_choice = j->n_open = n;
     for (int64_t i = 0; i < n; i++) {
-        struct choice *c = &j->choice[i];
+        struct job_choice *c = &j->choice[i];
         c->stop_token = -1;
         stop_text_init(&c->text, tokenizer, j->ask.skip_special, (const char *const *)j->ask.stop, j->ask.n_stop, j->ask.include_stop);
     }
@@ -104,7 +104,7 @@ static bool grow(void *array, int64_t cap, size_t size)
     return true;
 }
 
-bool choice_add(struct serve_job *j, struct choice *c, int32_t id, float logp, int64_t version, bool *stopped)
+bool choice_add(struct serve_job *j, struct job_choice *c, int32_t id, float logp, int64_t version, bool *stopped)
 {
     if (c->n_tok == c->cap) {
         int64_t cap = c->cap ? c->cap * 2 : 64, n_top = j->ask.n_top;

@@ -44,7 +44,7 @@ struct prompt_logps {
     struct top_token *top;    // (n, ask.n_read) likeliest first; NULL: not asked for
 };
 /* One sample, as far as it has been generated. */
-struct choice {
+struct job_choice {
     int32_t *token;           // (n_tok) owned, as the next three; room for cap
     float *logp;              // (n_tok) at the sampling temperature
     int32_t *version;         // (n_tok) of the weights that drew it
@@ -70,7 +70,7 @@ struct serve_job {
     int64_t version;          // JOB_UPDATE, JOB_ADAPTER_LOAD: of the new weights; -1: the current one plus 1
     /* JOB_ADAPTER_*, owned: the wanted name, or "". When the job is done: the adapter that was loaded or unloaded. */
     struct adapter_look *adapter;
-    struct choice *choice;        // (n_choice) owned
+    struct job_choice *choice;    // (n_choice) owned
     struct prompt_logps *read;    // (ask.n_prompt) owned; NULL: not asked for
     bool failed;                  // it is done because of err
     struct error err;
@@ -95,5 +95,5 @@ MUST_USE bool serve_job_adapter(struct serve_job *j, struct error *err);    // m
 void serve_job_hold(struct serve_job *j);
 void serve_job_drop(struct serve_job *j);    // NULL is fine
 /* Append a token to a choice. *stopped: its text now holds a stop string. Lock held. False: no memory. */
-MUST_USE bool choice_add(struct serve_job *j, struct choice *c, int32_t id, float logp, int64_t version, bool *stopped);
+MUST_USE bool choice_add(struct serve_job *j, struct job_choice *c, int32_t id, float logp, int64_t version, bool *stopped);
 const char *choice_end_name(enum choice_end end);    // OpenAI's names, and "abort"

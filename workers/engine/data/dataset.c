@@ -23,7 +23,7 @@ struct dataset {
     char *prompt, *answer, *template;    // columns named by the run; NULL: recognised
     struct data_file *file;              // (n_file)
     int n_file;
-    struct place *place;    // (n_row) in their files
+    struct row_place *place;    // (n_row) in their files
     int64_t n_row, cap_row;
     size_t kept_bytes;              // of text that is not mapped
     const struct layout *layout;    // of the first row; NULL: columns are named
@@ -95,11 +95,11 @@ json_t *dataset_row(const struct dataset *d, int64_t i, struct error *err)
     return row_read(d, i, &form, err);
 }
 
-static bool place_add(struct dataset *d, const struct place *at, struct error *err)
+static bool place_add(struct dataset *d, const struct row_place *at, struct error *err)
 {
     if (d->n_row == d->cap_row) {
         int64_t cap = MAX(d->cap_row * 2, (int64_t)1024);
-        struct place *more = d->n_row >= ROWS_MAX ? NULL : realloc(d->place, (size_t)cap * sizeof *more);
+        struct row_place *more = d->n_row >= ROWS_MAX ? NULL : realloc(d->place, (size_t)cap * sizeof *more);
         if (!more)
             return error_set(err, ERR_NO_MEMORY, "no memory for %" PRId64 " rows", cap);
         d->place = more;
@@ -112,7 +112,7 @@ static bool place_add(struct dataset *d, const struct place *at, struct error *e
 /* Add a file's rows, and check each by reading it. */
 static bool rows_find(struct dataset *d, struct data_file *f, dataset_check_fn *check, void *arg, struct error *err)
 {
-    struct place at;
+    struct row_place at;
     struct row_form form;
     char where[512];
     for (;;) {

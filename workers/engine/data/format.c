@@ -66,12 +66,12 @@ bool reader_open(struct reader *r, const char *text, size_t len, const char *pat
     return !r->format->open || r->format->open(r, err) || error_wrap(err, "'%s', a %s file", path, r->format->name);
 }
 
-bool reader_next(struct reader *r, struct place *at, bool *done, struct error *err)
+bool reader_next(struct reader *r, struct row_place *at, bool *done, struct error *err)
 {
     return r->format->next(r, at, done, err);
 }
 
-json_t *reader_row(const struct reader *r, const struct place *at, struct error *err)
+json_t *reader_row(const struct reader *r, const struct row_place *at, struct error *err)
 {
     return r->format->row(r, at, err);
 }

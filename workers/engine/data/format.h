@@ -15,7 +15,7 @@
 
 struct parquet;
 /* Where a row is. */
-struct place {
+struct row_place {
     uint64_t at;     // first byte, in the reader's text
     uint32_t len;    // bytes
     int64_t line;    // number of its line in the file, or of the row, from 1 (format's unit)
@@ -40,9 +40,9 @@ struct data_format {
     /* Begin; messages do not name the file. What is open is left to close. NULL: nothing to do. */
     bool (*open)(struct reader *r, struct error *err);
     /* Find the next row; *done: there was none left. Messages name the place unless it is r->line. */
-    bool (*next)(struct reader *r, struct place *at, bool *done, struct error *err);
+    bool (*next)(struct reader *r, struct row_place *at, bool *done, struct error *err);
     /* The row at a place, for json_decref. NULL: see err, which names no place. */
-    json_t *(*row)(const struct reader *r, const struct place *at, struct error *err);
+    json_t *(*row)(const struct reader *r, const struct row_place *at, struct error *err);
     /* After the last row: release what only next needs. NULL: nothing to do. */
     void (*finish)(struct reader *r);
     void (*close)(struct reader *r);
@@ -50,8 +50,8 @@ struct data_format {
 /* Start reading a file's text. built_max: most bytes of rows that have to be converted. ERR_DATA says what kind of file it is when
  * it cannot be read, and what to do. r is zeroed or closed; on failure it needs reader_close as on success. */
 MUST_USE bool reader_open(struct reader *r, const char *text, size_t len, const char *path, size_t built_max, struct error *err);
-MUST_USE bool reader_next(struct reader *r, struct place *at, bool *done, struct error *err);
-json_t *reader_row(const struct reader *r, const struct place *at, struct error *err);
+MUST_USE bool reader_next(struct reader *r, struct row_place *at, bool *done, struct error *err);
+json_t *reader_row(const struct reader *r, const struct row_place *at, struct error *err);
 void reader_finish(struct reader *r);
 void reader_close(struct reader *r);
 

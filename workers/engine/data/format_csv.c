@@ -115,7 +115,7 @@ static bool csv_open(struct reader *r, struct error *err)
     return true;
 }
 
-static bool csv_next(struct reader *r, struct place *at, bool *done, struct error *err)
+static bool csv_next(struct reader *r, struct row_place *at, bool *done, struct error *err)
 {
     size_t n = json_array_size(r->column), n_cell = 0;
     struct cell c;
@@ -133,7 +133,7 @@ static bool csv_next(struct reader *r, struct place *at, bool *done, struct erro
         r->at = p + 1;
         r->line++;
     }
-    *at = (struct place){ .at = r->at, .line = r->line + 1 };
+    *at = (struct row_place){ .at = r->at, .line = r->line + 1 };
     do {
         if (!cell_find(r->text, r->len, r->at, r->delimiter, &c))
             return error_set(err, ERR_DATA, "the quotes of cell %zu do not close, or text follows them", n_cell + 1);
@@ -149,7 +149,7 @@ static bool csv_next(struct reader *r, struct place *at, bool *done, struct erro
     return true;
 }
 
-static json_t *csv_row(const struct reader *r, const struct place *at, struct error *err)
+static json_t *csv_row(const struct reader *r, const struct row_place *at, struct error *err)
 {
     const char *text = r->text + at->at;
     json_t *row = json_object(), *name;

@@ -26,7 +26,7 @@ json_t *row_parse(const char *text, size_t len, struct error *err)
     return row;
 }
 
-static json_t *text_row(const struct reader *r, const struct place *at, struct error *err)
+static json_t *text_row(const struct reader *r, const struct row_place *at, struct error *err)
 {
     return row_parse(r->text + at->at, at->len, err);
 }
@@ -56,13 +56,13 @@ static bool lines_open(struct reader *r, struct error *err)
     return true;
 }
 
-static bool lines_next(struct reader *r, struct place *at, bool *done, struct error *err)
+static bool lines_next(struct reader *r, struct row_place *at, bool *done, struct error *err)
 {
     *done = false;
     while (r->at < r->len) {
         const char *p = r->text + r->at, *eol = memchr(p, '\n', r->len - r->at);
         size_t len = eol ? (size_t)(eol - p) : r->len - r->at, blank = 0;
-        *at = (struct place){ r->at, (uint32_t)len, ++r->line };
+        *at = (struct row_place){ r->at, (uint32_t)len, ++r->line };
         if (len > DATA_ROW_BYTES_MAX)
             return error_set(err, ERR_DATA, "the line has %zu bytes, more than %zu", len, DATA_ROW_BYTES_MAX);
         r->at += len + (eol != NULL);
@@ -139,13 +139,13 @@ static bool element_end(const struct reader *r, size_t *end)
     return depth == 0 && i < r->len && r->text[i] != '}';
 }
 
-static bool array_next(struct reader *r, struct place *at, bool *done, struct error *err)
+static bool array_next(struct reader *r, struct row_place *at, bool *done, struct error *err)
 {
     size_t end;
     *done = false;
     r->at = blanks_pass(r, r->at);
     bool first = r->line == 0;
-    *at = (struct place){ .at = r->at, .line = r->line + 1 };
+    *at = (struct row_place){ .at = r->at, .line = r->line + 1 };
     if (r->at < r->len && r->text[r->at] == ']') {
         if (blanks_pass(r, r->at + 1) < r->len)
             return error_set(err, ERR_DATA, "something follows the end of the JSON array; are these JSON lines whose rows are lists?");
@@ -161,7 +161,7 @@ static bool array_next(struct reader *r, struct place *at, bool *done, struct er
         return error_set(err, ERR_DATA, "the JSON array ends in its middle");
     if (end - r->at > DATA_ROW_BYTES_MAX)
         return error_set(err, ERR_DATA, "the row has %zu bytes, more than %zu", end - r->at, DATA_ROW_BYTES_MAX);
-    *at = (struct place){ r->at, (uint32_t)(end - r->at), r->line };
+    *at = (struct row_place){ r->at, (uint32_t)(end - r->at), r->line };
     r->at = end;
     return true;
 }

@@ -15,9 +15,9 @@ static bool rows_open(struct reader *r, struct error *err)
     return r->parquet != NULL;
 }
 
-static bool rows_next(struct reader *r, struct place *at, bool *done, struct error *err)
+static bool rows_next(struct reader *r, struct row_place *at, bool *done, struct error *err)
 {
-    *at = (struct place){ .at = r->built.len, .line = r->line + 1 };
+    *at = (struct row_place){ .at = r->built.len, .line = r->line + 1 };
     if (!parquet_next(r->parquet, &r->built, done, err))
         return false;
     r->line += !*done;
@@ -25,7 +25,7 @@ static bool rows_next(struct reader *r, struct place *at, bool *done, struct err
     return true;
 }
 
-static json_t *rows_row(const struct reader *r, const struct place *at, struct error *err)
+static json_t *rows_row(const struct reader *r, const struct row_place *at, struct error *err)
 {
     return row_parse(r->built.data + at->at, at->len, err);
 }

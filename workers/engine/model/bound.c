@@ -24,9 +24,9 @@
 #define PLACE_OF_ENDS 2    // of the embedding and the head
 
 /* Where a piece goes. */
-static struct bound *place_for(const struct kept *k, const struct model *m, int p)
+static struct piece_place *place_for(const struct kept *k, const struct model *m, int p)
 {
-    return (struct bound *)&k->place[p >= 1 && p <= m->c.n_layer ? (p - 1) % 2 : PLACE_OF_ENDS];
+    return (struct piece_place *)&k->place[p >= 1 && p <= m->c.n_layer ? (p - 1) % 2 : PLACE_OF_ENDS];
 }
 
 /* Elements of the longest piece that a place may hold, rounded up so that the next place is aligned. */
@@ -122,7 +122,7 @@ static bool places_make(struct model *m, struct kept *k, struct error *err)
     struct model_product head = head_product(m);
     const struct layer_at *layer = &m->at[m->own.first];
     for (int i = 0; i < BOUND_N; i++) {
-        struct bound *b = &k->place[i];
+        struct piece_place *b = &k->place[i];
         b->piece = -1;
         b->mem = k->mem + at;
         at += (size_t)place_n(m, i) * e;
@@ -205,7 +205,7 @@ bool model_ahead(struct model *m, int p, struct error *err)
     struct kept *k = m->kept;
     if (!k || !piece_is_here(m, p))
         return true;
-    struct bound *b = place_for(k, m, p);
+    struct piece_place *b = place_for(k, m, p);
     if (b->piece == p)
         return true;
     BUG_IF(!k->fetch.piece, "piece %d of the weights is wanted, and nobody brings it", p);
@@ -224,7 +224,7 @@ bool model_bind(struct model *m, int p, struct error *err)
         return source_piece(m, p, err);
     if (!m->kept || !piece_is_here(m, p))
         return true;
-    struct bound *b = place_for(m->kept, m, p);
+    struct piece_place *b = place_for(m->kept, m, p);
     if (!model_ahead(m, p, err))
         return false;
     if (!b->coming)
@@ -258,7 +258,7 @@ const void *model_embedding(const struct model *m)
 {
     if (!m->kept)
         return model_at(m, m->embed_at);
-    const struct bound *b = &m->kept->place[PLACE_OF_ENDS];    // alone: other devices' threads read it, too
+    const struct piece_place *b = &m->kept->place[PLACE_OF_ENDS];    // alone: other devices' threads read it, too
     BUG_IF(b->piece != 0, "the embedding is read, and piece %d is in its place", b->piece);
     return b->mem + (size_t)m->embed_at * dtype_size(m->dtype);
 }

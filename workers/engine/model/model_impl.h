@@ -16,7 +16,7 @@ struct layer_w {
     struct weight *qkv, *o, *gate_up, *down;    // owned by the model
 };
 /* Memory that holds one piece of the weights at a time (bound.c). */
-struct bound {
+struct piece_place {
     char *mem;
     int piece;               // the piece that is there or on its way; -1: none that counts
     bool coming;             // the device has not been told to wait for it
@@ -40,7 +40,7 @@ struct kept {
     struct mem_handle handle;    // of the shards
     int64_t *cut;                // (3, model_n_piece) model_cut's n, first and at; owned
     char *mem;                   // memory of all places
-    struct bound place[BOUND_N];
+    struct piece_place place[BOUND_N];
     struct model_fetch fetch;
 };
 /* Weights that are elsewhere (source.c). */

@@ -19,12 +19,12 @@ static bool policy_coef(struct model_run *r, const struct token_loss *loss, int6
               .weight = h->weight + row0, .n = n, .form = loss->form);
 }
 
-static float *place_of(const struct place *p, int64_t at)
+static float *place_of(const struct grad_place *p, int64_t at)
 {
     return p->at + (at - p->first);
 }
 /* Where the gradient of a norm or a bias goes; NULL where the model has no such part, or it is frozen. */
-static float *place_or_null(const struct model *m, const struct place *p, int64_t at)
+static float *place_or_null(const struct model *m, const struct grad_place *p, int64_t at)
 {
     return at == AT_NONE || m->lora ? NULL : place_of(p, at);
 }
@@ -35,7 +35,7 @@ static int piece_of_layer(const struct model *m, int64_t l)
     return (int)l + (m->lora ? 0 : 1);
 }
 
-static bool place_begin(const struct model *m, const struct model_grad *g, int piece, struct place *out, struct error *err)
+static bool place_begin(const struct model *m, const struct model_grad *g, int piece, struct grad_place *out, struct error *err)
 {
     model_piece(m, piece, &out->first);
     out->piece = piece;
@@ -45,19 +45,19 @@ static bool place_begin(const struct model *m, const struct model_grad *g, int p
     return out->at != NULL;
 }
 
-static bool place_end(const struct model_grad *g, const struct place *p, struct error *err)
+static bool place_end(const struct model_grad *g, const struct grad_place *p, struct error *err)
 {
     return g->flat || g->piece_end(g->ctx, p->piece, err);
 }
 
 /* Clear the part of an overwritten place that the backward pass adds to, from one element of the flat order to another. */
-static bool place_clear(const struct model *m, const struct place *p, int64_t from, int64_t to, struct error *err)
+static bool place_clear(const struct model *m, const struct grad_place *p, int64_t from, int64_t to, struct error *err)
 {
     return !p->set || from == to || OP(m->dev, err, mem_fill, .y = place_of(p, from), .size_bytes = (size_t)(to - from) * 4);
 }
 
 /* place_clear for a layer: everything except its matrices, or the whole adapter. */
-static bool layer_clear(const struct model *m, const struct place *p, int64_t l, struct error *err)
+static bool layer_clear(const struct model *m, const struct grad_place *p, int64_t l, struct error *err)
 {
     const struct layer_at *at = &m->at[l];
     int64_t d = m->c.d_model, q = m->c.n_head * m->c.d_head, kv = m->c.n_kv_head * m->c.d_head, first, n = model_piece(m, p->piece, &first);
@@ -69,7 +69,7 @@ static bool layer_clear(const struct model *m, const struct place *p, int64_t l,
 }
 
 /* Add dhead to the gradient of the head's weight. */
-static bool dhead_add(struct model_run *r, const struct place *grad, struct error *err)
+static bool dhead_add(struct model_run *r, const struct grad_place *grad, struct error *err)
 {
     const struct model *m = r->m;
     int64_t n = m->c.vocab * m->c.d_model;
@@ -217,7 +217,7 @@ out:
 
 /* Backward of product_fwd by its matrix and bias, of the gradient dy by its output and its input x, into grad; not where the base is
  * frozen. */
-static bool product_bwd_w(struct model_run *r, int64_t l, enum product which, const struct place *grad, const void *dy, const void *x,
+static bool product_bwd_w(struct model_run *r, int64_t l, enum product which, const struct grad_place *grad, const void *dy, const void *x,
                           struct error *err)
 {
     const struct model *m = r->m;
@@ -237,7 +237,7 @@ static bool product_bwd_x(struct model_run *r, int64_t l, enum product which, vo
 }
 
 /* Both, and those of an adapter. */
-static bool product_bwd(struct model_run *r, int64_t l, enum product which, const struct place *grad, void *dx, const void *dy,
+static bool product_bwd(struct model_run *r, int64_t l, enum product which, const struct grad_place *grad, void *dx, const void *dy,
                         const void *x, bool accumulate, struct error *err)
 {
     return product_bwd_w(r, l, which, grad, dy, x, err) && product_bwd_x(r, l, which, dx, dy, accumulate, err)
@@ -245,7 +245,7 @@ static bool product_bwd(struct model_run *r, int64_t l, enum product which, cons
 }
 
 /* The gradient by a->qkv_in in r->dqkv, from that by what the norms gave. */
-static bool qk_norm_wide_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
+static bool qk_norm_wide_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, struct error *err)
 {
     struct model *m = r->m;
     int64_t ld = (m->c.n_head + 2 * m->c.n_kv_head) * m->c.d_head;
@@ -264,8 +264,8 @@ static bool qk_norm_wide_bwd(struct model_run *r, const struct acts *a, int64_t 
 }
 
 /* The gradient by what a half block gave, of dres, that by the stream: through the norm after it, in r->dh, or dres itself. */
-static bool half_bwd(struct model_run *r, const void *half, int64_t post, const float *rstd, const struct place *grad, const void **out,
-                     struct error *err)
+static bool half_bwd(struct model_run *r, const void *half, int64_t post, const float *rstd, const struct grad_place *grad,
+                     const void **out, struct error *err)
 {
     const struct model *m = r->m;
     *out = post == AT_NONE ? r->dres : r->dh;
@@ -277,7 +277,7 @@ static bool half_bwd(struct model_run *r, const void *half, int64_t post, const 
 /* A half's first product, and the norm before it if there is one: dres, the gradient by what the half is added to, becomes that by the
  * stream x, which the half reads. dy is the gradient by the product's output. */
 static bool half_input_bwd(struct model_run *r, int64_t l, enum product which, int64_t ln, const void *x, void *h, const float *rstd,
-                           const void *dy, const struct place *grad, struct error *err)
+                           const void *dy, const struct grad_place *grad, struct error *err)
 {
     const struct model *m = r->m;
     int64_t n = r->n_tok, d = m->c.d_model;
@@ -292,7 +292,7 @@ static bool half_input_bwd(struct model_run *r, int64_t l, enum product which, i
 }
 
 /* Second half of a block: dres is the gradient by its output and becomes the gradient by res2. */
-static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
+static bool mlp_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
@@ -318,7 +318,7 @@ out:
 }
 
 /* Rotation and the norms of each head: dqkv becomes the gradient by a->qkv_in. */
-static bool rotation_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
+static bool rotation_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, struct error *err)
 {
     struct model *m = r->m;
     const struct layer_at *at = &m->at[l];
@@ -338,7 +338,7 @@ static bool rotation_bwd(struct model_run *r, const struct acts *a, int64_t l, c
 }
 
 /* First half: dres is the gradient by res2 and becomes the gradient by res1. */
-static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct place *grad, struct error *err)
+static bool attn_half_bwd(struct model_run *r, const struct acts *a, int64_t l, const struct grad_place *grad, struct error *err)
 {
     bool ok = false;
     struct model *m = r->m;
@@ -367,7 +367,7 @@ bool embed_grad(struct model_run *r, const struct model_grad *grad, const void *
 {
     bool ok = false;
     struct model *m = r->m;
-    struct place to;
+    struct grad_place to;
     bool tied = m->head_at == m->embed_at, apart = tied && !tied_here(r, grad);
     int64_t first, n = model_piece(m, 0, &first);
     TRY(place_begin(m, grad, 0, &to, err) && place_clear(m, &to, tied ? m->c.vocab * m->c.d_model : 0, n, err));
@@ -385,7 +385,7 @@ bool embedding_bwd(struct model_run *r, const struct model_grad *grad, struct er
 }
 
 /* The last norm, whose gradient belongs to the last layer's piece. */
-static bool last_norm_bwd(struct model_run *r, const struct model_grad *grad, struct place *to, struct error *err)
+static bool last_norm_bwd(struct model_run *r, const struct model_grad *grad, struct grad_place *to, struct error *err)
 {
     struct model *m = r->m;
     return model_bind(m, (int)m->c.n_layer, err) && rows_scale(r, r->dh, r->n_tok, head_scale(&m->c), err)
@@ -411,7 +411,7 @@ bool layers_bwd(struct model_run *r, const struct model_grad *grad, struct error
 {
     bool ok = false;
     struct model *m = r->m;
-    struct place to;
+    struct grad_place to;
     if (m->own.head)
         TRY(last_norm_bwd(r, grad, &to, err));
     else

@@ -7,7 +7,7 @@
 #include "workers/engine/pass/pass.h"
 
 /* Where the gradient of the current piece goes. */
-struct place {
+struct grad_place {
     bool set;     // it may hold anything and is written over; otherwise it is added to
     float *at;    // address of element `first` of the flat order
     int64_t first;
@@ -15,14 +15,14 @@ struct place {
 };
 /* Where the gradient of the head's weight goes, from one chunk of rows to the next. */
 struct head_grad {
-    struct place to;       // the head's piece; used with own
-    bool frozen;           // the head's weight has no gradient
-    bool own;              // the head is a piece of its own, not tied to the embedding
-    bool none;             // no row has a target
-    float *sum;            // what the chunks add to: the weight's place in the gradient, or dhead
-    bool fresh;            // at first sum may hold anything and is written over
-    bool empty;            // sum may hold anything now and is written over
-    int64_t clear_from;    // where in the flat order the part of the piece begins that is added to
+    struct grad_place to;    // the head's piece; used with own
+    bool frozen;             // the head's weight has no gradient
+    bool own;                // the head is a piece of its own, not tied to the embedding
+    bool none;               // no row has a target
+    float *sum;              // what the chunks add to: the weight's place in the gradient, or dhead
+    bool fresh;              // at first sum may hold anything and is written over
+    bool empty;              // sum may hold anything now and is written over
+    int64_t clear_from;      // where in the flat order the part of the piece begins that is added to
 };
 /* Activations that one layer keeps; device. */
 struct acts {

@@ -68,7 +68,7 @@ static bool arguments_read(const json_t *v, int64_t i, char **text, size_t *len,
         for (const char *line = s, *end; line <= s + n; line = end + 1) {
             end = memchr(line, '\n', (size_t)(s + n - line));
             end = end ? end : s + n;
-            struct value *value = value_read(line, (size_t)(end - line), err);
+            struct json_value *value = value_read(line, (size_t)(end - line), err);
             if (!value) {
                 error_wrap(err, "'inputs' %" PRId64 " of test_cases, which has 'fn_name'", i);
                 goto out;
@@ -172,7 +172,7 @@ void tests_release(struct tests *t)
 }
 
 /* Call-based, PRIME's rule: equal, or equal to the first member when the expected value is a list. */
-static bool result_accepted(const struct value *got, const struct value *expected)
+static bool result_accepted(const struct json_value *got, const struct json_value *expected)
 {
     return value_accepted(got, expected) || (expected->kind == VALUE_LIST && expected->n > 0 && value_accepted(got, expected->item[0]));
 }
@@ -183,7 +183,7 @@ bool test_compare(const struct tests *t, int64_t i, const char *out, size_t len,
     if (!t->function)
         return output_compare(out, len, one->output, one->output_len, ok, err);
     struct error why = { 0 };
-    struct value *got = value_read(out, len, &why);
+    struct json_value *got = value_read(out, len, &why);
     *ok = got && result_accepted(got, one->value);
     value_free(got);
     if (why.code == ERR_NO_MEMORY)

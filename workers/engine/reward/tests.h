@@ -17,7 +17,7 @@ struct test_case {
     size_t input_len;
     char *output;    // output_len bytes, as written in the data
     size_t output_len;
-    struct value *value;    // call-based: output as a value
+    struct json_value *value;    // call-based: output as a value
 };
 struct tests {
     char *function;            // NULL: stdin and stdout

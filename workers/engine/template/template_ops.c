@@ -42,8 +42,8 @@ static struct value method_of(struct render *r, struct value v, struct str name)
     const struct function *m = jinja_method_find(&v, name);
     if (!m)
         return jinja_of(V_MISSING);
-    struct bound *b = jinja_pool_take(&r->fail, sizeof *b);
-    *b = (struct bound){ .self = v, .method = m };
+    struct bound_method *b = jinja_pool_take(&r->fail, sizeof *b);
+    *b = (struct bound_method){ .self = v, .method = m };
     return (struct value){ .kind = V_METHOD, .bound = b };
 }
 

@@ -22,7 +22,7 @@
 
 /* ---- memory and failure ---- */
 struct chunk;
-struct pool {
+struct jinja_pool {
     struct chunk *chunk;
     size_t used, max;
 };
@@ -31,10 +31,10 @@ struct fail {
     struct error *err;
     const char *name;    // of the template
     int line;            // being read or rendered
-    struct pool *pool;
+    struct jinja_pool *pool;
 };
 void *jinja_pool_take(struct fail *f, size_t bytes);    // zeroed, aligned to 16
-void jinja_pool_release(struct pool *p);
+void jinja_pool_release(struct jinja_pool *p);
 void jinja_fail_set(struct fail *f, enum error_code code, const char *fmt, ...) PRINTF_LIKE(3, 4) __attribute__((noreturn, cold));
 
 /* ---- values ---- */
@@ -77,7 +77,7 @@ struct value {
         struct loop *loop;
         struct macro *macro;
         const struct function *function;
-        struct bound *bound;    // V_METHOD
+        struct bound_method *bound;    // V_METHOD
     };
 };
 struct list {
@@ -103,7 +103,7 @@ struct macro {
     const struct stmt *def;
     struct scope *scope;    // where it was defined
 };
-struct bound {
+struct bound_method {
     struct value self;
     const struct function *method;
 };
@@ -123,7 +123,7 @@ struct temp {    // a buffer that is released with the rendering, if not before
 };
 struct render {
     struct fail fail;    // first: a struct render * is a struct fail *
-    struct pool pool;
+    struct jinja_pool pool;
     const struct template *t;
     struct buf *out;    // where text is written now
     struct buf text;    // the whole
@@ -329,7 +329,7 @@ struct stmt {
 struct template
 {
     char *name;
-    struct pool pool;
+    struct jinja_pool pool;
     struct stmt *body;
     json_t *tokens;               // special tokens by name (bos_token, ...), or NULL
     struct template *tool_use;    // renders in its place where there are tools; NULL: it renders all; owned

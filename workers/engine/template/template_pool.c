@@ -13,7 +13,7 @@ struct chunk {
 
 void *jinja_pool_take(struct fail *f, size_t bytes)
 {
-    struct pool *p = f->pool;
+    struct jinja_pool *p = f->pool;
     bytes = (bytes + 15) & ~(size_t)15;
     if (bytes > p->max - MIN(p->max, p->used))
         jinja_fail_set(f, ERR_FULL, "more than %zu MiB of memory are needed", p->max >> 20);
@@ -33,7 +33,7 @@ void *jinja_pool_take(struct fail *f, size_t bytes)
     return memset(at, 0, bytes);
 }
 
-void jinja_pool_release(struct pool *p)
+void jinja_pool_release(struct jinja_pool *p)
 {
     while (p->chunk) {
         struct chunk *next = p->chunk->next;

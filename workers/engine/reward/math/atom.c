@@ -10,10 +10,10 @@ bool parser_deeper(struct parser *p)
     return false;
 }
 
-struct node *number_node(struct parser *p)
+struct math_node *number_node(struct parser *p)
 {
-    struct token t = p->t;
-    struct node *a = node_new(p->m, K_NUM, 0);
+    struct math_token t = p->t;
+    struct math_node *a = node_new(p->m, K_NUM, 0);
     if (!a)
         return parser_fail(p);
     a->s = t.s;
@@ -82,7 +82,7 @@ static bool subscript_take(struct parser *p, const char **s, size_t *len)
     return true;
 }
 
-struct node *symbol_node(struct parser *p, const char *s, size_t len)
+struct math_node *symbol_node(struct parser *p, const char *s, size_t len)
 {
     for (;;) {
         const char *sub;
@@ -112,9 +112,9 @@ struct node *symbol_node(struct parser *p, const char *s, size_t len)
     return node_named(p->m, K_SYM, s, len);
 }
 
-struct node *argument_parse(struct parser *p, bool one_digit)
+struct math_node *argument_parse(struct parser *p, bool one_digit)
 {
-    struct node *a = NULL;
+    struct math_node *a = NULL;
     if (is_char(p, '{')) {
         if (!parser_deeper(p))
             return NULL;
@@ -186,9 +186,9 @@ bool starts_factor(const struct parser *p)
     return false;
 }
 
-static struct node *func_args(struct parser *p, enum math_func fn)
+static struct math_node *func_args(struct parser *p, enum math_func fn)
 {
-    struct node *arg;
+    struct math_node *arg;
     if (is_char(p, '(') || is_char(p, '{') || is_char(p, '[')) {
         char close = p->t.c == '(' ? ')' : p->t.c == '[' ? ']' : '}';
         if (!parser_deeper(p))
@@ -212,7 +212,7 @@ static struct node *func_args(struct parser *p, enum math_func fn)
             return parser_fail(p);
         if (!parser_deeper(p))
             return NULL;
-        struct node *part[32];
+        struct math_node *part[32];
         int n = 0;
         bool was = p->in_func;
         p->in_func = true;
@@ -235,9 +235,9 @@ static int func_inverse(int fn)
     return fn >= FN_SIN && fn <= FN_CSC ? fn + (FN_ASIN - FN_SIN) : fn >= FN_SINH && fn <= FN_TANH ? fn + (FN_ASINH - FN_SINH) : -1;
 }
 
-struct node *func_parse(struct parser *p, int fn)
+struct math_node *func_parse(struct parser *p, int fn)
 {
-    struct node *power = NULL, *base = NULL, *a;
+    struct math_node *power = NULL, *base = NULL, *a;
     token_take(p);
     for (;;) {
         if (is_char(p, '^') && !power) {
@@ -292,7 +292,7 @@ static bool builder_follows(const struct parser *p)
     return in && condition_follows(in, to);
 }
 
-struct node *bracket_parse(struct parser *p, char open)
+struct math_node *bracket_parse(struct parser *p, char open)
 {
     int abs_depth = p->abs_depth;
     bool matrix = p->in_matrix, no_bar = p->no_bar, in_func = p->in_func;
@@ -303,7 +303,7 @@ struct node *bracket_parse(struct parser *p, char open)
     bool builder = open == '{' || (open == 'b' && builder_follows(p));    // also with plain braces
     p->no_bar = builder;
     token_take(p);
-    struct node *a = NULL;
+    struct math_node *a = NULL;
     bool empty = false;
     if (open == '{' ? is_class(p, C_CLOSE) && p->t.cmd->arg == '}' : open == 'b' && is_char(p, '}'))
         empty = true;
@@ -336,7 +336,7 @@ struct node *bracket_parse(struct parser *p, char open)
             token_take(p);
             if (!parser_deeper(p))
                 return NULL;
-            struct node *cond = list_parse(p);
+            struct math_node *cond = list_parse(p);
             p->depth--;
             a = cond ? node_new(p->m, K_BUILDER, 2, a, cond) : NULL;
             if (!a)
@@ -367,14 +367,14 @@ struct node *bracket_parse(struct parser *p, char open)
     return parser_fail(p);
 }
 
-static struct node *abs_parse(struct parser *p)
+static struct math_node *abs_parse(struct parser *p)
 {
     if (!parser_deeper(p))
         return NULL;
     int abs_depth = p->abs_depth;
     p->abs_depth = 1;
     token_take(p);
-    struct node *a = sum_parse(p);
+    struct math_node *a = sum_parse(p);
     p->abs_depth = abs_depth;
     p->depth--;
     if (!a || !is_char(p, '|'))
@@ -407,19 +407,19 @@ static size_t words_len(const struct parser *p, const char *s)
     return ends && longer ? (size_t)(last - s) : 0;
 }
 
-struct node *sub_parse(struct parser *p, const char *s, size_t len)
+struct math_node *sub_parse(struct parser *p, const char *s, size_t len)
 {
     struct parser sub = { .m = p->m, .p = s, .start = s, .end = s + len, .depth = p->depth, .nest = p->nest, .n_index = p->n_index };
     memcpy(sub.index, p->index, sizeof sub.index);
     if (!parser_deeper(&sub))
         return parser_fail(p);
     token_next(&sub);
-    struct node *a = list_parse(&sub);
+    struct math_node *a = list_parse(&sub);
     return a && !sub.failed && sub.t.kind == T_END ? a : NULL;
 }
 
 /* Words; those that name a set are that set. */
-static struct node *text_node(struct parser *p, const char *s, size_t len)
+static struct math_node *text_node(struct parser *p, const char *s, size_t len)
 {
     static const char *const reals[] = { "all real numbers", "real numbers", "all reals", "the set of all real numbers",
                                          "the real numbers" };
@@ -428,7 +428,7 @@ static struct node *text_node(struct parser *p, const char *s, size_t len)
             return node_op(node_new(p->m, K_NAMED_SET, 0), 'R');
     struct span limit;
     if (no_solution(s, len, &limit)) {
-        struct node *empty = node_named(p->m, K_NAMED_SET, limit.len > 0 ? limit.s : "", limit.len);
+        struct math_node *empty = node_named(p->m, K_NAMED_SET, limit.len > 0 ? limit.s : "", limit.len);
         return node_op(empty, '0');
     }
     static const char *const none[] = { "DNE", "D.N.E", "doesn't exist", "does not exist", "the limit does not exist" };
@@ -466,10 +466,10 @@ bool binder_follows(const struct parser *p)
 }
 
 /* One word of letters: a function, a constant, a name such as AB, words of text, or letters one by one. */
-static struct node *word_parse(struct parser *p)
+static struct math_node *word_parse(struct parser *p)
 {
-    struct token t = p->t;
-    const struct command *c = t.len >= 2 ? math_command_find(p->m, t.s, (size_t)t.len) : NULL;
+    struct math_token t = p->t;
+    const struct math_command *c = t.len >= 2 ? math_command_find(p->m, t.s, (size_t)t.len) : NULL;
     if (c && c->class == C_FUNC && c->arg != FN_GAMMA && t.s[0] >= 'a' && c->arg != FN_ARG)
         return func_parse(p, c->arg);
     if (c && (c->class == C_CONST) && strncmp(t.s, "imath", 5) != 0) {
@@ -478,7 +478,7 @@ static struct node *word_parse(struct parser *p)
     }
     if (c && c->class == C_SQRT) {
         token_take(p);
-        struct node *a = argument_parse(p, false);
+        struct math_node *a = argument_parse(p, false);
         return node_new(p->m, K_ROOT, 2, a, node_int(p->m, 2));
     }
     if (c && c->class == C_SYM && t.len >= 3) {
@@ -504,7 +504,7 @@ static struct node *word_parse(struct parser *p)
     }
     if (t.len >= 4)    // sinx, cosx, lnx; else a word where no word can be
         for (int n = 4; n >= 3; n--) {
-            const struct command *f = math_command_find(p->m, t.s, (size_t)n);
+            const struct math_command *f = math_command_find(p->m, t.s, (size_t)n);
             if (f && f->class == C_FUNC && t.len - n <= 2 && t.len > n) {
                 p->t.end = t.s + n;
                 return func_parse(p, f->arg);
@@ -529,17 +529,17 @@ static struct node *word_parse(struct parser *p)
             p->p += 5;
             token_next(p);
             p->t.space = false;
-            struct node *arg = is_char(p, '(') ? bracket_parse(p, '(') : NULL;
-            struct node *f = arg ? node_new(p->m, K_APP, 1, arg) : NULL;
+            struct math_node *arg = is_char(p, '(') ? bracket_parse(p, '(') : NULL;
+            struct math_node *f = arg ? node_new(p->m, K_APP, 1, arg) : NULL;
             if (!f)
                 return parser_fail(p);
             f->s = name;
             f->len = 4;
             return f;
         }
-    struct node *sym = symbol_node(p, t.s, 1);
+    struct math_node *sym = symbol_node(p, t.s, 1);
     if (sym && t.s[0] == 'C' && sym->len == 1 && paren_follows(p)) {    // C(10,3); C(x+1) is a product
-        struct node *arg = bracket_parse(p, '(');
+        struct math_node *arg = bracket_parse(p, '(');
         if (!arg)
             return parser_fail(p);
         return arg->kind == K_TUPLE && arg->n == 2 && arg->op == 0
@@ -549,14 +549,14 @@ static struct node *word_parse(struct parser *p)
     return sym;
 }
 
-struct node *atom_parse(struct parser *p)
+struct math_node *atom_parse(struct parser *p)
 {
-    struct token t = p->t;
+    struct math_token t = p->t;
     if (p->failed || p->m->out_of_memory)
         return parser_fail(p);
     switch (t.kind) {
     case T_NUM: {
-        struct node *a = number_node(p);
+        struct math_node *a = number_node(p);
         if (a && is_char(p, '_')) {
             const char *sub;
             size_t n = 0;
@@ -572,9 +572,9 @@ struct node *atom_parse(struct parser *p)
     case T_WORD: return word_parse(p);
     case T_TEXT: {
         bool list = memchr(t.s, ',', (size_t)t.len) != NULL;    // \text{Navin, Luisa}
-        struct node *a = t.len > 0 && (list || is_digit(*t.s) || *t.s == '(' || *t.s == '$' || *t.s == '-' || *t.s == '\\')
-                             ? sub_parse(p, t.s, (size_t)t.len)
-                             : NULL;
+        struct math_node *a = t.len > 0 && (list || is_digit(*t.s) || *t.s == '(' || *t.s == '$' || *t.s == '-' || *t.s == '\\')
+                                  ? sub_parse(p, t.s, (size_t)t.len)
+                                  : NULL;
         p->failed = false;    // anything inside that is not mathematics is text
         token_take(p);
         return a ? a : text_node(p, t.s, (size_t)t.len);

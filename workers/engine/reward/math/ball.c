@@ -39,7 +39,7 @@ static void unknown_value(const struct ball *b, uint64_t h, acb_t z)
 }
 
 /* An arbitrary number in place of what cannot be computed. */
-static bool stand_in(const struct ball *b, const struct node *a, acb_t z)
+static bool stand_in(const struct ball *b, const struct math_node *a, acb_t z)
 {
     struct residue r = { .m = b->m, .seed = 5 };
     uint64_t h;
@@ -104,7 +104,7 @@ static bool off_cut(const acb_t x)
     return arb_is_positive(acb_realref(x)) || !arb_contains_zero(acb_imagref(x));
 }
 
-static bool ball_power(struct ball *b, const struct node *exp, bool inverse, const acb_t x, acb_t z)
+static bool ball_power(struct ball *b, const struct math_node *exp, bool inverse, const acb_t x, acb_t z)
 {
     fmpq_t q;
     bool ok = false, rational;
@@ -149,7 +149,7 @@ static bool ball_power(struct ball *b, const struct node *exp, bool inverse, con
 }
 
 /* gcd, lcm or remainder of whole numbers, the first of which is x. */
-static bool whole_func(struct ball *b, const struct node *a, const acb_t x, acb_t z)
+static bool whole_func(struct ball *b, const struct math_node *a, const acb_t x, acb_t z)
 {
     fmpz_t u, v;
     acb_t y;
@@ -177,9 +177,9 @@ static bool whole_func(struct ball *b, const struct node *a, const acb_t x, acb_
 
 /* ---- functions ---- */
 
-typedef bool argument_fn(struct ball *b, const struct node *a, acb_ptr x, acb_ptr z);    // x: the first argument's value
+typedef bool argument_fn(struct ball *b, const struct math_node *a, acb_ptr x, acb_ptr z);    // x: the first argument's value
 
-static bool abs_ball(struct ball *b, UNUSED const struct node *a, acb_ptr x, acb_ptr z)
+static bool abs_ball(struct ball *b, UNUSED const struct math_node *a, acb_ptr x, acb_ptr z)
 {
     acb_zero(z);
     if (b->analytic)
@@ -189,7 +189,7 @@ static bool abs_ball(struct ball *b, UNUSED const struct node *a, acb_ptr x, acb
     return true;
 }
 
-static bool floor_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr z)
+static bool floor_ball(struct ball *b, const struct math_node *a, acb_ptr x, acb_ptr z)
 {
     fmpz_t n;
     fmpz_init(n);
@@ -206,7 +206,7 @@ static bool floor_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr 
     return ok;
 }
 
-static bool gamma_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr z)
+static bool gamma_ball(struct ball *b, const struct math_node *a, acb_ptr x, acb_ptr z)
 {
     if (too_big(x, 24))
         return false;
@@ -217,7 +217,7 @@ static bool gamma_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr 
 }
 
 /* Gamma(n+1) / (Gamma(k+1) Gamma(n-k+1)) */
-static bool binom_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr z)
+static bool binom_ball(struct ball *b, const struct math_node *a, acb_ptr x, acb_ptr z)
 {
     slong prec = b->prec;
     acb_t k, t;
@@ -240,7 +240,7 @@ static bool binom_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr 
     return ok;
 }
 
-static bool extreme_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr z)
+static bool extreme_ball(struct ball *b, const struct math_node *a, acb_ptr x, acb_ptr z)
 {
     acb_t y;
     acb_init(y);
@@ -257,7 +257,7 @@ static bool extreme_ball(struct ball *b, const struct node *a, acb_ptr x, acb_pt
     return ok;
 }
 
-static bool part_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr z)
+static bool part_ball(struct ball *b, const struct math_node *a, acb_ptr x, acb_ptr z)
 {
     acb_zero(z);
     if (a->op == FN_RE)
@@ -273,7 +273,7 @@ static bool part_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr z
     return true;
 }
 
-static bool whole_ball(struct ball *b, const struct node *a, acb_ptr x, acb_ptr z)
+static bool whole_ball(struct ball *b, const struct math_node *a, acb_ptr x, acb_ptr z)
 {
     return whole_func(b, a, x, z) || (b->lenient && stand_in(b, a, z));
 }
@@ -351,7 +351,7 @@ static bool guard_passed(struct ball *b, enum guard guard, const acb_t x)
     return false;
 }
 
-static const struct bound_ball *bound_find(const struct ball *b, const struct node *a)
+static const struct bound_ball *bound_find(const struct ball *b, const struct math_node *a)
 {
     for (const struct bound_ball *v = b->bound; v; v = v->outer)
         if (v->len == a->len && memcmp(v->s, a->s, (size_t)a->len) == 0)
@@ -360,7 +360,7 @@ static const struct bound_ball *bound_find(const struct ball *b, const struct no
 }
 
 /* Does an integral's variable occur in a? */
-static bool depends_on_bound(const struct ball *b, const struct node *a)
+static bool depends_on_bound(const struct ball *b, const struct math_node *a)
 {
     if (a->kind == K_SYM)
         return bound_find(b, a) != NULL;
@@ -370,7 +370,7 @@ static bool depends_on_bound(const struct ball *b, const struct node *a)
     return any;
 }
 
-static bool ball_func(struct ball *b, const struct node *a, acb_t z)
+static bool ball_func(struct ball *b, const struct math_node *a, acb_t z)
 {
     acb_t x;
     bool ok;
@@ -403,7 +403,7 @@ static bool ball_func(struct ball *b, const struct node *a, acb_t z)
 }
 
 /* A bound of a sum: a whole number, and when unknowns are counts, one at this point. */
-static bool bound_of_sum(struct ball *b, const struct node *a, int64_t *v)
+static bool bound_of_sum(struct ball *b, const struct math_node *a, int64_t *v)
 {
     fmpq_t q;
     acb_t z;
@@ -421,7 +421,7 @@ static bool bound_of_sum(struct ball *b, const struct node *a, int64_t *v)
 
 /* ---- trees ---- */
 
-bool ball_eval(struct ball *b, const struct node *a, acb_t z)
+bool ball_eval(struct ball *b, const struct math_node *a, acb_t z)
 {
     struct math *m = b->m;
     acb_t x;
@@ -568,7 +568,7 @@ bool ball_eval(struct ball *b, const struct node *a, acb_t z)
     return false;
 }
 
-bool ball_floor(struct math *m, const struct node *a, bool up, fmpq_t out)
+bool ball_floor(struct math *m, const struct math_node *a, bool up, fmpq_t out)
 {
     bool ok = false;
     acb_t z;

@@ -7,35 +7,35 @@
 #define CONSTANT_BITS_MAX 512
 #define LIMIT_DEPTH_MAX 24    // of nested functions
 
-static struct node *function(struct math *m, enum math_func fn, struct node *arg)
+static struct math_node *function(struct math *m, enum math_func fn, struct math_node *arg)
 {
-    struct node *a = node_op(node_new(m, K_FUNC, 1, arg), fn);
+    struct math_node *a = node_op(node_new(m, K_FUNC, 1, arg), fn);
     if (a && fn != FN_ABS)
         a->flags |= HAS_TRANS;
     return a;
 }
 
-static struct node *one_over(struct math *m, struct node *a)
+static struct math_node *one_over(struct math *m, struct math_node *a)
 {
     return node_new(m, K_DIV, 2, node_int(m, 1), a);
 }
 
-static struct node *square(struct math *m, struct node *a)
+static struct math_node *square(struct math *m, struct math_node *a)
 {
     return node_new(m, K_POW, 2, a, node_int(m, 2));
 }
 
-static struct node *root_of(struct math *m, struct node *a)
+static struct math_node *root_of(struct math *m, struct math_node *a)
 {
     return node_new(m, K_ROOT, 2, a, node_int(m, 2));
 }
 
-static struct node *negative(struct math *m, struct node *a)
+static struct math_node *negative(struct math *m, struct math_node *a)
 {
     return node_new(m, K_NEG, 1, a);
 }
 
-static struct node *product(struct math *m, struct node *a, struct node *b)
+static struct math_node *product(struct math *m, struct math_node *a, struct math_node *b)
 {
     return node_new(m, K_MUL, 2, a, b);
 }
@@ -43,9 +43,9 @@ static struct node *product(struct math *m, struct node *a, struct node *b)
 /* ---- derivatives ---- */
 
 /* The derivative of a function of one argument at u; NULL: not known here. */
-static struct node *function_derivative(struct math *m, enum math_func fn, struct node *u)
+static struct math_node *function_derivative(struct math *m, enum math_func fn, struct math_node *u)
 {
-    struct node *one = node_int(m, 1);
+    struct math_node *one = node_int(m, 1);
     switch (fn) {
     case FN_SIN: return function(m, FN_COS, u);
     case FN_COS: return negative(m, function(m, FN_SIN, u));
@@ -69,25 +69,25 @@ static struct node *function_derivative(struct math *m, enum math_func fn, struc
 }
 
 /* b^e: e b^(e-1) b' + b^e ln(b) e'. */
-static struct node *power_derivative(struct math *m, struct node *a, const struct node *x)
+static struct math_node *power_derivative(struct math *m, struct math_node *a, const struct math_node *x)
 {
-    struct node *b = a->child[0], *e = a->child[1], *term[2];
+    struct math_node *b = a->child[0], *e = a->child[1], *term[2];
     int n = 0;
     if (node_occurs(b, x)) {
-        struct node *less = node_new(m, K_POW, 2, b, node_minus(m, e, node_int(m, 1)));
+        struct math_node *less = node_new(m, K_POW, 2, b, node_minus(m, e, node_int(m, 1)));
         term[n++] = node_new(m, K_MUL, 3, e, less, derivative_of(m, b, x));
     }
     if (node_occurs(e, x)) {
         bool natural = node_is(b, K_CONST) && b->op == CONST_E;
-        struct node *log = natural ? node_int(m, 1) : function(m, FN_LN, b);
+        struct math_node *log = natural ? node_int(m, 1) : function(m, FN_LN, b);
         term[n++] = node_new(m, K_MUL, 3, a, log, derivative_of(m, e, x));
     }
     return n == 1 ? term[0] : node_list(m, K_ADD, term, n);
 }
 
-struct node *derivative_of(struct math *m, struct node *a, const struct node *x)
+struct math_node *derivative_of(struct math *m, struct math_node *a, const struct math_node *x)
 {
-    struct node *part[64], *u = a->n > 0 ? a->child[0] : NULL;
+    struct math_node *part[64], *u = a->n > 0 ? a->child[0] : NULL;
     if (!math_spend(m, 4))
         return NULL;
     if (!node_occurs(a, x))
@@ -102,7 +102,7 @@ struct node *derivative_of(struct math *m, struct node *a, const struct node *x)
     case K_MUL: {
         int n = 0;
         for (int i = 0; i < a->n; i++) {
-            struct node *factor[64];
+            struct math_node *factor[64];
             if (!node_occurs(a->child[i], x))
                 continue;
             if (a->n > 64)
@@ -114,7 +114,7 @@ struct node *derivative_of(struct math *m, struct node *a, const struct node *x)
         return n == 1 ? part[0] : node_list(m, K_ADD, part, n);
     }
     case K_DIV: {
-        struct node *v = a->child[1], *du = derivative_of(m, u, x), *dv = derivative_of(m, v, x);
+        struct math_node *v = a->child[1], *du = derivative_of(m, u, x), *dv = derivative_of(m, v, x);
         return node_new(m, K_DIV, 2, node_minus(m, product(m, du, v), product(m, u, dv)), square(m, v));
     }
     case K_POW: return power_derivative(m, a, x);
@@ -137,8 +137,8 @@ struct series {
 };
 struct approach {
     struct math *m;
-    const struct node *x;
-    struct node *to;    // x is to + side t, or side / t
+    const struct math_node *x;
+    struct math_node *to;    // x is to + side t, or side / t
     int side;
     bool endless;    // to is an infinity
 };
@@ -167,9 +167,9 @@ static bool series_normal(struct series *s)
     return s->order > -1000 && s->order < 1000;
 }
 
-static bool series_of(struct approach *at, const struct node *a, struct series *s);
+static bool series_of(struct approach *at, const struct math_node *a, struct series *s);
 
-static bool series_constant(struct approach *at, const struct node *a, struct series *s)
+static bool series_constant(struct approach *at, const struct math_node *a, struct series *s)
 {
     fmpq_t q;
     fmpq_init(q);
@@ -287,7 +287,7 @@ static bool series_function(enum math_func fn, struct series *s)
     }
 }
 
-static bool series_of(struct approach *at, const struct node *a, struct series *s)
+static bool series_of(struct approach *at, const struct math_node *a, struct series *s)
 {
     if (!math_spend(at->m, 200))
         return false;
@@ -340,26 +340,26 @@ static bool series_of(struct approach *at, const struct node *a, struct series *
 
 /* ---- limits ---- */
 
-static struct node *infinite(struct math *m, int sign)
+static struct math_node *infinite(struct math *m, int sign)
 {
-    struct node *a = node_const(m, CONST_INF);
+    struct math_node *a = node_const(m, CONST_INF);
     return sign < 0 ? negative(m, a) : a;
 }
 
-static struct node *rational_node(struct math *m, const fmpq_t q)
+static struct math_node *rational_node(struct math *m, const fmpq_t q)
 {
     if (fmpz_bits(fmpq_numref(q)) > 59 || fmpz_bits(fmpq_denref(q)) > 59)
         return NULL;
     int64_t num = fmpz_get_si(fmpq_numref(q));
-    struct node *a = node_new(m, K_DIV, 2, node_int(m, num < 0 ? -num : num), node_int(m, fmpz_get_si(fmpq_denref(q))));
+    struct math_node *a = node_new(m, K_DIV, 2, node_int(m, num < 0 ? -num : num), node_int(m, fmpz_get_si(fmpq_denref(q))));
     return num < 0 ? negative(m, a) : a;
 }
 
-static struct node *series_limit(struct approach *at, const struct node *a)
+static struct math_node *series_limit(struct approach *at, const struct math_node *a)
 {
     struct series s;
     fmpq_t q;
-    struct node *out = NULL;
+    struct math_node *out = NULL;
     const char *why = at->m->why;
     series_init(&s);
     fmpq_init(q);
@@ -373,18 +373,18 @@ static struct node *series_limit(struct approach *at, const struct node *a)
     return out;
 }
 
-static struct node *one_sided(struct approach *at, struct node *a, int depth);
+static struct math_node *one_sided(struct approach *at, struct math_node *a, int depth);
 
 /* base^exponent with x in the exponent: e^(exponent ln base). */
-static struct node *exponential_limit(struct approach *at, struct node *a, int depth)
+static struct math_node *exponential_limit(struct approach *at, struct math_node *a, int depth)
 {
     struct math *m = at->m;
-    struct node *base = a->child[0], *arg;
+    struct math_node *base = a->child[0], *arg;
     int sign;
     if (node_is(base, K_CONST) && base->op == CONST_E) {
         arg = a->child[1];
     } else {
-        struct node *to = one_sided(at, base, depth);
+        struct math_node *to = one_sided(at, base, depth);
         if (!to || (to->flags & HAS_INF) || scalar_sign(m, to) != 1)
             return NULL;
         arg = product(m, a->child[1], function(m, FN_LN, base));
@@ -398,10 +398,10 @@ static struct node *exponential_limit(struct approach *at, struct node *a, int d
 }
 
 /* A function that is continuous where its argument goes. */
-static struct node *function_limit(struct approach *at, struct node *a, int depth)
+static struct math_node *function_limit(struct approach *at, struct math_node *a, int depth)
 {
     struct math *m = at->m;
-    struct node *to = a->n == 1 ? one_sided(at, a->child[0], depth) : NULL;
+    struct math_node *to = a->n == 1 ? one_sided(at, a->child[0], depth) : NULL;
     int sign;
     if (!to)
         return NULL;
@@ -412,7 +412,7 @@ static struct node *function_limit(struct approach *at, struct node *a, int dept
             return infinite(m, 1);
         if (a->op != FN_ATAN)
             return NULL;
-        struct node *half = node_new(m, K_DIV, 2, node_const(m, CONST_PI), node_int(m, 2));
+        struct math_node *half = node_new(m, K_DIV, 2, node_const(m, CONST_PI), node_int(m, 2));
         return sign > 0 ? half : negative(m, half);
     }
     switch ((enum math_func)a->op) {
@@ -430,14 +430,14 @@ static struct node *function_limit(struct approach *at, struct node *a, int dept
     }
 }
 
-static struct node *one_sided(struct approach *at, struct node *a, int depth)
+static struct math_node *one_sided(struct approach *at, struct math_node *a, int depth)
 {
     struct math *m = at->m;
     if (depth > LIMIT_DEPTH_MAX || !math_spend(m, 20))
         return NULL;
     if (!node_occurs(a, at->x))
         return a->flags & (HAS_SET | HAS_TEXT | HAS_INF | HAS_PM | HAS_OPAQUE) ? NULL : a;
-    struct node *out = series_limit(at, a), *part[16];
+    struct math_node *out = series_limit(at, a), *part[16];
     if (out)
         return out;
     if (a->kind == K_SYM)
@@ -464,7 +464,7 @@ static struct node *one_sided(struct approach *at, struct node *a, int depth)
     return node_like(m, a, (enum node_kind)a->kind, part);
 }
 
-struct node *limit_of(struct math *m, struct node *a, const struct node *x, struct node *to, int side)
+struct math_node *limit_of(struct math *m, struct math_node *a, const struct math_node *x, struct math_node *to, int side)
 {
     int sign, sa, sb;
     const char *rule;
@@ -479,9 +479,9 @@ struct node *limit_of(struct math *m, struct node *a, const struct node *x, stru
     if (side != 0)
         return one_sided(&at, a, 0);
     at.side = 1;
-    struct node *above = one_sided(&at, a, 0);
+    struct math_node *above = one_sided(&at, a, 0);
     at.side = -1;
-    struct node *below = above ? one_sided(&at, a, 0) : NULL;
+    struct math_node *below = above ? one_sided(&at, a, 0) : NULL;
     if (!below)
         return NULL;
     bool ia = node_infinite(above, &sa), ib = node_infinite(below, &sb);

@@ -20,7 +20,7 @@ static size_t word_at(const char *p, const char *end, const char *const *words, 
 }
 
 /* A condition without the words that only say that it is one: x > 0 for \text{if } x > 0, "neven" for "n is even". NULL: no room. */
-static struct node *condition_parse(struct parser *p, const char *s, const char *end)
+static struct math_node *condition_parse(struct parser *p, const char *s, const char *end)
 {
     static const char *const fonts[] = { "\\text{", "\\textrm{", "\\mathrm{", "\\mbox{" };
     static const char *const fillers[] = { "if", "when", "for", "where", "is", "are", "an" };
@@ -57,7 +57,7 @@ static struct node *condition_parse(struct parser *p, const char *s, const char 
     len = word_at(from, to, rest, ARRAY_SIZE(rest));
     if (len > 0 && from + len == to)
         return node_named(p->m, K_TEXT, CASE_OTHERWISE, strlen(CASE_OTHERWISE));
-    struct node *a = sub_parse(p, from, (size_t)(to - from));
+    struct math_node *a = sub_parse(p, from, (size_t)(to - from));
     p->failed = false;
     if (a && (a->kind == K_REL || (a->kind == K_LIST && a->child[0]->kind == K_REL)))
         return a;
@@ -89,9 +89,9 @@ static const char *cell_end(const char *q, const char *end)
 }
 
 /* The rows of a function by cases, from q on: value & condition. */
-static struct node *cases_parse(struct parser *p, const char *q)
+static struct math_node *cases_parse(struct parser *p, const char *q)
 {
-    struct node *part[2 * CASES_MAX];
+    struct math_node *part[2 * CASES_MAX];
     int n = 0;
     bool more = true;
     if (!parser_deeper(p))
@@ -126,7 +126,7 @@ static struct node *cases_parse(struct parser *p, const char *q)
     return node_list(p->m, K_CASES, part, n);
 }
 
-static struct node *environment_parse(struct parser *p)
+static struct math_node *environment_parse(struct parser *p)
 {
     const char *q = space_skip(p->t.end, p->end), *from, *to;
     if (q >= p->end || *q != '{' || !group_find(q, p->end, &from, &to))
@@ -147,7 +147,7 @@ static struct node *environment_parse(struct parser *p)
         return NULL;
     bool was = p->in_matrix;
     p->in_matrix = true;
-    struct node *cell[CELLS_MAX];
+    struct math_node *cell[CELLS_MAX];
     int n = 0, row = 0, cols = 0, in_row = 0;
     token_next(p);
     for (;;) {
@@ -186,7 +186,7 @@ static struct node *environment_parse(struct parser *p)
     p->depth--;
     p->p = to + 1;
     token_next(p);
-    struct node *a = node_list(p->m, K_MATRIX, cell, n);
+    struct math_node *a = node_list(p->m, K_MATRIX, cell, n);
     if (!a)
         return parser_fail(p);
     a->scale = row;
@@ -194,27 +194,27 @@ static struct node *environment_parse(struct parser *p)
 }
 
 /* Parse a body in which the letter of the symbol x is no function's name. */
-static struct node *body_parse(struct parser *p, const struct node *x)
+static struct math_node *body_parse(struct parser *p, const struct math_node *x)
 {
     bool named = x->len == 1 && p->n_index < MATH_BIND_MAX;
     if (!parser_deeper(p))
         return NULL;
     if (named)
         p->index[p->n_index++] = *x->s;
-    struct node *body = product_parse(p);
+    struct math_node *body = product_parse(p);
     p->n_index -= named;
     p->depth--;
     return body ? body : parser_fail(p);
 }
 
 /* A variable as it is written: a letter or a Greek one. What follows it; NULL: there is none. */
-static const char *variable_take(struct parser *p, const char *s, const char *end, struct node **x)
+static const char *variable_take(struct parser *p, const char *s, const char *end, struct math_node **x)
 {
     const char *q = s;
     if (q < end && *q == '\\') {
         while (++q < end && is_letter(*q)) {
         }
-        const struct command *c = math_command_find(p->m, s + 1, (size_t)(q - s - 1));
+        const struct math_command *c = math_command_find(p->m, s + 1, (size_t)(q - s - 1));
         *x = c && c->class == C_SYM ? node_named(p->m, K_SYM, c->name, strlen(c->name)) : NULL;
         return *x ? q : NULL;
     }
@@ -223,7 +223,7 @@ static const char *variable_take(struct parser *p, const char *s, const char *en
 }
 
 /* x \to 0^+, the text under a limit: the variable, where it goes and from which side; false: it is not of this form. */
-static bool approach_take(struct parser *p, const struct node *text, struct node **x, struct node **to, int *side)
+static bool approach_take(struct parser *p, const struct math_node *text, struct math_node **x, struct math_node **to, int *side)
 {
     static const char *const arrows[] = { "\\to", "\\rightarrow", "\\longrightarrow", "→", "->" };
     static const char *const sides[] = { "^{+}", "^+", "^{-}", "^-" };
@@ -253,7 +253,7 @@ static bool approach_take(struct parser *p, const struct node *text, struct node
 }
 
 /* Where the differential of an integral's body is: d and a variable, roman or not; those of the integrals inside come first. */
-static bool differential_find(struct parser *p, const char *s, const char *end, const char **from, const char **after, struct node **x)
+static bool differential_find(struct parser *p, const char *s, const char *end, const char **from, const char **after, struct math_node **x)
 {
     static const char *const signs[] = { "\\mathrm{d}", "\\text{d}", "{\\rm d}", "\\rm d", "d" };
     int inside = 0;
@@ -284,10 +284,10 @@ static bool differential_find(struct parser *p, const char *s, const char *end, 
 
 /* The body of an integral between bounds, up to its differential, which may stand in a numerator. NULL: it is not of this form, and
  * nothing is taken, or it cannot be parsed. */
-static struct node *integral_parse(struct parser *p, struct node *from, struct node *to)
+static struct math_node *integral_parse(struct parser *p, struct math_node *from, struct math_node *to)
 {
     const char *s = p->p, *at, *after, *q;
-    struct node *x = NULL;
+    struct math_node *x = NULL;
     int depth = 0;
     if (!differential_find(p, s, p->end, &at, &after, &x))
         return NULL;
@@ -322,9 +322,9 @@ static struct node *integral_parse(struct parser *p, struct node *from, struct n
     bool named = x->len == 1 && p->n_index < MATH_BIND_MAX;
     if (named)
         p->index[p->n_index++] = *x->s;
-    struct node *body = sub_parse(p, text, before + n_after);
+    struct math_node *body = sub_parse(p, text, before + n_after);
     p->n_index -= named;
-    struct node *a = body ? node_op(node_new(p->m, K_OPAQUE, 3, body, from, to), 1) : NULL;
+    struct math_node *a = body ? node_op(node_new(p->m, K_OPAQUE, 3, body, from, to), 1) : NULL;
     if (!a)
         return parser_fail(p);    // not once more in another way: nested integrals would double the work each time
     a->s = x->s;
@@ -339,9 +339,9 @@ static bool sum_goes_on(const struct parser *p)
     return is_char(p, '+') || is_char(p, '-') || is_class(p, C_PM);
 }
 
-static struct node *big_parse(struct parser *p, bool opaque, int op)
+static struct math_node *big_parse(struct parser *p, bool opaque, int op)
 {
-    struct node *from = NULL, *to = NULL, *body, *limit = NULL;
+    struct math_node *from = NULL, *to = NULL, *body, *limit = NULL;
     const char *index = "";
     size_t index_len = 0;
     token_take(p);
@@ -383,10 +383,10 @@ static struct node *big_parse(struct parser *p, bool opaque, int op)
     }
     if (p->failed)
         return NULL;
-    struct node *x, *target;
+    struct math_node *x, *target;
     int side;
     if (opaque && op == 1 && from && to) {
-        struct node *integral = integral_parse(p, from, to);
+        struct math_node *integral = integral_parse(p, from, to);
         if (integral || p->failed)
             return integral;
     }
@@ -394,7 +394,7 @@ static struct node *big_parse(struct parser *p, bool opaque, int op)
         if (!(body = body_parse(p, x)))
             return NULL;
         size_t used = p->m->used;
-        struct node *value = sum_goes_on(p) ? NULL : limit_of(p->m, body, x, target, side);
+        struct math_node *value = sum_goes_on(p) ? NULL : limit_of(p->m, body, x, target, side);
         if (!value)
             math_give_back(p->m, used);
         return value ? value : node_op(node_new(p->m, K_OPAQUE, 2, body, limit), op);
@@ -410,14 +410,14 @@ static struct node *big_parse(struct parser *p, bool opaque, int op)
     if (!body)
         return parser_fail(p);
     if (!opaque && from && to && index_len) {
-        struct node *a = node_new(p->m, (enum node_kind)op, 3, body, from, to);
+        struct math_node *a = node_new(p->m, (enum node_kind)op, 3, body, from, to);
         if (a) {
             a->s = index;
             a->len = (int32_t)index_len;
         }
         return a && node_is(to, K_CONST) && to->op == CONST_INF ? endless_node(p->m, a, eval_rational) : a;
     }
-    struct node *child[4];
+    struct math_node *child[4];
     int n = 0;
     child[n++] = body;
     if (from)
@@ -430,7 +430,7 @@ static struct node *big_parse(struct parser *p, bool opaque, int op)
 }
 
 /* The content of a font command: digits with spaces between them are one number. */
-static struct node *font_parse(struct parser *p)
+static struct math_node *font_parse(struct parser *p)
 {
     const char *q = space_skip(p->t.end, p->end), *from = NULL, *to = NULL;
     bool digits = q < p->end && *q == '{' && group_find(q, p->end, &from, &to) && to > from;
@@ -446,13 +446,13 @@ static struct node *font_parse(struct parser *p)
         return argument_parse(p, true);
     p->p = to + 1;
     token_next(p);
-    struct node *a = sub_parse(p, joined, n);
+    struct math_node *a = sub_parse(p, joined, n);
     return a ? a : parser_fail(p);
 }
 
 /* The argument of a bar, dot or tilde: a letter becomes another symbol, several capitals are a segment's name, other
  * letters are a number's digits, and an expression is conjugated. */
-static struct node *mark_parse(struct parser *p)
+static struct math_node *mark_parse(struct parser *p)
 {
     const char *mark = p->t.cmd->name, *q = space_skip(p->t.end, p->end), *from = q, *to = q, *after;
     bool bar = starts(mark, mark + strlen(mark), "bar") || mark[0] == 'o';
@@ -469,7 +469,7 @@ static struct node *mark_parse(struct parser *p)
         after = to;
     }
     bool command = to - from > 1 && *from == '\\';
-    const struct command *sym = command ? math_command_find(p->m, from + 1, (size_t)(to - from - 1)) : NULL;
+    const struct math_command *sym = command ? math_command_find(p->m, from + 1, (size_t)(to - from - 1)) : NULL;
     bool capitals = to > from, letters = to > from, digits = true;
     for (const char *r = from; r < to; r++) {
         capitals &= *r >= 'A' && *r <= 'Z';
@@ -489,28 +489,28 @@ static struct node *mark_parse(struct parser *p)
         return symbol_node(p, name, n + k + 1);
     }
     token_take(p);
-    struct node *a = argument_parse(p, true);
+    struct math_node *a = argument_parse(p, true);
     return a && bar && !digits && !capitals ? node_op(node_new(p->m, K_FUNC, 1, a), FN_CONJ) : a;
 }
 
-static bool is_d(const struct node *a)    // d or \partial
+static bool is_d(const struct math_node *a)    // d or \partial
 {
     return node_is(a, K_SYM) && ((a->len == 1 && a->s[0] == 'd') || (a->len == 7 && memcmp(a->s, "partial", 7) == 0));
 }
 
-static bool is_differential(const struct node *a)    // dx
+static bool is_differential(const struct math_node *a)    // dx
 {
     return node_is(a, K_MUL) && a->n == 2 && is_d(a->child[0]) && node_is(a->child[1], K_SYM);
 }
 
 /* d^2 over dx^2: how often to differentiate, and the variable; 0: it is not of this form. */
-static int64_t derivative_order(const struct node *a, const struct node *b, const struct node **x)
+static int64_t derivative_order(const struct math_node *a, const struct math_node *b, const struct math_node **x)
 {
     bool power = node_is(a, K_POW);
-    const struct node *d = power ? a->child[0] : a, *dx = node_is(b, K_MUL) && b->n == 2 && is_d(b->child[0]) ? b->child[1] : NULL;
+    const struct math_node *d = power ? a->child[0] : a, *dx = node_is(b, K_MUL) && b->n == 2 && is_d(b->child[0]) ? b->child[1] : NULL;
     if (!is_d(d) || !dx)
         return 0;
-    const struct node *of = power && node_is(dx, K_POW) ? dx->child[0] : dx;
+    const struct math_node *of = power && node_is(dx, K_POW) ? dx->child[0] : dx;
     *x = of;
     bool same = !power
                 || (node_is(dx, K_POW) && node_is(dx->child[1], K_NUM) && node_is(a->child[1], K_NUM)
@@ -520,12 +520,12 @@ static int64_t derivative_order(const struct node *a, const struct node *b, cons
 }
 
 /* a over b; dy/dx is a name, and d/dx differentiates what follows: neither is a quotient. */
-static struct node *fraction_node(struct parser *p, struct node *a, struct node *b)
+static struct math_node *fraction_node(struct parser *p, struct math_node *a, struct math_node *b)
 {
-    const struct node *x;
+    const struct math_node *x;
     int64_t order = derivative_order(a, b, &x);
     if (order > 0 && starts_factor(p)) {
-        struct node *body = body_parse(p, x), *out = body;
+        struct math_node *body = body_parse(p, x), *out = body;
         size_t used = p->m->used;
         if (!body)
             return NULL;
@@ -569,12 +569,12 @@ static int signed_set(struct parser *p, int set)
 }
 
 /* \numeral{1A}{16}, as the lexer writes 1A_{16}. */
-static struct node *numeral_parse(struct parser *p)
+static struct math_node *numeral_parse(struct parser *p)
 {
     const char *d0, *d1, *b0, *b1;
     if (!group_find(p->t.end, p->end, &d0, &d1) || !group_find(d1 + 1, p->end, &b0, &b1) || b1 - b0 > 2 || d1 == d0 || b1 == b0)
         return parser_fail(p);
-    struct node *a = node_named(p->m, K_NUM, d0, (size_t)(d1 - d0));
+    struct math_node *a = node_named(p->m, K_NUM, d0, (size_t)(d1 - d0));
     if (!a)
         return parser_fail(p);
     for (const char *q = b0; q < b1; q++)
@@ -589,10 +589,10 @@ static struct node *numeral_parse(struct parser *p)
     return a;
 }
 
-struct node *math_command_parse(struct parser *p)
+struct math_node *math_command_parse(struct parser *p)
 {
-    struct token t = p->t;
-    struct node *a, *b;
+    struct math_token t = p->t;
+    struct math_node *a, *b;
     if (!t.cmd) {    // an unknown command is a symbol of that name
         token_take(p);
         return symbol_node(p, t.s, (size_t)t.len);
@@ -611,7 +611,7 @@ struct node *math_command_parse(struct parser *p)
         b = a ? argument_parse(p, true) : NULL;
         return b ? node_op(node_new(p->m, K_FUNC, 2, a, b), FN_BINOM) : parser_fail(p);
     case C_SQRT: {
-        struct node *index = NULL;
+        struct math_node *index = NULL;
         token_take(p);
         if (is_char(p, '[')) {
             if (!parser_deeper(p))

@@ -13,11 +13,11 @@
 static const char WHY_ZERO[] = "0 may be a natural number";
 
 /* The tree with every plus-minus resolved: sign +1 takes the upper signs. */
-static struct node *decide_sign(struct math *m, struct node *a, int sign)
+static struct math_node *decide_sign(struct math *m, struct math_node *a, int sign)
 {
     if (!(a->flags & HAS_PM))
         return a;
-    struct node *child[ELEMENTS_MAX * 2];
+    struct math_node *child[ELEMENTS_MAX * 2];
     if (a->n > (int)ARRAY_SIZE(child))
         return NULL;
     for (int i = 0; i < a->n; i++)
@@ -25,17 +25,17 @@ static struct node *decide_sign(struct math *m, struct node *a, int sign)
             return NULL;
     if (a->kind == K_PM)
         return a->op * sign > 0 ? child[0] : node_new(m, K_NEG, 1, child[0]);
-    struct node *c = node_like(m, a, (enum node_kind)a->kind, child);
+    struct math_node *c = node_like(m, a, (enum node_kind)a->kind, child);
     if (c)
         c->flags &= (uint16_t)~HAS_PM;
     return c;
 }
 
-struct node *node_substitute(struct math *m, struct node *a, const struct node *name, struct node *with)
+struct math_node *node_substitute(struct math *m, struct math_node *a, const struct math_node *name, struct math_node *with)
 {
     if (a->kind == K_SYM && name_same(a, name))
         return with;
-    struct node *child[ELEMENTS_MAX * 2];
+    struct math_node *child[ELEMENTS_MAX * 2];
     if (a->n == 0 || !(a->flags & HAS_SYM))
         return a;
     if (a->n > (int)ARRAY_SIZE(child))
@@ -49,14 +49,14 @@ struct node *node_substitute(struct math *m, struct node *a, const struct node *
     return same ? a : node_like(m, a, (enum node_kind)a->kind, child);
 }
 
-static bool is_list(const struct node *a)
+static bool is_list(const struct math_node *a)
 {
     return a->kind == K_LIST || a->kind == K_SET;
 }
 
 /* ---- lists ---- */
 
-static enum tri unordered(struct math *m, struct node **a, int na, struct node **b, int nb, const char **rule, int depth)
+static enum tri unordered(struct math *m, struct math_node **a, int na, struct math_node **b, int nb, const char **rule, int depth)
 {
     bool unknown = false;
     for (int way = 0; way < 2; way++)
@@ -75,7 +75,7 @@ static enum tri unordered(struct math *m, struct node **a, int na, struct node *
 
 struct matching {
     struct math *m;
-    struct node **a, **b;
+    struct math_node **a, **b;
     int n, depth;
     const char **rule;
     int8_t *known;       // (n, n) enum tri + 1 of a[i] and b[j]; 0: not compared yet
@@ -105,7 +105,7 @@ static bool partner_find(struct matching *s, int i, bool unknown)
 
 /* Can each element of a be paired with a different one of b? 1, 1, 2 is not 1, 2, 2. A largest matching (Kuhn's), so that the
  * order does not count where two numbers both equal a third but not each other. */
-static enum tri matched(struct math *m, struct node **a, struct node **b, int n, const char **rule, int depth)
+static enum tri matched(struct math *m, struct math_node **a, struct math_node **b, int n, const char **rule, int depth)
 {
     struct matching s = { .m = m, .a = a, .b = b, .n = n, .depth = depth, .rule = rule };
     s.known = math_take(m, (size_t)n * (size_t)n + 1);
@@ -128,7 +128,7 @@ static enum tri matched(struct math *m, struct node **a, struct node **b, int n,
     return TRI_NO;
 }
 
-enum tri ordered_compare(struct math *m, struct node **a, struct node **b, int n, const char **rule, int depth)
+enum tri ordered_compare(struct math *m, struct math_node **a, struct math_node **b, int n, const char **rule, int depth)
 {
     bool unknown = false;
     for (int i = 0; i < n; i++) {
@@ -141,7 +141,7 @@ enum tri ordered_compare(struct math *m, struct node **a, struct node **b, int n
 }
 
 /* The elements of a list or set, with plus-minus written out and nested lists flattened. */
-static int elements(struct math *m, struct node *a, struct node **out, int max)
+static int elements(struct math *m, struct math_node *a, struct math_node **out, int max)
 {
     if (a->kind == K_LIST && a->op == 0) {
         int n = 0;
@@ -186,11 +186,11 @@ static int elements(struct math *m, struct node *a, struct node **out, int max)
 #define BOUND_MAX 8
 struct bound {
     int n;
-    struct node *set[BOUND_MAX];
+    struct math_node *set[BOUND_MAX];
 };
 
 /* The letter that an element of a list binds: "k in Z", "k is an integer". NULL: it binds none. */
-static struct node *binder(struct math *m, struct node *a, struct node **set)
+static struct math_node *binder(struct math *m, struct math_node *a, struct math_node **set)
 {
     if (a->kind == K_REL && a->len == 1 && a->s[0] == REL_IN && a->child[0]->kind == K_SYM) {
         *set = a->child[1];
@@ -207,10 +207,10 @@ static struct node *binder(struct math *m, struct node *a, struct node **set)
     return NULL;
 }
 
-static struct node *place_name(struct math *m, int i)    // a name that no text can contain
+static struct math_node *place_name(struct math *m, int i)    // a name that no text can contain
 {
     static const char place[BOUND_MAX] = "\16\17\20\21\22\23\24\25";
-    struct node *a = node_new(m, K_SYM, 0);
+    struct math_node *a = node_new(m, K_SYM, 0);
     if (a) {
         a->s = place + i;
         a->len = 1;
@@ -220,17 +220,17 @@ static struct node *place_name(struct math *m, int i)    // a name that no text 
 
 /* Take what binds a letter out of e[0..n) and give the letter the name of its place in the rest, so that "k\pi, k in Z"
  * and "n\pi, n in Z" have the same elements. Returns how many elements are left; -1: no room. */
-static int bound_take(struct math *m, struct node **e, int n, struct bound *out)
+static int bound_take(struct math *m, struct math_node **e, int n, struct bound *out)
 {
     out->n = 0;
     for (int i = 0; i < n; i++) {
-        struct node *set, *name = binder(m, e[i], &set);
+        struct math_node *set, *name = binder(m, e[i], &set);
         bool used = false;
         for (int k = 0; k < n && name; k++)
             used |= k != i && node_occurs(e[k], name);
         if (!used || out->n == BOUND_MAX)
             continue;
-        struct node *place = place_name(m, out->n);
+        struct math_node *place = place_name(m, out->n);
         out->set[out->n++] = set;
         memmove(e + i, e + i + 1, (size_t)(--n - i) * sizeof *e);
         i--;
@@ -239,7 +239,7 @@ static int bound_take(struct math *m, struct node **e, int n, struct bound *out)
             if (!place || !(e[k] = node_substitute(m, e[k], name, place)))
                 return -1;
         while (i >= 0 && e[i]->kind == K_SYM && (unsigned char)e[i]->s[0] >= ' ' && out->n < BOUND_MAX) {
-            struct node *also = e[i];
+            struct math_node *also = e[i];
             used = false;
             for (int k = 0; k < i; k++)
                 used |= node_occurs(e[k], also);
@@ -270,7 +270,7 @@ static bool bound_same(struct math *m, const struct bound *a, const struct bound
 /* ---- lists as a whole ---- */
 
 /* x = 1, y = 2: names for the places. */
-static bool all_named(struct node **e, int n)
+static bool all_named(struct math_node **e, int n)
 {
     for (int i = 0; i < n; i++) {
         if (e[i]->kind != K_REL || e[i]->len != 1 || e[i]->s[0] != REL_EQ || e[i]->child[0]->kind != K_SYM)
@@ -282,7 +282,7 @@ static bool all_named(struct node **e, int n)
     return n > 1;
 }
 
-static bool all_tuples(struct node **e, int n)
+static bool all_tuples(struct math_node **e, int n)
 {
     for (int i = 0; i < n; i++)
         if (e[i]->kind != K_TUPLE)
@@ -290,7 +290,7 @@ static bool all_tuples(struct node **e, int n)
     return true;
 }
 
-static bool none_named(struct node **e, int n)
+static bool none_named(struct math_node **e, int n)
 {
     for (int i = 0; i < n; i++)
         if (e[i]->kind == K_REL)
@@ -298,9 +298,9 @@ static bool none_named(struct node **e, int n)
     return true;
 }
 
-static enum tri list_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+static enum tri list_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
-    struct node **ea = math_take(m, sizeof *ea * ELEMENTS_MAX), **eb = math_take(m, sizeof *eb * ELEMENTS_MAX);
+    struct math_node **ea = math_take(m, sizeof *ea * ELEMENTS_MAX), **eb = math_take(m, sizeof *eb * ELEMENTS_MAX);
     if (!ea || !eb)
         return TRI_UNKNOWN;
     int na = elements(m, a, ea, ELEMENTS_MAX), nb = elements(m, b, eb, ELEMENTS_MAX);
@@ -309,7 +309,7 @@ static enum tri list_compare(struct math *m, struct node *a, struct node *b, con
         return TRI_UNKNOWN;
     }
     *rule = "set";
-    struct node **fa = math_take(m, sizeof *fa * (size_t)na + 8), **fb = math_take(m, sizeof *fb * (size_t)nb + 8);
+    struct math_node **fa = math_take(m, sizeof *fa * (size_t)na + 8), **fb = math_take(m, sizeof *fb * (size_t)nb + 8);
     if (!fa || !fb)
         return TRI_UNKNOWN;
     memcpy(fa, ea, sizeof *fa * (size_t)na);
@@ -334,12 +334,12 @@ static enum tri list_compare(struct math *m, struct node *a, struct node *b, con
 
 /* ---- set expressions and tuples ---- */
 
-static bool is_set_tree(const struct node *a)
+static bool is_set_tree(const struct math_node *a)
 {
     return a->kind == K_UNION || a->kind == K_INTER || a->kind == K_MINUS || a->kind == K_NAMED_SET || a->kind == K_BUILDER;
 }
 
-static int union_flat(struct node *a, struct node **out, int max)
+static int union_flat(struct math_node *a, struct math_node **out, int max)
 {
     if (a->kind == K_UNION) {
         int n = union_flat(a->child[0], out, max), k = n < 0 ? -1 : union_flat(a->child[1], out + n, max - n);
@@ -352,9 +352,9 @@ static int union_flat(struct node *a, struct node **out, int max)
 }
 
 /* The part before the bar, what binds its letters, and the conditions: all with the letters named by their places. */
-static int builder_parts(struct math *m, struct node *a, struct node **part, struct bound *bound)
+static int builder_parts(struct math *m, struct math_node *a, struct math_node **part, struct bound *bound)
 {
-    struct node *head = a->child[0];
+    struct math_node *head = a->child[0];
     int n = 0;
     part[n++] = head;
     if (head->kind == K_REL && head->len == 1 && head->s[0] == REL_IN) {    // { x in R | x > 2 }
@@ -367,16 +367,16 @@ static int builder_parts(struct math *m, struct node *a, struct node **part, str
     n = bound_take(m, part, n + k, bound);
     if (n < 1 || part[0]->kind != K_SYM || bound->n == BOUND_MAX || (unsigned char)part[0]->s[0] < ' ')
         return n;
-    struct node *name = part[0], *place = place_name(m, BOUND_MAX - 1);
+    struct math_node *name = part[0], *place = place_name(m, BOUND_MAX - 1);
     for (int i = 0; i < n; i++)
         if (!place || !(part[i] = node_substitute(m, part[i], name, place)))
             return -1;
     return n;
 }
 
-static enum tri builder_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+static enum tri builder_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
-    struct node **pa = math_take(m, sizeof *pa * ELEMENTS_MAX), **pb = math_take(m, sizeof *pb * ELEMENTS_MAX);
+    struct math_node **pa = math_take(m, sizeof *pa * ELEMENTS_MAX), **pb = math_take(m, sizeof *pb * ELEMENTS_MAX);
     struct bound ba, bb;
     int na = pa ? builder_parts(m, a, pa, &ba) : -1, nb = pb ? builder_parts(m, b, pb, &bb) : -1;
     m->why = "sets that could not be compared";
@@ -390,9 +390,9 @@ static enum tri builder_compare(struct math *m, struct node *a, struct node *b, 
 }
 
 /* Two empty sets, as signs or as words. "No real solution" does not say that there is no other; a sign may stand for either. */
-static enum tri empty_compare(struct math *m, const struct node *a, const struct node *b)
+static enum tri empty_compare(struct math *m, const struct math_node *a, const struct math_node *b)
 {
-    const struct node *words = a->s ? a : b;
+    const struct math_node *words = a->s ? a : b;
     bool both = a->s && b->s, real = !words->s || words->len == 0 || (words->len == 4 && strncasecmp(words->s, "real", 4) == 0);
     if (both ? a->len == b->len && strncasecmp(a->s, b->s, (size_t)a->len) == 0 : real)
         return TRI_YES;
@@ -400,7 +400,7 @@ static enum tri empty_compare(struct math *m, const struct node *a, const struct
     return TRI_UNKNOWN;
 }
 
-static enum tri set_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+static enum tri set_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     struct pieces pa, pb;
     *rule = "set";
@@ -415,7 +415,7 @@ static enum tri set_compare(struct math *m, struct node *a, struct node *b, cons
         return pieces_equal(m, &pa, &pb, rule);
     if (a->kind == K_BUILDER && b->kind == K_BUILDER)
         return builder_compare(m, a, b, rule, depth);
-    struct node *fa[PIECES_MAX], *fb[PIECES_MAX];
+    struct math_node *fa[PIECES_MAX], *fb[PIECES_MAX];
     int na = union_flat(a, fa, PIECES_MAX), nb = union_flat(b, fb, PIECES_MAX);
     enum tri t = TRI_NO;
     if (na >= 1 && nb >= 1 && (na > 1 || nb > 1) && (a->kind == K_UNION || b->kind == K_UNION))
@@ -443,7 +443,7 @@ static enum tri set_compare(struct math *m, struct node *a, struct node *b, cons
 #define LISTED_MAX 100    // elements
 
 /* The first (low) or last whole number of a piece, from its end there. */
-static bool end_whole(struct math *m, struct node *end, bool open, bool low, int64_t *v)
+static bool end_whole(struct math *m, struct math_node *end, bool open, bool low, int64_t *v)
 {
     fmpq_t q;
     fmpq_init(q);
@@ -457,16 +457,16 @@ static bool end_whole(struct math *m, struct node *end, bool open, bool low, int
 
 /* { x in Z | 0 < x < 5 }, { 2k | k in N, k < 4 } with all their elements written out; *without: without what 0 gives, where only some count
  * it among the natural numbers; else the same. False: a is no such set. */
-static bool builder_list(struct math *m, struct node *a, struct node **with, struct node **without)
+static bool builder_list(struct math *m, struct math_node *a, struct math_node **with, struct math_node **without)
 {
-    struct node *part[ELEMENTS_MAX], *element[LISTED_MAX];
+    struct math_node *part[ELEMENTS_MAX], *element[LISTED_MAX];
     struct bound bound;
     struct pieces all = { .n = 1, .p = { { .lo_open = true, .hi_open = true } } }, one;
-    const struct node *u;
+    const struct math_node *u;
     int n = a->kind == K_BUILDER ? builder_parts(m, a, part, &bound) : 0, n_element = 0, zero = -1;
     if (n < 1 || bound.n != 1 || bound.set[0]->kind != K_NAMED_SET || !strchr("ZNpw", bound.set[0]->op))
         return false;
-    struct node *place = place_name(m, 0);
+    struct math_node *place = place_name(m, 0);
     int least = bound.set[0]->op == 'p', op = bound.set[0]->op;
     if (!place)
         return false;
@@ -484,7 +484,7 @@ static bool builder_list(struct math *m, struct node *a, struct node **with, str
         if (!end_whole(m, all.p[i].lo, all.p[i].lo_open, true, &lo) || !end_whole(m, all.p[i].hi, all.p[i].hi_open, false, &hi))
             return false;
         for (int64_t k = lo; k <= hi; k++) {
-            struct node *value = node_int(m, k < 0 ? -k : k);
+            struct math_node *value = node_int(m, k < 0 ? -k : k);
             value = k < 0 ? node_new(m, K_NEG, 1, value) : value;
             if (n_element == LISTED_MAX || !value || !(value = node_substitute(m, part[0], place, value)))
                 return false;
@@ -502,9 +502,9 @@ static bool builder_list(struct math *m, struct node *a, struct node **with, str
 }
 
 /* Compare with such sets written out. False: neither is one. */
-static bool builders_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth, enum tri *out)
+static bool builders_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth, enum tri *out)
 {
-    struct node *wa = a, *oa = a, *wb = b, *ob = b;
+    struct math_node *wa = a, *oa = a, *wb = b, *ob = b;
     bool la = builder_list(m, a, &wa, &oa), lb = builder_list(m, b, &wb, &ob);
     if (!la && !lb)
         return false;
@@ -518,7 +518,7 @@ static bool builders_compare(struct math *m, struct node *a, struct node *b, con
     return true;
 }
 
-static enum tri tuple_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+static enum tri tuple_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     *rule = "tuple";
     if (a->n != b->n)
@@ -536,7 +536,7 @@ static enum tri tuple_compare(struct math *m, struct node *a, struct node *b, co
 /* ---- anything ---- */
 
 /* Two numbers stated to be equal: either may be the answer. */
-static bool two_values(const struct node *a)
+static bool two_values(const struct math_node *a)
 {
     return a->len == 1 && (a->s[0] == REL_EQ || a->s[0] == REL_APPROX) && node_closed(a->child[0]) && node_closed(a->child[1])
            && !node_names(a->child[0]) && !((a->child[0]->flags | a->child[1]->flags) & HAS_PM);
@@ -544,15 +544,15 @@ static bool two_values(const struct node *a)
 
 /* Lines of a derivation that end in the answer: the last line gives a name its value, and all earlier lines are about
  * that name and give it no other value. Other lists are returned unchanged. */
-static struct node *derived(struct node *a)
+static struct math_node *derived(struct math_node *a)
 {
     if (a->kind != K_LIST || a->scale != 1 || a->op != 0)
         return a;
-    struct node *last = a->child[a->n - 1];
+    struct math_node *last = a->child[a->n - 1];
     if (last->kind != K_REL || last->s[0] != REL_EQ || last->child[0]->kind != K_SYM)
         return a;
     for (int i = 0; i + 1 < a->n; i++) {
-        struct node *line = a->child[i];
+        struct math_node *line = a->child[i];
         if (line->kind != K_REL || !node_occurs(line, last->child[0])
             || (node_is(line->child[0], K_SYM) && node_closed(line->child[line->n - 1])))
             return a;
@@ -562,7 +562,7 @@ static struct node *derived(struct node *a)
 
 /* How the relations of a list are joined: 'a' and, 'o' or, 'm' both, 0 it does not matter, as with the values of one unknown.
  * Commas between equations for several unknowns are a system. */
-static char list_join(const struct node *a)
+static char list_join(const struct math_node *a)
 {
     bool many = false, values = true;
     if (a->kind != K_LIST || a->n < 2 || a->child[0]->kind != K_REL)
@@ -574,13 +574,13 @@ static char list_join(const struct node *a)
 }
 
 /* Is one list of relations joined by "and" and the other by "or"? A comma may be either. */
-static bool joins_differ(const struct node *a, const struct node *b)
+static bool joins_differ(const struct math_node *a, const struct math_node *b)
 {
     char x = list_join(a), y = list_join(b);
     return x != 0 && y != 0 && x != y;
 }
 
-enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+enum tri tree_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     if (!a || !b || depth > 24 || m->steps < 0)
         return TRI_UNKNOWN;
@@ -598,7 +598,7 @@ enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char
     while (b->kind == K_SET && b->n == 1 && !is_list(a))
         b = b->child[0];
     if ((a->kind == K_REL) != (b->kind == K_REL) && two_values(a->kind == K_REL ? a : b)) {    // 1/3 = 0.33
-        struct node *r = a->kind == K_REL ? a : b, *o = r == a ? b : a;
+        struct math_node *r = a->kind == K_REL ? a : b, *o = r == a ? b : a;
         enum tri t = tree_compare(m, r->child[1], o, rule, depth + 1);
         return t == TRI_YES ? t : tri_either(t, tree_compare(m, r->child[0], o, rule, depth + 1));
     }
@@ -613,7 +613,7 @@ enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char
     if (a->kind == K_REL && b->kind == K_REL)
         return relation_compare(m, a, b, rule, depth);
     if (a->kind == K_REL || b->kind == K_REL) {
-        struct node *r = a->kind == K_REL ? a : b, *o = r == a ? b : a, *v = relation_assigned(r);
+        struct math_node *r = a->kind == K_REL ? a : b, *o = r == a ? b : a, *v = relation_assigned(r);
         struct pieces pr, po;
         if (v && relation_identity(m, r))
             return TRI_NO;
@@ -628,7 +628,7 @@ enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char
     if (a->kind == K_CASES && b->kind == K_CASES)
         return cases_compare(m, a, b, rule, depth);
     if (a->kind == K_CASES || b->kind == K_CASES) {    // |x| may be a function by cases, a number is hardly one
-        struct node *o = a->kind == K_CASES ? b : a;
+        struct math_node *o = a->kind == K_CASES ? b : a;
         *rule = "cases";
         m->why = "a function by cases";
         return node_closed(o) ? TRI_NO : TRI_UNKNOWN;
@@ -641,7 +641,7 @@ enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char
     if (a->kind == K_TUPLE && b->kind == K_TUPLE)
         return tuple_compare(m, a, b, rule, depth);
     if (a->kind == K_TUPLE || b->kind == K_TUPLE) {
-        struct node *t = a->kind == K_TUPLE ? a : b, *o = t == a ? b : a;
+        struct math_node *t = a->kind == K_TUPLE ? a : b, *o = t == a ? b : a;
         if (t->n == 2 && o->kind == K_LIST && relation_inequality(o->child[0])) {    // x > 1, x < 3
             struct pieces pt, po;
             if (pieces_of(m, o, &po, 24) && pieces_of(m, t, &pt, 24))
@@ -665,7 +665,7 @@ enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char
         bool inequalities = a->kind == K_LIST && b->kind == K_LIST && relation_inequality(a->child[0]) && relation_inequality(b->child[0]);
         if (inequalities && pieces_of(m, a, &pa, 24) && pieces_of(m, b, &pb, 24)) {
             bool many = false;
-            const struct node *ua = unknown_find(a, NULL, &many), *ub = unknown_find(b, NULL, &many);
+            const struct math_node *ua = unknown_find(a, NULL, &many), *ub = unknown_find(b, NULL, &many);
             if (ua && ub && unknown_same(ua, ub))
                 return pieces_equal(m, &pa, &pb, rule);
         }
@@ -677,7 +677,7 @@ enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char
         return t;
     }
     if ((a->flags | b->flags) & HAS_MATRIX) {
-        struct node *x = matrix_value(m, a, 16), *y = matrix_value(m, b, 16);
+        struct math_node *x = matrix_value(m, a, 16), *y = matrix_value(m, b, 16);
         if (!x || !y) {
             m->why = "matrices that could not be computed";
             return TRI_UNKNOWN;
@@ -699,7 +699,7 @@ enum tri tree_compare(struct math *m, struct node *a, struct node *b, const char
     return scalar_compare(m, a, b, rule, 0);
 }
 
-enum tri math_compare(struct math *m, struct node *gold, struct node *pred, const char **rule)
+enum tri math_compare(struct math *m, struct math_node *gold, struct math_node *pred, const char **rule)
 {
     *rule = "";
     enum tri t = readings_decide(m, &gold, &pred) ? tree_compare(m, gold, pred, rule, 0) : TRI_UNKNOWN;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Is this one decimal number as written, with nothing but a sign, percent mark or power of ten? */
-static bool decimal_atom(const struct node *a)
+static bool decimal_atom(const struct math_node *a)
 {
     while (a->kind == K_NEG || a->kind == K_PCT || a->kind == K_UNIT)
         a = a->child[0];
@@ -60,7 +60,7 @@ static bool tiny(const acb_t diff, const acb_t x, const acb_t y, slong bits)
     return ok;
 }
 
-static enum tri constants_equal(struct math *m, const struct node *a, const struct node *b, int decimals, const char **rule)
+static enum tri constants_equal(struct math *m, const struct math_node *a, const struct math_node *b, int decimals, const char **rule)
 {
     bool calculus = ((a->flags | b->flags) & HAS_CALC) != 0;    // each digit costs more there, and no two answers are that close
     static const slong precs[2][3] = { { 64, 512, 2048 }, { 64, 128, 256 } };
@@ -117,7 +117,7 @@ static bool real_ball(const acb_t z)
 }
 
 /* Is there a whole-number function with an unknown argument, or a sum with an unknown bound? */
-static enum unknowns unknowns_of(struct math *m, const struct node *a)
+static enum unknowns unknowns_of(struct math *m, const struct math_node *a)
 {
     if (!(a->flags & (HAS_SYM | HAS_OPAQUE)) || !math_spend(m, 1))
         return UNKNOWN_REAL;
@@ -132,7 +132,7 @@ static enum unknowns unknowns_of(struct math *m, const struct node *a)
 }
 
 /* What a function of the unknowns is made of that no points prove: jumps (2) and corners (1); 0: neither. */
-static int corners_of(struct math *m, const struct node *a)
+static int corners_of(struct math *m, const struct math_node *a)
 {
     if (!(a->flags & (HAS_SYM | HAS_OPAQUE)) || !math_spend(m, 1))
         return 0;
@@ -147,7 +147,7 @@ static int corners_of(struct math *m, const struct node *a)
 }
 
 /* Do a and b differ at one of the points where jumps and corners usually are? */
-static bool corners_differ(struct math *m, const struct node *a, const struct node *b)
+static bool corners_differ(struct math *m, const struct math_node *a, const struct math_node *b)
 {
     acb_t x, y;
     acb_init(x);
@@ -166,7 +166,7 @@ static bool corners_differ(struct math *m, const struct node *a, const struct no
 }
 
 /* Compare at N_POINT points. Real values only, at first: points where one side is not real are skipped. */
-static enum tri functions_equal(struct math *m, const struct node *a, const struct node *b, const char **rule)
+static enum tri functions_equal(struct math *m, const struct math_node *a, const struct math_node *b, const char **rule)
 {
     enum tri answer = TRI_UNKNOWN;
     acb_t x, y, d;
@@ -217,7 +217,7 @@ static enum tri functions_equal(struct math *m, const struct node *a, const stru
     return answer;
 }
 
-static bool has_application(const struct node *a)    // of an unknown function
+static bool has_application(const struct math_node *a)    // of an unknown function
 {
     bool any = a->kind == K_APP;
     for (int i = 0; !any && (a->flags & HAS_OPAQUE) && i < a->n; i++)
@@ -225,7 +225,7 @@ static bool has_application(const struct node *a)    // of an unknown function
     return any;
 }
 
-bool scalar_unevaluated(const struct node *a)
+bool scalar_unevaluated(const struct math_node *a)
 {
     bool any = a->kind == K_OPAQUE && a->scale == 0;
     for (int i = 0; !any && (a->flags & HAS_OPAQUE) && i < a->n; i++)
@@ -235,7 +235,7 @@ bool scalar_unevaluated(const struct node *a)
 
 /* Does the tree have a value at one point at least? ln(0) - ln(0) has a residue but no value. A value too large to compute is
  * one. */
-static bool has_value(struct math *m, const struct node *a)
+static bool has_value(struct math *m, const struct math_node *a)
 {
     const char *why = m->why;
     acb_t z;
@@ -253,7 +253,7 @@ static bool has_value(struct math *m, const struct node *a)
 }
 
 /* The unit of the last digit of a number as written; false: a is no such number. */
-static bool last_unit(const struct node *a, arb_t unit, slong prec)
+static bool last_unit(const struct math_node *a, arb_t unit, slong prec)
 {
     slong power = 0;
     while (a->kind == K_NEG || a->kind == K_UNIT || a->kind == K_PCT) {
@@ -264,7 +264,7 @@ static bool last_unit(const struct node *a, arb_t unit, slong prec)
         power += (slong)a->child[1]->child[1]->small;
     else if (a->kind == K_MUL && decimal_atom(a) && node_is(a->child[1]->child[1], K_NEG))
         power -= (slong)a->child[1]->child[1]->child[0]->small;
-    const struct node *n = a->kind == K_MUL && decimal_atom(a) ? a->child[0] : a;
+    const struct math_node *n = a->kind == K_MUL && decimal_atom(a) ? a->child[0] : a;
     if (!node_is(n, K_NUM) || n->base > 0)
         return false;
     power -= n->scale;
@@ -277,7 +277,7 @@ static bool last_unit(const struct node *a, arb_t unit, slong prec)
     return true;
 }
 
-bool scalar_near(struct math *m, const struct node *a, const struct node *b)
+bool scalar_near(struct math *m, const struct math_node *a, const struct math_node *b)
 {
     const slong prec = 256;
     struct ball ba = { .m = m, .prec = prec };
@@ -314,14 +314,14 @@ bool scalar_near(struct math *m, const struct node *a, const struct node *b)
     return near;
 }
 
-bool scalar_undefined(struct math *m, const struct node *a)
+bool scalar_undefined(struct math *m, const struct math_node *a)
 {
     if (a->flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT | HAS_PM | HAS_SET | HAS_MATRIX))
         return false;
     return a->flags & HAS_INF ? extent_undefined(m, a) : !has_value(m, a);
 }
 
-enum tri scalar_equal(struct math *m, const struct node *a, const struct node *b, int decimals, const char **rule)
+enum tri scalar_equal(struct math *m, const struct math_node *a, const struct math_node *b, int decimals, const char **rule)
 {
     unsigned flags = a->flags | b->flags;
     *rule = "rational";
@@ -373,7 +373,7 @@ enum tri scalar_equal(struct math *m, const struct node *a, const struct node *b
     return answer;
 }
 
-int scalar_sign(struct math *m, const struct node *a)
+int scalar_sign(struct math *m, const struct math_node *a)
 {
     fmpq_t q;
     int sign = -2;
@@ -406,7 +406,7 @@ int scalar_sign(struct math *m, const struct node *a)
     return sign;
 }
 
-enum tri scalar_proportional(struct math *m, const struct node *a, const struct node *b, int *sign)
+enum tri scalar_proportional(struct math *m, const struct math_node *a, const struct math_node *b, int *sign)
 {
     uint64_t va[3], vb[3];
     bool opaque = false, defined = true;

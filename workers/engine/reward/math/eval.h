@@ -14,9 +14,9 @@
 #define SUM_TERMS_MAX 5000
 
 /* rational.c: exact values */
-bool bound_value(const struct math *m, const struct node *a, int64_t *v);             // of an index of the enclosing sums
-bool number_value(struct math *m, const struct node *a, fmpq_t out);                  // a K_NUM; false: too long
-bool func_exact(struct math *m, const struct node *a, fmpq_t out);                    // a K_FUNC; false: as eval_rational
+bool bound_value(const struct math *m, const struct math_node *a, int64_t *v);        // of an index of the enclosing sums
+bool number_value(struct math *m, const struct math_node *a, fmpq_t out);             // a K_NUM; false: too long
+bool func_exact(struct math *m, const struct math_node *a, fmpq_t out);               // a K_FUNC; false: as eval_rational
 bool power_exact(struct math *m, fmpq_t out, const fmpq_t base, const fmpq_t exp);    // false: base^exp is not rational, or too long
 
 /* residue.c: values modulo 2^61 - 1 */
@@ -27,7 +27,7 @@ struct residue {
     bool opaque;    // something was treated as an unknown that is not one: only equality can be proved
 };
 /* The residue of a at the point that r->seed selects; false: it has none, or m->steps are spent. */
-bool residue_eval(struct residue *r, const struct node *a, uint64_t *out);
+bool residue_eval(struct residue *r, const struct math_node *a, uint64_t *out);
 uint64_t mul61(uint64_t a, uint64_t b);    // a b mod P61
 uint64_t mix(uint64_t h, uint64_t v);      // a hash of h and v
 uint64_t mix_text(uint64_t h, const char *s, int32_t len);
@@ -54,11 +54,11 @@ struct ball {
     const struct bound_ball *bound;    // innermost first; NULL: none
 };
 /* z: a ball of b->prec bits around the value of a; false: it has none here, or none that can be computed. */
-bool ball_eval(struct ball *b, const struct node *a, acb_t z);
+bool ball_eval(struct ball *b, const struct math_node *a, acb_t z);
 /* The largest integer not above the value of a (up: the smallest not below); false: it is not certain. */
-bool ball_floor(struct math *m, const struct node *a, bool up, fmpq_t out);
+bool ball_floor(struct math *m, const struct math_node *a, bool up, fmpq_t out);
 
 /* extent.c: infinity */
 /* Are two trees equal when one of them contains an infinity? TRI_UNKNOWN with m->why for undefined forms. */
-enum tri extents_equal(struct math *m, const struct node *a, const struct node *b, const char **rule);
-bool extent_undefined(struct math *m, const struct node *a);    // infinity - infinity and the like
+enum tri extents_equal(struct math *m, const struct math_node *a, const struct math_node *b, const char **rule);
+bool extent_undefined(struct math *m, const struct math_node *a);    // infinity - infinity and the like

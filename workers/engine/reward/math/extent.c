@@ -43,16 +43,16 @@ static enum extent extent_inverse(enum extent a)
     return extent_infinite(a) ? EXT_ZERO : a == EXT_ZERO ? EXT_UNDEFINED : a;
 }
 
-static enum extent extent_of(struct math *m, const struct node *a);
+static enum extent extent_of(struct math *m, const struct math_node *a);
 
-static enum extent extent_power(struct math *m, const struct node *base, enum extent b, enum extent e)
+static enum extent extent_power(struct math *m, const struct math_node *base, enum extent b, enum extent e)
 {
     if (e == EXT_MINUS_INF || e == EXT_NEGATIVE) {
         enum extent up = extent_power(m, base, b, e == EXT_NEGATIVE ? EXT_POSITIVE : EXT_PLUS_INF);
         return up == EXT_UNKNOWN || up == EXT_UNDEFINED ? up : extent_inverse(up);
     }
     if (e == EXT_PLUS_INF && (b == EXT_POSITIVE || b == EXT_PLUS_INF)) {
-        struct node *d = b == EXT_PLUS_INF ? NULL : node_new(m, K_ADD, 2, base, node_new(m, K_NEG, 1, node_int(m, 1)));
+        struct math_node *d = b == EXT_PLUS_INF ? NULL : node_new(m, K_ADD, 2, base, node_new(m, K_NEG, 1, node_int(m, 1)));
         int above = b == EXT_PLUS_INF ? 1 : d ? scalar_sign(m, d) : -2;
         return above == -2 ? EXT_UNKNOWN : above > 0 ? EXT_PLUS_INF : above < 0 ? EXT_ZERO : EXT_UNDEFINED;
     }
@@ -63,7 +63,7 @@ static enum extent extent_power(struct math *m, const struct node *base, enum ex
 
 /* Where a tree without free symbols lies on the real line with its two ends; EXT_UNDEFINED: nowhere, as with
  * infinity - infinity, 0 * infinity, infinity / infinity, 1^infinity. */
-static enum extent extent_of(struct math *m, const struct node *a)
+static enum extent extent_of(struct math *m, const struct math_node *a)
 {
     if (!(a->flags & HAS_INF)) {
         int sign = scalar_sign(m, a);
@@ -117,7 +117,7 @@ static enum extent extent_of(struct math *m, const struct node *a)
     }
 }
 
-enum tri extents_equal(struct math *m, const struct node *a, const struct node *b, const char **rule)
+enum tri extents_equal(struct math *m, const struct math_node *a, const struct math_node *b, const char **rule)
 {
     enum extent x = extent_of(m, a), y = extent_of(m, b);
     *rule = "infinity";
@@ -129,7 +129,7 @@ enum tri extents_equal(struct math *m, const struct node *a, const struct node *
     return x == y ? TRI_UNKNOWN : TRI_NO;    // two numbers of the same sign may be equal
 }
 
-bool extent_undefined(struct math *m, const struct node *a)
+bool extent_undefined(struct math *m, const struct math_node *a)
 {
     return extent_of(m, a) == EXT_UNDEFINED;
 }

@@ -558,7 +558,7 @@ struct extracted math_extract(struct math *m, const char *text, size_t len, bool
     if (len <= WHOLE_MAX && !formulas) {
         out.s = (struct span){ text, len };
         out.plain = number_len(text, end) == len && !(gold && memchr(text, ',', len));    // a gt_answer 3,5 is two numbers
-        struct node *a = sentence(text, end) ? NULL : math_parse(m, text, len, out.plain);
+        struct math_node *a = sentence(text, end) ? NULL : math_parse(m, text, len, out.plain);
         if (a && !(a->flags & HAS_TEXT) && a->kind != K_TEXT) {
             out.found = true;
             return out;

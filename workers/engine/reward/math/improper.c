@@ -11,11 +11,11 @@
 struct integrand {
     struct math *m;
     rational_fn *rational;
-    const struct node *x;
+    const struct math_node *x;
     fmpq_poly_t num, den, exponent;
 };
 
-static void integrand_init(struct integrand *f, struct math *m, rational_fn *rational, const struct node *x)
+static void integrand_init(struct integrand *f, struct math *m, rational_fn *rational, const struct math_node *x)
 {
     *f = (struct integrand){ .m = m, .rational = rational, .x = x };
     fmpq_poly_init(f->num);
@@ -33,7 +33,7 @@ static void integrand_clear(struct integrand *f)
 }
 
 /* Multiply f by a, or divide it by it. */
-static bool integrand_take(struct integrand *f, const struct node *a, bool below)
+static bool integrand_take(struct integrand *f, const struct math_node *a, bool below)
 {
     if (!math_spend(f->m, 10))
         return false;
@@ -286,10 +286,10 @@ static void mirror(struct integrand *f)    // f(-x)
     fmpq_clear(zero);
 }
 
-bool improper_ball(struct ball *b, const struct node *a, rational_fn *rational, acb_t z)
+bool improper_ball(struct ball *b, const struct math_node *a, rational_fn *rational, acb_t z)
 {
-    struct node x = { .kind = K_SYM, .s = a->s, .len = a->len };
-    const struct node *from = a->child[1], *to = a->child[2];
+    struct math_node x = { .kind = K_SYM, .s = a->s, .len = a->len };
+    const struct math_node *from = a->child[1], *to = a->child[2];
     int sign;
     bool minus = node_infinite(from, &sign) && sign < 0, plus = node_infinite(to, &sign) && sign > 0;
     struct integrand f;
@@ -308,7 +308,7 @@ bool improper_ball(struct ball *b, const struct node *a, rational_fn *rational, 
             acb_add(z, z, other, prec + 20);
         }
     } else if (ok) {
-        const struct node *end = minus ? to : from;
+        const struct math_node *end = minus ? to : from;
         ok = !(end->flags & (HAS_SYM | HAS_OPAQUE | HAS_INF)) && rational(b->m, end, lo) && fmpz_bits(fmpq_numref(lo)) < 32
              && fmpz_bits(fmpq_denref(lo)) < 32;
         if (ok && minus) {

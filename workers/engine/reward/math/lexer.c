@@ -59,7 +59,7 @@ static const char *dotted_digits(const char *q, const char *end, char *digits, s
 
 static void number_lex(struct parser *p, const char *s)
 {
-    struct token *t = &p->t;
+    struct math_token *t = &p->t;
     const char *q = s;
     while (q < p->end && is_digit(*q))
         q++;
@@ -193,7 +193,7 @@ static char join_of(const char *s, size_t len)
 
 static void text_token(struct parser *p, const char *from, const char *to, const char *behind)
 {
-    struct token *t = &p->t;
+    struct math_token *t = &p->t;
     while (from < to && (*from == ' ' || *from == '~' || *from == '\n' || *from == '\t'))
         from++;
     while (to > from && (to[-1] == ' ' || to[-1] == '\n' || to[-1] == '\t' || to[-1] == '~'))
@@ -281,7 +281,7 @@ static const char *arguments_skip(const char *q, const char *end, int n)
 
 static void command_token(struct parser *p, const char *s)    // s is at the backslash
 {
-    struct token *t = &p->t;
+    struct math_token *t = &p->t;
     const char *q = s + 1;
     if (q == p->end) {
         t->kind = T_END;
@@ -338,7 +338,7 @@ static void command_token(struct parser *p, const char *s)    // s is at the bac
         }
         if (!t->cmd)
             for (size_t n = (size_t)(q - name) - 1; n >= 2 && !t->cmd; n--) {    // \cdotx, \pir
-                const struct command *c = math_command_find(p->m, name, n);
+                const struct math_command *c = math_command_find(p->m, name, n);
                 if (c && (c->class == C_CHAR || c->class == C_REL || c->class == C_CONST)) {
                     t->cmd = c;
                     q = name + n;
@@ -380,7 +380,7 @@ static void command_token(struct parser *p, const char *s)    // s is at the bac
     case C_OPNAME:
         if (brace < p->end && *brace == '{' && group_find(brace, p->end, &from, &to)) {
             from = space_skip(from, to);
-            const struct command *fn = math_command_find(p->m, from, (size_t)(to - from));
+            const struct math_command *fn = math_command_find(p->m, from, (size_t)(to - from));
             t->end = to + 1;
             if (fn && (fn->class == C_FUNC || fn->class == C_CONST || fn->class == C_SYM)) {
                 t->cmd = fn;
@@ -412,7 +412,7 @@ static void command_token(struct parser *p, const char *s)    // s is at the bac
 
 void token_next(struct parser *p)
 {
-    struct token *t = &p->t;
+    struct math_token *t = &p->t;
     const char *s = space_skip(p->p, p->end);
     t->space = s > p->p;
     t->line = false;
@@ -466,7 +466,7 @@ void token_next(struct parser *p)
         size_t len;
         const char *name = unicode_command(s, p->end, &len);
         if (name) {
-            const struct command *cmd = math_command_find(p->m, name, strlen(name));
+            const struct math_command *cmd = math_command_find(p->m, name, strlen(name));
             t->kind = T_CMD;
             t->cmd = cmd;
             t->s = cmd->name;

@@ -22,7 +22,7 @@ enum tk {
     T_REL,
     T_BAD,    // not mathematics
 };
-struct token {
+struct math_token {
     enum tk kind;
     bool space;       // white space stood before it
     bool line;        // a ',' that is a new line
@@ -33,14 +33,14 @@ struct token {
     int32_t scale;     // T_NUM: digits after the point
     int32_t repeat;    // T_NUM: of these, how many repeat
     bool decimal;
-    const struct command *cmd;    // NULL: unknown command
-    const char *end;              // after it in the text
+    const struct math_command *cmd;    // NULL: unknown command
+    const char *end;                   // after it in the text
 };
 struct parser {
     struct math *m;
     const char *p, *end;
     const char *start;            // of the text
-    struct token t;               // the next token
+    struct math_token t;          // the next token
     int depth;                    // of groups
     int nest;                     // of signs and operands of products, which are not groups
     char index[MATH_BIND_MAX];    // index names of the enclosing sums and products: an i among them is not the imaginary unit
@@ -69,7 +69,7 @@ bool condition_follows(const char *p, const char *end);
  * scratch; NULL: no room. */
 const char *text_prepare(struct math *m, const char *s, size_t *len, bool *lines);
 
-static inline struct node *parser_fail(struct parser *p)
+static inline struct math_node *parser_fail(struct parser *p)
 {
     p->failed = true;
     return NULL;

@@ -198,7 +198,7 @@ static struct span unwrap(struct span s)
     return s;
 }
 
-static struct node *answer_parse(struct math *m, struct span s, bool plain)
+static struct math_node *answer_parse(struct math *m, struct span s, bool plain)
 {
     return s.len > 0 && s.len <= MATH_ANSWER_MAX ? math_parse(m, s.s, s.len, plain) : NULL;
 }
@@ -229,7 +229,7 @@ static bool choice_split(struct span s, struct span *letter, struct span *value)
 }
 
 /* Why an answer is wrong for any question: it has no value, or says that 3 + 2 = 4. NULL: it may be right. */
-static const char *nonsense(struct math *m, struct node *a)
+static const char *nonsense(struct math *m, struct math_node *a)
 {
     const char *why = m->why;
     const char *out = relation_false(m, a) ? RULE_FALSE : scalar_undefined(m, a) ? RULE_UNDEFINED : NULL;
@@ -238,24 +238,24 @@ static const char *nonsense(struct math *m, struct node *a)
 }
 
 /* A gold value against "expression = value". */
-static bool value_stated(struct math *m, struct node *gold, struct node *pred)
+static bool value_stated(struct math *m, struct math_node *gold, struct math_node *pred)
 {
     const char *rule;
-    struct node *value = gold->flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT) ? NULL : relation_value(m, pred);
+    struct math_node *value = gold->flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT) ? NULL : relation_value(m, pred);
     return value && math_compare(m, gold, value, &rule) == TRI_YES;
 }
 
 /* The constant of integration of a, a term C or c beside an expression of the usual variables; NULL: it has none. */
-static struct node *integration_constant(struct node *a)
+static struct math_node *integration_constant(struct math_node *a)
 {
     while (a->kind == K_REL && a->n > 0)
         a = a->child[a->n - 1];
-    struct node *c = a->kind == K_ADD ? a->child[a->n - 1] : NULL;
+    struct math_node *c = a->kind == K_ADD ? a->child[a->n - 1] : NULL;
     return c && c->kind == K_SYM && c->len == 1 && (*c->s | 32) == 'c' ? c : NULL;
 }
 
 /* Are the symbols of a, those named c aside, variables as an integral has them? */
-static bool usual_variables(const struct node *a, const struct node *c)
+static bool usual_variables(const struct math_node *a, const struct math_node *c)
 {
     if (a->kind == K_SYM)
         return name_same(a, c) || (a->len == 1 && strchr("rstuvwxyz", *a->s)) || (a->len == 5 && memcmp(a->s, "theta", 5) == 0);
@@ -266,14 +266,14 @@ static bool usual_variables(const struct node *a, const struct node *c)
 }
 
 /* The answer with its constant of integration named as the gold's: + c is + C. */
-static struct node *constant_named(struct math *m, struct node *gold, struct node *pred)
+static struct math_node *constant_named(struct math *m, struct math_node *gold, struct math_node *pred)
 {
-    struct node *g = integration_constant(gold), *p = integration_constant(pred);
+    struct math_node *g = integration_constant(gold), *p = integration_constant(pred);
     bool apart = g && p && !name_same(g, p) && usual_variables(gold, g) && usual_variables(pred, p);
     return apart ? node_substitute(m, pred, p, g) : pred;
 }
 
-static void trees_decide(struct math *m, struct node *gold, struct node *pred, bool same_text, struct math_result *out)
+static void trees_decide(struct math *m, struct math_node *gold, struct math_node *pred, bool same_text, struct math_result *out)
 {
     const char *rule = "";
     if (!readings_decide(m, &gold, &pred)) {
@@ -318,11 +318,11 @@ static void bare_decide(struct math *m, struct span p, bool p_plain, struct span
         return;
     }
     m->doubt = (struct span){ 0 };
-    struct node *gold = answer_parse(m, g, g_plain);
+    struct math_node *gold = answer_parse(m, g, g_plain);
     const char *why = m->why;
     struct span gold_doubt = m->doubt;
     m->doubt = (struct span){ 0 };
-    struct node *pred = answer_parse(m, p, p_plain);
+    struct math_node *pred = answer_parse(m, p, p_plain);
     bool doubt = (gold_doubt.len > 0 || m->doubt.len > 0) && !keys_same(gold_doubt, m->doubt);
     m->why = NULL;
     bool g_words = !gold && is_words(g), p_words = !pred && is_words(p);

@@ -16,12 +16,12 @@ void *math_take(struct math *m, size_t size)
     return p;
 }
 
-bool node_is(const struct node *a, enum node_kind kind)
+bool node_is(const struct math_node *a, enum node_kind kind)
 {
     return a && a->kind == kind;
 }
 
-bool name_same(const struct node *a, const struct node *b)
+bool name_same(const struct math_node *a, const struct math_node *b)
 {
     return a->len == b->len && memcmp(a->s, b->s, (size_t)a->len) == 0;
 }
@@ -72,12 +72,12 @@ void math_give_back(struct math *m, size_t used)
     m->out_of_memory = false;
 }
 
-struct node *node_list(struct math *m, enum node_kind kind, struct node **child, int n)
+struct math_node *node_list(struct math *m, enum node_kind kind, struct math_node **child, int n)
 {
-    struct node *a = math_take(m, sizeof *a + (size_t)n * sizeof *child);
+    struct math_node *a = math_take(m, sizeof *a + (size_t)n * sizeof *child);
     if (!a)
         return NULL;
-    *a = (struct node){ .kind = (uint8_t)kind, .n = n, .child = (struct node **)(a + 1), .flags = own_flags(kind) };
+    *a = (struct math_node){ .kind = (uint8_t)kind, .n = n, .child = (struct math_node **)(a + 1), .flags = own_flags(kind) };
     for (int i = 0; i < n; i++) {
         if (!child[i])
             return NULL;
@@ -92,20 +92,20 @@ struct node *node_list(struct math *m, enum node_kind kind, struct node **child,
     return a;
 }
 
-struct node *node_new(struct math *m, enum node_kind kind, int n, ...)
+struct math_node *node_new(struct math *m, enum node_kind kind, int n, ...)
 {
-    struct node *child[4];
+    struct math_node *child[4];
     va_list ap;
     va_start(ap, n);
     for (int i = 0; i < n; i++)
-        child[i] = va_arg(ap, struct node *);
+        child[i] = va_arg(ap, struct math_node *);
     va_end(ap);
     return node_list(m, kind, child, n);
 }
 
-struct node *node_int(struct math *m, int64_t v)
+struct math_node *node_int(struct math *m, int64_t v)
 {
-    struct node *a = node_new(m, K_NUM, 0);
+    struct math_node *a = node_new(m, K_NUM, 0);
     if (a) {
         a->small = v;    // the digits are not needed below 10^18
         a->len = 1;
@@ -114,17 +114,17 @@ struct node *node_int(struct math *m, int64_t v)
     return a;
 }
 
-struct node *node_const(struct math *m, enum math_const which)
+struct math_node *node_const(struct math *m, enum math_const which)
 {
-    struct node *a = node_op(node_new(m, K_CONST, 0), which);
+    struct math_node *a = node_op(node_new(m, K_CONST, 0), which);
     if (a)
         a->flags |= which == CONST_I ? HAS_I : which == CONST_PI ? HAS_PI | HAS_TRANS : which == CONST_INF ? HAS_INF : HAS_TRANS;
     return a;
 }
 
-struct node *node_like(struct math *m, const struct node *a, enum node_kind kind, struct node **child)
+struct math_node *node_like(struct math *m, const struct math_node *a, enum node_kind kind, struct math_node **child)
 {
-    struct node *c = node_list(m, kind, child, a->n);
+    struct math_node *c = node_list(m, kind, child, a->n);
     if (c) {
         c->op = a->op;
         c->s = a->s;
@@ -139,9 +139,9 @@ struct node *node_like(struct math *m, const struct node *a, enum node_kind kind
     return c;
 }
 
-struct node *node_named(struct math *m, enum node_kind kind, const char *s, size_t len)
+struct math_node *node_named(struct math *m, enum node_kind kind, const char *s, size_t len)
 {
-    struct node *a = node_new(m, kind, 0);
+    struct math_node *a = node_new(m, kind, 0);
     if (a) {
         a->s = s;
         a->len = (int32_t)len;
@@ -149,7 +149,7 @@ struct node *node_named(struct math *m, enum node_kind kind, const char *s, size
     return a;
 }
 
-struct node *node_op(struct node *a, int op)
+struct math_node *node_op(struct math_node *a, int op)
 {
     if (a)
         a->op = (int8_t)op;
@@ -173,7 +173,7 @@ bool int_get(const fmpq_t q, int64_t lo, int64_t hi, int64_t *v)
     return *v >= lo && *v <= hi;
 }
 
-bool node_occurs(const struct node *a, const struct node *name)    // name: a symbol, or a function's value
+bool node_occurs(const struct math_node *a, const struct math_node *name)    // name: a symbol, or a function's value
 {
     if (a->kind == name->kind && (a->kind == K_SYM || a->kind == K_APP) && name_same(a, name))
         return true;

@@ -130,13 +130,13 @@ enum node_flag {
     HAS_JUXT = 2048,     // a letter before a parenthesis that is not decided yet
     HAS_CALC = 4096,     // an integral or a sum without end, known to fewer digits than the rest
 };
-struct node {
+struct math_node {
     uint8_t kind;
     int8_t op;
     uint16_t flags;    // enum node_flag of itself and all below
     uint16_t depth;
     int32_t n;
-    struct node **child;    // (n)
+    struct math_node **child;    // (n)
     const char *s;
     int32_t len;
     int32_t scale;
@@ -169,32 +169,32 @@ struct math {
     char *mem;                // MATH_MEM_BYTES
 };
 
-void math_start(struct math *m);                                           // a new check: whole budget, empty block; math.c
-void *math_take(struct math *m, size_t size);                              // NULL: the block is full
-void math_give_back(struct math *m, size_t used);                          // all taken since m->used was that, after a try that failed
-struct node *node_new(struct math *m, enum node_kind kind, int n, ...);    // with n children; NULL when one of them is
-struct node *node_list(struct math *m, enum node_kind kind, struct node **child, int n);    // copies the array
-struct node *node_int(struct math *m, int64_t v);
-struct node *node_const(struct math *m, enum math_const which);
-struct node *node_named(struct math *m, enum node_kind kind, const char *s, size_t len);    // s is borrowed
-struct node *node_op(struct node *a, int op);                                               // a with that op; NULL stays NULL
+void math_start(struct math *m);                                                // a new check: whole budget, empty block; math.c
+void *math_take(struct math *m, size_t size);                                   // NULL: the block is full
+void math_give_back(struct math *m, size_t used);                               // all taken since m->used was that, after a try that failed
+struct math_node *node_new(struct math *m, enum node_kind kind, int n, ...);    // with n children; NULL when one of them is
+struct math_node *node_list(struct math *m, enum node_kind kind, struct math_node **child, int n);    // copies the array
+struct math_node *node_int(struct math *m, int64_t v);
+struct math_node *node_const(struct math *m, enum math_const which);
+struct math_node *node_named(struct math *m, enum node_kind kind, const char *s, size_t len);    // s is borrowed
+struct math_node *node_op(struct math_node *a, int op);                                          // a with that op; NULL stays NULL
 /* A copy of node a, but of that kind and with other children: (a->n), copied. */
-struct node *node_like(struct math *m, const struct node *a, enum node_kind kind, struct node **child);
-bool node_is(const struct node *a, enum node_kind kind);
+struct math_node *node_like(struct math *m, const struct math_node *a, enum node_kind kind, struct math_node **child);
+bool node_is(const struct math_node *a, enum node_kind kind);
 /* Does name, a symbol or a function's value, occur in a? */
-bool node_occurs(const struct node *a, const struct node *name);
+bool node_occurs(const struct math_node *a, const struct math_node *name);
 bool math_spend(struct math *m, int64_t steps);                      // false: the budget is spent
 bool int_get(const fmpq_t q, int64_t lo, int64_t hi, int64_t *v);    // q as an integer in [lo, hi]
-bool name_same(const struct node *a, const struct node *b);
+bool name_same(const struct math_node *a, const struct math_node *b);
 
 void commands_init(struct math *m);    // words.c
 /* parse.c: NULL when s is not mathematics. plain: numbers with a decimal comma count. */
-struct node *math_parse(struct math *m, const char *s, size_t len, bool plain);
+struct math_node *math_parse(struct math *m, const char *s, size_t len, bool plain);
 
 /* readings.c: decide what a letter before a parenthesis means in two answers that are compared. Afterwards neither has a
  * K_JUXT. false: no room. */
 #define FUNCTION_LETTERS "fghFGHPQRSTW"    // the usual names of functions
-bool readings_decide(struct math *m, struct node **a, struct node **b);
+bool readings_decide(struct math *m, struct math_node **a, struct math_node **b);
 
 /* eval.c and the files of eval.h */
 enum tri {
@@ -203,28 +203,28 @@ enum tri {
     TRI_UNKNOWN,
 };
 /* The exact rational value of a tree without free symbols; false: it has none, or too large a one. */
-bool eval_rational(struct math *m, const struct node *a, fmpq_t out);
+bool eval_rational(struct math *m, const struct math_node *a, fmpq_t out);
 /* Are two scalar trees equal? decimals > 0: the tolerance, see math.h. *rule says what decided. */
-enum tri scalar_equal(struct math *m, const struct node *a, const struct node *b, int decimals, const char **rule);
+enum tri scalar_equal(struct math *m, const struct math_node *a, const struct math_node *b, int decimals, const char **rule);
 /* The sign of a tree without free symbols, -2: not known. */
-int scalar_sign(struct math *m, const struct node *a);
+int scalar_sign(struct math *m, const struct math_node *a);
 /* Has a tree without free symbols no value at all, as 1/0, infinity - infinity, ln(0)? */
-bool scalar_undefined(struct math *m, const struct node *a);
+bool scalar_undefined(struct math *m, const struct math_node *a);
 int digit_value(char c);    // of a numeral: 0 to 35; 99: it is none
 #define CALCULUS_LEFT "an integral, limit or the like is not evaluated"
-bool scalar_unevaluated(const struct node *a);    // does a hold a limit, an integral or the like that nothing computes?
+bool scalar_unevaluated(const struct math_node *a);    // does a hold a limit, an integral or the like that nothing computes?
 /* Is one of two numbers the other to the last digit that is written, rounded or cut off, and within a twentieth? */
-bool scalar_near(struct math *m, const struct node *a, const struct node *b);
+bool scalar_near(struct math *m, const struct math_node *a, const struct math_node *b);
 /* Are two scalar trees the same up to a constant factor? *sign is the factor's, 0 when not known. */
-enum tri scalar_proportional(struct math *m, const struct node *a, const struct node *b, int *sign);
+enum tri scalar_proportional(struct math *m, const struct math_node *a, const struct math_node *b, int *sign);
 
 /* relations.c and compare.c; the first three of trees without a K_JUXT */
-bool relation_false(struct math *m, struct node *a);       // says 3 + 2 = 4, itself or in one of its elements
-bool relation_identity(struct math *m, struct node *a);    // says a = a
+bool relation_false(struct math *m, struct math_node *a);       // says 3 + 2 = 4, itself or in one of its elements
+bool relation_identity(struct math *m, struct math_node *a);    // says a = a
 /* The right side of an equation whose left side is an expression and whose right side is a value; NULL: it is not such an
  * equation. */
-struct node *relation_value(struct math *m, struct node *a);
-enum tri math_compare(struct math *m, struct node *gold, struct node *pred, const char **rule);
+struct math_node *relation_value(struct math *m, struct math_node *a);
+enum tri math_compare(struct math *m, struct math_node *gold, struct math_node *pred, const char **rule);
 
 /* extract.c: where the answer is in a text; gold: in a gt_answer. */
 struct extracted {

@@ -5,7 +5,7 @@
  * postfixes, atoms. */
 #include "workers/engine/reward/math/parser.h"
 
-static struct node *postfix_parse(struct parser *p, struct node *a);
+static struct math_node *postfix_parse(struct parser *p, struct math_node *a);
 
 static bool nest_deeper(struct parser *p)
 {
@@ -16,29 +16,29 @@ static bool nest_deeper(struct parser *p)
     return false;
 }
 
-static struct node *transpose(struct parser *p, const struct node *a)
+static struct math_node *transpose(struct parser *p, const struct math_node *a)
 {
-    struct node *cell[CELLS_MAX];
+    struct math_node *cell[CELLS_MAX];
     int rows = a->scale, cols = a->n / a->scale;
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++)
             cell[j * rows + i] = a->child[i * cols + j];
-    struct node *b = node_list(p->m, K_MATRIX, cell, a->n);
+    struct math_node *b = node_list(p->m, K_MATRIX, cell, a->n);
     if (b)
         b->scale = cols;
     return b;
 }
 
 /* The chain of powers and other postfixes a, with old at its bottom replaced by new. */
-static struct node *bottom_replaced(struct parser *p, struct node *a, const struct node *old, struct node *new)
+static struct math_node *bottom_replaced(struct parser *p, struct math_node *a, const struct math_node *old, struct math_node *new)
 {
     if (a == old)
         return new;
-    struct node *child[2] = { bottom_replaced(p, a->child[0], old, new), a->n > 1 ? a->child[1] : NULL };
+    struct math_node *child[2] = { bottom_replaced(p, a->child[0], old, new), a->n > 1 ? a->child[1] : NULL };
     return child[0] ? node_like(p->m, a, (enum node_kind)a->kind, child) : NULL;
 }
 
-static bool is_one_number(const struct node *a)
+static bool is_one_number(const struct math_node *a)
 {
     while (a->kind == K_NEG || a->kind == K_PCT || a->kind == K_DEG)
         a = a->child[0];
@@ -46,26 +46,26 @@ static bool is_one_number(const struct node *a)
 }
 
 /* A letter and the parentheses right after it: a function's value or a product; readings.c decides. */
-static struct node *applied_parse(struct parser *p, struct node *letter)
+static struct math_node *applied_parse(struct parser *p, struct math_node *letter)
 {
-    struct node *group = bracket_parse(p, '(');
+    struct math_node *group = bracket_parse(p, '(');
     if (!group)
         return parser_fail(p);
     bool tuple = group->kind == K_TUPLE;
-    struct node *app = tuple ? node_list(p->m, K_APP, group->child, group->n) : node_new(p->m, K_APP, 1, group);
+    struct math_node *app = tuple ? node_list(p->m, K_APP, group->child, group->n) : node_new(p->m, K_APP, 1, group);
     if (!app)
         return parser_fail(p);
     app->s = letter->s;
     app->len = letter->len;
     if (tuple || (group->flags & (HAS_SET | HAS_TEXT)) || is_one_number(group))
         return postfix_parse(p, app);
-    struct node *factor = postfix_parse(p, group), *product = node_new(p->m, K_MUL, 2, letter, factor);
+    struct math_node *factor = postfix_parse(p, group), *product = node_new(p->m, K_MUL, 2, letter, factor);
     if (!product)
         return parser_fail(p);
     if (letter->len == 1 && memchr(p->index, letter->s[0], (size_t)p->n_index))
         return product;
     app = bottom_replaced(p, factor, group, app);
-    struct node *a = app ? node_new(p->m, K_JUXT, 3, product, app, group) : NULL;
+    struct math_node *a = app ? node_new(p->m, K_JUXT, 3, product, app, group) : NULL;
     if (!a)
         return parser_fail(p);
     a->s = letter->s;
@@ -74,7 +74,7 @@ static struct node *applied_parse(struct parser *p, struct node *letter)
 }
 
 /* May this be a function's name? A letter with its subscripts and primes, or a Greek one; not the points of a segment. */
-static bool may_apply(const struct parser *p, const struct node *a)
+static bool may_apply(const struct parser *p, const struct math_node *a)
 {
     if (a->kind != K_SYM || !paren_follows(p) || binder_follows(p))
         return false;
@@ -84,9 +84,9 @@ static bool may_apply(const struct parser *p, const struct node *a)
 }
 
 /* A factor: an atom with its powers, factorials, percent and degree marks. */
-struct node *factor_parse(struct parser *p)
+struct math_node *factor_parse(struct parser *p)
 {
-    struct node *a = atom_parse(p);
+    struct math_node *a = atom_parse(p);
     return a && may_apply(p, a) ? applied_parse(p, a) : postfix_parse(p, a);
 }
 
@@ -105,7 +105,7 @@ static const char *ordinal_end(const char *q, const char *end)
     return NULL;
 }
 
-static struct node *postfix_parse(struct parser *p, struct node *a)
+static struct math_node *postfix_parse(struct parser *p, struct math_node *a)
 {
     while (a && !p->failed) {
         if (is_char(p, '^')) {
@@ -143,7 +143,7 @@ static struct node *postfix_parse(struct parser *p, struct node *a)
                 a = transpose(p, a);
                 continue;
             }
-            struct node *e = NULL;
+            struct math_node *e = NULL;
             if (is_char(p, '{')) {
                 e = argument_parse(p, false);
             } else if (parser_deeper(p)) {
@@ -153,7 +153,7 @@ static struct node *postfix_parse(struct parser *p, struct node *a)
                 e = p->t.kind == T_NUM ? number_node(p) : atom_parse(p);    // the 1 of x^2_1 is not a number's base
                 if (e && is_char(p, '^') && !minus) {                       // 2^3^4 is 2^(3^4)
                     token_take(p);
-                    struct node *e2 = is_char(p, '{') ? argument_parse(p, false) : factor_parse(p);
+                    struct math_node *e2 = is_char(p, '{') ? argument_parse(p, false) : factor_parse(p);
                     e = node_new(p->m, K_POW, 2, e, e2);
                 }
                 if (minus)
@@ -182,7 +182,7 @@ static struct node *postfix_parse(struct parser *p, struct node *a)
     return a;
 }
 
-static bool is_natural(const struct node *a)
+static bool is_natural(const struct math_node *a)
 {
     return node_is(a, K_NUM) && a->scale == 0 && a->base == 0 && !(a->flags & HAS_DECIMAL);
 }
@@ -220,7 +220,7 @@ static bool unit_take(struct parser *p, bool number)
     bool any = false, per = false;
     while (p->t.kind == T_TEXT || p->t.kind == T_WORD) {
         if (p->t.kind == T_WORD) {
-            const struct command *c = math_command_find(p->m, p->t.s, (size_t)p->t.len);
+            const struct math_command *c = math_command_find(p->m, p->t.s, (size_t)p->t.len);
             bool known = p->t.len >= 2 && unit_word(p->t.s, (size_t)p->t.len);
             bool single = number && p->t.len == 1 && (p->t.space || per) && strchr("mgshtl", *p->t.s) && p->depth == 0;
             bool word = p->t.len >= 4 && p->t.space && !c;
@@ -279,7 +279,7 @@ static void words_take(struct parser *p, size_t len)
 
 /* What the words after a number do to it: 5 million, 5 squared, 5 and a half. They are taken.
  * from: where a begins; elsewhere than at the element's start they may mean the whole of it. */
-static struct node *words_applied(struct parser *p, struct node *a, const char *from)
+static struct math_node *words_applied(struct parser *p, struct math_node *a, const char *from)
 {
     while (a && (p->t.kind == T_TEXT || p->t.kind == T_WORD || p->t.join == 'a')) {
         if (p->t.join == 'a') {
@@ -306,7 +306,7 @@ static struct node *words_applied(struct parser *p, struct node *a, const char *
 }
 
 /* Words before an operand that say nothing of its value ("Area:", "the answer is") or something that is understood. */
-static struct node *words_before(struct parser *p, const struct node *words, struct node *a)
+static struct math_node *words_before(struct parser *p, const struct math_node *words, struct math_node *a)
 {
     enum lead lead = lead_of(words->s, (size_t)words->len);
     switch (lead) {
@@ -321,11 +321,11 @@ static struct node *words_before(struct parser *p, const struct node *words, str
 
 /* Factors side by side: a product that binds more tightly than '/'; a natural number before a fraction is a mixed
  * number. */
-static struct node *implicit_parse(struct parser *p)
+static struct math_node *implicit_parse(struct parser *p)
 {
-    struct node *part[64];
+    struct math_node *part[64];
     int n = 0;
-    const struct node *before = NULL;
+    const struct math_node *before = NULL;
     while (n < 64) {
         bool space = p->t.space, frac = is_class(p, C_FRAC);
         if (n > 0 && unit_take(p, node_is(before, K_NUM))) {
@@ -337,7 +337,7 @@ static struct node *implicit_parse(struct parser *p)
             break;
         bool number = p->t.kind == T_NUM;
         const char *at = p->p;
-        struct node *a = factor_parse(p);
+        struct math_node *a = factor_parse(p);
         if (!a)
             return parser_fail(p);
         if ((number || p->t.kind == T_TEXT) && !(a = words_applied(p, a, at)))
@@ -362,7 +362,7 @@ static struct node *implicit_parse(struct parser *p)
         if (n > 0 && number) {
             if (proper && space && is_natural(a) && is_char(p, '/')) {    // 3 1/2
                 token_take(p);
-                struct node *den = p->t.kind == T_NUM ? factor_parse(p) : NULL;
+                struct math_node *den = p->t.kind == T_NUM ? factor_parse(p) : NULL;
                 if (!is_natural(den))
                     return parser_fail(p);
                 part[n - 1] = node_new(p->m, K_ADD, 2, part[n - 1], node_new(p->m, K_DIV, 2, a, den));
@@ -380,7 +380,7 @@ static struct node *implicit_parse(struct parser *p)
     return n == 1 ? part[0] : node_list(p->m, K_MUL, part, n);
 }
 
-static struct node *signed_parse(struct parser *p)
+static struct math_node *signed_parse(struct parser *p)
 {
     int pm = is_class(p, C_PM) ? p->t.cmd->arg : 0;
     if (!pm && !is_char(p, '-') && !is_char(p, '+'))
@@ -389,23 +389,23 @@ static struct node *signed_parse(struct parser *p)
     if (!nest_deeper(p))
         return NULL;
     token_take(p);
-    struct node *a = signed_parse(p);
+    struct math_node *a = signed_parse(p);
     p->nest--;
     if (!a)
         return parser_fail(p);
     return pm ? node_op(node_new(p->m, K_PM, 1, a), pm) : minus ? node_new(p->m, K_NEG, 1, a) : a;
 }
 
-struct node *product_parse(struct parser *p)
+struct math_node *product_parse(struct parser *p)
 {
-    struct node *a = signed_parse(p);
+    struct math_node *a = signed_parse(p);
     while (a && !p->failed) {
         if (is_char(p, '*') || is_char(p, '/') || is_char(p, 'm')) {
             char op = p->t.c;
             token_take(p);
             if (!nest_deeper(p))
                 return NULL;
-            struct node *b = signed_parse(p);
+            struct math_node *b = signed_parse(p);
             p->nest--;
             if (!b)
                 return parser_fail(p);
@@ -420,9 +420,9 @@ struct node *product_parse(struct parser *p)
 }
 
 #define TERMS_MAX 512
-struct node *sum_parse(struct parser *p)
+struct math_node *sum_parse(struct parser *p)
 {
-    struct node *term[TERMS_MAX], *a = product_parse(p);
+    struct math_node *term[TERMS_MAX], *a = product_parse(p);
     int n = 0;
     if (!a)
         return parser_fail(p);
@@ -446,16 +446,16 @@ struct node *sum_parse(struct parser *p)
         if (!parser_deeper(p))
             return NULL;
         token_take(p);
-        struct node *b = sum_parse(p);
+        struct math_node *b = sum_parse(p);
         p->depth--;
         a = b ? over ? node_new(p->m, K_DIV, 2, a, b) : node_op(node_new(p->m, K_FUNC, 2, a, b), FN_BINOM) : parser_fail(p);
     }
     return a;
 }
 
-static struct node *ratio_parse(struct parser *p)
+static struct math_node *ratio_parse(struct parser *p)
 {
-    struct node *part[16], *a = sum_parse(p);
+    struct math_node *part[16], *a = sum_parse(p);
     int n = 0;
     if (!a || !is_char(p, ':') || p->no_bar || p->depth > MATH_DEPTH_MAX)    // in a set's braces: "such that"
         return a;
@@ -470,20 +470,20 @@ static struct node *ratio_parse(struct parser *p)
     return node_list(p->m, K_RATIO, part, n);
 }
 
-struct node *set_parse(struct parser *p)
+struct math_node *set_parse(struct parser *p)
 {
-    struct node *a = ratio_parse(p);
+    struct math_node *a = ratio_parse(p);
     while (a && (is_class(p, C_CUP) || is_class(p, C_CAP) || is_class(p, C_SETMINUS))) {
         enum node_kind kind = is_class(p, C_CUP) ? K_UNION : is_class(p, C_CAP) ? K_INTER : K_MINUS;
         token_take(p);
-        struct node *b = ratio_parse(p);
+        struct math_node *b = ratio_parse(p);
         a = b ? node_new(p->m, kind, 2, a, b) : parser_fail(p);
     }
     return a;
 }
 
 /* a with the unit that was read beside it. */
-static struct node *unit_applied(struct parser *p, struct node *a)
+static struct math_node *unit_applied(struct parser *p, struct math_node *a)
 {
     if (p->unit.len == 0 && p->dollar && p->depth == 0)
         unit_add(p, "dollar", 6);
@@ -500,16 +500,16 @@ static struct node *unit_applied(struct parser *p, struct node *a)
 }
 
 #define RELS_MAX 24
-static struct node *relation_parse(struct parser *p)
+static struct math_node *relation_parse(struct parser *p)
 {
-    struct node *side[RELS_MAX + 1];
+    struct math_node *side[RELS_MAX + 1];
     char rel[RELS_MAX];
     int n = 0;
     p->unit = (struct span){ 0 };
     if (p->t.kind == T_REL && (p->t.c == REL_EQ || p->t.c == REL_APPROX) && p->depth == 0)    // "= 5"
         token_take(p);
     p->side = p->p;
-    struct node *a = side[0] = unit_applied(p, set_parse(p));
+    struct math_node *a = side[0] = unit_applied(p, set_parse(p));
     if (!a)
         return parser_fail(p);
     while (p->t.kind == T_REL || is_class(p, C_PMOD)) {
@@ -524,7 +524,7 @@ static struct node *relation_parse(struct parser *p)
         if (!side[n + 1])
             return parser_fail(p);
         n++;
-        struct node *last = side[n];
+        struct math_node *last = side[n];
         if (rel[n - 1] == REL_CONG && last->kind == K_FUNC && last->op == FN_MOD && n < RELS_MAX) {    // a = b mod n
             side[n] = last->child[0];
             side[n + 1] = last->child[1];
@@ -554,9 +554,9 @@ static bool is_arrow(const struct parser *p)
 }
 
 #define LIST_MAX 256
-struct node *list_parse(struct parser *p)
+struct math_node *list_parse(struct parser *p)
 {
-    struct node *elem[LIST_MAX], *group[64];
+    struct math_node *elem[LIST_MAX], *group[64];
     int n = 0, n_group = 0, from = 0;
     bool separated = false, lines = true;
     char join = 0;
@@ -591,7 +591,7 @@ struct node *list_parse(struct parser *p)
             break;
         if (n == LIST_MAX || (n > from && !separated))
             return parser_fail(p);
-        struct node *a = relation_parse(p);
+        struct math_node *a = relation_parse(p);
         if (!a)
             return parser_fail(p);
         elem[n++] = a;
@@ -617,7 +617,7 @@ struct node *list_parse(struct parser *p)
     }
     if (n == 1)
         return elem[0];
-    struct node *list = node_list(p->m, K_LIST, elem, n);
+    struct math_node *list = node_list(p->m, K_LIST, elem, n);
     if (list) {
         list->scale = lines;
         list->base = join;
@@ -625,14 +625,14 @@ struct node *list_parse(struct parser *p)
     return list;
 }
 
-struct node *math_parse(struct math *m, const char *s, size_t len, bool plain)
+struct math_node *math_parse(struct math *m, const char *s, size_t len, bool plain)
 {
     bool lines;
     if (!(s = text_prepare(m, s, &len, &lines)))
         return NULL;
     struct parser p = { .m = m, .p = s, .start = s, .end = s + len, .plain = plain, .has_lines = lines };
     token_next(&p);
-    struct node *a = list_parse(&p);
+    struct math_node *a = list_parse(&p);
     while (a && is_char(&p, '.'))
         token_take(&p);
     return a && !p.failed && !m->out_of_memory && p.t.kind == T_END ? a : NULL;

@@ -8,28 +8,28 @@
 #define CELLS_MAX 144    // of a matrix
 
 /* atom.c: numbers, names, functions, groups */
-struct node *atom_parse(struct parser *p);
-struct node *number_node(struct parser *p);
-struct node *func_parse(struct parser *p, int fn);    // fn with its power, subscript and argument
+struct math_node *atom_parse(struct parser *p);
+struct math_node *number_node(struct parser *p);
+struct math_node *func_parse(struct parser *p, int fn);    // fn with its power, subscript and argument
 /* The text s[0..len) on its own, as list_parse reads it; NULL when some of it is left over. */
-struct node *sub_parse(struct parser *p, const char *s, size_t len);
+struct math_node *sub_parse(struct parser *p, const char *s, size_t len);
 /* A symbol called s[0..len): subscripts and primes after it become part of the name. */
-struct node *symbol_node(struct parser *p, const char *s, size_t len);
+struct math_node *symbol_node(struct parser *p, const char *s, size_t len);
 /* {...} as an argument, or the next single thing: one digit (else a whole number), one letter, one command. */
-struct node *argument_parse(struct parser *p, bool one_digit);
+struct math_node *argument_parse(struct parser *p, bool one_digit);
 /* A group that opens here; open: its character, 'b' a brace without backslash, 'f' floor, 'c' ceiling, '<' an angle. */
-struct node *bracket_parse(struct parser *p, char open);
+struct math_node *bracket_parse(struct parser *p, char open);
 bool starts_factor(const struct parser *p);     // does p->t begin a factor, so that nothing between is a product?
 bool paren_follows(const struct parser *p);     // a parenthesis follows directly, except for commands that set its size
 bool binder_follows(const struct parser *p);    // parentheses that bind a letter: 2k\pi (k \in Z)
 bool parser_deeper(struct parser *p);           // one group deeper; false, and failed: too deep
 
 /* command.c: a command with its arguments; an unknown one is a symbol of that name */
-struct node *math_command_parse(struct parser *p);
+struct math_node *math_command_parse(struct parser *p);
 
 /* parse.c: from factors up to lists, and math_parse itself (node.h) */
-struct node *list_parse(struct parser *p);
-struct node *set_parse(struct parser *p);
-struct node *sum_parse(struct parser *p);
-struct node *product_parse(struct parser *p);
-struct node *factor_parse(struct parser *p);
+struct math_node *list_parse(struct parser *p);
+struct math_node *set_parse(struct parser *p);
+struct math_node *sum_parse(struct parser *p);
+struct math_node *product_parse(struct parser *p);
+struct math_node *factor_parse(struct parser *p);

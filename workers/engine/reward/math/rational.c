@@ -2,7 +2,7 @@
 #include "workers/engine/reward/math/eval.h"
 #include <string.h>
 
-bool bound_value(const struct math *m, const struct node *a, int64_t *v)
+bool bound_value(const struct math *m, const struct math_node *a, int64_t *v)
 {
     for (int i = m->n_bind; i-- > 0;)
         if (m->bind[i].len == a->len && memcmp(m->bind[i].s, a->s, (size_t)a->len) == 0) {
@@ -12,7 +12,7 @@ bool bound_value(const struct math *m, const struct node *a, int64_t *v)
     return false;
 }
 
-bool number_value(struct math *m, const struct node *a, fmpq_t out)
+bool number_value(struct math *m, const struct math_node *a, fmpq_t out)
 {
     if (a->scale > 20000 || a->scale < -20000 || a->len > 20000) {
         m->why = "number too long";
@@ -114,7 +114,7 @@ bool power_exact(struct math *m, fmpq_t out, const fmpq_t base, const fmpq_t exp
     return ok;
 }
 
-bool func_exact(struct math *m, const struct node *a, fmpq_t out)
+bool func_exact(struct math *m, const struct math_node *a, fmpq_t out)
 {
     fmpq_t x;
     int64_t v, k;
@@ -197,7 +197,7 @@ bool func_exact(struct math *m, const struct node *a, fmpq_t out)
     return ok;
 }
 
-bool eval_rational(struct math *m, const struct node *a, fmpq_t out)
+bool eval_rational(struct math *m, const struct math_node *a, fmpq_t out)
 {
     fmpq_t x;
     int64_t v, last;

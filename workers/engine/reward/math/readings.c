@@ -8,7 +8,7 @@
 #include "workers/engine/reward/math/node.h"
 
 /* Does the letter occur alone in a? */
-static bool stands_alone(struct math *m, const struct node *a, const struct node *letter)
+static bool stands_alone(struct math *m, const struct math_node *a, const struct math_node *letter)
 {
     if (--m->steps < 0 || !(a->flags & HAS_SYM))
         return false;
@@ -22,7 +22,7 @@ static bool stands_alone(struct math *m, const struct node *a, const struct node
     return false;
 }
 
-static bool stands_before_parenthesis(struct math *m, const struct node *a, const struct node *letter)
+static bool stands_before_parenthesis(struct math *m, const struct math_node *a, const struct math_node *letter)
 {
     if (--m->steps < 0 || !(a->flags & HAS_JUXT))
         return false;
@@ -34,7 +34,7 @@ static bool stands_before_parenthesis(struct math *m, const struct node *a, cons
     return false;
 }
 
-static bool is_product(struct math *m, const struct node *a, const struct node *own, const struct node *other)
+static bool is_product(struct math *m, const struct math_node *a, const struct math_node *own, const struct math_node *other)
 {
     bool usual = a->len == 1 && strchr(FUNCTION_LETTERS, a->s[0]);
     return stands_alone(m, own, a) || stands_alone(m, other, a)
@@ -42,13 +42,13 @@ static bool is_product(struct math *m, const struct node *a, const struct node *
 }
 
 /* The tree with every K_JUXT decided; NULL: no room. own: the answer that a is part of. */
-static struct node *decided(struct math *m, struct node *a, const struct node *own, const struct node *other)
+static struct math_node *decided(struct math *m, struct math_node *a, const struct math_node *own, const struct math_node *other)
 {
     if (!(a->flags & HAS_JUXT))
         return a;
     if (a->kind == K_JUXT)
         return decided(m, a->child[is_product(m, a, own, other) ? 0 : 1], own, other);
-    struct node **child = math_take(m, (size_t)a->n * sizeof *child);
+    struct math_node **child = math_take(m, (size_t)a->n * sizeof *child);
     if (!child)
         return NULL;
     for (int i = 0; i < a->n; i++)
@@ -57,9 +57,9 @@ static struct node *decided(struct math *m, struct node *a, const struct node *o
     return node_like(m, a, (enum node_kind)a->kind, child);
 }
 
-bool readings_decide(struct math *m, struct node **a, struct node **b)
+bool readings_decide(struct math *m, struct math_node **a, struct math_node **b)
 {
-    struct node *x = decided(m, *a, *a, *b), *y = x ? decided(m, *b, *b, *a) : NULL;
+    struct math_node *x = decided(m, *a, *a, *b), *y = x ? decided(m, *b, *b, *a) : NULL;
     if (!x || !y)
         return false;
     *a = x;

@@ -2,7 +2,7 @@
 #include "workers/engine/reward/math/compare.h"
 #include <string.h>
 
-bool node_names(const struct node *a)
+bool node_names(const struct math_node *a)
 {
     switch ((enum node_kind)a->kind) {
     case K_SYM:
@@ -46,21 +46,21 @@ bool node_names(const struct node *a)
     return false;
 }
 
-bool node_closed(const struct node *a)    // a number, whatever it looks like
+bool node_closed(const struct math_node *a)    // a number, whatever it looks like
 {
     return !(a->flags & (HAS_SYM | HAS_OPAQUE | HAS_TEXT | HAS_SET));
 }
 
-static struct node *named_part(struct node *a)    // the part that is named
+static struct math_node *named_part(struct math_node *a)    // the part that is named
 {
     return a->kind == K_UNIT ? a->child[0] : a;
 }
 
-bool relation_chain_false(struct math *m, struct node *a)
+bool relation_chain_false(struct math *m, struct math_node *a)
 {
-    struct node *number = NULL;    // the last one that the chain has given
+    struct math_node *number = NULL;    // the last one that the chain has given
     for (int i = 0; i <= a->len; i++) {
-        struct node *side = named_part(a->child[i]);
+        struct math_node *side = named_part(a->child[i]);
         const char *rule;
         if (i > 1 && a->s[i - 1] == REL_APPROX && node_names(named_part(a->child[0])))
             break;    // x = 1/3 \approx 0.3: what follows is no part of the answer
@@ -76,7 +76,7 @@ bool relation_chain_false(struct math *m, struct node *a)
     return false;
 }
 
-bool relation_false(struct math *m, struct node *a)
+bool relation_false(struct math *m, struct math_node *a)
 {
     if (a->kind == K_REL)
         return relation_chain_false(m, a);
@@ -87,7 +87,7 @@ bool relation_false(struct math *m, struct node *a)
     return any;
 }
 
-struct node *relation_shorten(struct math *m, struct node *a)
+struct math_node *relation_shorten(struct math *m, struct math_node *a)
 {
     int last = 0;
     for (int i = 0; i < a->len; i++) {
@@ -101,7 +101,7 @@ struct node *relation_shorten(struct math *m, struct node *a)
         return a;
     if (last == 1 && a->s[0] == REL_APPROX && !node_names(a->child[0]))
         return a->child[0];
-    struct node *b = node_new(m, K_REL, 2, a->child[0], a->child[last]);
+    struct math_node *b = node_new(m, K_REL, 2, a->child[0], a->child[last]);
     if (b) {
         static const char eq = REL_EQ;
         b->s = &eq;
@@ -110,17 +110,17 @@ struct node *relation_shorten(struct math *m, struct node *a)
     return b;
 }
 
-bool relation_identity(struct math *m, struct node *a)
+bool relation_identity(struct math *m, struct math_node *a)
 {
     const char *rule;
     if (a->kind != K_REL || !(a = relation_shorten(m, a)) || a->kind != K_REL || a->len != 1 || a->s[0] != REL_EQ)
         return false;
-    struct node *l = a->child[0], *r = a->child[1];
+    struct math_node *l = a->child[0], *r = a->child[1];
     return !((l->flags | r->flags) & (HAS_SET | HAS_MATRIX | HAS_TEXT | HAS_PM)) && !(node_closed(l) && node_closed(r))
            && scalar_equal(m, l, r, 0, &rule) == TRI_YES;
 }
 
-struct node *relation_assigned(struct node *a)
+struct math_node *relation_assigned(struct math_node *a)
 {
     if (a->kind != K_REL || a->len != 1)
         return NULL;
@@ -137,7 +137,7 @@ struct node *relation_assigned(struct node *a)
     return node_closed(a->child[0]) && node_closed(a->child[1]) ? a->child[1] : NULL;
 }
 
-static bool has_function(const struct node *a)
+static bool has_function(const struct math_node *a)
 {
     if (a->kind == K_APP || a->kind == K_FUNC || a->kind == K_LOG || a->kind == K_OPAQUE || a->kind == K_SUM || a->kind == K_PROD)
         return true;
@@ -149,12 +149,12 @@ static bool has_function(const struct node *a)
 
 /* The value that f(9) - f(3) = 210 gives when the question asks for that difference. A polynomial equal to 0 is an equation to
  * be solved. */
-struct node *relation_value(struct math *m, struct node *a)
+struct math_node *relation_value(struct math *m, struct math_node *a)
 {
     const unsigned open = HAS_SYM | HAS_OPAQUE | HAS_TEXT;
     if (a->kind != K_REL || !(a = relation_shorten(m, a)) || a->kind != K_REL || a->len != 1 || a->s[0] != REL_EQ)
         return NULL;
-    struct node *l = a->child[0], *r = a->child[1];
+    struct math_node *l = a->child[0], *r = a->child[1];
     if (!(l->flags & open) || (r->flags & open) || (scalar_sign(m, r) == 0 && !has_function(l)))
         return NULL;
     return r;
@@ -172,8 +172,8 @@ static char turned(char op)
     return op == REL_LT ? REL_GT : op == REL_GT ? REL_LT : op == REL_LE ? REL_GE : op == REL_GE ? REL_LE : op;
 }
 
-static enum tri step_compare(struct math *m, struct node *al, struct node *ar, char ao, struct node *bl, struct node *br, char bo,
-                             const char **rule)
+static enum tri step_compare(struct math *m, struct math_node *al, struct math_node *ar, char ao, struct math_node *bl,
+                             struct math_node *br, char bo, const char **rule)
 {
     int sign;
     if ((al->flags | ar->flags | bl->flags | br->flags) & (HAS_SET | HAS_MATRIX)) {
@@ -192,7 +192,7 @@ static enum tri step_compare(struct math *m, struct node *al, struct node *ar, c
     bool flip = ao != bo;
     if (flip && !(ordering(ao) && turned(ao) == bo))
         return TRI_NO;
-    struct node *x = node_minus(m, al, ar), *y = node_minus(m, bl, br);
+    struct math_node *x = node_minus(m, al, ar), *y = node_minus(m, bl, br);
     if (!x || !y)
         return TRI_UNKNOWN;
     *rule = "relation";
@@ -206,7 +206,7 @@ static enum tri step_compare(struct math *m, struct node *al, struct node *ar, c
 }
 
 /* f(x) = ... and f(t) = ... define the same function: */
-static bool defines_function(const struct node *f)
+static bool defines_function(const struct math_node *f)
 {
     for (int i = 0; i < f->n; i++)
         if (f->child[i]->kind != K_SYM)
@@ -215,11 +215,11 @@ static bool defines_function(const struct node *f)
 }
 
 /* What f(x, y) is, with its parameters named by their places: no text can contain these names, so none is captured. */
-static struct node *parameters_placed(struct math *m, struct node *value, const struct node *f)
+static struct math_node *parameters_placed(struct math *m, struct math_node *value, const struct math_node *f)
 {
     static const char place[] = "\1\2\3\4\5\6\7\10";
     for (int i = 0; i < f->n && value; i++) {
-        struct node *name = i + 1 < (int)sizeof place ? node_new(m, K_SYM, 0) : NULL;
+        struct math_node *name = i + 1 < (int)sizeof place ? node_new(m, K_SYM, 0) : NULL;
         if (!name)
             return NULL;
         name->s = place + i;
@@ -230,11 +230,11 @@ static struct node *parameters_placed(struct math *m, struct node *value, const 
 }
 
 struct congruence {
-    struct node *left;    // NULL: only "3 (mod 5)"
-    struct node *right, *modulus;
+    struct math_node *left;    // NULL: only "3 (mod 5)"
+    struct math_node *right, *modulus;
 };
 
-static bool congruence_of(const struct node *a, struct congruence *c)
+static bool congruence_of(const struct math_node *a, struct congruence *c)
 {
     bool whole = a->len == 2 && (a->s[0] == REL_CONG || a->s[0] == REL_EQ) && a->s[1] == REL_MOD;
     if (!whole && !(a->len == 1 && a->s[0] == REL_MOD))
@@ -244,7 +244,7 @@ static bool congruence_of(const struct node *a, struct congruence *c)
 }
 
 /* The same left side, the same modulus, and right sides that are apart by a multiple of it. */
-static enum tri congruence_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+static enum tri congruence_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     struct congruence x, y;
     *rule = "congruence";
@@ -260,7 +260,7 @@ static enum tri congruence_compare(struct math *m, struct node *a, struct node *
         return TRI_NO;
     enum tri right = tree_compare(m, x.right, y.right, rule, depth + 1);
     if (right != TRI_YES) {
-        struct node *rest = node_new(m, K_FUNC, 2, node_minus(m, x.right, y.right), x.modulus);
+        struct math_node *rest = node_new(m, K_FUNC, 2, node_minus(m, x.right, y.right), x.modulus);
         if (!rest)
             return TRI_UNKNOWN;
         rest->op = FN_MOD;
@@ -271,18 +271,18 @@ static enum tri congruence_compare(struct math *m, struct node *a, struct node *
     return right == TRI_YES && mod == TRI_YES && left == TRI_YES ? TRI_YES : right == TRI_NO ? TRI_NO : TRI_UNKNOWN;
 }
 
-static bool has_modulus(const struct node *a)
+static bool has_modulus(const struct math_node *a)
 {
     return memchr(a->s, REL_MOD, (size_t)a->len) != NULL;
 }
 
-enum tri relation_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+enum tri relation_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     if (has_modulus(a) || has_modulus(b))
         return congruence_compare(m, a, b, rule, depth);
-    struct node *va = relation_assigned(a), *vb = relation_assigned(b);
+    struct math_node *va = relation_assigned(a), *vb = relation_assigned(b);
     if (va && vb) {
-        const struct node *fa = a->child[0], *fb = b->child[0];
+        const struct math_node *fa = a->child[0], *fb = b->child[0];
         if (a->s[0] == REL_EQ && b->s[0] == REL_EQ && defines_function(fa) && defines_function(fb) && name_same(fa, fb) && fa->n == fb->n) {
             va = parameters_placed(m, va, fa);
             vb = parameters_placed(m, vb, fb);
@@ -321,7 +321,7 @@ enum tri relation_compare(struct math *m, struct node *a, struct node *b, const 
     }
     if (t != TRI_YES) {
         struct pieces pa, pb;
-        const struct node *ua, *ub;
+        const struct math_node *ua, *ub;
         if (relation_pieces(m, a, &pa, &ua) && relation_pieces(m, b, &pb, &ub)) {
             return unknown_same(ua, ub) ? pieces_equal(m, &pa, &pb, rule) : TRI_NO;
         }
@@ -331,7 +331,7 @@ enum tri relation_compare(struct math *m, struct node *a, struct node *b, const 
 
 /* ---- functions by cases ---- */
 
-static bool has_corners(const struct node *a)
+static bool has_corners(const struct math_node *a)
 {
     bool any = a->kind == K_FUNC
                && (a->op == FN_ABS || a->op == FN_FLOOR || a->op == FN_CEIL || a->op == FN_SIGN || a->op == FN_MAX || a->op == FN_MIN);
@@ -341,13 +341,13 @@ static bool has_corners(const struct node *a)
 }
 
 /* Where each case applies, all in the one unknown u; "otherwise" is where no other does. False: not so simple. */
-static bool cases_pieces(struct math *m, struct node *a, struct pieces *out, const struct node **u)
+static bool cases_pieces(struct math *m, struct math_node *a, struct pieces *out, const struct math_node **u)
 {
     struct pieces any = { 0 };
     *u = NULL;
     for (int i = 0; i < a->n / 2; i++) {
-        struct node *when = a->child[2 * i + 1];
-        const struct node *one = NULL;
+        struct math_node *when = a->child[2 * i + 1];
+        const struct math_node *one = NULL;
         bool many = false;
         if (when->kind == K_TEXT) {
             out[i] = (struct pieces){ .n = 1, .p = { { .lo_open = true, .hi_open = true } } };
@@ -367,12 +367,12 @@ static bool cases_pieces(struct math *m, struct node *a, struct pieces *out, con
 }
 
 /* Compare two values on the pieces of the line where both apply. */
-static enum tri cases_on(struct math *m, struct node *x, struct node *y, const struct pieces *on, const struct node *u, const char **rule,
-                         int depth)
+static enum tri cases_on(struct math *m, struct math_node *x, struct math_node *y, const struct pieces *on, const struct math_node *u,
+                         const char **rule, int depth)
 {
     enum tri all = TRI_YES;
     for (int i = 0; i < on->n && all != TRI_NO; i++) {
-        struct node *lo = on->p[i].lo, *hi = on->p[i].hi;
+        struct math_node *lo = on->p[i].lo, *hi = on->p[i].hi;
         const char *r;
         bool point = lo && hi && scalar_equal(m, lo, hi, 0, &r) == TRI_YES;
         enum tri t = point ? tree_compare(m, node_substitute(m, x, u, lo), node_substitute(m, y, u, lo), rule, depth + 1)
@@ -385,7 +385,7 @@ static enum tri cases_on(struct math *m, struct node *x, struct node *y, const s
 }
 
 /* Do two cases of a apply at once, and give different values? */
-static bool cases_clash(struct math *m, struct node *a, const struct pieces *when, const struct node *u, int depth)
+static bool cases_clash(struct math *m, struct math_node *a, const struct pieces *when, const struct math_node *u, int depth)
 {
     const char *rule;
     for (int i = 0; i < a->n / 2; i++)
@@ -399,14 +399,14 @@ static bool cases_clash(struct math *m, struct node *a, const struct pieces *whe
 }
 
 /* The cases of a and b paired by their conditions. */
-static enum tri cases_paired(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+static enum tri cases_paired(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     enum tri all = a->n == b->n ? TRI_YES : TRI_UNKNOWN;
     for (int i = 0; i < a->n && all == TRI_YES; i += 2) {
         enum tri value = TRI_NO;
         bool found = false;
         for (int k = 0; k < b->n && value != TRI_YES; k += 2) {
-            struct node *x = a->child[i + 1], *y = b->child[k + 1];
+            struct math_node *x = a->child[i + 1], *y = b->child[k + 1];
             bool words = x->kind == K_TEXT || y->kind == K_TEXT;
             if (words ? x->kind == y->kind && name_same(x, y) : tree_compare(m, x, y, rule, depth + 1) == TRI_YES) {
                 value = tri_either(value, tree_compare(m, a->child[i], b->child[k], rule, depth + 1));
@@ -418,11 +418,11 @@ static enum tri cases_paired(struct math *m, struct node *a, struct node *b, con
     return all;
 }
 
-enum tri cases_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+enum tri cases_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     int na = a->n / 2, nb = b->n / 2;
     struct pieces *pa = math_take(m, sizeof *pa * (size_t)na), *pb = math_take(m, sizeof *pb * (size_t)nb);
-    const struct node *u, *v;
+    const struct math_node *u, *v;
     enum tri all = TRI_YES;
     if (!pa || !pb)
         return TRI_UNKNOWN;

@@ -41,18 +41,18 @@ uint64_t mix_text(uint64_t h, const char *s, int32_t len)
     return h;
 }
 
-static bool commutes(const struct node *a)
+static bool commutes(const struct math_node *a)
 {
     return a->kind == K_FUNC && (a->op == FN_GCD || a->op == FN_LCM || a->op == FN_MAX || a->op == FN_MIN);
 }
 
 /* A bound of a sum, a product or an integral may be infinite; as an operand infinity has no residue, or it would cancel
  * like a number. */
-static bool infinite_bound(const struct node *a, int i, uint64_t seed, uint64_t *out)
+static bool infinite_bound(const struct math_node *a, int i, uint64_t seed, uint64_t *out)
 {
     if (i == 0 || (a->kind != K_SUM && a->kind != K_PROD && a->kind != K_OPAQUE))
         return false;
-    const struct node *bound = a->child[i];
+    const struct math_node *bound = a->child[i];
     bool minus = bound->kind == K_NEG;
     if (minus)
         bound = bound->child[0];
@@ -61,7 +61,7 @@ static bool infinite_bound(const struct node *a, int i, uint64_t seed, uint64_t 
 }
 
 /* The residue of an unknown that is named by its kind and its children. */
-static bool unknown_eval(struct residue *r, const struct node *a, uint64_t *out)
+static bool unknown_eval(struct residue *r, const struct math_node *a, uint64_t *out)
 {
     uint64_t h = mix(mix(mix(r->seed, a->kind), (uint64_t)(uint8_t)a->op), (uint64_t)a->n), v, all = 0;
     bool index = (a->kind == K_SUM || a->kind == K_PROD) && r->m->n_bind < MATH_BIND_MAX;
@@ -92,7 +92,7 @@ static bool unknown_eval(struct residue *r, const struct node *a, uint64_t *out)
     return true;
 }
 
-bool residue_eval(struct residue *r, const struct node *a, uint64_t *out)
+bool residue_eval(struct residue *r, const struct math_node *a, uint64_t *out)
 {
     uint64_t v, w;
     int64_t bound;
@@ -171,7 +171,7 @@ bool residue_eval(struct residue *r, const struct node *a, uint64_t *out)
         return true;
     case K_UNIT: return residue_eval(r, a->child[0], out);
     case K_POW: {
-        const struct node *e = a->child[1];
+        const struct math_node *e = a->child[1];
         bool minus = e->kind == K_NEG;
         e = minus ? e->child[0] : e;
         uint64_t exp = 0;

@@ -4,12 +4,12 @@
 #include <string.h>
 #include <strings.h>
 
-struct node *node_minus(struct math *m, struct node *a, struct node *b)
+struct math_node *node_minus(struct math *m, struct math_node *a, struct math_node *b)
 {
     return node_new(m, K_ADD, 2, a, node_new(m, K_NEG, 1, b));
 }
 
-bool node_infinite(const struct node *a, int *sign)
+bool node_infinite(const struct math_node *a, int *sign)
 {
     *sign = 1;
     while (a->kind == K_NEG || (a->kind == K_UNIT)) {
@@ -77,7 +77,7 @@ static const struct { const char *name, *as; } compound_units[] = {
 /* What is measured: the powers of its dimensions, the factor to their base units, and a sum over the unknown words. */
 struct measure {
     int power[DIM_N];
-    struct node *factor;
+    struct math_node *factor;
     uint64_t other;
 };
 
@@ -167,7 +167,7 @@ static bool measure_read(struct math *m, struct span s, int sign, struct measure
 }
 
 /* Two numbers with units: in the same dimensions they are converted; in others they are different. */
-static enum tri units_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+static enum tri units_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     struct measure x = { .factor = node_int(m, 1) }, y = x;
     if (!measure_read(m, (struct span){ a->s, (size_t)a->len }, 1, &x) || !measure_read(m, (struct span){ b->s, (size_t)b->len }, 1, &y)) {
@@ -182,8 +182,8 @@ static enum tri units_compare(struct math *m, struct node *a, struct node *b, co
     *rule = "units";
     if (!same && !(none_x && x.other == 0) && !(none_y && y.other == 0) && x.other == y.other)
         return TRI_NO;
-    struct node *va = same ? node_new(m, K_MUL, 2, a->child[0], x.factor) : a->child[0];
-    struct node *vb = same ? node_new(m, K_MUL, 2, b->child[0], y.factor) : b->child[0];
+    struct math_node *va = same ? node_new(m, K_MUL, 2, a->child[0], x.factor) : a->child[0];
+    struct math_node *vb = same ? node_new(m, K_MUL, 2, b->child[0], y.factor) : b->child[0];
     bool plain = x.factor->kind == K_NUM && y.factor->kind == K_NUM;    // nothing to convert: marks and infinities stay as they are
     enum tri t = !va || !vb ? TRI_UNKNOWN : scalar_compare(m, plain ? a->child[0] : va, plain ? b->child[0] : vb, rule, depth + 1);
     if (t == TRI_YES && !((none_x && x.other == 0) || (none_y && y.other == 0)) && (!same || x.other != y.other)) {
@@ -193,7 +193,7 @@ static enum tri units_compare(struct math *m, struct node *a, struct node *b, co
     return t;
 }
 
-static bool text_node_same(const struct node *a, const struct node *b)
+static bool text_node_same(const struct math_node *a, const struct math_node *b)
 {
     int32_t i = 0, j = 0;
     for (;;) {
@@ -209,7 +209,7 @@ static bool text_node_same(const struct node *a, const struct node *b)
     }
 }
 
-static enum tri ratio_compare(struct math *m, struct node *a, struct node *b, const char **rule)
+static enum tri ratio_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule)
 {
     if (a->n != b->n)
         return TRI_NO;
@@ -229,40 +229,40 @@ static enum tri ratio_compare(struct math *m, struct node *a, struct node *b, co
     return all;
 }
 
-static bool is_part(const struct node *a, int64_t most)    // of a time of day, as far as its digits go
+static bool is_part(const struct math_node *a, int64_t most)    // of a time of day, as far as its digits go
 {
     return node_is(a, K_NUM) && a->scale == 0 && a->len <= 2 && a->small <= most;
 }
 
 /* 12:30 is a ratio or a time of day. */
-static bool is_clock(const struct node *a)
+static bool is_clock(const struct math_node *a)
 {
     return a->kind == K_RATIO && a->n == 2 && is_part(a->child[0], 24) && is_part(a->child[1], 59)
            && a->child[1]->len + a->child[1]->op == 2;
 }
 
 /* 3:05, 0:30 and 12:00 are no ratios. */
-static bool is_time(const struct node *a)
+static bool is_time(const struct math_node *a)
 {
     return is_clock(a) && (a->child[1]->op || a->child[0]->op || a->child[0]->small == 0 || a->child[1]->small == 0);
 }
 
-static bool is_reduced(const struct node *a)    // a clock, as a ratio
+static bool is_reduced(const struct math_node *a)    // a clock, as a ratio
 {
     return n_gcd((ulong)a->child[0]->small, (ulong)a->child[1]->small) == 1;
 }
 
-static bool clock_same(const struct node *a, const struct node *b)
+static bool clock_same(const struct math_node *a, const struct math_node *b)
 {
     return a->child[0]->small == b->child[0]->small && a->child[1]->small == b->child[1]->small;
 }
 
 /* A degree or percent mark at the end of a quotient, product or sum marks the whole: 173/2^\circ, -5\%. */
-static struct node *lift_mark(struct math *m, struct node *a)
+static struct math_node *lift_mark(struct math *m, struct math_node *a)
 {
     if (a->kind != K_NEG && a->kind != K_DIV && a->kind != K_MUL)
         return a;
-    struct node *child[ELEMENTS_MAX], *last = a->child[a->n - 1];
+    struct math_node *child[ELEMENTS_MAX], *last = a->child[a->n - 1];
     if (a->n > ELEMENTS_MAX || (last->kind != K_DEG && last->kind != K_PCT && last->kind != K_NEG && last->kind != K_DIV))
         return a;
     last = lift_mark(m, last);
@@ -274,7 +274,7 @@ static struct node *lift_mark(struct math *m, struct node *a)
 }
 
 /* Is a, a product of numbers and symbols, written as rest begins? */
-static bool spells(const struct node *a, struct span *rest)
+static bool spells(const struct math_node *a, struct span *rest)
 {
     if (a->kind == K_MUL) {
         for (int i = 0; i < a->n; i++)
@@ -289,7 +289,7 @@ static bool spells(const struct node *a, struct span *rest)
     return same;
 }
 
-enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const char **rule, int depth)
+enum tri scalar_compare(struct math *m, struct math_node *a, struct math_node *b, const char **rule, int depth)
 {
     int d = m->config.decimals, sa, sb;
     a = lift_mark(m, a);
@@ -301,7 +301,7 @@ enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const ch
         bool names = (a->kind == K_TEXT || a->kind == K_SYM) && (b->kind == K_TEXT || b->kind == K_SYM);
         if (names)
             return text_node_same(a, b) ? TRI_YES : TRI_NO;
-        struct node *c = a->kind == K_CONST ? a : b->kind == K_CONST ? b : NULL, *t = c == a ? b : a;
+        struct math_node *c = a->kind == K_CONST ? a : b->kind == K_CONST ? b : NULL, *t = c == a ? b : a;
         if (c && t->kind == K_TEXT && t->len == 1)
             return (c->op == CONST_E && t->s[0] == 'e') || (c->op == CONST_I && t->s[0] == 'i') ? TRI_YES : TRI_NO;
         return TRI_NO;
@@ -309,11 +309,11 @@ enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const ch
     if (a->kind == K_UNIT && b->kind == K_UNIT)
         return units_compare(m, a, b, rule, depth);
     if (a->kind == K_UNIT || b->kind == K_UNIT) {
-        struct node *u = a->kind == K_UNIT ? a : b, *o = u == a ? b : a;
+        struct math_node *u = a->kind == K_UNIT ? a : b, *o = u == a ? b : a;
         enum tri t = scalar_compare(m, u->child[0], o, rule, depth + 1);
         // the unit was a symbol
         if (t != TRI_YES && (o->flags & HAS_SYM) && u->len <= 2 && !(u->child[0]->flags & HAS_SYM)) {
-            struct node *sym = node_new(m, K_SYM, 0);
+            struct math_node *sym = node_new(m, K_SYM, 0);
             if (!sym)
                 return TRI_UNKNOWN;
             sym->s = u->s;
@@ -341,14 +341,14 @@ enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const ch
     if (a->kind == K_PCT && b->kind == K_PCT)
         return scalar_compare(m, a->child[0], b->child[0], rule, depth + 1);
     if (a->kind == K_PCT || b->kind == K_PCT) {    // 10% is 0.1, and the 10 of a question that asks for percent
-        struct node *p = a->kind == K_PCT ? a : b, *o = p == a ? b : a;
+        struct math_node *p = a->kind == K_PCT ? a : b, *o = p == a ? b : a;
         enum tri t = scalar_equal(m, p, o, d, rule);
         return t == TRI_YES ? t : tri_either(t, scalar_compare(m, p->child[0], o, rule, depth + 1));
     }
     if (a->kind == K_DEG && b->kind == K_DEG)
         return scalar_compare(m, a->child[0], b->child[0], rule, depth + 1);
     if (a->kind == K_DEG || b->kind == K_DEG) {
-        struct node *g = a->kind == K_DEG ? a : b, *o = g == a ? b : a;
+        struct math_node *g = a->kind == K_DEG ? a : b, *o = g == a ? b : a;
         return o->flags & HAS_PI ? scalar_equal(m, g, o, d, rule) : scalar_compare(m, g->child[0], o, rule, depth + 1);
     }
     if (a->kind == K_RATIO && b->kind == K_RATIO)
@@ -363,7 +363,7 @@ enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const ch
         return ia && ib && sa == sb ? TRI_YES : TRI_NO;
     }
     bool ba = node_is(a, K_NUM) && a->base > 0, bb = node_is(b, K_NUM) && b->base > 0;
-    const struct node *numeral = ba ? a : b, *other = ba ? b : a;
+    const struct math_node *numeral = ba ? a : b, *other = ba ? b : a;
     struct span rest = { numeral->s, (size_t)numeral->len };
     bool spelt = ba != bb && spells(other, &rest) && rest.len == 0;
     if (spelt || (ba != bb && other->kind == K_NUM)) {    // the base left out: the same digits
@@ -375,24 +375,24 @@ enum tri scalar_compare(struct math *m, struct node *a, struct node *b, const ch
 
 /* ---- matrices ---- */
 
-struct node *matrix_value(struct math *m, struct node *a, int depth)
+struct math_node *matrix_value(struct math *m, struct math_node *a, int depth)
 {
     if (a->kind == K_MATRIX || !(a->flags & HAS_MATRIX) || depth <= 0)
         return a;
-    struct node *part[ELEMENTS_MAX], *cell[144];
+    struct math_node *part[ELEMENTS_MAX], *cell[144];
     if (a->n == 0 || a->n > ELEMENTS_MAX)
         return NULL;
     for (int i = 0; i < a->n; i++)
         if (!(part[i] = matrix_value(m, a->child[i], depth - 1)))
             return NULL;
-    struct node *x = part[0];
+    struct math_node *x = part[0];
     if (a->kind == K_FUNC && a->op == FN_DET && node_is(x, K_MATRIX) && x->scale * x->scale == x->n && x->scale <= 3) {
-        struct node **c = x->child;
+        struct math_node **c = x->child;
         if (x->scale == 1)
             return c[0];
         if (x->scale == 2)
             return node_minus(m, node_new(m, K_MUL, 2, c[0], c[3]), node_new(m, K_MUL, 2, c[1], c[2]));
-        struct node *t[6];
+        struct math_node *t[6];
         static const int8_t perm[6][3] = { { 0, 4, 8 }, { 1, 5, 6 }, { 2, 3, 7 }, { 2, 4, 6 }, { 1, 3, 8 }, { 0, 5, 7 } };
         for (int i = 0; i < 6; i++) {
             t[i] = node_new(m, K_MUL, 3, c[perm[i][0]], c[perm[i][1]], c[perm[i][2]]);
@@ -404,7 +404,7 @@ struct node *matrix_value(struct math *m, struct node *a, int depth)
     if (a->kind != K_ADD && a->kind != K_MUL && a->kind != K_NEG && a->kind != K_DIV)
         return NULL;
     for (int i = a->kind == K_NEG ? 0 : 1; i < a->n; i++) {
-        struct node *y = part[i];
+        struct math_node *y = part[i];
         bool mx = x->kind == K_MATRIX, my = y->kind == K_MATRIX;
         if (!mx && !my) {    // the numbers of a sum before its matrix, -det(A)
             x = a->kind == K_NEG ? node_new(m, K_NEG, 1, y) : node_new(m, (enum node_kind)a->kind, 2, x, y);
@@ -412,7 +412,7 @@ struct node *matrix_value(struct math *m, struct node *a, int depth)
                 return NULL;
             continue;
         }
-        struct node *shape = mx ? x : y;
+        struct math_node *shape = mx ? x : y;
         int n = shape->n, cols = n / shape->scale, rows = shape->scale;
         if (a->kind == K_NEG || a->kind == K_DIV || (a->kind == K_MUL && mx != my)) {
             if (a->kind == K_DIV && my)
@@ -436,13 +436,13 @@ struct node *matrix_value(struct math *m, struct node *a, int depth)
                 return NULL;
             for (int r = 0; r < rows; r++)
                 for (int c = 0; c < cols; c++) {
-                    struct node *term[16];
+                    struct math_node *term[16];
                     for (int k = 0; k < inner; k++)
                         term[k] = node_new(m, K_MUL, 2, x->child[r * inner + k], y->child[k * cols + c]);
                     cell[r * cols + c] = node_list(m, K_ADD, term, inner);
                 }
         }
-        struct node *z = node_list(m, K_MATRIX, cell, n);
+        struct math_node *z = node_list(m, K_MATRIX, cell, n);
         if (!z)
             return NULL;
         z->scale = rows;

@@ -21,7 +21,7 @@
 struct term {
     struct math *m;
     rational_fn *rational;
-    const struct node *index;
+    const struct math_node *index;
     fmpq_poly_t num, den;
     fmpq_t ratio;
     int n_factorial;
@@ -31,7 +31,7 @@ struct term {
     } factorial[FACTORIALS_MAX];
 };
 
-static void term_init(struct term *t, struct math *m, rational_fn *rational, const struct node *index)
+static void term_init(struct term *t, struct math *m, rational_fn *rational, const struct math_node *index)
 {
     *t = (struct term){ .m = m, .rational = rational, .index = index };
     fmpq_poly_init(t->num);
@@ -55,7 +55,8 @@ static bool small(const fmpq_poly_t p)
            && FLINT_ABS(_fmpz_vec_max_bits(fmpq_poly_numref(p), fmpq_poly_length(p))) <= HEIGHT_BITS_MAX;
 }
 
-bool quotient_of(struct math *m, rational_fn *rational, const struct node *x_name, const struct node *a, fmpq_poly_t num, fmpq_poly_t den)
+bool quotient_of(struct math *m, rational_fn *rational, const struct math_node *x_name, const struct math_node *a, fmpq_poly_t num,
+                 fmpq_poly_t den)
 {
     fmpq_poly_t x, y;
     fmpq_t q;
@@ -109,7 +110,7 @@ bool quotient_of(struct math *m, rational_fn *rational, const struct node *x_nam
 }
 
 /* a as step n + add with whole numbers. */
-static bool linear_of(struct term *t, const struct node *a, int64_t *step, int64_t *add)
+static bool linear_of(struct term *t, const struct math_node *a, int64_t *step, int64_t *add)
 {
     fmpq_poly_t x, y;
     fmpq_t q;
@@ -128,7 +129,7 @@ static bool linear_of(struct term *t, const struct node *a, int64_t *step, int64
 }
 
 /* Multiply the term by a, or divide it by it. */
-static bool term_take(struct term *t, const struct node *a, bool below)
+static bool term_take(struct term *t, const struct math_node *a, bool below)
 {
     fmpq_poly_t x, y;
     int64_t step, add;
@@ -183,7 +184,7 @@ static bool term_take(struct term *t, const struct node *a, bool below)
 }
 
 /* The term of a sum or product, with the index counted from its first value. */
-static bool term_of(struct term *t, const struct node *a)
+static bool term_of(struct term *t, const struct math_node *a)
 {
     int64_t first;
     fmpq_t q;
@@ -573,13 +574,13 @@ static enum fall fall_of(const struct term *t)
 }
 
 /* Has a itself a value that nothing computes? */
-static bool has_no_value(const struct node *a)
+static bool has_no_value(const struct math_node *a)
 {
     return a->kind == K_APP || a->kind == K_TEXT || a->kind == K_JUXT || (a->kind == K_OPAQUE && a->scale == 0);
 }
 
 /* Is there an unknown in a, besides the bound one? */
-static bool has_free(const struct node *a, const struct node *bound)
+static bool has_free(const struct math_node *a, const struct math_node *bound)
 {
     if (a->kind == K_SYM)
         return !name_same(a, bound);
@@ -589,14 +590,14 @@ static bool has_free(const struct node *a, const struct node *bound)
     return free;
 }
 
-struct node *endless_node(struct math *m, struct node *a, rational_fn *rational)
+struct math_node *endless_node(struct math *m, struct math_node *a, rational_fn *rational)
 {
     struct term t;
     int sign = 0;
     const char *why = m->why;
     if (!a)
         return NULL;
-    struct node index = { .kind = K_SYM, .s = a->s, .len = a->len };
+    struct math_node index = { .kind = K_SYM, .s = a->s, .len = a->len };
     term_init(&t, m, rational, &index);
     if (a->kind == K_SUM && term_of(&t, a) && fall_of(&t) == FALL_TO_INFINITY) {
         fmpz_poly_factor_t f;
@@ -619,12 +620,12 @@ struct node *endless_node(struct math *m, struct node *a, rational_fn *rational)
     return a;
 }
 
-static bool sum_ball(struct ball *b, const struct node *whole, const struct node *a, const struct node *index, rational_fn *rational,
-                     acb_t z)
+static bool sum_ball(struct ball *b, const struct math_node *whole, const struct math_node *a, const struct math_node *index,
+                     rational_fn *rational, acb_t z)
 {
     struct term t;
-    struct node *child[3] = { (struct node *)a, whole->child[1], whole->child[2] };
-    struct node part = { .kind = whole->kind, .n = 3, .child = child };
+    struct math_node *child[3] = { (struct math_node *)a, whole->child[1], whole->child[2] };
+    struct math_node part = { .kind = whole->kind, .n = 3, .child = child };
     if (whole->kind == K_SUM && a->kind == K_ADD) {    // each of its terms, where each sum converges
         acb_t x;
         acb_init(x);
@@ -658,9 +659,9 @@ static bool sum_ball(struct ball *b, const struct node *whole, const struct node
     return ok;
 }
 
-bool endless_ball(struct ball *b, const struct node *a, rational_fn *rational, acb_t z)
+bool endless_ball(struct ball *b, const struct math_node *a, rational_fn *rational, acb_t z)
 {
-    struct node index = { .kind = K_SYM, .s = a->s, .len = a->len };
+    struct math_node index = { .kind = K_SYM, .s = a->s, .len = a->len };
     if (sum_ball(b, a, a->child[0], &index, rational, z))
         return true;
     if (!b->m->why)
@@ -673,7 +674,7 @@ bool endless_ball(struct ball *b, const struct node *a, rational_fn *rational, a
 struct integrand {
     struct ball *ball;
     ball_fn *eval;
-    const struct node *body;
+    const struct math_node *body;
     struct bound_ball bound;
 };
 
@@ -699,7 +700,7 @@ bool ball_analytic(enum math_func fn)
 }
 
 /* Is a made of functions of x that are analytic but for poles and cuts? */
-static bool integrable(const struct node *a, const struct node *x)
+static bool integrable(const struct math_node *a, const struct math_node *x)
 {
     bool known = !has_no_value(a) && !((a->kind == K_SUM || a->kind == K_PROD) && a->op == 1 && node_occurs(a, x));
     known = known && !(a->kind == K_FUNC && !ball_analytic((enum math_func)a->op) && node_occurs(a, x));
@@ -708,9 +709,9 @@ static bool integrable(const struct node *a, const struct node *x)
     return known;
 }
 
-struct node *integral_node(struct node *a)
+struct math_node *integral_node(struct math_node *a)
 {
-    struct node bound = { .kind = K_SYM, .s = a->s, .len = a->len };
+    struct math_node bound = { .kind = K_SYM, .s = a->s, .len = a->len };
     bool plain = !((a->flags & (HAS_SET | HAS_PM | HAS_MATRIX | HAS_I)) || (a->child[0]->flags & HAS_INF))
                  && integrable(a->child[0], &bound);
     bool endless = (a->flags & HAS_INF) != 0;
@@ -726,7 +727,7 @@ struct node *integral_node(struct node *a)
     return a;
 }
 
-bool integral_ball(struct ball *b, const struct node *a, ball_fn *eval, acb_t z)
+bool integral_ball(struct ball *b, const struct math_node *a, ball_fn *eval, acb_t z)
 {
     struct integrand f = { .ball = b, .eval = eval, .body = a->child[0], .bound = { .s = a->s, .len = a->len, .outer = b->bound } };
     acb_calc_integrate_opt_t options;

@@ -3,11 +3,11 @@
 #include <string.h>
 
 /* -1, 0, 1; -2: not known. inf: the infinity that a NULL means. */
-static int order(struct math *m, struct node *a, int a_inf, struct node *b, int b_inf)
+static int order(struct math *m, struct math_node *a, int a_inf, struct math_node *b, int b_inf)
 {
     if (!a || !b)
         return (a ? 0 : a_inf) < (b ? 0 : b_inf) ? -1 : (a ? 0 : a_inf) > (b ? 0 : b_inf) ? 1 : 0;
-    struct node *d = node_minus(m, a, b);
+    struct math_node *d = node_minus(m, a, b);
     return d ? scalar_sign(m, d) : -2;
 }
 
@@ -20,20 +20,20 @@ static bool pieces_sort(struct math *m, struct pieces *s)
                 return false;
             if (o < 0 || (o == 0 && s->p[j - 1].lo_open <= s->p[j].lo_open))
                 break;
-            struct piece t = s->p[j];
+            struct line_piece t = s->p[j];
             s->p[j] = s->p[j - 1];
             s->p[j - 1] = t;
         }
     int n = 0;
     for (int i = 0; i < s->n; i++) {
-        struct piece q = s->p[i];
+        struct line_piece q = s->p[i];
         int o = order(m, q.lo, -1, q.hi, 1);
         if (o == -2)
             return false;
         if (o > 0 || (o == 0 && q.lo && (q.lo_open || q.hi_open)))
             continue;    // empty
         if (n > 0) {
-            struct piece *l = &s->p[n - 1];
+            struct line_piece *l = &s->p[n - 1];
             o = order(m, q.lo, -1, l->hi, 1);
             if (o == -2)
                 return false;
@@ -59,7 +59,7 @@ static bool pieces_sort(struct math *m, struct pieces *s)
 static bool complement(struct pieces *s)
 {
     struct pieces c = { 0 };
-    struct piece gap = { 0 };
+    struct line_piece gap = { 0 };
     bool open_end = true;    // up to plus infinity
     gap.lo_open = true;
     for (int i = 0; i < s->n; i++) {
@@ -70,7 +70,7 @@ static bool complement(struct pieces *s)
                 return false;
             c.p[c.n++] = gap;
         }
-        gap = (struct piece){ .lo = s->p[i].hi, .lo_open = !s->p[i].hi_open };
+        gap = (struct line_piece){ .lo = s->p[i].hi, .lo_open = !s->p[i].hi_open };
         open_end = s->p[i].hi != NULL;
     }
     if (open_end) {
@@ -84,12 +84,12 @@ static bool complement(struct pieces *s)
     return true;
 }
 
-bool relation_inequality(const struct node *a)
+bool relation_inequality(const struct math_node *a)
 {
     return a->kind == K_REL && a->s[0] != REL_EQ && a->s[0] != REL_APPROX && a->s[0] != REL_CONG && a->s[0] != REL_MOD;
 }
 
-bool unknown_same(const struct node *a, const struct node *b)
+bool unknown_same(const struct math_node *a, const struct math_node *b)
 {
     a = a->kind == K_FUNC ? a->child[0] : a;
     b = b->kind == K_FUNC ? b->child[0] : b;
@@ -111,7 +111,7 @@ bool pieces_join(struct math *m, struct pieces *s, const struct pieces *t, enum 
     return pieces_sort(m, s) && (!meet || complement(s));
 }
 
-const struct node *unknown_find(const struct node *a, const struct node *found, bool *many)
+const struct math_node *unknown_find(const struct math_node *a, const struct math_node *found, bool *many)
 {
     if (!(a->flags & (HAS_SYM | HAS_OPAQUE)))
         return found;
@@ -126,7 +126,7 @@ const struct node *unknown_find(const struct node *a, const struct node *found, 
     return found;
 }
 
-static struct node *put(struct math *m, struct node *a, const struct node *unknown, struct node *value)
+static struct math_node *put(struct math *m, struct math_node *a, const struct math_node *unknown, struct math_node *value)
 {
     if (!(a->flags & (HAS_SYM | HAS_OPAQUE)))
         return a;
@@ -135,18 +135,19 @@ static struct node *put(struct math *m, struct node *a, const struct node *unkno
                                      : (a->kind == K_SYM || a->kind == K_APP) && name_same(a, unknown));
     if (hit)
         return value;
-    struct node *child[ELEMENTS_MAX];
+    struct math_node *child[ELEMENTS_MAX];
     if (a->n == 0 || a->n > ELEMENTS_MAX)
         return NULL;
     for (int i = 0; i < a->n; i++)
         if (!(child[i] = put(m, a->child[i], unknown, value)))
             return NULL;
-    struct node *c = node_like(m, a, (enum node_kind)a->kind, child);
+    struct math_node *c = node_like(m, a, (enum node_kind)a->kind, child);
     return c;
 }
 
 /* The solutions of left op right, linear in its one unknown, as pieces. */
-static bool relation_solve(struct math *m, struct node *left, struct node *right, int op, const struct node *unknown, struct pieces *s)
+static bool relation_solve(struct math *m, struct math_node *left, struct math_node *right, int op, const struct math_node *unknown,
+                           struct pieces *s)
 {
     int inf;
     const char *rule;
@@ -158,25 +159,25 @@ static bool relation_solve(struct math *m, struct node *left, struct node *right
         *s = (struct pieces){ .n = (less == left_inf) == (inf < 0), .p = { { .lo_open = true, .hi_open = true } } };
         return true;
     }
-    struct node *d = node_minus(m, left, right);    // d = A u + B
+    struct math_node *d = node_minus(m, left, right);    // d = A u + B
     if (!d)
         return false;
-    struct node *at0 = put(m, d, unknown, node_int(m, 0)), *at1 = put(m, d, unknown, node_int(m, 1)),
-                *at7 = put(m, d, unknown, node_int(m, 7));
+    struct math_node *at0 = put(m, d, unknown, node_int(m, 0)), *at1 = put(m, d, unknown, node_int(m, 1)),
+                     *at7 = put(m, d, unknown, node_int(m, 7));
     if (!at0 || !at1 || !at7)
         return false;
-    struct node *slope = node_minus(m, at1, at0);
-    struct node *line = slope ? node_new(m, K_ADD, 2, at0, node_new(m, K_MUL, 2, node_int(m, 7), slope)) : NULL;
+    struct math_node *slope = node_minus(m, at1, at0);
+    struct math_node *line = slope ? node_new(m, K_ADD, 2, at0, node_new(m, K_MUL, 2, node_int(m, 7), slope)) : NULL;
     if (!line || scalar_equal(m, line, at7, 0, &rule) != TRI_YES)
         return false;
-    struct node *at19 = put(m, d, unknown, node_new(m, K_DIV, 2, node_int(m, 19), node_int(m, 8)));
+    struct math_node *at19 = put(m, d, unknown, node_new(m, K_DIV, 2, node_int(m, 19), node_int(m, 8)));
     line = node_new(m, K_ADD, 2, at0, node_new(m, K_MUL, 2, node_new(m, K_DIV, 2, node_int(m, 19), node_int(m, 8)), slope));
     if (!line || !at19 || scalar_equal(m, line, at19, 0, &rule) != TRI_YES)
         return false;
     int sign = scalar_sign(m, slope);
     if (sign == 0 || sign == -2)
         return false;
-    struct node *zero = node_new(m, K_NEG, 1, node_new(m, K_DIV, 2, at0, slope));
+    struct math_node *zero = node_new(m, K_NEG, 1, node_new(m, K_DIV, 2, at0, slope));
     if (!zero)
         return false;
     bool less = op == REL_LT || op == REL_LE, open = op == REL_LT || op == REL_GT;
@@ -192,15 +193,15 @@ static bool relation_solve(struct math *m, struct node *left, struct node *right
     if (op != REL_LT && op != REL_LE && op != REL_GT && op != REL_GE)
         return false;
     s->n = 1;
-    s->p[0] = less == (sign > 0) ? (struct piece){ .hi = zero, .lo_open = true, .hi_open = open }
-                                 : (struct piece){ .lo = zero, .lo_open = open, .hi_open = true };
+    s->p[0] = less == (sign > 0) ? (struct line_piece){ .hi = zero, .lo_open = true, .hi_open = open }
+                                 : (struct line_piece){ .lo = zero, .lo_open = open, .hi_open = true };
     return true;
 }
 
-bool relation_pieces(struct math *m, struct node *a, struct pieces *s, const struct node **unknown)
+bool relation_pieces(struct math *m, struct math_node *a, struct pieces *s, const struct math_node **unknown)
 {
     bool many = false;
-    const struct node *u = NULL;
+    const struct math_node *u = NULL;
     for (int i = 0; i < a->n; i++) {
         if (a->child[i]->flags & HAS_SET && !(a->len == 1 && (a->s[0] == REL_IN || a->s[0] == REL_NOTIN)))
             return false;
@@ -223,21 +224,21 @@ bool relation_pieces(struct math *m, struct node *a, struct pieces *s, const str
             return false;
         mirror.n = s->n;
         for (int i = 0; i < s->n; i++)
-            mirror.p[i] = (struct piece){ .lo = s->p[i].hi ? node_new(m, K_NEG, 1, s->p[i].hi) : NULL,
-                                          .hi = s->p[i].lo ? node_new(m, K_NEG, 1, s->p[i].lo) : NULL,
-                                          .lo_open = s->p[i].hi_open,
-                                          .hi_open = s->p[i].lo_open };
+            mirror.p[i] = (struct line_piece){ .lo = s->p[i].hi ? node_new(m, K_NEG, 1, s->p[i].hi) : NULL,
+                                               .hi = s->p[i].lo ? node_new(m, K_NEG, 1, s->p[i].lo) : NULL,
+                                               .lo_open = s->p[i].hi_open,
+                                               .hi_open = s->p[i].lo_open };
         return pieces_sort(m, &mirror) && pieces_join(m, s, &mirror, K_UNION);
     }
     return true;
 }
 
 /* { x | x > 2 }, { x in S | x > 2 }: only the unknown itself may be before the bar. */
-static bool builder_pieces(struct math *m, struct node *a, struct pieces *s, int depth)
+static bool builder_pieces(struct math *m, struct math_node *a, struct pieces *s, int depth)
 {
-    struct node *head = a->child[0], *name = head->kind == K_REL && head->len == 1 && head->s[0] == REL_IN ? head->child[0] : head;
+    struct math_node *head = a->child[0], *name = head->kind == K_REL && head->len == 1 && head->s[0] == REL_IN ? head->child[0] : head;
     bool many = false;
-    const struct node *u = unknown_find(a->child[1], NULL, &many);
+    const struct math_node *u = unknown_find(a->child[1], NULL, &many);
     struct pieces in;
     if (name->kind != K_SYM || !u || many || !name_same(u->kind == K_FUNC ? u->child[0] : u, name) || u->kind == K_APP)
         return false;
@@ -245,10 +246,10 @@ static bool builder_pieces(struct math *m, struct node *a, struct pieces *s, int
            && (head == name || (pieces_of(m, head->child[1], &in, depth - 1) && pieces_join(m, s, &in, K_INTER)));
 }
 
-bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth)
+bool pieces_of(struct math *m, struct math_node *a, struct pieces *s, int depth)
 {
     struct pieces t;
-    const struct node *u, *u2;
+    const struct math_node *u, *u2;
     int inf;
     if (depth <= 0 || m->steps < 0)
         return false;
@@ -262,7 +263,7 @@ bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth)
         if (a->n != 2 || (a->child[0]->flags | a->child[1]->flags) & HAS_SET)
             return false;
         s->n = 1;
-        s->p[0] = (struct piece){ .lo = a->child[0], .hi = a->child[1], .lo_open = !(a->op & 1), .hi_open = !(a->op & 2) };
+        s->p[0] = (struct line_piece){ .lo = a->child[0], .hi = a->child[1], .lo_open = !(a->op & 1), .hi_open = !(a->op & 2) };
         if (node_infinite(a->child[0], &inf)) {
             if (inf > 0)
                 return false;
@@ -305,7 +306,7 @@ bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth)
         for (int i = 0; i < a->n; i++) {
             if (s->n == PIECES_MAX || (a->child[i]->flags & (HAS_SET | HAS_MATRIX)))
                 return false;
-            s->p[s->n++] = (struct piece){ .lo = a->child[i], .hi = a->child[i] };
+            s->p[s->n++] = (struct line_piece){ .lo = a->child[i], .hi = a->child[i] };
         }
         return pieces_sort(m, s);
     case K_NUM:
@@ -336,7 +337,7 @@ bool pieces_of(struct math *m, struct node *a, struct pieces *s, int depth)
     return false;
 }
 
-static enum tri end_equal(struct math *m, struct node *a, struct node *b, const char **rule)
+static enum tri end_equal(struct math *m, struct math_node *a, struct math_node *b, const char **rule)
 {
     if (!a || !b)
         return a == b ? TRI_YES : TRI_NO;

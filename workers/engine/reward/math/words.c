@@ -5,7 +5,7 @@
 #include "workers/engine/reward/answer.h"
 
 // clang-format off
-static const struct command commands[] = {
+static const struct math_command commands[] = {
     { "left", C_SPACE }, { "right", C_SPACE }, { "big", C_SPACE }, { "Big", C_SPACE }, { "bigg", C_SPACE },
     { "Bigg", C_SPACE }, { "bigl", C_SPACE }, { "bigr", C_SPACE }, { "Bigl", C_SPACE }, { "Bigr", C_SPACE },
     { "biggl", C_SPACE }, { "biggr", C_SPACE }, { "Biggl", C_SPACE }, { "Biggr", C_SPACE }, { "mleft", C_SPACE },
@@ -413,7 +413,7 @@ void commands_init(struct math *m)
     }
 }
 
-const struct command *math_command_find(const struct math *m, const char *s, size_t len)
+const struct math_command *math_command_find(const struct math *m, const char *s, size_t len)
 {
     for (uint32_t h = command_hash(s, len);; h++) {
         int i = m->command[h % COMMAND_SLOTS];

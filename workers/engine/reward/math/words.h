@@ -46,13 +46,13 @@ enum cmd_class {
     C_SKIP_ARG,    // colours, lengths and places: that many groups, and those in square brackets, say nothing
     C_BAD,
 };
-struct command {
+struct math_command {
     const char *name;    // without the backslash
     uint8_t class;       // enum cmd_class
     int16_t arg;         // of the class: enum math_func, enum math_const, enum math_rel, a character, an operation
 };
 /* The command called s[0..len), with or without its backslash; NULL: there is none. m: after commands_init. */
-const struct command *math_command_find(const struct math *m, const char *s, size_t len);
+const struct math_command *math_command_find(const struct math *m, const char *s, size_t len);
 /* The name of the command that the character at p means, and the character's bytes; NULL: none. */
 const char *unicode_command(const char *p, const char *end, size_t *len);
 /* The plain spelling of the character at p, and the character's bytes; NULL: none. */

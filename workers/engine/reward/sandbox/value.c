@@ -14,7 +14,7 @@ struct reader {
     struct error *err;
 };
 
-void value_free(struct value *v)
+void value_free(struct json_value *v)
 {
     if (!v)
         return;
@@ -26,9 +26,9 @@ void value_free(struct value *v)
     free(v);
 }
 
-static struct value *value_new(struct reader *r, enum value_kind kind)
+static struct json_value *value_new(struct reader *r, enum json_value_kind kind)
 {
-    struct value *v = calloc(1, sizeof *v);
+    struct json_value *v = calloc(1, sizeof *v);
     if (!v)
         error_set(r->err, ERR_NO_MEMORY, "no memory for a JSON value");
     else
@@ -123,10 +123,10 @@ static bool escape_read(struct reader *r, struct buf *b)
     return true;
 }
 
-static struct value *string_read(struct reader *r)
+static struct json_value *string_read(struct reader *r)
 {
     struct buf b = BUF_INIT;
-    struct value *v = NULL;
+    struct json_value *v = NULL;
     for (r->at++; peek(r) != '"';) {
         int c = peek(r);
         if (c < 0x20) {
@@ -156,7 +156,7 @@ out:
     return v;
 }
 
-static struct value *number_read(struct reader *r)
+static struct json_value *number_read(struct reader *r)
 {
     size_t start = r->at;
     bool whole = true;
@@ -174,7 +174,7 @@ static struct value *number_read(struct reader *r)
         whole = false;
         r->at++;
     }
-    struct value *v = value_new(r, whole ? VALUE_INT : VALUE_FLOAT);
+    struct json_value *v = value_new(r, whole ? VALUE_INT : VALUE_FLOAT);
     if (!v)
         return NULL;
     while (whole && r->text[digits] == '0' && digits + 1 < r->at)
@@ -202,22 +202,22 @@ static struct value *number_read(struct reader *r)
     return v;
 }
 
-static struct value *value_parse(struct reader *r, int depth);
+static struct json_value *value_parse(struct reader *r, int depth);
 
 struct pair {
-    struct value *key, *value;
+    struct json_value *key, *value;
 };
 
 static int pair_compare(const void *a, const void *b)
 {
-    const struct value *x = ((const struct pair *)a)->key, *y = ((const struct pair *)b)->key;
+    const struct json_value *x = ((const struct pair *)a)->key, *y = ((const struct pair *)b)->key;
     if (x->len != y->len)
         return x->len < y->len ? -1 : 1;
     return memcmp(x->text, y->text, x->len);
 }
 
 /* Put an object's pairs in order, so that two objects are compared in one walk. False: a key is there twice. */
-static bool pairs_sort(struct reader *r, struct value *v)
+static bool pairs_sort(struct reader *r, struct json_value *v)
 {
     if (v->n > 1)
         qsort(v->item, (size_t)v->n, sizeof(struct pair), pair_compare);
@@ -228,9 +228,9 @@ static bool pairs_sort(struct reader *r, struct value *v)
 }
 
 /* A list or, with keys, an object; r is at the bracket. */
-static struct value *members_read(struct reader *r, bool dict, int depth)
+static struct json_value *members_read(struct reader *r, bool dict, int depth)
 {
-    struct value *v = value_new(r, dict ? VALUE_DICT : VALUE_LIST);
+    struct json_value *v = value_new(r, dict ? VALUE_DICT : VALUE_LIST);
     int64_t cap = 0, n = 0;
     bool ok = false;
     char close = dict ? '}' : ']';
@@ -250,7 +250,7 @@ static struct value *members_read(struct reader *r, bool dict, int depth)
         for (int half = dict ? 0 : 1; half < 2; half++) {
             if (n == cap) {
                 cap = cap ? 2 * cap : 8;
-                struct value **more = realloc(v->item, (size_t)cap * sizeof *more);
+                struct json_value **more = realloc(v->item, (size_t)cap * sizeof *more);
                 if (!more) {
                     error_set(r->err, ERR_NO_MEMORY, "no memory for a JSON list");
                     goto out;
@@ -261,7 +261,7 @@ static struct value *members_read(struct reader *r, bool dict, int depth)
                 fail(r, "a key was expected");
                 goto out;
             }
-            struct value *member = value_parse(r, depth + 1);
+            struct json_value *member = value_parse(r, depth + 1);
             if (!member)
                 goto out;
             v->item[n++] = member;
@@ -291,11 +291,11 @@ out:
     return v;
 }
 
-static struct value *value_parse(struct reader *r, int depth)
+static struct json_value *value_parse(struct reader *r, int depth)
 {
     static const struct {
         const char *word;
-        enum value_kind kind;
+        enum json_value_kind kind;
         const char *text;
         double number;
     } words[] = {
@@ -312,7 +312,7 @@ static struct value *value_parse(struct reader *r, int depth)
     }
     for (size_t i = 0; i < ARRAY_SIZE(words); i++)
         if (word_take(r, words[i].word)) {
-            struct value *v = value_new(r, words[i].kind);
+            struct json_value *v = value_new(r, words[i].kind);
             if (!v)
                 return NULL;
             v->number = words[i].number;
@@ -328,11 +328,11 @@ static struct value *value_parse(struct reader *r, int depth)
     return c == '"' ? string_read(r) : c == '[' || c == '{' ? members_read(r, c == '{', depth) : number_read(r);
 }
 
-struct value *value_read(const char *text, size_t len, struct error *err)
+struct json_value *value_read(const char *text, size_t len, struct error *err)
 {
     struct reader r = { .text = text, .len = len, .err = err };
     space_skip(&r);
-    struct value *v = value_parse(&r, 0);
+    struct json_value *v = value_parse(&r, 0);
     space_skip(&r);
     if (v && r.at != r.len) {
         fail(&r, "something follows the value");
@@ -343,7 +343,7 @@ struct value *value_read(const char *text, size_t len, struct error *err)
 }
 
 /* A whole number and a float, exactly: 2**53 + 1 is not 2.0**53. */
-static bool int_equals_float(const struct value *a, double d)
+static bool int_equals_float(const struct json_value *a, double d)
 {
     char text[400];
     if (!isfinite(d) || d != floor(d) || a->len > 310)
@@ -352,13 +352,13 @@ static bool int_equals_float(const struct value *a, double d)
     return strcmp(text, a->text) == 0;
 }
 
-static bool is_number(const struct value *v)
+static bool is_number(const struct json_value *v)
 {
     return v->kind == VALUE_INT || v->kind == VALUE_FLOAT;
 }
 
 /* value_accepted for values that are neither lists nor objects. */
-static bool scalar_accepted(const struct value *got, const struct value *expected)
+static bool scalar_accepted(const struct json_value *got, const struct json_value *expected)
 {
     if (expected->kind == VALUE_FLOAT)
         return number_is_close(got->kind == VALUE_FLOAT ? got->number : strtod(got->text, NULL), expected->number);
@@ -367,7 +367,7 @@ static bool scalar_accepted(const struct value *got, const struct value *expecte
     return got->len == expected->len && (got->len == 0 || memcmp(got->text, expected->text, got->len) == 0);
 }
 
-bool value_accepted(const struct value *got, const struct value *expected)
+bool value_accepted(const struct json_value *got, const struct json_value *expected)
 {
     if (got->kind != expected->kind)
         return is_number(got) && is_number(expected) && scalar_accepted(got, expected);
