@@ -8,6 +8,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 ROLLCALL = os.path.abspath(os.environ.get("ROLLCALL", os.path.join(ROOT, "build/release/rollcall")))
 TOP = ("console", "workers", "kernels", "protocol", "themes", "tests", "examples", ".ci")
+BY_OTHERS = ("workers/engine/plan/", "workers/worker/loading.h", "protocol/wire/README.md")
 SHORT = {"README.md": 120, **{f"{folder}/README.md": 40 for folder in ("console", "workers", "kernels", "protocol", "tests")}}
 
 
@@ -19,6 +20,17 @@ def documents():
 def read(name):
     with open(os.path.join(ROOT, name), encoding="utf-8") as f:
         return f.read()
+
+
+def stumbles(name, text):
+    """The sentences of a document, or of a header's comments, that begin with "Of" or "The same": line and text."""
+    parts = [(0, text)]
+    if name.endswith(".h"):    # a comment, or comments of whole lines one after the other; their marks become blanks
+        parts = [(m.start(), re.sub(r"(?m)^\s*(?://|\*(?!/)|/\*)", lambda mark: " " * len(mark[0]), m[0]))
+                 for m in re.finditer(r"/\*[\s\S]*?\*/|(?m:(?:^[ \t]*//.*\n)+)|//.*", text)]
+    for at, part in parts:
+        for m in re.finditer(r"(?:^\W*|[.!?:;|][\"')]?\s+|\n\s*\n\s*|\n[-*]\s+)((?:Of|The same)\b)", part):
+            yield text.count("\n", 0, at) + 1 + part.count("\n", 0, m.start(1)), part[m.start(1):]
 
 
 def there(word, folder):
@@ -85,6 +97,17 @@ class Docs(unittest.TestCase):
         found = subprocess.run(["git", "grep", "-nPi", words, "--", *folders, ":!tests/integration/docs_test.py"],
                                cwd=ROOT, text=True, capture_output=True)
         self.assertEqual((found.returncode, found.stdout), (1, ""), "say 'for lack of', 'forever', 'reported', 'one per', 'is not a'")
+
+    def test_no_sentence_begins_with_of_or_the_same(self):
+        """Both send the reader back to look for what the sentence is about: the subject comes first, by name."""
+        self.assertEqual([text[:12] for _, text in stumbles("x.h", "/* Of a rank. Often:\n * The same of it. */\nint a;  // the same; of b\n// Of c\n")],
+                         ["Of a rank. O", "The same of ", "Of c\n"])
+        self.assertEqual([line for line, _ in stumbles("x.md", "Of old.\n\n| row | The same as of old |\n\nSo. Of it\n")], [1, 3, 5])
+        headers = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.h"], cwd=ROOT, text=True, capture_output=True, check=True)
+        files = [f for f in headers.stdout.split() if os.path.exists(os.path.join(ROOT, f))] + documents()
+        self.assertGreater(len(files), 400)
+        found = [f"{f}:{line}: {' '.join(text.split())[:80]}" for f in files if not f.startswith(BY_OTHERS) for line, text in stumbles(f, read(f))]
+        self.assertEqual(found, [])
 
     def test_what_is_to_be_short_is_short(self):
         for doc, most in SHORT.items():
