@@ -273,6 +273,46 @@ static bool team_make(struct decode_bench *b, struct error *err)
     return ok && model_team(b->tool.model, all, (int)b->n_device, err);
 }
 
+/* The options' bounds, and what depends on other options where it was not given. */
+static bool options_check(struct decode_bench *b, struct error *err)
+{
+    b->n_sample = b->n_sample ? b->n_sample : b->batch;
+    if (b->n_sample < b->batch || b->n_sample > 65536 || b->n_sample % MAX(b->group, 1) || b->mean < 0 || b->mean > b->n_new
+        || b->n_page < 0 || b->n_page > INT32_MAX)
+        return error_set(err, ERR_USAGE,
+                         "--samples must be a multiple of --group from --batch to 65536, --mean at most --new, and --pages not negative");
+    if (b->batch < 1 || b->batch > 65536 || b->n_prompt < 1 || b->n_prompt > 1 << 20 || b->n_new < 2 || b->n_new > 1 << 20 || b->rounds < 1
+        || b->rounds > 1000 || b->group < 1 || b->group > GROUP_MAX || b->batch % b->group)
+        return error_set(err, ERR_USAGE,
+                         "--batch and --prompt must be at least 1, --new at least 2, --rounds 1 to 1000, --group 1 to "
+                         "%d and a divisor of --batch",
+                         GROUP_MAX);
+    if (b->n_device < 1 || b->n_device > SUM_PARTS_MAX || b->parts < 0 || b->parts > SUM_PARTS_MAX)
+        return error_set(err, ERR_USAGE, "--ptp is 1 to %d, --sum-parts at most that", SUM_PARTS_MAX);
+    b->parts = b->parts ? b->parts : b->n_device > 1 ? MAX(b->n_device, (int64_t)4) : 1;
+    return true;
+}
+
+/* The line of JSON: t is the median round; crowd and speculated are more members of it. */
+static void line_print(const struct decode_bench *b, const struct decode_times *t, double grown_mb, bool same, const char *crowd,
+                       const char *speculated)
+{
+    const struct device *dev = b->tool.dev;
+    char roofline[32] = "null";
+    if (dev->kind == DEVICE_CUDA && !b->mean && b->n_sample == b->batch)
+        snprintf(roofline, sizeof roofline, "%.3f", step_floor_s(b) * t->n_step / t->decode_s);
+    printf(
+        "{\"bench\":\"decode\",\"model\":\"%s\",\"device\":\"%s\",\"what\":\"%s\",\"parameters\":%" PRId64 ",\"batch\":%" PRId64 ","
+        "\"prompt\":%" PRId64 ",\"new\":%" PRId64 ",\"tok_per_s\":%.0f,\"ms\":%.2f,\"decode_tok_per_s\":%.0f,"
+        "\"decode_tok_per_s_core\":%.0f,\"step_us\":%.1f,\"prefill_tok_per_s\":%.0f,\"roofline\":%s,\"grown_mb\":%.1f,\"devices\":%" PRId64
+        ",\"sum_parts\":%" PRId64 ",\"hash\":\"%016" PRIx64 "\",\"check\":%s%s%s}\n",
+        b->shape ? b->shape : b->tool.name, dev->name, dev->what, config_n_param(model_config(b->tool.model)), b->batch, b->n_prompt,
+        b->n_new, t->n_tok / t->all_s, t->all_s * 1e3, (t->n_tok - (double)b->n_sample) / t->decode_s,
+        (t->n_tok - (double)b->n_sample) / t->decode_s / (dev->kind == DEVICE_CPU ? dev->n_thread : 1), t->decode_s * 1e6 / t->n_step,
+        (double)(b->n_sample * b->n_prompt) / t->prefill_s, roofline, grown_mb, b->n_device, b->parts, b->hash, same ? "true" : "false",
+        crowd, speculated);
+}
+
 bool bench_decode(int argc, char **argv, struct error *err)
 {
     struct decode_bench b = {
@@ -313,20 +353,8 @@ bool bench_decode(int argc, char **argv, struct error *err)
         return false;
     if (cli.help_wanted)
         return true;
-    b.n_sample = b.n_sample ? b.n_sample : b.batch;
-    if (b.n_sample < b.batch || b.n_sample > 65536 || b.n_sample % MAX(b.group, 1) || b.mean < 0 || b.mean > b.n_new || b.n_page < 0
-        || b.n_page > INT32_MAX)
-        return error_set(err, ERR_USAGE,
-                         "--samples must be a multiple of --group from --batch to 65536, --mean at most --new, and --pages not negative");
-    if (b.batch < 1 || b.batch > 65536 || b.n_prompt < 1 || b.n_prompt > 1 << 20 || b.n_new < 2 || b.n_new > 1 << 20 || b.rounds < 1
-        || b.rounds > 1000 || b.group < 1 || b.group > GROUP_MAX || b.batch % b.group)
-        return error_set(err, ERR_USAGE,
-                         "--batch and --prompt must be at least 1, --new at least 2, --rounds 1 to 1000, --group 1 to "
-                         "%d and a divisor of --batch",
-                         GROUP_MAX);
-    if (b.n_device < 1 || b.n_device > SUM_PARTS_MAX || b.parts < 0 || b.parts > SUM_PARTS_MAX)
-        return error_set(err, ERR_USAGE, "--ptp is 1 to %d, --sum-parts at most that", SUM_PARTS_MAX);
-    b.parts = b.parts ? b.parts : b.n_device > 1 ? MAX(b.n_device, (int64_t)4) : 1;
+    if (!options_check(&b, err))
+        return false;
     TRY(model_make(&b, err) && model_parts_set(b.tool.model, b.parts > 1 ? (int)b.parts : 0, err));
     TRY(bench_adapter(b.tool.model, b.lora_rank, false, err) && team_make(&b, err));
     if (b.n_live < 0 || b.n_live > model_config(b.tool.model)->vocab) {
@@ -357,23 +385,11 @@ bool bench_decode(int argc, char **argv, struct error *err)
     double grown_mb;
     TRY(rounds_run(&b, g, prompt, times, &kept, &grown_mb, err));
     TRY(group_check(&b, kept, &same, err));
-    const struct decode_times middle = times[b.rounds / 2], *t = &middle;
-    const struct device *dev = b.tool.dev;
-    char roofline[32] = "null", crowd[256], speculated[160] = "";
-    crowd_text(&b, g, t, crowd, sizeof crowd);
+    const struct decode_times middle = times[b.rounds / 2];
+    char crowd[256], speculated[160] = "";
+    crowd_text(&b, g, &middle, crowd, sizeof crowd);
     TRY(!b.speculate || speculate_compare(&b, &config, prompt, times, speculated, sizeof speculated, err));
-    if (dev->kind == DEVICE_CUDA && !b.mean && b.n_sample == b.batch)
-        snprintf(roofline, sizeof roofline, "%.3f", step_floor_s(&b) * t->n_step / t->decode_s);
-    printf(
-        "{\"bench\":\"decode\",\"model\":\"%s\",\"device\":\"%s\",\"what\":\"%s\",\"parameters\":%" PRId64 ",\"batch\":%" PRId64 ","
-        "\"prompt\":%" PRId64 ",\"new\":%" PRId64 ",\"tok_per_s\":%.0f,\"ms\":%.2f,\"decode_tok_per_s\":%.0f,"
-        "\"decode_tok_per_s_core\":%.0f,\"step_us\":%.1f,\"prefill_tok_per_s\":%.0f,\"roofline\":%s,\"grown_mb\":%.1f,\"devices\":%" PRId64
-        ",\"sum_parts\":%" PRId64 ",\"hash\":\"%016" PRIx64 "\",\"check\":%s%s%s}\n",
-        b.shape ? b.shape : b.tool.name, dev->name, dev->what, config_n_param(model_config(b.tool.model)), b.batch, b.n_prompt, b.n_new,
-        t->n_tok / t->all_s, t->all_s * 1e3, (t->n_tok - (double)b.n_sample) / t->decode_s,
-        (t->n_tok - (double)b.n_sample) / t->decode_s / (dev->kind == DEVICE_CPU ? dev->n_thread : 1), t->decode_s * 1e6 / t->n_step,
-        (double)(b.n_sample * b.n_prompt) / t->prefill_s, roofline, grown_mb, b.n_device, b.parts, b.hash, same ? "true" : "false", crowd,
-        speculated);
+    line_print(&b, &middle, grown_mb, same, crowd, speculated);
     if (b.profile) {
         struct decode_times traced;
         TRY(trace_start(b.tool.dev, 100000, err));

@@ -421,6 +421,102 @@ static bool bound_of_sum(struct ball *b, const struct math_node *a, int64_t *v)
 
 /* ---- trees ---- */
 
+static bool number_ball(struct ball *b, const struct math_node *a, acb_t z)
+{
+    fmpq_t q;
+    fmpq_init(q);
+    bool ok = number_value(b->m, a, q);
+    acb_set_fmpq(z, q, b->prec);
+    fmpq_clear(q);
+    return ok;
+}
+
+static bool const_ball(struct ball *b, const struct math_node *a, acb_t z)
+{
+    switch ((enum math_const)a->op) {
+    case CONST_PI: acb_const_pi(z, b->prec); return true;
+    case CONST_E:
+        acb_zero(z);
+        arb_const_e(acb_realref(z), b->prec);
+        return true;
+    case CONST_I: acb_onei(z); return true;
+    case CONST_GAMMA:
+        acb_zero(z);
+        arb_const_euler(acb_realref(z), b->prec);
+        return true;
+    case CONST_INF: return false;
+    }
+    return false;
+}
+
+/* Operands of a sum, a product or a quotient, one after the other. */
+static bool operands_ball(struct ball *b, const struct math_node *a, acb_t z)
+{
+    acb_t x;
+    acb_init(x);
+    bool ok = ball_eval(b, a->child[0], z);
+    for (int i = 1; ok && i < a->n; i++) {
+        ok = ball_eval(b, a->child[i], x);
+        if (!ok)
+            break;
+        if (a->kind == K_ADD)
+            acb_add(z, z, x, b->prec);
+        else if (a->kind == K_MUL)
+            acb_mul(z, z, x, b->prec);
+        else if ((ok = !acb_contains_zero(x)))
+            acb_div(z, z, x, b->prec);
+    }
+    acb_clear(x);
+    return ok && acb_is_finite(z);
+}
+
+static bool log_ball(struct ball *b, const struct math_node *a, acb_t z)
+{
+    acb_t x;
+    acb_init(x);
+    bool ok = ball_eval(b, a->child[0], z) && ball_eval(b, a->child[1], x) && !acb_contains_zero(z) && !acb_contains_zero(x)
+              && (!b->analytic || (off_cut(z) && off_cut(x))) && math_spend(b->m, 10 + b->prec / 16);
+    if (ok) {
+        acb_log(z, z, b->prec);
+        acb_log(x, x, b->prec);
+        ok = !acb_contains_zero(x);
+        if (ok)
+            acb_div(z, z, x, b->prec);
+    }
+    acb_clear(x);
+    return ok && acb_is_finite(z);
+}
+
+/* A sum or a product with whole bounds, term by term; one without end is endless_ball's. */
+static bool terms_ball(struct ball *b, const struct math_node *a, acb_t z)
+{
+    struct math *m = b->m;
+    acb_t x;
+    int64_t v, last;
+    if (a->op == 1)
+        return endless_ball(b, a, eval_rational, z) || (b->lenient && stand_in(b, a, z));
+    bool ok = m->n_bind < MATH_BIND_MAX && bound_of_sum(b, a->child[1], &v) && bound_of_sum(b, a->child[2], &last)
+              && last - v < SUM_TERMS_MAX;
+    if (!ok)
+        return b->lenient && stand_in(b, a, z);
+    int k = m->n_bind++;
+    m->bind[k].s = a->s;
+    m->bind[k].len = a->len;
+    acb_init(x);
+    acb_set_si(z, a->kind == K_PROD);
+    for (; ok && v <= last; v++) {
+        m->bind[k].value = v;
+        ok = ball_eval(b, a->child[0], x);
+        if (ok && a->kind == K_SUM)
+            acb_add(z, z, x, b->prec);
+        else if (ok)
+            acb_mul(z, z, x, b->prec);
+    }
+    m->n_bind--;
+    acb_clear(x);
+    return ok && acb_is_finite(z);
+}
+
 bool ball_eval(struct ball *b, const struct math_node *a, acb_t z)
 {
     struct math *m = b->m;
@@ -430,29 +526,8 @@ bool ball_eval(struct ball *b, const struct math_node *a, acb_t z)
     if (!math_spend(m, 2 + b->prec / 128))
         return false;
     switch ((enum node_kind)a->kind) {
-    case K_NUM: {
-        fmpq_t q;
-        fmpq_init(q);
-        ok = number_value(m, a, q);
-        acb_set_fmpq(z, q, b->prec);
-        fmpq_clear(q);
-        return ok;
-    }
-    case K_CONST:
-        switch ((enum math_const)a->op) {
-        case CONST_PI: acb_const_pi(z, b->prec); return true;
-        case CONST_E:
-            acb_zero(z);
-            arb_const_e(acb_realref(z), b->prec);
-            return true;
-        case CONST_I: acb_onei(z); return true;
-        case CONST_GAMMA:
-            acb_zero(z);
-            arb_const_euler(acb_realref(z), b->prec);
-            return true;
-        case CONST_INF: return false;
-        }
-        return false;
+    case K_NUM: return number_ball(b, a, z);
+    case K_CONST: return const_ball(b, a, z);
     case K_SYM:
         if (bound_find(b, a))
             acb_set(z, bound_find(b, a)->value);
@@ -490,67 +565,16 @@ bool ball_eval(struct ball *b, const struct math_node *a, acb_t z)
     case K_ADD:
     case K_MUL:
     case K_DIV:
-    case K_RATIO:
-        acb_init(x);
-        ok = ball_eval(b, a->child[0], z);
-        for (int i = 1; ok && i < a->n; i++) {
-            ok = ball_eval(b, a->child[i], x);
-            if (!ok)
-                break;
-            if (a->kind == K_ADD)
-                acb_add(z, z, x, b->prec);
-            else if (a->kind == K_MUL)
-                acb_mul(z, z, x, b->prec);
-            else if ((ok = !acb_contains_zero(x)))
-                acb_div(z, z, x, b->prec);
-        }
-        acb_clear(x);
-        return ok && acb_is_finite(z);
+    case K_RATIO: return operands_ball(b, a, z);
     case K_POW:
     case K_ROOT:
         acb_init(x);
         ok = ball_eval(b, a->child[0], x) && math_spend(m, 10 + b->prec / 16) && ball_power(b, a->child[1], a->kind == K_ROOT, x, z);
         acb_clear(x);
         return ok;
-    case K_LOG:
-        acb_init(x);
-        ok = ball_eval(b, a->child[0], z) && ball_eval(b, a->child[1], x) && !acb_contains_zero(z) && !acb_contains_zero(x)
-             && (!b->analytic || (off_cut(z) && off_cut(x))) && math_spend(m, 10 + b->prec / 16);
-        if (ok) {
-            acb_log(z, z, b->prec);
-            acb_log(x, x, b->prec);
-            ok = !acb_contains_zero(x);
-            if (ok)
-                acb_div(z, z, x, b->prec);
-        }
-        acb_clear(x);
-        return ok && acb_is_finite(z);
+    case K_LOG: return log_ball(b, a, z);
     case K_SUM:
-    case K_PROD: {
-        if (a->op == 1)
-            return endless_ball(b, a, eval_rational, z) || (b->lenient && stand_in(b, a, z));
-        int64_t last;
-        ok = m->n_bind < MATH_BIND_MAX && bound_of_sum(b, a->child[1], &v) && bound_of_sum(b, a->child[2], &last)
-             && last - v < SUM_TERMS_MAX;
-        if (!ok)
-            return b->lenient && stand_in(b, a, z);
-        int k = m->n_bind++;
-        m->bind[k].s = a->s;
-        m->bind[k].len = a->len;
-        acb_init(x);
-        acb_set_si(z, a->kind == K_PROD);
-        for (; ok && v <= last; v++) {
-            m->bind[k].value = v;
-            ok = ball_eval(b, a->child[0], x);
-            if (ok && a->kind == K_SUM)
-                acb_add(z, z, x, b->prec);
-            else if (ok)
-                acb_mul(z, z, x, b->prec);
-        }
-        m->n_bind--;
-        acb_clear(x);
-        return ok && acb_is_finite(z);
-    }
+    case K_PROD: return terms_ball(b, a, z);
     case K_PM:
     case K_LIST:
     case K_SET:

@@ -279,6 +279,105 @@ static const char *arguments_skip(const char *q, const char *end, int n)
     return q;
 }
 
+/* A backslash and a sign, at q: space, a delimiter or the like is passed over. False: the token is made. */
+static bool sign_command(struct parser *p, const char *q)
+{
+    struct math_token *t = &p->t;
+    t->end = q + 1;
+    switch (*q) {
+    case ' ':
+    case '!':
+    case ',':
+    case ';':
+    case ':':
+    case '>':
+    case '$':
+    case '(':
+    case ')':
+    case '[':
+    case ']':
+    case '-':
+    case '"':
+    case '/':
+    case '\n':
+        p->dollar |= *q == '$' && p->depth == 0;
+        p->p = q + 1;
+        token_next(p);
+        t->space = true;
+        return false;
+    case '\\': line_token(p, q + 1); return false;
+    case '{':
+    case '}':
+    case '%':
+    case '&':
+    case '|': break;
+    default: t->kind = T_BAD; return false;
+    }
+    t->cmd = math_command_find(p->m, q, 1);
+    t->s = q;
+    t->len = 1;
+    return true;
+}
+
+/* A backslash and a name, at q: the command of that name, or the longest one that it begins with. Returns where the command ends. */
+static const char *name_command(struct parser *p, const char *q)
+{
+    struct math_token *t = &p->t;
+    const char *name = q;
+    while (q < p->end && is_letter(*q))
+        q++;
+    t->cmd = math_command_find(p->m, name, (size_t)(q - name));
+    if (!t->cmd && starts(name, q, "quad")) {    // \quadx
+        q = name + 4;
+        t->cmd = math_command_find(p->m, "quad", 4);
+    }
+    if (!t->cmd)
+        for (size_t n = (size_t)(q - name) - 1; n >= 2 && !t->cmd; n--) {    // \cdotx, \pir
+            const struct math_command *c = math_command_find(p->m, name, n);
+            if (c && (c->class == C_CHAR || c->class == C_REL || c->class == C_CONST)) {
+                t->cmd = c;
+                q = name + n;
+            }
+        }
+    t->s = name;
+    t->len = (int32_t)(q - name);
+    return q;
+}
+
+/* A font or an operator's name, whose command (at s) ends at q: what its braces hold says what it is. */
+static void font_token(struct parser *p, const char *s, const char *q)
+{
+    struct math_token *t = &p->t;
+    const char *from, *to, *brace = space_skip(q, p->end);
+    if (brace >= p->end || *brace != '{' || !group_find(brace, p->end, &from, &to)) {
+        p->p = q;    // \mathrm e
+        token_next(p);
+        return;
+    }
+    from = space_skip(from, to);
+    const struct math_command *fn = math_command_find(p->m, from, (size_t)(to - from));
+    t->end = to + 1;
+    if (fn && (fn->class == C_FUNC || fn->class == C_CONST || fn->class == C_SYM)) {
+        t->cmd = fn;
+        t->s = from;
+        t->len = (int32_t)(to - from);
+    } else if (to - from == 1 && after_number(p, s) && !strchr("ei", *from)) {    // 5 \mathrm{m}
+        text_token(p, from, to, to + 1);
+    } else if (to - from == 1) {    // \mathrm{e}
+        t->kind = T_WORD;
+        t->s = from;
+        t->len = 1;
+    } else if (to - from == 2 && starts(from, to, "th")) {
+        p->p = t->end;
+        token_next(p);
+    } else if (to > from && (*from == '\\' || is_digit(*from))) {    // a font for something written out
+        t->cmd = math_command_find(p->m, "mathbf", 6);
+        t->end = q;
+    } else {
+        text_token(p, from, to, to + 1);
+    }
+}
+
 static void command_token(struct parser *p, const char *s)    // s is at the backslash
 {
     struct math_token *t = &p->t;
@@ -292,61 +391,12 @@ static void command_token(struct parser *p, const char *s)    // s is at the bac
         command_token(p, q);    // a doubled backslash before a command: escaped once too often
         return;
     }
-    if (!is_letter(*q)) {
-        t->end = q + 1;
-        switch (*q) {
-        case ' ':
-        case '!':
-        case ',':
-        case ';':
-        case ':':
-        case '>':
-        case '$':
-        case '(':
-        case ')':
-        case '[':
-        case ']':
-        case '-':
-        case '"':
-        case '/':
-        case '\n':
-            p->dollar |= *q == '$' && p->depth == 0;
-            p->p = q + 1;
-            token_next(p);
-            t->space = true;
-            return;
-        case '\\': line_token(p, q + 1); return;
-        case '{':
-        case '}':
-        case '%':
-        case '&':
-        case '|': break;
-        default: t->kind = T_BAD; return;
-        }
-        t->cmd = math_command_find(p->m, q, 1);
-        t->s = q;
-        t->len = 1;
+    if (is_letter(*q))
+        q = name_command(p, q);
+    else if (sign_command(p, q))
         q++;
-    } else {
-        const char *name = q;
-        while (q < p->end && is_letter(*q))
-            q++;
-        t->cmd = math_command_find(p->m, name, (size_t)(q - name));
-        if (!t->cmd && starts(name, q, "quad")) {    // \quadx
-            q = name + 4;
-            t->cmd = math_command_find(p->m, "quad", 4);
-        }
-        if (!t->cmd)
-            for (size_t n = (size_t)(q - name) - 1; n >= 2 && !t->cmd; n--) {    // \cdotx, \pir
-                const struct math_command *c = math_command_find(p->m, name, n);
-                if (c && (c->class == C_CHAR || c->class == C_REL || c->class == C_CONST)) {
-                    t->cmd = c;
-                    q = name + n;
-                }
-            }
-        t->s = name;
-        t->len = (int32_t)(q - name);
-    }
+    else
+        return;
     t->kind = T_CMD;
     t->end = q;
     if (!t->cmd)
@@ -377,35 +427,7 @@ static void command_token(struct parser *p, const char *s)    // s is at the bac
         else
             t->kind = T_BAD;
         break;
-    case C_OPNAME:
-        if (brace < p->end && *brace == '{' && group_find(brace, p->end, &from, &to)) {
-            from = space_skip(from, to);
-            const struct math_command *fn = math_command_find(p->m, from, (size_t)(to - from));
-            t->end = to + 1;
-            if (fn && (fn->class == C_FUNC || fn->class == C_CONST || fn->class == C_SYM)) {
-                t->cmd = fn;
-                t->s = from;
-                t->len = (int32_t)(to - from);
-            } else if (to - from == 1 && after_number(p, s) && !strchr("ei", *from)) {    // 5 \mathrm{m}
-                text_token(p, from, to, to + 1);
-            } else if (to - from == 1) {    // \mathrm{e}
-                t->kind = T_WORD;
-                t->s = from;
-                t->len = 1;
-            } else if (to - from == 2 && starts(from, to, "th")) {
-                p->p = t->end;
-                token_next(p);
-            } else if (to > from && (*from == '\\' || is_digit(*from))) {    // a font for something written out
-                t->cmd = math_command_find(p->m, "mathbf", 6);
-                t->end = q;
-            } else {
-                text_token(p, from, to, to + 1);
-            }
-        } else {
-            p->p = q;    // \mathrm e
-            token_next(p);
-        }
-        break;
+    case C_OPNAME: font_token(p, s, q); break;
     default: break;
     }
 }

@@ -197,10 +197,90 @@ bool func_exact(struct math *m, const struct math_node *a, fmpq_t out)
     return ok;
 }
 
-bool eval_rational(struct math *m, const struct math_node *a, fmpq_t out)
+/* A sum or a product with whole bounds, term by term. */
+static bool terms_exact(struct math *m, const struct math_node *a, fmpq_t out)
 {
     fmpq_t x;
     int64_t v, last;
+    fmpq_init(x);
+    bool ok = m->n_bind < MATH_BIND_MAX && eval_rational(m, a->child[1], x) && int_get(x, -1000000000, 1000000000, &v)
+              && eval_rational(m, a->child[2], x) && int_get(x, -1000000000, 1000000000, &last) && last - v < SUM_TERMS_MAX;
+    if (!ok)
+        goto out;
+    int b = m->n_bind++;
+    m->bind[b].s = a->s;
+    m->bind[b].len = a->len;
+    fmpq_set_si(out, a->kind == K_PROD, 1);
+    for (; ok && v <= last; v++) {
+        m->bind[b].value = v;
+        ok = eval_rational(m, a->child[0], x) && fmpz_bits(fmpq_denref(out)) < MATH_BITS_MAX && fmpz_bits(fmpq_numref(out)) < MATH_BITS_MAX
+             && math_spend(m, 4 + (int64_t)fmpz_bits(fmpq_denref(out)) / 16);
+        if (ok && a->kind == K_SUM)
+            fmpq_add(out, out, x);
+        else if (ok)
+            fmpq_mul(out, out, x);
+    }
+    m->n_bind--;
+out:
+    fmpq_clear(x);
+    return ok;
+}
+
+/* out = out to the power x. */
+static bool power_in_place(struct math *m, fmpq_t out, const fmpq_t x)
+{
+    fmpq_t base;
+    fmpq_init(base);
+    fmpq_swap(base, out);
+    bool ok = power_exact(m, out, base, x);
+    fmpq_clear(base);
+    return ok;
+}
+
+/* One operand more of a chain: out = out with x. x is changed. */
+static bool operand_exact(struct math *m, enum node_kind kind, fmpq_t out, fmpq_t x)
+{
+    if (kind == K_ADD) {
+        fmpq_add(out, out, x);
+        return true;
+    }
+    if (kind == K_MUL) {
+        fmpq_mul(out, out, x);
+        return true;
+    }
+    if (kind == K_POW)
+        return power_in_place(m, out, x);
+    if (fmpq_is_zero(x)) {    // K_DIV, K_RATIO, K_ROOT
+        m->why = "division by zero";
+        return false;
+    }
+    if (kind == K_ROOT) {
+        fmpq_inv(x, x);
+        return power_in_place(m, out, x);
+    }
+    fmpq_div(out, out, x);
+    return true;
+}
+
+/* Operands one after the other, each within the bound of bits. */
+static bool operands_exact(struct math *m, const struct math_node *a, fmpq_t out)
+{
+    fmpq_t x;
+    fmpq_init(x);
+    bool ok = eval_rational(m, a->child[0], out);
+    for (int i = 1; ok && i < a->n; i++)
+        ok = eval_rational(m, a->child[i], x)
+             && fmpz_bits(fmpq_numref(out)) + fmpz_bits(fmpq_denref(out)) + fmpz_bits(fmpq_numref(x)) + fmpz_bits(fmpq_denref(x))
+                    < 2 * MATH_BITS_MAX
+             && math_spend(m, 1 + (int64_t)(fmpz_bits(fmpq_numref(out)) + fmpz_bits(fmpq_numref(x))) / 512)
+             && operand_exact(m, (enum node_kind)a->kind, out, x);
+    fmpq_clear(x);
+    return ok;
+}
+
+bool eval_rational(struct math *m, const struct math_node *a, fmpq_t out)
+{
+    int64_t v;
     bool ok = false;
     if (!math_spend(m, 1))
         return false;
@@ -229,9 +309,9 @@ bool eval_rational(struct math *m, const struct math_node *a, fmpq_t out)
     case K_DIV:
     case K_POW:
     case K_ROOT:
-    case K_RATIO:
+    case K_RATIO: return operands_exact(m, a, out);
     case K_SUM:
-    case K_PROD: break;
+    case K_PROD: return terms_exact(m, a, out);
     case K_CONST:
     case K_TEXT:
     case K_LOG:
@@ -252,61 +332,5 @@ bool eval_rational(struct math *m, const struct math_node *a, fmpq_t out)
     case K_CASES:
     case K_MATRIX: return false;
     }
-    fmpq_init(x);
-    if (a->kind == K_SUM || a->kind == K_PROD) {
-        ok = m->n_bind < MATH_BIND_MAX && eval_rational(m, a->child[1], x) && int_get(x, -1000000000, 1000000000, &v)
-             && eval_rational(m, a->child[2], x) && int_get(x, -1000000000, 1000000000, &last) && last - v < SUM_TERMS_MAX;
-        if (!ok)
-            goto out;
-        int b = m->n_bind++;
-        m->bind[b].s = a->s;
-        m->bind[b].len = a->len;
-        fmpq_set_si(out, a->kind == K_PROD, 1);
-        for (; ok && v <= last; v++) {
-            m->bind[b].value = v;
-            ok = eval_rational(m, a->child[0], x) && fmpz_bits(fmpq_denref(out)) < MATH_BITS_MAX
-                 && fmpz_bits(fmpq_numref(out)) < MATH_BITS_MAX && math_spend(m, 4 + (int64_t)fmpz_bits(fmpq_denref(out)) / 16);
-            if (ok && a->kind == K_SUM)
-                fmpq_add(out, out, x);
-            else if (ok)
-                fmpq_mul(out, out, x);
-        }
-        m->n_bind--;
-        goto out;
-    }
-    ok = eval_rational(m, a->child[0], out);
-    for (int i = 1; ok && i < a->n; i++) {
-        ok = eval_rational(m, a->child[i], x)
-             && fmpz_bits(fmpq_numref(out)) + fmpz_bits(fmpq_denref(out)) + fmpz_bits(fmpq_numref(x)) + fmpz_bits(fmpq_denref(x))
-                    < 2 * MATH_BITS_MAX
-             && math_spend(m, 1 + (int64_t)(fmpz_bits(fmpq_numref(out)) + fmpz_bits(fmpq_numref(x))) / 512);
-        if (!ok)
-            break;
-        if (a->kind == K_ADD) {
-            fmpq_add(out, out, x);
-        } else if (a->kind == K_MUL) {
-            fmpq_mul(out, out, x);
-        } else if (a->kind == K_POW) {
-            fmpq_t base;
-            fmpq_init(base);
-            fmpq_swap(base, out);
-            ok = power_exact(m, out, base, x);
-            fmpq_clear(base);
-        } else if (fmpq_is_zero(x)) {    // K_DIV, K_RATIO, K_ROOT
-            m->why = "division by zero";
-            ok = false;
-        } else if (a->kind == K_ROOT) {
-            fmpq_t base;
-            fmpq_init(base);
-            fmpq_swap(base, out);
-            fmpq_inv(x, x);
-            ok = power_exact(m, out, base, x);
-            fmpq_clear(base);
-        } else {
-            fmpq_div(out, out, x);
-        }
-    }
-out:
-    fmpq_clear(x);
-    return ok;
+    return false;
 }

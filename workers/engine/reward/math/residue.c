@@ -92,50 +92,131 @@ static bool unknown_eval(struct residue *r, const struct math_node *a, uint64_t 
     return true;
 }
 
+/* A number: its digits, and the power of ten that its decimal point stands for. */
+static bool number_residue(struct residue *r, const struct math_node *a, uint64_t *out)
+{
+    uint64_t v = 0;
+    if (a->base > 1) {
+        for (int i = 0; i < a->len; i++)
+            v = add61(mul61(v, (uint64_t)a->base), (uint64_t)digit_value(a->s[i]));
+        *out = v;
+        return true;
+    }
+    if (a->len <= 18) {
+        *out = (uint64_t)a->small % P61;
+    } else {
+        for (int i = 0; i < a->len; i++)
+            v = add61(mul61(v, 10), (uint64_t)(a->s[i] - '0'));
+        *out = v;
+        if (!math_spend(r->m, a->len / 4))
+            return false;
+    }
+    if (a->scale > 0)
+        *out = mul61(*out, pow61(pow61(10, P61 - 2), (uint64_t)a->scale));
+    else if (a->scale < 0)
+        *out = mul61(*out, pow61(10, (uint64_t) - (int64_t)a->scale));
+    return true;
+}
+
+/* A text in words, whatever its spaces and capitals. */
+static uint64_t text_residue(const struct residue *r, const struct math_node *a)
+{
+    uint64_t h = mix(r->seed, 78);
+    for (int i = 0; i < a->len; i++)
+        if (a->s[i] != ' ')
+            h = mix(h, (unsigned char)(a->s[i] >= 'A' && a->s[i] <= 'Z' ? a->s[i] | 32 : a->s[i]));
+    return h % P61;
+}
+
+static bool quotient_residue(struct residue *r, const struct math_node *a, uint64_t *out)
+{
+    uint64_t w;
+    if (!residue_eval(r, a->child[0], out))
+        return false;
+    for (int i = 1; i < a->n; i++) {
+        if (!residue_eval(r, a->child[i], &w))
+            return false;
+        if (w == 0) {
+            r->m->why = "division by zero";
+            return false;
+        }
+        *out = mul61(*out, pow61(w, P61 - 2));
+    }
+    return true;
+}
+
+/* Is the exponent e a whole number? Then *exp is its absolute value modulo p - 1 (Fermat), and *minus its sign. */
+static bool exponent_whole(struct residue *r, const struct math_node *e, uint64_t *exp, bool *minus)
+{
+    *minus = e->kind == K_NEG;
+    e = *minus ? e->child[0] : e;
+    *exp = 0;
+    if (e->kind == K_NUM && e->scale == 0 && e->len <= 18 && e->base == 0) {
+        *exp = (uint64_t)e->small;
+        return true;
+    }
+    if (e->flags & (HAS_SYM | HAS_OPAQUE | HAS_TRANS | HAS_I | HAS_INF | HAS_DECIMAL | HAS_PM | HAS_TEXT))
+        return false;
+    fmpq_t q;
+    fmpq_init(q);
+    bool whole = eval_rational(r->m, e, q) && fmpz_is_one(fmpq_denref(q));
+    if (whole) {
+        *minus ^= fmpz_sgn(fmpq_numref(q)) < 0;
+        fmpz_abs(fmpq_numref(q), fmpq_numref(q));
+        *exp = fmpz_fdiv_ui(fmpq_numref(q), P61 - 1);
+        if (*exp == 0 && !fmpz_is_zero(fmpq_numref(q)))
+            *exp = P61 - 1;
+    }
+    fmpq_clear(q);
+    return whole;
+}
+
+static bool power_residue(struct residue *r, const struct math_node *a, uint64_t *out)
+{
+    uint64_t v, exp;
+    bool minus;
+    if (!exponent_whole(r, a->child[1], &exp, &minus))
+        return unknown_eval(r, a, out);
+    if (!residue_eval(r, a->child[0], &v))
+        return false;
+    if (v == 0 && (minus || exp == 0))
+        return false;
+    v = pow61(v, exp);
+    *out = minus ? pow61(v, P61 - 2) : v;
+    return true;
+}
+
+/* A function, a sum or a product: its exact value where it has one, else an unknown. */
+static bool function_residue(struct residue *r, const struct math_node *a, uint64_t *out)
+{
+    if (!(a->flags & (HAS_SYM | HAS_OPAQUE | HAS_TRANS | HAS_I | HAS_INF | HAS_PM)) || a->kind != K_FUNC) {
+        fmpq_t q;
+        fmpq_init(q);
+        bool ok = eval_rational(r->m, a, q);
+        if (ok)
+            *out = mul61(fmpz_fdiv_ui(fmpq_numref(q), P61), pow61(fmpz_fdiv_ui(fmpq_denref(q), P61), P61 - 2));
+        fmpq_clear(q);
+        if (ok)
+            return true;
+    }
+    return unknown_eval(r, a, out);
+}
+
 bool residue_eval(struct residue *r, const struct math_node *a, uint64_t *out)
 {
-    uint64_t v, w;
+    uint64_t v;
     int64_t bound;
     if (!math_spend(r->m, 1))
         return false;
     switch ((enum node_kind)a->kind) {
-    case K_NUM: {
-        if (a->base > 1) {
-            v = 0;
-            for (int i = 0; i < a->len; i++)
-                v = add61(mul61(v, (uint64_t)a->base), (uint64_t)digit_value(a->s[i]));
-            *out = v;
-            return true;
-        }
-        if (a->len <= 18) {
-            *out = (uint64_t)a->small % P61;
-        } else {
-            v = 0;
-            for (int i = 0; i < a->len; i++)
-                v = add61(mul61(v, 10), (uint64_t)(a->s[i] - '0'));
-            *out = v;
-            if (!math_spend(r->m, a->len / 4))
-                return false;
-        }
-        if (a->scale > 0)
-            *out = mul61(*out, pow61(pow61(10, P61 - 2), (uint64_t)a->scale));
-        else if (a->scale < 0)
-            *out = mul61(*out, pow61(10, (uint64_t) - (int64_t)a->scale));
-        return true;
-    }
+    case K_NUM: return number_residue(r, a, out);
     case K_SYM:
         if (bound_value(r->m, a, &bound))
             *out = bound < 0 ? P61 - (uint64_t)-bound % P61 : (uint64_t)bound % P61;
         else
             *out = mix_text(mix(r->seed, 77), a->s, a->len) % P61;
         return true;
-    case K_TEXT:
-        *out = mix(r->seed, 78);
-        for (int i = 0; i < a->len; i++)
-            if (a->s[i] != ' ')
-                *out = mix(*out, (unsigned char)(a->s[i] >= 'A' && a->s[i] <= 'Z' ? a->s[i] | 32 : a->s[i]));
-        *out %= P61;
-        return true;
+    case K_TEXT: *out = text_residue(r, a); return true;
     case K_NEG:
         if (!residue_eval(r, a->child[0], &v))
             return false;
@@ -151,71 +232,17 @@ bool residue_eval(struct residue *r, const struct math_node *a, uint64_t *out)
         }
         return true;
     case K_RATIO:
-    case K_DIV:
-        if (!residue_eval(r, a->child[0], out))
-            return false;
-        for (int i = 1; i < a->n; i++) {
-            if (!residue_eval(r, a->child[i], &w))
-                return false;
-            if (w == 0) {
-                r->m->why = "division by zero";
-                return false;
-            }
-            *out = mul61(*out, pow61(w, P61 - 2));
-        }
-        return true;
+    case K_DIV: return quotient_residue(r, a, out);
     case K_PCT:
         if (!residue_eval(r, a->child[0], &v))
             return false;
         *out = mul61(v, pow61(100, P61 - 2));
         return true;
     case K_UNIT: return residue_eval(r, a->child[0], out);
-    case K_POW: {
-        const struct math_node *e = a->child[1];
-        bool minus = e->kind == K_NEG;
-        e = minus ? e->child[0] : e;
-        uint64_t exp = 0;
-        bool whole = e->kind == K_NUM && e->scale == 0 && e->len <= 18 && e->base == 0;
-        if (whole) {
-            exp = (uint64_t)e->small;
-        } else if (!(e->flags & (HAS_SYM | HAS_OPAQUE | HAS_TRANS | HAS_I | HAS_INF | HAS_DECIMAL | HAS_PM | HAS_TEXT))) {
-            fmpq_t q;
-            fmpq_init(q);
-            whole = eval_rational(r->m, e, q) && fmpz_is_one(fmpq_denref(q));
-            if (whole) {
-                minus ^= fmpz_sgn(fmpq_numref(q)) < 0;
-                fmpz_abs(fmpq_numref(q), fmpq_numref(q));
-                exp = fmpz_fdiv_ui(fmpq_numref(q), P61 - 1);    // Fermat: exponents count modulo p - 1
-                if (exp == 0 && !fmpz_is_zero(fmpq_numref(q)))
-                    exp = P61 - 1;
-            }
-            fmpq_clear(q);
-        }
-        if (!whole)
-            return unknown_eval(r, a, out);
-        if (!residue_eval(r, a->child[0], &v))
-            return false;
-        if (v == 0 && (minus || exp == 0))
-            return false;
-        v = pow61(v, exp);
-        *out = minus ? pow61(v, P61 - 2) : v;
-        return true;
-    }
+    case K_POW: return power_residue(r, a, out);
     case K_FUNC:
     case K_SUM:
-    case K_PROD:
-        if (!(a->flags & (HAS_SYM | HAS_OPAQUE | HAS_TRANS | HAS_I | HAS_INF | HAS_PM)) || a->kind != K_FUNC) {
-            fmpq_t q;
-            fmpq_init(q);
-            bool ok = eval_rational(r->m, a, q);
-            if (ok) {
-                *out = mul61(fmpz_fdiv_ui(fmpq_numref(q), P61), pow61(fmpz_fdiv_ui(fmpq_denref(q), P61), P61 - 2));
-            }
-            fmpq_clear(q);
-            if (ok)
-                return true;
-        }
-        return unknown_eval(r, a, out);
+    case K_PROD: return function_residue(r, a, out);
     case K_CONST:
         if (a->op == CONST_INF)
             return false;
