@@ -2,7 +2,11 @@
 """Makes the tasks of examples/real: small sums, products, greatest common divisors and equations by reasoning-gym (PyPI), as rows of chat
 messages with their answers. 2,500 rows of each task to train on, shuffled, and 100 of each that are held out.
 
-    tasks.py DIR     writes DIR/train.jsonl, DIR/eval.jsonl and DIR/eval-TASK.jsonl
+    tasks.py DIR     writes into DIR
+        train.jsonl, eval.jsonl, eval-TASK.jsonl     the four tasks
+        boxed.jsonl, boxed-TASK.jsonl                these with "Put the final answer in \\boxed{}." at the end
+        format.jsonl                                 conversations for 'rollcall sft' that show where the answer goes
+        calculator.jsonl, calculator-eval.jsonl      expressions for examples/environments/calculator.py
 """
 import json
 import os
@@ -17,7 +21,9 @@ TASKS = {
     "divisors": ("gcd", dict(min_value=1, max_value=30)),
     "equations": ("simple_equations", dict(min_terms=2, max_terms=2, min_value=1, max_value=10)),
 }
-N_TRAIN, N_EVAL = 2500, 100
+N_TRAIN, N_EVAL, N_FORMAT = 2500, 100, 512
+BOXED = " Put the final answer in \\boxed{}."
+TOOL = "Use the calculator: write an expression alone, such as 12*3+4, and you are told its value. Then answer with the value in \\boxed{}.\nWhat is "
 
 
 def rows(task):
@@ -27,9 +33,30 @@ def rows(task):
         yield {"messages": [{"role": "user", "content": question}], "gt_answer": str(row["answer"]), "task": task}
 
 
-def write(path, some):
+def boxed(row):
+    return {**row, "messages": [{"role": "user", "content": row["messages"][0]["content"] + BOXED}]}
+
+
+def shown(row):
+    """A conversation whose answer stands where it should."""
+    answer = {"role": "assistant", "content": f"The answer is \\boxed{{{row['gt_answer']}}}."}
+    return {"messages": boxed(row)["messages"] + [answer]}
+
+
+def expressions(n, seed):
+    """Of three numbers, which the model does not do in its head."""
+    r = random.Random(seed)
+    for _ in range(n):
+        e = f"{r.randint(11, 99)}*{r.randint(11, 99)}{r.choice('+-')}{r.randint(11, 99)}"
+        yield {"messages": [{"role": "user", "content": f"{TOOL}{e}?"}], "expression": e}
+
+
+def write(folder, name, some):
+    some = list(some)
+    path = os.path.join(folder, name + ".jsonl")
     with open(path, "w", encoding="utf-8") as f:
         f.writelines(json.dumps(row) + "\n" for row in some)
+    print(f"{len(some)} rows in {path}")
 
 
 def main(folder):
@@ -37,15 +64,19 @@ def main(folder):
     train, held_out = [], []
     for task in TASKS:
         all_rows = list(rows(task))
-        write(os.path.join(folder, f"eval-{task}.jsonl"), all_rows[N_TRAIN:])
+        write(folder, f"eval-{task}", all_rows[N_TRAIN:])
+        write(folder, f"boxed-{task}", map(boxed, all_rows[N_TRAIN:]))
         held_out += all_rows[N_TRAIN:]
         train += all_rows[:N_TRAIN]
     questions = {row["messages"][0]["content"] for row in held_out}
     train = [row for row in train if row["messages"][0]["content"] not in questions]    # small numbers come again
     for name, some in (("train", train), ("eval", held_out)):
         random.Random(1).shuffle(some)
-        write(os.path.join(folder, name + ".jsonl"), some)
-        print(f"{len(some)} rows in {os.path.join(folder, name + '.jsonl')}")
+        write(folder, name, some)
+    write(folder, "boxed", map(boxed, train))
+    write(folder, "format", map(shown, train[:N_FORMAT]))
+    write(folder, "calculator", expressions(N_TRAIN, 1))
+    write(folder, "calculator-eval", expressions(N_EVAL, 2))
 
 
 if __name__ == "__main__":
