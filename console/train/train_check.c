@@ -238,20 +238,38 @@ static bool sizes_check(struct train *t, struct error *err)
     return run_plan_make(&t->plan, c, t->n_row, err);
 }
 
-bool train_check(struct train *t, struct error *err)
+static bool start_check(struct train *t, struct error *err)
 {
-    if (!(t->identity = json_object()))
-        return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
     return model_check(t, err) && adapter_check(t, err) && beginning_check(t, err) && data_check(t, err) && sizes_check(t, err)
            && machine_check(t, err) && folders_check(t, err) && wandb_who_check(&t->config, true, err)
            && (!t->resume || kept_check(t, err));
 }
 
-bool train_check_far(struct train *t, struct error *err)
+static bool start_check_far(struct train *t, struct error *err)
 {
-    if (!(t->identity = json_object()))
-        return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
     return model_check(t, err) && adapter_check(t, err) && beginning_check(t, err) && data_check(t, err)
            && (t->resume || name_check(t, err)) && room_check(t, err) && folders_check(t, err) && wandb_who_check(&t->config, false, err)
            && (!t->resume || kept_check(t, err));
+}
+
+/* Settings that do not work here are named with their line; what data, models and machines lack has a place of its own. */
+static bool checked(struct train *t, bool (*check)(struct train *t, struct error *err), struct error *err)
+{
+    if (!(t->identity = json_object()))
+        return error_set(err, ERR_NO_MEMORY, "no memory for the settings");
+    if (check(t, err))
+        return true;
+    if (err->code == ERR_USAGE)
+        run_config_place(&t->config, err);
+    return false;
+}
+
+bool train_check(struct train *t, struct error *err)
+{
+    return checked(t, start_check, err);
+}
+
+bool train_check_far(struct train *t, struct error *err)
+{
+    return checked(t, start_check_far, err);
 }

@@ -76,7 +76,7 @@ bool name_check(const struct train *t, struct error *err)
     char path[PATH_MAX];
     const char *name = t->config.name;
     if (strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return error_set(err, ERR_USAGE, "'%s' is not a valid run name: it must be usable as a folder's name", name);
+        return error_set(err, ERR_USAGE, "'name' cannot be '%s'; it must be usable as a folder's name", name);
     if (!name[0])
         return true;
     if (!path_join(path, sizeof path, t->runs_dir ? t->runs_dir : "runs", name))

@@ -11,10 +11,10 @@ static bool host_read(struct host *h, const char *word, struct error *err)
     size_t len = colon ? (size_t)(colon - word) : strlen(word);
     *h = (struct host){ .n_device = 1 };
     if (len == 0 || len >= sizeof h->target || word[0] == '-' || strcspn(word, " \t'\"\\$`;&|<>()") != strlen(word))
-        return error_set(err, ERR_USAGE, "hosts: '%.100s' is not a host; give HOST, USER@HOST or HOST:DEVICES, with commas between them",
+        return error_set(err, ERR_USAGE, "'hosts': '%.100s' is not a host; give HOST, USER@HOST or HOST:DEVICES, with commas between them",
                          word);
     if (colon && (!parse_i64(colon + 1, &h->n_device) || h->n_device < 1 || h->n_device > 60))
-        return error_set(err, ERR_USAGE, "hosts: '%.100s': after the colon comes the number of devices that sample there, 1 to 60", word);
+        return error_set(err, ERR_USAGE, "'hosts': '%.100s': after the colon comes the number of devices that sample there, 1 to 60", word);
     snprintf(h->target, sizeof h->target, "%.*s", (int)len, word);
     const char *at = strchr(h->target, '@');
     snprintf(h->node, sizeof h->node, "%s", at ? at + 1 : h->target);
@@ -29,18 +29,18 @@ bool host_list_read(const char *list, struct host host[HOSTS_MAX], int *n, struc
     char text[4096], *rest = text, *word;
     *n = 0;
     if (strlen(list) >= sizeof text)
-        return error_set(err, ERR_USAGE, "hosts: the list is longer than %zu bytes", sizeof text - 1);
+        return error_set(err, ERR_USAGE, "'hosts': the list is longer than %zu bytes", sizeof text - 1);
     memcpy(text, list, strlen(list) + 1);
     while (text[0] && (word = strsep(&rest, ","))) {
         if (*n == HOSTS_MAX)
             return error_set(err, ERR_USAGE,
-                             "hosts: more than %d are named; start the others with 'rollcall agent --join', or all with --slurm",
+                             "'hosts': more than %d are named; start the others with 'rollcall agent --join', or all with --slurm",
                              HOSTS_MAX);
         if (!host_read(&host[*n], word, err))
             return false;
         for (int i = 0; i < *n; i++)
             if (strcmp(host[i].node, host[*n].node) == 0)
-                return error_set(err, ERR_USAGE, "hosts: '%s' and '%s' would both be node '%s'; name each machine once", host[i].target,
+                return error_set(err, ERR_USAGE, "'hosts': '%s' and '%s' would both be node '%s'; name each machine once", host[i].target,
                                  word, host[i].node);
         (*n)++;
     }

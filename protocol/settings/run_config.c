@@ -43,6 +43,7 @@ bool run_config_set(struct run_config *c, const char *name, const char *text, en
     if (!k || !knob_types[k->type].read(k, (char *)c + k->offset, text, base_dir, err))
         return false;
     c->source[k - knobs] = (unsigned char)source;
+    c->line[k - knobs] = source == FROM_FILE ? c->line_now : 0;
     return true;
 }
 
@@ -125,6 +126,7 @@ static bool pair_read(struct run_config *c, struct fy_node_pair *pair, const cha
     struct error why = { 0 };
     if (!name)
         return error_set(err, ERR_USAGE, "%s: a key is not plain text", path);
+    c->line_now = line;
     if ((!within || !*within) && value && fy_node_is_mapping(value) && block_is(name))
         return mapping_read(c, value, path, dir, name, seen, err);
     const struct block_key *meant = within ? block_key_find(within, name) : NULL;
@@ -194,7 +196,9 @@ bool run_config_read(struct run_config *c, const char *path, struct error *err)
         goto out;
     }
     snprintf(dir, sizeof dir, "%.*s", (int)(strrchr(full, '/') - full), full);
+    snprintf(c->file, sizeof c->file, "%s", path);
     ok = !y.root || mapping_read(c, y.root, path, dir, NULL, seen, err);
+    c->line_now = 0;    // what follows from the file stands in no line of it
 out:
     yaml_close(&y);
     return ok;
@@ -344,7 +348,7 @@ static bool name_check(const char *name, struct error *err)
             plain = error_set(err, ERR_USAGE, "'name' holds the control character 0x%02x; a run's name is a folder's name",
                               (unsigned)(*p == 0xc2 ? p[1] : *p));
     if (plain && (strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0))
-        plain = error_set(err, ERR_USAGE, "'%s' is not a valid run name: it must be usable as a folder's name", name);
+        plain = error_set(err, ERR_USAGE, "'name' cannot be '%s'; it must be usable as a folder's name", name);
     err->code = plain ? err->code : ERR_USAGE;
     return plain;
 }
@@ -765,13 +769,46 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
     return true;
 }
 
-bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err)
+/* The line of the first setting that the text names, in quotes or not, and that stands in the run file; 0: there is none. Words that
+ * are a setting's name by chance ("the model's files") have no underscore and no quotes. */
+static int32_t line_named(const struct run_config *c, const char *text, bool quoted)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
+    for (const char *at = text + strcspn(text, letters); *at; at += strcspn(at, letters)) {
+        size_t len = strspn(at, letters);
+        bool counts = quoted ? at > text && at[-1] == '\'' : memchr(at, '_', len) != NULL;
+        for (int i = 0; counts && i < n_knobs; i++)
+            if (c->line[i] > 0 && strncmp(knobs[i].name, at, len) == 0 && !knobs[i].name[len])
+                return c->line[i];
+        at += len;
+    }
+    return 0;
+}
+
+void run_config_place(const struct run_config *c, struct error *err)
+{
+    int32_t line = line_named(c, err->text, true);
+    line = line > 0 ? line : line_named(c, err->text, false);
+    if (c->file[0] && line > 0)
+        error_wrap(err, "%s:%d", c->file, line);
+}
+
+static bool rules_check(struct run_config *c, struct buf *notes, struct error *err)
 {
     struct eval_set sets[EVAL_SET_MAX];
-    blocks_finish(c, notes);
     return preset_apply(c, err) && atropos_options_finish(c, notes, err) && backend_default(c, notes, err) && posted_default(c, err)
            && bridge_default(c, err) && external_default(c, err) && rho_default(c, notes, err) && sizes_check(c, notes, err)
            && meaning_check(c, notes, err) && run_config_eval_sets(c, sets, err) >= 0;
+}
+
+bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err)
+{
+    blocks_finish(c, notes);
+    if (rules_check(c, notes, err))
+        return true;
+    if (notes)    // without, a command is checked, whose value stands in no file
+        run_config_place(c, err);
+    return false;
 }
 
 bool run_plan_make(struct run_plan *p, const struct run_config *c, int64_t n_row, struct error *err)

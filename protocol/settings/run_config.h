@@ -212,19 +212,24 @@ struct run_config {
     uint64_t blocks_given;    // the same for keys of ColossalChat's blocks (colossal_blocks.h)
     /* where each value came from, by row of the knob table */
     unsigned char source[KNOB_MAX];
+    char file[RUN_TEXT_MAX];    // the run file; "" : none was read
+    int32_t line[KNOB_MAX];     // of that file, for a value that stands there; 0: for others
+    int32_t line_now;           // while the file is read
 };
 
 /* All defaults. */
 void run_config_init(struct run_config *c);
 /* Read a YAML run file over c; relative paths become relative to its folder. Messages carry file:line. */
 MUST_USE bool run_config_read(struct run_config *c, const char *path, struct error *err);
+/* Put the run file's name and a line before the sentence of err, which names a setting that stands there. */
+void run_config_place(const struct run_config *c, struct error *err);
 /* One setting from text (a flag's value, NAME=VALUE of ctl). ERR_USAGE names the setting, the value and the bounds.
  * A relative path is taken relative to base_dir; NULL: the working directory. */
 MUST_USE bool run_config_set(struct run_config *c, const char *name, const char *text, enum knob_source source, const char *base_dir,
                              struct error *err);
 /* Apply the algorithm's presets to settings that were not given, then the size rules. Clamps are appended to notes, one per line
  * ("warning: ..." or "note: ..."); notes NULL: a value that would be clamped is refused. Values that cannot work fail with one
- * sentence that names them. Call after all sources. */
+ * sentence that names them, and with notes the line of the run file, too. Call after all sources. */
 MUST_USE bool run_config_finish(struct run_config *c, struct buf *notes, struct error *err);
 /* Tokens that one forward and backward pass is filled to: token_budget, else room for train_microbatch_size of the longest samples. */
 int64_t run_config_micro_tok(const struct run_config *c);

@@ -203,7 +203,7 @@ class BadInput(RunCase):
                 (["--devices", "cpu:0,cpu:0", "-i", "2", "-ibs", "4", "-imbs", "4"], 2, ["'cpu:0' twice"]),
                 (["--max-new-tokens", "4000"], 2, ["max_prompt_tokens (64)", "max_new_tokens (4000)", "4064", "takes 512"]),
                 (["--name", "taken"], 1, [taken, "exists", "--resume"]),
-                (["--name", "a/b"], 2, ["'a/b' is not a valid run name"]),
+                (["--name", "a/b"], 2, ["'name' cannot be 'a/b'"]),
                 (["--listen", busy], 1, ["'listen'", busy, "in use"]),
                 (["--metrics-listen", busy], 1, ["'metrics_listen'", busy, "in use"]),
                 (["--metrics-listen", "nowhere"], 2, ["'metrics_listen'", "HOST:PORT"]),

@@ -132,8 +132,7 @@ static void a_run_file_is_read_and_what_is_printed_reads_back_the_same(UNUSED vo
     struct buf out = BUF_INIT;
     assert_true(run_config_print(&c, &out, &err));
     assert_true(yaml_try(&d, buf_text(&out), &err));
-    memcpy(d.source, c.source, sizeof c.source);
-    assert_memory_equal(&c, &d, sizeof c);
+    assert_memory_equal(&c, &d, offsetof(struct run_config, source));    // all but where the values come from
     buf_release(&out);
 }
 
@@ -340,7 +339,7 @@ static void null_in_a_run_file_means_not_given(UNUSED void **state)
             buf_fmt(&text, "%s: %s\n", knobs[k].name, spelled[i]);
         if (!yaml_try(&c, buf_text(&text), &err))
             fail_msg("'%s': %s", spelled[i], err.text);
-        assert_memory_equal(&c, &untouched, sizeof c);
+        assert_memory_equal(&c, &untouched, offsetof(struct run_config, file));
     }
     assert_true(yaml_try(&c,
                          "eval_dataset: {a: {path: /f, temperature: null, n: ~, prompt_column: }, b: null}\n"
@@ -604,6 +603,100 @@ static void devices_are_shared_out_among_workers_and_their_teams(UNUSED void **s
     }
 }
 
+/* As 'rollcall train' applies a run file. */
+static bool file_finish(struct run_config *c, const char *text, struct buf *notes, struct error *err)
+{
+    return yaml_try(c, text, err) && run_config_finish(c, notes, err);
+}
+
+/* The settings as a run file, one a line from the second on: the sentence begins with the file and the line of one of them. */
+static void place_is_said(const char *const set[16], const char *says)
+{
+    struct buf text = BUF_INIT, notes = BUF_INIT;
+    struct run_config c;
+    struct error err = { 0 };
+    int n = 0, line = 0;
+    buf_str(&text, "# the first line\n");
+    for (int j = 0; j < 16 && set[j]; j += 2)
+        for (int k = 0; k < n_knobs; k++)
+            if (strcmp(knobs[k].flag ? knobs[k].flag : knobs[k].name, set[j]) == 0 || strcmp(knobs[k].name, set[j]) == 0)
+                n += (buf_fmt(&text, "%s: %s\n", knobs[k].name, set[j + 1]), 1);
+    assert_false(file_finish(&c, buf_text(&text), &notes, &err));
+    if (sscanf(err.text, "/tmp/rc_config_%*6[^:]:%d: ", &line) != 1 || line < 2 || line > n + 1 || !strstr(err.text, says))
+        fail_msg("'%s' has no line of 2 to %d, or lacks '%s'", err.text, n + 1, says);
+    buf_release(&text);
+    buf_release(&notes);
+}
+
+/* The rules that the table of sizes does not have. */
+static void a_rule_between_settings_names_the_line_of_one_of_them(UNUSED void **state)
+{
+    static const struct {
+        const char *set[16], *says;
+    } cases[] = {
+        { { "name", "\"a/b\"" }, "usable as a folder's name" },
+        { { "rho_clamp", "[0, 2]", "old_logprobs", "sampled" }, "'rho_clamp' needs 'old_logprobs' current" },
+        { { "listen", "h:1", "lora_rank", "4" }, "'listen' and 'lora_rank' do not go together" },
+        { { "trainers_per_node", "1", "num_trainers", "2", "listen", "h:1", "checkpoint_path", "/c" }, "make the checkpoint the 'model'" },
+        { { "trainers_per_node", "1", "num_trainers", "2", "listen", "h:1", "collective", "local" }, "that is within one machine" },
+        { { "environment", "./x" }, "it is 'program:' and the command to run" },
+        { { "reward_type", "environment" }, "but the run has no 'environment'" },
+        { { "engine_url", "\"ftp://h\"", "backend", "vllm" }, "it is http://HOST:PORT" },
+        { { "engine_url", "\"http://h:1\"" }, "is for 'backend' vllm or sglang" },
+        { { "engine_url", "\"http://h:1\"", "backend", "vllm", "listen", "h:1" }, "do not go together; leave one of them out" },
+        { { "engine_url", "\"http://h:1\"", "backend", "vllm", "num_inferencer", "3" }, "but 'engine_url' has 1 addresses" },
+        { { "engine_url", "\"http://h:1\"", "backend", "vllm", "producer_tensor_parallel_size", "2" }, "have devices of their own" },
+        { { "engine_url", "\"http://h:1\"", "backend", "vllm", "weights", "nccl" }, "read them from files" },
+        { { "weight_bridge_mode", "lora_only" }, "others sample by themselves" },
+        { { "environments", "{listen: '127.0.0.1:1'}" }, "'environments' needs 'max_steps'" },
+        { { "environments", "{listen: '127.0.0.1:1'}", "max_steps", "1", "environment", "program:./x" }, "do not go together" },
+        { { "environments", "{listen: '127.0.0.1:1'}", "max_steps", "1", "listen", "h:1" }, "'listen' and 'environments'" },
+        { { "environments", "{listen: 'h:1'}", "max_steps", "1" }, "is reached from other hosts" },
+        { { "environments", "{color: red}", "max_steps", "1" }, "it takes listen or url" },
+        { { "environments", "{listen: '127.0.0.1:1'}", "max_steps", "1", "weight_bridge_mode", "shared_vllm", "engine_url", "\"http://h:1\"" },
+          "'weight_bridge_mode' shared_vllm and 'engine_url'" },
+        { { "environments", "{listen: '127.0.0.1:1'}", "max_steps", "1", "weight_bridge_file", "/w" }, "belongs to 'weight_bridge_mode'" },
+        { { "environments", "{listen: '127.0.0.1:1'}", "max_steps", "1", "weight_bridge_mode", "shared_vllm", "weight_bridge_file", "/w",
+            "lora_rank", "4" },
+          "lends whole weights" },
+        { { "environments", "{listen: '127.0.0.1:1'}", "max_steps", "1", "serve_samples", "4000" }, "'serve_samples' is 4000" },
+        { { "serve", "h" }, "it must be HOST:PORT" },
+        { { "serve", "\"127.0.0.1:1\"", "serve_tls_cert", "/c" }, "are needed both, or neither" },
+        { { "serve", "\"0.0.0.0:1\"" }, "give a 'serve_token_file'" },
+        { { "allowed_hosts", "\"a b/c\"" }, "'allowed_hosts'" },
+        { { "pipeline_parallel_size", "2", "tensor_parallel_size", "8" }, "ask for 16 devices" },
+        { { "hosts", "\"a b c\"" }, "'hosts'" },
+        { { "listen_lent", "h:1" }, "'listen_lent' needs 'listen'" },
+        { { "token_budget", "5" }, "'token_budget' is 5" },
+        { { "reward_type", "verify", "llm_judge_max_context_length", "2048", "llm_judge_max_tokens", "2000" }, "it must be at least" },
+        { { "free_running", "true" }, "'free_running' needs 'placement' apart" },
+        { { "listen", "h:1", "tokenizer_path", "/t" }, "'listen' and 'tokenizer_path'" },
+        { { "free_running", "true", "placement", "apart", "over_sample_rate", "0.5" }, "'over_sample_rate' and 'free_running'" },
+        { { "free_running", "true", "placement", "apart", "no_resampling_pass_rate", "0.5" }, "'no_resampling_pass_rate' works" },
+        { { "free_running", "true", "placement", "apart", "apply_evolving_rubric_reward", "true" }, "'apply_evolving_rubric_reward'" },
+        { { "free_running", "true", "placement", "apart", "n_behind", "1" }, "'max_staleness' is its bound" },
+        { { "soft_over_length_punishment", "true", "max_new_tokens", "64", "cache_length", "64" }, "must be below 'max_new_tokens' (64)" },
+        { { "min_new_tokens", "64", "max_new_tokens", "32" }, "is above the longest completion" },
+        { { "stuck_s", "10", "slow_s", "20" }, "must not be below 'slow_s'" },
+        { { "eval_dataset", "{a: {path: x, n: 0}}" }, "the 'n' of the set 'a'" },
+        { { "offload_optimizer", "true", "optimizer", "adafactor" }, "do not go together" },
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        place_is_said(cases[i].set, cases[i].says);
+    /* a value of the command line stands in no file, and that of another setting may */
+    struct run_config c;
+    struct buf notes = BUF_INIT;
+    struct error err = { 0 };
+    assert_true(yaml_try(&c, "slow_s: 20\n\nseed: 3\n", &err) && run_config_set(&c, "slow_s", "30", FROM_FLAG, NULL, &err)
+                && run_config_set(&c, "stuck_s", "10", FROM_FLAG, NULL, &err));
+    assert_false(run_config_finish(&c, &notes, &err));
+    assert_string_equal(err.text, "'stuck_s' (10) must not be below 'slow_s' (30)");
+    assert_true(yaml_try(&c, "seed: 3\nslow_s: 20\n", &err) && run_config_set(&c, "stuck_s", "10", FROM_FLAG, NULL, &err));
+    assert_false(run_config_finish(&c, &notes, &err));
+    assert_non_null(strstr(err.text, ":2: 'stuck_s' (10) must not be below 'slow_s' (20)"));
+    buf_release(&notes);
+}
+
 static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clamped(UNUSED void **state)
 {
     static const struct {
@@ -697,6 +790,8 @@ static void sizes_that_cannot_work_are_refused_and_colossalchats_examples_clampe
         const char *said = cases[i].ok ? buf_text(&notes) : err.text;
         if (!strstr(said, cases[i].says))
             fail_msg("case %zu: '%s' lacks '%s'", i, said, cases[i].says);
+        if (!cases[i].ok)
+            place_is_said(cases[i].set, cases[i].says);
         buf_release(&notes);
     }
 }
@@ -773,12 +868,6 @@ static void what_needs_more_memory_than_the_run_started_with_waits_for_a_resume(
             fail_msg("case %zu: '%s' lacks '%s'", i, ok ? "taken" : err.text, cases[i].says ? cases[i].says : "");
     }
     buf_release(&notes);
-}
-
-/* As 'rollcall train' applies a run file. */
-static bool file_finish(struct run_config *c, const char *text, struct buf *notes, struct error *err)
-{
-    return yaml_try(c, text, err) && run_config_finish(c, notes, err);
 }
 
 static void options_of_atropos_trainer_become_settings(UNUSED void **state)
@@ -1152,6 +1241,7 @@ int main(void)
         cmocka_unit_test(the_temperature_goes_to_its_end_and_stays),
         cmocka_unit_test(an_environment_gives_the_reward_unless_another_is_asked_for),
         cmocka_unit_test(the_dapo_preset_fills_what_nobody_set),
+        cmocka_unit_test(a_rule_between_settings_names_the_line_of_one_of_them),
         cmocka_unit_test(sizes_that_cannot_work_are_refused_and_colossalchats_examples_clamped),
         cmocka_unit_test(devices_are_shared_out_among_workers_and_their_teams),
         cmocka_unit_test(a_plan_counts_steps_and_ages_as_documented),
