@@ -17,6 +17,7 @@
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "protocol/base/proc_stat.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/subcommand.h"
 #include "protocol/record/journal.h"
@@ -98,15 +99,8 @@ static void json_print(json_t *o)
 /* T: stopped (by SIGSTOP, or a debugger); 0: there is no such process. */
 static char process_state(pid_t pid)
 {
-    char path[64], line[512];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *f = pid > 0 ? fopen(path, "re") : NULL;
-    size_t n = f ? fread(line, 1, sizeof line - 1, f) : 0;
-    if (f)
-        fclose(f);
-    line[n] = 0;
-    const char *p = strrchr(line, ')');    // the name may contain anything
-    return p && p[1] ? p[2] : 0;
+    struct proc_stat s;
+    return proc_stat_read(pid, &s) ? s.state : 0;
 }
 
 /* Check that an agent is there to answer, or will be: not when it is stopped, or has ended and its keeper is stopped. */

@@ -188,12 +188,10 @@ bool choices_parse(struct choices *c, const char *text, size_t len, const char *
 /* ---- the file ---- */
 bool choices_path(const char *what, char *out, size_t size)
 {
-    const char *set = getenv("RC_CUDA_CHOICES"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if ((set && strcmp(set, "off") == 0) || ((!cache || cache[0] != '/') && (!home || home[0] != '/')))
+    const char *set = getenv("RC_CUDA_CHOICES");
+    if ((set && strcmp(set, "off") == 0) || !cache_path(out, size, "rollcall/products-"))
         return false;
-    int n = cache && cache[0] == '/' ? snprintf(out, size, "%s/rollcall/products-", cache)
-                                     : snprintf(out, size, "%s/.cache/rollcall/products-", home);
-    size_t len = n < 0 ? size : (size_t)n;
+    size_t len = strlen(out);
     for (const char *s = what; *s && len + sizeof ".txt" < size; s++) {
         char c = isalnum((unsigned char)*s) ? (char)tolower((unsigned char)*s) : '-';
         if (c != '-' || out[len - 1] != '-')

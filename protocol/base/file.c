@@ -324,3 +324,20 @@ void file_map_close(struct file_map *map)
         munmap((void *)map->data, map->size_bytes);
     *map = (struct file_map){ 0 };
 }
+
+bool cache_path(char *out, size_t size, const char *below)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    bool own = cache && cache[0] == '/';
+    if (!own && (!home || home[0] != '/'))
+        return false;
+    int n = own ? snprintf(out, size, "%s/%s", cache, below) : snprintf(out, size, "%s/.cache/%s", home, below);
+    return n >= 0 && (size_t)n < size;
+}
+
+void fd_close(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}

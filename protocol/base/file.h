@@ -23,6 +23,8 @@ MUST_USE bool file_write_secret(const char *path, const void *data, size_t len, 
 MUST_USE int file_create(const char *path, int flags, unsigned mode, struct error *err);
 /* Open such a file, mode 0644, as a stream to write to: with append at the end of what is there, else as a new file. NULL: see err. */
 MUST_USE FILE *file_create_stream(const char *path, bool append, struct error *err);
+/* Close *fd, if it is one, and make it -1. */
+void fd_close(int *fd);
 /* Make a folder and its missing parents; an existing folder is fine. */
 MUST_USE bool dir_make(const char *path, unsigned mode, struct error *err);
 /* Make renames and new files in dir survive a power cut. */
@@ -33,6 +35,9 @@ bool path_exists(const char *path);
 bool path_is_dir(const char *path);
 bool path_is_link(const char *path);      // a symbolic one, wherever it leads
 bool path_in_memory(const char *path);    // what is there is on tmpfs
+/* The user's folder for what can be made again ($XDG_CACHE_HOME, else ~/.cache) + "/" + below. False when there is neither, or the path is
+ * too long: as the XDG Base Directory Specification says, a relative one does not count. */
+bool cache_path(char *out, size_t size, const char *below);
 /* dir + "/" + name (or name when it is absolute) into out of size bytes; false when it does not fit. */
 bool path_join(char *out, size_t size, const char *dir, const char *name);
 /* Map a file read-only; size 0 gives data NULL and true. The mapping is the caller's, for file_map_close. */

@@ -160,6 +160,14 @@ class Gguf(unittest.TestCase):
         os.utime(self.file, (1, 1))    # as if it had changed: it is converted again
         self.assertEqual(self.run_it("generate", "-m", self.file, *args, input=LINES).stdout, want.stdout)
         self.assertEqual(len(glob.glob(self.task.path("cache/rollcall/gguf/*"))), 2)
+        dead = subprocess.Popen(["true"])
+        dead.wait()
+        for pid in (dead.pid, os.getpid()):
+            os.makedirs(self.task.path(f"cache/rollcall/gguf/killed.gguf-0123456789abcdef.part-{pid}/sub"))
+        os.utime(self.file, (2, 2))
+        self.assertEqual(self.run_it("generate", "-m", self.file, *args, input=LINES).stdout, want.stdout)
+        left = {os.path.basename(p) for p in glob.glob(self.task.path("cache/rollcall/gguf/*.part-*"))}
+        self.assertEqual(left, {f"killed.gguf-0123456789abcdef.part-{os.getpid()}"})    # what a killed process left is gone, the other works
         self.env.update(HOME="", XDG_CACHE_HOME="relative")
         have = self.run_it("generate", "-m", self.file, *args, input=LINES)
         self.assertNotEqual(have.returncode, 0)

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,6 +30,7 @@
 #include "protocol/base/mix64.h"
 #include "protocol/base/own_hosts.h"
 #include "protocol/base/parallel.h"
+#include "protocol/base/proc_stat.h"
 #include "protocol/base/utf8.h"
 #include "protocol/base/tcp.h"
 
@@ -626,6 +628,53 @@ static void memory_is_what_the_machine_and_its_control_groups_can_give(UNUSED vo
     assert_true(here.available > 0 && here.available <= here.total && here.total < SIZE_MAX);
 }
 
+static void the_kernel_says_what_a_process_does(UNUSED void **state)
+{
+    struct proc_stat s;
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_NAME, "a) T 1 (b");    // the name stands in the line, between parentheses
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    assert_true(pid > 0 && waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
+    assert_true(proc_stat_read(pid, &s));
+    assert_true(s.state == 'T' && s.parent == getpid() && s.n_thread == 1 && s.resident_pages > 0);
+    kill(pid, SIGKILL);
+    assert_true(waitpid(pid, &status, 0) == pid);
+    assert_false(proc_stat_read(pid, &s));
+    assert_true(s.state == 0 && s.parent == 0);
+    assert_false(proc_stat_read(0, &s) || proc_stat_read(-1, &s));
+}
+
+static void the_cache_is_where_the_specification_says(UNUSED void **state)
+{
+    static const struct {
+        const char *cache, *home, *want;
+    } cases[] = {
+        { "/c", "/h", "/c/x/y" },
+        { "", "/h", "/h/.cache/x/y" },
+        { "relative", "/h", "/h/.cache/x/y" },    // "All paths set in these environment variables must be absolute"
+        { "relative", "", NULL },
+        { "", "relative", NULL },
+    };
+    char out[64], was[1024];
+    snprintf(was, sizeof was, "%s", getenv("HOME") ? getenv("HOME") : "");
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        setenv("XDG_CACHE_HOME", cases[i].cache, 1);
+        setenv("HOME", cases[i].home, 1);
+        bool ok = cache_path(out, sizeof out, "x/y");
+        assert_int_equal(ok, cases[i].want != NULL);
+        if (ok)
+            assert_string_equal(out, cases[i].want);
+    }
+    setenv("XDG_CACHE_HOME", "/c", 1);
+    assert_false(cache_path(out, 6, "x/y"));
+    unsetenv("XDG_CACHE_HOME");
+    setenv("HOME", was, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -649,6 +698,8 @@ int main(void)
         cmocka_unit_test(no_link_is_followed_to_remove_or_to_create),
         cmocka_unit_test(the_mix_is_splitmix64),
         cmocka_unit_test(a_program_that_is_started_takes_all_signals),
+        cmocka_unit_test(the_kernel_says_what_a_process_does),
+        cmocka_unit_test(the_cache_is_where_the_specification_says),
         cmocka_unit_test(memory_is_what_the_machine_and_its_control_groups_can_give),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

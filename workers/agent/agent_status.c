@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
+#include "protocol/base/proc_stat.h"
 
 void telemetry_send(struct agent *a, const char *topic, const void *data, size_t len)
 {
@@ -17,28 +18,15 @@ void telemetry_send(struct agent *a, const char *topic, const void *data, size_t
 /* Processor time and memory of a process, from /proc. */
 static void child_sample(struct child *c, double passed_s)
 {
-    char path[64], line[1024];
-    uint64_t utime, stime;
-    long rss, n_thread;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)c->pid);
-    FILE *f = c->pid ? fopen(path, "re") : NULL;
-    if (!f)
+    struct proc_stat s;
+    if (!proc_stat_read(c->pid, &s))
         return;
-    size_t n = fread(line, 1, sizeof line - 1, f);
-    fclose(f);
-    line[n] = 0;
-    const char *p = strrchr(line, ')');    // the name may contain anything
-    if (!p
-        || sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" PRIu64 " %" PRIu64 " %*d %*d %*d %*d %ld %*d %*u %*u %ld", &utime,
-                  &stime, &n_thread, &rss)
-               != 4)
-        return;
-    double cpu_s = (double)(utime + stime) / (double)sysconf(_SC_CLK_TCK);
+    double cpu_s = (double)s.cpu_ticks / (double)sysconf(_SC_CLK_TCK);
     if (passed_s > 0 && cpu_s >= c->cpu_s)
         c->cpu_share = (cpu_s - c->cpu_s) / passed_s;
     c->cpu_s = cpu_s;
-    c->n_thread = (double)n_thread;
-    c->rss_mib = (double)rss * (double)sysconf(_SC_PAGESIZE) / (1 << 20);
+    c->n_thread = (double)s.n_thread;
+    c->rss_mib = (double)s.resident_pages * (double)sysconf(_SC_PAGESIZE) / (1 << 20);
 }
 
 static void alarm_note(void *ctx, const char *text)

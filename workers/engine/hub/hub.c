@@ -13,8 +13,6 @@ bool hub_cache_dir(char *out, size_t size, struct error *err)
         { "HF_HUB_CACHE", "" },
         { "HUGGINGFACE_HUB_CACHE", "" },
         { "HF_HOME", "/hub" },
-        { "XDG_CACHE_HOME", "/huggingface/hub" },
-        { "HOME", "/.cache/huggingface/hub" },
     };
     for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
         const char *at = getenv(places[i].variable);
@@ -24,7 +22,7 @@ bool hub_cache_dir(char *out, size_t size, struct error *err)
             return error_set(err, ERR_IO, "the path in $%s is too long", places[i].variable);
         return true;
     }
-    return error_set(err, ERR_NOT_FOUND, "no folder for the hub's cache: set HF_HOME");
+    return cache_path(out, size, "huggingface/hub") || error_set(err, ERR_NOT_FOUND, "no folder for the hub's cache: set HF_HOME");
 }
 
 bool hub_name_ok(const char *name)

@@ -114,15 +114,13 @@ static bool token_find(char *out, size_t size)
             return snprintf(out, size, "%s", v) < (int)size;
     }
     char path[PATH_MAX];
-    const char *file = getenv("HF_TOKEN_PATH"), *home = getenv("HF_HOME"), *cache = getenv("XDG_CACHE_HOME"), *user = getenv("HOME");
+    const char *file = getenv("HF_TOKEN_PATH"), *home = getenv("HF_HOME");
     if (file && file[0])
         snprintf(path, sizeof path, "%s", file);
     else if (home && home[0])
         snprintf(path, sizeof path, "%s/token", home);
-    else if (cache && cache[0])
-        snprintf(path, sizeof path, "%s/huggingface/token", cache);
-    else
-        snprintf(path, sizeof path, "%s/.cache/huggingface/token", user ? user : "");
+    else if (!cache_path(path, sizeof path, "huggingface/token"))
+        return false;
     struct buf text = { .max = 1 << 17 };
     struct error ignored;    // no file: no token
     bool ok = path_exists(path) && file_read(&text, path, 4096, &ignored);

@@ -1,11 +1,15 @@
 #include "workers/engine/load/model_find.h"
+#include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "protocol/base/cli.h"
 #include "protocol/base/digest.h"
 #include "protocol/base/file.h"
 #include "protocol/base/log.h"
@@ -14,17 +18,19 @@
 #include "workers/engine/load/gguf.h"
 #include "workers/engine/load/gguf_dir.h"
 
+#define GGUF_CACHE "rollcall/gguf"
+#define PART ".part-"    // and the writer's pid, after the name of a folder that is not whole yet
 #define FORM 1    // of what is converted: another number when the same file would become another folder
 
 /* The folder that the file at path, whose real path is `real`, is converted into. */
 static bool folder_name(char *out, size_t size, const char *real, struct error *err)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *base = strrchr(real, '/');
-    bool in_cache = cache && cache[0] == '/';
+    const char *base = strrchr(real, '/');
+    char cache[PATH_MAX];
     struct stat st;
     char key[128], hex[65];
     struct digest d;
-    if (!in_cache && (!home || home[0] != '/'))
+    if (!cache_path(cache, sizeof cache, GGUF_CACHE))
         return error_set(err, ERR_NOT_FOUND, "no folder to convert '%s' into: set XDG_CACHE_HOME, or run 'rollcall convert %s DIR'", real,
                          real);
     if (stat(real, &st) != 0)
@@ -36,9 +42,28 @@ static bool folder_name(char *out, size_t size, const char *real, struct error *
     digest_add(&d, key, strlen(key));
     digest_hex(&d, hex);
     base = base ? base + 1 : real;
-    int n = snprintf(out, size, "%s%s/rollcall/gguf/%.*s-%.16s", in_cache ? cache : home, in_cache ? "" : "/.cache",
-                     (int)MIN(strlen(base), (size_t)100), base, hex);
+    int n = snprintf(out, size, "%s/%.*s-%.16s", cache, (int)MIN(strlen(base), (size_t)100), base, hex);
     return (n > 0 && (size_t)n < size) || error_set(err, ERR_IO, "the path of '%s' in the cache is too long", real);
+}
+
+/* Conversions that were killed leave "NAME.part-PID" in the cache: remove those of processes that live no more. */
+static void leftovers_remove(const char *dir)
+{
+    char cache[PATH_MAX], path[PATH_MAX];
+    snprintf(cache, sizeof cache, "%.*s", (int)(strrchr(dir, '/') - dir), dir);
+    DIR *d = opendir(cache);    // the first conversion makes it
+    for (struct dirent *e; d && (e = readdir(d));) {
+        const char *part = strstr(e->d_name, PART);
+        int64_t pid;
+        struct error why;
+        if (!part || !parse_i64(part + sizeof PART - 1, &pid) || pid <= 0 || pid > INT32_MAX || pid == getpid()
+            || kill((pid_t)pid, 0) == 0 || errno != ESRCH || !path_join(path, sizeof path, cache, e->d_name))
+            continue;
+        if (!dir_remove(path, &why))
+            log_warn("a killed conversion has left '%s': %s", path, why.text);
+    }
+    if (d)
+        closedir(d);
 }
 
 static bool folder_make(const char *dir, const char *real, struct error *err)
@@ -46,8 +71,9 @@ static bool folder_make(const char *dir, const char *real, struct error *err)
     char part[PATH_MAX];
     struct error ignored;
     bool ok = false;
-    if (snprintf(part, sizeof part, "%s.part-%d", dir, (int)getpid()) >= (int)sizeof part)
+    if (snprintf(part, sizeof part, "%s" PART "%d", dir, (int)getpid()) >= (int)sizeof part)
         return error_set(err, ERR_IO, "the path '%s' is too long", dir);
+    leftovers_remove(dir);
     TRY(dir_remove(part, err));
     TRY(gguf_convert(real, part, GGUF_KEEP_EXACT, err));
     if (rename(part, dir) != 0 && !path_is_dir(dir)) {    // another process may have been first

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "protocol/base/child.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/proc_stat.h"
 
 #define NAME "rollcall-leash"
 #define END_FD 3
@@ -22,26 +23,13 @@
 
 /* ---- in the process that holds the program ---- */
 
-static pid_t parent_of(pid_t pid)
-{
-    char path[64], text[512];
-    int parent = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *f = fopen(path, "re");
-    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    if (f)
-        fclose(f);
-    text[n] = 0;
-    const char *name_end = strrchr(text, ')');    // the name may hold anything
-    return name_end && sscanf(name_end + 1, " %*c %d", &parent) == 1 ? (pid_t)parent : 0;
-}
-
 static void children_kill(void)
 {
     DIR *proc = opendir("/proc");
     for (struct dirent *e; proc && (e = readdir(proc));) {
         pid_t pid = (pid_t)strtol(e->d_name, NULL, 10);
-        if (pid > 0 && parent_of(pid) == getpid())
+        struct proc_stat s;
+        if (proc_stat_read(pid, &s) && s.parent == getpid())
             kill(pid, SIGKILL);
     }
     if (proc)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
 #include "protocol/base/log.h"
 #include "workers/engine/reward/leash.h"
@@ -30,13 +31,6 @@ struct line_program {
     int64_t id;
     int64_t n_start, n_late, n_stray, n_mismatch;    // starts, and lines of each kind; counted for the log
 };
-
-static void fd_close(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
-}
 
 bool is_worth_a_line(int64_t n)
 {

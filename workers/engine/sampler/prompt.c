@@ -68,22 +68,14 @@ static bool role_is(const json_t *messages, size_t i, const char *role)
     return its && strcmp(its, role) == 0;
 }
 
-/* Without a chat template: the text of the one question, after that of its system message, if there is one. */
 static bool plain_add(struct prompt_maker *p, const json_t *messages, const json_t *tools, struct token_list *out, struct error *err)
 {
     struct buf text = BUF_INIT;
-    size_t n = json_array_size(messages);
-    bool system = n == 2 && role_is(messages, 0, "system");
     if (json_array_size(tools) > 0)
         return error_set(err, ERR_DATA, "'tools' needs a chat template, and the model directory has none");
-    if (n != 1 + (size_t)system || !role_is(messages, n - 1, "user") || !content_text(messages, 0) || !content_text(messages, n - 1))
+    if (!plain_chat(messages, json_array_size(messages), &text))
         return error_set(err, ERR_DATA,
                          "'messages' is more than one question, which needs a chat template, and the model directory has none");
-    for (size_t i = 0; i < n; i++) {
-        const json_t *content = content_text(messages, i);
-        buf_add(&text, json_string_value(content), json_string_length(content));
-        buf_str(&text, i + 1 < n ? "\n\n" : "");
-    }
     p->n_plain++;
     bool ok = text.failed ? error_set(err, ERR_NO_MEMORY, "no memory for a prompt")
                           : encoder_encode(p->encoder, buf_text(&text), text.len, ENCODE_ADD_BEGIN, out, err);

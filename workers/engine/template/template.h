@@ -42,3 +42,6 @@ struct chat_options {
  * templates write their own begin token. */
 MUST_USE bool template_chat(const struct template *t, const json_t *messages, const struct chat_options *options, struct buf *out,
                             struct error *err);
+/* The text of the first n messages for a model without a chat template, appended to out (out->failed: no memory): that of the one question,
+ * after that of its system message and an empty line, if there is one. False: they are something else. */
+bool plain_chat(const json_t *messages, size_t n, struct buf *out);

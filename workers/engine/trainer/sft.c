@@ -110,23 +110,17 @@ static json_t *row_messages(json_t *row, struct error *err)
     return copy;
 }
 
-/* The text of messages[i] if it is of this role and one; NULL otherwise. */
-static const json_t *text_of(const json_t *messages, size_t i, const char *role)
-{
-    const json_t *m = json_array_get(messages, i), *content = json_object_get(m, "content");
-    const char *is = json_string_value(json_object_get(m, "role"));
-    return is && strcmp(is, role) == 0 && json_is_string(content) ? content : NULL;
-}
-
 /* Without a chat template: system message and question, which have no loss, and the answer up to the end token. */
 static bool plain_add(struct sft_reader *r, struct sft_data *d, const json_t *messages, struct error *err)
 {
     size_t n = json_array_size(messages);
-    const json_t *system = n == 3 ? text_of(messages, 0, "system") : NULL, *question = n >= 2 ? text_of(messages, n - 2, "user") : NULL;
-    const json_t *answer = n >= 2 ? text_of(messages, n - 1, "assistant") : NULL;
+    const json_t *last = json_array_get(messages, n - 1), *answer = json_object_get(last, "content");
+    const char *role = json_string_value(json_object_get(last, "role"));
     int n_eos;
     const int32_t *eos = tokenizer_eos(r->tok, &n_eos);
-    if (json_array_size(r->tools) > 0 || !question || !answer || n != 2 + (size_t)(system != NULL))
+    buf_clear(&r->before);
+    if (json_array_size(r->tools) > 0 || !role || strcmp(role, "assistant") != 0 || !json_is_string(answer)
+        || !plain_chat(messages, n - 1, &r->before))
         return error_set(err, ERR_DATA,
                          "only the text of one question and its answer can be learned without a chat template, and the model directory has "
                          "none; put one there as chat_template.jinja for conversations and tools");
@@ -134,10 +128,6 @@ static bool plain_add(struct sft_reader *r, struct sft_data *d, const json_t *me
         return error_set(err, ERR_DATA,
                          "the tokenizer names no end token for an answer to end with; give it as 'eos_token' in "
                          "tokenizer_config.json");
-    buf_clear(&r->before);
-    if (system)
-        buf_fmt(&r->before, "%s\n\n", json_string_value(system));
-    buf_add(&r->before, json_string_value(question), json_string_length(question));
     if (r->before.failed)
         return error_set(err, ERR_NO_MEMORY, "no memory for a conversation");
     r->ids.n = 0;

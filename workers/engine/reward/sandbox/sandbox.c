@@ -34,6 +34,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/file.h"
 #include "workers/engine/reward/sandbox/cgroup.h"
 #include "workers/engine/reward/sandbox/filter.h"
 #include "workers/engine/reward/sandbox/memory.h"
@@ -103,13 +104,6 @@ const char *case_status_name(enum case_status status)
         [CASE_SANDBOX] = "sandbox error",
     };
     return names[status];
-}
-
-static void fd_close(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
 }
 
 struct limit {
