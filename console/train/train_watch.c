@@ -13,6 +13,7 @@
 #include "protocol/base/file.h"
 #include "protocol/base/json_text.h"
 #include "protocol/record/journal.h"
+#include "protocol/record/settings_kept.h"
 #include "protocol/run/run_failure.h"
 #include "protocol/run/run_lock.h"
 #include "protocol/run/run_state.h"
@@ -27,7 +28,8 @@ struct watch {
     struct journal *journal;
     struct batch *batch;
     struct watch_seen seen;
-    double until_s;    // later events are not printed yet
+    struct run_config now;    // the run's settings, with what commands have changed
+    double until_s;           // later events are not printed yet
     enum run_state state;
     char reason[1024];
     struct transport *transport;
@@ -110,10 +112,18 @@ static double limit_left(const struct watch *w)
     struct error none;
     bool found = false;
     int64_t used_ms = 0;
-    bool known = w->train->config.max_hours > 0 && journal_value_get(w->journal, "used_ms", &used, &found, &none) && found
+    bool known = w->now.max_hours > 0 && journal_value_get(w->journal, "used_ms", &used, &found, &none) && found
                  && parse_i64(buf_text(&used), &used_ms);
     buf_release(&used);
-    return known ? fmax(3600 * w->train->config.max_hours - (double)used_ms / 1000, 0) : NAN;
+    return known ? fmax(3600 * w->now.max_hours - (double)used_ms / 1000, 0) : NAN;
+}
+
+/* The run's last step under the settings of now. */
+static int64_t last_step(const struct watch *w)
+{
+    struct run_plan plan;
+    struct error none;
+    return run_plan_make(&plan, &w->now, w->train->n_row, &none) ? plan.total_steps : w->train->plan.total_steps;
 }
 
 static bool step_told(void *arg, const struct journal_step *s)
@@ -131,7 +141,7 @@ static bool step_told(void *arg, const struct journal_step *s)
     for (int i = 0; i < n; i++)
         metric[i] = (struct batch_metric){ s->metric[i].name, s->metric[i].value };
     batch_ends_in(w->batch, limit_left(w));
-    batch_step(w->batch, s->step, w->train->config.max_steps > 0 ? w->train->config.max_steps : w->train->plan.total_steps, metric, n);
+    batch_step(w->batch, s->step, last_step(w), metric, n);
     return true;
 }
 
@@ -146,7 +156,8 @@ static bool journal_look(struct watch *w, struct error *err)
         if (!(w->journal = journal_open_reader(w->train->run_dir, &why)))
             return true;    // it is just being made
     }
-    return journal_steps_read(w->journal, w->seen.step_seq, step_told, w, err) && events_tell(w, INFINITY, err);
+    return settings_now(&w->now, &w->train->config, w->journal, w->train->run_dir, err)
+           && journal_steps_read(w->journal, w->seen.step_seq, step_told, w, err) && events_tell(w, INFINITY, err);
 }
 
 bool train_watch_skip(struct train *t, struct watch_seen *seen, struct error *err)

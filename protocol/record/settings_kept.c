@@ -59,3 +59,24 @@ void setting_tell(struct buf *text, const json_t *was, const struct knob *k, con
     buf_str(text, ")");
     buf_release(&is);
 }
+
+/* The controller keeps all changes of knobs, oldest first, as the value "changes". */
+bool settings_now(struct run_config *out, const struct run_config *began, struct journal *j, const char *base_dir, struct error *err)
+{
+    struct buf text = BUF_INIT;
+    struct error ignored;
+    bool found = false, ok = journal_value_get(j, "changes", &text, &found, err);
+    json_t *list = ok && found ? json_text_read(buf_text(&text), text.len, 0, NULL) : NULL, *row;
+    size_t i;
+    *out = *began;
+    json_array_foreach(list, i, row)
+    {
+        const char *name = json_string_value(json_object_get(row, "name")), *value = json_string_value(json_object_get(row, "value"));
+        if (name && value && !json_is_true(json_object_get(row, "voided"))
+            && !run_config_set(out, name, value, FROM_COMMAND, base_dir, &ignored))
+            continue;    // a knob of a newer rollcall
+    }
+    json_decref(list);
+    buf_release(&text);
+    return ok;
+}

@@ -19,3 +19,7 @@ MUST_USE bool settings_kept_read(struct journal *j, json_t **out, struct error *
 bool setting_differs(const json_t *was, const struct knob *k, const struct run_config *c);
 /* Add "NAME is VALUE (was VALUE)" to text, after ", " when it is not empty. Long values are cut after their first bytes. */
 void setting_tell(struct buf *text, const json_t *was, const struct knob *k, const struct run_config *c);
+/* began with the knobs that commands have changed since, as the journal has them: *out. Each counts from when it was acknowledged, also
+ * where it takes effect at a later step; one that a rollback has undone does not count. Relative paths are below base_dir. */
+MUST_USE bool settings_now(struct run_config *out, const struct run_config *began, struct journal *j, const char *base_dir,
+                           struct error *err);

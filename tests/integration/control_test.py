@@ -3,14 +3,16 @@
 What an operator does to a run with ctl and signals, and what bad input gets."""
 import contextlib
 import json
+import math
 import os
+import re
 import signal
 import socket
 import sqlite3
 import subprocess
 import time
 import unittest
-from run_tools import LIMIT, ROLLCALL, Run, RunCase
+from run_tools import LIMIT, ROLLCALL, Run, RunCase, written
 
 
 def cpu_s(pid):
@@ -67,6 +69,24 @@ class Control(RunCase):
         done = run.ctl("pause")
         self.assertEqual(done.returncode, 1)
         self.assertIn("not alive", done.stderr)
+
+    def test_the_time_left_follows_the_limits_that_commands_set(self):
+        run = self.start("--format", "text", "--interval", "0")
+
+        def left():
+            """Seconds, of the last line of progress; infinite before there is one."""
+            last = re.findall(r"^ *\d+/\d+ .* ([0-9:]+)\n", written(run.log), re.M)[-1:]
+            if not last:
+                return math.inf
+            seconds = 0
+            for part in last[0].split(":"):
+                seconds = 60 * seconds + int(part)
+            return seconds
+        self.until("a line says how long it takes", lambda: left() < math.inf, run)
+        self.ok(run, "set", "max_steps=1000000")
+        self.until("the steps that are left are counted", lambda: left() > 200, run)    # no step takes less than 0.2 ms
+        self.ok(run, "set", "max_hours=0.05")
+        self.until("the hours bound it", lambda: left() <= 180, run)
 
     def test_without_run_the_one_live_run_under_runs_is_meant(self):
         home = self.task.path("home")

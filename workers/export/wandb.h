@@ -17,8 +17,8 @@
 /* --- who and where (wandb_setup.c) --- */
 struct wandb_setup {
     const char *run_dir;         // borrowed
-    struct run_config config;    // of the run, with the changes that wandb_config_refresh has applied
-    int64_t n_change;            // number of those changes
+    struct run_config began;     // of the run, as it has begun
+    struct run_config config;    // with the changes that wandb_config_refresh has found
     struct wandb_who who;        // its key is wiped by wandb_setup_release
     bool id_given;               // run_id was given, so the run may already exist
     char ca[1024];               // file of certificates, "" : the system's
@@ -112,7 +112,7 @@ void wandb_system_each(const struct journal_sample *s, const char *head, wandb_s
 void wandb_system_print(struct buf *out, const struct journal_sample *s, const char *head, double start_s);
 
 /* The config string: {"lr":{"value":…},…,"_wandb":{"value":…}} with the metric definitions of all names seen so far. */
-/* Apply the knob changes in the journal to s->config; changed: there were new ones. */
+/* Put the knob changes in the journal into s->config; changed: it has another value than before. */
 MUST_USE bool wandb_config_refresh(struct wandb_setup *s, struct journal *j, bool *changed, struct error *err);
 MUST_USE bool wandb_config_print(struct buf *out, const struct wandb_setup *s, const struct wandb_summary *names, struct error *err);
 /* Set s->start_s to the earliest time in the journal. */

@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include "protocol/base/cli.h"
 #include "protocol/base/json_text.h"
+#include "protocol/record/settings_kept.h"
 #include "protocol/settings/knobs.h"
 #include "protocol/settings/metrics.h"
 #include "workers/export/wandb.h"
@@ -286,30 +287,17 @@ static void config_setting(struct buf *out, const struct knob *k, const struct r
     buf_str(out, "},");
 }
 
-/* The controller keeps all knob changes, oldest first, as the value "changes". */
 bool wandb_config_refresh(struct wandb_setup *s, struct journal *j, bool *changed, struct error *err)
 {
-    struct buf text = BUF_INIT, before = BUF_INIT, after = BUF_INIT;
-    struct error ignored;
-    bool found = false, ok = journal_value_get(j, "changes", &text, &found, err);
-    json_t *list = ok && found ? json_text_read(buf_text(&text), text.len, 0, NULL) : NULL, *row;
-    size_t i;
+    struct buf before = BUF_INIT, after = BUF_INIT;
+    struct run_config *now = malloc(sizeof *now);
+    bool ok = now ? settings_now(now, &s->began, j, s->run_dir, err) : error_set(err, ERR_NO_MEMORY, "no memory for the settings");
     *changed = false;
-    json_array_foreach(list, i, row)
-    {
-        const char *name = json_string_value(json_object_get(row, "name")), *value = json_string_value(json_object_get(row, "value"));
-        if ((int64_t)i < s->n_change || !name || !value)
-            continue;    // already applied
-        const struct knob *k = knob_find(name, &ignored);
-        if (k) {
-            knob_text(k, &s->config, &before);
-            if (run_config_set(&s->config, name, value, FROM_COMMAND, s->run_dir, &ignored))
-                *changed |= strcmp(buf_text(&before), knob_text(k, &s->config, &after)) != 0;
-        }
-    }
-    s->n_change = MAX(s->n_change, (int64_t)json_array_size(list));
-    json_decref(list);
-    buf_release(&text);
+    for (int i = 0; ok && i < n_knobs && !*changed; i++)
+        *changed = strcmp(knob_text(&knobs[i], &s->config, &before), knob_text(&knobs[i], now, &after)) != 0;
+    if (ok)
+        s->config = *now;
+    free(now);
     buf_release(&before);
     buf_release(&after);
     return ok;

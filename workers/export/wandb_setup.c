@@ -45,11 +45,12 @@ bool wandb_setup_make(struct wandb_setup *s, const char *run_dir, bool need_key,
 {
     char path[PATH_MAX];
     *s = (struct wandb_setup){ .run_dir = run_dir };
-    run_config_init(&s->config);
+    run_config_init(&s->began);
     if (!path_join(path, sizeof path, run_dir, "run.yaml"))
         return error_set(err, ERR_IO, "the path '%s' is too long", run_dir);
-    if (!run_config_read(&s->config, path, err))
+    if (!run_config_read(&s->began, path, err))
         return error_wrap(err, "while reading the run's settings");
+    s->config = s->began;
     if (!wandb_who_make(&s->who, &s->config, err))
         return false;
     s->id_given = s->who.run_id[0] || s->who.resume[0];
