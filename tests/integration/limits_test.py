@@ -4,6 +4,7 @@ import os
 import resource
 import shutil
 import subprocess
+import time
 import unittest
 from run_tools import ROLLCALL, Task, alive, commands
 
@@ -30,14 +31,74 @@ class Limits(unittest.TestCase):
             return 0
         return sum(len(os.listdir(f"/proc/{pid}/task")) for pid, _ in commands() if os.stat(f"/proc/{pid}").st_uid == os.geteuid())
 
-    def run_with(self, limit, value):
+    def pids_group(self):
+        """A cgroup of our own that limits the number of processes, of either version, or why there is none."""
+        with open("/proc/self/cgroup") as f:
+            places = [line.split(":", 2) for line in f.read().splitlines()]
+        why = "this process is in no cgroup"
+        for _, controllers, path in places:
+            if controllers and "pids" not in controllers.split(","):
+                continue
+            mount = os.path.join("/sys/fs/cgroup", *(["pids"] if controllers else []))
+            group = os.path.normpath(f"{mount}/{path}/rollcall-limits-{os.getpid()}")
+            try:
+                os.mkdir(group)
+                with open(os.path.join(group, "pids.max")) as f:
+                    f.read()
+                self.addCleanup(self.group_remove, group)
+                return group, ""
+            except OSError as e:
+                why = str(e)
+                if os.path.isdir(group):
+                    os.rmdir(group)
+        return None, why
+
+    def group_remove(self, group):
+        """The kernel lets go of a group when the last of its processes has been waited for."""
+        until = time.monotonic() + ENDS_S
+        while True:
+            try:
+                return os.rmdir(group)
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+
+    def test_a_cgroup_with_few_processes_is_named_as_a_limit_of_the_user_is(self):
+        """pids.max: at what the front end lacks, at what some other process lacks, and at what is enough."""
+        group, why = self.pids_group()
+        if not group:
+            self.skipTest(f"no cgroup can be made that limits processes: {why}")
+        for value, ends in (8, 1), (40, 1), (1000, 0):
+            with self.subTest(value=value):
+                with open(os.path.join(group, "pids.max"), "w") as f:
+                    f.write(str(value))
+                done = self.run_with("pids", value, group)
+                said = self.last_words(done)
+                self.assertEqual(done.returncode, ends, said)
+                if ends == 1:
+                    self.assertRegex(said, r"pids\.max")
+                with open(os.path.join(group, "cgroup.procs")) as f:
+                    self.assertEqual(f.read(), "")
+
+    def last_words(self, done):
+        """The last line of what it said, or that it has said nothing."""
+        lines = done.stderr.splitlines()
+        return lines[-1] if lines else f"nothing on stderr; status {done.returncode}, and on stdout: {done.stdout[-500:]!r}"
+
+    def run_with(self, limit, value, group=None):
+        """limit: what setrlimit calls it; with a group, the run is moved there instead."""
         def lower():
+            if group:
+                with open(os.path.join(group, "cgroup.procs"), "w") as f:
+                    f.write(str(os.getpid()))
             if os.geteuid() == 0:
                 os.setgroups([])
                 os.setgid(NOBODY)
                 os.setuid(NOBODY)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(limit, (value, value))
+            if not group:
+                resource.setrlimit(limit, (value, value))
         return subprocess.run([self.program, "train", self.file, "--runs-dir", self.task.path(f"runs-{limit}-{value}"), "--name", "r",
                                "--max-steps", "1", "--batch"], preexec_fn=lower, cwd=self.task.dir, capture_output=True, text=True,
                               timeout=ENDS_S, env={"PATH": os.environ["PATH"]})    # the environment lies on the stack, too
@@ -64,7 +125,7 @@ class Limits(unittest.TestCase):
             for value in dict.fromkeys((*some, *(more if LONG else ()))):
                 with self.subTest(limit=limit, value=value, why=some.get(value)):
                     done = self.run_with(limit, value)
-                    said = done.stderr.splitlines()[-1]
+                    said = self.last_words(done)
                     if value in some:
                         self.assertEqual(done.returncode, 0 if some[value] is None else 1, said)
                     self.assertIn(done.returncode, (0, 1), said)    # and not a signal
