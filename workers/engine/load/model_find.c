@@ -20,7 +20,7 @@
 
 #define GGUF_CACHE "rollcall/gguf"
 #define PART ".part-"    // and the writer's pid, after the name of a folder that is not whole yet
-#define FORM 1    // of what is converted: another number when the same file would become another folder
+#define FORM 1           // of what is converted: another number when the same file would become another folder
 
 /* The folder that the file at path, whose real path is `real`, is converted into. */
 static bool folder_name(char *out, size_t size, const char *real, struct error *err)
@@ -56,8 +56,8 @@ static void leftovers_remove(const char *dir)
         const char *part = strstr(e->d_name, PART);
         int64_t pid;
         struct error why;
-        if (!part || !parse_i64(part + sizeof PART - 1, &pid) || pid <= 0 || pid > INT32_MAX || pid == getpid()
-            || kill((pid_t)pid, 0) == 0 || errno != ESRCH || !path_join(path, sizeof path, cache, e->d_name))
+        if (!part || !parse_i64(part + sizeof PART - 1, &pid) || pid <= 0 || pid > INT32_MAX || pid == getpid() || kill((pid_t)pid, 0) == 0
+            || errno != ESRCH || !path_join(path, sizeof path, cache, e->d_name))
             continue;
         if (!dir_remove(path, &why))
             log_warn("a killed conversion has left '%s': %s", path, why.text);
