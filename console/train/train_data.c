@@ -254,6 +254,8 @@ static bool environment_try(struct checks *k, struct error *err)
     TRY(row || error_set(err, ERR_NO_MEMORY, "no memory for a row"));
     TRY(e = environment_new(c->environment + strlen("program:"), c->environment_timeout_s, k->errors, err));
     environment_turn(e, &(struct turn){ .row = row }, &a);
+    environment_free(e);    // then all that the program has said is there
+    e = NULL;
     errors_tell(k, said, sizeof said);
     ok = a.state == SCORE_OK
          || error_set(err, ERR_DATA, "'environment' does not begin with the first row of '%s': %s%s", c->dataset, a.reason, said);
@@ -314,6 +316,10 @@ static bool program_try(struct checks *k, struct error *err)
         reward_score(k->reward, in, out, 2);
         fault = program_fault(out);
         refuses = fault && strncmp(fault, "error: ", strlen("error: ")) == 0;
+    }
+    if (fault) {
+        reward_free(k->reward);    // then all that the program has said is there
+        k->reward = NULL;
     }
     errors_tell(k, said, sizeof said);
     if (!fault)

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <math.h>
 #include <stdio.h>
@@ -57,6 +58,39 @@ static void an_answer_is_taken_as_it_stands(void **state)
     out = score(r, "a bad one");
     assert_true(out.score == SCORE_OK && out.reward == -1 && isnan(out.ans_acc) && isnan(out.format_acc));    // it does not say
     reward_free(r);
+}
+
+static void what_a_program_says_without_end_is_bounded_and_its_end_kept(void **state)
+{
+    const struct folder *f = *state;
+    static const int64_t sizes[] = { 0, 100, 1 << 20, (1 << 20) + 8192, 9000000 };    // bytes before the last line
+    for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+        char type[512], said[64];
+        struct buf text = BUF_INIT;
+        struct error err = { 0 };
+        FILE *errors = tmpfile();
+        snprintf(type, sizeof type,
+                 "program:cd %s && while read -r line; do head -c %" PRId64 " /dev/zero | tr '\\0' x >&2; echo the end >&2; "
+                 "id=${line#*\\\"id\\\":}; echo \"{\\\"id\\\":${id%%%%,*},\\\"reward\\\":1}\"; done",
+                 f->path, sizes[i]);
+        struct reward *r = reward_new(&(struct reward_config){ .type = type, .program_timeout_s = 60, .program_errors = fileno(errors) },
+                                      &err);
+        assert_non_null(r);
+        assert_int_equal(score(r, "a").score, SCORE_OK);
+        reward_free(r);
+        rewind(errors);
+        for (size_t n; buf_reserve(&text, 65536) && (n = fread(text.data + text.len, 1, 65536, errors)) > 0;)
+            text.len += n;
+        fclose(errors);
+        int64_t all = sizes[i] + 8, left = all - (1 << 20) - 8192;    // with "the end\n"
+        const char *words = strstr(buf_text(&text), "\n[");
+        snprintf(said, sizeof said, "\n[%" PRId64 " bytes of the program's", left);
+        if ((left > 0) != (words != NULL) || (words && strncmp(words, said, strlen(said)) != 0))
+            fail_msg("of %" PRId64 " bytes: '%.80s', not '%s'", all, words ? words : "", left > 0 ? said : "");
+        assert_true(left > 0 ? text.len < (1 << 20) + 8192 + 200 : (int64_t)text.len == all);
+        assert_memory_equal(text.data + text.len - 8, "the end\n", 8);
+        buf_release(&text);
+    }
 }
 
 static void what_is_not_an_answer_leaves_the_sample_out(void **state)
@@ -390,6 +424,7 @@ int main(void)
     signal(SIGPIPE, SIG_IGN);    // like console/main.c
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(an_answer_is_taken_as_it_stands, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(what_a_program_says_without_end_is_bounded_and_its_end_kept, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(what_is_not_an_answer_leaves_the_sample_out, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_program_that_ends_is_started_again_and_asked_once_more, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(a_line_too_many_costs_no_sample_its_score, folder_make, folder_remove),

@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,12 +15,15 @@
 #include <unistd.h>
 #include "protocol/base/child.h"
 #include "protocol/base/clock.h"
+#include "protocol/base/macros.h"
 #include "protocol/base/proc_stat.h"
 
 #define NAME "rollcall-leash"
 #define END_FD 3
-#define KILLED_MS 5000    // for what has been killed to be gone; what hangs in the kernel is left
-#define STUCK_MS 7000     // for a leash to end
+#define ERRORS_MAX (1 << 20)    // bytes of a program's standard error that are passed on as they come
+#define ERRORS_END 8192         // and bytes of its end, when there are more
+#define KILLED_MS 5000          // for what has been killed to be gone; what hangs in the kernel is left
+#define STUCK_MS 7000           // for a leash to end
 
 /* ---- in the process that holds the program ---- */
 
@@ -60,13 +64,51 @@ static bool has_ended(pid_t program)
     return ended;
 }
 
-static void __attribute__((noreturn)) program_exec(const char *command, pid_t leash)
+/* The program's standard error goes through here: what it says without end would fill the disk. */
+struct errors {
+    int from;                // our end of the program's pipe, non-blocking
+    int64_t passed, held;    // bytes: those passed on, and those after them, of which `end` has the last in turn
+    char end[ERRORS_END];
+};
+
+/* Is something there to be read? False also at its end. */
+static bool errors_take(struct errors *e)
+{
+    char part[16384];
+    ssize_t n = read(e->from, part, sizeof part);
+    if (n <= 0)
+        return n < 0 && errno == EINTR;
+    ssize_t now = MIN(n, (ssize_t)(ERRORS_MAX - e->passed));
+    e->passed += now;
+    for (ssize_t done = 0, k = 1; done < now && k > 0; done += k)
+        k = write(STDERR_FILENO, part + done, (size_t)(now - done));    // what nobody takes is lost, as it would be without us
+    for (ssize_t i = now; i < n; i++)
+        e->end[e->held++ % ERRORS_END] = part[i];
+    return true;
+}
+
+/* All that is still there, and the end of what was held back. A process that we may not end could write for ever. */
+static void errors_finish(struct errors *e)
+{
+    char end[ERRORS_END];
+    for (int i = 0; i < 1024 && errors_take(e); i++) {
+    }
+    int64_t n = MIN(e->held, (int64_t)ERRORS_END);
+    for (int64_t i = 0; i < n; i++)
+        end[i] = e->end[(e->held - n + i) % ERRORS_END];
+    if (e->held > n)
+        dprintf(STDERR_FILENO, "\n[%" PRId64 " bytes of the program's standard error are left out here; its end follows]\n", e->held - n);
+    if (n > 0)
+        (void)!write(STDERR_FILENO, end, (size_t)n);
+}
+
+static void __attribute__((noreturn)) program_exec(const char *command, pid_t leash, int errors)
 {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() == leash && setpgid(0, 0) == 0) {
+    if (getppid() == leash && setpgid(0, 0) == 0 && dup2(errors, STDERR_FILENO) == STDERR_FILENO) {
         close_range(END_FD, ~0u, 0);
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
     }
@@ -83,11 +125,14 @@ static int leash_run(const char *command)
     setrlimit(RLIMIT_CORE, &no_core);
     close_range(END_FD + 1, ~0u, 0);
     int change = sigprocmask(SIG_BLOCK, &child, NULL) == 0 ? signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK) : -1;
-    if (change < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
+    int said[2];
+    if (change < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 || pipe2(said, O_CLOEXEC) != 0)
         return 126;
     pid_t leash = getpid(), program = fork();
     if (program == 0)
-        program_exec(command, leash);
+        program_exec(command, leash, said[1]);
+    signal(SIGPIPE, SIG_IGN);    // standard error may lead nowhere, or to a file that grows no more
+    signal(SIGXFSZ, SIG_IGN);
     if (program < 0) {
         struct error err;
         child_unspawned(errno, "it", &err);
@@ -96,11 +141,18 @@ static int leash_run(const char *command)
     }
     close(STDIN_FILENO);    // so that the program's ends of the pipes are the only ones
     close(STDOUT_FILENO);
-    struct pollfd fds[2] = { { .fd = END_FD, .events = POLLIN }, { .fd = change, .events = POLLIN } };
+    close(said[1]);
+    fcntl(said[0], F_SETFL, O_NONBLOCK);
+    struct errors errors = { .from = said[0] };
+    struct pollfd fds[3] = { { .fd = END_FD, .events = POLLIN }, { .fd = change, .events = POLLIN }, { .fd = said[0], .events = POLLIN } };
     struct signalfd_siginfo told;
-    while (!has_ended(program) && (poll(fds, 2, -1) > 0 || errno == EINTR) && fds[0].revents == 0)
+    while (!has_ended(program) && (poll(fds, 3, -1) > 0 || errno == EINTR) && fds[0].revents == 0) {
         (void)!read(change, &told, sizeof told);
+        if (fds[2].revents && !errors_take(&errors) && (fds[2].revents & POLLHUP))
+            fds[2].fd = -1;    // the program has closed it
+    }
     all_kill();
+    errors_finish(&errors);
     return 0;
 }
 

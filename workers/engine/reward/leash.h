@@ -4,6 +4,9 @@
  * ours to which the kernel gives the orphans (a "child subreaper", prctl(2)), and which kills its children until none is left: when the
  * program has ended, when leash_end is called, and when the process that started it is gone, however that ended.
  *
+ * The program's standard error goes through that process, which passes on the first MiB, and at the program's end the last 8 KiB of more,
+ * with how much is left out between them.
+ *
  * It is this executable again under another name, which never comes to main: a forked copy would keep our memory. One thread at a time. */
 #pragma once
 #include <stdint.h>
