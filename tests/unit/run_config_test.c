@@ -609,7 +609,7 @@ static bool file_finish(struct run_config *c, const char *text, struct buf *note
     return yaml_try(c, text, err) && run_config_finish(c, notes, err);
 }
 
-/* The settings as a run file, one a line from the second on: the sentence begins with the file and the line of one of them. */
+/* The settings as a run file, one per line from the second on: the sentence begins with the file and the line of one of them. */
 static void place_is_said(const char *const set[16], const char *says)
 {
     struct buf text = BUF_INIT, notes = BUF_INIT;

@@ -87,7 +87,8 @@ static bool errors_take(struct errors *e)
     return true;
 }
 
-/* All that is still there, and the end of what was held back. A process that we may not end could write for ever. */
+/* All that is still there, and the end of what was held back. The loop has a bound, since a
+ * process that we may not end could go on writing. */
 static void errors_finish(struct errors *e)
 {
     char end[ERRORS_END];
