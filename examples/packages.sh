@@ -9,7 +9,7 @@
 # not among the four is taken for newer. FLINT 3 holds Arb itself. python3-minimal lacks what the sandbox of code rewards imports (ctypes).
 packages_table='
 build | all                                    | cmake gcc libc6-dev libcurl4-openssl-dev libflint-dev libfyaml-dev libgmp-dev
-build | all                                    | libjansson-dev libmbedtls-dev libmpfr-dev libncurses-dev libnng-dev
+build | all                                    | libjansson-dev libmpfr-dev libncurses-dev libnng-dev
 build | all                                    | libpcre2-dev libseccomp-dev libsnappy-dev libsqlite3-dev libutf8proc-dev libzstd-dev
 build | all                                    | ninja-build pkg-config
 build | all                                    | libssl-dev python3 zlib1g-dev

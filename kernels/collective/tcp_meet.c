@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <mbedtls/md.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -15,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base/clock.h"
+#include "protocol/base/mac.h"
 #include "protocol/base/tcp.h"
 
 #define TICK_MS 50          // between looks whether the meeting was called off
@@ -108,10 +108,7 @@ static bool mac_make(const struct meet *m, const char *role, const struct hello 
     memcpy(text, role, strlen(role));
     memcpy(text + 8, h, sizeof *h);
     memcpy(text + 8 + sizeof *h, nonce, KEY_BYTES);
-    const mbedtls_md_info_t *sha256 = mbedtls_md_info_from_type(MBEDTLS_MD_SHA256);
-    if (!sha256 || mbedtls_md_hmac(sha256, m->key, sizeof m->key, text, sizeof text, out) != 0)
-        return error_set(err, ERR_INTERNAL, "no SHA-256 for the ranks' connections");
-    return true;
+    return mac_sha256(out, m->key, sizeof m->key, text, sizeof text, err) || error_wrap(err, "the ranks' connections");
 }
 
 static bool mac_same(const uint8_t *a, const uint8_t *b)

@@ -3,8 +3,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/sockios.h>
-#include <mbedtls/hkdf.h>
-#include <mbedtls/md.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/evp.h>
@@ -15,6 +13,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "protocol/base/mac.h"
 #include "protocol/base/tcp.h"
 
 #define NUMBER_BYTES 32
@@ -138,14 +137,11 @@ static bool way_open(struct way *w, bool seals, const uint8_t key[KEY_BYTES], co
 static bool keys_derive(struct bulk *b, bool is_caller, const struct bulk_ticket *t, const uint8_t *caller_number, const uint8_t *number,
                         struct error *err)
 {
-    static const char info[] = "rollcall bulk 1";
     uint8_t salt[2 * NUMBER_BYTES], key[2][KEY_BYTES + SALT_BYTES];
     memcpy(salt, caller_number, NUMBER_BYTES);
     memcpy(salt + NUMBER_BYTES, number, NUMBER_BYTES);
-    if (mbedtls_hkdf(mbedtls_md_info_from_type(MBEDTLS_MD_SHA256), salt, sizeof salt, t->key, sizeof t->key, (const void *)info,
-                     sizeof info - 1, &key[0][0], sizeof key)
-        != 0)
-        return error_set(err, ERR_INTERNAL, "cannot derive the keys of a connection for weights");
+    if (!key_expand(key, sizeof key, salt, sizeof salt, t->key, sizeof t->key, "rollcall bulk 1", err))
+        return error_wrap(err, "cannot derive the keys of a connection for weights");
     const uint8_t *in = key[!is_caller], *out = key[is_caller];
     bool ok = way_open(&b->in, false, in, in + KEY_BYTES, err) && way_open(&b->out, true, out, out + KEY_BYTES, err);
     explicit_bzero(key, sizeof key);

@@ -1,6 +1,6 @@
 /* front.h - where other hosts connect: TLS with the join token's certificates, nng's requests in it, and connections for large data
  *
- * Other hosts dial with nng (transport_peer.c); here nng has no part. It set no limit that works until a connection has shown its
+ * Other hosts dial with dialer.h, those of older versions with nng; here nng has no part. It set no limit that works until a connection has shown its
  * certificate, and handed each message through four threads: 0.25 ms of a processor for each request, as measured with 1000 nodes.
  *
  * A handshake begins when a whole ClientHello has arrived; the other side must show the token within FRONT_LIMIT_MS of being accepted. A third

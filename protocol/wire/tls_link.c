@@ -35,6 +35,7 @@ struct tls_link {
     BIO *from, *to;    // the SSL's
     enum tls_role role;
     bool shaken, greeted;    // the handshake is done; the other side's greeting has come
+    bool strange;            // it has failed, since one side does not accept the other's certificates
     struct buf in, out;
     size_t in_begin, out_begin;    // bytes of them that are done with
 };
@@ -136,7 +137,7 @@ struct tls_side *tls_side_new(const struct join_identity *id, enum tls_role role
     SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
     SSL_CTX_set_cert_verify_callback(ctx, cert_check, NULL);
     bool ok = SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) == 1 && SSL_CTX_set_max_proto_version(ctx, TLS1_2_VERSION) == 1
-              && SSL_CTX_set1_groups_list(ctx, "P-256") == 1    // the certificates' own; mbedTLS would rather have a slower one
+              && SSL_CTX_set1_groups_list(ctx, "P-256") == 1    // the certificates' own; older nodes would rather have a slower one
               && certs_read(id->trusted, cert_trust, k) && certs_read(id->cert, cert_show, ctx) && key_use(ctx, id->key);
     ERR_clear_error();
     if (ok)
@@ -166,13 +167,21 @@ void tls_link_free(struct tls_link *l)
     free(l);
 }
 
+/* Is this why one side does not accept the other's certificates, as it sees it itself or is told? */
+static bool is_about_certificates(int reason)
+{
+    return reason == SSL_R_CERTIFICATE_VERIFY_FAILED || reason == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE
+           || reason == SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN || reason == SSL_R_TLSV1_ALERT_UNKNOWN_CA;
+}
+
 /* What SSL_read, SSL_write or SSL_do_handshake has returned: does it only want more bytes? */
-static bool wants_more(const struct tls_link *l, int rv, struct error *err)
+static bool wants_more(struct tls_link *l, int rv, struct error *err)
 {
     int why = SSL_get_error(l->ssl, rv);
     if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE)
         return true;
     const char *reason = why == SSL_ERROR_ZERO_RETURN ? "the other side has ended it" : ERR_reason_error_string(ERR_peek_error());
+    l->strange = !l->greeted && is_about_certificates(ERR_GET_REASON(ERR_peek_error()));
     error_set(err, why == SSL_ERROR_ZERO_RETURN ? ERR_CLOSED : ERR_REFUSED, "TLS: %s", reason ? reason : "the connection is broken");
     ERR_clear_error();
     return false;
@@ -272,6 +281,11 @@ bool tls_link_take(struct tls_link *l, const void *data, size_t len, struct erro
             return false;
     }
     return true;
+}
+
+bool tls_link_is_strange(const struct tls_link *l)
+{
+    return l->strange;
 }
 
 bool tls_link_is_in(const struct tls_link *l)

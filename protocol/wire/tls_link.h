@@ -35,7 +35,8 @@ struct tls_link *tls_link_new(const struct tls_side *s);
 void tls_link_free(struct tls_link *l);
 /* Bytes have come from the other side. False: the connection is of no use any more (what tls_link_bytes has may still be sent). */
 MUST_USE bool tls_link_take(struct tls_link *l, const void *data, size_t len, struct error *err);
-bool tls_link_is_in(const struct tls_link *l);    // the other side has shown that it may be here, and has greeted
+bool tls_link_is_strange(const struct tls_link *l);    // the handshake has failed, since one side does not accept the other's token
+bool tls_link_is_in(const struct tls_link *l);         // the other side has shown that it may be here, and has greeted
 /* The next whole message. *came false: there is none yet. False: what has come is no message. */
 MUST_USE bool tls_link_next(struct tls_link *l, struct tls_message *m, bool *came, struct error *err);
 /* Send a message, as soon as both sides are in. False: no memory. */

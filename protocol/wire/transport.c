@@ -10,14 +10,13 @@
  * 5. Closing a socket may hang for ever in 1.5.2 (its issue 1543): a message that is half sent or half received when its connection
  *    is closed never ends, and nng's one thread that takes connections apart waits for it from then on. So sockets are closed on
  *    threads of their own. The loop does not wait for them unless memory is to be freed, and then at most CLOSE_MS; a socket that does
- *    not close is left as it is, with everything that nng may still touch. And a connection that works is not closed while
- *    something is on its way: with another identity a peer first makes a new one, and keeps the old until it has been answered there.
+ *    not close is left as it is, with everything that nng may still touch.
  * 6. A listener that no longer accepts, because of nng, listens again (listen.h). Other hosts are not accepted by nng (front.h).
- * 7. A connection to another host may be dead without any sign: the host is gone, or 1.5.2 has not noticed under TLS that the peer
- *    was killed. When nothing has been answered on it for SILENT_MS and requests have passed their limits, the socket is replaced,
- *    unless the other host still acknowledges packets, there or on another connection: what was asked may be long, and the way slow, or the
+ * 7. Other hosts are not dialed by nng either (dialer.h). A connection to one may be dead without any sign: the host is gone. When nothing
+ *    has been answered on it for SILENT_MS since a request passed its limit, it is dialed again, unless the other host still acknowledges packets, there or on another connection: what was asked may be long, and the way slow, or the
  *    other side busy. So that there is always something to acknowledge the kernel asks after 2 s of silence (TCP keepalive). After ALIVE_MS
- *    it is replaced all the same. */
+ *    it is dialed again all the same.
+ * 8. With another identity a peer makes a new connection at once, and keeps the old one until what was asked there is answered. */
 #include "protocol/wire/transport_parts.h"
 #include <fcntl.h>
 #include <poll.h>

@@ -87,7 +87,8 @@ struct peer *peer_new(struct transport *t, const char *name, struct error *err);
 /* One at address, HOST:PORT, over TLS. */
 struct peer *peer_new_tls(struct transport *t, const char *address, const struct join_identity *id, struct error *err);
 bool peer_is_connected(const struct peer *p);
-/* Dial another address from now on, for a peer of peer_new_tls; what was sent and not answered fails at its limit. */
+/* Dial another address from now on, for a peer of peer_new_tls; what was sent and not answered fails. When that cannot be begun it is logged,
+ * and the peer stays where it is. */
 void peer_move(struct peer *p, const char *address);
 /* Dial with another identity from now on, for a peer of peer_new_tls. What was asked before is still answered on the connection that there
  * is, for at most five seconds; then it fails. On failure nothing has changed. */

@@ -1,28 +1,17 @@
-/* Peers: sockets that send our requests, each in its own slot, and receive the answers; dialing and redialing. */
+/* Peers: what sends our requests, each in its own slot, and receives the answers. On this host that is a socket of nng, which is dialed and
+ * dialed again here; to another host it is a dialer (dialer.h). */
 #include "protocol/wire/transport_parts.h"
-#include <dirent.h>
-#include <inttypes.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <nng/protocol/reqrep0/req.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include "protocol/base/clock.h"
 #include "protocol/base/log.h"
-#include "protocol/base/tcp.h"
-#include "protocol/wire/tls.h"
+#include "protocol/wire/dialer.h"
 
 #define REDIAL_MS 3000
 #define RECONNECT_LEAST_MS 20    // nng's waits between two connections, which it doubles
 #define RECONNECT_MOST_MS 250
-#define STRANGE_REDIAL_MS 30000    // the same three for a peer that does not accept our token: many nodes may have an old one
-#define STRANGE_LEAST_MS 2000
-#define STRANGE_MOST_MS 10000
-#define SILENT_MS 6000    // for a connection to another host, while requests on it go unanswered
-#define ALIVE_MS 60000    // the same while the other host acknowledges packets: what was asked may be long, and the way slow
-#define LOOK_MS 1000      // between two looks whether it does
 #define PAST_MS 5000      // for answers to what was asked before the peer's identity changed
 #define CALLS_MAX 4096    // open at one peer
 
@@ -30,12 +19,17 @@ struct call {
     struct queue_entry entry;
     struct call *next;    // in the peer's list
     struct peer *peer;
-    nng_socket socket;    // of the peer, when it was asked
-    nng_ctx ctx;
-    nng_aio *aio;
     nng_msg *msg;    // the answer
     int rv;
-    bool receiving;      // the request is out
+    /* on this host */
+    nng_ctx ctx;
+    nng_aio *aio;
+    bool receiving;    // the request is out
+    /* to another one */
+    struct dialer *dialer;    // of the peer, when it was asked; NULL: on this host
+    struct dialed dialed;
+    nng_msg *request;    // what it says; owned
+
     uint64_t tag;        // used by the loop only
     int64_t limit_ms;    // on the monotonic clock
     bool answered;       // the owner has been told that the limit has passed
@@ -46,23 +40,23 @@ struct peer {
     nng_socket socket;
     bool is_open;
     char name[280];
-    nng_tls_config *tls;       // NULL: a Unix socket of this host
-    bool strange;              // it does not accept our identity
-    int n_pipe;                // connections
-    int64_t unconnected_ms;    // since when there is no connection, on the monotonic clock
-    int64_t heard_ms;          // when it was connected or last answered
-    int64_t looked_ms;         // when the other host was last seen to acknowledge packets
-    uint16_t port;             // ours, of the last connection to another host
-    nng_socket past;           // of the identity before, for what is still to be answered there
-    int64_t past_limit_ms;     // when it is closed all the same; 0: there is none
+    int n_pipe;                  // connections on this host
+    int64_t unconnected_ms;      // since when there is none, on the monotonic clock
+    struct dialer *dialer;       // to another host; NULL: a socket of this one
+    struct join_identity *id;    // that the dialer shows; owned
+    struct dialer *past;         // of the identity before, for what is still to be answered there
+    int64_t past_limit_ms;       // when it is closed all the same; 0: there is none
     struct call *calls;
     int n_open;
 };
+static struct call *call_of(struct dialed *q)
+{
+    return (struct call *)(void *)((char *)q - offsetof(struct call, dialed));
+}
 struct pipe_entry {    // a connection of a peer's socket came or went
     struct queue_entry entry;
     int socket_id;
     int change;
-    uint16_t port;    // ours, network byte order; 0: not of TCP
 };
 
 static void call_cb(void *arg)
@@ -87,58 +81,62 @@ static void pipe_cb(nng_pipe pipe, nng_pipe_ev ev, void *arg)
     e->entry.kind = ENTRY_PIPE;
     e->socket_id = nng_socket_id(nng_pipe_socket(pipe));
     e->change = ev == NNG_PIPE_EV_ADD_POST ? 1 : -1;
-    nng_sockaddr from;
-    if (e->change > 0 && nng_pipe_get_addr(pipe, NNG_OPT_LOCADDR, &from) == 0)
-        e->port = from.s_family == NNG_AF_INET ? from.s_in.sa_port : from.s_family == NNG_AF_INET6 ? from.s_in6.sa_port : 0;
     entry_push(&((struct transport *)arg)->queue, &e->entry);
 }
 
 static bool peer_open(struct peer *p, struct error *err)
 {
     char url[URL_SIZE];
-    if (p->tls)
-        snprintf(url, sizeof url, "tls+tcp://%s", p->name);
-    else if (!transport_url(p->transport, p->name, url, sizeof url, err))
+    if (!transport_url(p->transport, p->name, url, sizeof url, err))
         return false;
     int rv = nng_req0_open(&p->socket);
     if (rv != 0)
         return net_error(err, rv, "cannot open a socket for", p->name);
     nng_socket_set_size(p->socket, NNG_OPT_RECVMAXSZ, MSG_BYTES_MAX);
     nng_socket_set_ms(p->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
-    nng_socket_set_ms(p->socket, NNG_OPT_RECONNMINT, p->strange ? STRANGE_LEAST_MS : RECONNECT_LEAST_MS);
-    nng_socket_set_ms(p->socket, NNG_OPT_RECONNMAXT, p->strange ? STRANGE_MOST_MS : RECONNECT_MOST_MS);
+    nng_socket_set_ms(p->socket, NNG_OPT_RECONNMINT, RECONNECT_LEAST_MS);
+    nng_socket_set_ms(p->socket, NNG_OPT_RECONNMAXT, RECONNECT_MOST_MS);
     nng_pipe_notify(p->socket, NNG_PIPE_EV_ADD_POST, pipe_cb, p->transport);
     nng_pipe_notify(p->socket, NNG_PIPE_EV_REM_POST, pipe_cb, p->transport);
-    rv = tls_dial(p->socket, url, p->tls);
+    rv = nng_dial(p->socket, url, NULL, NNG_FLAG_NONBLOCK);
     if (rv != 0) {
         nng_close(p->socket);
         return net_error(err, rv, "cannot dial", p->name);
     }
     p->is_open = true;
     p->n_pipe = 0;
-    p->unconnected_ms = p->heard_ms = clock_ms();
+    p->unconnected_ms = clock_ms();
     return true;
 }
 
-/* tls: NULL, or taken. */
-static struct peer *peer_make(struct transport *t, const char *name, nng_tls_config *tls, struct error *err)
+/* Called by the dialer's thread. */
+static void dialed_tell(struct dialed *q, const void *data, size_t len)
+{
+    struct call *c = call_of(q);
+    c->msg = data ? nng_msg_of(data, len) : NULL;
+    c->rv = c->msg ? 0 : data ? NNG_ENOMEM : NNG_ECONNRESET;
+    entry_push(&c->peer->transport->queue, &c->entry);
+}
+
+static struct peer *peer_make(struct transport *t, const char *name, const struct join_identity *id, struct error *err)
 {
     struct peer *p = calloc(1, sizeof *p);
-    if (!p) {
+    if (!p || (id && !(p->id = malloc(sizeof *id)))) {
         error_set(err, ERR_NO_MEMORY, "no memory for a peer");
         goto fail;
     }
     p->transport = t;
-    p->tls = tls;
     snprintf(p->name, sizeof p->name, "%s", name);
-    if (!peer_open(p, err))
+    if (id)
+        *p->id = *id;
+    if (id ? !(p->dialer = dialer_new(name, id, dialed_tell, err)) : !peer_open(p, err))
         goto fail;
     p->next = t->peers;
     t->peers = p;
     return p;
 fail:
-    if (tls)
-        nng_tls_config_free(tls);
+    if (p)
+        free(p->id);
     free(p);
     return NULL;
 }
@@ -150,13 +148,17 @@ struct peer *peer_new(struct transport *t, const char *name, struct error *err)
 
 struct peer *peer_new_tls(struct transport *t, const char *address, const struct join_identity *id, struct error *err)
 {
-    nng_tls_config *tls = tls_config_new(id, err);
-    return tls ? peer_make(t, address, tls, err) : NULL;
+    return peer_make(t, address, id, err);
 }
 
 bool peer_is_connected(const struct peer *p)
 {
-    return p->n_pipe > 0;
+    return p->dialer ? dialer_is_in(p->dialer) : p->n_pipe > 0;
+}
+
+bool peer_is_strange(const struct peer *p)
+{
+    return p->dialer && !dialer_is_in(p->dialer) && dialer_is_strange(p->dialer);
 }
 
 const char *peer_name(const struct peer *p)
@@ -169,11 +171,22 @@ int peer_n_open(const struct peer *p)
     return p->n_open;
 }
 
-/* Give a call a context on the peer's current socket, and send msg (taken). */
+static void call_dial(struct call *c)
+{
+    c->dialer = c->peer->dialer;
+    dialer_ask(c->dialer, &c->dialed);
+}
+
+/* Send msg (taken) to the peer as it is now: give the call a context on its socket, or hand it to its dialer. */
 static bool call_start(struct call *c, nng_msg *msg, struct error *err)
 {
-    c->socket = c->peer->socket;
-    int rv = nng_ctx_open(&c->ctx, c->socket);
+    if (c->peer->dialer) {
+        c->request = msg;
+        c->dialed = (struct dialed){ .data = nng_msg_body(msg), .len = nng_msg_len(msg) };
+        call_dial(c);
+        return true;
+    }
+    int rv = nng_ctx_open(&c->ctx, c->peer->socket);
     if (rv != 0) {
         nng_msg_free(msg);
         return net_error(err, rv, "cannot ask", c->peer->name);
@@ -192,9 +205,13 @@ static void call_free(struct call *c)
             *at = c->next;
             break;
         }
-    nng_aio_stop(c->aio);
-    nng_aio_free(c->aio);
-    nng_ctx_close(c->ctx);
+    if (c->dialer) {
+        nng_msg_free(c->request);
+    } else {
+        nng_aio_stop(c->aio);
+        nng_aio_free(c->aio);
+        nng_ctx_close(c->ctx);
+    }
     if (c->msg)
         nng_msg_free(c->msg);
     c->peer->n_open--;
@@ -207,7 +224,7 @@ bool peer_ask(struct peer *p, const struct msg_out *m, int64_t timeout_ms, uint6
         return error_set(err, ERR_FULL, "%d requests to '%s' are open already", p->n_open, p->name);
     struct call *c = calloc(1, sizeof *c);
     nng_msg *msg = nng_msg_of(m->buf.data, m->buf.len);
-    if (!c || !msg || nng_aio_alloc(&c->aio, call_cb, c) != 0) {
+    if (!c || !msg || (!p->dialer && nng_aio_alloc(&c->aio, call_cb, c) != 0)) {
         free(c);
         if (msg)
             nng_msg_free(msg);
@@ -217,30 +234,42 @@ bool peer_ask(struct peer *p, const struct msg_out *m, int64_t timeout_ms, uint6
     c->peer = p;
     c->tag = tag;
     c->limit_ms = clock_ms() + timeout_ms;
-    if (!call_start(c, msg, err)) {
-        nng_aio_free(c->aio);
-        free(c);
-        return false;
-    }
     c->next = p->calls;
     p->calls = c;
     p->n_open++;
-    return true;
+    if (call_start(c, msg, err))
+        return true;
+    p->calls = c->next;
+    p->n_open--;
+    nng_aio_free(c->aio);
+    free(c);
+    return false;
 }
 
-/* Is something still to be answered at the past socket? */
+/* Is something still to be answered on the past connection? */
 static bool past_waits(const struct peer *p)
 {
     for (const struct call *c = p->calls; c; c = c->next)
-        if (nng_socket_id(c->socket) == nng_socket_id(p->past))
+        if (c->dialer == p->past)
             return true;
     return false;
 }
 
+/* End a dialer: what it was asked gets no answer, unless it has it already. */
+static void dialer_end(struct peer *p, struct dialer *d)
+{
+    for (struct call *c = p->calls; d && c; c = c->next)
+        if (c->dialer == d && dialer_take_back(d, &c->dialed)) {
+            c->rv = NNG_ECLOSED;
+            entry_push(&p->transport->queue, &c->entry);
+        }
+    dialer_free(d);
+}
+
 static void past_close(struct peer *p)
 {
-    if (p->past_limit_ms)
-        transport_close_begin(p->transport, p->past);
+    dialer_end(p, p->past);
+    p->past = NULL;
     p->past_limit_ms = 0;
 }
 
@@ -259,26 +288,27 @@ void peer_free(struct peer *p)
             *at = p->next;
             break;
         }
-    past_close(p);
+    dialer_free(p->past);
+    dialer_free(p->dialer);
     if (p->is_open)
         transport_close_begin(t, p->socket);
     if (!transport_close_end(t))
         return;
     for (struct call *c = p->calls; c; c = c->next)
-        nng_aio_stop(c->aio);    // its callback has finished: the call is in the queue or will never be
+        if (!c->dialer)
+            nng_aio_stop(c->aio);    // its callback has finished: the call is in the queue or will never be
     entry_remove(&t->queue, entry_of_peer, p, NULL);
     while (p->calls) {
         struct call *c = p->calls;
-        if (!c->receiving && c->rv != 0)    // an unsent message still belongs to the aio
+        if (!c->dialer && !c->receiving && c->rv != 0)    // an unsent message still belongs to the aio
             nng_msg_free(nng_aio_get_msg(c->aio));
         call_free(c);
     }
-    if (p->tls)
-        nng_tls_config_free(p->tls);
+    free(p->id);
     free(p);
 }
 
-/* Replace a socket that does not connect, or whose connection is dead. Requests that were never sent come back through the queue
+/* Replace a socket that does not connect. Requests that were never sent come back through the queue
  * and are sent again. */
 static void peer_reopen(struct peer *p)
 {
@@ -293,59 +323,46 @@ static void peer_reopen(struct peer *p)
     }
 }
 
+/* Dial with d (taken) from now on; what has not been sent goes there. Returns the dialer before. */
+static struct dialer *dialer_replace(struct peer *p, struct dialer *d)
+{
+    struct dialer *before = p->dialer;
+    p->dialer = d;
+    for (struct dialed *q; (q = dialer_unsent(before));)
+        call_dial(call_of(q));
+    return before;
+}
+
 void peer_move(struct peer *p, const char *address)
 {
+    struct error err;
+    struct dialer *d = dialer_new(address, p->id, dialed_tell, &err);
+    if (!d) {
+        log_warn("%s", err.text);
+        return;
+    }
     snprintf(p->name, sizeof p->name, "%s", address);
-    p->strange = false;
-    peer_reopen(p);
+    dialer_end(p, dialer_replace(p, d));
 }
 
 bool peer_identity(struct peer *p, const struct join_identity *id, struct error *err)
 {
-    nng_tls_config *tls = tls_config_new(id, err);
-    if (!tls)
+    struct dialer *d = dialer_new(p->name, id, dialed_tell, err);
+    if (!d)
         return false;
-    nng_tls_config_free(p->tls);
-    p->tls = tls;
-    p->strange = false;
-    if (p->n_pipe > 0) {
-        past_close(p);
-        p->past = p->socket;
-        p->past_limit_ms = clock_ms() + PAST_MS;
-        p->is_open = false;
-    }
-    peer_reopen(p);
+    *p->id = *id;
+    past_close(p);
+    p->past = dialer_replace(p, d);
+    dialer_retire(p->past);
+    p->past_limit_ms = clock_ms() + PAST_MS;
     return true;
 }
 
-/* The number called name below the statistic s; 0: there is none. */
-static uint64_t stat_value(nng_stat *s, const char *name)
-{
-    for (nng_stat *c = nng_stat_child(s); c; c = nng_stat_next(c))
-        if (strcmp(nng_stat_name(c), name) == 0)
-            return nng_stat_value(c);
-    return 0;
-}
-
-bool peer_is_strange(const struct peer *p)
-{
-    nng_stat *all = NULL;
-    bool strange = false;
-    if (!p->is_open || !p->tls || p->n_pipe > 0 || nng_stats_get(&all) != 0)
-        return false;
-    for (nng_stat *s = nng_stat_child(all); s; s = nng_stat_next(s))    // one of each dialer, besides those of sockets
-        strange = strange
-                  || (strcmp(nng_stat_name(s), "dialer") == 0 && stat_value(s, "auth") > 0
-                      && stat_value(s, "socket") == (uint64_t)nng_socket_id(p->socket));
-    nng_stats_free(all);
-    return strange;
-}
-
-/* A call has come back from nng with its answer or its failure, or after its owner has stopped waiting. */
+/* A call has come back from nng or a dialer with its answer or its failure, or after its owner has stopped waiting. */
 bool call_event(struct call *c, struct net_event *ev)
 {
     struct peer *p = c->peer;
-    if (c->rv != 0 && !c->receiving) {    // never sent: it may go to the current socket
+    if (c->rv != 0 && !c->receiving && !c->dialer) {    // never sent: it may go to the current socket
         nng_msg *msg = nng_aio_get_msg(c->aio);
         if (!c->answered && p->is_open) {
             nng_ctx_close(c->ctx);
@@ -361,7 +378,6 @@ bool call_event(struct call *c, struct net_event *ev)
         if (c->rv != 0) {
             net_error(&ev->err, c->rv, "no answer from", p->name);
         } else {
-            p->heard_ms = clock_ms();
             ev->msg = c->msg;
             ev->data = nng_msg_body(c->msg);
             ev->len = nng_msg_len(c->msg);
@@ -372,143 +388,69 @@ bool call_event(struct call *c, struct net_event *ev)
     return tell;
 }
 
-/* The connection to another host. Nng does not say which descriptor it has: it is the one with our port. -1: there is none. */
-static int link_fd(const struct peer *p)
-{
-    int found = -1;
-    DIR *dir = p->port && p->n_pipe > 0 ? opendir("/proc/self/fd") : NULL;
-    for (const struct dirent *d; dir && found < 0 && (d = readdir(dir));) {
-        int fd = d->d_name[0] == '.' ? -1 : atoi(d->d_name);
-        if (fd >= 0 && tcp_port(fd) == ntohs(p->port))
-            found = fd;
-    }
-    if (dir)
-        closedir(dir);
-    return found;
-}
-
-/* Where nothing is sent nothing is acknowledged: the kernel asks the other one whether it is there, and is answered though the head takes long. */
-static void link_ask_kernel(const struct peer *p)
-{
-    int fd = link_fd(p), one = 1, gap_s = SILENT_MS / 3000, most = 127;
-    if (fd < 0)
-        return;
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &gap_s, sizeof gap_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &gap_s, sizeof gap_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &most, sizeof most);    // when to end it is for us to say
-}
-
 void pipe_event(struct transport *t, struct pipe_entry *e)
 {
     for (struct peer *p = t->peers; p; p = p->next)
         if (p->is_open && nng_socket_id(p->socket) == e->socket_id) {
             p->n_pipe += e->change;
-            p->strange = p->strange && p->n_pipe <= 0;
-            p->port = e->change > 0 ? e->port : p->port;
-            p->unconnected_ms = p->heard_ms = clock_ms();
-            if (p->tls && e->change > 0)
-                link_ask_kernel(p);
+            p->unconnected_ms = clock_ms();
         }
     free(e);
 }
 
-/* When the other side has acknowledged a packet last, in ms ago; INT64_MAX: this is no connection that goes on. */
-static int64_t acked_ms(int fd)
-{
-    struct tcp_info info;
-    socklen_t len = sizeof info;
-    bool goes_on = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_ESTABLISHED;
-    return goes_on ? (int64_t)info.tcpi_last_ack_recv : INT64_MAX;
-}
-
-/* Does the connection go on, and has the other host acknowledged packets lately? It counts, too, on our other connections there: on a narrow way
- * a few hundred KiB of one of them hold up the packets of all. */
-static bool link_is_alive(const struct peer *p)
-{
-    struct sockaddr_storage other, its;
-    socklen_t len = sizeof other;
-    int fd = link_fd(p);
-    bool alive = false;
-    if (fd < 0 || acked_ms(fd) == INT64_MAX || getpeername(fd, (struct sockaddr *)&other, &len) != 0)
-        return false;
-    DIR *dir = opendir("/proc/self/fd");
-    for (const struct dirent *d; dir && !alive && (d = readdir(dir));) {
-        int one = d->d_name[0] == '.' ? -1 : atoi(d->d_name);
-        len = sizeof its;
-        alive = one >= 0 && getpeername(one, (struct sockaddr *)&its, &len) == 0 && tcp_same_host(&its, &other)
-                && acked_ms(one) < SILENT_MS;
-    }
-    if (dir)
-        closedir(dir);
-    return alive;
-}
-
-/* When a connection to another host must be looked at, while a request on it is late. */
-static int64_t silence_due(const struct peer *p)
-{
-    return MAX(p->heard_ms + SILENT_MS, p->looked_ms + LOOK_MS);
-}
-
-/* It is time to look: is the connection dead? */
-static bool link_is_dead(struct peer *p, int64_t now)
-{
-    if (now < p->heard_ms + ALIVE_MS && link_is_alive(p)) {
-        p->looked_ms = now;
-        return false;
-    }
-    if (p->n_pipe > 0)
-        log_warn("'%s' has answered nothing for %" PRId64 " ms; redialing it", p->name, now - p->heard_ms);
-    return true;
-}
-
 static int64_t redial_due(const struct peer *p)
 {
-    return p->unconnected_ms + (p->strange ? STRANGE_REDIAL_MS : REDIAL_MS);
+    return p->unconnected_ms + REDIAL_MS;
 }
 
 int64_t peers_due(const struct transport *t)
 {
     int64_t due = INT64_MAX;
     for (const struct peer *p = t->peers; p; p = p->next) {
-        bool waits = false, late = false;
+        bool waits = false;
         for (const struct call *c = p->calls; c; c = c->next) {
             if (!c->answered)
                 due = MIN(due, c->limit_ms);
             waits = waits || !c->answered;
-            late = late || c->answered;
         }
         if (p->past_limit_ms)
             due = MIN(due, past_waits(p) ? p->past_limit_ms : 0);
-        if (p->tls && late)
-            due = MIN(due, silence_due(p));
-        if ((waits || !p->is_open) && p->n_pipe <= 0)
+        if (!p->dialer && (waits || !p->is_open) && p->n_pipe <= 0)
             due = MIN(due, redial_due(p));
     }
     return due;
 }
 
+/* An answer has not come in time: why. */
+static void limit_tell(const struct peer *p, struct error *err)
+{
+    char step[ERROR_TEXT_BYTES];
+    error_set(err, ERR_TIMEOUT, "'%s' has not answered in time%s", p->name, peer_is_connected(p) ? "" : "; it is not there");
+    if (!p->dialer || dialer_is_in(p->dialer))
+        return;
+    dialer_step(p->dialer, step, sizeof step);
+    error_set(err, ERR_TIMEOUT, "'%s' has not answered in time; it is not there (%s)", p->name, step);
+}
+
 bool peers_tick(struct transport *t, int64_t now, struct net_event *ev)
 {
     for (struct peer *p = t->peers; p; p = p->next) {
-        bool waits = false, late = false;
+        bool waits = false;
         for (struct call *c = p->calls; c; c = c->next) {
             if (!c->answered && now >= c->limit_ms) {
-                c->answered = true;
                 *ev = (struct net_event){ .kind = NET_ANSWER, .peer = p, .tag = c->tag, .failed = true };
-                error_set(&ev->err, ERR_TIMEOUT, "'%s' has not answered in time%s", p->name, p->n_pipe > 0 ? "" : "; it is not there");
+                limit_tell(p, &ev->err);
+                c->answered = true;
+                if (c->dialer && dialer_take_back(c->dialer, &c->dialed))
+                    call_free(c);
                 return true;
             }
             waits = waits || !c->answered;
-            late = late || c->answered;
         }
         if (p->past_limit_ms && (now >= p->past_limit_ms || !past_waits(p)))
             past_close(p);
-        bool dead = p->tls && late && now >= silence_due(p) && link_is_dead(p, now);
-        if (dead || ((waits || !p->is_open) && p->n_pipe <= 0 && now >= redial_due(p))) {
-            p->strange = peer_is_strange(p);
+        if (!p->dialer && (waits || !p->is_open) && p->n_pipe <= 0 && now >= redial_due(p))
             peer_reopen(p);
-        }
     }
     return false;
 }

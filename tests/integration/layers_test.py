@@ -58,7 +58,7 @@ ONLY = {
     "cuda_runtime.h": ("kernels/cuda/", "kernels/collective/"),
     "nccl.h": ("kernels/collective/",),
     "nng/": ("protocol/wire/",),
-    "openssl/": ("protocol/wire/",),
+    "openssl/": ("protocol/wire/", "protocol/base/mac.c"),
     "sqlite3.h": ("protocol/record/",),
 }
 

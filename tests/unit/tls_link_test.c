@@ -79,6 +79,108 @@ static void both_ends_meet_when_each_trusts_a_certificate_of_the_other(void **st
     }
 }
 
+/* Identities that the versions before 0.3 made of TOKEN, and of FOLLOWS as it replaced TOKEN, with mbedTLS 2. */
+#define FOLLOWS "5be4a1c09d7f3e2286b1d4c7f8a90e3312cd56ab78ef90123456789abcdef012"
+static const struct join_identity old_id = {
+    .cert = "-----BEGIN CERTIFICATE-----\n"
+            "MIIBLTCB0qADAgECAgEBMAwGCCqGSM49BAMCBQAwEzERMA8GA1UEAwwIcm9sbGNh\n"
+            "bGwwIBcNNzAwMTAxMDAwMDAwWhgPOTk5OTEyMzEyMzU5NTlaMBMxETAPBgNVBAMM\n"
+            "CHJvbGxjYWxsMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEjhr/8df1tWI/76zV\n"
+            "YbHGmpwkq/angX0l9VF/HgRmkrClCvD8We+TzHIGxJpn/VwRI6B6myG/lJ9fVA90\n"
+            "7DsgL6MTMBEwDwYDVR0TAQH/BAUwAwEB/zAMBggqhkjOPQQDAgUAA0gAMEUCIF1n\n"
+            "2NcuCWBSdpg4M1XSpolKBd+6CE+MG1O6IqcB4QHfAiEAnyLhBrfZv/OxfCAggld4\n"
+            "KGOjUWd7ADTBslIO+Fp/tU0=\n"
+            "-----END CERTIFICATE-----\n",
+    .key = "-----BEGIN EC PRIVATE KEY-----\n"
+           "MHcCAQEEIDxiOuIZXp8QwNb2RH3Usikpdi8rYoRRGFLiD8mnPNc3oAoGCCqGSM49\n"
+           "AwEHoUQDQgAEjhr/8df1tWI/76zVYbHGmpwkq/angX0l9VF/HgRmkrClCvD8We+T\n"
+           "zHIGxJpn/VwRI6B6myG/lJ9fVA907DsgLw==\n"
+           "-----END EC PRIVATE KEY-----\n",
+    .trusted = "-----BEGIN CERTIFICATE-----\n"
+               "MIIBLTCB0qADAgECAgEBMAwGCCqGSM49BAMCBQAwEzERMA8GA1UEAwwIcm9sbGNh\n"
+               "bGwwIBcNNzAwMTAxMDAwMDAwWhgPOTk5OTEyMzEyMzU5NTlaMBMxETAPBgNVBAMM\n"
+               "CHJvbGxjYWxsMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEjhr/8df1tWI/76zV\n"
+               "YbHGmpwkq/angX0l9VF/HgRmkrClCvD8We+TzHIGxJpn/VwRI6B6myG/lJ9fVA90\n"
+               "7DsgL6MTMBEwDwYDVR0TAQH/BAUwAwEB/zAMBggqhkjOPQQDAgUAA0gAMEUCIF1n\n"
+               "2NcuCWBSdpg4M1XSpolKBd+6CE+MG1O6IqcB4QHfAiEAnyLhBrfZv/OxfCAggld4\n"
+               "KGOjUWd7ADTBslIO+Fp/tU0=\n"
+               "-----END CERTIFICATE-----\n",
+};
+static const struct join_identity old_follows = {
+    .cert = "-----BEGIN CERTIFICATE-----\n"
+            "MIIBLjCB0qADAgECAgEBMAwGCCqGSM49BAMCBQAwEzERMA8GA1UEAwwIcm9sbGNh\n"
+            "bGwwIBcNNzAwMTAxMDAwMDAwWhgPOTk5OTEyMzEyMzU5NTlaMBMxETAPBgNVBAMM\n"
+            "CHJvbGxjYWxsMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE9bxSHa8DrKVqIeUK\n"
+            "dQcjCLoapNfKzMY6k2yb7vET5cEAln5q6P/nxFANxFAZz3FpJJDRAkxcXG0mJcSy\n"
+            "prke+qMTMBEwDwYDVR0TAQH/BAUwAwEB/zAMBggqhkjOPQQDAgUAA0kAMEYCIQDV\n"
+            "rBpbMAeKHVvFHiTqZyAj/SLWXLm+vY3pBmi0dPn5WgIhAIyaBZJTlVuoHsp2/qqe\n"
+            "iYSvnjleyAu3FPl1iGiOLLQr\n"
+            "-----END CERTIFICATE-----\n"
+            "-----BEGIN CERTIFICATE-----\n"
+            "MIIBLjCB0qADAgECAgEBMAwGCCqGSM49BAMCBQAwEzERMA8GA1UEAwwIcm9sbGNh\n"
+            "bGwwIBcNNzAwMTAxMDAwMDAwWhgPOTk5OTEyMzEyMzU5NTlaMBMxETAPBgNVBAMM\n"
+            "CHJvbGxjYWxsMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE9bxSHa8DrKVqIeUK\n"
+            "dQcjCLoapNfKzMY6k2yb7vET5cEAln5q6P/nxFANxFAZz3FpJJDRAkxcXG0mJcSy\n"
+            "prke+qMTMBEwDwYDVR0TAQH/BAUwAwEB/zAMBggqhkjOPQQDAgUAA0kAMEYCIQCw\n"
+            "3CVAGOqEkxBuS4tvs9xBz26j4i003a/8hL0sd7u5IwIhANBDV54kKchcAcLzCCVG\n"
+            "n52qmqADSZ0N/AD+u5QPgy4t\n"
+            "-----END CERTIFICATE-----\n",
+    .key = "-----BEGIN EC PRIVATE KEY-----\n"
+           "MHcCAQEEIDe2gNYe0aiWIoizPZmBXzHpoMD4N6Yj9a1g4CiOWelloAoGCCqGSM49\n"
+           "AwEHoUQDQgAE9bxSHa8DrKVqIeUKdQcjCLoapNfKzMY6k2yb7vET5cEAln5q6P/n\n"
+           "xFANxFAZz3FpJJDRAkxcXG0mJcSyprke+g==\n"
+           "-----END EC PRIVATE KEY-----\n",
+    .trusted = "-----BEGIN CERTIFICATE-----\n"
+               "MIIBLjCB0qADAgECAgEBMAwGCCqGSM49BAMCBQAwEzERMA8GA1UEAwwIcm9sbGNh\n"
+               "bGwwIBcNNzAwMTAxMDAwMDAwWhgPOTk5OTEyMzEyMzU5NTlaMBMxETAPBgNVBAMM\n"
+               "CHJvbGxjYWxsMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE9bxSHa8DrKVqIeUK\n"
+               "dQcjCLoapNfKzMY6k2yb7vET5cEAln5q6P/nxFANxFAZz3FpJJDRAkxcXG0mJcSy\n"
+               "prke+qMTMBEwDwYDVR0TAQH/BAUwAwEB/zAMBggqhkjOPQQDAgUAA0kAMEYCIQDV\n"
+               "rBpbMAeKHVvFHiTqZyAj/SLWXLm+vY3pBmi0dPn5WgIhAIyaBZJTlVuoHsp2/qqe\n"
+               "iYSvnjleyAu3FPl1iGiOLLQr\n"
+               "-----END CERTIFICATE-----\n"
+               "-----BEGIN CERTIFICATE-----\n"
+               "MIIBLTCB0qADAgECAgEBMAwGCCqGSM49BAMCBQAwEzERMA8GA1UEAwwIcm9sbGNh\n"
+               "bGwwIBcNNzAwMTAxMDAwMDAwWhgPOTk5OTEyMzEyMzU5NTlaMBMxETAPBgNVBAMM\n"
+               "CHJvbGxjYWxsMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEjhr/8df1tWI/76zV\n"
+               "YbHGmpwkq/angX0l9VF/HgRmkrClCvD8We+TzHIGxJpn/VwRI6B6myG/lJ9fVA90\n"
+               "7DsgL6MTMBEwDwYDVR0TAQH/BAUwAwEB/zAMBggqhkjOPQQDAgUAA0gAMEUCIF1n\n"
+               "2NcuCWBSdpg4M1XSpolKBd+6CE+MG1O6IqcB4QHfAiEAnyLhBrfZv/OxfCAggld4\n"
+               "KGOjUWd7ADTBslIO+Fp/tU0=\n"
+               "-----END CERTIFICATE-----\n",
+};
+
+static void hosts_of_older_versions_meet_those_of_this_one(void **state)
+{
+    static const struct {
+        const struct join_identity *old;
+        const char *token, *past;
+        bool meet;
+        const char *why;
+    } cases[] = {
+        { &old_id, TOKEN, NULL, true, "the same token" },
+        { &old_id, OTHER, NULL, false, "another one" },
+        { &old_id, FOLLOWS, TOKEN, true, "this one's has just replaced it" },
+        { &old_follows, FOLLOWS, NULL, true, "the same token, which has replaced another" },
+        { &old_follows, TOKEN, NULL, true, "the one that it has replaced" },
+        { &old_follows, OTHER, NULL, false, "neither" },
+    };
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+        for (int role = 0; role < 2; role++) {
+            struct error err;
+            struct tls_side *side = tls_side_new(cases[i].old, role ? TLS_ASKS : TLS_ANSWERS, &err);
+            struct tls_link *old = tls_link_new(side), *new = link_make(role ? TLS_ANSWERS : TLS_ASKS, cases[i].token, cases[i].past);
+            bool ok = settle(old, new, 1000) && tls_link_is_in(old) && tls_link_is_in(new);
+            if (ok != cases[i].meet)
+                fail_msg("%s", cases[i].why);
+            assert_true(ok || tls_link_is_strange(role ? old : new));    // who has dialed sees why
+            tls_link_free(old);
+            tls_link_free(new);
+            tls_side_free(side);
+        }
+}
+
 static void messages_arrive_whole_and_in_order_however_their_bytes_come(void **state)
 {
     static const size_t sizes[] = { 0, 1, 100, 16384 - 12, 16384, 100000 };
@@ -156,6 +258,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_ends_meet_when_each_trusts_a_certificate_of_the_other),
+        cmocka_unit_test(hosts_of_older_versions_meet_those_of_this_one),
         cmocka_unit_test(messages_arrive_whole_and_in_order_however_their_bytes_come),
         cmocka_unit_test(a_request_that_does_not_say_whose_it_is_ends_the_connection),
         cmocka_unit_test(two_that_both_ask_part_at_once),
