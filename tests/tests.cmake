@@ -51,6 +51,10 @@ function(helper_add name source)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 endfunction()
 if(RC_TESTS AND NOT RC_FUZZ)
+  helper_add(bench bench/main.c ${RC_LIBS})    # measurements of parts: tests/bench NAME
+  foreach(name learn start delta bulk fetch)
+    target_sources(bench PRIVATE ${CMAKE_CURRENT_LIST_DIR}/bench/${name}.c)
+  endforeach()
   helper_add(model_dump gpu/model_dump.c ${RC_LIBS})    # logits and gradients, for tests/gpu/compare_transformers.py
   helper_add(parquet_dump golden/parquet_dump.c rc_data)    # the rows of a Parquet file, for tests/golden/check_parquet.py
   helper_add(link net/link.c)    # a link between two network namespaces, for tests/integration/link.py and tests/net/weights.sh

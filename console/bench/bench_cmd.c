@@ -12,18 +12,13 @@ static const struct {
     const char *help;
 } benches[] = {
     { "decode", bench_decode, "tokens per second of the rollout engine" },
-    { "learn", bench_learn, "the whole loop in one process, on problems with boxed answers" },
     { "journal", bench_journal, "append a step's metrics; read back a long run" },
     { "export", bench_export, "export a fast run to wandb while the server refuses half of the requests" },
     { "gemm", bench_gemm, "matrix products: on a CPU against OpenBLAS, on a GPU what equal bits cost" },
     { "attention", bench_attention, "causal attention: packed forward and backward, decode over pages" },
-    { "start", bench_start, "seconds from nothing to the first sampled token, part by part" },
     { "train", bench_train, "training steps of any shape on any device" },
     { "ranks", bench_ranks, "training steps shared by several devices, and the hash of the weights they leave" },
     { "publish", bench_publish, "new weights from one device to another" },
-    { "delta", bench_delta, "an optimizer step as differences of weights: how small, and how fast" },
-    { "bulk", bench_bulk, "large data over an encrypted connection, beside a plain one" },
-    { "fetch", bench_fetch, "a new version of the weights to another machine" },
     { "cpu", bench_cpu, "training steps and decoding on the CPU" },
     { "code", bench_code, "programs per second in the sandbox" },
     { "tokenize", bench_tokenize, "megabytes of text per second, into tokens and back" },

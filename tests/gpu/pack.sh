@@ -9,8 +9,8 @@ cmake --build "$build" --target rollcall_cuda >/dev/null || { echo "pack.sh: $bu
 rm -rf "$dir"
 mkdir -p "$dir/lib" "$dir/tests"
 cp "$build/rollcall" "$build/librollcall_cuda.so" "$dir/"
-cp "$build/tests/link" "$dir/tests/"    # for tests/net/weights.sh
-for name in ops_test collective_test team_test agreement_test model_golden_test lora_test generator_test model_dump publish_test; do
+cp "$build/tests/link" "$build/tests/bench" "$dir/tests/"    # for tests/net/weights.sh
+for name in ops_test collective_test team_test agreement_test model_golden_test lora_test generator_test model_dump bench publish_test; do
     [ ! -x "$build/tests/$name" ] || cp "$build/tests/$name" "$dir/"
 done
 find "$dir" -maxdepth 1 -type f ! -name '*.so' -exec strip {} +

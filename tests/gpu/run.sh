@@ -94,10 +94,10 @@ for group in "$@"; do
             OPS_DEVICE=cuda:0 note "compute-sanitizer $tool" \
                 compute-sanitizer --tool $tool --error-exitcode 9 "$tests/ops_test" short
         done
-        whole=(bench learn --device cuda:0 --dtype bfloat16 --model build/starter --dataset build/data/train.jsonl
+        whole=(learn --device cuda:0 --dtype bfloat16 --model build/starter --dataset build/data/train.jsonl
             --eval-dataset build/data/eval.jsonl --steps 1 --batch 2 --group-size 4 --eval-n 2)    # it decodes, trains and evaluates
-        note "memcheck of a whole step" compute-sanitizer --tool memcheck --error-exitcode 9 "$bin/rollcall" "${whole[@]}"
-        note "racecheck of a whole step" bash -c 'races "$@"' - "$bin/rollcall" "${whole[@]}"
+        note "memcheck of a whole step" compute-sanitizer --tool memcheck --error-exitcode 9 "$tests/bench" "${whole[@]}"
+        note "racecheck of a whole step" bash -c 'races "$@"' - "$tests/bench" "${whole[@]}"
         ;;
     decode)
         for case in 0.5B/64 0.5B/256 1.5B/256 7B/256; do
@@ -152,9 +152,9 @@ for group in "$@"; do
         for shape in Qwen2.5-0.5B Qwen2.5-1.5B Qwen2.5-7B; do
             note "doctor $shape, algorithms chosen" "$bin/rollcall" doctor --devices --shape $shape
             note "doctor $shape, from disk" bash -c "'$bin/rollcall' doctor --devices --shape $shape | tee /dev/stderr | grep -q ' 5 of them from disk'"
-            RC_CUDA_CHOICES=off note "weights of $shape, written" "$bin/rollcall" bench start --device cuda:0 --model "$dir/$shape" --shape $shape
-            RC_CUDA_CHOICES=off note "start $shape, algorithms chosen" "$bin/rollcall" bench start --device cuda:0 --model "$dir/$shape"
-            note "start $shape, from disk" "$bin/rollcall" bench start --device cuda:0 --model "$dir/$shape"
+            RC_CUDA_CHOICES=off note "weights of $shape, written" "$tests/bench" start --device cuda:0 --model "$dir/$shape" --shape $shape
+            RC_CUDA_CHOICES=off note "start $shape, algorithms chosen" "$tests/bench" start --device cuda:0 --model "$dir/$shape"
+            note "start $shape, from disk" "$tests/bench" start --device cuda:0 --model "$dir/$shape"
             [ $shape != Qwen2.5-7B ] || note "its first token within 8 s" awk "BEGIN { exit !($(field total_s) <= 8) }"
             rm -rf "${dir:?}/$shape"
         done
@@ -171,7 +171,7 @@ for group in "$@"; do
     learn)
         [ -e build/starter/config.json ] || ROLLCALL=$rollcall DEVICE=cuda:0 note "the starter, made here" env -u LD_LIBRARY_PATH bash examples/make_starter.sh
         for dtype in float32 bfloat16; do
-            note "gradient of the starter task's first step, $dtype" "$bin/rollcall" bench learn --device cuda:0 --dtype $dtype \
+            note "gradient of the starter task's first step, $dtype" "$tests/bench" learn --device cuda:0 --dtype $dtype \
                 --model build/starter --dataset build/data/train.jsonl --eval-dataset build/data/eval.jsonl --steps 1 --against cpu:0
         done
         runs=$(mktemp -d)

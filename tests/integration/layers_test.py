@@ -41,7 +41,7 @@ MAY = {
     "console/batch": (*PROTOCOL, "console/fleet"),
     "console/train": (*PROTOCOL, KERNELS, ENGINE, "console/batch"),
     "console/tools": (*PROTOCOL, KERNELS, ENGINE, HOST),
-    "console/bench": (*PROTOCOL, KERNELS, ENGINE, "console/tools", "workers/node/bulk"),
+    "console/bench": (*PROTOCOL, KERNELS, ENGINE, "console/tools"),
     "console": (*PROTOCOL, KERNELS, ENGINE, "console/fleet", "console/simulate", "console/tui", "console/batch", "console/train"),
 }
 # The layers inside the engine.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # weights.sh [RATE] [MIB]: how long a new version of the weights takes to a node over a network of RATE (10gbit), as root
 #
-# Two network namespaces with a link between them that tc limits both ways; 'rollcall bench fetch' is the head in one and the node in
+# Two network namespaces with a link between them that tc limits both ways; 'tests/bench fetch' is the head in one and the node in
 # the other, with MIB of bf16 weights (1024) and the change of an AdamW step at 1e-6: whole, as differences, and as differences that another
 # node has got already. Prints a line of JSON each; scaled_to_7b_s is s times 15.2 GB by the bytes that were sent, on as many cores
 # as 'cores' says, which head and node share here. The link's plain rate comes first, so that the figures can be judged by it.
@@ -12,7 +12,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 rate=${1-10gbit} mib=${2:-1024} rollcall=${ROLLCALL:-build/release/rollcall} at=10.213.7
-link=$(dirname "$rollcall")/tests/link
+link=$(dirname "$rollcall")/tests/link bench=$(dirname "$rollcall")/tests/bench
 [ -x "$rollcall" ] || { echo "weights.sh: no '$rollcall'; build the release preset or set ROLLCALL" >&2; exit 2; }
 dir=$(mktemp -d /dev/shm/rollcall-net-XXXXXX)    # memory, so that no disk is measured
 trap 'eval "$undo"; rm -rf "$dir"' EXIT
@@ -83,4 +83,4 @@ for _ in range(int(sys.argv[2])):
 c.close()
 PY
 wait $plain
-"${in_head[@]}" timeout 600 "$rollcall" bench fetch --listen $at.1:29517 "${netns[@]}" --mib "$mib" --dir "$dir" ${DELTAS:+--deltas}
+"${in_head[@]}" timeout 600 "$bench" fetch --listen $at.1:29517 "${netns[@]}" --mib "$mib" --dir "$dir" ${DELTAS:+--deltas}

@@ -1,4 +1,4 @@
-/* bench_delta.c - how small an optimizer step is as differences of bf16 weights, and how fast one core writes and reads them
+/* delta.c - how small an optimizer step is as differences of bf16 weights, and how fast one core writes and reads them
  *
  * The step is AdamW's own operation on weights and gradients of a normal distribution, with masters in fp32; the steps before it bring
  * the moments to where they are in a run. The least of several passes counts, beside a plain copy of as many bytes. */
@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "console/bench/bench.h"
 #include "console/bench/bench_step.h"
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
+#include "tests/bench/bench.h"
 #include "workers/node/bulk/delta.h"
 
 #define PASSES 3
@@ -117,8 +117,8 @@ bool bench_delta(int argc, char **argv, struct error *err)
         { "lr", NULL, CLI_F64, &lr, "LR", "learning rate (1e-6)" },
         { "dtype", NULL, CLI_STR, &dtype, "TYPE", "bfloat16 or float32 (bfloat16)" },
     };
-    struct cli cli = { "rollcall bench delta", "Writes an AdamW step as differences of weights and reads it again, on one core.", NULL,
-                       options, ARRAY_SIZE(options) };
+    struct cli cli = { "bench delta", "Writes an AdamW step as differences of weights and reads it again, on one core.", NULL, options,
+                       ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     bool bf16 = strcmp(dtype, "bfloat16") == 0;

@@ -1,4 +1,4 @@
-/* bench_fetch.c - how long a new version of the weights takes to another machine, whole and as differences
+/* fetch.c - how long a new version of the weights takes to another machine, whole and as differences
  *
  * This process is the head: the front, and the server of weights behind it. A child is the node, in another network namespace when one is
  * named; what lies between them (tests/net/weights.sh limits the rate) is not this measurement's business. Tickets pass through a pipe, as
@@ -16,15 +16,15 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "console/bench/bench.h"
 #include "console/bench/bench_step.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/wire/front.h"
+#include "tests/bench/bench.h"
+#include "workers/engine/publish/publication.h"
 #include "workers/node/bulk/bulk_fetch.h"
 #include "workers/node/bulk/delta.h"
-#include "workers/engine/publish/publication.h"
 
 #define LIMIT_MS 600000
 #define UNIT ((size_t)32 << 20)    // bytes of weights that are drawn; a file repeats them, which blocks do not notice
@@ -270,8 +270,8 @@ bool bench_fetch(int argc, char **argv, struct error *err)
         { "lr", NULL, CLI_F64, &lr, "LR", "learning rate of the step between the versions (1e-6)" },
         { "deltas", NULL, CLI_FLAG, &deltas, NULL, "leave out the whole version, which takes long on a slow link" },
     };
-    struct cli cli = { "rollcall bench fetch", "Brings a new version of bf16 weights to another process as to another machine.", NULL,
-                       options, ARRAY_SIZE(options) };
+    struct cli cli = { "bench fetch", "Brings a new version of bf16 weights to another process as to another machine.", NULL, options,
+                       ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (mib < 1 || mib > 1 << 20)

@@ -6,12 +6,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "console/bench/bench.h"
 #include "kernels/choices.h"
 #include "kernels/ops.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
+#include "tests/bench/bench.h"
 #include "workers/engine/model/model.h"
 #include "workers/engine/sampler/generator.h"
 
@@ -95,7 +95,7 @@ bool bench_start(int argc, char **argv, struct error *err)
         { "batch", NULL, CLI_I64, &b.batch, "B", "samples at once that the generator has room for (default 64)" },
         { "max-tok", NULL, CLI_I64, &b.max_tok, "N", "tokens of its longest sequence (default 2048, or what the model takes)" },
     };
-    struct cli cli = { .command = "rollcall bench start",
+    struct cli cli = { .command = "bench start",
                        .options = options,
                        .n_options = ARRAY_SIZE(options),
                        .about = "Loads a model and prints seconds to the first sampled token." };

@@ -1,4 +1,4 @@
-/* bench_learn.c - rollcall bench learn: the whole loop in one process, strictly on-policy, without controller or
+/* learn.c - tests/bench learn: the whole loop in one process, strictly on-policy, without controller or
  * journal
  *
  * What the processes of a run do with messages is done here with calls: sample groups, score them, make one optimizer step, repeat,
@@ -9,13 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "console/bench/bench.h"
 #include "console/bench/bench_tools.h"
 #include "kernels/ops.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/file.h"
 #include "protocol/base/mix64.h"
 #include "protocol/settings/metrics.h"
+#include "tests/bench/bench.h"
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/load/tool_model.h"
 #include "workers/engine/model/model.h"
@@ -391,7 +391,7 @@ bool bench_learn(int argc, char **argv, struct error *err)
         {.name = "force", .kind = CLI_FLAG, .value = &l.force, .help = "overwrite an existing model"},
     };
     // clang-format on
-    struct cli cli = { .command = "rollcall bench learn",
+    struct cli cli = { .command = "bench learn",
                        .about = "Trains in one process on problems with boxed answers, and prints "
                                 "how much was learned.",
                        .options = options,

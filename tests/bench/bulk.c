@@ -1,4 +1,4 @@
-/* bench_bulk.c - large data over one encrypted connection on the loopback, beside a plain one and a copy in memory
+/* bulk.c - large data over one encrypted connection on the loopback, beside a plain one and a copy in memory
  *
  * A thread gives and a thread takes. What a core can do is counted by each thread's own time, so that other work on the machine does not
  * count; the kernel's copies into and out of the sockets are in it on both sides. */
@@ -12,13 +12,13 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-#include "console/bench/bench.h"
 #include "protocol/base/cli.h"
 #include "protocol/base/clock.h"
 #include "protocol/base/mix64.h"
 #include "protocol/base/tcp.h"
 #include "protocol/base/thread.h"
 #include "protocol/wire/bulk.h"
+#include "tests/bench/bench.h"
 
 #define RECORD ((size_t)256 << 10)
 #define LIMIT_MS 20000
@@ -189,8 +189,8 @@ bool bench_bulk(int argc, char **argv, struct error *err)
 {
     int64_t mib = 2048;
     struct cli_option options[] = { { "mib", NULL, CLI_I64, &mib, "MIB", "data to send (2048)" } };
-    struct cli cli = { "rollcall bench bulk", "Sends data over one encrypted connection as to another machine, and over a plain one.", NULL,
-                       options, ARRAY_SIZE(options) };
+    struct cli cli = { "bench bulk", "Sends data over one encrypted connection as to another machine, and over a plain one.", NULL, options,
+                       ARRAY_SIZE(options) };
     if (!cli_parse(&cli, argc, argv, err) || cli.help_wanted)
         return cli.help_wanted;
     if (mib < 1 || mib > 1 << 20)
