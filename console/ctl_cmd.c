@@ -22,6 +22,7 @@
 #include "protocol/base/subcommand.h"
 #include "protocol/record/journal.h"
 #include "protocol/run/control_lock.h"
+#include "protocol/run/level_view.h"
 #include "protocol/run/node.h"
 #include "protocol/run/run_far.h"
 #include "protocol/run/run_find.h"
@@ -232,6 +233,10 @@ static void status_print(const struct msg_in *in)
         line_print(stdout, "doctor: %s%s%s", mval_text(doctor, "text", alert, sizeof alert),
                    mval_text(doctor, "remedy", remedy, sizeof remedy)[0] ? ": " : "", remedy);
     alarms_print(mval_get(root, "alarms"));
+    struct level_view level;
+    level_view_read(&level, mval_get(root, "level"));
+    if (level.n_level > 0)
+        line_print(stdout, "%s", level_view_say(&level, alert, sizeof alert));
     if (mval_get(metrics_map, "metrics/reward"))
         printf("reward %.4f, length %.1f tok\n", mval_f64(mval_get(metrics_map, "metrics/reward"), NAN),
                mval_f64(mval_get(metrics_map, "metrics/response_length"), NAN));

@@ -34,6 +34,9 @@ static void status_say(struct plain *p, UNUSED const char *rest, int64_t now_ns)
         say(p, "about %.0f minutes are left, %.1f seconds per step", m->left_s / 60, m->step_s);
     if (d.text[0])
         say(p, "%s%s%s", d.text, d.remedy[0] ? "; remedy: " : "", d.remedy);
+    char level[160];
+    if (level_view_say(&m->level, level, sizeof(level))[0])
+        say(p, "%s", level);
     for (int i = 0; i < m->n_eval; i++)
         say(p, "evaluation %s: %.1f percent of %" PRId64 ", at first %.1f", m->eval[i].set, 100 * m->eval[i].mean, m->eval[i].n,
             100 * m->eval[i].first_mean);

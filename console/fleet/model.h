@@ -10,6 +10,7 @@
 #include "protocol/base/error.h"
 #include "protocol/run/control_lock.h"
 #include "protocol/run/doctor.h"
+#include "protocol/run/level_view.h"
 #include "protocol/run/run_state.h"
 #include "protocol/settings/alarm_book.h"
 #include "protocol/settings/knobs.h"
@@ -182,6 +183,7 @@ struct model {
     int64_t n_left_out;                   // processes, hosts and devices that had no room here
     struct gauge buffer[MODEL_GAUGES];    // items: issued, returned, ...
     int n_buffer;
+    struct level_view level;    // of its prompts
     struct eval_view eval[MODEL_EVALS];
     int n_eval;
     /* what happened */

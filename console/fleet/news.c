@@ -260,6 +260,7 @@ void news_status(struct model *m, const struct mval *v, int64_t now_ns)
     mval_text(v, "undo", m->undo, sizeof(m->undo));
     m->n_buffer = 0;
     gauges_read(m->buffer, &m->n_buffer, MODEL_GAUGES, mval_get(v, "buffer"));
+    level_view_read(&m->level, mval_get(v, "level"));
     knobs_read(m, mval_get(v, "knobs"), now_ns);
     evals_read(m, mval_get(v, "eval"));
     fleet_read(m, v, now_ns);

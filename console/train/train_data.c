@@ -18,6 +18,7 @@
 #include "workers/engine/data/dataset.h"
 #include "workers/engine/data/files.h"
 #include "workers/engine/data/identity.h"
+#include "workers/engine/data/row_level.h"
 #include "workers/engine/reward/environment.h"
 #include "workers/engine/reward/reward.h"
 #include "workers/engine/sampler/prompt.h"
@@ -39,8 +40,9 @@ struct checks {
     int errors;                   // a file in memory for what programs write on standard error
     struct prompt_maker maker;    // of the set being read
     struct token_list ids;
-    int64_t n_fit;              // prompts of the set that are short enough
-    json_t *row[ROWS_TRIED];    // its first rows
+    int64_t n_fit;               // prompts of the set that are short enough
+    struct row_levels levels;    // of these in the training set
+    json_t *row[ROWS_TRIED];     // its first rows
     int n_row;
     bool shows;    // it is the training set
 };
@@ -109,6 +111,9 @@ static bool row_check(void *arg, const json_t *row, struct error *err)
     bool dropped;
     if (!reward_row_check(k->reward, row, err) || !prompt_make(&k->maker, row, &k->ids, &dropped, err))
         return false;
+    uint8_t level;
+    if (k->shows && !dropped && k->t->config.curriculum_levels > 1 && !row_level(row, &k->t->config, &level, &k->levels, err))
+        return false;
     k->n_fit += !dropped;
     if (k->n_row == ROWS_TRIED)
         return true;
@@ -151,6 +156,7 @@ static bool set_check(struct checks *k, const char *identity, char *path, size_t
         prompt_none_fits(&k->maker, path, k->row[0], err);
         goto out;
     }
+    TRY(!k->shows || t->config.curriculum_levels == 1 || row_levels_check(&k->levels, &t->config, err));
     buf_fmt(&t->about, "%s, %" PRId64 " prompts: ", path, dataset_n_row(d));
     dataset_describe(d, &t->about);
     buf_char(&t->about, '\n');

@@ -255,6 +255,9 @@ bool kept_rebuild(const struct train *t, struct error *err)
         fprintf(stderr, "note: the remains of the old journal are kept as '%s'\n", aside);
     fprintf(stderr, "note: lost: metrics of steps 1 to %" PRId64 ", and earlier evaluations and events\n", r.step);
     fprintf(stderr, "note: lost: steps after %" PRId64 ", which are repeated, but not with the same bytes\n", r.step);
+    if (t->config.curriculum_levels > 1)
+        fprintf(stderr, "note: lost: the level of the prompts, which begins at %" PRId64 " again (curriculum_start)\n",
+                t->config.curriculum_start);
     fprintf(stderr, "note: lost: setting changes during the run; the values of run.yaml and of this command line apply\n");
     fprintf(stderr,
             "note: lost: the record of items; prompts continue at item %" PRId64

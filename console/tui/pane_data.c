@@ -136,11 +136,13 @@ static void histogram_draw(const struct app *a, struct cells *c, struct rect r)
         quarantined += p[i].quarantined;
         filtered += p[i].n_filtered > 0;
     }
-    char title[128];
+    char title[320], level[160];
     int len = snprintf(title, sizeof(title), "%" PRId64 " prompts by pass rate; %" PRId64 " filtered, %" PRId64 " in quarantine", n,
                        filtered, quarantined);
     if (uncounted > 0)
-        snprintf(title + len, sizeof(title) - (size_t)len, "; %" PRId64 " groups to count", uncounted);
+        len += snprintf(title + len, sizeof(title) - (size_t)len, "; %" PRId64 " groups to count", uncounted);
+    if (level_view_say(&a->model->level, level, sizeof(level))[0])
+        snprintf(title + len, sizeof(title) - (size_t)len, "; %s", level);
     struct rect in = cells_box(c, r, title, ROLE_BORDER, ROLE_TITLE);
     for (int k = 0; k < BUCKETS && k < in.h; k++) {
         cells_text_right(c, in.x, in.y + k, 9, labels[k], ROLE_TEXT);

@@ -130,6 +130,10 @@ static bool no_code(const struct run_config *c)
 {
     return !reward_has(c, "code") && !reward_has(c, "verify");
 }
+static bool no_curriculum(const struct run_config *c)
+{
+    return c->curriculum_levels == 1;
+}
 static bool no_environment(const struct run_config *c)
 {
     return !c->environment[0];
@@ -208,6 +212,7 @@ static bool rubrics_stay(const struct run_config *c)
     return !c->apply_evolving_rubric_reward;
 }
 
+#define CURRICULUM_WHY "'curriculum_levels' is 1, so all prompts are of one level"
 #define EVAL_WHY "there is no evaluation set; 'eval_dataset' names them"
 #define VERIFY_WHY "'reward_type' has no verifier: verify, verify:NAME"
 #define OWN_ENGINE_WHY "there is no 'engine_url', so no external engine is asked"
@@ -271,6 +276,11 @@ static const struct idle_rule {
     { "math_symbolic", no_verifier, VERIFY_WHY },
     { "max_length_verifier_max_length", no_verifier, VERIFY_WHY },
     { "environment_reward", other_reward, "no part of 'reward_type' is environment" },
+    { "curriculum_start", no_curriculum, CURRICULUM_WHY },
+    { "curriculum_pass_rate", no_curriculum, CURRICULUM_WHY },
+    { "curriculum_easier_rate", no_curriculum, CURRICULUM_WHY },
+    { "curriculum_groups", no_curriculum, CURRICULUM_WHY },
+    { "curriculum_column", no_curriculum, CURRICULUM_WHY },
     { "environment_processes", no_environment, "there is no 'environment'" },
     { "environment_timeout_s", no_environment, "there is no 'environment'" },
     { "max_turns", no_environment, "there is no 'environment', so a sample has one turn" },

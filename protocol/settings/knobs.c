@@ -34,6 +34,12 @@ const struct knob knobs[] = {
     { "prompt_template", NULL, NULL, "data", KNOB_TEXT, "", AT(prompt_template), .def = "", .help = "the prompt's text, with columns in braces: \"{question}\\nThink step by step.\"; {{ and }} are braces" },
     { "long_prompt", NULL, NULL, "data", KNOB_TEXT, "", .choices = "drop|cut_left", AT(long_prompt), .def = "drop", .help = "what happens to a prompt longer than max_prompt_tokens; counted in the metrics" },
     { "max_prompt_tokens", NULL, "mpt", "data", KNOB_I64, "tok", 1, 1 << 20, AT(max_prompt_tokens), .def = "512", .help = "longest prompt, in tokens" },
+    { "curriculum_levels", NULL, NULL, "data", KNOB_I64, "", 1, CURRICULUM_LEVELS_MAX, AT(curriculum_levels), .def = "1", .help = "levels of difficulty, 0 to this less 1: prompts are of the level that the share of right answers has led to (rows by their curriculum_column, an environment by the row's \"level\"); 1: no curriculum" },
+    { "curriculum_start", NULL, NULL, "data", KNOB_I64, "", 0, CURRICULUM_LEVELS_MAX - 1, AT(curriculum_start), .def = "0", .help = "the level that the run begins with" },
+    { "curriculum_pass_rate", NULL, NULL, "data", KNOB_F64, "", 0, 1, .above_min = true, AT(curriculum_pass_rate), .def = "0.8", .applies = APPLY_NEXT_ROLLOUT, .help = "the next level follows when at least this share of a level's answers is right" },
+    { "curriculum_easier_rate", NULL, NULL, "data", KNOB_F64, "", 0, 1, AT(curriculum_easier_rate), .def = "0", .applies = APPLY_NEXT_ROLLOUT, .help = "the level before follows when at most this share is right; 0: it never becomes easier" },
+    { "curriculum_groups", NULL, NULL, "data", KNOB_I64, "group", 1, 1e6, AT(curriculum_groups), .def = "64", .applies = APPLY_NEXT_ROLLOUT, .help = "groups of a level, at least, whose answers give that share; then counting begins again" },
+    { "curriculum_column", NULL, NULL, "data", KNOB_TEXT, "", AT(curriculum_column), .def = "level", .help = "column of the data with the row's level, a whole number; a row without one is of every level" },
     { "shuffle", NULL, NULL, "data", KNOB_BOOL, "", AT(shuffle), .def = "true", .help = "shuffle the prompts again in each episode" },
 
     { "num_trainers", NULL, "t", "workers", KNOB_I64, "", 1, 64, AT(num_trainers), .def = "1", .help = "trainers (data parallel); ColossalChat's default is 2" },

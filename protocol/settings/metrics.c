@@ -85,6 +85,7 @@ const struct metric metrics[METRIC_N] = {
     [M_CHECKPOINT_WRITE_S] = { "time/checkpoint_write_s", "save write", "s", CHART_NONE, BY_WORKER, "time to write and hash the last checkpoint in the background" },
     [M_BUFFER_DEPTH] = { "rollout/buffer_depth", "buffer", "group", CHART_NONE, BY_CONTROLLER, "groups waiting to be trained on" },
     [M_SOLVED_PROMPTS] = { "rollout/solved_prompts", "solved", "", CHART_NONE, BY_CONTROLLER, "prompts that are not sampled again (no_resampling_pass_rate)" },
+    [M_LEVEL] = { "rollout/level", "level", "", CHART_NONE, BY_CONTROLLER, "level of difficulty that the newest prompts of the step had; only with curriculum_levels" },
     [M_LONG_PROMPTS] = { "rollout/long_prompts", "long prompts", "", CHART_NONE, BY_WORKER, "prompts dropped or cut for their length so far" },
     [M_PUT_BACK] = { "rollout/put_back", "put back", "", CHART_NONE, BY_WORKER, "times since the last step that a sample lost its pages of keys and values because they had run out, to go on later; it only costs time" },
     [M_IDLE_SHARE] = { "rollout/idle_share", "idle share", "", CHART_NONE, BY_WORKER, "share of the time spent generating in which fewer than half as many samples ran, of whatever version, as at most of one: a long tail" },

@@ -742,6 +742,22 @@ static bool meaning_check(struct run_config *c, struct buf *notes, struct error 
         return error_set(
             err, ERR_USAGE,
             "'no_resampling_pass_rate' works with rollout steps in order, which 'free_running' gives up; leave one of them out");
+    if (c->free_running && c->curriculum_levels > 1)
+        return error_set(err, ERR_USAGE,
+                         "'curriculum_levels' works with rollout steps in order, which 'free_running' gives up; leave one of them out");
+    if (c->curriculum_levels > 1 && run_config_posted(c))
+        return error_set(err, ERR_USAGE,
+                         "'curriculum_levels' and 'environments' do not go together: groups that are posted have no level of this run; "
+                         "leave one of them out");
+    if (c->curriculum_start >= c->curriculum_levels && c->curriculum_start > 0 && c->curriculum_levels > 1)
+        return error_set(err, ERR_USAGE,
+                         "'curriculum_start' (%" PRId64 ") is no level: with 'curriculum_levels' %" PRId64 " the last one is %" PRId64,
+                         c->curriculum_start, c->curriculum_levels, c->curriculum_levels - 1);
+    if (c->curriculum_levels > 1 && c->curriculum_easier_rate >= c->curriculum_pass_rate)
+        return error_set(err, ERR_USAGE,
+                         "'curriculum_easier_rate' (%g) must be below 'curriculum_pass_rate' (%g), or the level would go up and down with "
+                         "the same share",
+                         c->curriculum_easier_rate, c->curriculum_pass_rate);
     if (c->free_running && c->n_behind > 0)
         return error_set(err, ERR_USAGE, "'n_behind' (%" PRId64 ") has no meaning with 'free_running'; 'max_staleness' is its bound",
                          c->n_behind);

@@ -13,8 +13,9 @@
 
 #define RUN_TEXT_MAX 1024    // bytes of one text setting, with its NUL
 #define RUN_JSON_MAX 4096
-#define KNOB_MAX 224            // most rows in the knob table
+#define KNOB_MAX 256            // most rows in the knob table
 #define TRAIN_BATCH_MAX 4096    // most prompts in an optimizer step, over all trainers
+#define CURRICULUM_LEVELS_MAX 100
 
 enum knob_source {
     FROM_DEFAULT,
@@ -47,6 +48,11 @@ struct run_config {
     char long_prompt[16];                         // drop | cut_left
     int64_t max_prompt_tokens;
     bool shuffle;
+    int64_t curriculum_levels;                              // 1: off
+    int64_t curriculum_start;                               // the level that the run begins with
+    double curriculum_pass_rate, curriculum_easier_rate;    // shares of right answers; easier 0: never
+    int64_t curriculum_groups;
+    char curriculum_column[64];
     /* workers */
     int64_t num_trainers, num_inferencer;
     int64_t trainers_per_node;    // of num_trainers on each host; 0: all on the head's

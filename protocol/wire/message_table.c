@@ -57,6 +57,8 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "doctor", KIND_MAP, true, "{kind, name, text, remedy}: what bounds or breaks the run, in one sentence; kind is bound, warn or crit" },
                { "lock", KIND_MAP, true, "{holder, since}: the operator who has taken the control of the run, and when, in seconds since 1970" },
                { "buffer", KIND_MAP, true, "items: issued, generating, returned, waiting, filtered, stale (free-running), trained, items (opened)" },
+               { "level", KIND_MAP, true, "with curriculum_levels: {level (of the rollout step that is opened next), levels, groups (of this level, so far), of (that decide), "
+                                          "answers, share (of them right; absent: none), harder, easier (shares that change it)}" },
                { "metrics", KIND_MAP, true, "of the last step, by name" },
                { "eval", KIND_MAP, true, "last evaluation: SET -> {step, n, mean}" },
                { "checkpoint", KIND_I64, true, "step of the last complete checkpoint; absent: none" },
@@ -147,7 +149,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "round", KIND_I64, true, "load: the round in which the trainers meet, when there are several" },
                { "save", KIND_I64, true, "save: the number of the checkpoint, where all trainers bring their shards together for it" },
                { "items", KIND_LIST, true, "items: {item, row, rubrics (the newest of the row that it is judged by, as in group; absent: none)}; train: item numbers in batch order" },
-               { "rollout_step", KIND_I64, true, "items" },
+               { "rollout_step", KIND_I64, true, "items" }, { "level", KIND_I64, true, "items, with curriculum_levels: of their prompts" },
                { "version", KIND_I64, true, "items, publish: version of the weights to sample with; -1: those it has" },
                { "made", KIND_I64, true, "load, share, publish: the incarnation that made version" },
                { "tails", KIND_LIST, true, "with over_sample_rate, of each rollout step with enough groups: its number, and tokens; items of it with a longer sample are stopped" },
@@ -212,6 +214,7 @@ const struct msg_spec msg_specs[MSG_TYPE_COUNT] = {
                { "fetched", KIND_MAP, true, "publish, from a node that has just brought the weights: file_bytes, wire_bytes (received for them), s" },
                { "lines", KIND_BIN, true, "load: int64 pairs (usable prompt from 0, its line in the data's file from 1), one for each prompt that "
                                           "is not on the line after its predecessor's; empty: too many" },
+               { "levels", KIND_BIN, true, "load, with curriculum_levels: a byte for each usable prompt, its level or 255 for every one; empty: no row has a level" },
                { "files", KIND_STR, true, "load, of several files: for each a line, the number of its first line among those of all, a blank, its path" },
                { "left_out", KIND_LIST, true, "train: {item, why} of each group that no finite gradient could be made of, the first 64" },
                { "n_left_out", KIND_I64, true, "train: how many they are" },

@@ -195,6 +195,29 @@ class Effects(RunCase):
         self.assertNotEqual(refused.returncode, 0)
         self.assertIn("longest completion", refused.stdout + refused.stderr)
 
+    @proves("curriculum_pass_rate", "curriculum_easier_rate", "curriculum_groups")
+    def test_the_level_moves_by_its_shares_and_after_its_groups(self):
+        play = self.task.path("half.py")
+        with open(play, "w") as f:    # every second sample is right, whatever the level
+            f.write("import json, sys\nfor line in sys.stdin:\n    q = json.loads(line)\n"
+                    "    right = int(q.get('episode', '0.0').split('.')[1]) % 2\n"
+                    "    a = {'observation': '1+1='} if q['op'] == 'reset' else {'reward': right, 'ans_acc': right, 'done': True}\n"
+                    "    print(json.dumps({'id': q['id'], **a}), flush=True)\n")
+        run = self.start(environment=f"program:exec python3 {play}", reward_type="environment", max_turns=1, max_turn_tokens=4,
+                         curriculum_levels=100, curriculum_pass_rate=0.9, curriculum_groups=8)
+
+        def level(step):
+            return self.metrics(run, step)["rollout/level"]
+
+        first = self.change(run, curriculum_pass_rate=0.5)["curriculum_pass_rate"]    # its cut leads to the next one's level
+        self.assertEqual([level(first + k) for k in range(-1, 4)], [0, 0, 1, 2, 3])    # 8 groups a step
+        first = self.change(run, curriculum_groups=16)["curriculum_groups"]
+        levels = [level(first + k) for k in range(1, 9)]
+        self.assertEqual({b - a for a, b in zip(levels, levels[2:])}, {1})
+        first = self.change(run, curriculum_pass_rate=0.9, curriculum_easier_rate=0.5)["curriculum_easier_rate"]
+        levels = [level(first + k) for k in range(3, 7)]
+        self.assertEqual({b - a for a, b in zip(levels, levels[2:])}, {-1})
+
     @proves("max_new_tokens")
     def test_the_scorers_length_rules_go_by_the_limit_of_the_samples(self):
         # DAPO eq. 13: what is as long as the limit loses 10; at 6 tokens of the first limit's 12 nothing would be lost

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "workers/engine/data/row_level.h"
 #include "workers/schedule/ledger.h"
 
 struct log {    // the journal's part: the last thing said about each item
@@ -178,6 +179,51 @@ static void solved_prompts_are_not_opened_again(UNUSED void **state)
     for (int64_t row = 0; row < 9; row++)
         assert_true(ledger_forbid(l, row));
     assert_false(ledger_forbid(l, 9));    // the last one
+    free(log);
+    ledger_free(l);
+}
+
+static void not_noted(UNUSED void *ctx, UNUSED const struct ledger_item *i)
+{
+}
+
+/* Groups that count are told to ctx in order. */
+static void counted(void *ctx, const struct ledger_item *i)
+{
+    struct log *log = ctx;
+    log->item[log->n++] = *i;
+}
+
+static void items_have_rows_of_the_level_and_the_groups_of_a_cut_count_once(UNUSED void **state)
+{
+    static const uint8_t level_of[10] = { 0, 1, 2, 0, 1, 2, 0, 1, LEVEL_EVERY, 1 };
+    struct ledger_cut cut = rules_filter;
+    struct ledger *l = ledger_make(0);
+    struct log *log = calloc(1, sizeof *log);
+    int64_t first, often[10] = { 0 };
+    cut.counts = counted;
+    for (int64_t step = 0; step < 30; step++) {
+        ledger_level(l, level_of, step % 3);
+        assert_true(ledger_open(l, 8, &first));
+        for (int64_t i = first; i < first + 8; i++) {
+            struct group_summary s = summary_of(i);
+            int64_t row = ledger_find(l, i)->row;
+            often[row]++;
+            assert_true(level_of[row] == step % 3 || level_of[row] == LEVEL_EVERY);
+            assert_int_equal(ledger_return(l, ledger_lease(l, ledger_find(l, i)->version, 1)->item, ledger_find(l, i)->version, &s),
+                             LEDGER_NEW);
+        }
+        log->n = 0;
+        ledger_cut(l, &cut, not_noted, log);
+        assert_int_equal(log->n, 8);    // those that are filtered, too
+        for (int64_t i = 0; i < 8; i++)
+            assert_int_equal(log->item[i].item, first + i);
+    }
+    for (int64_t row = 0; row < 10; row++)
+        assert_true(often[row] > 5);
+    assert_true(ledger_forbid(l, 2) && ledger_forbid(l, 5) && ledger_forbid(l, 8));
+    ledger_level(l, level_of, 2);
+    assert_true(ledger_open(l, 8, &first));    // none of that level is left: of the others
     free(log);
     ledger_free(l);
 }
@@ -838,6 +884,7 @@ int main(void)
         cmocka_unit_test(an_item_counts_as_given_to_one_worker_until_another_has_it),
         cmocka_unit_test(batches_do_not_depend_on_arrival_or_kills),
         cmocka_unit_test(solved_prompts_are_not_opened_again),
+        cmocka_unit_test(items_have_rows_of_the_level_and_the_groups_of_a_cut_count_once),
         cmocka_unit_test(without_a_filter_batches_are_the_items_in_order_and_ages_keep_their_bound),
         cmocka_unit_test(an_episode_shows_every_prompt_once_and_the_next_in_another_order),
         cmocka_unit_test(a_group_of_other_weights_or_of_no_item_is_not_taken),

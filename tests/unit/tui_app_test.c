@@ -1416,6 +1416,20 @@ static void fleet_tell(struct stage *s, int64_t from, int64_t to, int64_t n, int
     msg_release(&m);
 }
 
+static void the_data_pane_says_how_difficult_prompts_are(UNUSED void **state)
+{
+    struct stage s;
+    stage_make(&s, &usual, 160, 40);
+    pass(&s, 1);
+    app_show(&s.app, PANE_DATA);
+    assert_null(strstr(screen(&s), "level"));    // the run has no curriculum
+    s.m->level = (struct level_view){
+        .level = 2, .n_level = 5, .n_group = 12, .n_group_needed = 64, .share = 0.708, .harder = 0.8, .easier = 0.25
+    };
+    assert_non_null(strstr(screen(&s), "level 2 of 0 to 4: 12 of 64 groups, 71 % right; harder from 80 %, easier at 25 %"));
+    stage_release(&s);
+}
+
 /* One broken thing after the other in messages that were whole: the model stays within its bounds, and everything can be drawn. */
 static void broken_telemetry_harms_nothing(UNUSED void **state)
 {
@@ -1854,6 +1868,7 @@ int main(void)
         cmocka_unit_test(hostile_text_reaches_the_screen_only_as_signs),
         cmocka_unit_test(rings_keep_the_newest_and_forget_the_oldest),
         cmocka_unit_test(another_run_is_in_the_charts_by_step_and_by_time),
+        cmocka_unit_test(the_data_pane_says_how_difficult_prompts_are),
         cmocka_unit_test(broken_telemetry_harms_nothing),
         cmocka_unit_test(the_prompt_lists_what_may_be_typed_with_its_help),
         cmocka_unit_test(enter_shows_a_cut_line_in_full),

@@ -14,6 +14,7 @@
  *   lineage        lineage.c       which incarnation made which step; returning.c: going back to an earlier one
  *   weights        weights.c       where each version can be had
  *   ledger         ledger.c        what becomes of every item; schedule.c: the same in the journal; prompt_order.c: which prompt it is
+ *                  levels.c        how difficult prompts are by now; curriculum.c: the rule
  *   groups         groups.c        rollout groups that come and go; storage.c: on their way to the disk; recent.c: the last ones;
  *                  lent_groups.c   those of machines that may only sample
  *   amending       amending.c      groups that an operator changes: dropping.c, rescoring.c
@@ -27,7 +28,7 @@
  *   questions      status.c, history.c, data_lines.c
  *   the loop       controller_cmd.c; check.c: do the invariants hold after a turn?
  *
- * In workers/schedule, which does not know this state: checkpoints, decide, eval_sets, evals, ledger, lineage, prompt_order, rollout_log,
+ * In workers/schedule, which does not know this state: checkpoints, curriculum, decide, eval_sets, evals, ledger, lineage, prompt_order, rollout_log,
  * waste.
  *
  * Invariants:
@@ -64,6 +65,7 @@
 #include "workers/controller/doctor.h"
 #include "workers/controller/dropping.h"
 #include "workers/controller/events.h"
+#include "workers/controller/levels.h"
 #include "workers/controller/missing.h"
 #include "workers/controller/numbers.h"
 #include "workers/controller/orders.h"
@@ -125,6 +127,7 @@ struct controller {
     struct ledger *ledger;    // NULL until then
     struct data_lines lines;
     struct solved solved;
+    struct levels levels;
     int64_t rebuild_step, rebuild_item;    // where a journal that was made again begins (journal_rebuild.h); 0: it never was
 
     struct workers workers;

@@ -72,6 +72,8 @@ static void items_give(struct controller *c, struct worker *w, int64_t room)
     if (task)    // more of the same
         w->task = task;
     msg_i64(&m, "rollout_step", s);
+    if (levels_on(c))
+        msg_i64(&m, "level", levels_at(c, s));
     msg_i64(&m, "version", i->version);
     msg_list(&m, "items");
     while (i) {

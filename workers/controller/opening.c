@@ -145,6 +145,7 @@ void controller_close(struct controller *c)
     recent_release(&c->recent);
     lines_release(&c->lines);
     solved_release(&c->solved);
+    levels_release(&c->levels);
     if (c->in_transaction)
         journal_rollback(c->journal);
     storage_close(c);

@@ -190,6 +190,8 @@ static bool load_done(struct controller *c, const struct mval *told, const struc
 {
     if (r->ok && !lines_take(c, mval_get(told, "lines"), mval_get(told, "files"), err))
         return false;
+    if (r->ok && r->worker && !worker_is_away(r->worker) && !levels_take(c, mval_get(told, "levels"), err))
+        return false;
     if (r->rank < 0 && !r->ok)
         run_fail(c, "%s: load: %s", r->name, r->why);
     if (r->rank >= 0 && !r->ok)

@@ -94,13 +94,14 @@ static bool state_read(const struct buf *text, struct ledger_state *out, int64_t
     return ok || error_set(err, ERR_DATA, "the journal's ledger cannot be read");
 }
 
-/* The rows that no item gets any more: in quarantine, or solved. */
-static bool forbidden_load(struct controller *c, struct ledger *l, struct error *err)
+/* What the groups that are cut have led to: the rows that no item gets any more, in quarantine or solved, and the level. */
+static bool learned_load(struct controller *c, struct ledger *l, struct error *err)
 {
     struct ledger_state s;
     ledger_state(l, &s);
     ledger_allow_all(l);
-    return quarantine_load(c, l, err) && (c->config.no_resampling_pass_rate == 0 || solved_load(c, l, s.n_cut, err));
+    return quarantine_load(c, l, err) && (c->config.no_resampling_pass_rate == 0 || solved_load(c, l, s.n_cut, err))
+           && (!levels_on(c) || levels_load(c, s.n_cut, err));
 }
 
 /* The ledger as the journal has it. all: with every item the run has had, else with those that it held. NULL: see r->err. */
@@ -133,7 +134,7 @@ static struct ledger *ledger_load(struct controller *c, int64_t n_row, bool all,
     } else if (c->rebuild_step > 0) {
         ledger_begin_at(l, c->rebuild_step, c->rebuild_item / open_n(c, &c->now), c->rebuild_item);
     }
-    TRY(forbidden_load(c, l, r->err));
+    TRY(learned_load(c, l, r->err));
     ok = true;
 out:
     buf_release(&text);
@@ -148,7 +149,7 @@ bool ledger_prepare(struct controller *c, int64_t n_row, struct error *err)
     if (!(c->ledger = ledger_load(c, n_row, false, &r)))
         return false;
     c->n_row = n_row;
-    return number_put(c, "n_row", n_row, err) && lines_load(c, err) && length_set(c, err)
+    return number_put(c, "n_row", n_row, err) && lines_load(c, err) && levels_rows_check(c, err) && length_set(c, err)
            && (r.n_lost == 0 || groups_lost(c, r.n_lost, &r.lost, err)) && ledger_advance(c, err);
 }
 
@@ -222,6 +223,7 @@ struct put {
     struct controller *c;
     struct error *err;
     bool ok;
+    struct curriculum level;    // as the rollout step that is being cut makes it
 };
 
 static void item_put(void *ctx, const struct ledger_item *i)
@@ -252,7 +254,7 @@ static void item_put(void *ctx, const struct ledger_item *i)
 
 bool item_write(struct controller *c, const struct ledger_item *i, struct error *err)
 {
-    struct put p = { c, err, true };
+    struct put p = { .c = c, .err = err, .ok = true };
     item_put(&p, i);
     if (p.ok && i->summary.file_bytes > 0 && i->fate == LEDGER_RETURNED && i->batch < 0)
         p.ok = number_put(c, "rollout_bytes", i->summary.file_offset + i->summary.file_bytes, err);
@@ -267,11 +269,19 @@ static bool open_next(struct controller *c, struct run_config *at, struct put *p
     ledger_state(c->ledger, &s);
     config_at(c, s.n_batch, s.n_open, at);
     int64_t n = open_n(c, at);
+    if (levels_on(c))
+        ledger_level(c->ledger, levels_rows(c), levels_at(c, s.n_open));
     if ((c->max_steps > 0 && s.n_batch >= c->max_steps) || !ledger_open(c->ledger, n, &first))
         return false;
     for (int64_t i = first; i < first + n; i++)
         item_put(p, ledger_find(c->ledger, i));
     return true;
+}
+
+static void group_counts(void *ctx, const struct ledger_item *i)
+{
+    struct put *p = ctx;
+    curriculum_add(&p->level, levels_of(p->c, i), &i->summary);
 }
 
 static void row_solved(void *ctx, int64_t row)
@@ -293,21 +303,24 @@ static bool cut_next(struct controller *c, struct run_config *at, struct put *p)
                               .dynamic = at->dynamic_batching,
                               .filter = run_config_filter(at),
                               .pass_rate = c->config.no_resampling_pass_rate,
-                              .solved = row_solved };
+                              .solved = row_solved,
+                              .counts = levels_on(c) ? group_counts : NULL };
     if (c->config.free_running)
         return s.n_batch == c->step && s.n_batch < c->max_steps && ledger_form(c->ledger, &cut, item_put, p);
     if (!ledger_can_cut(c->ledger))
         return false;
     int64_t n_solved = c->solved.n;
+    p->level = levels_now(c);
     ledger_cut(c->ledger, &cut, item_put, p);
     p->ok = p->ok && (c->solved.n == n_solved || solved_save(c, p->err));
+    p->ok = p->ok && (!levels_on(c) || levels_cut(c, s.n_cut, &p->level, at, p->err));
     return true;
 }
 
 bool ledger_advance(struct controller *c, struct error *err)
 {
     struct run_config *at = malloc(sizeof *at);
-    struct put p = { c, err, true };
+    struct put p = { .c = c, .err = err, .ok = true };
     bool cut, opened, moved = false, free_running = c->config.free_running;
     if (!at)
         return error_set(err, ERR_NO_MEMORY, "no memory for settings");
@@ -325,33 +338,33 @@ bool ledger_advance(struct controller *c, struct error *err)
 
 bool ledger_step_done(struct controller *c, int64_t batch, struct error *err)
 {
-    struct put p = { c, err, true };
+    struct put p = { .c = c, .err = err, .ok = true };
     ledger_trained(c->ledger, batch, item_put, &p);
     return p.ok;
 }
 
 bool ledger_back(struct controller *c, int64_t step, struct error *err)
 {
-    struct put p = { c, err, true };
+    struct put p = { .c = c, .err = err, .ok = true };
     ledger_return_to(c->ledger, step, item_put, &p);
     return p.ok;
 }
 
 bool ledger_undo(struct controller *c, int64_t step, struct error *err)
 {
-    struct put p = { c, err, true };
+    struct put p = { .c = c, .err = err, .ok = true };
     if (!ledger_holds(c->ledger, step) && !ledger_reload(c, err))
         return false;
     ledger_rewind(c->ledger, step, item_put, &p);
     struct ledger_state s;
     ledger_state(c->ledger, &s);
     p.ok = p.ok && rubrics_forget(c, s.n_item, INT64_MAX, err);
-    return p.ok && forbidden_load(c, c->ledger, err) && state_save(c, err);
+    return p.ok && learned_load(c, c->ledger, err) && state_save(c, err);
 }
 
 bool groups_lost(struct controller *c, int64_t n, const struct error *why, struct error *err)
 {
-    struct put p = { c, err, true };
+    struct put p = { .c = c, .err = err, .ok = true };
     char text[640], path[4096];
     int64_t oldest, n_again = ledger_reissue(c->ledger, &oldest, item_put, &p);
     if (!p.ok)

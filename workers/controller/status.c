@@ -127,6 +127,8 @@ void detail_write(void *ctx, struct msg_out *m)
     knob_values_write(&c->now, m);
     if (c->ledger)
         buffer_write(c, m);
+    if (levels_on(c))
+        levels_write(c, m);
     step_metrics_write(&c->metrics, m);
     evals_write(&c->evals, m);
     struct buf undo = { .max = 1024 };

@@ -111,6 +111,8 @@ static void batch_metrics(struct controller *c, int64_t batch)
     metric_own(s, M_BUFFER_DEPTH, (double)counts.returned);
     int64_t n_solved = c->config.no_resampling_pass_rate > 0 && seen.n > 0 ? solved_until(c, seen.rollout_step) : -1;
     metric_own(s, M_SOLVED_PROMPTS, n_solved >= 0 ? (double)n_solved : NAN);
+    if (levels_on(c))
+        metric_own(s, M_LEVEL, seen.n > 0 ? (double)levels_at(c, seen.rollout_step) : NAN);
     metric_own(s, M_ROLLOUT_STEP, (double)seen.rollout_step);
     metric_own(s, M_EPISODE, seen.n > 0 ? (double)(seen.last_item / c->n_row) : NAN);
     metric_own(s, M_TOKENS_TOTAL, (double)c->counts.total.n_tok);

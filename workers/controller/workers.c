@@ -95,7 +95,7 @@ static bool rows_hear(struct controller *c, const struct worker *w, int64_t n_ro
                  "the dataset '%s' has %" PRId64 " usable prompts now and had %" PRId64 " when the run began; a run cannot go on "
                  "with other data",
                  c->config.dataset, n_row, c->n_row);
-    else if (!c->ledger && !ledger_prepare(c, n_row, &why))
+    else if (!c->ledger && levels_known(c) && !ledger_prepare(c, n_row, &why))
         run_fail(c, "%s", why.text);
     return true;
 }

@@ -73,6 +73,11 @@ void ledger_allow_all(struct ledger *l)
     prompt_order_allow_all(l->order);
 }
 
+void ledger_level(struct ledger *l, const uint8_t *of, int64_t level)
+{
+    prompt_order_level(l->order, of, level);
+}
+
 static struct ledger_item *at(const struct ledger *l, int64_t item)
 {
     return item >= l->first && item < l->first + l->n ? &l->item[item - l->first] : NULL;
@@ -498,6 +503,8 @@ int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*change
         tail_end(l, s, cut->n_need, changed, ctx);
     for (int64_t k = 0; k < l->n_live; k++) {
         struct ledger_item *i = live(l, k);
+        if (i->rollout_step == s && i->fate == LEDGER_RETURNED && cut->counts)
+            cut->counts(ctx, i);
         if (i->rollout_step == s && i->fate == LEDGER_RETURNED && group_solves(cut, &i->summary) && ledger_forbid(l, i->row))
             cut->solved(ctx, i->row);
         if (i->rollout_step == s && i->fate == LEDGER_RETURNED && !group_counts(cut, &i->summary)) {

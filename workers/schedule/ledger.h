@@ -101,6 +101,7 @@ int64_t ledger_row(const struct ledger *l, int64_t item);
 /* Items opened from now on take another row of the order in place of this one. False: it is forbidden already, or the last. */
 bool ledger_forbid(struct ledger *l, int64_t row);
 void ledger_allow_all(struct ledger *l);
+void ledger_level(struct ledger *l, const uint8_t *of, int64_t level);    // prompt_order_level
 /* The next issued item of exactly this version, now leased to worker; NULL: none. */
 const struct ledger_item *ledger_lease(struct ledger *l, int64_t version, int worker);
 /* As ledger_lease, from one rollout step (whose items share their settings). */
@@ -142,7 +143,8 @@ struct ledger_cut {
     bool dynamic;          // only groups that pass the filter count; else all do
     struct batch_filter filter;
     double pass_rate;    // a prompt that a group of the step has solved at least this often is forbidden from now on; 0: none is
-    void (*solved)(void *ctx, int64_t row);    // called for each
+    void (*solved)(void *ctx, int64_t row);                       // called for each
+    void (*counts)(void *ctx, const struct ledger_item *item);    // called for each group of the step that was not stopped; NULL: for none
 };
 /* Cut the next rollout step; changed is called for each item whose fate or batch it has fixed. Returns batches made. */
 int64_t ledger_cut(struct ledger *l, const struct ledger_cut *cut, void (*changed)(void *ctx, const struct ledger_item *item), void *ctx);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "protocol/base/mix64.h"
+#include "workers/engine/data/row_level.h"
 
 #define DRAWS_MAX 64
 
@@ -12,6 +13,8 @@ struct prompt_order {
     int64_t episode;    // -1: none made yet
     bool *forbidden;    // (n_row) by row
     int64_t n_forbidden;
+    const uint8_t *level_of;    // (n_row) by row; NULL: they have none
+    int64_t level;              // that is opened
 };
 
 struct prompt_order *prompt_order_new(int64_t seed, int64_t n_row, bool shuffle)
@@ -61,11 +64,24 @@ int64_t prompt_order_row(const struct prompt_order *o, int64_t item)
     return o->row[item % o->n_row];
 }
 
+void prompt_order_level(struct prompt_order *o, const uint8_t *of, int64_t level)
+{
+    o->level_of = of;
+    o->level = level;
+}
+
+static bool is_of_level(const struct prompt_order *o, int64_t row)
+{
+    return !o->level_of || o->level_of[row] == LEVEL_EVERY || o->level_of[row] == o->level;
+}
+
 int64_t prompt_order_open(const struct prompt_order *o, int64_t item)
 {
     int64_t base = item - item % o->n_row, row = prompt_order_row(o, item), place = item - base;
     uint64_t x = (uint64_t)o->seed ^ (uint64_t)item * 0x9fb21c651e98df25u;
-    for (int64_t k = 0; o->forbidden[row]; k++) {    // where few are left, draws rarely find one: then the next
+    int64_t k_level = DRAWS_MAX + o->n_row;    // after as many tries every row has been looked at
+    for (int64_t k = 0; o->forbidden[row] || (k < k_level && !is_of_level(o, row));
+         k++) {    // where few are left, draws rarely find one: then the next
         place = k < DRAWS_MAX ? (int64_t)(mix64_next(&x) % (uint64_t)o->n_row) : (place + 1) % o->n_row;
         row = prompt_order_row(o, base + place);
     }

@@ -64,6 +64,8 @@ int engine_servers(struct engine *e, struct engine_server *out, int max);    // 
 /* The lines of the usable prompts in the data's file, as pairs (prompt_lines.h). Returns their number, at most max; 0
  * when there are more, -1 before the first load. */
 int64_t engine_lines(struct engine *e, int64_t (*pair)[2], int64_t max);
+/* The levels of the usable prompts, a byte for each (row_level.h), borrowed as long as the engine is there; *n 0: they have none. */
+const uint8_t *engine_levels(struct engine *e, int64_t *n);
 /* For data in several files, append a line per file: the number of its first line among the lines of all files, a blank, its
  * path. */
 void engine_files(struct engine *e, struct buf *out);

@@ -88,6 +88,15 @@ void engine_files(struct engine *e, struct buf *out)
         buf_fmt(out, "%" PRId64 " %s\n", dataset_file_line(e->prompts.data, i), dataset_file(e->prompts.data, i));
 }
 
+const uint8_t *engine_levels(struct engine *e, int64_t *n)
+{
+    struct engine_look look;
+    engine_look(e, &look);
+    const uint8_t *level = look.n_row > 0 ? e->prompts.level : NULL;
+    *n = level ? look.n_row : 0;
+    return level ? level : (const uint8_t *)"";
+}
+
 int64_t engine_lines(struct engine *e, int64_t (*pair)[2], int64_t max)
 {
     int64_t n = 0, next = 0;

@@ -223,6 +223,8 @@ bool episodes_submit(struct engine *e, const struct prompt_order *o, const struc
                                  .version = -1,
                                  .start_ns = clock_ns(),
                                  .n_sample = (int32_t)o->n_sample };
+    TRY(o->level < 0 || json_object_set_new(row, "level", json_integer(o->level)) == 0
+        || error_set(err, ERR_NO_MEMORY, "no memory for an item"));
     TRY(((it->row = json_text_dump(row, JSON_COMPACT)) && samples_new(it)) || error_set(err, ERR_NO_MEMORY, "no memory for an item"));
     TRY(turn_ask(e, it, 0, err));
     all->next_serial++;

@@ -69,7 +69,7 @@ static bool prompts_submit(struct engine *e, struct evaluation *x, struct error 
         struct error full = { 0 };
         bool dropped;
         struct prompt_order o = {
-            .data = x->data, .data_row = x->next, .prompt_row = x->next, .item = x->first_item + x->next, .n_sample = x->set.n
+            .data = x->data, .data_row = x->next, .prompt_row = x->next, .item = x->first_item + x->next, .n_sample = x->set.n, .level = -1
         };
         if (!prompt_submit(e, &o, &x->sampling, &dropped, &full)) {
             if (full.code == ERR_FULL)

@@ -242,7 +242,8 @@ bool items_run(struct engine *e, struct task *t, struct report *r, struct error 
                                   .prompt_row = row,
                                   .item = t->item[i].item,
                                   .rollout_step = t->rollout_step,
-                                  .n_sample = t->config.num_generations };
+                                  .n_sample = t->config.num_generations,
+                                  .level = t->level };
         if (!prompt_submit(e, &o, &s, &dropped, err) || !rubrics_note(e, &t->item[i], err))
             return false;
     }

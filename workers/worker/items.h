@@ -22,6 +22,7 @@ struct prompt_order {
     struct dataset *data;    // borrowed
     int64_t data_row, prompt_row;
     int64_t item, rollout_step, n_sample;
+    int64_t level;    // for the environment; -1: the run has none, or it is evaluated
 };
 /* *dropped: the prompt is too long, and nothing was submitted. ERR_FULL: as generator_submit. */
 MUST_USE bool prompt_submit(struct engine *e, const struct prompt_order *o, const struct sampling *s, bool *dropped, struct error *err);

@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include "protocol/base/log.h"
 #include "workers/engine/data/dataset.h"
+#include "workers/engine/data/row_level.h"
 #include "workers/engine/sampler/completion.h"
 #include "workers/engine/template/template.h"
 #include "workers/engine/text/tokenizer.h"
@@ -13,15 +14,17 @@
 static bool usable_find(struct prompts *p, const struct run_config *c, void (*tick)(void *ctx), void *ctx, struct error *err)
 {
     struct token_list ids = { 0 };
+    struct row_levels levels = { 0 };
     char where[512];
-    bool ok = true;
+    bool ok = true, leveled = c->curriculum_levels > 1;
     int64_t n = dataset_n_row(p->data);
-    if (!(p->usable = calloc((size_t)n, sizeof *p->usable)))
+    if (!(p->usable = calloc((size_t)n, sizeof *p->usable)) || (leveled && !(p->level = calloc((size_t)n, 1))))
         return error_set(err, ERR_NO_MEMORY, "no memory for the index of %" PRId64 " prompts", n);
     for (int64_t i = 0; ok && i < n; i++) {
         bool dropped = false;
         json_t *row = dataset_row(p->data, i, err);
-        ok = row && prompt_make(&p->maker, row, &ids, &dropped, err);
+        ok = row && prompt_make(&p->maker, row, &ids, &dropped, err)
+             && (!leveled || dropped || row_level(row, c, &p->level[p->n_row], &levels, err));
         json_decref(row);
         if (!ok)
             error_wrap(err, "%s", dataset_where(p->data, i, where, sizeof where));
@@ -38,8 +41,12 @@ static bool usable_find(struct prompts *p, const struct run_config *c, void (*ti
         json_decref(row);
         ok = false;
     }
-    if (!ok)
+    if (!ok || (leveled && !row_levels_check(&levels, c, err)))
         return false;
+    if (!row_levels_any(&levels)) {
+        free(p->level);
+        p->level = NULL;
+    }
     log_info("%" PRId64 " prompts, %" PRId64 " left out for their length", p->n_row, n - p->n_row);
     return true;
 }
@@ -70,6 +77,7 @@ out:
 void prompts_release(struct prompts *p)
 {
     free(p->usable);
+    free(p->level);
     dataset_free(p->data);
     template_free(p->template);
     encoder_free(p->encoder);

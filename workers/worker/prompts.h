@@ -18,6 +18,7 @@ struct prompts {    // all owned
     struct prompt_maker maker;
     int64_t *usable;    // (n_row) rows of data whose prompts are at most max_prompt_tokens long
     int64_t n_row;      // 0: not loaded
+    uint8_t *level;     // (n_row) of these rows (row_level.h); NULL: they have none, or the run has no curriculum
 };
 /* Load the tokenizer, the template and the data of c (borrowed until prompts_release), and find the rows that fit; nothing when that has
  * been done. tick(ctx) is called every 1000 rows. ERR_DATA names the line, or says how long the prompts are when none fits. On failure p

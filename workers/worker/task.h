@@ -23,6 +23,7 @@ struct task {
     struct task *next;
     enum task_kind kind;
     int64_t task, incarnation, step, version, rollout_step, max_steps;
+    int64_t level;                 // items: of their prompts; -1: the run has none
     int64_t made;                  // load, share, publish: the incarnation that made the version
     int64_t round;                 // load: the round in which the trainers meet; train: set by the engine. 0: one trainer
     int64_t save;                  // save: its number, where all trainers take part in it; else 0

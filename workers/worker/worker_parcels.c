@@ -413,6 +413,11 @@ static void lines_write(struct worker_process *w, struct msg_out *m)
     if (n >= 0)
         msg_bin(m, "lines", pair, (size_t)n * sizeof *pair);
     free(pair);
+    if (w->config.curriculum_levels > 1 && n >= 0) {
+        int64_t n_level;
+        const uint8_t *level = engine_levels(w->engine, &n_level);
+        msg_bin(m, "levels", level, (size_t)n_level);
+    }
     struct buf files = { .max = FILES_BYTES_MAX };
     engine_files(w->engine, &files);
     if (n > 0 && files.len > 0 && !files.failed)

@@ -126,6 +126,7 @@ static bool task_read(struct worker_process *w, struct task *t, const struct msg
     t->version = mval_i64(mval_get(in->root, "version"), -1);
     t->made = mval_i64(mval_get(in->root, "made"), 0);
     t->rollout_step = mval_i64(mval_get(in->root, "rollout_step"), -1);
+    t->level = mval_i64(mval_get(in->root, "level"), -1);
     t->max_steps = mval_i64(mval_get(in->root, "max_steps"), 0);
     t->round = mval_i64(mval_get(in->root, "round"), 0);
     t->save = mval_i64(mval_get(in->root, "save"), 0);
