@@ -98,9 +98,10 @@ struct engine {
     struct saving saving;
     size_t free_at_start, memory_peak;      // bytes of the device: free before anything was loaded; most seen in use
     struct model *model, *ref, *sampler;    // from here on, made by each load; sampler NULL: it samples with model itself
-    struct model *trained;    // what the trainer changes: model; or another one that is in slices or stages, or of which it keeps its
-                              // shards. Then model, where somebody here needs it, gets the new weights after each step, whole or in
-                              // the sampler's slices; else it is a shape only
+    struct model *trained;       // what the trainer changes: model; or another one that is in slices or stages, or of which it keeps its
+                                 // shards. Then model, where somebody here needs it, gets the new weights after each step, whole or in
+                                 // the sampler's slices; else it is a shape only
+    struct holdings holdings;    // which of these there are, and in which form
     struct generator *generator;
     struct lane ending;           // beside the generator: the last samples of another version ('fill_gap')
     bool turned;                  // model and generator are those that gap_prepare and gap_open have made,

@@ -124,27 +124,20 @@ static bool has_adapter(const struct engine *e)
     return e->config.lora_rank > 0 || e->config.lora_adapter[0];
 }
 
-/* Does the model's trainer get its weights from the files when it is known what it keeps of them (trained_make)? One that trains alone on
- * one device has all of them. */
-static bool loads_late(const struct engine *e)
-{
-    return e->trains && !has_adapter(e) && (run_config_trainer_devices(&e->config) > 1 || e->config.num_trainers > 1);
-}
-
-/* The model: loaded, now or late, where it is trained; elsewhere empty, since a worker that only samples receives its weights and need not
- * have the files; on several devices it has slices only (team_open). What a sampler receives of a run with an adapter is the adapter, so
- * it loads the base. */
+/* The model. Where it is trained its weights stay in the files until it is known what the trainer keeps of them (trained_make). Elsewhere it is
+ * empty, since a worker that only samples receives its weights and need not have the files. On several devices it gets slices (team_open).
+ * What a sampler receives of a run with an adapter is the adapter, so each worker loads the base. */
 static struct model *model_open(struct engine *e, enum dtype dtype, struct error *err)
 {
     struct model_config shape;
-    if (loads_late(e))
-        return model_files_open(e->config.model, e->dev, dtype, err);
-    if (e->trains || has_adapter(e))
+    if (has_adapter(e))
         return model_load(e->config.model, e->dev, dtype, err);
+    if (e->trains)
+        return model_files_open(e->config.model, e->dev, dtype, err);
     if (!config_load(&shape, e->config.model, err))
         return NULL;
-    return e->produces && e->config.producer_tensor_parallel_size > 1 ? model_new_shape(&shape, e->dev, dtype, err)
-                                                                      : model_new_empty(&shape, e->dev, dtype, err);
+    return holdings_find(&e->holdings, HOLDS_SAMPLED, HELD_SLICES) ? model_new_shape(&shape, e->dev, dtype, err)
+                                                                   : model_new_empty(&shape, e->dev, dtype, err);
 }
 
 /* The adapter of e->model, which a sampler overwrites with the trainer's: new, or the one to start from. */
@@ -172,13 +165,6 @@ static struct run_part part_of(const struct engine *e)
     return (struct run_part){ .rank = e->trains ? e->rank : -1, .producer = e->produces ? e->producer : -1, .helps = -1 };
 }
 
-/* The devices that the sampler's weights are on. */
-static int sampler_devices(const struct engine *e)
-{
-    struct run_part part = part_of(e);
-    return run_sampler_devices(&e->config, &part);
-}
-
 /* What this worker samples with; NULL: it samples nothing. */
 static struct model *sampled_model(const struct engine *e)
 {
@@ -186,11 +172,11 @@ static struct model *sampled_model(const struct engine *e)
     return !run_samples(&e->config, &part) ? NULL : e->sampler ? e->sampler : e->model;
 }
 
-/* Let the model that samples work on all devices that its producer has. */
-static bool team_open(struct engine *e, struct error *err)
+/* Let the model that samples work on the row's devices. */
+static bool team_open(struct engine *e, const struct holding *row, struct error *err)
 {
     struct device *dev[SUM_PARTS_MAX];
-    int n = sampler_devices(e);
+    int n = row->n_slice;
     team_devices(e, dev);
     if (n > 1 && !model_team(sampled_model(e), dev, n, err))
         return false;
@@ -212,24 +198,49 @@ static void products_tell(const struct engine *e)
 }
 
 /* The reference model: the base without its adapter, or the model's files again, on the devices that the trainer has. */
-static bool reference_load(struct engine *e, enum dtype dtype, struct error *err)
+static bool reference_open(struct engine *e, const struct holding *row, enum dtype dtype, struct error *err)
 {
     const struct run_config *c = &e->config;
-    bool cut = run_config_trainer_devices(c) > 1;
-    if (has_adapter(e))
-        e->ref = model_view(e->model, err);
-    else
-        e->ref = cut ? model_files_open(c->model, e->dev, dtype, err) : model_load(c->model, e->dev, dtype, err);
-    if (!e->ref || (!has_adapter(e) && !model_parts_set(e->ref, run_config_sum_parts(c), err)))
+    e->ref = row->form == HELD_VIEW ? model_view(e->model, err) : model_files_open(c->model, e->dev, dtype, err);
+    if (!e->ref || (row->form != HELD_VIEW && !model_parts_set(e->ref, run_config_sum_parts(c), err)))
         return false;
     model_n_live_set(e->ref, tokenizer_n_id(e->prompts.tokenizer));
     model_length_set(e->ref, c->max_prompt_tokens + c->max_new_tokens);
-    if (!cut)
-        return true;
-    struct model *whole = e->ref;
-    bool ok = slices_open(e, whole, &e->ref, err);
-    model_free(whole);
-    return ok && model_weights_take(e->ref, err);
+    if (row->form == HELD_SLICES || row->form == HELD_STAGES) {
+        struct model *whole = e->ref;
+        bool ok = slices_open(e, whole, &e->ref, err);
+        model_free(whole);
+        if (!ok)
+            return false;
+    }
+    return model_weights_take(e->ref, err);
+}
+
+/* What samples: a trainer's own copy, which is filled later, or all that a worker has which does not train. */
+static bool sampled_open(struct engine *e, const struct holding *row, struct error *err)
+{
+    if (e->trains) {
+        e->sampler = row->form == HELD_SLICES ? model_shape_like(e->model, err) : model_new_like(e->model, err);
+        if (!e->sampler)
+            return false;
+        model_n_live_set(e->sampler, tokenizer_n_id(e->prompts.tokenizer));
+    }
+    return team_open(e, row, err);
+}
+
+/* Open a row that does not depend on how the trainers lay out their weights. Versions for others belong to the publication. */
+static bool row_open(struct engine *e, const struct holding *row, enum dtype dtype, struct error *err)
+{
+    switch (row->use) {
+    case HOLDS_REFERENCE: return reference_open(e, row, dtype, err);
+    case HOLDS_SAMPLED: return sampled_open(e, row, err);
+    case HOLDS_NEXT: return gap_prepare(e, err);
+    case HOLDS_TRAINED:
+    case HOLDS_CURRENT:
+    case HOLDS_KEPT:
+    case HOLDS_COMING: break;
+    }
+    return true;
 }
 
 /* What 'fill_gap' auto comes to on this device, which has nothing of the run yet. */
@@ -245,13 +256,15 @@ static bool gap_settle(struct engine *e, struct error *err)
     return true;
 }
 
-/* The model, the reference model when the loss needs it, and the sampler's own copy when it samples while it trains. */
+/* The model, and all rows but what is trained and its copies, which trained_make opens. */
 static bool models_load(struct engine *e, struct error *err)
 {
     const struct run_config *c = &e->config;
     struct run_part part = part_of(e);
     int64_t n_id = tokenizer_n_id(e->prompts.tokenizer);
     bool on_gpu = strncmp(c->devices, "cuda:", 5) == 0;
+    struct holder h = holder_of(c, &part, false, 0);    // as long as the trainers have not met
+    holdings_of(&e->holdings, &h);
     enum dtype dtype = run_dtype(c, !is_outside(e) ? e->dev->kind : on_gpu ? DEVICE_CUDA : DEVICE_CPU);    // as the trainers have it
     if (!(e->model = model_open(e, dtype, err)) || !tokenizer_fits(e->prompts.tokenizer, model_config(e->model)->vocab, c->model, err))
         return false;
@@ -262,17 +275,10 @@ static bool models_load(struct engine *e, struct error *err)
                  c->max_prompt_tokens + c->max_new_tokens, model_config(e->model)->rope.original_max_pos);
     if (!model_parts_set(e->model, run_config_sum_parts(c), err) || (has_adapter(e) && !adapter_open(e, err)))
         return false;
-    if (e->trains && c->beta > 0 && !reference_load(e, dtype, err))
-        return false;
-    if (e->trains && e->produces && c->n_behind > 0) {
-        e->sampler = c->producer_tensor_parallel_size > 1 ? model_shape_like(e->model, err) : model_new_like(e->model, err);
-        if (!e->sampler)
+    for (int i = 0; i < e->holdings.n; i++)
+        if (!row_open(e, &e->holdings.row[i], dtype, err))
             return false;
-        model_n_live_set(e->sampler, n_id);
-    }
-    if (run_lanes(c, &part) > 1 && !gap_prepare(e, err))
-        return false;
-    return (e->trains && !e->sampler) || team_open(e, err);    // trained_make says whose slices it gets
+    return true;
 }
 
 /* Bytes that the first device has given for weights, as the models count them. */
@@ -312,26 +318,26 @@ static bool whole_take(struct engine *e, struct error *err)
 static bool trained_make(struct engine *e, const struct trainer_settings *settings, struct generator_config *g, struct error *err)
 {
     struct plan_ask ask = plan_ask_of(e, g);
-    struct holdings holdings;
-    memory_plan_holdings(&holdings, &ask, settings);
-    bool cut = trainer_is_cut(settings), shards = trainer_keeps_shards(e->model, settings),
-         whole = holdings_find(&holdings, HOLDS_CURRENT, HELD_WHOLE), slices = holdings_find(&holdings, HOLDS_CURRENT, HELD_SLICES);
+    memory_plan_holdings(&e->holdings, &ask, settings);
+    const struct holding *trained = &e->holdings.row[0], *whole = holdings_find(&e->holdings, HOLDS_CURRENT, HELD_WHOLE),
+                         *slices = holdings_find(&e->holdings, HOLDS_CURRENT, HELD_SLICES);
+    bool cut = trained->form != HELD_WHOLE, in_place = publication_in_place(e->publication);
     e->trained = e->model;
-    if ((cut || shards ? whole : publication_in_place(e->publication)) && !whole_take(e, err))
+    if ((whole || (in_place && !cut && !trained->shards)) && !whole_take(e, err))
         return false;
     if (cut) {
-        bool shared = publication_in_place(e->publication) && !whole && !shards;    // others read the slices; shards are so anyway
+        bool shared = in_place && !whole && !trained->shards;    // others read the slices; shards are so anyway
         if (!slices_open(e, e->model, &e->trained, err) || (shared && !model_slices_share(e->trained, err)))
             return false;
-    } else if (shards && whole) {
+    } else if (whole) {
         if (!(e->trained = model_like_open(e->model, err)))
             return false;
-    } else if (shards && slices) {
+    } else if (trained->shards && slices) {
         if (!(e->model = model_shape_like(e->trained, err)))
             return false;
     }
     g->model = sampled_model(e);
-    return trainer_weights_place(e->trained, settings, err) && (e->sampler || team_open(e, err));
+    return trainer_weights_place(e->trained, settings, err) && (!slices || team_open(e, slices, err));
 }
 
 /* The trainers' first devices' meeting; NULL: there is one trainer. */
@@ -399,7 +405,7 @@ static bool further_plan(struct engine *e, struct trainer_settings *settings, co
         if (!mem_info(dev[q], &have[q], &total, err))
             return false;
         have[q] += model_held_bytes(team_slice(e->trained, q)) + (e->ref ? model_held_bytes(team_slice(e->ref, q)) : 0)
-                   + (q < sampler_devices(e) ? model_held_bytes(team_slice(g->model, q)) : 0);
+                   + (g->model && q < model_n_device(g->model) ? model_held_bytes(team_slice(g->model, q)) : 0);
     }
     if (!device_enter(e->dev, err))
         return false;

@@ -80,9 +80,8 @@ bool share_run(struct engine *e, struct task *t, struct report *r, struct error 
     if (e->rank != 0 || t->version != e->step)
         return error_set(err, ERR_INTERNAL, "version %" PRId64 " cannot be shared at step %" PRId64, t->version, e->step);
     engine_waits_for(e, "producers to take older weights");
-    bool ok = model_is_whole(e->model)               ? weights_give(e, t, NULL, err)
-              : trainer_zero(e->trainer) == ZERO_MAX ? shards_give(e, t, err)
-                                                     : slices_give(e, t, err);
+    const struct holding *row = holdings_given(&e->holdings);
+    bool ok = row->shards ? shards_give(e, t, err) : row->form == HELD_WHOLE ? weights_give(e, t, NULL, err) : slices_give(e, t, err);
     engine_waits_for(e, "");
     return ok;
 }
@@ -94,7 +93,8 @@ void publishing_forget(struct engine *e)
 
 struct model *own_copy(const struct engine *e)
 {
-    return e->trained != e->model && (model_is_whole(e->model) || model_is_sliced(e->model)) ? e->model : NULL;
+    bool copy = holdings_find(&e->holdings, HOLDS_CURRENT, HELD_WHOLE) || holdings_find(&e->holdings, HOLDS_CURRENT, HELD_SLICES);
+    return e->trained != e->model && copy ? e->model : NULL;
 }
 
 bool own_copy_fill(struct engine *e, struct error *err)
@@ -105,9 +105,9 @@ bool own_copy_fill(struct engine *e, struct error *err)
 
 bool own_weights_copy(struct engine *e, struct model *into, struct error *err)
 {
-    bool shards = trainer_zero(e->trainer) == ZERO_MAX && !model_is_whole(e->model);
-    if (!shards)
-        return model_weights_copy(into, model_is_whole(e->model) ? e->model : e->trained, err);
+    const struct holding *row = holdings_given(&e->holdings);
+    if (!row->shards)
+        return model_weights_copy(into, row->use == HOLDS_CURRENT ? e->model : e->trained, err);
     return e->ranks ? ranks_weights_get(e->ranks, into, err) : error_set(err, ERR_CLOSED, TRAINERS_PARTED);
 }
 

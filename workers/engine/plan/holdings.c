@@ -158,6 +158,12 @@ const struct holding *holdings_find(const struct holdings *h, enum holding_use u
     return NULL;
 }
 
+const struct holding *holdings_given(const struct holdings *h)
+{
+    const struct holding *copy = holdings_find(h, HOLDS_CURRENT, HELD_WHOLE);
+    return copy ? copy : &h->row[0];
+}
+
 /* What stage q of m takes of each of its n_slice devices, none of it in shards. */
 static size_t part_bytes(const struct model *m, int n_stage, int q, int n_slice)
 {

@@ -45,7 +45,8 @@ struct holding {
 };
 #define HOLDINGS_MAX 8
 struct holdings {
-    struct holding row[HOLDINGS_MAX];    // no use has two rows, except HOLDS_CURRENT: whole, then in slices
+    /* No use has two rows, except HOLDS_CURRENT: whole, then in slices. A trainer's first row is what it trains. */
+    struct holding row[HOLDINGS_MAX];
     int n;
 };
 
@@ -83,6 +84,8 @@ struct holder holder_with(const struct holder *h, const struct trainer_settings 
 void holdings_of(struct holdings *out, const struct holder *h);
 /* The row for this use and form. NULL: there is none. */
 const struct holding *holdings_find(const struct holdings *h, enum holding_use use, enum holding_form form);
+/* A trainer's row that new weights are taken from, for others and for its own sampler: a whole copy, or what is trained. */
+const struct holding *holdings_given(const struct holdings *h);
 /* Fill in the bytes for m's shape; s: of the trainer, NULL: nothing is trained. */
 void holdings_measure(struct holdings *h, const struct model *m, const struct trainer_settings *s);
 size_t holdings_bytes(const struct holdings *h, int device);    // of all rows
