@@ -69,13 +69,23 @@ pid_t process_spawn(const char *command, const char *run_dir, const char *name, 
     return pid;
 }
 
+/* What sigabbrev_np gives, which the C library has since 2.32; the package for pip is built with 2.31. */
+static const char *const signal_words[] = {
+    [SIGHUP] = "HUP",   [SIGINT] = "INT",       [SIGQUIT] = "QUIT",     [SIGILL] = "ILL",     [SIGTRAP] = "TRAP", [SIGABRT] = "ABRT",
+    [SIGBUS] = "BUS",   [SIGFPE] = "FPE",       [SIGKILL] = "KILL",     [SIGUSR1] = "USR1",   [SIGSEGV] = "SEGV", [SIGUSR2] = "USR2",
+    [SIGPIPE] = "PIPE", [SIGALRM] = "ALRM",     [SIGSTKFLT] = "STKFLT", [SIGTERM] = "TERM",   [SIGCHLD] = "CHLD", [SIGCONT] = "CONT",
+    [SIGSTOP] = "STOP", [SIGTSTP] = "TSTP",     [SIGTTIN] = "TTIN",     [SIGTTOU] = "TTOU",   [SIGURG] = "URG",   [SIGXCPU] = "XCPU",
+    [SIGXFSZ] = "XFSZ", [SIGVTALRM] = "VTALRM", [SIGPROF] = "PROF",     [SIGWINCH] = "WINCH", [SIGPOLL] = "POLL", [SIGPWR] = "PWR",
+    [SIGSYS] = "SYS",
+};
+
 void process_end_words(int status, char *out, size_t size)
 {
     if (!WIFSIGNALED(status)) {
         snprintf(out, size, "ended with status %d", WEXITSTATUS(status));
         return;
     }
-    const char *word = sigabbrev_np(WTERMSIG(status));
+    const char *word = WTERMSIG(status) < (int)ARRAY_SIZE(signal_words) ? signal_words[WTERMSIG(status)] : NULL;
     snprintf(out, size, "was killed by signal %d (SIG%s)", WTERMSIG(status), word ? word : "?");
 }
 
