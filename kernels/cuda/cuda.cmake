@@ -28,6 +28,7 @@ if(RC_HAVE_CUDA)
                         C_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON CUDA_RUNTIME_LIBRARY Static
                         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
   target_compile_options(rollcall_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false>)
+  target_compile_definitions(rollcall_cuda PRIVATE $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE>)
   if("${arch}" MATCHES "90a")    # else the kernels with Hopper's own instructions are empty
     target_compile_definitions(rollcall_cuda PRIVATE RC_CUDA_HOPPER=1)
   endif()
