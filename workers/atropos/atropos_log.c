@@ -378,7 +378,7 @@ static bool turn_once(struct atropos_log *l, const struct buf *state, struct sco
         s->n_live++;
     }
     segments_drop(l);
-out:
+out:;
     int why = errno;
     if (!ok && fd >= 0) {
         close(fd);

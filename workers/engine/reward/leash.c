@@ -11,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base/child.h"
@@ -110,7 +111,7 @@ static void __attribute__((noreturn)) program_exec(const char *command, pid_t le
     sigprocmask(SIG_SETMASK, &none, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() == leash && setpgid(0, 0) == 0 && dup2(errors, STDERR_FILENO) == STDERR_FILENO) {
-        close_range(END_FD, ~0u, 0);
+        syscall(__NR_close_range, END_FD, ~0u, 0);    // the C library has it since 2.34
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
     }
     _exit(127);
@@ -124,7 +125,7 @@ static int leash_run(const char *command)
     sigaddset(&child, SIGCHLD);
     setpgid(0, 0);    // a signal to our starter's group is not meant for it
     setrlimit(RLIMIT_CORE, &no_core);
-    close_range(END_FD + 1, ~0u, 0);
+    syscall(__NR_close_range, END_FD + 1, ~0u, 0);
     int change = sigprocmask(SIG_BLOCK, &child, NULL) == 0 ? signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK) : -1;
     int said[2];
     if (change < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0 || pipe2(said, O_CLOEXEC) != 0)

@@ -337,6 +337,10 @@ static bool has_state(const struct trainer *t, enum trainer_state_kind kind)
 #define ROOM_PAGE ((size_t)2 << 20)
 #define ROOM_PART (32 * ROOM_PAGE)
 #define ROOM_THREADS 8
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23    // Linux 5.14; headers before it lack the name
+#endif
+
 struct room {
     char *mem;
     size_t size_bytes;

@@ -138,7 +138,7 @@ static void __attribute__((noreturn)) bwrap_exec(char *const *argv, const int fd
     for (int i = 0; i < N_FD; i++)
         if (dup2(high[i] < 0 ? null : high[i], 2 + i) < 0)
             _exit(126);
-    close_range(2 + N_FD, ~0u, 0);
+    syscall(__NR_close_range, 2 + N_FD, ~0u, 0);    // the C library has it since 2.34
     for (int i = 0; i < N_LIMIT; i++)
         if (setrlimit(limits[i].what, &limits[i].limit) != 0)
             _exit(126);
