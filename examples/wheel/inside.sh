@@ -5,11 +5,11 @@ set -euo pipefail
 arch=$1 jobs=$2
 to=/opt/static here=/usr/lib/x86_64-linux-gnu
 export PATH=/opt/py/bin:$PATH PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_DISABLE_PIP_VERSION_CHECK=1
-packages=(libflint-dev libflint-arb-dev libgmp-dev libjansson-dev libmpfr-dev libncurses-dev libsnappy-dev libsqlite3-dev libzstd-dev zlib1g-dev
+packages=(libflint-dev libgmp-dev libjansson-dev libmpfr-dev libncurses-dev libsnappy-dev libsqlite3-dev libzstd-dev zlib1g-dev
     libseccomp-dev libmsgpack-dev)    # these have the code to link in
-# Of the newer suite: libfyaml is not in this one, the Unicode tables of utf8proc and PCRE2 are those that the tokenizers were compared
-# with, and the TLS libraries are still mended.
-sources=(libfyaml nng mbedtls openssl curl utf8proc pcre2)
+# Of the newer suite: libfyaml is not in this one, Arb is a shared library alone, the Unicode tables of utf8proc and PCRE2 are those that
+# the tokenizers were compared with, and the TLS libraries are still mended.
+sources=(libfyaml nng mbedtls openssl curl utf8proc pcre2 flint-arb)
 
 if [ ! -x /opt/py/bin/auditwheel ]; then
     apt-get update -qq
@@ -46,6 +46,12 @@ built fyaml || (
     ./configure --prefix=$to --disable-shared --disable-network >/dev/null
     make -j "$jobs" install >/dev/null
 )
+built arb || (
+    cd flint-arb-*/
+    ./configure --prefix=$to --disable-shared >/dev/null
+    make -j "$jobs" library >/dev/null
+    make install >/dev/null
+)
 # Its certificates are the system's; nothing of it is loaded at run time.
 built crypto || (
     cd openssl-*/
@@ -67,7 +73,7 @@ if [ "$arch" != none ]; then
     major=$(/usr/local/cuda/bin/nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
 fi
 # archives that use each other: what pkg-config does not know
-rest='-Wl,--start-group -lnng -lmbedtls -lmbedx509 -lmbedcrypto -lflint-arb -lflint -lmpfr -lgmp -lcurl -lssl -lcrypto -lz -lsnappy -l:libstdc++.a -Wl,--end-group -lm -ldl -lpthread'
+rest='-Wl,--start-group -lnng -lmbedtls -lmbedx509 -lmbedcrypto -larb -lflint -lmpfr -lgmp -lcurl -lssl -lcrypto -lz -lsnappy -l:libstdc++.a -Wl,--end-group -lm -ldl -lpthread'
 PKG_CONFIG_PATH=$to/lib/pkgconfig cmake -S /src -B /opt/build -G Ninja -DCMAKE_BUILD_TYPE=Release -DRC_TESTS=OFF "${cuda[@]}" \
     -DCMAKE_PREFIX_PATH=$to -DPKG_CONFIG_ARGN=--static -DCMAKE_EXE_LINKER_FLAGS="-static-libgcc -L$to/lib" \
     -DCMAKE_SHARED_LINKER_FLAGS="-static-libgcc -static-libstdc++" -DCMAKE_C_STANDARD_LIBRARIES="$rest" >/dev/null
